@@ -193,7 +193,7 @@ FAULTS = (
     Fault(
         "rank: the rounding error of 1 - h is ignored",
         "linear_cache",
-        "floor = max(OWN_HESSIAN_BELOW, 4 * off if off < 0.5 else np.inf, _cut(fit), _required_information(fit, condition))",
+        "floor = max(OWN_HESSIAN_BELOW, 4 * off if off < 0.5 else np.inf, _cut(fit), _required_information(fit, known))",
         "floor = OWN_HESSIAN_BELOW",
         "test_null_space",
     ),

@@ -25,6 +25,19 @@ TINY = 1e-300  # more than what underflows
 FUNCTION = 64 * UNIT  # of a loss or a derivative, relative to the sizes of its terms: some ten operations and two functions
 
 
+def condition(root: Array, scale: Array) -> Array:
+    """Compute κ = ‖|R| s‖² of inverse factors `[..., rank, params]`."""
+    return np.sum(np.einsum("...ij,...j->...i", np.abs(root), scale) ** 2, axis=-1)
+
+
+def factor_error(known: Any, rows: int, columns: int) -> Any:
+    """Bound δ for a Cholesky factor, δ ≤ (n + 4p + 8) u κ: the rounding of a sum of n products, its factor and the inverse.
+
+    If δ ≥ ½, A is not known to have an inverse.
+    """
+    return (rows + 4 * columns + 8) * UNIT * known
+
+
 class Rounding(NamedTuple):
     """Sizes from which rounding errors at the anchor follow: of `rows` and `columns`, √κ, δ, and Σ_j s_j |θ̂_j|."""
 
@@ -42,7 +55,7 @@ class Rounding(NamedTuple):
     @property
     def formed(self) -> Any:
         """Error of a whitened Hessian whose sums are formed before they are whitened, relative to its largest eigenvalue."""
-        return UP * (self.rows + 4 * self.columns + 8) * UNIT * self.root**2
+        return UP * factor_error(self.root**2, self.rows, self.columns)
 
     @property
     def step(self) -> Any:

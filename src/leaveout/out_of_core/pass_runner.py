@@ -11,14 +11,13 @@ from jaxtyping import Float, Int
 from .._runtime.checkpoint import StepResult, again, keep, making, read_or_make, there
 from .._runtime.progress import Slow
 from ..linalg.enclosure_theorem import RadiusTable
-from ..linalg.rounding import Rounding
+from ..linalg.rounding import Rounding, condition, factor_error
 from ..models.glm.glm import GLM
 from ..models.glm.loss import AbstractLoss
 from ..objectives.batch_functions import ONE
 from ..optimize.fit import fit
 from ..optimize.hessian_factor import IndefiniteHessianError, cholesky
 from ..optimize.newton import NewtonResult, newton
-from ..refit._anchor import unsure
 from .batches import Batches
 from .map_parts import Pass, over
 from .passes import SUMS, LeftOutRows, PassFit, beginning, leave_rows_out, looked_together, sample_of, sums, survey, worst
@@ -107,9 +106,9 @@ class PassRunner:
             )
         root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0]
         scale, n, p = np.linalg.norm(factor, axis=1), self.rows.count, len(root)
-        off = float(unsure(root, scale, n))
-        condition = float(np.linalg.norm(np.abs(root) @ scale))
-        rounding = Rounding(n, p, condition, off, float(np.abs(fitted["theta"]) @ scale))
+        known = float(condition(root, scale))
+        off, bulk = factor_error(known, n, p), float(np.abs(fitted["theta"]) @ scale)
+        rounding = Rounding(n, p, known**0.5, off, bulk)
         at = PassFit(fitted["theta"], root, root @ fitted["gradient"], rounding, float(fitted["level"]))
         seen = self.add_up(survey, "proofs", at, together=looked_together)
         at = at._replace(noise=float(seen["noise"]), table=RadiusTable.of(self.loss, seen["tally"], float(seen["lost"])))

@@ -25,7 +25,7 @@ from ..linalg.design import CachedLoss, DenseDesign, Loss, weight_terms
 from ..linalg.enclosure_theorem import RadiusTable, change
 from ..linalg.rounding import Rounding, bounded
 from ..models.glm.losses import AbstractLoss
-from ..refit._anchor import OWN_HESSIAN_BELOW, curvature_error, slope_error
+from ..refit._anchor import OWN_HESSIAN_BELOW, curvature_error, gradient_error
 from ..refit._linear import within
 from ..refit._one_row import Row, sherman_morrison_step
 from .batches import RowBlock
@@ -110,8 +110,7 @@ def survey(blocks: Iterator[RowBlock], loss: Loss, at: PassFit) -> dict[str, Arr
         norm, size, length = bounded(DenseDesign(block.x).extent(at.root, curvature), at.rounding)
         model = SimpleNamespace(loss=plain, y=block.y)
         blur = at.rounding.predictor(length, np.abs(eta))
-        noise = block.weight @ (slope_error(model, slope, curvature, eta, blur) * length)
-        told = {"noise": noise + at.rounding.gradient(block.weight @ (np.abs(slope) * length))}
+        told = {"noise": gradient_error(model, at.rounding, block.weight, slope, curvature, eta, length, blur)}
         told["lost"] = curvature_error(model, curvature, eta, blur)
         told["tally"] = RadiusTable.tally(plain, block.y, eta, curvature, block.weight * size, norm, blur)
         told["square"] = np.sum(weight_terms(block.weight**2, (value - at.level) ** 2))

@@ -24,7 +24,7 @@ from ..linalg.design import (
 )
 from ..linalg.enclosure_theorem import CurvatureBounds, More, RadiusTable
 from ..linalg.group_norms import Norms, Reach
-from ..linalg.rounding import FUNCTION, UNIT, Rounding, bounded
+from ..linalg.rounding import FUNCTION, UNIT, Rounding, bounded, condition, factor_error
 from ..linalg.sparse_design import SparseDesign
 from ..objectives.objective import PerLane, Points, Vector
 from ..optimize.fit import Fit
@@ -252,17 +252,16 @@ def linear_cache(fit: Fit) -> LinearFitCache:
     moves = root
     if several and norms is None and model.design.shifts_apart(model.bending(theta[None])[0]):
         moves = model.design.without_shifts(root)  # no refit moves along the others, of which the penalty alone may know
-    off, condition = _root_rounding(fit, model, root, moves, scale, weight, roots, curvature, flat, float(kappa))
+    off, known = _root_rounding(fit, model, root, moves, scale, weight, roots, curvature, flat, float(kappa))
     columns = model.design.features if several else len(theta)
-    rounding = Rounding(len(eta), columns, float(np.sqrt(condition)), off, float(np.abs(theta) @ scale))
+    rounding = Rounding(len(eta), columns, float(np.sqrt(known)), off, float(np.abs(theta) @ scale))
     norm, size, length = bounded(extents, rounding, several)
     blur = rounding.predictor(length, total(np.abs(eta), 1))
-    noise = float(weight @ (slope_error(model, slope, curvature, eta, blur) * length))
-    noise += rounding.gradient(float(weight @ (total(np.abs(slope), 1) * length)))
+    noise = float(gradient_error(model, rounding, weight, slope, curvature, eta, length, blur))
     lost = curvature_error(model, curvature, eta, blur)
     far = _norm_share(norms, theta, reach)
     table = RadiusTable(model.loss, model.y, eta, reference, weight * size, norm, far, lost, blur)
-    floor = max(OWN_HESSIAN_BELOW, 4 * off if off < 0.5 else np.inf, _cut(fit), _required_information(fit, condition))
+    floor = max(OWN_HESSIAN_BELOW, 4 * off if off < 0.5 else np.inf, _cut(fit), _required_information(fit, known))
     return LinearFitCache(
         model,
         len(model.y),
@@ -309,14 +308,14 @@ def _root_rounding(
     `moves` are the rows of R, or the parts M of them along which refits move. For such moves u, the factor's rounding changes
     uᵀR H Rᵀu by at most ‖|M| s‖², and that of its inverse by ‖|M| s‖ ‖|R| s‖; then ‖|M| s‖² is returned.
     """
-    own, whole = (float(unsure(part, scale, len(weight))) for part in (moves, root))
-    off, condition = np.sqrt(own * whole), own / ((len(weight) + 4 * len(root) + 8) * 2.0**-53)
-    clear = 4 * 2.0**-53 * len(root) ** 2 * np.sqrt(condition)  # twice what a measurement cannot tell from rounding, at least
-    if off > max(CONDITION, clear) and condition > REPEATED_COLUMNS * len(root):
+    own, whole = (float(condition(part, scale)) for part in (moves, root))
+    off = factor_error(np.sqrt(own * whole), len(weight), len(root))
+    clear = 4 * UNIT * len(root) ** 2 * np.sqrt(own)  # twice what a measurement cannot tell from rounding, at least
+    if off > max(CONDITION, clear) and own > REPEATED_COLUMNS * len(root):
         off = min(
             off, whitening_error(model, root, weight, roots, curvature, kappa * model.bending(fit.vector[None])[0] + flat)
         )
-    return off, condition
+    return off, own
 
 
 def _required_information(fit: Fit, condition: float) -> float:
@@ -343,16 +342,6 @@ def _cut(fit: Fit) -> float:
         return cut_floor(cut, np.sqrt(values))
     known = least_norm(fit)
     return np.inf if known is None else known.floor
-
-
-def unsure(root: Float[np.ndarray, "... rank params"], scale: Float[np.ndarray, "... params"], n: int) -> Any:
-    """Bound the distance of R H Rᵀ from the identity for a Cholesky factor: δ ≤ (n + 4p + 8) u ‖|R| s‖², s² the diagonal of H.
-
-    This covers the rounding of a sum of n products, of its factor and of the inverse. If δ ≥ ½, H is not known to have an
-    inverse.
-    """
-    reach = np.einsum("...ij,...j->...i", np.abs(root), scale)
-    return (n + 4 * root.shape[-1] + 8) * 2.0**-53 * np.sum(reach**2, axis=-1)
 
 
 def whitening_error(model: Predictors, root: Array, weight: Array, roots: Array | None, curvature: Array, bend: Array) -> float:
@@ -396,6 +385,23 @@ def slope_error(model: Any, slope: Array, curvature: Array, eta: Array, blur: Ar
     if curvature.ndim == eta.ndim:
         return own + 2 * curvature * blur
     return (own + 2 * np.abs(curvature).sum(-2) * blur[..., None]).sum(-1)
+
+
+def gradient_error(
+    model: Any,
+    rounding: Rounding,
+    weight: Array,
+    slope: Array,
+    curvature: Array,
+    eta: Array,
+    length: Float[np.ndarray, "... units"],
+    blur: Array,
+) -> Float[np.ndarray, "..."]:
+    """Bound the rounding errors of whitened gradients of slopes, where predictors are off by `blur`."""
+    size = total(np.abs(slope), length.ndim)
+    pulled = np.sum(weight * size * length, axis=-1, keepdims=True)
+    own = np.sum(weight * slope_error(model, slope, curvature, eta, blur) * length, axis=-1)
+    return own + rounding.gradient(pulled)[..., 0]
 
 
 def curvature_error(model: Any, curvature: Array, eta: Array, blur: Array) -> Any:

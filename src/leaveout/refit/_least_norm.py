@@ -22,11 +22,11 @@ from jaxtyping import Float, Int
 
 from .._runtime.jax import cached_on
 from ..linalg.design import DenseDesign, Predictors
+from ..linalg.rounding import UNIT
 from ..models.glm.active_coefficients import kinks
 from ..optimize.fit import Fit
 
 Array = np.ndarray
-UNIT = 2.0**-53
 CAUTION = 32  # factor on (n + p) u, within which factors of LAPACK are those of rows nearby
 NONZERO_FROM = 1e3  # factor on its rounding error from which a number is known not to be zero
 DEAR = 1e12  # largest number of operations of a plan's refits that are computed one by one

@@ -9,9 +9,9 @@ from jaxtyping import Bool, Float
 from .._runtime.results import RESULTS
 from ..linalg.design import weight_terms
 from ..linalg.enclosure_theorem import Ball, CurvatureBounds, ball, gaps
-from ..linalg.rounding import UNIT, Rounding, bounded
+from ..linalg.rounding import UNIT, Rounding, bounded, condition, factor_error
 from ..objectives.objective import Flags, PerLane, PerRefit
-from ._anchor import PASS, curvature_error, slope_error, total, unsure
+from ._anchor import PASS, curvature_error, gradient_error, total
 from ._enclosure import CAUTION, CertifiedBatch
 
 Array = np.ndarray
@@ -78,27 +78,26 @@ class DampedNewton:
         pulled = weight_terms(omega, slope)
         raw = model.design.pull(pulled) + self.kappa[which, None] * model.penalty_terms(theta)[1]
         hessian = model.design.gram(omega, curvature) + self.kappa[which, None, None] * model.bending(theta) + anchor.flat
-        root, bad, off = inverse_roots(hessian, eta.shape[1])
+        root, bad, known = inverse_roots(hessian, eta.shape[1])
         for k in which[bad]:
             # the curvature vanished during the steps
             self._fail(k, RESULTS.not_converged if self.has_begun[k] else RESULTS.undetermined)
         self.has_begun[which] = True
         if bad.all():
             return
-        which, root, raw, theta, eta, slope, curvature, omega, hessian, off = (
-            part[~bad] for part in (which, root, raw, theta, eta, slope, curvature, omega, hessian, off)
+        which, root, raw, theta, eta, slope, curvature, omega, hessian, known = (
+            part[~bad] for part in (which, root, raw, theta, eta, slope, curvature, omega, hessian, known)
         )
+        off = factor_error(known, eta.shape[1], theta.shape[1])
         whitened = np.einsum("rp,rpk->rk", raw, root)
         extents = model.design.extents(root, model.shares(eta, curvature))
         several = anchor.roots is not None
         columns = model.design.features if several else theta.shape[1]
-        condition = off / ((eta.shape[1] + 4 * theta.shape[1] + 8) * UNIT)
         bulk = np.einsum("rp,rp->r", np.abs(theta), np.sqrt(np.einsum("rpp->rp", hessian)))
-        rounding = Rounding(eta.shape[1], columns, *(part[:, None] for part in (np.sqrt(condition), off, bulk)))
+        rounding = Rounding(eta.shape[1], columns, *(part[:, None] for part in (np.sqrt(known), off, bulk)))
         norm, share, length = bounded(extents, rounding, several)
         blur = rounding.predictor(length, total(np.abs(eta), 2))
-        noise = np.sum(omega * slope_error(model, slope, curvature, eta, blur) * length, axis=1)
-        noise += rounding.gradient(np.sum(omega * total(np.abs(slope), 2) * length, axis=1)[:, None])[:, 0]
+        noise = gradient_error(model, rounding, omega, slope, curvature, eta, length, blur)
         decrement = np.linalg.norm(whitened, axis=1)
         size = decrement + noise
         step = -np.einsum("rpk,rk->rp", root, whitened)
@@ -195,8 +194,7 @@ def inverse_roots(
 ) -> tuple[Float[np.ndarray, "refits p p"], Bool[np.ndarray, " refits"], PerRefit]:
     """Compute R with R Rᵀ the inverse of each Hessian, a sum over n units.
 
-    Returns R, which Hessians are not known to have an inverse, and the rounding error of R. Both are judged with the diagonal
-    scaled to one.
+    Returns R, which Hessians are not known to have an inverse, and ‖|R| s‖². Both are judged with the diagonal scaled to one.
     """
     diagonal = np.einsum("rpp->rp", hessian)
     bad = ~(diagonal > 0).all(1) | ~np.isfinite(hessian).all((1, 2))
@@ -215,6 +213,6 @@ def inverse_roots(
     pivots = np.einsum("rpp->rp", factor).min(1) ** 2
     bad |= pivots < 1e-14
     inverse = np.stack([scipy.linalg.lapack.dtrtri(f, lower=1)[0] for f in factor])
-    off = unsure(inverse, np.ones(scale.shape), n)
-    bad |= ~(off < 0.5)
-    return scale[:, :, None] * inverse.swapaxes(1, 2), bad, off
+    known = condition(inverse, np.ones(scale.shape))
+    bad |= ~(factor_error(known, n, hessian.shape[1]) < 0.5)
+    return scale[:, :, None] * inverse.swapaxes(1, 2), bad, known

@@ -20,11 +20,11 @@ from jaxtyping import Bool, Float, Int
 
 from ..linalg.design import DenseDesign, Extent, MultiOutputDesign, Predictors, weight_terms
 from ..linalg.enclosure_theorem import Ball, CurvatureBounds, RadiusTable, ball, change, gaps
-from ..linalg.rounding import UNIT, Rounding, bounded
+from ..linalg.rounding import Rounding, bounded, factor_error
 from ..linalg.sparse_design import SparseDesign
 from ..optimize.fit import DOUBTFUL
 from . import _row_sample as sampled
-from ._anchor import OWN_HESSIAN_BELOW, curvature_error, slope_error
+from ._anchor import OWN_HESSIAN_BELOW, curvature_error, gradient_error, slope_error
 from ._enclosure import HURRY, STALL_RATIO, STEPS
 from ._linear import AFFORDABLE, ELEMENTWISE, TIGHT, within
 from ._newton import inverse_roots
@@ -86,23 +86,22 @@ class Stack:
         self.weight = model.weigh(np.ones((1, len(model.y))))[0][0]
         self.slope, self.curvature = model.loss.derivatives(self.eta, model.y, (1, 2))
         hessian = self.design.gram(np.broadcast_to(self.weight, self.eta.shape), self.curvature) + second
-        self.root, self.bad, off = inverse_roots(hessian, len(model.y))
+        self.root, self.bad, known = inverse_roots(hessian, len(model.y))
+        off = factor_error(known, len(model.y), hessian.shape[1])
         self.floor = np.maximum(OWN_HESSIAN_BELOW, 4 * off)
         own = np.einsum("kpp->kp", hessian)
         with np.errstate(divide="ignore"):
             self.bad |= (1 / (own * np.einsum("kpp->kp", self.root) ** 2)).min(1) < DOUBTFUL
         norm, self.inner = self._extents()
-        condition = off / ((len(model.y) + 4 * len(own.T) + 8) * UNIT)
         bulk = np.einsum("kp,kp->k", np.abs(theta), np.sqrt(own))
-        self.rounding = Rounding(len(model.y), len(own.T), *(part[:, None] for part in (np.sqrt(condition), off, bulk)))
+        self.rounding = Rounding(len(model.y), len(own.T), *(part[:, None] for part in (np.sqrt(known), off, bulk)))
         self.norm, size, _ = bounded(Extent(norm, self.inner, norm, self.inner), self.rounding)
         gradient = self.design.pull(weight_terms(self.weight[None], self.slope)) + np.einsum("kp,kpq->kq", theta, second)
         self.leftover = np.einsum("kp,kpr->kr", gradient, self.root)
         size = size * self.weight
         blur = self.rounding.predictor(self.norm, np.abs(self.eta))
-        wrong = slope_error(model, self.slope, self.curvature, self.eta, blur)
-        self.noise = np.einsum("kn,kn,n->k", wrong, self.norm, self.weight)
-        self.noise += self.rounding.gradient(np.einsum("kn,kn,n->k", np.abs(self.slope), self.norm, self.weight)[:, None])[:, 0]
+        told = self.slope, self.curvature, self.eta, self.norm, blur
+        self.noise = gradient_error(model, self.rounding, self.weight, *told)
         self.lost = curvature_error(model, self.curvature, self.eta, blur)
         self.table = RadiusTable(model.loss, model.y, self.eta, self.curvature, size, self.norm, None, self.lost)
         self.look = self._look()

@@ -7,6 +7,7 @@ import pytest
 import leaveout as lo
 from leaveout.linalg import design as _design
 from leaveout.linalg.design import DenseDesign, MultiOutputDesign
+from leaveout.linalg.rounding import condition, factor_error
 from leaveout.refit import _anchor, _linear as linear
 
 L = lo.losses.Multinomial()
@@ -359,7 +360,7 @@ def test_shifts_of_all_classes_are_no_repeated_columns(monkeypatch):
     penalty, design = anchor.model.bending(anchor.theta[None])[0], anchor.model.design
     scale = np.linalg.norm(np.asarray(fit.factor), axis=1)
     assert anchor.rounding.root < 100 and anchor.floor < 1e-6
-    assert _anchor.unsure(anchor.root, scale, 4000) > _anchor.CONDITION
+    assert factor_error(condition(anchor.root, scale), 4000, len(anchor.root)) > _anchor.CONDITION
     x, wide = design.each.x.astype(np.longdouble), anchor.root.astype(np.longdouble)
     curved = np.einsum("nkl,np,nq->kplq", anchor.curvature, x, x).reshape(penalty.shape) + penalty + anchor.flat
     off = np.asarray(wide @ curved @ wide.T, float) - np.eye(len(wide))
