@@ -95,6 +95,16 @@ def test_corruptions_are_rejected(count):
         assert any(verdict.status == "rejected" for verdict in verdicts), kind
 
 
+def test_a_refit_that_rows_determine_in_part_is_not_proved():
+    """A level that one fold has alone: its row has no loss, and the others of that fold come from Newton's steps."""
+    rng = np.random.default_rng(0)
+    X, plan = np.c_[np.arange(60) == 5, rng.normal(size=(60, 4))] * 1.0, lo.groups(np.arange(60) % 6)
+    cv = lo.cross_validate(lo.fit(lo.GLM(X, rng.normal(size=60), "squared")), plan, lo.Exact())
+    assert cv.proved.tolist() == [True] * 5 + [False] and np.isnan(cv.per_unit()[5])
+    verdicts = verify(parse(*claims(cv)))
+    assert [verdict.status for verdict in verdicts] == ["accepted"] * 5
+
+
 @pytest.mark.parametrize("kind", ["parquet", "csv", "npz"])
 def test_the_command_reads_files(tmp_path, capsys, kind):
     frame, cv = written()

@@ -38,14 +38,17 @@ def fill_undetermined(fit: Fit, rows: RefitRows, done: RefitBatch) -> tuple[Refi
     if fit.predictors is None or kinks(fit.objective) or not lanes.size:
         return rows._replace(held=held), done
     theta, error, scores = np.array(done.theta), np.array(done.error), None if done.scores is None else np.array(done.scores)
+    proved = None if done.proved is None else np.array(done.proved)
     for lane in lanes:
         weights = weights_of(rows, fit.objective.num_units, np.array([lane]))[0]
         found = _within(fit, rows.index[lane], weights, rows.held[lane])
         if found is not None:
             held[lane], theta[lane], error[lane], losses = found
+            if proved is not None:
+                proved[lane] = False  # Newton's last step tells the error
             if scores is not None:  # losses of other models are not functions of θ alone
                 scores[lane] = losses
-    return rows._replace(held=held), replace(done, make=lambda: theta, error=error, scores=scores)
+    return rows._replace(held=held), replace(done, make=lambda: theta, error=error, scores=scores, proved=proved)
 
 
 def _of_least_norm(fit: Fit, rows: RefitRows, batch: RefitBatch) -> tuple[RefitRows, RefitBatch]:
