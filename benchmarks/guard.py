@@ -182,11 +182,20 @@ def path_of_twelve_ridges_569_x_30() -> tuple[Call, Call]:
 
 @row("bbai", "bbai")
 def penalty_by_leave_one_out_569_x_30() -> tuple[Call, Call]:
+    return penalty_by_leave_one_out(569, 30)
+
+
+@row("bbai", "bbai")
+def penalty_by_leave_one_out_20000_x_50() -> tuple[Call, Call]:
+    return penalty_by_leave_one_out(20_000, 50)
+
+
+def penalty_by_leave_one_out(rows: int, columns: int) -> tuple[Call, Call]:
     from bbai.glm import LogisticRegression
 
-    X, y, fit = logistic(569, 30)
+    X, y, fit = logistic(rows, columns)
     build = lambda l2: fit.objective.under(lo.penalties.Ridge(l2))
-    ours = lambda: lo.tune(build, {"l2": (1e-3, 1e3)}, lo.leave_one_out(569), nested=0)
+    ours = lambda: lo.tune(build, {"l2": (1e-3, 1e3)}, lo.leave_one_out(rows), nested=0)
     return ours, lambda: LogisticRegression().fit(X, y)
 
 

@@ -1,4 +1,4 @@
-"""Choosing penalties: `lo.tune` against Optuna and grids, and a lasso's path against LassoCV.
+"""Choosing penalties: `lo.tune` against Optuna and grids, and a lasso's path against LassoCV and adelie.
 
     LEAVEOUT_DATA=… python benchmarks/speed/tuning.py [heart penalties optimism lasso] [--rows 10000 --columns 1000 --alphas 100
         --exact 40]
@@ -8,8 +8,8 @@ heart      the third document's study (T. Shlomo, 2024): α and β by the area u
 penalties  one penalty for each of ten columns, by the gradient and by Optuna on the same criterion
 optimism   the reported optimism of the choice, against how much worse fresh data are than the chosen loss, less the same for a
            penalty that was not chosen
-lasso      a lasso's path by leave-one-out against LassoCV(cv=5): processor time on the same cores, the alpha that each chooses,
-           and the alpha of exact leave-one-out on some random rows, by refits of scikit-learn's Lasso
+lasso      a lasso's path by leave-one-out against LassoCV(cv=5) and adelie's cv_grpnet: processor time on the same cores, the
+           alpha that each chooses, and that of exact leave-one-out on some random rows, by refits of scikit-learn's Lasso
 """
 
 import sys
@@ -179,11 +179,20 @@ def lasso_losses(X: np.ndarray, y: np.ndarray, alpha: float, rows: np.ndarray) -
 
 
 def lasso(rows: int, columns: int, alphas: int, exact: int) -> None:
-    """The path beside LassoCV, and losses that `lo.path` calls proved against refits."""
+    """The path beside LassoCV and adelie, and losses that `lo.path` calls proved against refits."""
+    import adelie
+
     X, y = sparse_problem(rows, columns)
     theirs, seconds = processor(lambda: LassoCV(cv=5, alphas=alphas).fit(X, y))
     tried = theirs.alphas_ * rows
     print(f"LassoCV(cv=5): {seconds:.1f} s of processor time, alpha {theirs.alpha_ * rows:.4g}")
+    columns_first, response = np.asfortranarray(X), adelie.glm.gaussian(y)
+    for name, tol in (("its own tolerance", 1e-7), ("1e-12, near ours", 1e-12)):
+        peer = lambda tol=tol: adelie.cv.cv_grpnet(
+            columns_first, response, min_ratio=1e-3, lmda_path_size=alphas, seed=0, tol=tol, progress_bar=False
+        )
+        found, seconds = processor(peer)
+        print(f"adelie, five folds, {name}: {seconds:.1f} s of processor time, alpha {found.lmdas[found.best_idx] * rows:.4g}")
     model = lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0))
     path, seconds = processor(lambda: lo.path(model, tried, lo.leave_one_out(rows)))
     best = int(np.flatnonzero(path.values == path.best.value)[0])
