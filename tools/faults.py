@@ -1612,8 +1612,8 @@ FAULTS = (
     ),
     Fault(
         "Cox: those who die together count once, whatever their weight",
-        "Cox._by_units",
-        "found.mean * ties[0]",
+        "Cox.partial",
+        "sums.mean * ties[0]",
         "ties[0]",
         "test_cox",
     ),

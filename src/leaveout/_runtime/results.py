@@ -6,7 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
+
+TABLE_FLOAT = "{:.4g}".format  # numbers of printed tables
 
 
 class RESULTS(enum.IntEnum):
@@ -104,3 +107,36 @@ class PrintedResult:
         """
         cell = lambda text: html.escape(text, quote=False).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
         return "\n".join(["| | |", "|---|---|", *(f"| {cell(name)} | {cell(text)} |" for name, text in self._lines())])
+
+
+class PrintedTable(PrintedResult):
+    """Base of results that print as a few lines, and a table of numbers under them."""
+
+    table: pd.DataFrame
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}\n{self._shown().to_string(float_format=TABLE_FLOAT)}"
+
+    __repr__ = __str__
+
+    def _shown(self) -> pd.DataFrame:
+        """Return the table without the columns that hold nothing."""
+        return self.table.dropna(axis=1, how="all")
+
+    def _repr_html_(self) -> str:
+        return super()._repr_html_() + self._shown().to_html(float_format=TABLE_FLOAT)
+
+    def to_markdown(self) -> str:
+        """Format the printed lines, and the table, as tables in Markdown.
+
+        Returns
+        -------
+        str
+            The tables.
+        """
+        shown = self._shown()
+        cells = [["", *map(str, shown.columns)], ["---"] * (1 + shown.shape[1])]
+        number = lambda value: TABLE_FLOAT(value) if isinstance(value, float) else str(value)
+        cells += [[str(name), *map(number, row)] for name, *row in shown.astype(object).itertuples()]
+        escaped = [[html.escape(cell, quote=False).replace("|", "\\|") for cell in row] for row in cells]
+        return super().to_markdown() + "\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in escaped)

@@ -1254,7 +1254,7 @@ def _merge(points: NDArray[np.float64], cluster: NDArray[np.int64], k: int) -> N
 
 @conventional
 @scheme
-def bootstrap(num_units: int, num_resamples: int, *, seed: int = 0, rng: Rng = None) -> Plan:
+def bootstrap(num_units: int, num_resamples: int, *, groups: ArrayLike | None = None, seed: int = 0, rng: Rng = None) -> Plan:
     """Draw n units with replacement, again and again: weights are counts, and units that were never drawn are scored.
 
     Only entries whose count is not one are stored. A resample that draws every unit is drawn again.
@@ -1265,6 +1265,8 @@ def bootstrap(num_units: int, num_resamples: int, *, seed: int = 0, rng: Rng = N
         Number of units n, 2 or more.
     num_resamples : int
         Number of resamples.
+    groups : array-like, shape (units,), optional
+        Labels of groups, such as centres, which are drawn whole: as many as there are.
     seed : int, default: 0
         Seed of the draws.
     rng : int, numpy.random.Generator or None, optional
@@ -1284,9 +1286,18 @@ def bootstrap(num_units: int, num_resamples: int, *, seed: int = 0, rng: Rng = N
     """
     n = count("bootstrap: num_units", num_units, 2)
     wanted, rng = count("bootstrap: num_resamples", num_resamples, 1), generator("bootstrap", seed)
-    drawn = (np.bincount(rng.integers(0, n, n), minlength=n) for _ in itertools.count())
+    label, size = np.arange(n), n
+    if groups is not None:
+        label, levels = codes("bootstrap", "groups", groups)
+        size = len(levels)
+        if len(label) != n or size < 2:
+            raise ValueError(
+                f"bootstrap: groups must be one label a unit, {n}, of two groups or more; got {len(label)} labels."
+            )
+    drawn = (np.bincount(rng.integers(0, size, size), minlength=size)[label] for _ in itertools.count())
     kept = (counts for counts in drawn if not counts.all())
-    return _plan_of_entries((_departures(counts, counts == 0) for counts in itertools.islice(kept, wanted)), n)
+    entries = (_departures(counts, counts == 0) for counts in itertools.islice(kept, wanted))
+    return _plan_of_entries(entries, n, clusters=None if groups is None else label, names=index_of(groups))
 
 
 @scheme

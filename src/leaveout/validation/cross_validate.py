@@ -297,7 +297,7 @@ def cross_predict(
     >>> lo.cross_predict(fit, lo.leave_one_out(6)).round(6)
     array([ 1.,  3.,  5.,  7.,  9., 11.])
     """
-    plan = _match_plan("cross_predict", _objective("cross_predict", fit), plan, strategy, groups)
+    plan = match_plan("cross_predict", _objective("cross_predict", fit), plan, strategy, groups)
     if kind not in fit.objective.units.kinds:
         raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}.")
     return held_out(fit, plan, strategy, kind, checkpoint, bases).per_unit()
@@ -373,7 +373,7 @@ def fold_thetas(
     fit: Fit, plan: PlanLike, refit: AbstractRefit, caller: str, checkpoint: File | None = None
 ) -> NDArray[np.float64]:
     """Return the raveled parameters of every refit as they are fitted, `[refits, params]`; NaN if a refit does not exist."""
-    plan = _match_plan(caller, _objective(caller, fit), plan, refit)
+    plan = match_plan(caller, _objective(caller, fit), plan, refit)
     theta = np.full((plan.num_refits, fit.num_params), np.nan)
 
     def merge(batch, told):
@@ -464,7 +464,7 @@ def read_plan(
             )
         weight = getattr(objective, "sample_weight", None) if units.weight is None else units.weight
         return plan if isinstance(plan, Plan) else plan.plan(caller, n, weight)
-    found = None if groups is None else _match_plan(caller, objective, plan_of_groups(groups), refit).clusters
+    found = None if groups is None else match_plan(caller, objective, plan_of_groups(groups), refit).clusters
     if isinstance(plan, int | np.integer) and not isinstance(plan, bool):
         if found is not None:
             return plan_of_groups(found, int(plan))
@@ -516,7 +516,7 @@ def _by_units(caller: str, plan: Plan, unit: NDArray[np.int64], what: str) -> Pl
     )
 
 
-def _match_plan(
+def match_plan(
     caller: str, objective: AbstractObjective, plan: PlanLike, refit: AbstractRefit, groups: ArrayLike | None = None
 ) -> Plan:
     """Match the plan to the units, by labels if both have them; raise for plans and fits that cannot be cross-validated."""
@@ -581,7 +581,7 @@ def resolve_plan(
     caller: str, objective: AbstractObjective, plan: PlanLike, refit: AbstractRefit, groups: ArrayLike | None = None
 ) -> Plan:
     """Return the plan with the model's facts about its units: labels, which have a loss, and their dependence."""
-    plan, units = _match_plan(caller, objective, plan, refit, groups), objective.units
+    plan, units = match_plan(caller, objective, plan, refit, groups), objective.units
     held = plan.held & units.scored_entries(plan.refit, plan.index, plan.weight)
     if not held.any():
         raise ValueError(f"{caller}: no held-out unit has an observation; every one that the plan scores is missing.")

@@ -206,7 +206,8 @@ class Ranks(AbstractFunctional):
 class Concordance(AbstractFunctional):
     """Harrell's share of comparable pairs whose unit of higher risk dies first; equal risks count one half.
 
-    y has the stratum, the place in time and the event of each unit. Comparable are two units of one stratum, the first of which
+    y has the stratum, the place in time and the event of each unit, or the weight that its event has beside its own, as Uno's
+    1/G². Comparable are two units of one stratum, the first of which
     died before the other's place; one censored at the time of a death is behind it. With a_i the weight of the pairs of unit i
     that are in order, b_i of its comparable ones, and B of all, the influence is `Σw (a_i − C b_i) / B`.
     """
@@ -243,16 +244,18 @@ def ordered_pairs(y: Numbers, first: Numbers, later: Numbers, weight: Numbers) -
         if middle == len(own):  # all at one time: no pair is comparable
             continue
         if len(own) <= LEAF:
-            pair = (place[:, None] < place) & (y[own, 2] == 1)[:, None]
+            pair = (place[:, None] < place) * y[own, 2][:, None]
             more = (first[own][:, None] > later[own]) + 0.5 * (first[own][:, None] == later[own])
             for row, each in enumerate((pair * more, pair)):
                 out[row, own] += each @ weight[own] + weight[own] @ each
             continue
         ranges += [(start, start + middle), (start + middle, stop)]
-        early, late = own[:middle][y[own[:middle], 2] == 1], own[middle:]
-        out[0, early] += _below(first[early], weight[late], later[late]) * weight[late].sum()
-        out[0, late] += (1 - _below(later[late], weight[early], first[early])) * weight[early].sum()
-        out[1, early], out[1, late] = out[1, early] + weight[late].sum(), out[1, late] + weight[early].sum()
+        early, late = own[:middle][y[own[:middle], 2] > 0], own[middle:]
+        event, rest = y[early, 2], weight[late].sum()
+        died = weight[early] * event
+        out[0, early] += event * _below(first[early], weight[late], later[late]) * rest
+        out[0, late] += (1 - _below(later[late], died, first[early])) * died.sum()
+        out[1, early], out[1, late] = out[1, early] + event * rest, out[1, late] + died.sum()
     return out
 
 

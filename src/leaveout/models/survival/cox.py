@@ -125,6 +125,7 @@ class Cox(AbstractClosedForm):
     offset: Float[np.ndarray, " units"] | None
     sample_weight: Float[np.ndarray, " units"] | None
     event: Float[np.ndarray, " units"]
+    time: Float[np.ndarray, " units"]
     order: Int[np.ndarray, " units"]  # by stratum, then from the latest time to the earliest
     first: Int[np.ndarray, " times"]  # in that order, the beginning of the stratum of each time of events
     last: Int[np.ndarray, " times"]  # in that order, the end of the units at risk
@@ -180,9 +181,9 @@ class Cox(AbstractClosedForm):
             raise TypeError("Cox: X must be dense; got a sparse matrix. Give X.toarray(), if it is not too large for that.")
         self.design = rows if isinstance(rows, np.ndarray) else as_stored(rows)
         n = len(self.design)
-        times, self.event = column("Cox", "time", time, n), column("Cox", "event", event, n)
-        if (times < 0).any():
-            raise ValueError(f"Cox: times must not be negative; got {times.min():g}.")
+        self.time, self.event = column("Cox", "time", time, n), column("Cox", "event", event, n)
+        if (self.time < 0).any():
+            raise ValueError(f"Cox: times must not be negative; got {self.time.min():g}.")
         if not np.isin(self.event, (0, 1)).all() or not self.event.any():
             raise ValueError("Cox: event must be 1 where it was seen, 0 where it was censored, and 1 somewhere.")
         self.offset = None if offset is None else column("Cox", "offset", offset, n)
@@ -190,15 +191,16 @@ class Cox(AbstractClosedForm):
         if self.sample_weight is not None and (self.sample_weight <= 0).any():
             raise ValueError("Cox: sample_weight must be positive: leave other rows out of the data.")
         begins = None if entry is None else column("Cox", "entry", entry, n)
-        if begins is not None and (begins >= times).any():
-            row = int(np.argmax(begins >= times))
-            raise ValueError(f"Cox: entry must be before time; row {row} enters at {begins[row]:g} and ends at {times[row]:g}.")
+        if begins is not None and (begins >= self.time).any():
+            row = int(np.argmax(begins >= self.time))
+            ends = f"row {row} enters at {begins[row]:g} and ends at {self.time[row]:g}"
+            raise ValueError(f"Cox: entry must be before time; {ends}.")
         self.penalty, self.ties, self.remark = penalties.resolve(penalty), ties, remark
         self.penalty.check(self.design.shape[1])
         if strata is not None and np.shape(strata) != (n,):
             raise ValueError(f"Cox: strata must have one label for each of the {n} rows; got shape {np.shape(strata)}.")
         stratum = np.zeros(n, int) if strata is None else codes("Cox", "strata", strata)[0]
-        self.order, self.first, self.last, self.group, self.spans = _risk_sets(times, begins, self.event == 1, stratum)
+        self.order, self.first, self.last, self.group, self.spans = _risk_sets(self.time, begins, self.event == 1, stratum)
         self.dead = self.order[self.event[self.order] == 1]
         self.begin = np.searchsorted(self.group[self.dead], np.arange(len(self.first)))
 
@@ -256,13 +258,30 @@ class Cox(AbstractClosedForm):
     def _by_units(self, theta: Points, weights: Weights) -> tuple[PerLane, Points, Float[np.ndarray, "refits units"], PerLane]:
         """Evaluate F, its gradients, its derivatives by the linear predictors, and the factor of the penalty."""
         found = self.sums(theta, weights)
-        ties, by_risk, by_dying = self._slopes(found)
         penalty, slope, _ = penalties.derivatives(self.penalty, theta)
         kappa = np.broadcast_to(self.penalty.times(weights, found.cases), len(theta))
-        contributions = found.deaths * (np.log(found.at_risk) + found.shift) + found.mean * ties[0]
-        value = contributions.sum(1) - np.sum(found.cases * self.event * found.eta, axis=1)
-        pushed = self._pushed(found, by_risk, by_dying)
+        value, pushed, _ = self.partial(found)
         return value + kappa * penalty, pushed @ self.design + kappa[:, None] * slope, pushed, kappa
+
+    def partial(self, sums: Sums) -> tuple[PerLane, Float[np.ndarray, "refits units"], Float[np.ndarray, "refits times"]]:
+        """Compute the negative log partial likelihood, without the penalty.
+
+        Parameters
+        ----------
+        sums : Sums
+            What `sums` or `sums_of` returns.
+
+        Returns
+        -------
+        tuple of array
+            The values, the derivatives by the linear predictors, and the increments of the baseline's cumulative hazard at each
+            time of events, which are Efron's or Breslow's as the ties are.
+        """
+        ties, by_risk, by_dying = self._slopes(sums)
+        contributions = sums.deaths * (np.log(sums.at_risk) + sums.shift) + sums.mean * ties[0]
+        value = contributions.sum(1) - np.sum(sums.cases * self.event * sums.eta, axis=1)
+        hazard = np.where(sums.number > 0, by_risk, 0.0) * np.exp(-sums.shift)
+        return value, self._pushed(sums, by_risk, by_dying), hazard
 
     def _pushed(self, sums: Sums, by_risk: np.ndarray, by_dying: np.ndarray) -> Float[np.ndarray, "refits units"]:
         """Derivatives of F by the linear predictors."""
@@ -330,7 +349,23 @@ class Cox(AbstractClosedForm):
             The linear predictors, and the sums over those at risk and those who die at each time.
         """
         eta = theta @ self.design.T
-        eta = eta if self.offset is None else eta + self.offset
+        return self.sums_of(eta if self.offset is None else eta + self.offset, weights)
+
+    def sums_of(self, eta: Float[np.ndarray, "refits units"], weights: Weights) -> Sums:
+        """Compute the sums of which the partial likelihood is made, from linear predictors.
+
+        Parameters
+        ----------
+        eta : array of float, shape (refits, units)
+            Linear predictors of each refit.
+        weights : array of float, shape (refits, units)
+            Weights of each refit.
+
+        Returns
+        -------
+        Sums
+            As `sums` returns them.
+        """
         shift = eta.max(1, keepdims=True)
         cases = self._cases(weights)
         risk = np.exp(eta - shift) * cases

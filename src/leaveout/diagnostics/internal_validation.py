@@ -1,0 +1,379 @@
+"""Internal validation of a prediction model: how much better it looks on its own data than on new ones, by refits of one fit.
+
+With M_b(A) a measure of refit b on the rows A, orig the measure of the fit on its own rows, and S_b the rows of resample b:
+
+    bootstrap         optimism = mean_b [M_b(S_b) − M_b(all rows)]                          (Efron 1983; Harrell 1996)
+    crossvalidation   optimism = mean_b [M_b(S_b) − M_b(rows left out)]
+    .632              optimism = 0.632 (orig − T),  T = Σ_b W_b M_b(rows never drawn)       (Efron 1983)
+    .632+             the same with 0.632/(1 − 0.368 R), R = (T − orig)/(γ − orig)          (Efron & Tibshirani 1997)
+
+and corrected = orig − optimism. W_b is the mean over rows left out by b of one over the number of refits that leave each out.
+γ is the measure when outcomes and predictions are paired at random; R is cut to [0, 1]. The interval of a corrected measure is
+that of the resamples' own M_b(S_b), shifted by the optimism (Noma et al. 2021).
+
+A resample whose refit does not exist, as where classes separate, a level or a class is lost, leaves every mean; one whose rows
+do not define a measure leaves the mean of this measure. Each such resample is counted.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+import scipy
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from .._runtime.conventions import Rng, conventional, warn
+from .._runtime.jax import float64
+from .._runtime.results import NO_REFIT_CODES, RESULTS, PrintedTable, among, kind_of
+from ..data.arrays import count, share
+from ..objectives.batch_functions import weights_of
+from ..optimize.fit import Fit
+from ..plans.plan import CAPACITY, Plan, bootstrap, groups as groups_of
+from ..refit import AbstractRefit, Exact
+from ..validation.batches import BatchRunner
+from ..validation.cross_validate import match_plan, one_thread
+from .performance import performance
+
+Array = np.ndarray
+Method = Literal["bootstrap", ".632", ".632+", "crossvalidation"]
+METHODS = get_args(Method)
+DEFAULT_B = {"crossvalidation": 10}  # number of folds; of the others:
+DEFAULT_RESAMPLES = 200
+REFIT_TOL = 1e-10  # relative error of refits, at which measures have ten digits; Newton's last step is no dearer for it
+SHARE_SEEN = 0.632  # share of the rows that a resample holds, 1 − 1/e
+EMAX_GRID = np.linspace(0, 1, 2001)[1:-1]  # probabilities over which rms takes the largest error of calibration
+NO_INTERVAL = ("Intercept", "Slope", "U", "Emax", "Eavg")  # beginnings of names of calibration, which a fit's own rows fix
+NAMES = tuple(RESULTS)
+COLUMNS = ("index.orig", "training", "test", "optimism", "index.corrected", "low", "high", "n")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Validation(PrintedTable):
+    """Measures of a model on its own data, and corrected for optimism.
+
+    `lo.validate` returns it.
+
+    Attributes
+    ----------
+    table : DataFrame
+        One row a measure. `index.orig` on the rows of the fit; `training` and `test`, the means over resamples; `optimism`;
+        `index.corrected`, with the ends `low` and `high` of its interval; and `n`, the number of resamples that count.
+    training, test : DataFrame
+        The measures of each resample, `[resamples, measures]`; NaN where they do not exist.
+    result : Series
+        The code of each resample's refit, such as "successful" or "not_converged".
+    fit : Fit
+        The fit.
+    plan : Plan
+        The resamples.
+    method : str
+        The method.
+    level : float
+        The coverage of the intervals.
+    note : str
+        What else is printed.
+
+    See Also
+    --------
+    validate : Make it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(80, 3))
+    >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=80) > 0) * 1.0, "logistic"))
+    >>> found = lo.validate(fit, B=50)
+    >>> found.apparent["AUC"].round(3), found.corrected["AUC"].round(3), len(found.flagged)
+    (np.float64(0.874), np.float64(0.861), 0)
+    """
+
+    table: pd.DataFrame
+    training: pd.DataFrame
+    test: pd.DataFrame
+    result: pd.Series
+    fit: Fit
+    plan: Plan
+    method: str
+    level: float = 0.95
+    note: str = ""
+
+    @property
+    def apparent(self) -> pd.Series:
+        """Measures on the rows of the fit."""
+        return self.table["index.orig"]
+
+    @property
+    def optimism(self) -> pd.Series:
+        """What the apparent measures flatter by."""
+        return self.table["optimism"]
+
+    @property
+    def corrected(self) -> pd.Series:
+        """Measures that are corrected for optimism."""
+        return self.table["index.corrected"]
+
+    @property
+    def flagged(self) -> pd.DataFrame:
+        """Resamples that have a code, by number: its name, its message, and whether the resample counts."""
+        some = self.result[self.result != RESULTS.successful.name]
+        message = [RESULTS[name].message for name in some]
+        used = [RESULTS[name] not in NO_REFIT_CODES for name in some]
+        return pd.DataFrame({"result": some, "message": message, "used": used}, index=some.index)
+
+    def _lines(self) -> list[tuple[str, str]]:
+        flagged = self.flagged
+        number = flagged["result"].value_counts()
+        codes = [f"{count} {name} ({RESULTS[name].message.split(';')[0]})" for name, count in number.items()]
+        lost = int((~flagged["used"]).sum())
+        left = f"{lost} of {len(self.result)} have no refit and leave every mean: " if lost else ""
+        model = f"{kind_of(self.fit.objective)}, {self.fit.num_params} parameters, {self.fit.objective.num_units} units"
+        lines = [
+            ("model", model),
+            ("resamples", f"{self.plan.num_refits}, method {self.method}, {self.plan.call or 'a plan that was given'}"),
+            ("flagged", f"{left}{', '.join(codes)}" if codes else "none"),
+            ("intervals", f"{self.level:.0%}" if self.table["low"].notna().any() else ""),
+            ("note", self.note),
+        ]
+        return [(name, text) for name, text in lines if text]
+
+
+@conventional
+@float64
+def validate(
+    fit: Fit,
+    method: Method = "bootstrap",
+    B: int | None = None,
+    groups: ArrayLike | None = None,
+    plan: Plan | None = None,
+    *,
+    times: ArrayLike | None = None,
+    curves: int = 50,
+    level: float = 0.95,
+    seed: int = 0,
+    rng: Rng = None,
+    strategy: AbstractRefit | None = None,
+) -> Validation:
+    """Validate a prediction model internally: measure it on its own data, and correct the measures for optimism.
+
+    Every resample is a refit of the one fit. A resample whose refit does not exist, as where classes separate or a level of a
+    factor is lost, is flagged, counted, and left out of every mean; none fails the whole.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit of a model of two classes, of a number, or of `lo.Cox`.
+    method : {"bootstrap", ".632", ".632+", "crossvalidation"}, default "bootstrap"
+        "bootstrap" is Harrell's correction: measures on each resample less those on all rows. ".632" and ".632+" weigh
+        apparent measures with those on rows that were not drawn. "crossvalidation" uses rows that are left out.
+    B : int, optional
+        The number of resamples, 200 by default, or of folds, 10 by default.
+    groups : array_like, `[units]`, optional
+        Labels of groups, such as centres, which are drawn, or left out, whole.
+    plan : Plan, optional
+        Resamples of your own, in place of `B` and `groups`.
+    times : array_like, optional
+        For Cox's model the times at which areas and Brier's score are measured, between whose first and last Brier's score is
+        integrated, and up to whose last Uno's concordance is taken. The quartiles of the times of events by default.
+    curves : int, default 50
+        The number of resamples whose calibration curves are smoothed, as this takes longer than their refits.
+    level : float, default 0.95
+        The coverage of the intervals.
+    seed : int, default 0
+        The seed of the resamples.
+    rng : int, numpy.random.Generator or None, optional
+        In place of `seed`: a generator draws it, and None draws another one in each call.
+    strategy : AbstractRefit, default `Exact(1e-10)`
+        The strategy of the refits.
+
+    Returns
+    -------
+    Validation
+        The table, with the measures of each resample and the code of its refit. Measures of two classes have the names of
+        rms: Dxy, R2 (Nagelkerke's), Intercept, Slope, Emax, D, U, Q, B (Brier's score), g, gp. There are also AUC,
+        average_precision, log_loss, and the largest and mean error of calibration by lowess and by a spline. Numbers have R2,
+        MSE, Intercept, Slope and g. Cox's model has Dxy, R2, Slope, D, U, Q, g, Harrell's C, Uno's C_uno, AUC(t), Brier(t) and
+        IBS.
+
+    Raises
+    ------
+    TypeError
+        If the model has another response.
+    ValueError
+        If arguments do not go together, or no resample has a refit.
+
+    Warns
+    -----
+    UserWarning
+        If more than a tenth of the resamples have no refit: what is left is a kinder selection.
+
+    See Also
+    --------
+    calibration : The calibration curve, also corrected for optimism by the resamples of a `Validation`.
+    cross_validate : Held-out losses and metrics with standard errors.
+
+    References
+    ----------
+    F. E. Harrell, Regression Modeling Strategies, 2nd edition, Springer, 2015.
+
+    B. Efron and R. Tibshirani, Improvements on cross-validation: the .632+ bootstrap method, JASA 92, 1997.
+
+    H. Noma et al., Confidence intervals of prediction accuracy measures for multivariable prediction models based on the
+    bootstrap-based optimism correction methods, Statistics in Medicine 40, 2021.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(80, 3))
+    >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=80) > 0) * 1.0, "logistic"))
+    >>> lo.validate(fit, B=50).table.loc[["Dxy", "Slope"], ["index.orig", "optimism", "index.corrected"]].round(3)
+           index.orig  optimism  index.corrected
+    Dxy         0.747     0.025            0.722
+    Slope       1.000     0.072            0.928
+    """
+    measure = performance("validate", fit, times)
+    if method not in METHODS:
+        raise ValueError(f"validate: method must be one of {', '.join(map(repr, METHODS))}; got {method!r}.")
+    strategy = Exact(REFIT_TOL) if strategy is None else strategy
+    level, curves = share("validate: level", level), count("validate: curves", curves, 0)
+    plan = _plan(fit, method, B, groups, plan, seed, strategy)
+    if method != "bootstrap" and not plan.held.any():
+        raise ValueError(f"validate: method={method!r} needs rows that are left out and scored; the plan has none.")
+    own, note = measure.own, ""
+    apparent = {name: value[0] for name, value in measure(own, measure.case[None], True).items()}
+    try:
+        smooth = measure.curve_errors(_first(own), measure.case) if curves else {}
+    except ImportError as error:
+        smooth, curves, note = {}, 0, f"no calibration curves: {error}"
+    training, test = (pd.DataFrame(np.nan, range(plan.num_refits), [*apparent, *smooth]) for _ in range(2))
+
+    def tell(refits, theta, weights, held):
+        at = measure.at(theta, weights)
+        tested = np.broadcast_to(measure.case, weights.shape) if method == "bootstrap" else measure.case * held
+        for table, rows, seen in ((training, weights * measure.case, True), (test, tested, False)):
+            table.loc[refits, list(apparent)] = np.column_stack(list(measure(at, rows, seen).values()))
+            for k in np.flatnonzero(refits < curves) if smooth else ():
+                with np.errstate(all="ignore"):
+                    table.loc[refits[k], list(smooth)] = list(measure.curve_errors(_first(at, k), rows[k]).values())
+
+    result = over_refits("validate", fit, plan, strategy, tell)
+    exists = ~among(result, NO_REFIT_CODES)
+    if not exists.any():
+        raise ValueError(
+            f"validate: none of the {plan.num_refits} resamples has a refit: {NAMES[result[0]].message}. A penalty, such as "
+            "lo.penalties.Ridge(1.0), gives each one."
+        )
+    if np.mean(exists) < 0.9:
+        warn(
+            f"validate: {np.sum(~exists)} of {plan.num_refits} resamples have no refit and are left out; the others are a "
+            "kinder selection. A penalty gives each resample a refit.",
+        )
+    orig = pd.Series(apparent | smooth)
+    gamma = pd.Series(measure.no_information(own, measure.case[None]) if method == ".632+" else {}, dtype=float)
+    table = _table(orig, training, test, plan.some(np.flatnonzero(exists)), exists, method, gamma, level)
+    if "gp" in table.index:
+        table = _with_emax(table)
+    codes = pd.Series([NAMES[code].name for code in result], name="result")
+    return Validation(table, training, test, codes, fit, plan, method, level, note)
+
+
+def _first(at: Any, k: int = 0) -> Any:
+    return at[k] if isinstance(at, np.ndarray) else at[0][k]
+
+
+def _plan(fit: Fit, method: str, B: int | None, groups: Any, plan: Any, seed: int, strategy: AbstractRefit) -> Plan:
+    """Return the resamples of a call."""
+    if plan is not None:
+        if B is not None or groups is not None:
+            raise ValueError("validate: a plan has its own resamples; leave B= and groups= out.")
+        return match_plan("validate", fit.objective, plan, strategy)
+    number = count("validate: B", DEFAULT_B.get(method, DEFAULT_RESAMPLES) if B is None else B, 2)
+    if method == "crossvalidation":
+        return match_plan("validate", fit.objective, number if groups is None else groups_of(groups, number), strategy)
+    made = bootstrap(fit.objective.num_units, number, groups=groups, seed=seed)
+    return match_plan("validate", fit.objective, made, strategy)
+
+
+def over_refits(caller: str, fit: Fit, plan: Plan, strategy: AbstractRefit, tell: Any) -> Array:
+    """Call `tell(refits, theta, weights, held)` with the refits that exist, some at a time; return the codes of all.
+
+    `weights` and `held` are `[refits, units]`: the weights of each refit, and the share of each unit that it leaves out and
+    scores.
+    """
+    n, result = plan.num_units, np.zeros(plan.num_refits, np.int64)
+    size = max(1, CAPACITY // (4 * n))
+
+    def make(batch, done, _):
+        exists = np.flatnonzero(~among(done.result, NO_REFIT_CODES))
+        for k in range(0, len(exists), size):
+            some = exists[k : k + size]
+            weights = weights_of(batch.rows, n, some)
+            left = batch.rows._replace(weight=np.where(batch.rows.held, batch.rows.weight, 1.0))
+            tell(batch.refits[some], np.asarray(done.theta)[some], weights, 1 - weights_of(left, n, some))
+        return {"result": np.asarray(done.result)}
+
+    def merge(batch, told):
+        result[batch.refits] = told["result"]
+
+    walk = BatchRunner(fit, plan, strategy.of_parameters())
+    with one_thread(fit.objective, fit.num_params), walk.stoppable(caller):
+        walk.refits(make, merge)
+    return result
+
+
+def left_out_shares(plan: Plan) -> Float[Array, " refits"]:
+    """Compute the weight W of each refit: the mean, over units, of one over the number of refits that leave the unit out."""
+    refit, unit = plan.refit[plan.held], plan.index[plan.held]
+    times = np.bincount(unit, minlength=plan.num_units)
+    return np.bincount(refit, 1 / times[unit], plan.num_refits) / np.sum(times > 0)
+
+
+def _table(
+    orig: pd.Series,
+    training: pd.DataFrame,
+    test: pd.DataFrame,
+    plan: Plan,
+    exists: Array,
+    method: str,
+    gamma: pd.Series,
+    level: float,
+) -> pd.DataFrame:
+    """Average the measures over the resamples that define them, and correct the apparent ones."""
+    train, tested = training.to_numpy()[exists], test.to_numpy()[exists]
+    there = np.isfinite(tested) & np.isfinite(train) if method in ("bootstrap", "crossvalidation") else np.isfinite(tested)
+    weight = there * (np.ones(len(train)) if method in ("bootstrap", "crossvalidation") else left_out_shares(plan))[:, None]
+    with np.errstate(invalid="ignore"):
+        mean = lambda each: np.sum(np.where(there, np.nan_to_num(each) * weight, 0), 0) / weight.sum(0)
+        out, apparent = mean(tested), orig.to_numpy()
+        inner = mean(train) if method in ("bootstrap", "crossvalidation") else np.nanmean(train, 0)
+        if method in ("bootstrap", "crossvalidation"):
+            optimism = inner - out
+        else:
+            part = SHARE_SEEN
+            if method == ".632+":
+                away = gamma.reindex(orig.index).to_numpy() - apparent
+                ratio = np.clip(np.nan_to_num((out - apparent) / away), 0, 1)
+                out = np.where(np.isfinite(away) & ((out - apparent) / away > 1), apparent + away, out)
+                part = SHARE_SEEN / (1 - (1 - SHARE_SEEN) * ratio)
+            optimism = part * (apparent - out)
+    tail = (1 - level) / 2
+    low, high = np.full((2, len(orig)), np.nan)
+    if method != "crossvalidation":
+        own = np.array([not name.startswith(NO_INTERVAL) for name in orig.index])
+        low[own], high[own] = np.nanquantile(train[:, own], [tail, 1 - tail], axis=0) - optimism[own]
+    found = [apparent, inner, out, optimism, apparent - optimism, low, high, there.sum(0)]
+    return pd.DataFrame(dict(zip(COLUMNS, found, strict=True)), index=orig.index)
+
+
+def _with_emax(table: pd.DataFrame) -> pd.DataFrame:
+    """Insert rms's Emax: the largest error of probabilities that the corrected intercept and slope make."""
+    a, b = table.loc[["Intercept", "Slope"], "index.corrected"]
+    most = np.abs(scipy.special.expit(a + b * scipy.special.logit(EMAX_GRID)) - EMAX_GRID).max()
+    row = pd.DataFrame([[0.0, 0.0, most, most, most, np.nan, np.nan, table.loc["Slope", "n"]]], ["Emax"], COLUMNS)
+    place = table.index.get_loc("Slope") + 1
+    return pd.concat([table.iloc[:place], row, table.iloc[place:]]).astype({"n": int})

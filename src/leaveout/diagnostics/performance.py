@@ -1,0 +1,432 @@
+"""Measures of predictions on weighted rows, of many refits at once: those of rms, of calibration curves, and of survival.
+
+With the linear predictor η, y of two classes, weights w of sum n, ℓ the log likelihood and a, b the logistic recalibration of
+y on η (Harrell, Regression Modeling Strategies, 2015):
+
+    Dxy = 2 AUC − 1,   R2 = (1 − e^(−LR/n)) / (1 − e^(−D₀/n)),   Intercept = a,   Slope = b,
+    D = (LR − 1)/n,   U = (2ℓ(a + bη) − 2ℓ(η) − 2)/n,   Q = D − U,   B = mean (y − p)²,
+    g = mean |bη_i − bη_j|,   gp the same of probabilities
+
+LR is the likelihood ratio of the recalibrated fit, D₀ the null deviance. A curve c of y on p, lowess or a logistic regression
+on a restricted cubic spline of η, has E_max = max |c(p) − p| and E_avg, the mean. For Cox's model D, U and R2 are those of the
+partial likelihood, in units of its null deviance. With Ĝ the censoring's Kaplan–Meier estimate, each death before t weighs
+1/Ĝ(T−) and each unit alive at t 1/Ĝ(t) (Graf et al. 1999 for Brier's score, Uno et al. 2007 for areas), and each pair of Uno's
+concordance (2011) 1/Ĝ(T−)². Where data do not define a measure, such as rows of one class, it is NaN.
+"""
+
+import abc
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import scipy
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from .._runtime.results import kind_of
+from ..models.survival.cox import Cox
+from ..objectives.batch_functions import whole
+from ..optimize.fit import Fit
+from ..validation.metrics import Concordance, Ranks
+from ..validation.scoring import predictions
+
+Array = np.ndarray
+Points = Float[Array, "refits rows"]
+PerRefit = Float[Array, " refits"]
+NEWTON_STEPS = 30  # steps of a recalibration, which takes five, before it counts as separated
+NEWTON_TOL = 1e-8  # last step of Newton's method, whose square is then rounding
+TIE = 1e-13  # relative difference up to which linear predictors of equal rows may differ by rounding
+KNOTS = (0.05, 0.275, 0.5, 0.725, 0.95)  # quantiles at which Harrell places five knots
+AT_A_TIME = 2**16  # numbers of refits times rows that stay in a cache
+IBS_GRID = 50  # times at most at which Brier's score is integrated
+TIMES = (0.25, 0.5, 0.75)  # quantiles of the times of events at which survival is measured by default
+
+
+class AbstractPerformance(abc.ABC):
+    """Measures of a fit's predictions: `at` predicts every row by some refits, and the call measures predictions."""
+
+    fit: Fit
+    case: Float[Array, " rows"]
+    names: tuple[str, ...]
+    curves: tuple[str, ...] = ()
+    note: str = ""
+
+    def __init__(self, fit: Fit):
+        weight, n = fit.objective.units.weight, fit.objective.num_units
+        weight = getattr(fit.objective, "sample_weight", None) if weight is None else weight
+        self.fit, self.case = fit, np.ones(n) if weight is None else np.asarray(weight, np.float64)
+
+    def at(self, theta: Float[Array, "refits params"], weights: Points) -> Any:
+        """Predict every row by each refit, whose weights are given."""
+        return predictions(self.fit, whole(weights), theta, "link")
+
+    @property
+    def own(self) -> Any:
+        """The predictions of the fit itself."""
+        return self.at(self.fit.vector[None], np.ones((1, len(self.case))))
+
+    @abc.abstractmethod
+    def __call__(self, at: Any, weights: Points, seen: bool) -> dict[str, PerRefit]:
+        """Measure predictions on rows of some weights; `seen` tells that the refits were made of these rows."""
+
+    def curve_errors(self, at: Any, weights: Float[Array, " rows"]) -> dict[str, float]:
+        """Return E_max and E_avg by each curve, for one refit."""
+        return {}
+
+    def no_information(self, at: Any, weights: Float[Array, "1 rows"]) -> dict[str, float]:
+        """Measure predictions that are paired with outcomes at random, by permutations of them."""
+        rng, shuffles = np.random.default_rng(0), 50
+        each = [self(self._permuted(at, rng.permutation(len(self.case))), weights, False) for _ in range(shuffles)]
+        return {name: float(np.nanmean([one[name][0] for one in each])) for name in each[0]}
+
+    def _permuted(self, at: Any, order: NDArray) -> Any:
+        return at[:, order]
+
+
+class Binary(AbstractPerformance):
+    """Measures of the probability of the second of two classes."""
+
+    names = ("Dxy", "R2", "Intercept", "Slope", "D", "U", "Q", "B", "g", "gp", "AUC", "average_precision", "log_loss")
+    curves = ("lowess", "spline")
+
+    def __init__(self, fit: Fit):
+        super().__init__(fit)
+        self.y = np.asarray(fit.objective.units.target, np.float64)
+        if not np.isin(self.y, (0, 1)).all():
+            raise ValueError("validate: the response must be 0 or 1 in every row, not a share; give one row a case.")
+
+    def at(self, theta, weights):
+        loss = getattr(self.fit.objective, "loss_function", None)
+        if getattr(loss, "link", None) == "logit":
+            return super().at(theta, weights)
+        p = predictions(self.fit, whole(weights), theta, "response")
+        return scipy.special.logit(p[..., 1] if p.ndim > 2 else p)
+
+    def __call__(self, at, weights, seen):
+        return binary(at, np.broadcast_to(self.y, at.shape), weights)
+
+    def curve_errors(self, at, weights):
+        there, found = weights > 0, {}
+        eta, y, w = at[there], self.y[there], weights[there]
+        p = scipy.special.expit(eta)
+        for name, curve in (("lowess", lowess_curve), ("spline", spline_curve)):
+            away = np.abs(curve(eta, y, w) - p)
+            found |= {f"Emax_{name}": float(away.max()), f"Eavg_{name}": float(np.average(away, weights=w))}
+        return found
+
+    def no_information(self, at, weights):
+        # all pairs of outcomes and predictions: each row counts as both classes, by their shares
+        share = np.average(self.y, weights=weights[0])
+        one = np.concatenate([np.ones_like(self.y), np.zeros_like(self.y)])[None]
+        both = np.concatenate([weights * share, weights * (1 - share)], axis=1)
+        return {name: float(value[0]) for name, value in binary(np.tile(at, 2), one, both).items()}
+
+
+def binary(eta: Points, y: Points, weights: Points) -> dict[str, PerRefit]:
+    """Measure linear predictors of two classes on weighted rows, from one sort of each refit's."""
+    size = max(1, AT_A_TIME // eta.shape[1])
+    parts = [_binary(eta[k : k + size], y[k : k + size], weights[k : k + size]) for k in range(0, len(eta), size)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+@np.errstate(all="ignore")
+def _binary(eta: Points, y: Points, weights: Points) -> dict[str, PerRefit]:
+    order = np.argsort(eta, axis=1)
+    x, y, w = (np.take_along_axis(each, order, 1) for each in (eta, y, weights))
+    n, one = w.sum(1), w * y
+    events = one.sum(1)
+    first, last = _tied(x)
+    below = lambda mass: np.cumsum(np.pad(mass, ((0, 0), (1, 0))), 1)
+    hits, all_ = below(one), below(w)
+    misses = all_ - hits
+    take = np.take_along_axis
+    auc = np.sum(one * 0.5 * (take(misses, first, 1) + take(misses, last, 1)), 1) / (events * (n - events))
+    above = lambda sums: sums[:, -1:] - take(sums, first, 1)
+    precision = np.sum(np.where(one > 0, one * above(hits) / above(all_), 0.0), 1) / events
+    theta = logistic(np.stack([np.ones_like(x), x], axis=-1), y, w)[0]
+    a, b = theta[:, :1], theta[:, 1:]
+    deviance = lambda lp: 2 * np.sum(w * np.logaddexp(0, (1 - 2 * y) * lp), 1)
+    share, own, recalibrated = events / n, deviance(x), deviance(a + b * x)
+    null = -2 * n * (scipy.special.xlogy(share, share) + scipy.special.xlogy(1 - share, 1 - share))
+    p, spread = scipy.special.expit(x), lambda values: np.abs(gini(values, w, all_[:, :-1]))
+    D, U = (null - recalibrated - 1) / n, (own - recalibrated - 2) / n
+    found = {"Dxy": 2 * auc - 1, "R2": np.expm1((recalibrated - null) / n) / np.expm1(-null / n), "Intercept": a[:, 0]}
+    found |= {"Slope": b[:, 0], "D": D, "U": U, "Q": D - U, "B": np.sum(w * (y - p) ** 2, 1) / n}
+    found |= {"g": np.abs(b[:, 0]) * spread(x), "gp": spread(scipy.special.expit(a + b * x))}
+    found |= {"AUC": auc, "average_precision": precision, "log_loss": own / (2 * n)}
+    return {name: np.where(np.isfinite(value), value, np.nan) for name, value in found.items()}
+
+
+def _tied(x: Points) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return, for every place of sorted rows, where its group of ties begins and where it ends."""
+    new = np.diff(x, axis=1) > TIE * np.maximum(np.abs(x[:, :1]), np.abs(x[:, -1:]))
+    places = np.arange(1, x.shape[1])
+    first = np.maximum.accumulate(np.pad(np.where(new, places, 0), ((0, 0), (1, 0))), axis=1)
+    ends = np.pad(np.where(new, places, x.shape[1]), ((0, 0), (0, 1)), constant_values=x.shape[1])
+    return first, np.minimum.accumulate(ends[:, ::-1], axis=1)[:, ::-1]
+
+
+def gini(x: Points, w: Points, before: Points) -> PerRefit:
+    """Compute the mean |x_i − x_j| of pairs of different cases, for sorted x with the weight before each."""
+    n = w.sum(1, keepdims=True)
+    return 2 * np.sum(w * x * (2 * before + w - n), 1) / (n * (n - 1))[:, 0]
+
+
+@np.errstate(all="ignore")
+def logistic(
+    Z: Float[Array, "refits rows columns"], y: Points, w: Points, offset: Any = 0.0
+) -> tuple[Float[Array, "refits columns"], Float[Array, "refits columns columns"]]:
+    """Fit small logistic regressions by Newton's method; return coefficients and Hessians, NaN where there is no minimum.
+
+    It starts at a slope of one in the second column, where calibrated predictors are, and then anew at zero.
+    """
+    shape = Z.shape[0], Z.shape[2]
+    best, curvature = np.full(shape, np.nan), np.full((*shape, shape[1]), np.nan)
+    for slope in (1.0, 0.0):
+        some = np.flatnonzero(np.isnan(best[:, 0]))
+        theta = np.zeros((len(some), shape[1]))
+        theta[:, 1:2] = slope
+        for _ in range(NEWTON_STEPS):
+            if not some.size:
+                break
+            every = len(some) == len(Z)
+            z, target, weight = (Z, y, w) if every else (Z[some], y[some], w[some])
+            p = scipy.special.expit((z @ theta[..., None])[..., 0] + (offset if every or np.ndim(offset) < 2 else offset[some]))
+            v = weight * p * (1 - p)
+            H = z.swapaxes(1, 2) @ (z * v[..., None])
+            gradient = ((weight * (target - p))[:, None, :] @ z)[:, 0]
+            sound = np.isfinite(H).all((1, 2)) & (v.sum(1) > 1e-9 * weight.sum(1))  # else the classes are apart
+            trace = np.trace(H, axis1=1, axis2=2)
+            safe = np.where(sound[:, None, None], H + 1e-15 * trace[:, None, None] * np.eye(shape[1]), np.eye(shape[1]))
+            step = np.where(sound[:, None], np.linalg.solve(safe, gradient[..., None])[..., 0], np.nan)
+            theta = theta + step
+            done = (np.abs(step) <= NEWTON_TOL * (1 + np.abs(theta))).all(1)
+            best[some[done]], curvature[some[done]] = theta[done], H[done]
+            stay = ~done & sound
+            some, theta = some[stay], theta[stay]
+    return best, curvature
+
+
+def lowess_curve(
+    eta: Float[Array, " rows"], y: Float[Array, " rows"], w: Float[Array, " rows"], at: Float[Array, " points"] | None = None
+) -> Float[Array, " points"]:
+    """Compute R's `lowess(p, y, f = 2/3, iter = 0)` at the rows, or linearly between them at other p, NaN outside.
+
+    A row of weight two is two rows. Raises ImportError without statsmodels.
+    """
+    try:
+        from statsmodels.nonparametric.smoothers_lowess import lowess
+    except ImportError as error:
+        raise ImportError("lowess needs statsmodels: pip install 'leaveout[statsmodels]'") from error
+    p, times = scipy.special.expit(eta), np.round(w).astype(int)
+    if not np.array_equal(times, w):
+        return np.full(len(p) if at is None else len(at), np.nan)
+    order = np.argsort(p, kind="stable")
+    rows = np.repeat(order, times[order])
+    x = p[rows]
+    hundredth = 0.01 * np.ptp(x)  # R's delta: points closer than this are interpolated
+    smooth = lowess(y[rows], x, frac=2 / 3, it=0, delta=hundredth, is_sorted=True, return_sorted=False)
+    level, first = np.unique(x, return_index=True)
+    return np.interp(p if at is None else at, level, smooth[first], left=np.nan, right=np.nan)
+
+
+def spline_basis(eta: Float[Array, "..."], knots: Float[Array, " knots"]) -> Float[Array, "... columns"]:
+    """Return a column of ones, η, and the restricted cubic splines of η, which are linear beyond the outer knots."""
+    cube = lambda t: np.maximum(eta - t, 0.0) ** 3
+    low, last, end = knots[0], knots[-2], knots[-1]
+    bent = [cube(t) - (cube(last) * (end - t) - cube(end) * (last - t)) / (end - last) for t in knots[:-2]]
+    return np.stack([np.ones_like(eta), eta, *(each / (end - low) ** 2 for each in bent)], axis=-1)
+
+
+def spline_knots(eta: Float[Array, " rows"], w: Float[Array, " rows"]) -> Float[Array, " knots"]:
+    """Return the knots: quantiles of the linear predictor that differ, or its ends."""
+    found = np.unique(np.quantile(eta, KNOTS, weights=w, method="inverted_cdf"))
+    return found if len(found) > 2 else np.linspace(eta.min(), eta.max(), 3)
+
+
+def spline_curve(eta: Float[Array, " rows"], y: Float[Array, " rows"], w: Float[Array, " rows"]) -> Float[Array, " rows"]:
+    """Compute the logistic regression on a restricted cubic spline of η, at the rows."""
+    Z = spline_basis(eta, spline_knots(eta, w))
+    return scipy.special.expit(Z @ logistic(Z[None], y[None], w[None])[0][0])
+
+
+class Linear(AbstractPerformance):
+    """Measures of a predicted mean."""
+
+    names = ("R2", "MSE", "Intercept", "Slope", "g")
+
+    def __init__(self, fit: Fit):
+        super().__init__(fit)
+        self.y = np.asarray(fit.objective.units.target, np.float64)
+
+    def at(self, theta, weights):
+        return predictions(self.fit, whole(weights), theta, "response")
+
+    @np.errstate(all="ignore")
+    def __call__(self, at, weights, seen):
+        order = np.argsort(at, axis=1)
+        w, x, y = np.take_along_axis(weights, order, 1), np.take_along_axis(at, order, 1), self.y[order]
+        n = w.sum(1)
+        mean = lambda each: np.sum(w * each, 1) / n
+        squares, level, centre = mean((y - x) ** 2), mean(y), mean(x)
+        slope = mean((x - centre[:, None]) * y) / mean((x - centre[:, None]) ** 2)
+        spread = np.abs(slope) * gini(x, w, np.cumsum(w, 1) - w)
+        share = 1 - squares / mean((y - level[:, None]) ** 2)
+        return {"R2": share, "MSE": squares, "Intercept": level - slope * centre, "Slope": slope, "g": spread}
+
+
+class Survival(AbstractPerformance):
+    """Measures of Cox's model; a prediction is the linear predictor and the cumulative hazard at each time."""
+
+    def __init__(self, fit: Fit, times: Any = None):
+        super().__init__(fit)
+        self.model = cast(Cox, fit.objective)
+        if self.model.spans is not None:
+            raise ValueError("validate: measures at times need every unit at risk from zero; this Cox model has entry times.")
+        self.risk = np.asarray(self.model.units.risk)
+        time, event = np.asarray(self.model.time), np.asarray(self.model.event) == 1
+        died = np.unique(time[event])
+        self.times = np.unique(np.quantile(died, TIMES, method="nearest") if times is None else np.asarray(times, np.float64))
+        if not self.times.size or not np.isfinite(self.times).all() or self.times[0] < 0 or self.times[-1] > time.max():
+            raise ValueError(f"validate: times must lie between 0 and the last one observed, {time.max():g}; got {times!r}.")
+        between = died[(died > self.times[0]) & (died < self.times[-1])]
+        if len(between) > IBS_GRID:
+            between = np.quantile(between, np.linspace(0, 1, IBS_GRID), method="nearest")
+        self.grid = np.union1d(self.times, between)
+        self.censoring = Censoring(time, event)
+        self.stratum = np.searchsorted(np.unique(self.model.first), np.argsort(self.model.order), side="right") - 1
+        self.event_stratum = np.searchsorted(np.unique(self.model.first), self.model.first)
+        self.event_time = time[self.model.dead[self.model.begin]]
+        self.names = ("Dxy", "R2", "Slope", "D", "U", "Q", "g", "C", "C_uno")
+        self.names += tuple(f"{name}({t:g})" for name in ("AUC", "Brier") for t in self.times)
+        self.names += ("IBS",) if len(self.times) > 1 else ()
+
+    def at(self, theta, weights):
+        eta = super().at(theta, weights)
+        steps = self.model.partial(self.model.sums_of(eta, weights))[2]
+        strata = np.arange(self.stratum.max() + 1)[:, None, None]
+        reached = (self.event_time <= self.grid[:, None]) & (self.event_stratum == strata)  # [strata, grid, times]
+        return eta, np.einsum("rt,sgt->rsg", steps, reached.astype(float))[:, self.stratum]
+
+    def _permuted(self, at, order):
+        return at[0][:, order], at[1][:, order]
+
+    @np.errstate(all="ignore")
+    def __call__(self, at, weights, seen):
+        eta, base = at
+        model, n = self.model, weights.sum(1)
+        value = lambda scale: (lambda got: (got[0], np.sum(got[1] * eta, 1)))(
+            model.partial(model.sums_of(scale[:, None] * eta, weights / self.case))
+        )
+        null, (own, pull) = 2 * value(np.zeros(len(eta)))[0], value(np.ones(len(eta)))
+        slope = secant(lambda b: value(b)[1], pull)
+        best = value(slope)[0]
+        ratio = null - 2 * best
+        D, U = (ratio - 1) / null, 2 * (own - best - seen) / null
+        order = np.argsort(eta, axis=1)
+        w = np.take_along_axis(weights, order, 1)
+        spread = np.abs(slope) * gini(np.take_along_axis(eta, order, 1), w, np.cumsum(w, 1) - w)
+        G_own, G_grid = self.censoring(weights, self.grid)
+        last = self.censoring.time <= self.times[-1]
+        uno = [np.where(last & (g > 0), self.risk[:, 2] / np.where(g > 0, g, 1.0) ** 2, 0.0) for g in G_own]
+        harrell = np.array([concordance(self.risk, *pair) for pair in zip(eta, weights, strict=True)])
+        marks = zip(uno, eta, weights, strict=True)
+        found = {"Dxy": 2 * harrell - 1, "R2": np.expm1(-ratio / n) / np.expm1(-null / n), "Slope": slope, "D": D, "U": U}
+        found |= {"Q": D - U, "g": spread, "C": harrell}
+        found["C_uno"] = np.array([concordance(np.column_stack([self.risk[:, :2], u]), *pair) for u, *pair in marks])
+        found |= self._at_times(eta, base, weights, G_own, G_grid)
+        return {name: np.where(np.isfinite(found[name]), found[name], np.nan) for name in self.names}
+
+    def _at_times(self, eta: Points, base: Array, weights: Points, G_own: Points, G_grid: Array) -> dict[str, PerRefit]:
+        time, died, found = self.censoring.time, self.risk[:, 2] == 1, {}
+        brier = np.empty((len(eta), len(self.grid)))
+        for k, t in enumerate(self.grid):
+            hazard = base[:, :, k] * np.exp(eta)
+            late, dead = time > t, (time <= t) & died
+            case = weights * np.where(dead, 1 / G_own, 0.0)
+            rest = weights * np.where(late, 1 / G_grid[:, k : k + 1], 0.0)
+            alive = np.exp(-hazard)
+            brier[:, k] = np.sum(np.where(dead, case * alive**2, 0) + np.where(late, rest * (1 - alive) ** 2, 0), 1)
+            brier[:, k] /= weights.sum(1)
+            if t in self.times:
+                found[f"Brier({t:g})"] = brier[:, k]
+                some = dead | late
+                area = Ranks("area").value
+                pairs = zip(np.log(hazard), np.where(dead, case, rest), strict=True)
+                known = [mass[dead].sum() > 0 and mass[late].sum() > 0 for mass in np.where(dead, case, rest)]
+                found[f"AUC({t:g})"] = np.array(
+                    [
+                        area(dead[some] * 1.0, h[some], m[some]) if ok else np.nan
+                        for (h, m), ok in zip(pairs, known, strict=True)
+                    ]
+                )
+        if len(self.times) > 1:
+            found["IBS"] = np.trapezoid(brier, self.grid, axis=1) / np.ptp(self.times)
+        return found
+
+
+class Censoring:
+    """Kaplan–Meier estimate of the censoring, from weighted units: before each one's time, and at other times."""
+
+    def __init__(self, time: Float[Array, " rows"], event: NDArray[np.bool_]):
+        self.time = time
+        key = 2 * np.unique(time, return_inverse=True)[1] + ~event  # a death comes before a censoring at its time
+        self.level, self.code = np.unique(key, return_inverse=True)
+        self.order = np.argsort(self.code, kind="stable")
+        self.begin = np.searchsorted(self.code[self.order], np.arange(len(self.level)))
+        self.at_level = time[self.order[self.begin]]
+
+    def __call__(self, weights: Points, times: Float[Array, " times"]) -> tuple[Points, Float[Array, "refits times"]]:
+        mass = np.add.reduceat(weights[:, self.order], self.begin, axis=1)
+        at_risk = np.cumsum(mass[:, ::-1], 1)[:, ::-1]
+        leave = np.where(self.level % 2 == 1, mass, 0.0)
+        stays = np.cumprod(1 - np.divide(leave, at_risk, out=np.zeros_like(mass), where=at_risk > 0), axis=1)
+        before = np.pad(stays, ((0, 0), (1, 0)), constant_values=1.0)
+        return before[:, self.code], before[:, np.searchsorted(self.at_level, times, side="right")]
+
+
+def kaplan_meier(time: Array, event: Array, weight: Array, at: float) -> float:
+    """Compute the Kaplan–Meier estimate of survival beyond a time."""
+    level, code = np.unique(time, return_inverse=True)
+    died, left = np.bincount(code, weight * event), np.bincount(code, weight)
+    at_risk = np.cumsum(left[::-1])[::-1]
+    return float(np.prod(1 - (died / np.where(at_risk > 0, at_risk, 1.0))[level <= at]))
+
+
+def concordance(risk: Float[Array, "rows 3"], eta: Float[Array, " rows"], w: Float[Array, " rows"]) -> float:
+    """Compute the concordance of some weighted units; NaN if no pair is comparable."""
+    some = w > 0
+    own = risk[some]
+    if own[:, 2].max(initial=0) == 0:
+        return np.nan
+    return Concordance().value(own, eta[some], w[some])
+
+
+def secant(slope: Callable[[PerRefit], PerRefit], at_one: PerRefit) -> PerRefit:
+    """Find the root of each derivative, from its values at one and nearby; NaN where there is none."""
+    x0, f0 = np.ones_like(at_one), at_one
+    x1 = np.full_like(x0, 0.9)
+    for _ in range(NEWTON_STEPS):
+        f1 = slope(x1)
+        step = np.where(f1 == f0, 0.0, f1 * (x1 - x0) / (f1 - f0))
+        x0, f0, x1 = x1, f1, x1 - step
+        if np.all((np.abs(step) <= NEWTON_TOL * (1 + np.abs(x1))) | ~np.isfinite(x1)):
+            break
+    return np.where(np.abs(x1 - x0) <= 1e-6 * (1 + np.abs(x1)), x1, np.nan)
+
+
+def performance(caller: str, fit: Fit, times: Any = None) -> AbstractPerformance:
+    """Return the measures of a fit's kind of response; TypeError if it has none of them."""
+    if not isinstance(fit, Fit):
+        raise TypeError(f"{caller}: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
+    units = fit.objective.units
+    if isinstance(fit.objective, Cox):
+        return Survival(fit, times)
+    if times is not None:
+        raise ValueError(f"{caller}: times= is for lo.Cox; got {kind_of(fit.objective)}.")
+    if units.target is None or units.classes > 2 or np.ndim(units.target) != 1:
+        raise TypeError(
+            f"{caller}: needs a response of two classes, a number, or lo.Cox; got {kind_of(fit.objective)}"
+            f"{f' of {units.classes} classes' if units.classes > 2 else ''}. lo.cross_validate scores other models."
+        )
+    return Binary(fit) if units.classes == 2 else Linear(fit)
