@@ -4,10 +4,29 @@ import numpy as np
 import pandas as pd
 
 from ..leakage._report_result import LeakageReport
-from .page import BLUE, GREY, MODEL, ORANGE, Figure, Page, PageTable, axis, bars, colored, data_of, layer, rules, tooltip
+from .page import (
+    BLUE,
+    BROWN,
+    GREEN,
+    GREY,
+    MODEL,
+    ORANGE,
+    PURPLE,
+    RED,
+    Figure,
+    Page,
+    PageTable,
+    axis,
+    bars,
+    colored,
+    data_of,
+    layer,
+    rules,
+    tooltip,
+)
 
 MOST, BARS = 20_000, 15  # rows in a table, rows named in a picture
-COLORS = (GREY, BLUE, "#2e7d32", ORANGE, "#6a3d9a", "#8a6d00", "#b3261e")  # colours of the answers in their order
+COLORS = (GREY, BLUE, GREEN, ORANGE, PURPLE, BROWN, RED)  # colours of the answers in their order
 
 
 def page_of(report: LeakageReport, title: str) -> Page:

@@ -24,6 +24,12 @@ HOSTS = ("numpy", "scipy", "pandas", "scikit-learn", "jax", "statsmodels", "glum
 # rows of a picture, one for each model
 MODEL: dict[str, str | None] = {"field": "model", "type": "nominal", "sort": None, "title": None}
 BLUE, ORANGE, RED, GREY = "#1f5fa8", "#c05a00", "#b3261e", "#767676"
+GREEN, PURPLE, BROWN = "#2e7d32", "#6a3d9a", "#8a6d00"
+DARK = dict(zip((BLUE, ORANGE, RED, GREY), ("#8ab8f0", "#ffa657", "#ff9388", "#9a9a9a"), strict=True)) | {
+    GREEN: "#8fd694",
+    PURPLE: "#c8a6ef",
+    BROWN: "#dcc06a",
+}  # the same colours on dark screens
 
 Lines = list[tuple[str, str]]
 
@@ -82,7 +88,12 @@ class Figure:
             "gridColor": "#e4e4e4",
             "labelLimit": 160,
         }
-        config = {"axis": axis, "legend": {"labelFontSize": 12, "title": None, "orient": "top"}, "view": {"stroke": None}}
+        config = {
+            "background": "transparent",
+            "axis": axis,
+            "legend": {"labelFontSize": 12, "title": None, "orient": "top"},
+            "view": {"stroke": None},
+        }
         size = {"width": "container", "height": self.height, "autosize": {"type": "fit-x", "contains": "padding"}}
         return {"description": f"{self.title}. {self.caption}", **size, "config": config, "layer": self.layers}
 
@@ -118,7 +129,11 @@ def write_page(page: Page, file: Path, notes: Sequence[str]) -> Path:
     versions = [(name, importlib.metadata.version(name)) for name in ("leaveout", *used)]
     versions += [("Python", platform.python_version()), ("machine", f"{platform.system()} {platform.machine()}")]
     text = template.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
-        page=page, script=script, now=datetime.datetime.now().astimezone().isoformat(" ", "minutes"), versions=versions
+        page=page,
+        script=script,
+        dark_colors=DARK,
+        now=datetime.datetime.now().astimezone().isoformat(" ", "minutes"),
+        versions=versions,
     )
     file.write_text(text, encoding="utf-8")
     return file
