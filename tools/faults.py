@@ -1781,8 +1781,8 @@ FAULTS = (
     Fault(
         "predictions of refits count as exact",
         "Moves.__init__",
-        "reach(fit, outcome, values, watch)}",
-        "0 * values}",
+        "reach(fit, outcome, values, watch) if",
+        "0 * values if",
         "test_influence",
     ),
     Fault(
@@ -1871,10 +1871,17 @@ FAULTS = (
     ),
     Fault(
         "interval ends ignore how far a refit is from its proved ball",
-        "influence.refit_distance",
-        "far = radius + np.linalg.norm(",
-        "far = radius + 0 * np.linalg.norm(",
+        "_distance.distances",
+        "* radius + away + lost",
+        "* radius + 0 * away + lost",
         "test_prediction_intervals",
+    ),
+    Fault(
+        "a ball in a refit's own metric is taken for one in the fit's",
+        "DampedNewton._across",
+        "return UP * np.sqrt(",
+        "return 1.0 + 0 * np.sqrt(",
+        "refit/test_distance",
     ),
     Fault(
         "rows of large groups weigh as much as those of small ones",

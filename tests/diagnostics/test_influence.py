@@ -8,11 +8,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
+from flint import arb
 from typer.testing import CliRunner
 
 import leaveout as lo
+from leaveout._runtime.jax import float64
 from leaveout.cli import app
+from leaveout.diagnostics.influence import Moves
+from leaveout.diagnostics.measures import dispersion, dispersions
+from leaveout.refit._anchor import linear_cache
 from tests.helpers import fitted, glm, minimiser, toy_hmm
+from tests.oracles.balls import Refits
 
 rng = np.random.default_rng(0)
 N = 40
@@ -153,6 +159,39 @@ def test_groups_against_fits_without_them(linear):
     both = least_squares(~site.isin([2, 3]).to_numpy()) - least_squares(keep | True)
     phi = np.sum((Y - DESIGN @ least_squares(keep | True)) ** 2) / (N - 3)
     np.testing.assert_allclose(joint["joint"], both @ DESIGN.T @ DESIGN @ both / (3 * phi), rtol=1e-7)
+
+
+@pytest.mark.parametrize("refit", [lo.Certified(), lo.Exact(), lo.NewtonStep()], ids=["certified", "exact", "newton"])
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_proved_errors_hold_the_refits_of_300_bits(loss, refit):
+    """Cook's distance, the parameter that moves most, and a prediction; H and φ̂ as the fit has them."""
+    draw = np.random.default_rng(2)
+    x = draw.normal(size=(30, 3))
+    y = x @ [1.0, -1.0, 0.5] + draw.normal(size=30)
+    y = 1.0 * (y > 0) if loss == "logistic" else y
+    exact, row = Refits(x, y, loss, 0.3 * np.eye(3)), np.array([2.0, 1.0, -1.0])
+    fit = lo.fit(lo.GLM(x, y, loss, lo.penalties.Ridge(0.3), intercept=False))
+    found = lo.influence(lo.cross_validate(fit, lo.leave_one_out(30)), refit, prediction=row, pairs=0)
+    table, anchor = found.rows, linear_cache(fit)
+    assert table["proved"].sum() > 25 and (table[["cook_error", "moved_error", "prediction_error"]] > 0).all(axis=None)
+    assert not table["proved"].all() or "at most, proved" in str(found) or "to rounding, proved" in str(found)
+    hessian, whole = exact.hessian([arb(float(v)) for v in anchor.weight * anchor.curvature]), exact(np.ones(30), fit.vector)
+    plan = lo.leave_one_out(30)
+    phi, each = float64(lambda: (dispersion(fit)[0], dispersions(fit, plan, Moves(fit, plan, refit).theta)))()
+    link = (lambda eta: eta) if loss == "squared" else lambda eta: 1 / (1 + (-eta).exp())
+    mean = lambda theta: link(exact.predict([row], theta)[0])
+    inverse = hessian.inv()
+    for k, told in enumerate(table.itertuples()):
+        if not told.proved:
+            continue
+        theta = exact(1.0 * (np.arange(30) != k), fit.vector)
+        away = theta - whole
+        cook = (away.transpose() * hessian * away).entries()[0] / (3 * arb(float(phi)))
+        assert abs(cook - arb(told.cook)) <= arb(told.cook_error) + 1e-14 * cook
+        j = list(found.parameters).index(told.parameter)
+        moved = away[j, 0] / (arb(float(each[k])) * inverse[j, j]).sqrt()
+        assert abs(moved - arb(told.moved)) <= arb(told.moved_error) + 1e-13 * abs(moved)
+        assert abs(mean(theta) - mean(whole) - arb(told.prediction)) <= arb(told.prediction_error)
 
 
 def test_errors_of_coarse_refits_are_kept():

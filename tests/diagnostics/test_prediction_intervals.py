@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 import statsmodels.formula.api as smf
+from flint import arb
 from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.linear_model import Lasso, LinearRegression, LogisticRegression, PoissonRegressor, Ridge, RidgeClassifier
 from sklearn.model_selection import KFold, LeaveOneOut
@@ -18,6 +19,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 import leaveout as lo
 from leaveout.diagnostics import prediction_intervals
 from tests.helpers import fitted
+from tests.oracles.balls import Refits
 
 rng = np.random.default_rng(0)
 N = 60
@@ -108,6 +110,33 @@ def test_they_hold_what_exact_refits_give(refit):
         assert exact.attrs["widened"] < 1e-6 < found.attrs["widened"] and exact.attrs["proved"]
         assert found.attrs["proved"] or not isinstance(refit, lo.Certified)
         assert (exact.low - found.low).max() <= 2 * found.attrs["widened"]  # as far again may the reported refits be off
+
+
+@pytest.mark.parametrize("loss", ["squared", "poisson", "pseudo-huber"])
+@pytest.mark.parametrize("refit", [lo.Certified(), lo.Exact()], ids=["certified", "exact"])
+def test_ends_that_are_proved_hold_those_of_300_bits(loss, refit):
+    """Without any allowance: ends of exact refits, to their last digit, lie inside."""
+    draw = np.random.default_rng(5)
+    x, new = draw.normal(size=(30, 3)) * [1.0, 30.0, 0.01], draw.normal(size=(12, 3)) * [1.0, 30.0, 0.01]
+    y = 1.0 * draw.poisson(np.exp(0.5 * x[:, 0])) if loss == "poisson" else x @ [1.0, 0.1, 10.0] + draw.normal(size=30)
+    exact = Refits(x, y, loss, 0.3 * np.eye(3))
+    own = lo.losses.PseudoHuber(1.0) if loss == "pseudo-huber" else loss
+    fit = lo.fit(lo.GLM(x, y, own, lo.penalties.Ridge(0.3), intercept=False))
+    mean = (lambda values: [v.exp() for v in values]) if loss == "poisson" else lambda values: values
+    thetas = [exact(1.0 * (np.arange(30) != k), fit.vector) for k in range(30)]
+    residual = [abs(mean(exact.predict(x[[k]], theta))[0] - arb(y[k])) for k, theta in enumerate(thetas)]
+    at = [mean(exact.predict(new, theta)) for theta in thetas]
+    found, rank = lo.interval(fit, new, 0.8, strategy=refit), int(np.ceil(0.8 * 31)) - 1
+    assert found.attrs["proved"] and found.attrs["widened"] < (1e-7 if isinstance(refit, lo.Exact) else 0.5)
+    by_size = lambda values: sorted(values, key=lambda ball: ball.mid())
+    for j in range(12):
+        high = by_size([at[k][j] + residual[k] for k in range(30)])[rank]
+        low = -by_size([residual[k] - at[k][j] for k in range(30)])[rank]
+        assert arb(float(found.low[j])) <= low <= high <= arb(float(found.high[j]))
+    wide = lo.interval(fit, new, 0.8, "minmax", strategy=refit)
+    for j in range(12):
+        far, each = by_size(residual)[rank], by_size([at[k][j] for k in range(30)])
+        assert arb(float(wide.low[j])) <= each[0] - far <= each[-1] + far <= arb(float(wide.high[j]))
 
 
 def test_of_losses_with_parameters_of_their_own_errors_are_estimated():

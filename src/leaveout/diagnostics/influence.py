@@ -1,11 +1,15 @@
 """Influence of left-out units on the loss, the parameters and a prediction, from the refits of an estimate.
 
-With u_k = Lᵀ(θ̂_k − θ̂) of refit k, H = L Lᵀ, and r_k a bound on the distance of u_k from that of the exact refit,
+With u_k = Lᵀ(θ̂_k − θ̂) of refit k, H = L Lᵀ, and r_k a bound on how far u_k is from that of the exact refit and the exact fit
+(`refit._distance`, rounding included),
 
     Cook's distance   D_k = ‖u_k‖² / (p φ̂), with an error of at most (2 ‖u_k‖ r_k + r_k²) / (p φ̂)
     a parameter       (θ̂_k − θ̂)_j / √(φ̂_k (H⁻¹)_jj), off by r_k / √φ̂_k at most (φ̂ as in `cooks_distance`; of many refits
                       that of the whole fit)
+    a prediction      μ(x'θ̂_k) − μ(x'θ̂) of a row x, off by what moves of r_k ‖x‖_{H⁻¹} do to both
     the others        (F(θ̂_k, w_k) − F(θ̂, w_k)) / Σ w_k: how much better the remaining units are fitted by θ̂_k
+
+H and φ̂ are taken as they are computed. Of a function of the parameters the error is estimated (`validation.scoring.reach`).
 """
 
 from collections.abc import Callable
@@ -21,11 +25,12 @@ from .._runtime.interrupt import stoppable
 from .._runtime.jax import float64, jax
 from .._runtime.results import NO_REFIT_CODES, RESULTS, among, kind_of
 from ..data.arrays import numbers, pandas_of
+from ..linalg.rounding import FUNCTION
 from ..models.glm.glm import AbstractRegression
 from ..objectives.batch_functions import functions, weights_of, work
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, Batch, Plan
-from ..refit import AbstractRefit, RefitBatch
+from ..refit import AbstractRefit, RefitBatch, distance_of_fit, distances, lengths, lengths_of_moves
 from ..validation.cross_validate import DEFAULT_REFIT, cache_key, refit_batches
 from ..validation.estimate import Estimate
 from ..validation.named_parameters import name_parameters
@@ -36,6 +41,7 @@ from .result import Influence
 
 Array = np.ndarray
 RefitStatistic = Callable[[Array], Array]  # raveled θ of some refits -> one number for each
+PredictionError = Callable[[Array, Array], Array]  # θ of some refits and their distances -> the errors of these numbers
 CHEAP = 5e9  # operations below which F over the remaining units, and the dispersion, are computed for every refit
 
 
@@ -106,8 +112,8 @@ def influence(
     fit, plan = estimate.fit, estimate.plan
     if fit is None:
         raise ValueError(
-            "influence: this estimate has no fit, as one that was pickled has none; make it again by lo.cross_validate, or "
-            "give it back: dataclasses.replace(estimate, fit=fit)."
+            "influence: this estimate has no fit; make it again by lo.cross_validate, or give it one: "
+            "dataclasses.replace(estimate, fit=fit)."
         )
     if not isinstance(strategy, AbstractRefit):
         raise TypeError(f"influence: strategy must be one, such as lo.Exact(); got {strategy!r}.")
@@ -121,8 +127,8 @@ def influence(
 def _make_result(
     estimate: Estimate, fit: Fit, plan: Plan, refit: AbstractRefit, prediction: Any, pairs: int | None
 ) -> Influence:
-    watched = None if prediction is None else _prediction_function(fit, prediction)
-    found = Moves(fit, plan, refit, watched)
+    watched, of_row = (None, None) if prediction is None else _prediction_function(fit, prediction)
+    found = Moves(fit, plan, refit, watched, of_row)
     own, whole = name_parameters(fit), float(dispersion(fit)[0])
     phi, size = dispersions(fit, plan, found.theta) if found.cheap else np.full(len(plan), whole), fit.rank * whole
     now = own.at(fit.vector[None])[0]
@@ -132,10 +138,13 @@ def _make_result(
     table["moved"] = away[np.arange(len(away)), most]
     table["parameter"] = np.where(table["moved"].isna(), "", np.asarray(own.names, object)[most])
     table["moved_error"] = found.off / np.sqrt(phi)
+    if own.slope is None:
+        table["moved_error"] *= np.max(lengths(fit, np.eye(fit.num_params)) / spread(fit))  # rounding
     if found.others is not None:
         table["others"] = found.others
     if watched is not None:
         table["prediction"], table["prediction_error"] = found.value, found.value_error
+    table["proved"] = found.proved & (own.slope is None)
     table["result"] = np.array([code.name for code in RESULTS])[estimate.result]
     index = _index(estimate)
     table.index = index
@@ -148,40 +157,52 @@ def _make_result(
 class Moves:
     """The refits of a plan: their θ, their distances from θ̂ (`u`, whitened, and its `length`), and the errors `off` of these.
 
-    The object also has the change of the watched prediction and, if that is cheap, the change of F per remaining unit.
+    Errors may be `proved`. The object also has the change of the watched prediction and, if that is cheap, the change of F per
+    remaining unit.
     """
 
-    def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, watch: RefitStatistic | None = None):
+    def __init__(
+        self,
+        fit: Fit,
+        plan: Plan,
+        refit: AbstractRefit,
+        watch: RefitStatistic | None = None,
+        error: PredictionError | None = None,
+    ):
         self.cheap = work(fit.objective, fit.num_params) * plan.num_refits <= CHEAP
-        now = np.nan if watch is None else watch(fit.vector[None])[0]
+        now, (own, fit_proved) = np.nan if watch is None else watch(fit.vector[None])[0], distance_of_fit(fit)
+        still = 0.0 if error is None else error(fit.vector[None], np.array([own]))[0]
 
-        def tell(batch: Batch, outcome: RefitBatch, theta: Array) -> StepResult:
+        def tell(batch: Batch, outcome: RefitBatch, theta: Array, far: Array) -> StepResult:
             told = {}
             if watch is not None:
                 values = watch(theta)
-                told = {"value": values - now, "value_error": reach(fit, outcome, values, watch)}
+                off = reach(fit, outcome, values, watch) if error is None else still + error(theta, far)
+                told = {"value": values - now, "value_error": off}
             return told | ({"others": _others(fit, batch, theta)} if self.cheap else {})
 
         found = refit_all("influence", fit, plan, refit, tell)
-        self.theta, self.off = found["theta"], found["off"]
+        self.theta, self.proved = found["theta"], (found["proved"] == 1) & fit_proved
         self.others, self.value, self.value_error = (found.get(name) for name in ("others", "value", "value_error"))
         self.u = (self.theta - fit.vector) @ np.asarray(fit.factor)
-        self.length = np.linalg.norm(self.u, axis=1)
+        self.length, lost = lengths_of_moves(fit, self.theta - fit.vector)
+        self.off = found["off"] + (lost + own if fit_proved else 0.0)
 
 
 def refit_all(
-    caller: str, fit: Fit, plan: Plan, refit: AbstractRefit, tell: Callable[[Batch, RefitBatch, Array], StepResult]
+    caller: str, fit: Fit, plan: Plan, refit: AbstractRefit, tell: Callable[[Batch, RefitBatch, Array, Array], StepResult]
 ) -> StepResult:
     """Refit a whole plan: θ of every refit, a bound `off` on its distance from the exact one, and what `tell` adds.
 
-    The numbers are NaN where there is no refit.
+    `proved` is one where the bound is proved. The numbers are NaN where there is no refit.
     """
     found: StepResult = {}
 
     def record(batch: Batch, outcome: RefitBatch) -> StepResult:
         exists = ~among(outcome.result, NO_REFIT_CODES)[:, None]
         theta = np.where(exists, outcome.theta, fit.vector)
-        told = {"off": refit_distance(fit, outcome, theta)} | tell(batch, outcome, theta)
+        far, proved = distances(fit, outcome, theta)
+        told = {"off": far, "proved": proved.astype(float)} | tell(batch, outcome, theta, far)
         where = {name: np.where(exists[:, 0], values, np.nan) for name, values in told.items()}
         return where | {"theta": np.where(exists, theta, np.nan)}
 
@@ -191,15 +212,6 @@ def refit_all(
 
     refit_batches(caller, fit, plan, refit, record, merge)
     return found
-
-
-def refit_distance(fit: Fit, batch: RefitBatch, theta: Float[Array, "refits params"]) -> Float[Array, " refits"]:
-    """Bound the distance of each refit from the exact one, in the norm of H; infinite if it is not known."""
-    if batch.ball is None:
-        return np.full(len(theta), np.inf)
-    center, radius = batch.ball()
-    far = radius + np.linalg.norm(fit.back(theta - fit.vector) - center, axis=1)
-    return np.where(np.isfinite(far), far, np.inf)
 
 
 def _others(fit: Fit, batch: Batch, theta: Float[Array, "refits params"]) -> Float[Array, " refits"]:
@@ -214,8 +226,11 @@ def _others(fit: Fit, batch: Batch, theta: Float[Array, "refits params"]) -> Flo
     return out
 
 
-def _prediction_function(fit: Fit, prediction: Any) -> RefitStatistic:
-    """Return the prediction of some refits: a function of the parameters, or the mean response of a row of features."""
+def _prediction_function(fit: Fit, prediction: Any) -> tuple[RefitStatistic, PredictionError | None]:
+    """Return the prediction of some refits: a function of the parameters, or the mean response of a row of features.
+
+    The second function bounds errors of the mean response; it is None where these have to be estimated.
+    """
 
     def number(value: Any) -> float:
         found = np.asarray(value, np.float64)
@@ -228,7 +243,7 @@ def _prediction_function(fit: Fit, prediction: Any) -> RefitStatistic:
         return np.array([number(prediction(jax.tree.map(lambda leaf, k=k: leaf[k], tree))) for k in range(len(thetas))])
 
     if callable(prediction):
-        return of_parameters
+        return of_parameters, None
     objective = fit.objective
     if not isinstance(objective, AbstractRegression) or objective.classes or objective.levels:
         raise TypeError(
@@ -261,7 +276,21 @@ def _prediction_function(fit: Fit, prediction: Any) -> RefitStatistic:
         shared: Any = inverse
         return np.array([number(shared(eta[k : k + 1], thetas[k, q:])) for k in range(len(thetas))])
 
-    return of_row
+    def error(thetas: Array, far: Array) -> Array:
+        wide = lengths(fit, np.pad(x, (0, fit.num_params - q))[None])[0] * far
+        return mean_errors(objective.loss_function.inverse_link, thetas[:, :q] @ x, wide)[1]
+
+    return of_row, None if objective.own else error
+
+
+def mean_errors(inverse_link: Callable[[Array], Any], eta: Array, reach: Array) -> tuple[Array, Array]:
+    """Compute means at predictors that may be off by `reach`, and bounds of their errors, infinite at a pole of the link."""
+    with np.errstate(all="ignore"):
+        value, low, high = (np.asarray(inverse_link(at)) for at in (eta, eta - reach, eta + reach))
+        between = (np.minimum(low, high) <= value) & (value <= np.maximum(low, high))
+        off = np.maximum(np.abs(low - value), np.abs(high - value))
+        off = off + 2 * FUNCTION * np.max(np.abs([value, low, high]), axis=0)
+    return value, np.where(between & np.isfinite(off), off, np.where(np.isnan(value), 0.0, np.inf))
 
 
 def _losses(estimate: Estimate) -> pd.DataFrame:

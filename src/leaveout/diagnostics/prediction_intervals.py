@@ -19,8 +19,9 @@ less than s_k(i)(x, c) have less than `level` of the weight (Romano, Sesia & Can
     raps    the same and λ for each place of c behind the k-th (Angelopoulos, Bates, Malik & Jordan, ICLR 2021)
 
 The exact refit is within ρ_k of the one reported, in the norm of H: the error of x'θ_k is at most ‖x‖_{H⁻¹} ρ_k, a product of
-one number for each row and one for each refit. Every R_i and every μ_k(x) is widened by this, so the intervals contain those of
-the exact refits without additional memory. So do the sets: own scores are taken at their upper bound, new ones at their lower.
+one number for each row and one for each refit, with the rounding of θ_k and of x'θ_k in it (`refit._distance`). Every R_i and
+every μ_k(x) is widened by this and by its own rounding, so the intervals contain those of the exact refits without additional
+memory. So do the sets: own scores are taken at their upper bound, new ones at their lower.
 """
 
 import functools
@@ -32,22 +33,23 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
+from .._runtime.checkpoint import File, keeping, read_or_make
 from .._runtime.conventions import Rng, conventional, warn
 from .._runtime.interrupt import stoppable
 from .._runtime.jax import float64, jax
 from .._runtime.progress import Slow
 from ..data.arrays import codes, index_of, match_labels
+from ..linalg.rounding import FUNCTION, UNIT, UP
 from ..linalg.sparse_design import SparseDesign
 from ..models.glm.active_coefficients import kinks
 from ..models.glm.glm import AbstractRegression
 from ..models.glm.rows import column
 from ..objectives.objective import display_name
 from ..optimize.fit import Fit
-from ..plans.plan import Batch, Plan, groups as groups_of, kfold, leave_one_out
-from ..refit import AbstractRefit, RefitBatch
+from ..plans.plan import Plan, groups as groups_of, kfold, leave_one_out
+from ..refit import AbstractRefit, lengths
 from ..validation.cross_validate import DEFAULT_REFIT, cache_key, resolve_plan
-from .influence import refit_all
+from .influence import mean_errors, refit_all
 
 Array = np.ndarray
 Design = Float[Array, "rows coefficients"] | SparseDesign
@@ -58,6 +60,7 @@ SCORES = get_args(Score)
 PREDICTIONS_AT_A_TIME = 2**16  # predictions of some new rows by every refit that fit into a cache
 BLOCKS_AT_A_TIME = 64  # blocks in one entry of the checkpoint
 COUNT_ROUNDING = 1e-12  # rounding of a number of units
+ROUNDING = 4 * UNIT  # of ends and residuals, relative to their terms: two or three additions
 LARGEST_REACH = 300.0  # error of a linear predictor whose exponential is still a float64 when squared
 
 
@@ -167,8 +170,8 @@ def interval(
     DataFrame
         `prediction`, `low` and `high` of every new row; of two quantiles the prediction is half-way between them. For classes
         one column a class, true where it is in the set. Ends and sets hold for exact refits: they are widened by the refits'
-        errors, where these are known. `attrs` contains the method, the guaranteed coverage, and the largest widening, of
-        the model's response or of a probability.
+        errors, where these are known. `attrs` contains the method, the guaranteed coverage, the largest widening, of the
+        model's response or of a probability, and whether that is `proved`, with all rounding up to there.
 
     Raises
     ------
@@ -473,11 +476,7 @@ def _shift(caller: str, objective: AbstractRegression, offset: ArrayLike | None,
 
 def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
     """Run every refit of a plan; warn of refits that do not exist, and raise ValueError if none does."""
-
-    def proofs(_: Batch, done: RefitBatch, theta: Array) -> StepResult:
-        return {"proved": np.broadcast_to(0.0 if done.proved is None else done.proved, len(theta))}
-
-    found = refit_all("interval", fit, plan, refit, proofs)
+    found = refit_all("interval", fit, plan, refit, lambda *_: {})
     theta, lost = found["theta"], np.isnan(found["theta"][:, 0])
     radius = np.where(lost, 0.0, found["off"])
     unknown = ~np.isfinite(radius)
@@ -528,11 +527,11 @@ def _length(fit: Fit, design: Design) -> Float[Array, " rows"]:
     size = max(1, BLOCKS_AT_A_TIME * PREDICTIONS_AT_A_TIME // fit.num_params)
     some = (design[k : k + size] for k in range(0, len(design), size))
     parts = [x.rows(slice(None)) if isinstance(x, SparseDesign) else x for x in some]
-    lengths = []
+    each = []
     for before in range(0, q * max(1, len(classes)), q):
         around = (0, 0), (before, fit.num_params - q - before)
-        lengths.append(np.concatenate([np.linalg.norm(fit.whiten(np.pad(x, around)), axis=1) for x in parts]))
-    return np.max(lengths, axis=0)
+        each.append(np.concatenate([lengths(fit, np.pad(x, around)) for x in parts]))
+    return np.max(each, axis=0)
 
 
 def _response(
@@ -548,18 +547,19 @@ def _response(
         with np.errstate(all="ignore"):
             return np.asarray(jax.vmap(link, (-1, 0), -1)(eta, tau) if objective.own else link(eta))
 
-    value = of(eta)
+    reach = UP * (reach + 4 * UNIT * np.abs(eta).max(-1) if objective.classes else reach + 4 * UNIT * np.abs(eta))
     if objective.classes:  # each of two predictors may be off, so that the odds change by the square at most
-        odds = np.exp(2 * np.minimum(reach, LARGEST_REACH))[..., None]
-        return Probabilities(value / (value + (1 - value) * odds), value / (value + (1 - value) / odds))
-    if value is eta:
+        value, odds = of(eta), np.exp(2 * np.minimum(reach, LARGEST_REACH))[..., None]
+        rounding = FUNCTION + value.shape[-1] * UNIT
+        low, high = np.maximum(value - rounding, 0.0), np.minimum(value + rounding, 1.0)
+        return Probabilities(low / (low + (1 - low) * odds) - rounding, high / (high + (1 - high) / odds) + rounding)
+    if (value := of(eta)) is eta:
         return Means(value, reach)
-    ends = [of(eta - reach), of(eta + reach)]
     if _classes(objective):
-        one, two = np.minimum(*ends), np.maximum(*ends)
+        ends = [of(eta - reach), of(eta + reach)]
+        one, two = np.minimum(*ends) - FUNCTION, np.maximum(*ends) + FUNCTION
         return Probabilities(np.stack([1 - two, one], -1), np.stack([1 - one, two], -1))
-    off = np.maximum(*(np.abs(end - value) for end in ends))
-    return Means(value, np.where(np.isnan(off), np.where(np.isnan(value), 0.0, np.inf), off))
+    return Means(*mean_errors(of, eta, reach))
 
 
 def _rows_outside_span(caller: str, fit: Fit, design: Design) -> Bool[Array, " rows"]:
@@ -612,7 +612,8 @@ def _ends(
     y, weight = _regression(sides[0]).y[held.unit], held.weight
     own = [cast(Means, _predict_held(*each, held)) for each in zip(sides, refits, strict=True)]
     below, above = own[0].value - y + own[0].off, y - own[-1].value + own[-1].off
-    distance = _beyond(np.maximum(below, above))
+    distance = np.maximum(below, above)
+    distance = _beyond(distance + ROUNDING * (np.abs(y) + np.abs(distance)))
     in_order = len(held.unit) == len(refits[0].theta) and (held.refit == np.arange(len(held.refit))).all()
     most, by_unit = max(float(each.off.max(initial=0.0)) for each in own), slice(None) if in_order else held.refit
 
@@ -635,7 +636,9 @@ def _ends(
 
     def ends(means: list[Any], _: Array) -> Array:
         low, high = means[0], means[-1]
-        return np.stack([-end(low.off - low.value), end(high.off + high.value), np.maximum(low.off, high.off).max(1) + most])
+        both = np.stack([end(low.off - low.value), end(high.off + high.value)])
+        both += ROUNDING * np.abs(both)
+        return np.stack([-both[0], both[1], np.maximum(low.off, high.off).max(1) + most])
 
     return ends
 

@@ -32,7 +32,8 @@ class Influence(PrintedResult):
         `share` of the summed sizes of all losses. `error` of their summed loss. `cook`, ‖θ̂_k − θ̂‖²_H / (p φ̂), and how far
         it may be off. `moved`, the change of the `parameter` that changes most, in standard errors, and how far it may be
         off. `others`, the change of the objective for each remaining unit (not for large data). `prediction`, its change,
-        and how far it may be off. `result` of the refit.
+        and how far it may be off. `proved`, whether these errors are proved for H and φ̂ as they are computed, except that of a
+        prediction by a function. `result` of the refit.
     parameters : DataFrame
         The changes of all parameters, in standard errors.
     pairs : DataFrame
@@ -182,5 +183,6 @@ class Influence(PrintedResult):
         most = self.rows[column].abs().max()
         change_rounding = 1e-8  # share of the largest change that counts as rounding
         near = "to rounding" if worst <= change_rounding * most else f"± {worst:.1g} at most"
+        near += ", proved" if self.rows["proved"].all() and column != "prediction" else ""
         known = near if np.isfinite(worst) else "not certified: some refits' errors are not known"
         return f"{text}{',' if unit else ''}{unit} ({known})"

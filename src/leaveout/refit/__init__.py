@@ -1,5 +1,11 @@
 """Refits in batches: the strategies, the rungs that they use, and the error of each refit against the exact one."""
 
+from ._distance import (
+    distance_of_fit as distance_of_fit,
+    distances as distances,
+    lengths as lengths,
+    lengths_of_moves as lengths_of_moves,
+)
 from ._expansion import expandable as expandable
 from ._margins import refit_active_set as refit_active_set
 from ._metric import is_narrow as is_narrow

@@ -45,7 +45,6 @@ from ._acceleration import Acceleration
 from ._enclosure import CAUTION, MAX_CONTRACTION
 from ._expansion import GRADIENTS, ExpandedBatch, Expansion, ScaledExpansion, expandable
 from ._metric import IdentityMetric, Products, RefitMetric, own_metric
-from ._newton import PRODUCTS
 from ._screen import SIZES, available, whitened_gradients
 
 MAX_CHORD_STEPS = 20  # steps before a refit goes to the next rung
@@ -60,6 +59,7 @@ HURRY = 2  # steps to estimate the error of a refit whose reported losses are at
 # Factor on the largest ratio of successive steps, as an estimate of the contraction: if the curvature changes linearly the
 # first ratio is half of it (and less if there are few units for each parameter).
 FIRST_SAFETY, SAFETY = 3.5, 1.5
+PRODUCTS = 6  # products to estimate a ratio of lengths
 LOSS_ROUNDING = 1e-13  # relative rounding error of a loss
 LENGTH_NOISE = 1e-9  # steps shorter than this share of the natural length are rounding
 EXPANSION_SAFETY = 2.0  # factor on the worst ratio found there

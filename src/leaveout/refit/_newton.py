@@ -9,13 +9,13 @@ from jaxtyping import Bool, Float
 from .._runtime.results import RESULTS
 from ..linalg.design import weight_terms
 from ..linalg.enclosure_theorem import Ball, CurvatureBounds, ball, gaps
-from ..linalg.rounding import UNIT, Rounding, bounded, condition, factor_error
+from ..linalg.rounding import UNIT, UP, Rounding, bounded, condition, factor_error
 from ..objectives.objective import Flags, PerLane, PerRefit
 from ._anchor import PASS, curvature_error, gradient_error, total
-from ._enclosure import CAUTION, CertifiedBatch
+from ._enclosure import CertifiedBatch
 
 Array = np.ndarray
-PRODUCTS = 6  # products to estimate a ratio of lengths
+SQUARINGS = 2  # of a positive matrix, whose largest eigenvalue they tell to a factor of p^(1/8)
 
 
 def newton(state: CertifiedBatch, lanes: Array, enough: Callable[[Array], Flags]) -> None:
@@ -107,8 +107,13 @@ class DampedNewton:
         found = ball(gap, reference, omega * share, size, 2 * size, more)
         left = noise + rounding.step[:, 0] * decrement  # the error of the step itself, and of the predictors after it
         digits = rounding.predictor(length, total(np.abs(eta), 2), 2 * size[:, None]) + 4 * UNIT * size[:, None] * norm
-        state.radius[self.lanes[which]] = self._across(root) * found.after
-        self._advance(which, np.asarray(state.fit.back(step)), found, decrement, noise, left, norm, digits, enough)
+        # the step is added to u, from which θ comes back by L⁻¹
+        turned = np.abs(step) @ np.linalg.norm(np.asarray(state.fit.factor), axis=1)
+        turned *= 2 * (theta.shape[1] + 4) * UNIT * anchor.rounding.root
+        digits += turned[:, None] * anchor.length
+        across = lambda some: self._across(root[some]) * rounding.growth[some, 0]
+        step = np.asarray(state.fit.back(step))
+        self._advance(which, step, found, decrement, noise, left, norm, digits, turned, across, enough)
 
     def _norm_share(self, which: Array, root: Float[np.ndarray, "lanes params rank"], radius: Array) -> Array | float:
         """Share that norms of groups add to C, from the candidates and in their own metrics."""
@@ -121,14 +126,18 @@ class DampedNewton:
         )
 
     def _across(self, root: Float[np.ndarray, "lanes params rank"]) -> PerLane:
-        """Estimate the largest ratio of a length in the norm of H to that in the refit's own, ‖LᵀR‖, from a few products."""
-        v = np.random.default_rng(0).standard_normal((len(root), root.shape[2]))
-        with np.errstate(over="ignore", invalid="ignore"):  # a refit that diverges
-            for _ in range(PRODUCTS):
-                v /= np.linalg.norm(v, axis=1, keepdims=True)
-                moved = np.asarray(self.state.fit.back(np.einsum("rpk,rk->rp", root, v)))
-                v = np.einsum("rpk,rp->rk", root, moved @ np.asarray(self.state.fit.factor).T)
-        return CAUTION * np.sqrt(np.linalg.norm(v, axis=1))
+        """Bound the largest ratio of a length in the norm of H to that in the refit's own: ‖LᵀR‖, and the rounding of H."""
+        factor = np.asarray(self.state.fit.factor)
+        scale, (n, p) = np.sqrt(np.sum(factor**2, axis=1)), self.model.design.shape
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a refit that diverges
+            turned = factor.T @ root
+            square = turned.swapaxes(1, 2) @ turned
+            largest = np.trace(square, axis1=1, axis2=2)
+            power = square / largest[:, None, None]
+            for _ in range(SQUARINGS):
+                power = power @ power
+            largest = largest * np.linalg.norm(power, axis=(1, 2)) ** (0.5**SQUARINGS)
+            return UP * np.sqrt(largest + (n + 5 * p + 8) * UNIT * condition(root.swapaxes(1, 2), scale))
 
     def _vanishing_groups(self, which: Array) -> Array:
         """Whether a group goes to zero in the refit, where its norm is not smooth."""
@@ -149,6 +158,8 @@ class DampedNewton:
         left: Array,
         norm: Array,
         digits: Array,
+        turned: PerLane,
+        across: Callable[[Flags], PerLane],
         enough: Callable,
     ) -> None:
         """Take the steps, and close the refits for which that is enough.
@@ -179,9 +190,11 @@ class DampedNewton:
         )
         state._place(lanes, after, own, lost)
         done = enough(lanes)
-        self.open[which[done]] = False
         floor = ~done & (length == 1) & (decrement <= 2 * noise)  # rounding allows no closer approach
-        self.open[which[floor]] = False
+        self.open[which[done | floor]] = False
+        state.radius[lanes] = np.inf
+        if (closed := (done | floor) & np.isfinite(after)).any():
+            state.radius[lanes[closed]] = across(closed) * after[closed] + turned[closed]
         # displacement, in lengths of the first step, from which a refit diverges
         off = np.linalg.norm(self.u[which], axis=1) > 1e7 * (1 + state.first[lanes])
         far = ~(done | floor) & (off | self._vanishing_groups(which))

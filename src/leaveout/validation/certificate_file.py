@@ -50,7 +50,7 @@ def named_loss(loss: losses.AbstractLoss) -> dict[str, Any] | None:
 def certify(fit: Fit | None, plan: Plan, values: Array, error: Array, proved: Array) -> tuple[dict, pd.DataFrame]:
     """Return what a certificate says, and the table of the data that it is about."""
     if fit is None:
-        raise ValueError("certificate: an estimate that was pickled has no data; make it again.")
+        raise ValueError("certificate: this estimate has no fit and no data, as `without_data` leaves it; make it again.")
     model, objective = fit.predictors, fit.objective
     loss = named_loss(objective.loss_function) if isinstance(objective, GLM) else None
     known = (

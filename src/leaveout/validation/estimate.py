@@ -673,7 +673,7 @@ class Estimate(PrintedResult):
         Raises
         ------
         ValueError
-            If nothing is proved, the verifier does not know the model, or the estimate was pickled.
+            If nothing is proved, the verifier does not know the model, or the estimate has no fit (`without_data`).
 
         Examples
         --------

@@ -1,0 +1,107 @@
+"""Distances of refits from the exact ones, against refits in 300 bits: in the norm of H, and of linear functions."""
+
+import warnings
+
+import numpy as np
+import pytest
+from flint import arb
+
+import leaveout as lo
+from leaveout.refit import distance_of_fit, distances, lengths
+from leaveout.refit._anchor import linear_cache
+from leaveout.refit._newton import DampedNewton
+from leaveout.validation.cross_validate import refit_batches
+from tests.oracles.balls import SLOPES, Refits, column
+from tests.problems.proofs import DESIGNS, fit_of, plans
+
+STRATEGIES = [lo.Certified(), lo.Certified(1e-9), lo.Exact(), lo.NewtonStep(), lo.InfinitesimalJackknife()]
+
+
+def draws(seed):
+    """Fits of random kinds, each with some refits of a plan and a strategy; what has no minimiser is passed over."""
+    rng = np.random.default_rng(seed)
+    while True:
+        kind = list(DESIGNS)[int(rng.integers(len(DESIGNS)))], list(SLOPES)[int(rng.integers(len(SLOPES)))]
+        try:
+            fit = fit_of(kind, int(rng.integers(2**31)))
+        except (RuntimeError, ValueError):
+            continue
+        plan = plans(fit.objective.num_units, int(rng.integers(1000)))[int(rng.integers(3))]
+        some = np.sort(rng.permutation(plan.num_refits)[:4])
+        yield rng, kind, fit, plan.some(some), STRATEGIES[int(rng.integers(len(STRATEGIES)))]
+
+
+def of_fit(fit, loss):
+    """The problem of a fit, in balls, and its H."""
+    model, anchor = fit.predictors, linear_cache(fit)
+    (weight,), (times,) = model.weigh(np.ones((1, len(model.y))))
+    exact = Refits(model.design.rows(np.arange(len(model.y))), model.y, loss, float(times) * model.penalty, model.offset)
+    return exact, exact.hessian([arb(float(a)) * arb(float(b)) for a, b in zip(weight, anchor.curvature, strict=True)])
+
+
+def check(exact, hessian, true, theta, far, new, length):
+    away = true - column(theta)
+    assert (away.transpose() * hessian * away).entries()[0].sqrt() <= arb(float(far))
+    for x, own in zip(new, length, strict=True):
+        assert abs(exact.predict([x], true)[0] - arb(float(x @ theta))) <= arb(float(own * far))
+
+
+@pytest.mark.parametrize("count", [120, pytest.param(3000, marks=pytest.mark.slow)])
+def test_what_is_proved_of_parameters_is_true(count):
+    seen = fits = 0
+    for rng, (_, loss), fit, plan, strategy in draws(count):
+        told, n = [], fit.objective.num_units
+
+        def tell(batch, done, fit=fit, told=told):
+            told.append((batch.rows, np.array(done.theta), *distances(fit, done, done.theta)))
+            return {}
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            refit_batches("test", fit, plan, strategy, tell, lambda batch, told: None)
+        exact, hessian = of_fit(fit, loss)
+        new = rng.normal(size=(3, fit.num_params)) * 10 ** rng.uniform(-3, 3, size=(3, fit.num_params))
+
+        for rows, thetas, far, proved in told:
+            for k in np.flatnonzero(proved):
+                weights, real = np.ones(n), rows.index[k] < n
+                weights[rows.index[k][real]] = rows.weight[k][real]
+                true = exact(fit.predictors.weigh(weights[None])[0][0], thetas[k])
+                if true is not None:
+                    check(exact, hessian, true, thetas[k], far[k], new, lengths(fit, new))
+                    seen += 1
+        whole, proved = distance_of_fit(fit)
+        true = exact(fit.predictors.weigh(np.ones((1, n)))[0][0], fit.vector) if proved else None
+        if true is not None:
+            check(exact, hessian, true, fit.vector, whole, new[:0], ())
+            fits += 1
+        if seen >= count:
+            break
+    assert fits > seen // 8
+
+
+def test_lengths_in_a_refit_s_own_metric_are_bounded_in_that_of_the_fit(monkeypatch):
+    """A fold of all but twelve rows, which has to find a Hessian of its own."""
+    rng, seen, own = np.random.default_rng(1), [], DampedNewton._across
+    X = rng.normal(size=(40, 3)) * np.where(np.arange(40) < 12, 0.02, 1.0)[:, None]
+    fit = lo.fit(lo.GLM(X, 1.0 * rng.poisson(np.exp(np.clip(X.sum(1), -5, 2))), "poisson", lo.penalties.Ridge(1e-3)))
+
+    def noted(self, root):
+        found = own(self, root)
+        seen.extend(zip(np.linalg.norm(fit.factor.T @ root, 2, axis=(1, 2)), found, strict=True))
+        return found
+
+    monkeypatch.setattr(DampedNewton, "_across", noted)
+    lo.cross_validate(fit, lo.groups(np.arange(40) < 12), lo.Exact(), audit=0)
+    assert seen and max(true for true, _ in seen) > 10
+    assert all(true <= bound <= 1.2 * true for true, bound in seen)
+
+
+def test_of_other_models_it_is_estimated():
+    rng = np.random.default_rng(0)
+    fit = lo.fit(lo.Regression(rng.normal(size=(30, 2)), rng.normal(size=30), "gaussian"))
+    found = []
+    tell = lambda batch, done: found.append(distances(fit, done, done.theta)) or {}
+    refit_batches("test", fit, lo.leave_one_out(30), lo.Exact(), tell, lambda batch, told: None)
+    far, proved = found[0]
+    assert np.isfinite(far).all() and not proved.any() and not distance_of_fit(fit)[1]
