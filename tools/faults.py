@@ -1611,6 +1611,20 @@ FAULTS = (
         "test_cox",
     ),
     Fault(
+        "optimism is what the rows that are not drawn lose, with the wrong sign",
+        "internal_validation._table",
+        "optimism = inner - out",
+        "optimism = out - inner",
+        "test_internal_validation",
+    ),
+    Fault(
+        "random effects: what the mean takes from the trace is forgotten",
+        "_restricted_likelihood",
+        "total - np.sum(a**2) / total",
+        "total",
+        "test_pooling",
+    ),
+    Fault(
         "Cox: those who die together count once, whatever their weight",
         "Cox.partial",
         "sums.mean * ties[0]",

@@ -15,6 +15,7 @@ from .data import datasets as datasets
 from .diagnostics.auto_groups import auto_groups as auto_groups
 from .diagnostics.covariance import covariance as covariance
 from .diagnostics.influence import influence as influence
+from .diagnostics.internal_external import internal_external as internal_external
 from .diagnostics.internal_validation import validate as validate
 from .diagnostics.measures import (
     cooks_distance as cooks_distance,

@@ -174,7 +174,7 @@ def gini(x: Points, w: Points, before: Points) -> PerRefit:
 
 @np.errstate(all="ignore")
 def logistic(
-    Z: Float[Array, "refits rows columns"], y: Points, w: Points, offset: Any = 0.0
+    Z: Float[Array, "refits rows columns"], y: Points, w: Points, offset: Any = 0.0, tol: float = NEWTON_TOL
 ) -> tuple[Float[Array, "refits columns"], Float[Array, "refits columns columns"]]:
     """Fit small logistic regressions by Newton's method; return coefficients and Hessians, NaN where there is no minimum.
 
@@ -200,7 +200,7 @@ def logistic(
             safe = np.where(sound[:, None, None], H + 1e-15 * trace[:, None, None] * np.eye(shape[1]), np.eye(shape[1]))
             step = np.where(sound[:, None], np.linalg.solve(safe, gradient[..., None])[..., 0], np.nan)
             theta = theta + step
-            done = (np.abs(step) <= NEWTON_TOL * (1 + np.abs(theta))).all(1)
+            done = (np.abs(step) <= tol * (1 + np.abs(theta))).all(1)
             best[some[done]], curvature[some[done]] = theta[done], H[done]
             stay = ~done & sound
             some, theta = some[stay], theta[stay]
@@ -276,7 +276,11 @@ class Linear(AbstractPerformance):
 
 
 class Survival(AbstractPerformance):
-    """Measures of Cox's model; a prediction is the linear predictor and the cumulative hazard at each time."""
+    """Measures of Cox's model.
+
+    A prediction is the linear predictor, the baseline's cumulative hazard at each time, and the cumulative hazard at each
+    unit's own time.
+    """
 
     def __init__(self, fit: Fit, times: Any = None):
         super().__init__(fit)
@@ -306,14 +310,15 @@ class Survival(AbstractPerformance):
         steps = self.model.partial(self.model.sums_of(eta, weights))[2]
         strata = np.arange(self.stratum.max() + 1)[:, None, None]
         reached = (self.event_time <= self.grid[:, None]) & (self.event_stratum == strata)  # [strata, grid, times]
-        return eta, np.einsum("rt,sgt->rsg", steps, reached.astype(float))[:, self.stratum]
+        base = np.einsum("rt,sgt->rsg", steps, reached.astype(float))[:, self.stratum]
+        return eta, base, self.model.over_units(steps, np.zeros_like(steps)) * np.exp(eta)
 
     def _permuted(self, at, order):
-        return at[0][:, order], at[1][:, order]
+        return tuple(part[:, order] for part in at)
 
     @np.errstate(all="ignore")
     def __call__(self, at, weights, seen):
-        eta, base = at
+        eta, base, _ = at
         model, n = self.model, weights.sum(1)
         value = lambda scale: (lambda got: (got[0], np.sum(got[1] * eta, 1)))(
             model.partial(model.sums_of(scale[:, None] * eta, weights / self.case))

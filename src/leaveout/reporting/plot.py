@@ -835,6 +835,97 @@ def smooth(
     return ax
 
 
+def forest(
+    table: pd.DataFrame,
+    ax: "Axes | None" = None,
+    *,
+    pooled: tuple[float, float, float] | None = None,
+    prediction: tuple[float, float] | None = None,
+    reference: float | None = None,
+    marked: Any = None,
+    label: str = "",
+) -> "Axes":
+    """Plot estimates with their intervals, one row each: a forest plot.
+
+    Parameters
+    ----------
+    table : DataFrame
+        `estimate`, `low` and `high` of each row, whose labels are the index; and, if it is there, the `weight` of each, to
+        which the area of its mark is proportional. `InternalExternal.forest` makes one: its rows "pooled" and "new centre" are
+        drawn as a diamond and a bar.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+    pooled : (float, float, float), optional
+        The pooled estimate and the ends of its interval, which are drawn as a diamond.
+    prediction : (float, float), optional
+        The ends of the interval for a new row, which are drawn as a bar through the diamond.
+    reference : float, optional
+        A value that a dashed line marks.
+    marked : label, optional
+        The row that is drawn in red.
+    label : str, default ""
+        The label of the axis.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Raises
+    ------
+    ValueError
+        If the table lacks a column, or has no rows.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import pandas as pd
+    >>> import leaveout as lo
+    >>> table = pd.DataFrame({"estimate": [0.8, 0.7], "low": [0.7, 0.6], "high": [0.9, 0.8]}, index=["Rome", "Oslo"])
+    >>> ax = lo.plot.forest(table, pooled=(0.75, 0.66, 0.84), label="C")
+    >>> [text.get_text() for text in ax.get_yticklabels()]
+    ['Rome', 'Oslo', 'pooled']
+    """
+    missing = [name for name in ("estimate", "low", "high") if name not in getattr(table, "columns", ())]
+    if missing or not len(table):
+        raise ValueError(
+            f"plot.forest: the table needs rows, and columns estimate, low and high; it lacks {missing or 'rows'}."
+        )
+    rows = table.drop(index=[name for name in ("pooled", "new centre") if name in table.index])
+    if "pooled" in table.index and pooled is None:
+        pooled = tuple(table.loc["pooled", ["estimate", "low", "high"]])
+    if "new centre" in table.index and prediction is None:
+        prediction = tuple(table.loc["new centre", ["low", "high"]])
+    count = len(rows) + (pooled is not None)
+    ax = _axes(ax, (7.0, 1.2 + 0.32 * count))
+    place, value = np.arange(len(rows)), rows["estimate"].to_numpy(float)
+    weight = rows["weight"].to_numpy(float) if "weight" in rows else np.ones(len(rows))
+    colors = ["tab:red" if marked is not None and name == marked else "tab:blue" for name in rows.index]
+    ends = rows[["low", "high"]].to_numpy(float)
+    ax.hlines(place, *ends.T, color=colors, linewidth=1.2)
+    ax.scatter(value, place, s=60 * weight / np.nanmax(weight), marker="s", color=colors, zorder=3)
+    names, texts = label_texts(rows.index), [f"{v:.3g} ({a:.3g} to {b:.3g})" for v, (a, b) in zip(value, ends, strict=True)]
+    if pooled is not None:
+        middle, low, high = pooled
+        ax.fill([low, middle, high, middle], len(rows) + np.array([0, -0.28, 0, 0.28]), color="0.25", zorder=3)
+        names, texts = [*names, "pooled"], [*texts, f"{middle:.3g} ({low:.3g} to {high:.3g})"]
+        if prediction is not None and np.isfinite(prediction).all():
+            ax.hlines(len(rows), *prediction, color="tab:orange", linewidth=2.5, label="interval for a new one", zorder=2)
+            ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.3 / (1 + 0.1 * count)))
+        ax.axhline(len(rows) - 0.5, color="0.85", linewidth=0.8)
+    if reference is not None and np.isfinite(reference):
+        ax.axvline(reference, color="0.5", linewidth=0.8, linestyle="--", zorder=0)
+    ax.set_yticks(np.arange(count), names)
+    ax.set_ylim(count - 0.5, -0.5)
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+    for k, text in enumerate(texts):
+        ax.text(1.02, k, text, transform=ax.get_yaxis_transform(), va="center", fontsize=8)
+    ax.set(xlabel=label)
+    return ax
+
+
 def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
     """Plot the mean loss at every level of injection, the curve e that explains it, and its extrapolations to zero.
 

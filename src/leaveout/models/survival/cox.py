@@ -285,13 +285,13 @@ class Cox(AbstractClosedForm):
 
     def _pushed(self, sums: Sums, by_risk: np.ndarray, by_dying: np.ndarray) -> Float[np.ndarray, "refits units"]:
         """Derivatives of F by the linear predictors."""
-        return sums.risk * self._over_units(by_risk, by_dying) - sums.cases * self.event
+        return sums.risk * self.over_units(by_risk, by_dying) - sums.cases * self.event
 
     @np.errstate(all="ignore")
     def hessians(self, theta: Points, weights: Weights, state: State = None) -> Matrices:
         found = self.sums(theta, weights)
         ties, by_risk, by_dying = self._slopes(found)
-        pulled = found.risk * self._over_units(by_risk, by_dying)
+        pulled = found.risk * self.over_units(by_risk, by_dying)
         kappa = np.broadcast_to(self.penalty.times(weights, found.cases), len(theta))
         own = kappa[:, None, None] * penalties.derivatives(self.penalty, theta)[2]
         for k, (by_risks, by_both, by_deaths) in enumerate(zip(*self._curvatures(found, ties), strict=True)):
@@ -311,7 +311,7 @@ class Cox(AbstractClosedForm):
         by_count = each, -at_risk / dying * each
         by_risks, by_both, by_deaths = self._curvatures(found, ties)
         of_risk, of_dying = self._moments(found.risk[0])
-        entered = self._over_units(by_risks * of_risk + by_both * of_dying, by_both * of_risk + by_deaths * of_dying)
+        entered = self.over_units(by_risks * of_risk + by_both * of_dying, by_both * of_risk + by_deaths * of_dying)
         died = found.cases * self._at_deaths(by_weight[0] * of_risk + by_weight[1] * of_dying)
         died += self._at_deaths(by_count[0] * of_risk + by_count[1] * of_dying)
         slopes = self._pushed(found, by_risk, by_dying).T * self.design + (found.risk * entered + died).T
@@ -392,10 +392,23 @@ class Cox(AbstractClosedForm):
         opens[self.first] = True
         return opens
 
-    def _over_units(
+    def over_units(
         self, of_risk: Float[np.ndarray, "sums times"], of_dying: Float[np.ndarray, "sums times"]
     ) -> Float[np.ndarray, "sums units"]:
-        """Sums, for each unit, over the times at which it is at risk, with what belongs to the time of its death."""
+        """Sum, for each unit, over the times at which it is at risk, and add what belongs to the time of its death.
+
+        Parameters
+        ----------
+        of_risk : array of float, shape (sums, times)
+            Terms of the times of events; the increments of a baseline sum to its cumulative hazard.
+        of_dying : array of float, shape (sums, times)
+            Terms that only those who die at a time get.
+
+        Returns
+        -------
+        array of float, shape (sums, units)
+            The sums.
+        """
         if self.spans is not None:
             return _ranges(self).back(of_risk) + self._at_deaths(of_dying)
         placed, found = np.zeros((len(of_risk), self.num_units)), np.empty((len(of_risk), self.num_units))

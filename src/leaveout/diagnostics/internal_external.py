@@ -1,0 +1,296 @@
+"""Internal–external validation: each centre is predicted by a refit without it, and the measures are pooled over centres.
+
+The measures of a centre are those of `performance` on its rows, with standard errors: of concordance and of mean losses from
+the influence of each row, of the calibration slope and of the calibration in the large (the intercept with the linear predictor
+as an offset) from the recalibrating regression, of log O/E √((1 − O/n)/O). They are pooled on the scale of the logit of
+concordance and the logarithm of O/E (Debray et al. 2017; Snell, Ensor, Debray, Moons & Riley 2018).
+"""
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from .._runtime.conventions import conventional
+from .._runtime.jax import float64
+from .._runtime.results import NO_REFIT_CODES, RESULTS, PrintedTable, among, kind_of
+from ..data.arrays import codes, index_of, places, share
+from ..optimize.fit import Fit
+from ..plans.plan import groups as groups_of
+from ..refit import AbstractRefit, Exact
+from ..validation.cross_validate import match_plan
+from ..validation.metrics import METRICS
+from .internal_validation import NAMES, REFIT_TOL, over_refits
+from .performance import Binary, Linear, Survival, logistic, performance, secant
+from .pooling import Tau2, pool
+
+Array = np.ndarray
+IDEAL = {"C": np.nan, "slope": 1.0, "large": 0.0, "OE": 1.0}  # values of a perfect model that a picture marks
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class InternalExternal(PrintedTable):
+    """Measures in each centre by the refit without it, and pooled over centres.
+
+    `lo.internal_external` returns it.
+
+    Attributes
+    ----------
+    centres : DataFrame
+        One row a centre: `n`, `events`, the measures with their standard errors (`C`, `C_se`, `slope`, `slope_se`, `large`,
+        `large_se`, `OE`, `OE_se`, `brier`, `logloss` and so on), and the `result` of its refit.
+    pooled : DataFrame
+        One row a measure, on the scale on which it is pooled ("logit C", "log OE"): `mu`, `tau2`, `Q`, `I2`, `se`, `hksj_se`,
+        the interval from `low` to `high`, the prediction interval for a new centre from `pi_low` to `pi_high`, and `k`, the
+        number of centres.
+    table : DataFrame
+        The same on the scale of the measure itself: `estimate`, `low`, `high`, `pi_low`, `pi_high`, `tau2`, `I2` and `k`.
+    fit : Fit
+        The fit.
+    tau2 : str
+        The estimator of the variance between centres.
+    level : float
+        The coverage of the intervals.
+
+    See Also
+    --------
+    internal_external : Make it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X, centre = rng.normal(size=(200, 2)), np.arange(200) % 5
+    >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=200) > 0) * 1.0, "logistic"))
+    >>> lo.internal_external(fit, centre).forest("C").loc["pooled", ["low", "high"]].round(2).tolist()
+    [0.81, 0.86]
+    """
+
+    centres: pd.DataFrame
+    pooled: pd.DataFrame
+    table: pd.DataFrame
+    fit: Fit
+    tau2: str = "REML"
+    level: float = 0.95
+
+    @conventional
+    def forest(self, measure: str = "C") -> pd.DataFrame:
+        """Return what a forest picture draws: the measure in each centre, pooled, and predicted for a new centre.
+
+        Parameters
+        ----------
+        measure : str, default "C"
+            The measure, a row of `table`.
+
+        Returns
+        -------
+        DataFrame
+            `estimate`, `low`, `high` and `weight` by centre, then of "pooled" and "new centre".
+        """
+        if measure not in self.table.index:
+            raise ValueError(f"forest: measure must be one of {', '.join(self.table.index)}; got {measure!r}.")
+        to, back, slope = _scale(measure)
+        value, se = self.centres[measure].to_numpy(), self.centres[f"{measure}_se"].to_numpy()
+        half = scipy.stats.norm.ppf((1 + self.level) / 2) * se * np.abs(slope(value))
+        between = self.table.loc[measure, "tau2"]
+        ends = {"estimate": value, "low": back(to(value) - half), "high": back(to(value) + half)}
+        rows = pd.DataFrame(ends | {"weight": 1 / ((se * slope(value)) ** 2 + between)}, self.centres.index)
+        for name, kind in (("pooled", ""), ("new centre", "pi_")):
+            columns = ["estimate", f"{kind}low", f"{kind}high"]
+            rows.loc[name] = [*self.table.loc[measure, columns], np.nan]
+        return rows
+
+    def _lines(self) -> list[tuple[str, str]]:
+        shown = [name for name in self.table.index if name in ("C", "slope", "large", "OE", "R2", "MSE")]
+        lines = [
+            ("model", f"{kind_of(self.fit.objective)}, {self.fit.num_params} parameters, {self.fit.objective.num_units} units")
+        ]
+        for name, row in self.centres.iterrows():
+            known = ", ".join(f"{each} {row[each]:.3g} ± {row[f'{each}_se']:.2g}" for each in shown if np.isfinite(row[each]))
+            lost = "" if RESULTS[row["result"]] not in NO_REFIT_CODES else f"no refit: {RESULTS[row['result']].message}"
+            events = f", {row['events']:.0f} events" if "events" in row else ""
+            lines.append((str(name), f"{row['n']:.0f} rows{events}: {known or lost or 'no measure is defined'}"))
+        how = f"random effects, τ² by {self.tau2}, Hartung–Knapp, {self.level:.0%}; pi: prediction interval for a new centre"
+        return [*lines, ("pooled", how)]
+
+
+@conventional
+@float64
+def internal_external(
+    fit: Fit,
+    centres: ArrayLike,
+    *,
+    tau2: Tau2 = "REML",
+    level: float = 0.95,
+    strategy: AbstractRefit | None = None,
+) -> InternalExternal:
+    """Leave out one centre at a time, predict it by the others, and pool the measures over centres by random effects.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit of a model of two classes, of a number, or of `lo.Cox`.
+    centres : array_like, `[units]`
+        The label of each unit's centre, study or time period.
+    tau2 : {"REML", "DL"}, default "REML"
+        The estimator of the variance between centres: restricted maximum likelihood, or DerSimonian and Laird's.
+    level : float, default 0.95
+        The coverage of the intervals.
+    strategy : AbstractRefit, default `Exact(1e-10)`
+        The strategy of the refits.
+
+    Returns
+    -------
+    InternalExternal
+        The measures by centre and pooled. Of two classes they are `C` (the area under the ROC curve), the calibration `slope`,
+        the calibration in the `large`, `OE` (observed over expected events), `brier` and `logloss`; of Cox's model Harrell's
+        `C`, `slope` and `OE`; of a number `R2`, `MSE`, `slope` and `large`.
+
+    Raises
+    ------
+    TypeError
+        If the model has another response.
+    ValueError
+        If there are fewer than two centres, or labels do not match the units.
+
+    See Also
+    --------
+    validate : Optimism over resamples.
+
+    References
+    ----------
+    E. W. Steyerberg and F. E. Harrell, Prediction models need appropriate internal, internal–external, and external validation,
+    Journal of Clinical Epidemiology 69, 2016.
+
+    T. P. A. Debray et al., A guide to systematic review and meta-analysis of prediction model performance, BMJ 356, 2017.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X, centre = rng.normal(size=(200, 2)), np.arange(200) % 5
+    >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=200) > 0) * 1.0, "logistic"))
+    >>> lo.internal_external(fit, centre).table.loc[["C", "slope"], ["estimate", "low", "high"]].round(2)
+           estimate   low  high
+    C          0.83  0.81  0.86
+    slope      1.00  0.74  1.26
+    """
+    measure = performance("internal_external", fit)
+    if tau2 not in ("REML", "DL"):
+        raise ValueError(f"internal_external: tau2 must be 'REML' or 'DL'; got {tau2!r}.")
+    level, strategy = share("internal_external: level", level), Exact(REFIT_TOL) if strategy is None else strategy
+    plan = match_plan("internal_external", fit.objective, groups_of(centres), strategy)
+    label, names = codes("internal_external", "centres", centres)
+    given, own = index_of(centres), fit.objective.units.names
+    order = (
+        None
+        if given is None or own is None or len(label) != len(own)
+        else places("internal_external", "centres", given, "fit", own)
+    )
+    label = label if order is None else label[order]
+    by_centre = {Binary: _binary, Survival: _survival, Linear: _linear}[type(measure)]
+    found: list[dict[str, float]] = [{} for _ in range(plan.num_refits)]
+
+    def tell(refits, theta, weights, held):
+        at = measure.at(theta, weights)
+        for k, refit in enumerate(refits):
+            one = at[k] if isinstance(at, np.ndarray) else tuple(part[k] for part in at)
+            found[refit] = by_centre(measure, one, held[k] > 0)
+
+    result = over_refits("internal_external", fit, plan, strategy, tell)
+    if among(result, NO_REFIT_CODES).all():
+        raise ValueError(f"internal_external: no centre has a refit without it: {NAMES[result[0]].message}.")
+    table = pd.DataFrame(found, index=pd.Index(names, name="centre"))
+    counted = {"n": np.bincount(label, minlength=len(names))}
+    events = measure.y if isinstance(measure, Binary) else measure.risk[:, 2] if isinstance(measure, Survival) else None
+    if events is not None:
+        counted["events"] = np.bincount(label, events, len(names)).astype(int)
+    table = pd.concat([pd.DataFrame(counted, table.index), table], axis=1)
+    table["result"] = [NAMES[code].name for code in result]
+    listed = [name.removesuffix("_se") for name in table.columns if name.endswith("_se")]
+    pooled, natural = {}, {}
+    for name in listed:
+        to, back, slope = _scale(name)
+        value, se = table[name].to_numpy(), table[f"{name}_se"].to_numpy()
+        with np.errstate(all="ignore"):
+            one = pool(to(value), se * np.abs(slope(value)), tau2, level)
+        pooled[{"C": "logit C", "OE": "log OE"}.get(name, name)] = one
+        ends = {"estimate": one["mu"], **one[["low", "high", "pi_low", "pi_high"]]}
+        natural[name] = {key: back(end) for key, end in ends.items()} | dict(one[["tau2", "I2", "k"]])
+    of_rows, own_scale = (pd.DataFrame.from_dict(each, orient="index").astype({"k": int}) for each in (pooled, natural))
+    return InternalExternal(table, of_rows, own_scale, fit, tau2, level)
+
+
+def _scale(name: str) -> tuple[Any, Any, Any]:
+    """Return the transformation of the scale on which a measure is pooled, its inverse, and its derivative."""
+    if name == "C":
+        return scipy.special.logit, scipy.special.expit, lambda c: 1 / (c * (1 - c))
+    if name == "OE":
+        return np.log, np.exp, lambda ratio: 1 / ratio
+    return (lambda x: x), (lambda x: x), np.ones_like
+
+
+def _mean(values: Float[Array, " rows"], w: Float[Array, " rows"], name: str) -> dict[str, float]:
+    """Return a weighted mean, and its standard error over independent rows."""
+    mean = np.average(values, weights=w)
+    return {name: float(mean), f"{name}_se": float(np.sqrt(np.sum((w * (values - mean)) ** 2)) / w.sum())}
+
+
+@np.errstate(all="ignore")
+def _binary(measure: Binary, eta: Float[Array, " rows"], some: Array) -> dict[str, float]:
+    x, y, w = eta[some], measure.y[some], measure.case[some]
+    p, observed = scipy.special.expit(x), w @ y
+    both = 0 < observed < w.sum()
+    found = _mean(METRICS["auc"].pseudo(y, x, w), w, "C") if both else {"C": np.nan, "C_se": np.nan}
+    slope, slope_se = recalibrated(np.column_stack([np.ones_like(x), x]), y, w)
+    large, large_se = recalibrated(np.ones((len(x), 1)), y, w, x)
+    found |= {"slope": slope[1], "slope_se": slope_se[1], "large": large[0], "large_se": large_se[0]}
+    ratio = observed / (w @ p)
+    found |= {"OE": ratio, "OE_se": ratio * np.sqrt((1 - observed / w.sum()) / observed) if observed > 0 else np.nan}
+    losses = np.logaddexp(0, (1 - 2 * y) * x)
+    return found | _mean((y - p) ** 2, w, "brier") | _mean(losses, w, "logloss")
+
+
+def recalibrated(
+    Z: Float[Array, "rows columns"], y: Float[Array, " rows"], w: Float[Array, " rows"], offset: Any = 0.0
+) -> tuple[Float[Array, " columns"], Float[Array, " columns"]]:
+    """Return the coefficients of a recalibrating logistic regression, and their standard errors."""
+    theta, H = logistic(Z[None], y[None], w[None], offset, tol=1e-13)
+    spread = np.full(Z.shape[1], np.nan) if np.isnan(H).any() else np.sqrt(np.diag(np.linalg.inv(H[0])))
+    return theta[0], spread
+
+
+@np.errstate(all="ignore")
+def _survival(measure: Survival, at: Any, some: Array) -> dict[str, float]:
+    eta, w, model = at[0], np.where(some, measure.case, 0.0), measure.model
+    risk, died = measure.risk[some], np.asarray(model.event) * w
+    found = {"C": np.nan, "C_se": np.nan}
+    with contextlib.suppress(ValueError):  # if no pair is comparable
+        found = _mean(METRICS["concordance"].pseudo(risk, eta[some], w[some]), w[some], "C")
+    pull = lambda b: np.sum(model.partial(model.sums_of(b[:, None] * eta, (w / measure.case)[None]))[1] * eta, 1)
+    slope = secant(pull, pull(np.ones(1)))
+    step = 1e-5  # of a central difference of the slope's gradient, whose error is its square
+    bend = (pull(slope + step) - pull(slope - step)) / (2 * step)
+    expected, observed = w @ at[2], died.sum()
+    ratio = observed / expected
+    found |= {"slope": slope[0], "slope_se": float(bend[0] ** -0.5), "OE": ratio}
+    return found | {"OE_se": ratio / np.sqrt(observed) if observed > 0 else np.nan}
+
+
+@np.errstate(all="ignore")
+def _linear(measure: Linear, mean: Float[Array, " rows"], some: Array) -> dict[str, float]:
+    x, y, w = mean[some], measure.y[some], measure.case[some]
+    found = _mean(METRICS["r2"].pseudo(y, x, w), w, "R2") | _mean((y - x) ** 2, w, "MSE")
+    Z, n = np.column_stack([np.ones_like(x), x]), w.sum()
+    H = Z.T @ (Z * w[:, None])
+    theta = np.linalg.lstsq(H, Z.T @ (w * y), rcond=None)[0]
+    spread = np.sqrt(np.diag(np.linalg.pinv(H)) * (w @ (y - Z @ theta) ** 2) / (n - 2))
+    away = _mean(y - x, w, "large")
+    return found | {"slope": float(theta[1]), "slope_se": float(spread[1])} | away

@@ -1,0 +1,87 @@
+"""Leaving out centres: R's figures, refits from scratch, and centres without events."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.special import expit
+
+import leaveout as lo
+from tests.oracles.clinical import needs_reference, read
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(150, 2))
+centre = np.repeat([f"c{k}" for k in range(5)], 30)
+Y = (rng.random(150) < expit(X @ [1.0, -0.5])) * 1.0
+FIT = lo.fit(lo.GLM(X, Y, "logistic"))
+
+
+@needs_reference
+def test_r_by_centre_and_pooled():
+    heart = read("heart")
+    fit = lo.fit(lo.GLM(heart.drop(columns=["centre", "y"]), heart["y"], "logistic"))
+    found = lo.internal_external(fit, heart["centre"], tau2="DL")
+    want = read("iecv").set_index("centre")
+    exact = ["n", "events", "C", "C_se", "slope", "OE", "brier", "logloss"]
+    np.testing.assert_allclose(found.centres.loc[want.index, exact], want[exact], rtol=2e-13)
+    rest = ["slope_se", "large", "large_se"]  # R's weights are those before its last step
+    np.testing.assert_allclose(found.centres.loc[want.index, rest], want[rest], rtol=3e-8)
+    want = read("iecv_pooled").set_index("of")
+    np.testing.assert_allclose(found.pooled.loc[want.index, want.columns], want, rtol=5e-8)
+    assert found.table.loc["C", "estimate"] == pytest.approx(expit(want.loc["logit C", "mu"]))
+
+
+def test_each_centre_is_predicted_by_the_others():
+    found = lo.internal_external(FIT, pd.Series(centre))
+    for name in np.unique(centre):
+        here = centre == name
+        p = lo.predict(lo.fit(lo.GLM(X[~here], Y[~here], "logistic")), X[here]).to_numpy()
+        pairs = p[Y[here] == 1][:, None] - p[Y[here] == 0]
+        want = [np.mean((pairs > 0) + 0.5 * (pairs == 0)), np.mean((Y[here] - p) ** 2), Y[here].sum() / p.sum()]
+        np.testing.assert_allclose(found.centres.loc[name, ["C", "brier", "OE"]].to_numpy(float), want, rtol=1e-7)
+    rows = found.forest("OE")
+    assert list(rows.index[-2:]) == ["pooled", "new centre"] and (rows["low"] < rows["high"]).all()
+    assert found.table.loc["C", "k"] == 5 and "c3" in str(found) and "pi_low" in found._repr_html_()
+
+
+def test_a_centre_without_events_and_one_that_separates():
+    y = np.where(centre == "c1", 0.0, Y)
+    found = lo.internal_external(lo.fit(lo.GLM(X, y, "logistic")), centre)
+    assert np.isnan(found.centres.loc["c1", ["C", "slope", "large"]].to_numpy(float)).all()
+    assert np.isfinite(found.centres.loc["c1", "brier"]) and found.table.loc["C", "k"] == 4
+    only = np.column_stack([X, centre == "c2"])  # a column that is zero without its centre
+    found = lo.internal_external(lo.fit(lo.GLM(only, Y, "logistic")), centre)
+    assert found.centres.loc["c2", "result"] == "undetermined" and "no refit" in str(found)
+    assert found.table.loc["slope", "k"] == 4
+
+
+def test_numbers_and_survival():
+    number = X @ [1.0, 2.0] + rng.normal(size=150)
+    found = lo.internal_external(lo.fit(lo.GLM(X, number, "squared")), centre).centres
+    here = centre == "c4"
+    mean = lo.predict(lo.fit(lo.GLM(X[~here], number[~here], "squared")), X[here]).to_numpy()
+    host = np.polyfit(mean, number[here], 1, cov="unscaled")
+    residual = number[here] - np.polyval(host[0], mean)
+    np.testing.assert_allclose(found.loc["c4", "slope"], host[0][0], rtol=1e-9)
+    np.testing.assert_allclose(found.loc["c4", "slope_se"], np.sqrt(host[1][0, 0] * residual @ residual / 28), rtol=1e-9)
+    np.testing.assert_allclose(
+        found.loc["c4", ["MSE", "large"]].to_numpy(float), [np.mean((number[here] - mean) ** 2), np.mean(number[here] - mean)]
+    )
+    time, event = rng.exponential(np.exp(-X[:, 0])), (rng.random(150) < 0.8) * 1.0
+    found = lo.internal_external(lo.fit(lo.Cox(X, time, event)), centre).centres
+    others = lo.fit(lo.Cox(X[~here], time[~here], event[~here]))
+    eta = X @ others.parameters["coef"]
+    own = lo.fit(lo.Cox(eta[here][:, None], time[here], event[here]))
+    np.testing.assert_allclose(found.loc["c4", "slope"], own.parameters["coef"][0], rtol=1e-6)
+    np.testing.assert_allclose(found.loc["c4", "slope_se"], own.hessian[0, 0] ** -0.5, rtol=1e-6)
+    steps = [(t, 1 / np.exp(eta[~here])[time[~here] >= t].sum()) for t, d in zip(time[~here], event[~here], strict=True) if d]
+    expected = sum(np.exp(e) * sum(h for t, h in steps if t <= end) for e, end in zip(eta[here], time[here], strict=True))
+    np.testing.assert_allclose(found.loc["c4", "OE"], event[here].sum() / expected, rtol=1e-7)
+
+
+def test_wrong_input():
+    with pytest.raises(ValueError, match="tau2 must be"):
+        lo.internal_external(FIT, centre, tau2="ML")
+    with pytest.raises(ValueError, match="at least two groups"):
+        lo.internal_external(FIT, np.zeros(150))
+    with pytest.raises(ValueError, match="measure must be one of"):
+        lo.internal_external(FIT, centre).forest("AUC")
