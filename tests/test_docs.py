@@ -115,7 +115,7 @@ def test_every_public_name_has_an_example():
     text = "\n".join(page.read_text() for page in (*(ROOT / "docs" / "reference").glob("*.md"), ROOT / "docs" / "gallery.md"))
     public = set(re.findall(r" as (\w+)", (ROOT / "src" / "leaveout" / "__init__.pyi").read_text()))
     modules = {"inference", "leakage", "models", "sklearn", "tuning", "validation"}
-    modules |= {"emissions", "losses", "penalties", "datasets", "plot"}
+    modules |= {"emissions", "losses", "penalties", "datasets", "plot", "survey"}
     shown = {}
     for names, body in re.findall(r"((?:^::: leaveout\.[\w.]+\n+)+)(.*?)(?=^:::|\Z)", text, re.DOTALL | re.MULTILINE):
         example = re.search(r"```python\n(.*?)```", body, re.DOTALL)

@@ -24,6 +24,7 @@ from .diagnostics.measures import (
     studentized_residuals as studentized_residuals,
 )
 from .diagnostics.prediction_intervals import interval as interval, predict as predict
+from .diagnostics.replicates import replicates as replicates
 from .diagnostics.result import Influence as Influence
 from .interop.crfsuite import from_crfsuite as from_crfsuite
 from .interop.glum import from_glum as from_glum
@@ -53,6 +54,7 @@ from .optimize.fit import Fit as Fit, anchor as anchor, fit as fit
 from .optimize.hessian_factor import IndefiniteHessianError as IndefiniteHessianError
 from .out_of_core.result import Scan as Scan
 from .out_of_core.scan import scan as scan
+from .plans import survey as survey
 from .plans.plan import (
     Plan as Plan,
     blocks as blocks,

@@ -206,3 +206,75 @@ def test_a_correction_that_would_not_be_made_is_refused():
     for kind, more in (("HC0", {"use_correction": True}), ("cluster", {"use_correction": "yes", "groups": SITE})):
         with pytest.raises(ValueError, match="covariance: use_correction is True or False, of cov_type='cluster' and 'HAC'"):
             lo.covariance(fit, kind, **more)
+
+
+@pytest.mark.filterwarnings("ignore:covariance. [236] groups are fewer")
+def test_two_ways_add_and_take_away():
+    rng = np.random.default_rng(8)
+    ways = pd.DataFrame({"site": rng.integers(0, 21, N), "year": rng.integers(0, 24, N)})
+    fit = lo.fit(lo.GLM(FRAME[["age", "dose"]], COUNT, "poisson"))
+    both = ways.site * 100 + ways.year
+    for kind in ("cluster", "CRV3", "jackknife"):
+        one, two, joint = (lo.covariance(fit, kind, groups=labels) for labels in (ways.site, ways.year, both))
+        for given in (ways, ways.to_numpy()):
+            found = lo.covariance(fit, kind, groups=given)
+            np.testing.assert_allclose(found, one + two - joint, rtol=1e-12)
+        assert (found.dof == 20).all()
+        if kind == "CRV3":
+            loose = lo.covariance(fit, kind, groups=ways, strategy=lo.Certified(0.3))
+            off = (loose.standard_errors - found.standard_errors).abs()
+            assert found.proved and (off <= loose.errors + found.errors).all() and (found.errors < 1e-6).all()
+    np.testing.assert_allclose(lo.covariance(fit, "CRV3", groups=ways[["site"]]), lo.covariance(fit, "CRV3", groups=ways.site))
+    with pytest.raises(ValueError, match="two for clusters of two ways, of 'cluster', 'CRV3'"):
+        lo.covariance(fit, "JK1", groups=ways)
+    with pytest.raises(ValueError, match=r"got shape \(90, 3\)"):
+        lo.covariance(fit, "CRV3", groups=ways.assign(third=1))
+    few = pd.DataFrame({"a": np.arange(N) % 2, "b": np.arange(N) % 3})
+    with pytest.warns(UserWarning, match="negative eigenvalue"):
+        lo.covariance(fit, "cluster", groups=few)
+
+
+@pytest.mark.parametrize("kind", ["CRV3", "CR3", "CRV3J"])
+def test_the_jackknife_does_not_count_rows_of_weight_zero(kind):
+    weight = np.where(SITE < 4, 0.0, WEIGHT)
+    whole = lo.fit(lo.GLM(FRAME[["age"]], COUNT, "poisson", sample_weight=weight))
+    out = SITE >= 4
+    without = lo.fit(lo.GLM(FRAME[["age"]][out], COUNT[out], "poisson", sample_weight=weight[out]))
+    found, want = lo.covariance(whole, kind, groups=SITE), lo.covariance(without, kind, groups=SITE[out])
+    np.testing.assert_allclose(found, want, rtol=1e-8)
+    assert (found.dof == want.dof).all()
+
+
+def test_kinds_of_the_jackknife():
+    fit = lo.fit(lo.GLM(FRAME[["age", "dose"]], COST, "squared"))
+    np.testing.assert_allclose(lo.covariance(fit, "HC3-exact"), lo.covariance(fit, "HC3"), rtol=1e-9)
+    thetas = np.array([
+        np.linalg.lstsq(FRAME[["age", "dose", "const"]][np.arange(N) != k], COST[np.arange(N) != k], rcond=None)[0]
+        for k in range(N)
+    ])  # fmt: skip
+    want = (N - 1) / N * np.cov(thetas.T, bias=True) * N
+    np.testing.assert_allclose(lo.covariance(fit, "jackknife"), want, rtol=1e-9)
+    np.testing.assert_allclose(lo.covariance(fit, "JK1"), want, rtol=1e-9)
+    grouped = lo.covariance(fit, "CRV3", groups=SITE)
+    np.testing.assert_allclose(lo.covariance(fit, "CR3", groups=SITE), grouped * 30 / 29)
+    np.testing.assert_allclose(lo.covariance(fit, "JKn", groups=SITE, strata=SITE * 0), lo.covariance(fit, "JK1", groups=SITE))
+    strata = lo.covariance(fit, "jkn", groups=SITE, strata=SITE // 15)
+    np.testing.assert_allclose(strata, lo.replicates(fit, lo.survey.jkn(SITE // 15, SITE)))
+    assert (strata.dof == 28).all() and (grouped.dof == 29).all()
+    refused = [
+        ("groups goes with cov_type='cluster' or 'CR2' or 'CRV3'", dict(cov_type="CRV3")),
+        ("groups goes with", dict(cov_type="HC3-exact", groups=SITE)),
+        ("strata goes with cov_type='JKn', and that with it", dict(cov_type="JKn")),
+        ("strata goes with", dict(cov_type="JK1", strata=SITE)),
+        ("one label a unit, 90; got 3", dict(cov_type="CRV3", groups=[1, 2, 3])),
+        ("at least two groups", dict(cov_type="CRV3", groups=np.zeros(N))),
+        ("missing labels", dict(cov_type="CRV3", groups=np.where(SITE == 1, np.nan, SITE))),
+        ("stratum 7 has 1 cluster", dict(cov_type="JKn", groups=SITE, strata=np.where(SITE == 2, 7, 0))),
+    ]
+    for words, given in refused:
+        with pytest.raises(ValueError, match=words):
+            lo.covariance(fit, **given)
+    with pytest.warns(UserWarning, match="3 groups are fewer than 20"):
+        lo.covariance(fit, "CRV3", groups=SITE % 3)
+    with pytest.raises(ValueError, match="depend on their neighbours; jackknife without groups"):
+        lo.covariance(fitted("hidden Markov"), "jackknife")

@@ -190,9 +190,14 @@ class Moves:
 
 
 def refit_all(
-    caller: str, fit: Fit, plan: Plan, refit: AbstractRefit, tell: Callable[[Batch, RefitBatch, Array, Array], StepResult]
+    caller: str,
+    fit: Fit,
+    plan: Plan,
+    refit: AbstractRefit,
+    tell: Callable[[Batch, RefitBatch, Array, Array], StepResult],
+    judge: bool = True,
 ) -> StepResult:
-    """Refit a whole plan: θ of every refit, a bound `off` on its distance from the exact one, and what `tell` adds.
+    """Refit a whole plan: θ of every refit, a bound `off` on its distance from the exact one, its code, and what `tell` adds.
 
     `proved` is one where the bound is proved. The numbers are NaN where there is no refit.
     """
@@ -204,13 +209,13 @@ def refit_all(
         far, proved = distances(fit, outcome, theta)
         told = {"off": far, "proved": proved.astype(float)} | tell(batch, outcome, theta, far)
         where = {name: np.where(exists[:, 0], values, np.nan) for name, values in told.items()}
-        return where | {"theta": np.where(exists, theta, np.nan)}
+        return where | {"theta": np.where(exists, theta, np.nan), "result": np.asarray(outcome.result, float)}
 
     def merge(batch: Batch, told: StepResult) -> None:
         for name in told.keys() - {"held"}:
             found.setdefault(name, np.full((plan.num_refits, *told[name].shape[1:]), np.nan))[batch.refits] = told[name]
 
-    refit_batches(caller, fit, plan, refit, record, merge)
+    refit_batches(caller, fit, plan, refit, record, merge, judge)
     return found
 
 

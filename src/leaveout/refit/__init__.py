@@ -18,4 +18,8 @@ from ._strategies import (
     NewtonStep as NewtonStep,
     NoUpdate as NoUpdate,
 )
-from ._undetermined import fill_undetermined as fill_undetermined
+from ._undetermined import (
+    fill_undetermined as fill_undetermined,
+    refit_across as refit_across,
+    undetermined_directions as undetermined_directions,
+)

@@ -17,7 +17,7 @@ from ..models.glm.active_coefficients import kinks
 from ..objectives.batch_functions import ONE, function, weights_of
 from ..objectives.objective import Vector
 from ..optimize.fit import Fit
-from ..optimize.newton import newton
+from ..optimize.newton import NewtonResult, newton
 from ..plans.plan import RefitRows
 from ._least_norm import DEAR, least_norm
 from ._refit_batch import RefitBatch
@@ -101,12 +101,9 @@ def _within(
 
     None if it predicts none.
     """
-    model, factor, root = fit.predictors, fit.factor, np.asarray(fit.whitener)
-    assert model is not None and factor is not None
-    F, start = function(fit.objective, fit.theta, weights), fit.vector
-    values, vectors = np.linalg.eigh(root @ (F.hessian(start) + fit.null_space.T @ fit.null_space) @ root.T)
-    # share of the full fit's curvature along a direction: ten times the share at which a Hessian counts as singular
-    null = vectors[:, values < 1e-9].T
+    model, root = fit.predictors, np.asarray(fit.whitener)
+    assert model is not None
+    null = undetermined_directions(fit, weights)
     units = np.where(index < len(weights), index, 0)
     rows = model.design.whiten(units, root).reshape(len(index), -1, len(root))  # [width, outputs, params]
     along = np.sqrt(np.sum((rows @ null.T) ** 2, axis=(1, 2)))
@@ -114,11 +111,25 @@ def _within(
     inside = held & (along <= 1e-6 * np.sqrt(np.sum(rows**2, axis=(1, 2))))
     if not inside.any():
         return None
-    flat = np.concatenate([fit.null_space, null @ factor.T])
-    found = newton(F.of, start[None], ONE, flat, factor)
+    found = refit_across(fit, weights, null)
     if not found.converged[0]:
         return None
     eta = model.at(units[None], found.theta)[0]
     losses, slope = model.unit_loss.derivatives(eta, model.y[units], (0, 1))
     reach = np.linalg.norm(np.einsum("nk,nkp->np", slope.reshape(len(index), -1), rows), axis=1)
     return inside, found.theta[0], float(found.size[0]) * float(reach[inside].sum()), losses
+
+
+def undetermined_directions(fit: Fit, weights: Float[np.ndarray, " units"]) -> Float[np.ndarray, "null rank"]:
+    """Return the null vectors of a refit's Hessian in the fit's whitened coordinates, one a row."""
+    root, F = np.asarray(fit.whitener), function(fit.objective, fit.theta, weights)
+    values, vectors = np.linalg.eigh(root @ (F.hessian(fit.vector) + fit.null_space.T @ fit.null_space) @ root.T)
+    # share of the full fit's curvature along a direction: ten times the share at which a Hessian counts as singular
+    return vectors[:, values < 1e-9].T
+
+
+def refit_across(fit: Fit, weights: Float[np.ndarray, " units"], null: Float[np.ndarray, "null rank"]) -> NewtonResult:
+    """Minimise F(·, w) from θ̂ in displacements across the null vectors."""
+    assert fit.factor is not None
+    flat = np.concatenate([fit.null_space, null @ fit.factor.T])
+    return newton(function(fit.objective, fit.theta, weights).of, fit.vector[None], ONE, flat, fit.factor)

@@ -391,14 +391,24 @@ def fold_thetas(
 
 
 def refit_batches(
-    caller: str, fit: Fit, plan: Plan, refit: AbstractRefit, tell: Callable[[Batch, RefitBatch], StepResult], merge: Merge
+    caller: str,
+    fit: Fit,
+    plan: Plan,
+    refit: AbstractRefit,
+    tell: Callable[[Batch, RefitBatch], StepResult],
+    merge: Merge,
+    judge: bool = True,
 ) -> None:
-    """Refit every batch, apply `tell` to the refits and their error bounds, and merge the results in order."""
+    """Refit every batch, apply `tell` to the refits and their error bounds, and merge the results in order.
+
+    Unless they are to be judged by losses, none is computed: bounds are those of parameters alone.
+    """
     without(caller, fit.objective)
     keep_freed()
-    own, walk = HeldOutLoss(fit, plan, None), BatchRunner(fit, plan, refit)
+    walk = BatchRunner(fit, plan, refit)
+    losses = HeldOutLoss(fit, plan, None).losses_of if judge else None
     with one_thread(fit.objective, fit.num_params), walk.stoppable(caller):
-        walk.refits(lambda batch, done, _: tell(batch, done), merge, own.losses_of)
+        walk.refits(lambda batch, done, _: tell(batch, done), merge, losses)
 
 
 @functools.cache

@@ -1,0 +1,397 @@
+"""Covariances from refits: the jackknife, and replicate weights of surveys.
+
+    V = s Σ_r ρ_r (θ_r − c)(θ_r − c)ᵀ,      θ_r = argmin F(·, w_r),      c = θ̂ or the mean of the θ_r
+
+If the exact θ_r is within ε_r of the one reported in the norm of H (`refit.distances`), and c within ε_c, a standard error
+√V_jj, which is a norm of (θ_rj − c_j)_r, is off by at most √((H⁻¹)_jj s Σ_r ρ_r (ε_r + ε_c)²), and by rounding.
+
+A replicate that does not determine a parameter, as when it leaves out the last rows of a factor's level, does not count for it:
+the parameter's moves in the m of R replicates that do not determine it are zero, and those in the others are multiplied by
+√(R/(R − m)). What a replicate determines counts: its refit keeps to the directions that it determines.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy
+from jaxtyping import Bool, Float, Int
+from numpy.typing import ArrayLike
+
+from .._runtime.conventions import conventional, warn
+from .._runtime.jax import float64
+from .._runtime.results import NO_REFIT_CODES, RESULTS, among
+from ..data.arrays import index_of, numbers, pandas_of
+from ..linalg.rounding import UNIT
+from ..models.glm.active_coefficients import kinks
+from ..optimize.fit import Fit
+from ..plans.plan import Plan
+from ..plans.survey import ReplicateWeights
+from ..refit import AbstractRefit, Exact, distance_of_fit, lengths, refit_across, undetermined_directions
+from ..validation.cross_validate import match_plan
+from ..validation.named_parameters import NamedParameters, name_parameters
+from .influence import refit_all
+from .measures import inverse_root
+
+Array = np.ndarray
+DEFAULT = Exact(1e-12)  # the floor of float64: the last digits cost a step at most
+NAMES = np.array([code.name for code in RESULTS], object)
+LISTED = 4  # names of replicates that a warning lists
+TOUCHED = 1e-6  # share of a parameter's standard deviation along an undetermined direction: a thousand times its rounding error
+
+
+class Covariance(pd.DataFrame):
+    """Covariance of the natural parameters, `[params, params]`, with their standard errors and tests.
+
+    `lo.covariance` and `lo.replicates` return it. It is a DataFrame, and what is computed from it is one.
+
+    Attributes
+    ----------
+    kind : str
+        The kind of covariance.
+    estimate : Series
+        The parameters of the fit.
+    errors : Series or None
+        How far each standard error may be from that of exact refits; None if no refit is made.
+    proved : bool
+        Whether a theorem proves `errors`; they are estimates otherwise.
+    dof : Series or None
+        The degrees of freedom of Student's t for each parameter; None if the normal distribution stands in.
+    replicates : DataFrame or None
+        The parameters of every refit, NaN where it does not determine them.
+    flagged : Series or None
+        The result codes of the refits that do not exist or do not determine every parameter, by name.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> fit = lo.fit(lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0, 2.0]), "squared"))
+    >>> found = lo.covariance(fit, "jackknife")
+    >>> found.standard_errors.round(3).tolist(), found.proved
+    ([0.31, 0.403], True)
+    """
+
+    _metadata = ["kind", "estimate", "errors", "proved", "dof", "replicates", "flagged"]  # noqa: RUF012  pandas reads it
+    kind: str
+    estimate: pd.Series
+    errors: pd.Series | None
+    proved: bool
+    dof: pd.Series | None
+    replicates: pd.DataFrame | None
+    flagged: pd.Series | None
+
+    @property
+    def _constructor(self) -> type[pd.DataFrame]:
+        return pd.DataFrame
+
+    @property
+    def standard_errors(self) -> pd.Series:
+        """The roots of the diagonal; NaN where that is negative, as it can be with clusters of two ways."""
+        variance = np.diag(self.to_numpy())
+        return pd.Series(np.sqrt(np.where(variance >= 0, variance, np.nan)), index=self.index, name="std err")
+
+    @conventional
+    def summary(self, level: float = 0.95) -> pd.DataFrame:
+        """Tabulate the parameters as statsmodels does.
+
+        Parameters
+        ----------
+        level : float, default 0.95
+            The coverage of the intervals.
+
+        Returns
+        -------
+        DataFrame
+            One row a parameter: `coef`, `std err`, `t` or `z`, the p-value, the ends of the interval, and, where there are
+            some, the degrees of freedom `dof` and the `error` of the standard error.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import leaveout as lo
+        >>> fit = lo.fit(lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0, 2.0]), "squared"))
+        >>> lo.covariance(fit, "jackknife").summary().iloc[:, :4].round(3)
+                   coef  std err      t  P>|t|
+        x0          0.6    0.310  1.938  0.125
+        intercept   0.2    0.403  0.496  0.646
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"summary: level must be a number between 0 and 1; got {level!r}.")
+        t = "z" if self.dof is None else "t"
+        law = scipy.stats.norm if self.dof is None else scipy.stats.t(self.dof.to_numpy())
+        se = self.standard_errors
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = self.estimate / se
+        reach = law.ppf((1 + level) / 2) * se
+        table = {"coef": self.estimate, "std err": se, t: ratio, f"P>|{t}|": 2 * law.sf(np.abs(ratio))}
+        table |= {f"[{(1 - level) / 2:.4g}": self.estimate - reach, f"{(1 + level) / 2:.4g}]": self.estimate + reach}
+        table |= {} if self.dof is None else {"dof": self.dof}
+        return pd.DataFrame(table | ({} if self.errors is None else {"error": self.errors}), index=self.index)
+
+
+def covariance_of(
+    fit: Fit,
+    known: NamedParameters,
+    value: Float[Array, "params params"],
+    kind: str,
+    dof: ArrayLike | None = None,
+    errors: Float[Array, " params"] | None = None,
+    **more: Any,
+) -> Covariance:
+    """Return a `Covariance` of natural parameters."""
+    found = Covariance((value + value.T) / 2, index=known.names, columns=known.names)
+    of = lambda each, name: None if each is None else pd.Series(np.broadcast_to(each, len(found)), found.index, name=name)
+    found.kind, found.dof, found.errors = kind, of(dof, "dof"), of(errors, "error")
+    found.estimate = pd.Series(known.at(fit.vector[None])[0], found.index, name="coef")
+    found.proved, found.replicates, found.flagged = bool(more.get("proved")), more.get("replicates"), more.get("flagged")
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Refits:
+    """Refits of a plan whose parameters are wanted.
+
+    `values` are natural parameters `[refits, natural]`, NaN where a refit does not determine them; `off` bounds the distance of
+    each refit from the exact one in the norm of H, and `own` that of the fit itself.
+    """
+
+    fit: Fit
+    plan: Plan
+    known: NamedParameters
+    theta: Float[Array, "refits params"]
+    values: Float[Array, "refits natural"]
+    off: Float[Array, " refits"]
+    own: float
+    proved: bool
+    result: Int[Array, " refits"]
+    names: list[str]
+
+    @property
+    def flagged(self) -> Bool[Array, " refits"]:
+        """Refits that do not exist or do not determine every parameter."""
+        return among(self.result, NO_REFIT_CODES)
+
+    def covariance(self, kind: str, scale: float, rscales: Float[Array, " refits"], about_mean: bool, dof: float) -> Covariance:
+        """Compute the covariance of the natural parameters."""
+        count = rscales > 0
+        center = mean_of(self.values[count]) if about_mean else self.known.at(self.fit.vector[None])[0]
+        moved = scaled_moves(self.values, center, scale * rscales)
+        errors = np.full(moved.shape[1], np.inf)
+        if self.fit.factor is not None:
+            off = np.where(np.isfinite(self.theta[:, 0]), self.off, 0.0) + (
+                np.nanmean(self.off[count]) if about_mean else self.own
+            )
+            size = np.sqrt(scale * np.sum(rscales)) * np.abs(center) + np.linalg.norm(moved, axis=0)
+            along = np.eye(self.fit.num_params) if self.known.slope is None else self.known.slope
+            errors = lengths(self.fit, along) * np.sqrt(scale * np.sum(rscales * off**2)) + (len(off) + 16) * UNIT * size
+        index = pd.Index(self.names, name="replicate")
+        frame = pd.DataFrame(self.values, index=index, columns=self.known.names)
+        flags = pd.Series(NAMES[self.result[self.flagged]], index[self.flagged], name="result", dtype=object)
+        proved = self.proved and self.known.slope is None and bool(np.isfinite(errors).all())
+        value = moved.T @ moved
+        return covariance_of(self.fit, self.known, value, kind, dof, errors, proved=proved, replicates=frame, flagged=flags)
+
+
+def mean_of(values: Float[Array, "refits some"]) -> Float[Array, " some"]:
+    """Return the mean over the refits that determine each value; NaN if none does."""
+    there = np.isfinite(values)
+    number = there.sum(axis=0)
+    return np.where(number > 0, np.where(there, values, 0.0).sum(axis=0) / np.maximum(number, 1), np.nan)
+
+
+def scaled_moves(
+    values: Float[Array, "refits some"], center: Float[Array, " some"], scales: Float[Array, " refits"]
+) -> Float[Array, "refits some"]:
+    """Return √scale (value − center), zero where a refit does not determine the value, and the others raised for it."""
+    there, counted = np.isfinite(values), scales > 0
+    number = (there & counted[:, None]).sum(axis=0)
+    raised = np.where(number > 0, counted.sum() / np.maximum(number, 1), np.nan)
+    return np.where(there, values - center, 0.0) * np.sqrt(scales[:, None] * raised)
+
+
+def refit_plan(caller: str, fit: Fit, plan: Any, strategy: AbstractRefit, names: Sequence[Any] | None = None) -> Refits:
+    """Refit a plan for its parameters; warn of refits that do not exist or do not determine every parameter."""
+    plan = match_plan(caller, fit.objective, plan, strategy)
+    unscored = plan.replace_facts(held=np.zeros(len(plan.index), bool))
+    strategy = DEFAULT if isinstance(strategy, Exact) else strategy.of_parameters()
+    found = refit_all(caller, fit, unscored, strategy, lambda *_: {}, judge=False)
+    known, theta, result = name_parameters(fit), found["theta"], found["result"].astype(int)
+    values, off = np.array(known.at(theta)), found["off"]
+    exists = ~among(result, NO_REFIT_CODES)
+    proved = bool((found["proved"][exists] > 0).all())
+    in_part = fit.predictors is not None and fit.factor is not None and not kinks(fit.objective)
+    for k in np.flatnonzero(result == RESULTS.undetermined) if in_part else ():
+        weights = np.ones(plan.num_units)
+        entries = slice(plan.indptr[k], plan.indptr[k + 1])
+        weights[plan.index[entries]] = plan.weight[entries]
+        null = undetermined_directions(fit, weights)
+        refitted = refit_across(fit, weights, null)
+        if refitted.converged[0]:
+            along, root = fit.unwhiten(null), inverse_root(fit)
+            along, root = (part if known.slope is None else part @ known.slope.T for part in (along, root))
+            touched = np.linalg.norm(along, axis=0) > TOUCHED * np.linalg.norm(root, axis=0)
+            theta[k], off[k], proved = refitted.theta[0], refitted.size[0], False  # Newton's last step tells the error
+            values[k] = np.where(touched, np.nan, known.at(refitted.theta)[0])
+    own, whole = distance_of_fit(fit)
+    labels = list(map(str, range(plan.num_refits))) if names is None else [str(name) for name in names]
+    refits = Refits(fit, plan, known, theta, values, off, own, proved and whole, result, labels)
+    _warn_of_lost(caller, refits)
+    return refits
+
+
+def _warn_of_lost(caller: str, refits: Refits) -> None:
+    lost = ~np.isfinite(refits.values)
+    if not lost.any():
+        return
+    which = np.flatnonzero(lost.any(axis=1))
+    words = ", ".join(refits.names[k] for k in which[:LISTED]) + (", …" if len(which) > LISTED else "")
+    never = [name for name, gone in zip(refits.known.names, lost.all(axis=0), strict=True) if gone]
+    if len(never) == lost.shape[1]:
+        why = list(RESULTS)[refits.result[which[0]]].message
+        raise ValueError(f"{caller}: no refit determines the parameters ({why}).")
+    params = [name for name, gone in zip(refits.known.names, lost.any(axis=0), strict=True) if gone]
+    warn(
+        f"{caller}: {len(which)} of {len(lost)} refits ({words}) do not determine {', '.join(params[:LISTED])}"
+        f"{', …' if len(params) > LISTED else ''}. They do not count for these parameters, whose sums over the others are "
+        "raised in proportion; .flagged has their codes. A penalty determines them."
+        + (f" No refit determines {', '.join(never[:LISTED])}: no covariance." if never else "")
+    )
+
+
+@conventional
+@float64
+def replicates(
+    fit: Fit,
+    weights: ArrayLike | ReplicateWeights,
+    *,
+    scale: float | None = None,
+    rscales: ArrayLike | None = None,
+    mse: bool = False,
+    strategy: AbstractRefit = DEFAULT,
+) -> Covariance:
+    """Estimate the covariance of the parameters by replicate weights.
+
+    θ_r is the fit with the weights of its units times column r, and V = scale Σ_r rscale_r (θ_r − c)(θ_r − c)ᵀ.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit, with the sampling weights as its `sample_weight`.
+    weights : ReplicateWeights or array-like, `[units, replicates]`
+        Factors on the weights of the units: those of `lo.survey`, or any matrix. `lo.survey.read` makes factors of the weights
+        in a survey's file.
+    scale : float, optional
+        The common factor of the sum. The weights of `lo.survey` have their own.
+    rscales : array-like, `[replicates]`, optional
+        The factor of each replicate; those of the weights, or one, by default. A replicate of factor zero does not count.
+    mse : bool, default False
+        Whether c is θ̂; else it is the mean of the replicates, as is the default of R's survey.
+    strategy : AbstractRefit, default `Exact()`
+        The strategy of the refits. `Exact` iterates to the floor of float64, whatever its `tol`; `Certified(rtol)` leaves each
+        refit within `rtol` of its own move.
+
+    Returns
+    -------
+    Covariance
+        The covariance, with the parameters of every replicate. Its degrees of freedom are the rank of the weights less one.
+
+    Raises
+    ------
+    ValueError
+        If the matrix does not have one row a unit, a factor is missing or negative, a replicate has no unit, or the scale of a
+        matrix is not given.
+    TypeError
+        If the first argument is no fit.
+
+    Warns
+    -----
+    UserWarning
+        If refits do not determine every parameter.
+
+    See Also
+    --------
+    covariance : The jackknife over units or groups.
+    functional : The same for a function of the parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> x = np.arange(8.0)
+    >>> fit = lo.fit(lo.GLM(x[:, None], x**2, "squared"))
+    >>> weights = lo.survey.jkn(strata=[0, 0, 0, 0, 1, 1, 1, 1])
+    >>> lo.replicates(fit, weights).standard_errors.round(3).tolist()
+    [1.152, 4.519]
+    """
+    refits, scale, rscales = refit_weights("replicates", fit, weights, scale, rscales, strategy)
+    if not isinstance(mse, bool | np.bool_):
+        raise TypeError(f"replicates: mse is True for squares about the fit, False for those about the mean; got {mse!r}.")
+    return refits.covariance("replicates", scale, rscales, not mse, degrees(np.asarray(weights, float)))
+
+
+def degrees(weights: Float[Array, "units replicates"]) -> float:
+    """Return the rank of replicate weights less one, as R's survey has it."""
+    tolerance = 1e-5  # share of the largest singular value, as in R's survey; its square is seen in double precision
+    values = np.linalg.eigvalsh(weights.T @ weights if weights.shape[0] >= weights.shape[1] else weights @ weights.T)
+    return float(max((values > tolerance**2 * values.max()).sum() - 1, 1))
+
+
+def refit_weights(
+    caller: str, fit: Fit, weights: Any, scale: float | None, rscales: ArrayLike | None, strategy: AbstractRefit
+) -> tuple[Refits, float, Float[Array, " replicates"]]:
+    """Refit under replicate weights; return the refits, the scale, and the scale of each."""
+    if not isinstance(fit, Fit):
+        raise TypeError(f"{caller}: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
+    if scale is None:
+        scale = getattr(weights, "scale", None) if isinstance(weights, ReplicateWeights) else None
+        if scale is None:
+            raise ValueError(
+                f"{caller}: give scale=, the factor of the sum over replicates, with a matrix of weights: 1/R for balanced "
+                "half-samples, 1/(R − 1) for a bootstrap, (n − 1)/n for the jackknife. Those of lo.survey have theirs."
+            )
+    factors, columns = _factors(caller, fit, weights)
+    if rscales is None:
+        rscales = weights.rscales if isinstance(weights, ReplicateWeights) else np.ones(factors.shape[1])
+    each = np.asarray(rscales, float)
+    each = np.full(factors.shape[1], float(each)) if each.ndim == 0 else each
+    if each.shape != (factors.shape[1],) or not (np.isfinite(each).all() and (each >= 0).all() and each.any()):
+        raise ValueError(
+            f"{caller}: rscales must be one number a replicate, {factors.shape[1]}, none negative; got {each.shape}."
+        )
+    if not (np.isfinite(scale) and scale > 0):
+        raise ValueError(f"{caller}: scale must be a positive number; got {scale!r}.")
+    refit, unit = np.nonzero(factors.T != 1)
+    empty = np.setdiff1d(np.arange(factors.shape[1]), refit)  # replicates that equal the fit list a unit at weight one
+    refit, unit = np.r_[refit, empty], np.r_[unit, np.zeros(len(empty), int)]
+    order = np.argsort(refit, kind="stable")
+    refit, unit = refit[order], unit[order]
+    indptr = np.r_[0, np.cumsum(np.bincount(refit, minlength=factors.shape[1]))]
+    plan = Plan(indptr, unit, factors[unit, refit], np.zeros(len(unit), bool), len(factors), names=index_of(weights))
+    return refit_plan(caller, fit, plan, strategy, columns), float(scale), each
+
+
+def _factors(caller: str, fit: Fit, weights: Any) -> tuple[Float[Array, "units replicates"], list[Any]]:
+    table = pandas_of(caller, "weights", weights)
+    factors = np.asarray(numbers(caller, "weights", table), np.float64)
+    units, rows = fit.objective.num_units, fit.objective.units.rows
+    if factors.ndim != 2 or len(factors) not in (units, 0 if rows is None else len(rows)):
+        turned = "; it has one column a unit: transpose it" if factors.ndim == 2 and factors.shape[1] == units else ""
+        raise ValueError(
+            f"{caller}: weights must be a matrix of one row a unit, {units}, and one column a replicate; got shape "
+            f"{factors.shape}{turned}."
+        )
+    wrong = ~np.isfinite(factors) | (factors < 0)
+    if wrong.any():
+        unit, column = np.argwhere(wrong)[0]
+        raise ValueError(
+            f"{caller}: weights must be finite and not negative; unit {unit} has {factors[unit, column]:g} in replicate "
+            f"{column}."
+        )
+    if not factors.any(axis=0).all():
+        raise ValueError(
+            f"{caller}: replicate {np.flatnonzero(~factors.any(axis=0))[0]} gives every unit weight zero; drop it."
+        )
+    return factors, list(table.columns) if isinstance(table, pd.DataFrame) else list(range(factors.shape[1]))

@@ -1,0 +1,393 @@
+"""Replicate weights of surveys: factors on the weights of the units, one column a replicate.
+
+    cov = scale Σ_r rscale_r (θ_r − c)(θ_r − c)ᵀ,      c the mean of the replicates' θ_r, or θ̂
+
+θ_r is the fit with its weights times column r. A primary sampling unit (PSU) is a cluster of units that were drawn together,
+and clusters are counted within strata. With n_h PSUs in stratum h and R replicates,
+
+    JK1        0 for one PSU, n/(n − 1) for the others; scale (n − 1)/n
+    JKn        0 for one PSU, n_h/(n_h − 1) for the others of its stratum; rscale (n_h − 1)/n_h
+    BRR        2 for one PSU of each stratum of two and 0 for the other, by a Hadamard matrix; scale 1/R
+    Fay        2 − ρ and ρ in place of 2 and 0; scale 1/(R (1 − ρ)²)
+    bootstrap  n_h/(n_h − 1) times the count among n_h − 1 PSUs drawn with replacement; scale 1/(R − 1)
+
+The formulas are those of Wolter, *Introduction to Variance Estimation* (2007), and of Rao, Wu & Yue, Survey Methodology 18,
+1992. R's survey has the same.
+"""
+
+import functools
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from .._runtime.conventions import Rng, conventional
+from ..data.arrays import codes, count, generator, index_of, numbers, pandas_of
+
+Factors = NDArray[np.floating]
+
+
+class ReplicateWeights(pd.DataFrame):
+    """Factors on the weights of the units, `[units, replicates]`, with the scales of their covariance.
+
+    The functions of `lo.survey` return it. It is a DataFrame, so `weights.to_numpy()` is the matrix.
+
+    Attributes
+    ----------
+    scale : float
+        The common factor of the sum over replicates.
+    rscales : array of float, `[replicates]`
+        The factor of each replicate.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> weights = lo.survey.jk1(["a", "a", "b", "c"])
+    >>> weights.shape, round(weights.scale, 4)
+    ((4, 3), 0.6667)
+    """
+
+    _metadata = ["scale", "rscales"]  # noqa: RUF012  pandas copies attributes of these names
+    scale: float
+    rscales: NDArray[np.float64]
+
+    @property
+    def _constructor(self) -> type[pd.DataFrame]:
+        return pd.DataFrame
+
+
+def jk1(clusters: ArrayLike) -> ReplicateWeights:
+    """Leave out every cluster of a design without strata (JK1).
+
+    Parameters
+    ----------
+    clusters : array-like, `[units]`
+        The cluster of each unit. `range(n)` makes every unit one.
+
+    Returns
+    -------
+    ReplicateWeights
+        One replicate a cluster.
+
+    Raises
+    ------
+    ValueError
+        If a label is missing, or there is one cluster only.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.survey.jk1(["a", "a", "b", "c"]).to_numpy()
+    array([[0. , 1.5, 1.5],
+           [0. , 1.5, 1.5],
+           [1.5, 0. , 1.5],
+           [1.5, 1.5, 0. ]])
+    """
+    code, levels = codes("survey.jk1", "clusters", clusters)
+    n = len(levels)
+    if n < 2:
+        raise ValueError("survey.jk1: at least two clusters are needed; all labels are equal.")
+    factors = np.where(code[:, None] == np.arange(n), 0.0, n / (n - 1))
+    return _weights(factors, levels, (n - 1) / n, np.ones(n), clusters)
+
+
+def jkn(strata: ArrayLike, clusters: ArrayLike | None = None) -> ReplicateWeights:
+    """Leave out every cluster of a stratified design (JKn).
+
+    Parameters
+    ----------
+    strata : array-like, `[units]`
+        The stratum of each unit.
+    clusters : array-like, `[units]`, optional
+        The cluster of each unit, within its stratum. By default every unit is one.
+
+    Returns
+    -------
+    ReplicateWeights
+        One replicate a cluster.
+
+    Raises
+    ------
+    ValueError
+        If a label is missing, or a stratum has one cluster only.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> weights = lo.survey.jkn(["s", "s", "t", "t"])
+    >>> weights.to_numpy(), weights.rscales
+    (array([[0., 2., 1., 1.],
+           [2., 0., 1., 1.],
+           [1., 1., 0., 2.],
+           [1., 1., 2., 0.]]), array([0.5, 0.5, 0.5, 0.5]))
+    """
+    stratum, psu, of, names = _design("survey.jkn", strata, clusters)
+    size = np.bincount(of)
+    mine, same = psu[:, None] == np.arange(len(of)), stratum[:, None] == of
+    factors = np.where(mine, 0.0, np.where(same, (size / np.maximum(size - 1, 1))[of], 1.0))
+    return _weights(factors, names, 1.0, ((size - 1) / size)[of], strata)
+
+
+def brr(strata: ArrayLike, clusters: ArrayLike | None = None) -> ReplicateWeights:
+    """Make balanced half-samples of a design of two clusters a stratum (BRR).
+
+    Parameters
+    ----------
+    strata : array-like, `[units]`
+        The stratum of each unit.
+    clusters : array-like, `[units]`, optional
+        The cluster of each unit, within its stratum. By default every unit is one.
+
+    Returns
+    -------
+    ReplicateWeights
+        As many replicates as the smallest Hadamard matrix has rows that these constructions reach, more than there are strata.
+
+    Raises
+    ------
+    ValueError
+        If a label is missing, or a stratum has not two clusters.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> lo.survey.brr(["s", "s", "t", "t", "u", "u"]).to_numpy().mean(axis=1)
+    array([1., 1., 1., 1., 1., 1.])
+    """
+    return _half_samples("survey.brr", strata, clusters, 0.0)
+
+
+def fay(strata: ArrayLike, clusters: ArrayLike | None = None, rho: float = 0.3) -> ReplicateWeights:
+    """Make balanced half-samples that keep every unit (Fay's method).
+
+    Parameters
+    ----------
+    strata : array-like, `[units]`
+        The stratum of each unit.
+    clusters : array-like, `[units]`, optional
+        The cluster of each unit, within its stratum. By default every unit is one.
+    rho : float, default 0.3
+        The factor of the clusters that a replicate has less of, from 0 to below 1; the others have 2 − ρ.
+
+    Returns
+    -------
+    ReplicateWeights
+        The replicates of `brr`, with other factors.
+
+    Raises
+    ------
+    ValueError
+        If a label is missing, a stratum has not two clusters, or `rho` is none.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> weights = lo.survey.fay(["s", "s", "t", "t"], rho=0.5)
+    >>> sorted(set(weights.to_numpy().ravel().tolist())), weights.scale
+    ([0.5, 1.5], 1.0)
+    """
+    if not 0 <= rho < 1:
+        raise ValueError(f"survey.fay: rho must be a number from 0 to below 1; got {rho!r}.")
+    return _half_samples("survey.fay", strata, clusters, float(rho))
+
+
+@conventional
+def bootstrap(
+    strata: ArrayLike | None, clusters: ArrayLike | None = None, replicates: int = 500, *, seed: int = 0, rng: Rng = None
+) -> ReplicateWeights:
+    """Draw clusters with replacement within strata, one fewer than there are (Rao, Wu & Yue).
+
+    Parameters
+    ----------
+    strata : array-like, `[units]`, or None
+        The stratum of each unit; None for a design without strata.
+    clusters : array-like, `[units]`, optional
+        The cluster of each unit, within its stratum. By default every unit is one.
+    replicates : int, default 500
+        The number of replicates.
+    seed : int, default 0
+        The seed of the draws.
+    rng : int, numpy.random.Generator or None, optional
+        In place of `seed`: a generator draws it, and None draws another one in each call.
+
+    Returns
+    -------
+    ReplicateWeights
+        The replicates.
+
+    Raises
+    ------
+    ValueError
+        If a label is missing, or a stratum has one cluster only.
+    TypeError
+        If there are neither strata nor clusters.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> weights = lo.survey.bootstrap(["s"] * 3 + ["t"] * 3, replicates=100)
+    >>> weights.shape, bool((weights.to_numpy().sum(axis=0) == 6).all())
+    ((6, 100), True)
+    """
+    wanted, draw = count("survey.bootstrap: replicates", replicates, 2), generator("survey.bootstrap", seed)
+    if strata is None:
+        if clusters is None:
+            raise TypeError("survey.bootstrap: give strata, clusters, or both; lo.bootstrap(n, replicates) draws single units.")
+        table = pandas_of("survey.bootstrap", "clusters", clusters)
+        strata = pd.Series(0, index=index_of(table)) if index_of(table) is not None else np.zeros(np.shape(table)[0], int)
+    _, psu, of, _ = _design("survey.bootstrap", strata, clusters)
+    size = np.bincount(of)
+    drawn = np.empty((len(of), wanted))
+    for h, n in enumerate(size):
+        drawn[of == h] = draw.multinomial(n - 1, np.full(n, 1 / n), wanted).T * (n / (n - 1))
+    return _weights(drawn[psu], np.arange(wanted), 1 / (wanted - 1), np.ones(wanted), strata)
+
+
+def read(
+    frame: pd.DataFrame, prefix: str, weight: str | None = None, *, scale: float, rscales: ArrayLike | None = None
+) -> ReplicateWeights:
+    """Read the replicate weights that a survey's file brings.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The file.
+    prefix : str
+        What the names of the columns of replicate weights begin with.
+    weight : str, optional
+        The column of the weights themselves, by which replicate weights are divided. Without it the columns are factors.
+    scale : float
+        The common factor of the sum over replicates, from the survey's documentation.
+    rscales : array-like, `[replicates]`, optional
+        The factor of each replicate; one by default.
+
+    Returns
+    -------
+    ReplicateWeights
+        The factors, in the order of the columns.
+
+    Raises
+    ------
+    ValueError
+        If no column begins so, a weight is missing or negative, or a unit of weight zero has a replicate weight.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import leaveout as lo
+    >>> file = pd.DataFrame({"w": [2.0, 3.0], "rep1": [0.0, 6.0], "rep2": [4.0, 0.0]})
+    >>> lo.survey.read(file, "rep", "w", scale=0.5).to_numpy()
+    array([[0., 2.],
+           [2., 0.]])
+    """
+    labels, table = index_of(frame), pandas_of("survey.read", "frame", frame)
+    if not isinstance(table, pd.DataFrame):
+        raise TypeError(f"survey.read: frame must be a DataFrame; got {type(frame).__name__}.")
+    names = [name for name in table.columns if str(name).startswith(prefix) and name != weight]
+    if not names or (weight is not None and weight not in table):
+        what = f"begins with {prefix!r}" if not names else f"is named {weight!r}"
+        raise ValueError(f"survey.read: no column {what}; there are {', '.join(map(str, table.columns[:8]))}.")
+    found = np.asarray(numbers("survey.read", "replicate weights", table[names]), np.float64)
+    base = np.ones(len(found)) if weight is None else np.asarray(numbers("survey.read", "weight", table[weight]), np.float64)
+    if not (np.isfinite(found).all() and np.isfinite(base).all() and (found >= 0).all() and (base >= 0).all()):
+        raise ValueError("survey.read: weights must be finite and not negative; drop the rows where they are not.")
+    if (zero := (base == 0) & found.any(axis=1)).any():
+        raise ValueError(
+            f"survey.read: row {np.flatnonzero(zero)[0]} has weight zero and replicate weights that are not, which no factor "
+            "on zero is; drop it, or give it a small weight."
+        )
+    each = np.ones(len(names)) if rscales is None else np.asarray(rscales, float)
+    return _weights(found / np.where(base > 0, base, 1.0)[:, None], names, scale, each, pd.Series(0, labels))
+
+
+def _weights(factors: Factors, names: ArrayLike, scale: float, rscales: Factors, labelled: object) -> ReplicateWeights:
+    found = ReplicateWeights(factors, index=index_of(labelled), columns=list(np.asarray(names, object)))
+    found.scale, found.rscales = float(scale), np.asarray(rscales, float)
+    return found
+
+
+def _design(
+    caller: str, strata: ArrayLike, clusters: ArrayLike | None, size: int | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], list[str]]:
+    """Return the stratum and the PSU of each unit, and the stratum and the name of each PSU.
+
+    Raises ValueError if a stratum has one PSU, or not `size`.
+    """
+    stratum, levels = codes(caller, "strata", strata)
+    inside, own = (
+        (np.arange(len(stratum)), np.arange(len(stratum))) if clusters is None else codes(caller, "clusters", clusters)
+    )
+    if len(inside) != len(stratum):
+        raise ValueError(f"{caller}: strata and clusters must be one label a unit; got {len(stratum)} and {len(inside)}.")
+    first, second = index_of(strata), index_of(clusters)
+    if first is not None and second is not None and not first.equals(second):
+        raise ValueError(f"{caller}: strata and clusters have different labels; put them in one order first.")
+    pairs, psu = np.unique(stratum * len(own) + inside, return_inverse=True)
+    of = pairs // len(own)
+    have = np.bincount(of)
+    wrong = np.flatnonzero(have < 2 if size is None else have != size)
+    if wrong.size:
+        needs, way = ("at least two", "merge it with another stratum") if size is None else (f"{size}", "pair them, or use jkn")
+        raise ValueError(
+            f"{caller}: stratum {levels[wrong[0]]!s} has {have[wrong[0]]} cluster{'s' if have[wrong[0]] != 1 else ''}; "
+            f"{needs} are needed in each: {way}."
+        )
+    names = [f"{levels[h]!s}" + f" {own[c]!s}" for h, c in zip(of, pairs % len(own), strict=True)]
+    return stratum, psu.ravel(), of, names
+
+
+def _half_samples(caller: str, strata: ArrayLike, clusters: ArrayLike | None, rho: float) -> ReplicateWeights:
+    _, psu, of, _ = _design(caller, strata, clusters, 2)
+    # the first column is of ones, to which the others are orthogonal
+    signs: Factors = 1.0 * _hadamard_above(of.max() + 1)[:, 1 : of.max() + 2]
+    second = np.r_[0, np.diff(of)] == 0
+    second[0] = False
+    of_psu = np.where(second, -1, 1) * signs[:, of]  # [replicates, psus]
+    count = len(signs)
+    factors = (1 + (1 - rho) * of_psu).T[psu]
+    return _weights(factors, np.arange(count), 1 / (count * (1 - rho) ** 2), np.ones(count), strata)
+
+
+def _hadamard_above(columns: int) -> NDArray[np.int64]:
+    """Return the smallest Hadamard matrix with more than `columns` columns, of those that `_hadamard` constructs."""
+    order = 4 * (columns // 4 + 1)
+    while (found := _hadamard(order)) is None:
+        order += 4
+    return found
+
+
+@functools.cache
+def _hadamard(order: int) -> NDArray[np.int64] | None:
+    """Construct a Hadamard matrix with a first column of ones, by Sylvester's doubling or Paley's ways; None if none does."""
+    if order == 1:
+        return np.ones((1, 1), np.int64)
+    if order != 2 and order % 4:
+        return None
+    half = _hadamard(order // 2)
+    if half is not None:
+        return np.block([[half, half], [half, -half]])
+    if _prime(order - 1):  # order − 1 ≡ 3 mod 4: I + S with S skew
+        core = _jacobsthal(order - 1)
+        found = np.eye(order, dtype=np.int64) + np.block(
+            [[np.zeros((1, 1), int), np.ones((1, order - 1), int)], [-np.ones((order - 1, 1), int), core]]
+        )
+    elif _prime(order // 2 - 1) and order // 2 % 4 == 2:  # a prime that is 1 mod 4: a symmetric conference matrix
+        q = order // 2 - 1
+        core = np.block([[np.zeros((1, 1), int), np.ones((1, q), int)], [np.ones((q, 1), int), _jacobsthal(q)]])
+        one = np.eye(q + 1, dtype=np.int64)
+        found = np.kron(core, np.array([[1, 1], [1, -1]])) + np.kron(one, np.array([[1, -1], [-1, -1]]))
+    else:
+        return None
+    return found * found[:, :1]
+
+
+def _jacobsthal(q: int) -> NDArray[np.int64]:
+    """Return the matrix of quadratic characters of differences modulo a prime."""
+    character = np.full(q, -1)
+    character[np.arange(1, q) ** 2 % q] = 1
+    character[0] = 0
+    return character[(np.arange(q)[:, None] - np.arange(q)) % q]
+
+
+def _prime(number: int) -> bool:
+    return number > 1 and all(number % k for k in range(2, int(number**0.5) + 1))
