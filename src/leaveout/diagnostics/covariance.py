@@ -162,7 +162,7 @@ def covariance(
     if table is not None and np.ndim(table) > 1:
         return _of_two_ways(fit, kind, table, use_correction, strategy)
     if kind in JACKKNIVES:
-        return _jackknife(fit, kind, table, strata, strategy)
+        return _leave_each_out(fit, kind, table, strata, strategy)
     known = name_parameters(fit)
     units, rank = int(counting_units(fit).sum()), fit.rank
     plain = isinstance(getattr(fit.objective, "loss_function", None), Squared)
@@ -198,7 +198,7 @@ def covariance(
     return _sandwich(fit, known, kind, inverse_root(fit), None if kind == "HAC" else dof, factor * meat)
 
 
-def _jackknife(fit: Fit, kind: str, groups: Any, strata: ArrayLike | None, strategy: AbstractRefit) -> Covariance:
+def _leave_each_out(fit: Fit, kind: str, groups: Any, strata: ArrayLike | None, strategy: AbstractRefit) -> Covariance:
     """Leave out every unit or every group."""
     how, objective = JACKKNIVES[kind], fit.objective
     if groups is None and objective.units.serial is not False:
