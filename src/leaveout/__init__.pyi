@@ -13,7 +13,9 @@ from ._runtime.interrupt import Interrupted as Interrupted
 from ._runtime.results import RESULTS as RESULTS
 from .data import datasets as datasets
 from .diagnostics.auto_groups import auto_groups as auto_groups
+from .diagnostics.calibration import calibration as calibration
 from .diagnostics.covariance import covariance as covariance
+from .diagnostics.decision_curve import decision_curve as decision_curve
 from .diagnostics.influence import influence as influence
 from .diagnostics.internal_external import internal_external as internal_external
 from .diagnostics.internal_validation import validate as validate
@@ -26,6 +28,7 @@ from .diagnostics.measures import (
 from .diagnostics.prediction_intervals import interval as interval, predict as predict
 from .diagnostics.replicates import replicates as replicates
 from .diagnostics.result import Influence as Influence
+from .diagnostics.stability import stability as stability
 from .interop.crfsuite import from_crfsuite as from_crfsuite
 from .interop.glum import from_glum as from_glum
 from .interop.hmmlearn import from_hmmlearn as from_hmmlearn

@@ -60,6 +60,10 @@ class AbstractPerformance(abc.ABC):
         """Predict every row by each refit, whose weights are given."""
         return predictions(self.fit, whole(weights), theta, "link")
 
+    def scores(self, at: Any) -> Points:
+        """Return logits of probabilities, or of risks until the middle of the times; means where the response is a number."""
+        return at
+
     @property
     def own(self) -> Any:
         """The predictions of the fit itself."""
@@ -109,8 +113,10 @@ class Binary(AbstractPerformance):
         there, found = weights > 0, {}
         eta, y, w = at[there], self.y[there], weights[there]
         p = scipy.special.expit(eta)
-        for name, curve in (("lowess", lowess_curve), ("spline", spline_curve)):
-            away = np.abs(curve(eta, y, w) - p)
+        Z = spline_basis(eta, spline_knots(eta, w))
+        spline = scipy.special.expit(Z @ logistic(Z[None], y[None], w[None])[0][0])
+        for name, curve in (("lowess", lowess_curve(p, y, w, p)), ("spline", spline)):
+            away = np.abs(curve - p)
             found |= {f"Emax_{name}": float(away.max()), f"Eavg_{name}": float(np.average(away, weights=w))}
         return found
 
@@ -208,9 +214,9 @@ def logistic(
 
 
 def lowess_curve(
-    eta: Float[Array, " rows"], y: Float[Array, " rows"], w: Float[Array, " rows"], at: Float[Array, " points"] | None = None
+    p: Float[Array, " rows"], y: Float[Array, " rows"], w: Float[Array, " rows"], at: Float[Array, " points"]
 ) -> Float[Array, " points"]:
-    """Compute R's `lowess(p, y, f = 2/3, iter = 0)` at the rows, or linearly between them at other p, NaN outside.
+    """Compute R's `lowess(p, y, f = 2/3, iter = 0)`, linearly between the rows, NaN outside or where weights are not whole.
 
     A row of weight two is two rows. Raises ImportError without statsmodels.
     """
@@ -218,16 +224,16 @@ def lowess_curve(
         from statsmodels.nonparametric.smoothers_lowess import lowess
     except ImportError as error:
         raise ImportError("lowess needs statsmodels: pip install 'leaveout[statsmodels]'") from error
-    p, times = scipy.special.expit(eta), np.round(w).astype(int)
+    times = np.round(w).astype(int)
     if not np.array_equal(times, w):
-        return np.full(len(p) if at is None else len(at), np.nan)
+        return np.full(len(at), np.nan)
     order = np.argsort(p, kind="stable")
     rows = np.repeat(order, times[order])
     x = p[rows]
     hundredth = 0.01 * np.ptp(x)  # R's delta: points closer than this are interpolated
     smooth = lowess(y[rows], x, frac=2 / 3, it=0, delta=hundredth, is_sorted=True, return_sorted=False)
     level, first = np.unique(x, return_index=True)
-    return np.interp(p if at is None else at, level, smooth[first], left=np.nan, right=np.nan)
+    return np.interp(at, level, smooth[first], left=np.nan, right=np.nan)
 
 
 def spline_basis(eta: Float[Array, "..."], knots: Float[Array, " knots"]) -> Float[Array, "... columns"]:
@@ -242,12 +248,6 @@ def spline_knots(eta: Float[Array, " rows"], w: Float[Array, " rows"]) -> Float[
     """Return the knots: quantiles of the linear predictor that differ, or its ends."""
     found = np.unique(np.quantile(eta, KNOTS, weights=w, method="inverted_cdf"))
     return found if len(found) > 2 else np.linspace(eta.min(), eta.max(), 3)
-
-
-def spline_curve(eta: Float[Array, " rows"], y: Float[Array, " rows"], w: Float[Array, " rows"]) -> Float[Array, " rows"]:
-    """Compute the logistic regression on a restricted cubic spline of η, at the rows."""
-    Z = spline_basis(eta, spline_knots(eta, w))
-    return scipy.special.expit(Z @ logistic(Z[None], y[None], w[None])[0][0])
 
 
 class Linear(AbstractPerformance):
@@ -312,6 +312,23 @@ class Survival(AbstractPerformance):
         reached = (self.event_time <= self.grid[:, None]) & (self.event_stratum == strata)  # [strata, grid, times]
         base = np.einsum("rt,sgt->rsg", steps, reached.astype(float))[:, self.stratum]
         return eta, base, self.model.over_units(steps, np.zeros_like(steps)) * np.exp(eta)
+
+    @property
+    def middle(self) -> float:
+        """The time until which risks are predicted, of several."""
+        return float(self.times[len(self.times) // 2])
+
+    @np.errstate(all="ignore")
+    def scores(self, at):
+        hazard = at[1][:, :, np.searchsorted(self.grid, self.middle)] * np.exp(at[0])
+        return hazard + np.log(-np.expm1(-hazard))
+
+    def at_time(self, time: float) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
+        """Return whether each unit dies until a time, and its weight: 1/Ĝ, zero if it is censored before."""
+        G_own, G = self.censoring(self.case[None], np.array([time]))
+        dead, late = (self.censoring.time <= time) & (self.risk[:, 2] == 1), self.censoring.time > time
+        with np.errstate(all="ignore"):
+            return dead * 1.0, self.case * np.where(dead, 1 / G_own[0], np.where(late, 1 / G[0, 0], 0.0))
 
     def _permuted(self, at, order):
         return tuple(part[:, order] for part in at)
@@ -390,12 +407,20 @@ class Censoring:
         return before[:, self.code], before[:, np.searchsorted(self.at_level, times, side="right")]
 
 
-def kaplan_meier(time: Array, event: Array, weight: Array, at: float) -> float:
-    """Compute the Kaplan–Meier estimate of survival beyond a time."""
+def kaplan_meier_influence(
+    time: Float[Array, " rows"], event: Float[Array, " rows"], weight: Float[Array, " rows"], at: float
+) -> Float[Array, " rows"]:
+    """Compute the Kaplan–Meier estimate of survival beyond a time plus each row's influence, whose weighted mean it is."""
     level, code = np.unique(time, return_inverse=True)
     died, left = np.bincount(code, weight * event), np.bincount(code, weight)
     at_risk = np.cumsum(left[::-1])[::-1]
-    return float(np.prod(1 - (died / np.where(at_risk > 0, at_risk, 1.0))[level <= at]))
+    early = level <= at
+    hazard = np.where(early, died / at_risk, 0.0)
+    alive = float(np.prod(1 - hazard))
+    with np.errstate(all="ignore"):  # where all who are at risk die, survival is zero
+        pull = np.where(early, 1 / (at_risk * (1 - hazard)), 0.0)
+        past = np.cumsum(hazard * pull)[code] - np.where(early[code], event, 0.0) * pull[code]
+    return alive + np.where(np.isfinite(past), alive * past * weight.sum(), 0.0)
 
 
 def concordance(risk: Float[Array, "rows 3"], eta: Float[Array, " rows"], w: Float[Array, " rows"]) -> float:

@@ -11,8 +11,13 @@ import pandas as pd
 
 from .._runtime.conventions import Rng, conventional
 from ..data.arrays import label_texts, places
+from ..diagnostics.calibration import Calibration
+from ..diagnostics.decision_curve import DecisionCurve
+from ..diagnostics.held_out_rows import HeldOutRows, held_out_rows
 from ..diagnostics.measures import cooks_distance, leverage as leverage_of
+from ..diagnostics.performance import Binary
 from ..diagnostics.result import Influence
+from ..diagnostics.stability import Stability
 from ..models.smooth.terms import LABELS
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
@@ -22,6 +27,7 @@ from ..tuning.smooth import Smoothing
 from ..validation.compare import compare
 from ..validation.cross_validate import cross_validate
 from ..validation.estimate import Estimate
+from ..validation.metrics import METRICS
 from ..validation.scorers import more_is_better
 
 if TYPE_CHECKING:
@@ -924,6 +930,254 @@ def forest(
         ax.text(1.02, k, text, transform=ax.get_yaxis_transform(), va="center", fontsize=8)
     ax.set(xlabel=label)
     return ax
+
+
+def calibration(found: Calibration, ax: "Axes | None" = None) -> "Axes":
+    """Plot the calibration curve with its band over the diagonal, and how often predictions are made below it.
+
+    Parameters
+    ----------
+    found : Calibration
+        The result of `lo.calibration`.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> y = (X[:, 0] + np.random.default_rng(1).normal(size=100) > 0) * 1.0
+    >>> fit = lo.fit(lo.GLM(X, y, "logistic"))
+    >>> lo.plot.calibration(lo.calibration(lo.cross_validate(fit, 5))).get_ylabel()
+    'observed'
+    """
+    ax = _axes(ax, (5.5, 5.5))
+    curve, p, share = found.curve, found.predicted, np.isin(found.outcome, (0, 1)).all()
+    low, high = (0.0, 1.0) if share else (min(p.min(), curve["observed"].min()), max(p.max(), curve["observed"].max()))
+    ax.plot([low, high], [low, high], color="0.5", linewidth=0.8, linestyle="--", zorder=0, label="ideal")
+    if curve["low"].notna().any():
+        ax.fill_between(
+            curve["predicted"],
+            curve["low"],
+            curve["high"],
+            color="tab:blue",
+            alpha=0.15,
+            linewidth=0,
+            label=f"{found.level:.0%} band",
+        )
+    corrected = "corrected" in curve
+    ax.plot(
+        curve["predicted"], curve["observed"], color="0.6" if corrected else "tab:blue", linewidth=1.4,
+        label="apparent" if corrected else f"observed, {found.smoother}",
+    )  # fmt: skip
+    if corrected:
+        ax.plot(curve["predicted"], curve["corrected"], color="tab:blue", linewidth=1.4, label="corrected for optimism")
+    bins, tall = np.linspace(low, high, 51), 0.12 * (high - low)  # height of the tallest bar
+    parts = {"with the event": (found.outcome == 1, "tab:red", 1), "without the event": (found.outcome == 0, "0.75", -1)}
+    parts = parts if share else {"": (np.ones(len(p), bool), "0.75", 1)}
+    counts = {name: np.histogram(p[part], bins)[0] for name, (part, *_) in parts.items()}
+    most = max(1, *(count.max() for count in counts.values()))
+    for name, (_, color, sign) in parts.items():
+        bars: dict[str, Any] = {"align": "edge", "color": color, "linewidth": 0} | ({"label": name} if name else {})
+        ax.bar(bins[:-1], sign * counts[name] / most * tall, np.diff(bins), low - tall, **bars)
+    said = lambda key: f"{round(found.table.loc[key, 'estimate'], 2) + 0.0:.2f} ± {found.table.loc[key, 'se']:.2g}"
+    until = "" if found.time is None else f" until {found.time:g}"
+    title = f"slope {said('slope')}; in the large {said('large')}"
+    ax.set(xlabel=f"predicted{until}", ylabel="observed", xlim=(low, high), title=title)
+    ax.title.set_fontsize("medium")
+    ax.set_yticks([tick for tick in ax.get_yticks() if low <= tick <= high])
+    ax.set_ylim(low - 2.1 * tall, high)
+    ax.legend(frameon=False, fontsize=8, loc="upper left")
+    return ax
+
+
+def decision_curve(found: DecisionCurve, ax: "Axes | None" = None) -> "Axes":
+    """Plot the net benefit of the model, with its interval, of treating all, and of treating none.
+
+    Parameters
+    ----------
+    found : DecisionCurve
+        The result of `lo.decision_curve`.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> y = (X[:, 0] + np.random.default_rng(1).normal(size=100) > 0) * 1.0
+    >>> fit = lo.fit(lo.GLM(X, y, "logistic"))
+    >>> lo.plot.decision_curve(lo.decision_curve(lo.cross_validate(fit, 5))).get_ylabel()
+    'net benefit'
+    """
+    ax = _axes(ax, (6.0, 4.0))
+    table = found.table
+    t = table.index.to_numpy()
+    ax.axhline(0, color="0.3", linewidth=0.8, label="treat none")
+    ax.plot(t, table["all"], color="0.6", linewidth=1.2, label="treat all")
+    ax.fill_between(
+        t, table["low"], table["high"], color="tab:blue", alpha=0.15, linewidth=0, label=f"{found.level:.0%} interval"
+    )
+    ax.plot(t, table["net_benefit"], color="tab:blue", linewidth=1.4, label="the model")
+    top = max(table["net_benefit"].max(), table["all"].max(), 0.01)
+    ax.set(xlabel="threshold of risk", ylabel="net benefit", ylim=(-0.25 * top, 1.15 * top))
+    ax.legend(frameon=False, fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
+    return ax
+
+
+def stability(found: Stability, ax: "Axes | None" = None, *, most: int = 20_000) -> "Axes":
+    """Plot the predictions by resamples over those of the fit, with the ends between which most of them lie.
+
+    Parameters
+    ----------
+    found : Stability
+        The result of `lo.stability`.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+    most : int, default 20000
+        The number of points at most, drawn at random.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> y = (X[:, 0] + np.random.default_rng(1).normal(size=100) > 0) * 1.0
+    >>> fit = lo.fit(lo.GLM(X, y, "logistic"))
+    >>> lo.plot.stability(lo.stability(fit, 20)).get_ylabel()
+    'prediction by resamples'
+    """
+    ax = _axes(ax, (5.5, 5.5))
+    p = found.units["prediction"].to_numpy()
+    shown = np.random.default_rng(0).permutation(found.predictions.size)[:most]
+    place = np.tile(p, len(found.predictions))[shown]
+    ax.plot(place, found.predictions.ravel()[shown], ".", color="tab:blue", markersize=2, alpha=0.15, rasterized=True)
+    ends = [min(p.min(), found.predictions.min()), max(p.max(), found.predictions.max())]
+    ax.plot(ends, ends, color="0.3", linewidth=0.8, linestyle="--", label="the fit")
+    order = np.argsort(p)
+    near = max(1, len(p) // 20)  # units over which the ends are averaged
+    smooth = lambda each: pd.Series(each).rolling(near, center=True, min_periods=1).mean()
+    for name, label in (("low", f"middle {found.level:.0%}"), ("high", None)):
+        ax.plot(p[order], smooth(found.units[name].to_numpy()[order]), color="tab:red", linewidth=1.2, label=label)
+    ax.set(xlabel="prediction by the fit", ylabel="prediction by resamples")
+    ax.set_title(f"mean absolute prediction error {found.units['mape'].mean():.3g}", fontsize="medium")
+    ax.legend(frameon=False, loc="upper left")
+    return ax
+
+
+def roc(cv: Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
+    """Plot the ROC curve of held-out predictions of two classes.
+
+    Parameters
+    ----------
+    cv : Estimate or Fit
+        The estimate; or a fit, whose own predictions are drawn.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> y = (X[:, 0] + np.random.default_rng(1).normal(size=100) > 0) * 1.0
+    >>> fit = lo.fit(lo.GLM(X, y, "logistic"))
+    >>> lo.plot.roc(lo.cross_validate(fit, 5)).get_xlabel()
+    'share of those without the event, 1 − specificity'
+    """
+    from sklearn.metrics import roc_curve
+
+    rows, ax = _two_classes("roc", cv), _axes(ax, (5.0, 5.0))
+    false, true, _ = roc_curve(rows.outcome[0], rows.score, sample_weight=rows.weight)
+    ax.plot([0, 1], [0, 1], color="0.5", linewidth=0.8, linestyle="--", zorder=0)
+    ax.plot(false, true, color="tab:blue", linewidth=1.4)
+    ax.set(xlabel="share of those without the event, 1 − specificity", ylabel="share of those with it, sensitivity")
+    ax.set_title(_with_error(rows, "auc", "area"), fontsize="medium")
+    ax.set_aspect("equal")
+    return ax
+
+
+def precision_recall(cv: Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
+    """Plot precision over recall of held-out predictions of two classes.
+
+    Parameters
+    ----------
+    cv : Estimate or Fit
+        The estimate; or a fit, whose own predictions are drawn.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> y = (X[:, 0] + np.random.default_rng(1).normal(size=100) > 0) * 1.0
+    >>> fit = lo.fit(lo.GLM(X, y, "logistic"))
+    >>> lo.plot.precision_recall(lo.cross_validate(fit, 5)).get_ylabel()
+    'precision, positive predictive value'
+    """
+    from sklearn.metrics import precision_recall_curve
+
+    rows, ax = _two_classes("precision_recall", cv), _axes(ax, (5.0, 5.0))
+    y = rows.outcome[0]
+    precision, recall, _ = precision_recall_curve(y, rows.score, sample_weight=rows.weight)
+    ax.axhline(np.average(y, weights=rows.weight), color="0.5", linewidth=0.8, linestyle="--", zorder=0, label="prevalence")
+    ax.step(recall, precision, where="post", color="tab:blue", linewidth=1.4)
+    ax.set(xlabel="recall, sensitivity", ylabel="precision, positive predictive value", ylim=(0, 1.02))
+    ax.set_title(_with_error(rows, "average_precision", "average precision"), fontsize="medium")
+    ax.legend(frameon=False, fontsize=8)
+    return ax
+
+
+def _two_classes(caller: str, cv: Any) -> HeldOutRows:
+    rows = held_out_rows(f"plot.{caller}", cv)
+    if not isinstance(rows.measure, Binary):
+        raise TypeError(f"plot.{caller}: needs a response of two classes.")
+    return rows
+
+
+def _with_error(rows: HeldOutRows, metric: str, name: str) -> str:
+    """Describe a metric of rows, with its standard error."""
+    values = METRICS[metric].pseudo(rows.outcome[0], rows.score, rows.weight)
+    return f"{name} {np.average(values, weights=rows.weight):.3f} ± {rows.mean(values).value:.2g}"
 
 
 def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":

@@ -1,0 +1,283 @@
+"""Calibration: whether observed shares agree with predicted probabilities.
+
+Of held-out predictions with logit η, the calibration in the large is the intercept of a logistic regression of y with η as an
+offset (ideally 0), the slope that of one on η (ideally 1), and the curve that of one on a restricted cubic spline of η with
+five knots, or R's lowess (Van Calster et al., BMC Medicine 17, 2019). Standard errors are those of the regression, or
+sandwiches over clusters. Risks until a time are compared with death until then, each row weighted by one over the censoring's
+Kaplan–Meier estimate. By resamples b the curve c is corrected for optimism as c − mean_b (c_b on its resample − c_b on all
+rows); the band is that of the resamples' own curves, shifted by the same.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import scipy
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from .._runtime.conventions import conventional
+from .._runtime.jax import float64
+from .._runtime.results import PrintedTable, kind_of
+from ..data.arrays import numbers, share
+from ..optimize.fit import Fit
+from ..plans.plan import Plan
+from ..refit import Exact
+from ..validation.cross_validate import match_plan
+from ..validation.estimate import Estimate
+from .held_out_rows import HeldOutRows, held_out_rows
+from .internal_validation import REFIT_TOL, Validation, over_refits
+from .performance import Linear, logistic, lowess_curve, spline_basis, spline_knots
+
+Array = np.ndarray
+Smoother = Literal["spline", "lowess"]
+POINTS = 50  # points of a curve
+BEYOND = 5  # predictions at each end that the curve leaves out, as rms does
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Calibration(PrintedTable):
+    """Agreement of predictions with outcomes.
+
+    `lo.calibration` returns it.
+
+    Attributes
+    ----------
+    curve : DataFrame
+        At each point `predicted`: `observed`, the smoothed outcome, with the ends `low` and `high` of its band, and, from
+        resamples, `corrected` for optimism.
+    table : DataFrame
+        `large` (calibration in the large), `intercept` and `slope` with `estimate`, `se`, `low` and `high`; `Emax` and `Eavg`,
+        the largest and mean distance of the curve from the predictions.
+    predicted, outcome : array
+        The prediction and the outcome of each row that counts.
+    fit : Fit
+        The fit.
+    smoother : str
+        The smoother of the curve.
+    level : float
+        The coverage of the intervals.
+    time : float or None
+        The time until which risks are predicted.
+    note : str
+        What is printed of the predictions.
+
+    See Also
+    --------
+    calibration : Make it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 3))
+    >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=200) > 0) * 1.0, "logistic"))
+    >>> found = lo.calibration(lo.cross_validate(fit, 10))
+    >>> found.curve.columns.tolist(), len(found.curve)
+    (['predicted', 'observed', 'low', 'high'], 50)
+    """
+
+    curve: pd.DataFrame
+    table: pd.DataFrame
+    predicted: Array
+    outcome: Array
+    fit: Fit
+    smoother: str = "spline"
+    level: float = 0.95
+    time: float | None = None
+    note: str = ""
+
+    def _lines(self) -> list[tuple[str, str]]:
+        lines = [
+            ("model", f"{kind_of(self.fit.objective)}, {self.fit.num_params} parameters, {self.fit.objective.num_units} units"),
+            ("predictions", self.note),
+            ("until", "" if self.time is None else f"{self.time:g}, rows weighted for censoring"),
+            ("curve", f"by {self.smoother}, {len(self.curve)} points; intervals {self.level:.0%}"),
+        ]
+        return [(name, text) for name, text in lines if text]
+
+
+@conventional
+@float64
+def calibration(
+    cv: Estimate | Validation | Fit,
+    smoother: Smoother = "spline",
+    *,
+    time: float | None = None,
+    at: ArrayLike | None = None,
+    plan: Plan | None = None,
+    level: float = 0.95,
+) -> Calibration:
+    """Compare predictions with outcomes: the calibration curve with a band, in the large, intercept and slope.
+
+    Parameters
+    ----------
+    cv : Estimate, Validation or Fit
+        An estimate of `lo.cross_validate`, whose held-out predictions are judged; the result of `lo.validate`, by whose
+        resamples the apparent curve is corrected for optimism; or a fit, whose own predictions are judged.
+    smoother : {"spline", "lowess"}, default "spline"
+        The smoother of the curve. "lowess" is R's, without robust iterations; it has a band only from resamples.
+    time : float, optional
+        For Cox's model the time until which risks are predicted; the median time of events by default.
+    at : array_like, optional
+        The predictions at which the curve is computed; by default 50 between the fifth lowest and the fifth highest.
+    plan : Plan, optional
+        Resamples for a fit, as in `lo.validate`.
+    level : float, default 0.95
+        The coverage of the intervals.
+
+    Returns
+    -------
+    Calibration
+        The curve, and the table of measures.
+
+    Raises
+    ------
+    TypeError
+        If the model predicts neither two classes, a number, nor survival.
+    ValueError
+        If the estimate has lost its fit, arguments do not go together, or lowess would need rows that count as whole numbers.
+    ImportError
+        If lowess is asked for without statsmodels.
+
+    See Also
+    --------
+    validate : Measures corrected for optimism.
+    leaveout.plot.calibration : The picture.
+
+    References
+    ----------
+    B. Van Calster et al., Calibration: the Achilles heel of predictive analytics, BMC Medicine 17, 2019.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 3))
+    >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=200) > 0) * 1.0, "logistic"))
+    >>> lo.calibration(lo.cross_validate(fit, 10)).table.loc[["large", "slope"], ["estimate", "se"]].round(2)
+           estimate    se
+    large      0.02  0.17
+    slope      0.90  0.14
+    """
+    if smoother not in ("spline", "lowess"):
+        raise ValueError(f"calibration: smoother must be 'spline' or 'lowess'; got {smoother!r}.")
+    if plan is not None and not isinstance(cv, Fit):
+        raise ValueError("calibration: plan= goes with a fit; an estimate and a validation have their own.")
+    level, rows = share("calibration: level", level), held_out_rows("calibration", cv, time)
+    if isinstance(cv, Validation):
+        plan = cv.plan
+    linear, (y, w) = isinstance(rows.measure, Linear), rows.outcome
+    p, eta = rows.prediction, rows.score
+    if at is None:
+        inner = np.sort(p)[BEYOND - 1 : 1 - BEYOND] if len(p) > 4 * BEYOND else np.sort(p)
+        grid = np.linspace(inner[0], inner[-1], POINTS)
+    else:
+        grid = np.asarray(numbers("calibration", "at", at), np.float64).ravel()
+        if not linear and not ((grid > 0) & (grid < 1)).all():
+            raise ValueError("calibration: at must lie between 0 and 1, as probabilities do.")
+    Z = np.column_stack([np.ones_like(eta), eta])
+    slope, slope_cov = regression(Z, y, w, rows.label, linear)
+    large, large_cov = regression(Z[:, :1], y - eta if linear else y, w, rows.label, linear, 0.0 if linear else eta)
+    value = np.array([large[0], *slope])
+    se = np.sqrt([large_cov[0, 0], *np.diag(slope_cov)])
+    z = scipy.stats.t.ppf((1 + level) / 2, rows.freedom)
+    if smoother == "lowess" and not np.array_equal(w, np.round(w)):
+        raise ValueError(
+            "calibration: lowess takes rows that count as whole numbers, not the shares of repeats or weights for censoring; "
+            "smoother='spline' takes them."
+        )
+    observed, low, high = curve(eta, y, w, grid, smoother, linear, rows.label, z)
+    found = pd.DataFrame({"predicted": grid, "observed": observed, "low": low, "high": high})
+    away = np.abs(curve(eta, y, w, p, smoother, linear)[0] - p)
+    seen = np.isfinite(away) & (w > 0)
+    errors = [away[seen].max(), np.average(away[seen], weights=w[seen])] if seen.any() else [np.nan, np.nan]
+    table = pd.DataFrame(
+        {"estimate": [*value, *errors], "se": [*se, np.nan, np.nan], "low": [*(value - z * se), np.nan, np.nan]},
+        ["large", "intercept", "slope", "Emax", "Eavg"],
+    ).assign(high=[*(value + z * se), np.nan, np.nan])
+    note = rows.note
+    if plan is not None:
+        optimism, own, used = _resampled(
+            rows, match_plan("calibration", rows.measure.fit.objective, plan, Exact()), grid, smoother
+        )
+        tail = (1 - level) / 2
+        found["corrected"] = observed - optimism
+        found["low"], found["high"] = np.nanquantile(own, [tail, 1 - tail], axis=0) - optimism
+        note = f"apparent, corrected for optimism by {used} resamples"
+    return Calibration(found, table, p[w > 0], y[w > 0], rows.measure.fit, smoother, level, rows.time, note)
+
+
+def regression(
+    Z: Float[Array, "rows columns"],
+    y: Float[Array, " rows"],
+    w: Float[Array, " rows"],
+    label: Any,
+    linear: bool,
+    offset: Any = 0.0,
+) -> tuple[Float[Array, " columns"], Float[Array, "columns columns"]]:
+    """Regress outcomes on a few columns; return coefficients and their covariance, a sandwich over labels if there are any."""
+    if linear:
+        H = Z.T @ (Z * w[:, None])
+        theta = np.linalg.lstsq(H, Z.T @ (w * y), rcond=None)[0]
+        residual, scale = y - Z @ theta, 1.0
+        freedom = w.sum() - Z.shape[1]
+        scale = (w @ residual**2) / freedom if freedom > 0 else np.nan
+    else:
+        theta, H = (part[0] for part in logistic(Z[None], y[None], w[None], offset, tol=1e-12))
+        residual, scale = y - scipy.special.expit(Z @ theta + offset), 1.0
+    if not np.isfinite(H).all():
+        return theta, np.full(H.shape, np.nan)
+    inverse = np.linalg.pinv(H, hermitian=True)
+    if label is None:
+        return theta, scale * inverse
+    code = np.unique(label, return_inverse=True)[1]
+    slopes = np.stack([np.bincount(code, column) for column in (Z * (w * residual)[:, None]).T], axis=1)
+    groups = len(slopes)
+    return theta, inverse @ (slopes.T @ slopes) @ inverse * (groups / (groups - 1) if groups > 1 else np.nan)
+
+
+@np.errstate(all="ignore")
+def curve(
+    eta: Float[Array, " rows"],
+    y: Float[Array, " rows"],
+    w: Float[Array, " rows"],
+    at: Float[Array, " points"],
+    smoother: str,
+    linear: bool,
+    label: Any = None,
+    z: float = np.nan,
+) -> Float[Array, "3 points"]:
+    """Return the curve at some predictions, and the ends of its band of ± z standard errors on the scale of η."""
+    back = (lambda x: x) if linear else scipy.special.expit
+    if smoother == "lowess":
+        return np.stack([lowess_curve(back(eta), y, w, at), *np.full((2, len(at)), np.nan)])
+    knots = spline_knots(eta, w)
+    theta, cov = regression(spline_basis(eta, knots), y, w, label, linear)
+    basis = spline_basis(at if linear else scipy.special.logit(at), knots)
+    middle, half = basis @ theta, z * np.sqrt(np.einsum("np,pq,nq->n", basis, cov, basis))
+    return back(np.stack([middle, middle - half, middle + half]))
+
+
+def _resampled(
+    rows: HeldOutRows, plan: Plan, at: Array, smoother: str
+) -> tuple[Float[Array, " points"], Float[Array, "resamples points"], int]:
+    """Return the optimism of the curve, the curves of resamples on their own rows, and how many resamples count."""
+    measure, linear = rows.measure, isinstance(rows.measure, Linear)
+    y, weight = rows.outcome
+    on_own, on_all = np.full((2, plan.num_refits, len(at)), np.nan)
+
+    def tell(refits, theta, weights, held):
+        for refit, score, times in zip(refits, measure.scores(measure.at(theta, weights)), weights, strict=True):
+            p = score if linear else scipy.special.expit(score)
+            for out, w in ((on_own, weight * times), (on_all, weight)):
+                some = w > 0
+                smooth = curve(score[some], y[some], w[some], at, smoother, linear)[0]
+                out[refit] = np.where((at >= p[some].min()) & (at <= p[some].max()), smooth, np.nan)
+
+    over_refits("calibration", measure.fit, plan, Exact(REFIT_TOL), tell)
+    with np.errstate(all="ignore"):
+        return np.nanmean(on_own - on_all, axis=0), on_own, int(np.isfinite(on_own - on_all).any(1).sum())

@@ -1,0 +1,107 @@
+"""Held-out predictions of risks, row by row, with what is needed to judge them: outcomes, weights and who depends on whom."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy
+from jaxtyping import Float, Int
+
+from .._runtime.results import NO_REFIT_CODES, among
+from ..optimize.fit import Fit
+from ..plans.plan import Plan
+from ..refit import Exact
+from ..validation.estimate import Estimate
+from ..validation.standard_errors import StandardError, average_by_unit, naive, standard_error
+from .internal_validation import REFIT_TOL, Validation, over_refits
+from .performance import AbstractPerformance, Linear, Survival, performance
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOutRows:
+    """Predictions of some units, each by a refit that leaves it out, or by the fit itself where `plan` is None.
+
+    `score` is the logit of the probability of the second class, or of the risk until `time`, or the mean. A unit that several
+    refits predict has a row for each, which share its weight.
+    """
+
+    measure: AbstractPerformance
+    unit: Int[Array, " rows"]
+    score: Float[Array, " rows"]
+    weight: Float[Array, " rows"]
+    plan: Plan | None
+    time: float | None
+    note: str
+
+    @functools.cached_property
+    def outcome(self) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
+        """The outcome of each row and its weight; of survival, death until the time, weighted by 1/Ĝ."""
+        if not isinstance(self.measure, Survival):
+            return self.measure.y[self.unit], self.weight  # type: ignore[attr-defined]
+        dead, case = self.measure.at_time(self.measure.middle)
+        return dead[self.unit], self.weight * (case / self.measure.case)[self.unit]
+
+    @property
+    def prediction(self) -> Float[Array, " rows"]:
+        """The probability, the risk, or the mean."""
+        return self.score if isinstance(self.measure, Linear) else scipy.special.expit(self.score)
+
+    @property
+    def label(self) -> Int[Array, " rows"] | None:
+        """Label of the independent units of rows, if these are not the rows themselves."""
+        clusters = None if self.plan is None else self.plan.clusters
+        if clusters is not None:
+            return clusters[self.unit]
+        alone = len(np.unique(self.unit)) == len(self.unit) and not isinstance(self.measure, Survival)
+        return None if alone else self.unit
+
+    @property
+    def freedom(self) -> float:
+        """Degrees of freedom of Student's t: of clusters one less than there are."""
+        clusters = None if self.plan is None else self.plan.clusters
+        return np.inf if clusters is None else len(np.unique(clusters[self.unit])) - 1.0
+
+    def mean(self, values: Float[Array, " rows"]) -> StandardError:
+        """Average contributions of rows over units, with the standard error over independent ones."""
+        n, case = len(self.measure.case), self.measure.case
+        each = average_by_unit(self.unit, values, n)
+        if self.plan is None:
+            return StandardError(naive(each, case), "rows independent")
+        return standard_error(each, case, self.plan)
+
+
+def held_out_rows(caller: str, of: Any, time: float | None = None) -> HeldOutRows:
+    """Return the held-out predictions of an estimate, or the predictions of a fit."""
+    fit = of.fit if isinstance(of, Estimate | Validation) else of
+    if fit is None:
+        raise ValueError(f"{caller}: this estimate has no fit, as one that was pickled has none; make it again.")
+    if not isinstance(fit, Fit):
+        raise TypeError(f"{caller}: the first argument must be an Estimate, from lo.cross_validate; got {type(of).__name__}.")
+    measure = performance(caller, fit, None if time is None else [time])
+    at_time = measure.middle if isinstance(measure, Survival) else None
+    n, unit, value = len(measure.case), [], []
+    if not isinstance(of, Estimate):
+        return HeldOutRows(measure, np.arange(n), measure.scores(measure.own)[0], measure.case, None, at_time, "apparent")
+
+    def tell(refits, theta, weights, held):
+        k, found = np.nonzero(held)
+        unit.append(found)
+        value.append(measure.scores(measure.at(theta, weights))[k, found])
+
+    result = over_refits(caller, fit, of.plan, Exact(REFIT_TOL), tell)
+    lost = among(result, NO_REFIT_CODES)
+    if lost.all():
+        raise ValueError(f"{caller}: no refit of the plan exists; see estimate.flagged().")
+    units, values = np.concatenate(unit), np.concatenate(value)
+    order = np.argsort(units, kind="stable")
+    units, values = units[order], values[order]
+    times = np.bincount(units, minlength=n)
+    missing = int(lost.sum())
+    note = f"held out, {of.plan.call or 'a plan that was given'}"
+    note += (
+        f"; {missing} of {len(result)} refits do not exist, {np.sum(times == 0)} units have no prediction" if missing else ""
+    )
+    return HeldOutRows(measure, units, values, (measure.case / np.maximum(times, 1))[units], of.plan, at_time, note)
