@@ -30,6 +30,27 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "the Jacobian of moved draws has the other sign",
+        "importance.mixture",
+        "-posterior.value] - jacobian",
+        "-posterior.value] + jacobian",
+        "posteriors/test_elpd",
+    ),
+    Fault(
+        "the density of a positive parameter lacks its Jacobian",
+        "Coordinates.log_jacobian",
+        "self._of(key).log_jacobian(u[key])",
+        "0.0 * self._of(key).log_jacobian(u[key])",
+        "test_coordinates",
+    ),
+    Fault(
+        "folds whose two estimates differ are accepted",
+        "FoldResult.accepted",
+        " and abs(self.ratio - self.mean) < MAX_GAP",
+        "",
+        "posteriors/test_elpd",
+    ),
+    Fault(
         "the label that counts as one is the other",
         "_data._target",
         "hit = y.astype(str) == positive",

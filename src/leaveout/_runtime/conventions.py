@@ -30,6 +30,7 @@ def conventional(function: Callable[P, T]) -> Callable[P, T]:
     passed, draws a seed that differs from call to call. A table is of the kind that `config` names.
     """
     name = function.__qualname__.removesuffix(".__init__")
+    renamed = "refit" not in inspect.signature(function).parameters
 
     @functools.wraps(function)
     def call(*args: P.args, **named: P.kwargs) -> T:
@@ -43,7 +44,7 @@ def conventional(function: Callable[P, T]) -> Callable[P, T]:
                 taken["seed"] = rng if whole else int(np.random.default_rng(rng).integers(SEEDS))
             except (TypeError, ValueError):
                 raise TypeError(f"{name}: rng must be a whole number, a NumPy Generator or None; got {rng!r}.") from None
-        if "refit" in taken:
+        if renamed and "refit" in taken:
             warn(f"{name}: refit= is now strategy=.", DeprecationWarning)
             taken["strategy"] = taken.pop("refit")
         found = function(*args, **named)

@@ -61,6 +61,11 @@ class RESULTS(enum.IntEnum):
         "that way; the refit reported holds it, and so does its held-out loss; a prior keeps probabilities off zero",
     )
     interrupted = 10, "not made: the run was stopped before; with checkpoint= the same call goes on from there"
+    heavy_weights = (
+        11,
+        "the importance weights of this fold have no mean that can be trusted: Pareto's k is 0.7 or more, or two estimates of "
+        "its elpd differ by 0.1 or more; give lo.elpd your sampler as refit=, or integrate out effects of groups that leave",
+    )
 
 
 NO_REFIT_CODES = (RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite)  # refits that do not exist

@@ -108,6 +108,7 @@ def _sizes(theta: PyTree) -> int:
 
 
 LOG_DENSITY, LOG_PROBABILITY = "−log density", "−log probability"  # names of normalised scores
+LOG_LIKELIHOOD = "−log likelihood"  # name of a score that its user vouches for: one of these two
 
 
 class Distribution(NamedTuple):

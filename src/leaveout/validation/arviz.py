@@ -9,22 +9,34 @@ import pandas as pd
 from numpy.typing import NDArray
 
 
-def elpd_data(losses: NDArray[np.float64], baseline: NDArray[np.float64], names: pd.Index, se: float, *, suspect: bool) -> Any:
+def elpd_data(
+    losses: NDArray[np.float64],
+    baseline: NDArray[np.float64],
+    names: pd.Index,
+    se: float,
+    *,
+    suspect: bool,
+    k: NDArray[np.float64] | None = None,
+    draws: int = 1,
+) -> Any:
     """Build ArviZ's `ELPDData` from the held-out and no-update −log densities of the units.
 
     `se` is the standard error of the mean. ArviZ takes sums over units, so means are multiplied by n. `p` is the sum of the
-    differences between held-out and no-update losses. There is no Pareto k, since nothing is sampled by importance.
+    differences between held-out and no-update losses. `k` is Pareto's of each unit, if draws were weighed.
     """
     made, n = _class(), len(losses)
     import xarray
 
     pointwise = xarray.DataArray(-losses, dims="unit", coords={"unit": np.asarray(names)})
-    known = {"se": n * se, "n_samples": 1, "n_data_points": n, "warning": suspect, "scale": "log"}
+    known = {"se": n * se, "n_samples": draws, "n_data_points": n, "warning": suspect, "scale": "log"}
     elpd, p = -float(losses.sum()), float(np.sum(losses - baseline))
+    if k is not None:
+        known |= {"good_k": 0.7, "pareto_k": xarray.DataArray(k, dims="unit", coords=pointwise.coords)}
     if dataclasses.is_dataclass(made):
         new: Any = made
         return new(kind="loo", elpd=elpd, p=p, elpd_i=pointwise, **known)
-    old = {"elpd_loo": elpd, "p_loo": p, **known, "loo_i": pointwise.rename("loo_i")}
+    # in ArviZ's own order, by which it prints
+    old = {"elpd_loo": elpd, "se": known.pop("se"), "p_loo": p, **known, "loo_i": pointwise.rename("loo_i")}
     return made(data=list(old.values()), index=list(old))
 
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from .._runtime.conventions import conventional, warn
 from .._runtime.providers import provided
 from .._runtime.results import RESULTS
-from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
+from ..objectives.objective import LOG_DENSITY, LOG_LIKELIHOOD, LOG_PROBABILITY
 from ..plans.plan import Plan
 from .estimate import ROUNDING, Estimate
 from .standard_errors import InfluenceSpread, independent
@@ -165,8 +165,8 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
         "|elpd_diff| < 4" of near-equal models, or "heavy tails" of the differences of units, whose generalised Pareto
         distribution has k > 0.5, so no variance. `approximation_error` is that of the difference, and `kind` describes the
         standard error. Where losses are −log densities, `weight` is the weight of the model in the mixture of predictive
-        densities with the lowest mean loss (stacking). For results of leakage, `approximation_error` is the Monte-Carlo
-        error of the difference, over draws that both share.
+        densities with the lowest mean loss (stacking), and `pseudo_bma` is proportional to exp(elpd). For results of leakage,
+        `approximation_error` is the Monte-Carlo error of the difference, over draws that both share.
 
     Raises
     ------
@@ -242,7 +242,7 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
         common = {name: np.where(seen.all(0), each, np.nan) for name, each in losses.items()}
         values = {name: estimates[name].average(each) for name, each in common.items()} if same else common
     best = min(values, key=lambda name: (missing[name], estimates[name]._mean(values[name])))
-    rows, is_density = {}, estimates[best].score in (LOG_DENSITY, LOG_PROBABILITY)
+    rows, is_density = {}, estimates[best].score in (LOG_DENSITY, LOG_PROBABILITY, LOG_LIKELIHOOD)
     for name, estimate in estimates.items():
         own, difference = estimate._standard_error(values[name]), values[name] - values[best]
         paired, apart = estimate._standard_error(difference), estimate._mean(difference)
@@ -261,7 +261,9 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
         }
     table = pd.DataFrame.from_dict(rows, orient="index")
     if is_density:
-        table.insert(table.columns.get_loc("approximation_error"), "weight", _stacking_weights(values, estimates[best]._weight))
+        place = int(table.columns.get_loc("approximation_error"))
+        table.insert(place, "weight", _stacking_weights(values, estimates[best]._weight))
+        table.insert(place + 1, "pseudo_bma", scipy.special.softmax(table["elpd_diff"].to_numpy(float)))
     _warn(table, estimates, values, best)
     found = Comparison(table.sort_values(["missing", "mean"]))
     found.estimates = dict(estimates)
@@ -321,7 +323,7 @@ def _warn(table: pd.DataFrame, estimates: dict[str, Estimate], values: dict[str,
             made = all(estimates[each].labels.get("refit", "").startswith("Exact(") for each in (name, best))
             told(
                 f"the approximation error of {name!r} against {best!r}, {row.approximation_error:.1g}, exceeds a tenth of the "
-                f"standard error of their difference, {row.se_difference:.1g}{'' if made else '; use Exact()'}."
+                f"standard error of their difference, {row.se_difference:.1g}{'' if made else '; use Exact(), or more draws'}."
             )
     count = np.isfinite(values[best]).sum()
     apart = np.abs(others.difference)
@@ -471,6 +473,10 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
     if not all(np.allclose(weight, weights[0]) for weight in weights):
         raise ValueError("compare: the models weigh the units of the mean differently; give all the same sample_weight.")
     scores = {name: e.score for name, e in estimates.items() if e.score}
+    densities = {*scores.values()} & {LOG_DENSITY, LOG_PROBABILITY}
+    if len(densities) == 1:  # a likelihood that its user vouches for is of the same kind as the others
+        (kind,) = densities
+        scores = {name: kind if score == LOG_LIKELIHOOD else score for name, score in scores.items()}
     if len(set(scores.values())) > 1:
         listed = "; ".join(f"{name!r} by {score}" for name, score in scores.items())
         both = {LOG_DENSITY, LOG_PROBABILITY} == set(scores.values())

@@ -205,7 +205,7 @@ class Estimate(PrintedResult):
             return standard_error(values, self._weight, self.plan)
         if np.bincount(self.plan.index[self.plan.held]).max() > 1:
             return StandardError(np.nan, "not available: joint losses of folds that share units")
-        folds = replace(self.plan, clusters=None, serial=None if self.plan.serial is None else False)
+        folds = replace(self.plan, clusters=None, blocks=None, serial=None if self.plan.serial is None else False)
         value, kind = standard_error(values, self._weight, folds)
         return StandardError(value, kind.replace("rows independent", "folds independent"))
 

@@ -1,0 +1,186 @@
+"""Draws as callers have them, and their unconstrained coordinates.
+
+A parameter x on an interval or a simplex has an unconstrained coordinate u, x = c(u), whose posterior density is that of x
+times |det c′(u)|. The logarithm of this factor belongs to −F.
+
+| transform | x | u | log |det c′(u)| |
+|---|---|---|---|
+| identity | any number | x | 0 |
+| log | positive | log x | u |
+| logit | between 0 and 1 | log x − log(1 − x) | log x + log(1 − x) |
+| softmax, stick_breaking | last axis sums to one | log of x over its last entry | Σ log x |
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy
+
+from .._runtime.jax import Array, jax, jnp
+from ..data.arrays import numbers
+
+MIN_DRAWS = 100  # draws below which the tail of weights, a fifth of them, has too few to be smoothed
+
+
+class Transform(NamedTuple):
+    """A transform: x from u, in JAX; u from x, in NumPy; log |det c′(u)|, in JAX; and which values x may have."""
+
+    constrain: Callable[[Any], Any]
+    unconstrain: Callable[[Any], Any]
+    log_jacobian: Callable[[Any], Any]
+    inside: Callable[[Any], Any]
+    domain: str
+
+
+def _simplex(u: Any) -> Any:
+    return jax.nn.softmax(jnp.concatenate([u, jnp.zeros((*u.shape[:-1], 1))], axis=-1), axis=-1)
+
+
+def _log_simplex(u: Any) -> Any:
+    return jnp.sum(jax.nn.log_softmax(jnp.concatenate([u, jnp.zeros((*u.shape[:-1], 1))], axis=-1), axis=-1))
+
+
+SIMPLEX = Transform(
+    _simplex,
+    lambda x: np.log(x[..., :-1]) - np.log(x[..., -1:]),
+    _log_simplex,
+    lambda x: (x > 0).all(-1) & (np.abs(x.sum(-1) - 1) < 1e-6),  # simplexes are stored in single precision too
+    "positive and sum to one along the last axis",
+)
+TRANSFORMS = {
+    "identity": Transform(lambda u: u, lambda x: x, lambda u: 0.0, np.isfinite, "finite"),
+    "log": Transform(lambda u: jnp.exp(u), np.log, lambda u: jnp.sum(u), lambda x: x > 0, "positive"),
+    "logit": Transform(
+        lambda u: jax.nn.sigmoid(u),
+        scipy.special.logit,
+        lambda u: jnp.sum(jax.nn.log_sigmoid(u) + jax.nn.log_sigmoid(-u)),
+        lambda x: (x > 0) & (x < 1),
+        "between 0 and 1",
+    ),
+    "softmax": SIMPLEX,
+    "stick_breaking": SIMPLEX,
+}
+
+
+class NamedDraws(NamedTuple):
+    """Draws by name, `[draws, ...]`, the draws of one chain after those of another; one array has the name ""."""
+
+    arrays: dict[str, np.ndarray]
+    chains: int
+
+
+def read_draws(caller: str, draws: Any) -> NamedDraws:
+    """Read draws from ArviZ data, a Dataset, a dict of arrays, or one array `[chains, draws, params]` or `[draws, params]`.
+
+    Arrays of a dict are `[draws, ...]`, or `[chains, draws, ...]` if all have these two axes and chains are fewer than draws.
+    """
+    found = getattr(draws, "posterior", draws)
+    if found is draws and not isinstance(draws, Mapping | np.ndarray) and hasattr(draws, "children") and "posterior" in draws:
+        found = draws["posterior"]
+    if hasattr(found, "data_vars"):
+        arrays = {str(name): found[name].transpose("chain", "draw", ...).to_numpy() for name in found.data_vars}
+        by_chain = True
+    elif isinstance(found, Mapping):
+        arrays = {str(name): numbers(caller, f"draws[{name!r}]", value) for name, value in found.items()}
+        shapes = {array.shape[:2] for array in arrays.values()}
+        by_chain = len(shapes) == 1 and len(min(shapes)) == 2 and min(shapes)[0] < min(shapes)[1]
+    else:
+        array = np.asarray(numbers(caller, "draws", found))
+        if array.ndim not in (2, 3):
+            raise ValueError(f"{caller}: draws must be [chains, draws, params] or [draws, params]; got shape {array.shape}.")
+        arrays, by_chain = {"": array}, array.ndim == 3
+    if not arrays:
+        raise ValueError(f"{caller}: draws have no parameter.")
+    if min(array.ndim for array in arrays.values()) < 1 + by_chain:
+        raise ValueError(f"{caller}: draws of each parameter need an axis of draws; got a single number.")
+    chains = next(iter(arrays.values())).shape[0] if by_chain else 1
+    flat = {name: np.asarray(a, np.float64).reshape(-1, *a.shape[1 + by_chain :]) for name, a in arrays.items()}
+    sizes = {name: len(array) for name, array in flat.items()}
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"{caller}: all parameters must have one number of draws; got {sizes}.")
+    size = min(sizes.values())
+    if size < MIN_DRAWS:
+        raise ValueError(f"{caller}: {size} draws are too few to weigh; give {MIN_DRAWS} or more, better some thousands.")
+    for name, array in flat.items():
+        if not np.isfinite(array).all():
+            of = f" of {name!r}" if name else ""
+            raise ValueError(f"{caller}: draws{of} hold {np.sum(~np.isfinite(array))} values that are NaN or infinite.")
+    return NamedDraws(flat, chains)
+
+
+class Coordinates:
+    """Unconstrained coordinates of named draws, or of the columns of one array."""
+
+    def __init__(self, caller: str, draws: dict[str, np.ndarray], transforms: Mapping[Any, str]):
+        self.caller, self.shapes = caller, {name: draws[name].shape[1:] for name in sorted(draws)}
+        unknown = {str(kind) for kind in transforms.values() if kind not in TRANSFORMS}
+        if unknown:
+            raise ValueError(f"{caller}: transforms are {', '.join(TRANSFORMS)}; got {', '.join(sorted(unknown))}.")
+        if self.by_column:
+            wrong = [key for key in transforms if key not in range(self.shapes[""][0])]
+            if "softmax" in transforms.values() or "stick_breaking" in transforms.values():
+                raise ValueError(f"{caller}: a simplex is no column; give draws by name, {{name: array}}.")
+        else:
+            wrong = [key for key in transforms if key not in self.shapes]
+        if wrong:
+            known = f"columns 0 to {self.shapes[''][0] - 1}" if self.by_column else ", ".join(self.shapes)
+            raise ValueError(f"{caller}: transforms name {wrong[0]!r}; the parameters are {known}.")
+        self.kinds = dict(transforms)
+        self.like: Any = np.zeros(self.shapes[""]) if self.by_column else self._zeros(draws)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Coordinates) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        return tuple(self.shapes.items()), tuple(self.kinds.items())
+
+    @property
+    def by_column(self) -> bool:
+        """Whether the draws are one array, whose columns are the parameters."""
+        return "" in self.shapes
+
+    def _of(self, key: Any) -> Transform:
+        return TRANSFORMS[self.kinds.get(key, "identity")]
+
+    def _zeros(self, draws: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        with np.errstate(all="ignore"):
+            return {name: np.zeros_like(self._of(name).unconstrain(draws[name][0])) for name in self.shapes}
+
+    def unconstrain(self, draws: dict[str, np.ndarray]) -> np.ndarray:
+        """Convert draws to coordinates `[draws, params]`; ValueError if some are outside their domain."""
+        pieces = [(k, draws[""][:, k]) for k in range(self.shapes[""][0])] if self.by_column else list(draws.items())
+        found = []
+        for key, array in sorted(pieces):
+            outside = int(np.sum(~self._of(key).inside(array)))
+            if outside:
+                domain, what = self._of(key).domain, f"{outside} draws of {key!r} are not"
+                raise ValueError(f"{self.caller}: by the transform {self.kinds[key]!r}, values are {domain}; {what}.")
+            found.append(np.reshape(self._of(key).unconstrain(array), (len(array), -1)))
+        return np.concatenate(found, axis=1)
+
+    def constrain(self, u: Any) -> Any:
+        """Convert coordinates of one draw to parameters, in JAX."""
+        if not self.by_column:
+            return {name: self._of(name).constrain(u[name]) for name in self.shapes}
+        u = jnp.asarray(u)
+        for column in self.kinds:
+            u = u.at[column].set(self._of(column).constrain(u[column]))
+        return u
+
+    def log_jacobian(self, u: Any) -> Array | float:
+        """Compute log |det c′(u)| of one draw, in JAX."""
+        return sum((self._of(key).log_jacobian(u[key]) for key in self.kinds), 0.0)
+
+    def names(self) -> list[str]:
+        """Name the coordinates."""
+        if self.by_column:
+            return [f"theta[{k}]" for k in range(self.shapes[""][0])]
+        shapes = {name: np.shape(leaf) for name, leaf in self.like.items()}
+        return [
+            f"{name}{list(at) if at else ''}".replace(" ", "") for name, shape in shapes.items() for at in np.ndindex(shape)
+        ]

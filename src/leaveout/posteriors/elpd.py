@@ -1,0 +1,500 @@
+"""Expected log predictive density of left-out units, from one set of draws.
+
+    elpd_o = log p(y_o | y_seen) = log Z(w_o with the held-out units at 1) − log Z(w_o)
+
+With nothing but the held-out units left out, the first normaliser is that of the posterior itself. The same weights give a
+second estimate, the weighted mean of p(y_o | θ). Where k̂ of the weights is high, or the two differ, the next proposal is tried:
+the draws, their mixture with moved draws, a multivariate t. A fold for which none will do is flagged, and sampled anew if the
+caller gives `refit`.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from .._runtime.conventions import conventional
+from .._runtime.jax import float64
+from .._runtime.results import RESULTS
+from ..objectives.objective import display_name
+from ..plans.plan import Plan
+from ..validation.arviz import elpd_data
+from ..validation.cross_validate import DEFAULT_REFIT, PlanLike, resolve_plan
+from ..validation.estimate import Estimate
+from .coordinates import read_draws
+from .importance import (
+    GOOD_K,
+    MAX_GAP,
+    MAX_K,
+    Approximations,
+    Normalisers,
+    Proposal,
+    bridge,
+    mixture,
+    smooth,
+    students,
+    summarise,
+    weights_of_refit,
+)
+from .posterior import Posterior, batch_error
+
+TOGETHER = 2**22  # weights that are smoothed together, 32 MiB
+PROPOSALS = ("draws", "mixture", "t", "refit")  # in the order in which they are tried
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PosteriorEstimate(Estimate):
+    """The elpd of every fold of a plan, with Pareto's k̂, the gap between two estimates, and Monte-Carlo errors.
+
+    `lo.elpd` returns it. It is an `Estimate` whose losses are −elpd, so that `lo.compare` takes it beside fits.
+
+    Attributes
+    ----------
+    pareto_k : ndarray, `[refits]`
+        k̂ of the weights whose mean is the estimate; trusted below 0.7.
+    raw_k : ndarray, `[refits]`
+        k̂ of the draws as they are, which PSIS-LOO reports.
+    gap : ndarray, `[refits]`
+        Absolute difference between the ratio of normalisers and the weighted mean of the predictive density.
+    effective : ndarray, `[refits]`
+        Effective number of draws.
+    proposal : ndarray of str, `[refits]`
+        What was weighed: "draws", "mixture" (with moved draws), "t" or "refit".
+    sampling_error : float
+        Monte-Carlo standard error of `elpd`, over errors that folds share.
+    draws : int
+        Number of draws of the posterior.
+
+    See Also
+    --------
+    elpd : Make one.
+    compare : Compare it with other posteriors and fits.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.normal(size=20)
+    >>> draws = y.sum() / 21 + rng.normal(size=(2000, 1)) / 21**0.5
+    >>> loss = lambda theta, y: 0.5 * (y - theta[0]) ** 2 + 0.5 * np.log(2 * np.pi)
+    >>> posterior = lo.from_posterior(draws, loss, y, log_prior=lambda theta: -0.5 * theta[0] ** 2)
+    >>> found = lo.elpd(posterior, lo.leave_one_out(20))
+    >>> bool(found.pareto_k.max() < 0.7), len(found.flagged())
+    (True, 0)
+    """
+
+    pareto_k: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    raw_k: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    gap: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    effective: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    proposal: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, "<U8"))
+    sampling_error: float = np.nan
+    draws: int = 1
+
+    @property
+    def elpd(self) -> float:
+        """Summed log predictive density of the folds, or of the units if each is scored by itself."""
+        return -self.mean * int(np.isfinite(self.per_unit()).sum())
+
+    @property
+    def elpd_se(self) -> float:
+        """Standard error of `elpd` over new data, by what is independent in the plan."""
+        return self.se * int(np.isfinite(self.per_unit()).sum())
+
+    @property
+    def approximation_error(self) -> float:
+        """Monte-Carlo standard error of `mean`."""
+        return self.sampling_error / max(int(np.isfinite(self.per_unit()).sum()), 1)
+
+    def flagged(self, threshold: float = 0.1) -> NDArray[np.int64]:
+        """List the refits whose weights are not to be trusted by any proposal.
+
+        Parameters
+        ----------
+        threshold : float, default 0.1
+            Not used: k̂ and the gap decide.
+
+        Returns
+        -------
+        ndarray of int
+            The numbers of the refits.
+        """
+        del threshold
+        return np.flatnonzero(self.result != RESULTS.successful)
+
+    @conventional
+    def table(self) -> pd.DataFrame:
+        """Tabulate the scored units of every refit, or the refits where losses are joint.
+
+        Returns
+        -------
+        DataFrame
+            The columns of `Estimate.table`, whose `error` is the Monte-Carlo standard error of the refit's elpd, and `elpd`,
+            `pareto_k`, `raw_k`, `gap`, `ess` and `proposal` of the refit.
+        """
+        held = self._at.held
+        refit, codes = self._at.refit[held], np.array([code.name for code in RESULTS])
+        columns = {} if self.joint else {"unit": self.names()[self._at.unit[held]]}
+        own = {"pareto_k": self.pareto_k, "raw_k": self.raw_k, "gap": self.gap, "ess": self.effective}
+        return pd.DataFrame(
+            {"refit": refit, **columns, "elpd": -self.losses[held], "loss": self.losses[held]}
+            | {"no_update": self.baseline[held], "error": self.error[refit]}
+            | {name: each[refit] for name, each in own.items()}
+            | {"proposal": self.proposal[refit], "result": codes[self.result[refit]]}
+        )
+
+    def _facts(self) -> list[tuple[str, str]]:
+        plan, se, bad = self.plan, self.standard_error, int(np.sum(self.raw_k >= MAX_K))
+        count = int(np.isfinite(self.per_unit()).sum())
+        known = f" ± {se.value * count:.3g}" if np.isfinite(se.value) else ""
+        each = "folds, joint" if self.joint else "units"
+        used = ", ".join(f"{np.sum(self.proposal == name)} by {name}" for name in PROPOSALS if name in self.proposal)
+        flagged = self.flagged()
+        some = f": {', '.join(map(str, flagged[:8]))}{', …' if len(flagged) > 8 else ''}" if len(flagged) else ""
+        lines = [
+            ("model", self.labels.get("objective", "")),
+            ("refits", f"{plan.num_refits} of {plan.widths} each, by importance sampling"),
+            ("elpd", f"{self.elpd:.6g}{known} of {count} {each} (SE {se.kind})"),
+            ("Monte Carlo", f"± {self.sampling_error:.2g} on that sum"),
+            ("parameters", f"{self.effective_parameters:.3g} effective"),
+            ("Pareto k", f"{bad} of {plan.num_refits} above {MAX_K} as drawn, {np.sum(self.pareto_k >= MAX_K)} as estimated"),
+            ("proposals", used),
+            ("flagged", f"{len(flagged)} refits{some}" if len(flagged) else "none"),
+        ]
+        return [(name, text) for name, text in lines if text]
+
+    @property
+    def effective_parameters(self) -> float:
+        """Summed difference between the log density of the units within the posterior and left out."""
+        return float(np.nansum(self.per_unit() - self.average(self.baseline)))
+
+    def to_arviz(self) -> Any:
+        """Convert to ArviZ's `ELPDData` of kind "loo", for `arviz.compare`. Needs ArviZ.
+
+        Returns
+        -------
+        ELPDData
+            The elpd, its standard error, the pointwise values and Pareto's k̂ of each fold.
+
+        Raises
+        ------
+        ValueError
+            If a fold has no elpd.
+        ImportError
+            If ArviZ is not installed.
+        """
+        if self._missing:
+            raise ValueError(f"to_arviz: {self._missing} units have no held-out density; ArviZ needs one of each.")
+        names = pd.RangeIndex(self.plan.num_refits) if self.joint else self.names()
+        k = self.pareto_k if self.joint else self.average(np.where(self._at.held, self.pareto_k[self._at.refit], np.nan))
+        losses, baseline = self.per_unit(), self.average(self.baseline)
+        some, suspect = np.isfinite(losses), len(self.flagged()) > 0  # units that the plan scores
+        return elpd_data(losses[some], baseline[some], names[some], self.se, suspect=suspect, k=k[some], draws=self.draws)
+
+
+class FoldResult(NamedTuple):
+    """The elpd of one fold by one proposal.
+
+    `ratio` is by normalisers, `mean` by the weighted mean of p(y_o | θ), and `each` the weighted mean of every scored unit's.
+    """
+
+    ratio: float
+    mean: float
+    each: np.ndarray
+    k: float
+    influence: np.ndarray
+    effective: float
+    proposal: str
+
+    @property
+    def accepted(self) -> bool:
+        """Whether k̂ and the gap are as small as they must be."""
+        return self.k < MAX_K and abs(self.ratio - self.mean) < MAX_GAP
+
+
+@dataclass(frozen=True, eq=False)
+class FoldEstimator:
+    """Estimate the folds of a plan; `pointwise` tells whether the units of a fold are scored one by one."""
+
+    posterior: Posterior
+    plan: Plan
+    pointwise: bool
+
+    @functools.cached_property
+    def buffered(self) -> NDArray[np.bool_]:
+        """Whether a refit changes the weights of units that it does not score."""
+        return np.bincount(self.plan.refit, ~self.plan.held, self.plan.num_refits) > 0
+
+    def held(self, k: int) -> np.ndarray:
+        """Return the scored units of a refit."""
+        part = slice(self.plan.indptr[k], self.plan.indptr[k + 1])
+        return self.plan.index[part][self.plan.held[part]]
+
+    def weights(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the weights of a refit, and the same with its scored units at one."""
+        out = weights_of_refit(self.plan, k)
+        whole = out.copy()
+        whole[self.held(k)] = 1.0
+        return out, whole
+
+    def as_drawn(self, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return F(θ, 1) − F(θ, w) at the draws, log p(y_o | θ), and that of each scored unit."""
+        draws, (out, whole) = self.posterior.draws, self.weights(k)
+        leaving, scored = self._blocks(out), self._blocks(np.where(np.isin(self._every, self.held(k)), 0.0, 1.0))
+        losses = self.posterior.block_losses
+        if losses is None or leaving is None or scored is None:
+            left, held = self.posterior.values(draws, out), self.held(k)
+            full = self.posterior.values(draws, whole) if self.buffered[k] else self.posterior.value
+            return self.posterior.value - left, left - full, np.zeros((len(draws), len(held)))
+        touched, seen = np.flatnonzero(leaving), -losses[:, scored > 0]
+        return losses[:, touched] @ leaving[touched], seen.sum(1), -losses[:, self.held(k)] if self.pointwise else seen[:, :0]
+
+    @functools.cached_property
+    def _every(self) -> np.ndarray:
+        return np.arange(self.plan.num_units)
+
+    def _blocks(self, weights: np.ndarray) -> np.ndarray | None:
+        """Return the share of each block that leaves; None if a block of several units leaves in part."""
+        code = self.posterior.blocks
+        size = np.bincount(code)
+        left = np.bincount(code, 1 - weights) / size
+        return left if np.isin(left[size > 1], (0.0, 1.0)).all() else None
+
+    def raw(self, count: int) -> tuple[list[FoldResult], NDArray[np.float64], list[np.ndarray]]:
+        """Estimate every fold from the draws as they are; return log p(y_o) and that of each unit within the posterior too."""
+        found, within, each = list[FoldResult](), np.empty(count), list[np.ndarray]()
+        size = max(1, TOGETHER // len(self.posterior.draws))
+        for start in range(0, count, size):
+            some = range(start, min(start + size, count))
+            parts = [self.as_drawn(k) for k in some]
+            normalisers, smoothed = summarise(np.stack([part[0] for part in parts]), self.posterior)
+            for at, (k, (log_weights, seen, units)) in enumerate(zip(some, parts, strict=True)):
+                whole = summarise((log_weights + seen)[None], self.posterior)[0] if self.buffered[k] else None
+                found.append(self._combine(normalisers, at, whole, smoothed[at], seen, units, "draws"))
+                within[k] = _log_mean(seen)
+                each.append(_log_mean(units) if self.pointwise else np.zeros(0))
+        return found, within, each
+
+    def by(self, name: str, k: int, proposal: Proposal, start: Normalisers | None = None) -> FoldResult:
+        """Estimate a fold from a proposal; `start` has the posterior's normaliser if the proposal's density is normalised."""
+        (out, whole), theta = self.weights(k), proposal.theta
+        left, full = self.posterior.values(theta, out), self.posterior.values(theta, whole)
+        with np.errstate(invalid="ignore"):
+            seen = np.where(np.isfinite(left), left - full, -np.inf)
+        normalisers, smoothed = summarise((-left - proposal.log_density)[None], self.posterior)
+        own = start
+        if self.buffered[k]:
+            own = summarise((-full - proposal.log_density)[None], self.posterior)[0]
+        losses = self.posterior.losses_at(theta, self.held(k)) if self.pointwise else None
+        units = np.zeros((len(theta), 0)) if losses is None else -losses
+        return self._combine(normalisers, 0, own, smoothed[0], seen, units, name)
+
+    def _combine(
+        self,
+        out: Normalisers,
+        at: int,
+        whole: Normalisers | None,
+        smoothed: np.ndarray,
+        seen: np.ndarray,
+        units: np.ndarray,
+        name: str,
+    ) -> FoldResult:
+        """Combine the normalisers of a fold and, unless it is that of the posterior, of all that its elpd is relative to."""
+        value, k, influence = -out.value[at], out.k[at], -out.influence[at]
+        if whole is not None:
+            value, k, influence = value + whole.value[0], max(k, whole.k[0]), influence + whole.influence[0]
+        share = smoothed - logsumexp(smoothed)
+        each = logsumexp(share[:, None] + units, axis=0) if self.pointwise else np.zeros(0)
+        mean = float(logsumexp(share + seen))
+        return FoldResult(float(value), mean, each, float(k), influence, float(out.effective[at]), name)
+
+    def resample(self, k: int, refit: Callable[[np.ndarray], Any]) -> tuple[FoldResult, float, bool]:
+        """Estimate a fold from draws of its own posterior, which the caller samples, with its error and whether it is good.
+
+        Where the fold leaves out what it scores only, the draws of both posteriors give the ratio of normalisers by a bridge.
+        """
+        out, whole = self.weights(k)
+        if not np.isin(out, (0.0, 1.0)).all():
+            raise ValueError(f"elpd: refit= samples the units that are seen; refit {k} has weights other than 0 and 1.")
+        drawn = read_draws("elpd: refit", refit(np.flatnonzero(out)))
+        theta = self.posterior.unconstrain(drawn.arrays)
+        left, full = self.posterior.values(theta, out), self.posterior.values(theta, whole)
+        seen = left - full
+        mean, at = _log_mean(seen), summarise_alone(seen)
+        losses = self.posterior.losses_at(theta, self.held(k)) if self.pointwise else None
+        each = _log_mean(-losses) if losses is not None else np.zeros(0)
+        error = float(batch_error(np.exp(seen - mean), drawn.chains))
+        blank = np.zeros(0)
+        if self.buffered[k]:
+            return FoldResult(mean, mean, each, at, blank, float(len(theta)), "refit"), error, at < MAX_K
+        ratio = -bridge(self.as_drawn(k)[0], full - left)
+        found = FoldResult(ratio, mean, each, at, blank, float(len(theta)), "refit")
+        return found, error, abs(ratio - mean) < MAX_GAP
+
+
+def _log_mean(each: np.ndarray) -> Any:
+    return logsumexp(each, axis=0) - np.log(len(each))
+
+
+def summarise_alone(log_weights: np.ndarray) -> float:
+    """Return Pareto's k̂ of one set of weights."""
+    return float(smooth(log_weights, 1.0).k)
+
+
+@conventional
+@float64
+def elpd(
+    posterior: Posterior,
+    plan: PlanLike,
+    *,
+    score: Literal["joint", "pointwise"] = "joint",
+    refit: Callable[[np.ndarray], Any] | None = None,
+    seed: int = 0,
+) -> PosteriorEstimate:
+    """Estimate the expected log predictive density of what a plan leaves out, from the draws of one posterior.
+
+    The elpd of a fold is a ratio of normalisers, log Z(w_o with the scored units at 1) − log Z(w_o), which weighs draws by
+    exp(F(θ, 1) − F(θ, w_o)). Draws are taken as they are if k̂ of these weights is below 0.5, where they have a variance; for
+    leave-one-out this is PSIS-LOO. For other folds half of them are moved to where the fold's posterior lies, and if that will
+    not do, draws of a multivariate t at its mode are taken. An estimate is accepted at k̂ < 0.7 and a gap below 0.1 between two
+    estimates of the same fold; of several the one of least k̂ is taken. Folds for which none is accepted are sampled anew if
+    `refit` is given, and flagged otherwise.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        The posterior, from `lo.from_posterior`, `lo.from_numpyro` or `lo.from_pymc`.
+    plan : Plan, int or splitter
+        The units to leave out, such as `lo.leave_one_out(n)` or `lo.groups(labels)`, as in `lo.cross_validate`.
+    score : {"joint", "pointwise"}, default "joint"
+        Of a fold with several scored units, their joint density given all that is seen, or the density of each of them.
+    refit : callable, optional
+        Function of the numbers of the units that a fold sees, which returns draws of that posterior in the form that
+        `lo.from_posterior` got. It is called for folds that are not accepted.
+    seed : int, default 0
+        Seed of the draws of the multivariate t.
+
+    Returns
+    -------
+    PosteriorEstimate
+        The elpd of each fold, with k̂, gap, effective number of draws and Monte-Carlo error.
+
+    Raises
+    ------
+    ValueError
+        If plan and posterior count other units, or the score is pointwise and the units are not independent given θ.
+    TypeError
+        If the arguments are not a posterior and a plan.
+    ImportError
+        If ArviZ is not installed.
+
+    See Also
+    --------
+    from_posterior : Take draws and a density.
+    compare : Compare models.
+    influence : How posterior summaries change.
+
+    References
+    ----------
+    A. Vehtari, D. Simpson, A. Gelman, Y. Yao and J. Gabry, Pareto smoothed importance sampling, 2024.
+
+    X.-L. Meng and W. H. Wong, Simulating ratios of normalizing constants via a simple identity, 1996.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 2))
+    >>> y = rng.poisson(np.exp(X[:, 0]))
+    >>> fit = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.Ridge(1.0)))
+    >>> draws = fit.at(rng.normal(size=(4, 500, 3)))  # of the Gaussian at the mode, which is near the posterior
+    >>> found = lo.elpd(lo.from_posterior(draws, fit), lo.leave_one_out(60))
+    >>> cv = lo.cross_validate(fit, lo.leave_one_out(60))
+    >>> round(found.mean, 1), round(cv.mean, 1)
+    (1.3, 1.3)
+    """
+    if not isinstance(posterior, Posterior):
+        raise TypeError(
+            f"elpd: the first argument must be a Posterior, from lo.from_posterior; got {type(posterior).__name__}."
+        )
+    if score not in ("joint", "pointwise"):
+        raise ValueError(f"elpd: score must be 'joint' or 'pointwise'; got {score!r}.")
+    plan = resolve_plan("elpd", posterior.objective, plan, DEFAULT_REFIT)
+    count = plan.num_refits
+    scored = np.bincount(plan.refit, plan.held, count)
+    if not scored.all():
+        plan = plan.some(np.flatnonzero(scored))
+        count, scored = plan.num_refits, scored[scored > 0]
+    pointwise = score == "pointwise" and scored.max() > 1
+    if pointwise and posterior.unit_losses is None:
+        raise ValueError("elpd: score='pointwise' needs units that are independent given θ; ask for score='joint'.")
+    estimator = FoldEstimator(posterior, plan, pointwise)
+    found, within, within_each = estimator.raw(count)
+    raw_k = np.array([fold.k for fold in found])
+    bad = np.array([k for k, fold in enumerate(found) if fold.k >= GOOD_K or not fold.accepted], int)
+    _improve(estimator, found, bad, seed)
+    own_error, good = np.zeros(count), np.array([fold.accepted for fold in found])
+    if refit is not None:
+        for k in np.flatnonzero(~good):
+            found[k], own_error[k], good[k] = estimator.resample(int(k), refit)
+    batches = max(len(fold.influence) for fold in found) or 1
+    influence = np.stack([fold.influence if len(fold.influence) else np.zeros(batches) for fold in found])
+    spread = lambda each: each.std(-1, ddof=1) / np.sqrt(batches) if batches > 1 else np.zeros(each.shape[:-1])
+    one = scored.max() == 1
+    ratios = np.array([fold.ratio for fold in found]) - posterior.constant * scored
+    within -= posterior.constant * scored
+    if one:
+        losses, baseline = (np.where(plan.held, -each[plan.refit], np.nan) for each in (ratios, within))
+    elif pointwise:
+        losses, baseline = np.full(len(plan.index), np.nan), np.full(len(plan.index), np.nan)
+        losses[plan.held] = posterior.constant - np.concatenate([fold.each for fold in found])
+        baseline[plan.held] = posterior.constant - np.concatenate(within_each)
+    else:
+        losses, baseline = -ratios, -within
+    units = posterior.objective.units
+    response = units.target if units.response is None else units.response
+    title = f"{display_name(posterior.objective)}, {plan.num_units} units, {len(posterior.draws)} draws"
+    return PosteriorEstimate(
+        losses=losses,
+        error=np.sqrt(spread(influence) ** 2 + own_error**2),
+        result=np.where(good, RESULTS.successful, RESULTS.heavy_weights).astype(np.int64),
+        plan=plan,
+        baseline=baseline,
+        proved=np.zeros(count, bool),
+        score=posterior.score,
+        response=None if response is None else np.asarray(response),
+        classes=units.classes > 0,
+        labels={"objective": title, "refit": "importance sampling", "note": posterior.note},
+        pareto_k=np.array([fold.k for fold in found]),
+        raw_k=raw_k,
+        gap=np.array([abs(fold.ratio - fold.mean) for fold in found]),
+        effective=np.array([fold.effective for fold in found]),
+        proposal=np.array([fold.proposal for fold in found]),
+        draws=len(posterior.draws),
+        sampling_error=float(np.sqrt(spread(influence.sum(0)) ** 2 + np.sum(own_error**2))),
+    )
+
+
+def _improve(estimator: FoldEstimator, found: list[FoldResult], bad: NDArray[np.int64], seed: int) -> None:
+    """Estimate bad folds by the mixture with moved draws, else by a t, in place; of those accepted the least k̂ stays."""
+    if not bad.size:
+        return
+    posterior, approximations = estimator.posterior, Approximations(estimator.posterior, estimator.plan)
+    start: Normalisers | None = None
+    for k, there in approximations.of(bad).items():
+        new = estimator.by("mixture", k, mixture(posterior, approximations.whole, there))
+        if not (new.accepted or found[k].accepted):
+            if start is None:
+                own = students(posterior, approximations.whole, seed)
+                value = posterior.values(own.theta, np.ones(estimator.plan.num_units))
+                start = summarise((-value - own.log_density)[None], posterior)[0]
+            other = estimator.by("t", k, students(posterior, there, seed), start)
+            new = min((new, other), key=lambda each: (not each.accepted, each.k))
+        found[k] = min((new, found[k]), key=lambda each: (not each.accepted, each.k))

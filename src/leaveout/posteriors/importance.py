@@ -1,0 +1,224 @@
+"""Ratios of normalisers Z(w) = ∫ exp(−F(θ, w)) dθ by importance sampling.
+
+    A(w) = log Z(w) − log Z(1) = log E[exp(F(θ, 1) − F(θ, w)) | posterior]
+
+The draws are used as they are; or half of them moved to where the posterior goes when units leave, by the affine map between
+the Gaussians at the two modes,
+
+    T θ = m_w + L_w⁻ᵀ Lᵀ (θ − m),      H = L Lᵀ,  H_w = L_w L_wᵀ
+
+and weighted by the density of the mixture, exp(−F(x, 1))/2 + exp(−F(T⁻¹x, 1)) |L_w|/|L| / 2; or draws of a multivariate t at
+the mode are, for both normalisers. Weights are smoothed by Pareto's distribution (PSIS), whose k̂ says whether their mean can
+be trusted.
+"""
+
+import functools
+import importlib
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy
+from jaxtyping import Float
+from scipy.special import logsumexp
+
+from ..objectives.batch_functions import functions, whole
+from ..optimize.newton import newton
+from ..plans.plan import CAPACITY, Plan
+from .posterior import Posterior, batch_means
+
+FREEDOM = 7  # degrees of freedom of the t, whose tails are heavier than those of posteriors of more than a few units
+GOOD_K = 0.5  # Pareto's k̂ below which weights have a variance, so that their mean has a standard error
+MAX_K = 0.7  # Pareto's k̂ from which on means of weights are not to be trusted (Vehtari et al., 2024)
+MAX_GAP = 0.1  # difference of two estimates of one elpd from which on neither is; silent errors below it were 0.07 at most
+
+
+class Smoothed(NamedTuple):
+    """Log weights with their tails smoothed, and k̂ of each set."""
+
+    log_weights: Float[np.ndarray, "*sets draws"]
+    k: Float[np.ndarray, " *sets"]
+
+
+def smooth(log_weights: Float[np.ndarray, "*sets draws"], efficiency: float) -> Smoothed:
+    """Smooth the tails of weights by PSIS, of ArviZ or arviz-stats; the scale of the weights stays."""
+    largest = log_weights.max(axis=-1, keepdims=True)
+    usable = np.isfinite(largest) & (np.ptp(log_weights, axis=-1, keepdims=True) > 0)
+    found, k = _psis()(np.where(usable, log_weights - largest, 0.0), efficiency)
+    least = np.argmin(log_weights, axis=-1, keepdims=True)  # a weight of the body, which smoothing only normalises
+    take = lambda each: np.take_along_axis(each, least, axis=-1)
+    found = found + take(log_weights) - take(found)
+    usable = usable[..., 0]
+    nothing = np.isfinite(largest[..., 0])  # weights that are all equal need no smoothing
+    return Smoothed(np.where(usable[..., None], found, log_weights), np.where(usable, k, np.where(nothing, -np.inf, np.inf)))
+
+
+@functools.cache
+def _psis() -> Any:
+    """Return PSIS of the installed library, a function of log weights and relative efficiency."""
+    try:
+        psislw = importlib.import_module("arviz").psislw
+        return lambda x, efficiency: tuple(map(np.asarray, psislw(x, efficiency)))
+    except (ImportError, AttributeError):
+        pass
+    try:
+        stats = importlib.import_module("arviz_stats.base").array_stats
+    except ImportError:
+        raise ImportError("elpd needs ArviZ: pip install 'leaveout[arviz]'.") from None
+    return lambda x, efficiency: stats.psislw(-x, r_eff=efficiency)  # takes log likelihoods, whose weights are the inverse
+
+
+@dataclass(frozen=True, eq=False)
+class Normalisers:
+    """Estimates of A(w) for some w, each from weights r with A = log mean r.
+
+    `influence` `[targets, batches]` are the means of r / mean r − 1 over batches of draws, the same for all targets, and
+    `effective` is the number of draws that the weights are worth.
+    """
+
+    value: Float[np.ndarray, " targets"]
+    k: Float[np.ndarray, " targets"]
+    influence: Float[np.ndarray, "targets batches"]
+    effective: Float[np.ndarray, " targets"]
+
+
+def summarise(log_weights: Float[np.ndarray, "sets draws"], posterior: Posterior) -> tuple[Normalisers, np.ndarray]:
+    """Estimate A of each set of weights, and return the smoothed weights too; two halves of draws are paired."""
+    smoothed, k = smooth(log_weights, posterior.efficiency)
+    count = log_weights.shape[-1]
+    value = logsumexp(smoothed, axis=-1) - np.log(count)
+    with np.errstate(over="ignore", invalid="ignore"):
+        ratio = np.exp(smoothed - value[:, None])
+    paired = ratio.reshape(len(ratio), -1, len(posterior.draws)).mean(1) - 1  # the places of one draw are averaged
+    means = batch_means(paired.T, posterior.chains)
+    plain = paired.var(1) / paired.shape[1]
+    batched = means.var(0, ddof=1) / len(means)
+    share = np.where(batched > plain, plain / np.where(batched > 0, batched, 1.0), 1.0)
+    effective = np.exp(2 * logsumexp(smoothed, axis=-1) - logsumexp(2 * smoothed, axis=-1)) * share
+    return Normalisers(value, k, means.T, effective), smoothed
+
+
+class Gaussian(NamedTuple):
+    """A Gaussian by its mean and the lower factor of its precision."""
+
+    mean: np.ndarray
+    factor: np.ndarray
+
+    @property
+    def log_det(self) -> float:
+        """Logarithm of the determinant of the factor."""
+        return float(np.log(np.diag(self.factor)).sum())
+
+    def map_from(self, other: "Gaussian", theta: np.ndarray) -> np.ndarray:
+        """Map draws of another Gaussian to draws of this one."""
+        return self.mean + self.unwhiten(other.factor.T @ (theta - other.mean).T).T
+
+    def unwhiten(self, z: np.ndarray) -> np.ndarray:
+        """Map columns of standard normals to deviations from the mean."""
+        return scipy.linalg.solve_triangular(self.factor, z, trans="T", lower=True)
+
+
+def _gaussian(mean: np.ndarray, precision: np.ndarray) -> Gaussian | None:
+    try:
+        return Gaussian(mean, np.linalg.cholesky(precision)) if np.isfinite(mean).all() else None
+    except np.linalg.LinAlgError:
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Approximations:
+    """Gaussians at the mode of the posterior and of the refits of a plan, or about the draws where there is no mode."""
+
+    posterior: Posterior
+    plan: Plan
+
+    @functools.cached_property
+    def whole(self) -> Gaussian:
+        """The Gaussian of the posterior."""
+        fit = self.posterior.mode
+        found = None if fit is None else _gaussian(fit.vector, fit.hessian)
+        if found is not None:
+            return found
+        draws = self.posterior.draws
+        spread = np.atleast_2d(np.cov(draws.T))
+        own = _gaussian(draws.mean(0), np.linalg.pinv(spread))
+        return own if own is not None else Gaussian(draws.mean(0), np.diag(1 / draws.std(0)))
+
+    def of(self, refits: np.ndarray) -> dict[int, Gaussian]:
+        """Return the Gaussians of some refits, by number; those that have none are left out."""
+        found, size = dict[int, Gaussian](), max(1, CAPACITY // self.plan.num_units)
+        approximate = self._about_draws if self.posterior.mode is None else self._at_modes
+        for some in np.split(refits, range(size, len(refits), size)):
+            weights = np.stack([weights_of_refit(self.plan, k) for k in some])
+            each = zip(some, *approximate(weights), strict=True)
+            gaussians = {int(k): _gaussian(mean, precision) for k, mean, precision in each}
+            found |= {k: own for k, own in gaussians.items() if own is not None}
+        return found
+
+    def _at_modes(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Descend by Newton steps from the mode; where they end need not be exact, as weights make up for it."""
+        fit, lanes = self.posterior.mode, np.arange(len(weights))
+        assert fit is not None
+        F = functions(fit.objective, fit.theta, whole(weights))
+        _, theta, converged, _ = newton(F, np.tile(fit.vector, (len(weights), 1)), lanes, fit.null_space)
+        theta = np.where(converged[:, None] & np.isfinite(theta), theta, fit.vector)
+        return theta, F.hessian(theta, lanes)
+
+    def _about_draws(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Take one Newton step from the mean of the draws, by the change of F alone, from the precision of the draws."""
+        rows, own, lanes = (
+            whole(np.concatenate([np.ones((1, weights.shape[1])), weights])),
+            self.whole,
+            np.arange(len(weights) + 1),
+        )
+        F, at = functions(self.posterior.objective, self.posterior.like, rows), np.tile(own.mean, (len(lanes), 1))
+        slope, bend = F.look(at, lanes)[1], F.hessian(at, lanes)
+        precision = own.factor @ own.factor.T
+        changed = precision + bend[1:] - bend[:1]
+        good = np.linalg.eigvalsh(changed)[:, :1, None] > 0
+        changed = np.where(good, changed, precision)
+        return own.mean - np.linalg.solve(changed, (slope[1:] - slope[:1])[..., None])[..., 0], changed
+
+
+def weights_of_refit(plan: Plan, refit: int) -> Float[np.ndarray, " units"]:
+    """Weights of one refit over all units."""
+    weights, part = np.ones(plan.num_units), slice(plan.indptr[refit], plan.indptr[refit + 1])
+    weights[plan.index[part]] = plan.weight[part]
+    return weights
+
+
+class Proposal(NamedTuple):
+    """Places at which the posterior of a refit is weighed, and the log of their density relative to exp(−F(·, 1)) / Z(1)."""
+
+    theta: np.ndarray
+    log_density: np.ndarray
+
+
+def mixture(posterior: Posterior, own: Gaussian, there: Gaussian) -> Proposal:
+    """Mix the draws and the moved draws in equal parts."""
+    ones, jacobian = np.ones(posterior.objective.num_units), own.log_det - there.log_det  # log |det T|
+    moved, back = there.map_from(own, posterior.draws), own.map_from(there, posterior.draws)
+    as_drawn = np.r_[-posterior.value, -posterior.values(moved, ones)]
+    as_moved = np.r_[-posterior.values(back, ones), -posterior.value] - jacobian
+    return Proposal(np.r_[posterior.draws, moved], np.logaddexp(as_drawn, as_moved) - np.log(2))
+
+
+def students(posterior: Posterior, there: Gaussian, seed: int) -> Proposal:
+    """Draw from a multivariate t about a Gaussian, as many as there are draws; its density is normalised."""
+    rng, (count, size) = np.random.default_rng(seed), posterior.draws.shape
+    z = rng.standard_normal((count, size)) * np.sqrt(FREEDOM / rng.chisquare(FREEDOM, count))[:, None]
+    theta = there.mean + there.unwhiten(z.T).T
+    log_density = scipy.stats.multivariate_t.logpdf(z, np.zeros(size), np.eye(size), FREEDOM) + there.log_det
+    return Proposal(theta, np.reshape(log_density, count))
+
+
+def bridge(ratio: Float[np.ndarray, " draws"], there: Float[np.ndarray, " others"]) -> float:
+    """Estimate A(w) from log ratios F(θ, 1) − F(θ, w) at draws of both posteriors (Meng and Wong, 1996)."""
+    s, t, value = np.log(len(ratio)), np.log(len(there)), float(np.median(ratio))
+    for _ in range(1000):  # the iteration is a contraction; a few dozen reach the tolerance where draws overlap
+        above = logsumexp(ratio - np.logaddexp(t + ratio - value, s)) - s
+        below = logsumexp(-np.logaddexp(t + there - value, s)) - t
+        if abs(above - below - value) < 1e-9:
+            break
+        value = above - below
+    return float(value)

@@ -1,0 +1,250 @@
+"""elpd against closed forms: normal mean, linear regression, counts of a rate, random intercepts; and against ArviZ."""
+
+import warnings
+
+import arviz as az
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.scipy.special import gammaln
+from scipy import integrate, stats
+
+import leaveout as lo
+from leaveout.posteriors import elpd as elpd_module
+
+
+def regression(n=30, p=2, seed=0, outlier=0.0):
+    """Draws of a regression with variance one and prior N(0, I), in four chains, and log p(y_o | y_s) in closed form."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, p))
+    X[0] *= 1 + outlier / 2
+    y = X @ rng.normal(size=p) + rng.normal(size=n)
+    y[0] += outlier
+    cov = np.linalg.inv(np.eye(p) + X.T @ X)
+    draws = cov @ X.T @ y + rng.normal(size=(4, 1000, p)) @ np.linalg.cholesky(cov).T
+    model = lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0), intercept=False)
+
+    def truth(held, seen):
+        own = np.linalg.inv(np.eye(p) + X[seen].T @ X[seen])
+        mean = X[held] @ own @ X[seen].T @ y[seen]
+        return stats.multivariate_normal(mean, X[held] @ own @ X[held].T + np.eye(len(held))).logpdf(y[held])
+
+    return lo.from_posterior(draws, model), truth
+
+
+PLANS = {
+    "rows": lo.leave_one_out(30),
+    "folds": lo.kfold(30, 5, seed=0),
+    "neighbours": lo.blocks(30, 3, buffer=2),
+    "future": lo.leave_future_out(30, 15, 3),
+}
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+@pytest.mark.parametrize("outlier", [0.0, 8.0])
+def test_linear_regression(plan, outlier):
+    posterior, truth = regression(outlier=outlier)
+    found = lo.elpd(posterior, plan)
+    true = []
+    for k in range(plan.num_refits):
+        part = plan.refit == k
+        seen = np.setdiff1d(np.arange(30), plan.index[part])
+        true.append(truth(plan.index[part & plan.held], seen))
+    each = -found.losses[np.isfinite(found.losses)]
+    assert not len(found.flagged()) and found.sampling_error < 0.15
+    assert np.all(np.abs(each - true) < 6 * found.error + 0.02)
+    assert abs(found.elpd - np.sum(true)) < 4 * found.sampling_error
+    if outlier and plan is PLANS["rows"]:  # the moved draws of a Gaussian are those of the refit
+        assert found.raw_k[0] > 0.6 and found.proposal[0] == "mixture" and abs(each[0] - true[0]) < 0.01
+
+
+def test_each_unit_of_a_fold():
+    posterior, truth = regression(outlier=8.0)
+    plan = PLANS["folds"]
+    found = lo.elpd(posterior, plan, score="pointwise")
+    for k in range(plan.num_refits):
+        held = plan.index[plan.refit == k]
+        seen = np.setdiff1d(np.arange(30), held)
+        own = [truth(held[[j]], seen) for j in range(len(held))]
+        assert np.allclose(-found.losses[plan.refit == k], own, atol=0.06)
+    assert not found.joint and found.per_unit().shape == (30,)
+
+
+def counts(rate_draws=4000, seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.poisson(3.0, 25)
+    y[0] = 14
+    rate = rng.gamma(2.0 + y.sum(), 1 / (1.0 + len(y)), (4, rate_draws // 4))
+    true = [stats.nbinom.logpmf(y[i], 2 + y.sum() - y[i], 1 - 1 / (len(y) + 1)) for i in range(len(y))]
+    return y, rate, np.array(true)
+
+
+def rate_loss(theta, y):
+    return theta["rate"] - y * jnp.log(theta["rate"]) + gammaln(y + 1.0)
+
+
+def rate_prior(theta):
+    return jnp.log(theta["rate"]) - theta["rate"]  # Gamma(2, 1)
+
+
+def test_rate_of_counts_and_arviz():
+    y, rate, true = counts()
+    data = az.from_dict(posterior={"rate": rate, "unused": rate[..., None] * np.ones(3)})
+    posterior = lo.from_posterior(data, rate_loss, y, log_prior=rate_prior, transforms={"rate": "log"})
+    found = lo.elpd(posterior, lo.leave_one_out(25))
+    assert abs(found.elpd - true.sum()) < 4 * found.sampling_error
+    assert np.all(np.abs(-found.losses - true) < 5 * found.error + 1e-6)
+    log_likelihood = -posterior.unit_losses.reshape(4, 1000, 25)
+    other = az.loo(az.from_dict(posterior={"rate": rate}, log_likelihood={"y": log_likelihood}), pointwise=True)
+    assert abs(other.elpd_loo - found.elpd) < 3 * found.sampling_error
+    assert np.allclose(other.pareto_k, found.raw_k, atol=0.1)
+    ours = found.to_arviz()
+    assert ours["elpd_loo"] == pytest.approx(found.elpd) and ours["se"] == pytest.approx(found.elpd_se)
+    assert ours["p_loo"] == pytest.approx(other.p_loo, abs=0.05)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pandas' own, of ArviZ
+        table = az.compare({"ours": ours, "theirs": other})
+    assert set(table.index) == {"ours", "theirs"}
+    assert list(found.table().columns)[:3] == ["refit", "unit", "elpd"] and "0 of 25" in str(found)
+
+
+def test_beside_fits():
+    posterior, _ = regression()
+    found = lo.elpd(posterior, PLANS["rows"])
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 2))
+    y = X @ rng.normal(size=2) + rng.normal(size=30)
+    cv = lo.cross_validate(lo.fit(lo.Regression(X[:, :1], y, "gaussian")), PLANS["rows"])
+    with pytest.warns(UserWarning, match="independent units"):
+        table = lo.compare({"posterior": found, "fit": cv})
+    assert table.index[0] == "posterior" and np.isclose(table["pseudo_bma"].sum(), 1) and table["p_worse"]["fit"] > 0.5
+
+
+GROUP = np.repeat(np.arange(8), 4)
+
+
+def intercept_loss(theta, row):
+    return 0.5 * (row["y"] - theta["mean"] - theta["spread"] * theta["z"][row["group"]]) ** 2 + 0.5 * jnp.log(2 * jnp.pi)
+
+
+def intercept_prior(theta):
+    return -0.5 * theta["mean"] ** 2 - 0.5 * theta["spread"] ** 2 + 0.5 * jnp.log(2 / jnp.pi) - 0.5 * jnp.log(2 * jnp.pi)
+
+
+@pytest.mark.parametrize(
+    "plan, outlier",
+    [
+        pytest.param(lo.groups(GROUP), 0.0, id="groups"),
+        pytest.param(lo.groups(GROUP), 4.0, id="an odd group", marks=pytest.mark.slow),
+        pytest.param(lo.kfold(32, 16, seed=1), 4.0, id="parts of groups", marks=pytest.mark.slow),
+    ],
+)
+def test_groups_with_their_effects_integrated_out(plan, outlier):
+    """Random intercepts: draws of (mean, spread) from a grid, and the marginal density of all rows."""
+    rng = np.random.default_rng(3)
+    y = 0.5 + rng.normal(size=8)[GROUP] + rng.normal(size=32)
+    y[GROUP == 0] += outlier
+    means, spreads = np.linspace(-3, 4, 141), np.linspace(0.02, 6, 150)
+
+    def density(rows):  # log of the joint density of rows on the grid
+        out = stats.norm.logpdf(means)[:, None] + stats.halfnorm.logpdf(spreads)[None]
+        for g in np.unique(GROUP[rows]):
+            own = rows[GROUP[rows] == g]
+            r, v, m = y[own] - means[:, None], 1 + len(own) * spreads**2, len(own)
+            square = (r**2).sum(1)[:, None] - spreads**2 / v * (r.sum(1) ** 2)[:, None]
+            out = out - 0.5 * (square + np.log(v) + m * np.log(2 * np.pi))
+        return out
+
+    def log_z(rows):
+        own = density(rows)
+        return own.max() + np.log(integrate.trapezoid(integrate.trapezoid(np.exp(own - own.max()), spreads), means))
+
+    table = np.exp(density(np.arange(32)) - density(np.arange(32)).max())
+    at = rng.choice(table.size, 4000, p=(table / table.sum()).ravel())
+    draws = {
+        "mean": means[at // 150] + rng.uniform(-0.025, 0.025, 4000),
+        "spread": spreads[at % 150] + rng.uniform(-0.02, 0.02, 4000),
+        "z": np.zeros((4000, 8)),
+    }
+    keep = draws["spread"] > 0
+    draws = {name: each[keep] for name, each in draws.items()}
+    posterior = lo.from_posterior(
+        draws,
+        intercept_loss,
+        {"y": y, "group": GROUP},
+        log_prior=intercept_prior,
+        transforms={"spread": "log"},
+        integrate={"z": GROUP},
+    )
+    assert posterior.names == ["mean", "spread"]
+    found = lo.elpd(posterior, plan)
+    rows = [np.setdiff1d(np.arange(32), plan.index[plan.refit == k]) for k in range(plan.num_refits)]
+    true = np.array([log_z(np.arange(32)) - log_z(some) for some in rows])
+    assert np.all(np.abs(-found.losses - true) < 5 * found.error + 0.01)
+    assert abs(found.elpd - true.sum()) < 4 * found.sampling_error + 0.02
+
+
+def test_a_density_without_a_mode():
+    """Centred effects: F falls without end at spread zero, so that the Gaussian of the draws takes the mode's place."""
+    rng = np.random.default_rng(0)
+    y = np.array([1.0, -0.6, 0.2, 0.9, -1.1, 1.5])
+    grid = np.linspace(1e-3, 15, 4000)
+    log_p = stats.norm.logpdf(y[:, None], 0, np.sqrt(1 + grid**2)).sum(0) + stats.halfnorm.logpdf(grid, scale=3.0)
+    p = np.exp(log_p - log_p.max())
+    spread = rng.choice(grid, 4000, p=p / p.sum())
+    shrink = spread**2 / (1 + spread**2)
+    effect = shrink[:, None] * y + np.sqrt(shrink)[:, None] * rng.normal(size=(4000, 6))
+
+    def loss(theta, row):
+        return 0.5 * (row["y"] - theta["effect"][row["k"]]) ** 2 + 0.5 * jnp.log(2 * jnp.pi)
+
+    def prior(theta):
+        of_effects = jnp.sum(-0.5 * (theta["effect"] / theta["spread"]) ** 2 - jnp.log(theta["spread"]))
+        return of_effects - 0.5 * (theta["spread"] / 3.0) ** 2
+
+    given = {"effect": effect, "spread": spread}
+    posterior = lo.from_posterior(given, loss, {"y": y, "k": np.arange(6)}, log_prior=prior, transforms={"spread": "log"})
+    assert posterior.mode is None
+    found = lo.elpd(posterior, lo.leave_one_out(6))
+    good = found.result == lo.RESULTS.successful
+    for k in np.flatnonzero(good):
+        other = np.delete(y, k)
+        q = stats.norm.logpdf(other[:, None], 0, np.sqrt(1 + grid**2)).sum(0) + stats.halfnorm.logpdf(grid, scale=3.0)
+        true = np.log(integrate.trapezoid(np.exp(log_p), grid) / integrate.trapezoid(np.exp(q), grid))
+        assert abs(-found.losses[k] - true) < 0.15
+    assert good.sum() >= 4
+
+
+def test_bad_folds_are_flagged_and_sampled_anew(monkeypatch):
+    monkeypatch.setattr(elpd_module, "MAX_K", -100.0)  # no proposal will do
+    posterior, truth = regression()
+    plan, calls = PLANS["folds"], []
+    assert len(lo.elpd(posterior, plan).flagged()) == 5 and "heavy_weights" in str(lo.elpd(posterior, plan).table())
+    X, y = np.asarray(posterior.objective.design), posterior.objective.y
+
+    def sampler(seen):
+        calls.append(seen)
+        cov = np.linalg.inv(np.eye(2) + X[seen].T @ X[seen])
+        return cov @ X[seen].T @ y[seen] + np.random.default_rng(len(calls)).normal(size=(2000, 2)) @ np.linalg.cholesky(cov).T
+
+    found = lo.elpd(posterior, plan, refit=sampler)
+    assert len(calls) == 5 and set(found.proposal) == {"refit"} and not len(found.flagged())
+    true = [truth(plan.index[plan.refit == k], calls[k]) for k in range(5)]
+    assert np.allclose(-found.losses, true, atol=0.08)
+
+
+def test_two_estimates_that_differ_are_not_accepted():
+    """A bridge far from the mode can have a small k̂, and is found by the other estimate alone."""
+    fold = lambda k, gap: elpd_module.FoldResult(-3.0 - gap, -3.0, np.zeros(0), k, np.zeros(0), 100.0, "mixture")
+    assert fold(0.6, 0.05).accepted and not fold(0.6, 0.45).accepted and not fold(0.6, -0.45).accepted
+    assert not fold(0.8, 0.0).accepted and not fold(np.nan, 0.0).accepted
+
+
+def test_wrong_calls():
+    posterior, _ = regression()
+    with pytest.raises(TypeError, match="must be a Posterior"):
+        lo.elpd(lo.fit(posterior.objective), PLANS["rows"])
+    with pytest.raises(ValueError, match="score must be"):
+        lo.elpd(posterior, PLANS["rows"], score="sum")
+    with pytest.raises(ValueError, match="20 units"):
+        lo.elpd(posterior, lo.leave_one_out(20))

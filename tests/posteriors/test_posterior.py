@@ -1,0 +1,125 @@
+"""What `from_posterior` takes and refuses."""
+
+import warnings
+
+import arviz as az
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import leaveout as lo
+
+
+def normal_loss(theta, y):
+    return 0.5 * (y - theta[0]) ** 2 + 0.5 * jnp.log(2 * jnp.pi)
+
+
+def normal_prior(theta):
+    return -0.5 * theta[0] ** 2
+
+
+def normal_draws(shape=(2000, 1), seed=0, n=10):
+    rng = np.random.default_rng(seed)
+    y = rng.normal(size=n)
+    return y, y.sum() / (n + 1) + rng.normal(size=shape) / np.sqrt(n + 1)
+
+
+def test_shapes_of_draws():
+    y, draws = normal_draws()
+    one = lo.from_posterior(draws, normal_loss, y, log_prior=normal_prior)
+    other = lo.from_posterior(draws.reshape(4, 500, 1), normal_loss, y, log_prior=normal_prior)
+    assert one.chains == 1 and other.chains == 4 and np.array_equal(one.draws, other.draws)
+    assert "2000 in 4 chains" in str(other)
+
+
+def named_loss(theta, y):
+    return 0.5 * (y - theta["mean"]) ** 2 + 0.5 * jnp.log(2 * jnp.pi)
+
+
+def named_prior(theta):
+    return -0.5 * theta["mean"] ** 2
+
+
+def test_draws_by_name_and_of_arviz():
+    y, draws = normal_draws()
+    flat, by_chain = {"mean": draws[:, 0]}, {"mean": draws[:, 0].reshape(4, 500), "other": np.zeros((4, 500, 3))}
+    data = az.from_dict(posterior=by_chain)
+    found = [lo.from_posterior(each, named_loss, y, log_prior=named_prior) for each in (flat, by_chain, data, data.posterior)]
+    assert [each.chains for each in found] == [1, 4, 4, 4] and all(each.names == ["mean"] for each in found)
+    assert all(np.array_equal(each.draws, found[0].draws) for each in found)
+    with pytest.raises(ValueError, match="reads the parameter 'mean', which the draws lack; they have mu"):
+        lo.from_posterior({"mu": draws[:, 0]}, named_loss, y)
+    with pytest.raises(ValueError, match="one number of draws"):
+        lo.from_posterior({"mean": draws[:, 0], "sd": draws[:5, 0]}, named_loss, y)
+    with pytest.raises(ValueError, match="parameters are sd"):
+        lo.from_posterior(flat, named_loss, y, parameters=["sd"])
+
+
+def test_refusals():
+    y, draws = normal_draws()
+    with pytest.raises(ValueError, match=r"\[chains, draws, params\]"):
+        lo.from_posterior(draws[:, 0], normal_loss, y)
+    with pytest.raises(ValueError, match="50 draws are too few"):
+        lo.from_posterior(draws[:50], normal_loss, y)
+    with pytest.raises(ValueError, match="1 values that are NaN"):
+        lo.from_posterior(np.where(np.arange(2000)[:, None] == 7, np.nan, draws), normal_loss, y)
+    with pytest.raises(TypeError, match="needs data="):
+        lo.from_posterior(draws, normal_loss)
+    with pytest.raises(TypeError, match="must be a function"):
+        lo.from_posterior(draws, "normal", y)
+    with pytest.raises(ValueError, match="all draws of"):
+        lo.from_posterior(np.ones((2000, 1)), normal_loss, y)
+    with pytest.raises(ValueError, match="transforms are identity, log"):
+        lo.from_posterior(draws, normal_loss, y, transforms={0: "exp"})
+    with pytest.raises(ValueError, match="columns 0 to 0"):
+        lo.from_posterior(draws, normal_loss, y, transforms={3: "log"})
+    with pytest.raises(ValueError, match="values are positive"):
+        lo.from_posterior(draws, normal_loss, y, transforms={0: "log"})
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        lo.from_posterior(draws, normal_loss, np.append(y, np.nan))
+    with pytest.raises(ValueError, match="falls where draws are many"):
+        lo.from_posterior(draws, lambda theta, y: -normal_loss(theta, y), y)
+    with pytest.raises(ValueError, match="density is zero"):
+        lo.from_posterior(draws, normal_loss, y, log_prior=lambda theta: jnp.where(theta[0] > 0, 0.0, -jnp.inf))
+
+
+def test_draws_of_another_density_warn():
+    y, draws = normal_draws()
+    with pytest.warns(UserWarning, match="not those of the density"):
+        lo.from_posterior(draws, normal_loss, y, log_prior=lambda theta: -50.0 * (theta[0] - 1) ** 2)
+
+
+def test_models():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    model = lo.GLM(X, rng.poisson(np.exp(X[:, 0])), "poisson", lo.penalties.Ridge(1.0))
+    fit = lo.fit(model)
+    draws = fit.at(rng.normal(size=(1000, 3)))
+    one = lo.from_posterior(draws, model)
+    other = lo.from_posterior({"coef": draws[:, :2], "intercept": draws[:, 2]}, fit)
+    assert np.array_equal(one.draws, other.draws) and one.names == ["x0", "x1", "intercept"] and other.mode is fit
+    assert np.allclose(one.mode.vector, fit.vector, atol=1e-6)
+    weights = np.ones(40)
+    weights[3:9] = 0
+    change = one.values(draws, weights) - one.value  # losses leave one by one
+    assert np.allclose(change, -one.unit_losses[:, 3:9].sum(1))
+    with pytest.raises(ValueError, match="has 3 parameters: x0, x1, intercept; the draws have 2"):
+        lo.from_posterior(draws[:, :2], model)
+    with pytest.raises(ValueError, match=r"parameters of GLM .* are coef, intercept"):
+        lo.from_posterior({"beta": draws}, model)
+    with pytest.raises(TypeError, match="log_prior goes with a function"):
+        lo.from_posterior(draws, model, log_prior=normal_prior)
+    with pytest.raises(ValueError, match="units with weights"):
+        lo.from_posterior(draws, lo.GLM(X, X[:, 0], "squared", sample_weight=np.arange(40.0)))
+    with pytest.raises(ValueError, match="no −log density"):
+        lo.from_posterior(draws, lo.GLM(X, X[:, 0], "huber"))
+
+
+def test_a_second_data_set_compiles_nothing():
+    found = []
+    for seed in (0, 1):
+        y, draws = normal_draws(seed=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found.append(lo.from_posterior(draws, normal_loss, y, log_prior=normal_prior))
+    assert found[0].objective.densities is found[1].objective.densities
