@@ -1639,6 +1639,13 @@ FAULTS = (
         "test_internal_validation",
     ),
     Fault(
+        "Uno's weight of a pair is 1/Ĝ and not its square",
+        "Survival.__call__",
+        "np.where(g > 0, g, 1.0) ** 2",
+        "np.where(g > 0, g, 1.0)",
+        "test_performance",
+    ),
+    Fault(
         "random effects: what the mean takes from the trace is forgotten",
         "_restricted_likelihood",
         "total - np.sum(a**2) / total",

@@ -227,7 +227,7 @@ def regression(
         freedom = w.sum() - Z.shape[1]
         scale = (w @ residual**2) / freedom if freedom > 0 else np.nan
     else:
-        theta, H = (part[0] for part in logistic(Z[None], y[None], w[None], offset, tol=1e-12))
+        theta, H = (part[0] for part in logistic(Z.T[:, None], y[None], w[None], offset, tol=1e-12))
         residual, scale = y - scipy.special.expit(Z @ theta + offset), 1.0
     if not np.isfinite(H).all():
         return theta, np.full(H.shape, np.nan)

@@ -262,7 +262,7 @@ def recalibrated(
     Z: Float[Array, "rows columns"], y: Float[Array, " rows"], w: Float[Array, " rows"], offset: Any = 0.0
 ) -> tuple[Float[Array, " columns"], Float[Array, " columns"]]:
     """Return the coefficients of a recalibrating logistic regression, and their standard errors."""
-    theta, H = logistic(Z[None], y[None], w[None], offset, tol=1e-13)
+    theta, H = logistic(Z.T[:, None], y[None], w[None], offset, tol=1e-13)
     spread = np.full(Z.shape[1], np.nan) if np.isnan(H).any() else np.sqrt(np.diag(np.linalg.inv(H[0])))
     return theta[0], spread
 

@@ -151,7 +151,7 @@ def validate(
     plan: Plan | None = None,
     *,
     times: ArrayLike | None = None,
-    curves: int = 50,
+    curves: int = 30,
     level: float = 0.95,
     seed: int = 0,
     rng: Rng = None,
@@ -178,7 +178,7 @@ def validate(
     times : array_like, optional
         For Cox's model the times at which areas and Brier's score are measured, between whose first and last Brier's score is
         integrated, and up to whose last Uno's concordance is taken. The quartiles of the times of events by default.
-    curves : int, default 50
+    curves : int, default 30
         The number of resamples whose calibration curves are smoothed, as this takes longer than their refits.
     level : float, default 0.95
         The coverage of the intervals.
@@ -250,16 +250,16 @@ def validate(
         smooth = measure.curve_errors(_first(own), measure.case) if curves else {}
     except ImportError as error:
         smooth, curves, note = {}, 0, f"no calibration curves: {error}"
-    training, test = (pd.DataFrame(np.nan, range(plan.num_refits), [*apparent, *smooth]) for _ in range(2))
+    training, test = np.full((2, plan.num_refits, len(apparent) + len(smooth)), np.nan)
 
     def tell(refits, theta, weights, held):
         at = measure.at(theta, weights)
         tested = np.broadcast_to(measure.case, weights.shape) if method == "bootstrap" else measure.case * held
         for table, rows, seen in ((training, weights * measure.case, True), (test, tested, False)):
-            table.loc[refits, list(apparent)] = np.column_stack(list(measure(at, rows, seen).values()))
+            table[refits, : len(apparent)] = np.column_stack(list(measure(at, rows, seen).values()))
             for k in np.flatnonzero(refits < curves) if smooth else ():
                 with np.errstate(all="ignore"):
-                    table.loc[refits[k], list(smooth)] = list(measure.curve_errors(_first(at, k), rows[k]).values())
+                    table[refits[k], len(apparent) :] = list(measure.curve_errors(_first(at, k), rows[k]).values())
 
     result = over_refits("validate", fit, plan, strategy, tell)
     exists = ~among(result, NO_REFIT_CODES)
@@ -275,11 +275,12 @@ def validate(
         )
     orig = pd.Series(apparent | smooth)
     gamma = pd.Series(measure.no_information(own, measure.case[None]) if method == ".632+" else {}, dtype=float)
-    table = _table(orig, training, test, plan.some(np.flatnonzero(exists)), exists, method, gamma, level)
+    table = _table(orig, training[exists], test[exists], plan.some(np.flatnonzero(exists)), method, gamma, level)
     if "gp" in table.index:
         table = _with_emax(table)
     codes = pd.Series([NAMES[code].name for code in result], name="result")
-    return Validation(table, training, test, codes, fit, plan, method, level, note)
+    of_resamples = [pd.DataFrame(values, columns=orig.index) for values in (training, test)]
+    return Validation(table, of_resamples[0], of_resamples[1], codes, fit, plan, method, level, note)
 
 
 def _first(at: Any, k: int = 0) -> Any:
@@ -336,17 +337,9 @@ def left_out_shares(plan: Plan) -> Float[Array, " refits"]:
 
 
 def _table(
-    orig: pd.Series,
-    training: pd.DataFrame,
-    test: pd.DataFrame,
-    plan: Plan,
-    exists: Array,
-    method: str,
-    gamma: pd.Series,
-    level: float,
+    orig: pd.Series, train: Array, tested: Array, plan: Plan, method: str, gamma: pd.Series, level: float
 ) -> pd.DataFrame:
     """Average the measures over the resamples that define them, and correct the apparent ones."""
-    train, tested = training.to_numpy()[exists], test.to_numpy()[exists]
     there = np.isfinite(tested) & np.isfinite(train) if method in ("bootstrap", "crossvalidation") else np.isfinite(tested)
     weight = there * (np.ones(len(train)) if method in ("bootstrap", "crossvalidation") else left_out_shares(plan))[:, None]
     with np.errstate(invalid="ignore"):

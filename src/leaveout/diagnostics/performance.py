@@ -96,8 +96,7 @@ class Binary(AbstractPerformance):
     def __init__(self, fit: Fit):
         super().__init__(fit)
         self.y = np.asarray(fit.objective.units.target, np.float64)
-        if not np.isin(self.y, (0, 1)).all():
-            raise ValueError("validate: the response must be 0 or 1 in every row, not a share; give one row a case.")
+        self.sorted: tuple[Any, list[tuple[slice, SortedPredictors]]] = (None, [])
 
     def at(self, theta, weights):
         loss = getattr(self.fit.objective, "loss_function", None)
@@ -107,14 +106,19 @@ class Binary(AbstractPerformance):
         return scipy.special.logit(p[..., 1] if p.ndim > 2 else p)
 
     def __call__(self, at, weights, seen):
-        return binary(at, np.broadcast_to(self.y, at.shape), weights)
+        if self.sorted[0] is not at:  # the same predictions are measured on several rows
+            size = max(1, AT_A_TIME // at.shape[1])
+            parts = [slice(k, k + size) for k in range(0, len(at), size)]
+            self.sorted = at, [(part, SortedPredictors(at[part], np.broadcast_to(self.y, at[part].shape))) for part in parts]
+        each = [predictors.measure(weights[part]) for part, predictors in self.sorted[1]]
+        return {name: np.concatenate([one[name] for one in each]) for name in self.names}
 
     def curve_errors(self, at, weights):
         there, found = weights > 0, {}
         eta, y, w = at[there], self.y[there], weights[there]
         p = scipy.special.expit(eta)
-        Z = spline_basis(eta, spline_knots(eta, w))
-        spline = scipy.special.expit(Z @ logistic(Z[None], y[None], w[None])[0][0])
+        Z = np.ascontiguousarray(spline_basis(eta, spline_knots(eta, w)).T)
+        spline = scipy.special.expit(logistic(Z[:, None], y[None], w[None])[0][0] @ Z)
         for name, curve in (("lowess", lowess_curve(p, y, w, p)), ("spline", spline)):
             away = np.abs(curve - p)
             found |= {f"Emax_{name}": float(away.max()), f"Eavg_{name}": float(np.average(away, weights=w))}
@@ -125,51 +129,51 @@ class Binary(AbstractPerformance):
         share = np.average(self.y, weights=weights[0])
         one = np.concatenate([np.ones_like(self.y), np.zeros_like(self.y)])[None]
         both = np.concatenate([weights * share, weights * (1 - share)], axis=1)
-        return {name: float(value[0]) for name, value in binary(np.tile(at, 2), one, both).items()}
+        return {name: float(value[0]) for name, value in SortedPredictors(np.tile(at, 2), one).measure(both).items()}
 
 
-def binary(eta: Points, y: Points, weights: Points) -> dict[str, PerRefit]:
-    """Measure linear predictors of two classes on weighted rows, from one sort of each refit's."""
-    size = max(1, AT_A_TIME // eta.shape[1])
-    parts = [_binary(eta[k : k + size], y[k : k + size], weights[k : k + size]) for k in range(0, len(eta), size)]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+class SortedPredictors:
+    """Linear predictors in rising order, and where the ties of each begin and end, to be measured on any weights."""
+
+    def __init__(self, eta: Points, y: Points):
+        self.order = np.argsort(eta, axis=1)
+        self.x, self.y = (np.take_along_axis(each, self.order, 1) for each in (eta, y))
+        new = np.diff(self.x, axis=1) > TIE * np.maximum(np.abs(self.x[:, :1]), np.abs(self.x[:, -1:]))
+        places, n = np.arange(1, eta.shape[1]), eta.shape[1]
+        self.first = np.maximum.accumulate(np.pad(np.where(new, places, 0), ((0, 0), (1, 0))), axis=1)
+        ends = np.pad(np.where(new, places, n), ((0, 0), (0, 1)), constant_values=n)
+        self.last = np.minimum.accumulate(ends[:, ::-1], axis=1)[:, ::-1]
+
+    @np.errstate(all="ignore")
+    def measure(self, weights: Points) -> dict[str, PerRefit]:
+        """Measure the predictors on weighted rows."""
+        x, y, w, take = self.x, self.y, np.take_along_axis(weights, self.order, 1), np.take_along_axis
+        one, n = w * y, w.sum(1)
+        events = one.sum(1)
+        below = lambda mass: np.cumsum(np.pad(mass, ((0, 0), (1, 0))), 1)
+        hits, all_ = below(one), below(w)
+        misses = all_ - hits
+        auc = dot(one, 0.5 * (take(misses, self.first, 1) + take(misses, self.last, 1))) / (events * (n - events))
+        above = lambda sums: sums[:, -1:] - take(sums, self.first, 1)
+        precision = np.sum(np.where(one > 0, one * above(hits) / above(all_), 0.0), 1) / events
+        a, b = logistic(np.stack([np.ones_like(x), x]), y, w)[0].T
+        sign = 1 - 2 * y
+        line = a[:, None] + b[:, None] * x
+        own, recalibrated = (2 * dot(w, np.maximum(lp, 0) + np.log1p(np.exp(-np.abs(lp)))) for lp in (sign * x, sign * line))
+        share, p = events / n, scipy.special.expit(x)
+        null = -2 * n * (scipy.special.xlogy(share, share) + scipy.special.xlogy(1 - share, 1 - share))
+        spread = lambda values: np.abs(gini(values, w, all_[:, :-1]))
+        D, U = (null - recalibrated - 1) / n, (own - recalibrated - 2) / n
+        found = {"Dxy": 2 * auc - 1, "R2": np.expm1((recalibrated - null) / n) / np.expm1(-null / n), "Intercept": a}
+        found |= {"Slope": b, "D": D, "U": U, "Q": D - U, "B": dot(w, (y - p) ** 2) / n, "g": np.abs(b) * spread(x)}
+        found |= {"gp": spread(scipy.special.expit(line)), "AUC": auc, "average_precision": precision}
+        found["log_loss"] = own / (2 * n)
+        return {name: np.where(np.isfinite(value), value, np.nan) for name, value in found.items()}
 
 
-@np.errstate(all="ignore")
-def _binary(eta: Points, y: Points, weights: Points) -> dict[str, PerRefit]:
-    order = np.argsort(eta, axis=1)
-    x, y, w = (np.take_along_axis(each, order, 1) for each in (eta, y, weights))
-    n, one = w.sum(1), w * y
-    events = one.sum(1)
-    first, last = _tied(x)
-    below = lambda mass: np.cumsum(np.pad(mass, ((0, 0), (1, 0))), 1)
-    hits, all_ = below(one), below(w)
-    misses = all_ - hits
-    take = np.take_along_axis
-    auc = np.sum(one * 0.5 * (take(misses, first, 1) + take(misses, last, 1)), 1) / (events * (n - events))
-    above = lambda sums: sums[:, -1:] - take(sums, first, 1)
-    precision = np.sum(np.where(one > 0, one * above(hits) / above(all_), 0.0), 1) / events
-    theta = logistic(np.stack([np.ones_like(x), x], axis=-1), y, w)[0]
-    a, b = theta[:, :1], theta[:, 1:]
-    deviance = lambda lp: 2 * np.sum(w * np.logaddexp(0, (1 - 2 * y) * lp), 1)
-    share, own, recalibrated = events / n, deviance(x), deviance(a + b * x)
-    null = -2 * n * (scipy.special.xlogy(share, share) + scipy.special.xlogy(1 - share, 1 - share))
-    p, spread = scipy.special.expit(x), lambda values: np.abs(gini(values, w, all_[:, :-1]))
-    D, U = (null - recalibrated - 1) / n, (own - recalibrated - 2) / n
-    found = {"Dxy": 2 * auc - 1, "R2": np.expm1((recalibrated - null) / n) / np.expm1(-null / n), "Intercept": a[:, 0]}
-    found |= {"Slope": b[:, 0], "D": D, "U": U, "Q": D - U, "B": np.sum(w * (y - p) ** 2, 1) / n}
-    found |= {"g": np.abs(b[:, 0]) * spread(x), "gp": spread(scipy.special.expit(a + b * x))}
-    found |= {"AUC": auc, "average_precision": precision, "log_loss": own / (2 * n)}
-    return {name: np.where(np.isfinite(value), value, np.nan) for name, value in found.items()}
-
-
-def _tied(x: Points) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return, for every place of sorted rows, where its group of ties begins and where it ends."""
-    new = np.diff(x, axis=1) > TIE * np.maximum(np.abs(x[:, :1]), np.abs(x[:, -1:]))
-    places = np.arange(1, x.shape[1])
-    first = np.maximum.accumulate(np.pad(np.where(new, places, 0), ((0, 0), (1, 0))), axis=1)
-    ends = np.pad(np.where(new, places, x.shape[1]), ((0, 0), (0, 1)), constant_values=x.shape[1])
-    return first, np.minimum.accumulate(ends[:, ::-1], axis=1)[:, ::-1]
+def dot(a: Points, b: Points) -> PerRefit:
+    """Sum products over rows."""
+    return np.einsum("rn,rn->r", a, b)
 
 
 def gini(x: Points, w: Points, before: Points) -> PerRefit:
@@ -180,36 +184,37 @@ def gini(x: Points, w: Points, before: Points) -> PerRefit:
 
 @np.errstate(all="ignore")
 def logistic(
-    Z: Float[Array, "refits rows columns"], y: Points, w: Points, offset: Any = 0.0, tol: float = NEWTON_TOL
+    Z: Float[Array, "columns refits rows"], y: Points, w: Points, offset: Any = 0.0, tol: float = NEWTON_TOL
 ) -> tuple[Float[Array, "refits columns"], Float[Array, "refits columns columns"]]:
     """Fit small logistic regressions by Newton's method; return coefficients and Hessians, NaN where there is no minimum.
 
     It starts at a slope of one in the second column, where calibrated predictors are, and then anew at zero.
     """
-    shape = Z.shape[0], Z.shape[2]
-    best, curvature = np.full(shape, np.nan), np.full((*shape, shape[1]), np.nan)
+    columns, refits = Z.shape[:2]
+    best, curvature = np.full((refits, columns), np.nan), np.full((refits, columns, columns), np.nan)
     for slope in (1.0, 0.0):
         some = np.flatnonzero(np.isnan(best[:, 0]))
-        theta = np.zeros((len(some), shape[1]))
+        theta = np.zeros((len(some), columns))
         theta[:, 1:2] = slope
-        for _ in range(NEWTON_STEPS):
+        for _ in range(NEWTON_STEPS if some.size else 0):
+            part = slice(None) if len(some) == refits else some
+            z, target, weight = Z[:, part], y[part], w[part]
+            p = scipy.special.expit(sum(z[k] * theta[:, k, None] for k in range(columns)) + offset)
+            v, residual = weight * p * (1 - p), weight * (target - p)
+            bent = [v * each for each in z]
+            H = np.array([[dot(bent[min(i, j)], z[max(i, j)]) for i in range(columns)] for j in range(columns)]).transpose(
+                2, 0, 1
+            )
+            sound = np.isfinite(H).all((1, 2)) & (v.sum(1) > 1e-9 * weight.sum(1))  # else the classes are apart
+            tiny = 1e-15 * np.trace(H, axis1=1, axis2=2)[:, None, None] * np.eye(columns)  # so that a solution exists
+            gradient = np.stack([dot(residual, each) for each in z], axis=1)
+            step = np.linalg.solve(np.where(sound[:, None, None], H + tiny, np.eye(columns)), gradient[..., None])[..., 0]
+            theta = theta + np.where(sound[:, None], step, np.nan)
+            done = (np.abs(step) <= tol * (1 + np.abs(theta))).all(1) & sound
+            best[some[done]], curvature[some[done]] = theta[done], H[done]
+            some, theta = some[~done & sound], theta[~done & sound]
             if not some.size:
                 break
-            every = len(some) == len(Z)
-            z, target, weight = (Z, y, w) if every else (Z[some], y[some], w[some])
-            p = scipy.special.expit((z @ theta[..., None])[..., 0] + (offset if every or np.ndim(offset) < 2 else offset[some]))
-            v = weight * p * (1 - p)
-            H = z.swapaxes(1, 2) @ (z * v[..., None])
-            gradient = ((weight * (target - p))[:, None, :] @ z)[:, 0]
-            sound = np.isfinite(H).all((1, 2)) & (v.sum(1) > 1e-9 * weight.sum(1))  # else the classes are apart
-            trace = np.trace(H, axis1=1, axis2=2)
-            safe = np.where(sound[:, None, None], H + 1e-15 * trace[:, None, None] * np.eye(shape[1]), np.eye(shape[1]))
-            step = np.where(sound[:, None], np.linalg.solve(safe, gradient[..., None])[..., 0], np.nan)
-            theta = theta + step
-            done = (np.abs(step) <= tol * (1 + np.abs(theta))).all(1)
-            best[some[done]], curvature[some[done]] = theta[done], H[done]
-            stay = ~done & sound
-            some, theta = some[stay], theta[stay]
     return best, curvature
 
 
@@ -238,7 +243,7 @@ def lowess_curve(
 
 def spline_basis(eta: Float[Array, "..."], knots: Float[Array, " knots"]) -> Float[Array, "... columns"]:
     """Return a column of ones, η, and the restricted cubic splines of η, which are linear beyond the outer knots."""
-    cube = lambda t: np.maximum(eta - t, 0.0) ** 3
+    cube = lambda t: (lambda away: away * away * away)(np.maximum(eta - t, 0.0))
     low, last, end = knots[0], knots[-2], knots[-1]
     bent = [cube(t) - (cube(last) * (end - t) - cube(end) * (last - t)) / (end - last) for t in knots[:-2]]
     return np.stack([np.ones_like(eta), eta, *(each / (end - low) ** 2 for each in bent)], axis=-1)

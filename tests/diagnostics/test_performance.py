@@ -1,0 +1,113 @@
+"""Measures of many refits at once: scikit-learn's and the library's own of single ones, R's concordance, sums over pairs."""
+
+import numpy as np
+import pytest
+from scipy.special import expit
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+import leaveout as lo
+from leaveout.diagnostics.performance import Binary, SortedPredictors, Survival, concordance, logistic
+from tests.oracles.clinical import needs_reference, read
+
+rng = np.random.default_rng(0)
+
+
+def test_ties_and_weights_are_as_in_scikit_learn():
+    eta = rng.normal(size=(5, 80)).round(1)
+    y, w = (rng.random((5, 80)) < expit(eta)) * 1.0, rng.integers(0, 4, (5, 80)) * 1.0
+    shaken = eta * (1 + 1e-15 * rng.integers(-1, 2, eta.shape))  # predictors of equal rows differ by rounding
+    found = SortedPredictors(shaken, y).measure(w)
+    for k in range(5):
+        np.testing.assert_allclose(found["AUC"][k], roc_auc_score(y[k], eta[k], sample_weight=w[k]), rtol=1e-12)
+        np.testing.assert_allclose(
+            found["average_precision"][k], average_precision_score(y[k], eta[k], sample_weight=w[k]), rtol=1e-12
+        )
+        rows = np.repeat(np.arange(80), w[k].astype(int))
+        x = eta[k][rows]
+        apart = np.abs(x[:, None] - x).sum() / (len(x) * (len(x) - 1))
+        np.testing.assert_allclose(found["g"][k], np.abs(found["Slope"][k]) * apart, rtol=1e-10)
+
+
+def test_rows_of_one_class_or_that_separate_define_no_measure():
+    eta = np.tile(np.linspace(-2, 2, 20), (3, 1))
+    y = np.stack([np.ones(20), (eta[0] > 0) * 1.0, np.tile([0.0, 1], 10)])
+    found = SortedPredictors(eta, y).measure(np.ones((3, 20)))
+    assert np.isnan(found["AUC"][0]) and found["AUC"][1] == 1
+    assert np.isnan(found["Slope"][:2]).all() and np.isfinite(found["Slope"][2])
+
+
+def test_a_slope_that_is_far_from_one_is_found():
+    eta, y = rng.normal(size=(1, 400)) * 60, (rng.random((1, 400)) < 0.5) * 1.0
+    theta, H = logistic(np.stack([np.ones_like(eta), eta]), y, np.ones_like(y), tol=1e-12)
+    p = expit(theta[0, 0] + theta[0, 1] * eta[0])
+    np.testing.assert_allclose([np.sum(y[0] - p), np.sum((y[0] - p) * eta[0])], 0, atol=1e-6)
+    np.testing.assert_allclose(H[0, 1, 1], np.sum(p * (1 - p) * eta[0] ** 2), rtol=1e-8)
+
+
+@needs_reference
+def test_rs_concordance():
+    lung, want = read("lung"), read("concordance").set_index("of")["C"]
+    risk = read("lung_risk")
+    fit = lo.fit(lo.Cox(lung[["age", "sex", "ph.ecog", "wt.loss"]], lung["time"], lung["event"]))
+    measure = Survival(fit, [365, 500])
+    found = measure(measure.own, np.ones((1, 213)), True)
+    np.testing.assert_allclose([found["C"][0], found["C_uno"][0]], want[["lp", "Uno n/G2 tau 500"]], rtol=1e-14)
+    p = -np.expm1(-measure.own[1][0, :, 0] * np.exp(measure.own[0][0]))
+    np.testing.assert_allclose(p, risk["risk"], atol=1e-8)
+    rounded = np.round(risk["lp"].to_numpy(), 1)
+    np.testing.assert_allclose(concordance(measure.risk, rounded, np.ones(213)), want["lp rounded to 0.1"], rtol=1e-14)
+
+
+def test_measures_at_times_by_sums_over_pairs():
+    """Brier scores, areas and Uno's concordance with a Kaplan–Meier estimate of the censoring, written out."""
+    n, X = 70, rng.normal(size=(70, 2))
+    time, event = np.ceil(4 * rng.exponential(np.exp(-X[:, 0]))), (rng.random(70) < 0.6) * 1.0
+    fit = lo.fit(lo.Cox(X, time, event))
+    w = rng.integers(0, 3, n) * 1.0
+    at_times = [2.0, 5.0]
+    measure = Survival(fit, at_times)
+    eta, base, _ = measure.own
+    found = measure(measure.own, w[None], False)
+
+    def G(t, before):
+        value = 1.0
+        for s in np.unique(time):
+            if s < t or (s == t and not before):
+                left = w[(time > s) | ((time == s) & (event == 0))].sum()  # who dies at s is no longer at risk of censoring
+                value *= 1 - w[(time == s) & (event == 0)].sum() / left if left else 1.0
+        return value
+
+    for t in at_times:
+        alive = np.exp(-base[0, :, np.searchsorted(measure.grid, t)] * np.exp(eta[0]))
+        one = np.array([w[i] / G(time[i], True) if time[i] <= t and event[i] else 0.0 for i in range(n)])
+        zero = np.where(time > t, w / G(t, False), 0.0)
+        brier = (one @ alive**2 + zero @ (1 - alive) ** 2) / w.sum()
+        above = (alive[:, None] < alive) + 0.5 * (alive[:, None] == alive)
+        area = one @ above @ zero / (one.sum() * zero.sum())
+        np.testing.assert_allclose([found[f"Brier({t:g})"][0], found[f"AUC({t:g})"][0]], [brier, area], rtol=1e-10)
+    up, down = 0.0, 0.0
+    for i in np.flatnonzero((event == 1) & (time <= 5)):
+        later = w * ((time > time[i]) | ((time == time[i]) & (event == 0)))
+        weight = w[i] / G(time[i], True) ** 2
+        up += weight * later @ ((eta[0, i] > eta[0]) + 0.5 * (eta[0, i] == eta[0]))
+        down += weight * later.sum()
+    np.testing.assert_allclose(found["C_uno"][0], up / down, rtol=1e-10)
+
+
+def test_no_information():
+    X, y = rng.normal(size=(60, 2)), (rng.random(60) < 0.4) * 1.0
+    measure = Binary(lo.fit(lo.GLM(X, y, "logistic")))
+    found = measure.no_information(measure.own, np.ones((1, 60)))
+    p = expit(measure.own[0])
+    np.testing.assert_allclose(found["B"], np.mean((y[:, None] - p) ** 2), rtol=1e-10)
+    np.testing.assert_allclose([found["AUC"], found["average_precision"], found["Slope"]], [0.5, y.mean(), 0], atol=1e-9)
+
+
+def test_wrong_input():
+    X = rng.normal(size=(40, 2))
+    time = rng.exponential(size=40)
+    with pytest.raises(ValueError, match="times must lie between 0"):
+        lo.validate(lo.fit(lo.Cox(X, time, np.ones(40))), times=[1e9])
+    late = lo.fit(lo.Cox(X, time + 1, np.ones(40), entry=time))
+    with pytest.raises(ValueError, match="entry times"):
+        lo.validate(late)
