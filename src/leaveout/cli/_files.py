@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,6 +44,7 @@ class FileTable:
     note: str = ""
     columns: tuple[str, ...] = ()  # columns of the file, if there were too many to read
     missing_cells: tuple[tuple[str, str], ...] = ()  # columns of labels, and a cell of each that counts as missing, such as NA
+    excluded: dict[str, int] = field(default_factory=dict)  # rows left out by the columns that they miss values of
 
     def column(self, name: str) -> pd.Series:
         """Return a column, or end with the names of the columns."""
@@ -241,7 +242,9 @@ def complete(rows: FileTable, columns: Sequence[str], drop: bool, way: str = "")
     if not keep.any():
         fail(f"{rows.name}: every row has a missing value, in {by}; {way or 'fill them, or drop those columns'}.")
     left = f"{int((~keep).sum())} rows with missing values left out"
-    return replace(rows, frame=rows.frame[keep], note=join_notes(rows.note, left))
+    by_column = missing.dot(missing.columns + ", ").str.rstrip(", ")[~keep].value_counts()
+    excluded = {f"no {columns}": int(number) for columns, number in by_column.items()}
+    return replace(rows, frame=rows.frame[keep], note=join_notes(rows.note, left), excluded=excluded)
 
 
 def save(table: pd.DataFrame, file: Path | None, name: str = "Table") -> None:

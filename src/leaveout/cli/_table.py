@@ -169,8 +169,9 @@ def page(
     file: Path | None,
     notes: Iterable[str] = (),
     title: str = "",
+    **options: Any,
 ) -> None:
-    """Write the report, and the document in JSON, on request."""
+    """Write the report, with options of `lo.report`, and the document in JSON, on request."""
     notes = list(notes)
     if console.quiet:
         print_document({"notes": notes, "models": found if isinstance(found, dict) else {"": found}})
@@ -179,5 +180,5 @@ def page(
     said = [text for name, each in found.items() for text in findings(name, each)] if isinstance(found, dict) else []
     others = [note for note in dict.fromkeys(notes) if note not in said]  # the report lists checks separately
     with writing(file):
-        lo.report(found, file, title=title, notes=[f"By the command: {shlex.join(words)}", *others])
+        lo.report(found, file, title=title, notes=[f"By the command: {shlex.join(words)}", *others], **options)
     console.print(f"Report: {file}")

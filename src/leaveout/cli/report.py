@@ -26,6 +26,13 @@ def report(
     groups: Annotated[
         str | None, option("A column of groups, such as patients: each is left out whole; else each row by itself.")
     ] = None,
+    clinical: Annotated[
+        bool,
+        option("Write the page of a clinical prediction model: discrimination, calibration, net benefit, optimism, stability."),
+    ] = False,
+    centres: Annotated[
+        str | None, option("With --clinical: a column of centres, each of which is predicted by the others.")
+    ] = None,
     *,
     model: Model,
     reading: Reading,
@@ -41,24 +48,32 @@ def report(
     leaveout report patients.csv report.html --target cost
 
     leaveout report visits.csv visits.html --target visits --groups clinic --l2 1
+
+    leaveout report heart.csv heart.html --target disease --clinical --centres hospital --drop-missing
     """
+    if centres and not clinical:
+        fail("--centres goes with --clinical.")
     model = replace(model, plan=f"groups:{groups}" if groups else "loo")
-    rows = read(data, model.named, model.labels.__contains__, reading)
-    model, said = _choose_model(rows, model)
-    rows = complete(rows, model.columns_of(rows), reading.drop_missing, OTHERS)
+    named = model.named and model.named | {*filter(None, [centres])}
+    rows = read(data, named, lambda name: name in model.labels or name == centres, reading)
+    if centres:
+        rows.column(centres)
+    model, said = _choose_model(rows, model, centres)
+    rows = complete(rows, [*model.columns_of(rows), *filter(None, [centres])], reading.drop_missing, OTHERS)
     y = rows.frame[model.target]
     if model.loss == "logistic" and not y.isin([0, 1]).all():  # two other numbers are labels
         rows = replace(rows, frame=rows.frame.assign(**{str(model.target): y.astype(str).astype("category")}))
     estimate, _, notes = answer(rows, prepare(model, rows, how.seed), how)
     print_notes(*said)
-    write(estimate, page, [*notes, *said], how.title)
+    more = {"kind": "clinical", "centres": rows.frame[centres].to_numpy() if centres else None, "excluded": rows.excluded}
+    write(estimate, page, [*notes, *said], how.title, **(more if clinical else {}))
 
 
-def _choose_model(rows: FileTable, model: Model) -> tuple[Model, list[str]]:
+def _choose_model(rows: FileTable, model: Model, centres: str | None = None) -> tuple[Model, list[str]]:
     """Choose the loss from the target, features and categories from the columns; return them with remarks."""
     model.columns_of(rows)  # raises if a column is missing
     loss, what = (model.loss, "") if model.loss else _loss(rows, str(model.target))
-    names = model.features_of(rows)
+    names = [name for name in model.features_of(rows) if name != centres]
     levels = {name: rows.frame[name].nunique() for name in names}
     number = {name: pd.api.types.is_numeric_dtype(rows.frame[name]) for name in names}
     used = [name for name in names if levels[name] > 1 and (number[name] or levels[name] <= MAX_CATEGORY_LABELS)]

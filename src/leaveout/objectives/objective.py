@@ -319,11 +319,6 @@ class Costs(NamedTuple):
         whether gradients are wanted. It returns a `Look` at each refit, in less time than compiled programs.
     formed : float, default 0
         Bytes of memory that forming ∇²F takes, where they are more than a few times its own.
-    separate : bool, default: False
-        Whether the losses of runs, each at the parameters of its own refit, cost no more than the pass of `runs`.
-    falls : bool, default: False
-        Whether held-out losses are, nearly, what F falls by. At a refit their slope is then that of F(·, 1), which is along its
-        displacement to first order.
 
     See Also
     --------
@@ -346,8 +341,6 @@ class Costs(NamedTuple):
     arrays: Callable[[], Any] | None = None  # returns F in array code, an `AbstractByArrays`
     passes: Callable[[], Any] | None = None  # returns quicker passes over the data
     formed: float = 0.0  # bytes that forming ∇²F takes, if they are more than a few times its own
-    separate: bool = False  # whether losses of runs, each at a θ of its own, cost no more than the pass of `runs`
-    falls: bool = False  # whether held-out losses are nearly falls of F, which are steepest along a refit's displacement
 
 
 class AbstractObjective(Module):

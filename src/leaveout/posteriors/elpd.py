@@ -355,6 +355,7 @@ def elpd(
     *,
     score: Literal["joint", "pointwise"] = "joint",
     refit: Callable[[np.ndarray], Any] | None = None,
+    seed: int = 0,
 ) -> PosteriorEstimate:
     """Estimate the expected log predictive density of what a plan leaves out, from the draws of one posterior.
 
@@ -376,6 +377,8 @@ def elpd(
     refit : callable, optional
         Function of the numbers of the units that a fold sees, which returns draws of that posterior in the form that
         `lo.from_posterior` got. It is called for folds that are not accepted.
+    seed : int, default 0
+        Seed of the draws of the multivariate t.
 
     Returns
     -------
@@ -415,7 +418,7 @@ def elpd(
     >>> found = lo.elpd(lo.from_posterior(draws, fit), lo.leave_one_out(60))
     >>> cv = lo.cross_validate(fit, lo.leave_one_out(60))
     >>> round(found.mean, 1), round(cv.mean, 1)
-    (1.5, 1.5)
+    (1.3, 1.3)
     """
     if not isinstance(posterior, Posterior):
         raise TypeError(
@@ -436,7 +439,7 @@ def elpd(
     found, within, within_each = estimator.raw(count)
     raw_k = np.array([fold.k for fold in found])
     bad = np.array([k for k, fold in enumerate(found) if fold.k >= GOOD_K or not fold.accepted], int)
-    _improve(estimator, found, bad)
+    _improve(estimator, found, bad, seed)
     own_error, good = np.zeros(count), np.array([fold.accepted for fold in found])
     if refit is not None:
         for k in np.flatnonzero(~good):
@@ -479,7 +482,7 @@ def elpd(
     )
 
 
-def _improve(estimator: FoldEstimator, found: list[FoldResult], bad: NDArray[np.int64]) -> None:
+def _improve(estimator: FoldEstimator, found: list[FoldResult], bad: NDArray[np.int64], seed: int) -> None:
     """Estimate bad folds by the mixture with moved draws, else by a t, in place; of those accepted the least k̂ stays."""
     if not bad.size:
         return
@@ -489,9 +492,9 @@ def _improve(estimator: FoldEstimator, found: list[FoldResult], bad: NDArray[np.
         new = estimator.by("mixture", k, mixture(posterior, approximations.whole, there))
         if not (new.accepted or found[k].accepted):
             if start is None:
-                own = students(posterior, approximations.whole)
+                own = students(posterior, approximations.whole, seed)
                 value = posterior.values(own.theta, np.ones(estimator.plan.num_units))
                 start = summarise((-value - own.log_density)[None], posterior)[0]
-            other = estimator.by("t", k, students(posterior, there), start)
+            other = estimator.by("t", k, students(posterior, there, seed), start)
             new = min((new, other), key=lambda each: (not each.accepted, each.k))
         found[k] = min((new, found[k]), key=lambda each: (not each.accepted, each.k))

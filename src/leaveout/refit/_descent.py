@@ -74,11 +74,10 @@ class DescentLook(NamedTuple):
     state: "RefitDescent"
     lanes: Lanes
     distance_left: PerLane
-    foretold: PerLane | None = None
 
     def error(self) -> PerLane:
-        """Errors of their summed held-out losses, as foretold or by a look at the losses."""
-        return self.state.loss_change(self.lanes, self.distance_left) if self.foretold is None else self.foretold
+        """Errors of their summed held-out losses."""
+        return self.state.loss_change(self.lanes, self.distance_left)
 
     def losses(self) -> Float[np.ndarray, "lanes ..."]:
         """Held-out losses at the candidate for which errors were computed last."""
@@ -174,7 +173,7 @@ class RefitDescent:
         # units for each parameter from which a fold counts as long
         if self.linear or not fit.objective.pointwise or width < 8 * fit.num_params:
             count = np.clip(held.sum(1), 1, fit.num_params) if fit.objective.pointwise else np.ones(len(lanes))
-            slopes = self.u[lanes] if fit.objective.costs.falls else fit.whiten(self.F.slopes(theta, lanes))
+            slopes = fit.whiten(self.F.slopes(theta, lanes))
             directions.append(reach * np.minimum(1.0, 2 / np.sqrt(count))[:, None] * _unit(slopes))
         moves = fit.unwhiten(np.stack([sign * d for d in directions for sign in (1.0, -1.0)], axis=1))
         self.scores[lanes], changes = self.F.around(theta, moves, lanes)
@@ -269,21 +268,22 @@ class RefitDescent:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mark refits that are near enough, and those for which the curvature is uninformative.
 
-        The steps decide first, unless they are the last, then the curvature at the candidates. Until that tells the distance
-        errors are foretold, from the last look at them, as a look costs several losses.
+        The steps decide first, unless they are the last, then the curvature at the candidates.
         """
         done, beyond = np.zeros(len(lanes), bool), np.zeros(len(lanes), bool)
-        with np.errstate(invalid="ignore", divide="ignore"):  # zero before the first look
-            foretold = np.nan_to_num(self.error[lanes] * left / self.distance_left[lanes], posinf=0.0)
         self.distance_left[lanes] = left
-        near = np.flatnonzero(np.isfinite(left) & ready)
-        if near.size and not (last or self._is_newton):
-            near = near[enough(lanes[near], DescentLook(self, lanes[near], left[near], foretold[near]))]
+        known = np.flatnonzero(np.isfinite(left) & ready)
+        straight, near = last and not self._is_newton, known
+        if known.size and not straight:
+            near = known[enough(lanes[known], DescentLook(self, lanes[known], left[known]))]
         if near.size and not self._is_newton:
-            left[near] = np.maximum(left[near], self._plain_distance(lanes[near]) + self.extra[lanes[near]])
-            self.distance_left[lanes[near]], beyond[near] = left[near], np.isinf(left[near])
-        if near.size:
-            done[near] = enough(lanes[near], DescentLook(self, lanes[near], left[near]))
+            told = self._plain_distance(lanes[near]) + self.extra[lanes[near]]
+            farther, left = straight | (told > left[near]), np.maximum(left[near], told)  # the others are near enough already
+            self.distance_left[lanes[near]], beyond[near] = left, np.isinf(left)
+            again = near[farther]
+            done[near[~farther]] = True
+            near = again[enough(lanes[again], DescentLook(self, lanes[again], left[farther]))] if again.size else again
+        done[near] = True
         return done, beyond
 
     def _plain_distance(self, lanes: np.ndarray) -> PerLane:
@@ -572,10 +572,6 @@ def expand(state: RefitDescent, lanes: Lanes, enough: Enough, most: int) -> Int[
     """
     assert state.expansion is not None
     found, usual = state.expansion.solve(), state.metric
-    if state.fit.objective.costs.separate:
-        theta, everyone = state.center + state.fit.unwhiten(np.nan_to_num(found.u)), np.arange(len(found.u))
-        error = state.expansion.change(found.u, found.distance_left, everyone)
-        found = found._replace(losses=state.F.losses(theta, everyone), error=error)
     state.first[lanes] = np.linalg.norm(state.expansion.start[lanes], axis=1)
     trusted = np.isfinite(found.error[lanes])
     lanes, lost = lanes[trusted], lanes[~trusted]

@@ -112,6 +112,7 @@ class Page:
     printed: dict[str, Lines]
     calls: list[str]
     notes: list[str] = field(default_factory=list)
+    pictures_first: bool = False  # whether pictures stand above what is known and checked
 
 
 def write_page(page: Page, file: Path, notes: Sequence[str]) -> Path:

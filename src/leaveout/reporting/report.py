@@ -8,10 +8,11 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from ..data.arrays import label_texts as worded
 from ..leakage._report_result import LeakageReport
@@ -22,6 +23,7 @@ from ..optimize.fit import SCALAR
 from ..validation.checks import Check
 from ..validation.compare import compare
 from ..validation.estimate import Estimate
+from . import clinical_page
 from .leakage_page import page_of
 from .page import (
     BLUE,
@@ -50,13 +52,20 @@ def report(
     found: Estimate | LeakageReport | Mapping[str, Estimate],
     path: str | os.PathLike[str],
     *,
+    kind: Literal["general", "clinical"] = "general",
     title: str = "",
     notes: Sequence[str] = (),
+    centres: ArrayLike | None = None,
+    excluded: Mapping[str, int] | None = None,
+    thresholds: ArrayLike | None = None,
+    B: int = 200,
 ) -> Path:
     """Write an estimate, a comparison of several, or a `LeakageReport` to one self-contained page.
 
-    The page has the question, the answer with its errors, the checks, pictures, a table of the rows that can be sorted,
-    searched and downloaded, the audit, and the calls that reproduce it. Nothing is fetched when it is opened.
+    The general page has the question, the answer with its errors, the checks, pictures, a table of the rows that can be sorted,
+    searched and downloaded, the audit, and the calls that reproduce it. The clinical page is on a model of the risk of an
+    event: discrimination, calibration, net benefit and centres, then optimism, stability, the equation of the model, and the
+    items of TRIPOD+AI that the page tells. Nothing is fetched when a page is opened.
 
     Parameters
     ----------
@@ -64,10 +73,20 @@ def report(
         The result; several estimates, `{name: estimate}`, are compared.
     path : path
         The file to write; its name ends in .html.
+    kind : {"general", "clinical"}, default "general"
+        The kind of page. A clinical one is of one estimate of two classes or of `lo.Cox`.
     title : str, optional
         The title of the page.
     notes : sequence of str, default ()
         Notes below the answer.
+    centres : array_like, `[units]`, optional
+        On a clinical page: the label of each patient's centre, which is left out whole, as by `internal_external`.
+    excluded : mapping of str to int, optional
+        On a clinical page: patients who are not in the data, by the reason, such as `{"cholesterol is missing": 30}`.
+    thresholds : array_like, optional
+        On a clinical page: the thresholds of risk, as in `decision_curve`.
+    B : int, default 200
+        On a clinical page: the number of resamples of `validate` and `stability`.
 
     Returns
     -------
@@ -77,7 +96,9 @@ def report(
     Raises
     ------
     ValueError
-        If the name does not end in .html, or the estimates cannot be compared (as by `compare`).
+        If the name does not end in .html, the estimates cannot be compared (as by `compare`), or arguments do not go together.
+    TypeError
+        If there is no page of such a result, or of that kind.
 
     Examples
     --------
@@ -97,7 +118,16 @@ def report(
         raise ValueError(f"report: the page is HTML, so its name must end in .html; got {file.name!r}.")
     if isinstance(found, Mapping) and len(found) == 1:
         (found,) = found.values()
-    if isinstance(found, LeakageReport):
+    own = {"centres": centres, "excluded": excluded, "thresholds": thresholds}
+    if kind not in ("general", "clinical"):
+        raise ValueError(f"report: kind must be 'general' or 'clinical'; got {kind!r}.")
+    if kind == "clinical" and not isinstance(found, Estimate):
+        raise TypeError(f"report: kind='clinical' is for one Estimate; got {type(found).__name__}.")
+    if kind == "general" and any(value is not None for value in own.values()):
+        raise ValueError("report: centres=, excluded= and thresholds= go with kind='clinical'.")
+    if kind == "clinical":
+        page = clinical_page.page_of(found, title, _calls(found), **own, B=B)  # type: ignore[arg-type]
+    elif isinstance(found, LeakageReport):
         page = page_of(found, title)
     elif isinstance(found, Estimate):
         page = _of_one(found, title)

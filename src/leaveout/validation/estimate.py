@@ -704,7 +704,7 @@ class Estimate(PrintedResult):
         """
         return provided("plot").losses(self, ax=ax)
 
-    def report(self, path: str | os.PathLike[str], *, title: str = "") -> Path:
+    def report(self, path: str | os.PathLike[str], *, title: str = "", **options: Any) -> Path:
         """Write the estimate to one self-contained page, as `lo.report` does. Needs `leaveout[report]`.
 
         Parameters
@@ -713,13 +713,15 @@ class Estimate(PrintedResult):
             The file to write; its name ends in .html.
         title : str, optional
             The title of the page.
+        **options
+            Options of `lo.report`, such as `kind="clinical"`.
 
         Returns
         -------
         Path
             The file that was written.
         """
-        return provided("report").report(self, path, title=title)
+        return provided("report").report(self, path, title=title, **options)
 
 
 def _leaves_out_all_sets(plan: Plan) -> bool:

@@ -112,22 +112,13 @@ class CrossedFactors(LaplaceEngine):
             variance[some] += np.sum(right * at.solver.solve(right[None])[0], 0)
         return mean, variance
 
-    @property
-    def keeps_factors(self) -> bool:
-        return not self.data.response.quadratic  # few refits at a time are computed then
-
-    def modes(self, theta: np.ndarray) -> State:
-        """Modes given all data."""
-        return self.whole(theta).starts(False)
-
-    def alone(self, theta: np.ndarray, unit: np.ndarray, joint: bool, start: State) -> tuple[np.ndarray, np.ndarray]:
+    def alone(self, theta: np.ndarray, unit: np.ndarray, joint: bool) -> tuple[np.ndarray, np.ndarray]:
         """Leave each listed unit out by itself, for a quadratic ℓ: the change of F, and the loss of the unit.
 
         Both come from the posterior N(m, K) of the unit's predictors given all data, from which its own W = ωℓ″ is removed:
         K_c = K (I − WK)⁻¹, m_c = m + K_c W (m − y).
         """
-        at = self.mode(theta[None], np.ones((1, self.num_units)), start)
-        members = [self.members[u] for u in unit]
+        at, members = self.whole(theta), [self.members[u] for u in unit]
         if max(map(len, members)) == 1:
             rows = np.concatenate(members)
             blocks = [(rows, at.variance[0, rows, None, None])]

@@ -1,0 +1,138 @@
+"""The clinical page says what the results behind it say, and who is not in it; nothing that comes from data is markup."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import leaveout as lo
+from leaveout.cli import app
+from tests.reporting.test_report import WILD, read
+
+vl_convert = pytest.importorskip("vl_convert", reason="needs leaveout[report]")
+pytest.importorskip("jinja2", reason="needs leaveout[report]")
+pytest.importorskip("statsmodels", reason="needs leaveout[statsmodels]")
+
+N, B = 160, 8
+
+
+def patients(column="age", centre="c"):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.standard_normal((N, 2)), columns=[column, "dose"])
+    centres = np.array([f"{centre}{k}" for k in np.arange(N) % 4])
+    return X, np.where(X[column] + rng.logistic(size=N) > 0, 1.0, 0.0), centres
+
+
+def clinical(path, column="age", centre="c", **options):
+    X, y, centres = patients(column, centre)
+    cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "logistic")), lo.kfold(N, 10))
+    return cv, centres, read(cv.report(path, kind="clinical", centres=centres, B=B, **options))
+
+
+def test_it_says_what_the_results_say(tmp_path):
+    cv, centres, page = clinical(tmp_path / "page.html", excluded={"no age": 7}, thresholds=[0.1, 0.5, 0.6])
+    validated, curve = lo.validate(cv.fit, B=B), lo.calibration(cv)
+    across, stable = lo.internal_external(cv.fit, centres), lo.stability(cv.fit, B=B)
+    auc, slope = validated.table.loc["AUC"], curve.table.loc["slope"]
+    pooled = across.table.loc["C"]
+    for said in (
+        f"{N}, {cv.fit.objective.units.target.sum():g} with the event",
+        "7 left out: no age",
+        f"{auc['index.corrected']:.3f}",
+        f"{auc.low:.3f} to {auc.high:.3f}",
+        f"{slope.estimate:.2f}",
+        f"{slope.low:.2f} to {slope.high:.2f}",
+        f"{pooled.pi_low:.2f} to {pooled.pi_high:.2f}",
+        f"{stable.table.loc['mape', 'mean']:.3f} for a patient",
+        "TRIPOD+AI",
+        f"kind='clinical', B={B}, centres=",
+    ):
+        assert said in page.text, said
+    assert page.text.index("Pictures") < page.text.index("What is known of it") < page.text.rindex("How to do it again")
+    optimism = pd.DataFrame(page.data["table-optimism"]["rows"], columns=page.data["table-optimism"]["columns"])
+    np.testing.assert_allclose(optimism["corrected"].astype(float), validated.corrected, atol=6e-5)
+    equation = pd.DataFrame(page.data["table-equation"]["rows"], columns=page.data["table-equation"]["columns"])
+    assert equation["term"].tolist() == ["age", "dose", "intercept"]
+    np.testing.assert_allclose(equation["coefficient"], cv.fit.vector)
+    np.testing.assert_allclose(equation["se"], np.sqrt(np.diag(lo.covariance(cv.fit, "nonrobust"))))
+    points = pd.DataFrame(page.data["picture-calibration"]["layer"][2]["data"]["values"])
+    np.testing.assert_allclose(points["observed"], curve.curve["observed"])
+    for name, spec in page.data.items():
+        if name.startswith("picture"):
+            drawn = vl_convert.vegalite_to_svg(spec | {"width": 500})
+            assert drawn.count("<path") > 3 and "NaN" not in drawn, name
+
+
+def test_the_thresholds_at_which_the_model_is_best_are_runs(tmp_path):
+    cv, _, page = clinical(tmp_path / "page.html")
+    table = lo.decision_curve(cv).table
+    best = (table["net_benefit"] > np.maximum(table["all"], 0)).to_numpy()
+    text = page.text.split("Net benefit")[1].split("thresholds of risk")[0].strip()
+    inside = np.zeros(len(best), bool)
+    for run in text.split(", "):
+        low, _, high = run.partition(" to ")
+        inside |= (table.index >= float(low) - 1e-9) & (table.index <= float(high or low) + 1e-9)
+    np.testing.assert_array_equal(inside, best)
+
+
+def test_what_comes_from_data_is_text(tmp_path):
+    clean = clinical(tmp_path / "clean.html", excluded={"missing": 2})[2]
+    wild = clinical(tmp_path / "wild.html", column=WILD, centre=WILD, excluded={WILD: 2}, title=WILD)[2]
+    assert wild.tags == clean.tags and wild.text.count(WILD) >= 3
+    assert wild.data["table-equation"]["rows"][0][0] == WILD and wild.data["table-centres"]["rows"][0][0].startswith(WILD)
+
+
+def test_survival_is_a_risk_until_a_time(tmp_path):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.standard_normal((N, 2)), columns=["age", "dose"])
+    life, censored = rng.exponential(np.exp(-X["age"])), rng.exponential(2.0, N)
+    fit = lo.fit(lo.Cox(X, np.minimum(life, censored), (life <= censored) * 1))
+    cv = lo.cross_validate(fit, lo.kfold(N, 8))
+    page, curve = read(lo.report(cv, tmp_path / "cox.html", kind="clinical", B=B)), lo.calibration(cv)
+    assert f"risk of an event until {curve.time:g}" in page.text and "Discrimination (C)" in page.text
+    assert page.data["table-equation"]["columns"][3] == "hazard ratio" and "Centres" not in page.text
+    # the risk by the equation of the page, of the first patient, is the one that stability tells of the fit
+    base = float(page.text.split(", H = ")[1].split(". ")[0])
+    risk = 1 - np.exp(-base * np.exp(X.iloc[0].to_numpy() @ fit.vector))
+    np.testing.assert_allclose(risk, lo.stability(fit, B=2).units["prediction"].iloc[0], rtol=1e-5)
+
+
+def test_what_has_no_clinical_page_is_refused(tmp_path):
+    X, y, centres = patients()
+    cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "logistic")), lo.kfold(N, 4))
+    number = lo.cross_validate(lo.fit(lo.GLM(X, X["age"] + y, "squared")), lo.kfold(N, 4))
+    for error, match, call in (
+        (ValueError, "kind must be", lambda: cv.report(tmp_path / "a.html", kind="medical")),
+        (ValueError, "go with kind='clinical'", lambda: cv.report(tmp_path / "a.html", centres=centres)),
+        (TypeError, "two classes or lo.Cox", lambda: number.report(tmp_path / "a.html", kind="clinical")),
+        (TypeError, "for one Estimate", lambda: lo.report({"a": cv, "b": cv}, tmp_path / "a.html", kind="clinical")),
+        (
+            ValueError,
+            "has lost",
+            lambda: dataclasses.replace(cv, fit=None).report(tmp_path / "a.html", kind="clinical"),
+        ),
+    ):
+        with pytest.raises(error, match=match):
+            call()
+    assert not (tmp_path / "a.html").exists()
+
+
+def test_in_the_shell_it_counts_who_is_missing(tmp_path):
+    X, y, centres = patients()
+    table = X.assign(ill=y.astype(int), clinic=centres)
+    table.loc[:4, "age"] = np.nan
+    table.loc[3:4, "dose"] = np.nan
+    table.to_csv(tmp_path / "patients.csv", index=False)
+    page = tmp_path / "page.html"
+    given = ["report", str(tmp_path / "patients.csv"), str(page), "--target", "ill", "--clinical", "--centres", "clinic"]
+    done = CliRunner().invoke(app, [*given, "--drop-missing"])
+    assert done.exit_code == 0, done.output
+    found = read(page)
+    assert "3 left out: no age; 2 left out: no age, dose" in found.text
+    assert [row[0] for row in found.data["table-centres"]["rows"]] == ["c0", "c1", "c2", "c3"]
+    assert "clinic" not in json.dumps(found.data["table-equation"])
+    refused = CliRunner().invoke(app, [*given[:5], "--centres", "clinic", "--drop-missing"])
+    assert refused.exit_code == 2 and "--centres goes with --clinical" in refused.output
