@@ -57,3 +57,15 @@ class Refits:
         """Return P + Σ curvature_i x_i x_iᵀ."""
         rows = zip(curvature, self.X.tolist(), strict=True)
         return self.X.transpose() * arb_mat([[c * value for value in row] for c, row in rows]) + self.P
+
+
+def lasso(X: Array, y: Array, a: float, ridge: float, guess: Array) -> arb_mat | None:
+    """Return coefficients of ½‖y − Xβ‖² + a‖β‖₁ + ½ ridge ‖β‖² that have the signs of a guess; None if they are not minimal."""
+    ctx.prec = BITS
+    some, rest = np.flatnonzero(guess), np.flatnonzero(guess == 0)
+    rows, sign = matrix(X[:, some]), [arb(float(value)) for value in np.sign(guess[some])]
+    gram, pull = rows.transpose() * rows + matrix(ridge * np.eye(len(some))), rows.transpose() * column(y)
+    beta = gram.solve(pull - arb_mat(len(some), 1, [arb(a) * value for value in sign]))
+    slope = (matrix(X[:, rest].T) * (rows * beta - column(y))).entries() if len(rest) else []
+    kept = all(b * s > 0 for b, s in zip(beta.entries(), sign, strict=True)) and all(abs(g) <= arb(a) for g in slope)
+    return beta if kept else None

@@ -1,19 +1,24 @@
 """Problems whose proofs rounding could break, and the check of every proved refit by ball arithmetic (`verify/`).
 
-A kind is a design and a loss. Each draw has rows, groups and a bootstrap left out, by `Certified()` and `Exact()`.
+A kind is a design and a loss. Each draw has rows, groups or a bootstrap left out, by `Certified()`, `Exact()`, or as one of the
+ridges of `lo.path`.
 """
 
+import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
+import scipy
 from leaveout_verify import parse, verify
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 
 import leaveout as lo
+from leaveout.linalg import mapped_design
 from leaveout.validation.certificate_file import certify
 
 Array = np.ndarray
@@ -29,6 +34,15 @@ class Draw(NamedTuple):
     offset: Array | None = None
     intercept: bool = False
     signal: float = 1.0
+    form: Any = np.asarray  # what the model is given in the place of X
+
+
+def mapped(X: Array) -> Array:
+    """A memory-mapped file, in float32."""
+    with tempfile.NamedTemporaryFile() as file:  # the pages stay after the file has lost its name
+        out = np.memmap(file, np.float32, "w+", shape=X.shape)
+        out[:] = X
+    return out
 
 
 def scaled(X: Array, column: int, by: float) -> Array:
@@ -73,6 +87,11 @@ DESIGNS = {
     "weights 0, 1e6": lambda rng, X: Draw(X, weight=rng.choice([0.0, 1.0, 1e6], len(X), p=[0.2, 0.75, 0.05])),
     "offset 1e6": lambda rng, X: Draw(np.c_[X, -np.ones(len(X))], 1e-9, offset=np.full(len(X), 1e6)),
     "separable": lambda rng, X: Draw(X, signal=12.0),
+    "sparse": lambda rng, X: Draw(X * (rng.random(X.shape) < 0.3), 1e-3, intercept=True, form=scipy.sparse.csr_array),
+    "sparse, columns 1e±4": lambda rng, X: Draw(
+        X * (rng.random(X.shape) < 0.4) * 10.0 ** np.linspace(-4, 4, X.shape[1]), form=scipy.sparse.csr_array
+    ),
+    "mapped, in float32": lambda rng, X: Draw(np.float32(X + 3.0).astype(float), 1e-3, intercept=True, form=mapped),
 }
 LOSSES: dict[str, tuple[Any, Any]] = {  # the loss, and draws of a response with linear predictors η
     "squared": ("squared", lambda rng, eta: eta + rng.normal(size=len(eta))),
@@ -111,7 +130,8 @@ def fit_of(kind: tuple[str, str], seed: int) -> lo.Fit:
     eta -= eta.mean()
     penalty = lo.penalties.Ridge(drawn.alpha) if drawn.alpha else None
     beside = {"sample_weight": drawn.weight, "offset": drawn.offset, "intercept": drawn.intercept}
-    return lo.fit(lo.GLM(drawn.X, response(rng, eta), loss, penalty, **beside))
+    with mock.patch.object(mapped_design, "CHEAP_COPY_ENTRIES", 0):  # else few rows are copied
+        return lo.fit(lo.GLM(drawn.form(drawn.X), response(rng, eta), loss, penalty, **beside))
 
 
 def plans(n: int, seed: int) -> list[lo.Plan]:
@@ -124,13 +144,18 @@ def estimates(seed: int) -> Iterator[tuple[tuple[str, str], lo.Estimate]]:
     while True:
         for k in rng.permutation(len(KINDS)).tolist():
             kind, draw, which = KINDS[k], int(rng.integers(2**31)), int(rng.integers(3))
-            strategy = (lo.Certified(), lo.Exact())[int(rng.integers(2))]
+            strategy = (lo.Certified(), lo.Exact(), None)[int(rng.integers(3))]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 try:
                     fit = fit_of(kind, draw)
-                    found = lo.cross_validate(fit, plans(fit.objective.num_units, draw)[which], strategy, audit=0)
-                except (RuntimeError, ValueError, np.linalg.LinAlgError):
+                    plan = plans(fit.objective.num_units, draw)[which]
+                    if strategy is None:
+                        points = lo.path(fit.objective, 10.0 ** rng.uniform(-6, 3, 3), plan, audit=0).points
+                        found = points[int(rng.integers(3))].estimate
+                    else:
+                        found = lo.cross_validate(fit, plan, strategy, audit=0)
+                except (RuntimeError, TypeError, ValueError, np.linalg.LinAlgError):
                     continue
             yield kind, found
 

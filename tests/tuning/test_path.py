@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.special
-from sklearn.linear_model import RidgeCV
+from flint import arb
+from sklearn.linear_model import ElasticNet, RidgeCV
 from sklearn.model_selection import KFold, LeaveOneGroupOut
 
 import leaveout as lo
@@ -18,6 +19,7 @@ from leaveout.refit._row_sample import next_term
 from leaveout.tuning import path as _path
 from leaveout.tuning.ridge_path import ridges
 from tests.helpers import cox, regression, toy_hmm
+from tests.oracles.balls import lasso, matrix
 
 ALPHAS = np.logspace(-2, 3, 6)
 
@@ -217,6 +219,37 @@ def from_scratch(objective, penalty, plan):
 def constant(objective):
     """What our Poisson loss has beside μ − yη."""
     return scipy.special.gammaln(objective.y + 1) if "Poisson" in repr(objective.loss_function) else 0.0
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("ratio", [1.0, 0.5], ids=["lasso", "elastic net"])
+@pytest.mark.parametrize("ugly", ["a row x 1,000", "near columns", "columns 1e±4"])
+def test_proved_rows_of_a_lasso_path_are_those_of_300_bits(ratio, ugly):
+    """Without any allowance for rounding."""
+    rng, seen = np.random.default_rng(4), 0
+    X = rng.normal(size=(24, 20))
+    if ugly == "near columns":
+        X[:, 1] = X[:, 0] + 1e-5 * X[:, 1]
+    X = X * 1e3 ** (np.arange(24) == 0)[:, None] if ugly == "a row x 1,000" else X
+    X = X * 10.0 ** rng.uniform(-4, 4, 20) if ugly == "columns 1e±4" else X
+    y = X[:, :3] @ [1.0, -1.0, 0.5] / np.std(X[:, 0]) + rng.normal(size=24)
+    alphas = np.abs(X.T @ y).max() * np.array([0.3, 0.1, 0.03, 0.01, 0.003])
+    penalties = [lo.penalties.Lasso(a) if ratio == 1 else lo.penalties.ElasticNet(a, 0.5) for a in alphas]
+    objective = lo.GLM(X, y, "squared", penalties[0], intercept=False)
+    found = lo.path(objective, penalties, lo.leave_one_out(24), audit=0)
+    for alpha, estimate in zip(alphas, found.estimates, strict=True):
+        for i in np.flatnonzero(estimate.proved):
+            keep = np.arange(24) != i
+            host = ElasticNet(alpha / 23, l1_ratio=ratio, fit_intercept=False, tol=1e-12, max_iter=100_000).fit(
+                X[keep], y[keep]
+            )
+            beta = lasso(X[keep], y[keep], alpha * ratio, alpha * (1 - ratio), host.coef_)
+            if beta is not None:
+                some = np.flatnonzero(host.coef_)
+                loss = ((matrix([X[i, some]]) * beta).entries()[0] - arb(float(y[i]))) ** 2 / 2
+                assert abs(loss - arb(float(estimate.losses[i]))) <= arb(float(estimate.error[i]))
+                seen += 1
+    assert seen > 10
 
 
 KINDS = ("logistic", "logistic, weights and offset", "logistic, no intercept", "poisson", "poisson, weights and offset")

@@ -7,8 +7,8 @@ gives
     t_i = r_i/(1 − h_i),      β_j − t_i V_ij, j ∈ S,      g_j + t_i M_ij, j ∉ S,      V = X_S A⁻¹,  M = X − V X_SᵀX,
 
 as the residual, the coefficients and the gradient. S and σ do not change if the coefficients keep their signs and
-|g_j + t_i M_ij| ≤ a: then t_i is proved. Otherwise each parameter that leaves zero, or goes there, moves the residual as if it
-moved alone (`refit._margins`), which is an estimate.
+|g_j + t_i M_ij| ≤ a: then t_i is proved, with rounding counted as in `linalg.rounding`. Otherwise each parameter that leaves
+zero, or goes there, moves the residual as if it moved alone (`refit._margins`), which is an estimate.
 
 Scikit-learn's coordinate descent on XᵀX gives S at each α, and is then converged. In a run of α along which columns only join,
 and with columns in that order, A of each is a leading block of the last A, and one factor L Lᵀ = A of the last is enough: with
@@ -29,7 +29,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
-from ..linalg.rounding import UNIT
+from ..linalg.rounding import UNIT, UP, condition, factor_error
 from ..models.glm.penalties import AbstractPenalty, ElasticNet, Lasso
 from ..optimize.active_set import CANCELLED_PRODUCT, TIE_DISTANCE
 from ..plans.plan import Plan
@@ -72,6 +72,7 @@ class StandardisedColumns:
     pull: np.ndarray
     largest: np.ndarray
     length: np.ndarray
+    scale: np.ndarray
 
     def __init__(self, objective: Any):
         weight = objective.sample_weight
@@ -87,6 +88,7 @@ class StandardisedColumns:
         x = x - mean if large else x
         self.x = x if weight is None else x * self.root[:, None]
         self.gram, self.pull = self.x.T @ self.x, self.x.T @ self.y
+        self.scale = np.sqrt(np.diag(self.gram))
         self.largest, self.length = np.maximum(self.x.max(0), -self.x.min(0)), np.sqrt(np.einsum("np,np->n", self.x, self.x))
 
     @functools.cached_property
@@ -242,13 +244,14 @@ class Few:
 
 
 class LassoMinimum:
-    """Minimiser at one α of a run, with r and h."""
+    """Minimiser at one α of a run, with r and h, and a bound of the rounding error of h."""
 
     rows: StandardisedColumns
     run: PathRun
     a: float
     residual: Array
     h: np.ndarray
+    lost: np.ndarray
     theta: np.ndarray
     active: np.ndarray
     sign: np.ndarray
@@ -256,8 +259,11 @@ class LassoMinimum:
     gradient: np.ndarray
     others: np.ndarray
 
-    def __init__(self, run: PathRun, k: int, residual: Float[Array, " units"], h: Float[Array, " units"]):
+    def __init__(
+        self, run: PathRun, k: int, residual: Float[Array, " units"], h: Float[Array, " units"], lost: Float[Array, " units"]
+    ):
         self.rows, self.run, self.a, self.residual, self.h = run.rows, run, float(run.a[k]), residual, h
+        self.lost = lost
         self.theta, self.active = run.theta[k], run.active[: run.size[k]]
         self.sign, self.coef, self.gradient = run.sign[k, self.active], self.theta[self.active], run.gradient[k]
         self.others = np.setdiff1d(np.arange(len(self.theta)), self.active)
@@ -285,12 +291,17 @@ class LassoMinimum:
         """Compute the residual of every row from a refit without it, its error, and whether that is proved."""
         rows, active, t = self.rows, self.active, self.residual / (1 - self.h)
         if few is not None:
-            return self.sample_moves(few, t)
+            t, size, known = self.sample_moves(few, t)
+            return t, size + 4 * self._digits() / (1 - self.h), known
         root = self.run.roots(0, len(active))[active]
+        near_zero, short = self._distance(root)
         inverse, across = root @ root.T, rows.gram.take(active, axis=0).take(self.others, axis=1)
         inside, level, coef = inverse @ across, np.abs(self.gradient[self.others]), np.abs(self.coef)
         taken, spread = np.einsum("sj,sj->j", across, inside), np.sqrt(np.diag(inverse))
-        far = float(np.max(np.abs(t) * np.sqrt(np.maximum(self.h, 0.0))))
+        room = np.maximum(1 - self.h - self.lost, 1e-300)
+        rounding = (self._digits() + np.sqrt(self.h + self.lost) * short + np.abs(t) * self.lost) / room
+        far = float(np.max(np.abs(t) * np.sqrt(np.maximum(self.h, 0.0)))) + short
+        level += near_zero[self.others] + short * rows.scale[self.others]
         reach = np.abs(t).max() * rows.largest[self.others] + far * np.sqrt(np.maximum(taken, 0.0))
         close, near = self._within(level + reach, coef - far * spread)
         # beyond so many active columns times columns that may change, a sample of rows is used and nothing is proved
@@ -305,7 +316,27 @@ class LassoMinimum:
         move, size = self._moves(
             rows.x if whole else rows.single, t, (close, inside[:, close], bent[close]), (near, inverse[:, near])
         )
-        return t + move, size if whole else np.maximum(size, size.mean()), (size == 0) & whole
+        known = (size == 0) & whole & (self.h + self.lost < 1)
+        return t + move, UP * ((size if whole else np.maximum(size, size.mean())) + rounding), known
+
+    def _digits(self) -> Float[Array, " units"]:
+        """Bound the rounding errors of the residuals, as sums, times n."""
+        count = len(self.residual) + len(self.rows.gram) + 16
+        return count * UNIT * (np.linalg.norm(self.coef) * self.rows.length + np.abs(self.rows.y))
+
+    def _distance(self, root: Float[Array, "some some"]) -> tuple[Float[Array, " params"], float]:
+        """Bound rounding errors of the gradient, and the distance of the coefficients from the minimiser in the norm of A."""
+        scale, active = self.rows.scale, self.active
+        size = scale[active] @ np.abs(self.coef) + np.linalg.norm(self.rows.y)
+        blur = (len(self.residual) + len(scale) + 8) * UNIT * size * scale
+        ridge = np.where(self.rows.free[active], 0.0, self.run.ridge)
+        own = np.sqrt(scale[active] ** 2 + ridge)
+        left = self.gradient[active] + self.a * self.sign + ridge * self.coef
+        length = np.linalg.norm(left @ root) + np.sqrt(
+            condition(root.T, blur[active] + 4 * UNIT * (self.a + own**2 * np.abs(self.coef)))
+        )
+        off = factor_error(condition(root.T, own), len(self.residual), len(active))
+        return blur, float(length / np.sqrt(1 - off)) if off < 0.5 else np.inf
 
     def _moves(
         self, data: Array, t: Array, close: tuple[Array, Array, Array], near: tuple[Array, Array]
@@ -391,23 +422,26 @@ def _minima(
 
 def _along(rows: StandardisedColumns, runs: Iterable[PathRun]) -> Iterator[tuple[int, LassoMinimum, Few | None]]:
     """Yield, for one α after another, its number, its minimiser, and the sample of rows if many columns are active."""
-    before, h, few = None, np.zeros(len(rows.y)), None
+    before, h, few, lost, known = None, np.zeros(len(rows.y)), None, np.zeros(len(rows.y)), 0.0
     for run in runs:
         change, begin = run.after(before), 0
         square = change.squares(rows, run.many)
         across = change.root.T @ rows.gram if run.many else None
         residuals = rows.y - run.theta @ rows.x.T
         h, few = np.zeros(len(rows.y)) if change.anew else h, few if run.many and not change.anew else None
+        known = float(condition(change.root.T, np.sqrt(rows.scale**2 + run.ridge))) + (0.0 if change.anew else known)
+        lost, off = 0.0 * lost if change.anew else lost, 2 * factor_error(known, len(rows.y), len(rows.gram))
         for k, (size, end) in enumerate(zip(run.size.tolist(), change.ends.tolist(), strict=True)):
             new = slice(begin, end)
             h = h + change.sign[new].astype(square.dtype) @ square[new]
+            lost = lost + off * square[new].sum(0)
             if few is None and run.many:
                 few, root = Few(rows, run.ridge), run.roots(0, size)
                 few.add(root, np.ones(size), root.T @ rows.gram)
             elif few is not None and across is not None:
                 few.add(change.root[:, new], change.sign[new], across[new])
             begin = end
-            yield int(run.at[k]), LassoMinimum(run, k, residuals[k], h), few
+            yield int(run.at[k]), LassoMinimum(run, k, residuals[k], h, lost), few
         before = run
 
 
@@ -424,14 +458,11 @@ def lassos(objective: Any, penalties: list[AbstractPenalty], plan: Plan) -> Path
         np.zeros((count, len(unit)), bool),
         np.split(np.arange(count), range(penalties_a_factor, count, penalties_a_factor)),
     )
-    root, length = rows.root[unit], rows.length[unit]
+    root = rows.root[unit]
     for at, own, few in _along(rows, (run for some in together for run in _minima(rows, some, a, ridge, sign))):
         if not (len(own.active) and (1 - own.h).min() > OWN_HESSIAN_BELOW):
             continue
         k, (left, half, known) = order[at], (part[unit] for part in own.left_out(few))
-        half = half + 4 * (len(unit) + len(rows.gram) + 16) * UNIT * (
-            np.linalg.norm(own.coef) * length + np.abs(rows.y[unit])
-        ) / (1 - own.h[unit])
         theta[k], bad[k], proved[k] = rows.shift_back(own.theta), False, known
         losses[k], error[k] = 0.5 * (left / root) ** 2, (np.abs(left) + 0.5 * half) * half / root**2
         baseline[k] = 0.5 * (own.residual[unit] / root) ** 2

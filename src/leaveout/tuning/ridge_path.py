@@ -6,7 +6,8 @@ With Ω the sample weights, centred by their means, (X − x̄)ᵀΩ(X − x̄) 
     x_iᵀθ_(i) = η_i + ω_i h_i (η_i − y_i) / (1 − ω_i h_i)
 
 The last is the result of one Newton step with the fold's own Hessian (`refit._one_row.one_row`), which for a quadratic is the
-refit itself: `linalg.enclosure_theorem` holds with C = 0, and only the error by rounding remains, which is bounded as there.
+refit itself: `linalg.enclosure_theorem` holds with C = 0, and only the error by rounding remains. Its bound needs the distance
+of VΛVᵀ from the scatter, which is measured. Where the bound is too large, the error is estimated by its usual size.
 """
 
 import numpy as np
@@ -46,33 +47,49 @@ class _Axes:
         scatter = (z.T if self.plain else z.T * self.omega) @ z
         values, self.vectors = np.linalg.eigh(scatter)
         self.values, self.z = np.maximum(values, 0.0), z @ self.vectors
+        # how far V is from orthogonal, and VΛVᵀ from the scatter; and the rounding of both, and of the scatter
+        self.skew = np.linalg.norm(self.vectors.T @ self.vectors - np.eye(len(values))) + 4 * len(values) ** 2 * UNIT
+        apart = np.linalg.norm(scatter @ self.vectors - self.vectors * self.values)
+        self.apart = apart + (n + 4 * len(values) + 16) * UNIT * np.trace(scatter)
         self.pull = (self.omega * (self.target - self.level)) @ self.z
         self.square, self.length = self.z**2, np.linalg.norm(x, axis=1)
         self.diagonal = np.diag(scatter) + self.center**2 / (self.share or 1.0)  # diagonal of XᵀΩX
 
-    def rounding_growth(
-        self, alpha: Float[Array, " alphas"], inverse: Float[Array, "alphas features"]
+    def step_error(
+        self, alpha: Float[Array, " alphas"], inverse: Float[Array, "alphas features"], proved: bool
     ) -> Float[Array, " alphas"]:
-        """Return the factor by which rounding grows: by directions of little curvature, and by columns that repeat one another.
+        """Bound the relative errors of steps: ‖H − V(Λ + α)Vᵀ‖ times the largest (Λ + α)⁻¹, and rounding in each column.
 
-        The latter is H_jj (H⁻¹)_jj, if columns repeat one another or the intercept.
+        The latter grows by H_jj (H⁻¹)_jj, if columns repeat one another or the intercept. The usual distance of V(Λ + α)Vᵀ is
+        that of rounding in its largest eigenvalue alone.
         """
-        spread = (self.values.max(initial=0.0) + alpha) * inverse.max(1, initial=0.0)
+        rounding, largest = (len(self.omega) + 4 * len(self.values) + 16) * UNIT, self.values.max(initial=0.0)
+        apart = self.apart + (largest + 2 * alpha) * self.skew if proved else rounding * (largest + alpha)
         own = (self.diagonal + alpha[:, None]) * (inverse @ (self.vectors**2).T)
         level = 1 + inverse @ (self.center @ self.vectors) ** 2 / (self.share or np.inf)
-        return np.max([spread, own.max(1, initial=1.0), level], axis=0)
+        return apart * inverse.max(1, initial=0.0) + rounding * (own.max(1, initial=1.0) + level)
 
 
 def ridges(objective: AbstractRegression, alphas: Float[Array, " alphas"], plan: Plan) -> PathRefit:
     """Leave out single rows under every α, several α at a time; `plan` names the rows."""
     axes, size = _Axes(objective), max(GROUP, PASS // objective.num_units)
-    parts = [_some(axes, alphas[k : k + size], plan) for k in range(0, len(alphas), size)]
-    theta, baseline, losses, error, mean, resolved = (np.concatenate(part) for part in zip(*parts, strict=True))
-    proved = np.ones(error.shape, bool)
-    return PathRefit(theta, baseline, losses, error, proved, ~proved, None, np.ones(len(theta)), mean, ~resolved)
+    run = lambda some, proved: [
+        np.concatenate(part)
+        for part in zip(*(_some(axes, some[k : k + size], plan, proved) for k in range(0, len(some), size)), strict=True)
+    ]
+    found = run(alphas, True)
+    proved = found[-1].copy()
+    if not proved.all():
+        for whole, part in zip(found, run(alphas[~proved], False), strict=True):
+            whole[~proved] = part
+    theta, baseline, losses, error, mean, resolved = found
+    known = np.broadcast_to(proved[:, None], error.shape)
+    return PathRefit(
+        theta, baseline, losses, error, known, np.zeros(error.shape, bool), None, np.ones(len(theta)), mean, ~resolved
+    )
 
 
-def _some(axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan) -> tuple[Array, ...]:
+def _some(axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan, proved: bool) -> tuple[Array, ...]:
     omega, unit = axes.omega, plan.index
     in_order = np.array_equal(unit, np.arange(len(omega)))
     taken = lambda part: part if in_order else part[..., unit]
@@ -101,7 +118,7 @@ def _some(axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan) -> tuple[Arra
         held -= seen
         np.abs(held, out=held)
         held /= kept
-        held *= (len(omega) + 4 * len(axes.values) + 16) * UNIT * axes.rounding_growth(alpha, inverse)[:, None]
+        held *= axes.step_error(alpha, inverse, proved)[:, None]
         half += held
         off += 0.5 * half
         error = np.multiply(half, off, out=half)  # ½(|r| + half)² − ½r²

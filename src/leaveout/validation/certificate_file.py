@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ..linalg.design import DenseDesign, Predictors
+from ..linalg.mapped_design import SourcedDesign
 from ..linalg.sparse_design import SparseDesign
 from ..models.glm import losses
 from ..models.glm.glm import GLM
@@ -56,12 +57,12 @@ def certify(fit: Fit | None, plan: Plan, values: Array, error: Array, proved: Ar
     known = (
         model is not None
         and model.norms is None
-        and isinstance(model.design, DenseDesign | SparseDesign)
+        and isinstance(model.design, DenseDesign | SparseDesign | SourcedDesign)
         and model.design.shape[0] == len(model.y)
     )
     if model is None or not isinstance(objective, GLM) or loss is None or not known:
         raise ValueError(
-            "certificate: the verifier knows a GLM of one output with rows in memory, a quadratic penalty and a squared, "
+            "certificate: the verifier knows a GLM of one output with a quadratic penalty and a squared, "
             "logistic, probit, cloglog, Poisson, gamma, negative binomial, Tweedie or pseudo-Huber loss of its usual link; "
             f"this is {getattr(objective, 'shown', type(objective).__name__)} with the loss "
             f"{type(getattr(objective, 'loss_function', None)).__name__}."
