@@ -1304,9 +1304,9 @@ FAULTS = (
     ),
     Fault(
         "the radius is ten times that of the gaps",
-        "CertifiedBatch._ball",
-        "reference, share, size[some], radius, more)",
-        "reference, share, size[some], 10 * radius, more)",
+        "LinearFitCache.ball",
+        "self.reference, size, slope, 2 * slope, more)",
+        "self.reference, size, slope, 20 * slope, more)",
         "test_enclosure_theorem test_linear",
     ),
     Fault(
@@ -1436,13 +1436,6 @@ FAULTS = (
         "test_linear",
     ),
     Fault(
-        "few folds copy all rows in float32",
-        "CertifiedBatch._rough",
-        "4 * lanes < len(self.u[0])",
-        "lanes < 0",
-        "test_linear",
-    ),
-    Fault(
         "rows left out stay in the norms of the table",
         "RadiusTable.ball",
         "        root = np.sqrt(keep)\n",
@@ -1543,9 +1536,23 @@ FAULTS = (
     Fault(
         "an estimate of one row is reported as proved",
         "_by_the_next_term",
-        "middle[good], left[good], False",
-        "middle[good], left[good], True",
+        "left[good], False",
+        "left[good], True",
         "test_enclosure_theorem test_linear",
+    ),
+    Fault(
+        "the bound by products of rows counts a tenth of what curvatures change up to the candidate",
+        "RowSteps._bound",
+        "(1 + lost) * self.width",
+        "0.1 * self.width",
+        "test_row_steps",
+    ),
+    Fault(
+        "the distance behind the bound by products of rows lacks the candidate's curvature",
+        "RowSteps._bound",
+        "np.where(whole > 0.5, UP * slope / whole, np.inf)",
+        "0.5 * slope",
+        "test_row_steps",
     ),
     Fault(
         "each refit gets the next refit's error",

@@ -22,7 +22,7 @@ from ..linalg.design import (
     scale_units,
     weight_terms,
 )
-from ..linalg.enclosure_theorem import CurvatureBounds, More, RadiusTable
+from ..linalg.enclosure_theorem import Ball, CurvatureBounds, More, RadiusTable, ball, gaps
 from ..linalg.group_norms import Norms, Reach
 from ..linalg.rounding import FUNCTION, UNIT, Rounding, bounded, condition, factor_error
 from ..linalg.sparse_design import SparseDesign
@@ -37,6 +37,8 @@ GROUP, HERD = 16, 2**21  # refits in a product with all rows: at least so many, 
 OWN_HESSIAN_BELOW = 1e-9  # a fold that keeps less of the information along a direction is judged by its own Hessian
 REPEATED_COLUMNS = 100.0  # ‖|R| s‖², relative to that of orthogonal columns, from which columns nearly repeat one another
 KNOWN_MOVE = 1e-3  # change of a curvature from which the terms of second order count
+SINGLE_UNIT = 2.0**-24  # of float32
+SINGLE_SUM = 2**9  # rows whose sum in float32 loses no more than `digits`
 CONDITION = 1e-8  # rounding error of the whitened H from which it is measured, and errors allow for it
 
 
@@ -119,6 +121,12 @@ class LinearFitCache:
             return np.where(moved < KNOWN_MOVE, moved, np.inf)
         return curvature_error(self.model, curvature, eta, blur)
 
+    def blur(self, eta: Array, move: PerLane) -> Any:
+        """Rounding errors of predictors, for losses whose bounds of ℓ″ need them."""
+        if self.roots is not None or self.is_plain:
+            return 0.0
+        return self.rounding.predictor(self.length, np.abs(eta), move[:, None])
+
     @functools.cached_property
     def is_plain(self) -> bool:
         """Whether the loss has an M, and no terms of its ℓ″ cancel."""
@@ -174,23 +182,29 @@ class LinearFitCache:
         if not isinstance(design, DenseDesign):
             return design.single(), self.root.astype(np.float32)
         rows = np.empty((n, p), np.float32)
-        for some in _parts(np.arange(n), HERD // p):
+        for some in groups(np.arange(n), HERD // p):
             rows[some] = self.whiten(some)
         return DenseDesign(rows), None
 
-    def ahead(self, moves: Float[np.ndarray, "lanes rank"]) -> Float[np.ndarray, "lanes units ..."]:
-        """Moves of the predictors along moves of u, by products in float32."""
+    def ahead(self, moves: Float[np.ndarray, "lanes rank"], rough: bool = True) -> Float[np.ndarray, "lanes units ..."]:
+        """Moves of the predictors along moves of u; `rough` products are in float32."""
+        if not rough:
+            return moves @ self.rows.T if "rows" in vars(self) else self.model.design.predictors(moves @ self.root)
         (design, root), moves = self.single, moves.astype(np.float32)
         return design.predictors(moves if root is None else moves @ root)
 
-    def back(self, slopes: Float[np.ndarray, "lanes units ..."]) -> Float[np.ndarray, "lanes rank"]:
-        """Whitened gradient of slopes, by products in float32; sums of very many whitened rows are added in float64."""
+    def back(self, slopes: Float[np.ndarray, "lanes units ..."], rough: bool = True) -> Float[np.ndarray, "lanes rank"]:
+        """Whitened gradient of slopes; `rough` products are in float32, sums of very many whitened rows added in float64."""
+        if not rough:
+            return slopes @ self.rows if "rows" in vars(self) else self.model.design.pull(slopes) @ self.root.T
         (design, root), slopes = self.single, slopes.astype(np.float32)
         if root is not None:
             return np.asarray(design.pull(slopes) @ root.T, float)
-        block = 2**9  # rows whose sum loses no more than `digits`
-        parts = (slice(k, k + block) for k in range(0, len(self.eta), block))
-        return np.sum([np.asarray(cast(DenseDesign, design).take(some).pull(slopes[:, some]), float) for some in parts], axis=0)
+        whole = np.zeros((len(slopes), len(self.root)))
+        for k in range(0, len(self.eta), SINGLE_SUM):
+            some = slice(k, k + SINGLE_SUM)
+            whole += cast(DenseDesign, design).take(some).pull(slopes[:, some])
+        return whole
 
     @property
     def digits(self) -> float:
@@ -198,7 +212,7 @@ class LinearFitCache:
 
         It is more as columns repeat one another, unless rows are whitened in float64.
         """
-        single_unit = 9 * 2.0**-24
+        single_unit = 9 * SINGLE_UNIT
         if isinstance(self.model.design, DenseDesign):
             return single_unit + self.rounding.step
         return single_unit * self.rounding.root
@@ -223,11 +237,22 @@ class LinearFitCache:
             return weight * (self.weight * self.curvature)[units]
         return np.repeat(weight * self.weight[units], self.model.design.outputs, axis=-1)
 
-    def bend(self, eta: Array, curvature: Array | None = None) -> CurvatureBounds:
-        """Bounds of ℓ″ at other predictors, against the reference; for one output they are `curvature`."""
-        if curvature is not None:
-            return CurvatureBounds(curvature, curvature)
-        return CurvatureBounds(*cast(LossOfSeveral, self.model.loss).ratios(eta, self.eta))
+    def ball(self, eta: Array, omega: Array, slope: PerLane, kept: PerLane, move: PerLane, more: PerLane | float = 0.0) -> Ball:
+        """Apply the theorem to candidates of length `move`, with predictors η, by the gaps of every unit.
+
+        `omega` are the weights, `slope` is λ, `kept` the least eigenvalue of A, and `more` is added to C for the penalty.
+        """
+        loss, y, blur = self.model.loss, self.model.y, self.blur(eta, move)
+        if self.roots is None:
+            (curvature,) = loss.derivatives(eta, y, (2,))
+            bend = CurvatureBounds(curvature, curvature)
+        else:
+            curvature, bend = None, CurvatureBounds(*cast(LossOfSeveral, loss).ratios(eta, self.eta))
+        reach = np.multiply.outer(2 * slope / np.sqrt(kept), self.norm)
+        size = omega * self.size
+        size /= kept[:, None]
+        more = more + 2 * self.curvature_error(eta, curvature, blur, move)
+        return ball(gaps(loss, y, eta, bend, reach, self.reference, blur), self.reference, size, slope, 2 * slope, more)
 
 
 @cached_on
@@ -523,13 +548,13 @@ def weights(rows: RefitRows, n: int, lanes: Array | slice = EVERYONE) -> Float[n
 
 def tiles(lanes: Array, n: int) -> list[Array]:
     """Split refits into groups whose arrays `[refits, units]` stay in a cache."""
-    return _parts(lanes, PASS // n)
+    return groups(lanes, PASS // n)
 
 
 def passes(lanes: Array, n: int, p: int) -> list[Array]:
     """Split refits into groups like `tiles`, or somewhat larger where a product with all rows takes hardly longer."""
-    return _parts(lanes, max(PASS // n, min(max(GROUP, p // GROUP), HERD // n)))
+    return groups(lanes, max(PASS // n, min(max(GROUP, p // GROUP), HERD // n)))
 
 
-def _parts(lanes: Array, size: int) -> list[Array]:
+def groups(lanes: Array, size: int) -> list[Array]:
     return [lanes[start : start + max(size, 1)] for start in range(0, len(lanes), max(size, 1))]

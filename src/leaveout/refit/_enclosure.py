@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 
 from .._runtime.results import RESULTS
 from ..linalg.design import apply_curvature, scale_units, weight_terms
-from ..linalg.enclosure_theorem import Ball, ball, gaps
+from ..linalg.enclosure_theorem import Ball
 from ..objectives.objective import Flags, PerLane, RefitPoints
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
@@ -28,9 +28,6 @@ STEPS, HURRY = 12, 2  # steps with one metric before a refit needs another; or b
 CONTRACTION_SPACING, LANCZOS_STEPS, CONTRACTION_NEIGHBOURS = 8, 10, 5
 CAUTION, MAX_CONTRACTION = 1.3, 0.9  # safety factor on a contraction, and the contraction from which it is uninformative
 STALL_RATIO = 0.5  # a step that leaves a larger share of the gradient needs another metric
-SINGLE_PRECISION_SHARE = (
-    1e-4  # share of the first step; while more remains, costly gradients are computed from their changes, in float32
-)
 
 
 class CertifiedBatch:
@@ -150,9 +147,7 @@ class CertifiedBatch:
 
     # gradients
 
-    def steps(
-        self, lanes: Array, enough: Callable[[Array], Flags], most: int = STEPS, dear: bool = False
-    ) -> Int[np.ndarray, " open"]:
+    def steps(self, lanes: Array, enough: Callable[[Array], Flags], most: int = STEPS) -> Int[np.ndarray, " open"]:
         """Take steps with the fold's own Hessian at θ̂ while they shrink; returns the refits still open."""
         lanes = lanes[self.metric.kept_share[lanes] > 0]
         rejected = [np.zeros(0, int)]
@@ -160,11 +155,8 @@ class CertifiedBatch:
             if not lanes.size:
                 break
             before = self.slope[lanes]
-            rough = self._rough(dear, len(lanes)) & (before > SINGLE_PRECISION_SHARE * self.first[lanes])
-            for few, told in ((True, self._change), (False, self._whole)):
-                for some in passes(lanes[rough == few], self.anchor.eta.size, self.u.shape[1]):
-                    self._step(some, *told(some), k == most - 1)
-                    self.proved[some] &= not few  # the rounding of float32 is judged by its usual size
+            for some in passes(lanes, self.anchor.eta.size, self.u.shape[1]):
+                self._step(some, *self._whole(some), k == most - 1)
             done = np.isfinite(self.radius[lanes])
             if done.any():
                 done[done] = enough(lanes[done])
@@ -173,14 +165,6 @@ class CertifiedBatch:
             rejected.append(lanes[stalled & ~done])
             lanes = lanes[~(done | stalled)]
         return np.sort(np.concatenate([*rejected, lanes]))
-
-    def _rough(self, dear: bool, lanes: int) -> bool:
-        """Whether gradients can be computed from their changes, and these are worth rows in float32."""
-        if 4 * lanes < len(self.u[0]) and "single" not in vars(self.anchor):  # rows cost as much as p / 2 gradients save
-            return False
-        anchor, model = self.anchor, self.anchor.model
-        plain = anchor.roots is None and model.norms is None and not np.any(anchor.flat)
-        return dear and model.separate and plain and anchor.digits < SINGLE_PRECISION_SHARE
 
     def _whole(self, lanes: Array) -> tuple[Array, Array, Array, Array]:
         """Predictors and weights of every unit, the whitened gradient, and its rounding error."""
@@ -195,20 +179,6 @@ class CertifiedBatch:
             noise[some] = anchor.gradient_error(omega[some], eta[some], slope, own, move[some], self.growth[lanes[some]])
         gradient = (model.design.pull(pulled) + kappa[:, None] * model.penalty_terms(theta)[1]) @ anchor.root.T
         return eta, omega, gradient, noise
-
-    def _change(self, lanes: Array) -> tuple[Array, Array, Array, Array]:
-        """Same quantities, the gradient being u (H whitened is I) plus the gradient of the slopes' nonlinear part."""
-        anchor, u = self.anchor, self.u[lanes]
-        moved = anchor.ahead(u)
-        eta = anchor.eta + moved
-        omega, _ = anchor.model.weigh(self._weights(lanes))
-        slope, curvature = (weight_terms(omega, part) for part in anchor.model.loss.derivatives(eta, anchor.model.y, (1, 2)))
-        slope -= anchor.weight * (anchor.slope + anchor.curvature * moved)
-        curvature -= anchor.weight * anchor.curvature
-        gradient = anchor.leftover + u + anchor.back(slope)
-        lost = np.sqrt(slope**2 @ anchor.size)  # and rounding of the moves, times the changes of ℓ″
-        lost += np.linalg.norm(u, axis=1) * (1 + np.sqrt(curvature**2 @ anchor.size**2))
-        return eta, omega, gradient, anchor.digits * lost + anchor.noise
 
     def _step(self, lanes: Array, eta: Array, omega: Array, gradient: Array, noise: Array, last: bool) -> None:
         before = self.slope[lanes]
@@ -239,26 +209,18 @@ class CertifiedBatch:
 
     def _ball(self, lanes: Array, eta: Array, omega: Array, size: Array, near: Array) -> Ball:
         """Ball from the table or, if that proves little and the refit is `near`, from the gaps of every unit."""
-        anchor, model, kept = self.anchor, self.anchor.model, self.metric.kept_share[lanes]
+        anchor, kept = self.anchor, self.metric.kept_share[lanes]
         found = Ball(*np.full((2, len(lanes)), np.inf))
         growth = self.growth[lanes]
         if near.any() and growth.min() == 1:  # with larger weights its sums prove next to nothing
             found = anchor.table.ball(size, kept, growth, np.linalg.norm(self.u[lanes], axis=1))
         little = ~(found.after <= 0.5 * found.distance) | ~np.isfinite(found.after)
         for some in tiles(np.flatnonzero(little & near), eta.shape[1]):
-            at, radius, mine = eta[some], 2 * size[some], lanes[some]
-            curvature = model.loss.derivatives(at, model.y, (2,)) if anchor.roots is None else ()
-            reach = np.multiply.outer(radius / np.sqrt(kept[some]), anchor.norm)
-            move, blur = np.linalg.norm(self.u[mine], axis=1), 0.0
-            if anchor.roots is None and not anchor.is_plain:
-                blur = anchor.rounding.predictor(anchor.length, np.abs(at), move[:, None])
-            gap = gaps(model.loss, model.y, at, anchor.bend(at, *curvature), reach, anchor.reference, blur)
-            share = np.multiply(omega[some], anchor.size)
-            share /= kept[some, None]
-            more = anchor.norm_share(anchor.theta + self.u[mine] @ anchor.root, radius / np.sqrt(kept[some]))
-            more = more * self.growth[mine] / kept[some]
-            more = more + 2 * anchor.curvature_error(at, curvature[0] if curvature else None, blur, move)
-            found.distance[some], found.after[some] = ball(gap, anchor.reference, share, size[some], radius, more)
+            u, slope = self.u[lanes[some]], size[some]
+            more = anchor.norm_share(anchor.theta + u @ anchor.root, 2 * slope / np.sqrt(kept[some]))
+            more = more * self.growth[lanes[some]] / kept[some]
+            apart = eta[some], omega[some], slope, kept[some], np.linalg.norm(u, axis=1), more
+            found.distance[some], found.after[some] = anchor.ball(*apart)
         return found
 
     def estimate(self, lanes: Array) -> None:

@@ -8,6 +8,7 @@ left open:
 
     rung      one refit costs                       metric A
     look      O(1) for one row, else a solve        the fold's own Hessian at θ̂, from the rows that leave
+    products  n products of rows, gradients         the same; single rows only (`_row_steps`)
     steps     a gradient each                       the same
     conjugate a few gradients each, estimated       the same; only where Hessians are dear
     newton    a Hessian each, with a line search    the fold's own at the candidate
@@ -23,17 +24,19 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.results import RESULTS
+from ..linalg.design import DenseDesign
 from ..linalg.enclosure_theorem import change
 from ..objectives.objective import Flags, Lanes, PerLane, PerRefit, RefitPoints
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, RefitRows
 from . import _cubic as cubic, _row_sample as sampled
-from ._anchor import linear_cache
+from ._anchor import groups, linear_cache
 from ._conjugate import conjugate
 from ._enclosure import HURRY, STEPS, CertifiedBatch
 from ._least_norm import least_norm
 from ._newton import newton
 from ._one_row import OneRow, one_row, span
+from ._row_steps import PRODUCTS, ROUGH, RowSteps
 
 Array = np.ndarray
 ELEMENTWISE = 400.0  # operations of a loss, its derivatives and their gaps for one unit
@@ -171,8 +174,15 @@ def _by_rows(step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None
         center, half = center.copy(), half.copy()
         if allowed is not None and cubic.worthwhile(step.anchor, len(lanes), 4 * fit.num_params + ELEMENTWISE):
             asked = lanes = _by_the_cubic(step, enough, lanes, center, half)
-        if allowed is not None and _costs(fit, rows, len(lanes)) > AFFORDABLE:
+        if allowed is not None and _costs(fit, rows, len(lanes)) > AFFORDABLE and len(step.anchor.eta) > 2 * max(sampled.SIZES):
             lanes = _by_the_next_term(fit, rows, look, allowed, hurry, center, half, proved)
+        model = step.anchor.model
+        smooth = model.loss.self_concordance is not None and model.design.outputs == 1 and model.norms is None
+        # bounds at every step cost several steps of few columns, and only an allowed error ends them early
+        if smooth and (allowed is not None or 4 * fit.num_params > ELEMENTWISE):
+            asked = np.union1d(asked, lanes)
+            lanes, told = _by_products(step, enough, lanes, hurry, center, half)
+            ended.append(told)
     size = max(1, CAPACITY // (4 * len(step.anchor.root) * step.anchor.model.design.outputs))
     for some in (lanes[start : start + size] for start in range(0, len(lanes), size)):
         state = CertifiedBatch(fit, rows.take(some), step.target, None if step.allowed is None else step.allowed[some])
@@ -205,6 +215,39 @@ def _by_the_cubic(step: FirstStep, enough: Enough, lanes: Array, center: Array, 
     return lanes[~good]
 
 
+def _by_products(
+    step: FirstStep, enough: Enough, lanes: Array, hurry: bool, center: Array, half: Array
+) -> tuple[Int[np.ndarray, " open"], tuple[Array, Array, Array, float]]:
+    """Take steps of rows that are left out, bounded by products of all rows with them; returns the open ones, and candidates.
+
+    Writes into `center` and `half`.
+    """
+    anchor, (n, p), count = step.anchor, step.anchor.model.design.shape, 0.0
+    out = step.one.lost_curvature[lanes] == anchor.weight[step.one.unit[lanes]]
+    mine = lanes[out & step.one.is_determined[lanes]]
+    u, radius, settled = np.zeros((len(mine), len(anchor.root))), np.full(len(mine), np.inf), np.zeros(len(mine), bool)
+    rough = 4.0 * len(mine) * n * p * p > COSTLY_OPERATIONS and 4 * len(mine) > p
+    rough &= isinstance(anchor.model.design, DenseDesign) and anchor.digits < ROUGH
+
+    def near(some: Array, at: RowSteps) -> Flags:
+        nonlocal count
+        place = some[at.lanes]
+        refits, count = mine[place], count + 0.5 * len(place)
+        center[refits], half[refits] = at.center[:, None], at.half[:, None]
+        u[place], radius[place] = at.u(), at.distance / np.sqrt(at.look.kept_share)
+        seen = center[refits], half[refits], at.slope, at.noise, at.look.step_length, radius[place]
+        settled[place] = enough(refits, EnclosureLook(*seen))
+        return settled[place]
+
+    whole = anchor.few and 4 * len(mine) > n
+    gram = anchor.rows @ anchor.rows.T if whole and n * n <= 8 * PRODUCTS else None  # NumPy computes one half of it
+    for some in groups(np.arange(len(mine)), PRODUCTS // n):
+        at = RowSteps(anchor, step.one.take(mine[some]), rough, gram)
+        at.run(functools.partial(near, some), HURRY if hurry else STEPS)
+    good = settled | (hurry & np.isfinite(half[mine, 0]))
+    return np.setdiff1d(lanes, mine[good]), (mine[good], u[good], radius[good], count)
+
+
 def _costs(fit: Fit, rows: RefitRows, lanes: int) -> float:
     """Operations of a gradient for so many refits of a batch, and for as many of every other batch."""
     each = (4.0 * fit.num_params + ELEMENTWISE) * fit.objective.num_units
@@ -222,9 +265,8 @@ def _by_the_next_term(
     known = anchor.model.separate and anchor.model.loss.self_concordance is not None and anchor.model.norms is None
     wrong = error(fit, rows, center, center, half)
     lanes, rest = np.flatnonzero(~within(wrong, allowed)), np.zeros(0, int)  # open rows, and those without a next term
-    whole = [None] if anchor.few and anchor.roots is None else []  # by all rows, if they are whitened in any case
-    for size in (*sampled.SIZES, *whole) if known else ():
-        if _costs(fit, rows, len(lanes)) <= AFFORDABLE or (size or 0) > len(anchor.eta):
+    for size in sampled.SIZES if known else ():
+        if _costs(fit, rows, len(lanes)) <= AFFORDABLE or size > len(anchor.eta):
             break
         some = look.take(lanes)
         short = sampled.short(anchor.turn, some)
@@ -232,11 +274,10 @@ def _by_the_next_term(
             break
         lanes, rest, some = lanes[short], np.union1d(rest, lanes[~short]), some.take(np.flatnonzero(short))
         term = sampled.next_term(anchor, some, size)
-        left = sampled.half(anchor.turn, some, term, size is not None)[:, None]
-        middle = center[lanes] + (0.0 if size else term.move[:, None])
-        wrong[lanes] = error(fit, rows.take(lanes), middle, middle, left)
+        left = sampled.half(anchor.turn, some, term, True)[:, None]
+        wrong[lanes] = error(fit, rows.take(lanes), center[lanes], center[lanes], left)
         good = np.isfinite(wrong[lanes]) if hurry else within(wrong, allowed)[lanes]
-        center[lanes[good]], half[lanes[good]], is_proved[lanes[good]] = middle[good], left[good], False
+        half[lanes[good]], is_proved[lanes[good]] = left[good], False
         lanes = lanes[~good]
     return np.union1d(lanes, rest)
 
@@ -260,7 +301,7 @@ def _to_the_end(state: CertifiedBatch, enough: Enough, hurry: bool) -> tuple[Cer
     dear = 4.0 * len(lanes) * n * p * p > COSTLY_OPERATIONS
     early = dear and np.isinf(state.target)  # an estimate can only be near enough where refits need not converge
     for most in (HURRY,) if hurry else (HURRY, STEPS - HURRY) if early else (STEPS,):
-        lanes = state.steps(lanes, asked, most, dear)
+        lanes = state.steps(lanes, asked, most)
         if hurry or dear:
             state.estimate(lanes)
             lanes = lanes[~asked(lanes)]

@@ -1,0 +1,55 @@
+"""Bounds of single rows left out hold at every stage of their steps, against refits from scratch."""
+
+import numpy as np
+import pytest
+
+import leaveout as lo
+from leaveout.refit._anchor import linear_cache
+from leaveout.refit._one_row import one_row
+from leaveout.refit._row_steps import RowSteps
+
+
+def problem(loss, n, p, scale=2.0):
+    rng = np.random.default_rng(3)
+    X, weight = rng.normal(size=(n, p)), rng.uniform(0.5, 2.0, n)
+    eta = scale * X @ rng.normal(size=p) / np.sqrt(p)
+    y = (rng.random(n) < 1 / (1 + np.exp(-eta))) * 1.0 if loss == "logistic" else rng.poisson(np.exp(0.5 * eta)) * 1.0
+    return X, y, weight
+
+
+def left_out(X, y, weight, loss, row):
+    """Linear predictor of a row by Newton's method without it, under the penalty ‖β‖²."""
+    seen, theta = np.arange(len(y)) != row, np.zeros(X.shape[1])
+    value = lambda eta: np.logaddexp(0, eta) - y * eta if loss == "logistic" else np.exp(eta) - y * eta
+    total = lambda theta: weight[seen] @ value(X @ theta)[seen] + theta @ theta
+    for _ in range(60):
+        eta = X @ theta
+        mean = 1 / (1 + np.exp(-eta)) if loss == "logistic" else np.exp(eta)
+        bend = weight * (mean * (1 - mean) if loss == "logistic" else mean)
+        gradient = X[seen].T @ (weight * (mean - y))[seen] + 2 * theta
+        step = np.linalg.solve((X[seen].T * bend[seen]) @ X[seen] + 2 * np.eye(len(theta)), gradient)
+        length = 1.0
+        while total(theta - length * step) > total(theta) and length > 1e-6:
+            length /= 2
+        theta = theta - length * step
+    return X[row] @ theta
+
+
+@pytest.mark.parametrize("rough", [False, True])
+@pytest.mark.parametrize(("loss", "n", "p"), [("logistic", 60, 20), ("logistic", 90, 4), ("poisson", 60, 10)])
+def test_the_bounds_hold_at_every_stage(loss, n, p, rough):
+    X, y, weight = problem(loss, n, p)
+    fit = lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(2.0), intercept=False, sample_weight=weight))
+    true = np.array([left_out(X, y, weight, loss, k) for k in range(n)])
+    anchor, look = linear_cache(fit), one_row(fit, np.arange(n), np.zeros(n))
+    stages = []
+
+    def enough(at):
+        off = np.abs(at.center - true[at.lanes])
+        assert (off <= at.half + 1e-11).all()
+        stages.append(np.median(at.half / np.maximum(off, 1e-12)))
+        return at.half < 1e-9
+
+    RowSteps(anchor, look, rough).run(enough, 12)
+    assert len(stages) > 6  # of two a step
+    assert stages[0] < 60  # the bounds are of use: this many times the true error
