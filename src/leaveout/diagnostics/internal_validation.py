@@ -298,7 +298,8 @@ def resamples(
     number = count(f"{caller}: B", DEFAULT_B.get(method, DEFAULT_RESAMPLES) if B is None else B, 2)
     if method == "crossvalidation":
         return match_plan(caller, fit.objective, number if groups is None else groups_of(groups, number), strategy)
-    made = bootstrap(fit.objective.num_units, number, groups=groups, seed=seed)
+    whole = {} if groups is None else {"groups": groups}
+    made = bootstrap(fit.objective.num_units, number, **whole, seed=seed)
     return match_plan(caller, fit.objective, made, strategy)
 
 
