@@ -6,62 +6,93 @@ import pytest
 from leaveout.inference import compiled
 from tests.inference.test_chain import paths
 
-pytest.importorskip("numba")
-CASES = {"one": ([6], 2), "several, three states": ([3, 1, 2], 3), "one state": ([4], 1)}
+numba = pytest.importorskip("numba")
+CASES = {
+    "one": ([6], 2),
+    "several, three states": ([3, 1, 2], 3),
+    "one state": ([4], 1),
+    "four states": ([3, 2], 4),
+    "one lane": ([2, 3], 5),
+    "loops over states": ([3], 9),
+}
 
 
+@pytest.mark.parametrize("mask", [0, 3])
 @pytest.mark.parametrize("name", CASES)
-def test_enumeration(name):
+def test_enumeration(name, mask):
+    """Every lane has potentials and weights of its own."""
     lengths, K = CASES[name]
-    rng, T = np.random.default_rng(0), sum(lengths)
-    table, top = rng.uniform(0.1, 1.0, (4, K)), rng.standard_normal(4)
-    code, weight = rng.integers(0, 4, T).astype(np.int32), rng.choice([0.0, 1.0, 0.5], T)
-    initial, transition = rng.dirichlet(np.ones(K)), rng.dirichlet(np.ones(K), K)
+    loops, rng, T, N = compiled.loops(K), np.random.default_rng(0), sum(lengths), len(lengths)
+    L = loops.lanes
+    table, plain, top = rng.uniform(0.1, 1.0, (4, K, L)), rng.uniform(0.1, 1.0, (4, K, L)), rng.standard_normal((4, L))
+    code, weight = rng.integers(0, 4, T).astype(np.int32), rng.choice([0.0, 1.0], (T, L))
+    initial, transition = rng.dirichlet(np.ones(K), L), rng.dirichlet(np.ones(K), (L, K))
     starts = np.isin(np.arange(T), np.cumsum([0, *lengths[:-1]]))
+    laid = np.ascontiguousarray(initial.T).ravel(), np.moveaxis(transition, 0, -1).ravel()
+    of, found = (starts, code, weight.ravel(), table.ravel()), (np.zeros(T * K * L), np.zeros(L))
+    loops.forward(*laid, *of, top.ravel(), mask, *found)
+    mixed, seen, moves, first = (np.zeros(size) for size in ((T, L), (4, K, L), (K, K, L), (K, L)))
+    out = [part.reshape(-1) for part in (mixed, seen, moves, first)]
+    loops.backward(laid[1], *of, plain.ravel(), mask, found[0], *out)
+    for lane in range(0, L, 3):
 
-    def log_z(emission, initial=initial, transition=transition):
-        return paths(np.log(initial), np.log(transition), emission, lengths, np.ones(len(lengths)))
+        def log_z(emission, initial=initial[lane], transition=transition[lane]):
+            return paths(np.log(initial), np.log(transition), emission, lengths, np.ones(N))
 
-    loops, (forward, back) = compiled.loops(K), np.empty((2, T, K))
-    logs = np.log(table) + top[:, None]
-    emission = weight[:, None] * logs[code]
-    found = loops.recursions(initial, transition, starts, code, weight, table, top, forward, back)
-    np.testing.assert_allclose(found, log_z(emission), rtol=1e-12)
-
-    seen, moves, first = np.zeros((4, K)), np.zeros((K, K)), np.zeros(K)
-    loops.counts(transition, starts, code, weight, forward, back, seen, moves, first)
-    step = 1e-6
-    for row, k in np.ndindex(4, K):
-        moved = emission + step * (weight * (code == row))[:, None] * (np.arange(K) == k)
-        np.testing.assert_allclose(seen[row, k], (log_z(moved) - log_z(emission)) / step, atol=1e-5)
-    for k in range(K):
-        slope = np.exp(step * (np.arange(K) == k))
-        np.testing.assert_allclose(first[k], (log_z(emission, initial * slope) - log_z(emission)) / step, atol=1e-5)
-        for j in range(K):
-            slope = np.ones((K, K))
-            slope[j, k] = np.exp(step)
-            turned = log_z(emission, transition=transition * slope)
-            np.testing.assert_allclose(moves[j, k], (turned - log_z(emission)) / step, atol=1e-5)
-
-    index, held, out = np.append(np.arange(T), T), np.append(weight == 0, False), np.full(T + 1, 7.0)
-    loops.losses(code, forward, back, table, top, index, held, out)
-    assert (out[~held] == 7.0).all()
-    for t, loss in zip(index[held], out[held], strict=True):
-        shown = emission + (np.arange(T) == t)[:, None] * logs[code]
-        np.testing.assert_allclose(loss, log_z(emission) - log_z(shown), atol=1e-12)
+        emission = weight[:, lane, None] * (np.log(table[..., lane]) + top[:, None, lane])[code]
+        whole, step = log_z(emission), 1e-6
+        np.testing.assert_allclose(found[1][lane], whole, rtol=1e-12)
+        for t in range(T):
+            shown = emission + (np.arange(T) == t)[:, None] * np.log(plain[..., lane])[code]
+            np.testing.assert_allclose(np.log(mixed[t, lane]), log_z(shown) - whole, atol=1e-12)
+        for row, k in np.ndindex(4, K):
+            moved = emission + step * (weight[:, lane] * (code == row))[:, None] * (np.arange(K) == k)
+            np.testing.assert_allclose(seen[row, k, lane], (log_z(moved) - whole) / step, atol=1e-5)
+        for k in range(K):
+            slope = np.exp(step * (np.arange(K) == k))
+            np.testing.assert_allclose(first[k, lane], (log_z(emission, initial[lane] * slope) - whole) / step, atol=1e-5)
+            for j in range(K):
+                slope = np.ones((K, K))
+                slope[j, k] = np.exp(step)
+                turned = log_z(emission, transition=transition[lane] * slope)
+                np.testing.assert_allclose(moves[j, k, lane], (turned - whole) / step, atol=1e-5)
 
 
-def test_steps_of_extreme_likelihood():
+@pytest.mark.parametrize("mask", [0, 3])
+def test_steps_of_extreme_likelihood(mask):
     """Products of normalisers do not underflow; where all paths are impossible log Z is −∞."""
-    T, logs = 400, np.tile([0.0, -200.0, -600.0, -690.0], 100)
-    code, weight, starts = np.arange(T, dtype=np.int32), np.ones(T), np.arange(T) == 0
-    table, (forward, back) = np.exp(logs)[:, None] * np.ones(2), np.empty((2, T, 2))
-    run = lambda table: compiled.loops(2).recursions(
-        np.full(2, 0.5), np.full((2, 2), 0.5), starts, code, weight, table, np.zeros(T), forward, back
+    loops, T, logs = (
+        compiled.loops(2),
+        400,
+        np.tile([0.0, -200.0, -600.0, -690.0] if mask == 0 else [0.0, -40.0, -60.0], 400)[:400],
     )
-    np.testing.assert_allclose(run(table), logs.sum(), rtol=1e-12)
-    table[7] = 0.0
-    assert run(table) == -np.inf
+    code, starts, lanes = np.arange(T, dtype=np.int32), np.arange(T) == 0, loops.lanes
+    table, half = np.repeat(np.exp(logs), 2 * lanes), np.full(4 * lanes, 0.5)
+
+    def run():
+        states, log_z, none = np.empty(2 * T * lanes), np.zeros(lanes), np.zeros(T * lanes)
+        loops.forward(half[: 2 * lanes], half, starts, code, np.ones(T * lanes), table, none, mask, states, log_z)
+        return log_z
+
+    np.testing.assert_allclose(run(), logs.sum(), rtol=1e-12)
+    table[7 * 2 * lanes : 8 * 2 * lanes] = 0.0
+    assert (run() == -np.inf).all()
+
+
+def test_compiler_that_makes_a_mistake(monkeypatch):
+    """Loops whose results differ from those of the same text in Python are not used."""
+    right = numba.njit
+
+    def wrong(**settings):
+        return lambda function: lambda *args: (right(**settings)(function)(*args), args[-1].__iadd__(1e-6))
+
+    monkeypatch.setattr(numba, "njit", wrong)
+    assert compiled.loops.__wrapped__(2) is None
+
+
+def test_lanes_are_compiled_once():
+    """Arrays of other kinds would be compiled for again, without vector registers."""
+    assert all(len(function.signatures) == 1 for function in compiled.loops(2)[1:])
 
 
 def test_without_numba(monkeypatch):

@@ -1,128 +1,192 @@
 """Forward and backward passes over the steps of chains in their order, by loops that numba compiles where it is installed.
 
-Both recursions run side by side, as neither waits for the other, on probabilities that are normalised at every step, by the
-factor of the step before, which is known already. No transition may be impossible. Steps with equal observations share a row of
-a table of likelihoods, none above one: e_t(k)^{w_t} = table[code_t, k]^{w_t}.
+A step waits for the one before, so that one chain leaves most of a processor idle. Several refits, the lanes, go side by side:
+for few states the two functions below are written out for each state and lane, and fill vector registers. They are templates:
+
+    x<k>, a<jk>, w<>            a number for each state k, each pair of states, none, and in every case for each lane
+    table[row + <k>]            the entries of an array, in the same order
+    x<k> = sum j: f<j> * a<jk>  a sum over states
+
+Steps with equal observations share a row of a table of likelihoods, none above one. A weight is zero or one. No transition may
+be impossible. Probabilities are normalised at every step t for which `t & mask == mask`.
 """
 
 import functools
 import importlib.util
-from collections.abc import Callable
+import itertools
+import re
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
+WRITTEN_OUT = 8  # states up to which loops over them are written out; code for more takes ten seconds to compile
+LEAST, SMALL = 1e-300, 1e-100  # a normaliser that underflows makes log Z infinite; products below `SMALL` become logarithms
+# log Z, and the filtered probabilities up to factors of each step; `top` are the logarithms of factors of the table's rows
+FORWARD = """
+def forward(initial, transition, starts, code, weight, table, top, mask, states, log_z):
+    p<>, z<>, small = 1.0, 0.0, 1.0
+    f<k> = 1.0 / STATES
+    a<jk> = transition[<jk>]
+    for t in range(len(code)):
+        row, at = code[t] * WIDTH, t * WIDTH
+        w<> = weight[t * LANES + <>]
+        z<> += w<> * top[code[t] * LANES + <>]
+        if starts[t]:
+            s<> = sum k: f<k>
+            p<> *= s<>
+            x<k> = initial[<k>]
+        else:
+            x<k> = sum j: f<j> * a<jk>
+        f<k> = x<k> * (w<> * table[row + <k>] + (1.0 - w<>))
+        if t & mask == mask:
+            s<> = sum k: f<k>
+            small = 1.0
+            small = min(small, p<> * s<>)
+            if small < SMALL:
+                z<> += np.log(p<>) + np.log(s<>)
+                p<> = 1.0
+            else:
+                p<> *= s<>
+            s<> = 1.0 / max(s<>, LEAST)
+            f<k> *= s<>
+        states[at + <k>] = f<k>
+    s<> = sum k: f<k>
+    log_z[<>] = z<> + np.log(p<> * s<>)
+"""
+# the likelihood of each step's observation given the others, Σ_k p(z_t = k | seen) e_t(k), which `plain` holds, and the
+# expected counts: observations of each row in each state, moves, and first states
+BACKWARD = """
+def backward(transition, starts, code, weight, table, plain, mask, states, mixed, seen, moves, first):
+    a<jk> = transition[<jk>]
+    m<jk> = 0.0
+    e<k> = 1.0
+    last = len(code) - 1
+    for r in range(len(code)):
+        t = last - r
+        row, at = code[t] * WIDTH, t * WIDTH
+        f<k> = states[at + <k>]
+        w<> = weight[t * LANES + <>]
+        cut = t == last or starts[t + 1]
+        if cut:
+            b<k> = 1.0
+        else:
+            b<j> = sum k: a<jk> * e<k>
+        g<k> = f<k> * b<k>
+        s<> = sum k: g<k>
+        s<> = 1.0 / max(s<>, LEAST)
+        g<k> *= s<>
+        if not cut:
+            h<k> = f<k> * s<>
+            m<jk> += h<j> * e<k>
+        q<> = sum k: g<k> * plain[row + <k>]
+        mixed[t * LANES + <>] = q<>
+        u<k> = seen[row + <k>] + w<> * g<k>
+        e<k> = (w<> * table[row + <k>] + (1.0 - w<>)) * b<k>
+        seen[row + <k>] = u<k>
+        if starts[t]:
+            first[<k>] += g<k>
+        if t & mask == mask:
+            s<> = sum k: e<k>
+            s<> = 1.0 / max(s<>, LEAST)
+            e<k> *= s<>
+    moves[<jk>] = m<jk> * a<jk>
+"""
+
 
 class Loops(NamedTuple):
-    """Compiled loops for one number of states.
+    """Compiled loops for one number of states, and how many refits they take side by side.
 
     Parameters
     ----------
-    recursions : callable
-        Function of (initial, transition, starts, code, weight, table, top, forward, back) that fills in the filtered
-        probabilities and the likelihoods of what follows, up to factors of each step, and returns log Z. The logarithms `top`
-        of factors of the table's rows are added.
-    counts : callable
-        Function of (transition, starts, code, weight, forward, back, seen, moves, first) that adds up the expected counts:
-        observations of each row in each state, moves, and first states.
-    losses : callable
-        Function of (code, forward, back, table, top, index, held, out) that fills in −log Σ_k p(z_t = k | the rest) e_t(k) of
-        the listed steps that are held out.
+    lanes : int
+        Number of refits, the last axis of all arrays but `starts` and `code`, which are one for all. Arrays are flattened.
+    forward : callable
+        Function as in `FORWARD`.
+    backward : callable
+        Function as in `BACKWARD`.
     """
 
-    recursions: Callable[..., float]
-    counts: Callable[..., None]
-    losses: Callable[..., None]
+    lanes: int
+    forward: Callable[..., None]
+    backward: Callable[..., None]
 
 
 @functools.cache
 def loops(num_states: int) -> Loops | None:
-    """Return the loops for a number of states, which is a constant in them; None without numba."""
+    """Return the loops for a number of states; None without numba, or if its compiler makes a mistake."""
     if importlib.util.find_spec("numba") is None:
         return None
     import numba
 
-    K, least = num_states, 1e-300  # a normaliser that underflows makes log Z infinite
-    compiled: Any = numba.njit(nogil=True, error_model="numpy", cache=True)
+    lanes = 8 if num_states < 4 else 4 if num_states == 4 else 1  # what fits into registers
+    plain = [_function(template, num_states, lanes) for template in (FORWARD, BACKWARD)]
+    compiled: Any = [numba.njit(nogil=True, error_model="numpy", fastmath={"contract"}, cache=True)(each) for each in plain]
+    settings: Any = numba.config
+    usual, settings.SLP_VECTORIZE = settings.SLP_VECTORIZE, 1  # else lanes are not put into vector registers
+    try:  # they are compiled at the first call
+        expected, found = (_short_chain(num_states, lanes, *pair) for pair in (plain, compiled))
+    finally:
+        settings.SLP_VECTORIZE = usual
+    return Loops(lanes, *compiled) if np.allclose(found, expected, rtol=1e-9, atol=1e-12) else None
 
-    @compiled
-    def recursions(initial, transition, starts, code, weight, table, top, forward, back):
-        T, log_z, product, scale, ahead_scale = len(code), 0.0, 1.0, 1.0, 1.0
-        ahead = np.empty(K)
-        for t in range(T):
-            row, w, total, first = code[t], weight[t], 0.0, starts[t]
-            for k in range(K):
-                x = 0.0
-                if first:
-                    x, scale = initial[k], 1.0
-                else:
-                    for j in range(K):
-                        x += forward[t - 1, j] * transition[j, k]
-                x *= scale * (table[row, k] if w == 1.0 else table[row, k] ** w)
-                forward[t, k] = x
-                total += x
-            log_z += w * top[row]
-            scale = 1.0 / max(total, least)  # of the step before, which the next one need not wait for
-            if total < 1e-100:
-                log_z += np.log(total)
-            else:
-                product *= total
-            if product < 1e-100 or t == T - 1:  # a logarithm of many steps
-                log_z += np.log(product)
-                product = 1.0
-            s = T - 1 - t
-            if s == T - 1 or starts[s + 1]:
-                ahead_scale = 1.0
-                for j in range(K):
-                    back[s, j] = 1.0
-                continue
-            row, w, total = code[s + 1], weight[s + 1], 0.0
-            for k in range(K):
-                ahead[k] = back[s + 1, k] * (ahead_scale * (table[row, k] if w == 1.0 else table[row, k] ** w))
-            for j in range(K):
-                x = 0.0
-                for k in range(K):
-                    x += transition[j, k] * ahead[k]
-                back[s, j] = x
-                total += x
-            ahead_scale = 1.0 / max(total, least)
-        return log_z
 
-    @compiled
-    def counts(transition, starts, code, weight, forward, back, seen, moves, first):
-        states, sums = np.empty(K), np.zeros((K, K))
-        for t in range(len(code)):
-            total = 0.0
-            for k in range(K):
-                states[k] = forward[t, k] * back[t, k]
-                total += states[k]
-            scale = 1.0 / max(total, least)
-            for k in range(K):
-                states[k] *= scale
-                seen[code[t], k] += weight[t] * states[k]
-                if starts[t]:
-                    first[k] += states[k]
-                    continue
-                before = 0.0
-                for j in range(K):
-                    before += forward[t - 1, j] * transition[j, k]
-                share = states[k] / before
-                for j in range(K):
-                    sums[j, k] += forward[t - 1, j] * share
-        for j in range(K):
-            for k in range(K):
-                moves[j, k] = sums[j, k] * transition[j, k]
+def _function(template: str, states: int, lanes: int) -> Callable[..., None]:
+    """Make a template the function for a number of states and lanes."""
+    lines = list(_written_out(template, states, lanes) if states <= WRITTEN_OUT else _looped(template))
+    known: dict[str, Any] = {**globals(), "STATES": states, "LANES": lanes, "WIDTH": states * lanes}
+    lines[0] = re.sub(r"def (\w+)", rf"def \1_{states}_{lanes}", lines[0])
+    exec(compile("\n".join(lines), __file__, "exec"), known)  # numba keeps what it compiles by this file and the name
+    return known[re.findall(r"\w+", lines[0])[1]]
 
-    @compiled
-    def losses(code, forward, back, table, top, index, held, out):
-        for n in range(len(index)):
-            if not held[n]:
-                continue
-            t, total, mixed = index[n], 0.0, 0.0
-            for k in range(K):
-                state = forward[t, k] * back[t, k]
-                total += state
-                mixed += state * table[code[t], k]
-            out[n] = -np.log(mixed / total) - top[code[t]]
 
-    return Loops(recursions, counts, losses)
+def _placed(text: str, states: int, lanes: int, lane: int, at: dict[str, int]) -> str:
+    """Fill in the names of numbers and the places of entries, at given states."""
+    number = lambda axes: functools.reduce(lambda place, axis: place * states + at[axis], axes, 0)
+    text = re.sub(r"(\w)<(\w*)>", lambda found: f"{found[1]}{number(found[2])}_{lane}", text)
+    return re.sub(r"<(\w*)>", lambda found: str(number(found[1]) * lanes + lane), text)
+
+
+def _lines(template: str) -> Iterator[tuple[str, list[str], str, str]]:
+    """Yield each line up to its sum, the axes of that part, the axis of the sum, and the term."""
+    for line in template.strip().splitlines():
+        target, _, rest = line.partition("sum ")
+        axis, _, term = rest.partition(": ")
+        yield target, sorted(set("".join(re.findall(r"<(\w*)>", target)))), axis, term
+
+
+def _written_out(template: str, states: int, lanes: int) -> Iterator[str]:
+    """Write a template out for every state and lane."""
+    for target, axes, axis, term in _lines(template):
+        for values in itertools.product(range(states), repeat=len(axes)):
+            at = dict(zip(axes, values, strict=True))
+            for lane in range(lanes if re.search(r"<\w*>", target) else 1):
+                terms = (_placed(term, states, lanes, lane, at | {axis: k}) for k in range(states if axis else 0))
+                yield _placed(target, states, lanes, lane, at) + " + ".join(terms)
+
+
+def _looped(template: str) -> Iterator[str]:
+    """Write a template with loops over the states, of one lane."""
+    place = lambda axes: " + ".join(f"{axis} * STATES ** {len(axes) - k}" for k, axis in enumerate(axes, 1)) or "0"
+    fill = lambda text: re.sub(r"(\w?)<(\w*)>", lambda m: f"{m[1]}[{place(m[2])}]" if m[1] else place(m[2]), text)
+    arrays = [f"{name} = np.empty(STATES ** {len(axes)})" for name, axes in re.findall(r"(\w)<(\w*)>", template)]
+    for target, axes, axis, term in _lines(template):
+        indent, text = re.findall(r"( *)(.*)", target)[0]
+        adding = ([axis, *axes], text.replace(" = ", " += ") + term)
+        for inner, statement in ((axes, text + "0.0"), adding) if axis else ((axes, text),):
+            for depth, each in enumerate(inner):
+                yield f"{indent}{' ' * depth}for {each} in range(STATES):"
+            yield f"{indent}{' ' * len(inner)}{fill(statement)}"
+        yield from (f"    {array}" for array in sorted(set(arrays)) if text.startswith("def "))
+
+
+def _short_chain(states: int, lanes: int, forward: Callable[..., None], backward: Callable[..., None]) -> np.ndarray:
+    """Return all results of the passes over a short chain of two sequences."""
+    rng, steps, width = np.random.default_rng(0), 7, states * lanes
+    code, starts = rng.integers(0, 3, steps).astype(np.int32), np.arange(steps) % 5 == 0
+    initial, transition, table, top = (rng.uniform(0.1, 1.0, size) for size in (width, states * width, 3 * width, 3 * lanes))
+    weight = rng.integers(0, 2, steps * lanes).astype(float)
+    out = [np.zeros(size) for size in (lanes, steps * width, steps * lanes, 3 * width, states * width, width)]
+    forward(initial, transition, starts, code, weight, table, top, 3, out[1], out[0])
+    backward(transition, starts, code, weight, table, table, 3, *out[1:])
+    return np.concatenate(out)

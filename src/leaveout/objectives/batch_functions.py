@@ -37,7 +37,7 @@ from .objective import (
 
 COMPILING = 5e7  # operations that cost less than compiling a program for fewer refits
 HESSIAN_ENTRIES = 2**23  # numbers in Hessians that are held at the same time
-PASSES_TOGETHER = 4  # refits in one call of a model's own passes: both ways from a candidate, and the candidate
+KEPT_GROUPS = 4  # groups of refits that are kept as passes lay them out, which takes memory for every unit
 KEPT_LOSSES = 2**22  # losses that are kept with gradients at the same place
 
 
@@ -234,7 +234,7 @@ class DerivedBatch:
 
     def gradient(self, theta: Points, lanes: Lanes) -> Points:
         """Evaluate ∇F alone, by the program that gives F too, which takes no longer and is compiled already."""
-        return self._map_lanes(_looks, lanes, theta)[1]
+        return self.look(theta, lanes)[1]
 
     def hessian(self, theta: Points, lanes: Lanes) -> Matrices:
         """Compute ∇²F."""
@@ -328,9 +328,6 @@ class HostBatch(DerivedBatch):
         found = [self.arrays.look(at, w) for at, w in zip(theta, weights, strict=True)]
         return np.array([value for value, _ in found]), np.stack([gradient for _, gradient in found])
 
-    def gradient(self, theta: Points, lanes: Lanes) -> Points:
-        return self.look(theta, lanes)[1]
-
     def products(self, theta: Points, lanes: Lanes) -> Callable[[Points], Points]:
         weights = weights_of(self.rows, self.objective.num_units, lanes)
         return lambda vector: np.stack([self.arrays.product(*parts) for parts in zip(theta, weights, vector, strict=True)])
@@ -352,6 +349,11 @@ class PassBatch(DerivedBatch):
         """Looks with gradients by refit and θ: losses at the same place are those of the same pass."""
         return {}
 
+    @functools.cached_property
+    def _laid(self) -> dict[bytes, Any]:
+        """Groups of refits as the passes lay them out."""
+        return {}
+
     def _passes(self, theta: Points, lanes: Lanes, gradients: bool) -> list[Look]:
         """Look at each refit, at its θ."""
         keys = [(int(lane), at.tobytes()) for lane, at in zip(lanes, theta, strict=True)]
@@ -360,10 +362,13 @@ class PassBatch(DerivedBatch):
         passes = cast(Any, self.objective.costs.passes)()
 
         def run() -> None:
-            for some in (new[k : k + PASSES_TOGETHER] for k in range(0, len(new), PASSES_TOGETHER)):
-                index, held = self.rows.index[lanes[some]], self.rows.held[lanes[some]]
-                weights = weights_of(self.rows, self.objective.num_units, lanes[some])
-                looks = passes(self.like, theta[some], weights, index, held, gradients)
+            for some in (new[k : k + passes.together] for k in range(0, len(new), passes.together)):
+                key = lanes[some].tobytes()
+                if key not in self._laid:
+                    while len(self._laid) >= KEPT_GROUPS:
+                        self._laid.pop(next(iter(self._laid)))
+                    self._laid[key] = passes.laid(*(part[lanes[some]] for part in self.rows[:3]))
+                looks = passes(self.like, theta[some], self._laid[key], gradients)
                 found.update(zip((keys[k] for k in some), looks, strict=True))
 
         run_in_thread(carry_settings(run))  # one change of threads for all programs
@@ -377,9 +382,6 @@ class PassBatch(DerivedBatch):
     def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
         values, gradients, _ = zip(*self._passes(theta, lanes, True), strict=True)
         return np.array(values), np.stack(gradients)
-
-    def gradient(self, theta: Points, lanes: Lanes) -> Points:
-        return self.look(theta, lanes)[1]
 
     def losses(self, theta: Points, lanes: Lanes) -> Float[np.ndarray, "lanes ..."]:
         return np.stack([look.losses for look in self._passes(theta, lanes, False)])

@@ -315,8 +315,9 @@ class Costs(NamedTuple):
     arrays : callable, optional
         Returns F in array code, an `AbstractByArrays`.
     passes : callable, optional
-        Returns a function of `like`, raveled θ and weights of a few refits, their units, which of these are held out, and
-        whether gradients are wanted. It returns a `Look` at each refit, in less time than compiled programs.
+        Returns a function of `like`, raveled θ of a few refits, at most its attribute `together`, these refits as its method
+        `laid` lays them out (from units, weights and which are held out), and whether gradients are wanted. It returns a
+        `Look` at each refit, in less time than compiled programs.
     formed : float, default 0
         Bytes of memory that forming ∇²F takes, where they are more than a few times its own.
 

@@ -5,9 +5,8 @@ these the gradient, which is that of the complete data's expected log-likelihood
 """
 
 import copy
-import importlib.util
 import threading
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,43 +16,54 @@ from jaxtyping import Array, Bool, Float, Int
 from ..._runtime.jax import Arrays, PyTree, cached_on, compile_static
 from ...inference.chain import Layout
 from ...inference.compiled import Loops, loops
-from ...objectives.batch_functions import PASSES_TOGETHER, Look
+from ...objectives.batch_functions import Look
 from ...objectives.objective import Points, aligned_copy, unravel
 from ...plans.plan import PADDED_FROM
 from .hidden_chain import AbstractHiddenChain
 
 SAMPLE = 2**10  # steps that tell whether observations repeat
+RARE = 1e-30  # least probability with which four steps without a normaliser cannot underflow
 
 
 def available(hmm: AbstractHiddenChain) -> bool:
     """Tell whether the loops are quicker: numba is installed, the chain is long, and its arrays are not on a device."""
-    long = len(hmm.dense) > PADDED_FROM
-    return long and importlib.util.find_spec("numba") is not None and jax.default_backend() == "cpu"
+    return len(hmm.dense) > PADDED_FROM and jax.default_backend() == "cpu" and loops(hmm.num_states) is not None
+
+
+class LaidRefits(NamedTuple):
+    """A few refits laid out by steps, for passes over a chain."""
+
+    weight: Float[np.ndarray, "steps lanes"]
+    tempered: bool  # whether a weight is neither zero nor one
+    held: Bool[np.ndarray, "refits width"]
+    steps: Int[np.ndarray, " scored"]  # places of the scored steps in arrays of steps and lanes
+    rows: Int[np.ndarray, " scored"]  # places of their observations in arrays of rows and lanes
 
 
 class _Potentials(NamedTuple):
     """Likelihoods of the distinct observations, each by the largest of its row, the logarithm of that, and the rest of F."""
 
-    table: Float[Arrays, "refits rows states"]
-    top: Float[Arrays, "refits rows"]
-    initial: Float[Arrays, "refits states"]
-    transition: Float[Arrays, "refits states states"]
+    table: Float[Arrays, "rows states refits"]
+    top: Float[Arrays, "rows refits"]
+    initial: Float[Arrays, "states refits"]
+    transition: Float[Arrays, "states states refits"]
     log_prior: Float[Arrays, " refits"]
 
 
 @compile_static
 def _potentials(hmm: AbstractHiddenChain, like: PyTree, thetas: Arrays) -> _Potentials:
-    """Compute the potentials at each θ."""
+    """Compute the potentials at each θ. An observation whose density is not a number is impossible."""
 
     def one(theta):
         at = unravel(theta, like)
         densities = hmm.log_densities(at)[:, 0]
+        densities = jnp.where(jnp.isnan(densities).any(1, keepdims=True), -jnp.inf, densities)
         top = densities.max(1)
         top = jnp.where(jnp.isfinite(top), top, 0.0)
         initial, transition = hmm.states.logs(at)
         return _Potentials(jnp.exp(densities - top[:, None]), top, jnp.exp(initial), jnp.exp(transition), hmm.log_prior(at))
 
-    return jax.vmap(one)(thetas)
+    return jax.vmap(one, out_axes=-1)(thetas)
 
 
 @compile_static
@@ -68,11 +78,11 @@ def _gradients(
         initial, transition = hmm.states.logs(at)
         return -jnp.sum(densities) - jnp.sum(first * initial) - jnp.sum(moves * transition) - hmm.log_prior(at)
 
-    return jax.vmap(jax.grad(expected))(thetas, seen, moves, first)
+    return jax.vmap(jax.grad(expected), (0, -1, -1, -1))(thetas, seen, moves, first)
 
 
 class ChainPasses:
-    """Passes over a chain, by its steps: the row of the distinct observations of each, and its weight in a fit."""
+    """Passes over a chain, by its steps: the row of the distinct observations of each."""
 
     def __init__(self, hmm: AbstractHiddenChain):
         parts = jax.tree.map(lambda leaf: np.asarray(leaf)[hmm.layout.inverse], hmm.data)
@@ -81,9 +91,9 @@ class ChainPasses:
         if len(np.unique(rows[:SAMPLE], axis=0)) < min(SAMPLE, len(rows)) // 2 + 1:
             _, some, self.code = np.unique(rows, axis=0, return_index=True, return_inverse=True)
         self.code, self.starts = self.code.reshape(-1).astype(np.int32), np.asarray(hmm.position) == 0
-        self.seen, self.length, found = np.where(hmm.dense, 1.0, 0.0), len(hmm.dense), loops(hmm.num_states)
+        self.dense, self.length, found = np.asarray(hmm.dense), len(hmm.dense), loops(hmm.num_states)
         assert isinstance(found, Loops)
-        self.loops, self.distinct = found, copy.copy(hmm)
+        self.loops, self.together, self.distinct = found, found.lanes, copy.copy(hmm)  # refits that one call takes together
         place = np.arange(len(some), dtype=np.int32)
         layout = Layout(place[:, None], place[:, None] < 0, place[:0], False, False)
         of_steps = dict.fromkeys(("x", "dense", "sequence", "position", "lengths"))
@@ -91,36 +101,51 @@ class ChainPasses:
         vars(self.distinct).update(of_steps, layout=layout, data=data)
         self.room, self.counted = threading.local(), np.zeros(3, int)  # numbers of recursions, gradients and calls
 
-    def __call__(
-        self,
-        like: PyTree,
-        theta: Points,
-        weights: Float[np.ndarray, "refits steps"],
-        index: Int[np.ndarray, "refits width"],
-        held: Bool[np.ndarray, "refits width"],
-        gradients: bool,
-    ) -> list[Look]:
-        count, K = len(theta), self.distinct.num_states
-        self.counted += count, count * gradients, 1
-        size = 1 if count == 1 else PASSES_TOGETHER  # for which programs are compiled
-        theta = theta[np.minimum(np.arange(size), count - 1)]
-        given = jax.tree.map(np.asarray, _potentials(self.distinct, like, theta))
-        seen, moves, first = np.zeros((size, len(given.top[0]), K)), np.zeros((size, K, K)), np.zeros((size, K))
-        values, losses, known = np.empty(count), np.zeros(index.shape), (self.code, *self._room())
-        for k in range(count):
-            table, top, initial, transition, prior = (part[k] for part in given)
-            of = self.starts, self.code, self.seen * weights[k]
-            values[k] = -self.loops.recursions(initial, transition, *of, table, top, *known[1:]) - prior
-            self.loops.losses(*known, table, top, index[k], held[k], losses[k])
-            if gradients:
-                self.loops.counts(transition, *of, *known[1:], seen[k], moves[k], first[k])
-        slopes = np.asarray(_gradients(self.distinct, like, theta, seen, moves, first)) if gradients else [None] * count
-        return [Look(*parts) for parts in zip(values, slopes, losses, strict=False)]
+    def laid(self, index: np.ndarray, weight: np.ndarray, held: np.ndarray) -> LaidRefits:
+        """Lay the weights of a few refits out by steps, and find the steps whose losses are asked for."""
+        weights, lane = np.ones((self.length, self.together)), np.arange(len(index))[:, None]
+        real, lanes = index < self.length, np.broadcast_to(lane, index.shape)
+        weights[index[real], lanes[real]] = weight[real]
+        if not self.dense.all():
+            weights[~self.dense] = 0.0
+        steps, code = index[held] * self.together, self.code[index[held]] * self.together
+        tempered = bool(((weight != 0) & (weight != 1)).any())
+        return LaidRefits(weights, tempered, held, steps + lanes[held], code + lanes[held])
 
-    def _room(self) -> Float[np.ndarray, "2 steps states"]:
-        """Return memory for both recursions, once for each thread, as new memory takes half as long as a recursion."""
+    def __call__(self, like: PyTree, theta: Points, refits: LaidRefits, gradients: bool) -> list[Look]:
+        count, lanes, loops = len(theta), self.together, self.loops
+        self.counted += count, count * gradients, 1
+        size = next(size for size in (1, lanes // 2, lanes) if size >= count)  # for which programs are compiled
+        theta, fill = theta[np.minimum(np.arange(size), count - 1)], np.arange(lanes) % size
+        given = jax.tree.map(np.asarray, _potentials(self.distinct, like, theta))
+        table, top, initial, transition = (np.take(part, fill, axis=-1) for part in given[:4])
+        code, weight, (states, mixed) = self.code, refits.weight, self._room(table.shape[1])
+        plain, logs = table, top
+        if refits.tempered:  # rows for every step, with their weights
+            plain, logs, code = table[code], weight * top[code], np.arange(self.length, dtype=np.int32)
+            table, weight = np.where(weight[:, None] == 0, 1.0, plain ** weight[:, None]), np.ones_like(weight)
+        # a step multiplies probabilities by no less than the least transition
+        mask = 3 if min(initial.min(), transition.min()) > RARE else 0  # the steps that are normalised
+        log_z, seen, moves, first = (np.zeros(size) for size in (lanes, table.shape, transition.shape, initial.shape))
+        known = transition.reshape(-1), self.starts, code, weight.reshape(-1), table.reshape(-1)
+        loops.forward(initial.reshape(-1), *known, logs.reshape(-1), mask, states, log_z)
+        counts = (part.reshape(-1) for part in (seen, moves, first))
+        loops.backward(*known, plain.reshape(-1), mask, states, mixed, *counts)
+        losses = np.zeros(refits.held.shape)
+        losses[refits.held] = -np.log(mixed[refits.steps]) - top.reshape(-1)[refits.rows]
+        slopes: Any = [None] * count
+        if gradients:
+            if refits.tempered:
+                by_step, seen = seen * refits.weight[:, None], np.zeros((*given.table.shape[:2], lanes))
+                np.add.at(seen, self.code, by_step)
+            slopes = np.asarray(_gradients(self.distinct, like, theta, *(part[..., :size] for part in (seen, moves, first))))
+        return [Look(*parts) for parts in zip(-log_z[:count] - given.log_prior[:count], slopes, losses, strict=False)]
+
+    def _room(self, num_states: int) -> tuple[Float[np.ndarray, " filtered"], Float[np.ndarray, " mixed"]]:
+        """Return memory of the passes, once for each thread, as new memory takes half as long as a recursion."""
         if not hasattr(self.room, "both"):
-            self.room.both = np.empty((2, self.length, self.distinct.num_states))
+            size = self.length * self.together
+            self.room.both = np.empty(size * num_states), np.empty(size)
         return self.room.both
 
 
