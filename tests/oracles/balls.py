@@ -69,3 +69,28 @@ def lasso(X: Array, y: Array, a: float, ridge: float, guess: Array) -> arb_mat |
     slope = (matrix(X[:, rest].T) * (rows * beta - column(y))).entries() if len(rest) else []
     kept = all(b * s > 0 for b, s in zip(beta.entries(), sign, strict=True)) and all(abs(g) <= arb(a) for g in slope)
     return beta if kept else None
+
+
+def softmax(X: Array, y: Array, classes: int, weights: Array, penalty: Array, start: Array) -> arb_mat | None:
+    """Return θ `[classes, features]` of Σ w (log Σ_k exp η_k − η_y) + ½ θᵀPθ, by Newton's method; None if it reaches none."""
+    ctx.prec = BITS
+    (n, q), rows, P = X.shape, matrix(X), matrix(penalty)
+    theta, w = column(start), [arb(float(value)) for value in weights]
+    for _ in range(60):
+        eta = rows * arb_mat(classes, q, theta.entries()).transpose()
+        each = [[eta[i, k].exp() for k in range(classes)] for i in range(n)]
+        share = [[value / sum(row, arb(0)) for value in row] for row in each]
+        missed = [[w[i] * (share[i][k] - (y[i] == k)) for k in range(classes)] for i in range(n)]
+        gradient = P * theta + arb_mat(classes * q, 1, (arb_mat(missed).transpose() * rows).entries())
+        hessian = P.tolist()
+        for a in range(classes):
+            for b in range(classes):
+                bent = [[w[i] * share[i][a] * ((a == b) - share[i][b]) * v for v in rows.tolist()[i]] for i in range(n)]
+                for j, row in enumerate((rows.transpose() * arb_mat(bent)).tolist()):
+                    for k, value in enumerate(row):
+                        hessian[a * q + j][b * q + k] += value
+        step = arb_mat(hessian).solve(gradient)
+        theta = arb_mat([[value.mid() for value in row] for row in (theta - step).tolist()])
+        if max(float(abs(value).mid()) for value in step.entries()) < 1e-40:
+            return arb_mat(classes, q, theta.entries())
+    return None

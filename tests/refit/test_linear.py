@@ -5,12 +5,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from flint import arb
 from jax import numpy as jnp
 
 import leaveout as lo
 from leaveout.refit import _linear as linear
 from leaveout.refit._anchor import SINGLE_SUM, SINGLE_UNIT
 from leaveout.validation import audit as _audit, scoring as _asked
+from tests.oracles.balls import matrix, softmax
 
 KINDS = ("plain", "weights", "weights 0 or 1e6", "row x 1000", "heavy tails", "rare", "p near n")
 STAYING = (lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.InfinitesimalJackknife(2), lo.NewtonStep())
@@ -521,3 +523,25 @@ def test_resamples_need_no_hessians_and_folds_no_copy_in_float32(monkeypatch):
         cv = lo.cross_validate(fresh, plan, lo.Exact(), audit=0)
         assert not hessians and cv.proved.all() and "single" not in vars(linear.linear_cache(fresh))
         assert beyond(cv, plan, "logistic", X, y, np.ones(1000))[1:] == (0, 0)
+
+
+@pytest.mark.parametrize("strategy", [lo.Certified(), lo.Exact(), lo.NewtonStep()], ids=["certified", "exact", "newton"])
+def test_proved_losses_of_several_outputs_are_those_of_300_bits(strategy):
+    """Without any allowance, of folds of rows and of a bootstrap, with columns of other sizes."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(24, 2)) * [1.0, 1e3]
+    y = np.r_[np.arange(4), rng.integers(0, 4, 20)]
+    fit, seen = lo.fit(lo.GLM(X, y, "multinomial", lo.penalties.Ridge(0.01), intercept=False)), 0
+    for plan in (lo.kfold(24, 8, seed=0).some(np.arange(3)), lo.bootstrap(24, 2, seed=1)):
+        cv = lo.cross_validate(fit, plan, strategy, audit=0)
+        for k in np.flatnonzero(cv.proved):
+            own, weights = slice(plan.indptr[k], plan.indptr[k + 1]), np.ones(24)
+            weights[plan.index[own]] = plan.weight[own]
+            theta, total = softmax(X, y, 4, weights, 0.01 * np.eye(8), fit.vector), arb(0)
+            for unit, loss in zip(plan.index[own][plan.held[own]], cv.losses[own][plan.held[own]], strict=True):
+                eta = (matrix([X[unit]]) * theta.transpose()).entries()
+                exact = sum((value.exp() for value in eta), arb(0)).log() - eta[y[unit]]
+                total += abs(exact - arb(float(loss)))
+            assert total <= arb(float(cv.error[k]))
+            seen += 1
+    assert seen >= 4

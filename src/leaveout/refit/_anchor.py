@@ -278,8 +278,7 @@ def linear_cache(fit: Fit) -> LinearFitCache:
     if several and norms is None and model.design.shifts_apart(model.bending(theta[None])[0]):
         moves = model.design.without_shifts(root)  # no refit moves along the others, of which the penalty alone may know
     off, known = _root_rounding(fit, model, root, moves, scale, weight, roots, curvature, flat, float(kappa))
-    columns = model.design.features if several else len(theta)
-    rounding = Rounding(len(eta), columns, float(np.sqrt(known)), off, float(np.abs(theta) @ scale))
+    rounding = Rounding(len(eta), len(theta), float(np.sqrt(known)), off, float(np.abs(theta) @ scale))
     norm, size, length = bounded(extents, rounding, several)
     blur = rounding.predictor(length, total(np.abs(eta), 1))
     noise = float(gradient_error(model, rounding, weight, slope, curvature, eta, length, blur))

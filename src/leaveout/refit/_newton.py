@@ -92,9 +92,8 @@ class DampedNewton:
         whitened = np.einsum("rp,rpk->rk", raw, root)
         extents = model.design.extents(root, model.shares(eta, curvature))
         several = anchor.roots is not None
-        columns = model.design.features if several else theta.shape[1]
         bulk = np.einsum("rp,rp->r", np.abs(theta), np.sqrt(np.einsum("rpp->rp", hessian)))
-        rounding = Rounding(eta.shape[1], columns, *(part[:, None] for part in (np.sqrt(known), off, bulk)))
+        rounding = Rounding(eta.shape[1], theta.shape[1], *(part[:, None] for part in (np.sqrt(known), off, bulk)))
         norm, share, length = bounded(extents, rounding, several)
         blur = rounding.predictor(length, total(np.abs(eta), 2))
         noise = gradient_error(model, rounding, omega, slope, curvature, eta, length, blur)
