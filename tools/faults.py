@@ -875,6 +875,13 @@ FAULTS = (
         "models/crf/test_crf",
     ),
     Fault(
+        "a sketch forgets the penalty",
+        "sketch",
+        "np.sqrt(1 + values)",
+        "np.sqrt(values)",
+        "test_hessian_products",
+    ),
+    Fault(
         "half of the preconditioner is applied",
         "DeflationPreconditioner.about",
         "return rest + (along - rest @ self.images.T) @ self.directions",

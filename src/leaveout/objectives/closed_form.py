@@ -30,7 +30,13 @@ Weights = Float[np.ndarray, "lanes units"]
 
 
 class AbstractByArrays(abc.ABC):
-    """F(·, w) of another objective in NumPy, for models where that is faster than compiled derivatives."""
+    """F(·, w) of another objective in NumPy, for models where that is faster than compiled derivatives.
+
+    `alpha` is the curvature of its penalty, a diagonal. A thread may ask for products at `together` places in turn.
+    """
+
+    alpha: Vector
+    together: int
 
     @abc.abstractmethod
     def look(self, theta: Vector, weights: Float[np.ndarray, " units"]) -> tuple[float, Vector]:

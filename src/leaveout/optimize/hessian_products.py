@@ -34,6 +34,7 @@ ROUGH, LOOSE, COARSE, FINE = 0.1, 1e-3, 1e-6, 1e-12
 # Largest number of learnt directions, for derived products and for products in array code, which take no longer than a pass
 # over so many directions; and largest number of entries in them (a quarter of a gigabyte).
 DIRECTIONS, NUMBERS = (128, 48), 2**25
+SMALLEST_SINGLE_SHARE = 1e-5  # the same in single precision, of a matrix of products
 SMALLEST_RESOLVED_CURVATURE = 1e-8  # least curvature of a direction, relative to the largest, that is told from rounding
 MINIMUM_DECREMENT, LAST_DECREMENT = (
     1e-6,
@@ -86,11 +87,41 @@ class DeflationPreconditioner(NamedTuple):
 
     def about(self, gradient: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, "refits params"]:
         """Approximate `H⁻¹ g`."""
-        if not len(self.directions):
-            return gradient * self.beside
         along = gradient @ self.directions.T
         rest = (gradient - along @ self.images) * self.beside
         return rest + (along - rest @ self.images.T) @ self.directions
+
+
+class NystromPreconditioner(NamedTuple):
+    """Inverse of I + Â ≤ H = I + A, A the part of the data in H where the curvature of the penalty is the identity.
+
+    Â = AΩ (ΩᵀAΩ)⁻¹ ΩᵀA with random Ω (Z. Frangella, J. A. Tropp and M. Udell, Randomized Nyström preconditioning, 2023), and
+    the inverse is I − RᵀR. It is at least H⁻¹.
+    """
+
+    rows: Float[np.ndarray, "rank params"]
+
+    def about(self, gradient: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, "refits params"]:
+        """Approximate `H⁻¹ g`, from above."""
+        return gradient - (gradient.astype(np.float32, copy=False) @ self.rows.T) @ self.rows
+
+
+def sketch(F: Function, coordinates: Scaling, theta: Vector, rank: int) -> NystromPreconditioner:
+    """Approximate the inverse of H by products in single precision, twice `rank`: Ω spans what A makes of random vectors."""
+    along = np.random.default_rng(0).standard_normal((rank, theta.size), np.float32)
+    scale, image = coordinates.scale.astype(np.float32), np.empty_like(along)
+    with Slow("curvature", 2 * rank) as bar:
+        for power in range(2):
+            for one, out in zip(along, image, strict=True):
+                out[:] = scale * products(F, theta, (scale * one)[None])[0] - one
+                bar.advance(1)
+            if not power:
+                along = np.ascontiguousarray(np.linalg.qr(image.T)[0].T)
+    values, turn = np.linalg.eigh((along @ image.T).astype(float))
+    known = values > SMALLEST_SINGLE_SHARE * values.max()
+    half = (turn[:, known] / np.sqrt(values[known])).T.astype(np.float32) @ image  # Â = halfᵀ half
+    values, turn = np.linalg.eigh((half @ half.T).astype(float))
+    return NystromPreconditioner((turn / np.sqrt(1 + values)).T.astype(np.float32) @ half)
 
 
 def unlearnt(F: Function, coordinates: "Scaling", theta: Vector) -> DeflationPreconditioner:
@@ -134,18 +165,12 @@ def orthonormal(
 class Solve:
     """Conjugate gradients for several refits side by side; keeps the directions of the first one."""
 
-    coordinates: Coordinates
-    null_space: np.ndarray
-    inverse: DeflationPreconditioner | None
-    keep: int
-    most: int
-
     def __init__(
         self,
         F: Functions,
         coordinates: Coordinates,
         null_space: Float[np.ndarray, "flat params"],
-        preconditioner: DeflationPreconditioner | None = None,
+        preconditioner: DeflationPreconditioner | NystromPreconditioner | None = None,
         keep: int = 0,
     ):
         self.F, self.coordinates, self.null_space = F, coordinates, null_space
@@ -200,7 +225,7 @@ class Solve:
 
     def extended_inverse(self) -> DeflationPreconditioner:
         """Learnt inverse with the directions of this solve added."""
-        assert self.inverse is not None
+        assert isinstance(self.inverse, DeflationPreconditioner)
         if not self.directions:
             return self.inverse
         directions, images, beside = self.inverse

@@ -146,7 +146,7 @@ class RefitDescent:
         self.open &= np.isfinite(step).all(1)
         self.result[~self.open] = RESULTS.undetermined
         self.u = np.where(self.open[:, None], -step, 0.0)
-        self.step, self.first = step, np.linalg.norm(self.u, axis=1)
+        self.step, self.first = step, self._length(self.u, -start)
 
     def stand(self, u: RefitPoints) -> None:
         """Begin at given displacements instead."""
@@ -169,12 +169,13 @@ class RefitDescent:
             )
             return self.error[lanes]
         reach = np.where(known, remainder, 0.0)[:, None]
-        directions = [reach * _unit(self.step[lanes])]
+        last = self.step[lanes] / np.maximum(self.size[lanes, None], 1e-300) if self._sketched else _unit(self.step[lanes])
+        directions = [reach * last]
         # units for each parameter from which a fold counts as long
         if self.linear or not fit.objective.pointwise or width < 8 * fit.num_params:
             count = np.clip(held.sum(1), 1, fit.num_params) if fit.objective.pointwise else np.ones(len(lanes))
             slopes = fit.whiten(self.F.slopes(theta, lanes))
-            directions.append(reach * np.minimum(1.0, 2 / np.sqrt(count))[:, None] * _unit(slopes))
+            directions.append(reach * np.minimum(1.0, 2 / np.sqrt(count))[:, None] * self._steepest(slopes))
         moves = fit.unwhiten(np.stack([sign * d for d in directions for sign in (1.0, -1.0)], axis=1))
         self.scores[lanes], changes = self.F.around(theta, moves, lanes)
         error = np.where(np.isnan(changes).any(1), np.inf, changes.max(1))
@@ -206,14 +207,16 @@ class RefitDescent:
             gradient = self.gradient(lanes)
             self.seen[:, lanes] = self.u[lanes], gradient
             plain = self.metric.solve(gradient, self.u[lanes], lanes)
-            size, before = np.linalg.norm(plain, axis=1), previous[lanes]
+            size, before = self._length(plain, gradient), previous[lanes]
             progress = size / np.maximum(before, 1e-300)
             step, along = (plain, progress) if memory is None else memory.step(lanes, self.u[lanes], plain)
             floor = size <= shortest[lanes]
             stuck = ~(progress <= STALL_RATIOS[1]) & ~floor
             ratio = np.where(floor, 0.0, np.maximum(progress, np.where(np.isfinite(along), along, 0.0)))
             contraction[lanes] = np.maximum(contraction[lanes], ratio)
-            q = np.minimum((SAFETY if k else FIRST_SAFETY) * contraction[lanes], 0.95)
+            # what a Newton step leaves shrinks with its length: the next one leaves a smaller share, by as much
+            shrinks = np.minimum(progress, 1.0) if self._sketched else np.ones(len(lanes))
+            q = np.minimum((SAFETY if k else FIRST_SAFETY) * contraction[lanes] * shrinks, 0.95)
             left = size * q / (1 - q) + self._unsolved_part(lanes)  # after a plain step nothing more is added
             further = np.linalg.norm(step - plain, axis=1)
             share = np.minimum(1.0, left / np.maximum(further, 1e-300))
@@ -222,7 +225,7 @@ class RefitDescent:
             self._take(lanes, plain + share[:, None] * (step - plain), ~stuck)
             left = np.where(stuck | np.isinf(before), np.inf, left + share * further)
             # largest ratio of steps at which a refit is judged after one step
-            ready = (k > 0) | (contraction[lanes] <= 0.01)
+            ready = (k > 0) | (contraction[lanes] * shrinks <= 0.01)
             done, beyond = self._accept(lanes, left, ready, enough, k == most - 1)
             done |= floor & (progress > 0.3) & ~beyond
             # share of the gradient; if more remains after the first step of a nonconvex F, it may have led to another minimum
@@ -232,6 +235,20 @@ class RefitDescent:
             self.open[lanes[done]] = False
             lanes = lanes[~(done | slow)]
         return np.sort(np.concatenate([*rejected, lanes]))
+
+    @property
+    def _sketched(self) -> bool:
+        """Whether the metric knows an approximate inverse of H from above, by which lengths are measured."""
+        return isinstance(self.metric, Products) and self.metric.sketched
+
+    def _length(self, step: Points, gradient: Points) -> PerLane:
+        """Lengths of steps that were solved for whitened gradients: by the Hessian if it is sketched."""
+        return np.sqrt(np.maximum(np.sum(step * (gradient if self._sketched else step), axis=1), 0.0))
+
+    def _steepest(self, slopes: Points) -> Points:
+        """Directions of length one along which numbers of these whitened gradients change most."""
+        towards = cast(Products, self.metric).inverse.about(slopes) if self._sketched else slopes
+        return towards / np.sqrt(np.maximum(np.sum(slopes * towards, axis=1, keepdims=True), 1e-300))
 
     @property
     def natural(self) -> float:
@@ -434,6 +451,7 @@ class RefitDescent:
 
         Near the minimum F itself is too flat to compare steps, and the inverse Hessian of a descent understates the distance.
         """
+        self.metric = IdentityMetric()  # lengths are whitened ones
         for lane, weight in zip(lanes, weights_of(self.rows, self.fit.objective.num_units, lanes), strict=True):
             F, one = function(self.fit.objective, self.fit.theta, weight), np.array([lane])
             if any(self._finish(F, found, one, enough) for found in self._descents(F, weight, one, enough)):

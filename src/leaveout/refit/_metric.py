@@ -10,20 +10,25 @@ Hessian at θ̂ is I + Zᵀ V Z, Z the whitened rows that the fold touches:
     Products        the fold's own at its candidate, by conjugate gradients, if H is too large to be formed
 """
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from .._runtime.jax import Array, Arrays, PyTree, compile_static, jax
-from ..objectives.batch_functions import ClosedFormBatch, DerivedBatch, HostBatch, derive_batch
+from .._runtime.jax import Array, Arrays, PyTree, cached_on, compile_static, jax
+from ..objectives.batch_functions import ClosedFormBatch, DerivedBatch, HostBatch, derive_batch, function
 from ..objectives.objective import AbstractLinearPredictor, Lanes, Points, RefitPoints
 from ..optimize.fit import Fit
-from ..optimize.hessian_products import ROUGH, Solve
+from ..optimize.hessian_products import ROUGH, NystromPreconditioner, Solve, sketch
 from ..plans.plan import RefitRows
 
 SINGULAR_SHARE = 1e-10  # a fold that keeps less than this share of the information along a direction does not determine it
+# Least and largest rank of a sketch of H, between them eight for each refit, and most numbers in it, a quarter of a gigabyte:
+# the sketch takes two products a rank, and a refit 12 by the largest one where it took 92.
+RANKS, RANK_OF_REFIT, SKETCHED_NUMBERS = (48, 768), 8, 2**26
 
 
 class RefitMetric(Protocol):
@@ -76,19 +81,28 @@ class Products:
     def __init__(self, fit: Fit, F: DerivedBatch | ClosedFormBatch, tol: float):
         self.fit, self.F, self.tol, self.rest = fit, F, tol, np.zeros(len(F.rows.index))
         self.kind = np.float32 if isinstance(F, HostBatch) and tol >= ROUGH else np.float64
-        known = fit.scaling, fit.null_space, fit.learned_inverse
-        self.known = known if self.kind == np.float64 else jax.tree.map(lambda part: part.astype(np.float32), known)
+        rank = min(int(np.clip(RANK_OF_REFIT * F.rows.num_refits, *RANKS)), SKETCHED_NUMBERS // fit.num_params, fit.num_params)
+        self.sketched = isinstance(F, HostBatch) and np.allclose(F.arrays.alpha * fit.scaling.scale**2, 1.0)
+        self.inverse = sketched(rank)(fit) if self.sketched else fit.learned_inverse
+        known = fit.scaling, fit.null_space, self.inverse
+        self.known = known if self.kind == np.float64 else jax.tree.map(lambda part: part.astype(np.float32, copy=False), known)
 
     def solve(self, gradient, u, lanes):
         theta, step = self.fit.at(u), np.empty_like(gradient)
         apart = isinstance(self.F, HostBatch) and (theta != theta[0]).any()
         # refits at different θ whose products are computed together, as the model keeps data of so many
-        size = 2 if apart else max(len(lanes), 1)
+        size = self.F.arrays.together if apart else max(len(lanes), 1)
         for some in (slice(k, k + size) for k in range(0, len(lanes), size)):
             solve = Solve(self.F, *self.known)
             step[some] = solve(theta[some], gradient[some].astype(self.kind), lanes[some], self.tol)
             self.rest[lanes[some]] = solve.rest
         return step
+
+
+@functools.cache
+def sketched(rank: int) -> Callable[[Fit], NystromPreconditioner]:
+    """Return the function that sketches the curvature of a fit, once."""
+    return cached_on(lambda fit: sketch(function(fit.objective, fit.theta), fit.scaling, fit.vector, rank))
 
 
 def is_narrow(fit: Fit, width: int) -> bool:

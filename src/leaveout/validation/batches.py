@@ -141,7 +141,9 @@ class BatchRunner:
         probed = self.refit.probes and by_probes(fit) and np.diff(plan.indptr).max() == 1
         smooth = kinks(fit.objective) is None
         model = (fit.predictor_data if probed else fit.predictors) if narrow and smooth and not self.forms_hessian else None
-        each = 4 * fit.num_params + own if model is None else SINGLE * model.design.outputs
+        # numbers for each parameter, fewer where refits in array code had better share passes over an approximate inverse
+        numbers = 4 if fit.objective.costs.arrays is None else 2
+        each = numbers * fit.num_params + own if model is None else SINGLE * model.design.outputs
         for batch in plan.batches(CAPACITY, 4, each, least, uniform, lists_all_units(fit.objective)):
             if fit.predictors is not None:
                 yield batch

@@ -151,12 +151,15 @@ class Indicators(AbstractByArrays):
         self.where: StepOrder = order_steps(lengths)
         order, self.shapes = self.where.order, shapes
         self.features, self.codes = features[order], codes[order]
+        self.rough_features = self.features.astype(np.float32)
         self.scores = None if scores is None else scores[order]
         self.free, self.alpha = parameters
         self.start = slice(0, self.where.bounds[1])
         cached_places = 4  # places θ whose results are kept: two for each of two threads
         self.at: Callable[[bytes], tuple[PassResult, dict[str, Any], np.ndarray]] = functools.lru_cache(cached_places)(self._at)
-        self.single: Callable[[bytes], PassResult] = functools.lru_cache(cached_places)(self._single)
+        # in single precision sixteen for each thread, or as many as have 2²⁴ entries in each array
+        self.together = int(np.clip(2**24 // (len(codes) * shapes["end"][0]), 2, 16))
+        self.single: Callable[[bytes], PassResult] = functools.lru_cache(2 * self.together)(self._single)
 
     def _parts(self, vector: Vector) -> dict[str, np.ndarray]:
         """Split a vector of free parameters, or a direction, into all parameters by name."""
@@ -167,14 +170,14 @@ class Indicators(AbstractByArrays):
         return {name: part.reshape(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
     def _emission(self, parts: dict[str, np.ndarray]) -> Float[np.ndarray, "steps labels"]:
-        out = self.features @ parts["weights"]
+        out = (self.rough_features if parts["weights"].dtype == np.float32 else self.features) @ parts["weights"]
         out[self.start] += parts["start"]
         out[self.where.last] += parts["end"]
         return out
 
     def _pull(self, states: Float[np.ndarray, "steps labels"], pairs: Float[np.ndarray, "labels labels"]) -> Vector:
         """Multiply by the transpose: from numbers of steps and of pairs of steps to θ."""
-        weights = self.features.T @ states
+        weights = (self.rough_features if states.dtype == np.float32 else self.features).T @ states
         parts = {"end": states[self.where.last].sum(0), "start": states[self.start].sum(0), "transition": pairs}
         whole = np.concatenate([np.ravel((parts | {"weights": weights})[name]) for name in self.shapes])
         return whole[self.free]
@@ -198,6 +201,8 @@ class Indicators(AbstractByArrays):
         found, parts, emission = self.at(theta.tobytes())
         weight, each = weights[self.where.unit], np.arange(len(self.codes))
         known, pairs = emission[each, self.codes], found.pairs(weight)
+        if (weights != 1).any():  # the step of a refit from there takes products next
+            self.single(theta.tobytes())
         for before, here in self.where.moves:
             known[here] += parts["transition"][self.codes[before], self.codes[here]]
             np.subtract.at(pairs, (self.codes[before], self.codes[here]), weight[here])
