@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import scipy
-from sklearn import linear_model
+from sklearn import linear_model, metrics
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -365,6 +365,24 @@ def cox_200_rows_left_out() -> tuple[Call, Call]:
     time_, event = random.exponential(np.exp(-X[:, 0])), random.random(200) < 0.7
     fit = lo.fit(lo.Cox(X, time_, event))
     return lambda: lo.cross_validate(fit, lo.leave_one_out(200)), lambda: PHReg(time_, X, event).fit()
+
+
+@row("scikit-learn's fits, with area and Brier")
+def bootstrap_validations_2000_x_20() -> tuple[Call, Call]:
+    X, y, _ = logistic(2000, 20)
+    fit, plan = lo.fit(lo.GLM(X, y, "logistic")), lo.bootstrap(2000, 60)
+    host = linear_model.LogisticRegression(C=np.inf, max_iter=1000)
+
+    def loop() -> None:
+        for weights in plan.matrix().astype(int):
+            rows = np.repeat(np.arange(2000), weights)
+            host.fit(X[rows], y[rows])
+            for own in (rows, slice(None)):
+                p = host.predict_proba(X[own])[:, 1]
+                metrics.roc_auc_score(y[own], p)
+                metrics.brier_score_loss(y[own], p)
+
+    return lambda: lo.validate(fit, plan=plan, curves=0), loop
 
 
 @row("scikit-learn's fits, as many")

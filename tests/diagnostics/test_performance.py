@@ -1,6 +1,7 @@
 """Measures of many refits at once: scikit-learn's and the library's own of single ones, R's concordance, sums over pairs."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import expit
 from sklearn.metrics import average_precision_score, roc_auc_score
@@ -111,3 +112,12 @@ def test_wrong_input():
     late = lo.fit(lo.Cox(X, time + 1, np.ones(40), entry=time))
     with pytest.raises(ValueError, match="entry times"):
         lo.validate(late)
+
+
+def test_a_mixed_model_of_zeros_and_ones_predicts_probabilities():
+    X, group = rng.normal(size=(80, 1)), np.arange(80) % 8
+    y = (rng.random(80) < expit(X[:, 0])) * 1.0
+    y[group < 3] = y[group < 3] * (rng.random(30) < 0.2)  # groups differ
+    data = pd.DataFrame({"x": X[:, 0], "group": group, "y": y})
+    fit = lo.fit(lo.Mixed("y ~ x + (1 | group)", data, "binomial"))
+    assert {"AUC", "Slope"} <= set(lo.validate(fit, "crossvalidation", B=2, curves=0).table.index)

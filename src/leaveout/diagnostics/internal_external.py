@@ -123,12 +123,7 @@ class InternalExternal(PrintedTable):
 @conventional
 @float64
 def internal_external(
-    fit: Fit,
-    centres: ArrayLike,
-    *,
-    tau2: Tau2 = "REML",
-    level: float = 0.95,
-    strategy: AbstractRefit | None = None,
+    fit: Fit, centres: ArrayLike, *, tau2: Tau2 = "REML", level: float = 0.95, strategy: AbstractRefit | None = None
 ) -> InternalExternal:
     """Leave out one centre at a time, predict it by the others, and pool the measures over centres by random effects.
 

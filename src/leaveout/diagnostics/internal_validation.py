@@ -271,7 +271,7 @@ def validate(
     if np.mean(exists) < 0.9:
         warn(
             f"validate: {np.sum(~exists)} of {plan.num_refits} resamples have no refit and are left out; the others are a "
-            "kinder selection. A penalty gives each resample a refit.",
+            "kinder selection. A penalty gives each resample a refit."
         )
     orig = pd.Series(apparent | smooth)
     gamma = pd.Series(measure.no_information(own, measure.case[None]) if method == ".632+" else {}, dtype=float)

@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from .._runtime.results import kind_of
 from ..models.survival.cox import Cox
 from ..objectives.batch_functions import whole
+from ..objectives.objective import LOG_PROBABILITY
 from ..optimize.fit import Fit
-from ..validation.metrics import Concordance, Ranks
+from ..validation.metrics import Concordance
 from ..validation.scoring import predictions
 
 Array = np.ndarray
@@ -47,9 +48,6 @@ class AbstractPerformance(abc.ABC):
 
     fit: Fit
     case: Float[Array, " rows"]
-    names: tuple[str, ...]
-    curves: tuple[str, ...] = ()
-    note: str = ""
 
     def __init__(self, fit: Fit):
         weight, n = fit.objective.units.weight, fit.objective.num_units
@@ -80,18 +78,14 @@ class AbstractPerformance(abc.ABC):
     def no_information(self, at: Any, weights: Float[Array, "1 rows"]) -> dict[str, float]:
         """Measure predictions that are paired with outcomes at random, by permutations of them."""
         rng, shuffles = np.random.default_rng(0), 50
-        each = [self(self._permuted(at, rng.permutation(len(self.case))), weights, False) for _ in range(shuffles)]
+        orders = (rng.permutation(len(self.case)) for _ in range(shuffles))
+        permuted = lambda order: at[:, order] if isinstance(at, Array) else tuple(part[:, order] for part in at)
+        each = [self(permuted(order), weights, False) for order in orders]
         return {name: float(np.nanmean([one[name][0] for one in each])) for name in each[0]}
-
-    def _permuted(self, at: Any, order: NDArray) -> Any:
-        return at[:, order]
 
 
 class Binary(AbstractPerformance):
     """Measures of the probability of the second of two classes."""
-
-    names = ("Dxy", "R2", "Intercept", "Slope", "D", "U", "Q", "B", "g", "gp", "AUC", "average_precision", "log_loss")
-    curves = ("lowess", "spline")
 
     def __init__(self, fit: Fit):
         super().__init__(fit)
@@ -111,7 +105,7 @@ class Binary(AbstractPerformance):
             parts = [slice(k, k + size) for k in range(0, len(at), size)]
             self.sorted = at, [(part, SortedPredictors(at[part], np.broadcast_to(self.y, at[part].shape))) for part in parts]
         each = [predictors.measure(weights[part]) for part, predictors in self.sorted[1]]
-        return {name: np.concatenate([one[name] for one in each]) for name in self.names}
+        return {name: np.concatenate([one[name] for one in each]) for name in each[0]}
 
     def curve_errors(self, at, weights):
         there, found = weights > 0, {}
@@ -145,6 +139,14 @@ class SortedPredictors:
         self.last = np.minimum.accumulate(ends[:, ::-1], axis=1)[:, ::-1]
 
     @np.errstate(all="ignore")
+    def area(self, weights: Points) -> PerRefit:
+        """Compute the area under the ROC curve of weighted rows."""
+        w, take = np.take_along_axis(weights, self.order, 1), np.take_along_axis
+        misses = np.cumsum(np.pad(w * (1 - self.y), ((0, 0), (1, 0))), 1)
+        events = dot(w, self.y)
+        return dot(w * self.y, 0.5 * (take(misses, self.first, 1) + take(misses, self.last, 1))) / (events * misses[:, -1])
+
+    @np.errstate(all="ignore")
     def measure(self, weights: Points) -> dict[str, PerRefit]:
         """Measure the predictors on weighted rows."""
         x, y, w, take = self.x, self.y, np.take_along_axis(weights, self.order, 1), np.take_along_axis
@@ -152,8 +154,7 @@ class SortedPredictors:
         events = one.sum(1)
         below = lambda mass: np.cumsum(np.pad(mass, ((0, 0), (1, 0))), 1)
         hits, all_ = below(one), below(w)
-        misses = all_ - hits
-        auc = dot(one, 0.5 * (take(misses, self.first, 1) + take(misses, self.last, 1))) / (events * (n - events))
+        auc = self.area(weights)
         above = lambda sums: sums[:, -1:] - take(sums, self.first, 1)
         precision = np.sum(np.where(one > 0, one * above(hits) / above(all_), 0.0), 1) / events
         a, b = logistic(np.stack([np.ones_like(x), x]), y, w)[0].T
@@ -258,8 +259,6 @@ def spline_knots(eta: Float[Array, " rows"], w: Float[Array, " rows"]) -> Float[
 class Linear(AbstractPerformance):
     """Measures of a predicted mean."""
 
-    names = ("R2", "MSE", "Intercept", "Slope", "g")
-
     def __init__(self, fit: Fit):
         super().__init__(fit)
         self.y = np.asarray(fit.objective.units.target, np.float64)
@@ -306,9 +305,6 @@ class Survival(AbstractPerformance):
         self.stratum = np.searchsorted(np.unique(self.model.first), np.argsort(self.model.order), side="right") - 1
         self.event_stratum = np.searchsorted(np.unique(self.model.first), self.model.first)
         self.event_time = time[self.model.dead[self.model.begin]]
-        self.names = ("Dxy", "R2", "Slope", "D", "U", "Q", "g", "C", "C_uno")
-        self.names += tuple(f"{name}({t:g})" for name in ("AUC", "Brier") for t in self.times)
-        self.names += ("IBS",) if len(self.times) > 1 else ()
 
     def at(self, theta, weights):
         eta = super().at(theta, weights)
@@ -335,9 +331,6 @@ class Survival(AbstractPerformance):
         with np.errstate(all="ignore"):
             return dead * 1.0, self.case * np.where(dead, 1 / G_own[0], np.where(late, 1 / G[0, 0], 0.0))
 
-    def _permuted(self, at, order):
-        return tuple(part[:, order] for part in at)
-
     @np.errstate(all="ignore")
     def __call__(self, at, weights, seen):
         eta, base, _ = at
@@ -361,35 +354,21 @@ class Survival(AbstractPerformance):
         found = {"Dxy": 2 * harrell - 1, "R2": np.expm1(-ratio / n) / np.expm1(-null / n), "Slope": slope, "D": D, "U": U}
         found |= {"Q": D - U, "g": spread, "C": harrell}
         found["C_uno"] = np.array([concordance(np.column_stack([self.risk[:, :2], u]), *pair) for u, *pair in marks])
-        found |= self._at_times(eta, base, weights, G_own, G_grid)
-        return {name: np.where(np.isfinite(found[name]), found[name], np.nan) for name in self.names}
+        found |= self._at_times(base * np.exp(eta)[:, :, None], weights, G_own, G_grid)
+        return {name: np.where(np.isfinite(value), value, np.nan) for name, value in found.items()}
 
-    def _at_times(self, eta: Points, base: Array, weights: Points, G_own: Points, G_grid: Array) -> dict[str, PerRefit]:
-        time, died, found = self.censoring.time, self.risk[:, 2] == 1, {}
-        brier = np.empty((len(eta), len(self.grid)))
+    def _at_times(self, hazard: Array, weights: Points, G_own: Points, G_grid: Array) -> dict[str, PerRefit]:
+        time, died, areas, briers = self.censoring.time, self.risk[:, 2] == 1, {}, np.empty(G_grid.shape)
+        over = lambda G: np.divide(weights, G, out=np.zeros_like(weights), where=weights > 0)
+        case = over(G_own)
         for k, t in enumerate(self.grid):
-            hazard = base[:, :, k] * np.exp(eta)
             late, dead = time > t, (time <= t) & died
-            case = weights * np.where(dead, 1 / G_own, 0.0)
-            rest = weights * np.where(late, 1 / G_grid[:, k : k + 1], 0.0)
-            alive = np.exp(-hazard)
-            brier[:, k] = np.sum(np.where(dead, case * alive**2, 0) + np.where(late, rest * (1 - alive) ** 2, 0), 1)
-            brier[:, k] /= weights.sum(1)
+            mass, alive = np.where(dead, case, np.where(late, over(G_grid[:, k : k + 1]), 0.0)), np.exp(-hazard[:, :, k])
+            briers[:, k] = dot(mass, (late - alive) ** 2) / weights.sum(1)
             if t in self.times:
-                found[f"Brier({t:g})"] = brier[:, k]
-                some = dead | late
-                area = Ranks("area").value
-                pairs = zip(np.log(hazard), np.where(dead, case, rest), strict=True)
-                known = [mass[dead].sum() > 0 and mass[late].sum() > 0 for mass in np.where(dead, case, rest)]
-                found[f"AUC({t:g})"] = np.array(
-                    [
-                        area(dead[some] * 1.0, h[some], m[some]) if ok else np.nan
-                        for (h, m), ok in zip(pairs, known, strict=True)
-                    ]
-                )
-        if len(self.times) > 1:
-            found["IBS"] = np.trapezoid(brier, self.grid, axis=1) / np.ptp(self.times)
-        return found
+                areas[f"AUC({t:g})"] = SortedPredictors(hazard[:, :, k], np.broadcast_to(dead * 1.0, mass.shape)).area(mass)
+        found = areas | {f"Brier({t:g})": briers[:, k] for k, t in enumerate(self.grid) if t in self.times}
+        return found | ({"IBS": np.trapezoid(briers, self.grid, axis=1) / np.ptp(self.times)} if len(self.times) > 1 else {})
 
 
 class Censoring:
@@ -464,4 +443,8 @@ def performance(caller: str, fit: Fit, times: Any = None) -> AbstractPerformance
             f"{caller}: needs a response of two classes, a number, or lo.Cox; got {kind_of(fit.objective)}"
             f"{f' of {units.classes} classes' if units.classes > 2 else ''}. lo.cross_validate scores other models."
         )
-    return Binary(fit) if units.classes == 2 else Linear(fit)
+    if units.classes == 2:
+        return Binary(fit)
+    mean = Linear(fit)
+    shares = units.score == LOG_PROBABILITY and np.isin(mean.y, (0, 1)).all() and 0 < mean.own.min() <= mean.own.max() < 1
+    return Binary(fit) if shares else mean  # of a mixed model, whose mean is a probability
