@@ -65,7 +65,8 @@ def certify(fit: Fit | None, plan: Plan, values: Array, error: Array, proved: Ar
             "certificate: the verifier knows a GLM of one output with a quadratic penalty and a squared, "
             "logistic, probit, cloglog, Poisson, gamma, negative binomial, Tweedie or pseudo-Huber loss of its usual link; "
             f"this is {getattr(objective, 'shown', type(objective).__name__)} with the loss "
-            f"{type(getattr(objective, 'loss_function', None)).__name__}."
+            f"{type(getattr(objective, 'loss_function', None)).__name__} and the penalty "
+            f"{type(getattr(objective, 'penalty', None)).__name__}."
         )
     if not proved.any():
         raise ValueError("certificate: no error is proved; take Certified() or Exact(), whose errors are.")

@@ -27,10 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{line}; {time.perf_counter() - began:.1f} s")
     for k, verdict in enumerate(verdicts):
         if verdict.status != "accepted":
-            print(
-                f"fold {k}: {verdict.status}"
-                + (f", beyond its error by {verdict.beyond:.3g}" if verdict.status == "rejected" else "")
-            )
+            beyond = f", beyond its error by {verdict.beyond:.3g}" if verdict.status == "rejected" else ""
+            print(f"fold {k}: {verdict.status}{beyond}")
     return 1 if count["rejected"] else 2 if count["undecided"] else 0
 
 

@@ -54,6 +54,7 @@ def probit() -> Loss:
 
     def one(x: Array) -> tuple[Array, Array]:
         ratio = np.exp(-(x**2) / 2) / np.maximum(erfc(-x / np.sqrt(2)), 1e-300) * np.sqrt(2 / np.pi)
+        ratio = np.where(x < -30, -x - 1 / np.minimum(x, -1), ratio)  # where both underflow
         return -ratio, ratio * (x + ratio)
 
     def slopes(x: Array, y: Array) -> tuple[Array, Array]:

@@ -11,6 +11,7 @@ whose rank is decided by rational numbers.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -107,11 +108,10 @@ def minimise(problem: Problem, weight: Array, times: float, theta: Array) -> tup
 
 def check(problem: Problem, reference: Reference, folds: Sequence[Fold], theta: Array) -> list[Verdict]:
     """Check folds that share a reference, from the candidates `theta` [columns, folds]."""
-    verdicts, n = [UNDECIDED] * len(folds), len(problem.y)
+    verdicts, n, last = [UNDECIDED] * len(folds), len(problem.y), np.inf
     weights = np.stack([problem.weights(fold) for fold in folds], axis=1)
     times, mu = np.array([fold.times for fold in folds]), np.array([reference.mu(fold) for fold in folds])
     eta = lambda theta: problem.X @ theta + problem.offset[:, None]
-    last = np.inf
     for _ in range(60):  # float64 steps while they shrink
         slope, _ = problem.loss.slopes(eta(theta), problem.y[:, None])
         gradient = reference.R @ (problem.X.T @ (weights * slope) + times * (problem.penalty @ theta))
@@ -211,18 +211,14 @@ def least_norm(problem: Problem, fold: Fold) -> Verdict:
 def alone(problem: Problem, fold: Fold, theta: Array) -> Verdict:
     """Check a fold by an R of its own or, for least squares without a penalty, as the fit of least norm."""
     weight = problem.weights(fold)
-    try:
+    with suppress(np.linalg.LinAlgError, ZeroDivisionError):
         theta, curvature = minimise(problem, weight, fold.times, theta)
         (found,) = check(problem, Reference(problem, weight, fold.times, curvature), [fold], theta[:, None])
         if found.status != "undecided":
             return found
-    except (np.linalg.LinAlgError, ZeroDivisionError):
-        pass
-    if problem.squared and not problem.penalty.any():
-        try:
+    with suppress(ZeroDivisionError):
+        if problem.squared and not problem.penalty.any():
             return least_norm(problem, fold)
-        except ZeroDivisionError:
-            pass
     return UNDECIDED
 
 
