@@ -6,7 +6,7 @@ these the gradient, which is that of the complete data's expected log-likelihood
 
 import copy
 import threading
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -91,9 +91,8 @@ class ChainPasses:
         if len(np.unique(rows[:SAMPLE], axis=0)) < min(SAMPLE, len(rows)) // 2 + 1:
             _, some, self.code = np.unique(rows, axis=0, return_index=True, return_inverse=True)
         self.code, self.starts = self.code.reshape(-1).astype(np.int32), np.asarray(hmm.position) == 0
-        self.dense, self.length, found = np.asarray(hmm.dense), len(hmm.dense), loops(hmm.num_states)
-        assert isinstance(found, Loops)
-        self.loops, self.together, self.distinct = found, found.lanes, copy.copy(hmm)  # refits that one call takes together
+        self.dense, self.length, self.loops = np.asarray(hmm.dense), len(hmm.dense), cast(Loops, loops(hmm.num_states))
+        self.together, self.distinct = self.loops.lanes, copy.copy(hmm)  # refits that one call takes together
         place = np.arange(len(some), dtype=np.int32)
         layout = Layout(place[:, None], place[:, None] < 0, place[:0], False, False)
         of_steps = dict.fromkeys(("x", "dense", "sequence", "position", "lengths"))
@@ -109,8 +108,7 @@ class ChainPasses:
         if not self.dense.all():
             weights[~self.dense] = 0.0
         steps, code = index[held] * self.together, self.code[index[held]] * self.together
-        tempered = bool(((weight != 0) & (weight != 1)).any())
-        return LaidRefits(weights, tempered, held, steps + lanes[held], code + lanes[held])
+        return LaidRefits(weights, bool(((weight != 0) & (weight != 1)).any()), held, steps + lanes[held], code + lanes[held])
 
     def __call__(self, like: PyTree, theta: Points, refits: LaidRefits, gradients: bool) -> list[Look]:
         count, lanes, loops = len(theta), self.together, self.loops
@@ -119,8 +117,7 @@ class ChainPasses:
         theta, fill = theta[np.minimum(np.arange(size), count - 1)], np.arange(lanes) % size
         given = jax.tree.map(np.asarray, _potentials(self.distinct, like, theta))
         table, top, initial, transition = (np.take(part, fill, axis=-1) for part in given[:4])
-        code, weight, (states, mixed) = self.code, refits.weight, self._room(table.shape[1])
-        plain, logs = table, top
+        plain, logs, code, weight, (states, mixed) = table, top, self.code, refits.weight, self._room(table.shape[1])
         if refits.tempered:  # rows for every step, with their weights
             plain, logs, code = table[code], weight * top[code], np.arange(self.length, dtype=np.int32)
             table, weight = np.where(weight[:, None] == 0, 1.0, plain ** weight[:, None]), np.ones_like(weight)
@@ -129,8 +126,7 @@ class ChainPasses:
         log_z, seen, moves, first = (np.zeros(size) for size in (lanes, table.shape, transition.shape, initial.shape))
         known = transition.reshape(-1), self.starts, code, weight.reshape(-1), table.reshape(-1)
         loops.forward(initial.reshape(-1), *known, logs.reshape(-1), mask, states, log_z)
-        counts = (part.reshape(-1) for part in (seen, moves, first))
-        loops.backward(*known, plain.reshape(-1), mask, states, mixed, *counts)
+        loops.backward(*known, plain.reshape(-1), mask, states, mixed, *(part.reshape(-1) for part in (seen, moves, first)))
         losses = np.zeros(refits.held.shape)
         losses[refits.held] = -np.log(mixed[refits.steps]) - top.reshape(-1)[refits.rows]
         slopes: Any = [None] * count
