@@ -81,9 +81,9 @@ class Pattern:
             front = space[:, group.at].reshape(-1, count, k + r, group.width)
             chol = cholesky(front[..., :k, :k])
             logdet += 2 * np.log(np.einsum("...kk->...k", chol)).sum((1, 2))
-            inverse = _invert_triangles(chol)
-            below = _product(front[..., k:, :k], inverse.swapaxes(-1, -2))
-            parts.append((inverse, below))
+            triangles = _triangles(chol)
+            below = _forward(triangles, front[..., k:, :k].swapaxes(-1, -2)).swapaxes(-1, -2)
+            parts.append((triangles, below))
             if r:
                 left = _product(-below, below.swapaxes(-1, -2))
                 if group.width > k:
@@ -98,7 +98,7 @@ class Pattern:
 
 @dataclass(frozen=True, eq=False)
 class FrontalFactor:
-    """Factors of a batch of matrices, by fronts: inverses of triangles, and the blocks below these."""
+    """Factors of a batch of matrices, by fronts: `_triangles`, and the blocks below these."""
 
     pattern: Pattern
     parts: list[tuple[np.ndarray, np.ndarray]]
@@ -109,18 +109,18 @@ class FrontalFactor:
         lanes, size, width = right.shape
         found = np.zeros((lanes, size + 1, width))  # the last row stands for padding
         found[:, :size] = right[:, self.pattern.order]
-        for group, (inverse, below) in zip(self.pattern.groups, self.parts, strict=True):
+        for group, (triangles, below) in zip(self.pattern.groups, self.parts, strict=True):
             view = found[:, group.columns].reshape(lanes, *group.shape[:2], width)
-            view[...] = own = inverse @ view
+            view[...] = own = _forward(triangles, view)
             if group.rows.size and group.summed_rows is None:
                 found[:, group.rows] -= below @ own
             elif group.rows.size:
                 flat = (below @ own).reshape(lanes, -1, width).swapaxes(0, 1).reshape(group.rows.size, -1)
                 found[:, :size] -= (group.summed_rows @ flat).reshape(-1, lanes, width).swapaxes(0, 1)
-        for group, (inverse, below) in zip(self.pattern.groups[::-1], self.parts[::-1], strict=True):
+        for group, (triangles, below) in zip(self.pattern.groups[::-1], self.parts[::-1], strict=True):
             view = found[:, group.columns].reshape(lanes, *group.shape[:2], width)
             own = view - below.swapaxes(-1, -2) @ found[:, group.rows] if group.rows.size else view
-            view[...] = inverse.swapaxes(-1, -2) @ own
+            view[...] = _backward(triangles, own)
         out = np.empty_like(right)
         out[:, self.pattern.order] = found[:, :size]
         return out
@@ -130,13 +130,13 @@ class FrontalFactor:
         """Entries of the inverse within the pattern."""
         space = np.empty((len(self.logdet), self.pattern.length + 1))
         space[:, -1] = 0.0
-        for group, (inverse, below) in zip(self.pattern.groups[::-1], self.parts[::-1], strict=True):
+        for group, (triangles, below) in zip(self.pattern.groups[::-1], self.parts[::-1], strict=True):
             count, k, r = group.shape
             front = space[:, group.at].reshape(-1, count, k + r, group.width)  # a view of the workspace, which is written to
-            own = _gram_of_triangles(inverse)
+            own = _inverse_grams(triangles)
             if r:
                 rest = np.take(space, group.above, axis=1, mode="clip").reshape(-1, count, r, r)
-                turned = _product(below, inverse)
+                turned = _backward(triangles, below.swapaxes(-1, -2)).swapaxes(-1, -2)
                 between = -(rest @ turned)
                 own = own - turned.swapaxes(-1, -2) @ between
                 front[..., k:, :k] = between
@@ -334,26 +334,42 @@ def cholesky(matrices: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*so
     return out.reshape(matrices.shape)
 
 
-def _invert_triangles(lower: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*some k k"]:
-    """Invert lower triangles."""
+def _triangles(lower: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*some k k"]:
+    """Return lower triangles as `_forward` and `_backward` take them: small ones are inverted."""
     k = lower.shape[-1]
+    if k >= TRIANGULAR:
+        return lower
     if k == 1:
         return 1 / lower
-    if k < TRIANGULAR:
-        lost = np.isnan(lower[..., -1:, -1:])  # which NumPy may take for singular
-        if lost.any():
-            return np.where(lost, np.nan, np.linalg.inv(np.where(lost, np.eye(k), lower)))
-        return np.linalg.inv(lower)
-    each = [scipy.linalg.lapack.dtrtri(matrix.T)[0].T for matrix in lower.reshape(-1, k, k)]  # in LAPACK's order
-    return np.reshape(each, lower.shape)
+    lost = np.isnan(lower[..., -1:, -1:])  # which NumPy may take for singular
+    if lost.any():
+        return np.where(lost, np.nan, np.linalg.inv(np.where(lost, np.eye(k), lower)))
+    return np.linalg.inv(lower)
 
 
-def _gram_of_triangles(lower: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*some k k"]:
-    """Compute LᵀL of lower triangles."""
-    k = lower.shape[-1]
+def _forward(triangles: Float[np.ndarray, "*some k k"], right: Float[np.ndarray, "*some k n"]) -> Float[np.ndarray, "*some k n"]:
+    """Compute L⁻¹b."""
+    return _product(triangles, right) if triangles.shape[-1] < TRIANGULAR else _solved(triangles, right, 1)
+
+
+def _backward(triangles: Float[np.ndarray, "*some k k"], right: Float[np.ndarray, "*some k n"]) -> Float[np.ndarray, "*some k n"]:
+    """Compute L⁻ᵀb."""
+    return triangles.swapaxes(-1, -2) @ right if triangles.shape[-1] < TRIANGULAR else _solved(triangles, right, 0)
+
+
+def _solved(lower: np.ndarray, right: np.ndarray, transposed: int) -> np.ndarray:
+    found = np.empty_like(right)
+    for at in np.ndindex(right.shape[:-2] if right.size else (0,)):
+        found[at] = scipy.linalg.lapack.dtrtrs(lower[at].T, right[at], trans=transposed)[0]  # in LAPACK's order
+    return found
+
+
+def _inverse_grams(triangles: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*some k k"]:
+    """Compute L⁻ᵀL⁻¹."""
+    k = triangles.shape[-1]
     if k < TRIANGULAR:
-        return lower.swapaxes(-1, -2) @ lower
-    each = np.array([scipy.linalg.lapack.dlauum(matrix.T)[0].T for matrix in lower.reshape(-1, k, k)])
+        return triangles.swapaxes(-1, -2) @ triangles
+    each = np.array([scipy.linalg.lapack.dpotri(matrix.T)[0] for matrix in triangles.reshape(-1, k, k)])
     found = each + each.swapaxes(-1, -2)
     np.einsum("lkk->lk", found)[...] /= 2
-    return found.reshape(lower.shape)
+    return found.reshape(triangles.shape)

@@ -309,6 +309,8 @@ class Costs(NamedTuple):
     runs : callable, optional
         Function of (θ, first units, lengths) of runs of units. It returns None, or a function of θ that gives, for each run
         left out, the losses of its units (None for runs of one unit) and the joint score by which F falls.
+    separate : bool, default: False
+        Whether the losses of such runs, each at the parameters of its own refit, cost no more than that.
     padded : callable, optional
         Returns the same objective padded to one of few numbers of units, for which programs are compiled. Units behind its own
         contribute nothing.
@@ -337,6 +339,7 @@ class Costs(NamedTuple):
     # (θ, first units, lengths) of runs of units -> a pass near that θ that returns, for each run left out, the losses of its
     # units (None for runs of one unit) and the joint score by which F falls; or None
     runs: Callable[[PyTree, np.ndarray, np.ndarray], Callable[[PyTree], tuple[Arrays | None, Arrays]] | None] | None = None
+    separate: bool = False  # whether losses of runs, each at a θ of its own, cost no more than that pass
     # returns the same objective padded to one of few numbers of units; the units of padding contribute nothing
     padded: "Callable[[], AbstractObjective] | None" = None
     arrays: Callable[[], Any] | None = None  # returns F in array code, an `AbstractByArrays`

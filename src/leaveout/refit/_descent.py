@@ -590,6 +590,10 @@ def expand(state: RefitDescent, lanes: Lanes, enough: Enough, most: int) -> Int[
     """
     assert state.expansion is not None
     found, usual = state.expansion.solve(), state.metric
+    if state.fit.objective.costs.separate:
+        theta, everyone = state.center + state.fit.unwhiten(np.nan_to_num(found.u)), np.arange(len(found.u))
+        error = state.expansion.change(found.u, found.distance_left, everyone)
+        found = found._replace(losses=state.F.losses(theta, everyone), error=error)
     state.first[lanes] = np.linalg.norm(state.expansion.start[lanes], axis=1)
     trusted = np.isfinite(found.error[lanes])
     lanes, lost = lanes[trusted], lanes[~trusted]

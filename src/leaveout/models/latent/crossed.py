@@ -112,13 +112,18 @@ class CrossedFactors(LaplaceEngine):
             variance[some] += np.sum(right * at.solver.solve(right[None])[0], 0)
         return mean, variance
 
-    def alone(self, theta: np.ndarray, unit: np.ndarray, joint: bool) -> tuple[np.ndarray, np.ndarray]:
+    def modes(self, theta: np.ndarray) -> np.ndarray:
+        """Modes given all data, `[1, effects]`."""
+        return self.whole(theta).u
+
+    def alone(self, theta: np.ndarray, unit: np.ndarray, joint: bool, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Leave each listed unit out by itself, for a quadratic ℓ: the change of F, and the loss of the unit.
 
         Both come from the posterior N(m, K) of the unit's predictors given all data, from which its own W = ωℓ″ is removed:
         K_c = K (I − WK)⁻¹, m_c = m + K_c W (m − y).
         """
-        at, members = self.whole(theta), [self.members[u] for u in unit]
+        at = self.mode(theta[None], np.ones((1, self.num_units)), start)
+        members = [self.members[u] for u in unit]
         if max(map(len, members)) == 1:
             rows = np.concatenate(members)
             blocks = [(rows, at.variance[0, rows, None, None])]

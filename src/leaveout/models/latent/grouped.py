@@ -167,7 +167,7 @@ class OneFactor(AbstractEngine):
         )
 
     def pointwise(
-        self, theta: np.ndarray, weights: np.ndarray, lane: np.ndarray, cluster: np.ndarray, state: np.ndarray | None
+        self, theta: np.ndarray, weights: np.ndarray | None, lane: np.ndarray, cluster: np.ndarray, state: np.ndarray | None
     ) -> np.ndarray:
         """Compute the sum over the rows of each cluster of −log of a row's own density."""
 
@@ -182,17 +182,37 @@ class OneFactor(AbstractEngine):
         self, theta: np.ndarray, weights: np.ndarray | None, lane: np.ndarray, unit: np.ndarray, state: np.ndarray | None
     ) -> np.ndarray:
         """Compute −log p(y_i | seen rows of its cluster) of listed rows, each in a refit; by default all others are seen."""
-        return self._ratio(theta, weights, lane, unit, lambda found: found.score(self.scoring))
+        return self._ratio(theta, weights, lane, unit, lambda found, cluster: found.score(self.scoring))
 
-    def taken_away(self, theta: np.ndarray, unit: np.ndarray) -> np.ndarray:
-        """Decrease of F at θ `[1, params]` as each listed unit is left out by itself."""
-        lane = np.zeros(len(unit), np.int64)
+    def modes(self, theta: np.ndarray) -> np.ndarray:
+        """Modes given all data, `[effects, clusters]`."""
+        return self.make_clusters(theta[None], np.ones((1, len(self.order)))).mode().b[:, 0]
+
+    def alone(self, theta: np.ndarray, unit: np.ndarray, joint: bool, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Leave each listed unit out by itself: the change of F, and the loss of the unit, which joint losses of rows are not.
+
+        The search for modes begins at `start`, as of `modes`.
+        """
+        at, lane = theta[None], np.zeros(len(unit), np.int64)
+
+        def both(found: Clusters, cluster: NDArray) -> NDArray:
+            mode = found.mode(start[:, cluster])
+            away = found.value(self.rule, mode)
+            return np.stack([away, found.score(self.scoring, mode) if joint == self.apart else away])
+
         if not self.apart:
-            return self._ratio(theta, None, lane, unit, lambda found: found.value(self.rule))
-        return self._by_chunks(unit, lambda some: self.gather_clusters(theta, lane[some], unit[some])[0].value(self.rule))
+            away, losses = self._ratio(at, None, lane, unit, both)
+            return away, losses
+        away, losses = self._by_chunks(unit, lambda some: both(self.gather_clusters(at, lane[some], unit[some])[0], unit[some]))
+        return away, losses if joint else self.pointwise(at, None, lane, unit, None)
 
     def _ratio(
-        self, theta: NDArray, weights: NDArray | None, lane: NDArray, unit: NDArray, answer: Callable[[Clusters], NDArray]
+        self,
+        theta: NDArray,
+        weights: NDArray | None,
+        lane: NDArray,
+        unit: NDArray,
+        answer: Callable[[Clusters, NDArray], NDArray],
     ) -> NDArray:
         """Compute the difference of f with and without a row."""
         where = np.empty(len(self.order), np.int64)
@@ -203,7 +223,7 @@ class OneFactor(AbstractEngine):
             out = []
             for asked in (True, False):
                 own = self._omega(weights, lane[some], cluster[some], unit[some], asked)
-                out.append(answer(self.gather_clusters(theta, lane[some], cluster[some], own)[0]))
+                out.append(answer(self.gather_clusters(theta, lane[some], cluster[some], own)[0], cluster[some]))
             return out[0] - out[1]
 
         return self._by_chunks(cluster, one)
@@ -225,7 +245,7 @@ class OneFactor(AbstractEngine):
         sizes = np.diff(np.r_[self.rows.first, len(self.order)])[cluster] * nodes
         part = np.cumsum(sizes) // (8 * NODE_ENTRIES)
         pieces = np.split(np.arange(len(cluster)), np.flatnonzero(np.diff(part)) + 1) if len(cluster) else []
-        return np.concatenate([one(some) for some in pieces]) if pieces else np.zeros(0)
+        return np.concatenate([one(some) for some in pieces], axis=-1) if pieces else np.zeros(0)
 
     def predictors(
         self, theta: np.ndarray, weights: np.ndarray, state: np.ndarray | None = None

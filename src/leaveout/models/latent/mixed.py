@@ -572,31 +572,25 @@ class Mixed(AbstractLatentModel):
     @property
     def costs(self) -> Costs:
         known = len(self.factors) == 1 or (self.data.response.quadratic and self.pointwise)
-        return self.engine.costs._replace(runs=self._runs if known and not self.restricted else None)
+        found = self.engine.costs._replace(separate=len(self.factors) == 1)
+        return found._replace(runs=self._runs if known and not self.restricted else None)
 
     def _runs(self, like: Any, first: np.ndarray, length: np.ndarray) -> Any:
         """Return the pass over the data that computes the fall of F by leaving out single units, or runs of clusters."""
         if (length > 1).any() and (self.drop == ROWS or not self.joint or not self.engine.apart):
             return None
-        engine = self.engine
-        if isinstance(engine, CrossedFactors):
-
-            def alone(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-                away, losses = engine.alone(np.asarray(theta), first, self.joint)
-                return losses[:, None], away
-
-            return alone
+        engine, start = self.engine, self.engine.modes(np.asarray(like))
         ends = np.cumsum(length)
         run, place = np.repeat(np.arange(len(first)), length), np.arange(ends[-1]) - np.repeat(ends - length, length)
         unit = first[run] + place
 
         def told(theta: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
-            at = np.reshape(theta, (1, -1))
-            joint = np.bincount(run, engine.taken_away(at, unit), len(first))
+            away, each = engine.alone(np.asarray(theta), unit, self.joint, start)
+            joint = np.bincount(run, away, len(first))
             if not self.pointwise:
                 return None, joint
             losses = np.zeros((len(first), int(length.max())))
-            losses[run, place] = self._unit_losses(at, None, np.zeros(len(unit), np.int64), unit, None)
+            losses[run, place] = each
             return losses, joint
 
         return told

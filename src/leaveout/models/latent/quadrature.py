@@ -178,18 +178,17 @@ class Clusters:
         orders = self.response.orders(eta, self.tau, self.y, (0, 1, 2, 3))
         return ClusterMode(b, cholesky(self._information(self.omega * orders[2])), eta, orders)
 
-    def value(self, rule: Rule | None, start: np.ndarray | None = None) -> NDArray[np.float64]:
+    def value(self, rule: Rule | None, mode: ClusterMode) -> NDArray[np.float64]:
         """Compute f of each cluster."""
-        mode = self.mode(start)
         told = _Nodes(self, mode, rule, False) if rule is not None else None
         return self._value(mode, told)
 
-    def score(self, rule: Rule | None) -> NDArray[np.float64]:
-        """Compute f of each cluster by a rule.
+    def score(self, rule: Rule | None, mode: ClusterMode | None = None) -> NDArray[np.float64]:
+        """Compute f of each cluster by a rule; the modes are found if they are not given.
 
         A cluster of one effect whose value changes with the number of nodes, as near a narrow step, is integrated by even sums.
         """
-        mode = self.mode()
+        mode = self.mode() if mode is None else mode
         told = _Nodes(self, mode, rule, False) if rule is not None else None
         found = self._value(mode, told)
         if told is None or len(self.a) > 1:
