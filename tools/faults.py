@@ -2439,8 +2439,8 @@ FAULTS = (
     ),
     Fault(
         "mixed models: a coefficient whose rows have left is called determined",
-        "Mixed._undetermined",
-        "found[lane] = np.linalg.norm(gone, 2) ** 2 >= least",
+        "AbstractLatentModel._undetermined",
+        "found[lane] = np.linalg.norm(basis[np.isin(unit, index[lane][out[lane]])], 2) ** 2 >= 1 - rest",
         "found[lane] = False",
         "test_mixed",
     ),

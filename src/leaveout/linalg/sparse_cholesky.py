@@ -104,8 +104,8 @@ class FrontalFactor:
     parts: list[tuple[np.ndarray, np.ndarray]]
     logdet: Float[np.ndarray, " lanes"]
 
-    def solve(self, right: Float[np.ndarray, "lanes size columns"]) -> Float[np.ndarray, "lanes size columns"]:
-        """Compute `A⁻¹ b` for each matrix."""
+    def whiten(self, right: Float[np.ndarray, "lanes size columns"]) -> Float[np.ndarray, "lanes padded columns"]:
+        """Compute `L⁻¹ b` for each matrix, in the order of elimination; a last row stands for padding."""
         lanes, size, width = right.shape
         found = np.zeros((lanes, size + 1, width))  # the last row stands for padding
         found[:, :size] = right[:, self.pattern.order]
@@ -117,6 +117,11 @@ class FrontalFactor:
             elif group.rows.size:
                 flat = (below @ own).reshape(lanes, -1, width).swapaxes(0, 1).reshape(group.rows.size, -1)
                 found[:, :size] -= (group.summed_rows @ flat).reshape(-1, lanes, width).swapaxes(0, 1)
+        return found
+
+    def solve(self, right: Float[np.ndarray, "lanes size columns"]) -> Float[np.ndarray, "lanes size columns"]:
+        """Compute `A⁻¹ b` for each matrix."""
+        (lanes, size, width), found = right.shape, self.whiten(right)
         for group, (triangles, below) in zip(self.pattern.groups[::-1], self.parts[::-1], strict=True):
             view = found[:, group.columns].reshape(lanes, *group.shape[:2], width)
             own = view - below.swapaxes(-1, -2) @ found[:, group.rows] if group.rows.size else view
@@ -347,12 +352,16 @@ def _triangles(lower: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*som
     return np.linalg.inv(lower)
 
 
-def _forward(triangles: Float[np.ndarray, "*some k k"], right: Float[np.ndarray, "*some k n"]) -> Float[np.ndarray, "*some k n"]:
+def _forward(
+    triangles: Float[np.ndarray, "*some k k"], right: Float[np.ndarray, "*some k n"]
+) -> Float[np.ndarray, "*some k n"]:
     """Compute L⁻¹b."""
     return _product(triangles, right) if triangles.shape[-1] < TRIANGULAR else _solved(triangles, right, 1)
 
 
-def _backward(triangles: Float[np.ndarray, "*some k k"], right: Float[np.ndarray, "*some k n"]) -> Float[np.ndarray, "*some k n"]:
+def _backward(
+    triangles: Float[np.ndarray, "*some k k"], right: Float[np.ndarray, "*some k n"]
+) -> Float[np.ndarray, "*some k n"]:
     """Compute L⁻ᵀb."""
     return triangles.swapaxes(-1, -2) @ right if triangles.shape[-1] < TRIANGULAR else _solved(triangles, right, 0)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar
+from .._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, cached_on
 from ..plans.plan import RefitRows
 from .objective import AbstractObjective, Lanes, Matrices, PerLane, Points, Vector
 
@@ -448,7 +448,12 @@ class ClosedFormBatch:
     def _anchor_states(self, count: int = 1) -> State:
         """State of the evaluation at `like` with weights of one, from which refits without a state of their own begin."""
         if -1 not in self.states:
-            self.states[-1] = self.objective.look(self._center(), np.ones((1, self.objective.num_units)))[2]
+            at, known = self._center(), _whole_states(self.objective)
+            last = known.get("last")
+            if last is None or last[0] != at.tobytes():
+                state = self.objective.look(at, np.ones((1, self.objective.num_units)))[2]
+                last = known["last"] = at.tobytes(), state
+            self.states[-1] = last[1]
         return None if self.states[-1] is None else np.repeat(self.states[-1], count, axis=0)
 
     @property
@@ -467,3 +472,10 @@ class ClosedFormBatch:
         each = self.objective.costs.lanes or max(1, 2**21 // (self.objective.num_units + (0 if usual is None else usual.size)))
         pieces = [one(theta[k : k + each], lanes[k : k + each]) for k in range(0, max(len(lanes), 1), each)]
         return tuple(np.concatenate(parts) for parts in zip(*pieces, strict=True))
+
+
+@cached_on
+def _whole_states(objective: AbstractClosedForm) -> dict[str, tuple[bytes, State]]:
+    """Keep the last θ at which F was evaluated with weights of one, and the state of that, for all batches of refits."""
+    del objective
+    return {}

@@ -309,8 +309,6 @@ class Costs(NamedTuple):
     runs : callable, optional
         Function of (θ, first units, lengths) of runs of units. It returns None, or a function of θ that gives, for each run
         left out, the losses of its units (None for runs of one unit) and the joint score by which F falls.
-    separate : bool, default: False
-        Whether the losses of such runs, each at the parameters of its own refit, cost no more than that.
     padded : callable, optional
         Returns the same objective padded to one of few numbers of units, for which programs are compiled. Units behind its own
         contribute nothing.
@@ -322,6 +320,11 @@ class Costs(NamedTuple):
         `Look` at each refit, in less time than compiled programs.
     formed : float, default 0
         Bytes of memory that forming ∇²F takes, where they are more than a few times its own.
+    separate : bool, default: False
+        Whether the losses of runs, each at the parameters of its own refit, cost no more than the pass of `runs`.
+    falls : bool, default: False
+        Whether held-out losses are, nearly, what F falls by. At a refit their slope is then that of F(·, 1), which is along its
+        displacement to first order.
 
     See Also
     --------
@@ -339,12 +342,13 @@ class Costs(NamedTuple):
     # (θ, first units, lengths) of runs of units -> a pass near that θ that returns, for each run left out, the losses of its
     # units (None for runs of one unit) and the joint score by which F falls; or None
     runs: Callable[[PyTree, np.ndarray, np.ndarray], Callable[[PyTree], tuple[Arrays | None, Arrays]] | None] | None = None
-    separate: bool = False  # whether losses of runs, each at a θ of its own, cost no more than that pass
     # returns the same objective padded to one of few numbers of units; the units of padding contribute nothing
     padded: "Callable[[], AbstractObjective] | None" = None
     arrays: Callable[[], Any] | None = None  # returns F in array code, an `AbstractByArrays`
     passes: Callable[[], Any] | None = None  # returns quicker passes over the data
     formed: float = 0.0  # bytes that forming ∇²F takes, if they are more than a few times its own
+    separate: bool = False  # whether losses of runs, each at a θ of its own, cost no more than the pass of `runs`
+    falls: bool = False  # whether held-out losses are nearly falls of F, which are steepest along a refit's displacement
 
 
 class AbstractObjective(Module):

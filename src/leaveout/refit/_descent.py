@@ -74,10 +74,11 @@ class DescentLook(NamedTuple):
     state: "RefitDescent"
     lanes: Lanes
     distance_left: PerLane
+    foretold: PerLane | None = None
 
     def error(self) -> PerLane:
-        """Errors of their summed held-out losses."""
-        return self.state.loss_change(self.lanes, self.distance_left)
+        """Errors of their summed held-out losses, as foretold or by a look at the losses."""
+        return self.state.loss_change(self.lanes, self.distance_left) if self.foretold is None else self.foretold
 
     def losses(self) -> Float[np.ndarray, "lanes ..."]:
         """Held-out losses at the candidate for which errors were computed last."""
@@ -174,7 +175,7 @@ class RefitDescent:
         # units for each parameter from which a fold counts as long
         if self.linear or not fit.objective.pointwise or width < 8 * fit.num_params:
             count = np.clip(held.sum(1), 1, fit.num_params) if fit.objective.pointwise else np.ones(len(lanes))
-            slopes = fit.whiten(self.F.slopes(theta, lanes))
+            slopes = self.u[lanes] if fit.objective.costs.falls else fit.whiten(self.F.slopes(theta, lanes))
             directions.append(reach * np.minimum(1.0, 2 / np.sqrt(count))[:, None] * self._steepest(slopes))
         moves = fit.unwhiten(np.stack([sign * d for d in directions for sign in (1.0, -1.0)], axis=1))
         self.scores[lanes], changes = self.F.around(theta, moves, lanes)
@@ -285,22 +286,21 @@ class RefitDescent:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mark refits that are near enough, and those for which the curvature is uninformative.
 
-        The steps decide first, unless they are the last, then the curvature at the candidates.
+        The steps decide first, unless they are the last, then the curvature at the candidates. Until that tells the distance
+        errors are foretold, from the last look at them, as a look costs several losses.
         """
         done, beyond = np.zeros(len(lanes), bool), np.zeros(len(lanes), bool)
+        with np.errstate(invalid="ignore", divide="ignore"):  # zero before the first look
+            foretold = np.nan_to_num(self.error[lanes] * left / self.distance_left[lanes], posinf=0.0)
         self.distance_left[lanes] = left
-        known = np.flatnonzero(np.isfinite(left) & ready)
-        straight, near = last and not self._is_newton, known
-        if known.size and not straight:
-            near = known[enough(lanes[known], DescentLook(self, lanes[known], left[known]))]
+        near = np.flatnonzero(np.isfinite(left) & ready)
+        if near.size and not (last or self._is_newton):
+            near = near[enough(lanes[near], DescentLook(self, lanes[near], left[near], foretold[near]))]
         if near.size and not self._is_newton:
-            told = self._plain_distance(lanes[near]) + self.extra[lanes[near]]
-            farther, left = straight | (told > left[near]), np.maximum(left[near], told)  # the others are near enough already
-            self.distance_left[lanes[near]], beyond[near] = left, np.isinf(left)
-            again = near[farther]
-            done[near[~farther]] = True
-            near = again[enough(lanes[again], DescentLook(self, lanes[again], left[farther]))] if again.size else again
-        done[near] = True
+            left[near] = np.maximum(left[near], self._plain_distance(lanes[near]) + self.extra[lanes[near]])
+            self.distance_left[lanes[near]], beyond[near] = left[near], np.isinf(left[near])
+        if near.size:
+            done[near] = enough(lanes[near], DescentLook(self, lanes[near], left[near]))
         return done, beyond
 
     def _plain_distance(self, lanes: np.ndarray) -> PerLane:

@@ -18,6 +18,7 @@ from .._runtime.progress import Slow
 from ..linalg.sparse_design import SparseDesign
 from ..models.glm.active_coefficients import kinks
 from ..objectives.batch_functions import lists_all_units, work
+from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.contiguous_folds import Runs
 from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, aligned_copy, display_name
 from ..optimize.fit import Fit
@@ -137,6 +138,8 @@ class BatchRunner:
         wanted = self.refit.own_hessians or isinstance(fit.objective, AbstractLinearPredictor)
         own = fit.num_params**2 if wanted and not narrow else 0  # one inverse for each refit
         least = self.parts if work(fit.objective, fit.num_params) * plan.num_refits > PARALLEL_OPERATIONS else 1
+        closed = isinstance(fit.objective, AbstractClosedForm) and fit.objective.costs.lanes
+        own += CAPACITY // (8 * closed) if closed else 0  # the states of refits, of which eight passes' are in memory
         uniform = not fit.objective.local  # each refit passes over all units anyway
         probed = self.refit.probes and by_probes(fit) and np.diff(plan.indptr).max() == 1
         smooth = kinks(fit.objective) is None

@@ -1,6 +1,7 @@
 """Gaussian fields against the same written out again, dense (`tests.oracles.dense_fields`), and sums over responses."""
 
 import copy
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -167,6 +168,23 @@ def test_one_pass_leaves_every_site_out(family, structure):
     w = np.ones((len(some), 112))
     w[np.arange(len(some)), some] = 0
     np.testing.assert_allclose(exactly(some).joint, at.value[0] - field.look(np.repeat(theta, len(some), 0), w)[0], atol=1e-9)
+
+
+@pytest.mark.parametrize("refit", [lo.Certified(), lo.Exact(), lo.NewtonStep(), lo.InfinitesimalJackknife()])
+@pytest.mark.parametrize("family", ["gaussian", "poisson"])
+def test_a_refit_whose_sites_leave_a_coefficient_open_has_no_loss(family, refit):
+    edges = grid(5, 6)
+    y, _, _ = data(family, edges, 30)
+    y[2] = np.nan  # without a response, it tells nothing of the coefficient
+    fit = lo.fit(lo.GaussianField(y, edges, (np.arange(30) < 3) * 1.0, family=family, structure="icar"))
+    out = [[0, 1], [0, 5], [0, 1, 7]]
+    plan = lo.from_splits([(np.setdiff1d(np.arange(30), some), some) for some in out], 30)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        table = lo.cross_validate(fit, plan, refit).table()
+    lost = table.refit != 1
+    assert (table.result[lost] == "undetermined").all() and table.loss[lost].isna().all()
+    assert (table.result[~lost] == "successful").all() and table.loss[~lost].notna().all()
 
 
 def test_islands_and_components():

@@ -1,6 +1,7 @@
 """Frame of models of latent Gaussian variables: refits, held-out losses and predictions, by the engine that computes F."""
 
 import abc
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -133,6 +134,29 @@ class AbstractLatentModel(AbstractClosedForm):
     def predictor_covariance(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, "units units"] | None:
         own, curvature = self.engine.covariances(np.asarray(theta, float))
         return with_coefficients(own, self.engine.data.design, curvature)
+
+    @property
+    @abc.abstractmethod
+    def _row_units(self) -> Int[np.ndarray, " rows"]:
+        """The unit of each row, −1 for rows without a response."""
+
+    @functools.cached_property
+    def _basis(self) -> tuple[Float[np.ndarray, "rows coefficients"], Int[np.ndarray, " rows"]]:
+        """Orthonormal basis of the design of the rows that have a response, and the units of these rows."""
+        known = self._row_units >= 0
+        return np.linalg.qr(self.engine.data.design[known])[0], self._row_units[known]
+
+    def _undetermined(
+        self, index: Int[np.ndarray, "refits width"], weight: Float[np.ndarray, "refits width"]
+    ) -> Bool[np.ndarray, " refits"]:
+        """Say of which refits the rows leave a coefficient open, whose prior is flat."""
+        (basis, unit), rest = self._basis, 1e-10  # share of a direction's squares that is rounding
+        out = (weight == 0) & (index < self.num_units)
+        own = np.append(np.bincount(unit, np.sum(basis**2, axis=1), self.num_units), 0.0)
+        found = np.sum(own[index] * out, axis=1) >= 1 - rest  # else no direction can have left
+        for lane in np.flatnonzero(found):
+            found[lane] = np.linalg.norm(basis[np.isin(unit, index[lane][out[lane]])], 2) ** 2 >= 1 - rest
+        return found
 
     def losses(
         self,

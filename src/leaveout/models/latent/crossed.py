@@ -112,11 +112,15 @@ class CrossedFactors(LaplaceEngine):
             variance[some] += np.sum(right * at.solver.solve(right[None])[0], 0)
         return mean, variance
 
-    def modes(self, theta: np.ndarray) -> np.ndarray:
-        """Modes given all data, `[1, effects]`."""
-        return self.whole(theta).u
+    @property
+    def keeps_factors(self) -> bool:
+        return not self.data.response.quadratic  # few refits at a time are computed then
 
-    def alone(self, theta: np.ndarray, unit: np.ndarray, joint: bool, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def modes(self, theta: np.ndarray) -> State:
+        """Modes given all data."""
+        return self.whole(theta).starts(False)
+
+    def alone(self, theta: np.ndarray, unit: np.ndarray, joint: bool, start: State) -> tuple[np.ndarray, np.ndarray]:
         """Leave each listed unit out by itself, for a quadratic ℓ: the change of F, and the loss of the unit.
 
         Both come from the posterior N(m, K) of the unit's predictors given all data, from which its own W = ωℓ″ is removed:

@@ -158,13 +158,13 @@ class GaussianField(AbstractLatentModel):
         if (length > 1).any():
             return None
         ones = np.ones((1, self.num_units))
-        start, first = self.engine.whole(np.asarray(like)), np.asarray(first, np.int64)
-        ring = rings(start, first, lambda some: self._alone(start, some))
+        at, first = self.engine.whole(np.asarray(like)), np.asarray(first, np.int64)
+        ring, start = rings(at, first, lambda some: self._alone(at, some)), at.starts(self.engine.keeps_factors)
         if ring is None:
             return None
 
         def told(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            found = alone(self.engine.mode(np.reshape(theta, (1, -1)), ones, start.u), ring)
+            found = alone(self.engine.mode(np.reshape(theta, (1, -1)), ones, start), ring)
             return found.losses[:, None], found.joint
 
         return told
@@ -173,7 +173,7 @@ class GaussianField(AbstractLatentModel):
         """Leave out each of some units, one by one."""
         weights = np.ones((len(some), self.num_units))
         weights[np.arange(len(some)), some] = 0.0
-        theta, start = np.repeat(at.refits.theta, len(some), axis=0), np.repeat(at.u, len(some), axis=0)
+        theta, start = (np.repeat(part, len(some), axis=0) for part in (at.refits.theta, at.starts(False)))
         losses = self.losses(theta, weights, some[:, None], np.ones((len(some), 1), bool), start)[:, 0]
         return RowsAlone(losses, at.value[0] - self.engine.mode(theta, weights, start).value)
 
@@ -196,6 +196,10 @@ class GaussianField(AbstractLatentModel):
         return len(self.y)
 
     @property
+    def _row_units(self) -> Int[np.ndarray, " rows"]:
+        return self.engine.unit
+
+    @property
     def units(self) -> Units:
         score = LOG_DENSITY if self.family == "gaussian" else LOG_PROBABILITY
         more: dict[str, Any] = {"target": np.where(self.observed, self.y, np.nan), "score": score}
@@ -208,6 +212,7 @@ class GaussianField(AbstractLatentModel):
             unconstrained=self._to_unconstrained,
             start=self._start,
             names=lambda: ["intercept", *self.names, *self._hyper],
+            undetermined=self._undetermined,
             warning=self._warning,
         )
 

@@ -137,6 +137,13 @@ class Incidence:
         return _sums(self.places, len(self.pattern.row))
 
 
+class ModeStart(NamedTuple):
+    """Start of the search for the mode of a refit: a place, and a factor near it or none."""
+
+    u: Float[np.ndarray, " size"]
+    solver: Solver | None
+
+
 @dataclass(frozen=True, eq=False)
 class LaplaceMode:
     """Batch of θ and w at u, most often its modes; lanes without a mode have an infinite `value`."""
@@ -144,6 +151,13 @@ class LaplaceMode:
     latent: "Latent"
     refits: "LatentRefits"
     u: Float[np.ndarray, "lanes size"]
+
+    def starts(self, keep: bool) -> np.ndarray:
+        """Return where searches near these modes begin; `keep` the factor of a single one."""
+        found, solver = np.empty((len(self.u), 1), object), self.solver if keep and len(self.u) == 1 else None
+        for lane, u in enumerate(self.u):
+            found[lane, 0] = ModeStart(u, solver)
+        return found
 
     @cached_property
     def eta(self) -> Rows:
@@ -313,13 +327,16 @@ class Latent:
             loadings if self.loadings is None else self.loadings(psi),
         )
 
-    def mode(self, theta: Float[np.ndarray, "lanes params"], weights: Rows, start: np.ndarray | None = None) -> LaplaceMode:
-        """Find the modes by Newton's method from `start`, or from zero."""
+    def mode(self, theta: Float[np.ndarray, "lanes params"], weights: Rows, start: State = None) -> LaplaceMode:
+        """Find the modes by Newton's method from `start`, as of `LaplaceMode.starts`, or from zero."""
         quadratic, factor_reuse = self.data.response.quadratic, 0.1
         most = 30  # steps with halvings; where more are needed F is far from its minimum, and counts as infinite
         solver: Solver | None = None
-        size = self.incidence.gather.shape[0]
-        u = np.zeros((len(theta), size)) if start is None else np.where(np.isfinite(start), start, 0.0)
+        u = np.zeros((len(theta), self.incidence.gather.shape[0]))
+        if start is not None:
+            places, solvers = zip(*start[:, 0], strict=True)
+            u = np.nan_to_num(np.array(places), posinf=0.0, neginf=0.0)
+            solver = solvers[0] if len(u) == 1 else None
         with np.errstate(all="ignore"):
             refits = self.refits(theta, weights)
 
@@ -336,7 +353,7 @@ class Latent:
 
                 return at.inner, steps
 
-            u, ended = newton(look, u.T, factor_reuse, most)
+            u, ended = newton(look, u.T, factor_reuse, most, solver is None)
             at = LaplaceMode(self, refits, u.T)
             if quadratic:
                 vars(at)["solver"] = solver
@@ -370,6 +387,9 @@ class Latent:
     def covariance(self, at: LaplaceMode, rows: Int[np.ndarray, " some"]) -> Float[np.ndarray, "some some"]:
         """Compute A G Aᵀ of some rows, for a batch of one."""
         covariance_columns = 64  # columns of a covariance that are solved for together: about the size of a cache
+        if len(rows) <= covariance_columns and at.solver.edge is None:
+            half = at.solver.factor.whiten(self.columns(at.refits, rows))[0]
+            return half.T @ half
         found = []
         for k in range(0, len(rows), covariance_columns):
             solved = at.solver.solve(self.columns(at.refits, rows[k : k + covariance_columns]))[0]
@@ -409,7 +429,13 @@ class LaplaceEngine(AbstractEngine):
 
     def look(self, theta: Points, weights: Weights, state: State) -> ValueAndGradient:
         at = self.mode(theta, weights, state)
-        return at.value, self.latent.gradient(at), at.u
+        return at.value, self.latent.gradient(at), at.starts(self.keeps_factors)
+
+    @property
+    def keeps_factors(self) -> bool:
+        """Whether factors are kept to begin from, of as many refits as there are units."""
+        kept_entries = 2**27  # numbers in them: a gigabyte
+        return not self.data.response.quadratic and self.latent.incidence.pattern.length * self.num_units <= kept_entries
 
     def jacobian(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, "units params"]:
         rows = np.flatnonzero(self.unit >= 0)
@@ -417,7 +443,7 @@ class LaplaceEngine(AbstractEngine):
         def by_weight(theta: Points, state: State) -> tuple[Float[np.ndarray, "points units"], State]:
             at = self.mode(theta, np.ones((len(theta), self.num_units)), state)
             each = self.latent.by_weight(at)[:, rows]
-            return np.array([np.bincount(self.unit[rows], own, self.num_units) for own in each]), at.u
+            return np.array([np.bincount(self.unit[rows], own, self.num_units) for own in each]), at.starts(False)
 
         return jacobian_by_differences(by_weight, theta)
 
@@ -447,7 +473,7 @@ class LaplaceEngine(AbstractEngine):
     @property
     def costs(self) -> Costs:
         length = max(self.latent.incidence.pattern.length, 1)
-        factor_entries = 2**20  # numbers in the factors of a batch, beyond which larger batches save no time
+        factor_entries = 2**18  # numbers in the factors of a batch, beyond which larger batches save no time
         return Costs(lanes=max(1, factor_entries // length), work=20.0 * length)
 
 

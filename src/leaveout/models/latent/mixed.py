@@ -535,51 +535,18 @@ class Mixed(AbstractLatentModel):
             return self.engine.conditional(theta, weights, lane, unit, state)
         return (self.engine.joint if self.joint else self.engine.pointwise)(theta, weights, lane, unit, state)
 
-    def steepest(
-        self,
-        theta: Points,
-        weights: Weights,
-        index: Int[np.ndarray, "refits width"],
-        held: Bool[np.ndarray, "refits width"],
-        state: State = None,
-    ) -> Points:
-        """Compute the gradient of F(θ, w with the held at 1) − F(θ, w).
-
-        Parameters
-        ----------
-        theta : array of float, shape (refits, params)
-            Parameters of each refit.
-        weights : array of float, shape (refits, units)
-            Weights of the units.
-        index : array of int, shape (refits, width)
-            Units that a refit touches.
-        held : array of bool, shape (refits, width)
-            True for units that are held out.
-        state : optional
-            Start of the search for the modes.
-
-        Returns
-        -------
-        array of float, shape (refits, params)
-            The gradients.
-        """
-        whole = np.concatenate([weights, np.ones((len(weights), 1))], axis=1)
-        refit, place = np.nonzero(np.asarray(held, bool))
-        whole[refit, index[refit, place]] = 1.0
-        look = super().look
-        return look(theta, whole[:, :-1], state)[1] - look(theta, weights, state)[1]
-
     @property
     def costs(self) -> Costs:
         known = len(self.factors) == 1 or (self.data.response.quadratic and self.pointwise)
-        found = self.engine.costs._replace(separate=len(self.factors) == 1)
+        found = self.engine.costs._replace(separate=len(self.factors) == 1, falls=True)
         return found._replace(runs=self._runs if known and not self.restricted else None)
 
     def _runs(self, like: Any, first: np.ndarray, length: np.ndarray) -> Any:
         """Return the pass over the data that computes the fall of F by leaving out single units, or runs of clusters."""
         if (length > 1).any() and (self.drop == ROWS or not self.joint or not self.engine.apart):
             return None
-        engine, start = self.engine, self.engine.modes(np.asarray(like))
+        engine: Any = self.engine
+        start = engine.modes(np.asarray(like))
         ends = np.cumsum(length)
         run, place = np.repeat(np.arange(len(first)), length), np.arange(ends[-1]) - np.repeat(ends - length, length)
         unit = first[run] + place
@@ -637,18 +604,9 @@ class Mixed(AbstractLatentModel):
     def predictor_covariance(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, "units units"] | None:
         return super().predictor_covariance(theta) if self.drop == ROWS else None
 
-    def _undetermined(
-        self, index: Int[np.ndarray, "refits width"], weight: Float[np.ndarray, "refits width"]
-    ) -> Bool[np.ndarray, " refits"]:
-        """Say of which refits the rows leave a coefficient open, as X'X = n I over all rows."""
-        design, rest = self.data.design, 1e-10  # share of a direction's squares that is rounding
-        out, least = (weight == 0) & (index < self.num), (1 - rest) * len(design)
-        own = np.append(np.bincount(self.code, np.sum(design**2, axis=1), self.num), 0.0)
-        found = np.sum(own[index] * out, axis=1) >= least  # else no direction can have left
-        for lane in np.flatnonzero(found):
-            gone = design[np.isin(self.code, index[lane][out[lane]])]
-            found[lane] = np.linalg.norm(gone, 2) ** 2 >= least
-        return found
+    @property
+    def _row_units(self) -> Int[np.ndarray, " rows"]:
+        return self.code
 
     @property
     def units(self) -> Units:

@@ -18,16 +18,16 @@ def newton(
     start: Float[np.ndarray, "variables ..."],
     reuse: float = 0.0,
     most: int = MAX_STEPS,
+    fresh: bool = True,
 ) -> tuple[Float[np.ndarray, "variables ..."], Bool[np.ndarray, "..."]]:
     """Minimise convex functions by Newton's method from a start; steps are halved where a function rises.
 
-    The factors of a step serve for as long as successive steps shrink below the ratio `reuse`. A search ends where the next
-    step would be rounding, or after the `most` steps. The last step is not checked. Returns the minima, and where the search
-    ended.
+    The factors of a step serve for as long as successive steps shrink below the ratio `reuse`; the first are new if `fresh`.
+    A search ends where the next step would be rounding, or after the `most` steps. The last step is not checked. Returns the
+    minima, and where the search ended.
     """
     at, step = start, np.zeros_like(start)
     lowest = before = np.full(start.shape[1:], np.inf)
-    fresh = True
     with np.errstate(all="ignore"):
         for _ in range(most):
             b = at - step
@@ -39,7 +39,8 @@ def newton(
                 wanted, fresh = steps(True), True
                 size = np.max(np.abs(wanted) / (1 + np.abs(b)), axis=0, initial=0.0)
             good &= np.isfinite(size)
-            ended = good & (size * np.minimum(size if fresh else size / before, 1.0) <= ROUNDING)
+            shrinks = size if fresh else np.where(np.isfinite(before), size / before, 1.0)
+            ended = good & (size * np.minimum(shrinks, 1.0) <= ROUNDING)
             lowest, at, step = np.where(good, value, lowest), np.where(good, b, at), np.where(good, wanted, step / 2)
             # a search from where a function has no value, and one whose steps have become rounding, lead nowhere
             lost = np.isinf(lowest) | (np.max(np.abs(step) / (1 + np.abs(at)), axis=0, initial=0.0) <= ROUNDING)
