@@ -2445,6 +2445,20 @@ FAULTS = (
         "test_mixed",
     ),
     Fault(
+        "modes: a search from an old factor ends at its first step",
+        "modes.newton",
+        "np.where(np.isfinite(before), size / before, 1.0)",
+        "size / before",
+        "test_mixed",
+    ),
+    Fault(
+        "losses of an expansion have no error",
+        "expand",
+        "change(found.u, found.distance_left, everyone)",
+        "change(found.u, 0.0 * found.distance_left, everyone)",
+        "test_mixed",
+    ),
+    Fault(
         "compiled loops: a sum over states takes one of them for all",
         "compiled._written_out",
         "at | {axis: k}",

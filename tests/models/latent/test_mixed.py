@@ -13,6 +13,7 @@ import leaveout as lo
 from leaveout.models.latent.effects import bars
 from leaveout.models.latent.quadrature import marginal_losses, marginal_means
 from leaveout.models.latent.responses import FAMILIES as RESPONSES, ResponseRows
+from leaveout.refit import _expansion
 from tests.helpers import mixed
 from tests.oracles import likelihoods
 
@@ -165,6 +166,9 @@ def test_slopes(data, family, form):
     np.testing.assert_allclose(slope[0], (ends[0] - ends[1]) / 2e-5, rtol=1e-5, atol=1e-5)
     again = model.look(theta[None], weights, state)
     np.testing.assert_allclose(again[0], model.look(theta[None], weights)[0], rtol=1e-12)
+    away = theta + 0.3 * np.cos(np.arange(len(theta)))
+    for found, want in zip(model.look(away[None], weights, state)[:2], model.look(away[None], weights)[:2], strict=True):
+        np.testing.assert_allclose(found, want, rtol=1e-8, atol=1e-8)
 
 
 # scores
@@ -436,6 +440,23 @@ def test_cross_validation_is_that_of_refits_from_scratch():
         index = plan.index[plan.refit == 0][None]
         want = whole.losses(theta[None], weights, index, np.ones(index.shape, bool))[0]
         np.testing.assert_allclose(cv.losses[plan.refit == 0], want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["(1 | p)", "(1 | p) + (1 | h)"])
+def test_clusters_left_out_are_within_their_errors(form, monkeypatch):
+    """Those of one factor by their expansion, which pays for few units too; those of two factors one by one."""
+    monkeypatch.setattr(_expansion, "COMPILING_COST", 0.0)
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"x": rng.standard_normal(300), "p": np.repeat(np.arange(30), 10), "h": rng.integers(0, 6, 300)})
+    eta = 0.4 + 0.6 * frame.x + rng.standard_normal(30)[frame.p] + 0.5 * rng.standard_normal(6)[frame.h]
+    frame["y"] = (rng.logistic(size=300) < eta) * 1.0
+    fit = lo.fit(lo.Mixed(f"y ~ x + {form}", frame, "binomial", drop="p"))
+    near, exact = (
+        lo.cross_validate(fit, lo.leave_one_out(30), refit, audit=0).table() for refit in (lo.Certified(), lo.Exact())
+    )
+    off = np.abs(near.loss - exact.loss)
+    assert near.error.between(1e-12, 0.05).all()
+    assert (off <= near.error + exact.error).all()
 
 
 def test_a_variance_at_zero_is_said_and_stood_at():
