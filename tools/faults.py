@@ -2445,6 +2445,13 @@ FAULTS = (
         "test_mixed",
     ),
     Fault(
+        "REML: a row that leaves is judged by its weight alone",
+        "AbstractEngine.restricted_alone",
+        " / (1 - total(weight) * variance)",
+        "",
+        "test_mixed",
+    ),
+    Fault(
         "modes: a search from an old factor ends at its first step",
         "modes.newton",
         "np.where(np.isfinite(before), size / before, 1.0)",

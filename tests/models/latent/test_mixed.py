@@ -256,13 +256,15 @@ def test_scores_of_a_row_add_to_one(crossed):
     assert total == pytest.approx(1.0, abs=1e-7)
 
 
+@pytest.mark.parametrize("method", ["ML", "REML"])
 @pytest.mark.parametrize("drop, score", [("row", "pointwise"), ("p", "joint"), ("h", "pointwise")])
-def test_units_by_themselves_are_what_f_lacks_without_them(data, drop, score):
+def test_units_by_themselves_are_what_f_lacks_without_them(data, drop, score, method):
     """Of crossed effects and a Gaussian response, from one posterior; of one factor, from each cluster."""
-    for form, family in (("(1 + x | p) + (1 | h)", "gaussian"), ("(1 + x | p)", "binomial")):
-        if drop == "h" and "h" not in form:
+    families = ["gaussian"] if method == "REML" else ["gaussian", "binomial"]
+    for form, family in (("(1 + x | p) + (1 | h)", "gaussian"), *(("(1 + x | p)", family) for family in families)):
+        if (drop == "h") > ("h" in form) or (method == "REML" and drop != "row" and "h" in form):
             continue
-        model = lo.Mixed(f"{family} ~ x + {form}", data, family, drop=drop, score=score)
+        model = lo.Mixed(f"{family} ~ x + {form}", data, family, drop=drop, score=score, method=method)
         theta, _ = somewhere(model)
         units = np.arange(model.num_units)[:4].astype(np.int32)
         losses, away = model.costs.runs(theta, units, np.ones(4, np.int32))(theta)
@@ -272,6 +274,10 @@ def test_units_by_themselves_are_what_f_lacks_without_them(data, drop, score):
         np.testing.assert_allclose(away, fall, rtol=1e-8)
         want = model.losses(every, weights, units[:, None], np.ones((4, 1), bool))
         np.testing.assert_allclose(losses, want, rtol=1e-8)
+        if model.engine.apart:  # pairs of clusters
+            _, away = model.costs.runs(theta, units[::2], np.full(2, 2))(theta)
+            fall = model.look(every[:2], np.ones_like(weights[:2]))[0] - model.look(every[:2], weights[::2] * weights[1::2])[0]
+            np.testing.assert_allclose(away, fall, rtol=1e-8)
 
 
 # REML

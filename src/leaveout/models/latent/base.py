@@ -45,7 +45,12 @@ class DesignRegressions(NamedTuple):
 
 
 class AbstractEngine(abc.ABC):
-    """F(θ, w) of a batch of refits, its gradients, and the posterior of the linear predictors."""
+    """F(θ, w) of a batch of refits, its gradients, and the posterior of the linear predictors.
+
+    `apart` tells whether weights stand outside of the integrals, one for each level of the only factor.
+    """
+
+    apart: bool
 
     @property
     @abc.abstractmethod
@@ -99,6 +104,23 @@ class AbstractEngine(abc.ABC):
         inside = at.residual if isinstance(at.outer, float) else at.design.T[:, None]
         each = 0.5 * at.weight * np.sum(inside * at.solve()[1], 0)
         return np.array([np.bincount(at.unit, one, weights.shape[1]) for one in each])
+
+    def restricted_alone(
+        self, theta: Float[np.ndarray, " params"], unit: Int[np.ndarray, " some"], run: Int[np.ndarray, " some"], units: int
+    ) -> Float[np.ndarray, " runs"]:
+        """Compute what ½ log|XᵀV⁻¹X| falls by without runs of clusters that are apart, or without single rows.
+
+        XᵀV⁻¹X lacks the shares of the clusters, or kkᵀ/c of a row, with k its row of V⁻¹X and c = (V⁻¹)ᵢᵢ = w(1 − wv).
+        """
+        at, total = self.regressions(theta[None], np.ones((1, units))), lambda part: np.bincount(at.unit, part, units)
+        (logdet,), solved = at.solve()
+        weight, residual = at.weight[0], at.residual[:, 0]
+        if not self.apart:
+            variance = self.predictors(theta[None], np.ones((1, units)))[1][0]
+            share = total(weight * np.sum(residual * solved[:, 0], 0)) / (1 - total(weight) * variance)
+            return -0.5 * np.log1p(-share[unit])
+        lost = np.array([[np.bincount(run, total(weight * r * x)[unit]) for x in at.design.T] for r in residual])
+        return 0.5 * (logdet - np.linalg.slogdet(at.information[0] - np.moveaxis(lost, 2, 0))[1])
 
 
 RESTRICTED_ENTRIES = 2**20  # numbers of rows, columns and refits whose regressions are in memory together

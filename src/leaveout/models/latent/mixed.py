@@ -538,8 +538,9 @@ class Mixed(AbstractLatentModel):
     @property
     def costs(self) -> Costs:
         known = len(self.factors) == 1 or (self.data.response.quadratic and self.pointwise)
+        known &= not self.restricted or self.drop == ROWS or self.engine.apart
         found = self.engine.costs._replace(separate=len(self.factors) == 1, falls=True)
-        return found._replace(runs=self._runs if known and not self.restricted else None)
+        return found._replace(runs=self._runs if known else None)
 
     def _runs(self, like: Any, first: np.ndarray, length: np.ndarray) -> Any:
         """Return the pass over the data that computes the fall of F by leaving out single units, or runs of clusters."""
@@ -554,6 +555,8 @@ class Mixed(AbstractLatentModel):
         def told(theta: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
             away, each = engine.alone(np.asarray(theta), unit, self.joint, start)
             joint = np.bincount(run, away, len(first))
+            if self.restricted:
+                joint += engine.restricted_alone(np.asarray(theta), unit, run, self.num)
             if not self.pointwise:
                 return None, joint
             losses = np.zeros((len(first), int(length.max())))
