@@ -90,6 +90,9 @@ class _Group:
         gradient = (model.design.pull(pulled) + theta @ model.penalty) @ anchor.root.T
         move = np.linalg.norm(self.u, axis=1)
         noise = anchor.rounding.gradient(total(np.abs(pulled, out=pulled), 2) @ anchor.length, move) + anchor.noise
+        # an estimate counts rounding at its usual size: signs are random, in sums and among their terms
+        scale = np.sqrt(np.sum(np.asarray(self.state.fit.factor) ** 2, axis=1))
+        noise *= np.linalg.norm(anchor.root * scale) / (anchor.rounding.root * anchor.rounding.rows)
         self.state.gradients += len(theta)
         return gradient, change, noise / np.sqrt(self.state.metric.kept_share[self.lanes])
 

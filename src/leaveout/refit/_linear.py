@@ -169,7 +169,7 @@ def _by_rows(step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None
     ]
     result, proved = np.full(len(center), int(RESULTS.successful)), np.ones(len(center), bool)
     ended: list[tuple[Array, Array, Array, float]] = []  # refits, their candidates, radii, and number of gradients
-    asked = lanes[:0]  # refits for which `enough` saw a candidate that they do not have
+    tried, asked = False, lanes[:0]  # refits for which `enough` saw a candidate that they do not have
     if lanes.size:
         center, half = center.copy(), half.copy()
         if allowed is not None and cubic.worthwhile(step.anchor, len(lanes), 4 * fit.num_params + ELEMENTWISE):
@@ -179,7 +179,8 @@ def _by_rows(step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None
         model = step.anchor.model
         smooth = model.loss.self_concordance is not None and model.design.outputs == 1 and model.norms is None
         # bounds at every step cost several steps of few columns, and only an allowed error ends them early
-        if smooth and (allowed is not None or 4 * fit.num_params > ELEMENTWISE):
+        tried = smooth and (allowed is not None or 4 * fit.num_params > ELEMENTWISE) and not np.any(rows.weight[lanes])
+        if tried:
             asked = np.union1d(asked, lanes)
             lanes, told = _by_products(step, enough, lanes, hurry, center, half)
             ended.append(told)
@@ -187,7 +188,7 @@ def _by_rows(step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None
     for some in (lanes[start : start + size] for start in range(0, len(lanes), size)):
         state = CertifiedBatch(fit, rows.take(some), step.target, None if step.allowed is None else step.allowed[some])
         state.look()
-        _to_the_end(state, lambda mine, seen, some=some: enough(some[mine], seen), hurry)
+        _to_the_end(state, lambda mine, seen, some=some: enough(some[mine], seen), hurry, tried)
         center[some], half[some], result[some], proved[some] = state.center, state.half, state.result, state.proved
         ended.append((some, state.u, state.radius, state.gradients))
 
@@ -223,8 +224,7 @@ def _by_products(
     Writes into `center` and `half`.
     """
     anchor, (n, p), count = step.anchor, step.anchor.model.design.shape, 0.0
-    out = step.one.lost_curvature[lanes] == anchor.weight[step.one.unit[lanes]]
-    mine = lanes[out & step.one.is_determined[lanes]]
+    mine = lanes[step.one.is_determined[lanes]]
     u, radius, settled = np.zeros((len(mine), len(anchor.root))), np.full(len(mine), np.inf), np.zeros(len(mine), bool)
     rough = 4.0 * len(mine) * n * p * p > COSTLY_OPERATIONS and 4 * len(mine) > p
     rough &= isinstance(anchor.model.design, DenseDesign) and anchor.digits < ROUGH
@@ -290,8 +290,13 @@ def within(wrong: Float[np.ndarray, "... refits"], allowed: Float[np.ndarray, ".
     return (wrong < np.take_along_axis(rising, count, axis=-1)) & (wrong <= 5 * allowed)
 
 
-def _to_the_end(state: CertifiedBatch, enough: Enough, hurry: bool) -> tuple[CertifiedBatch, Int[np.ndarray, " open"]]:
-    """Run a batch after its first look; returns it with the refits that gradients left open."""
+def _to_the_end(
+    state: CertifiedBatch, enough: Enough, hurry: bool, tried: bool = False
+) -> tuple[CertifiedBatch, Int[np.ndarray, " open"]]:
+    """Run a batch after its first look; returns it with the refits that gradients left open.
+
+    If steps with the metric were `tried`, refits whose Hessians are not dear take those at once.
+    """
     parts = lambda: (state.center, state.half, state.slope, state.noise, state.first, state.proved_radius)
     asked = lambda lanes: enough(lanes, EnclosureLook(*(part[lanes] for part in parts())))
     lanes = np.arange(len(state.u))
@@ -300,7 +305,7 @@ def _to_the_end(state: CertifiedBatch, enough: Enough, hurry: bool) -> tuple[Cer
     n, p = state.anchor.model.design.shape
     dear = 4.0 * len(lanes) * n * p * p > COSTLY_OPERATIONS
     early = dear and np.isinf(state.target)  # an estimate can only be near enough where refits need not converge
-    for most in (HURRY,) if hurry else (HURRY, STEPS - HURRY) if early else (STEPS,):
+    for most in (HURRY,) if hurry else (HURRY, STEPS - HURRY) if early else (0 if tried else STEPS,):
         lanes = state.steps(lanes, asked, most)
         if hurry or dear:
             state.estimate(lanes)
