@@ -135,7 +135,7 @@ class Validation(PrintedTable):
             ("model", model),
             ("resamples", f"{self.plan.num_refits}, method {self.method}, {self.plan.call or 'a plan that was given'}"),
             ("flagged", f"{left}{', '.join(codes)}" if codes else "none"),
-            ("intervals", f"{self.level:.0%}" if self.table["low"].notna().any() else ""),
+            ("intervals", f"{self.level:.0%}, too narrow where events are few" if self.table["low"].notna().any() else ""),
             ("note", self.note),
         ]
         return [(name, text) for name, text in lines if text]
@@ -181,7 +181,8 @@ def validate(
     curves : int, default 30
         The number of resamples whose calibration curves are smoothed, as this takes longer than their refits.
     level : float, default 0.95
-        The coverage of the intervals.
+        The nominal coverage of the intervals. For few events they are too narrow: with 200 patients, 70 of them with the event,
+        and ten features 95 % intervals hold the fitted model's area in 0.81 of the simulations, apparent ones in 0.66.
     seed : int, default 0
         The seed of the resamples.
     rng : int, numpy.random.Generator or None, optional
