@@ -144,7 +144,8 @@ def estimates(seed: int) -> Iterator[tuple[tuple[str, str], lo.Estimate]]:
     while True:
         for k in rng.permutation(len(KINDS)).tolist():
             kind, draw, which = KINDS[k], int(rng.integers(2**31)), int(rng.integers(3))
-            strategy = (lo.Certified(), lo.Exact(), None)[int(rng.integers(3))]
+            # a strong ridge would leave predictors of 1e6, where a probit loss is 1e12
+            strategy = (lo.Certified(), lo.Exact(), None)[int(rng.integers(2 if kind[0] == "offset 1e6" else 3))]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 try:
