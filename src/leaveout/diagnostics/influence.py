@@ -30,8 +30,10 @@ from ..models.glm.glm import AbstractRegression
 from ..objectives.batch_functions import functions, weights_of, work
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, Batch, Plan
+from ..posteriors.influence import posterior_influence
+from ..posteriors.posterior import Posterior
 from ..refit import AbstractRefit, RefitBatch, distance_of_fit, distances, lengths, lengths_of_moves
-from ..validation.cross_validate import DEFAULT_REFIT, cache_key, refit_batches
+from ..validation.cross_validate import DEFAULT_REFIT, PlanLike, cache_key, refit_batches
 from ..validation.estimate import Estimate
 from ..validation.named_parameters import name_parameters
 from ..validation.scoring import natural, reach
@@ -48,13 +50,13 @@ CHEAP = 5e9  # operations below which F over the remaining units, and the disper
 @conventional
 @float64
 def influence(
-    estimate: Estimate,
-    strategy: AbstractRefit = DEFAULT_REFIT,
+    estimate: Estimate | Posterior,
+    strategy: AbstractRefit | PlanLike = DEFAULT_REFIT,
     *,
     prediction: Any = None,
     pairs: int | None = None,
     checkpoint: File | None = None,
-) -> Influence:
+) -> Influence | pd.DataFrame:
     """Compute the influence of the units that each refit leaves out on the loss, the parameters and a prediction.
 
     With u_k the whitened move of the parameters in refit k, Cook's distance is ‖u_k‖² / (p φ̂). All changes are those by
@@ -62,10 +64,11 @@ def influence(
 
     Parameters
     ----------
-    estimate : Estimate
-        An estimate of `cross_validate`, of any plan. Its refits are made once more, for their parameters.
+    estimate : Estimate or Posterior
+        An estimate of `cross_validate`, of any plan. Its refits are made once more, for their parameters. Or a posterior, whose
+        draws are weighed as for `lo.elpd`.
     strategy : AbstractRefit, default `Certified()`
-        The strategy of these refits.
+        The strategy of these refits; of a posterior the plan, by default leave-one-out.
     prediction : callable or array_like, optional
         A function of the natural parameters of one refit that returns a number; or, for `lo.GLM` and `lo.Regression`, one
         row of features, whose mean response at offset zero is followed.
@@ -78,8 +81,9 @@ def influence(
 
     Returns
     -------
-    Influence
-        One row a refit.
+    Influence or DataFrame
+        One row a refit. Of a posterior a table: the change of the mean of every parameter in its standard deviations, the ratio
+        of standard deviations, and the `parameter` whose mean is `moved` most; Pareto's k, and whether the weights are good.
 
     Raises
     ------
@@ -104,6 +108,8 @@ def influence(
     >>> found.top(1).index.tolist(), found.rows["cook"].round(2).tolist()
     ([4], [0.56, 0.0, 0.05, 0.37, 2.25])
     """
+    if isinstance(estimate, Posterior):
+        return posterior_influence(estimate, strategy, prediction)
     if not isinstance(estimate, Estimate):
         raise TypeError(
             "influence: the first argument must be an Estimate, from lo.cross_validate(fit, plan); got "

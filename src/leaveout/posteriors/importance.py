@@ -203,9 +203,12 @@ def mixture(posterior: Posterior, own: Gaussian, there: Gaussian) -> Proposal:
     return Proposal(np.r_[posterior.draws, moved], np.logaddexp(as_drawn, as_moved) - np.log(2))
 
 
-def students(posterior: Posterior, there: Gaussian, seed: int) -> Proposal:
-    """Draw from a multivariate t about a Gaussian, as many as there are draws; its density is normalised."""
-    rng, (count, size) = np.random.default_rng(seed), posterior.draws.shape
+def students(posterior: Posterior, there: Gaussian) -> Proposal:
+    """Draw from a multivariate t about a Gaussian, as many as there are draws; its density is normalised.
+
+    All use the same random numbers, so that errors of two normalisers cancel in part.
+    """
+    rng, (count, size) = np.random.default_rng(0), posterior.draws.shape
     z = rng.standard_normal((count, size)) * np.sqrt(FREEDOM / rng.chisquare(FREEDOM, count))[:, None]
     theta = there.mean + there.unwhiten(z.T).T
     log_density = scipy.stats.multivariate_t.logpdf(z, np.zeros(size), np.eye(size), FREEDOM) + there.log_det

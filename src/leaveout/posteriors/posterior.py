@@ -143,7 +143,20 @@ class Posterior(PrintedResult):
 
     @float64
     def values(self, theta: Float[np.ndarray, "draws params"], weights: Float[np.ndarray, " units"]) -> np.ndarray:
-        """Evaluate F(·, w) at many θ; infinite where it has no value."""
+        """Evaluate F(·, w) at many θ.
+
+        Parameters
+        ----------
+        theta : array of float, shape (places, params)
+            Unconstrained parameters.
+        weights : array of float, shape (units,)
+            Weight of each unit.
+
+        Returns
+        -------
+        array of float, shape (places,)
+            F; infinite where it has no value.
+        """
         if self._predictors is not None or isinstance(self.objective, AbstractClosedForm):
             return self.looks(theta, weights)[0]
         found = repeatable(self.objective)
@@ -153,7 +166,22 @@ class Posterior(PrintedResult):
 
     @float64
     def looks(self, theta: Float[np.ndarray, "draws params"], weights: Float[np.ndarray, " units"]) -> tuple[Any, Any]:
-        """Evaluate F(·, w) and its gradient at many θ."""
+        """Evaluate F(·, w) and its gradient at many θ.
+
+        Parameters
+        ----------
+        theta : array of float, shape (places, params)
+            Unconstrained parameters.
+        weights : array of float, shape (units,)
+            Weight of each unit.
+
+        Returns
+        -------
+        value : array of float, shape (places,)
+            F.
+        gradient : array of float, shape (places, params)
+            Its gradients.
+        """
         size = max(1, CAPACITY // self.objective.num_units)
         pieces = [self._look(theta[k : k + size], weights) for k in range(0, len(theta), size)]
         return np.concatenate([value for value, _ in pieces]), np.concatenate([slope for _, slope in pieces])
@@ -196,7 +224,20 @@ class Posterior(PrintedResult):
         return found if found is not None and found.shape[1] == self.objective.num_units else None
 
     def losses_at(self, theta: np.ndarray, units: np.ndarray) -> np.ndarray | None:
-        """−log p(y_n | θ) of some units at other places, `[places, units]`; None if F has no such terms."""
+        """Evaluate −log p(y_n | θ) of some units at many θ.
+
+        Parameters
+        ----------
+        theta : array of float, shape (places, params)
+            Unconstrained parameters.
+        units : array of int, shape (some,)
+            Units.
+
+        Returns
+        -------
+        array of float, shape (places, some), or None
+            The losses; None if units depend on one another given θ.
+        """
         return None if self.unit_losses is None else np.asarray(self._block_losses(theta))[:, units]
 
     @float64

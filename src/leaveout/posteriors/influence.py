@@ -1,0 +1,48 @@
+"""Influence of left-out units on the summaries of a posterior, by the weights that give their elpd."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..objectives.objective import map_arrays
+from ..plans.plan import leave_one_out
+from ..refit import AbstractRefit
+from ..validation.cross_validate import DEFAULT_REFIT, PlanLike, resolve_plan
+from .elpd import FoldEstimator, estimate_folds, weighted_moments
+from .posterior import Posterior
+
+
+def posterior_influence(posterior: Posterior, plan: PlanLike | AbstractRefit, prediction: Any) -> pd.DataFrame:
+    """Tabulate how means and standard deviations of the parameters, or of a prediction, change in every fold."""
+    given = leave_one_out(posterior.objective.num_units) if isinstance(plan, AbstractRefit) else plan
+    plan = resolve_plan("influence", posterior.objective, given, DEFAULT_REFIT)
+    if prediction is not None and not callable(prediction):
+        raise TypeError(f"influence: prediction must be a function of the parameters; got {type(prediction).__name__}.")
+    names, watch = _summaries(posterior, prediction)
+    found, *_ = estimate_folds(FoldEstimator(posterior, plan, False, watch))
+    now = weighted_moments(watch(posterior.draws), np.full(len(posterior.draws), 1 / len(posterior.draws)))
+    moments = np.stack([fold.moments for fold in found if fold.moments is not None])
+    varies = now[1] > 0  # an intercept that the model has not is zero
+    names, now, moments = [name for name, own in zip(names, varies, strict=True) if own], now[:, varies], moments[..., varies]
+    shift, ratio = (moments[:, 0] - now[0]) / now[1], moments[:, 1] / now[1]
+    most = np.argmax(np.abs(shift), axis=1)
+    table = pd.DataFrame({"moved": shift[np.arange(len(shift)), most], "parameter": np.asarray(names, object)[most]})
+    columns = {f"mean[{name}]": shift[:, k] for k, name in enumerate(names)}
+    columns |= {f"sd[{name}]": ratio[:, k] for k, name in enumerate(names)}
+    own = {"pareto_k": [fold.k for fold in found], "good": [fold.accepted for fold in found]}
+    alone = len(plan.index) == plan.num_refits and plan.names is not None
+    index = plan.names[plan.index] if alone and plan.names is not None else pd.RangeIndex(plan.num_refits, name="refit")
+    return table.assign(**columns, **own).set_index(index)
+
+
+def _summaries(posterior: Posterior, prediction: Any) -> tuple[list[str], Callable[[np.ndarray], np.ndarray]]:
+    """Name the numbers that are watched, and return the function that computes them at many places."""
+    if prediction is not None:
+        of_one = lambda named, k: float(np.asarray(prediction(map_arrays(lambda leaf: leaf[k], named))))
+        return ["prediction"], lambda u: np.array([[of_one(named, k)] for named in [posterior.named(u)] for k in range(len(u))])
+    first = posterior.named(posterior.draws[:1])
+    names = [f"{name}{list(at) if at else ''}" for name, leaf in first.items() for at in np.ndindex(np.shape(leaf)[1:])]
+    stack = lambda named: np.concatenate([np.reshape(leaf, (len(leaf), -1)) for leaf in named.values()], axis=1)
+    return names, lambda u: stack(posterior.named(u))
