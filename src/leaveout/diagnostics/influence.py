@@ -30,8 +30,8 @@ from ..models.glm.glm import AbstractRegression
 from ..objectives.batch_functions import functions, weights_of, work
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, Batch, Plan
-from ..posteriors.influence import posterior_influence
 from ..posteriors.posterior import Posterior
+from ..posteriors.posterior_influence import posterior_influence
 from ..refit import AbstractRefit, RefitBatch, distance_of_fit, distances, lengths, lengths_of_moves
 from ..validation.cross_validate import DEFAULT_REFIT, PlanLike, cache_key, refit_batches
 from ..validation.estimate import Estimate
