@@ -181,7 +181,7 @@ def validate(
     curves : int, default 30
         The number of resamples whose calibration curves are smoothed, as this takes longer than their refits.
     level : float, default 0.95
-        The nominal coverage of the intervals. For few events they are too narrow: with 200 patients, 70 of them with the event,
+        The nominal coverage of the intervals. For few events they are too narrow: with 200 patients, 65 of them with the event,
         and ten features 95 % intervals hold the fitted model's area in 0.81 of the simulations, apparent ones in 0.66.
     seed : int, default 0
         The seed of the resamples.
