@@ -16,6 +16,7 @@ from .diagnostics.auto_groups import auto_groups as auto_groups
 from .diagnostics.calibration import calibration as calibration
 from .diagnostics.covariance import covariance as covariance
 from .diagnostics.decision_curve import decision_curve as decision_curve
+from .diagnostics.functional import functional as functional
 from .diagnostics.influence import influence as influence
 from .diagnostics.internal_external import internal_external as internal_external
 from .diagnostics.internal_validation import validate as validate

@@ -146,8 +146,8 @@ def test_what_a_refit_does_not_determine_does_not_count():
     moved[7, 2] = 0
     moved[:, 2] *= np.sqrt(24 / 23)
     np.testing.assert_allclose(found, 23 / 24 * moved.T @ moved, rtol=1e-8)
-    assert found.flagged.to_dict() == {"7": "undetermined"} and not found.proved
-    assert np.isnan(found.replicates.loc["7", "site7"]) and found.replicates.drop(columns="site7").notna().all(axis=None)
+    assert found.flagged.to_dict() == {7: "undetermined"} and not found.proved
+    assert np.isnan(found.replicates.loc[7, "site7"]) and found.replicates.drop(columns="site7").notna().all(axis=None)
 
 
 def test_a_group_that_separates_is_flagged_and_left_out():
@@ -155,9 +155,9 @@ def test_a_group_that_separates_is_flagged_and_left_out():
     fit = lo.fit(lo.GLM(X[:, :1], y, "logistic"))
     with pytest.warns(UserWarning, match=r"1 of 24 refits \(3\) do not determine x0, intercept"):
         found = lo.covariance(fit, "CRV3", groups=SITE)
-    moved = found.replicates.drop(index="3").to_numpy() - fit.vector
+    moved = found.replicates.drop(index=3).to_numpy() - fit.vector
     np.testing.assert_allclose(found, 23 / 24 * 24 / 23 * moved.T @ moved)
-    assert list(found.flagged.index) == ["3"]
+    assert list(found.flagged.index) == [3]
 
 
 def test_a_covariance_is_a_frame_and_prints_as_statsmodels_does():
@@ -194,7 +194,7 @@ def test_what_is_no_matrix_of_weights_is_refused():
         (ValueError, "unit 3 has nan in replicate 1", (FIT, bad), {"scale": 1}),
         (ValueError, "unit 0 has -", (FIT, -weights), {"scale": 1}),
         (ValueError, "replicate 0 gives every unit weight zero", (FIT, 0 * weights), {"scale": 1}),
-        (ValueError, "rscales must be one number a replicate, 4", (FIT, weights), {"scale": 1, "rscales": [1, 2]}),
+        (ValueError, "rscales must be 4 numbers, one a replicate", (FIT, weights), {"scale": 1, "rscales": [1, 2]}),
         (ValueError, "scale must be a positive number", (FIT, weights), {"scale": 0}),
     ]
     for error, words, args, named in refused:

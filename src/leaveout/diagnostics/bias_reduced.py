@@ -32,9 +32,7 @@ Array = np.ndarray
 LEVERAGE_ONE = 1e-10  # share of a working variance below which the variance of a residual is zero but for rounding
 
 
-def bias_reduced(
-    fit: Fit, label: Int[Array, " units"], variances: object
-) -> tuple[Float[Array, "params params"], Float[Array, " params"]]:
+def bias_reduced(fit: Fit, label: Int[Array, " units"], variances: object) -> tuple[Array, Float[Array, " params"]]:
     """Return CR2 of the coefficients and the degrees of freedom of each."""
     model, root = fit.predictors, fit.root
     assert model is not None and isinstance(fit.objective, GLM)
@@ -69,9 +67,7 @@ def bias_reduced(
     return moved.T @ moved, dof
 
 
-def _adjusted(
-    Z: Float[Array, "rows params"], w: Float[Array, " rows"], phi: Float[Array, " rows"], N: Float[Array, "params params"]
-) -> Float[Array, "rows params"]:
+def _adjusted(Z: Float[Array, "rows params"], w: Array, phi: Array, N: Float[Array, "params params"]) -> Array:
     """Compute A_g W_g Z_g of a cluster."""
     target, even = w[:, None] * Z, np.all(phi == phi[0])
     if even:

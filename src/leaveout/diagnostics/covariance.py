@@ -12,7 +12,7 @@ about θ̂ or about the mean (Tukey 1958; MacKinnon, Nielsen & Webb, Journal of 
 ways V = V₁ + V₂ − V₁₂, of each way and of both together (Cameron, Gelbach & Miller 2011).
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -44,22 +44,15 @@ CovType = Literal[
 ]  # fmt: skip
 
 
-class Jackknife(NamedTuple):
-    """What a kind of jackknife takes: its factor, its centre, and whether it has groups (None: if they are given)."""
-
-    shrinks: bool  # whether the factor is (G − 1)/G, else one
-    about_mean: bool
-    grouped: bool | None
-
-
+# whether the factor is (G − 1)/G and not one, whether squares are about the mean, and whether there are groups (None: as given)
 JACKKNIVES = {
-    "jackknife": Jackknife(True, True, None),
-    "CRV3": Jackknife(True, False, True),
-    "CRV3J": Jackknife(True, True, True),
-    "CR3": Jackknife(False, False, True),
-    "HC3-exact": Jackknife(False, False, False),
-    "JK1": Jackknife(True, True, None),
-    "JKn": Jackknife(False, True, None),
+    "jackknife": (True, True, None),
+    "CRV3": (True, False, True),
+    "CRV3J": (True, True, True),
+    "CR3": (False, False, True),
+    "HC3-exact": (False, False, False),
+    "JK1": (True, True, None),
+    "JKn": (False, True, None),
 }
 KINDS = {kind.lower(): kind for kind in ("nonrobust", "HC0", "HC1", "HC2", "HC3", "cluster", "HAC", "CR2", *JACKKNIVES)}
 TWO_WAYS = ("cluster", "CRV3", "CRV3J", "CR3", "jackknife")
@@ -168,11 +161,12 @@ def covariance(
     plain = isinstance(getattr(fit.objective, "loss_function", None), Squared)
     dof = units - rank if plain and units > rank else None
     if kind == "nonrobust":
-        return _sandwich(fit, known, kind, np.sqrt(dispersion(fit)) * inverse_root(fit), dof)
+        value = _sandwich(np.sqrt(dispersion(fit)) * inverse_root(fit), known.slope)
+        return covariance_of(fit, known, value, kind, dof)
     if kind == "CR2":
         check_least_squares(fit.objective)
-        label, _ = _labels(fit, table)
-        return covariance_of(fit, known, *(found := bias_reduced(fit, label, working_variance))[:1], kind, found[1])
+        value, degrees_of_freedom = bias_reduced(fit, _labels(fit, table)[0], working_variance)
+        return covariance_of(fit, known, value, kind, degrees_of_freedom)
     _refuse(fit, kind)
     z = fit.influence
     factor = 1.0
@@ -195,12 +189,13 @@ def covariance(
     for lag in range(1, (maxlags or 0) + 1):
         apart = z[lag:].T @ z[:-lag]
         meat += (1 - lag / ((maxlags or 0) + 1)) * (apart + apart.T)
-    return _sandwich(fit, known, kind, inverse_root(fit), None if kind == "HAC" else dof, factor * meat)
+    value = _sandwich(inverse_root(fit), known.slope, factor * meat)
+    return covariance_of(fit, known, value, kind, None if kind == "HAC" else dof)
 
 
 def _leave_each_out(fit: Fit, kind: str, groups: Any, strata: ArrayLike | None, strategy: AbstractRefit) -> Covariance:
     """Leave out every unit or every group."""
-    how, objective = JACKKNIVES[kind], fit.objective
+    objective, (shrinks, about_mean, _) = fit.objective, JACKKNIVES[kind]
     if groups is None and objective.units.serial is not False:
         why = "depend on their neighbours" if objective.units.serial else "are not known to be independent"
         raise ValueError(
@@ -211,30 +206,21 @@ def _leave_each_out(fit: Fit, kind: str, groups: Any, strata: ArrayLike | None, 
         _, levels = codes("covariance", "groups", groups)
         if len(levels) < 2:
             raise ValueError("covariance: at least two groups are needed; all labels are equal.")
-        if len(groups) not in (objective.num_units, len(_rows(fit))):
+        if len(groups) not in (objective.num_units, np.size(objective.units.rows)):  # type: ignore[arg-type]
             raise ValueError(f"covariance: groups must be one label a unit, {objective.num_units}; got {len(groups)}.")
     if kind in ("JK1", "JKn"):
         every = np.arange(objective.num_units)
         weights = jk1(every if groups is None else groups) if kind == "JK1" else jkn(strata, groups)  # type: ignore[arg-type]
         refits, scale, rscales = refit_weights("covariance", fit, weights, None, None, strategy)
         return refits.covariance(kind, scale, rscales, True, degrees(weights.to_numpy()))
-    if groups is None:
-        plan, names = leave_one_out(objective.num_units), objective.units.names
-        names = np.arange(objective.num_units) if names is None else names
-    else:
-        plan, names = match_plan("covariance", objective, plan_of_groups(groups), strategy), levels
+    plan = leave_one_out(objective.num_units) if groups is None else plan_of_groups(groups)
+    plan = match_plan("covariance", objective, plan, strategy)
     left = np.bincount(plan.refit, counting_units(fit)[plan.index], len(plan)) > 0  # a row of weight zero is not there
-    if not left.all():
-        plan, names = plan.some(np.flatnonzero(left)), np.asarray(names)[left]
-    count = len(plan)
+    count = int(left.sum())
     if groups is not None:
         _warn_of_few(count)
-    refits = refit_plan("covariance", fit, plan, strategy, list(names))
-    return refits.covariance(kind, (count - 1) / count if how.shrinks else 1.0, np.ones(count), how.about_mean, count - 1)
-
-
-def _rows(fit: Fit) -> Any:
-    return fit.objective.units.rows if fit.objective.units.rows is not None else ()
+    refits = refit_plan("covariance", fit, plan if left.all() else plan.some(np.flatnonzero(left)), strategy)
+    return refits.covariance(kind, (count - 1) / count if shrinks else 1.0, np.ones(count), about_mean, count - 1)
 
 
 def _of_two_ways(fit: Fit, kind: str, groups: Any, correction: bool | None, strategy: AbstractRefit) -> Covariance:
@@ -244,11 +230,11 @@ def _of_two_ways(fit: Fit, kind: str, groups: Any, correction: bool | None, stra
             "covariance: groups must be one column of labels, or two for clusters of two ways, of "
             f"{', '.join(map(repr, TWO_WAYS))}; got shape {np.shape(groups)} for {kind!r}."
         )
-    columns = [groups.iloc[:, k] if isinstance(groups, pd.DataFrame) else np.asarray(groups)[:, k] for k in (0, 1)]
+    ways = pd.DataFrame(groups)
+    columns = [ways.iloc[:, k] for k in (0, 1)]
     (first, _), (second, levels) = (codes("covariance", "groups", column) for column in columns)
-    both = pd.Series(first * len(levels) + second, index_of(groups))
     call = lambda labels: covariance(fit, kind, groups=labels, use_correction=correction, strategy=strategy)  # type: ignore[arg-type]
-    one, two, joint = call(columns[0]), call(columns[1]), call(both if index_of(groups) is not None else both.to_numpy())
+    one, two, joint = map(call, (*columns, pd.Series(first * len(levels) + second, ways.index)))
     value = one.to_numpy() + two.to_numpy() - joint.to_numpy()
     least = np.linalg.eigvalsh(value)[0] if np.isfinite(value).all() else 0.0
     if least < -1e-12 * np.abs(value).max():
@@ -286,21 +272,13 @@ def _warn_of_few(count: int) -> None:
     if count < 2:
         raise ValueError("covariance: at least two groups are needed; all labels are equal.")
     if count < MIN_BLOCKS:
-        few = f"covariance: {count} groups are fewer than {MIN_BLOCKS}: standard errors over so few are too small."
-        warn(few)
+        warn(f"covariance: {count} groups are fewer than {MIN_BLOCKS}: standard errors over so few are too small.")
 
 
-def _sandwich(
-    fit: Fit,
-    known: Any,
-    kind: str,
-    root: Float[Array, "rank params"],
-    dof: float | None,
-    meat: Float[Array, "rank rank"] | None = None,
-) -> Covariance:
-    """Compute `rootᵀ meat root` for natural parameters."""
-    along = root if known.slope is None else root @ known.slope.T
-    return covariance_of(fit, known, along.T @ along if meat is None else along.T @ meat @ along, kind, dof)
+def _sandwich(root: Array, slope: Array | None, meat: Float[Array, "rank rank"] | None = None) -> Array:
+    """Compute `rootᵀ meat root`, for natural parameters of a slope."""
+    along = root if slope is None else root @ slope.T
+    return along.T @ along if meat is None else along.T @ meat @ along
 
 
 def _check_kind(fit: Fit, cov_type: str, given: dict[str, Any], use_correction: bool | None) -> str:
@@ -313,9 +291,9 @@ def _check_kind(fit: Fit, cov_type: str, given: dict[str, Any], use_correction: 
         raise ValueError(f"covariance: cov_type must be one of {', '.join(map(repr, KINDS.values()))}; got {cov_type!r}.")
     if fit.factor is None and kind not in JACKKNIVES:
         raise TypeError("covariance: needs a Hessian that is formed: fit with curvature='dense'.")
-    grouped = [name for name, how in JACKKNIVES.items() if how.grouped]
+    grouped, ungrouped = ([name for name, (*_, which) in JACKKNIVES.items() if which is wanted] for wanted in (True, None))
     required = {"groups": ["cluster", "CR2", *grouped], "strata": ["JKn"], "maxlags": ["HAC"], "working_variance": []}
-    allowed = {"groups": [name for name, how in JACKKNIVES.items() if how.grouped is None], "working_variance": ["CR2"]}
+    allowed = {"groups": ungrouped, "working_variance": ["CR2"]}
     for name, wanted in required.items():
         takes = wanted + allowed.get(name, [])
         if (given[name] is None and kind in wanted) or (given[name] is not None and kind not in takes):

@@ -10,14 +10,13 @@ the parameter's moves in the m of R replicates that do not determine it are zero
 √(R/(R − m)). What a replicate determines counts: its refit keeps to the directions that it determines.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import scipy
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from .._runtime.conventions import conventional, warn
@@ -30,7 +29,7 @@ from ..optimize.fit import Fit
 from ..plans.plan import Plan
 from ..plans.survey import ReplicateWeights
 from ..refit import AbstractRefit, Exact, distance_of_fit, lengths, refit_across, undetermined_directions
-from ..validation.cross_validate import match_plan
+from ..validation.cross_validate import match_plan, objective_of
 from ..validation.named_parameters import NamedParameters, name_parameters
 from .influence import refit_all
 from .measures import inverse_root
@@ -155,7 +154,8 @@ class Refits:
     """Refits of a plan whose parameters are wanted.
 
     `values` are natural parameters `[refits, natural]`, NaN where a refit does not determine them; `off` bounds the distance of
-    each refit from the exact one in the norm of H, and `own` that of the fit itself.
+    each refit from the exact one in the norm of H, and `own` that of the fit itself. `free` are displacements that refits which
+    determine θ in part leave free.
     """
 
     fit: Fit
@@ -167,12 +167,14 @@ class Refits:
     own: float
     proved: bool
     result: Int[Array, " refits"]
-    names: list[str]
+    index: pd.Index
+    free: dict[int, Float[Array, "null params"]]
 
     @property
-    def flagged(self) -> Bool[Array, " refits"]:
-        """Refits that do not exist or do not determine every parameter."""
-        return among(self.result, NO_REFIT_CODES)
+    def flagged(self) -> pd.Series:
+        """The codes of the refits that do not exist or do not determine every parameter."""
+        lost = among(self.result, NO_REFIT_CODES)
+        return pd.Series(NAMES[self.result[lost]], self.index[lost], name="result", dtype=object)
 
     def covariance(self, kind: str, scale: float, rscales: Float[Array, " refits"], about_mean: bool, dof: float) -> Covariance:
         """Compute the covariance of the natural parameters."""
@@ -181,63 +183,58 @@ class Refits:
         moved = scaled_moves(self.values, center, scale * rscales)
         errors = np.full(moved.shape[1], np.inf)
         if self.fit.factor is not None:
-            off = np.where(np.isfinite(self.theta[:, 0]), self.off, 0.0) + (
-                np.nanmean(self.off[count]) if about_mean else self.own
-            )
+            off = np.nan_to_num(self.off, posinf=np.inf) + (np.nanmean(self.off[count]) if about_mean else self.own)
+            away = scaled_moves(np.where(np.isnan(self.values), np.nan, off[:, None]), 0.0 * center, scale * rscales)
             size = np.sqrt(scale * np.sum(rscales)) * np.abs(center) + np.linalg.norm(moved, axis=0)
             along = np.eye(self.fit.num_params) if self.known.slope is None else self.known.slope
-            errors = lengths(self.fit, along) * np.sqrt(scale * np.sum(rscales * off**2)) + (len(off) + 16) * UNIT * size
-        index = pd.Index(self.names, name="replicate")
-        frame = pd.DataFrame(self.values, index=index, columns=self.known.names)
-        flags = pd.Series(NAMES[self.result[self.flagged]], index[self.flagged], name="result", dtype=object)
+            errors = lengths(self.fit, along) * np.linalg.norm(away, axis=0) + (len(off) + 16) * UNIT * size
+        frame = pd.DataFrame(self.values, index=self.index, columns=self.known.names)
         proved = self.proved and self.known.slope is None and bool(np.isfinite(errors).all())
-        value = moved.T @ moved
-        return covariance_of(self.fit, self.known, value, kind, dof, errors, proved=proved, replicates=frame, flagged=flags)
+        more = {"proved": proved, "replicates": frame, "flagged": self.flagged}
+        return covariance_of(self.fit, self.known, moved.T @ moved, kind, dof, errors, **more)
 
 
 def mean_of(values: Float[Array, "refits some"]) -> Float[Array, " some"]:
     """Return the mean over the refits that determine each value; NaN if none does."""
-    there = np.isfinite(values)
+    there = ~np.isnan(values)
     number = there.sum(axis=0)
     return np.where(number > 0, np.where(there, values, 0.0).sum(axis=0) / np.maximum(number, 1), np.nan)
 
 
-def scaled_moves(
-    values: Float[Array, "refits some"], center: Float[Array, " some"], scales: Float[Array, " refits"]
-) -> Float[Array, "refits some"]:
+def scaled_moves(values: Float[Array, "refits some"], center: Array, scales: Float[Array, " refits"]) -> Array:
     """Return √scale (value − center), zero where a refit does not determine the value, and the others raised for it."""
-    there, counted = np.isfinite(values), scales > 0
+    there, counted = ~np.isnan(values), scales > 0
     number = (there & counted[:, None]).sum(axis=0)
     raised = np.where(number > 0, counted.sum() / np.maximum(number, 1), np.nan)
     return np.where(there, values - center, 0.0) * np.sqrt(scales[:, None] * raised)
 
 
-def refit_plan(caller: str, fit: Fit, plan: Any, strategy: AbstractRefit, names: Sequence[Any] | None = None) -> Refits:
+def refit_plan(caller: str, fit: Fit, plan: Any, strategy: AbstractRefit) -> Refits:
     """Refit a plan for its parameters; warn of refits that do not exist or do not determine every parameter."""
-    plan = match_plan(caller, fit.objective, plan, strategy)
+    plan = match_plan(caller, objective_of(caller, fit), plan, strategy)
     unscored = plan.replace_facts(held=np.zeros(len(plan.index), bool))
     strategy = DEFAULT if isinstance(strategy, Exact) else strategy.of_parameters()
     found = refit_all(caller, fit, unscored, strategy, lambda *_: {}, judge=False)
     known, theta, result = name_parameters(fit), found["theta"], found["result"].astype(int)
     values, off = np.array(known.at(theta)), found["off"]
-    exists = ~among(result, NO_REFIT_CODES)
-    proved = bool((found["proved"][exists] > 0).all())
+    proved, free = bool((found["proved"][~among(result, NO_REFIT_CODES)] > 0).all()), {}
     in_part = fit.predictors is not None and fit.factor is not None and not kinks(fit.objective)
     for k in np.flatnonzero(result == RESULTS.undetermined) if in_part else ():
-        weights = np.ones(plan.num_units)
-        entries = slice(plan.indptr[k], plan.indptr[k + 1])
-        weights[plan.index[entries]] = plan.weight[entries]
+        (weights,) = plan.some(np.array([k])).matrix()
         null = undetermined_directions(fit, weights)
         refitted = refit_across(fit, weights, null)
         if refitted.converged[0]:
-            along, root = fit.unwhiten(null), inverse_root(fit)
-            along, root = (part if known.slope is None else part @ known.slope.T for part in (along, root))
+            free[int(k)] = fit.unwhiten(null)
+            along, root = (part if known.slope is None else part @ known.slope.T for part in (free[int(k)], inverse_root(fit)))
             touched = np.linalg.norm(along, axis=0) > TOUCHED * np.linalg.norm(root, axis=0)
             theta[k], off[k], proved = refitted.theta[0], refitted.size[0], False  # Newton's last step tells the error
             values[k] = np.where(touched, np.nan, known.at(refitted.theta)[0])
     own, whole = distance_of_fit(fit)
-    labels = list(map(str, range(plan.num_refits))) if names is None else [str(name) for name in names]
-    refits = Refits(fit, plan, known, theta, values, off, own, proved and whole, result, labels)
+    labels, units = plan.labels, fit.objective.units.names
+    if labels is None:  # refits of single units have the names of these
+        labels = units[plan.index] if units is not None and len(plan.index) == len(plan) else np.arange(len(plan))
+    names = pd.Index(labels, name="replicate")
+    refits = Refits(fit, plan, known, theta, values, off, own, proved and whole, result, names, free)
     _warn_of_lost(caller, refits)
     return refits
 
@@ -247,17 +244,17 @@ def _warn_of_lost(caller: str, refits: Refits) -> None:
     if not lost.any():
         return
     which = np.flatnonzero(lost.any(axis=1))
-    words = ", ".join(refits.names[k] for k in which[:LISTED]) + (", …" if len(which) > LISTED else "")
+    some = lambda names: ", ".join(map(str, names[:LISTED])) + (", …" if len(names) > LISTED else "")
     never = [name for name, gone in zip(refits.known.names, lost.all(axis=0), strict=True) if gone]
     if len(never) == lost.shape[1]:
         why = list(RESULTS)[refits.result[which[0]]].message
         raise ValueError(f"{caller}: no refit determines the parameters ({why}).")
     params = [name for name, gone in zip(refits.known.names, lost.any(axis=0), strict=True) if gone]
     warn(
-        f"{caller}: {len(which)} of {len(lost)} refits ({words}) do not determine {', '.join(params[:LISTED])}"
-        f"{', …' if len(params) > LISTED else ''}. They do not count for these parameters, whose sums over the others are "
+        f"{caller}: {len(which)} of {len(lost)} refits ({some(refits.index[which])}) do not determine {some(params)}. "
+        "They do not count for these parameters, whose sums over the others are "
         "raised in proportion; .flagged has their codes. A penalty determines them."
-        + (f" No refit determines {', '.join(never[:LISTED])}: no covariance." if never else "")
+        + (f" No refit determines {some(never)}: no covariance." if never else "")
     )
 
 
@@ -343,24 +340,19 @@ def refit_weights(
     caller: str, fit: Fit, weights: Any, scale: float | None, rscales: ArrayLike | None, strategy: AbstractRefit
 ) -> tuple[Refits, float, Float[Array, " replicates"]]:
     """Refit under replicate weights; return the refits, the scale, and the scale of each."""
-    if not isinstance(fit, Fit):
-        raise TypeError(f"{caller}: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
     if scale is None:
-        scale = getattr(weights, "scale", None) if isinstance(weights, ReplicateWeights) else None
-        if scale is None:
+        if not isinstance(weights, ReplicateWeights):
             raise ValueError(
                 f"{caller}: give scale=, the factor of the sum over replicates, with a matrix of weights: 1/R for balanced "
                 "half-samples, 1/(R − 1) for a bootstrap, (n − 1)/n for the jackknife. Those of lo.survey have theirs."
             )
+        scale = weights.scale
     factors, columns = _factors(caller, fit, weights)
     if rscales is None:
         rscales = weights.rscales if isinstance(weights, ReplicateWeights) else np.ones(factors.shape[1])
     each = np.asarray(rscales, float)
-    each = np.full(factors.shape[1], float(each)) if each.ndim == 0 else each
     if each.shape != (factors.shape[1],) or not (np.isfinite(each).all() and (each >= 0).all() and each.any()):
-        raise ValueError(
-            f"{caller}: rscales must be one number a replicate, {factors.shape[1]}, none negative; got {each.shape}."
-        )
+        raise ValueError(f"{caller}: rscales must be {factors.shape[1]} numbers, one a replicate, none negative; got {each}.")
     if not (np.isfinite(scale) and scale > 0):
         raise ValueError(f"{caller}: scale must be a positive number; got {scale!r}.")
     refit, unit = np.nonzero(factors.T != 1)
@@ -370,13 +362,13 @@ def refit_weights(
     refit, unit = refit[order], unit[order]
     indptr = np.r_[0, np.cumsum(np.bincount(refit, minlength=factors.shape[1]))]
     plan = Plan(indptr, unit, factors[unit, refit], np.zeros(len(unit), bool), len(factors), names=index_of(weights))
-    return refit_plan(caller, fit, plan, strategy, columns), float(scale), each
+    return refit_plan(caller, fit, plan.replace_facts(labels=columns), strategy), float(scale), each
 
 
-def _factors(caller: str, fit: Fit, weights: Any) -> tuple[Float[Array, "units replicates"], list[Any]]:
+def _factors(caller: str, fit: Fit, weights: Any) -> tuple[Float[Array, "units replicates"], Any]:
     table = pandas_of(caller, "weights", weights)
     factors = np.asarray(numbers(caller, "weights", table), np.float64)
-    units, rows = fit.objective.num_units, fit.objective.units.rows
+    units, rows = objective_of(caller, fit).num_units, fit.objective.units.rows
     if factors.ndim != 2 or len(factors) not in (units, 0 if rows is None else len(rows)):
         turned = "; it has one column a unit: transpose it" if factors.ndim == 2 and factors.shape[1] == units else ""
         raise ValueError(
@@ -387,11 +379,8 @@ def _factors(caller: str, fit: Fit, weights: Any) -> tuple[Float[Array, "units r
     if wrong.any():
         unit, column = np.argwhere(wrong)[0]
         raise ValueError(
-            f"{caller}: weights must be finite and not negative; unit {unit} has {factors[unit, column]:g} in replicate "
-            f"{column}."
+            f"{caller}: weights must be finite and not negative; unit {unit} has {factors[unit, column]} in replicate {column}."
         )
-    if not factors.any(axis=0).all():
-        raise ValueError(
-            f"{caller}: replicate {np.flatnonzero(~factors.any(axis=0))[0]} gives every unit weight zero; drop it."
-        )
-    return factors, list(table.columns) if isinstance(table, pd.DataFrame) else list(range(factors.shape[1]))
+    if (empty := ~factors.any(axis=0)).any():
+        raise ValueError(f"{caller}: replicate {np.argmax(empty)} gives every unit weight zero; drop it.")
+    return factors, table.columns if isinstance(table, pd.DataFrame) else np.arange(factors.shape[1])

@@ -100,6 +100,8 @@ class Plan(PrintedResult):
         Labels of blocks of neighbouring units, where units are serial but not in the order of their numbers.
     names : pandas.Index, optional
         Labels of the units, which are matched with those of the fit.
+    labels : array, shape (refits,), optional
+        Names of the refits, as of the groups that they leave out.
     call : str, default: ""
         The call that made the plan, for printed results.
     note : str, default: ""
@@ -135,6 +137,7 @@ class Plan(PrintedResult):
     serial: bool | None = False
     blocks: NDArray[np.int64] | None = None
     names: pd.Index | None = None
+    labels: NDArray[Any] | None = None
     call: str = ""
     note: str = ""
 
@@ -276,6 +279,7 @@ class Plan(PrintedResult):
             clusters=clusters,
             blocks=blocks,
             names=None if self.names is None else self.names[units],
+            labels=None if self.labels is None else self.labels[refits],
         )
 
     def replace_facts(self, **facts: Any) -> "Plan":
@@ -401,7 +405,8 @@ class Plan(PrintedResult):
         mine = np.isin(self.refit, refits)
         indptr = np.r_[0, np.cumsum(np.diff(self.indptr)[refits])]
         index, weight, held = self.index[mine], self.weight[mine], self.held[mine]
-        return replace(self, indptr=indptr, index=index, weight=weight, held=held, call="")
+        labels = None if self.labels is None else self.labels[refits]
+        return replace(self, indptr=indptr, index=index, weight=weight, held=held, labels=labels, call="")
 
     def one(self, refit: int, whole: bool = False) -> Batch:
         """Batch of a single refit.
@@ -1030,7 +1035,8 @@ def groups(labels: ArrayLike, k: int | None = None, *, seed: int | None = None, 
         return _members(fold[found], k)
 
     folds = _repeated("groups", draw, seed, repeats)
-    return _plan(folds, len(found), clusters=found.astype(np.int64), names=index_of(labels))
+    kept = levels if k is None else None
+    return _plan(folds, len(found), clusters=found.astype(np.int64), names=index_of(labels), labels=kept)
 
 
 @scheme

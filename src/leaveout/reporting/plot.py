@@ -13,6 +13,7 @@ from .._runtime.conventions import Rng, conventional
 from ..data.arrays import label_texts, places
 from ..diagnostics.calibration import Calibration
 from ..diagnostics.decision_curve import DecisionCurve
+from ..diagnostics.functional import functional
 from ..diagnostics.held_out_rows import HeldOutRows, held_out_rows
 from ..diagnostics.measures import cooks_distance, leverage as leverage_of
 from ..diagnostics.performance import Binary
@@ -929,6 +930,60 @@ def forest(
     for k, text in enumerate(texts):
         ax.text(1.02, k, text, transform=ax.get_yaxis_transform(), va="center", fontsize=8)
     ax.set(xlabel=label)
+    return ax
+
+
+def folds(fit: Fit, plan: Plan, f: Any, ax: "Axes | None" = None, *, shown: int = 30) -> "Axes":
+    """Plot an estimate without each group, above the estimate of all; the group that moves it most is named in red.
+
+    Parameters
+    ----------
+    fit : Fit
+        The fit.
+    plan : Plan
+        What each refit leaves out, such as `lo.groups(labels)`.
+    f : callable or str
+        A function of the parameters, or the name of one, as `lo.functional` takes it.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+    shown : int, default 30
+        The number of groups that are drawn at most: those that move the estimate most.
+
+    Returns
+    -------
+    Axes
+        The axes. The diamond is the jackknife interval of the estimate of all.
+
+    Raises
+    ------
+    ValueError
+        If the function returns several numbers, or the plan does not leave out every unit once.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> x = np.arange(8.0)
+    >>> fit = lo.fit(lo.GLM(x[:, None], x + np.array([0, 0, 0, 0, 0, 0, 4, 4.0]), "squared"))
+    >>> lo.plot.folds(fit, lo.groups(list("aabbccdd")), "x0").get_title()
+    'without d: 1.0 instead of 1.57'
+    """
+    found = functional(fit, f, plan)
+    if not found.one:
+        raise ValueError(f"plot.folds: f must return one number; got {len(found.table)}.")
+    value = found.replicates.iloc[:, 0].dropna().sort_values()
+    moved = (value - found.estimate).abs()
+    most = moved.idxmax()
+    value = value[moved.rank(ascending=False, method="first") <= shown]
+    table = pd.DataFrame({"estimate": value, "low": value, "high": value})
+    ends = (found.estimate, *found.interval)
+    ax = forest(table, ax, pooled=ends, reference=found.estimate, marked=most, label=f if isinstance(f, str) else "estimate")
+    ax.set_yticks(ax.get_yticks(), [f"without {name}" for name in label_texts(value.index)] + ["all"])
+    for text, one in zip(ax.texts, value, strict=False):
+        text.set_text(f"{one:.3g}")
+    ax.set_title(f"without {most}: {value[most]:.3} instead of {found.estimate:.3}", fontsize=10)
     return ax
 
 

@@ -154,7 +154,7 @@ def cross_validate(
     >>> lo.cross_validate(fit, 5, evaluate="squared_error").plan
     Plan(lo.kfold(40, 5, seed=0): 5 refits of 8 units each, 40 units)
     """
-    plan = resolve_plan("cross_validate", _objective("cross_validate", fit), plan, strategy, groups)
+    plan = resolve_plan("cross_validate", objective_of("cross_validate", fit), plan, strategy, groups)
     if evaluate is not None and getattr(strategy, "errors", "all") == "sampled":
         raise ValueError("cross_validate: errors='sampled' is for the model's own loss; leave evaluate= or errors= out.")
     score, audit = find_score(fit, evaluate), count("cross_validate: audit", audit, 0)
@@ -210,7 +210,7 @@ def scored_together(
     predictions: Predictions | None = None,
 ) -> list[Estimate]:
     """Cross-validate by each of several scores, from the same refits, without audits; collect predictions if asked for."""
-    plan = resolve_plan("cross_validate", _objective("cross_validate", fit), plan, refit)
+    plan = resolve_plan("cross_validate", objective_of("cross_validate", fit), plan, refit)
     own, walk = HeldOutLoss(fit, plan, None), BatchRunner(fit, plan, refit)
     asked = [replace(own, evaluate=find_score(fit, each)) for each in request]
     every = [
@@ -297,7 +297,7 @@ def cross_predict(
     >>> lo.cross_predict(fit, lo.leave_one_out(6)).round(6)
     array([ 1.,  3.,  5.,  7.,  9., 11.])
     """
-    plan = match_plan("cross_predict", _objective("cross_predict", fit), plan, strategy, groups)
+    plan = match_plan("cross_predict", objective_of("cross_predict", fit), plan, strategy, groups)
     if kind not in fit.objective.units.kinds:
         raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}.")
     return held_out(fit, plan, strategy, kind, checkpoint, bases).per_unit()
@@ -373,7 +373,7 @@ def fold_thetas(
     fit: Fit, plan: PlanLike, refit: AbstractRefit, caller: str, checkpoint: File | None = None
 ) -> NDArray[np.float64]:
     """Return the raveled parameters of every refit as they are fitted, `[refits, params]`; NaN if a refit does not exist."""
-    plan = match_plan(caller, _objective(caller, fit), plan, refit)
+    plan = match_plan(caller, objective_of(caller, fit), plan, refit)
     theta = np.full((plan.num_refits, fit.num_params), np.nan)
 
     def merge(batch, told):
@@ -453,7 +453,7 @@ def begin_estimate(loss: HeldOutLoss, refit: AbstractRefit) -> tuple["EstimateBu
     return EstimateBuilder(loss, blank(loss, refit, walk.baseline(loss))), walk.batches()
 
 
-def _objective(caller: str, fit: Fit) -> AbstractObjective:
+def objective_of(caller: str, fit: Fit) -> AbstractObjective:
     """Return the objective of a fit; TypeError if the argument is not a fit."""
     if not isinstance(fit, Fit):
         raise TypeError(
