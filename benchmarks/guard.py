@@ -153,6 +153,15 @@ def bootstrap_200_of_2000_x_20() -> tuple[Call, Call]:
     return lambda: lo.cross_validate(fit, plan), folds_of_host(X, y, plan, weighted=True)
 
 
+@row("a loop of Newton's method from the fit")
+def covariance_of_100_clusters_10000_x_20() -> tuple[Call, Call]:
+    from covariances import clustered, newton_loop
+
+    X, y, label = clustered(10_000, 20, 100)
+    fit = lo.fit(lo.GLM(X, y, "logistic"))
+    return lambda: lo.covariance(fit, "CRV3", groups=label), lambda: newton_loop(X, y, label, fit.vector)
+
+
 @row("scikit-learn's fit")
 def multinomial_3000_x_20_leave_one_out() -> tuple[Call, Call]:
     random = np.random.default_rng(0)
