@@ -1891,6 +1891,27 @@ FAULTS = (
         "test_covariance",
     ),
     Fault(
+        "degrees of freedom of CR2 leave out what clusters share",
+        "bias_reduced.bias_reduced",
+        "2 * d * within",
+        "0 * d * within",
+        "test_bias_reduced",
+    ),
+    Fault(
+        "sums over refits are not raised for those that do not determine a parameter",
+        "replicates.scaled_moves",
+        "np.sqrt(scales[:, None] * raised)",
+        "np.sqrt(scales[:, None] + 0 * raised)",
+        "test_replicates",
+    ),
+    Fault(
+        "a function of predictions averages over all units in every refit",
+        "functional._Values._refit",
+        "weights *= ",
+        "weights = weights + 0 * ",
+        "test_functional",
+    ),
+    Fault(
         "axes that the caller gives are replaced by a new figure",
         "plot._axes",
         "    if ax is None:\n",
