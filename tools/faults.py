@@ -38,7 +38,7 @@ FAULTS = (
     ),
     Fault(
         "the density of a positive parameter lacks its Jacobian",
-        "Coordinates.log_jacobian",
+        "DrawCoordinates.log_jacobian",
         "self._of(key).log_jacobian(u[key])",
         "0.0 * self._of(key).log_jacobian(u[key])",
         "test_coordinates",

@@ -76,9 +76,9 @@ from .plans.plan import (
     rolling as rolling,
     stratified as stratified,
 )
-from .posteriors.elpd import PosteriorEstimate as PosteriorEstimate, elpd as elpd
+from .posteriors.elpd import elpd as elpd
 from .posteriors.numpyro import from_numpyro as from_numpyro
-from .posteriors.posterior import Posterior as Posterior, from_posterior as from_posterior
+from .posteriors.posterior import from_posterior as from_posterior
 from .refit import (
     AbstractRefit as AbstractRefit,
     Certified as Certified,

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from leaveout.posteriors.coordinates import TRANSFORMS, Coordinates
+from leaveout.posteriors.coordinates import TRANSFORMS, DrawCoordinates
 
 VALUES = {
     "identity": np.array([[0.3, -2.0]]),
@@ -29,13 +29,13 @@ def test_transforms(kind):
 
 def test_columns_and_names():
     rng = np.random.default_rng(0)
-    columns = Coordinates("test", {"": np.abs(rng.normal(size=(5, 3)))}, {1: "log"})
+    columns = DrawCoordinates("test", {"": np.abs(rng.normal(size=(5, 3)))}, {1: "log"})
     draws = np.abs(rng.normal(size=(5, 3)))
     u = columns.unconstrain({"": draws})
     assert np.allclose(u[:, 1], np.log(draws[:, 1])) and np.array_equal(u[:, ::2], draws[:, ::2])
     with jax.enable_x64(True):
         assert np.allclose(columns.constrain(u[0]), draws[0]) and np.isclose(columns.log_jacobian(u[0]), u[0, 1])
     named = {"b": rng.normal(size=(5, 2)), "a": rng.dirichlet(np.ones(3), 5)}
-    found = Coordinates("test", named, {"a": "softmax"})
+    found = DrawCoordinates("test", named, {"a": "softmax"})
     assert found.names() == ["a[0]", "a[1]", "b[0]", "b[1]"] and found.unconstrain(named).shape == (5, 4)
-    assert found == Coordinates("test", named, {"a": "softmax"}) and found != Coordinates("test", named, {})
+    assert found == DrawCoordinates("test", named, {"a": "softmax"}) and found != DrawCoordinates("test", named, {})

@@ -169,7 +169,7 @@ Checkpoint = Annotated[
 
 
 @dataclass(frozen=True)
-class Validation:
+class FoldOptions:
     """Options of a cross-validation."""
 
     refit: Annotated[str, option("One of {}.", "--strategy", "--refit", choices=tuple(REFITS))] = "certified"

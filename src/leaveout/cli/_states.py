@@ -13,14 +13,14 @@ import pandas as pd
 import leaveout as lo
 
 from ._console import fail, warnings_as_notes
-from ._options import Validation, option
+from ._options import FoldOptions, option
 from ._table import Heading, compare_table, findings
 
 CRITERIA: dict[str, Heading] = {"aic": ("AIC", ".1f"), "bic": ("BIC", ".1f")}
 
 
 @dataclass(frozen=True)
-class StateSearch(Validation):
+class StateSearch(FoldOptions):
     """Options of models over numbers of states, which are fitted from several starts and cross-validated."""
 
     seed: Annotated[int, option("Of the starts, and of random folds.")] = 0

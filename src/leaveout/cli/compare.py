@@ -10,7 +10,7 @@ import leaveout as lo
 from ._console import console, fail, one_line
 from ._data import OTHERS, Model
 from ._files import Reading, complete, read, save
-from ._options import Data, Plot, Report, Table, Validation, command, option
+from ._options import Data, FoldOptions, Plot, Report, Table, command, option
 from ._table import LOSSES as COLUMNS, Heading, compare_table, comparison, findings, page, rank_rows, show
 from .glm import prepare, validate
 
@@ -26,7 +26,7 @@ def compare(
     ],
     common: Model,
     reading: Reading,
-    how: Validation,
+    how: FoldOptions,
     out: Table = None,
     plot: Plot = None,
     report: Report = None,

@@ -16,7 +16,7 @@ import leaveout as lo
 
 from ._console import console, fail, print_notes, table_of, warnings_as_notes
 from ._files import content, save, text
-from ._options import OptionsOf, Report, Validation, command, option, output_file
+from ._options import FoldOptions, OptionsOf, Report, command, option, output_file
 from ._table import page
 
 ENTITY = re.compile(r"O|[BI]-.+")
@@ -44,7 +44,7 @@ def crf(
     limit: Annotated[int, option("Use the first so many sentences only; 0 uses all.", least=0)] = 0,
     worst: Annotated[int, option("How many of the sentences that surprise most to print.", least=0)] = 5,
     *,
-    how: Validation,
+    how: FoldOptions,
     out: Annotated[Path | None, output_file("A CSV file for the losses of all sentences.")] = None,
     report: Report = None,
 ) -> None:

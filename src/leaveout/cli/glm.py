@@ -13,7 +13,7 @@ import leaveout as lo
 from ._console import console, fail, join_notes, warnings_as_notes
 from ._data import Model, lone_levels, objective
 from ._files import FileTable, Reading, picture, save
-from ._options import Data, Plot, Report, Validation, command, output_file
+from ._options import Data, FoldOptions, Plot, Report, command, output_file
 from ._table import page
 
 
@@ -22,7 +22,7 @@ def glm(
     data: Data,
     model: Model,
     reading: Reading,
-    how: Validation,
+    how: FoldOptions,
     out: Annotated[Path | None, output_file("A CSV file for the losses of the rows.")] = None,
     plot: Plot = None,
     report: Report = None,
@@ -80,7 +80,7 @@ def fit_model(model: PreparedModel) -> lo.Fit:
         fail(f"{error} (here: --l2 1.0)")
 
 
-def validate(model: PreparedModel, how: Validation, number: int = 1) -> tuple[lo.Estimate, lo.Fit, str]:
+def validate(model: PreparedModel, how: FoldOptions, number: int = 1) -> tuple[lo.Estimate, lo.Fit, str]:
     """Fit and cross-validate a model, which is one of several by its number; warnings become notes."""
     with warnings_as_notes() as notes:
         fit = fit_model(model)
@@ -88,7 +88,7 @@ def validate(model: PreparedModel, how: Validation, number: int = 1) -> tuple[lo
     return estimate, fit, join_notes(model.note, *notes)
 
 
-def answer(rows: FileTable, model: PreparedModel, how: Validation) -> tuple[lo.Estimate, lo.Fit, list[str]]:
+def answer(rows: FileTable, model: PreparedModel, how: FoldOptions) -> tuple[lo.Estimate, lo.Fit, list[str]]:
     """Cross-validate a model of some rows, and print the result; return it with notes."""
     estimate, fit, said = validate(model, how)
     notes = [f"{rows.name}: {len(rows.frame)} rows, {fit.num_params} parameters", rows.note, said]

@@ -14,7 +14,7 @@ import leaveout as lo
 from ._console import console, fail, join_notes, one_line, table_of
 from ._data import Model
 from ._files import Reading, picture, save
-from ._options import Data, OptionsOf, Plot, Report, Validation, command, option, output_file
+from ._options import Data, FoldOptions, OptionsOf, Plot, Report, command, option, output_file
 from ._table import page
 from .glm import prepare, validate
 
@@ -44,7 +44,7 @@ def influence(
     *,
     listed: Annotated[dict[str, Any], LISTED],
     pairs: Annotated[int, option("Rows of which all pairs are left out; 0 for none.")] = 20,
-    how: Validation,
+    how: FoldOptions,
     out: Annotated[Path | None, output_file("A CSV file for what each row, or fold, does.")] = None,
     plot: Plot = None,
     report: Report = None,

@@ -15,7 +15,7 @@ import leaveout as lo
 from ._console import console, fail, join_notes, one_line, warnings_as_notes
 from ._data import NUMBERS, Model, new_design
 from ._files import Reading, complete, read, save
-from ._options import Data, OptionsOf, Validation, command, output_file
+from ._options import Data, FoldOptions, OptionsOf, command, output_file
 from ._table import print_document
 from .glm import fit_model, prepare
 
@@ -30,7 +30,7 @@ def interval(
     intervals: Annotated[dict[str, Any], INTERVALS],
     model: Model,
     reading: Reading,
-    how: Validation,
+    how: FoldOptions,
     out: Annotated[Path | None, output_file("A CSV file for the intervals.")] = None,
 ) -> None:
     """Compute prediction intervals for the responses of new rows, whatever their distribution, by the jackknife+ from one fit.

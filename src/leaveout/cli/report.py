@@ -12,7 +12,7 @@ import typer
 from ._console import fail, print_notes
 from ._data import OTHERS, Model
 from ._files import FileTable, Reading, complete, read, shorten_names
-from ._options import Data, Validation, command, option, pageable
+from ._options import Data, FoldOptions, command, option, pageable
 from ._table import page as write
 from .glm import answer, prepare
 
@@ -36,7 +36,7 @@ def report(
     *,
     model: Model,
     reading: Reading,
-    how: Validation,
+    how: FoldOptions,
 ) -> None:
     """Write one page on how well the other columns predict a column, for rows that the model has not seen.
 

@@ -9,7 +9,7 @@ import leaveout as lo
 from ._console import console, fail, print_notes, warnings_as_notes
 from ._data import Model, objective
 from ._files import Reading, picture, save
-from ._options import Data, OptionsOf, Plot, Report, Table, Validation, command, option
+from ._options import Data, FoldOptions, OptionsOf, Plot, Report, Table, command, option
 from ._table import page
 
 SEARCH = OptionsOf(
@@ -29,7 +29,7 @@ def tune(
     *,
     search: Annotated[dict[str, Any], SEARCH],
     reading: Reading,
-    how: Validation,
+    how: FoldOptions,
     out: Table = None,
     plot: Plot = None,
     report: Report = None,

@@ -28,7 +28,7 @@ from ..validation.cross_validate import match_plan
 from ..validation.estimate import Estimate
 from .held_out_rows import HeldOutRows, held_out_rows
 from .internal_validation import REFIT_TOL, Validation, over_refits
-from .performance import Linear, logistic, lowess_curve, spline_basis, spline_knots
+from .performance import Continuous, logistic, lowess_curve, spline_basis, spline_knots
 
 Array = np.ndarray
 Smoother = Literal["spline", "lowess"]
@@ -170,7 +170,7 @@ def calibration(
     level, rows = share("calibration: level", level), held_out_rows("calibration", cv, time)
     if isinstance(cv, Validation):
         plan = cv.plan
-    linear, (y, w) = isinstance(rows.measure, Linear), rows.outcome
+    linear, (y, w) = isinstance(rows.measure, Continuous), rows.outcome
     p, eta = rows.prediction, rows.score
     if at is None:
         inner = np.sort(p)[BEYOND - 1 : 1 - BEYOND] if len(p) > 4 * BEYOND else np.sort(p)
@@ -266,7 +266,7 @@ def _resampled(
     rows: HeldOutRows, plan: Plan, at: Array, smoother: str
 ) -> tuple[Float[Array, " points"], Float[Array, "resamples points"], int]:
     """Return the optimism of the curve, the curves of resamples on their own rows, and how many resamples count."""
-    measure, linear = rows.measure, isinstance(rows.measure, Linear)
+    measure, linear = rows.measure, isinstance(rows.measure, Continuous)
     y, weight = rows.outcome
     on_own, on_all = np.full((2, plan.num_refits, len(at)), np.nan)
 

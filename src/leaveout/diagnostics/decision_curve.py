@@ -25,7 +25,7 @@ from ..data.arrays import numbers, share
 from ..optimize.fit import Fit
 from ..validation.estimate import Estimate
 from .held_out_rows import HeldOutRows, held_out_rows
-from .performance import Linear, Survival, kaplan_meier_influence
+from .performance import Continuous, Survival, kaplan_meier_influence
 
 Array = np.ndarray
 THRESHOLDS = np.arange(1, 100) / 100
@@ -147,7 +147,7 @@ def decision_curve(
     if not t.size or not ((t > 0) & (t < 1)).all():
         raise ValueError(f"decision_curve: thresholds must lie between 0 and 1; got {thresholds!r}.")
     level, rows = share("decision_curve: level", level), held_out_rows("decision_curve", cv, time)
-    if isinstance(rows.measure, Linear):
+    if isinstance(rows.measure, Continuous):
         raise TypeError("decision_curve: needs a response of two classes, or lo.Cox; the response of this model is a number.")
     everyone, found, p = np.ones(len(rows.unit), bool), [], rows.prediction
     for threshold in t:

@@ -37,7 +37,7 @@ from ..refit import AbstractRefit, lengths
 from ..validation.cross_validate import PlanLike, match_plan, objective_of
 from ..validation.scoring import natural
 from .prediction_intervals import predict
-from .replicates import DEFAULT, Refits, degrees, mean_of, refit_plan, refit_weights, scaled_moves
+from .replicates import DEFAULT, ParameterRefits, degrees, mean_of, refit_plan, refit_weights, scaled_moves
 
 Array = np.ndarray
 Interval = Literal["jackknife", "delta", "BCa"]
@@ -225,7 +225,7 @@ def functional(
     return Functional(table, frame, dof, kind, level, refits.flagged, evaluate.one)
 
 
-def _refits_and_scales(fit: Fit, plan: Any, strategy: AbstractRefit) -> tuple[Refits, Array, float | None, bool]:
+def _refits_and_scales(fit: Fit, plan: Any, strategy: AbstractRefit) -> tuple[ParameterRefits, Array, float | None, bool]:
     """Refit a plan; return the refits, the scale of each, the degrees of freedom, and whether it is a bootstrap."""
     if isinstance(plan, ReplicateWeights):
         refits, scale, rscales = refit_weights("functional", fit, plan, None, None, strategy)
@@ -244,7 +244,7 @@ def _refits_and_scales(fit: Fit, plan: Any, strategy: AbstractRefit) -> tuple[Re
 class _Values:
     """The values of a function at the refits of a plan."""
 
-    def __init__(self, refits: Refits, f: Callable[..., Any] | str):
+    def __init__(self, refits: ParameterRefits, f: Callable[..., Any] | str):
         self.refits, self.given, self.one, self.names = refits, f, True, pd.Index(["f"])
         names = refits.known.names
         if isinstance(f, str):

@@ -15,7 +15,7 @@ from ..refit import Exact
 from ..validation.estimate import Estimate
 from ..validation.standard_errors import StandardError, average_by_unit, naive, standard_error
 from .internal_validation import REFIT_TOL, Validation, over_refits
-from .performance import AbstractPerformance, Linear, Survival, performance
+from .performance import AbstractPerformance, Continuous, Survival, performance
 
 Array = np.ndarray
 
@@ -47,7 +47,7 @@ class HeldOutRows:
     @property
     def prediction(self) -> Float[Array, " rows"]:
         """The probability, the risk, or the mean."""
-        return self.score if isinstance(self.measure, Linear) else scipy.special.expit(self.score)
+        return self.score if isinstance(self.measure, Continuous) else scipy.special.expit(self.score)
 
     @property
     def label(self) -> Int[Array, " rows"] | None:

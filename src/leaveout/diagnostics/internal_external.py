@@ -26,7 +26,7 @@ from ..refit import AbstractRefit, Exact
 from ..validation.cross_validate import match_plan
 from ..validation.metrics import METRICS
 from .internal_validation import NAMES, REFIT_TOL, over_refits
-from .performance import Binary, Linear, Survival, logistic, performance, secant
+from .performance import Binary, Continuous, Survival, logistic, performance, secant
 from .pooling import Tau2, pool
 
 Array = np.ndarray
@@ -190,7 +190,7 @@ def internal_external(
         else places("internal_external", "centres", given, "fit", own)
     )
     label = label if order is None else label[order]
-    by_centre = {Binary: _binary, Survival: _survival, Linear: _linear}[type(measure)]
+    by_centre = {Binary: _binary, Survival: _survival, Continuous: _linear}[type(measure)]
     found: list[dict[str, float]] = [{} for _ in range(plan.num_refits)]
 
     def tell(refits, theta, weights, held):
@@ -280,7 +280,7 @@ def _survival(measure: Survival, at: Any, some: Array) -> dict[str, float]:
 
 
 @np.errstate(all="ignore")
-def _linear(measure: Linear, mean: Float[Array, " rows"], some: Array) -> dict[str, float]:
+def _linear(measure: Continuous, mean: Float[Array, " rows"], some: Array) -> dict[str, float]:
     x, y, w = mean[some], measure.y[some], measure.case[some]
     found = _mean(METRICS["r2"].pseudo(y, x, w), w, "R2") | _mean((y - x) ** 2, w, "MSE")
     Z, n = np.column_stack([np.ones_like(x), x]), w.sum()

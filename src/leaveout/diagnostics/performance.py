@@ -256,7 +256,7 @@ def spline_knots(eta: Float[Array, " rows"], w: Float[Array, " rows"]) -> Float[
     return found if len(found) > 2 else np.linspace(eta.min(), eta.max(), 3)
 
 
-class Linear(AbstractPerformance):
+class Continuous(AbstractPerformance):
     """Measures of a predicted mean."""
 
     def __init__(self, fit: Fit):
@@ -445,6 +445,6 @@ def performance(caller: str, fit: Fit, times: Any = None) -> AbstractPerformance
         )
     if units.classes == 2:
         return Binary(fit)
-    mean = Linear(fit)
+    mean = Continuous(fit)
     shares = units.score == LOG_PROBABILITY and np.isin(mean.y, (0, 1)).all() and 0 < mean.own.min() <= mean.own.max() < 1
     return Binary(fit) if shares else mean  # of a mixed model, whose mean is a probability

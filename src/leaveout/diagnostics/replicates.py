@@ -150,7 +150,7 @@ def covariance_of(
 
 
 @dataclass(frozen=True, eq=False)
-class Refits:
+class ParameterRefits:
     """Refits of a plan whose parameters are wanted.
 
     `values` are natural parameters `[refits, natural]`, NaN where a refit does not determine them; `off` bounds the distance of
@@ -209,7 +209,7 @@ def scaled_moves(values: Float[Array, "refits some"], center: Array, scales: Flo
     return np.where(there, values - center, 0.0) * np.sqrt(scales[:, None] * raised)
 
 
-def refit_plan(caller: str, fit: Fit, plan: Any, strategy: AbstractRefit) -> Refits:
+def refit_plan(caller: str, fit: Fit, plan: Any, strategy: AbstractRefit) -> ParameterRefits:
     """Refit a plan for its parameters; warn of refits that do not exist or do not determine every parameter."""
     plan = match_plan(caller, objective_of(caller, fit), plan, strategy)
     unscored = plan.replace_facts(held=np.zeros(len(plan.index), bool))
@@ -234,12 +234,12 @@ def refit_plan(caller: str, fit: Fit, plan: Any, strategy: AbstractRefit) -> Ref
     if labels is None:  # refits of single units have the names of these
         labels = units[plan.index] if units is not None and len(plan.index) == len(plan) else np.arange(len(plan))
     names = pd.Index(labels, name="replicate")
-    refits = Refits(fit, plan, known, theta, values, off, own, proved and whole, result, names, free)
+    refits = ParameterRefits(fit, plan, known, theta, values, off, own, proved and whole, result, names, free)
     _warn_of_lost(caller, refits)
     return refits
 
 
-def _warn_of_lost(caller: str, refits: Refits) -> None:
+def _warn_of_lost(caller: str, refits: ParameterRefits) -> None:
     lost = ~np.isfinite(refits.values)
     if not lost.any():
         return
@@ -338,7 +338,7 @@ def degrees(weights: Float[Array, "units replicates"]) -> float:
 
 def refit_weights(
     caller: str, fit: Fit, weights: Any, scale: float | None, rscales: ArrayLike | None, strategy: AbstractRefit
-) -> tuple[Refits, float, Float[Array, " replicates"]]:
+) -> tuple[ParameterRefits, float, Float[Array, " replicates"]]:
     """Refit under replicate weights; return the refits, the scale, and the scale of each."""
     if scale is None:
         if not isinstance(weights, ReplicateWeights):

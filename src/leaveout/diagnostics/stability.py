@@ -21,7 +21,7 @@ from ..plans.plan import Plan
 from ..refit import AbstractRefit, Exact
 from .held_out_rows import held_out_rows
 from .internal_validation import NAMES, REFIT_TOL, over_refits, resamples
-from .performance import Linear
+from .performance import Continuous
 
 Array = np.ndarray
 
@@ -182,7 +182,7 @@ def stability(
     found = found[~among(result, NO_REFIT_CODES)]
     if not len(found):
         raise ValueError(f"stability: no resample has a refit: {NAMES[result[0]].message}.")
-    if not isinstance(measure, Linear):
+    if not isinstance(measure, Continuous):
         found = expit(found)
     units = pd.DataFrame({"prediction": rows.prediction}, index=fit.objective.units.names)
     units["low"], units["high"] = np.quantile(found, [(1 - level) / 2, (1 + level) / 2], axis=0)

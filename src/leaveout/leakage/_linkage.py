@@ -19,7 +19,7 @@ from ..data.arrays import codes
 from ._binomial import check_probabilities
 from ._mislinking import LeakageFold, Shares, UniformMislinking, uniform_mislinking
 from ._neighbours import distances, near, points, read_threshold
-from ._pair_calibration import TAILS, Calibration, Rate, calibrate, column, read_rate, sample_of, sampled_rates, weights
+from ._pair_calibration import TAILS, PairCalibration, Rate, calibrate, column, read_rate, sample_of, sampled_rates, weights
 from ._partitions import components, draw_partitions, share_listed
 from ._tables import ends, read_pairs, read_two_sided
 
@@ -82,7 +82,7 @@ class Linkage(PrintedResult):
     unlisted: float | None = None
     grows: bool = False  # whether there may be rows beyond the last that a pair names
     given: tuple[Rate, Rate] | None = None  # precision and recall
-    calibration: Calibration | None = None
+    calibration: PairCalibration | None = None
     scores: Float[np.ndarray, " pairs"] | None = None  # scores that the calibration maps to probabilities
     found: float = 1.0  # the share of near neighbours that are among the pairs
     mechanism = "record"
@@ -328,7 +328,7 @@ class Linkage(PrintedResult):
         frame = sample_of(caller, calibration)
         left, right, _ = ends(caller, frame, len(at))
         design = weights(caller, frame, None)
-        fitted = Calibration.of(caller, -distances(at, left, right), column(caller, frame, "match"), design, method)
+        fitted = PairCalibration.of(caller, -distances(at, left, right), column(caller, frame, "match"), design, method)
         # 0.01: probability of the farthest pairs that a calibration of distances keeps
         close = near(caller, at, fitted.reach(caller, 0.01))
         return Linkage(len(at), close.left, close.right, fitted(-close.distance), calibration=fitted, scores=-close.distance,

@@ -82,7 +82,7 @@ def _ratio(caller: str, name: str, what: str, part: NDArray[np.float64], whole: 
 
 
 @dataclass(frozen=True, eq=False)
-class Calibration:
+class PairCalibration:
     """Probability of a match as a function of the score: Platt's sigmoid, or an isotonic step function, from labelled pairs.
 
     Platt's targets are (N₊ + 1)/(N₊ + 2) and 1/(N₋ + 2). The steps keep ½/(N + 1) away from 0 and 1, so that few labels make no
@@ -95,7 +95,7 @@ class Calibration:
     method: str
 
     @classmethod
-    def of(cls, caller: str, score: NDArray, match: Any, weight: NDArray[np.float64], method: str) -> "Calibration":
+    def of(cls, caller: str, score: NDArray, match: Any, weight: NDArray[np.float64], method: str) -> "PairCalibration":
         if method not in METHODS:
             raise ValueError(f"{caller}: method must be one of {', '.join(METHODS)}; got {method!r}.")
         found = flags(caller, "match", match).astype(np.float64)
@@ -169,7 +169,7 @@ class ScoredPairs(NamedTuple):
 
     rows: int
     pairs: PairTable
-    calibration: Calibration
+    calibration: PairCalibration
 
 
 def calibrate(
@@ -200,7 +200,7 @@ def calibrate(
         logit_bound = 1e-9  # distance from 0 and 1 at which the log-odds of a probability are bounded
         inside = (np.clip(some, logit_bound, 1 - logit_bound) for some in (own, every))
         own, every = (np.log(some) - np.log1p(-some) for some in inside)
-    found = Calibration.of(caller, own, column(caller, frame, "match"), weight, method)
+    found = PairCalibration.of(caller, own, column(caller, frame, "match"), weight, method)
     return ScoredPairs(rows, scored._replace(probability=every), found)
 
 

@@ -109,7 +109,7 @@ def read_draws(caller: str, draws: Any) -> NamedDraws:
     return NamedDraws(flat, chains)
 
 
-class Coordinates:
+class DrawCoordinates:
     """Unconstrained coordinates of named draws, or of the columns of one array."""
 
     def __init__(self, caller: str, draws: dict[str, np.ndarray], transforms: Mapping[Any, str]):
@@ -130,7 +130,7 @@ class Coordinates:
         self.like: Any = np.zeros(self.shapes[""]) if self.by_column else self._zeros(draws)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Coordinates) and self._key == other._key
+        return isinstance(other, DrawCoordinates) and self._key == other._key
 
     def __hash__(self) -> int:
         return hash(self._key)

@@ -98,7 +98,7 @@ def summarise(log_weights: Float[np.ndarray, "sets draws"], posterior: Posterior
     return Normalisers(value, k, means.T, effective), smoothed
 
 
-class Gaussian(NamedTuple):
+class GaussianProposal(NamedTuple):
     """A Gaussian by its mean and the lower factor of its precision."""
 
     mean: np.ndarray
@@ -109,7 +109,7 @@ class Gaussian(NamedTuple):
         """Logarithm of the determinant of the factor."""
         return float(np.log(np.diag(self.factor)).sum())
 
-    def map_from(self, other: "Gaussian", theta: np.ndarray) -> np.ndarray:
+    def map_from(self, other: "GaussianProposal", theta: np.ndarray) -> np.ndarray:
         """Map draws of another Gaussian to draws of this one."""
         return self.mean + self.unwhiten(other.factor.T @ (theta - other.mean).T).T
 
@@ -118,9 +118,9 @@ class Gaussian(NamedTuple):
         return scipy.linalg.solve_triangular(self.factor, z, trans="T", lower=True)
 
 
-def _gaussian(mean: np.ndarray, precision: np.ndarray) -> Gaussian | None:
+def _gaussian(mean: np.ndarray, precision: np.ndarray) -> GaussianProposal | None:
     try:
-        return Gaussian(mean, np.linalg.cholesky(precision)) if np.isfinite(mean).all() else None
+        return GaussianProposal(mean, np.linalg.cholesky(precision)) if np.isfinite(mean).all() else None
     except np.linalg.LinAlgError:
         return None
 
@@ -133,7 +133,7 @@ class Approximations:
     plan: Plan
 
     @functools.cached_property
-    def whole(self) -> Gaussian:
+    def whole(self) -> GaussianProposal:
         """The Gaussian of the posterior."""
         fit = self.posterior.mode
         found = None if fit is None else _gaussian(fit.vector, fit.hessian)
@@ -142,11 +142,11 @@ class Approximations:
         draws = self.posterior.draws
         spread = np.atleast_2d(np.cov(draws.T))
         own = _gaussian(draws.mean(0), np.linalg.pinv(spread))
-        return own if own is not None else Gaussian(draws.mean(0), np.diag(1 / draws.std(0)))
+        return own if own is not None else GaussianProposal(draws.mean(0), np.diag(1 / draws.std(0)))
 
-    def of(self, refits: np.ndarray) -> dict[int, Gaussian]:
+    def of(self, refits: np.ndarray) -> dict[int, GaussianProposal]:
         """Return the Gaussians of some refits, by number; those that have none are left out."""
-        found, size = dict[int, Gaussian](), max(1, CAPACITY // self.plan.num_units)
+        found, size = dict[int, GaussianProposal](), max(1, CAPACITY // self.plan.num_units)
         approximate = self._about_draws if self.posterior.mode is None else self._at_modes
         for some in np.split(refits, range(size, len(refits), size)):
             weights = np.stack([weights_of_refit(self.plan, k) for k in some])
@@ -194,7 +194,7 @@ class Proposal(NamedTuple):
     log_density: np.ndarray
 
 
-def mixture(posterior: Posterior, own: Gaussian, there: Gaussian) -> Proposal:
+def mixture(posterior: Posterior, own: GaussianProposal, there: GaussianProposal) -> Proposal:
     """Mix the draws and the moved draws in equal parts."""
     ones, jacobian = np.ones(posterior.objective.num_units), own.log_det - there.log_det  # log |det T|
     moved, back = there.map_from(own, posterior.draws), own.map_from(there, posterior.draws)
@@ -203,7 +203,7 @@ def mixture(posterior: Posterior, own: Gaussian, there: Gaussian) -> Proposal:
     return Proposal(np.r_[posterior.draws, moved], np.logaddexp(as_drawn, as_moved) - np.log(2))
 
 
-def students(posterior: Posterior, there: Gaussian) -> Proposal:
+def students(posterior: Posterior, there: GaussianProposal) -> Proposal:
     """Draw from a multivariate t about a Gaussian, as many as there are draws; its density is normalised.
 
     All use the same random numbers, so that errors of two normalisers cancel in part.

@@ -11,7 +11,7 @@ from .._runtime.conventions import conventional
 from .._runtime.jax import float64, jax, jnp
 from ..data.arrays import codes
 from ..objectives.objective import AbstractObjective, unravel
-from .coordinates import Coordinates, read_draws
+from .coordinates import DrawCoordinates, read_draws
 from .posterior import Posterior, check_posterior
 from .sampled import Conditional, Integrated, Sampled
 
@@ -108,7 +108,7 @@ def from_numpyro(
     shared = sorted(latent.keys() - effects.keys())
     one = {name: jnp.asarray(found.arrays[name][0]) for name in latent}
     like = {name: np.asarray(value) for name, value in util.unconstrain_fn(model, args, kwargs, one).items() if name in shared}
-    at = Coordinates(caller, {name: leaf[None] for name, leaf in like.items()}, {})
+    at = DrawCoordinates(caller, {name: leaf[None] for name, leaf in like.items()}, {})
 
     def densities(u: Any, data: Any, z: Any = None) -> Conditional:
         del data

@@ -41,7 +41,7 @@ from ..objectives.objective import (
 from ..optimize.fit import Fit, fit as minimise
 from ..optimize.hessian_factor import IndefiniteHessianError
 from ..plans.plan import CAPACITY
-from .coordinates import Coordinates, read_draws
+from .coordinates import DrawCoordinates, read_draws
 from .sampled import Conditional, Integrated, Sampled
 
 CHECKED_DRAWS = 1000  # draws, evenly spaced, at which draws and density are compared
@@ -392,7 +392,7 @@ def from_posterior(
         known = ", ".join(sorted(names))
         raise ValueError(f"{caller}: integrate takes one effect, of the parameters {known}; got {', '.join(effects)}.")
     shared = {name: found.arrays[name] for name in names - effects.keys()}
-    at = Coordinates(caller, shared, transforms or {})
+    at = DrawCoordinates(caller, shared, transforms or {})
     num, facts = len(jax.tree.leaves(data)[0]), (at.like, tuple(at.names()))
     ((effect, code),) = effects.items() if effects else (("", None),)
     densities = _densities(log_density, log_prior, at, effect, effect_log_prior)
@@ -410,7 +410,7 @@ def from_posterior(
 
 
 @functools.lru_cache(maxsize=32)
-def _densities(unit_loss: Any, log_prior: Any, at: Coordinates, effect: str, effect_log_prior: Any) -> Any:
+def _densities(unit_loss: Any, log_prior: Any, at: DrawCoordinates, effect: str, effect_log_prior: Any) -> Any:
     """Return the densities of (u, data, effects), the same function for other data, so that nothing is compiled anew."""
 
     def densities(u: Any, data: Any, z: Any = None) -> Conditional:
@@ -484,7 +484,7 @@ def _parameter_names(
     return read & draws.keys()
 
 
-def _by_name(at: Coordinates, u: np.ndarray) -> dict[str, np.ndarray]:
+def _by_name(at: DrawCoordinates, u: np.ndarray) -> dict[str, np.ndarray]:
     """Convert unconstrained draws to parameters by name, those of one array by its columns."""
     found = jax.tree.map(np.asarray, jax.vmap(lambda v: at.constrain(unravel(v, at.like)))(u))
     return {f"theta[{k}]": column for k, column in enumerate(found.T)} if at.by_column else found

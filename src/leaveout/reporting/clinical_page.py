@@ -13,7 +13,7 @@ from ..diagnostics.covariance import covariance
 from ..diagnostics.decision_curve import DecisionCurve, decision_curve
 from ..diagnostics.internal_external import InternalExternal, internal_external
 from ..diagnostics.internal_validation import Validation, validate
-from ..diagnostics.performance import Linear, Survival, performance
+from ..diagnostics.performance import Continuous, Survival, performance
 from ..diagnostics.stability import Stability, stability
 from ..models.glm.penalty import Zero
 from ..optimize.fit import Fit
@@ -81,7 +81,7 @@ def page_of(
     if fit is None:
         raise ValueError("report: kind='clinical' needs the fit of the estimate, which this one has lost.")
     measure: Any = performance("report", fit)
-    if isinstance(measure, Linear):
+    if isinstance(measure, Continuous):
         raise TypeError("report: kind='clinical' is for a response of two classes or lo.Cox; the response here is a number.")
     validated, stable = validate(fit, B=B), stability(fit, B=B)
     curve, decisions = calibration(estimate), decision_curve(estimate, thresholds)

@@ -32,7 +32,7 @@ from ._base import (
     check,
     clusters,
 )
-from .gaussian import AbstractGaussian, Covariance, centre, squares
+from .gaussian import AbstractGaussian, CovarianceKind, centre, squares
 
 STEPS_AT_A_TIME = 4096  # steps in one product of features
 
@@ -49,7 +49,11 @@ class AbstractAutoregression(AbstractGaussian):
             raise ValueError(f"{name}: order must be a non-negative integer; got {order}.")
         if skip is not None and skip < order:
             raise ValueError(f"{name}: skip must be at least the order, {order}; got {skip}.")
-        self.lags, self.skip, self.covariance = int(order), int(order if skip is None else skip), Covariance(name, covariance)
+        self.lags, self.skip, self.covariance = (
+            int(order),
+            int(order if skip is None else skip),
+            CovarianceKind(name, covariance),
+        )
         self._choose_prior(prior)
 
     @abc.abstractmethod

@@ -123,7 +123,7 @@ class InverseWishart(AbstractPrior):
         return -0.5 * jnp.sum((self.freedom + channels + 1) * log_det + jnp.sum(self.scale * precision, axis=(-2, -1)))
 
 
-class Covariance(Module):
+class CovarianceKind(Module):
     """Kind of a covariance, and its value if it is fixed."""
 
     kind: str = static()
@@ -244,7 +244,7 @@ class AbstractGaussian(AbstractWithPrior):
 
     score = LOG_DENSITY
 
-    covariance: Covariance
+    covariance: CovarianceKind
 
     def scale_prior(self, square: np.ndarray) -> dict[str, AbstractPrior]:
         """Return the prior of the covariance: two pseudo-observations of a tenth of each channel's squared scale.
@@ -291,7 +291,7 @@ class Gaussian(AbstractGaussian):
     """
 
     def __init__(self, covariance: "str | ArrayLike" = "diagonal", prior: Choice = "default"):
-        self.covariance = Covariance("Gaussian", covariance)
+        self.covariance = CovarianceKind("Gaussian", covariance)
         value = self.covariance.value
         self._choose_prior(prior, 1 if value is None or not value.ndim else value.shape[-1])
 
