@@ -2194,7 +2194,7 @@ FAULTS = (
     Fault("two probabilities are accepted for one pair", "AGREE", "AGREE = 1e-9", "AGREE = 1.0", "test_linkage"),
     Fault(
         "the bootstrap of labels returns the labels themselves",
-        "Calibration.__call__",
+        "PairCalibration.__call__",
         "else rng.integers(0, count, count)",
         "else np.arange(count)",
         "test_linkage",

@@ -282,7 +282,7 @@ class Potentials(NamedTuple):
     emission: Float[Array, "rows lanes states"]
 
 
-class Posterior(NamedTuple):
+class StatePosterior(NamedTuple):
     """Results of a forward and a backward pass.
 
     Parameters
@@ -448,7 +448,7 @@ class _Inside:
         return count, jnp.moveaxis(states, 1, -1), jnp.moveaxis(ahead, 1, -1), pairs
 
 
-def posterior(potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None = None) -> Posterior:
+def posterior(potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None = None) -> StatePosterior:
     """Run the forward and the backward pass over all sequences.
 
     Parameters
@@ -462,7 +462,7 @@ def posterior(potentials: Potentials, layout: Layout, worth: Float[Array, "rows 
 
     Returns
     -------
-    Posterior
+    StatePosterior
         The posterior probabilities, the expected counts and log Z.
 
     References
@@ -495,7 +495,7 @@ def posterior(potentials: Potentials, layout: Layout, worth: Float[Array, "rows 
         initial = jnp.sum(jnp.where(inside.starts[..., None], weigh[..., None] * states, 0.0), (0, 1))
         transition = count.sum(-1) * inside.matrix[..., 0] if inside.late else count.sum(-1)
     log_normaliser = jnp.where(real, own.logarithm(c) + inside.top, 0.0)
-    return Posterior(log_normaliser, states, own.outside(jnp.moveaxis(filtered, 1, -1)), ahead, initial, transition)
+    return StatePosterior(log_normaliser, states, own.outside(jnp.moveaxis(filtered, 1, -1)), ahead, initial, transition)
 
 
 def _finite(top: Array) -> Array:
@@ -586,7 +586,7 @@ def _log_partition_jvp(primals, tangents):
 
 
 class _PosteriorSums(NamedTuple):
-    """The part of a `Posterior` that log Z and its gradient need."""
+    """The part of a `StatePosterior` that log Z and its gradient need."""
 
     log_normaliser: Float[Array, "rows lanes"]
     states: Float[Array, "rows lanes states"]

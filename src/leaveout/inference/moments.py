@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._runtime.jax import Arrays
-from .chain import SMALLEST_NORMALISER, Layout, Posterior
+from .chain import SMALLEST_NORMALISER, Layout, StatePosterior
 from .sparse import SparseFeatures
 
 MOMENT_COLUMNS = 2**14  # numbers that a step of the recursion carries along, for the columns of some states
@@ -28,14 +28,14 @@ STEP_PRODUCT_ENTRIES = 2**18  # numbers of the steps that go into one product
 
 
 def _rows(
-    posterior: Posterior, transition: Array, layout: Layout, ends: Array | np.ndarray, unit: Array | np.ndarray, count: int
+    posterior: StatePosterior, transition: Array, layout: Layout, ends: Array | np.ndarray, unit: Array | np.ndarray, count: int
 ) -> tuple:
     """Inputs of the recursions row by row: Q `[lanes, K, K]`, posterior states, ends, starts, and where a start writes."""
     starts = jnp.asarray(layout.starts)
     return _origins(posterior, transition, layout), posterior.states, jnp.asarray(ends), starts, jnp.where(starts, unit, count)
 
 
-def _origins(posterior: Posterior, transition: Array, layout: Layout) -> Float[Array, "rows lanes states states"]:
+def _origins(posterior: StatePosterior, transition: Array, layout: Layout) -> Float[Array, "rows lanes states states"]:
     """Distributions Q_t of the state that each state has come from; zero at starts."""
     return _origin(_before(posterior.filtered, layout.starts), transition)
 
@@ -52,7 +52,7 @@ def _origin(before: Float[Array, "*steps states"], transition: Array) -> Float[A
 
 
 def expected_counts(
-    found: Posterior,
+    found: StatePosterior,
     transition: Float[Array, "states states"],
     layout: Layout,
     ends: Bool[Array | np.ndarray, "rows lanes"],
@@ -63,7 +63,7 @@ def expected_counts(
 
     Parameters
     ----------
-    found : Posterior
+    found : StatePosterior
         The posterior of the chain.
     transition : array, `[states, states]`
         The log-potential of a move from row to column.
@@ -140,7 +140,7 @@ def memory(lanes: int, sequences: int, K: int, F: int) -> float:
 
 
 def covariance(
-    found: Posterior,
+    found: StatePosterior,
     transition: Float[Array, "states states"],
     layout: Layout,
     ends: Bool[Array | np.ndarray, "rows lanes"],
@@ -152,7 +152,7 @@ def covariance(
 
     Parameters
     ----------
-    found : Posterior
+    found : StatePosterior
         The posterior of the chain.
     transition : array, `[states, states]`
         The log-potential of a move from row to column.
@@ -253,7 +253,7 @@ class _Steps(NamedTuple):
 
 
 def spread_of_sums(
-    found: Posterior,
+    found: StatePosterior,
     transition: Float[Array, "states states"],
     layout: Layout,
     terms: tuple[Float[Array, "rows lanes states own"], Float[Array, "rows lanes states shared"]],
@@ -267,7 +267,7 @@ def spread_of_sums(
 
     Parameters
     ----------
-    found : Posterior
+    found : StatePosterior
         The posterior of the chain.
     transition : array, `[states, states]`
         The log-potential of a move from row to column.

@@ -16,8 +16,8 @@ from ...inference.chain import (
     FEW_STATES,
     SMALLEST_NORMALISER,
     Layout,
-    Posterior,
     Potentials,
+    StatePosterior,
     best_path,
     layout,
     log_partition,
@@ -132,7 +132,7 @@ def losses(theta: PyTree, block: SequenceBlock, worth: Places | None) -> Scalar:
     return whole - jnp.sum(known if worth is None else worth * known)
 
 
-def chain(theta: PyTree, block: SequenceBlock, weights: Places | None = None) -> Posterior:
+def chain(theta: PyTree, block: SequenceBlock, weights: Places | None = None) -> StatePosterior:
     """Run forward–backward. With weights, labels of positive weight are known."""
     scores = emission(theta, block)
     scores = scores if weights is None else _mask_scores(theta, block, scores, weights)

@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike
 from ..._runtime.jax import Module, PyTree, compile_static, static
 from ...inference.chain import (
     Layout,
-    Posterior,
     Potentials,
+    StatePosterior,
     best_path,
     has_stationary,
     log_partition,
@@ -439,7 +439,7 @@ def log_likelihood(hmm: AbstractHiddenChain, theta: PyTree) -> Scalar:
     return log_partition(hmm.whole(theta, jnp.ones(len(hmm.dense)))[0], None, hmm.layout)
 
 
-def _posterior(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray) -> Posterior:
+def _posterior(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray) -> StatePosterior:
     steps = weights[hmm.sequence] if hmm.drop == "sequence" else weights
     return posterior(hmm.whole(theta, steps)[0], hmm.layout)
 

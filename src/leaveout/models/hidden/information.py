@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ..._runtime.jax import Arrays, PyTree, compile_static
-from ...inference.chain import Posterior, Potentials, posterior
+from ...inference.chain import Potentials, StatePosterior, posterior
 from ...inference.moments import spread_of_sums
 from ...objectives.objective import DiagonalBlocks, ravel, unravel
 from ..emissions._base import AbstractEmission, times
@@ -82,10 +82,10 @@ def apart(emission: AbstractEmission, theta: PyTree) -> bool:
 
 
 class _Evidence(NamedTuple):
-    """Posterior of the path and its inputs, steps in the order of the layout."""
+    """StatePosterior of the path and its inputs, steps in the order of the layout."""
 
     potentials: Potentials
-    posterior: Posterior
+    posterior: StatePosterior
     observation_weights: Float[Array, " steps"]  # the weight of each observation
     worth: Float[Array, " steps"]  # the weight of its sequence
     expected_observations: Float[Array, "steps states"]  # expected observations of each state
