@@ -54,6 +54,18 @@ def test_a_centre_without_events_and_one_that_separates():
     assert found.table.loc["slope", "k"] == 4
 
 
+def test_a_centre_that_is_ranked_without_a_fault():
+    """Its concordance is one, which has no interval, and is not pooled."""
+    here = centre == "c1"
+    eta = X[here] @ lo.fit(lo.GLM(X[~here], Y[~here], "logistic")).parameters["coef"]
+    y = Y.copy()
+    y[here] = eta > np.median(eta)
+    found = lo.internal_external(lo.fit(lo.GLM(X, y, "logistic")), centre)
+    forest = found.forest("C")
+    assert forest.loc["c1", "estimate"] == 1 and np.isnan(forest.loc["c1", ["low", "high"]].to_numpy(float)).all()
+    assert found.table.loc["C", "k"] == 4 and np.isfinite(forest.drop("c1")[["low", "high"]].to_numpy()).all()
+
+
 def test_numbers_and_survival():
     number = X @ [1.0, 2.0] + rng.normal(size=150)
     found = lo.internal_external(lo.fit(lo.GLM(X, number, "squared")), centre).centres

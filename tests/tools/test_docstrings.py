@@ -2,6 +2,7 @@
 
 import doctest
 import io
+import sys
 
 import numpy as np
 import pytest
@@ -39,6 +40,8 @@ def test_examples_run(path, monkeypatch):
         example = doctest.DocTestParser().get_doctest(text, {"lo": lo, "np": np}, name, str(path), line)
         failed = runner.run(example, out=out.write).failed if example.examples else 0
         assert not failed or len(runner.lacking) > lacked, out.getvalue()
+        if "matplotlib.pyplot" in sys.modules:
+            sys.modules["matplotlib.pyplot"].close("all")
     if runner.lacking:
         pytest.skip("; ".join(runner.lacking))
 

@@ -47,9 +47,7 @@ def report(
 
     leaveout report patients.csv report.html --target cost
 
-    leaveout report visits.csv visits.html --target visits --groups clinic --l2 1
-
-    leaveout report heart.csv heart.html --target disease --clinical --centres hospital --drop-missing
+    leaveout report patients.csv ill.html --target ill --clinical --centres clinic
     """
     if centres and not clinical:
         fail("--centres goes with --clinical.")

@@ -97,10 +97,11 @@ class InternalExternal(PrintedTable):
             raise ValueError(f"forest: measure must be one of {', '.join(self.table.index)}; got {measure!r}.")
         to, back, slope = _scale(measure)
         value, se = self.centres[measure].to_numpy(), self.centres[f"{measure}_se"].to_numpy()
-        half = scipy.stats.norm.ppf((1 + self.level) / 2) * se * np.abs(slope(value))
         between = self.table.loc[measure, "tau2"]
-        ends = {"estimate": value, "low": back(to(value) - half), "high": back(to(value) + half)}
-        rows = pd.DataFrame(ends | {"weight": 1 / ((se * slope(value)) ** 2 + between)}, self.centres.index)
+        with np.errstate(all="ignore"):  # a centre whose patients are ranked without a fault has no interval
+            half = scipy.stats.norm.ppf((1 + self.level) / 2) * se * np.abs(slope(value))
+            ends = {"estimate": value, "low": back(to(value) - half), "high": back(to(value) + half)}
+            rows = pd.DataFrame(ends | {"weight": 1 / ((se * slope(value)) ** 2 + between)}, self.centres.index)
         for name, kind in (("pooled", ""), ("new centre", "pi_")):
             columns = ["estimate", f"{kind}low", f"{kind}high"]
             rows.loc[name] = [*self.table.loc[measure, columns], np.nan]
