@@ -218,8 +218,7 @@ def test_a_label_that_only_one_sentence_has_is_flagged_where_that_is_left_out():
     y = [["rare" if (n, t) == (4, 0) else label for t, label in enumerate(labels)] for n, labels in enumerate(y)]
     assert "rare" not in trained(X[:4] + X[5:], y[:4] + y[5:]).classes_
     fit = lo.from_crfsuite(trained(X, y), X, y)
-    cv = lo.cross_validate(fit, lo.leave_one_out(30))
-    assert 4 in cv.flagged() and np.flatnonzero(cv.table()["result"] == "emptied").tolist() == [4]
+    assert lo.cross_validate(fit, lo.leave_one_out(30)).flagged().tolist() == [4]
     step = sum(map(len, y[:4]))
     fit = lo.from_crfsuite(trained(X, y), X, y, drop="label")
     every = np.arange(sum(map(len, y)))

@@ -53,3 +53,20 @@ def test_the_bounds_hold_at_every_stage(loss, n, p, rough):
     RowSteps(anchor, look, rough).run(enough, 12)
     assert len(stages) > 6  # of two a step
     assert stages[0] < 60  # the bounds are of use: this many times the true error
+
+
+class ReadOnly(lo.losses.Binomial):
+    """A loss that hands out arrays of its own, as those of JAX are."""
+
+    def derivatives(self, eta, y, orders):
+        found = super().derivatives(eta, y, orders)
+        for part in found:
+            part.flags.writeable = False
+        return found
+
+
+def test_a_loss_keeps_its_arrays():
+    X, y, _ = problem("logistic", 60, 20)
+    own, usual = (lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(2.0))) for loss in (ReadOnly(), "logistic"))
+    found = [lo.cross_validate(fit, lo.leave_one_out(60), lo.Certified(1e-6)) for fit in (own, usual)]
+    np.testing.assert_allclose(found[0].losses, found[1].losses, rtol=1e-9)

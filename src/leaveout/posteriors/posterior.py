@@ -328,7 +328,7 @@ def from_posterior(
         Names of the parameters among the draws; by default those that `unit_loss` and `log_prior` read.
     integrate : dict of array, optional
         Latent effects that are integrated out, one number a group: the group of each unit, 0, 1, …, by the name of the effect.
-        `unit_loss` reads theta[name][group]. Effects are standard normal, and `log_prior` must leave them out.
+        `unit_loss` reads `theta[name][group]`. Effects are standard normal, and `log_prior` must leave them out.
     effect_log_prior : callable, optional
         Log prior density of one effect, a function of (theta, value), in place of the standard normal.
 

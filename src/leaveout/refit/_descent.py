@@ -109,6 +109,7 @@ class RefitDescent:
         self.first, self.distance_left = np.full(count, np.inf), np.full(count, np.inf)
         self.size, self.extra, self.unsure = np.full(count, np.inf), np.zeros(count), np.zeros(count)
         self.error, self.scores = np.full(count, np.inf), np.zeros((count, *self._width()))
+        self.looked_at = np.full(count, np.inf)  # distances for which errors were computed last
         self.result = np.where(lost, RESULTS.undetermined, RESULTS.successful)
         self.open = ~lost
 
@@ -160,7 +161,7 @@ class RefitDescent:
         it is not typical of an error's direction, and twice its root mean square share is used. In a long fold the losses
         change in every direction, and the gradient, which may cost ten times as much, is not computed.
         """
-        fit, known, theta = self.fit, np.isfinite(remainder), self.theta(lanes)
+        fit, known, theta, self.looked_at[lanes] = self.fit, np.isfinite(remainder), self.theta(lanes), remainder
         held = np.asarray(self.rows.held)[lanes]
         width = held.sum(1).max(initial=0)
         if isinstance(self.metric, ExpandedMetric):
@@ -291,7 +292,7 @@ class RefitDescent:
         """
         done, beyond = np.zeros(len(lanes), bool), np.zeros(len(lanes), bool)
         with np.errstate(invalid="ignore", divide="ignore"):  # zero before the first look
-            foretold = np.nan_to_num(self.error[lanes] * left / self.distance_left[lanes], posinf=0.0)
+            foretold = np.nan_to_num(self.error[lanes] * left / self.looked_at[lanes], posinf=0.0)
         self.distance_left[lanes] = left
         near = np.flatnonzero(np.isfinite(left) & ready)
         if near.size and not (last or self._is_newton):

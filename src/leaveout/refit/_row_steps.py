@@ -120,7 +120,7 @@ class RowSteps:
             self.change[some], self.bent[some] = change, bent
             size[some] = np.sqrt(np.square(change, out=change) @ inverse)
             shift[some] = np.vecdot(bent, gram)
-            ratio = np.divide(curvature, anchor.curvature, out=curvature)
+            ratio = curvature / anchor.curvature  # not in place: a loss of the user may keep its arrays
             least[some] = ratio.min(1)
             peak[some] = np.abs(np.multiply(ratio, gram, out=t), out=t).max(1)
             ratio -= 1
