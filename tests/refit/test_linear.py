@@ -284,6 +284,7 @@ def test_the_rungs_of_large_problems_are_estimates_and_honest(monkeypatch, limit
     plan = lo.leave_one_out(len(y)) if limit == "AFFORDABLE" else lo.groups(group)
     monkeypatch.setattr(linear, limit, 0.0)
     monkeypatch.setattr(linear.sampled, "SIZES", (16, 32))
+    monkeypatch.setattr(linear.sampled, "LEAST_ROWS", 4.0)
     cv = lo.cross_validate(fit, plan, lo.Certified(0.001), audit=0)
     assert limit == "COSTLY_OPERATIONS" or not cv.proved.all()
     assert beyond(cv, plan, "logistic", X, y, w)[1:] == (0, 0)

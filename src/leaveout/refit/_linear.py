@@ -168,16 +168,17 @@ def _by_rows(step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None
         ~enough(everyone, EnclosureLook(center, half, look.after, np.zeros(len(center)), look.step_length, unknown))
     ]
     result, proved = np.full(len(center), int(RESULTS.successful)), np.ones(len(center), bool)
-    ended: list[tuple[Array, Array, Array, float]] = []  # refits, their candidates, radii, and number of gradients
+    ended: list[tuple[Array, Callable[[], tuple[Array, Array]], float]] = []  # refits, their ends, and number of gradients
     tried, asked = False, lanes[:0]  # refits for which `enough` saw a candidate that they do not have
     if lanes.size:
         center, half = center.copy(), half.copy()
         if allowed is not None and cubic.worthwhile(step.anchor, len(lanes), 4 * fit.num_params + ELEMENTWISE):
             asked = lanes = _by_the_cubic(step, enough, lanes, center, half)
-        if allowed is not None and _costs(fit, rows, len(lanes)) > AFFORDABLE and len(step.anchor.eta) > 2 * max(sampled.SIZES):
-            lanes = _by_the_next_term(fit, rows, look, allowed, hurry, center, half, proved)
         model = step.anchor.model
         smooth = model.loss.self_concordance is not None and model.design.outputs == 1 and model.norms is None
+        few = smooth and len(step.anchor.eta) <= 2 * max(sampled.SIZES)  # products of all rows cost no more than a sample
+        if allowed is not None and not few and _costs(fit, rows, len(lanes)) > AFFORDABLE:
+            lanes = _by_the_next_term(fit, rows, look, allowed, hurry, center, half, proved)
         # bounds at every step cost several steps of few columns, and only an allowed error ends them early
         tried = smooth and (allowed is not None or 4 * fit.num_params > ELEMENTWISE) and not np.any(rows.weight[lanes])
         if tried:
@@ -190,14 +191,14 @@ def _by_rows(step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None
         state.look()
         _to_the_end(state, lambda mine, seen, some=some: enough(some[mine], seen), hurry, tried)
         center[some], half[some], result[some], proved[some] = state.center, state.half, state.result, state.proved
-        ended.append((some, state.u, state.radius, state.gradients))
+        ended.append((some, lambda state=state: (state.u, state.radius), state.gradients))
 
     @functools.cache
     def whole() -> CertifiedBatch:
         found = CertifiedBatch(fit, rows)
         found.look()
-        for some, u, radius, _ in ended:
-            found.u[some], found.radius[some] = u, radius
+        for some, candidates, _ in ended:
+            found.u[some], found.radius[some] = candidates()
         return found
 
     theta, ball = lambda: whole().theta(), lambda: (whole().u, whole().radius)
@@ -218,34 +219,52 @@ def _by_the_cubic(step: FirstStep, enough: Enough, lanes: Array, center: Array, 
 
 def _by_products(
     step: FirstStep, enough: Enough, lanes: Array, hurry: bool, center: Array, half: Array
-) -> tuple[Int[np.ndarray, " open"], tuple[Array, Array, Array, float]]:
+) -> tuple[Int[np.ndarray, " open"], tuple[Array, Callable[[], tuple[Array, Array]], float]]:
     """Take steps of rows that are left out, bounded by products of all rows with them; returns the open ones, and candidates.
 
-    Writes into `center` and `half`.
+    Writes into `center` and `half`. Candidates, which would be as large as all rows, are computed again if they are wanted.
     """
     anchor, (n, p), count = step.anchor, step.anchor.model.design.shape, 0.0
     mine = lanes[step.one.is_determined[lanes]]
-    u, radius, settled = np.zeros((len(mine), len(anchor.root))), np.full(len(mine), np.inf), np.zeros(len(mine), bool)
+    last, settled = np.full(len(mine), -1), np.zeros(len(mine), bool)  # number of the last look at each refit
     rough = 4.0 * len(mine) * n * p * p > COSTLY_OPERATIONS and 4 * len(mine) > p
     rough &= isinstance(anchor.model.design, DenseDesign) and anchor.digits < ROUGH
+    whole = anchor.few and 4 * len(mine) > n
 
-    def near(some: Array, at: RowSteps) -> Flags:
+    def run(near: Callable[[Array, RowSteps], Flags]) -> None:
+        gram = anchor.rows @ anchor.rows.T if whole and n * n <= 8 * PRODUCTS else None  # NumPy computes one half of it
+        for some in groups(np.arange(len(mine)), PRODUCTS // n):
+            at = RowSteps(anchor, step.one.take(mine[some]), rough, gram)
+            at.run(lambda at, some=some: near(some[at.lanes], at), HURRY if hurry else STEPS)
+
+    def near(place: Array, at: RowSteps) -> Flags:
         nonlocal count
-        place = some[at.lanes]
         refits, count = mine[place], count + 0.5 * len(place)
-        center[refits], half[refits] = at.center[:, None], at.half[:, None]
-        u[place], radius[place] = at.u(), at.distance / np.sqrt(at.look.kept_share)
-        seen = center[refits], half[refits], at.slope, at.noise, at.look.step_length, radius[place]
+        center[refits], half[refits], last[place] = at.center[:, None], at.half[:, None], last[place] + 1
+        seen = center[refits], half[refits], at.slope, at.noise, at.look.step_length, _radius(at)
         settled[place] = enough(refits, EnclosureLook(*seen))
         return settled[place]
 
-    whole = anchor.few and 4 * len(mine) > n
-    gram = anchor.rows @ anchor.rows.T if whole and n * n <= 8 * PRODUCTS else None  # NumPy computes one half of it
-    for some in groups(np.arange(len(mine)), PRODUCTS // n):
-        at = RowSteps(anchor, step.one.take(mine[some]), rough, gram)
-        at.run(functools.partial(near, some), HURRY if hurry else STEPS)
+    run(near)
     good = settled | (hurry & np.isfinite(half[mine, 0]))
-    return np.setdiff1d(lanes, mine[good]), (mine[good], u[good], radius[good], count)
+
+    def candidates() -> tuple[Array, Array]:
+        u, radius, looks = np.zeros((len(mine), len(anchor.root))), np.full(len(mine), np.inf), np.full(len(mine), -1)
+
+        def find(place: Array, at: RowSteps) -> Flags:
+            looks[place] += 1
+            here = looks[place] == last[place]
+            u[place[here]], radius[place[here]] = at.u()[here], _radius(at)[here]
+            return here
+
+        run(find)
+        return u[good], radius[good]
+
+    return np.setdiff1d(lanes, mine[good]), (mine[good], candidates, count)
+
+
+def _radius(at: RowSteps) -> PerLane:
+    return at.distance / np.sqrt(at.look.kept_share)
 
 
 def _costs(fit: Fit, rows: RefitRows, lanes: int) -> float:

@@ -25,6 +25,7 @@ from ._one_row import OneRow
 
 Array = np.ndarray
 SIZES = (256, 2048)  # rows in a sample
+LEAST_ROWS = 20.0  # effective number of sampled rows: a row of few entries meets few others, and a sample may miss the largest
 SAMPLED_ROWS_AT_A_TIME = 64  # sampled rows at a time, for several outputs
 SINGLE_PRECISION_LOSS = 1e3  # largest factor on its rounding error at which float32 is used
 
@@ -32,7 +33,7 @@ SINGLE_PRECISION_LOSS = 1e3  # largest factor on its rounding error at which flo
 class Term(NamedTuple):
     """Next term of each refit, one number for each output.
 
-    A term from a sample has its standard error, one from all rows the sum of the sizes of its parts.
+    A term from a sample has its standard error; `size` is the sum of the sizes of its parts.
     """
 
     move: Float[np.ndarray, "refits ..."]
@@ -117,7 +118,7 @@ def _of_one(
         mine = (start <= itself) & (itself < start + step)
         term[itself[mine] - start, place[mine]] = 0.0
         sums[0, some] = term @ third
-        sums[2, some] = 0.0 if sampled else np.abs(term) @ size
+        sums[2, some] = np.abs(term) @ size
         sums[1, some] = np.square(term, out=term) @ squared if sampled else 0.0
     return sums / np.stack([look.kept_share, look.kept_share**2, look.kept_share])
 
@@ -209,5 +210,6 @@ def half(turn: PerRefit | float, look: OneRow, term: Term, sampled: bool) -> Per
     elif sampled:
         move = move + sample_safety * term.spread
     if sampled:
-        return move * (1 + far * np.exp(far)) + look.digits
+        largest, spread = (part.reshape(len(move), -1).max(1) for part in (term.size, term.spread))
+        return np.where(largest**2 >= LEAST_ROWS * spread**2, move * (1 + far * np.exp(far)) + look.digits, np.inf)
     return np.minimum(2 * far * np.exp(far) * np.maximum(move, 0.3 * size), move + size) + look.digits

@@ -11,7 +11,7 @@ import scipy.optimize
 import scipy.sparse.linalg
 
 import leaveout as lo
-from leaveout.inference import moments
+from leaveout.inference import chain as inference_chain, moments
 from leaveout.inference.chain import log_partition
 from leaveout.models.emissions._base import Constraint
 from leaveout.models.hidden import information as _information
@@ -77,6 +77,7 @@ CASES = [case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow) 
 def test_hessian_by_parts(name, drop, columns, monkeypatch):
     monkeypatch.setattr(moments, "MOMENT_COLUMNS", columns)
     monkeypatch.setattr(moments, "STEP_PRODUCT_ENTRIES", 100 * columns)
+    monkeypatch.setattr(inference_chain, "LINKED_FROM", 0.5)
     make, chain = EMISSIONS[name]
     where = {"drop": "observation"} if drop == "one sequence" else {"drop": drop, "lengths": LENGTHS}
     if drop == "one sequence" and "prior" in chain:  # then it tells nothing of where it begins
