@@ -12,6 +12,7 @@ lasso      a lasso's path by leave-one-out against LassoCV(cv=5) and adelie's cv
            alpha that each chooses, and that of exact leave-one-out on some random rows, by refits of scikit-learn's Lasso
 """
 
+import importlib.util
 import sys
 import time
 import warnings
@@ -178,21 +179,31 @@ def lasso_losses(X: np.ndarray, y: np.ndarray, alpha: float, rows: np.ndarray) -
     return np.array(losses)
 
 
-def lasso(rows: int, columns: int, alphas: int, exact: int) -> None:
-    """The path beside LassoCV and adelie, and losses that `lo.path` calls proved against refits."""
+def by_adelie(X: np.ndarray, y: np.ndarray, alphas: int) -> None:
+    """Five folds of adelie, which asks for other versions than this library: `pip install --no-deps adelie`."""
+    if importlib.util.find_spec("adelie") is None:
+        print("adelie is left out, as it is not installed")
+        return
     import adelie
 
-    X, y = sparse_problem(rows, columns)
-    theirs, seconds = processor(lambda: LassoCV(cv=5, alphas=alphas).fit(X, y))
-    tried = theirs.alphas_ * rows
-    print(f"LassoCV(cv=5): {seconds:.1f} s of processor time, alpha {theirs.alpha_ * rows:.4g}")
     columns_first, response = np.asfortranarray(X), adelie.glm.gaussian(y)
     for name, tol in (("its own tolerance", 1e-7), ("1e-12, near ours", 1e-12)):
         peer = lambda tol=tol: adelie.cv.cv_grpnet(
             columns_first, response, min_ratio=1e-3, lmda_path_size=alphas, seed=0, tol=tol, progress_bar=False
         )
         found, seconds = processor(peer)
-        print(f"adelie, five folds, {name}: {seconds:.1f} s of processor time, alpha {found.lmdas[found.best_idx] * rows:.4g}")
+        print(
+            f"adelie, five folds, {name}: {seconds:.1f} s of processor time, alpha {found.lmdas[found.best_idx] * len(y):.4g}"
+        )
+
+
+def lasso(rows: int, columns: int, alphas: int, exact: int) -> None:
+    """The path beside LassoCV and adelie, and losses that `lo.path` calls proved against refits."""
+    X, y = sparse_problem(rows, columns)
+    theirs, seconds = processor(lambda: LassoCV(cv=5, alphas=alphas).fit(X, y))
+    tried = theirs.alphas_ * rows
+    print(f"LassoCV(cv=5): {seconds:.1f} s of processor time, alpha {theirs.alpha_ * rows:.4g}")
+    by_adelie(X, y, alphas)
     model = lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0))
     path, seconds = processor(lambda: lo.path(model, tried, lo.leave_one_out(rows)))
     best = int(np.flatnonzero(path.values == path.best.value)[0])
