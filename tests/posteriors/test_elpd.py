@@ -235,7 +235,7 @@ def test_bad_folds_are_flagged_and_sampled_anew(monkeypatch):
 
 def test_two_estimates_that_differ_are_not_accepted():
     """A bridge far from the mode can have a small k̂, and is found by the other estimate alone."""
-    fold = lambda k, gap: elpd_module.FoldResult(-3.0 - gap, -3.0, np.zeros(0), k, np.zeros(0), 100.0, "mixture")
+    fold = lambda k, gap: elpd_module.FoldResult(-3.0 - gap, -3.0, np.zeros(0), k, np.zeros(0), 100.0, "mixture", None)
     assert fold(0.6, 0.05).accepted and not fold(0.6, 0.45).accepted and not fold(0.6, -0.45).accepted
     assert not fold(0.8, 0.0).accepted and not fold(np.nan, 0.0).accepted
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float, Float32
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
@@ -198,8 +199,15 @@ class PosteriorEstimate(Estimate):
         return elpd_data(losses[some], baseline[some], names[some], self.se, suspect=suspect, k=k[some], draws=self.draws)
 
 
+class WeightedDraws(NamedTuple):
+    """Draws with weights that sum to one; in single precision, as every fold has as many as there are draws."""
+
+    theta: Float[np.ndarray, "draws params"]
+    weight: Float32[np.ndarray, " draws"]
+
+
 class FoldResult(NamedTuple):
-    """The elpd of one fold by one proposal, and the means and standard deviations `[2, summaries]` of what is watched.
+    """The elpd of one fold by one proposal, and draws of the posterior given what the fold sees.
 
     `ratio` is by normalisers, `mean` by the weighted mean of p(y_o | θ), and `each` the weighted mean of every scored unit's.
     """
@@ -211,7 +219,7 @@ class FoldResult(NamedTuple):
     influence: np.ndarray
     effective: float
     proposal: str
-    moments: np.ndarray | None = None
+    draws: WeightedDraws
 
     @property
     def accepted(self) -> bool:
@@ -221,15 +229,11 @@ class FoldResult(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FoldEstimator:
-    """Estimate the folds of a plan; `pointwise` tells whether the units of a fold are scored one by one.
-
-    `watch` maps places to numbers whose means and standard deviations are taken under the posterior of every fold.
-    """
+    """Estimate the folds of a plan; `pointwise` tells whether the units of a fold are scored one by one."""
 
     posterior: Posterior
     plan: Plan
     pointwise: bool
-    watch: Callable[[np.ndarray], np.ndarray] | None = None
 
     @functools.cached_property
     def buffered(self) -> NDArray[np.bool_]:
@@ -281,8 +285,8 @@ class FoldEstimator:
             normalisers, smoothed = summarise(np.stack([part[0] for part in parts]), self.posterior)
             for at, (k, (log_weights, seen, units)) in enumerate(zip(some, parts, strict=True)):
                 whole = summarise((log_weights + seen)[None], self.posterior)[0] if self.buffered[k] else None
-                watched = self._watched
-                found.append(self._combine(normalisers, at, whole, smoothed[at], seen, units, watched, "draws"))
+                draws = self.posterior.draws
+                found.append(self._combine(normalisers, at, whole, smoothed[at], seen, units, draws, "draws"))
                 within[k] = _log_mean(seen)
                 each.append(_log_mean(units) if self.pointwise else np.zeros(0))
         return found, within, each
@@ -299,12 +303,7 @@ class FoldEstimator:
             own = summarise((-full - proposal.log_density)[None], self.posterior)[0]
         losses = self.posterior.losses_at(theta, self.held(k)) if self.pointwise else None
         units = np.zeros((len(theta), 0)) if losses is None else -losses
-        watched = None if self.watch is None else self.watch(theta)
-        return self._combine(normalisers, 0, own, smoothed[0], seen, units, watched, name)
-
-    @functools.cached_property
-    def _watched(self) -> np.ndarray | None:
-        return None if self.watch is None else self.watch(self.posterior.draws)
+        return self._combine(normalisers, 0, own, smoothed[0], seen, units, theta, name)
 
     def _combine(
         self,
@@ -314,7 +313,7 @@ class FoldEstimator:
         smoothed: np.ndarray,
         seen: np.ndarray,
         units: np.ndarray,
-        watched: np.ndarray | None,
+        theta: np.ndarray,
         name: str,
     ) -> FoldResult:
         """Combine the normalisers of a fold and, unless it is that of the posterior, of all that its elpd is relative to."""
@@ -324,8 +323,8 @@ class FoldEstimator:
         share = smoothed - logsumexp(smoothed)
         each = logsumexp(share[:, None] + units, axis=0) if self.pointwise else np.zeros(0)
         mean = float(logsumexp(share + seen))
-        moments = None if watched is None else weighted_moments(watched, np.exp(share))
-        return FoldResult(float(value), mean, each, float(k), influence, float(out.effective[at]), name, moments)
+        draws = WeightedDraws(theta, np.exp(share).astype(np.float32))
+        return FoldResult(float(value), mean, each, float(k), influence, float(out.effective[at]), name, draws)
 
     def resample(self, k: int, refit: Callable[[np.ndarray], Any]) -> tuple[FoldResult, float, bool]:
         """Estimate a fold from draws of its own posterior, which the caller samples, with its error and whether it is good.
@@ -343,18 +342,12 @@ class FoldEstimator:
         losses = self.posterior.losses_at(theta, self.held(k)) if self.pointwise else None
         each = _log_mean(-losses) if losses is not None else np.zeros(0)
         error = float(batch_error(np.exp(seen - mean), drawn.chains))
-        blank = np.zeros(0)
+        blank, draws = np.zeros(0), WeightedDraws(theta, np.full(len(theta), 1 / len(theta), np.float32))
         if self.buffered[k]:
-            return FoldResult(mean, mean, each, at, blank, float(len(theta)), "refit"), error, at < MAX_K
+            return FoldResult(mean, mean, each, at, blank, float(len(theta)), "refit", draws), error, at < MAX_K
         ratio = -bridge(self.as_drawn(k)[0], full - left)
-        found = FoldResult(ratio, mean, each, at, blank, float(len(theta)), "refit")
+        found = FoldResult(ratio, mean, each, at, blank, float(len(theta)), "refit", draws)
         return found, error, abs(ratio - mean) < MAX_GAP
-
-
-def weighted_moments(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Mean and standard deviation of columns under weights that sum to one, `[2, columns]`."""
-    mean = weight @ values
-    return np.stack([mean, np.sqrt(weight @ (values - mean) ** 2)])
 
 
 def _log_mean(each: np.ndarray) -> Any:

@@ -10,7 +10,7 @@ from ..objectives.objective import map_arrays
 from ..plans.plan import leave_one_out
 from ..refit import AbstractRefit
 from ..validation.cross_validate import DEFAULT_REFIT, PlanLike, resolve_plan
-from .elpd import FoldEstimator, estimate_folds, weighted_moments
+from .elpd import FoldEstimator, estimate_folds
 from .posterior import Posterior
 
 
@@ -21,9 +21,11 @@ def posterior_influence(posterior: Posterior, plan: PlanLike | AbstractRefit, pr
     if prediction is not None and not callable(prediction):
         raise TypeError(f"influence: prediction must be a function of the parameters; got {type(prediction).__name__}.")
     names, watch = _summaries(posterior, prediction)
-    found, *_ = estimate_folds(FoldEstimator(posterior, plan, False, watch))
-    now = weighted_moments(watch(posterior.draws), np.full(len(posterior.draws), 1 / len(posterior.draws)))
-    moments = np.stack([fold.moments for fold in found if fold.moments is not None])
+    found, *_ = estimate_folds(FoldEstimator(posterior, plan, False))
+    drawn = watch(posterior.draws)
+    values = (drawn if fold.draws.theta is posterior.draws else watch(fold.draws.theta) for fold in found)
+    moments = np.stack([_moments(*each) for each in zip(values, (fold.draws.weight for fold in found), strict=True)])
+    now = _moments(drawn, np.ones(len(drawn)))
     varies = now[1] > 0  # an intercept that the model has not is zero
     names, now, moments = [name for name, own in zip(names, varies, strict=True) if own], now[:, varies], moments[..., varies]
     shift, ratio = (moments[:, 0] - now[0]) / now[1], moments[:, 1] / now[1]
@@ -35,6 +37,13 @@ def posterior_influence(posterior: Posterior, plan: PlanLike | AbstractRefit, pr
     alone = len(plan.index) == plan.num_refits and plan.names is not None
     index = plan.names[plan.index] if alone and plan.names is not None else pd.RangeIndex(plan.num_refits, name="refit")
     return table.assign(**columns, **own).set_index(index)
+
+
+def _moments(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Mean and standard deviation of weighted columns, `[2, columns]`."""
+    share = weight / weight.sum(dtype=np.float64)
+    mean = share @ values
+    return np.stack([mean, np.sqrt(share @ (values - mean) ** 2)])
 
 
 def _summaries(posterior: Posterior, prediction: Any) -> tuple[list[str], Callable[[np.ndarray], np.ndarray]]:
