@@ -44,6 +44,27 @@ FAULTS = (
         "test_coordinates",
     ),
     Fault(
+        "ties count as below in the PIT",
+        "summarise_predictive",
+        "below + u * (until - below)",
+        "below + (until - below)",
+        "test_predictions",
+    ),
+    Fault(
+        "the spread of predictive draws is counted twice in the CRPS",
+        "summarise_predictive",
+        "(2 * total - w - 1)",
+        "(2 * total - w - 1) * 2",
+        "test_predictions",
+    ),
+    Fault(
+        "units are predicted whose group is still seen",
+        "predict_left_out",
+        "if stays.any():",
+        "if False:",
+        "test_predictions",
+    ),
+    Fault(
         "folds whose two estimates differ are accepted",
         "FoldResult.accepted",
         " and abs(self.ratio - self.mean) < MAX_GAP",

@@ -115,11 +115,13 @@ class Distribution(NamedTuple):
     """Predictive distribution of a response beside its mean.
 
     `dispersion` maps (rows, raveled θ `[refits, params]`) to the dispersion of each refit, `[refits, 1]`. `scores` holds scores
-    by name, functions of mean, dispersion and y. `said` is a sentence about the distribution for printed results.
+    by name, functions of mean, dispersion and y. `draw` draws responses by a generator, of a mean and a dispersion each. `note`
+    is a sentence about the distribution for printed results.
     """
 
     dispersion: Callable[[Any, np.ndarray], np.ndarray]
     scores: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]]
+    draw: Callable[[np.random.Generator, np.ndarray, np.ndarray], np.ndarray]
     note: str = ""
 
 

@@ -10,18 +10,18 @@ caller gives `refit`.
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Float32
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
-from .._runtime.conventions import conventional
+from .._runtime.conventions import Rng, conventional
 from .._runtime.jax import float64
 from .._runtime.results import RESULTS
+from ..data.arrays import share
 from ..objectives.objective import display_name
 from ..plans.plan import Plan
 from ..validation.arviz import elpd_data
@@ -35,6 +35,7 @@ from .importance import (
     Approximations,
     Normalisers,
     Proposal,
+    WeightedDraws,
     bridge,
     mixture,
     smooth,
@@ -43,6 +44,7 @@ from .importance import (
     weights_of_refit,
 )
 from .posterior import Posterior, batch_error
+from .predictions import PosteriorPredictions, predict_left_out
 
 TOGETHER = 2**22  # weights that are smoothed together, 32 MiB
 PROPOSALS = ("draws", "mixture", "t", "refit")  # in the order in which they are tried
@@ -70,6 +72,10 @@ class PosteriorEstimate(Estimate):
         Monte-Carlo standard error of `elpd`, over errors that folds share.
     draws : int
         Number of draws of the posterior.
+    posterior : Posterior or None
+        The posterior; a pickled estimate has none.
+    folds : list of WeightedDraws
+        Draws of the posterior given what each fold sees, and their weights.
 
     See Also
     --------
@@ -97,6 +103,8 @@ class PosteriorEstimate(Estimate):
     proposal: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, "<U8"))
     sampling_error: float = np.nan
     draws: int = 1
+    posterior: Posterior | None = None
+    folds: list[WeightedDraws] = field(default_factory=list)
 
     @property
     def elpd(self) -> float:
@@ -128,6 +136,71 @@ class PosteriorEstimate(Estimate):
         """
         del threshold
         return np.flatnonzero(self.result != RESULTS.successful)
+
+    @conventional
+    @float64
+    def predict(
+        self, simulate: Any = None, level: float = 0.95, *, response: ArrayLike | None = None, seed: int = 0, rng: Rng = None
+    ) -> PosteriorPredictions:
+        """Predict the response of every left-out unit, and compare: mean, interval, PIT, CRPS or Brier score, R².
+
+        The predictive distribution of a unit is that of responses drawn at the weighted draws which give its fold's elpd.
+
+        Parameters
+        ----------
+        simulate : callable, or predictive draws, optional
+            `simulate(key, theta, datum)`, which draws the response of one unit in JAX; `theta` and `datum` are those of
+            `unit_loss`, and an effect that is integrated out is drawn from its prior. Or predictive draws `[draws, units]` at
+            the draws of the posterior, such as `idata.posterior_predictive`; units whose fold weighs moved draws are then not
+            predicted. Models of NumPyro, regressions and generalised linear models need neither.
+        level : float, default 0.95
+            Share of the predictive distribution between the ends of an interval.
+        response : array_like, shape (units,), optional
+            Response of each unit; by default that of the model, or of the data: the array, or its "y".
+        seed : int, default 0
+            Seed of the drawn responses, and of ties of the PIT.
+        rng : int, numpy.random.Generator or None, optional
+            In place of `seed`.
+
+        Returns
+        -------
+        PosteriorPredictions
+            The predictions, with their `table`.
+
+        Raises
+        ------
+        ValueError
+            If there is nothing to draw responses from, or responses are missing, of another shape, or more than two classes.
+        TypeError
+            If a function is given for a model of the library.
+
+        Examples
+        --------
+        >>> import jax
+        >>> import numpy as np
+        >>> import leaveout as lo
+        >>> rng = np.random.default_rng(0)
+        >>> y = rng.normal(size=20)
+        >>> draws = y.sum() / 21 + rng.normal(size=(2000, 1)) / 21**0.5
+        >>> loss = lambda theta, y: 0.5 * (y - theta[0]) ** 2 + 0.5 * np.log(2 * np.pi)
+        >>> posterior = lo.from_posterior(draws, loss, y, log_prior=lambda theta: -0.5 * theta[0] ** 2)
+        >>> found = lo.elpd(posterior, lo.leave_one_out(20))
+        >>> predicted = found.predict(lambda key, theta, y: theta[0] + jax.random.normal(key))
+        >>> bool(predicted.table["pit"].between(0, 1).all())
+        True
+        """
+        if self.posterior is None:
+            raise ValueError("predict: this estimate has no posterior, as one that was pickled; call lo.elpd again.")
+        level = share("predict: level", level)
+        return predict_left_out(
+            self.posterior, self.plan, self.folds, self.flagged(), self.names(), simulate, level, response, seed
+        )
+
+    def without_data(self) -> "PosteriorEstimate":
+        return replace(cast(PosteriorEstimate, super().without_data()), posterior=None, folds=[])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self.without_data())  # functions of a density cannot be pickled
 
     @conventional
     def table(self) -> pd.DataFrame:
@@ -197,13 +270,6 @@ class PosteriorEstimate(Estimate):
         losses, baseline = self.per_unit(), self.average(self.baseline)
         some, suspect = np.isfinite(losses), len(self.flagged()) > 0  # units that the plan scores
         return elpd_data(losses[some], baseline[some], names[some], self.se, suspect=suspect, k=k[some], draws=self.draws)
-
-
-class WeightedDraws(NamedTuple):
-    """Draws with weights that sum to one; in single precision, as every fold has as many as there are draws."""
-
-    theta: Float[np.ndarray, "draws params"]
-    weight: Float32[np.ndarray, " draws"]
 
 
 class FoldResult(NamedTuple):
@@ -320,10 +386,10 @@ class FoldEstimator:
         value, k, influence = -out.value[at], out.k[at], -out.influence[at]
         if whole is not None:
             value, k, influence = value + whole.value[0], max(k, whole.k[0]), influence + whole.influence[0]
-        share = smoothed - logsumexp(smoothed)
-        each = logsumexp(share[:, None] + units, axis=0) if self.pointwise else np.zeros(0)
-        mean = float(logsumexp(share + seen))
-        draws = WeightedDraws(theta, np.exp(share).astype(np.float32))
+        log_share = smoothed - logsumexp(smoothed)
+        each = logsumexp(log_share[:, None] + units, axis=0) if self.pointwise else np.zeros(0)
+        mean = float(logsumexp(log_share + seen))
+        draws = WeightedDraws(theta, np.exp(log_share).astype(np.float32))
         return FoldResult(float(value), mean, each, float(k), influence, float(out.effective[at]), name, draws)
 
     def resample(self, k: int, refit: Callable[[np.ndarray], Any]) -> tuple[FoldResult, float, bool]:
@@ -483,6 +549,8 @@ def elpd(
         effective=np.array([fold.effective for fold in found]),
         proposal=np.array([fold.proposal for fold in found]),
         draws=len(posterior.draws),
+        posterior=posterior,
+        folds=[fold.draws for fold in found],
         sampling_error=float(np.sqrt(spread(influence.sum(0)) ** 2 + np.sum(own_error**2))),
     )
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
-from jaxtyping import Float
+from jaxtyping import Float, Float32
 from scipy.special import logsumexp
 
 from ..objectives.batch_functions import functions, whole
@@ -31,6 +31,13 @@ FREEDOM = 7  # degrees of freedom of the t, whose tails are heavier than those o
 GOOD_K = 0.5  # Pareto's k̂ below which weights have a variance, so that their mean has a standard error
 MAX_K = 0.7  # Pareto's k̂ from which on means of weights are not to be trusted (Vehtari et al., 2024)
 MAX_GAP = 0.1  # difference of two estimates of one elpd from which on neither is; silent errors below it were 0.07 at most
+
+
+class WeightedDraws(NamedTuple):
+    """Draws with weights that sum to one; in single precision, as every fold has as many as there are draws."""
+
+    theta: Float[np.ndarray, "draws params"]
+    weight: Float32[np.ndarray, " draws"]
 
 
 class Smoothed(NamedTuple):

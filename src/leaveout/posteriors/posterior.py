@@ -11,7 +11,7 @@
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ from ..optimize.fit import Fit, fit as minimise
 from ..optimize.hessian_factor import IndefiniteHessianError
 from ..plans.plan import CAPACITY
 from .coordinates import DrawCoordinates, read_draws
+from .responses import DrawResponses, read_by_functions, responses_of
 from .sampled import Conditional, Integrated, Sampled
 
 CHECKED_DRAWS = 1000  # draws, evenly spaced, at which draws and density are compared
@@ -77,6 +78,13 @@ class Posterior(PrintedResult):
         Name of the losses of units.
     constant : float
         What is added to the loss of a unit, so that it is a −log density.
+    response : array of float, shape (units,), or None
+        Response of each unit, if it is known which part of the data this is.
+    simulate : callable or None
+        Draws responses, where the model says how.
+    constrain : callable or None
+        Maps a key and one unconstrained draw to the parameters that the caller's functions read, in JAX; effects that are
+        integrated out are drawn.
 
     See Also
     --------
@@ -107,6 +115,9 @@ class Posterior(PrintedResult):
     note: str = ""
     score: str = LOG_LIKELIHOOD
     constant: float = 0.0
+    response: np.ndarray | None = None
+    simulate: DrawResponses | None = None
+    constrain: Callable[[Any, Any], Any] | None = None
 
     @functools.cached_property
     def mode(self) -> Fit | None:
@@ -404,9 +415,11 @@ def from_posterior(
     to_theta = lambda draws: at.unconstrain({name: draws[name] for name in shared})
     note, named = "the prior is flat" if log_prior is None else "", lambda u: _by_name(at, u)
     theta, names_of_theta = to_theta(found.arrays), at.names()
-    return check_posterior(
-        caller, Posterior(objective, theta, found.chains, at.like, to_theta, named, names_of_theta, None, note)
-    )
+    own = Posterior(objective, theta, found.chains, at.like, to_theta, named, names_of_theta, None, note)
+    y = data.get("y") if isinstance(data, Mapping) else data
+    y = y if isinstance(y, np.ndarray) and y.ndim == 1 else None
+    constrain = read_by_functions(at, effect, objective) if effect_log_prior is None else None
+    return check_posterior(caller, replace(own, response=y, constrain=constrain))
 
 
 @functools.lru_cache(maxsize=32)
@@ -534,7 +547,8 @@ def _of_model(caller: str, draws: dict[str, np.ndarray], chains: int, given: Any
 
     listed = list(names) if len(names) == size else [f"theta[{k}]" for k in range(size)]
     score, constant, note = _density_of(caller, objective)
-    return Posterior(objective, to_theta(draws), chains, like, to_theta, named, listed, known, note, score, constant)
+    own = Posterior(objective, to_theta(draws), chains, like, to_theta, named, listed, known, note, score, constant)
+    return replace(own, response=objective.units.target, simulate=responses_of(objective, like))
 
 
 def _density_of(caller: str, objective: AbstractObjective) -> tuple[str, float, str]:

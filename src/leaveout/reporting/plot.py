@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import scipy
 
 from .._runtime.conventions import Rng, conventional
 from ..data.arrays import label_texts, places
@@ -22,6 +23,7 @@ from ..diagnostics.stability import Stability
 from ..models.smooth.terms import LABELS
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
+from ..posteriors.predictions import PosteriorPredictions
 from ..refit import Exact
 from ..tuning.curves import curves
 from ..tuning.smooth import Smoothing
@@ -1140,6 +1142,46 @@ def stability(found: Stability, ax: "Axes | None" = None, *, most: int = 20_000)
     ax.set(xlabel="prediction by the fit", ylabel="prediction by resamples")
     ax.set_title(f"mean absolute prediction error {found.units['mape'].mean():.3g}", fontsize="medium")
     ax.legend(frameon=False, loc="upper left")
+    return ax
+
+
+def pit(found: PosteriorPredictions, ax: "Axes | None" = None) -> "Axes":
+    """Plot how often each value of the PIT of left-out responses occurs, and where 95 % of the bars of a right model lie.
+
+    Parameters
+    ----------
+    found : PosteriorPredictions
+        The result of `PosteriorEstimate.predict`.
+    ax : Axes, optional
+        The axes to draw on; new ones by default.
+
+    Returns
+    -------
+    Axes
+        The axes.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 2))
+    >>> fit = lo.fit(lo.GLM(X, rng.poisson(np.exp(X[:, 0])), "poisson", lo.penalties.Ridge(1.0)))
+    >>> posterior = lo.from_posterior(fit.at(rng.normal(size=(4, 500, 3))), fit)
+    >>> lo.plot.pit(lo.elpd(posterior, lo.leave_one_out(60)).predict()).get_xlabel()
+    'PIT, place of a response in its predictive distribution'
+    """
+    ax = _axes(ax, (6.0, 4.0))
+    values = found.table["pit"].dropna().to_numpy()
+    bars = int(np.clip(len(values) // 10, 5, 20))  # ten units or more in a bar
+    low, high = scipy.stats.binom.interval(0.95, len(values), 1 / bars)
+    ax.hist(values, np.linspace(0, 1, bars + 1).tolist(), color="tab:blue", alpha=0.6, edgecolor="white")
+    ax.axhspan(low, high, color="0.5", alpha=0.25, linewidth=0, label="95 % of the bars, if uniform")
+    ax.set(xlabel="PIT, place of a response in its predictive distribution", ylabel="units", xlim=(0, 1))
+    ax.set_title(dict(found._lines()).get("PIT", ""), fontsize="medium")
+    ax.legend(frameon=False, fontsize=8)
     return ax
 
 

@@ -25,6 +25,7 @@ from ...objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 Array = np.ndarray
 Formulas = dict[int, Callable[[], Array]]  # formulas by the order of the derivative
 HUGE = 500.0  # exponent whose squared exponential does not overflow; no row of a refit has a larger curvature
+LARGEST_COUNT = 1e18  # mean of Poisson's distribution above which NumPy's integers overflow
 STIRLING = 16.0  # argument from which four terms of the series are exact to rounding
 
 
@@ -75,6 +76,10 @@ class Family(abc.ABC):
         """Compute the variance of y."""
         raise NotImplementedError
 
+    def draw(self, rng: np.random.Generator, mean: Array, phi: Array) -> Array:
+        """Draw responses."""
+        raise NotImplementedError
+
     def start(self, y: Array, weight: Array, share: float = 1.0) -> tuple[float, Array]:
         """Return an η without regressors and τ, from which a fit starts: moments, with φ times a share."""
         raise NotImplementedError
@@ -121,6 +126,9 @@ class GaussianFamily(Family):
     def variance(self, mean, phi):
         return phi**2 + 0.0 * mean
 
+    def draw(self, rng, mean, phi):
+        return rng.normal(mean, phi)
+
     def start(self, y, weight, share=1.0):
         mean, variance = moments(y, weight)
         return mean, np.log([np.sqrt(max(variance, 1e-12)) * share])
@@ -155,6 +163,9 @@ class GammaFamily(Family):
 
     def variance(self, mean, nu):
         return mean**2 / nu
+
+    def draw(self, rng, mean, nu):
+        return rng.gamma(nu, mean / nu)
 
     def start(self, y, weight, share=1.0):
         mean, variance = moments(y, weight)
@@ -194,6 +205,9 @@ class InverseGaussianFamily(Family):
     def variance(self, mean, shape):
         return mean**3 / shape
 
+    def draw(self, rng, mean, shape):
+        return rng.wald(mean, shape)
+
 
 class BernoulliFamily(Family):
     title, link, scale = "binomial", "", LOG_PROBABILITY
@@ -203,6 +217,9 @@ class BernoulliFamily(Family):
 
     def variance(self, mean, phi):
         return mean * (1 - mean)
+
+    def draw(self, rng, mean, phi):
+        return rng.random(mean.shape) < mean
 
     def crps(self, mean, phi, y):
         return (y - mean) ** 2
@@ -219,6 +236,9 @@ class PoissonFamily(Family):
 
     def variance(self, mean, phi):
         return mean
+
+    def draw(self, rng, mean, phi):
+        return rng.poisson(np.minimum(mean, LARGEST_COUNT))
 
     def formulas(self, eta, phi, tau, y):
         mean = exponential(eta)
@@ -262,6 +282,9 @@ class NegativeBinomialFamily(Family):
 
     def variance(self, mean, alpha):
         return mean + alpha * mean**2
+
+    def draw(self, rng, mean, alpha):
+        return rng.poisson(np.minimum(rng.gamma(1 / alpha, alpha * mean), LARGEST_COUNT))
 
     def start(self, y, weight, share=1.0):
         mean, variance = moments(y, weight)

@@ -35,14 +35,15 @@ def distribution(
         return None
     if isinstance(loss, losses.Squared):
         residual = None if variance is None else variance()
-        return None if residual is None else Distribution(lambda rows, theta: residual(rows, theta) ** 0.5, family.scores)
+        spread = lambda rows, theta: residual(rows, theta) ** 0.5  # type: ignore[misc]
+        return None if residual is None else Distribution(spread, family.scores, family.draw)
     if loss.own:
         usual = family.crps is not None and not getattr(loss, "linear", False)
-        return Distribution(lambda rows, theta: np.exp(theta[:, -1:]), family.scores) if usual else None
+        return Distribution(lambda rows, theta: np.exp(theta[:, -1:]), family.scores, family.draw) if usual else None
     name, value = ("dispersion", given.dispersion) if tweedie else (family.parameter, getattr(loss, family.parameter, 1.0))
     own = value if not tweedie else 1 / value if given.power else value**0.5
     note = f"of the {name} {value:g}, which is as it was given: nothing has estimated it" if loss.has_dispersion else ""
-    return Distribution(lambda rows, theta: np.full((len(theta), 1), float(own)), family.scores, note)
+    return Distribution(lambda rows, theta: np.full((len(theta), 1), float(own)), family.scores, family.draw, note)
 
 
 def classes(loss: losses.AbstractLoss, outputs: int, scale: str) -> int:

@@ -1,0 +1,295 @@
+"""Predictive distributions of left-out units, by the weighted draws that give their elpd.
+
+    F(t) = Σ_s w_s 1[y_s ≤ t],      y_s ~ p(y | θ_s),   θ_s, w_s draws of p(θ | y_seen), Σ w = 1
+
+    PIT     Σ_s w_s (1[y_s < y] + u 1[y_s = y]), u uniform: uniform if the model is right, of counts too
+    CRPS    Σ_s w_s |y_s − y| − ½ Σ_s Σ_t w_s w_t |y_s − y_t| / (1 − Σ w²), whose last factor takes the pairs s = t out
+    Brier   (p − y)², p = Σ w_s y_s, of a response of zeros and ones
+    R²      1 − Σ (y − ŷ)² / Σ (y − ȳ)², ŷ = Σ w_s y_s
+
+Units that share draws of effects with what is seen are not predicted where these effects are integrated out.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import scipy
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from .._runtime.jax import call_traced, jax
+from .._runtime.providers import provided
+from .._runtime.results import PrintedResult
+from ..data.arrays import numbers
+from ..objectives.objective import display_name, unravel
+from ..plans.plan import CAPACITY, Plan
+from ..validation.metrics import METRICS
+from ..validation.standard_errors import average_by_unit, standard_error
+from .coordinates import read_draws
+from .importance import WeightedDraws, weights_of_refit
+from .posterior import Posterior
+from .responses import DrawResponses
+from .sampled import Sampled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SURE = 0.05  # p below which the printed line calls PITs not uniform
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PosteriorPredictions(PrintedResult):
+    """Predictive distributions of left-out units, against their responses.
+
+    `PosteriorEstimate.predict` returns it. Printing it shows R², the mean CRPS or Brier score, the coverage of the intervals
+    and whether the PIT is uniform.
+
+    Attributes
+    ----------
+    table : DataFrame
+        A row for each left-out unit and refit: its response `y`; `mean`, `low` and `high` of its predictive distribution;
+        `pit`; `crps`, or `brier` of a response of zeros and ones; the `refit`, and whether it is `flagged`. NaN where there
+        are no predictive draws.
+    level : float
+        Share of the predictive distribution between `low` and `high`.
+    plan : Plan
+        The plan.
+    title : str
+        Description of the model.
+    missing : str
+        Why some units have no predictive draws.
+
+    See Also
+    --------
+    PosteriorEstimate.predict : Make one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 2))
+    >>> y = rng.poisson(np.exp(X[:, 0]))
+    >>> fit = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.Ridge(1.0)))
+    >>> posterior = lo.from_posterior(fit.at(rng.normal(size=(4, 500, 3))), fit)
+    >>> found = lo.elpd(posterior, lo.leave_one_out(60)).predict(level=0.9)
+    >>> found.table.shape, found.table.columns[:6].tolist()
+    ((60, 8), ['y', 'mean', 'low', 'high', 'pit', 'crps'])
+    """
+
+    table: pd.DataFrame
+    level: float
+    plan: Plan
+    title: str
+    missing: str = ""
+
+    def _average(self, values: Any) -> tuple[float, float]:
+        """Return the mean over units of one number a row, and its standard error by what is independent in the plan."""
+        each = average_by_unit(self._unit, np.asarray(values, np.float64), self.plan.num_units)
+        return float(np.nanmean(each)), standard_error(each, np.ones(len(each)), self.plan).value
+
+    @property
+    def _unit(self) -> NDArray[np.int64]:
+        return self.plan.index[self.plan.held][self.table["mean"].notna()]
+
+    @property
+    def _known(self) -> pd.DataFrame:
+        return self.table[self.table["mean"].notna()]
+
+    @property
+    def scores(self) -> pd.DataFrame:
+        """R², the mean CRPS or Brier score, and the coverage of the intervals, each with its standard error."""
+        known = self._known
+        score = "brier" if "brier" in known else "crps"
+        y, mean = known["y"].to_numpy(), known["mean"].to_numpy()
+        of_rows = {
+            "r2": METRICS["r2"].functional.pseudo(y, mean, np.ones(len(y))),  # type: ignore[union-attr]
+            score: known[score],
+            "coverage": (known["low"] <= y) & (y <= known["high"]),
+        }
+        rows = {name: self._average(values) for name, values in of_rows.items()}
+        return pd.DataFrame.from_dict(rows, "index", columns=["value", "se"])
+
+    @property
+    def uniformity(self) -> tuple[float, str]:
+        """The p-value of Neyman's smooth test of order two that the PIT is uniform, and what speaks most against it."""
+        pit, n = self._known["pit"].to_numpy() - 0.5, len(np.unique(self._unit))
+        scaled = (np.sqrt(12) * pit, np.sqrt(180) * (pit**2 - 1 / 12))  # of mean zero and variance one where it is uniform
+        place, spread = (mean / np.fmax(se, n**-0.5) for mean, se in map(self._average, scaled))
+        said = f"responses lie {'above' if place > 0 else 'below'} the predictions"
+        if abs(spread) > abs(place):
+            said = f"predictions are too {'sure' if spread > 0 else 'wide'}"
+        return float(scipy.stats.chi2.sf(place**2 + spread**2, 2)), said
+
+    def _lines(self) -> list[tuple[str, str]]:
+        known, n, flagged = self._known, len(self.table), int(self._known["flagged"].sum())
+        lines = [("model", self.title), ("predicted", f"{len(known)} of {n} left-out units{self.missing}")]
+        if len(known):
+            p, said = self.uniformity
+            (r2, r2_se), (score, score_se), (share, share_se) = self.scores.to_numpy()
+            pm = lambda value, se, shown=".4g": f"{value:{shown}}" + (f" ± {se:.2g}" if np.isfinite(se) else "")
+            lines += [
+                ("R²", pm(r2, r2_se)),
+                ("Brier" if "brier" in known else "CRPS", pm(score, score_se)),
+                ("intervals", f"of {self.level:.0%} hold {pm(100 * share, 100 * share_se, '.1f')} % of the responses"),
+                ("PIT", f"not uniform (p = {p:.1g}): {said}" if p < SURE else f"as uniform as expected (p = {p:.2f})"),
+                ("flagged", f"{flagged} of these units, by lo.elpd; they count in all of the above" if flagged else ""),
+            ]
+        return [(name, text) for name, text in lines if text]
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Plot how often each value of the PIT occurs. Needs matplotlib.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            The axes to draw on; new ones by default.
+
+        Returns
+        -------
+        Axes
+            The axes.
+        """
+        return provided("plot").pit(self, ax=ax)
+
+
+class Summary(NamedTuple):
+    """Summary of one predictive distribution."""
+
+    mean: float
+    low: float
+    high: float
+    pit: float
+    crps: float
+
+
+def summarise_predictive(
+    drawn: Float[np.ndarray, " draws"], weight: Float[np.ndarray, " draws"], y: float, level: float, u: float
+) -> Summary:
+    """Summarise weighted predictive draws of one unit against its response y, with u for ties of the PIT."""
+    order = np.argsort(drawn)
+    x, w = drawn[order], weight[order]
+    total = np.cumsum(w)
+    at = np.minimum(np.searchsorted(total, [0.5 - level / 2, 0.5 + level / 2]), len(x) - 1)
+    below, until = (total[k - 1] if k else 0.0 for k in (np.searchsorted(x, y, side) for side in ("left", "right")))
+    apart = w @ ((x - y) * (2 * total - w - 1))  # ½ ΣΣ w w' |x − x'|
+    pairs = 1 - w @ w
+    crps = w @ np.abs(x - y) - (apart / pairs if pairs > 0 else np.nan)
+    return Summary(*map(float, (w @ x, x[at[0]], x[at[1]], below + u * (until - below), crps)))
+
+
+def predict_left_out(
+    posterior: Posterior,
+    plan: Plan,
+    folds: Sequence[WeightedDraws],
+    bad: NDArray[np.int64],
+    names: pd.Index,
+    simulate: Any,
+    level: float,
+    response: Any,
+    seed: int,
+) -> PosteriorPredictions:
+    """Summarise the predictive distribution of every unit that a plan scores."""
+    unit, refit = plan.index[plan.held], plan.refit[plan.held]
+    y, rng = _responses(posterior, response), np.random.default_rng(seed)
+    draw, given = _draws(posterior, simulate)
+    raw = np.array([fold.theta is posterior.draws for fold in folds])
+    if raw.any() and draw is not None:
+        needed = np.unique(unit[raw[refit]])
+        given = np.zeros((len(posterior.draws), plan.num_units))
+        given[:, needed] = draw(posterior.draws, needed, rng)
+    found, ties, moved, grouped = np.full((len(unit), 5), np.nan), rng.random(len(unit)), 0, 0
+    binary = bool(np.isin(y[unit], (0, 1)).all())
+    for k, (theta, weight) in enumerate(folds):
+        own = np.flatnonzero(refit == k)
+        stays = np.bincount(posterior.blocks, weights_of_refit(plan, k))[posterior.blocks[unit[own]]] > 0
+        if stays.any():
+            grouped += len(own)
+        elif raw[k] or draw is not None:
+            drawn = given[:, unit[own]] if raw[k] else draw(theta, unit[own], rng)  # type: ignore[misc]
+            if not np.isfinite(drawn).all():
+                raise ValueError(f"predict: predictive draws of unit {names[unit[own[0]]]!r} hold NaN or infinity.")
+            binary &= bool(np.isin(drawn, (0, 1)).all())
+            share = weight / weight.sum(dtype=np.float64)
+            found[own] = [summarise_predictive(drawn[:, j], share, y[unit[i]], level, ties[i]) for j, i in enumerate(own)]
+        else:
+            moved += len(own)
+    table = pd.DataFrame(found, names[unit], list(Summary._fields))
+    if binary:
+        table = table.rename(columns={"crps": "brier"})
+        table["brier"] = (table["mean"] - y[unit]) ** 2
+    table.insert(0, "y", y[unit])
+    why = [(moved, "in folds that weigh moved draws, which only a function simulate serves")]
+    why += [(grouped, "in groups that stay in part, whose effects are integrated out")]
+    missing = "".join(f"; {count} are {text}" for count, text in why if count)
+    title = f"{display_name(posterior.objective)}, {plan.num_units} units, {len(posterior.draws)} draws"
+    return PosteriorPredictions(table.assign(refit=refit, flagged=np.isin(refit, bad)), level, plan, title, missing)
+
+
+def _responses(posterior: Posterior, response: Any) -> NDArray[np.float64]:
+    """Return the response of every unit."""
+    given = posterior.response if response is None else numbers("predict", "response", response)
+    if given is None:
+        raise ValueError("predict: give the response of each unit, response=: the data do not say which of them it is.")
+    y, n = np.asarray(given, np.float64), posterior.objective.num_units
+    if y.shape != (n,) or not np.isfinite(y).all():
+        raise ValueError(f"predict: response must be {n} finite numbers, one a unit; got shape {y.shape}.")
+    if posterior.objective.units.classes > 2:
+        raise ValueError("predict: more than two classes have no order, so no PIT, no interval and no CRPS.")
+    return y
+
+
+def _draws(posterior: Posterior, simulate: Any) -> tuple[DrawResponses | None, NDArray[np.float64]]:
+    """Return a function that draws responses at any θ, or predictive draws at the draws of the posterior."""
+    n, none = posterior.objective.num_units, np.zeros((0, 0))
+    if simulate is None:
+        if posterior.simulate is None:
+            raise ValueError(
+                "predict: give simulate=, a function (key, theta, datum) in JAX that draws the response of one unit, or "
+                "predictive draws [draws, units], such as idata.posterior_predictive."
+            )
+        return posterior.simulate, none
+    if callable(simulate):
+        if posterior.constrain is None:
+            raise TypeError(
+                "predict: a function simulate goes with a unit_loss of your own, without effect_log_prior, whose effects "
+                "cannot be drawn; give predictive draws."
+            )
+        return functools.partial(_simulated, posterior, simulate), none
+    if len(np.unique(posterior.blocks)) < n:
+        raise ValueError(
+            "predict: predictive draws have effects of groups that have seen what is left out; give a function simulate."
+        )
+    arrays = read_draws("predict: simulate", getattr(simulate, "posterior_predictive", simulate)).arrays
+    if len(arrays) > 1:
+        raise ValueError(f"predict: give the predictive draws of one of {', '.join(arrays)}.")
+    (given,) = arrays.values()
+    if given.shape != (len(posterior.draws), n):
+        raise ValueError(f"predict: predictive draws must be [{len(posterior.draws)}, {n}], draws by units; got {given.shape}.")
+    return None, given
+
+
+def _simulated(
+    posterior: Posterior, simulate: Callable[..., Any], theta: np.ndarray, units: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Call a user's function for every draw and unit, `[draws, units]`."""
+    assert posterior.constrain is not None and isinstance(posterior.objective, Sampled)
+    data = jax.tree.map(lambda leaf: leaf[units], posterior.objective.data)
+    constrain = posterior.constrain
+
+    def one(key: Any, v: Any) -> Any:
+        of_effects, key = jax.random.split(key)
+        given = constrain(of_effects, unravel(v, posterior.like))
+        draw = lambda key, datum: call_traced("predict: simulate", simulate, key, given, datum)
+        return jax.vmap(draw)(jax.random.split(key, len(units)), data)
+
+    keys = jax.random.split(jax.random.PRNGKey(int(rng.integers(2**31))), len(theta))
+    size = min(len(theta), max(1, CAPACITY // (4 * len(units))))
+    found = np.asarray(jax.jit(lambda *each: jax.lax.map(lambda pair: one(*pair), each, batch_size=size))(keys, theta))
+    if found.shape != (len(theta), len(units)):
+        raise ValueError(f"predict: simulate must return one number; it returns an array of shape {found.shape[2:]}.")
+    return found

@@ -1,0 +1,45 @@
+"""Responses drawn at draws of the parameters, where the model says how."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .._runtime.jax import Arrays, PyTree, compile_static, jax, jnp
+from ..models.glm.losses import Squared
+from ..objectives.objective import AbstractObjective, unravel
+from ..plans.plan import CAPACITY
+from .coordinates import DrawCoordinates
+from .sampled import Integrated
+
+# responses `[draws, some]` at θ `[draws, params]`, of some units, by a generator
+DrawResponses = Callable[[np.ndarray, np.ndarray, np.random.Generator], np.ndarray]
+
+
+def responses_of(objective: AbstractObjective, like: PyTree) -> DrawResponses | None:
+    """Return the function that draws responses of a model that states their distribution; squared loss has variance one."""
+    known = objective.units.distribution()
+    if known is None:
+        return None
+    squared = isinstance(getattr(objective, "loss_function", None), Squared)
+
+    def draw(theta: np.ndarray, units: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        size = min(len(theta), max(1, CAPACITY // objective.num_units))
+        mean = np.asarray(_means(objective, like, theta, units, size))
+        phi = np.ones((len(theta), 1)) if squared else known.dispersion(None, theta)
+        return known.draw(rng, mean, np.broadcast_to(phi, mean.shape)).astype(np.float64)
+
+    return draw
+
+
+@compile_static
+def _means(objective: AbstractObjective, like: PyTree, theta: Arrays, units: Arrays, size: int) -> Arrays:
+    ones = jnp.ones(objective.num_units)
+    return jax.lax.map(lambda v: objective.predict(unravel(v, like), ones, units, "response"), theta, batch_size=size)
+
+
+def read_by_functions(at: DrawCoordinates, effect: str, objective: AbstractObjective) -> Callable[[Any, Any], Any]:
+    """Return the function of a key that gives the parameters of one draw, with standard normal effects of the groups."""
+    if not isinstance(objective, Integrated):
+        return lambda key, u: at.constrain(u)
+    return lambda key, u: {**at.constrain(u), effect: jax.random.normal(key, (objective.groups,))}
