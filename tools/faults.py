@@ -2529,10 +2529,17 @@ FAULTS = (
         "test_compiled_passes",
     ),
     Fault(
+        "clinical page: the equation is that of the logit under every link",
+        "clinical_page._equation",
+        'RISKS.get(link, ("", "coefficient"))',
+        'RISKS["logit"]',
+        "test_clinical_page",
+    ),
+    Fault(
         "clinical page: discrimination is told without its correction",
         "clinical_page._answers",
-        """f"{row['index.corrected']:.3f}\"""",
-        """f"{row['index.orig']:.3f}\"""",
+        '_number(row["index.corrected"], 3)',
+        '_number(row["index.orig"], 3)',
         "test_clinical_page",
     ),
     Fault(

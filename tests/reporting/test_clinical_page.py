@@ -6,10 +6,13 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import scipy
 from typer.testing import CliRunner
 
 import leaveout as lo
 from leaveout.cli import app
+from leaveout.diagnostics.performance import performance
+from leaveout.reporting import clinical_page
 from tests.reporting.test_report import WILD, read
 
 vl_convert = pytest.importorskip("vl_convert", reason="needs leaveout[report]")
@@ -39,14 +42,14 @@ def test_it_says_what_the_results_say(tmp_path):
     auc, slope = validated.table.loc["AUC"], curve.table.loc["slope"]
     pooled = across.table.loc["C"]
     for said in (
-        f"{N}, {cv.fit.objective.units.target.sum():g} with the event",
+        f"{N}, {cv.fit.objective.units.target.sum():g} ({cv.fit.objective.units.target.mean():.0%}) with the event",
         "7 left out: no age",
         f"{auc['index.corrected']:.3f}",
         f"{auc.low:.3f} to {auc.high:.3f}",
         f"{slope.estimate:.2f}",
         f"{slope.low:.2f} to {slope.high:.2f}",
         f"{pooled.pi_low:.2f} to {pooled.pi_high:.2f}",
-        f"{stable.table.loc['mape', 'mean']:.3f} for a patient",
+        f"by {stable.table.loc['mape', 'mean']:.3f} for a patient",
         "TRIPOD+AI",
         f"kind='clinical', B={B}, centres=",
     ):
@@ -70,7 +73,7 @@ def test_the_thresholds_at_which_the_model_is_best_are_runs(tmp_path):
     cv, _, page = clinical(tmp_path / "page.html")
     table = lo.decision_curve(cv).table
     best = (table["net_benefit"] > np.maximum(table["all"], 0)).to_numpy()
-    text = page.text.split("Net benefit")[1].split("thresholds of risk")[0].strip()
+    text = page.text.split("Useful thresholds")[1].split("of risk")[0].strip()
     inside = np.zeros(len(best), bool)
     for run in text.split(", "):
         low, _, high = run.partition(" to ")
@@ -92,12 +95,41 @@ def test_survival_is_a_risk_until_a_time(tmp_path):
     fit = lo.fit(lo.Cox(X, np.minimum(life, censored), (life <= censored) * 1))
     cv = lo.cross_validate(fit, lo.kfold(N, 8))
     page, curve = read(lo.report(cv, tmp_path / "cox.html", kind="clinical", B=B)), lo.calibration(cv)
-    assert f"risk of an event until {curve.time:g}" in page.text and "Discrimination (C)" in page.text
+    assert f"risk of the event until {curve.time:g}" in page.text and "Discrimination (C)" in page.text
     assert page.data["table-equation"]["columns"][3] == "hazard ratio" and "Centres" not in page.text
     # the risk by the equation of the page, of the first patient, is the one that stability tells of the fit
     base = float(page.text.split(", H = ")[1].split(". ")[0])
     risk = 1 - np.exp(-base * np.exp(X.iloc[0].to_numpy() @ fit.vector))
     np.testing.assert_allclose(risk, lo.stability(fit, B=2).units["prediction"].iloc[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("loss", "offset"), [("logistic", 0.0), ("logistic", 1.0), ("probit", 0.0), ("cloglog", 0.0)])
+def test_a_risk_by_the_equation_is_that_of_the_model(loss, offset):
+    X, y, _ = patients()
+    given = {"offset": offset * X["dose"]} if offset else {}
+    fit = lo.fit(lo.GLM(X, y, loss, **given))
+    table, note, whole = clinical_page._equation(fit, performance("report", fit), None)
+    eta = X.to_numpy() @ table["coefficient"][:2] + table["coefficient"][2] + given.get("offset", 0.0)
+    told = {
+        "1/(1 + e^(−η))": lambda eta: 1 / (1 + np.exp(-eta)),
+        "1 − e^(−e^η)": lambda eta: 1 - np.exp(-np.exp(eta)),
+        "Φ(η)": scipy.stats.norm.cdf,
+    }
+    risk = told[note.removeprefix("Risk = ").partition(",")[0]](eta)
+    np.testing.assert_allclose(risk, lo.stability(fit, B=2).units["prediction"], rtol=1e-10)
+    assert whole and ("offset" in note) == bool(offset) and ("odds ratio" in table) == (loss == "logistic")
+
+
+def test_an_equation_that_is_not_all_of_the_model_says_so():
+    X, y, _ = patients()
+    table = X.assign(ill=np.where(y == 1, "yes", "no"))
+    cv = lo.cross_validate(lo.fit(lo.GLM("ill ~ bs(age, 4) + dose", table, "logistic")), 5)
+    page = clinical_page.page_of(cv, "", [], centres=None, excluded=None, thresholds=[0.5], B=2)
+    tables = {table.name: table for table in page.tables}
+    note, items = tables["equation"].note, tables["items"].frame.set_index("item")["on this page"]
+    assert "the risk of “yes”" in page.question and "bs(age, 4) + dose" in note and "knots" in note
+    assert items["22"] == items["12g"] == "in part: Model equation"
+    assert items["23b"] == items["16"] == "" and items["21"] == "The answer"  # no centres were given
 
 
 def test_what_has_no_clinical_page_is_refused(tmp_path):

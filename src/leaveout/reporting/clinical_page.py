@@ -1,6 +1,7 @@
 """Page of a clinical prediction model: what a clinician reads first, then optimism, stability, the equation, and TRIPOD+AI."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,62 +9,39 @@ import pandas as pd
 import scipy
 from numpy.typing import ArrayLike
 
+from ..data.formulas import FormulaReader
 from ..diagnostics.calibration import Calibration, calibration
 from ..diagnostics.covariance import covariance
 from ..diagnostics.decision_curve import DecisionCurve, decision_curve
-from ..diagnostics.internal_external import InternalExternal, internal_external
+from ..diagnostics.internal_external import IDEAL, InternalExternal, internal_external
 from ..diagnostics.internal_validation import Validation, validate
 from ..diagnostics.performance import Continuous, Survival, performance
 from ..diagnostics.stability import Stability, stability
+from ..models.glm.active_coefficients import ActiveGLM
+from ..models.glm.glm import GLM
 from ..models.glm.penalty import Zero
+from ..models.survival.cox import Cox
 from ..optimize.fit import Fit
 from ..validation.estimate import Estimate
 from ..validation.named_parameters import name_parameters
-from .page import BLUE, GREY, MODEL, ORANGE, Figure, Lines, Page, PageTable, axis, data_of, layer, rules, tooltip
+from .page import BLUE, GREY, MODEL, ORANGE, Figure, Lines, Page, PageTable, axis, colored, data_of, layer, rules, tooltip
 
 BINS = 40  # bars of the predictions below the calibration curve
 PATIENTS = 400  # patients whose range over resamples is drawn
+CENTRES = 20  # centres at most of which each has a high row in a forest
 LEAST_BENEFIT = -0.05  # net benefit below which a curve is not drawn, as in most papers
 Z95 = float(scipy.stats.norm.ppf(0.975))
+MEASURES = Path(__file__).parent / "measures.csv"  # what each measure of `lo.validate` is, in a few words
 # items of TRIPOD+AI (Collins et al., BMJ 2024): what each asks for, and the part of this page that tells it, if any does
-ITEMS = (
-    ("1", "Title", ""),
-    ("2", "Abstract", ""),
-    ("3a–c", "Background: context, rationale, known health inequalities", ""),
-    ("4", "Objectives", ""),
-    ("5a–b", "Source and dates of the data", ""),
-    ("6a–c", "Setting, eligibility, treatments", ""),
-    ("7", "Preparation of the data", ""),
-    ("8a–c", "Outcome: definition, assessors, blinding", ""),
-    ("9a–c", "Predictors: choice, definition, assessors", "names only: Model equation"),
-    ("10", "Sample size: how it was arrived at", "the number: The answer"),
-    ("11", "Missing data: how they were handled", "counts only: The answer"),
-    ("12a", "How the data were used for development and evaluation", "How to do it again"),
-    ("12b", "How predictors enter: form, scaling, transformations", ""),
-    ("12c", "Type of model, building steps, internal validation", "Model equation; Optimism; How to do it again"),
-    ("12d", "Differences between centres: how they were estimated", "Centres"),
-    ("12e", "Measures and pictures of performance", "Pictures; Optimism"),
-    ("12f", "Updating of the model", ""),
-    ("12g", "How predictions are calculated", "Model equation"),
-    ("13", "Class imbalance: methods, recalibration", ""),
-    ("14", "Fairness: approaches and their rationale", ""),
-    ("15", "Output of the model, and thresholds for classification", "Pictures: Net benefit"),
-    ("16", "Differences between the data of development and evaluation", "Centres"),
-    ("17", "Ethical approval", ""),
-    ("18a–e", "Funding, conflicts of interest, protocol, registration, sharing of data", ""),
-    ("18f", "Sharing of code", "How to do it again"),
-    ("19", "Involvement of patients and the public", ""),
-    ("20a–b", "Flow and characteristics of participants", "counts only: The answer"),
-    ("20c", "Comparison of predictors between development and evaluation", ""),
-    ("21", "Participants and events of each analysis", "The answer; Centres"),
-    ("22", "The full model", "Model equation"),
-    ("23a", "Performance with confidence intervals", "The answer; Optimism"),
-    ("23b", "Performance by centre", "Centres"),
-    ("24", "Results of updating", ""),
-    ("25", "Interpretation, with fairness", ""),
-    ("26", "Limitations", ""),
-    ("27a–c", "Use of the model: poor or missing input, users, further research", ""),
-)
+ITEMS = Path(__file__).parent / "tripod_ai.csv"
+RISKS = {  # how a risk is computed from the sum η under each link, and what e to the power of a coefficient is
+    "logit": ("1/(1 + e^(−η))", "odds ratio"),
+    "log": ("e^η", "risk ratio"),
+    "cloglog": ("1 − e^(−e^η)", "coefficient"),
+    "probit": ("Φ(η), the distribution function of the standard normal", "coefficient"),
+    "loglog": ("e^(−e^(−η))", "coefficient"),
+    "cauchit": ("1/2 + arctan(η)/π", "coefficient"),
+}
 
 
 def page_of(
@@ -77,7 +55,7 @@ def page_of(
     B: int,
 ) -> Page:
     """Build the page of an estimate, whose held-out predictions are judged, from further refits of its fit."""
-    fit = estimate.fit
+    fit, plan = estimate.fit, estimate.plan
     if fit is None:
         raise ValueError("report: kind='clinical' needs the fit of the estimate, which this one has lost.")
     measure: Any = performance("report", fit)
@@ -86,20 +64,29 @@ def page_of(
     validated, stable = validate(fit, B=B), stability(fit, B=B)
     curve, decisions = calibration(estimate), decision_curve(estimate, thresholds)
     across = None if centres is None else internal_external(fit, centres)
-    name = "AUC" if "AUC" in validated.table.index else "C"
-    events = float(np.sum(measure.case * (measure.risk[:, 2] if isinstance(measure, Survival) else measure.y)))
+    labels = getattr(fit.objective, "labels", None)
+    classes = getattr(labels, "classes", ()) or getattr(fit.objective, "classes", ())
+    event = f"“{classes[1]}”" if len(classes) == 2 else "the event"
     until = "" if curve.time is None else f" until {curve.time:g}"
-    figures = [_calibration_figure(curve, until), _decision_figure(decisions, until)]
-    figures += [] if across is None else [_forest(across, "C", "Discrimination"), _forest(across, "slope", "Calibration slope")]
-    figures += [_stability_figure(stable, until)]
+    whom = "patients" if plan.clusters is None else f"{len(np.unique(plan.clusters))} groups of patients who are held out whole"
+    name = "AUC" if "AUC" in validated.table.index else "C"
+    figures = [_calibration_figure(curve, until, whom), _decision_figure(decisions, until, whom)]
     tables = [PageTable("optimism", "Optimism", _optimism_note(validated), _optimism(validated))]
     if across is not None:
-        text = "Each centre is predicted by a refit without it. Columns that end in _se are standard errors."
-        tables += [PageTable("centres", "Centres", text, across.centres.round(4).rename_axis("centre").reset_index())]
-    equation, note = _equation(fit, measure, curve.time)
-    items = pd.DataFrame(ITEMS, columns=["item", "asks for", "on this page"])
+        titles = {
+            "C": f"{name} by centre",
+            "slope": "Calibration slope by centre",
+            "OE": "Observed over expected events by centre",
+        }
+        figures += [_forest(across, each, text) for each, text in titles.items()]
+        tables += [PageTable("centres", "Centres", CENTRES_NOTE, _centres(across, name))]
+    figures += [_stability_figure(stable, until)]
+    equation, note, whole = _equation(fit, measure, curve.time)
+    items = pd.read_csv(ITEMS, keep_default_na=False)
     if across is None:
-        items["on this page"] = items["on this page"].str.replace(r"(; )?Centres$", "", regex=True)
+        items["on this page"] = items["on this page"].str.replace(r"(; |counts only: |^)Centres$", "", regex=True)
+    if not whole:
+        items["on this page"] = items["on this page"].where(~items["item"].isin(["12g", "22"]), "in part: Model equation")
     about = (
         "Items of TRIPOD+AI (Collins et al., BMJ 2024). An item without a part of this page is for its authors to report "
         "elsewhere."
@@ -107,26 +94,37 @@ def page_of(
     tables += [PageTable("equation", "Model equation", note, equation), PageTable("items", "TRIPOD+AI", about, items)]
     printed: dict[str, Lines] = {"All that is known of the cross-validation": estimate._facts(), "The fit": fit._lines()}
     printed |= {"Resamples": validated._lines(), "Net benefit": decisions._lines()}
-    more = [f"centres=...  # {len(across.centres)} labels"] if across is not None else []
+    given = {"centres": centres, "excluded": excluded, "thresholds": thresholds}
+    more = [f"{key}={value!r}" if key == "excluded" else f"{key}=..." for key, value in given.items() if value is not None]
     return Page(
         title or "Does this prediction model hold for patients that it has not seen?",
-        f"A model of {fit.num_params} parameters predicts the risk of an event{until}: how well does it tell patients apart, "
-        "can its risks be taken at their word, and would decisions by it do more good than harm?",
-        _answers(measure.case.sum(), events, name, validated, curve, decisions, across, excluded),
+        f"A model of {fit.num_params} parameters predicts the risk of {event}{until}. How well does it tell patients apart, "
+        "can its risks be taken at their word, and would decisions by it do more good than harm? Risks are judged where "
+        "they come from a model that was made without the patient.",
+        _answers(measure, name, event, validated, curve, decisions, across, excluded),
         [("", each) for each in estimate.checks()],
         ", ".join(estimate.mute),
         figures,
         tables,
         printed,
         [*calls, f"lo.report({', '.join(['cv', repr('page.html'), 'kind=' + repr('clinical'), f'B={B}', *more])})"],
+        list(filter(None, [decisions.note.partition("; ")[2]])),
         pictures_first=True,
     )
 
 
+def _number(value: float, digits: int = 2) -> str:
+    return f"{value:.{digits}f}".replace("-", "−") if np.isfinite(value) else "not known"
+
+
+def _between(low: float, high: float, digits: int = 2) -> str:
+    return f"{_number(low, digits)} to {_number(high, digits)}" if np.isfinite(low + high) else "no interval"
+
+
 def _answers(
-    patients: float,
-    events: float,
+    measure: Any,
     name: str,
+    event: str,
     validated: Validation,
     curve: Calibration,
     decisions: DecisionCurve,
@@ -134,165 +132,185 @@ def _answers(
     excluded: Mapping[str, int] | None,
 ) -> list[tuple[str, str, str]]:
     """Write the cards: who is in the data and who is not, discrimination, calibration, net benefit, a new centre."""
+    patients, happened = measure.case, measure.risk[:, 2] if isinstance(measure, Survival) else measure.y
+    events = patients @ happened
     left = "; ".join(f"{count} left out: {why}" for why, count in (excluded or {}).items())
+    weighted = "" if (patients == 1).all() else f"counted by weights, of {len(patients)} rows; "
     row, slope, large = validated.table.loc[name], curve.table.loc["slope"], curve.table.loc["large"]
-    best = decisions.table["net_benefit"] > np.maximum(decisions.table["all"], 0)
+    brier = next(key for key in validated.table.index if key in ("B", "IBS") or key.startswith("Brier"))
+    table = decisions.table
+    best = (table["net_benefit"] > np.maximum(table["all"], 0)).to_numpy()
+    held = f"{curve.level:.0%}, of held-out predictions"
     said = [
         (
             "Patients",
-            f"{patients:g}, {events:g} with the event",
-            left or "all rows that were given; none is said to be left out",
+            f"{patients.sum():g}, {events:g} ({events / patients.sum():.0%}) with {event}",
+            weighted + (left or "all rows that were given; none is said to be left out"),
         ),
         (
             f"Discrimination ({name})",
-            f"{row['index.corrected']:.3f}",
-            f"{row.low:.3f} to {row.high:.3f} ({validated.level:.0%}), corrected for optimism; on its own patients "
-            f"{row['index.orig']:.3f}. One half is chance",
+            _number(row["index.corrected"], 3),
+            f"{_between(row.low, row.high, 3)} ({validated.level:.0%}), corrected for optimism; on its own patients "
+            f"{_number(row['index.orig'], 3)}. One half is chance, one is perfect",
         ),
         (
             "Calibration slope",
-            f"{slope.estimate:.2f}",
-            f"{slope.low:.2f} to {slope.high:.2f}, of held-out predictions. One is ideal; below it risks are too extreme",
+            _number(slope.estimate),
+            f"{_between(slope.low, slope.high)} ({held}). One is ideal; below it risks are too extreme",
         ),
         (
             "Calibration in the large",
-            f"{large.estimate:.2f}",
-            f"{large.low:.2f} to {large.high:.2f}, of held-out predictions. Zero is ideal; above it risks are too low",
+            _number(large.estimate),
+            f"{_between(large.low, large.high)} ({held}), in log odds. Zero is ideal; above it risks are too low",
         ),
         (
-            "Net benefit",
-            _runs(decisions.table.index[best], best.to_numpy(), decisions.table.index.to_numpy()),
-            "thresholds of risk at which treating by the model beats treating all and treating none, by its estimate",
+            "Useful thresholds",
+            _runs(best, table.index.to_numpy()),
+            "of risk: there treating by the model beats treating all and treating none, by its net benefit",
         ),
         (
             "Brier score",
-            f"{_brier(validated):.3f}",
-            "corrected for optimism; the mean squared error of risks, of which zero is best",
+            _number(validated.corrected[brier], 3),
+            "corrected for optimism: the mean squared error of risks, of which zero is best",
         ),
     ]
-    if across is not None:
-        pooled = across.table.loc["C"]
-        ends = f"{pooled.pi_low:.2f} to {pooled.pi_high:.2f}" if np.isfinite(pooled.pi_low) else "not known"
-        said.append(
-            (
-                "A new centre (C)",
-                ends,
-                f"95 % prediction interval; pooled over {pooled.k:.0f} centres {pooled.estimate:.3f}, {pooled.low:.3f} to "
-                f"{pooled.high:.3f}",
-            )
-        )
-    return said
-
-
-def _brier(validated: Validation) -> float:
-    corrected = validated.table["index.corrected"]
-    return float(corrected[next(name for name in corrected.index if name in ("B", "IBS") or name.startswith("Brier"))])
-
-
-def _runs(useful: Sequence[float], best: np.ndarray, thresholds: np.ndarray) -> str:
-    """Write the thresholds at which the model is best, as runs of neighbours."""
-    if not len(useful):
-        return "nowhere"
-    starts, ends = np.flatnonzero(np.diff(np.r_[False, best, False].astype(int))).reshape(-1, 2).T
-    return ", ".join(
-        f"{thresholds[a]:.2g}" if b - a == 1 else f"{thresholds[a]:.2g} to {thresholds[b - 1]:.2g}"
-        for a, b in zip(starts, ends, strict=True)
+    if across is None:
+        return said
+    pooled = across.table.loc["C"]
+    text = (
+        f"{across.level:.0%} prediction interval; on average over {pooled.k:.0f} centres {_number(pooled.estimate, 3)}, "
+        f"{_between(pooled.low, pooled.high, 3)}"
     )
+    return [*said, (f"{name} in a new centre", _between(pooled.pi_low, pooled.pi_high), text)]
+
+
+def _runs(best: np.ndarray, thresholds: np.ndarray) -> str:
+    """Write the thresholds at which the model is best, as runs of neighbours."""
+    starts, ends = np.flatnonzero(np.diff(np.r_[False, best, False].astype(int))).reshape(-1, 2).T
+    runs = [(f"{thresholds[a]:.2g}", f"{thresholds[b - 1]:.2g}") for a, b in zip(starts, ends, strict=True)]
+    return ", ".join(low if low == high else f"{low} to {high}" for low, high in runs) or "none"
 
 
 def _optimism(validated: Validation) -> pd.DataFrame:
-    """Tabulate the measures to four decimals, in words."""
+    """Tabulate the measures to four decimals, and what they are."""
     words = {"index.orig": "apparent", "index.corrected": "corrected"}
-    return validated.table.rename(columns=words).round(4).rename_axis("measure").reset_index()
+    table = validated.table.rename(columns=words).round(4).rename_axis("measure").reset_index()
+    known = pd.read_csv(MEASURES, index_col="measure")["what it is"]
+    return table.assign(**{"what it is": [known.get(each.partition("(")[0], "") for each in table["measure"]]})
 
 
 def _optimism_note(validated: Validation) -> str:
-    flagged = validated.flagged
-    lost = int((~flagged["used"]).sum())
+    lost = int((~validated.flagged["used"]).sum())
     what = f"{lost} of {validated.plan.num_refits} resamples have no refit and leave every mean. " if lost else ""
     return (
-        f"Apparent measures, the mean over {validated.plan.num_refits} bootstrap resamples on their own rows and on all rows, "
-        f"the difference, and what is left. {what}Column n counts the resamples that define a measure."
+        f"Apparent measures are of the model on its own patients; training and test are means over {validated.plan.num_refits} "
+        "models of bootstrap resamples, on their own patients and on all. The difference, optimism, is taken from the apparent "
+        f"measure. {what}Column n counts the resamples that tell of a measure; curves are smoothed for 30 at most. The limits "
+        f"low and high are of {validated.level:.0%}, and too narrow where events are few."
     )
 
 
-def _equation(fit: Fit, measure: Any, time: Any) -> tuple[pd.DataFrame, str]:
-    """Tabulate the coefficients with standard errors, and write how a risk is computed from them."""
+CENTRES_NOTE = (
+    "Each centre is predicted by a model of the others. Columns that end in SE are standard errors. In the large: zero is "
+    "ideal, above it risks are too low in this centre. O/E: events that happened over those that were predicted."
+)
+
+
+def _centres(across: InternalExternal, name: str) -> pd.DataFrame:
+    words = {"n": "patients", "C": name, "large": "in the large", "OE": "O/E", "brier": "Brier", "logloss": "log loss"}
+    table = across.centres.drop(columns=["result"] if set(across.centres["result"]) == {"successful"} else [])
+    heads = [words.get(each.removesuffix("_se"), each.removesuffix("_se")) + " SE" * each.endswith("_se") for each in table]
+    return table.set_axis(heads, axis=1).round(3).rename_axis("centre").reset_index()
+
+
+def _equation(fit: Fit, measure: Any, time: Any) -> tuple[pd.DataFrame, str, bool]:
+    """Tabulate the coefficients with standard errors, write how a risk is computed from them, and whether that is all."""
+    model: Any = fit.objective
     known = name_parameters(fit)
-    value, se, note = known.at(fit.vector[None])[0], np.full(len(known.names), np.nan), ""
-    try:
-        se = np.sqrt(np.diag(covariance(fit, "nonrobust")))
-    except (TypeError, ValueError) as error:
-        note = f" No standard errors: {str(error).partition(': ')[2]}"
-    ratio = "hazard ratio" if isinstance(measure, Survival) else "odds ratio"
-    slope = np.array([name != "intercept" for name in known.names])
-    exp = lambda x: np.where(slope, np.exp(x), np.nan)
-    table = pd.DataFrame(
-        {
-            "term": known.names,
-            "coefficient": value,
-            "se": se,
-            ratio: exp(value),
-            "low": exp(value - Z95 * se),
-            "high": exp(value + Z95 * se),
-        }
-    )
-    if not isinstance(measure, Survival):
-        how = "Risk = 1/(1 + e^(−η)), η the sum of the coefficients times the terms, with the intercept."
-    else:
+    names, value = known.names, known.at(fit.vector[None])[0]
+    if isinstance(model, ActiveGLM):  # its own parameters are those that the penalty does not hold
+        value, model = model.spread(fit.vector), model.whole.model
+        names = model.parameters.names()
+    link = getattr(model.loss_function, "link", "") if isinstance(model, GLM) else ""
+    whole = link in RISKS or isinstance(model, Cox)
+    offset = " and the offset" if getattr(model, "offset", None) is not None else ""
+    eta = f"η the sum of the coefficients times the terms{', with the intercept' * ('intercept' in names)}{offset}"
+    formula, ratio = RISKS.get(link, ("", "coefficient"))
+    notes = [f"Risk = {formula}, {eta}."]
+    if isinstance(measure, Survival):
         base = measure.own[1][0][:, np.searchsorted(measure.grid, time)]
         base = f"{base[0]:.6g}" if np.ptp(base) == 0 else "that of the patient's stratum"
-        how = f"Risk until {time:g} = 1 − e^(−H e^η), η the sum of the coefficients times the terms, H = {base}."
-    plain = isinstance(getattr(fit.objective, "penalty", Zero()), Zero)
-    shrunk = "" if plain else " A penalty shrinks the coefficients, which the standard errors do not count."
-    return table, f"{how} Standard errors are of the inverse information; low and high are 95 % limits.{shrunk}{note}"
+        notes, ratio = [f"Risk until {time:g} = 1 − e^(−H e^η), {eta}, H = {base}."], "hazard ratio"
+    elif not whole:
+        notes = ["These are the parameters of the model. How it computes a risk from them is not on this page."]
+    read = getattr(getattr(model, "labels", None), "read", None)
+    if isinstance(read, FormulaReader):
+        notes.append(f"The terms are the columns of the formula {read.formula}.")
+        if read.learned:
+            notes.append("What it learned from the patients, such as knots, is not on this page.")
+            whole = False
+    try:
+        se = np.sqrt(np.diag(covariance(fit, "nonrobust")))
+        notes.append(f"Standard errors are of the inverse information; low and high are 95% limits of the {ratio}.")
+        if not isinstance(getattr(model, "penalty", Zero()), Zero):
+            notes.append("A penalty shrinks the coefficients, which the standard errors do not count.")
+    except (TypeError, ValueError):
+        se = np.full(len(names), np.nan)
+        notes.append("There are no standard errors for this model.")
+    table = pd.DataFrame({"term": names, "coefficient": value, "se": se})
+    shown = lambda x: x if ratio == "coefficient" else np.where(table["term"] == "intercept", np.nan, np.exp(x))
+    table[ratio], table["low"], table["high"] = map(shown, (value, value - Z95 * se, value + Z95 * se))
+    return table, " ".join(notes), whole
 
 
-def _calibration_figure(found: Calibration, until: str) -> Figure:
-    curve = found.curve
+def _calibration_figure(found: Calibration, until: str, whom: str) -> Figure:
     shares = {"values": [0, 0.2, 0.4, 0.6, 0.8, 1]}
-    place = {"x": axis("predicted", f"predicted risk{until}"), "y": axis("observed", "observed share", axis=shares)}
+    at = lambda low, **more: {
+        "x": axis("predicted", f"predicted risk{until}"),
+        "y": axis(low, "observed share", axis=shares),
+        **more,
+    }
     told = tooltip(predicted="predicted", observed="observed", low="from", high="to")
     number, edge = np.histogram(found.predicted, BINS, (0, 1))
     high = 0.12 * number / max(number.max(), 1)
-    bars = data_of(pd.DataFrame({"predicted": edge[:-1], "end": edge[1:], "observed": -0.14, "top": high - 0.14, "n": number}))
-    area = place | {"y": axis("low", "observed share", axis=shares), "y2": {"field": "high"}}
-    rect = place | {
-        "x2": {"field": "end"},
-        "y2": {"field": "top"},
-        "tooltip": tooltip(predicted="from", end="to", n="patients"),
-    }
+    bars = pd.DataFrame({"predicted": edge[:-1], "end": edge[1:], "observed": -0.14, "top": high - 0.14, "n": number})
+    ends = {"x2": {"field": "end"}, "y2": {"field": "top"}, "tooltip": tooltip(predicted="from", end="to", n="patients")}
+    curve = data_of(found.curve)
     layers = [
-        layer({"values": [{"predicted": 0, "observed": 0}, {"predicted": 1, "observed": 1}]}, "line", place, color=GREY),
-        layer(data_of(curve), "area", area, color=BLUE, opacity=0.2),
-        layer(data_of(curve), "line", place | {"tooltip": told}, color=BLUE, strokeWidth=2),
-        layer(bars, "rect", rect, color=GREY),
+        _diagonal("predicted", "observed"),
+        layer(curve, "area", at("low", y2={"field": "high"}), color=BLUE, opacity=0.2),
+        layer(curve, "line", at("observed", tooltip=told), color=BLUE, strokeWidth=2),
+        layer(data_of(bars), "rect", at("observed", **ends), color=GREY),
     ]
     text = (
-        f"The observed share of events by held-out predicted risk, with its {found.level:.0%} band. On the grey line risks are "
-        "right; below it they are too high. Bars are numbers of patients."
+        f"The share of patients with the event by their held-out risk, and its {found.level:.0%} band over {whom}. On the grey "
+        "line risks are right; where the curve is below it they are too high. Bars are numbers of patients."
     )
     return Figure("calibration", "Calibration: can risks be taken at their word?", text, layers, 380)
 
 
-def _decision_figure(found: DecisionCurve, until: str) -> Figure:
-    table = found.table.reset_index()
-    lines = [("by the model", "net_benefit", BLUE), ("treat all", "all", ORANGE), ("treat none", "none", GREY)]
+def _diagonal(across: str, up: str) -> dict[str, Any]:
+    ends = {"values": [{across: end, up: end} for end in (0, 1)]}
+    return layer(ends, "line", {"x": axis(across, ""), "y": axis(up, "")}, color=GREY)
+
+
+def _decision_figure(found: DecisionCurve, until: str, whom: str) -> Figure:
+    lines = {"by the model": ("net_benefit", BLUE), "treat all": ("all", ORANGE), "treat none": ("none", GREY)}
     place = {"x": axis("threshold", f"threshold of risk{until} above which one treats"), "y": axis("value", "net benefit")}
+    table = found.table.assign(low=found.table["low"].clip(lower=LEAST_BENEFIT)).reset_index()
     of = lambda column: table.assign(value=table[column])[table[column] >= LEAST_BENEFIT]
     band = place | {"y": axis("low", "net benefit"), "y2": {"field": "high"}}
-    kept = of("net_benefit").assign(low=lambda rows: rows["low"].clip(lower=LEAST_BENEFIT))
-    layers = [layer(data_of(kept[["threshold", "low", "high"]]), "area", band, color=BLUE, opacity=0.2)]
-    scale = {"domain": [name for name, _, _ in lines], "range": [color for _, _, color in lines]}
-    told = tooltip(model="strategy", threshold="threshold", value="net benefit")
-    for name, column, _ in lines:
-        color = {"field": "model", "type": "nominal", "scale": scale}
-        data = data_of(of(column)[["threshold", "value"]].assign(model=name))
-        layers.append(layer(data, "line", place | {"color": color, "tooltip": told}, strokeWidth=2))
+    layers = [layer(data_of(of("net_benefit")[["threshold", "low", "high"]]), "area", band, color=BLUE, opacity=0.2)]
+    own = place | {
+        "color": colored("strategy", **{name: color for name, (_, color) in lines.items()}),
+        "tooltip": tooltip(strategy="strategy", threshold="threshold", value="net benefit"),
+    }
+    for name, (column, _) in lines.items():
+        layers.append(layer(data_of(of(column)[["threshold", "value"]].assign(strategy=name)), "line", own, strokeWidth=2))
     text = (
-        "Net benefit is the share of patients treated rightly, less those treated for nothing at the odds of the threshold. At "
-        f"a threshold where the blue curve is highest, deciding by the model does most good. The band is {found.level:.0%}, "
-        "over patients, for held-out predictions."
+        "Net benefit is the share of all patients who are treated rightly, less the share who are treated for nothing, each of "
+        "whom counts the threshold over one less the threshold. Where the blue curve is highest, deciding by the model does "
+        f"most good. The band is {found.level:.0%}, over {whom}, for held-out risks."
     )
     return Figure("decision", "Net benefit: would decisions by it do good?", text, layers, 320)
 
@@ -300,40 +318,41 @@ def _decision_figure(found: DecisionCurve, until: str) -> Figure:
 def _forest(across: InternalExternal, measure: str, title: str) -> Figure:
     frame = across.forest(measure).reset_index(names="model")
     frame["model"] = frame["model"].map(str)
-    summary = frame["model"].isin(["pooled", "new centre"])
-    told = tooltip(model="centre", estimate=title.lower(), low="from", high="to")
-    place = {"x": axis("estimate", title.lower()), "y": MODEL, "tooltip": told}
-    own, pooled = data_of(frame[~summary]), data_of(frame[frame["model"] == "pooled"])
-    new = data_of(frame[frame["model"] == "new centre"])
+    ends = [_between(*row) for row in frame[["low", "high"]].to_numpy()]
+    frame["told"] = [f"{_number(value)} ({text})" for value, text in zip(frame["estimate"][:-1], ends, strict=False)] + ends[
+        -1:
+    ]
+    what = title.removesuffix(" by centre")
+    place = {"x": axis("estimate", what), "y": MODEL, "tooltip": tooltip(model="centre", estimate=what, low="from", high="to")}
+    own, pooled, new = (data_of(frame[part]) for part in (slice(-2), slice(-2, -1), slice(-1, None)))
+    words = {"x": {"value": 4}, "y": MODEL, "text": {"field": "told"}}
+    ideal = {"values": [{"at": IDEAL[measure]}] if np.isfinite(IDEAL[measure]) else []}
     layers = [
+        layer(ideal, "rule", {"x": axis("at", "")}, color=GREY, strokeDash=[4, 4]),
         rules(own, "low", "high", BLUE, 1),
         layer(own, "point", place, filled=True, size=60, color=BLUE, shape="square"),
         rules(pooled, "low", "high", ORANGE, 2),
         layer(pooled, "point", place, filled=True, size=110, color=ORANGE, shape="diamond"),
         rules(new, "low", "high", ORANGE, 6),
+        layer(data_of(frame), "text", words, align="left", dy=-11, fontSize=11, color=GREY),
     ]
     text = (
-        f"Each centre predicted by the others, {across.level:.0%} intervals; pooled by random effects; the thick bar is where "
-        "that of a new centre is expected."
-    )
-    return Figure(f"forest-{measure}", f"{title} by centre", text, layers, 34 * len(frame) + 40)
+        f"Each centre predicted by a model of the others, with {across.level:.0%} intervals; pooled by random effects; the "
+        "thick bar is where that of a new centre is expected."
+    ) + " On the dashed line predictions are right." * bool(ideal["values"])
+    return Figure(f"forest-{measure}", title, text, layers, (34 if len(frame) <= CENTRES else 26) * len(frame) + 40)
 
 
 def _stability_figure(found: Stability, until: str) -> Figure:
     units = found.units.sample(min(PATIENTS, len(found.units)), random_state=0)
-    data = data_of(units[["prediction", "low", "high", "mape"]])
     told = tooltip(prediction="predicted risk", low="from", high="to", mape="mean difference")
     place = {"x": axis("prediction", f"predicted risk{until}"), "y": axis("low", "risk by resamples"), "y2": {"field": "high"}}
-    diagonal = {"values": [{"prediction": 0, "low": 0}, {"prediction": 1, "low": 1}]}
-    line = {"x": axis("prediction", ""), "y": axis("low", "")}
-    layers = [
-        layer(data, "rule", place | {"tooltip": told}, color=BLUE, opacity=0.5),
-        layer(diagonal, "line", line, color=GREY),
-    ]
+    ranges = data_of(units[["prediction", "low", "high", "mape"]])
+    layers = [layer(ranges, "rule", place | {"tooltip": told}, color=BLUE, opacity=0.5), _diagonal("prediction", "low")]
     some = f" Shown are {len(units)} of {len(found.units)} patients, at random." if len(units) < len(found.units) else ""
     text = (
-        f"For each patient, where {found.level:.0%} of the risks by {len(found.predictions)} resampled models lie. The mean "
-        f"difference from the risk of the model is {found.table.loc['mape', 'mean']:.3f} for a patient on average, and "
+        f"For each patient, where {found.level:.0%} of the risks by {len(found.predictions)} models of resampled patients lie. "
+        f"They differ from the risk of the model by {found.table.loc['mape', 'mean']:.3f} for a patient on average, and by "
         f"{found.table.loc['mape', 'max']:.3f} for the least stable.{some}"
     )
     return Figure("stability", "Stability: would other patients have made another model?", text, layers, 320)

@@ -151,7 +151,7 @@ def axis(name: str, title: str, **more: Any) -> dict[str, Any]:
 def tooltip(**names: str) -> list[dict[str, str]]:
     """Build the tooltip of a point, with its fields by their titles."""
     words, number = {"type": "nominal"}, {"type": "quantitative", "format": ".5g"}
-    kinds = dict.fromkeys(("label", "told", "model"), words)
+    kinds = dict.fromkeys(("label", "told", "model", "strategy"), words)
     return [{"field": name, "title": title, **kinds.get(name, number)} for name, title in names.items()]
 
 
