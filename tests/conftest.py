@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # compiling is most of the time of these tests
-FEWER = (
-    "--xla_cpu_use_fusion_emitters=false"  # stages of it, a third less time; an XLA that knows no such flag ends the process
-)
+# stages of it, a third less time, and one part a program, half the pages; an XLA that knows no such flags ends the process
+FEWER = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1" and not {"XLA_FLAGS", "PYTEST_XDIST_WORKER"} & os.environ.keys():
     probe = [sys.executable, "-c", "import jax; jax.devices()"]
     if subprocess.run(probe, env=os.environ | {"XLA_FLAGS": FEWER}, capture_output=True, check=False).returncode == 0:
@@ -50,14 +49,25 @@ jax.config.update("jax_numpy_dtype_promotion", "standard")
 
 # Tests of some seconds whose code shorter tests run too. They are slow, as are those that say so where they stand.
 LONG = {
+    "tests/_runtime/test_parallel.py::test_two_make_the_numbers_of_one[starts]",
     "tests/cli/test_console.py::test_steps_are_named_by_a_column_of_times",
     "tests/cli/test_files.py::test_rows_of_a_series_go_by_their_times",
     "tests/diagnostics/test_covariance.py::test_whole_sequences_of_a_hidden_markov_model",
     "tests/diagnostics/test_influence.py::test_steps_of_a_hidden_markov_model",
     "tests/inference/test_chain.py::test_sums_in_parts_are_those_of_one[True]",
+    "tests/inference/test_compiled.py::test_enumeration[several, three states-0]",
+    "tests/interop/test_count_losses.py::test_counts_left_out_are_the_hosts_refits[zinb]",
+    "tests/interop/test_count_losses.py::test_counts_left_out_are_the_hosts_refits[zip, design]",
     "tests/models/glm/test_glm.py::test_self_concordance[Tweedie]",
+    "tests/models/hidden/test_compiled_passes.py::test_estimates_are_the_same",
     "tests/models/hidden/test_hidden_chain.py::test_padding_says_nothing[one sequence-observation]",
+    "tests/models/hidden/test_hidden_field.py::test_without_edges_it_is_a_multinomial_regression",
     "tests/models/hidden/test_hmm.py::test_edges_are_told_from_scales[tied]",
+    "tests/models/hidden/test_information.py::test_hessian_by_parts[autoregressive-sequence-8]",
+    "tests/models/hidden/test_mrf.py::test_fit_learns_the_coupling",
+    "tests/models/latent/test_field.py::test_a_refit_whose_sites_leave_a_coefficient_open_has_no_loss[gaussian-refit1]",
+    "tests/models/latent/test_field.py::test_a_refit_whose_sites_leave_a_coefficient_open_has_no_loss[poisson-refit1]",
+    "tests/models/latent/test_field.py::test_a_refit_whose_sites_leave_a_coefficient_open_has_no_loss[poisson-refit3]",
     "tests/objectives/test_contiguous_folds.py::test_one_pass_says_what_a_pass_of_each_fold_says[single steps]",
     "tests/reporting/test_report.py::test_joint_losses_and_series",
     "tests/reporting/test_report.py::test_steps_are_at_their_times[numbers]",
@@ -65,6 +75,9 @@ LONG = {
     "tests/tools/test_docstrings.py::test_examples_run[inference/chain.py]",
     "tests/tools/test_docstrings.py::test_examples_run[inference/moments.py]",
     "tests/tools/test_docstrings.py::test_examples_run[interop/skglm.py]",
+    "tests/tools/test_house.py::test_the_table_in_contributing_is_what_the_program_prints",
+    "tests/validation/test_cross_validate.py::test_what_a_fit_says_of_its_states_is_computed_once",
+    "tests/validation/test_scoring.py::test_a_models_own_density_is_its_own_loss",
     "tests/validation/test_scoring.py::test_responses_of_chains_and_survival_times[survival times]",
 }
 
