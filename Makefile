@@ -19,10 +19,10 @@ test: $(VENV)/.installed-test ## the tests, without the slow ones
 test-all: $(VENV)/.installed-test ## all tests, with programs compiled as users have them
 	JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest -n auto --dist worksteal
 
-test-hosts: ## the tests of hosts that need an older pandas, in an environment of their own
+test-hosts: ## the tests of hosts that need an older pandas, and of samplers, in an environment of their own
 	$(PYTHON) -m venv out/hosts
-	out/hosts/bin/pip install -q -e ".[jax,formula,lifelines,sksurv,nemos]" beartype hypothesis pytest
-	out/hosts/bin/python -m pytest tests/interop/test_lifelines.py tests/interop/test_sksurv.py tests/interop/test_nemos.py
+	out/hosts/bin/pip install -q -e ".[jax,formula,lifelines,sksurv,nemos,numpyro,pymc]" beartype hypothesis pytest
+	out/hosts/bin/python -m pytest tests/interop/test_lifelines.py tests/interop/test_sksurv.py tests/interop/test_nemos.py tests/posteriors
 
 lint: $(VENV)/.installed-dev ## style, format and types
 	$(BIN)/ruff check

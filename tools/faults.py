@@ -65,6 +65,20 @@ FAULTS = (
         "test_predictions",
     ),
     Fault(
+        "effects of other groups than the units' are integrated out",
+        "sampled_model._check_groups",
+        "if not (same(units, changed[:, place]) and",
+        "if not (True or",
+        "test_sampled_model",
+    ),
+    Fault(
+        "modes of effects are looked for from zero",
+        "Integrated.log_marginals",
+        "jnp.asarray(self.start)[self.present])",
+        "jnp.zeros_like(ones))",
+        "test_sampled_model",
+    ),
+    Fault(
         "folds whose two estimates differ are accepted",
         "FoldResult.accepted",
         " and abs(self.ratio - self.mean) < MAX_GAP",

@@ -76,9 +76,10 @@ from .plans.plan import (
     rolling as rolling,
     stratified as stratified,
 )
+from .posteriors.densities import from_posterior as from_posterior
 from .posteriors.elpd import elpd as elpd
 from .posteriors.numpyro import from_numpyro as from_numpyro
-from .posteriors.posterior import from_posterior as from_posterior
+from .posteriors.pymc import from_pymc as from_pymc
 from .refit import (
     AbstractRefit as AbstractRefit,
     Certified as Certified,

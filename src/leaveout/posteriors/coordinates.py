@@ -127,7 +127,6 @@ class DrawCoordinates:
             known = f"columns 0 to {self.shapes[''][0] - 1}" if self.by_column else ", ".join(self.shapes)
             raise ValueError(f"{caller}: transforms name {wrong[0]!r}; the parameters are {known}.")
         self.kinds = dict(transforms)
-        self.like: Any = np.zeros(self.shapes[""]) if self.by_column else self._zeros(draws)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DrawCoordinates) and self._key == other._key
@@ -147,21 +146,16 @@ class DrawCoordinates:
     def _of(self, key: Any) -> Transform:
         return TRANSFORMS[self.kinds.get(key, "identity")]
 
-    def _zeros(self, draws: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        with np.errstate(all="ignore"):
-            return {name: np.zeros_like(self._of(name).unconstrain(draws[name][0])) for name in self.shapes}
-
-    def unconstrain(self, draws: dict[str, np.ndarray]) -> np.ndarray:
-        """Convert draws to coordinates `[draws, params]`; ValueError if some are outside their domain."""
-        pieces = [(k, draws[""][:, k]) for k in range(self.shapes[""][0])] if self.by_column else list(draws.items())
-        found = []
-        for key, array in sorted(pieces):
-            outside = int(np.sum(~self._of(key).inside(array)))
+    def unconstrain(self, draws: dict[str, np.ndarray]) -> Any:
+        """Convert draws to coordinates, by name or as one array; ValueError if some are outside their domain."""
+        by_key = dict(enumerate(draws[""].T)) if self.by_column else draws
+        for key, kind in self.kinds.items():
+            outside = int(np.sum(~self._of(key).inside(by_key[key])))
             if outside:
                 domain, what = self._of(key).domain, f"{outside} draws of {key!r} are not"
-                raise ValueError(f"{self.caller}: by the transform {self.kinds[key]!r}, values are {domain}; {what}.")
-            found.append(np.reshape(self._of(key).unconstrain(array), (len(array), -1)))
-        return np.concatenate(found, axis=1)
+                raise ValueError(f"{self.caller}: by the transform {kind!r}, values are {domain}; {what}.")
+        found = {key: self._of(key).unconstrain(array) for key, array in by_key.items()}
+        return np.stack(list(found.values()), axis=1) if self.by_column else found
 
     def constrain(self, u: Any) -> Any:
         """Convert coordinates of one draw to parameters, in JAX."""
@@ -172,15 +166,18 @@ class DrawCoordinates:
             u = u.at[column].set(self._of(column).constrain(u[column]))
         return u
 
+    def by_name(self, u: Any) -> dict[str, Any]:
+        """Convert coordinates of one draw to parameters by name, those of one array by its columns, in JAX."""
+        found = self.constrain(u)
+        return {f"theta[{k}]": found[k] for k in range(len(found))} if self.by_column else found
+
     def log_jacobian(self, u: Any) -> Array | float:
         """Compute log |det c′(u)| of one draw, in JAX."""
         return sum((self._of(key).log_jacobian(u[key]) for key in self.kinds), 0.0)
 
-    def names(self) -> list[str]:
-        """Name the coordinates."""
-        if self.by_column:
-            return [f"theta[{k}]" for k in range(self.shapes[""][0])]
-        shapes = {name: np.shape(leaf) for name, leaf in self.like.items()}
-        return [
-            f"{name}{list(at) if at else ''}".replace(" ", "") for name, shape in shapes.items() for at in np.ndindex(shape)
-        ]
+
+def coordinate_names(like: Any) -> list[str]:
+    """Name the entries of unconstrained variables by name, or of one array."""
+    by_name = like if isinstance(like, dict) else {"theta": like}
+    places = [(name, at) for name in sorted(by_name) for at in np.ndindex(np.shape(by_name[name]))]
+    return [f"{name}{list(at) if at else ''}".replace(" ", "") for name, at in places]

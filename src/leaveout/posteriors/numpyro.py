@@ -8,12 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._runtime.conventions import conventional
-from .._runtime.jax import float64, jax, jnp
-from ..data.arrays import codes
-from ..objectives.objective import AbstractObjective, unravel
-from .coordinates import DrawCoordinates, read_draws
-from .posterior import Posterior, check_posterior
-from .sampled import Conditional, Integrated, Sampled
+from .._runtime.jax import float64, jax
+from .coordinates import read_draws
+from .posterior import Posterior
+from .sampled_model import SampledModel, densities_by_name, unit_variable
 
 
 @conventional
@@ -54,13 +52,15 @@ def from_numpyro(
     Raises
     ------
     ValueError
-        If no site, or several, could be the units; or if draws of a site are missing.
+        If no site, or several, could be the units; if draws of a site are missing; if the density is that of a sample of the
+        rows; or if effects cannot be integrated out one by one.
     ImportError
         If NumPyro is not installed.
 
     See Also
     --------
     from_posterior : Take draws and a density of your own.
+    from_pymc : Take a model of PyMC.
 
     Examples
     --------
@@ -87,56 +87,44 @@ def from_numpyro(
         args, kwargs = getattr(mcmc, "_args", ()), getattr(mcmc, "_kwargs", {})
     seeded = handlers.seed(model, 0)
     sites = handlers.trace(seeded).get_trace(*args, **kwargs)
-    sites = {name: site for name, site in sites.items() if site["type"] == "sample"}
-    latent = {name: site for name, site in sites.items() if not site["is_observed"]}
-    seen = [name for name, site in sites.items() if site["is_observed"] and np.ndim(site["value"])]
-    if any(site["fn"].support.is_discrete for site in latent.values()):
+    sites = {name: site for name, site in sites.items() if site["type"] == "sample" and not site["infer"].get("is_auxiliary")}
+    latent = {name for name, site in sites.items() if not site["is_observed"]}
+    if any(sites[name]["fn"].support.is_discrete for name in latent):
         raise ValueError(f"{caller}: the model has discrete latent sites, whose density has no gradient; sum them out.")
-    if observed is None and len(seen) != 1:
-        raise ValueError(f"{caller}: name the site whose entries are the units, observed=; of {', '.join(seen) or 'none'}.")
-    unit_site = seen[0] if observed is None else observed
-    if unit_site not in seen:
-        raise ValueError(f"{caller}: {unit_site!r} is no observed site; the model has {', '.join(seen)}.")
-    found = read_draws(caller, mcmc.get_samples(group_by_chain=True) if hasattr(mcmc, "get_samples") else mcmc)
-    effects = {str(name): codes(caller, "integrate", value)[0] for name, value in (integrate or {}).items()}
-    missing = sorted(latent.keys() - found.arrays.keys())
-    if missing or len(effects) > 1 or effects.keys() - latent.keys():
-        wrong = (
-            f"draws of {', '.join(missing)} are missing" if missing else f"integrate takes one latent site, not {list(effects)}"
-        )
-        raise ValueError(f"{caller}: {wrong}; the model has {', '.join(latent)}.")
-    shared = sorted(latent.keys() - effects.keys())
-    one = {name: jnp.asarray(found.arrays[name][0]) for name in latent}
-    like = {name: np.asarray(value) for name, value in util.unconstrain_fn(model, args, kwargs, one).items() if name in shared}
-    at = DrawCoordinates(caller, {name: leaf[None] for name, leaf in like.items()}, {})
+    seen = [name for name in sites if name not in latent and np.ndim(sites[name]["value"])]
+    unit = sites[unit_variable(caller, seen, observed)]
+    shape = np.shape(unit["fn"].log_prob(unit["value"]))
+    if not shape or unit["scale"] is not None:
+        wrong = "have one density together" if not shape else "are scaled, by handlers.scale or a plate that draws some of them"
+        raise ValueError(f"{caller}: the entries of {unit['name']!r} are no units: they {wrong}.")
+    draws = read_draws(caller, mcmc.get_samples(group_by_chain=True) if hasattr(mcmc, "get_samples") else mcmc)
 
-    def densities(u: Any, data: Any, z: Any = None) -> Conditional:
-        del data
-        params = dict(u) if z is None else {**u, effect: z}
-        filled = handlers.substitute(seeded, substitute_fn=functools.partial(util._unconstrain_reparam, params))
+    def log_probs(u: dict[str, Any]) -> dict[str, Any]:
+        filled = handlers.substitute(seeded, substitute_fn=functools.partial(util._unconstrain_reparam, u))
         each, _ = util.compute_log_probs(filled, args, kwargs, {}, sum_log_prob=False)
-        own = each.pop(unit_site)
-        effects = each.pop(effect) if z is not None else None
-        return Conditional(own.reshape(len(own), -1).sum(1), effects, sum(jnp.sum(value) for value in each.values()))
+        for name in latent:  # the Jacobian of a transform belongs to the density of its site
+            jacobian = f"_{name}_log_det"
+            if jacobian in each and each[jacobian].shape == each[name].shape:
+                each[name] = each[name] + each.pop(jacobian)
+        return each
 
-    num, names = int(np.shape(sites[unit_site]["fn"].log_prob(sites[unit_site]["value"]))[0]), tuple(at.names())
-    objective: AbstractObjective = Sampled(densities, (), num, like, names)
-    if effects:
-        ((effect, code),) = effects.items()
-        if len(code) != num:
-            raise ValueError(f"{caller}: integrate gives {len(code)} groups, one a unit; {unit_site!r} has {num} entries.")
-        objective = Integrated(densities, (), num, like, names, code, int(code.max()) + 1)
+    unconstrain = jax.vmap(lambda draws: {name: util.unconstrain_fn(model, args, kwargs, draws)[name] for name in latent})
 
-    def to_theta(draws: dict[str, np.ndarray]) -> np.ndarray:
-        params = {name: jnp.asarray(draws[name]) for name in latent}
-        back = jax.vmap(lambda each: util.unconstrain_fn(model, args, kwargs, each))(params)
-        return np.concatenate([np.asarray(back[name]).reshape(len(back[name]), -1) for name in shared], axis=1)
+    def constrain(u: dict[str, Any]) -> dict[str, Any]:
+        found = util.constrain_fn(model, args, kwargs, u)
+        return {name: found[name] for name in latent}
 
-    def named(u: np.ndarray) -> dict[str, np.ndarray]:
-        if effects:
-            return jax.tree.map(np.asarray, jax.vmap(lambda v: unravel(v, like))(u))
-        back = jax.vmap(lambda v: util.constrain_fn(model, args, kwargs, unravel(v, like)))(u)
-        return {name: np.asarray(back[name]) for name in shared}
+    def draw_responses(key: Any, u: dict[str, Any]) -> Any:
+        filled = handlers.substitute(handlers.seed(model, key), substitute_fn=functools.partial(util._unconstrain_reparam, u))
+        own = handlers.trace(filled).get_trace(*args, **kwargs)[unit["name"]]["fn"]
+        return own.expand(shape).sample(jax.random.fold_in(key, 1))
 
-    theta = to_theta(found.arrays)
-    return check_posterior(caller, Posterior(objective, theta, found.chains, like, to_theta, named, list(names)))
+    return SampledModel(
+        latent,
+        shape[0],
+        unconstrain,
+        constrain,
+        densities_by_name(log_probs, unit["name"]),
+        response=np.asarray(unit["value"], np.float64) if np.ndim(unit["value"]) == 1 else None,
+        draw_responses=draw_responses,
+    ).posterior(caller, draws, integrate)

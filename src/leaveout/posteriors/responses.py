@@ -9,8 +9,6 @@ from .._runtime.jax import Arrays, PyTree, compile_static, jax, jnp
 from ..models.glm.losses import Squared
 from ..objectives.objective import AbstractObjective, unravel
 from ..plans.plan import CAPACITY
-from .coordinates import DrawCoordinates
-from .sampled import Integrated
 
 # responses `[draws, some]` at θ `[draws, params]`, of some units, by a generator
 DrawResponses = Callable[[np.ndarray, np.ndarray, np.random.Generator], np.ndarray]
@@ -32,14 +30,20 @@ def responses_of(objective: AbstractObjective, like: PyTree) -> DrawResponses | 
     return draw
 
 
+def draws_by_unit(responses: Callable[[Any, Any], Any], like: PyTree, num_units: int) -> DrawResponses:
+    """Return the function that draws responses by one which draws those of all units by a key and one unconstrained draw."""
+
+    def draw(theta: np.ndarray, units: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        keys = jax.random.split(jax.random.PRNGKey(int(rng.integers(2**31))), len(theta))
+        size = min(len(theta), max(1, CAPACITY // num_units))
+        one = lambda pair: responses(pair[0], unravel(pair[1], like))[units]
+        found = jax.jit(lambda *each: jax.lax.map(one, each, batch_size=size))(keys, theta)
+        return np.asarray(found, np.float64)
+
+    return draw
+
+
 @compile_static
 def _means(objective: AbstractObjective, like: PyTree, theta: Arrays, units: Arrays, size: int) -> Arrays:
     ones = jnp.ones(objective.num_units)
     return jax.lax.map(lambda v: objective.predict(unravel(v, like), ones, units, "response"), theta, batch_size=size)
-
-
-def read_by_functions(at: DrawCoordinates, effect: str, objective: AbstractObjective) -> Callable[[Any, Any], Any]:
-    """Return the function of a key that gives the parameters of one draw, with standard normal effects of the groups."""
-    if not isinstance(objective, Integrated):
-        return lambda key, u: at.constrain(u)
-    return lambda key, u: {**at.constrain(u), effect: jax.random.normal(key, (objective.groups,))}

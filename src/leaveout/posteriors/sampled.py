@@ -19,7 +19,7 @@ from .._runtime.jax import Array, Arrays, PyTree, Scalar, jax, jnp, static
 from ..objectives.objective import LOG_LIKELIHOOD, AbstractObjective, Parameters, Units
 
 NODES = 15  # nodes of a group: exact for a polynomial of degree 29 times the Gaussian at the mode
-STEPS = 12  # Newton steps to the mode of a log-concave integrand, which needs fewer than ten from zero
+STEPS = 12  # Newton steps to the mode of a log-concave integrand, which needs fewer than ten from the mean of the draws
 LONGEST = 5.0  # length of a step in standard deviations of the integrand, beyond which it is cut
 
 
@@ -66,14 +66,16 @@ class Sampled(AbstractObjective):
 class Integrated(Sampled):
     """Objective of a conditional model whose effects are integrated out.
 
-    `densities` maps (θ, data, effects `[groups]`) to a `Conditional`; `code` is the group of each unit.
+    `densities` maps (θ, data, all effects) to a `Conditional`. `code` is the group of each unit, among the groups that have
+    units, and `present` the places of their effects. Their modes are looked for from `start`, the mean of the draws.
     """
 
     code: Int[np.ndarray, " units"]
-    groups: int = static()
+    present: Int[np.ndarray, " groups"]
+    start: Float[np.ndarray, " effects"]
 
     def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
-        prior = self.densities(theta, self.data, jnp.zeros(self.groups)).prior
+        prior = self.densities(theta, self.data, jnp.asarray(self.start)).prior
         return -jnp.sum(self.log_marginals(theta, weights)) - prior
 
     def score(
@@ -87,12 +89,13 @@ class Integrated(Sampled):
 
     def log_marginals(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, " groups"]:
         """Logarithm of the integral of each group."""
+        ones = jnp.ones(len(self.present))
 
         def height(z: Array, theta: PyTree = theta) -> Array:
-            given = self.densities(theta, self.data, z)
-            return given.effects + jnp.zeros(self.groups).at[self.code].add(jnp.where(weights > 0, weights * given.units, 0.0))
+            given = self.densities(theta, self.data, jnp.asarray(self.start).at[self.present].set(z))
+            units = jnp.where(weights > 0, weights * given.units, 0.0)
+            return given.effects[self.present] + jnp.zeros_like(ones).at[self.code].add(units)
 
-        ones = jnp.ones(self.groups)
         fixed = jax.lax.stop_gradient(theta)  # where nodes lie changes the integral by its quadrature error only
         # groups do not share z, so one direction gives all slopes
         slope = lambda z: jax.jvp(lambda z: height(z, fixed), (z,), (ones,))[1]
@@ -102,7 +105,7 @@ class Integrated(Sampled):
             bend = jnp.where(h < 0, -h, 1.0)
             return z + jnp.clip(g / bend, -LONGEST / jnp.sqrt(bend), LONGEST / jnp.sqrt(bend))
 
-        mode = jax.lax.fori_loop(0, STEPS, newton, jnp.zeros(self.groups))
+        mode = jax.lax.fori_loop(0, STEPS, newton, jnp.asarray(self.start)[self.present])
         bend = jax.jvp(slope, (mode,), (ones,))[1]
         spread = jnp.sqrt(1 / jnp.where(bend < 0, -bend, 1.0))
         x, weight = np.polynomial.hermite_e.hermegauss(NODES)

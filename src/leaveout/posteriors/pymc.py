@@ -1,0 +1,129 @@
+"""Posteriors of PyMC's models, through their log densities in JAX."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .._runtime.conventions import conventional
+from .._runtime.jax import float64, jax
+from .coordinates import read_draws
+from .posterior import Posterior
+from .sampled_model import SampledModel, densities_by_name, unit_variable
+
+
+@conventional
+@float64
+def from_pymc(
+    model: Any, draws: Any, *, observed: str | None = None, integrate: Mapping[str, ArrayLike] | None = None
+) -> Posterior:
+    """Take a posterior that PyMC sampled.
+
+    F is the model's log density by PyMC's JAX back end, with the data that the model now holds, in PyMC's own unconstrained
+    coordinates. The units are the entries of an observed variable, along its first axis. All else that the model says belongs
+    to the prior: other observed variables and potentials too. PyMC sets JAX to 64 bits.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model, without discrete latent variables.
+    draws : InferenceData, DataTree, Dataset, or dict of arrays
+        Draws of the free variables, as `pm.sample` returns them.
+    observed : str, optional
+        The observed variable whose entries are the units; needed if there are several.
+    integrate : dict of array, optional
+        A latent variable with one number a group that is integrated out: the group of each unit, 0, 1, …, by its name.
+
+    Returns
+    -------
+    Posterior
+        The posterior.
+
+    Raises
+    ------
+    ValueError
+        If no variable, or several, could be the units; if draws of a variable are missing; if observed values are missing; if
+        the density is that of a sample of the rows; or if effects cannot be integrated out one by one.
+    TypeError
+        If the model is not PyMC's.
+    NotImplementedError
+        If PyMC has no JAX code for an operation of the model.
+    ImportError
+        If PyMC is not installed.
+
+    See Also
+    --------
+    from_posterior : Take draws and a density of your own.
+    from_numpyro : Take a model of NumPyro.
+
+    Examples
+    --------
+    >>> import leaveout as lo
+    >>> import numpy as np
+    >>> import pymc as pm
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.normal(size=30)
+    >>> with pm.Model() as model:
+    ...     mean = pm.Normal("mean", 0, 1)
+    ...     obs = pm.Normal("y", mean, 1, observed=y)
+    >>> draws = {"mean": y.sum() / 31 + rng.normal(size=(4, 500)) / 31**0.5}  # or pm.sample()
+    >>> found = lo.elpd(lo.from_pymc(model, draws), lo.leave_one_out(30))
+    >>> len(found.flagged())
+    0
+    """
+    caller = "from_pymc"
+    try:
+        import pymc
+        from pymc.variational.minibatch_rv import MinibatchRandomVariable
+        from pytensor.graph.replace import clone_replace
+    except ImportError:
+        raise ImportError("from_pymc needs PyMC: pip install 'leaveout[pymc]'.") from None
+    if not isinstance(model, pymc.Model):
+        raise TypeError(f"{caller}: the first argument must be a pymc.Model; got {type(model).__name__}.")
+    if model.discrete_value_vars:
+        discrete = ", ".join(value.name for value in model.discrete_value_vars)
+        raise ValueError(f"{caller}: {discrete} is discrete, so its density has no gradient; sum it out.")
+    free, values, latent = model.free_RVs, model.value_vars, [rv.name for rv in model.free_RVs]
+    seen = {rv.name: rv for rv in model.observed_RVs if rv.ndim}
+    unit = unit_variable(caller, list(seen), observed)
+    terms = [*free, *model.observed_RVs, *model.potentials]
+    densities = dict(zip([term.name for term in terms], model.logp(vars=terms, sum=False), strict=True))
+    wrong = "have one density together" if not densities[unit].ndim else ""
+    if f"{unit.removesuffix('_observed')}_unobserved" in latent:
+        wrong = "are partly missing, and PyMC draws them; build the model of the rows that have them"
+    if isinstance(seen[unit].owner.op, MinibatchRandomVariable):
+        wrong = "are scaled by total_size; build the model of all rows"
+    if wrong:
+        raise ValueError(f"{caller}: the entries of {unit!r} are no units: they {wrong}.")
+
+    given = [rv.type() for rv in free]
+    transforms = [model.rvs_to_transforms[rv] for rv in free]
+    forward = [t.forward(rv, *rv.owner.inputs) if t else rv for rv, t in zip(free, transforms, strict=True)]
+    to_values = _in_jax(given, clone_replace(forward, dict(zip(free, given, strict=True)), rebuild_strict=False))
+    back, compute = _in_jax(values, model.replace_rvs_by_values(free)), _in_jax(values, list(densities.values()))
+    by_name = lambda names, found: dict(zip(names, found, strict=True))
+    in_order = lambda u: [u[name] for name in latent]
+    y = np.asarray(model.rvs_to_values[seen[unit]].eval())
+    return SampledModel(
+        set(latent),
+        len(y),
+        jax.vmap(lambda draws: by_name(latent, to_values(*in_order(draws)))),
+        lambda u: by_name(latent, back(*in_order(u))),
+        densities_by_name(lambda u: by_name(densities, compute(*in_order(u))), unit),
+        response=y if y.ndim == 1 else None,
+    ).posterior(caller, read_draws(caller, draws), integrate)
+
+
+def _in_jax(inputs: list[Any], outputs: list[Any]) -> Any:
+    """Compile graphs to a function in JAX; a density is zero where its parameters are out of their domain."""
+    from pytensor.graph.rewriting.utils import rewrite_graph
+
+    jax.devices()  # before PyMC's module, which asks for a hundred of them, by the environment
+    flags = os.environ.get("XLA_FLAGS")
+    from pymc.sampling.jax import get_jaxified_graph
+
+    os.environ.pop("XLA_FLAGS", None) if flags is None else os.environ.update(XLA_FLAGS=flags)
+    checked = rewrite_graph(outputs, include=("canonicalize", "local_check_parameter_to_ninf_switch"))
+    return get_jaxified_graph(inputs, checked)

@@ -1,0 +1,169 @@
+"""Models by the functions of their latent variables, and the posteriors that are made of them and draws."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .._runtime.jax import Arrays, PyTree, compile_static, float64, jax, jnp
+from ..data.arrays import codes
+from ..objectives.objective import AbstractObjective, map_arrays, unflatten, unravel
+from .coordinates import NamedDraws, coordinate_names
+from .posterior import Posterior, check_posterior
+from .responses import draws_by_unit
+from .sampled import Conditional, Integrated, Sampled
+
+
+@dataclass(frozen=True)
+class SampledModel:
+    """A model of units that are independent given its latent variables, as a host or a caller gives it.
+
+    Attributes
+    ----------
+    latent : set of str
+        Names of the latent variables.
+    num_units : int
+        Number of units.
+    unconstrain : callable
+        Maps draws by name to unconstrained ones, `[draws, ...]`, in NumPy: by name, or one array.
+    constrain : callable
+        Maps the unconstrained variables of one draw to parameters by name, in JAX.
+    densities : callable
+        Maps the name of the effect that is integrated out, or None, to the `densities` of `Sampled`.
+    data : pytree of arrays
+        Data of `densities`.
+    note : str
+        What is printed beside the posterior.
+    response : array, or None
+        Response of each unit, if it is one number.
+    draw_responses : callable or None
+        Maps a key and the unconstrained variables of one draw to drawn responses of all units; effects are drawn too.
+    """
+
+    latent: set[str]
+    num_units: int
+    unconstrain: Callable[[dict[str, np.ndarray]], Any]
+    constrain: Callable[[Any], dict[str, Any]]
+    densities: Callable[[str | None], Callable[..., Conditional]]
+    data: Any = ()
+    note: str = ""
+    response: np.ndarray | None = None
+    draw_responses: Callable[[Any, Any], Any] | None = None
+
+    def posterior(self, caller: str, draws: NamedDraws, integrate: Mapping[str, ArrayLike] | None) -> Posterior:
+        """Combine the model with draws of it."""
+        effect = effect_name(caller, integrate, self.latent)
+
+        def free(draws: dict[str, np.ndarray]) -> Any:
+            if missing := sorted(self.latent - draws.keys()):
+                raise ValueError(f"{caller}: draws of {', '.join(missing)} are missing; the model has {_listed(self.latent)}.")
+            return self.unconstrain({name: draws[name] for name in self.latent})
+
+        @float64
+        def to_theta(draws: dict[str, np.ndarray]) -> np.ndarray:
+            found = free(draws)
+            leaves = [found[name] for name in sorted(found) if name != effect] if isinstance(found, dict) else [found]
+            return np.concatenate([np.reshape(leaf, (len(leaf), -1)) for leaf in leaves], axis=1).astype(np.float64)
+
+        @float64
+        def named(u: np.ndarray) -> dict[str, np.ndarray]:
+            found = jax.vmap(lambda v: self.constrain(unravel(v, like) | start if start else unravel(v, like)))(u)
+            return {name: np.asarray(leaf) for name, leaf in found.items() if name != effect}
+
+        theta = to_theta(draws.arrays)
+        like = map_arrays(lambda leaf: np.asarray(np.mean(leaf, axis=0, dtype=np.float64)), free(draws.arrays))
+        start = {effect: like.pop(effect)} if effect else {}
+        facts = self.densities(effect), self.data, self.num_units, like, tuple(coordinate_names(like))
+        objective: AbstractObjective = Sampled(*facts)
+        if effect and integrate:
+            place = _places(caller, integrate[effect], effect, start[effect].shape, self.num_units)
+            present, code = np.unique(place, return_inverse=True)
+            objective = Integrated(*facts, code, present, start[effect])
+            _check_groups(caller, effect, objective, place, unflatten(theta[0], like))
+        own = Posterior(objective, theta, draws.chains, like, to_theta, named, list(facts[-1]), None, self.note)
+        known = self.response is not None and self.draw_responses
+        simulate = draws_by_unit(self.draw_responses, like, self.num_units) if known and self.draw_responses else None
+        return check_posterior(caller, replace(own, response=self.response, simulate=simulate))
+
+
+def effect_name(caller: str, integrate: Any, latent: set[str]) -> str | None:
+    """Return the name of the latent variable that is integrated out, if any; ValueError if it is none of the model's."""
+    given = {} if integrate is None else integrate
+    if not isinstance(given, Mapping) or len(given) > 1 or given.keys() - latent:
+        got = ", ".join(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
+        raise ValueError(
+            f"{caller}: integrate gives the group of each unit by the name of one of {_listed(latent)}, as "
+            f"{{name: groups}}; got {got}."
+        )
+    if len(given) == len(latent):
+        raise ValueError(f"{caller}: without {', '.join(given)} no parameter is left whose draws could be weighed.")
+    return next(iter(given), None)
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
+
+
+def _places(caller: str, groups: ArrayLike, effect: str, shape: tuple[int, ...], num_units: int) -> np.ndarray:
+    """Return the place of each unit's effect among the effects."""
+    found, levels = codes(caller, "integrate", groups)
+    place = levels[found].astype(int) if levels.dtype.kind in "iu" else found
+    if len(shape) != 1:
+        raise ValueError(f"{caller}: integrate takes one number a group; {effect!r} has the shape {shape}.")
+    if len(place) != num_units:
+        raise ValueError(f"{caller}: integrate gives {len(place)} groups, one a unit; there are {num_units} units.")
+    if place.min() < 0 or place.max() >= shape[0]:
+        known = f"groups are 0 to {shape[0] - 1}; got {place.min()} to {place.max()}"
+        raise ValueError(f"{caller}: {effect!r} has {shape[0]} numbers, so {known}.")
+    return place
+
+
+def _check_groups(caller: str, effect: str, objective: Integrated, place: np.ndarray, theta: PyTree) -> None:
+    """ValueError unless densities of units and effects depend on the effect of their own group alone, and the prior on none.
+
+    Effects of some groups are changed: those whose number has a certain binary digit, so that any two groups differ once.
+    """
+    old, size = objective.start, len(objective.start)
+    new = old + np.random.default_rng(0).standard_normal(size)
+    changed = np.arange(size) >> np.arange(max(1, int(size - 1).bit_length()))[:, None] & 1 > 0
+    found = _conditionals(objective, theta, np.concatenate([old[None], new[None], np.where(changed, new, old)]))
+    units, effects, prior = (np.asarray(each) for each in found)
+    same = lambda each, apart: np.allclose(each[2:], np.where(apart, each[1], each[0]), rtol=1e-9, atol=1e-9, equal_nan=True)
+    if effects.shape[1:] != (size,) or not same(effects, changed):
+        raise ValueError(f"{caller}: {effect!r} cannot be integrated out: its numbers are not independent given the others.")
+    if not (same(units, changed[:, place]) and np.allclose(prior, prior[0])):
+        raise ValueError(
+            f"{caller}: {effect!r} cannot be integrated out: a unit depends on the number of another group than integrate "
+            "says, or another latent variable depends on it."
+        )
+
+
+@compile_static
+def _conditionals(objective: Integrated, theta: PyTree, z: Arrays) -> Conditional:
+    return jax.vmap(lambda one: objective.densities(theta, objective.data, one))(z)
+
+
+def densities_by_name(log_probs: Callable[[dict[str, Any]], dict[str, Any]], unit: str) -> Callable[[str | None], Any]:
+    """Return `SampledModel.densities` by the element-wise log densities of all variables, and the name of the units'."""
+
+    def of_effect(effect: str | None) -> Callable[..., Conditional]:
+        def densities(u: Any, data: Any, z: Any = None) -> Conditional:
+            del data
+            each = dict(log_probs(u if effect is None else {**u, effect: z}))
+            own, effects = each.pop(unit), None if effect is None else each.pop(effect)
+            return Conditional(own.reshape(len(own), -1).sum(1), effects, sum((jnp.sum(one) for one in each.values()), 0.0))
+
+        return densities
+
+    return of_effect
+
+
+def unit_variable(caller: str, seen: list[str], observed: str | None) -> str:
+    """Return the observed variable whose entries are the units."""
+    if observed is None and len(seen) != 1:
+        raise ValueError(f"{caller}: name the variable whose entries are the units, observed=; of {', '.join(seen) or 'none'}.")
+    if observed is not None and observed not in seen:
+        raise ValueError(f"{caller}: {observed!r} is no observed variable; the model has {', '.join(seen) or 'none'}.")
+    return seen[0] if observed is None else observed

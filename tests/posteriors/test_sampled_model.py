@@ -1,0 +1,52 @@
+"""Effects that are integrated out: the integral in closed form, and what cannot be integrated group by group."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import leaveout as lo
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*draws are not those of the density")
+CODE = np.array([0, 0, 1, 3, 3])  # no unit is of group 2
+RNG = np.random.default_rng(0)
+DATA = {"y": 100 + RNG.normal(size=5), "g": CODE}
+DRAWS = {"mu": 100 + RNG.normal(0, 0.3, 200), "a": 100 + 0.1 * RNG.normal(size=(200, 4))}
+
+
+def unit_loss(theta, datum):
+    return 0.5 * (datum["y"] - theta["a"][datum["g"]]) ** 2 + 0.5 * jnp.log(2 * jnp.pi)
+
+
+def log_prior(theta):
+    return -0.5 * (theta["mu"] - 100) ** 2
+
+
+def centred(theta, value):
+    return -0.5 * ((value - theta["mu"]) / 0.1) ** 2 - jnp.log(0.1) - 0.5 * jnp.log(2 * jnp.pi)
+
+
+def of(groups=CODE, draws=DRAWS):
+    return lo.from_posterior(draws, unit_loss, DATA, log_prior=log_prior, integrate={"a": groups}, effect_log_prior=centred)
+
+
+def test_effects_far_from_zero_and_groups_without_units():
+    posterior = of()
+    cov = np.eye(5) + 0.01 * (CODE[:, None] == CODE)
+    truth = [stats.multivariate_normal.logpdf(DATA["y"], np.full(5, mu), cov) - 0.5 * (mu - 100) ** 2 for mu in DRAWS["mu"]]
+    assert np.allclose(posterior.value, -np.array(truth), rtol=1e-9) and posterior.blocks.tolist() == [0, 0, 1, 2, 2]
+
+
+def test_what_cannot_be_integrated_is_refused():
+    with pytest.raises(ValueError, match="a unit depends on the number of another group"):
+        of(groups=np.array([0, 0, 1, 2, 2]))
+    with pytest.raises(ValueError, match="groups are 0 to 3; got 1 to 4"):
+        of(groups=CODE + 1)
+    with pytest.raises(ValueError, match="4 groups, one a unit; there are 5 units"):
+        of(groups=CODE[1:])
+    with pytest.raises(ValueError, match=r"one number a group; 'a' has the shape \(4, 2\)"):
+        of(draws=DRAWS | {"a": np.stack([DRAWS["a"]] * 2, axis=2)})
+    with pytest.raises(ValueError, match="got list"):
+        lo.from_posterior(DRAWS, unit_loss, DATA, integrate=[0, 1])
+    with pytest.raises(ValueError, match="without a no parameter is left"):
+        lo.from_posterior(DRAWS, unit_loss, DATA, integrate={"a": CODE})
