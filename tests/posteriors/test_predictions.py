@@ -73,7 +73,7 @@ def test_counts_of_a_rate_by_predictive_draws():
     assert np.all(np.abs(table["low"] - each.ppf(0.025)) <= 1) and np.all(np.abs(table["high"] - each.ppf(0.975)) <= 1)
     below = each.cdf(np.arange(60)[:, None])
     assert np.allclose(table["crps"], np.sum((below - (np.arange(60)[:, None] >= y)) ** 2, axis=0), atol=0.06)
-    estimate.folds[0] = estimate.folds[0]._replace(theta=posterior.draws + 0.0)
+    estimate.folds[0] = estimate.folds[0]._replace(places=lambda: posterior.draws + 0.0)
     found = estimate.predict(y_rep)
     assert (
         "24 of 25" in str(found)

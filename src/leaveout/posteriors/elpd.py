@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import logsumexp
 
 from .._runtime.conventions import Rng, conventional
 from .._runtime.jax import float64
@@ -29,14 +29,16 @@ from ..validation.cross_validate import DEFAULT_REFIT, PlanLike, resolve_plan
 from ..validation.estimate import Estimate
 from .coordinates import read_draws
 from .importance import (
+    FINITE_K,
     GOOD_K,
     MAX_GAP,
     MAX_K,
     Approximations,
-    Normalisers,
-    Proposal,
+    GaussianProposal,
+    Normaliser,
     WeightedDraws,
     bridge,
+    log_mean,
     mixture,
     smooth,
     students,
@@ -46,7 +48,6 @@ from .importance import (
 from .posterior import Posterior, batch_error
 from .predictions import PosteriorPredictions, predict_left_out
 
-TOGETHER = 2**22  # weights that are smoothed together, 32 MiB
 PROPOSALS = ("draws", "mixture", "t", "refit")  # in the order in which they are tried
 
 
@@ -293,6 +294,14 @@ class FoldResult(NamedTuple):
         return self.k < MAX_K and abs(self.ratio - self.mean) < MAX_GAP
 
 
+class Evaluation(NamedTuple):
+    """A fold at some places: F(θ, w), log p(y_o | θ), and that of each scored unit where these are scored one by one."""
+
+    value: Float[np.ndarray, " places"]
+    seen: Float[np.ndarray, " places"]
+    units: Float[np.ndarray, "places units"]
+
+
 @dataclass(frozen=True, eq=False)
 class FoldEstimator:
     """Estimate the folds of a plan; `pointwise` tells whether the units of a fold are scored one by one."""
@@ -318,79 +327,84 @@ class FoldEstimator:
         whole[self.held(k)] = 1.0
         return out, whole
 
-    def as_drawn(self, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return F(θ, 1) − F(θ, w) at the draws, log p(y_o | θ), and that of each scored unit."""
-        draws, (out, whole) = self.posterior.draws, self.weights(k)
-        leaving, scored = self._blocks(out), self._blocks(np.where(np.isin(self._every, self.held(k)), 0.0, 1.0))
-        losses = self.posterior.block_losses
+    def at(self, k: int, theta: np.ndarray, value: np.ndarray) -> Evaluation:
+        """Evaluate a fold at some θ, where F(·, 1) has these values."""
+        out, whole = self.weights(k)
+        left = self.posterior.values(theta, out)
+        full = self.posterior.values(theta, whole) if self.buffered[k] else value
+        losses = self.posterior.losses_at(theta, self.held(k)) if self.pointwise else None
+        seen = np.subtract(left, full, out=np.full(len(theta), -np.inf), where=np.isfinite(left))
+        return Evaluation(left, seen, np.zeros((len(theta), 0)) if losses is None else -losses)
+
+    def as_drawn(self, k: int) -> Evaluation:
+        """Evaluate a fold at the draws, by losses of blocks of units where these are known and leave as a whole."""
+        losses, held = self._losses, self.held(k)
+        part = slice(self.plan.indptr[k], self.plan.indptr[k + 1])
+        leaving = self._share(self.plan.index[part], 1 - self.plan.weight[part])
+        scored = self._share(held, np.ones(len(held)))
         if losses is None or leaving is None or scored is None:
-            left, held = self.posterior.values(draws, out), self.held(k)
-            full = self.posterior.values(draws, whole) if self.buffered[k] else self.posterior.value
-            return self.posterior.value - left, left - full, np.zeros((len(draws), len(held)))
-        touched, seen = np.flatnonzero(leaving), -losses[:, scored > 0]
-        return losses[:, touched] @ leaving[touched], seen.sum(1), -losses[:, self.held(k)] if self.pointwise else seen[:, :0]
+            return self.at(k, self.posterior.draws, self.posterior.value)
+        touched, seen = np.flatnonzero(leaving), -losses[:, scored > 0].sum(1)
+        value = self.posterior.value - losses[:, touched] @ leaving[touched]
+        return Evaluation(value, seen, -losses[:, held] if self.pointwise else np.zeros((len(seen), 0)))
 
     @functools.cached_property
-    def _every(self) -> np.ndarray:
-        return np.arange(self.plan.num_units)
+    def _losses(self) -> np.ndarray | None:
+        """Losses of blocks at the draws, those of one block side by side in memory."""
+        found = self.posterior.block_losses
+        return None if found is None else np.asfortranarray(found)
 
-    def _blocks(self, weights: np.ndarray) -> np.ndarray | None:
-        """Return the share of each block that leaves; None if a block of several units leaves in part."""
-        code = self.posterior.blocks
-        size = np.bincount(code)
-        left = np.bincount(code, 1 - weights) / size
-        return left if np.isin(left[size > 1], (0.0, 1.0)).all() else None
+    @functools.cached_property
+    def _sizes(self) -> np.ndarray:
+        return np.bincount(self.posterior.blocks)
 
-    def raw(self, count: int) -> tuple[list[FoldResult], NDArray[np.float64], list[np.ndarray]]:
-        """Estimate every fold from the draws as they are; return log p(y_o) and that of each unit within the posterior too."""
-        found, within, each = list[FoldResult](), np.empty(count), list[np.ndarray]()
-        size = max(1, TOGETHER // len(self.posterior.draws))
-        for start in range(0, count, size):
-            some = range(start, min(start + size, count))
-            parts = [self.as_drawn(k) for k in some]
-            normalisers, smoothed = summarise(np.stack([part[0] for part in parts]), self.posterior)
-            for at, (k, (log_weights, seen, units)) in enumerate(zip(some, parts, strict=True)):
-                whole = summarise((log_weights + seen)[None], self.posterior)[0] if self.buffered[k] else None
-                draws = self.posterior.draws
-                found.append(self._combine(normalisers, at, whole, smoothed[at], seen, units, draws, "draws"))
-                within[k] = _log_mean(seen)
-                each.append(_log_mean(units) if self.pointwise else np.zeros(0))
-        return found, within, each
+    def _share(self, units: np.ndarray, weight: np.ndarray) -> np.ndarray | None:
+        """Return the share of each block that some units are; None if they are a part of a block of several units."""
+        share = np.bincount(self.posterior.blocks[units], weight, len(self._sizes)) / self._sizes
+        return None if np.any((share > 0) & (share < 1) & (self._sizes > 1)) else share
 
-    def by(self, name: str, k: int, proposal: Proposal, start: Normalisers | None = None) -> FoldResult:
-        """Estimate a fold from a proposal; `start` has the posterior's normaliser if the proposal's density is normalised."""
-        (out, whole), theta = self.weights(k), proposal.theta
-        left, full = self.posterior.values(theta, out), self.posterior.values(theta, whole)
-        with np.errstate(invalid="ignore"):
-            seen = np.where(np.isfinite(left), left - full, -np.inf)
-        normalisers, smoothed = summarise((-left - proposal.log_density)[None], self.posterior)
-        own = start
-        if self.buffered[k]:
-            own = summarise((-full - proposal.log_density)[None], self.posterior)[0]
-        losses = self.posterior.losses_at(theta, self.held(k)) if self.pointwise else None
-        units = np.zeros((len(theta), 0)) if losses is None else -losses
-        return self._combine(normalisers, 0, own, smoothed[0], seen, units, theta, name)
+    def raw(self, k: int) -> tuple[FoldResult, float, np.ndarray]:
+        """Estimate a fold from the draws as they are; return log p(y_o) and that of each unit within the posterior too."""
+        found, posterior = self.as_drawn(k), self.posterior
+        fold = self._weigh("draws", k, posterior.value - found.value, found, lambda: posterior.draws)
+        return fold, float(log_mean(found.seen)), log_mean(found.units) if self.pointwise else np.zeros(0)
 
-    def _combine(
+    def by_mixture(self, k: int, own: GaussianProposal, there: GaussianProposal) -> FoldResult:
+        """Estimate a fold from draws and moved draws."""
+        posterior = self.posterior
+        places = lambda: np.concatenate([posterior.draws, there.map_from(own, posterior.draws)])
+        moved, value, log_density = mixture(posterior, own, there)
+        parts = self.as_drawn(k), self.at(k, moved, value)
+        found = Evaluation(*map(np.concatenate, zip(*parts, strict=True)))
+        return self._weigh("mixture", k, -found.value - log_density, found, places)
+
+    def by_students(self, k: int, there: GaussianProposal, start: Normaliser) -> FoldResult:
+        """Estimate a fold from draws of a multivariate t, relative to the normaliser of the posterior by another."""
+        theta, log_density = students(self.posterior, there)
+        found = self.at(k, theta, self.posterior.values(theta, np.ones(self.plan.num_units)))
+        return self._weigh("t", k, -found.value - log_density, found, lambda: students(self.posterior, there)[0], start)
+
+    def _weigh(
         self,
-        out: Normalisers,
-        at: int,
-        whole: Normalisers | None,
-        smoothed: np.ndarray,
-        seen: np.ndarray,
-        units: np.ndarray,
-        theta: np.ndarray,
         name: str,
+        k: int,
+        log_weights: np.ndarray,
+        found: Evaluation,
+        places: Callable[[], np.ndarray],
+        whole: Normaliser | None = None,
     ) -> FoldResult:
         """Combine the normalisers of a fold and, unless it is that of the posterior, of all that its elpd is relative to."""
-        value, k, influence = -out.value[at], out.k[at], -out.influence[at]
+        out, smoothed = summarise(log_weights, self.posterior)
+        value, worst, influence = -out.value, out.k, -out.influence
+        if self.buffered[k]:
+            whole, _ = summarise(log_weights + found.seen, self.posterior)
         if whole is not None:
-            value, k, influence = value + whole.value[0], max(k, whole.k[0]), influence + whole.influence[0]
-        log_share = smoothed - logsumexp(smoothed)
-        each = logsumexp(log_share[:, None] + units, axis=0) if self.pointwise else np.zeros(0)
-        mean = float(logsumexp(log_share + seen))
-        draws = WeightedDraws(theta, np.exp(log_share).astype(np.float32))
-        return FoldResult(float(value), mean, each, float(k), influence, float(out.effective[at]), name, draws)
+            value, worst, influence = value + whole.value, max(worst, whole.k), influence + whole.influence
+        relative = smoothed - out.value
+        each = log_mean(relative[:, None] + found.units) if self.pointwise else np.zeros(0)
+        draws = WeightedDraws(places, (np.exp(relative) / len(relative)).astype(np.float32))
+        mean = float(log_mean(relative + found.seen))
+        return FoldResult(value, mean, each, worst, influence, out.effective, name, draws)
 
     def resample(self, k: int, refit: Callable[[np.ndarray], Any]) -> tuple[FoldResult, float, bool]:
         """Estimate a fold from draws of its own posterior, which the caller samples, with its error and whether it is good.
@@ -404,25 +418,16 @@ class FoldEstimator:
         theta = self.posterior.unconstrain(drawn.arrays)
         left, full = self.posterior.values(theta, out), self.posterior.values(theta, whole)
         seen = left - full
-        mean, at = _log_mean(seen), summarise_alone(seen)
+        mean, at = float(log_mean(seen)), float(smooth(seen, 1.0).k)
         losses = self.posterior.losses_at(theta, self.held(k)) if self.pointwise else None
-        each = _log_mean(-losses) if losses is not None else np.zeros(0)
+        each = log_mean(-losses) if losses is not None else np.zeros(0)
         error = float(batch_error(np.exp(seen - mean), drawn.chains))
-        blank, draws = np.zeros(0), WeightedDraws(theta, np.full(len(theta), 1 / len(theta), np.float32))
+        blank, draws = np.zeros(0), WeightedDraws(lambda: theta, np.full(len(theta), 1 / len(theta), np.float32))
         if self.buffered[k]:
             return FoldResult(mean, mean, each, at, blank, float(len(theta)), "refit", draws), error, at < MAX_K
-        ratio = -bridge(self.as_drawn(k)[0], full - left)
+        ratio = -bridge(self.posterior.value - self.as_drawn(k).value, full - left)
         found = FoldResult(ratio, mean, each, at, blank, float(len(theta)), "refit", draws)
         return found, error, abs(ratio - mean) < MAX_GAP
-
-
-def _log_mean(each: np.ndarray) -> Any:
-    return logsumexp(each, axis=0) - np.log(len(each))
-
-
-def summarise_alone(log_weights: np.ndarray) -> float:
-    """Return Pareto's k̂ of one set of weights."""
-    return float(smooth(log_weights, 1.0).k)
 
 
 @conventional
@@ -437,11 +442,11 @@ def elpd(
     """Estimate the expected log predictive density of what a plan leaves out, from the draws of one posterior.
 
     The elpd of a fold is a ratio of normalisers, log Z(w_o with the scored units at 1) − log Z(w_o), which weighs draws by
-    exp(F(θ, 1) − F(θ, w_o)). Draws are taken as they are if k̂ of these weights is below 0.5, where they have a variance; for
-    leave-one-out this is PSIS-LOO. For other folds half of them are moved to where the fold's posterior lies, and if that will
-    not do, draws of a multivariate t at its mode are taken. An estimate is accepted at k̂ < 0.7 and a gap below 0.1 between two
-    estimates of the same fold; of several the one of least k̂ is taken. Folds for which none is accepted are sampled anew if
-    `refit` is given, and flagged otherwise.
+    exp(F(θ, 1) − F(θ, w_o)). Draws are taken as they are if k̂ of these weights is below 0.2, where they surely have a variance;
+    for leave-one-out this is PSIS-LOO. For other folds moved draws join them, which lie where the fold's posterior does, and if
+    that will not do, draws of a multivariate t at its mode are taken. An estimate is accepted at k̂ < 0.7 and a gap below 0.1
+    between two estimates of the same fold; of several the one of least k̂ is taken. Folds for which none is accepted are sampled
+    anew if `refit` is given, and flagged otherwise.
 
     Parameters
     ----------
@@ -555,15 +560,12 @@ def elpd(
     )
 
 
-def estimate_folds(
-    estimator: FoldEstimator,
-) -> tuple[list[FoldResult], NDArray[np.float64], NDArray[np.float64], list[np.ndarray]]:
+def estimate_folds(estimator: FoldEstimator) -> tuple[list[FoldResult], NDArray[np.float64], np.ndarray, list[np.ndarray]]:
     """Estimate every fold; return k̂ of the draws as they are, and log densities within the posterior, too."""
-    found, within, within_each = estimator.raw(estimator.plan.num_refits)
+    found, within, each = map(list, zip(*map(estimator.raw, range(estimator.plan.num_refits)), strict=True))
     raw_k = np.array([fold.k for fold in found])
-    bad = np.array([k for k, fold in enumerate(found) if fold.k >= GOOD_K or not fold.accepted], int)
-    _improve(estimator, found, bad)
-    return found, raw_k, within, within_each
+    _improve(estimator, found, np.flatnonzero([fold.k >= GOOD_K or not fold.accepted for fold in found]))
+    return found, raw_k, np.array(within), each
 
 
 def _improve(estimator: FoldEstimator, found: list[FoldResult], bad: NDArray[np.int64]) -> None:
@@ -571,14 +573,17 @@ def _improve(estimator: FoldEstimator, found: list[FoldResult], bad: NDArray[np.
     if not bad.size:
         return
     posterior, approximations = estimator.posterior, Approximations(estimator.posterior, estimator.plan)
-    start: Normalisers | None = None
+    start: Normaliser | None = None
     for k, there in approximations.of(bad).items():
-        new = estimator.by("mixture", k, mixture(posterior, approximations.whole, there))
+        new = estimator.by_mixture(k, approximations.whole, there)
         if not (new.accepted or found[k].accepted):
             if start is None:
-                own = students(posterior, approximations.whole)
-                value = posterior.values(own.theta, np.ones(estimator.plan.num_units))
-                start = summarise((-value - own.log_density)[None], posterior)[0]
-            other = estimator.by("t", k, students(posterior, there), start)
+                theta, log_density = students(posterior, approximations.whole)
+                value = posterior.values(theta, np.ones(estimator.plan.num_units))
+                start, _ = summarise(-value - log_density, posterior)
+            other = estimator.by_students(k, there, start)
             new = min((new, other), key=lambda each: (not each.accepted, each.k))
-        found[k] = min((new, found[k]), key=lambda each: (not each.accepted, each.k))
+        drawn = found[k]
+        found[k] = min((new, drawn), key=lambda each: (not each.accepted, each.k))
+        if drawn.accepted and drawn.k < FINITE_K:  # draws serve for summaries as they are
+            found[k] = found[k]._replace(draws=drawn.draws)

@@ -14,6 +14,7 @@ be trusted.
 
 import functools
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,36 +29,43 @@ from ..plans.plan import CAPACITY, Plan
 from .posterior import Posterior, batch_means
 
 FREEDOM = 7  # degrees of freedom of the t, whose tails are heavier than those of posteriors of more than a few units
-GOOD_K = 0.5  # Pareto's k̂ below which weights have a variance, so that their mean has a standard error
+FINITE_K = 0.5  # Pareto's k below which weights have a variance
+GOOD_K = 0.2  # k̂ below which k is below that, as its own error is about 0.1
 MAX_K = 0.7  # Pareto's k̂ from which on means of weights are not to be trusted (Vehtari et al., 2024)
 MAX_GAP = 0.1  # difference of two estimates of one elpd from which on neither is; silent errors below it were 0.07 at most
 
 
 class WeightedDraws(NamedTuple):
-    """Draws with weights that sum to one; in single precision, as every fold has as many as there are draws."""
+    """Draws with weights that sum to one; in single precision, as every fold has as many as there are draws.
 
-    theta: Float[np.ndarray, "draws params"]
+    `places` returns the draws, so that moved ones take no memory.
+    """
+
+    places: Callable[[], Float[np.ndarray, "draws params"]]
     weight: Float32[np.ndarray, " draws"]
+
+    @property
+    def theta(self) -> Float[np.ndarray, "draws params"]:
+        """The draws."""
+        return self.places()
 
 
 class Smoothed(NamedTuple):
-    """Log weights with their tails smoothed, and k̂ of each set."""
+    """Log weights with their tail smoothed, and k̂."""
 
-    log_weights: Float[np.ndarray, "*sets draws"]
-    k: Float[np.ndarray, " *sets"]
+    log_weights: Float[np.ndarray, " draws"]
+    k: float
 
 
-def smooth(log_weights: Float[np.ndarray, "*sets draws"], efficiency: float) -> Smoothed:
-    """Smooth the tails of weights by PSIS, of ArviZ or arviz-stats; the scale of the weights stays."""
-    largest = log_weights.max(axis=-1, keepdims=True)
-    usable = np.isfinite(largest) & (np.ptp(log_weights, axis=-1, keepdims=True) > 0)
-    found, k = _psis()(np.where(usable, log_weights - largest, 0.0), efficiency)
-    least = np.argmin(log_weights, axis=-1, keepdims=True)  # a weight of the body, which smoothing only normalises
-    take = lambda each: np.take_along_axis(each, least, axis=-1)
-    found = found + take(log_weights) - take(found)
-    usable = usable[..., 0]
-    nothing = np.isfinite(largest[..., 0])  # weights that are all equal need no smoothing
-    return Smoothed(np.where(usable[..., None], found, log_weights), np.where(usable, k, np.where(nothing, -np.inf, np.inf)))
+def smooth(log_weights: Float[np.ndarray, " draws"], efficiency: float) -> Smoothed:
+    """Smooth the tail of weights by PSIS, of ArviZ or arviz-stats; the scale of the weights stays."""
+    largest, least = log_weights.max(), np.argmin(log_weights)
+    if not np.isfinite(largest):
+        return Smoothed(log_weights, np.inf)
+    if log_weights[least] == largest:  # weights that are all equal need no smoothing
+        return Smoothed(log_weights, -np.inf)
+    found, k = _psis()(log_weights - largest, efficiency)
+    return Smoothed(found + (log_weights[least] - found[least]), float(k))  # PSIS only normalises the least weight
 
 
 @functools.cache
@@ -75,34 +83,38 @@ def _psis() -> Any:
     return lambda x, efficiency: stats.psislw(-x, r_eff=efficiency)  # takes log likelihoods, whose weights are the inverse
 
 
-@dataclass(frozen=True, eq=False)
-class Normalisers:
-    """Estimates of A(w) for some w, each from weights r with A = log mean r.
+def log_mean(each: np.ndarray) -> np.ndarray:
+    """Logarithm of the mean of exponentials over the first axis."""
+    top = each.max(axis=0)
+    top = np.where(np.isfinite(top), top, 0.0)
+    with np.errstate(divide="ignore"):
+        return top + np.log(np.exp(each - top).mean(axis=0))
 
-    `influence` `[targets, batches]` are the means of r / mean r − 1 over batches of draws, the same for all targets, and
-    `effective` is the number of draws that the weights are worth.
+
+class Normaliser(NamedTuple):
+    """Estimate of A(w) = log mean r from weights r.
+
+    `influence` holds the means of r / mean r − 1 over batches of draws, and `effective` is the number of draws that the weights
+    are worth.
     """
 
-    value: Float[np.ndarray, " targets"]
-    k: Float[np.ndarray, " targets"]
-    influence: Float[np.ndarray, "targets batches"]
-    effective: Float[np.ndarray, " targets"]
+    value: float
+    k: float
+    influence: Float[np.ndarray, " batches"]
+    effective: float
 
 
-def summarise(log_weights: Float[np.ndarray, "sets draws"], posterior: Posterior) -> tuple[Normalisers, np.ndarray]:
-    """Estimate A of each set of weights, and return the smoothed weights too; two halves of draws are paired."""
+def summarise(log_weights: Float[np.ndarray, " places"], posterior: Posterior) -> tuple[Normaliser, np.ndarray]:
+    """Estimate A, and return the smoothed weights too; the places of one draw are averaged."""
     smoothed, k = smooth(log_weights, posterior.efficiency)
-    count = log_weights.shape[-1]
-    value = logsumexp(smoothed, axis=-1) - np.log(count)
+    value = float(log_mean(smoothed))
     with np.errstate(over="ignore", invalid="ignore"):
-        ratio = np.exp(smoothed - value[:, None])
-    paired = ratio.reshape(len(ratio), -1, len(posterior.draws)).mean(1) - 1  # the places of one draw are averaged
-    means = batch_means(paired.T, posterior.chains)
-    plain = paired.var(1) / paired.shape[1]
-    batched = means.var(0, ddof=1) / len(means)
-    share = np.where(batched > plain, plain / np.where(batched > 0, batched, 1.0), 1.0)
-    effective = np.exp(2 * logsumexp(smoothed, axis=-1) - logsumexp(2 * smoothed, axis=-1)) * share
-    return Normalisers(value, k, means.T, effective), smoothed
+        ratio = np.exp(smoothed - value)
+    paired = ratio.reshape(-1, len(posterior.draws)).mean(0) - 1
+    means = batch_means(paired, posterior.chains)
+    plain, batched = paired.var() / len(paired), means.var(ddof=1) / len(means)
+    effective = len(ratio) / np.mean(ratio**2) * (plain / batched if batched > plain else 1.0)
+    return Normaliser(value, k, means, float(effective)), smoothed
 
 
 class GaussianProposal(NamedTuple):
@@ -194,24 +206,28 @@ def weights_of_refit(plan: Plan, refit: int) -> Float[np.ndarray, " units"]:
     return weights
 
 
-class Proposal(NamedTuple):
-    """Places at which the posterior of a refit is weighed, and the log of their density relative to exp(−F(·, 1)) / Z(1)."""
+class Mixture(NamedTuple):
+    """Draws and moved draws in equal parts: the moved draws, F(·, 1) there, and the log of the density at all places.
 
-    theta: np.ndarray
-    log_density: np.ndarray
+    The density is relative to exp(−F(·, 1)) / Z(1).
+    """
+
+    moved: Float[np.ndarray, "draws params"]
+    value: Float[np.ndarray, " draws"]
+    log_density: Float[np.ndarray, " places"]
 
 
-def mixture(posterior: Posterior, own: GaussianProposal, there: GaussianProposal) -> Proposal:
-    """Mix the draws and the moved draws in equal parts."""
+def mixture(posterior: Posterior, own: GaussianProposal, there: GaussianProposal) -> Mixture:
+    """Mix the draws and the moved draws."""
     ones, jacobian = np.ones(posterior.objective.num_units), own.log_det - there.log_det  # log |det T|
     moved, back = there.map_from(own, posterior.draws), own.map_from(there, posterior.draws)
-    as_drawn = np.r_[-posterior.value, -posterior.values(moved, ones)]
-    as_moved = np.r_[-posterior.values(back, ones), -posterior.value] - jacobian
-    return Proposal(np.r_[posterior.draws, moved], np.logaddexp(as_drawn, as_moved) - np.log(2))
+    value = posterior.values(moved, ones)
+    as_drawn, as_moved = np.r_[-posterior.value, -value], np.r_[-posterior.values(back, ones), -posterior.value] - jacobian
+    return Mixture(moved, value, np.logaddexp(as_drawn, as_moved) - np.log(2))
 
 
-def students(posterior: Posterior, there: GaussianProposal) -> Proposal:
-    """Draw from a multivariate t about a Gaussian, as many as there are draws; its density is normalised.
+def students(posterior: Posterior, there: GaussianProposal) -> tuple[np.ndarray, np.ndarray]:
+    """Draw from a multivariate t about a Gaussian, as many as there are draws; return the log of its density too.
 
     All use the same random numbers, so that errors of two normalisers cancel in part.
     """
@@ -219,7 +235,7 @@ def students(posterior: Posterior, there: GaussianProposal) -> Proposal:
     z = rng.standard_normal((count, size)) * np.sqrt(FREEDOM / rng.chisquare(FREEDOM, count))[:, None]
     theta = there.mean + there.unwhiten(z.T).T
     log_density = scipy.stats.multivariate_t.logpdf(z, np.zeros(size), np.eye(size), FREEDOM) + there.log_det
-    return Proposal(theta, np.reshape(log_density, count))
+    return theta, np.reshape(log_density, count)
 
 
 def bridge(ratio: Float[np.ndarray, " draws"], there: Float[np.ndarray, " others"]) -> float:

@@ -38,6 +38,7 @@ from ..plans.plan import CAPACITY
 from .responses import DrawResponses
 from .sampled import Integrated
 
+BATCHES = 50  # batches of draws, as few as tell a variance to a tenth, so that they are long beside the memory of chains
 CHECKED_DRAWS = 1000  # draws, evenly spaced, at which draws and density are compared
 # error of an identity that warns: so many standard errors, and so large a share of its size for draws of the density
 SURE, LARGE = 6.0, 0.3
@@ -330,7 +331,7 @@ def check_posterior(caller: str, posterior: Posterior) -> Posterior:
 
 
 def batch_error(each: Float[np.ndarray, "draws ..."], chains: int) -> np.ndarray:
-    """Monte-Carlo standard error of means over draws, by batches of successive draws that are as long as they are many."""
+    """Monte-Carlo standard error of means over draws, by batches of successive draws."""
     means = batch_means(each, chains)
     return means.std(0, ddof=1) / np.sqrt(len(means))
 
@@ -338,7 +339,7 @@ def batch_error(each: Float[np.ndarray, "draws ..."], chains: int) -> np.ndarray
 def batch_means(each: Float[np.ndarray, "draws ..."], chains: int) -> np.ndarray:
     """Means over successive batches of draws, `[batches, ...]`; the last draws of a chain may be left over."""
     length = len(each) // chains
-    size = max(1, int(np.sqrt(length)))
+    size = max(1, length // -(-BATCHES // chains))
     count = length // size
     by_chain = each[: chains * length].reshape(chains, length, *each.shape[1:])[:, : count * size]
     return by_chain.reshape(chains * count, size, *each.shape[1:]).mean(1)

@@ -204,17 +204,17 @@ def predict_left_out(
         given[:, needed] = draw(posterior.draws, needed, rng)
     found, ties, moved, grouped = np.full((len(unit), 5), np.nan), rng.random(len(unit)), 0, 0
     binary = bool(np.isin(y[unit], (0, 1)).all())
-    for k, (theta, weight) in enumerate(folds):
+    for k, fold in enumerate(folds):
         own = np.flatnonzero(refit == k)
         stays = np.bincount(posterior.blocks, weights_of_refit(plan, k))[posterior.blocks[unit[own]]] > 0
         if stays.any():
             grouped += len(own)
         elif raw[k] or draw is not None:
-            drawn = given[:, unit[own]] if raw[k] else draw(theta, unit[own], rng)  # type: ignore[misc]
+            drawn = given[:, unit[own]] if raw[k] else draw(fold.theta, unit[own], rng)  # type: ignore[misc]
             if not np.isfinite(drawn).all():
                 raise ValueError(f"predict: predictive draws of unit {names[unit[own[0]]]!r} hold NaN or infinity.")
             binary &= bool(np.isin(drawn, (0, 1)).all())
-            share = weight / weight.sum(dtype=np.float64)
+            share = fold.weight / fold.weight.sum(dtype=np.float64)
             found[own] = [summarise_predictive(drawn[:, j], share, y[unit[i]], level, ties[i]) for j, i in enumerate(own)]
         else:
             moved += len(own)
