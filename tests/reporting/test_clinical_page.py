@@ -51,7 +51,7 @@ def test_it_says_what_the_results_say(tmp_path):
         f"{pooled.pi_low:.2f} to {pooled.pi_high:.2f}",
         f"by {stable.table.loc['mape', 'mean']:.3f} for a patient",
         "TRIPOD+AI",
-        f"kind='clinical', B={B}, centres=",
+        f"kind='clinical', B={B}, centres=..., excluded={{'no age': 7}}",
     ):
         assert said in page.text, said
     assert page.text.index("Pictures") < page.text.index("What is known of it") < page.text.rindex("How to do it again")
@@ -63,6 +63,8 @@ def test_it_says_what_the_results_say(tmp_path):
     np.testing.assert_allclose(equation["se"], np.sqrt(np.diag(lo.covariance(cv.fit, "nonrobust"))))
     points = pd.DataFrame(page.data["picture-calibration"]["layer"][2]["data"]["values"])
     np.testing.assert_allclose(points["observed"], curve.curve["observed"])
+    forest = page.data["picture-forest-OE"]["layer"][0]["data"]["values"]
+    assert [row["model"] for row in forest] == ["c0", "c1", "c2", "c3", "pooled", "new centre"]
     for name, spec in page.data.items():
         if name.startswith("picture"):
             drawn = vl_convert.vegalite_to_svg(spec | {"width": 500})
@@ -138,6 +140,8 @@ def test_what_has_no_clinical_page_is_refused(tmp_path):
     number = lo.cross_validate(lo.fit(lo.GLM(X, X["age"] + y, "squared")), lo.kfold(N, 4))
     for error, match, call in (
         (ValueError, "kind must be", lambda: cv.report(tmp_path / "a.html", kind="medical")),
+        (TypeError, "counts of patients", lambda: cv.report(tmp_path / "a.html", kind="clinical", excluded=["a"])),
+        (ValueError, "whole number", lambda: cv.report(tmp_path / "a.html", kind="clinical", excluded={"a": -1})),
         (ValueError, "go with kind='clinical'", lambda: cv.report(tmp_path / "a.html", centres=centres)),
         (TypeError, "two classes or lo.Cox", lambda: number.report(tmp_path / "a.html", kind="clinical")),
         (TypeError, "for one Estimate", lambda: lo.report({"a": cv, "b": cv}, tmp_path / "a.html", kind="clinical")),

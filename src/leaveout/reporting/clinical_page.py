@@ -9,6 +9,7 @@ import pandas as pd
 import scipy
 from numpy.typing import ArrayLike
 
+from ..data.arrays import count
 from ..data.formulas import FormulaReader
 from ..diagnostics.calibration import Calibration, calibration
 from ..diagnostics.covariance import covariance
@@ -28,7 +29,7 @@ from .page import BLUE, GREY, MODEL, ORANGE, Figure, Lines, Page, PageTable, axi
 
 BINS = 40  # bars of the predictions below the calibration curve
 PATIENTS = 400  # patients whose range over resamples is drawn
-CENTRES = 20  # centres at most of which each has a high row in a forest
+CENTRES = 20  # rows of a forest at most that have room for their numbers
 LEAST_BENEFIT = -0.05  # net benefit below which a curve is not drawn, as in most papers
 Z95 = float(scipy.stats.norm.ppf(0.975))
 MEASURES = Path(__file__).parent / "measures.csv"  # what each measure of `lo.validate` is, in a few words
@@ -42,6 +43,13 @@ RISKS = {  # how a risk is computed from the sum η under each link, and what e 
     "loglog": ("e^(−e^(−η))", "coefficient"),
     "cauchit": ("1/2 + arctan(η)/π", "coefficient"),
 }
+CENTRES_NOTE = (
+    "Each centre is predicted by a model of the others. Columns that end in SE are standard errors. In the large: zero is "
+    "ideal, above it risks are too low in this centre. O/E: events that happened over those that were predicted."
+)
+ITEMS_NOTE = (
+    "Items of TRIPOD+AI (Collins et al., BMJ 2024). What has no part of this page is for its authors to report elsewhere."
+)
 
 
 def page_of(
@@ -56,6 +64,9 @@ def page_of(
 ) -> Page:
     """Build the page of an estimate, whose held-out predictions are judged, from further refits of its fit."""
     fit, plan = estimate.fit, estimate.plan
+    if not isinstance(excluded, Mapping | None):
+        raise TypeError(f"report: excluded must be counts of patients by the reason, {{reason: count}}; got {excluded!r}.")
+    excluded = {str(why): count(f"report: excluded[{why!r}]", number, 0) for why, number in (excluded or {}).items()}
     if fit is None:
         raise ValueError("report: kind='clinical' needs the fit of the estimate, which this one has lost.")
     measure: Any = performance("report", fit)
@@ -73,12 +84,8 @@ def page_of(
     figures = [_calibration_figure(curve, until, whom), _decision_figure(decisions, until, whom)]
     tables = [PageTable("optimism", "Optimism", _optimism_note(validated), _optimism(validated))]
     if across is not None:
-        titles = {
-            "C": f"{name} by centre",
-            "slope": "Calibration slope by centre",
-            "OE": "Observed over expected events by centre",
-        }
-        figures += [_forest(across, each, text) for each, text in titles.items()]
+        drawn = {"C": name, "slope": "Calibration slope", "OE": "Observed over expected events"}
+        figures += [_forest(across, each, what) for each, what in drawn.items()]
         tables += [PageTable("centres", "Centres", CENTRES_NOTE, _centres(across, name))]
     figures += [_stability_figure(stable, until)]
     equation, note, whole = _equation(fit, measure, curve.time)
@@ -87,15 +94,11 @@ def page_of(
         items["on this page"] = items["on this page"].str.replace(r"(; |counts only: |^)Centres$", "", regex=True)
     if not whole:
         items["on this page"] = items["on this page"].where(~items["item"].isin(["12g", "22"]), "in part: Model equation")
-    about = (
-        "Items of TRIPOD+AI (Collins et al., BMJ 2024). An item without a part of this page is for its authors to report "
-        "elsewhere."
-    )
-    tables += [PageTable("equation", "Model equation", note, equation), PageTable("items", "TRIPOD+AI", about, items)]
+    tables += [PageTable("equation", "Model equation", note, equation), PageTable("items", "TRIPOD+AI", ITEMS_NOTE, items)]
     printed: dict[str, Lines] = {"All that is known of the cross-validation": estimate._facts(), "The fit": fit._lines()}
     printed |= {"Resamples": validated._lines(), "Net benefit": decisions._lines()}
-    given = {"centres": centres, "excluded": excluded, "thresholds": thresholds}
-    more = [f"{key}={value!r}" if key == "excluded" else f"{key}=..." for key, value in given.items() if value is not None]
+    given = {"centres=...": centres is not None, f"excluded={excluded!r}": excluded, "thresholds=...": thresholds is not None}
+    more = [text for text, there in given.items() if there]
     return Page(
         title or "Does this prediction model hold for patients that it has not seen?",
         f"A model of {fit.num_params} parameters predicts the risk of {event}{until}. How well does it tell patients apart, "
@@ -107,14 +110,14 @@ def page_of(
         figures,
         tables,
         printed,
-        [*calls, f"lo.report({', '.join(['cv', repr('page.html'), 'kind=' + repr('clinical'), f'B={B}', *more])})"],
+        [*calls, f"lo.report(cv, 'page.html', kind='clinical', {', '.join([f'B={B}', *more])})"],
         list(filter(None, [decisions.note.partition("; ")[2]])),
         pictures_first=True,
     )
 
 
 def _number(value: float, digits: int = 2) -> str:
-    return f"{value:.{digits}f}".replace("-", "−") if np.isfinite(value) else "not known"
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−") if np.isfinite(value) else "not known"
 
 
 def _between(low: float, high: float, digits: int = 2) -> str:
@@ -129,59 +132,43 @@ def _answers(
     curve: Calibration,
     decisions: DecisionCurve,
     across: InternalExternal | None,
-    excluded: Mapping[str, int] | None,
+    excluded: dict[str, int],
 ) -> list[tuple[str, str, str]]:
     """Write the cards: who is in the data and who is not, discrimination, calibration, net benefit, a new centre."""
     patients, happened = measure.case, measure.risk[:, 2] if isinstance(measure, Survival) else measure.y
     events = patients @ happened
-    left = "; ".join(f"{count} left out: {why}" for why, count in (excluded or {}).items())
+    left = "; ".join(f"{number} left out: {why}" for why, number in excluded.items())
     weighted = "" if (patients == 1).all() else f"counted by weights, of {len(patients)} rows; "
     row, slope, large = validated.table.loc[name], curve.table.loc["slope"], curve.table.loc["large"]
     brier = next(key for key in validated.table.index if key in ("B", "IBS") or key.startswith("Brier"))
     table = decisions.table
     best = (table["net_benefit"] > np.maximum(table["all"], 0)).to_numpy()
-    held = f"{curve.level:.0%}, of held-out predictions"
-    said = [
-        (
-            "Patients",
-            f"{patients.sum():g}, {events:g} ({events / patients.sum():.0%}) with {event}",
-            weighted + (left or "all rows that were given; none is said to be left out"),
-        ),
-        (
-            f"Discrimination ({name})",
-            _number(row["index.corrected"], 3),
-            f"{_between(row.low, row.high, 3)} ({validated.level:.0%}), corrected for optimism; on its own patients "
-            f"{_number(row['index.orig'], 3)}. One half is chance, one is perfect",
-        ),
-        (
-            "Calibration slope",
-            _number(slope.estimate),
-            f"{_between(slope.low, slope.high)} ({held}). One is ideal; below it risks are too extreme",
-        ),
+    who = f"{patients.sum():g}, {events:g} ({events / patients.sum():.0%}) with {event}"
+    ranked = (
+        f"{_between(row.low, row.high, 3)} ({validated.level:.0%}), corrected for optimism; on its own patients "
+        f"{_number(row['index.orig'], 3)}. One half is chance, one is perfect"
+    )
+    slopes, larges = (f"{_between(of.low, of.high)} ({curve.level:.0%}), of held-out predictions" for of in (slope, large))
+    useful = "of risk: there treating by the model beats treating all and treating none, by its net benefit"
+    error = "corrected for optimism: the mean squared error of risks, of which zero is best"
+    cards = [
+        ("Patients", who, weighted + (left or "all rows that were given; none is said to be left out")),
+        (f"Discrimination ({name})", _number(row["index.corrected"], 3), ranked),
+        ("Calibration slope", _number(slope.estimate), f"{slopes}. One is ideal; below it risks are too extreme"),
         (
             "Calibration in the large",
             _number(large.estimate),
-            f"{_between(large.low, large.high)} ({held}), in log odds. Zero is ideal; above it risks are too low",
+            f"{larges}, in log odds. Zero is ideal; above it risks are too low",
         ),
-        (
-            "Useful thresholds",
-            _runs(best, table.index.to_numpy()),
-            "of risk: there treating by the model beats treating all and treating none, by its net benefit",
-        ),
-        (
-            "Brier score",
-            _number(validated.corrected[brier], 3),
-            "corrected for optimism: the mean squared error of risks, of which zero is best",
-        ),
+        ("Useful thresholds", _runs(best, table.index.to_numpy()), useful),
+        ("Brier score", _number(validated.corrected[brier], 3), error),
     ]
     if across is None:
-        return said
+        return cards
     pooled = across.table.loc["C"]
-    text = (
-        f"{across.level:.0%} prediction interval; on average over {pooled.k:.0f} centres {_number(pooled.estimate, 3)}, "
-        f"{_between(pooled.low, pooled.high, 3)}"
-    )
-    return [*said, (f"{name} in a new centre", _between(pooled.pi_low, pooled.pi_high), text)]
+    mean = f"{_number(pooled.estimate, 3)}, {_between(pooled.low, pooled.high, 3)}"
+    text = f"{across.level:.0%} prediction interval; on average over {pooled.k:.0f} centres {mean}"
+    return [*cards, (f"{name} in a new centre", _between(pooled.pi_low, pooled.pi_high), text)]
 
 
 def _runs(best: np.ndarray, thresholds: np.ndarray) -> str:
@@ -208,12 +195,6 @@ def _optimism_note(validated: Validation) -> str:
         f"measure. {what}Column n counts the resamples that tell of a measure; curves are smoothed for 30 at most. The limits "
         f"low and high are of {validated.level:.0%}, and too narrow where events are few."
     )
-
-
-CENTRES_NOTE = (
-    "Each centre is predicted by a model of the others. Columns that end in SE are standard errors. In the large: zero is "
-    "ideal, above it risks are too low in this centre. O/E: events that happened over those that were predicted."
-)
 
 
 def _centres(across: InternalExternal, name: str) -> pd.DataFrame:
@@ -315,32 +296,32 @@ def _decision_figure(found: DecisionCurve, until: str, whom: str) -> Figure:
     return Figure("decision", "Net benefit: would decisions by it do good?", text, layers, 320)
 
 
-def _forest(across: InternalExternal, measure: str, title: str) -> Figure:
+def _forest(across: InternalExternal, measure: str, what: str) -> Figure:
     frame = across.forest(measure).reset_index(names="model")
     frame["model"] = frame["model"].map(str)
     ends = [_between(*row) for row in frame[["low", "high"]].to_numpy()]
-    frame["told"] = [f"{_number(value)} ({text})" for value, text in zip(frame["estimate"][:-1], ends, strict=False)] + ends[
-        -1:
-    ]
-    what = title.removesuffix(" by centre")
+    told = [f"{_number(value)} ({text})" for value, text in zip(frame["estimate"][:-1], ends, strict=False)] + ends[-1:]
+    frame["told"] = told if len(frame) <= CENTRES else ""
     place = {"x": axis("estimate", what), "y": MODEL, "tooltip": tooltip(model="centre", estimate=what, low="from", high="to")}
     own, pooled, new = (data_of(frame[part]) for part in (slice(-2), slice(-2, -1), slice(-1, None)))
     words = {"x": {"value": 4}, "y": MODEL, "text": {"field": "told"}}
     ideal = {"values": [{"at": IDEAL[measure]}] if np.isfinite(IDEAL[measure]) else []}
-    layers = [
+    layers = [  # the first names the rows in their order, also those that have no estimate
+        layer(data_of(frame), "text", words, align="left", dy=-11, fontSize=11, color=GREY),
         layer(ideal, "rule", {"x": axis("at", "")}, color=GREY, strokeDash=[4, 4]),
         rules(own, "low", "high", BLUE, 1),
         layer(own, "point", place, filled=True, size=60, color=BLUE, shape="square"),
         rules(pooled, "low", "high", ORANGE, 2),
         layer(pooled, "point", place, filled=True, size=110, color=ORANGE, shape="diamond"),
         rules(new, "low", "high", ORANGE, 6),
-        layer(data_of(frame), "text", words, align="left", dy=-11, fontSize=11, color=GREY),
     ]
     text = (
         f"Each centre predicted by a model of the others, with {across.level:.0%} intervals; pooled by random effects; the "
         "thick bar is where that of a new centre is expected."
     ) + " On the dashed line predictions are right." * bool(ideal["values"])
-    return Figure(f"forest-{measure}", title, text, layers, (34 if len(frame) <= CENTRES else 26) * len(frame) + 40)
+    return Figure(
+        f"forest-{measure}", f"{what} by centre", text, layers, (34 if len(frame) <= CENTRES else 26) * len(frame) + 40
+    )
 
 
 def _stability_figure(found: Stability, until: str) -> Figure:

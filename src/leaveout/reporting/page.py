@@ -87,6 +87,7 @@ class Figure:
             "titleFontWeight": "normal",
             "gridColor": "#e4e4e4",
             "labelLimit": 160,
+            "labelSeparation": 6,
         }
         config = {
             "background": "transparent",

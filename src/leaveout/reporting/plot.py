@@ -63,6 +63,15 @@ def _axes(ax: "Axes | None", size: tuple[float, float]) -> "Axes":
     return ax
 
 
+def _band(ax: "Axes", x: Any, low: Any, high: Any, label: str) -> None:
+    """Shade what lies between two curves."""
+    ax.fill_between(x, low, high, color="tab:blue", alpha=0.15, linewidth=0, label=label)
+
+
+def _plus_minus(value: float, se: float) -> str:
+    return f"{round(value, 2) + 0.0:.2f} ± {se:.2g}".replace("-", "−")
+
+
 def _of(estimate: Estimate, what: str) -> str:
     """Return the label of an axis: its name, followed by the name of the score."""
     return f"{what}, {estimate.score}" if estimate.score else what
@@ -284,7 +293,7 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
     bars = np.nan_to_num(bars)
     ax.plot(at, none, color="0.6", linewidth=0.8, label="with no update")
     if by_number:
-        ax.fill_between(at, held - bars, held + bars, color="tab:blue", alpha=0.15, linewidth=0, label="± standard error")
+        _band(ax, at, held - bars, held + bars, "± standard error")
         ax.plot(at, held, "o-", color="tab:blue", markersize=3, linewidth=1, label="held out")
         ax.set_xscale("log")
     else:
@@ -358,7 +367,6 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
         ax.set_xticks(range(len(found.space[name])), [str(value) for value in found.space[name]])
     ax.legend(frameon=False, ncols=3, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))
     ax.set(xlabel=name, ylabel=found.metric or "loss a unit")
-    ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
@@ -834,7 +842,7 @@ def smooth(
         if len(order) <= 30:
             ax.set_xticks(np.arange(len(order)), [str(label) for label in table[name].to_numpy()[order]], rotation=45)
     else:
-        ax.fill_between(table[name], *ends, color="tab:blue", alpha=0.2, linewidth=0, label=f"{level:.0%} interval")
+        _band(ax, table[name], ends[0], ends[1], f"{level:.0%} interval")
         ax.plot(table[name], table["value"], color="tab:blue", label="term")
         rows = np.asarray(bound.columns[0]).reshape(len(bound.columns[0]), -1)[:, 0]
         ax.plot(rows, np.full(len(rows), 0.01), "|", color="0.4", markersize=5, alpha=0.5, transform=ax.get_xaxis_transform())
@@ -871,7 +879,7 @@ def forest(
     reference : float, optional
         A value that a dashed line marks.
     marked : label, optional
-        The row that is drawn in red.
+        The row that is drawn in orange.
     label : str, default ""
         The label of the axis.
 
@@ -901,26 +909,25 @@ def forest(
         raise ValueError(
             f"plot.forest: the table needs rows, and columns estimate, low and high; it lacks {missing or 'rows'}."
         )
-    rows = table.drop(index=[name for name in ("pooled", "new centre") if name in table.index])
+    rows = table.drop(index=["pooled", "new centre"], errors="ignore")
     if "pooled" in table.index and pooled is None:
         pooled = tuple(table.loc["pooled", ["estimate", "low", "high"]])
     if "new centre" in table.index and prediction is None:
         prediction = tuple(table.loc["new centre", ["low", "high"]])
+    names, numbers = label_texts(rows.index), rows[["estimate", "low", "high"]].to_numpy(float)
     count = len(rows) + (pooled is not None)
     ax = _axes(ax, (7.0, 1.2 + 0.32 * count))
-    place, value = np.arange(len(rows)), rows["estimate"].to_numpy(float)
-    weight = rows["weight"].to_numpy(float) if "weight" in rows else np.ones(len(rows))
-    colors = ["tab:red" if marked is not None and name == marked else "tab:blue" for name in rows.index]
-    ends = rows[["low", "high"]].to_numpy(float)
-    ax.hlines(place, *ends.T, color=colors, linewidth=1.2)
-    ax.scatter(value, place, s=60 * weight / np.nanmax(weight), marker="s", color=colors, zorder=3)
-    names, texts = label_texts(rows.index), [f"{v:.3g} ({a:.3g} to {b:.3g})" for v, (a, b) in zip(value, ends, strict=True)]
+    place, weight = np.arange(len(rows)), rows["weight"].to_numpy(float) if "weight" in rows else np.ones(len(rows))
+    colors = ["tab:orange" if marked is not None and name == marked else "tab:blue" for name in rows.index]
+    ax.hlines(place, *numbers[:, 1:].T, color=colors, linewidth=1.2)
+    ax.scatter(numbers[:, 0], place, s=60 * weight / np.nanmax(weight), marker="s", color=colors, zorder=3)
     if pooled is not None:
         middle, low, high = pooled
         ax.fill([low, middle, high, middle], len(rows) + np.array([0, -0.28, 0, 0.28]), color="0.25", zorder=3)
-        names, texts = [*names, "pooled"], [*texts, f"{middle:.3g} ({low:.3g} to {high:.3g})"]
+        names, numbers = [*names, "pooled"], np.vstack([numbers, pooled])
         if prediction is not None and np.isfinite(prediction).all():
-            ax.hlines(len(rows), *prediction, color="tab:orange", linewidth=2.5, label="interval for a new one", zorder=2)
+            what = "interval for a new one, {:.3g} to {:.3g}".format(*prediction).replace("-", "−")
+            ax.hlines(len(rows), *prediction, color="tab:orange", linewidth=2.5, label=what, zorder=2)
             ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.3 / (1 + 0.1 * count)))
         ax.axhline(len(rows) - 0.5, color="0.85", linewidth=0.8)
     if reference is not None and np.isfinite(reference):
@@ -929,14 +936,15 @@ def forest(
     ax.set_ylim(count - 0.5, -0.5)
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
-    for k, text in enumerate(texts):
-        ax.text(1.02, k, text, transform=ax.get_yaxis_transform(), va="center", fontsize=8)
+    for k, (value, low, high) in enumerate(numbers):
+        text = f"{value:.3g}" + f" ({low:.3g} to {high:.3g})" * bool(low < high) if np.isfinite(value) else "not known"
+        ax.text(1.02, k, text.replace("-", "−"), transform=ax.get_yaxis_transform(), va="center", fontsize=8)
     ax.set(xlabel=label)
     return ax
 
 
 def folds(fit: Fit, plan: Plan, f: Any, ax: "Axes | None" = None, *, shown: int = 30) -> "Axes":
-    """Plot an estimate without each group, above the estimate of all; the group that moves it most is named in red.
+    """Plot an estimate without each group, above the estimate of all; the group that moves it most is orange.
 
     Parameters
     ----------
@@ -980,12 +988,10 @@ def folds(fit: Fit, plan: Plan, f: Any, ax: "Axes | None" = None, *, shown: int 
     most = moved.idxmax()
     value = value[moved.rank(ascending=False, method="first") <= shown]
     table = pd.DataFrame({"estimate": value, "low": value, "high": value})
-    ends = (found.estimate, *found.interval)
-    ax = forest(table, ax, pooled=ends, reference=found.estimate, marked=most, label=f if isinstance(f, str) else "estimate")
+    ends, label = (found.estimate, *found.interval), f if isinstance(f, str) else "estimate"
+    ax = forest(table, ax, pooled=ends, reference=found.estimate, marked=most, label=label)
     ax.set_yticks(ax.get_yticks(), [f"without {name}" for name in label_texts(value.index)] + ["all"])
-    for text, one in zip(ax.texts, value, strict=False):
-        text.set_text(f"{one:.3g}")
-    ax.set_title(f"without {most}: {value[most]:.3} instead of {found.estimate:.3}", fontsize=10)
+    ax.set_title(f"without {most}: {value[most]:.3} instead of {found.estimate:.3}", fontsize="medium")
     return ax
 
 
@@ -1014,42 +1020,32 @@ def calibration(found: Calibration, ax: "Axes | None" = None) -> "Axes":
     >>> y = (X[:, 0] + np.random.default_rng(1).normal(size=100) > 0) * 1.0
     >>> fit = lo.fit(lo.GLM(X, y, "logistic"))
     >>> lo.plot.calibration(lo.calibration(lo.cross_validate(fit, 5))).get_ylabel()
-    'observed'
+    'observed share'
     """
     ax = _axes(ax, (5.5, 5.5))
     curve, p, share = found.curve, found.predicted, np.isin(found.outcome, (0, 1)).all()
     low, high = (0.0, 1.0) if share else (min(p.min(), curve["observed"].min()), max(p.max(), curve["observed"].max()))
     ax.plot([low, high], [low, high], color="0.5", linewidth=0.8, linestyle="--", zorder=0, label="ideal")
     if curve["low"].notna().any():
-        ax.fill_between(
-            curve["predicted"],
-            curve["low"],
-            curve["high"],
-            color="tab:blue",
-            alpha=0.15,
-            linewidth=0,
-            label=f"{found.level:.0%} band",
-        )
+        _band(ax, curve["predicted"], curve["low"], curve["high"], f"{found.level:.0%} band")
     corrected = "corrected" in curve
-    ax.plot(
-        curve["predicted"], curve["observed"], color="0.6" if corrected else "tab:blue", linewidth=1.4,
-        label="apparent" if corrected else f"observed, {found.smoother}",
-    )  # fmt: skip
+    color, label = ("0.6", "apparent") if corrected else ("tab:blue", f"observed, {found.smoother}")
+    ax.plot(curve["predicted"], curve["observed"], color=color, linewidth=1.4, label=label)
     if corrected:
         ax.plot(curve["predicted"], curve["corrected"], color="tab:blue", linewidth=1.4, label="corrected for optimism")
     bins, tall = np.linspace(low, high, 51), 0.12 * (high - low)  # height of the tallest bar
-    parts = {"with the event": (found.outcome == 1, "tab:red", 1), "without the event": (found.outcome == 0, "0.75", -1)}
-    parts = parts if share else {"": (np.ones(len(p), bool), "0.75", 1)}
-    counts = {name: np.histogram(p[part], bins)[0] for name, (part, *_) in parts.items()}
-    most = max(1, *(count.max() for count in counts.values()))
-    for name, (_, color, sign) in parts.items():
-        bars: dict[str, Any] = {"align": "edge", "color": color, "linewidth": 0} | ({"label": name} if name else {})
-        ax.bar(bins[:-1], sign * counts[name] / most * tall, np.diff(bins), low - tall, **bars)
-    said = lambda key: f"{round(found.table.loc[key, 'estimate'], 2) + 0.0:.2f} ± {found.table.loc[key, 'se']:.2g}"
+    parts = {"with the event": (found.outcome == 1, "tab:orange", 1), "without the event": (found.outcome == 0, "0.6", -1)}
+    parts = parts if share else {"": (np.ones(len(p), bool), "0.6", 1)}
+    counts = np.array([np.histogram(p[part], bins)[0] for part, *_ in parts.values()])
+    for number, (name, (_, color, sign)) in zip(counts / max(1, counts.max()), parts.items(), strict=True):
+        style: dict[str, Any] = {"color": color, "linewidth": 0, "label": name or None}
+        ax.bar(bins[:-1], sign * number * tall, np.diff(bins), low - tall, align="edge", **style)
     until = "" if found.time is None else f" until {found.time:g}"
-    title = f"slope {said('slope')}; in the large {said('large')}"
-    ax.set(xlabel=f"predicted{until}", ylabel="observed", xlim=(low, high), title=title)
-    ax.title.set_fontsize("medium")
+    words = ("predicted risk", "observed share") if share else ("predicted", "observed")
+    slope, large = (_plus_minus(*found.table.loc[key, ["estimate", "se"]]) for key in ("slope", "large"))
+    title = f"{'apparent ' * corrected}slope {slope}; in the large {large}"
+    ax.set(xlabel=f"{words[0]}{until}", ylabel=words[1], xlim=(low, high))
+    ax.set_title(title, fontsize="medium")
     ax.set_yticks([tick for tick in ax.get_yticks() if low <= tick <= high])
     ax.set_ylim(low - 2.1 * tall, high)
     ax.legend(frameon=False, fontsize=8, loc="upper left")
@@ -1084,16 +1080,14 @@ def decision_curve(found: DecisionCurve, ax: "Axes | None" = None) -> "Axes":
     'net benefit'
     """
     ax = _axes(ax, (6.0, 4.0))
-    table = found.table
+    table, until = found.table, "" if found.time is None else f" until {found.time:g}"
     t = table.index.to_numpy()
     ax.axhline(0, color="0.3", linewidth=0.8, label="treat none")
-    ax.plot(t, table["all"], color="0.6", linewidth=1.2, label="treat all")
-    ax.fill_between(
-        t, table["low"], table["high"], color="tab:blue", alpha=0.15, linewidth=0, label=f"{found.level:.0%} interval"
-    )
+    ax.plot(t, table["all"], color="tab:orange", linewidth=1.2, linestyle="--", label="treat all")
+    _band(ax, t, table["low"], table["high"], f"{found.level:.0%} interval")
     ax.plot(t, table["net_benefit"], color="tab:blue", linewidth=1.4, label="the model")
     top = max(table["net_benefit"].max(), table["all"].max(), 0.01)
-    ax.set(xlabel="threshold of risk", ylabel="net benefit", ylim=(-0.25 * top, 1.15 * top))
+    ax.set(xlabel=f"threshold of risk{until} above which one treats", ylabel="net benefit", ylim=(-0.25 * top, 1.15 * top))
     ax.legend(frameon=False, fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
     return ax
 
@@ -1138,7 +1132,7 @@ def stability(found: Stability, ax: "Axes | None" = None, *, most: int = 20_000)
     near = max(1, len(p) // 20)  # units over which the ends are averaged
     smooth = lambda each: pd.Series(each).rolling(near, center=True, min_periods=1).mean()
     for name, label in (("low", f"middle {found.level:.0%}"), ("high", None)):
-        ax.plot(p[order], smooth(found.units[name].to_numpy()[order]), color="tab:red", linewidth=1.2, label=label)
+        ax.plot(p[order], smooth(found.units[name].to_numpy()[order]), color="tab:orange", linewidth=1.2, label=label)
     ax.set(xlabel="prediction by the fit", ylabel="prediction by resamples")
     ax.set_title(f"mean absolute prediction error {found.units['mape'].mean():.3g}", fontsize="medium")
     ax.legend(frameon=False, loc="upper left")
@@ -1210,17 +1204,19 @@ def roc(cv: Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
     >>> y = (X[:, 0] + np.random.default_rng(1).normal(size=100) > 0) * 1.0
     >>> fit = lo.fit(lo.GLM(X, y, "logistic"))
     >>> lo.plot.roc(lo.cross_validate(fit, 5)).get_xlabel()
-    'share of those without the event, 1 − specificity'
+    '1 − specificity, share flagged of those without the event'
     """
     from sklearn.metrics import roc_curve
 
-    rows, ax = _two_classes("roc", cv), _axes(ax, (5.0, 5.0))
+    rows, ax = _two_classes("roc", cv, ax, "auc", "AUC")
     false, true, _ = roc_curve(rows.outcome[0], rows.score, sample_weight=rows.weight)
-    ax.plot([0, 1], [0, 1], color="0.5", linewidth=0.8, linestyle="--", zorder=0)
+    ax.plot([0, 1], [0, 1], color="0.5", linewidth=0.8, linestyle="--", zorder=0, label="chance")
     ax.plot(false, true, color="tab:blue", linewidth=1.4)
-    ax.set(xlabel="share of those without the event, 1 − specificity", ylabel="share of those with it, sensitivity")
-    ax.set_title(_with_error(rows, "auc", "area"), fontsize="medium")
+    ax.set(
+        xlabel="1 − specificity, share flagged of those without the event", ylabel="sensitivity, share flagged of those with it"
+    )
     ax.set_aspect("equal")
+    ax.legend(frameon=False, fontsize=8, loc="lower right")
     return ax
 
 
@@ -1253,28 +1249,27 @@ def precision_recall(cv: Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
     """
     from sklearn.metrics import precision_recall_curve
 
-    rows, ax = _two_classes("precision_recall", cv), _axes(ax, (5.0, 5.0))
+    rows, ax = _two_classes("precision_recall", cv, ax, "average_precision", "average precision")
     y = rows.outcome[0]
     precision, recall, _ = precision_recall_curve(y, rows.score, sample_weight=rows.weight)
-    ax.axhline(np.average(y, weights=rows.weight), color="0.5", linewidth=0.8, linestyle="--", zorder=0, label="prevalence")
+    share = np.average(y, weights=rows.weight)
+    ax.axhline(share, color="0.5", linewidth=0.8, linestyle="--", zorder=0, label=f"prevalence {share:.2f}")
     ax.step(recall, precision, where="post", color="tab:blue", linewidth=1.4)
     ax.set(xlabel="recall, sensitivity", ylabel="precision, positive predictive value", ylim=(0, 1.02))
-    ax.set_title(_with_error(rows, "average_precision", "average precision"), fontsize="medium")
-    ax.legend(frameon=False, fontsize=8)
+    ax.legend(frameon=False, fontsize=8, loc="lower left")
     return ax
 
 
-def _two_classes(caller: str, cv: Any) -> HeldOutRows:
+def _two_classes(caller: str, cv: Any, ax: "Axes | None", metric: str, name: str) -> tuple[HeldOutRows, "Axes"]:
+    """Return the rows of a picture of two classes, and its axes under the metric with its standard error."""
     rows = held_out_rows(f"plot.{caller}", cv)
     if not isinstance(rows.measure, Binary):
         raise TypeError(f"plot.{caller}: needs a response of two classes.")
-    return rows
-
-
-def _with_error(rows: HeldOutRows, metric: str, name: str) -> str:
-    """Describe a metric of rows, with its standard error."""
-    values = METRICS[metric].pseudo(rows.outcome[0], rows.score, rows.weight)
-    return f"{name} {np.average(values, weights=rows.weight):.3f} ± {rows.mean(values).value:.2g}"
+    values, ax = METRICS[metric].pseudo(rows.outcome[0], rows.score, rows.weight), _axes(ax, (5.0, 5.0))
+    of = "" if rows.plan is None else ", held out"
+    value = f"{np.average(values, weights=rows.weight):.3f} ± {rows.mean(values).value:.2g}"
+    ax.set_title(f"{name} {value}{of or ', apparent'}", fontsize="medium")
+    return rows, ax
 
 
 def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
