@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .._runtime.jax import Arrays, PyTree, compile_static, jax, jnp
+from .._runtime.jax import Arrays, PyTree, compile_static, float64, jax, jnp
 from ..models.glm.losses import Squared
 from ..objectives.objective import AbstractObjective, unravel
 from ..plans.plan import CAPACITY
@@ -33,6 +33,7 @@ def responses_of(objective: AbstractObjective, like: PyTree) -> DrawResponses | 
 def draws_by_unit(responses: Callable[[Any, Any], Any], like: PyTree, num_units: int) -> DrawResponses:
     """Return the function that draws responses by one which draws those of all units by a key and one unconstrained draw."""
 
+    @float64
     def draw(theta: np.ndarray, units: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         keys = jax.random.split(jax.random.PRNGKey(int(rng.integers(2**31))), len(theta))
         size = min(len(theta), max(1, CAPACITY // num_units))
