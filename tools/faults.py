@@ -1625,6 +1625,20 @@ FAULTS = (
         "test_enclosure_theorem test_linear",
     ),
     Fault(
+        "the expansion of a refit keeps the rows that it leaves out",
+        "CertifiedBatch._follow_the_expansion",
+        "bend = cubic.third(anchor, u) + ((changed * moved**2)[:, None] @ z)[:, 0]",
+        "bend = cubic.third(anchor, u)",
+        "test_linear",
+    ),
+    Fault(
+        "a secant across the edge of the domain is not told",
+        "enclosure_theorem._by_ends",
+        "np.where(ends > -1.0, np.maximum(low, 0.0), ends)",
+        "np.where(low > -1.0, np.maximum(low, 0.0), low)",
+        "test_enclosure_theorem",
+    ),
+    Fault(
         "samples are drawn without their probabilities",
         "next_term",
         "/ (chance * (size or 1))",

@@ -55,16 +55,16 @@ def test_an_average_treatment_effect_by_refits_from_scratch():
     assert list(found.replicates.index) == list(np.unique(SITE)) and found.dof == 21
     np.testing.assert_allclose(found.standard_error, np.sqrt(21 / 22 * np.sum((values - np.mean(values)) ** 2)), rtol=1e-7)
     surveyed = lo.functional(FIT, effect, lo.survey.jk1(SITE))
-    np.testing.assert_allclose(surveyed.table.drop(columns="error"), found.table.drop(columns="error"), rtol=1e-8)
+    np.testing.assert_allclose(surveyed.table.drop(columns="error"), found.table.drop(columns="error"), rtol=1e-6)
     delta = lo.functional(FIT, effect, lo.groups(SITE), interval="delta")
     assert 0.7 < (delta.high - delta.low) / (found.high - found.low) < 1.3
 
 
 def test_a_parameter_by_name_is_that_of_the_covariance():
     found = lo.functional(FIT, "treated", lo.groups(SITE))
-    want = lo.covariance(FIT, "jackknife", groups=SITE)
+    want = lo.covariance(FIT, "jackknife", groups=SITE, strategy=lo.Exact())
     np.testing.assert_allclose(found.standard_error, want.standard_errors["treated"])
-    assert found.error < 1e-8 and "treated" in str(found) and "t of 21 degrees" in str(found)
+    assert found.error < 1e-7 and "treated" in str(found) and "t of 21 degrees" in str(found)
     several = lo.functional(FIT, lambda p: {"a": p["coef"][0], "b": p["intercept"]}, lo.groups(SITE))
     assert list(several.table.index) == ["a", "b"] and several.estimate.shape == (2,)
     np.testing.assert_allclose(several.table.loc["a"], found.table.loc["treated"], rtol=1e-5)

@@ -17,6 +17,7 @@ R = Path(os.environ.get("LEAVEOUT_DATA", "nowhere")) / "reference" / "jackknife"
 needs_r = pytest.mark.skipif(not R.is_dir(), reason="needs reference/jackknife in the folder named by LEAVEOUT_DATA")
 FEATURES = ["ell", "meals", "mobility"]
 MODELS = {"logit": ("wide", "logistic"), "linear": ("api00", "squared"), "poisson": ("api00", "poisson")}
+CLOSE = lo.Exact(1e-12)
 DESIGNS = ("clus_JK1", "strat_JKn", "paired_BRR", "paired_Fay", "clus_bootstrap", "clus_subbootstrap")
 
 
@@ -44,7 +45,7 @@ def test_the_figures_of_svyglm(design, model):
     data, fit = school_fit(design.split("_")[0], model)
     factors, scales = pd.read_csv(R / f"factors_{design}.csv"), pd.read_csv(R / f"scales_{design}.csv")
     for mse in (True, False):
-        found = lo.replicates(fit, factors, scale=scales.scale[0], rscales=scales.rscales, mse=mse)
+        found = lo.replicates(fit, factors, scale=scales.scale[0], rscales=scales.rscales, mse=mse, strategy=CLOSE)
         assert_same_as_r(found, "svyglm_vcov.csv", design=design, model=model, mse=mse)
         assert found.proved and (found.errors < 1e-8 * found.standard_errors).all()
     made = {
@@ -59,7 +60,7 @@ def test_the_figures_of_svyglm(design, model):
         np.testing.assert_allclose(weights.scale, scales.scale[0])
         assert lo.replicates(fit, weights).dof.iloc[0] == {"clus_JK1": 14, "strat_JKn": 197}.get(design, 7)
     if design in ("clus_JK1", "strat_JKn"):  # half-samples are not unique
-        assert_same_as_r(lo.replicates(fit, weights), "svyglm_vcov.csv", design=design, model=model, mse=False)
+        assert_same_as_r(lo.replicates(fit, weights, strategy=CLOSE), "svyglm_vcov.csv", design=design, model=model, mse=False)
 
 
 @needs_r
@@ -68,10 +69,13 @@ def test_the_figures_of_svyglm(design, model):
 def test_the_figures_of_clusters(model):
     data, fit = school_fit("clus", model, weighted=False)
     for kind in ("CRV3", "CRV3J", *(("CR2", "CR3") if model == "linear" else ())):
-        assert_same_as_r(lo.covariance(fit, kind, groups=data.dnum), "clusters_vcov.csv", model=model, kind=kind)
-    assert_same_as_r(lo.covariance(fit, "JK1", groups=data.dnum), "clusters_vcov.csv", model=model, kind="CRV3J")
+        assert_same_as_r(
+            lo.covariance(fit, kind, groups=data.dnum, strategy=CLOSE), "clusters_vcov.csv", model=model, kind=kind
+        )
+    jk1 = lo.covariance(fit, "JK1", groups=data.dnum, strategy=CLOSE)
+    assert_same_as_r(jk1, "clusters_vcov.csv", model=model, kind="CRV3J")
     counts = pd.read_csv(R / "counts_vcovBS.csv")[[str(k) for k in data.dnum]].T.to_numpy(float)
-    found = lo.replicates(fit, counts, scale=1 / (counts.shape[1] - 1))
+    found = lo.replicates(fit, counts, scale=1 / (counts.shape[1] - 1), strategy=CLOSE)
     assert_same_as_r(found, "clusters_vcov.csv", model=model, kind="vcovBS")
     if model == "linear":
         assert_same_as_r(lo.covariance(fit, "HC3-exact"), "clusters_vcov.csv", model=model, kind="HC3")
@@ -96,7 +100,7 @@ def test_any_matrix_of_weights_by_refits_from_scratch(mse):
     rscales = np.array([1.0, 2.0, 0.5, 1.0, 1.0, 0.0])
     thetas = by_hand(FIT.objective, FIT.theta, weights)
     moved = thetas - (FIT.vector if mse else thetas[:5].mean(axis=0))
-    found = lo.replicates(FIT, weights, scale=0.25, rscales=rscales, mse=mse)
+    found = lo.replicates(FIT, weights, scale=0.25, rscales=rscales, mse=mse, strategy=CLOSE)
     np.testing.assert_allclose(found, 0.25 * (moved * rscales[:, None]).T @ moved, rtol=1e-7)
     np.testing.assert_allclose(found.replicates, thetas, atol=1e-8)
     assert found.proved and len(found.flagged) == 0
@@ -110,7 +114,7 @@ def test_labels_of_weights_are_matched():
     index = pd.Index([f"p{k}" for k in range(N)])
     fit = lo.fit(lo.GLM(pd.DataFrame(X, index), pd.Series(Y, index), "logistic"))
     weights = lo.survey.jk1(pd.Series(SITE, index).sample(frac=1, random_state=0))
-    np.testing.assert_allclose(lo.replicates(fit, weights), lo.replicates(FIT, lo.survey.jk1(SITE)), rtol=1e-10)
+    np.testing.assert_allclose(lo.replicates(fit, weights), lo.replicates(FIT, lo.survey.jk1(SITE)), rtol=1e-5)
 
 
 def test_errors_hold_the_difference_to_closer_refits():

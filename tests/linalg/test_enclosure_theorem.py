@@ -1,5 +1,7 @@
 """The theorem and its rungs, part by part: each figure against one worked out by hand, or in more digits."""
 
+import itertools
+
 import numpy as np
 import pytest
 import scipy.special
@@ -92,8 +94,9 @@ def test_nothing_is_proved_of_a_ball_that_leaves_the_domain(name):
     for y in responses:
         y = np.full(49, y)
         here, curvature = loss.derivatives(eta, y, (1, 2))
-        for reach in (1e-3, 0.1, 1.0):
-            gap = _proved.gaps(loss, y, eta, _proved.CurvatureBounds(curvature, curvature), reach + 0 * eta, curvature)
+        for reach, blur in itertools.product((1e-3, 0.1, 1.0), (0.0, 1e-14)):
+            bounds = _proved.CurvatureBounds(curvature, curvature)
+            gap = _proved.gaps(loss, y, eta, bounds, reach + 0 * eta, curvature, blur)
             leaves = (
                 sum((np.abs(eta - edge) <= reach for edge in edges), np.zeros(eta.shape)) * (("sqrt" not in name) | (y > 0)) > 0
             )

@@ -546,3 +546,19 @@ def test_proved_losses_of_several_outputs_are_those_of_300_bits(strategy):
             assert total <= arb(float(cv.error[k]))
             seen += 1
     assert seen >= 4
+
+
+def test_parameters_of_clusters_take_hardly_more_than_a_gradient():
+    """The expansion to the third order, with each cluster's own rows, leaves nearly nothing; the errors hold."""
+    random = np.random.default_rng(3)
+    label = np.repeat(np.arange(12), 80)
+    X = random.normal(size=(960, 3)) + 0.5 * random.normal(size=(12, 3))[label]
+    y = (random.random(960) < 1 / (1 + np.exp(0.5 - X[:, 0]))) * 1.0
+    fit, plan = lo.fit(lo.GLM(X, y, "logistic")), lo.groups(label)
+    (batch,) = plan.batches(2**21, 1, 1)
+    near, exact = (lo.Exact(tol)(fit, batch.rows) for tol in (1e-4, 1e-12))
+    assert near.gradients <= 1.5 * 12 and near.proved.all()
+    (center, radius), (there, rest) = near.ball(), exact.ball()
+    off = np.linalg.norm(center - there, axis=1)
+    assert (off <= radius + rest).all() and (radius <= 1e-4 * near.step_length).all()
+    assert (off > 10 * rest).any()

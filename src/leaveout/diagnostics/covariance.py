@@ -104,9 +104,9 @@ def covariance(
     working_variance : array_like, `[units]`, optional
         The variances of the units, up to a factor, under which "CR2" is unbiased; equal ones by default. With
         `1 / sample_weight` the weights are those of precision.
-    strategy : AbstractRefit, default `Exact()`
-        The strategy of the jackknife's refits. `Exact` iterates to the floor of float64, whatever its `tol`; `Certified(rtol)`
-        leaves each refit within `rtol` of its own move.
+    strategy : AbstractRefit, default `Exact(1e-5)`
+        The strategy of the jackknife's refits. `Exact(tol)` and `Certified(tol)` leave each refit within `tol` of its own move,
+        so that standard errors are within about that share of themselves; `Exact(1e-12)` goes to the floor of float64.
 
     Returns
     -------

@@ -33,13 +33,14 @@ from ..objectives.objective import map_arrays, unravel
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, groups as plan_of_groups, leave_one_out
 from ..plans.survey import ReplicateWeights
-from ..refit import AbstractRefit, lengths
+from ..refit import AbstractRefit, Exact, lengths
 from ..validation.cross_validate import PlanLike, match_plan, objective_of
 from ..validation.scoring import natural
 from .prediction_intervals import predict
-from .replicates import DEFAULT, ParameterRefits, degrees, mean_of, refit_plan, refit_weights, scaled_moves
+from .replicates import ParameterRefits, degrees, mean_of, refit_plan, refit_weights, scaled_moves
 
 Array = np.ndarray
+EXACT = Exact()
 Interval = Literal["jackknife", "delta", "BCa"]
 STEP = 1e-4  # of a central difference, in standard deviations: its error is of the square
 SAME = 1e-6  # share of its standard deviation by which a value may change, by rounding, where a refit determines it
@@ -150,7 +151,7 @@ def functional(
     *,
     interval: Interval | None = None,
     level: float = 0.95,
-    strategy: AbstractRefit = DEFAULT,
+    strategy: AbstractRefit = EXACT,
 ) -> Functional:
     """Estimate a function of the parameters or predictions, with its standard error, bias and interval, from refits.
 
@@ -170,7 +171,7 @@ def functional(
     level : float, default 0.95
         Its coverage.
     strategy : AbstractRefit, default `Exact()`
-        The strategy of the refits, as in `covariance`.
+        The strategy of the refits, as in `covariance`. The bias is a small mean of larger moves, and takes closer refits.
 
     Returns
     -------

@@ -35,7 +35,7 @@ from .influence import refit_all
 from .measures import inverse_root
 
 Array = np.ndarray
-DEFAULT = Exact(1e-12)  # the floor of float64: the last digits cost a step at most
+DEFAULT = Exact(1e-5)  # of its own move: a standard error then has five digits, most often eight
 NAMES = np.array([code.name for code in RESULTS], object)
 LISTED = 4  # names of replicates that a warning lists
 TOUCHED = 1e-6  # share of a parameter's standard deviation along an undetermined direction: a thousand times its rounding error
@@ -213,7 +213,7 @@ def refit_plan(caller: str, fit: Fit, plan: Any, strategy: AbstractRefit) -> Par
     """Refit a plan for its parameters; warn of refits that do not exist or do not determine every parameter."""
     plan = match_plan(caller, objective_of(caller, fit), plan, strategy)
     unscored = plan.replace_facts(held=np.zeros(len(plan.index), bool))
-    strategy = DEFAULT if isinstance(strategy, Exact) else strategy.of_parameters()
+    strategy = strategy.of_parameters()
     found = refit_all(caller, fit, unscored, strategy, lambda *_: {}, judge=False)
     known, theta, result = name_parameters(fit), found["theta"], found["result"].astype(int)
     values, off = np.array(known.at(theta)), found["off"]
@@ -286,9 +286,9 @@ def replicates(
         The factor of each replicate; those of the weights, or one, by default. A replicate of factor zero does not count.
     mse : bool, default False
         Whether c is θ̂; else it is the mean of the replicates, as is the default of R's survey.
-    strategy : AbstractRefit, default `Exact()`
-        The strategy of the refits. `Exact` iterates to the floor of float64, whatever its `tol`; `Certified(rtol)` leaves each
-        refit within `rtol` of its own move.
+    strategy : AbstractRefit, default `Exact(1e-5)`
+        The strategy of the refits. `Exact(tol)` and `Certified(tol)` leave each refit within `tol` of its own move, so that
+        standard errors are within about that share of themselves; `Exact(1e-12)` goes to the floor of float64.
 
     Returns
     -------

@@ -85,15 +85,17 @@ def _by_ends(loss: Loss, y: Array, eta: Array, reach: Array, blur: Array | float
     (here,) = loss.derivatives(eta, y, (1,))
     up, up2 = loss.derivatives(eta + wide, y, (1, 2))
     down, down2 = loss.derivatives(eta - wide, y, (1, 2))
-    low = np.minimum(up2 - FUNCTION * loss.terms(2, up2, eta + wide, y), down2 - FUNCTION * loss.terms(2, down2, eta - wide, y))
+    ends = np.minimum(
+        up2 - FUNCTION * loss.terms(2, up2, eta + wide, y), down2 - FUNCTION * loss.terms(2, down2, eta - wide, y)
+    )
     at = np.clip(np.broadcast_to(peak, eta.shape), eta - wide, eta + wide)
     (high,) = loss.derivatives(at, y, (2,))
     high = high + FUNCTION * loss.terms(2, high, at, y)
     slopes = sum(loss.terms(1, np.abs(slope), place, y) for slope, place in ((up, eta + wide), (down, eta - wide), (here, eta)))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         lost = UP * (FUNCTION * slopes + 4 * blur * high) / reach  # the least secant from η is that to an end
-        low = np.fmax(low, np.minimum(up - here, here - down) / wide - lost)
-    return np.where(low > -1.0, np.maximum(low, 0.0), low), high  # outside the domain ℓ″ is far below zero
+        low = np.fmax(ends, np.minimum(up - here, here - down) / wide - lost)
+    return np.where(ends > -1.0, np.maximum(low, 0.0), ends), high  # outside the domain ℓ″ is far below zero
 
 
 def share(gap: Array, reference: Array, size: Array) -> Float[Array, "*refits"]:

@@ -32,10 +32,12 @@ from ..plans.plan import RefitRows
 from ._least_norm import cut_floor, least_norm
 
 Array = np.ndarray
+ELEMENTWISE = 400.0  # operations of a loss, its derivatives and their gaps for one unit
 PASS = 2**17  # numbers `[refits, units]` at a time: with 2**15 they stay in a cache, but calls of NumPy take a third more time
-GROUP, HERD = 16, 2**21  # refits in a product with all rows: at least so many, or p divided by it; largest number of entries
+GROUP, WIDE, HERD = 32, 16, 2**21  # refits in a product with all rows: at least 32, or p / 16; largest number of entries
 OWN_HESSIAN_BELOW = 1e-9  # a fold that keeps less of the information along a direction is judged by its own Hessian
 REPEATED_COLUMNS = 100.0  # ‖|R| s‖², relative to that of orthogonal columns, from which columns nearly repeat one another
+FAR = 0.1  # ‖A − I‖ from which eigenvalues tell the least one of A better
 KNOWN_MOVE = 1e-3  # change of a curvature from which the terms of second order count
 SINGLE_UNIT = 2.0**-24  # of float32
 SINGLE_SUM = 2**9  # rows whose sum in float32 loses no more than `digits`
@@ -87,21 +89,33 @@ class LinearFitCache:
         """Sums of these with the curvatures at θ̂."""
         return self.weight @ (curvature_sizes(self.curvature, self.eta)[:, None] * self.bent)
 
-    def gradient_error(self, omega: Array, eta: Array, slope: Array, pulled: Array, move: PerLane, growth: PerLane) -> PerLane:
+    @functools.cached_property
+    def slopes_and_changes(self) -> tuple[float, float] | None:
+        """Sums Σ ω |ℓ′| k at θ̂, and Σ ω ℓ″ k², which bounds their change by a move; None if terms of ℓ′ cancel."""
+        size = np.abs(self.slope)
+        if self.roots is not None or self.model.loss.terms(1, size, self.eta, self.model.y) is not size:
+            return None
+        mass = weight_terms(self.weight[None], np.stack([size, self.curvature * self.length])) @ self.length
+        return mass[0], mass[1]
+
+    def gradient_error(self, omega: Array, eta: Array, slope: Array, move: PerLane, growth: PerLane) -> PerLane:
         """Bound the rounding errors of whitened gradients at candidates of length `move`.
 
-        `pulled` are the weighted slopes there. No unit weighs more than `growth` times what it did, and no curvature grows by
+        No unit weighs more than `growth` times what it did, and no curvature grows by
         more than e^{turn move}; for long moves the curvatures are computed.
         """
         loss, several = self.model.loss, self.roots is not None
-        sums = total(np.abs(pulled), 2) @ self.length
-        if several:  # as `Multinomial.terms` has it, by the largest predictor
-            shaky = sums * (1 + np.abs(eta).max((1, 2)))
-        else:
-            size = np.abs(slope)
-            own = loss.terms(1, size, eta, self.model.y)
-            shaky = sums if own is size else weight_terms(omega, own) @ self.length
         turn = self.turn * move * (2 if several else 1)
+        if self.slopes_and_changes is not None and growth.max() == 1 and turn.max() < 1:
+            sums = shaky = self.slopes_and_changes[0] + move * np.exp(turn) * self.slopes_and_changes[1]
+        else:
+            sums = total(np.abs(weight_terms(omega, slope)), 2) @ self.length
+            if several:  # as `Multinomial.terms` has it, by the largest predictor
+                shaky = sums * (1 + np.abs(eta).max((1, 2)))
+            else:
+                size = np.abs(slope)
+                own = loss.terms(1, size, eta, self.model.y)
+                shaky = sums if own is size else weight_terms(omega, own) @ self.length
         with np.errstate(over="ignore", invalid="ignore"):
             moved = growth * np.exp(turn) * (self.bent_slopes[0] + move * self.bent_slopes[1])
         far = np.flatnonzero(~(turn < 1.0))
@@ -465,38 +479,42 @@ class FoldMetric:
         self.off = np.zeros(count)  # bound of the distance of the whitened Hessian from what is computed
         self.core = np.zeros((0, 0, 0))
         units = np.where(np.asarray(rows.index) < anchor.units, rows.index, 0)
-        lost = anchor.lost_curvature(units, -delta)  # curvature that is left out
-        if anchor.model.separate and (width == 1 or 4 * lost.shape[1] <= rank):
+        self.lost = anchor.lost_curvature(units, -delta)  # curvature that is left out
+        narrow = width == 1 or 4 * self.lost.shape[1] <= rank
+        if anchor.model.separate and (narrow or (anchor.few and self.lost.size * rank <= HERD)):
             self.z = anchor.whiten(units)
             self.carrying = anchor.carrying(units, self.z)
-            self._low_rank(lost, anchor)
+        if self.z is not None and narrow:
+            self._low_rank(anchor)
         else:
             self._dense(anchor, rows, delta, units)
 
-    def _low_rank(self, lost_weight: Array, anchor: LinearFitCache) -> None:
-        z, width, self.lost = self.carrying, lost_weight.shape[1], lost_weight
-        gram = z @ z.swapaxes(1, 2)
-        size = 1 + np.einsum("rk,rkk->r", np.abs(lost_weight), gram)
+    def _low_rank(self, anchor: LinearFitCache) -> None:
+        z, lost = self.carrying, self.lost
+        width, gram = lost.shape[1], z @ z.swapaxes(1, 2)
+        size = 1 + np.einsum("rk,rkk->r", np.abs(lost), gram)
         self.off = anchor.rounding.step * size
         if width == 1:
-            least = 1 - lost_weight[:, 0] * gram[:, 0, 0]
+            least = 1 - lost[:, 0] * gram[:, 0, 0]
             good = least > anchor.floor + self.off
-            self.core = np.where(good, lost_weight[:, 0] / np.where(good, least, 1.0), 0.0)[:, None, None]
+            self.core = np.where(good, lost[:, 0] / np.where(good, least, 1.0), 0.0)[:, None, None]
         else:
-            root = np.sqrt(np.abs(lost_weight))
-            sign = np.sign(lost_weight)
+            root = np.sqrt(np.abs(lost))
+            sign = np.sign(lost)
             inner = root[:, :, None] * gram * root[:, None, :]
             gone = np.where(sign > 0, 1.0, 0.0)
             least = 1 - np.maximum(np.linalg.eigvalsh(inner * gone[:, :, None] * gone[:, None, :])[:, -1], 0.0)
             good = least > anchor.floor + self.off
-            whole = np.eye(width) - lost_weight[:, :, None] * gram
+            whole = np.eye(width) - lost[:, :, None] * gram
             whole[~good] = np.eye(width)
-            self.core = np.linalg.solve(whole, lost_weight[:, :, None] * np.eye(width))
+            self.core = np.linalg.solve(whole, lost[:, :, None] * np.eye(width))
         self.kept_share = np.where(good, np.minimum(least - self.off, 1.0), 0.0)
 
     def _dense(self, anchor: LinearFitCache, rows: RefitRows, delta: Array, units: Array) -> None:
-        rank = len(anchor.root)
-        if anchor.model.separate and rows.index.shape[1] < anchor.units:
+        rank, z = len(anchor.root), self.z
+        if z is not None:
+            whole = np.eye(rank) - (self.carrying * self.lost[:, :, None]).swapaxes(1, 2) @ self.carrying
+        elif anchor.model.separate and rows.index.shape[1] < anchor.units:
             whole, self.pull = np.empty((len(delta), rank, rank)), np.empty((len(delta), rank))
             for k, (own, change) in enumerate(zip(units, delta, strict=True)):
                 some, change = anchor.model.design.take(own), (change * anchor.weight[own])[None]
@@ -507,10 +525,17 @@ class FoldMetric:
             own = anchor.model.design.gram(omega, anchor.curvature[None])
             own += kappa[:, None, None] * anchor.model.bending(anchor.theta[None]) + anchor.flat
             whole = anchor.root @ own @ anchor.root.T
-        values = np.linalg.eigvalsh(whole)
-        self.off = (2 * anchor.rounding.formed + anchor.rounding.step) * np.maximum(values[:, -1], 1.0)
-        good = values[:, 0] > anchor.floor + self.off
-        self.kept_share = np.where(good, np.minimum(values[:, 0] - self.off, 1.0), 0.0)
+        apart = np.linalg.norm(whole - np.eye(rank), axis=(1, 2))
+        least, largest = 1 - apart, 1 + apart
+        far = np.flatnonzero(apart > FAR)
+        least[far], largest[far] = (np.linalg.eigvalsh(whole[far])[:, k] for k in (0, -1))
+        if z is not None:  # sums of rows that are whitened before
+            size = 1 + np.einsum("rk,rkp,rkp->r", np.abs(self.lost), self.carrying, self.carrying)
+            self.off = (anchor.rounding.step + 2 * self.lost.shape[1] * UNIT) * size
+        else:
+            self.off = (2 * anchor.rounding.formed + anchor.rounding.step) * np.maximum(largest, 1.0)
+        good = least > anchor.floor + self.off
+        self.kept_share = np.where(good, np.minimum(least - self.off, 1.0), 0.0)
         whole[~good] = np.eye(rank)
         self.whole, self.inverse = whole, np.linalg.inv(whole)
 
@@ -552,7 +577,7 @@ def tiles(lanes: Array, n: int) -> list[Array]:
 
 def passes(lanes: Array, n: int, p: int) -> list[Array]:
     """Split refits into groups like `tiles`, or somewhat larger where a product with all rows takes hardly longer."""
-    return groups(lanes, max(PASS // n, min(max(GROUP, p // GROUP), HERD // n)))
+    return groups(lanes, max(PASS // n, min(max(GROUP, p // WIDE), HERD // n)))
 
 
 def groups(lanes: Array, size: int) -> list[Array]:

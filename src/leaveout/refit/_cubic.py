@@ -25,22 +25,28 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._runtime.jax import cached_on
-from ..linalg.design import weight_terms
+from ..linalg.design import DenseDesign, weight_terms
 from ..linalg.rounding import FUNCTION, UNIT
 from ..objectives.objective import PerRefit
-from ._anchor import LinearFitCache
+from ._anchor import ELEMENTWISE, LinearFitCache
 from ._one_row import OneRow
 
 Array = np.ndarray
 
 
-def worthwhile(anchor: LinearFitCache, lanes: int, each: float) -> bool:
-    """Tell whether the next term takes less than `each` operations for each row, a gradient's share of one row."""
+def is_cheap(anchor: LinearFitCache, gradients: int) -> bool:
+    """Tell whether T takes fewer operations than so many gradients."""
+    p = len(anchor.root)
+    return p * p * (p + 1) <= (4 * p + ELEMENTWISE) * gradients
+
+
+def worthwhile(anchor: LinearFitCache, gradients: int) -> bool:
+    """Tell whether the next term with its bounds takes less than so many gradients, and a millisecond."""
     n, p = anchor.model.design.shape
     loss = anchor.model.loss
     known = loss.self_concordance is not None and loss.fourth is not None and anchor.model.norms is None
     # numbers in the products of all rows: a millisecond
-    return known and n * p * p * (p + 1) <= 2 * 2e7 and p * p * (p + 1) <= each * lanes
+    return known and n * p * p * (p + 1) <= 2 * 2e7 and is_cheap(anchor, gradients)
 
 
 @functools.cache
@@ -49,20 +55,25 @@ def _pairs(p: int) -> tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]
 
 
 @cached_on
-def third(anchor: LinearFitCache) -> Float[np.ndarray, "pairs rank"]:
+def _third(anchor: LinearFitCache) -> Float[np.ndarray, "pairs rank"]:
     """Compute the tensor T, with its first two axes as pairs, and pairs off the diagonal doubled."""
     (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
     i, j = _pairs(len(anchor.root))
-    pairs = (anchor.rows[:, i] * anchor.rows[:, j]).T @ (anchor.rows * weight_terms(anchor.weight, third)[:, None])
-    return pairs * np.where(i < j, 2.0, 1.0)[:, None]
+    whole = DenseDesign(anchor.rows).products(weight_terms(anchor.weight, third) * anchor.rows.T)
+    return whole[:, i, j].T * np.where(i < j, 2.0, 1.0)[:, None]
+
+
+def third(anchor: LinearFitCache, moves: Float[np.ndarray, "some rank"]) -> Float[np.ndarray, "some rank"]:
+    """Compute T[u, u, ·] of some moves u."""
+    i, j = _pairs(len(anchor.root))
+    return (moves[:, i] * moves[:, j]) @ _third(anchor)
 
 
 def settle_rows(anchor: LinearFitCache, look: OneRow) -> tuple[PerRefit, PerRefit]:
     """Predictors of rows that lose weight, and their errors, infinite for rows that gain weight."""
     loss, unit, z = anchor.model.loss, look.unit, anchor.rows[look.unit]
-    i, j = _pairs(z.shape[1])
     (bend,) = loss.derivatives(anchor.eta[unit], anchor.model.y[unit], (3,))
-    pushed = (z[:, i] * z[:, j]) @ third(anchor) - (look.lost_curvature * bend * anchor.size[unit] ** 2)[:, None] * z
+    pushed = third(anchor, z) - (look.lost_curvature * bend * anchor.size[unit] ** 2)[:, None] * z
     along = look.lost_curvature * (anchor.slope[unit] + anchor.curvature[unit] * (look.center - anchor.eta[unit]))
     length, longest, root = np.linalg.norm(pushed, axis=1), anchor.norm.max(), np.sqrt(look.kept_share)
     concordance, fourth = np.max(np.asarray(loss.self_concordance)), np.max(np.asarray(loss.fourth))

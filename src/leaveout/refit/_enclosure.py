@@ -20,6 +20,7 @@ from ..linalg.enclosure_theorem import Ball
 from ..objectives.objective import Flags, PerLane, RefitPoints
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
+from . import _cubic as cubic
 from ._anchor import FoldMetric, linear_cache, passes, tiles, total, weights
 
 Array = np.ndarray
@@ -40,8 +41,8 @@ class CertifiedBatch:
     def __init__(self, fit: Fit, rows: RefitRows, target: float = np.inf, allowed: Array | None = None):
         """Set up the batch.
 
-        A refit is proved only if its step is at most `target` times its first, or no longer shrinks, and if the proof can be
-        expected to give at most the `allowed` error of its losses.
+        Where a proof takes the gaps of every unit, a refit is proved only if its step is at most `target` times its first, or
+        no longer shrinks, and if the proof can be expected to give at most the `allowed` error of its losses.
         """
         self.fit, self.rows, self.anchor, self.target = fit, rows, linear_cache(fit), target
         count, width = rows.index.shape
@@ -103,8 +104,30 @@ class CertifiedBatch:
         found = anchor.table.ball(self.slope, kept, grown)
         self.u, self.first = step, np.linalg.norm(step, axis=1)
         after = np.where(determined, found.after + noise + self.metric.residual(gradient, step, everyone), np.inf)
+        if np.isfinite(self.target):
+            far = determined & ~(after <= self.target * self.first * np.sqrt(kept))
+            self._follow_the_expansion(np.flatnonzero(far), after)
         some = everyone if np.isscalar(self.wanted) else np.flatnonzero(np.isfinite(after))  # others need no predictors yet
         self._place(some, after[some])
+
+    def _follow_the_expansion(self, lanes: Array, after: Array) -> None:
+        """Move candidates to the minimiser of F(·, w) expanded to the third order at θ̂; nothing is proved there.
+
+        This takes fewer operations than a gradient of every refit.
+        """
+        anchor, metric = self.anchor, self.metric
+        known = anchor.few and anchor.roots is None and anchor.model.norms is None
+        if metric.z is None or not known or not cubic.is_cheap(anchor, int(self.rows.num_refits)):
+            return
+        start = u = self.u[lanes]
+        (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
+        z, changed = metric.z[lanes], self.delta[lanes] * weight_terms(anchor.weight, third)[self.units[lanes]]
+        for _ in range(2):  # what is left is then of the fourth order
+            moved = (z @ u[:, :, None])[:, :, 0]
+            bend = cubic.third(anchor, u) + ((changed * moved**2)[:, None] @ z)[:, 0]
+            u = start - 0.5 * metric.solve(bend, lanes)
+        good = np.linalg.norm(u - start, axis=1) <= 0.1 * self.first[lanes]
+        self.u[lanes[good]], after[lanes[good]] = u[good], np.inf
 
     def _gradients(self, growth: Array) -> tuple[Float[np.ndarray, "refits rank"], Array]:
         """Whitened gradients of F(·, w) at θ̂, and the largest ratio of a unit's weight to its weight in the fit."""
@@ -173,10 +196,11 @@ class CertifiedBatch:
         eta = model.eta(theta)
         omega, kappa = model.weigh(self._weights(lanes))
         pulled, noise, move = np.empty_like(eta), np.empty(len(lanes)), np.linalg.norm(self.u[lanes], axis=1)
-        for some in tiles(np.arange(len(lanes)), eta.shape[1]):
+        for own in tiles(np.arange(len(lanes)), eta.shape[1]):
+            some = slice(own[0], own[-1] + 1)  # views
             (slope,) = model.loss.derivatives(eta[some], model.y, (1,))
-            pulled[some] = own = weight_terms(omega[some], slope)
-            noise[some] = anchor.gradient_error(omega[some], eta[some], slope, own, move[some], self.growth[lanes[some]])
+            pulled[some] = weight_terms(omega[some], slope)
+            noise[some] = anchor.gradient_error(omega[some], eta[some], slope, move[some], self.growth[lanes[some]])
         gradient = (model.design.pull(pulled) + kappa[:, None] * model.penalty_terms(theta)[1]) @ anchor.root.T
         return eta, omega, gradient, noise
 
@@ -187,7 +211,7 @@ class CertifiedBatch:
         noise /= np.sqrt(self.metric.kept_share[lanes])
         size = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
         shrinks = size <= STALL_RATIO * before
-        near = size <= self.target * np.maximum(self.first[lanes], 1e-300)
+        near = (size <= self.target * np.maximum(self.first[lanes], 1e-300)) | (size <= 2 * noise)
         wanted = np.asarray(self.wanted)
         if wanted.ndim and not last:  # a step is proved to shrink twice less than it does, or worse
             with np.errstate(invalid="ignore"):  # no slope allows any radius
@@ -212,7 +236,7 @@ class CertifiedBatch:
         anchor, kept = self.anchor, self.metric.kept_share[lanes]
         found = Ball(*np.full((2, len(lanes)), np.inf))
         growth = self.growth[lanes]
-        if near.any() and growth.min() == 1:  # with larger weights its sums prove next to nothing
+        if (near.any() or np.isfinite(self.target)) and growth.min() == 1:  # with larger weights its sums prove next to nothing
             found = anchor.table.ball(size, kept, growth, np.linalg.norm(self.u[lanes], axis=1))
         little = ~(found.after <= 0.5 * found.distance) | ~np.isfinite(found.after)
         for some in tiles(np.flatnonzero(little & near), eta.shape[1]):

@@ -30,7 +30,7 @@ from ..objectives.objective import Flags, Lanes, PerLane, PerRefit, RefitPoints
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, RefitRows
 from . import _cubic as cubic, _row_sample as sampled
-from ._anchor import groups, linear_cache
+from ._anchor import ELEMENTWISE, groups, linear_cache
 from ._conjugate import conjugate
 from ._enclosure import HURRY, STEPS, CertifiedBatch
 from ._least_norm import least_norm
@@ -39,7 +39,6 @@ from ._one_row import OneRow, one_row, span
 from ._row_steps import PRODUCTS, ROUGH, RowSteps
 
 Array = np.ndarray
-ELEMENTWISE = 400.0  # operations of a loss, its derivatives and their gaps for one unit
 AFFORDABLE = 1e8  # operations that gradients of a plan's refits may cost before single rows are estimated
 COSTLY_OPERATIONS = (
     3e10  # operations that Hessians, or gradients, of the refits of a plan may cost before they are estimated instead
@@ -172,7 +171,7 @@ def _by_rows(step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None
     tried, asked = False, lanes[:0]  # refits for which `enough` saw a candidate that they do not have
     if lanes.size:
         center, half = center.copy(), half.copy()
-        if allowed is not None and cubic.worthwhile(step.anchor, len(lanes), 4 * fit.num_params + ELEMENTWISE):
+        if allowed is not None and cubic.worthwhile(step.anchor, len(lanes)):
             asked = lanes = _by_the_cubic(step, enough, lanes, center, half)
         model = step.anchor.model
         smooth = model.loss.self_concordance is not None and model.design.outputs == 1 and model.norms is None

@@ -24,9 +24,9 @@ from ..linalg.rounding import Rounding, bounded, factor_error
 from ..linalg.sparse_design import SparseDesign
 from ..optimize.fit import DOUBTFUL
 from . import _row_sample as sampled
-from ._anchor import OWN_HESSIAN_BELOW, curvature_error, gradient_error, slope_error
+from ._anchor import ELEMENTWISE, OWN_HESSIAN_BELOW, curvature_error, gradient_error, slope_error
 from ._enclosure import HURRY, STALL_RATIO, STEPS
-from ._linear import AFFORDABLE, ELEMENTWISE, TIGHT, within
+from ._linear import AFFORDABLE, TIGHT, within
 from ._newton import inverse_roots
 from ._one_row import OneRow, Row, sherman_morrison_step
 

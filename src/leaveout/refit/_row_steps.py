@@ -113,7 +113,7 @@ class RowSteps:
             slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
             lost[some] = 2 * (anchor.lost + anchor.curvature_error(eta, curvature, anchor.blur(eta, moved), moved))
             omega = np.broadcast_to(anchor.weight, eta.shape)
-            noise[some] = anchor.gradient_error(omega, eta, slope, omega * slope, moved, np.ones(len(some)))
+            noise[some] = anchor.gradient_error(omega, eta, slope, moved, np.ones(len(some)))
             bent = anchor.weight * (slope - anchor.slope)
             bent -= np.multiply(t, weight, out=t)
             change = np.subtract(bent, self.bent[some], out=t)

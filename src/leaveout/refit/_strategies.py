@@ -279,8 +279,8 @@ class Exact(AbstractRefit):
 
     def _is_converged(self, lanes, visible):
         del lanes
-        close = (visible.slope <= np.maximum(self.tol * visible.first, 2 * visible.noise)) & np.isfinite(visible.half).all(1)
-        return close & np.isfinite(visible.slope) | (visible.half == 0).all(1)
+        at_floor = (visible.slope <= 2 * visible.noise) & np.isfinite(visible.slope) & np.isfinite(visible.half).all(1)
+        return at_floor | (visible.radius <= self.tol * visible.first) | (visible.half == 0).all(1)
 
 
 class Certified(AbstractRefit):

@@ -214,17 +214,19 @@ class Binomial(AbstractLoss):
 def _logistic(eta: np.ndarray, y: np.ndarray) -> Formulas:
     """Derivatives of log(1 + e^η) − yη, from μ and 1 − μ, each computed without a subtraction from one.
 
-    It works in place, since each pass over large arrays takes as long as the exponential.
+    If all y are zero or one, these are the probabilities of the other class and of y. It works in place, since each pass over
+    large arrays takes as long as the exponential.
     """
     known: list[np.ndarray] = []
+    sign = 1 - 2 * np.asarray(y)
+    binary = bool((np.abs(sign) == 1).all())
 
-    def means():
+    def mean_and_odds():
         if not known:
-            odds = np.negative(eta)
+            odds = -sign * eta if binary else np.negative(eta)
             np.exp(np.clip(odds, -700.0, 700.0, out=odds), out=odds)
             mean = 1 + odds
-            np.divide(1, mean, out=mean)
-            known.extend((mean, np.multiply(odds, mean, out=odds)))
+            known.extend((np.divide(1, mean, out=mean), odds))
         return known
 
     def value():  # a sum of two numbers that are not negative, so that small losses keep their digits
@@ -234,15 +236,19 @@ def _logistic(eta: np.ndarray, y: np.ndarray) -> Formulas:
         return out
 
     def slope():
-        mean, rest = means()
-        out = (1 - y) * mean
-        return np.subtract(out, y * rest, out=out)
+        mean, odds = mean_and_odds()
+        return sign * mean if binary else (1 - y) * mean - y * (odds * mean)
+
+    def second():
+        mean, odds = mean_and_odds()
+        return odds * mean * mean
 
     def third():
-        mean, rest = means()
-        return mean * rest * (rest - mean)
+        mean, odds = mean_and_odds()
+        rest = odds * mean
+        return mean * rest * (rest - mean) * (sign if binary else 1.0)
 
-    return {0: value, 1: slope, 2: lambda: np.multiply(*means()), 3: third}
+    return {0: value, 1: slope, 2: second, 3: third}
 
 
 def _normal(x: np.ndarray) -> Formulas:
