@@ -34,16 +34,18 @@ def elpd_data(
         known |= {"good_k": 0.7, "pareto_k": xarray.DataArray(k, dims="unit", coords=pointwise.coords)}
     if dataclasses.is_dataclass(made):
         new: Any = made
-        return new(kind="loo", elpd=elpd, p=p, elpd_i=pointwise, **known)
+        kind = {"kind": "loo"} if "kind" in {field.name for field in dataclasses.fields(made)} else {}
+        return new(**kind, elpd=elpd, p=p, elpd_i=pointwise, **{"good_k": None, **known})
     # in ArviZ's own order, by which it prints
     old = {"elpd_loo": elpd, "se": known.pop("se"), "p_loo": p, **known, "loo_i": pointwise.rename("loo_i")}
     return made(data=list(old.values()), index=list(old))
 
 
 def _class() -> Any:
-    for name in ("arviz_stats", "arviz"):  # version 1 and later, then older versions
+    # from version 1.3 on, from version 1 on, and before
+    for module, name in (("arviz_stats.utils", "ELPDDataLOO"), ("arviz_stats.utils", "ELPDData"), ("arviz", "ELPDData")):
         try:
-            return importlib.import_module(name).ELPDData
+            return getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError):
             continue
     raise ImportError("to_arviz needs ArviZ: pip install 'leaveout[arviz]'.")
