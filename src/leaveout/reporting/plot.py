@@ -87,23 +87,18 @@ def _mean(estimate: Estimate) -> str:
 
 def _label_points(ax: "Axes", names: Any, x: Any, y: Any) -> None:
     """Write names above points, or below, right or left of them if a name would cover another."""
-    sides = {(0, 4): ("center", "bottom"), (0, -4): ("center", "top"), (6, 0): ("left", "center"), (-6, 0): ("right", "center")}
+    sides = [((0, 4), "center", "bottom"), ((0, -4), "center", "top"), ((6, 0), "left", "center"), ((-6, 0), "right", "center")]
     behind = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5}
-    how: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "bbox": behind, "zorder": 2}
-    there: list[Any] = []
+    boxes: list[Any] = []
     ax.apply_aspect()
     for name, across, up in zip(label_texts(pd.Index(names)), x, y, strict=True):
-        notes = []
-        for shift, (ha, va) in sides.items():
-            notes.append(ax.annotate(name, (across, up), shift, ha=ha, va=va, **how))
-            covered = [notes[-1].get_window_extent().overlaps(box) for box in there]
-            if not any(covered):
+        note = ax.annotate(name, (across, up), (0, 0), textcoords="offset points", fontsize=8, bbox=behind, zorder=2)
+        for shift, ha, va in [*sides, sides[0]]:  # the first again, if the name covers another everywhere
+            note.set(position=shift, ha=ha, va=va)
+            box = note.get_window_extent()
+            if not any(box.overlaps(other) for other in boxes):
                 break
-        best = notes[-1] if not any(covered) else notes[0]
-        for note in notes:
-            if note is not best:
-                note.remove()
-        there.append(best.get_window_extent())
+        boxes.append(box)
 
 
 def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "Axes":
@@ -465,13 +460,10 @@ def against_exact(
     rest = np.setdiff1d(np.arange(plan.num_refits), worst)
     drawn = np.random.default_rng(seed).choice(rest, min(sample - len(worst), len(rest)), replace=False)
     chosen = np.sort(np.r_[worst, drawn])
-    spans = [np.arange(plan.indptr[k], plan.indptr[k + 1]) for k in chosen]
-    entries = np.concatenate(spans)
-    indptr = np.cumsum([0, *map(len, spans)])
-    some = Plan(indptr, plan.index[entries], plan.weight[entries], plan.held[entries], plan.num_units)
+    entries, some = np.flatnonzero(np.isin(plan.refit, chosen)), plan.some(chosen)
     exact = cross_validate(fit, some, Exact(), bases="refit" if "learned anew" in estimate.labels.get("note", "") else "frozen")
     mine = estimate.losses[chosen if estimate.joint else entries]
-    bars = estimate.error[chosen if estimate.joint else np.repeat(chosen, np.diff(indptr))]
+    bars = estimate.error[chosen if estimate.joint else plan.refit[entries]]
     ax = _axes(ax, (6.0, 5.0))
     seen = np.isfinite(exact.losses) & np.isfinite(mine)
     truth, mine, bars = exact.losses[seen], mine[seen], np.where(np.isfinite(bars), bars, 0.0)[seen]
@@ -906,9 +898,7 @@ def forest(
     """
     missing = [name for name in ("estimate", "low", "high") if name not in getattr(table, "columns", ())]
     if missing or not len(table):
-        raise ValueError(
-            f"plot.forest: the table needs rows, and columns estimate, low and high; it lacks {missing or 'rows'}."
-        )
+        raise ValueError(f"plot.forest: the table needs rows, and estimate, low and high; it lacks {missing or 'rows'}.")
     rows = table.drop(index=["pooled", "new centre"], errors="ignore")
     if "pooled" in table.index and pooled is None:
         pooled = tuple(table.loc["pooled", ["estimate", "low", "high"]])
