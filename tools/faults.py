@@ -1696,9 +1696,16 @@ FAULTS = (
     ),
     Fault(
         "optimism is what the rows that are not drawn lose, with the wrong sign",
-        "internal_validation._table",
+        "internal_validation._corrected",
         "optimism = inner - out",
         "optimism = out - inner",
+        "test_internal_validation",
+    ),
+    Fault(
+        "the interval of a corrected measure is that of apparent ones of resamples",
+        "internal_validation._interval",
+        "np.where(train == on_all, 0.0, (train - on_all) / scale)",
+        "train / scale",
         "test_internal_validation",
     ),
     Fault(

@@ -66,6 +66,21 @@ def test_a_centre_that_is_ranked_without_a_fault():
     assert found.table.loc["C", "k"] == 4 and np.isfinite(forest.drop("c1")[["low", "high"]].to_numpy()).all()
 
 
+def test_small_centres_are_not_pooled():
+    """Of a few rows a standard error is small by luck, and its centre would outweigh all others."""
+    few = np.r_[0, 1, 1, 2, 2, 2, np.repeat([3, 4, 5], 48)]
+    y = X[:, 0] + np.random.default_rng(1).normal(size=150)
+    for fit in (FIT, lo.fit(lo.GLM(X, y, "squared"))):
+        found = lo.internal_external(fit, few)
+        errors = [name for name in found.centres if name.endswith("_se")]
+        assert found.centres.loc[[0, 1, 2], errors].isna().to_numpy().all()
+        assert (found.table["k"] == 3).all() and "without 3 centres of fewer than 10 rows" in str(found)
+        assert "± 0" not in str(found).split("pooled")[0].replace("± 0.", "")
+    p = lo.predict(lo.fit(lo.GLM(X[1:], y[1:], "squared")), X[:1]).to_numpy()
+    np.testing.assert_allclose(found.centres.loc[0, ["MSE", "large"]].to_numpy(float), [(y[0] - p[0]) ** 2, y[0] - p[0]])
+    assert np.isnan(found.centres.loc[0, "R2"])
+
+
 def test_numbers_and_survival():
     number = X @ [1.0, 2.0] + rng.normal(size=150)
     found = lo.internal_external(lo.fit(lo.GLM(X, number, "squared")), centre).centres

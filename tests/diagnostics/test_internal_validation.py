@@ -3,7 +3,8 @@
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.special import expit
+from scipy import stats
+from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, brier_score_loss, log_loss, roc_auc_score
 
@@ -77,9 +78,37 @@ def test_a_loop_of_scikit_learn(method):
     change = 0.632 * (table["index.orig"] - table["test"]) if method == ".632" else table["training"] - table["test"]
     np.testing.assert_allclose(table["optimism"], change, atol=1e-12)
     np.testing.assert_allclose(table["index.corrected"], table["index.orig"] - table["optimism"], atol=1e-12)
-    shift = found.training["AUC"].quantile([0.025, 0.975]).to_numpy() - table.loc["AUC", "optimism"]
-    if method != "crossvalidation":
-        np.testing.assert_allclose(table.loc["AUC", ["low", "high"]].to_numpy(float), shift, atol=1e-12)
+    if method == "crossvalidation":
+        assert table[["low", "high"]].isna().to_numpy().all()
+        return
+    whole, t = by_hand(plan, "bootstrap")[1], stats.t.ppf(0.975, 11)
+    for name in ("AUC", "average_precision"):
+        middle = (train[name] + whole[name]) / 2
+        half = t * ((train[name] - whole[name]) / (middle * (1 - middle))).std()
+        ends = logit(table.loc[name, ["index.corrected", "low", "high"]].to_numpy(float))
+        np.testing.assert_allclose(ends[1:] - ends[0], [-half, half], atol=1e-5)
+    half = 2 * t * ((train["B"] - whole["B"]) / (train["B"] + whole["B"])).std()
+    ends = np.log(table.loc["B", ["index.corrected", "low", "high"]].to_numpy(float))
+    np.testing.assert_allclose(ends[1:] - ends[0], [-half, half], atol=1e-6)
+    np.testing.assert_allclose(found.table.loc["Dxy", ["low", "high"]], 2 * found.table.loc["AUC", ["low", "high"]] - 1)
+
+
+def test_only_a_bootstrap_has_intervals():
+    shares = lo.Plan(np.arange(21) * 60, np.tile(np.arange(60), 20), np.full(1200, 0.5), np.zeros(1200, bool), 120)
+    for plan in (lo.kfold(120, 10), shares):
+        assert lo.validate(FIT, plan=plan, curves=0).table["low"].isna().all()
+    few = lo.validate(FIT, B=40, groups=np.arange(120) % 4, curves=0)
+    half, row = stats.t.ppf(0.975, 3) * (few.training["R2"] - few.test["R2"]).std(), few.table.loc["R2"]  # four groups
+    np.testing.assert_allclose([row["low"], row["high"]], row["index.corrected"] + np.array([-half, half]))
+
+
+def test_resamples_that_are_ranked_without_a_fault_have_an_interval():
+    data = np.random.default_rng(2).normal(size=(30, 3))
+    y = (data[:, 0] + 0.3 * data[:, 1] > 0) * 1.0
+    found = lo.validate(lo.fit(lo.GLM(data, y, "logistic", lo.penalties.Ridge(0.5))), B=50, curves=0)
+    assert (found.training["AUC"] == 1).any()
+    row = found.table.loc["AUC"]
+    assert 0 < row["low"] < row["index.corrected"] < row["high"] < 1 or row["index.corrected"] >= 1
 
 
 def test_the_plus_of_632():
@@ -141,6 +170,10 @@ def test_least_squares():
         spread = np.abs(slope) * np.abs(mean[:, None] - mean).sum() / (120 * 119)
         want = [1 - np.sum((y - mean) ** 2) / np.sum((y - y.mean()) ** 2), np.mean((y - mean) ** 2), intercept, slope, spread]
         np.testing.assert_allclose(found.test.loc[k, ["R2", "MSE", "Intercept", "Slope", "g"]], want, atol=1e-9)
+    inner, out = 1 - found.training["R2"], 1 - found.test["R2"]
+    half = stats.t.ppf(0.975, 7) * 2 * ((inner - out) / (inner + out)).std()  # on the scale of the logarithm
+    value, low, high = found.table.loc["R2", ["index.corrected", "low", "high"]]
+    np.testing.assert_allclose(np.log([(1 - low) / (1 - value), (1 - high) / (1 - value)]), [half, -half], rtol=1e-8)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from scipy.special import expit
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 import leaveout as lo
-from leaveout.diagnostics.performance import Binary, SortedPredictors, Survival, concordance, logistic
+from leaveout.diagnostics.performance import Binary, SortedPredictors, Survival, concordance, logistic, lowess_curve
 from tests.oracles.clinical import needs_reference, read
 
 rng = np.random.default_rng(0)
@@ -27,6 +27,38 @@ def test_ties_and_weights_are_as_in_scikit_learn():
         x = eta[k][rows]
         apart = np.abs(x[:, None] - x).sum() / (len(x) * (len(x) - 1))
         np.testing.assert_allclose(found["g"][k], np.abs(found["Slope"][k]) * apart, rtol=1e-10)
+
+
+def test_a_row_far_away_ties_no_others():
+    for far in (1e12, np.inf):
+        eta = np.r_[rng.normal(size=300), far]
+        y = (rng.random(301) < expit(eta)) * 1.0
+        found = SortedPredictors(eta[None], y[None]).measure(np.ones((1, 301)))
+        np.testing.assert_allclose(found["AUC"], roc_auc_score(y, np.minimum(eta, 1e15)), rtol=1e-12)
+    x = np.r_[rng.normal(size=200), 50.0]  # whose probability is one, to rounding
+    y = (rng.random(201) < expit(x)) * 1.0
+    fit = lo.fit(lo.GLM(x[:, None], y, "probit"))
+    found = lo.validate(fit, B=10, curves=0).table
+    np.testing.assert_allclose(found.loc["AUC", "index.orig"], roc_auc_score(y, x), rtol=1e-12)
+    assert np.isfinite(found.loc[["R2", "Slope", "D", "log_loss"], "index.corrected"]).all()
+
+
+def test_lowess_where_more_rows_tie_than_a_neighbourhood_holds_is_their_mean():
+    p = np.r_[np.full(80, 0.2), rng.uniform(0.3, 0.9, 20)]
+    y = (rng.random(100) < p) * 1.0
+    order = rng.permutation(100)
+    np.testing.assert_allclose(lowess_curve(p[order], y[order], np.ones(100), np.array([0.2])), y[:80].mean())
+
+
+def test_weights_that_sum_to_one_count_no_cases():
+    eta = rng.normal(size=(1, 50))
+    y, w = (rng.random((1, 50)) < 0.5) * 1.0, rng.random((1, 50))
+    shares, counts = (SortedPredictors(eta, y).measure(each) for each in (w / w.sum(), 100 * w))
+    for name, value in shares.items():
+        if name in ("D", "U", "Q", "g", "gp"):
+            assert np.isnan(value[0]) and np.isfinite(counts[name][0])
+        else:
+            np.testing.assert_allclose(value, counts[name], rtol=1e-8)
 
 
 def test_rows_of_one_class_or_that_separate_define_no_measure():
@@ -93,6 +125,27 @@ def test_measures_at_times_by_sums_over_pairs():
         up += weight * later @ ((eta[0, i] > eta[0]) + 0.5 * (eta[0, i] == eta[0]))
         down += weight * later.sum()
     np.testing.assert_allclose(found["C_uno"][0], up / down, rtol=1e-10)
+
+
+def test_a_stratum_without_units_has_no_risks():
+    """A refit without a stratum knows no baseline there, which is not a risk of zero."""
+    X, stratum = rng.normal(size=(90, 2)), np.arange(90) % 3
+    time = rng.exponential(np.exp(-X[:, 0]))
+    fit = lo.fit(lo.Cox(X, time, np.ones(90), strata=stratum))
+    found = lo.internal_external(fit, stratum).centres
+    assert found["OE"].isna().all() and np.isfinite(found[["C", "slope"]].to_numpy()).all()
+    cv = lo.cross_validate(fit, lo.groups(stratum))
+    for call in (lo.calibration, lo.decision_curve):
+        with pytest.raises(ValueError, match="90 predictions are of units whose whole stratum"):
+            call(cv, time=0.5)
+    held = np.repeat([True, False], 30)
+    entries = np.r_[np.flatnonzero(stratum == 1), np.arange(30)], np.where(held, 0.0, 2.0), held
+    plan = lo.Plan([0, 30, 60], *entries, 90)
+    table = lo.validate(fit, plan=plan, times=[0.5]).table
+    assert (table.loc[["AUC(0.5)", "Brier(0.5)"], "n"] == 1).all() and table.loc["C", "n"] == 2
+    stable = lo.stability(fit, plan=plan, time=0.5)
+    assert (np.isnan(stable.predictions[0]) == (stratum == 1)).all() and np.isfinite(stable.units.to_numpy()).all()
+    np.testing.assert_array_equal(stable.reclassified(0.0), 0)
 
 
 def test_no_information():

@@ -9,7 +9,7 @@ rows); the band is that of the resamples' own curves, shifted by the same.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike
 
 from .._runtime.conventions import conventional
 from .._runtime.jax import float64
-from .._runtime.results import PrintedTable, kind_of
 from ..data.arrays import numbers, share
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
@@ -28,7 +27,7 @@ from ..validation.cross_validate import match_plan
 from ..validation.estimate import Estimate
 from .held_out_rows import HeldOutRows, held_out_rows
 from .internal_validation import REFIT_TOL, Validation, over_refits
-from .performance import Continuous, logistic, lowess_curve, spline_basis, spline_knots
+from .performance import Continuous, PerformanceTable, curve, regression
 
 Array = np.ndarray
 Smoother = Literal["spline", "lowess"]
@@ -37,7 +36,7 @@ BEYOND = 5  # predictions at each end that the curve leaves out, as rms does
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Calibration(PrintedTable):
+class Calibration(PerformanceTable):
     """Agreement of predictions with outcomes.
 
     `lo.calibration` returns it.
@@ -80,23 +79,18 @@ class Calibration(PrintedTable):
     """
 
     curve: pd.DataFrame
-    table: pd.DataFrame
     predicted: Array
     outcome: Array
-    fit: Fit
-    smoother: str = "spline"
-    level: float = 0.95
-    time: float | None = None
-    note: str = ""
+    smoother: str
+    time: float | None
+    note: str
 
-    def _lines(self) -> list[tuple[str, str]]:
-        lines = [
-            ("model", f"{kind_of(self.fit.objective)}, {self.fit.num_params} parameters, {self.fit.objective.num_units} units"),
+    def _facts(self) -> list[tuple[str, str]]:
+        return [
             ("predictions", self.note),
             ("until", "" if self.time is None else f"{self.time:g}, rows weighted for censoring"),
             ("curve", f"by {self.smoother}, {len(self.curve)} points; intervals {self.level:.0%}"),
         ]
-        return [(name, text) for name, text in lines if text]
 
 
 @conventional
@@ -208,58 +202,7 @@ def calibration(
         found["corrected"] = observed - optimism
         found["low"], found["high"] = np.nanquantile(own, [tail, 1 - tail], axis=0) - optimism
         note = f"apparent, corrected for optimism by {used} resamples"
-    return Calibration(found, table, p[w > 0], y[w > 0], rows.measure.fit, smoother, level, rows.time, note)
-
-
-def regression(
-    Z: Float[Array, "rows columns"],
-    y: Float[Array, " rows"],
-    w: Float[Array, " rows"],
-    label: Any,
-    linear: bool,
-    offset: Any = 0.0,
-) -> tuple[Float[Array, " columns"], Float[Array, "columns columns"]]:
-    """Regress outcomes on a few columns; return coefficients and their covariance, a sandwich over labels if there are any."""
-    if linear:
-        H = Z.T @ (Z * w[:, None])
-        theta = np.linalg.lstsq(H, Z.T @ (w * y), rcond=None)[0]
-        residual, scale = y - Z @ theta, 1.0
-        freedom = w.sum() - Z.shape[1]
-        scale = (w @ residual**2) / freedom if freedom > 0 else np.nan
-    else:
-        theta, H = (part[0] for part in logistic(Z.T[:, None], y[None], w[None], offset, tol=1e-12))
-        residual, scale = y - scipy.special.expit(Z @ theta + offset), 1.0
-    if not np.isfinite(H).all():
-        return theta, np.full(H.shape, np.nan)
-    inverse = np.linalg.pinv(H, hermitian=True)
-    if label is None:
-        return theta, scale * inverse
-    code = np.unique(label, return_inverse=True)[1]
-    slopes = np.stack([np.bincount(code, column) for column in (Z * (w * residual)[:, None]).T], axis=1)
-    groups = len(slopes)
-    return theta, inverse @ (slopes.T @ slopes) @ inverse * (groups / (groups - 1) if groups > 1 else np.nan)
-
-
-@np.errstate(all="ignore")
-def curve(
-    eta: Float[Array, " rows"],
-    y: Float[Array, " rows"],
-    w: Float[Array, " rows"],
-    at: Float[Array, " points"],
-    smoother: str,
-    linear: bool,
-    label: Any = None,
-    z: float = np.nan,
-) -> Float[Array, "3 points"]:
-    """Return the curve at some predictions, and the ends of its band of ± z standard errors on the scale of η."""
-    back = (lambda x: x) if linear else scipy.special.expit
-    if smoother == "lowess":
-        return np.stack([lowess_curve(back(eta), y, w, at), *np.full((2, len(at)), np.nan)])
-    knots = spline_knots(eta, w)
-    theta, cov = regression(spline_basis(eta, knots), y, w, label, linear)
-    basis = spline_basis(at if linear else scipy.special.logit(at), knots)
-    middle, half = basis @ theta, z * np.sqrt(np.einsum("np,pq,nq->n", basis, cov, basis))
-    return back(np.stack([middle, middle - half, middle + half]))
+    return Calibration(table, rows.measure.fit, level, found, p[w > 0], y[w > 0], smoother, rows.time, note)
 
 
 def _resampled(

@@ -20,12 +20,11 @@ from scipy import stats
 
 from .._runtime.conventions import conventional
 from .._runtime.jax import float64
-from .._runtime.results import PrintedTable, kind_of
 from ..data.arrays import numbers, share
 from ..optimize.fit import Fit
 from ..validation.estimate import Estimate
 from .held_out_rows import HeldOutRows, held_out_rows
-from .performance import Continuous, Survival, kaplan_meier_influence
+from .performance import Continuous, PerformanceTable, Survival, kaplan_meier_influence
 
 Array = np.ndarray
 THRESHOLDS = np.arange(1, 100) / 100
@@ -33,7 +32,7 @@ PRINTED = 10  # rows of a printed table at most
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class DecisionCurve(PrintedTable):
+class DecisionCurve(PerformanceTable):
     """Net benefit at each threshold.
 
     `lo.decision_curve` returns it.
@@ -67,28 +66,20 @@ class DecisionCurve(PrintedTable):
     ['net_benefit', 'se', 'low', 'high', 'all', 'all_se', 'none', 'treated']
     """
 
-    table: pd.DataFrame
-    fit: Fit
-    level: float = 0.95
-    time: float | None = None
-    note: str = ""
+    time: float | None
+    note: str
 
     def _shown(self) -> pd.DataFrame:
         return self.table.iloc[:: -(-len(self.table) // PRINTED)]
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _facts(self) -> list[tuple[str, str]]:
         best = self.table["net_benefit"] > np.maximum(self.table["all"], 0)
-        useful = self.table.index[best]
-        lines = [
-            ("model", f"{kind_of(self.fit.objective)}, {self.fit.num_params} parameters, {self.fit.objective.num_units} units"),
+        where = f"at {best.sum()} of {len(best)} thresholds, above treating all and none" if best.any() else "nowhere"
+        return [
             ("predictions", self.note),
             ("until", "" if self.time is None else f"{self.time:g}"),
-            (
-                "useful",
-                f"at {len(useful)} of {len(best)} thresholds, above treating all and none" if len(useful) else "nowhere",
-            ),
+            ("useful", where),
         ]
-        return [(name, text) for name, text in lines if text]
 
 
 @conventional

@@ -8,7 +8,6 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from .._runtime.results import NO_REFIT_CODES, among
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
 from ..refit import Exact
@@ -91,17 +90,18 @@ def held_out_rows(caller: str, of: Any, time: float | None = None) -> HeldOutRow
         unit.append(found)
         value.append(measure.scores(measure.at(theta, weights))[k, found])
 
-    result = over_refits(caller, fit, of.plan, Exact(REFIT_TOL), tell)
-    lost = among(result, NO_REFIT_CODES)
-    if lost.all():
-        raise ValueError(f"{caller}: no refit of the plan exists; see estimate.flagged().")
+    exists, _ = over_refits(caller, fit, of.plan, Exact(REFIT_TOL), tell)
     units, values = np.concatenate(unit), np.concatenate(value)
+    if unknown := int(np.isnan(values).sum()):
+        raise ValueError(
+            f"{caller}: {unknown} predictions are of units whose whole stratum their refit leaves out: without its baseline "
+            "there is no risk. Leave out parts of strata, or fit without strata."
+        )
     order = np.argsort(units, kind="stable")
     units, values = units[order], values[order]
     times = np.bincount(units, minlength=n)
-    missing = int(lost.sum())
     note = f"held out, {of.plan.call or 'a plan that was given'}"
-    note += (
-        f"; {missing} of {len(result)} refits do not exist, {np.sum(times == 0)} units have no prediction" if missing else ""
-    )
+    if not exists.all():
+        lost = f"{np.sum(~exists)} of {len(exists)} refits do not exist"
+        note += f"; {lost}, {np.sum(times == 0)} units have no prediction"
     return HeldOutRows(measure, units, values, (measure.case / np.maximum(times, 1))[units], of.plan, at_time, note)

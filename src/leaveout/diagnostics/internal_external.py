@@ -18,23 +18,24 @@ from numpy.typing import ArrayLike
 
 from .._runtime.conventions import conventional
 from .._runtime.jax import float64
-from .._runtime.results import NO_REFIT_CODES, RESULTS, PrintedTable, among, kind_of
+from .._runtime.results import NO_REFIT_CODES, RESULTS
 from ..data.arrays import codes, index_of, places, share
 from ..optimize.fit import Fit
 from ..plans.plan import groups as groups_of
 from ..refit import AbstractRefit, Exact
 from ..validation.cross_validate import match_plan
 from ..validation.metrics import METRICS
-from .internal_validation import NAMES, REFIT_TOL, over_refits
-from .performance import Binary, Continuous, Survival, logistic, performance, secant
+from .internal_validation import REFIT_TOL, over_refits
+from .performance import Binary, Continuous, PerformanceTable, Survival, performance, regression, secant
 from .pooling import Tau2, pool
 
 Array = np.ndarray
+LEAST_ROWS = 10  # rows of a centre from which a standard error is known to a quarter of itself; fewer are not pooled
 IDEAL = {"C": np.nan, "slope": 1.0, "large": 0.0, "OE": 1.0}  # values of a perfect model that a picture marks
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class InternalExternal(PrintedTable):
+class InternalExternal(PerformanceTable):
     """Measures in each centre by the refit without it, and pooled over centres.
 
     `lo.internal_external` returns it.
@@ -43,7 +44,8 @@ class InternalExternal(PrintedTable):
     ----------
     centres : DataFrame
         One row a centre: `n`, `events`, the measures with their standard errors (`C`, `C_se`, `slope`, `slope_se`, `large`,
-        `large_se`, `OE`, `OE_se`, `brier`, `logloss` and so on), and the `result` of its refit.
+        `large_se`, `OE`, `OE_se`, `brier`, `logloss` and so on), and the `result` of its refit. Centres of fewer than ten rows
+        have no standard errors, and are not pooled.
     pooled : DataFrame
         One row a measure, on the scale on which it is pooled ("logit C", "log OE"): `mu`, `tau2`, `Q`, `I2`, `se`, `hksj_se`,
         the interval from `low` to `high`, the prediction interval for a new centre from `pi_low` to `pi_high`, and `k`, the
@@ -74,10 +76,7 @@ class InternalExternal(PrintedTable):
 
     centres: pd.DataFrame
     pooled: pd.DataFrame
-    table: pd.DataFrame
-    fit: Fit
-    tau2: str = "REML"
-    level: float = 0.95
+    tau2: str
 
     @conventional
     def forest(self, measure: str = "C") -> pd.DataFrame:
@@ -107,18 +106,18 @@ class InternalExternal(PrintedTable):
             rows.loc[name] = [*self.table.loc[measure, columns], np.nan]
         return rows
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _facts(self) -> list[tuple[str, str]]:
         shown = [name for name in self.table.index if name in ("C", "slope", "large", "OE", "R2", "MSE")]
-        lines = [
-            ("model", f"{kind_of(self.fit.objective)}, {self.fit.num_params} parameters, {self.fit.objective.num_units} units")
-        ]
+        lines = []
         for name, row in self.centres.iterrows():
-            known = ", ".join(f"{each} {row[each]:.3g} ± {row[f'{each}_se']:.2g}" for each in shown if np.isfinite(row[each]))
+            error = {each: f" ± {row[f'{each}_se']:.2g}" if np.isfinite(row[f"{each}_se"]) else "" for each in shown}
+            known = ", ".join(f"{each} {row[each]:.3g}{error[each]}" for each in shown if np.isfinite(row[each]))
             lost = "" if RESULTS[row["result"]] not in NO_REFIT_CODES else f"no refit: {RESULTS[row['result']].message}"
             events = f", {row['events']:.0f} events" if "events" in row else ""
             lines.append((str(name), f"{row['n']:.0f} rows{events}: {known or lost or 'no measure is defined'}"))
         how = f"random effects, τ² by {self.tau2}, Hartung–Knapp, {self.level:.0%}; pi: prediction interval for a new centre"
-        return [*lines, ("pooled", how)]
+        few = int((self.centres["n"] < LEAST_ROWS).sum())
+        return [*lines, ("pooled", how + (f"; without {few} centres of fewer than {LEAST_ROWS} rows" if few else ""))]
 
 
 @conventional
@@ -200,17 +199,17 @@ def internal_external(
             one = at[k] if isinstance(at, np.ndarray) else tuple(part[k] for part in at)
             found[refit] = by_centre(measure, one, held[k] > 0)
 
-    result = over_refits("internal_external", fit, plan, strategy, tell)
-    if among(result, NO_REFIT_CODES).all():
-        raise ValueError(f"internal_external: no centre has a refit without it: {NAMES[result[0]].message}.")
+    _, result = over_refits("internal_external", fit, plan, strategy, tell)
     table = pd.DataFrame(found, index=pd.Index(names, name="centre"))
     counted = {"n": np.bincount(label, minlength=len(names))}
     events = measure.y if isinstance(measure, Binary) else measure.risk[:, 2] if isinstance(measure, Survival) else None
     if events is not None:
         counted["events"] = np.bincount(label, events, len(names)).astype(int)
     table = pd.concat([pd.DataFrame(counted, table.index), table], axis=1)
-    table["result"] = [NAMES[code].name for code in result]
-    listed = [name.removesuffix("_se") for name in table.columns if name.endswith("_se")]
+    table["result"] = result.to_numpy()
+    errors = [name for name in table.columns if name.endswith("_se")]
+    table[errors] = table[errors].where((table[errors] > 0) & (table["n"] >= LEAST_ROWS).to_numpy()[:, None])
+    listed = [name.removesuffix("_se") for name in errors]
     pooled, natural = {}, {}
     for name in listed:
         to, back, slope = _scale(name)
@@ -221,7 +220,7 @@ def internal_external(
         ends = {"estimate": one["mu"], **one[["low", "high", "pi_low", "pi_high"]]}
         natural[name] = {key: back(end) for key, end in ends.items()} | dict(one[["tau2", "I2", "k"]])
     of_rows, own_scale = (pd.DataFrame.from_dict(each, orient="index").astype({"k": int}) for each in (pooled, natural))
-    return InternalExternal(table, of_rows, own_scale, fit, tau2, level)
+    return InternalExternal(own_scale, fit, level, table, of_rows, tau2)
 
 
 def _scale(name: str) -> tuple[Any, Any, Any]:
@@ -245,22 +244,13 @@ def _binary(measure: Binary, eta: Float[Array, " rows"], some: Array) -> dict[st
     p, observed = scipy.special.expit(x), w @ y
     both = 0 < observed < w.sum()
     found = _mean(METRICS["auc"].pseudo(y, x, w), w, "C") if both else {"C": np.nan, "C_se": np.nan}
-    slope, slope_se = recalibrated(np.column_stack([np.ones_like(x), x]), y, w)
-    large, large_se = recalibrated(np.ones((len(x), 1)), y, w, x)
-    found |= {"slope": slope[1], "slope_se": slope_se[1], "large": large[0], "large_se": large_se[0]}
+    (_, slope), cov = regression(np.column_stack([np.ones_like(x), x]), y, w, None, False)
+    (large,), large_cov = regression(np.ones((len(x), 1)), y, w, None, False, x)
+    found |= {"slope": slope, "slope_se": cov[1, 1] ** 0.5, "large": large, "large_se": large_cov[0, 0] ** 0.5}
     ratio = observed / (w @ p)
     found |= {"OE": ratio, "OE_se": ratio * np.sqrt((1 - observed / w.sum()) / observed) if observed > 0 else np.nan}
     losses = np.logaddexp(0, (1 - 2 * y) * x)
     return found | _mean((y - p) ** 2, w, "brier") | _mean(losses, w, "logloss")
-
-
-def recalibrated(
-    Z: Float[Array, "rows columns"], y: Float[Array, " rows"], w: Float[Array, " rows"], offset: Any = 0.0
-) -> tuple[Float[Array, " columns"], Float[Array, " columns"]]:
-    """Return the coefficients of a recalibrating logistic regression, and their standard errors."""
-    theta, H = logistic(Z.T[:, None], y[None], w[None], offset, tol=1e-13)
-    spread = np.full(Z.shape[1], np.nan) if np.isnan(H).any() else np.sqrt(np.diag(np.linalg.inv(H[0])))
-    return theta[0], spread
 
 
 @np.errstate(all="ignore")
@@ -283,10 +273,7 @@ def _survival(measure: Survival, at: Any, some: Array) -> dict[str, float]:
 @np.errstate(all="ignore")
 def _linear(measure: Continuous, mean: Float[Array, " rows"], some: Array) -> dict[str, float]:
     x, y, w = mean[some], measure.y[some], measure.case[some]
-    found = _mean(METRICS["r2"].pseudo(y, x, w), w, "R2") | _mean((y - x) ** 2, w, "MSE")
-    Z, n = np.column_stack([np.ones_like(x), x]), w.sum()
-    H = Z.T @ (Z * w[:, None])
-    theta = np.linalg.lstsq(H, Z.T @ (w * y), rcond=None)[0]
-    spread = np.sqrt(np.diag(np.linalg.pinv(H)) * (w @ (y - Z @ theta) ** 2) / (n - 2))
-    away = _mean(y - x, w, "large")
-    return found | {"slope": float(theta[1]), "slope_se": float(spread[1])} | away
+    found = _mean(METRICS["r2"].pseudo(y, x, w), w, "R2") if np.ptp(y) > 0 else {"R2": np.nan, "R2_se": np.nan}
+    found |= _mean((y - x) ** 2, w, "MSE")
+    (_, slope), cov = regression(np.column_stack([np.ones_like(x), x]), y, w, None, True)
+    return found | {"slope": slope, "slope_se": cov[1, 1] ** 0.5} | _mean(y - x, w, "large")

@@ -15,20 +15,23 @@ concordance (2011) 1/Ĝ(T−)². Where data do not define a measure, such as row
 """
 
 import abc
+import warnings
 from collections.abc import Callable
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
 
 import numpy as np
+import pandas as pd
 import scipy
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from .._runtime.results import kind_of
+from .._runtime.results import PrintedTable, kind_of
 from ..models.survival.cox import Cox
 from ..objectives.batch_functions import whole
 from ..objectives.objective import LOG_PROBABILITY
 from ..optimize.fit import Fit
-from ..validation.metrics import Concordance
+from ..validation.metrics import LEAST_PROBABILITY, Concordance
 from ..validation.scoring import predictions
 
 Array = np.ndarray
@@ -43,11 +46,33 @@ IBS_GRID = 50  # times at most at which Brier's score is integrated
 TIMES = (0.25, 0.5, 0.75)  # quantiles of the times of events at which survival is measured by default
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class PerformanceTable(PrintedTable):
+    """Base of results that tell how a fit predicts: a table, and the level of its intervals."""
+
+    table: pd.DataFrame
+    fit: Fit
+    level: float
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """Return the printed lines below that of the model; one without a text is left out."""
+        raise NotImplementedError
+
+    def _lines(self) -> list[tuple[str, str]]:
+        objective, params = self.fit.objective, self.fit.num_params
+        model = f"{kind_of(objective)}, {params} parameters, {objective.num_units} units"
+        return [("model", model), *((name, text) for name, text in self._facts() if text)]
+
+
 class AbstractPerformance(abc.ABC):
-    """Measures of a fit's predictions: `at` predicts every row by some refits, and the call measures predictions."""
+    """Measures of a fit's predictions: `at` predicts every row by some refits, and the call measures predictions.
+
+    `LIMITS` has the least and largest value of those measures whose intervals cover in simulations, by the name's beginning.
+    """
 
     fit: Fit
     case: Float[Array, " rows"]
+    LIMITS: ClassVar[dict[str, tuple[float, float]]]
 
     def __init__(self, fit: Fit):
         weight, n = fit.objective.units.weight, fit.objective.num_units
@@ -57,6 +82,10 @@ class AbstractPerformance(abc.ABC):
     def at(self, theta: Float[Array, "refits params"], weights: Points) -> Any:
         """Predict every row by each refit, whose weights are given."""
         return predictions(self.fit, whole(weights), theta, "link")
+
+    def bounds(self, name: str) -> tuple[float, float] | None:
+        """Return the least and largest value of a measure, None if its interval would not cover."""
+        return next((ends for start, ends in self.LIMITS.items() if name.startswith(start)), None)
 
     def scores(self, at: Any) -> Points:
         """Return logits of probabilities, or of risks until the middle of the times; means where the response is a number."""
@@ -87,6 +116,9 @@ class AbstractPerformance(abc.ABC):
 class Binary(AbstractPerformance):
     """Measures of the probability of the second of two classes."""
 
+    LIMITS = dict.fromkeys(("AUC", "average_precision"), (0.0, 1.0)) | {"Dxy": (-1.0, 1.0)}
+    LIMITS |= dict.fromkeys(("B", "log_loss"), (0.0, np.inf)) | dict.fromkeys(("R2", "D", "Q"), (-np.inf, np.inf))
+
     def __init__(self, fit: Fit):
         super().__init__(fit)
         self.y = np.asarray(fit.objective.units.target, np.float64)
@@ -97,7 +129,7 @@ class Binary(AbstractPerformance):
         if getattr(loss, "link", None) == "logit":
             return super().at(theta, weights)
         p = predictions(self.fit, whole(weights), theta, "response")
-        return scipy.special.logit(p[..., 1] if p.ndim > 2 else p)
+        return scipy.special.logit(np.clip(p[..., 1] if p.ndim > 2 else p, LEAST_PROBABILITY, 1 - LEAST_PROBABILITY))
 
     def __call__(self, at, weights, seen):
         if self.sorted[0] is not at:  # the same predictions are measured on several rows
@@ -111,11 +143,9 @@ class Binary(AbstractPerformance):
         there, found = weights > 0, {}
         eta, y, w = at[there], self.y[there], weights[there]
         p = scipy.special.expit(eta)
-        Z = np.ascontiguousarray(spline_basis(eta, spline_knots(eta, w)).T)
-        spline = scipy.special.expit(logistic(Z[:, None], y[None], w[None])[0][0] @ Z)
-        for name, curve in (("lowess", lowess_curve(p, y, w, p)), ("spline", spline)):
-            away = np.abs(curve - p)
-            found |= {f"Emax_{name}": float(away.max()), f"Eavg_{name}": float(np.average(away, weights=w))}
+        for smoother in ("lowess", "spline"):
+            away = np.abs(curve(eta, y, w, p, smoother, False)[0] - p)
+            found |= {f"Emax_{smoother}": float(away.max()), f"Eavg_{smoother}": float(np.average(away, weights=w))}
         return found
 
     def no_information(self, at, weights):
@@ -132,8 +162,10 @@ class SortedPredictors:
     def __init__(self, eta: Points, y: Points):
         self.order = np.argsort(eta, axis=1)
         self.x, self.y = (np.take_along_axis(each, self.order, 1) for each in (eta, y))
-        new = np.diff(self.x, axis=1) > TIE * np.maximum(np.abs(self.x[:, :1]), np.abs(self.x[:, -1:]))
         places, n = np.arange(1, eta.shape[1]), eta.shape[1]
+        size = np.minimum(np.abs(self.x), np.finfo(float).max)
+        middle = np.maximum(size[:, n // 4], size[:, 3 * n // 4])[:, None]  # quartiles: one row far away ties no others
+        new = np.diff(self.x, axis=1) > TIE * np.maximum(size[:, 1:], middle)
         self.first = np.maximum.accumulate(np.pad(np.where(new, places, 0), ((0, 0), (1, 0))), axis=1)
         ends = np.pad(np.where(new, places, n), ((0, 0), (0, 1)), constant_values=n)
         self.last = np.minimum.accumulate(ends[:, ::-1], axis=1)[:, ::-1]
@@ -164,7 +196,8 @@ class SortedPredictors:
         share, p = events / n, scipy.special.expit(x)
         null = -2 * n * (scipy.special.xlogy(share, share) + scipy.special.xlogy(1 - share, 1 - share))
         spread = lambda values: np.abs(gini(values, w, all_[:, :-1]))
-        D, U = (null - recalibrated - 1) / n, (own - recalibrated - 2) / n
+        cases = np.where(n < 2, np.nan, n)  # weights that sum to one count no cases
+        D, U = (null - recalibrated - 1) / cases, (own - recalibrated - 2) / cases
         found = {"Dxy": 2 * auc - 1, "R2": np.expm1((recalibrated - null) / n) / np.expm1(-null / n), "Intercept": a}
         found |= {"Slope": b, "D": D, "U": U, "Q": D - U, "B": dot(w, (y - p) ** 2) / n, "g": np.abs(b) * spread(x)}
         found |= {"gp": spread(scipy.special.expit(line)), "AUC": auc, "average_precision": precision}
@@ -180,7 +213,7 @@ def dot(a: Points, b: Points) -> PerRefit:
 def gini(x: Points, w: Points, before: Points) -> PerRefit:
     """Compute the mean |x_i − x_j| of pairs of different cases, for sorted x with the weight before each."""
     n = w.sum(1, keepdims=True)
-    return 2 * np.sum(w * x * (2 * before + w - n), 1) / (n * (n - 1))[:, 0]
+    return 2 * np.sum(w * x * (2 * before + w - n), 1) / np.where(n < 2, np.nan, n * (n - 1))[:, 0]
 
 
 @np.errstate(all="ignore")
@@ -219,6 +252,56 @@ def logistic(
     return best, curvature
 
 
+def regression(
+    Z: Float[Array, "rows columns"],
+    y: Float[Array, " rows"],
+    w: Float[Array, " rows"],
+    label: Any,
+    linear: bool,
+    offset: Any = 0.0,
+) -> tuple[Float[Array, " columns"], Float[Array, "columns columns"]]:
+    """Regress outcomes on a few columns; return coefficients and their covariance, a sandwich over labels if there are any."""
+    if linear:
+        H = Z.T @ (Z * w[:, None])
+        theta = np.linalg.lstsq(H, Z.T @ (w * y), rcond=None)[0]
+        residual, freedom = y - Z @ theta, w.sum() - Z.shape[1]
+        scale = (w @ residual**2) / freedom if freedom > 0 else np.nan
+    else:
+        theta, H = (part[0] for part in logistic(Z.T[:, None], y[None], w[None], offset, tol=1e-12))
+        residual, scale = y - scipy.special.expit(Z @ theta + offset), 1.0
+    if not np.isfinite(H).all():
+        return theta, np.full(H.shape, np.nan)
+    inverse = np.linalg.pinv(H, hermitian=True)
+    if label is None:
+        return theta, scale * inverse
+    code = np.unique(label, return_inverse=True)[1]
+    slopes = np.stack([np.bincount(code, column) for column in (Z * (w * residual)[:, None]).T], axis=1)
+    groups = len(slopes)
+    return theta, inverse @ (slopes.T @ slopes) @ inverse * (groups / (groups - 1) if groups > 1 else np.nan)
+
+
+@np.errstate(all="ignore")
+def curve(
+    eta: Float[Array, " rows"],
+    y: Float[Array, " rows"],
+    w: Float[Array, " rows"],
+    at: Float[Array, " points"],
+    smoother: str,
+    linear: bool,
+    label: Any = None,
+    z: float = np.nan,
+) -> Float[Array, "3 points"]:
+    """Return the curve at some predictions, and the ends of its band of ± z standard errors on the scale of η."""
+    back = (lambda x: x) if linear else scipy.special.expit
+    if smoother == "lowess":
+        return np.stack([lowess_curve(back(eta), y, w, at), *np.full((2, len(at)), np.nan)])
+    knots = spline_knots(eta, w)
+    theta, cov = regression(spline_basis(eta, knots), y, w, label, linear)
+    basis = spline_basis(at if linear else scipy.special.logit(at), knots)
+    middle, half = basis @ theta, z * np.sqrt(np.einsum("np,pq,nq->n", basis, cov, basis))
+    return back(np.stack([middle, middle - half, middle + half]))
+
+
 def lowess_curve(
     p: Float[Array, " rows"], y: Float[Array, " rows"], w: Float[Array, " rows"], at: Float[Array, " points"]
 ) -> Float[Array, " points"]:
@@ -237,9 +320,13 @@ def lowess_curve(
     rows = np.repeat(order, times[order])
     x = p[rows]
     hundredth = 0.01 * np.ptp(x)  # R's delta: points closer than this are interpolated
-    smooth = lowess(y[rows], x, frac=2 / 3, it=0, delta=hundredth, is_sorted=True, return_sorted=False)
-    level, first = np.unique(x, return_index=True)
-    return np.interp(at, level, smooth[first], left=np.nan, right=np.nan)
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # statsmodels divides by a zero distance where more tie than a neighbourhood holds
+        smooth = lowess(y[rows], x, frac=2 / 3, it=0, delta=hundredth, is_sorted=True, return_sorted=False)
+    level, first, tied = np.unique(x, return_index=True, return_counts=True)
+    alone = tied >= max(int(2 / 3 * len(x) + 1e-7), 2)  # there R has their mean
+    mean = np.add.reduceat(y[rows], first) / tied
+    return np.interp(at, level, np.where(alone, mean, smooth[first]), left=np.nan, right=np.nan)
 
 
 def spline_basis(eta: Float[Array, "..."], knots: Float[Array, " knots"]) -> Float[Array, "... columns"]:
@@ -258,6 +345,8 @@ def spline_knots(eta: Float[Array, " rows"], w: Float[Array, " rows"]) -> Float[
 
 class Continuous(AbstractPerformance):
     """Measures of a predicted mean."""
+
+    LIMITS: ClassVar = {"R2": (-np.inf, 1.0), "MSE": (0.0, np.inf)}
 
     def __init__(self, fit: Fit):
         super().__init__(fit)
@@ -283,8 +372,10 @@ class Survival(AbstractPerformance):
     """Measures of Cox's model.
 
     A prediction is the linear predictor, the baseline's cumulative hazard at each time, and the cumulative hazard at each
-    unit's own time.
+    unit's own time. The hazards of a stratum of which a refit has no unit are NaN.
     """
+
+    LIMITS = dict.fromkeys(("AUC", "C"), (0.0, 1.0)) | {"Dxy": (-1.0, 1.0)} | dict.fromkeys(("Brier", "IBS"), (0.0, np.inf))
 
     def __init__(self, fit: Fit, times: Any = None):
         super().__init__(fit)
@@ -311,8 +402,10 @@ class Survival(AbstractPerformance):
         steps = self.model.partial(self.model.sums_of(eta, weights))[2]
         strata = np.arange(self.stratum.max() + 1)[:, None, None]
         reached = (self.event_time <= self.grid[:, None]) & (self.event_stratum == strata)  # [strata, grid, times]
-        base = np.einsum("rt,sgt->rsg", steps, reached.astype(float))[:, self.stratum]
-        return eta, base, self.model.over_units(steps, np.zeros_like(steps)) * np.exp(eta)
+        members = (self.stratum == strata[:, 0]) * 1.0
+        known = np.where(weights @ members.T > 0, 1.0, np.nan)[:, self.stratum]
+        base = np.einsum("rt,sgt->rsg", steps, reached.astype(float))[:, self.stratum] * known[:, :, None]
+        return eta, base, self.model.over_units(steps, np.zeros_like(steps)) * np.exp(eta) * known
 
     @property
     def middle(self) -> float:
@@ -366,7 +459,8 @@ class Survival(AbstractPerformance):
             mass, alive = np.where(dead, case, np.where(late, over(G_grid[:, k : k + 1]), 0.0)), np.exp(-hazard[:, :, k])
             briers[:, k] = dot(mass, (late - alive) ** 2) / weights.sum(1)
             if t in self.times:
-                areas[f"AUC({t:g})"] = SortedPredictors(hazard[:, :, k], np.broadcast_to(dead * 1.0, mass.shape)).area(mass)
+                area = SortedPredictors(hazard[:, :, k], np.broadcast_to(dead * 1.0, mass.shape)).area(mass)
+                areas[f"AUC({t:g})"] = np.where(np.isnan(briers[:, k]), np.nan, area)  # some hazards are not known
         found = areas | {f"Brier({t:g})": briers[:, k] for k, t in enumerate(self.grid) if t in self.times}
         return found | ({"IBS": np.trapezoid(briers, self.grid, axis=1) / np.ptp(self.times)} if len(self.times) > 1 else {})
 

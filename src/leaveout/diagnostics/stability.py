@@ -14,20 +14,19 @@ from scipy.special import expit
 
 from .._runtime.conventions import Rng, conventional
 from .._runtime.jax import float64
-from .._runtime.results import NO_REFIT_CODES, PrintedTable, among, kind_of
 from ..data.arrays import share
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
 from ..refit import AbstractRefit, Exact
 from .held_out_rows import held_out_rows
-from .internal_validation import NAMES, REFIT_TOL, over_refits, resamples
-from .performance import Continuous
+from .internal_validation import REFIT_TOL, over_refits, resamples
+from .performance import Continuous, PerformanceTable
 
 Array = np.ndarray
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Stability(PrintedTable):
+class Stability(PerformanceTable):
     """Each unit's predictions over resamples.
 
     `lo.stability` returns it.
@@ -40,7 +39,8 @@ class Stability(PrintedTable):
     table : DataFrame
         `mape` and the `width` from `low` to `high` over units: mean, median, 95th percentile and largest.
     predictions : array
-        The prediction of each unit by each resample that has a refit, `[resamples, units]`.
+        The prediction of each unit by each resample that has a refit, `[resamples, units]`; NaN where the resample has no unit
+        of its stratum.
     result : Series
         The code of each resample's refit.
     fit : Fit
@@ -67,12 +67,9 @@ class Stability(PrintedTable):
     """
 
     units: pd.DataFrame
-    table: pd.DataFrame
     predictions: Array
     result: pd.Series
-    fit: Fit
-    level: float = 0.95
-    time: float | None = None
+    time: float | None
 
     @conventional
     def reclassified(self, threshold: float) -> pd.Series:
@@ -89,17 +86,16 @@ class Stability(PrintedTable):
             The shares.
         """
         other = (self.predictions >= threshold) != (self.units["prediction"].to_numpy() >= threshold)
-        return pd.Series(other.mean(0), self.units.index, name="reclassified")
+        there = np.isfinite(self.predictions)
+        return pd.Series((other & there).sum(0) / there.sum(0), self.units.index, name="reclassified")
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _facts(self) -> list[tuple[str, str]]:
         lost = len(self.result) - len(self.predictions)
-        lines = [
-            ("model", f"{kind_of(self.fit.objective)}, {self.fit.num_params} parameters, {self.fit.objective.num_units} units"),
+        return [
             ("resamples", f"{len(self.result)}" + (f", {lost} of which have no refit and are left out" if lost else "")),
             ("until", "" if self.time is None else f"{self.time:g}"),
             ("width", f"of the middle {self.level:.0%} of a unit's predictions"),
         ]
-        return [(name, text) for name, text in lines if text]
 
 
 @conventional
@@ -178,16 +174,11 @@ def stability(
     def tell(refits, theta, weights, held):
         found[refits] = measure.scores(measure.at(theta, weights))
 
-    result = over_refits("stability", fit, plan, strategy, tell)
-    found = found[~among(result, NO_REFIT_CODES)]
-    if not len(found):
-        raise ValueError(f"stability: no resample has a refit: {NAMES[result[0]].message}.")
-    if not isinstance(measure, Continuous):
-        found = expit(found)
+    exists, result = over_refits("stability", fit, plan, strategy, tell)
+    found = found[exists] if isinstance(measure, Continuous) else expit(found[exists])
     units = pd.DataFrame({"prediction": rows.prediction}, index=fit.objective.units.names)
-    units["low"], units["high"] = np.quantile(found, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    units["mape"] = np.abs(found - rows.prediction).mean(0)
+    units["low"], units["high"] = np.nanquantile(found, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    units["mape"] = np.nanmean(np.abs(found - rows.prediction), axis=0)
     each = pd.DataFrame({"mape": units["mape"], "width": units["high"] - units["low"]})
     table = each.agg(["mean", "median", lambda x: x.quantile(0.95), "max"]).T.set_axis(["mean", "median", "95%", "max"], axis=1)
-    codes = pd.Series([NAMES[code].name for code in result], name="result")
-    return Stability(units, table, found, codes, fit, level, rows.time)
+    return Stability(table, fit, level, units, found, result, rows.time)
