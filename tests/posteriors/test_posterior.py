@@ -6,6 +6,7 @@ import arviz as az
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import leaveout as lo
 
@@ -109,10 +110,33 @@ def test_models():
         lo.from_posterior({"beta": draws}, model)
     with pytest.raises(TypeError, match="log_prior goes with a function"):
         lo.from_posterior(draws, model, log_prior=normal_prior)
-    with pytest.raises(ValueError, match="units with weights"):
+    with pytest.raises(ValueError, match="weights must be whole numbers"):
         lo.from_posterior(draws, lo.GLM(X, X[:, 0], "squared", sample_weight=np.arange(40.0)))
     with pytest.raises(ValueError, match="no −log density"):
         lo.from_posterior(draws, lo.GLM(X, X[:, 0], "huber"))
+
+
+def test_trials_and_rows_that_stand_for_several():
+    rng = np.random.default_rng(0)
+    x, trials = rng.normal(size=(12, 1)), rng.integers(1, 9, 12)
+    hits = rng.binomial(trials, 0.4)
+    fit = lo.fit(lo.GLM(x, hits / trials, "logistic", lo.penalties.Ridge(1.0), trials=trials))
+    draws = fit.at(rng.normal(size=(1000, 2)))
+    posterior = lo.from_posterior(draws, fit)
+    p = 1 / (1 + np.exp(-draws @ np.r_[x.T, np.ones((1, 12))]))
+    assert np.allclose(-posterior.unit_losses, stats.binom.logpmf(hits, trials, p)) and "trials" in str(posterior)
+    weights = np.where(np.arange(12) < 4, 0.0, 1.0)
+    assert np.allclose(posterior.values(draws, weights) - posterior.value, -posterior.unit_losses[:, :4].sum(1))
+
+    count, y = rng.integers(1, 4, 12), rng.normal(size=12)
+    once = lo.GLM(x, y, "squared", lo.penalties.Ridge(1.0), sample_weight=count)
+    rows = lo.GLM(np.repeat(x, count, axis=0), np.repeat(y, count), "squared", lo.penalties.Ridge(1.0))
+    draws = lo.fit(rows).at(rng.normal(size=(1000, 2)))
+    found = lo.elpd(lo.from_posterior(draws, once), lo.leave_one_out(12))
+    truth = lo.elpd(lo.from_posterior(draws, rows), lo.groups(np.repeat(np.arange(12), count)))
+    assert np.allclose(found.losses, truth.losses, rtol=1e-8)
+    with pytest.raises(ValueError, match="class_weight"):
+        lo.from_posterior(draws, lo.GLM(x, (y > 0) * 1.0, "logistic", lo.penalties.Ridge(1.0), class_weight="balanced"))
 
 
 def test_a_second_data_set_compiles_nothing():

@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
 
 from .._runtime.conventions import conventional
 from .._runtime.jax import call_traced, float64, jax, jnp
-from ..models.glm.losses import Squared
+from ..models.glm.losses import Binomial, Squared
 from ..objectives.objective import (
     LOG_DENSITY,
     LOG_LIKELIHOOD,
@@ -272,16 +273,32 @@ def _of_model(caller: str, draws: dict[str, np.ndarray], chains: int, given: Any
     listed = list(names) if len(names) == size else [f"theta[{k}]" for k in range(size)]
     score, constant, note = _density_of(caller, objective)
     own = Posterior(objective, to_theta(draws), chains, like, to_theta, named, listed, known, note, score, constant)
-    return replace(own, response=objective.units.target, simulate=responses_of(objective, like))
+    simulate = responses_of(objective, like) if objective.units.weight is None else None
+    return replace(own, response=objective.units.target, simulate=simulate)
 
 
-def _density_of(caller: str, objective: AbstractObjective) -> tuple[str, float, str]:
-    """Return the name of a model's losses, what they lack of a −log density, and a note; ValueError if they are none."""
-    score = objective.units.score
+def _density_of(caller: str, objective: AbstractObjective) -> tuple[str, Any, str]:
+    """Return the name of a model's losses, what they lack of −log densities, and a note; ValueError if they are none."""
+    score, units, loss = objective.units.score, objective.units, getattr(objective, "loss_function", None)
+    weight = np.ones(1) if units.weight is None else np.asarray(units.weight)
+    if getattr(objective, "class_code", None) is not None:
+        raise ValueError(f"{caller}: class_weight changes the weights of other units in every fold; leave it out.")
+    if (weight < 1).any() or (weight % 1 != 0).any():
+        raise ValueError(
+            f"{caller}: weights must be whole numbers, of trials or of rows that a unit stands for; other powers of a density "
+            "are no densities. Drop rows of weight zero, and leave other weights out."
+        )
+    if units.weight is not None and isinstance(loss, Binomial):
+        successes = weight * np.asarray(units.target)
+        if np.allclose(successes, np.rint(successes), rtol=0, atol=1e-6):  # proportions are rounded
+            log = scipy.special.gammaln
+            ways = log(weight + 1) - log(successes + 1) - log(weight - successes + 1)
+            return LOG_PROBABILITY, -ways, "weights are numbers of trials"
+    note = objective.note if (weight == 1).all() else "a unit stands for as many equal rows as its weight"
     if score in (LOG_DENSITY, LOG_PROBABILITY, ""):
-        return score or LOG_LIKELIHOOD, 0.0, objective.note
-    if isinstance(getattr(objective, "loss_function", None), Squared):
-        return LOG_DENSITY, 0.5 * np.log(2 * np.pi), "squared loss is that of a normal response of variance one"
+        return score or LOG_LIKELIHOOD, 0.0, note
+    if isinstance(loss, Squared):
+        return LOG_DENSITY, 0.5 * np.log(2 * np.pi) * weight, "squared loss is that of a normal response of variance one"
     if score.startswith(LOG_DENSITY):  # of a parameter that the caller gave
-        return LOG_DENSITY, 0.0, objective.note
+        return LOG_DENSITY, 0.0, note
     raise ValueError(f"{caller}: the loss of {display_name(objective)} is {score}, no −log density; see lo.Regression.")

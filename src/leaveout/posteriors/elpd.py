@@ -524,14 +524,13 @@ def elpd(
     influence = np.stack([fold.influence if len(fold.influence) else np.zeros(batches) for fold in found])
     spread = lambda each: each.std(-1, ddof=1) / np.sqrt(batches) if batches > 1 else np.zeros(each.shape[:-1])
     one = scored.max() == 1
-    ratios = np.array([fold.ratio for fold in found]) - posterior.constant * scored
-    within -= posterior.constant * scored
+    ratios = np.array([fold.ratio for fold in found])
     if one:
         losses, baseline = (np.where(plan.held, -each[plan.refit], np.nan) for each in (ratios, within))
     elif pointwise:
         losses, baseline = np.full(len(plan.index), np.nan), np.full(len(plan.index), np.nan)
-        losses[plan.held] = posterior.constant - np.concatenate([fold.each for fold in found])
-        baseline[plan.held] = posterior.constant - np.concatenate(within_each)
+        losses[plan.held] = -np.concatenate([fold.each for fold in found])
+        baseline[plan.held] = -np.concatenate(within_each)
     else:
         losses, baseline = -ratios, -within
     units = posterior.objective.units

@@ -70,8 +70,8 @@ class Posterior(PrintedResult):
         What is printed beside it.
     score : str
         Name of the losses of units.
-    constant : float
-        What is added to the loss of a unit, so that it is a −log density.
+    constant : float, or array of float, shape (units,)
+        What is added to F for each unit, so that losses are −log densities.
     response : array of float, shape (units,), or None
         Response of each unit, if it is known which part of the data this is.
     simulate : callable or None
@@ -108,7 +108,7 @@ class Posterior(PrintedResult):
     known_fit: Fit | None = None
     note: str = ""
     score: str = LOG_LIKELIHOOD
-    constant: float = 0.0
+    constant: float | np.ndarray = 0.0
     response: np.ndarray | None = None
     simulate: DrawResponses | None = None
     constrain: Callable[[Any, Any], Any] | None = None
@@ -167,7 +167,7 @@ class Posterior(PrintedResult):
         found = repeatable(self.objective)
         size = max(1, CAPACITY // (4 * found.num_units))  # a quarter of a batch, as densities have several temporaries
         out = np.asarray(_values(found, self.like, theta, padded_weights(found, weights), min(size, len(theta))))
-        return np.where(np.isnan(out), np.inf, out)
+        return np.where(np.isnan(out), np.inf, out) + np.sum(weights * self.constant)
 
     @float64
     def looks(self, theta: Float[np.ndarray, "draws params"], weights: Float[np.ndarray, " units"]) -> tuple[Any, Any]:
@@ -189,7 +189,8 @@ class Posterior(PrintedResult):
         """
         size = max(1, CAPACITY // self.objective.num_units)
         pieces = [self._look(theta[k : k + size], weights) for k in range(0, len(theta), size)]
-        return np.concatenate([value for value, _ in pieces]), np.concatenate([slope for _, slope in pieces])
+        value, slope = (np.concatenate(each) for each in zip(*pieces, strict=True))
+        return value + np.sum(weights * self.constant), slope
 
     def _look(self, theta: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         rows, n = whole(np.broadcast_to(weights, (len(theta), len(weights)))), self.objective.num_units
@@ -245,8 +246,12 @@ class Posterior(PrintedResult):
         """
         return None if self.unit_losses is None else np.asarray(self._block_losses(theta))[:, units]
 
-    @float64
     def _block_losses(self, theta: np.ndarray) -> np.ndarray | None:
+        found, weight = self._losses(theta), self.objective.units.weight
+        return found if found is None else found * (1.0 if weight is None else np.asarray(weight)) + self.constant
+
+    @float64
+    def _losses(self, theta: np.ndarray) -> np.ndarray | None:
         model, n = self._predictors, self.objective.num_units
         if model is not None:
             size = max(1, CAPACITY // n)
@@ -297,10 +302,7 @@ def _block_losses(objective: AbstractObjective, like: PyTree, theta: Arrays, siz
 
 def check_posterior(caller: str, posterior: Posterior) -> Posterior:
     """Compare draws and density by identities of posteriors; ValueError if the density does not exist there."""
-    objective, draws, n = posterior.objective, posterior.draws, posterior.objective.num_units
-    weight = objective.units.weight
-    if weight is not None and not np.all(np.asarray(weight) == 1):
-        raise ValueError(f"{caller}: units with weights have no density of their own; leave sample_weight and trials out.")
+    draws, n = posterior.draws, posterior.objective.num_units
     spread = draws.std(0)
     if (spread == 0).any():
         raise ValueError(f"{caller}: all draws of {posterior.names[int(np.argmin(spread))]!r} are equal.")
