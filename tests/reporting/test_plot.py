@@ -85,7 +85,8 @@ def test_both_errors_are_drawn(cv, random_folds):
     ax = lo.plot.estimates({"rows": cv, "random fifths": random_folds})
     labels = ax.get_legend_handles_labels()[1]
     assert {"standard error (data)", "another draw of folds (Monte Carlo)"} <= set(labels)
-    widths = [np.ptp(line.get_segments()[0][:, 0]) / 2 for c in ax.containers for line in c.lines[2]]
+    parts = [part for c in ax.containers for line in c.lines[2] for part in line.get_segments() if len(part)]
+    widths = [np.ptp(part[:, 0]) / 2 for part in parts]
     for size in (cv.se, random_folds.se, random_folds.monte_carlo_error):
         assert np.isclose(widths, size).any()
     title = random_folds.plot().get_title()

@@ -276,18 +276,18 @@ def _diagonal(across: str, up: str) -> dict[str, Any]:
 
 
 def _decision_figure(found: DecisionCurve, until: str, whom: str) -> Figure:
-    lines = {"by the model": ("net_benefit", BLUE), "treat all": ("all", ORANGE), "treat none": ("none", GREY)}
-    place = {"x": axis("threshold", f"threshold of risk{until} above which one treats"), "y": axis("value", "net benefit")}
-    table = found.table.assign(low=found.table["low"].clip(lower=LEAST_BENEFIT)).reset_index()
-    of = lambda column: table.assign(value=table[column])[table[column] >= LEAST_BENEFIT]
-    band = place | {"y": axis("low", "net benefit"), "y2": {"field": "high"}}
-    layers = [layer(data_of(of("net_benefit")[["threshold", "low", "high"]]), "area", band, color=BLUE, opacity=0.2)]
-    own = place | {
-        "color": colored("strategy", **{name: color for name, (_, color) in lines.items()}),
-        "tooltip": tooltip(strategy="strategy", threshold="threshold", value="net benefit"),
-    }
-    for name, (column, _) in lines.items():
-        layers.append(layer(data_of(of(column)[["threshold", "value"]].assign(strategy=name)), "line", own, strokeWidth=2))
+    colors = {"by the model": BLUE, "treat all": ORANGE, "treat none": GREY}
+    curves = found.table[["net_benefit", "all", "none"]].set_axis([*colors], axis=1).reset_index()
+    curves = curves.melt("threshold", var_name="strategy").query("value >= @LEAST_BENEFIT")
+    band = found.table.assign(low=found.table["low"].clip(lower=LEAST_BENEFIT))[found.table["net_benefit"] >= LEAST_BENEFIT]
+    across = {"x": axis("threshold", f"threshold of risk{until} above which one treats")}
+    between = across | {"y": axis("low", "net benefit"), "y2": {"field": "high"}}
+    told = tooltip(strategy="strategy", threshold="threshold", value="net benefit")
+    own = across | {"y": axis("value", "net benefit"), "color": colored("strategy", **colors), "tooltip": told}
+    layers = [
+        layer(data_of(band.reset_index()[["threshold", "low", "high"]]), "area", between, color=BLUE, opacity=0.2),
+        layer(data_of(curves), "line", own, strokeWidth=2),
+    ]
     text = (
         "Net benefit is the share of all patients who are treated rightly, less the share who are treated for nothing, each of "
         "whom counts the threshold over one less the threshold. Where the blue curve is highest, deciding by the model does "

@@ -572,23 +572,20 @@ def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
     if not found:
         raise ValueError("plot.estimates: give one or more estimates, {name: estimate}.")
     ax = _axes(ax, (6.5, 0.5 * len(found) + 1.6))
+    each = [(e.mean, e.no_update, e.se, e.monte_carlo_error, e.approximation_error) for e in found.values()]
+    mean, no_update, *sizes = np.where(np.isfinite(each), each, np.nan).T
     bars: dict[str, tuple[float, dict[str, Any]]] = {
         "standard error (data)": (0.0, {"color": "tab:blue", "elinewidth": 1, "capsize": 3}),
         "another draw of folds (Monte Carlo)": (0.18, {"color": "tab:green", "elinewidth": 1, "capsize": 3}),
         "approximation": (0.0, {"color": "tab:orange", "elinewidth": 6, "alpha": 0.6}),
     }
-    told = set()
-    for place, estimate in enumerate(found.values()):
-        sizes = estimate.se, estimate.monte_carlo_error, estimate.approximation_error
-        for size, (name, (aside, style)) in zip(sizes, bars.items(), strict=True):
-            if np.isfinite(size):
-                label: Any = None if name in told else name
-                ax.errorbar(estimate.mean, place + aside, xerr=size, fmt="none", label=label, **style)
-                told.add(name)
-        ax.plot(estimate.mean, place, "o", color="tab:blue", markersize=4)
-        label = "no update" if place == 0 else None
-        ax.plot(estimate.no_update, place, "o", color="0.6", markerfacecolor="white", markersize=4, label=label)
-    ax.set_yticks(np.arange(len(found)), [str(name) for name in found])
+    place = np.arange(len(found))
+    for size, (name, (aside, style)) in zip(sizes, bars.items(), strict=True):
+        if np.isfinite(size).any():
+            ax.errorbar(mean, place + aside, xerr=size, fmt="none", label=name, **style)
+    ax.plot(mean, place, "o", color="tab:blue", markersize=4)
+    ax.plot(no_update, place, "o", color="0.6", markerfacecolor="white", markersize=4, label="no update")
+    ax.set_yticks(place, [str(name) for name in found])
     scores = {estimate.score for estimate in found.values()}
     first = next(iter(found.values()))
     label = _of(first, "held-out loss a unit") if len(scores) == 1 else "held-out loss a unit, of other scores"
