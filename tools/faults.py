@@ -30,6 +30,13 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "uneven weights of draws are taken as they are",
+        "FoldResult.even",
+        "np.log(self.draws.weight).std() < EVEN",
+        "True",
+        "posteriors/test_elpd",
+    ),
+    Fault(
         "the Jacobian of moved draws has the other sign",
         "importance.mixture",
         "-posterior.value] - jacobian",

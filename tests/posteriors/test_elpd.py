@@ -58,6 +58,25 @@ def test_linear_regression(plan, outlier):
         assert found.raw_k[0] > 0.6 and found.proposal[0] == "mixture" and abs(each[0] - true[0]) < 0.01
 
 
+def test_uneven_weights_are_joined_by_moved_draws():
+    posterior, _ = regression()
+    found = lo.elpd(posterior, PLANS["rows"])
+    spread = posterior.unit_losses.std(0)
+    assert (found.raw_k[spread > 0.31] < 0.2).any() and set(found.proposal[spread > 0.31]) == {"mixture"}
+    assert "draws" in found.proposal and found.pareto_k.max() < 0.2
+
+
+@pytest.mark.slow
+def test_stated_errors_are_those_made():
+    z = []
+    for seed in range(200):
+        posterior, truth = regression(n=20, p=3, seed=seed)
+        found = lo.elpd(posterior, lo.leave_one_out(20))
+        true = sum(truth(np.array([k]), np.delete(np.arange(20), k)) for k in range(20))
+        z.append((found.elpd - true) / found.sampling_error)
+    assert 0.91 < np.mean(np.abs(z) < 1.96) < 0.99 and abs(np.mean(z)) < 0.25
+
+
 def test_each_unit_of_a_fold():
     posterior, truth = regression(outlier=8.0)
     plan = PLANS["folds"]

@@ -29,6 +29,7 @@ from ..validation.cross_validate import DEFAULT_REFIT, PlanLike, resolve_plan
 from ..validation.estimate import Estimate
 from .coordinates import read_draws
 from .importance import (
+    EVEN,
     FINITE_K,
     GOOD_K,
     MAX_GAP,
@@ -292,6 +293,12 @@ class FoldResult(NamedTuple):
     def accepted(self) -> bool:
         """Whether k̂ and the gap are as small as they must be."""
         return self.k < MAX_K and abs(self.ratio - self.mean) < MAX_GAP
+
+    @property
+    def even(self) -> bool:
+        """Whether weights hardly differ and have no heavy tail, so that their mean has a normal error."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return bool(self.accepted and self.k < GOOD_K and np.log(self.draws.weight).std() < EVEN)
 
 
 class Evaluation(NamedTuple):
@@ -563,7 +570,7 @@ def estimate_folds(estimator: FoldEstimator) -> tuple[list[FoldResult], NDArray[
     """Estimate every fold; return k̂ of the draws as they are, and log densities within the posterior, too."""
     found, within, each = map(list, zip(*map(estimator.raw, range(estimator.plan.num_refits)), strict=True))
     raw_k = np.array([fold.k for fold in found])
-    _improve(estimator, found, np.flatnonzero([fold.k >= GOOD_K or not fold.accepted for fold in found]))
+    _improve(estimator, found, np.flatnonzero([not fold.even for fold in found]))
     return found, raw_k, np.array(within), each
 
 

@@ -30,6 +30,7 @@ from .posterior import Posterior, batch_means
 
 FREEDOM = 7  # degrees of freedom of the t, whose tails are heavier than those of posteriors of more than a few units
 FINITE_K = 0.5  # Pareto's k below which weights have a variance
+EVEN = 0.3  # standard deviation of log weights below which their mean is nearly normal; unlike k̂ it does not select by errors
 GOOD_K = 0.2  # k̂ below which k is below that, as its own error is about 0.1
 MAX_K = 0.7  # Pareto's k̂ from which on means of weights are not to be trusted (Vehtari et al., 2024)
 MAX_GAP = 0.1  # difference of two estimates of one elpd from which on neither is; silent errors below it were 0.07 at most
