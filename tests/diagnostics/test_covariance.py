@@ -135,6 +135,7 @@ def test_what_has_no_sandwich():
         (ValueError, "groups goes with cov_type='cluster'", dict(groups=SITE)),
         (ValueError, "maxlags goes with cov_type='HAC'", dict(cov_type="HAC")),
         (ValueError, "maxlags must be a whole number from 0 to 89", dict(cov_type="HAC", maxlags=90)),
+        (ValueError, "maxlags must be a whole number from 0 to 89", dict(cov_type="HAC", maxlags=np.nan)),
         (ValueError, "at least two groups", dict(cov_type="cluster", groups=np.zeros(N))),
         (ValueError, "one label a unit, 90; got 3", dict(cov_type="cluster", groups=[1, 2, 3])),
         (ValueError, "missing labels", dict(cov_type="cluster", groups=np.where(SITE == 1, np.nan, SITE))),
@@ -279,3 +280,17 @@ def test_kinds_of_the_jackknife():
         lo.covariance(fit, "CRV3", groups=SITE % 3)
     with pytest.raises(ValueError, match="depend on their neighbours; jackknife without groups"):
         lo.covariance(fitted("hidden Markov"), "jackknife")
+
+
+@pytest.mark.filterwarnings("ignore:covariance. 3 of the plan's 90", "ignore:replicates. 3 of the plan's 90")
+def test_labels_of_rows_that_the_fit_dropped_leave_with_them():
+    data = FRAME.assign(cost=COST, age=FRAME.age.where(FRAME.index % 40 != 7), site=SITE, year=np.arange(N) % 23)
+    fit = lo.from_statsmodels(sm.formula.ols("cost ~ age", data).fit())
+    there, strata = data.dropna(), data.site // 15
+    for kind in ("cluster", "CR2", "CRV3", "JK1"):
+        want = lo.covariance(fit, kind, groups=there.site)
+        np.testing.assert_allclose(lo.covariance(fit, kind, groups=data.site), want, rtol=1e-9)
+    both = lo.covariance(fit, "CRV3", groups=data[["site", "year"]])
+    np.testing.assert_allclose(both, lo.covariance(fit, "CRV3", groups=there[["site", "year"]]), rtol=1e-9)
+    jkn = lo.replicates(fit, lo.survey.jkn(strata, data.site))
+    np.testing.assert_allclose(jkn, lo.covariance(fit, "JKn", groups=there.site, strata=strata[there.index]), rtol=1e-9)

@@ -115,6 +115,9 @@ def test_what_is_refused():
         (TypeError, "f must be a function of the parameters, or the name of one; got int", (FIT, 3, lo.groups(SITE)), {}),
         (ValueError, "f must be a parameter, one of treated, age, intercept; got 'x9'", (FIT, "x9", lo.groups(SITE)), {}),
         (ValueError, "f must return a number", (FIT, lambda p: "one", lo.groups(SITE)), {}),
+        (ValueError, "f must return a number, or numbers of one count; got nan", (FIT, lambda p: np.nan, lo.groups(SITE)), {}),
+        (ValueError, "f must return a number", (FIT, lambda p: None, lo.groups(SITE)), {}),
+        (TypeError, "plan must be a Plan.* got Series", (FIT, odds_ratio, pd.Series(SITE)), {}),
         (ValueError, "leave out every unit once", (FIT, odds_ratio, lo.random_subsets(N, 0.2, 5)), {}),
         (ValueError, "or 'BCa' of a lo.bootstrap; got 'BCa'", (FIT, odds_ratio, lo.groups(SITE)), {"interval": "BCa"}),
         (ValueError, "interval must be", (FIT, odds_ratio, lo.groups(SITE)), {"interval": "wald"}),
@@ -125,6 +128,19 @@ def test_what_is_refused():
             lo.functional(*args, **named)
     with pytest.raises(AttributeError):
         _ = lo.functional(FIT, odds_ratio, lo.groups(SITE)).nothing
+
+
+def test_values_go_by_their_names():
+    """Not by the order in which a refit's dictionary has them."""
+    center = FIT.parameters["coef"][0]
+
+    def named(parameters):
+        found = {"a": parameters["coef"][0], "b": parameters["intercept"]}
+        return found if found["a"] >= center else dict(reversed(found.items()))
+
+    found = lo.functional(FIT, named, lo.groups(SITE))
+    want = lo.functional(FIT, lambda p: [p["coef"][0], p["intercept"]], lo.groups(SITE))
+    np.testing.assert_array_equal(found.table, want.table)
 
 
 def test_the_picture_names_the_group_that_moves_most():

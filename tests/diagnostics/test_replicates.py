@@ -200,6 +200,8 @@ def test_what_is_no_matrix_of_weights_is_refused():
         (ValueError, "replicate 0 gives every unit weight zero", (FIT, 0 * weights), {"scale": 1}),
         (ValueError, "rscales must be 4 numbers, one a replicate", (FIT, weights), {"scale": 1, "rscales": [1, 2]}),
         (ValueError, "scale must be a positive number", (FIT, weights), {"scale": 0}),
+        (ValueError, "scale and rscales must be numbers; got 'a'", (FIT, weights), {"scale": "a"}),
+        (ValueError, "one replicate has no spread", (FIT, weights[:, :1]), {"scale": 1}),
     ]
     for error, words, args, named in refused:
         with pytest.raises(error, match=words):

@@ -96,6 +96,8 @@ def test_weights_of_a_file_become_factors():
         (lambda: lo.survey.read(pd.DataFrame({"r": [1.0]}), "r", "w", scale=1), "no column is named 'w'"),
         (lambda: lo.survey.read(pd.DataFrame({"w": [0.0], "r": [1.0]}), "r", "w", scale=1), "row 0 has weight zero"),
         (lambda: lo.survey.read(pd.DataFrame({"r": [-1.0]}), "r", scale=1), "finite and not negative"),
+        (lambda: lo.survey.read(pd.DataFrame({"r": [1.0]}), "r", scale=1, rscales=[1, 2]), "rscales must be 1 numbers"),
+        (lambda: lo.survey.fay([1, 1], rho="a"), "rho must be a number from 0 to below 1; got 'a'"),
     ],
 )
 def test_what_is_no_design_is_refused(call, words):

@@ -22,13 +22,13 @@ from numpy.typing import ArrayLike
 from .._runtime.conventions import conventional, warn
 from .._runtime.jax import float64
 from .._runtime.results import kind_of
-from ..data.arrays import check_times, codes, index_of, pandas_of, places
+from ..data.arrays import check_times, codes, count as check_count, index_of, pandas_of
 from ..models.glm.losses import Squared
 from ..objectives.batch_functions import function
 from ..objectives.objective import AbstractLinearPredictor
 from ..optimize.active_set import without
 from ..optimize.fit import Fit
-from ..plans.plan import groups as plan_of_groups, leave_one_out
+from ..plans.plan import Plan, groups as plan_of_groups, leave_one_out
 from ..plans.survey import jk1, jkn
 from ..refit import AbstractRefit
 from ..validation.cross_validate import match_plan
@@ -202,25 +202,34 @@ def _leave_each_out(fit: Fit, kind: str, groups: Any, strata: ArrayLike | None, 
             f"covariance: the units of this {kind_of(objective)} {why}; {kind} without groups takes them for independent. Give "
             "groups= of long blocks."
         )
-    if groups is not None:
-        _, levels = codes("covariance", "groups", groups)
-        if len(levels) < 2:
-            raise ValueError("covariance: at least two groups are needed; all labels are equal.")
-        if len(groups) not in (objective.num_units, np.size(objective.units.rows)):  # type: ignore[arg-type]
-            raise ValueError(f"covariance: groups must be one label a unit, {objective.num_units}; got {len(groups)}.")
     if kind in ("JK1", "JKn"):
         every = np.arange(objective.num_units)
         weights = jk1(every if groups is None else groups) if kind == "JK1" else jkn(strata, groups)  # type: ignore[arg-type]
         refits, scale, rscales = refit_weights("covariance", fit, weights, None, None, strategy)
         return refits.covariance(kind, scale, rscales, True, degrees(weights.to_numpy()))
-    plan = leave_one_out(objective.num_units) if groups is None else plan_of_groups(groups)
-    plan = match_plan("covariance", objective, plan, strategy)
-    left = np.bincount(plan.refit, counting_units(fit)[plan.index], len(plan)) > 0  # a row of weight zero is not there
-    count = int(left.sum())
-    if groups is not None:
-        _warn_of_few(count)
-    refits = refit_plan("covariance", fit, plan if left.all() else plan.some(np.flatnonzero(left)), strategy)
+    plan = _plan_of(fit, groups, strategy)
+    count = len(plan)
+    refits = refit_plan("covariance", fit, plan, strategy)
     return refits.covariance(kind, (count - 1) / count if shrinks else 1.0, np.ones(count), about_mean, count - 1)
+
+
+def _plan_of(fit: Fit, groups: Any, strategy: AbstractRefit) -> Plan:
+    """Return the plan that leaves out every unit or every group that has a weight; warn if there are few groups."""
+    objective, plan = fit.objective, leave_one_out(fit.objective.num_units)
+    if groups is not None:
+        _, levels = codes("covariance", "groups", groups)
+        if index_of(groups) is None and len(groups) not in (objective.num_units, np.size(objective.units.rows)):  # type: ignore[arg-type]
+            raise ValueError(f"covariance: groups must be one label a unit, {objective.num_units}; got {len(groups)}.")
+        if len(levels) < 2:
+            raise ValueError("covariance: at least two groups are needed; all labels are equal.")
+        plan = plan_of_groups(groups)
+    plan = match_plan("covariance", objective, plan, strategy)
+    left = np.flatnonzero(np.bincount(plan.refit, counting_units(fit)[plan.index], len(plan)) > 0)
+    if groups is not None and len(left) < MIN_BLOCKS:
+        if len(left) < 2:
+            raise ValueError("covariance: at least two groups are needed; one alone has a weight.")
+        warn(f"covariance: {len(left)} groups are fewer than {MIN_BLOCKS}: standard errors over so few are too small.")
+    return plan if len(left) == len(plan) else plan.some(left)
 
 
 def _of_two_ways(fit: Fit, kind: str, groups: Any, correction: bool | None, strategy: AbstractRefit) -> Covariance:
@@ -255,24 +264,11 @@ def _of_two_ways(fit: Fit, kind: str, groups: Any, correction: bool | None, stra
 
 
 def _labels(fit: Fit, groups: Any) -> tuple[Int[Array, " units"], int]:
-    """Number the groups in the order of the fit's units, and count those of a weight; warn if they are few."""
-    label, _ = codes("covariance", "groups", groups)
-    names, own = index_of(groups), fit.objective.units.names
-    if len(label) != fit.objective.num_units:
-        raise ValueError(f"covariance: groups must be one label a unit, {fit.objective.num_units}; got {len(label)}.")
-    order = None if names is None or own is None else places("covariance", "groups", names, "fit", own)
-    label = label if order is None else label[order]
-    count = len(np.unique(label[counting_units(fit)]))
-    _warn_of_few(count)
-    return label, count
-
-
-def _warn_of_few(count: int) -> None:
-    """Warn of fewer than 20 groups; raise ValueError if there are not two."""
-    if count < 2:
-        raise ValueError("covariance: at least two groups are needed; all labels are equal.")
-    if count < MIN_BLOCKS:
-        warn(f"covariance: {count} groups are fewer than {MIN_BLOCKS}: standard errors over so few are too small.")
+    """Number the groups of the fit's units, and count those of a weight; units of weight zero may have any number."""
+    plan = _plan_of(fit, groups, DEFAULT)
+    label = np.zeros(fit.objective.num_units, int)
+    label[plan.index] = plan.refit
+    return label, len(plan)
 
 
 def _sandwich(root: Array, slope: Array | None, meat: Float[Array, "rank rank"] | None = None) -> Array:
@@ -309,8 +305,8 @@ def _check_kind(fit: Fit, cov_type: str, given: dict[str, Any], use_correction: 
     units = fit.objective.num_units
     if kind == "HAC":
         check_times("covariance", "the data", fit.objective.units.names)
-    if maxlags is not None and (int(maxlags) != maxlags or not 0 <= maxlags < units):
-        raise ValueError(f"covariance: maxlags must be a whole number from 0 to {units - 1}; got {maxlags!r}.")
+    if maxlags is not None:
+        check_count("covariance: maxlags", maxlags, 0, units - 1)
     if fit.of_rank:
         loose = np.abs(fit.null_space).max(0) > 1e-8 * np.abs(fit.null_space).max()
         names = fit.objective.parameters.names() or [f"parameter {k}" for k in range(fit.num_params)]

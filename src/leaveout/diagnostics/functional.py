@@ -242,11 +242,22 @@ def _refits_and_scales(fit: Fit, plan: Any, strategy: AbstractRefit) -> tuple[Pa
     return refit_plan("functional", fit, plan, strategy), np.full(count, scale), dof, drawn
 
 
+def _takes_two(f: Callable[..., Any]) -> bool:
+    """Tell whether a function has two arguments without a default."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    try:
+        given = inspect.signature(f).parameters.values()
+    except (TypeError, ValueError):  # functions of C
+        return False
+    return sum(each.kind in kinds and each.default is inspect.Parameter.empty for each in given) == 2
+
+
 class _Values:
     """The values of a function at the refits of a plan."""
 
     def __init__(self, refits: ParameterRefits, f: Callable[..., Any] | str):
         self.refits, self.given, self.one, self.names = refits, f, True, pd.Index(["f"])
+        self.is_first = True  # until the fit's own values are known, which come first
         names = refits.known.names
         if isinstance(f, str):
             if f not in names:
@@ -255,9 +266,7 @@ class _Values:
             self.names = pd.Index([f])
         elif callable(f):
             self.column, self.f = None, f
-            kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-            given = inspect.signature(f).parameters.values()
-            self.two = sum(each.kind in kinds and each.default is inspect.Parameter.empty for each in given) == 2
+            self.two = _takes_two(f)
         else:
             raise TypeError(f"functional: f must be a function of the parameters, or the name of one; got {type(f).__name__}.")
 
@@ -269,14 +278,16 @@ class _Values:
         for k, number in enumerate(refits):
             parameters = map_arrays(lambda leaf, k=k: leaf[k], trees)
             found.append(self.f(parameters, self._refit(thetas[k], number)) if self.two else self.f(parameters))
-        if isinstance(found[0], pd.Series | dict):
-            self.names = pd.Index(list(pd.Series(found[0]).index))
-            found = [list(pd.Series(each)) for each in found]
         try:
+            if isinstance(found[0], pd.Series | dict):
+                self.names = pd.Index(list(pd.Series(found[0]).index)) if self.is_first else self.names
+                found = [pd.Series(each)[self.names].tolist() for each in found]
             array = np.asarray(found, np.float64)
-        except (TypeError, ValueError):
+            if self.is_first and not (array.size and np.isfinite(array[0]).all()):
+                raise ValueError
+        except (TypeError, ValueError, KeyError):
             raise ValueError(f"functional: f must return a number, or numbers of one count; got {found[0]!r}.") from None
-        self.one = array.ndim == 1
+        self.one, self.is_first = array.ndim == 1, False
         if array.ndim > 1 and len(self.names) != array[0].size:
             self.names = pd.Index([f"f[{', '.join(map(str, place))}]" for place in np.ndindex(array.shape[1:])])
         return array.reshape(len(thetas), -1)

@@ -27,7 +27,7 @@ from ..linalg.rounding import UNIT
 from ..models.glm.active_coefficients import kinks
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
-from ..plans.survey import ReplicateWeights
+from ..plans.survey import ReplicateWeights, check_scales
 from ..refit import AbstractRefit, Exact, distance_of_fit, lengths, refit_across, undetermined_directions
 from ..validation.cross_validate import match_plan, objective_of
 from ..validation.named_parameters import NamedParameters, name_parameters
@@ -350,11 +350,9 @@ def refit_weights(
     factors, columns = _factors(caller, fit, weights)
     if rscales is None:
         rscales = weights.rscales if isinstance(weights, ReplicateWeights) else np.ones(factors.shape[1])
-    each = np.asarray(rscales, float)
-    if each.shape != (factors.shape[1],) or not (np.isfinite(each).all() and (each >= 0).all() and each.any()):
-        raise ValueError(f"{caller}: rscales must be {factors.shape[1]} numbers, one a replicate, none negative; got {each}.")
-    if not (np.isfinite(scale) and scale > 0):
-        raise ValueError(f"{caller}: scale must be a positive number; got {scale!r}.")
+    whole, each = check_scales(caller, scale, rscales, factors.shape[1])
+    if np.sum(each > 0) < 2:
+        raise ValueError(f"{caller}: one replicate has no spread; at least two of a positive rscale are needed.")
     refit, unit = np.nonzero(factors.T != 1)
     empty = np.setdiff1d(np.arange(factors.shape[1]), refit)  # replicates that equal the fit list a unit at weight one
     refit, unit = np.r_[refit, empty], np.r_[unit, np.zeros(len(empty), int)]
@@ -362,14 +360,16 @@ def refit_weights(
     refit, unit = refit[order], unit[order]
     indptr = np.r_[0, np.cumsum(np.bincount(refit, minlength=factors.shape[1]))]
     plan = Plan(indptr, unit, factors[unit, refit], np.zeros(len(unit), bool), len(factors), names=index_of(weights))
-    return refit_plan(caller, fit, plan.replace_facts(labels=columns), strategy), float(scale), each
+    return refit_plan(caller, fit, plan.replace_facts(labels=columns), strategy), whole, each
 
 
 def _factors(caller: str, fit: Fit, weights: Any) -> tuple[Float[Array, "units replicates"], Any]:
     table = pandas_of(caller, "weights", weights)
     factors = np.asarray(numbers(caller, "weights", table), np.float64)
     units, rows = objective_of(caller, fit).num_units, fit.objective.units.rows
-    if factors.ndim != 2 or len(factors) not in (units, 0 if rows is None else len(rows)):
+    labelled = index_of(weights) is not None  # labels are matched later
+    sizes = (units, len(factors) if labelled else 0 if rows is None else len(rows))
+    if factors.ndim != 2 or len(factors) not in sizes:
         turned = "; it has one column a unit: transpose it" if factors.ndim == 2 and factors.shape[1] == units else ""
         raise ValueError(
             f"{caller}: weights must be a matrix of one row a unit, {units}, and one column a replicate; got shape "

@@ -186,7 +186,7 @@ def fay(strata: ArrayLike, clusters: ArrayLike | None = None, rho: float = 0.3) 
     >>> sorted(set(weights.to_numpy().ravel().tolist())), weights.scale
     ([0.5, 1.5], 1.0)
     """
-    if not 0 <= rho < 1:
+    if not (isinstance(rho, int | float | np.number) and 0 <= rho < 1):
         raise ValueError(f"survey.fay: rho must be a number from 0 to below 1; got {rho!r}.")
     return _half_samples("survey.fay", strata, clusters, float(rho))
 
@@ -283,7 +283,7 @@ def read(
     labels, table = index_of(frame), pandas_of("survey.read", "frame", frame)
     if not isinstance(table, pd.DataFrame):
         raise TypeError(f"survey.read: frame must be a DataFrame; got {type(frame).__name__}.")
-    names = [name for name in table.columns if str(name).startswith(prefix) and name != weight]
+    names = [name for name in table.columns if str(name).startswith(str(prefix)) and name != weight]
     if not names or (weight is not None and weight not in table):
         what = f"begins with {prefix!r}" if not names else f"is named {weight!r}"
         raise ValueError(f"survey.read: no column {what}; there are {', '.join(map(str, table.columns[:8]))}.")
@@ -296,8 +296,21 @@ def read(
             f"survey.read: row {np.flatnonzero(zero)[0]} has weight zero and replicate weights that are not, which no factor "
             "on zero is; drop it, or give it a small weight."
         )
-    each = np.ones(len(names)) if rscales is None else np.asarray(rscales, float)
+    scale, each = check_scales("survey.read", scale, np.ones(len(names)) if rscales is None else rscales, len(names))
     return _weights(found / np.where(base > 0, base, 1.0)[:, None], names, scale, each, pd.Series(0, labels))
+
+
+def check_scales(caller: str, scale: float, rscales: ArrayLike, replicates: int) -> tuple[float, NDArray[np.float64]]:
+    """Return the factor of a sum over replicates, and that of each, as numbers; raise ValueError if they are none."""
+    try:
+        whole, each = float(scale), np.asarray(rscales, float)
+    except (TypeError, ValueError):
+        raise ValueError(f"{caller}: scale and rscales must be numbers; got {scale!r} and {rscales!r}.") from None
+    if each.shape != (replicates,) or not (np.isfinite(each).all() and (each >= 0).all() and each.any()):
+        raise ValueError(f"{caller}: rscales must be {replicates} numbers, one a replicate, none negative; got {each}.")
+    if not (np.isfinite(whole) and whole > 0):
+        raise ValueError(f"{caller}: scale must be a positive number; got {scale!r}.")
+    return whole, each
 
 
 def _weights(factors: Factors, names: ArrayLike, scale: float, rscales: Factors, labelled: object) -> ReplicateWeights:

@@ -481,7 +481,8 @@ def read_plan(
         if units.classes and units.target is not None:
             return stratified(units.target, int(plan), seed=0)
         return kfold(n, int(plan)) if units.serial else kfold(n, int(plan), seed=0)
-    if isinstance(plan, str | np.ndarray) or not (isinstance(plan, Iterable) or hasattr(plan, "split")):
+    are_labels = isinstance(plan, str | np.ndarray | pd.Series | pd.DataFrame)
+    if are_labels or not (isinstance(plan, Iterable) or hasattr(plan, "split")):
         raise TypeError(
             f"{caller}: plan must be a Plan, such as lo.leave_one_out(n), a number of folds, or a splitter; got "
             f"{type(plan).__name__}."
