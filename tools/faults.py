@@ -67,8 +67,8 @@ FAULTS = (
     Fault(
         "units are predicted whose group is still seen",
         "predict_left_out",
-        "if stays.any():",
-        "if False:",
+        "if seen.any() or drawn is None:",
+        "if drawn is None:",
         "test_predictions",
     ),
     Fault(
@@ -229,7 +229,7 @@ FAULTS = (
         "least squares: the minimum-norm part is left out",
         "LeastNorm._without",
         "if V0.shape[1]:",
-        "if False:",
+        "if drawn is None:",
         "test_null_space",
     ),
     Fault(
@@ -2448,7 +2448,7 @@ FAULTS = (
         "rolling windows count as folds drawn at random",
         "checks._together",
         "if np.all(after == plan.num_units - 1 - last) and after.any():",
-        "if False:",
+        "if drawn is None:",
         "test_checks",
     ),
     Fault(

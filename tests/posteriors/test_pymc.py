@@ -138,6 +138,15 @@ def test_refusals():
         lo.from_pymc(walk, DRAWS, integrate={"z": GROUP})
 
 
+def test_responses_are_drawn_with_new_effects():
+    found = lo.from_pymc(hierarchy(), DRAWS, integrate={"z": GROUP})
+    assert np.array_equal(found.response, Y)
+    at = np.tile(found.draws, (20, 1))
+    apart = found.simulate(at, np.array([0, 1, 4]), np.random.default_rng(0)) - at[:, :1]
+    cov = np.eye(3) + np.mean(DRAWS["tau"] ** 2) * np.array([[1, 1, 0], [1, 1, 0], [0, 0, 1]])
+    assert np.allclose(apart.mean(0), 0, atol=0.06) and np.allclose(np.cov(apart.T), cov, atol=0.08)
+
+
 def test_elpd_of_a_conjugate_mean():
     """The elpd of every unit and of groups, in closed form."""
     rng = np.random.default_rng(3)

@@ -25,7 +25,7 @@ from ..objectives.objective import (
 from ..optimize.fit import Fit
 from .coordinates import DrawCoordinates, read_draws
 from .posterior import Posterior, check_posterior
-from .responses import responses_of
+from .responses import DrawResponses, draw_by_jax, responses_of
 from .sampled import Conditional
 from .sampled_model import SampledModel, effect_name
 
@@ -147,10 +147,21 @@ def from_posterior(
         note="the prior is flat" if log_prior is None else "",
         response=y if isinstance(y, np.ndarray) and y.ndim == 1 else None,
     )
-    own, drawn = model.posterior(caller, found, integrate), lambda key, u: at.constrain(u)
-    if effect:
-        drawn = lambda key, u: {**at.constrain(u), effect: jax.random.normal(key, found.arrays[effect].shape[1:])}
-    return own if effect_log_prior else replace(own, constrain=drawn)
+    own = model.posterior(caller, found, integrate)
+
+    def simulate_by(simulate: Callable[..., Any]) -> DrawResponses:
+        def responses(key: Any, u: Any, units: Any) -> Any:
+            key, of_effects = jax.random.split(key)
+            theta = at.constrain(u)
+            if effect:
+                theta = {**theta, effect: jax.random.normal(of_effects, found.arrays[effect].shape[1:])}
+            some = jax.tree.map(lambda leaf: jnp.asarray(leaf)[units], data)
+            draw = lambda key, datum: call_traced("predict: simulate", simulate, key, theta, datum)
+            return jax.vmap(draw)(jax.random.split(key, len(units)), some)
+
+        return draw_by_jax(responses, own.like, model.num_units)
+
+    return own if effect_log_prior else replace(own, simulate_by=simulate_by)
 
 
 @functools.lru_cache(maxsize=32)

@@ -154,7 +154,7 @@ class PosteriorEstimate(Estimate):
             `simulate(key, theta, datum)`, which draws the response of one unit in JAX; `theta` and `datum` are those of
             `unit_loss`, and an effect that is integrated out is drawn from its prior. Or predictive draws `[draws, units]` at
             the draws of the posterior, such as `idata.posterior_predictive`; units whose fold weighs moved draws are then not
-            predicted. Models of NumPyro, regressions and generalised linear models need neither.
+            predicted. Models of PyMC and NumPyro, regressions and generalised linear models need neither.
         level : float, default 0.95
             Share of the predictive distribution between the ends of an interval.
         response : array_like, shape (units,), optional
@@ -193,10 +193,7 @@ class PosteriorEstimate(Estimate):
         """
         if self.posterior is None:
             raise ValueError("predict: this estimate has no posterior, as one that was pickled; call lo.elpd again.")
-        level = share("predict: level", level)
-        return predict_left_out(
-            self.posterior, self.plan, self.folds, self.flagged(), self.names(), simulate, level, response, seed
-        )
+        return predict_left_out(self, simulate, share("predict: level", level), response, seed)
 
     def without_data(self) -> "PosteriorEstimate":
         return replace(cast(PosteriorEstimate, super().without_data()), posterior=None, folds=[])

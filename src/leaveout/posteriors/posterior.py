@@ -76,9 +76,8 @@ class Posterior(PrintedResult):
         Response of each unit, if it is known which part of the data this is.
     simulate : callable or None
         Draws responses, where the model says how.
-    constrain : callable or None
-        Maps a key and one unconstrained draw to the parameters that the caller's functions read, in JAX; effects that are
-        integrated out are drawn.
+    simulate_by : callable or None
+        Maps a function of the caller, which draws the response of one unit, to one that draws responses.
 
     See Also
     --------
@@ -111,7 +110,7 @@ class Posterior(PrintedResult):
     constant: float | np.ndarray = 0.0
     response: np.ndarray | None = None
     simulate: DrawResponses | None = None
-    constrain: Callable[[Any, Any], Any] | None = None
+    simulate_by: Callable[[Callable[..., Any]], DrawResponses] | None = None
 
     @functools.cached_property
     def mode(self) -> Fit | None:

@@ -10,10 +10,9 @@
 Units that share draws of effects with what is seen are not predicted where these effects are integrated out.
 """
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -21,24 +20,23 @@ import scipy
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from .._runtime.jax import call_traced, jax
 from .._runtime.providers import provided
 from .._runtime.results import PrintedResult
 from ..data.arrays import numbers
-from ..objectives.objective import display_name, unravel
-from ..plans.plan import CAPACITY, Plan
+from ..plans.plan import Plan
 from ..validation.metrics import METRICS
 from ..validation.standard_errors import average_by_unit, standard_error
 from .coordinates import read_draws
-from .importance import WeightedDraws, weights_of_refit
+from .importance import weights_of_refit
 from .posterior import Posterior
-from .responses import DrawResponses
-from .sampled import Sampled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SURE = 0.05  # p below which the printed line calls PITs not uniform
+# why units are not predicted
+MOVED = "in folds that weigh moved draws, which only a function simulate serves"
+PARTS = "in groups that stay in part, whose effects are integrated out"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -157,77 +155,49 @@ class PosteriorPredictions(PrintedResult):
         return provided("plot").pit(self, ax=ax)
 
 
-class Summary(NamedTuple):
-    """Summary of one predictive distribution."""
-
-    mean: float
-    low: float
-    high: float
-    pit: float
-    crps: float
-
-
 def summarise_predictive(
     drawn: Float[np.ndarray, " draws"], weight: Float[np.ndarray, " draws"], y: float, level: float, u: float
-) -> Summary:
-    """Summarise weighted predictive draws of one unit against its response y, with u for ties of the PIT."""
+) -> tuple[float, float, float, float, float]:
+    """Return mean, low, high, PIT and CRPS of weighted draws of the response y; a share u of ties with y is below it."""
     order = np.argsort(drawn)
     x, w = drawn[order], weight[order]
     total = np.cumsum(w)
-    at = np.minimum(np.searchsorted(total, [0.5 - level / 2, 0.5 + level / 2]), len(x) - 1)
-    below, until = (total[k - 1] if k else 0.0 for k in (np.searchsorted(x, y, side) for side in ("left", "right")))
-    apart = w @ ((x - y) * (2 * total - w - 1))  # ½ ΣΣ w w' |x − x'|
-    pairs = 1 - w @ w
+    low, high = x[np.minimum(np.searchsorted(total, [0.5 - level / 2, 0.5 + level / 2]), len(x) - 1)]
+    below, until = (w[: np.searchsorted(x, y, side)].sum() for side in ("left", "right"))
+    apart, pairs = w @ ((x - y) * (2 * total - w - 1)), 1 - w @ w  # ½ ΣΣ w w' |x − x'|
     crps = w @ np.abs(x - y) - (apart / pairs if pairs > 0 else np.nan)
-    return Summary(*map(float, (w @ x, x[at[0]], x[at[1]], below + u * (until - below), crps)))
+    return float(w @ x), float(low), float(high), float(below + u * (until - below)), float(crps)
 
 
-def predict_left_out(
-    posterior: Posterior,
-    plan: Plan,
-    folds: Sequence[WeightedDraws],
-    bad: NDArray[np.int64],
-    names: pd.Index,
-    simulate: Any,
-    level: float,
-    response: Any,
-    seed: int,
-) -> PosteriorPredictions:
-    """Summarise the predictive distribution of every unit that a plan scores."""
+def predict_left_out(estimate: Any, simulate: Any, level: float, response: Any, seed: int) -> PosteriorPredictions:
+    """Summarise the predictive distribution of every unit that a `PosteriorEstimate` scores."""
+    posterior, plan, names, rng = estimate.posterior, estimate.plan, estimate.names(), np.random.default_rng(seed)
+    if posterior.block_losses is None:
+        raise ValueError("predict: units depend on one another given the parameters, so these alone predict none of them.")
     unit, refit = plan.index[plan.held], plan.refit[plan.held]
-    y, rng = _responses(posterior, response), np.random.default_rng(seed)
-    draw, given = _draws(posterior, simulate)
-    raw = np.array([fold.theta is posterior.draws for fold in folds])
-    if raw.any() and draw is not None:
-        needed = np.unique(unit[raw[refit]])
-        given = np.zeros((len(posterior.draws), plan.num_units))
-        given[:, needed] = draw(posterior.draws, needed, rng)
-    found, ties, moved, grouped = np.full((len(unit), 5), np.nan), rng.random(len(unit)), 0, 0
-    binary = bool(np.isin(y[unit], (0, 1)).all())
-    for k, fold in enumerate(folds):
+    y, draw = _responses(posterior, response)[unit], _response_draws(posterior, simulate)
+    as_drawn = np.array([fold.theta is posterior.draws for fold in estimate.folds])
+    some, column = np.unique(np.where(as_drawn[refit], unit, unit[0]), return_inverse=True)
+    at_draws = draw(posterior.draws, some, rng)
+    found, ties, why = np.full((len(unit), 5), np.nan), rng.random(len(unit)), np.full(len(unit), "", object)
+    for k, fold in enumerate(estimate.folds):
         own = np.flatnonzero(refit == k)
-        stays = np.bincount(posterior.blocks, weights_of_refit(plan, k))[posterior.blocks[unit[own]]] > 0
-        if stays.any():
-            grouped += len(own)
-        elif raw[k] or draw is not None:
-            drawn = given[:, unit[own]] if raw[k] else draw(fold.theta, unit[own], rng)  # type: ignore[misc]
-            if not np.isfinite(drawn).all():
-                raise ValueError(f"predict: predictive draws of unit {names[unit[own[0]]]!r} hold NaN or infinity.")
-            binary &= bool(np.isin(drawn, (0, 1)).all())
-            share = fold.weight / fold.weight.sum(dtype=np.float64)
-            found[own] = [summarise_predictive(drawn[:, j], share, y[unit[i]], level, ties[i]) for j, i in enumerate(own)]
-        else:
-            moved += len(own)
-    table = pd.DataFrame(found, names[unit], list(Summary._fields))
-    if binary:
-        table = table.rename(columns={"crps": "brier"})
-        table["brier"] = (table["mean"] - y[unit]) ** 2
-    table.insert(0, "y", y[unit])
-    why = [(moved, "in folds that weigh moved draws, which only a function simulate serves")]
-    why += [(grouped, "in groups that stay in part, whose effects are integrated out")]
-    missing = "".join(f"; {count} are {text}" for count, text in why if count)
-    title = f"{display_name(posterior.objective)}, {plan.num_units} units, {len(posterior.draws)} draws"
-    return PosteriorPredictions(table.assign(refit=refit, flagged=np.isin(refit, bad)), level, plan, title, missing)
+        seen = np.bincount(posterior.blocks, weights_of_refit(plan, k))[posterior.blocks[unit[own]]]
+        drawn = at_draws[:, column[own]] if as_drawn[k] else draw(fold.theta, unit[own], rng)
+        if seen.any() or drawn is None:
+            why[own] = PARTS if seen.any() else MOVED
+            continue
+        if not np.isfinite(drawn).all():
+            raise ValueError(f"predict: predictive draws of unit {names[unit[own[0]]]!r} hold NaN or infinity.")
+        share = fold.weight / fold.weight.sum(dtype=np.float64)
+        found[own] = [summarise_predictive(drawn[:, j], share, y[i], level, ties[i]) for j, i in enumerate(own)]
+    table = pd.DataFrame(found, names[unit], ["mean", "low", "high", "pit", "crps"])
+    if np.isin(y, (0, 1)).all() and np.isin(at_draws, (0, 1)).all():
+        table = table.assign(crps=(table["mean"] - y) ** 2).rename(columns={"crps": "brier"})
+    table.insert(0, "y", y)
+    missing = "".join(f"; {np.sum(why == each)} are {each}" for each in (MOVED, PARTS) if (why == each).any())
+    table = table.assign(refit=refit, flagged=np.isin(refit, estimate.flagged()))
+    return PosteriorPredictions(table, level, plan, estimate.labels["objective"], missing)
 
 
 def _responses(posterior: Posterior, response: Any) -> NDArray[np.float64]:
@@ -243,53 +213,29 @@ def _responses(posterior: Posterior, response: Any) -> NDArray[np.float64]:
     return y
 
 
-def _draws(posterior: Posterior, simulate: Any) -> tuple[DrawResponses | None, NDArray[np.float64]]:
-    """Return a function that draws responses at any θ, or predictive draws at the draws of the posterior."""
-    n, none = posterior.objective.num_units, np.zeros((0, 0))
-    if simulate is None:
-        if posterior.simulate is None:
-            raise ValueError(
-                "predict: give simulate=, a function (key, theta, datum) in JAX that draws the response of one unit, or "
-                "predictive draws [draws, units], such as idata.posterior_predictive."
-            )
-        return posterior.simulate, none
+def _response_draws(posterior: Posterior, simulate: Any) -> Callable[..., Any]:
+    """Return the function that draws responses at some θ; of predictive draws it returns None but at those of the posterior."""
+    n, size = posterior.objective.num_units, len(posterior.draws)
+    found = posterior.simulate
     if callable(simulate):
-        if posterior.constrain is None:
+        if posterior.simulate_by is None:
             raise TypeError(
                 "predict: a function simulate goes with a unit_loss of your own, without effect_log_prior, whose effects "
                 "cannot be drawn; give predictive draws."
             )
-        return functools.partial(_simulated, posterior, simulate), none
+        return posterior.simulate_by(simulate)
+    if simulate is None:
+        if found is None:
+            raise ValueError(
+                "predict: give simulate=, a function (key, theta, datum) in JAX that draws the response of one unit, or "
+                "predictive draws [draws, units], such as idata.posterior_predictive."
+            )
+        return found
     if len(np.unique(posterior.blocks)) < n:
-        raise ValueError(
-            "predict: predictive draws have effects of groups that have seen what is left out; give a function simulate."
-        )
+        raise ValueError("predict: predictive draws have effects that have seen what is left out; give a function simulate.")
     arrays = read_draws("predict: simulate", getattr(simulate, "posterior_predictive", simulate)).arrays
-    if len(arrays) > 1:
-        raise ValueError(f"predict: give the predictive draws of one of {', '.join(arrays)}.")
-    (given,) = arrays.values()
-    if given.shape != (len(posterior.draws), n):
-        raise ValueError(f"predict: predictive draws must be [{len(posterior.draws)}, {n}], draws by units; got {given.shape}.")
-    return None, given
-
-
-def _simulated(
-    posterior: Posterior, simulate: Callable[..., Any], theta: np.ndarray, units: np.ndarray, rng: np.random.Generator
-) -> np.ndarray:
-    """Call a user's function for every draw and unit, `[draws, units]`."""
-    assert posterior.constrain is not None and isinstance(posterior.objective, Sampled)
-    data = jax.tree.map(lambda leaf: leaf[units], posterior.objective.data)
-    constrain = posterior.constrain
-
-    def one(key: Any, v: Any) -> Any:
-        of_effects, key = jax.random.split(key)
-        given = constrain(of_effects, unravel(v, posterior.like))
-        draw = lambda key, datum: call_traced("predict: simulate", simulate, key, given, datum)
-        return jax.vmap(draw)(jax.random.split(key, len(units)), data)
-
-    keys = jax.random.split(jax.random.PRNGKey(int(rng.integers(2**31))), len(theta))
-    size = min(len(theta), max(1, CAPACITY // (4 * len(units))))
-    found = np.asarray(jax.jit(lambda *each: jax.lax.map(lambda pair: one(*pair), each, batch_size=size))(keys, theta))
-    if found.shape != (len(theta), len(units)):
-        raise ValueError(f"predict: simulate must return one number; it returns an array of shape {found.shape[2:]}.")
-    return found
+    given = next(iter(arrays.values()))
+    if len(arrays) > 1 or given.shape != (size, n):
+        got = f"arrays {', '.join(arrays)}" if len(arrays) > 1 else given.shape
+        raise ValueError(f"predict: predictive draws must be one array [{size}, {n}], draws by units; got {got}.")
+    return lambda theta, units, rng: given[:, units] if theta is posterior.draws else None

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,7 @@ def from_pymc(
     caller = "from_pymc"
     try:
         import pymc
+        import xarray
         from pymc.variational.minibatch_rv import MinibatchRandomVariable
         from pytensor.graph.replace import clone_replace
     except ImportError:
@@ -106,7 +108,7 @@ def from_pymc(
     by_name = lambda names, found: dict(zip(names, found, strict=True))
     in_order = lambda u: [u[name] for name in latent]
     y = np.asarray(model.rvs_to_values[seen[unit]].eval())
-    return SampledModel(
+    found = SampledModel(
         set(latent),
         len(y),
         jax.vmap(lambda draws: by_name(latent, to_values(*in_order(draws)))),
@@ -114,6 +116,16 @@ def from_pymc(
         densities_by_name(lambda u: by_name(densities, compute(*in_order(u))), unit),
         response=y if y.ndim == 1 else None,
     ).posterior(caller, read_draws(caller, draws), integrate)
+
+    def simulate(theta: np.ndarray, units: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw responses, and effects that are integrated out, by PyMC itself."""
+        axes = lambda name, value: ["chain", "draw", *(f"{name} {axis}" for axis in range(value.ndim - 1))]
+        named = {name: (axes(name, value), value[None]) for name, value in found.named(theta).items()}
+        seed, quiet = int(rng.integers(2**31)), {"progressbar": False, "extend_inferencedata": False}
+        drawn = pymc.sample_posterior_predictive(xarray.Dataset(named), model, var_names=[unit], random_seed=seed, **quiet)
+        return drawn.posterior_predictive[unit].to_numpy()[0][:, units].astype(np.float64)
+
+    return found if y.ndim > 1 else replace(found, simulate=simulate)
 
 
 def _in_jax(inputs: list[Any], outputs: list[Any]) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .._runtime.jax import Arrays, PyTree, compile_static, float64, jax, jnp
+from .._runtime.jax import Array, Arrays, PyTree, compile_static, float64, jax, jnp
 from ..models.glm.losses import Squared
 from ..objectives.objective import AbstractObjective, unravel
 from ..plans.plan import CAPACITY
@@ -30,16 +30,22 @@ def responses_of(objective: AbstractObjective, like: PyTree) -> DrawResponses | 
     return draw
 
 
-def draws_by_unit(responses: Callable[[Any, Any], Any], like: PyTree, num_units: int) -> DrawResponses:
-    """Return the function that draws responses by one which draws those of all units by a key and one unconstrained draw."""
+def draw_by_jax(responses: Callable[[Any, Any, Any], Any], like: PyTree, num_units: int) -> DrawResponses:
+    """Return the function that draws responses by one in JAX, which maps a key, one unconstrained draw and units to theirs."""
+    size = max(1, CAPACITY // num_units)
+
+    @jax.jit
+    def at_all(keys: Array, theta: Array, units: Array) -> Array:
+        one = lambda pair: responses(pair[0], unravel(pair[1], like), units)
+        return jax.lax.map(one, (keys, theta), batch_size=min(len(theta), size))
 
     @float64
     def draw(theta: np.ndarray, units: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         keys = jax.random.split(jax.random.PRNGKey(int(rng.integers(2**31))), len(theta))
-        size = min(len(theta), max(1, CAPACITY // num_units))
-        one = lambda pair: responses(pair[0], unravel(pair[1], like))[units]
-        found = jax.jit(lambda *each: jax.lax.map(one, each, batch_size=size))(keys, theta)
-        return np.asarray(found, np.float64)
+        found = np.asarray(at_all(keys, theta, units), np.float64)
+        if found.shape != (len(theta), len(units)):
+            raise ValueError(f"predict: simulate must return one number; it returns an array of shape {found.shape[2:]}.")
+        return found
 
     return draw
 

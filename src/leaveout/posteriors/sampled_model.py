@@ -12,7 +12,7 @@ from ..data.arrays import codes
 from ..objectives.objective import AbstractObjective, map_arrays, unflatten, unravel
 from .coordinates import NamedDraws, coordinate_names
 from .posterior import Posterior, check_posterior
-from .responses import draws_by_unit
+from .responses import draw_by_jax
 from .sampled import Conditional, Integrated, Sampled
 
 
@@ -83,8 +83,9 @@ class SampledModel:
             objective = Integrated(*facts, code, present, start[effect])
             _check_groups(caller, effect, objective, place, unflatten(theta[0], like))
         own = Posterior(objective, theta, draws.chains, like, to_theta, named, list(facts[-1]), None, self.note)
-        known = self.response is not None and self.draw_responses
-        simulate = draws_by_unit(self.draw_responses, like, self.num_units) if known and self.draw_responses else None
+        simulate, of_all = None, self.draw_responses
+        if self.response is not None and of_all is not None:
+            simulate = draw_by_jax(lambda key, u, units: of_all(key, u)[units], like, self.num_units)
         return check_posterior(caller, replace(own, response=self.response, simulate=simulate))
 
 
