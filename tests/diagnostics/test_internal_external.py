@@ -112,3 +112,5 @@ def test_wrong_input():
         lo.internal_external(FIT, np.zeros(150))
     with pytest.raises(ValueError, match="measure must be one of"):
         lo.internal_external(FIT, centre).forest("AUC")
+    with pytest.raises(ValueError, match="rename the centre"):
+        lo.internal_external(FIT, np.where(centre == centre[0], "pooled", "b")).forest()

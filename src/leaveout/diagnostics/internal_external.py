@@ -94,6 +94,10 @@ class InternalExternal(PerformanceTable):
         """
         if measure not in self.table.index:
             raise ValueError(f"forest: measure must be one of {', '.join(self.table.index)}; got {measure!r}.")
+        if self.centres.index.isin(["pooled", "new centre"]).any():
+            raise ValueError(
+                "forest: rows are added to those of the centres, named 'pooled' and 'new centre'; rename the centre."
+            )
         to, back, slope = _scale(measure)
         value, se = self.centres[measure].to_numpy(), self.centres[f"{measure}_se"].to_numpy()
         between = self.table.loc[measure, "tau2"]

@@ -145,7 +145,7 @@ def _answers(
     best = (table["net_benefit"] > np.maximum(table["all"], 0)).to_numpy()
     who = f"{patients.sum():g}, {events:g} ({events / patients.sum():.0%}) with {event}"
     ranked = (
-        f"{_between(row.low, row.high, 3)} ({validated.level:.0%}), corrected for optimism; on its own patients "
+        f"{_between(row.low, row.high, 3)} ({validated.level:.0%}, over patients), corrected for optimism; on its own patients "
         f"{_number(row['index.orig'], 3)}. One half is chance, one is perfect"
     )
     slopes, larges = (f"{_between(of.low, of.high)} ({curve.level:.0%}), of held-out predictions" for of in (slope, large))
@@ -193,7 +193,7 @@ def _optimism_note(validated: Validation) -> str:
         f"Apparent measures are of the model on its own patients; training and test are means over {validated.plan.num_refits} "
         "models of bootstrap resamples, on their own patients and on all. The difference, optimism, is taken from the apparent "
         f"measure. {what}Column n counts the resamples that tell of a measure; curves are smoothed for 30 at most. The limits "
-        f"low and high are of {validated.level:.0%}, and too narrow where events are few."
+        f"low and high are of {validated.level:.0%}, for this model and new patients like these."
     )
 
 
