@@ -80,6 +80,7 @@ from .posteriors.densities import from_posterior as from_posterior
 from .posteriors.elpd import elpd as elpd
 from .posteriors.numpyro import from_numpyro as from_numpyro
 from .posteriors.pymc import from_pymc as from_pymc
+from .posteriors.stan import from_stan as from_stan
 from .refit import (
     AbstractRefit as AbstractRefit,
     Certified as Certified,

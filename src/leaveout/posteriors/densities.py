@@ -95,6 +95,7 @@ def from_posterior(
     elpd : Leave units out.
     from_numpyro : Take a model of NumPyro.
     from_pymc : Take a model of PyMC.
+    from_stan : Take a model of Stan.
 
     Examples
     --------
