@@ -101,3 +101,15 @@ def test_labels_are_the_datas():
     cv = lo.cross_validate(lo.fit(lo.GLM(frame, y, "squared")), lo.leave_one_out(30))
     ax = lo.influence(cv, pairs=0).plot()
     assert ax.get_xlabel() == "year" and ax.get_xlim()[0] > 1940 and ax.texts[0].get_text() in map(str, years)
+
+
+def test_pictures_of_risks_take_an_estimate_and_forests_any_names(cv):
+    drawn = lo.plot.calibration(cv)
+    assert f"slope {lo.calibration(cv).table.loc['slope', 'estimate']:.2f}" in drawn.get_title()
+    assert drawn.get_xlabel() == "predicted risk"
+    benefit = lo.plot.decision_curve(cv)
+    np.testing.assert_array_equal(benefit.lines[-1].get_ydata(), lo.decision_curve(cv).table["net_benefit"])
+    table = pd.DataFrame({"estimate": [1.0, np.nan], "low": [0.5, np.nan], "high": [2.0, np.nan]}, index=["$x$" * 99, "none"])
+    ax = lo.plot.forest(table.assign(weight=0.0))
+    assert [text.get_text() for text in ax.texts] == ["1 (0.5 to 2)", "not known"]
+    assert len(ax.get_yticklabels()[0].get_text().replace("\\", "")) == 40

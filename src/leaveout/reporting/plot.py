@@ -12,8 +12,8 @@ import scipy
 
 from .._runtime.conventions import Rng, conventional
 from ..data.arrays import label_texts, places
-from ..diagnostics.calibration import Calibration
-from ..diagnostics.decision_curve import DecisionCurve
+from ..diagnostics.calibration import Calibration, calibration as calibrate
+from ..diagnostics.decision_curve import DecisionCurve, decision_curve as decide
 from ..diagnostics.functional import functional
 from ..diagnostics.held_out_rows import HeldOutRows, held_out_rows
 from ..diagnostics.measures import cooks_distance, leverage as leverage_of
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLORS = ("0.3", "tab:blue", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:orange")  # colours of answers
+LONG = 40  # letters of a row's name that leave room for a forest
 INFLUENCE_LABELS = {  # labels of the columns of an `Influence`
     "cook": "Cook's distance",
     "loss": "held-out loss",
@@ -93,7 +94,8 @@ def _label_points(ax: "Axes", names: Any, x: Any, y: Any) -> None:
     ax.apply_aspect()
     for name, across, up in zip(label_texts(pd.Index(names)), x, y, strict=True):
         note = ax.annotate(name, (across, up), (0, 0), textcoords="offset points", fontsize=8, bbox=behind, zorder=2)
-        for shift, ha, va in [*sides, sides[0]]:  # the first again, if the name covers another everywhere
+        order = sides if up >= 0 else [sides[1], sides[0], *sides[2:]]
+        for shift, ha, va in [*order, order[0]]:  # the first again, if the name covers another everywhere
             note.set(position=shift, ha=ha, va=va)
             box = note.get_window_extent()
             if not any(box.overlaps(other) for other in boxes):
@@ -526,10 +528,7 @@ def influence(found: Fit | Influence, ax: "Axes | None" = None, *, by: str = "co
     ax.axhline(0, color="0.5", linewidth=0.8)
     size = values.abs().to_numpy(float)
     most = [k for k in np.argsort(-size)[:named] if np.isfinite(size[k])]
-    for k in most:
-        at, below = float(values.iloc[k]), values.iloc[k] < 0
-        where: dict[str, Any] = {"xytext": (0, -3 if below else 3), "va": "top" if below else "bottom"}
-        ax.annotate(words[k], (x[k], at), textcoords="offset points", ha="center", fontsize=8, **where)
+    _label_points(ax, [words[k] for k in most], x[most], values.to_numpy(float)[most])
     ax.margins(x=0.02, y=0.12)
     if (values.dropna() >= 0).all():
         ax.set_ylim(bottom=0)
@@ -656,8 +655,7 @@ def states(fit: Any, estimate: Estimate | None = None, ax: "Axes | None" = None,
         losses = pd.Series(estimate.per_unit()).dropna().nlargest(named)
         most = losses.index.to_numpy()
         ax.scatter(at[most], x[most], s=70, facecolors="none", edgecolors="tab:red", zorder=3, label="most surprising")
-        for t in most:
-            ax.annotate(words[t], (at[t], x[t]), xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8)
+        _label_points(ax, [words[t] for t in most], at[most], x[most])
     ax.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
     ax.set(xlabel=index.name, ylabel=hmm.labels.name)
     return ax
@@ -901,13 +899,14 @@ def forest(
         pooled = tuple(table.loc["pooled", ["estimate", "low", "high"]])
     if "new centre" in table.index and prediction is None:
         prediction = tuple(table.loc["new centre", ["low", "high"]])
-    names, numbers = label_texts(rows.index), rows[["estimate", "low", "high"]].to_numpy(float)
+    names = [(text if len(text) <= LONG else f"{text[: LONG - 1]}…").replace("$", r"\$") for text in label_texts(rows.index)]
+    numbers = rows[["estimate", "low", "high"]].to_numpy(float)
     count = len(rows) + (pooled is not None)
     ax = _axes(ax, (7.0, 1.2 + 0.32 * count))
     place, weight = np.arange(len(rows)), rows["weight"].to_numpy(float) if "weight" in rows else np.ones(len(rows))
     colors = ["tab:orange" if marked is not None and name == marked else "tab:blue" for name in rows.index]
     ax.hlines(place, *numbers[:, 1:].T, color=colors, linewidth=1.2)
-    ax.scatter(numbers[:, 0], place, s=60 * weight / np.nanmax(weight), marker="s", color=colors, zorder=3)
+    ax.scatter(numbers[:, 0], place, s=60 * weight / np.nanmax(weight, initial=1e-300), marker="s", color=colors, zorder=3)
     if pooled is not None:
         middle, low, high = pooled
         ax.fill([low, middle, high, middle], len(rows) + np.array([0, -0.28, 0, 0.28]), color="0.25", zorder=3)
@@ -982,13 +981,13 @@ def folds(fit: Fit, plan: Plan, f: Any, ax: "Axes | None" = None, *, shown: int 
     return ax
 
 
-def calibration(found: Calibration, ax: "Axes | None" = None) -> "Axes":
+def calibration(found: Calibration | Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
     """Plot the calibration curve with its band over the diagonal, and how often predictions are made below it.
 
     Parameters
     ----------
-    found : Calibration
-        The result of `lo.calibration`.
+    found : Calibration, Estimate or Fit
+        The result of `lo.calibration`, or what it takes.
     ax : Axes, optional
         The axes to draw on; new ones by default.
 
@@ -1010,6 +1009,7 @@ def calibration(found: Calibration, ax: "Axes | None" = None) -> "Axes":
     'observed share'
     """
     ax = _axes(ax, (5.5, 5.5))
+    found = found if isinstance(found, Calibration) else calibrate(found)
     curve, p, share = found.curve, found.predicted, np.isin(found.outcome, (0, 1)).all()
     low, high = (0.0, 1.0) if share else (min(p.min(), curve["observed"].min()), max(p.max(), curve["observed"].max()))
     ax.plot([low, high], [low, high], color="0.5", linewidth=0.8, linestyle="--", zorder=0, label="ideal")
@@ -1039,13 +1039,13 @@ def calibration(found: Calibration, ax: "Axes | None" = None) -> "Axes":
     return ax
 
 
-def decision_curve(found: DecisionCurve, ax: "Axes | None" = None) -> "Axes":
+def decision_curve(found: DecisionCurve | Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
     """Plot the net benefit of the model, with its interval, of treating all, and of treating none.
 
     Parameters
     ----------
-    found : DecisionCurve
-        The result of `lo.decision_curve`.
+    found : DecisionCurve, Estimate or Fit
+        The result of `lo.decision_curve`, or what it takes.
     ax : Axes, optional
         The axes to draw on; new ones by default.
 
@@ -1067,6 +1067,7 @@ def decision_curve(found: DecisionCurve, ax: "Axes | None" = None) -> "Axes":
     'net benefit'
     """
     ax = _axes(ax, (6.0, 4.0))
+    found = found if isinstance(found, DecisionCurve) else decide(found)
     table, until = found.table, "" if found.time is None else f" until {found.time:g}"
     t = table.index.to_numpy()
     ax.axhline(0, color="0.3", linewidth=0.8, label="treat none")
