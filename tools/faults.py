@@ -1710,7 +1710,7 @@ FAULTS = (
     ),
     Fault(
         "the interval of a corrected measure is that of apparent ones of resamples",
-        "internal_validation._interval",
+        "internal_validation.interval",
         "np.where(train == on_all, 0.0, (train - on_all) / scale)",
         "train / scale",
         "test_internal_validation",

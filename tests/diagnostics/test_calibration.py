@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import statsmodels.api as sm
+from scipy import stats
 from scipy.special import expit, logit
 
 import leaveout as lo
@@ -45,6 +46,27 @@ def test_statsmodels_regressions_of_outcomes_on_held_out_predictions():
     np.testing.assert_allclose(found.curve["low"], expit(basis @ curve.params - half), rtol=1e-5)
     away = np.abs(curve.predict() - HELD)
     np.testing.assert_allclose(found.table.loc[["Emax", "Eavg"], "estimate"], [away.max(), away.mean()], rtol=1e-6)
+
+
+def test_the_band_of_a_corrected_curve():
+    """The differences of a resample's curve on its own rows and on all, written out by statsmodels."""
+    plan, at = lo.bootstrap(200, 12, seed=3), np.array([0.4, 0.6])
+    found = lo.calibration(FIT, plan=plan, at=at).curve
+    each = []
+    for w in plan.matrix():
+        rows = np.repeat(np.arange(200), w.astype(int))
+        model = sm.Logit(Y[rows], sm.add_constant(X[rows])).fit(disp=0, tol=1e-12)
+        eta = sm.add_constant(X) @ model.params
+        for own in (rows, np.arange(200)):
+            knots = spline_knots(eta[own], np.ones(len(own)))
+            smooth = sm.Logit(Y[own], spline_basis(eta[own], knots)).fit(disp=0, tol=1e-12)
+            each.append(expit(spline_basis(logit(at), knots) @ smooth.params))
+    own, on_all = np.array(each).reshape(12, 2, 2).transpose(1, 0, 2)
+    np.testing.assert_allclose(found["corrected"], found["observed"] - (own - on_all).mean(0), rtol=1e-5)
+    middle = (own + on_all) / 2
+    half = stats.t.ppf(0.975, 11) * ((own - on_all) / (middle * (1 - middle))).std(0, ddof=1)
+    np.testing.assert_allclose(logit(found["high"]) - logit(found["corrected"]), half, rtol=1e-5)
+    np.testing.assert_allclose(logit(found["corrected"]) - logit(found["low"]), half, rtol=1e-5)
 
 
 def test_splines_are_linear_beyond_the_outer_knots():

@@ -5,7 +5,7 @@ offset (ideally 0), the slope that of one on η (ideally 1), and the curve that 
 five knots, or R's lowess (Van Calster et al., BMC Medicine 17, 2019). Standard errors are those of the regression, or
 sandwiches over clusters. Risks until a time are compared with death until then, each row weighted by one over the censoring's
 Kaplan–Meier estimate. By resamples b the curve c is corrected for optimism as c − mean_b (c_b on its resample − c_b on all
-rows); the band is that of the resamples' own curves, shifted by the same.
+rows); the band is, point by point, the interval of `internal_validation`, from the standard deviation of these differences.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from ..refit import Exact
 from ..validation.cross_validate import match_plan
 from ..validation.estimate import Estimate
 from .held_out_rows import HeldOutRows, held_out_rows
-from .internal_validation import REFIT_TOL, Validation, over_refits
+from .internal_validation import REFIT_TOL, Validation, interval, over_refits, student_quantile
 from .performance import Continuous, PerformanceTable, curve, regression
 
 Array = np.ndarray
@@ -195,23 +195,23 @@ def calibration(
     ).assign(high=[*(value + z * se), np.nan, np.nan])
     note = rows.note
     if plan is not None:
-        optimism, own, used = _resampled(
-            rows, match_plan("calibration", rows.measure.fit.objective, plan, Exact()), grid, smoother
-        )
-        tail = (1 - level) / 2
-        found["corrected"] = observed - optimism
-        found["low"], found["high"] = np.nanquantile(own, [tail, 1 - tail], axis=0) - optimism
+        plan = match_plan("calibration", rows.measure.fit.objective, plan, Exact())
+        own, on_all = _resampled(rows, plan, grid, smoother)
+        both = pd.DataFrame(own - on_all)
+        used = int(both.notna().any(axis=1).sum())
+        found["corrected"] = observed - both.mean()
+        bounds, quantile = (-np.inf, np.inf) if linear else (0.0, 1.0), student_quantile(plan, used, level)
+        pairs = zip(found["corrected"], own.T, on_all.T, strict=True)
+        found[["low", "high"]] = np.array([interval(*each, bounds, quantile) for each in pairs])
         note = f"apparent, corrected for optimism by {used} resamples"
     return Calibration(table, rows.measure.fit, level, found, p[w > 0], y[w > 0], smoother, rows.time, note)
 
 
-def _resampled(
-    rows: HeldOutRows, plan: Plan, at: Array, smoother: str
-) -> tuple[Float[Array, " points"], Float[Array, "resamples points"], int]:
-    """Return the optimism of the curve, the curves of resamples on their own rows, and how many resamples count."""
+def _resampled(rows: HeldOutRows, plan: Plan, at: Array, smoother: str) -> Float[Array, "2 resamples points"]:
+    """Return the curves of resamples on their own rows, and on all; NaN where a curve does not reach."""
     measure, linear = rows.measure, isinstance(rows.measure, Continuous)
     y, weight = rows.outcome
-    on_own, on_all = np.full((2, plan.num_refits, len(at)), np.nan)
+    on_own, on_all = found = np.full((2, plan.num_refits, len(at)), np.nan)
 
     def tell(refits, theta, weights, held):
         for refit, score, times in zip(refits, measure.scores(measure.at(theta, weights)), weights, strict=True):
@@ -222,5 +222,4 @@ def _resampled(
                 out[refit] = np.where((at >= p[some].min()) & (at <= p[some].max()), smooth, np.nan)
 
     over_refits("calibration", measure.fit, plan, Exact(REFIT_TOL), tell)
-    with np.errstate(all="ignore"):
-        return np.nanmean(on_own - on_all, axis=0), on_own, int(np.isfinite(on_own - on_all).any(1).sum())
+    return found

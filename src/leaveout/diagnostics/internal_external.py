@@ -8,7 +8,7 @@ concordance and the logarithm of O/E (Debray et al. 2017; Snell, Ensor, Debray, 
 
 import contextlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from .._runtime.conventions import conventional
 from .._runtime.jax import float64
 from .._runtime.results import NO_REFIT_CODES, RESULTS
-from ..data.arrays import codes, index_of, places, share
+from ..data.arrays import share
 from ..optimize.fit import Fit
 from ..plans.plan import groups as groups_of
 from ..refit import AbstractRefit, Exact
@@ -186,14 +186,7 @@ def internal_external(
         raise ValueError(f"internal_external: tau2 must be 'REML' or 'DL'; got {tau2!r}.")
     level, strategy = share("internal_external: level", level), Exact(REFIT_TOL) if strategy is None else strategy
     plan = match_plan("internal_external", fit.objective, groups_of(centres), strategy)
-    label, names = codes("internal_external", "centres", centres)
-    given, own = index_of(centres), fit.objective.units.names
-    order = (
-        None
-        if given is None or own is None or len(label) != len(own)
-        else places("internal_external", "centres", given, "fit", own)
-    )
-    label = label if order is None else label[order]
+    label, names = cast(Array, plan.clusters), plan.labels  # in the order of the fit's units
     by_centre = {Binary: _binary, Survival: _survival, Continuous: _linear}[type(measure)]
     found: list[dict[str, float]] = [{} for _ in range(plan.num_refits)]
 

@@ -282,14 +282,10 @@ def validate(
     test = on_all if method == "bootstrap" else on_held
     gamma = pd.Series(measure.no_information(own, measure.case[None]) if method == ".632+" else {}, dtype=float)
     table = _corrected(orig, training[exists], test[exists], plan.some(np.flatnonzero(exists)), method, gamma)
-    freedom = (exists.sum() if plan.clusters is None else min(exists.sum(), len(np.unique(plan.clusters)))) - 1
-    counts = np.sum((plan.weight - 1) ** 2) / (plan.num_refits * plan.num_units)
-    if VARIANCE_OF_COUNTS[0] < counts < VARIANCE_OF_COUNTS[1]:
-        quantile = scipy.stats.t.ppf((1 + level) / 2, freedom)
-        for k, (name, value) in enumerate(table["index.corrected"].items()):
-            if (bounds := measure.bounds(name)) is not None:
-                of_resamples = training[exists, k], on_all[exists, k]
-                table.loc[name, ["low", "high"]] = _interval(value, *of_resamples, bounds, quantile)
+    quantile = student_quantile(plan, int(exists.sum()), level)
+    for k, (name, value) in enumerate(table["index.corrected"].items()):
+        if (bounds := measure.bounds(name)) is not None:
+            table.loc[name, ["low", "high"]] = interval(value, training[:, k], on_all[:, k], bounds, quantile)
     if "gp" in table.index:
         table = _with_emax(table)
     inner, out = (pd.DataFrame(values, columns=orig.index) for values in (training, test))
@@ -380,8 +376,17 @@ def _corrected(orig: pd.Series, train: Array, tested: Array, plan: Plan, method:
     return pd.DataFrame(dict(zip(COLUMNS, found, strict=True)), index=orig.index)
 
 
+def student_quantile(plan: Plan, used: int, level: float) -> float:
+    """Return the quantile of an interval by as many resamples, or independent clusters; NaN for a plan that is no bootstrap."""
+    counts = np.sum((plan.weight - 1) ** 2) / (plan.num_refits * plan.num_units)
+    if not VARIANCE_OF_COUNTS[0] < counts < VARIANCE_OF_COUNTS[1]:
+        return np.nan
+    clusters = np.inf if plan.clusters is None else len(np.unique(plan.clusters))
+    return float(scipy.stats.t.ppf((1 + level) / 2, min(used, clusters) - 1))
+
+
 @np.errstate(all="ignore")
-def _interval(
+def interval(
     value: float,
     train: Float[Array, " resamples"],
     on_all: Float[Array, " resamples"],

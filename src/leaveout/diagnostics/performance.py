@@ -72,12 +72,14 @@ class AbstractPerformance(abc.ABC):
 
     fit: Fit
     case: Float[Array, " rows"]
+    y: Float[Array, " rows"]
     LIMITS: ClassVar[dict[str, tuple[float, float]]]
 
     def __init__(self, fit: Fit):
         weight, n = fit.objective.units.weight, fit.objective.num_units
         weight = getattr(fit.objective, "sample_weight", None) if weight is None else weight
         self.fit, self.case = fit, np.ones(n) if weight is None else np.asarray(weight, np.float64)
+        self.y = np.asarray(fit.objective.units.target, np.float64)
 
     def at(self, theta: Float[Array, "refits params"], weights: Points) -> Any:
         """Predict every row by each refit, whose weights are given."""
@@ -119,10 +121,7 @@ class Binary(AbstractPerformance):
     LIMITS = dict.fromkeys(("AUC", "average_precision"), (0.0, 1.0)) | {"Dxy": (-1.0, 1.0)}
     LIMITS |= dict.fromkeys(("B", "log_loss"), (0.0, np.inf)) | dict.fromkeys(("R2", "D", "Q"), (-np.inf, np.inf))
 
-    def __init__(self, fit: Fit):
-        super().__init__(fit)
-        self.y = np.asarray(fit.objective.units.target, np.float64)
-        self.sorted: tuple[Any, list[tuple[slice, SortedPredictors]]] = (None, [])
+    sorted: tuple[Any, Any] = (None, [])  # the predictions of the last call, and their parts in order
 
     def at(self, theta, weights):
         loss = getattr(self.fit.objective, "loss_function", None)
@@ -347,10 +346,6 @@ class Continuous(AbstractPerformance):
     """Measures of a predicted mean."""
 
     LIMITS: ClassVar = {"R2": (-np.inf, 1.0), "MSE": (0.0, np.inf)}
-
-    def __init__(self, fit: Fit):
-        super().__init__(fit)
-        self.y = np.asarray(fit.objective.units.target, np.float64)
 
     def at(self, theta, weights):
         return predictions(self.fit, whole(weights), theta, "response")
