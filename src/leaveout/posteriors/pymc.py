@@ -1,5 +1,6 @@
 """Posteriors of PyMC's models, through their log densities in JAX."""
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -122,7 +123,13 @@ def from_pymc(
         axes = lambda name, value: ["chain", "draw", *(f"{name} {axis}" for axis in range(value.ndim - 1))]
         named = {name: (axes(name, value), value[None]) for name, value in found.named(theta).items()}
         seed, quiet = int(rng.integers(2**31)), {"progressbar": False, "extend_inferencedata": False}
-        drawn = pymc.sample_posterior_predictive(xarray.Dataset(named), model, var_names=[unit], random_seed=seed, **quiet)
+        logger = logging.getLogger("pymc.sampling.forward")  # which tells of every fold
+        level = logger.level
+        try:
+            logger.setLevel(logging.WARNING)
+            drawn = pymc.sample_posterior_predictive(xarray.Dataset(named), model, var_names=[unit], random_seed=seed, **quiet)
+        finally:
+            logger.setLevel(level)
         return drawn.posterior_predictive[unit].to_numpy()[0][:, units].astype(np.float64)
 
     return found if y.ndim > 1 else replace(found, simulate=simulate)
