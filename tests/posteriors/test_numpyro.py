@@ -108,6 +108,8 @@ def test_a_positive_effect_brings_its_jacobian():
 def test_refusals():
     with pytest.raises(ValueError, match=r"draws of z are missing; the model has mu, tau, z"):
         lo.from_numpyro(hierarchy, {name: DRAWS[name] for name in ("mu", "tau")}, Y)
+    with pytest.raises(ValueError, match=r"draws of 'z' have the shape \(4,\); the model's is \(5,\)"):
+        lo.from_numpyro(hierarchy, DRAWS | {"z": DRAWS["z"][:, :4]}, Y)
     with pytest.raises(ValueError, match="'x' is no observed variable; the model has y"):
         lo.from_numpyro(hierarchy, DRAWS, Y, observed="x")
     with pytest.raises(ValueError, match=r"one of mu, tau, z, as .* got w"):

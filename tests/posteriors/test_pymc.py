@@ -112,6 +112,8 @@ def test_refusals():
         lo.from_pymc(DRAWS, model)
     with pytest.raises(ValueError, match=r"draws of tau are missing; the model has mu, tau, z"):
         lo.from_pymc(model, {name: DRAWS[name] for name in ("mu", "z")})
+    with pytest.raises(ValueError, match=r"draws of 'z' have the shape \(4,\); the model's is \(5,\)"):
+        lo.from_pymc(model, DRAWS | {"z": DRAWS["z"][:, :4]})
     with pytest.raises(ValueError, match="'favour' is no observed variable; the model has y"):
         lo.from_pymc(model, DRAWS, observed="favour")
     with pytest.raises(ValueError, match="'z' cannot be integrated out: a unit depends on"):

@@ -48,5 +48,5 @@ def test_what_cannot_be_integrated_is_refused():
         of(draws=DRAWS | {"a": np.stack([DRAWS["a"]] * 2, axis=2)})
     with pytest.raises(ValueError, match="got list"):
         lo.from_posterior(DRAWS, unit_loss, DATA, integrate=[0, 1])
-    with pytest.raises(ValueError, match="without a no parameter is left"):
+    with pytest.raises(ValueError, match="no parameter whose draws could be weighed, but a"):
         lo.from_posterior(DRAWS, unit_loss, DATA, integrate={"a": CODE})

@@ -139,7 +139,7 @@ def from_posterior(
 
     y = data.get("y") if isinstance(data, Mapping) else data
     model = SampledModel(
-        latent=names,
+        latent={name: found.arrays[name].shape[1:] for name in names},
         num_units=len(jax.tree.leaves(data)[0]),
         unconstrain=unconstrain,
         constrain=at.by_name,
@@ -237,6 +237,8 @@ def _parameter_names(
         raise ValueError(
             f"{caller}: the density reads the parameter {error}, which the draws lack; they have {', '.join(sorted(draws))}."
         ) from error
+    except TypeError:  # a compiled function reads all
+        return set(draws)
     return read & draws.keys()
 
 

@@ -88,7 +88,7 @@ def from_numpyro(
     seeded = handlers.seed(model, 0)
     sites = handlers.trace(seeded).get_trace(*args, **kwargs)
     sites = {name: site for name, site in sites.items() if site["type"] == "sample" and not site["infer"].get("is_auxiliary")}
-    latent = {name for name, site in sites.items() if not site["is_observed"]}
+    latent = {name: np.shape(site["value"]) for name, site in sites.items() if not site["is_observed"]}
     if any(sites[name]["fn"].support.is_discrete for name in latent):
         raise ValueError(f"{caller}: the model has discrete latent sites, whose density has no gradient; sum them out.")
     seen = [name for name in sites if name not in latent and np.ndim(sites[name]["value"])]

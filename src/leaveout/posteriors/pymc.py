@@ -106,11 +106,12 @@ def from_pymc(
     forward = [t.forward(rv, *rv.owner.inputs) if t else rv for rv, t in zip(free, transforms, strict=True)]
     to_values = _in_jax(given, clone_replace(forward, dict(zip(free, given, strict=True)), rebuild_strict=False))
     back, compute = _in_jax(values, model.replace_rvs_by_values(free)), _in_jax(values, list(densities.values()))
+    shapes = model.eval_rv_shapes()
     by_name = lambda names, found: dict(zip(names, found, strict=True))
     in_order = lambda u: [u[name] for name in latent]
     y = np.asarray(model.rvs_to_values[seen[unit]].eval())
     found = SampledModel(
-        set(latent),
+        {name: tuple(map(int, shapes[name])) for name in latent},
         len(y),
         jax.vmap(lambda draws: by_name(latent, to_values(*in_order(draws)))),
         lambda u: by_name(latent, back(*in_order(u))),
@@ -145,4 +146,7 @@ def _in_jax(inputs: list[Any], outputs: list[Any]) -> Any:
 
     os.environ.pop("XLA_FLAGS", None) if flags is None else os.environ.update(XLA_FLAGS=flags)
     checked = rewrite_graph(outputs, include=("canonicalize", "local_check_parameter_to_ninf_switch"))
-    return get_jaxified_graph(inputs, checked)
+    try:
+        return get_jaxified_graph(inputs, checked)
+    except (ValueError, NotImplementedError) as error:
+        raise type(error)(f"from_pymc: PyMC cannot compile the density of this model in JAX: {error}") from error

@@ -1,6 +1,6 @@
 """Models by the functions of their latent variables, and the posteriors that are made of them and draws."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,8 +22,8 @@ class SampledModel:
 
     Attributes
     ----------
-    latent : set of str
-        Names of the latent variables.
+    latent : dict of tuple
+        Shapes of the latent variables by name.
     num_units : int
         Number of units.
     unconstrain : callable
@@ -42,7 +42,7 @@ class SampledModel:
         Maps a key and the unconstrained variables of one draw to drawn responses of all units; effects are drawn too.
     """
 
-    latent: set[str]
+    latent: dict[str, tuple[int, ...]]
     num_units: int
     unconstrain: Callable[[dict[str, np.ndarray]], Any]
     constrain: Callable[[Any], dict[str, Any]]
@@ -54,11 +54,16 @@ class SampledModel:
 
     def posterior(self, caller: str, draws: NamedDraws, integrate: Mapping[str, ArrayLike] | None) -> Posterior:
         """Combine the model with draws of it."""
-        effect = effect_name(caller, integrate, self.latent)
+        effect = effect_name(caller, integrate, set(self.latent))
 
         def free(draws: dict[str, np.ndarray]) -> Any:
             if missing := sorted(self.latent - draws.keys()):
                 raise ValueError(f"{caller}: draws of {', '.join(missing)} are missing; the model has {_listed(self.latent)}.")
+            for name, shape in self.latent.items():
+                if draws[name].shape[1:] != shape:
+                    raise ValueError(
+                        f"{caller}: draws of {name!r} have the shape {draws[name].shape[1:]}; the model's is {shape}."
+                    )
             return self.unconstrain({name: draws[name] for name in self.latent})
 
         @float64
@@ -99,11 +104,11 @@ def effect_name(caller: str, integrate: Any, latent: set[str]) -> str | None:
             f"{{name: groups}}; got {got}."
         )
     if len(given) == len(latent):
-        raise ValueError(f"{caller}: without {', '.join(given)} no parameter is left whose draws could be weighed.")
+        raise ValueError(f"{caller}: the model has no parameter whose draws could be weighed, but {_listed(given)}.")
     return next(iter(given), None)
 
 
-def _listed(names: set[str]) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"
 
 
