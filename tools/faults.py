@@ -1879,8 +1879,8 @@ FAULTS = (
     Fault(
         "a plan forgets the groups of its splits",
         "from_splits",
-        "return _plan_of_entries(refits, n, names=names, clusters=found.astype(np.int64))",
-        "return _plan_of_entries(refits, n, names=names)",
+        "return plan_of_entries(refits, n, names=names, clusters=found.astype(np.int64))",
+        "return plan_of_entries(refits, n, names=names)",
         "test_plan",
     ),
     Fault(

@@ -265,8 +265,7 @@ def _of_two_ways(fit: Fit, kind: str, groups: Any, correction: bool | None, stra
 
 def _labels(fit: Fit, groups: Any) -> tuple[Int[Array, " units"], int]:
     """Number the groups of the fit's units, and count those of a weight; units of weight zero may have any number."""
-    plan = _plan_of(fit, groups, DEFAULT)
-    label = np.zeros(fit.objective.num_units, int)
+    plan, label = _plan_of(fit, groups, DEFAULT), np.zeros(fit.objective.num_units, int)
     label[plan.index] = plan.refit
     return label, len(plan)
 

@@ -242,16 +242,6 @@ def _refits_and_scales(fit: Fit, plan: Any, strategy: AbstractRefit) -> tuple[Pa
     return refit_plan("functional", fit, plan, strategy), np.full(count, scale), dof, drawn
 
 
-def _takes_two(f: Callable[..., Any]) -> bool:
-    """Tell whether a function has two arguments without a default."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    try:
-        given = inspect.signature(f).parameters.values()
-    except (TypeError, ValueError):  # functions of C
-        return False
-    return sum(each.kind in kinds and each.default is inspect.Parameter.empty for each in given) == 2
-
-
 class _Values:
     """The values of a function at the refits of a plan."""
 
@@ -266,7 +256,9 @@ class _Values:
             self.names = pd.Index([f])
         elif callable(f):
             self.column, self.f = None, f
-            self.two = _takes_two(f)
+            kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            given = inspect.signature(f).parameters.values()
+            self.two = sum(each.kind in kinds and each.default is inspect.Parameter.empty for each in given) == 2
         else:
             raise TypeError(f"functional: f must be a function of the parameters, or the name of one; got {type(f).__name__}.")
 

@@ -26,7 +26,7 @@ from ..data.arrays import index_of, numbers, pandas_of
 from ..linalg.rounding import UNIT
 from ..models.glm.active_coefficients import kinks
 from ..optimize.fit import Fit
-from ..plans.plan import Plan
+from ..plans.plan import Plan, plan_of_entries
 from ..plans.survey import ReplicateWeights, check_scales
 from ..refit import AbstractRefit, Exact, distance_of_fit, lengths, refit_across, undetermined_directions
 from ..validation.cross_validate import match_plan, objective_of
@@ -353,14 +353,11 @@ def refit_weights(
     whole, each = check_scales(caller, scale, rscales, factors.shape[1])
     if np.sum(each > 0) < 2:
         raise ValueError(f"{caller}: one replicate has no spread; at least two of a positive rscale are needed.")
-    refit, unit = np.nonzero(factors.T != 1)
-    empty = np.setdiff1d(np.arange(factors.shape[1]), refit)  # replicates that equal the fit list a unit at weight one
-    refit, unit = np.r_[refit, empty], np.r_[unit, np.zeros(len(empty), int)]
-    order = np.argsort(refit, kind="stable")
-    refit, unit = refit[order], unit[order]
-    indptr = np.r_[0, np.cumsum(np.bincount(refit, minlength=factors.shape[1]))]
-    plan = Plan(indptr, unit, factors[unit, refit], np.zeros(len(unit), bool), len(factors), names=index_of(weights))
-    return refit_plan(caller, fit, plan.replace_facts(labels=columns), strategy), whole, each
+    changed = [np.flatnonzero(column != 1) for column in factors.T]
+    changed = [units if len(units) else np.zeros(1, int) for units in changed]  # a copy of the fit lists a unit at weight one
+    entries = [(units, factors[units, k], np.zeros(len(units), bool)) for k, units in enumerate(changed)]
+    plan = plan_of_entries(entries, len(factors), names=index_of(weights), labels=columns)
+    return refit_plan(caller, fit, plan, strategy), whole, each
 
 
 def _factors(caller: str, fit: Fit, weights: Any) -> tuple[Float[Array, "units replicates"], Any]:

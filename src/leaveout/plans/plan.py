@@ -478,7 +478,7 @@ def _some(numbers: Iterable[int]) -> str:
 Entries = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]
 
 
-def _plan_of_entries(refits: Iterable[Entries], num_units: int, **kind: Any) -> Plan:
+def plan_of_entries(refits: Iterable[Entries], num_units: int, **kind: Any) -> Plan:
     """Build a plan from the entries of its refits."""
     index, weight, held = zip(*refits, strict=True)
     indptr = np.cumsum([0, *map(len, index)])
@@ -489,7 +489,7 @@ def _plan(folds: Sequence[NDArray[np.int64]], num_units: int, dropped: Sequence[
     """Build a plan that gives the units of each fold weight zero and scores them; `dropped` units are not scored."""
     rows = [np.concatenate(parts) for parts in zip(folds, dropped, strict=True)] if dropped else folds
     zipped = zip(rows, folds, strict=True)
-    return _plan_of_entries(
+    return plan_of_entries(
         [(row, np.zeros(len(row)), np.arange(len(row)) < len(fold)) for row, fold in zipped], num_units, **kind
     )
 
@@ -1303,7 +1303,7 @@ def bootstrap(num_units: int, num_resamples: int, *, groups: ArrayLike | None = 
     drawn = (np.bincount(rng.integers(0, size, size), minlength=size)[label] for _ in itertools.count())
     kept = (counts for counts in drawn if not counts.all())
     entries = (_departures(counts, counts == 0) for counts in itertools.islice(kept, wanted))
-    return _plan_of_entries(entries, n, clusters=None if groups is None else label, names=index_of(groups))
+    return plan_of_entries(entries, n, clusters=None if groups is None else label, names=index_of(groups))
 
 
 @scheme
@@ -1377,12 +1377,12 @@ def from_splits(
         found, levels = codes("from_splits", "groups", labels)
         if len(levels) < 2:
             raise ValueError("from_splits: at least two groups are needed; all labels are equal.")
-        return _plan_of_entries(refits, n, names=names, clusters=found.astype(np.int64))
+        return plan_of_entries(refits, n, names=names, clusters=found.astype(np.int64))
     if times is not None:
         labels, names = _of_units("times", times, n, names)
         _rising(labels)
-        return _plan_of_entries(refits, n, names=names, serial=True)
-    return _plan_of_entries(refits, n, names=names)
+        return plan_of_entries(refits, n, names=names, serial=True)
+    return plan_of_entries(refits, n, names=names)
 
 
 def _of_units(name: str, value: ArrayLike, n: int, names: pd.Index | None) -> tuple[pd.Series, pd.Index | None]:
