@@ -66,6 +66,14 @@ def test_a_centre_that_is_ranked_without_a_fault():
     assert found.table.loc["C", "k"] == 4 and np.isfinite(forest.drop("c1")[["low", "high"]].to_numpy()).all()
 
 
+def test_rows_without_weight_do_not_count():
+    part = (centre != "c1") & (np.arange(150) % 3 > 0)
+    found = lo.internal_external(lo.fit(lo.GLM(X, Y, "logistic", sample_weight=part * 1.0)), centre)
+    assert found.centres.loc["c1", "n"] == 0 and found.centres.loc["c1"].drop(["n", "events", "result"]).isna().all()
+    want = lo.internal_external(lo.fit(lo.GLM(X[part], Y[part], "logistic")), centre[part]).centres.drop(columns="result")
+    np.testing.assert_allclose(found.centres.loc[want.index, want.columns], want, rtol=1e-7)
+
+
 def test_small_centres_are_not_pooled():
     """Of a few rows a standard error is small by luck, and its centre would outweigh all others."""
     few = np.r_[0, 1, 1, 2, 2, 2, np.repeat([3, 4, 5], 48)]

@@ -186,22 +186,24 @@ def internal_external(
         raise ValueError(f"internal_external: tau2 must be 'REML' or 'DL'; got {tau2!r}.")
     level, strategy = share("internal_external: level", level), Exact(REFIT_TOL) if strategy is None else strategy
     plan = match_plan("internal_external", fit.objective, groups_of(centres), strategy)
-    label, names = cast(Array, plan.clusters), plan.labels  # in the order of the fit's units
+    label, names = (cast(Array, each) for each in (plan.clusters, plan.labels))  # in the order of the fit's units
     by_centre = {Binary: _binary, Survival: _survival, Continuous: _linear}[type(measure)]
     found: list[dict[str, float]] = [{} for _ in range(plan.num_refits)]
+    counts = measure.case > 0
 
     def tell(refits, theta, weights, held):
         at = measure.at(theta, weights)
         for k, refit in enumerate(refits):
             one = at[k] if isinstance(at, np.ndarray) else tuple(part[k] for part in at)
-            found[refit] = by_centre(measure, one, held[k] > 0)
+            if (some := (held[k] > 0) & counts).any():
+                found[refit] = by_centre(measure, one, some)
 
     _, result = over_refits("internal_external", fit, plan, strategy, tell)
     table = pd.DataFrame(found, index=pd.Index(names, name="centre"))
-    counted = {"n": np.bincount(label, minlength=len(names))}
+    counted = {"n": np.bincount(label, counts, len(names)).astype(int)}
     events = measure.y if isinstance(measure, Binary) else measure.risk[:, 2] if isinstance(measure, Survival) else None
     if events is not None:
-        counted["events"] = np.bincount(label, events, len(names)).astype(int)
+        counted["events"] = np.bincount(label, events * counts, len(names)).astype(int)
     table = pd.concat([pd.DataFrame(counted, table.index), table], axis=1)
     table["result"] = result.to_numpy()
     errors = [name for name in table.columns if name.endswith("_se")]
