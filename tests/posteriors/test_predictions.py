@@ -164,8 +164,12 @@ def test_wrong_calls():
         estimate.predict(lambda key, theta, datum: 0.0)
     with pytest.raises(ValueError, match=r"\[4000, 30\], draws by units"):
         estimate.predict(np.zeros((4000, 29)))
-    with pytest.raises(ValueError, match="one a unit"):
+    with pytest.raises(ValueError, match="one a unit; got shape"):
         estimate.predict(response=np.zeros(29))
+    with pytest.raises(ValueError, match="1 that are NaN"):
+        estimate.predict(response=np.where(np.arange(30) == 3, np.nan, 0.0))
+    turned = pd.Series(posterior.response)[::-1]  # of labels in another order
+    assert np.array_equal(estimate.predict(response=turned).table["y"], posterior.response)
     with pytest.raises(ValueError, match="got arrays a, b"):
         estimate.predict({"a": np.zeros((4000, 30)), "b": np.zeros((4000, 30))})
     again = pickle.loads(pickle.dumps(estimate))

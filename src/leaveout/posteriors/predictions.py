@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from .._runtime.providers import provided
 from .._runtime.results import PrintedResult
-from ..data.arrays import numbers
+from ..data.arrays import match_labels, numbers
 from ..plans.plan import Plan
 from ..validation.metrics import METRICS
 from ..validation.standard_errors import average_by_unit, standard_error
@@ -175,7 +175,7 @@ def predict_left_out(estimate: Any, simulate: Any, level: float, response: Any, 
     if posterior.block_losses is None:
         raise ValueError("predict: units depend on one another given the parameters, so these alone predict none of them.")
     unit, refit = plan.index[plan.held], plan.refit[plan.held]
-    y, draw = _responses(posterior, response)[unit], _response_draws(posterior, simulate)
+    y, draw = _responses(posterior, names, response)[unit], _response_draws(posterior, simulate)
     as_drawn = np.array([fold.theta is posterior.draws for fold in estimate.folds])
     some, column = np.unique(np.where(as_drawn[refit], unit, unit[0]), return_inverse=True)
     at_draws = draw(posterior.draws, some, rng)
@@ -200,14 +200,17 @@ def predict_left_out(estimate: Any, simulate: Any, level: float, response: Any, 
     return PosteriorPredictions(table, level, plan, estimate.labels["objective"], missing)
 
 
-def _responses(posterior: Posterior, response: Any) -> NDArray[np.float64]:
-    """Return the response of every unit."""
-    given = posterior.response if response is None else numbers("predict", "response", response)
+def _responses(posterior: Posterior, names: pd.Index, response: Any) -> NDArray[np.float64]:
+    """Return the response of every unit; labels of a given one are those of the units, if these have some."""
+    given = posterior.response
+    if response is not None:
+        given = numbers("predict", "response", match_labels("predict", units=names.to_series(), response=response)[-1])
     if given is None:
         raise ValueError("predict: give the response of each unit, response=: the data do not say which of them it is.")
     y, n = np.asarray(given, np.float64), posterior.objective.num_units
     if y.shape != (n,) or not np.isfinite(y).all():
-        raise ValueError(f"predict: response must be {n} finite numbers, one a unit; got shape {y.shape}.")
+        got = f"shape {y.shape}" if y.shape != (n,) else f"{np.sum(~np.isfinite(y))} that are NaN or infinite"
+        raise ValueError(f"predict: response must be {n} finite numbers, one a unit; got {got}.")
     if posterior.objective.units.classes > 2:
         raise ValueError("predict: more than two classes have no order, so no PIT, no interval and no CRPS.")
     return y
