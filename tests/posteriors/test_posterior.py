@@ -52,8 +52,6 @@ def test_draws_by_name_and_of_arviz():
         lo.from_posterior({"mu": draws[:, 0]}, named_loss, y)
     with pytest.raises(ValueError, match="one number of draws"):
         lo.from_posterior({"mean": draws[:, 0], "sd": draws[:5, 0]}, named_loss, y)
-    with pytest.raises(ValueError, match="parameters are sd"):
-        lo.from_posterior(flat, named_loss, y, parameters=["sd"])
 
 
 def test_refusals():

@@ -1,7 +1,7 @@
 """Posteriors by draws and a density: functions in JAX, or one of the library's models."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +39,6 @@ def from_posterior(
     *,
     log_prior: Callable[[Any], Any] | None = None,
     transforms: Mapping[Any, str] | None = None,
-    parameters: Iterable[str] | None = None,
     integrate: Mapping[str, ArrayLike] | None = None,
     effect_log_prior: Callable[[Any, Any], Any] | None = None,
 ) -> Posterior:
@@ -51,8 +50,8 @@ def from_posterior(
     Parameters
     ----------
     draws : InferenceData, DataTree, Dataset, dict of arrays, or array
-        Draws of the parameters: ArviZ data with a group `posterior`; arrays by name, `[draws, ...]` or `[chains, draws, ...]`;
-        or one array `[draws, params]` or `[chains, draws, params]`.
+        Draws of the parameters: ArviZ data with a group `posterior`; arrays by name, `[draws, ...]` or `[chains, draws, ...]`,
+        of which those are taken that the functions read; or one array `[draws, params]` or `[chains, draws, params]`.
     log_density : callable, AbstractObjective or Fit
         `unit_loss(theta, datum)`, the −log density of one unit in JAX. `theta` holds the parameters of one draw as they were
         sampled, by name or as one vector. Or a model such as `lo.GLM(X, y, "poisson", lo.penalties.Ridge(1.0))`, whose F is
@@ -64,8 +63,6 @@ def from_posterior(
     transforms : dict of str, optional
         "log", "logit", "softmax" or "stick_breaking" by the name (or the column) of each parameter that is positive, between 0
         and 1, or a simplex. The density is given in the parameters themselves; their Jacobian is added.
-    parameters : iterable of str, optional
-        Names of the parameters among the draws; by default those that `unit_loss` and `log_prior` read.
     integrate : dict of array, optional
         Latent effects that are integrated out, one number a group: the group of each unit, 0, 1, …, by the name of the effect.
         `unit_loss` reads `theta[name][group]`. Effects are standard normal, and `log_prior` must leave them out.
@@ -128,7 +125,7 @@ def from_posterior(
     if data is None:
         raise TypeError(f"{caller}: unit_loss needs data=, arrays whose first axis counts the units.")
     data = _read_data(caller, data)
-    names = _parameter_names(caller, found.arrays, log_density, log_prior, data, parameters)
+    names = _parameter_names(caller, found.arrays, log_density, log_prior, data)
     effect = effect_name(caller, integrate, names)
     shared = {name: found.arrays[name] for name in names - {effect}}
     at = DrawCoordinates(caller, shared, transforms or {})
@@ -209,19 +206,10 @@ class _Reading(dict[str, Any]):
         return super().get(name, default)
 
 
-def _parameter_names(
-    caller: str, draws: dict[str, np.ndarray], unit_loss: Any, log_prior: Any, data: Any, given: Iterable[str] | None
-) -> set[str]:
-    """Return the names of the parameters: those given, or those that the functions read."""
+def _parameter_names(caller: str, draws: dict[str, np.ndarray], unit_loss: Any, log_prior: Any, data: Any) -> set[str]:
+    """Return the names of the parameters that the functions read."""
     if "" in draws:
-        if given is not None:
-            raise TypeError(f"{caller}: parameters names draws by name; these are one array.")
         return {""}
-    if given is not None:
-        names = {given} if isinstance(given, str) else set(map(str, given))
-        if names - draws.keys() or not names:
-            raise ValueError(f"{caller}: parameters are {', '.join(sorted(names))}; the draws have {', '.join(sorted(draws))}.")
-        return names
     read = set[str]()
 
     def call(first: dict[str, Any], datum: Any) -> Any:

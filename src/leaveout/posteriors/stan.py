@@ -6,6 +6,7 @@ The first density is the model's, with the Jacobian of its transforms; the other
 differences. Where the first is zero, F is infinite for all w.
 """
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -118,8 +119,10 @@ def from_stan(model: Any, draws: Any, *, log_lik: str = "log_lik") -> Posterior:
         raise ValueError(f"{caller}: the model has no vector {log_lik!r} of the log densities of two units or more.")
     labels = [label.split(".") for label in model.param_names()]
     found = read_draws(caller, draws)
-    if missing := sorted({name for name, *_ in labels} - found.arrays.keys()):
-        raise ValueError(f"{caller}: draws of {', '.join(missing)} are missing.")
+    numbers = Counter(name for name, *_ in labels)
+    wrong = [name for name, count in numbers.items() if name not in found.arrays or found.arrays[name][0].size != count]
+    if wrong:
+        raise ValueError(f"{caller}: draws of {', '.join(wrong)} are missing, or as many as those of another model.")
 
     def to_theta(draws: dict[str, np.ndarray]) -> np.ndarray:
         columns = [np.moveaxis(draws[name], 0, -1)[tuple(int(k) - 1 for k in at)] for name, *at in labels]
