@@ -46,6 +46,7 @@ def test_density_and_gradients():
     apart = (Y - mean[:, None]) / scale[:, None]
     value, slope = found.looks(found.draws, weights)
     truth = (0.5 * apart**2 + np.log(scale)[:, None]) @ weights + 0.5 * mean**2 + scale - np.log(scale)
+    assert np.array_equal(found.values(found.draws, weights), value)
     assert np.ptp(value - truth) < 1e-9  # constants that Stan leaves out
     assert np.allclose(slope[:, 0], -(apart @ weights) / scale + mean, atol=1e-6)
     assert np.allclose(slope[:, 1], weights.sum() - apart**2 @ weights + scale - 1, atol=1e-6)

@@ -161,7 +161,10 @@ class Posterior(PrintedResult):
         array of float, shape (places,)
             F; infinite where it has no value.
         """
-        if self._predictors is not None or isinstance(self.objective, AbstractClosedForm):
+        closed = isinstance(self.objective, AbstractClosedForm)
+        if closed and type(self.objective).loss is not AbstractClosedForm.loss:  # it is cheaper without the gradient
+            return np.array([self.objective.loss(at, weights) for at in theta]) + np.sum(weights * self.constant)
+        if self._predictors is not None or closed:
             return self.looks(theta, weights)[0]
         found = repeatable(self.objective)
         size = max(1, CAPACITY // (4 * found.num_units))  # a quarter of a batch, as densities have several temporaries

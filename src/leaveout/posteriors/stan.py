@@ -44,23 +44,32 @@ class StanDensity(AbstractClosedForm):
         except RuntimeError:  # Stan's, where a parameter is out of its domain
             return np.full(len(self.places), -np.inf)
 
+    def _evaluate(self, theta: np.ndarray, left: np.ndarray) -> tuple[float, np.ndarray]:
+        """Evaluate F, infinite where it has no value, and the gradient of the model's own term."""
+        try:
+            density, gradient = self.model.log_density_gradient(np.ascontiguousarray(theta))
+        except RuntimeError:
+            return np.inf, np.zeros_like(theta)
+        value = self._left_out(theta, left) - density
+        return (value, -gradient) if np.isfinite(value) else (np.inf, np.zeros_like(theta))
+
+    def _left_out(self, theta: np.ndarray, left: np.ndarray) -> float:
+        """Sum the log densities of the units that leave."""
+        return float(left[left != 0] @ self._log_lik(theta)[left != 0]) if left.any() else 0.0
+
     def look(self, theta: Points, weights: Weights, state: State = None) -> ValueAndGradient:
         value, slope = np.full(len(theta), np.inf), np.zeros_like(theta)
         for k, (at, left) in enumerate(zip(theta, 1 - weights, strict=True)):
-            total = lambda place, left=left: left[left != 0] @ self._log_lik(place)[left != 0]
-            try:
-                density, gradient = self.model.log_density_gradient(np.ascontiguousarray(at))
-            except RuntimeError:
-                continue
-            left_out = total(at) if left.any() else 0.0
-            if not np.isfinite(density + left_out):
-                continue
-            value[k], slope[k] = left_out - density, -gradient
-            if left.any():
-                step = GRADIENT_DIFFERENCE * np.maximum(1.0, np.abs(at))
+            value[k], slope[k] = self._evaluate(at, left)
+            if np.isfinite(value[k]) and left.any():
+                total = lambda place, left=left: self._left_out(place, left)
+                moves = np.diag(GRADIENT_DIFFERENCE * np.maximum(1.0, np.abs(at)))
                 with np.errstate(invalid="ignore"):  # beside the edge of a domain
-                    slope[k] += [(total(at + move) - total(at - move)) / (2 * move.sum()) for move in np.diag(step)]
+                    slope[k] += [(total(at + move) - total(at - move)) / (2 * move.sum()) for move in moves]
         return value, slope, None
+
+    def loss(self, theta: Any, weights: Any) -> Any:
+        return self._evaluate(np.asarray(theta), 1 - np.asarray(weights))[0]
 
     def losses(
         self,
