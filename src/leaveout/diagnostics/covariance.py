@@ -218,7 +218,8 @@ def _plan_of(fit: Fit, groups: Any, strategy: AbstractRefit) -> Plan:
     objective, plan = fit.objective, leave_one_out(fit.objective.num_units)
     if groups is not None:
         _, levels = codes("covariance", "groups", groups)
-        if index_of(groups) is None and len(groups) not in (objective.num_units, np.size(objective.units.rows)):  # type: ignore[arg-type]
+        longer = index_of(groups) is not None and len(groups) > objective.num_units  # what the fit lacks leaves by its label
+        if not (longer or len(groups) in (objective.num_units, np.size(objective.units.rows))):  # type: ignore[arg-type]
             raise ValueError(f"covariance: groups must be one label a unit, {objective.num_units}; got {len(groups)}.")
         if len(levels) < 2:
             raise ValueError("covariance: at least two groups are needed; all labels are equal.")

@@ -364,9 +364,8 @@ def _factors(caller: str, fit: Fit, weights: Any) -> tuple[Float[Array, "units r
     table = pandas_of(caller, "weights", weights)
     factors = np.asarray(numbers(caller, "weights", table), np.float64)
     units, rows = objective_of(caller, fit).num_units, fit.objective.units.rows
-    labelled = index_of(weights) is not None  # labels are matched later
-    sizes = (units, len(factors) if labelled else 0 if rows is None else len(rows))
-    if factors.ndim != 2 or len(factors) not in sizes:
+    longer = index_of(weights) is not None and len(factors) > units  # what the fit lacks leaves by its label later
+    if factors.ndim != 2 or not (longer or len(factors) in (units, 0 if rows is None else len(rows))):
         turned = "; it has one column a unit: transpose it" if factors.ndim == 2 and factors.shape[1] == units else ""
         raise ValueError(
             f"{caller}: weights must be a matrix of one row a unit, {units}, and one column a replicate; got shape "

@@ -7,7 +7,9 @@ In the anchor's coordinates u = Lᵀ(θ − θ̂), H = L Lᵀ. There are these r
 left open:
 
     rung      one refit costs                       metric A
-    look      O(1) for one row, else a solve        the fold's own Hessian at θ̂, from the rows that leave
+    look      O(1) for one row, else a solve        the fold's own Hessian at θ̂, from the rows that leave; where
+              third derivatives of all rows,        refits are iterated, it goes on to the minimiser of the
+              once for all refits                   expansion to the third order, at which nothing is proved
     products  n products of rows, gradients         the same; single rows only (`_row_steps`)
     steps     a gradient each                       the same
     conjugate a few gradients each, estimated       the same; only where Hessians are dear
