@@ -1711,8 +1711,8 @@ FAULTS = (
     Fault(
         "the interval of a corrected measure is that of apparent ones of resamples",
         "internal_validation.interval",
-        "np.where(train == on_all, 0.0, (train - on_all) / scale)",
-        "train / scale",
+        "(train - on_all) * slope((train + on_all) / 2)",
+        "train * slope(train)",
         "test_internal_validation",
     ),
     Fault(

@@ -26,11 +26,12 @@ from ..refit import AbstractRefit, Exact
 from ..validation.cross_validate import match_plan
 from ..validation.metrics import METRICS
 from .internal_validation import REFIT_TOL, over_refits
-from .performance import Binary, Continuous, PerformanceTable, Survival, performance, regression, secant
+from .performance import Binary, Continuous, PerformanceTable, Survival, performance, regression, scale, secant
 from .pooling import Tau2, pool
 
 Array = np.ndarray
 LEAST_ROWS = 10  # rows of a centre from which a standard error is known to a quarter of itself; fewer are not pooled
+ENDS, LINE = {"C": (0.0, 1.0), "OE": (0.0, np.inf)}, (-np.inf, np.inf)  # of the scale on which measures are pooled
 IDEAL = {"C": np.nan, "slope": 1.0, "large": 0.0, "OE": 1.0}  # values of a perfect model that a picture marks
 
 
@@ -98,7 +99,7 @@ class InternalExternal(PerformanceTable):
             raise ValueError(
                 "forest: rows are added to those of the centres, named 'pooled' and 'new centre'; rename the centre."
             )
-        to, back, slope = _scale(measure)
+        to, back, slope = scale(*ENDS.get(measure, LINE))
         value, se = self.centres[measure].to_numpy(), self.centres[f"{measure}_se"].to_numpy()
         between = self.table.loc[measure, "tau2"]
         with np.errstate(all="ignore"):  # a centre whose patients are ranked without a fault has no interval
@@ -211,7 +212,7 @@ def internal_external(
     listed = [name.removesuffix("_se") for name in errors]
     pooled, natural = {}, {}
     for name in listed:
-        to, back, slope = _scale(name)
+        to, back, slope = scale(*ENDS.get(name, LINE))
         value, se = table[name].to_numpy(), table[f"{name}_se"].to_numpy()
         with np.errstate(all="ignore"):
             one = pool(to(value), se * np.abs(slope(value)), tau2, level)
@@ -220,15 +221,6 @@ def internal_external(
         natural[name] = {key: back(end) for key, end in ends.items()} | dict(one[["tau2", "I2", "k"]])
     of_rows, own_scale = (pd.DataFrame.from_dict(each, orient="index").astype({"k": int}) for each in (pooled, natural))
     return InternalExternal(own_scale, fit, level, table, of_rows, tau2)
-
-
-def _scale(name: str) -> tuple[Any, Any, Any]:
-    """Return the transformation of the scale on which a measure is pooled, its inverse, and its derivative."""
-    if name == "C":
-        return scipy.special.logit, scipy.special.expit, lambda c: 1 / (c * (1 - c))
-    if name == "OE":
-        return np.log, np.exp, lambda ratio: 1 / ratio
-    return (lambda x: x), (lambda x: x), np.ones_like
 
 
 def _mean(values: Float[Array, " rows"], w: Float[Array, " rows"], name: str) -> dict[str, float]:

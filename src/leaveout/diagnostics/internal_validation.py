@@ -44,7 +44,7 @@ from ..plans.plan import CAPACITY, Plan, bootstrap, groups as groups_of
 from ..refit import AbstractRefit, Exact
 from ..validation.batches import BatchRunner
 from ..validation.cross_validate import match_plan, one_thread
-from .performance import PerformanceTable, performance
+from .performance import PerformanceTable, performance, scale
 
 Array = np.ndarray
 Method = Literal["bootstrap", ".632", ".632+", "crossvalidation"]
@@ -394,21 +394,10 @@ def interval(
     quantile: float,
 ) -> Any:
     """Return the ends of the interval of a corrected measure, from those of resamples on their own rows and on all."""
-    (least, most), middle, scale = bounds, (train + on_all) / 2, 1.0
-    if np.isfinite(least):
-        scale = scale * (middle - least)
-    if np.isfinite(most):
-        scale = scale * (most - middle)
-    half = quantile * pd.Series(np.where(train == on_all, 0.0, (train - on_all) / scale)).std()
-    move = np.array([-half, half])
-    if not least < value < most:
-        return np.nan, np.nan
-    if np.isfinite(most - least):
-        below = (value - least) * np.exp((most - least) * move)
-        return least + (most - least) * below / (below + most - value)
-    if np.isfinite(least):
-        return least + (value - least) * np.exp(move)
-    return value + move if most == np.inf else most - (most - value) * np.exp(-move)
+    to, back, slope = scale(*bounds)
+    away = np.where(train == on_all, 0.0, (train - on_all) * slope((train + on_all) / 2))
+    half = quantile * pd.Series(away).std()
+    return back(to(value) + np.array([-half, half])) if bounds[0] < value < bounds[1] else (np.nan, np.nan)
 
 
 def _with_emax(table: pd.DataFrame) -> pd.DataFrame:

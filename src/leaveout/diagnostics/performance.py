@@ -204,6 +204,19 @@ class SortedPredictors:
         return {name: np.where(np.isfinite(value), value, np.nan) for name, value in found.items()}
 
 
+def scale(least: float, most: float) -> tuple[Any, Any, Any]:
+    """Return a transformation of the values between two ends onto the whole line, its inverse, and its derivative."""
+    if np.isfinite(most - least):
+        span = most - least
+        to, back = (lambda x: scipy.special.logit((x - least) / span)), (lambda z: least + span * scipy.special.expit(z))
+        return to, back, lambda x: span / ((x - least) * (most - x))
+    if np.isfinite(least):
+        return (lambda x: np.log(x - least)), (lambda z: least + np.exp(z)), (lambda x: 1 / (x - least))
+    if np.isfinite(most):
+        return (lambda x: -np.log(most - x)), (lambda z: most - np.exp(-z)), (lambda x: 1 / (most - x))
+    return (lambda x: x), (lambda z: z), np.ones_like
+
+
 def dot(a: Points, b: Points) -> PerRefit:
     """Sum products over rows."""
     return np.einsum("rn,rn->r", a, b)
