@@ -318,7 +318,7 @@ def earthquakes():
 
 def gaussian_process():
     d = data_of("mcycle_gp")
-    x, y = d["X"].reshape(-1, 1)[::3].astype(float), d["Y"][::3].astype(float)
+    x, y = d["Xgp_1"].reshape(-1, 1)[::3].astype(float), d["Y"][::3].astype(float)
     of_fit("motorcycles, Gaussian process, every third row", lo.fit(lo.GaussianProcess(x, y)), np.arange(len(y)) // 5)
 
 

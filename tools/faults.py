@@ -30,6 +30,13 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "a t at one of several modes is taken for the whole posterior",
+        "importance.normaliser",
+        "if abs(found.value - both) < MAX_GAP",
+        "if True",
+        "posteriors/test_elpd",
+    ),
+    Fault(
         "uneven weights of draws are taken as they are",
         "FoldResult.even",
         "np.log(self.draws.weight).std() < EVEN",

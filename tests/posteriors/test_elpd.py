@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from jax.scipy.special import gammaln
 from scipy import integrate, stats
+from scipy.special import logsumexp
 
 import leaveout as lo
-from leaveout.posteriors import elpd as elpd_module
+from leaveout.posteriors import elpd as elpd_module, importance
 
 
 def regression(n=30, p=2, seed=0, outlier=0.0):
@@ -254,9 +255,43 @@ def test_bad_folds_are_flagged_and_sampled_anew(monkeypatch):
 
 def test_two_estimates_that_differ_are_not_accepted():
     """A bridge far from the mode can have a small k̂, and is found by the other estimate alone."""
-    fold = lambda k, gap: elpd_module.FoldResult(-3.0 - gap, -3.0, np.zeros(0), k, np.zeros(0), 100.0, "mixture", None)
+
+    def fold(k, gap, effective=100.0):
+        return elpd_module.FoldResult(-3.0 - gap, -3.0, np.zeros(0), k, np.zeros(0), effective, "mixture", None)
+
     assert fold(0.6, 0.05).accepted and not fold(0.6, 0.45).accepted and not fold(0.6, -0.45).accepted
-    assert not fold(0.8, 0.0).accepted and not fold(np.nan, 0.0).accepted
+    assert not fold(0.8, 0.0).accepted and not fold(np.nan, 0.0).accepted and not fold(0.6, 0.0, 49.0).accepted
+
+
+def cauchy_loss(theta, y):
+    return jnp.log(jnp.pi) + jnp.log1p((y - theta[0]) ** 2)
+
+
+def test_two_modes():
+    """A t at one of them misses the other, which the draws have."""
+    rng = np.random.default_rng(0)
+    y = np.r_[rng.normal(size=6) * 0.7 - 4, rng.normal(size=6) * 0.7 + 4]
+    grid = np.linspace(-40, 40, 40001)
+    each, prior = stats.cauchy.logpdf(y[:, None], grid), stats.norm.logpdf(grid, 0, 10)
+    total = np.cumsum(np.exp(each.sum(0) + prior - (each.sum(0) + prior).max()))
+    draws = np.interp(rng.uniform(size=2000), total / total[-1], grid)[:, None]
+    posterior = lo.from_posterior(draws, cauchy_loss, y, log_prior=lambda theta: -0.5 * (theta[0] / 10) ** 2)
+    plan = lo.kfold(12, 3, seed=0)
+    found = lo.elpd(posterior, plan)
+    of_fold = [plan.refit == k for k in range(3)]
+    integral = lambda rows: logsumexp(each[rows].sum(0) + prior)
+    true = np.array([integral(np.arange(12)) - integral(np.setdiff1d(np.arange(12), plan.index[own])) for own in of_fold])
+    good = found.result == lo.RESULTS.successful
+    assert np.all(np.abs(-found.losses - true)[good] < 5 * found.error[good]) and list(good) == [True, False, True]
+    assert importance.normaliser(posterior, importance.Approximations(posterior, plan).whole) is None
+
+
+def test_chains_that_have_not_mixed_are_flagged():
+    posterior, _ = regression()
+    apart = posterior.draws.reshape(4, 1000, 2) + 0.5 * np.arange(4)[:, None, None]
+    with pytest.warns(UserWarning, match="have not converged"):
+        other = lo.from_posterior(apart, posterior.objective)
+    assert len(lo.elpd(other, PLANS["rows"]).flagged()) > 15
 
 
 def test_wrong_calls():

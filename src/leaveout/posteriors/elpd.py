@@ -34,6 +34,7 @@ from .importance import (
     GOOD_K,
     MAX_GAP,
     MAX_K,
+    MIN_EFFECTIVE,
     Approximations,
     GaussianProposal,
     Normaliser,
@@ -41,6 +42,7 @@ from .importance import (
     bridge,
     log_mean,
     mixture,
+    normaliser,
     smooth,
     students,
     summarise,
@@ -288,8 +290,8 @@ class FoldResult(NamedTuple):
 
     @property
     def accepted(self) -> bool:
-        """Whether k̂ and the gap are as small as they must be."""
-        return self.k < MAX_K and abs(self.ratio - self.mean) < MAX_GAP
+        """Whether k̂ and the gap are as small as they must be, and effective draws as many."""
+        return self.k < MAX_K and abs(self.ratio - self.mean) < MAX_GAP and self.effective >= MIN_EFFECTIVE
 
     @property
     def even(self) -> bool:
@@ -376,17 +378,35 @@ class FoldEstimator:
     def by_mixture(self, k: int, own: GaussianProposal, there: GaussianProposal) -> FoldResult:
         """Estimate a fold from draws and moved draws."""
         posterior = self.posterior
-        places = lambda: np.concatenate([posterior.draws, there.map_from(own, posterior.draws)])
         moved, value, log_density = mixture(posterior, own, there)
-        parts = self.as_drawn(k), self.at(k, moved, value)
-        found = Evaluation(*map(np.concatenate, zip(*parts, strict=True)))
-        return self._weigh("mixture", k, -found.value - log_density, found, places)
+        places = lambda: np.concatenate([posterior.draws, there.map_from(own, posterior.draws)])
+        return self._joined("mixture", k, moved, value, log_density, places)
 
     def by_students(self, k: int, there: GaussianProposal, start: Normaliser) -> FoldResult:
-        """Estimate a fold from draws of a multivariate t, relative to the normaliser of the posterior by another."""
-        theta, log_density = students(self.posterior, there)
-        found = self.at(k, theta, self.posterior.values(theta, np.ones(self.plan.num_units)))
-        return self._weigh("t", k, -found.value - log_density, found, lambda: students(self.posterior, there)[0], start)
+        """Estimate a fold from draws and those of a multivariate t, whose density is relative to the posterior's normaliser."""
+        posterior = self.posterior
+        places = lambda: np.concatenate([posterior.draws, students(posterior, there)])
+        theta = places()
+        value = posterior.values(theta[len(posterior.draws) :], np.ones(self.plan.num_units))
+        log_t = there.log_student(theta) + start.value
+        log_density = np.logaddexp(np.r_[-posterior.value, -value], log_t) - np.log(2)
+        found = self._joined("t", k, theta[len(posterior.draws) :], value, log_density, places)
+        share = float(found.draws.weight @ np.exp(log_t - np.log(2) - log_density))  # of the weights that are owed to the t
+        return found._replace(influence=found.influence + share * start.influence)
+
+    def _joined(
+        self,
+        name: str,
+        k: int,
+        theta: np.ndarray,
+        value: np.ndarray,
+        log_density: np.ndarray,
+        places: Callable[[], np.ndarray],
+    ) -> FoldResult:
+        """Estimate a fold from the draws and as many other places."""
+        parts = self.as_drawn(k), self.at(k, theta, value)
+        found = Evaluation(*map(np.concatenate, zip(*parts, strict=True)))
+        return self._weigh(name, k, -found.value - log_density, found, places)
 
     def _weigh(
         self,
@@ -395,20 +415,19 @@ class FoldEstimator:
         log_weights: np.ndarray,
         found: Evaluation,
         places: Callable[[], np.ndarray],
-        whole: Normaliser | None = None,
     ) -> FoldResult:
         """Combine the normalisers of a fold and, unless it is that of the posterior, of all that its elpd is relative to."""
         out, smoothed = summarise(log_weights, self.posterior)
-        value, worst, influence = -out.value, out.k, -out.influence
+        value, worst, influence, effective = -out.value, out.k, -out.influence, out.effective
         if self.buffered[k]:
             whole, _ = summarise(log_weights + found.seen, self.posterior)
-        if whole is not None:
             value, worst, influence = value + whole.value, max(worst, whole.k), influence + whole.influence
+            effective = min(effective, whole.effective)
         relative = smoothed - out.value
         each = log_mean(relative[:, None] + found.units) if self.pointwise else np.zeros(0)
         draws = WeightedDraws(places, (np.exp(relative) / len(relative)).astype(np.float32))
         mean = float(log_mean(relative + found.seen))
-        return FoldResult(value, mean, each, worst, influence, out.effective, name, draws)
+        return FoldResult(value, mean, each, worst, influence, effective, name, draws)
 
     def resample(self, k: int, refit: Callable[[np.ndarray], Any]) -> tuple[FoldResult, float, bool]:
         """Estimate a fold from draws of its own posterior, which the caller samples, with its error and whether it is good.
@@ -448,9 +467,9 @@ def elpd(
     The elpd of a fold is a ratio of normalisers, log Z(w_o with the scored units at 1) − log Z(w_o), which weighs draws by
     exp(F(θ, 1) − F(θ, w_o)). Draws are taken as they are if k̂ of these weights is below 0.2, where they surely have a variance;
     for leave-one-out this is PSIS-LOO. For other folds moved draws join them, which lie where the fold's posterior does, and if
-    that will not do, draws of a multivariate t at its mode are taken. An estimate is accepted at k̂ < 0.7 and a gap below 0.1
-    between two estimates of the same fold; of several the one of least k̂ is taken. Folds for which none is accepted are sampled
-    anew if `refit` is given, and flagged otherwise.
+    that will not do, draws of a multivariate t at its mode do. An estimate is accepted at k̂ < 0.7, a gap below 0.1
+    between two estimates of the same fold, and 50 effective draws or more; of several the one of least k̂ is taken. Folds for
+    which none is accepted are sampled anew if `refit` is given, and flagged otherwise.
 
     Parameters
     ----------
@@ -576,15 +595,11 @@ def _improve(estimator: FoldEstimator, found: list[FoldResult], bad: NDArray[np.
     if not bad.size:
         return
     posterior, approximations = estimator.posterior, Approximations(estimator.posterior, estimator.plan)
-    start: Normaliser | None = None
+    start = functools.cache(lambda: normaliser(posterior, approximations.whole))
     for k, there in approximations.of(bad).items():
         new = estimator.by_mixture(k, approximations.whole, there)
-        if not (new.accepted or found[k].accepted):
-            if start is None:
-                theta, log_density = students(posterior, approximations.whole)
-                value = posterior.values(theta, np.ones(estimator.plan.num_units))
-                start, _ = summarise(-value - log_density, posterior)
-            other = estimator.by_students(k, there, start)
+        if not (new.accepted or found[k].accepted) and (whole := start()) is not None:
+            other = estimator.by_students(k, there, whole)
             new = min((new, other), key=lambda each: (not each.accepted, each.k))
         drawn = found[k]
         found[k] = min((new, drawn), key=lambda each: (not each.accepted, each.k))

@@ -8,8 +8,7 @@ the Gaussians at the two modes,
     T θ = m_w + L_w⁻ᵀ Lᵀ (θ − m),      H = L Lᵀ,  H_w = L_w L_wᵀ
 
 and weighted by the density of the mixture, exp(−F(x, 1))/2 + exp(−F(T⁻¹x, 1)) |L_w|/|L| / 2; or draws of a multivariate t at
-the mode are, for both normalisers. Weights are smoothed by Pareto's distribution (PSIS), whose k̂ says whether their mean can
-be trusted.
+the fold's mode join them. Weights are smoothed by Pareto's distribution (PSIS), whose k̂ says whether their mean can be trusted.
 """
 
 import functools
@@ -33,6 +32,7 @@ FINITE_K = 0.5  # Pareto's k below which weights have a variance
 EVEN = 0.3  # standard deviation of log weights below which their mean is nearly normal; unlike k̂ it does not select by errors
 GOOD_K = 0.2  # k̂ below which k is below that, as its own error is about 0.1
 MAX_K = 0.7  # Pareto's k̂ from which on means of weights are not to be trusted (Vehtari et al., 2024)
+MIN_EFFECTIVE = 50  # effective draws below which neither k̂ nor an error can be told; silent errors came to 0.7 there
 MAX_GAP = 0.1  # difference of two estimates of one elpd from which on neither is; silent errors below it were 0.07 at most
 
 
@@ -65,7 +65,8 @@ def smooth(log_weights: Float[np.ndarray, " draws"], efficiency: float) -> Smoot
         return Smoothed(log_weights, np.inf)
     if log_weights[least] == largest:  # weights that are all equal need no smoothing
         return Smoothed(log_weights, -np.inf)
-    found, k = _psis()(log_weights - largest, efficiency)
+    with np.errstate(over="ignore"):  # of tails without a scale
+        found, k = _psis()(log_weights - largest, efficiency)
     return Smoothed(found + (log_weights[least] - found[least]), float(k))  # PSIS only normalises the least weight
 
 
@@ -113,7 +114,8 @@ def summarise(log_weights: Float[np.ndarray, " places"], posterior: Posterior) -
         ratio = np.exp(smoothed - value)
     paired = ratio.reshape(-1, len(posterior.draws)).mean(0) - 1
     means = batch_means(paired, posterior.chains)
-    plain, batched = paired.var() / len(paired), means.var(ddof=1) / len(means)
+    plain, by_chain = paired.var() / len(paired), means.reshape(posterior.chains, -1).mean(1)
+    batched = max(each.var(ddof=1) / len(each) for each in (means, by_chain) if len(each) > 1)  # chains may not have mixed
     effective = len(ratio) / np.mean(ratio**2) * (plain / batched if batched > plain else 1.0)
     return Normaliser(value, k, means, float(effective)), smoothed
 
@@ -132,6 +134,12 @@ class GaussianProposal(NamedTuple):
     def map_from(self, other: "GaussianProposal", theta: np.ndarray) -> np.ndarray:
         """Map draws of another Gaussian to draws of this one."""
         return self.mean + self.unwhiten(other.factor.T @ (theta - other.mean).T).T
+
+    def log_student(self, theta: np.ndarray) -> np.ndarray:
+        """Logarithm of the density of the multivariate t about this Gaussian."""
+        z, size = (theta - self.mean) @ self.factor, len(self.mean)
+        found = scipy.stats.multivariate_t.logpdf(z, np.zeros(size), np.eye(size), FREEDOM) + self.log_det
+        return np.reshape(found, len(theta))
 
     def unwhiten(self, z: np.ndarray) -> np.ndarray:
         """Map columns of standard normals to deviations from the mean."""
@@ -227,16 +235,20 @@ def mixture(posterior: Posterior, own: GaussianProposal, there: GaussianProposal
     return Mixture(moved, value, np.logaddexp(as_drawn, as_moved) - np.log(2))
 
 
-def students(posterior: Posterior, there: GaussianProposal) -> tuple[np.ndarray, np.ndarray]:
-    """Draw from a multivariate t about a Gaussian, as many as there are draws; return the log of its density too.
-
-    All use the same random numbers, so that errors of two normalisers cancel in part.
-    """
+def students(posterior: Posterior, there: GaussianProposal) -> Float[np.ndarray, "draws params"]:
+    """Draw from a multivariate t about a Gaussian, as many as there are draws, always by the same random numbers."""
     rng, (count, size) = np.random.default_rng(0), posterior.draws.shape
     z = rng.standard_normal((count, size)) * np.sqrt(FREEDOM / rng.chisquare(FREEDOM, count))[:, None]
-    theta = there.mean + there.unwhiten(z.T).T
-    log_density = scipy.stats.multivariate_t.logpdf(z, np.zeros(size), np.eye(size), FREEDOM) + there.log_det
-    return theta, np.reshape(log_density, count)
+    return there.mean + there.unwhiten(z.T).T
+
+
+def normaliser(posterior: Posterior, own: GaussianProposal) -> Normaliser | None:
+    """Estimate log Z(1) by a t at the mode; None if the draws say otherwise, as those of several modes do."""
+    theta = students(posterior, own)
+    log_weights = -posterior.values(theta, np.ones(posterior.objective.num_units)) - own.log_student(theta)
+    found, _ = summarise(log_weights, posterior)
+    both = bridge(log_weights, -posterior.value - own.log_student(posterior.draws))
+    return found if abs(found.value - both) < MAX_GAP else None
 
 
 def bridge(ratio: Float[np.ndarray, " draws"], there: Float[np.ndarray, " others"]) -> float:
