@@ -235,7 +235,7 @@ def measures(found: Mapping[str, float] | None = None) -> list[Measure]:
         Measure("docstrings that open with a pronoun", pronouns, 0.2, form="{:.1f} %"),
         Measure("public callables without Parameters, Returns or a run example", len(incomplete), 0),
         Measure("test files that mirror a module", 100 * sum(tests) / len(tests), 90, at_least=True, form="{:.0f} %"),
-        Measure("public names at the root", public_names(), 100),
+        Measure("public names at the root", public_names(), 102),
         Measure(TYPES, known(TYPES), 95, at_least=True, form="{:.1f} %"),
         Measure("lines of code, in thousands", code / 1000, None),
         Measure("numeric constants of modules", len(numbers), None),

@@ -30,7 +30,7 @@ from .performance import Binary, Continuous, PerformanceTable, Survival, perform
 from .pooling import Tau2, pool
 
 Array = np.ndarray
-LEAST_ROWS = 10  # rows of a centre from which a standard error is known to a quarter of itself; fewer are not pooled
+POOLED_ROWS = 10  # rows of a centre from which a standard error is known to a quarter of itself; fewer are not pooled
 ENDS, LINE = {"C": (0.0, 1.0), "OE": (0.0, np.inf)}, (-np.inf, np.inf)  # of the scale on which measures are pooled
 IDEAL = {"C": np.nan, "slope": 1.0, "large": 0.0, "OE": 1.0}  # values of a perfect model that a picture marks
 
@@ -121,8 +121,8 @@ class InternalExternal(PerformanceTable):
             events = f", {row['events']:.0f} events" if "events" in row else ""
             lines.append((str(name), f"{row['n']:.0f} rows{events}: {known or lost or 'no measure is defined'}"))
         how = f"random effects, τ² by {self.tau2}, Hartung–Knapp, {self.level:.0%}; pi: prediction interval for a new centre"
-        few = int((self.centres["n"] < LEAST_ROWS).sum())
-        return [*lines, ("pooled", how + (f"; without {few} centres of fewer than {LEAST_ROWS} rows" if few else ""))]
+        few = int((self.centres["n"] < POOLED_ROWS).sum())
+        return [*lines, ("pooled", how + (f"; without {few} centres of fewer than {POOLED_ROWS} rows" if few else ""))]
 
 
 @conventional
@@ -208,7 +208,7 @@ def internal_external(
     table = pd.concat([pd.DataFrame(counted, table.index), table], axis=1)
     table["result"] = result.to_numpy()
     errors = [name for name in table.columns if name.endswith("_se")]
-    table[errors] = table[errors].where((table[errors] > 0) & (table["n"] >= LEAST_ROWS).to_numpy()[:, None])
+    table[errors] = table[errors].where((table[errors] > 0) & (table["n"] >= POOLED_ROWS).to_numpy()[:, None])
     listed = [name.removesuffix("_se") for name in errors]
     pooled, natural = {}, {}
     for name in listed:

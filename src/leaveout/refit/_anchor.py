@@ -203,14 +203,14 @@ class LinearFitCache:
     def ahead(self, moves: Float[np.ndarray, "lanes rank"], rough: bool = True) -> Float[np.ndarray, "lanes units ..."]:
         """Moves of the predictors along moves of u; `rough` products are in float32."""
         if not rough:
-            return moves @ self.rows.T if "rows" in vars(self) else self.model.design.predictors(moves @ self.root)
+            return moves @ self.rows.T if self.few else self.model.design.predictors(moves @ self.root)
         (design, root), moves = self.single, moves.astype(np.float32)
         return design.predictors(moves if root is None else moves @ root)
 
     def back(self, slopes: Float[np.ndarray, "lanes units ..."], rough: bool = True) -> Float[np.ndarray, "lanes rank"]:
         """Whitened gradient of slopes; `rough` products are in float32, sums of very many whitened rows added in float64."""
         if not rough:
-            return slopes @ self.rows if "rows" in vars(self) else self.model.design.pull(slopes) @ self.root.T
+            return slopes @ self.rows if self.few else self.model.design.pull(slopes) @ self.root.T
         (design, root), slopes = self.single, slopes.astype(np.float32)
         if root is not None:
             return np.asarray(design.pull(slopes) @ root.T, float)
@@ -233,9 +233,7 @@ class LinearFitCache:
 
     def whiten(self, units: Int[np.ndarray, "*refits width"]) -> Float[np.ndarray, "*refits touched rank"]:
         """Whitened rows of the listed units, one row for each output."""
-        # all rows are whitened if this times the listed ones exceeds their number
-        kept = "rows" in vars(self) or (self.few and 4 * units.size > len(self.eta))
-        z = self.rows[units] if kept else self.model.design.whiten(units, self.root)
+        z = self.rows[units] if self.few else self.model.design.whiten(units, self.root)  # whatever was asked for before
         return z if self.roots is None else z.reshape(*units.shape[:-1], -1, len(self.root))
 
     def carrying(self, units: Array, z: Float[np.ndarray, "*refits touched rank"]) -> Float[np.ndarray, "*refits touched rank"]:
