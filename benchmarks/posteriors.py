@@ -308,7 +308,7 @@ def of_fit(name, fit, code):
     ):
         keep = [np.isin(np.arange(n), fold, invert=True).astype(float) for fold in folds]
         leave = lambda theta, keep=keep: np.stack([F(theta) - posterior.values(theta, w) for w in keep], axis=1)
-        report(f"{name}, {kind}", posterior, plan, truth(F, leave, fit.vector, draws=5_000), seconds)
+        report(f"{name}, {kind}", posterior, plan, truth(F, leave, fit.vector, draws=30_000), seconds)
 
 
 def earthquakes():

@@ -333,26 +333,40 @@ class FoldEstimator:
         whole[self.held(k)] = 1.0
         return out, whole
 
-    def at(self, k: int, theta: np.ndarray, value: np.ndarray) -> Evaluation:
-        """Evaluate a fold at some θ, where F(·, 1) has these values."""
+    def at(self, k: int, theta: np.ndarray | None = None) -> tuple[np.ndarray, Evaluation]:
+        """Evaluate F(·, 1) and a fold at some θ, by default at the draws.
+
+        Losses of blocks of units are used where they are known and leave as a whole.
+        """
+        posterior, held = self.posterior, self.held(k)
+        part = slice(self.plan.indptr[k], self.plan.indptr[k + 1])
+        leaving = self._share(self.plan.index[part], 1 - self.plan.weight[part])
+        scored = self._share(held, np.ones(len(held)))
+        if self._losses is None or leaving is None or scored is None:
+            whole = posterior.value if theta is None else posterior.values(theta, np.ones(self.plan.num_units))
+            return whole, self._by_values(k, posterior.draws if theta is None else theta, whole)
+        touched = np.flatnonzero((leaving != 0) | (scored > 0))
+        whole, losses = (
+            (posterior.value, self._losses[:, touched]) if theta is None else posterior.values_and_losses(theta, touched)
+        )
+        with np.errstate(invalid="ignore"):  # a block of density zero
+            left = whole - losses @ leaving[touched]
+        units = -losses[:, np.searchsorted(touched, held)] if self.pointwise else np.zeros((len(left), 0))
+        found = Evaluation(left, -losses[:, scored[touched] > 0].sum(1), units)
+        zero = np.flatnonzero(~np.isfinite(left))
+        if theta is not None and zero.size:  # what leaves may be why
+            for own, exact in zip(found, self._by_values(k, theta[zero], whole[zero]), strict=True):
+                own[zero] = exact
+        return whole, found
+
+    def _by_values(self, k: int, theta: np.ndarray, value: np.ndarray) -> Evaluation:
+        """Evaluate a fold at some θ, where F(·, 1) has these values, by F alone."""
         out, whole = self.weights(k)
         left = self.posterior.values(theta, out)
         full = self.posterior.values(theta, whole) if self.buffered[k] else value
         losses = self.posterior.losses_at(theta, self.held(k)) if self.pointwise else None
         seen = np.subtract(left, full, out=np.full(len(theta), -np.inf), where=np.isfinite(left))
         return Evaluation(left, seen, np.zeros((len(theta), 0)) if losses is None else -losses)
-
-    def as_drawn(self, k: int) -> Evaluation:
-        """Evaluate a fold at the draws, by losses of blocks of units where these are known and leave as a whole."""
-        losses, held = self._losses, self.held(k)
-        part = slice(self.plan.indptr[k], self.plan.indptr[k + 1])
-        leaving = self._share(self.plan.index[part], 1 - self.plan.weight[part])
-        scored = self._share(held, np.ones(len(held)))
-        if losses is None or leaving is None or scored is None:
-            return self.at(k, self.posterior.draws, self.posterior.value)
-        touched, seen = np.flatnonzero(leaving), -losses[:, scored > 0].sum(1)
-        value = self.posterior.value - losses[:, touched] @ leaving[touched]
-        return Evaluation(value, seen, -losses[:, held] if self.pointwise else np.zeros((len(seen), 0)))
 
     @functools.cached_property
     def _losses(self) -> np.ndarray | None:
@@ -371,26 +385,25 @@ class FoldEstimator:
 
     def raw(self, k: int) -> tuple[FoldResult, float, np.ndarray]:
         """Estimate a fold from the draws as they are; return log p(y_o) and that of each unit within the posterior too."""
-        found, posterior = self.as_drawn(k), self.posterior
+        (_, found), posterior = self.at(k), self.posterior
         fold = self._weigh("draws", k, posterior.value - found.value, found, lambda: posterior.draws)
         return fold, float(log_mean(found.seen)), log_mean(found.units) if self.pointwise else np.zeros(0)
 
     def by_mixture(self, k: int, own: GaussianProposal, there: GaussianProposal) -> FoldResult:
         """Estimate a fold from draws and moved draws."""
         posterior = self.posterior
-        moved, value, log_density = mixture(posterior, own, there)
-        places = lambda: np.concatenate([posterior.draws, there.map_from(own, posterior.draws)])
-        return self._joined("mixture", k, moved, value, log_density, places)
+        moved = lambda: there.map_from(own, posterior.draws)
+        value, found = self.at(k, moved())
+        return self._joined("mixture", k, found, mixture(posterior, own, there, value), moved)
 
     def by_students(self, k: int, there: GaussianProposal, start: Normaliser) -> FoldResult:
         """Estimate a fold from draws and those of a multivariate t, whose density is relative to the posterior's normaliser."""
         posterior = self.posterior
-        places = lambda: np.concatenate([posterior.draws, students(posterior, there)])
-        theta = places()
-        value = posterior.values(theta[len(posterior.draws) :], np.ones(self.plan.num_units))
-        log_t = there.log_student(theta) + start.value
+        others = lambda: students(posterior, there)
+        value, elsewhere = self.at(k, others())
+        log_t = there.log_student(np.concatenate([posterior.draws, others()])) + start.value
         log_density = np.logaddexp(np.r_[-posterior.value, -value], log_t) - np.log(2)
-        found = self._joined("t", k, theta[len(posterior.draws) :], value, log_density, places)
+        found = self._joined("t", k, elsewhere, log_density, others)
         share = float(found.draws.weight @ np.exp(log_t - np.log(2) - log_density))  # of the weights that are owed to the t
         return found._replace(influence=found.influence + share * start.influence)
 
@@ -398,14 +411,13 @@ class FoldEstimator:
         self,
         name: str,
         k: int,
-        theta: np.ndarray,
-        value: np.ndarray,
+        elsewhere: Evaluation,
         log_density: np.ndarray,
-        places: Callable[[], np.ndarray],
+        others: Callable[[], np.ndarray],
     ) -> FoldResult:
         """Estimate a fold from the draws and as many other places."""
-        parts = self.as_drawn(k), self.at(k, theta, value)
-        found = Evaluation(*map(np.concatenate, zip(*parts, strict=True)))
+        found = Evaluation(*map(np.concatenate, zip(self.at(k)[1], elsewhere, strict=True)))
+        places = lambda: np.concatenate([self.posterior.draws, others()])
         return self._weigh(name, k, -found.value - log_density, found, places)
 
     def _weigh(
@@ -448,7 +460,7 @@ class FoldEstimator:
         blank, draws = np.zeros(0), WeightedDraws(lambda: theta, np.full(len(theta), 1 / len(theta), np.float32))
         if self.buffered[k]:
             return FoldResult(mean, mean, each, at, blank, float(len(theta)), "refit", draws), error, at < MAX_K
-        ratio = -bridge(self.posterior.value - self.as_drawn(k).value, full - left)
+        ratio = -bridge(self.posterior.value - self.at(k)[1].value, full - left)
         found = FoldResult(ratio, mean, each, at, blank, float(len(theta)), "refit", draws)
         return found, error, abs(ratio - mean) < MAX_GAP
 

@@ -215,24 +215,17 @@ def weights_of_refit(plan: Plan, refit: int) -> Float[np.ndarray, " units"]:
     return weights
 
 
-class Mixture(NamedTuple):
-    """Draws and moved draws in equal parts: the moved draws, F(·, 1) there, and the log of the density at all places.
+def mixture(
+    posterior: Posterior, own: GaussianProposal, there: GaussianProposal, value: Float[np.ndarray, " draws"]
+) -> Float[np.ndarray, " places"]:
+    """Log density of draws and moved draws in equal parts, there, relative to exp(−F(·, 1)) / Z(1).
 
-    The density is relative to exp(−F(·, 1)) / Z(1).
+    F(·, 1) has the given values at moved draws.
     """
-
-    moved: Float[np.ndarray, "draws params"]
-    value: Float[np.ndarray, " draws"]
-    log_density: Float[np.ndarray, " places"]
-
-
-def mixture(posterior: Posterior, own: GaussianProposal, there: GaussianProposal) -> Mixture:
-    """Mix the draws and the moved draws."""
-    ones, jacobian = np.ones(posterior.objective.num_units), own.log_det - there.log_det  # log |det T|
-    moved, back = there.map_from(own, posterior.draws), own.map_from(there, posterior.draws)
-    value = posterior.values(moved, ones)
-    as_drawn, as_moved = np.r_[-posterior.value, -value], np.r_[-posterior.values(back, ones), -posterior.value] - jacobian
-    return Mixture(moved, value, np.logaddexp(as_drawn, as_moved) - np.log(2))
+    jacobian = own.log_det - there.log_det  # log |det T|
+    back = posterior.values(own.map_from(there, posterior.draws), np.ones(posterior.objective.num_units))
+    as_drawn, as_moved = np.r_[-posterior.value, -value], np.r_[-back, -posterior.value] - jacobian
+    return np.logaddexp(as_drawn, as_moved) - np.log(2)
 
 
 def students(posterior: Posterior, there: GaussianProposal) -> Float[np.ndarray, "draws params"]:

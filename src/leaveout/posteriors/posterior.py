@@ -20,6 +20,7 @@ from jaxtyping import Float, Int
 from .._runtime.conventions import warn
 from .._runtime.jax import Arrays, PyTree, compile_static, float64, jax, jnp
 from .._runtime.results import RESULTS, PrintedResult
+from ..linalg.design import weight_terms
 from ..objectives.batch_functions import LinearBatch, derive_batch, whole
 from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import (
@@ -36,7 +37,7 @@ from ..optimize.fit import Fit, fit as minimise
 from ..optimize.hessian_factor import IndefiniteHessianError
 from ..plans.plan import CAPACITY
 from .responses import DrawResponses
-from .sampled import Integrated
+from .sampled import Integrated, Sampled
 
 BATCHES = 50  # batches of draws, as few as tell a variance to a tenth, so that they are long beside the memory of chains
 CHECKED_DRAWS = 1000  # draws, evenly spaced, at which draws and density are compared
@@ -161,15 +162,71 @@ class Posterior(PrintedResult):
         array of float, shape (places,)
             F; infinite where it has no value.
         """
-        closed = isinstance(self.objective, AbstractClosedForm)
-        if closed and type(self.objective).loss is not AbstractClosedForm.loss:  # it is cheaper without the gradient
-            return np.array([self.objective.loss(at, weights) for at in theta]) + np.sum(weights * self.constant)
-        if self._predictors is not None or closed:
-            return self.looks(theta, weights)[0]
-        found = repeatable(self.objective)
-        size = max(1, CAPACITY // (4 * found.num_units))  # a quarter of a batch, as densities have several temporaries
-        out = np.asarray(_values(found, self.like, theta, padded_weights(found, weights), min(size, len(theta))))
+        if isinstance(self.objective, AbstractClosedForm):
+            if type(self.objective).loss is AbstractClosedForm.loss:
+                return self.looks(theta, weights)[0]
+            out = np.array([self.objective.loss(at, weights) for at in theta])  # it is cheaper without the gradient
+        elif self._predictors is not None:
+            out = self._of_predictors(theta, weights, np.zeros(0, int))[0]
+        else:
+            found, size = repeatable(self.objective), self._together(theta)
+            out = np.asarray(_values(found, self.like, theta, padded_weights(found, weights), size))
         return np.where(np.isnan(out), np.inf, out) + np.sum(weights * self.constant)
+
+    @float64
+    def values_and_losses(
+        self, theta: Float[np.ndarray, "draws params"], blocks: Int[np.ndarray, " some"]
+    ) -> tuple[Float[np.ndarray, " draws"], Float[np.ndarray, "draws some"]]:
+        """Evaluate F(·, 1) and the losses of some blocks of units at many θ, in one pass; `block_losses` says if there are any.
+
+        Parameters
+        ----------
+        theta : array of float, shape (places, params)
+            Unconstrained parameters.
+        blocks : array of int, shape (some,)
+            Blocks of units.
+
+        Returns
+        -------
+        value : array of float, shape (places,)
+            F.
+        losses : array of float, shape (places, some)
+            −log density of each block.
+        """
+        found, n = self.objective, self.objective.num_units
+        constant = np.broadcast_to(self.constant, n)
+        weight = np.ones(n) if found.units.weight is None else np.asarray(found.units.weight)
+        if isinstance(found, AbstractClosedForm):
+            every = np.broadcast_to(blocks, (len(theta), len(blocks)))
+            value = self.values(theta, np.ones(n)) - constant.sum()
+            losses = found.losses(theta, np.ones((len(theta), n)), every, every >= 0)
+        elif self._predictors is not None:
+            value, losses = self._of_predictors(theta, np.ones(n), blocks)
+        else:
+            padded = np.resize(blocks, 2 ** int(np.ceil(np.log2(len(blocks)))))  # so that few programs are compiled
+            value, losses = map(np.asarray, _values_and_losses(found, self.like, theta, padded, self._together(theta)))
+            losses = losses[:, : len(blocks)]
+        value = np.where(np.isnan(value), np.inf, value) + constant.sum()
+        return value, losses * weight[blocks] + constant[blocks]
+
+    def _together(self, theta: np.ndarray) -> int:
+        """Return how many θ are evaluated at a time: a quarter of a batch, as densities have several temporaries."""
+        return min(max(1, CAPACITY // (4 * self.objective.num_units)), len(theta))
+
+    def _of_predictors(self, theta: np.ndarray, weights: np.ndarray, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Evaluate F and the losses of some units of a model of linear predictors."""
+        model, size = self._predictors, max(1, CAPACITY // self.objective.num_units)
+        omega, kappa = model.weigh(weights[None])
+        values, losses = list[np.ndarray](), list[np.ndarray]()
+        for at in np.split(theta, range(size, len(theta), size)):
+            eta = model.eta(at)
+            with np.errstate(over="ignore", invalid="ignore"):
+                (each,) = model.loss.derivatives(eta, model.y, (0,))
+                values.append(weight_terms(omega, each).sum(1) + kappa * model.penalty_terms(at)[0])
+                if units.size and model.unit_loss is not model.loss:
+                    (each,) = model.unit_loss.derivatives(eta[:, : self.objective.num_units], model.y, (0,))
+                losses.append(each[:, units])
+        return np.concatenate(values), np.concatenate(losses)
 
     @float64
     def looks(self, theta: Float[np.ndarray, "draws params"], weights: Float[np.ndarray, " units"]) -> tuple[Any, Any]:
@@ -211,9 +268,9 @@ class Posterior(PrintedResult):
 
         F(θ, w) must differ from F(θ, 1) by the losses of blocks that leave, which is tried at two draws and three sets of them.
         """
-        found = self._block_losses(self.draws)
-        if found is None:
+        if self._predictors is None and not self.objective.pointwise and not isinstance(self.objective, Integrated):
             return None
+        found = self.values_and_losses(self.draws, np.unique(self.blocks))[1]
         rng, n, some = np.random.default_rng(0), found.shape[1], np.array([0, len(self.draws) - 1])
         for share in (1 / n, 0.2, 0.5):  # one block, some, and half of them
             weights = np.ones(n)
@@ -246,27 +303,7 @@ class Posterior(PrintedResult):
         array of float, shape (places, some), or None
             The losses; None if units depend on one another given θ.
         """
-        return None if self.unit_losses is None else np.asarray(self._block_losses(theta))[:, units]
-
-    def _block_losses(self, theta: np.ndarray) -> np.ndarray | None:
-        found, weight = self._losses(theta), self.objective.units.weight
-        return found if found is None else found * (1.0 if weight is None else np.asarray(weight)) + self.constant
-
-    @float64
-    def _losses(self, theta: np.ndarray) -> np.ndarray | None:
-        model, n = self._predictors, self.objective.num_units
-        if model is not None:
-            size = max(1, CAPACITY // n)
-            etas = (model.eta(theta[k : k + size])[:, :n] for k in range(0, len(theta), size))
-            return np.concatenate([model.unit_loss.derivatives(eta, model.y, (0,))[0] for eta in etas])
-        if not self.objective.pointwise and not isinstance(self.objective, Integrated):
-            return None
-        if isinstance(self.objective, AbstractClosedForm):
-            every, ones = np.broadcast_to(np.arange(n), (len(theta), n)), np.ones((len(theta), n))
-            found = self.objective.losses(theta, ones, every, ones > 0)
-            return found if found.shape == every.shape else None
-        size = max(1, CAPACITY // (4 * n))
-        return np.asarray(_block_losses(self.objective, self.like, theta, min(size, len(theta))))
+        return None if self.unit_losses is None else self.values_and_losses(theta, units)[1]
 
     def _lines(self) -> list[tuple[str, str]]:
         shown = 12  # names that are printed
@@ -290,14 +327,15 @@ def _values(objective: AbstractObjective, like: PyTree, theta: Arrays, weights: 
 
 
 @compile_static
-def _block_losses(objective: AbstractObjective, like: PyTree, theta: Arrays, size: int) -> Arrays:
-    ones, every = jnp.ones(objective.num_units), jnp.arange(objective.num_units)
+def _values_and_losses(objective: AbstractObjective, like: PyTree, theta: Arrays, blocks: Arrays, size: int) -> Any:
+    ones = jnp.ones(objective.num_units)
 
     def one(v: Any) -> Any:
         tree = unravel(v, like)
-        if isinstance(objective, Integrated):
-            return -objective.log_marginals(tree, ones)
-        return objective.score(tree, ones, every, ones)
+        if isinstance(objective, Sampled):
+            losses, prior = objective.terms(tree, ones)
+            return jnp.sum(losses) - prior, losses[blocks]
+        return objective.loss(tree, ones), objective.score(tree, ones, blocks, jnp.ones(len(blocks)))
 
     return jax.lax.map(one, theta, batch_size=size)
 

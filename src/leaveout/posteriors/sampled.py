@@ -53,8 +53,13 @@ class Sampled(AbstractObjective):
         return Parameters(start=lambda seed: self.like, names=lambda: list(self.own_names))
 
     def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
+        losses, prior = self.terms(theta, weights)
+        return jnp.sum(losses) - prior
+
+    def terms(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[Float[Array, " blocks"], Scalar]:
+        """Losses of blocks of units that are independent given θ, and the log density of θ."""
         given = self.densities(theta, self.data)
-        return -jnp.sum(jnp.where(weights == 0, 0.0, weights * given.units)) - given.prior
+        return -jnp.where(weights == 0, 0.0, weights * given.units), given.prior
 
     def score(
         self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
@@ -74,9 +79,8 @@ class Integrated(Sampled):
     present: Int[np.ndarray, " groups"]
     start: Float[np.ndarray, " effects"]
 
-    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
-        prior = self.densities(theta, self.data, jnp.asarray(self.start)).prior
-        return -jnp.sum(self.log_marginals(theta, weights)) - prior
+    def terms(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[Float[Array, " blocks"], Scalar]:
+        return -self.log_marginals(theta, weights), self.densities(theta, self.data, jnp.asarray(self.start)).prior
 
     def score(
         self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
