@@ -53,8 +53,8 @@ FAULTS = (
     Fault(
         "the density of a positive parameter lacks its Jacobian",
         "DrawCoordinates.log_jacobian",
-        "self._of(key).log_jacobian(u[key])",
-        "0.0 * self._of(key).log_jacobian(u[key])",
+        "self._of(name).log_jacobian(u[name])",
+        "0.0 * self._of(name).log_jacobian(u[name])",
         "test_coordinates",
     ),
     Fault(

@@ -61,5 +61,5 @@ def test_refusals():
         lo.from_stan(Normal(), {}, log_lik="log_p")
     with pytest.raises(ValueError, match="draws of scale are missing"):
         lo.from_stan(Normal(), {"mean": RNG.normal(size=(200, 1))})
-    with pytest.raises(ValueError, match="draws of mean are missing, or as many as those of another model"):
+    with pytest.raises(ValueError, match="draws of 'mean' have the shape"):
         lo.from_stan(Normal(), {"mean": RNG.normal(size=(200, 2)), "scale": np.ones(200)})

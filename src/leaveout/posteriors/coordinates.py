@@ -11,7 +11,8 @@ times |det c′(u)|. The logarithm of this factor belongs to −F.
 | softmax, stick_breaking | last axis sums to one | log of x over its last entry | Σ log x |
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,75 +110,61 @@ def read_draws(caller: str, draws: Any) -> NamedDraws:
     return NamedDraws(flat, chains)
 
 
-class DrawCoordinates:
-    """Unconstrained coordinates of named draws, or of the columns of one array."""
+def pick_draws(caller: str, draws: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Return the draws of a model's parameters; ValueError if some are missing or have another shape than the model's."""
+    listed = lambda names: ", ".join(name or "one array" for name in sorted(names)) or "none"
+    if missing := shapes.keys() - draws.keys():
+        raise ValueError(f"{caller}: draws of {listed(missing)} are missing; the model has {listed(shapes)}.")
+    for name, shape in shapes.items():
+        if draws[name].shape[1:] != shape:
+            of = f" of {name!r}" if name else ""
+            raise ValueError(f"{caller}: draws{of} have the shape {draws[name].shape[1:]}; the model's is {shape}.")
+    return {name: draws[name] for name in shapes}
 
-    def __init__(self, caller: str, draws: dict[str, np.ndarray], transforms: Mapping[Any, str]):
-        self.caller, self.shapes = caller, {name: draws[name].shape[1:] for name in sorted(draws)}
+
+@dataclass(frozen=True)
+class DrawCoordinates:
+    """Unconstrained coordinates of draws; `kinds` are the names of parameters with their transforms, all others have none."""
+
+    caller: str
+    kinds: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def read(cls, caller: str, names: Collection[str], transforms: Mapping[str, str]) -> "DrawCoordinates":
+        """Read transforms by name; ValueError if a transform or a name is unknown."""
         unknown = {str(kind) for kind in transforms.values() if kind not in TRANSFORMS}
         if unknown:
             raise ValueError(f"{caller}: transforms are {', '.join(TRANSFORMS)}; got {', '.join(sorted(unknown))}.")
-        if self.by_column:
-            wrong = [key for key in transforms if key not in range(self.shapes[""][0])]
-            if "softmax" in transforms.values() or "stick_breaking" in transforms.values():
-                raise ValueError(f"{caller}: a simplex is no column; give draws by name, {{name: array}}.")
-        else:
-            wrong = [key for key in transforms if key not in self.shapes]
-        if wrong:
-            known = f"columns 0 to {self.shapes[''][0] - 1}" if self.by_column else ", ".join(self.shapes)
-            raise ValueError(f"{caller}: transforms name {wrong[0]!r}; the parameters are {known}.")
-        self.kinds = dict(transforms)
+        known = sorted(set(names) - {""})
+        if wrong := [name for name in transforms if name not in known]:
+            what = (
+                f"the parameters are {', '.join(known)}" if known else "parameters of one array have none: give draws by name"
+            )
+            raise ValueError(f"{caller}: transforms name {wrong[0]!r}; {what}.")
+        return cls(caller, tuple(transforms.items()))
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, DrawCoordinates) and self._key == other._key
+    def _of(self, name: str) -> Transform:
+        return TRANSFORMS[dict(self.kinds).get(name, "identity")]
 
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    @property
-    def _key(self) -> tuple[Any, ...]:
-        return tuple(self.shapes.items()), tuple(self.kinds.items())
-
-    @property
-    def by_column(self) -> bool:
-        """Whether the draws are one array, whose columns are the parameters."""
-        return "" in self.shapes
-
-    def _of(self, key: Any) -> Transform:
-        return TRANSFORMS[self.kinds.get(key, "identity")]
-
-    def unconstrain(self, draws: dict[str, np.ndarray]) -> Any:
-        """Convert draws to coordinates, by name or as one array; ValueError if some are outside their domain."""
-        by_key = dict(enumerate(draws[""].T)) if self.by_column else draws
-        for key, kind in self.kinds.items():
-            outside = int(np.sum(~self._of(key).inside(by_key[key])))
+    def unconstrain(self, draws: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Convert draws to coordinates; ValueError if some are outside their domain."""
+        for name, kind in self.kinds:
+            outside = int(np.sum(~self._of(name).inside(draws[name])))
             if outside:
-                domain, what = self._of(key).domain, f"{outside} draws of {key!r} are not"
+                domain, what = self._of(name).domain, f"{outside} draws of {name!r} are not"
                 raise ValueError(f"{self.caller}: by the transform {kind!r}, values are {domain}; {what}.")
-        found = {key: self._of(key).unconstrain(array) for key, array in by_key.items()}
-        return np.stack(list(found.values()), axis=1) if self.by_column else found
+        return {name: self._of(name).unconstrain(array) for name, array in draws.items()}
 
-    def constrain(self, u: Any) -> Any:
+    def constrain(self, u: dict[str, Any]) -> dict[str, Any]:
         """Convert coordinates of one draw to parameters, in JAX."""
-        if not self.by_column:
-            return {name: self._of(name).constrain(u[name]) for name in self.shapes}
-        u = jnp.asarray(u)
-        for column in self.kinds:
-            u = u.at[column].set(self._of(column).constrain(u[column]))
-        return u
+        return {name: self._of(name).constrain(value) for name, value in u.items()}
 
-    def by_name(self, u: Any) -> dict[str, Any]:
-        """Convert coordinates of one draw to parameters by name, those of one array by its columns, in JAX."""
-        found = self.constrain(u)
-        return {f"theta[{k}]": found[k] for k in range(len(found))} if self.by_column else found
-
-    def log_jacobian(self, u: Any) -> Array | float:
+    def log_jacobian(self, u: dict[str, Any]) -> Array | float:
         """Compute log |det c′(u)| of one draw, in JAX."""
-        return sum((self._of(key).log_jacobian(u[key]) for key in self.kinds), 0.0)
+        return sum((self._of(name).log_jacobian(u[name]) for name, _ in self.kinds), 0.0)
 
 
-def coordinate_names(like: Any) -> list[str]:
-    """Name the entries of unconstrained variables by name, or of one array."""
-    by_name = like if isinstance(like, dict) else {"theta": like}
-    places = [(name, at) for name in sorted(by_name) for at in np.ndindex(np.shape(by_name[name]))]
+def coordinate_names(like: dict[str, Any]) -> list[str]:
+    """Name the entries of unconstrained variables by name."""
+    places = [(name or "theta", at) for name in sorted(like) for at in np.ndindex(np.shape(like[name]))]
     return [f"{name}{list(at) if at else ''}".replace(" ", "") for name, at in places]

@@ -23,7 +23,7 @@ from ..objectives.objective import (
     unflatten,
 )
 from ..optimize.fit import Fit
-from .coordinates import DrawCoordinates, read_draws
+from .coordinates import DrawCoordinates, pick_draws, read_draws
 from .posterior import Posterior, check_posterior
 from .responses import DrawResponses, draw_by_jax, responses_of
 from .sampled import Conditional
@@ -61,8 +61,8 @@ def from_posterior(
     log_prior : callable, optional
         Log prior density of the parameters of `unit_loss`, a function of theta in JAX. Without it the prior is flat.
     transforms : dict of str, optional
-        "log", "logit", "softmax" or "stick_breaking" by the name (or the column) of each parameter that is positive, between 0
-        and 1, or a simplex. The density is given in the parameters themselves; their Jacobian is added.
+        "log", "logit", "softmax" or "stick_breaking" by the name of each parameter that is positive, between 0 and 1, or a
+        simplex. The density is given in the parameters themselves; their Jacobian is added.
     integrate : dict of array, optional
         Latent effects that are integrated out, one number a group: the group of each unit, 0, 1, …, by the name of the effect.
         `unit_loss` reads `theta[name][group]`. Effects are standard normal, and `log_prior` must leave them out.
@@ -127,19 +127,13 @@ def from_posterior(
     data = _read_data(caller, data)
     names = _parameter_names(caller, found.arrays, log_density, log_prior, data)
     effect = effect_name(caller, integrate, names)
-    shared = {name: found.arrays[name] for name in names - {effect}}
-    at = DrawCoordinates(caller, shared, transforms or {})
-
-    def unconstrain(draws: dict[str, np.ndarray]) -> Any:
-        free = at.unconstrain({name: draws[name] for name in shared})
-        return free | {effect: draws[effect]} if effect else free
-
+    at = DrawCoordinates.read(caller, names - {effect}, transforms or {})
     y = data.get("y") if isinstance(data, Mapping) else data
     model = SampledModel(
         latent={name: found.arrays[name].shape[1:] for name in names},
         num_units=len(jax.tree.leaves(data)[0]),
-        unconstrain=unconstrain,
-        constrain=at.by_name,
+        unconstrain=at.unconstrain,
+        constrain=at.constrain,
         densities=lambda effect: _densities(log_density, log_prior, at, effect, effect_log_prior),
         data=data,
         note="the prior is flat" if log_prior is None else "",
@@ -150,9 +144,8 @@ def from_posterior(
     def simulate_by(simulate: Callable[..., Any]) -> DrawResponses:
         def responses(key: Any, u: Any, units: Any) -> Any:
             key, of_effects = jax.random.split(key)
-            theta = at.constrain(u)
-            if effect:
-                theta = {**theta, effect: jax.random.normal(of_effects, found.arrays[effect].shape[1:])}
+            effects = {effect: jax.random.normal(of_effects, found.arrays[effect].shape[1:])} if effect else {}
+            theta = _vector_or_names(at.constrain(u) | effects)
             some = jax.tree.map(lambda leaf: jnp.asarray(leaf)[units], data)
             draw = lambda key, datum: call_traced("predict: simulate", simulate, key, theta, datum)
             return jax.vmap(draw)(jax.random.split(key, len(units)), some)
@@ -167,7 +160,7 @@ def _densities(unit_loss: Any, log_prior: Any, at: DrawCoordinates, effect: str 
     """Return the densities of (u, data, effects), the same function for other data, so that nothing is compiled anew."""
 
     def densities(u: Any, data: Any, z: Any = None) -> Conditional:
-        theta = at.constrain(u)
+        theta = _vector_or_names(at.constrain(u))
         given = theta if effect is None else {**theta, effect: z}
         each = jax.vmap(lambda datum: call_traced("from_posterior: unit_loss", unit_loss, given, datum))(data)
         prior = 0.0 if log_prior is None else call_traced("from_posterior: log_prior", log_prior, theta)
@@ -176,6 +169,11 @@ def _densities(unit_loss: Any, log_prior: Any, at: DrawCoordinates, effect: str 
         return Conditional(-each, effects, prior + at.log_jacobian(u))
 
     return densities
+
+
+def _vector_or_names(theta: dict[str, Any]) -> Any:
+    """Return parameters as the functions of the caller read them: by name, or the one vector without a name."""
+    return theta.get("", theta)
 
 
 def _read_data(caller: str, data: Any) -> Any:
@@ -245,25 +243,13 @@ def _of_model(caller: str, draws: dict[str, np.ndarray], chains: int, given: Any
     natural = lambda v: objective.parameters.natural(unflatten(v, like))
 
     def to_theta(draws: dict[str, np.ndarray]) -> np.ndarray:
-        if "" in draws:
-            if draws[""].shape[1:] != (size,):
-                of = f": {', '.join(names[:12])}" if names else ""
-                got = draws[""].shape[1]
-                raise ValueError(f"{caller}: {display_name(objective)} has {size} parameters{of}; the draws have {got}.")
-            return np.ascontiguousarray(draws[""])
         own = natural(np.asarray(ravel(like)))
-        wanted = set(own) if isinstance(own, Mapping) else set()
-        if not wanted or wanted - draws.keys():
-            raise ValueError(
-                f"{caller}: the parameters of {display_name(objective)} are {', '.join(sorted(wanted)) or 'one array'}; the "
-                f"draws have {', '.join(sorted(draws))}."
-            )
-        wrong = [name for name in wanted if np.shape(own[name]) != draws[name].shape[1:]]
-        if wrong:
-            what = f"{draws[wrong[0]].shape[1:]} for {np.shape(own[wrong[0]])}"
-            raise ValueError(f"{caller}: draws of {wrong[0]!r} have another shape than the model's, {what}.")
+        by_name = "" not in draws and isinstance(own, Mapping)
+        found = pick_draws(caller, draws, {name: np.shape(own[name]) for name in own} if by_name else {"": (size,)})
+        if not by_name:
+            return np.ascontiguousarray(found[""])
+        each = (dict(zip(found, one, strict=True)) for one in zip(*found.values(), strict=True))
         back = objective.parameters.unconstrained
-        each = ({name: draws[name][s] for name in wanted} for s in range(len(next(iter(draws.values())))))
         return np.stack([np.asarray(ravel(map_arrays(np.asarray, back(one)))) for one in each])
 
     def named(u: np.ndarray) -> dict[str, np.ndarray]:

@@ -162,16 +162,7 @@ class Posterior(PrintedResult):
         array of float, shape (places,)
             F; infinite where it has no value.
         """
-        if isinstance(self.objective, AbstractClosedForm):
-            if type(self.objective).loss is AbstractClosedForm.loss:
-                return self.looks(theta, weights)[0]
-            out = np.array([self.objective.loss(at, weights) for at in theta])  # it is cheaper without the gradient
-        elif self._predictors is not None:
-            out = self._of_predictors(theta, weights, np.zeros(0, int))[0]
-        else:
-            found, size = repeatable(self.objective), self._together(theta)
-            out = np.asarray(_values(found, self.like, theta, padded_weights(found, weights), size))
-        return np.where(np.isnan(out), np.inf, out) + np.sum(weights * self.constant)
+        return self._evaluate(theta, weights, np.zeros(0, int))[0]
 
     @float64
     def values_and_losses(
@@ -193,25 +184,32 @@ class Posterior(PrintedResult):
         losses : array of float, shape (places, some)
             −log density of each block.
         """
-        found, n = self.objective, self.objective.num_units
-        constant = np.broadcast_to(self.constant, n)
-        weight = np.ones(n) if found.units.weight is None else np.asarray(found.units.weight)
-        if isinstance(found, AbstractClosedForm):
-            every = np.broadcast_to(blocks, (len(theta), len(blocks)))
-            value = self.values(theta, np.ones(n)) - constant.sum()
-            losses = found.losses(theta, np.ones((len(theta), n)), every, every >= 0)
-        elif self._predictors is not None:
-            value, losses = self._of_predictors(theta, np.ones(n), blocks)
-        else:
-            padded = np.resize(blocks, 2 ** int(np.ceil(np.log2(len(blocks)))))  # so that few programs are compiled
-            value, losses = map(np.asarray, _values_and_losses(found, self.like, theta, padded, self._together(theta)))
-            losses = losses[:, : len(blocks)]
-        value = np.where(np.isnan(value), np.inf, value) + constant.sum()
-        return value, losses * weight[blocks] + constant[blocks]
+        weight = self.objective.units.weight
+        value, losses = self._evaluate(theta, np.ones(self.objective.num_units), blocks)
+        constant = np.broadcast_to(self.constant, self.objective.num_units)[blocks]
+        return value, losses * (1.0 if weight is None else np.asarray(weight)[blocks]) + constant
 
-    def _together(self, theta: np.ndarray) -> int:
-        """Return how many θ are evaluated at a time: a quarter of a batch, as densities have several temporaries."""
-        return min(max(1, CAPACITY // (4 * self.objective.num_units)), len(theta))
+    def _evaluate(self, theta: np.ndarray, weights: np.ndarray, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Evaluate F(·, w), and the losses of some blocks as the objective counts them."""
+        found, losses, constant = self.objective, np.zeros((len(theta), 0)), np.sum(weights * self.constant)
+        if isinstance(found, AbstractClosedForm):
+            if type(found).loss is AbstractClosedForm.loss:
+                value = self.looks(theta, weights)[0] - constant
+            else:
+                value = np.array([found.loss(at, weights) for at in theta])  # it is cheaper without the gradient
+            if blocks.size:
+                every = np.broadcast_to(blocks, (len(theta), len(blocks)))
+                losses = found.losses(theta, np.tile(weights, (len(theta), 1)), every, every >= 0)
+        elif self._predictors is not None:
+            value, losses = self._of_predictors(theta, weights, blocks)
+        else:
+            found = repeatable(found)
+            padded = np.resize(blocks, 2 ** int(np.ceil(np.log2(len(blocks))))) if blocks.size else blocks  # few programs
+            size = min(max(1, CAPACITY // (4 * self.objective.num_units)), len(theta))  # densities have several temporaries
+            value, each = _values_and_losses(found, self.like, theta, padded_weights(found, weights), padded, size)
+            losses = losses if each is None else np.asarray(each)
+        value = np.where(np.isnan(value), np.inf, value) + constant
+        return value, losses[:, : len(blocks)]
 
     def _of_predictors(self, theta: np.ndarray, weights: np.ndarray, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Evaluate F and the losses of some units of a model of linear predictors."""
@@ -322,20 +320,17 @@ class Posterior(PrintedResult):
 
 
 @compile_static
-def _values(objective: AbstractObjective, like: PyTree, theta: Arrays, weights: Arrays, size: int) -> Arrays:
-    return jax.lax.map(lambda v: objective.loss(unravel(v, like), weights), theta, batch_size=size)
-
-
-@compile_static
-def _values_and_losses(objective: AbstractObjective, like: PyTree, theta: Arrays, blocks: Arrays, size: int) -> Any:
-    ones = jnp.ones(objective.num_units)
-
+def _values_and_losses(
+    objective: AbstractObjective, like: PyTree, theta: Arrays, weights: Arrays, blocks: Arrays, size: int
+) -> tuple[Arrays, Arrays | None]:
     def one(v: Any) -> Any:
         tree = unravel(v, like)
+        if not len(blocks):
+            return objective.loss(tree, weights), None
         if isinstance(objective, Sampled):
-            losses, prior = objective.terms(tree, ones)
+            losses, prior = objective.terms(tree, weights)
             return jnp.sum(losses) - prior, losses[blocks]
-        return objective.loss(tree, ones), objective.score(tree, ones, blocks, jnp.ones(len(blocks)))
+        return objective.loss(tree, weights), objective.score(tree, jnp.asarray(weights), blocks, jnp.ones(len(blocks)))
 
     return jax.lax.map(one, theta, batch_size=size)
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from .._runtime.jax import Arrays, PyTree, compile_static, float64, jax, jnp
 from ..data.arrays import codes
 from ..objectives.objective import AbstractObjective, map_arrays, unflatten, unravel
-from .coordinates import NamedDraws, coordinate_names
+from .coordinates import NamedDraws, coordinate_names, pick_draws
 from .posterior import Posterior, check_posterior
 from .responses import draw_by_jax
 from .sampled import Conditional, Integrated, Sampled
@@ -27,7 +27,7 @@ class SampledModel:
     num_units : int
         Number of units.
     unconstrain : callable
-        Maps draws by name to unconstrained ones, `[draws, ...]`, in NumPy: by name, or one array.
+        Maps draws by name to unconstrained ones, `[draws, ...]`.
     constrain : callable
         Maps the unconstrained variables of one draw to parameters by name, in JAX.
     densities : callable
@@ -44,7 +44,7 @@ class SampledModel:
 
     latent: dict[str, tuple[int, ...]]
     num_units: int
-    unconstrain: Callable[[dict[str, np.ndarray]], Any]
+    unconstrain: Callable[[dict[str, np.ndarray]], dict[str, Any]]
     constrain: Callable[[Any], dict[str, Any]]
     densities: Callable[[str | None], Callable[..., Conditional]]
     data: Any = ()
@@ -56,26 +56,18 @@ class SampledModel:
         """Combine the model with draws of it."""
         effect = effect_name(caller, integrate, set(self.latent))
 
-        def free(draws: dict[str, np.ndarray]) -> Any:
-            if missing := sorted(self.latent - draws.keys()):
-                raise ValueError(f"{caller}: draws of {', '.join(missing)} are missing; the model has {_listed(self.latent)}.")
-            for name, shape in self.latent.items():
-                if draws[name].shape[1:] != shape:
-                    raise ValueError(
-                        f"{caller}: draws of {name!r} have the shape {draws[name].shape[1:]}; the model's is {shape}."
-                    )
-            return self.unconstrain({name: draws[name] for name in self.latent})
+        free = lambda draws: self.unconstrain(pick_draws(caller, draws, self.latent))
 
         @float64
         def to_theta(draws: dict[str, np.ndarray]) -> np.ndarray:
             found = free(draws)
-            leaves = [found[name] for name in sorted(found) if name != effect] if isinstance(found, dict) else [found]
-            return np.concatenate([np.reshape(leaf, (len(leaf), -1)) for leaf in leaves], axis=1).astype(np.float64)
+            leaves = [np.reshape(found[name], (len(found[name]), -1)) for name in sorted(found) if name != effect]
+            return np.concatenate(leaves, axis=1).astype(np.float64)
 
         @float64
         def named(u: np.ndarray) -> dict[str, np.ndarray]:
-            found = jax.vmap(lambda v: self.constrain(unravel(v, like) | start if start else unravel(v, like)))(u)
-            return {name: np.asarray(leaf) for name, leaf in found.items() if name != effect}
+            found = jax.vmap(lambda v: self.constrain(unravel(v, like) | start))(u)
+            return {name or "theta": np.asarray(leaf) for name, leaf in found.items() if name != effect}
 
         theta = to_theta(draws.arrays)
         like = map_arrays(lambda leaf: np.asarray(np.mean(leaf, axis=0, dtype=np.float64)), free(draws.arrays))

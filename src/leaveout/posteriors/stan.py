@@ -6,7 +6,6 @@ The first density is the model's, with the Jacobian of its transforms; the other
 differences. Where the first is zero, F is infinite for all w.
 """
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from .._runtime.conventions import conventional
 from .._runtime.jax import static
 from ..objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm, State, ValueAndGradient, Weights
 from ..objectives.objective import LOG_LIKELIHOOD, Points, Units
-from .coordinates import read_draws
+from .coordinates import pick_draws, read_draws
 from .posterior import Posterior, check_posterior
 
 
@@ -128,12 +127,10 @@ def from_stan(model: Any, draws: Any, *, log_lik: str = "log_lik") -> Posterior:
         raise ValueError(f"{caller}: the model has no vector {log_lik!r} of the log densities of two units or more.")
     labels = [label.split(".") for label in model.param_names()]
     found = read_draws(caller, draws)
-    numbers = Counter(name for name, *_ in labels)
-    wrong = [name for name, count in numbers.items() if name not in found.arrays or found.arrays[name][0].size != count]
-    if wrong:
-        raise ValueError(f"{caller}: draws of {', '.join(wrong)} are missing, or as many as those of another model.")
+    shapes = {name: tuple(map(int, at)) for name, *at in labels}  # the last entry of an array tells its shape
 
     def to_theta(draws: dict[str, np.ndarray]) -> np.ndarray:
+        draws = pick_draws(caller, draws, shapes)
         columns = [np.moveaxis(draws[name], 0, -1)[tuple(int(k) - 1 for k in at)] for name, *at in labels]
         return np.stack([model.param_unconstrain(row) for row in np.stack(columns, axis=1)])
 
