@@ -11,7 +11,7 @@ times |det c′(u)|. The logarithm of this factor belongs to −F.
 | softmax, stick_breaking | last axis sums to one | log of x over its last entry | Σ log x |
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -34,18 +34,14 @@ class Transform(NamedTuple):
     domain: str
 
 
-def _simplex(u: Any) -> Any:
-    return jax.nn.softmax(jnp.concatenate([u, jnp.zeros((*u.shape[:-1], 1))], axis=-1), axis=-1)
-
-
-def _log_simplex(u: Any) -> Any:
-    return jnp.sum(jax.nn.log_softmax(jnp.concatenate([u, jnp.zeros((*u.shape[:-1], 1))], axis=-1), axis=-1))
+def _with_last(u: Any) -> Any:
+    return jnp.concatenate([u, jnp.zeros((*u.shape[:-1], 1))], axis=-1)
 
 
 SIMPLEX = Transform(
-    _simplex,
+    lambda u: jax.nn.softmax(_with_last(u)),
     lambda x: np.log(x[..., :-1]) - np.log(x[..., -1:]),
-    _log_simplex,
+    lambda u: jnp.sum(jax.nn.log_softmax(_with_last(u))),
     lambda x: (x > 0).all(-1) & (np.abs(x.sum(-1) - 1) < 1e-6),  # simplexes are stored in single precision too
     "positive and sum to one along the last axis",
 )
@@ -110,9 +106,13 @@ def read_draws(caller: str, draws: Any) -> NamedDraws:
     return NamedDraws(flat, chains)
 
 
+def listed(names: Iterable[str]) -> str:
+    """List names of parameters for a message."""
+    return ", ".join(name or "one array" for name in sorted(names)) or "none"
+
+
 def pick_draws(caller: str, draws: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     """Return the draws of a model's parameters; ValueError if some are missing or have another shape than the model's."""
-    listed = lambda names: ", ".join(name or "one array" for name in sorted(names)) or "none"
     if missing := shapes.keys() - draws.keys():
         raise ValueError(f"{caller}: draws of {listed(missing)} are missing; the model has {listed(shapes)}.")
     for name, shape in shapes.items():
@@ -130,7 +130,7 @@ class DrawCoordinates:
     kinds: tuple[tuple[str, str], ...]
 
     @classmethod
-    def read(cls, caller: str, names: Collection[str], transforms: Mapping[str, str]) -> "DrawCoordinates":
+    def read(cls, caller: str, names: Iterable[str], transforms: Mapping[str, str]) -> "DrawCoordinates":
         """Read transforms by name; ValueError if a transform or a name is unknown."""
         unknown = {str(kind) for kind in transforms.values() if kind not in TRANSFORMS}
         if unknown:

@@ -240,6 +240,7 @@ def _of_model(caller: str, draws: dict[str, np.ndarray], chains: int, given: Any
         like = draws[""][0] * 0.0 if "" in draws else {name: array[0] * 0.0 for name, array in draws.items()}
     like = map_arrays(lambda leaf: np.asarray(leaf, np.float64), like)
     size, names = len(np.ravel(ravel(like))), objective.parameters.names()
+    listed = list(names) if len(names) == size else [f"theta[{k}]" for k in range(size)]
     natural = lambda v: objective.parameters.natural(unflatten(v, like))
 
     def to_theta(draws: dict[str, np.ndarray]) -> np.ndarray:
@@ -255,14 +256,13 @@ def _of_model(caller: str, draws: dict[str, np.ndarray], chains: int, given: Any
     def named(u: np.ndarray) -> dict[str, np.ndarray]:
         each = [natural(v) for v in u]
         if not isinstance(each[0], Mapping):
-            return {names[k] if names else f"theta[{k}]": column for k, column in enumerate(u.T)}
+            return dict(zip(listed, u.T, strict=True))
         return {str(name): np.stack([np.asarray(one[name]) for one in each]) for name in each[0]}
 
-    listed = list(names) if len(names) == size else [f"theta[{k}]" for k in range(size)]
     score, constant, note = _density_of(caller, objective)
-    own = Posterior(objective, to_theta(draws), chains, like, to_theta, named, listed, known, note, score, constant)
     simulate = responses_of(objective, like) if objective.units.weight is None else None
-    return replace(own, response=objective.units.target, simulate=simulate)
+    facts = note, score, constant, objective.units.target, simulate
+    return Posterior(objective, to_theta(draws), chains, like, to_theta, named, listed, known, *facts)
 
 
 def _density_of(caller: str, objective: AbstractObjective) -> tuple[str, Any, str]:

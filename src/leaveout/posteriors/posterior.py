@@ -21,7 +21,7 @@ from .._runtime.conventions import warn
 from .._runtime.jax import Arrays, PyTree, compile_static, float64, jax, jnp
 from .._runtime.results import RESULTS, PrintedResult
 from ..linalg.design import weight_terms
-from ..objectives.batch_functions import LinearBatch, derive_batch, whole
+from ..objectives.batch_functions import functions, whole
 from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import (
     LOG_LIKELIHOOD,
@@ -208,8 +208,7 @@ class Posterior(PrintedResult):
             size = min(max(1, CAPACITY // (4 * self.objective.num_units)), len(theta))  # densities have several temporaries
             value, each = _values_and_losses(found, self.like, theta, padded_weights(found, weights), padded, size)
             losses = losses if each is None else np.asarray(each)
-        value = np.where(np.isnan(value), np.inf, value) + constant
-        return value, losses[:, : len(blocks)]
+        return np.where(np.isnan(value), np.inf, value) + constant, losses[:, : len(blocks)]
 
     def _of_predictors(self, theta: np.ndarray, weights: np.ndarray, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Evaluate F and the losses of some units of a model of linear predictors."""
@@ -245,15 +244,11 @@ class Posterior(PrintedResult):
             Its gradients.
         """
         size = max(1, CAPACITY // self.objective.num_units)
-        pieces = [self._look(theta[k : k + size], weights) for k in range(0, len(theta), size)]
+        rows = lambda at: whole(np.broadcast_to(weights, (len(at), len(weights))))
+        look = lambda at: functions(self.objective, self.like, rows(at)).look(at, np.arange(len(at)))
+        pieces = [look(at) for at in np.split(theta, range(size, len(theta), size))]
         value, slope = (np.concatenate(each) for each in zip(*pieces, strict=True))
         return value + np.sum(weights * self.constant), slope
-
-    def _look(self, theta: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        rows, n = whole(np.broadcast_to(weights, (len(theta), len(weights)))), self.objective.num_units
-        if self._predictors is not None:
-            return LinearBatch(self._predictors, rows, n).look(theta, np.arange(len(theta)))
-        return derive_batch(self.objective, self.like, rows).look(theta, np.arange(len(theta)))
 
     @property
     def blocks(self) -> Int[np.ndarray, " units"]:

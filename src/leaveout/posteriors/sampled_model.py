@@ -1,6 +1,6 @@
 """Models by the functions of their latent variables, and the posteriors that are made of them and draws."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from .._runtime.jax import Arrays, PyTree, compile_static, float64, jax, jnp
 from ..data.arrays import codes
 from ..objectives.objective import AbstractObjective, map_arrays, unflatten, unravel
-from .coordinates import NamedDraws, coordinate_names, pick_draws
+from .coordinates import NamedDraws, coordinate_names, listed, pick_draws
 from .posterior import Posterior, check_posterior
 from .responses import draw_by_jax
 from .sampled import Conditional, Integrated, Sampled
@@ -92,16 +92,12 @@ def effect_name(caller: str, integrate: Any, latent: set[str]) -> str | None:
     if not isinstance(given, Mapping) or len(given) > 1 or given.keys() - latent:
         got = ", ".join(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
         raise ValueError(
-            f"{caller}: integrate gives the group of each unit by the name of one of {_listed(latent)}, as "
+            f"{caller}: integrate gives the group of each unit by the name of one of {listed(latent)}, as "
             f"{{name: groups}}; got {got}."
         )
     if len(given) == len(latent):
-        raise ValueError(f"{caller}: the model has no parameter whose draws could be weighed, but {_listed(given)}.")
+        raise ValueError(f"{caller}: the model has no parameter whose draws could be weighed, but {listed(given)}.")
     return next(iter(given), None)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "none"
 
 
 def _places(caller: str, groups: ArrayLike, effect: str, shape: tuple[int, ...], num_units: int) -> np.ndarray:
