@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -104,18 +104,16 @@ def from_pymc(
     given = [rv.type() for rv in free]
     transforms = [model.rvs_to_transforms[rv] for rv in free]
     forward = [t.forward(rv, *rv.owner.inputs) if t else rv for rv, t in zip(free, transforms, strict=True)]
-    to_values = _in_jax(given, clone_replace(forward, dict(zip(free, given, strict=True)), rebuild_strict=False))
-    back, compute = _in_jax(values, model.replace_rvs_by_values(free)), _in_jax(values, list(densities.values()))
+    own = clone_replace(forward, dict(zip(free, given, strict=True)), rebuild_strict=False)
+    by_name = lambda found: dict(zip(latent, found, strict=True))
     shapes = model.eval_rv_shapes()
-    by_name = lambda names, found: dict(zip(names, found, strict=True))
-    in_order = lambda u: [u[name] for name in latent]
     y = np.asarray(model.rvs_to_values[seen[unit]].eval())
     found = SampledModel(
         {name: tuple(map(int, shapes[name])) for name in latent},
         len(y),
-        jax.vmap(lambda draws: by_name(latent, to_values(*in_order(draws)))),
-        lambda u: by_name(latent, back(*in_order(u))),
-        densities_by_name(lambda u: by_name(densities, compute(*in_order(u))), unit),
+        jax.vmap(_in_jax(by_name(given), by_name(own))),
+        _in_jax(by_name(values), by_name(model.replace_rvs_by_values(free))),
+        densities_by_name(_in_jax(by_name(values), densities), unit),
         response=y if y.ndim == 1 else None,
     ).posterior(caller, read_draws(caller, draws), integrate)
 
@@ -136,8 +134,8 @@ def from_pymc(
     return found if y.ndim > 1 else replace(found, simulate=simulate)
 
 
-def _in_jax(inputs: list[Any], outputs: list[Any]) -> Any:
-    """Compile graphs to a function in JAX; a density is zero where its parameters are out of their domain."""
+def _in_jax(inputs: dict[str, Any], outputs: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Compile graphs to a function of values by name in JAX; a density is zero where its parameters are out of their domain."""
     from pytensor.graph.rewriting.utils import rewrite_graph
 
     jax.devices()  # before PyMC's module, which asks for a hundred of them, by the environment
@@ -145,8 +143,9 @@ def _in_jax(inputs: list[Any], outputs: list[Any]) -> Any:
     from pymc.sampling.jax import get_jaxified_graph
 
     os.environ.pop("XLA_FLAGS", None) if flags is None else os.environ.update(XLA_FLAGS=flags)
-    checked = rewrite_graph(outputs, include=("canonicalize", "local_check_parameter_to_ninf_switch"))
+    checked = rewrite_graph(list(outputs.values()), include=("canonicalize", "local_check_parameter_to_ninf_switch"))
     try:
-        return get_jaxified_graph(inputs, checked)
+        compiled = get_jaxified_graph(list(inputs.values()), checked)
     except (ValueError, NotImplementedError) as error:
         raise type(error)(f"from_pymc: PyMC cannot compile the density of this model in JAX: {error}") from error
+    return lambda u: dict(zip(outputs, compiled(*(u[name] for name in inputs)), strict=True))

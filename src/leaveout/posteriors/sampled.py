@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 
 from .._runtime.jax import Array, Arrays, PyTree, Scalar, jax, jnp, static
 from ..objectives.objective import LOG_LIKELIHOOD, AbstractObjective, Parameters, Units
+from .coordinates import coordinate_names
 
 NODES = 15  # nodes of a group: exact for a polynomial of degree 29 times the Gaussian at the mode
 STEPS = 12  # Newton steps to the mode of a log-concave integrand, which needs fewer than ten from the mean of the draws
@@ -38,7 +39,6 @@ class Sampled(AbstractObjective):
     data: PyTree
     size: int = static()
     like: PyTree
-    own_names: tuple[str, ...] = static()
 
     @property
     def num_units(self) -> int:
@@ -50,7 +50,7 @@ class Sampled(AbstractObjective):
 
     @property
     def parameters(self) -> Parameters:
-        return Parameters(start=lambda seed: self.like, names=lambda: list(self.own_names))
+        return Parameters(start=lambda seed: self.like, names=lambda: coordinate_names(self.like))
 
     def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         losses, prior = self.terms(theta, weights)

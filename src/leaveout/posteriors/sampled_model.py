@@ -72,14 +72,14 @@ class SampledModel:
         theta = to_theta(draws.arrays)
         like = map_arrays(lambda leaf: np.asarray(np.mean(leaf, axis=0, dtype=np.float64)), free(draws.arrays))
         start = {effect: like.pop(effect)} if effect else {}
-        facts = self.densities(effect), self.data, self.num_units, like, tuple(coordinate_names(like))
+        facts = self.densities(effect), self.data, self.num_units, like
         objective: AbstractObjective = Sampled(*facts)
         if effect and integrate:
             place = _places(caller, integrate[effect], effect, start[effect].shape, self.num_units)
             present, code = np.unique(place, return_inverse=True)
             objective = Integrated(*facts, code, present, start[effect])
             _check_groups(caller, effect, objective, place, unflatten(theta[0], like))
-        own = Posterior(objective, theta, draws.chains, like, to_theta, named, list(facts[-1]), None, self.note)
+        own = Posterior(objective, theta, draws.chains, like, to_theta, named, coordinate_names(like), None, self.note)
         simulate, of_all = None, self.draw_responses
         if self.response is not None and of_all is not None:
             simulate = draw_by_jax(lambda key, u, units: of_all(key, u)[units], like, self.num_units)
