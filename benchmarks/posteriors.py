@@ -294,11 +294,11 @@ def schools():
                 report(f"eight schools, effects integrated, {name}", integrated, plan, true, seconds)
 
 
-def of_fit(name, fit, code, sample):
+def of_fit(name, fit, code, sample, draws):
     """A model of the library, whose F is sampled; the truth integrates the same F."""
     n = fit.objective.num_units
-    draws, seconds = sample(fit)
-    posterior = lo.from_posterior(draws, fit)
+    sampled, seconds = sample(fit)
+    posterior = lo.from_posterior(sampled, fit)
     F = lambda theta: posterior.values(theta, np.ones(n))
     for kind, plan, folds in (
         ("rows", lo.leave_one_out(n), np.arange(n)[:, None]),
@@ -306,7 +306,7 @@ def of_fit(name, fit, code, sample):
     ):
         keep = [np.isin(np.arange(n), fold, invert=True).astype(float) for fold in folds]
         leave = lambda theta, keep=keep: np.stack([F(theta) - posterior.values(theta, w) for w in keep], axis=1)
-        report(f"{name}, {kind}", posterior, plan, truth(F, leave, fit.vector, draws=30_000), seconds)
+        report(f"{name}, {kind}", posterior, plan, truth(F, leave, fit.vector, draws=draws), seconds)
 
 
 def by_nuts(fit):
@@ -338,9 +338,9 @@ def earthquakes():
 
 def gaussian_process():
     rng = np.random.default_rng(0)
-    x = np.sort(rng.uniform(0, 10, (50, 1)), axis=0)
-    y = np.sin(x[:, 0]) + 0.3 * rng.normal(size=50)
-    of_fit("Gaussian process, simulated", lo.fit(lo.GaussianProcess(x, y)), np.arange(50) // 5, by_weights)
+    x = np.sort(rng.uniform(0, 6, (30, 1)), axis=0)
+    y = np.sin(x[:, 0]) + 0.3 * rng.normal(size=30)
+    of_fit("Gaussian process, simulated", lo.fit(lo.GaussianProcess(x, y)), np.arange(30) // 5, by_weights, 4_000)
 
 
 def conjugate(p):
