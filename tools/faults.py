@@ -44,6 +44,13 @@ FAULTS = (
         "posteriors/test_elpd",
     ),
     Fault(
+        "chains that disagree count for all of their draws",
+        "importance.summarise",
+        "for each in (means, by_chain)",
+        "for each in (means,)",
+        "posteriors/test_elpd",
+    ),
+    Fault(
         "the Jacobian of moved draws has the other sign",
         "importance.mixture",
         "-posterior.value] - jacobian",

@@ -177,6 +177,12 @@ def test_groups_are_clusters():
     np.testing.assert_array_equal(lo.groups(list("baab")).clusters, [1, 0, 0, 1])
 
 
+@pytest.mark.parametrize("splits", [[[0], [1]], [0, 1, 0], list("aba"), [([0, 1], [2], [3])], [(0, 1)]])
+def test_what_is_no_pair_of_train_and_test_is_refused(splits):
+    with pytest.raises(TypeError, match=r"split 0 must be a pair .*lo\.groups\(labels\)"):
+        lo.from_splits(splits, 4)
+
+
 def test_splits_of_groups_or_of_a_series_say_so():
     rng = np.random.default_rng(3)
     g = np.repeat(np.arange(15), 12)

@@ -302,3 +302,9 @@ def test_wrong_calls():
         lo.elpd(posterior, PLANS["rows"], score="sum")
     with pytest.raises(ValueError, match="20 units"):
         lo.elpd(posterior, lo.leave_one_out(20))
+
+
+def test_chains_that_disagree_count_for_as_many_draws_as_there_are_chains():
+    log_weights = np.repeat([0.0, 0.4, 0.8, 1.2], 1000) + 0.01 * np.random.default_rng(0).standard_normal(4000)
+    found, _ = importance.summarise(log_weights, regression()[0])
+    assert found.effective < 4

@@ -1360,6 +1360,11 @@ def from_splits(
     refits: list[Entries] = []
     names: pd.Index | None = None
     for k, split in enumerate(splits):
+        if not isinstance(split, list | tuple | np.ndarray) or len(split) != 2 or any(np.ndim(part) != 1 for part in split):
+            raise TypeError(
+                f"from_splits: split {k} must be a pair (train, test) of numbers of units, as of splitter.split(X, y); got "
+                f"{split!r:.60}. Labels of groups go into lo.groups(labels)."
+            )
         train, test, names = _by_labels(k, *split, names)
         train, test = (_unit_numbers(f"split {k}", part, n) for part in (train, test))
         if test.size == 0:

@@ -9,7 +9,7 @@ caller gives `refit`.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, cast
 
@@ -38,6 +38,7 @@ from .importance import (
     Approximations,
     GaussianProposal,
     Normaliser,
+    Smoothed,
     WeightedDraws,
     bridge,
     log_mean,
@@ -51,6 +52,7 @@ from .importance import (
 from .posterior import Posterior, batch_error
 from .predictions import PosteriorPredictions, predict_left_out
 
+TOGETHER = 2**22  # weights that are smoothed together, 32 MiB
 PROPOSALS = ("draws", "mixture", "t", "refit")  # in the order in which they are tried
 
 
@@ -353,8 +355,7 @@ class FoldEstimator:
             left = whole - losses @ leaving[touched]
         units = -losses[:, np.searchsorted(touched, held)] if self.pointwise else np.zeros((len(left), 0))
         found = Evaluation(left, -losses[:, scored[touched] > 0].sum(1), units)
-        zero = np.flatnonzero(~np.isfinite(left))
-        if theta is not None and zero.size:  # what leaves may be why
+        if theta is not None and (zero := np.flatnonzero(~np.isfinite(left))).size:  # what leaves may be why
             for own, exact in zip(found, self._by_values(k, theta[zero], whole[zero]), strict=True):
                 own[zero] = exact
         return whole, found
@@ -383,11 +384,17 @@ class FoldEstimator:
         share = np.bincount(self.posterior.blocks[units], weight, len(self._sizes)) / self._sizes
         return None if np.any((share > 0) & (share < 1) & (self._sizes > 1)) else share
 
-    def raw(self, k: int) -> tuple[FoldResult, float, np.ndarray]:
-        """Estimate a fold from the draws as they are; return log p(y_o) and that of each unit within the posterior too."""
-        (_, found), posterior = self.at(k), self.posterior
-        fold = self._weigh("draws", k, posterior.value - found.value, found, lambda: posterior.draws)
-        return fold, float(log_mean(found.seen)), log_mean(found.units) if self.pointwise else np.zeros(0)
+    def raw(self) -> Iterator[tuple[FoldResult, float, np.ndarray]]:
+        """Estimate every fold from the draws as they are; yield log p(y_o) and that of each unit within the posterior too."""
+        posterior, count = self.posterior, self.plan.num_refits
+        size = max(1, TOGETHER // len(posterior.draws))
+        for start in range(0, count, size):
+            parts = [self.at(k)[1] for k in range(start, min(start + size, count))]
+            log_weights = np.stack([posterior.value - found.value for found in parts])
+            smoothed = zip(*smooth(log_weights, posterior.efficiency), strict=True)
+            for k, (found, own, known) in enumerate(zip(parts, log_weights, smoothed, strict=True), start):
+                fold = self._weigh("draws", k, own, found, lambda: posterior.draws, Smoothed(*known))
+                yield fold, float(log_mean(found.seen)), log_mean(found.units) if self.pointwise else np.zeros(0)
 
     def by_mixture(self, k: int, own: GaussianProposal, there: GaussianProposal) -> FoldResult:
         """Estimate a fold from draws and moved draws."""
@@ -427,9 +434,10 @@ class FoldEstimator:
         log_weights: np.ndarray,
         found: Evaluation,
         places: Callable[[], np.ndarray],
+        known: Smoothed | None = None,
     ) -> FoldResult:
         """Combine the normalisers of a fold and, unless it is that of the posterior, of all that its elpd is relative to."""
-        out, smoothed = summarise(log_weights, self.posterior)
+        out, smoothed = summarise(log_weights, self.posterior, known)
         value, worst, influence, effective = -out.value, out.k, -out.influence, out.effective
         if self.buffered[k]:
             whole, _ = summarise(log_weights + found.seen, self.posterior)
@@ -596,7 +604,7 @@ def elpd(
 
 def estimate_folds(estimator: FoldEstimator) -> tuple[list[FoldResult], NDArray[np.float64], np.ndarray, list[np.ndarray]]:
     """Estimate every fold; return k̂ of the draws as they are, and log densities within the posterior, too."""
-    found, within, each = map(list, zip(*map(estimator.raw, range(estimator.plan.num_refits)), strict=True))
+    found, within, each = map(list, zip(*estimator.raw(), strict=True))
     raw_k = np.array([fold.k for fold in found])
     _improve(estimator, found, np.flatnonzero([not fold.even for fold in found]))
     return found, raw_k, np.array(within), each

@@ -58,16 +58,16 @@ class Smoothed(NamedTuple):
     k: float
 
 
-def smooth(log_weights: Float[np.ndarray, " draws"], efficiency: float) -> Smoothed:
-    """Smooth the tail of weights by PSIS, of ArviZ or arviz-stats; the scale of the weights stays."""
-    largest, least = log_weights.max(), np.argmin(log_weights)
-    if not np.isfinite(largest):
-        return Smoothed(log_weights, np.inf)
-    if log_weights[least] == largest:  # weights that are all equal need no smoothing
-        return Smoothed(log_weights, -np.inf)
-    with np.errstate(over="ignore"):  # of tails without a scale
-        found, k = _psis()(log_weights - largest, efficiency)
-    return Smoothed(found + (log_weights[least] - found[least]), float(k))  # PSIS only normalises the least weight
+def smooth(log_weights: Float[np.ndarray, "*sets draws"], efficiency: float) -> Smoothed:
+    """Smooth the tails of sets of weights by PSIS, of ArviZ or arviz-stats; the scale of the weights stays."""
+    largest, least = log_weights.max(-1, keepdims=True), np.argmin(log_weights, -1, keepdims=True)
+    bottom = np.take_along_axis(log_weights, least, -1)
+    usable = np.isfinite(largest) & (bottom < largest)
+    with np.errstate(over="ignore", invalid="ignore"):  # of tails without a scale, and of sets without a weight
+        found, k = _psis()(np.where(usable, log_weights - largest, 0.0), efficiency)
+        found = found + (bottom - np.take_along_axis(found, least, -1))  # PSIS only normalises the least weight
+    equal = np.where(np.isfinite(largest), -np.inf, np.inf)  # weights that are all equal need no smoothing
+    return Smoothed(np.where(usable, found, log_weights), np.where(usable, np.asarray(k)[..., None], equal)[..., 0])
 
 
 @functools.cache
@@ -106,9 +106,11 @@ class Normaliser(NamedTuple):
     effective: float
 
 
-def summarise(log_weights: Float[np.ndarray, " places"], posterior: Posterior) -> tuple[Normaliser, np.ndarray]:
-    """Estimate A, and return the smoothed weights too; the places of one draw are averaged."""
-    smoothed, k = smooth(log_weights, posterior.efficiency)
+def summarise(
+    log_weights: Float[np.ndarray, " places"], posterior: Posterior, known: Smoothed | None = None
+) -> tuple[Normaliser, np.ndarray]:
+    """Estimate A, and return the smoothed weights too, unless these are known; the places of one draw are averaged."""
+    smoothed, k = known or smooth(log_weights, posterior.efficiency)
     value = float(log_mean(smoothed))
     with np.errstate(over="ignore", invalid="ignore"):
         ratio = np.exp(smoothed - value)
@@ -117,7 +119,7 @@ def summarise(log_weights: Float[np.ndarray, " places"], posterior: Posterior) -
     plain, by_chain = paired.var() / len(paired), means.reshape(posterior.chains, -1).mean(1)
     batched = max(each.var(ddof=1) / len(each) for each in (means, by_chain) if len(each) > 1)  # chains may not have mixed
     effective = len(ratio) / np.mean(ratio**2) * (plain / batched if batched > plain else 1.0)
-    return Normaliser(value, k, means, float(effective)), smoothed
+    return Normaliser(value, float(k), means, float(effective)), smoothed
 
 
 class GaussianProposal(NamedTuple):
