@@ -391,9 +391,10 @@ class FoldEstimator:
         for start in range(0, count, size):
             parts = [self.at(k)[1] for k in range(start, min(start + size, count))]
             log_weights = np.stack([posterior.value - found.value for found in parts])
-            smoothed = zip(*smooth(log_weights, posterior.efficiency), strict=True)
-            for k, (found, own, known) in enumerate(zip(parts, log_weights, smoothed, strict=True), start):
-                fold = self._weigh("draws", k, own, found, lambda: posterior.draws, Smoothed(*known))
+            smoothed = smooth(log_weights, posterior.efficiency)
+            known = map(Smoothed, smoothed.log_weights, smoothed.k)
+            for k, (found, own, of_fold) in enumerate(zip(parts, log_weights, known, strict=True), start):
+                fold = self._weigh("draws", k, own, found, lambda: posterior.draws, of_fold)
                 yield fold, float(log_mean(found.seen)), log_mean(found.units) if self.pointwise else np.zeros(0)
 
     def by_mixture(self, k: int, own: GaussianProposal, there: GaussianProposal) -> FoldResult:

@@ -52,10 +52,10 @@ class WeightedDraws(NamedTuple):
 
 
 class Smoothed(NamedTuple):
-    """Log weights with their tail smoothed, and k̂."""
+    """Log weights with their tails smoothed, and k̂ of each set."""
 
-    log_weights: Float[np.ndarray, " draws"]
-    k: float
+    log_weights: Float[np.ndarray, "*sets draws"]
+    k: Float[np.ndarray, " *sets"]
 
 
 def smooth(log_weights: Float[np.ndarray, "*sets draws"], efficiency: float) -> Smoothed:
