@@ -73,7 +73,7 @@ class _Near:
     root: Float[Array, "params params"]
     rounding: Rounding
     roots: None = None
-    few: bool = False  # no rows are kept whitened
+    by_whitened_rows: bool = False
 
     def whiten(self, units: Array) -> Array:
         return self.model.design.whiten(units, self.root)

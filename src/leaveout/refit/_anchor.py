@@ -178,6 +178,11 @@ class LinearFitCache:
         # largest number of entries of whitened rows that are kept; for 20,000 x 500 they would be a third copy of the rows
         return self.eta.size * len(self.root) <= 2**22
 
+    @property
+    def by_whitened_rows(self) -> bool:
+        """Whether products with all rows are of whitened ones; those of sparse rows would be dense."""
+        return self.few and isinstance(self.model.design, DenseDesign)
+
     @functools.cached_property
     def rows(self) -> Float[np.ndarray, "units ..."]:
         """All rows, whitened."""
@@ -203,14 +208,14 @@ class LinearFitCache:
     def ahead(self, moves: Float[np.ndarray, "lanes rank"], rough: bool = True) -> Float[np.ndarray, "lanes units ..."]:
         """Moves of the predictors along moves of u; `rough` products are in float32."""
         if not rough:
-            return moves @ self.rows.T if self.few else self.model.design.predictors(moves @ self.root)
+            return moves @ self.rows.T if self.by_whitened_rows else self.model.design.predictors(moves @ self.root)
         (design, root), moves = self.single, moves.astype(np.float32)
         return design.predictors(moves if root is None else moves @ root)
 
     def back(self, slopes: Float[np.ndarray, "lanes units ..."], rough: bool = True) -> Float[np.ndarray, "lanes rank"]:
         """Whitened gradient of slopes; `rough` products are in float32, sums of very many whitened rows added in float64."""
         if not rough:
-            return slopes @ self.rows if self.few else self.model.design.pull(slopes) @ self.root.T
+            return slopes @ self.rows if self.by_whitened_rows else self.model.design.pull(slopes) @ self.root.T
         (design, root), slopes = self.single, slopes.astype(np.float32)
         if root is not None:
             return np.asarray(design.pull(slopes) @ root.T, float)

@@ -101,7 +101,7 @@ def _of_one(
     third = single(weight * anchor.model.loss.derivatives(anchor.eta[index], anchor.model.y[index], (3,))[0])
     along, common = single(along), single(anchor.common[index])
     squared, size, images = third**2, np.abs(third), anchor.whiten(index)
-    if anchor.few:  # products of whitened rows
+    if anchor.by_whitened_rows:
         images, design = single(images).T, DenseDesign(single(anchor.rows))
     else:  # of rows with H⁻¹x
         images, design = single(images @ anchor.root).T, cast(DenseDesign, anchor.model.design)
