@@ -294,12 +294,49 @@ def test_chains_that_have_not_mixed_are_flagged():
     assert len(lo.elpd(other, PLANS["rows"]).flagged()) > 15
 
 
+def test_single_cases_of_units_are_as_rows_of_their_own():
+    rng = np.random.default_rng(0)
+    X, y, cases = rng.normal(size=(12, 1)), rng.poisson(2.0, 12), rng.integers(1, 4, 12)
+    row = np.repeat(np.arange(12), cases)
+    model = lo.GLM(X, y, "poisson", lo.penalties.Ridge(1.0), weights=cases)
+    each = lo.GLM(X[row], y[row], "poisson", lo.penalties.Ridge(1.0))
+    draws = lo.fit(each).at(rng.normal(size=(1000, 2)))
+    found = lo.elpd(lo.from_posterior(draws, model), lo.leave_one_out(cases=True))
+    other = lo.elpd(lo.from_posterior(draws, each), lo.leave_one_out(len(row)))
+    for name in ("elpd", "mean", "se", "elpd_se", "effective_parameters", "sampling_error", "approximation_error"):
+        assert getattr(found, name) == pytest.approx(getattr(other, name), rel=1e-6)
+    assert np.allclose(found.gap[row], other.gap) and f"of {len(row)} cases" in str(found)
+    refits = lo.cross_validate(lo.fit(model), lo.leave_one_out(cases=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of few units and models alike
+        assert lo.compare({"draws": found, "refits": refits})["se_difference"].max() < 0.1
+    with pytest.raises(ValueError, match="single cases"):
+        found.predict()
+    with pytest.raises(ValueError, match="several cases"):
+        found.to_arviz()
+
+
+def test_parts_of_units_that_are_no_single_case_are_refused():
+    rng = np.random.default_rng(0)
+    X, trials = rng.normal(size=(12, 1)), np.full(12, 4)
+    model = lo.GLM(X, rng.binomial(4, 0.4, 12) / 4, "logistic", lo.penalties.Ridge(1.0), weights=trials)
+    posterior = lo.from_posterior(lo.fit(model).at(rng.normal(size=(1000, 2))), model)
+    with pytest.raises(ValueError, match="a row for each trial"):
+        lo.elpd(posterior, lo.leave_one_out(cases=True))
+    with pytest.raises(ValueError, match="score one of its cases"):
+        lo.elpd(posterior, lo.Plan([0, 1], [0], [0.5], [True], 12))
+
+
 def test_wrong_calls():
     posterior, _ = regression()
     with pytest.raises(TypeError, match="must be a Posterior"):
         lo.elpd(lo.fit(posterior.objective), PLANS["rows"])
     with pytest.raises(ValueError, match="score must be"):
         lo.elpd(posterior, PLANS["rows"], score="sum")
+    with pytest.raises(ValueError, match="score must be"):
+        lo.elpd(posterior, PLANS["rows"], score=np.ones(2))
+    with pytest.raises(TypeError, match="refit must be a function"):
+        lo.elpd(posterior, PLANS["rows"], refit="yes")
     with pytest.raises(ValueError, match="20 units"):
         lo.elpd(posterior, lo.leave_one_out(20))
 

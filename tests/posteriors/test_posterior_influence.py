@@ -27,5 +27,8 @@ def test_a_prediction_and_groups():
     plan = lo.kfold(30, 5, seed=0)
     both = lo.influence(posterior, plan), lo.influence(posterior, plan, prediction=lambda p: p["coef"][0] * 3.0)
     assert np.allclose(both[0]["mean[coef[0]]"], both[1]["mean[prediction]"]) and len(both[1]) == 5
+    for wrong, said in ((lambda p: p["coef"], r"shape \(2,\)"), (lambda p: np.nan, "got nan"), (lambda p: 0.1, "same at all")):
+        with pytest.raises(ValueError, match=said):
+            lo.influence(posterior, plan, prediction=wrong)
     with pytest.raises(TypeError, match="prediction must be a function"):
         lo.influence(posterior, plan, prediction=np.ones(2))

@@ -170,6 +170,9 @@ def test_wrong_calls():
         estimate.predict(response=np.where(np.arange(30) == 3, np.nan, 0.0))
     turned = pd.Series(posterior.response)[::-1]  # of labels in another order
     assert np.array_equal(estimate.predict(response=turned).table["y"], posterior.response)
+    assert np.isnan(estimate.predict(response=np.ones(30)).scores.loc["r2"]).all()  # responses that do not scatter
+    with pytest.raises(ValueError, match="predict: seed must be"):
+        estimate.predict(seed=-1)
     with pytest.raises(ValueError, match="got arrays a, b"):
         estimate.predict({"a": np.zeros((4000, 30)), "b": np.zeros((4000, 30))})
     again = pickle.loads(pickle.dumps(estimate))

@@ -113,19 +113,24 @@ class PosteriorEstimate(Estimate):
     folds: list[WeightedDraws] = field(default_factory=list)
 
     @property
+    def _count(self) -> int:
+        """The folds or units that have an elpd; or the cases that they stand for, where single cases are left out."""
+        return round(float(self._weight[np.isfinite(self.per_unit())].sum()))
+
+    @property
     def elpd(self) -> float:
-        """Summed log predictive density of the folds, or of the units if each is scored by itself."""
-        return -self.mean * int(np.isfinite(self.per_unit()).sum())
+        """Summed log predictive density of the folds; or of the units, or their cases, if each is scored by itself."""
+        return -self.mean * self._count
 
     @property
     def elpd_se(self) -> float:
         """Standard error of `elpd` over new data, by what is independent in the plan."""
-        return self.se * int(np.isfinite(self.per_unit()).sum())
+        return self.se * self._count
 
     @property
     def approximation_error(self) -> float:
         """Monte-Carlo standard error of `mean`."""
-        return self.sampling_error / max(int(np.isfinite(self.per_unit()).sum()), 1)
+        return self.sampling_error / max(self._count, 1)
 
     def flagged(self, threshold: float = 0.1) -> NDArray[np.int64]:
         """List the refits whose weights are not to be trusted by any proposal.
@@ -195,6 +200,10 @@ class PosteriorEstimate(Estimate):
         >>> bool(predicted.table["pit"].between(0, 1).all())
         True
         """
+        if self.unit_weight is not None:
+            raise ValueError(
+                "predict: the plan leaves out single cases of units; leave out whole units, as lo.leave_one_out(n)."
+            )
         if self.posterior is None:
             raise ValueError("predict: this estimate has no posterior, as one that was pickled; call lo.elpd again.")
         return predict_left_out(self, simulate, share("predict: level", level), response, seed)
@@ -227,10 +236,9 @@ class PosteriorEstimate(Estimate):
         )
 
     def _facts(self) -> list[tuple[str, str]]:
-        plan, se, bad = self.plan, self.standard_error, int(np.sum(self.raw_k >= MAX_K))
-        count = int(np.isfinite(self.per_unit()).sum())
+        plan, se, bad, count = self.plan, self.standard_error, int(np.sum(self.raw_k >= MAX_K)), self._count
         known = f" ± {se.value * count:.3g}" if np.isfinite(se.value) else ""
-        each = "folds, joint" if self.joint else "units"
+        each = "folds, joint" if self.joint else "units" if self.unit_weight is None else "cases"
         used = ", ".join(f"{np.sum(self.proposal == name)} by {name}" for name in PROPOSALS if name in self.proposal)
         flagged = self.flagged()
         some = f": {', '.join(map(str, flagged[:8]))}{', …' if len(flagged) > 8 else ''}" if len(flagged) else ""
@@ -249,7 +257,7 @@ class PosteriorEstimate(Estimate):
     @property
     def effective_parameters(self) -> float:
         """Summed difference between the log density of the units within the posterior and left out."""
-        return float(np.nansum(self.per_unit() - self.average(self.baseline)))
+        return float(np.nansum(self._weight * (self.per_unit() - self.average(self.baseline))))
 
     def to_arviz(self) -> Any:
         """Convert to ArviZ's `ELPDData` of kind "loo", for `arviz.compare`. Needs ArviZ.
@@ -262,10 +270,12 @@ class PosteriorEstimate(Estimate):
         Raises
         ------
         ValueError
-            If a fold has no elpd.
+            If a fold has no elpd, or units stand for several cases.
         ImportError
             If ArviZ is not installed.
         """
+        if self.unit_weight is not None:
+            raise ValueError("to_arviz: units stand for several cases, which ArviZ does not know of; lo.compare does.")
         if self._missing:
             raise ValueError(f"to_arviz: {self._missing} units have no held-out density; ArviZ needs one of each.")
         names = pd.RangeIndex(self.plan.num_refits) if self.joint else self.names()
@@ -343,7 +353,8 @@ class FoldEstimator:
         posterior, held = self.posterior, self.held(k)
         part = slice(self.plan.indptr[k], self.plan.indptr[k + 1])
         leaving = self._share(self.plan.index[part], 1 - self.plan.weight[part])
-        scored = self._share(held, np.ones(len(held)))
+        gone = 1 - self.plan.weight[part][self.plan.held[part]]  # of some of the cases that a unit stands for, a share
+        scored = self._share(held, gone)
         if self._losses is None or leaving is None or scored is None:
             whole = posterior.value if theta is None else posterior.values(theta, np.ones(self.plan.num_units))
             return whole, self._by_values(k, posterior.draws if theta is None else theta, whole)
@@ -354,7 +365,8 @@ class FoldEstimator:
         with np.errstate(invalid="ignore"):  # a block of density zero
             left = whole - losses @ leaving[touched]
         units = -losses[:, np.searchsorted(touched, held)] if self.pointwise else np.zeros((len(left), 0))
-        found = Evaluation(left, -losses[:, scored[touched] > 0].sum(1), units)
+        of_scored = np.flatnonzero(scored[touched])
+        found = Evaluation(left, -losses[:, of_scored] @ scored[touched[of_scored]], units)
         if theta is not None and (zero := np.flatnonzero(~np.isfinite(left))).size:  # what leaves may be why
             for own, exact in zip(found, self._by_values(k, theta[zero], whole[zero]), strict=True):
                 own[zero] = exact
@@ -548,14 +560,19 @@ def elpd(
         raise TypeError(
             f"elpd: the first argument must be a Posterior, from lo.from_posterior; got {type(posterior).__name__}."
         )
-    if score not in ("joint", "pointwise"):
+    if not isinstance(score, str) or score not in ("joint", "pointwise"):
         raise ValueError(f"elpd: score must be 'joint' or 'pointwise'; got {score!r}.")
+    if refit is not None and not callable(refit):
+        raise TypeError(
+            f"elpd: refit must be a function of the numbers of the units that are seen; got {type(refit).__name__}."
+        )
     plan = resolve_plan("elpd", posterior.objective, plan, DEFAULT_REFIT)
     count = plan.num_refits
     scored = np.bincount(plan.refit, plan.held, count)
     if not scored.all():
         plan = plan.some(np.flatnonzero(scored))
         count, scored = plan.num_refits, scored[scored > 0]
+    cases = _cases(posterior, plan) if plan.of_cases else None
     pointwise = score == "pointwise" and scored.max() > 1
     if pointwise and posterior.unit_losses is None:
         raise ValueError("elpd: score='pointwise' needs units that are independent given θ; ask for score='joint'.")
@@ -577,6 +594,7 @@ def elpd(
         baseline[plan.held] = -np.concatenate(within_each)
     else:
         losses, baseline = -ratios, -within
+    share = np.ones(count) if cases is None else cases[plan.index[plan.held]]  # of a fold in the sum
     units = posterior.objective.units
     response = units.target if units.response is None else units.response
     title = f"{display_name(posterior.objective)}, {plan.num_units} units, {len(posterior.draws)} draws"
@@ -599,8 +617,22 @@ def elpd(
         draws=len(posterior.draws),
         posterior=posterior,
         folds=[fold.draws for fold in found],
-        sampling_error=float(np.sqrt(spread(influence.sum(0)) ** 2 + np.sum(own_error**2))),
+        sampling_error=float(np.sqrt(spread(share @ influence) ** 2 + np.sum((share * own_error) ** 2))),
+        unit_weight=cases,
     )
+
+
+def _cases(posterior: Posterior, plan: Plan) -> NDArray[np.float64]:
+    """Return the number of cases of each unit; ValueError if folds leave out other than one case, or cases of no density."""
+    cases = np.asarray(posterior.objective.units.weight, np.float64)
+    left = (cases[plan.index] * (1 - plan.weight))[plan.held]
+    if len(left) != plan.num_refits or not np.allclose(left, 1.0):
+        raise ValueError(
+            "elpd: a refit that leaves out a part of a unit must score one of its cases: leave_one_out(cases=True)."
+        )
+    if np.any(np.asarray(posterior.constant) < 0):
+        raise ValueError("elpd: units are counts of trials, none of which has a density of its own; give a row for each trial.")
+    return cases
 
 
 def estimate_folds(estimator: FoldEstimator) -> tuple[list[FoldResult], NDArray[np.float64], np.ndarray, list[np.ndarray]]:

@@ -26,7 +26,9 @@ def posterior_influence(posterior: Posterior, plan: PlanLike | AbstractRefit, pr
     values = (drawn if fold.draws.theta is posterior.draws else watch(fold.draws.theta) for fold in found)
     moments = np.stack([_moments(*each) for each in zip(values, (fold.draws.weight for fold in found), strict=True)])
     now = _moments(drawn, np.ones(len(drawn)))
-    varies = now[1] > 0  # an intercept that the model has not is zero
+    varies = now[1] > np.sqrt(np.finfo(float).eps) * np.abs(now[0])  # an intercept that the model has not is zero
+    if not varies.any():
+        raise ValueError("influence: the prediction is the same at all draws; it must be a function of the parameters.")
     names, now, moments = [name for name, own in zip(names, varies, strict=True) if own], now[:, varies], moments[..., varies]
     shift, ratio = (moments[:, 0] - now[0]) / now[1], moments[:, 1] / now[1]
     most = np.argmax(np.abs(shift), axis=1)
@@ -49,7 +51,14 @@ def _moments(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
 def _summaries(posterior: Posterior, prediction: Any) -> tuple[list[str], Callable[[np.ndarray], np.ndarray]]:
     """Name the numbers that are watched, and return the function that computes them at many places."""
     if prediction is not None:
-        of_one = lambda named, k: float(np.asarray(prediction(map_arrays(lambda leaf: leaf[k], named))))
+
+        def of_one(named: dict[str, np.ndarray], k: int) -> float:
+            found = np.asarray(prediction(map_arrays(lambda leaf: leaf[k], named)))
+            if found.ndim or found.dtype.kind not in "biuf" or not np.isfinite(found):
+                got = f"shape {found.shape}" if found.ndim else repr(found.item())
+                raise ValueError(f"influence: prediction must return one finite number; got {got}.")
+            return float(found)
+
         return ["prediction"], lambda u: np.array([[of_one(named, k)] for named in [posterior.named(u)] for k in range(len(u))])
     first = posterior.named(posterior.draws[:1])
     names = [f"{name}{list(at) if at else ''}" for name, leaf in first.items() for at in np.ndindex(np.shape(leaf)[1:])]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from .._runtime.providers import provided
 from .._runtime.results import PrintedResult
-from ..data.arrays import match_labels, numbers
+from ..data.arrays import generator, match_labels, numbers
 from ..plans.plan import Plan
 from ..validation.metrics import METRICS
 from ..validation.standard_errors import average_by_unit, standard_error
@@ -110,6 +110,8 @@ class PosteriorPredictions(PrintedResult):
             "coverage": (known["low"] <= y) & (y <= known["high"]),
         }
         rows = {name: self._average(values) for name, values in of_rows.items()}
+        if np.ptp(y) == 0:  # responses that do not scatter have no R²
+            rows["r2"] = np.nan, np.nan
         return pd.DataFrame.from_dict(rows, "index", columns=["value", "se"])
 
     @property
@@ -171,7 +173,7 @@ def summarise_predictive(
 
 def predict_left_out(estimate: Any, simulate: Any, level: float, response: Any, seed: int) -> PosteriorPredictions:
     """Summarise the predictive distribution of every unit that a `PosteriorEstimate` scores."""
-    posterior, plan, names, rng = estimate.posterior, estimate.plan, estimate.names(), np.random.default_rng(seed)
+    posterior, plan, names, rng = estimate.posterior, estimate.plan, estimate.names(), generator("predict", seed)
     if posterior.block_losses is None:
         raise ValueError("predict: units depend on one another given the parameters, so these alone predict none of them.")
     unit, refit = plan.index[plan.held], plan.refit[plan.held]
@@ -187,8 +189,11 @@ def predict_left_out(estimate: Any, simulate: Any, level: float, response: Any, 
         if seen.any() or drawn is None:
             why[own] = PARTS if seen.any() else MOVED
             continue
-        if not np.isfinite(drawn).all():
-            raise ValueError(f"predict: predictive draws of unit {names[unit[own[0]]]!r} hold NaN or infinity.")
+        if len(bad := np.flatnonzero(~np.isfinite(drawn).all(0))):
+            raise ValueError(
+                f"predict: responses drawn for unit {names[unit[own[bad[0]]]]!r} hold NaN or infinity: is simulate defined at "
+                "all draws?"
+            )
         share = fold.weight / fold.weight.sum(dtype=np.float64)
         found[own] = [summarise_predictive(drawn[:, j], share, y[i], level, ties[i]) for j, i in enumerate(own)]
     table = pd.DataFrame(found, names[unit], ["mean", "low", "high", "pit", "crps"])
