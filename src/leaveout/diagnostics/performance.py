@@ -277,15 +277,15 @@ def regression(
         H = Z.T @ (Z * w[:, None])
         theta = np.linalg.lstsq(H, Z.T @ (w * y), rcond=None)[0]
         residual, freedom = y - Z @ theta, w.sum() - Z.shape[1]
-        scale = (w @ residual**2) / freedom if freedom > 0 else np.nan
+        variance = (w @ residual**2) / freedom if freedom > 0 else np.nan
     else:
         theta, H = (part[0] for part in logistic(Z.T[:, None], y[None], w[None], offset, tol=1e-12))
-        residual, scale = y - scipy.special.expit(Z @ theta + offset), 1.0
+        residual, variance = y - scipy.special.expit(Z @ theta + offset), 1.0
     if not np.isfinite(H).all():
         return theta, np.full(H.shape, np.nan)
     inverse = np.linalg.pinv(H, hermitian=True)
     if label is None:
-        return theta, scale * inverse
+        return theta, variance * inverse
     code = np.unique(label, return_inverse=True)[1]
     slopes = np.stack([np.bincount(code, column) for column in (Z * (w * residual)[:, None]).T], axis=1)
     groups = len(slopes)

@@ -117,7 +117,7 @@ class CertifiedBatch:
         """
         anchor, metric = self.anchor, self.metric
         known = anchor.few and anchor.roots is None and anchor.model.norms is None
-        if metric.z is None or not known or not cubic.is_cheap(anchor, int(self.rows.num_refits)):
+        if not lanes.size or metric.z is None or not known or not cubic.is_cheap(anchor, int(self.rows.num_refits)):
             return
         start = u = self.u[lanes]
         (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
