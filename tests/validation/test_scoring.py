@@ -396,6 +396,24 @@ def test_losses_of_ones_own_are_not_taken_for_one_score():
     assert not any("is not known" in str(each.message) for each in caught)
 
 
+def test_differences_of_cases_are_summed_as_those_of_rows():
+    rng = np.random.default_rng(0)
+    X, y, cases = rng.normal(size=(12, 2)), rng.poisson(2.0, 12), rng.integers(1, 4, 12)
+    row = np.repeat(np.arange(12), cases)
+    fits = lambda some, **more: [
+        lo.fit(lo.GLM(X[some, :p], y[some], "poisson", lo.penalties.Ridge(1.0), **more)) for p in (1, 2)
+    ]
+    kinds = (fits(np.arange(12), weights=cases), lo.leave_one_out(cases=True)), (fits(row), lo.leave_one_out(len(row)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of few units
+        ours, rows = (
+            lo.compare({name: lo.cross_validate(f, plan, lo.Exact()) for name, f in zip("ab", some, strict=True)})
+            for some, plan in kinds
+        )
+    for column in ("elpd_diff", "se_diff", "pseudo_bma"):
+        np.testing.assert_allclose(ours[column], rows[column], rtol=1e-6)
+
+
 def test_stacking_finds_the_mixture_of_lowest_loss():
     """Each of two models knows half of the units: neither is left out; one that knows nothing is."""
     rng = np.random.default_rng(1)

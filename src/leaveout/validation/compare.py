@@ -246,12 +246,13 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
     for name, estimate in estimates.items():
         own, difference = estimate._standard_error(values[name]), values[name] - values[best]
         paired, apart = estimate._standard_error(difference), estimate._mean(difference)
+        count = _summed(difference, estimate)
         rows[name] = {
             "mean": estimate._mean(values[name]),
             "se": own.value,
             "difference": apart,
             "se_difference": 0.0 if name == best else paired.value,
-            "elpd_diff": -apart * (count := np.isfinite(difference).sum()) + 0.0 if is_density else np.nan,
+            "elpd_diff": -apart * count + 0.0 if is_density else np.nan,
             "se_diff": (0.0 if name == best else paired.value * count) if is_density else np.nan,
             "p_worse": 0.5 if name == best else _worse(apart, paired.value),
             "diagnosis": "" if name == best else _diagnosis(difference, estimate, is_density),
@@ -352,10 +353,16 @@ def _diagnosis(difference: Array, estimate: Estimate, is_density: bool) -> str:
     tails = [tail_index(side) for side in (each - np.median(each), np.median(each) - each)]
     found = {
         f"N < {FEW}": units < FEW,
-        f"|elpd_diff| < {CLOSE:g}": is_density and abs(estimate._mean(difference)) * len(each) < CLOSE,
+        f"|elpd_diff| < {CLOSE:g}": is_density and abs(estimate._mean(difference)) * _summed(difference, estimate) < CLOSE,
         "heavy tails": max(tails) > HEAVY,
     }
     return "; ".join(why for why, holds in found.items() if holds)
+
+
+def _summed(difference: Array, estimate: Estimate) -> float:
+    """Return the number of differences that a sum is of: of cases that units stand for, where single cases are left out."""
+    known = np.isfinite(difference)
+    return float(estimate._weight[known].sum() if estimate.plan.of_cases else known.sum())
 
 
 def tail_index(values: Array) -> float:
