@@ -2459,6 +2459,20 @@ FAULTS = (
         "test_predict",
     ),
     Fault(
+        "rows of a process that leave together are taken to be independent",
+        "_eliminate",
+        "left[..., k + 1 :] -= slopes * left[..., k, None]",
+        "left[..., k + 1 :] -= 0 * left[..., k, None]",
+        "test_gaussian_process",
+    ),
+    Fault(
+        "sets of rows of a process that are nested are taken in the order of rows",
+        "GaussianProcess._factorise",
+        "self.y if order is None else self.y[order]",
+        "self.y",
+        "test_gaussian_process",
+    ),
+    Fault(
         "predictions lack the intercepts of classes",
         "_predictions",
         'np.concatenate([known["coef"], known["intercept"][..., None]], -1)',

@@ -22,6 +22,7 @@ from .._runtime.conventions import Rng, conventional
 from .._runtime.jax import float64
 from .._runtime.results import RESULTS
 from ..data.arrays import share
+from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import display_name
 from ..plans.plan import Plan
 from ..validation.arviz import elpd_data
@@ -356,8 +357,7 @@ class FoldEstimator:
         gone = 1 - self.plan.weight[part][self.plan.held[part]]  # of some of the cases that a unit stands for, a share
         scored = self._share(held, gone)
         if self._losses is None or leaving is None or scored is None:
-            whole = posterior.value if theta is None else posterior.values(theta, np.ones(self.plan.num_units))
-            return whole, self._by_values(k, posterior.draws if theta is None else theta, whole)
+            return self._by_values(k, theta)
         touched = np.flatnonzero((leaving != 0) | (scored > 0))
         whole, losses = (
             (posterior.value, self._losses[:, touched]) if theta is None else posterior.values_and_losses(theta, touched)
@@ -368,18 +368,38 @@ class FoldEstimator:
         of_scored = np.flatnonzero(scored[touched])
         found = Evaluation(left, -losses[:, of_scored] @ scored[touched[of_scored]], units)
         if theta is not None and (zero := np.flatnonzero(~np.isfinite(left))).size:  # what leaves may be why
-            for own, exact in zip(found, self._by_values(k, theta[zero], whole[zero]), strict=True):
+            for own, exact in zip(found, self._by_values(k, theta[zero])[1], strict=True):
                 own[zero] = exact
         return whole, found
 
-    def _by_values(self, k: int, theta: np.ndarray, value: np.ndarray) -> Evaluation:
-        """Evaluate a fold at some θ, where F(·, 1) has these values, by F alone."""
-        out, whole = self.weights(k)
-        left = self.posterior.values(theta, out)
-        full = self.posterior.values(theta, whole) if self.buffered[k] else value
+    def _by_values(self, k: int, theta: np.ndarray | None) -> tuple[np.ndarray, Evaluation]:
+        """Evaluate F(·, 1) and a fold at some θ by F alone."""
+        if theta is None:
+            whole, (left, full) = self.posterior.value, self._at_draws(k)
+        else:
+            sets = np.stack([np.ones(self.plan.num_units), *self.weights(k)][: 3 if self.buffered[k] else 2])
+            whole, left, full = self.posterior.values_of_sets(theta, sets).T[[0, 1, 2 if self.buffered[k] else 0]]
+        theta = self.posterior.draws if theta is None else theta
         losses = self.posterior.losses_at(theta, self.held(k)) if self.pointwise else None
         seen = np.subtract(left, full, out=np.full(len(theta), -np.inf), where=np.isfinite(left))
-        return Evaluation(left, seen, np.zeros((len(theta), 0)) if losses is None else -losses)
+        return whole, Evaluation(left, seen, np.zeros((len(theta), 0)) if losses is None else -losses)
+
+    def _at_draws(self, k: int) -> np.ndarray:
+        """Evaluate F of a fold, and of what its elpd is relative to, at the draws; of closed forms all folds together."""
+        if k not in self._known:
+            together = isinstance(self.posterior.objective, AbstractClosedForm)
+            folds = np.arange(self.plan.num_refits) if together else np.array([k])
+            sets = np.stack([self.weights(fold) for fold in folds], axis=1)
+            left = self.posterior.values_of_sets(self.posterior.draws, sets[0]).T
+            full = np.broadcast_to(self.posterior.value, left.shape).copy()
+            if (more := self.buffered[folds]).any():
+                full[more] = self.posterior.values_of_sets(self.posterior.draws, sets[1, more]).T
+            self._known.update(zip(folds.tolist(), np.stack([left, full], axis=1), strict=True))
+        return self._known[k]
+
+    @functools.cached_property
+    def _known(self) -> dict[int, np.ndarray]:
+        return {}
 
     @functools.cached_property
     def _losses(self) -> np.ndarray | None:

@@ -165,6 +165,30 @@ class Posterior(PrintedResult):
         return self._evaluate(theta, weights, np.zeros(0, int))[0]
 
     @float64
+    def values_of_sets(
+        self, theta: Float[np.ndarray, "draws params"], weights: Float[np.ndarray, "sets units"]
+    ) -> Float[np.ndarray, "draws sets"]:
+        """Evaluate F at many θ, each with some sets of weights.
+
+        Parameters
+        ----------
+        theta : array of float, shape (places, params)
+            Unconstrained parameters.
+        weights : array of float, shape (sets, units)
+            Sets of weights.
+
+        Returns
+        -------
+        array of float, shape (places, sets)
+            F of every set at every place; infinite where it has no value.
+        """
+        if not isinstance(self.objective, AbstractClosedForm):
+            return np.stack([self.values(theta, one) for one in weights], axis=1)
+        parts = np.split(theta, range(size := max(1, CAPACITY // self.objective.num_units), len(theta), size))
+        found = np.concatenate([self.objective.values(at, weights) for at in parts])
+        return found + weights @ np.broadcast_to(self.constant, self.objective.num_units)
+
+    @float64
     def values_and_losses(
         self, theta: Float[np.ndarray, "draws params"], blocks: Int[np.ndarray, " some"]
     ) -> tuple[Float[np.ndarray, " draws"], Float[np.ndarray, "draws some"]]:
@@ -193,10 +217,7 @@ class Posterior(PrintedResult):
         """Evaluate F(·, w), and the losses of some blocks as the objective counts them."""
         found, losses, constant = self.objective, np.zeros((len(theta), 0)), np.sum(weights * self.constant)
         if isinstance(found, AbstractClosedForm):
-            if type(found).loss is AbstractClosedForm.loss:
-                value = self.looks(theta, weights)[0] - constant
-            else:
-                value = np.array([found.loss(at, weights) for at in theta])  # it is cheaper without the gradient
+            value = self.values_of_sets(theta, weights[None])[:, 0] - constant
             if blocks.size:
                 every = np.broadcast_to(blocks, (len(theta), len(blocks)))
                 losses = found.losses(theta, np.tile(weights, (len(theta), 1)), every, every >= 0)
@@ -263,17 +284,19 @@ class Posterior(PrintedResult):
         """
         if self._predictors is None and not self.objective.pointwise and not isinstance(self.objective, Integrated):
             return None
-        found = self.values_and_losses(self.draws, np.unique(self.blocks))[1]
-        rng, n, some = np.random.default_rng(0), found.shape[1], np.array([0, len(self.draws) - 1])
+        blocks, some = np.unique(self.blocks), np.array([0, len(self.draws) - 1])
+        few = isinstance(self.objective, AbstractClosedForm)  # which compiles nothing, and may give losses given all others
+        found = self.values_and_losses(self.draws[some] if few else self.draws, blocks)[1]
+        tried, rng, n = found[[0, -1]], np.random.default_rng(0), found.shape[1]
         for share in (1 / n, 0.2, 0.5):  # one block, some, and half of them
             weights = np.ones(n)
             weights[rng.choice(n, max(1, int(share * n)), replace=False)] = 0.0
             units = weights[self.blocks]
             change = self.values(self.draws[some], units) - self.values(self.draws[some], np.ones(len(units)))
-            size = np.abs(found[some]).sum(1)
-            if not np.allclose(change, -found[some] @ (1 - weights), rtol=0, atol=1e-9 * float(size.max() + 1)):
+            size = np.abs(tried).sum(1)
+            if not np.allclose(change, -tried @ (1 - weights), rtol=0, atol=1e-9 * float(size.max() + 1)):
                 return None
-        return found
+        return self.values_and_losses(self.draws, blocks)[1] if few else found
 
     @property
     def unit_losses(self) -> Float[np.ndarray, "draws units"] | None:

@@ -67,8 +67,8 @@ class StanDensity(AbstractClosedForm):
                     slope[k] += [(total(at + move) - total(at - move)) / (2 * move.sum()) for move in moves]
         return value, slope, None
 
-    def loss(self, theta: Any, weights: Any) -> Any:
-        return self._evaluate(np.asarray(theta), 1 - np.asarray(weights))[0]
+    def values(self, theta: Points, weights: Float[np.ndarray, "sets units"]) -> Float[np.ndarray, "places sets"]:
+        return np.array([[self._evaluate(at, left)[0] for left in 1 - weights] for at in theta])
 
     def losses(
         self,

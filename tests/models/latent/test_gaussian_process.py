@@ -43,6 +43,33 @@ def test_likelihood_and_gradient(kernel, ard):
     np.testing.assert_allclose(model.jacobian(theta), given, atol=2e-5)
 
 
+@pytest.mark.parametrize("ard", [False, True])
+def test_values_of_sets_of_rows(ard):
+    X, y = data(12)
+    model = lo.GaussianProcess(X, y, ard=ard, prior=None)
+    theta = np.array([0.8, 0.2, *([0.1, 0.6] if ard else [0.3]), -1.2])
+    theta = theta + 0.3 * np.random.default_rng(0).normal(size=(4, len(theta)))
+    theta[3, 1] = 900.0
+    code = np.arange(12) % 5
+    nested = np.stack([np.ones(12), code != 2, (code != 2) & (code != 4), code > 9])
+    apart = np.concatenate([np.ones((1, 12)), 1 - np.eye(12), code != np.arange(5)[:, None]])
+    for sets in (nested, apart, apart[1:2], 0.5 * apart):
+        found = model.values(theta, sets)
+        assert np.isinf(found[3, sets.any(1)]).all()
+        for one, values in zip(theta[:3], found, strict=False):
+            known = model.parameters.natural(one)
+            K = theirs("matern52", known["sd"], known["length"], known["noise_sd"])(X)
+            for weight, value in zip(sets, values, strict=True):
+                some = weight > 0
+                if weight.max() < 1:
+                    assert value == pytest.approx(model.look(one[None], weight[None])[0][0], rel=1e-12)
+                elif some.any():
+                    own = multivariate_normal(np.full(some.sum(), one[0]), K[np.ix_(some, some)])
+                    assert value == pytest.approx(-own.logpdf(y[some]), abs=1e-9)
+                else:
+                    assert value == 0
+
+
 def test_refits_and_scores():
     X, y = data()
     model = lo.GaussianProcess(X, y, kernel="matern32")

@@ -31,42 +31,61 @@ Array = np.ndarray
 
 
 def _matern12(r):
-    return np.exp(-r), np.exp(-r) / np.maximum(r, 1e-150)
+    decay = np.exp(-r)
+    return decay, lambda: decay / np.maximum(r, 1e-150)
 
 
 def _matern32(r):
     own = np.sqrt(3) * r
-    return (1 + own) * np.exp(-own), 3 * np.exp(-own)
+    decay = np.exp(-own)
+    return (1 + own) * decay, lambda: 3 * decay
 
 
 def _matern52(r):
     own = np.sqrt(5) * r
-    return (1 + own + own**2 / 3) * np.exp(-own), 5 / 3 * (1 + own) * np.exp(-own)
+    decay = np.exp(-own)
+    return ((own / 3 + 1) * own + 1) * decay, lambda: 5 / 3 * (1 + own) * decay
 
 
 def _rbf(r):
     own = np.exp(-0.5 * r**2)
-    return own, own
+    return own, lambda: own
 
 
-# k(r), and −k′(r) / r
-KERNELS: dict[str, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
+# k(r), and a function that returns −k′(r) / r
+KERNELS: dict[str, Callable[[np.ndarray], tuple[np.ndarray, Callable[[], np.ndarray]]]] = {
     "rbf": _rbf,
     "matern12": _matern12,
     "matern32": _matern32,
     "matern52": _matern52,
 }
+TOGETHER = 2**16  # entries of the covariances that are factorised together, which a cache holds
+HALF_LOG = 0.5 * np.log(2 * np.pi)
 
 
 class ProcessFactor(NamedTuple):
-    """Factorised covariance at one θ and w, from which all results are computed."""
+    """Factorised covariances at some θ and w, from which all results are computed; NaN where there is no factor.
 
-    K: Float[Array, "rows rows"]
-    bend: Float[Array, "rows rows"]  # σ² times −k′(r) / r
-    S: Float[Array, " rows"]
-    inverse: Float[Array, "rows rows"]  # M⁻¹
-    beta: Float[Array, " rows"]
-    value: float
+    `factor` is that of M with S(y − μ) for a last row, so that its own last row begins with L⁻¹S(y − μ), where M = LLᵀ.
+    """
+
+    k: Float[Array, "places pairs"]  # of the pairs of rows in the lower triangle
+    bend: Callable[[], Float[Array, "places pairs"]]  # −k′(r) / r
+    S: Float[Array, "places rows"]
+    right: Float[Array, "places rows"]  # S(y − μ)
+    factor: Float[Array, "places one_more one_more"]
+
+    @property
+    def terms(self) -> Float[Array, "places rows"]:
+        """Terms of ½ βᵀβ̃ + ½ log|M|, of which the first m are those of the first m rows alone."""
+        return 0.5 * self.factor[:, -1, :-1] ** 2 + np.log(np.einsum("pii->pi", self.factor)[:, :-1])
+
+    def inverse(self) -> tuple[Float[Array, "places rows rows"], Float[Array, "places rows"]]:
+        """Return M⁻¹ and β."""
+        found = np.stack([scipy.linalg.lapack.dpotri(one[:-1, :-1].T)[0].T for one in self.factor])
+        np.einsum("pii->pi", found)[:] *= 0.5
+        found = found + found.swapaxes(1, 2)  # its upper triangle is that of the factor, zero
+        return found, np.einsum("pij,pj->pi", found, self.right)
 
 
 class GaussianProcess(AbstractClosedForm):
@@ -147,12 +166,11 @@ class GaussianProcess(AbstractClosedForm):
             raise ValueError("predict: the model has no offset, but one was given.")
         labels, X = match_labels("predict", X=X)
         rows = np.asarray(new_rows("predict", X, self.columns, False))
-        at = self._factorise(fit.vector, np.ones(self.num_units))
-        assert at is not None
+        at = self._factorise(fit.vector[None], np.ones((1, self.num_units)))
         lengths = np.broadcast_to(np.exp(fit.vector[2:-1]), rows.shape[1:])
         apart = scipy.spatial.distance.cdist(rows / lengths, self.X / lengths)
         covariance = np.exp(2 * fit.vector[1]) * KERNELS[self.kernel](apart)[0]
-        return pd.Series(fit.vector[0] + covariance @ (at.S * at.beta), index=labels.index, name="prediction")
+        return pd.Series(fit.vector[0] + covariance @ (at.S[0] * at.inverse()[1][0]), index=labels.index, name="prediction")
 
     @property
     def parameters(self) -> Parameters:
@@ -191,71 +209,127 @@ class GaussianProcess(AbstractClosedForm):
         square = lambda x: np.maximum(scipy.spatial.distance.cdist(x, x, "sqeuclidean"), 0.0)
         return np.stack([square(self.X[:, [k]]) for k in range(self.X.shape[1])] if len(self.spread) > 1 else [square(self.X)])
 
-    def _factorise(self, theta: Float[Array, " params"], weights: Float[Array, " rows"]) -> ProcessFactor | None:
-        """Factorise the covariance at θ; None if it is not finite or not positive definite."""
-        shares = np.exp(-2 * theta[2:-1])
-        if not np.isfinite(shares).all():
-            return None
-        k, bend = KERNELS[self.kernel](np.sqrt(np.einsum("d,dij->ij", shares, self._apart)))
-        variance = np.exp(2 * theta[1])
-        S, K = np.sqrt(weights) * np.exp(-theta[-1]), variance * k
-        M = S[:, None] * K * S
-        M[np.diag_indices(len(M))] += 1
-        if not np.isfinite(M).all():
-            return None
-        factor, failed = scipy.linalg.lapack.dpotrf(M, lower=True)
-        if failed:
-            return None
-        inverse = scipy.linalg.lapack.dpotri(factor, lower=True)[0]
-        inverse = np.tril(inverse) + np.tril(inverse, -1).T
-        right = S * (self.y - theta[0])
-        beta = inverse @ right
-        value = 0.5 * beta @ right + np.log(np.diag(factor)).sum()
-        value += weights.sum() * (theta[-1] + 0.5 * np.log(2 * np.pi)) + self._prior(theta)[0]
-        return ProcessFactor(K, variance * bend, S, inverse, beta, float(value))
+    def _pairs(self, matrices: Float[Array, "some rows rows"]) -> Float[Array, "some pairs"]:
+        """Return the lower triangles."""
+        return matrices.reshape(len(matrices), -1).take(self._below, axis=1)
 
-    def _prior(self, theta: Float[Array, " params"]) -> tuple[float, Float[Array, " params"]]:
+    @functools.cached_property
+    def _below(self) -> Int[Array, " pairs"]:
+        row, column = np.tril_indices(self.num_units, -1)
+        return row * self.num_units + column
+
+    def _factorise(
+        self, theta: Points, weights: Float[Array, "places rows"], order: Int[Array, " rows"] | None = None
+    ) -> ProcessFactor:
+        """Factorise the covariances at some θ, of rows in some order."""
+        n, y = self.num_units, self.y if order is None else self.y[order]
+        apart = self._pairs(self._apart if order is None else self._apart[:, order][:, :, order])
+        shares = np.exp(-2 * theta[:, 2:-1])
+        r = np.sqrt(shares @ apart) if len(apart) > 1 else np.sqrt(shares) * np.sqrt(apart)  # few roots, if of one length
+        k, bend = KERNELS[self.kernel](r)
+        root, ratio = np.sqrt(weights), np.exp(2 * (theta[:, 1:2] - theta[:, -1:]))
+        S = root * np.exp(-theta[:, -1:])
+        right, pairs = S * (y - theta[:, :1]), ratio * k * self._pairs(root[:, :, None] * root[:, None, :])
+        M = np.empty((len(theta), n + 1, n + 1))  # of which only the lower triangle is read
+        M.reshape(len(M), -1)[:, self._below + self._below // n], M[:, n, :n] = pairs, right  # whose rows are longer by one
+        own = np.einsum("pii->pi", M)
+        own[:, :n], own[:, n] = 1 + ratio * weights, 1 + 2 * np.sum(right**2, axis=1)  # above βᵀβ̃, so that there is a factor
+        return ProcessFactor(k, bend, S, right, _cholesky(M, np.isfinite(pairs.sum(1) + own.sum(1))))
+
+    def _prior(self, theta: Points) -> tuple[Float[Array, " places"], Points]:
         """Compute −log p and its gradient; lengths and deviations are independent, each Gamma(2, rate)."""
-        slope = np.zeros(len(theta))
+        slope = np.zeros(theta.shape)
         if self.flat:
-            return 0.0, slope
+            return np.zeros(len(theta)), slope
         sd = float(self.y.std())
         process_prior_rate = 2.0  # rate of the prior of standard deviations, on the scale of y
         rates = np.array([process_prior_rate / sd, *(1 / self.spread), process_prior_rate / sd])
-        grown = rates * np.exp(theta[1:])
-        slope[1:] = grown - 1
-        return float(np.sum(grown - theta[1:])), slope
+        grown = rates * np.exp(theta[:, 1:])
+        slope[:, 1:] = grown - 1
+        return np.sum(grown - theta[:, 1:], axis=1), slope
+
+    def _in_parts(self, function: Callable[..., tuple[np.ndarray, ...]], *each: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Apply a function to as many places as are factorised together."""
+        size = max(1, TOGETHER // self.num_units**2)
+        with np.errstate(all="ignore"):
+            parts = [function(*(one[k : k + size] for one in each)) for k in range(0, max(1, len(each[0])), size)]
+        return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
     def look(self, theta: Points, weights: Weights, state: State = None) -> ValueAndGradient:
-        with np.errstate(all="ignore"):
-            found = [self._look(one, w) for one, w in zip(theta, np.asarray(weights, float), strict=True)]
-        return np.array([value for value, _ in found]), np.array([slope for _, slope in found]), None
+        value, slope = self._in_parts(self._look, np.asarray(theta, float), np.asarray(weights, float))
+        return value, slope, None
 
-    def _look(self, theta: Float[Array, " params"], weights: Float[Array, " rows"]) -> tuple[float, Float[Array, " params"]]:
-        at = self._factorise(theta, weights)
-        if at is None:
-            return np.inf, np.zeros(len(theta))
-        alpha, A = at.S * at.beta, at.S[:, None] * at.inverse * at.S
-        pull = A - np.outer(alpha, alpha)
-        slope = self._prior(theta)[1]
-        slope[0] -= alpha.sum()
-        slope[1] += np.sum(pull * at.K)
-        lengths = np.exp(-2 * theta[2:-1])
-        slope[2:-1] += [0.5 * share * np.sum(pull * at.bend * apart) for share, apart in zip(lengths, self._apart, strict=True)]
-        slope[-1] += weights.sum() - len(self.y) + np.trace(at.inverse) - at.beta @ at.beta
-        return at.value, slope
+    def _look(self, theta: Points, weights: Weights) -> tuple[Float[Array, " places"], Points]:
+        at, (prior, slope) = self._factorise(theta, weights), self._prior(theta)
+        (inverse, beta), size = at.inverse(), weights.sum(1)
+        value = at.terms.sum(1) + size * (theta[:, -1] + HALF_LOG) + prior
+        alpha, diagonal, variance = at.S * beta, np.einsum("pii->pi", inverse), np.exp(2 * theta[:, 1:2])
+        pull = self._pairs(at.S[:, :, None] * inverse * at.S[:, None, :] - alpha[:, :, None] * alpha[:, None, :])
+        slope[:, 0] -= alpha.sum(1)
+        slope[:, 1] += variance[:, 0] * (2 * np.sum(pull * at.k, axis=1) + np.sum(at.S**2 * diagonal - alpha**2, axis=1))
+        slope[:, 2:-1] += variance * np.exp(-2 * theta[:, 2:-1]) * ((pull * at.bend()) @ self._pairs(self._apart).T)
+        slope[:, -1] += size - self.num_units + diagonal.sum(1) - np.sum(beta**2, axis=1)
+        known = np.isfinite(value)
+        return np.where(known, value, np.inf), np.where(known[:, None], slope, 0.0)
 
-    def _conditional(self, theta: Array, weights: Array) -> tuple[Float[Array, "refits rows"], Float[Array, "refits rows"]]:
+    def values(self, theta: Points, weights: Float[np.ndarray, "sets units"]) -> Float[np.ndarray, "places sets"]:
+        """Evaluate F alone; one factor at each θ gives F of all sets of rows that are seen.
+
+        Parameters
+        ----------
+        theta : array of float, shape (places, params)
+            Parameters.
+        weights : array of float, shape (sets, units)
+            Sets of weights.
+
+        Returns
+        -------
+        array of float, shape (places, sets)
+            F of every set at every place; infinite where it has no value.
+        """
+        seen = np.asarray(weights) > 0
+        if not np.array_equal(seen, weights):
+            return super().values(theta, weights)
+        size, order = seen.sum(1), np.argsort(-seen.sum(0), kind="stable")
+        nested = np.array_equal(seen[:, order], np.arange(self.num_units) < size[:, None])
+        theta, ones = np.asarray(theta, float), np.ones((1, self.num_units))
+        if nested:
+            rows = None if seen.all() else order
+            (terms,) = self._in_parts(lambda at: (self._factorise(at, ones, rows).terms,), theta)
+            found = np.pad(np.cumsum(terms, axis=1), ((0, 0), (1, 0)))[:, size]
+        else:
+            (found,) = self._in_parts(lambda at: (self._without(at, seen),), theta)
+        found = found + size * (theta[:, -1:] + HALF_LOG) + self._prior(theta)[0][:, None]
+        return np.where(np.isnan(found), np.inf, found)
+
+    def _without(self, theta: Points, seen: Bool[Array, "sets rows"]) -> Float[Array, "places sets"]:
+        """Compute ½ βᵀβ̃ + ½ log|M| of some sets of rows, from that of all rows and blocks of M⁻¹."""
+        at, missing = self._factorise(theta, np.ones((1, self.num_units))), (~seen).sum(1)
+        (inverse, beta), first = at.inverse(), np.argsort(seen, axis=1, kind="stable")
+        found = np.repeat(at.terms.sum(1)[:, None], len(seen), axis=1)
+        for count in np.unique(missing[missing > 0]):
+            sets = np.flatnonzero(missing == count)
+            for some in np.array_split(sets, 1 + len(sets) * count**2 // TOGETHER):
+                found[:, some] -= _eliminate(inverse, beta, first[some, :count])
+        return found
+
+    def _covariance(self, theta: Points, at: ProcessFactor) -> Float[Array, "places rows rows"]:
+        """Covariance of f."""
+        found = np.zeros((len(theta), self.num_units, self.num_units))
+        found.reshape(len(found), -1)[:, self._below] = at.k
+        return np.exp(2 * theta[:, 1])[:, None, None] * (found + found.swapaxes(1, 2) + np.eye(self.num_units))
+
+    def _conditional(self, theta: Points, weights: Weights) -> tuple[Float[Array, "refits rows"], Float[Array, "refits rows"]]:
         """Compute means and variances of f + μ given the seen rows."""
-        mean, variance = np.full((2, len(theta), len(self.y)), np.nan)
-        with np.errstate(all="ignore"):
-            for k, (one, w) in enumerate(zip(theta, np.asarray(weights, float), strict=True)):
-                at = self._factorise(one, w)
-                if at is not None:
-                    half = at.K * at.S
-                    mean[k] = one[0] + half @ at.beta
-                    variance[k] = np.diag(at.K) - np.einsum("ij,ij->i", half @ at.inverse, half)
-        return mean, np.maximum(variance, 0.0)
+
+        def given(theta: Points, weights: Weights) -> tuple[np.ndarray, np.ndarray]:
+            at = self._factorise(theta, weights)
+            (inverse, beta), half = at.inverse(), self._covariance(theta, at) * at.S[:, None, :]
+            mean, gained = theta[:, :1] + np.einsum("pij,pj->pi", half, beta), np.einsum("pij,pij->pi", half @ inverse, half)
+            return mean, np.maximum(np.exp(2 * theta[:, 1:2]) - gained, 0.0)
+
+        mean, variance = self._in_parts(given, np.asarray(theta, float), np.asarray(weights, float))
+        return mean, variance
 
     def losses(
         self,
@@ -310,15 +384,15 @@ class GaussianProcess(AbstractClosedForm):
         array of float, shape (rows, rows)
             The matrix.
         """
-        at = self._factorise(theta, np.ones(self.num_units))
-        assert at is not None
-        half = at.K * at.S
-        rest = np.ones(self.num_units) - half @ at.inverse @ at.S
-        return at.K - half @ at.inverse @ half.T + np.outer(rest, rest) / (at.S @ at.inverse @ at.S)
+        at = self._factorise(theta[None], np.ones((1, self.num_units)))
+        inverse, S, K = at.inverse()[0][0], at.S[0], self._covariance(theta[None], at)[0]
+        half = K * S
+        rest = np.ones(self.num_units) - half @ inverse @ S
+        return K - half @ inverse @ half.T + np.outer(rest, rest) / (S @ inverse @ S)
 
     @property
     def costs(self) -> Costs:
-        return Costs(lanes=1, work=4.0 * self.num_units**3, runs=self._runs)
+        return Costs(lanes=max(1, TOGETHER // self.num_units**2), work=4.0 * self.num_units**3, runs=self._runs)
 
     def _runs(self, like: Any, first: Array, length: Array) -> Any:
         """Return the pass over the data that computes the exact changes by leaving out each single row."""
@@ -329,14 +403,37 @@ class GaussianProcess(AbstractClosedForm):
 
         def told(theta: Float[Array, " params"]) -> tuple[Array, Array]:
             with np.errstate(all="ignore"):
-                at = self._factorise(theta, np.ones(self.num_units))
-            if at is None:
-                return np.full((len(first), 1), np.nan), np.full(len(first), np.nan)
-            own = (at.S**2 * np.diag(at.inverse))[first]
-            loss = _gaussian((at.S * at.beta)[first] / own, 1 / own)
+                inverse, beta = self._factorise(theta[None], np.ones((1, self.num_units))).inverse()
+                loss = _eliminate(inverse, beta, first[:, None])[0] + theta[-1] + HALF_LOG
             return loss[:, None], loss
 
         return told
+
+
+def _cholesky(M: Float[Array, "places n n"], good: Bool[Array, " places"]) -> Float[Array, "places n n"]:
+    """Lower factors, NaN of matrices that are not finite or not positive definite; those that are good are tried."""
+    M[~good] = np.eye(M.shape[1])
+    try:
+        found = np.linalg.cholesky(M)
+    except np.linalg.LinAlgError:
+        parts = [_cholesky(M[some], good[some]) for some in np.array_split(np.arange(len(M)), 2)] if len(M) > 1 else []
+        found = np.concatenate(parts) if parts else np.full(M.shape, np.nan)
+    found[~good] = np.nan
+    return found
+
+
+def _eliminate(
+    inverse: Float[Array, "places rows rows"], beta: Float[Array, "places rows"], index: Int[Array, "sets width"]
+) -> Float[Array, "places sets"]:
+    """Compute ½ βᵀB⁻¹β − ½ log|B| with B a block of M⁻¹ and β a part, for each set of rows, one row after the other."""
+    block, left = inverse[:, index[:, :, None], index[:, None, :]], beta[:, index]
+    found = np.zeros((len(beta), len(index)))
+    for k in range(index.shape[1]):
+        pivot, slopes = block[..., k, k], block[..., k + 1 :, k] / block[..., k, k, None]
+        found += 0.5 * (left[..., k] ** 2 / pivot - np.log(pivot))
+        left[..., k + 1 :] -= slopes * left[..., k, None]
+        block[..., k + 1 :, k + 1 :] -= slopes[..., :, None] * block[..., k, None, k + 1 :]
+    return found
 
 
 def _gaussian(apart: Array, variance: Array) -> Array:
