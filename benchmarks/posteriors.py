@@ -294,36 +294,45 @@ def schools():
                 report(f"eight schools, effects integrated, {name}", integrated, plan, true, seconds)
 
 
-def of_fit(name, fit, code, sample, draws):
-    """A model of the library, whose F is sampled; the truth integrates the same F."""
+def of_fit(name, fit, code, potential, draws):
+    """A model of the library, whose F in JAX is sampled; the truth integrates F."""
     n = fit.objective.num_units
-    sampled, seconds = sample(fit)
+    jitter = 0.1 * np.random.default_rng(0).standard_normal((4, len(fit.vector)))
+    mcmc, seconds = nuts(None, potential_fn=potential(fit), start=jnp.asarray(fit.vector + jitter))
+    sampled = np.asarray(mcmc.get_samples(group_by_chain=True))
     posterior = lo.from_posterior(sampled, fit)
     F = lambda theta: posterior.values(theta, np.ones(n))
+    assert np.allclose(F(sampled[0, :20]), [potential(fit)(u) for u in sampled[0, :20]], rtol=0, atol=1e-8)
     for kind, plan, folds in (
         ("rows", lo.leave_one_out(n), np.arange(n)[:, None]),
         (f"{code.max() + 1} blocks", lo.groups(code), [np.flatnonzero(code == k) for k in range(code.max() + 1)]),
     ):
-        keep = [np.isin(np.arange(n), fold, invert=True).astype(float) for fold in folds]
-        leave = lambda theta, keep=keep: np.stack([F(theta) - posterior.values(theta, w) for w in keep], axis=1)
+        keep = np.stack([np.isin(np.arange(n), fold, invert=True).astype(float) for fold in folds])
+        leave = lambda theta, keep=keep: F(theta)[:, None] - posterior.values_of_sets(theta, keep)
         report(f"{name}, {kind}", posterior, plan, truth(F, leave, fit.vector, draws=draws), seconds)
 
 
-def by_nuts(fit):
-    potential = lambda u: fit.objective.loss(unravel(u, fit.theta), jnp.ones(fit.objective.num_units))
-    jitter = 0.1 * np.random.default_rng(0).standard_normal((4, len(fit.vector)))
-    mcmc, seconds = nuts(None, potential_fn=potential, start=jnp.asarray(fit.vector + jitter))
-    return np.asarray(mcmc.get_samples(group_by_chain=True)), seconds
+def of_model(fit):
+    return lambda u: fit.objective.loss(unravel(u, fit.theta), jnp.ones(fit.objective.num_units))
 
 
-def by_weights(fit):
-    """Draw from a t about the mode, weigh, and draw again: for an F that JAX does not trace."""
-    rng, size, start = np.random.default_rng(0), len(fit.vector), time.process_time()
-    z = rng.standard_normal((20_000, size)) * np.sqrt(7 / rng.chisquare(7, 20_000))[:, None]
-    near = lo.from_posterior(fit.at(z), fit)
-    log_weight = -near.value - stats.multivariate_t(np.zeros(size), np.eye(size), 7).logpdf(z)
-    weight = np.exp(log_weight - log_weight.max())
-    return near.draws[rng.choice(len(z), 4000, p=weight / weight.sum())], time.process_time() - start
+def of_process(fit):
+    """Marginal likelihood of a process of one length with Matérn's kernel, and its priors."""
+    X, y = fit.objective.X, fit.objective.y
+    apart, rates = (
+        np.sqrt(5 * ((X[:, None] - X) ** 2).sum(-1)),
+        np.array([2 / y.std(), 1 / fit.objective.spread[0], 2 / y.std()]),
+    )
+
+    def potential(u):
+        r = apart * jnp.exp(-u[2])
+        K = jnp.exp(2 * u[1]) * (1 + r + r**2 / 3) * jnp.exp(-r) + jnp.exp(2 * u[3]) * jnp.eye(len(y))
+        factor = jnp.linalg.cholesky(K)
+        z = jax.scipy.linalg.solve_triangular(factor, y - u[0], lower=True)
+        prior = jnp.sum(rates * jnp.exp(u[1:]) - u[1:])
+        return 0.5 * z @ z + jnp.log(jnp.diag(factor)).sum() + 0.5 * len(y) * np.log(2 * np.pi) + prior
+
+    return potential
 
 
 def earthquakes():
@@ -332,15 +341,18 @@ def earthquakes():
         "earthquakes, Poisson HMM of two states",
         lo.fit(lo.HMM(counts, lo.emissions.Poisson(), 2)),
         np.arange(107) // 10,
-        by_nuts,
+        of_model,
+        30_000,
     )
 
 
 def gaussian_process():
-    rng = np.random.default_rng(0)
-    x = np.sort(rng.uniform(0, 6, (30, 1)), axis=0)
-    y = np.sin(x[:, 0]) + 0.3 * rng.normal(size=30)
-    of_fit("Gaussian process, simulated", lo.fit(lo.GaussianProcess(x, y)), np.arange(30) // 5, by_weights, 4_000)
+    for n, draws in ((30, 20_000), (300, 2_000)):
+        rng = np.random.default_rng(0)
+        x = np.sort(rng.uniform(0, 6, (n, 1)), axis=0)
+        y = np.sin(x[:, 0]) + 0.3 * rng.normal(size=n)
+        fit = lo.fit(lo.GaussianProcess(x, y))
+        of_fit(f"Gaussian process, {n} rows simulated", fit, np.arange(n) // (n // 6), of_process, draws)
 
 
 def conjugate(p):

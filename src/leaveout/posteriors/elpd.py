@@ -22,7 +22,6 @@ from .._runtime.conventions import Rng, conventional
 from .._runtime.jax import float64
 from .._runtime.results import RESULTS
 from ..data.arrays import share
-from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import display_name
 from ..plans.plan import Plan
 from ..validation.arviz import elpd_data
@@ -373,9 +372,9 @@ class FoldEstimator:
         return whole, found
 
     def _by_values(self, k: int, theta: np.ndarray | None) -> tuple[np.ndarray, Evaluation]:
-        """Evaluate F(·, 1) and a fold at some θ by F alone."""
+        """Evaluate F(·, 1) and a fold at some θ, by default at the draws, by F alone."""
         if theta is None:
-            whole, (left, full) = self.posterior.value, self._at_draws(k)
+            whole, left, full = self.posterior.value, *(part[k] for part in self._at_draws)
         else:
             sets = np.stack([np.ones(self.plan.num_units), *self.weights(k)][: 3 if self.buffered[k] else 2])
             whole, left, full = self.posterior.values_of_sets(theta, sets).T[[0, 1, 2 if self.buffered[k] else 0]]
@@ -384,22 +383,17 @@ class FoldEstimator:
         seen = np.subtract(left, full, out=np.full(len(theta), -np.inf), where=np.isfinite(left))
         return whole, Evaluation(left, seen, np.zeros((len(theta), 0)) if losses is None else -losses)
 
-    def _at_draws(self, k: int) -> np.ndarray:
-        """Evaluate F of a fold, and of what its elpd is relative to, at the draws; of closed forms all folds together."""
-        if k not in self._known:
-            together = isinstance(self.posterior.objective, AbstractClosedForm)
-            folds = np.arange(self.plan.num_refits) if together else np.array([k])
-            sets = np.stack([self.weights(fold) for fold in folds], axis=1)
-            left = self.posterior.values_of_sets(self.posterior.draws, sets[0]).T
-            full = np.broadcast_to(self.posterior.value, left.shape).copy()
-            if (more := self.buffered[folds]).any():
-                full[more] = self.posterior.values_of_sets(self.posterior.draws, sets[1, more]).T
-            self._known.update(zip(folds.tolist(), np.stack([left, full], axis=1), strict=True))
-        return self._known[k]
-
     @functools.cached_property
-    def _known(self) -> dict[int, np.ndarray]:
-        return {}
+    def _at_draws(self) -> tuple[np.ndarray, np.ndarray]:
+        """F of every fold, and of what its elpd is relative to, at the draws `[folds, draws]`."""
+        posterior, some = self.posterior, np.flatnonzero(self.buffered)
+        out, whole = np.stack([self.weights(k) for k in range(self.plan.num_refits)], axis=1)
+        left = posterior.values_of_sets(posterior.draws, out).T
+        full = np.broadcast_to(posterior.value, left.shape)
+        if some.size:
+            full = full.copy()
+            full[some] = posterior.values_of_sets(posterior.draws, whole[some]).T
+        return left, full
 
     @functools.cached_property
     def _losses(self) -> np.ndarray | None:

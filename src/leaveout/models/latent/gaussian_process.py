@@ -23,9 +23,11 @@ from numpy.typing import ArrayLike
 
 from ..._runtime.jax import PyTree, static
 from ...data.arrays import Names, match_labels, numbers
-from ...objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm, Points, State, ValueAndGradient, Weights
+from ...linalg.sparse_cholesky import cholesky
+from ...objectives.closed_form import AbstractClosedForm, Points, State, ValueAndGradient, Weights
 from ...objectives.objective import LOG_DENSITY, Costs, Parameters, Units, as_stored
 from ..glm.rows import new_rows
+from .base import jacobian_by_differences
 
 Array = np.ndarray
 
@@ -82,7 +84,8 @@ class ProcessFactor(NamedTuple):
 
     def inverse(self) -> tuple[Float[Array, "places rows rows"], Float[Array, "places rows"]]:
         """Return M⁻¹ and β."""
-        found = np.stack([scipy.linalg.lapack.dpotri(one[:-1, :-1].T)[0].T for one in self.factor])
+        each = [scipy.linalg.lapack.dpotri(one[:-1, :-1].T)[0].T for one in self.factor]
+        found = np.reshape(each, (*self.S.shape, self.S.shape[1]))
         np.einsum("pii->pi", found)[:] *= 0.5
         found = found + found.swapaxes(1, 2)  # its upper triangle is that of the factor, zero
         return found, np.einsum("pij,pj->pi", found, self.right)
@@ -211,7 +214,7 @@ class GaussianProcess(AbstractClosedForm):
 
     def _pairs(self, matrices: Float[Array, "some rows rows"]) -> Float[Array, "some pairs"]:
         """Return the lower triangles."""
-        return matrices.reshape(len(matrices), -1).take(self._below, axis=1)
+        return matrices.reshape(len(matrices), self.num_units**2).take(self._below, axis=1)
 
     @functools.cached_property
     def _below(self) -> Int[Array, " pairs"]:
@@ -230,11 +233,14 @@ class GaussianProcess(AbstractClosedForm):
         root, ratio = np.sqrt(weights), np.exp(2 * (theta[:, 1:2] - theta[:, -1:]))
         S = root * np.exp(-theta[:, -1:])
         right, pairs = S * (y - theta[:, :1]), ratio * k * self._pairs(root[:, :, None] * root[:, None, :])
-        M = np.empty((len(theta), n + 1, n + 1))  # of which only the lower triangle is read
-        M.reshape(len(M), -1)[:, self._below + self._below // n], M[:, n, :n] = pairs, right  # whose rows are longer by one
+        M = np.zeros((len(theta), n + 1, n + 1))
+        M.reshape(len(M), (n + 1) ** 2)[:, self._below + self._below // n], M[:, n, :n] = (
+            pairs,
+            right,
+        )  # whose rows are longer by one
         own = np.einsum("pii->pi", M)
         own[:, :n], own[:, n] = 1 + ratio * weights, 1 + 2 * np.sum(right**2, axis=1)  # above βᵀβ̃, so that there is a factor
-        return ProcessFactor(k, bend, S, right, _cholesky(M, np.isfinite(pairs.sum(1) + own.sum(1))))
+        return ProcessFactor(k, bend, S, right, cholesky(M))
 
     def _prior(self, theta: Points) -> tuple[Float[Array, " places"], Points]:
         """Compute −log p and its gradient; lengths and deviations are independent, each Gamma(2, rate)."""
@@ -299,7 +305,8 @@ class GaussianProcess(AbstractClosedForm):
             found = np.pad(np.cumsum(terms, axis=1), ((0, 0), (1, 0)))[:, size]
         else:
             (found,) = self._in_parts(lambda at: (self._without(at, seen),), theta)
-        found = found + size * (theta[:, -1:] + HALF_LOG) + self._prior(theta)[0][:, None]
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = found + size * (theta[:, -1:] + HALF_LOG) + self._prior(theta)[0][:, None]
         return np.where(np.isnan(found), np.inf, found)
 
     def _without(self, theta: Points, seen: Bool[Array, "sets rows"]) -> Float[Array, "places sets"]:
@@ -316,7 +323,7 @@ class GaussianProcess(AbstractClosedForm):
     def _covariance(self, theta: Points, at: ProcessFactor) -> Float[Array, "places rows rows"]:
         """Covariance of f."""
         found = np.zeros((len(theta), self.num_units, self.num_units))
-        found.reshape(len(found), -1)[:, self._below] = at.k
+        found.reshape(len(found), self.num_units**2)[:, self._below] = at.k
         return np.exp(2 * theta[:, 1])[:, None, None] * (found + found.swapaxes(1, 2) + np.eye(self.num_units))
 
     def _conditional(self, theta: Points, weights: Weights) -> tuple[Float[Array, "refits rows"], Float[Array, "refits rows"]]:
@@ -361,15 +368,12 @@ class GaussianProcess(AbstractClosedForm):
         array of float, shape (rows, params)
             The mixed derivatives.
         """
-        found, ones = np.empty((self.num_units, len(theta))), np.ones((1, self.num_units))
-        for k in range(len(theta)):
-            step = GRADIENT_DIFFERENCE * max(1.0, abs(theta[k])) * np.eye(len(theta))[k]
-            ends = []
-            for at in (theta + step, theta - step):
-                mean, variance = self._conditional(at[None], ones)
-                ends.append(at[-1] + 0.5 * np.exp(-2 * at[-1]) * ((self.y - mean[0]) ** 2 + variance[0]))
-            found[:, k] = (ends[0] - ends[1]) / (2 * step[k])
-        return found
+
+        def by_weight(at: Points, state: State) -> tuple[Float[np.ndarray, "points units"], State]:
+            mean, variance = self._conditional(at, np.ones((len(at), self.num_units)))
+            return at[:, -1:] + 0.5 * np.exp(-2 * at[:, -1:]) * ((self.y - mean) ** 2 + variance), None
+
+        return jacobian_by_differences(by_weight, np.asarray(theta, float))
 
     def predictor_covariance(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, "units units"] | None:
         """Covariance of the linear predictors of all rows, given all data; the prior of the constant mean is flat.
@@ -408,18 +412,6 @@ class GaussianProcess(AbstractClosedForm):
             return loss[:, None], loss
 
         return told
-
-
-def _cholesky(M: Float[Array, "places n n"], good: Bool[Array, " places"]) -> Float[Array, "places n n"]:
-    """Lower factors, NaN of matrices that are not finite or not positive definite; those that are good are tried."""
-    M[~good] = np.eye(M.shape[1])
-    try:
-        found = np.linalg.cholesky(M)
-    except np.linalg.LinAlgError:
-        parts = [_cholesky(M[some], good[some]) for some in np.array_split(np.arange(len(M)), 2)] if len(M) > 1 else []
-        found = np.concatenate(parts) if parts else np.full(M.shape, np.nan)
-    found[~good] = np.nan
-    return found
 
 
 def _eliminate(
