@@ -37,6 +37,20 @@ FAULTS = (
         "posteriors/test_elpd",
     ),
     Fault(
+        "of two estimates the smaller k is taken",
+        "elpd._improve",
+        "found[k] = both._replace(k=min(drawn.k, both.k))",
+        "found[k] = min(drawn, both, key=lambda each: each.k)",
+        "posteriors/test_elpd",
+    ),
+    Fault(
+        "few draws are trusted as many are",
+        "importance.max_k",
+        "min(1 - 1 / np.log10(draws), MAX_K)",
+        "MAX_K",
+        "posteriors/test_elpd",
+    ),
+    Fault(
         "uneven weights of draws are taken as they are",
         "FoldResult.even",
         "np.log(self.draws.weight).std() < EVEN",

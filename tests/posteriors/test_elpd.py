@@ -3,6 +3,7 @@
 import warnings
 
 import arviz as az
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -236,7 +237,7 @@ def test_a_density_without_a_mode():
 
 
 def test_bad_folds_are_flagged_and_sampled_anew(monkeypatch):
-    monkeypatch.setattr(elpd_module, "MAX_K", -100.0)  # no proposal will do
+    monkeypatch.setattr(importance, "MAX_K", -100.0)  # no proposal will do
     posterior, truth = regression()
     plan, calls = PLANS["folds"], []
     assert len(lo.elpd(posterior, plan).flagged()) == 5 and "heavy_weights" in str(lo.elpd(posterior, plan).table())
@@ -257,10 +258,42 @@ def test_two_estimates_that_differ_are_not_accepted():
     """A bridge far from the mode can have a small k̂, and is found by the other estimate alone."""
 
     def fold(k, gap, effective=100.0):
-        return elpd_module.FoldResult(-3.0 - gap, -3.0, np.zeros(0), k, np.zeros(0), effective, "mixture", None)
+        return elpd_module.FoldResult(-3.0 - gap, -3.0, np.zeros(0), k, 0.7, np.zeros(0), effective, "mixture", None)
 
     assert fold(0.6, 0.05).accepted and not fold(0.6, 0.45).accepted and not fold(0.6, -0.45).accepted
+    assert importance.max_k(400) == 1 - 1 / np.log10(400) and importance.max_k(4000) == 0.7
     assert not fold(0.8, 0.0).accepted and not fold(np.nan, 0.0).accepted and not fold(0.6, 0.0, 49.0).accepted
+
+
+def test_weights_whose_largest_are_equal_to_rounding():
+    """As those of a mixture are where one of its parts is all there is; a Pareto tail of rounding errors is no number."""
+    steps = np.repeat([-6, -5, -4, -3, -2, 0], [72, 8, 50, 1, 8, 1])
+    log_weights = np.r_[steps * 2.0**-47, np.linspace(-11, -1, 1860)]
+    log_weights = np.stack([log_weights, np.random.default_rng(0).normal(size=2000)])
+    found = importance.smooth(log_weights, 0.9663)
+    assert np.isfinite(found.log_weights).all() and np.isfinite(found.k[1])
+    assert np.allclose(found.log_weights[0], log_weights[0], atol=1e-6)
+
+
+def gamma_loss(theta, y):
+    return -jax.scipy.stats.gamma.logpdf(y, jnp.exp(theta[0]), scale=jnp.exp(theta[1]))
+
+
+def test_the_mixture_is_taken_whatever_its_k():
+    """The draws miss a part of what half of the data say, and their k̂ of 0.59 is the smaller one by chance."""
+    rng = np.random.default_rng(1)
+    y = rng.gamma(2.0, 1.0, 24)
+    a, b = (each.ravel() for each in np.meshgrid(np.linspace(-2, 4, 301), np.linspace(-5, 4, 301)))
+    each = stats.gamma.logpdf(y[:, None], np.exp(a), scale=np.exp(b))
+    log_p = each.sum(0) - 0.125 * (a**2 + b**2)
+    p = np.exp(log_p - log_p.max())
+    at = rng.choice(len(a), 1000, p=p / p.sum())
+    draws = np.column_stack([a[at] + rng.uniform(-0.01, 0.01, 1000), b[at] + rng.uniform(-0.015, 0.015, 1000)])
+    plan = lo.groups(rng.permutation(24) % 2)
+    found = lo.elpd(lo.from_posterior(draws, gamma_loss, y, log_prior=lambda theta: -0.125 * jnp.sum(theta**2)), plan)
+    true = [logsumexp(log_p) - logsumexp(log_p - each[plan.index[plan.refit == k]].sum(0)) for k in range(2)]
+    assert found.raw_k[1] < 0.7 and found.proposal[1] == "mixture"
+    assert not len(found.flagged()) and np.all(np.abs(-found.losses - true) < 2 * found.error) and found.error.max() < 0.02
 
 
 def cauchy_loss(theta, y):

@@ -30,8 +30,9 @@ from .posterior import Posterior, batch_means
 FREEDOM = 7  # degrees of freedom of the t, whose tails are heavier than those of posteriors of more than a few units
 FINITE_K = 0.5  # Pareto's k below which weights have a variance
 EVEN = 0.3  # standard deviation of log weights below which their mean is nearly normal; unlike k̂ it does not select by errors
+FLAT = 1e-9  # difference of log weights that is rounding
 GOOD_K = 0.2  # k̂ below which k is below that, as its own error is about 0.1
-MAX_K = 0.7  # Pareto's k̂ from which on means of weights are not to be trusted (Vehtari et al., 2024)
+MAX_K = 0.7  # Pareto's k̂ from which on means of weights are not to be trusted, however many (Vehtari et al., 2024)
 MIN_EFFECTIVE = 50  # effective draws below which neither k̂ nor an error can be told; silent errors came to 0.7 there
 MAX_GAP = 0.1  # difference of two estimates of one elpd from which on neither is; silent errors below it were 0.07 at most
 
@@ -66,6 +67,8 @@ def smooth(log_weights: Float[np.ndarray, "*sets draws"], efficiency: float) -> 
     with np.errstate(over="ignore", invalid="ignore"):  # of tails without a scale, and of sets without a weight
         found, k = _psis()(np.where(usable, log_weights - largest, 0.0), efficiency)
         found = found + (bottom - np.take_along_axis(found, least, -1))  # PSIS only normalises the least weight
+    if (lost := usable & np.isnan(found).any(-1, keepdims=True)).any():  # PSIS divides by the spread of the largest
+        usable &= ~(lost & (np.quantile(log_weights, 0.95, axis=-1, keepdims=True) > largest - FLAT))
     equal = np.where(np.isfinite(largest), -np.inf, np.inf)  # weights that are all equal need no smoothing
     return Smoothed(np.where(usable, found, log_weights), np.where(usable, np.asarray(k)[..., None], equal)[..., 0])
 
@@ -83,6 +86,11 @@ def _psis() -> Any:
     except ImportError:
         raise ImportError("elpd needs ArviZ: pip install 'leaveout[arviz]'.") from None
     return lambda x, efficiency: stats.psislw(-x, r_eff=efficiency)  # takes log likelihoods, whose weights are the inverse
+
+
+def max_k(draws: int) -> float:
+    """Pareto's k̂ from which on the mean of so many weights is not to be trusted (Vehtari et al., 2024)."""
+    return float(min(1 - 1 / np.log10(draws), MAX_K))
 
 
 def log_mean(each: np.ndarray) -> np.ndarray:
