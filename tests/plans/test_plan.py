@@ -138,12 +138,21 @@ def test_a_part_of_a_plan_keeps_its_weights():
     some = plan.some(np.array([0, 2]))
     np.testing.assert_array_equal(some.matrix(), plan.matrix()[[0, 2]])
     assert [scored_and_dropped(some, k)[0] for k in range(2)] == [{0}, {4}]
+    for turned in ([2, 0], [1, 1, 0], [-1], [False, True, True]):
+        np.testing.assert_array_equal(plan.some(np.array(turned)).matrix(), plan.matrix()[turned])
     units = np.array([0, 2, 3, 4])  # without unit 1, the second refit scores none, and goes
     only = plan.only(units)
     np.testing.assert_array_equal(only.matrix(), plan.matrix()[[0, 2]][:, units])
     assert [scored_and_dropped(only, k)[0] for k in range(2)] == [{0}, {3}]
     unscored = lo.Plan([0, 1, 2], [0, 1], [2.0, 3.0], [False, False], 3)  # no refit scores anything: those with units stay
     np.testing.assert_array_equal(unscored.only(np.array([0, 2])).matrix(), [[2, 1]])
+
+
+@pytest.mark.parametrize("cases", [False, True])
+@pytest.mark.parametrize("units", [np.ones(5), "a", 1, 2.5])
+def test_numbers_of_units_that_are_none(units, cases):
+    with pytest.raises(ValueError, match="leave_one_out: num_units must be a whole number of 2 or more"):
+        lo.leave_one_out(units, cases=cases)
 
 
 def test_what_a_plan_prints():

@@ -31,7 +31,7 @@ def test_coordinates_by_name():
     rng = np.random.default_rng(0)
     named = {"b": rng.normal(size=(5, 2)), "a": rng.dirichlet(np.ones(3), 5)}
     found = DrawCoordinates.read("test", named, {"a": "softmax"})
-    free = found.unconstrain(named)
+    free = found.unconstrain("test", named)
     first = {name: leaf[0] for name, leaf in free.items()}
     assert np.array_equal(free["b"], named["b"])
     with jax.enable_x64(True):

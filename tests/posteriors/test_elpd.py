@@ -252,6 +252,14 @@ def test_bad_folds_are_flagged_and_sampled_anew(monkeypatch):
     assert len(calls) == 5 and set(found.proposal) == {"refit"} and not len(found.flagged())
     true = [truth(plan.index[plan.refit == k], calls[k]) for k in range(5)]
     assert np.allclose(-found.losses, true, atol=0.08)
+    for wrong, said in (
+        ({"b": np.zeros(200)}, "draws of coef, intercept are missing"),
+        (np.zeros((200, 3)), r"draws have the shape \(3,\)"),
+    ):
+        with pytest.raises(ValueError, match=f"^elpd: refit: {said}"):
+            lo.elpd(posterior, plan, refit=lambda seen, wrong=wrong: wrong)
+    with pytest.raises(TypeError, match=r"^elpd: refit, '<lambda>', is called with 1 arguments; it takes \(\)"):
+        lo.elpd(posterior, plan, refit=lambda: 0.0)
 
 
 def test_two_estimates_that_differ_are_not_accepted():

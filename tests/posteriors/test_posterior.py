@@ -84,6 +84,27 @@ def test_refusals():
         lo.from_posterior(draws, normal_loss, y, log_prior=lambda theta: jnp.where(theta[0] > 0, 0.0, -jnp.inf))
 
 
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"log_density": lambda theta, y: None}, "unit_loss, '<lambda>', must return one real number; got NoneType"),
+        ({"log_density": lambda theta, y: "a"}, "unit_loss, '<lambda>', must return one real number; got str"),
+        ({"log_density": lambda theta, y: (theta[0], y)}, "unit_loss, '<lambda>', must return one real number; got tuple"),
+        ({"log_density": lambda theta, y: theta - y}, r"unit_loss, '<lambda>', must .*; got float64 of shape \(1,\)"),
+        ({"log_density": lambda theta: 0.0}, r"unit_loss, '<lambda>', is called with 2 arguments; it takes \(theta\)"),
+        ({"log_prior": lambda theta: -(theta**2)}, r"log_prior, '<lambda>', must .*; got float64 of shape \(1,\)"),
+        ({"log_prior": lambda theta, y: 0.0}, r"log_prior, '<lambda>', is called with 1 arguments; it takes \(theta, y\)"),
+        ({"log_prior": 1.0}, "log_prior must be a function; got float"),
+        ({"effect_log_prior": lambda theta, z: 0.0}, "effect_log_prior is that of effects which integrate= names"),
+        ({"transforms": ["log"]}, r"transforms are given by the names of parameters, .*; got \['log'\]"),
+    ],
+)
+def test_functions_of_another_form(given, said):
+    y, draws = normal_draws()
+    with pytest.raises(TypeError, match=f"^from_posterior: {said}"):
+        lo.from_posterior(draws, **({"log_density": normal_loss, "data": y} | given))
+
+
 def test_draws_of_another_density_warn():
     y, draws = normal_draws()
     with pytest.warns(UserWarning, match="not those of the density"):
@@ -110,6 +131,8 @@ def test_models():
         lo.from_posterior({"beta": draws}, model)
     with pytest.raises(TypeError, match="log_prior goes with a function"):
         lo.from_posterior(draws, model, log_prior=normal_prior)
+    with pytest.raises(TypeError, match="effect_log_prior goes with a function"):
+        lo.from_posterior(draws, model, effect_log_prior=lambda theta, z: 0.0)
     with pytest.raises(ValueError, match="weights must be whole numbers"):
         lo.from_posterior(draws, lo.GLM(X, X[:, 0], "squared", sample_weight=np.arange(40.0)))
     with pytest.raises(ValueError, match="no −log density"):

@@ -5,6 +5,7 @@ import pytest
 
 import leaveout as lo
 from tests.posteriors.test_elpd import regression
+from tests.posteriors.test_posterior import normal_draws, normal_loss, normal_prior
 
 
 def test_rows_of_a_regression():
@@ -30,5 +31,15 @@ def test_a_prediction_and_groups():
     for wrong, said in ((lambda p: p["coef"], r"shape \(2,\)"), (lambda p: np.nan, "got nan"), (lambda p: 0.1, "same at all")):
         with pytest.raises(ValueError, match=said):
             lo.influence(posterior, plan, prediction=wrong)
+    with pytest.raises(TypeError, match=r"prediction, '<lambda>', is called with 1 arguments; it takes \(a, b\)"):
+        lo.influence(posterior, plan, prediction=lambda a, b: 0.0)
     with pytest.raises(TypeError, match="prediction must be a function"):
         lo.influence(posterior, plan, prediction=np.ones(2))
+
+
+def test_a_vector_without_a_name_is_one_to_every_function():
+    y, draws = normal_draws()
+    posterior = lo.from_posterior(draws, normal_loss, y, log_prior=normal_prior)
+    assert np.array_equal(posterior.named(posterior.draws), draws)
+    found = lo.influence(posterior, prediction=lambda theta: theta[0])
+    assert np.allclose(found["mean[prediction]"], lo.influence(posterior)["mean[theta[0]]"])

@@ -15,6 +15,7 @@ import leaveout as lo
 from leaveout.posteriors.posterior import Posterior
 from leaveout.posteriors.predictions import PosteriorPredictions, summarise_predictive
 from tests.posteriors.test_elpd import GROUP, counts, intercept_loss, intercept_prior, rate_loss, rate_prior, regression
+from tests.posteriors.test_posterior import normal_draws, normal_loss, normal_prior
 
 ROWS = lo.leave_one_out(30)
 
@@ -153,6 +154,23 @@ def test_units_of_groups_that_are_seen_in_part_are_not_predicted(monkeypatch):
     assert folds.predict().table["mean"].notna().all()
     with pytest.raises(ValueError, match="have seen what is left out"):
         folds.predict(np.zeros((4000, 30)))
+
+
+@pytest.mark.parametrize(
+    "simulate, said",
+    [
+        (lambda key, theta, y: None, "must return one real number; got NoneType"),
+        (lambda key, theta, y: "a", "must return one real number; got str"),
+        (lambda key, theta, y: (theta[0], y), "must return one real number; got tuple"),
+        (lambda key, theta, y: theta, r"must return one real number; got float64 of shape \(1,\)"),
+        (lambda theta, y: 0.0, r"is called with 3 arguments; it takes \(theta, y\)"),
+    ],
+)
+def test_functions_that_draw_no_number(simulate, said):
+    y, draws = normal_draws()
+    estimate = lo.elpd(lo.from_posterior(draws, normal_loss, y, log_prior=normal_prior), lo.leave_one_out(10))
+    with pytest.raises(TypeError, match=f"^predict: simulate, '<lambda>', {said}"):
+        estimate.predict(simulate)
 
 
 def test_wrong_calls():

@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import hashlib
 import importlib.metadata
+import inspect
 import os
 import pickle
 import platform
@@ -233,21 +234,42 @@ def special_of(value: Any) -> Any:
     return scipy.special if isinstance(value, NUMPY) else jspecial
 
 
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
 def call_traced(what: str, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
-    """Call a user's function under tracing; raises TypeError, with the line, if it needs the value of an array."""
+    """Call a user's function; TypeError if it takes other arguments, or, with the line, asks for values under tracing."""
     known = jax.errors
+    try:
+        inspect.signature(function).bind(*args, **more)
+    except ValueError:  # a builtin without a signature
+        pass
+    except TypeError:
+        takes, given = inspect.signature(function), len(args) + len(more)
+        raise TypeError(f"{what}, {_name(function)!r}, is called with {given} arguments; it takes {takes}.") from None
     try:
         return function(*args, **more)
     except (known.ConcretizationTypeError, known.TracerArrayConversionError, known.TracerIntegerConversionError) as error:
-        called = getattr(function, "__name__", type(function).__name__)
         lines = traceback.extract_tb(error.__traceback__)[1:]
         own = lines[0] if lines else None
         where = f" (line {own.lineno} of {own.filename}: {own.line})" if own is not None else ""
         raise TypeError(
-            f"{what}, {called!r}, must be written in JAX{where}. There an array has no value yet that NumPy, math, float() "
-            "or an `if` could ask for: call jax.numpy instead of numpy (jnp.exp for np.exp), and write jnp.where(condition, "
-            "a, b) for `if`."
+            f"{what}, {_name(function)!r}, must be written in JAX{where}. There an array has no value yet that NumPy, math, "
+            "float() or an `if` could ask for: call jax.numpy instead of numpy (jnp.exp for np.exp), and write "
+            "jnp.where(condition, a, b) for `if`."
         ) from None
+
+
+def call_for_number(what: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a user's function under tracing; TypeError unless it returns one real number."""
+    found = call_traced(what, function, *args)
+    with contextlib.suppress(TypeError, ValueError):  # of what is no array
+        one = jnp.asarray(found)
+        if not one.shape and one.dtype.kind in "biuf":
+            return one * 1.0
+    got = f"{found.dtype} of shape {found.shape}" if isinstance(found, jax.Array | np.ndarray) else type(found).__name__
+    raise TypeError(f"{what}, {_name(function)!r}, must return one real number; got {got}.")
 
 
 def make_on_first_call(make: Callable[[], Callable[P, R]]) -> Callable[P, R]:

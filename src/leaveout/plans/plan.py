@@ -395,15 +395,17 @@ class Plan(PrintedResult):
         Parameters
         ----------
         refits : array of int
-            Numbers of the refits, rising.
+            Numbers of the refits, in the order that the new plan has them.
 
         Returns
         -------
         Plan
             These refits over the same units.
         """
-        mine = np.isin(self.refit, refits)
-        indptr = np.r_[0, np.cumsum(np.diff(self.indptr)[refits])]
+        refits = np.arange(self.num_refits)[refits]
+        size = np.diff(self.indptr)[refits]
+        indptr = np.r_[0, np.cumsum(size)]
+        mine = np.repeat(self.indptr[refits] - indptr[:-1], size) + np.arange(indptr[-1])
         index, weight, held = self.index[mine], self.weight[mine], self.held[mine]
         labels = None if self.labels is None else self.labels[refits]
         return replace(self, indptr=indptr, index=index, weight=weight, held=held, labels=labels, call="")
@@ -606,9 +608,9 @@ def leave_one_out(num_units: int | None = None, *, cases: bool = False) -> Plan 
     >>> cv.per_unit().round(3), round(cv.mean, 3)
     (array([0.222, 2.   ]), 0.667)
     """
-    if cases:
-        return Cases(num_units)
-    n = count("leave_one_out: num_units", num_units, 2)
+    n = None if cases and num_units is None else count("leave_one_out: num_units", num_units, 2)
+    if cases or n is None:
+        return Cases(n)
     made = Plan(np.arange(n + 1), np.arange(n), np.zeros(n), np.ones(n, bool), n)
     return made.replace_facts(call=f"lo.leave_one_out({n})")
 

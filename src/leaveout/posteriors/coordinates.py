@@ -114,7 +114,9 @@ def listed(names: Iterable[str]) -> str:
 def pick_draws(caller: str, draws: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     """Return the draws of a model's parameters; ValueError if some are missing or have another shape than the model's."""
     if missing := shapes.keys() - draws.keys():
-        raise ValueError(f"{caller}: draws of {listed(missing)} are missing; the model has {listed(shapes)}.")
+        raise ValueError(
+            f"{caller}: draws of {listed(missing)} are missing; the model has {listed(shapes)}, the draws {listed(draws)}."
+        )
     for name, shape in shapes.items():
         if draws[name].shape[1:] != shape:
             of = f" of {name!r}" if name else ""
@@ -126,12 +128,15 @@ def pick_draws(caller: str, draws: dict[str, np.ndarray], shapes: Mapping[str, t
 class DrawCoordinates:
     """Unconstrained coordinates of draws; `kinds` are the names of parameters with their transforms, all others have none."""
 
-    caller: str
     kinds: tuple[tuple[str, str], ...]
 
     @classmethod
     def read(cls, caller: str, names: Iterable[str], transforms: Mapping[str, str]) -> "DrawCoordinates":
         """Read transforms by name; ValueError if a transform or a name is unknown."""
+        if not isinstance(transforms, Mapping):
+            raise TypeError(
+                f"{caller}: transforms are given by the names of parameters, as {{'sigma': 'log'}}; got {transforms!r}."
+            )
         unknown = {str(kind) for kind in transforms.values() if kind not in TRANSFORMS}
         if unknown:
             raise ValueError(f"{caller}: transforms are {', '.join(TRANSFORMS)}; got {', '.join(sorted(unknown))}.")
@@ -141,18 +146,18 @@ class DrawCoordinates:
                 f"the parameters are {', '.join(known)}" if known else "parameters of one array have none: give draws by name"
             )
             raise ValueError(f"{caller}: transforms name {wrong[0]!r}; {what}.")
-        return cls(caller, tuple(transforms.items()))
+        return cls(tuple(transforms.items()))
 
     def _of(self, name: str) -> Transform:
         return TRANSFORMS[dict(self.kinds).get(name, "identity")]
 
-    def unconstrain(self, draws: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def unconstrain(self, caller: str, draws: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Convert draws to coordinates; ValueError if some are outside their domain."""
         for name, kind in self.kinds:
             outside = int(np.sum(~self._of(name).inside(draws[name])))
             if outside:
                 domain, what = self._of(name).domain, f"{outside} draws of {name!r} are not"
-                raise ValueError(f"{self.caller}: by the transform {kind!r}, values are {domain}; {what}.")
+                raise ValueError(f"{caller}: by the transform {kind!r}, values are {domain}; {what}.")
         return {name: self._of(name).unconstrain(array) for name, array in draws.items()}
 
     def constrain(self, u: dict[str, Any]) -> dict[str, Any]:

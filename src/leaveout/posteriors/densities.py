@@ -10,7 +10,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from .._runtime.conventions import conventional
-from .._runtime.jax import call_traced, float64, jax, jnp
+from .._runtime.jax import call_for_number, float64, jax, jnp
 from ..models.glm.losses import Binomial, Squared
 from ..objectives.objective import (
     LOG_DENSITY,
@@ -27,7 +27,7 @@ from .coordinates import DrawCoordinates, pick_draws, read_draws
 from .posterior import Posterior, check_posterior
 from .responses import DrawResponses, draw_by_jax, responses_of
 from .sampled import Conditional
-from .sampled_model import SampledModel, effect_name
+from .sampled_model import SampledModel, effect_name, vector_or_names
 
 
 @conventional
@@ -110,9 +110,9 @@ def from_posterior(
     (4, ['rate'])
     """
     caller = "from_posterior"
-    found = read_draws(caller, draws)
+    found, functions = read_draws(caller, draws), {"log_prior": log_prior, "effect_log_prior": effect_log_prior}
     if isinstance(log_density, Fit | AbstractObjective):
-        given = {"data": data, "log_prior": log_prior, "transforms": transforms, "integrate": integrate}
+        given = {"data": data, "transforms": transforms, "integrate": integrate} | functions
         for name, value in given.items():
             if value is not None:
                 raise TypeError(f"{caller}: {name} goes with a function unit_loss; the model has its own.")
@@ -122,6 +122,11 @@ def from_posterior(
             f"{caller}: log_density must be a function unit_loss(theta, datum), a model or a fit; got "
             f"{type(log_density).__name__}."
         )
+    for name, value in functions.items():
+        if not (value is None or callable(value)):
+            raise TypeError(f"{caller}: {name} must be a function; got {type(value).__name__}.")
+    if effect_log_prior is not None and not integrate:
+        raise TypeError(f"{caller}: effect_log_prior is that of effects which integrate= names.")
     if data is None:
         raise TypeError(f"{caller}: unit_loss needs data=, arrays whose first axis counts the units.")
     data = _read_data(caller, data)
@@ -145,9 +150,9 @@ def from_posterior(
         def responses(key: Any, u: Any, units: Any) -> Any:
             key, of_effects = jax.random.split(key)
             effects = {effect: jax.random.normal(of_effects, found.arrays[effect].shape[1:])} if effect else {}
-            theta = _vector_or_names(at.constrain(u) | effects)
+            theta = vector_or_names(at.constrain(u) | effects)
             some = jax.tree.map(lambda leaf: jnp.asarray(leaf)[units], data)
-            draw = lambda key, datum: call_traced("predict: simulate", simulate, key, theta, datum)
+            draw = lambda key, datum: call_for_number("predict: simulate", simulate, key, theta, datum)
             return jax.vmap(draw)(jax.random.split(key, len(units)), some)
 
         return draw_by_jax(responses, own.like, model.num_units)
@@ -160,20 +165,16 @@ def _densities(unit_loss: Any, log_prior: Any, at: DrawCoordinates, effect: str 
     """Return the densities of (u, data, effects), the same function for other data, so that nothing is compiled anew."""
 
     def densities(u: Any, data: Any, z: Any = None) -> Conditional:
-        theta = _vector_or_names(at.constrain(u))
+        theta = vector_or_names(at.constrain(u))
         given = theta if effect is None else {**theta, effect: z}
-        each = jax.vmap(lambda datum: call_traced("from_posterior: unit_loss", unit_loss, given, datum))(data)
-        prior = 0.0 if log_prior is None else call_traced("from_posterior: log_prior", log_prior, theta)
+        each = jax.vmap(lambda datum: call_for_number("from_posterior: unit_loss", unit_loss, given, datum))(data)
+        prior = 0.0 if log_prior is None else call_for_number("from_posterior: log_prior", log_prior, theta)
         own = effect_log_prior or (lambda theta, z: -0.5 * z**2 - 0.5 * np.log(2 * np.pi))
-        effects = None if effect is None else jax.vmap(lambda value: own(theta, value))(z)
+        of_one = lambda value: call_for_number("from_posterior: effect_log_prior", own, theta, value)
+        effects = None if effect is None else jax.vmap(of_one)(z)
         return Conditional(-each, effects, prior + at.log_jacobian(u))
 
     return densities
-
-
-def _vector_or_names(theta: dict[str, Any]) -> Any:
-    """Return parameters as the functions of the caller read them: by name, or the one vector without a name."""
-    return theta.get("", theta)
 
 
 def _read_data(caller: str, data: Any) -> Any:
@@ -243,7 +244,7 @@ def _of_model(caller: str, draws: dict[str, np.ndarray], chains: int, given: Any
     listed = list(names) if len(names) == size else [f"theta[{k}]" for k in range(size)]
     natural = lambda v: objective.parameters.natural(unflatten(v, like))
 
-    def to_theta(draws: dict[str, np.ndarray]) -> np.ndarray:
+    def to_theta(caller: str, draws: dict[str, np.ndarray]) -> np.ndarray:
         own = natural(np.asarray(ravel(like)))
         by_name = "" not in draws and isinstance(own, Mapping)
         found = pick_draws(caller, draws, {name: np.shape(own[name]) for name in own} if by_name else {"": (size,)})
@@ -253,16 +254,16 @@ def _of_model(caller: str, draws: dict[str, np.ndarray], chains: int, given: Any
         back = objective.parameters.unconstrained
         return np.stack([np.asarray(ravel(map_arrays(np.asarray, back(one)))) for one in each])
 
-    def named(u: np.ndarray) -> dict[str, np.ndarray]:
+    def named(u: np.ndarray) -> Any:
         each = [natural(v) for v in u]
         if not isinstance(each[0], Mapping):
-            return dict(zip(listed, u.T, strict=True))
+            return np.stack(each) if isinstance(each[0], np.ndarray) else jax.tree.map(lambda *one: np.stack(one), *each)
         return {str(name): np.stack([np.asarray(one[name]) for one in each]) for name in each[0]}
 
     score, constant, note = _density_of(caller, objective)
     simulate = responses_of(objective, like) if objective.units.weight is None else None
     facts = note, score, constant, objective.units.target, simulate
-    return Posterior(objective, to_theta(draws), chains, like, to_theta, named, listed, known, *facts)
+    return Posterior(objective, to_theta(caller, draws), chains, like, to_theta, named, listed, known, *facts)
 
 
 def _density_of(caller: str, objective: AbstractObjective) -> tuple[str, Any, str]:

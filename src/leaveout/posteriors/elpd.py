@@ -19,7 +19,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
 from .._runtime.conventions import Rng, conventional
-from .._runtime.jax import float64
+from .._runtime.jax import call_traced, float64
 from .._runtime.results import RESULTS
 from ..data.arrays import share
 from ..objectives.objective import display_name
@@ -488,8 +488,8 @@ class FoldEstimator:
         out, whole = self.weights(k)
         if not np.isin(out, (0.0, 1.0)).all():
             raise ValueError(f"elpd: refit= samples the units that are seen; refit {k} has weights other than 0 and 1.")
-        drawn = read_draws("elpd: refit", refit(np.flatnonzero(out)))
-        theta = self.posterior.unconstrain(drawn.arrays)
+        drawn = read_draws("elpd: refit", call_traced("elpd: refit", refit, np.flatnonzero(out)))
+        theta = self.posterior.unconstrain("elpd: refit", drawn.arrays)
         left, full = self.posterior.values(theta, out), self.posterior.values(theta, whole)
         seen = left - full
         mean, at = float(log_mean(seen)), float(smooth(seen, 1.0).k)

@@ -122,7 +122,7 @@ def from_numpyro(
     return SampledModel(
         latent,
         shape[0],
-        unconstrain,
+        lambda caller, draws: unconstrain(draws),
         constrain,
         densities_by_name(log_probs, unit["name"]),
         response=np.asarray(unit["value"], np.float64) if np.ndim(unit["value"]) == 1 else None,

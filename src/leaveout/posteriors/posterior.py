@@ -60,9 +60,9 @@ class Posterior(PrintedResult):
     like : pytree of arrays
         Shape of θ.
     unconstrain : callable
-        Maps arrays of draws by name, as the caller has them, to unconstrained draws.
+        Maps the name of the calling function and arrays of draws by name, as the caller has them, to unconstrained draws.
     named : callable
-        Maps unconstrained draws to parameters by name, as the caller has them.
+        Maps unconstrained draws to parameters as the caller has them, by name or as one vector.
     names : list of str
         Names of the coordinates of θ.
     known_fit : Fit or None
@@ -102,8 +102,8 @@ class Posterior(PrintedResult):
     draws: Float[np.ndarray, "draws params"]
     chains: int
     like: Any
-    unconstrain: Callable[[dict[str, np.ndarray]], np.ndarray]
-    named: Callable[[np.ndarray], dict[str, np.ndarray]]
+    unconstrain: Callable[[str, dict[str, np.ndarray]], np.ndarray]
+    named: Callable[[np.ndarray], Any]
     names: list[str]
     known_fit: Fit | None = None
     note: str = ""

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..objectives.objective import map_arrays
+from .._runtime.jax import call_traced
+from ..objectives.objective import leaves_of, map_arrays
 from ..plans.plan import leave_one_out
 from ..refit import AbstractRefit
 from ..validation.cross_validate import DEFAULT_REFIT, PlanLike, resolve_plan
@@ -52,8 +53,8 @@ def _summaries(posterior: Posterior, prediction: Any) -> tuple[list[str], Callab
     """Name the numbers that are watched, and return the function that computes them at many places."""
     if prediction is not None:
 
-        def of_one(named: dict[str, np.ndarray], k: int) -> float:
-            found = np.asarray(prediction(map_arrays(lambda leaf: leaf[k], named)))
+        def of_one(named: Any, k: int) -> float:
+            found = np.asarray(call_traced("influence: prediction", prediction, map_arrays(lambda leaf: leaf[k], named)))
             if found.ndim or found.dtype.kind not in "biuf" or not np.isfinite(found):
                 got = f"shape {found.shape}" if found.ndim else repr(found.item())
                 raise ValueError(f"influence: prediction must return one finite number; got {got}.")
@@ -61,6 +62,8 @@ def _summaries(posterior: Posterior, prediction: Any) -> tuple[list[str], Callab
 
         return ["prediction"], lambda u: np.array([[of_one(named, k)] for named in [posterior.named(u)] for k in range(len(u))])
     first = posterior.named(posterior.draws[:1])
-    names = [f"{name}{list(at) if at else ''}" for name, leaf in first.items() for at in np.ndindex(np.shape(leaf)[1:])]
-    stack = lambda named: np.concatenate([np.reshape(leaf, (len(leaf), -1)) for leaf in named.values()], axis=1)
+    leaves = dict.values if isinstance(first, dict) else leaves_of
+    stack = lambda tree: np.concatenate([np.reshape(leaf, (len(leaf), -1)) for leaf in leaves(tree)], axis=1)
+    by_name = first.items() if isinstance(first, dict) else [("theta", stack(first))]
+    names = [f"{name}{list(at) if at else ''}" for name, leaf in by_name for at in np.ndindex(np.shape(leaf)[1:])]
     return names, lambda u: stack(posterior.named(u))

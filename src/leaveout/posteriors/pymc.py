@@ -108,10 +108,11 @@ def from_pymc(
     by_name = lambda found: dict(zip(latent, found, strict=True))
     shapes = model.eval_rv_shapes()
     y = np.asarray(model.rvs_to_values[seen[unit]].eval())
+    unconstrain = jax.vmap(_in_jax(by_name(given), by_name(own)))
     found = SampledModel(
         {name: tuple(map(int, shapes[name])) for name in latent},
         len(y),
-        jax.vmap(_in_jax(by_name(given), by_name(own))),
+        lambda caller, draws: unconstrain(draws),
         _in_jax(by_name(values), by_name(model.replace_rvs_by_values(free))),
         densities_by_name(_in_jax(by_name(values), densities), unit),
         response=y if y.ndim == 1 else None,

@@ -27,7 +27,7 @@ class SampledModel:
     num_units : int
         Number of units.
     unconstrain : callable
-        Maps draws by name to unconstrained ones, `[draws, ...]`.
+        Maps the name of the calling function and draws by name to unconstrained draws, `[draws, ...]`.
     constrain : callable
         Maps the unconstrained variables of one draw to parameters by name, in JAX.
     densities : callable
@@ -44,7 +44,7 @@ class SampledModel:
 
     latent: dict[str, tuple[int, ...]]
     num_units: int
-    unconstrain: Callable[[dict[str, np.ndarray]], dict[str, Any]]
+    unconstrain: Callable[[str, dict[str, np.ndarray]], dict[str, Any]]
     constrain: Callable[[Any], dict[str, Any]]
     densities: Callable[[str | None], Callable[..., Conditional]]
     data: Any = ()
@@ -56,21 +56,21 @@ class SampledModel:
         """Combine the model with draws of it."""
         effect = effect_name(caller, integrate, set(self.latent))
 
-        free = lambda draws: self.unconstrain(pick_draws(caller, draws, self.latent))
+        free = lambda caller, draws: self.unconstrain(caller, pick_draws(caller, draws, self.latent))
 
         @float64
-        def to_theta(draws: dict[str, np.ndarray]) -> np.ndarray:
-            found = free(draws)
+        def to_theta(caller: str, draws: dict[str, np.ndarray]) -> np.ndarray:
+            found = free(caller, draws)
             leaves = [np.reshape(found[name], (len(found[name]), -1)) for name in sorted(found) if name != effect]
             return np.concatenate(leaves, axis=1).astype(np.float64)
 
         @float64
-        def named(u: np.ndarray) -> dict[str, np.ndarray]:
+        def named(u: np.ndarray) -> Any:
             found = jax.vmap(lambda v: self.constrain(unravel(v, like) | start))(u)
-            return {name or "theta": np.asarray(leaf) for name, leaf in found.items() if name != effect}
+            return vector_or_names({name: np.asarray(leaf) for name, leaf in found.items() if name != effect})
 
-        theta = to_theta(draws.arrays)
-        like = map_arrays(lambda leaf: np.asarray(np.mean(leaf, axis=0, dtype=np.float64)), free(draws.arrays))
+        theta = to_theta(caller, draws.arrays)
+        like = map_arrays(lambda leaf: np.asarray(np.mean(leaf, axis=0, dtype=np.float64)), free(caller, draws.arrays))
         start = {effect: like.pop(effect)} if effect else {}
         facts = self.densities(effect), self.data, self.num_units, like
         objective: AbstractObjective = Sampled(*facts)
@@ -84,6 +84,11 @@ class SampledModel:
         if self.response is not None and of_all is not None:
             simulate = draw_by_jax(lambda key, u, units: of_all(key, u)[units], like, self.num_units)
         return check_posterior(caller, replace(own, response=self.response, simulate=simulate))
+
+
+def vector_or_names(theta: dict[str, Any]) -> Any:
+    """Return parameters as functions of the caller read them: by name, or the one vector without a name."""
+    return theta.get("", theta)
 
 
 def effect_name(caller: str, integrate: Any, latent: set[str]) -> str | None:

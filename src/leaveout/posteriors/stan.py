@@ -129,7 +129,7 @@ def from_stan(model: Any, draws: Any, *, log_lik: str = "log_lik") -> Posterior:
     found = read_draws(caller, draws)
     shapes = {name: tuple(map(int, at)) for name, *at in labels}  # the last entry of an array tells its shape
 
-    def to_theta(draws: dict[str, np.ndarray]) -> np.ndarray:
+    def to_theta(caller: str, draws: dict[str, np.ndarray]) -> np.ndarray:
         draws = pick_draws(caller, draws, shapes)
         columns = [np.moveaxis(draws[name], 0, -1)[tuple(int(k) - 1 for k in at)] for name, *at in labels]
         return np.stack([model.param_unconstrain(row) for row in np.stack(columns, axis=1)])
@@ -139,7 +139,7 @@ def from_stan(model: Any, draws: Any, *, log_lik: str = "log_lik") -> Posterior:
         names = [name + (f"[{','.join(at)}]" if at else "") for name, *at in labels]
         return dict(zip(names, columns, strict=True))
 
-    names, theta = model.param_unc_names(), to_theta(found.arrays)
+    names, theta = model.param_unc_names(), to_theta(caller, found.arrays)
     objective = StanDensity(model=model, rng=model.new_rng(0), places=places)
     like = np.zeros(len(names))
     return check_posterior(caller, Posterior(objective, theta, found.chains, like, to_theta, named, names))
