@@ -79,6 +79,20 @@ FAULTS = (
         "validation/test_scoring",
     ),
     Fault(
+        "effects are drawn from their prior, whatever is seen of their group",
+        "responses.draw_effects",
+        "_keys(rng, theta), theta, weights, size",
+        "_keys(rng, theta), theta, 0 * weights, size",
+        "posteriors/test_predictions",
+    ),
+    Fault(
+        "folds that change one group draw one effect together",
+        "predictions._passes",
+        "if not each[1] & blocks",
+        "if True",
+        "posteriors/test_predictions",
+    ),
+    Fault(
         "the Jacobian of moved draws has the other sign",
         "importance.mixture",
         "-posterior.value] - jacobian",
@@ -107,13 +121,6 @@ FAULTS = (
         "test_predictions",
     ),
     Fault(
-        "units are predicted whose group is still seen",
-        "predict_left_out",
-        "if seen.any() or drawn is None:",
-        "if drawn is None:",
-        "test_predictions",
-    ),
-    Fault(
         "effects of other groups than the units' are integrated out",
         "sampled_model._check_groups",
         "if not (same(units, changed[:, place]) and",
@@ -122,7 +129,7 @@ FAULTS = (
     ),
     Fault(
         "modes of effects are looked for from zero",
-        "Integrated.log_marginals",
+        "Integrated._peaks",
         "jnp.asarray(self.start)[self.present])",
         "jnp.zeros_like(ones))",
         "test_sampled_model",

@@ -5,6 +5,7 @@ import warnings
 import arviz as az
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -48,6 +49,13 @@ def test_draws_by_name_and_of_arviz():
     found = [lo.from_posterior(each, named_loss, y, log_prior=named_prior) for each in (flat, by_chain, data, data.posterior)]
     assert [each.chains for each in found] == [1, 4, 4, 4] and all(each.names == ["mean"] for each in found)
     assert all(np.array_equal(each.draws, found[0].draws) for each in found)
+    frame = pd.DataFrame({"value": y}, index=[f"unit {k}" for k in range(10)][::-1])
+    of_frame = lo.from_posterior(pd.DataFrame(flat), lambda theta, row: named_loss(theta, row["value"]), frame)
+    assert of_frame.names == ["mean"] and np.array_equal(of_frame.unit_losses, found[0].unit_losses)
+    with pytest.raises(ValueError, match=r"the parts of draws\['mean'\] must have one length"):
+        lo.from_posterior({"mean": [draws[:500, 0], draws[:400, 0]]}, named_loss, y)
+    with pytest.raises(ValueError, match="all draws of 'mean' are equal"):
+        lo.from_posterior({"mean": np.full(4000, 0.1)}, named_loss, y, transforms={"mean": "log"})
     with pytest.raises(ValueError, match="reads the parameter 'mean', which the draws lack; they have mu"):
         lo.from_posterior({"mu": draws[:, 0]}, named_loss, y)
     with pytest.raises(ValueError, match="one number of draws"):

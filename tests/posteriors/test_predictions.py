@@ -13,7 +13,7 @@ from scipy import stats
 
 import leaveout as lo
 from leaveout.posteriors.posterior import Posterior
-from leaveout.posteriors.predictions import PosteriorPredictions, summarise_predictive
+from leaveout.posteriors.predictions import PosteriorPredictions, _passes, summarise_predictive
 from tests.posteriors.test_elpd import GROUP, counts, intercept_loss, intercept_prior, rate_loss, rate_prior, regression
 from tests.posteriors.test_posterior import normal_draws, normal_loss, normal_prior
 
@@ -74,6 +74,7 @@ def test_counts_of_a_rate_by_predictive_draws():
     assert np.all(np.abs(table["low"] - each.ppf(0.025)) <= 1) and np.all(np.abs(table["high"] - each.ppf(0.975)) <= 1)
     below = each.cdf(np.arange(60)[:, None])
     assert np.allclose(table["crps"], np.sum((below - (np.arange(60)[:, None] >= y)) ** 2, axis=0), atol=0.06)
+    assert estimate.predict(pd.DataFrame(y_rep.reshape(8000, 25))).table.equals(found.table)
     estimate.folds[0] = estimate.folds[0]._replace(places=lambda: posterior.draws + 0.0)
     found = estimate.predict(y_rep)
     assert (
@@ -97,24 +98,37 @@ def test_models_draw_their_own_responses(loss):
         warnings.simplefilter("ignore")  # draws are nearly all at the mode
         posterior = lo.from_posterior(fit.vector + 1e-3 * rng.normal(size=(4000, len(fit.vector))), fit)
     assert posterior.simulate is not None
-    drawn, fitted = posterior.simulate(posterior.draws, np.arange(40), rng), lo.predict(fit, X)
+    drawn, fitted = posterior.simulate(posterior.draws, np.arange(40), np.ones(40), rng), lo.predict(fit, X)
     assert np.allclose(drawn.mean(0), fitted, rtol=0.12)
     variance = np.exp(2 * fit.vector[-1]) if loss == "gaussian" else model.loss_function.variance(fitted)
     assert np.allclose(drawn.var(0), variance, rtol=0.35)
 
 
-@pytest.mark.slow
-def test_a_new_group_has_a_new_effect():
+def test_effects_are_drawn_given_what_is_seen_of_their_group():
+    """Of 3, 1 and no rows of a group that are seen, against the Gaussian; folds of other groups are drawn together."""
     rng = np.random.default_rng(3)
     y = 0.5 + rng.normal(size=8)[GROUP] + rng.normal(size=32)
-    draws = {"mean": 0.5 + 0.3 * rng.normal(size=4000), "spread": np.exp(0.2 * rng.normal(size=4000)), "z": np.zeros((4000, 8))}
+    draws = {
+        "mean": 0.5 + 1e-4 * rng.normal(size=4000),
+        "spread": np.exp(1e-4 * rng.normal(size=4000)),
+        "z": np.zeros((4000, 8)),
+    }
     given = {"log_prior": intercept_prior, "transforms": {"spread": "log"}, "integrate": {"z": GROUP}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # draws are made up
         posterior = lo.from_posterior(draws, intercept_loss, {"y": y, "group": GROUP}, **given)
-    simulate = lambda key, theta, row: theta["mean"] + theta["spread"] * theta["z"][row["group"]] + jax.random.normal(key)
-    found = lo.elpd(posterior, lo.groups(GROUP)).predict(simulate)
-    assert np.allclose((found.table["high"] - found.table["low"]).groupby(GROUP).mean(), 3.92 * 2**0.5, rtol=0.25)
+    draw = posterior.simulate_by(lambda key, theta, row: theta["mean"] + theta["spread"] * theta["z"][row["group"]])
+    own = np.flatnonzero(GROUP == 0)
+    for left in (own[:1], own[:3], own):
+        weights = np.where(np.isin(np.arange(32), left), 0.0, 1.0)
+        seen = np.setdiff1d(own, left)
+        mean, sd = 0.5 + np.sum(y[seen] - 0.5) / (1 + len(seen)), (1 + len(seen)) ** -0.5
+        drawn = draw(posterior.draws, left[:1], weights, rng)[:, 0]
+        assert stats.kstest((drawn - mean) / sd, "norm").pvalue > 0.01
+    plan, as_drawn = lo.leave_one_out(32), np.arange(32) != 5
+    passes = _passes(posterior, plan, as_drawn)
+    assert sorted(k for folds in passes for k in folds) == list(range(32)) and [5] in passes
+    assert all(len(set(GROUP[folds])) == len(folds) for folds in passes) and len(passes) == np.bincount(GROUP).max() + 1
 
 
 def test_summary_of_weighted_draws():
@@ -146,12 +160,10 @@ def test_words_on_the_pit(shape, said):
     assert (found.uniformity[0] < 0.05) == (said != "expected")
 
 
-def test_units_of_groups_that_are_seen_in_part_are_not_predicted(monkeypatch):
+def test_predictive_draws_do_not_serve_effects_that_are_integrated_out(monkeypatch):
     posterior, _ = regression()
-    rows, folds = (lo.elpd(posterior, plan) for plan in (ROWS, lo.groups(np.arange(30) // 3)))
-    monkeypatch.setattr(Posterior, "blocks", np.arange(30) // 3)  # as of effects that are integrated out
-    assert rows.predict().table["mean"].isna().all() and "30 are in groups that stay in part" in str(rows.predict())
-    assert folds.predict().table["mean"].notna().all()
+    folds = lo.elpd(posterior, lo.groups(np.arange(30) // 3))
+    monkeypatch.setattr(Posterior, "blocks", np.arange(30) // 3)
     with pytest.raises(ValueError, match="have seen what is left out"):
         folds.predict(np.zeros((4000, 30)))
 
@@ -178,7 +190,7 @@ def test_wrong_calls():
     estimate = lo.elpd(posterior, ROWS)
     with pytest.raises(ValueError, match="level must lie"):
         estimate.predict(level=95)
-    with pytest.raises(TypeError, match="unit_loss of your own"):
+    with pytest.raises(TypeError, match="has no datum for a function simulate"):
         estimate.predict(lambda key, theta, datum: 0.0)
     with pytest.raises(ValueError, match=r"\[4000, 30\], draws by units"):
         estimate.predict(np.zeros((4000, 29)))

@@ -144,9 +144,15 @@ def test_responses_are_drawn_with_new_effects():
     found = lo.from_pymc(hierarchy(), DRAWS, integrate={"z": GROUP})
     assert np.array_equal(found.response, Y)
     at = np.tile(found.draws, (20, 1))
-    apart = found.simulate(at, np.array([0, 1, 4]), np.random.default_rng(0)) - at[:, :1]
+    apart = found.simulate(at, np.array([0, 1, 4]), np.zeros(20), np.random.default_rng(0)) - at[:, :1]
     cov = np.eye(3) + np.mean(DRAWS["tau"] ** 2) * np.array([[1, 1, 0], [1, 1, 0], [0, 0, 1]])
     assert np.allclose(apart.mean(0), 0, atol=0.06) and np.allclose(np.cov(apart.T), cov, atol=0.08)
+    seen = np.arange(1, 4)  # the rest of the first row's group
+    tau2, given = found.named(at)["tau"] ** 2, np.where(np.arange(20) == 0, 0.0, 1.0)
+    apart = found.simulate(at, np.array([0, 1, 4]), given, np.random.default_rng(0))[:, 0] - at[:, 0]
+    share = tau2 / (1 + len(seen) * tau2)
+    z = (apart - share * np.sum(Y[seen] - at[:, :1], axis=1)) / np.sqrt(1 + share)
+    assert stats.kstest(z, "norm").pvalue > 0.01
 
 
 def test_elpd_of_a_conjugate_mean():

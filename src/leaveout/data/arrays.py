@@ -211,7 +211,10 @@ def numbers(caller: str, name: str, value: Any) -> np.ndarray:
         frame = pd.Series(value).to_frame(0 if getattr(value, "name", None) is None else value.name)  # type: ignore[union-attr]
     else:
         there = on_device(caller, name, value)
-        value = np.asarray(value if there is None else there)
+        try:
+            value = np.asarray(value if there is None else there)
+        except ValueError:  # of lists
+            raise ValueError(f"{caller}: the parts of {name} must have one length, as those of an array.") from None
         if value.dtype.kind in PLAIN:
             return value
         frame = pd.DataFrame(value.reshape(len(value) if value.ndim else 1, -1))

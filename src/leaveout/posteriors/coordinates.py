@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import scipy
 
 from .._runtime.jax import Array, jax, jnp
@@ -68,11 +69,12 @@ class NamedDraws(NamedTuple):
 
 
 def read_draws(caller: str, draws: Any) -> NamedDraws:
-    """Read draws from ArviZ data, a Dataset, a dict of arrays, or one array `[chains, draws, params]` or `[draws, params]`.
+    """Read draws of ArviZ, a Dataset, a frame, a dict of arrays, or an array `[chains, draws, params]` or `[draws, params]`.
 
     Arrays of a dict are `[draws, ...]`, or `[chains, draws, ...]` if all have these two axes and chains are fewer than draws.
     """
     found = getattr(draws, "posterior", draws)
+    found = dict(found.items()) if isinstance(found, pd.DataFrame) else found
     if found is draws and not isinstance(draws, Mapping | np.ndarray) and hasattr(draws, "children") and "posterior" in draws:
         found = draws["posterior"]
     if hasattr(found, "data_vars"):

@@ -3,9 +3,10 @@
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 import scipy
 from numpy.typing import ArrayLike
 
@@ -26,7 +27,7 @@ from ..optimize.fit import Fit
 from .coordinates import DrawCoordinates, pick_draws, read_draws
 from .posterior import Posterior, check_posterior
 from .responses import DrawResponses, draw_by_jax, responses_of
-from .sampled import Conditional
+from .sampled import Conditional, Sampled
 from .sampled_model import SampledModel, effect_name, vector_or_names
 
 
@@ -51,13 +52,14 @@ def from_posterior(
     ----------
     draws : InferenceData, DataTree, Dataset, dict of arrays, or array
         Draws of the parameters: ArviZ data with a group `posterior`; arrays by name, `[draws, ...]` or `[chains, draws, ...]`,
-        of which those are taken that the functions read; or one array `[draws, params]` or `[chains, draws, params]`.
+        of which those are taken that the functions read; a frame, whose columns are parameters; or one array
+        `[draws, params]` or `[chains, draws, params]`.
     log_density : callable, AbstractObjective or Fit
         `unit_loss(theta, datum)`, the −log density of one unit in JAX. `theta` holds the parameters of one draw as they were
         sampled, by name or as one vector. Or a model such as `lo.GLM(X, y, "poisson", lo.penalties.Ridge(1.0))`, whose F is
         minus the log posterior of its unconstrained parameters; or a fit of it.
     data : array or pytree of arrays, optional
-        Data of `unit_loss`, whose first axis counts the units.
+        Data of `unit_loss`, whose first axis counts the units; a frame is a dict of its columns.
     log_prior : callable, optional
         Log prior density of the parameters of `unit_loss`, a function of theta in JAX. Without it the prior is flat.
     transforms : dict of str, optional
@@ -148,16 +150,14 @@ def from_posterior(
 
     def simulate_by(simulate: Callable[..., Any]) -> DrawResponses:
         def responses(key: Any, u: Any, units: Any) -> Any:
-            key, of_effects = jax.random.split(key)
-            effects = {effect: jax.random.normal(of_effects, found.arrays[effect].shape[1:])} if effect else {}
-            theta = vector_or_names(at.constrain(u) | effects)
+            theta = vector_or_names(at.constrain(u))
             some = jax.tree.map(lambda leaf: jnp.asarray(leaf)[units], data)
             draw = lambda key, datum: call_for_number("predict: simulate", simulate, key, theta, datum)
             return jax.vmap(draw)(jax.random.split(key, len(units)), some)
 
-        return draw_by_jax(responses, own.like, model.num_units)
+        return draw_by_jax(responses, cast(Sampled, own.objective), own.like, effect)
 
-    return own if effect_log_prior else replace(own, simulate_by=simulate_by)
+    return replace(own, simulate_by=simulate_by)
 
 
 @functools.lru_cache(maxsize=32)
@@ -179,6 +179,7 @@ def _densities(unit_loss: Any, log_prior: Any, at: DrawCoordinates, effect: str 
 
 def _read_data(caller: str, data: Any) -> Any:
     """Store data as arrays that keep their types; ValueError if their lengths differ or values are missing."""
+    data = dict(data.items()) if isinstance(data, pd.DataFrame) else data
     data = jax.tree.map(np.asarray, np.asarray(data) if isinstance(data, list | tuple) else data)
     leaves = jax.tree.leaves(data)
     sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in leaves}

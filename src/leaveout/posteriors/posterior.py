@@ -357,8 +357,9 @@ def check_posterior(caller: str, posterior: Posterior) -> Posterior:
     """Compare draws and density by identities of posteriors; ValueError if the density does not exist there."""
     draws, n = posterior.draws, posterior.objective.num_units
     spread = draws.std(0)
-    if (spread == 0).any():
-        raise ValueError(f"{caller}: all draws of {posterior.names[int(np.argmin(spread))]!r} are equal.")
+    equal = np.ptp(draws, axis=0) <= 1e-12 * np.abs(draws).max(0)  # to rounding, of transforms too
+    if equal.any():
+        raise ValueError(f"{caller}: all draws of {posterior.names[int(np.argmax(equal))]!r} are equal.")
     some = np.unique(np.linspace(0, len(draws) - 1, CHECKED_DRAWS).astype(int))
     value, slope = posterior.looks(draws[some], np.ones(n))
     if not (np.isfinite(value).all() and np.isfinite(slope).all()):

@@ -7,7 +7,7 @@
     Brier   (p − y)², p = Σ w_s y_s, of a response of zeros and ones
     R²      1 − Σ (y − ŷ)² / Σ (y − ȳ)², ŷ = Σ w_s y_s
 
-Units that share draws of effects with what is seen are not predicted where these effects are integrated out.
+Effects that are integrated out are drawn given θ_s and the units of their group that are seen.
 """
 
 from collections.abc import Callable
@@ -23,20 +23,18 @@ from numpy.typing import NDArray
 from .._runtime.providers import provided
 from .._runtime.results import PrintedResult
 from ..data.arrays import generator, match_labels, numbers
+from ..objectives.objective import display_name
 from ..plans.plan import Plan
 from ..validation.metrics import METRICS
 from ..validation.standard_errors import average_by_unit, standard_error
 from .coordinates import read_draws
-from .importance import weights_of_refit
 from .posterior import Posterior
+from .sampled import Integrated
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SURE = 0.05  # p below which the printed line calls PITs not uniform
-# why units are not predicted
-MOVED = "in folds that weigh moved draws, which only a function simulate serves"
-PARTS = "in groups that stay in part, whose effects are integrated out"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -175,34 +173,53 @@ def predict_left_out(estimate: Any, simulate: Any, level: float, response: Any, 
     """Summarise the predictive distribution of every unit that a `PosteriorEstimate` scores."""
     posterior, plan, names, rng = estimate.posterior, estimate.plan, estimate.names(), generator("predict", seed)
     if posterior.block_losses is None:
-        raise ValueError("predict: units depend on one another given the parameters, so these alone predict none of them.")
+        raise ValueError(
+            "predict: units depend on one another given the parameters, so these alone predict none of them. Effects of groups "
+            "may be integrated out of functions of your own: lo.from_posterior(draws, unit_loss, data, integrate=…)."
+        )
     unit, refit = plan.index[plan.held], plan.refit[plan.held]
     y, draw = _responses(posterior, names, response)[unit], _response_draws(posterior, simulate)
     as_drawn = np.array([fold.theta is posterior.draws for fold in estimate.folds])
-    some, column = np.unique(np.where(as_drawn[refit], unit, unit[0]), return_inverse=True)
-    at_draws = draw(posterior.draws, some, rng)
-    found, ties, why = np.full((len(unit), 5), np.nan), rng.random(len(unit)), np.full(len(unit), "", object)
-    for k, fold in enumerate(estimate.folds):
-        own = np.flatnonzero(refit == k)
-        seen = np.bincount(posterior.blocks, weights_of_refit(plan, k))[posterior.blocks[unit[own]]]
-        drawn = at_draws[:, column[own]] if as_drawn[k] else draw(fold.theta, unit[own], rng)
-        if seen.any() or drawn is None:
-            why[own] = PARTS if seen.any() else MOVED
+    found, ties, binary = np.full((len(unit), 5), np.nan), rng.random(len(unit)), np.isin(y, (0, 1)).all()
+    for some in _passes(posterior, plan, as_drawn):
+        own, part, weights = np.flatnonzero(np.isin(refit, some)), np.isin(plan.refit, some), np.ones(plan.num_units)
+        weights[plan.index[part]] = plan.weight[part]
+        units, column = np.unique(unit[own], return_inverse=True)
+        drawn = draw(estimate.folds[some[0]].theta, units, weights, rng)
+        if drawn is None:
             continue
         if len(bad := np.flatnonzero(~np.isfinite(drawn).all(0))):
             raise ValueError(
-                f"predict: responses drawn for unit {names[unit[own[bad[0]]]]!r} hold NaN or infinity: is simulate defined at "
+                f"predict: responses drawn for unit {names[units[bad[0]]]!r} hold NaN or infinity: is simulate defined at "
                 "all draws?"
             )
-        share = fold.weight / fold.weight.sum(dtype=np.float64)
-        found[own] = [summarise_predictive(drawn[:, j], share, y[i], level, ties[i]) for j, i in enumerate(own)]
+        binary = binary and np.isin(drawn, (0, 1)).all()
+        for i, j in zip(own, column, strict=True):
+            weight = estimate.folds[refit[i]].weight
+            share = weight / weight.sum(dtype=np.float64)
+            found[i] = summarise_predictive(drawn[:, j], share, y[i], level, ties[i])
     table = pd.DataFrame(found, names[unit], ["mean", "low", "high", "pit", "crps"])
-    if np.isin(y, (0, 1)).all() and np.isin(at_draws, (0, 1)).all():
+    if binary:
         table = table.assign(crps=(table["mean"] - y) ** 2).rename(columns={"crps": "brier"})
     table.insert(0, "y", y)
-    missing = "".join(f"; {np.sum(why == each)} are {each}" for each in (MOVED, PARTS) if (why == each).any())
+    lost = int(table["mean"].isna().sum())
+    missing = f"; {lost} are in folds that weigh moved draws, which only a function simulate serves" if lost else ""
     table = table.assign(refit=refit, flagged=np.isin(refit, estimate.flagged()))
     return PosteriorPredictions(table, level, plan, estimate.labels["objective"], missing)
+
+
+def _passes(posterior: Posterior, plan: Plan, as_drawn: NDArray[np.bool_]) -> list[list[int]]:
+    """Group the folds whose responses are drawn together: those at the draws, unless they change the same group of effects."""
+    passes = list[tuple[list[int], set[int]]]()
+    for k in np.flatnonzero(as_drawn):
+        changed = plan.index[plan.indptr[k] : plan.indptr[k + 1]]
+        blocks = set(posterior.blocks[changed]) if isinstance(posterior.objective, Integrated) else set[int]()
+        folds, taken = next((each for each in passes if not each[1] & blocks), ([], set()))
+        if not folds:
+            passes.append((folds, taken))
+        folds.append(int(k))
+        taken |= blocks
+    return [folds for folds, _ in passes] + [[int(k)] for k in np.flatnonzero(~as_drawn)]
 
 
 def _responses(posterior: Posterior, names: pd.Index, response: Any) -> NDArray[np.float64]:
@@ -217,33 +234,34 @@ def _responses(posterior: Posterior, names: pd.Index, response: Any) -> NDArray[
         got = f"shape {y.shape}" if y.shape != (n,) else f"{np.sum(~np.isfinite(y))} that are NaN or infinite"
         raise ValueError(f"predict: response must be {n} finite numbers, one a unit; got {got}.")
     if posterior.objective.units.classes > 2:
-        raise ValueError("predict: more than two classes have no order, so no PIT, no interval and no CRPS.")
+        raise ValueError("predict: PIT, intervals and CRPS are of numbers; these are of more than two classes.")
     return y
 
 
 def _response_draws(posterior: Posterior, simulate: Any) -> Callable[..., Any]:
     """Return the function that draws responses at some θ; of predictive draws it returns None but at those of the posterior."""
     n, size = posterior.objective.num_units, len(posterior.draws)
-    found = posterior.simulate
+    own, title = posterior.simulate_by, display_name(posterior.objective)
     if callable(simulate):
-        if posterior.simulate_by is None:
-            raise TypeError(
-                "predict: a function simulate goes with a unit_loss of your own, without effect_log_prior, whose effects "
-                "cannot be drawn; give predictive draws."
-            )
-        return posterior.simulate_by(simulate)
+        if own is None:
+            raise TypeError(f"predict: {title} has no datum for a function simulate; give predictive draws [draws, units].")
+        return own(simulate)
     if simulate is None:
-        if found is None:
-            raise ValueError(
-                "predict: give simulate=, a function (key, theta, datum) in JAX that draws the response of one unit, or "
-                "predictive draws [draws, units], such as idata.posterior_predictive."
+        if posterior.simulate is None:
+            what = (
+                f"{title} draws no responses; give"
+                if own is None
+                else "give simulate=, a function (key, theta, datum) in JAX that draws one response, or"
             )
-        return found
+            raise ValueError(f"predict: {what} predictive draws [draws, units], such as idata.posterior_predictive.")
+        return posterior.simulate
     if len(np.unique(posterior.blocks)) < n:
         raise ValueError("predict: predictive draws have effects that have seen what is left out; give a function simulate.")
-    arrays = read_draws("predict: simulate", getattr(simulate, "posterior_predictive", simulate)).arrays
+    found = getattr(simulate, "posterior_predictive", simulate)
+    found = found.to_numpy() if isinstance(found, pd.DataFrame) else found
+    arrays = read_draws("predict: simulate", found).arrays
     given = next(iter(arrays.values()))
     if len(arrays) > 1 or given.shape != (size, n):
         got = f"arrays {', '.join(arrays)}" if len(arrays) > 1 else given.shape
         raise ValueError(f"predict: predictive draws must be one array [{size}, {n}], draws by units; got {got}.")
-    return lambda theta, units, rng: given[:, units] if theta is posterior.draws else None
+    return lambda theta, units, weights, rng: given[:, units] if theta is posterior.draws else None

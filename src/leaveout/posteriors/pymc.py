@@ -11,8 +11,10 @@ from numpy.typing import ArrayLike
 
 from .._runtime.conventions import conventional
 from .._runtime.jax import float64, jax
+from ..objectives.objective import unravel
 from .coordinates import read_draws
 from .posterior import Posterior
+from .responses import draw_effects
 from .sampled_model import SampledModel, densities_by_name, unit_variable
 
 
@@ -109,19 +111,25 @@ def from_pymc(
     shapes = model.eval_rv_shapes()
     y = np.asarray(model.rvs_to_values[seen[unit]].eval())
     unconstrain = jax.vmap(_in_jax(by_name(given), by_name(own)))
+    constrain = _in_jax(by_name(values), by_name(model.replace_rvs_by_values(free)))
+    effect = next(iter(integrate or {}), None)
     found = SampledModel(
         {name: tuple(map(int, shapes[name])) for name in latent},
         len(y),
         lambda caller, draws: unconstrain(draws),
-        _in_jax(by_name(values), by_name(model.replace_rvs_by_values(free))),
+        constrain,
         densities_by_name(_in_jax(by_name(values), densities), unit),
         response=y if y.ndim == 1 else None,
     ).posterior(caller, read_draws(caller, draws), integrate)
 
-    def simulate(theta: np.ndarray, units: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draw responses, and effects that are integrated out, by PyMC itself."""
+    @float64
+    def simulate(theta: np.ndarray, units: np.ndarray, weights: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw responses by PyMC itself."""
+        effects = draw_effects(found.objective, found.like, theta, weights, rng)
+        own = lambda z: {effect: z} if effect else {}
+        draws = jax.vmap(lambda v, z: constrain(unravel(v, found.like) | own(z)))(theta, effects)
         axes = lambda name, value: ["chain", "draw", *(f"{name} {axis}" for axis in range(value.ndim - 1))]
-        named = {name: (axes(name, value), value[None]) for name, value in found.named(theta).items()}
+        named = {name: (axes(name, value), np.asarray(value)[None]) for name, value in draws.items()}
         seed, quiet = int(rng.integers(2**31)), {"progressbar": False, "extend_inferencedata": False}
         logger = logging.getLogger("pymc.sampling.forward")  # which tells of every fold
         level = logger.level

@@ -91,8 +91,8 @@ class Integrated(Sampled):
     def pointwise(self) -> bool:
         return False
 
-    def log_marginals(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, " groups"]:
-        """Logarithm of the integral of each group."""
+    def _peaks(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[Callable[[Array], Array], Array, Array]:
+        """Return the log integrand of each group, a function of its effect, with its mode and standard deviation."""
         ones = jnp.ones(len(self.present))
 
         def height(z: Array, theta: PyTree = theta) -> Array:
@@ -111,8 +111,24 @@ class Integrated(Sampled):
 
         mode = jax.lax.fori_loop(0, STEPS, newton, jnp.asarray(self.start)[self.present])
         bend = jax.jvp(slope, (mode,), (ones,))[1]
-        spread = jnp.sqrt(1 / jnp.where(bend < 0, -bend, 1.0))
+        return height, mode, jnp.sqrt(1 / jnp.where(bend < 0, -bend, 1.0))
+
+    def log_marginals(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, " groups"]:
+        """Logarithm of the integral of each group."""
+        height, mode, spread = self._peaks(theta, weights)
         x, weight = np.polynomial.hermite_e.hermegauss(NODES)
         heights = jax.vmap(lambda node: height(mode + spread * node))(jnp.asarray(x))
         terms = heights + jnp.asarray(np.log(weight) + 0.5 * x**2)[:, None]
         return jax.scipy.special.logsumexp(terms, axis=0) + jnp.log(spread)
+
+    def draw_effects(self, key: Array, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, " effects"]:
+        """Draw the effect of each group given θ and its units that weigh.
+
+        One is drawn of nodes one standard deviation apart, whose first place is random. Sums over such nodes are the integrals
+        of a Gaussian to 5e-9, wherever they begin, so draws have the density of the integrand.
+        """
+        height, mode, spread = self._peaks(theta, weights)
+        first, choice = jax.random.split(key)
+        nodes = mode + spread * (jax.random.uniform(first, mode.shape) - 0.5 + jnp.arange(NODES)[:, None] - NODES // 2)
+        drawn = jax.random.categorical(choice, jax.vmap(height)(nodes), axis=0)
+        return jnp.asarray(self.start).at[self.present].set(jnp.take_along_axis(nodes, drawn[None], axis=0)[0])

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from .._runtime.jax import Arrays, PyTree, compile_static, float64, jax, jnp
 from ..data.arrays import codes
-from ..objectives.objective import AbstractObjective, map_arrays, unflatten, unravel
+from ..objectives.objective import map_arrays, unflatten, unravel
 from .coordinates import NamedDraws, coordinate_names, listed, pick_draws
 from .posterior import Posterior, check_posterior
 from .responses import draw_by_jax
@@ -39,7 +39,7 @@ class SampledModel:
     response : array, or None
         Response of each unit, if it is one number.
     draw_responses : callable or None
-        Maps a key and the unconstrained variables of one draw to drawn responses of all units; effects are drawn too.
+        Maps a key and the unconstrained variables of one draw, effects too, to drawn responses of all units.
     """
 
     latent: dict[str, tuple[int, ...]]
@@ -73,7 +73,7 @@ class SampledModel:
         like = map_arrays(lambda leaf: np.asarray(np.mean(leaf, axis=0, dtype=np.float64)), free(caller, draws.arrays))
         start = {effect: like.pop(effect)} if effect else {}
         facts = self.densities(effect), self.data, self.num_units, like
-        objective: AbstractObjective = Sampled(*facts)
+        objective = Sampled(*facts)
         if effect and integrate:
             place = _places(caller, integrate[effect], effect, start[effect].shape, self.num_units)
             present, code = np.unique(place, return_inverse=True)
@@ -82,7 +82,7 @@ class SampledModel:
         own = Posterior(objective, theta, draws.chains, like, to_theta, named, coordinate_names(like), None, self.note)
         simulate, of_all = None, self.draw_responses
         if self.response is not None and of_all is not None:
-            simulate = draw_by_jax(lambda key, u, units: of_all(key, u)[units], like, self.num_units)
+            simulate = draw_by_jax(lambda key, u, units: of_all(key, u)[units], objective, like, effect)
         return check_posterior(caller, replace(own, response=self.response, simulate=simulate))
 
 
