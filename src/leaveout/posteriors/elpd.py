@@ -376,7 +376,7 @@ class FoldEstimator:
     def _by_values(self, k: int, theta: np.ndarray | None) -> tuple[np.ndarray, Evaluation]:
         """Evaluate F(·, 1) and a fold at some θ, by default at the draws, by F alone."""
         if theta is None:
-            whole, left, full = self.posterior.value, *(part[k] for part in self._at_draws)
+            whole, (left, full) = self.posterior.value, self._at_draws[:, k]
         else:
             sets = np.stack([np.ones(self.plan.num_units), *self.weights(k)][: 3 if self.buffered[k] else 2])
             whole, left, full = self.posterior.values_of_sets(theta, sets).T[[0, 1, 2 if self.buffered[k] else 0]]
@@ -386,16 +386,12 @@ class FoldEstimator:
         return whole, Evaluation(left, seen, np.zeros((len(theta), 0)) if losses is None else -losses)
 
     @functools.cached_property
-    def _at_draws(self) -> tuple[np.ndarray, np.ndarray]:
-        """F of every fold, and of what its elpd is relative to, at the draws `[folds, draws]`."""
-        posterior, some = self.posterior, np.flatnonzero(self.buffered)
-        out, whole = np.stack([self.weights(k) for k in range(self.plan.num_refits)], axis=1)
-        left = posterior.values_of_sets(posterior.draws, out).T
-        full = np.broadcast_to(posterior.value, left.shape)
-        if some.size:
-            full = full.copy()
-            full[some] = posterior.values_of_sets(posterior.draws, whole[some]).T
-        return left, full
+    def _at_draws(self) -> Float[np.ndarray, "2 folds draws"]:
+        """F of every fold, and of what its elpd is relative to, at the draws."""
+        weights = np.concatenate(np.stack([self.weights(k) for k in range(self.plan.num_refits)], axis=1))
+        sets, place = np.unique(weights, axis=0, return_inverse=True)
+        found = self.posterior.values_of_sets(self.posterior.draws, sets).T[place.ravel()]
+        return found.reshape(2, self.plan.num_refits, -1)
 
     @functools.cached_property
     def _losses(self) -> np.ndarray | None:
