@@ -1,4 +1,5 @@
 # ruff: noqa: E402
+import gc
 import itertools
 import os
 import subprocess
@@ -55,7 +56,6 @@ LONG = {
     "tests/diagnostics/test_covariance.py::test_whole_sequences_of_a_hidden_markov_model",
     "tests/diagnostics/test_influence.py::test_steps_of_a_hidden_markov_model",
     "tests/inference/test_chain.py::test_sums_in_parts_are_those_of_one[True]",
-    "tests/inference/test_compiled.py::test_enumeration[several, three states-0]",
     "tests/interop/test_count_losses.py::test_counts_left_out_are_the_hosts_refits[zinb]",
     "tests/interop/test_count_losses.py::test_counts_left_out_are_the_hosts_refits[zip, design]",
     "tests/models/glm/test_glm.py::test_self_concordance[Tweedie]",
@@ -86,6 +86,10 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.nodeid in LONG:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish():
+    gc.freeze()  # modules and tests stay to the end: no collection of garbage looks through them again
 
 
 @pytest.fixture(autouse=True)

@@ -25,30 +25,38 @@ SOURCE = ROOT / "src" / "leaveout"
 ROOMS = re.findall(
     r"^\| `(\w+)` \| ", (ROOT / "CONTRIBUTING.md").read_text().split("## Rooms")[1].split("\n## ")[0], re.MULTILINE
 )
-LIBRARY = house.Library()
-IMPORTS = {module: LIBRARY.imports(module) for module, path in LIBRARY.modules.items() if path.parent != SOURCE}
 
 
-def test_every_room_stands_in_the_table():
-    assert {module[0] for module in IMPORTS} == set(ROOMS)
+@pytest.fixture(scope="module")
+def library():
+    return house.Library()
 
 
-def test_rooms_import_from_rooms_above():
+@pytest.fixture(scope="module")
+def imports(library):
+    return {module: library.imports(module) for module, path in library.modules.items() if path.parent != SOURCE}
+
+
+def test_every_room_stands_in_the_table(imports):
+    assert {module[0] for module in imports} == set(ROOMS)
+
+
+def test_rooms_import_from_rooms_above(imports):
     wrong = defaultdict(set)
-    for module, names in IMPORTS.items():
+    for module, names in imports.items():
         below = ROOMS[ROOMS.index(module[0]) + 1 :]
         wrong[".".join(module)] |= {".".join(name) for name in names if name[0] in below}
     assert not {module: names for module, names in wrong.items() if names}
 
 
-def test_the_command_line_takes_public_names():
-    for module, names in IMPORTS.items():
+def test_the_command_line_takes_public_names(imports):
+    for module, names in imports.items():
         if module[0] == "cli":
-            assert all(name[0] == "cli" or name == ("data", "formulas") for name in names & IMPORTS.keys()), module
+            assert all(name[0] == "cli" or name == ("data", "formulas") for name in names & imports.keys()), module
 
 
-def test_no_modules_import_each_other():
-    assert LIBRARY.circles() == 0
+def test_no_modules_import_each_other(library):
+    assert library.circles() == 0
 
 
 def test_an_objective_has_few_members():

@@ -39,8 +39,14 @@ def test_another_process_compiles_nothing_anew(tmp_path):
 
 
 @pytest.mark.parametrize("wanted", ["off", "/dev/null/nowhere"], ids=["off", "not to be written to"])
-def test_no_folder_no_cache(wanted):
-    assert answer(WHERE, LEAVEOUT_CACHE=wanted) == "None"
+def test_no_folder_no_cache(wanted, monkeypatch):
+    monkeypatch.setenv("LEAVEOUT_CACHE", wanted)
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    try:
+        assert _jax._set_up_cache.__wrapped__() is None and jax.config.jax_compilation_cache_dir is None
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
 
 
 def test_a_folder_of_the_callers_own_is_left(tmp_path):
@@ -68,34 +74,28 @@ X, y, group = random.normal(size=(40, 2)), random.poisson(2.0, 40).astype(float)
 """
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
+def test_without_jax_linear_mixed_and_survival_models_work_and_others_say_what_to_install():
+    calls = [
         "lo.cross_validate(lo.fit(lo.GLM(X, y, 'poisson')), lo.leave_one_out(40)).mean",
         "lo.cross_validate(lo.fit(lo.Cox(X, y, group > 2)), lo.leave_one_out(40)).mean",
         "lo.influence(lo.cross_validate(lo.fit(lo.Cox(X, y, group > 2)), lo.kfold(40, 5))).table()['moved'].mean()",
         "lo.cross_validate(lo.fit(lo.GLM(X, y, 'poisson')), lo.kfold(40, 5), lo.InfinitesimalJackknife(2)).mean",
         "lo.cross_validate(lo.fit(lo.GLM(X, group % 3, 'multinomial', lo.penalties.Ridge(1.0))), lo.kfold(40, 5)).mean",
         "lo.cross_validate(lo.fit(lo.Mixed(X, y, groups=group, family='poisson')), lo.groups(group)).mean",
-    ],
-)
-def test_without_jax_linear_mixed_and_survival_models_work(call):
-    assert np.isfinite(float(answer(f"{WITHOUT_JAX}print({call})")))
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
+    ]
+    others = [
         "lo.HMM(y, lo.emissions.Poisson(), 2)",
         "lo.CRF",
         "lo.emissions",
         "lo.from_hmmlearn",
         "lo.fit(lo.GLM(X, y, lambda eta, y: (eta - y) ** 2))",
-    ],
-)
-def test_without_jax_the_error_says_what_to_install(call):
-    told = answer(f"{WITHOUT_JAX}\ntry: {call}\nexcept ImportError as error: print(error)")
-    assert told.endswith("need JAX, which is not installed: pip install 'leaveout[jax]'.")
+    ]
+    lines = [f"print({call})" for call in calls]
+    lines += [f"try: {call}\nexcept ImportError as error: print(error)" for call in others]
+    told = answer("\n".join([WITHOUT_JAX, *lines])).split("\n")
+    assert len(told) == len(lines) and all(np.isfinite(float(line)) for line in told[: len(calls)])
+    for call, line in zip(others, told[len(calls) :], strict=True):
+        assert line.endswith("need JAX, which is not installed: pip install 'leaveout[jax]'."), call
 
 
 @pytest.fixture

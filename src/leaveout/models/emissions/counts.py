@@ -178,9 +178,9 @@ class AbstractCounts(AbstractWithPrior):
     @staticmethod
     def log_factor(parameters: Parameters, data: dict) -> Float[Arrays, "*steps channels"]:
         """Compute the logarithm of the factor of all states' means; the last axis is one if channels share it."""
-        log = jnp.asarray(data["exposure"])[..., None] if "exposure" in data else np.zeros(1)
+        log = data["exposure"][..., None] if "exposure" in data else np.zeros(1)
         if "covariates" in data:
-            b = jnp.asarray(parameters["coefficients"])
+            b = parameters["coefficients"]
             log = log + data["covariates"] @ (b[:, None] if b.ndim == 1 else b)
         return log
 
