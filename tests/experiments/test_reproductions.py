@@ -24,7 +24,8 @@ def program(monkeypatch, tmp_path):
         sys.modules.pop(name, None)
 
 
-def test_pages_are_made_anew_as_they_stand(program, tmp_path):
+def test_pages_are_made_anew_as_they_stand(program, tmp_path, monkeypatch):
+    monkeypatch.setattr("saved.palette", lambda *args: None)  # pictures are drawn, and not written
     program.main()
     made = {page.name: page.read_text(encoding="utf-8") for page in tmp_path.glob("*.md")}
     assert made == {page.name: page.read_text(encoding="utf-8") for page in PAGES.glob("*.md")}

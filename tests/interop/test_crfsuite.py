@@ -224,7 +224,8 @@ def test_a_label_that_only_one_sentence_has_is_flagged_where_that_is_left_out():
     step = sum(map(len, y[:4]))
     fit = lo.from_crfsuite(model, X, y, drop="label")
     every = np.arange(sum(map(len, y)))
-    found = lo.cross_validate(fit, lo.from_splits([(every[every != t], [t]) for t in (step, step + 1)], len(every)))
+    splits = lo.from_splits([(every[every != t], [t]) for t in (step, step + 1)], len(every))
+    found = lo.cross_validate(fit, splits, lo.NoUpdate())
     assert 0 in found.flagged() and 1 not in found.flagged()
 
 

@@ -264,7 +264,7 @@ print("stayed")
 
 def test_nothing_leaves_the_second_of_two_devices():
     """Sent are the data once, and of each batch numbers of refits and parameters; not the data again, and to no other place."""
-    env = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    env = os.environ | {"XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"}
     done = subprocess.run([sys.executable, "-c", TWO], capture_output=True, text=True, env=env, check=False)
     assert done.stdout.split() == ["stayed"], done.stderr[-3000:]
 

@@ -124,7 +124,7 @@ def test_self_concordance(loss):
     eta = np.linspace(-4, 4, 33)
     with jax.enable_x64(True):
         orders = jax.hessian(loss), jax.jacfwd(jax.hessian(loss)), jax.jacfwd(jax.jacfwd(jax.hessian(loss)))
-        second, third, fourth = (jax.vmap(jax.vmap(d, (0, None)), (None, 0)) for d in orders)
+        second, third, fourth = (jax.jit(jax.vmap(jax.vmap(d, (0, None)), (None, 0))) for d in orders)
         y = jnp.array([0.0, 0.3, 1.0])
         M = np.asarray(loss.self_concordance)
         assert np.all(np.abs(third(eta, y)) <= M * np.asarray(second(eta, y)) * (1 + 1e-9))

@@ -144,7 +144,7 @@ def test_arithmetic_of_softmax():
     loss, slope, W = L.derivatives(eta, y, (0, 1, 2))
     with jax.enable_x64(True):
         for got, by in ((loss, L), (slope, jax.grad(L)), (W, jax.hessian(L))):
-            np.testing.assert_allclose(got, jax.vmap(by)(eta, y.astype(float)), atol=1e-13)
+            np.testing.assert_allclose(got, jax.jit(jax.vmap(by))(eta, y.astype(float)), atol=1e-13)
     B = L.roots(eta)
     np.testing.assert_allclose(B @ B.swapaxes(1, 2), W, atol=1e-15)
     spread = np.ptp(s, axis=1)
@@ -152,11 +152,11 @@ def test_arithmetic_of_softmax():
     moved = L.derivatives(eta + s, y, (0,))[0] - loss
     assert np.all(moved <= rise * (1 + 1e-9) + 1e-12) and np.all(-moved <= fall * (1 + 1e-9) + 1e-12)
     low, high = L.ratios(eta, at)
-    v = rng.normal(size=(50, 300, 4))
+    v = rng.normal(size=(10, 300, 4))
     of = lambda M: np.einsum("vnk,nkl,vnl->vn", v, M, v)
     here, there = of(W), of(L.derivatives(at, y, (2,))[0])
     assert np.all(low * there <= here * (1 + 1e-6) + 1e-12) and np.all(here <= high * there * (1 + 1e-6) + 1e-12)
-    nodes, weights = np.polynomial.legendre.leggauss(60)
+    nodes, weights = np.polynomial.legendre.leggauss(30)
     secant = sum(0.5 * c * of(L.derivatives(eta + 0.5 * (1 + t) * s, y, (2,))[0]) for t, c in zip(nodes, weights, strict=True))
     assert np.all(here * -np.expm1(-spread) / spread <= secant * (1 + 1e-6) + 1e-12)
     assert np.all(secant <= here * np.expm1(spread) / spread * (1 + 1e-6) + 1e-12)

@@ -57,15 +57,16 @@ def test_as_jax_derives_it():
     day = np.arange(n) // 20 % 7
     x = rng.poisson(4.0 + 6.0 * (np.cumsum(rng.random(n) < 0.1) % 2)).astype(float)
     x[5] = np.nan
-    fit = lo.fit(lo.HMM(x, lo.emissions.EventCounts(day), 2, initial=[0.5, 0.5]), num_starts=1)
-    plan = lo.blocks(n, 40)
+    hmm, plan = lo.HMM(x, lo.emissions.EventCounts(day), 2, initial=[0.5, 0.5]), lo.blocks(n, 40)
     (batch,) = plan.batches(10**9, 1, 0, uniform=True)
     rows = batch.rows._replace(weight=np.where(batch.rows.weight > 0, batch.rows.weight, 0.25 * (batch.rows.index % 3 == 0)))
     lanes = np.array([0, 2, 3])
-    theta = fit.vector + 0.1 * rng.standard_normal((3, fit.num_params))
-    moves = 0.2 * rng.standard_normal((3, 2, fit.num_params))
+    start = hmm.parameters.start(0)
     with jax.enable_x64(True):
-        ours, theirs = (kind(fit.objective, fit.theta, rows) for kind in (PassBatch, DerivedBatch))
+        vector = np.asarray(ravel(start))
+        theta = vector + 0.1 * rng.standard_normal((3, vector.size))
+        moves = 0.2 * rng.standard_normal((3, 2, vector.size))
+        ours, theirs = (kind(hmm, start, rows) for kind in (PassBatch, DerivedBatch))
         for call in (
             lambda of: of.look(theta, lanes),
             lambda of: of.gradient(theta, lanes),
