@@ -24,10 +24,11 @@ test-hosts: ## the tests of hosts that need an older pandas, and of samplers, in
 	out/hosts/bin/pip install -q -e ".[jax,formula,lifelines,sksurv,nemos,numpyro,pymc]" beartype hypothesis pytest
 	out/hosts/bin/python -m pytest tests/interop/test_lifelines.py tests/interop/test_sksurv.py tests/interop/test_nemos.py tests/posteriors
 
-lint: $(VENV)/.installed-dev ## style, format and types
+lint: $(VENV)/.installed-dev ## style, format, types and measures
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/python tools/house.py
 
 docs: $(VENV)/.installed-docs ## the documentation, a site in out/site
 	$(BIN)/mkdocs build
