@@ -52,6 +52,12 @@ def test_draws_by_name_and_of_arviz():
     frame = pd.DataFrame({"value": y}, index=[f"unit {k}" for k in range(10)][::-1])
     of_frame = lo.from_posterior(pd.DataFrame(flat), lambda theta, row: named_loss(theta, row["value"]), frame)
     assert of_frame.names == ["mean"] and np.array_equal(of_frame.unit_losses, found[0].unit_losses)
+    array = lo.from_posterior(
+        pd.DataFrame(draws), lambda theta, y: normal_loss(theta, y[0]), pd.DataFrame(y), log_prior=normal_prior
+    )  # columns have no names
+    assert array.names == ["theta[0]"]
+    with pytest.raises(KeyError, match="values"):  # of the data, not of the draws
+        lo.from_posterior(flat, lambda theta, row: named_loss(theta, row["values"]), frame)
     with pytest.raises(ValueError, match=r"the parts of draws\['mean'\] must have one length"):
         lo.from_posterior({"mean": [draws[:500, 0], draws[:400, 0]]}, named_loss, y)
     with pytest.raises(ValueError, match="all draws of 'mean' are equal"):

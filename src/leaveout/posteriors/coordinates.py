@@ -61,6 +61,12 @@ TRANSFORMS = {
 }
 
 
+def by_column(given: Any) -> Any:
+    """Return a frame whose columns have names as a dict of them; all else as it is."""
+    named = isinstance(given, pd.DataFrame) and all(isinstance(name, str) for name in given.columns)
+    return dict(given.items()) if named else given
+
+
 class NamedDraws(NamedTuple):
     """Draws by name, `[draws, ...]`, the draws of one chain after those of another; one array has the name ""."""
 
@@ -74,7 +80,7 @@ def read_draws(caller: str, draws: Any) -> NamedDraws:
     Arrays of a dict are `[draws, ...]`, or `[chains, draws, ...]` if all have these two axes and chains are fewer than draws.
     """
     found = getattr(draws, "posterior", draws)
-    found = dict(found.items()) if isinstance(found, pd.DataFrame) else found
+    found = by_column(found)
     if found is draws and not isinstance(draws, Mapping | np.ndarray) and hasattr(draws, "children") and "posterior" in draws:
         found = draws["posterior"]
     if hasattr(found, "data_vars"):

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
-import pandas as pd
 import scipy
 from numpy.typing import ArrayLike
 
@@ -24,7 +23,7 @@ from ..objectives.objective import (
     unflatten,
 )
 from ..optimize.fit import Fit
-from .coordinates import DrawCoordinates, pick_draws, read_draws
+from .coordinates import DrawCoordinates, by_column, listed, pick_draws, read_draws
 from .posterior import Posterior, check_posterior
 from .responses import DrawResponses, draw_by_jax, responses_of
 from .sampled import Conditional, Sampled
@@ -52,14 +51,14 @@ def from_posterior(
     ----------
     draws : InferenceData, DataTree, Dataset, dict of arrays, or array
         Draws of the parameters: ArviZ data with a group `posterior`; arrays by name, `[draws, ...]` or `[chains, draws, ...]`,
-        of which those are taken that the functions read; a frame, whose columns are parameters; or one array
+        of which those are taken that the functions read; a frame whose columns have names; or one array
         `[draws, params]` or `[chains, draws, params]`.
     log_density : callable, AbstractObjective or Fit
         `unit_loss(theta, datum)`, the −log density of one unit in JAX. `theta` holds the parameters of one draw as they were
         sampled, by name or as one vector. Or a model such as `lo.GLM(X, y, "poisson", lo.penalties.Ridge(1.0))`, whose F is
         minus the log posterior of its unconstrained parameters; or a fit of it.
     data : array or pytree of arrays, optional
-        Data of `unit_loss`, whose first axis counts the units; a frame is a dict of its columns.
+        Data of `unit_loss`, whose first axis counts the units; a frame is a dict of its named columns.
     log_prior : callable, optional
         Log prior density of the parameters of `unit_loss`, a function of theta in JAX. Without it the prior is flat.
     transforms : dict of str, optional
@@ -132,7 +131,7 @@ def from_posterior(
     if data is None:
         raise TypeError(f"{caller}: unit_loss needs data=, arrays whose first axis counts the units.")
     data = _read_data(caller, data)
-    names = _parameter_names(caller, found.arrays, log_density, log_prior, data)
+    names = _parameter_names(found.arrays, log_density, log_prior, data)
     effect = effect_name(caller, integrate, names)
     at = DrawCoordinates.read(caller, names - {effect}, transforms or {})
     y = data.get("y") if isinstance(data, Mapping) else data
@@ -179,7 +178,7 @@ def _densities(unit_loss: Any, log_prior: Any, at: DrawCoordinates, effect: str 
 
 def _read_data(caller: str, data: Any) -> Any:
     """Store data as arrays that keep their types; ValueError if their lengths differ or values are missing."""
-    data = dict(data.items()) if isinstance(data, pd.DataFrame) else data
+    data = by_column(data)
     data = jax.tree.map(np.asarray, np.asarray(data) if isinstance(data, list | tuple) else data)
     leaves = jax.tree.leaves(data)
     sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in leaves}
@@ -201,12 +200,17 @@ class _Reading(dict[str, Any]):
         self.read.add(name)
         return super().__getitem__(name)
 
+    def __missing__(self, name: str) -> Any:
+        raise ValueError(
+            f"from_posterior: the density reads the parameter {name!r}, which the draws lack; they have {listed(self)}."
+        )
+
     def get(self, name: str, default: Any = None) -> Any:
         self.read.add(name)
         return super().get(name, default)
 
 
-def _parameter_names(caller: str, draws: dict[str, np.ndarray], unit_loss: Any, log_prior: Any, data: Any) -> set[str]:
+def _parameter_names(draws: dict[str, np.ndarray], unit_loss: Any, log_prior: Any, data: Any) -> set[str]:
     """Return the names of the parameters that the functions read."""
     if "" in draws:
         return {""}
@@ -221,10 +225,6 @@ def _parameter_names(caller: str, draws: dict[str, np.ndarray], unit_loss: Any, 
     one = lambda tree: jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), tree)
     try:
         jax.eval_shape(call, one(draws), one(data))
-    except KeyError as error:
-        raise ValueError(
-            f"{caller}: the density reads the parameter {error}, which the draws lack; they have {', '.join(sorted(draws))}."
-        ) from error
     except TypeError:  # a compiled function reads all
         return set(draws)
     return read & draws.keys()
