@@ -130,8 +130,15 @@ FAULTS = (
     Fault(
         "modes of effects are looked for from zero",
         "Integrated._peaks",
-        "jnp.asarray(self.start)[self.present])",
-        "jnp.zeros_like(ones))",
+        "while_loop(going, newton, (0, start,",
+        "while_loop(going, newton, (0, jnp.zeros_like(ones),",
+        "test_sampled_model",
+    ),
+    Fault(
+        "every integrand is taken for a Gaussian",
+        "sampled_model._is_quadratic",
+        "return False",
+        "return True",
         "test_sampled_model",
     ),
     Fault(

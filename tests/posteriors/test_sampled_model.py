@@ -1,5 +1,6 @@
 """Effects that are integrated out: the integral in closed form, and what cannot be integrated group by group."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -35,6 +36,26 @@ def test_effects_far_from_zero_and_groups_without_units():
     cov = np.eye(5) + 0.01 * (CODE[:, None] == CODE)
     truth = [stats.multivariate_normal.logpdf(DATA["y"], np.full(5, mu), cov) - 0.5 * (mu - 100) ** 2 for mu in DRAWS["mu"]]
     assert np.allclose(posterior.value, -np.array(truth), rtol=1e-9) and posterior.blocks.tolist() == [0, 0, 1, 2, 2]
+
+
+@pytest.mark.parametrize(("effect", "error"), [(stats.logistic, 1e-4), (stats.norm, 1e-9)])
+def test_integrals_and_their_derivatives_with_and_without_closed_form(effect, error):
+    log_density = {stats.logistic: lambda x: -x - 2 * jnp.log1p(jnp.exp(-x)), stats.norm: jax.scipy.stats.norm.logpdf}[effect]
+    prior = lambda theta, z: log_density(z - theta["mu"])
+    posterior = lo.from_posterior(DRAWS, unit_loss, DATA, log_prior=log_prior, integrate={"a": CODE}, effect_log_prior=prior)
+    assert posterior.objective.quadratic == (effect is stats.norm)
+    z, weights = np.linspace(80.0, 120.0, 40_001), np.array([1.0, 0.0, 1.0, 1.0, 1.0])
+
+    def F(mu):
+        groups = [effect.pdf(z, mu) * stats.norm.pdf(DATA["y"][rows, None], z).prod(0) for rows in ([0], [2], [3, 4])]
+        return -np.log(np.trapezoid(groups, z)).sum() + 0.5 * (mu - 100) ** 2
+
+    some, step = posterior.draws[:3], 1e-4
+    value, slope = posterior.looks(some, weights)
+    assert np.allclose(value, [F(mu) for mu in some[:, 0]], rtol=0, atol=error)
+    assert np.allclose(posterior.values(some, weights), value, rtol=1e-12)
+    by_difference = [(F(mu + step) - F(mu - step)) / (2 * step) for mu in some[:, 0]]
+    assert np.allclose(slope[:, 0], by_difference, rtol=0, atol=max(error, 1e-7))
 
 
 def test_what_cannot_be_integrated_is_refused():

@@ -40,6 +40,8 @@ from .responses import DrawResponses
 from .sampled import Integrated, Sampled
 
 BATCHES = 50  # batches of draws, as few as tell a variance to a tenth, so that they are long beside the memory of chains
+CACHED = 2**14  # numbers of an array that stays in a processor's cache with the other temporaries of a density
+FEWEST = 16  # draws together from which programs run in vector instructions, whether or not their arrays stay in the cache
 CHECKED_DRAWS = 1000  # draws, evenly spaced, at which draws and density are compared
 # error of an identity that warns: so many standard errors, and so large a share of its size for draws of the density
 SURE, LARGE = 6.0, 0.3
@@ -226,7 +228,8 @@ class Posterior(PrintedResult):
         else:
             found = repeatable(found)
             padded = np.resize(blocks, 2 ** int(np.ceil(np.log2(len(blocks))))) if blocks.size else blocks  # few programs
-            size = min(max(1, CAPACITY // (4 * self.objective.num_units)), len(theta))  # densities have several temporaries
+            size, most = (max(1, capacity // self.objective.num_units) for capacity in (CACHED, CAPACITY // 4))
+            size = min(max(FEWEST, size), most, len(theta))
             value, each = _values_and_losses(found, self.like, theta, padded_weights(found, weights), padded, size)
             losses = losses if each is None else np.asarray(each)
         return np.where(np.isnan(value), np.inf, value) + constant, losses[:, : len(blocks)]
@@ -285,8 +288,8 @@ class Posterior(PrintedResult):
         if self._predictors is None and not self.objective.pointwise and not isinstance(self.objective, Integrated):
             return None
         blocks, some = np.unique(self.blocks), np.array([0, len(self.draws) - 1])
-        few = isinstance(self.objective, AbstractClosedForm)  # which compiles nothing, and may give losses given all others
-        found = self.values_and_losses(self.draws[some] if few else self.draws, blocks)[1]
+        few = isinstance(self.objective, AbstractClosedForm) or self.objective.units.serial is not False  # likely in vain
+        value, found = self.values_and_losses(self.draws[some] if few else self.draws, blocks)
         tried, rng, n = found[[0, -1]], np.random.default_rng(0), found.shape[1]
         for share in (1 / n, 0.2, 0.5):  # one block, some, and half of them
             weights = np.ones(n)
@@ -296,7 +299,10 @@ class Posterior(PrintedResult):
             size = np.abs(tried).sum(1)
             if not np.allclose(change, -tried @ (1 - weights), rtol=0, atol=1e-9 * float(size.max() + 1)):
                 return None
-        return self.values_and_losses(self.draws, blocks)[1] if few else found
+        if few:
+            value, found = self.values_and_losses(self.draws, blocks)
+        vars(self)["value"] = value  # the same pass gave it
+        return found
 
     @property
     def unit_losses(self) -> Float[np.ndarray, "draws units"] | None:

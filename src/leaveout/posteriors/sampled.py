@@ -6,7 +6,8 @@ Latent effects z are integrated out, group by group:
 
     F(θ, w) = −Σ_g log ∫ Π_{i∈g} p(y_i | θ, z_g)^{w_i} p(z_g | θ) dz_g − log p(θ)
 
-Each integral over one number z_g is by adaptive Gauss–Hermite quadrature, whose nodes lie around the mode of the integrand.
+Each integral over one number z_g is by adaptive Gauss–Hermite quadrature, whose nodes lie around the mode of the integrand; or
+in closed form where all log densities are quadratic in z.
 """
 
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from .coordinates import coordinate_names
 
 NODES = 15  # nodes of a group: exact for a polynomial of degree 29 times the Gaussian at the mode
 STEPS = 12  # Newton steps to the mode of a log-concave integrand, which needs fewer than ten from the mean of the draws
+NEAR = 1e-5  # length of a step in standard deviations that is the last: its square is what remains
 LONGEST = 5.0  # length of a step in standard deviations of the integrand, beyond which it is cut
 
 
@@ -72,12 +74,15 @@ class Integrated(Sampled):
     """Objective of a conditional model whose effects are integrated out.
 
     `densities` maps (θ, data, all effects) to a `Conditional`. `code` is the group of each unit, among the groups that have
-    units, and `present` the places of their effects. Their modes are looked for from `start`, the mean of the draws.
+    units, and `present` the places of their effects. Their modes are looked for from `start`, the mean of the draws, whose
+    standard deviations are `scale`. `quadratic` says whether log densities of units and effects are quadratic in the effects.
     """
 
     code: Int[np.ndarray, " units"]
     present: Int[np.ndarray, " groups"]
     start: Float[np.ndarray, " effects"]
+    scale: Float[np.ndarray, " effects"]
+    quadratic: bool = static()
 
     def terms(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[Float[Array, " blocks"], Scalar]:
         return -self.log_marginals(theta, weights), self.densities(theta, self.data, jnp.asarray(self.start)).prior
@@ -91,31 +96,47 @@ class Integrated(Sampled):
     def pointwise(self) -> bool:
         return False
 
-    def _peaks(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[Callable[[Array], Array], Array, Array]:
-        """Return the log integrand of each group, a function of its effect, with its mode and standard deviation."""
-        ones = jnp.ones(len(self.present))
+    def _height(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Callable[[Array], Array]:
+        """Return the log integrand of each group, a function of its effect."""
 
-        def height(z: Array, theta: PyTree = theta) -> Array:
+        def height(z: Array) -> Array:
             given = self.densities(theta, self.data, jnp.asarray(self.start).at[self.present].set(z))
             units = jnp.where(weights > 0, weights * given.units, 0.0)
-            return given.effects[self.present] + jnp.zeros_like(ones).at[self.code].add(units)
+            return given.effects[self.present] + jnp.zeros(len(self.present)).at[self.code].add(units)
 
-        fixed = jax.lax.stop_gradient(theta)  # where nodes lie changes the integral by its quadrature error only
+        return height
+
+    def _peaks(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[Array, Array]:
+        """Return the mode of each integrand and its standard deviation there, without their derivatives by θ."""
+        ones, start, scale = (jnp.ones(len(self.present)), *self._start_and_scale)
+        height = self._height(*jax.lax.stop_gradient((theta, weights)))
         # groups do not share z, so one direction gives all slopes
-        slope = lambda z: jax.jvp(lambda z: height(z, fixed), (z,), (ones,))[1]
+        slope = lambda z: jax.jvp(height, (z,), (ones,))[1]
 
-        def newton(_: Any, z: Array) -> Array:
+        def newton(state: Any) -> Any:
+            step, z, _, _ = state
             g, h = jax.jvp(slope, (z,), (ones,))
-            bend = jnp.where(h < 0, -h, 1.0)
-            return z + jnp.clip(g / bend, -LONGEST / jnp.sqrt(bend), LONGEST / jnp.sqrt(bend))
+            root = jnp.where(h < 0, jnp.sqrt(jnp.where(h < 0, -h, 1.0)), 1 / scale)
+            move = jnp.clip(g / root, -LONGEST, LONGEST)
+            return step + 1, z + move / root, 1 / root, jnp.max(jnp.abs(move))
 
-        mode = jax.lax.fori_loop(0, STEPS, newton, jnp.asarray(self.start)[self.present])
-        bend = jax.jvp(slope, (mode,), (ones,))[1]
-        return height, mode, jnp.sqrt(1 / jnp.where(bend < 0, -bend, 1.0))
+        going = lambda state: (state[0] < STEPS) & (state[3] > NEAR)
+        return jax.lax.while_loop(going, newton, (0, start, scale, jnp.asarray(jnp.inf, start.dtype)))[1:3]
+
+    @property
+    def _start_and_scale(self) -> tuple[Array, Array]:
+        """The mean and the standard deviation of the draws of each group's effect."""
+        return jnp.asarray(self.start)[self.present], jnp.asarray(self.scale)[self.present]
 
     def log_marginals(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, " groups"]:
         """Logarithm of the integral of each group."""
-        height, mode, spread = self._peaks(theta, weights)
+        height = self._height(theta, weights)
+        if self.quadratic:
+            start, scale = self._start_and_scale
+            low, middle, high = jax.vmap(lambda step: height(start + step * scale))(jnp.array([-1.0, 0.0, 1.0]))
+            precision = 2 * middle - low - high
+            return middle + (high - low) ** 2 / (8 * precision) + 0.5 * jnp.log(2 * np.pi / precision) + jnp.log(scale)
+        mode, spread = self._peaks(theta, weights)  # where nodes lie changes the integral by its quadrature error only
         x, weight = np.polynomial.hermite_e.hermegauss(NODES)
         heights = jax.vmap(lambda node: height(mode + spread * node))(jnp.asarray(x))
         terms = heights + jnp.asarray(np.log(weight) + 0.5 * x**2)[:, None]
@@ -127,7 +148,7 @@ class Integrated(Sampled):
         One is drawn of nodes one standard deviation apart, whose first place is random. Sums over such nodes are the integrals
         of a Gaussian to 5e-9, wherever they begin, so draws have the density of the integrand.
         """
-        height, mode, spread = self._peaks(theta, weights)
+        height, (mode, spread) = self._height(theta, weights), self._peaks(theta, weights)
         first, choice = jax.random.split(key)
         nodes = mode + spread * (jax.random.uniform(first, mode.shape) - 0.5 + jnp.arange(NODES)[:, None] - NODES // 2)
         drawn = jax.random.categorical(choice, jax.vmap(height)(nodes), axis=0)

@@ -69,16 +69,20 @@ class SampledModel:
             found = jax.vmap(lambda v: self.constrain(unravel(v, like) | start))(u)
             return vector_or_names({name: np.asarray(leaf) for name, leaf in found.items() if name != effect})
 
-        theta = to_theta(caller, draws.arrays)
-        like = map_arrays(lambda leaf: np.asarray(np.mean(leaf, axis=0, dtype=np.float64)), free(caller, draws.arrays))
+        theta, found = to_theta(caller, draws.arrays), free(caller, draws.arrays)
+        like = map_arrays(lambda leaf: np.asarray(np.mean(leaf, axis=0, dtype=np.float64)), found)
         start = {effect: like.pop(effect)} if effect else {}
         facts = self.densities(effect), self.data, self.num_units, like
         objective = Sampled(*facts)
         if effect and integrate:
             place = _places(caller, integrate[effect], effect, start[effect].shape, self.num_units)
             present, code = np.unique(place, return_inverse=True)
-            objective = Integrated(*facts, code, present, start[effect])
-            _check_groups(caller, effect, objective, place, unflatten(theta[0], like))
+            spread = np.std(found[effect], axis=0, dtype=np.float64)
+            more = code, present, start[effect], np.where(spread > 0, spread, 1.0)
+            tried = Integrated(*facts, *more, False)
+            at = [unflatten(theta[k], like) for k in (0, -1)]
+            _check_groups(caller, effect, tried, place, at[0])
+            objective = Integrated(*facts, *more, all(_is_quadratic(tried, one) for one in at))
         own = Posterior(objective, theta, draws.chains, like, to_theta, named, coordinate_names(like), None, self.note)
         simulate, of_all = None, self.draw_responses
         if self.response is not None and of_all is not None:
@@ -137,6 +141,17 @@ def _check_groups(caller: str, effect: str, objective: Integrated, place: np.nda
             f"{caller}: {effect!r} cannot be integrated out: a unit depends on the number of another group than integrate "
             "says, or another latent variable depends on it."
         )
+
+
+def _is_quadratic(objective: Integrated, theta: PyTree) -> bool:
+    """Whether the log density of each unit and each effect is quadratic in the effect, to rounding, near the draws and far."""
+    steps = np.array([-1.0, 0.0, 1.0, -2.5, 3.0, -30.0, 20.0])[:, None]  # three determine it, and the others try it
+    found = _conditionals(objective, theta, objective.start + steps * objective.scale)
+    for low, middle, high, *others in (found.units, found.effects):
+        expected = middle + steps[3:] * (high - low) / 2 + steps[3:] ** 2 * (high + low - 2 * middle) / 2
+        if not np.allclose(others, expected, rtol=1e-11, atol=1e-10):
+            return False
+    return True
 
 
 @compile_static
