@@ -386,3 +386,26 @@ def test_chains_that_disagree_count_for_as_many_draws_as_there_are_chains():
     log_weights = np.repeat([0.0, 0.4, 0.8, 1.2], 1000) + 0.01 * np.random.default_rng(0).standard_normal(4000)
     found, _ = importance.summarise(log_weights, regression()[0])
     assert found.effective < 4
+
+
+def edge_loss(theta, y):
+    return jnp.where(y > theta[0], y - theta[0], jnp.inf)
+
+
+@pytest.mark.parametrize("plan", [lo.leave_one_out(12), lo.groups(np.arange(12) // 4)], ids=["rows", "groups"])
+def test_mass_where_the_posterior_has_none(plan):
+    """y − θ is exponential, θ ~ N(0, 1): without the least y, θ may lie above it, where no draw is."""
+    y = np.sort(np.random.default_rng(3).exponential(size=12)) + 0.2
+    y[0] = 0.1
+    scale = stats.truncnorm(-np.inf, y[0] - 12, 12, 1)
+    draws = scale.rvs((4, 500, 1), random_state=np.random.default_rng(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # moments of ∂F/∂θ are others at an edge
+        posterior = lo.from_posterior(draws, edge_loss, y, log_prior=lambda theta: -0.5 * theta[0] ** 2)
+    found = lo.elpd(posterior, plan)
+    log_z = lambda y: len(y) ** 2 / 2 + stats.norm.logcdf(y.min() - len(y)) - y.sum()
+    parts = [plan.index[plan.refit == k] for k in range(plan.num_refits)]
+    error = -found.losses[np.isfinite(found.losses)] - [log_z(y) - log_z(np.delete(y, part)) for part in parts]
+    right = found.result == 0
+    assert right[0] and found.proposal[0] == "t" and right.sum() > plan.num_refits / 4
+    assert np.all(np.abs(error[right]) < 5 * found.error[right])

@@ -63,6 +63,9 @@ def smooth(log_weights: Float[np.ndarray, "*sets draws"], efficiency: float) -> 
     """Smooth the tails of sets of weights by PSIS, of ArviZ or arviz-stats; the scale of the weights stays."""
     largest, least = log_weights.max(-1, keepdims=True), np.argmin(log_weights, -1, keepdims=True)
     bottom = np.take_along_axis(log_weights, least, -1)
+    if not np.isfinite(bottom).all():  # weights of zero, which say nothing about the scale
+        least = np.argmin(np.where(np.isfinite(log_weights), log_weights, np.inf), -1, keepdims=True)
+        bottom = np.take_along_axis(log_weights, least, -1)
     usable = np.isfinite(largest) & (bottom < largest)
     with np.errstate(over="ignore", invalid="ignore"):  # of tails without a scale, and of sets without a weight
         found, k = _psis()(np.where(usable, log_weights - largest, 0.0), efficiency)
@@ -156,6 +159,13 @@ class GaussianProposal(NamedTuple):
         return scipy.linalg.solve_triangular(self.factor, z, trans="T", lower=True)
 
 
+def about(draws: np.ndarray, weight: np.ndarray | None = None) -> GaussianProposal:
+    """Return the Gaussian of the moments of draws."""
+    spread = np.atleast_2d(np.cov(draws.T, aweights=weight))
+    own = _gaussian(mean := np.average(draws, 0, weight), np.linalg.pinv(spread))
+    return own if own is not None else GaussianProposal(mean, np.diag(1 / draws.std(0)))
+
+
 def _gaussian(mean: np.ndarray, precision: np.ndarray) -> GaussianProposal | None:
     try:
         return GaussianProposal(mean, np.linalg.cholesky(precision)) if np.isfinite(mean).all() else None
@@ -177,10 +187,7 @@ class Approximations:
         found = None if fit is None else _gaussian(fit.vector, fit.hessian)
         if found is not None:
             return found
-        draws = self.posterior.draws
-        spread = np.atleast_2d(np.cov(draws.T))
-        own = _gaussian(draws.mean(0), np.linalg.pinv(spread))
-        return own if own is not None else GaussianProposal(draws.mean(0), np.diag(1 / draws.std(0)))
+        return about(self.posterior.draws)
 
     def of(self, refits: np.ndarray) -> dict[int, GaussianProposal]:
         """Return the Gaussians of some refits, by number; those that have none are left out."""
@@ -256,7 +263,7 @@ def normaliser(posterior: Posterior, own: GaussianProposal) -> Normaliser | None
 
 def bridge(ratio: Float[np.ndarray, " draws"], there: Float[np.ndarray, " others"]) -> float:
     """Estimate A(w) from log ratios F(θ, 1) − F(θ, w) at draws of both posteriors (Meng and Wong, 1996)."""
-    s, t, value = np.log(len(ratio)), np.log(len(there)), float(np.median(ratio))
+    s, t, value = np.log(len(ratio)), np.log(len(there)), float(log_mean(ratio))
     for _ in range(1000):  # the iteration is a contraction; a few dozen reach the tolerance where draws overlap
         above = logsumexp(ratio - np.logaddexp(t + ratio - value, s)) - s
         below = logsumexp(-np.logaddexp(t + there - value, s)) - t
