@@ -58,6 +58,26 @@ def test_integrals_and_their_derivatives_with_and_without_closed_form(effect, er
     assert np.allclose(slope[:, 0], by_difference, rtol=0, atol=max(error, 1e-7))
 
 
+def test_heavy_tails_and_several_modes():
+    """An effect far from the others has its density among them when its units leave."""
+    rng = np.random.default_rng(1)
+    code = np.arange(12) % 3
+    data = {"y": np.array([0.3, -0.4, 20.0])[code] + 0.1 * rng.normal(size=12), "g": code}
+    draws = {"mu": 100 + rng.normal(size=(4, 500)), "a": np.array([0.3, -0.4, 20.0]) + rng.normal(size=(4, 500, 3))}
+    of_effect = lambda theta, z: jax.scipy.stats.t.logpdf(z, 3.0)
+    given = {"log_prior": log_prior, "integrate": {"a": code}}
+    posterior = lo.from_posterior(draws, unit_loss, data, effect_log_prior=of_effect, **given)
+    z, mu = np.linspace(-60, 60, 60_001), posterior.draws[0, 0]
+    each = stats.norm.logpdf(data["y"][:, None], z)
+    for weights in (np.ones(12), 1.0 * (code < 2), 1.0 * (np.arange(12) < 3)):
+        heights = [stats.t.logpdf(z, 3) + weights[code == g] @ each[code == g] for g in range(3)]
+        true = sum(np.log(np.trapezoid(np.exp(height - height.max()), z)) + height.max() for height in heights)
+        assert np.allclose(posterior.values(posterior.draws[:1], weights), 0.5 * (mu - 100) ** 2 - true, atol=1e-5)
+    several = lambda theta, z: jnp.logaddexp(-0.5 * z**2, -0.5 * (z - 12) ** 2)
+    with pytest.raises(ValueError, match="several modes or a very heavy tail"):
+        lo.from_posterior(draws, unit_loss, data, effect_log_prior=several, **given)
+
+
 def test_what_cannot_be_integrated_is_refused():
     with pytest.raises(ValueError, match="a unit depends on the number of another group"):
         of(groups=np.array([0, 0, 1, 2, 2]))

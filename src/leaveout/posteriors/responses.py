@@ -9,7 +9,7 @@ from .._runtime.jax import Array, Arrays, PyTree, compile_static, float64, jax, 
 from ..models.glm.losses import Squared
 from ..objectives.objective import AbstractObjective, unravel
 from ..plans.plan import CAPACITY
-from .sampled import NODES, Integrated, Sampled
+from .sampled import DRAWN, Integrated, Sampled
 
 # responses `[draws, some]` at θ `[draws, params]`, of some units, given units of some weights, by a generator
 DrawResponses = Callable[[np.ndarray, np.ndarray, np.ndarray, np.random.Generator], np.ndarray]
@@ -59,7 +59,7 @@ def draw_effects(
     """Draw effects that are integrated out, `[draws, effects]`, given θ and the units that weigh."""
     if not isinstance(objective, Integrated):
         return np.zeros((len(theta), 0))
-    size = min(len(theta), max(1, CAPACITY // (NODES * objective.num_units)))
+    size = min(len(theta), max(1, CAPACITY // (DRAWN * objective.num_units)))
     return np.asarray(_effects(objective, like, _keys(rng, theta), theta, weights, size))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import logsumexp
 
 from .._runtime.jax import Arrays, PyTree, compile_static, float64, jax, jnp
 from ..data.arrays import codes
@@ -14,6 +15,8 @@ from .coordinates import NamedDraws, coordinate_names, listed, pick_draws
 from .posterior import Posterior, check_posterior
 from .responses import draw_by_jax
 from .sampled import Conditional, Integrated, Sampled
+
+PLACES = 401  # evenly spaced places over 24 standard deviations, which tell integrals of several modes
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ class SampledModel:
             at = [unflatten(theta[k], like) for k in (0, -1)]
             _check_groups(caller, effect, tried, place, at[0])
             objective = Integrated(*facts, *more, all(_is_quadratic(tried, one) for one in at))
+            if not objective.quadratic:
+                _check_integrals(caller, effect, objective, at)
         own = Posterior(objective, theta, draws.chains, like, to_theta, named, coordinate_names(like), None, self.note)
         simulate, of_all = None, self.draw_responses
         if self.response is not None and of_all is not None:
@@ -152,6 +157,32 @@ def _is_quadratic(objective: Integrated, theta: PyTree) -> bool:
         if not np.allclose(others, expected, rtol=1e-11, atol=1e-10):
             return False
     return True
+
+
+def _check_integrals(caller: str, effect: str, objective: Integrated, at: list[PyTree]) -> None:
+    """ValueError if integrals of groups with all their units, or none, are not those over evenly spaced places."""
+    step = np.linspace(-12, 12, PLACES)[:, None]
+    centre, reach = objective.start.mean(), objective.scale.max() + np.ptp(objective.start)
+    n, error = objective.num_units, 0.0
+    for theta in at:
+        for weights, z in ((np.ones(n), objective.start + step * objective.scale), (np.zeros(n), centre + step / 4 * reach)):
+            found = _conditionals(objective, theta, np.broadcast_to(z, (PLACES, len(objective.start))))
+            heights = np.asarray(found.effects)[:, objective.present]
+            np.add.at(heights.T, objective.code, (weights * np.where(weights > 0, found.units, 0.0)).T)
+            apart = np.log((z[1] - z[0]) * np.ones(len(objective.start)))[objective.present]
+            fine, coarse = (logsumexp(heights[::each], axis=0) + apart + np.log(each) for each in (1, 2))
+            known = np.abs(fine - coarse) < 1e-4  # elsewhere places are too few to tell
+            error = max(error, np.abs(np.asarray(_integrals(objective, theta, weights)) - fine)[known].max(initial=0.0))
+    if error > 0.01:
+        raise ValueError(
+            f"{caller}: {effect!r} cannot be integrated out: an integral is off by {error:.2g}, as an effect has several "
+            "modes or a very heavy tail. Leave integrate out."
+        )
+
+
+@compile_static
+def _integrals(objective: Integrated, theta: PyTree, weights: Arrays) -> Arrays:
+    return objective.log_marginals(theta, weights)
 
 
 @compile_static
