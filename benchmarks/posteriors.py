@@ -259,7 +259,7 @@ def radon():
         ("100 of the rows", lo.leave_one_out(len(y)).some(some), rows),
         ("85 counties", lo.groups(county), counties),
     ):
-        true = truth(F, leave, start, draws=5_000)
+        true = truth(F, leave, start, draws=40_000)
         report(f"radon, effects integrated, {name}", integrated, plan, true, seconds)
         report(f"radon, effects sampled, {name}", sampled, plan, true, seconds)
 
