@@ -3,6 +3,7 @@
 import warnings
 
 import arviz as az
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -184,3 +185,15 @@ def test_a_second_data_set_compiles_nothing():
             warnings.simplefilter("error")
             found.append(lo.from_posterior(draws, normal_loss, y, log_prior=normal_prior))
     assert found[0].objective.densities is found[1].objective.densities
+
+
+def test_some_of_the_draws_compile_as_many_others():
+    """A program for each number of places would fill the memory of a long session."""
+    y, draws = normal_draws()
+    posterior, compiled = lo.from_posterior(draws, normal_loss, y, log_prior=normal_prior), []
+    value = posterior.values(posterior.draws[:513], np.ones(10))
+    jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: compiled.append(name))
+    for count in (700, 1000):
+        found = posterior.values(posterior.draws[:count], np.ones(10))
+        assert len(found) == count and np.array_equal(found[:513], value)
+    assert not [name for name in compiled if "compile" in name]

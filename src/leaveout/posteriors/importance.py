@@ -126,7 +126,7 @@ def summarise(
     with np.errstate(over="ignore", invalid="ignore"):
         ratio = np.exp(smoothed - value)
     paired = ratio.reshape(-1, len(posterior.draws)).mean(0) - 1
-    means = batch_means(paired, posterior.chains)
+    means = batch_means(paired, posterior.chains, posterior.batches)
     plain, by_chain = paired.var() / len(paired), means.reshape(posterior.chains, -1).mean(1)
     batched = max(each.var(ddof=1) / len(each) for each in (means, by_chain) if len(each) > 1)  # chains may not have mixed
     effective = len(ratio) / np.mean(ratio**2) * (plain / batched if batched > plain else 1.0)

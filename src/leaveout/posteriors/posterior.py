@@ -39,7 +39,9 @@ from ..plans.plan import CAPACITY
 from .responses import DrawResponses
 from .sampled import Integrated, Sampled
 
-BATCHES = 50  # batches of draws, as few as tell a variance to a tenth, so that they are long beside the memory of chains
+BATCHES = 50  # batches of draws, as few as tell a variance to a tenth, so that they are long beside the memory of most chains
+MAX_BATCHES = 200  # batches beyond which intervals of 1.96 errors do not gain a third of a per cent any more
+MEMORY = 10  # length of a batch, in draws that are worth one, beside which the memory of chains is short
 CACHED = 2**14  # numbers of an array that stays in a processor's cache with the other temporaries of a density
 FEWEST = 16  # draws together from which programs run in vector instructions, whether or not their arrays stay in the cache
 CHECKED_DRAWS = 1000  # draws, evenly spaced, at which draws and density are compared
@@ -144,6 +146,11 @@ class Posterior(PrintedResult):
         ratio = self.draws.var(0) / len(self.draws) / np.where(batched > 0, batched, 1.0)
         return float(np.clip(np.median(ratio), 0.01, 1.0))  # below a hundredth the tail of weights no longer follows it
 
+    @property
+    def batches(self) -> int:
+        """Number of batches of draws whose means are nearly independent."""
+        return int(np.clip(len(self.draws) * self.efficiency / MEMORY, 4, MAX_BATCHES))
+
     @functools.cached_property
     def _predictors(self) -> Any:
         return self.objective.predictors
@@ -226,12 +233,13 @@ class Posterior(PrintedResult):
         elif self._predictors is not None:
             value, losses = self._of_predictors(theta, weights, blocks)
         else:
-            found = repeatable(found)
-            padded = np.resize(blocks, 2 ** int(np.ceil(np.log2(len(blocks))))) if blocks.size else blocks  # few programs
+            found, up = repeatable(found), lambda count: 2 ** int(np.ceil(np.log2(count)))  # few programs
+            padded = np.resize(blocks, up(len(blocks))) if blocks.size else blocks
+            places = theta if len(theta) == len(self.draws) else np.resize(theta, (up(len(theta)), theta.shape[1]))
             size, most = (max(1, capacity // self.objective.num_units) for capacity in (CACHED, CAPACITY // 4))
-            size = min(max(FEWEST, size), most, len(theta))
-            value, each = _values_and_losses(found, self.like, theta, padded_weights(found, weights), padded, size)
-            losses = losses if each is None else np.asarray(each)
+            size = min(max(FEWEST, size), most, len(places))
+            every, each = _values_and_losses(found, self.like, places, padded_weights(found, weights), padded, size)
+            value, losses = np.asarray(every)[: len(theta)], losses if each is None else np.asarray(each)[: len(theta)]
         return np.where(np.isnan(value), np.inf, value) + constant, losses[:, : len(blocks)]
 
     def _of_predictors(self, theta: np.ndarray, weights: np.ndarray, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -401,10 +409,10 @@ def batch_error(each: Float[np.ndarray, "draws ..."], chains: int) -> np.ndarray
     return means.std(0, ddof=1) / np.sqrt(len(means))
 
 
-def batch_means(each: Float[np.ndarray, "draws ..."], chains: int) -> np.ndarray:
+def batch_means(each: Float[np.ndarray, "draws ..."], chains: int, batches: int = BATCHES) -> np.ndarray:
     """Means over successive batches of draws, `[batches, ...]`; the last draws of a chain may be left over."""
     length = len(each) // chains
-    size = max(1, length // -(-BATCHES // chains))
+    size = max(1, length // -(-batches // chains))
     count = length // size
     by_chain = each[: chains * length].reshape(chains, length, *each.shape[1:])[:, : count * size]
     return by_chain.reshape(chains * count, size, *each.shape[1:]).mean(1)
