@@ -81,7 +81,7 @@ FAULTS = (
     Fault(
         "a case that leaves is scored as its whole unit",
         "FoldEstimator.at",
-        "scored = self._share(held, gone)",
+        "scored = self._share(held, away)",
         "scored = self._share(held, np.ones(len(held)))",
         "posteriors/test_elpd",
     ),

@@ -384,7 +384,7 @@ def test_wrong_calls():
 
 def test_chains_that_disagree_count_for_as_many_draws_as_there_are_chains():
     log_weights = np.repeat([0.0, 0.4, 0.8, 1.2], 1000) + 0.01 * np.random.default_rng(0).standard_normal(4000)
-    found, _ = importance.summarise(log_weights, regression()[0])
+    found, _, _ = importance.summarise(log_weights, regression()[0])
     assert found.effective < 4
 
 

@@ -329,13 +329,20 @@ class Evaluation(NamedTuple):
 
 
 class Unvisited(NamedTuple):
-    """Places where no draw comes, the draws from which they are reached, F(·, 1), −log prior and losses of blocks there."""
+    """Places where no draw comes, and the draws from which they are reached.
+
+    `start` is F(·, 1) at these draws, and `tail` the density of the posterior relative to theirs. Where losses of blocks are
+    known, `finite` holds them with zero for infinite ones, `bare` is F without the infinite ones, and `own` are at the draws.
+    """
 
     origin: NDArray[np.int64]
     theta: Float[np.ndarray, "places params"]
-    value: Float[np.ndarray, " places"]
-    prior: Float[np.ndarray, " places"]
-    losses: Float[np.ndarray, "places blocks"]
+    start: Float[np.ndarray, " places"]
+    tail: Float[np.ndarray, " places"]
+    finite: Float[np.ndarray, "places blocks"]
+    bare: Float[np.ndarray, " places"]
+    infinite: NDArray[np.bool_]
+    own: Float[np.ndarray, "places blocks"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -369,23 +376,26 @@ class FoldEstimator:
         Losses of blocks of units are used where they are known and leave as a whole.
         """
         posterior, held, leaving = self.posterior, self.held(k), self._leaving(k)
-        part = slice(self.plan.indptr[k], self.plan.indptr[k + 1])
-        gone = 1 - self.plan.weight[part][self.plan.held[part]]  # of some of the cases that a unit stands for, a share
-        scored = self._share(held, gone)
+        scored = leaving
+        if self.buffered[k]:
+            part = slice(self.plan.indptr[k], self.plan.indptr[k + 1])
+            away = 1 - self.plan.weight[part][self.plan.held[part]]  # of some of the cases that a unit stands for, a share
+            scored = self._share(held, away)
         if self._losses is None or leaving is None or scored is None:
             return self._by_values(k, theta)
-        touched = np.flatnonzero((leaving != 0) | (scored > 0))
+        (touched, share), (own, part_of_own) = leaving, scored
         whole, losses = (
             (posterior.value, self._losses[:, touched]) if theta is None else posterior.values_and_losses(theta, touched)
         )
+        gone = losses @ share
+        seen = -gone if scored is leaving else -losses[:, np.searchsorted(touched, own)] @ part_of_own
         with np.errstate(invalid="ignore"):  # a block of density zero
-            left = whole - losses @ leaving[touched]
+            left = whole - gone
         units = -losses[:, np.searchsorted(touched, held)] if self.pointwise else np.zeros((len(left), 0))
-        of_scored = np.flatnonzero(scored[touched])
-        found = Evaluation(left, -losses[:, of_scored] @ scored[touched[of_scored]], units)
+        found = Evaluation(left, seen, units)
         if theta is not None and (zero := np.flatnonzero(~np.isfinite(left))).size:  # what leaves may be why
-            for own, exact in zip(found, self._by_values(k, theta[zero])[1], strict=True):
-                own[zero] = exact
+            for each, exact in zip(found, self._by_values(k, theta[zero])[1], strict=True):
+                each[zero] = exact
         return whole, found
 
     def _by_values(self, k: int, theta: np.ndarray | None) -> tuple[np.ndarray, Evaluation]:
@@ -418,8 +428,8 @@ class FoldEstimator:
     def _sizes(self) -> np.ndarray:
         return np.bincount(self.posterior.blocks)
 
-    def _leaving(self, k: int) -> np.ndarray | None:
-        """Return the share of each block that a refit leaves out; None if this is a part of a block of several units."""
+    def _leaving(self, k: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the blocks that a refit leaves out, and the share of each; None if this is a part of several units."""
         part = slice(self.plan.indptr[k], self.plan.indptr[k + 1])
         return self._share(self.plan.index[part], 1 - self.plan.weight[part])
 
@@ -434,41 +444,57 @@ class FoldEstimator:
         moved = draws + 2.38 / np.sqrt(2 * size) * (draws[rng.permutation(count)] - draws[rng.permutation(count)])
         value = posterior.values(moved, np.ones(self.plan.num_units))
         origin = np.flatnonzero(value > posterior.value.max())
-        theta, losses, prior = moved[origin], np.zeros((0, 0)), np.zeros(len(origin))
+        theta, losses, own, bare = moved[origin], np.zeros((len(origin), 0)), np.zeros((len(origin), 0)), np.zeros(len(origin))
         if self._losses is not None and origin.size:
-            prior = posterior.values(theta, np.zeros(self.plan.num_units))
-            losses = posterior.values_and_losses(theta, np.unique(posterior.blocks))[1]
-        return Unvisited(origin, theta, value[origin], prior, losses)
+            losses, own = posterior.values_and_losses(theta, np.unique(posterior.blocks))[1], self._losses[origin]
+            bare = posterior.values(theta, np.zeros(self.plan.num_units))
+        infinite = ~np.isfinite(losses)
+        finite, start = np.asfortranarray(np.where(infinite, 0.0, losses)), posterior.value[origin]
+        tail = np.exp(start - value[origin])
+        return Unvisited(origin, theta, start, tail, finite, bare + finite.sum(1), infinite, np.asfortranarray(own))
 
-    def unvisited(self, k: int, back: Callable[[np.ndarray], np.ndarray] | None = None) -> float:
-        """Estimate the share of a fold's posterior that lies where no draw comes, nor a moved one, which `back` maps to draws.
+    def unvisited(self, k: int, error: float, back: Callable[[np.ndarray], np.ndarray] | None = None) -> bool:
+        """Whether more of a fold than its error lies where no draw comes, nor a moved one, which `back` maps to a draw.
 
         Metropolis moves from the draws, weighed as the fold's posterior, lead there as often as those out of there lead back,
         which a tenth of its share does, as moves of good size are accepted in 0.2 to 0.4 of tries, about half of them inwards.
         What the posterior itself has there, as in its tails, is not counted.
         """
-        origin, theta, there, prior, losses = self._unvisited
+        origin, theta, start, tail, finite, bare, infinite, own = self._unvisited
         if not origin.size:
-            return 0.0
+            return False
         leaving, value = self._leaving(k), self.posterior.value
         if self._losses is None or leaving is None:
-            after = self.posterior.values(theta, self.weights(k)[0])
+            before = self.at(k)[1].value
+            after, lead = self.posterior.values(theta, self.weights(k)[0]), log_mean(value - before)
+            before = before[origin]
         else:
-            touched, zero = np.flatnonzero(leaving), ~np.isfinite(losses)
-            known = np.where(zero, 0.0, losses)
-            after = prior + known.sum(1) - known[:, touched] @ leaving[touched]
-            after[zero.sum(1) > zero[:, leaving == 1].sum(1)] = np.inf  # a unit that stays has no density there
-        before = self.at(k)[1].value
-        highest = np.maximum(before[origin], after)
-        rate = np.exp(value[origin] - highest - log_mean(value - before)) - np.exp(value[origin] - there)
+            some, share = leaving
+            before, after = start - own[:, some] @ share, bare - finite[:, some] @ share
+            if infinite.any():  # where a unit that stays has no density, there is none
+                after[infinite.sum(1) > infinite[:, some[share == 1]].sum(1)] = np.inf
+            lead = self._mean_losses[some] @ share  # at most the logarithm of the mean weight, by Jensen's inequality
+        excess = lambda lead: np.exp(start - np.maximum(before, after) - lead) - tail
+        least = len(value) * max(error, 1e-9) / 10
+        if excess(lead).sum() <= least:
+            return False
+        rate = excess(log_mean(value - self.at(k)[1].value))
         if back is not None and rate.any():
             rate[self.posterior.values(back(theta), np.ones(self.plan.num_units)) <= value.max()] = 0.0
-        return 10 * float(rate.sum()) / len(value)
+        return bool(rate.sum() > least)
 
-    def _share(self, units: np.ndarray, weight: np.ndarray) -> np.ndarray | None:
-        """Return the share of each block that some units are; None if they are a part of a block of several units."""
-        share = np.bincount(self.posterior.blocks[units], weight, len(self._sizes)) / self._sizes
-        return None if np.any((share > 0) & (share < 1) & (self._sizes > 1)) else share
+    @functools.cached_property
+    def _mean_losses(self) -> np.ndarray:
+        assert self._losses is not None
+        return self._losses.mean(0)
+
+    def _share(self, units: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the blocks of some units, and the share of each that they are; None if a part of a block of several units."""
+        blocks, place = np.unique(self.posterior.blocks[units], return_inverse=True)
+        share, sizes = np.bincount(place, weight, len(blocks)), self._sizes[blocks]
+        if np.any((share > 0) & (share < sizes) & (sizes > 1)):
+            return None
+        return blocks[share != 0], share[share != 0] / sizes[share != 0]
 
     def raw(self) -> Iterator[tuple[FoldResult, float, np.ndarray]]:
         """Estimate every fold from the draws as they are; yield log p(y_o) and that of each unit within the posterior too."""
@@ -539,15 +565,14 @@ class FoldEstimator:
         known: Smoothed | None = None,
     ) -> FoldResult:
         """Combine the normalisers of a fold and, unless it is that of the posterior, of all that its elpd is relative to."""
-        out, smoothed = summarise(log_weights, self.posterior, known)
+        out, ratio, relative = summarise(log_weights, self.posterior, known)
         value, worst, influence, effective = -out.value, out.k, -out.influence, out.effective
         if self.buffered[k]:
-            whole, _ = summarise(log_weights + found.seen, self.posterior)
+            whole, _, _ = summarise(log_weights + found.seen, self.posterior)
             value, worst, influence = value + whole.value, max(worst, whole.k), influence + whole.influence
             effective = min(effective, whole.effective)
-        relative = smoothed - out.value
         each = log_mean(relative[:, None] + found.units) if self.pointwise else np.zeros(0)
-        draws = WeightedDraws(places, (np.exp(relative) / len(relative)).astype(np.float32))
+        draws = WeightedDraws(places, (ratio / len(ratio)).astype(np.float32))
         mean, most = float(log_mean(relative + found.seen)), max_k(len(self.posterior.draws))
         if name == "t":  # lies about one mode and has bounded weights there; heavier ones come from elsewhere
             most = min(most, FINITE_K)
@@ -733,7 +758,7 @@ def estimate_folds(estimator: FoldEstimator) -> tuple[list[FoldResult], NDArray[
     """Estimate every fold; return k̂ of the draws as they are, and log densities within the posterior, too."""
     found, within, each = map(list, zip(*estimator.raw(), strict=True))
     raw_k = np.array([fold.k for fold in found])
-    hidden = [estimator.unvisited(k) > fold.error for k, fold in enumerate(found)]
+    hidden = [estimator.unvisited(k, fold.error) for k, fold in enumerate(found)]
     _improve(estimator, found, np.flatnonzero([each or not fold.even for each, fold in zip(hidden, found, strict=True)]))
     return found, raw_k, np.array(within), each
 
@@ -755,7 +780,7 @@ def _improve(estimator: FoldEstimator, found: list[FoldResult], bad: NDArray[np.
             both = estimator.by_mixture(k, own, there)
             found[k] = both._replace(k=min(drawn.k, both.k))
         back = None if there is None else functools.partial(own.map_from, there)
-        if estimator.unvisited(k, back) > found[k].error:
+        if estimator.unvisited(k, found[k].error, back):
             found[k] = estimator.by_wide_students(k, found[k])
             continue
         if there is not None and not found[k].accepted and (whole := start()) is not None:

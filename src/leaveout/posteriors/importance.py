@@ -68,12 +68,15 @@ def smooth(log_weights: Float[np.ndarray, "*sets draws"], efficiency: float) -> 
         bottom = np.take_along_axis(log_weights, least, -1)
     usable = np.isfinite(largest) & (bottom < largest)
     with np.errstate(over="ignore", invalid="ignore"):  # of tails without a scale, and of sets without a weight
-        found, k = _psis()(np.where(usable, log_weights - largest, 0.0), efficiency)
+        scaled = log_weights - largest
+        found, k = _psis()(scaled if usable.all() else np.where(usable, scaled, 0.0), efficiency)
         found = found + (bottom - np.take_along_axis(found, least, -1))  # PSIS only normalises the least weight
-    if (lost := usable & np.isnan(found).any(-1, keepdims=True)).any():  # PSIS divides by the spread of the largest
+    if (lost := usable & np.isnan(found.sum(-1, keepdims=True))).any():  # PSIS divides by the spread of the largest
         usable &= ~(lost & (np.quantile(log_weights, 0.95, axis=-1, keepdims=True) > largest - FLAT))
+    if usable.all():
+        return Smoothed(found, k)
     equal = np.where(np.isfinite(largest), -np.inf, np.inf)  # weights that are all equal need no smoothing
-    return Smoothed(np.where(usable, found, log_weights), np.where(usable, np.asarray(k)[..., None], equal)[..., 0])
+    return Smoothed(np.where(usable, found, log_weights), np.where(usable, k[..., None], equal)[..., 0])
 
 
 @functools.cache
@@ -88,7 +91,9 @@ def _psis() -> Any:
         stats = importlib.import_module("arviz_stats.base").array_stats
     except ImportError:
         raise ImportError("elpd needs ArviZ: pip install 'leaveout[arviz]'.") from None
-    return lambda x, efficiency: stats.psislw(-x, r_eff=efficiency)  # takes log likelihoods, whose weights are the inverse
+    return lambda x, efficiency: tuple(
+        map(np.asarray, stats.psislw(-x, r_eff=efficiency))
+    )  # takes log likelihoods, whose weights are the inverse
 
 
 def max_k(draws: int) -> float:
@@ -119,18 +124,21 @@ class Normaliser(NamedTuple):
 
 def summarise(
     log_weights: Float[np.ndarray, " places"], posterior: Posterior, known: Smoothed | None = None
-) -> tuple[Normaliser, np.ndarray]:
-    """Estimate A, and return the smoothed weights too, unless these are known; the places of one draw are averaged."""
+) -> tuple[Normaliser, np.ndarray, np.ndarray]:
+    """Estimate A, and return the smoothed weights over their mean, and the logarithms; the places of one draw are averaged."""
     smoothed, k = known or smooth(log_weights, posterior.efficiency)
-    value = float(log_mean(smoothed))
-    with np.errstate(over="ignore", invalid="ignore"):
-        ratio = np.exp(smoothed - value)
-    paired = ratio.reshape(-1, len(posterior.draws)).mean(0) - 1
+    top = smoothed.max() if np.isfinite(smoothed.max()) else 0.0
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        ratio = np.exp(smoothed - top)
+        mean = ratio.mean()
+        value, ratio = float(top + np.log(mean)), ratio / mean
+    paired = (ratio if len(ratio) == len(posterior.draws) else ratio.reshape(2, -1).mean(0)) - 1
     means = batch_means(paired, posterior.chains, posterior.batches)
-    plain, by_chain = paired.var() / len(paired), means.reshape(posterior.chains, -1).mean(1)
+    plain = (paired @ paired / len(paired) - paired.mean() ** 2) / len(paired)
+    by_chain = means.reshape(posterior.chains, -1).mean(1)
     batched = max(each.var(ddof=1) / len(each) for each in (means, by_chain) if len(each) > 1)  # chains may not have mixed
-    effective = len(ratio) / np.mean(ratio**2) * (plain / batched if batched > plain else 1.0)
-    return Normaliser(value, float(k), means, float(effective)), smoothed
+    effective = len(ratio) ** 2 / (ratio @ ratio) * (plain / batched if batched > plain else 1.0)
+    return Normaliser(value, float(k), means, float(effective)), ratio, smoothed - value
 
 
 class GaussianProposal(NamedTuple):
@@ -256,7 +264,7 @@ def normaliser(posterior: Posterior, own: GaussianProposal) -> Normaliser | None
     """Estimate log Z(1) by a t at the mode; None if the draws say otherwise, as those of several modes do."""
     theta = students(posterior, own)
     log_weights = -posterior.values(theta, np.ones(posterior.objective.num_units)) - own.log_student(theta)
-    found, _ = summarise(log_weights, posterior)
+    found, _, _ = summarise(log_weights, posterior)
     both = bridge(log_weights, -posterior.value - own.log_student(posterior.draws))
     return found if abs(found.value - both) < MAX_GAP else None
 

@@ -282,7 +282,7 @@ class Posterior(PrintedResult):
         value, slope = (np.concatenate(each) for each in zip(*pieces, strict=True))
         return value + np.sum(weights * self.constant), slope
 
-    @property
+    @functools.cached_property
     def blocks(self) -> Int[np.ndarray, " units"]:
         """Block of each unit: units of different blocks are independent given θ, if F has such terms at all."""
         return self.objective.code if isinstance(self.objective, Integrated) else np.arange(self.objective.num_units)
