@@ -453,7 +453,7 @@ class FoldEstimator:
         tail = np.exp(start - value[origin])
         return Unvisited(origin, theta, start, tail, finite, bare + finite.sum(1), infinite, np.asfortranarray(own))
 
-    def unvisited(self, k: int, error: float, back: Callable[[np.ndarray], np.ndarray] | None = None) -> bool:
+    def unvisited(self, k: int, known: FoldResult, back: Callable[[np.ndarray], np.ndarray] | None = None) -> bool:
         """Whether more of a fold than its error lies where no draw comes, nor a moved one, which `back` maps to a draw.
 
         Metropolis moves from the draws, weighed as the fold's posterior, lead there as often as those out of there lead back,
@@ -475,10 +475,11 @@ class FoldEstimator:
                 after[infinite.sum(1) > infinite[:, some[share == 1]].sum(1)] = np.inf
             lead = self._mean_losses[some] @ share  # at most the logarithm of the mean weight, by Jensen's inequality
         excess = lambda lead: np.exp(start - np.maximum(before, after) - lead) - tail
-        least = len(value) * max(error, 1e-9) / 10
+        least = len(value) * max(known.error, 1e-9) / 10
         if excess(lead).sum() <= least:
             return False
-        rate = excess(log_mean(value - self.at(k)[1].value))
+        # the estimate is better than the mean weight of the draws, which may miss nearly all of a fold
+        rate = excess(log_mean(value - self.at(k)[1].value) if self.buffered[k] else -known.ratio)
         if back is not None and rate.any():
             rate[self.posterior.values(back(theta), np.ones(self.plan.num_units)) <= value.max()] = 0.0
         return bool(rate.sum() > least)
@@ -758,7 +759,7 @@ def estimate_folds(estimator: FoldEstimator) -> tuple[list[FoldResult], NDArray[
     """Estimate every fold; return k̂ of the draws as they are, and log densities within the posterior, too."""
     found, within, each = map(list, zip(*estimator.raw(), strict=True))
     raw_k = np.array([fold.k for fold in found])
-    hidden = [estimator.unvisited(k, fold.error) for k, fold in enumerate(found)]
+    hidden = [estimator.unvisited(k, fold) for k, fold in enumerate(found)]
     _improve(estimator, found, np.flatnonzero([each or not fold.even for each, fold in zip(hidden, found, strict=True)]))
     return found, raw_k, np.array(within), each
 
@@ -780,7 +781,7 @@ def _improve(estimator: FoldEstimator, found: list[FoldResult], bad: NDArray[np.
             both = estimator.by_mixture(k, own, there)
             found[k] = both._replace(k=min(drawn.k, both.k))
         back = None if there is None else functools.partial(own.map_from, there)
-        if estimator.unvisited(k, found[k].error, back):
+        if estimator.unvisited(k, found[k], back):
             found[k] = estimator.by_wide_students(k, found[k])
             continue
         if there is not None and not found[k].accepted and (whole := start()) is not None:
