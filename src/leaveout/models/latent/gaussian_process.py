@@ -61,7 +61,7 @@ KERNELS: dict[str, Callable[[np.ndarray], tuple[np.ndarray, Callable[[], np.ndar
     "matern32": _matern32,
     "matern52": _matern52,
 }
-TOGETHER = 2**16  # entries of the covariances that are factorised together, which a cache holds
+FACTORISED_ENTRIES = 2**16  # entries of the covariances that are factorised together, which a cache holds
 HALF_LOG = 0.5 * np.log(2 * np.pi)
 
 
@@ -256,7 +256,7 @@ class GaussianProcess(AbstractClosedForm):
 
     def _in_parts(self, function: Callable[..., tuple[np.ndarray, ...]], *each: np.ndarray) -> tuple[np.ndarray, ...]:
         """Apply a function to as many places as are factorised together."""
-        size = max(1, TOGETHER // self.num_units**2)
+        size = max(1, FACTORISED_ENTRIES // self.num_units**2)
         with np.errstate(all="ignore"):
             parts = [function(*(one[k : k + size] for one in each)) for k in range(0, max(1, len(each[0])), size)]
         return tuple(map(np.concatenate, zip(*parts, strict=True)))
@@ -316,7 +316,7 @@ class GaussianProcess(AbstractClosedForm):
         found = np.repeat(at.terms.sum(1)[:, None], len(seen), axis=1)
         for count in np.unique(missing[missing > 0]):
             sets = np.flatnonzero(missing == count)
-            for some in np.array_split(sets, 1 + len(sets) * count**2 // TOGETHER):
+            for some in np.array_split(sets, 1 + len(sets) * count**2 // FACTORISED_ENTRIES):
                 found[:, some] -= _eliminate(inverse, beta, first[some, :count])
         return found
 
@@ -396,7 +396,7 @@ class GaussianProcess(AbstractClosedForm):
 
     @property
     def costs(self) -> Costs:
-        return Costs(lanes=max(1, TOGETHER // self.num_units**2), work=4.0 * self.num_units**3, runs=self._runs)
+        return Costs(lanes=max(1, FACTORISED_ENTRIES // self.num_units**2), work=4.0 * self.num_units**3, runs=self._runs)
 
     def _runs(self, like: Any, first: Array, length: Array) -> Any:
         """Return the pass over the data that computes the exact changes by leaving out each single row."""
