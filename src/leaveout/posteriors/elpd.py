@@ -67,7 +67,8 @@ class PosteriorEstimate(Estimate):
     Attributes
     ----------
     pareto_k : ndarray, `[refits]`
-        k̂ of the weights whose mean is the estimate; trusted below 0.7.
+        k̂ of the weights whose mean is the estimate; trusted below 0.7. Weights of a mixture are at most twice those of the
+        draws: it is the smaller of both.
     raw_k : ndarray, `[refits]`
         k̂ of the draws as they are, which PSIS-LOO reports.
     gap : ndarray, `[refits]`

@@ -91,9 +91,8 @@ def _psis() -> Any:
         stats = importlib.import_module("arviz_stats.base").array_stats
     except ImportError:
         raise ImportError("elpd needs ArviZ: pip install 'leaveout[arviz]'.") from None
-    return lambda x, efficiency: tuple(
-        map(np.asarray, stats.psislw(-x, r_eff=efficiency))
-    )  # takes log likelihoods, whose weights are the inverse
+    # it takes log likelihoods, whose weights are the inverse
+    return lambda x, efficiency: tuple(map(np.asarray, stats.psislw(-x, r_eff=efficiency)))
 
 
 def max_k(draws: int) -> float:

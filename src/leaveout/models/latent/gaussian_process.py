@@ -234,10 +234,8 @@ class GaussianProcess(AbstractClosedForm):
         S = root * np.exp(-theta[:, -1:])
         right, pairs = S * (y - theta[:, :1]), ratio * k * self._pairs(root[:, :, None] * root[:, None, :])
         M = np.zeros((len(theta), n + 1, n + 1))
-        M.reshape(len(M), (n + 1) ** 2)[:, self._below + self._below // n], M[:, n, :n] = (
-            pairs,
-            right,
-        )  # whose rows are longer by one
+        M.reshape(len(M), (n + 1) ** 2)[:, self._below + self._below // n] = pairs  # rows of M are longer by one
+        M[:, n, :n] = right
         own = np.einsum("pii->pi", M)
         own[:, :n], own[:, n] = 1 + ratio * weights, 1 + 2 * np.sum(right**2, axis=1)  # above βᵀβ̃, so that there is a factor
         return ProcessFactor(k, bend, S, right, cholesky(M))
@@ -279,20 +277,7 @@ class GaussianProcess(AbstractClosedForm):
         return np.where(known, value, np.inf), np.where(known[:, None], slope, 0.0)
 
     def values(self, theta: Points, weights: Float[np.ndarray, "sets units"]) -> Float[np.ndarray, "places sets"]:
-        """Evaluate F alone; one factor at each θ gives F of all sets of rows that are seen.
-
-        Parameters
-        ----------
-        theta : array of float, shape (places, params)
-            Parameters.
-        weights : array of float, shape (sets, units)
-            Sets of weights.
-
-        Returns
-        -------
-        array of float, shape (places, sets)
-            F of every set at every place; infinite where it has no value.
-        """
+        # one factor at each θ gives F of all sets of rows that are seen
         seen = np.asarray(weights) > 0
         if not np.array_equal(seen, weights):
             return super().values(theta, weights)
