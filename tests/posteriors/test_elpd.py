@@ -12,7 +12,7 @@ from scipy import integrate, stats
 from scipy.special import logsumexp
 
 import leaveout as lo
-from leaveout.posteriors import elpd as elpd_module, importance
+from leaveout.posteriors import fold_estimator, importance
 
 
 def regression(n=30, p=2, seed=0, outlier=0.0):
@@ -266,7 +266,7 @@ def test_two_estimates_that_differ_are_not_accepted():
     """A bridge far from the mode can have a small k̂, and is found by the other estimate alone."""
 
     def fold(k, gap, effective=100.0):
-        return elpd_module.FoldResult(-3.0 - gap, -3.0, np.zeros(0), k, 0.7, np.zeros(0), effective, "mixture", None)
+        return fold_estimator.FoldResult(-3.0 - gap, -3.0, np.zeros(0), k, 0.7, np.zeros(0), effective, 3.0, "mixture", None)
 
     assert fold(0.6, 0.05).accepted and not fold(0.6, 0.45).accepted and not fold(0.6, -0.45).accepted
     assert importance.max_k(400) == 1 - 1 / np.log10(400) and importance.max_k(4000) == 0.7
@@ -324,7 +324,16 @@ def test_two_modes():
     true = np.array([integral(np.arange(12)) - integral(np.setdiff1d(np.arange(12), plan.index[own])) for own in of_fold])
     good = found.result == lo.RESULTS.successful
     assert np.all(np.abs(-found.losses - true)[good] < 5 * found.error[good]) and list(good) == [True, False, True]
-    assert importance.normaliser(posterior, importance.Approximations(posterior, plan).whole) is None
+
+
+def test_a_t_between_two_far_modes_has_no_normaliser():
+    posterior = lo.from_posterior(
+        np.random.default_rng(0).normal(np.repeat([-50.0, 50.0], 1000), 0.5)[:, None],
+        lambda theta, y: 0.0 * y + 2.0 * jnp.minimum((theta[0] - 50) ** 2, (theta[0] + 50) ** 2),
+        np.array([1.0, 0.0]),
+        log_prior=lambda theta: 2.0 * jnp.minimum((theta[0] - 50) ** 2, (theta[0] + 50) ** 2),
+    )
+    assert importance.normaliser(posterior) is None
 
 
 def test_chains_that_have_not_mixed_are_flagged():

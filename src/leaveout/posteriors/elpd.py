@@ -8,18 +8,16 @@ the draws, their mixture with moved draws, a multivariate t. A fold for which no
 caller gives `refit`.
 """
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
 from .._runtime.conventions import Rng, conventional
-from .._runtime.jax import call_traced, float64
+from .._runtime.jax import float64
 from .._runtime.results import RESULTS
 from ..data.arrays import share
 from ..objectives.objective import display_name
@@ -27,34 +25,11 @@ from ..plans.plan import Plan
 from ..validation.arviz import elpd_data
 from ..validation.cross_validate import DEFAULT_REFIT, PlanLike, resolve_plan
 from ..validation.estimate import Estimate
-from .coordinates import read_draws
-from .importance import (
-    EVEN,
-    FINITE_K,
-    GOOD_K,
-    MAX_GAP,
-    MAX_K,
-    MIN_EFFECTIVE,
-    Approximations,
-    GaussianProposal,
-    Normaliser,
-    Smoothed,
-    WeightedDraws,
-    about,
-    bridge,
-    log_mean,
-    max_k,
-    mixture,
-    normaliser,
-    smooth,
-    students,
-    summarise,
-    weights_of_refit,
-)
-from .posterior import Posterior, batch_error
+from .fold_estimator import FoldEstimator, monte_carlo_error
+from .importance import MAX_K, WeightedDraws
+from .posterior import Posterior
 from .predictions import PosteriorPredictions, predict_left_out
 
-TOGETHER = 2**22  # weights that are smoothed together, 32 MiB
 PROPOSALS = ("draws", "mixture", "t", "refit")  # in the order in which they are tried
 
 
@@ -288,323 +263,6 @@ class PosteriorEstimate(Estimate):
         return elpd_data(losses[some], baseline[some], names[some], self.se, suspect=suspect, k=k[some], draws=self.draws)
 
 
-class FoldResult(NamedTuple):
-    """The elpd of one fold by one proposal, and draws of the posterior given what the fold sees.
-
-    `ratio` is by normalisers, `mean` by the weighted mean of p(y_o | θ), and `each` the weighted mean of every scored unit's.
-    """
-
-    ratio: float
-    mean: float
-    each: np.ndarray
-    k: float
-    max_k: float
-    influence: np.ndarray
-    effective: float
-    proposal: str
-    draws: WeightedDraws
-
-    @property
-    def accepted(self) -> bool:
-        """Whether k̂ and the gap are as small as they must be, and effective draws as many."""
-        return self.k < self.max_k and abs(self.ratio - self.mean) < MAX_GAP and self.effective >= MIN_EFFECTIVE
-
-    @property
-    def error(self) -> float:
-        """Monte-Carlo standard error of the ratio."""
-        return float(self.influence.std(ddof=1) / np.sqrt(len(self.influence)))
-
-    @property
-    def even(self) -> bool:
-        """Whether weights hardly differ and have no heavy tail, so that their mean has a normal error."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return bool(self.accepted and self.k < GOOD_K and np.log(self.draws.weight).std() < EVEN)
-
-
-class Evaluation(NamedTuple):
-    """A fold at some places: F(θ, w), log p(y_o | θ), and that of each scored unit where these are scored one by one."""
-
-    value: Float[np.ndarray, " places"]
-    seen: Float[np.ndarray, " places"]
-    units: Float[np.ndarray, "places units"]
-
-
-class Unvisited(NamedTuple):
-    """Places where no draw comes, and the draws from which they are reached.
-
-    `start` is F(·, 1) at these draws, and `tail` the density of the posterior relative to theirs. Where losses of blocks are
-    known, `finite` holds them with zero for infinite ones, `bare` is F without the infinite ones, and `own` are at the draws.
-    """
-
-    origin: NDArray[np.int64]
-    theta: Float[np.ndarray, "places params"]
-    start: Float[np.ndarray, " places"]
-    tail: Float[np.ndarray, " places"]
-    finite: Float[np.ndarray, "places blocks"]
-    bare: Float[np.ndarray, " places"]
-    infinite: NDArray[np.bool_]
-    own: Float[np.ndarray, "places blocks"]
-
-
-@dataclass(frozen=True, eq=False)
-class FoldEstimator:
-    """Estimate the folds of a plan; `pointwise` tells whether the units of a fold are scored one by one."""
-
-    posterior: Posterior
-    plan: Plan
-    pointwise: bool
-
-    @functools.cached_property
-    def buffered(self) -> NDArray[np.bool_]:
-        """Whether a refit changes the weights of units that it does not score."""
-        return np.bincount(self.plan.refit, ~self.plan.held, self.plan.num_refits) > 0
-
-    def held(self, k: int) -> np.ndarray:
-        """Return the scored units of a refit."""
-        part = slice(self.plan.indptr[k], self.plan.indptr[k + 1])
-        return self.plan.index[part][self.plan.held[part]]
-
-    def weights(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the weights of a refit, and the same with its scored units at one."""
-        out = weights_of_refit(self.plan, k)
-        whole = out.copy()
-        whole[self.held(k)] = 1.0
-        return out, whole
-
-    def at(self, k: int, theta: np.ndarray | None = None) -> tuple[np.ndarray, Evaluation]:
-        """Evaluate F(·, 1) and a fold at some θ, by default at the draws.
-
-        Losses of blocks of units are used where they are known and leave as a whole.
-        """
-        posterior, held, leaving = self.posterior, self.held(k), self._leaving(k)
-        scored = leaving
-        if self.buffered[k]:
-            part = slice(self.plan.indptr[k], self.plan.indptr[k + 1])
-            away = 1 - self.plan.weight[part][self.plan.held[part]]  # of some of the cases that a unit stands for, a share
-            scored = self._share(held, away)
-        if self._losses is None or leaving is None or scored is None:
-            return self._by_values(k, theta)
-        (touched, share), (own, part_of_own) = leaving, scored
-        whole, losses = (
-            (posterior.value, self._losses[:, touched]) if theta is None else posterior.values_and_losses(theta, touched)
-        )
-        gone = losses @ share
-        seen = -gone if scored is leaving else -losses[:, np.searchsorted(touched, own)] @ part_of_own
-        with np.errstate(invalid="ignore"):  # a block of density zero
-            left = whole - gone
-        units = -losses[:, np.searchsorted(touched, held)] if self.pointwise else np.zeros((len(left), 0))
-        found = Evaluation(left, seen, units)
-        if theta is not None and (zero := np.flatnonzero(~np.isfinite(left))).size:  # what leaves may be why
-            for each, exact in zip(found, self._by_values(k, theta[zero])[1], strict=True):
-                each[zero] = exact
-        return whole, found
-
-    def _by_values(self, k: int, theta: np.ndarray | None) -> tuple[np.ndarray, Evaluation]:
-        """Evaluate F(·, 1) and a fold at some θ, by default at the draws, by F alone."""
-        if theta is None:
-            whole, (left, full) = self.posterior.value, self._at_draws[:, k]
-        else:
-            sets = np.stack([np.ones(self.plan.num_units), *self.weights(k)][: 3 if self.buffered[k] else 2])
-            whole, left, full = self.posterior.values_of_sets(theta, sets).T[[0, 1, 2 if self.buffered[k] else 0]]
-        theta = self.posterior.draws if theta is None else theta
-        losses = self.posterior.losses_at(theta, self.held(k)) if self.pointwise else None
-        seen = np.subtract(left, full, out=np.full(len(theta), -np.inf), where=np.isfinite(left))
-        return whole, Evaluation(left, seen, np.zeros((len(theta), 0)) if losses is None else -losses)
-
-    @functools.cached_property
-    def _at_draws(self) -> Float[np.ndarray, "2 folds draws"]:
-        """F of every fold, and of what its elpd is relative to, at the draws."""
-        weights = np.concatenate(np.stack([self.weights(k) for k in range(self.plan.num_refits)], axis=1))
-        sets, place = np.unique(weights, axis=0, return_inverse=True)
-        found = self.posterior.values_of_sets(self.posterior.draws, sets).T[place.ravel()]
-        return found.reshape(2, self.plan.num_refits, -1)
-
-    @functools.cached_property
-    def _losses(self) -> np.ndarray | None:
-        """Losses of blocks at the draws, those of one block side by side in memory."""
-        found = self.posterior.block_losses
-        return None if found is None else np.asfortranarray(found)
-
-    @functools.cached_property
-    def _sizes(self) -> np.ndarray:
-        return np.bincount(self.posterior.blocks)
-
-    def _leaving(self, k: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the blocks that a refit leaves out, and the share of each; None if this is a part of several units."""
-        part = slice(self.plan.indptr[k], self.plan.indptr[k + 1])
-        return self._share(self.plan.index[part], 1 - self.plan.weight[part])
-
-    @functools.cached_property
-    def _unvisited(self) -> Unvisited:
-        """Draws moved by differences of draws to where the posterior has less density than at any draw.
-
-        Such differences are the steps of differential evolution, whose moves are symmetric (ter Braak, 2006).
-        """
-        posterior, rng = self.posterior, np.random.default_rng(0)
-        draws, (count, size) = posterior.draws, posterior.draws.shape
-        moved = draws + 2.38 / np.sqrt(2 * size) * (draws[rng.permutation(count)] - draws[rng.permutation(count)])
-        value = posterior.values(moved, np.ones(self.plan.num_units))
-        origin = np.flatnonzero(value > posterior.value.max())
-        theta, losses, own, bare = moved[origin], np.zeros((len(origin), 0)), np.zeros((len(origin), 0)), np.zeros(len(origin))
-        if self._losses is not None and origin.size:
-            losses, own = posterior.values_and_losses(theta, np.unique(posterior.blocks))[1], self._losses[origin]
-            bare = posterior.values(theta, np.zeros(self.plan.num_units))
-        infinite = ~np.isfinite(losses)
-        finite, start = np.asfortranarray(np.where(infinite, 0.0, losses)), posterior.value[origin]
-        tail = np.exp(start - value[origin])
-        return Unvisited(origin, theta, start, tail, finite, bare + finite.sum(1), infinite, np.asfortranarray(own))
-
-    def unvisited(self, k: int, known: FoldResult, back: Callable[[np.ndarray], np.ndarray] | None = None) -> bool:
-        """Whether more of a fold than its error lies where no draw comes, nor a moved one, which `back` maps to a draw.
-
-        Metropolis moves from the draws, weighed as the fold's posterior, lead there as often as those out of there lead back,
-        which a tenth of its share does, as moves of good size are accepted in 0.2 to 0.4 of tries, about half of them inwards.
-        What the posterior itself has there, as in its tails, is not counted.
-        """
-        origin, theta, start, tail, finite, bare, infinite, own = self._unvisited
-        if not origin.size:
-            return False
-        leaving, value = self._leaving(k), self.posterior.value
-        if self._losses is None or leaving is None:
-            before = self.at(k)[1].value
-            after, lead = self.posterior.values(theta, self.weights(k)[0]), log_mean(value - before)
-            before = before[origin]
-        else:
-            some, share = leaving
-            before, after = start - own[:, some] @ share, bare - finite[:, some] @ share
-            if infinite.any():  # where a unit that stays has no density, there is none
-                after[infinite.sum(1) > infinite[:, some[share == 1]].sum(1)] = np.inf
-            lead = self._mean_losses[some] @ share  # at most the logarithm of the mean weight, by Jensen's inequality
-        excess = lambda lead: np.exp(start - np.maximum(before, after) - lead) - tail
-        least = len(value) * max(known.error, 1e-9) / 10
-        if excess(lead).sum() <= least:
-            return False
-        # the estimate is better than the mean weight of the draws, which may miss nearly all of a fold
-        rate = excess(log_mean(value - self.at(k)[1].value) if self.buffered[k] else -known.ratio)
-        if back is not None and rate.any():
-            rate[self.posterior.values(back(theta), np.ones(self.plan.num_units)) <= value.max()] = 0.0
-        return bool(rate.sum() > least)
-
-    @functools.cached_property
-    def _mean_losses(self) -> np.ndarray:
-        assert self._losses is not None
-        return self._losses.mean(0)
-
-    def _share(self, units: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the blocks of some units, and the share of each that they are; None if a part of a block of several units."""
-        blocks, place = np.unique(self.posterior.blocks[units], return_inverse=True)
-        share, sizes = np.bincount(place, weight, len(blocks)), self._sizes[blocks]
-        if np.any((share > 0) & (share < sizes) & (sizes > 1)):
-            return None
-        return blocks[share != 0], share[share != 0] / sizes[share != 0]
-
-    def raw(self) -> Iterator[tuple[FoldResult, float, np.ndarray]]:
-        """Estimate every fold from the draws as they are; yield log p(y_o) and that of each unit within the posterior too."""
-        posterior, count = self.posterior, self.plan.num_refits
-        size = max(1, TOGETHER // len(posterior.draws))
-        for start in range(0, count, size):
-            parts = [self.at(k)[1] for k in range(start, min(start + size, count))]
-            log_weights = np.stack([posterior.value - found.value for found in parts])
-            smoothed = smooth(log_weights, posterior.efficiency)
-            known = map(Smoothed, smoothed.log_weights, smoothed.k)
-            for k, (found, own, of_fold) in enumerate(zip(parts, log_weights, known, strict=True), start):
-                fold = self._weigh("draws", k, own, found, lambda: posterior.draws, of_fold)
-                yield fold, float(log_mean(found.seen)), log_mean(found.units) if self.pointwise else np.zeros(0)
-
-    def by_mixture(self, k: int, own: GaussianProposal, there: GaussianProposal) -> FoldResult:
-        """Estimate a fold from draws and moved draws."""
-        posterior = self.posterior
-        moved = lambda: there.map_from(own, posterior.draws)
-        value, found = self.at(k, moved())
-        return self._joined("mixture", k, found, mixture(posterior, own, there, value), moved)
-
-    def by_students(self, k: int, there: GaussianProposal, start: Normaliser) -> FoldResult:
-        """Estimate a fold from draws and those of a multivariate t, whose density is relative to the posterior's normaliser."""
-        posterior = self.posterior
-        others = lambda: students(posterior, there)
-        value, elsewhere = self.at(k, others())
-        log_t = there.log_student(np.concatenate([posterior.draws, others()])) + start.value
-        log_density = np.logaddexp(np.r_[-posterior.value, -value], log_t) - np.log(2)
-        found = self._joined("t", k, elsewhere, log_density, others)
-        share = float(found.draws.weight @ np.exp(log_t - np.log(2) - log_density))  # of the weights that are owed to the t
-        return found._replace(influence=found.influence + share * start.influence)
-
-    def by_wide_students(self, k: int, known: FoldResult) -> FoldResult:
-        """Estimate a fold from draws and those of a t about what a wider t finds; not accepted if that has no normaliser."""
-        if self._start is None:
-            return known._replace(k=np.inf)
-        found, own = known, about(self.posterior.draws)
-        there = own._replace(factor=own.factor / 2)
-        for _ in range(2):
-            found = self.by_students(k, there, self._start)
-            there = about(found.draws.theta, found.draws.weight)
-        return found
-
-    @functools.cached_property
-    def _start(self) -> Normaliser | None:
-        return normaliser(self.posterior, about(self.posterior.draws))
-
-    def _joined(
-        self,
-        name: str,
-        k: int,
-        elsewhere: Evaluation,
-        log_density: np.ndarray,
-        others: Callable[[], np.ndarray],
-    ) -> FoldResult:
-        """Estimate a fold from the draws and as many other places."""
-        found = Evaluation(*map(np.concatenate, zip(self.at(k)[1], elsewhere, strict=True)))
-        places = lambda: np.concatenate([self.posterior.draws, others()])
-        return self._weigh(name, k, -found.value - log_density, found, places)
-
-    def _weigh(
-        self,
-        name: str,
-        k: int,
-        log_weights: np.ndarray,
-        found: Evaluation,
-        places: Callable[[], np.ndarray],
-        known: Smoothed | None = None,
-    ) -> FoldResult:
-        """Combine the normalisers of a fold and, unless it is that of the posterior, of all that its elpd is relative to."""
-        out, ratio, relative = summarise(log_weights, self.posterior, known)
-        value, worst, influence, effective = -out.value, out.k, -out.influence, out.effective
-        if self.buffered[k]:
-            whole, _, _ = summarise(log_weights + found.seen, self.posterior)
-            value, worst, influence = value + whole.value, max(worst, whole.k), influence + whole.influence
-            effective = min(effective, whole.effective)
-        each = log_mean(relative[:, None] + found.units) if self.pointwise else np.zeros(0)
-        draws = WeightedDraws(places, (ratio / len(ratio)).astype(np.float32))
-        mean, most = float(log_mean(relative + found.seen)), max_k(len(self.posterior.draws))
-        if name == "t":  # lies about one mode and has bounded weights there; heavier ones come from elsewhere
-            most = min(most, FINITE_K)
-        return FoldResult(value, mean, each, worst, most, influence, effective, name, draws)
-
-    def resample(self, k: int, refit: Callable[[np.ndarray], Any]) -> tuple[FoldResult, float, bool]:
-        """Estimate a fold from draws of its own posterior, which the caller samples, with its error and whether it is good.
-
-        Where the fold leaves out what it scores only, the draws of both posteriors give the ratio of normalisers by a bridge.
-        """
-        out, whole = self.weights(k)
-        if not np.isin(out, (0.0, 1.0)).all():
-            raise ValueError(f"elpd: refit= samples the units that are seen; refit {k} has weights other than 0 and 1.")
-        drawn = read_draws("elpd: refit", call_traced("elpd: refit", refit, np.flatnonzero(out)))
-        theta = self.posterior.unconstrain("elpd: refit", drawn.arrays)
-        left, full = self.posterior.values(theta, out), self.posterior.values(theta, whole)
-        seen = left - full
-        mean, at = float(log_mean(seen)), float(smooth(seen, 1.0).k)
-        losses = self.posterior.losses_at(theta, self.held(k)) if self.pointwise else None
-        each = log_mean(-losses) if losses is not None else np.zeros(0)
-        error = float(batch_error(np.exp(seen - mean), drawn.chains))
-        blank, draws = np.zeros(0), WeightedDraws(lambda: theta, np.full(len(theta), 1 / len(theta), np.float32))
-        most = max_k(len(theta))
-        if self.buffered[k]:
-            return FoldResult(mean, mean, each, at, most, blank, float(len(theta)), "refit", draws), error, at < most
-        ratio = -bridge(self.posterior.value - self.at(k)[1].value, full - left)
-        found = FoldResult(ratio, mean, each, at, most, blank, float(len(theta)), "refit", draws)
-        return found, error, abs(ratio - mean) < MAX_GAP
-
-
 @conventional
 @float64
 def elpd(
@@ -697,31 +355,25 @@ def elpd(
     pointwise = score == "pointwise" and scored.max() > 1
     if pointwise and posterior.unit_losses is None:
         raise ValueError("elpd: score='pointwise' needs units that are independent given θ; ask for score='joint'.")
-    found, raw_k, within, within_each = estimate_folds(estimator := FoldEstimator(posterior, plan, pointwise))
-    own_error, good = np.zeros(count), np.array([fold.accepted for fold in found])
+    estimator = FoldEstimator(posterior, plan, pointwise)
+    found, raw_k, within, within_each = estimator.estimate()
     if refit is not None:
-        for k in np.flatnonzero(~good):
-            found[k], own_error[k], good[k] = estimator.resample(int(k), refit)
-    batches = max(len(fold.influence) for fold in found) or 1
-    influence = np.stack([fold.influence if len(fold.influence) else np.zeros(batches) for fold in found])
-    spread = lambda each: each.std(-1, ddof=1) / np.sqrt(batches) if batches > 1 else np.zeros(each.shape[:-1])
-    one = scored.max() == 1
-    ratios = np.array([fold.ratio for fold in found])
-    if one:
-        losses, baseline = (np.where(plan.held, -each[plan.refit], np.nan) for each in (ratios, within))
-    elif pointwise:
-        losses, baseline = np.full(len(plan.index), np.nan), np.full(len(plan.index), np.nan)
-        losses[plan.held] = -np.concatenate([fold.each for fold in found])
-        baseline[plan.held] = -np.concatenate(within_each)
-    else:
-        losses, baseline = -ratios, -within
+        found = [fold if fold.accepted else estimator.resample(k, fold, refit) for k, fold in enumerate(found)]
+    ratios, good = np.array([fold.ratio for fold in found]), np.array([fold.accepted for fold in found])
+    losses, baseline = -ratios, -within
+    if pointwise:
+        losses, baseline = -np.concatenate([fold.each for fold in found]), -np.concatenate(within_each)
+    if pointwise or scored.max() == 1:  # an entry of the plan each
+        (losses, baseline), each = np.full((2, len(plan.index)), np.nan), (losses, baseline)
+        losses[plan.held], baseline[plan.held] = each
     share = np.ones(count) if cases is None else cases[plan.index[plan.held]]  # of a fold in the sum
+    influence, own_error = share @ [fold.influence for fold in found], share * [fold.own_error for fold in found]
     units = posterior.objective.units
     response = units.target if units.response is None else units.response
     title = f"{display_name(posterior.objective)}, {plan.num_units} units, {len(posterior.draws)} draws"
     return PosteriorEstimate(
         losses=losses,
-        error=np.sqrt(spread(influence) ** 2 + own_error**2),
+        error=np.array([fold.error for fold in found]),
         result=np.where(good, RESULTS.successful, RESULTS.heavy_weights).astype(np.int64),
         plan=plan,
         baseline=baseline,
@@ -738,7 +390,7 @@ def elpd(
         draws=len(posterior.draws),
         posterior=posterior,
         folds=[fold.draws for fold in found],
-        sampling_error=float(np.sqrt(spread(share @ influence) ** 2 + np.sum((share * own_error) ** 2))),
+        sampling_error=monte_carlo_error(influence, float(np.linalg.norm(own_error))),
         unit_weight=cases,
     )
 
@@ -754,39 +406,3 @@ def _cases(posterior: Posterior, plan: Plan) -> NDArray[np.float64]:
     if np.any(np.asarray(posterior.constant) < 0):
         raise ValueError("elpd: units are counts of trials, none of which has a density of its own; give a row for each trial.")
     return cases
-
-
-def estimate_folds(estimator: FoldEstimator) -> tuple[list[FoldResult], NDArray[np.float64], np.ndarray, list[np.ndarray]]:
-    """Estimate every fold; return k̂ of the draws as they are, and log densities within the posterior, too."""
-    found, within, each = map(list, zip(*estimator.raw(), strict=True))
-    raw_k = np.array([fold.k for fold in found])
-    hidden = [estimator.unvisited(k, fold) for k, fold in enumerate(found)]
-    _improve(estimator, found, np.flatnonzero([each or not fold.even for each, fold in zip(hidden, found, strict=True)]))
-    return found, raw_k, np.array(within), each
-
-
-def _improve(estimator: FoldEstimator, found: list[FoldResult], bad: NDArray[np.int64]) -> None:
-    """Estimate bad folds by the mixture with moved draws, else by a t, in place.
-
-    The mixture's weights are at most twice those of the draws, so that k̂ of either bounds its tail. Which of them has the
-    smaller k̂ is chance, and does not choose.
-    """
-    if not bad.size:
-        return
-    posterior, approximations = estimator.posterior, Approximations(estimator.posterior, estimator.plan)
-    gaussians, own = approximations.of(bad), approximations.whole
-    start = functools.cache(lambda: normaliser(posterior, own))
-    for k in map(int, bad):
-        drawn, there = found[k], gaussians.get(k)
-        if there is not None:
-            both = estimator.by_mixture(k, own, there)
-            found[k] = both._replace(k=min(drawn.k, both.k))
-        back = None if there is None else functools.partial(own.map_from, there)
-        if estimator.unvisited(k, found[k], back):
-            found[k] = estimator.by_wide_students(k, found[k])
-            continue
-        if there is not None and not found[k].accepted and (whole := start()) is not None:
-            other = estimator.by_students(k, there, whole)
-            found[k] = other if other.accepted else found[k]
-        if drawn.accepted and drawn.k < FINITE_K:  # draws serve for summaries as they are
-            found[k] = found[k]._replace(draws=drawn.draws)

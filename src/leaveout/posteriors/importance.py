@@ -14,7 +14,6 @@ the fold's mode join them. Weights are smoothed by Pareto's distribution (PSIS),
 import functools
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,8 +22,8 @@ from jaxtyping import Float, Float32
 from scipy.special import logsumexp
 
 from ..objectives.batch_functions import functions, whole
+from ..optimize.fit import Fit
 from ..optimize.newton import newton
-from ..plans.plan import CAPACITY, Plan
 from .posterior import Posterior, batch_means
 
 FREEDOM = 7  # degrees of freedom of the t, whose tails are heavier than those of posteriors of more than a few units
@@ -76,7 +75,7 @@ def smooth(log_weights: Float[np.ndarray, "*sets draws"], efficiency: float) -> 
     if usable.all():
         return Smoothed(found, k)
     equal = np.where(np.isfinite(largest), -np.inf, np.inf)  # weights that are all equal need no smoothing
-    return Smoothed(np.where(usable, found, log_weights), np.where(usable, k[..., None], equal)[..., 0])
+    return Smoothed(np.where(usable, found, log_weights), np.where(usable[..., 0], k, equal[..., 0]))
 
 
 @functools.cache
@@ -109,35 +108,38 @@ def log_mean(each: np.ndarray) -> np.ndarray:
 
 
 class Normaliser(NamedTuple):
-    """Estimate of A(w) = log mean r from weights r.
+    """Estimates of A(w) = log mean r from sets of weights r.
 
     `influence` holds the means of r / mean r − 1 over batches of draws, and `effective` is the number of draws that the weights
     are worth.
     """
 
-    value: float
-    k: float
-    influence: Float[np.ndarray, " batches"]
-    effective: float
+    value: Float[np.ndarray, " *sets"]
+    k: Float[np.ndarray, " *sets"]
+    influence: Float[np.ndarray, "*sets batches"]
+    effective: Float[np.ndarray, " *sets"]
 
 
 def summarise(
-    log_weights: Float[np.ndarray, " places"], posterior: Posterior, known: Smoothed | None = None
-) -> tuple[Normaliser, np.ndarray, np.ndarray]:
+    log_weights: Float[np.ndarray, "*sets places"], posterior: Posterior
+) -> tuple[Normaliser, Float[np.ndarray, "*sets places"], Float[np.ndarray, "*sets places"]]:
     """Estimate A, and return the smoothed weights over their mean, and the logarithms; the places of one draw are averaged."""
-    smoothed, k = known or smooth(log_weights, posterior.efficiency)
-    top = smoothed.max() if np.isfinite(smoothed.max()) else 0.0
+    smoothed, k = smooth(log_weights, posterior.efficiency)
+    count, draws, top = log_weights.shape[-1], len(posterior.draws), smoothed.max(-1, keepdims=True)
+    top = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         ratio = np.exp(smoothed - top)
-        mean = ratio.mean()
-        value, ratio = float(top + np.log(mean)), ratio / mean
-    paired = (ratio if len(ratio) == len(posterior.draws) else ratio.reshape(2, -1).mean(0)) - 1
-    means = batch_means(paired, posterior.chains, posterior.batches)
-    plain = (paired @ paired / len(paired) - paired.mean() ** 2) / len(paired)
-    by_chain = means.reshape(posterior.chains, -1).mean(1)
-    batched = max(each.var(ddof=1) / len(each) for each in (means, by_chain) if len(each) > 1)  # chains may not have mixed
-    effective = len(ratio) ** 2 / (ratio @ ratio) * (plain / batched if batched > plain else 1.0)
-    return Normaliser(value, float(k), means, float(effective)), ratio, smoothed - value
+        mean = ratio.mean(-1, keepdims=True)
+        value, ratio = top + np.log(mean), ratio / mean
+    square = lambda each: np.einsum("...i,...i->...", each, each)
+    paired = (ratio if count == draws else ratio.reshape(*k.shape, -1, draws).mean(-2)) - 1
+    means = np.moveaxis(batch_means(np.moveaxis(paired, -1, 0), posterior.chains, posterior.batches), 0, -1)
+    by_chain = means.reshape(*k.shape, posterior.chains, -1).mean(-1)
+    plain = (square(paired) / draws - paired.mean(-1) ** 2) / draws
+    batched = np.max([each.var(-1, ddof=1) / each.shape[-1] for each in (means, by_chain) if each.shape[-1] > 1], axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        effective = count**2 / square(ratio) * np.where(batched > plain, plain / batched, 1.0)
+    return Normaliser(value[..., 0], k, means, effective), ratio, smoothed - value
 
 
 class GaussianProposal(NamedTuple):
@@ -161,6 +163,12 @@ class GaussianProposal(NamedTuple):
         found = scipy.stats.multivariate_t.logpdf(z, np.zeros(size), np.eye(size), FREEDOM) + self.log_det
         return np.reshape(found, len(theta))
 
+    def students(self, count: int) -> Float[np.ndarray, "draws params"]:
+        """Draw from the multivariate t about this Gaussian, always by the same random numbers."""
+        rng, size = np.random.default_rng(0), len(self.mean)
+        z = rng.standard_normal((count, size)) * np.sqrt(FREEDOM / rng.chisquare(FREEDOM, count))[:, None]
+        return self.mean + self.unwhiten(z.T).T
+
     def unwhiten(self, z: np.ndarray) -> np.ndarray:
         """Map columns of standard normals to deviations from the mean."""
         return scipy.linalg.solve_triangular(self.factor, z, trans="T", lower=True)
@@ -180,88 +188,43 @@ def _gaussian(mean: np.ndarray, precision: np.ndarray) -> GaussianProposal | Non
         return None
 
 
-@dataclass(frozen=True, eq=False)
-class Approximations:
-    """Gaussians at the mode of the posterior and of the refits of a plan, or about the draws where there is no mode."""
-
-    posterior: Posterior
-    plan: Plan
-
-    @functools.cached_property
-    def whole(self) -> GaussianProposal:
-        """The Gaussian of the posterior."""
-        fit = self.posterior.mode
-        found = None if fit is None else _gaussian(fit.vector, fit.hessian)
-        if found is not None:
-            return found
-        return about(self.posterior.draws)
-
-    def of(self, refits: np.ndarray) -> dict[int, GaussianProposal]:
-        """Return the Gaussians of some refits, by number; those that have none are left out."""
-        found, size = dict[int, GaussianProposal](), max(1, CAPACITY // self.plan.num_units)
-        approximate = self._about_draws if self.posterior.mode is None else self._at_modes
-        for some in np.split(refits, range(size, len(refits), size)):
-            weights = np.stack([weights_of_refit(self.plan, k) for k in some])
-            each = zip(some, *approximate(weights), strict=True)
-            gaussians = {int(k): _gaussian(mean, precision) for k, mean, precision in each}
-            found |= {k: own for k, own in gaussians.items() if own is not None}
-        return found
-
-    def _at_modes(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Descend by Newton steps from the mode; where they end need not be exact, as weights make up for it."""
-        fit, lanes = self.posterior.mode, np.arange(len(weights))
-        assert fit is not None
-        F = functions(fit.objective, fit.theta, whole(weights))
-        _, theta, converged, _ = newton(F, np.tile(fit.vector, (len(weights), 1)), lanes, fit.null_space)
-        theta = np.where(converged[:, None] & np.isfinite(theta), theta, fit.vector)
-        return theta, F.hessian(theta, lanes)
-
-    def _about_draws(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Take one Newton step from the mean of the draws, by the change of F alone, from the precision of the draws."""
-        rows, own, lanes = (
-            whole(np.concatenate([np.ones((1, weights.shape[1])), weights])),
-            self.whole,
-            np.arange(len(weights) + 1),
-        )
-        F, at = functions(self.posterior.objective, self.posterior.like, rows), np.tile(own.mean, (len(lanes), 1))
-        slope, bend = F.look(at, lanes)[1], F.hessian(at, lanes)
-        precision = own.factor @ own.factor.T
-        changed = precision + bend[1:] - bend[:1]
-        good = np.linalg.eigvalsh(changed)[:, :1, None] > 0
-        changed = np.where(good, changed, precision)
-        return own.mean - np.linalg.solve(changed, (slope[1:] - slope[:1])[..., None])[..., 0], changed
+def gaussian_of(posterior: Posterior) -> GaussianProposal:
+    """Return the Gaussian at the mode of a posterior, or about its draws where there is none."""
+    fit = posterior.mode
+    return (None if fit is None else _gaussian(fit.vector, fit.hessian)) or about(posterior.draws)
 
 
-def weights_of_refit(plan: Plan, refit: int) -> Float[np.ndarray, " units"]:
-    """Weights of one refit over all units."""
-    weights, part = np.ones(plan.num_units), slice(plan.indptr[refit], plan.indptr[refit + 1])
-    weights[plan.index[part]] = plan.weight[part]
-    return weights
+def gaussians_of_refits(posterior: Posterior, weights: Float[np.ndarray, "refits units"]) -> list[GaussianProposal | None]:
+    """Return the Gaussians at the modes of refits, or by a step from the mean of the draws; None where there is none."""
+    fit = posterior.mode
+    found = _about_draws(posterior, weights) if fit is None else _at_modes(fit, weights)
+    return [_gaussian(mean, precision) for mean, precision in zip(*found, strict=True)]
 
 
-def mixture(
-    posterior: Posterior, own: GaussianProposal, there: GaussianProposal, value: Float[np.ndarray, " draws"]
-) -> Float[np.ndarray, " places"]:
-    """Log density of draws and moved draws in equal parts, there, relative to exp(−F(·, 1)) / Z(1).
-
-    F(·, 1) has the given values at moved draws.
-    """
-    jacobian = own.log_det - there.log_det  # log |det T|
-    back = posterior.values(own.map_from(there, posterior.draws), np.ones(posterior.objective.num_units))
-    as_drawn, as_moved = np.r_[-posterior.value, -value], np.r_[-back, -posterior.value] - jacobian
-    return np.logaddexp(as_drawn, as_moved) - np.log(2)
+def _at_modes(fit: Fit, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Descend by Newton steps from the mode; where they end need not be exact, as weights make up for it."""
+    F, lanes = functions(fit.objective, fit.theta, whole(weights)), np.arange(len(weights))
+    _, theta, converged, _ = newton(F, np.tile(fit.vector, (len(weights), 1)), lanes, fit.null_space)
+    theta = np.where(converged[:, None] & np.isfinite(theta), theta, fit.vector)
+    return theta, F.hessian(theta, lanes)
 
 
-def students(posterior: Posterior, there: GaussianProposal) -> Float[np.ndarray, "draws params"]:
-    """Draw from a multivariate t about a Gaussian, as many as there are draws, always by the same random numbers."""
-    rng, (count, size) = np.random.default_rng(0), posterior.draws.shape
-    z = rng.standard_normal((count, size)) * np.sqrt(FREEDOM / rng.chisquare(FREEDOM, count))[:, None]
-    return there.mean + there.unwhiten(z.T).T
+def _about_draws(posterior: Posterior, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Take one Newton step from the mean of the draws, by the change of F alone, from the precision of the draws."""
+    own, lanes = about(posterior.draws), np.arange(len(weights) + 1)
+    rows = whole(np.concatenate([np.ones((1, weights.shape[1])), weights]))
+    F, at = functions(posterior.objective, posterior.like, rows), np.tile(own.mean, (len(lanes), 1))
+    slope, bend = F.look(at, lanes)[1], F.hessian(at, lanes)
+    precision = own.factor @ own.factor.T
+    changed = precision + bend[1:] - bend[:1]
+    changed = np.where(np.linalg.eigvalsh(changed)[:, :1, None] > 0, changed, precision)
+    return own.mean - np.linalg.solve(changed, (slope[1:] - slope[:1])[..., None])[..., 0], changed
 
 
-def normaliser(posterior: Posterior, own: GaussianProposal) -> Normaliser | None:
-    """Estimate log Z(1) by a t at the mode; None if the draws say otherwise, as those of several modes do."""
-    theta = students(posterior, own)
+def normaliser(posterior: Posterior) -> Normaliser | None:
+    """Estimate log Z(1) by a t about the draws; None if the draws say otherwise, as those of several modes may."""
+    own = about(posterior.draws)
+    theta = own.students(len(posterior.draws))
     log_weights = -posterior.values(theta, np.ones(posterior.objective.num_units)) - own.log_student(theta)
     found, _, _ = summarise(log_weights, posterior)
     both = bridge(log_weights, -posterior.value - own.log_student(posterior.draws))

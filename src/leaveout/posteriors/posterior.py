@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy
 from jaxtyping import Float, Int
 
 from .._runtime.conventions import warn
@@ -174,28 +175,60 @@ class Posterior(PrintedResult):
         return self._evaluate(theta, weights, np.zeros(0, int))[0]
 
     @float64
-    def values_of_sets(
-        self, theta: Float[np.ndarray, "draws params"], weights: Float[np.ndarray, "sets units"]
-    ) -> Float[np.ndarray, "draws sets"]:
-        """Evaluate F at many θ, each with some sets of weights.
+    def values_without(
+        self, theta: Float[np.ndarray, "places params"], away: scipy.sparse.csr_array
+    ) -> Float[np.ndarray, "sets places"]:
+        """Evaluate F at many θ, each without some sets of units.
+
+        Losses of blocks of units are used where they are known and leave as a whole.
 
         Parameters
         ----------
         theta : array of float, shape (places, params)
             Unconstrained parameters.
-        weights : array of float, shape (sets, units)
-            Sets of weights.
+        away : sparse array, shape (sets, units)
+            One minus the weight of each unit, by set.
 
         Returns
         -------
-        array of float, shape (places, sets)
+        array of float, shape (sets, places)
             F of every set at every place; infinite where it has no value.
         """
+        n, sizes = self.objective.num_units, np.bincount(self.blocks)
+        if not len(theta):
+            return np.zeros((away.shape[0], 0))
+        share = away @ scipy.sparse.csr_array((np.ones(n), self.blocks, np.arange(n + 1)), shape=(n, len(sizes)))
+        size = sizes[share.indices]
+        if self.block_losses is None or np.any((size > 1) & (share.data > 0) & (share.data < size)):
+            return self._values_of_sets(theta, 1 - away.toarray())
+        share.data = share.data / size
+        blocks, column = np.unique(share.indices, return_inverse=True)
+        at_draws = theta is self.draws
+        value, losses = (self.value, self.block_losses[:, blocks]) if at_draws else self.values_and_losses(theta, blocks)
+        few = scipy.sparse.csr_array((share.data, column, share.indptr), shape=(away.shape[0], len(blocks)))
+        with np.errstate(invalid="ignore"):  # a block of density zero
+            found = value - few @ losses.T
+        if (zero := np.flatnonzero(~np.isfinite(value))).size:  # what leaves may be why
+            found[:, zero] = self._values_of_infinite(theta[zero], share)
+        return found
+
+    def _values_of_infinite(self, theta: np.ndarray, share: scipy.sparse.csr_array) -> np.ndarray:
+        """Evaluate F without some sets of blocks where some blocks have no density."""
+        losses = self.values_and_losses(theta, np.arange(share.shape[1]))[1]
+        never = ~np.isfinite(losses)
+        finite = np.where(never, 0.0, losses)
+        found = self.values(theta, np.zeros(self.objective.num_units)) + finite.sum(1) - share @ finite.T
+        stays = never.sum(1) - (share == 1).astype(float) @ never.T
+        return np.where(stays > 0, np.inf, found)
+
+    def _values_of_sets(self, theta: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Evaluate F at many θ, each with some sets of weights, `[sets, places]`."""
+        sets, place = np.unique(weights, axis=0, return_inverse=True)
         if not isinstance(self.objective, AbstractClosedForm):
-            return np.stack([self.values(theta, one) for one in weights], axis=1)
+            return np.stack([self.values(theta, one) for one in sets])[place]
         parts = np.split(theta, range(size := max(1, CAPACITY // self.objective.num_units), len(theta), size))
-        found = np.concatenate([self.objective.values(at, weights) for at in parts])
-        return found + weights @ np.broadcast_to(self.constant, self.objective.num_units)
+        found = np.concatenate([self.objective.values(at, sets) for at in parts])
+        return (found + sets @ np.broadcast_to(self.constant, self.objective.num_units)).T[place]
 
     @float64
     def values_and_losses(
@@ -226,7 +259,7 @@ class Posterior(PrintedResult):
         """Evaluate F(·, w), and the losses of some blocks as the objective counts them."""
         found, losses, constant = self.objective, np.zeros((len(theta), 0)), np.sum(weights * self.constant)
         if isinstance(found, AbstractClosedForm):
-            value = self.values_of_sets(theta, weights[None])[:, 0] - constant
+            value = self._values_of_sets(theta, weights[None])[0] - constant
             if blocks.size:
                 every = np.broadcast_to(blocks, (len(theta), len(blocks)))
                 losses = found.losses(theta, np.tile(weights, (len(theta), 1)), every, every >= 0)
@@ -318,8 +351,10 @@ class Posterior(PrintedResult):
         found = self.block_losses
         return found if found is not None and found.shape[1] == self.objective.num_units else None
 
-    def losses_at(self, theta: np.ndarray, units: np.ndarray) -> np.ndarray | None:
-        """Evaluate −log p(y_n | θ) of some units at many θ.
+    def losses_at(
+        self, theta: Float[np.ndarray, "places params"], units: Int[np.ndarray, " some"]
+    ) -> Float[np.ndarray, "places some"]:
+        """Evaluate −log p(y_n | θ) of some units at many θ, where `unit_losses` are known.
 
         Parameters
         ----------
@@ -330,10 +365,11 @@ class Posterior(PrintedResult):
 
         Returns
         -------
-        array of float, shape (places, some), or None
-            The losses; None if units depend on one another given θ.
+        array of float, shape (places, some)
+            The losses.
         """
-        return None if self.unit_losses is None else self.values_and_losses(theta, units)[1]
+        assert self.block_losses is not None
+        return self.block_losses[:, units] if theta is self.draws else self.values_and_losses(theta, units)[1]
 
     def _lines(self) -> list[tuple[str, str]]:
         shown = 12  # names that are printed

@@ -11,7 +11,7 @@ from ..objectives.objective import leaves_of, map_arrays
 from ..plans.plan import leave_one_out
 from ..refit import AbstractRefit
 from ..validation.cross_validate import DEFAULT_REFIT, PlanLike, resolve_plan
-from .elpd import FoldEstimator, estimate_folds
+from .fold_estimator import FoldEstimator
 from .posterior import Posterior
 
 
@@ -22,7 +22,7 @@ def posterior_influence(posterior: Posterior, plan: PlanLike | AbstractRefit, pr
     if prediction is not None and not callable(prediction):
         raise TypeError(f"influence: prediction must be a function of the parameters; got {type(prediction).__name__}.")
     names, watch = _summaries(posterior, prediction)
-    found, *_ = estimate_folds(FoldEstimator(posterior, plan, False))
+    found = FoldEstimator(posterior, plan, False).estimate().results
     drawn = watch(posterior.draws)
     values = (drawn if fold.draws.theta is posterior.draws else watch(fold.draws.theta) for fold in found)
     moments = np.stack([_moments(*each) for each in zip(values, (fold.draws.weight for fold in found), strict=True)])

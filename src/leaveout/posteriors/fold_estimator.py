@@ -1,0 +1,337 @@
+"""Estimates of the elpd of folds: from the draws as they are, from moved draws too, or from those of a multivariate t."""
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy
+from jaxtyping import Float
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from .._runtime.jax import call_traced
+from .._runtime.progress import Slow
+from ..plans.plan import CAPACITY, Plan
+from .coordinates import read_draws
+from .importance import (
+    EVEN,
+    FINITE_K,
+    GOOD_K,
+    MAX_GAP,
+    MIN_EFFECTIVE,
+    GaussianProposal,
+    Normaliser,
+    WeightedDraws,
+    about,
+    bridge,
+    gaussian_of,
+    gaussians_of_refits,
+    log_mean,
+    max_k,
+    normaliser,
+    smooth,
+    summarise,
+)
+from .posterior import Posterior, batch_error
+
+TOGETHER = 2**17  # weights that are smoothed together, 1 MiB
+
+
+class FoldResult(NamedTuple):
+    """The elpd of one fold by one proposal, and draws of the posterior given what the fold sees.
+
+    `ratio` is by normalisers, `mean` by the weighted mean of p(y_o | θ), and `each` the weighted mean of every scored unit's;
+    `change` is A(w). `own_error` is the error of draws that no other fold has.
+    """
+
+    ratio: float
+    mean: float
+    each: np.ndarray
+    k: float
+    max_k: float
+    influence: np.ndarray
+    effective: float
+    change: float
+    proposal: str
+    draws: WeightedDraws
+    own_error: float = 0.0
+
+    @property
+    def accepted(self) -> bool:
+        """Whether k̂ and the gap are as small as they must be, and effective draws as many."""
+        return self.k < self.max_k and abs(self.ratio - self.mean) < MAX_GAP and self.effective >= MIN_EFFECTIVE
+
+    @property
+    def error(self) -> float:
+        """Monte-Carlo standard error of the ratio."""
+        return monte_carlo_error(self.influence, self.own_error)
+
+
+def monte_carlo_error(influence: Float[np.ndarray, " batches"], own_error: float) -> float:
+    """Standard error of an estimate by its means over batches of draws, and the error of draws of its own."""
+    return float(np.hypot(influence.std(ddof=1) / np.sqrt(len(influence)), own_error))
+
+
+class FoldEstimates(NamedTuple):
+    """Estimates of folds, k̂ of the draws as they are, and log p(y_o) and that of each scored unit within the posterior."""
+
+    results: list[FoldResult]
+    raw_k: NDArray[np.float64]
+    within: NDArray[np.float64]
+    within_each: list[np.ndarray]
+
+
+class Evaluation(NamedTuple):
+    """Some folds at some places: F(θ, 1), F(θ, w), and log p(y_o | θ)."""
+
+    whole: Float[np.ndarray, " places"]
+    left: Float[np.ndarray, "folds places"]
+    seen: Float[np.ndarray, "folds places"]
+
+    def joined(self, other: "Evaluation") -> "Evaluation":
+        """The same folds at these and other places."""
+        return Evaluation(*(np.concatenate(each, axis=-1) for each in zip(self, other, strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class FoldEstimator:
+    """Estimate the folds of a plan; `pointwise` tells whether the units of a fold are scored one by one."""
+
+    posterior: Posterior
+    plan: Plan
+    pointwise: bool
+
+    @functools.cached_property
+    def away(self) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
+        """One minus the weights of every refit, `[refits, units]`, and the same with its scored units at one."""
+        away, shape = 1 - self.plan.weight, (self.plan.num_refits, self.plan.num_units)
+        each = [away, np.where(self.plan.held, 0.0, away)]
+        left, full = (scipy.sparse.csr_array((one, self.plan.index, self.plan.indptr), shape, copy=True) for one in each)
+        full.eliminate_zeros()
+        return left, full
+
+    @functools.cached_property
+    def buffered(self) -> NDArray[np.bool_]:
+        """Whether a refit changes the weights of units that it does not score."""
+        return np.diff(self.away[1].indptr) > 0
+
+    def held(self, k: int) -> NDArray[np.int64]:
+        """Return the scored units of a refit."""
+        part = slice(self.plan.indptr[k], self.plan.indptr[k + 1])
+        return self.plan.index[part][self.plan.held[part]]
+
+    def at(self, some: NDArray[np.int64], theta: Float[np.ndarray, "places params"]) -> Evaluation:
+        """Evaluate folds at some θ."""
+        rows, nothing = [each[some] for each in self.away], scipy.sparse.csr_array((1, self.plan.num_units))
+        whole, found = np.split(self.posterior.values_without(theta, scipy.sparse.vstack([nothing, *rows], "csr")), [1])
+        left, full = np.split(found, 2)
+        seen = np.subtract(left, full, out=np.full(left.shape, -np.inf), where=np.isfinite(left))
+        return Evaluation(whole[0], left, seen)
+
+    def at_each(self, k: int, theta: Float[np.ndarray, "places params"]) -> Float[np.ndarray, "places units"]:
+        """Evaluate log p(y_n | θ) of the units that a fold scores one by one."""
+        return -self.posterior.losses_at(theta, self.held(k)) if self.pointwise else np.zeros((len(theta), 0))
+
+    @functools.cached_property
+    def _known(self) -> dict[int, Evaluation]:
+        """Evaluations at the draws of folds that need more than these."""
+        return {}
+
+    def at_draws(self, k: int) -> Evaluation:
+        """Evaluate a fold at the draws, once."""
+        if k not in self._known:
+            self._known[k] = self.at(np.array([k]), self.posterior.draws)
+        return self._known[k]
+
+    @functools.cached_property
+    def own(self) -> GaussianProposal:
+        """The Gaussian of the posterior."""
+        return gaussian_of(self.posterior)
+
+    @functools.cached_property
+    def start(self) -> Normaliser | None:
+        """log Z(1), to which densities of a t are relative."""
+        return normaliser(self.posterior)
+
+    @functools.cached_property
+    def _moves(self) -> tuple[np.ndarray, Evaluation, Evaluation]:
+        """Places where the posterior has less density than at any draw, and all folds there and at the draws that move there.
+
+        Draws move by differences of draws, the steps of differential evolution, which are symmetric (ter Braak, 2006).
+        """
+        posterior, rng, every = self.posterior, np.random.default_rng(0), np.arange(self.plan.num_refits)
+        draws, (count, size) = posterior.draws, posterior.draws.shape
+        moved = draws + 2.38 / np.sqrt(2 * size) * (draws[rng.permutation(count)] - draws[rng.permutation(count)])
+        far = posterior.values(moved, np.ones(self.plan.num_units)) > posterior.value.max()
+        return moved[far], self.at(every, draws[far]), self.at(every, moved[far])
+
+    def unvisited(
+        self, some: NDArray[np.int64], known: list[FoldResult], back: Callable[[np.ndarray], np.ndarray] | None = None
+    ) -> NDArray[np.bool_]:
+        """Whether more of each fold than its error lies where no draw comes, nor a moved one, which `back` maps to a draw.
+
+        Metropolis moves from the draws, weighed as the fold's posterior, lead there as often as those out of there lead back,
+        which a tenth of its share does, as moves of good size are accepted in 0.2 to 0.4 of tries, about half of them inwards.
+        What the posterior itself has there, as in its tails, is not counted.
+        """
+        theta, before, after = self._moves
+        highest, change = np.maximum(before.left, after.left)[some], np.array([fold.change for fold in known])[:, None]
+        rates = np.exp(before.whole - highest - change) - np.exp(before.whole - after.whole)
+        if back is not None and rates.any():
+            mapped = self.posterior.values(back(theta), np.ones(self.plan.num_units))
+            rates[:, mapped <= self.posterior.value.max()] = 0.0
+        return rates.sum(1) > len(self.posterior.draws) / 10 * np.maximum([fold.error for fold in known], 1e-9)
+
+    def by_mixture(self, k: int, there: GaussianProposal) -> FoldResult:
+        """Estimate a fold from draws and moved draws."""
+        posterior, own = self.posterior, self.own
+        back = posterior.values(own.map_from(there, posterior.draws), np.ones(self.plan.num_units))
+        log_jacobian = own.log_det - there.log_det  # log |det T|
+        as_moved = np.r_[-back, -posterior.value] - log_jacobian
+        return self._joined("mixture", k, lambda: there.map_from(own, posterior.draws), as_moved)[0]
+
+    def by_students(self, k: int, there: GaussianProposal, start: Normaliser) -> FoldResult:
+        """Estimate a fold from draws and those of a multivariate t, whose density is relative to the posterior's normaliser."""
+        draws = self.posterior.draws
+        others = lambda: there.students(len(draws))
+        found, share = self._joined("t", k, others, there.log_student(np.concatenate([draws, others()])) + start.value)
+        return found._replace(influence=found.influence + share * start.influence)
+
+    def by_wide_students(self, k: int, known: FoldResult) -> FoldResult:
+        """Estimate a fold from draws and those of a t about what a wider t finds; not accepted if that has no normaliser."""
+        if self.start is None:
+            return known._replace(k=np.inf)
+        found, own = known, about(self.posterior.draws)
+        there = own._replace(factor=own.factor / 2)
+        for _ in range(2):
+            found = self.by_students(k, there, self.start)
+            there = about(found.draws.theta, found.draws.weight)
+        return found
+
+    def _joined(
+        self, name: str, k: int, others: Callable[[], np.ndarray], log_others: Float[np.ndarray, " places"]
+    ) -> tuple[FoldResult, float]:
+        """Estimate a fold from the draws and as many other places, and return the share of the weights owed to these.
+
+        `log_others` is their log density at all places, relative to exp(−F(·, 1)) / Z(1).
+        """
+        one, draws = np.array([k]), self.posterior.draws
+        each = self.at_draws(k).joined(self.at(one, others()))
+        log_density = np.logaddexp(-each.whole, log_others) - np.log(2)
+        (found,) = self._weigh(name, one, -each.left - log_density, each, lambda: np.concatenate([draws, others()]))
+        return found, float(found.draws.weight @ expit(log_others + each.whole))
+
+    def _weigh(
+        self,
+        name: str,
+        some: NDArray[np.int64],
+        log_weights: Float[np.ndarray, "folds places"],
+        at: Evaluation,
+        places: Callable[[], np.ndarray],
+    ) -> list[FoldResult]:
+        """Combine the normalisers of folds and, unless it is that of the posterior, of all that their elpd is relative to."""
+        out, ratio, relative = summarise(log_weights, self.posterior)
+        value, worst, influence, effective = -out.value, out.k, -out.influence, out.effective
+        if (also := self.buffered[some]).any():
+            more, _, _ = summarise((log_weights + at.seen)[also], self.posterior)
+            value[also] += more.value
+            influence[also] += more.influence
+            worst[also], effective[also] = np.maximum(worst[also], more.k), np.minimum(effective[also], more.effective)
+        mean, most = log_mean((relative + at.seen).T), max_k(len(self.posterior.draws))
+        if name == "t":  # lies about one mode and has bounded weights there; heavier ones come from elsewhere
+            most = min(most, FINITE_K)
+        draws = [WeightedDraws(places, weight) for weight in (ratio / ratio.shape[1]).astype(np.float32)]
+        return [
+            FoldResult(
+                ratio=value[j],
+                mean=mean[j],
+                each=log_mean(relative[j][:, None] + self.at_each(k, places())),
+                k=worst[j],
+                max_k=most,
+                influence=influence[j],
+                effective=effective[j],
+                change=out.value[j],
+                proposal=name,
+                draws=draws[j],
+            )
+            for j, k in enumerate(some)
+        ]
+
+    def improve(self, k: int, drawn: FoldResult, there: GaussianProposal | None) -> FoldResult:
+        """Estimate a fold by the mixture with moved draws, else by a t.
+
+        The mixture's weights are at most twice those of the draws, so that k̂ of either bounds its tail. Which of them has the
+        smaller k̂ is chance, and does not choose.
+        """
+        found, back = drawn, None
+        if there is not None:
+            found, back = self.by_mixture(k, there), functools.partial(self.own.map_from, there)
+            found = found._replace(k=min(drawn.k, found.k))
+        if self.unvisited(np.array([k]), [found], back)[0]:
+            return self.by_wide_students(k, found)
+        if there is not None and not found.accepted and self.start is not None:
+            other = self.by_students(k, there, self.start)
+            found = other if other.accepted else found
+        return found._replace(draws=drawn.draws) if drawn.accepted and drawn.k < FINITE_K else found  # summaries need no more
+
+    def resample(self, k: int, known: FoldResult, refit: Callable[[np.ndarray], Any]) -> FoldResult:
+        """Estimate a fold from draws of its own posterior, which the caller samples.
+
+        Where the fold leaves out what it scores only, the draws of both posteriors give the ratio of normalisers by a bridge.
+        """
+        one = np.array([k])
+        out = 1 - self.away[0][one].toarray()[0]
+        if not np.isin(out, (0.0, 1.0)).all():
+            raise ValueError(f"elpd: refit= samples the units that are seen; refit {k} has weights other than 0 and 1.")
+        drawn = read_draws("elpd: refit", call_traced("elpd: refit", refit, np.flatnonzero(out)))
+        theta = self.posterior.unconstrain("elpd: refit", drawn.arrays)
+        there, count = self.at(one, theta), len(theta)
+        seen = there.seen[0]
+        mean = ratio = float(log_mean(seen))
+        most, worst = max_k(count), float(smooth(seen, 1.0).k)
+        if not self.buffered[k]:
+            ratio, most = -bridge(self.posterior.value - self.at_draws(k).left[0], -seen), np.inf  # k̂ is of the mean alone
+        return known._replace(
+            ratio=ratio,
+            mean=mean,
+            each=log_mean(self.at_each(k, theta)),
+            k=worst,
+            max_k=most,
+            influence=0.0 * known.influence,
+            effective=float(count),
+            proposal="refit",
+            draws=WeightedDraws(lambda: theta, np.full(count, 1 / count, np.float32)),
+            own_error=float(batch_error(np.exp(seen - mean), drawn.chains)),
+        )
+
+    def estimate(self) -> FoldEstimates:
+        """Estimate every fold, from the draws as they are if that will do."""
+        posterior, every, within = self.posterior, np.arange(self.plan.num_refits), list[np.ndarray]()
+        found, within_each, good = list[FoldResult](), list[np.ndarray](), np.zeros(len(every), bool)
+        for some in _parts(every, TOGETHER // len(posterior.draws)):
+            at = self.at(some, posterior.draws)
+            log_weights = posterior.value - at.left
+            own = self._weigh("draws", some, log_weights, at, lambda: posterior.draws)
+            with np.errstate(invalid="ignore"):  # of weights that are zero
+                even = log_weights.std(-1) < EVEN
+            good[some] = even & [fold.accepted and fold.k < GOOD_K for fold in own]
+            for j in np.flatnonzero(~good[some]):
+                self._known[int(some[j])] = Evaluation(at.whole, at.left[[j]], at.seen[[j]])
+            found += own
+            within.append(log_mean(at.seen.T))
+            within_each += [log_mean(self.at_each(k, posterior.draws)) for k in some]
+        raw_k = np.array([fold.k for fold in found])
+        bad = np.flatnonzero(~good | self.unvisited(every, found))
+        with Slow("folds", len(bad)) as bar:
+            for some in _parts(bad, CAPACITY // self.plan.num_units):
+                gaussians = gaussians_of_refits(posterior, 1 - self.away[0][some].toarray())
+                for k, there in zip(map(int, some), gaussians, strict=True):
+                    found[k] = self.improve(k, found[k], there)
+                    bar.advance()
+        return FoldEstimates(found, raw_k, np.concatenate(within), within_each)
+
+
+def _parts(each: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
+    return (each[start : start + max(1, size)] for start in range(0, len(each), max(1, size)))
