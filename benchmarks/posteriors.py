@@ -24,6 +24,7 @@ import pandas as pd
 from jax.scipy.special import gammaln
 from numpyro.infer import MCMC, NUTS
 from scipy import optimize, special, stats
+from scipy.sparse import csr_array
 
 import leaveout as lo
 from leaveout.objectives.objective import unravel
@@ -307,8 +308,8 @@ def of_fit(name, fit, code, potential, draws):
         ("rows", lo.leave_one_out(n), np.arange(n)[:, None]),
         (f"{code.max() + 1} blocks", lo.groups(code), [np.flatnonzero(code == k) for k in range(code.max() + 1)]),
     ):
-        keep = np.stack([np.isin(np.arange(n), fold, invert=True).astype(float) for fold in folds])
-        leave = lambda theta, keep=keep: F(theta)[:, None] - posterior.values_of_sets(theta, keep)
+        away = csr_array(np.stack([np.isin(np.arange(n), fold).astype(float) for fold in folds]))
+        leave = lambda theta, away=away: F(theta)[:, None] - posterior.values_without(theta, away).T
         report(f"{name}, {kind}", posterior, plan, truth(F, leave, fit.vector, draws=draws), seconds)
 
 
