@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.sparse import csr_array
 
 import leaveout as lo
 
@@ -56,6 +57,13 @@ def test_integrals_and_their_derivatives_with_and_without_closed_form(effect, er
     assert np.allclose(posterior.values(some, weights), value, rtol=1e-12)
     by_difference = [(F(mu + step) - F(mu - step)) / (2 * step) for mu in some[:, 0]]
     assert np.allclose(slope[:, 0], by_difference, rtol=0, atol=max(error, 1e-7))
+
+
+@pytest.mark.parametrize("weights", [[1, 1, 0, 1, 1], [0, 0, 1, 1, 1], [0, 2, 1, 1, 1], [1, 1, 1, 0.5, 1], [1, 1, 2, 1, 1]])
+def test_groups_leave_by_their_integrals_only_as_a_whole(weights):
+    posterior, weights = of(), np.array(weights, float)
+    found = posterior.values_without(posterior.draws, csr_array(1 - weights[None]))
+    assert np.allclose(found, posterior.values(posterior.draws, weights), rtol=1e-12)
 
 
 def test_heavy_tails_and_several_modes():

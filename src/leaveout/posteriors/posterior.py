@@ -198,8 +198,8 @@ class Posterior(PrintedResult):
         if not len(theta):
             return np.zeros((away.shape[0], 0))
         share = away @ scipy.sparse.csr_array((np.ones(n), self.blocks, np.arange(n + 1)), shape=(n, len(sizes)))
-        size = sizes[share.indices]
-        if self.block_losses is None or np.any((size > 1) & (share.data > 0) & (share.data < size)):
+        size, parts = sizes[share.indices], isinstance(self.objective, Integrated) and not np.isin(away.data, (0, 1)).all()
+        if self.block_losses is None or parts or np.any((size > 1) & (share.data > 0) & (share.data < size)):
             return self._values_of_sets(theta, 1 - away.toarray())
         share.data = share.data / size
         blocks, column = np.unique(share.indices, return_inverse=True)
