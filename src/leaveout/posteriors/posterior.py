@@ -324,19 +324,20 @@ class Posterior(PrintedResult):
     def block_losses(self) -> Float[np.ndarray, "draws blocks"] | None:
         """−log density of every block of units at every draw; None if F has no such terms.
 
-        F(θ, w) must differ from F(θ, 1) by the losses of blocks that leave, which is tried at two draws and three sets of them.
+        F(θ, w) must differ from F(θ, 1) by the losses of units that leave, which is tried at two draws and three sets of them.
+        Groups whose effects are integrated out are independent anyway.
         """
-        if self._predictors is None and not self.objective.pointwise and not isinstance(self.objective, Integrated):
+        integrated = isinstance(self.objective, Integrated)
+        if not (integrated or self.objective.pointwise or self._predictors is not None):
             return None
         blocks, some = np.unique(self.blocks), np.array([0, len(self.draws) - 1])
         few = isinstance(self.objective, AbstractClosedForm) or self.objective.units.serial is not False  # likely in vain
         value, found = self.values_and_losses(self.draws[some] if few else self.draws, blocks)
         tried, rng, n = found[[0, -1]], np.random.default_rng(0), found.shape[1]
-        for share in (1 / n, 0.2, 0.5):  # one block, some, and half of them
+        for share in () if integrated else (1 / n, 0.2, 0.5):  # one unit, some, and half of them
             weights = np.ones(n)
             weights[rng.choice(n, max(1, int(share * n)), replace=False)] = 0.0
-            units = weights[self.blocks]
-            change = self.values(self.draws[some], units) - self.values(self.draws[some], np.ones(len(units)))
+            change = self.values(self.draws[some], weights) - self.values(self.draws[some], np.ones(n))
             size = np.abs(tried).sum(1)
             if not np.allclose(change, -tried @ (1 - weights), rtol=0, atol=1e-9 * float(size.max() + 1)):
                 return None
