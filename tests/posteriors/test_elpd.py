@@ -205,6 +205,27 @@ def test_groups_with_their_effects_integrated_out(plan, outlier):
     assert abs(found.elpd - true.sum()) < 4 * found.sampling_error + 0.02
 
 
+def test_sampled_effects_of_groups_that_leave():
+    """Intercepts of groups, y_i = m + z_g + noise, m and z normal: all is in closed form."""
+    rng = np.random.default_rng(0)
+    y = 0.5 + 2.0 * rng.normal(size=8)[GROUP] + rng.normal(size=32)
+    Z, precision = np.column_stack([np.ones(32), np.eye(8)[GROUP]]), np.diag(np.r_[1.0, np.full(8, 0.25)])
+    cov = np.linalg.inv(precision + Z.T @ Z)
+    drawn = cov @ Z.T @ y + rng.normal(size=(4, 1000, 9)) @ np.linalg.cholesky(cov).T
+    posterior = lo.from_posterior(
+        {"m": drawn[..., 0], "z": drawn[..., 1:]},
+        lambda theta, row: 0.5 * (row["y"] - theta["m"] - theta["z"][row["group"]]) ** 2 + 0.5 * jnp.log(2 * jnp.pi),
+        {"y": y, "group": GROUP},
+        log_prior=lambda theta: -0.5 * theta["m"] ** 2 - 0.125 * jnp.sum(theta["z"] ** 2),
+    )
+    found = lo.elpd(posterior, lo.groups(GROUP))
+    of_all = np.eye(32) + Z @ np.linalg.inv(precision) @ Z.T
+    log_p = lambda rows: stats.multivariate_normal.logpdf(y[rows], np.zeros(len(rows)), of_all[np.ix_(rows, rows)])
+    true = [log_p(np.arange(32)) - log_p(np.flatnonzero(g != GROUP)) for g in range(8)]
+    assert np.all(np.abs(-found.losses - true) < 5 * found.error) and not len(found.flagged())
+    assert "if groups have effects, integrate them out" in str(found)
+
+
 def test_a_density_without_a_mode():
     """Centred effects: F falls without end at spread zero, so that the Gaussian of the draws takes the mode's place."""
     rng = np.random.default_rng(0)

@@ -29,7 +29,9 @@ from .fold_estimator import FoldEstimator, monte_carlo_error
 from .importance import MAX_K, WeightedDraws
 from .posterior import Posterior
 from .predictions import PosteriorPredictions, predict_left_out
+from .sampled import Integrated
 
+MANY = 0.3  # share of folds whose draws cannot be weighed as they are, beyond which sampled effects of groups may be why
 PROPOSALS = ("draws", "mixture", "t", "refit")  # in the order in which they are tried
 
 
@@ -366,6 +368,9 @@ def elpd(
     if pointwise or scored.max() == 1:  # an entry of the plan each
         (losses, baseline), each = np.full((2, len(plan.index)), np.nan), (losses, baseline)
         losses[plan.held], baseline[plan.held] = each
+    notes = [posterior.note]
+    if scored.max() > 1 and np.mean(raw_k >= MAX_K) > MANY and not isinstance(posterior.objective, Integrated):
+        notes.append("many folds move the posterior far; if groups have effects, integrate them out")
     share = np.ones(count) if cases is None else cases[plan.index[plan.held]]  # of a fold in the sum
     influence, own_error = share @ [fold.influence for fold in found], share * [fold.own_error for fold in found]
     units = posterior.objective.units
@@ -381,7 +386,7 @@ def elpd(
         score=posterior.score,
         response=None if response is None else np.asarray(response),
         classes=units.classes > 0,
-        labels={"objective": title, "refit": "importance sampling", "note": posterior.note},
+        labels={"objective": title, "refit": "importance sampling", "note": "; ".join(filter(None, notes))},
         pareto_k=np.array([fold.k for fold in found]),
         raw_k=raw_k,
         gap=np.array([abs(fold.ratio - fold.mean) for fold in found]),
