@@ -156,29 +156,33 @@ class FoldEstimator:
         return normaliser(self.posterior)
 
     @functools.cached_property
-    def _moves(self) -> tuple[np.ndarray, Evaluation, Evaluation]:
-        """Places where the posterior has less density than at any draw, and all folds there and at the draws that move there.
+    def moves(self) -> tuple[NDArray[np.bool_], np.ndarray, Evaluation]:
+        """Which draws move to where the posterior has less density than at any draw, the places, and all folds there.
 
         Draws move by differences of draws, the steps of differential evolution, which are symmetric (ter Braak, 2006).
         """
-        posterior, rng, every = self.posterior, np.random.default_rng(0), np.arange(self.plan.num_refits)
+        posterior, rng = self.posterior, np.random.default_rng(0)
         draws, (count, size) = posterior.draws, posterior.draws.shape
         moved = draws + 2.38 / np.sqrt(2 * size) * (draws[rng.permutation(count)] - draws[rng.permutation(count)])
         far = posterior.values(moved, np.ones(self.plan.num_units)) > posterior.value.max()
-        return moved[far], self.at(every, draws[far]), self.at(every, moved[far])
+        return far, moved[far], self.at(np.arange(self.plan.num_refits), moved[far])
 
     def unvisited(
-        self, some: NDArray[np.int64], known: list[FoldResult], back: Callable[[np.ndarray], np.ndarray] | None = None
+        self,
+        some: NDArray[np.int64],
+        known: list[FoldResult],
+        before: Float[np.ndarray, "folds places"],
+        back: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> NDArray[np.bool_]:
         """Whether more of each fold than its error lies where no draw comes, nor a moved one, which `back` maps to a draw.
 
         Metropolis moves from the draws, weighed as the fold's posterior, lead there as often as those out of there lead back,
         which a tenth of its share does, as moves of good size are accepted in 0.2 to 0.4 of tries, about half of them inwards.
-        What the posterior itself has there, as in its tails, is not counted.
+        What the posterior itself has there, as in its tails, is not counted. F(·, w) is `before` at the draws that move there.
         """
-        theta, before, after = self._moves
-        highest, change = np.maximum(before.left, after.left)[some], np.array([fold.change for fold in known])[:, None]
-        rates = np.exp(before.whole - highest - change) - np.exp(before.whole - after.whole)
+        far, theta, after = self.moves
+        start, change = self.posterior.value[far], np.array([fold.change for fold in known])[:, None]
+        rates = np.exp(start - np.maximum(before, after.left[some]) - change) - np.exp(start - after.whole)
         if back is not None and rates.any():
             mapped = self.posterior.values(back(theta), np.ones(self.plan.num_units))
             rates[:, mapped <= self.posterior.value.max()] = 0.0
@@ -269,7 +273,7 @@ class FoldEstimator:
         if there is not None:
             found, back = self.by_mixture(k, there), functools.partial(self.own.map_from, there)
             found = found._replace(k=min(drawn.k, found.k))
-        if self.unvisited(np.array([k]), [found], back)[0]:
+        if self.unvisited(np.array([k]), [found], self.at_draws(k).left[:, self.moves[0]], back)[0]:
             return self.by_wide_students(k, found)
         if there is not None and not found.accepted and self.start is not None:
             other = self.by_students(k, there, self.start)
@@ -308,8 +312,8 @@ class FoldEstimator:
 
     def estimate(self) -> FoldEstimates:
         """Estimate every fold, from the draws as they are if that will do."""
-        posterior, every, within = self.posterior, np.arange(self.plan.num_refits), list[np.ndarray]()
-        found, within_each, good = list[FoldResult](), list[np.ndarray](), np.zeros(len(every), bool)
+        posterior, every, found = self.posterior, np.arange(self.plan.num_refits), list[FoldResult]()
+        good, before, within = np.zeros(len(every), bool), list[np.ndarray](), list[np.ndarray]()
         for some in _parts(every, TOGETHER // len(posterior.draws)):
             at = self.at(some, posterior.draws)
             log_weights = posterior.value - at.left
@@ -320,16 +324,17 @@ class FoldEstimator:
             for j in np.flatnonzero(~good[some]):
                 self._known[int(some[j])] = Evaluation(at.whole, at.left[[j]], at.seen[[j]])
             found += own
+            before.append(at.left[:, self.moves[0]])
             within.append(log_mean(at.seen.T))
-            within_each += [log_mean(self.at_each(k, posterior.draws)) for k in some]
         raw_k = np.array([fold.k for fold in found])
-        bad = np.flatnonzero(~good | self.unvisited(every, found))
+        bad = np.flatnonzero(~good | self.unvisited(every, found, np.concatenate(before)))
         with Slow("folds", len(bad)) as bar:
             for some in _parts(bad, CAPACITY // self.plan.num_units):
                 gaussians = gaussians_of_refits(posterior, 1 - self.away[0][some].toarray())
                 for k, there in zip(map(int, some), gaussians, strict=True):
                     found[k] = self.improve(k, found[k], there)
                     bar.advance()
+        within_each = [log_mean(self.at_each(k, posterior.draws)) for k in every]
         return FoldEstimates(found, raw_k, np.concatenate(within), within_each)
 
 
