@@ -334,7 +334,7 @@ class FoldEstimator:
                 for k, there in zip(map(int, some), gaussians, strict=True):
                     found[k] = self.improve(k, found[k], there)
                     bar.advance()
-        within_each = [log_mean(self.at_each(k, posterior.draws)) for k in every]
+        within_each = [log_mean(self.at_each(k, posterior.draws)) for k in range(len(every))]
         return FoldEstimates(found, raw_k, np.concatenate(within), within_each)
 
 
