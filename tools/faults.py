@@ -44,6 +44,13 @@ FAULTS = (
         "posteriors/test_elpd",
     ),
     Fault(
+        "a small k of few effective draws is trusted",
+        "FoldResult.accepted",
+        " or self.k > K_OF_SHARE * self.share",
+        "",
+        "posteriors/test_elpd",
+    ),
+    Fault(
         "few draws are trusted as many are",
         "importance.max_k",
         "min(1 - 1 / np.log10(draws), MAX_K)",

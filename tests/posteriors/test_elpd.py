@@ -206,23 +206,37 @@ def test_groups_with_their_effects_integrated_out(plan, outlier):
 
 
 def test_sampled_effects_of_groups_that_leave():
-    """Intercepts of groups, y_i = m + z_g + noise, m and z normal: all is in closed form."""
-    rng = np.random.default_rng(0)
-    y = 0.5 + 2.0 * rng.normal(size=8)[GROUP] + rng.normal(size=32)
-    Z, precision = np.column_stack([np.ones(32), np.eye(8)[GROUP]]), np.diag(np.r_[1.0, np.full(8, 0.25)])
-    cov = np.linalg.inv(precision + Z.T @ Z)
-    drawn = cov @ Z.T @ y + rng.normal(size=(4, 1000, 9)) @ np.linalg.cholesky(cov).T
+    """Intercepts of groups, y = m + tau z_g + 0.35 noise: k of less than 0.7 hides errors of more than one nat."""
+    rng, group, spread = np.random.default_rng(5), np.repeat(np.arange(8), 6), np.exp(np.linspace(-4.0, 2.0, 300))
+    y = rng.standard_t(3, 8)[group] + 0.35 * rng.normal(size=48)
+    Z = np.column_stack([np.ones(48), np.eye(8)[group]])
+
+    def log_p(rows):  # log of the density of rows and tau on a grid of log tau
+        each = [Z[rows] * np.r_[1.0, np.full(8, t)] for t in spread]
+        own = [stats.multivariate_normal.logpdf(y[rows], cov=X @ X.T + 0.35**2 * np.eye(len(rows))) for X in each]
+        return np.array(own) + stats.halfnorm.logpdf(spread) + np.log(spread)
+
+    at = rng.choice(300, 2000, p=np.exp(log_p(np.arange(48)) - logsumexp(log_p(np.arange(48)))))
+    tau, drawn = spread[at] * np.exp(0.02 * rng.uniform(-0.5, 0.5, 2000)), np.empty((2000, 9))
+    for k, t in enumerate(tau):
+        X = Z * np.r_[1.0, np.full(8, t)] / 0.35
+        precision = np.eye(9) + X.T @ X
+        root = np.linalg.cholesky(precision)
+        drawn[k] = np.linalg.solve(precision, X.T @ y / 0.35) + np.linalg.solve(root.T, rng.normal(size=9))
     posterior = lo.from_posterior(
-        {"m": drawn[..., 0], "z": drawn[..., 1:]},
-        lambda theta, row: 0.5 * (row["y"] - theta["m"] - theta["z"][row["group"]]) ** 2 + 0.5 * jnp.log(2 * jnp.pi),
-        {"y": y, "group": GROUP},
-        log_prior=lambda theta: -0.5 * theta["m"] ** 2 - 0.125 * jnp.sum(theta["z"] ** 2),
+        {"m": drawn[:, 0], "z": drawn[:, 1:], "tau": tau},
+        lambda theta, row: -jax.scipy.stats.norm.logpdf(row["y"], theta["m"] + theta["tau"] * theta["z"][row["g"]], 0.35),
+        {"y": y, "g": group},
+        log_prior=lambda theta: -0.5 * (theta["m"] ** 2 + jnp.sum(theta["z"] ** 2) + theta["tau"] ** 2),
+        transforms={"tau": "log"},
     )
-    found = lo.elpd(posterior, lo.groups(GROUP))
-    of_all = np.eye(32) + Z @ np.linalg.inv(precision) @ Z.T
-    log_p = lambda rows: stats.multivariate_normal.logpdf(y[rows], np.zeros(len(rows)), of_all[np.ix_(rows, rows)])
-    true = [log_p(np.arange(32)) - log_p(np.flatnonzero(g != GROUP)) for g in range(8)]
-    assert np.all(np.abs(-found.losses - true) < 5 * found.error) and not len(found.flagged())
+    found = lo.elpd(posterior, lo.groups(group))
+    total = logsumexp(log_p(np.arange(48)))
+    error = -found.losses - [total - logsumexp(log_p(np.flatnonzero(group != g))) for g in range(8)]
+    bad = found.result != 0
+    worst = np.argmax(np.abs(error))
+    assert np.all(np.abs(error[~bad]) < 4 * found.error[~bad]) and bad.sum() == 4
+    assert error[worst] > 0.9 and found.pareto_k[worst] < 0.5 and found.gap[worst] < 0.1 and bad[worst]
     assert "if groups have effects, integrate them out" in str(found)
 
 
@@ -286,12 +300,14 @@ def test_bad_folds_are_flagged_and_sampled_anew(monkeypatch):
 def test_two_estimates_that_differ_are_not_accepted():
     """A bridge far from the mode can have a small k̂, and is found by the other estimate alone."""
 
-    def fold(k, gap, effective=100.0):
-        return fold_estimator.FoldResult(-3.0 - gap, -3.0, np.zeros(0), k, 0.7, np.zeros(0), effective, 3.0, "mixture", None)
+    def fold(k, gap, effective=100.0, share=1.0):
+        known = -3.0 - gap, -3.0, np.zeros(0), k, 0.7, np.zeros(0), effective, share, 3.0, "mixture", None
+        return fold_estimator.FoldResult(*known)
 
     assert fold(0.6, 0.05).accepted and not fold(0.6, 0.45).accepted and not fold(0.6, -0.45).accepted
     assert importance.max_k(400) == 1 - 1 / np.log10(400) and importance.max_k(4000) == 0.7
     assert not fold(0.8, 0.0).accepted and not fold(np.nan, 0.0).accepted and not fold(0.6, 0.0, 49.0).accepted
+    assert not fold(0.6, 0.0, share=0.4).accepted and fold(0.3, 0.0, share=0.4).accepted
 
 
 def test_weights_whose_largest_are_equal_to_rounding():

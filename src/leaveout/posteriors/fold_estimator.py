@@ -19,6 +19,7 @@ from .importance import (
     EVEN,
     FINITE_K,
     GOOD_K,
+    K_OF_SHARE,
     MAX_GAP,
     MIN_EFFECTIVE,
     GaussianProposal,
@@ -43,7 +44,7 @@ class FoldResult(NamedTuple):
     """The elpd of one fold by one proposal, and draws of the posterior given what the fold sees.
 
     `ratio` is by normalisers, `mean` by the weighted mean of p(y_o | θ), and `each` the weighted mean of every scored unit's;
-    `change` is A(w). `own_error` is the error of draws that no other fold has.
+    `change` is A(w), `share` the effective share of the draws. `own_error` is the error of draws that no other fold has.
     """
 
     ratio: float
@@ -53,6 +54,7 @@ class FoldResult(NamedTuple):
     max_k: float
     influence: np.ndarray
     effective: float
+    share: float
     change: float
     proposal: str
     draws: WeightedDraws
@@ -61,7 +63,8 @@ class FoldResult(NamedTuple):
     @property
     def accepted(self) -> bool:
         """Whether k̂ and the gap are as small as they must be, and effective draws as many."""
-        return self.k < self.max_k and abs(self.ratio - self.mean) < MAX_GAP and self.effective >= MIN_EFFECTIVE
+        few = self.effective < MIN_EFFECTIVE or self.k > K_OF_SHARE * self.share
+        return self.k < self.max_k and abs(self.ratio - self.mean) < MAX_GAP and not few
 
     @property
     def error(self) -> float:
@@ -237,12 +240,13 @@ class FoldEstimator:
     ) -> list[FoldResult]:
         """Combine the normalisers of folds and, unless it is that of the posterior, of all that their elpd is relative to."""
         out, ratio, relative = summarise(log_weights, self.posterior)
-        value, worst, influence, effective = -out.value, out.k, -out.influence, out.effective
+        value, worst, influence, effective, share = -out.value, out.k, -out.influence, out.effective, out.share
         if (also := self.buffered[some]).any():
             more, _, _ = summarise((log_weights + at.seen)[also], self.posterior)
             value[also] += more.value
             influence[also] += more.influence
             worst[also], effective[also] = np.maximum(worst[also], more.k), np.minimum(effective[also], more.effective)
+            share[also] = np.minimum(share[also], more.share)
         mean, most = log_mean((relative + at.seen).T), max_k(len(self.posterior.draws))
         if name == "t":  # lies about one mode and has bounded weights there; heavier ones come from elsewhere
             most = min(most, FINITE_K)
@@ -256,6 +260,7 @@ class FoldEstimator:
                 max_k=most,
                 influence=influence[j],
                 effective=effective[j],
+                share=share[j],
                 change=out.value[j],
                 proposal=name,
                 draws=draws[j],
@@ -278,7 +283,8 @@ class FoldEstimator:
         if there is not None and not found.accepted and self.start is not None:
             other = self.by_students(k, there, self.start)
             found = other if other.accepted else found
-        return found._replace(draws=drawn.draws) if drawn.accepted and drawn.k < FINITE_K else found  # summaries need no more
+        serves = drawn.k < FINITE_K and drawn._replace(share=np.inf).accepted  # for summaries
+        return found._replace(draws=drawn.draws) if serves else found
 
     def resample(self, k: int, known: FoldResult, refit: Callable[[np.ndarray], Any]) -> FoldResult:
         """Estimate a fold from draws of its own posterior, which the caller samples.
@@ -305,6 +311,7 @@ class FoldEstimator:
             max_k=most,
             influence=0.0 * known.influence,
             effective=float(count),
+            share=np.inf,
             proposal="refit",
             draws=WeightedDraws(lambda: theta, np.full(count, 1 / count, np.float32)),
             own_error=float(batch_error(np.exp(seen - mean), drawn.chains)),

@@ -33,6 +33,7 @@ FLAT = 1e-9  # difference of log weights that is rounding
 GOOD_K = 0.2  # k̂ below which k is below that, as its own error is about 0.1
 MAX_K = 0.7  # Pareto's k̂ from which on means of weights are not to be trusted, however many (Vehtari et al., 2024)
 MIN_EFFECTIVE = 50  # effective draws below which neither k̂ nor an error can be told; silent errors came to 0.7 there
+K_OF_SHARE = 1.4  # k̂ over the effective share of draws from which on mass may be missed; silent errors came to 1.3 there
 MAX_GAP = 0.1  # difference of two estimates of one elpd from which on neither is; silent errors below it were 0.07 at most
 
 
@@ -111,13 +112,14 @@ class Normaliser(NamedTuple):
     """Estimates of A(w) = log mean r from sets of weights r.
 
     `influence` holds the means of r / mean r − 1 over batches of draws, and `effective` is the number of draws that the weights
-    are worth.
+    are worth. `share` is that number over the number of draws, if draws are independent.
     """
 
     value: Float[np.ndarray, " *sets"]
     k: Float[np.ndarray, " *sets"]
     influence: Float[np.ndarray, "*sets batches"]
     effective: Float[np.ndarray, " *sets"]
+    share: Float[np.ndarray, " *sets"]
 
 
 def summarise(
@@ -138,8 +140,9 @@ def summarise(
     plain = (square(paired) / draws - paired.mean(-1) ** 2) / draws
     batched = np.max([each.var(-1, ddof=1) / each.shape[-1] for each in (means, by_chain) if each.shape[-1] > 1], axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        effective = count**2 / square(ratio) * np.where(batched > plain, plain / batched, 1.0)
-    return Normaliser(value[..., 0], k, means, effective), ratio, smoothed - value
+        share = count**2 / square(ratio) / draws
+        effective = share * draws * np.where(batched > plain, plain / batched, 1.0)
+    return Normaliser(value[..., 0], k, means, effective, share), ratio, smoothed - value
 
 
 class GaussianProposal(NamedTuple):

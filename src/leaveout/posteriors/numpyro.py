@@ -86,7 +86,12 @@ def from_numpyro(
     if not args and not kwargs:
         args, kwargs = getattr(mcmc, "_args", ()), getattr(mcmc, "_kwargs", {})
     seeded = handlers.seed(model, 0)
-    sites = handlers.trace(seeded).get_trace(*args, **kwargs)
+    trace = lambda: handlers.trace(seeded).get_trace(*args, **kwargs)
+    try:
+        sites = trace()
+    except jax.errors.JaxRuntimeError:  # JAX takes programs that it compiled for arrays of NumPy in single precision
+        jax.clear_caches()
+        sites = trace()
     sites = {name: site for name, site in sites.items() if site["type"] == "sample" and not site["infer"].get("is_auxiliary")}
     latent = {name: np.shape(site["value"]) for name, site in sites.items() if not site["is_observed"]}
     if any(sites[name]["fn"].support.is_discrete for name in latent):
