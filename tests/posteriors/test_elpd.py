@@ -10,6 +10,7 @@ import pytest
 from jax.scipy.special import gammaln
 from scipy import integrate, stats
 from scipy.special import logsumexp
+from sklearn.model_selection import GroupKFold
 
 import leaveout as lo
 from leaveout.posteriors import fold_estimator, importance
@@ -414,8 +415,19 @@ def test_parts_of_units_that_are_no_single_case_are_refused():
         lo.elpd(posterior, lo.Plan([0, 1], [0], [0.5], [True], 12))
 
 
+def test_groups_by_name_and_by_a_splitter():
+    posterior, _ = regression()
+    site = np.array([f"site{k % 12}" for k in range(30)])
+    found, other = lo.elpd(posterior, lo.groups(site)), lo.elpd(posterior, GroupKFold(4), groups=site)
+    assert found.table()["group"].tolist() == sorted(set(site)) and other.plan.num_refits == 4
+    assert lo.influence(posterior, lo.groups(site)).index.tolist() == sorted(set(site))
+    assert other.elpd == pytest.approx(found.elpd, abs=2.0)
+
+
 def test_wrong_calls():
     posterior, _ = regression()
+    with pytest.raises(TypeError, match=r"plot.pit: give lo.elpd\(posterior, plan\).predict\(\)"):
+        lo.plot.pit(posterior)
     with pytest.raises(TypeError, match="must be a Posterior"):
         lo.elpd(lo.fit(posterior.objective), PLANS["rows"])
     with pytest.raises(ValueError, match="score must be"):

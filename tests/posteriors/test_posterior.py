@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from scipy import stats
 
 import leaveout as lo
@@ -118,6 +119,30 @@ def test_functions_of_another_form(given, said):
     y, draws = normal_draws()
     with pytest.raises(TypeError, match=f"^from_posterior: {said}"):
         lo.from_posterior(draws, **({"log_density": normal_loss, "data": y} | given))
+
+
+@pytest.mark.parametrize(
+    "draws, loss, data, said",
+    [
+        (
+            {"b": np.ones((500, 4))},
+            lambda theta, x: theta["b"] @ x,
+            np.ones((9, 3)),
+            r"one draw, b \(4,\): .*as 500 in 1 chains",
+        ),
+        (np.ones((500, 4)), lambda theta, x: theta["b"], np.ones(9), r"fails at one draw, theta \(4,\): "),
+        (np.ones((500, 4)), lambda theta, x: theta[0], np.array(["a", "b"]), "values that are no numbers"),
+        (
+            xr.Dataset({"b": ("sample", np.ones(500))}),
+            lambda theta, x: theta["b"],
+            np.ones(9),
+            "dimensions chain and draw; got sa",
+        ),
+    ],
+)
+def test_draws_and_data_of_another_shape_or_kind(draws, loss, data, said):
+    with pytest.raises(ValueError, match=f"^from_posterior: .*{said}"):
+        lo.from_posterior(draws, loss, data)
 
 
 def test_draws_of_another_density_warn():

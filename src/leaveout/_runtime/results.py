@@ -63,8 +63,9 @@ class RESULTS(enum.IntEnum):
     interrupted = 10, "not made: the run was stopped before; with checkpoint= the same call goes on from there"
     heavy_weights = (
         11,
-        "the importance weights of this fold have no mean that can be trusted: Pareto's k is 0.7 or more, or two estimates of "
-        "its elpd differ by 0.1 or more; give lo.elpd your sampler as refit=, or integrate out effects of groups that leave",
+        "the importance weights of this fold have no mean that can be trusted: Pareto's k is 0.7 or more, or large for so few "
+        "effective draws, or two estimates of its elpd differ by 0.1 or more; integrate out effects of groups that leave, or "
+        "give lo.elpd your sampler as refit=; of a fold that was sampled anew, take more draws",
     )
 
 

@@ -119,7 +119,7 @@ def influence(
     if fit is None:
         raise ValueError(
             "influence: this estimate has no fit; make it again by lo.cross_validate, or give it one: "
-            "dataclasses.replace(estimate, fit=fit)."
+            "dataclasses.replace(estimate, fit=fit). Of an elpd, give the posterior."
         )
     if not isinstance(strategy, AbstractRefit):
         raise TypeError(f"influence: strategy must be one, such as lo.Exact(); got {strategy!r}.")

@@ -75,15 +75,20 @@ class NamedDraws(NamedTuple):
 
 
 def read_draws(caller: str, draws: Any) -> NamedDraws:
-    """Read draws of ArviZ, a Dataset, a frame, a dict of arrays, or an array `[chains, draws, params]` or `[draws, params]`.
+    """Read draws of ArviZ, a Dataset, a frame, a sampler of NumPyro, a dict of arrays, or an array.
+
+    An array is `[chains, draws, params]` or `[draws, params]`.
 
     Arrays of a dict are `[draws, ...]`, or `[chains, draws, ...]` if all have these two axes and chains are fewer than draws.
     """
+    draws = draws.get_samples(group_by_chain=True) if hasattr(draws, "get_samples") else draws
     found = getattr(draws, "posterior", draws)
     found = by_column(found)
     if found is draws and not isinstance(draws, Mapping | np.ndarray) and hasattr(draws, "children") and "posterior" in draws:
         found = draws["posterior"]
     if hasattr(found, "data_vars"):
+        if not {"chain", "draw"} <= set(found.dims):
+            raise ValueError(f"{caller}: draws need the dimensions chain and draw; got {', '.join(map(str, found.dims))}.")
         arrays = {str(name): found[name].transpose("chain", "draw", ...).to_numpy() for name in found.data_vars}
         by_chain = True
     elif isinstance(found, Mapping):

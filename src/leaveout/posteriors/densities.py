@@ -10,7 +10,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from .._runtime.conventions import conventional
-from .._runtime.jax import call_for_number, float64, jax, jnp
+from .._runtime.jax import call_for_number, call_traced, float64, jax, jnp
 from ..models.glm.losses import Binomial, Squared
 from ..objectives.objective import (
     LOG_DENSITY,
@@ -23,7 +23,7 @@ from ..objectives.objective import (
     unflatten,
 )
 from ..optimize.fit import Fit
-from .coordinates import DrawCoordinates, by_column, listed, pick_draws, read_draws
+from .coordinates import DrawCoordinates, NamedDraws, by_column, listed, pick_draws, read_draws
 from .posterior import Posterior, check_posterior
 from .responses import DrawResponses, draw_by_jax, responses_of
 from .sampled import Conditional, Sampled
@@ -132,6 +132,7 @@ def from_posterior(
         raise TypeError(f"{caller}: unit_loss needs data=, arrays whose first axis counts the units.")
     data = _read_data(caller, data)
     names = _parameter_names(found.arrays, log_density, log_prior, data)
+    _try_at_one_draw(found, names, log_density, data)
     effect = effect_name(caller, integrate, names)
     at = DrawCoordinates.read(caller, names - {effect}, transforms or {})
     y = data.get("y") if isinstance(data, Mapping) else data
@@ -184,7 +185,7 @@ def _read_data(caller: str, data: Any) -> Any:
     sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in leaves}
     if len(sizes) != 1 or min(sizes) < 2:
         raise ValueError(f"{caller}: arrays of data must have one length, 2 units or more; got {sorted(sizes)}.")
-    if any(leaf.dtype == object or not np.isfinite(np.asarray(leaf, float)).all() for leaf in leaves):
+    if any(leaf.dtype.kind not in "iubf" or not np.isfinite(leaf).all() for leaf in leaves):
         raise ValueError(f"{caller}: data hold values that are no numbers, NaN or infinite; drop or impute them.")
     return jax.tree.map(lambda leaf: leaf if leaf.dtype.kind in "iub" else leaf.astype(np.float64), data)
 
@@ -228,6 +229,28 @@ def _parameter_names(draws: dict[str, np.ndarray], unit_loss: Any, log_prior: An
     except TypeError:  # a compiled function reads all
         return set(draws)
     return read & draws.keys()
+
+
+def _try_at_one_draw(draws: NamedDraws, names: set[str], unit_loss: Any, data: Any) -> None:
+    """ValueError, which tells how the draws were read, if `unit_loss` fails at one of them."""
+    first = {name: jnp.asarray(draws.arrays[name][0]) for name in names}
+    datum = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), data)
+
+    def call(theta: Any, datum: Any) -> float:
+        call_traced("from_posterior: unit_loss", unit_loss, theta, datum)
+        return 0.0  # what it returns is looked at where it is used
+
+    try:
+        jax.eval_shape(call, vector_or_names(first), datum)
+    except (TypeError, ValueError, IndexError) as error:
+        if str(error).startswith("from_posterior"):
+            raise
+        shapes = ", ".join(f"{name or 'theta'} {each.shape}" for name, each in sorted(first.items()))
+        size = len(next(iter(draws.arrays.values())))
+        raise ValueError(
+            f"from_posterior: unit_loss fails at one draw, {shapes}: {error}. The draws were read as {size} in {draws.chains} "
+            "chains; arrays are [draws, ...] or [chains, draws, ...]."
+        ) from error
 
 
 def _of_model(caller: str, draws: dict[str, np.ndarray], chains: int, given: Any) -> Posterior:

@@ -202,11 +202,12 @@ class PosteriorEstimate(Estimate):
         -------
         DataFrame
             The columns of `Estimate.table`, whose `error` is the Monte-Carlo standard error of the refit's elpd, and `elpd`,
-            `pareto_k`, `raw_k`, `gap`, `ess` and `proposal` of the refit.
+            `pareto_k`, `raw_k`, `gap`, `ess` and `proposal` of the refit. The `group` is that which leaves, if groups do.
         """
         held = self._at.held
         refit, codes = self._at.refit[held], np.array([code.name for code in RESULTS])
-        columns = {} if self.joint else {"unit": self.names()[self._at.unit[held]]}
+        columns = {} if self.plan.labels is None else {"group": self.plan.labels[refit]}
+        columns |= {} if self.joint else {"unit": self.names()[self._at.unit[held]]}
         own = {"pareto_k": self.pareto_k, "raw_k": self.raw_k, "gap": self.gap, "ess": self.effective}
         return pd.DataFrame(
             {"refit": refit, **columns, "elpd": -self.losses[held], "loss": self.losses[held]}
@@ -221,16 +222,18 @@ class PosteriorEstimate(Estimate):
         each = "folds, joint" if self.joint else "units" if self.unit_weight is None else "cases"
         used = ", ".join(f"{np.sum(self.proposal == name)} by {name}" for name in PROPOSALS if name in self.proposal)
         flagged = self.flagged()
-        some = f": {', '.join(map(str, flagged[:8]))}{', …' if len(flagged) > 8 else ''}" if len(flagged) else ""
+        names = flagged if self.plan.labels is None else self.plan.labels[flagged]
+        some = f": {', '.join(map(str, names[:8]))}{', …' if len(flagged) > 8 else ''}" if len(flagged) else ""
+        alone = "" if not len(flagged) else "; the flagged may be off by more"
         lines = [
             ("model", self.labels.get("objective", "")),
             ("refits", f"{plan.num_refits} of {plan.widths} each, by importance sampling"),
             ("elpd", f"{self.elpd:.6g}{known} of {count} {each} (SE {se.kind})"),
-            ("Monte Carlo", f"± {self.sampling_error:.2g} on that sum"),
+            ("Monte Carlo", f"± {self.sampling_error:.2g} on that sum{alone}"),
             ("parameters", f"{self.effective_parameters:.3g} effective"),
             ("Pareto k", f"{bad} of {plan.num_refits} above {MAX_K} as drawn, {np.sum(self.pareto_k >= MAX_K)} as estimated"),
             ("proposals", used),
-            ("flagged", f"{len(flagged)} refits{some}" if len(flagged) else "none"),
+            ("flagged", f"{len(flagged)} of {plan.num_refits}{some}" if len(flagged) else "none"),
         ]
         return [(name, text) for name, text in lines if text]
 
@@ -272,6 +275,7 @@ def elpd(
     plan: PlanLike,
     *,
     score: Literal["joint", "pointwise"] = "joint",
+    groups: ArrayLike | None = None,
     refit: Callable[[np.ndarray], Any] | None = None,
 ) -> PosteriorEstimate:
     """Estimate the expected log predictive density of what a plan leaves out, from the draws of one posterior.
@@ -293,6 +297,8 @@ def elpd(
         The units to leave out, such as `lo.leave_one_out(n)` or `lo.groups(labels)`, as in `lo.cross_validate`.
     score : {"joint", "pointwise"}, default "joint"
         Of a fold with several scored units, their joint density given all that is seen, or the density of each of them.
+    groups : array-like, optional
+        Labels of groups for a number of folds or a splitter, as in `lo.cross_validate`.
     refit : callable, optional
         Function of the numbers of the units that a fold sees, which returns draws of that posterior in the form that
         `lo.from_posterior` got. It is called for folds that are not accepted.
@@ -339,7 +345,8 @@ def elpd(
     """
     if not isinstance(posterior, Posterior):
         raise TypeError(
-            f"elpd: the first argument must be a Posterior, from lo.from_posterior; got {type(posterior).__name__}."
+            "elpd: the first argument must be a Posterior, from lo.from_posterior, from_numpyro, from_pymc or from_stan; got "
+            f"{type(posterior).__name__}."
         )
     if not isinstance(score, str) or score not in ("joint", "pointwise"):
         raise ValueError(f"elpd: score must be 'joint' or 'pointwise'; got {score!r}.")
@@ -347,7 +354,7 @@ def elpd(
         raise TypeError(
             f"elpd: refit must be a function of the numbers of the units that are seen; got {type(refit).__name__}."
         )
-    plan = resolve_plan("elpd", posterior.objective, plan, DEFAULT_REFIT)
+    plan = resolve_plan("elpd", posterior.objective, plan, DEFAULT_REFIT, groups)
     count = plan.num_refits
     scored = np.bincount(plan.refit, plan.held, count)
     if not scored.all():

@@ -1,6 +1,7 @@
 """Posteriors of NumPyro's models, through their log densities in JAX."""
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -83,12 +84,17 @@ def from_numpyro(
     except ImportError:
         raise ImportError("from_numpyro needs NumPyro: pip install 'leaveout[numpyro]'.") from None
     caller = "from_numpyro"
+    if not callable(model):
+        raise TypeError(f"{caller}: the first argument must be the model, a function; got {type(model).__name__}.")
     if not args and not kwargs:
         args, kwargs = getattr(mcmc, "_args", ()), getattr(mcmc, "_kwargs", {})
     seeded = handlers.seed(model, 0)
     trace = lambda: handlers.trace(seeded).get_trace(*args, **kwargs)
     try:
+        inspect.signature(model).bind(*args, **kwargs)
         sites = trace()
+    except TypeError as error:
+        raise TypeError(f"{caller}: give the arguments of the model, from_numpyro(model, draws, X, y): {error}.") from error
     except jax.errors.JaxRuntimeError:  # JAX takes programs that it compiled for arrays of NumPy in single precision
         jax.clear_caches()
         sites = trace()
@@ -102,7 +108,7 @@ def from_numpyro(
     if not shape or unit["scale"] is not None:
         wrong = "have one density together" if not shape else "are scaled, by handlers.scale or a plate that draws some of them"
         raise ValueError(f"{caller}: the entries of {unit['name']!r} are no units: they {wrong}.")
-    draws = read_draws(caller, mcmc.get_samples(group_by_chain=True) if hasattr(mcmc, "get_samples") else mcmc)
+    draws = read_draws(caller, mcmc)
 
     def log_probs(u: dict[str, Any]) -> dict[str, Any]:
         filled = handlers.substitute(seeded, substitute_fn=functools.partial(util._unconstrain_reparam, u))

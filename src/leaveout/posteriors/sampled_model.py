@@ -144,7 +144,7 @@ def _check_groups(caller: str, effect: str, objective: Integrated, place: np.nda
     if not (same(units, changed[:, place]) and np.allclose(prior, prior[0])):
         raise ValueError(
             f"{caller}: {effect!r} cannot be integrated out: a unit depends on the number of another group than integrate "
-            "says, or another latent variable depends on it."
+            "says, or another latent variable depends on it. Labels that are no whole numbers are numbered in sorted order."
         )
 
 
@@ -207,8 +207,10 @@ def densities_by_name(log_probs: Callable[[dict[str, Any]], dict[str, Any]], uni
 
 def unit_variable(caller: str, seen: list[str], observed: str | None) -> str:
     """Return the observed variable whose entries are the units."""
+    if not seen:
+        raise ValueError(f"{caller}: the model observes no array, and so has no units; give it the data. A potential has none.")
     if observed is None and len(seen) != 1:
-        raise ValueError(f"{caller}: name the variable whose entries are the units, observed=; of {', '.join(seen) or 'none'}.")
+        raise ValueError(f"{caller}: name the variable whose entries are the units, observed=; of {', '.join(seen)}.")
     if observed is not None and observed not in seen:
-        raise ValueError(f"{caller}: {observed!r} is no observed variable; the model has {', '.join(seen) or 'none'}.")
+        raise ValueError(f"{caller}: {observed!r} is no observed variable; the model has {', '.join(seen)}.")
     return seen[0] if observed is None else observed

@@ -1155,6 +1155,8 @@ def pit(found: PosteriorPredictions, ax: "Axes | None" = None) -> "Axes":
     >>> lo.plot.pit(lo.elpd(posterior, lo.leave_one_out(60)).predict()).get_xlabel()
     'PIT, place of a response in its predictive distribution'
     """
+    if not isinstance(found, PosteriorPredictions):
+        raise TypeError(f"plot.pit: give lo.elpd(posterior, plan).predict(); got {type(found).__name__}.")
     ax = _axes(ax, (6.0, 4.0))
     values = found.table["pit"].dropna().to_numpy()
     bars = int(np.clip(len(values) // 10, 5, 20))  # ten units or more in a bar

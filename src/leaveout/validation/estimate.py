@@ -251,7 +251,7 @@ class Estimate(PrintedResult):
         (0.35, 0.64, 'naive')
         """
         if self.joint:
-            raise ValueError("interval: it needs a loss of every unit, not joint ones; ask for score='pointwise'.")
+            raise ValueError("interval: it needs a loss of every unit, not joint ones; make it again with score='pointwise'.")
         if self._stop_note():
             raise ValueError("interval: the run was stopped before all its refits were made; let it go on first.")
         level = share("interval: level", level)
