@@ -284,7 +284,8 @@ def elpd(
     exp(F(θ, 1) − F(θ, w_o)). Draws are taken as they are if k̂ of these weights is below 0.2, where they surely have a variance;
     for leave-one-out this is PSIS-LOO. For other folds moved draws join them, which lie where the fold's posterior does, and if
     that will not do, draws of a multivariate t at its mode do. An estimate by S draws is accepted at k̂ < min(1 − 1 / log₁₀ S,
-    0.7), for the t at k̂ < 0.5, with a gap below 0.1 between two estimates of the same fold, and 50 effective draws or more.
+    0.7), for the t at k̂ < 0.5, with k̂ below 1.4 times the effective share of the draws, a gap below 0.1 between two estimates
+    of the same fold, and 50 effective draws or more.
     Where the density of a fold has mass in places where no draw comes, as beyond an edge that only a left-out unit sets, the t
     lies wide about the draws, and nothing else is accepted. Folds for which none is accepted are sampled anew if `refit` is
     given, and flagged otherwise.
