@@ -2,8 +2,8 @@
 
 What users hand in is checked by the library, with messages of its own; here it is what its functions hand one another.
 Whether values agree with annotations depends on their types and shapes alone. So a function is checked once for each
-combination of them that it meets, and a call that looks like an earlier one costs a look into a set. A function whose
-annotations state no shape stays as it is.
+combination of them that it meets, and a call that looks like an earlier one costs a look into a set. Most calls of a function
+that is called very often are not looked at. A function whose annotations state no shape stays as it is.
 """
 
 import dataclasses
@@ -22,6 +22,7 @@ from jaxtyping import AbstractArray
 
 NOTHING = (Any, type(None), Ellipsis)  # parts of hints that say nothing of shapes
 NOT_GIVEN = inspect.Parameter.empty
+OFTEN, ONE_OF = 200, 16  # calls of a function in a process that are all looked at, and of how many later ones one is
 IS_ARRAY: dict[type, bool] = {}
 jaxtyped = jaxtyping.jaxtyped
 
@@ -74,7 +75,7 @@ class Check:
     """What is checked of a function, and the looks of the calls that passed."""
 
     def __init__(self, function: FunctionType):
-        self.function, self.hints, self.known = function, _stated(function), set()
+        self.function, self.hints, self.known, self.calls = function, _stated(function), set(), 0
         self.returns = "return" in self.hints
         if self.returns:
             self.hints["returned"] = self.hints.pop("return")
@@ -126,6 +127,9 @@ def checked(function: Any = None, *, typechecker: Any = None) -> Any:
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
+        check.calls += 1
+        if check.calls > OFTEN and check.calls % ONE_OF:
+            return function(*args, **kwargs)
         values = check.values(args, kwargs)
         before = tuple(map(look, values.values()))
         if before not in check.known:
