@@ -73,7 +73,6 @@ LONG = {
     "tests/models/hidden/test_compiled_passes.py::test_enumeration[several, missing, three states-True]",
     "tests/models/hidden/test_compiled_passes.py::test_estimates_are_the_same",
     "tests/models/hidden/test_hidden_chain.py::test_padding_says_nothing[one sequence-observation]",
-    "tests/models/hidden/test_hidden_chain.py::test_padding_says_nothing[several, three states-sequence]",
     "tests/models/hidden/test_hidden_field.py::test_without_edges_it_is_a_multinomial_regression",
     "tests/models/hidden/test_hmm.py::test_edges_are_told_from_scales[tied]",
     "tests/models/hidden/test_information.py::test_hessian_by_parts[autoregressive-sequence-8]",

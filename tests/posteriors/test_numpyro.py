@@ -45,6 +45,23 @@ def test_densities_of_units_and_priors():
     assert all(np.allclose(named[name], DRAWS[name]) for name in DRAWS)
 
 
+def test_a_sampler_in_single_precision_with_arrays_of_numpy():
+    def model(x, y):
+        slope = numpyro.sample("slope", dist.Normal(0, 1))
+        numpyro.sample("y", dist.Normal(slope * x, 1), obs=y)
+
+    x = np.linspace(-1, 1, 20)
+    jax.clear_caches()  # before and after, as JAX confuses programs of both precisions
+    with jax.enable_x64(False):
+        mcmc = numpyro.infer.MCMC(numpyro.infer.NUTS(model), num_warmup=100, num_samples=200, progress_bar=False)
+        mcmc.run(jax.random.PRNGKey(0), x, Y)
+        posterior = lo.from_numpyro(model, mcmc)
+        assert len(lo.elpd(posterior, lo.leave_one_out(20)).flagged()) == 0
+        mcmc.run(jax.random.PRNGKey(1), x, Y)
+    jax.clear_caches()
+    assert np.allclose(-posterior.unit_losses, stats.norm.logpdf(Y, posterior.draws * x), rtol=1e-6)
+
+
 def by_hand(theta, datum):
     mean = theta["mu"] + theta["tau"] * theta["z"][datum["g"]]
     return 0.5 * (datum["y"] - mean) ** 2 + 0.5 * jnp.log(2 * jnp.pi)

@@ -321,7 +321,8 @@ class FoldEstimator:
         """Estimate every fold, from the draws as they are if that will do."""
         posterior, every, found = self.posterior, np.arange(self.plan.num_refits), list[FoldResult]()
         good, before, within = np.zeros(len(every), bool), list[np.ndarray](), list[np.ndarray]()
-        for some in _parts(every, TOGETHER // len(posterior.draws)):
+        together = CAPACITY if posterior.block_losses is None else TOGETHER  # what all folds share is then computed once
+        for some in _parts(every, together // len(posterior.draws)):
             at = self.at(some, posterior.draws)
             log_weights = posterior.value - at.left
             own = self._weigh("draws", some, log_weights, at, lambda: posterior.draws)

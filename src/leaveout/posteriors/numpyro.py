@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._runtime.conventions import conventional
-from .._runtime.jax import float64, jax
+from .._runtime.jax import float64, jax, jnp
 from .coordinates import read_draws
 from .posterior import Posterior
 from .sampled_model import SampledModel, densities_by_name, unit_variable
@@ -88,6 +88,9 @@ def from_numpyro(
         raise TypeError(f"{caller}: the first argument must be the model, a function; got {type(model).__name__}.")
     if not args and not kwargs:
         args, kwargs = getattr(mcmc, "_args", ()), getattr(mcmc, "_kwargs", {})
+    # of arrays of NumPy JAX confuses programs in double and in single precision
+    of_jax = lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biuf" else leaf
+    args, kwargs = jax.tree.map(of_jax, (args, kwargs))
     seeded = handlers.seed(model, 0)
     trace = lambda: handlers.trace(seeded).get_trace(*args, **kwargs)
     try:
@@ -95,7 +98,7 @@ def from_numpyro(
         sites = trace()
     except TypeError as error:
         raise TypeError(f"{caller}: give the arguments of the model, from_numpyro(model, draws, X, y): {error}.") from error
-    except jax.errors.JaxRuntimeError:  # JAX takes programs that it compiled for arrays of NumPy in single precision
+    except jax.errors.JaxRuntimeError:  # of arrays that the model holds itself
         jax.clear_caches()
         sites = trace()
     sites = {name: site for name, site in sites.items() if site["type"] == "sample" and not site["infer"].get("is_auxiliary")}
