@@ -133,9 +133,11 @@ class FoldEstimator:
         seen = np.subtract(left, full, out=np.full(left.shape, -np.inf), where=np.isfinite(left))
         return Evaluation(whole[0], left, seen)
 
-    def at_each(self, k: int, theta: Float[np.ndarray, "places params"]) -> Float[np.ndarray, "places units"]:
-        """Evaluate log p(y_n | θ) of the units that a fold scores one by one."""
-        return -self.posterior.losses_at(theta, self.held(k)) if self.pointwise else np.zeros((len(theta), 0))
+    def each(self, k: int, places: Callable[[], np.ndarray], log_weights: Float[np.ndarray, " some"]) -> np.ndarray:
+        """Estimate log p(y_n) of the units that a fold scores one by one, from places of these weights."""
+        if not self.pointwise:
+            return np.zeros(0)
+        return log_mean(log_weights[:, None] - self.posterior.losses_at(places(), self.held(k)))
 
     @functools.cached_property
     def _known(self) -> dict[int, Evaluation]:
@@ -255,7 +257,7 @@ class FoldEstimator:
             FoldResult(
                 ratio=value[j],
                 mean=mean[j],
-                each=log_mean(relative[j][:, None] + self.at_each(k, places())),
+                each=self.each(k, places, relative[j]),
                 k=worst[j],
                 max_k=most,
                 influence=influence[j],
@@ -306,7 +308,7 @@ class FoldEstimator:
         return known._replace(
             ratio=ratio,
             mean=mean,
-            each=log_mean(self.at_each(k, theta)),
+            each=self.each(k, lambda: theta, np.zeros(1)),
             k=worst,
             max_k=most,
             influence=0.0 * known.influence,
@@ -342,7 +344,7 @@ class FoldEstimator:
                 for k, there in zip(map(int, some), gaussians, strict=True):
                     found[k] = self.improve(k, found[k], there)
                     bar.advance()
-        within_each = [log_mean(self.at_each(k, posterior.draws)) for k in range(len(every))]
+        within_each = [self.each(k, lambda: posterior.draws, np.zeros(1)) for k in range(len(every))]
         return FoldEstimates(found, raw_k, np.concatenate(within), within_each)
 
 

@@ -95,9 +95,10 @@ def from_numpyro(
     trace = lambda: handlers.trace(seeded).get_trace(*args, **kwargs)
     try:
         inspect.signature(model).bind(*args, **kwargs)
-        sites = trace()
     except TypeError as error:
         raise TypeError(f"{caller}: give the arguments of the model, from_numpyro(model, draws, X, y): {error}.") from error
+    try:
+        sites = trace()
     except jax.errors.JaxRuntimeError:  # of arrays that the model holds itself
         jax.clear_caches()
         sites = trace()

@@ -225,10 +225,10 @@ class Posterior(PrintedResult):
         """Evaluate F at many θ, each with some sets of weights, `[sets, places]`."""
         sets, place = np.unique(weights, axis=0, return_inverse=True)
         if not isinstance(self.objective, AbstractClosedForm):
-            return np.stack([self.values(theta, one) for one in sets])[place]
+            return np.stack([self.values(theta, one) for one in sets])[place.ravel()]
         parts = np.split(theta, range(size := max(1, CAPACITY // self.objective.num_units), len(theta), size))
         found = np.concatenate([self.objective.values(at, sets) for at in parts])
-        return (found + sets @ np.broadcast_to(self.constant, self.objective.num_units)).T[place]
+        return (found + sets @ np.broadcast_to(self.constant, self.objective.num_units)).T[place.ravel()]
 
     @float64
     def values_and_losses(
