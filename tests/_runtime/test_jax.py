@@ -140,7 +140,8 @@ def test_what_is_found_says_what_was_compiled(folder, monkeypatch):
     other = asked(fresh(folder), chain(X[::-1].copy()))  # data of the same shapes
     monkeypatch.undo()
     plain = _jax.Program(log_likelihood.__wrapped__, lambda: None)
-    assert (asked(plain, chain(X)), asked(plain, chain(X[::-1].copy()))) == (first, other)
+    traced = asked(plain, chain(X)), asked(plain, chain(X[::-1].copy()))
+    np.testing.assert_allclose(traced, (first, other), rtol=1e-13)  # another program: its sums may be in another order
     assert list(folder.iterdir()) == kept
 
 
