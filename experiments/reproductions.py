@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from b3_settings import synthetic
 from hmm_dodgers import PAPER_HOURS
-from saved import PAGES, RESULTS, kept, palette, small
+from saved import PAGES, kept, palette, small
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXTS = Path(__file__).with_name("pages")
@@ -72,22 +72,32 @@ def table(
     return f"{markdown(frame.astype(object).where(frame.notna(), None), form, forms)}\n\n{made(name)}"
 
 
-def errors(name: str) -> str:
-    """Table 1: mean relative errors ± two standard deviations over folds."""
+def errors(name: str, level: str) -> str:
+    """Table 1: mean relative errors of the losses of `points` or of `folds`, ± two standard deviations over folds."""
+    labels = {"InfinitesimalJackknife": "IJ", "NoUpdate": "no update", "NewtonStep": "Newton step", "Certified": "Certified"}
     rows = []
     for row in kept(name)["rows"]:
-        pair = lambda key, row=row: "" if row[key] is None else f"{row[key]:.2g} ± {row[f'{key}, ± 2 SD'] or 0:.1g}"
-        shown = {"folds": row["folds"], "left out": f"{row['left out']:.0%}", "IJ, the document": pair("paper")}
-        names = {"InfinitesimalJackknife": "IJ", "NoUpdate": "no update", "NewtonStep": "Newton step", "Certified": "Certified"}
-        shown |= {label: pair(key) for key, label in names.items()}
-        rows.append(shown | {"no update / IJ": f"{row['NoUpdate'] / row['InfinitesimalJackknife']:.1f}"})
+        shown = {"folds": row["folds"], "left out": f"{row['left out']:.0%}", "IJ, the document": spread(row, "paper")}
+        shown |= {label: spread(row, f"{strategy}, {level}") for strategy, label in labels.items()}
+        ratio = row[f"NoUpdate, {level}"] / row[f"InfinitesimalJackknife, {level}"]
+        rows.append(shown | {"no update / IJ": f"{ratio:.1f}"})
     return f"{markdown(pd.DataFrame(rows))}\n\n{made(name)}"
 
 
-def span(name: str, column: str, over: str | None = None, paper_only: bool = False) -> str:
-    """The least and the most of a column, or of its ratio to another; of the document's own cells only, if so asked."""
-    rows = [row for row in kept(name)["rows"] if not paper_only or row["paper"] is not None]
-    values = [row[column] / (row[over] if over else 1.0) for row in rows]
+def spread(row: dict[str, Any], key: str) -> str:
+    if row[key] is None:
+        return ""
+    return f"{row[key]:.2g} ± {row[f'{key}, ± 2 SD'] or 0:.1g}"
+
+
+def documented(name: str) -> list[dict[str, Any]]:
+    """The rows of a kept table to which the document prints a figure."""
+    return [row for row in kept(name)["rows"] if row["paper"] is not None]
+
+
+def span(name: str, column: str, over: str | None = None) -> str:
+    """The least and the most of a column, or of its ratio to another, in the document's own cells."""
+    values = [row[column] / (row[over] if over else 1.0) for row in documented(name)]
     return f"{min(values):.2g} to {max(values):.2g}"
 
 
@@ -245,10 +255,6 @@ def copied(name: str) -> str:
     return f"{name}.png"
 
 
-def has(name: str) -> bool:
-    return (RESULTS / f"{name}.json").exists()
-
-
 def main() -> None:
     loader = jinja2.FileSystemLoader(TEXTS)
     pages = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
@@ -265,7 +271,6 @@ def main() -> None:
         made,
         told,
         kept,
-        has,
         span,
         share,
         fewer,
