@@ -9,6 +9,7 @@ import pandas as pd
 import repository  # noqa: F401  puts the tests in reach
 import scipy.optimize
 from sklearn.base import clone
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import (
@@ -22,6 +23,8 @@ from sklearn.model_selection import (
     cross_val_predict,
     cross_validate,
 )
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
 from tests.oracles.exact import LOGISTIC, POISSON, Training, Truth, glm_truth, trainings
 from tests.problems.tally import Tally, attempted, each_plan, holds, judged, told, value
 
@@ -331,6 +334,34 @@ def logs_compared(rng: Generator) -> Tally:
     return value("means", [table.loc[name, "mean"] for name in truth], list(truth.values()), 1e-6)
 
 
+def transformed_target(rng: Generator) -> Tally:
+    """A regression of a function of y beside one of y: predictions, measures and losses in units of y, as the host's refits."""
+    n, X = 40, rng.standard_normal((40, 3))
+    y = np.exp(1 + X[:, 0] + 0.4 * rng.standard_normal(n))
+    ways = ((np.log, np.exp), (np.sqrt, np.square), (np.log1p, np.expm1))
+    func, inverse = ways[rng.integers(len(ways))]
+    inside = [Ridge(1.0), LinearRegression(), make_pipeline(StandardScaler(), Ridge(2.0))][rng.integers(3)]
+    host, plain = TransformedTargetRegressor(inside, func=func, inverse_func=inverse).fit(X, y), Ridge(1.0).fit(X, y)
+    cv = [LeaveOneOut(), KFold(5)][rng.integers(2)]
+    plan, fit = lo.from_splits(cv.split(X), n), lo.from_sklearn(host, X, y)
+    splits = list(cv.split(X))
+    if isinstance(inside, Pipeline):  # whose scaler stays as fitted
+        Z = inside.fit(X, y).steps[0][1].transform(X)
+        truth = inverse(cross_val_predict(Ridge(2.0), Z, func(y), cv=splits))
+    else:
+        truth = cross_val_predict(host, X, y, cv=splits)
+    rmse, mape = np.sqrt(np.mean((y - truth) ** 2)), np.mean(np.abs(y - truth) / y)
+    named = lo.cross_validate(fit, plan, lo.Exact(), metric=["rmse", "mape"], average="pooled", evaluate="absolute_error")
+    other = lo.cross_validate(lo.from_sklearn(plain, X, y), plan, lo.Exact(), evaluate="absolute_error")
+    table, _ = told(lambda: lo.compare({"function": named, "y": other}))
+    loss = np.abs(y - cross_val_predict(plain, X, y, cv=splits)).mean()
+    gap = table.loc["function", "mean"] - table.loc["y", "mean"]
+    found = value("predictions", lo.cross_predict(fit, plan, lo.Exact()), truth, 1e-6)
+    found += value("measures", list(named.metrics.values()), [rmse, mape], 1e-6)
+    found += value("the mean loss", named.mean, np.abs(y - truth).mean(), 1e-6)
+    return found + value("compared", gap, np.abs(y - truth).mean() - loss, 1e-6)
+
+
 # series, parameters, objectives of one's own
 
 
@@ -497,6 +528,7 @@ KINDS: dict[str, Callable[[Generator], Tally]] = {
     "rolling windows": rolling_windows,
     "compared with missing refits": missing_refits,
     "y and log y compared": logs_compared,
+    "a transformed target": transformed_target,
     "rows out of order": out_of_order,
     "chain out of order": chain_out_of_order,
     "Fay's replicate weights": replicate_weights,

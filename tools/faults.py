@@ -2683,6 +2683,13 @@ FAULTS = (
         "test_crfsuite",
     ),
     Fault(
+        "predictions of a transformed target stay in its own units",
+        "scoring.predictions",
+        "fit.objective.units.to_target(modelled_predictions(fit, rows, theta, kind))",
+        "modelled_predictions(fit, rows, theta, kind)",
+        "interop/test_sklearn",
+    ),
+    Fault(
         "samples of rows: one that meets few others is taken for an answer",
         "_row_sample.half",
         "largest**2 >= LEAST_ROWS * spread**2",

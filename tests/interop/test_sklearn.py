@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
+from sklearn.cross_decomposition import PLSRegression
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import (
     GammaRegressor,
@@ -293,12 +294,46 @@ def test_a_target_that_is_transformed():
     host = TransformedTargetRegressor(Ridge(2.0), func=np.log, inverse_func=np.exp).fit(X, Y["positive"])
     fit = lo.from_sklearn(host, X, Y["positive"])
     assert "transformed target" in fit.objective.note
-    np.testing.assert_allclose(fit.objective.units.target, np.log(Y["positive"]))
+    np.testing.assert_allclose(fit.objective.units.modelled, np.log(Y["positive"]))
     plan = lo.kfold(N, 3, seed=0)
-    predicted = np.exp(lo.cross_predict(fit, plan, lo.Exact()))
+    predicted = lo.cross_predict(fit, plan, lo.Exact())
     for w in plan.matrix():
         again = clone(host).fit(X[w > 0], Y["positive"][w > 0])
         np.testing.assert_allclose(predicted[w == 0], again.predict(X[w == 0]), rtol=1e-9)
+    with pytest.raises(ValueError, match="units of the transformed"):
+        lo.cross_validate(fit, plan, evaluate="crps")
+    two = np.column_stack([Y["positive"], Y["positive"]])
+    with pytest.raises(TypeError, match="several targets"):
+        lo.from_sklearn(clone(host).fit(X, two), X, two)
+
+
+IN_UNITS_OF_Y = {
+    "predictions": lambda fit: lo.cross_predict(fit, 4, lo.Exact()),
+    "new rows": lambda fit: lo.predict(fit, X[:3]),
+    "metrics": lambda fit: pd.Series(
+        lo.cross_validate(fit, 4, metric=["rmse", "mape", "r2", "neg_mean_squared_error"]).metrics
+    ),
+    "losses": lambda fit: lo.cross_validate(fit, 4, evaluate="absolute_error").per_unit(),
+    "validation": lambda fit: lo.validate(fit, B=5).table.iloc[:, :5],
+    "calibration": lambda fit: lo.calibration(lo.cross_validate(fit, 4)).table,
+    "stability": lambda fit: lo.stability(fit, B=5).units,
+    "centres": lambda fit: lo.internal_external(fit, np.arange(N) % 4).table,
+    "influence": lambda fit: lo.influence(lo.cross_validate(fit, 4), pairs=0, prediction=X[0]).rows["prediction"],
+    "intervals": lambda fit: lo.interval(fit, X[:3], 0.8),
+}
+
+
+@pytest.mark.parametrize("model", [Ridge(0.0), PLSRegression(2)], ids=["a GLM", "components"])
+def test_what_is_called_response_is_in_units_of_y_wherever_it_is_read(model):
+    """An affine change of y changes no least-squares prediction of y, nor what is computed from it."""
+    y = 3 + 2 * X[:, 0] + Y["real"]
+    host = TransformedTargetRegressor(model, func=lambda v: (v - 3) / 2, inverse_func=lambda v: 3 + 2 * v)
+    changed, plain = lo.from_sklearn(host.fit(X, y), X, y), lo.from_sklearn(clone(model).fit(X, y), X, y)
+    for name, read in IN_UNITS_OF_Y.items():
+        if isinstance(model, PLSRegression) and name in ("influence", "intervals"):
+            continue
+        ours, truth = (np.asarray(read(fit), float) for fit in (changed, plain))
+        np.testing.assert_allclose(ours, truth, rtol=1e-6, atol=1e-9, err_msg=name)
 
 
 def test_a_host_with_the_parameters_of_a_refit_is_the_hosts_own_refit():

@@ -7,7 +7,7 @@ index 0, …, n − 1 beside labels of another kind carries no information, and 
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -33,8 +33,17 @@ ADVICE = {  # by pandas' type
 OTHERWISE = "Encode categories and symbols (pd.get_dummies, or 0, 1, 2, …); convert numbers that are text by .astype(float)"
 
 
+class TransformedResponse(NamedTuple):
+    """A response as it was measured, of a model of a function of it, and the way back from that function."""
+
+    values: np.ndarray
+    inverse: Callable[[np.ndarray], np.ndarray]
+
+
 class Names:
     """Labels of units, or none, a reader of new rows where that takes more than their columns, and labels of two classes.
+
+    A reader whose model is of a function of the response has a `response`, a `TransformedResponse`.
 
     Labels enter no computation, so all instances are equal: data of the same shape under other labels compile nothing anew.
     """
@@ -45,6 +54,11 @@ class Names:
 
     def __init__(self, index: pd.Index | None = None, read: Callable[[Any], Any] | None = None, classes: tuple[Any, ...] = ()):
         self.index, self.read, self.classes = index, read, classes
+
+    @property
+    def response(self) -> TransformedResponse | None:
+        """The response as it was measured, if the model is of a function of it."""
+        return getattr(self.read, "response", None)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Names)

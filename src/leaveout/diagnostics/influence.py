@@ -279,17 +279,20 @@ def _prediction_function(fit: Fit, prediction: Any) -> tuple[RefitStatistic, Pre
             f"influence: prediction must be one row of {objective.num_features} finite features; got shape {x.shape}."
         )
     x, q = np.append(x, 1.0) if objective.intercept else x, objective.design.shape[1]
+    to_target = objective.units.to_target
 
     def of_row(thetas: Array) -> Array:
         eta, inverse = thetas[:, :q] @ x, objective.loss_function.inverse_link
         if not objective.own:
-            return np.asarray(inverse(eta))
+            return to_target(np.asarray(inverse(eta)))
         shared: Any = inverse
-        return np.array([number(shared(eta[k : k + 1], thetas[k, q:])) for k in range(len(thetas))])
+        return to_target(np.array([number(shared(eta[k : k + 1], thetas[k, q:])) for k in range(len(thetas))]))
 
     def error(thetas: Array, far: Array) -> Array:
         wide = lengths(fit, np.pad(x, (0, fit.num_params - q))[None])[0] * far
-        return mean_errors(objective.loss_function.inverse_link, thetas[:, :q] @ x, wide)[1]
+        return mean_errors(
+            lambda eta: to_target(np.asarray(objective.loss_function.inverse_link(eta))), thetas[:, :q] @ x, wide
+        )[1]
 
     return of_row, None if objective.own else error
 

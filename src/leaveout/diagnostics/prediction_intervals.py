@@ -281,7 +281,7 @@ def interval(
         given = zip(sides, at_fits, designs, shifts, strict=True)
         whole = np.mean([cast(Means, _predict_by_refits(*one, np.arange(rows))).value[:, 0] for one in given], axis=0)
         table = pd.DataFrame({"prediction": whole, "low": low, "high": high}, index=index_of(X_new))
-        for back in (getattr(objective.labels.read, "inverse", None), inverse):
+        for back in (objective.units.inverse, inverse):
             table = table if back is None else _transform(table, back)
     one, grouped = np.diff(chosen.indptr).max() == 1, chosen.clusters is not None
     kind = "leave-one-group-out jackknife" if grouped else "jackknife" if one else "CV"
@@ -358,14 +358,16 @@ def predict(fit: Fit, X_new: Any, kind: str | None = None, *, offset: ArrayLike 
     kind = units.kinds[0] if kind is None else kind
     if kind not in units.kinds:
         raise ValueError(f"predict: kind must be one of {', '.join(map(repr, units.kinds))}; got {kind!r}.")
-    if isinstance(fit.objective, AbstractRegression):
-        return _predictions(fit, X_new, kind, offset)
-    if units.predict_new is None:
+    predict_new = _predictions if isinstance(fit.objective, AbstractRegression) else units.predict_new
+    if predict_new is None:
         raise TypeError(
             f"predict: {display_name(fit.objective)} has no predictions of other units than those it was fitted on. Held-out "
             "predictions of these are lo.cross_predict(fit, plan)."
         )
-    return units.predict_new(fit, X_new, kind, offset)
+    table = predict_new(fit, X_new, kind, offset)
+    if kind == "response" and units.inverse is not None:
+        table[:] = units.to_target(table.to_numpy())
+    return table
 
 
 def _predictions(fit: Fit, X_new: Any, kind: str, offset: ArrayLike | None) -> pd.Series | pd.DataFrame:
@@ -387,8 +389,6 @@ def _predictions(fit: Fit, X_new: Any, kind: str, offset: ArrayLike | None) -> p
         found = np.asarray(eta if kind == "link" else objective.loss_function.inverse_link(eta, *own))
     if found.ndim > 1:
         return pd.DataFrame(found, index=index_of(X_new), columns=list(objective.classes or objective.levels))
-    back = getattr(objective.labels.read, "inverse", None)
-    found = found if back is None or kind == "link" else back(found)
     return pd.Series(found, index=index_of(X_new), name="prediction")
 
 

@@ -27,7 +27,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from .._runtime.conventions import warn
-from ..data.arrays import match_labels
+from ..data.arrays import TransformedResponse, match_labels
 from ..models.glm.active_coefficients import kinks
 from ..models.glm.components import AbstractComponents, PartialLeastSquares, PrincipalComponents, SeveralTargets
 from ..models.glm.glm import GLM, Regression
@@ -227,6 +227,7 @@ class HostFit(NamedTuple):
     X: Any
     y: Any
     remarks: tuple[str, ...] = ()
+    transformed: bool = False  # whether y is a function of the host's
 
 
 def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Fit:
@@ -245,7 +246,8 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
     minimum, and a warning says how far that is.
 
     Around one of them there may be a Pipeline, whose transformers stay as fitted, a TransformedTargetRegressor (losses are of
-    the transformed target), or a GridSearchCV or similar (its `best_estimator_`; the choice is not left out).
+    the transformed target; predictions of the response and their measures are in units of y), or a GridSearchCV or similar (its
+    `best_estimator_`; the choice is not left out).
 
     Parameters
     ----------
@@ -295,7 +297,7 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
     def stopped() -> bool:
         """Tell whether the host was fitted on these data: fitted again, it ends at the same parameters."""
         _, columns, target, weight = match_labels("from_sklearn", X=X, y=y, sample_weight=sample_weight)
-        last, columns, target, _ = open_host(estimator, _columns(estimator, columns), target)
+        last, columns, target, *_ = open_host(estimator, _columns(estimator, columns), target)
         more = {} if weight is None else {"sample_weight": weight}
         coef = lambda host: inner(host).coef_
         return is_repeated(lambda: coef(clone(last).fit(columns, target, **more)), coef(last))
@@ -332,8 +334,9 @@ def read(
     Transformers stay as fitted; if `scaled`, refits standardise the columns themselves.
     """
     labels, X, y, sample_weight = match_labels("from_sklearn", X=X, y=y, sample_weight=sample_weight)
-    fitted = estimator
-    estimator, X, y, remarks = open_host(estimator, _columns(estimator, X), y)
+    fitted, measured = estimator, y
+    estimator, X, y, remarks, transformed = open_host(estimator, _columns(estimator, X), y)
+    reader = HostRows(fitted, np.ravel(np.asarray(measured, np.float64)) if transformed else None)
     host = replace(describe(estimator), standardises=scaled)
     check_is_fitted(estimator)
     if isinstance(host.loss, AbstractRounded) and not host.labels:
@@ -349,7 +352,7 @@ def read(
         if sample_weight is not None:
             raise TypeError("from_sklearn: regressions on components or of several targets take no sample_weight.")
         model = _component_model(estimator, X, np.asarray(y), remark)
-        return model.reading(HostRows(fitted), labels.index, names), _component_parameters(estimator)
+        return model.reading(reader, labels.index, names), _component_parameters(estimator)
     center = _center(host, X)
     X = X if center is None else X - center
     objective = _objective(host, estimator, X, np.asarray(y), sample_weight, remark)  # y in the order of X by now
@@ -357,7 +360,7 @@ def read(
     if type(estimator) is linear_model.LinearRegression and not estimator.positive and isinstance(objective.design, np.ndarray):
         vars(objective)["cut"] = float(getattr(estimator, "tol", 0.0))  # before version 1.7 scikit-learn cut at rounding
     names = names if len(names) == np.shape(X)[1] else ()
-    return objective.reading(HostRows(fitted), labels.index, names), _parameters(objective, host, estimator)
+    return objective.reading(reader, labels.index, names), _parameters(objective, host, estimator)
 
 
 def _center(host: HostObjective, X: Any) -> np.ndarray | None:
@@ -400,6 +403,7 @@ class HostRows:
     """Reader of new rows for a fitted estimator; it knows the classes, and the way back from a transformed target."""
 
     estimator: Any
+    measured: np.ndarray | None = None  # the response as it was measured, where the estimator transforms it
 
     def __call__(self, X: Any) -> Any:
         return _new(self.estimator, X)
@@ -408,9 +412,14 @@ class HostRows:
     def classes(self) -> tuple[Any, ...]:
         return tuple(np.asarray(getattr(self.estimator, "classes_", ())).tolist())
 
+    @property
+    def response(self) -> TransformedResponse | None:
+        """The response as it was measured, where the estimator transforms it."""
+        return None if self.measured is None else TransformedResponse(self.measured, self.inverse)
+
     def inverse(self, values: np.ndarray) -> np.ndarray:
         """Transform predictions of the regression back to the estimator's own response."""
-        return _inverse(self.estimator, values)
+        return _inverse(self.estimator, np.ravel(values))
 
 
 def _inverse(estimator: Any, values: np.ndarray) -> np.ndarray:
@@ -481,8 +490,10 @@ def open_host(estimator: Any, X: Any, y: Any) -> HostFit:
         return inner._replace(remarks=((said,) if _prepares(estimator) else ()) + inner.remarks)
     if isinstance(estimator, TransformedTargetRegressor):
         check_is_fitted(estimator)
+        if np.ndim(y) > 1 and np.shape(y)[1] > 1:
+            raise TypeError("from_sklearn: TransformedTargetRegressor was fitted on several targets; fit one at a time.")
         inner = open_host(estimator.regressor_, X, np.ravel(estimator.transformer_.transform(np.asarray(y).reshape(-1, 1))))
-        return inner._replace(remarks=("losses are of the transformed target", *inner.remarks))
+        return inner._replace(remarks=("losses are of the transformed target", *inner.remarks), transformed=True)
     if searches(estimator):
         name = type(estimator).__name__
         check_is_fitted(estimator)

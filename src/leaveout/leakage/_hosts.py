@@ -195,7 +195,7 @@ class PlanHost(AbstractLearner):
             return eta
         if self.measure.needs == "label":
             return np.asarray(eta.argmax(-1) if eta.ndim == 3 else eta > 0, np.float64)
-        mu = np.asarray(self.glm.loss_function.inverse_link(eta), np.float64)
+        mu = self.glm.units.to_target(np.asarray(self.glm.loss_function.inverse_link(eta), np.float64))
         if self.measure.needs == "probabilities" and mu.ndim == 2:
             return np.stack([1 - mu, mu], -1)
         return mu

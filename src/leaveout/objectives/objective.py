@@ -9,7 +9,7 @@ compiles nothing anew. Its author writes `loss`. Everything else has a default, 
 import abc
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 
 from .._runtime.jax import Array, Arrays as Arrays, Module, PyTree, Scalar, call_traced, float64 as float64, jax, jnp, static
 from .._runtime.results import kind_of
-from ..data.arrays import Names, match_labels, numbers, on_device
+from ..data.arrays import Names, TransformedResponse, match_labels, numbers, on_device
 from ..linalg.design import Predictors
 from ..linalg.device_design import is_finite
 
@@ -150,6 +150,8 @@ class Units:
         Response that predictions are compared with.
     response : array, optional
         Response that the loss is a function of, where it differs from `target`.
+    inverse : callable, optional
+        Function of means of `response` that returns predictions of `target`, where the model is of a function of the target.
     risk : array, shape (units, 3), optional
         Stratum, place in the order of times, and event of each unit, where predictors order units by risk.
     kinds : tuple of str, default: ("response", "link")
@@ -186,6 +188,7 @@ class Units:
     weight: Float[np.ndarray, " units"] | None = None  # weights in the mean loss, if units differ
     target: Float[np.ndarray, " units"] | None = None  # response that predictions are compared with
     response: np.ndarray | None = None  # response that the loss is a function of, if that is not `target`
+    inverse: Callable[[np.ndarray], np.ndarray] | None = None  # from means of the response to predictions of the target
     risk: Float[np.ndarray, "units 3"] | None = None  # stratum, place in time, event: of models of risks
     kinds: tuple[str, ...] = ("response", "link")  # kinds of predictions
     classes: int = 0  # number of classes, if the target is the number of a class
@@ -201,6 +204,48 @@ class Units:
     def repeatable(self) -> bool:
         """Whether a weight of two means a unit that is seen twice. For units that may depend on one another it does not."""
         return self.serial is False
+
+    @property
+    def modelled(self) -> np.ndarray | None:
+        """The response that the loss is a function of."""
+        return self.target if self.response is None else self.response
+
+    def to_target(self, means: np.ndarray) -> np.ndarray:
+        """Convert means of the response that the loss is a function of to predictions of the target.
+
+        Parameters
+        ----------
+        means : array of float
+            Predicted means, through the inverse link.
+
+        Returns
+        -------
+        array of float
+            Predictions in the units of the target.
+        """
+        if self.inverse is None:
+            return means
+        finite, predictions = np.isfinite(means), np.full(np.shape(means), np.nan)
+        with np.errstate(all="ignore"):
+            predictions[finite] = self.inverse(means[finite])
+        return predictions
+
+    def measured_as(self, original: TransformedResponse | None) -> "Units":
+        """Take the response as it was measured, if the model is of a function of it.
+
+        Parameters
+        ----------
+        original : TransformedResponse or None
+            The measured response, and the way back.
+
+        Returns
+        -------
+        Units
+            The same facts, whose `target` is in the units of the measured response.
+        """
+        if original is None:
+            return self
+        return replace(self, response=self.target, target=original.values, inverse=original.inverse)
 
     def scored_entries(
         self, refit: Int[np.ndarray, " entries"], index: Int[np.ndarray, " entries"], weight: Float[np.ndarray, " entries"]

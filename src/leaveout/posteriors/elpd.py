@@ -382,7 +382,7 @@ def elpd(
     share = np.ones(count) if cases is None else cases[plan.index[plan.held]]  # of a fold in the sum
     influence, own_error = share @ [fold.influence for fold in found], share * [fold.own_error for fold in found]
     units = posterior.objective.units
-    response = units.target if units.response is None else units.response
+    response = units.modelled
     title = f"{display_name(posterior.objective)}, {plan.num_units} units, {len(posterior.draws)} draws"
     return PosteriorEstimate(
         losses=losses,

@@ -17,7 +17,8 @@ DrawResponses = Callable[[np.ndarray, np.ndarray, np.ndarray, np.random.Generato
 
 def responses_of(objective: AbstractObjective, like: PyTree) -> DrawResponses | None:
     """Return the function that draws responses of a model that states their distribution; squared loss has variance one."""
-    known = objective.units.distribution()
+    units_of = objective.units
+    known = units_of.distribution()
     if known is None:
         return None
     squared = isinstance(getattr(objective, "loss_function", None), Squared)
@@ -27,7 +28,7 @@ def responses_of(objective: AbstractObjective, like: PyTree) -> DrawResponses | 
         size = min(len(theta), max(1, CAPACITY // objective.num_units))
         mean = np.asarray(_means(objective, like, theta, units, size))
         phi = np.ones((len(theta), 1)) if squared else known.dispersion(None, theta)
-        return known.draw(rng, mean, np.broadcast_to(phi, mean.shape)).astype(np.float64)
+        return units_of.to_target(known.draw(rng, mean, np.broadcast_to(phi, mean.shape)).astype(np.float64))
 
     return draw
 

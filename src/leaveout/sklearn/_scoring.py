@@ -85,7 +85,7 @@ def multiple_of_loss(measure: Measure | None, fit: Fit, y: NDArray) -> float:
     name = "" if measure is None else measure.function
     if name == "log_loss":
         return 1.0 if units.classes and units.score in (LOG_DENSITY, LOG_PROBABILITY) else 0.0
-    squared = isinstance(loss, Squared) and loss.link_name == "identity" and np.array_equal(np.asarray(units.target), y)
+    squared = isinstance(loss, Squared) and loss.link_name == "identity" and np.array_equal(np.asarray(units.modelled), y)
     return 2.0 if squared and name in ("mean_squared_error", "root_mean_squared_error", "r2_score") else 0.0
 
 
@@ -93,8 +93,8 @@ def scores(folds: OneFit, scorings: dict[str, Scoring], host: Any, y: NDArray, e
     """Compute the scores of every fold by name, from the same refits."""
     calls = {name: score_of(scoring, host, error_score) for name, scoring in scorings.items()}
     began, several = time.perf_counter(), len(folds.fits) > 1
-    units = folds.fits[0].objective.units  # of a target that is transformed, predictions are not those of the host
-    predicts = several or is_classifier(host) or np.array_equal(np.asarray(units.target), y)
+    units = folds.fits[0].objective.units  # of a transformed target, the inverse link does not give predictions of the host
+    predicts = several or is_classifier(host) or np.array_equal(np.asarray(units.modelled), y)
     tables = {name: table_measure(scoring, host, y) if predicts else None for name, scoring in scorings.items()}
     factors = {name: 0.0 if several else multiple_of_loss(measure, folds.fits[0], y) for name, measure in tables.items()}
     called: dict[str, Any] = {name: CalledScorer(folds, calls[name]) for name, measure in tables.items() if measure is None}

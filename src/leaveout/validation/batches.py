@@ -28,7 +28,7 @@ from ..refit import AbstractRefit, RefitBatch, expandable, fill_undetermined, is
 from ..refit._linear import unit_losses
 from ..refit._probes import by_probes
 from .estimate import Estimate
-from .scoring import HeldOutLoss, scores
+from .scoring import HeldOutLoss, NamedScore, scores
 
 PARALLEL_OPERATIONS = 1e7  # operations of one gradient of every refit from which cores and workers share the batches
 PARTS = 16  # least number of batches that are shared
@@ -237,8 +237,8 @@ def put_losses(out: np.ndarray, batch: Batch, values: np.ndarray) -> None:
 def blank(loss: HeldOutLoss, refit: AbstractRefit, baseline: NDArray[np.float64]) -> Estimate:
     """Return an estimate that has the losses with no update, and no refits yet."""
     fit, count = loss.fit, loss.plan.num_refits
-    units = fit.objective.units
-    response = units.target if units.response is None else units.response
+    units, score = fit.objective.units, loss.evaluate
+    response = score.response if isinstance(score, NamedScore) else units.modelled
     size = f"{fit.num_params} parameters{fit.of_rank}"
     what = f"{display_name(fit.objective)}, {size}, decrement of the fit {float(fit.decrement):.1e}"
     return Estimate(

@@ -187,7 +187,7 @@ def _check_copies(fit: Fit, plan: Plan) -> str:
     features = list(units.features().values())
     if not features or plan.num_units > ROWS:
         return ""
-    parts = (offset, units.target if units.response is None else units.response)
+    parts = (offset, units.modelled)
     more, response = ([] if part is None else list(np.reshape(part, (len(part), -1)).T) for part in parts)
     columns, own = features + more + response, len(response)
     kinds = _kinds(columns)

@@ -58,6 +58,11 @@ class NamedScore(abc.ABC):
     joint = False  # whether there is one number for each refit, not for each held-out unit
     directions: Literal[2, 8] = DIRECTIONS
 
+    @property
+    def response(self) -> np.ndarray | None:
+        """The response that the score is of."""
+        return self.fit.objective.units.modelled
+
     @abc.abstractmethod
     def losses(self, rows: RefitRows, theta: np.ndarray) -> NDArray[np.float64]:
         """Return the losses of a batch, `[refits, width]`, zero where not scored; joint ones `[refits]`."""
@@ -75,6 +80,10 @@ class OfPredictions(NamedScore):
     fit: Fit
     measure: Measure
     title: str = ""
+
+    @property
+    def response(self) -> np.ndarray | None:
+        return self.fit.objective.units.target
 
     def losses(self, rows: RefitRows, theta: np.ndarray) -> NDArray[np.float64]:
         values = self._predict(rows, theta)
@@ -135,6 +144,11 @@ def find_score(fit: Fit, evaluate: Evaluate | ScoreName | NamedScore | None) -> 
         known = units.distribution()
         if known is None or evaluate not in known.scores:
             raise ValueError(f"cross_validate: {model} has no {evaluate}; {measure.way_out}")
+        if units.inverse is not None:
+            raise ValueError(
+                f"cross_validate: evaluate={evaluate!r} is not computed for a model of a transformed target: it would be in "
+                "units of the transformed one. Give 'squared_error' or 'absolute_error', which are in units of y."
+            )
         if known.note:
             warn(f"cross_validate: the {evaluate} of {model} is {known.note}.")
         return OfDistribution(fit, measure.title, known, known.scores[evaluate])
@@ -287,7 +301,13 @@ def scores(fit: Fit, rows: RefitRows, theta: np.ndarray) -> NDArray[np.float64]:
 
 
 def predictions(fit: Fit, rows: RefitRows, theta: np.ndarray, kind: str) -> NDArray[np.float64]:
-    """Return the predictions of a batch's units."""
+    """Return the predictions of a batch's units; a response is in the units of the target."""
+    if kind != "response":
+        return modelled_predictions(fit, rows, theta, kind)
+    return fit.objective.units.to_target(modelled_predictions(fit, rows, theta, kind))
+
+
+def modelled_predictions(fit: Fit, rows: RefitRows, theta: np.ndarray, kind: str) -> NDArray[np.float64]:
     model = fit.predictor_data
     if model is not None:
         eta = model.at(np.minimum(rows.index, len(model.y) - 1), theta)

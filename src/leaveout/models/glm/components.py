@@ -182,7 +182,7 @@ class AbstractComponents(AbstractSolved):
         target = self.y[:, 0] if self.flat else None
         columns = lambda: dict(zip(self.names, self.design.T, strict=True))
         known: dict[str, Any] = {"features": columns, "predict_new": self._predict_new, "score": Squared().scale(self.y)}
-        return Units(names=self.labels.index, target=target, **known)
+        return Units(names=self.labels.index, target=target, **known).measured_as(self.labels.response)
 
     def _predict_new(self, fit, X, kind, offset):
         if offset is not None:

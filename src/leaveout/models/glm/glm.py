@@ -427,7 +427,7 @@ class AbstractRegression(AbstractLinearPredictor):
             distribution=self._distribution,
             features=functools.partial(by_name, self.design, self.names),
             score=self.scale,
-        )
+        ).measured_as(self.labels.response)
 
     @property
     def note(self) -> str:
