@@ -64,7 +64,7 @@ def wins(sick: np.ndarray, healthy: np.ndarray) -> np.ndarray:
 
 
 def pooled_auc() -> list[dict[str, object]]:
-    """The AUC of pooled leave-one-out predictions and that of pairs left out, over the same pairs, and how sure their difference is."""
+    """The AUC of pooled leave-one-out predictions beside that of pairs left out, over the same pairs."""
     data, rng = load(), np.random.default_rng(0)
     n, rows = len(data.y), []
     sick, healthy = rng.choice(np.flatnonzero(data.y == 1), PAIRS), rng.choice(np.flatnonzero(data.y == 0), PAIRS)
