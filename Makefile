@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 .PHONY: help demo test test-all lint bench guard mutants docs reproductions release-check clean
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/\1	\2/' | expand -t 16
+	@grep -E '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z%-]+):[^#]*## (.*)/\1	\2/' | expand -t 16
 
 demo: $(VENV)/.installed-plot ## certified leave-one-out of real data; the picture goes to out/
 	$(BIN)/leaveout demo --out out
@@ -41,6 +41,12 @@ release-check: $(VENV)/.installed-release ## build, check, install under each Py
 
 bench: $(VENV)/.installed-bench ## every program in benchmarks/ and benchmarks/speed/, one after the other (long)
 	@for program in $$(grep -l '^if __name__' benchmarks/*.py benchmarks/speed/*.py); do echo "== $$program"; $(BIN)/python "$$program" || exit 1; done
+
+bench-%: $(VENV)/.installed-bench ## one program of benchmarks/, as bench-peers; its arguments by ARGS="--quick"
+	$(BIN)/python benchmarks/$*.py $(ARGS)
+
+speed-%: $(VENV)/.installed-bench ## one program of benchmarks/speed/, as speed-chains
+	$(BIN)/python benchmarks/speed/$*.py $(ARGS)
 
 guard: $(VENV)/.installed-bench ## thirty calls against their opponents, and against what was kept: five minutes with nothing else running
 	$(BIN)/python benchmarks/guard.py

@@ -9,10 +9,11 @@ from pathlib import Path
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # compiling is most of the time of these tests
 # stages of it, a third less time, and one part a program, half the pages; an XLA that knows no such flags ends the process
 FEWER = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1" and not {"XLA_FLAGS", "PYTEST_XDIST_WORKER"} & os.environ.keys():
+if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1" and "PYTEST_XDIST_WORKER" not in os.environ:
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {FEWER}".strip()  # beside those of the caller, such as another processor's
     probe = [sys.executable, "-c", "import jax; jax.devices()"]
-    if subprocess.run(probe, env=os.environ | {"XLA_FLAGS": FEWER}, capture_output=True, check=False).returncode == 0:
-        os.environ["XLA_FLAGS"] = FEWER  # of workers too
+    if subprocess.run(probe, env=os.environ | {"XLA_FLAGS": flags}, capture_output=True, check=False).returncode == 0:
+        os.environ["XLA_FLAGS"] = flags  # of workers too
 os.environ.setdefault("LEAVEOUT_CACHE", str(Path(__file__).parents[1] / ".pytest_cache"))  # shared by processes side by side
 
 import jax

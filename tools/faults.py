@@ -30,6 +30,34 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "where no programs are kept they are compiled in another way, to other digits",
+        "Program.__call__",
+        "if not KEEPING or",
+        "if folder is None or not KEEPING or",
+        "test_jax",
+    ),
+    Fault(
+        "a program is taken from the file of another",
+        "jax._read",
+        "if name == file.name:",
+        "if name is not None:",
+        "test_jax",
+    ),
+    Fault(
+        "compiled code is taken from the file of another program",
+        "jax._compile",
+        "if program.runtime_executable().hlo_modules()[0].name ==",
+        "if program is not None or",
+        "test_jax",
+    ),
+    Fault(
+        "a forked child is not told that JAX was used before it",
+        "_note_fork",
+        "if _used_jax():",
+        "if not _used_jax():",
+        "test_jax",
+    ),
+    Fault(
         "a t at one of several modes is taken for the whole posterior",
         "importance.normaliser",
         "if abs(found.value - both) < MAX_GAP",

@@ -1,12 +1,17 @@
 """Compiled programs are kept for other processes where the user wants it, found by what they are made of, and say the same."""
 
+import contextlib
 import os
+import re
+import select
+import signal
 import subprocess
 import sys
 
 import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 import leaveout as lo
 from leaveout._runtime import jax as _jax
@@ -40,11 +45,15 @@ def test_another_process_compiles_nothing_anew(tmp_path):
 
 @pytest.mark.parametrize("wanted", ["off", "/dev/null/nowhere"], ids=["off", "not to be written to"])
 def test_no_folder_no_cache(wanted, monkeypatch):
+    """Only who wanted one hears of it."""
     monkeypatch.setenv("LEAVEOUT_CACHE", wanted)
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", None)
+    word = contextlib.nullcontext() if wanted == "off" else pytest.warns(UserWarning, match="nowhere.* cannot be written")
     try:
-        assert _jax._set_up_cache.__wrapped__() is None and jax.config.jax_compilation_cache_dir is None
+        with word:
+            assert _jax._set_up_cache.__wrapped__() is None
+        assert jax.config.jax_compilation_cache_dir is None
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
 
@@ -139,10 +148,58 @@ def test_what_is_found_says_what_was_compiled(folder, monkeypatch):
     assert asked(fresh(folder), chain(X)) == first
     other = asked(fresh(folder), chain(X[::-1].copy()))  # data of the same shapes
     monkeypatch.undo()
-    plain = _jax.Program(log_likelihood.__wrapped__, lambda: None)
-    traced = asked(plain, chain(X)), asked(plain, chain(X[::-1].copy()))
+    monkeypatch.setattr(_jax, "KEEPING", False)
+    traced = asked(fresh(folder), chain(X)), asked(fresh(folder), chain(X[::-1].copy()))
     np.testing.assert_allclose(traced, (first, other), rtol=1e-13)  # another program: its sums may be in another order
     assert list(folder.iterdir()) == kept
+
+
+def test_results_do_not_depend_on_whether_programs_are_kept(folder, monkeypatch):
+    kept = asked(fresh(folder), chain(X))
+    monkeypatch.setattr(_jax.Program, "anew", property(lambda self: pytest.fail("compiled in another way")))
+    assert asked(fresh(None), chain(X)) == kept
+
+
+def test_programs_under_one_anothers_names_are_made_anew(folder):
+    right = [asked(fresh(folder), chain(X, states)) for states in (2, 3)]
+    one, other = folder.iterdir()
+    content = one.read_bytes(), other.read_bytes()
+    one.write_bytes(content[1])
+    other.write_bytes(content[0])
+    for states, value in zip((2, 3), right, strict=True):
+        with pytest.warns(UserWarning, match="does not hold the compiled program that it is named after"):
+            assert asked(fresh(folder), chain(X, states)) == value
+        assert asked(fresh(folder), chain(X, states)) == value  # without a word
+
+
+def test_compiled_code_under_another_programs_name_is_made_anew(tmp_path):
+    settings = {"jax_compilation_cache_dir": str(tmp_path), "jax_persistent_cache_min_compile_time_secs": 0.0}
+    before = {name: getattr(jax.config, name) for name in settings}
+    steps = {
+        "up": lambda arrays: arrays[0] + 1,
+        "down": lambda arrays: arrays[0] - 1,
+        "both": lambda arrays: (2 * arrays[0], arrays[0]),
+    }
+    ones = [np.ones(3, np.float32)]
+    programs = {name: jax.export.export(jax.jit(step))(ones) for name, step in steps.items()}
+    compiled = lambda name: np.asarray(_jax._compile(programs[name], name, ones)(ones)).tolist()
+    files = lambda: [next(tmp_path.glob(f"jit_{name}-*-cache")) for name in steps]
+    try:
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+        right = {name: compiled(name) for name in steps}
+        contents = [file.read_bytes() for file in files()]
+        for file, content in zip(files(), contents[1:] + contents[:1], strict=True):
+            file.write_bytes(content)
+        for name in steps:
+            with pytest.warns(UserWarning, match="does not hold the compiled program that it is named after"):
+                assert compiled(name) == right[name]
+            assert compiled(name) == right[name]
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
 
 
 def test_another_shape_constant_setting_or_source_is_another_program(folder, monkeypatch):
@@ -163,7 +220,8 @@ def test_a_damaged_file_is_made_anew(folder, damage):
     (file,) = folder.iterdir()
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2] if damage is None else damage)
-    assert asked(fresh(folder), chain(X)) == first
+    with pytest.warns(UserWarning, match="does not hold"):
+        assert asked(fresh(folder), chain(X)) == first
     assert len(file.read_bytes()) > len(whole) // 2
 
 
@@ -209,6 +267,33 @@ def test_the_programs_used_longest_ago_are_forgotten(tmp_path, monkeypatch):
         os.utime(tmp_path / str(k), (k, k))
     _jax.forget_programs(tmp_path)
     assert {file.name for file in tmp_path.iterdir()} == {"2", "3"}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning", "ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_of_a_process_that_used_jax_is_told_so():
+    """It would hang at the first program. What needs none goes on."""
+    jax.numpy.zeros(1)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = ""
+        try:
+            said += f"{lo.fit(lo.GLM(np.eye(6)[:, :1], np.arange(6.0), 'squared')).vector.tolist()} "
+            lo.fit(lo.HMM(X.astype(float), lo.emissions.Poisson(), 2))
+        except BaseException as error:
+            said += f"{type(error).__name__}: {error}"
+        finally:
+            os.write(writer, said.encode())
+            os._exit(0)
+    os.close(writer)
+    ready, _, _ = select.select([reader], [], [], 60)
+    if not ready:
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    said = os.read(reader, 10_000).decode() if ready else "it hangs"
+    os.close(reader)
+    assert re.match(r"\[-?[\d.]+, [\d.]+\] RuntimeError: .*forked.*spawn", said), said
 
 
 def test_a_caller_who_debugs_gets_what_is_traced(folder):

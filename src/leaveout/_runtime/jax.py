@@ -34,7 +34,7 @@ import platformdirs
 import scipy
 from jaxtyping import Shaped
 
-from .conventions import log
+from .conventions import log, warn
 from .fingerprint import fingerprint
 from .interrupt import run_in_thread
 
@@ -66,7 +66,10 @@ class _Later:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
-        ensure_jax()
+        if self._name == "jax":
+            ensure_jax()
+        else:
+            _ensure_programs()
         return getattr(importlib.import_module(self._name), name)
 
 
@@ -89,9 +92,32 @@ NEEDS_JAX = (
     "which is not installed: pip install 'leaveout[jax]'."
 )
 
+FORKED = (
+    "This process was forked from one that had used JAX, whose threads do not live on in it, so that it would hang. Start "
+    "processes by spawn: multiprocessing.get_context('spawn'), ProcessPoolExecutor(mp_context=…), joblib's 'loky'; and let "
+    "workers of a server, such as Gunicorn's with --preload, make their first fit or prediction after the fork."
+)
+
+_forked: list[bool] = []  # true if JAX was used before this process was forked
 _unregistered: list[type] = []
 _registering = threading.Lock()
 _scope = threading.local()  # `waiting`: the outermost scope of double precision of this thread, if it began without JAX
+
+
+def _used_jax() -> bool:
+    """Tell whether JAX has started the threads of its programs."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    started = getattr(bridge, "backends_are_initialized", None)
+    return bridge is not None and (started is None or started())
+
+
+def _note_fork() -> None:
+    if _used_jax():
+        _forked.append(True)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 def ensure_jax() -> None:
@@ -121,6 +147,13 @@ def ensure_jax() -> None:
         waiting.enter_context(jax.enable_x64(True))
 
 
+def _ensure_programs() -> None:
+    """Import JAX to run its programs; RuntimeError in a forked process where they would hang."""
+    if _forked:
+        raise RuntimeError(FORKED)
+    ensure_jax()
+
+
 @functools.cache
 def _set_up_cache() -> Path | None:
     """Set up the folder in which compiled programs are kept for other processes, and return it; None if none are kept.
@@ -136,7 +169,12 @@ def _set_up_cache() -> Path | None:
     folder = Path(chosen) / "programs" / _host()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:  # a home that is not writable
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:  # a home that is not writable
+        warn(
+            f"Compiled programs are not kept for other processes, as {folder} cannot be written ({error.strerror}): each "
+            "process compiles them again, to the same numbers. LEAVEOUT_CACHE names another folder, or none, by 'off'."
+        )
         return None
     jax.config.update("jax_compilation_cache_dir", str(folder))
     # bytes of compiled programs that are kept
@@ -278,7 +316,7 @@ def make_on_first_call(make: Callable[[], Callable[P, R]]) -> Callable[P, R]:
 
     @functools.wraps(make)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
-        ensure_jax()
+        _ensure_programs()
         return make()(*args, **kwargs)
 
     return called
@@ -293,7 +331,7 @@ def compile_static(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def called(*args: P.args, **more: P.kwargs) -> R:
-        ensure_jax()
+        _ensure_programs()
         import jax  # not the placeholder, which looks for the module at every name
 
         (leaves, tree), tracer = jax.tree.flatten((args, more)), jax.core.Tracer
@@ -317,7 +355,8 @@ def compile_static(function: Callable[P, R]) -> Callable[P, R]:
 class Program:
     """Program `function(*args, **more)`, compiled for the shapes of its arrays and the values of all else.
 
-    Its traced text is kept in `folder()`.
+    Its traced text is kept in `folder()`. Where that is None the same text is compiled, for this process: results do not depend
+    on what is kept.
     """
 
     def __init__(self, function: Callable[..., Any], folder: Callable[[], Path | None]):
@@ -341,7 +380,7 @@ class Program:
             args, more = jax.tree.unflatten(tree, leaves)
             return self.anew(*args, **more)
 
-        if folder is None or not KEEPING or any(getattr(config, name) for name in DEBUGGING):
+        if not KEEPING or any(getattr(config, name) for name in DEBUGGING):
             return anew()
         if any(device.platform != "cpu" for leaf in leaves if isinstance(leaf, array) for device in leaf.devices()):
             return anew()
@@ -367,7 +406,7 @@ class Program:
         program = self.by_key[key]
         return anew() if program is None else program(arrays)
 
-    def _load_or_trace(self, folder: Path, tree: Any, described: list, rest: list, arrays: list) -> Callable | None:
+    def _load_or_trace(self, folder: Path | None, tree: Any, described: list, rest: list, arrays: list) -> Callable | None:
         """The kept program, or the function traced now and kept; None if it cannot be named or exported.
 
         Of the leaves of its arguments, `described` has the arrays by shape and dtype, and `rest` has None in their place.
@@ -379,18 +418,17 @@ class Program:
             name = fingerprint((_surroundings(), _settings(), made_of), trusted=TRUSTED_MODULES)
         except TypeError:
             return None
-        file = folder / f"{self.function.__name__}-{name}"
-        try:
-            kept = pickle.loads(file.read_bytes())
-            os.utime(file)
-        except Exception:  # such as a damaged file, or none
+        name = f"{self.function.__name__}-{name}"
+        program = None if folder is None else _read(folder / name)
+        if program is None:
             log.debug("a program is traced: %s", self.function.__name__)
-            kept = self._export(tree, rest, arrays)
-            _write(file, kept)
-        exported, like = kept
+            program = self._export(tree, rest, arrays)
+            if folder is not None:
+                _write(folder / name, program)
+        exported, like = program
         if exported is None:
             return None
-        run, structure = jax.jit(exported.call, compiler_options=_quick_compilation()), jax.tree.structure(like)
+        run, structure = _compile(exported, name.replace("-", "_"), arrays), jax.tree.structure(like)
         return lambda arrays: jax.tree.unflatten(structure, run(arrays))
 
     def _export(self, tree: Any, rest: list, arrays: list) -> ExportedCall:
@@ -413,6 +451,26 @@ class Program:
         except (ValueError, NotImplementedError):
             return None, None
         return dataclasses.replace(exported, _get_vjp=None), jax.tree.unflatten(structures[0], range(structures[0].num_leaves))
+
+
+def _compile(exported: Any, name: str, arrays: list) -> Callable[[list], Any]:
+    """Compile an exported program under its name. Compiled code of another name, in this one's file, is replaced."""
+
+    def compiled() -> Any:
+        def call(arrays: list) -> Any:
+            return exported.call(arrays)
+
+        call.__name__ = name
+        return jax.jit(call).lower(arrays).compile(_quick_compilation())
+
+    with contextlib.suppress(Exception):  # code of another program may have results of other shapes
+        program = compiled()
+        if program.runtime_executable().hlo_modules()[0].name == f"jit_{name}":
+            return program
+    for file in Path(cast(Any, jax.config).jax_compilation_cache_dir or os.devnull).glob(f"jit_{name}-*-cache"):
+        _say_replaced(file)
+        file.unlink(missing_ok=True)
+    return compiled()
 
 
 @functools.cache
@@ -443,12 +501,31 @@ def _settings() -> list[str]:
     return [f"{name}={set_to[name]}" for name in sorted(set_to)] + [os.environ.get("XLA_FLAGS", "")]
 
 
-def _write(file: Path, keep: ExportedCall) -> None:
+def _read(file: Path) -> ExportedCall | None:
+    """The program of this name; None, with a warning, if the file holds anything else, and None if there is no file."""
+    try:
+        name, *program = pickle.loads(file.read_bytes())
+        os.utime(file)
+    except FileNotFoundError:
+        return None
+    except Exception:  # of a damaged file, of any class
+        name = None
+    if name == file.name:
+        return cast(ExportedCall, tuple(program))
+    _say_replaced(file)
+    return None
+
+
+def _say_replaced(file: Path) -> None:
+    warn(f"{file} does not hold the compiled program that it is named after: it is replaced.")
+
+
+def _write(file: Path, program: ExportedCall) -> None:
     """Write a program whole or not at all, whoever else writes it; do nothing if it cannot be written."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as beside:
-            beside.write(pickle.dumps(keep))
+            beside.write(pickle.dumps((file.name, *program)))
         os.replace(beside.name, file)
         forget_programs(file.parent)
     except (OSError, pickle.PicklingError, TypeError, AttributeError):
