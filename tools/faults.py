@@ -56,6 +56,11 @@ FAULTS = (
         "if _used_jax():",
         "if not _used_jax():",
         "test_jax",
+        "a transformer that used the response is taken for a scaler",
+        "_supervised_steps.learns_response",
+        "transformed(rng.permutation(y))",
+        "transformed(y)",
+        "interop/test_sklearn",
     ),
     Fault(
         "a t at one of several modes is taken for the whole posterior",

@@ -6,10 +6,12 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.base import clone
-from sklearn.compose import TransformedTargetRegressor
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.cross_decomposition import PLSRegression
+from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
+from sklearn.feature_selection import SelectFromModel, SelectKBest, VarianceThreshold, f_regression
 from sklearn.linear_model import (
     GammaRegressor,
     HuberRegressor,
@@ -27,8 +29,8 @@ from sklearn.linear_model import (
     TweedieRegressor,
 )
 from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import Normalizer, StandardScaler
+from sklearn.pipeline import FeatureUnion, make_pipeline
+from sklearn.preprocessing import Normalizer, StandardScaler, TargetEncoder
 from sklearn.svm import LinearSVC
 
 import leaveout as lo
@@ -217,6 +219,70 @@ def test_pipeline_and_frame():
     host = make_pipeline(StandardScaler(), LogisticRegression(**TIGHT)).fit(frame, Y["binary"])
     fit = lo.from_sklearn(host, frame, Y["binary"])
     assert "transformers stay as fitted" in str(lo.cross_validate(fit, lo.kfold(N, 5)))
+
+
+class MeanOfBins(TransformerMixin, BaseEstimator):
+    """The mean of the response in three bins of the first column, which no tag tells."""
+
+    def fit(self, X, y=None):
+        self.edges_ = np.quantile(X[:, 0], [0.3, 0.6])
+        self.mean_ = np.array([y[np.digitize(X[:, 0], self.edges_) == k].mean() for k in range(3)])
+        return self
+
+    def transform(self, X):
+        return np.c_[self.mean_[np.digitize(X[:, 0], self.edges_)], X]
+
+
+class Centre(TransformerMixin, BaseEstimator):
+    def fit(self, X, y=None):
+        self.mean_ = X.mean(0)
+        return self
+
+    def transform(self, X):
+        return X - self.mean_
+
+
+CHOICE = SelectKBest(f_regression, k=2)
+
+
+@pytest.mark.parametrize(
+    ("steps", "name"),
+    [
+        ((CHOICE,), "SelectKBest"),
+        ((SelectFromModel(Ridge()),), "SelectFromModel"),
+        ((FeatureUnion([("a", StandardScaler()), ("b", make_pipeline(Centre(), CHOICE))]),), "SelectKBest"),
+        ((ColumnTransformer([("a", CHOICE, [0, 1, 2])], remainder="passthrough"),), "SelectKBest"),
+        ((MeanOfBins(),), "MeanOfBins"),
+        ((StandardScaler(), Centre(), SelectKBest(f_regression, k="all"), VarianceThreshold()), ""),
+        ((SelectKBest(lambda X, y: X.var(0), k=2),), ""),
+    ],
+)
+def test_transformers_fitted_with_the_response_are_an_error(steps, name):
+    host = make_pipeline(*steps, Ridge()).fit(X, Y["real"])
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
+        fit = lo.from_sklearn(host, X, Y["real"])
+    checks = {check.code: check for check in lo.cross_validate(fit, 4).checks()}
+    assert any(f"{name} learned" in str(warning.message) for warning in raised) == bool(name) == ("LO107" in checks)
+    if name:
+        assert checks["LO107"].severity == "error" and checks["LO107"].reason.startswith(f"{name} learned")
+        assert f"{name} learned from the response" in fit.objective.note
+
+
+def test_encoders_across_folds_are_refused_for_their_reason():
+    frame = pd.DataFrame({"k": np.array(list("abcd"))[rng.integers(0, 4, N)], "x": X[:, 0]})
+    encode = ColumnTransformer([("k", TargetEncoder(), ["k"])], remainder="passthrough")
+    host = GridSearchCV(make_pipeline(encode, Ridge()), {"ridge__alpha": [1.0]}, cv=3).fit(frame, Y["real"])
+    with pytest.raises(TypeError, match="TargetEncoder gives the rows that it is fitted to other values"):
+        lo.from_sklearn(host, frame, Y["real"])
+
+
+def test_names_after_a_selection_before_components():
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    host = make_pipeline(SelectKBest(f_regression, k=3), PCA(2), LinearRegression()).fit(frame, Y["real"])
+    with pytest.warns(UserWarning, match="SelectKBest learned"):
+        fit = lo.from_sklearn(host, frame, Y["real"])
+    assert len(fit.objective.names) == 3 and lo.cross_validate(fit, 4).checks()
 
 
 def _binary_folds(host, refitted, y=Y["binary"], weight=None):

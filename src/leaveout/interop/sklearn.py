@@ -38,6 +38,7 @@ from ..objectives.batch_functions import function
 from ..optimize.active_set import look
 from ..optimize.fit import Fit, fit
 from ._fit_at_host import fit_at_host, is_repeated
+from ._supervised_steps import encodes_across_folds, learns_response, steps_in
 
 
 @runtime_checkable
@@ -221,13 +222,17 @@ SUPPORTED_ESTIMATORS = (*(kind.__name__ for kind in READERS), AROUND)
 
 
 class HostFit(NamedTuple):
-    """Linear estimator inside a host, fitted, the data that it was fitted on, and remarks for printed results."""
+    """Linear estimator inside a host, fitted, the data that it was fitted on, and remarks for printed results.
+
+    `supervised` says which transformers were fitted with the response.
+    """
 
     estimator: Any
     X: Any
     y: Any
     remarks: tuple[str, ...] = ()
     transformed: bool = False  # whether y is a function of the host's
+    supervised: str = ""
 
 
 def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Fit:
@@ -289,6 +294,7 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
     442
     """
     objective, theta = read(estimator, X, y, sample_weight)
+    warn_of_supervised("from_sklearn", objective.labels.read)
     if isinstance(getattr(objective, "loss_function", None), AbstractRounded):
         return _beside(objective, theta)
     if getattr(objective, "center", None) is not None:  # its own intercept has lost digits beside the means of the columns
@@ -303,6 +309,12 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
         return is_repeated(lambda: coef(clone(last).fit(columns, target, **more)), coef(last))
 
     return fit_at_host("from_sklearn", objective, theta, stopped)
+
+
+def warn_of_supervised(caller: str, rows: "HostRows") -> None:
+    """Warn of transformers that were fitted with the response."""
+    if rows.supervised:
+        warn(f"{caller}: {rows.supervised}. lo.sklearn.cross_validate fits transformers anew in every fold.")
 
 
 def _beside(objective: GLM | Regression, theta: dict[str, np.ndarray]) -> Fit:
@@ -335,8 +347,8 @@ def read(
     """
     labels, X, y, sample_weight = match_labels("from_sklearn", X=X, y=y, sample_weight=sample_weight)
     fitted, measured = estimator, y
-    estimator, X, y, remarks, transformed = open_host(estimator, _columns(estimator, X), y)
-    reader = HostRows(fitted, np.ravel(np.asarray(measured, np.float64)) if transformed else None)
+    estimator, X, y, remarks, transformed, supervised = open_host(estimator, _columns(estimator, X), y)
+    reader = HostRows(fitted, np.ravel(np.asarray(measured, np.float64)) if transformed else None, supervised)
     host = replace(describe(estimator), standardises=scaled)
     check_is_fitted(estimator)
     if isinstance(host.loss, AbstractRounded) and not host.labels:
@@ -389,10 +401,11 @@ def _feature_names(estimator: Any) -> tuple[str, ...]:
         return _feature_names(estimator.best_estimator_)
     if isinstance(estimator, TransformedTargetRegressor):
         return _feature_names(estimator.regressor_)
-    if not isinstance(estimator, Pipeline) or len(estimator.steps) < 2:
+    count = num_component_steps(estimator) or 1
+    if not isinstance(estimator, Pipeline) or len(estimator.steps) <= count:
         return ()
     try:
-        names = tuple(map(str, estimator[:-1].get_feature_names_out()))
+        names = tuple(map(str, estimator[:-count].get_feature_names_out()))
     except (AttributeError, ValueError, NotFittedError):
         return ()
     return names if len(set(names)) == len(names) else ()
@@ -400,10 +413,14 @@ def _feature_names(estimator: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class HostRows:
-    """Reader of new rows for a fitted estimator; it knows the classes, and the way back from a transformed target."""
+    """Reader of new rows for a fitted estimator; it knows the classes, and the way back from a transformed target.
+
+    `supervised` says which transformers were fitted with the response.
+    """
 
     estimator: Any
     measured: np.ndarray | None = None  # the response as it was measured, where the estimator transforms it
+    supervised: str = ""
 
     def __call__(self, X: Any) -> Any:
         return _new(self.estimator, X)
@@ -455,6 +472,21 @@ def _transform_rows(estimator: Pipeline, X: Any) -> Any:
     return Pipeline(before).transform(X) if before else X
 
 
+def _describe_supervised(estimator: Pipeline, X: Any, y: Any) -> str:
+    """Name the transformers that were fitted with the response; TypeError if one encodes rows across folds of its own."""
+    before = Pipeline(estimator.steps[: -(num_component_steps(estimator) or 1)])
+    supervised = [step for step in steps_in(before, X) if learns_response(step, y)]
+    for step in supervised:
+        if encodes_across_folds(step, y):
+            raise TypeError(
+                f"from_sklearn: {step.name} gives the rows that it is fitted to other values (across folds of its own, or "
+                "without the row itself) than it gives the same rows later, so the columns that the model was fitted to cannot "
+                "be had again; lo.sklearn.cross_validate takes the pipeline, and fits it anew in every fold."
+            )
+    names = " and ".join(dict.fromkeys(step.name for step in supervised))
+    return f"{names} learned from the response of held-out rows too, so losses are too small" if names else ""
+
+
 def num_component_steps(estimator: Any) -> int:
     """Count the last steps of a pipeline that make least squares on principal components; zero if they do not.
 
@@ -482,12 +514,14 @@ def open_host(estimator: Any, X: Any, y: Any) -> HostFit:
         check_is_fitted(estimator)
         if num_component_steps(estimator) == len(estimator.steps):
             return HostFit(estimator, X, y)
+        supervised = _describe_supervised(estimator, X, y)
         inner = open_host(_last(estimator), _transform_rows(estimator, X), y)
         said = (
             "the pipeline's transformers stay as fitted on all rows: what they learned is not left out "
             "(lo.sklearn.cross_validate fits them anew in every fold)"
         )
-        return inner._replace(remarks=((said,) if _prepares(estimator) else ()) + inner.remarks)
+        remarks = ((said, supervised) if _prepares(estimator) else ()) + inner.remarks
+        return inner._replace(remarks=remarks, supervised=supervised or inner.supervised)
     if isinstance(estimator, TransformedTargetRegressor):
         check_is_fitted(estimator)
         if np.ndim(y) > 1 and np.shape(y)[1] > 1:

@@ -19,11 +19,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._runtime.checkpoint import StepResult, making
 from .._runtime.parallel import steps
-from ..interop.sklearn import read, rescales, separate_problems, with_parameters
+from ..interop.sklearn import read, rescales, separate_problems, warn_of_supervised, with_parameters
 from ..models.glm.standardised import StandardisedGLM
 from ..optimize.fit import Fit, anchor, fit
 from ..plans.plan import Plan, RefitRows, from_splits
 from ..refit import AbstractRefit
+from ..validation.checks import reader_of
 from ..validation.cross_validate import fold_thetas
 from ..validation.scoring import NamedScore, natural
 
@@ -77,6 +78,7 @@ def fit_host(estimator: Any, data: FoldData, *, anew: bool = False) -> tuple[Any
     for own, y in separate_problems(host, data.y):
         model, theta = read(own, data.X, y, data.weight, scaled=anew and rescales(own))
         fits.append(anchor(model, theta) if model.cut else fit(model, theta))  # a host with a cut has its own solution
+    warn_of_supervised("lo.sklearn", reader_of(fits[0]))
     return host, tuple(fits)
 
 

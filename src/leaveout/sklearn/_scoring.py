@@ -20,7 +20,7 @@ from sklearn.metrics import check_scoring, explained_variance_score, get_scorer,
 from .._runtime.conventions import warn
 from .._runtime.results import among
 from ..interop.sklearn import usual_score
-from ..models.glm.losses import Squared
+from ..models.glm.losses import HuberScale, Squared
 from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
@@ -134,7 +134,10 @@ def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]
     if measure.needs == "label":
         eta, off = (eta, off) if eta.ndim > 1 else (np.c_[-eta, eta], np.c_[off, off])
     elif not (isinstance(functional, Ranks) and eta.ndim == 1):  # areas are of the order alone
-        inverse = getattr(getattr(folds.fits[0].objective, "loss_function", None), "inverse_link", lambda eta: eta)
+        loss = getattr(folds.fits[0].objective, "loss_function", None)
+        inverse = getattr(loss, "inverse_link", None)
+        if inverse is None or isinstance(loss, HuberScale):  # predictors are predictions
+            inverse = lambda eta: eta
         mean = np.asarray(inverse(eta))
         if eta.ndim > 1 and not several:  # p_k e^{s_k} / Σ_l p_l e^{s_l} with |s| ≤ off
             off = mean * np.expm1(off + off.max(1, keepdims=True))

@@ -1,7 +1,7 @@
 """Checks of a cross-validation: problems, certain or possible, each with a code, as a linter reports them.
 
     LO1xx  the data: copies, ids, a row that is most of the loss, columns that repeat one another, classes that a refit lacks,
-           rows of one unit
+           rows of one unit, transformers that were fitted with the response
     LO2xx  the plan: rows in time order, few independent units, folds of groups or of runs whose standard error is over rows
     LO3xx  the refits: LO300 + the code in `RESULTS`; LO300 itself if only the error is too large
 
@@ -12,7 +12,7 @@ of it.
 import math
 import re
 from collections.abc import Collection, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -99,6 +99,7 @@ CHECKS: dict[str, tuple[str, str]] = {  # severity and remedy of every finding
     "LO104": ("info", "drop one, or read their coefficients together; predictions are not harmed"),
     "LO105": ("warning", "stratify the folds, or merge classes"),
     "LO106": ("warning", "leave out whole what the rows are of, by lo.groups"),
+    "LO107": ("error", "take lo.sklearn.cross_validate, which fits transformers anew in every fold"),
     "LO201": ("warning", "leave out lo.blocks with a buffer, or lo.leave_future_out"),
     "LO202": ("info", "take the standard error for a rough number"),
     "LO203": ("warning", "name what rows share, by lo.groups or lo.from_splits(..., groups=), or their times, by times="),
@@ -127,6 +128,16 @@ def codes_to_mute(caller: str, mute: Collection[str]) -> tuple[str, ...]:
     return codes
 
 
+def with_all_columns(fit: Fit) -> Any:
+    """Return the model with the columns that a penalty holds too."""
+    return getattr(getattr(fit.objective, "whole", None), "model", fit.objective)
+
+
+def reader_of(fit: Fit) -> Any:
+    """Return the function that builds the columns of new rows; None if these are the data as they are."""
+    return getattr(getattr(with_all_columns(fit), "labels", None), "read", None)
+
+
 def of_data(fit: Fit, plan: Plan) -> list[Check]:
     """Check the rows and columns of the model."""
     data = {
@@ -135,6 +146,7 @@ def of_data(fit: Fit, plan: Plan) -> list[Check]:
         "LO104": _check_collinear,
         "LO105": _lacking,
         "LO106": _of_one_unit,
+        "LO107": _transformed_by_response,
     }
     found = data | {"LO201": _in_time, "LO203": _together}
     told = ((code, look(fit, plan)) for code, look in found.items())
@@ -349,6 +361,12 @@ def _lacking(fit: Fit, plan: Plan) -> str:
     return (
         f"{_refit_list(np.unique(gone // len(kinds)))}: all rows of class {listed}{', …' if len(lost) > 5 else ''} are left out"
     )
+
+
+def _transformed_by_response(fit: Fit, plan: Plan) -> str:
+    """Name the transformers before a host's model that were fitted with the response."""
+    del plan
+    return getattr(reader_of(fit), "supervised", "")
 
 
 # folds

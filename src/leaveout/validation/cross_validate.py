@@ -37,6 +37,7 @@ from ..refit import AbstractRefit, Certified, Exact, RefitBatch
 from . import minima as minima
 from .audit import Candidates, affordable, audit_table, foremost_by_reason
 from .batches import BatchRunner, Losses, Merge, Refitter, Tell, blank, infinite_if_unknown, one_thread, put_losses
+from .checks import reader_of, with_all_columns
 from .estimate import Estimate
 from .held_out_predictions import NO_LOSS_CODES, Average, Predictions, measure, measures, prediction_kind
 from .metrics import AnyMetric, Measure, ScoreName
@@ -175,7 +176,7 @@ def cross_validate(
             if evaluate is not None and strategy.in_standard_errors and anew is None:
                 gathered.sharpen()
             estimate = gathered.estimate(by_name, average, improve=strategy.in_standard_errors)
-    if isinstance(reader := _reader(fit), FormulaReader):
+    if isinstance(reader := reader_of(fit), FormulaReader):
         estimate.labels["note"] = estimate.labels["note"].replace(*reader.remarks(_learning(fit), anew is not None))
     own = evaluate if evaluate is None or isinstance(evaluate, str) else getattr(evaluate, "__name__", type(evaluate).__name__)
     parts = {"evaluate": repr(own) if own is evaluate else own, "metric": repr(metrics), "average": repr(average)}
@@ -669,7 +670,7 @@ class RelearnedBases:
 
     def __call__(self, refitter: Refitter, batch: Batch) -> StepResult:
         seen = weights_of(batch.rows, self.plan.num_units)[0] > 0
-        own = minimise(_with_all_columns(self.fit).relearn(seen), self.fit.parameters)
+        own = minimise(with_all_columns(self.fit).relearn(seen), self.fit.parameters)
         losses, tell = self.of_fold(own)
         return replace(refitter, fit=own, losses=losses, tell=tell)(batch)
 
@@ -680,21 +681,12 @@ def relearned_bases(
     """Return how folds are refitted whose rows teach the columns of a formula something else; None if none do."""
     if bases not in ("refit", "frozen"):
         raise ValueError(f"{caller}: bases must be 'refit' or 'frozen'; got {bases!r}.")
-    return RelearnedBases(fit, plan, _reader(fit), of_fold) if bases == "refit" and _learning(fit) else None
-
-
-def _with_all_columns(fit: Fit) -> Any:
-    """Return the model with the columns that a penalty holds too."""
-    return getattr(getattr(fit.objective, "whole", None), "model", fit.objective)
-
-
-def _reader(fit: Fit) -> Any:
-    return getattr(getattr(_with_all_columns(fit), "labels", None), "read", None)
+    return RelearnedBases(fit, plan, reader_of(fit), of_fold) if bases == "refit" and _learning(fit) else None
 
 
 def _learning(fit: Fit) -> list[str]:
     """Name the calls of the fit's formula that change what its columns span by what they learn."""
-    model, reader = _with_all_columns(fit), _reader(fit)
+    model, reader = with_all_columns(fit), reader_of(fit)
     return reader.learning(not isinstance(model.penalty, Zero)) if isinstance(reader, FormulaReader) else []
 
 

@@ -266,8 +266,10 @@ def _of_classes(call: str, metric: Callable, given: dict, needs: Needs, labels: 
         try:
             quietly(metric, labels, labels if needs == "label" else np.array([0.0, 1.0]), **given)
         except ValueError as error:
-            way = f" Give make_scorer({function_name(metric)}, pos_label={labels[1].item()!r}, ...), or y of 0 and 1."
-            raise ValueError(f"{call}: {error}{way if two and 'pos_label' in str(error) else ''}") from error
+            way = ""
+            if two and "pos_label" in str(error):
+                way = f" Give make_scorer({function_name(metric)}, pos_label={labels[1].item()!r}, ...), or y of 0 and 1."
+            raise ValueError(f"{call}: {error}{way}") from error
     flipped = two and given.get("pos_label") is not None and given["pos_label"] == labels[0]
     plain = {key: value for key, value in given.items() if key != "pos_label" or not two}
     if isinstance(functional, Mean) and known is not None and known.classes and plain.keys() <= {*known.parameters}:

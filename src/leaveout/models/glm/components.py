@@ -173,7 +173,7 @@ class AbstractComponents(AbstractSolved):
     def reading(self, read: Callable[[Any], Any], index: pd.Index | None = None, names: tuple[str, ...] = ()) -> Self:
         """Copy the model for a host that builds its columns from data itself, as for a `GLM`."""
         out = copy.copy(self)
-        vars(out)["labels"], vars(out)["names"] = Names(index if self.labels.index is None else self.labels.index, read), names
+        vars(out)["labels"] = Names(index if self.labels.index is None else self.labels.index, read)
         vars(out)["names"] = names or self.names
         return out
 
