@@ -278,7 +278,8 @@ def _prediction_function(fit: Fit, prediction: Any) -> tuple[RefitStatistic, Pre
         raise ValueError(
             f"influence: prediction must be one row of {objective.num_features} finite features; got shape {x.shape}."
         )
-    x, q = np.append(x, 1.0) if objective.intercept else x, objective.design.shape[1]
+    x = objective.coordinates(np.append(x, [1.0] * objective.intercept)[None])[0]
+    q = len(x)
     to_target = objective.units.to_target
 
     def of_row(thetas: Array) -> Array:

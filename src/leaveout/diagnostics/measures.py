@@ -173,9 +173,10 @@ def dfbetas(fit: Fit, strategy: AbstractRefit = DEFAULT, *, checkpoint: File | N
     """
     moved = _moves(fit, strategy, "dfbetas", checkpoint)
     left = dispersions(fit, leave_one_out(fit.objective.num_units), fit.vector + moved)
-    names = fit.objective.parameters.names()
+    names, basis = fit.objective.parameters.names(), getattr(fit.objective, "basis", None)
     columns = names if len(names) == fit.num_params else None
-    return pd.DataFrame(-moved / spread(fit) / np.sqrt(left)[:, None], index=fit.objective.units.names, columns=columns)
+    moves = moved if basis is None else moved @ basis.T
+    return pd.DataFrame(-moves / spread(fit, basis) / np.sqrt(left)[:, None], index=fit.objective.units.names, columns=columns)
 
 
 @conventional

@@ -378,10 +378,10 @@ def _predictions(fit: Fit, X_new: Any, kind: str, offset: ArrayLike | None) -> p
     shift = _shift("predict", objective, offset, len(design))
     if kinks(objective) is None:
         _rows_outside_span("predict", fit, design)
-    known: Any = fit.parameters
-    coefficients = np.concatenate([known["coef"], known["intercept"][..., None]], -1) if objective.intercept else known["coef"]
-    if objective.center is not None:  # new rows are centred too, as the natural intercept has lost digits
-        coefficients = fit.vector
+    theta = np.asarray(fit.theta)
+    if kinks(objective) is not None:
+        theta = objective.spread(theta)
+    coefficients = theta[..., : design.shape[1]]
     eta = design @ coefficients.T
     eta = eta if shift is None else eta + shift
     own = (fit.vector[design.shape[1] :],) if objective.own else ()

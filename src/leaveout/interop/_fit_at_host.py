@@ -11,6 +11,7 @@ from .._runtime.conventions import warn
 from .._runtime.jax import PyTree, float64
 from ..models.glm.active_coefficients import kinks
 from ..models.glm.glm import GLM
+from ..models.glm.orthogonal import OrthogonalGLM
 from ..objectives.objective import AbstractObjective, leaves_of
 from ..optimize.fit import REFUSE, WARN, Fit, describe_distance, fit, standing
 
@@ -29,7 +30,8 @@ def fit_at_host(
     found, left = standing(objective, theta)
     if left <= WARN:
         warn(found.objective.parameters.warning(found.theta))
-        return found
+        is_minimum = not (isinstance(found.objective, OrthogonalGLM) and len(found.null_space) == 0)
+        return found if is_minimum else fit(found.objective, theta, num_starts=1)  # as the host's digits are fewer
     if left > REFUSE and not stopped():
         raise ValueError(describe_distance(objective, left).replace("anchor:", f"{caller}:", 1))
     ended = fit(objective, theta, num_starts=1)

@@ -297,8 +297,6 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
     warn_of_supervised("from_sklearn", objective.labels.read)
     if isinstance(getattr(objective, "loss_function", None), AbstractRounded):
         return _beside(objective, theta)
-    if getattr(objective, "center", None) is not None:  # its own intercept has lost digits beside the means of the columns
-        return fit(objective, theta, num_starts=1)
 
     def stopped() -> bool:
         """Tell whether the host was fitted on these data: fitted again, it ends at the same parameters."""
@@ -365,31 +363,11 @@ def read(
             raise TypeError("from_sklearn: regressions on components or of several targets take no sample_weight.")
         model = _component_model(estimator, X, np.asarray(y), remark)
         return model.reading(reader, labels.index, names), _component_parameters(estimator)
-    center = _center(host, X)
-    X = X if center is None else X - center
     objective = _objective(host, estimator, X, np.asarray(y), sample_weight, remark)  # y in the order of X by now
-    vars(objective)["center"] = center
     if type(estimator) is linear_model.LinearRegression and not estimator.positive and isinstance(objective.design, np.ndarray):
         vars(objective)["cut"] = float(getattr(estimator, "tol", 0.0))  # before version 1.7 scikit-learn cut at rounding
     names = names if len(names) == np.shape(X)[1] else ()
     return objective.reading(reader, labels.index, names), _parameters(objective, host, estimator)
-
-
-def _center(host: HostObjective, X: Any) -> np.ndarray | None:
-    """Return the means of columns if a mean is so large that float64 would lose the spread of its column, else None.
-
-    Only for least squares with an intercept, whose predictions a shift of the columns does not change.
-    """
-    plain = isinstance(X, np.ndarray) or (isinstance(X, pd.DataFrame) and all(kind.kind in "biuf" for kind in X.dtypes))
-    least_squares = host.loss == "squared" and host.intercept and not (host.labels or host.l1 or host.standardises)
-    if not least_squares or not plain or np.ndim(X) != 2:
-        return None
-    values = np.asarray(X, np.float64)
-    centre_from = 1e4  # mean of a column, in its spreads, from which the column is centred
-    with np.errstate(all="ignore"):
-        mean, spread = values.mean(0), values.std(0)
-        far = (np.abs(mean) > centre_from * spread) & (spread > 1e-15 * np.abs(mean))
-    return np.where(far, mean, 0.0) if np.isfinite(mean).all() and far.any() else None
 
 
 def _feature_names(estimator: Any) -> tuple[str, ...]:

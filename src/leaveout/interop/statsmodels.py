@@ -133,9 +133,14 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
     objective, parameters = MODELS[kind](model, np.asarray(results.params, np.float64), alpha)
     if isinstance(objective, GLM | Regression) and hasattr(model, "formula"):
         objective = objective.reading(functools.partial(_new, results))
-    way = "raise maxiter or scale the columns"
+    way = "raise maxiter, or centre and scale the columns"
     known = getattr(results, "mle_retvals", None) or {}
-    stopped = lambda: not np.all(known.get("converged", getattr(results, "converged", True)))
+
+    def stopped() -> bool:
+        """Tell whether the solver stopped early, or cut singular values of columns as given."""
+        cut = kind in ("OLS", "WLS", "GLM") and alpha is None and not getattr(results, "k_constr", 0)
+        return cut or not np.all(known.get("converged", getattr(results, "converged", True)))
+
     found = fit_at_host("from_statsmodels", objective, parameters, stopped, way)
     return add_remark(found, stateful_remark(str(getattr(model, "formula", ""))))
 

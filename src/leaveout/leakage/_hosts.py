@@ -185,7 +185,7 @@ class PlanHost(AbstractLearner):
         weight = times[fits, units].astype(float)
         found = fold_parameters(self.fit, Plan(indptr, units, weight, weight == 0, n), self.refit)
         coef, intercept = found["coef"], found["intercept"]
-        X = np.asarray(self.glm.design)[:, : coef.shape[-1]]
+        X = np.asarray(self.glm.as_given.design)[:, : coef.shape[-1]]
         pattern = "fkd,{}->f{}k" if coef.ndim == 3 else "fd,{}->f{}"
         each = [np.einsum(pattern.format("vd", "v"), coef, X[shared]), np.einsum(pattern.format("fvd", "v"), coef, X[own])]
         return tuple(self._response(eta + intercept[:, None]) for eta in each)  # type: ignore[return-value]

@@ -5,6 +5,7 @@ The distance of θ from stationary is measured by the Newton decrement √(gᵀH
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, cast
 
@@ -19,6 +20,8 @@ from .._runtime.jax import Module, PyTree, cached_on, float64, jnp, static
 from .._runtime.results import RESULTS, PrintedResult, kind_of
 from ..data.arrays import count
 from ..linalg.design import Predictors, weight_terms
+from ..linalg.rounding import condition
+from ..models.glm.orthogonal import is_least_squares, orthogonal_form
 from ..objectives.batch_functions import Function, function, influence, leverage
 from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import (
@@ -386,7 +389,7 @@ class Fit(Module, PrintedResult):
     def settings(self) -> str:
         """Loss, penalty or emission of the objective, in words; by its name alone if it takes many."""
         parts = {name: part for name, part in vars(self.objective).items() if isinstance(part, Module)}
-        said = {name: SCALAR.sub(r"\1", repr(part)) for name, part in parts.items() if name != "padded"}
+        said = {name: SCALAR.sub(r"\1", repr(part)) for name, part in parts.items() if name not in ("padded", "original")}
         short = {name: text if len(text) <= WORDS else kind_of(parts[name]) for name, text in said.items() if "\n" not in text}
         return ", ".join(f"{name}={text}" for name, text in short.items())
 
@@ -501,7 +504,28 @@ def fit(
     number, seed = None if num_starts is None else count("fit: num_starts", num_starts, 1), count("fit: seed", seed, 0)
     of = {"model or data": objective, "theta0": theta0, "num_starts": number, "seed": seed, "curvature": curvature}
     with stoppable("fit"), keeping("fit", checkpoint, of):
-        return _lowest(objective, theta0, number, seed, curvature)
+        return _without_cancellation(objective, lambda model: _lowest(model, theta0, number, seed, curvature))
+
+
+def _without_cancellation(objective: AbstractObjective, make: Callable[[Any], Fit]) -> Fit:
+    """Make a fit, in other coordinates where float64 loses digits in those of the columns as given (`OrthogonalGLM`)."""
+    try:
+        found = make(objective)
+        other = orthogonal_form(objective) if _is_crowded(found) else None
+    except (RuntimeError, ValueError):
+        other = orthogonal_form(objective)
+        if other is None:
+            raise
+    return found if other is None else make(other)
+
+
+def _is_crowded(found: Fit) -> bool:
+    """Tell whether columns of least squares are so nearly collinear, or far from zero, that refits lose digits."""
+    if found.factor is None or not is_least_squares(found.objective):
+        return False
+    crowded_condition = 1e4  # ‖|L⁻¹| s‖² of a column, from which its rounding errors reach 10⁻¹⁰ of a loss
+    size = float(condition(found.root, np.linalg.norm(found.factor, axis=1)))
+    return size > crowded_condition * found.num_params
 
 
 def _lowest(objective: AbstractObjective, theta0: PyTree, num_starts: int | None, seed: int, curvature: Curvature) -> Fit:
@@ -655,9 +679,14 @@ def standing(objective: AbstractObjective, theta: PyTree, curvature: Curvature =
     if (bounded := objective.parameters.held(leaves)) is not None:
         objective, theta, what = bounded
         warn(f"anchor: {what}")
-        leaves = stored_leaves(objective.parameters.unconstrained(theta))
-    flat = None if _by_products(objective, leaves, curvature, "anchor") else _known_flat(objective, leaves)
-    found, fallen = anchored_at(objective, leaves, "anchor", flat), above(whole, theta, least)
+    fallen = above(whole, theta, least)
+
+    def make(model: AbstractObjective) -> Fit:
+        leaves = stored_leaves(model.parameters.unconstrained(theta))
+        flat = None if _by_products(model, leaves, curvature, "anchor") else _known_flat(model, leaves)
+        return anchored_at(model, leaves, "anchor", flat)
+
+    found = _without_cancellation(objective, make)
     return found, max(float(found.decrement), np.sqrt(2 * fallen))
 
 

@@ -24,6 +24,7 @@ from .._runtime.jax import cached_on
 from ..linalg.design import DenseDesign, Predictors
 from ..linalg.rounding import UNIT
 from ..models.glm.active_coefficients import kinks
+from ..models.glm.orthogonal import OrthogonalGLM
 from ..optimize.fit import Fit
 
 Array = np.ndarray
@@ -65,6 +66,9 @@ class LeastNorm:
         self.back = np.eye(p) / np.sqrt(ridge) if self.has_penalty else np.eye(p)  # maps the solution to β
         if len(fit.null_space) and not self.cut and not self.has_penalty:
             self.back = scipy.linalg.null_space(fit.null_space[:, :p])
+        self.natural: Array | None = None  # maps β to the columns as given, whose norm counts
+        if isinstance(fit.objective, OrthogonalGLM) and not fit.objective.is_shift:
+            self.natural = fit.objective.basis[:p, :p]
         self.z = self.x @ self.back
         self.spare = UNIT * CAUTION * (n + p)
 
@@ -137,8 +141,19 @@ class LeastNorm:
         level = omega @ self.y / omega.sum() if self.intercept else 0.0
         damped = s / (s**2 + 1) if self.has_penalty else 1 / s
         b = V @ (damped * (Q.T @ (root * (self.y - level))))
-        size = float(np.linalg.norm(root * (self.y - level)) / np.sqrt(omega.max()))
-        return self.back @ b, float(level - mean @ b), self.spare * gap * size + self._digits(level)
+        size, spread = float(np.linalg.norm(root * (self.y - level)) / np.sqrt(omega.max())), 0.0
+        if self.natural is not None and len(s) < len(b):
+            null = scipy.linalg.null_space(V.T)
+            along, coef = self.natural @ null, self.natural @ b
+            spread = self._norm_error(along, coef)
+            b -= null @ np.linalg.lstsq(along, coef, rcond=None)[0]
+        return self.back @ b, float(level - mean @ b), spread + self.spare * gap * size + self._digits(level)
+
+    def _norm_error(self, along: Array, coef: Array) -> float:
+        """Estimate the error of the least norm from that of the directions `along`, which collinear columns enlarge."""
+        if self.natural is None:
+            return 0.0
+        return float(CAUTION * UNIT * np.linalg.cond(self.natural) * np.linalg.norm(coef) / np.linalg.norm(along, -2))
 
     def _digits(self, level: float) -> float:
         return self.spare * float(np.abs(self.y).max() + abs(level))
@@ -149,7 +164,7 @@ class LeastNorm:
         root, Q, s = whole.root[o], whole.Q[o], whole.s
         fuzz = self.spare * whole.gap
         one = np.zeros((len(o), len(o))) if whole.full else np.eye(len(o)) - np.outer(whole.u[o], whole.u[o]) - Q @ Q.T
-        t = whole.Q.T @ whole.target
+        t, spread = whole.Q.T @ whole.target, 0.0
         apart = np.zeros(len(o)) if whole.full else whole.target[o] - Q @ t
         if not whole.full:
             apart = apart - whole.u[o] * (whole.u @ whole.target)
@@ -172,15 +187,17 @@ class LeastNorm:
             r = V1 @ ((V1.T @ apart) / values[seen])
             worst = float(1 / values[seen].min(initial=1.0))
             if V0.shape[1]:
-                B = (Q / s).T
-                r = r + V0 @ np.linalg.lstsq(B @ V0, t / s - B @ r, rcond=None)[0]
+                norm = np.diag(1 / s) if self.natural is None else self.natural @ (whole.V / s)
+                along, coef = norm @ (Q.T @ V0), norm @ (t - Q.T @ r)
+                r = r + V0 @ np.linalg.lstsq(along, coef, rcond=None)[0]
+                spread = self._norm_error(along, coef)
         moved = -(Q.T @ r)  # change of t as predictions take the place of y
         damped = s / (s**2 + 1) if self.has_penalty else 1 / s
         b = whole.V @ (damped * (t + moved))
         r = r / root
         level = whole.level - float(self.weight[o] @ r) / float(self.weight.sum()) if self.intercept else 0.0
         size = float(np.linalg.norm(whole.target) / np.sqrt(self.weight.max()))
-        off = fuzz * worst * (size + float(np.abs(r).max(initial=0.0)))
+        off = spread + fuzz * worst * (size + float(np.abs(r).max(initial=0.0)))
         return self.back @ b, level - float(whole.mean @ b), off + self._digits(level)
 
 

@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike
 from ..data.arrays import label_texts as worded
 from ..leakage._report_result import LeakageReport
 from ..models.glm import links, losses, penalties
-from ..models.glm.active_coefficients import ActiveGLM
 from ..models.glm.glm import GLM
 from ..optimize.fit import SCALAR
 from ..validation.checks import Check
@@ -216,10 +215,8 @@ def _calls(estimate: Estimate, file: str = "data.npz") -> list[str]:
 
 def _calls_of_glm(estimate: Estimate, file: str) -> list[str]:
     """Write the fit of a GLM and its plan, with arrays from a file; nothing for other models, or where a setting is code."""
-    plan, place = estimate.plan, "cv.fit.objective"
-    model: Any = estimate.fit and estimate.fit.objective
-    if isinstance(model, ActiveGLM):
-        model, place = model.whole.model, f"{place}.whole.model"
+    plan, place = estimate.plan, "cv.fit.objective.as_given"
+    model: Any = getattr(estimate.fit and estimate.fit.objective, "as_given", None)
     if type(model) is not GLM or not isinstance(model.design, np.ndarray) or model.least_norm or model.cut:
         return []
     saved = {"X": "model.design[:, :model.num_features]", "y": "model.y"}

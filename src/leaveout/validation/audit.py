@@ -183,16 +183,17 @@ def _solve_least_squares(fit: Fit, weights: Float[Array, " units"]) -> tuple[Flo
     omega = omega[omega > 0]
     mean = omega @ x / omega.sum() if known.intercept else np.zeros(p)
     level = omega @ y / omega.sum() if known.intercept else 0.0
-    flat = np.asarray(fit.null_space)[:, :p]
-    basis = np.eye(p) if known.cut or known.has_penalty or not len(flat) else scipy.linalg.null_space(flat)
-    rows = np.sqrt(omega)[:, None] * ((x - mean) @ basis)
-    target = np.sqrt(omega) * (y - level)
-    if ridge.any():
-        rows, target = np.r_[rows, np.sqrt(ridge)[:, None] * basis], np.r_[target, np.zeros(p)]
-    size = 32 * max(rows.shape) * 2.0**-52
-    found, _, _, s = scipy.linalg.lstsq(rows, target, cond=max(known.cut, size))
-    assert s is not None
-    least = max(known.cut, size) * s.max(initial=0.0)
+    size = 32 * (max(x.shape[0] + p * known.has_penalty, p)) * 2.0**-52
+    natural = known.back if known.natural is None else np.linalg.inv(known.natural)
+    for basis in (np.eye(p), natural):  # the second decides which solution is of least norm
+        rows, target = np.sqrt(omega)[:, None] * ((x - mean) @ basis), np.sqrt(omega) * (y - level)
+        if known.has_penalty:
+            rows, target = np.r_[rows, np.sqrt(ridge)[:, None] * basis], np.r_[target, np.zeros(p)]
+        found, _, _, s = scipy.linalg.lstsq(rows, target, cond=max(known.cut, size))
+        assert s is not None
+        least = max(known.cut, size) * s.max(initial=0.0)
+        if known.has_penalty or s.min(initial=np.inf) > least:
+            break
     clear = not np.any((s > least * (0.999 if known.cut else 1.0)) & (s < least * (1.001 if known.cut else 1e3)))
     coef = basis @ found
     return (np.append(coef, level - mean @ coef) if known.intercept else coef), clear

@@ -20,6 +20,7 @@ from ..models.glm import losses
 from ..models.glm.glm import GLM
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
+from .named_parameters import name_parameters
 
 Array = np.ndarray
 CLAIM = "In each fold, the sum over its held-out rows of |loss - loss of the exact refit| is at most its error."
@@ -71,7 +72,7 @@ def certify(fit: Fit | None, plan: Plan, values: Array, error: Array, proved: Ar
     if not proved.any():
         raise ValueError("certificate: no error is proved; take Certified() or Exact(), whose errors are.")
     n, features, constant = len(model.y), objective.num_features, objective.intercept
-    X = np.asarray(model.design.rows(np.arange(n)), float)[:, :features]
+    X = np.asarray(objective.as_given.lines.rows(np.arange(n)), float)[:, :features]
     (base,), (times,) = model.weigh(np.ones((1, n)))
     offset = np.broadcast_to(np.asarray(model.offset, float), n)
     names = [str(name) for name in objective.names[:features]]
@@ -90,7 +91,7 @@ def certify(fit: Fit | None, plan: Plan, values: Array, error: Array, proved: Ar
         "response": taken["response"],
         "weight": taken["weight"] if weighted else None,
         "offset": taken["offset"] if shifted else None,
-        "center": None if objective.center is None else objective.center.tolist(),
+        "center": None,
         "labels": [str(label) for label in objective.labels.classes] if len(objective.labels.classes) == 2 else None,
     }
     penalty = np.asarray(model.penalty if isinstance(model.penalty, np.ndarray) else model.penalty.toarray())
@@ -104,7 +105,7 @@ def certify(fit: Fit | None, plan: Plan, values: Array, error: Array, proved: Ar
         "loss": loss,
         "penalty": (diagonal if np.array_equal(penalty, np.diag(diagonal)) else penalty).tolist(),
         "times": float(times),
-        "theta": np.asarray(fit.vector).tolist(),
+        "theta": name_parameters(fit).at(fit.vector[None])[0].tolist(),
     }
     return whole | {"folds": _folds(model, plan, values, error, proved)}, table
 

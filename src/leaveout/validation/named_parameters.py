@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from .._runtime.jax import Array, PyTree, compile_static, jax, jnp
 from ..models.glm.glm import GLM
+from ..models.glm.orthogonal import OrthogonalGLM
 from ..objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm
 from ..objectives.objective import AbstractObjective, leaves_of, ravel, repeatable, unravel
 from ..optimize.fit import Fit
@@ -28,6 +29,9 @@ class NamedParameters(NamedTuple):
 def name_parameters(fit: Fit) -> NamedParameters:
     """Name the natural parameters of a fit; those of a generalised linear model are θ, and need no JAX."""
     objective = fit.objective
+    if isinstance(objective, OrthogonalGLM):
+        basis = objective.basis
+        return NamedParameters(objective.parameters.names(), lambda thetas: thetas @ basis.T, basis)
     if isinstance(objective, GLM):
         return NamedParameters(objective.parameters.names(), lambda thetas: thetas, None)
     names: list[str] = []  # by the path of an array and the index in it; coefficients take the names of their features

@@ -172,6 +172,10 @@ class ActiveGLM(GLM):
         known = super().predictors
         return None if known is None else Columns(**vars(known), whole=self.whole.smooth)
 
+    @property
+    def as_given(self) -> GLM:
+        return self.whole.model.as_given
+
     def _natural(self, theta):
         return self.whole.model._natural(theta if theta.shape[-1] == len(self.whole.slope) else self.spread(theta))
 

@@ -46,6 +46,10 @@ class DualGLM(AbstractRegression):
         new["penalty"], new["names"] = around(whole.penalty, Ridge(1.0)), tuple(f"u{k}" for k in range(len(root)))
         vars(self).update(new)
 
+    @property
+    def as_given(self) -> AbstractRegression:
+        return self.whole
+
     def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Self:
         raise TypeError("a fit by a matrix of the rows has its penalty in its coordinates; give the lo.GLM itself.")
 

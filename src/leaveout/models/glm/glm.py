@@ -57,9 +57,6 @@ class AbstractRegression(AbstractLinearPredictor):
     labels: Names = static()
     # Cut of the host: singular values of the centred rows below this share of the largest count as zero; 0 is rounding alone.
     cut: float = static()
-    # Shift of columns of a host's least squares whose mean is far larger than their spread; the natural intercept is that of
-    # the original columns.
-    center: Float[np.ndarray, " features"] | None
     least_norm: bool = static()  # whether the host takes the solution of least norm if a refit's rows leave coefficients open
 
     def _bind(self, X, y, resolve, penalty, sample_weight, offset, intercept, class_weight, remark, trials=None, weights=None):
@@ -76,7 +73,6 @@ class AbstractRegression(AbstractLinearPredictor):
             read = FormulaReader(me, X, found.spec, found.data)
             X, y = found.X.drop(columns="Intercept", errors="ignore"), found.y
         self.penalty, self.cut, self.least_norm = penalties.resolve(penalty), 0.0, False
-        self.center = None
         given = {"X": X, "y": y, "sample_weight": sample_weight, "offset": offset, "trials": trials}
         labels, X, y, sample_weight, offset, trials = match_labels(me, **given)
         self.loss_function, y, self.levels = resolve(y)
@@ -172,8 +168,7 @@ class AbstractRegression(AbstractLinearPredictor):
         q = self.design.shape[1]
         found = {"coef": self._coef(theta)} | self.loss_function.natural(theta[q:])
         if self.intercept:
-            moved = 0.0 if self.center is None else found["coef"] @ self.center
-            return {"intercept": theta[..., q - 1] - moved} | found
+            return {"intercept": theta[..., q - 1]} | found
         return found if self.own else {"intercept": np.zeros(theta.shape[:-1])} | found
 
     def _to_unconstrained(self, parameters):
@@ -189,8 +184,6 @@ class AbstractRegression(AbstractLinearPredictor):
             raise ValueError(f"{me}: coef must have shape {(*shape, self.num_features)}; got {coef.shape}.")
         if not self.intercept and np.any(intercept != 0):
             raise ValueError(f"{me}: this model has no intercept, yet one was given.")
-        if self.center is not None:
-            intercept = intercept + coef @ self.center
         parts = [coef, np.broadcast_to(intercept, shape)[..., None]] if self.intercept else [coef]
         return np.concatenate([*parts, self.loss_function.unconstrained(parameters)] if own else parts, axis=-1)
 
@@ -321,9 +314,15 @@ class AbstractRegression(AbstractLinearPredictor):
     def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"] | SparseDesign:
         """Read rows to be predicted, other than those of the design."""
         read = self.labels.read
-        rows = new_rows(caller, X if read is None else read(X), self.names, self.intercept)
-        if self.center is not None and isinstance(rows, np.ndarray):
-            rows[:, : len(self.center)] -= self.center
+        return self.coordinates(new_rows(caller, X if read is None else read(X), self.names, self.intercept))
+
+    @property
+    def as_given(self) -> Any:
+        """The model on the columns as they were given."""
+        return self
+
+    def coordinates(self, rows: Any) -> Any:
+        """Rows of the columns as given, in the coordinates of θ."""
         return rows
 
     # the fast path

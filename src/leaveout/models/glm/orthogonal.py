@@ -1,0 +1,149 @@
+"""Least squares on columns far from zero, or nearly collinear: the same F in coordinates where float64 loses no digits.
+
+    Z = X B,      coef = B θ,      X with the intercept's column of ones at its end
+
+Without a penalty the columns of √s Z are orthonormal, B = R⁻¹ of √s X = QR; under a penalty B only centres columns. Products
+with B are sums of products of slices of numbers, each without rounding (K. Ozaki, T. Ogita, S. Oishi, S. M. Rump, Error-free
+transformations of matrix multiplication, 2012), so that entries of Z are off by a unit of their last place, whatever cancels.
+`Rounding` counts this as a further column.
+"""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+import scipy
+from jaxtyping import Bool, Float
+
+from ..._runtime.jax import static
+from ...linalg.rounding import UNIT
+from ...objectives.objective import Units, as_stored
+from . import losses, penalties
+from .glm import GLM
+
+Array = np.ndarray
+SLICES = 5  # slices of a number: 100 bits, so that 10¹³ may cancel
+DEPENDENT = 1e-11  # pivot of columns of length one, below which one depends on those before
+
+
+class OrthogonalGLM(GLM):
+    """A `GLM` in other coordinates; natural parameters are of the columns as given, which `as_given` has."""
+
+    shown = "GLM"
+    original: GLM = static()
+    basis: Float[Array, "params params"]  # B
+    is_shift: bool = static()  # whether B only centres columns
+
+    def __init__(self, original: GLM, basis: Float[Array, "params params"], is_shift: bool):
+        vars(self).update(vars(original))
+        vars(self).update({"original": original, "basis": as_stored(basis), "is_shift": is_shift})
+        vars(self)["design"] = as_stored(self.coordinates(original.design))
+
+    @property
+    def as_given(self) -> GLM:
+        return self.original
+
+    def coordinates(self, rows: Any) -> Float[Array, "rows params"]:
+        if not self.is_shift:
+            return product(rows, self.basis)[0]
+        centred = np.array(rows, float)
+        centred[:, :-1] += self.basis[-1, :-1]
+        return centred
+
+    def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Any:
+        other = self.original.under(penalty)
+        return OrthogonalGLM(other, self.basis, True) if self.is_shift else other
+
+    def relearn(self, seen: Bool[Array, " units"]) -> Self:
+        other = copy.copy(self)
+        vars(other)["design"] = as_stored(self.coordinates(self.original.relearn(seen).design))
+        return other
+
+    def _natural(self, theta):
+        return super()._natural(theta @ self.basis.T)
+
+    def _to_unconstrained(self, parameters):
+        return np.linalg.solve(self.basis, super()._to_unconstrained(parameters))
+
+    @property
+    def units(self) -> Units:
+        return replace(super().units, features=self.original.units.features)
+
+
+def orthogonal_form(model: Any) -> OrthogonalGLM | None:
+    """Return a model in coordinates where its columns are orthogonal, or else centred; None where neither is to be had."""
+    if type(model) is not GLM or model.classes or not isinstance(model.design, np.ndarray):
+        return None
+    weight = np.ones(model.num_units) if model.sample_weight is None else model.sample_weight
+    plain = is_least_squares(model) and isinstance(model.penalty, penalties.Zero) and not model.cut
+    basis = _orthogonal_basis(model, weight) if plain else None
+    if basis is not None:
+        return OrthogonalGLM(model, basis, False)
+    if not model.intercept:
+        return None
+    x, basis = model.design[:, :-1], np.eye(model.design.shape[1])
+    mean = weight @ x / weight.sum()
+    far = np.abs(mean) > np.sqrt(weight @ (x - mean) ** 2 / weight.sum())
+    basis[-1, :-1] = -np.where(far, mean, 0.0)
+    return OrthogonalGLM(model, basis, True) if far.any() else None
+
+
+def is_least_squares(model: Any) -> bool:
+    """Tell whether the loss is half the squared error of the linear predictor."""
+    loss = getattr(model, "loss_function", None)
+    return isinstance(loss, losses.Squared) and loss.link_name == "identity"
+
+
+def _orthogonal_basis(model: GLM, weight: Float[Array, " units"]) -> Float[Array, "params params"] | None:
+    """Return B; None if columns depend on one another, or so much cancels that entries of Z would lose digits."""
+    x, count = np.asarray(model.design), model.num_features
+    rows = np.sqrt(weight)[:, None] * np.roll(x, 1, axis=1) if model.intercept else np.sqrt(weight)[:, None] * x
+    length = np.linalg.norm(rows, axis=0)
+    if not (np.isfinite(length).all() and length.all()) or len(x) < x.shape[1]:
+        return None
+    triangle = np.linalg.qr(rows / length, mode="r")
+    if np.abs(np.diag(triangle)).min() < DEPENDENT:
+        return None
+    basis = scipy.linalg.solve_triangular(triangle, np.eye(len(triangle))) / length[:, None]
+    if model.intercept:
+        basis = np.roll(basis, -1, axis=(0, 1))
+        basis[:, -1] = np.eye(len(basis))[-1]
+    z, error = product(x, basis)
+    norm = np.linalg.norm(z[:, :count], axis=1) + (1 / np.sqrt(weight.sum()) if model.intercept else 0.0)
+    return basis if np.all(error[:, :count] <= 0.25 * UNIT * norm[:, None]) else None
+
+
+def product(
+    rows: Float[Array, "rows inner"], basis: Float[Array, "inner columns"]
+) -> tuple[Float[Array, "rows columns"], Float[Array, "rows columns"]]:
+    """Compute a product whose entries are off by a unit of their last place and the second array."""
+    inner = rows.shape[1]
+    bits = (53 - math.ceil(math.log2(inner + 1))) // 2  # sums of products of slices are whole numbers below 2⁵³
+    scale = 2.0 ** np.frexp(np.abs(rows).max(axis=0))[1]
+    left, right = _slices(rows / scale, 1, bits), _slices(basis * scale[:, None], 0, bits)
+    high, low, sizes = (np.zeros((len(rows), basis.shape[1])) for _ in range(3))
+    for level in range(SLICES):
+        for k in range(level + 1):
+            part = left[k] @ right[level - k]
+            total = high + part
+            change = total - high
+            low += (high - (total - change)) + (part - change)
+            high = total
+            sizes += np.abs(total)
+    largest = np.abs(rows / scale).max(axis=1)[:, None] * np.abs(basis * scale[:, None]).max(axis=0)
+    error = 16 * UNIT**2 * sizes + 8 * inner * (SLICES + 1) * 2.0 ** (-bits * SLICES) * largest
+    return high + low, error
+
+
+def _slices(numbers: Float[Array, "rows columns"], axis: int, bits: int) -> list[Float[Array, "rows columns"]]:
+    """Cut numbers into slices of so many bits, counted from the largest along an axis."""
+    slices = []
+    for _ in range(SLICES):
+        size = np.abs(numbers).max(axis=axis, keepdims=True)
+        grid = np.ldexp(1.5, np.frexp(size)[1] + 52 - bits)
+        slices.append((numbers + grid) - grid)
+        numbers = numbers - slices[-1]
+    return slices
