@@ -56,6 +56,8 @@ FAULTS = (
         "if _used_jax():",
         "if not _used_jax():",
         "test_jax",
+    ),
+    Fault(
         "a transformer that used the response is taken for a scaler",
         "_supervised_steps.learns_response",
         "transformed(rng.permutation(y))",
