@@ -1,10 +1,12 @@
 """Are the leakage estimator's errors right? Its variance against theory, its standard errors against spreads, and resuming.
 
-    python benchmarks/leakage.py [variance errors spread resume]
+    python benchmarks/leakage.py [variance errors spread resume sizes]
 
 variance   Theorem 3.2: the predicted variance of ê₀ against its spread over 400 bootstraps
 errors     the predicted Monte-Carlo standard error against the spread over 100 re-bootstraps of one data set
 spread     the data standard error against the spread over fresh data sets
+sizes      coverage of the correction's interval by the size of clusters (the document's Eq. 1, a tenth misfiled) and learner;
+           SETS=n sets the number of data sets, 100 by default
 resume     a run that was killed half-way and started again, against one that was left alone: the results must be equal
 
 How fast the estimator is stands in `benchmarks/speed/leakage.py`.
@@ -20,8 +22,10 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import Ridge
 from sklearn.neighbors import KNeighborsRegressor
 from speed.common import SIZE, corrected_two_clusters, main, two_clusters
@@ -144,7 +148,53 @@ def resume() -> None:
     )
 
 
-PARTS = {part.__name__: part for part in (variance, errors, spread, resume)}
+LEARNERS = {
+    "5-NN": (KNeighborsRegressor(5), Injection()),
+    "forest": (RandomForestRegressor(20, random_state=0), Injection(num_levels=6, num_boot=4)),
+    "ridge": (Ridge(1.0), Injection()),
+}
+SIZES = ((30, 50), (30, 10), (100, 10), (40, 25))  # clusters, and records in each on average
+
+
+def sizes() -> None:
+    """The correction against that of the true clusters, assigned to the same folds, over data sets in each cell."""
+    count = int(os.environ.get("SETS", "100"))
+    for name, (learner, injection) in LEARNERS.items():
+        for clusters, size in SIZES:
+            rows = np.array([misfiled(learner, injection, clusters, size, seed) for seed in range(count)])
+            truth, correction, low, high = rows[np.isfinite(rows[:, 1])].T
+            inside, above = np.sum((low <= truth) & (truth <= high)), np.sum(truth > high)
+            print(
+                f"{name}, {clusters} clusters of {size}: {count} sets, {count - len(truth)} refused; the interval holds the "
+                f"truth in {inside} of {len(truth)} (truth above in {above}; without end {np.sum(np.isinf(high))}); median "
+                f"width {np.median(high - low):.3f}; corrected {correction.mean() / truth.mean():.2f} of {truth.mean():.3f}",
+                flush=True,
+            )
+
+
+def misfiled(learner: Any, injection: Injection, clusters: int, size: int, seed: int) -> tuple[float, float, float, float]:
+    """The true correction, the estimate and its interval for one draw of the document's Eq. 1 with exact rates."""
+    rng, n = np.random.default_rng(seed), clusters * size
+    centres, labels = 2 * rng.normal(size=(clusters, 3)), rng.normal(size=clusters)
+    true = rng.integers(clusters, size=n)
+    X, y = centres[true] + 0.7 * rng.normal(size=(n, 3)), labels[true] + 0.3 * rng.normal(size=n)
+    filed = np.where(rng.random(n) < 0.1, rng.integers(clusters, size=n), true)
+    fold = rng.permutation(clusters) % 5
+    losses = np.zeros(n)
+    for k in range(5):
+        test = fold[true] == k
+        losses[test] = (y[test] - learner.fit(X[~test], y[~test]).predict(X[test])) ** 2
+    same, together = ((label[:, None] == label)[np.triu_indices(n, 1)] for label in (true, filed))
+    both = np.sum(same & together)
+    leakage = RecordLeakage.from_pairwise(both / together.sum(), both / same.sum())
+    splits = [(np.flatnonzero(fold[filed] != k), np.flatnonzero(fold[filed] == k)) for k in range(5)]
+    result = leakage_corrected(
+        learner, X, y, groups=filed, leakage=leakage, loss="mse", cv=splits, seed=seed, injection=injection
+    )
+    return losses.mean() - result.naive, result.correction, *result.correction_interval()[:2]
+
+
+PARTS = {part.__name__: part for part in (variance, errors, spread, resume, sizes)}
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", message="leakage_corrected", category=UserWarning)  # one cluster a side, by design

@@ -15,7 +15,9 @@ from leaveout._runtime import parallel as _workers
 from leaveout.leakage import RecordLeakage, SplitLeakage, _run, leakage_corrected
 from leaveout.leakage._hosts import make_learner, prepare
 from leaveout.leakage._injection import Injection, make_folds, plan_injection, unshown
+from leaveout.leakage._pool import PooledSystem
 from leaveout.leakage._scoring import predict_for_score, resolve_score
+from leaveout.leakage._solve import Shape
 from leaveout.leakage._spread import left_out, units
 from leaveout.validation.standard_errors import InfluenceSpread, TrainingInfluence
 
@@ -289,13 +291,45 @@ def test_the_interval_of_a_correction_has_training_and_continuation_in_it():
     share = result.naive_spread.error / over(result.naive_influence)
     assert share > 1.01
     student = stats.t.ppf(0.975, 15)
-    half = lambda around: (around.high - around.low) / 2 / student
-    parts = (result.se_data, result.se_mc, result.se_extrapolation)
-    assert half(result.interval()) == pytest.approx(np.linalg.norm(parts), rel=1e-6)
-    known = np.hypot(share * over(result.influence - result.naive_influence), result.se_extrapolation)
-    assert known < half(result.correction_interval()) < np.hypot(known, 2 * result.se_mc)
+    errors = np.hypot(result.se_data, result.se_mc)
+    interval, change = result.interval(), result.correction_interval()
+    low, high = (result.estimate - interval.low) / student, (interval.high - result.estimate) / student
+    assert low == pytest.approx(np.hypot(errors, result.se_extrapolation), rel=1e-6)
+    assert high == pytest.approx(max(low, errors + (result.ceiling - result.estimate) / student), rel=1e-6)
+    rows = np.concatenate([part.fold.test for part in result.plan])
+    fall = np.concatenate([np.nan_to_num(run.records[0] - run.records[-1]) for run in result.runs])
+    falls = np.abs(np.bincount(LABEL[rows], fall))
+    mates = result.present_mates  # of every cluster, as all have one size; which of them leak is a Poisson number
+    known = np.linalg.norm([
+        share * over(result.influence - result.naive_influence), result.se_extrapolation,
+        result.correction * np.linalg.norm(falls) / falls.sum() / np.sqrt(mates),
+    ])  # fmt: skip
+    assert known < (result.correction - change.low) / student < np.hypot(known, 2 * result.se_mc)
     seen = leakage_corrected(KNeighborsRegressor(60), X, Y, loss="mse", **{**COMMON, "leakage": RecordLeakage(1e-5)})
     assert seen.pooled.unseen > 0.1 and seen.se_extrapolation == 0
+
+
+@pytest.mark.parametrize("rising", [False, True])
+@pytest.mark.parametrize("mates, seen", [(60, False), (4, True)])
+def test_the_ceiling_is_above_what_first_mates_do_unseen(rising, mates, seen):
+    """Levels of 7.5 % leaked records and more: with 60 mates in all, one of 4.5 that are there does all the harm."""
+    n = 400
+    grid, levels = np.arange(n + 1) / n, np.array([0, 3, 8, 16, 32, 64, 120])
+    A = np.stack([stats.binom.pmf(np.arange(n + 1) - j, n - j, 0.075) for j in levels])
+    sign = -1.0 if rising else 1.0
+    losses = sign * (1 + A @ np.exp(-mates * grid))  # one mate does all that can be done
+    system = PooledSystem(grid, A, losses, 1e-6 * np.eye(7), [A], np.ones(1), [], 3, 1e-14)
+    shape = Shape(rising, None, None)
+    no_leak, smooth, ceiling = 2.0, sign * system.solve(shape).estimate, sign * system.highest(shape, mates)
+    assert ceiling >= no_leak - 0.01
+    if seen:
+        assert smooth == pytest.approx(no_leak, abs=0.02) and ceiling < no_leak + 0.05
+    else:
+        assert smooth < 1.6
+    tight = Shape(rising, *((-1.5, None) if rising else (None, 1.5)))
+    assert system.highest(tight, mates) == sign * 1.5
+    flat = PooledSystem(grid, A, np.ones(7), np.zeros((7, 7)), [A], np.ones(1), [], 3, 1e-14)
+    assert flat.highest(shape, mates) == 1
 
 
 def test_copies_across_a_split_are_refused():

@@ -267,5 +267,8 @@ def extrapolate(study: LeakageStudy, corrected: Callable[[], LeakageResult]) -> 
         return refused(result.refusal)
     assert result.influence is not None and result.naive_influence is not None  # scores without an influence are refused before
     change = result.influence - result.naive_influence
-    errors = {"monte_carlo": result.se_mc**2, "between": result.se_p**2 + result.se_extrapolation**2}
+    errors = {
+        "monte_carlo": result.se_mc**2,
+        "between": result.se_p**2 + max(result.se_extrapolation, result.overhang / 2) ** 2,
+    }
     return study.correct("extrapolated", ASSUMPTION, result.correction, change, 0.0, **errors)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
+from scipy.optimize import brentq, nnls
 
 from ._binomial import NEGLIGIBLE, stratified_matrix
 from ._injection import FoldInjection
@@ -41,6 +42,11 @@ class PooledSystem:
     def system(self) -> System:
         return System(self.A, self.order)
 
+    @property
+    def present_share(self) -> float:
+        """The mean share of leaked units without injection."""
+        return float(self.A[0] @ self.grid)
+
     def solve(self, shape: Shape | None) -> Curve:
         system = self.system
         return system.solve(self.b, system.choose(self.b, self.noise), shape)
@@ -57,6 +63,42 @@ class PooledSystem:
         drawn = self.A @ self.solve(shape).values + sign * rng.standard_normal((REPEATS, len(self.b))) @ root.T
         found = [system.solve(b, system.choose(b, self.noise), shape).estimate for b in drawn]
         return float(np.std(found, ddof=1))
+
+    def highest(self, shape: Shape, mates: float) -> float:
+        """Compute the highest loss (lowest score) with no leak that the levels do not exclude; infinite if they exclude none.
+
+        A loss that falls with the number of a record's mates in training, by less with each further one (completely monotone),
+        is e(x) = a + ∫ exp(−κ x) μ(dκ) in the share x of leaked records, with κ at most `mates`, the number of mates at x = 1:
+        μ(`mates`) is what a single mate does, and more of them add nothing to. The largest e(0) is taken whose squared misfit,
+        in standard errors, exceeds the least one by one, or by its mean over levels if that is more.
+        """
+        sign = -1.0 if shape.rising else 1.0
+        losses, spread = sign * self.b, np.ptp(self.b)
+        if spread == 0:
+            return float(self.b[0])
+        rates = mates * np.append(0.0, np.geomspace(0.005, 1.0, 40))  # the slowest of these are straight lines
+        floor = losses.min() - 8 * spread  # so low that a is above it
+        # 1e-4: share of the mean variance of a level, as few draws leave directions without any
+        jitter = 1e-4 * np.trace(self.noise) / len(losses) + 1e-24 * spread**2
+        root = np.linalg.cholesky(self.noise + jitter * np.eye(len(losses)))
+        curves = np.linalg.solve(root, self.A @ np.exp(-np.outer(self.grid, rates)))
+        targets, steps = np.linalg.solve(root, losses - floor), 50 * len(rates)
+        weights, misfit = nnls(curves, targets, maxiter=steps)
+        limit = misfit**2 + max(1.0, misfit**2 / len(losses))
+        scale = 1e4 * np.abs(curves).max()  # weight of the equation e(0) = value
+        system = np.vstack([curves, np.full(len(rates), scale)])
+
+        def excess(value: float) -> float:
+            held = nnls(system, np.append(targets, scale * value), maxiter=steps)[0]
+            return float(np.sum((curves @ held - targets) ** 2)) - limit
+
+        fitted = float(weights.sum())
+        most = 20  # doublings of the spread, beyond which nothing is excluded
+        top = next((top for top in fitted + spread * 2.0 ** np.arange(most) if excess(top) > 0), np.inf)
+        value = top if np.isinf(top) else float(brentq(excess, fitted, top, xtol=1e-3 * spread))
+        bound = shape.low if shape.rising else shape.high
+        highest = sign * (value + floor)
+        return highest if bound is None else sign * min(sign * highest, sign * bound)
 
     def polynomials(self) -> dict[str, tuple[float, Float[np.ndarray, " levels"]]]:
         """Linear and quadratic extrapolants of the lowest levels: ê₀ and its weights on b."""

@@ -1,10 +1,11 @@
 """The result of the correction: the estimate or the reason why there is none, its errors, and its assumptions.
 
-    interval:  ê₀ ± t √(se_data² + se_mc² + se_p² + se_extrapolation²)
+    interval:  ê₀ ± t √(se_data² + se_mc² + se_p² + se_extrapolation²), or up to ceiling + t √(se_data² + se_mc² + se_p²)
 
 ê₀ is the loss with no leaked record that solves the linear system of all folds (`_pool`). t is Student's, with the degrees of
 freedom of clusters of these sizes. The four errors are over other clusters, as tested and as trained on; over other draws of
-the injection; over other draws of an uncertain leakage; and of the extrapolation of the curve to no leakage.
+the injection; over other draws of an uncertain leakage; and of the extrapolation of the curve to no leakage. The ceiling is
+the highest loss with no leak that the levels do not exclude, where the first mates of a record may do most of the harm.
 """
 
 import functools
@@ -140,6 +141,33 @@ class LeakageResult(PrintedResult, AbstractComparable):
         return float(np.ptp(list(self.extrapolants.values()))) if self.pooled.unseen < RARE else 0.0
 
     @functools.cached_property
+    def _mates(self) -> NDArray[np.float64]:
+        """The number of mates in training of a record of each cluster, if all that is trained on were leaked."""
+        tested = np.unique(np.concatenate([part.fold.test for part in self.plan]))
+        rate = self.pooled.weight @ [part.units / len(part.fold.test) for part in self.plan]
+        return rate * np.bincount(self.plan[0].fold.clusters[tested])
+
+    @property
+    def present_mates(self) -> float:
+        """The mean number of mates of a tested record in training, without injection."""
+        return float(np.average(self._mates, weights=self._mates) * self.pooled.present_share)
+
+    @functools.cached_property
+    def ceiling(self) -> float:
+        """The highest loss without leaks (lowest score) that the levels do not exclude, if each further mate does less.
+
+        It is far from the estimate where a record's first mates may do most of the harm and no level shows them: clusters are
+        large, so that nearly all have mates in training as filed, and the learner is local. Infinite if nothing is excluded.
+        """
+        highest = self.pooled.highest(shape_of(self.measure), float(np.average(self._mates, weights=self._mates)))
+        return (min if self.measure.more_is_better else max)(highest, self.solved.estimate)
+
+    @property
+    def overhang(self) -> float:
+        """The distance of the ceiling from the estimate; 0 if no leakage is observed."""
+        return abs(self.ceiling - self.solved.estimate) if self.pooled.unseen < RARE else 0.0
+
+    @functools.cached_property
     def spread(self) -> InfluenceSpread | None:
         """The influence of data on the estimate; None if the score takes no weights."""
         records = [run.records for run in self.runs]
@@ -186,7 +214,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
         """Compute an interval for the value on new clusters, by Student's t over clusters.
 
         It contains the errors of the data, of the Monte Carlo, of the extrapolation and, for an uncertain leakage, of the
-        leakage.
+        leakage. On the side of no leak it reaches as far beyond `ceiling` as the errors but for the extrapolation's do.
 
         Parameters
         ----------
@@ -198,12 +226,13 @@ class LeakageResult(PrintedResult, AbstractComparable):
         Interval
             The interval; NaN where there is no estimate, or no error over data.
         """
-        return self._around(self.estimate, float(np.hypot(self.se_data, self._beside_data(self.se_mc**2))), self.spread, level)
+        return self._around(self.estimate, self.se_data**2 + self.se_mc**2, self.spread, level)
 
     def correction_interval(self, level: float = 0.95) -> Interval:
         """Compute an interval for `correction`, without the errors that the estimate and the naive value share.
 
-        The effect of training on its variance is not fitted: it is taken to be the share that it is for the naive value.
+        The effect of training on its variance is not fitted: it is taken to be the share that it is for the naive value. The
+        interval also contains the variance over which records leaked, and reaches to `ceiling` as `interval` does.
 
         Parameters
         ----------
@@ -222,17 +251,35 @@ class LeakageResult(PrintedResult, AbstractComparable):
         share = alone.error / tested if tested > 0 else 1.0
         drawn = [self.solved.weights @ c - run.naive[0] for c, run in zip(self.pooled.combinations, self.runs, strict=True)]
         noise = sum(w**2 * np.var(d, ddof=1) / len(d) for w, d in zip(self.pooled.weight, drawn, strict=True))
-        return self._around(self.correction, float(np.hypot(apart.error * share, self._beside_data(noise))), apart, level)
+        variance = (apart.error * share) ** 2 + noise + self._realised_variance
+        return self._around(self.correction, variance, apart, level)
 
-    def _beside_data(self, noise: float) -> float:
-        """Return the standard error of draws with this variance, of the leakage and of the extrapolation."""
-        return float(np.sqrt(noise + self.se_p**2 + self.se_extrapolation**2))
+    @property
+    def _realised_variance(self) -> float:
+        """The variance of the correction over which records leaked, a Poisson number in every cluster.
 
-    def _around(self, center: float, error: float, spread: InfluenceSpread | None, level: float) -> Interval:
+        A cluster has the share of the correction that it has of the fall of the loss to the highest level.
+        """
+        clusters, mates = self.plan[0].fold.clusters, self._mates * self.pooled.present_share
+        falls = np.zeros(len(clusters))
+        for part, run in zip(self.plan, self.runs, strict=True):
+            falls[part.fold.test] += np.nan_to_num(run.records[0] - run.records[-1])
+        fall = np.abs(np.bincount(clusters, falls))
+        leaking = mates > 0
+        squares = np.sum(fall[leaking] ** 2 / mates[leaking])
+        return float(self.correction**2 * squares / max(np.sum(fall) ** 2, 1e-300))
+
+    def _around(self, center: float, variance: float, spread: InfluenceSpread | None, level: float) -> Interval:
+        """Return the interval for a variance to which those of the leakage and of the extrapolation are added."""
         if not 0 < level < 1:
             raise ValueError(f"interval: level must lie between 0 and 1; got {level}.")
-        width = error * float(stats.t.ppf((1 + level) / 2, 1 if spread is None else spread.freedom))
-        return Interval(center - width, center + width, level, "clusters" if units(self.plan)[1] else "records")
+        t = float(stats.t.ppf((1 + level) / 2, 1 if spread is None else spread.freedom))
+        error = float(np.sqrt(variance + self.se_p**2))
+        width = t * float(np.hypot(error, self.se_extrapolation))
+        sides = [width, max(width, self.overhang + t * error)]
+        if self.measure.more_is_better:
+            sides.reverse()
+        return Interval(center - sides[0], center + sides[1], level, "clusters" if units(self.plan)[1] else "records")
 
     def as_comparable(self) -> ComparableMean:
         """Return the number for `lo.compare`, with other results of the same folds and clusters.
@@ -296,9 +343,15 @@ class LeakageResult(PrintedResult, AbstractComparable):
         if self.pooled.unseen < RARE:
             # leaked records (clusters) in the training sets without injection
             held = [matrix[0] @ self.pooled.grid * part.units for matrix, part in zip(self.pooled.each, self.plan, strict=True)]
-            return (
+            verdict = (
                 f"corrected by extrapolation: P(no leak in a training set) = {self.pooled.unseen:.1g}, so what the first "
                 f"{self.pooled.weight @ held:.0f} leaked records do is not seen, but continued from what more of them do."
+            )
+            if self.overhang <= abs(self.solved.estimate - self.lower):
+                return verdict
+            return (
+                f"{verdict} A tested record has {self.present_mates:.2g} mates in training as filed. If the first of them do "
+                f"most of the harm, the value with none may be {self.ceiling:.4g}: the intervals reach there."
             )
         return "corrected."
 
@@ -468,6 +521,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
         own, change = self.interval(), self.correction_interval()
         rows = {name: getattr(self, name) for name in ("estimate", "se_mc", "se_data", "se_p", "se_extrapolation")}
         rows |= {"low": own.low, "high": own.high, "naive": self.naive, "correction": self.correction}
+        rows |= {"ceiling": self.ceiling} if self.pooled.unseen < RARE else {}
         rows |= {"correction low": change.low, "correction high": change.high, "iid": self.iid, "lower": self.lower}
         rows |= {name: float(self.pooled.weight @ share) for name, share in self.shares._asdict().items()}
         extrapolants = {f"extrapolant, {name}": value for name, value in self.extrapolants.items()}
@@ -504,6 +558,9 @@ class LeakageResult(PrintedResult, AbstractComparable):
             ("extrapolants", told),
             (bound, f"{self.lower:.5g}, if leakage does not hurt the learner"),
         ]
+        if self.pooled.unseen < RARE:
+            opposite = "at least" if score.more_is_better else "at most"
+            lines.append((opposite, f"{self.ceiling:.5g}, if each further mate in training does less"))
         if score.worst is not None and np.isfinite(most := self.largest_p(score.worst)):
             beyond = "fall below" if score.more_is_better else "exceed"
             lines.append(("p at most", f"{most:.2g}, as the {kind} cannot {beyond} {score.worst:g}"))
