@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all lint bench guard mutants docs reproductions release-check clean
+.PHONY: help demo test test-all test-oldest test-hosts lint bench guard mutants docs reproductions release-check clean
 
 help: ## list the targets
 	@grep -E '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z%-]+):[^#]*## (.*)/\1	\2/' | expand -t 16
@@ -16,8 +16,14 @@ demo: $(VENV)/.installed-plot ## certified leave-one-out of real data; the pictu
 test: $(VENV)/.installed-test ## the tests, without the slow ones
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
-test-all: $(VENV)/.installed-test ## all tests, with programs compiled as users have them
+test-all: test-oldest ## all tests, with programs compiled as users have them, and the quick ones as on an old processor
 	JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest -n auto --dist worksteal
+
+# BLAS, NumPy (2.4 and newer) and XLA without AVX: numbers then differ by rounding, as between two machines.
+OLDEST := OPENBLAS_CORETYPE=Prescott NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR" XLA_FLAGS=--xla_cpu_max_isa=SSE4_2
+
+test-oldest: $(VENV)/.installed-test ## the tests without the slow ones, as on a processor without AVX
+	$(OLDEST) $(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 test-hosts: ## the tests of hosts that need an older pandas, and of samplers, in an environment of their own
 	$(PYTHON) -m venv out/hosts

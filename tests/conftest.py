@@ -1,4 +1,5 @@
 # ruff: noqa: E402
+import ctypes
 import gc
 import itertools
 import os
@@ -140,16 +141,30 @@ def same_draws():
     np.random.set_state(before)  # noqa: NPY002
 
 
+STATM, MAPS = Path("/proc/self/statm"), Path("/proc/self/maps")
+MAX_RESIDENT = 1_200  # MB of a worker above which compiled programs go
+MAX_GROWTH = 300  # MB by which it grows before they go again
+MAX_PAGES = 40_000  # mapped pages: Linux allows 65,530, beyond which XLA crashes. Counting takes time
 ENDED = itertools.count()  # tests
+cleared = [0.0]  # MB after programs went last
+
+
+def resident():
+    """MB of memory that this process holds."""
+    return int(STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20 if STATM.exists() else 0.0
 
 
 @pytest.fixture(autouse=True)
 def few_programs():
-    """Every compiled program keeps pages mapped; Linux allows 65,530 of them, beyond which XLA crashes. Counting takes time."""
+    """Every compiled program keeps memory and mapped pages."""
     yield
-    maps = Path("/proc/self/maps")
-    if next(ENDED) % 10 == 0 and maps.exists() and maps.read_bytes().count(b"\n") > 40_000:
+    much = resident() > max(MAX_RESIDENT, cleared[0] + MAX_GROWTH)
+    if much or (next(ENDED) % 10 == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > MAX_PAGES):
         jax.clear_caches()
+        gc.collect()
+        if sys.platform == "linux":
+            ctypes.CDLL(None).malloc_trim(0)  # free memory goes back
+        cleared[0] = resident()
 
 
 @pytest.fixture(autouse=True)
