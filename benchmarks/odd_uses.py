@@ -362,6 +362,91 @@ def transformed_target(rng: Generator) -> Tally:
     return found + value("compared", gap, np.abs(y - truth).mean() - loss, 1e-6)
 
 
+def pairs_at_risk(rng: Generator) -> Tally:
+    """Concordance of a Cox model with weights, late entries, strata and rows that follow one another: by all pairs."""
+    people = 30
+    X = rng.standard_normal((people, 2))
+    end, died = np.round(rng.exponential(np.exp(-X[:, 0])) + 0.3, 1), rng.random(people) < 0.8
+    cut = np.where(rng.random(people) < 0.5, np.round(end / 2, 1), 0.0)  # of who has two rows, one behind another
+    rows = np.append(np.arange(people), np.flatnonzero(cut))
+    first = np.arange(len(rows)) >= people
+    entry, time, event = np.where(first, 0.0, cut[rows]), np.where(first, cut[rows], end[rows]), died[rows] & ~first
+    Z = X[rows] + 0.3 * rng.standard_normal((len(rows), 2)) * first[:, None]
+    weight = rng.integers(1, 5, people)[rows].astype(float)
+    stratum = rng.integers(0, 2, people)[rows]
+    model = lo.Cox(Z, time, event, lo.penalties.Ridge(1.0), entry=entry, sample_weight=weight, strata=stratum, ties="breslow")
+    fit, plan = lo.fit(model), lo.groups(rows)
+    cv = lo.cross_validate(fit, plan, lo.Exact(), metric="concordance")
+    risk = lo.cross_predict(fit, plan, lo.Exact(), kind="link")
+    good = total = 0.0
+    for i in np.flatnonzero(event):
+        later = (time > time[i]) | ((time == time[i]) & ~event)
+        pairs = weight[i] * weight * (later & (entry < time[i]) & (stratum == stratum[i]))
+        total += pairs.sum()
+        good += pairs @ ((risk[i] > risk) + 0.5 * (risk[i] == risk))
+    apparent, b = lo.validate(fit, plan=lo.bootstrap(len(rows), 2, seed=0), curves=0).apparent, fit.parameters["coef"]
+    ours = Z @ b
+    own = total_of = 0.0
+    for i in np.flatnonzero(event):
+        later = (time > time[i]) | ((time == time[i]) & ~event)
+        pairs = weight[i] * weight * (later & (entry < time[i]) & (stratum == stratum[i]))
+        total_of += pairs.sum()
+        own += pairs @ ((ours[i] > ours) + 0.5 * (ours[i] == ours))
+    return value("held out", cv.metrics["concordance"], good / total, 1e-7) + value(
+        "apparent", apparent["C"], own / total_of, 1e-9
+    )
+
+
+def folds_validated(rng: Generator) -> Tally:
+    """Folds or resamples handed to `validate`: rows that are left out, or all rows; a method against its plan is refused."""
+    n, X = 60, rng.standard_normal((60, 4))
+    y = (X[:, 0] + rng.standard_normal(n) > 0) * 1.0
+    fit, folds = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0))), lo.kfold(n, 5, seed=seed(rng))
+    drawn, brier, on_all = lo.bootstrap(n, 5, seed=seed(rng)), [], []
+    for training in trainings(folds):
+        p = LogisticRegression(C=1.0, tol=1e-10, max_iter=1000).fit(X[training.rows], y[training.rows]).predict_proba(X)[:, 1]
+        brier.append(np.mean((p[training.held] - y[training.held]) ** 2))
+    for weight in drawn.matrix():
+        p = LogisticRegression(C=1.0, tol=1e-10, max_iter=1000).fit(X, y, weight).predict_proba(X)[:, 1]
+        on_all.append(np.mean((p - y) ** 2))
+    found = value("folds", lo.validate(fit, plan=folds, curves=0).table.loc["B", "test"], np.mean(brier), 1e-4)
+    found += value("resamples", lo.validate(fit, plan=drawn, curves=0).table.loc["B", "test"], np.mean(on_all), 1e-4)
+    for call in (lambda: lo.validate(fit, "bootstrap", plan=folds), lambda: lo.stability(fit, plan=folds)):
+        try:
+            found += holds("refused", False, call())
+        except ValueError as error:
+            found += holds("a word", "is of folds" in str(error), error)
+    return found
+
+
+def weights_scaled(rng: Generator) -> Tally:
+    """Weights of any scale: the calibration of held-out predictions, its standard errors, and slopes by centre, written out."""
+    n, X, scale = 90, rng.standard_normal((90, 2)), 10 ** rng.uniform(-3, 3)
+    y, w, centre = (X[:, 0] + rng.standard_normal(n) > 0) * 1.0, rng.uniform(0.3, 3, n), np.arange(n) % 3
+    w[rng.random(n) < 0.1] = 0.0
+    share = w / w[w > 0].mean()
+    fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(scale), sample_weight=scale * w))
+    plan = lo.groups(centre)
+
+    def slope(rows: Array) -> tuple[float, float]:
+        Z, theta = np.column_stack([np.ones(len(rows)), eta[rows]]), np.zeros(2)
+        for _ in range(200):
+            p = 1 / (1 + np.exp(-Z @ theta))
+            H = Z.T @ (Z * (share[rows] * p * (1 - p))[:, None])
+            theta = theta + np.clip(np.linalg.solve(H, Z.T @ (share[rows] * (y[rows] - p))), -0.5, 0.5)
+        return float(theta[1]), float(np.linalg.inv(H)[1, 1] ** 0.5)
+
+    folds = lo.kfold(n, 5, seed=seed(rng))
+    eta = lo.cross_predict(fit, folds, lo.Exact(1e-12), kind="link")
+    row = lo.calibration(lo.cross_validate(fit, folds, lo.Exact())).table.loc["slope", ["estimate", "se"]]
+    found = value("held out", row, slope(np.arange(n)), 1e-5)
+    eta = lo.cross_predict(fit, plan, lo.Exact(1e-12), kind="link")
+    centres = lo.internal_external(fit, centre).centres
+    for k in range(3):
+        found += value(f"centre {k}", centres.loc[k, ["slope", "slope_se"]], slope(np.flatnonzero(centre == k)), 1e-5)
+    return found
+
+
 # series, parameters, objectives of one's own
 
 
@@ -529,6 +614,9 @@ KINDS: dict[str, Callable[[Generator], Tally]] = {
     "compared with missing refits": missing_refits,
     "y and log y compared": logs_compared,
     "a transformed target": transformed_target,
+    "concordance of pairs at risk together": pairs_at_risk,
+    "folds handed to validate": folds_validated,
+    "weights of any scale": weights_scaled,
     "rows out of order": out_of_order,
     "chain out of order": chain_out_of_order,
     "Fay's replicate weights": replicate_weights,

@@ -2767,6 +2767,27 @@ FAULTS = (
         "interop/test_sklearn",
     ),
     Fault(
+        "weights are not taken with mean one",
+        "unit_weights.unit_weights",
+        "UnitWeights(values / scale, are_cases, scale)",
+        "UnitWeights(values, are_cases, scale)",
+        "objectives/test_unit_weights",
+    ),
+    Fault(
+        "who enters at a death is compared with who died",
+        "ordered_pairs",
+        "enters[entering] + BESIDE",
+        "enters[entering] - BESIDE",
+        "validation/test_metrics",
+    ),
+    Fault(
+        "folds are read as resamples",
+        "internal_validation.resamples",
+        '"bootstrap" if matched.draws else "crossvalidation"',
+        '"bootstrap" if matched.draws else "bootstrap"',
+        "test_internal_validation",
+    ),
+    Fault(
         "samples of rows: one that meets few others is taken for an answer",
         "_row_sample.half",
         "largest**2 >= LEAST_ROWS * spread**2",

@@ -155,8 +155,36 @@ def test_rows_of_weight_two_are_two_rows():
     heavy = lo.fit(lo.GLM(X, Y, "logistic", sample_weight=twice))
     rows = np.r_[np.arange(120), np.arange(20)]
     long = lo.fit(lo.GLM(X[rows], Y[rows], "logistic"))
-    a, b = (lo.validate(fit, B=2).apparent.drop(["Intercept", "Slope"]) for fit in (heavy, long))
+    found = lo.validate(heavy, B=40, cases=True, curves=2), lo.validate(long, B=40, curves=2)
+    a, b = (each.apparent.drop(["Intercept", "Slope"]) for each in found)
     np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9)
+    assert abs(found[0].optimism["B"] - found[1].optimism["B"]) < 0.01 and "140 cases" in str(found[0])
+    ends = [each.table.loc["B", ["low", "high"]] for each in found]
+    np.testing.assert_allclose(*ends, atol=0.02)
+    drawn = found[0].plan.matrix() * twice
+    assert (drawn.sum(axis=1) == 140).all() and np.abs(drawn - np.round(drawn)).max() < 1e-12
+    with pytest.raises(ValueError, match="no whole numbers"):
+        lo.validate(lo.fit(lo.GLM(X, Y, "logistic", sample_weight=twice / 3)), B=2, cases=True)
+
+
+def test_the_plan_decides_whether_rows_are_held_out_or_drawn():
+    folds, drawn = lo.kfold(120, 5, seed=0), lo.bootstrap(120, 5, seed=0)
+    named = lo.validate(FIT, "crossvalidation", plan=folds, curves=0)
+    np.testing.assert_array_equal(lo.validate(FIT, plan=folds, curves=0).test, named.test)
+    assert lo.validate(FIT, plan=drawn, curves=0).method == "bootstrap" and named.method == "crossvalidation"
+    brier = [np.mean((Y[fold] - expit(lo.cross_predict(FIT, folds, lo.Exact(), kind="link"))[fold]) ** 2) for fold in
+             (folds.matrix() == 0)]  # fmt: skip
+    assert named.table.loc["B", "test"] == pytest.approx(np.mean(brier))
+    for call in (
+        lambda: lo.validate(FIT, "bootstrap", plan=folds),
+        lambda: lo.validate(FIT, "crossvalidation", plan=drawn),
+        lambda: lo.validate(FIT, ".632", plan=folds),
+        lambda: lo.stability(FIT, plan=folds),
+        lambda: lo.calibration(FIT, plan=folds),
+        lambda: lo.calibration(named),
+    ):
+        with pytest.raises(ValueError, match=r"takes (resamples|folds), such as"):
+            call()
 
 
 def test_least_squares():

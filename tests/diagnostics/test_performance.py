@@ -163,8 +163,20 @@ def test_wrong_input():
     with pytest.raises(ValueError, match="times must lie between 0"):
         lo.validate(lo.fit(lo.Cox(X, time, np.ones(40))), times=[1e9])
     late = lo.fit(lo.Cox(X, time + 1, np.ones(40), entry=time))
-    with pytest.raises(ValueError, match="entry times"):
-        lo.validate(late)
+    for call in (lambda: lo.validate(late, times=[1.0]), lambda: lo.calibration(late), lambda: lo.stability(late)):
+        with pytest.raises(ValueError, match=r"(validate|calibration|stability): a risk until a time.* has entry times"):
+            call()
+
+
+def test_entry_at_zero_changes_no_measure():
+    X = rng.normal(size=(40, 2))
+    time, event = rng.exponential(np.exp(-X[:, 0])) + 0.01, rng.random(40) < 0.7
+    fits = [lo.fit(lo.Cox(X, time, event, entry=entry)) for entry in (None, np.zeros(40))]
+    whole, entering = (lo.validate(fit, plan=lo.bootstrap(40, 3, seed=0), curves=0).table.iloc[:, :5] for fit in fits)
+    assert list(entering.index) == ["Dxy", "R2", "Slope", "D", "U", "Q", "g", "C"]
+    np.testing.assert_allclose(entering, whole.loc[entering.index], rtol=1e-9, atol=1e-12)
+    tables = [lo.internal_external(fit, np.arange(40) % 2).table for fit in fits]
+    np.testing.assert_allclose(*tables, rtol=1e-7, atol=1e-9)
 
 
 def test_a_mixed_model_of_zeros_and_ones_predicts_probabilities():

@@ -22,13 +22,17 @@ def test_functions_are_scikit_learns(name):
 
 
 @pytest.mark.parametrize("leaf", [1, 16, 256])
-def test_concordance_counts_every_pair(monkeypatch, leaf):
-    """By all pairs: of one stratum, the first of which died before the other's place, with ties and weights."""
+@pytest.mark.parametrize("entering", [False, True])
+def test_concordance_counts_every_pair(monkeypatch, leaf, entering):
+    """By all pairs: of one stratum, the first of which died before the other's place and after its entry, with ties."""
     monkeypatch.setattr("leaveout.validation.metrics.LEAF", leaf)
     rng = np.random.default_rng(1)
     y = np.stack([rng.integers(0, 2, 150), rng.integers(0, 12, 150), rng.random(150) < 0.6], axis=1).astype(float)
     first, later, weight = *rng.integers(0, 9, (2, 150)).astype(float), rng.random(150)
     pair = (y[:, :1] == y[:, 0]) & (y[:, 1:2] < y[:, 1]) & (y[:, 2:] == 1)
+    if entering:
+        enters = np.where(rng.random(150) < 0.7, y[:, 1] - rng.integers(1, 9, 150), -np.inf)
+        y, pair = np.column_stack([y, enters]), pair & (enters < y[:, 1:2])
     good = pair * ((first[:, None] > later) + 0.5 * (first[:, None] == later))
     both = lambda each: each @ weight + weight @ each
     np.testing.assert_allclose(ordered_pairs(y, first, later, weight), [both(good), both(pair)])

@@ -26,7 +26,7 @@ from ..refit import Exact
 from ..validation.cross_validate import match_plan
 from ..validation.estimate import Estimate
 from .held_out_rows import HeldOutRows, held_out_rows
-from .internal_validation import REFIT_TOL, Validation, interval, over_refits, student_quantile
+from .internal_validation import REFIT_TOL, Validation, check_method, interval, over_refits, student_quantile
 from .performance import Continuous, PerformanceTable, curve, regression
 
 Array = np.ndarray
@@ -103,6 +103,7 @@ def calibration(
     at: ArrayLike | None = None,
     plan: Plan | None = None,
     level: float = 0.95,
+    cases: bool = False,
 ) -> Calibration:
     """Compare predictions with outcomes: the calibration curve with a band, in the large, intercept and slope.
 
@@ -121,6 +122,8 @@ def calibration(
         Resamples for a fit, as in `lo.validate`.
     level : float, default 0.95
         The coverage of the intervals.
+    cases : bool, default False
+        Whether `sample_weight` of a fit counts cases. Other weights are taken with mean one: c times them is the same data.
 
     Returns
     -------
@@ -161,7 +164,7 @@ def calibration(
         raise ValueError(f"calibration: smoother must be 'spline' or 'lowess'; got {smoother!r}.")
     if plan is not None and not isinstance(cv, Fit):
         raise ValueError("calibration: plan= goes with a fit; an estimate and a validation have their own.")
-    level, rows = share("calibration: level", level), held_out_rows("calibration", cv, time)
+    level, rows = share("calibration: level", level), held_out_rows("calibration", cv, time, cases)
     if isinstance(cv, Validation):
         plan = cv.plan
     linear, (y, w) = isinstance(rows.measure, Continuous), rows.outcome
@@ -196,11 +199,15 @@ def calibration(
     note = rows.note
     if plan is not None:
         plan = match_plan("calibration", rows.measure.fit.objective, plan, Exact())
+        check_method("calibration", "bootstrap", plan)
         own, on_all = _resampled(rows, plan, grid, smoother)
         both = pd.DataFrame(own - on_all)
         used = int(both.notna().any(axis=1).sum())
         found["corrected"] = observed - both.mean()
-        bounds, quantile = (-np.inf, np.inf) if linear else (0.0, 1.0), student_quantile(plan, used, level)
+        bounds, quantile = (
+            (-np.inf, np.inf) if linear else (0.0, 1.0),
+            student_quantile(plan, used, level, rows.measure.weights),
+        )
         pairs = zip(found["corrected"], own.T, on_all.T, strict=True)
         found[["low", "high"]] = np.array([interval(*each, bounds, quantile) for each in pairs])
         note = f"apparent, corrected for optimism by {used} resamples"

@@ -85,7 +85,12 @@ class DecisionCurve(PerformanceTable):
 @conventional
 @float64
 def decision_curve(
-    cv: Estimate | Fit, thresholds: ArrayLike | None = None, *, time: float | None = None, level: float = 0.95
+    cv: Estimate | Fit,
+    thresholds: ArrayLike | None = None,
+    *,
+    time: float | None = None,
+    level: float = 0.95,
+    cases: bool = False,
 ) -> DecisionCurve:
     """Compute the net benefit of treating units whose predicted risk reaches a threshold, with treat-all and treat-none.
 
@@ -99,6 +104,8 @@ def decision_curve(
         For Cox's model the time until which risks are predicted; the median time of events by default.
     level : float, default 0.95
         The coverage of the intervals, over units at fixed predictions.
+    cases : bool, default False
+        Whether `sample_weight` of a fit counts cases. Other weights are taken with mean one: c times them is the same data.
 
     Returns
     -------
@@ -137,7 +144,7 @@ def decision_curve(
     t = THRESHOLDS if thresholds is None else np.asarray(numbers("decision_curve", "thresholds", thresholds), float).ravel()
     if not t.size or not ((t > 0) & (t < 1)).all():
         raise ValueError(f"decision_curve: thresholds must lie between 0 and 1; got {thresholds!r}.")
-    level, rows = share("decision_curve: level", level), held_out_rows("decision_curve", cv, time)
+    level, rows = share("decision_curve: level", level), held_out_rows("decision_curve", cv, time, cases)
     if isinstance(rows.measure, Continuous):
         raise TypeError("decision_curve: needs a response of two classes, or lo.Cox; the response of this model is a number.")
     everyone, found, p = np.ones(len(rows.unit), bool), [], rows.prediction

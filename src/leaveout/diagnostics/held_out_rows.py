@@ -14,7 +14,7 @@ from ..refit import Exact
 from ..validation.estimate import Estimate
 from ..validation.standard_errors import StandardError, average_by_unit, naive, standard_error
 from .internal_validation import REFIT_TOL, Validation, over_refits
-from .performance import AbstractPerformance, Continuous, Survival, performance
+from .performance import NO_RISKS, AbstractPerformance, Continuous, Survival, performance
 
 Array = np.ndarray
 
@@ -68,22 +68,29 @@ class HeldOutRows:
         n, case = len(self.measure.case), self.measure.case
         each = average_by_unit(self.unit, values, n)
         if self.plan is None:
-            return StandardError(naive(each, case), "rows independent")
+            return StandardError(naive(each, case, self.measure.weights.are_cases), "rows independent")
         return standard_error(each, case, self.plan)
 
 
-def held_out_rows(caller: str, of: Any, time: float | None = None) -> HeldOutRows:
-    """Return the held-out predictions of an estimate, or the predictions of a fit."""
+def held_out_rows(caller: str, of: Any, time: float | None = None, cases: bool = False) -> HeldOutRows:
+    """Return the held-out predictions of an estimate, or the predictions of a fit, whose weights may count cases."""
     fit = of.fit if isinstance(of, Estimate | Validation) else of
     if fit is None:
         raise ValueError(f"{caller}: this estimate has no fit, as one that was pickled has none; make it again.")
     if not isinstance(fit, Fit):
         raise TypeError(f"{caller}: the first argument must be an Estimate, from lo.cross_validate; got {type(of).__name__}.")
-    measure = performance(caller, fit, None if time is None else [time])
+    if isinstance(of, Estimate | Validation):
+        if cases:
+            raise ValueError(f"{caller}: cases= goes with a fit; what a weight counts is said where the plan was made.")
+        cases = of.cases if isinstance(of, Validation) else of.plan.of_cases
+    measure = performance(caller, fit, None if time is None else [time], cases)
+    if isinstance(measure, Survival) and not measure.times.size:
+        raise ValueError(f"{caller}: {NO_RISKS}")
     at_time = measure.middle if isinstance(measure, Survival) else None
     n, unit, value = len(measure.case), [], []
     if not isinstance(of, Estimate):
-        return HeldOutRows(measure, np.arange(n), measure.scores(measure.own)[0], measure.case, None, at_time, "apparent")
+        note = "; ".join(filter(None, ("apparent", measure.weights.note)))
+        return HeldOutRows(measure, np.arange(n), measure.scores(measure.own)[0], measure.case, None, at_time, note)
 
     def tell(refits, theta, weights, held):
         k, found = np.nonzero(held)
@@ -100,7 +107,7 @@ def held_out_rows(caller: str, of: Any, time: float | None = None) -> HeldOutRow
     order = np.argsort(units, kind="stable")
     units, values = units[order], values[order]
     times = np.bincount(units, minlength=n)
-    note = f"held out, {of.plan.call or 'a plan that was given'}"
+    note = "; ".join(filter(None, (f"held out, {of.plan.call or 'a plan that was given'}", measure.weights.note)))
     if not exists.all():
         lost = f"{np.sum(~exists)} of {len(exists)} refits do not exist"
         note += f"; {lost}, {np.sum(times == 0)} units have no prediction"

@@ -8,7 +8,7 @@ concordance and the logarithm of O/E (Debray et al. 2017; Snell, Ensor, Debray, 
 
 import contextlib
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -128,7 +128,13 @@ class InternalExternal(PerformanceTable):
 @conventional
 @float64
 def internal_external(
-    fit: Fit, centres: ArrayLike, *, tau2: Tau2 = "REML", level: float = 0.95, strategy: AbstractRefit | None = None
+    fit: Fit,
+    centres: ArrayLike,
+    *,
+    tau2: Tau2 = "REML",
+    level: float = 0.95,
+    cases: bool = False,
+    strategy: AbstractRefit | None = None,
 ) -> InternalExternal:
     """Leave out one centre at a time, predict it by the others, and pool the measures over centres by random effects.
 
@@ -142,6 +148,8 @@ def internal_external(
         The estimator of the variance between centres: restricted maximum likelihood, or DerSimonian and Laird's.
     level : float, default 0.95
         The coverage of the intervals.
+    cases : bool, default False
+        Whether `sample_weight` counts cases. Other weights are taken with mean one: c times them is the same data.
     strategy : AbstractRefit, default `Exact(1e-10)`
         The strategy of the refits.
 
@@ -182,7 +190,7 @@ def internal_external(
     C          0.83  0.76  0.88
     slope      1.01  0.71  1.30
     """
-    measure = performance("internal_external", fit)
+    measure = performance("internal_external", fit, None, cases)
     if tau2 not in ("REML", "DL"):
         raise ValueError(f"internal_external: tau2 must be 'REML' or 'DL'; got {tau2!r}.")
     level, strategy = share("internal_external: level", level), Exact(REFIT_TOL) if strategy is None else strategy
@@ -190,7 +198,7 @@ def internal_external(
     label, names = (cast(Array, each) for each in (plan.clusters, plan.labels))  # in the order of the fit's units
     by_centre = {Binary: _binary, Survival: _survival, Continuous: _linear}[type(measure)]
     found: list[dict[str, float]] = [{} for _ in range(plan.num_refits)]
-    counts = measure.case > 0
+    counts = measure.weights.weigh
 
     def tell(refits, theta, weights, held):
         at = measure.at(theta, weights)
@@ -201,10 +209,11 @@ def internal_external(
 
     _, result = over_refits("internal_external", fit, plan, strategy, tell)
     table = pd.DataFrame(found, index=pd.Index(names, name="centre"))
-    counted = {"n": np.bincount(label, counts, len(names)).astype(int)}
+    number = counts * measure.weights.copies
+    counted = {"n": np.bincount(label, number, len(names)).astype(int)}
     events = measure.y if isinstance(measure, Binary) else measure.risk[:, 2] if isinstance(measure, Survival) else None
     if events is not None:
-        counted["events"] = np.bincount(label, events * counts, len(names)).astype(int)
+        counted["events"] = np.bincount(label, events * number, len(names)).astype(int)
     table = pd.concat([pd.DataFrame(counted, table.index), table], axis=1)
     table["result"] = result.to_numpy()
     errors = [name for name in table.columns if name.endswith("_se")]
@@ -223,35 +232,44 @@ def internal_external(
     return InternalExternal(own_scale, fit, level, table, of_rows, tau2)
 
 
-def _mean(values: Float[Array, " rows"], w: Float[Array, " rows"], name: str) -> dict[str, float]:
-    """Return a weighted mean, and its standard error over independent rows."""
-    mean = np.average(values, weights=w)
-    return {name: float(mean), f"{name}_se": float(np.sqrt(np.sum((w * (values - mean)) ** 2)) / w.sum())}
+class Rows(NamedTuple):
+    """The rows of a centre that weigh: the weight of each, and the number of independent ones that it stands for."""
+
+    weight: Float[Array, " rows"]
+    copies: Float[Array, " rows"]
+
+    def mean(self, values: Float[Array, " rows"], name: str) -> dict[str, float]:
+        """Return a weighted mean, and its standard error over independent rows."""
+        mean = np.average(values, weights=self.weight)
+        variance = np.sum(self.weight**2 / self.copies * (values - mean) ** 2)
+        return {name: float(mean), f"{name}_se": float(np.sqrt(variance) / self.weight.sum())}
 
 
 @np.errstate(all="ignore")
 def _binary(measure: Binary, eta: Float[Array, " rows"], some: Array) -> dict[str, float]:
     x, y, w = eta[some], measure.y[some], measure.case[some]
+    rows = Rows(w, measure.weights.copies[some])
     p, observed = scipy.special.expit(x), w @ y
     both = 0 < observed < w.sum()
-    found = _mean(METRICS["auc"].pseudo(y, x, w), w, "C") if both else {"C": np.nan, "C_se": np.nan}
+    found = rows.mean(METRICS["auc"].pseudo(y, x, w), "C") if both else {"C": np.nan, "C_se": np.nan}
     (_, slope), cov = regression(np.column_stack([np.ones_like(x), x]), y, w, None, False)
     (large,), large_cov = regression(np.ones((len(x), 1)), y, w, None, False, x)
     found |= {"slope": slope, "slope_se": cov[1, 1] ** 0.5, "large": large, "large_se": large_cov[0, 0] ** 0.5}
     ratio = observed / (w @ p)
     found |= {"OE": ratio, "OE_se": ratio * np.sqrt((1 - observed / w.sum()) / observed) if observed > 0 else np.nan}
     losses = np.logaddexp(0, (1 - 2 * y) * x)
-    return found | _mean((y - p) ** 2, w, "brier") | _mean(losses, w, "logloss")
+    return found | rows.mean((y - p) ** 2, "brier") | rows.mean(losses, "logloss")
 
 
 @np.errstate(all="ignore")
 def _survival(measure: Survival, at: Any, some: Array) -> dict[str, float]:
-    eta, w, model = at[0], np.where(some, measure.case, 0.0), measure.model
-    risk, died = measure.risk[some], np.asarray(model.event) * w
+    eta, w = at[0], np.where(some, measure.case, 0.0)
+    risk, died = measure.risk[some], measure.risk[:, 2] * w
     found = {"C": np.nan, "C_se": np.nan}
     with contextlib.suppress(ValueError):  # if no pair is comparable
-        found = _mean(METRICS["concordance"].pseudo(risk, eta[some], w[some]), w[some], "C")
-    pull = lambda b: np.sum(model.partial(model.sums_of(b[:, None] * eta, (w / measure.case)[None]))[1] * eta, 1)
+        rows = Rows(w[some], measure.weights.copies[some])
+        found = rows.mean(METRICS["concordance"].pseudo(risk, eta[some], w[some]), "C")
+    pull = lambda b: measure.likelihood(b, eta[None], w[None])[1]
     slope = secant(pull, pull(np.ones(1)))
     step = 1e-5  # of a central difference of the slope's gradient, whose error is its square
     bend = (pull(slope + step) - pull(slope - step)) / (2 * step)
@@ -264,7 +282,8 @@ def _survival(measure: Survival, at: Any, some: Array) -> dict[str, float]:
 @np.errstate(all="ignore")
 def _linear(measure: Continuous, mean: Float[Array, " rows"], some: Array) -> dict[str, float]:
     x, y, w = mean[some], measure.y[some], measure.case[some]
-    found = _mean(METRICS["r2"].pseudo(y, x, w), w, "R2") if np.ptp(y) > 0 else {"R2": np.nan, "R2_se": np.nan}
-    found |= _mean((y - x) ** 2, w, "MSE")
+    rows = Rows(w, measure.weights.copies[some])
+    found = rows.mean(METRICS["r2"].pseudo(y, x, w), "R2") if np.ptp(y) > 0 else {"R2": np.nan, "R2_se": np.nan}
+    found |= rows.mean((y - x) ** 2, "MSE")
     (_, slope), cov = regression(np.column_stack([np.ones_like(x), x]), y, w, None, True)
-    return found | {"slope": slope, "slope_se": cov[1, 1] ** 0.5} | _mean(y - x, w, "large")
+    return found | {"slope": slope, "slope_se": cov[1, 1] ** 0.5} | rows.mean(y - x, "large")

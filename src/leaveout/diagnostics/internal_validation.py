@@ -39,12 +39,13 @@ from .._runtime.jax import float64
 from .._runtime.results import NO_REFIT_CODES, RESULTS, among
 from ..data.arrays import count, share
 from ..objectives.batch_functions import weights_of
+from ..objectives.unit_weights import UnitWeights
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, Plan, bootstrap, groups as groups_of
 from ..refit import AbstractRefit, Exact
 from ..validation.batches import BatchRunner
-from ..validation.cross_validate import match_plan, one_thread
-from .performance import PerformanceTable, performance, scale
+from ..validation.cross_validate import PlanLike, match_plan, one_thread
+from .performance import AbstractPerformance, PerformanceTable, performance, scale
 
 Array = np.ndarray
 Method = Literal["bootstrap", ".632", ".632+", "crossvalidation"]
@@ -84,6 +85,8 @@ class Validation(PerformanceTable):
         The coverage of the intervals.
     note : str
         What else is printed.
+    cases : bool
+        Whether weights count cases.
 
     See Also
     --------
@@ -107,6 +110,7 @@ class Validation(PerformanceTable):
     plan: Plan
     method: str
     note: str
+    cases: bool
 
     @property
     def apparent(self) -> pd.Series:
@@ -149,11 +153,12 @@ class Validation(PerformanceTable):
 @float64
 def validate(
     fit: Fit,
-    method: Method = "bootstrap",
+    method: Method | None = None,
     B: int | None = None,
     groups: ArrayLike | None = None,
-    plan: Plan | None = None,
+    plan: PlanLike | None = None,
     *,
+    cases: bool = False,
     times: ArrayLike | None = None,
     curves: int = 30,
     level: float = 0.95,
@@ -170,15 +175,19 @@ def validate(
     ----------
     fit : Fit
         The fit of a model of two classes, of a number, or of `lo.Cox`.
-    method : {"bootstrap", ".632", ".632+", "crossvalidation"}, default "bootstrap"
+    method : {"bootstrap", ".632", ".632+", "crossvalidation"}, optional
         "bootstrap" is Harrell's correction: measures on each resample less those on all rows. ".632" and ".632+" weigh
-        apparent measures with those on rows that were not drawn. "crossvalidation" uses rows that are left out.
+        apparent measures with those on rows that were not drawn. "crossvalidation" uses rows that are left out. By default
+        the plan decides: resamples are a "bootstrap", folds are "crossvalidation"; without a plan it is "bootstrap".
     B : int, optional
         The number of resamples, 200 by default, or of folds, 10 by default.
     groups : array_like, `[units]`, optional
         Labels of groups, such as centres, which are drawn, or left out, whole.
-    plan : Plan, optional
-        Resamples of your own, in place of `B` and `groups`.
+    plan : Plan, int or splitter, optional
+        Resamples or folds of your own, in place of `B` and `groups`.
+    cases : bool, default False
+        Whether `sample_weight` counts cases, which are then drawn one by one. Other weights are taken with mean one: c times
+        them is the same data.
     times : array_like, optional
         For Cox's model the times at which areas and Brier's score are measured, between whose first and last Brier's score is
         integrated, and up to whose last Uno's concordance is taken. The quartiles of the times of events by default.
@@ -243,12 +252,12 @@ def validate(
     Dxy         0.806     0.034            0.772
     Slope       1.000     0.136            0.864
     """
-    measure = performance("validate", fit, times)
-    if method not in METHODS:
+    measure = performance("validate", fit, times, cases)
+    if method is not None and method not in METHODS:
         raise ValueError(f"validate: method must be one of {', '.join(map(repr, METHODS))}; got {method!r}.")
     strategy = Exact(REFIT_TOL) if strategy is None else strategy
     level, curves = share("validate: level", level), count("validate: curves", curves, 0)
-    plan = resamples("validate", fit, method, B, groups, plan, seed, strategy)
+    plan, method = resamples("validate", measure, method, B, groups, plan, seed, strategy)
     if method != "bootstrap" and not plan.held.any():
         raise ValueError(f"validate: method={method!r} needs rows that are left out and scored; the plan has none.")
     own, note = measure.own, ""
@@ -282,14 +291,16 @@ def validate(
     test = on_all if method == "bootstrap" else on_held
     gamma = pd.Series(measure.no_information(own, measure.case[None]) if method == ".632+" else {}, dtype=float)
     table = _corrected(orig, training[exists], test[exists], plan.some(np.flatnonzero(exists)), method, gamma)
-    quantile = student_quantile(plan, int(exists.sum()), level)
+    quantile = student_quantile(plan, int(exists.sum()), level, measure.weights)
     for k, (name, value) in enumerate(table["index.corrected"].items()):
         if (bounds := measure.bounds(name)) is not None:
             table.loc[name, ["low", "high"]] = interval(value, training[:, k], on_all[:, k], bounds, quantile)
     if "gp" in table.index:
         table = _with_emax(table)
     inner, out = (pd.DataFrame(values, columns=orig.index) for values in (training, test))
-    return Validation(table, fit, level, inner, out, result, plan, method, note)
+    return Validation(
+        table, fit, level, inner, out, result, plan, method, "; ".join(filter(None, (note, measure.weights.note))), cases
+    )
 
 
 def _first(at: Any, k: int = 0) -> Any:
@@ -297,19 +308,49 @@ def _first(at: Any, k: int = 0) -> Any:
 
 
 def resamples(
-    caller: str, fit: Fit, method: str, B: int | None, groups: Any, plan: Any, seed: int, strategy: AbstractRefit
-) -> Plan:
-    """Return the resamples of a call."""
+    caller: str,
+    measure: AbstractPerformance,
+    method: Method | None,
+    B: int | None,
+    groups: ArrayLike | None,
+    plan: PlanLike | None,
+    seed: int,
+    strategy: AbstractRefit,
+) -> tuple[Plan, Method]:
+    """Return the resamples of a call, or its folds, and the method that they are for."""
+    objective = measure.fit.objective
     if plan is not None:
         if B is not None or groups is not None:
             raise ValueError(f"{caller}: a plan has its own resamples; leave B= and groups= out.")
-        return match_plan(caller, fit.objective, plan, strategy)
+        matched = match_plan(caller, objective, plan, strategy)
+        check_method(caller, method, matched)
+        return matched, method or ("bootstrap" if matched.draws else "crossvalidation")
+    method = method or "bootstrap"
     number = count(f"{caller}: B", DEFAULT_B.get(method, DEFAULT_RESAMPLES) if B is None else B, 2)
     if method == "crossvalidation":
-        return match_plan(caller, fit.objective, number if groups is None else groups_of(groups, number), strategy)
+        return match_plan(caller, objective, number if groups is None else groups_of(groups, number), strategy), method
     whole = {} if groups is None else {"groups": groups}
-    made = bootstrap(fit.objective.num_units, number, **whole, seed=seed)
-    return match_plan(caller, fit.objective, made, strategy)
+    if measure.weights.are_cases and groups is None:
+        return bootstrap_of_cases(caller, measure.case, number, seed), method
+    return match_plan(caller, objective, bootstrap(objective.num_units, number, **whole, seed=seed), strategy), method
+
+
+def check_method(caller: str, method: Method | None, plan: Plan) -> None:
+    """Raise ValueError if a method of resamples is given folds, or one of folds resamples."""
+    if method is not None and plan.draws == (method == "crossvalidation"):
+        wanted, other = ("folds, such as lo.kfold", "resamples") if plan.draws else ("resamples, such as lo.bootstrap", "folds")
+        way = "" if plan.draws else " lo.cross_validate(fit, folds) has held-out predictions, which lo.calibration takes."
+        raise ValueError(f"{caller}: {method!r} takes {wanted}; the plan {plan.call or ''} is of {other}.{way}")
+
+
+def bootstrap_of_cases(caller: str, cases: Float[Array, " units"], number: int, seed: int) -> Plan:
+    """Draw as many cases as there are: a unit of f cases, c of which are drawn, has the weight c/f."""
+    if np.any(cases % 1):
+        raise ValueError(f"{caller}: cases=True takes sample_weight as numbers of cases; they are no whole numbers.")
+    unit = np.flatnonzero(cases)
+    drawn = np.random.default_rng(seed).multinomial(int(cases.sum()), cases[unit] / cases.sum(), number) / cases[unit]
+    parts = np.arange(number + 1) * len(unit), np.tile(unit, number), drawn.ravel(), np.zeros(drawn.size, bool), len(cases)
+    return Plan(*parts).replace_facts(call=f"{number} bootstraps of {cases.sum():.0f} cases")
 
 
 def over_refits(
@@ -376,9 +417,10 @@ def _corrected(orig: pd.Series, train: Array, tested: Array, plan: Plan, method:
     return pd.DataFrame(dict(zip(COLUMNS, found, strict=True)), index=orig.index)
 
 
-def student_quantile(plan: Plan, used: int, level: float) -> float:
+def student_quantile(plan: Plan, used: int, level: float, weights: UnitWeights) -> float:
     """Return the quantile of an interval by as many resamples, or independent clusters; NaN for a plan that is no bootstrap."""
-    counts = np.sum((plan.weight - 1) ** 2) / (plan.num_refits * plan.num_units)
+    copies = weights.copies
+    counts = np.sum(copies[plan.index] * (plan.weight - 1) ** 2) / (plan.num_refits * np.count_nonzero(copies))
     if not VARIANCE_OF_COUNTS[0] < counts < VARIANCE_OF_COUNTS[1]:
         return np.nan
     clusters = np.inf if plan.clusters is None else len(np.unique(plan.clusters))

@@ -24,6 +24,7 @@ from .._runtime.jax import Array, Arrays, PyTree, cached_on, compile_static, flo
 from .._runtime.results import kind_of
 from ..models.glm.glm import GLM
 from ..objectives.objective import AbstractLinearPredictor, unravel
+from ..objectives.unit_weights import unit_weights
 from ..optimize.active_set import without
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, leave_one_out
@@ -287,8 +288,7 @@ def dispersions(fit: Fit, plan: Plan, thetas: Float[np.ndarray, "refits params"]
 
 def counting_units(fit: Fit) -> Bool[np.ndarray, " units"]:
     """Mark the units with a weight that is not zero."""
-    weight = fit.objective.units.weight
-    return np.ones(fit.objective.num_units, bool) if weight is None else np.asarray(weight) > 0
+    return unit_weights(fit.objective).weigh
 
 
 @cached_on

@@ -30,6 +30,7 @@ from .._runtime.results import PrintedTable, kind_of
 from ..models.survival.cox import Cox
 from ..objectives.batch_functions import whole
 from ..objectives.objective import LOG_PROBABILITY
+from ..objectives.unit_weights import UnitWeights, unit_weights
 from ..optimize.fit import Fit
 from ..validation.metrics import LEAST_PROBABILITY, Concordance
 from ..validation.scoring import predictions
@@ -43,6 +44,10 @@ TIE = 1e-13  # relative difference up to which linear predictors of equal rows m
 KNOTS = (0.05, 0.275, 0.5, 0.725, 0.95)  # quantiles at which Harrell places five knots
 AT_A_TIME = 2**16  # numbers of refits times rows that stay in a cache
 IBS_GRID = 50  # times at most at which Brier's score is integrated
+NO_RISKS = (
+    "a risk until a time, and what is measured of it, needs every unit at risk from zero; this Cox model has entry times. "
+    "lo.validate and lo.internal_external measure its concordance, slope and explained deviance."
+)
 TIMES = (0.25, 0.5, 0.75)  # quantiles of the times of events at which survival is measured by default
 
 
@@ -71,15 +76,18 @@ class AbstractPerformance(abc.ABC):
     """
 
     fit: Fit
-    case: Float[Array, " rows"]
+    weights: UnitWeights
     y: Float[Array, " rows"]
     LIMITS: ClassVar[dict[str, tuple[float, float]]]
 
-    def __init__(self, fit: Fit):
-        weight, n = fit.objective.units.weight, fit.objective.num_units
-        weight = getattr(fit.objective, "sample_weight", None) if weight is None else weight
-        self.fit, self.case = fit, np.ones(n) if weight is None else np.asarray(weight, np.float64)
+    def __init__(self, fit: Fit, are_cases: bool = False):
+        self.fit, self.weights = fit, unit_weights(fit.objective, are_cases)
         self.y = np.asarray(fit.objective.units.target, np.float64)
+
+    @property
+    def case(self) -> Float[Array, " rows"]:
+        """The weight of each row."""
+        return self.weights.values
 
     def at(self, theta: Float[Array, "refits params"], weights: Points) -> Any:
         """Predict every row by each refit, whose weights are given."""
@@ -376,6 +384,19 @@ class Continuous(AbstractPerformance):
         return {"R2": share, "MSE": squares, "Intercept": level - slope * centre, "Slope": slope, "g": spread}
 
 
+def times_and_grid(
+    caller: str, times: Any, died: Float[Array, " deaths"], last: float
+) -> tuple[Float[Array, " times"], Float[Array, " grid"]]:
+    """Return the times at which survival is measured, by default quartiles of those of events, and where it is integrated."""
+    chosen = np.unique(np.quantile(died, TIMES, method="nearest") if times is None else np.asarray(times, np.float64))
+    if not chosen.size or not np.isfinite(chosen).all() or chosen[0] < 0 or chosen[-1] > last:
+        raise ValueError(f"{caller}: times must lie between 0 and the last one observed, {last:g}; got {times!r}.")
+    between = died[(died > chosen[0]) & (died < chosen[-1])]
+    if len(between) > IBS_GRID:
+        between = np.quantile(between, np.linspace(0, 1, IBS_GRID), method="nearest")
+    return chosen, np.union1d(chosen, between)
+
+
 class Survival(AbstractPerformance):
     """Measures of Cox's model.
 
@@ -385,21 +406,17 @@ class Survival(AbstractPerformance):
 
     LIMITS = dict.fromkeys(("AUC", "C"), (0.0, 1.0)) | {"Dxy": (-1.0, 1.0)} | dict.fromkeys(("Brier", "IBS"), (0.0, np.inf))
 
-    def __init__(self, fit: Fit, times: Any = None):
-        super().__init__(fit)
+    def __init__(self, fit: Fit, times: Any = None, are_cases: bool = False, caller: str = "validate"):
+        super().__init__(fit, are_cases)
         self.model = cast(Cox, fit.objective)
-        if self.model.spans is not None:
-            raise ValueError("validate: measures at times need every unit at risk from zero; this Cox model has entry times.")
         self.risk = np.asarray(self.model.units.risk)
         time, event = np.asarray(self.model.time), np.asarray(self.model.event) == 1
-        died = np.unique(time[event])
-        self.times = np.unique(np.quantile(died, TIMES, method="nearest") if times is None else np.asarray(times, np.float64))
-        if not self.times.size or not np.isfinite(self.times).all() or self.times[0] < 0 or self.times[-1] > time.max():
-            raise ValueError(f"validate: times must lie between 0 and the last one observed, {time.max():g}; got {times!r}.")
-        between = died[(died > self.times[0]) & (died < self.times[-1])]
-        if len(between) > IBS_GRID:
-            between = np.quantile(between, np.linspace(0, 1, IBS_GRID), method="nearest")
-        self.grid = np.union1d(self.times, between)
+        if self.model.spans is None:
+            self.times, self.grid = times_and_grid(caller, times, np.unique(time[event]), time.max())
+        else:  # units that enter late have no risk from zero on, nor a measure at a time
+            self.times = self.grid = np.zeros(0)
+            if times is not None:
+                raise ValueError(f"{caller}: {NO_RISKS}")
         self.censoring = Censoring(time, event)
         self.stratum = np.searchsorted(np.unique(self.model.first), np.argsort(self.model.order), side="right") - 1
         self.event_stratum = np.searchsorted(np.unique(self.model.first), self.model.first)
@@ -414,6 +431,12 @@ class Survival(AbstractPerformance):
         known = np.where(weights @ members.T > 0, 1.0, np.nan)[:, self.stratum]
         base = np.einsum("rt,sgt->rsg", steps, reached.astype(float))[:, self.stratum] * known[:, :, None]
         return eta, base, self.model.over_units(steps, np.zeros_like(steps)) * np.exp(eta) * known
+
+    def likelihood(self, slope: PerRefit, eta: Points, weights: Points) -> tuple[PerRefit, PerRefit]:
+        """Compute minus the log partial likelihood of rows of some weights by a multiple of η, and its derivative."""
+        value, pull, *_ = self.model.partial(self.model.sums_of(slope[:, None] * eta, weights / self.case))
+        scale, deaths = self.weights.scale, weights @ self.risk[:, 2]  # S of the model's own weights is S times their scale
+        return value / scale - deaths * np.log(scale), np.sum(pull * eta, 1) / scale
 
     @property
     def middle(self) -> float:
@@ -435,10 +458,8 @@ class Survival(AbstractPerformance):
     @np.errstate(all="ignore")
     def __call__(self, at, weights, seen):
         eta, base, _ = at
-        model, n = self.model, weights.sum(1)
-        value = lambda scale: (lambda got: (got[0], np.sum(got[1] * eta, 1)))(
-            model.partial(model.sums_of(scale[:, None] * eta, weights / self.case))
-        )
+        n = weights.sum(1)
+        value = lambda slope: self.likelihood(slope, eta, weights)
         null, (own, pull) = 2 * value(np.zeros(len(eta)))[0], value(np.ones(len(eta)))
         slope = secant(lambda b: value(b)[1], pull)
         best = value(slope)[0]
@@ -447,16 +468,20 @@ class Survival(AbstractPerformance):
         order = np.argsort(eta, axis=1)
         w = np.take_along_axis(weights, order, 1)
         spread = np.abs(slope) * gini(np.take_along_axis(eta, order, 1), w, np.cumsum(w, 1) - w)
+        harrell = np.array([concordance(self.risk, *pair) for pair in zip(eta, weights, strict=True)])
+        found = {"Dxy": 2 * harrell - 1, "R2": np.expm1(-ratio / n) / np.expm1(-null / n), "Slope": slope, "D": D, "U": U}
+        found |= {"Q": D - U, "g": spread, "C": harrell}
+        if self.times.size:
+            found |= self._until_times(eta, base, weights)
+        return {name: np.where(np.isfinite(value), value, np.nan) for name, value in found.items()}
+
+    def _until_times(self, eta: Points, base: Array, weights: Points) -> dict[str, PerRefit]:
         G_own, G_grid = self.censoring(weights, self.grid)
         last = self.censoring.time <= self.times[-1]
         uno = [np.where(last & (g > 0), self.risk[:, 2] / np.where(g > 0, g, 1.0) ** 2, 0.0) for g in G_own]
-        harrell = np.array([concordance(self.risk, *pair) for pair in zip(eta, weights, strict=True)])
         marks = zip(uno, eta, weights, strict=True)
-        found = {"Dxy": 2 * harrell - 1, "R2": np.expm1(-ratio / n) / np.expm1(-null / n), "Slope": slope, "D": D, "U": U}
-        found |= {"Q": D - U, "g": spread, "C": harrell}
-        found["C_uno"] = np.array([concordance(np.column_stack([self.risk[:, :2], u]), *pair) for u, *pair in marks])
-        found |= self._at_times(base * np.exp(eta)[:, :, None], weights, G_own, G_grid)
-        return {name: np.where(np.isfinite(value), value, np.nan) for name, value in found.items()}
+        pairs = np.array([concordance(np.column_stack([self.risk[:, :2], u]), *pair) for u, *pair in marks])
+        return {"C_uno": pairs} | self._at_times(base * np.exp(eta)[:, :, None], weights, G_own, G_grid)
 
     def _at_times(self, hazard: Array, weights: Points, G_own: Points, G_grid: Array) -> dict[str, PerRefit]:
         time, died, areas, briers = self.censoring.time, self.risk[:, 2] == 1, {}, np.empty(G_grid.shape)
@@ -509,7 +534,7 @@ def kaplan_meier_influence(
     return alive + np.where(np.isfinite(past), alive * past * weight.sum(), 0.0)
 
 
-def concordance(risk: Float[Array, "rows 3"], eta: Float[Array, " rows"], w: Float[Array, " rows"]) -> float:
+def concordance(risk: Float[Array, "rows facts"], eta: Float[Array, " rows"], w: Float[Array, " rows"]) -> float:
     """Compute the concordance of some weighted units; NaN if no pair is comparable."""
     some = w > 0
     own = risk[some]
@@ -531,13 +556,13 @@ def secant(slope: Callable[[PerRefit], PerRefit], at_one: PerRefit) -> PerRefit:
     return np.where(np.abs(x1 - x0) <= 1e-6 * (1 + np.abs(x1)), x1, np.nan)
 
 
-def performance(caller: str, fit: Fit, times: Any = None) -> AbstractPerformance:
-    """Return the measures of a fit's kind of response; TypeError if it has none of them."""
+def performance(caller: str, fit: Fit, times: Any = None, are_cases: bool = False) -> AbstractPerformance:
+    """Return the measures of a fit's kind of response, whose weights may be numbers of cases; TypeError if it has none."""
     if not isinstance(fit, Fit):
         raise TypeError(f"{caller}: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
     units = fit.objective.units
     if isinstance(fit.objective, Cox):
-        return Survival(fit, times)
+        return Survival(fit, times, are_cases, caller)
     if times is not None:
         raise ValueError(f"{caller}: times= is for lo.Cox; got {kind_of(fit.objective)}.")
     if units.target is None or units.classes > 2 or np.ndim(units.target) != 1:
@@ -546,7 +571,7 @@ def performance(caller: str, fit: Fit, times: Any = None) -> AbstractPerformance
             f"{f' of {units.classes} classes' if units.classes > 2 else ''}. lo.cross_validate scores other models."
         )
     if units.classes == 2:
-        return Binary(fit)
-    mean = Continuous(fit)
+        return Binary(fit, are_cases)
+    mean = Continuous(fit, are_cases)
     shares = units.score == LOG_PROBABILITY and np.isin(mean.y, (0, 1)).all() and 0 < mean.own.min() <= mean.own.max() < 1
-    return Binary(fit) if shares else mean  # of a mixed model, whose mean is a probability
+    return Binary(fit, are_cases) if shares else mean  # of a mixed model, whose mean is a probability

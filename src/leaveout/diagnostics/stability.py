@@ -108,6 +108,7 @@ def stability(
     *,
     time: float | None = None,
     level: float = 0.95,
+    cases: bool = False,
     seed: int = 0,
     rng: Rng = None,
     strategy: AbstractRefit | None = None,
@@ -128,6 +129,8 @@ def stability(
         For Cox's model the time until which risks are predicted; the median time of events by default.
     level : float, default 0.95
         The share of the resamples between `low` and `high`.
+    cases : bool, default False
+        Whether `sample_weight` counts cases, which are then drawn one by one. Units of weight zero never count.
     seed : int, default 0
         The seed of the resamples.
     rng : int, numpy.random.Generator or None, optional
@@ -166,19 +169,23 @@ def stability(
     >>> lo.stability(fit, B=50).table.loc["mape"].round(3).tolist()
     [0.049, 0.045, 0.087, 0.14]
     """
-    level, rows = share("stability: level", level), held_out_rows("stability", fit, time)
+    level, rows = share("stability: level", level), held_out_rows("stability", fit, time, cases)
     strategy = Exact(REFIT_TOL) if strategy is None else strategy
-    plan = resamples("stability", fit, "bootstrap", B, groups, plan, seed, strategy)
-    measure, found = rows.measure, np.full((plan.num_refits, fit.objective.num_units), np.nan)
+    measure = rows.measure
+    plan, _ = resamples("stability", measure, "bootstrap", B, groups, plan, seed, strategy)
+    found = np.full((plan.num_refits, fit.objective.num_units), np.nan)
 
     def tell(refits, theta, weights, held):
         found[refits] = measure.scores(measure.at(theta, weights))
 
     exists, result = over_refits("stability", fit, plan, strategy, tell)
-    found = found[exists] if isinstance(measure, Continuous) else expit(found[exists])
-    units = pd.DataFrame({"prediction": rows.prediction}, index=fit.objective.units.names)
+    there = measure.weights.weigh
+    found = found[exists][:, there] if isinstance(measure, Continuous) else expit(found[exists][:, there])
+    names = fit.objective.units.names
+    units = pd.DataFrame({"prediction": rows.prediction}, index=names)[there]
     units["low"], units["high"] = np.nanquantile(found, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    units["mape"] = np.nanmean(np.abs(found - rows.prediction), axis=0)
+    units["mape"] = np.nanmean(np.abs(found - units["prediction"].to_numpy()), axis=0)
     each = pd.DataFrame({"mape": units["mape"], "width": units["high"] - units["low"]})
+    each = each.iloc[np.repeat(np.arange(len(each)), measure.weights.copies[there].astype(int))]
     table = each.agg(["mean", "median", lambda x: x.quantile(0.95), "max"]).T.set_axis(["mean", "median", "95%", "max"], axis=1)
     return Stability(table, fit, level, units, found, result, rows.time)

@@ -152,8 +152,9 @@ class Units:
         Response that the loss is a function of, where it differs from `target`.
     inverse : callable, optional
         Function of means of `response` that returns predictions of `target`, where the model is of a function of the target.
-    risk : array, shape (units, 3), optional
-        Stratum, place in the order of times, and event of each unit, where predictors order units by risk.
+    risk : array, shape (units, 3) or (units, 4), optional
+        Stratum, place in the order of times, and event of each unit, where predictors order units by risk; and the place at
+        which it enters, if units are not all at risk from the beginning. Places are whole numbers.
     kinds : tuple of str, default: ("response", "link")
         Kinds of predictions that the model makes.
     classes : int, default: 0
@@ -189,7 +190,7 @@ class Units:
     target: Float[np.ndarray, " units"] | None = None  # response that predictions are compared with
     response: np.ndarray | None = None  # response that the loss is a function of, if that is not `target`
     inverse: Callable[[np.ndarray], np.ndarray] | None = None  # from means of the response to predictions of the target
-    risk: Float[np.ndarray, "units 3"] | None = None  # stratum, place in time, event: of models of risks
+    risk: Float[np.ndarray, "units facts"] | None = None  # stratum, place in time, event, entry: of models of risks
     kinds: tuple[str, ...] = ("response", "link")  # kinds of predictions
     classes: int = 0  # number of classes, if the target is the number of a class
     distribution: Callable[[], Distribution | None] = lambda: None  # predictive distribution of the target, computed on demand

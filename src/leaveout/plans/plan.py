@@ -201,6 +201,11 @@ class Plan(PrintedResult):
         return bool(np.any(self.held & (self.weight > 0)))
 
     @property
+    def draws(self) -> bool:
+        """Whether refits are resamples: they see units more than once, as those of a bootstrap do, or score none."""
+        return bool(np.any(self.weight > 1)) or not self.held.any()
+
+    @property
     def num_refits(self) -> int:
         """Number of refits."""
         return len(self.indptr) - 1

@@ -30,6 +30,7 @@ from ..data.formulas import FormulaReader
 from ..models.glm.penalty import Zero
 from ..objectives.batch_functions import weights_of, work
 from ..objectives.objective import AbstractLinearPredictor, AbstractObjective
+from ..objectives.unit_weights import unit_weights
 from ..optimize.active_set import without
 from ..optimize.fit import Fit, fit as minimise
 from ..plans.plan import Batch, Cases, Plan, Splitter, from_splits, groups as plan_of_groups, kfold, stratified
@@ -473,8 +474,7 @@ def read_plan(
             raise TypeError(
                 f"{caller}: groups= goes with a number of folds or a splitter; a Plan has its own: lo.groups(labels)."
             )
-        weight = getattr(objective, "sample_weight", None) if units.weight is None else units.weight
-        return plan if isinstance(plan, Plan) else plan.plan(caller, n, weight)
+        return plan if isinstance(plan, Plan) else plan.plan(caller, n, unit_weights(objective, are_cases=True).values)
     found = None if groups is None else match_plan(caller, objective, plan_of_groups(groups), refit).clusters
     if isinstance(plan, int | np.integer) and not isinstance(plan, bool):
         if found is not None:
@@ -542,7 +542,7 @@ def match_plan(
         )
     plan = _of_units(caller, plan, units.names)
     if plan.of_cases:
-        cases = np.ones(count) if units.weight is None else np.asarray(units.weight)
+        cases = unit_weights(objective, are_cases=True).values
         left = cases[plan.index] * (1 - plan.weight)  # cases that leave, whole numbers but for rounding
         whole = np.isclose(left, np.round(left), rtol=1e-9, atol=1e-9) & (cases[plan.index] % 1 == 0)
         plan.check_held(caller, plan.held & (plan.weight > 0) & ~(whole & isinstance(objective, AbstractLinearPredictor)))

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from .._runtime.checkpoint import StepResult
 from .._runtime.conventions import warn
 from .._runtime.results import NO_REFIT_CODES, among
+from ..objectives.unit_weights import unit_weights
 from ..optimize.fit import Fit
 from ..plans.plan import Batch, Plan, RefitRows
 from ..refit import RefitBatch
@@ -150,8 +151,8 @@ def measures(caller: str, fit: Fit, metric: Any, plan: Plan, average: Average | 
     names = list(given) if isinstance(given, Mapping) else [each.name for each in listed]
     if len({*names}) < len(names):
         raise ValueError(f"{caller}: metric names {', '.join(names)}: give measures of one name as {{name: measure}}.")
-    weight, times = fit.objective.units.weight, np.bincount(plan.index[plan.held])
-    uneven = weight is not None and np.ptp(np.asarray(weight)) > 0
+    times = np.bincount(plan.index[plan.held])
+    uneven = np.ptp(unit_weights(fit.objective).values) > 0
     uneven |= average in (None, "pooled") and np.ptp(times[times > 0]) > 0
     for name, each in zip(names, listed, strict=True):
         if uneven and not each.weighs:
@@ -184,7 +185,7 @@ def measure(
     of_units = {}
     for name, each in found.items():
         own = plan if each.groups is None else replace(plan, clusters=each.groups)
-        groups = independent(each.values, of_weight := _weight(fit, plan), own)
+        groups = independent(each.values, of_weight := unit_weights(fit.objective, plan.of_cases).values, own)
         freedom = groups.units - 1.0 if groups.label is not None else np.inf
         of_units[name] = standard_error(each.values, of_weight, own).value, freedom
     bound = lambda end, none: none if end is None else end
@@ -203,11 +204,6 @@ def measure(
     }
 
 
-def _weight(fit: Fit, plan: Plan) -> NDArray[np.float64]:
-    weight = fit.objective.units.weight
-    return np.ones(plan.num_units) if weight is None else np.asarray(weight, np.float64)
-
-
 def in_order(fit: Fit, predictions: Predictions, measure: Measure) -> HeldOutPredictions:
     """Collect the existing predictions in the order of units, with targets in the form of the measure."""
     units, seen, plan = fit.objective.units, np.flatnonzero(predictions.existing), predictions.plan
@@ -222,7 +218,7 @@ def in_order(fit: Fit, predictions: Predictions, measure: Measure) -> HeldOutPre
             values, off = (values - low) / (high - low), off / (high - low)
         elif values.ndim > 1 and values.shape[1] == 2:
             values, off = values[:, 1], off[:, 1]
-    return HeldOutPredictions(unit, refit, target, values, off, _weight(fit, plan), plan)
+    return HeldOutPredictions(unit, refit, target, values, off, unit_weights(fit.objective, plan.of_cases).values, plan)
 
 
 def divide(measure: Measure, held: HeldOutPredictions, average: Average | None) -> tuple[NDArray[np.int64], str]:

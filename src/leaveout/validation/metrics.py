@@ -52,6 +52,7 @@ SCORE_DIFFERENCE = 1e-3  # step of central differences, relative to a mean weigh
 LEAST_PROBABILITY = np.finfo(np.float64).eps  # least distance of probabilities from 0 and 1, as in scikit-learn
 GROUPS_MOVED = 100  # groups of rows that are moved within their errors where a measure must be computed anew for each
 LEAF = 256  # units whose pairs are compared one by one; more are halved
+BESIDE = 0.5  # from a place to between it and the next: places are whole numbers
 
 
 @dataclass(frozen=True)
@@ -207,9 +208,9 @@ class Concordance(AbstractFunctional):
     """Harrell's share of comparable pairs whose unit of higher risk dies first; equal risks count one half.
 
     y has the stratum, the place in time and the event of each unit, or the weight that its event has beside its own, as Uno's
-    1/G². Comparable are two units of one stratum, the first of which
-    died before the other's place; one censored at the time of a death is behind it. With a_i the weight of the pairs of unit i
-    that are in order, b_i of its comparable ones, and B of all, the influence is `Σw (a_i − C b_i) / B`.
+    1/G², and the place at which it enters. Comparable are two units of one stratum, the first of which died before the other's
+    place, when the other was at risk; one censored at the time of a death is behind it. With a_i the weight of the pairs of
+    unit i that are in order, b_i of its comparable ones, and B of all, the influence is `Σw (a_i − C b_i) / B`.
     """
 
     def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
@@ -229,34 +230,44 @@ class Concordance(AbstractFunctional):
 def ordered_pairs(y: Numbers, first: Numbers, later: Numbers, weight: Numbers) -> Float[np.ndarray, "2 rows"]:
     """Sum the weights of each unit's pairs in order, and of its comparable ones, given risks as the first and as the later.
 
-    Each pair counts with both units. Units are sorted by time; the pairs of the earlier with the later half follow from sorted
-    risks, those within the halves likewise.
+    Each pair counts with both units. The mass of a unit stands at its place, and is taken out again at the place of its entry,
+    as earlier deaths do not meet it. Masses are sorted by place; the pairs of the earlier with the later half follow from
+    sorted risks, those within the halves likewise.
     """
-    out, order = np.zeros((2, len(y))), np.lexsort((y[:, 1], y[:, 0]))
-    begins = np.append(np.flatnonzero(np.diff(y[order, 0], prepend=np.nan)), len(y))
+    n = len(y)
+    enters = y[:, 3] if y.shape[1] > 3 else np.full(n, -np.inf)
+    entering = np.flatnonzero(np.isfinite(enters))
+    unit, sign = np.append(np.arange(n), entering), np.repeat([1.0, -1.0], [n, len(entering)])
+    place = np.append(y[:, 1], enters[entering] + BESIDE)  # who enters at the place of a death is not at risk there
+    event, mass = np.where(sign > 0, y[unit, 2], 0.0), sign * weight[unit]
+    first, later = first[unit], later[unit]
+    sums, order = np.zeros((2, len(unit))), np.lexsort((place, y[unit, 0]))
+    begins = np.append(np.flatnonzero(np.diff(y[unit[order], 0], prepend=np.nan)), len(unit))
     ranges = [*itertools.pairwise(begins)]
     while ranges:
         start, stop = ranges.pop()
-        own = order[start:stop]
-        place = y[own, 1]
-        middle = np.searchsorted(place, place[len(own) // 2])
-        middle = middle or np.searchsorted(place, place[0], side="right")
-        if middle == len(own):  # all at one time: no pair is comparable
+        part = order[start:stop]
+        places = place[part]
+        middle = np.searchsorted(places, places[len(part) // 2])
+        middle = middle or np.searchsorted(places, places[0], side="right")
+        if middle == len(part):  # all at one time: no pair is comparable
             continue
-        if len(own) <= LEAF:
-            pair = (place[:, None] < place) * y[own, 2][:, None]
-            more = (first[own][:, None] > later[own]) + 0.5 * (first[own][:, None] == later[own])
-            for row, each in enumerate((pair * more, pair)):
-                out[row, own] += each @ weight[own] + weight[own] @ each
+        if len(part) <= LEAF:
+            comparable = (places[:, None] < places) * event[part][:, None]
+            in_order = (first[part][:, None] > later[part]) + 0.5 * (first[part][:, None] == later[part])
+            for row, pairs in enumerate((comparable * in_order, comparable)):
+                sums[row, part] += pairs @ mass[part] + sign[part] * (mass[part] @ pairs)
             continue
         ranges += [(start, start + middle), (start + middle, stop)]
-        early, late = own[:middle][y[own[:middle], 2] > 0], own[middle:]
-        event, rest = y[early, 2], weight[late].sum()
-        died = weight[early] * event
-        out[0, early] += event * _below(first[early], weight[late], later[late]) * rest
-        out[0, late] += (1 - _below(later[late], died, first[early])) * died.sum()
-        out[1, early], out[1, late] = out[1, early] + event * rest, out[1, late] + died.sum()
-    return out
+        early, late = part[:middle][event[part[:middle]] > 0], part[middle:]
+        died = mass[early] * event[early]
+        sums[0, early] += event[early] * _mass_below(first[early], mass[late], later[late])
+        sums[0, late] += sign[late] * (died.sum() - _mass_below(later[late], died, first[early]))
+        sums[1, early] += event[early] * mass[late].sum()
+        sums[1, late] += sign[late] * died.sum()
+    totals = np.stack([np.bincount(unit, row, n) for row in sums])
+    rounding = 1e-12 * weight.sum() * event.max(initial=0.0)  # of masses that were added and taken out again
+    return np.where(totals[1] > rounding, totals, 0.0)
 
 
 @dataclass(frozen=True)
@@ -576,14 +587,18 @@ def area(positive: np.ndarray, predictions: np.ndarray, weight: np.ndarray) -> N
     return value + (beaten - value) / share
 
 
-def _below(predictions: NDArray, mass: NDArray, others: NDArray | None = None) -> NDArray[np.float64]:
-    """Return the share of the weight `mass` of predictions (or `others`) below each prediction; ties count one half."""
-    others = predictions if others is None else others
-    order, total = np.argsort(others, kind="stable"), max(mass.sum(), 1e-300)
+def _below(predictions: NDArray, mass: NDArray) -> NDArray[np.float64]:
+    """Return the share of the weight `mass` of predictions below each prediction; ties count one half."""
+    return _mass_below(predictions, mass, predictions) / max(mass.sum(), 1e-300)
+
+
+def _mass_below(predictions: NDArray, mass: NDArray, others: NDArray) -> NDArray[np.float64]:
+    """Sum the weight `mass` of others below each prediction; ties count one half."""
+    order = np.argsort(others, kind="stable")
     summed = np.r_[0.0, np.cumsum(mass[order])]
     ranked = others[order]
     low, high = (np.searchsorted(ranked, predictions, side) for side in ("left", "right"))
-    return 0.5 * (summed[low] + summed[high]) / total
+    return 0.5 * (summed[low] + summed[high])
 
 
 def precision(positive: NDArray, predictions: NDArray, weight: NDArray) -> Float[np.ndarray, " rows"]:

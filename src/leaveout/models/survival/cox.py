@@ -473,15 +473,17 @@ class Cox(AbstractClosedForm):
         return Units(names=self.labels.index, score="−log partial likelihood", response=order, risk=self._places(), **known)
 
     def _places(self) -> np.ndarray:
-        """Return the stratum, the place in time and the event of each unit.
+        """Return the stratum, the place in time, the event and the place of entry of each unit.
 
-        Times of events have even places. A censored unit is at the odd place behind the last event that it outlived.
+        Times of events have even places. A censored unit is at the odd place behind the last event that it outlived. A unit is
+        at risk at the times of events behind its entry.
         """
         first, last, event = (np.asarray(part) for part in (self.first, self.last, self.event))
         place = np.argsort(np.asarray(self.order))
         latest = np.searchsorted(last, place, side="right")  # the last time of events, in the order of these, at risk
         stratum = np.searchsorted(np.unique(first), place, side="right")
-        return np.stack([stratum, np.where(event == 1, 0, 1) - 2 * latest, event], axis=1).astype(np.float64)
+        enters = np.full(len(place), -np.inf) if self.spans is None else -2 * np.asarray(self.spans)[1]
+        return np.stack([stratum, np.where(event == 1, 0, 1) - 2 * latest, event, enters], axis=1).astype(np.float64)
 
     def _predict_new(self, fit, X, kind, offset):
         """Linear predictors of new rows, or their exponentials: risks relative to a row of zeros."""

@@ -1,0 +1,57 @@
+"""What the weights of units mean, for every measure, table and standard error that reads them.
+
+Weights are shares of a mean: c times them is the same data, so that they are taken with mean one over the units that weigh.
+Where they are said to be numbers of cases, by `lo.leave_one_out(cases=True)` or a call's `cases=True`, each case is a unit of
+its own for standard errors and resamples. A model whose losses hold their weights already, as Cox's, has them as
+`sample_weight`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from .objective import AbstractObjective
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class UnitWeights:
+    """Weights of units, of mean one over those that weigh, or numbers of cases; the model's are `scale` times them."""
+
+    values: Float[Array, " units"]
+    are_cases: bool
+    scale: float
+
+    @property
+    def weigh(self) -> Bool[Array, " units"]:
+        """Mark the units that weigh."""
+        return self.values > 0
+
+    @property
+    def copies(self) -> Float[Array, " units"]:
+        """The number of independent units that each one stands for."""
+        return self.values if self.are_cases else np.ones_like(self.values)
+
+    @property
+    def note(self) -> str:
+        """The sentence of printed results, empty where all units weigh alike."""
+        if self.are_cases:
+            return f"weights are numbers of cases, {self.values.sum():g} in all"
+        if np.ptp(self.values) == 0:
+            return ""
+        effective = self.values.sum() ** 2 / np.sum(self.values**2)
+        return f"weights of mean one over {self.weigh.sum()} units, worth {effective:.3g} of equal weight"
+
+
+def unit_weights(objective: AbstractObjective, are_cases: bool = False) -> UnitWeights:
+    """Return the weights of an objective's units."""
+    weight = objective.units.weight
+    if weight is None:
+        weight = getattr(objective, "sample_weight", None)
+    if weight is None:
+        return UnitWeights(np.ones(objective.num_units), are_cases, 1.0)
+    values = np.asarray(weight, np.float64)
+    scale = 1.0 if are_cases else float(values[values > 0].mean())
+    return UnitWeights(values / scale, are_cases, scale)
