@@ -47,6 +47,23 @@ def test_clean_data_say_nothing():
     assert "checks          none" in str(told(*clean()))
 
 
+@pytest.mark.parametrize("size", [3e7, 1.0])
+def test_columns_that_a_host_dropped(size):
+    from sklearn.linear_model import LinearRegression
+
+    X, y = clean()
+    X["time"] = 1.7e9 + size * np.random.default_rng(1).random(N) if size > 1 else X["age"] - 2 * X["dose"]
+    host = LinearRegression().fit(X, y)
+    found = lo.cross_validate(lo.from_sklearn(host, X, y), lo.leave_one_out(N)).checks()
+    if size > 1:
+        (check,) = [check for check in found if check.code == "LO108"]
+        assert check.severity == "error" and "'age', 'dose', 'price index': " in check.reason and "tol=1e-06" in check.reason
+    else:  # a sum of the others
+        assert not found
+    exact = LinearRegression(tol=1e-15).fit(X, y)
+    assert not lo.cross_validate(lo.from_sklearn(exact, X, y), lo.leave_one_out(N)).checks()
+
+
 def test_copies_across_folds():
     X, y = clean()
     twice = np.r_[np.arange(N), np.arange(7)]

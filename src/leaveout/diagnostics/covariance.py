@@ -35,7 +35,7 @@ from ..validation.cross_validate import match_plan
 from ..validation.named_parameters import name_parameters
 from ..validation.standard_errors import MIN_BLOCKS
 from .bias_reduced import bias_reduced, check_least_squares
-from .measures import counting_units, dispersion, inverse_root, leverage
+from .measures import counting_units, dispersion, inverse_root, leverage, require_columns
 from .replicates import DEFAULT, Covariance, covariance_of, degrees, refit_plan, refit_weights
 
 CovType = Literal[
@@ -287,6 +287,8 @@ def _check_kind(fit: Fit, cov_type: str, given: dict[str, Any], use_correction: 
         raise ValueError(f"covariance: cov_type must be one of {', '.join(map(repr, KINDS.values()))}; got {cov_type!r}.")
     if fit.factor is None and kind not in JACKKNIVES:
         raise TypeError("covariance: needs a Hessian that is formed: fit with curvature='dense'.")
+    if kind == "nonrobust":
+        require_columns(fit, "covariance")
     grouped, ungrouped = ([name for name, (*_, which) in JACKKNIVES.items() if which is wanted] for wanted in (True, None))
     required = {"groups": ["cluster", "CR2", *grouped], "strata": ["JKn"], "maxlags": ["HAC"], "working_variance": []}
     allowed = {"groups": ungrouped, "working_variance": ["CR2"]}

@@ -261,22 +261,22 @@ def _prediction_function(fit: Fit, prediction: Any) -> tuple[RefitStatistic, Pre
             "influence: prediction can be a row of features where the model is a lo.GLM or lo.Regression of one mean; got "
             f"{kind_of(objective)}. Give a function of the parameters that returns a number."
         )
-    row = pandas_of("influence", "prediction", prediction)
+    row, names = pandas_of("influence", "prediction", prediction), objective.as_given.names
     if isinstance(row, pd.DataFrame) and len(row) == 1:
         row = row.iloc[0]
     if isinstance(row, pd.Series) and set(map(str, row.index)) != set(map(str, range(len(row)))):
         row = row.rename(index=str)
-        if sorted(row.index) != sorted(objective.names):
+        if sorted(row.index) != sorted(names):
             raise ValueError(
-                f"influence: the row for prediction must have the features of the model, {', '.join(objective.names[:8])}; got "
+                f"influence: the row for prediction must have the features of the model, {', '.join(names[:8])}; got "
                 f"{', '.join(row.index[:8])}."
             )
-        row = row[list(objective.names)].infer_objects()
+        row = row[list(names)].infer_objects()
     x = np.asarray(numbers("influence", "prediction", row), np.float64)
     x = x[0] if x.ndim == 2 and len(x) == 1 else x
-    if x.shape != (objective.num_features,) or not np.isfinite(x).all():
+    if x.shape != (objective.as_given.num_features,) or not np.isfinite(x).all():
         raise ValueError(
-            f"influence: prediction must be one row of {objective.num_features} finite features; got shape {x.shape}."
+            f"influence: prediction must be one row of {objective.as_given.num_features} finite features; got shape {x.shape}."
         )
     x = objective.coordinates(np.append(x, [1.0] * objective.intercept)[None])[0]
     q = len(x)

@@ -22,7 +22,9 @@ from .._runtime.checkpoint import File
 from .._runtime.conventions import conventional
 from .._runtime.jax import Array, Arrays, PyTree, cached_on, compile_static, float64, jax, jnp
 from .._runtime.results import kind_of
+from ..models.glm.dual import DualGLM
 from ..models.glm.glm import GLM
+from ..models.glm.orthogonal import OrthogonalGLM
 from ..objectives.objective import AbstractLinearPredictor, unravel
 from ..objectives.unit_weights import unit_weights
 from ..optimize.active_set import without
@@ -30,6 +32,7 @@ from ..optimize.fit import Fit
 from ..plans.plan import Plan, leave_one_out
 from ..refit import AbstractRefit, Exact
 from ..validation.cross_validate import fold_thetas
+from ..validation.named_parameters import name_parameters
 
 ROWS_AT_A_TIME = 2**20  # numbers in the rows, or in the predictions, of one batch
 DEFAULT = Exact()
@@ -174,10 +177,14 @@ def dfbetas(fit: Fit, strategy: AbstractRefit = DEFAULT, *, checkpoint: File | N
     """
     moved = _moves(fit, strategy, "dfbetas", checkpoint)
     left = dispersions(fit, leave_one_out(fit.objective.num_units), fit.vector + moved)
-    names, basis = fit.objective.parameters.names(), getattr(fit.objective, "basis", None)
-    columns = names if len(names) == fit.num_params else None
-    moves = moved if basis is None else moved @ basis.T
-    return pd.DataFrame(-moves / spread(fit, basis) / np.sqrt(left)[:, None], index=fit.objective.units.names, columns=columns)
+    objective, slope = fit.objective, None
+    names = getattr(objective, "as_given", objective).parameters.names()
+    if isinstance(objective, OrthogonalGLM | DualGLM):
+        slope = name_parameters(fit).slope
+        moved = moved @ slope.T
+        slope, moved = slope[: len(names)], moved[:, : len(names)]
+    columns = names if len(names) == moved.shape[1] else None
+    return pd.DataFrame(-moved / spread(fit, slope) / np.sqrt(left)[:, None], index=objective.units.names, columns=columns)
 
 
 @conventional
@@ -222,7 +229,7 @@ def studentized_residuals(
     """
     objective = require_hessian(fit, "studentized_residuals").objective
     without("studentized_residuals", objective)
-    if not isinstance(objective, GLM) or objective.outputs > 1:
+    if not isinstance(objective, GLM | DualGLM) or objective.outputs > 1:
         raise TypeError(f"studentized_residuals: needs a GLM of one linear predictor; got {kind_of(objective)}.")
     theta = fit.vector + _moves(fit, strategy, "studentized_residuals", checkpoint)
     mean, variance = (np.asarray(part) for part in _own_prediction(fit, theta))
@@ -250,7 +257,15 @@ def spread(fit: Fit, slope: Float[np.ndarray, "natural params"] | None = None) -
     """Return √(H⁻¹)_jj, or that of functions of θ with given derivatives; infinite in undetermined directions."""
     along, whole = (root if slope is None else root @ slope.T for root in (inverse_root(fit), fit.root))
     own, most = np.sum(along**2, axis=0), np.sum(whole**2, axis=0)
+    if isinstance(fit.objective, DualGLM) and slope is not None:
+        own[: len(fit.objective.ridge) + fit.objective.intercept] += fit.objective.unseen_variance
     return np.sqrt(np.where(own > 1e-12 * most, own, np.inf))
+
+
+def require_columns(fit: Fit, caller: str) -> None:
+    """Raise TypeError if rows have taken the place of columns, whose own Hessian is asked for."""
+    if isinstance(fit.objective, DualGLM):
+        raise TypeError(f"{caller}: needs the Hessian of the columns, more than rows: fit with curvature='dense'.")
 
 
 def require_hessian(fit: Fit, caller: str) -> Fit:
@@ -299,14 +314,14 @@ def _effective(fit: Fit) -> float:
 def _has_dispersion(fit: Fit) -> bool:
     """Tell whether the loss specifies its variance up to a factor."""
     objective = fit.objective
-    return isinstance(objective, GLM) and objective.outputs == 1 and objective.loss_function.has_dispersion
+    return isinstance(objective, GLM | DualGLM) and objective.outputs == 1 and objective.loss_function.has_dispersion
 
 
 @compile_static
 def _pearson(fit: Fit, thetas: Arrays, weights: Arrays) -> Array:
     """Compute `Σ_j w_j s_j (y_j − μ_j)² / V(μ_j)` at several parameters, each with weights of its own."""
     objective = fit.objective
-    assert isinstance(objective, GLM)
+    assert isinstance(objective, GLM | DualGLM)
     everyone = jnp.arange(objective.num_units)
     own = jnp.ones(objective.num_units) if objective.sample_weight is None else jnp.asarray(objective.sample_weight)
 
@@ -322,7 +337,7 @@ def _pearson(fit: Fit, thetas: Arrays, weights: Arrays) -> Array:
 def _own_prediction(fit: Fit, thetas: Array) -> tuple[Array, Array]:
     """Predict each unit's mean at its own parameters, and the variance there."""
     objective = fit.objective
-    assert isinstance(objective, GLM)
+    assert isinstance(objective, GLM | DualGLM)
     weights = jnp.ones(objective.num_units)
 
     def one(unit, theta):

@@ -21,6 +21,7 @@ from .._runtime.results import RESULTS, PrintedResult, kind_of
 from ..data.arrays import count
 from ..linalg.design import Predictors, weight_terms
 from ..linalg.rounding import condition
+from ..models.glm.dual import DualGLM, ridge_strengths
 from ..models.glm.orthogonal import is_least_squares, orthogonal_form
 from ..objectives.batch_functions import Function, function, influence, leverage
 from ..objectives.closed_form import AbstractClosedForm
@@ -172,7 +173,9 @@ class Fit(Module, PrintedResult):
     @property
     def rank(self) -> int:
         """Number of directions of θ that data and penalties determine: `num_params` less the flat ones."""
-        return self.num_params - len(self.null_space)
+        whole = getattr(self.objective, "as_given", self.objective)  # of which rows may have taken the place of columns
+        more = len(whole.names) - len(self.objective.names) if isinstance(self.objective, DualGLM) else 0
+        return self.num_params + more - len(self.null_space)
 
     @property
     @cached_on
@@ -461,7 +464,7 @@ def fit(
         In place of `seed`: a generator draws it, and None draws another one in each call.
     curvature : {"auto", "dense", "products", "rows"}, default: "auto"
         "dense" factors H; "products" uses conjugate gradients on products with H; "auto" does the latter beyond 12,000
-        parameters; "rows" uses a matrix over the rows, for a `GLM` under a `Ridge`.
+        parameters, and a matrix over the rows, as "rows" does, for a `GLM` under a `Ridge` of 500 columns or more than rows.
     checkpoint : str or path, optional
         File that keeps what is done, so that a killed call goes on.
 
@@ -600,7 +603,7 @@ def _fit_at_end(objective: AbstractObjective, run: Minimisation, like: PyTree, f
         found = anchored_at(objective, theta, "fit", flat)
     else:
         found = _build_fit(objective, theta, read_or_make(lambda: _evaluate_curvature(objective, theta, "fit", flat)))
-    if not converged:
+    if not converged and not (found.decrement <= WARN and _has_minimiser(objective)):
         name, largest = kind_of(objective), np.abs(vector).max(initial=0)
         if found.decrement > WARN:
             what = f"no minimiser of {name} was reached by Newton's method "
@@ -617,6 +620,12 @@ def _fit_at_end(objective: AbstractObjective, run: Minimisation, like: PyTree, f
         way = "Add a penalty (a prior), such as lo.penalties.Ridge(1.0), or give another start, fit(..., theta0=)."
         raise RuntimeError(f"fit: {what}{'' if what.endswith('?') else '.'} {way}")
     return found
+
+
+def _has_minimiser(objective: AbstractObjective) -> bool:
+    """Tell whether a ridge on every coefficient, and responses that differ, keep all parameters finite."""
+    ridge, target = ridge_strengths(getattr(objective, "as_given", objective)), objective.units.target
+    return ridge is not None and target is not None and np.ptp(target) > 0
 
 
 @float64
@@ -715,6 +724,13 @@ def _by_products(objective: AbstractObjective, theta: PyTree, curvature: Curvatu
         raise ValueError(f'{caller}: curvature must be "auto", "dense", "products" or "rows"; got {curvature!r}.')
     auto = curvature == "auto" and (sum(map(np.size, leaves_of(theta))) > DENSE or objective.costs.formed > MAX_HESSIAN_BYTES)
     return auto or curvature == "products"
+
+
+def column_curvature(objective: Any) -> Curvature:
+    """Return the `curvature` under which rows do not take the place of columns, as derivatives in the penalty ask for."""
+    if ridge_strengths(objective) is None:
+        return "auto"
+    return "dense" if objective.num_features <= DENSE else "products"
 
 
 def anchored_at(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat | None) -> Fit:

@@ -283,7 +283,7 @@ def _family(
     starts, seconds = first.fits, first.fit_seconds
     for penalty in penalties:
         began = time.perf_counter()
-        starts = tuple(fit(start.objective.under(penalty), start.parameters) for start in starts)  # type: ignore[attr-defined]
+        starts = tuple(fit(start.objective.as_given.under(penalty), start.parameters) for start in starts)  # type: ignore[attr-defined]
         seconds = seconds + (time.perf_counter() - began) / fits
         found = scores(replace(first, fits=starts), {"score": each}, host, data.y, error_score)["score"]
         yield found._replace(values=warn_of_missing(found, error_score)), seconds

@@ -38,7 +38,7 @@ from ..objectives.batch_functions import fold_weights, held_out, own_passes, wei
 from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import AbstractObjective, unravel
 from ..optimize.active_set import at_rest
-from ..optimize.fit import Fit, fit as minimum
+from ..optimize.fit import Fit, column_curvature, fit as minimum
 from ..plans.plan import Batch, Plan
 from ..refit import AbstractRefit, Exact, NewtonStep, RefitBatch
 from ..refit._anchor import LinearFitCache, linear_cache
@@ -289,7 +289,7 @@ class LossSlopes:
 
         def at(rho: np.ndarray) -> float:
             objective = build_objective(self.build, dict(zip(self.names, rho.tolist(), strict=True)))
-            near = minimum(objective, fit.parameters, num_starts=1)
+            near = minimum(objective, fit.parameters, num_starts=1, curvature=column_curvature(objective))
             return float(
                 read_or_make(
                     lambda: {"value": _one_step_criterion(*begin_estimate(HeldOutLoss(near, plan, None), NewtonStep()), among)}

@@ -37,7 +37,7 @@ from ..models.glm.active_coefficients import kinks
 from ..models.glm.banded import BandedRidge
 from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY, AbstractObjective
 from ..optimize.banded_ridge import PerTarget, descend_penalties
-from ..optimize.fit import Fit, fit as fitted
+from ..optimize.fit import Fit, column_curvature, fit as fitted
 from ..optimize.hessian_factor import IndefiniteHessianError
 from ..plans.plan import Plan
 from ..refit import AbstractRefit, Certified, Exact, NewtonStep
@@ -397,7 +397,8 @@ class TrialStudy:
         distance = lambda one: sum((np.log(one.hyper[name] / hyper[name]) / width) ** 2 for name, width in ranges.items())
         before = min(near, key=distance, default=None)
         try:
-            return fitted(objective, None if before is None else before.parameters)
+            start = None if before is None else before.parameters
+            return fitted(objective, start, curvature=column_curvature(objective))
         except (RuntimeError, ValueError) as error:
             error.add_note(f"In lo.tune, at {describe_hyper(hyper)}.")
             raise

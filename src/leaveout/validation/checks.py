@@ -1,7 +1,7 @@
 """Checks of a cross-validation: problems, certain or possible, each with a code, as a linter reports them.
 
     LO1xx  the data: copies, ids, a row that is most of the loss, columns that repeat one another, classes that a refit lacks,
-           rows of one unit, transformers that were fitted with the response
+           rows of one unit, transformers that were fitted with the response, columns that a host dropped
     LO2xx  the plan: rows in time order, few independent units, folds of groups or of runs whose standard error is over rows
     LO3xx  the refits: LO300 + the code in `RESULTS`; LO300 itself if only the error is too large
 
@@ -100,6 +100,7 @@ CHECKS: dict[str, tuple[str, str]] = {  # severity and remedy of every finding
     "LO105": ("warning", "stratify the folds, or merge classes"),
     "LO106": ("warning", "leave out whole what the rows are of, by lo.groups"),
     "LO107": ("error", "take lo.sklearn.cross_validate, which fits transformers anew in every fold"),
+    "LO108": ("error", "scale the columns, or give the host a smaller tol="),
     "LO201": ("warning", "leave out lo.blocks with a buffer, or lo.leave_future_out"),
     "LO202": ("info", "take the standard error for a rough number"),
     "LO203": ("warning", "name what rows share, by lo.groups or lo.from_splits(..., groups=), or their times, by times="),
@@ -147,6 +148,7 @@ def of_data(fit: Fit, plan: Plan) -> list[Check]:
         "LO105": _lacking,
         "LO106": _of_one_unit,
         "LO107": _transformed_by_response,
+        "LO108": _dropped_by_host,
     }
     found = data | {"LO201": _in_time, "LO203": _together}
     told = ((code, look(fit, plan)) for code, look in found.items())
@@ -339,6 +341,35 @@ def _check_collinear(fit: Fit, plan: Plan) -> str:
     if not found:
         return ""
     return f"{_quote_names(found)}: each is told by the other columns but for {1 / inflation.max():.0e} of its variance"
+
+
+def _dropped_by_host(fit: Fit, plan: Plan) -> str:
+    """Find columns that a host's cut of singular values removed, though they are no sum of the others."""
+    del plan
+    objective: Any = fit.objective
+    cut, features = getattr(objective, "cut", 0.0), objective.units.features()
+    if not cut or not len(fit.null_space):
+        return ""
+    null = np.linalg.qr(fit.null_space[:, : len(features)].T)[0]
+    centred = np.stack([column - column.mean() for column in features.values()], axis=1)
+    scale = np.linalg.norm(centred, axis=0)
+    scale[scale == 0] = 1.0
+    triangle, order = scipy.linalg.qr(centred / scale, mode="r", pivoting=True)
+    pivots = np.abs(np.diag(triangle))
+    repeated_column_pivot = 1e-9  # pivot of a column that the others tell, relative to the largest
+    rank = int(np.sum(pivots > repeated_column_pivot * pivots.max(initial=0.0)))
+    told = np.zeros((len(features), len(features) - rank))  # combinations of columns that are zero, in the units of the columns
+    told[order[:rank]] = -scipy.linalg.solve_triangular(triangle[:rank, :rank], triangle[:rank, rank:])
+    told[order[rank:]] = np.eye(len(features) - rank)
+    told = np.linalg.qr(told / scale[:, None])[0]
+    values = null - told @ (told.T @ null)  # what the host leaves out beyond these
+    share = np.linalg.norm(values, axis=1)
+    names = [name for name, size in zip(features, share, strict=True) if size > 0.5]  # most of a direction of length one
+    if not names:
+        return ""
+    return (
+        f"the host dropped {_quote_names(names)}: its tol={cut:g} cuts singular values below that share of the largest column's"
+    )
 
 
 def _quote_names(names: list[str]) -> str:

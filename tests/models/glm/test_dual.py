@@ -90,3 +90,31 @@ def test_no_matrix_of_the_columns_is_formed(kind):
     tracemalloc.stop()
     assert found.proved.all() and fit.parameters["coef"].shape == (p,)
     assert peak < (2.0 * size if kind == "dense" else 24e6), peak / size
+
+
+@pytest.mark.parametrize("far", [0.0, 2.0**20])
+def test_rows_take_the_place_of_more_columns_by_themselves(far):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((20, 500)) + far * (np.arange(500) == 3)
+    y = X[:, 0] + rng.standard_normal(20)
+    model, loo = lo.GLM(X, y, "squared", lo.penalties.Ridge(np.linspace(1.0, 2.0, 500))), lo.leave_one_out(20)
+    columns, by_rows = lo.fit(model, curvature="dense"), lo.fit(model)
+    assert by_rows.objective.as_given is model and by_rows.rank == columns.rank == 501
+    a, b = (lo.cross_validate(fit, loo) for fit in (columns, by_rows))
+    alike(a.losses, b.losses), alike(columns.parameters["intercept"], by_rows.parameters["intercept"], 1e-6)
+    assert b.proved.all()
+    for measure in (lo.cooks_distance, lo.leverage, lo.studentized_residuals):
+        alike(measure(columns), measure(by_rows), 1e-6)
+    alike(lo.dfbetas(columns), lo.dfbetas(by_rows), 1e-6)
+    a, b = (lo.influence(estimate, prediction=X[0]).table() for estimate in (a, b))
+    alike(a[["cook", "moved", "prediction"]], b[["cook", "moved", "prediction"]], 1e-6)
+    with pytest.raises(TypeError, match="needs the Hessian of the columns"):
+        lo.covariance(by_rows, "nonrobust")
+
+
+@pytest.mark.parametrize("curvature", ["auto", "products"])
+def test_parameters_under_a_ridge_do_not_run_away(curvature):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((12, 12_500))
+    fit = lo.fit(lo.GLM(X, X[:, 0] + rng.standard_normal(12), "squared", lo.penalties.Ridge(1.0)), curvature=curvature)
+    assert fit.decrement < 1e-3

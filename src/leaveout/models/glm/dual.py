@@ -3,7 +3,8 @@
     F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + b + o_n, y_n) + κ(w) ½ Σ_j r_j β_j²,      r_j > 0
 
 In any refit β = R⁻¹Xᵀa, as directions orthogonal to these change the penalty only. With X R⁻¹Xᵀ = Q Λ Qᵀ, a = Q Λ^{-½} u, a
-refit has the rows z_n of Q Λ^½ and the penalty ½ ‖u‖². No matrix of the columns is formed.
+refit has the rows z_n of Q Λ^½ and the penalty ½ ‖u‖². No matrix of the columns is formed. With an intercept the columns are
+centred first, so that it is not collinear with the rows z_n.
 """
 
 from collections.abc import Callable
@@ -32,17 +33,27 @@ class DualGLM(AbstractRegression):
     shown = "GLM"
     whole: AbstractRegression = static()
     ridge: Float[Array, " features"]
-    back: Float[Array, "units rank"]  # QΛ^{-½}
+    back: Float[Array, "units rank"]  # QΛ^{-½}, or with an intercept its rows less their mean by the weights
+    mean: Float[Array, " features"]  # of the columns; zero without an intercept
 
     def __init__(self, whole: AbstractRegression):
         vars(self).update(vars(whole))
-        ridge = _ridge(whole)
-        values, vectors = np.linalg.eigh(_gram(whole, ridge))
+        ridge = ridge_strengths(whole)
+        assert ridge is not None
+        weight = np.ones(whole.num_units) if whole.sample_weight is None else whole.sample_weight
+        share = whole.intercept * weight / weight.sum()
+        mean = whole.lines.pull(share[None])[0, : len(ridge)]
+        values, vectors = np.linalg.eigh(_gram(whole, ridge, mean, share))
         good = values > 1e-15 * len(values) * values[-1]  # what is less is rounding
         root = np.sqrt(values[good])
-        rows = vectors[:, good] * root
-        new: dict[str, Any] = {"whole": whole, "ridge": ridge, "back": as_stored(vectors[:, good] / root)}
-        new["design"] = as_stored(_with_ones(rows, whole.intercept))
+        back = vectors[:, good] / root
+        new: dict[str, Any] = {
+            "whole": whole,
+            "ridge": ridge,
+            "mean": mean,
+            "back": as_stored(back - np.outer(share, back.sum(0))),
+        }
+        new["design"] = as_stored(_with_ones(vectors[:, good] * root, whole.intercept))
         new["penalty"], new["names"] = around(whole.penalty, Ridge(1.0)), tuple(f"u{k}" for k in range(len(root)))
         vars(self).update(new)
 
@@ -60,52 +71,64 @@ class DualGLM(AbstractRegression):
         flat = self.whole.lines.pull(weights.reshape(-1, weights.shape[-1]))[:, :p] if known else None
         coef = weights @ jnp.asarray(self.whole.design)[:, :p] if flat is None else flat.reshape(*weights.shape[:-1], -1)
         coef = coef / self.ridge
-        return {"intercept": theta[..., -1] if self.intercept else np.zeros(theta.shape[:-1]), "coef": coef}
+        return {"intercept": theta[..., -1] - coef @ self.mean if self.intercept else np.zeros(theta.shape[:-1]), "coef": coef}
 
     def _to_unconstrained(self, parameters):
         theta = self.whole._to_unconstrained(parameters)
         along = self.whole.lines.predictors(np.append(theta[: len(self.ridge)], np.zeros(int(self.intercept)))[None])[0]
-        return np.append(along @ self.back, theta[len(self.ridge) :])
+        return np.append(along @ self.back, theta[len(self.ridge) :] + theta[: len(self.ridge)] @ self.mean)
 
-    def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"] | SparseDesign:
-        x = self.whole.new_rows(caller, X)
-        rows = x.rows(slice(None)) if isinstance(x, SparseDesign | MappedDesign) else x
+    def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"]:
+        return self.coordinates(self.whole.new_rows(caller, X))
+
+    def coordinates(self, rows: Any) -> Float[np.ndarray, "rows coefficients"]:
+        x = rows.rows(slice(None)) if isinstance(rows, SparseDesign | MappedDesign) else rows
         p = len(self.ridge)
-        scaled = np.pad(rows[:, :p] / self.ridge, ((0, 0), (0, int(self.intercept))))
+        scaled = np.pad((x[:, :p] - self.mean) / self.ridge, ((0, 0), (0, int(self.intercept))))
         return _with_ones(self.whole.lines.predictors(scaled) @ self.back, self.intercept)
 
     @property
     def units(self) -> Units:
-        return replace(super().units, features=dict)
+        return replace(super().units, features=self.whole.units.features)
+
+    @property
+    def unseen_variance(self) -> Float[Array, " natural"]:
+        """Diagonal of H⁻¹ of coefficients and intercept along moves that no row sees, where the penalty alone is curved."""
+        along = self.whole.lines.pull(self.back.T)[:, : len(self.ridge)] / self.ridge
+        variance = np.append(
+            1 / self.ridge - (along**2).sum(0), self.mean**2 @ (1 / self.ridge) - ((along @ self.mean) ** 2).sum()
+        )
+        return variance[: len(self.ridge) + self.intercept] / self._weigh(np.ones(self.num_units))[1]
 
     @property
     def note(self) -> str:
         return "; ".join(filter(None, (f"by a matrix of the rows, of {len(self.ridge)} columns", super().note)))
 
 
-def _ridge(whole: AbstractRegression) -> Float[Array, " features"]:
-    """Strengths r of a ridge penalty; raise TypeError for other penalties."""
+def ridge_strengths(whole: Any) -> Float[Array, " features"] | None:
+    """Strengths r of a ridge on every coefficient of a GLM of one output; None for other models."""
+    if type(whole) is not GLM or whole.classes:
+        return None
     inner = whole.penalty.penalty if isinstance(whole.penalty, PerWeight) else whole.penalty
     diagonal = inner.diagonal(whole.num_features)
-    if type(whole) is not GLM or whole.classes or diagonal is None or not np.all(np.asarray(diagonal) > 0):
-        what = f"{type(whole).__name__}{' with several outputs' if whole.classes else ''}, {whole.penalty!r}"
-        raise TypeError(
-            f'fit: curvature="rows" is for a lo.GLM of one output under lo.penalties.Ridge, above zero; got {what}.'
-        )
-    return np.array(diagonal, float)
+    return np.array(diagonal, float) if diagonal is not None and np.all(np.asarray(diagonal) > 0) else None
 
 
-def _gram(whole: AbstractRegression, ridge: Float[Array, " features"]) -> Float[Array, "units units"]:
-    """Compute X R⁻¹Xᵀ, some columns at a time."""
+def _gram(
+    whole: AbstractRegression, ridge: Float[Array, " features"], mean: Float[Array, " features"], share: Float[Array, " units"]
+) -> Float[Array, "units units"]:
+    """Compute X R⁻¹Xᵀ of centred columns, some columns at a time."""
     n, p = whole.num_units, len(ridge)
     if isinstance(whole.design, SparseDesign):
         rows = whole.design.csr[:, :p]
-        return (rows.multiply(1 / ridge).tocsr() @ rows.T).toarray()
-    out, step = np.zeros((n, n)), max(1, 2**21 // n)
+        gram = (rows.multiply(1 / ridge).tocsr() @ rows.T).toarray()
+        left = gram @ share
+        return gram - left - left[:, None] + share @ left
+    out, step = np.zeros((n, n)), max(1, 2**20 // n)
     source = whole.design.source if isinstance(whole.design, MappedDesign | Resident) else whole.design
     for start in range(0, p, step):
         some = slice(start, min(start + step, p))
-        part = np.asarray(source[:, some], float) / np.sqrt(ridge[some])
+        part = (np.asarray(source[:, some], float) - mean[some]) / np.sqrt(ridge[some])
         out += part @ part.T
     return out
 
