@@ -97,7 +97,7 @@ def report(name, posterior, plan, true, seconds):
         f"{np.mean(found.raw_k > 0.7):.0%}",
         f"{np.mean(found.pareto_k > 0.7):.0%}",
         f"{len(found.flagged())}",
-        f"{true.sum():.2f} ± {se:.1f}",
+        f"{true[good].sum():.2f} ± {se:.1f}",
         f"{found.elpd:.2f} ± {found.sampling_error:.2g}",
         f"{abs(error[good].sum()) / se:.4f}",
         f"{np.abs(error[good]).max(initial=0):.3f}",

@@ -100,10 +100,24 @@ FAULTS = (
         "posteriors/test_elpd",
     ),
     Fault(
-        "weights of zero make all others NaN",
-        "importance.smooth",
-        "if not np.isfinite(bottom).all()",
-        "if False",
+        "the tail is read among weights that are not of the tail",
+        "importance._smooth_tail",
+        "excess = np.exp(scaled[above])",
+        "excess = np.exp(log_weights[above])",
+        "posteriors/test_elpd",
+    ),
+    Fault(
+        "units that are scored one by one have the error of their joint density",
+        "FoldEstimator._ratios",
+        "np.exp(terms - value[:, None]) - np.exp(log_weights)",
+        "np.exp(0 * terms) - np.exp(log_weights)",
+        "posteriors/test_elpd",
+    ),
+    Fault(
+        "folds that cannot be weighed have an elpd",
+        "elpd.elpd",
+        "values[~accepted[fold_of_score]] = np.nan",
+        "values[~accepted[fold_of_score]] += 0.0",
         "posteriors/test_elpd",
     ),
     Fault(

@@ -233,12 +233,19 @@ def test_sampled_effects_of_groups_that_leave():
     )
     found = lo.elpd(posterior, lo.groups(group))
     total = logsumexp(log_p(np.arange(48)))
-    error = -found.losses - [total - logsumexp(log_p(np.flatnonzero(group != g))) for g in range(8)]
+    true = np.array([total - logsumexp(log_p(np.flatnonzero(group != g))) for g in range(8)])
     bad = found.result != 0
-    worst = np.argmax(np.abs(error))
-    assert np.all(np.abs(error[~bad]) < 4 * found.error[~bad]) and bad.sum() == 4
+    assert np.all(np.abs(-found.losses - true)[~bad] < 4 * found.error[~bad]) and bad.sum() == 4
+    folds = fold_estimator.FoldEstimator(posterior, lo.groups(group), False).estimate().results
+    error = np.abs([fold.ratio for fold in folds] - true)
+    worst = np.argmax(error)
     assert error[worst] > 0.9 and found.pareto_k[worst] < 0.5 and found.gap[worst] < 0.1 and bad[worst]
     assert "if groups have effects, integrate them out" in str(found)
+    # the elpd of a fold that cannot be weighed does not exist: sums are of the others, and the first line says so
+    assert np.isnan(found.losses[bad]).all() and abs(found.elpd - true[~bad].sum()) < 4 * found.sampling_error
+    lines = dict(found._lines())
+    assert lines["elpd"].startswith("not available: 4 of 8 folds cannot be weighed; integrate=…")
+    assert f"{found.elpd:.6g}" in lines["of the others"] and "of 4 folds" in lines["of the others"]
 
 
 def test_a_density_without_a_mode():
@@ -302,13 +309,46 @@ def test_two_estimates_that_differ_are_not_accepted():
     """A bridge far from the mode can have a small k̂, and is found by the other estimate alone."""
 
     def fold(k, gap, effective=100.0, share=1.0):
-        known = -3.0 - gap, -3.0, np.zeros(0), k, 0.7, np.zeros(0), effective, share, 3.0, "mixture", None
+        known = -3.0 - gap, -3.0, None, k, 0.7, np.zeros(0), effective, share, 3.0, "mixture", None
         return fold_estimator.FoldResult(*known)
 
     assert fold(0.6, 0.05).accepted and not fold(0.6, 0.45).accepted and not fold(0.6, -0.45).accepted
     assert importance.max_k(400) == 1 - 1 / np.log10(400) and importance.max_k(4000) == 0.7
     assert not fold(0.8, 0.0).accepted and not fold(np.nan, 0.0).accepted and not fold(0.6, 0.0, 49.0).accepted
     assert not fold(0.6, 0.0, share=0.4).accepted and fold(0.3, 0.0, share=0.4).accepted
+
+
+def test_smoothing_is_that_of_arviz():
+    rng = np.random.default_rng(0)
+    for spread in (0.01, 1.0, 5.0):
+        log_weights = spread * rng.standard_t(4, size=(3, 1000)) + 100.0
+        log_weights[0, :300] = -np.inf
+        theirs, k = map(np.asarray, az.psislw(log_weights.copy(), 0.8))
+        smoothed = importance.smooth(log_weights, 0.8)
+        assert np.allclose(smoothed.k, k, atol=1e-12)
+        ours = smoothed.log_weights - logsumexp(smoothed.log_weights, axis=1, keepdims=True)
+        assert np.allclose(np.exp(ours), np.exp(theirs), rtol=1e-10, atol=0)
+    assert importance.smooth(np.zeros((1, 50)), 1.0).k[0] == -np.inf
+    assert importance.smooth(np.full((1, 50), -np.inf), 1.0).k[0] == np.inf
+
+
+def test_errors_of_pointwise_scores_are_those_of_each_unit():
+    """Folds that leave much out: units scored one by one are off by more than their joint density is."""
+    plan = lo.kfold(30, 2, seed=0, repeats=2)
+    off, printed, z = [], [], []
+    for seed in range(8):
+        posterior, truth = regression(outlier=2.0)
+        draws = posterior.draws
+        noise = np.random.default_rng(seed).normal(size=draws.shape) @ np.linalg.cholesky(np.cov(draws.T)).T
+        posterior = lo.from_posterior((draws.mean(0) + noise).reshape(4, 1000, -1), posterior.objective)
+        found = lo.elpd(posterior, plan, score="pointwise")
+        parts = [plan.index[plan.refit == k] for k in range(4)]
+        seen = [np.setdiff1d(np.arange(30), part) for part in parts]
+        true = np.concatenate([[truth(part[i : i + 1], s) for i in range(15)] for part, s in zip(parts, seen, strict=True)])
+        off.append(found.elpd - true.sum() / 2)
+        printed.append(found.sampling_error)
+        z.append((-found.losses - true) / found.table()["error"])
+    assert 0.4 < np.std(off) / np.mean(printed) < 2 and 0.6 < np.sqrt(np.mean(np.square(z))) < 1.5 and np.abs(z).max() < 5
 
 
 def test_weights_whose_largest_are_equal_to_rounding():

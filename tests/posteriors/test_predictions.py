@@ -154,7 +154,9 @@ def test_words_on_the_pit(shape, said):
         "flagged": np.arange(200) < 3,
     }
     found = PosteriorPredictions(pd.DataFrame(columns), 0.95, lo.leave_one_out(200), "a model")
-    assert said in dict(found._lines())["PIT"] and "3 of these" in str(found)
+    assert said in dict(found._lines())["PIT"] and "197 of 200 left-out units; 3 are in folds that cannot be weighed" in str(
+        found
+    )
     assert len(found.plot().patches) > 20 and said in found.plot().get_title()
     assert (found.uniformity[0] < 0.05) == (said != "expected")
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
 from .._runtime.conventions import Rng, conventional
@@ -25,7 +26,7 @@ from ..plans.plan import Plan
 from ..validation.arviz import elpd_data
 from ..validation.cross_validate import DEFAULT_REFIT, PlanLike, resolve_plan
 from ..validation.estimate import Estimate
-from .fold_estimator import FoldEstimator, monte_carlo_error
+from .fold_estimator import FoldEstimator, LogDensities, error_of_batches
 from .importance import MAX_K, WeightedDraws
 from .posterior import Posterior
 from .predictions import PosteriorPredictions, predict_left_out
@@ -56,6 +57,8 @@ class PosteriorEstimate(Estimate):
         What was weighed: "draws", "mixture" (with moved draws), "t" or "refit".
     sampling_error : float
         Monte-Carlo standard error of `elpd`, over errors that folds share.
+    loss_error : ndarray
+        Monte-Carlo standard error of each loss, in the order of `losses`; `error` has that of the summed losses of each refit.
     draws : int
         Number of draws of the posterior.
     posterior : Posterior or None
@@ -88,6 +91,7 @@ class PosteriorEstimate(Estimate):
     effective: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     proposal: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, "<U8"))
     sampling_error: float = np.nan
+    loss_error: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     draws: int = 1
     posterior: Posterior | None = None
     folds: list[WeightedDraws] = field(default_factory=list)
@@ -99,7 +103,10 @@ class PosteriorEstimate(Estimate):
 
     @property
     def elpd(self) -> float:
-        """Summed log predictive density of the folds; or of the units, or their cases, if each is scored by itself."""
+        """Summed log predictive density of the folds; or of the units, or their cases, if each is scored by itself.
+
+        Flagged folds, whose weights have no mean that can be trusted, are not in the sum.
+        """
         return -self.mean * self._count
 
     @property
@@ -201,8 +208,9 @@ class PosteriorEstimate(Estimate):
         Returns
         -------
         DataFrame
-            The columns of `Estimate.table`, whose `error` is the Monte-Carlo standard error of the refit's elpd, and `elpd`,
-            `pareto_k`, `raw_k`, `gap`, `ess` and `proposal` of the refit. The `group` is that which leaves, if groups do.
+            The columns of `Estimate.table`, whose `error` is the Monte-Carlo standard error of the `elpd` in the same row, and
+            `pareto_k`, `raw_k`, `gap`, `ess` and `proposal` of the refit. The `group` is that which leaves, if groups do. A
+            flagged refit has no elpd.
         """
         held = self._at.held
         refit, codes = self._at.refit[held], np.array([code.name for code in RESULTS])
@@ -211,7 +219,7 @@ class PosteriorEstimate(Estimate):
         own = {"pareto_k": self.pareto_k, "raw_k": self.raw_k, "gap": self.gap, "ess": self.effective}
         return pd.DataFrame(
             {"refit": refit, **columns, "elpd": -self.losses[held], "loss": self.losses[held]}
-            | {"no_update": self.baseline[held], "error": self.error[refit]}
+            | {"no_update": self.baseline[held], "error": self.loss_error[held]}
             | {name: each[refit] for name, each in own.items()}
             | {"proposal": self.proposal[refit], "result": codes[self.result[refit]]}
         )
@@ -221,19 +229,23 @@ class PosteriorEstimate(Estimate):
         known = f" ± {se.value * count:.3g}" if np.isfinite(se.value) else ""
         each = "folds, joint" if self.joint else "units" if self.unit_weight is None else "cases"
         used = ", ".join(f"{np.sum(self.proposal == name)} by {name}" for name in PROPOSALS if name in self.proposal)
-        flagged = self.flagged()
-        names = flagged if self.plan.labels is None else self.plan.labels[flagged]
+        flagged, total = self.flagged(), plan.num_refits
+        names = flagged if plan.labels is None else plan.labels[flagged]
         some = f": {', '.join(map(str, names[:8]))}{', …' if len(flagged) > 8 else ''}" if len(flagged) else ""
-        alone = "" if not len(flagged) else "; the flagged may be off by more"
+        elpd = f"{self.elpd:.6g}{known} of {count} {each} (SE {se.kind})" if count else ""
+        missing = ""
+        if len(flagged):
+            missing = f"not available: {len(flagged)} of {total} folds cannot be weighed; integrate=…, refit= or more draws"
         lines = [
             ("model", self.labels.get("objective", "")),
-            ("refits", f"{plan.num_refits} of {plan.widths} each, by importance sampling"),
-            ("elpd", f"{self.elpd:.6g}{known} of {count} {each} (SE {se.kind})"),
-            ("Monte Carlo", f"± {self.sampling_error:.2g} on that sum{alone}"),
+            ("refits", f"{total} of {plan.widths} each, by importance sampling"),
+            ("elpd", missing or elpd),
+            ("of the others", elpd if missing else ""),
+            ("Monte Carlo", f"± {self.sampling_error:.2g} on that sum" if count else ""),
             ("parameters", f"{self.effective_parameters:.3g} effective"),
-            ("Pareto k", f"{bad} of {plan.num_refits} above {MAX_K} as drawn, {np.sum(self.pareto_k >= MAX_K)} as estimated"),
+            ("Pareto k", f"{bad} of {total} above {MAX_K} as drawn, {np.sum(self.pareto_k >= MAX_K)} as estimated"),
             ("proposals", used),
-            ("flagged", f"{len(flagged)} of {plan.num_refits}{some}" if len(flagged) else "none"),
+            ("flagged", f"{len(flagged)} of {total}{some}" if len(flagged) else "none"),
         ]
         return [(name, text) for name, text in lines if text]
 
@@ -366,28 +378,35 @@ def elpd(
     if pointwise and posterior.unit_losses is None:
         raise ValueError("elpd: score='pointwise' needs units that are independent given θ; ask for score='joint'.")
     estimator = FoldEstimator(posterior, plan, pointwise)
-    found, raw_k, within, within_each = estimator.estimate()
+    results, raw_k, within = estimator.estimate()
     if refit is not None:
-        found = [fold if fold.accepted else estimator.resample(k, fold, refit) for k, fold in enumerate(found)]
-    ratios, good = np.array([fold.ratio for fold in found]), np.array([fold.accepted for fold in found])
-    losses, baseline = -ratios, -within
-    if pointwise:
-        losses, baseline = -np.concatenate([fold.each for fold in found]), -np.concatenate(within_each)
-    if pointwise or scored.max() == 1:  # an entry of the plan each
-        (losses, baseline), each = np.full((2, len(plan.index)), np.nan), (losses, baseline)
-        losses[plan.held], baseline[plan.held] = each
+        results = [fold if fold.accepted else estimator.resample(k, fold, refit) for k, fold in enumerate(results)]
+    accepted = np.array([fold.accepted for fold in results])
+    scores = [fold.scores for fold in results]
+    values = np.concatenate([each.value for each in scores])
+    errors = np.concatenate([each.error for each in scores])
+    fold_of_score = np.repeat(np.arange(count), [len(each.value) for each in scores])
+    values[~accepted[fold_of_score]] = np.nan  # no mean of weights that cannot be trusted is an elpd
+    single = pointwise or scored.max() == 1  # a score of every held-out entry of the plan
+    unit = plan.index[plan.held] if single else fold_of_score
+    weight = np.ones(len(unit)) if cases is None else cases[unit]
+    weight = weight * accepted[fold_of_score]
+    weight /= np.maximum(np.bincount(unit, accepted[fold_of_score])[unit], 1.0)  # units that several folds score are averaged
+    losses, baseline, loss_error = -values, -within, errors
+    if single:
+        losses, baseline, loss_error = np.full((3, len(plan.index)), np.nan)
+        losses[plan.held], baseline[plan.held], loss_error[plan.held] = -values, -within, errors
     notes = [posterior.note]
     if scored.max() > 1 and np.mean(raw_k >= MAX_K) > MANY and not isinstance(posterior.objective, Integrated):
         notes.append("many folds move the posterior far; if groups have effects, integrate them out")
-    share = np.ones(count) if cases is None else cases[plan.index[plan.held]]  # of a fold in the sum
-    influence, own_error = share @ [fold.influence for fold in found], share * [fold.own_error for fold in found]
     units = posterior.objective.units
     response = units.modelled
     title = f"{display_name(posterior.objective)}, {plan.num_units} units, {len(posterior.draws)} draws"
     return PosteriorEstimate(
         losses=losses,
-        error=np.array([fold.error for fold in found]),
-        result=np.where(good, RESULTS.successful, RESULTS.heavy_weights).astype(np.int64),
+        error=np.array([each.error_of_sum for each in scores]),
+        loss_error=loss_error,
+        result=np.where(accepted, RESULTS.successful, RESULTS.heavy_weights).astype(np.int64),
         plan=plan,
         baseline=baseline,
         proved=np.zeros(count, bool),
@@ -395,17 +414,25 @@ def elpd(
         response=None if response is None else np.asarray(response),
         classes=units.classes > 0,
         labels={"objective": title, "refit": "importance sampling", "note": "; ".join(filter(None, notes))},
-        pareto_k=np.array([fold.k for fold in found]),
+        pareto_k=np.array([fold.k for fold in results]),
         raw_k=raw_k,
-        gap=np.array([abs(fold.ratio - fold.mean) for fold in found]),
-        effective=np.array([fold.effective for fold in found]),
-        proposal=np.array([fold.proposal for fold in found]),
+        gap=np.array([abs(fold.ratio - fold.mean) for fold in results]),
+        effective=np.array([fold.effective for fold in results]),
+        proposal=np.array([fold.proposal for fold in results]),
         draws=len(posterior.draws),
         posterior=posterior,
-        folds=[fold.draws for fold in found],
-        sampling_error=monte_carlo_error(influence, float(np.linalg.norm(own_error))),
+        folds=[fold.draws for fold in results],
+        sampling_error=_error_of_sum(scores, weight),
         unit_weight=cases,
     )
+
+
+def _error_of_sum(scores: list[LogDensities], weight: Float[np.ndarray, " scores"]) -> float:
+    """Monte-Carlo standard error of a weighted sum of the scores of all folds."""
+    weights = np.split(weight, np.cumsum([len(each.value) for each in scores])[:-1])
+    parts = [(w[w > 0], each.influence[w > 0], each.fold_influence[w > 0]) for w, each in zip(weights, scores, strict=True)]
+    shared = error_of_batches(np.sum([w @ influence for w, influence, _ in parts], axis=0))
+    return float(np.linalg.norm([shared, *(error_of_batches(w @ influence) for w, _, influence in parts)]))
 
 
 def _cases(posterior: Posterior, plan: Plan) -> NDArray[np.float64]:

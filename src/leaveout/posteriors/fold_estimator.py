@@ -27,29 +27,51 @@ from .importance import (
     WeightedDraws,
     about,
     bridge,
+    by_draw,
     gaussian_of,
     gaussians_of_refits,
     log_mean,
     max_k,
+    means_of_batches,
     normaliser,
     smooth,
     summarise,
 )
-from .posterior import Posterior, batch_error
+from .posterior import Posterior, batch_means
 
 TOGETHER = 2**17  # weights that are smoothed together, 1 MiB
+NO_DRAWS = np.zeros(2)  # influence of draws of its own on a fold that has none
+
+
+class LogDensities(NamedTuple):
+    """Estimated log densities, and their influences by batches of the draws that all folds share, and of those of this fold."""
+
+    value: Float[np.ndarray, " scores"]
+    influence: Float[np.ndarray, "scores batches"]
+    fold_influence: Float[np.ndarray, "scores fold_batches"]
+
+    @property
+    def error(self) -> Float[np.ndarray, " scores"]:
+        """Monte-Carlo standard error of each."""
+        return np.hypot(error_of_batches(self.influence), error_of_batches(self.fold_influence))
+
+    @property
+    def error_of_sum(self) -> float:
+        """Monte-Carlo standard error of the sum."""
+        return float(np.hypot(error_of_batches(self.influence.sum(0)), error_of_batches(self.fold_influence.sum(0))))
 
 
 class FoldResult(NamedTuple):
     """The elpd of one fold by one proposal, and draws of the posterior given what the fold sees.
 
-    `ratio` is by normalisers, `mean` by the weighted mean of p(y_o | θ), and `each` the weighted mean of every scored unit's;
-    `change` is A(w), `share` the effective share of the draws. `own_error` is the error of draws that no other fold has.
+    `ratio` is by normalisers, `mean` by the weighted mean of p(y_o | θ), and `units` the weighted mean of every unit's that is
+    scored by itself; `change` is A(w), `share` the effective share of the draws. `fold_influence` is of draws that no other
+    fold has.
     """
 
     ratio: float
     mean: float
-    each: np.ndarray
+    units: LogDensities | None
     k: float
     max_k: float
     influence: np.ndarray
@@ -58,7 +80,7 @@ class FoldResult(NamedTuple):
     change: float
     proposal: str
     draws: WeightedDraws
-    own_error: float = 0.0
+    fold_influence: np.ndarray = NO_DRAWS
 
     @property
     def accepted(self) -> bool:
@@ -67,23 +89,29 @@ class FoldResult(NamedTuple):
         return self.k < self.max_k and abs(self.ratio - self.mean) < MAX_GAP and not few
 
     @property
+    def scores(self) -> LogDensities:
+        """What the fold contributes to the elpd: the log density of every unit that is scored by itself, or the joint one."""
+        if self.units is not None:
+            return self.units
+        return LogDensities(np.array([self.ratio]), self.influence[None], self.fold_influence[None])
+
+    @property
     def error(self) -> float:
         """Monte-Carlo standard error of the ratio."""
-        return monte_carlo_error(self.influence, self.own_error)
+        return float(np.hypot(error_of_batches(self.influence), error_of_batches(self.fold_influence)))
 
 
-def monte_carlo_error(influence: Float[np.ndarray, " batches"], own_error: float) -> float:
-    """Standard error of an estimate by its means over batches of draws, and the error of draws of its own."""
-    return float(np.hypot(influence.std(ddof=1) / np.sqrt(len(influence)), own_error))
+def error_of_batches(means: Float[np.ndarray, "*sets batches"]) -> Any:
+    """Standard error of estimates by their means over batches of draws."""
+    return means.std(-1, ddof=1) / np.sqrt(means.shape[-1])
 
 
 class FoldEstimates(NamedTuple):
-    """Estimates of folds, k̂ of the draws as they are, and log p(y_o) and that of each scored unit within the posterior."""
+    """Estimates of folds, k̂ of the draws as they are, and the log densities that are scored within the posterior."""
 
     results: list[FoldResult]
     raw_k: NDArray[np.float64]
     within: NDArray[np.float64]
-    within_each: list[np.ndarray]
 
 
 class Evaluation(NamedTuple):
@@ -133,11 +161,22 @@ class FoldEstimator:
         seen = np.subtract(left, full, out=np.full(left.shape, -np.inf), where=np.isfinite(left))
         return Evaluation(whole[0], left, seen)
 
-    def each(self, k: int, places: Callable[[], np.ndarray], log_weights: Float[np.ndarray, " some"]) -> np.ndarray:
-        """Estimate log p(y_n) of the units that a fold scores one by one, from places of these weights."""
+    def units(self, k: int, places: Callable[[], np.ndarray], log_weights: Float[np.ndarray, " places"]) -> LogDensities | None:
+        """Estimate log p(y_n) of the units that a fold scores one by one, from places of weights of mean one."""
         if not self.pointwise:
-            return np.zeros(0)
-        return log_mean(log_weights[:, None] - self.posterior.losses_at(places(), self.held(k)))
+            return None
+        value, ratio = self._ratios(k, places(), log_weights)
+        influence = means_of_batches(by_draw(ratio, len(self.posterior.draws)), self.posterior)
+        return LogDensities(value, influence, np.zeros((len(value), 2)))
+
+    def _ratios(
+        self, k: int, theta: Float[np.ndarray, "places params"], log_weights: Float[np.ndarray, " places"]
+    ) -> tuple[Float[np.ndarray, " scored"], Float[np.ndarray, "scored places"]]:
+        """Return weighted log means of p(y_n | θ), and their derivatives by the log weights of the places."""
+        terms = log_weights - self.posterior.losses_at(theta, self.held(k)).T
+        value = log_mean(terms.T)
+        with np.errstate(invalid="ignore"):  # of a density that is zero at all places
+            return value, np.exp(terms - value[:, None]) - np.exp(log_weights)
 
     @functools.cached_property
     def _known(self) -> dict[int, Evaluation]:
@@ -257,7 +296,7 @@ class FoldEstimator:
             FoldResult(
                 ratio=value[j],
                 mean=mean[j],
-                each=self.each(k, places, relative[j]),
+                units=self.units(k, places, relative[j]),
                 k=worst[j],
                 max_k=most,
                 influence=influence[j],
@@ -305,10 +344,15 @@ class FoldEstimator:
         most, worst = max_k(count), float(smooth(seen, 1.0).k)
         if not self.buffered[k]:
             ratio, most = -bridge(self.posterior.value - self.at_draws(k).left[0], -seen), np.inf  # k̂ is of the mean alone
+        units = None
+        if self.pointwise:
+            value, derivatives = self._ratios(k, theta, np.zeros(count))
+            shared = np.zeros((len(value), known.influence.shape[-1]))
+            units = LogDensities(value, shared, batch_means(derivatives.T, drawn.chains).T)
         return known._replace(
             ratio=ratio,
             mean=mean,
-            each=self.each(k, lambda: theta, np.zeros(1)),
+            units=units,
             k=worst,
             max_k=most,
             influence=0.0 * known.influence,
@@ -316,7 +360,7 @@ class FoldEstimator:
             share=np.inf,
             proposal="refit",
             draws=WeightedDraws(lambda: theta, np.full(count, 1 / count, np.float32)),
-            own_error=float(batch_error(np.exp(seen - mean), drawn.chains)),
+            fold_influence=batch_means(np.exp(seen - mean), drawn.chains),
         )
 
     def estimate(self) -> FoldEstimates:
@@ -344,8 +388,10 @@ class FoldEstimator:
                 for k, there in zip(map(int, some), gaussians, strict=True):
                     found[k] = self.improve(k, found[k], there)
                     bar.advance()
-        within_each = [self.each(k, lambda: posterior.draws, np.zeros(1)) for k in range(len(every))]
-        return FoldEstimates(found, raw_k, np.concatenate(within), within_each)
+        within_fold = np.concatenate(within)
+        if self.pointwise:
+            within_fold = np.concatenate([log_mean(-posterior.losses_at(posterior.draws, self.held(k))) for k in every])
+        return FoldEstimates(found, raw_k, within_fold)
 
 
 def _parts(each: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:

@@ -11,10 +11,8 @@ and weighted by the density of the mixture, exp(−F(x, 1))/2 + exp(−F(T⁻¹x
 the fold's mode join them. Weights are smoothed by Pareto's distribution (PSIS), whose k̂ says whether their mean can be trusted.
 """
 
-import functools
-import importlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -30,6 +28,8 @@ FREEDOM = 7  # degrees of freedom of the t, whose tails are heavier than those o
 FINITE_K = 0.5  # Pareto's k below which weights have a variance
 EVEN = 0.3  # standard deviation of log weights below which their mean is nearly normal; unlike k̂ it does not select by errors
 FLAT = 1e-9  # difference of log weights that is rounding
+LEAST = np.log(np.finfo(float).tiny)  # log weight, beside the largest, below which none is in a tail
+FEWEST_OF_TAIL = 5  # weights to which a Pareto distribution is fitted
 GOOD_K = 0.2  # k̂ below which k is below that, as its own error is about 0.1
 MAX_K = 0.7  # Pareto's k̂ from which on means of weights are not to be trusted, however many (Vehtari et al., 2024)
 MIN_EFFECTIVE = 50  # effective draws below which neither k̂ nor an error can be told; silent errors came to 0.7 there
@@ -60,39 +60,52 @@ class Smoothed(NamedTuple):
 
 
 def smooth(log_weights: Float[np.ndarray, "*sets draws"], efficiency: float) -> Smoothed:
-    """Smooth the tails of sets of weights by PSIS, of ArviZ or arviz-stats; the scale of the weights stays."""
-    largest, least = log_weights.max(-1, keepdims=True), np.argmin(log_weights, -1, keepdims=True)
-    bottom = np.take_along_axis(log_weights, least, -1)
-    if not np.isfinite(bottom).all():  # weights of zero, which say nothing about the scale
-        least = np.argmin(np.where(np.isfinite(log_weights), log_weights, np.inf), -1, keepdims=True)
-        bottom = np.take_along_axis(log_weights, least, -1)
-    usable = np.isfinite(largest) & (bottom < largest)
-    with np.errstate(over="ignore", invalid="ignore"):  # of tails without a scale, and of sets without a weight
-        scaled = log_weights - largest
-        found, k = _psis()(scaled if usable.all() else np.where(usable, scaled, 0.0), efficiency)
-        found = found + (bottom - np.take_along_axis(found, least, -1))  # PSIS only normalises the least weight
-    if (lost := usable & np.isnan(found.sum(-1, keepdims=True))).any():  # PSIS divides by the spread of the largest
-        usable &= ~(lost & (np.quantile(log_weights, 0.95, axis=-1, keepdims=True) > largest - FLAT))
-    if usable.all():
-        return Smoothed(found, k)
-    equal = np.where(np.isfinite(largest), -np.inf, np.inf)  # weights that are all equal need no smoothing
-    return Smoothed(np.where(usable, found, log_weights), np.where(usable[..., 0], k, equal[..., 0]))
+    """Smooth the tails of sets of weights by Pareto's distribution (PSIS); the scale of the weights stays."""
+    count = log_weights.shape[-1]
+    tail = int(np.ceil(min(count / 5, 3 * np.sqrt(count / efficiency))))
+    sets = np.array(log_weights.reshape(-1, count))
+    k = np.array([_smooth_tail(each, tail) for each in sets])
+    return Smoothed(sets.reshape(log_weights.shape), k.reshape(log_weights.shape[:-1]))
 
 
-@functools.cache
-def _psis() -> Any:
-    """Return PSIS of the installed library, a function of log weights and relative efficiency."""
-    try:
-        psislw = importlib.import_module("arviz").psislw
-        return lambda x, efficiency: tuple(map(np.asarray, psislw(x, efficiency)))
-    except (ImportError, AttributeError):
-        pass
-    try:
-        stats = importlib.import_module("arviz_stats.base").array_stats
-    except ImportError:
-        raise ImportError("elpd needs ArviZ: pip install 'leaveout[arviz]'.") from None
-    # it takes log likelihoods, whose weights are the inverse
-    return lambda x, efficiency: tuple(map(np.asarray, stats.psislw(-x, r_eff=efficiency)))
+def _smooth_tail(log_weights: Float[np.ndarray, " draws"], tail: int) -> float:
+    """Smooth the largest of one set of weights in place, and return k̂; weights that are equal to rounding need none."""
+    largest = log_weights.max()
+    if not np.isfinite(largest):
+        return np.inf
+    top = np.argpartition(log_weights, -tail - 1)[-tail - 1 :]
+    top = top[np.argsort(log_weights[top])]
+    scaled = log_weights[top] - largest
+    if scaled[0] > -FLAT:
+        return -np.inf
+    cutoff = max(scaled[0], LEAST)
+    above = scaled > cutoff
+    excess = np.exp(scaled[above]) - np.exp(cutoff)
+    if len(excess) < FEWEST_OF_TAIL:
+        return np.inf
+    k, scale = _fit_pareto(excess)
+    if not (np.isfinite(k) and scale > 0):
+        return np.inf
+    quantiles = -np.log1p(-np.arange(0.5, len(excess)) / len(excess))  # of the exponential distribution
+    quantiles = scale * (np.expm1(k * quantiles) / k if k else quantiles)
+    log_weights[top[above]] = largest + np.minimum(np.log(quantiles + np.exp(cutoff)), 0.0)
+    return float(k)
+
+
+def _fit_pareto(excess: Float[np.ndarray, " tail"]) -> tuple[float, float]:
+    """Estimate k and the scale of a generalised Pareto distribution from sorted numbers (Zhang and Stephens, 2009)."""
+    n = len(excess)
+    grid = np.arange(0.5, 30 + int(np.sqrt(n)))
+    with np.errstate(all="ignore"):  # of numbers that are nearly equal, whose k is not finite
+        rate = (1 - np.sqrt(len(grid) / grid)) / (3 * excess[int(n / 4 + 0.5) - 1]) + 1 / excess[-1]
+        k = np.log1p(-rate[:, None] * excess).mean(1)
+        log_likelihood = n * (np.log(-rate / k) - k - 1)
+        weight = 1 / np.exp(log_likelihood - log_likelihood[:, None]).sum(1)
+        weight[weight < 10 * np.finfo(float).eps] = 0.0
+        posterior_rate = rate @ weight / weight.sum()
+        k_of_rate = np.log1p(-posterior_rate * excess).mean()
+        scale = -k_of_rate / posterior_rate
+    return float((n * k_of_rate + 5) / (n + 10)), float(scale)  # a prior of ten numbers at k = 1/2
 
 
 def max_k(draws: int) -> float:
@@ -134,8 +147,8 @@ def summarise(
         mean = ratio.mean(-1, keepdims=True)
         value, ratio = top + np.log(mean), ratio / mean
     square = lambda each: np.einsum("...i,...i->...", each, each)
-    paired = (ratio if count == draws else ratio.reshape(*k.shape, -1, draws).mean(-2)) - 1
-    means = np.moveaxis(batch_means(np.moveaxis(paired, -1, 0), posterior.chains, posterior.batches), 0, -1)
+    paired = by_draw(ratio, draws) - 1
+    means = means_of_batches(paired, posterior)
     by_chain = means.reshape(*k.shape, posterior.chains, -1).mean(-1)
     plain = (square(paired) / draws - paired.mean(-1) ** 2) / draws
     batched = np.max([each.var(-1, ddof=1) / each.shape[-1] for each in (means, by_chain) if each.shape[-1] > 1], axis=0)
@@ -143,6 +156,16 @@ def summarise(
         share = count**2 / square(ratio) / draws
         effective = share * draws * np.where(batched > plain, plain / batched, 1.0)
     return Normaliser(value[..., 0], k, means, effective, share), ratio, smoothed - value
+
+
+def by_draw(values: Float[np.ndarray, "*sets places"], draws: int) -> Float[np.ndarray, "*sets draws"]:
+    """Average the places that belong to one draw."""
+    return values if values.shape[-1] == draws else values.reshape(*values.shape[:-1], -1, draws).mean(-2)
+
+
+def means_of_batches(values: Float[np.ndarray, "*sets draws"], posterior: Posterior) -> Float[np.ndarray, "*sets batches"]:
+    """Means over batches of draws."""
+    return np.moveaxis(batch_means(np.moveaxis(values, -1, 0), posterior.chains, posterior.batches), 0, -1)
 
 
 class GaussianProposal(NamedTuple):

@@ -48,8 +48,8 @@ class PosteriorPredictions(PrintedResult):
     ----------
     table : DataFrame
         A row for each left-out unit and refit: its response `y`; `mean`, `low` and `high` of its predictive distribution;
-        `pit`; `crps`, or `brier` of a response of zeros and ones; the `refit`, and whether it is `flagged`. NaN where there
-        are no predictive draws.
+        `pit`; `crps`, or `brier` of a response of zeros and ones; the `refit`, and whether it is `flagged`, as its weights
+        cannot be trusted: no score holds such a row. NaN where there are no predictive draws.
     level : float
         Share of the predictive distribution between `low` and `high`.
     plan : Plan
@@ -89,12 +89,17 @@ class PosteriorPredictions(PrintedResult):
         return float(np.nanmean(each)), standard_error(each, np.ones(len(each)), self.plan).value
 
     @property
+    def _weighed(self) -> NDArray[np.bool_]:
+        """Whether a row has predictive draws, of a fold whose weights are to be trusted."""
+        return (self.table["mean"].notna() & ~self.table["flagged"]).to_numpy()
+
+    @property
     def _unit(self) -> NDArray[np.int64]:
-        return self.plan.index[self.plan.held][self.table["mean"].notna()]
+        return self.plan.index[self.plan.held][self._weighed]
 
     @property
     def _known(self) -> pd.DataFrame:
-        return self.table[self.table["mean"].notna()]
+        return self.table[self._weighed]
 
     @property
     def scores(self) -> pd.DataFrame:
@@ -124,8 +129,9 @@ class PosteriorPredictions(PrintedResult):
         return float(scipy.stats.chi2.sf(place**2 + spread**2, 2)), said
 
     def _lines(self) -> list[tuple[str, str]]:
-        known, n, flagged = self._known, len(self.table), int(self._known["flagged"].sum())
-        lines = [("model", self.title), ("predicted", f"{len(known)} of {n} left-out units{self.missing}")]
+        known, n, flagged = self._known, len(self.table), int(self.table["flagged"].sum())
+        missing = f"; {flagged} are in folds that cannot be weighed" if flagged else ""
+        lines = [("model", self.title), ("predicted", f"{len(known)} of {n} left-out units{missing}{self.missing}")]
         if len(known):
             p, said = self.uniformity
             (r2, r2_se), (score, score_se), (share, share_se) = self.scores.to_numpy()
@@ -135,9 +141,8 @@ class PosteriorPredictions(PrintedResult):
                 ("Brier" if "brier" in known else "CRPS", pm(score, score_se)),
                 ("intervals", f"of {self.level:.0%} hold {pm(100 * share, 100 * share_se, '.1f')} % of the responses"),
                 ("PIT", f"not uniform (p = {p:.1g}): {said}" if p < SURE else f"as uniform as expected (p = {p:.2f})"),
-                ("flagged", f"{flagged} of these units, by lo.elpd; they count in all of the above" if flagged else ""),
             ]
-        return [(name, text) for name, text in lines if text]
+        return lines
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Plot how often each value of the PIT occurs. Needs matplotlib.
@@ -202,9 +207,9 @@ def predict_left_out(estimate: Any, simulate: Any, level: float, response: Any, 
     if binary:
         table = table.assign(crps=(table["mean"] - y) ** 2).rename(columns={"crps": "brier"})
     table.insert(0, "y", y)
-    lost = int(table["mean"].isna().sum())
-    missing = f"; {lost} are in folds that weigh moved draws, which only a function simulate serves" if lost else ""
     table = table.assign(refit=refit, flagged=np.isin(refit, estimate.flagged()))
+    lost = int((table["mean"].isna() & ~table["flagged"]).sum())
+    missing = f"; {lost} are in folds that weigh moved draws, which only a function simulate serves" if lost else ""
     return PosteriorPredictions(table, level, plan, estimate.labels["objective"], missing)
 
 
