@@ -114,6 +114,27 @@ FAULTS = (
         "posteriors/test_elpd",
     ),
     Fault(
+        "a certificate under bounds is of the free coefficients",
+        "certificate_file.certify",
+        "objective = objective.as_given",
+        "pass",
+        "validation/test_certificate_file",
+    ),
+    Fault(
+        "a column of the data is written over by the response",
+        "certificate_file._distinct",
+        "while name in out:",
+        "while False:",
+        "validation/test_certificate_file",
+    ),
+    Fault(
+        "leverages under bounds are those of the free coefficients",
+        "measures.leverage",
+        'without("leverage", objective)',
+        "pass",
+        "validation/test_certificate_file",
+    ),
+    Fault(
         "folds that cannot be weighed have an elpd",
         "elpd.elpd",
         "values[~accepted[fold_of_score]] = np.nan",

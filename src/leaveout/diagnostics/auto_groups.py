@@ -16,6 +16,7 @@ from .._runtime.jax import float64
 from ..data.arrays import count
 from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import display_name
+from ..optimize.active_set import without
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
 
@@ -68,6 +69,7 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
     if not isinstance(fit, Fit):
         raise TypeError(f"auto_groups: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
     n, units = fit.objective.num_units, fit.objective.units
+    without("auto_groups", fit.objective)
     size = count("auto_groups: size", size, 1, n - 1)
     model, covariance = fit.objective, None
     max_correlated_units = 20_000  # largest number of units of latent Gaussian models, whose covariance is formed

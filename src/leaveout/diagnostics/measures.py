@@ -58,7 +58,7 @@ def leverage(fit: Fit) -> Float[np.ndarray, " units"]:
     Raises
     ------
     TypeError
-        If units have no linear predictor, or weights that depend on other units.
+        If units have no linear predictor, or weights that depend on other units, or the penalty has kinks or bounds.
 
     See Also
     --------
@@ -73,6 +73,7 @@ def leverage(fit: Fit) -> Float[np.ndarray, " units"]:
     array([0.7, 0.3, 0.3, 0.7])
     """
     objective = require_hessian(fit, "leverage").objective
+    without("leverage", objective)
     if not isinstance(objective, AbstractLinearPredictor):
         raise TypeError(f"leverage: needs linear predictors; got {kind_of(objective)}. Use lo.fold_parameters().")
     if getattr(objective, "class_code", None) is not None:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from .._runtime.conventions import conventional
 from .._runtime.jax import call_for_number, call_traced, float64, jax, jnp
+from ..models.glm.active_coefficients import ActiveGLM
 from ..models.glm.losses import Binomial, Squared
 from ..objectives.objective import (
     LOG_DENSITY,
@@ -256,6 +257,8 @@ def _try_at_one_draw(draws: NamedDraws, names: set[str], unit_loss: Any, data: A
 def _of_model(caller: str, draws: dict[str, np.ndarray], chains: int, given: Any) -> Posterior:
     """Take draws of the parameters of one of the library's models: its θ as one array, or its natural parameters by name."""
     known, objective = (given, given.objective) if isinstance(given, Fit) else (None, given)
+    if isinstance(objective, ActiveGLM):  # the density is one of all coefficients, also of those that are held
+        known, objective = None, objective.whole.model
     start = objective.parameters.start
     if known is not None:
         like = known.theta

@@ -7,6 +7,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ from ..linalg.design import DenseDesign, Predictors
 from ..linalg.mapped_design import SourcedDesign
 from ..linalg.sparse_design import SparseDesign
 from ..models.glm import losses
+from ..models.glm.active_coefficients import kinks
 from ..models.glm.glm import GLM
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
-from .named_parameters import name_parameters
 
 Array = np.ndarray
 CLAIM = "In each fold, the sum over its held-out rows of |loss - loss of the exact refit| is at most its error."
@@ -53,7 +54,12 @@ def certify(fit: Fit | None, plan: Plan, values: Array, error: Array, proved: Ar
     """Return what a certificate says, and the table of the data that it is about."""
     if fit is None:
         raise ValueError("certificate: this estimate has no fit and no data, as `without_data` leaves it; make it again.")
-    model, objective = fit.predictors, fit.objective
+    model, objective, kinked = fit.predictors, fit.objective, None
+    if isinstance(objective, GLM):
+        objective = objective.as_given
+        kinked = kinks(objective)
+    if kinked is not None:
+        model = kinked.whole.smooth if kinked.whole.norms is None else None
     loss = named_loss(objective.loss_function) if isinstance(objective, GLM) else None
     known = (
         model is not None
@@ -63,7 +69,7 @@ def certify(fit: Fit | None, plan: Plan, values: Array, error: Array, proved: Ar
     )
     if model is None or not isinstance(objective, GLM) or loss is None or not known:
         raise ValueError(
-            "certificate: the verifier knows a GLM of one output with a quadratic penalty and a squared, "
+            "certificate: the verifier knows a GLM of one output with a quadratic or l1 penalty, or bounds, and a squared, "
             "logistic, probit, cloglog, Poisson, gamma, negative binomial, Tweedie or pseudo-Huber loss of its usual link; "
             f"this is {getattr(objective, 'shown', type(objective).__name__)} with the loss "
             f"{type(getattr(objective, 'loss_function', None)).__name__} and the penalty "
@@ -72,42 +78,54 @@ def certify(fit: Fit | None, plan: Plan, values: Array, error: Array, proved: Ar
     if not proved.any():
         raise ValueError("certificate: no error is proved; take Certified() or Exact(), whose errors are.")
     n, features, constant = len(model.y), objective.num_features, objective.intercept
-    X = np.asarray(objective.as_given.lines.rows(np.arange(n)), float)[:, :features]
+    labels = None
+    if len(objective.labels.classes) == 2:
+        labels = [str(label) for label in objective.labels.classes]
+    X = np.asarray(objective.lines.rows(np.arange(n)), float)[:, :features]
     (base,), (times,) = model.weigh(np.ones((1, n)))
     offset = np.broadcast_to(np.asarray(model.offset, float), n)
-    names = [str(name) for name in objective.names[:features]]
-    taken = dict(zip(("response", "weight", "offset"), _apart(names), strict=True))
-    table = pd.DataFrame(X, columns=names).assign(**{taken["response"]: model.y})
+    *names, response, weight_name, offset_name = _distinct([*map(str, objective.names[:features]), "y", "weight", "offset"])
+    table = pd.DataFrame(X, columns=names)
+    table[response] = model.y if labels is None else np.array(labels)[np.asarray(model.y, int)]
     weighted, shifted = bool((base != 1).any()), bool(offset.any())
     if weighted:
-        table[taken["weight"]] = base
+        table[weight_name] = base
     if shifted:
-        table[taken["offset"]] = offset
+        table[offset_name] = offset
     parts = (np.ascontiguousarray(part, "<f8").tobytes() for part in (X, model.y, base, offset))
     data = {
         "sha256": hashlib.sha256(b"".join(parts)).hexdigest(),
         "rows": n,
         "features": names,
-        "response": taken["response"],
-        "weight": taken["weight"] if weighted else None,
-        "offset": taken["offset"] if shifted else None,
+        "response": response,
+        "weight": weight_name if weighted else None,
+        "offset": offset_name if shifted else None,
         "center": None,
-        "labels": [str(label) for label in objective.labels.classes] if len(objective.labels.classes) == 2 else None,
+        "labels": labels,
     }
     penalty = np.asarray(model.penalty if isinstance(model.penalty, np.ndarray) else model.penalty.toarray())
     diagonal = np.diag(penalty)
-    whole: dict[str, Any] = {
-        "format": 1,
+    folds = _folds(model, plan, values, error, proved)
+    statement: dict[str, Any] = {
+        "format": 2,
         "version": importlib.metadata.version("leaveout"),
         "claim": CLAIM,
+        "plan": {"folds": plan.num_refits, "proved": len(folds)},
         "data": data,
         "intercept": bool(constant),
         "loss": loss,
         "penalty": (diagonal if np.array_equal(penalty, np.diag(diagonal)) else penalty).tolist(),
         "times": float(times),
-        "theta": name_parameters(fit).at(fit.vector[None])[0].tolist(),
+        "l1": None,
+        "bounds": None,
+        "theta": np.asarray(objective.parameters.unconstrained(fit.parameters)).tolist(),
+        "folds": folds,
     }
-    return whole | {"folds": _folds(model, plan, values, error, proved)}, table
+    if kinked is not None:
+        limits = [[value if np.isfinite(value) else None for value in each.tolist()] for each in kinked.whole.bounds]
+        statement |= {"l1": kinked.whole.slope.tolist(), "bounds": limits}
+    text = json.dumps(statement, sort_keys=True)
+    return statement | {"sha256": hashlib.sha256(text.encode()).hexdigest()}, table
 
 
 def _folds(model: Predictors, plan: Plan, values: Array, error: Array, proved: Array) -> list[dict[str, Any]]:
@@ -122,13 +140,19 @@ def _folds(model: Predictors, plan: Plan, values: Array, error: Array, proved: A
         (omega,), (times,) = model.weigh(weight[None])
         changed = np.union1d(rows, np.flatnonzero(omega != base))  # weights of classes that are balanced change everywhere
         fold = {"fold": int(k), "rows": changed.tolist(), "weights": omega[changed].tolist(), "times": float(times)}
-        out.append(fold | {"held": rows[held].tolist(), "losses": values[some][held].tolist(), "error": float(error[k])})
+        if held.any():
+            out.append(fold | {"held": rows[held].tolist(), "losses": values[some][held].tolist(), "error": float(error[k])})
     return out
 
 
-def _apart(names: list[str]) -> list[str]:
-    """Return names of the response, the weights and the offsets that no feature has."""
-    return [name if name not in names else f"({name})" for name in ("y", "weight", "offset")]
+def _distinct(names: list[str]) -> list[str]:
+    """Put names in brackets until no earlier column has them."""
+    out = list[str]()
+    for name in names:
+        while name in out:
+            name = f"({name})"
+        out.append(name)
+    return out
 
 
 def write(path: str | os.PathLike[str], whole: dict, table: pd.DataFrame, data: str | os.PathLike[str] | None) -> None:
@@ -142,6 +166,10 @@ def write(path: str | os.PathLike[str], whole: dict, table: pd.DataFrame, data: 
     elif kind == ".csv":
         table.to_csv(data, index=False, float_format="%.17g")
     elif kind == ".npz":
-        np.savez(data, **{name: table[name].to_numpy() for name in table})
+        with zipfile.ZipFile(data, "w") as archive:
+            for name in table:
+                with archive.open(f"{name}.npy", "w") as file:
+                    column = table[name].to_numpy()
+                    np.save(file, column.astype(str) if column.dtype == object else column)
     else:
         raise ValueError(f"certificate: data= must end with .parquet, .csv or .npz; got {data}.")

@@ -654,9 +654,10 @@ class Estimate(PrintedResult):
     def certificate(self, path: str | os.PathLike[str], *, data: str | os.PathLike[str] | None = None) -> Path:
         """Write what is proved of every refit to a file that a program without any code of this library can check.
 
-        The file has a hash of the data, the loss, the penalty, and for each refit that is proved the rows with their weights,
-        the held-out losses and the error. `python -m leaveout_verify PATH DATA` checks every claim by ball arithmetic, where
-        DATA is a table with the features and the response. It is a distribution of its own, `leaveout-verify`.
+        The file has a hash of the data, the loss, the penalty and bounds of all coefficients, how many refits the plan has, and
+        for each that is proved the rows with their weights, the held-out losses and the error. `python -m leaveout_verify PATH
+        DATA` checks every claim by ball arithmetic, where DATA is a table with the features and the response. It is a
+        distribution of its own, `leaveout-verify`.
 
         Parameters
         ----------

@@ -4,7 +4,7 @@ The README states the theorem, its proof, and what is taken for granted. `proof`
 what the file says. Nothing here comes from leaveout.
 """
 
-from .problem import Fold, Problem, parse, read
+from .problem import Fold, Problem, Rejected, parse, read, seal
 from .proof import Verdict, verify
 
-__all__ = ["Fold", "Problem", "Verdict", "parse", "read", "verify"]
+__all__ = ["Fold", "Problem", "Rejected", "Verdict", "parse", "read", "seal", "verify"]

@@ -136,8 +136,20 @@ NAMED: dict[str, Callable[..., Loss]] = {
 }
 
 
+INFINITY = float("inf")
+DOMAINS: dict[str, tuple[float, float]] = {  # of the response, where the loss is convex and finite
+    "squared": (-INFINITY, INFINITY),
+    "logistic": (0.0, 1.0),
+    "probit": (0.0, 1.0),
+    "cloglog": (0.0, 1.0),
+    "poisson": (0.0, INFINITY),
+    "gamma": (5e-324, INFINITY),
+    "negative_binomial": (0.0, INFINITY),
+    "tweedie": (0.0, INFINITY),
+    "pseudo_huber": (-INFINITY, INFINITY),
+}
+
+
 def named(name: str, **parameters: Any) -> Loss:
-    """Make the loss that a certificate names."""
-    if name not in NAMED:
-        raise ValueError(f"the certificate has the loss {name!r}; known are {', '.join(NAMED)}.")
+    """Make the loss that a certificate names, one of `NAMED`."""
     return NAMED[name](**parameters)

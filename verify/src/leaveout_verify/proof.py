@@ -6,7 +6,9 @@ A refit has weights w and κ. With μ = 1 − δ − Σ max(W_i − w_i, 0) a_i 
 
     |R g| < r m,  m = μ min(1, s, κ/K)   ⟹   the refit has one minimiser, and |x_iᵀθ − x_iᵀt| ≤ |z_i| |R g| / m.
 
-The proof is in the README. Where least squares have no penalty and no unique minimiser, the claim is on that of least norm,
+The proof is in the README. Coefficients at a kink or a bound are held: R has rows of zeros for them, and the refit is the
+minimiser of all if the conditions of Karush, Kuhn and Tucker hold for every point within the proved distance. Where least
+squares have no penalty and no unique minimiser, the claim is on that of least norm,
 whose rank is decided by rational numbers.
 """
 
@@ -22,12 +24,13 @@ from .problem import Fold, Problem
 Array = np.ndarray
 PRECISIONS = (128, 320, 1280)  # bits; more for what fewer leave undecided
 SHARED = 0.3  # least μ with which a refit is checked by the R of all rows; others get an R of their own
+FAR = 1e6  # predictors, of losses that have an exponential, beyond which float64 finds no minimiser
 ENTRIES = 200_000  # predictors of rows and refits that are held as balls at a time
 UP, DOWN = 1 + 1e-12, 1 - 1e-12  # more than the rounding of the float64 sums that they multiply
 
 above = lambda balls: UP * np.array([float(ball.abs_upper()) for ball in balls])
 below = lambda balls: DOWN * np.array([float(ball.lower()) for ball in balls])
-matrix = lambda numbers: arb_mat([[arb(float(v)) for v in row] for row in numbers])
+matrix = lambda numbers: arb_mat(*np.shape(numbers), [arb(v) for v in np.ravel(numbers).tolist()])
 lengths = lambda numbers, axis: UP * np.sqrt(np.sum(np.square(numbers), axis))
 
 
@@ -46,6 +49,8 @@ UNDECIDED = Verdict("undecided")
 
 def whitener(X: Array, weight: Array, penalty: Array) -> Array:
     """Return R with R A Rᵀ ≈ I for A = P + Σ weight x xᵀ, by QR of the rows."""
+    if not X.shape[1]:
+        return np.zeros((0, 0))
     scale = np.sqrt((X**2).T @ weight + np.diag(penalty))
     scale[scale == 0] = 1
     values, vectors = np.linalg.eigh(penalty)
@@ -58,22 +63,36 @@ def whitener(X: Array, weight: Array, penalty: Array) -> Array:
 
 
 class Reference:
-    """R, the z_i, and δ, for the weights W and curvatures a of some refit."""
+    """R, the z_i, and δ, for the weights W and curvatures a of some refit, whose coefficients that are not `free` are held.
 
-    def __init__(self, problem: Problem, weight: Array, times: float, curvature: Array):
+    `tilt` is the slope a_j sign(θ_j) of the kinks beside the free coefficients.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        weight: Array,
+        times: float,
+        curvature: Array,
+        free: Array | None = None,
+        tilt: Array | None = None,
+    ):
         X, n, p = problem.X, *problem.X.shape
-        self.weight, self.times, self.R = weight, times, whitener(X, weight * curvature, times * problem.penalty)
+        free = np.ones(p, bool) if free is None else free
+        self.free, self.tilt = free, np.zeros(p) if tilt is None else tilt
+        self.weight, self.times, self.R = weight, times, np.zeros((free.sum(), p))
+        self.R[:, free] = whitener(X[:, free], weight * curvature, times * problem.penalty[np.ix_(free, free)])
         share = weight * curvature * np.sum((X @ self.R.T) ** 2, axis=1)
         self.a = np.where(share > 1e-9, curvature, 0.0)  # any a will do, and a row that carries nothing needs no bound
         self.X, self.R_balls, self.P = matrix(X), matrix(self.R), matrix(problem.penalty)
         Z = self.X * self.R_balls.transpose()
-        weighted = [
-            [arb(w) * arb(a) * v for v in row] for w, a, row in zip(weight.tolist(), self.a.tolist(), Z.tolist(), strict=True)
-        ]
-        B = Z.transpose() * arb_mat(weighted) + self.R_balls * self.P * self.R_balls.transpose() * arb(times)
-        self.delta = float(lengths(above((B - matrix(np.eye(p))).entries()), 0))
-        self.length = lengths(above(Z.entries()).reshape(n, p), 1)
-        self.Z = np.array([float(v) for v in Z.entries()]).reshape(n, p)
+        count = len(self.R)
+        factors = [arb(w) * arb(a) for w, a in zip(weight.tolist(), self.a.tolist(), strict=True)]
+        weighted = arb_mat(n, count, [factors[k // count] * v for k, v in enumerate(Z.entries())])
+        B = Z.transpose() * weighted + self.R_balls * self.P * self.R_balls.transpose() * arb(times)
+        self.delta = float(lengths(above((B - matrix(np.eye(count))).entries()), 0))
+        self.length = lengths(above(Z.entries()).reshape(n, count), 1)
+        self.Z = np.array([float(v) for v in Z.entries()]).reshape(n, count)
 
     def mu(self, fold: Fold) -> float:
         lost = np.maximum(self.weight[fold.rows] - fold.weights, 0.0)
@@ -90,6 +109,12 @@ class Reference:
         return out
 
 
+def stay(problem: Problem, theta: Array) -> None:
+    """Raise LinAlgError where predictors run away, as without a minimiser."""
+    if problem.exponential and not np.abs(problem.X @ theta).max(initial=0) < FAR:
+        raise np.linalg.LinAlgError("no minimiser is near")
+
+
 def minimise(problem: Problem, weight: Array, times: float, theta: Array) -> tuple[Array, Array]:
     """Take Newton steps in float64, halved where they overshoot; return θ and every ℓ″ there. Nothing of it is believed."""
     slopes = lambda theta: problem.loss.slopes(problem.X @ theta + problem.offset, problem.y)
@@ -101,6 +126,7 @@ def minimise(problem: Problem, weight: Array, times: float, theta: Array) -> tup
         while size > 1e-6 and not gradient(theta - size * step) @ step >= -0.5 * (g @ step):
             size /= 2
         theta = theta - size * step
+        stay(problem, theta)
         if np.abs(problem.X @ step).max() < 1e-9:
             break
     return theta, slopes(theta)[1]
@@ -114,9 +140,10 @@ def check(problem: Problem, reference: Reference, folds: Sequence[Fold], theta: 
     eta = lambda theta: problem.X @ theta + problem.offset[:, None]
     for _ in range(60):  # float64 steps while they shrink
         slope, _ = problem.loss.slopes(eta(theta), problem.y[:, None])
-        gradient = reference.R @ (problem.X.T @ (weights * slope) + times * (problem.penalty @ theta))
+        smooth = problem.X.T @ (weights * slope) + times * (problem.penalty @ theta + reference.tilt[:, None])
+        gradient = reference.R @ smooth
         theta = theta - reference.R.T @ reference.without(folds, gradient)
-        size = np.abs(gradient).max()
+        size = np.abs(gradient).max(initial=0)
         if not 1e-15 < size < 0.9 * last:
             break
         last = size
@@ -134,11 +161,15 @@ def check(problem: Problem, reference: Reference, folds: Sequence[Fold], theta: 
         ]
         pull = reference.X.transpose() * arb_mat(n, count, slopes)
         kappa = arb_mat(count, count, [arb(times[k]) if j == i else arb(0) for i, k in enumerate(open_) for j in range(count)])
-        white = reference.R_balls * (pull + reference.P * points * kappa)
+        tilt = matrix(np.repeat(reference.tilt[:, None], count, 1))
+        white = reference.R_balls * (pull + (reference.P * points + tilt) * kappa)
         size = lengths(above(white.entries()).reshape(-1, count), 0)
         for k, j in enumerate(open_):
             own = predictors[k::count]
             distance = enclose(problem, reference, weights[:, j], own, size[k], mu[j], times[j], y)
+            theta_of_fold = points.entries()[k::count]
+            if problem.kinked and not optimal(problem, reference, weights[:, j], times[j], theta_of_fold, own, distance, y):
+                continue
             if np.isfinite(distance):
                 near = {i: own[i] + arb(0, UP**2 * reference.length[i] * distance) for i in folds[j].held.tolist()}
                 verdicts[j] = judge(problem, folds[j], near)
@@ -169,6 +200,92 @@ def enclose(
         least = min(least, DOWN * low / reference.a[i])
     m = DOWN**2 * mu * min(least, times / reference.times if problem.penalty.any() else 1.0)
     return UP * size / m if m > 0 and size < DOWN * radius * m else np.inf
+
+
+def held_at(problem: Problem, theta: Array) -> Array:
+    """Which coefficients are at a kink or a bound."""
+    return ((problem.slope > 0) & (theta == 0)) | (theta == problem.low) | (theta == problem.high)
+
+
+def minimise_kinked(problem: Problem, weight: Array, times: float, theta: Array) -> tuple[Array, Array]:
+    """Take proximal Newton steps by coordinate descent in float64; return θ and every ℓ″ there. Nothing of it is believed."""
+    X, a = problem.X, times * problem.slope
+    theta = np.clip(theta, problem.low, problem.high)
+    for _ in range(50):
+        slope, curvature = problem.loss.slopes(X @ theta + problem.offset, problem.y)
+        H = (X.T * (weight * curvature)) @ X + times * problem.penalty
+        goal, pull = theta.copy(), X.T @ (weight * slope) + times * problem.penalty @ theta
+        scale = np.sqrt(np.maximum(np.diag(H), 0.0))
+        for _ in range(100):
+            largest = 0.0
+            for j in np.flatnonzero(scale):
+                target = goal[j] - pull[j] / H[j, j]
+                target = np.sign(target) * max(abs(target) - a[j] / H[j, j], 0.0)
+                target = min(max(target, problem.low[j]), problem.high[j])
+                largest = max(largest, abs(target - goal[j]) * scale[j])
+                pull += H[:, j] * (target - goal[j])
+                goal[j] = target
+            if largest < 1e-13:
+                break
+        free = ~held_at(problem, goal)
+        polished = goal.copy()
+        polished[free] -= np.linalg.solve(H[np.ix_(free, free)], (pull + a * np.sign(goal))[free])
+        inside = (polished > problem.low) & (polished < problem.high) & ((a == 0) | (polished * goal > 0))
+        goal = polished if inside[free].all() else goal
+        step, size = goal - theta, 1.0
+
+        def along(point: Array, step: Array = step) -> float:
+            slope, _ = problem.loss.slopes(X @ point + problem.offset, problem.y)
+            smooth = X.T @ (weight * slope) + times * problem.penalty @ point
+            return float(smooth @ step + a @ (np.sign(point + 1e-12 * step) * step))
+
+        short = np.abs(X @ step).max(initial=0) < 1e-6  # where rounding decides signs of slopes, and Newton's steps converge
+        fall = abs(along(theta))
+        while not short and size > 1e-6 and along(theta + size * step) > 0.5 * fall:
+            size /= 2
+        theta = goal if size == 1 else theta + size * step  # the sum of a start and a step is not an end itself
+        stay(problem, theta)
+        if np.abs(X @ step).max(initial=0) < 1e-11:
+            break
+    return theta, problem.loss.slopes(X @ theta + problem.offset, problem.y)[1]
+
+
+def optimal(
+    problem: Problem,
+    reference: Reference,
+    weight: Array,
+    times: float,
+    theta: list[arb],
+    eta: list[arb],
+    distance: float,
+    y: list[arb],
+) -> bool:
+    """Whether each point within `distance` fulfils the conditions of kinks and bounds: no coefficient may move downhill."""
+    if not np.isfinite(distance):
+        return False
+    spread = UP**2 * lengths(reference.R, 0) * distance
+    theta = [v + arb(0, s) for v, s in zip(theta, spread.tolist(), strict=True)]
+    for j in np.flatnonzero(reference.free):
+        low, high, tilt = float(problem.low[j]), float(problem.high[j]), float(reference.tilt[j])
+        inside = (low == -np.inf or theta[j] > arb(low)) and (high == np.inf or theta[j] < arb(high))
+        if not inside or (problem.slope[j] > 0 and not theta[j] * arb(tilt) > 0):
+            return False
+    held = np.flatnonzero(~reference.free)
+    if not held.size:
+        return True
+    slopes = [arb(0)] * len(y)
+    for i in np.flatnonzero(weight):
+        around = eta[i] + arb(0, UP**2 * reference.length[i] * distance)
+        slopes[i] = problem.loss.taylor(around, y[i])[1] * arb(float(weight[i]))
+    pull = matrix(problem.X[:, held].T) * arb_mat(len(y), 1, slopes)
+    pull = pull + matrix(problem.penalty[held]) * arb_mat(len(theta), 1, theta) * arb(times)
+    for j, gradient in zip(held.tolist(), pull.entries(), strict=True):
+        value, a = float(theta[j].mid()), arb(times) * arb(float(problem.slope[j]))
+        rises = value >= problem.high[j] or gradient + (a if value >= 0 else -a) > 0
+        falls = value <= problem.low[j] or gradient + (a if value > 0 else -a) < 0
+        if not (rises and falls):
+            return False
+    return True
 
 
 def judge(problem: Problem, fold: Fold, eta: dict[int, arb]) -> Verdict:
@@ -212,19 +329,29 @@ def alone(problem: Problem, fold: Fold, theta: Array) -> Verdict:
     """Check a fold by an R of its own or, for least squares without a penalty, as the fit of least norm."""
     weight = problem.weights(fold)
     with suppress(np.linalg.LinAlgError, ZeroDivisionError):
+        if problem.kinked:
+            theta, curvature = minimise_kinked(problem, weight, fold.times, theta)
+            held = held_at(problem, theta)
+            reference = Reference(
+                problem, weight, fold.times, curvature, ~held, np.where(held, 0, problem.slope * np.sign(theta))
+            )
+            return check(problem, reference, [fold], theta[:, None])[0]
         theta, curvature = minimise(problem, weight, fold.times, theta)
         (found,) = check(problem, Reference(problem, weight, fold.times, curvature), [fold], theta[:, None])
         if found.status != "undecided":
             return found
     with suppress(ZeroDivisionError):
-        if problem.squared and not problem.penalty.any():
+        if problem.squared and not (problem.penalty.any() or problem.kinked):
             return least_norm(problem, fold)
     return UNDECIDED
 
 
+@np.errstate(all="ignore")  # of float64, of which nothing is believed
 def verify(problem: Problem) -> list[Verdict]:
     """Check every claim of a certificate; one verdict for each fold, in order."""
     verdicts, before = [UNDECIDED] * len(problem.folds), ctx.prec
+    if problem.exponential and not np.abs(problem.X @ problem.theta).max(initial=0) < FAR:  # a hint that is of no use
+        problem = problem._replace(theta=np.zeros_like(problem.theta))
     try:
         for ctx.prec in PRECISIONS:
             wanting = [k for k, verdict in enumerate(verdicts) if verdict.status == "undecided"]
@@ -232,6 +359,8 @@ def verify(problem: Problem) -> list[Verdict]:
                 break
             theta = problem.theta
             try:
+                if problem.kinked:
+                    raise np.linalg.LinAlgError("coefficients that are held differ from refit to refit")
                 theta, curvature = minimise(problem, problem.weight, problem.times, theta)
                 reference = Reference(problem, problem.weight, problem.times, curvature)
                 near = [k for k in wanting if reference.mu(problem.folds[k]) > SHARED]
