@@ -79,6 +79,13 @@ FAULTS = (
         "posteriors/test_elpd",
     ),
     Fault(
+        "equations that are the gradient of no loss are taken for those of a regression",
+        "interop.statsmodels._estimating_equations",
+        'structure != "Independence"',
+        'structure == ""',
+        "interop/test_statsmodels",
+    ),
+    Fault(
         "a small k of few effective draws is trusted",
         "FoldResult.accepted",
         " or self.k > K_OF_SHARE * self.share",

@@ -1,7 +1,9 @@
 """glum as a host: zero gradient at its parameters, and a fold's exact refit is its own refit on that fold."""
 
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.base import clone
 
 import leaveout as lo
 
@@ -84,3 +86,21 @@ def test_what_is_refused():
     with pytest.raises(TypeError, match="scale_predictors"):
         scaled = glum.GeneralizedLinearRegressor(alpha=0.1, family="poisson", scale_predictors=True)
         lo.from_glum(scaled.fit(X, COUNT), X, COUNT)
+
+
+@pytest.mark.parametrize("formula", [None, "count ~ age + region", "age:region"])
+def test_categories_and_formulas_are_the_columns_that_glum_makes(formula):
+    rng = np.random.default_rng(1)
+    data = pd.DataFrame({"region": pd.Categorical(rng.choice(list("abc"), 60)), "age": rng.standard_normal(60)})
+    data["count"] = rng.poisson(np.exp(0.3 * data["age"])).astype(float)
+    model = glum.GeneralizedLinearRegressor(family="poisson", alpha=0.1, formula=formula, gradient_tol=1e-10)
+    X = data.drop(columns=[] if formula else "count")
+    y = None if formula and "~" in formula else data["count"]
+    plan = lo.kfold(60, 4, seed=0)
+    fit = lo.from_glum(model.fit(X, y), X, y)
+    predictions = lo.cross_predict(fit, plan, lo.Exact())
+    for fold in range(4):
+        seen = plan.matrix()[fold] > 0
+        refit = clone(model).fit(X[seen], y if y is None else y[seen])
+        np.testing.assert_allclose(predictions[~seen], refit.predict(X[~seen]), rtol=1e-7)
+    np.testing.assert_allclose(lo.predict(fit, X[:5]), model.predict(X[:5]), rtol=1e-12)

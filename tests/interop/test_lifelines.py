@@ -83,3 +83,15 @@ def test_a_penalizer_of_an_accelerated_model_grows_with_the_rows():
     change = float(fit.objective.loss(fit.theta, weights)) - float(fit.value)
     told = float(fit.objective.perturbation(fit.theta, np.arange(5), -np.ones(5)))
     assert change == pytest.approx(told, rel=1e-5)  # in float32, as JAX has it here
+
+
+@pytest.mark.parametrize("made", [{}, {"penalizer": 0.1}], ids=str)
+def test_rows_of_a_time_varying_fitter_leave_by_subject(made):
+    data = table()[["age", "dose", "start", "time", "died"]].assign(subject=np.arange(120) // 2)
+    given = {"id_col": "subject", "event_col": "died", "start_col": "start", "stop_col": "time"}
+    fit = lo.from_lifelines(lifelines.CoxTimeVaryingFitter(**made).fit(data, **given), data)
+    assert fit.decrement < 1e-3
+    if not made:
+        coef = lo.fold_parameters(fit, lo.groups(data["subject"]), lo.Exact())["coef"]
+        refit = lifelines.CoxTimeVaryingFitter().fit(data[2:], fit_options={"precision": 1e-12}, **given)
+        np.testing.assert_allclose(coef[0], refit.params_, atol=1e-6)

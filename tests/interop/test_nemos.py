@@ -54,3 +54,13 @@ def test_models_left_out_are_the_hosts_refits(observations, link, penalty, stren
             again = make(X[seen], y[seen])
             np.testing.assert_allclose(found["coef"][fold], again.coef_, atol=1e-5)
             np.testing.assert_allclose(found["intercept"][fold], again.intercept_[0], atol=1e-5)
+
+
+def test_bins_that_nemos_drops_are_no_units():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((80, 2))
+    X[:5] = np.nan
+    y = rng.poisson(1.0, 80).astype(float)
+    model = nemos.glm.GLM(regularizer="Ridge", regularizer_strength=0.1).fit(X, y)
+    fit = lo.from_nemos(model, X, y)
+    assert fit.objective.num_units == 75 and fit.objective.units.names[0] == 5 and "5 bins with missing" in fit.objective.note

@@ -10,8 +10,10 @@ from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.cross_decomposition import PLSRegression
 from sklearn.decomposition import PCA
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_selection import SelectFromModel, SelectKBest, VarianceThreshold, f_regression
+from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import (
     GammaRegressor,
     HuberRegressor,
@@ -535,3 +537,24 @@ def test_columns_far_from_zero_are_as_near_it(host):
     np.testing.assert_allclose(*(lo.predict(fit, x[:5]) for fit, x in zip(fits, (X, near), strict=True)), rtol=1e-8)
     moved = fits[0].parameters["intercept"] + 1e8 * fits[0].parameters["coef"].sum() - fits[1].parameters["intercept"]
     assert abs(moved) < 1e-6 * 1e8 * np.abs(fits[0].parameters["coef"]).max()
+
+
+def test_words_of_scikit_learn_point_to_ours():
+    y = Y["real"]
+    fit, host = lo.fit(lo.GLM(X, y, "squared")), Ridge().fit(X, y)
+    calls = [
+        (lambda: lo.cross_validate(fit, cv=5), "lo.sklearn.cross_validate takes cv="),
+        (lambda: lo.cross_validate(fit, 5, scoring="r2"), "it is metric="),
+        (lambda: lo.kfold(N, n_splits=5), "or is k"),
+        (lambda: lo.bootstrap(N, random_state=0), "it is seed= or rng="),
+        (lambda: lo.cross_validate(host, 5), "lo.sklearn.cross_validate takes this call"),
+        (
+            lambda: lo.from_sklearn(GaussianProcessRegressor(optimizer=None).fit(X, y), X, y),
+            "lo.GaussianProcess fits one",
+        ),
+        (lambda: lo.from_sklearn(LinearDiscriminantAnalysis().fit(X, Y["binary"]), X, Y["binary"]), "takes any estimator"),
+        (lambda: lo.GLM(X, Y["real"] > 0, "binomial"), "it is 'logistic' here"),
+    ]
+    for call, way in calls:
+        with pytest.raises((TypeError, ValueError), match=re.escape(way)):
+            call()

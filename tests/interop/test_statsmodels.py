@@ -280,9 +280,9 @@ def test_formulas_missing_rows_and_names():
             TypeError,
             "its own fit ignores them",
         ),
-        (lambda: lo.from_statsmodels(3), TypeError, "not supported.*OLS, WLS, GLM"),
+        (lambda: lo.from_statsmodels(3), TypeError, "give the results of a fitted model"),
         (lambda: lo.from_statsmodels(sm.RLM(Y["real"], X).fit()), TypeError, "RLM is not supported"),
-        (lambda: lo.from_statsmodels(sm.GLS(Y["real"], X).fit()), TypeError, "GLS is not supported"),
+        (lambda: lo.from_statsmodels(sm.RecursiveLS(Y["real"], X).fit()), TypeError, "not supported.*OLS, WLS"),
         (lambda: lo.from_statsmodels(RIDGED["OLS"][1](slice(None)).fit_regularized(alpha=0.3, L1_wt=0)), ValueError, "alpha="),
         (lambda: lo.from_statsmodels(HOSTS["OLS"](slice(None)), alpha=1.0), ValueError, "for results of fit_regularized"),
         (
@@ -361,3 +361,47 @@ def test_what_a_formula_learned_from_all_rows_is_said(formula, said):
     wanted = f"the formula's {said} stays as made of all rows: what it learned is not left out"
     assert (wanted if said else "the formula's") in text if said else "the formula's" not in text
     assert (wanted in str(fit)) == bool(said)
+
+
+def _robust_hosts():
+    rng = np.random.default_rng(5)
+    X = sm.add_constant(rng.standard_normal((40, 2)))
+    return X, X @ [1.0, 1.0, -0.5] + rng.standard_normal(40), rng.uniform(0.5, 2.0, 40), np.arange(40) // 4
+
+
+def test_independent_errors_and_equations_are_those_of_regressions():
+    X, y, variance, cluster = _robust_hosts()
+    count = np.floor(np.exp(0.5 * y))
+    hosts = {
+        "GLS": lambda rows: sm.GLS(y[rows], X[rows], sigma=variance[rows]),
+        "GEE": lambda rows: sm.GEE(count[rows], X[rows], cluster[rows], family=sm.families.Poisson(), weights=variance[rows]),
+    }
+    for host in hosts.values():
+        fit = lo.from_statsmodels(host(slice(None)).fit())
+        coef = lo.fold_parameters(fit, lo.groups(cluster), lo.Exact())["coef"]
+        np.testing.assert_allclose(coef[0], host(cluster != 0).fit().params, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        (lambda X, y, v, g: sm.QuantReg(y, X).fit(), "its loss has kinks; lo.fit"),
+        (lambda X, y, v, g: sm.RLM(y, X).fit(), "Huber's own regression"),
+        (lambda X, y, v, g: sm.GLSAR(y, X, 1).fit(), "lo.blocks"),
+        (lambda X, y, v, g: sm.GLS(y, X, sigma=np.eye(40) + 0.1).fit(), "lo.Mixed, lo.GaussianProcess"),
+        (lambda X, y, v, g: sm.GEE(y, X, g, cov_struct=sm.cov_struct.Exchangeable()).fit(), "take Independence"),
+        (lambda X, y, v, g: sm.GLM(y, X).fit_constrained(np.array([[0, 1, 0]])), "fit_constrained are not read"),
+        (lambda X, y, v, g: sm.OLS(y, X), "give the results of a fitted model"),
+    ],
+)
+def test_hosts_without_a_loss_are_refused_with_a_way(host, reason):
+    with pytest.raises(TypeError, match=reason):
+        lo.from_statsmodels(host(*_robust_hosts()))
+
+
+def test_results_without_data_are_refused_in_words():
+    X, y, *_ = _robust_hosts()
+    results = sm.OLS(y, X).fit()
+    results.remove_data()
+    with pytest.raises(ValueError, match=r"hold no data, as remove_data\(\)"):
+        lo.from_statsmodels(results)

@@ -414,3 +414,17 @@ def test_where_nothing_is_known_of_some_rows_nothing_is_certified(monkeypatch):
     found = lo.scan(frame[NAMES].to_numpy(), frame.y.to_numpy(), "poisson", RIDGE, audit=0)
     assert found.lost > 0 and np.isinf(found.approximation_error)
     assert "not certified" in str(found) and "nothing is known of their refits" in str(found)
+
+
+def test_a_file_of_text_is_read_and_another_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.standard_normal((50, 3)), columns=["a", "b", "y"])
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    found = lo.scan(str(tmp_path / "rows.csv"), "y", "squared", audit=0)
+    fit = lo.fit(lo.GLM(table[["a", "b"]], table["y"], "squared"))
+    assert found.mean == pytest.approx(lo.cross_validate(fit, lo.leave_one_out(50)).mean, rel=1e-9)
+    (tmp_path / "rows.txt").write_text("a b")
+    with pytest.raises(ValueError, match="does not read as parquet"):
+        lo.scan(str(tmp_path / "rows.txt"), "y", "squared")
+    with pytest.raises(TypeError, match="target must be the name of a column"):
+        lo.scan(str(tmp_path / "rows.csv"))

@@ -18,6 +18,17 @@ Rng = int | np.random.Generator | None
 TABLES = {"polars": "DataFrame", "pyarrow": "table"}  # functions that make tables of columns, by their library
 _chosen = {"output": "pandas"}
 
+WORDS = {  # words of other libraries, and what is written for them
+    "alpha": "a penalty is an object, such as penalty=lo.penalties.Ridge(alpha)",
+    "cv": "the plan or the number of folds stands second, cross_validate(fit, 5); lo.sklearn.cross_validate takes cv=",
+    "family": "the loss is named, such as loss='logistic' for the binomial family",
+    "fit_intercept": "it is intercept=",
+    "n_jobs": "processes come from `with joblib.parallel_config(n_jobs=...)` around the call",
+    "n_splits": "the number of folds has no name, cross_validate(fit, 5), or is k, kfold(n, 5)",
+    "random_state": "it is seed= or rng=",
+    "scoring": "it is metric=; lo.sklearn.cross_validate takes scoring=",
+}
+
 log = logging.getLogger("leaveout")
 
 SEEDS = 2**31  # seeds drawn from a generator are below: scikit-learn and optuna take no larger ones
@@ -30,11 +41,15 @@ def conventional(function: Callable[P, T]) -> Callable[P, T]:
     passed, draws a seed that differs from call to call. A table is of the kind that `config` names.
     """
     name = function.__qualname__.removesuffix(".__init__")
-    renamed = "refit" not in inspect.signature(function).parameters
+    parameters = inspect.signature(function).parameters
+    renamed, is_open = "refit" not in parameters, any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
     @functools.wraps(function)
     def call(*args: P.args, **named: P.kwargs) -> T:
         taken: dict[str, Any] = named  # names are checked here, types by the function
+        word = next((word for word in WORDS.keys() & taken.keys() if word not in parameters and not is_open), None)
+        if word is not None:
+            raise TypeError(f"{name}: it takes no {word}=: {WORDS[word]}.")
         if "rng" in taken:
             if "seed" in taken:
                 raise TypeError(f"{name}: rng= stands in place of seed=; give one of them.")

@@ -43,14 +43,13 @@ def fit_at_host(
     return add_remark(ended, f"the host's solver stopped before its minimum: {said}; this is of the minimum{apart}")
 
 
-def fit_at_coefficients(
-    caller: str, objective: GLM, estimator: Any, again: Callable[[], Any], hint: str = "it was fitted on other data."
-) -> Fit:
+def fit_at_coefficients(caller: str, objective: GLM, estimator: Any, again: Callable[[], Any]) -> Fit:
     """Fit at the coefficients of a fitted estimator; `again` fits it anew to these data, and returns its coefficients."""
     coef = np.ravel(estimator.coef_).astype(np.float64)
     if len(coef) != objective.num_features:
         raise ValueError(
-            f"{caller}: the estimator has {len(coef)} coefficients, but X has {objective.num_features} columns: {hint}"
+            f"{caller}: the estimator has {len(coef)} coefficients, but X has {objective.num_features} columns: it was fitted "
+            "on other data."
         )
     intercept = {"intercept": float(np.ravel(estimator.intercept_)[0])} if estimator.fit_intercept else {}
     return fit_at_host(caller, objective, {"coef": coef} | intercept, lambda: is_repeated(again, coef))

@@ -1,11 +1,14 @@
 """Fitted regressors of glum as they are. glum averages its loss, so its penalty shrinks as rows leave."""
 
+import functools
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
+from ..data.arrays import index_of, pandas_of
 from ..models.glm import losses
 from ..models.glm.glm import GLM
 from ..models.glm.penalties import AbstractPenalty, Lasso, Quadratic, Ridge, per_weight
@@ -16,7 +19,7 @@ POWERS = {"NormalDistribution": 0.0, "PoissonDistribution": 1.0, "GammaDistribut
 
 
 def from_glum(
-    estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
+    estimator: Any, X: Any, y: ArrayLike | None, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
 ) -> Fit:
     """Take a fitted `GeneralizedLinearRegressor` of glum, on the data it was fitted on.
 
@@ -31,9 +34,9 @@ def from_glum(
     estimator : GeneralizedLinearRegressor or GeneralizedLinearRegressorCV
         Fitted estimator.
     X : array-like, shape (rows, features)
-        Matrix of numbers that it was fitted on.
-    y : array-like, shape (rows,)
-        Response.
+        Matrix or table that it was fitted on. Categorical columns, and the columns of a `formula`, are those that glum makes.
+    y : array-like, shape (rows,), optional
+        Response; None if it is in the formula.
     sample_weight : array-like, shape (rows,), optional
         Weights that were given to `fit`.
     offset : array-like, shape (rows,), optional
@@ -82,9 +85,12 @@ def from_glum(
     for what, present in refused.items():
         if present:
             raise TypeError(f"from_glum: {what} is not supported.")
+    columns, response = _columns(estimator, X), y
+    if y is None and getattr(estimator, "y_model_spec_", None) is not None:
+        response = np.ravel(estimator.y_model_spec_.get_model_matrix(X).toarray())
     objective = GLM(
-        X,
-        y,
+        columns,
+        response,
         _loss(estimator.family_instance, estimator.link_instance),
         per_weight(_penalty(estimator, float(alpha), float(ratio))) if alpha > 0 else None,
         sample_weight=sample_weight,
@@ -92,11 +98,22 @@ def from_glum(
         intercept=estimator.fit_intercept,
         remark=f"alpha = {float(alpha):.4g} was chosen on all rows: the choice is not left out" if chosen else "",
     )
+    if columns is not X:
+        objective = objective.reading(functools.partial(_columns, estimator))
     weights = {name: value for name, value in (("sample_weight", sample_weight), ("offset", offset)) if value is not None}
-    hint = (
-        "it was fitted on other data, or expanded categorical columns; give X as the matrix of numbers that it was fitted on."
-    )
-    return fit_at_coefficients("from_glum", objective, estimator, lambda: clone(estimator).fit(X, y, **weights).coef_, hint)
+    return fit_at_coefficients("from_glum", objective, estimator, lambda: clone(estimator).fit(X, y, **weights).coef_)
+
+
+def _columns(estimator: Any, X: Any) -> Any:
+    """Return the columns that glum makes of a table with categories, or by a formula; any other matrix as it is."""
+    if not hasattr(estimator, "X_model_spec_"):
+        table = pandas_of("from_glum", "X", X)
+        if not isinstance(table, pd.DataFrame) or not any(isinstance(kind, pd.CategoricalDtype) for kind in table.dtypes):
+            return X
+    convert = getattr(estimator, "_convert_from_df", None) or estimator._convert_from_pandas
+    values = convert(X).toarray()
+    names = list(estimator.feature_names_)
+    return pd.DataFrame(values, index_of(X), names)
 
 
 def _penalty(estimator: Any, alpha: float, ratio: float) -> AbstractPenalty:

@@ -21,14 +21,15 @@ SPREADS = "the penalty is scaled by the standard deviations of all rows, which a
 
 
 def from_lifelines(fitter: Any, df: Any) -> Fit:
-    """Take a fitted CoxPHFitter, WeibullAFTFitter or LogNormalAFTFitter of lifelines, on the table it was fitted on.
+    """Take a fitted CoxPHFitter, CoxTimeVaryingFitter or AFT fitter of lifelines, on the table it was fitted on.
 
-    A CoxPHFitter may have strata, weights, entry times, formulas and a penalizer with `l1_ratio=0`. AFT models are those of
+    Of a CoxTimeVaryingFitter a unit is a row, from its start to its stop: `lo.groups(df[id_col])` leaves out subjects. A
+    CoxPHFitter may have strata, weights, entry times, formulas and a penalizer with `l1_ratio=0`. AFT models are those of
     right-censored times, with entry times, formulas, a model of the ancillary parameter and a penalizer, and need JAX.
 
     Parameters
     ----------
-    fitter : CoxPHFitter, WeibullAFTFitter or LogNormalAFTFitter
+    fitter : CoxPHFitter, CoxTimeVaryingFitter, WeibullAFTFitter or LogNormalAFTFitter
         Fitted model.
     df : DataFrame
         Table that it was fitted on.
@@ -60,8 +61,11 @@ def from_lifelines(fitter: Any, df: Any) -> Fit:
     7
     """
     name = type(fitter).__name__
-    if name not in ("CoxPHFitter", *AFT) or not type(fitter).__module__.startswith("lifelines"):
-        raise TypeError(f"from_lifelines: {name} is not supported. Supported are CoxPHFitter, {', '.join(AFT)}.")
+    varying = name == "CoxTimeVaryingFitter"
+    if name not in ("CoxPHFitter", "CoxTimeVaryingFitter", *AFT) or not type(fitter).__module__.startswith("lifelines"):
+        raise TypeError(
+            f"from_lifelines: {name} is not supported. Supported are CoxPHFitter, CoxTimeVaryingFitter, {', '.join(AFT)}."
+        )
     if not hasattr(fitter, "params_"):
         raise ValueError(f"from_lifelines: this {name} is not fitted.")
     if np.any(np.asarray(fitter.penalizer) > 0) and np.any(np.asarray(fitter.l1_ratio) > 0):
@@ -70,23 +74,24 @@ def from_lifelines(fitter: Any, df: Any) -> Fit:
     if df.index.has_duplicates:
         raise ValueError("from_lifelines: the table's row labels must be distinct.")
     column = lambda which: df[label] if (label := getattr(fitter, which, None)) is not None else None
-    entry, event, weights = column("entry_col"), column("event_col"), column("weights_col")
+    time_col, entry_col = ("stop_col", "start_col") if varying else ("duration_col", "entry_col")
+    time, entry, event, weights = column(time_col), column(entry_col), column("event_col"), column("weights_col")
     event = pd.Series(1.0, df.index) if event is None else event.astype(float)
-    named = ("duration_col", "event_col", "weights_col", "entry_col", "cluster_col")
+    named = (time_col, entry_col, "event_col", "weights_col", "cluster_col", "id_col")
     columns = df.drop(columns=[label for which in named if (label := getattr(fitter, which, None)) is not None])
     penalised = bool(np.any(np.asarray(fitter.penalizer) > 0))
     if name in AFT:
         if weights is not None:
             raise TypeError("from_lifelines: weights of an AFT model are not supported.")
-        return _accelerated(fitter, columns, df[fitter.duration_col], event, entry)
-    if fitter.baseline_estimation_method != "breslow":
+        return _accelerated(fitter, columns, time, event, entry)
+    if not varying and fitter.baseline_estimation_method != "breslow":
         raise TypeError("from_lifelines: CoxPHFitter is supported with baseline_estimation_method='breslow' only.")
     strata = None if fitter.strata is None else [fitter.strata] if isinstance(fitter.strata, str) else list(fitter.strata)
     labels = None if strata is None else columns[strata].apply(tuple, axis=1)
     X = fitter.regressors.transform_df(columns.drop(columns=strata or []))["beta_"]
     penalty = per_row(Ridge(np.asarray(fitter.penalizer) * np.asarray(fitter._norm_std) ** 2)) if penalised else None
     more: dict[str, Any] = {"strata": labels, "entry": entry, "sample_weight": weights}
-    model = Cox(X, df[fitter.duration_col], event, penalty, **more, remark=SPREADS if penalised else "")
+    model = Cox(X, time, event, penalty, **more, remark=SPREADS if penalised else "")
     return fit_at_host("from_lifelines", model, {"coef": np.asarray(fitter.params_, np.float64)}, lambda: False)
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 from sklearn.base import clone
@@ -38,7 +39,8 @@ def from_nemos(model: Any, X: ArrayLike, y: ArrayLike) -> Fit:
         Fitted model of Poisson (exp or softplus), Bernoulli (logistic) or Gaussian (identity) observations, without a penalty
         or under Ridge, Lasso or ElasticNet. The softplus needs JAX, and takes no l1 penalty.
     X : array-like, shape (bins, features)
-        Features that it was fitted on.
+        Features that it was fitted on. Bins with NaN, as at the edges of a convolution, are dropped, as nemos drops them; the
+        others keep their labels or positions.
     y : array-like, shape (bins,)
         Activity of the neuron.
 
@@ -73,13 +75,25 @@ def from_nemos(model: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     penalty, strength = type(model.regularizer).__name__, model.regularizer_strength
     if kind not in LOSSES or penalty not in ("UnRegularized", "Ridge", "Lasso", "ElasticNet"):
         raise TypeError(f"from_nemos: {kind[0]} with the inverse link {kind[1] or 'given'} under {penalty} is not supported.")
-    _, X, y = match_labels("from_nemos", X=X, y=y)
+    labels, X, y = match_labels("from_nemos", X=X, y=y)
+    X, y, remark = _drop_missing(X, y, labels.index)
     alpha, ratio = strength if isinstance(strength, tuple) else (strength, 0.5)
     scale = 0.5 if kind[0] == "GaussianObservations" else 1.0  # whose loss is the square, not half of it
     size = np.zeros(()) if penalty == "UnRegularized" else scale * np.asarray(alpha, np.float64)
     known: dict[str, AbstractPenalty] = {"Ridge": Ridge(size), "Lasso": Lasso(size), "ElasticNet": ElasticNet(size, ratio)}
     own = None if penalty == "UnRegularized" else per_row(known[penalty])
-    objective = GLM(X, y, LOSSES[kind], own)
+    objective = GLM(X, y, LOSSES[kind], own, remark=remark)
     coef = np.asarray(model.coef_, np.float64)
     theta = {"coef": coef, "intercept": float(np.ravel(model.intercept_)[0])}
     return fit_at_host("from_nemos", objective, theta, lambda: is_repeated(lambda: clone(model).fit(X, y).coef_, coef))
+
+
+def _drop_missing(X: Any, y: Any, index: pd.Index | None) -> tuple[Any, Any, str]:
+    """Drop the bins that nemos drops, and say how many they are."""
+    present = np.isfinite(np.asarray(X, np.float64)).all(axis=1) & np.isfinite(np.asarray(y, np.float64))
+    if present.all():
+        return X, y, ""
+    rows = pd.DataFrame(X) if index is None else pd.DataFrame(np.asarray(X), index, getattr(X, "columns", None))
+    response = pd.Series(np.asarray(y), rows.index)
+    gone = int(np.count_nonzero(~present))
+    return rows[present], response[present], f"{gone} bins with missing values are not among the units: nemos dropped them"

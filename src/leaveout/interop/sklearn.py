@@ -82,7 +82,10 @@ def describe(estimator: SklearnEstimator) -> HostObjective:
     name = type(estimator).__name__
     reader = _components if num_component_steps(estimator) else READERS.get(type(estimator))
     if reader is None:
-        raise TypeError(f"from_sklearn: {name} is not supported. Supported are {', '.join(SUPPORTED_ESTIMATORS)}.")
+        way = "lo.sklearn.cross_validate takes any estimator, which then refits its folds itself"
+        if name == "GaussianProcessRegressor":
+            way = "lo.GaussianProcess fits one that has one noise; lo.Objective takes the density of one with a noise by point"
+        raise TypeError(f"from_sklearn: {name} is not supported: {way}. Supported are {', '.join(SUPPORTED_ESTIMATORS)}.")
     if name.endswith("CV"):
         check_is_fitted(estimator)
     return reader(estimator)

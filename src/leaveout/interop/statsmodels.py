@@ -57,6 +57,11 @@ FAMILIES: dict[str, Callable[[Any, Any], losses.AbstractLoss]] = {
     "NegativeBinomial": lambda family, link: losses.NegativeBinomial(family.alpha, link),
     "Tweedie": lambda family, link: losses.Tweedie(family.var_power, 1.0, link),
 }
+REFUSED = {
+    "QuantReg": "its loss has kinks; lo.fit(lo.GLM(X, y, lo.losses.Quantile(q, width=0.001))) rounds them",
+    "RLM": "its scale minimises nothing; lo.fit(lo.Regression(X, y, lo.losses.HuberScale())) is Huber's own regression",
+    "GLSAR": "errors that follow one another tie a row to those left in; take OLS, and leave out lo.blocks with a buffer",
+}
 MIXED_GLMS = {"BinomialBayesMixedGLM": "binomial", "PoissonBayesMixedGLM": "poisson"}
 SCALE_FAMILIES = ("Gaussian", "Gamma", "InverseGaussian", "Tweedie")
 
@@ -64,14 +69,16 @@ SCALE_FAMILIES = ("Gaussian", "Gamma", "InverseGaussian", "Tweedie")
 def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str = "row") -> Fit:
     """Take results of statsmodels, on the data that they hold.
 
-    They may be results of OLS, WLS, GLM (every family; identity, log, power, and all binomial links except a `CDFLink` of your
-    own; offset, exposure, freq_weights, var_weights, formulas), of the discrete models Logit, Probit, Poisson and
-    NegativeBinomial (nb2, nb1, geometric; its dispersion is a parameter), of MNLogit (whose coefficients are differences from
-    the first class's), OrderedModel (logit), BetaModel (logit and a constant precision) and PHReg; of GLMGam fitted by "pirls",
-    with its basis and penalties as they are; of the count models ZeroInflatedPoisson, ZeroInflatedNegativeBinomialP (their
-    `exog_infl` with them) and HurdleCountModel, and of ConditionalLogit, whose units are its groups, all of which need JAX;
-    and of `fit_regularized(alpha=…, L1_wt=0)`. A MixedLM is taken as it was fitted, by REML or by maximum likelihood. Of
-    BinomialBayesMixedGLM and PoissonBayesMixedGLM, results or model, the data are fitted by maximum likelihood (`lo.Mixed`).
+    They may be results of OLS, WLS, GLS (`sigma` of one variance a row), GLM (every family; identity, log, power, and all
+    binomial links except a `CDFLink` of your own; offset, exposure, freq_weights, var_weights, formulas), of the discrete
+    models Logit, Probit, Poisson and NegativeBinomial (nb2, nb1, geometric; its dispersion is a parameter), of MNLogit (whose
+    coefficients are differences from the first class's), OrderedModel (logit), BetaModel (logit and a constant precision) and
+    PHReg; of GLMGam fitted by "pirls", with its basis and penalties as they are; of the count models ZeroInflatedPoisson,
+    ZeroInflatedNegativeBinomialP (their `exog_infl` with them) and HurdleCountModel, and of ConditionalLogit, whose units are
+    its groups, all of which need JAX; and of `fit_regularized(alpha=…, L1_wt=0)`. GEE is taken with an independence working
+    correlation: its coefficients are those of the GLM, and `lo.groups` leaves out its clusters. A MixedLM is taken as it was
+    fitted, by REML or by maximum likelihood. Of BinomialBayesMixedGLM and PoissonBayesMixedGLM, results or model, the data
+    are fitted by maximum likelihood (`lo.Mixed`).
 
     If its solver stopped before its minimum, as its results state, the fit is at the minimum, and a warning says how far
     that is.
@@ -115,11 +122,25 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
         return _mixed_linear(results, drop) if kind == "MixedLM" else _mixed_bayesian(model, drop)
     if drop != "row":
         raise ValueError("from_statsmodels: drop= is for mixed models; rows are the units of all others.")
+    if model is None:
+        raise TypeError(
+            f"from_statsmodels: give the results of a fitted model, as sm.OLS(y, X).fit() returns; got "
+            f"{type(results).__name__}."
+        )
+    if kind in REFUSED:
+        raise TypeError(f"from_statsmodels: {kind} is not supported: {REFUSED[kind]}.")
     if kind not in MODELS or not type(model).__module__.startswith("statsmodels."):
         raise TypeError(
             f"from_statsmodels: {type(results).__name__} of {kind} is not supported. Supported are the results of "
             f"{', '.join((*MODELS, 'MixedLM', *MIXED_GLMS))}."
         )
+    if model.endog is None or model.exog is None:
+        raise ValueError(
+            "from_statsmodels: these results hold no data, as remove_data() or save(..., remove_data=True) leaves them: take "
+            "them before, or fit the model again."
+        )
+    if getattr(results, "k_constr", 0):
+        raise TypeError("from_statsmodels: constraints of fit_constrained are not read; fit without the columns that they fix.")
     inner = type(getattr(results, "_results", results)).__name__
     regularized = inner.startswith("Regularized")
     if inner.startswith("L1"):
@@ -198,6 +219,32 @@ def _linear(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM,
     objective, parameters = _glm(model, "squared", coef, penalty, sample_weight=weight)
     vars(objective)["least_norm"] = True  # statsmodels uses the pseudoinverse
     return objective, parameters
+
+
+def _generalised_squares(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
+    """Read GLS whose errors are independent: its variances by row are weights."""
+    if np.ndim(model.cholsigmainv) > 1:
+        raise TypeError(
+            "from_statsmodels: GLS is supported with a sigma of one variance a row; errors that correlate tie a row to those "
+            "left in: give what correlates to lo.Mixed, lo.GaussianProcess or lo.GaussianField."
+        )
+    whitening = 1.0 if model.cholsigmainv is None else model.cholsigmainv
+    objective, parameters = _glm(model, "squared", coef, sample_weight=_weights(np.square(whitening), len(model.endog)))
+    vars(objective)["least_norm"] = True  # statsmodels uses the pseudoinverse
+    return objective, parameters
+
+
+def _estimating_equations(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
+    """Read GEE under independence, whose equations are those of the GLM."""
+    structure = type(model.cov_struct).__name__
+    if structure != "Independence" or model.constraint is not None:
+        raise TypeError(
+            f"from_statsmodels: GEE is supported without constraints under Independence; got {structure}, whose equations are "
+            "the gradient of no loss: take Independence, or lo.Mixed with an effect of the cluster."
+        )
+    weight = None if model.weights is None else _weights(model.weights, len(model.endog))
+    said = "units are rows: lo.groups leaves out clusters"
+    return _glm(model, _family(model.family), coef, None, _shift(model), said, sample_weight=weight)
 
 
 def _read_glm(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
@@ -410,6 +457,8 @@ def _mixed_bayesian(results: Any, drop: str) -> Fit:
 MODELS: dict[str, Callable[[Any, np.ndarray, ArrayLike | None], tuple[AbstractObjective, Any]]] = {
     "OLS": _linear,
     "WLS": _linear,
+    "GLS": _generalised_squares,
+    "GEE": _estimating_equations,
     "GLM": _read_glm,
     "Logit": _discrete,
     "Probit": _discrete,

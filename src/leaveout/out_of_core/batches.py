@@ -192,7 +192,7 @@ def open_parts(caller: str, data: Any, target: Any, columns: Sequence[str] | Non
 
 
 def _dataset(caller: str, name: str | os.PathLike) -> Any:
-    """Open the dataset of Parquet files of that name."""
+    """Open the dataset of Parquet or CSV files of that name."""
     try:
         import pyarrow.dataset as ds
     except ImportError as error:
@@ -201,7 +201,13 @@ def _dataset(caller: str, name: str | os.PathLike) -> Any:
     files = sorted(glob.glob(text)) if any(sign in text for sign in "*?[") else [text]
     if not files or not Path(files[0]).exists():
         raise ValueError(f"{caller}: there is no file {text}.")
-    return ds.dataset(files if len(files) > 1 else files[0], format="parquet")
+    kind = "csv" if files[0].endswith(".csv") else "parquet"
+    try:
+        return ds.dataset(files if len(files) > 1 else files[0], format=kind)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{caller}: {text} does not read as {kind}; write it as Parquet, or as CSV that ends in .csv."
+        ) from error
 
 
 def _roles(caller: str, given: tuple[Any, ...], numeric: dict[str, bool]) -> Roles:

@@ -36,8 +36,8 @@ Together = Callable[[StepResult, StepResult], StepResult]
 @float64
 def scan(
     data: Any,
-    target: Any,
-    loss: str | AbstractLoss | Callable[..., Any],
+    target: Any = None,
+    loss: str | AbstractLoss | Callable[..., Any] | None = None,
     penalty: AbstractPenalty | None = None,
     *,
     columns: Sequence[str] | None = None,

@@ -458,8 +458,10 @@ def begin_estimate(loss: HeldOutLoss, refit: AbstractRefit) -> tuple["EstimateBu
 def objective_of(caller: str, fit: Fit) -> AbstractObjective:
     """Return the objective of a fit; TypeError if the argument is not a fit."""
     if not isinstance(fit, Fit):
+        way = " lo.sklearn.cross_validate takes this call." if hasattr(fit, "get_params") else ""
         raise TypeError(
-            f"{caller}: the first argument must be a Fit, from lo.fit, lo.anchor or lo.from_sklearn; got {type(fit).__name__}."
+            f"{caller}: the first argument must be a Fit, from lo.fit, lo.anchor or lo.from_sklearn; got "
+            f"{type(fit).__name__}.{way}"
         )
     return fit.objective
 

@@ -631,6 +631,14 @@ def canonical_name(loss: str) -> str:
     return loss.lower().replace("-", "_").replace(" ", "_")
 
 
+OTHER_NAMES = {  # names of losses in other libraries
+    **dict.fromkeys(("binomial", "bernoulli", "logit", "log_loss", "binary_crossentropy"), "logistic"),
+    **dict.fromkeys(("squared_error", "mse", "ols", "least_squares", "linear"), "squared"),
+    **dict.fromkeys(("categorical", "softmax", "cross_entropy"), "multinomial"),
+    "hinge_loss": "hinge",
+}
+
+
 def resolve(loss: "str | AbstractLoss | Callable[..., Any]") -> AbstractLoss:
     """Make a loss from its name, an object of `losses`, or a JAX function `(linear_predictor, y) -> scalar`."""
     if isinstance(loss, AbstractSharedLoss):
@@ -645,7 +653,8 @@ def resolve(loss: "str | AbstractLoss | Callable[..., Any]") -> AbstractLoss:
             raise ValueError(f'GLM: the loss "{name}" has parameters of its own: use lo.Regression(X, y, "{name}").')
         if name == "cox":
             raise ValueError("GLM: the Cox partial likelihood is not a sum over rows: use lo.Cox(X, time, event).")
-        raise ValueError(f"GLM: no loss is called {loss!r}; choose one of {', '.join(NAMED)}, or give a function.")
+        way = f"it is {OTHER_NAMES[name]!r} here" if name in OTHER_NAMES else f"choose one of {', '.join(NAMED)}"
+        raise ValueError(f"GLM: no loss is called {loss!r}; {way}, or give a function.")
     if isinstance(loss, type) and issubclass(loss, AbstractLoss):
         return resolve(loss())
     if callable(loss) and not isinstance(loss, type):
