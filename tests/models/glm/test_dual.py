@@ -97,7 +97,7 @@ def test_rows_take_the_place_of_more_columns_by_themselves(far):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((20, 500)) + far * (np.arange(500) == 3)
     y = X[:, 0] + rng.standard_normal(20)
-    model, loo = lo.GLM(X, y, "squared", lo.penalties.Ridge(np.linspace(1.0, 2.0, 500))), lo.leave_one_out(20)
+    model, loo = lo.GLM(X, y, "squared", lo.penalties.Ridge(np.linspace(200.0, 400.0, 500))), lo.leave_one_out(20)
     columns, by_rows = lo.fit(model, curvature="dense"), lo.fit(model)
     assert by_rows.objective.as_given is model and by_rows.rank == columns.rank == 501
     a, b = (lo.cross_validate(fit, loo) for fit in (columns, by_rows))
@@ -105,6 +105,7 @@ def test_rows_take_the_place_of_more_columns_by_themselves(far):
     assert b.proved.all()
     for measure in (lo.cooks_distance, lo.leverage, lo.studentized_residuals):
         alike(measure(columns), measure(by_rows), 1e-6)
+    assert np.isfinite(lo.dfbetas(columns)).all(axis=None)
     alike(lo.dfbetas(columns), lo.dfbetas(by_rows), 1e-6)
     a, b = (lo.influence(estimate, prediction=X[0]).table() for estimate in (a, b))
     alike(a[["cook", "moved", "prediction"]], b[["cook", "moved", "prediction"]], 1e-6)
