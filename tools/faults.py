@@ -30,6 +30,34 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "underflow is an error where the caller makes it one",
+        "jax._double",
+        'np.errstate(under="ignore")',
+        "np.errstate()",
+        "test_glm",
+    ),
+    Fault(
+        "printing sorts the units of leave-one-out",
+        "_leaves_out_all_sets",
+        "if len(plan.index) == plan.num_refits:",
+        "if False:",
+        "validation/test_estimate",
+    ),
+    Fault(
+        "a plan that does not fit into memory is drawn before it is refused",
+        "_require_entries",
+        "ENTRY_BYTES * entries",
+        "0 * entries",
+        "test_memory",
+    ),
+    Fault(
+        "resamples that were not made count as made",
+        "over_refits",
+        "(*NO_REFIT_CODES, RESULTS.interrupted)",
+        "NO_REFIT_CODES",
+        "test_internal_validation",
+    ),
+    Fault(
         "where no programs are kept they are compiled in another way, to other digits",
         "Program.__call__",
         "if not KEEPING or",

@@ -206,6 +206,8 @@ def everything(names: list[str]) -> dict[str, np.ndarray]:
 def share_of_errors(case: str, before: dict[str, np.ndarray], now: dict[str, np.ndarray]) -> float:
     """The largest share of both reported errors that the losses of a refit differ by, beyond 1e-12 of themselves."""
     old, new, refit = before[f"{case}/losses"], now[f"{case}/losses"], now[f"{case}/refit"]
+    if len(refit) != len(old):  # one loss a refit
+        refit = np.arange(len(old))
     difference = np.nan_to_num(np.abs(new - old), nan=0.0)
     difference[(old != old) != (new != new)] = np.inf
     allowed = before[f"{case}/error"] + now[f"{case}/error"] + 1e-12 * np.bincount(refit, np.abs(np.nan_to_num(old)))

@@ -9,6 +9,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, brier_score_loss, log_loss, roc_auc_score
 
 import leaveout as lo
+from leaveout.diagnostics.performance import Binary
+from leaveout.validation.batches import BatchRunner
 from tests.oracles.clinical import entries, needs_reference, read
 
 rng = np.random.default_rng(0)
@@ -225,3 +227,33 @@ def test_other_models_are_refused():
         lo.validate(X)
     with pytest.raises(TypeError, match="of 3 classes"):
         lo.validate(lo.fit(lo.GLM(X, np.arange(120) % 3, "multinomial", lo.penalties.Ridge(1.0))))
+
+
+def test_a_stopped_validation_is_a_part_and_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 2))
+    fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=80) > 0) * 1.0, "logistic"))
+    call = lambda **more: lo.validate(fit, B=40, curves=0, **more)
+    monkeypatch.setattr(BatchRunner, "_make_batches", lambda self: (self.plan.one(k) for k in range(self.plan.num_refits)))
+    whole, values, count = call(), Binary.__call__, [0]
+
+    def stopping(self, *args):
+        count[0] += 1
+        if count[0] == 60:
+            raise KeyboardInterrupt
+        return values(self, *args)
+
+    monkeypatch.setattr(Binary, "__call__", stopping)
+    with pytest.raises(lo.Interrupted, match=r"validate: stopped after \d+ of 40 refits.*checkpoint") as stop:
+        call(checkpoint=tmp_path / "run")
+    monkeypatch.setattr(Binary, "__call__", values)
+    part = stop.value.partial
+    done = part.result == "successful"
+    assert 20 < done.sum() < 40 and (part.result[~done] == "interrupted").all()
+    np.testing.assert_allclose(part.training[done], whole.training[done], rtol=1e-12)
+    assert part.table.loc["Dxy", "n"] == done.sum()
+    count.clear()
+    monkeypatch.setattr(Binary, "__call__", lambda self, *args: count.append(0) or values(self, *args))
+    again = call(checkpoint=tmp_path / "run")
+    assert len(count) < 2 * (40 - done.sum()) + 5
+    pd.testing.assert_frame_equal(again.table, whole.table)

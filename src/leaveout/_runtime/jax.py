@@ -195,7 +195,9 @@ def _host() -> str:
 
 @contextlib.contextmanager
 def _double() -> Iterator[None]:
+    """Double precision, in which a density or a probability may underflow to zero, whatever the caller's `np.seterr`."""
     with contextlib.ExitStack() as stack:
+        stack.enter_context(np.errstate(under="ignore"))
         if "jax" in sys.modules:
             ensure_jax()
             stack.enter_context(jax.enable_x64(True))

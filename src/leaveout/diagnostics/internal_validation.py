@@ -34,6 +34,7 @@ import scipy
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
+from .._runtime.checkpoint import File, keeping
 from .._runtime.conventions import Rng, conventional, warn
 from .._runtime.jax import float64
 from .._runtime.results import NO_REFIT_CODES, RESULTS, among
@@ -44,7 +45,7 @@ from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, Plan, bootstrap, groups as groups_of
 from ..refit import AbstractRefit, Exact
 from ..validation.batches import BatchRunner
-from ..validation.cross_validate import PlanLike, match_plan, one_thread
+from ..validation.cross_validate import PlanLike, cache_key, match_plan, one_thread
 from .performance import AbstractPerformance, PerformanceTable, performance, scale
 
 Array = np.ndarray
@@ -165,6 +166,7 @@ def validate(
     seed: int = 0,
     rng: Rng = None,
     strategy: AbstractRefit | None = None,
+    checkpoint: File | None = None,
 ) -> Validation:
     """Validate a prediction model internally: measure it on its own data, and correct the measures for optimism.
 
@@ -204,6 +206,8 @@ def validate(
         In place of `seed`: a generator draws it, and None draws another one in each call.
     strategy : AbstractRefit, default `Exact(1e-10)`
         The strategy of the refits.
+    checkpoint : path, optional
+        A file that keeps what is done. The same call goes on from there after it was stopped or killed.
 
     Returns
     -------
@@ -271,36 +275,46 @@ def validate(
 
     def tell(refits, theta, weights, held):
         at, case = measure.at(theta, weights), measure.case
-        parts = [(training, weights * case, True)]
+        parts = [(0, weights * case, True)]
         if method != "crossvalidation":
-            parts.append((on_all, np.broadcast_to(case, weights.shape), False))
+            parts.append((1, np.broadcast_to(case, weights.shape), False))
         if method != "bootstrap":
-            parts.append((on_held, case * held, False))
-        for table, rows, seen in parts:
-            table[refits, : len(apparent)] = np.column_stack(list(measure(at, rows, seen).values()))
+            parts.append((2, case * held, False))
+        measures = np.full((len(refits), 3, len(orig)), np.nan)
+        for part, rows, seen in parts:
+            measures[:, part, : len(apparent)] = np.column_stack(list(measure(at, rows, seen).values()))
             for k in np.flatnonzero(refits < curves) if smooth else ():
                 with np.errstate(all="ignore"):
-                    table[refits[k], len(apparent) :] = list(measure.curve_errors(_first(at, k), rows[k]).values())
+                    measures[k, part, len(apparent) :] = list(measure.curve_errors(_first(at, k), rows[k]).values())
+        return measures
 
-    exists, result = over_refits("validate", fit, plan, strategy, tell)
+    def keep(refits, measures):
+        training[refits], on_all[refits], on_held[refits] = measures.swapaxes(0, 1)
+
+    def summarise(exists, result):
+        test = on_all if method == "bootstrap" else on_held
+        gamma = pd.Series(measure.no_information(measure.own, measure.case[None]) if method == ".632+" else {}, dtype=float)
+        table = _corrected(orig, training[exists], test[exists], plan.some(np.flatnonzero(exists)), method, gamma)
+        quantile = student_quantile(plan, int(exists.sum()), level, measure.weights)
+        for k, (name, value) in enumerate(table["index.corrected"].items()):
+            if (bounds := measure.bounds(name)) is not None:
+                table.loc[name, ["low", "high"]] = interval(value, training[:, k], on_all[:, k], bounds, quantile)
+        if "gp" in table.index:
+            table = _with_emax(table)
+        inner, out = (pd.DataFrame(values, columns=orig.index) for values in (training, test))
+        return Validation(
+            table, fit, level, inner, out, result, plan, method, "; ".join(filter(None, (note, measure.weights.note))), cases
+        )
+
+    of = cache_key(fit, plan, strategy, method=method, times=times, curves=curves, cases=cases)
+    with keeping("validate", checkpoint, of):
+        exists, result = over_refits("validate", fit, plan, strategy, tell, keep, summarise)
     if np.mean(exists) < 0.9:
         warn(
             f"validate: {np.sum(~exists)} of {plan.num_refits} resamples have no refit and are left out; the others are a "
             "kinder selection. A penalty gives each resample a refit."
         )
-    test = on_all if method == "bootstrap" else on_held
-    gamma = pd.Series(measure.no_information(own, measure.case[None]) if method == ".632+" else {}, dtype=float)
-    table = _corrected(orig, training[exists], test[exists], plan.some(np.flatnonzero(exists)), method, gamma)
-    quantile = student_quantile(plan, int(exists.sum()), level, measure.weights)
-    for k, (name, value) in enumerate(table["index.corrected"].items()):
-        if (bounds := measure.bounds(name)) is not None:
-            table.loc[name, ["low", "high"]] = interval(value, training[:, k], on_all[:, k], bounds, quantile)
-    if "gp" in table.index:
-        table = _with_emax(table)
-    inner, out = (pd.DataFrame(values, columns=orig.index) for values in (training, test))
-    return Validation(
-        table, fit, level, inner, out, result, plan, method, "; ".join(filter(None, (note, measure.weights.note))), cases
-    )
+    return summarise(exists, result)
 
 
 def _first(at: Any, k: int = 0) -> Any:
@@ -354,38 +368,49 @@ def bootstrap_of_cases(caller: str, cases: Float[Array, " units"], number: int, 
 
 
 def over_refits(
-    caller: str, fit: Fit, plan: Plan, strategy: AbstractRefit, tell: Any
+    caller: str, fit: Fit, plan: Plan, strategy: AbstractRefit, tell: Any, keep: Any = None, summarise: Any = None
 ) -> tuple[Bool[Array, " refits"], pd.Series]:
     """Call `tell(refits, theta, weights, held)` with the refits that exist, some at a time; return which do, and all codes.
+
+    What it returns, an array with a row a refit, goes to `keep(refits, rows)` in order, also if it comes from a checkpoint.
+    On Ctrl-C `summarise(exists, codes)` makes the result of the refits so far.
 
     `weights` and `held` are `[refits, units]`: the weights of each refit, and the share of each unit that it leaves out and
     scores. Raises ValueError if no refit exists.
     """
-    n, result = plan.num_units, np.zeros(plan.num_refits, np.int64)
+    n, result = plan.num_units, np.full(plan.num_refits, RESULTS.interrupted, np.int64)
     size = max(1, CAPACITY // (4 * n))
 
     def make(batch, done, _):
-        exists = np.flatnonzero(~among(done.result, NO_REFIT_CODES))
+        exists, parts = np.flatnonzero(~among(done.result, NO_REFIT_CODES)), []
         for k in range(0, len(exists), size):
             some = exists[k : k + size]
             weights = weights_of(batch.rows, n, some)
             left = batch.rows._replace(weight=np.where(batch.rows.held, batch.rows.weight, 1.0))
-            tell(batch.refits[some], np.asarray(done.theta)[some], weights, 1 - weights_of(left, n, some))
-        return {"result": np.asarray(done.result)}
+            parts.append(tell(batch.refits[some], np.asarray(done.theta)[some], weights, 1 - weights_of(left, n, some)))
+        rows = {"rows": np.concatenate(parts)} if keep is not None and parts else {}
+        return {"result": np.asarray(done.result), **rows}
 
     def merge(batch, told):
         result[batch.refits] = told["result"]
+        if "rows" in told:
+            keep(batch.refits[~among(told["result"], NO_REFIT_CODES)], told["rows"])
+
+    def outcome():
+        exists = ~among(result, (*NO_REFIT_CODES, RESULTS.interrupted))
+        return exists, pd.Series([NAMES[code].name for code in result], name="result")
 
     walk = BatchRunner(fit, plan, strategy.of_parameters())
-    with one_thread(fit.objective, fit.num_params), walk.stoppable(caller):
+    partial = None if summarise is None else lambda: summarise(*outcome())
+    with one_thread(fit.objective, fit.num_params), walk.stoppable(caller, partial):
         walk.refits(make, merge)
-    exists = ~among(result, NO_REFIT_CODES)
+    exists, codes = outcome()
     if not exists.any():
         raise ValueError(
             f"{caller}: none of the {len(result)} refits exists: {NAMES[result[0]].message}. A penalty, such as "
             "lo.penalties.Ridge(1.0), gives each one."
         )
-    return exists, pd.Series([NAMES[code].name for code in result], name="result")
+    return exists, codes
 
 
 def left_out_shares(plan: Plan) -> Float[Array, " refits"]:

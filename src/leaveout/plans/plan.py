@@ -19,10 +19,12 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from .._runtime.conventions import Rng, conventional
+from .._runtime.memory import require_memory
 from .._runtime.results import PrintedResult
 from ..data.arrays import codes, count, flags, generator, index_of, match_labels, numbers, places, share, whole
 from .graph import distances, read_edges
 
+ENTRY_BYTES = 34  # of a unit that a refit leaves out, while the plan is built: number, weight and mark, twice
 CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
 PADDED_FROM = (
     2**11
@@ -343,6 +345,10 @@ class Plan(PrintedResult):
         array of float, shape (refits, units)
             Weight of every unit in every refit.
         """
+        size = 8.0 * self.num_refits * self.num_units
+        require_memory(
+            "Plan.matrix", size, "weights of every unit in every refit", "`index` and `weight` list those that are not 1"
+        )
         dense = np.ones((self.num_refits, self.num_units))
         dense[self.refit, self.index] = self.weight
         return dense
@@ -490,6 +496,11 @@ def plan_of_entries(refits: Iterable[Entries], num_units: int, **kind: Any) -> P
     index, weight, held = zip(*refits, strict=True)
     indptr = np.cumsum([0, *map(len, index)])
     return Plan(indptr, np.concatenate(index), np.concatenate(weight), np.concatenate(held), num_units, **kind)
+
+
+def _require_entries(caller: str, entries: float) -> None:
+    """Raise MemoryError if a plan of so many entries cannot be held."""
+    require_memory(caller, ENTRY_BYTES * entries, f"the {entries:,.0f} units that all refits leave out", "ask for fewer refits")
 
 
 def _plan(folds: Sequence[NDArray[np.int64]], num_units: int, dropped: Sequence[NDArray[np.int64]] = (), **kind: Any) -> Plan:
@@ -770,6 +781,7 @@ def random_subsets(num_units: int, fraction: float, num_folds: int, *, seed: int
     """
     n, size = _subset_size("random_subsets", num_units, fraction)
     rng, folds = generator("random_subsets", seed), count("random_subsets: num_folds", num_folds, 1)
+    _require_entries("random_subsets", folds * size)
     return _plan([rng.choice(n, size, replace=False) for _ in range(folds)], n)
 
 
@@ -808,6 +820,7 @@ def contiguous(num_units: int, fraction: float, num_folds: int, *, seed: int = 0
     """
     n, size = _subset_size("contiguous", num_units, fraction)
     starts = generator("contiguous", seed).integers(0, n - size + 1, count("contiguous: num_folds", num_folds, 1))
+    _require_entries("contiguous", len(starts) * size)
     return _plan([start + np.arange(size) for start in starts], n, serial=True)
 
 
@@ -855,6 +868,7 @@ def leave_future_out(num_units: int, start: int, horizon: int | None = None) -> 
 def _forward(n: int, origins: Iterable[int], horizon: int, window: int) -> Plan:
     """Plan of origins: each scores the `horizon` units from it on and sees the `window` units before it."""
     ends = [(t, min(t + horizon, n)) for t in origins]
+    _require_entries("a plan of origins", sum(n - t + max(0, t - window) for t, _ in ends))
     dropped = [np.r_[0 : max(0, t - window), end:n] for t, end in ends]
     return _plan([np.arange(t, end) for t, end in ends], n, dropped, serial=True)
 
@@ -1307,6 +1321,7 @@ def bootstrap(num_units: int, num_resamples: int, *, groups: ArrayLike | None = 
             raise ValueError(
                 f"bootstrap: groups must be one label a unit, {n}, of two groups or more; got {len(label)} labels."
             )
+    _require_entries("bootstrap", wanted * n * (1 - np.exp(-1)))  # units that a resample does not see exactly once
     drawn = (np.bincount(rng.integers(0, size, size), minlength=size)[label] for _ in itertools.count())
     kept = (counts for counts in drawn if not counts.all())
     entries = (_departures(counts, counts == 0) for counts in itertools.islice(kept, wanted))

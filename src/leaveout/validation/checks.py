@@ -425,7 +425,7 @@ def _together(fit: Fit, plan: Plan) -> str:
         after = np.bincount(plan.refit[out & (plan.index > last[plan.refit])], minlength=count)
         if np.all(after == plan.num_units - 1 - last) and after.any():
             return f"{said}each refit leaves out all that follows its fold, as windows that roll over a series do"
-    if number is None:
+    if number is None or alone:
         return ""
     mine = plan.held & (number[plan.refit] == 0)
     unit, fold = plan.index[mine], np.unique(plan.refit[mine], return_inverse=True)[1]

@@ -24,6 +24,7 @@ from .._runtime.conventions import conventional, log, warn
 from .._runtime.fingerprint import fingerprint
 from .._runtime.interrupt import Interrupted
 from .._runtime.jax import Module, PyTree, cached_on, float64
+from .._runtime.memory import require_memory
 from .._runtime.results import NO_REFIT_CODES, RESULTS, among, kind_of
 from ..data.arrays import check_times, count, is_default_index
 from ..data.formulas import FormulaReader
@@ -376,6 +377,8 @@ def fold_thetas(
 ) -> NDArray[np.float64]:
     """Return the raveled parameters of every refit as they are fitted, `[refits, params]`; NaN if a refit does not exist."""
     plan = match_plan(caller, objective_of(caller, fit), plan, refit)
+    size = 8.0 * plan.num_refits * fit.num_params
+    require_memory(caller, size, f"the {fit.num_params} parameters of {plan.num_refits} refits", "ask for fewer folds")
     theta = np.full((plan.num_refits, fit.num_params), np.nan)
 
     def merge(batch, told):

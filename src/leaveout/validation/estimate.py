@@ -727,8 +727,11 @@ class Estimate(PrintedResult):
 
 def _leaves_out_all_sets(plan: Plan) -> bool:
     """Tell whether the refits leave out all sets of so many units, or of so many groups that are always left out together."""
+    entries = np.bincount(plan.index, minlength=plan.num_units)
+    if len(plan.index) == plan.num_refits:  # one unit a refit
+        return not plan.weight.any() and entries.max() == 1
     mark = np.random.default_rng(0).random(max(plan.num_refits, plan.num_units))
-    units = np.unique(plan.index)
+    units = np.flatnonzero(entries)
     of_unit = np.bincount(plan.index, mark[plan.refit], plan.num_units)[units]  # units of the same refits have equal sums
     group, count = np.unique(of_unit, return_index=True)[1], plan.num_refits
     first = np.isin(plan.index, units[group])  # one unit of each group

@@ -400,3 +400,14 @@ def test_a_refit_whose_dispersion_goes_to_zero_has_poissons_loss(linear):
         np.testing.assert_allclose(found.losses[entries], wanted.losses[entries], rtol=0, atol=found.error[refit] + 1e-12)
         assert found.result[refit] == lo.RESULTS.successful and found.error[refit] < 1e-4
     assert lo.fold_parameters(fit, plan)["dispersion"][refit] < 1e-12
+
+
+@pytest.mark.parametrize(("loss", "scale"), [("probit", 1.0), ("cloglog", 1.0), ("logistic", 1e3), ("multinomial", 1e3)])
+def test_underflow_is_meant_whatever_the_caller_makes_of_it(loss, scale):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 3))
+    y = (rng.random(60) < 1 / (1 + np.exp(-X @ [1, -1, 0.5]))).astype(float)
+    with np.errstate(all="raise"):
+        fit = lo.fit(lo.GLM(X * [scale, 1, 1], y, loss, lo.penalties.Ridge(1.0)))
+        cv = lo.cross_validate(fit, lo.leave_one_out(60))
+        assert np.isfinite(cv.mean) and str(cv)

@@ -7,6 +7,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Array, Arrays, jnp
+from ..._runtime.memory import require_memory
 from ...data.arrays import compress_rows, numbers, on_device
 from ...linalg.design import DENSE_BLOCK
 from ...linalg.device_design import Resident, device_copy, is_finite
@@ -91,6 +92,8 @@ def _with_ones(array: Any, intercept: bool) -> np.ndarray | SparseDesign | Mappe
         return Resident(array, bool(intercept))
     if elsewhere(array):
         return MappedDesign(array, bool(intercept))
+    content = f"{array.shape[0]:,} rows of {array.shape[1]:,} columns in double precision"
+    require_memory("X", 8.0 * array.size, content, "lo.scan reads rows from files, in batches")
     if not intercept:
         return as_stored(array)
     design = room((len(array), array.shape[1] + 1))

@@ -1,0 +1,30 @@
+"""Memory that a call is about to take, compared with what is free before anything is computed."""
+
+import os
+from pathlib import Path
+
+MEMINFO, GROUP, STATM = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max"), Path("/proc/self/statm")
+
+
+def require_memory(caller: str, size: float, content: str, advice: str) -> None:
+    """Raise MemoryError if `size` bytes are more than this process can still take."""
+    free = free_memory()
+    if size > free:
+        raise MemoryError(f"{caller}: {content} take {size / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free; {advice}.")
+
+
+def free_memory() -> float:
+    """Bytes that this process can still take on Linux, by the machine, its container and its own limit; elsewhere infinity."""
+    if not MEMINFO.exists():
+        return float("inf")
+    import resource
+
+    lines = (line.split() for line in MEMINFO.read_text().splitlines())
+    machine = sum(1024 * int(words[1]) for words in lines if words[0] in ("MemAvailable:", "SwapFree:"))
+    limits = [machine]
+    if GROUP.exists() and GROUP.read_text().strip().isdigit():
+        limits.append(int(GROUP.read_text()))
+    allowed = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if allowed != resource.RLIM_INFINITY:
+        limits.append(allowed - int(STATM.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE"))
+    return float(min(limits))
