@@ -1,5 +1,7 @@
 """Sandwich covariances: statsmodels' where it has them, finite differences of weighted fits elsewhere."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -102,7 +104,7 @@ def test_any_objective_by_weighted_fits(name):
     fit = fitted(name)
     slopes = derivatives(OBJECTIVES[name](), fit)
     slopes = slopes[:, np.ptp(slopes, axis=0) > 0]  # an intercept that is not there is told as zero
-    np.testing.assert_allclose(lo.covariance(fit), slopes.T @ slopes, rtol=1e-5)
+    np.testing.assert_allclose(lo.covariance(fit, "HC0"), slopes.T @ slopes, rtol=1e-5)
 
 
 def sequences():
@@ -133,6 +135,18 @@ def test_what_has_no_sandwich():
         (ValueError, "cov_type must be one of 'nonrobust', 'HC0'", dict(cov_type="white")),
         (ValueError, "groups goes with cov_type='cluster'", dict(cov_type="cluster")),
         (ValueError, "groups goes with cov_type='cluster'", dict(groups=SITE)),
+        (ValueError, "small_sample must be one of 'stata'", dict(cov_type="cluster", groups=SITE, small_sample="sas")),
+        (
+            ValueError,
+            "goes with cov_type='cluster'; got 'CRV3'. fixest has no CRV3",
+            dict(cov_type="CRV3", groups=SITE, small_sample="fixest"),
+        ),
+        (
+            ValueError,
+            "two ways to name one factor",
+            dict(cov_type="cluster", groups=SITE, small_sample="stata", use_correction=True),
+        ),
+        (ValueError, "cases=True is not for jackknife", dict(cov_type="jackknife", cases=True)),
         (ValueError, "maxlags goes with cov_type='HAC'", dict(cov_type="HAC")),
         (ValueError, "maxlags must be a whole number from 0 to 89", dict(cov_type="HAC", maxlags=90)),
         (ValueError, "maxlags must be a whole number from 0 to 89", dict(cov_type="HAC", maxlags=np.nan)),
@@ -179,7 +193,7 @@ def test_few_groups_are_warned_of_and_labels_are_matched():
     frame = FRAME.set_axis([f"p{k}" for k in range(N)])
     fit = lo.fit(lo.GLM(frame[["age", "dose"]], pd.Series(COST.to_numpy(), frame.index), "squared"))
     site = pd.Series(np.repeat(np.arange(9), 10), frame.index)
-    with pytest.warns(UserWarning, match="9 groups are fewer than 20"):
+    with pytest.warns(UserWarning, match="9 groups are fewer than 20.*'CRV3', for every model, and 'CR2'"):
         found = lo.covariance(fit, "cluster", groups=site)
     with pytest.warns(UserWarning):
         shuffled = lo.covariance(fit, "cluster", groups=site.sample(frac=1, random_state=0))
@@ -276,8 +290,9 @@ def test_kinds_of_the_jackknife():
     for words, given in refused:
         with pytest.raises(ValueError, match=words):
             lo.covariance(fit, **given)
-    with pytest.warns(UserWarning, match="3 groups are fewer than 20"):
-        lo.covariance(fit, "CRV3", groups=SITE % 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # few groups are what the jackknife is for
+        lo.covariance(fit, "CRV3", groups=SITE % 3), lo.covariance(fit, "CR2", groups=SITE % 3)
     with pytest.raises(ValueError, match="depend on their neighbours; jackknife without groups"):
         lo.covariance(fitted("hidden Markov"), "jackknife")
 
@@ -294,3 +309,144 @@ def test_labels_of_rows_that_the_fit_dropped_leave_with_them():
     np.testing.assert_allclose(both, lo.covariance(fit, "CRV3", groups=there[["site", "year"]]), rtol=1e-9)
     jkn = lo.replicates(fit, lo.survey.jkn(strata, data.site))
     np.testing.assert_allclose(jkn, lo.covariance(fit, "JKn", groups=there.site, strata=strata[there.index]), rtol=1e-9)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("given", [{}, {"cov_type": "HC1"}, {"cov_type": "cluster", "cov_kwds": {"groups": SITE}}], ids=str)
+def test_a_hosts_fit_has_the_hosts_own_standard_errors(host, given):
+    results = HOSTS[host](**given)
+    found = lo.covariance(lo.from_statsmodels(results))
+    table = found.summary().iloc[: len(FRAME.columns)]
+    np.testing.assert_allclose(table["std err"], results.bse[:3], rtol=1e-8)
+    np.testing.assert_allclose(table.filter(like="P>").iloc[:, 0], results.pvalues[:3], rtol=1e-6, atol=1e-12)
+    assert "as the host has it" in str(found.summary()) and f"{found.kind}: " in str(found)
+
+
+def test_the_default_is_that_of_the_models_field():
+    X = FRAME[["age", "dose"]]
+    times, events = np.exp(-FRAME.age - 0.3 * ETA) + 0.01 * np.arange(N), np.arange(N) % 3 > 0
+    cases = {
+        "gamma": (
+            lo.GLM(X, np.exp(COST / 4), "gamma"),
+            sm.GLM(np.exp(COST / 4), FRAME, sm.families.Gamma(sm.families.links.Log())),
+        ),
+        "probit": (lo.GLM(X, ILL, "probit"), sm.GLM(ILL, FRAME, sm.families.Binomial(sm.families.links.Probit()))),
+        "poisson": (lo.GLM(X, COUNT, "poisson"), sm.GLM(COUNT, FRAME, sm.families.Poisson())),
+        "least squares": (lo.GLM(X, COST, "squared"), sm.OLS(COST, FRAME)),
+        "cox": (lo.Cox(X, times, events * 1.0), sm.PHReg(times, X, events, ties="efron")),
+    }
+    for name, (model, host) in cases.items():
+        found, want = lo.covariance(lo.fit(model)), host.fit(**({"tol": 1e-14} if isinstance(host, sm.GLM) else {}))
+        np.testing.assert_allclose(found.standard_errors[["age", "dose"]], np.asarray(want.bse)[-2:], rtol=1e-6, err_msg=name)
+        assert found.kind == ("expected" if name in ("gamma", "probit") else "nonrobust")
+    for penalised in (lo.GLM(X, COST, "squared", lo.penalties.Ridge(1.0)), lo.GLM(X, COST, "huber")):
+        assert lo.covariance(lo.fit(penalised)).kind == "HC0"
+    assert "Ridge: standard errors do not count its bias" in str(
+        lo.covariance(lo.fit(lo.GLM(X, COST, "squared", lo.penalties.Ridge(1.0))))
+    )
+    with pytest.raises(TypeError, match="not there for an l1 penalty"):
+        lo.covariance(lo.fit(lo.GLM(X, COST, "squared", lo.penalties.Lasso(1.0))))
+    with pytest.raises(TypeError, match="'expected' is for a GLM of one linear predictor"):
+        lo.covariance(lo.fit(cases["cox"][0]), "expected")
+
+
+@pytest.mark.parametrize("loss, y", [("squared", COST), ("poisson", COUNT), ("gamma", np.exp(COST / 4))])
+def test_weights_are_precisions_or_counts_of_cases(loss, y):
+    """Without `cases` their scale is nothing; with it a row of weight f is f rows."""
+    f, X, y = np.arange(N) % 3 + 1.0, FRAME[["age", "dose"]], np.asarray(y)
+    row = np.repeat(np.arange(N), f.astype(int))
+    weighted = lo.fit(lo.GLM(X, y, loss, sample_weight=f))
+    repeated = lo.fit(lo.GLM(X.iloc[row].reset_index(drop=True), y[row], loss))
+    scaled = lo.fit(lo.GLM(X, y, loss, sample_weight=100 * f))
+    for kind in (None, "nonrobust", "HC0", "HC1", "HC3", "cluster"):
+        groups = {"groups": SITE} if kind == "cluster" else {}
+        found = lo.covariance(weighted, kind, cases=True, **groups)
+        want = lo.covariance(repeated, kind, **({"groups": SITE[row]} if groups else {}))
+        np.testing.assert_allclose(found, want, rtol=1e-7)
+        assert (found.dof is None and want.dof is None) or (found.dof == want.dof).all()
+        np.testing.assert_allclose(lo.covariance(scaled, kind, **groups), lo.covariance(weighted, kind, **groups), rtol=1e-7)
+    assert "normalised to sum to the 90 units" in str(lo.covariance(weighted)) and "count cases, 180 in all" in str(found)
+    times = np.exp(-FRAME.age) + 0.01 * np.arange(N)
+    one, many = (lo.covariance(lo.fit(lo.Cox(X, times, SITE % 2 * 1.0, sample_weight=c * f))) for c in (1.0, 100.0))
+    np.testing.assert_allclose(one, many, rtol=1e-7)
+    proportion = lo.fit(lo.GLM(X, ILL / 2, "logistic", trials=np.full(N, 2.0)))
+    np.testing.assert_allclose(lo.covariance(proportion), np.linalg.inv(proportion.hessian), rtol=1e-9)  # trials are counts
+
+
+# pyfixest 0.60's standard errors of x and z: feols and fepois, vcov={"CRV1": "cl"}, {"CRV3": "cl"}, {"CRV1": "cl+year"}
+PYFIXEST = {
+    ("y", ""): ((0.1321584344884, 0.0580030673152), (0.1492835396359, 0.0681289023980), (0.1436428168952, 0.0426942941112)),
+    ("y", "year"): ((0.1341944123778, 0.0553841970899), (0.1538253071429, 0.0661141302166), (0.1406717740196, 0.0343739790532)),
+    ("y", "unit"): ((0.1174412700316, 0.0717574775728), (0.1305622950419, 0.0836576681841), (0.1339272066358, 0.0681177627132)),
+    ("c", ""): ((0.0536981186600, 0.0439392200275), (0.0621677804309, 0.0523322559379)),
+    ("c", "unit"): ((0.0601742022096, 0.0493903019468), (0.0695622868089, 0.0581417324106)),
+}
+
+
+def schools():
+    rng, n = np.random.default_rng(81), 240
+    d = pd.DataFrame(
+        {"x": rng.normal(size=n), "z": rng.normal(size=n), "cl": rng.integers(0, 9, n), "year": rng.integers(0, 5, n)}
+    )
+    d["unit"] = d["cl"] * 3 + rng.integers(0, 3, n)  # every unit lies in one cluster
+    d["y"] = 0.5 * d.x - 0.3 * d.z + 0.7 * rng.normal(size=9)[d.cl] * d.x + rng.normal(size=n) + 0.3 * d.year
+    d["c"] = rng.poisson(np.exp(0.2 + 0.3 * d.x + 0.2 * rng.normal(size=9)[d.cl]))
+    return d
+
+
+@pytest.mark.filterwarnings("ignore:covariance. ([0-9]+ groups|[0-9]+ of 9 refits|V₁)", "ignore:the formula")
+@pytest.mark.parametrize("response, effects", PYFIXEST)
+def test_small_sample_factors_of_pyfixest(response, effects):
+    d = schools()
+    fit = lo.fit(lo.GLM(f"{response} ~ x + z{effects and f' + C({effects})'}", d, "squared" if response == "y" else "poisson"))
+    for (kind, groups), want in zip(
+        (("cluster", "cl"), ("CRV3", "cl"), ("cluster", ["cl", "year"])), PYFIXEST[response, effects], strict=False
+    ):
+        found = lo.covariance(fit, kind, groups=d[groups], small_sample="pyfixest")
+        np.testing.assert_allclose(found.standard_errors[["x", "z"]], want, rtol=1e-6)  # pyfixest's Poisson stops at 1e-7
+    nested = "26 columns of factors within clusters do not count" if effects == "unit" else "as pyfixest"
+    assert nested in str(found)
+
+
+@pytest.mark.filterwarnings("ignore:covariance. ([0-9]+ groups|[0-9]+ of 9 refits|V₁)", "ignore:the formula")
+def test_small_sample_factors_of_other_programs():
+    d = schools()
+    dummies = pd.get_dummies(d.unit, prefix="unit").astype(float)
+    columns = pd.concat([d[["x", "z"]], dummies], axis=1)
+    for loss in ("squared", "poisson"):
+        fit = lo.fit(lo.GLM(columns.drop(columns="unit_0"), d.c, loss))
+        raw = lo.covariance(fit, "cluster", groups=d.cl, use_correction=False)
+        usual, crv3 = 9 / 8, lo.covariance(fit, "CR3", groups=d.cl)
+        full = usual * 239 / (240 - 29) if loss == "squared" else usual
+        for program, factor in (("stata", full), ("sandwich", full), ("fixest", usual * 239 / (240 - 3))):
+            found = lo.covariance(fit, "cluster", groups=d.cl, small_sample=program)
+            np.testing.assert_allclose(found, factor * raw, rtol=1e-12)
+        np.testing.assert_allclose(lo.covariance(fit, "CRV3", groups=d.cl, small_sample="stata"), crv3 * 8 / 9, rtol=1e-12)
+    all_levels = lo.fit(lo.GLM(columns, d.c, "squared", intercept=False))
+    found = lo.covariance(all_levels, "cluster", groups=d.cl, small_sample="fixest")
+    raw = lo.covariance(all_levels, "cluster", groups=d.cl, use_correction=False)
+    np.testing.assert_allclose(found, usual * 239 / (240 - 3) * raw, rtol=1e-12)
+    treated = lo.fit(lo.GLM(d[["x"]].assign(only=(d.cl == 3) * 1.0), d.c, "squared"))  # one cluster's dummy is no factor
+    assert "K = 3, as fixest" in str(lo.covariance(treated, "cluster", groups=d.cl, small_sample="fixest"))
+
+
+def test_tables_say_what_they_are_and_fit_on_a_line():
+    fit = lo.fit(
+        lo.GLM(
+            FRAME.rename(columns={"age": "age of the patient when the first dose was given"}), COST, "squared", intercept=False
+        )
+    )
+    found = lo.covariance(fit, "CRV3", groups=SITE)
+    text = str(found.summary())
+    for words in (
+        "CRV3: jackknife about the fit",
+        "clusters           30",
+        "degrees of freedom 29, Student's t",
+        "(G − 1)/G",
+        "P>|t|",
+    ):
+        assert words in text
+    assert max(map(len, text.splitlines()[5:])) <= 80 and "0.975]" in text
+    assert "clusters           none" in str(lo.covariance(fit).summary().round(2))  # what is rounded keeps the head
+    both = lo.covariance(fit, "cluster", groups=np.c_[SITE, np.arange(N) % 23])
+    assert "30 and 23 of two ways" in str(both) and "degrees of freedom 22" in str(both)

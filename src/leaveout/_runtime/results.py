@@ -2,14 +2,15 @@
 
 import enum
 import html
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 TABLE_FLOAT = "{:.4g}".format  # numbers of printed tables
+TERMINAL_WIDTH = 80  # characters of a line
 
 
 class RESULTS(enum.IntEnum):
@@ -85,6 +86,60 @@ def kind_of(objective: Any) -> str:
     return getattr(kind, "shown", kind.__name__)
 
 
+def lines_as_text(lines: Iterable[tuple[str, str]], width: int = 15) -> str:
+    """Write lines of a name and a text, one below the other; names have at least `width` characters."""
+    return "\n".join(f"{name:<{width}} {text}" for name, text in lines)
+
+
+def lines_as_html(lines: Iterable[tuple[str, str]]) -> str:
+    """Write lines of a name and a text as a table of HTML."""
+    rows = "".join(
+        f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>{html.escape(text)}</td></tr>"
+        for name, text in lines
+    )
+    return f"<table>{rows}</table>"
+
+
+def text_within(frame: pd.DataFrame, main: Sequence[str], optional: Sequence[str], digits: int) -> tuple[str, list[str]]:
+    """Write a table with its main columns, and the optional ones that fit on a line; return those that do not.
+
+    Long names of rows are cut in the middle.
+    """
+    number = f"{{:.{digits}g}}".format
+    wide = len(frame[list(main)].to_string(index=False, float_format=number).partition("\n")[0])
+    half = max(TERMINAL_WIDTH - wide - 3, 8) // 2
+    names = [name if len(name) <= 2 * half + 1 else f"{name[:half]}…{name[-half:]}" for name in map(str, frame.index)]
+    plain = pd.DataFrame(frame).set_axis(names)
+    shown, omitted = list(main), list[str]()
+    for name in optional:
+        line = plain[[*shown, name]].to_string(float_format=number).partition("\n")[0]
+        (shown if len(line) <= TERMINAL_WIDTH else omitted).append(name)
+    return plain[shown].to_string(float_format=number), omitted
+
+
+class HeadedTable(pd.DataFrame):
+    """A DataFrame with lines above its numbers that say what they are; what is picked or rounded of it keeps them."""
+
+    _metadata: ClassVar[list[str]] = ["heading"]
+    heading: Sequence[tuple[str, str]] = ()
+
+    @property
+    def _constructor(self) -> type[pd.DataFrame]:
+        return HeadedTable
+
+    def __repr__(self) -> str:
+        names = list(self.columns)
+        return f"{self.heading_text}\n{text_within(self, [name for name in names if name not in ('dof', 'error')], [], 4)[0]}"
+
+    @property
+    def heading_text(self) -> str:
+        """The lines above the numbers."""
+        return lines_as_text(self.heading or (), 18)
+
+    def _repr_html_(self) -> str:
+        return lines_as_html(self.heading or ()) + pd.DataFrame(self).to_html(float_format=TABLE_FLOAT)
+
+
 class PrintedResult:
     """Base of results that print as lines of a name and a text. Notebooks, pages and Markdown show them as a table."""
 
@@ -92,16 +147,12 @@ class PrintedResult:
         raise NotImplementedError
 
     def __str__(self) -> str:
-        return "\n".join(f"{name:<16}{text}" for name, text in self._lines())
+        return lines_as_text(self._lines())
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>{html.escape(text)}</td></tr>"
-            for name, text in self._lines()
-        )
-        return f"<table>{rows}</table>"
+        return lines_as_html(self._lines())
 
     def to_markdown(self) -> str:
         """Format the printed lines as a table in Markdown.

@@ -12,7 +12,10 @@ about θ̂ or about the mean (Tukey 1958; MacKinnon, Nielsen & Webb, Journal of 
 ways V = V₁ + V₂ − V₁₂, of each way and of both together (Cameron, Gelbach & Miller 2011).
 """
 
-from typing import Any, Literal
+import copy
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -23,11 +26,15 @@ from .._runtime.conventions import conventional, warn
 from .._runtime.jax import float64
 from .._runtime.results import kind_of
 from ..data.arrays import check_times, codes, count as check_count, index_of, pandas_of
+from ..models.glm.glm import GLM, AbstractRegression
+from ..models.glm.loss import AbstractLoss
 from ..models.glm.losses import Squared
+from ..models.glm.penalty import Zero
+from ..models.survival.cox import Cox
 from ..objectives.batch_functions import function
-from ..objectives.objective import AbstractLinearPredictor
+from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY, AbstractLinearPredictor
 from ..optimize.active_set import without
-from ..optimize.fit import Fit
+from ..optimize.fit import Fit, HostErrors
 from ..plans.plan import Plan, groups as plan_of_groups, leave_one_out
 from ..plans.survey import jk1, jkn
 from ..refit import AbstractRefit
@@ -35,26 +42,63 @@ from ..validation.cross_validate import match_plan
 from ..validation.named_parameters import name_parameters
 from ..validation.standard_errors import MIN_BLOCKS
 from .bias_reduced import bias_reduced, check_least_squares
-from .measures import counting_units, dispersion, inverse_root, leverage, require_columns
+from .measures import (
+    CountedUnits,
+    count_units,
+    counting_units,
+    dispersion,
+    has_dispersion,
+    inverse_root,
+    leverage,
+    require_columns,
+)
 from .replicates import DEFAULT, Covariance, covariance_of, degrees, refit_plan, refit_weights
 
 CovType = Literal[
-    "nonrobust", "HC0", "HC1", "HC2", "HC3", "cluster", "HAC", "CR2",
+    "nonrobust", "HC0", "HC1", "HC2", "HC3", "cluster", "HAC", "CR2", "expected",
     "jackknife", "CRV3", "CRV3J", "CR3", "HC3-exact", "JK1", "JKn",
 ]  # fmt: skip
+SmallSample = Literal["stata", "fixest", "pyfixest", "sandwich"]
 
 
-# whether the factor is (G − 1)/G and not one, whether squares are about the mean, and whether there are groups (None: as given)
+class Jackknife(NamedTuple):
+    """Whether the factor is (G − 1)/G and not one, whether squares are about the mean, and whether there are groups."""
+
+    shrinks: bool
+    about_mean: bool
+    grouped: bool | None  # None: as given
+
+
 JACKKNIVES = {
-    "jackknife": (True, True, None),
-    "CRV3": (True, False, True),
-    "CRV3J": (True, True, True),
-    "CR3": (False, False, True),
-    "HC3-exact": (False, False, False),
-    "JK1": (True, True, None),
-    "JKn": (False, True, None),
+    "jackknife": Jackknife(True, True, None),
+    "CRV3": Jackknife(True, False, True),
+    "CRV3J": Jackknife(True, True, True),
+    "CR3": Jackknife(False, False, True),
+    "HC3-exact": Jackknife(False, False, False),
+    "JK1": Jackknife(True, True, None),
+    "JKn": Jackknife(False, True, None),
 }
-KINDS = {kind.lower(): kind for kind in ("nonrobust", "HC0", "HC1", "HC2", "HC3", "cluster", "HAC", "CR2", *JACKKNIVES)}
+WORDS = {  # what the heads of tables say of each kind
+    "nonrobust": "model-based, by the observed information",
+    "HC0": "sandwich of independent units",
+    "HC1": "sandwich of independent units, times n/(n − p)",
+    "HC2": "sandwich of independent units, by their leverages",
+    "HC3": "sandwich of independent units, by the squares of their leverages",
+    "cluster": "sandwich of clusters (CRV1)",
+    "HAC": "sandwich of a series (Newey and West)",
+    "CR2": "bias-reduced sandwich of clusters",
+    "expected": "model-based, by the expected information",
+}
+KINDS = {kind.lower(): kind for kind in (*WORDS, *JACKKNIVES)}
+FACTORS = {  # the kinds for which each program has a factor
+    "stata": ("cluster", "CRV3", "CRV3J"),
+    "fixest": ("cluster",),
+    "pyfixest": ("cluster", "CRV3"),
+    "sandwich": ("cluster", "CRV3J"),
+}
+NO_FACTOR = "fixest has no CRV3, and the jackknife of sandwich (vcovJK) has squares about the mean: 'CRV3J'"
+FACTOR_LEVEL = re.compile(r"(.*)\[(?:[TS]\.)?[^\[\]]*\]")  # the name of a column of a factor in a formula
+CANONICAL = 1e-9  # relative difference of the observed and the expected information below which they are one
 TWO_WAYS = ("cluster", "CRV3", "CRV3J", "CR3", "jackknife")
 AFFINE = 1e-6  # share of the largest gradient above which a difference is not rounding
 Array = np.ndarray
@@ -64,34 +108,41 @@ Array = np.ndarray
 @float64
 def covariance(
     fit: Fit,
-    cov_type: CovType = "HC0",
+    cov_type: CovType | None = None,
     *,
     groups: ArrayLike | None = None,
     strata: ArrayLike | None = None,
     maxlags: int | None = None,
     use_correction: bool | None = None,
+    small_sample: SmallSample | None = None,
+    cases: bool = False,
     working_variance: ArrayLike | None = None,
     strategy: AbstractRefit = DEFAULT,
 ) -> Covariance:
-    """Estimate the covariance of the natural parameters, by names, by a sandwich or by the jackknife.
+    """Estimate the covariance of the natural parameters, by names, from the model, by a sandwich or by the jackknife.
 
     With H the observed Hessian, penalty included, and g_n the gradient of unit n, "nonrobust" is φ̂ H⁻¹; "HC0" to "HC3",
     "cluster" and "HAC" are sandwiches H⁻¹ (Σ g gᵀ) H⁻¹ of independent units or groups, with the names and arguments of
     statsmodels. The jackknife is the sum of squared moves of exact refits, each of which leaves out a unit or a group, times
     (G − 1)/G, and is for every model. No covariance includes the bias of a penalty.
 
+    By default the type is that of the model's field: for a fit of a host the host's own; for likelihoods of regressions, Cox
+    and mixed models without a penalty the model-based one, as in R; else, as under a ridge, "HC0". The printed head names it.
+
     Parameters
     ----------
     fit : Fit
         The fit.
-    cov_type : str, default "HC0"
-        "HC0" is the sandwich of independent units. "HC1" is that times n/(n − p), p the rank of H. "HC2" and "HC3", for one
-        linear predictor, divide g_n by √(1 − h_n) and by 1 − h_n. "cluster" sums g_n over groups. "HAC" is for units in the
-        order of time. φ̂ of "nonrobust" is as in `cooks_distance`. "jackknife" leaves out every unit, or every group, and has
-        squares about the mean of the refits. "CRV3" leaves out every group, with squares about θ̂; "CRV3J" the same about the
-        mean; "CR3" is "CRV3" without (G − 1)/G. "HC3-exact" leaves out every unit, with squares about θ̂ and no factor: "HC3"
-        of least squares. "JK1" and "JKn" are those of surveys, by the weights of `lo.survey`, about the mean. "CR2", for least
-        squares, divides the residuals of each group by the root of their variance, with Satterthwaite's degrees of freedom.
+    cov_type : str, optional
+        "expected" is "nonrobust" with the expected information, as of `glm` in R and statsmodels; for canonical links they are
+        one. "HC0" is the sandwich of independent units. "HC1" is that times n/(n − p), p the rank of H. "HC2" and "HC3", for
+        one linear predictor, divide g_n by √(1 − h_n) and by 1 − h_n. "cluster" sums g_n over groups. "HAC" is for units in
+        the order of time. φ̂ of "nonrobust" is as in `cooks_distance`. "jackknife" leaves out every unit, or every group, and
+        has squares about the mean of the refits. "CRV3" leaves out every group, with squares about θ̂; "CRV3J" the same about
+        the mean; "CR3" is "CRV3" without (G − 1)/G. "HC3-exact" leaves out every unit, with squares about θ̂ and no factor:
+        "HC3" of least squares. "JK1" and "JKn" are those of surveys, by the weights of `lo.survey`, about the mean. "CR2", for
+        least squares, divides the residuals of each group by the root of their variance, with Satterthwaite's degrees of
+        freedom.
     groups : array_like, `[units]` or `[units, 2]`, optional
         The labels of the groups. Blocks of neighbours are groups too. Two columns are clusters of two ways.
     strata : array_like, `[units]`, optional
@@ -101,6 +152,14 @@ def covariance(
     use_correction : bool, optional
         Whether to multiply by G/(G − 1) · (n − 1)/(n − p) for "cluster" (by default yes), or by n/(n − p) for "HAC" (by default
         no).
+    small_sample : {"stata", "fixest", "pyfixest", "sandwich"}, optional
+        The program whose factor the sum over clusters has, with K columns, N units and G clusters. "stata" and "sandwich":
+        of "cluster" G/(G − 1) · (N − 1)/(N − K) for least squares, else G/(G − 1); of the jackknife (G − 1)/G. "fixest", for
+        "cluster", and "pyfixest", also for "CRV3": G/(G − 1) · (N − 1)/(N − K), where K does not count factors whose
+        levels lie within clusters, and G is the smaller number of two ways.
+    cases : bool, default False
+        Whether `sample_weight` counts cases: a row of weight two is two rows. Otherwise weights are normalised to sum to the
+        number of units where their scale matters.
     working_variance : array_like, `[units]`, optional
         The variances of the units, up to a factor, under which "CR2" is unbiased; equal ones by default. With
         `1 / sample_weight` the weights are those of precision.
@@ -112,8 +171,8 @@ def covariance(
     -------
     Covariance
         The covariance, `[params, params]`, a DataFrame with `standard_errors`, their `errors`, `dof`, and `summary()`. A row of
-        weight two counts as one unit (as statsmodels' `var_weights`), and a row of weight zero as none, except for "JK1" and
-        "JKn", where it belongs to the design.
+        weight two counts as one unit (as statsmodels' `var_weights`) without `cases`, and a row of weight zero as none, except
+        for "JK1" and "JKn", where it belongs to the design.
 
     Raises
     ------
@@ -127,8 +186,8 @@ def covariance(
     Warns
     -----
     UserWarning
-        If there are fewer than 20 groups, a refit does not determine every parameter, or the covariance of two ways has a
-        negative eigenvalue.
+        If there are fewer than 20 groups for "cluster", a refit does not determine every parameter, or the covariance of two
+        ways has a negative eigenvalue.
 
     See Also
     --------
@@ -147,74 +206,238 @@ def covariance(
     >>> lo.covariance(fit, "jackknife").standard_errors.round(3).tolist()
     [0.31, 0.403]
     """
-    given = {"groups": groups, "strata": strata, "maxlags": maxlags, "working_variance": working_variance}
-    kind = _check_kind(fit, cov_type, given, use_correction)
-    table = pandas_of("covariance", "groups", groups)
+    options = Options(groups, strata, maxlags, working_variance, use_correction, small_sample, cases, strategy)
+    if not isinstance(fit, Fit):
+        raise TypeError(f"covariance: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
+    without("covariance", fit.objective)
+    host = fit.host_errors
+    if cov_type is not None or host is None or cases:
+        return _of_kind(fit, _usual_type(fit) if cov_type is None else cov_type, options)
+    names = [name for name in ("groups", "maxlags", "use_correction") if getattr(options, name) is None]
+    options = replace(options, host=host, **{name: getattr(host, name) for name in names})
+    return _of_kind(fit, _usual_type(fit) if host.cov_type == "expected" else host.cov_type, options)
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """The arguments of `covariance` beside the fit and the type; `host` is what a host prints, where that is computed."""
+
+    groups: Any
+    strata: Any
+    maxlags: Any
+    working_variance: Any
+    use_correction: Any
+    small_sample: Any
+    cases: Any
+    strategy: AbstractRefit
+    host: HostErrors | None = None
+
+    def dof(self, usual: Any) -> Any:
+        """Return the host's degrees of freedom, or the usual ones."""
+        return usual if self.host is None else self.host.dof
+
+    def notes(self, fit: Fit, kind: str, units: CountedUnits, **more: str) -> dict[str, str]:
+        """Return lines of the table's head."""
+        penalty = getattr(fit.objective, "penalty", Zero())
+        bias = (
+            ""
+            if isinstance(penalty, Zero)
+            else f"{type(getattr(penalty, 'penalty', penalty)).__name__}: standard errors do not count its bias"
+        )
+        by_host = ", as the host has it" * (self.host is not None)
+        meaning = "as the host counts them" if self.host is not None and units.meaning else units.meaning
+        return (
+            {"standard errors": f"{kind}: {WORDS.get(kind, 'jackknife')}{by_host}"}
+            | more
+            | {"weights": meaning, "penalty": bias}
+        )
+
+
+def _usual_type(fit: Fit) -> str:
+    """Return the type of standard errors that is usual for a model: that of its likelihood if it has one and no penalty."""
+    model: Any = fit.objective
+    if not isinstance(getattr(model, "penalty", Zero()), Zero) or getattr(model, "class_code", None) is not None:
+        return "HC0"
+    if not isinstance(model, AbstractRegression):
+        from ..models.latent.mixed import Mixed
+
+        return "nonrobust" if isinstance(model, Cox | Mixed) else "HC0"
+    if _has_expected_information(fit):
+        return "nonrobust" if np.allclose(_expected_hessian(fit), fit.hessian, rtol=CANONICAL, atol=0) else "expected"
+    return "nonrobust" if model.scale in (LOG_DENSITY, LOG_PROBABILITY) else "HC0"
+
+
+def _has_expected_information(fit: Fit) -> bool:
+    """Tell whether the loss is a log likelihood, or quasi-likelihood, of one linear predictor, and H is formed."""
+    model: Any = fit.objective
+    is_one = isinstance(model, GLM) and model.outputs == 1 and fit.factor is not None
+    return is_one and type(model.loss_function).variance is not AbstractLoss.variance
+
+
+def _expected_hessian(fit: Fit) -> Float[Array, "params params"]:
+    """Return the expectation of H: ℓ″ of a log likelihood is linear in y, so that it is H at y = μ."""
+    expected: Any = copy.copy(fit.objective)
+    mean = expected.predict(fit.theta, np.ones(expected.num_units), np.arange(expected.num_units), "response")
+    vars(expected)["y"] = np.asarray(mean)
+    return function(expected, fit.theta).hessian(fit.vector)
+
+
+def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
+    """Compute the covariance of one type."""
+    kind = _check_kind(fit, cov_type, options)
+    counts_cases = options.cases or (options.host is not None and options.host.cases)
+    units = count_units("covariance", fit, counts_cases)
+    table = pandas_of("covariance", "groups", options.groups)
     if table is not None and np.ndim(table) == 2 and np.shape(table)[1] == 1:
         table = table.iloc[:, 0] if isinstance(table, pd.DataFrame) else np.asarray(table)[:, 0]
     if table is not None and np.ndim(table) > 1:
-        return _of_two_ways(fit, kind, table, use_correction, strategy)
+        return _of_two_ways(fit, kind, table, options, units)
     if kind in JACKKNIVES:
-        return _leave_each_out(fit, kind, table, strata, strategy)
-    known = name_parameters(fit)
-    units, rank = int(counting_units(fit).sum()), fit.rank
-    plain = isinstance(getattr(fit.objective, "loss_function", None), Squared)
-    dof = units - rank if plain and units > rank else None
-    if kind == "nonrobust":
-        value = _sandwich(np.sqrt(dispersion(fit)) * inverse_root(fit), known.slope)
-        return covariance_of(fit, known, value, kind, dof)
+        return _leave_each_out(fit, kind, table, options, units)
+    known, rank = name_parameters(fit), fit.rank
+    dof = options.dof(units.total - rank if _is_least_squares(fit) and units.total > rank else None)
+    if kind in ("nonrobust", "expected"):
+        value = _scale(fit, options, units) * _sandwich(inverse_root(fit), known.slope, _information(fit, kind))
+        return covariance_of(fit, known, value, kind, dof, notes=options.notes(fit, kind, units))
     if kind == "CR2":
         check_least_squares(fit.objective)
-        value, degrees_of_freedom = bias_reduced(fit, _labels(fit, table)[0], working_variance)
-        return covariance_of(fit, known, value, kind, degrees_of_freedom)
+        label, count = _labels(fit, table)
+        value, degrees_of_freedom = bias_reduced(fit, label, options.working_variance)
+        notes = options.notes(fit, kind, units, clusters=f"{count}")
+        return covariance_of(fit, known, value, kind, degrees_of_freedom, notes=notes)
     _refuse(fit, kind)
-    z = fit.influence
+    z, more = fit.influence, dict[str, str]()
+    if counts_cases:  # the sum of squares over cases
+        z = z / np.sqrt(np.where(units.cases > 0, units.cases, 1.0))[:, None]
     factor = 1.0
     if kind in ("HC2", "HC3"):
         objective = fit.objective
         if not isinstance(objective, AbstractLinearPredictor) or objective.outputs > 1:
             raise TypeError(f"covariance: HC2 and HC3 need one linear predictor; got {kind_of(objective)}. Use 'HC1'.")
-        room = 1 - leverage(fit)
+        room = 1 - leverage(fit) / (np.where(units.cases > 0, units.cases, 1.0) if counts_cases else 1.0)
         if (room <= 1e-10).any():
             raise ValueError(f"covariance: unit {np.argmin(room)} has leverage one, which HC2 and HC3 divide by; use 'HC1'.")
         z = z / np.sqrt(room)[:, None] ** (1 if kind == "HC2" else 2)
     if kind == "cluster":
         label, count = _labels(fit, table)
-        z, dof = np.stack([np.bincount(label, column) for column in z.T], axis=1), count - 1
-        if use_correction is None or use_correction:
-            factor = count / (count - 1) * (units - 1) / _residual_degrees(units, rank)
-    elif kind == "HC1" or (kind == "HAC" and use_correction):
-        factor = units / _residual_degrees(units, rank)
-    meat = z.T @ z
-    for lag in range(1, (maxlags or 0) + 1):
-        apart = z[lag:].T @ z[:-lag]
-        meat += (1 - lag / ((maxlags or 0) + 1)) * (apart + apart.T)
+        if count < MIN_BLOCKS:
+            warn(
+                f"covariance: {count} groups are fewer than {MIN_BLOCKS}: standard errors of 'cluster' over so few are too "
+                "small. 'CRV3', for every model, and 'CR2', for least squares, are larger."
+            )
+        z, dof = fit.influence, options.dof(count - 1)
+        z = np.stack([np.bincount(label, column) for column in z.T], axis=1)
+        factor, more["small sample"] = _cluster_factor(fit, kind, options, [label], units)
+        more["clusters"] = f"{count}"
+    elif kind == "HC1" or (kind == "HAC" and options.use_correction):
+        factor = units.total / _residual_degrees(units.total, rank)
+    meat, maxlags = z.T @ z, options.maxlags or 0
+    for lag in range(1, maxlags + 1):
+        product = z[lag:].T @ z[:-lag]
+        meat += (1 - lag / (maxlags + 1)) * (product + product.T)
+    if kind == "HAC":
+        dof, more["lags"] = options.dof(None), f"{maxlags}"
     value = _sandwich(inverse_root(fit), known.slope, factor * meat)
-    return covariance_of(fit, known, value, kind, None if kind == "HAC" else dof)
+    return covariance_of(fit, known, value, kind, dof, notes=options.notes(fit, kind, units, **more))
 
 
-def _leave_each_out(fit: Fit, kind: str, groups: Any, strata: ArrayLike | None, strategy: AbstractRefit) -> Covariance:
+def _is_least_squares(fit: Fit) -> bool:
+    return isinstance(getattr(fit.objective, "loss_function", None), Squared)
+
+
+def _scale(fit: Fit, options: Options, units: CountedUnits) -> float:
+    """Return the factor of the inverse information: the host's, φ̂, or that of normalised weights where φ is one."""
+    if options.host is not None:
+        return options.host.scale
+    if not has_dispersion(fit):
+        return units.scale
+    number = float(counting_units(fit).sum()) - fit.rank
+    return float(dispersion(fit)[0]) * (number / (units.total - fit.rank) if options.cases else 1.0)
+
+
+def _information(fit: Fit, kind: str) -> Float[Array, "rank rank"] | None:
+    """Return the inverse of the expected information where H is the identity; None for the observed one."""
+    if kind == "nonrobust":
+        return None
+    return np.linalg.inv(fit.root @ _expected_hessian(fit) @ fit.root.T)
+
+
+def _cluster_factor(
+    fit: Fit, kind: str, options: Options, labels: list[Int[Array, " units"]], units: CountedUnits
+) -> tuple[float, str]:
+    """Return the factor of a sum over clusters, and its description; of two ways the smaller number of clusters counts."""
+    program, present = options.small_sample, counting_units(fit)
+    G = min(len(np.unique(label[present])) for label in labels)
+    if program is None and options.use_correction in (None, True):
+        program = "statsmodels"
+    if program is None:
+        return 1.0, ""
+    if program in ("stata", "sandwich") and kind != "cluster":
+        return (G - 1) / G, f"(G − 1)/G, as {program}"
+    if program in ("stata", "sandwich") and not _is_least_squares(fit):
+        return G / (G - 1), f"G/(G − 1), as {program}"
+    nested = _columns_within(fit, labels) if program in ("fixest", "pyfixest") else 0
+    N, K = units.total, fit.rank - nested
+    text = f"G/(G − 1) · (N − 1)/(N − K), N = {N:.10g}, K = {K}, as {program}"
+    text += f"; {nested} columns of factors within clusters do not count" * (nested > 0)
+    return G / (G - 1) * (N - 1) / _residual_degrees(N, K), text
+
+
+def _columns_within(fit: Fit, labels: list[Int[Array, " units"]]) -> int:
+    """Count the columns of factors each of whose levels lies within one cluster.
+
+    Columns of a formula belong together by their names; others, as of `pd.get_dummies`, if they divide the rows.
+    """
+    model: Any = fit.objective
+    if not isinstance(model, AbstractRegression) or model.classes:
+        return 0
+    present = np.flatnonzero(counting_units(fit))
+    rows = model.design[present] if isinstance(model.design, np.ndarray) else cast(Any, fit.predictors).design.rows(present)
+    labels = [label[present] for label in labels]
+    factors = dict[str, list[int]]()
+    for place, name in enumerate(model.names):
+        if ((rows[:, place] == 0) | (rows[:, place] == 1)).all():
+            match = FACTOR_LEVEL.fullmatch(name)
+            if match is not None or any(len(np.unique(label[rows[:, place] == 1])) == 1 for label in labels):
+                factors.setdefault("" if match is None else match[1], []).append(place)
+    count = 0
+    for places in factors.values():
+        columns = rows[:, places]
+        level = (columns @ np.arange(1, len(places) + 1)).astype(int)  # 0 is the level without a column
+        levels = len(np.unique(level))
+        is_nested = any(len(np.unique(np.stack([level, label]), axis=1).T) == levels for label in labels)
+        count += levels - 1 if is_nested and (columns.sum(axis=1) <= 1).all() else 0
+    return count
+
+
+def _leave_each_out(fit: Fit, kind: str, groups: Any, options: Options, units: CountedUnits) -> Covariance:
     """Leave out every unit or every group."""
-    objective, (shrinks, about_mean, _) = fit.objective, JACKKNIVES[kind]
+    objective, jackknife, strategy = fit.objective, JACKKNIVES[kind], options.strategy
     if groups is None and objective.units.serial is not False:
         why = "depend on their neighbours" if objective.units.serial else "are not known to be independent"
         raise ValueError(
             f"covariance: the units of this {kind_of(objective)} {why}; {kind} without groups takes them for independent. Give "
             "groups= of long blocks."
         )
+    notes = options.notes(fit, kind, units)
     if kind in ("JK1", "JKn"):
         every = np.arange(objective.num_units)
-        weights = jk1(every if groups is None else groups) if kind == "JK1" else jkn(strata, groups)  # type: ignore[arg-type]
+        weights = jk1(every if groups is None else groups) if kind == "JK1" else jkn(options.strata, groups)
         refits, scale, rscales = refit_weights("covariance", fit, weights, None, None, strategy)
-        return refits.covariance(kind, scale, rscales, True, degrees(weights.to_numpy()))
+        return refits.covariance(kind, scale, rscales, True, degrees(weights.to_numpy()), notes)
     plan = _plan_of(fit, groups, strategy)
     count = len(plan)
+    scale, text = (count - 1) / count if jackknife.shrinks else 1.0, "(G − 1)/G" if jackknife.shrinks else "1"
+    if options.small_sample is not None:
+        scale, text = _cluster_factor(fit, kind, options, [_labels(fit, groups)[0]], units)
+    notes["standard errors"] += " about the mean of the refits" if jackknife.about_mean else " about the fit"
+    notes |= {"small sample": text, "clusters": "none" if groups is None else f"{count}"}
     refits = refit_plan("covariance", fit, plan, strategy)
-    return refits.covariance(kind, (count - 1) / count if shrinks else 1.0, np.ones(count), about_mean, count - 1)
+    return refits.covariance(kind, scale, np.ones(count), jackknife.about_mean, count - 1, notes)
 
 
 def _plan_of(fit: Fit, groups: Any, strategy: AbstractRefit) -> Plan:
-    """Return the plan that leaves out every unit or every group that has a weight; warn if there are few groups."""
+    """Return the plan that leaves out every unit or every group that has a weight."""
     objective, plan = fit.objective, leave_one_out(fit.objective.num_units)
     if groups is not None:
         _, levels = codes("covariance", "groups", groups)
@@ -226,42 +449,51 @@ def _plan_of(fit: Fit, groups: Any, strategy: AbstractRefit) -> Plan:
         plan = plan_of_groups(groups)
     plan = match_plan("covariance", objective, plan, strategy)
     left = np.flatnonzero(np.bincount(plan.refit, counting_units(fit)[plan.index], len(plan)) > 0)
-    if groups is not None and len(left) < MIN_BLOCKS:
-        if len(left) < 2:
-            raise ValueError("covariance: at least two groups are needed; one alone has a weight.")
-        warn(f"covariance: {len(left)} groups are fewer than {MIN_BLOCKS}: standard errors over so few are too small.")
+    if groups is not None and len(left) < 2:
+        raise ValueError("covariance: at least two groups are needed; one alone has a weight.")
     return plan if len(left) == len(plan) else plan.some(left)
 
 
-def _of_two_ways(fit: Fit, kind: str, groups: Any, correction: bool | None, strategy: AbstractRefit) -> Covariance:
+def _of_two_ways(fit: Fit, kind: str, groups: Any, options: Options, units: CountedUnits) -> Covariance:
     """Compute V₁ + V₂ − V₁₂ for groups of two columns."""
     if kind not in TWO_WAYS or np.ndim(groups) != 2 or np.shape(groups)[1] != 2:
         raise ValueError(
             "covariance: groups must be one column of labels, or two for clusters of two ways, of "
             f"{', '.join(map(repr, TWO_WAYS))}; got shape {np.shape(groups)} for {kind!r}."
         )
+    common = options.small_sample in ("fixest", "pyfixest")  # one factor for all three
+    if common and kind != "cluster":
+        raise ValueError(f"covariance: pyfixest has no {kind} of two ways; give cov_type='cluster', or no small_sample.")
     ways = pd.DataFrame(groups)
     columns = [ways.iloc[:, k] for k in (0, 1)]
     (first, _), (second, levels) = (codes("covariance", "groups", column) for column in columns)
-    call = lambda labels: covariance(fit, kind, groups=labels, use_correction=correction, strategy=strategy)  # type: ignore[arg-type]
+    raw = replace(options, small_sample=None, use_correction=False) if common else options
+    call = lambda labels: _of_kind(fit, kind, replace(raw, groups=labels))
     one, two, joint = map(call, (*columns, pd.Series(first * len(levels) + second, ways.index)))
-    value = one.to_numpy() + two.to_numpy() - joint.to_numpy()
+    factor, text = 1.0, dict(one.heading).get("small sample", "")
+    if common:
+        factor, text = _cluster_factor(fit, kind, options, [_labels(fit, column)[0] for column in columns], units)
+    value = factor * (one.to_numpy() + two.to_numpy() - joint.to_numpy())
     least = np.linalg.eigvalsh(value)[0] if np.isfinite(value).all() else 0.0
     if least < -1e-12 * np.abs(value).max():
         warn(
             "covariance: V₁ + V₂ − V₁₂ has a negative eigenvalue, as it can where the ways overlap or have few groups; "
             "a standard error is NaN where its square is negative. Take the larger of the covariances of one way."
         )
-    errors, parts = None, (one, two, joint)
+    errors, parts = None, cast(Any, (one, two, joint))
     if kind in JACKKNIVES:  # |Δ(se²)| ≤ 2 se ε + ε² of each part
         off = np.sum([2 * part.standard_errors * part.errors + part.errors**2 for part in parts], axis=0)
         variance = np.diag(value)
         se = np.sqrt(np.maximum(variance, 0))
         errors = np.maximum(np.sqrt(np.maximum(variance + off, 0)) - se, se - np.sqrt(np.maximum(variance - off, 0)))
-    dof = np.minimum(one.dof, two.dof)
+    dof = options.dof(None if one.dof is None else np.minimum(cast(Any, one.dof), cast(Any, two.dof)))
     flagged = pd.concat([part.flagged for part in parts]) if kind in JACKKNIVES else None
     proved = all(part.proved for part in parts)
-    return covariance_of(fit, name_parameters(fit), value, kind, dof, errors, proved=proved, flagged=flagged)
+    clusters = [dict(part.heading)["clusters"] for part in (one, two)]
+    told = f"{' and '.join(clusters)} of two ways, V₁ + V₂ − V₁₂"
+    notes = dict(one.heading) | {"small sample": text, "clusters": told}
+    more = {"proved": proved, "flagged": flagged, "notes": notes}
+    return covariance_of(fit, name_parameters(fit), value, kind, dof, errors, **more)
 
 
 def _labels(fit: Fit, groups: Any) -> tuple[Int[Array, " units"], int]:
@@ -277,32 +509,37 @@ def _sandwich(root: Array, slope: Array | None, meat: Float[Array, "rank rank"] 
     return along.T @ along if meat is None else along.T @ meat @ along
 
 
-def _check_kind(fit: Fit, cov_type: str, given: dict[str, Any], use_correction: bool | None) -> str:
+def _check_kind(fit: Fit, cov_type: str, options: Options) -> str:
     """Return the kind of covariance, and raise ValueError if arguments do not go together."""
-    if not isinstance(fit, Fit):
-        raise TypeError(f"covariance: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
-    without("covariance", fit.objective)
-    kind, maxlags = KINDS.get(str(cov_type).lower()), given["maxlags"]
+    kind, maxlags = KINDS.get(str(cov_type).lower()), options.maxlags
     if kind is None:
-        raise ValueError(f"covariance: cov_type must be one of {', '.join(map(repr, KINDS.values()))}; got {cov_type!r}.")
+        raise ValueError(
+            f"covariance: cov_type must be one of {', '.join(map(repr, KINDS.values()))}; got {cov_type!r}"
+            + (", which the host of this fit prints." if options.host is not None else ".")
+        )
     if fit.factor is None and kind not in JACKKNIVES:
         raise TypeError("covariance: needs a Hessian that is formed: fit with curvature='dense'.")
-    if kind == "nonrobust":
+    if kind in ("nonrobust", "expected"):
         require_columns(fit, "covariance")
-    grouped, ungrouped = ([name for name, (*_, which) in JACKKNIVES.items() if which is wanted] for wanted in (True, None))
+    grouped, ungrouped = ([name for name, part in JACKKNIVES.items() if part.grouped is wanted] for wanted in (True, None))
     required = {"groups": ["cluster", "CR2", *grouped], "strata": ["JKn"], "maxlags": ["HAC"], "working_variance": []}
     allowed = {"groups": ungrouped, "working_variance": ["CR2"]}
     for name, wanted in required.items():
-        takes = wanted + allowed.get(name, [])
-        if (given[name] is None and kind in wanted) or (given[name] is not None and kind not in takes):
+        takes, value = wanted + allowed.get(name, []), getattr(options, name)
+        if (value is None and kind in wanted) or (value is not None and kind not in takes):
             of = " or ".join(map(repr, takes))
             raise ValueError(
                 f"covariance: {name} goes with cov_type={of}{', and that with it' if wanted else ''}; got cov_type={kind!r}."
             )
-    if use_correction is not None and not (isinstance(use_correction, bool | np.bool_) and kind in ("cluster", "HAC")):
+    _check_factor(kind, options)
+    if options.cases and (kind in ("HAC", "CR2") or (kind in JACKKNIVES and options.groups is None)):
         raise ValueError(
-            "covariance: use_correction is True or False, of cov_type='cluster' and 'HAC'; got "
-            f"{use_correction!r}, cov_type={kind!r}. 'HC1' is 'HC0' corrected."
+            f"covariance: cases=True is not for {kind}, which takes rows whole; give 'HC3', or groups= of clusters."
+        )
+    if kind == "expected" and not (_has_expected_information(fit) and isinstance(fit.objective.penalty, Zero)):  # type: ignore[attr-defined]
+        raise TypeError(
+            "covariance: 'expected' is for a GLM of one linear predictor without a penalty whose loss states a variance; got "
+            f"{kind_of(fit.objective)}. Use 'nonrobust'."
         )
     units = fit.objective.num_units
     if kind == "HAC":
@@ -318,6 +555,25 @@ def _check_kind(fit: Fit, cov_type: str, given: dict[str, Any], use_correction: 
             "no covariance. Drop columns that repeat others, or add a penalty such as lo.penalties.Ridge(1.0)."
         )
     return kind
+
+
+def _check_factor(kind: str, options: Options) -> None:
+    """Raise ValueError unless the factor is one that the kind may have."""
+    correction, program = options.use_correction, options.small_sample
+    if correction is not None and not (isinstance(correction, bool | np.bool_) and kind in ("cluster", "HAC")):
+        raise ValueError(
+            "covariance: use_correction is True or False, of cov_type='cluster' and 'HAC'; got "
+            f"{correction!r}, cov_type={kind!r}. 'HC1' is 'HC0' corrected."
+        )
+    if program is None:
+        return
+    if program not in FACTORS:
+        raise ValueError(f"covariance: small_sample must be one of {', '.join(map(repr, FACTORS))}; got {program!r}.")
+    if correction is not None:
+        raise ValueError("covariance: give use_correction= or small_sample=, two ways to name one factor, not both.")
+    if kind not in FACTORS[program]:
+        takes = " or ".join(map(repr, FACTORS[program]))
+        raise ValueError(f"covariance: small_sample={program!r} goes with cov_type={takes}; got {kind!r}. {NO_FACTOR}.")
 
 
 def _refuse(fit: Fit, kind: str) -> None:
@@ -341,10 +597,10 @@ def _refuse(fit: Fit, kind: str) -> None:
         )
 
 
-def _residual_degrees(units: int, rank: int) -> int:
+def _residual_degrees(units: float, rank: int) -> float:
     if units <= rank:
         raise ValueError(
-            f"covariance: {units} units and {rank} parameters leave no degree of freedom to correct by; use 'HC0', or "
+            f"covariance: {units:g} units and {rank} parameters leave no degree of freedom to correct by; use 'HC0', or "
             "use_correction=False."
         )
     return units - rank

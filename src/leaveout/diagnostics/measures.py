@@ -14,6 +14,8 @@ the units that remain in it. A unit of weight zero does not count among the n. F
 measures: t_i is the externally studentised residual.
 """
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
@@ -286,7 +288,7 @@ def dispersion(
     """Estimate φ̂ at parameters fitted with given weights (by default the fit's), NaN without a degree of freedom."""
     objective = fit.objective
     weights = np.ones((1, objective.num_units)) if weights is None else weights
-    if not _has_dispersion(fit):
+    if not has_dispersion(fit):
         return np.ones(len(weights))
     total = np.asarray(_pearson(fit, fit.vector[None] if thetas is None else thetas, weights))
     free = weights @ counting_units(fit) - _effective(fit)
@@ -295,7 +297,7 @@ def dispersion(
 
 def dispersions(fit: Fit, plan: Plan, thetas: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, " refits"]:
     """Estimate φ̂ of every refit of a plan, from the units that it sees."""
-    if not _has_dispersion(fit):
+    if not has_dispersion(fit):
         return np.ones(plan.num_refits)
     everyone, size = np.arange(plan.num_refits), max(1, ROWS_AT_A_TIME // plan.num_units)
     some = [everyone[start : start + size] for start in range(0, len(everyone), size)]
@@ -307,12 +309,47 @@ def counting_units(fit: Fit) -> Bool[np.ndarray, " units"]:
     return unit_weights(fit.objective).weigh
 
 
+class CountedUnits(NamedTuple):
+    """What the weights of a fit stand for.
+
+    `cases` are those of each unit: one, none where its weight is zero, or its `sample_weight`, if that counts cases. `scale` is
+    the factor of the inverse information: weights that count no cases are normalised to sum to the number of units.
+    """
+
+    cases: Float[np.ndarray, " units"]
+    scale: float
+    meaning: str
+
+    @property
+    def total(self) -> float:
+        """The number n of units, or of the cases that they stand for."""
+        return float(self.cases.sum())
+
+
+def count_units(caller: str, fit: Fit, cases: bool) -> CountedUnits:
+    """Read the weights of a fit as precisions or, with `cases`, as numbers of cases. Trials of proportions are always cases."""
+    objective: Any = fit.objective
+    weight, present = getattr(objective, "sample_weight", None), counting_units(fit)
+    if not isinstance(cases, bool | np.bool_):
+        raise TypeError(f"{caller}: cases is True if sample_weight counts cases, else False; got {cases!r}.")
+    if weight is None:
+        return CountedUnits(present * 1.0, 1.0, "")
+    weight = np.asarray(weight, np.float64)
+    if getattr(objective, "trials", None) is not None:
+        weight = weight / objective.trials
+    if cases:
+        return CountedUnits(weight, 1.0, f"count cases, {weight.sum():.10g} in all")
+    mean = float(weight[present].mean())
+    normalised = f"normalised to sum to the {present.sum()} units; cases=True counts cases"
+    return CountedUnits(present * 1.0, mean, "" if np.ptp(weight[present]) == 0 and mean == 1 else normalised)
+
+
 @cached_on
 def _effective(fit: Fit) -> float:
     return float(leverage(fit).sum())
 
 
-def _has_dispersion(fit: Fit) -> bool:
+def has_dispersion(fit: Fit) -> bool:
     """Tell whether the loss specifies its variance up to a factor."""
     objective = fit.objective
     return isinstance(objective, GLM | DualGLM) and objective.outputs == 1 and objective.loss_function.has_dispersion

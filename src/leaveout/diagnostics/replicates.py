@@ -11,7 +11,7 @@ the parameter's moves in the m of R replicates that do not determine it are zero
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from .._runtime.conventions import conventional, warn
 from .._runtime.jax import float64
-from .._runtime.results import NO_REFIT_CODES, RESULTS, among
+from .._runtime.results import NO_REFIT_CODES, RESULTS, HeadedTable, among
 from ..data.arrays import index_of, numbers, pandas_of
 from ..linalg.rounding import UNIT
 from ..models.glm.active_coefficients import kinks
@@ -41,10 +41,11 @@ LISTED = 4  # names of replicates that a warning lists
 TOUCHED = 1e-6  # share of a parameter's standard deviation along an undetermined direction: a thousand times its rounding error
 
 
-class Covariance(pd.DataFrame):
+class Covariance(HeadedTable):
     """Covariance of the natural parameters, `[params, params]`, with their standard errors and tests.
 
-    `lo.covariance` and `lo.replicates` return it. It is a DataFrame, and what is computed from it is one.
+    `lo.covariance` and `lo.replicates` return it. It is a DataFrame, and what is computed from it is one. Its printed head, and
+    that of its `summary()`, names the kind, the clusters and the degrees of freedom.
 
     Attributes
     ----------
@@ -73,7 +74,7 @@ class Covariance(pd.DataFrame):
     ([0.31, 0.403], True)
     """
 
-    _metadata = ["kind", "estimate", "errors", "proved", "dof", "replicates", "flagged"]  # noqa: RUF012  pandas reads it
+    _metadata: ClassVar[list[str]] = ["kind", "estimate", "errors", "proved", "dof", "replicates", "flagged", "heading"]
     kind: str
     estimate: pd.Series
     errors: pd.Series | None
@@ -86,6 +87,9 @@ class Covariance(pd.DataFrame):
     def _constructor(self) -> type[pd.DataFrame]:
         return pd.DataFrame
 
+    def __repr__(self) -> str:
+        return f"{self.heading_text}\n{pd.DataFrame(self)!r}"
+
     @property
     def standard_errors(self) -> pd.Series:
         """The roots of the diagonal; NaN where that is negative, as it can be with clusters of two ways."""
@@ -93,8 +97,8 @@ class Covariance(pd.DataFrame):
         return pd.Series(np.sqrt(np.where(variance >= 0, variance, np.nan)), index=self.index, name="std err")
 
     @conventional
-    def summary(self, level: float = 0.95) -> pd.DataFrame:
-        """Tabulate the parameters as statsmodels does.
+    def summary(self, level: float = 0.95) -> HeadedTable:
+        """Tabulate the parameters as statsmodels does, under lines that say what the standard errors are.
 
         Parameters
         ----------
@@ -128,7 +132,10 @@ class Covariance(pd.DataFrame):
         table = {"coef": self.estimate, "std err": se, t: ratio, f"P>|{t}|": 2 * law.sf(np.abs(ratio))}
         table |= {f"[{(1 - level) / 2:.4g}": self.estimate - reach, f"{(1 + level) / 2:.4g}]": self.estimate + reach}
         table |= {} if self.dof is None else {"dof": self.dof}
-        return pd.DataFrame(table | ({} if self.errors is None else {"error": self.errors}), index=self.index)
+        table |= {} if self.errors is None else {"error": self.errors}
+        summary = HeadedTable(pd.DataFrame(table, index=self.index))
+        summary.heading = self.heading
+        return summary
 
 
 def covariance_of(
@@ -146,7 +153,21 @@ def covariance_of(
     found.kind, found.dof, found.errors = kind, of(dof, "dof"), of(errors, "error")
     found.estimate = pd.Series(known.at(fit.vector[None])[0], found.index, name="coef")
     found.proved, found.replicates, found.flagged = bool(more.get("proved")), more.get("replicates"), more.get("flagged")
+    found.heading = _heading(found, more.get("notes", {}))
     return found
+
+
+def _heading(found: Covariance, notes: dict[str, str]) -> list[tuple[str, str]]:
+    """Write what a table of standard errors says above its numbers; `notes` are lines by their names."""
+    lines = {"standard errors": found.kind, "clusters": "none", "degrees of freedom": "none: normal distribution"} | notes
+    if found.dof is not None:
+        low, high = found.dof.min(), found.dof.max()
+        lines["degrees of freedom"] = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}, by parameter"
+        lines["degrees of freedom"] += ", Student's t"
+    if found.errors is not None:
+        how = "proved" if found.proved else "estimated"
+        lines["refits"] = f"standard errors are within {found.errors.max():.1g} of those of exact refits, {how}"
+    return [(name, text) for name, text in lines.items() if text]
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +197,15 @@ class ParameterRefits:
         lost = among(self.result, NO_REFIT_CODES)
         return pd.Series(NAMES[self.result[lost]], self.index[lost], name="result", dtype=object)
 
-    def covariance(self, kind: str, scale: float, rscales: Float[Array, " refits"], about_mean: bool, dof: float) -> Covariance:
+    def covariance(
+        self,
+        kind: str,
+        scale: float,
+        rscales: Float[Array, " refits"],
+        about_mean: bool,
+        dof: float,
+        notes: dict[str, str],
+    ) -> Covariance:
         """Compute the covariance of the natural parameters."""
         count = rscales > 0
         center = mean_of(self.values[count]) if about_mean else self.known.at(self.fit.vector[None])[0]
@@ -190,7 +219,7 @@ class ParameterRefits:
             errors = lengths(self.fit, along) * np.linalg.norm(away, axis=0) + (len(off) + 16) * UNIT * size
         frame = pd.DataFrame(self.values, index=self.index, columns=self.known.names)
         proved = self.proved and self.known.slope is None and bool(np.isfinite(errors).all())
-        more = {"proved": proved, "replicates": frame, "flagged": self.flagged}
+        more = {"proved": proved, "replicates": frame, "flagged": self.flagged, "notes": notes}
         return covariance_of(self.fit, self.known, moved.T @ moved, kind, dof, errors, **more)
 
 
@@ -326,7 +355,9 @@ def replicates(
     refits, scale, rscales = refit_weights("replicates", fit, weights, scale, rscales, strategy)
     if not isinstance(mse, bool | np.bool_):
         raise TypeError(f"replicates: mse is True for squares about the fit, False for those about the mean; got {mse!r}.")
-    return refits.covariance("replicates", scale, rscales, not mse, degrees(np.asarray(weights, float)))
+    about = "the fit" if mse else "the mean of the replicates"
+    notes = {"standard errors": f"replicates: {len(rscales)} weights of the units, squares about {about}", "clusters": ""}
+    return refits.covariance("replicates", scale, rscales, not mse, degrees(np.asarray(weights, float)), notes)
 
 
 def degrees(weights: Float[Array, "units replicates"]) -> float:

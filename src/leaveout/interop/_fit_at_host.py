@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,28 +14,35 @@ from ..models.glm.active_coefficients import kinks
 from ..models.glm.glm import GLM
 from ..models.glm.orthogonal import OrthogonalGLM
 from ..objectives.objective import AbstractObjective, leaves_of
-from ..optimize.fit import REFUSE, WARN, Fit, describe_distance, fit, standing
+from ..optimize.fit import REFUSE, WARN, Fit, HostErrors, describe_distance, fit, standing
 
 ITERATION_ADVICE = "raise max_iter or scale the columns"  # advice to the user
 
 
 @float64
 def fit_at_host(
-    caller: str, objective: AbstractObjective, theta: PyTree, stopped: Callable[[], bool], way: str = ITERATION_ADVICE
+    caller: str,
+    objective: AbstractObjective,
+    theta: PyTree,
+    stopped: Callable[[], bool],
+    way: str = ITERATION_ADVICE,
+    errors: HostErrors | None = None,
 ) -> Fit:
     """Fit at a host's θ̂ or, if its solver stopped early, at the minimum that Newton's method reaches from there.
 
     A host may also be far from a minimum because it was fitted on other data. `stopped` is called only then, and returns
-    whether the host's solver stopped early on these data. Raises ValueError if it did not.
+    whether the host's solver stopped early on these data. Raises ValueError if it did not. `errors` are the standard errors
+    that the host prints.
     """
     found, left = standing(objective, theta)
+    found = replace(found, host_errors=errors)
     if left <= WARN:
         warn(found.objective.parameters.warning(found.theta))
         is_minimum = not (isinstance(found.objective, OrthogonalGLM) and len(found.null_space) == 0)
         return found if is_minimum else fit(found.objective, theta, num_starts=1)  # as the host's digits are fewer
     if left > REFUSE and not stopped():
         raise ValueError(describe_distance(objective, left).replace("anchor:", f"{caller}:", 1))
-    ended = fit(objective, theta, num_starts=1)
+    ended = replace(fit(objective, theta, num_starts=1), host_errors=errors)
     kinked = kinks(objective) is not None
     fall = left**2 / 2 if kinked else float(found.value - ended.value)
     apart = _apart(theta, ended.parameters)

@@ -4,6 +4,7 @@ lifelines divides its likelihood by the number of rows, and scales the penalty b
 refit the penalty shrinks with the rows, and the standard deviations stay those of all rows, which results say.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from .._runtime.jax import Array, Arrays, Scalar, jax, jnp, jspecial
 from ..data.formulas import frame_of
 from ..models.glm.penalties import Ridge, per_row
 from ..models.survival.cox import Cox
-from ..optimize.fit import Fit
+from ..optimize.fit import Fit, HostErrors
 from ._count_losses import HostLoss
 from ._fit_at_host import fit_at_host
 
@@ -83,7 +84,7 @@ def from_lifelines(fitter: Any, df: Any) -> Fit:
     if name in AFT:
         if weights is not None:
             raise TypeError("from_lifelines: weights of an AFT model are not supported.")
-        return _accelerated(fitter, columns, time, event, entry)
+        return replace(_accelerated(fitter, columns, time, event, entry), host_errors=_errors(fitter, df))
     if not varying and fitter.baseline_estimation_method != "breslow":
         raise TypeError("from_lifelines: CoxPHFitter is supported with baseline_estimation_method='breslow' only.")
     strata = None if fitter.strata is None else [fitter.strata] if isinstance(fitter.strata, str) else list(fitter.strata)
@@ -92,7 +93,16 @@ def from_lifelines(fitter: Any, df: Any) -> Fit:
     penalty = per_row(Ridge(np.asarray(fitter.penalizer) * np.asarray(fitter._norm_std) ** 2)) if penalised else None
     more: dict[str, Any] = {"strata": labels, "entry": entry, "sample_weight": weights}
     model = Cox(X, time, event, penalty, **more, remark=SPREADS if penalised else "")
-    return fit_at_host("from_lifelines", model, {"coef": np.asarray(fitter.params_, np.float64)}, lambda: False)
+    coef = {"coef": np.asarray(fitter.params_, np.float64)}
+    return fit_at_host("from_lifelines", model, coef, lambda: False, errors=_errors(fitter, df))
+
+
+def _errors(fitter: Any, df: pd.DataFrame) -> HostErrors:
+    """Return the kind of standard errors that the fitter prints."""
+    cluster = getattr(fitter, "cluster_col", None)
+    if cluster is not None:
+        return HostErrors("cluster", groups=df[cluster], use_correction=False)
+    return HostErrors("HC0" if getattr(fitter, "robust", False) else "nonrobust")
 
 
 class MeanPenalised(HostLoss):

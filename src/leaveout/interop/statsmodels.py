@@ -25,7 +25,7 @@ from ..models.glm.glm import GLM, Regression
 from ..models.glm.penalties import AbstractPenalty, Quadratic, Ridge, per_row, per_weight
 from ..models.survival.cox import Cox
 from ..objectives.objective import AbstractObjective
-from ..optimize.fit import Fit, fit
+from ..optimize.fit import Fit, HostErrors, fit
 from ._count_losses import HostLoss, conditional, hurdle, pad_groups, zero_inflated
 from ._fit_at_host import add_remark, fit_at_host
 
@@ -162,13 +162,38 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
         cut = kind in ("OLS", "WLS", "GLM") and alpha is None and not getattr(results, "k_constr", 0)
         return cut or not np.all(known.get("converged", getattr(results, "converged", True)))
 
-    found = fit_at_host("from_statsmodels", objective, parameters, stopped, way)
+    found = fit_at_host("from_statsmodels", objective, parameters, stopped, way, None if regularized else _errors(results))
     return add_remark(found, stateful_remark(str(getattr(model, "formula", ""))))
 
 
 def _new(results: Any, X: Any) -> np.ndarray:
     """Read rows to predict by the formula, as the results' own `predict` does."""
     return results._transform_predict_exog(X)[0]
+
+
+def _errors(results: Any) -> HostErrors:
+    """Return the kind of standard errors that results print."""
+    model = results.model
+    known, kind = dict(getattr(results, "cov_kwds", None) or {}), str(getattr(results, "cov_type", "nonrobust"))
+    name, dof = type(model).__name__, None
+    is_glm, is_linear = name in ("GLM", "GLMGam", "GEE"), name in ("OLS", "WLS", "GLS")
+    if getattr(results, "use_t", False):
+        dof = getattr(results, "df_resid_inference", None) or results.df_resid
+    if kind.startswith("HC") and not is_linear:
+        kind = "HC0"  # statsmodels makes no difference between them
+    groups = getattr(model, "groups", None)
+    if (name == "PHReg" and groups is not None) or (name == "GEE" and kind == "robust"):
+        return HostErrors("cluster", groups=groups, use_correction=False)
+    if kind in ("nonrobust", "naive"):
+        by_weights = name == "GLM" and getattr(results, "method", "") == "IRLS"
+        return HostErrors("expected" if by_weights else "nonrobust", float(results.scale) if is_glm or is_linear else 1.0, dof)
+    if kind == "fixed scale":
+        return HostErrors("nonrobust", float(known["scale"]), dof)
+    counts_cases = bool(np.ptp(getattr(model, "freq_weights", 1.0)) > 0)
+    if kind == "HAC" and (counts_cases or getattr(known.get("weights_func"), "__name__", "") != "weights_bartlett"):
+        kind = "HAC of another kind than Newey's and West's"  # which covariance refuses by this name
+    own = {option: known[option] for option in ("groups", "maxlags", "use_correction") if option in known}
+    return HostErrors(kind, dof=dof, cases=counts_cases and kind == "HC0", **own)
 
 
 def _frame(model: Any) -> Any:
@@ -418,7 +443,8 @@ def _mixed_linear(results: Any, drop: str) -> Fit:
     method = "REML" if model.reml else "ML"
     objective = Mixed.of(X, model.endog, "gaussian", tuple(blocks), known, drop, method)
     stopped = lambda: not getattr(results, "converged", True)
-    return fit_at_host("from_statsmodels", objective, parameters, stopped, "raise maxiter or scale the columns")
+    way = "raise maxiter or scale the columns"
+    return fit_at_host("from_statsmodels", objective, parameters, stopped, way, HostErrors())
 
 
 def _component(name: str, columns: Any, levels: np.ndarray) -> tuple[Any, tuple[np.ndarray, np.ndarray]]:

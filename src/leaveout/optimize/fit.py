@@ -6,7 +6,7 @@ The distance of θ from stationary is measured by the Newton decrement √(gᵀH
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
@@ -64,6 +64,26 @@ MAX_HESSIAN_BYTES = 2.0**33  # bytes that forming H may take
 Curvature = Literal["auto", "dense", "products", "rows"]
 
 
+@dataclass(frozen=True, eq=False)
+class HostErrors:
+    """The standard errors that a host prints: arguments of `covariance`, the scale φ of a model-based one, and t's d.o.f."""
+
+    cov_type: str = "nonrobust"
+    scale: float = 1.0
+    dof: float | None = None
+    groups: Any = None
+    maxlags: int | None = None
+    use_correction: bool | None = None
+    cases: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        """Return True for any others: compiled programs ignore them."""
+        return isinstance(other, HostErrors)
+
+    def __hash__(self) -> int:
+        return hash(HostErrors)
+
+
 class Fit(Module, PrintedResult):
     """Objective with its stationary point θ̂ and the factor of its curvature there.
 
@@ -93,6 +113,8 @@ class Fit(Module, PrintedResult):
         A code of `RESULTS`.
     minima : Minima
         Distinct minima that the starts of `fit` reached, this one first.
+    host_errors : HostErrors or None
+        The kind of standard errors that the host of the fit prints, which is the default of `covariance`.
 
     See Also
     --------
@@ -121,6 +143,7 @@ class Fit(Module, PrintedResult):
     decrement: Float[np.ndarray, ""]
     result: Int[np.ndarray, ""]
     minima: Minima = static()  # distinct minima that the starts of `fit` reached, this one first
+    host_errors: HostErrors | None = static(default=None)
     sent_alone: ClassVar[bool] = True  # is sent to another process once, whatever is computed from it
 
     @property

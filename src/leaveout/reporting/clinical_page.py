@@ -20,7 +20,6 @@ from ..diagnostics.performance import Continuous, Survival, performance
 from ..diagnostics.stability import Stability, stability
 from ..models.glm.active_coefficients import ActiveGLM
 from ..models.glm.glm import GLM
-from ..models.glm.penalty import Zero
 from ..models.survival.cox import Cox
 from ..optimize.fit import Fit
 from ..validation.estimate import Estimate
@@ -231,10 +230,11 @@ def _equation(fit: Fit, measure: Any, time: Any) -> tuple[pd.DataFrame, str, boo
             notes.append("What it learned from the patients, such as knots, is not on this page.")
             whole = False
     try:
-        se = np.sqrt(np.diag(covariance(fit, "nonrobust")))
-        notes.append(f"Standard errors are of the inverse information; low and high are 95% limits of the {ratio}.")
-        if not isinstance(getattr(model, "penalty", Zero()), Zero):
-            notes.append("A penalty shrinks the coefficients, which the standard errors do not count.")
+        errors = covariance(fit)
+        se = errors.standard_errors.to_numpy()
+        heading = "; ".join(f"{name}: {text}" for name, text in errors.heading)
+        notes.append(f"{heading[:1].upper()}{heading[1:]}.")
+        notes.append(f"Low and high are 95% limits of the {ratio}, by the normal distribution.")
     except (TypeError, ValueError):
         se = np.full(len(names), np.nan)
         notes.append("There are no standard errors for this model.")

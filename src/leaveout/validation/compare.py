@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from .._runtime.conventions import conventional, warn
 from .._runtime.providers import provided
-from .._runtime.results import RESULTS
+from .._runtime.results import RESULTS, TERMINAL_WIDTH, text_within
 from ..objectives.objective import LOG_DENSITY, LOG_LIKELIHOOD, LOG_PROBABILITY
 from ..plans.plan import Plan
 from .estimate import ROUNDING, Estimate
@@ -93,26 +93,15 @@ class Comparison(pd.DataFrame):
 
         Columns that do not fit are named below the table, and diagnoses stand there. Long names are cut.
         """
-        table_digits, table_width = 6, 80  # digits of printed numbers, and width of a terminal
-        plain = pd.DataFrame(self)
-        main = [name for name in MAIN_COLUMNS if name in self]
-        wide = len(plain[main].to_string(index=False, float_format=lambda x: f"{x:.{table_digits}g}").partition("\n")[0])
-        half = max(table_width - wide - 3, 8) // 2  # names are cut in the middle
-        plain.index = [name if len(name) <= 2 * half + 1 else f"{name[:half]}…{name[-half:]}" for name in map(str, self.index)]
-        written = lambda names: plain[names].to_string(float_format=lambda x: f"{x:.{table_digits}g}")
-        short = "missing" in self and bool(self["missing"].any())
-        shown = [name for name in (*MAIN_COLUMNS, *(["missing"] if short else [])) if name in self]
-        others = [name for name in self.columns if name not in (*shown, "kind", "missing", "diagnosis")]
-        others = [name for name in others if self[name].notna().any()]
-        for name in others:
-            if len(written([*shown, name]).partition("\n")[0]) <= table_width:
-                shown.append(name)
-        left = [name for name in others if name not in shown]
+        short = ["missing"] if "missing" in self and self["missing"].any() else []
+        main = [name for name in (*MAIN_COLUMNS, *short) if name in self]
+        optional = [name for name in self.columns if name not in (*main, "kind", "missing", "diagnosis")]
+        text, omitted = text_within(self, main, [name for name in optional if self[name].notna().any()], 6)
         notes = [f"SE: {kind}" for kind in dict.fromkeys(self.get("kind", ()))]
         doubtful = self["diagnosis"][self["diagnosis"] != ""] if "diagnosis" in self else {}
         notes += [f"diagnosis of {name}: {why}" for name, why in doubtful.items()]
-        notes += [f"more columns: {', '.join(map(str, left))}"] if left else []
-        return "\n".join([written(shown), *(textwrap.fill(note, table_width) for note in notes)])
+        notes += [f"more columns: {', '.join(map(str, omitted))}"] if omitted else []
+        return "\n".join([text, *(textwrap.fill(note, TERMINAL_WIDTH) for note in notes)])
 
     def report(self, path: str | os.PathLike[str], *, title: str = "") -> Path:
         """Write the comparison to one self-contained page, as `lo.report` does. Needs `leaveout[report]`.

@@ -57,6 +57,7 @@ class AbstractRegression(AbstractLinearPredictor):
     labels: Names = static()
     # Cut of the host: singular values of the centred rows below this share of the largest count as zero; 0 is rounding alone.
     cut: float = static()
+    trials: Float[np.ndarray, " units"] | None  # numbers of trials, which `sample_weight` contains
     least_norm: bool = static()  # whether the host takes the solution of least norm if a refit's rows leave coefficients open
 
     def _bind(self, X, y, resolve, penalty, sample_weight, offset, intercept, class_weight, remark, trials=None, weights=None):
@@ -88,12 +89,13 @@ class AbstractRegression(AbstractLinearPredictor):
         self.loss_function.check(self.y)
         self.scale = self.loss_function.scale(self.y)
         weight = None if sample_weight is None else column(me, "sample_weight", sample_weight, n)
+        size = None
         if trials is not None:
             size = column(me, "trials", trials, n)
             if not isinstance(self.loss_function, losses.Binomial) or (size <= 0).any():
                 raise ValueError(f"{me}: trials must be positive, and are for binomial proportions y.")
             weight = size if weight is None else as_stored(size * weight)
-        self.sample_weight = weight
+        self.sample_weight, self.trials = weight, size
         if self.sample_weight is not None and ((self.sample_weight < 0).any() or not self.sample_weight.any()):
             raise ValueError(f"{me}: sample_weight must not be negative, nor zero everywhere.")
         each = (len(self.classes),) if self.classes else ()

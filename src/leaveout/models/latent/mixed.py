@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..._runtime.conventions import conventional
 from ..._runtime.jax import Array, Arrays as Arrays, PyTree, float64, static
+from ..._runtime.results import HeadedTable
 from ...data.arrays import Names, count, match_labels, numbers, pandas_of, share
 from ...data.formulas import stateful_remark
 from ...objectives.closed_form import Points, State, ValueAndGradient, Weights
@@ -800,7 +801,7 @@ class Mixed(AbstractLatentModel):
     @conventional
     @float64
     def coefficients(self, fit: Any) -> pd.DataFrame:
-        """Return the coefficients with standard errors, from the curvature of F in all parameters.
+        """Return the coefficients with standard errors, from the curvature of F in all parameters, as `lo.covariance` has them.
 
         Parameters
         ----------
@@ -810,16 +811,22 @@ class Mixed(AbstractLatentModel):
         Returns
         -------
         pandas.DataFrame
-            A row for each coefficient.
+            A row for each coefficient, under lines that say what the standard errors are.
         """
         theta, p = self._vector(fit), len(self.names)
         across = np.zeros((p, len(theta)))
         across[:, :p] = self.transform
         error = np.sqrt(np.sum(fit.whiten(across) ** 2, axis=1))
         estimate = self.transform @ theta[:p]
-        return pd.DataFrame(
-            {"estimate": estimate, "se": error, "z": estimate / error}, index=pd.Index(self.names, name="coefficient")
-        )
+        z = estimate / error
+        columns = {"estimate": estimate, "se": error, "z": z, "P>|z|": 2 * scipy.special.ndtr(-np.abs(z))}
+        table = HeadedTable(pd.DataFrame(columns, index=pd.Index(self.names, name="coefficient")))
+        table.heading = [
+            ("standard errors", "nonrobust: model-based, by the observed information of all parameters"),
+            ("clusters", "none but the model's own"),
+            ("degrees of freedom", "none: normal distribution"),
+        ]
+        return table
 
     @conventional
     @float64
