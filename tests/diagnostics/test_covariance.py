@@ -426,6 +426,8 @@ def test_small_sample_factors_of_other_programs():
     found = lo.covariance(all_levels, "cluster", groups=d.cl, small_sample="fixest")
     raw = lo.covariance(all_levels, "cluster", groups=d.cl, use_correction=False)
     np.testing.assert_allclose(found, usual * 239 / (240 - 3) * raw, rtol=1e-12)
+    far = lo.fit(lo.GLM(columns.drop(columns="unit_0").assign(x=d.x + 1e7), d.c, "squared"))
+    assert "K = 3, as fixest" in str(lo.covariance(far, "cluster", groups=d.cl, small_sample="fixest"))
     treated = lo.fit(lo.GLM(d[["x"]].assign(only=(d.cl == 3) * 1.0), d.c, "squared"))  # one cluster's dummy is no factor
     assert "K = 3, as fixest" in str(lo.covariance(treated, "cluster", groups=d.cl, small_sample="fixest"))
 

@@ -388,7 +388,7 @@ def _columns_within(fit: Fit, labels: list[Int[Array, " units"]]) -> int:
 
     Columns of a formula belong together by their names; others, as of `pd.get_dummies`, if they divide the rows.
     """
-    model: Any = fit.objective
+    model: Any = getattr(fit.objective, "original", fit.objective)  # on its columns as they were given
     if not isinstance(model, AbstractRegression) or model.classes:
         return 0
     present = np.flatnonzero(counting_units(fit))

@@ -116,10 +116,13 @@ class Covariance(HeadedTable):
         >>> import numpy as np
         >>> import leaveout as lo
         >>> fit = lo.fit(lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0, 2.0]), "squared"))
-        >>> lo.covariance(fit, "jackknife").summary().iloc[:, :4].round(3)
-                   coef  std err      t  P>|t|
-        x0          0.6    0.310  1.938  0.125
-        intercept   0.2    0.403  0.496  0.646
+        >>> print(lo.covariance(fit, "HC1").summary().iloc[:, :4])
+        standard errors    HC1: sandwich of independent units, times n/(n − p)
+        clusters           none
+        degrees of freedom 3, Student's t
+                   coef  std err      t   P>|t|
+        x0          0.6   0.2098   2.86 0.06456
+        intercept   0.2   0.2633 0.7596  0.5028
         """
         if not 0 < level < 1:
             raise ValueError(f"summary: level must be a number between 0 and 1; got {level!r}.")
