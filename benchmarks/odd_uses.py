@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import repository  # noqa: F401  puts the tests in reach
 import scipy.optimize
+import scipy.stats
 from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
@@ -291,6 +292,56 @@ def rolling_windows(rng: Generator) -> Tally:
     times = pd.date_range("2001-01-01", periods=n)
     timed = lambda: lo.cross_validate(fit, lo.from_splits(splits, n, times=times), lo.Exact())
     return tally + attempted("times=", lambda: holds("SE by time", "independent" not in (e := timed().standard_error).kind, e))
+
+
+def labels_beside_positions(rng: Generator) -> Tally:
+    """Splits by numbers of rows beside labels of groups in another order: refits of the host, and sums over groups by hand."""
+    group, X, y = alike(rng)
+    names = [f"r{k}" for k in rng.permutation(120)]
+    frame, labels = pd.DataFrame(X, names, [f"x{j}" for j in range(X.shape[1])]), pd.Series(group, names)
+    splits = list(KFold(5).split(X))
+    losses = np.zeros(120)
+    for train, test in splits:
+        losses[test] = (y[test] - LinearRegression().fit(X[train], y[train]).predict(X[test])) ** 2 / 2
+    fit, swapped = lo.fit(lo.GLM(frame, y, "squared")), labels.sample(frac=1, random_state=seed(rng))
+    tally = Tally()
+    for plan, more in ((lo.from_splits(splits, 120, groups=swapped), {}), (splits, {"groups": swapped})):
+        cv = lo.cross_validate(fit, plan, lo.Exact(), **more)
+        tally += value("losses", cv.per_unit(), losses, 1e-7) + value("SE", cv.se, over(group, losses), 1e-7)
+    return tally
+
+
+def renamed_places(rng: Generator) -> Tally:
+    """Places and new places whose columns stand in another order: the distances are those of the same coordinates."""
+    scale = 10.0 ** rng.uniform(-3, 3, 2)
+    points, new = (pd.DataFrame(rng.standard_normal((n, 2)) * scale, columns=["east", "north"]) for n in (60, 80))
+    found = lo.nearest_neighbour_matched(points, new[["north", "east"]], 4)
+    fold, nearest = np.zeros(60, int), np.zeros(60)
+    fold[found.index] = found.refit
+    at, to = points.to_numpy(), new.to_numpy()
+    for k in range(60):
+        nearest[k] = np.sqrt(((at[fold != fold[k]] - at[k]) ** 2).sum(1)).min()
+    wanted = [np.sqrt(((at - place) ** 2).sum(1)).min() for place in to]
+    W = scipy.stats.wasserstein_distance(nearest, wanted)
+    return value("W", float(found.note.split()[2]), W, 6e-3)
+
+
+def stacked_future(rng: Generator) -> Tally:
+    """The future of several series in one table: each refit sees the first steps of every one, by the host's own refits."""
+    lengths = rng.integers(12, 20, 3)
+    series, step = np.repeat(np.arange(3), lengths), np.concatenate([np.arange(size) for size in lengths])
+    X = rng.standard_normal((len(step), 2))
+    y = X[:, 0] + series + rng.standard_normal(len(step))
+    start, names = int(rng.integers(6, 10)), np.array(["a", "b", "c"])[series]
+    plan = lo.leave_future_out(len(step), start, 2, groups=names)
+    cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), plan, lo.Exact())
+    truth, times = np.zeros(len(step)), np.zeros(len(step))
+    for t in range(start, step.max() + 1):
+        test = (step >= t) & (step < t + 2)
+        host = LinearRegression().fit(X[step < t], y[step < t])
+        truth[test] += (y[test] - host.predict(X[test])) ** 2 / 2
+        times[test] += 1
+    return value("losses", cv.per_unit(), np.where(times > 0, truth / np.maximum(times, 1), np.nan), 1e-7)
 
 
 def missing_refits(rng: Generator) -> Tally:
@@ -611,6 +662,9 @@ KINDS: dict[str, Callable[[Generator], Tally]] = {
     "splits of whole groups": split_by_groups,
     "splits of named groups": split_by_named_groups,
     "rolling windows": rolling_windows,
+    "labels beside positions": labels_beside_positions,
+    "places in another order of columns": renamed_places,
+    "future of stacked series": stacked_future,
     "compared with missing refits": missing_refits,
     "y and log y compared": logs_compared,
     "a transformed target": transformed_target,

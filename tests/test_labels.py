@@ -4,7 +4,8 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.model_selection import GroupKFold
 
 import leaveout as lo
 from leaveout.data.arrays import match_labels
@@ -333,3 +334,98 @@ def test_times_rise_in_each_sequence():
     lo.HMM(x, lo.emissions.Gaussian(), 2, lengths=[20, 20])
     with pytest.raises(ValueError, match="is there twice"):
         lo.HMM(x, lo.emissions.Gaussian(), 2, lengths=[25, 15])
+
+
+CLUSTER = pd.Series(np.arange(40) // 5, LABELS)
+
+
+def labelled_fit():
+    rng = np.random.default_rng(31)
+    X = pd.DataFrame(rng.normal(size=(40, 2)), LABELS, ["a", "b"])
+    return lo.fit(lo.GLM(X, X.a + 2 * rng.normal(size=8)[CLUSTER.to_numpy()] + rng.normal(size=40), "squared"))
+
+
+def plan_with(clusters):
+    units = np.arange(40)
+    return lo.Plan(np.arange(0, 41, 8), units, np.zeros(40), np.ones(40, bool), 40, clusters=clusters)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda splits, g: lo.from_splits(splits, 40, groups=g),
+        lambda splits, g: lo.from_splits([(truths(a)[::-1], truths(b)[::-1]) for a, b in splits], 40, groups=g),
+        lambda splits, g: plan_with(g),
+    ],
+)
+def test_numbers_of_units_stay_while_labels_beside_them_are_matched(make):
+    fit, units = labelled_fit(), np.arange(40)
+    splits = [(np.delete(units, test), test) for test in np.split(units, 5)]
+    want = lo.cross_validate(fit, lo.from_splits(splits, 40, groups=CLUSTER.to_numpy()), lo.Exact(), audit=0)
+    for groups in (CLUSTER, shuffled(CLUSTER, 3), CLUSTER.to_numpy()):
+        got = lo.cross_validate(fit, make(splits, groups), lo.Exact(), audit=0)
+        np.testing.assert_allclose(got.per_unit(), want.per_unit())
+        assert got.se == pytest.approx(want.se)
+
+
+def truths(units):
+    return pd.Series(np.isin(np.arange(40), units), LABELS)
+
+
+def test_splits_by_labels_and_groups_by_labels_in_one_call():
+    fit, units = labelled_fit(), np.arange(40)
+    splits = [(np.delete(units, test), test) for test in np.split(units, 5)]
+    want = lo.cross_validate(fit, lo.from_splits(splits, 40, groups=CLUSTER), lo.Exact(), audit=0)
+    turned = [(shuffled(truths(train), 4), shuffled(truths(test), 4)) for train, test in splits]
+    got = lo.cross_validate(fit, turned, lo.Exact(), audit=0, groups=shuffled(CLUSTER, 5))
+    np.testing.assert_allclose(got.per_unit(), want.per_unit())
+    assert got.se == pytest.approx(want.se)
+
+
+def test_times_of_splits_rise_in_the_order_of_the_fit():
+    fit, splits = labelled_fit(), [(np.arange(20), np.arange(20, 40))]
+    days = pd.Series(pd.date_range("2020-01-01", periods=40), LABELS)
+    got = lo.cross_validate(fit, lo.from_splits(splits, 40, times=days[::-1]), lo.Exact(), audit=0)
+    assert got.plan.serial and np.isfinite(got.per_unit()[20:]).all()
+    back = days.set_axis(LABELS[::-1])
+    with pytest.raises(ValueError, match="times must rise from unit to unit"):
+        lo.cross_validate(fit, lo.from_splits(splits, 40, times=back), lo.Exact())
+
+
+def test_strata_go_by_labels_beside_groups_without_any():
+    fit, strata = labelled_fit(), CLUSTER // 4
+    want = lo.covariance(fit, "JKn", groups=CLUSTER, strata=strata)
+    got = lo.covariance(fit, "JKn", groups=CLUSTER.to_numpy(), strata=shuffled(strata, 6))
+    np.testing.assert_allclose(got, want)
+
+
+def test_scikit_learns_calls_refuse_labels_in_another_order_than_those_of_y():
+    y = pd.Series(np.arange(40.0), LABELS)
+    with pytest.raises(ValueError, match="groups has the labels of y in another order"):
+        lo.sklearn.cross_validate(LinearRegression(), np.ones((40, 1)), y, groups=shuffled(CLUSTER, 1), cv=GroupKFold(4))
+
+
+def test_groups_and_slopes_of_new_rows_go_by_name():
+    rng = np.random.default_rng(4)
+    X, slopes = (pd.DataFrame(rng.normal(size=(60, 2)), columns=list(names)) for names in ("ab", "uv"))
+    groups = pd.DataFrame({"g": np.arange(60) % 6, "h": np.arange(60) // 10})
+    effect, other = 2 * rng.normal(size=(2, 6))
+    fit = lo.fit(lo.Mixed(X, X.a + effect[groups.g] + other[groups.h] + rng.normal(size=60), groups=groups), num_starts=1)
+    want = lo.predict(fit, (X, groups))
+    np.testing.assert_allclose(lo.predict(fit, (X[["b", "a"]], groups[["h", "g"]])), want)
+    with pytest.raises(ValueError, match="groups must be 'g', 'h'; got 'g', 'k'"):
+        lo.predict(fit, (X, groups.rename(columns={"h": "k"})))
+    sloped = effect[groups.g] + other[groups.g] * slopes.u + other[groups.g][::-1] * slopes.v + rng.normal(size=60)
+    with_slopes = lo.fit(lo.Mixed(X, sloped, groups=groups.g, slopes=slopes), num_starts=1)
+    new = lo.predict(with_slopes, (X, groups.g, slopes[["v", "u"]]))
+    np.testing.assert_allclose(new, lo.predict(with_slopes, (X, groups.g, slopes)))
+
+
+def test_places_to_predict_have_the_columns_of_the_data():
+    rng = np.random.default_rng(1)
+    points, new = (pd.DataFrame(rng.normal(size=(n, 2)) * [1, 100], columns=["x", "y"]) for n in (40, 50))
+    want = lo.nearest_neighbour_matched(points, new, 4)
+    got = lo.nearest_neighbour_matched(points, new[["y", "x"]], 4)
+    assert (got.note, got.index.tolist()) == (want.note, want.index.tolist())
+    with pytest.raises(ValueError, match="new_points has the columns 'east', 'y', points has 'x', 'y'"):
+        lo.nearest_neighbour_matched(points, new.rename(columns={"x": "east"}), 4)

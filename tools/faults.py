@@ -93,6 +93,27 @@ FAULTS = (
         "interop/test_sklearn",
     ),
     Fault(
+        "labels of groups beside numbers of units go by position",
+        "UnitColumn.in_order",
+        "self.values[order]",
+        "self.values",
+        "test_labels",
+    ),
+    Fault(
+        "columns of new places go by position",
+        "match_columns",
+        "return table[other.columns.tolist()]",
+        "return value",
+        "test_labels",
+    ),
+    Fault(
+        "stacked series are one",
+        "_number_steps",
+        'codes(caller, "groups", groups)[0].astype(np.int64)',
+        "np.zeros(n, np.int64)",
+        "test_plan",
+    ),
+    Fault(
         "a t at one of several modes is taken for the whole posterior",
         "importance.normaliser",
         "if abs(found.value - both) < MAX_GAP",

@@ -212,7 +212,7 @@ def test_splits_of_groups_or_of_a_series_say_so():
     told = lo.cross_validate(fit, series, lo.Exact())
     assert "blocks of" in told.standard_error.kind
     labelled = lo.from_splits(rolling, 180, times=pd.Series(days, index=days))
-    assert labelled.names.equals(days)
+    assert labelled.match_labels("fit", days[::-1].sort_values()).columns == {}
     noise = lo.fit(lo.GLM(pd.DataFrame(rng.normal(size=(180, 2)), index=days), rng.normal(size=180), "squared"))
     for plan in (lo.from_splits(rolling, 180), lo.kfold(180, 5)):
         said = [each for each in lo.cross_validate(noise, plan, lo.Exact()).checks() if each.code == "LO203"]
@@ -376,3 +376,72 @@ def test_folds_are_as_far_apart_as_new_places(clustering):
 def test_what_new_plans_refuse(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+STACKED = ["a"] * 5 + ["b"] * 4
+
+
+def seen_and_scored(plan):
+    scored = [plan.index[(plan.refit == k) & plan.held].tolist() for k in range(len(plan))]
+    return plan.matrix().astype(bool), scored
+
+
+@pytest.mark.parametrize(
+    "make, origins",
+    [
+        (lambda **more: lo.leave_future_out(9, 2, 1, **more), range(2, 5)),
+        (lambda **more: lo.rolling(9, 2, 1, **more), range(2, 5)),
+    ],
+)
+def test_the_future_of_stacked_series_is_the_end_of_each(make, origins):
+    step, window = np.r_[:5, :4], 2
+    for more in (dict(groups=STACKED), dict(groups=STACKED, times=step), dict(groups=pd.Series(STACKED))):
+        plan = make(**more)
+        seen, scored = seen_and_scored(plan)
+        for k, t in enumerate(origins):
+            before = (step < t) & ((step >= t - window) | ("future" in plan.call))
+            np.testing.assert_array_equal(seen[k], before)
+            assert scored[k] == np.flatnonzero(step == t).tolist()
+
+
+def test_units_of_one_time_are_one_step():
+    seen, scored = seen_and_scored(lo.leave_future_out(6, 1, times=np.repeat([3, 5, 9], 2)))
+    assert seen.sum(1).tolist() == [2, 4] and scored == [[2, 3, 4, 5], [4, 5]]
+
+
+def test_runs_and_blocks_stay_within_their_series():
+    seen, scored = seen_and_scored(lo.blocks(9, 2, buffer=1, groups=STACKED))
+    assert scored == [[0, 1], [2, 3], [4], [5, 6], [7, 8]] and seen[2].tolist() == [True] * 3 + [False] * 2 + [True] * 4
+    plan = lo.contiguous(9, 0.4, 20, groups=STACKED, seed=1)
+    for units in seen_and_scored(plan)[1]:
+        first, second = [u for u in units if u < 5], [u for u in units if u >= 5]
+        assert len(first) == len(second) == 2 and np.diff(first) == 1 == np.diff(second)
+    time = np.r_[:5, :4]
+    seen, scored = seen_and_scored(lo.purged(time, 3, groups=STACKED))
+    assert sorted(np.concatenate(scored)) == list(range(9))
+    assert all(not seen[k][np.isin(time, time[units])].any() for k, units in enumerate(scored))
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: lo.leave_future_out(9, 4, groups=STACKED), "start must be a whole number from 1 to 3; got 4"),
+        (lambda: lo.leave_future_out(9, 1, groups=STACKED[:8]), "must be one a unit, 9; got 8 and 9"),
+        (lambda: lo.leave_future_out(9, 1, times=np.r_[:5, :4]), "times must not fall"),
+        (lambda: lo.rolling(9, 1, groups=STACKED, times=list("abcdeabcd")), "times must be numbers or dates; got string"),
+        (lambda: lo.purged(np.r_[:5, :4], 2), "give groups="),
+    ],
+)
+def test_series_that_cannot_be_read_are_refused(call, words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        call()
+
+
+def test_a_plan_of_one_series_does_not_fit_several():
+    x = np.random.default_rng(0).poisson(4, 30)
+    fit = lo.fit(lo.HMM(x, lo.emissions.Poisson(), 2, lengths=[15, 15]), num_starts=1)
+    with pytest.raises(ValueError, match="30 steps for one series, but the fit has 2"):
+        lo.cross_validate(fit, lo.leave_future_out(30, 20, 1), lo.NoUpdate())
+    plan = lo.leave_future_out(30, 13, 1, groups=np.repeat([0, 1], 15))
+    found = lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0)
+    assert found.plan.index[found.plan.held].tolist() == [13, 28, 14, 29]

@@ -91,7 +91,7 @@ def test_weights_of_a_file_become_factors():
         (lambda: lo.survey.brr(["a", "a", "a"]), "brr: stratum a has 3 clusters; 2 are needed in each: pair them"),
         (lambda: lo.survey.fay([1, 1], rho=1.0), "rho must be a number from 0 to below 1; got 1.0"),
         (lambda: lo.survey.bootstrap([1, 2, 2]), "bootstrap: stratum 1 has 1 cluster"),
-        (lambda: lo.survey.jkn(pd.Series([1, 1], ["a", "b"]), pd.Series([1, 2], ["b", "a"])), "different labels"),
+        (lambda: lo.survey.jkn(pd.Series([1, 1], ["a", "b"]), pd.Series([1, 2], ["b", "c"])), "the same labels"),
         (lambda: lo.survey.read(pd.DataFrame({"w": [1.0]}), "rep", scale=1), "no column begins with 'rep'"),
         (lambda: lo.survey.read(pd.DataFrame({"r": [1.0]}), "r", "w", scale=1), "no column is named 'w'"),
         (lambda: lo.survey.read(pd.DataFrame({"w": [0.0], "r": [1.0]}), "r", "w", scale=1), "row 0 has weight zero"),
@@ -107,3 +107,11 @@ def test_what_is_no_design_is_refused(call, words):
         lo.survey.bootstrap(None)
     with pytest.raises(TypeError, match="frame must be a DataFrame"):
         lo.survey.read(np.eye(2), "r", scale=1)
+
+
+def test_strata_and_clusters_are_matched_by_their_labels():
+    strata, clusters = pd.Series(list("sstttt"), list("abcdef")), pd.Series([1, 2, 3, 4, 5, 6], list("abcdef"))
+    swapped, plain = clusters[::-1], lo.survey.jkn(strata, clusters)
+    pd.testing.assert_frame_equal(lo.survey.jkn(strata, swapped), plain)
+    of_clusters = lo.survey.jkn(strata.to_numpy()[::-1], swapped)  # an array goes by the rows of the argument with labels
+    np.testing.assert_array_equal(of_clusters.loc[strata.index], plain)

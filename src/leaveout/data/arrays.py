@@ -7,6 +7,7 @@ index 0, …, n − 1 beside labels of another kind carries no information, and 
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +39,43 @@ class TransformedResponse(NamedTuple):
 
     values: np.ndarray
     inverse: Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class UnitColumn:
+    """One value a unit by position, with the labels of the units beside them, or none.
+
+    Positions are those of the rows of a fit, unless labels say which unit is which.
+    """
+
+    name: str
+    values: np.ndarray
+    names: pd.Index | None
+
+    @classmethod
+    def read(cls, caller: str, name: str, value: Any, num_units: int) -> "UnitColumn":
+        """Read one value a unit; ValueError if there are more or fewer."""
+        names, column = index_of(value), pandas_of(caller, name, value)
+        values = column if isinstance(column, pd.Categorical | pd.Index) else np.asarray(column)
+        if len(values) != num_units:
+            raise ValueError(f"{caller}: {name} must be one a unit, {num_units}; got {len(values)}.")
+        return cls(name, np.asarray(values), names)
+
+    def in_order(self, caller: str, names: pd.Index | None, of: str = "the fit") -> np.ndarray:
+        """Return the values in the order of the units of a fit."""
+        if self.names is None or names is None:
+            return self.values
+        order = places(caller, self.name, self.names, of, names)
+        return self.values if order is None else self.values[order]
+
+    def labelled(self, caller: str, names: pd.Index | None) -> "pd.Series | np.ndarray":
+        """Return the values in the order of the units of a fit, with its labels if it has some."""
+        values = self.in_order(caller, names)
+        return values if names is None else pd.Series(values, names)
+
+    def take(self, units: np.ndarray) -> "UnitColumn":
+        """Return the column of some units."""
+        return UnitColumn(self.name, self.values[units], None if self.names is None else self.names[units])
 
 
 class Names:
@@ -181,6 +219,24 @@ def match_labels(caller: str, **given: Any) -> tuple[Any, ...]:
                 of, wanted = name, index
         found.append(value)
     return Names(wanted), *found
+
+
+def match_columns(caller: str, name: str, value: Any, of: str, request: Any) -> Any:
+    """Return a table with its columns in the order of another one's names; arrays, and tables without names, go by position.
+
+    Raises ValueError if both have names and these differ.
+    """
+    table, other = pandas_of(caller, name, value), pandas_of(caller, of, request)
+    if not (isinstance(table, pd.DataFrame) and isinstance(other, pd.DataFrame)) or table.columns.equals(other.columns):
+        return value
+    if is_default_index(table.columns) or is_default_index(other.columns):
+        return value
+    if sorted(map(str, table.columns)) != sorted(map(str, other.columns)) or not other.columns.is_unique:
+        raise ValueError(
+            f"{caller}: {name} has the columns {', '.join(map(repr, table.columns[:8]))}, {of} has "
+            f"{', '.join(map(repr, other.columns[:8]))}: give both the same, or arrays, by position."
+        )
+    return table[other.columns.tolist()]
 
 
 @float64

@@ -25,14 +25,14 @@ from numpy.typing import ArrayLike
 from .._runtime.conventions import conventional, warn
 from .._runtime.jax import float64
 from .._runtime.results import kind_of
-from ..data.arrays import check_times, codes, count as check_count, index_of, pandas_of
+from ..data.arrays import UnitColumn, check_times, codes, count as check_count, index_of, pandas_of
 from ..models.glm.glm import GLM, AbstractRegression
 from ..models.glm.loss import AbstractLoss
 from ..models.glm.losses import Squared
 from ..models.glm.penalty import Zero
 from ..models.survival.cox import Cox
 from ..objectives.batch_functions import function
-from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY, AbstractLinearPredictor
+from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY, AbstractLinearPredictor, AbstractObjective
 from ..optimize.active_set import without
 from ..optimize.fit import Fit, HostErrors
 from ..plans.plan import Plan, groups as plan_of_groups, leave_one_out
@@ -422,7 +422,8 @@ def _leave_each_out(fit: Fit, kind: str, groups: Any, options: Options, units: C
     notes = options.notes(fit, kind, units)
     if kind in ("JK1", "JKn"):
         every = np.arange(objective.num_units)
-        weights = jk1(every if groups is None else groups) if kind == "JK1" else jkn(options.strata, groups)
+        groups, strata = (_by_fit(objective, name, labels) for name, labels in (("groups", groups), ("strata", options.strata)))
+        weights = jk1(every if groups is None else groups) if kind == "JK1" else jkn(strata, groups)
         refits, scale, rscales = refit_weights("covariance", fit, weights, None, None, strategy)
         return refits.covariance(kind, scale, rscales, True, degrees(weights.to_numpy()), notes)
     plan = _plan_of(fit, groups, strategy)
@@ -434,6 +435,13 @@ def _leave_each_out(fit: Fit, kind: str, groups: Any, options: Options, units: C
     notes |= {"small sample": text, "clusters": "none" if groups is None else f"{count}"}
     refits = refit_plan("covariance", fit, plan, strategy)
     return refits.covariance(kind, scale, np.ones(count), jackknife.about_mean, count - 1, notes)
+
+
+def _by_fit(objective: AbstractObjective, name: str, labels: Any) -> Any:
+    """Put labels of units in the order of the fit, as arrays are; longer ones, of units that it lacks, stay as they are."""
+    if labels is None or len(labels) != objective.num_units:
+        return labels
+    return UnitColumn.read("covariance", name, labels, len(labels)).labelled("covariance", objective.units.names)
 
 
 def _plan_of(fit: Fit, groups: Any, strategy: AbstractRefit) -> Plan:

@@ -10,22 +10,38 @@ import datetime
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, overload
 
 import numpy as np
 import pandas as pd
 import scipy
 from numpy.typing import ArrayLike, NDArray
+from pandas.api.types import infer_dtype
 
 from .._runtime.conventions import Rng, conventional
 from .._runtime.memory import require_memory
 from .._runtime.results import PrintedResult
-from ..data.arrays import codes, count, flags, generator, index_of, match_labels, numbers, places, share, whole
+from ..data.arrays import (
+    TIMES,
+    UnitColumn,
+    codes,
+    count,
+    flags,
+    generator,
+    index_of,
+    match_columns,
+    match_labels,
+    numbers,
+    places,
+    share,
+    whole,
+)
 from .graph import distances, read_edges
 
 ENTRY_BYTES = 34  # of a unit that a refit leaves out, while the plan is built: number, weight and mark, twice
 CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
+FACTS = "clusters", "blocks", "series"  # attributes of a plan that have a label a unit
 PADDED_FROM = (
     2**11
 )  # steps, units, refits up to which padding, an eighth of the work on average, costs less than compiling anew
@@ -104,6 +120,10 @@ class Plan(PrintedResult):
         Labels of the units, which are matched with those of the fit.
     labels : array, shape (refits,), optional
         Names of the refits, as of the groups that they leave out.
+    series : array, shape (units,), optional
+        Label of the series of each unit, of plans in which the units of one label follow one another.
+    columns : dict of str to UnitColumn
+        Facts with labels of their own beside numbers of units; `match_labels` puts them in the order of the fit.
     call : str, default: ""
         The call that made the plan, for printed results.
     note : str, default: ""
@@ -142,12 +162,20 @@ class Plan(PrintedResult):
     labels: NDArray[Any] | None = None
     call: str = ""
     note: str = ""
+    series: NDArray[np.int64] | None = None
+    columns: dict[str, UnitColumn] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         weight = np.asarray(numbers("Plan", "weight", self.weight), np.float64)
         read = {"indptr": whole("Plan", "indptr", self.indptr), "index": whole("Plan", "index", self.index), "weight": weight}
         for name, array in {**read, "held": flags("Plan", "held", self.held)}.items():
             object.__setattr__(self, name, np.ascontiguousarray(array))
+        columns = dict(self.columns)
+        for name in FACTS:
+            if isinstance(labels := getattr(self, name), pd.Series):
+                columns[name] = UnitColumn(name, labels.to_numpy(), labels.index)
+                object.__setattr__(self, name, labels.to_numpy())
+        object.__setattr__(self, "columns", columns)
         object.__setattr__(self, "num_units", count("Plan: num_units", self.num_units, 1))
         self._check_shape()
         self._check_entries()
@@ -157,7 +185,7 @@ class Plan(PrintedResult):
             raise ValueError(f"Plan: indptr must rise from 0 to len(index) = {len(self.index)}; got {self.indptr[[0, -1]]}.")
         if not len(self.index) == len(self.weight) == len(self.held):
             raise ValueError("Plan: index, weight and held must have one length.")
-        for name in ("clusters", "blocks", "names"):
+        for name in (*FACTS, "names"):
             given = getattr(self, name)
             if given is not None and len(given) != self.num_units:
                 raise ValueError(f"Plan: {name} must be one label a unit; got {len(given)} for {self.num_units} units.")
@@ -240,13 +268,23 @@ class Plan(PrintedResult):
         ValueError
             If the plan's labels are not those of the fit.
         """
-        if names is None or self.names is None:
-            return self
-        order = places(caller, "plan", self.names, "fit", names)
-        if order is None:
-            return self.replace_facts(names=names)
-        clusters, blocks = (None if labels is None else labels[order] for labels in (self.clusters, self.blocks))
-        return replace(self, index=np.argsort(order)[self.index], clusters=clusters, blocks=blocks, names=names)
+        plan = self
+        if names is not None and self.names is not None:
+            order = places(caller, "plan", self.names, "fit", names)
+            plan = self.replace_facts(names=names)
+            if order is not None:
+                plan = replace(self, index=np.argsort(order)[self.index], names=names, **self.facts_of(order))
+        if not self.columns:
+            return plan
+        facts = {name: column.in_order(caller, names) for name, column in self.columns.items()}
+        if "times" in facts:
+            _rising(pd.Series(facts.pop("times")))
+        return plan.replace_facts(columns={}, **facts)
+
+    def facts_of(self, units: NDArray[np.int64]) -> dict[str, Any]:
+        """Return the labels of some units."""
+        facts = {name: getattr(self, name) for name in FACTS}
+        return {name: labels[units] for name, labels in facts.items() if labels is not None}
 
     def only(self, units: NDArray[np.int64]) -> "Plan":
         """Restrict the plan to some of its units, in the order given.
@@ -275,7 +313,6 @@ class Plan(PrintedResult):
         count = lambda entries: np.bincount(self.refit[entries], minlength=self.num_refits)
         refits = np.flatnonzero((count(kept) > 0) & ((count(kept & self.held) > 0) | (count(self.held) == 0)))
         kept &= np.isin(self.refit, refits)
-        clusters, blocks = (None if part is None else part[units] for part in (self.clusters, self.blocks))
         return replace(
             self,
             indptr=np.r_[0, np.cumsum(count(kept)[refits])],
@@ -283,10 +320,10 @@ class Plan(PrintedResult):
             weight=self.weight[kept],
             held=self.held[kept],
             num_units=len(units),
-            clusters=clusters,
-            blocks=blocks,
             names=None if self.names is None else self.names[units],
             labels=None if self.labels is None else self.labels[refits],
+            columns={name: column.take(units) for name, column in self.columns.items()},
+            **self.facts_of(units),
         )
 
     def replace_facts(self, **facts: Any) -> "Plan":
@@ -779,7 +816,8 @@ def random_subsets(num_units: int, fraction: float, num_folds: int, *, seed: int
     >>> lo.random_subsets(20, 0.25, 3)
     Plan(lo.random_subsets(20, 0.25, 3): 3 refits of 5 units each, 20 units)
     """
-    n, size = _subset_size("random_subsets", num_units, fraction)
+    n = count("random_subsets: num_units", num_units, 2)
+    size = _subset_size("random_subsets", n, fraction)
     rng, folds = generator("random_subsets", seed), count("random_subsets: num_folds", num_folds, 1)
     _require_entries("random_subsets", folds * size)
     return _plan([rng.choice(n, size, replace=False) for _ in range(folds)], n)
@@ -787,8 +825,18 @@ def random_subsets(num_units: int, fraction: float, num_folds: int, *, seed: int
 
 @conventional
 @scheme
-def contiguous(num_units: int, fraction: float, num_folds: int, *, seed: int = 0, rng: Rng = None) -> Plan:
+def contiguous(
+    num_units: int,
+    fraction: float,
+    num_folds: int,
+    *,
+    seed: int = 0,
+    rng: Rng = None,
+    groups: ArrayLike | None = None,
+) -> Plan:
     """Leave out runs of `round(fraction · n)` successive units, which start at uniformly drawn places.
+
+    Of several series, each leaves a run of its own, where n is its length.
 
     Parameters
     ----------
@@ -802,6 +850,9 @@ def contiguous(num_units: int, fraction: float, num_folds: int, *, seed: int = 0
         Seed of the draws.
     rng : int, numpy.random.Generator or None, optional
         In place of `seed`: a generator draws it, and None draws another one in each call.
+    groups : array-like, shape (units,), optional
+        The series of each unit, where several stand in the data, as by `lengths=`. The index of a Series is matched with the
+        labels of the fit.
 
     Returns
     -------
@@ -818,22 +869,38 @@ def contiguous(num_units: int, fraction: float, num_folds: int, *, seed: int = 0
     >>> lo.contiguous(20, 0.25, 2)
     Plan(lo.contiguous(20, 0.25, 2): 2 refits of 5 units each, 20 units)
     """
-    n, size = _subset_size("contiguous", num_units, fraction)
-    starts = generator("contiguous", seed).integers(0, n - size + 1, count("contiguous: num_folds", num_folds, 1))
-    _require_entries("contiguous", len(starts) * size)
-    return _plan([start + np.arange(size) for start in starts], n, serial=True)
+    steps, random = _number_steps("contiguous", num_units, groups), generator("contiguous", seed)
+    number, runs = count("contiguous: num_folds", num_folds, 1), []
+    for units in _members(steps.series, steps.series.max() + 1):
+        size = _subset_size("contiguous", len(units), fraction)
+        _require_entries("contiguous", number * size)
+        runs.append([units[start : start + size] for start in random.integers(0, len(units) - size + 1, number)])
+    folds = [np.concatenate(parts) for parts in zip(*runs, strict=True)]
+    return _plan(folds, len(steps.step), **steps.facts | _lone(groups))
 
 
-def _subset_size(caller: str, num_units: int, fraction: float) -> tuple[int, int]:
-    n = count(f"{caller}: num_units", num_units, 2)
-    return n, min(max(1, round(share(f"{caller}: fraction", fraction) * n)), n - 1)
+def _lone(groups: ArrayLike | None) -> dict[str, Any]:
+    """Return what is replaced in the facts of a plan whose runs may cross from one series into the next."""
+    return {"series": None} if groups is None else {}
+
+
+def _subset_size(caller: str, num_units: int, fraction: float) -> int:
+    return min(max(1, round(share(f"{caller}: fraction", fraction) * num_units)), num_units - 1)
 
 
 @scheme
-def leave_future_out(num_units: int, start: int, horizon: int | None = None) -> Plan:
+def leave_future_out(
+    num_units: int,
+    start: int,
+    horizon: int | None = None,
+    *,
+    groups: ArrayLike | None = None,
+    times: ArrayLike | None = None,
+) -> Plan:
     """Leave out the future of each origin `t = start, …, n − 1`.
 
-    Units `t, …, n − 1` are unseen, and the first `horizon` of them are scored.
+    Units `t, …, n − 1` are unseen, and the first `horizon` of them are scored. Of several series, each leaves its own steps
+    from `t` on, and n is the length of the longest.
 
     Parameters
     ----------
@@ -843,6 +910,11 @@ def leave_future_out(num_units: int, start: int, horizon: int | None = None) -> 
         First origin: the number of units that the first refit sees.
     horizon : int, optional
         Number of units from each origin on that are scored; all of them by default.
+    groups : array-like, shape (units,), optional
+        The series of each unit, where several stand in the data, as by `lengths=`. The index of a Series is matched with the
+        labels of the fit.
+    times : array-like, shape (units,), optional
+        Time of each unit, which must not fall within a series. Units of one time, as of a panel, are one step.
 
     Returns
     -------
@@ -858,23 +930,77 @@ def leave_future_out(num_units: int, start: int, horizon: int | None = None) -> 
            [1, 1, 1, 1, 0]])
     >>> plan.index[plan.held]
     array([3, 4])
+
+    Two series of three steps and two:
+
+    >>> lo.leave_future_out(5, start=1, horizon=1, groups=["a", "a", "a", "b", "b"]).matrix().astype(int)
+    array([[1, 0, 0, 1, 0],
+           [1, 1, 0, 1, 1]])
     """
-    n = count("leave_future_out: num_units", num_units, 2)
-    start = count("leave_future_out: start", start, 1, n - 1)
-    horizon = count("leave_future_out: horizon", n if horizon is None else horizon, 1, n)
-    return _forward(n, range(start, n), horizon, n)
+    steps = _number_steps("leave_future_out", num_units, groups, times)
+    start = count("leave_future_out: start", start, 1, steps.shortest - 1)
+    horizon = count("leave_future_out: horizon", steps.longest if horizon is None else horizon, 1, steps.longest)
+    return _forward(steps, range(start, steps.longest), horizon, steps.longest)
 
 
-def _forward(n: int, origins: Iterable[int], horizon: int, window: int) -> Plan:
-    """Plan of origins: each scores the `horizon` units from it on and sees the `window` units before it."""
-    ends = [(t, min(t + horizon, n)) for t in origins]
-    _require_entries("a plan of origins", sum(n - t + max(0, t - window) for t, _ in ends))
-    dropped = [np.r_[0 : max(0, t - window), end:n] for t, end in ends]
-    return _plan([np.arange(t, end) for t, end in ends], n, dropped, serial=True)
+class Steps(NamedTuple):
+    """The step of each unit in its series, the series, the labels of the units, and the lengths of series."""
+
+    step: NDArray[np.int64]
+    series: NDArray[np.int64]
+    names: pd.Index | None
+    clocked: bool
+    shortest: int
+    longest: int
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a plan is told of its units: where they have times, no order of rows is that of time."""
+        series = np.arange(len(self.step)) if self.clocked else self.series
+        return {"serial": True, "series": series, "names": self.names}
+
+
+def _number_steps(caller: str, num_units: int, groups: ArrayLike | None, times: ArrayLike | None = None) -> Steps:
+    """Number the steps of every series; ValueError if times fall within one."""
+    n = count(f"{caller}: num_units", num_units, 2)
+    labels, groups, times = match_labels(caller, groups=groups, times=times)
+    series = np.zeros(n, np.int64) if groups is None else codes(caller, "groups", groups)[0].astype(np.int64)
+    clock = np.arange(n) if times is None else codes(caller, "times", times)[0]
+    if not len(series) == len(clock) == n:
+        raise ValueError(f"{caller}: groups and times must be one a unit, {n}; got {len(series)} and {len(clock)}.")
+    if times is not None and infer_dtype(times) not in {*TIMES, "integer", "floating"}:
+        raise TypeError(f"{caller}: times must be numbers or dates; got {infer_dtype(times)}. Convert them by pd.to_datetime.")
+    by_series = pd.Series(clock).groupby(series)
+    if (by_series.diff() < 0).any():
+        raise ValueError(
+            f"{caller}: times must not fall from unit to unit of a series; sort the data, then fit; groups= are the series."
+        )
+    step = by_series.rank(method="dense").to_numpy(np.int64) - 1
+    lengths = pd.Series(step).groupby(series).max() + 1
+    return Steps(step, series, labels.index, times is not None, int(lengths.min()), int(lengths.max()))
+
+
+def _forward(steps: Steps, origins: range, horizon: int, window: int) -> Plan:
+    """Plan of origins: each scores the `horizon` steps from it on and sees the `window` steps before it."""
+    starts, before = np.asarray(origins), np.cumsum(np.r_[0, np.bincount(steps.step)])  # units before each step
+    unseen = len(steps.step) - before[starts] + before[np.maximum(starts - window, 0)]
+    _require_entries("a plan of origins", int(unseen.sum()))
+    ends = [(t, t + horizon) for t in origins]
+    dropped = [np.flatnonzero((steps.step < t - window) | (steps.step >= end)) for t, end in ends]
+    folds = [np.flatnonzero((steps.step >= t) & (steps.step < end)) for t, end in ends]
+    return _plan(folds, len(steps.step), dropped, **steps.facts)
 
 
 @scheme
-def rolling(num_units: int, window: int, horizon: int = 1, step: int = 1) -> Plan:
+def rolling(
+    num_units: int,
+    window: int,
+    horizon: int = 1,
+    step: int = 1,
+    *,
+    groups: ArrayLike | None = None,
+    times: ArrayLike | None = None,
+) -> Plan:
     """Predict the units after a window that rolls along the series: each refit sees the `window` units before its origin.
 
     Origins are `t = window, window + step, …`, as far as `horizon` units follow. Units `t, …, t + horizon − 1` are scored.
@@ -889,6 +1015,11 @@ def rolling(num_units: int, window: int, horizon: int = 1, step: int = 1) -> Pla
         Number of units from each origin on that are scored.
     step : int, default: 1
         Number of units between origins.
+    groups : array-like, shape (units,), optional
+        The series of each unit, where several stand in the data, as by `lengths=`. The index of a Series is matched with the
+        labels of the fit.
+    times : array-like, shape (units,), optional
+        Time of each unit, which must not fall within a series. Units of one time, as of a panel, are one step.
 
     Returns
     -------
@@ -910,14 +1041,23 @@ def rolling(num_units: int, window: int, horizon: int = 1, step: int = 1) -> Pla
     >>> plan.index[plan.held]
     array([2, 4])
     """
-    n = count("rolling: num_units", num_units, 2)
-    window = count("rolling: window", window, 1, n - 1)
-    horizon = count("rolling: horizon", horizon, 1, n - window)
-    return _forward(n, range(window, n - horizon + 1, count("rolling: step", step, 1)), horizon, window)
+    steps = _number_steps("rolling", num_units, groups, times)
+    window = count("rolling: window", window, 1, steps.shortest - 1)
+    horizon = count("rolling: horizon", horizon, 1, steps.shortest - window)
+    origins = range(window, steps.longest - horizon + 1, count("rolling: step", step, 1))
+    return _forward(steps, origins, horizon, window)
 
 
 @scheme
-def purged(times: ArrayLike, k: int, embargo: Any = 0, *, ends: ArrayLike | None = None, test_blocks: int = 1) -> Plan:
+def purged(
+    times: ArrayLike,
+    k: int,
+    embargo: Any = 0,
+    *,
+    ends: ArrayLike | None = None,
+    test_blocks: int = 1,
+    groups: ArrayLike | None = None,
+) -> Plan:
     """Leave out each of k successive blocks of time, and purge the units whose labels overlap with it.
 
     The label of a unit spans from its time to its end, as a return over ten days does. A refit drops, without scoring them,
@@ -938,6 +1078,9 @@ def purged(times: ArrayLike, k: int, embargo: Any = 0, *, ends: ArrayLike | None
         Time at which the label of each unit is known. By default this is its own time.
     test_blocks : int, default: 1
         Number of blocks that each refit leaves out and scores.
+    groups : array-like, shape (units,), optional
+        The series of each unit. Times then must not fall within a series, and blocks hold the units of all series at their
+        times.
 
     Returns
     -------
@@ -969,14 +1112,20 @@ def purged(times: ArrayLike, k: int, embargo: Any = 0, *, ends: ArrayLike | None
     >>> lo.purged(day, 4, test_blocks=2).num_refits
     6
     """
-    _, start, until = match_labels("purged", times=times, ends=times if ends is None else ends)
-    start, until = (pd.Series(getattr(each, "array", each)) for each in (start, until))
+    labels, start, until, series = match_labels("purged", times=times, ends=times if ends is None else ends, groups=groups)
+    start, until = (pd.Series(getattr(column, "array", column)) for column in (start, until))
     n = len(start)
     k = count("purged: k", k, 2, n)
     if len(until) != n or start.isna().any() or until.isna().any():
         raise ValueError(f"purged: times and ends must be one a unit, {n}, none of them missing.")
-    if not start.is_monotonic_increasing or (until < start).any():
-        raise ValueError("purged: times must not fall from unit to unit, and no label ends before its time; sort the data.")
+    if (until < start).any() or (groups is None and not start.is_monotonic_increasing):
+        raise ValueError(
+            "purged: times must not fall from unit to unit, and no label ends before its time; sort the data, or give groups=, "
+            "the series."
+        )
+    facts = {"serial": True} if groups is None else _number_steps("purged", n, series, start).facts
+    order = np.argsort(start, kind="stable").to_numpy()
+    start, until = (column.iloc[order].reset_index(drop=True) for column in (start, until))
     dated = start.dtype.kind == "M"
     length = isinstance(embargo, str | datetime.timedelta | np.timedelta64) if dated else isinstance(embargo, int | float)
     if start.dtype.kind not in "iufM" or not (length or embargo == 0):
@@ -992,9 +1141,9 @@ def purged(times: ArrayLike, k: int, embargo: Any = 0, *, ends: ArrayLike | None
         for block in chosen:
             near |= (start <= until[block].max() + after) & (until >= start[block[0]])
         near[np.concatenate(chosen)] = False
-        folds.append(np.concatenate(chosen))
-        dropped.append(np.flatnonzero(near))
-    return _plan(folds, n, dropped, serial=True, names=index_of(times))
+        folds.append(order[np.concatenate(chosen)])
+        dropped.append(order[near])
+    return _plan(folds, n, dropped, **facts | {"names": labels.index})
 
 
 @conventional
@@ -1061,8 +1210,10 @@ def groups(labels: ArrayLike, k: int | None = None, *, seed: int | None = None, 
 
 
 @scheme
-def blocks(num_units: int, size: int, *, buffer: int = 0) -> Plan:
+def blocks(num_units: int, size: int, *, buffer: int = 0, groups: ArrayLike | None = None) -> Plan:
     """Leave out successive blocks of units. Units near a block may be dropped with it, without being scored.
+
+    Of several series, blocks begin anew with each.
 
     Parameters
     ----------
@@ -1072,6 +1223,9 @@ def blocks(num_units: int, size: int, *, buffer: int = 0) -> Plan:
         Units in a block; the last block may be shorter.
     buffer : int, default: 0
         Units on either side of the block that are dropped and not scored.
+    groups : array-like, shape (units,), optional
+        The series of each unit, where several stand in the data, as by `lengths=`. The index of a Series is matched with the
+        labels of the fit.
 
     Returns
     -------
@@ -1089,13 +1243,16 @@ def blocks(num_units: int, size: int, *, buffer: int = 0) -> Plan:
     >>> plan.index[plan.held]
     array([0, 1, 2, 3, 4, 5])
     """
-    n = count("blocks: num_units", num_units, 2)
-    size = count("blocks: size", size, 1, n - 1)
-    buffer = count("blocks: buffer", buffer, 0, n)
-    starts = range(0, n, size)
-    folds = [np.arange(s, min(s + size, n)) for s in starts]
-    around = [np.r_[max(0, s - buffer) : s, min(s + size, n) : min(s + size + buffer, n)] for s in starts]
-    return _plan(folds, n, around, serial=True)
+    steps = _number_steps("blocks", num_units, groups)
+    n = len(steps.step)
+    size, buffer = count("blocks: size", size, 1, n - 1), count("blocks: buffer", buffer, 0, n)
+    folds, around = [], []
+    for units in _members(steps.series, steps.series.max() + 1):
+        for start in range(0, len(units), size):
+            end = start + size
+            folds.append(units[start:end])
+            around.append(np.r_[units[max(0, start - buffer) : start], units[end : end + buffer]])
+    return _plan(folds, n, around, **steps.facts | _lone(groups))
 
 
 @scheme
@@ -1211,6 +1368,7 @@ def nearest_neighbour_matched(
     'W = 0.0682 between the nearest-neighbour distances of folds and of new places (0.149 for random folds)'
     """
     caller = "nearest_neighbour_matched"
+    new_points = match_columns(caller, "new_points", new_points, "points", points)
     here, there = (
         np.asarray(numbers(caller, name, each), np.float64) for name, each in (("points", points), ("new_points", new_points))
     )
@@ -1399,27 +1557,27 @@ def from_splits(
         refits.append(_departures(counts, np.isin(np.arange(n), test)))
     if not refits:
         raise ValueError("from_splits: the splitter yielded no split.")
+    facts: dict[str, Any] = {"names": names}
     if groups is not None:
-        labels, names = _of_units("groups", groups, n, names)
-        found, levels = codes("from_splits", "groups", labels)
+        column = UnitColumn.read("from_splits", "groups", groups, n)
+        labels, levels = codes("from_splits", "groups", column.values)
         if len(levels) < 2:
             raise ValueError("from_splits: at least two groups are needed; all labels are equal.")
-        return plan_of_entries(refits, n, names=names, clusters=found.astype(np.int64))
+        facts |= _settled("clusters", replace(column, values=labels.astype(np.int64)), names)
     if times is not None:
-        labels, names = _of_units("times", times, n, names)
-        _rising(labels)
-        return plan_of_entries(refits, n, names=names, serial=True)
-    return plan_of_entries(refits, n, names=names)
+        facts |= {"serial": True} | _settled("times", UnitColumn.read("from_splits", "times", times, n), names)
+    return plan_of_entries(refits, n, **facts)
 
 
-def _of_units(name: str, value: ArrayLike, n: int, names: pd.Index | None) -> tuple[pd.Series, pd.Index | None]:
-    """Read a fact of every unit in the order of the labels of the splits, if these have some; return it and the labels."""
-    own = index_of(value)
-    found = pd.Series(value if isinstance(value, pd.Series | pd.Index | pd.Categorical) else np.asarray(value))
-    if len(found) != n:
-        raise ValueError(f"from_splits: {name} must be one a unit, {n}; got {len(found)}.")
-    order = None if own is None or names is None else places("from_splits", name, own, "the splits", names)
-    return found if order is None else found.iloc[order], own if names is None else names
+def _settled(name: str, column: UnitColumn, names: pd.Index | None) -> dict[str, Any]:
+    """Return a column in the order of the splits; without a common order of labels it also waits for that of the fit."""
+    values = column.in_order("from_splits", names, "the splits")
+    waits = (column.names is None) != (names is None)
+    if name == "times":
+        if not waits:
+            _rising(pd.Series(values))
+        return {"columns": {name: column}} if waits else {}
+    return {name: values} | ({"columns": {name: column}} if waits else {})
 
 
 def _rising(times: pd.Series) -> None:

@@ -22,7 +22,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from .._runtime.conventions import Rng, conventional
-from ..data.arrays import codes, count, generator, index_of, numbers, pandas_of
+from ..data.arrays import codes, count, generator, index_of, match_labels, numbers, pandas_of
 
 Factors = NDArray[np.floating]
 
@@ -88,7 +88,7 @@ def jk1(clusters: ArrayLike) -> ReplicateWeights:
     if n < 2:
         raise ValueError("survey.jk1: at least two clusters are needed; all labels are equal.")
     factors = np.where(code[:, None] == np.arange(n), 0.0, n / (n - 1))
-    return _weights(factors, levels, (n - 1) / n, np.ones(n), clusters)
+    return _weights(factors, levels, (n - 1) / n, np.ones(n), index_of(clusters))
 
 
 def jkn(strata: ArrayLike, clusters: ArrayLike | None = None) -> ReplicateWeights:
@@ -121,11 +121,11 @@ def jkn(strata: ArrayLike, clusters: ArrayLike | None = None) -> ReplicateWeight
            [1., 1., 0., 2.],
            [1., 1., 2., 0.]]), array([0.5, 0.5, 0.5, 0.5]))
     """
-    stratum, psu, of, names = _design("survey.jkn", strata, clusters)
+    labels, stratum, psu, of, names = _design("survey.jkn", strata, clusters)
     size = np.bincount(of)
     mine, same = psu[:, None] == np.arange(len(of)), stratum[:, None] == of
     factors = np.where(mine, 0.0, np.where(same, (size / np.maximum(size - 1, 1))[of], 1.0))
-    return _weights(factors, names, 1.0, ((size - 1) / size)[of], strata)
+    return _weights(factors, names, 1.0, ((size - 1) / size)[of], labels)
 
 
 def brr(strata: ArrayLike, clusters: ArrayLike | None = None) -> ReplicateWeights:
@@ -234,13 +234,13 @@ def bootstrap(
         if clusters is None:
             raise TypeError("survey.bootstrap: give strata, clusters, or both; lo.bootstrap(n, replicates) draws single units.")
         table = pandas_of("survey.bootstrap", "clusters", clusters)
-        strata = pd.Series(0, index=index_of(table)) if index_of(table) is not None else np.zeros(np.shape(table)[0], int)
-    _, psu, of, _ = _design("survey.bootstrap", strata, clusters)
+        strata = np.zeros(np.shape(table)[0], int)
+    labels, _, psu, of, _ = _design("survey.bootstrap", strata, clusters)
     size = np.bincount(of)
     drawn = np.empty((len(of), wanted))
     for h, n in enumerate(size):
         drawn[of == h] = draw.multinomial(n - 1, np.full(n, 1 / n), wanted).T * (n / (n - 1))
-    return _weights(drawn[psu], np.arange(wanted), 1 / (wanted - 1), np.ones(wanted), strata)
+    return _weights(drawn[psu], np.arange(wanted), 1 / (wanted - 1), np.ones(wanted), labels)
 
 
 def read(
@@ -297,7 +297,7 @@ def read(
             "on zero is; drop it, or give it a small weight."
         )
     scale, each = check_scales("survey.read", scale, np.ones(len(names)) if rscales is None else rscales, len(names))
-    return _weights(found / np.where(base > 0, base, 1.0)[:, None], names, scale, each, pd.Series(0, labels))
+    return _weights(found / np.where(base > 0, base, 1.0)[:, None], names, scale, each, labels)
 
 
 def check_scales(caller: str, scale: float, rscales: ArrayLike, replicates: int) -> tuple[float, NDArray[np.float64]]:
@@ -313,28 +313,26 @@ def check_scales(caller: str, scale: float, rscales: ArrayLike, replicates: int)
     return whole, each
 
 
-def _weights(factors: Factors, names: ArrayLike, scale: float, rscales: Factors, labelled: object) -> ReplicateWeights:
-    found = ReplicateWeights(factors, index=index_of(labelled), columns=list(np.asarray(names, object)))
+def _weights(factors: Factors, names: ArrayLike, scale: float, rscales: Factors, labels: pd.Index | None) -> ReplicateWeights:
+    found = ReplicateWeights(factors, index=labels, columns=list(np.asarray(names, object)))
     found.scale, found.rscales = float(scale), np.asarray(rscales, float)
     return found
 
 
 def _design(
     caller: str, strata: ArrayLike, clusters: ArrayLike | None, size: int | None = None
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], list[str]]:
-    """Return the stratum and the PSU of each unit, and the stratum and the name of each PSU.
+) -> tuple[pd.Index | None, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], list[str]]:
+    """Return the labels of the units, the stratum and the PSU of each unit, and the stratum and the name of each PSU.
 
     Raises ValueError if a stratum has one PSU, or not `size`.
     """
+    labels, strata, clusters = match_labels(caller, strata=strata, clusters=clusters)
     stratum, levels = codes(caller, "strata", strata)
     inside, own = (
         (np.arange(len(stratum)), np.arange(len(stratum))) if clusters is None else codes(caller, "clusters", clusters)
     )
     if len(inside) != len(stratum):
         raise ValueError(f"{caller}: strata and clusters must be one label a unit; got {len(stratum)} and {len(inside)}.")
-    first, second = index_of(strata), index_of(clusters)
-    if first is not None and second is not None and not first.equals(second):
-        raise ValueError(f"{caller}: strata and clusters have different labels; put them in one order first.")
     pairs, psu = np.unique(stratum * len(own) + inside, return_inverse=True)
     of = pairs // len(own)
     have = np.bincount(of)
@@ -346,11 +344,11 @@ def _design(
             f"{needs} are needed in each: {way}."
         )
     names = [f"{levels[h]!s}" + f" {own[c]!s}" for h, c in zip(of, pairs % len(own), strict=True)]
-    return stratum, psu.ravel(), of, names
+    return labels.index, stratum, psu.ravel(), of, names
 
 
 def _half_samples(caller: str, strata: ArrayLike, clusters: ArrayLike | None, rho: float) -> ReplicateWeights:
-    _, psu, of, _ = _design(caller, strata, clusters, 2)
+    labels, _, psu, of, _ = _design(caller, strata, clusters, 2)
     # the first column is of ones, to which the others are orthogonal
     signs: Factors = 1.0 * _hadamard_above(of.max() + 1)[:, 1 : of.max() + 2]
     second = np.r_[0, np.diff(of)] == 0
@@ -358,7 +356,7 @@ def _half_samples(caller: str, strata: ArrayLike, clusters: ArrayLike | None, rh
     of_psu = np.where(second, -1, 1) * signs[:, of]  # [replicates, psus]
     count = len(signs)
     factors = (1 + (1 - rho) * of_psu).T[psu]
-    return _weights(factors, np.arange(count), 1 / (count * (1 - rho) ** 2), np.ones(count), strata)
+    return _weights(factors, np.arange(count), 1 / (count * (1 - rho) ** 2), np.ones(count), labels)
 
 
 def _hadamard_above(columns: int) -> NDArray[np.int64]:

@@ -401,13 +401,15 @@ def check(caller: str, X: Any, y: Any, params: dict[str, Any] | None, groups: An
     """Raise if labels contradict the positions of rows, by which scikit-learn takes them, or an option is none."""
     if transformers not in ("refit", "frozen"):
         raise ValueError(f"{caller}: transformers must be 'refit' or 'frozen'; got {transformers!r}.")
-    of_x = index_of(X)
-    for name, value in {"y": y, "groups": groups, **(params or {})}.items():
-        own = index_of(value)
-        if of_x is not None and own is not None and not of_x.equals(own) and set(of_x) == set(own):
+    first, names = "", None
+    for name, value in {"X": X, "y": y, "groups": groups, **(params or {})}.items():
+        labels = index_of(value)
+        if names is None:
+            first, names = name, labels
+        elif labels is not None and not names.equals(labels) and set(names) == set(labels):
             raise ValueError(
-                f"{caller}: {name} has the labels of X in another order; scikit-learn takes rows by position. Give "
-                f"{name}.loc[X.index], or {name}.to_numpy() if the rows do belong together as they stand."
+                f"{caller}: {name} has the labels of {first} in another order; scikit-learn takes rows by position. Give "
+                f"{name}.loc[{first}.index], or {name}.to_numpy() if the rows do belong together as they stand."
             )
 
 

@@ -504,7 +504,8 @@ def read_plan(
                 raise ValueError(f"{caller}: {plan!r} does not split units that have no target: {error}") from error
             raise
     made = "pairs (train, test)" if splits is plan else repr(plan)
-    return from_splits(splits, n, groups=found).replace_facts(call=f"lo.from_splits of {made}")
+    labelled = found if found is None or units.names is None else pd.Series(found, units.names)
+    return from_splits(splits, n, groups=labelled).replace_facts(call=f"lo.from_splits of {made}")
 
 
 def _by_units(caller: str, plan: Plan, unit: NDArray[np.int64], what: str) -> Plan:
@@ -527,9 +528,8 @@ def _by_units(caller: str, plan: Plan, unit: NDArray[np.int64], what: str) -> Pl
         weight=plan.weight[first],
         held=plan.held[first],
         num_units=n,
-        clusters=None if plan.clusters is None else plan.clusters[member],
-        blocks=None if plan.blocks is None else plan.blocks[member],
         names=None,
+        **plan.facts_of(member),
     )
 
 
@@ -576,7 +576,16 @@ def match_plan(
         )
     if not isinstance(refit, AbstractRefit):
         raise TypeError(f"{caller}: strategy must be one, such as lo.Exact(); got {refit!r}.")
-    return plan.match_labels(caller, units.names)
+    plan = plan.match_labels(caller, units.names)
+    lengths = np.asarray(getattr(objective, "lengths", ()), np.int64)
+    if plan.series is not None and len(lengths) > 1 and lengths.sum() == count:
+        sequence = np.repeat(np.arange(len(lengths)), lengths)
+        if len(np.unique(np.stack([plan.series, sequence]), axis=1).T) > len(np.unique(plan.series)):
+            raise ValueError(
+                f"{caller}: the plan takes {count} steps for one series, but the fit has {len(lengths)} (lengths=): give the "
+                "plan groups=, the series of each step, as groups=np.repeat(np.arange(len(lengths)), lengths)."
+            )
+    return plan
 
 
 def _of_units(caller: str, plan: Plan, names: pd.Index | None) -> Plan:
@@ -603,8 +612,9 @@ def resolve_plan(
     if not held.any():
         raise ValueError(f"{caller}: no held-out unit has an observation; every one that the plan scores is missing.")
     blocks = units.blocks if plan.blocks is None else plan.blocks
-    if plan.serial:
-        check_times(caller, "the data", units.names)
+    if plan.serial and units.names is not None:
+        series = np.zeros(plan.num_units, int) if plan.series is None else np.unique(plan.series, return_inverse=True)[1]
+        check_times(caller, "the data", units.names[np.argsort(series, kind="stable")], np.bincount(series))
     return plan.replace_facts(held=held, serial=plan.serial or units.serial, blocks=blocks, names=units.names)
 
 

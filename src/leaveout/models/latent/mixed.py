@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..._runtime.conventions import conventional
 from ..._runtime.jax import Array, Arrays as Arrays, PyTree, float64, static
 from ..._runtime.results import HeadedTable
-from ...data.arrays import Names, count, match_labels, numbers, pandas_of, share
+from ...data.arrays import Names, count, match_columns, match_labels, numbers, pandas_of, share
 from ...data.formulas import stateful_remark
 from ...objectives.closed_form import Points, State, ValueAndGradient, Weights
 from ...objectives.objective import AbstractObjective, Costs, DiagonalBlocks, Parameters, Units
@@ -702,7 +702,17 @@ class Mixed(AbstractLatentModel):
                 raise TypeError("predict: the model was made of arrays: give data=(X, groups) or (X, groups, slopes).")
             ones = self.names[:1] == ("Intercept",)
             slopes = data[2] if len(data) == 3 else None
+            if slopes is not None and self.factors[0].columns[1:2] != ("z0",):
+                like = pd.DataFrame(columns=list(self.factors[0].columns[1:]))
+                slopes = match_columns("predict", "slopes", slopes, "the fit's slopes", like)
             named, (new, slopes) = align_groupings(data[1], X=data[0], slopes=slopes)
+            known_names = [factor.name for factor in self.factors]
+            if sorted(named) == sorted(known_names):
+                named = {name: named[name] for name in known_names}
+            elif len(known_names) > 1:
+                raise ValueError(
+                    f"predict: groups must be {', '.join(map(repr, known_names))}; got {', '.join(map(repr, named))}."
+                )
             own = np.asarray(new_rows("predict", new, self.names[ones:], False))
             X = np.hstack([np.ones((len(own), 1)), own]) if ones else own
             blocks, known = given_blocks(named, slopes, len(X))
