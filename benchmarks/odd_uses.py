@@ -344,6 +344,28 @@ def stacked_future(rng: Generator) -> Tally:
     return value("losses", cv.per_unit(), np.where(times > 0, truth / np.maximum(times, 1), np.nan), 1e-7)
 
 
+def levels_left_whole(rng: Generator) -> Tally:
+    """States with an effect each, left out one by one: what the others determine is that of the host without the column."""
+    state = rng.permutation(np.repeat(np.arange(6), 8))
+    X = rng.standard_normal((48, 2))
+    y = X[:, 0] + rng.standard_normal(6)[state] + rng.standard_normal(48)
+    frame = pd.DataFrame({"x": X[:, 0], "z": X[:, 1], "y": y, "state": [f"s{k}" for k in state]})
+    fit = lo.fit(lo.GLM("y ~ x + z + C(state)", frame, "squared"))
+    truth = np.full((6, 7), np.nan)
+    for k in range(6):
+        levels = [level for level in range(1, 6) if level != k]
+        columns = np.column_stack([X, *(state == level for level in levels)])
+        host = LinearRegression().fit(columns[state != k], y[state != k])
+        truth[k, :2] = host.coef_[:2]
+        if k:
+            truth[k, [1 + level for level in levels]] = host.coef_[2:]
+    found = lo.fold_parameters(fit, lo.groups(frame.state))["coef"]
+    moved = lo.influence(lo.cross_validate(fit, lo.groups(frame.state)), pairs=0).parameters[["x", "z"]]
+    known = np.isfinite(truth)
+    tally = holds("what is open", bool((np.isfinite(found) == known).all()), found) + value("coef", found[known], truth[known])
+    return tally + holds("moves", bool(np.isfinite(moved).all(axis=None)), moved)
+
+
 def missing_refits(rng: Generator) -> Tally:
     """Two models, one of which has no refit without a row: they are compared on rows that both have, and it is said."""
     x = np.sort(rng.standard_normal(24))
@@ -665,6 +687,7 @@ KINDS: dict[str, Callable[[Generator], Tally]] = {
     "labels beside positions": labels_beside_positions,
     "places in another order of columns": renamed_places,
     "future of stacked series": stacked_future,
+    "levels left out whole": levels_left_whole,
     "compared with missing refits": missing_refits,
     "y and log y compared": logs_compared,
     "a transformed target": transformed_target,

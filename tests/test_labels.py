@@ -1,5 +1,7 @@
 """Labels are data: rows of one label belong together wherever they stand, and a permuted argument changes nothing."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pandas as pd
@@ -429,3 +431,57 @@ def test_places_to_predict_have_the_columns_of_the_data():
     assert (got.note, got.index.tolist()) == (want.note, want.index.tolist())
     with pytest.raises(ValueError, match="new_points has the columns 'east', 'y', points has 'x', 'y'"):
         lo.nearest_neighbour_matched(points, new.rename(columns={"x": "east"}), 4)
+
+
+@pytest.mark.parametrize("key", ["b", "coef"])
+def test_parameters_of_own_models_may_have_any_name(key):
+    fit = lo.fit(
+        lo.Separable(lambda th, r: (r["y"] - r["x"] * th[key][0]) ** 2, {"x": WEIGHT, "y": ETA}, theta0={key: np.zeros(1)})
+    )
+    assert lo.covariance(fit, "CRV3", groups=np.arange(N) % 20).index.tolist() == [f"{key}[0]"]
+    assert lo.replicates(fit, lo.survey.jk1(np.arange(N) % 20)).index.tolist() == [f"{key}[0]"]
+
+
+def test_offset_and_trials_of_mixed_models_by_the_name_of_a_column():
+    rows = np.arange(N)
+    data = pd.DataFrame({"c": COUNTS, "a": X["a"], "g": rows % 8, "n": 3 + rows % 4, "le": OFFSET})
+    data["s"] = np.minimum(COUNTS, data.n) / data.n
+    for formula, family, name, column in (
+        ("c ~ a + (1 | g)", "poisson", "offset", "le"),
+        ("s ~ a + (1 | g)", "binomial", "trials", "n"),
+    ):
+        ours, truth = (lo.Mixed(formula, data, family, **{name: value}) for value in (column, data[column]))
+        theta = ours.parameters.start(0)
+        assert float(ours.loss(theta, np.ones(ours.num_units))) == float(truth.loss(theta, np.ones(ours.num_units)))
+        with pytest.raises(ValueError, match="no column is named 'q'; there are c, a, g"):
+            lo.Mixed(formula, data, family, **{name: "q"})
+    with pytest.raises(TypeError, match=r"offset='le' is a name, .* give data\['le'\]"):
+        lo.GLM(X, COUNTS, "poisson", offset="le")
+
+
+def test_refits_are_called_by_the_groups_that_they_leave_out():
+    states = np.array([f"state {k}" for k in range(8)])[CLUSTER.to_numpy()]
+    fit = lo.fit(lo.GLM(X.to_numpy(), COUNTS.to_numpy(), "poisson"))
+    cv = lo.cross_validate(fit, lo.groups(states), lo.NoUpdate(), audit=0)
+    assert cv.table().group.tolist()[:6] == ["state 0"] * 5 + ["state 1"]
+    assert lo.influence(cv, lo.NewtonStep(), pairs=0).rows.index.tolist() == np.unique(states).tolist()
+    cv.result[3] = lo.RESULTS.not_converged
+    (check,) = [check for check in dataclasses.replace(cv).checks() if check.code == "LO303"]
+    assert check.reason.startswith("1 refit (state 3): ")
+    days = lo.cross_validate(fit, lo.groups(pd.Series(states, SERIES.index)), lo.NoUpdate(), audit=0)
+    assert days.names().equals(SERIES.index) and days.table().unit.tolist() == SERIES.index.tolist()
+
+
+def test_sequences_are_called_by_the_labels_of_a_plan():
+    fit = lo.fit(lo.HMM(SERIES.to_numpy(), lo.emissions.Poisson(), 2, lengths=[10] * 4, drop="sequence"), num_starts=1)
+    cv = lo.cross_validate(fit, lo.groups(np.repeat(list("dbca"), 10)), lo.NoUpdate(), audit=0)
+    assert cv.names().tolist() == list("dbca")
+    assert cv.table()[["group", "unit"]].to_numpy().tolist() == [["a", "a"], ["b", "b"], ["c", "c"], ["d", "d"]]
+
+
+def test_rows_of_the_table_are_at_their_places_among_the_losses():
+    fit = lo.fit(lo.GLM(X, COUNTS, "poisson"))
+    cv = lo.cross_validate(fit, lo.blocks(N, 8, buffer=1), lo.NoUpdate(), audit=0)
+    table = cv.table()
+    assert len(table) == N < len(cv.losses)
+    np.testing.assert_array_equal(cv.losses[table.index], table.loss)

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import leaveout as lo
+from leaveout._runtime.results import PrintedResult
 
 N = 60
 LOAD = """
@@ -125,3 +126,11 @@ def test_functions_of_ones_own_stay_behind():
         pickle.dumps(model)
     found = lo.path(model(1.0), [0.1, 1.0], lo.kfold(30, 3))
     assert str(pickle.loads(pickle.dumps(found))) == str(found)
+
+
+def test_a_space_follows_the_longest_name_of_a_line():
+    class Lines(PrintedResult):
+        def _lines(self):
+            return [("neg_mean_squared_error", "1"), ("of_16_characters", "2"), ("mean", "3")]
+
+    assert str(Lines()).splitlines() == ["neg_mean_squared_error 1", "of_16_characters 2", "mean" + " " * 12 + "3"]

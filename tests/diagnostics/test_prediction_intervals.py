@@ -325,7 +325,7 @@ def test_bounds_on_scores_hold_all_probabilities_between():
 def test_every_class_is_possible_where_no_refit_exists():
     """Two rows of a level each: without it there is none, so that their scores count as the largest."""
     probabilities = prediction_intervals.Probabilities(*np.full((2, 3, 2, 2), np.nan))
-    held = prediction_intervals.Held(np.array([0, 1]), np.array([0, 1]), np.full(2, 1 / 3))
+    held = prediction_intervals.Held(np.array([0, 1]), np.array([0, 1]), np.full(2, 1 / 3), 2)
     refits = prediction_intervals.Refits(np.full((2, 4), np.nan), np.zeros(2), True)
     for method in ("plus", "minmax"):
         rule = functools.partial(prediction_intervals._score, score="aps", raps=(0.1, 2))
@@ -559,3 +559,16 @@ def test_coefficients_of_a_pipeline_are_called_as_it_calls_its_columns(sparse):
     fit = lo.from_sklearn(host, rows, rows["size"])
     assert fit.objective.parameters.names()[:2] == ["onehotencoder__town_a", "onehotencoder__town_b"]
     np.testing.assert_allclose(lo.predict(fit, rows[:3]), host.predict(rows[:3]), atol=1e-8)
+
+
+def test_a_small_group_has_infinite_ends_and_the_others_their_own():
+    rng = np.random.default_rng(3)
+    X, g = rng.normal(size=(43, 1)), np.r_[np.repeat([0, 1], 20), 2, 2, 2]
+    fit = lo.fit(lo.GLM(X, X[:, 0] + rng.normal(size=43), "squared"))
+    with pytest.warns(UserWarning, match="level=0.9 needs 9 rows or more of a group: 2 has 3"):
+        found = lo.interval(fit, X[:3], 0.9, groups=g, new_groups=[0, 2, 1])
+    alone = lo.interval(fit, X[[0, 2]], 0.9, groups=g, new_groups=[0, 1])
+    np.testing.assert_allclose(found.iloc[[0, 2]], alone)
+    assert np.isinf(found.iloc[1][["low", "high"]]).all()
+    with pytest.raises(ValueError, match="needs 9 rows or more, left out one by one; there are 3 in group 2"):
+        lo.interval(fit, X[:1], 0.9, groups=g, new_groups=[2])

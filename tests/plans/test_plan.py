@@ -445,3 +445,11 @@ def test_a_plan_of_one_series_does_not_fit_several():
     plan = lo.leave_future_out(30, 13, 1, groups=np.repeat([0, 1], 15))
     found = lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0)
     assert found.plan.index[found.plan.held].tolist() == [13, 28, 14, 29]
+
+
+def test_times_and_ends_of_purged_plans_are_of_one_kind():
+    times = pd.Series(pd.date_range("2024-03-29", periods=6, tz="Europe/Berlin"))
+    assert len(lo.purged(times, 3, "1D", ends=times.dt.tz_convert("UTC"))) == 3
+    for ends in (times.dt.tz_localize(None), np.arange(6)):
+        with pytest.raises(TypeError, match=r"ends\.dt\.tz_localize\(times\.dt\.tz\)"):
+            lo.purged(times, 3, ends=ends)

@@ -872,3 +872,10 @@ def test_scores_of_several_powers_are_of_other_things():
         lo.sklearn.OneFitSearchCV(host, {"power": [1.2, 1.9]}, cv=3).fit(X, y)
     lo.sklearn.OneFitSearchCV(host, {"power": [1.2, 1.9]}, cv=3, scoring="neg_mean_absolute_error").fit(X, y)
     lo.sklearn.OneFitSearchCV(host.set_params(power=1.5), {"alpha": [0.1, 1.0]}, cv=3).fit(X, y)
+
+
+@pytest.mark.parametrize("more", [dict(scoring=["r2", "neg_mean_squared_error"], refit="r2"), dict(return_train_score=True)])
+def test_a_strategy_does_not_go_with_what_the_host_refits(more):
+    search = lo.sklearn.OneFitSearchCV(Ridge(), {"alpha": [0.1, 1.0]}, cv=3, strategy=lo.Exact(), **more)
+    with pytest.raises(ValueError, match=r"strategy=Exact\(\) is of refits from one fit, but the host refits every fold"):
+        search.fit(np.arange(24.0).reshape(12, 2) ** 0.5, np.arange(12.0))

@@ -42,7 +42,7 @@ class RESULTS(enum.IntEnum):
     undetermined = (
         4,
         "the remaining data do not determine every parameter (leverage 1): held-out units that depend on such a one have no "
-        "loss; add a penalty, or drop the column",
+        "loss; add a penalty, drop the column, or draw the effects of groups that leave whole: lo.Mixed('… + (1 | group)')",
     )
     nonfinite = (5, "the loss or its gradient is not finite at the refit; check the data of this fold")
     emptied = (

@@ -75,7 +75,7 @@ def interval(
             lines["here"] = f"{inside.sum()} of the {len(inside)} responses that {others.name} has are inside"
     for name, text in lines.items():
         if text:
-            console.print(f"{name:<16}{text}")
+            console.print(f"{name:<15} {text}")
     shown = table.head(PRINTED_ROWS).set_axis(np.asarray(others.frame.index[:PRINTED_ROWS]))
     console.print(f"\n{shown.to_string(float_format='{:.6g}'.format)}")
     if len(table) > PRINTED_ROWS:

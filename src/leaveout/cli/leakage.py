@@ -110,7 +110,7 @@ def leakage(
     console.print(f"{'features':<16}{shorten_names(used)}\n{found}")
     notes = [note for note in dict.fromkeys([rows.note, said, *warned]) if note and note not in str(found)]
     for note in notes:
-        console.print(f"{'warning' if note in warned else 'data':<16}{note}")
+        console.print(f"{'warning' if note in warned else 'data':<15} {note}")
     if linked is None:
         _print_sensitivity(found)
     if out is not None:

@@ -270,6 +270,10 @@ def numbers(caller: str, name: str, value: Any) -> np.ndarray:
 
     Categories (also of numbers), text, dates, complex numbers and the like raise TypeError.
     """
+    if isinstance(value, str):
+        raise TypeError(
+            f"{caller}: {name}={value!r} is a name, which goes with a formula and its data alone; give data[{value!r}]."
+        )
     value = pandas_of(caller, name, value)
     if hasattr(value, "tocsr"):
         raise TypeError(f"{caller}: {name} must be dense; got {type(value).__name__}. Give {name}.toarray().")

@@ -78,7 +78,7 @@ class FormulaColumns(NamedTuple):
 
     def of(self, value: Any) -> Any:
         """Return a column of the table, if an argument is a name."""
-        return self.data[value] if isinstance(value, str) else value
+        return named_column(self.data, value)
 
 
 @contextlib.contextmanager
@@ -94,6 +94,13 @@ def reading(caller: str, formula: str) -> Iterator[Callable[..., Any]]:
     except (FormulaicError, AttributeError, KeyError, ValueError, SyntaxError, TypeError, NameError) as error:
         lacking = " Leave these rows out, data.dropna(), or fill them in." if "null values" in str(error) else ""
         raise ValueError(f"{caller}: formula {formula!r} cannot be read: {error}{lacking}") from error
+
+
+def named_column(data: pd.DataFrame, value: Any) -> Any:
+    """Return a column of a table, if an argument is a name, and otherwise the argument."""
+    if isinstance(value, str) and value not in data:
+        raise ValueError(f"data: no column is named {value!r}; there are {', '.join(map(str, data.columns[:8]))}.")
+    return data[value] if isinstance(value, str) else value
 
 
 def frame_of(caller: str, data: Any) -> pd.DataFrame:
@@ -130,7 +137,7 @@ class SurvivalColumns(NamedTuple):
 
     def of(self, value: Any) -> Any:
         """Return a column of the table, if an argument is a name."""
-        return self.data[value] if isinstance(value, str) else value
+        return named_column(self.data, value)
 
 
 def read_survival(caller: str, formula: str, data: Any) -> SurvivalColumns:

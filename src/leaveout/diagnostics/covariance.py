@@ -37,21 +37,12 @@ from ..optimize.active_set import without
 from ..optimize.fit import Fit, HostErrors
 from ..plans.plan import Plan, groups as plan_of_groups, leave_one_out
 from ..plans.survey import jk1, jkn
-from ..refit import AbstractRefit
+from ..refit import AbstractRefit, inverse_root
 from ..validation.cross_validate import match_plan
 from ..validation.named_parameters import name_parameters
 from ..validation.standard_errors import MIN_BLOCKS
 from .bias_reduced import bias_reduced, check_least_squares
-from .measures import (
-    CountedUnits,
-    count_units,
-    counting_units,
-    dispersion,
-    has_dispersion,
-    inverse_root,
-    leverage,
-    require_columns,
-)
+from .measures import CountedUnits, count_units, counting_units, dispersion, has_dispersion, leverage, require_columns
 from .replicates import DEFAULT, Covariance, covariance_of, degrees, refit_plan, refit_weights
 
 CovType = Literal[

@@ -35,7 +35,7 @@ from ..posteriors.posterior_influence import posterior_influence
 from ..refit import AbstractRefit, RefitBatch, distance_of_fit, distances, lengths, lengths_of_moves
 from ..validation.cross_validate import DEFAULT_REFIT, PlanLike, cache_key, refit_batches
 from ..validation.estimate import Estimate
-from ..validation.named_parameters import name_parameters
+from ..validation.named_parameters import name_parameters, partial_refits
 from ..validation.scoring import natural, reach
 from .measures import dispersion, dispersions, require_hessian, spread
 from .pairs import pairs_of
@@ -136,9 +136,16 @@ def _make_result(
     watched, of_row = (None, None) if prediction is None else _prediction_function(fit, prediction)
     found = Moves(fit, plan, refit, watched, of_row)
     own, whole = name_parameters(fit), float(dispersion(fit)[0])
-    phi, size = dispersions(fit, plan, found.theta) if found.cheap else np.full(len(plan), whole), fit.rank * whole
-    now = own.at(fit.vector[None])[0]
-    away = (own.at(found.theta) - now) / spread(fit, own.slope) / np.sqrt(phi)[:, None]
+    now, values, theta, lost = (
+        own.at(fit.vector[None])[0],
+        np.array(own.at(found.theta)),
+        found.theta.copy(),
+        np.zeros(len(plan)),
+    )
+    for k, partial in partial_refits(fit, plan, found.result, own).items():
+        values[k], theta[k], found.off[k], lost[k] = partial.values, partial.theta, partial.error, len(partial.free)
+    phi, size = dispersions(fit, plan, theta, lost) if found.cheap else np.full(len(plan), whole), fit.rank * whole
+    away = (values - now) / spread(fit, own.slope) / np.sqrt(phi)[:, None]
     table = _losses(estimate).assign(cook=found.length**2 / size, cook_error=found.off * (2 * found.length + found.off) / size)
     most = np.argmax(np.nan_to_num(np.abs(away), nan=-1.0), axis=1)  # the parameter that each refit moves most
     table["moved"] = away[np.arange(len(away)), most]
@@ -152,7 +159,7 @@ def _make_result(
         table["prediction"], table["prediction_error"] = found.value, found.value_error
     table["proved"] = found.proved & (own.slope is None)
     table["result"] = np.array([code.name for code in RESULTS])[estimate.result]
-    index = _index(estimate)
+    index = plan.refit_names
     table.index = index
     together, note = pairs_of(fit, plan, table, found, size, pairs, lambda some: Moves(fit, some, refit))
     many = "" if found.cheap else "of so many refits standard errors go by the dispersion of the whole fit"
@@ -188,7 +195,8 @@ class Moves:
             return told | ({"others": _others(fit, batch, theta)} if self.cheap else {})
 
         found = refit_all("influence", fit, plan, refit, tell)
-        self.theta, self.proved = found["theta"], (found["proved"] == 1) & fit_proved
+        self.theta, self.result = found["theta"], found["result"]
+        self.proved = (found["proved"] == 1) & fit_proved
         self.others, self.value, self.value_error = (found.get(name) for name in ("others", "value", "value_error"))
         self.u = (self.theta - fit.vector) @ np.asarray(fit.factor)
         self.length, lost = lengths_of_moves(fit, self.theta - fit.vector)
@@ -325,13 +333,3 @@ def _losses(estimate: Estimate) -> pd.DataFrame:
     share = size / size.sum() if size.sum() > 0 else np.zeros(count)
     found = {"units": np.diff(estimate.plan.indptr), "loss": mean(loss), "no_update": mean(before), "rise": mean(loss - before)}
     return pd.DataFrame(found | {"share": share, "error": estimate.error})
-
-
-def _index(estimate: Estimate) -> pd.Index:
-    """Name the refits by the labels of their units if each leaves out a single one, else by their numbers."""
-    plan = estimate.plan
-    alone = len(plan.index) == plan.num_refits and len(np.unique(plan.index)) == plan.num_refits
-    if not alone:
-        return pd.RangeIndex(plan.num_refits, name="refit")
-    names = estimate.names()[plan.index]
-    return names.rename("unit" if names.name is None else names.name)

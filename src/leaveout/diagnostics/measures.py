@@ -32,8 +32,8 @@ from ..objectives.unit_weights import unit_weights
 from ..optimize.active_set import without
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, leave_one_out
-from ..refit import AbstractRefit, Exact
-from ..validation.cross_validate import fold_thetas
+from ..refit import AbstractRefit, Exact, inverse_root
+from ..validation.cross_validate import fold_refits, fold_thetas
 from ..validation.named_parameters import name_parameters
 
 ROWS_AT_A_TIME = 2**20  # numbers in the rows, or in the predictions, of one batch
@@ -178,14 +178,21 @@ def dfbetas(fit: Fit, strategy: AbstractRefit = DEFAULT, *, checkpoint: File | N
     >>> lo.dfbetas(fit).shape
     (4, 2)
     """
-    moved = _moves(fit, strategy, "dfbetas", checkpoint)
-    left = dispersions(fit, leave_one_out(fit.objective.num_units), fit.vector + moved)
+    without("dfbetas", require_hessian(fit, "dfbetas").objective)
+    plan = leave_one_out(fit.objective.num_units)
+    theta, partial = fold_refits(fit, plan, strategy.of_parameters(), "dfbetas", checkpoint)
+    open_directions = np.zeros(len(plan))
+    open_directions[[*partial]] = [len(refit.free) for refit in partial.values()]
+    left, moved = dispersions(fit, plan, theta, open_directions), theta - fit.vector
     objective, slope = fit.objective, None
     names = getattr(objective, "as_given", objective).parameters.names()
     if isinstance(objective, OrthogonalGLM | DualGLM):
         slope = name_parameters(fit).slope
         moved = moved @ slope.T
         slope, moved = slope[: len(names)], moved[:, : len(names)]
+    for unit, refit in partial.items():
+        open_ = np.isnan(refit.values[: moved.shape[1]])
+        moved[unit, open_ if len(open_) == moved.shape[1] else slice(None)] = np.nan
     columns = names if len(names) == moved.shape[1] else None
     return pd.DataFrame(-moved / spread(fit, slope) / np.sqrt(left)[:, None], index=objective.units.names, columns=columns)
 
@@ -248,14 +255,6 @@ def _moves(fit: Fit, refit: AbstractRefit, caller: str, checkpoint: File | None)
     return fold_thetas(fit, leave_one_out(fit.objective.num_units), refit.of_parameters(), caller, checkpoint) - fit.vector
 
 
-def inverse_root(fit: Fit) -> Float[np.ndarray, "rank params"]:
-    """Return L⁻¹ without flat directions, so that its product with itself is `H⁻¹`."""
-    if not len(fit.null_space):
-        return fit.root
-    across = np.linalg.qr(fit.null_space.T)[0]
-    return fit.root - (fit.root @ across) @ across.T
-
-
 def spread(fit: Fit, slope: Float[np.ndarray, "natural params"] | None = None) -> Float[np.ndarray, " natural"]:
     """Return √(H⁻¹)_jj, or that of functions of θ with given derivatives; infinite in undetermined directions."""
     along, whole = (root if slope is None else root @ slope.T for root in (inverse_root(fit), fit.root))
@@ -284,6 +283,7 @@ def dispersion(
     fit: Fit,
     thetas: Float[np.ndarray, "some params"] | None = None,
     weights: Float[np.ndarray, "some units"] | None = None,
+    open_directions: float | Float[np.ndarray, " some"] = 0.0,
 ) -> Float[np.ndarray, " some"]:
     """Estimate φ̂ at parameters fitted with given weights (by default the fit's), NaN without a degree of freedom."""
     objective = fit.objective
@@ -291,17 +291,23 @@ def dispersion(
     if not has_dispersion(fit):
         return np.ones(len(weights))
     total = np.asarray(_pearson(fit, fit.vector[None] if thetas is None else thetas, weights))
-    free = weights @ counting_units(fit) - _effective(fit)
+    free = weights @ counting_units(fit) - _effective(fit) + open_directions
     return np.where(free > 0, total / np.where(free > 0, free, 1.0), np.nan)
 
 
-def dispersions(fit: Fit, plan: Plan, thetas: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, " refits"]:
-    """Estimate φ̂ of every refit of a plan, from the units that it sees."""
+def dispersions(
+    fit: Fit,
+    plan: Plan,
+    thetas: Float[np.ndarray, "refits params"],
+    open_directions: Float[np.ndarray, " refits"] | None = None,
+) -> Float[np.ndarray, " refits"]:
+    """Estimate φ̂ of every refit of a plan, from the units that it sees, some of which leave directions open."""
     if not has_dispersion(fit):
         return np.ones(plan.num_refits)
     everyone, size = np.arange(plan.num_refits), max(1, ROWS_AT_A_TIME // plan.num_units)
     some = [everyone[start : start + size] for start in range(0, len(everyone), size)]
-    return np.concatenate([dispersion(fit, thetas[refits], plan.some(refits).matrix()) for refits in some])
+    lost = np.zeros(plan.num_refits) if open_directions is None else open_directions
+    return np.concatenate([dispersion(fit, thetas[refits], plan.some(refits).matrix(), lost[refits]) for refits in some])
 
 
 def counting_units(fit: Fit) -> Bool[np.ndarray, " units"]:

@@ -95,6 +95,7 @@ class Held(NamedTuple):
     unit: Int[Array, " held"]
     refit: Int[Array, " held"]
     weight: Float[Array, " held"]
+    number: int  # of rows, or of groups that are held out whole
 
 
 @conventional
@@ -186,7 +187,8 @@ def interval(
     Warns
     -----
     UserWarning
-        If a row lies outside the span of the data; its ends are infinite, its set is that of all classes.
+        If a row lies outside the span of the data, or its group has too few units for the level; its ends are infinite, its
+        set is that of all classes.
 
     References
     ----------
@@ -237,10 +239,14 @@ def interval(
     members = _members(objective, groups, new_groups, rows)
     for each in objectives:  # the plan must suit both
         chosen = _plan(each, method, None if members else groups, plan, strategy)
-    parts = [
-        (where, _held(objective, chosen, level, of_group, units))
-        for where, units, of_group in members or [(np.arange(rows), np.ones(objective.num_units, bool), "")]
-    ]
+    parts, small = [], []
+    for where, units, of_group in members or [(np.arange(rows), np.ones(objective.num_units, bool), "")]:
+        held = _held(objective, chosen, units)
+        if level * (1 - COUNT_ROUNDING) > held.number / (held.number + 1):
+            small.append((where, of_group, held.number))
+        else:
+            parts.append((where, held))
+    _check_counts(level, "rows" if chosen.clusters is None else "groups", small, len(parts))
     count = objective.num_units
     draws = np.zeros(count + rows) if seed is None else np.random.default_rng(seed).random(count + rows)
     of = cache_key(sides[0], chosen, strategy, X_new=designs, offset=shifts, level=float(level), method=method)
@@ -273,6 +279,8 @@ def interval(
                     result[:, some] = read_or_make(make)["ends"]
                     bar.advance(len(some))
     loose = np.any(list(map(functools.partial(_rows_outside_span, "interval"), sides, designs)), axis=0)
+    for where, _, _ in small:
+        loose[where] = True
     if classes:
         table = pd.DataFrame((result[:-1] > 0).T | loose[:, None], index=index_of(X_new), columns=list(classes))
     else:
@@ -586,20 +594,31 @@ def _beyond(values: Float[Array, "..."]) -> Float[Array, "..."]:
     return np.where(np.isnan(values), np.inf, values)
 
 
-def _held(objective: AbstractRegression, plan: Plan, level: float, name: str, units: Bool[Array, " units"]) -> Held:
-    """Return the held-out units among the given ones; raise ValueError if they are too few for the level."""
+def _check_counts(level: float, what: str, small: list[tuple[Array, str, int]], served: int) -> None:
+    """Warn of groups of too few units for the level; raise ValueError if no new row is served."""
+    least = int(np.ceil(level / (1 - level) * (1 - COUNT_ROUNDING)))
+    if small and not served:
+        _, name, count = small[0]
+        raise ValueError(
+            f"interval: level={level:g} needs {least} {what} or more, left out one by one; there are {count}"
+            f"{f' in group {name}' if name else ''}. Lower it."
+        )
+    if small:
+        listed = ", ".join(f"{name} has {count}" for _, name, count in small[:5]) + (", …" if len(small) > 5 else "")
+        _warn(
+            f"level={level:g} needs {least} rows or more of a group: {listed}. The ends of its "
+            "new rows are infinite, their sets those of all classes. Lower the level, or put small groups together."
+        )
+
+
+def _held(objective: AbstractRegression, plan: Plan, units: Bool[Array, " units"]) -> Held:
+    """Return the held-out units among the given ones."""
     there = plan.held & units[plan.index]
     there &= True if objective.sample_weight is None else objective.sample_weight[plan.index] > 0
     unit, refit = plan.index[there], plan.refit[there]
     group = np.arange(len(unit)) if plan.clusters is None else np.unique(plan.clusters[unit], return_inverse=True)[1]
     size = np.bincount(group)
-    if level * (1 - COUNT_ROUNDING) > len(size) / (len(size) + 1):
-        what, least = "rows" if plan.clusters is None else "groups", int(np.ceil(level / (1 - level) * (1 - COUNT_ROUNDING)))
-        raise ValueError(
-            f"interval: level={level:g} needs {least} {what} or more, left out one by one; there are {len(size)}"
-            f"{f' in group {name}' if name else ''}. Lower it."
-        )
-    return Held(unit, refit, 1 / (len(size) + 1) / size[group])
+    return Held(unit, refit, 1 / (len(size) + 1) / size[group], len(size))
 
 
 def _ends(

@@ -24,21 +24,18 @@ from .._runtime.jax import float64
 from .._runtime.results import NO_REFIT_CODES, RESULTS, HeadedTable, among
 from ..data.arrays import index_of, numbers, pandas_of
 from ..linalg.rounding import UNIT
-from ..models.glm.active_coefficients import kinks
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, plan_of_entries
 from ..plans.survey import ReplicateWeights, check_scales
-from ..refit import AbstractRefit, Exact, distance_of_fit, lengths, refit_across, undetermined_directions
+from ..refit import AbstractRefit, Exact, distance_of_fit, lengths
 from ..validation.cross_validate import match_plan, objective_of
-from ..validation.named_parameters import NamedParameters, name_parameters
+from ..validation.named_parameters import NamedParameters, name_parameters, partial_refits
 from .influence import refit_all
-from .measures import inverse_root
 
 Array = np.ndarray
 DEFAULT = Exact(1e-5)  # of its own move: a standard error then has five digits, most often eight
 NAMES = np.array([code.name for code in RESULTS], object)
 LISTED = 4  # names of replicates that a warning lists
-TOUCHED = 1e-6  # share of a parameter's standard deviation along an undetermined direction: a thousand times its rounding error
 
 
 class Covariance(HeadedTable):
@@ -249,23 +246,13 @@ def refit_plan(caller: str, fit: Fit, plan: Any, strategy: AbstractRefit) -> Par
     found = refit_all(caller, fit, unscored, strategy, lambda *_: {}, judge=False)
     known, theta, result = name_parameters(fit), found["theta"], found["result"].astype(int)
     values, off = np.array(known.at(theta)), found["off"]
-    proved, free = bool((found["proved"][~among(result, NO_REFIT_CODES)] > 0).all()), {}
-    in_part = fit.predictors is not None and fit.factor is not None and not kinks(fit.objective)
-    for k in np.flatnonzero(result == RESULTS.undetermined) if in_part else ():
-        (weights,) = plan.some(np.array([k])).matrix()
-        null = undetermined_directions(fit, weights)
-        refitted = refit_across(fit, weights, null)
-        if refitted.converged[0]:
-            free[int(k)] = fit.unwhiten(null)
-            along, root = (part if known.slope is None else part @ known.slope.T for part in (free[int(k)], inverse_root(fit)))
-            touched = np.linalg.norm(along, axis=0) > TOUCHED * np.linalg.norm(root, axis=0)
-            theta[k], off[k], proved = refitted.theta[0], refitted.size[0], False  # Newton's last step tells the error
-            values[k] = np.where(touched, np.nan, known.at(refitted.theta)[0])
+    proved = bool((found["proved"][~among(result, NO_REFIT_CODES)] > 0).all())
+    partial = partial_refits(fit, plan, result, known)
+    for k, refit in partial.items():
+        theta[k], off[k], values[k], proved = refit.theta, refit.error, refit.values, False
+    free = {k: refit.free for k, refit in partial.items()}
     own, whole = distance_of_fit(fit)
-    labels, units = plan.labels, fit.objective.units.names
-    if labels is None:  # refits of single units have the names of these
-        labels = units[plan.index] if units is not None and len(plan.index) == len(plan) else np.arange(len(plan))
-    names = pd.Index(labels, name="replicate")
+    names = plan.refit_names.rename("replicate")
     refits = ParameterRefits(fit, plan, known, theta, values, off, own, proved and whole, result, names, free)
     _warn_of_lost(caller, refits)
     return refits

@@ -730,7 +730,7 @@ class Separable(AbstractObjective):
     penalty: Callable[[PyTree], Scalar] | None
     data: PyTree
     theta0: PyTree
-    names: Names = static()
+    labels: Names = static()
 
     def __init__(
         self,
@@ -741,7 +741,7 @@ class Separable(AbstractObjective):
     ):
         self.unit_loss, self.penalty = unit_loss, penalty
         leaves, tree = ([data], None) if isinstance(data, list) else jax.tree.flatten(data)
-        self.names, *leaves = match_labels("Separable", **{f"data[{k}]": leaf for k, leaf in enumerate(leaves)})
+        self.labels, *leaves = match_labels("Separable", **{f"data[{k}]": leaf for k, leaf in enumerate(leaves)})
         leaves = [_checked_data(leaf) for leaf in leaves]
         self.data = leaves[0] if tree is None else jax.tree.unflatten(tree, leaves)
         sizes = {len(leaf) for leaf in jax.tree.leaves(self.data)}
@@ -784,7 +784,7 @@ class Separable(AbstractObjective):
 
     @property
     def units(self) -> Units:
-        return Units(names=self.names.index)
+        return Units(names=self.labels.index)
 
     @property
     def parameters(self) -> Parameters:

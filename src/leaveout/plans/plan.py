@@ -9,6 +9,7 @@ import copy
 import datetime
 import functools
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, overload
@@ -344,6 +345,23 @@ class Plan(PrintedResult):
         plan = copy.copy(self)
         vars(plan).update(facts)
         return plan
+
+    @property
+    def unit_names(self) -> pd.Index:
+        """The labels of the units, or their numbers."""
+        if self.names is None:
+            return pd.RangeIndex(self.num_units)
+        return self.names.to_flat_index() if isinstance(self.names, pd.MultiIndex) else self.names
+
+    @property
+    def refit_names(self) -> pd.Index:
+        """The names of the refits: of the groups that leave, or of the single units, or else numbers."""
+        if self.labels is not None:
+            return pd.Index(self.labels, name="group")
+        if len(self.index) != self.num_refits or len(np.unique(self.index)) != self.num_refits:
+            return pd.RangeIndex(self.num_refits, name="refit")
+        names = self.unit_names[self.index]
+        return names.rename("unit" if names.name is None else names.name)
 
     @property
     def widths(self) -> str:
@@ -1118,13 +1136,19 @@ def purged(
     k = count("purged: k", k, 2, n)
     if len(until) != n or start.isna().any() or until.isna().any():
         raise ValueError(f"purged: times and ends must be one a unit, {n}, none of them missing.")
+    zones = {(column.dtype.kind == "M", getattr(column.dtype, "tz", None) is None) for column in (start, until)}
+    if len(zones) > 1:
+        raise TypeError(
+            f"purged: times are {start.dtype}, ends are {until.dtype}; give numbers for both, or dates of one kind, as by "
+            "ends.dt.tz_localize(times.dt.tz)."
+        )
     if (until < start).any() or (groups is None and not start.is_monotonic_increasing):
         raise ValueError(
             "purged: times must not fall from unit to unit, and no label ends before its time; sort the data, or give groups=, "
             "the series."
         )
     facts = {"serial": True} if groups is None else _number_steps("purged", n, series, start).facts
-    order = np.argsort(start, kind="stable").to_numpy()
+    order = np.asarray(start.argsort(kind="stable"))
     start, until = (column.iloc[order].reset_index(drop=True) for column in (start, until))
     dated = start.dtype.kind == "M"
     length = isinstance(embargo, str | datetime.timedelta | np.timedelta64) if dated else isinstance(embargo, int | float)
@@ -1392,7 +1416,8 @@ def nearest_neighbour_matched(
     random = rng.permutation(np.arange(n) % k)
     fold, label, best = random, None, distance(random)
     note = f"{best:.3g} for random folds"
-    clustered = scipy.stats.ks_2samp(own, wanted, alternative="greater").pvalue < 0.05  # the level of the paper
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # where its exact sum overflows, SciPy approximates
+        clustered = scipy.stats.ks_2samp(own, wanted, alternative="greater").pvalue < 0.05  # the level of the paper
     if clustered:
         sizes = np.unique(np.exp(np.linspace(np.log(k), np.log(n - 2), 100)).round().astype(int))  # as many as in the paper
         for found in _clusterings(here, sizes, clustering, rng):

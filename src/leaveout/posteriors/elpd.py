@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from .._runtime.conventions import Rng, conventional
 from .._runtime.jax import float64
 from .._runtime.results import RESULTS
-from ..data.arrays import share
+from ..data.arrays import label_texts, share
 from ..objectives.objective import display_name
 from ..plans.plan import Plan
 from ..validation.arviz import elpd_data
@@ -214,14 +214,14 @@ class PosteriorEstimate(Estimate):
         """
         held = self._at.held
         refit, codes = self._at.refit[held], np.array([code.name for code in RESULTS])
-        columns = {} if self.plan.labels is None else {"group": self.plan.labels[refit]}
-        columns |= {} if self.joint else {"unit": self.names()[self._at.unit[held]]}
+        columns = self._name_columns()
         own = {"pareto_k": self.pareto_k, "raw_k": self.raw_k, "gap": self.gap, "ess": self.effective}
         return pd.DataFrame(
             {"refit": refit, **columns, "elpd": -self.losses[held], "loss": self.losses[held]}
             | {"no_update": self.baseline[held], "error": self.loss_error[held]}
             | {name: each[refit] for name, each in own.items()}
-            | {"proposal": self.proposal[refit], "result": codes[self.result[refit]]}
+            | {"proposal": self.proposal[refit], "result": codes[self.result[refit]]},
+            index=self._places_of_losses(),
         )
 
     def _facts(self) -> list[tuple[str, str]]:
@@ -230,8 +230,8 @@ class PosteriorEstimate(Estimate):
         each = "folds, joint" if self.joint else "units" if self.unit_weight is None else "cases"
         used = ", ".join(f"{np.sum(self.proposal == name)} by {name}" for name in PROPOSALS if name in self.proposal)
         flagged, total = self.flagged(), plan.num_refits
-        names = flagged if plan.labels is None else plan.labels[flagged]
-        some = f": {', '.join(map(str, names[:8]))}{', …' if len(flagged) > 8 else ''}" if len(flagged) else ""
+        names = label_texts(plan.refit_names[flagged[:8]])
+        some = f": {', '.join(names)}{', …' if len(flagged) > 8 else ''}" if len(flagged) else ""
         elpd = f"{self.elpd:.6g}{known} of {count} {each} (SE {se.kind})" if count else ""
         missing = ""
         if len(flagged):
@@ -273,7 +273,7 @@ class PosteriorEstimate(Estimate):
             raise ValueError("to_arviz: units stand for several cases, which ArviZ does not know of; lo.compare does.")
         if self._missing:
             raise ValueError(f"to_arviz: {self._missing} units have no held-out density; ArviZ needs one of each.")
-        names = pd.RangeIndex(self.plan.num_refits) if self.joint else self.names()
+        names = self.plan.refit_names if self.joint else self.names()
         k = self.pareto_k if self.joint else self.average(np.where(self._at.held, self.pareto_k[self._at.refit], np.nan))
         losses, baseline = self.per_unit(), self.average(self.baseline)
         some, suspect = np.isfinite(losses), len(self.flagged()) > 0  # units that the plan scores

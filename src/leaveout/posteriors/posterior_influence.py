@@ -37,12 +37,7 @@ def posterior_influence(posterior: Posterior, plan: PlanLike | AbstractRefit, pr
     columns = {f"mean[{name}]": shift[:, k] for k, name in enumerate(names)}
     columns |= {f"sd[{name}]": ratio[:, k] for k, name in enumerate(names)}
     own = {"pareto_k": [fold.k for fold in found], "good": [fold.accepted for fold in found]}
-    index = pd.RangeIndex(plan.num_refits, name="refit")
-    if plan.labels is not None:
-        index = pd.Index(plan.labels, name="group")
-    elif len(plan.index) == plan.num_refits and plan.names is not None:
-        index = plan.names[plan.index]
-    return table.assign(**columns, **own).set_index(index)
+    return table.assign(**columns, **own).set_index(plan.refit_names)
 
 
 def _moments(values: np.ndarray, weight: np.ndarray) -> np.ndarray:

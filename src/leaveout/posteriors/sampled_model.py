@@ -117,7 +117,9 @@ def effect_name(caller: str, integrate: Any, latent: set[str]) -> str | None:
 def _places(caller: str, groups: ArrayLike, effect: str, shape: tuple[int, ...], num_units: int) -> np.ndarray:
     """Return the place of each unit's effect among the effects."""
     found, levels = codes(caller, "integrate", groups)
-    place = levels[found].astype(int) if levels.dtype.kind in "iu" else found
+    place = found
+    if levels.dtype.kind in "iu" and levels[0] >= 0 and (levels[-1] < np.prod(shape) or len(levels) != np.prod(shape)):
+        place = levels[found].astype(int)  # numbers of the effects; as many other numbers as effects are their labels
     if len(shape) != 1:
         raise ValueError(f"{caller}: integrate takes one number a group; {effect!r} has the shape {shape}.")
     if len(place) != num_units:

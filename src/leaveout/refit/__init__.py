@@ -20,6 +20,7 @@ from ._strategies import (
 )
 from ._undetermined import (
     fill_undetermined as fill_undetermined,
+    inverse_root as inverse_root,
     refit_across as refit_across,
     undetermined_directions as undetermined_directions,
 )

@@ -133,3 +133,11 @@ def refit_across(fit: Fit, weights: Float[np.ndarray, " units"], null: Float[np.
     assert fit.factor is not None
     flat = np.concatenate([fit.null_space, null @ fit.factor.T])
     return newton(function(fit.objective, fit.theta, weights).of, fit.vector[None], ONE, flat, fit.factor)
+
+
+def inverse_root(fit: Fit) -> Float[np.ndarray, "rank params"]:
+    """Return L⁻¹ without flat directions, so that its product with itself is `H⁻¹`."""
+    if not len(fit.null_space):
+        return fit.root
+    across = np.linalg.qr(fit.null_space.T)[0]
+    return fit.root - (fit.root @ across) @ across.T

@@ -141,7 +141,7 @@ def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "
     flagged = table[table.refit.isin(estimate.flagged())]
     if len(flagged):
         ax.scatter(flagged.no_update, flagged.loss, s=40, facecolors="none", edgecolors="tab:red", label="flagged")
-    label = "unit" if "unit" in table else "refit"
+    label = next(name for name in ("unit", "group", "refit") if name in table)
     worst = table.loc[(table.loss - table.no_update).nlargest(named).index]
     ax.vlines(worst.no_update, worst.no_update, worst.loss, color="tab:blue", alpha=0.4, linewidth=0.8)
     _label_points(ax, worst[label], worst.no_update, worst.loss)

@@ -255,7 +255,7 @@ def _rows(estimate: Estimate) -> tuple[pd.DataFrame, int]:
     table = estimate.table()
     table.insert(table.columns.get_loc("no_update") + 1, "rise", table["loss"] - table["no_update"])
     table = table.sort_values("loss", ascending=False, kind="stable", na_position="first")
-    first = ["unit", "loss", "no_update", "rise", "refit", "error", "result"]
+    first = ["unit", "group", "loss", "no_update", "rise", "refit", "error", "result"]
     return table[[name for name in first if name in table]].head(MOST), max(0, len(table) - MOST)
 
 
@@ -336,7 +336,7 @@ def _of_several(estimates: dict[str, Estimate], title: str) -> Page:
         table = compare(estimates)
     said = [*(str(each.message) for each in caught), *(each.labels.get("note", "") for each in estimates.values())]
     first = estimates[table.index[0]]
-    rows = pd.DataFrame({"unit": first.names() if not first.joint else np.arange(first.plan.num_refits)})
+    rows = pd.DataFrame({"unit": first.plan.refit_names if first.joint else first.names()})
     losses = pd.DataFrame({str(name): estimates[name].per_unit() for name in table.index[:MODELS]})
     rows = pd.concat([rows, losses], axis=1)
     what = f"The held-out loss of every unit under {'each model' if len(estimates) <= MODELS else f'the best {MODELS} models'}."

@@ -37,6 +37,8 @@ from ._validation import (
     with_weights,
 )
 
+SCORERS, TRAINING_SCORES = "several scorers, or a refit of its own choice", "training scores, or arguments of scorers"
+
 
 class OneFitSearchCV(GridSearchCV):
     """`GridSearchCV` of any estimator, from one fit a candidate where that is possible and pays.
@@ -151,6 +153,11 @@ class OneFitSearchCV(GridSearchCV):
         hosts = [self._candidate(params) for params in candidates]
         cv = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
         why = self._reason_for_host(hosts, candidates, X, y, routed, cv.get_n_splits(X, y, groups))
+        if why in (SCORERS, TRAINING_SCORES) and self.strategy is not None:
+            raise ValueError(
+                f"OneFitSearchCV: strategy={self.strategy!r} is of refits from one fit, but the host refits every fold for "
+                f"{why}. Leave strategy= out, or give one scorer of test rows and refit=True."
+            )
         if why and self.checkpoint is None:
             return self._search_by_host(why, X, y, params)
         data = with_weights("OneFitSearchCV", self.estimator, X, y, routed.estimator.fit)
@@ -196,9 +203,9 @@ class OneFitSearchCV(GridSearchCV):
     def _reason_for_host(self, hosts: list[Any], candidates: list[dict], X: Any, y: Any, routed: Any, num_folds: int) -> str:
         """Say why the host refits the folds of all candidates; empty if these come from one fit each."""
         if isinstance(self.scoring, list | tuple | set | dict) or not isinstance(self.refit, bool):
-            return "several scorers, or a refit of its own choice"
+            return SCORERS
         if self.return_train_score or set(routed.scorer.score) - {"sample_weight"}:
-            return "training scores, or arguments of scorers"
+            return TRAINING_SCORES
         family = len(hosts) if _is_family(candidates, hosts) else 1
         frozen, visible = self.transformers == "frozen", callable(self.scoring)
         given = X, y, routed.estimator.fit, [self.scoring], num_folds, self.strategy is not None, frozen, visible, family

@@ -228,7 +228,7 @@ class Path(PrintedResult):
         within = simplest and f"{value_text(simplest.value)}: {simplest.mean:.6g}, the simplest within one SE of the best"
         checks: dict[str, list[Any]] = {}  # of refits under the other penalties
         for point in self.points:
-            flagged = [] if point is best else of_refits(point.estimate.flagged(), point.estimate.result)
+            flagged = [] if point is best else of_refits(point.estimate.flagged(), point.estimate.result, self.plan.refit_names)
             for found in flagged:
                 checks.setdefault(found.code, []).append(point.value)
         missing = [point.value for point in self.points if point not in self._comparable]

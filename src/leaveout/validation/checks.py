@@ -171,7 +171,7 @@ def of_losses(
     return found
 
 
-def of_refits(flagged: Int[Array, " some"], result: Int[Array, " refits"], strategy: str = "") -> list[Check]:
+def of_refits(flagged: Int[Array, " some"], result: Int[Array, " refits"], names: pd.Index, strategy: str = "") -> list[Check]:
     """Report the codes of the flagged refits and, as information, of the refits that cross a kink.
 
     Advice to use the strategy that was used is left out.
@@ -179,7 +179,7 @@ def of_refits(flagged: Int[Array, " some"], result: Int[Array, " refits"], strat
     codes = np.where(result[flagged] == RESULTS.kink, RESULTS.successful, result[flagged])
     refits = {code: flagged[codes == code] for code in RESULTS} | {RESULTS.kink: np.flatnonzero(result == RESULTS.kink)}
     found = [
-        check(f"LO{300 + code}", f"{_refit_list(some)}: {_split_message(code)[0]}")
+        check(f"LO{300 + code}", f"{_refit_list(some, names)}: {_split_message(code)[0]}")
         for code, some in refits.items()
         if len(some)
     ]
@@ -187,8 +187,8 @@ def of_refits(flagged: Int[Array, " some"], result: Int[Array, " refits"], strat
     return [each._replace(remedy=EXACT_ADVICE) if made and "Exact()" in each.remedy else each for each in found]
 
 
-def _refit_list(refits: Int[Array, " some"]) -> str:
-    shown = ", ".join(map(str, refits[:8]))
+def _refit_list(refits: Int[Array, " some"], names: pd.Index) -> str:
+    shown = ", ".join(label_texts(names[refits[:8]]))
     return f"{len(refits)} refit{'s' if len(refits) > 1 else ''} ({shown}{', …' if len(refits) > 8 else ''})"
 
 
@@ -389,9 +389,8 @@ def _lacking(fit: Fit, plan: Plan) -> str:
         return ""
     lost = np.unique(gone % len(kinds))
     listed = ", ".join(f"{kinds[k]:g} ({size[k]} row{'s' if size[k] > 1 else ''})" for k in lost[:5])
-    return (
-        f"{_refit_list(np.unique(gone // len(kinds)))}: all rows of class {listed}{', …' if len(lost) > 5 else ''} are left out"
-    )
+    refits, more = _refit_list(np.unique(gone // len(kinds)), plan.refit_names), ", …" if len(lost) > 5 else ""
+    return f"{refits}: all rows of class {listed}{more} are left out"
 
 
 def _transformed_by_response(fit: Fit, plan: Plan) -> str:

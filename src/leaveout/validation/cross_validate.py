@@ -23,7 +23,7 @@ from .._runtime.checkpoint import File, StepResult, keeping
 from .._runtime.conventions import conventional, log, warn
 from .._runtime.fingerprint import fingerprint
 from .._runtime.interrupt import Interrupted
-from .._runtime.jax import Module, PyTree, cached_on, float64
+from .._runtime.jax import Module, PyTree, cached_on, float64, jax
 from .._runtime.memory import require_memory
 from .._runtime.results import NO_REFIT_CODES, RESULTS, among, kind_of
 from ..data.arrays import check_times, count, is_default_index
@@ -35,7 +35,7 @@ from ..objectives.unit_weights import unit_weights
 from ..optimize.active_set import without
 from ..optimize.fit import Fit, fit as minimise
 from ..plans.plan import Batch, Cases, Plan, Splitter, from_splits, groups as plan_of_groups, kfold, stratified
-from ..refit import AbstractRefit, Certified, Exact, RefitBatch
+from ..refit import AbstractRefit, Certified, Exact, RefitBatch, inverse_root
 from . import minima as minima
 from .audit import Candidates, affordable, audit_table, foremost_by_reason
 from .batches import BatchRunner, Losses, Merge, Refitter, Tell, blank, infinite_if_unknown, one_thread, put_losses
@@ -43,6 +43,7 @@ from .checks import reader_of, with_all_columns
 from .estimate import Estimate
 from .held_out_predictions import NO_LOSS_CODES, Average, Predictions, measure, measures, prediction_kind
 from .metrics import AnyMetric, Measure, ScoreName
+from .named_parameters import TOUCHED, PartialRefit, partial_refits
 from .scoring import Evaluate, HeldOutLoss, NamedScore, find_score, natural
 
 MILD = (
@@ -303,7 +304,16 @@ def cross_predict(
     plan = match_plan("cross_predict", objective_of("cross_predict", fit), plan, strategy, groups)
     if kind not in fit.objective.units.kinds:
         raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}.")
-    return held_out(fit, plan, strategy, kind, checkpoint, bases).per_unit()
+    predicted = held_out(fit, plan, strategy, kind, checkpoint, bases).per_unit()
+    scored = np.unique(plan.index[plan.held])
+    missing = scored[np.isnan(predicted[scored]).reshape(len(scored), -1).any(1)]
+    if len(missing):
+        warn(
+            f"cross_predict: {len(missing)} of {len(scored)} held-out predictions are missing, such as that of "
+            f"{plan.unit_names[missing[0]]!s}: the refits without them do not determine them. A penalty does, or, where "
+            "groups leave whole, effects of groups that are drawn: lo.Mixed('… + (1 | group)')."
+        )
+    return predicted
 
 
 def held_out(
@@ -345,7 +355,8 @@ def fold_parameters(
     Returns
     -------
     dict or pytree of ndarray
-        The fields of `fit.parameters`, each with a leading axis `[refits]`; NaN where a refit does not exist.
+        The fields of `fit.parameters`, each with a leading axis `[refits]`; NaN where a refit does not exist, or does not
+        determine a parameter, such as the effect of a group that leaves whole.
 
     Raises
     ------
@@ -369,30 +380,62 @@ def fold_parameters(
     >>> lo.fold_parameters(fit, lo.leave_one_out(4))["coef"].ravel().round(3)
     array([4.   , 2.857, 3.143, 2.   ])
     """
-    return natural(fit, fold_thetas(fit, plan, strategy.of_parameters(), "fold_parameters", checkpoint))
+    theta, partial = fold_refits(fit, plan, strategy.of_parameters(), "fold_parameters", checkpoint)
+    parameters, first = natural(fit, theta), 0
+    if not partial:
+        return parameters
+
+    def determined(leaf: NDArray) -> NDArray[np.float64]:
+        """Put NaN for what refits leave open; leaves come in the order of the named parameters."""
+        nonlocal first
+        columns = np.array(leaf, np.float64).reshape(len(leaf), -1)
+        for k, refit in partial.items():
+            columns[k, np.isnan(refit.values[first : first + columns.shape[1]])] = np.nan
+        first += columns.shape[1]
+        return columns.reshape(np.shape(leaf))
+
+    masked = jax.tree.map(determined, parameters)  # which sorts the names
+    return {name: masked[name] for name in parameters} if isinstance(parameters, dict) else masked
 
 
 def fold_thetas(
     fit: Fit, plan: PlanLike, refit: AbstractRefit, caller: str, checkpoint: File | None = None
 ) -> NDArray[np.float64]:
-    """Return the raveled parameters of every refit as they are fitted, `[refits, params]`; NaN if a refit does not exist."""
+    """Return the raveled parameters of every refit as they are fitted, `[refits, params]`; NaN where there is none."""
+    theta, partial = fold_refits(fit, plan, refit, caller, checkpoint)
+    for k, partial_refit in partial.items():
+        open_ = np.linalg.norm(partial_refit.free, axis=0) > TOUCHED * np.linalg.norm(inverse_root(fit), axis=0)
+        theta[k, open_] = np.nan
+    return theta
+
+
+def fold_refits(
+    fit: Fit, plan: PlanLike, refit: AbstractRefit, caller: str, checkpoint: File | None
+) -> tuple[NDArray[np.float64], dict[int, PartialRefit]]:
+    """Return θ of every refit, NaN if it does not exist, and the refits that determine some parameters alone."""
     plan = match_plan(caller, objective_of(caller, fit), plan, refit)
     size = 8.0 * plan.num_refits * fit.num_params
     require_memory(caller, size, f"the {fit.num_params} parameters of {plan.num_refits} refits", "ask for fewer folds")
-    theta = np.full((plan.num_refits, fit.num_params), np.nan)
+    theta, result = np.full((plan.num_refits, fit.num_params), np.nan), np.zeros(plan.num_refits, np.int64)
 
     def merge(batch, told):
         nonlocal theta
         if told["theta"].shape[1] != theta.shape[1]:
             theta = np.full((plan.num_refits, told["theta"].shape[1]), np.nan)
-        theta[batch.refits] = told["theta"]
+        theta[batch.refits], result[batch.refits] = told["theta"], told["result"]
 
-    tell = lambda _, done, __: {"theta": np.where(among(done.result, NO_REFIT_CODES)[:, None], np.nan, done.theta)}
+    def tell(batch: Batch, done: RefitBatch, values: Any) -> StepResult:
+        exists = ~among(done.result, NO_REFIT_CODES)
+        return {"theta": np.where(exists[:, None], done.theta, np.nan), "result": np.asarray(done.result)}
+
     with one_thread(fit.objective, fit.num_params), keeping(caller, checkpoint, cache_key(fit, plan, refit)):
         walk = BatchRunner(fit, plan, refit)
         with walk.stoppable(caller, lambda: natural(fit, theta)):
             walk.refits(tell, merge)
-    return theta
+    partial = partial_refits(fit, plan, result)
+    for k, partial_refit in partial.items():
+        theta[k] = partial_refit.theta
+    return theta, partial
 
 
 def refit_batches(
@@ -521,6 +564,9 @@ def _by_units(caller: str, plan: Plan, unit: NDArray[np.int64], what: str) -> Pl
             f"{caller}: the plan is for {plan.num_units} rows and leaves out parts of the fit's {n} units, each of which "
             f"leaves with all its rows: give labels that agree within a unit, or make it with {n}, one for each {what}."
         )
+    names = None
+    if plan.labels is not None and len(key) == plan.num_refits == n:  # each refit leaves one unit: the label is its name
+        names = pd.Index(plan.labels)[np.argsort(key % n)]
     return replace(
         plan,
         indptr=np.searchsorted(key, np.arange(plan.num_refits + 1) * n),
@@ -528,7 +574,7 @@ def _by_units(caller: str, plan: Plan, unit: NDArray[np.int64], what: str) -> Pl
         weight=plan.weight[first],
         held=plan.held[first],
         num_units=n,
-        names=None,
+        names=names,
         **plan.facts_of(member),
     )
 
@@ -615,7 +661,10 @@ def resolve_plan(
     if plan.serial and units.names is not None:
         series = np.zeros(plan.num_units, int) if plan.series is None else np.unique(plan.series, return_inverse=True)[1]
         check_times(caller, "the data", units.names[np.argsort(series, kind="stable")], np.bincount(series))
-    return plan.replace_facts(held=held, serial=plan.serial or units.serial, blocks=blocks, names=units.names)
+    names = units.names
+    if names is None and plan.names is not None and not is_default_index(plan.names):
+        names = plan.names
+    return plan.replace_facts(held=held, serial=plan.serial or units.serial, blocks=blocks, names=names)
 
 
 @dataclass(frozen=True, eq=False)

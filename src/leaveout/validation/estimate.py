@@ -320,6 +320,8 @@ class Estimate(PrintedResult):
         entry = np.where(self._at.held, self._weight[self._at.unit], 0.0) / np.average(self._weight)
         heaviest = entry if self.joint else np.maximum.reduceat(entry, self.plan.indptr[:-1])
         scored = np.where(np.isnan(self.error), 0.0, scored)  # the others have errors that were not asked for
+        if not scored.any() and not np.isfinite(self.losses).any():
+            return float("nan")
         return float(np.sum((self.error * heaviest)[scored > 0]) / max(scored.sum(), 1))
 
     def sharing(self, draws: NDArray[np.float64], left: float, probes: float) -> "Estimate":
@@ -462,9 +464,11 @@ class Estimate(PrintedResult):
 
     @cached_property
     def _check_list(self) -> list[Check]:
-        names = pd.RangeIndex(self.plan.num_refits) if self.joint else self.names()
-        of_units = of_losses(self.per_unit(), self._weight, self.plan, names, "refit" if self.joint else "row")
-        found = [*self._of_data, *of_units, *of_refits(self.flagged(), self.result, self.labels.get("refit", ""))]
+        refits, what = self.plan.refit_names, "row"
+        if self.joint:
+            what = "group" if refits.name == "group" else "refit"
+        of_units = of_losses(self.per_unit(), self._weight, self.plan, refits if self.joint else self.names(), what)
+        found = [*self._of_data, *of_units, *of_refits(self.flagged(), self.result, refits, self.labels.get("refit", ""))]
         return sorted(found, key=lambda each: (("error", "warning", "info").index(each.severity), each.code))
 
     @cached_property
@@ -502,7 +506,9 @@ class Estimate(PrintedResult):
         -------
         DataFrame
             One row a scored unit of a refit: `refit, unit, loss, no_update, error, result`. `unit` is the unit's label, or
-            its number where the data had no labels. The last two columns are the refit's. Joint losses have no `unit`.
+            its number where the data had no labels, and `group` the group that leaves, if groups do. The last two columns are
+            the refit's. Joint losses have no `unit`. The index is the place of the loss in `losses`, which also has the
+            places of units that a refit leaves out, or counts twice, without scoring them.
 
         Examples
         --------
@@ -519,11 +525,23 @@ class Estimate(PrintedResult):
         """
         held = self._at.held
         refit, names = self._at.refit[held], np.array([code.name for code in RESULTS])
-        columns = {} if self.joint else {"unit": self.names()[self._at.unit[held]]}
+        columns = self._name_columns()
         return pd.DataFrame(
             {"refit": refit, **columns, "loss": self.losses[held], "no_update": self.baseline[held]}
-            | {"error": self.error[refit], "result": names[self.result[refit]]}
+            | {"error": self.error[refit], "result": names[self.result[refit]]},
+            index=self._places_of_losses(),
         )
+
+    def _name_columns(self) -> dict[str, Any]:
+        """Return the group and the unit of each scored loss, as columns of a table."""
+        refit, unit, held = self._at
+        columns = {} if self.plan.labels is None else {"group": self.plan.labels[refit[held]]}
+        return columns if self.joint else columns | {"unit": self.names()[unit[held]]}
+
+    def _places_of_losses(self) -> pd.Index:
+        """Return the place of each scored loss in `losses`."""
+        held = self._at.held
+        return pd.RangeIndex(len(held)) if held.all() else pd.Index(np.flatnonzero(held))
 
     def names(self) -> pd.Index:
         """Return the names of the units: their labels, or their numbers.
@@ -533,10 +551,7 @@ class Estimate(PrintedResult):
         Index
             One name a unit.
         """
-        names = self.plan.names
-        if names is None:
-            return pd.RangeIndex(self.plan.num_units)
-        return names.to_flat_index() if isinstance(names, pd.MultiIndex) else names
+        return self.plan.unit_names
 
     @conventional
     def summary(self) -> pd.DataFrame:
@@ -572,6 +587,9 @@ class Estimate(PrintedResult):
         known, what = f" ± {se.value:.2g}" if np.isfinite(se.value) else "", "a refit, joint" if self.joint else "a unit"
         what += f", {self.score}" if self.score else ""
         missing, interval, elsewhere = self._missing, "", ""
+        headline = f"{self.mean:.6g}{known} {what} (SE {se.kind})"
+        if not np.isfinite(self.losses).any():
+            headline = "not available: no held-out loss exists (see checks)"
         if np.isnan(se.value):  # a series may be too short for a standard error by blocks
             with contextlib.suppress(ValueError):
                 found = self.interval()
@@ -587,7 +605,7 @@ class Estimate(PrintedResult):
             ("model", f"{self.labels.get('objective', '')}, {plan.num_units} units"),
             ("refits", f"{plan.num_refits} of {plan.widths} each, {self.labels.get('refit', '')}"),
             ("stopped", self._stop_note()),
-            ("held-out loss", f"{self.mean:.6g}{known} {what} (SE {se.kind})"),
+            ("held-out loss", headline),
             ("95% interval", interval),
             ("approximation", self._approximation()),
             ("random folds", f"± {random:.2g} on that mean, by another draw of them" if np.isfinite(random) else ""),
@@ -608,6 +626,8 @@ class Estimate(PrintedResult):
 
     def _approximation(self) -> str:
         """State the error of the mean due to the refits, and how many of the errors are proved."""
+        if not np.isfinite(self.losses).any():
+            return ""
         if not np.isfinite(self.approximation_error):
             return "not certified: the errors of some refits are not known (see checks)"
         count, total = int(np.sum(self.proved)), len(self.error)

@@ -1,4 +1,4 @@
-"""Names of the natural parameters, as one row of numbers."""
+"""Names of the natural parameters, as one row of numbers. Those that a refit does not determine are NaN; the others stay."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,12 +7,18 @@ import numpy as np
 from jaxtyping import Float
 
 from .._runtime.jax import Array, PyTree, compile_static, jax, jnp
+from .._runtime.results import RESULTS
+from ..models.glm.active_coefficients import kinks
 from ..models.glm.glm import GLM
 from ..models.glm.orthogonal import OrthogonalGLM
 from ..objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm
 from ..objectives.objective import AbstractObjective, leaves_of, ravel, repeatable, unravel
 from ..optimize.fit import Fit
+from ..plans.plan import Plan
+from ..refit import inverse_root, refit_across, undetermined_directions
 from .scoring import natural
+
+TOUCHED = 1e-6  # share of a parameter's standard deviation along an undetermined direction: a thousand times its rounding error
 
 
 class NamedParameters(NamedTuple):
@@ -35,10 +41,10 @@ def name_parameters(fit: Fit) -> NamedParameters:
     if isinstance(objective, GLM):
         return NamedParameters(objective.parameters.names(), lambda thetas: thetas, None)
     names: list[str] = []  # by the path of an array and the index in it; coefficients take the names of their features
-    features = getattr(objective, "names", ())
+    features = getattr(objective, "names", ())  # of columns; a model of one's own may call anything so
     for name, leaf in _named_arrays(fit.parameters):
         shape = np.shape(leaf)
-        if name == "coef" and shape == (len(features),):
+        if name == "coef" and isinstance(features, tuple | list) and shape == (len(features),):
             names += features
         else:
             names += [name + (f"[{', '.join(map(str, at))}]" if shape else "") for at in np.ndindex(shape)]
@@ -53,6 +59,34 @@ def name_parameters(fit: Fit) -> NamedParameters:
     else:
         slope = np.asarray(_natural_jacobian(repeatable(objective), fit.theta, jnp.asarray(fit.vector)))
     return NamedParameters(names, at, slope)
+
+
+class PartialRefit(NamedTuple):
+    """A refit whose units leave some directions open: one of its minimisers, and what all of them have in common."""
+
+    theta: Float[np.ndarray, " params"]
+    error: float  # Newton's last step
+    free: Float[np.ndarray, "null params"]
+    values: Float[np.ndarray, " natural"]  # natural parameters, NaN where they are not determined
+
+
+def partial_refits(fit: Fit, plan: Plan, result: np.ndarray, known: NamedParameters | None = None) -> dict[int, PartialRefit]:
+    """Refit across the directions that are open in refits of the code "undetermined", by their numbers."""
+    refits: dict[int, PartialRefit] = {}
+    if fit.predictors is None or fit.factor is None or kinks(fit.objective):
+        return refits
+    for k in np.flatnonzero(result == RESULTS.undetermined).tolist():
+        known = name_parameters(fit) if known is None else known
+        (weights,) = plan.some(np.array([k])).matrix()
+        null = undetermined_directions(fit, weights)
+        refitted = refit_across(fit, weights, null)
+        if refitted.converged[0]:
+            free = fit.unwhiten(null)
+            along, root = (part if known.slope is None else part @ known.slope.T for part in (free, inverse_root(fit)))
+            touched = np.linalg.norm(along, axis=0) > TOUCHED * np.linalg.norm(root, axis=0)
+            values = np.where(touched, np.nan, known.at(refitted.theta)[0])
+            refits[k] = PartialRefit(refitted.theta[0], float(refitted.size[0]), free, values)
+    return refits
 
 
 def _named_arrays(parameters: PyTree) -> list[tuple[str, Any]]:

@@ -130,7 +130,7 @@ class GaussianProcess(AbstractClosedForm):
     spread: Float[Array, " lengths"]
     kernel: str = static()
     flat: bool = static()
-    names: Names = static()
+    labels: Names = static()
     columns: tuple[str, ...] = static()
 
     def __init__(
@@ -146,7 +146,7 @@ class GaussianProcess(AbstractClosedForm):
             raise ValueError(f"GaussianProcess: kernel must be one of {', '.join(map(repr, KERNELS))}; got {kernel!r}.")
         if not (prior is None or (isinstance(prior, str) and prior == "default")):
             raise ValueError(f"GaussianProcess: prior must be 'default' or None; got {prior!r}.")
-        self.names, X, y = match_labels("GaussianProcess", X=X, y=y)
+        self.labels, X, y = match_labels("GaussianProcess", X=X, y=y)
         count = 1 if np.ndim(X) < 2 else np.shape(X)[1]
         self.columns = tuple(map(str, X.columns)) if hasattr(X, "columns") else tuple(f"x{j}" for j in range(count))
         self.X, self.y = _read(X, y)
@@ -160,7 +160,7 @@ class GaussianProcess(AbstractClosedForm):
 
     @property
     def units(self) -> Units:
-        return Units(names=self.names.index, serial=None, target=self.y, score=LOG_DENSITY, predict_new=self._predict_new)
+        return Units(names=self.labels.index, serial=None, target=self.y, score=LOG_DENSITY, predict_new=self._predict_new)
 
     def _predict_new(self, fit, X, kind, offset):
         """Compute the means of f + μ at new rows, k(x, X) (K + σ²I)⁻¹ (y − μ) + μ."""

@@ -30,7 +30,7 @@ from ..._runtime.conventions import conventional
 from ..._runtime.jax import Array, Arrays as Arrays, PyTree, float64, static
 from ..._runtime.results import HeadedTable
 from ...data.arrays import Names, count, match_columns, match_labels, numbers, pandas_of, share
-from ...data.formulas import stateful_remark
+from ...data.formulas import frame_of, named_column, stateful_remark
 from ...objectives.closed_form import Points, State, ValueAndGradient, Weights
 from ...objectives.objective import AbstractObjective, Costs, DiagonalBlocks, Parameters, Units
 from ..glm.rows import all_finite, column, design, new_rows
@@ -88,10 +88,10 @@ class Mixed(AbstractLatentModel):
         intercept.
     slopes : array, shape (rows, effects), optional
         Columns whose coefficients vary between levels, beside arrays and one grouping.
-    offset : array, shape (rows,), optional
-        Constants o that are added to the linear predictors.
-    trials : array, shape (rows,), optional
-        Denominators of binomial proportions y.
+    offset : array, shape (rows,), or str, optional
+        Constants o that are added to the linear predictors. With a formula the name of a column will do.
+    trials : array, shape (rows,), or str, optional
+        Denominators of binomial proportions y. With a formula the name of a column will do.
     intercept : bool, default: True
         Whether the fixed part of arrays has an intercept.
 
@@ -144,14 +144,16 @@ class Mixed(AbstractLatentModel):
         quadrature: int = 1,
         groups: Any = None,
         slopes: Any = None,
-        offset: ArrayLike | None = None,
-        trials: ArrayLike | None = None,
+        offset: ArrayLike | str | None = None,
+        trials: ArrayLike | str | None = None,
         intercept: bool = True,
     ):
         if isinstance(formula, str):
             self._refuse(groups=groups, slopes=slopes)
             self.spec = read_formula(formula, data)
             y, X, blocks, known = self.spec.y, self.spec.X, self.spec.blocks, self.spec.codes
+            frame = frame_of("Mixed", data)
+            offset, trials = named_column(frame, offset), named_column(frame, trials)
             intercept = False
         else:
             self.spec, X, y = None, formula, data
