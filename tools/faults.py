@@ -30,6 +30,13 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "folds that Ctrl-C came before count as estimated",
+        "elpd.elpd",
+        "accepted[stopped], result[stopped] = False, RESULTS.interrupted",
+        "result[stopped] = RESULTS.interrupted",
+        "posteriors/test_elpd",
+    ),
+    Fault(
         "underflow is an error where the caller makes it one",
         "jax._double",
         'np.errstate(under="ignore")',

@@ -506,3 +506,28 @@ def test_mass_where_the_posterior_has_none(plan):
     right = found.result == 0
     assert right[0] and found.proposal[0] == "t" and right.sum() > plan.num_refits / 4
     assert np.all(np.abs(error[right]) < 5 * found.error[right])
+
+
+def test_a_stopped_elpd_is_a_part(monkeypatch):
+    """Folds that Ctrl-C came before have no elpd; the others are those of a whole call."""
+    posterior, plan = regression(outlier=8.0)[0], PLANS["folds"]
+    whole, improve, calls = lo.elpd(posterior, plan), fold_estimator.FoldEstimator.improve, []
+
+    def stopping(self, k, *args):
+        calls.append(k)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return improve(self, k, *args)
+
+    monkeypatch.setattr(fold_estimator.FoldEstimator, "improve", stopping)
+    for call in (lambda: lo.elpd(posterior, plan), lambda: lo.influence(posterior, plan)):
+        calls.clear()
+        with pytest.raises(KeyboardInterrupt) as stop:
+            call()
+        if isinstance(stop.value, lo.Interrupted):
+            part, said = stop.value.partial, str(stop.value)
+    assert "elpd: stopped after" in said and "checkpoint" not in said
+    left = part.result == lo.RESULTS.interrupted
+    assert 0 < left.sum() < 5 and calls[2] in np.flatnonzero(left) and not set(calls[:2]) & set(np.flatnonzero(left))
+    assert np.isnan(part.losses[left]).all()
+    np.testing.assert_allclose(part.losses[~left], whole.losses[~left], rtol=1e-10)

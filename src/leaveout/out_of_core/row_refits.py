@@ -65,6 +65,7 @@ def refit_rows(
     return replace(found, passes=run.passes, audit=pd.DataFrame(table | {"difference": off, "beyond": beyond}))
 
 
+@np.errstate(over="ignore", invalid="ignore")  # rows whose steps diverge are refitted in another way
 def _refit(
     run: PassRunner, at: PassFit, rows: LeftOutRows
 ) -> tuple[Float[Array, " rows"], Float[Array, " rows"], Bool[Array, " rows"]]:
@@ -94,8 +95,7 @@ def _refit(
         gradient = pulled @ at.root.T
         step = -solved(gradient)
         noise = 4 * at.noise / np.sqrt(kept)
-        with np.errstate(over="ignore", invalid="ignore"):  # rows whose steps diverge stop here
-            length = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
+        length = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
         ball = at.table.ball(length, kept, grown, np.linalg.norm(u, axis=1))
         going = determined & (np.isfinite(ball.after) | (length < 0.5 * before))
         u, before = np.where(going[:, None], u + step, u), np.where(going, length, before)

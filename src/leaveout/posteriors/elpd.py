@@ -18,6 +18,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
 from .._runtime.conventions import Rng, conventional
+from .._runtime.interrupt import Interrupted
 from .._runtime.jax import float64
 from .._runtime.results import RESULTS
 from ..data.arrays import label_texts, share
@@ -327,6 +328,8 @@ def elpd(
         If plan and posterior count other units, or the score is pointwise and the units are not independent given θ.
     TypeError
         If the arguments are not a posterior and a plan.
+    Interrupted
+        On Ctrl-C. Its `partial` is the result with the folds that were estimated before.
     ImportError
         If ArviZ is not installed.
 
@@ -378,10 +381,13 @@ def elpd(
     if pointwise and posterior.unit_losses is None:
         raise ValueError("elpd: score='pointwise' needs units that are independent given θ; ask for score='joint'.")
     estimator = FoldEstimator(posterior, plan, pointwise)
-    results, raw_k, within = estimator.estimate()
-    if refit is not None:
-        results = [fold if fold.accepted else estimator.resample(k, fold, refit) for k, fold in enumerate(results)]
+    estimates = estimator.estimate()
+    if refit is not None and not estimates.stopped.size:
+        estimates = estimator.resample_folds(estimates, refit)
+    results, raw_k, within, stopped = estimates
     accepted = np.array([fold.accepted for fold in results])
+    result = np.where(accepted, RESULTS.successful, RESULTS.heavy_weights).astype(np.int64)
+    accepted[stopped], result[stopped] = False, RESULTS.interrupted
     scores = [fold.scores for fold in results]
     values = np.concatenate([each.value for each in scores])
     errors = np.concatenate([each.error for each in scores])
@@ -402,11 +408,11 @@ def elpd(
     units = posterior.objective.units
     response = units.modelled
     title = f"{display_name(posterior.objective)}, {plan.num_units} units, {len(posterior.draws)} draws"
-    return PosteriorEstimate(
+    estimate = PosteriorEstimate(
         losses=losses,
         error=np.array([each.error_of_sum for each in scores]),
         loss_error=loss_error,
-        result=np.where(accepted, RESULTS.successful, RESULTS.heavy_weights).astype(np.int64),
+        result=result,
         plan=plan,
         baseline=baseline,
         proved=np.zeros(count, bool),
@@ -425,6 +431,9 @@ def elpd(
         sampling_error=_error_of_sum(scores, weight),
         unit_weight=cases,
     )
+    if stopped.size:
+        raise Interrupted(f"elpd: stopped after {count - stopped.size} of {count} folds", lambda: estimate, resumes=False)
+    return estimate
 
 
 def _error_of_sum(scores: list[LogDensities], weight: Float[np.ndarray, " scores"]) -> float:

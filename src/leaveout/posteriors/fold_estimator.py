@@ -1,5 +1,6 @@
 """Estimates of the elpd of folds: from the draws as they are, from moved draws too, or from those of a multivariate t."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -107,11 +108,15 @@ def error_of_batches(means: Float[np.ndarray, "*sets batches"]) -> Any:
 
 
 class FoldEstimates(NamedTuple):
-    """Estimates of folds, k̂ of the draws as they are, and the log densities that are scored within the posterior."""
+    """Estimates of folds, k̂ of the draws as they are, and the log densities that are scored within the posterior.
+
+    `stopped` lists the folds that Ctrl-C came before.
+    """
 
     results: list[FoldResult]
     raw_k: NDArray[np.float64]
     within: NDArray[np.float64]
+    stopped: NDArray[np.int64]
 
 
 class Evaluation(NamedTuple):
@@ -382,16 +387,28 @@ class FoldEstimator:
             within.append(log_mean(at.seen.T))
         raw_k = np.array([fold.k for fold in found])
         bad = np.flatnonzero(~good | self.unvisited(every, found, np.concatenate(before)))
-        with Slow("folds", len(bad)) as bar:
+        stopped = bad
+        with Slow("folds", len(bad)) as bar, contextlib.suppress(KeyboardInterrupt):
             for some in _parts(bad, CAPACITY // self.plan.num_units):
                 gaussians = gaussians_of_refits(posterior, 1 - self.away[0][some].toarray())
                 for k, there in zip(map(int, some), gaussians, strict=True):
                     found[k] = self.improve(k, found[k], there)
+                    stopped = stopped[1:]
                     bar.advance()
         within_fold = np.concatenate(within)
         if self.pointwise:
             within_fold = np.concatenate([log_mean(-posterior.losses_at(posterior.draws, self.held(k))) for k in every])
-        return FoldEstimates(found, raw_k, within_fold)
+        return FoldEstimates(found, raw_k, within_fold, stopped)
+
+    def resample_folds(self, estimates: FoldEstimates, refit: Callable[[np.ndarray], Any]) -> FoldEstimates:
+        """Estimate the folds that are not accepted from draws of their own posteriors, up to Ctrl-C."""
+        results = list(estimates.results)
+        stopped = np.array([k for k, fold in enumerate(results) if not fold.accepted], np.int64)
+        with contextlib.suppress(KeyboardInterrupt):
+            for k in stopped.copy():
+                results[k] = self.resample(int(k), results[k], refit)
+                stopped = stopped[1:]
+        return estimates._replace(results=results, stopped=stopped)
 
 
 def _parts(each: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:

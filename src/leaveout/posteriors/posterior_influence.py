@@ -22,7 +22,10 @@ def posterior_influence(posterior: Posterior, plan: PlanLike | AbstractRefit, pr
     if prediction is not None and not callable(prediction):
         raise TypeError(f"influence: prediction must be a function of the parameters; got {type(prediction).__name__}.")
     names, watch = _summaries(posterior, prediction)
-    found = FoldEstimator(posterior, plan, False).estimate().results
+    estimates = FoldEstimator(posterior, plan, False).estimate()
+    if estimates.stopped.size:
+        raise KeyboardInterrupt
+    found = estimates.results
     drawn = watch(posterior.draws)
     values = (drawn if fold.draws.theta is posterior.draws else watch(fold.draws.theta) for fold in found)
     moments = np.stack([_moments(*each) for each in zip(values, (fold.draws.weight for fold in found), strict=True)])
