@@ -668,6 +668,20 @@ def small_process(rng: Generator) -> Tally:
     return each_plan(lambda: fit, [plan], lambda plan: Truth.of(plan, fold))
 
 
+def underflow_raised(rng: Generator) -> Tally:
+    """Probabilities that underflow, for a caller to whom that is an error of NumPy's."""
+    X = rng.standard_normal((24, 2)) * [10.0 ** rng.uniform(2, 4), 1.0]
+    y = (X[:, 1] + rng.logistic(size=24) > 0) * 1.0
+    y[:2] = [0.0, 1.0]
+    plan = lo.kfold(24, 6, seed=seed(rng)) if rng.random() < 0.5 else lo.leave_one_out(24)
+    with np.errstate(all="raise"):
+        fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
+        cv = lo.cross_validate(fit, plan)
+        str(cv)
+    truth = glm_truth(LOGISTIC, X, y, 1.0, np.r_[fit.parameters["coef"], fit.parameters["intercept"]])
+    return judged(cv, truth(plan))
+
+
 KINDS: dict[str, Callable[[Generator], Tally]] = {
     "measures of many refits: regression": regression_measures,
     "measures of many refits: classes": class_measures,
@@ -694,6 +708,7 @@ KINDS: dict[str, Callable[[Generator], Tally]] = {
     "concordance of pairs at risk together": pairs_at_risk,
     "folds handed to validate": folds_validated,
     "weights of any scale": weights_scaled,
+    "underflow raised": underflow_raised,
     "rows out of order": out_of_order,
     "chain out of order": chain_out_of_order,
     "Fay's replicate weights": replicate_weights,
