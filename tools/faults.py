@@ -116,8 +116,8 @@ FAULTS = (
     Fault(
         "a forked child is not told that JAX was used before it",
         "_note_fork",
-        "if _used_jax():",
-        "if not _used_jax():",
+        "_forked.append(True)",
+        "pass",
         "test_jax",
     ),
     Fault(

@@ -104,20 +104,13 @@ _registering = threading.Lock()
 _scope = threading.local()  # `waiting`: the outermost scope of double precision of this thread, if it began without JAX
 
 
-def _used_jax() -> bool:
-    """Tell whether JAX has started the threads of its programs."""
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    started = getattr(bridge, "backends_are_initialized", None)
-    return bridge is not None and (started is None or started())
-
-
 def _note_fork() -> None:
-    if _used_jax():
+    """Note whether JAX had started the threads of its programs before this process was forked."""
+    if getattr(sys.modules.get("jax._src.xla_bridge"), "backends_are_initialized", bool)():
         _forked.append(True)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_note_fork)
+os.register_at_fork(after_in_child=_note_fork)
 
 
 def ensure_jax() -> None:

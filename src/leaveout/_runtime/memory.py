@@ -21,10 +21,7 @@ def free_memory() -> float:
 
     lines = (line.split() for line in MEMINFO.read_text().splitlines())
     machine = sum(1024 * int(words[1]) for words in lines if words[0] in ("MemAvailable:", "SwapFree:"))
-    limits = [machine]
-    if GROUP.exists() and GROUP.read_text().strip().isdigit():
-        limits.append(int(GROUP.read_text()))
-    allowed = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if allowed != resource.RLIM_INFINITY:
-        limits.append(allowed - int(STATM.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE"))
-    return float(min(limits))
+    group = GROUP.read_text().strip() if GROUP.exists() else ""
+    allowed = resource.getrlimit(resource.RLIMIT_AS)[0] % 2**64  # -1 is no limit
+    taken = int(STATM.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    return float(min(machine, allowed - taken, int(group) if group.isdigit() else machine))

@@ -271,7 +271,7 @@ def validate(
     except ImportError as error:
         smooth, curves, note = {}, 0, f"no calibration curves: {error}"
     orig = pd.Series(apparent | smooth)
-    training, on_all, on_held = np.full((3, plan.num_refits, len(orig)), np.nan)
+    tables = np.full((plan.num_refits, 3, len(orig)), np.nan)
 
     def tell(refits, theta, weights, held):
         at, case = measure.at(theta, weights), measure.case
@@ -288,10 +288,8 @@ def validate(
                     measures[k, part, len(apparent) :] = list(measure.curve_errors(_first(at, k), rows[k]).values())
         return measures
 
-    def keep(refits, measures):
-        training[refits], on_all[refits], on_held[refits] = measures.swapaxes(0, 1)
-
     def summarise(exists, result):
+        training, on_all, on_held = tables.swapaxes(0, 1)
         test = on_all if method == "bootstrap" else on_held
         gamma = pd.Series(measure.no_information(measure.own, measure.case[None]) if method == ".632+" else {}, dtype=float)
         table = _corrected(orig, training[exists], test[exists], plan.some(np.flatnonzero(exists)), method, gamma)
@@ -308,7 +306,7 @@ def validate(
 
     of = cache_key(fit, plan, strategy, method=method, times=times, curves=curves, cases=cases)
     with keeping("validate", checkpoint, of):
-        exists, result = over_refits("validate", fit, plan, strategy, tell, keep, summarise)
+        exists, result = over_refits("validate", fit, plan, strategy, tell, tables, summarise)
     if np.mean(exists) < 0.9:
         warn(
             f"validate: {np.sum(~exists)} of {plan.num_refits} resamples have no refit and are left out; the others are a "
@@ -368,11 +366,11 @@ def bootstrap_of_cases(caller: str, cases: Float[Array, " units"], number: int, 
 
 
 def over_refits(
-    caller: str, fit: Fit, plan: Plan, strategy: AbstractRefit, tell: Any, keep: Any = None, summarise: Any = None
+    caller: str, fit: Fit, plan: Plan, strategy: AbstractRefit, tell: Any, tables: Any = None, summarise: Any = None
 ) -> tuple[Bool[Array, " refits"], pd.Series]:
     """Call `tell(refits, theta, weights, held)` with the refits that exist, some at a time; return which do, and all codes.
 
-    What it returns, an array with a row a refit, goes to `keep(refits, rows)` in order, also if it comes from a checkpoint.
+    What it returns, an array with a row a refit, goes to the rows of `tables`, also if it comes from a checkpoint.
     On Ctrl-C `summarise(exists, codes)` makes the result of the refits so far.
 
     `weights` and `held` are `[refits, units]`: the weights of each refit, and the share of each unit that it leaves out and
@@ -388,13 +386,13 @@ def over_refits(
             weights = weights_of(batch.rows, n, some)
             left = batch.rows._replace(weight=np.where(batch.rows.held, batch.rows.weight, 1.0))
             parts.append(tell(batch.refits[some], np.asarray(done.theta)[some], weights, 1 - weights_of(left, n, some)))
-        rows = {"rows": np.concatenate(parts)} if keep is not None and parts else {}
+        rows = {"rows": np.concatenate(parts)} if tables is not None and parts else {}
         return {"result": np.asarray(done.result), **rows}
 
     def merge(batch, told):
         result[batch.refits] = told["result"]
         if "rows" in told:
-            keep(batch.refits[~among(told["result"], NO_REFIT_CODES)], told["rows"])
+            tables[batch.refits[~among(told["result"], NO_REFIT_CODES)]] = told["rows"]
 
     def outcome():
         exists = ~among(result, (*NO_REFIT_CODES, RESULTS.interrupted))
