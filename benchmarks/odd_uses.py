@@ -1,9 +1,13 @@
 """Odd uses: measures of many refits, standard errors, series out of order, hosts with habits; one function a kind."""
 
+import json
+import tempfile
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import leaveout_verify
 import numpy as np
 import pandas as pd
 import repository  # noqa: F401  puts the tests in reach
@@ -682,6 +686,116 @@ def underflow_raised(rng: Generator) -> Tally:
     return judged(cv, truth(plan))
 
 
+def pointwise_densities(rng: Generator) -> Tally:
+    """Units of folds of a Bayesian regression, scored one by one: closed forms, and errors of each and of their sum."""
+    n, p, spread = int(rng.integers(25, 45)), int(rng.integers(1, 4)), 2.0
+    X = rng.normal(size=(n, p))
+    y = X @ rng.normal(size=p) + rng.normal(size=n)
+    y[0] += 4
+
+    def posterior(weight: Array) -> tuple[Array, Array]:
+        cov = np.linalg.inv((X.T * weight) @ X + np.eye(p) / spread**2)
+        return cov @ X.T @ (weight * y), cov
+
+    mean, cov = posterior(np.ones(n))
+    draws = mean + rng.normal(size=(4, 500, p)) @ np.linalg.cholesky(cov).T
+    model = lo.GLM(X, y, "squared", lo.penalties.Ridge(spread**-2), intercept=False)
+    plan = lo.kfold(n, int(rng.integers(2, 6)), seed=seed(rng), repeats=int(rng.integers(1, 3)))
+    found = lo.elpd(lo.from_posterior(draws, model), plan, score="pointwise")
+    true = np.empty(len(plan.index))
+    for training in trainings(plan):
+        m, v = posterior(np.isin(np.arange(n), training.rows) * 1.0)
+        x = X[training.held]
+        variance = 1 + np.einsum("ij,jk,ik->i", x, v, x)
+        true[training.places] = -0.5 * np.log(2 * np.pi * variance) - (y[training.held] - x @ m) ** 2 / variance / 2
+    exist = np.isfinite(found.losses)
+    count = np.bincount(plan.index[exist], minlength=n)
+    total = np.sum((true / np.maximum(count[plan.index], 1))[exist])
+    error = np.where(exist, 6 * found.loss_error, 0.0)
+    tally = value("units", np.where(exist, -found.losses, true), true, 1e-3, error)
+    tally += value("sum", found.elpd, total, 1e-3, 5 * found.sampling_error)
+    return tally + holds("flagged folds are named", exist.all() or "not available" in str(found), found)
+
+
+def held_coefficients(rng: Generator) -> Tally:
+    """Losses under bounds or an l1 penalty beside projected descent; certificates of all coefficients, proved by balls."""
+    n, p = int(rng.integers(30, 50)), int(rng.integers(2, 5))
+    X = rng.normal(size=(n, p))
+    y = X @ rng.normal(size=p) + rng.normal(size=n)
+    low, high, a = ((0.0, np.inf, 0.0), (-0.2, 0.3, 0.0), (-np.inf, np.inf, 5.0))[int(rng.integers(3))]
+    fit = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(a) if a else lo.penalties.Box(low, high)))
+    plan = lo.kfold(n, 4, seed=seed(rng))
+
+    def fold(training: Training) -> tuple[Array, Array, bool]:
+        rows, held = training.rows, training.held
+        center, level = X[rows].mean(0), y[rows].mean()
+        A, b = X[rows] - center, y[rows] - level
+        coef, gram, pull = np.zeros(p), A.T @ A, A.T @ b
+        for _ in range(20_000):
+            before = coef.copy()
+            for j in range(p):
+                step = coef[j] + (pull[j] - gram[j] @ coef) / gram[j, j]
+                coef[j] = np.clip(np.sign(step) * max(abs(step) - a / gram[j, j], 0.0), low, high)
+            if np.abs(coef - before).max() < 1e-15:
+                break
+        return (y[held] - level - (X[held] - center) @ coef) ** 2 / 2, np.full(len(held), 1e-10), False
+
+    cv = lo.cross_validate(fit, plan)
+    with tempfile.TemporaryDirectory() as folder:
+        certificate, data = Path(folder) / "a.json", Path(folder) / "a.csv"
+        cv.certificate(certificate, data=data)
+        verdicts = {verdict.status for verdict in leaveout_verify.verify(leaveout_verify.read(certificate, data))}
+    return judged(cv, Truth.of(plan, fold)) + holds("accepted", verdicts == {"accepted"}, verdicts)
+
+
+def altered_certificate(rng: Generator) -> Tally:
+    """A certificate with one number, text or entry changed is rejected in words, also by a stranger who seals it again."""
+    n = int(rng.integers(10, 20))
+    X, y = pd.DataFrame(rng.normal(size=(n, 2)), columns=["a, b", 'say "y"']), rng.normal(size=n)
+    cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0))), lo.kfold(n, 3, seed=seed(rng)))
+    with tempfile.TemporaryDirectory() as folder:
+        certificate, data = Path(folder) / "a.json", Path(folder) / "a.csv"
+        cv.certificate(certificate, data=data)
+        says = json.loads(certificate.read_text())
+        fold = says["folds"][int(rng.integers(3))]
+        entry = str(rng.choice(["losses", "error", "weights", "held", "rows", "times"]))
+        change = (None, float("nan"), float("inf"), -1.0, "text", [])[int(rng.integers(6))]
+        if rng.random() < 0.5 and isinstance(fold[entry], list):
+            fold[entry][int(rng.integers(len(fold[entry])))] = change
+        elif change is None:
+            del fold[entry]
+        else:
+            fold[entry] = change
+        if rng.random() < 0.5:
+            says["sha256"] = leaveout_verify.seal(says)
+        certificate.write_text(json.dumps(says))
+        try:
+            statuses = {verdict.status for verdict in leaveout_verify.verify(leaveout_verify.read(certificate, data))}
+        except leaveout_verify.Rejected as error:
+            return holds("words", len(str(error)) > 10, error)
+    return holds(f"{entry} {change}", "rejected" in statuses, statuses)
+
+
+def held_out_probabilities(rng: Generator) -> Tally:
+    """Predictions by the default strategy beside Newton's method on each fold, and their errors."""
+    n, levels = int(rng.integers(60, 110)), int(rng.integers(3, 7))
+    X = np.c_[np.eye(levels)[rng.integers(0, levels, n)], rng.normal(size=(n, 2))]
+    y = (rng.random(n) < 0.45) * 1.0
+    fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1e-3), intercept=False))
+    plan = lo.leave_one_out(n) if rng.random() < 0.5 else lo.kfold(n, 6, seed=seed(rng))
+    eta, error = lo.cross_predict(fit, plan, kind="link", error=True)
+    true = np.empty(n)
+    for training in trainings(plan):
+        A, b, theta = X[training.rows], y[training.rows], np.zeros(levels + 2)
+        for _ in range(100):
+            p = 1 / (1 + np.exp(-np.clip(A @ theta, -30, 30)))
+            hessian = (A.T * (p * (1 - p))) @ A + 1e-3 * np.eye(len(theta))
+            step = np.linalg.solve(hessian, A.T @ (p - b) + 1e-3 * theta)
+            theta = theta - step * min(1.0, 2.0 / np.abs(A @ step).max())
+        true[training.held] = X[training.held] @ theta
+    return value("link", eta, true, 1e-6) + holds("errors", bool(np.all(np.abs(eta - true) <= error + 1e-9)), error.max())
+
+
 KINDS: dict[str, Callable[[Generator], Tally]] = {
     "measures of many refits: regression": regression_measures,
     "measures of many refits: classes": class_measures,
@@ -717,6 +831,10 @@ KINDS: dict[str, Callable[[Generator], Tally]] = {
     "tag of one sentence": tag_of_one_sentence,
     "dispersion at its limit": dispersion_at_its_limit,
     "small Gaussian process": small_process,
+    "units of a posterior's folds": pointwise_densities,
+    "certificates of held coefficients": held_coefficients,
+    "altered certificates": altered_certificate,
+    "held-out probabilities": held_out_probabilities,
 }
 LONG = (  # to compile, or to refit
     "chain out of order",

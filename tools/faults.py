@@ -226,6 +226,27 @@ FAULTS = (
         "validation/test_certificate_file",
     ),
     Fault(
+        "predictions have the tolerance of losses",
+        "cross_validate.strategy_of_predictions",
+        "return Exact(PREDICTION_TOLERANCE)",
+        "return strategy",
+        "validation/test_cross_validate",
+    ),
+    Fault(
+        "a loss that is a function has the linear predictor for a response",
+        "Custom.inverse_link",
+        "if self.mean is None:",
+        "if self.mean is None:\n            return eta\n        if False:",
+        "validation/test_cross_validate",
+    ),
+    Fault(
+        "columns whose squares vanish are taken for zeros",
+        "rows.check_range",
+        "(largest > LARGEST) | ((largest > 0) & (largest < 1 / LARGEST))",
+        "largest > LARGEST",
+        "validation/test_cross_validate",
+    ),
+    Fault(
         "folds that cannot be weighed have an elpd",
         "elpd.elpd",
         "values[~accepted[fold_of_score]] = np.nan",

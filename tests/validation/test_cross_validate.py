@@ -1,8 +1,11 @@
 """Strategies of users, which say less of their refits than the library's own."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+import scipy
 from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold
 
 import leaveout as lo
@@ -172,3 +175,59 @@ def test_errors_of_a_sample(refit):
         lo.cross_validate(fit, plan, refit(errors="sampled"), evaluate="squared_error")
     with pytest.raises(ValueError, match="errors must be"):
         refit(errors="some")
+
+
+@pytest.mark.parametrize("plan", [lo.leave_one_out(90), lo.kfold(90, 5, seed=0)], ids=["rows", "folds"])
+def test_predictions_have_a_tolerance_and_errors_of_their_own(plan):
+    """One-hot columns without a penalty, whose losses forgive 1e-3 of a probability."""
+    rng = np.random.default_rng(1)
+    X = np.c_[np.eye(6)[rng.integers(0, 6, 90)], rng.normal(size=(90, 2))]
+    y = (rng.random(90) < 0.4) * 1.0
+    fit = lo.fit(lo.GLM(X, y, "logistic", intercept=False))
+    predicted, error = lo.cross_predict(fit, plan, error=True)
+    eta, eta_error = lo.cross_predict(fit, plan, kind="link", error=True)
+    for k in range(0, plan.num_refits, 7):
+        rows = plan.index[plan.refit == k]
+        seen = np.setdiff1d(np.arange(90), rows)
+        theta = np.zeros(8)
+        for _ in range(60):
+            p = 1 / (1 + np.exp(-X[seen] @ theta))
+            theta = theta - np.linalg.solve((X[seen].T * (p * (1 - p))) @ X[seen], X[seen].T @ (p - y[seen]))
+        off = np.abs(eta[rows] - X[rows] @ theta)
+        assert off.max() < 1e-6 and (off <= eta_error[rows] + 1e-12).all()
+        assert np.all(np.abs(predicted[rows] - 1 / (1 + np.exp(-X[rows] @ theta))) <= error[rows] + 1e-12)
+    coarse, its_error = lo.cross_predict(fit, plan, lo.NewtonStep(), error=True)
+    assert np.all(np.abs(coarse - predicted) <= its_error + error) and np.abs(coarse - predicted).max() > 1e-4
+
+
+def test_what_a_function_does_not_say_is_refused():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 2)), (rng.random(40) < 0.5) * 1.0
+    loss = lambda eta, y: jnp.logaddexp(0.0, eta) - y * eta
+    fit, plan = lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(1.0))), lo.kfold(40, 4, seed=0)
+    for call in (lambda: lo.cross_predict(fit, plan), lambda: lo.predict(fit, X[:2])):
+        with pytest.raises(TypeError, match=r"^GLM: a loss that is a function does not say what the response is"):
+            call()
+    named = lo.fit(lo.GLM(X, y, lo.losses.Custom(loss, mean=jax.nn.sigmoid), lo.penalties.Ridge(1.0)))
+    known = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
+    assert np.allclose(lo.cross_predict(named, plan), lo.cross_predict(known, plan), atol=1e-6)
+    assert np.allclose(lo.cross_predict(fit, plan, kind="link"), lo.cross_predict(known, plan, kind="link"), atol=1e-5)
+
+
+def test_losses_called_by_hand_are_in_double_precision():
+    rng = np.random.default_rng(0)
+    fit = lo.fit(lo.GLM(rng.normal(size=(40, 2)), (rng.random(40) < 0.5) * 1.0, "logistic", lo.penalties.Ridge(1.0)))
+    assert abs(float(fit.objective.loss(fit.theta, np.ones(40))) - float(fit.value)) < 1e-12 * float(fit.value)
+
+
+@pytest.mark.parametrize("power", [-200, 200])
+def test_columns_whose_squares_float64_cannot_hold_are_named(power):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(30, 2)) * [1.0, 10.0**power], rng.normal(size=30)
+    for form in (np.asarray, scipy.sparse.csr_array):
+        with pytest.raises(ValueError, match=r"^GLM: 'x1' reaches .*, whose square float64 can hardly hold"):
+            lo.GLM(form(X), y, "squared")
+    with pytest.raises(ValueError, match=r"^Cox: 'x1' reaches"):
+        lo.Cox(X, np.abs(y), np.ones(30))
+    with pytest.raises(ValueError, match=r"^GLM: 'y' reaches"):
+        lo.GLM(X[:, :1], y * 10.0**power, "squared")

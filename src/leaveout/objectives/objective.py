@@ -430,6 +430,11 @@ class AbstractObjective(Module):
     3.0
     """
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if callable(vars(cls).get("loss")):
+            cls.loss = float64(cls.loss)  # type: ignore[method-assign]
+
     @property
     @abc.abstractmethod
     def num_units(self) -> int:

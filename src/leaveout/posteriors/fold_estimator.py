@@ -397,7 +397,8 @@ class FoldEstimator:
                     bar.advance()
         within_fold = np.concatenate(within)
         if self.pointwise:
-            within_fold = np.concatenate([log_mean(-posterior.losses_at(posterior.draws, self.held(k))) for k in every])
+            each = (posterior.losses_at(posterior.draws, self.held(k)) for k in every.tolist())
+            within_fold = np.concatenate([log_mean(-losses) for losses in each])
         return FoldEstimates(found, raw_k, within_fold, stopped)
 
     def resample_folds(self, estimates: FoldEstimates, refit: Callable[[np.ndarray], Any]) -> FoldEstimates:

@@ -23,7 +23,7 @@ from ..interop.sklearn import learns
 from ..optimize.active_set import NoMinimiser
 from ..optimize.hessian_factor import IndefiniteHessianError
 from ..refit import AbstractRefit
-from ..validation.cross_validate import DEFAULT_REFIT
+from ..validation.cross_validate import DEFAULT_REFIT, strategy_of_predictions
 from ._folds import FoldData, HostFolds, OneFit, Splits, fit_host, is_rescaled
 from ._route import Request, reason_for_host, tell, weights_name
 from ._scoring import ErrorScore, Scores, named_scorers, score_of, scores
@@ -392,6 +392,8 @@ def cross_val_predict(
                 folds, _ = folds_of(estimator, data, splits, strategy, transformers, "raise")
         except NoOneFit as error:
             why = str(error)
+        if isinstance(folds, OneFit):
+            folds = replace(folds, refit=strategy_of_predictions(folds.fits[0], folds.plan, folds.refit))
         tell("cross_val_predict", why)
         parts = folds.predictions(predict)
     return np.concatenate(parts)[np.argsort(tests)]

@@ -95,12 +95,12 @@ class Predictions:
     def refit(self) -> Int[np.ndarray, " scored"]:
         return self.plan.refit[self.plan.held]
 
-    def per_unit(self) -> Float[np.ndarray, "units ..."]:
-        """Average the predictions of each unit over its refits; NaN without any."""
+    def per_unit(self, values: Float[np.ndarray, "scored ..."] | None = None) -> Float[np.ndarray, "units ..."]:
+        """Average the predictions of each unit, or other values beside them, over its refits; NaN without any."""
         seen = self.existing
         if not self.values.size:
             return np.full(self.plan.num_units, np.nan)
-        return average_by_unit(self.unit[seen], self.values[seen], self.plan.num_units)
+        return average_by_unit(self.unit[seen], (self.values if values is None else values)[seen], self.plan.num_units)
 
 
 class HeldOutPredictions(NamedTuple):

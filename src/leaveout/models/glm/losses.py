@@ -575,12 +575,15 @@ class SquaredHinge(AbstractLoss):
 
 
 class Custom(AbstractLoss):
-    """Loss that a user gives as a JAX function. It has no link and no domain, and its second derivative may jump.
+    """Loss that a user gives as a JAX function. It has no domain, and its second derivative may jump.
 
     Parameters
     ----------
     function : callable
         JAX function `(linear_predictor, y) -> scalar`.
+    mean : callable, optional
+        Inverse link, a JAX function of the linear predictor that returns the mean of the response. Without it, predictions are
+        of kind "link" alone.
 
     Examples
     --------
@@ -591,12 +594,21 @@ class Custom(AbstractLoss):
     """
 
     function: Callable[[Scalar, Scalar], Scalar]
+    mean: Callable[[Arrays], Arrays] | None = None
     scale_name = ""
     smooth = False
     convex = False
 
     def __call__(self, eta: Array, y: Array) -> Array:
         return call_traced("GLM: loss", self.function, eta, y)
+
+    def inverse_link(self, eta: Arrays) -> Arrays:
+        if self.mean is None:
+            raise TypeError(
+                "GLM: a loss that is a function does not say what the response is; ask for kind='link', or give "
+                "loss=lo.losses.Custom(function, mean=f), f the inverse link."
+            )
+        return call_traced("Custom: mean", self.mean, eta)
 
 
 NAMED: dict[str, Callable[[], AbstractLoss]] = {

@@ -1,9 +1,11 @@
 """Rows of a regression, checked when they are read and selected by number afterwards."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import scipy
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from ..._runtime.jax import Array, Arrays, jnp
@@ -14,6 +16,8 @@ from ...linalg.device_design import Resident, device_copy, is_finite
 from ...linalg.mapped_design import MappedDesign, elsewhere
 from ...linalg.sparse_design import SparseDesign
 from ...objectives.objective import as_stored, room
+
+LARGEST = 1e100  # absolute value beyond which products of four are beyond float64, as their inverses are
 
 
 def pick(array: Any, index: Any) -> Array:
@@ -55,7 +59,21 @@ def design(
     if array.shape[1] + intercept == 0:
         raise ValueError(f"{caller}: X has no columns and there is no intercept: nothing to fit.")
     _check_finite(caller, "X", array, names)
-    return _with_ones(array, intercept), names or _default_names(array.shape[1])
+    names = names or _default_names(array.shape[1])
+    if scipy.sparse.issparse(array):
+        check_range(caller, names, 1.0 * abs(array).max(axis=0).toarray().ravel())
+    elif isinstance(array, np.ndarray) and not elsewhere(array):
+        check_range(caller, names, np.maximum(array.max(0), -1.0 * array.min(0)))
+    return _with_ones(array, intercept), names
+
+
+def check_range(caller: str, names: Sequence[str], largest: Float[np.ndarray, " columns"]) -> None:
+    """Raise ValueError if the largest absolute value of a column is so far from one that products with its square are lost."""
+    for place in np.flatnonzero((largest > LARGEST) | ((largest > 0) & (largest < 1 / LARGEST))).tolist():
+        raise ValueError(
+            f"{caller}: {names[place]!r} reaches {float(largest[place]):.2g}, whose square float64 can hardly hold; give it in "
+            "another unit."
+        )
 
 
 def by_name(rows: Any, names: tuple[str, ...]) -> dict[str, np.ndarray]:
@@ -133,6 +151,7 @@ def column(caller: str, name: str, value: ArrayLike, n: int, outputs: tuple[int,
     if array.shape != (n, *outputs):
         raise ValueError(f"{caller}: {name} must have one value for each of the {n} rows of X; got shape {array.shape}.")
     all_finite(caller, name, array)
+    check_range(caller, (name,), np.array([np.abs(array).max(initial=0)], float))
     return as_stored(array)
 
 
