@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import repository  # noqa: F401  puts the tests in reach
 import scipy.optimize
+import scipy.special
 import scipy.stats
 from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
@@ -28,6 +29,7 @@ from sklearn.model_selection import (
     cross_val_predict,
     cross_validate,
 )
+from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from tests.oracles.exact import LOGISTIC, POISSON, Training, Truth, glm_truth, trainings
@@ -524,6 +526,74 @@ def weights_scaled(rng: Generator) -> Tally:
     return found
 
 
+# leakage
+
+
+def block_bootstrap_printed(rng: Generator) -> Tally:
+    """The loss with no leak and its Monte-Carlo error, as printed, from the levels' means and variances (Theorem 3.2)."""
+    rows, size, draws = np.arange(int(rng.integers(40, 80))), int(rng.integers(4, 9)), int(rng.integers(10, 40))
+    X = rng.normal(size=(len(rows), 3))
+    y = X @ rng.normal(size=3) + rng.normal(size=len(rows))
+    half, leak = len(rows) // 2, float(rng.uniform(0, 0.2))
+    run = lo.leakage.binomial_block_bootstrap(
+        LinearRegression(), X, y, rows[:half], rows[half:], p_train=leak, size=size, levels=size + 2, num_boot=draws,
+        loss="mse", seed=seed(rng),
+    )  # fmt: skip
+    counts = np.arange(size + 1)
+    p = (leak + (1 - leak) * run.levels)[:, None]
+    A = scipy.special.comb(size, counts) * p**counts * (1 - p) ** (size - counts)
+    D = np.diff(np.eye(size + 1), 2, axis=0)
+    weights = np.linalg.solve(A.T @ A + 0.1 * D.T @ D, A.T)[0]
+    smooth = run.solve(monotone=False)
+    error = np.sqrt(np.sum(weights**2 * run.variance) / draws)
+    line = str(run).splitlines()[2]
+    tally = value("loss with no leak", smooth.estimate, weights @ run.losses, 1e-6)
+    return tally + holds("printed error", f"± {error:.2g} (Monte Carlo)" in line, line)
+
+
+def near_by_chance(rng: Generator) -> Tally:
+    """All copies across a split are listed; other rows are near where they are dense, or of few values."""
+    size, copied, p = 150, int(rng.integers(8, 40)), int(rng.integers(2, 5))
+    X, y = rng.normal(size=(2 * size, p)), rng.normal(size=2 * size)
+    few_values = rng.random() < 0.5
+    if few_values:
+        X = np.round(2 * X)
+    else:
+        X[copied:size] *= rng.uniform(0.2, 1)
+        X[size:] *= rng.uniform(0.2, 1)
+    X[size : size + copied] = X[:copied] + (0.0 if few_values else 0.02) * rng.normal(size=(copied, p))
+    pairs = pd.DataFrame({"left": np.arange(copied), "right": size + np.arange(copied)})
+    train, test = np.arange(size), np.arange(size, 2 * size)
+    report = lo.leakage.leakage_report(
+        KNeighborsRegressor(1), X, y, linkage=lo.leakage.Linkage.from_duplicates(pairs, 2 * size), cv=[(train, test)],
+        scoring="mse", answers=["unmated"],
+    )  # fmt: skip
+    others = test[copied:]
+    nearest = np.array([np.argmin(np.sum((X[row] - X[train]) ** 2, axis=1)) for row in others])
+    tally = Tally(1, alarms=int(bool(report.doubt)), notes=[report.doubt] * bool(report.doubt))
+    if not few_values:  # else nearest rows are tied
+        tally += value("rows without copies", report.answers["unmated"].score, np.mean((y[others] - y[nearest]) ** 2))
+    return tally
+
+
+def equal_scores(rng: Generator) -> Tally:
+    """Scores from 1 to 10 are equal by chance in many rows; copies of rows with a measurement are not."""
+    n, p = int(rng.integers(400, 700)), int(rng.integers(5, 10))
+    severity = np.where(rng.random(n) < rng.uniform(0.2, 0.5), 5.0, 0.4) * rng.gamma(3, 1 / 3, n)
+    X = np.clip(np.floor(1 + severity[:, None] * rng.gamma(2, 0.5, (n, p))), 1, 10)
+    y = (severity > np.median(severity)) * 1.0
+    codes = lambda X: [
+        check.code for check in lo.cross_validate(lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0))), 5).checks()
+    ]
+    by_chance = "LO101" in codes(X)
+    X = np.c_[X, rng.normal(size=n)]
+    copied = int(rng.integers(5, 30))
+    X[-copied:], y[-copied:] = X[:copied], y[:copied]
+    missed = "LO101" not in codes(X)
+    notes = ["alarm: scores that are equal by chance"] * by_chance + [f"wrong: {copied} copies not seen"] * missed
+    return Tally(2, wrong=int(missed), alarms=int(by_chance), notes=notes)
+
+
 # series, parameters, objectives of one's own
 
 
@@ -825,6 +895,9 @@ KINDS: dict[str, Callable[[Generator], Tally]] = {
     "underflow raised": underflow_raised,
     "rows out of order": out_of_order,
     "chain out of order": chain_out_of_order,
+    "block bootstrap, printed": block_bootstrap_printed,
+    "near by chance, all copies listed": near_by_chance,
+    "equal rows of scores": equal_scores,
     "Fay's replicate weights": replicate_weights,
     "a score that returns nothing": nothing_returned,
     "dependent units resampled": dependent_resampled,

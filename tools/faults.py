@@ -2650,8 +2650,8 @@ FAULTS = (
     Fault(
         "first mates that no level shows do no more than those that are seen",
         "PooledSystem.highest",
-        "mates * np.append",
-        "0.05 * mates * np.append",
+        "locality = 8.0",
+        "locality = 0.5",
         "test_result",
     ),
     Fault(
@@ -2660,6 +2660,27 @@ FAULTS = (
         "max(width, self.overhang + t * error)",
         "width",
         "test_result",
+    ),
+    Fault(
+        "the printed error of the block bootstrap is that of one draw",
+        "BlockBootstrap._lines",
+        "np.sum(curve.weights**2 * self.variance) / self.num_boot",
+        "np.sum(curve.weights**2 * self.variance)",
+        "test_estimate",
+    ),
+    Fault(
+        "rows that are near by chance count as unlisted copies",
+        "estimate_unlisted",
+        "by_chance = float(chance.sum())",
+        "by_chance = 0.0",
+        "test_leakage_report",
+    ),
+    Fault(
+        "rows of scores that are equal by chance count as copies",
+        "_one_column_apart",
+        "apart * shares[j]",
+        "0 * apart * shares[j]",
+        "test_checks",
     ),
     Fault(
         "a correction uses the error of the clusters tested alone",

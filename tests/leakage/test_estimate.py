@@ -447,3 +447,15 @@ def test_the_command_line(table):
 def test_wrong_words_are_one_line(table, file, words, message):
     result = run(table / file, *words)
     assert result.exit_code == 2 and message in result.stderr and len(result.stderr.strip().splitlines()) == 1
+
+
+def test_the_block_bootstrap_prints_the_loss_with_no_leak():
+    levels = np.linspace(0, 1, 6)
+    A = lo.leakage.binomial_matrix(0.1 + 0.9 * levels, 4)
+    losses = A @ np.array([5.0, 4.0, 3.0, 2.0, 1.0])
+    run = lo.leakage.BlockBootstrap(levels, losses, np.full(6, 0.5), A, 20)
+    D = np.diff(np.eye(5), 2, axis=0)
+    weights = np.linalg.solve(A.T @ A + 0.1 * D.T @ D, A.T)[0]
+    text = str(run)
+    assert f"5 ± {np.sqrt(np.sum(weights**2 * 0.5) / 20):.2g} (Monte Carlo)" in text and len(text.splitlines()) == 4
+    assert "0 of 4: 5, 1 of 4: 4, 2 of 4: 3, 3 of 4: 2, 4 of 4: 1" in text

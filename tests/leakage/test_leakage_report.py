@@ -116,6 +116,31 @@ def test_duplicates_are_corrected_or_refused(seed):
     assert whole.recommended == "purge" and abs(whole.table.score["purge"] - 2) < wide and whole.table.score["naive"] < 1.8
     partly = audit(KNeighborsRegressor(1), X, y, cv, pairs.iloc[: 50 + seed])
     assert partly.recommended is None and "not listed" in partly.verdict
+    row, neighbour = partly.verdict.split("such as ")[1].split(",")[0].split(" with ")
+    assert int(row) - 300 == int(neighbour) >= 50 + seed  # a pair that is a copy
+    if seed == 0:
+        sure = audit(KNeighborsRegressor(1), X, y, cv, pairs.iloc[:50], listed=1.0)
+        assert sure.recommended == "purge" and not sure.doubt
+
+
+@pytest.mark.parametrize("kind", ["few", "dense", "scores", "wide"])
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_that_are_near_by_chance_are_no_unlisted_copies(kind, seed):
+    """All copies are listed; others are near one another where rows are dense, of few values, or copies differ much."""
+    rng, size = np.random.default_rng(seed), 200
+    X, y = rng.normal(size=(2 * size, 3)), rng.normal(size=2 * size)
+    copied, noise = (6, 0.08) if kind == "few" else (40, 0.1)
+    if kind == "dense":
+        X[np.r_[copied:size, size + copied : 2 * size]] *= 0.15
+        X[:copied] *= 3
+    elif kind == "scores":
+        X, noise = np.clip(np.floor(1 + rng.gamma(1, 0.7, (2 * size, 5))), 1, 5), 0.0
+    elif kind == "wide":
+        noise = 0.3
+    X[size : size + copied] = X[:copied] + noise * rng.normal(size=(copied, X.shape[1]))
+    pairs = pd.DataFrame({"left": np.arange(copied), "right": size + np.arange(copied), "match_probability": 0.95})
+    report = audit(KNeighborsRegressor(1), X, y, [(np.arange(size), np.arange(size, 2 * size))], pairs)
+    assert not report.doubt and report.recommended is not None
 
 
 def test_what_learns_nothing_from_mates_is_not_corrected():

@@ -104,6 +104,21 @@ def test_rows_of_few_kinds_are_equal_by_chance():
     assert codes(X, rng.integers(0, 2, 400), loss="logistic") == []
 
 
+def test_scores_of_few_values_are_equal_by_chance():
+    """Nine scores from 1 to 10 of one disease: most of the well have ones, and rows that differ in one score are as common."""
+    rng = np.random.default_rng(0)
+    ill = rng.random(600) < 0.35
+    severity = np.where(ill, 5.0, 0.4)[:, None] * rng.gamma(3, 1 / 3, (600, 1))
+    X = np.clip(np.floor(1 + severity * rng.gamma(2, 0.5, (600, 9))), 1, 10)
+    assert len(np.unique(X, axis=0)) < 550 and min(len(np.unique(column)) for column in X.T) == 10
+    assert "LO101" not in codes(X, ill * 1, loss="logistic")
+    X[300:330], ill[300:330] = X[:30], ill[:30]
+    X = np.c_[X, rng.standard_normal(600)]  # with a measurement beside the scores, copies are copies
+    assert "LO101" not in codes(X, ill * 1, loss="logistic")
+    X[300:330] = X[:30]
+    assert "LO101" in codes(X, ill * 1, loss="logistic")
+
+
 def test_ids_among_the_features():
     X, y = clean()
     rng = np.random.default_rng(1)

@@ -73,10 +73,10 @@ class Links:
             fail(f"--threshold {self.threshold:g}: it must be a probability, above 0 and at most 1.")
 
     @property
-    def listed(self) -> float | tuple[float, float, float]:
+    def listed(self) -> float | tuple[float, float, float] | None:
         """The share of --listed: one number, or three."""
         if self.share is None:
-            return 1.0
+            return None
         if self.pairs is None and self.duplicates is None:
             fail(f"--listed {self.share}: it is of a list of pairs; give it with --pairs or --duplicates.")
         try:

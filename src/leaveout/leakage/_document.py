@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
 from .._runtime.conventions import Rng, conventional
 from .._runtime.progress import Slow
+from .._runtime.results import PrintedResult
 from ..data.arrays import match_labels
 from ..interop.sklearn import SklearnEstimator
 from ..optimize.fit import Fit
@@ -29,8 +30,8 @@ from ._solve import Curve, differences, nonincreasing, solve_curve
 Direction = Literal["train", "test", "both"]
 
 
-@dataclass(frozen=True, eq=False)
-class BlockBootstrap:
+@dataclass(frozen=True, eq=False, repr=False)
+class BlockBootstrap(PrintedResult):
     """The linear system of the block bootstrap with binomial injection.
 
     Attributes
@@ -69,6 +70,24 @@ class BlockBootstrap:
     A: Any
     num_boot: int
     direction: Direction = field(default="train")
+
+    def _lines(self) -> list[tuple[str, str]]:
+        curve = self.solve()
+        direction = {"train": "V̂ into T̂", "test": "T̂ into V̂", "both": "both ways"}[self.direction]
+        size = len(curve.values) - 1
+        lines = [
+            ("bootstrap", f"{len(self.levels)} levels of {self.num_boot} draws; leakage {direction}, up to {size} records"),
+            ("naive", f"{self.losses.flat[0]:.5g} ± {np.sqrt(self.variance.flat[0] / self.num_boot):.2g} (Monte Carlo)"),
+        ]
+        error = ""
+        if self.direction != "both":  # levels are drawn by themselves: Theorem 3.2, with the weights of this solution
+            error = f" ± {np.sqrt(np.sum(curve.weights**2 * self.variance) / self.num_boot):.2g} (Monte Carlo)"
+        lines.append(("no leak", f"{curve.estimate:.5g}{error}, the loss by solve()"))
+        if self.direction == "train":
+            points = np.unique(np.round(np.linspace(0, size, 5)).astype(int))
+            values = ", ".join(f"{point} of {size}: {curve.values[point]:.4g}" for point in points)
+            lines.append(("leaked records", values))
+        return lines
 
     def solve(
         self,

@@ -44,7 +44,7 @@ def leakage_report(
     scoring: Any = None,
     cv: Any = None,
     level: float = 0.95,
-    listed: float | tuple[float, float, float] = 1.0,
+    listed: float | tuple[float, float, float] | None = None,
     answers: Collection[str] = ANSWERS,
     draws: int = 20,
     injection: Injection | None = None,
@@ -85,9 +85,10 @@ def leakage_report(
         for the audit of a fixed benchmark.
     level : float, default 0.95
         The coverage of the intervals.
-    listed : float or (estimate, low, high), default 1.0
+    listed : float or (estimate, low, high), optional
         The share of the records with a mate filed elsewhere of which some such mate is in a listed pair, with its interval
-        at 0.95. Corrections are enlarged by what is missing.
+        at 0.95. Corrections are enlarged by what is missing. By default all are taken to be listed, unless X shows
+        near-duplicates that are not; a number is believed.
     answers : collection of str, optional
         The answers that are wanted; all by default. With `answers=()` there is the naive one, and `.price` lower bounds the
         fits and seconds of the others.
@@ -166,7 +167,7 @@ def leakage_report(
         join = (lambda own: join_clusters(filed, own)) if whole else (lambda own: np.unique(own, return_inverse=True)[1])
         clusters = np.stack([join(own) for own in linkage.partitions(draws)])
     work = PredictionWork(learner, seed)
-    share = read_rate(caller, "listed", listed, None)
+    share = read_rate(caller, "listed", 1.0 if listed is None else listed, None)
     study = LeakageStudy(folds, task.codes, task.measure, linkage, work, seed, clusters, share)
     if injection is None and isinstance(learner, Estimator):  # fits are costly: half as many levels, and few draws
         # 20_000: rows scored at each level of injection, over draws
@@ -181,7 +182,7 @@ def leakage_report(
     fits = sum(prices(study).get(name, 0) for name in wanted)
     found: dict[str, Answer] = {}
     prints = {name: fingerprint(value) for name, value in of.items()}
-    told = lambda: _report(study, dict(found), task.X, names.index, level, prints, injection)
+    told = lambda: _report(study, dict(found), task.X, names.index, level, prints, injection, listed is None)
     try:
         with keeping(caller, checkpoint, of | ran), Slow("fits", fits) as work.bar:
             for name in ANSWERS:  # the most informative first
@@ -232,7 +233,14 @@ def _check(caller: str, linkage: Any, level: float, draws: int, answers: Collect
 
 
 def _report(
-    study: LeakageStudy, known: dict[str, Answer], X: Any, index: pd.Index | None, level: float, of: dict, injection: Injection
+    study: LeakageStudy,
+    known: dict[str, Answer],
+    X: Any,
+    index: pd.Index | None,
+    level: float,
+    of: dict,
+    injection: Injection,
+    judged: bool,
 ) -> LeakageReport:
     """Build the report from the available answers."""
     unasked = [name for name, answer in known.items() if answer.refusal == NOT_REQUESTED]
@@ -265,7 +273,7 @@ def _report(
         pairs=len(study.linkage.left) if pairs else 1,
         candidates=rows.set_axis(labels[mates.place]),
         names=labels,
-        near=estimate_unlisted(X, study, mates) if pairs else None,
+        near=estimate_unlisted(X, study, mates) if pairs and judged else None,
         of=of,
         asked=f"scoring={study.score.name!r}, cv={cv}, level={level:g}, draws={len(study.clusters)}, seed={study.seed}{listed}",
         price=_price_answers(study, unasked, injection),

@@ -64,29 +64,49 @@ class PooledSystem:
         found = [system.solve(b, system.choose(b, self.noise), shape).estimate for b in drawn]
         return float(np.std(found, ddof=1))
 
-    def highest(self, shape: Shape, mates: float) -> float:
+    def highest(self, shape: Shape, mates: float, clusters: int) -> float:
         """Compute the highest loss (lowest score) with no leak that the levels do not exclude; infinite if they exclude none.
 
-        A loss that falls with the number of a record's mates in training, by less with each further one (completely monotone),
-        is e(x) = a + ∫ exp(−κ x) μ(dκ) in the share x of leaked records, with κ at most `mates`, the number of mates at x = 1:
-        μ(`mates`) is what a single mate does, and more of them add nothing to. The largest e(0) is taken whose squared misfit,
-        in standard errors, exceeds the least one by one, or by its mean over levels if that is more.
+        A loss that falls with the number m of a record's mates in training, by less with each further one (completely
+        monotone), is a mixture of (1 − κ)ᵐ, and then e(x) = a + ∫ exp(−κ M x) μ(dκ) in the share x of leaked records, with
+        M = `mates` the number of mates at x = 1. The first mate alone counts where κ is 1. The largest e(0) is taken whose
+        squared misfit, in standard errors, exceeds the least one by one, or by its mean over levels if that is more.
+
+        Which of K clusters have how many of the λ mates that are expected without injection is a draw. The mean of (1 − κ)ᵐ
+        over clusters has the relative standard deviation √((exp(λ κ²) − 1)/K), and is taken to be two of these lower: where
+        no cluster need be without mates, the levels tell nothing of a first mate. The learner's locality limits κ, to eight
+        times the largest rate of a single exponential that fits as well as the best one.
         """
         sign = -1.0 if shape.rising else 1.0
         losses, spread = sign * self.b, np.ptp(self.b)
         if spread == 0:
             return float(self.b[0])
-        rates = mates * np.append(0.0, np.geomspace(0.005, 1.0, 40))  # the slowest of these are straight lines
+        rates = np.append(0.0, np.geomspace(0.005, 1.0, 40))  # κ; the slowest of these are straight lines
         floor = losses.min() - 8 * spread  # so low that a is above it
         # 1e-4: share of the mean variance of a level, as few draws leave directions without any
         jitter = 1e-4 * np.trace(self.noise) / len(losses) + 1e-24 * spread**2
         root = np.linalg.cholesky(self.noise + jitter * np.eye(len(losses)))
-        curves = np.linalg.solve(root, self.A @ np.exp(-np.outer(self.grid, rates)))
-        targets, steps = np.linalg.solve(root, losses - floor), 50 * len(rates)
+        curves = np.linalg.solve(root, self.A @ np.exp(-np.outer(self.grid, mates * rates)))
+        targets = np.linalg.solve(root, losses - floor)
+        misfits = np.array([nnls(curves[:, [0, k]], targets)[1] ** 2 for k in range(1, len(rates))])
+        # 4: two standard deviations of the rate
+        fitting = misfits <= misfits.min() + 4 * max(1.0, misfits.min() / len(losses))
+        locality = 8.0  # ratio of the fastest rate in a mixture to the rate that fits it
+        possible = rates <= min(1.0, locality * rates[1:][fitting].max()) * (1 + 1e-9)
+        deviation = np.sqrt(np.expm1(mates * self.present_share * rates**2) / clusters)
+        share = np.maximum(1 - 2 * deviation, 0.0)[possible]
+        highest = self._extreme(curves[:, possible] * share, targets, spread) + floor if share.all() else np.inf
+        bound = shape.low if shape.rising else shape.high
+        return sign * (highest if bound is None else min(highest, sign * bound))
+
+    @staticmethod
+    def _extreme(curves: NDArray[np.float64], targets: NDArray[np.float64], spread: float) -> float:
+        """Return the largest sum of the weights of the curves with a misfit near the least one."""
+        steps = 50 * curves.shape[1]
         weights, misfit = nnls(curves, targets, maxiter=steps)
-        limit = misfit**2 + max(1.0, misfit**2 / len(losses))
-        scale = 1e4 * np.abs(curves).max()  # weight of the equation e(0) = value
-        system = np.vstack([curves, np.full(len(rates), scale)])
+        limit = misfit**2 + max(1.0, misfit**2 / len(targets))
+        scale = 1e4 * np.abs(curves).max()  # weight of the equation that gives the sum
+        system = np.vstack([curves, np.full(curves.shape[1], scale)])
 
         def excess(value: float) -> float:
             held = nnls(system, np.append(targets, scale * value), maxiter=steps)[0]
@@ -95,10 +115,7 @@ class PooledSystem:
         fitted = float(weights.sum())
         most = 20  # doublings of the spread, beyond which nothing is excluded
         top = next((top for top in fitted + spread * 2.0 ** np.arange(most) if excess(top) > 0), np.inf)
-        value = top if np.isinf(top) else float(brentq(excess, fitted, top, xtol=1e-3 * spread))
-        bound = shape.low if shape.rising else shape.high
-        highest = sign * (value + floor)
-        return highest if bound is None else sign * min(sign * highest, sign * bound)
+        return top if np.isinf(top) else float(brentq(excess, fitted, top, xtol=1e-3 * spread))
 
     def polynomials(self) -> dict[str, tuple[float, Float[np.ndarray, " levels"]]]:
         """Linear and quadratic extrapolants of the lowest levels: ê₀ and its weights on b."""

@@ -1,8 +1,9 @@
 """The report: answers side by side, their differences, the recommended one, and what remains unknown.
 
 It also estimates the number of mates that are missing from the list of pairs. If most listed mates are nearest neighbours of
-one another in X, a tested row with an unlisted training row as near as three quarters of the listed mates is likely a duplicate
-too. The rate of such neighbours among rows with a listed mate is subtracted.
+one another in X, a tested row with an unlisted training row as near as three quarters of the listed mates may be a duplicate
+too. What is expected by chance is subtracted: if a row's next neighbour is at r and rows have d dimensions, the nearest is
+within l with probability (l/r)^d; and of listed pairs that are as near only some are mates.
 """
 
 import functools
@@ -28,17 +29,20 @@ if TYPE_CHECKING:
 
 HARMLESS_UNLISTED_SHARE = 0.1  # share of unlisted mates that changes a correction by less than its interval
 ORDER = ("both", "purge", "coarser", "extrapolated", "imputed")  # order of recommendation
+SPACING_NEIGHBOURS = 3  # nearest training rows by which the spacing of rows is judged
 
 
 class NearMates(NamedTuple):
     """Estimate of unlisted mates from a sample of tested rows.
 
-    `listed` of the rows have listed mates, and `estimate_unlisted` seem to have unlisted ones; `rows` are some of these.
+    `num_listed` of the rows have listed mates, and `num_unlisted` seem to have unlisted ones; `rows` and `neighbours` are pairs
+    of these with training rows, the nearest first.
     """
 
     num_listed: int
     num_unlisted: float
     rows: NDArray[np.int64]
+    neighbours: NDArray[np.int64]
 
     @property
     def share(self) -> float:
@@ -62,31 +66,52 @@ def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearM
     spread = data.std(0)
     data = (data - data.mean(0)) / np.where(spread > 0, spread, 1.0)  # columns on one scale
     rng = np.random.default_rng([study.seed, 7])
+    link, count = study.linkage, len(data)
+    listed_pairs = np.minimum(link.left, link.right) * count + np.maximum(link.left, link.right)
     mate = dict(zip(sure.place, sure.mate_place, strict=True))
-    listed, own, others, found = [], [], [], []
+    sizes, neighbours, rows, spacing = [], [], [], []
     # 2000: rows whose neighbours are searched
-    each = max(2000 // len(study.folds), 1)
+    sample = max(2000 // len(study.folds), 1)
     for fold, exposed in zip(study.folds, study.mates, strict=True):
-        rows = fold.test if len(fold.test) <= each else rng.choice(fold.test, each, replace=False)
-        known = dict(zip(fold.test, exposed, strict=True))
-        search = NearestNeighbors(n_neighbors=min(2, len(fold.train))).fit(data[fold.train])
-        distance, near = search.kneighbors(data[rows])
-        for row, apart, neighbour in zip(rows, distance, fold.train[near], strict=True):
+        tested = fold.test if len(fold.test) <= sample else rng.choice(fold.test, sample, replace=False)
+        exposure = dict(zip(fold.test, exposed, strict=True))
+        search = NearestNeighbors(n_neighbors=min(SPACING_NEIGHBOURS, len(fold.train))).fit(data[fold.train])
+        for row, distances, near in zip(tested, *search.kneighbors(data[tested]), strict=True):
+            near = fold.train[near]
             if row in mate:
-                listed.append((np.linalg.norm(data[row] - data[mate[row]]), apart[0]))
-                others.append(apart[0] if neighbour[0] != mate[row] else apart[-1])
-            elif known[row] == 0:
-                own.append(apart[0])
-                found.append(row)
-    at, nearest = np.array(listed).reshape(-1, 2).T
+                sizes.append((np.linalg.norm(data[row] - data[mate[row]]), distances[0]))
+            elif exposure[row] == 0 and len(distances) == SPACING_NEIGHBOURS:
+                # pairs that are listed as no mates are judged by the list
+                unlisted = ~np.isin(np.minimum(row, near) * count + np.maximum(row, near), listed_pairs)
+                if unlisted[0]:
+                    rows.append(row)
+                    neighbours.append(near[0])
+                    spacing.append(distances)
+    mate_distance, nearest = np.array(sizes).reshape(-1, 2).T
     # 0.5: least share of nearest neighbours among listed mates, if links are near-duplicates
-    if len(at) < min_listed_pairs or np.mean(at <= nearest * (1 + 1e-9) + 1e-12) < 0.5:
+    if len(sizes) < min_listed_pairs or not rows or np.mean(mate_distance <= nearest * (1 + 1e-9) + 1e-12) < 0.5:
         return None
     near_mates_share = 0.75  # share of listed mates that are as near
-    limit = np.quantile(at, near_mates_share)
-    close = np.array(own) <= limit
-    beside = np.mean(np.array(others) <= limit) * len(own)
-    return NearMates(len(at), max(float(close.sum() - beside), 0.0) / near_mates_share, np.array(found, np.int64)[close])
+    limit = float(np.quantile(mate_distance, near_mates_share))
+    distance = np.array(spacing)
+    close = distance[:, 0] <= limit
+    second, third = distance[:, 1:3].T
+    # r₃/r₂ to the power 2 d is uniform; the nearest, which may be a copy, is not used. Rows of few values are often equally
+    # far, and then distances tell little; below half the least step between them none is possible
+    spread_out = third > second
+    ratio = np.log(third[spread_out] / np.maximum(second, 1e-12 * third)[spread_out])
+    dimensions = np.mean(spread_out) * min(1 / max(2 * np.mean(ratio), 1e-3), data.shape[1]) if spread_out.any() else 0.0
+    positive = distance[distance > 0]
+    reach = positive.min() / 2 if limit == 0 and len(positive) else limit
+    chance = np.where(second > reach, reach / np.maximum(second, 1e-300), 1.0) ** dimensions
+    by_chance = float(chance.sum())
+    apart = np.linalg.norm(data[link.left] - data[link.right], axis=1)
+    mates_share = float(np.mean(link.probability[apart <= limit])) if np.any(apart <= limit) else 1.0
+    # 3: standard deviations of a Poisson number, so that few neighbours by chance are no reason
+    certain = close.sum() - by_chance > 3 * np.sqrt(by_chance + 1)
+    missing = min(close.sum() - by_chance, close.sum() * mates_share) if certain else 0.0
+    first = np.flatnonzero(close)[np.argsort(chance[close], kind="stable")]
+    return NearMates(len(sizes), missing / near_mates_share, np.array(rows)[first], np.array(neighbours)[first])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -197,10 +222,12 @@ class LeakageReport(PrintedResult, AbstractComparable):
         """The reason why no answer is to be believed although there are some, or ""."""
         if self.near is None or self.near.share <= HARMLESS_UNLISTED_SHARE:
             return ""
-        some = ", ".join(map(str, self.names[self.near.rows[:3]]))
+        pairs = zip(self.names[self.near.rows[:3]], self.names[self.near.neighbours[:3]], strict=True)
+        examples = ", ".join(f"{row} with {neighbour}" for row, neighbour in pairs)
         return (
-            f"about {self.near.share:.0%} of the tested records with a near-duplicate in training are not listed with it, such "
-            f"as {some}: the list is not complete (lo.leakage.Linkage.from_embeddings finds such pairs)"
+            f"about {self.near.share:.0%} of the tested records with a near-duplicate in training are not listed with it, as "
+            f"it seems, such as {examples}: the list is not complete (lo.leakage.Linkage.from_embeddings finds such pairs). If "
+            "these are no mates, say listed=1.0, list them with probability 0, or take report.by(answer)"
         )
 
     @functools.cached_property

@@ -159,7 +159,8 @@ class LeakageResult(PrintedResult, AbstractComparable):
         It is far from the estimate where a record's first mates may do most of the harm and no level shows them: clusters are
         large, so that nearly all have mates in training as filed, and the learner is local. Infinite if nothing is excluded.
         """
-        highest = self.pooled.highest(shape_of(self.measure), float(np.average(self._mates, weights=self._mates)))
+        mates = float(np.average(self._mates, weights=self._mates))
+        highest = self.pooled.highest(shape_of(self.measure), mates, int(np.sum(self._mates > 0)))
         return (min if self.measure.more_is_better else max)(highest, self.solved.estimate)
 
     @property

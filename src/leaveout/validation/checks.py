@@ -218,7 +218,26 @@ def _check_copies(fit: Fit, plan: Plan) -> str:
     together = _alike_share(_kinds(features)) * math.prod(alike[last:]) if features and len(rows) > 1 else 0.0
     if leaks.size <= NATURAL * n * (n - 1) * max(math.prod(alike), together):
         return ""
+    if leaks.size <= NATURAL * n * (n - 1) * _one_column_apart(columns, rows, _alike_share(kinds)):
+        return ""
     return f"{len(leaks)} rows are seen by their own refits in a copy: the folds leak"
+
+
+def _one_column_apart(columns: list[Float[Array, " units"]], rows: Int[Array, " kinds"], equal_share: float) -> float:
+    """Estimate the share of pairs that are equal by chance from those that differ in one column alone, as scores do.
+
+    If a share a of different rows agree in the column, a/(1 − a) times as many pairs agree in it too. Copies of one record are
+    equal in all columns, so that nearly no pair differs in just one.
+    """
+    shares = np.array([_alike_share(column[rows]) if len(rows) > 1 else 0.0 for column in columns])
+    most = 20  # columns of fewest values that are looked at, each with the cost of sorting the rows
+    natural = 0.0
+    for j in np.argsort(-shares)[:most]:
+        if 0 < shares[j] < 1:
+            others = columns[:j] + columns[j + 1 :]
+            apart = _alike_share(_kinds(others)) - equal_share if others else 0.0
+            natural = max(natural, apart * shares[j] / (1 - shares[j]))
+    return natural
 
 
 def _sees_copy(label: Int[Array, " units"], plan: Plan) -> Int[Array, " some"]:
