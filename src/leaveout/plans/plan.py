@@ -894,12 +894,7 @@ def contiguous(
         _require_entries("contiguous", number * size)
         runs.append([units[start : start + size] for start in random.integers(0, len(units) - size + 1, number)])
     folds = [np.concatenate(parts) for parts in zip(*runs, strict=True)]
-    return _plan(folds, len(steps.step), **steps.facts | _lone(groups))
-
-
-def _lone(groups: ArrayLike | None) -> dict[str, Any]:
-    """Return what is replaced in the facts of a plan whose runs may cross from one series into the next."""
-    return {"series": None} if groups is None else {}
+    return _plan(folds, len(steps.step), **steps.facts)
 
 
 def _subset_size(caller: str, num_units: int, fraction: float) -> int:
@@ -962,20 +957,13 @@ def leave_future_out(
 
 
 class Steps(NamedTuple):
-    """The step of each unit in its series, the series, the labels of the units, and the lengths of series."""
+    """The step of each unit in its series, the series, and the lengths of series."""
 
     step: NDArray[np.int64]
     series: NDArray[np.int64]
-    names: pd.Index | None
-    clocked: bool
+    facts: dict[str, Any]  # what a plan is told of its units
     shortest: int
     longest: int
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What a plan is told of its units: where they have times, no order of rows is that of time."""
-        series = np.arange(len(self.step)) if self.clocked else self.series
-        return {"serial": True, "series": series, "names": self.names}
 
 
 def _number_steps(caller: str, num_units: int, groups: ArrayLike | None, times: ArrayLike | None = None) -> Steps:
@@ -995,7 +983,12 @@ def _number_steps(caller: str, num_units: int, groups: ArrayLike | None, times: 
         )
     step = by_series.rank(method="dense").to_numpy(np.int64) - 1
     lengths = pd.Series(step).groupby(series).max() + 1
-    return Steps(step, series, labels.index, times is not None, int(lengths.min()), int(lengths.max()))
+    facts: dict[str, Any] = {"serial": True, "names": labels.index}
+    if times is not None:
+        facts["series"] = np.arange(n)  # whose order is that of the times, and of no rows
+    elif groups is not None:
+        facts["series"] = series
+    return Steps(step, series, facts, int(lengths.min()), int(lengths.max()))
 
 
 def _forward(steps: Steps, origins: range, horizon: int, window: int) -> Plan:
@@ -1006,7 +999,7 @@ def _forward(steps: Steps, origins: range, horizon: int, window: int) -> Plan:
     ends = [(t, t + horizon) for t in origins]
     dropped = [np.flatnonzero((steps.step < t - window) | (steps.step >= end)) for t, end in ends]
     folds = [np.flatnonzero((steps.step >= t) & (steps.step < end)) for t, end in ends]
-    return _plan(folds, len(steps.step), dropped, **steps.facts)
+    return _plan(folds, len(steps.step), dropped, **{"series": steps.series} | steps.facts)
 
 
 @scheme
@@ -1276,7 +1269,7 @@ def blocks(num_units: int, size: int, *, buffer: int = 0, groups: ArrayLike | No
             end = start + size
             folds.append(units[start:end])
             around.append(np.r_[units[max(0, start - buffer) : start], units[end : end + buffer]])
-    return _plan(folds, n, around, **steps.facts | _lone(groups))
+    return _plan(folds, n, around, **steps.facts)
 
 
 @scheme

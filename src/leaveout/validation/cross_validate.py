@@ -35,7 +35,7 @@ from ..objectives.unit_weights import unit_weights
 from ..optimize.active_set import without
 from ..optimize.fit import Fit, fit as minimise
 from ..plans.plan import Batch, Cases, Plan, Splitter, from_splits, groups as plan_of_groups, kfold, stratified
-from ..refit import AbstractRefit, Certified, Exact, RefitBatch, inverse_root
+from ..refit import AbstractRefit, Certified, Exact, RefitBatch
 from . import minima as minima
 from .audit import Candidates, affordable, audit_table, foremost_by_reason
 from .batches import BatchRunner, Losses, Merge, Refitter, Tell, blank, infinite_if_unknown, one_thread, put_losses
@@ -43,7 +43,7 @@ from .checks import reader_of, with_all_columns
 from .estimate import Estimate
 from .held_out_predictions import NO_LOSS_CODES, Average, Predictions, measure, measures, prediction_kind
 from .metrics import AnyMetric, Measure, ScoreName
-from .named_parameters import TOUCHED, PartialRefit, partial_refits
+from .named_parameters import PartialRefit, partial_refits
 from .scoring import Evaluate, HeldOutLoss, NamedScore, find_score, natural
 
 MILD = (
@@ -429,9 +429,7 @@ def fold_thetas(
 ) -> NDArray[np.float64]:
     """Return the raveled parameters of every refit as they are fitted, `[refits, params]`; NaN where there is none."""
     theta, partial = fold_refits(fit, plan, refit, caller, checkpoint)
-    for k, partial_refit in partial.items():
-        open_ = np.linalg.norm(partial_refit.free, axis=0) > TOUCHED * np.linalg.norm(inverse_root(fit), axis=0)
-        theta[k, open_] = np.nan
+    theta[[*partial]] = np.nan
     return theta
 
 

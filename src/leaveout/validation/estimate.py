@@ -320,7 +320,7 @@ class Estimate(PrintedResult):
         entry = np.where(self._at.held, self._weight[self._at.unit], 0.0) / np.average(self._weight)
         heaviest = entry if self.joint else np.maximum.reduceat(entry, self.plan.indptr[:-1])
         scored = np.where(np.isnan(self.error), 0.0, scored)  # the others have errors that were not asked for
-        if not scored.any() and not np.isfinite(self.losses).any():
+        if not np.isfinite(self.losses).any():
             return float("nan")
         return float(np.sum((self.error * heaviest)[scored > 0]) / max(scored.sum(), 1))
 
