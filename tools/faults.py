@@ -170,6 +170,13 @@ FAULTS = (
         "interop/test_statsmodels",
     ),
     Fault(
+        "an id is a feature where no features are named",
+        "cli._data.identifiers",
+        "is_identifier(name, numbers[name].to_numpy(float))",
+        "False",
+        "cli/test_files",
+    ),
+    Fault(
         "a small k of few effective draws is trusted",
         "FoldResult.accepted",
         " or self.k > K_OF_SHARE * self.share",

@@ -66,7 +66,6 @@ BAD = {
     "binary": (bytes(range(256)) * 4, "could not be read as text in UTF-8"),
     "zeros": (b"age,who\n1,2\n\0\0", "bytes that are no text"),
     "Latin": (text(FRAME.replace("Kiel", "Köln")).encode("latin-1"), "save it as UTF-8"),
-    "UTF-16": (text().encode("utf-16"), "save it as UTF-8"),
     "compressed": (gzip.compress(text().encode()), "unpack it"),
     "one name twice": (b"age, age,who\n1,2,3\n", "columns that share a name: 'age'"),
     "rows too long": (b"age,who\n1,2,5\n3,4,6\n", "has fewer cells than its rows"),
@@ -359,3 +358,41 @@ def test_rows_of_a_series_go_by_their_times(tmp_path):
     (tmp_path / "table.csv").write_text(text(frame.assign(day=frame["day"].where(frame.index != 5, "2020-01-01"))))
     again = run("hmm", tmp_path / "table.csv", *words, "--time", "day")
     one_line(again, "'2020-01-01 00:00:00' in row 6 is the time of another row too")
+
+
+def _ward(count=30):
+    draws = np.random.default_rng(3)
+    frame = pd.DataFrame({"patient_id": np.arange(1, count + 1), "age": draws.normal(50, 9, count).round(1).astype(str)})
+    frame["fee"] = [f"${fee:,.2f}" for fee in draws.uniform(2000, 90000, count)]
+    frame["visit"] = pd.date_range("2020-01-01", periods=count).strftime("%Y-%m-%d")
+    return frame.assign(cost=draws.normal(size=count).round(3), ill=np.resize(["no", "yes"], count))
+
+
+def test_a_report_says_what_it_leaves_out_and_why(tmp_path):
+    page, file = tmp_path / "page.html", tmp_path / "ward.csv"
+    file.write_bytes(b"Ward 7\n\n" + text(_ward()).encode())
+    result = run("report", file, page, "--target", "cost")
+    assert result.exit_code == 0, result.output
+    for words in ("left out as ids: patient_id", "left out as dates: visit", "features: age, fee", "1 line above the header"):
+        assert words in result.output, result.output
+    file.write_bytes(text(_ward()).encode("utf-16"))
+    assert run("report", file, page, "--target", "cost", "--formula", "cost ~ age + fee", "--plan", "kfold:5").exit_code == 0
+
+
+def test_words_in_a_column_of_numbers_are_counted_and_named_by_na(tmp_path):
+    frame = _ward()
+    frame.loc[[2, 6, 8, 11], "age"] = "k.A."
+    file, page = tmp_path / "ward.csv", tmp_path / "page.html"
+    file.write_text(text(frame))
+    words = ("report", file, page, "--target", "cost")
+    one_line(run(*words), "26 of 30 are numbers, 4 are 'k.A.' (rows 3, 7, 9, …): --na 'k.A.'")
+    result = run(*words, "--na", "k.A.", "--drop-missing")
+    assert result.exit_code == 0 and "4 rows with missing values left out" in result.output, result.output
+
+
+def test_the_column_that_separates_the_classes_is_named(tmp_path):
+    frame = _ward().assign(ill=np.repeat(["no", "yes"], 15))
+    file = tmp_path / "ward.csv"
+    file.write_text(text(frame))
+    words = ("glm", file, "--target", "ill", "--loss", "logistic", "--features", "age,patient_id")
+    one_line(run(*words), "the column 'patient_id' alone separates the classes")

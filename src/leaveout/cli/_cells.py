@@ -22,6 +22,7 @@ MAX_NUMBER_DIGITS = 15  # largest number of digits of a whole number; longer one
 OPEN = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")  # either decimals or thousands
 ZEROS = re.compile(r"0\d+")
 LONG = re.compile(rf"\d{{{MAX_NUMBER_DIGITS + 1},}}")
+CURRENCY = r"^([+-]?)\s?[$€£¥]\s?|\s?[$€£¥]$"
 SPACES = "\u00a0\u202f\u2009"  # spaces between thousands
 
 
@@ -37,6 +38,7 @@ class Convention:
         str | None, option("The sign between thousands of all numbers, such as . or ,", choices=SEPARATORS)
     ] = None
     encoding: Annotated[str, option("Of the text of a CSV file, such as latin-1.")] = "utf-8"
+    na: Annotated[str | None, option("Cells that are missing values, with commas between, beside NA and the like.")] = None
 
     def __post_init__(self) -> None:
         if self.decimal is not None and self.decimal == self.thousands:
@@ -113,6 +115,7 @@ def settle(
         signs = {name: Signs.of(cells.unique()) for name, cells in texts.items()}
         found = _decimal_signs(signs, used, mark, notes)
         decided = {name: (sign, OTHER[sign]) for name, sign in found.items() if name in words or sign == ","}
+        decided |= {name: (".", None) for name in words if signs.get(name) == Signs()}
     for name, (decimal, thousands) in decided.items():
         plain = texts[name] if thousands is None else texts[name].str.replace(thousands, "", regex=False)
         frame[name] = pd.to_numeric(plain.str.replace(decimal, ".", regex=False)).reindex(frame.index)
@@ -172,6 +175,7 @@ def _refuse(cells: dict[str, str]) -> None:
 def _match_cells(column: pd.Series, ways: Iterable[re.Pattern[str]]) -> pd.Series | None:
     """Return the filled cells without spaces around them; None if one is not a number in these conventions."""
     filled = column.dropna().astype(str).str.strip().str.replace(f"[{SPACES}]", " ", regex=True)
+    filled = filled.str.replace(CURRENCY, r"\1", regex=True)
     known = np.zeros(len(filled), bool)
     for way in ways:
         known |= filled.str.fullmatch(way.pattern).to_numpy(bool)

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 import leaveout as lo
+from leaveout.validation.checks import is_identifier
 
 from ._cells import parse_labels
 from ._console import fail, join_notes, one_line
@@ -39,7 +40,7 @@ class Model:
     plan: Annotated[str, option(f"What is left out: {PLANS}.")] = "loo"
     features: Annotated[str | None, option("Columns to use, with commas between; all others if not given.")] = None
     categorical: Annotated[str | None, option("Columns of categories, with commas between.")] = None
-    formula: Annotated[str | None, option("Instead of these: 'y ~ a + C(b)'.")] = None
+    formula: Annotated[str | None, option("Instead of these: 'y ~ a + C(b)'. It runs as Python.")] = None
     offset: Annotated[str | None, option("A column added to the linear predictor.")] = None
     weights: Annotated[str | None, option("A column of weights.")] = None
     positive: Annotated[str | None, option("The label of the target that counts as 1, for two classes.")] = None
@@ -78,7 +79,8 @@ class Model:
     def features_of(self, rows: FileTable) -> list[str]:
         """Select the columns of features, including categories."""
         others = (self.target, self.offset, self.weights, self.group)
-        features = split_names(self.features) or [name for name in rows.frame.columns if name not in others]
+        ids = identifiers(rows)
+        features = split_names(self.features) or [name for name in rows.frame.columns if name not in (*others, *ids)]
         return list(dict.fromkeys([*features, *self.categories]))
 
     def columns_of(self, rows: FileTable) -> list[str]:
@@ -91,8 +93,7 @@ class Model:
         else:
             if self.target is None:
                 fail(f"name the column to predict by --target; {rows.has}")
-            used = split_names(self.features) or [name for name in known if name not in (self.target, *given)]
-            used = [*used, self.target, *self.categories]
+            used = [*self.features_of(rows), self.target]
         for name in (*used, *given):
             rows.column(name)
         for flag, names in (("--features", split_names(self.features)), ("--categorical", self.categories)):
@@ -106,12 +107,15 @@ class Model:
             fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
         if self.formula and self.impute:
             fail("--formula goes without --impute: write impute(name) into it.")
-        rows = read(data, self.named, self.labels.__contains__, reading)
+        return self.complete(read(data, self.named, self.labels.__contains__, reading), reading)
+
+    def complete(self, rows: FileTable, reading: Reading, *others: str) -> FileTable:
+        """Select the complete rows that the model, the plan and the other columns need."""
         filled = IMPUTED.findall(self.formula or "")
         if self.impute:
             filled = [name for name in self.features_of(rows) if name not in self.categories]
             rows = replace(rows, frame=rows.frame.assign(**{name: rows.numbers(name, CATEGORY) for name in filled}))
-        whole_columns = [name for name in self.columns_of(rows) if name not in filled]
+        whole_columns = [name for name in (*self.columns_of(rows), *others) if name not in filled]
         return complete(
             rows, whole_columns, reading.drop_missing, f"leaveout glm --impute median fills those of features; {OTHERS}"
         )
@@ -130,6 +134,12 @@ class Model:
                     "groups(?::(.*))?": lambda name: lo.groups(rows.column(name or "").astype(str).to_numpy()),
                 },
             )
+
+
+def identifiers(rows: FileTable) -> list[str]:
+    """List columns of whole numbers that are named like ids."""
+    numbers = rows.frame.select_dtypes("number").dropna(axis=1)
+    return [name for name in numbers if is_identifier(name, numbers[name].to_numpy(float))]
 
 
 def _words(formula: str) -> set[str]:
@@ -173,7 +183,9 @@ def objective(rows: FileTable, model: Model) -> tuple[lo.GLM | lo.Regression, st
     levels = Counter(name for name in model.categories for column in made.names if column.startswith(f"{name}="))
     numbers = [column for column in made.names if column.partition("=")[0] not in levels]
     features = shorten_names([*numbers, *(f"{name} ({count + 1} levels)" for name, count in levels.items())])
-    return made, join_notes(f"features: {features}", said)
+    ids = [name for name in identifiers(rows) if not (model.formula or model.features or name in (model.target, model.group))]
+    left_out = f"left out as ids: {shorten_names(ids)}" if ids else ""
+    return made, join_notes(f"features: {features}", left_out, said)
 
 
 def _design(rows: FileTable, model: Model, drop_first: bool, features: list[str] | None = None) -> pd.DataFrame:

@@ -1,11 +1,13 @@
 """Files: rows of a CSV or Parquet file, tables and pictures, with one line on standard error for unusable input."""
 
+import codecs
 import contextlib
 import csv
 import io
 import re
 import sys
 import warnings
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,9 +19,9 @@ import pandas as pd
 
 from ._cells import BY_THE_FILE, Convention, as_labels, settle, trim_text
 from ._console import console, fail, join_notes, writing
-from ._options import option
+from ._options import option, split_names
 
-PARQUET = (".parquet", ".pq")
+PARQUET, EXCEL = (".parquet", ".pq"), (".xlsx", ".xls")
 NAMELESS = re.compile(r"Unnamed: \d+")  # pandas' name of a column without a name, such as a saved index
 WIDEST = 5000  # largest number of columns; more are a mistake
 MISSING = ("?", "-", "--", ".", "*", "missing", "unknown")  # marks of missing values beside pandas' NA, nan and null
@@ -77,6 +79,7 @@ class FileTable:
             fail(f"column {name!r} holds {column.nunique()} labels that are {twice} numbers, as '01' and '1'; {way}.")
         if len(wrong):
             value = str(column.iloc[wrong[0]])
+            way = describe_mixture(column) or way
             separated = "write numbers without separators of thousands, or name these by --thousands, and --decimal"
             way = separated if THOUSANDS.fullmatch(value) else way
             way = "leave the cell empty where a value is missing" if value.strip().lower() in MISSING else way
@@ -85,6 +88,27 @@ class FileTable:
                 fail(f"column {name!r} holds dates: {value!r} in row {column.index[wrong[0]]}; {way}.")
             fail(f"column {name!r} holds text: {value!r} in row {column.index[wrong[0]]}; {way}.")
         return number.to_numpy(float, na_value=np.nan)
+
+
+def describe_mixture(column: pd.Series) -> str:
+    """Say how many cells are numbers, where most are; empty for any other column."""
+    number = pd.to_numeric(column, errors="coerce")
+    words = column[column.notna() & number.isna()].astype(str)
+    count = int(number.notna().sum())
+    if not 0 < len(words) < count:
+        return ""
+    mark = words.mode()[0]
+    places = words.index[words == mark]
+    rows = ", ".join(map(str, places[:3])) + (", …" if len(places) > 3 else "")
+    return f"{count} of {count + len(words)} are numbers, {len(places)} are {mark!r} (rows {rows}): --na {mark!r} if missing"
+
+
+def is_dates(column: pd.Series) -> bool:
+    """Tell whether all filled cells are dates."""
+    cells = column.dropna()
+    if pd.api.types.is_datetime64_any_dtype(column):
+        return True
+    return not pd.api.types.is_numeric_dtype(column) and bool(cells.astype(str).str.fullmatch(DATE.pattern).all())
 
 
 def _is_padded(column: pd.Series) -> bool:
@@ -114,8 +138,10 @@ def content(file: Path, what: str = "a CSV or Parquet file") -> tuple[bytes, str
 
 def text(data: bytes, name: str, encoding: str = "utf-8") -> str:
     """Decode the text of a file, with or without a byte-order mark."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
     if data.startswith((b"\x1f\x8b", b"PK\x03\x04", b"BZh")):
-        fail(f"{name}: it is compressed, or a spreadsheet; unpack it, or save it as CSV.")
+        fail(f"{name}: it is compressed, or a spreadsheet; unpack it, or name it .xlsx.")
     try:
         found = data.decode("utf-8-sig" if encoding == "utf-8" else encoding)
     except UnicodeDecodeError as error:
@@ -143,10 +169,12 @@ def read(
     notes: list[str] = []
     header: list[str] = []
     lost: list[tuple[str, str]] = []
-    if not (data.startswith(b"PAR1") or file.suffix.lower() in PARQUET):
-        lines = text(data, name, convention.encoding)
+    missing = split_names(convention.na)
+    excel = file.suffix.lower() in EXCEL
+    if not (excel or data.startswith(b"PAR1") or file.suffix.lower() in PARQUET):
+        lines = _from_header(text(data, name, convention.encoding), notes)
         mark, header = _header(lines, name)
-        frame, parse = _csv(lines, name, mark, header, used, as_text)
+        frame, parse = _csv(lines, name, mark, header, used, as_text, missing)
         reread = lambda columns: parse(columns, dtype=str)
         asked = set(filter(None, used)) if used and "." not in used else set(frame.columns)
         frame = settle(frame, reread, as_text, asked, (mark, convention), notes)
@@ -156,12 +184,14 @@ def read(
             words = cells[frame[column].isna() & (cells.str.strip() != "")]
             lost += [(str(column), cell) for cell in words.iloc[:1]]
     else:
+        kind, extra = ("Excel", "excel") if excel else ("Parquet", "parquet")
         try:
-            frame = pd.read_parquet(io.BytesIO(data))
+            table = io.BytesIO(data)
+            frame = pd.read_excel(table, na_values=missing) if excel else pd.read_parquet(table).replace(missing, np.nan)
         except ImportError as error:
-            fail(f"{name}: Parquet needs pyarrow: pip install 'leaveout[parquet]' ({error}).")
-        except (ValueError, OSError) as error:
-            fail(f"{name}: it could not be read as Parquet ({error}).")
+            fail(f"{name}: {kind} needs pip install 'leaveout[{extra}]' ({error}).")
+        except (ValueError, OSError, zipfile.BadZipFile) as error:
+            fail(f"{name}: it could not be read as {kind} ({error}).")
     frame = frame.rename(columns=str).set_axis(pd.RangeIndex(1, len(frame) + 1))
     bare = [column for column in frame.columns if NAMELESS.fullmatch(column)]
     if bare:
@@ -172,6 +202,19 @@ def read(
     frame = trim_text(frame, notes)
     columns = tuple(map(str.strip, header)) if len(header) > WIDEST else ()
     return FileTable(frame, name, join_notes(*notes), columns, tuple(lost))
+
+
+def _from_header(content: str, notes: list[str]) -> str:
+    """Leave out lines above the header, such as a title: they have one cell, where all that follow have several."""
+    lines = [line for line in content.split("\n", 30)[:30] if line.strip()]
+    for mark in MARKS:
+        sizes = [line.count(mark) for line in lines]
+        start = next((k for k, size in enumerate(sizes) if size), 0)
+        enough = 3  # lines alike, from which the first of them is a header
+        if start and len(sizes) - start >= enough and len(set(sizes[start:])) == 1:
+            notes.append("1 line above the header left out" if start == 1 else f"{start} lines above the header left out")
+            return content[content.index(lines[start]) :]
+    return content
 
 
 def _header(content: str, name: str) -> tuple[str, list[str]]:
@@ -199,13 +242,20 @@ def _header(content: str, name: str) -> tuple[str, list[str]]:
 
 
 def _csv(
-    content: str, name: str, mark: str, header: list[str], used: Collection[str | None], as_text: Callable[[str], bool]
+    content: str,
+    name: str,
+    mark: str,
+    header: list[str],
+    used: Collection[str | None],
+    as_text: Callable[[str], bool],
+    missing: Sequence[str],
 ) -> tuple[pd.DataFrame, Callable[..., pd.DataFrame]]:
     """Parse the rows of a CSV file; return them with a function that parses columns of it again."""
     wide = len(header) > WIDEST
     if wide and not any(cell.strip() in used for cell in header):
         fail(f"{name}: its {len(header)} columns are too many; name those to use, such as by --features.")
     options: dict[str, Any] = {"sep": mark, "low_memory": False, "skipinitialspace": True, "index_col": False}
+    options["na_values"] = missing
 
     def parse(columns: Collection[str | None] | None, **more: Any) -> pd.DataFrame:
         chosen = None if columns is None else lambda column: column.strip() in columns

@@ -10,8 +10,8 @@ import pandas as pd
 import typer
 
 from ._console import fail, print_notes
-from ._data import OTHERS, Model
-from ._files import FileTable, Reading, complete, read, shorten_names
+from ._data import CATEGORY, Model, identifiers
+from ._files import FileTable, Reading, describe_mixture, is_dates, read, shorten_names
 from ._options import Data, FoldOptions, command, option, pageable
 from ._table import page as write
 from .glm import answer, prepare
@@ -19,7 +19,7 @@ from .glm import answer, prepare
 MAX_CATEGORY_LABELS = 20  # largest number of labels of a category; more are names or free text
 
 
-@command(omit="plan categorical formula impute offset weights refit score seed checkpoint", target=..., loss="")
+@command(target=..., loss="")
 def report(
     data: Data,
     page: Annotated[Path, typer.Argument(help="The page to write (html).", readable=False, callback=pageable)],
@@ -51,13 +51,15 @@ def report(
     """
     if centres and not clinical:
         fail("--centres goes with --clinical.")
-    model = replace(model, plan=f"groups:{groups}" if groups else "loo")
+    if groups and model.plan != "loo":
+        fail("--groups goes without --plan: it is --plan groups:COLUMN.")
+    model = replace(model, plan=f"groups:{groups}") if groups else model
     named = model.named and model.named | {*filter(None, [centres])}
     rows = read(data, named, lambda name: name in model.labels or name == centres, reading)
     if centres:
         rows.column(centres)
     model, said = _choose_model(rows, model, centres)
-    rows = complete(rows, [*model.columns_of(rows), *filter(None, [centres])], reading.drop_missing, OTHERS)
+    rows = model.complete(rows, reading, *filter(None, [centres]))
     y = rows.frame[model.target]
     if model.loss == "logistic" and not y.isin([0, 1]).all():  # two other numbers are labels
         rows = replace(rows, frame=rows.frame.assign(**{str(model.target): y.astype(str).astype("category")}))
@@ -71,9 +73,17 @@ def _choose_model(rows: FileTable, model: Model, centres: str | None = None) -> 
     """Choose the loss from the target, features and categories from the columns; return them with remarks."""
     model.columns_of(rows)  # raises if a column is missing
     loss, what = (model.loss, "") if model.loss else _loss(rows, str(model.target))
+    told = [f"{model.target} holds {what}: --loss {loss}, unless another is named"] if what else []
+    if model.formula:
+        return replace(model, loss=loss), told
     names = [name for name in model.features_of(rows) if name != centres]
+    for name in names:
+        if name not in model.categories and (mixture := describe_mixture(rows.frame[name])):
+            fail(f"column {name!r}: {mixture}; {CATEGORY}.")
     levels = {name: rows.frame[name].nunique() for name in names}
-    number = {name: pd.api.types.is_numeric_dtype(rows.frame[name]) for name in names}
+    number = {name: name not in model.categories and pd.api.types.is_numeric_dtype(rows.frame[name]) for name in names}
+    dates = [name for name in names if is_dates(rows.frame[name])]
+    names = [name for name in names if name not in dates]
     used = [name for name in names if levels[name] > 1 and (number[name] or levels[name] <= MAX_CATEGORY_LABELS)]
     if not used:
         fail(
@@ -81,12 +91,15 @@ def _choose_model(rows: FileTable, model: Model, centres: str | None = None) -> 
             "to predict it by."
         )
     out = [name for name in names if name not in used]
-    said = [f"{model.target} holds {what}: --loss {loss}, unless another is named" if what else ""]
+    ids = [name for name in identifiers(rows) if not (model.features or name in (model.target, model.group, centres))]
+    said = [*told, f"left out as ids: {shorten_names(ids)}" if ids else ""]
+    said += [f"left out as dates: {shorten_names(dates)}; put the time since a day into a column of numbers" if dates else ""]
     said += [f"left out, of one value or of more than {MAX_CATEGORY_LABELS} labels: {shorten_names(out)}" if out else ""]
-    again = next((name for name in out if 1 < levels[name] <= len(rows.frame) / 2), None)
+    labels = {name: rows.frame[name].nunique() for name in (*out, *ids)}
+    again = next((name for name, count in labels.items() if 1 < count <= len(rows.frame) / 2), None)
     if again is not None and model.plan == "loo":
         said.append(
-            f"{again} has {levels[again]} labels in {len(rows.frame)} rows: where rows of one label belong together, such as a "
+            f"{again} has {labels[again]} labels in {len(rows.frame)} rows: where rows of one label belong together, such as a "
             f"patient's, --groups {again} leaves them out together"
         )
     categories = ",".join(name for name in used if not number[name])

@@ -618,6 +618,19 @@ def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
     return known if clear else unseen_directions(objective, theta)
 
 
+def _separating_column(objective: AbstractObjective) -> str:
+    """Name a column whose values in one class are all on one side of those in the others; empty if there is none."""
+    units = objective.units
+    if not units.classes or units.target is None or units.features is None:
+        return ""
+    for name, column in units.features().items():
+        for kind in np.unique(units.target):
+            inside, outside = column[units.target == kind], column[units.target != kind]
+            if np.ptp(column) and outside.size and (inside.min() >= outside.max() or inside.max() <= outside.min()):
+                return name
+    return ""
+
+
 def _fit_at_end(objective: AbstractObjective, run: Minimisation, like: PyTree, flat: Flat | None) -> Fit:
     """Fit at the end of a descent; raise if that is not a minimum."""
     value, vector, converged = run
@@ -639,6 +652,8 @@ def _fit_at_end(objective: AbstractObjective, run: Minimisation, like: PyTree, f
         if objective.convex and (found.decrement > WARN or largest > 1e3 or found.decrement < 1e-6):
             what += ": are the data perfectly separated, or a class or group missing"
             target = objective.units.target
+            column = _separating_column(objective)
+            what += f" (the column {column!r} alone separates the classes)" if column else ""
             what += f" (the response is {target[0]:g} in every unit)?" if target is not None and np.ptp(target) == 0 else "?"
         way = "Add a penalty (a prior), such as lo.penalties.Ridge(1.0), or give another start, fit(..., theta0=)."
         raise RuntimeError(f"fit: {what}{'' if what.endswith('?') else '.'} {way}")

@@ -320,17 +320,20 @@ def _words(name: str) -> str:
     return re.sub(r"[_\s.\-]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)).strip().lower()
 
 
+def is_identifier(name: str, column: Float[Array, " units"]) -> bool:
+    """Tell whether a column holds whole numbers, and is named like an id."""
+    values = np.unique(column)
+    if len(values) < IDS or not ID.fullmatch(_words(name)):
+        return False
+    steps = (values - values[0]) / np.diff(values).min()  # whole multiples of the least step, as the column may be scaled
+    return bool(steps[-1] < 1e9 and np.abs(steps - np.round(steps)).max() < 1e-3)
+
+
 def _check_identifiers(fit: Fit, plan: Plan) -> str:
     """Find columns of whole numbers that are named like ids."""
     del plan
-    features, found = fit.objective.units.features(), []
-    for name, column in features.items():
-        values = np.unique(column)
-        if len(values) < IDS or not ID.fullmatch(_words(name)):
-            continue
-        steps = (values - values[0]) / np.diff(values).min()  # whole multiples of the least step, as the column may be scaled
-        if steps[-1] < 1e9 and np.abs(steps - np.round(steps)).max() < 1e-3:
-            found.append(name)
+    features = fit.objective.units.features()
+    found = [name for name, column in features.items() if is_identifier(name, column)]
     if not found:
         return ""
     count = len(np.unique(features[found[0]]))
