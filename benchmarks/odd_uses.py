@@ -526,6 +526,29 @@ def weights_scaled(rng: Generator) -> Tally:
     return found
 
 
+def useful_thresholds(rng: Generator) -> Tally:
+    """Thresholds at which the interval of the net benefit excludes treating all and none, with weights or groups."""
+    n, X = 120, rng.standard_normal((120, 2))
+    y = (rng.uniform(0, 2) * X[:, 0] + rng.standard_normal(n) > 0.3) * 1.0
+    grouped = bool(rng.integers(2))
+    w, label = np.ones(n) if grouped else rng.uniform(0.5, 2, n), np.arange(n) % 40 if grouped else np.arange(n)
+    fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1), sample_weight=w))
+    plan = lo.groups(label) if grouped else lo.kfold(n, 5, seed=seed(rng))
+    p, t = lo.cross_predict(fit, plan, lo.Exact(1e-12)), np.array([0.2, 0.35, 0.5, 0.65])
+    found = lo.decision_curve(lo.cross_validate(fit, plan), t)
+    lows, best = [], []
+    for threshold in t:
+        each = np.where(p >= threshold, y - (1 - y) * threshold / (1 - threshold), 0.0)
+        mean, everyone = np.average(each, weights=w), np.average(y - (1 - y) * threshold / (1 - threshold), weights=w)
+        pull, count = np.bincount(label, w * (each - mean)) / w.sum(), len(np.unique(label))
+        quantile = scipy.stats.t.ppf(0.975, 39) if grouped else scipy.stats.norm.ppf(0.975)
+        lows.append(mean - quantile * np.sqrt(count / (count - 1) * np.sum(pull**2)))
+        best.append(lows[-1] > max(everyone, 0.0))
+    near = np.min(np.abs(np.array(lows) - np.maximum(found.table["all"], 0))) < 1e-6
+    marked = near or found.useful.tolist() == best
+    return value("low", found.table["low"], lows, 1e-6) + holds("useful", marked, found.useful)
+
+
 # leakage
 
 
@@ -893,6 +916,7 @@ KINDS: dict[str, Callable[[Generator], Tally]] = {
     "folds handed to validate": folds_validated,
     "weights of any scale": weights_scaled,
     "underflow raised": underflow_raised,
+    "useful thresholds": useful_thresholds,
     "rows out of order": out_of_order,
     "chain out of order": chain_out_of_order,
     "block bootstrap, printed": block_bootstrap_printed,

@@ -2998,6 +2998,13 @@ FAULTS = (
         "validation/test_metrics",
     ),
     Fault(
+        "a threshold is useful where the net benefit is above both by chance",
+        "DecisionCurve.useful",
+        'self.table["low"]',
+        'self.table["net_benefit"]',
+        "test_decision_curve",
+    ),
+    Fault(
         "folds are read as resamples",
         "internal_validation.resamples",
         '"bootstrap" if matched.draws else "crossvalidation"',

@@ -60,3 +60,20 @@ def test_wrong_input():
             lo.decision_curve(FIT, wrong)
     with pytest.raises(TypeError, match="two classes"):
         lo.decision_curve(lo.fit(lo.GLM(X, X[:, 0], "squared", lo.penalties.Ridge(1.0))))
+
+
+def test_a_threshold_is_useful_where_the_interval_excludes_treating_all_and_none():
+    """Of predictions that are noise the net benefit is often above both by chance, its interval hardly ever."""
+    above = useful = 0
+    for _ in range(20):
+        chance = (rng.random(120) < 0.4) * 1.0
+        found = lo.decision_curve(lo.fit(lo.GLM(rng.normal(size=(120, 1)), chance, "logistic")), [0.35, 0.4, 0.45])
+        table = found.table
+        above += int((table["net_benefit"] > np.maximum(table["all"], 0)).sum())
+        np.testing.assert_array_equal(found.useful, (table["low"] > 0) & (table["low"] > table["all"]))
+        useful += int(found.useful.sum())
+    assert useful <= 3 < 15 < above and "nowhere: at no threshold" in str(found)
+    strong = lo.decision_curve(
+        lo.fit(lo.GLM(X, (X[:, 0] + 0.5 * X[:, 1] > 0.1) * 1.0, "logistic", lo.penalties.Ridge(1.0))), [0.5]
+    )
+    assert strong.useful.all() and "at 1 of 1 thresholds the 95% interval is above" in str(strong)

@@ -74,7 +74,7 @@ def test_it_says_what_the_results_say(tmp_path):
 def test_the_thresholds_at_which_the_model_is_best_are_runs(tmp_path):
     cv, _, page = clinical(tmp_path / "page.html")
     table = lo.decision_curve(cv).table
-    best = (table["net_benefit"] > np.maximum(table["all"], 0)).to_numpy()
+    best = (table["low"] > np.maximum(table["all"], 0)).to_numpy()
     text = page.text.split("Useful thresholds")[1].split("of risk")[0].strip()
     inside = np.zeros(len(best), bool)
     for run in text.split(", "):
@@ -138,7 +138,17 @@ def test_what_has_no_clinical_page_is_refused(tmp_path):
     X, y, centres = patients()
     cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "logistic")), lo.kfold(N, 4))
     number = lo.cross_validate(lo.fit(lo.GLM(X, X["age"] + y, "squared")), lo.kfold(N, 4))
+    time = pd.Series(np.random.default_rng(0).exponential(size=N))
+    ill = (np.random.default_rng(1).normal(size=N) + np.unique(centres, return_inverse=True)[1] > 1.5) * 1.0
+    late = lo.cross_validate(lo.fit(lo.Cox(X, time + 0.1, y, entry=time / 2)), lo.kfold(N, 4))
+    mixed = lo.cross_validate(lo.fit(lo.Mixed(X.to_numpy(), ill, "binomial", groups=centres)), lo.kfold(N, 4))
     for error, match, call in (
+        (ValueError, "risks until a time.*entry times", lambda: late.report(tmp_path / "a.html", kind="clinical")),
+        (
+            TypeError,
+            "this Mixed depend on one another.*is its page",
+            lambda: mixed.report(tmp_path / "a.html", kind="clinical"),
+        ),
         (ValueError, "kind must be", lambda: cv.report(tmp_path / "a.html", kind="medical")),
         (TypeError, "counts of patients", lambda: cv.report(tmp_path / "a.html", kind="clinical", excluded=["a"])),
         (ValueError, "whole number", lambda: cv.report(tmp_path / "a.html", kind="clinical", excluded={"a": -1})),

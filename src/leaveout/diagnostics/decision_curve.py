@@ -72,9 +72,15 @@ class DecisionCurve(PerformanceTable):
     def _shown(self) -> pd.DataFrame:
         return self.table.iloc[:: -(-len(self.table) // PRINTED)]
 
+    @property
+    def useful(self) -> pd.Series:
+        """Whether the interval of the net benefit lies above treating all and above treating none, by threshold."""
+        return (self.table["low"] > np.maximum(self.table["all"], 0)).rename("useful")
+
     def _facts(self) -> list[tuple[str, str]]:
-        best = self.table["net_benefit"] > np.maximum(self.table["all"], 0)
-        where = f"at {best.sum()} of {len(best)} thresholds, above treating all and none" if best.any() else "nowhere"
+        best = self.useful
+        above = f"the {self.level:.0%} interval is above treating all and none"
+        where = f"at {best.sum()} of {len(best)} thresholds {above}" if best.any() else f"nowhere: at no threshold {above}"
         return [
             ("predictions", self.note),
             ("until", "" if self.time is None else f"{self.time:g}"),

@@ -9,6 +9,7 @@ import pandas as pd
 import scipy
 from numpy.typing import ArrayLike
 
+from .._runtime.results import kind_of
 from ..data.arrays import count
 from ..data.formulas import FormulaReader
 from ..diagnostics.calibration import Calibration, calibration
@@ -16,7 +17,7 @@ from ..diagnostics.covariance import covariance
 from ..diagnostics.decision_curve import DecisionCurve, decision_curve
 from ..diagnostics.internal_external import IDEAL, InternalExternal, internal_external
 from ..diagnostics.internal_validation import Validation, validate
-from ..diagnostics.performance import Continuous, Survival, performance
+from ..diagnostics.performance import NO_RISKS, Continuous, Survival, performance
 from ..diagnostics.stability import Stability, stability
 from ..models.glm.active_coefficients import ActiveGLM
 from ..models.glm.glm import GLM
@@ -68,12 +69,21 @@ def page_of(
     excluded = {str(why): count(f"report: excluded[{why!r}]", number, 0) for why, number in (excluded or {}).items()}
     if fit is None:
         raise ValueError("report: kind='clinical' needs the fit of the estimate, which this one has lost.")
-    measure: Any = performance("report", fit)
+    cases = plan.of_cases
+    measure: Any = performance("report", fit, None, cases)
     if isinstance(measure, Continuous):
         raise TypeError("report: kind='clinical' is for a response of two classes or lo.Cox; the response here is a number.")
-    validated, stable = validate(fit, B=B), stability(fit, B=B)
+    if isinstance(measure, Survival) and not measure.times.size:
+        raise ValueError(f"report: kind='clinical' shows risks until a time: {NO_RISKS}")
+    if not fit.objective.units.repeatable:
+        raise TypeError(
+            f"report: kind='clinical' shows what resamples of patients make of the model; the units of this "
+            f"{kind_of(fit.objective)} depend on one another, and are not drawn one by one. lo.report(cv, path) is its page; "
+            "lo.calibration(cv) and lo.decision_curve(cv) are parts of this one."
+        )
+    validated, stable = validate(fit, B=B, cases=cases), stability(fit, B=B, cases=cases)
     curve, decisions = calibration(estimate), decision_curve(estimate, thresholds)
-    across = None if centres is None else internal_external(fit, centres)
+    across = None if centres is None else internal_external(fit, centres, cases=cases)
     labels = getattr(fit.objective, "labels", None)
     classes = getattr(labels, "classes", ()) or getattr(fit.objective, "classes", ())
     event = f"“{classes[1]}”" if len(classes) == 2 else "the event"
@@ -137,18 +147,16 @@ def _answers(
     patients, happened = measure.case, measure.risk[:, 2] if isinstance(measure, Survival) else measure.y
     events = patients @ happened
     left = "; ".join(f"{number} left out: {why}" for why, number in excluded.items())
-    weighted = "" if (patients == 1).all() else f"counted by weights, of {len(patients)} rows; "
+    weighted = f"{measure.weights.note}; " if measure.weights.note else ""
     row, slope, large = validated.table.loc[name], curve.table.loc["slope"], curve.table.loc["large"]
     brier = next(key for key in validated.table.index if key in ("B", "IBS") or key.startswith("Brier"))
-    table = decisions.table
-    best = (table["net_benefit"] > np.maximum(table["all"], 0)).to_numpy()
     who = f"{patients.sum():g}, {events:g} ({events / patients.sum():.0%}) with {event}"
     ranked = (
         f"{_between(row.low, row.high, 3)} ({validated.level:.0%}, over patients), corrected for optimism; on its own patients "
         f"{_number(row['index.orig'], 3)}. One half is chance, one is perfect"
     )
     slopes, larges = (f"{_between(of.low, of.high)} ({curve.level:.0%}), of held-out predictions" for of in (slope, large))
-    useful = "of risk: there treating by the model beats treating all and treating none, by its net benefit"
+    useful = f"of risk: there the {decisions.level:.0%} band of the net benefit is above treating all and treating none"
     error = "corrected for optimism: the mean squared error of risks, of which zero is best"
     cards = [
         ("Patients", who, weighted + (left or "all rows that were given; none is said to be left out")),
@@ -159,7 +167,7 @@ def _answers(
             _number(large.estimate),
             f"{larges}, in log odds. Zero is ideal; above it risks are too low",
         ),
-        ("Useful thresholds", _runs(best, table.index.to_numpy()), useful),
+        ("Useful thresholds", _runs(decisions.useful.to_numpy(), decisions.useful.index.to_numpy()), useful),
         ("Brier score", _number(validated.corrected[brier], 3), error),
     ]
     if across is None:
