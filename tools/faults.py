@@ -2986,8 +2986,8 @@ FAULTS = (
     Fault(
         "weights are not taken with mean one",
         "unit_weights.unit_weights",
-        "UnitWeights(values / scale, are_cases, scale)",
-        "UnitWeights(values, are_cases, scale)",
+        "UnitWeights(values / values[weigh].mean(), False, scale)",
+        "UnitWeights(values, False, scale)",
         "objectives/test_unit_weights",
     ),
     Fault(

@@ -28,6 +28,7 @@ from ..data.arrays import numbers, pandas_of
 from ..linalg.rounding import FUNCTION
 from ..models.glm.glm import AbstractRegression
 from ..objectives.batch_functions import functions, weights_of, work
+from ..objectives.unit_weights import unit_weights
 from ..optimize.fit import Fit
 from ..plans.plan import CAPACITY, Batch, Plan
 from ..posteriors.posterior import Posterior
@@ -236,11 +237,12 @@ def refit_all(
 def _others(fit: Fit, batch: Batch, theta: Float[Array, "refits params"]) -> Float[Array, " refits"]:
     """Return the change of F for the remaining units, per unit."""
     F, n = functions(fit.objective, fit.theta, batch.rows), fit.objective.num_units
+    scale = unit_weights(fit.objective).scale
     out, size = np.empty(len(theta)), max(1, CAPACITY // n)
     for start in range(0, len(theta), size):
         lanes = np.arange(start, min(start + size, len(theta)))
         before = F.look(np.tile(fit.vector, (len(lanes), 1)), lanes)[0]
-        seen = weights_of(batch.rows, n, lanes).sum(1)
+        seen = weights_of(batch.rows, n, lanes).sum(1) * scale
         out[lanes] = (F.look(theta[lanes], lanes)[0] - before) / seen
     return out
 

@@ -285,11 +285,14 @@ def dispersion(
     weights: Float[np.ndarray, "some units"] | None = None,
     open_directions: float | Float[np.ndarray, " some"] = 0.0,
 ) -> Float[np.ndarray, " some"]:
-    """Estimate φ̂ at parameters fitted with given weights (by default the fit's), NaN without a degree of freedom."""
+    """Estimate φ̂ at parameters fitted with given weights (by default the fit's), NaN without a degree of freedom.
+
+    Where the loss leaves no variance open it is that of weights of mean one, so that the scale of weights changes no measure.
+    """
     objective = fit.objective
     weights = np.ones((1, objective.num_units)) if weights is None else weights
     if not has_dispersion(fit):
-        return np.ones(len(weights))
+        return np.full(len(weights), unit_weights(objective).scale)
     total = np.asarray(_pearson(fit, fit.vector[None] if thetas is None else thetas, weights))
     free = weights @ counting_units(fit) - _effective(fit) + open_directions
     return np.where(free > 0, total / np.where(free > 0, free, 1.0), np.nan)
@@ -303,7 +306,7 @@ def dispersions(
 ) -> Float[np.ndarray, " refits"]:
     """Estimate φ̂ of every refit of a plan, from the units that it sees, some of which leave directions open."""
     if not has_dispersion(fit):
-        return np.ones(plan.num_refits)
+        return np.full(plan.num_refits, unit_weights(fit.objective).scale)
     everyone, size = np.arange(plan.num_refits), max(1, ROWS_AT_A_TIME // plan.num_units)
     some = [everyone[start : start + size] for start in range(0, len(everyone), size)]
     lost = np.zeros(plan.num_refits) if open_directions is None else open_directions
@@ -345,7 +348,7 @@ def count_units(caller: str, fit: Fit, cases: bool) -> CountedUnits:
         weight = weight / objective.trials
     if cases:
         return CountedUnits(weight, 1.0, f"count cases, {weight.sum():.10g} in all")
-    mean = float(weight[present].mean())
+    mean = unit_weights(objective).scale
     normalised = f"normalised to sum to the {present.sum()} units; cases=True counts cases"
     return CountedUnits(present * 1.0, mean, "" if np.ptp(weight[present]) == 0 and mean == 1 else normalised)
 

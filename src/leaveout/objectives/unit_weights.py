@@ -18,7 +18,10 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class UnitWeights:
-    """Weights of units, of mean one over those that weigh, or numbers of cases; the model's are `scale` times them."""
+    """Weights of units, of mean one over those that weigh, or numbers of cases.
+
+    `scale` is the mean of the model's own weights, beside the numbers of trials that they contain.
+    """
 
     values: Float[Array, " units"]
     are_cases: bool
@@ -32,7 +35,7 @@ class UnitWeights:
     @property
     def copies(self) -> Float[Array, " units"]:
         """The number of independent units that each one stands for."""
-        return self.values if self.are_cases else np.ones_like(self.values)
+        return self.values if self.are_cases else self.weigh * 1.0
 
     @property
     def note(self) -> str:
@@ -53,5 +56,8 @@ def unit_weights(objective: AbstractObjective, are_cases: bool = False) -> UnitW
     if weight is None:
         return UnitWeights(np.ones(objective.num_units), are_cases, 1.0)
     values = np.asarray(weight, np.float64)
-    scale = 1.0 if are_cases else float(values[values > 0].mean())
-    return UnitWeights(values / scale, are_cases, scale)
+    if are_cases:
+        return UnitWeights(values, True, 1.0)
+    weigh, trials = values > 0, getattr(objective, "trials", None)
+    scale = float((values if trials is None else values / trials)[weigh].mean())
+    return UnitWeights(values / values[weigh].mean(), False, scale)

@@ -95,6 +95,8 @@ class AbstractRegression(AbstractLinearPredictor):
             if not isinstance(self.loss_function, losses.Binomial) or (size <= 0).any():
                 raise ValueError(f"{me}: trials must be positive, and are for binomial proportions y.")
             weight = size if weight is None else as_stored(size * weight)
+        elif weight is not None and _are_trials(self.loss_function, self.y, weight):
+            size = np.where(weight > 0, weight, 1.0)
         self.sample_weight, self.trials = weight, size
         if self.sample_weight is not None and ((self.sample_weight < 0).any() or not self.sample_weight.any()):
             raise ValueError(f"{me}: sample_weight must not be negative, nor zero everywhere.")
@@ -433,6 +435,13 @@ class AbstractRegression(AbstractLinearPredictor):
     @property
     def note(self) -> str:
         return "; ".join(filter(None, (self.remark, self.loss_function.remark)))
+
+
+def _are_trials(loss: losses.AbstractLoss, y: np.ndarray, weight: np.ndarray) -> bool:
+    """Tell whether weights of proportions are their numbers of trials, as in R: with them successes are whole numbers."""
+    successes = weight * y
+    proportions = isinstance(loss, losses.Binomial) and bool((y % 1).any())
+    return proportions and np.allclose(successes, np.rint(successes), rtol=0, atol=1e-6)  # proportions are rounded
 
 
 class GLM(AbstractRegression):
