@@ -29,6 +29,9 @@ TABLES = {
     "apparent calibration": lambda fit, cv: lo.calibration(fit).table,
     "stability": lambda fit, cv: lo.stability(fit, plan=DRAWN).table,
     "metrics": lambda fit, cv: pd.concat([pd.Series(cv.metrics), pd.Series(cv.metric_se)]),
+    "Cook": lambda fit, cv: lo.cooks_distance(fit),
+    "covariance": lambda fit, cv: lo.covariance(fit, "nonrobust"),
+    "moves": lambda fit, cv: lo.influence(cv, pairs=0).rows[["cook", "moved", "others"]],
     "net benefit": lambda fit, cv: lo.decision_curve(cv, [0.3, 0.5]).table,
 }
 METRICS = {"classes": ["auc", "brier", "f1"], "number": ["rmse", "r2"], "survival": ["concordance"]}
@@ -81,3 +84,15 @@ def test_units_of_weight_zero_are_none():
     found, want = lo.stability(heavy, plan=whole), lo.stability(fewer, plan=plan)
     assert len(found.units) == len(some)
     np.testing.assert_allclose(found.table, want.table, rtol=1e-7)
+
+
+def test_weights_of_proportions_are_trials():
+    """As in R: with the weights of a proportion as its trials, or said to be trials, measures are those of counts."""
+    trials, successes = np.full(N, 7.0), np.random.default_rng(1).integers(0, 8, N) * 1.0
+    fits = [lo.fit(lo.GLM(X, successes / trials, "logistic", **{name: trials})) for name in ("trials", "sample_weight")]
+    assert all(unit_weights(fit.objective).scale == 1.0 for fit in fits)
+    np.testing.assert_allclose(lo.cooks_distance(fits[1]), lo.cooks_distance(fits[0]), rtol=1e-9)
+    eta = X @ fits[0].parameters["coef"] + fits[0].parameters["intercept"]
+    p, Z = 1 / (1 + np.exp(-eta)), np.column_stack([X, np.ones(N)])
+    truth = np.linalg.inv(Z.T @ (Z * (7 * p * (1 - p))[:, None]))
+    np.testing.assert_allclose(lo.covariance(fits[1], "nonrobust"), truth, rtol=1e-6, atol=1e-9)
