@@ -26,7 +26,6 @@ from ..linalg.enclosure_theorem import Ball, CurvatureBounds, More, RadiusTable,
 from ..linalg.group_norms import Norms, Reach
 from ..linalg.rounding import FUNCTION, UNIT, Rounding, bounded, condition, factor_error
 from ..linalg.sparse_design import SparseDesign
-from ..models.glm.orthogonal import OrthogonalGLM
 from ..objectives.objective import PerLane, Points, Vector
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows
@@ -296,7 +295,7 @@ def linear_cache(fit: Fit) -> LinearFitCache:
     if several and norms is None and model.design.shifts_apart(model.bending(theta[None])[0]):
         moves = model.design.without_shifts(root)  # no refit moves along the others, of which the penalty alone may know
     off, known = _root_rounding(fit, model, root, moves, scale, weight, roots, curvature, flat, float(kappa))
-    columns = len(theta) + isinstance(fit.objective, OrthogonalGLM)  # whose rows are rounded as one more product is
+    columns = len(theta) + getattr(fit.objective, "further_columns", 0)
     rounding = Rounding(len(eta), columns, float(np.sqrt(known)), off, float(np.abs(theta) @ scale))
     norm, size, length = bounded(extents, rounding, several)
     blur = rounding.predictor(length, total(np.abs(eta), 1))
@@ -352,7 +351,7 @@ def _root_rounding(
     uᵀR H Rᵀu by at most ‖|M| s‖², and that of its inverse by ‖|M| s‖ ‖|R| s‖; then ‖|M| s‖² is returned.
     """
     own, whole = (float(condition(part, scale)) for part in (moves, root))
-    off = factor_error(np.sqrt(own * whole), len(weight), len(root) + isinstance(fit.objective, OrthogonalGLM))
+    off = factor_error(np.sqrt(own * whole), len(weight), len(root) + getattr(fit.objective, "further_columns", 0))
     clear = 4 * UNIT * len(root) ** 2 * np.sqrt(own)  # twice what a measurement cannot tell from rounding, at least
     if off > max(CONDITION, clear) and own > REPEATED_COLUMNS * len(root):
         off = min(

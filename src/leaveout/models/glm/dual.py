@@ -7,6 +7,7 @@ refit has the rows z_n of Q Λ^½ and the penalty ½ ‖u‖². No matrix of the
 centred first, so that it is not collinear with the rows z_n.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
@@ -21,10 +22,11 @@ from ...linalg.sparse_design import SparseDesign
 from ...objectives.objective import Units, as_stored
 from . import penalties
 from .active_coefficients import around
-from .glm import GLM, AbstractRegression
+from .glm import GLM, PRODUCTS_FROM, AbstractRegression
 from .penalties import PerWeight, Ridge
 
 Array = np.ndarray
+GRAM_COLUMNS = 512  # columns whose products are summed at a time, so that rounding grows with them and not with all
 
 
 class DualGLM(AbstractRegression):
@@ -35,6 +37,9 @@ class DualGLM(AbstractRegression):
     ridge: Float[Array, " features"]
     back: Float[Array, "units rank"]  # QΛ^{-½}, or with an intercept its rows less their mean by the weights
     mean: Float[Array, " features"]  # of the columns; zero without an intercept
+    further_columns: int = (
+        static()
+    )  # sums over columns and eigenvectors are off by so many units, which proofs count as columns
 
     def __init__(self, whole: AbstractRegression):
         vars(self).update(vars(whole))
@@ -55,6 +60,11 @@ class DualGLM(AbstractRegression):
         }
         new["design"] = as_stored(_with_ones(vectors[:, good] * root, whole.intercept))
         new["penalty"], new["names"] = around(whole.penalty, Ridge(1.0)), tuple(f"u{k}" for k in range(len(root)))
+        spread = np.sqrt((values[-1] + 1) / (values[good][0] + 1))  # between norms of coordinates and of moves
+        terms = GRAM_COLUMNS + len(ridge) / GRAM_COLUMNS if len(ridge) > GRAM_COLUMNS else len(ridge)
+        if isinstance(whole.design, SparseDesign):
+            terms = int(np.diff(whole.design.csr.indptr).max())
+        new["further_columns"] = math.ceil((terms + len(root)) * spread)
         vars(self).update(new)
 
     @property
@@ -89,7 +99,8 @@ class DualGLM(AbstractRegression):
 
     @property
     def units(self) -> Units:
-        return replace(super().units, features=self.whole.units.features)
+        features = self.whole.units.features if len(self.ridge) <= PRODUCTS_FROM else dict
+        return replace(super().units, features=features)
 
     @property
     def unseen_variance(self) -> Float[Array, " natural"]:
@@ -124,7 +135,7 @@ def _gram(
         gram = (rows.multiply(1 / ridge).tocsr() @ rows.T).toarray()
         left = gram @ share
         return gram - left - left[:, None] + share @ left
-    out, step = np.zeros((n, n)), max(1, 2**20 // n)
+    out, step = np.zeros((n, n)), GRAM_COLUMNS
     source = whole.design.source if isinstance(whole.design, MappedDesign | Resident) else whole.design
     for start in range(0, p, step):
         some = slice(start, min(start + step, p))

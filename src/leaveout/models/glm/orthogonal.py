@@ -12,7 +12,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import scipy
@@ -33,6 +33,7 @@ class OrthogonalGLM(GLM):
     """A `GLM` in other coordinates; natural parameters are of the columns as given, which `as_given` has."""
 
     shown = "GLM"
+    further_columns: ClassVar[int] = 1  # rounding of entries, which proofs count as a column
     original: GLM = static()
     basis: Float[Array, "params params"]  # B
     is_shift: bool = static()  # whether B only centres columns
