@@ -97,12 +97,12 @@ def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearM
     close = distance[:, 0] <= limit
     second, third = distance[:, 1:3].T
     # r₃/r₂ to the power 2 d is uniform; the nearest, which may be a copy, is not used. Rows of few values are often equally
-    # far, and then distances tell little; below half the least step between them none is possible
+    # far, and then distances tell little; nothing is between zero and the least step
     spread_out = third > second
     ratio = np.log(third[spread_out] / np.maximum(second, 1e-12 * third)[spread_out])
     dimensions = np.mean(spread_out) * min(1 / max(2 * np.mean(ratio), 1e-3), data.shape[1]) if spread_out.any() else 0.0
     positive = distance[distance > 0]
-    reach = positive.min() / 2 if limit == 0 and len(positive) else limit
+    reach = positive.min() if limit == 0 and len(positive) else limit
     chance = np.where(second > reach, reach / np.maximum(second, 1e-300), 1.0) ** dimensions
     by_chance = float(chance.sum())
     apart = np.linalg.norm(data[link.left] - data[link.right], axis=1)
