@@ -41,7 +41,7 @@ FAULTS = (
         "jax._double",
         'np.errstate(under="ignore")',
         "np.errstate()",
-        "test_glm",
+        "glm/test_glm",
     ),
     Fault(
         "printing sorts the units of leave-one-out",
