@@ -197,6 +197,38 @@ def shifted_columns(rng: Generator) -> Tally:
     return least_squares(rng, X, response(rng, X - 1e8))
 
 
+def easting(rng: Generator) -> Tally:
+    """statsmodels' OLS, whose constant is a column, on metres from far away."""
+    import statsmodels.api as sm
+
+    X = np.c_[4.5e6 + 1e3 * rng.standard_normal(24), rng.standard_normal(24)]
+    y = response(rng, X - [4.5e6, 0.0])
+    fit = lambda: lo.from_statsmodels(sm.OLS(y, sm.add_constant(X)).fit())
+    return each_plan(fit, plans(rng, 24), squares_truth(X, y))
+
+
+def polynomial(rng: Generator) -> Tally:
+    """Powers of a number between one and three, up to the eighth."""
+    X = (1 + 2 * rng.random(30))[:, None] ** np.arange(1, 9)
+    y = response(rng, X[:, :1])
+    return each_plan(lambda: lo.fit(lo.GLM(X, y, "squared")), [lo.leave_one_out(30)], squares_truth(X, y))
+
+
+def ridge_far_from_zero(rng: Generator) -> Tally:
+    X = np.c_[2.45e6 + rng.standard_normal(24), rng.standard_normal((24, 2))]
+    y = response(rng, X - [2.45e6, 0.0, 0.0])
+    fit = lambda: lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(0.5)))
+    return each_plan(fit, plans(rng, 24), squares_truth(X, y, 0.5))
+
+
+def ridge_by_rows(rng: Generator) -> Tally:
+    """So many columns that the matrix of the rows takes their place."""
+    X = rng.standard_normal((12, 520)) + 1e4 * (np.arange(520) == 3)
+    y = response(rng, X[:, :2])
+    fit = lambda: lo.from_sklearn(Ridge(50.0).fit(X, y), X, y)
+    return each_plan(fit, [lo.leave_one_out(12)], squares_truth(X, y, 50.0))
+
+
 def single_precision(rng: Generator) -> Tally:
     """float32 rows and responses: the numbers are those of float64 arithmetic on them."""
     X = rng.standard_normal((24, 3)).astype(np.float32)
@@ -489,6 +521,10 @@ KINDS: dict[str, Callable[[Generator], Tally]] = {
     "log-normal weights, few rows": weights_and_few_rows,
     "responses about 1e12": large_response,
     "columns shifted by 1e8": shifted_columns,
+    "an easting in statsmodels": easting,
+    "powers up to the eighth": polynomial,
+    "ridge, a column far from zero": ridge_far_from_zero,
+    "ridge, by the matrix of the rows": ridge_by_rows,
     "float32 input": single_precision,
     "integer input": whole_response,
     "offset of 1e6": offset_of_a_million,
