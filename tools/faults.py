@@ -2673,7 +2673,7 @@ FAULTS = (
         "BlockBootstrap._lines",
         "np.sum(curve.weights**2 * self.variance) / self.num_boot",
         "np.sum(curve.weights**2 * self.variance)",
-        "test_estimate",
+        "leakage/test_estimate",
     ),
     Fault(
         "rows that are near by chance count as unlisted copies",
