@@ -235,8 +235,8 @@ FAULTS = (
     Fault(
         "predictions have the tolerance of losses",
         "cross_validate.strategy_of_predictions",
-        "return Exact(PREDICTION_TOLERANCE)",
-        "return strategy",
+        "return Exact(PREDICTION_TOLERANCE) if",
+        "return strategy if",
         "validation/test_cross_validate",
     ),
     Fault(

@@ -169,7 +169,6 @@ def write(path: str | os.PathLike[str], whole: dict, table: pd.DataFrame, data: 
         with zipfile.ZipFile(data, "w") as archive:
             for name in table:
                 with archive.open(f"{name}.npy", "w") as file:
-                    column = table[name].to_numpy()
-                    np.save(file, column.astype(str) if column.dtype == object else column)
+                    np.save(file, np.array(table[name].tolist()))
     else:
         raise ValueError(f"certificate: data= must end with .parquet, .csv or .npz; got {data}.")

@@ -330,10 +330,10 @@ def cross_predict(
 
 def strategy_of_predictions(fit: Fit, plan: Plan, strategy: AbstractRefit) -> AbstractRefit:
     """Return the strategy for calls that want predictions; the tolerance of `Certified` is one of losses."""
-    products = plan.num_refits * fit.objective.num_units * fit.num_params
-    if not isinstance(strategy, Certified) or fit.factor is None or products >= MOST_PRODUCTS:
-        return strategy
-    return Exact(PREDICTION_TOLERANCE)
+    affordable = plan.num_refits * fit.objective.num_units * fit.num_params < MOST_PRODUCTS
+    return (
+        Exact(PREDICTION_TOLERANCE) if isinstance(strategy, Certified) and fit.factor is not None and affordable else strategy
+    )
 
 
 def held_out(

@@ -24,7 +24,7 @@ from .problem import Fold, Problem
 Array = np.ndarray
 PRECISIONS = (128, 320, 1280)  # bits; more for what fewer leave undecided
 SHARED = 0.3  # least μ with which a refit is checked by the R of all rows; others get an R of their own
-FAR = 1e6  # predictors, of losses that have an exponential, beyond which float64 finds no minimiser
+FAR = 1e9  # predictors, of losses that have an exponential, beyond which float64 finds no minimiser
 ENTRIES = 200_000  # predictors of rows and refits that are held as balls at a time
 UP, DOWN = 1 + 1e-12, 1 - 1e-12  # more than the rounding of the float64 sums that they multiply
 

@@ -71,7 +71,7 @@ def check_range(caller: str, names: Sequence[str], largest: Float[np.ndarray, " 
     """Raise ValueError if the largest absolute value of a column is so far from one that products with its square are lost."""
     for place in np.flatnonzero((largest > LARGEST) | ((largest > 0) & (largest < 1 / LARGEST))).tolist():
         raise ValueError(
-            f"{caller}: {names[place]!r} reaches {float(largest[place]):.2g}, whose square float64 can hardly hold; give it in "
+            f"{caller}: {names[place]!r} reaches {largest[place]:.2g}, whose square float64 can hardly hold; give it in "
             "another unit."
         )
 
