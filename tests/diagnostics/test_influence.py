@@ -143,7 +143,7 @@ def test_groups_against_fits_without_them(linear):
     site = pd.Series(np.arange(N) % 5, FRAME.index)
     cv = lo.cross_validate(linear[0], lo.groups(site))
     found = lo.influence(cv)
-    assert len(found.pairs) == 10 and found.rows.index.name == "refit" and (found.rows["units"] == 8).all()
+    assert len(found.pairs) == 10 and found.rows.index.name == "group" and (found.rows["units"] == 8).all()
     keep = site.to_numpy() != 3
     step = least_squares(keep) - least_squares(keep | True)
     effective = 3.0
