@@ -207,13 +207,14 @@ def read(
 def _from_header(content: str, notes: list[str]) -> str:
     """Leave out lines above the header, such as a title: they have one cell, where all that follow have several."""
     lines = [line for line in content.split("\n", 30)[:30] if line.strip()]
+    enough = 3  # lines alike, from which the first of them is a header
     for mark in MARKS:
-        sizes = [line.count(mark) for line in lines]
-        start = next((k for k, size in enumerate(sizes) if size), 0)
-        enough = 3  # lines alike, from which the first of them is a header
-        if start and len(sizes) - start >= enough and len(set(sizes[start:])) == 1:
-            notes.append("1 line above the header left out" if start == 1 else f"{start} lines above the header left out")
-            return content[content.index(lines[start]) :]
+        with contextlib.suppress(csv.Error):  # a cell that is too long
+            sizes = [len(row) for row in csv.reader(lines, delimiter=mark)]
+            start = next((k for k, size in enumerate(sizes) if size > 1), 0)
+            if start and len(lines) == len(sizes) >= start + enough and len(set(sizes[start:])) == 1:
+                notes.append(f"{start} line{'s' if start > 1 else ''} above the header left out")
+                return content[content.index(lines[start]) :]
     return content
 
 
