@@ -7,7 +7,6 @@ import leaveout as lo
 from leaveout._runtime import memory
 
 X = np.random.default_rng(0).standard_normal((200, 3))
-FIT = lo.fit(lo.GLM(X, X[:, 0] ** 2, "squared"))
 
 
 @pytest.mark.parametrize(
@@ -18,7 +17,6 @@ FIT = lo.fit(lo.GLM(X, X[:, 0] ** 2, "squared"))
         (lambda: lo.bootstrap(10**6, 10**7), "bootstrap: .* fewer refits"),
         (lambda: lo.leave_future_out(10**6, 2), "a plan of origins: .* fewer refits"),
         (lambda: lo.leave_one_out(200).matrix(), "Plan.matrix: .* `index` and `weight`"),
-        (lambda: lo.fold_parameters(FIT, 5), "fold_parameters: the 4 parameters of 5 refits .* fewer folds"),
         (lambda: lo.GLM(X, X[:, 0], "squared"), "X: 200 rows of 3 columns .* lo.scan reads rows"),
     ],
 )

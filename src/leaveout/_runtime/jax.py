@@ -523,7 +523,7 @@ def _write(file: Path, program: ExportedCall) -> None:
             beside.write(pickle.dumps((file.name, *program)))
         os.replace(beside.name, file)
         forget_programs(file.parent)
-    except (OSError, pickle.PicklingError, TypeError, AttributeError):
+    except Exception:  # the program is there all the same
         return
 
 

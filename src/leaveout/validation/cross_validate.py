@@ -24,7 +24,6 @@ from .._runtime.conventions import conventional, log, warn
 from .._runtime.fingerprint import fingerprint
 from .._runtime.interrupt import Interrupted
 from .._runtime.jax import Module, PyTree, cached_on, float64, jax
-from .._runtime.memory import require_memory
 from .._runtime.results import NO_REFIT_CODES, RESULTS, among, kind_of
 from ..data.arrays import check_times, count, is_default_index
 from ..data.formulas import FormulaReader
@@ -438,8 +437,6 @@ def fold_refits(
 ) -> tuple[NDArray[np.float64], dict[int, PartialRefit]]:
     """Return θ of every refit, NaN if it does not exist, and the refits that determine some parameters alone."""
     plan = match_plan(caller, objective_of(caller, fit), plan, refit)
-    size = 8.0 * plan.num_refits * fit.num_params
-    require_memory(caller, size, f"the {fit.num_params} parameters of {plan.num_refits} refits", "ask for fewer folds")
     theta, result = np.full((plan.num_refits, fit.num_params), np.nan), np.zeros(plan.num_refits, np.int64)
 
     def merge(batch, told):
