@@ -2276,6 +2276,13 @@ FAULTS = (
         "test_covariance",
     ),
     Fault(
+        "the intercept without a model is that of all rows",
+        "no_model._of_means",
+        "(plan.weight - 1)",
+        "(plan.weight - plan.weight)",
+        "test_no_model",
+    ),
+    Fault(
         "a host's own standard errors are not taken",
         "covariance.covariance",
         "cov_type is not None or host is None",

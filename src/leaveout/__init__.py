@@ -13,6 +13,7 @@ __version__ = _version("leaveout")
 _provide(  # results load plots and pages on demand
     plot=lambda: _import(".reporting.plot", __name__),
     report=lambda: _import(".reporting.report", __name__),
+    no_model=lambda: _import(".validation.no_model", __name__),
     nested=lambda: _import(".validation.nested", __name__),
 )
 

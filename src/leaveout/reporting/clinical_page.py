@@ -56,6 +56,7 @@ def page_of(
     estimate: Estimate,
     title: str,
     calls: list[str],
+    null: list[tuple[str, str, str]],
     *,
     centres: ArrayLike | None,
     excluded: Mapping[str, int] | None,
@@ -113,7 +114,7 @@ def page_of(
         f"A model of {fit.num_params} parameters predicts the risk of {event}{until}. How well does it tell patients apart, "
         "can its risks be taken at their word, and would decisions by it do more good than harm? Risks are judged where "
         "they come from a model that was made without the patient.",
-        _answers(measure, name, event, validated, curve, decisions, across, excluded),
+        [*_answers(measure, name, event, validated, curve, decisions, across, excluded), *null],
         [("", each) for each in estimate.checks()],
         ", ".join(estimate.mute),
         figures,

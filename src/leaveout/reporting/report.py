@@ -125,7 +125,7 @@ def report(
     if kind == "general" and any(value is not None for value in own.values()):
         raise ValueError("report: centres=, excluded= and thresholds= go with kind='clinical'.")
     if kind == "clinical":
-        page = clinical_page.page_of(found, title, _calls(found), **own, B=B)  # type: ignore[arg-type]
+        page = clinical_page.page_of(found, title, _calls(found), null_answer(found), **own, B=B)  # type: ignore[arg-type]
     elif isinstance(found, LeakageReport):
         page = page_of(found, title)
     elif isinstance(found, Estimate):
@@ -191,8 +191,16 @@ def _answers(estimate: Estimate) -> list[tuple[str, str, str]]:
         ("95 % interval", *interval),
         ("Approximation", f"± {error:.1g}" if np.isfinite(error) else "not certified", proved or "see the checks"),
         ("With no update", f"{estimate.no_update:.5g}", "of data that the model was fitted to: too low"),
+        *null_answer(estimate),
         *metrics,
     ]
+
+
+def null_answer(estimate: Estimate) -> list[tuple[str, str, str]]:
+    """Write what no model loses, if the model has such a null."""
+    share = f"; the model explains {estimate.explained:.1%} of it" if np.isfinite(estimate.explained) else ""
+    text = f"the held-out loss of the intercept alone, on the same folds{share}"
+    return [("With no model", f"{estimate.no_model:.5g}", text)] if np.isfinite(estimate.no_model) else []
 
 
 def _calls(estimate: Estimate, file: str = "data.npz") -> list[str]:

@@ -97,7 +97,9 @@ class Comparison(pd.DataFrame):
         main = [name for name in (*MAIN_COLUMNS, *short) if name in self]
         optional = [name for name in self.columns if name not in (*main, "kind", "missing", "diagnosis")]
         text, omitted = text_within(self, main, [name for name in optional if self[name].notna().any()], 6)
-        notes = [f"SE: {kind}" for kind in dict.fromkeys(self.get("kind", ()))]
+        null = self["no_model"].dropna().unique() if "no_model" in self else []
+        notes = [f"no model loses {', '.join(f'{loss:.6g}' for loss in null)}"] if len(null) else []
+        notes += [f"SE: {kind}" for kind in dict.fromkeys(self.get("kind", ()))]
         doubtful = self["diagnosis"][self["diagnosis"] != ""] if "diagnosis" in self else {}
         notes += [f"diagnosis of {name}: {why}" for name, why in doubtful.items()]
         notes += [f"more columns: {', '.join(map(str, omitted))}"] if omitted else []
@@ -245,6 +247,8 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
             "se_diff": (0.0 if name == best else paired.value * count) if is_density else np.nan,
             "p_worse": 0.5 if name == best else _worse(apart, paired.value),
             "diagnosis": "" if name == best else _diagnosis(difference, estimate, is_density),
+            "no_model": estimate.no_model,
+            "explained": estimate.explained,
             "missing": missing[name],
             "approximation_error": 0.0 if name == best else estimate.approximation_error + estimates[best].approximation_error,
             "kind": own.kind,
@@ -429,6 +433,7 @@ def _add_jacobian(estimates: dict[str, Estimate], jacobian: Mapping[str, ArrayLi
             estimate,
             losses=estimate.losses - each,
             baseline=estimate.baseline - each,
+            null_losses=None if estimate._null is None else estimate._null - each,
             response=None,
             labels=estimate.labels | {"note": note},
         )

@@ -8,6 +8,7 @@ import contextlib
 import math
 import os
 import pickle
+import warnings
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -126,6 +127,7 @@ class Estimate(PrintedResult):
     mute: tuple[str, ...] = ()  # codes of checks that are not reported
     call: "tuple[AbstractRefit, Any] | None" = None  # the strategy and the score, for refits of other plans
     mean_error: float | None = None  # error of `mean` by probes, if errors of refits average out
+    null_losses: NDArray[np.float64] | None = None  # the losses with no model, where the fit that gives them has left
 
     @property
     def joint(self) -> bool:
@@ -194,6 +196,32 @@ class Estimate(PrintedResult):
     def no_update(self) -> float:
         """The mean loss with no update: the loss of the fit on units that it has seen."""
         return self._mean(self.average(self.baseline))
+
+    @cached_property
+    def _null(self) -> NDArray[np.float64] | None:
+        """The losses with no model, computed on demand; None if there is no such model, or it has no fit."""
+        if self.null_losses is not None or self.fit is None or self.call is None:
+            return self.null_losses
+        with warnings.catch_warnings(), contextlib.suppress(ValueError, TypeError, RuntimeError, NotImplementedError):
+            warnings.simplefilter("ignore")
+            return provided("no_model").losses_without_model(self.fit.objective, self.plan, self.call[1])
+        return None
+
+    @property
+    def no_model(self) -> float:
+        """The mean held-out loss of the intercept alone, refitted without the same folds; NaN if the model has no such null.
+
+        Of a Cox model it is that of no coefficients.
+        """
+        if self._null is None:
+            return float("nan")
+        return self._mean(np.where(np.isfinite(self.per_unit()), self.average(self._null), np.nan))
+
+    @property
+    def explained(self) -> float:
+        """The share of the loss of no model that the model explains, 1 − mean / no_model; NaN for densities."""
+        is_share = self.score != "" and not self.score.startswith(LOG_DENSITY) and self.no_model > 0
+        return 1 - self.mean / self.no_model if is_share else float("nan")
 
     @property
     def standard_error(self) -> StandardError:
@@ -491,7 +519,7 @@ class Estimate(PrintedResult):
         Estimate
             A copy whose `fit` is None. It prints the same, but cannot refit.
         """
-        found = replace(self, fit=None, call=None)
+        found = replace(self, fit=None, call=None, null_losses=self._null)
         vars(found)["_of_data"] = self._of_data
         return found
 
@@ -567,6 +595,8 @@ class Estimate(PrintedResult):
             "standard error": self.se,
             "approximation error": self.approximation_error,
             "no update, mean": self.no_update,
+            **({"no model, mean": self.no_model} if np.isfinite(self.no_model) else {}),
+            **({"share explained": self.explained} if np.isfinite(self.explained) else {}),
             "flagged refits": len(self.flagged()),
         }
         missing = int(np.sum(self.result == RESULTS.interrupted))
@@ -610,6 +640,7 @@ class Estimate(PrintedResult):
             ("approximation", self._approximation()),
             ("random folds", f"± {random:.2g} on that mean, by another draw of them" if np.isfinite(random) else ""),
             ("no update", f"{self.no_update:.6g}"),
+            ("no model", self._no_model_text()),
             ("other minimum", elsewhere),
             *((name, self._metric(name)) for name in self.metrics),
             ("audit", self.labels.get("audit", "")),
@@ -617,6 +648,10 @@ class Estimate(PrintedResult):
             ("not in the mean", f"{missing} held-out losses that do not exist (see checks)" if missing else ""),
         ]
         return [(name, text) for name, text in lines if text]
+
+    def _no_model_text(self) -> str:
+        share = f"; share explained {self.explained:.1%}" if np.isfinite(self.explained) else ""
+        return f"{self.no_model:.6g}{share}" if np.isfinite(self.no_model) else ""
 
     def _stop_note(self) -> str:
         """State how many refits were run, if the run was stopped."""

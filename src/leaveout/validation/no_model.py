@@ -1,0 +1,74 @@
+"""What no model loses: the intercept alone, refitted without the same folds; of Cox models no coefficients, θ = 0.
+
+For a mean μ without offsets, the intercept of every refit has a closed form, whatever the link: with s the sample weights,
+
+    μ_k = Σ_n w_kn s_n y_n / Σ_n w_kn s_n.
+"""
+
+import copy
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..models.glm.active_coefficients import ActiveCox, ActiveGLM
+from ..models.glm.glm import GLM, AbstractRegression, Regression
+from ..models.glm.loss import AbstractMeanLoss
+from ..models.glm.losses import Binomial
+from ..models.glm.penalties import Ridge
+from ..models.survival.cox import Cox
+from ..optimize.fit import fit as fit_model
+from ..plans.plan import Plan
+from ..refit import Certified, Exact
+from .cross_validate import cross_validate
+from .scoring import SCORES, NamedScore
+
+EXACT_UNITS = 2_000  # units up to which refits of the intercept are exact; beyond, their errors are below 1e-6
+
+
+def losses_without_model(model: Any, plan: Plan, evaluate: Any) -> NDArray[np.float64] | None:
+    """Compute the losses of a plan without a model, in the order of an estimate's; None for models without a null."""
+    if isinstance(evaluate, NamedScore):
+        if model.units.inverse is not None:
+            return None  # in units of a response that the null does not know
+        evaluate = next((name for name, score in SCORES.items() if score.title == evaluate.title), "squared_error")
+    elif evaluate is not None:
+        return None  # a function of the parameters of this model
+    model = getattr(model, "original", model)
+    if isinstance(model, ActiveGLM | ActiveCox):
+        model = model.whole.model
+    if isinstance(model, Cox):
+        null = copy.copy(model.under(Ridge(1.0)))
+        vars(null)["design"] = np.zeros_like(null.design)
+        return cross_validate(fit_model(null), plan, Certified(), evaluate=evaluate).losses
+    if not isinstance(model, AbstractRegression) or not (model.loss_function.intercept or model.own):
+        return None
+    loss = model.loss_function
+    is_mean = isinstance(loss, AbstractMeanLoss | Binomial) and model.offset is None and model.class_code is None
+    if is_mean and evaluate is None and isinstance(model, GLM):
+        return _of_means(model, plan)
+    ones, kind, more = np.ones((model.num_units, 1)), GLM, dict[str, Any]()
+    if isinstance(model, Regression):
+        kind = Regression
+    elif model.class_code is not None:
+        more["class_weight"] = "balanced"
+    if not loss.intercept:  # thresholds alone
+        ones, more["penalty"] = 0 * ones, Ridge(1.0)
+    more |= {"sample_weight": model.sample_weight, "offset": model.offset, "intercept": False}
+    null = fit_model(kind(ones, np.asarray(model.y), loss, **more))
+    return cross_validate(null, plan, Exact() if len(ones) <= EXACT_UNITS else Certified(), evaluate=evaluate).losses
+
+
+def _of_means(model: GLM, plan: Plan) -> NDArray[np.float64]:
+    """Compute the losses of the mean of what each refit sees."""
+    y, loss = np.asarray(model.y), cast(Any, model.loss_function)
+    weight = np.ones(len(y)) if model.sample_weight is None else np.asarray(model.sample_weight)
+    change = weight[plan.index] * (plan.weight - 1)
+    total = weight.sum() + np.bincount(plan.refit, change, plan.num_refits)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = (weight @ y + np.bincount(plan.refit, change * y[plan.index], plan.num_refits)) / total
+        if isinstance(loss, Binomial):  # the loss of a probability is the same under every link
+            loss, eta = Binomial("logit"), np.log(mean / (1 - mean))
+        else:
+            eta = np.asarray(loss.link(mean))
+        return loss.derivatives(eta[plan.refit], y[plan.index], (0,))[0]
