@@ -31,7 +31,7 @@ TABLES = {
     "metrics": lambda fit, cv: pd.concat([pd.Series(cv.metrics), pd.Series(cv.metric_se)]),
     "Cook": lambda fit, cv: lo.cooks_distance(fit),
     "covariance": lambda fit, cv: lo.covariance(fit, "nonrobust"),
-    "moves": lambda fit, cv: lo.influence(cv, pairs=0).rows[["cook", "moved", "others"]],
+    "moves": lambda fit, cv: lo.influence(cv, strategy=lo.Exact(1e-10), pairs=0).rows[["cook", "moved", "others"]],
     "net benefit": lambda fit, cv: lo.decision_curve(cv, [0.3, 0.5]).table,
 }
 METRICS = {"classes": ["auc", "brier", "f1"], "number": ["rmse", "r2"], "survival": ["concordance"]}
