@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 import leaveout as lo
-from leaveout.validation.checks import is_identifier
 
 from ._cells import parse_labels
 from ._console import fail, join_notes, one_line
@@ -139,7 +138,7 @@ class Model:
 def identifiers(rows: FileTable) -> list[str]:
     """List columns of whole numbers that are named like ids."""
     numbers = rows.frame.select_dtypes("number").dropna(axis=1)
-    return [name for name in numbers if is_identifier(name, numbers[name].to_numpy(float))]
+    return [name for name in numbers if lo.validation.is_identifier(name, numbers[name].to_numpy(float))]
 
 
 def _words(formula: str) -> set[str]:

@@ -36,13 +36,17 @@ def fit_at_host(
     """
     found, left = standing(objective, theta)
     found = replace(found, host_errors=errors)
+
+    def at_minimum(model: AbstractObjective) -> Fit:
+        return replace(fit(model, theta, num_starts=1), host_errors=errors)
+
     if left <= WARN:
         warn(found.objective.parameters.warning(found.theta))
         is_minimum = not (isinstance(found.objective, OrthogonalGLM) and len(found.null_space) == 0)
-        return found if is_minimum else fit(found.objective, theta, num_starts=1)  # as the host's digits are fewer
+        return found if is_minimum else at_minimum(found.objective)  # as the host's digits are fewer
     if left > REFUSE and not stopped():
         raise ValueError(describe_distance(objective, left).replace("anchor:", f"{caller}:", 1))
-    ended = replace(fit(objective, theta, num_starts=1), host_errors=errors)
+    ended = at_minimum(objective)
     kinked = kinks(objective) is not None
     fall = left**2 / 2 if kinked else float(found.value - ended.value)
     apart = _apart(theta, ended.parameters)

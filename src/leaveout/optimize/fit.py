@@ -196,9 +196,9 @@ class Fit(Module, PrintedResult):
     @property
     def rank(self) -> int:
         """Number of directions of θ that data and penalties determine: `num_params` less the flat ones."""
-        whole = getattr(self.objective, "as_given", self.objective)  # of which rows may have taken the place of columns
-        more = len(whole.names) - len(self.objective.names) if isinstance(self.objective, DualGLM) else 0
-        return self.num_params + more - len(self.null_space)
+        model = self.objective
+        number = len(model.as_given.names) - len(model.names) if isinstance(model, DualGLM) else 0  # rows in place of columns
+        return self.num_params + number - len(self.null_space)
 
     @property
     @cached_on

@@ -121,14 +121,14 @@ class Plan(PrintedResult):
         Labels of the units, which are matched with those of the fit.
     labels : array, shape (refits,), optional
         Names of the refits, as of the groups that they leave out.
-    series : array, shape (units,), optional
-        Label of the series of each unit, of plans in which the units of one label follow one another.
-    columns : dict of str to UnitColumn
-        Facts with labels of their own beside numbers of units; `match_labels` puts them in the order of the fit.
     call : str, default: ""
         The call that made the plan, for printed results.
     note : str, default: ""
         What else the plan prints.
+    series : array, shape (units,), optional
+        Label of the series of each unit, of plans in which the units of one label follow one another.
+    columns : dict of str to UnitColumn
+        Facts with labels of their own beside numbers of units; `match_labels` puts them in the order of the fit.
 
     Raises
     ------
@@ -283,7 +283,18 @@ class Plan(PrintedResult):
         return plan.replace_facts(columns={}, **facts)
 
     def facts_of(self, units: NDArray[np.int64]) -> dict[str, Any]:
-        """Return the labels of some units."""
+        """Return the labels of some units.
+
+        Parameters
+        ----------
+        units : array of int
+            Their numbers.
+
+        Returns
+        -------
+        dict of str to array
+            Clusters, blocks, series and whatever else the plan has of every unit, in the order of `units`.
+        """
         facts = {name: getattr(self, name) for name in FACTS}
         return {name: labels[units] for name, labels in facts.items() if labels is not None}
 

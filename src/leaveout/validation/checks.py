@@ -321,7 +321,27 @@ def _words(name: str) -> str:
 
 
 def is_identifier(name: str, column: Float[Array, " units"]) -> bool:
-    """Tell whether a column holds whole numbers, and is named like an id."""
+    """Tell whether a column holds whole numbers, and is named like an id.
+
+    Parameters
+    ----------
+    name : str
+        The name of the column.
+    column : array, shape (units,)
+        Its values, which may be scaled.
+
+    Returns
+    -------
+    bool
+        Whether the words of the name are those of an id, and the values whole multiples of their least step, 20 at least.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import leaveout as lo
+    >>> lo.validation.is_identifier("patient_id", np.arange(30.0)), lo.validation.is_identifier("age", np.arange(30.0))
+    (True, False)
+    """
     values = np.unique(column)
     if len(values) < IDS or not ID.fullmatch(_words(name)):
         return False
