@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+
+from .arrays import BoolArray, IntArray
 
 TABLE_FLOAT = "{:.4g}".format  # numbers of printed tables
 TERMINAL_WIDTH = 80  # characters of a line
@@ -73,7 +74,7 @@ class RESULTS(enum.IntEnum):
 NO_REFIT_CODES = (RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite)  # refits that do not exist
 
 
-def among(result: NDArray[np.int64], codes: Iterable[RESULTS]) -> NDArray[np.bool_]:
+def among(result: IntArray, codes: Iterable[RESULTS]) -> BoolArray:
     """Mark the refits that have one of the given codes."""
     listed = np.zeros(len(RESULTS), bool)
     listed[list(codes)] = True

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool
-from numpy.typing import NDArray
 
+from .._runtime.arrays import BoolArray, FloatArray
 from ._injection import refusal, unshown
 from ._models import LeakageFold
 from ._result import LeakageResult
@@ -183,7 +183,7 @@ def _remaining_exposure(study: LeakageStudy, folds: list[LeakageFold]) -> float:
     return float(np.concatenate([study.linkage.mates(fold.train, fold.test) for fold in folds]).mean())
 
 
-def _is_small(study: LeakageStudy, noise: float, influence: NDArray[np.float64]) -> bool:
+def _is_small(study: LeakageStudy, noise: float, influence: FloatArray) -> bool:
     """Tell whether a Monte-Carlo variance is small beside that over clusters."""
     return bool(noise <= SMALL_MONTE_CARLO_SHARE**2 * study.over_clusters(influence).value)
 
@@ -215,7 +215,7 @@ def _purge(study: LeakageStudy, cut: float) -> ControlPoint | str:
     clean = study.score_predictions(
         _replace_predictions(study, parts, study.work([_without(study, part, part.drop) for part in parts]))
     )
-    controls: list[tuple[float, NDArray[np.float64]]] = []
+    controls: list[tuple[float, FloatArray]] = []
     for count in CONTROLS:
         for c in range(len(controls), count):
             asks = [_without(study, part, _others(study, part, b, c)) for b, part in enumerate(parts)]
@@ -234,12 +234,12 @@ def _purge(study: LeakageStudy, cut: float) -> ControlPoint | str:
     return ControlPoint(cut, difference, influence, noise, float(left[study.test_rows].mean()))
 
 
-def _without(study: LeakageStudy, part: Bundle, drop: NDArray[np.bool_]) -> Ask:
+def _without(study: LeakageStudy, part: Bundle, drop: BoolArray) -> Ask:
     train = study.folds[part.fold].train
     return Ask(train[~drop[train]], part.rows)
 
 
-def _others(study: LeakageStudy, part: Bundle, number: int, control: int) -> NDArray[np.bool_]:
+def _others(study: LeakageStudy, part: Bundle, number: int, control: int) -> BoolArray:
     rng = np.random.default_rng([study.seed, 6, part.fold, number, control])
     return like_size(part.drop, study.folds[part.fold].train, study.filed_clusters, rng)
 

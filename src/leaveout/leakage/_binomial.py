@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import stats
 
+from .._runtime.arrays import BoolArray, FloatArray, IntArray
 from .._runtime.conventions import conventional
 from ._solve import differences, nonincreasing
 
@@ -235,7 +236,7 @@ def check_probabilities(caller: str, p_train: ArrayLike, p_test: ArrayLike) -> N
         )
 
 
-def _marked_law(draws: int, p: float, pool: int | None) -> tuple[int, NDArray[np.float64]]:
+def _marked_law(draws: int, p: float, pool: int | None) -> tuple[int, FloatArray]:
     """Return the distribution of the marked records among `draws`, from the first count that is not negligible."""
     # 12: standard deviations (and counts) from the mean beyond which all probabilities are negligible
     reach = 12 * (np.sqrt(draws * p * (1 - p)) + 1)
@@ -252,7 +253,7 @@ def _marked_law(draws: int, p: float, pool: int | None) -> tuple[int, NDArray[np
     return int(counts[kept[0]]), law[kept[0] : kept[-1] + 1]
 
 
-def _hypergeometric(counts: NDArray[np.int64], pool: int, marked: int, draws: int) -> NDArray[np.float64]:
+def _hypergeometric(counts: IntArray, pool: int, marked: int, draws: int) -> FloatArray:
     """Compute the probabilities of `counts`, which hold all that are not negligible, by the ratios of successive ones."""
     seen = (counts >= max(0, draws - pool + marked)) & (counts <= min(marked, draws))
     k = counts[seen][:-1].astype(np.float64)
@@ -269,5 +270,5 @@ def _whole(name: str, value: Any, low: int) -> int:
     return int(value)
 
 
-def _worst(p: NDArray[np.float64], inside: NDArray[np.bool_]) -> str:
+def _worst(p: FloatArray, inside: BoolArray) -> str:
     return ", ".join(f"{value:g}" for value in p[~inside][:3]) if p.ndim == 1 else f"shape {p.shape}"

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from numpy.typing import NDArray
+
+from .._runtime.arrays import FloatArray, IntArray
 
 MAX_ENUMERATED_RECORDS = 8  # records of a block up to which it is drawn exactly; each more triples the work
 NEVER = -1e9  # log-odds of a pair that is in no cluster
@@ -45,7 +46,7 @@ class Graph(NamedTuple):
                              times=self.times[some], block=self.block[some])  # fmt: skip
 
 
-def components(nodes: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> Int[np.ndarray, " nodes"]:
+def components(nodes: int, a: IntArray, b: IntArray) -> Int[np.ndarray, " nodes"]:
     """Number the connected components of a graph by first appearance, one number for each node."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -54,7 +55,7 @@ def components(nodes: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> Int[np
     return connected_components(graph, directed=False)[1].astype(np.int64)
 
 
-def biconnected_blocks(nodes: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> Int[np.ndarray, " pairs"]:
+def biconnected_blocks(nodes: int, a: IntArray, b: IntArray) -> Int[np.ndarray, " pairs"]:
     """Number the block of each pair: two pairs are in one block if a cycle has both (Hopcroft & Tarjan 1973).
 
     Down a depth-first tree, the pair above v is in one block with the pair above its parent u if something at or below v is
@@ -91,7 +92,7 @@ class RecordBlocks(NamedTuple):
     ground: Float[np.ndarray, "blocks pairs"]
     whole: Bool[np.ndarray, "blocks subsets"]  # whether the subset is connected
 
-    def clusters(self, weight: NDArray[np.float64], k: int) -> Float[np.ndarray, "blocks subsets"]:
+    def clusters(self, weight: FloatArray, k: int) -> Float[np.ndarray, "blocks subsets"]:
         """Compute log W of every subset."""
         return np.where(self.whole, (weight + self.ground) @ _inside(k), -np.inf)
 
@@ -117,9 +118,7 @@ def draw_blocks(graph: Graph, k: int, num: int, rng: np.random.Generator) -> Boo
     return inside
 
 
-def _dense(
-    graph: Graph, some: NDArray[np.int64], block: NDArray[np.int64], pair: NDArray[np.int64], size: NDArray[np.int64]
-) -> RecordBlocks:
+def _dense(graph: Graph, some: IntArray, block: IntArray, pair: IntArray, size: IntArray) -> RecordBlocks:
     count, k = size.shape
     low, high = np.triu_indices(k, 1)
     weight, target, times = (np.zeros((count, len(low))) for _ in range(3))
@@ -131,7 +130,7 @@ def _dense(
     for j in range(k):
         beside[:, 1 << j : 2 << j] = beside[:, : 1 << j] | near[:, j, None]
     subset = np.arange(1 << k)
-    reached: NDArray[np.int64] = np.broadcast_to(subset & -subset, beside.shape)
+    reached: IntArray = np.broadcast_to(subset & -subset, beside.shape)
     for _ in range(k - 1):
         reached = (reached | np.take_along_axis(beside, reached, 1)) & subset
     return RecordBlocks(weight, target, times, graph.ground * size[:, low] * size[:, high], reached == subset)
@@ -166,9 +165,7 @@ def _sums(weight: Float[np.ndarray, "blocks subsets"], k: int) -> Float[np.ndarr
     return out
 
 
-def _draw(
-    weight: NDArray[np.float64], sums: NDArray[np.float64], num: int, k: int, rng: np.random.Generator
-) -> Int[np.ndarray, "blocks num k"]:
+def _draw(weight: FloatArray, sums: FloatArray, num: int, k: int, rng: np.random.Generator) -> Int[np.ndarray, "blocks num k"]:
     """Draw partitions; return the least node of the cluster of each node."""
     left = np.full((len(weight), num), (1 << k) - 1)
     label = np.zeros((len(weight), num, k), np.int64)

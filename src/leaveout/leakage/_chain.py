@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from numpy.typing import NDArray
 
+from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.conventions import warn
 from .._runtime.progress import Slow
 from ._blocks import PULL, Graph, components
@@ -93,7 +93,7 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
     return np.concatenate(out)[:num]
 
 
-def _pull_weights(chains: BlockChains, graph: Graph, label: NDArray[np.int64], gain: float) -> BlockChains:
+def _pull_weights(chains: BlockChains, graph: Graph, label: IntArray, gain: float) -> BlockChains:
     """Move the weights towards values at which `target − times · P(inside) = PULL (weight − log-odds)`, alike in all copies."""
     inside = (label[chains.a] == label[chains.b]).reshape(-1, len(graph.a)).mean(0)
     weight = chains.weight[: len(graph.a)]
@@ -102,7 +102,7 @@ def _pull_weights(chains: BlockChains, graph: Graph, label: NDArray[np.int64], g
 
 
 def _move(
-    chains: BlockChains, label: NDArray[np.int64], share: NDArray[np.float64], rng: np.random.Generator
+    chains: BlockChains, label: IntArray, share: FloatArray, rng: np.random.Generator
 ) -> tuple[Int[np.ndarray, " picked"], Int[np.ndarray, " nodes"], Bool[np.ndarray, " picked"]]:
     """Take one step of all chains; return the picked `share` of pairs, the new clusters, and the pairs without conflicts."""
     rate = np.cumsum(share[chains.chain] * chains.eager)

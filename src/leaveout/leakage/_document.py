@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
+from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
 from .._runtime.conventions import Rng, conventional
 from .._runtime.progress import Slow
@@ -243,14 +244,14 @@ def binomial_block_bootstrap(
 class _Job:
     learner: AbstractLearner
     measure: Measure
-    y: NDArray[np.float64]
-    train: NDArray[np.int64]
-    test: NDArray[np.int64]
+    y: FloatArray
+    train: IntArray
+    test: IntArray
     size: int
     num_boot: int
     seed: int
 
-    def inject(self, direction: Direction, levels: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
+    def inject(self, direction: Direction, levels: FloatArray) -> tuple[NDArray, NDArray]:
         """Compute the means and variances of b over draws of training sets, test sets, or both."""
         alone, both = direction == "test", direction == "both"
         each = self.size * self.learner.cost + 4 * (len(self.test) + both * len(self.train))
@@ -270,9 +271,7 @@ class _Job:
         out = np.moveaxis(out, 1, 2) if both else out[..., 0]
         return out.mean(-1), out.var(-1, ddof=1)
 
-    def _losses(
-        self, direction: Direction, rows: NDArray[np.int64], draws: range, number: int, levels: NDArray[np.float64]
-    ) -> StepResult:
+    def _losses(self, direction: Direction, rows: IntArray, draws: range, number: int, levels: FloatArray) -> StepResult:
         """Compute the mean losses of some draws, `[draws, test levels or one]`."""
         none = np.zeros((len(rows), 0), np.int64)
         if direction == "train":
@@ -301,7 +300,7 @@ class _Job:
             values[f] = np.where(rng.random(self.size) < levels[:, None], alien, own).mean(1)
         return {"losses": values}
 
-    def _mixture(self, rng: np.random.Generator, count: int, p: float, first: NDArray, other: NDArray) -> NDArray[np.int64]:
+    def _mixture(self, rng: np.random.Generator, count: int, p: float, first: NDArray, other: NDArray) -> IntArray:
         """Draw `size` records with replacement, from `first` with probability p, else from `other`."""
         injected = rng.random((count, self.size)) < p
         return np.where(
@@ -343,7 +342,7 @@ def solve_unsquared(A: ArrayLike, b: ArrayLike, order: int, lam: float, monotone
     A, b = np.asarray(A, np.float64), np.asarray(b, np.float64)
     D = differences(A.shape[1], order)
 
-    def at(mu: float) -> NDArray[np.float64]:
+    def at(mu: float) -> FloatArray:
         if not monotone:
             return solve_curve(A, b, order=order, lam=mu, monotone=False).values
         return nonincreasing(np.vstack([A, np.sqrt(mu) * D]), np.concatenate([b, np.zeros(len(D))]))

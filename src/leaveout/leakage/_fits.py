@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
+from .._runtime.arrays import BoolArray, FloatArray, IntArray
 from .._runtime.parallel import workers
 from ..models.glm.losses import AbstractLoss, resolve
 
@@ -59,18 +60,18 @@ class AbstractLearner(abc.ABC):
 class AbstractLinear(AbstractLearner):
     """Linear learner: coefficients by one batched solve, and predictions that are linear in them."""
 
-    X: NDArray[np.float64]
-    y: NDArray[np.float64]
+    X: FloatArray
+    y: FloatArray
     intercept: bool
     standardises: bool
     needs: str  # a response or, for two classes, a label, a probability or a decision value
     cost = 2
 
     @abc.abstractmethod
-    def solve(self, X: Float[np.ndarray, "fits size features"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
+    def solve(self, X: Float[np.ndarray, "fits size features"], y: Float[np.ndarray, "fits size"]) -> FloatArray:
         """Compute coefficients with the intercept last, `[fits, features + 1]`."""
 
-    def response(self, eta: NDArray[np.float64]) -> NDArray[np.float64]:
+    def response(self, eta: FloatArray) -> FloatArray:
         """Compute predictions from linear predictors."""
         return eta
 
@@ -85,10 +86,10 @@ class AbstractLinear(AbstractLearner):
         return self.response(eta), self.response(outside)
 
     @abc.abstractmethod
-    def together(self, train: Rows) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def together(self, train: Rows) -> tuple[FloatArray, BoolArray]:
         """Compute coefficients and intercepts from shared sums, and mark the fits for which these are inaccurate."""
 
-    def _apart(self, train: Rows) -> NDArray[np.float64]:
+    def _apart(self, train: Rows) -> FloatArray:
         X, y = self.X[train], self.y[train]
         if not self.standardises:
             return self.solve(X, y)
@@ -107,7 +108,7 @@ class LeastSquares(AbstractLinear):
         self.X, self.y, self.penalty, self.intercept, self.standardises = X, y, penalty, intercept, scaled
         self.needs, self.name = "response", "ridge regression, batched" if penalty else "least squares, batched"
 
-    def together(self, train: Rows) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def together(self, train: Rows) -> tuple[FloatArray, BoolArray]:
         place = lengths(train)
         fits, size, d = *train.shape, self.X.shape[1]
         coef = np.zeros((fits, d + 1))
@@ -147,7 +148,7 @@ class LeastSquares(AbstractLinear):
             U[:, :-2][:, constant] = 0.0
         return U, shift, constant
 
-    def solve(self, X: Float[np.ndarray, "fits size features"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
+    def solve(self, X: Float[np.ndarray, "fits size features"], y: Float[np.ndarray, "fits size"]) -> FloatArray:
         fits, _, d = X.shape
         mean, centre = np.zeros((fits, d)), np.zeros(fits)
         if self.intercept:
@@ -171,10 +172,10 @@ class AbstractClasses(AbstractLinear):
         self.X, self.y, self.penalty, self.intercept, self.standardises, self.needs = X, y, penalty, intercept, scaled, needs
 
     @abc.abstractmethod
-    def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
+    def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]) -> FloatArray:
         """Compute coefficients `[fits, params]` for fits with both classes; the last column of Z is that of an intercept."""
 
-    def response(self, eta: NDArray[np.float64]) -> NDArray[np.float64]:
+    def response(self, eta: FloatArray) -> FloatArray:
         if self.needs == "decision":
             return eta
         if self.needs == "label":
@@ -182,10 +183,10 @@ class AbstractClasses(AbstractLinear):
         with np.errstate(over="ignore"):
             return 1 / (1 + np.exp(-eta))
 
-    def together(self, train: Rows) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def together(self, train: Rows) -> tuple[FloatArray, BoolArray]:
         return np.zeros((len(train), self.X.shape[1] + 1)), np.ones(len(train), bool)
 
-    def solve(self, X: Float[np.ndarray, "fits size features"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
+    def solve(self, X: Float[np.ndarray, "fits size features"], y: Float[np.ndarray, "fits size"]) -> FloatArray:
         fits, _, d = X.shape
         Z = np.concatenate([X, np.ones((*X.shape[:2], 1))], 2) if self.intercept else X
         theta = np.zeros((fits, Z.shape[2]))
@@ -211,7 +212,7 @@ class MarginFits(AbstractClasses):
         self.name = "logistic regression, batched" if self.logistic else "linear support vectors, batched"
         self.ridge = np.append(np.full(X.shape[1], penalty), np.full(int(intercept), 0.0 if self.logistic else penalty))
 
-    def together(self, train: Rows) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def together(self, train: Rows) -> tuple[FloatArray, BoolArray]:
         fits, size, d = *train.shape, self.X.shape[1]
         coef, none = np.zeros((fits, d + 1)), np.ones(fits, bool)
         if fits == 1 or not self.logistic or self.standardises > self.intercept:
@@ -240,7 +241,7 @@ class MarginFits(AbstractClasses):
         coef[:, d] -= coef[:, :d] @ center
         return coef, failed | (none if self.standardises else False)
 
-    def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
+    def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]) -> FloatArray:
         """Iterate each fit until its decrement is at rounding; finished fits drop out."""
         theta, active = np.zeros((len(Z), Z.shape[2])), np.arange(len(Z))
         y = y if self.logistic else 2 * y - 1
@@ -275,7 +276,7 @@ class MarginFits(AbstractClasses):
         return value, slope, hessian
 
 
-def _solve_stack(matrix: NDArray, right: NDArray) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def _solve_stack(matrix: NDArray, right: NDArray) -> tuple[FloatArray, BoolArray]:
     """Compute `matrix⁻¹ right` for a stack; nearly singular matrices are marked, and use the pseudo-inverse.
 
     An empty column gets coefficient zero.
@@ -328,7 +329,7 @@ class Neighbours(AbstractLearner):
         nearest = lambda distance, _: np.argsort(distance, axis=1, kind="stable").astype(np.int32)
         return np.concatenate(list(pairwise_distances_chunked(self.X, reduce_func=nearest)))
 
-    def _predict(self, order: NDArray, times: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _predict(self, order: NDArray, times: IntArray) -> FloatArray:
         """Predict from the nearest records of each list, and from twice as many if fewer than k of them were trained on."""
         out, todo, width = np.zeros((len(order), self.target.shape[1])), np.arange(len(order)), 2 * self.k
         while len(todo):
@@ -359,7 +360,7 @@ def lengths(train: Rows) -> Int[np.ndarray, " fits"]:
     return number - np.maximum.accumulate(np.where(near, 0, number))
 
 
-def moments(U: NDArray[np.float64], train: Rows, place: NDArray[np.int64]) -> Float[np.ndarray, "fits columns columns"]:
+def moments(U: FloatArray, train: Rows, place: IntArray) -> Float[np.ndarray, "fits columns columns"]:
     """Compute `Σ u uᵀ` over the rows of every fit."""
     out = np.empty((len(train), U.shape[1], U.shape[1]))
     for f, rows in enumerate(train):
@@ -376,14 +377,14 @@ def moments(U: NDArray[np.float64], train: Rows, place: NDArray[np.int64]) -> Fl
 class FitChains:
     """Minima of `Σ_n w_n ℓ(z_nᵀθ, y_n) + ½ Σ_j r_j θ_j²` for many w and r, by chains."""
 
-    def __init__(self, Z: NDArray[np.float64], y: NDArray[np.float64], loss: AbstractLoss):
+    def __init__(self, Z: FloatArray, y: FloatArray, loss: AbstractLoss):
         self.Z, self.y, self.loss = Z, y, loss
         self.upper = np.triu_indices(Z.shape[1])
         self.products = Z[:, self.upper[0]] * Z[:, self.upper[1]]
 
     def solve(
         self, weight: Float[np.ndarray, "fits rows"], ridge: Float[np.ndarray, "fits params"], place: Int[np.ndarray, " fits"]
-    ) -> tuple[Float[np.ndarray, "fits params"], NDArray[np.bool_]]:
+    ) -> tuple[Float[np.ndarray, "fits params"], BoolArray]:
         """Compute the minima, and mark the fits that were not solved."""
         count, size = ridge.shape
         theta, failed, inverse = np.zeros((count, size)), np.zeros(count, bool), np.zeros((count, size, size))
@@ -401,8 +402,8 @@ class FitChains:
         return theta, failed
 
     def _down(
-        self, weight: NDArray[np.float64], ridge: NDArray[np.float64], theta: NDArray[np.float64], inverse: NDArray | None
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+        self, weight: FloatArray, ridge: FloatArray, theta: FloatArray, inverse: NDArray | None
+    ) -> tuple[FloatArray, FloatArray, BoolArray]:
         """Take steps until the decrement is small, with the given inverse Hessians.
 
         Returns the new inverses, and marks fits whose steps diverge or stall.
@@ -432,7 +433,7 @@ class FitChains:
         failed[at] = True
         return theta, held, failed
 
-    def _inverse(self, curvature: NDArray[np.float64], ridge: NDArray[np.float64]) -> Float[np.ndarray, "fits params params"]:
+    def _inverse(self, curvature: FloatArray, ridge: FloatArray) -> Float[np.ndarray, "fits params params"]:
         fits, size = ridge.shape
         H = np.zeros((fits, size, size))
         H[:, self.upper[0], self.upper[1]] = H[:, self.upper[1], self.upper[0]] = curvature @ self.products
@@ -443,7 +444,7 @@ class FitChains:
             return np.full(H.shape, np.nan)
 
 
-def _step(inverse: NDArray[np.float64], slope: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _step(inverse: FloatArray, slope: FloatArray) -> tuple[FloatArray, FloatArray]:
     step = np.einsum("fij,fj->fi", inverse, slope)
     return step, np.einsum("fi,fi->f", step, slope)
 

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from .._runtime.arrays import FloatArray
 from ._fits import AbstractClasses
 
 
@@ -21,7 +22,7 @@ class HingeFits(AbstractClasses):
 
     name = "linear support vectors (hinge), batched"
 
-    def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]) -> NDArray[np.float64]:
+    def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]) -> FloatArray:
         """Iterate each fit until its gap has closed; finished fits drop out. Raises ArithmeticError if one does not close."""
         Z = (2 * y - 1)[..., None] * Z
         ridge = np.append(np.full(self.X.shape[1], self.penalty), np.zeros(int(self.intercept)))
@@ -85,7 +86,7 @@ def _step(
     return changes, 0.995 * _length(alpha, rest, u, v, changes)
 
 
-def _length(alpha: NDArray, rest: NDArray, u: NDArray, v: NDArray, changes: tuple[NDArray, ...]) -> NDArray[np.float64]:
+def _length(alpha: NDArray, rest: NDArray, u: NDArray, v: NDArray, changes: tuple[NDArray, ...]) -> FloatArray:
     """Compute the longest step, at most one, that keeps all of them positive, `[fits, 1]`."""
     fastest = np.maximum.reduce([-new / old for old, new in zip((alpha, rest, u, v), changes[1:], strict=True)]).max(1)
     return 1 / np.maximum(fastest, 1.0)[:, None]

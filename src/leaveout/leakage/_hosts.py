@@ -20,6 +20,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
+from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.parallel import over, workers
 from .._runtime.results import kind_of
 from ..data.arrays import numbers
@@ -190,7 +191,7 @@ class PlanHost(AbstractLearner):
         each = [np.einsum(pattern.format("vd", "v"), coef, X[shared]), np.einsum(pattern.format("fvd", "v"), coef, X[own])]
         return tuple(self._response(eta + intercept[:, None]) for eta in each)  # type: ignore[return-value]
 
-    def _response(self, eta: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _response(self, eta: FloatArray) -> FloatArray:
         if self.measure.needs == "decision":
             return eta
         if self.measure.needs == "label":
@@ -242,7 +243,7 @@ def make_learner(
     return Estimator(estimator, X, y, measure, n_jobs)
 
 
-def finite_columns(X: Any) -> NDArray[np.float64] | None:
+def finite_columns(X: Any) -> FloatArray | None:
     """Return X as a table of finite numbers; None if it is not one."""
     try:
         data = np.asarray(X, np.float64)
@@ -300,5 +301,5 @@ def seed_estimator(estimator: SklearnEstimator, seed: int) -> SklearnEstimator:
     return estimator.set_params(**free) if free else estimator
 
 
-def _take(X: Any, rows: NDArray[np.int64]) -> Any:
+def _take(X: Any, rows: IntArray) -> Any:
     return X.iloc[rows] if hasattr(X, "iloc") else X[rows]

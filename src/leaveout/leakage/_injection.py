@@ -17,6 +17,7 @@ import pandas as pd
 from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike, NDArray
 
+from .._runtime.arrays import IntArray
 from .._runtime.conventions import Rng, conventional
 from ._models import Leakage, LeakageFold, MatePairs
 
@@ -105,7 +106,7 @@ class FoldInjection:
     fold: LeakageFold
     number: int
     mechanism: str
-    levels: NDArray[np.int64]
+    levels: IntArray
     size: int
     num_left: int
     seed: int
@@ -289,7 +290,7 @@ class InjectedSplits:
             raise ValueError(f"InjectedSplits: num_repeats must be a whole number, 1 or more; got {num_repeats}.")
         self.share, self.cv, self.mechanism, self.num_repeats, self.seed = share, cv, mechanism, num_repeats, seed
 
-    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[IntArray, IntArray]]:
         """Yield the rows to train on and to test on.
 
         Parameters

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.conventions import warn
 from ._binomial import check_probabilities
 
@@ -15,9 +15,9 @@ PRECISION_RECALL_GAP = 0.1  # difference of precision and recall that uniform mi
 class LeakageFold(NamedTuple):
     """The rows of T̂ and V̂, and the cluster of every row of the data."""
 
-    train: NDArray[np.int64]
-    test: NDArray[np.int64]
-    clusters: NDArray[np.int64]
+    train: IntArray
+    test: IntArray
+    clusters: IntArray
 
     @property
     def share_elsewhere(self) -> float:
@@ -32,9 +32,9 @@ class Shares(NamedTuple):
     `exposed` is the share of V̂'s records with a half cluster in T̂.
     """
 
-    p_train: NDArray[np.float64]
-    p_test: NDArray[np.float64]
-    exposed: NDArray[np.float64]
+    p_train: FloatArray
+    p_test: FloatArray
+    exposed: FloatArray
 
 
 @dataclass(frozen=True, eq=False)

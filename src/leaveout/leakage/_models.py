@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.conventions import warn
 from ._binomial import check_probabilities
 from ._linkage import Linkage
@@ -27,12 +28,12 @@ class Leakage(Protocol):
 class MatePairs(Protocol):
     """Leakage model with the pairs of records that may be mates."""
 
-    left: NDArray[np.int64]
-    right: NDArray[np.int64]
-    probability: NDArray[np.float64]
+    left: IntArray
+    right: IntArray
+    probability: FloatArray
     knows_pairs: bool
 
-    def mates(self, train: ArrayLike, test: ArrayLike) -> NDArray[np.float64]: ...
+    def mates(self, train: ArrayLike, test: ArrayLike) -> FloatArray: ...
 
 
 @runtime_checkable

@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 
+from .._runtime.arrays import FloatArray, IntArray
 from ..data.arrays import numbers
 
 ALL = 20_000  # rows up to which every neighbour is found; ten seconds at 64 columns
@@ -79,7 +79,7 @@ def near(caller: str, X: Float[np.ndarray, "rows features"], radius: float) -> N
     return NearPairs(low, high, distances(X, low, high), found / every)
 
 
-def distances(X: NDArray[np.float64], remainder: NDArray[np.int64], right: NDArray[np.int64]) -> Float[np.ndarray, " pairs"]:
+def distances(X: FloatArray, remainder: IntArray, right: IntArray) -> Float[np.ndarray, " pairs"]:
     out = np.empty(len(remainder))
     for start in range(0, len(remainder), 100_000):
         some = slice(start, start + 100_000)
@@ -87,9 +87,7 @@ def distances(X: NDArray[np.float64], remainder: NDArray[np.int64], right: NDArr
     return out
 
 
-def _within(
-    X: NDArray[np.float64], request: NDArray[np.float64], radius: float, index: Any = None
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _within(X: FloatArray, request: FloatArray, radius: float, index: Any = None) -> tuple[IntArray, IntArray]:
     """Find all rows near the given ones by scikit-learn, or nearly all by an index of faiss.
 
     Returns pairs of the given row's number and a near row.
@@ -109,7 +107,7 @@ def _within(
     return at[close], to[close]
 
 
-def _index(X: NDArray[np.float64]) -> Any:
+def _index(X: FloatArray) -> Any:
     """Index rows by the nearest of about 4 √rows centres; neighbours are searched under the nearest few."""
     try:
         import faiss

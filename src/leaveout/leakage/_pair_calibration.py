@@ -8,6 +8,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from .._runtime.arrays import FloatArray
 from ..data.arrays import codes, flags, numbers, pandas_of
 from ._blocks import components
 from ._tables import PairTable, ends, frame_of
@@ -69,7 +70,7 @@ def read_rate(caller: str, name: str, value: Any, labels_file: float | None) -> 
     return Rate(float(parts[0]), float(np.exp(brentq(width, -7.0, 25.0))))
 
 
-def _ratio(caller: str, name: str, what: str, part: NDArray[np.float64], whole: NDArray[np.float64]) -> Rate:
+def _ratio(caller: str, name: str, what: str, part: FloatArray, whole: FloatArray) -> Rate:
     """Compute Σ part / Σ whole over independent observations; its labels are r (1 − r) over the linearised variance."""
     total = whole.sum()
     if not total > 0:
@@ -95,7 +96,7 @@ class PairCalibration:
     method: str
 
     @classmethod
-    def of(cls, caller: str, score: NDArray, match: Any, weight: NDArray[np.float64], method: str) -> "PairCalibration":
+    def of(cls, caller: str, score: NDArray, match: Any, weight: FloatArray, method: str) -> "PairCalibration":
         if method not in METHODS:
             raise ValueError(f"{caller}: method must be one of {', '.join(METHODS)}; got {method!r}.")
         found = flags(caller, "match", match).astype(np.float64)
@@ -109,7 +110,7 @@ class PairCalibration:
             )
         return cls(np.asarray(score, np.float64), found, weight, method)
 
-    def __call__(self, score: NDArray[np.float64], rng: np.random.Generator | None = None) -> Float[np.ndarray, " pairs"]:
+    def __call__(self, score: FloatArray, rng: np.random.Generator | None = None) -> Float[np.ndarray, " pairs"]:
         """Compute the probabilities; with `rng`, from labels drawn anew with replacement."""
         count = len(self.score)
         rows = np.arange(count) if rng is None else rng.integers(0, count, count)
@@ -173,7 +174,7 @@ class ScoredPairs(NamedTuple):
 
 
 def calibrate(
-    caller: str, frame: pd.DataFrame, weight: NDArray[np.float64], pairs: Any, ids: Any, score: str | None, method: str
+    caller: str, frame: pd.DataFrame, weight: FloatArray, pairs: Any, ids: Any, score: str | None, method: str
 ) -> ScoredPairs:
     """Calibrate the scores of all pairs; labelled pairs have their own score, or take it from the table."""
     table = frame_of(caller, pairs)
@@ -204,7 +205,7 @@ def calibrate(
     return ScoredPairs(rows, scored._replace(probability=every), found)
 
 
-def sampled_rates(caller: str, frame: pd.DataFrame, weight: NDArray[np.float64], ids: Any, groups: Any) -> tuple[Rate, Rate]:
+def sampled_rates(caller: str, frame: pd.DataFrame, weight: FloatArray, ids: Any, groups: Any) -> tuple[Rate, Rate]:
     """Estimate precision and recall from labelled records, or from labelled pairs with known links.
 
     The rates of records are over the pairs that are both in the sample. Records tied together by clusters and entities count as

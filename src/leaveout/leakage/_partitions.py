@@ -18,8 +18,8 @@ of their partitions (`_blocks`); larger ones by a Markov chain (`_chain`).
 
 import numpy as np
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 
+from .._runtime.arrays import FloatArray, IntArray
 from ._blocks import MAX_ENUMERATED_RECORDS, NEVER, Graph, biconnected_blocks, components, draw_blocks
 from ._chain import draw_chain
 
@@ -68,9 +68,7 @@ def draw_partitions(
     return np.stack([components(len(size), low[one], high[one])[node] for one in inside])
 
 
-def share_listed(
-    rows: int, remainder: NDArray[np.int64], right: NDArray[np.int64], probability: NDArray[np.float64]
-) -> tuple[int, int]:
+def share_listed(rows: int, remainder: IntArray, right: IntArray, probability: FloatArray) -> tuple[int, int]:
     """Count the unlisted pairs, and all pairs, inside clear clusters, without the pairs that connect these."""
     # 0.9: probability of pairs whose clusters show the share of listed pairs
     clear = probability >= 0.9

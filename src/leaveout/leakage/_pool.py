@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 from scipy.optimize import brentq, nnls
 
+from .._runtime.arrays import FloatArray
 from ._binomial import NEGLIGIBLE, stratified_matrix
 from ._injection import FoldInjection
 from ._models import Shares
@@ -100,7 +100,7 @@ class PooledSystem:
         return sign * (highest if bound is None else min(highest, sign * bound))
 
     @staticmethod
-    def _extreme(curves: NDArray[np.float64], targets: NDArray[np.float64], spread: float) -> float:
+    def _extreme(curves: FloatArray, targets: FloatArray, spread: float) -> float:
         """Return the largest sum of the weights of the curves with a misfit near the least one."""
         steps = 50 * curves.shape[1]
         weights, misfit = nnls(curves, targets, maxiter=steps)
@@ -190,7 +190,7 @@ def fold_weights(plan: list[FoldInjection]) -> Float[np.ndarray, " folds"]:
     return weight / weight.sum()
 
 
-def combine(run: FoldLosses, test: NDArray[np.float64], shares: Shares, k: int) -> NDArray[np.float64]:
+def combine(run: FoldLosses, test: FloatArray, shares: Shares, k: int) -> FloatArray:
     """Remove the leakage into V̂: `((1 − p_T) L_V̂ − p_V L_T̂) / (1 − p_T − p_V)`, as a mean loss is linear in what is scored.
 
     `test` is `run.test`, or the losses of a cluster. For other scores T̂'s records were removed when the losses were

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 
+from .._runtime.arrays import BoolArray, IntArray
 from .._runtime.providers import provided
 from .._runtime.results import PrintedResult
 from ..validation.compare import AbstractComparable, ComparableMean
@@ -41,8 +41,8 @@ class NearMates(NamedTuple):
 
     num_listed: int
     num_unlisted: float
-    rows: NDArray[np.int64]
-    neighbours: NDArray[np.int64]
+    rows: IntArray
+    neighbours: IntArray
 
     @property
     def share(self) -> float:
@@ -164,7 +164,7 @@ class LeakageReport(PrintedResult, AbstractComparable):
     learner: str
     fits: int
     clusters: Int[np.ndarray, "draws rows"]
-    tested: NDArray[np.bool_]
+    tested: BoolArray
     links: str
     pairs: int  # number of listed pairs, across folds or not
     candidates: pd.DataFrame

@@ -18,6 +18,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from .._runtime.arrays import FloatArray
 from .._runtime.conventions import conventional
 from .._runtime.providers import provided
 from .._runtime.results import PrintedResult
@@ -85,12 +86,12 @@ class LeakageResult(PrintedResult, AbstractComparable):
     measure: Measure
     seed: int
     learner: str
-    edges: NDArray[np.float64] | None
+    edges: FloatArray | None
     notes: tuple[str, ...]
     pooled: PooledSystem
     slope_test: SlopeTest
     iid: float
-    moved: NDArray[np.float64] | None  # contribution of each fold to the score without another in its training
+    moved: FloatArray | None  # contribution of each fold to the score without another in its training
     drawn_shares: list[Shares]  # shares in draws of an uncertain leakage
     unshown: float  # share of possible leakage that injection cannot show
     of: dict[str, str]  # facts that comparable results have in common
@@ -141,7 +142,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
         return float(np.ptp(list(self.extrapolants.values()))) if self.pooled.unseen < RARE else 0.0
 
     @functools.cached_property
-    def _mates(self) -> NDArray[np.float64]:
+    def _mates(self) -> FloatArray:
         """The number of mates in training of a record of each cluster, if all that is trained on were leaked."""
         tested = np.unique(np.concatenate([part.fold.test for part in self.plan]))
         rate = self.pooled.weight @ [part.units / len(part.fold.test) for part in self.plan]
@@ -181,7 +182,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
         return self._spread(records, [run.naive for run in self.runs], np.ones(1), None)
 
     def _spread(
-        self, records: list[NDArray], levels: list[NDArray], weights: NDArray[np.float64], shares: Shares | None
+        self, records: list[NDArray], levels: list[NDArray], weights: FloatArray, shares: Shares | None
     ) -> InfluenceSpread | None:
         if not self.measure.weighs:
             return None
@@ -190,12 +191,12 @@ class LeakageResult(PrintedResult, AbstractComparable):
         return InfluenceSpread(tested, unit, trained, self.moved)
 
     @property
-    def influence(self) -> NDArray[np.float64] | None:
+    def influence(self) -> FloatArray | None:
         """The influence of every record on the estimate, as tested; it sums to zero."""
         return None if self.spread is None else self.spread.test_part
 
     @property
-    def naive_influence(self) -> NDArray[np.float64] | None:
+    def naive_influence(self) -> FloatArray | None:
         """The influence of every record on the naive value, as tested; it sums to zero."""
         return None if self.naive_spread is None else self.naive_spread.test_part
 
@@ -392,7 +393,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
         return pool(self.plan, self.runs, Shares(*(part * scale for part in self.shares)), ORDER)
 
     @property
-    def _p(self) -> NDArray[np.float64]:
+    def _p(self) -> FloatArray:
         return self.shares.exposed if self.plan[0].mechanism == "split" else self.shares.p_train
 
     @conventional

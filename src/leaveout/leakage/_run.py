@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
+from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.checkpoint import StepResult, again, keep, there
 from .._runtime.interrupt import Interrupted
 from .._runtime.parallel import over
@@ -40,7 +40,7 @@ class FitWork:
     y: Float[np.ndarray, " records"]
     outside: bool = False
     mixture: tuple[float, ...] = ()
-    edges: NDArray[np.float64] | None = None
+    edges: FloatArray | None = None
 
     def alone(self) -> "FitWork":
         """Return a copy that works in one process."""
@@ -73,8 +73,8 @@ class FoldLosses:
     histogram: Float[np.ndarray, "levels draws bins"]
     naive: Float[np.ndarray, "1 draws"]  # scores of V̂ as filed, without injection
     naive_record: Float[np.ndarray, "1 test"]
-    members: NDArray[np.int64] = field(repr=False)  # the position in `clusters` of each record of V̂
-    clusters: NDArray[np.int64] = field(repr=False)  # the clusters of V̂
+    members: IntArray = field(repr=False)  # the position in `clusters` of each record of V̂
+    clusters: IntArray = field(repr=False)  # the clusters of V̂
     mixture: float = 0.0  # weight with which T̂'s records were removed from `test`, for a score that is not a mean over records
 
     SUMS, BY_DRAW = ("record", "times", "naive_record"), ("test", "outside", "cluster", "histogram", "naive")
@@ -262,14 +262,14 @@ def one_piece(work: FitWork, piece: Piece) -> StepResult:
 
 def _score_fits(
     score: Measure,
-    y: NDArray[np.float64],
-    test: NDArray[np.int64],
-    shared: NDArray[np.float64],
-    weight: NDArray[np.float64],
-    own: NDArray[np.int64],
-    beside: NDArray[np.float64],
+    y: FloatArray,
+    test: IntArray,
+    shared: FloatArray,
+    weight: FloatArray,
+    own: IntArray,
+    beside: FloatArray,
     mixture: float,
-) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+) -> tuple[FloatArray, FloatArray | None]:
     """Compute the score of every fit, and every record's value and influence `[fits, test]`, if it has these.
 
     From a mean, records of T̂'s clusters are removed later, for any p. From other scores they are removed here: V̂'s records have
@@ -297,7 +297,7 @@ def _score_fits(
     return values, each
 
 
-def _by_cluster(values: NDArray[np.float64], members: NDArray[np.int64]) -> NDArray[np.float64]:
+def _by_cluster(values: FloatArray, members: IntArray) -> FloatArray:
     order = np.argsort(members, kind="stable")
     starts = np.searchsorted(members[order], np.arange(members.max() + 1))
     return np.add.reduceat(values[:, order], starts, axis=1)

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import stats
 
+from .._runtime.arrays import FloatArray
 from .._runtime.checkpoint import File, keeping
 from .._runtime.conventions import Rng, conventional
 from .._runtime.interrupt import Interrupted
@@ -211,7 +212,7 @@ def slope_test(plan: list[FoldInjection], runs: list[FoldLosses], level: int, ri
     return SlopeTest(fall, fall - width, fall + width, share, kind, rising)
 
 
-def _by_cluster(runs: list[FoldLosses], level: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _by_cluster(runs: list[FoldLosses], level: int) -> tuple[FloatArray, FloatArray]:
     """Compute the fall of every cluster that is scored at both levels, and its number of records."""
     falls, sizes = [], []
     for result in runs:

@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import nnls
 
+from .._runtime.arrays import FloatArray
 from ..validation.metrics import Measure
 
 GRID = 81  # number of values of λ
@@ -166,9 +167,9 @@ class System:
     is projected out, and the rest is a ridge regression, diagonal in the singular vectors of `M = (I − Π) A R`.
     """
 
-    A: NDArray[np.float64]
+    A: FloatArray
     order: int
-    parts: dict[str, NDArray[np.float64]] = field(init=False, default_factory=dict)
+    parts: dict[str, FloatArray] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         levels, counts = self.A.shape
@@ -189,7 +190,7 @@ class System:
         along = (R[0] - first @ (Q.T @ AR)) @ Vt.T
         self.parts.update(P=P, R=R, Q=Q, triangle=triangle, AR=AR, U=U, s=s, Vt=Vt, first=first, along=along)
 
-    def choose(self, b: NDArray[np.float64], noise: NDArray[np.float64]) -> float:
+    def choose(self, b: FloatArray, noise: FloatArray) -> float:
         """Choose λ by UPRE."""
         U, s = self.parts["U"], self.parts["s"]
         grid = np.geomspace(1e4 * s[0] ** 2, max(1e-4 * s[-1] ** 2, 1e-16 * s[0] ** 2), GRID)
@@ -200,18 +201,18 @@ class System:
         close = 0.5 * np.sqrt(2 * np.sum(spread**2))
         return float(grid[np.argmax(risk <= risk.min() + close)])
 
-    def weights(self, lam: float) -> NDArray[np.float64]:
+    def weights(self, lam: float) -> FloatArray:
         """Return the row of H_λ that gives ê₀."""
         Q, U, s = self.parts["Q"], self.parts["U"], self.parts["s"]
         return Q @ self.parts["first"] + U @ (s / (s**2 + lam) * self.parts["along"])
 
-    def linear(self, b: NDArray[np.float64], lam: float) -> NDArray[np.float64]:
+    def linear(self, b: FloatArray, lam: float) -> FloatArray:
         """Compute `H_λ b`; b may have columns."""
         q = self.parts
         z = q["Vt"].T @ ((q["s"] / (q["s"] ** 2 + lam)) * (q["U"].T @ b).T).T
         return q["P"] @ np.linalg.solve(q["triangle"], q["Q"].T @ (b - q["AR"] @ z)) + q["R"] @ z
 
-    def solve(self, b: NDArray[np.float64], lam: float, shape: Shape | None) -> Curve:
+    def solve(self, b: FloatArray, lam: float, shape: Shape | None) -> Curve:
         """Solve for one curve; a score that rises with leakage is negated."""
         e = self.linear(b, lam)
         if shape is not None:
@@ -226,9 +227,7 @@ class System:
         return Curve(e, float(lam), self.weights(lam), float(np.linalg.norm(self.A @ e - b)), self.order)
 
 
-def nonincreasing(
-    M: NDArray[np.float64], r: NDArray[np.float64], upper: float | None = None, lower: float | None = 0.0
-) -> NDArray[np.float64]:
+def nonincreasing(M: FloatArray, r: FloatArray, upper: float | None = None, lower: float | None = 0.0) -> FloatArray:
     """Solve `min ‖M e − r‖` over e₀ ≥ e₁ ≥ … ≥ lower and e₀ ≤ upper.
 
     This is non-negative least squares for the steps down from e₀, e = lower + Σ_{k ≥ j} x_k. Without a lower bound, one is
@@ -275,7 +274,7 @@ def _strength(lam: float) -> float:
     return max(float(lam), 1e-300)
 
 
-def _finite(name: str, value: ArrayLike, ndim: int) -> NDArray[np.float64]:
+def _finite(name: str, value: ArrayLike, ndim: int) -> FloatArray:
     array = np.asarray(value, np.float64)
     if array.ndim != ndim or not array.size or not np.isfinite(array).all():
         what = f"shape {array.shape}" if array.ndim != ndim or not array.size else "NaN or infinity"

@@ -3,15 +3,15 @@
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Int
-from numpy.typing import NDArray
 from scipy import sparse
 
+from .._runtime.arrays import FloatArray, IntArray
 from ._blocks import components
 from ._models import LeakageFold
 
 MAX_FOLD_RATIO = 1.3  # largest size of a fold, relative to the mean
 Rows = Int[np.ndarray, " rows"]  # label of every row
-Some = NDArray[np.int64]  # numbers of rows
+Some = IntArray  # numbers of rows
 
 
 def join_clusters(filed: Rows, draws: Rows) -> Rows:
@@ -31,7 +31,7 @@ def fold_of(folds: list[LeakageFold]) -> Rows | None:
     return found if whole else None
 
 
-def join_capped(filed: Rows, remainder: Some, right: Some, probability: NDArray[np.float64], most: int) -> Rows:
+def join_capped(filed: Rows, remainder: Some, right: Some, probability: FloatArray, most: int) -> Rows:
     """Join filed clusters by pairs, the likeliest first, except for joins with too many rows.
 
     Without that bound, weak pairs soon join one giant component.

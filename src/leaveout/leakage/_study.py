@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 from scipy import stats
 
+from .._runtime.arrays import BoolArray, FloatArray
 from .._runtime.checkpoint import StepResult
 from .._runtime.parallel import steps
 from .._runtime.progress import Slow
@@ -37,7 +37,7 @@ from ._splits import Rows, fold_of
 Partitions = Int[np.ndarray, "draws rows"]
 SWEEP_SHARES = (0.5, 0.8, 0.95, 1.0)  # shares of the expected mates across folds in the pairs above each cut of the sweep
 MIN_EXPOSURE_REMOVED = 0.5  # least share of the exposure that an answer must remove
-Predictions = list[NDArray[np.float64]]  # predictions of each fold's test rows, in their order
+Predictions = list[FloatArray]  # predictions of each fold's test rows, in their order
 
 
 def half_width(variance: float, freedom: float, level: float) -> float:
@@ -65,9 +65,9 @@ class PredictionWork:
     bar: Slow = field(default_factory=lambda: Slow("fits", 0))
     num_made: int = 0
     seconds: float = 0.0
-    known_predictions: dict[bytes, NDArray[np.float64]] = field(default_factory=dict, repr=False)
+    known_predictions: dict[bytes, FloatArray] = field(default_factory=dict, repr=False)
 
-    def __call__(self, asks: list[Ask]) -> list[NDArray[np.float64]]:
+    def __call__(self, asks: list[Ask]) -> list[FloatArray]:
         names = [b"".join(hashlib.blake2b(rows.tobytes(), digest_size=16).digest() for rows in ask) for ask in asks]
         new = list({name: ask for name, ask in zip(names, asks, strict=True) if name not in self.known_predictions}.items())
         glm = isinstance(self.learner, PlanHost)  # makes many refits of its one fit at once
@@ -96,7 +96,7 @@ def _one(learner: AbstractLearner, seed: int, named: list[tuple[bytes, Ask]]) ->
 
 
 def leave_pairs_out(
-    folds: list[LeakageFold], y: NDArray[np.float64], score: Measure, work: PredictionWork
+    folds: list[LeakageFold], y: FloatArray, score: Measure, work: PredictionWork
 ) -> Float[np.ndarray, "folds folds"]:
     """Compute the change of fold i's contribution to the score when fold j leaves its training, by fits without both."""
     tests, total = [fold.test for fold in folds], sum(len(fold.test) for fold in folds)
@@ -163,7 +163,7 @@ class LeakageStudy:
     """
 
     folds: list[LeakageFold]
-    y: NDArray[np.float64]
+    y: FloatArray
     score: Measure
     linkage: Linkage
     work: PredictionWork
@@ -172,7 +172,7 @@ class LeakageStudy:
     listed_rate: Rate  # share of the records with a mate across folds that have a listed one
 
     @functools.cached_property
-    def test_rows(self) -> NDArray[np.bool_]:
+    def test_rows(self) -> BoolArray:
         found = np.zeros(len(self.y), bool)
         for fold in self.folds:
             found[fold.test] = True
@@ -207,7 +207,7 @@ class LeakageStudy:
         return FoldScore(value, influence)
 
     @functools.cached_property
-    def mates(self) -> list[NDArray[np.float64]]:
+    def mates(self) -> list[FloatArray]:
         """Compute the probability of a mate in training for every row that a fold tests, as filed."""
         return [self.linkage.mates(fold.train, fold.test) for fold in self.folds]
 
@@ -216,7 +216,7 @@ class LeakageStudy:
         return float(np.mean(np.concatenate(self.mates))) if self.linkage.knows_pairs else float("nan")
 
     @functools.cached_property
-    def across(self) -> NDArray[np.bool_]:
+    def across(self) -> BoolArray:
         """Mark the listed pairs of which one record is tested by a fit that was trained on the other."""
         found = np.zeros(len(self.linkage.left), bool)
         for fold in self.folds:
@@ -273,7 +273,7 @@ class LeakageStudy:
         share = f"{self.listed_rate.estimate:.0%} of the records with a mate across folds have one listed"
         return f"{share}, and the others gain alike"
 
-    def over_clusters(self, influence: NDArray[np.float64]) -> Variance:
+    def over_clusters(self, influence: FloatArray) -> Variance:
         """Compute the variance of an answer with these influences, over the clusters of tested rows."""
         return over_units(influence[self.test_rows], self.clusters[:, self.test_rows])
 
@@ -294,9 +294,7 @@ class LeakageStudy:
         more = {"monte_carlo": point.monte_carlo / part**2, "between": between, "curve": curve}
         return self.correct(name, assumption, correction, point.influence / part, point.exposed, **more)
 
-    def correct(
-        self, name: str, assumption: str, correction: float, change: NDArray[np.float64], exposed: float, **more: Any
-    ) -> Answer:
+    def correct(self, name: str, assumption: str, correction: float, change: FloatArray, exposed: float, **more: Any) -> Answer:
         """Return the naive score with a correction, whose influences are `change`, as an answer."""
         score, influence = self.naive.value + correction, self.naive.influence + change
         return Answer(name, assumption, "", score, correction, influence, change, exposed, **more)

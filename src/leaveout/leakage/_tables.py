@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 
+from .._runtime.arrays import FloatArray, IntArray
 from ..data.arrays import numbers, pandas_of
 
 ENDS = (("unique_id_l", "unique_id_r"), ("left", "right"))  # names of the two records in Splink, and in this library
@@ -93,7 +93,7 @@ def frame_of(caller: str, pairs: Any) -> pd.DataFrame:
     return frame.set_axis(["left", "right", "probability"][: frame.shape[1]], axis=1)
 
 
-def ends(caller: str, frame: pd.DataFrame, ids: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+def ends(caller: str, frame: pd.DataFrame, ids: Any) -> tuple[IntArray, IntArray, int]:
     """Return the rows of both names of each pair, and the number of rows."""
     if not len(frame):
         return np.zeros(0, np.int64), np.zeros(0, np.int64), 0 if ids is None else len(_names(caller, ids))
@@ -143,7 +143,7 @@ def _names(caller: str, ids: Any) -> pd.Index:
     return names
 
 
-def _row_numbers(caller: str, index: pd.Index) -> NDArray[np.int64]:
+def _row_numbers(caller: str, index: pd.Index) -> IntArray:
     values = index.to_numpy()
     wrong = values[~((values >= 0) & (values == np.floor(values)))] if values.dtype.kind in "iuf" else values
     if len(wrong):
@@ -179,7 +179,7 @@ def _probability(caller: str, frame: pd.DataFrame, name: str | None, default: fl
     return p
 
 
-def _number_column(caller: str, column: pd.Series) -> NDArray[np.float64]:
+def _number_column(caller: str, column: pd.Series) -> FloatArray:
     """Read a column of numbers; TypeError that names the argument for another column."""
     try:
         return numbers(caller, "pairs", column).astype(np.float64)

@@ -17,6 +17,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
+from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.conventions import Rng, conventional
 from .._runtime.interrupt import Interrupted
 from .._runtime.jax import float64
@@ -86,13 +87,13 @@ class PosteriorEstimate(Estimate):
     (True, 0)
     """
 
-    pareto_k: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    raw_k: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    gap: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    effective: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    pareto_k: FloatArray = field(default_factory=lambda: np.zeros(0))
+    raw_k: FloatArray = field(default_factory=lambda: np.zeros(0))
+    gap: FloatArray = field(default_factory=lambda: np.zeros(0))
+    effective: FloatArray = field(default_factory=lambda: np.zeros(0))
     proposal: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, "<U8"))
     sampling_error: float = np.nan
-    loss_error: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    loss_error: FloatArray = field(default_factory=lambda: np.zeros(0))
     draws: int = 1
     posterior: Posterior | None = None
     folds: list[WeightedDraws] = field(default_factory=list)
@@ -120,7 +121,7 @@ class PosteriorEstimate(Estimate):
         """Monte-Carlo standard error of `mean`."""
         return self.sampling_error / max(self._count, 1)
 
-    def flagged(self, threshold: float = 0.1) -> NDArray[np.int64]:
+    def flagged(self, threshold: float = 0.1) -> IntArray:
         """List the refits whose weights are not to be trusted by any proposal.
 
         Parameters
@@ -444,7 +445,7 @@ def _error_of_sum(scores: list[LogDensities], weight: Float[np.ndarray, " scores
     return float(np.linalg.norm([shared, *(error_of_batches(w @ influence) for w, _, influence in parts)]))
 
 
-def _cases(posterior: Posterior, plan: Plan) -> NDArray[np.float64]:
+def _cases(posterior: Posterior, plan: Plan) -> FloatArray:
     """Return the number of cases of each unit; ValueError if folds leave out other than one case, or cases of no density."""
     cases = np.asarray(posterior.objective.units.weight, np.float64)
     left = (cases[plan.index] * (1 - plan.weight))[plan.held]

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 from jaxtyping import Float
-from numpy.typing import NDArray
 from scipy.special import expit
 
+from .._runtime.arrays import BoolArray, FloatArray, IntArray
 from .._runtime.jax import call_traced
 from .._runtime.progress import Slow
 from ..plans.plan import CAPACITY, Plan
@@ -114,9 +114,9 @@ class FoldEstimates(NamedTuple):
     """
 
     results: list[FoldResult]
-    raw_k: NDArray[np.float64]
-    within: NDArray[np.float64]
-    stopped: NDArray[np.int64]
+    raw_k: FloatArray
+    within: FloatArray
+    stopped: IntArray
 
 
 class Evaluation(NamedTuple):
@@ -149,16 +149,16 @@ class FoldEstimator:
         return left, full
 
     @functools.cached_property
-    def buffered(self) -> NDArray[np.bool_]:
+    def buffered(self) -> BoolArray:
         """Whether a refit changes the weights of units that it does not score."""
         return np.diff(self.away[1].indptr) > 0
 
-    def held(self, k: int) -> NDArray[np.int64]:
+    def held(self, k: int) -> IntArray:
         """Return the scored units of a refit."""
         part = slice(self.plan.indptr[k], self.plan.indptr[k + 1])
         return self.plan.index[part][self.plan.held[part]]
 
-    def at(self, some: NDArray[np.int64], theta: Float[np.ndarray, "places params"]) -> Evaluation:
+    def at(self, some: IntArray, theta: Float[np.ndarray, "places params"]) -> Evaluation:
         """Evaluate folds at some θ."""
         rows, nothing = [each[some] for each in self.away], scipy.sparse.csr_array((1, self.plan.num_units))
         whole, found = np.split(self.posterior.values_without(theta, scipy.sparse.vstack([nothing, *rows], "csr")), [1])
@@ -205,7 +205,7 @@ class FoldEstimator:
         return normaliser(self.posterior)
 
     @functools.cached_property
-    def moves(self) -> tuple[NDArray[np.bool_], np.ndarray, Evaluation]:
+    def moves(self) -> tuple[BoolArray, np.ndarray, Evaluation]:
         """Which draws move to where the posterior has less density than at any draw, the places, and all folds there.
 
         Draws move by differences of draws, the steps of differential evolution, which are symmetric (ter Braak, 2006).
@@ -218,11 +218,11 @@ class FoldEstimator:
 
     def unvisited(
         self,
-        some: NDArray[np.int64],
+        some: IntArray,
         known: list[FoldResult],
         before: Float[np.ndarray, "folds places"],
         back: Callable[[np.ndarray], np.ndarray] | None = None,
-    ) -> NDArray[np.bool_]:
+    ) -> BoolArray:
         """Whether more of each fold than its error lies where no draw comes, nor a moved one, which `back` maps to a draw.
 
         Metropolis moves from the draws, weighed as the fold's posterior, lead there as often as those out of there lead back,
@@ -279,7 +279,7 @@ class FoldEstimator:
     def _weigh(
         self,
         name: str,
-        some: NDArray[np.int64],
+        some: IntArray,
         log_weights: Float[np.ndarray, "folds places"],
         at: Evaluation,
         places: Callable[[], np.ndarray],
@@ -412,5 +412,5 @@ class FoldEstimator:
         return estimates._replace(results=results, stopped=stopped)
 
 
-def _parts(each: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
+def _parts(each: IntArray, size: int) -> Iterator[IntArray]:
     return (each[start : start + max(1, size)] for start in range(0, len(each), max(1, size)))

@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 import scipy
 from jaxtyping import Float
-from numpy.typing import NDArray
 
+from .._runtime.arrays import BoolArray, FloatArray, IntArray
 from .._runtime.providers import provided
 from .._runtime.results import PrintedResult
 from ..data.arrays import generator, match_labels, numbers
@@ -89,12 +89,12 @@ class PosteriorPredictions(PrintedResult):
         return float(np.nanmean(each)), standard_error(each, np.ones(len(each)), self.plan).value
 
     @property
-    def _weighed(self) -> NDArray[np.bool_]:
+    def _weighed(self) -> BoolArray:
         """Whether a row has predictive draws, of a fold whose weights are to be trusted."""
         return (self.table["mean"].notna() & ~self.table["flagged"]).to_numpy()
 
     @property
-    def _unit(self) -> NDArray[np.int64]:
+    def _unit(self) -> IntArray:
         return self.plan.index[self.plan.held][self._weighed]
 
     @property
@@ -213,7 +213,7 @@ def predict_left_out(estimate: Any, simulate: Any, level: float, response: Any, 
     return PosteriorPredictions(table, level, plan, estimate.labels["objective"], missing)
 
 
-def _passes(posterior: Posterior, plan: Plan, as_drawn: NDArray[np.bool_]) -> list[list[int]]:
+def _passes(posterior: Posterior, plan: Plan, as_drawn: BoolArray) -> list[list[int]]:
     """Group the folds whose responses are drawn together: those at the draws, unless they change the same group of effects."""
     passes = list[tuple[list[int], set[int]]]()
     for k in np.flatnonzero(as_drawn):
@@ -227,7 +227,7 @@ def _passes(posterior: Posterior, plan: Plan, as_drawn: NDArray[np.bool_]) -> li
     return [folds for folds, _ in passes] + [[int(k)] for k in np.flatnonzero(~as_drawn)]
 
 
-def _responses(posterior: Posterior, names: pd.Index, response: Any) -> NDArray[np.float64]:
+def _responses(posterior: Posterior, names: pd.Index, response: Any) -> FloatArray:
     """Return the response of every unit; labels of a given one are those of the units, if these have some."""
     given = posterior.response
     if response is not None:

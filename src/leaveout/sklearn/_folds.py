@@ -17,6 +17,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
+from .._runtime.arrays import BoolArray, FloatArray, IntArray
 from .._runtime.checkpoint import StepResult, making
 from .._runtime.parallel import steps
 from ..interop.sklearn import read, rescales, separate_problems, warn_of_supervised, with_parameters
@@ -28,7 +29,7 @@ from ..validation.checks import reader_of
 from ..validation.cross_validate import fold_thetas
 from ..validation.scoring import NamedScore, natural
 
-Splits = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
+Splits = list[tuple[IntArray, IntArray]]
 Predict = Callable[[int, Any], NDArray]  # function of a fold and its estimator, which may be None
 
 
@@ -41,7 +42,7 @@ class FoldData(NamedTuple):
     weight: NDArray | None
     score_weight: NDArray | None = None
 
-    def some(self, rows: NDArray[np.int64]) -> "FoldData":
+    def some(self, rows: IntArray) -> "FoldData":
         part = lambda values: _safe_indexing(values, rows)
         params = {name: part(value) for name, value in self.params.items()}
         weights = (None if each is None else each[rows] for each in (self.weight, self.score_weight))
@@ -54,9 +55,9 @@ Score = Callable[[Any, FoldData], float]  # score of an estimator on some rows
 class Scores(NamedTuple):
     """Score of every fold, its error against the exact refit, and the seconds that it took."""
 
-    values: NDArray[np.float64]
-    error: NDArray[np.float64]
-    seconds: NDArray[np.float64]
+    values: FloatArray
+    error: FloatArray
+    seconds: FloatArray
 
 
 def fit_host(estimator: Any, data: FoldData, *, anew: bool = False) -> tuple[Any, tuple[Fit, ...]]:
@@ -109,11 +110,11 @@ class OneFit:
         return from_splits(self.splits, len(self.data.y))
 
     @functools.cached_property
-    def fit_seconds(self) -> NDArray[np.float64]:
+    def fit_seconds(self) -> FloatArray:
         return np.full(self.plan.num_refits, self.seconds / self.plan.num_refits)
 
     @functools.cached_property
-    def _theta(self) -> list[NDArray[np.float64]]:
+    def _theta(self) -> list[FloatArray]:
         return [fold_thetas(each, self.plan, self.refit, "cross_validate") for each in self.fits]
 
     @functools.cached_property
@@ -125,13 +126,13 @@ class OneFit:
         return {k for k, (train, _) in enumerate(self.splits) if len(np.unique(self.data.y[train])) < count}
 
     @functools.cached_property
-    def exists(self) -> NDArray[np.bool_]:
+    def exists(self) -> BoolArray:
         """Mark the folds that have the refits of all problems."""
         found = np.all([np.isfinite(theta).all(axis=1) for theta in self._theta], axis=0)
         return found & ~np.isin(np.arange(len(found)), list(self.lacking))
 
     @functools.cached_property
-    def _lost_folds(self) -> NDArray[np.int64]:
+    def _lost_folds(self) -> IntArray:
         return np.flatnonzero(~self.exists & (not self.is_frozen))
 
     @functools.cached_property
@@ -182,7 +183,7 @@ class CalledScorer(NamedScore):
     def _rows(self, held: bytes) -> FoldData:
         return self.of.data.some(np.frombuffer(held, np.int64))
 
-    def losses(self, rows: RefitRows, theta: np.ndarray) -> NDArray[np.float64]:
+    def losses(self, rows: RefitRows, theta: np.ndarray) -> FloatArray:
         parameters, out = natural(self.fit, theta), np.full(len(theta), np.nan)
         for k, (index, held) in enumerate(zip(rows.index, rows.held, strict=True)):
             key = _key(index[held])

@@ -17,6 +17,7 @@ from sklearn.base import is_classifier
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import check_scoring, explained_variance_score, get_scorer, get_scorer_names
 
+from .._runtime.arrays import FloatArray
 from .._runtime.conventions import warn
 from .._runtime.results import among
 from ..interop.sklearn import usual_score
@@ -118,7 +119,7 @@ def scores(folds: OneFit, scorings: dict[str, Scoring], host: Any, y: NDArray, e
     return out
 
 
-def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]) -> NDArray[np.float64]:
+def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]) -> FloatArray:
     """Compute the measure of each fold's predictions, and its error, `[2, folds]`, by the host's rule.
 
     The class is that of the largest linear predictor. Probabilities of classes against the rest are divided by their sum.
@@ -172,7 +173,7 @@ def scored_rows(plan: Plan, measure: Measure, data: FoldData) -> Iterator[tuple[
             yield k, own, unit[own], weight
 
 
-def of_losses(estimate: Estimate, measure: Measure, factor: float, data: FoldData) -> NDArray[np.float64]:
+def of_losses(estimate: Estimate, measure: Measure, factor: float, data: FoldData) -> FloatArray:
     """Compute a measure of folds from the model's own losses of their rows, and its errors, `[2, folds]`."""
     functional: Any = measure.functional
     losses = estimate.losses[estimate.plan.held]

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import clone, is_classifier
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import GridSearchCV, ParameterGrid, check_cv
 from sklearn.utils import get_tags
 
+from .._runtime.arrays import FloatArray
 from .._runtime.checkpoint import File, keeping
 from .._runtime.conventions import warn
 from .._runtime.interrupt import stoppable
@@ -223,7 +223,7 @@ class OneFitSearchCV(GridSearchCV):
 
     def _score_by_host(
         self, hosts: list[Any], candidates: list[dict[str, Any]], data: FoldData, splits: Splits
-    ) -> Iterator[tuple[Scores, NDArray[np.float64]]]:
+    ) -> Iterator[tuple[Scores, FloatArray]]:
         """Yield the scores of every candidate by the host's refits, fold by fold, and the seconds that its fits took."""
         if isinstance(self.scoring, list | tuple | set | dict) or self.return_train_score or data.score_weight is not None:
             raise ValueError("OneFitSearchCV: checkpoint= keeps the host's refits for one unweighted scorer of test rows.")
@@ -235,7 +235,7 @@ class OneFitSearchCV(GridSearchCV):
 
     def _score_candidates(
         self, hosts: list[Any], candidates: list[dict[str, Any]], data: FoldData, splits: Splits
-    ) -> Iterator[tuple[Scores, NDArray[np.float64]]]:
+    ) -> Iterator[tuple[Scores, FloatArray]]:
         """Yield the scores of every candidate from one fit each, and the seconds that its fits took."""
         visible = callable(self.scoring)
         if _is_family(candidates, hosts):
@@ -271,7 +271,7 @@ def _is_family(candidates: list[dict[str, Any]], hosts: list[Any]) -> bool:
 
 def _family(
     first: OneFit, penalties: list[AbstractPenalty], scoring: Any, error_score: Any
-) -> Iterator[tuple[Scores, NDArray[np.float64]]]:
+) -> Iterator[tuple[Scores, FloatArray]]:
     """Yield the scores of candidates that differ in their penalty alone; the first is given."""
     host, data, fits = first.host, first.data, first.plan.num_refits
     each = named_scorers(scoring, host, data.X, data.y, error_score)["score"]

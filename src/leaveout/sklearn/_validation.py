@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn import model_selection
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
 from sklearn.model_selection import check_cv
 from sklearn.utils import column_or_1d, indexable
 
+from .._runtime.arrays import FloatArray
 from .._runtime.checkpoint import File, StepResult, keeping, making
 from .._runtime.conventions import conventional, warn
 from .._runtime.interrupt import stoppable
@@ -224,7 +225,7 @@ def host_scores(estimator: Any, X: Any, y: Any, splits: Splits, **given: Any) ->
     return result
 
 
-def errors_of_host(found: dict[str, Any]) -> dict[str, NDArray[np.float64]]:
+def errors_of_host(found: dict[str, Any]) -> dict[str, FloatArray]:
     """Return errors of zero for the scores of the host's own refits; of a fold without a score it is not known."""
     scored = {name.removeprefix("test_"): np.asarray(values, float) for name, values in found.items() if name[:5] == "test_"}
     return {
@@ -233,9 +234,7 @@ def errors_of_host(found: dict[str, Any]) -> dict[str, NDArray[np.float64]]:
     }
 
 
-def cross_val_score(
-    estimator: Any, X: Any, y: ArrayLike | None = None, *, scoring: Any = None, **more: Any
-) -> NDArray[np.float64]:
+def cross_val_score(estimator: Any, X: Any, y: ArrayLike | None = None, *, scoring: Any = None, **more: Any) -> FloatArray:
     """Test scores of `cross_validate` for one scorer, without their errors.
 
     Parameters
@@ -489,7 +488,7 @@ def fold_failed(error: Exception, error_score: ErrorScore) -> None:
     warn(f"cross_validate: the fit of a fold failed: {error}", FitFailedWarning)
 
 
-def warn_of_missing(result: Scores, error_score: ErrorScore) -> NDArray[np.float64]:
+def warn_of_missing(result: Scores, error_score: ErrorScore) -> FloatArray:
     """Return scores, with a warning about those that are missing or have no known error."""
     missing, unknown = np.isnan(result.values), np.isfinite(result.values) & ~np.isfinite(result.error)
     result.error[~np.isfinite(result.error)] = np.nan
