@@ -16,6 +16,7 @@ import scipy.special
 import scipy.stats
 from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
+from sklearn.feature_selection import SelectKBest, SelectPercentile, f_classif
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import (
@@ -889,6 +890,106 @@ def held_out_probabilities(rng: Generator) -> Tally:
     return value("link", eta, true, 1e-6) + holds("errors", bool(np.all(np.abs(eta - true) <= error + 1e-9)), error.max())
 
 
+# tables, and hosts that chose or dropped columns
+
+
+def standard_errors(rng: Generator) -> Tally:
+    """Standard errors by default: the model's own, at any scale of weights; of clusters without a factor inside them."""
+    n, X = 60, rng.standard_normal((60, 2))
+    w, A = rng.uniform(0.5, 2.0, n), np.column_stack([X, np.ones(60)])
+    kind = ("squared", "logistic", "poisson")[rng.integers(3)]
+    eta = A @ [0.5, -0.5, 0.2]
+    draws = {"squared": eta + rng.standard_normal(n), "logistic": eta + rng.logistic(size=n) > 0}
+    draws["poisson"] = rng.poisson(np.exp(eta))
+    y = draws[kind] * 1.0
+    scale = 10.0 ** rng.uniform(-2, 2)
+    fit = lo.fit(lo.GLM(X, y, kind, sample_weight=scale * w))
+    theta, v = fit.vector, w / w.mean()
+    mean = {"squared": A @ theta, "logistic": 1 / (1 + np.exp(-A @ theta)), "poisson": np.exp(A @ theta)}[kind]
+    curvature = {"squared": np.ones(n), "logistic": mean * (1 - mean), "poisson": mean}[kind]
+    dispersion = np.sum(v * (y - mean) ** 2) / (n - 3) if kind == "squared" else 1.0
+    inverse = np.linalg.inv((A.T * (v * curvature)) @ A)
+    tally = value("model-based", np.sqrt(np.diag(np.asarray(lo.covariance(fit)))), np.sqrt(dispersion * np.diag(inverse)), 1e-6)
+    robust = inverse @ ((A.T * (v * (y - mean)) ** 2) @ A) @ inverse
+    return tally + value("HC0", np.sqrt(np.diag(np.asarray(lo.covariance(fit, "HC0")))), np.sqrt(np.diag(robust)), 1e-6)
+
+
+def clustered_errors(rng: Generator) -> Tally:
+    """Standard errors over clusters that hold the levels of a factor: the factors of programs by name."""
+    groups, size = int(rng.integers(20, 30)), 4
+    label, n = np.repeat(np.arange(groups), size), groups * size
+    x = rng.standard_normal(n) + 0.5 * rng.standard_normal(groups)[label]
+    y = x + rng.standard_normal(groups)[label] + rng.standard_normal(n)
+    dummies = pd.get_dummies(pd.Series(label).map("s{}".format), dtype=float)
+    fit = lo.fit(lo.GLM(pd.concat([pd.Series(x, name="x"), dummies.iloc[:, 1:]], axis=1), y, "squared"))
+    A = np.column_stack([x, np.asarray(dummies)])
+    inverse, residual = np.linalg.inv(A.T @ A), y - A @ np.linalg.lstsq(A, y, rcond=None)[0]
+    sums = np.array([A[label == g].T @ residual[label == g] for g in range(groups)])
+    raw = (inverse @ sums.T @ sums @ inverse)[0, 0]
+    factors = {"fixest": (n - 1) / (n - 2), "pyfixest": (n - 1) / (n - 2), "stata": (n - 1) / (n - 1 - groups)}
+    tally = Tally()
+    for program, factor in factors.items():
+        table = lo.covariance(fit, "cluster", groups=label, small_sample=program)
+        tally += value(program, np.sqrt(table.loc["x", "x"]), np.sqrt(raw * factor * groups / (groups - 1)), 1e-6)
+    return tally
+
+
+def no_model_loss(rng: Generator) -> Tally:
+    """What no model loses on the same folds: refits of the intercept, with weights and offsets."""
+    n, X = 36, rng.standard_normal((36, 2))
+    w, exposure = rng.uniform(0.5, 2.0, n), rng.uniform(0.5, 2.0, n)
+    plan = lo.groups(np.arange(n) % 6) if rng.random() < 0.5 else lo.kfold(n, 5, seed=seed(rng))
+    if rng.random() < 0.5:
+        y = X[:, 0] + rng.standard_normal(n)
+        model = lo.GLM(X, y, "squared", sample_weight=w)
+        level = lambda rows: np.average(y[rows], weights=w[rows])
+        loss = lambda rows, at: 0.5 * (y[rows] - at) ** 2
+    else:
+        y, w = rng.poisson(2 * exposure) * 1.0, np.ones(n)
+        model = lo.GLM(X, y, "poisson", offset=np.log(exposure))
+        level = lambda rows: y[rows].sum() / exposure[rows].sum()
+        loss = lambda rows, at: exposure[rows] * at - y[rows] * np.log(exposure[rows] * at) + scipy.special.gammaln(y[rows] + 1)
+    cv = lo.cross_validate(lo.fit(model), plan)
+    total = np.zeros(n)
+    for training in trainings(plan):
+        total[training.held] = loss(training.held, level(training.rows))
+    null = np.average(total, weights=w)
+    return value("no model", cv.no_model, null, 1e-6) + value("explained", cv.explained, 1 - cv.mean / null, 1e-6)
+
+
+def chosen_by_response(rng: Generator) -> Tally:
+    """Columns chosen by the response before the model: said as an error; a scaler is none."""
+    n = 40
+    X, y = rng.standard_normal((n, 60)), rng.integers(0, 2, n)
+    select = [SelectKBest(f_classif, k=4), SelectPercentile(f_classif, percentile=8)][rng.integers(2)]
+    steps = [StandardScaler(), select] if rng.random() < 0.5 else [select]
+    host = make_pipeline(*steps, LogisticRegression()).fit(X, y)
+    fit, words = told(lambda: lo.from_sklearn(host, X, y))
+    codes = {check.code: check.severity for check in lo.cross_validate(fit, 5).checks()}
+    plain = lo.from_sklearn(make_pipeline(StandardScaler(), LogisticRegression()).fit(X[:, :4], y), X[:, :4], y)
+    others = {check.code for check in lo.cross_validate(plain, 5).checks()}
+    tally = holds("the check", codes.get("LO107") == "error", codes) + holds(
+        "the step is named", type(select).__name__ in words, words
+    )
+    return tally + holds("a scaler learned nothing from y", "LO107" not in others, others)
+
+
+def dropped_columns(rng: Generator) -> Tally:
+    """A host that cut a column at its tolerance: named with `tol=`; with a tolerance of zero it is not."""
+    n = 50
+    X = np.column_stack([1.7e9 + rng.uniform(0, 1e8, n), rng.standard_normal(n)])
+    y = X[:, 1] + 0.3 * rng.standard_normal(n)
+    found = {}
+    for tol in (1e-6, 0.0):
+        host = LinearRegression(tol=tol).fit(X, y)
+        fit, _ = told(lambda host=host: lo.from_sklearn(host, X, y))
+        cv, _ = told(lambda fit=fit: lo.cross_validate(fit, 5))
+        found[tol] = [check for check in cv.checks() if check.code == "LO108"]
+    lost = np.abs(LinearRegression().fit(X, y).coef_[1]) < 0.1
+    named = [check.reason for check in found[1e-6]]
+    return holds("said where it is so", bool(named) == lost, named) + holds("not where it is not", not found[0.0], found[0.0])
+
+
 KINDS: dict[str, Callable[[Generator], Tally]] = {
     "measures of many refits: regression": regression_measures,
     "measures of many refits: classes": class_measures,
@@ -932,6 +1033,11 @@ KINDS: dict[str, Callable[[Generator], Tally]] = {
     "certificates of held coefficients": held_coefficients,
     "altered certificates": altered_certificate,
     "held-out probabilities": held_out_probabilities,
+    "standard errors by default": standard_errors,
+    "standard errors over clusters": clustered_errors,
+    "what no model loses": no_model_loss,
+    "columns chosen by the response": chosen_by_response,
+    "columns that a host dropped": dropped_columns,
 }
 LONG = (  # to compile, or to refit
     "chain out of order",
