@@ -25,6 +25,9 @@ from .._runtime.memory import require_memory
 from .._runtime.results import PrintedResult
 from ..data.arrays import (
     TIMES,
+    Integers,
+    Numbers,
+    Truths,
     UnitColumn,
     codes,
     count,
@@ -57,13 +60,13 @@ class RefitRows(NamedTuple):
     afford.
     """
 
-    index: NDArray[np.int64]  # type: ignore[assignment]  # [refits, width]; hides tuple.index
-    weight: NDArray[np.float64]  # [refits, width]
-    held: NDArray[np.bool_]  # [refits, width]
-    scale: NDArray[np.float64]  # []
-    num_refits: NDArray[np.int64]  # []
+    index: Integers  # type: ignore[assignment]  # [refits, width]; hides tuple.index
+    weight: Numbers  # [refits, width]
+    held: Truths  # [refits, width]
+    scale: Numbers  # []
+    num_refits: Integers  # []
 
-    def take(self, lanes: NDArray[np.int64]) -> "RefitRows":
+    def take(self, lanes: Integers) -> "RefitRows":
         """Select refits by their place in the batch."""
         return self._replace(index=self.index[lanes], weight=self.weight[lanes], held=self.held[lanes])
 
@@ -81,11 +84,11 @@ class Batch(NamedTuple):
     entries.
     """
 
-    refits: NDArray[np.int64]
-    place: NDArray[np.int64]
+    refits: Integers
+    place: Integers
     rows: RefitRows
 
-    def take(self, lanes: NDArray[np.int64]) -> "Batch":
+    def take(self, lanes: Integers) -> "Batch":
         """Select refits by their place in the batch."""
         return Batch(self.refits[lanes], self.place[lanes], self.rows.take(lanes))
 
@@ -151,19 +154,19 @@ class Plan(PrintedResult):
            [1., 1., 0., 0.]])
     """
 
-    indptr: NDArray[np.int64]
-    index: NDArray[np.int64]
-    weight: NDArray[np.float64]
-    held: NDArray[np.bool_]
+    indptr: Integers
+    index: Integers
+    weight: Numbers
+    held: Truths
     num_units: int
-    clusters: NDArray[np.int64] | None = None
+    clusters: Integers | None = None
     serial: bool | None = False
-    blocks: NDArray[np.int64] | None = None
+    blocks: Integers | None = None
     names: pd.Index | None = None
     labels: NDArray[Any] | None = None
     call: str = ""
     note: str = ""
-    series: NDArray[np.int64] | None = None
+    series: Integers | None = None
     columns: dict[str, UnitColumn] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -208,7 +211,7 @@ class Plan(PrintedResult):
             if wrong.any():
                 raise ValueError(f"Plan: refits {_some(np.flatnonzero(wrong))} {what}.")
 
-    def check_held(self, caller: str, seen: NDArray[np.bool_]) -> None:
+    def check_held(self, caller: str, seen: Truths) -> None:
         """Raise ValueError if an entry is marked, which is scored although its refit sees it.
 
         Parameters
@@ -245,7 +248,7 @@ class Plan(PrintedResult):
         return self.num_refits
 
     @functools.cached_property
-    def refit(self) -> NDArray[np.int64]:
+    def refit(self) -> Integers:
         """Refit to which each entry belongs, `[entries]`."""
         return np.repeat(np.arange(self.num_refits), np.diff(self.indptr))
 
@@ -282,7 +285,7 @@ class Plan(PrintedResult):
             _rising(pd.Series(facts.pop("times")))
         return plan.replace_facts(columns={}, **facts)
 
-    def facts_of(self, units: NDArray[np.int64]) -> dict[str, Any]:
+    def facts_of(self, units: Integers) -> dict[str, Any]:
         """Return the labels of some units.
 
         Parameters
@@ -298,7 +301,7 @@ class Plan(PrintedResult):
         facts = {name: getattr(self, name) for name in FACTS}
         return {name: labels[units] for name, labels in facts.items() if labels is not None}
 
-    def only(self, units: NDArray[np.int64]) -> "Plan":
+    def only(self, units: Integers) -> "Plan":
         """Restrict the plan to some of its units, in the order given.
 
         Refits that then leave nothing out, or that no longer score a unit although they did, are dropped.
@@ -403,7 +406,7 @@ class Plan(PrintedResult):
         made = self.call or "of its own weights"
         return f"Plan({made}: {self.num_refits} refits of {self.widths} each, {self.num_units} units)"
 
-    def matrix(self) -> NDArray[np.float64]:
+    def matrix(self) -> Numbers:
         """Weights as a dense matrix.
 
         Returns
@@ -466,7 +469,7 @@ class Plan(PrintedResult):
             for start in range(0, len(members), size):
                 yield self._batch(members[start : start + size], width)
 
-    def some(self, refits: NDArray[np.int64]) -> "Plan":
+    def some(self, refits: Integers) -> "Plan":
         """Plan of a selection of the refits.
 
         Parameters
@@ -504,7 +507,7 @@ class Plan(PrintedResult):
         """
         return self._batch(np.array([refit]), self.num_units if whole else int(np.diff(self.indptr)[refit]))
 
-    def _batch(self, refits: NDArray[np.int64], width: int) -> Batch:
+    def _batch(self, refits: Integers, width: int) -> Batch:
         first, end, n = self.indptr[refits[0]], self.indptr[refits[-1] + 1], self.num_units
         if end - first == len(refits) * width and len(refits) == refits[-1] - refits[0] + 1 and width < n:
             place = np.arange(first, end).reshape(len(refits), width)  # in their order, without padding
@@ -524,7 +527,7 @@ class Plan(PrintedResult):
         return Batch(refits, place, RefitRows(index, weight, held, np.zeros(()), np.asarray(self.num_refits)))
 
 
-def _few_sizes(widths: NDArray[np.int64]) -> NDArray[np.int64]:
+def _few_sizes(widths: Integers) -> Integers:
     """Round each width up to one of 1, 2, 3, 4, 6, 8, 12, 16, ….
 
     Few shapes are compiled then, and at most half of a batch is padding.
@@ -543,7 +546,7 @@ def few_size(number: int) -> int:
     return int(_few_sizes(np.array([number]))[0]) if number <= PADDED_FROM else number
 
 
-def few_more(count: int) -> NDArray[np.int64]:
+def few_more(count: int) -> Integers:
     """Number `count` refits, and repeat the last one up to one of few sizes."""
     return np.minimum(np.arange(few_size(count)), count - 1)
 
@@ -554,7 +557,7 @@ def _some(numbers: Iterable[int]) -> str:
 
 
 # entries of one refit: units, weights, whether each is scored
-Entries = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]
+Entries = tuple[Integers, Numbers, Truths]
 
 
 def plan_of_entries(refits: Iterable[Entries], num_units: int, **kind: Any) -> Plan:
@@ -569,7 +572,7 @@ def _require_entries(caller: str, entries: float) -> None:
     require_memory(caller, ENTRY_BYTES * entries, f"the {entries:,.0f} units that all refits leave out", "ask for fewer refits")
 
 
-def _plan(folds: Sequence[NDArray[np.int64]], num_units: int, dropped: Sequence[NDArray[np.int64]] = (), **kind: Any) -> Plan:
+def _plan(folds: Sequence[Integers], num_units: int, dropped: Sequence[Integers] = (), **kind: Any) -> Plan:
     """Build a plan that gives the units of each fold weight zero and scores them; `dropped` units are not scored."""
     rows = [np.concatenate(parts) for parts in zip(folds, dropped, strict=True)] if dropped else folds
     zipped = zip(rows, folds, strict=True)
@@ -578,7 +581,7 @@ def _plan(folds: Sequence[NDArray[np.int64]], num_units: int, dropped: Sequence[
     )
 
 
-def _departures(counts: NDArray[np.int64], scored: NDArray[np.bool_]) -> Entries:
+def _departures(counts: Integers, scored: Truths) -> Entries:
     """List the entries of one refit that sees unit n `counts[n]` times: the units that it does not see exactly once."""
     index = np.flatnonzero(counts != 1)
     return index, counts[index].astype(float), scored[index]
@@ -621,7 +624,7 @@ class Cases:
 
     num_units: int | None = None
 
-    def plan(self, caller: str, num_units: int, weight: NDArray[np.float64] | None) -> Plan:
+    def plan(self, caller: str, num_units: int, weight: Numbers | None) -> Plan:
         """Make the plan: a row of f cases keeps the weight (f − 1) / f, and is scored as the case that left.
 
         Parameters
@@ -743,8 +746,8 @@ def kfold(num_units: int, k: int, *, seed: int | None = None, rng: Rng = None, r
 
 
 def _repeated(
-    caller: str, draw: Callable[[np.random.Generator | None], Sequence[NDArray[np.int64]]], seed: Any, repeats: int
-) -> list[NDArray[np.int64]]:
+    caller: str, draw: Callable[[np.random.Generator | None], Sequence[Integers]], seed: Any, repeats: int
+) -> list[Integers]:
     """Draw the folds of every repeat, one repeat after the other; without a seed there is one, that is not random."""
     repeats = count(f"{caller}: repeats", repeats, 1)
     if seed is None and repeats > 1:
@@ -753,7 +756,7 @@ def _repeated(
     return [fold for _ in range(repeats) for fold in draw(rng)]
 
 
-def _members(fold: NDArray[np.int64], k: int) -> list[NDArray[np.int64]]:
+def _members(fold: Integers, k: int) -> list[Integers]:
     """List the units of each of k folds, from the number of the fold of each unit."""
     return np.split(np.argsort(fold, kind="stable"), np.cumsum(np.bincount(fold, minlength=k))[:-1])
 
@@ -806,7 +809,7 @@ def stratified(y: ArrayLike, k: int, *, seed: int | None = None, rng: Rng = None
     found = np.argsort(np.argsort(first))[found]  # classes are numbered as they first occur
     dealt = [np.bincount(np.sort(found)[fold::k], minlength=len(first)) for fold in range(k)]
 
-    def draw(rng: np.random.Generator | None) -> list[NDArray[np.int64]]:
+    def draw(rng: np.random.Generator | None) -> list[Integers]:
         folds = np.zeros(n, np.int64)
         for c in range(len(first)):
             own = np.repeat(np.arange(k), [sizes[c] for sizes in dealt])
@@ -970,8 +973,8 @@ def leave_future_out(
 class Steps(NamedTuple):
     """The step of each unit in its series, the series, and the lengths of series."""
 
-    step: NDArray[np.int64]
-    series: NDArray[np.int64]
+    step: Integers
+    series: Integers
     facts: dict[str, Any]  # what a plan is told of its units
     shortest: int
     longest: int
@@ -1220,7 +1223,7 @@ def groups(labels: ArrayLike, k: int | None = None, *, seed: int | None = None, 
         raise ValueError("groups: at least two groups are needed; all labels are equal.")
     k = None if k is None else count("groups: k", k, 2, len(levels))
 
-    def draw(rng: np.random.Generator | None) -> list[NDArray[np.int64]]:
+    def draw(rng: np.random.Generator | None) -> list[Integers]:
         if k is None:
             return _members(found, len(levels))
         fold, sizes, filled = np.zeros(len(levels), np.int64), np.bincount(found), np.zeros(k)
@@ -1410,7 +1413,7 @@ def nearest_neighbour_matched(
     k, rng = count(f"{caller}: k", k, 2, n // 2), generator(caller, seed)
     wanted, own = tree.query(there)[0], tree.query(here, 2)[0][:, 1]
 
-    def distance(fold: NDArray[np.int64]) -> float:
+    def distance(fold: Integers) -> float:
         """Compute W of the folds."""
         nearest = np.zeros(n)
         for f in range(k):
@@ -1435,9 +1438,7 @@ def nearest_neighbour_matched(
     return _plan(_members(fold, k), n, names=index_of(points), note=note, **kind)
 
 
-def _clusterings(
-    points: NDArray[np.float64], sizes: NDArray[np.int64], kind: str, rng: np.random.Generator
-) -> Iterator[NDArray[np.int64]]:
+def _clusterings(points: Numbers, sizes: Integers, kind: str, rng: np.random.Generator) -> Iterator[Integers]:
     """Cluster points into each of the given numbers of clusters."""
     if kind == "hierarchical":
         yield from scipy.cluster.hierarchy.cut_tree(scipy.cluster.hierarchy.linkage(points, "ward"), sizes).T
@@ -1449,7 +1450,7 @@ def _clusterings(
         yield KMeans(int(size), n_init=1, random_state=state).fit_predict(points)
 
 
-def _merge(points: NDArray[np.float64], cluster: NDArray[np.int64], k: int) -> NDArray[np.int64]:
+def _merge(points: Numbers, cluster: Integers, k: int) -> Integers:
     """Merge clusters into k folds.
 
     A cluster of a k-th of the points is a fold. The others are dealt to the remaining folds in turn, along the first principal
@@ -1639,7 +1640,7 @@ def _by_labels(
     return train, test, own.index if names is None else names
 
 
-def _unit_numbers(split: str, part: ArrayLike, n: int) -> NDArray[np.int64]:
+def _unit_numbers(split: str, part: ArrayLike, n: int) -> Integers:
     """Convert a set of units, given by numbers or by booleans, to numbers."""
     array = np.asarray(part)
     if array.dtype != bool:

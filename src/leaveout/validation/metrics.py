@@ -35,6 +35,7 @@ import scipy
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from ..data.arrays import Numbers, Truths
 from ..models.glm.distributions import BERNOULLI
 from ..objectives.objective import LOG_DENSITY, Units
 
@@ -46,7 +47,7 @@ Metric = Literal[
 AnyMetric = Metric | str | Callable[..., Any]  # a name, one of scikit-learn's names or scorers, or a function
 ScoreName = Literal["log_density", "squared_error", "absolute_error", "zero_one", "crps"]
 Needs = Literal["response", "label", "probability", "probabilities", "decision", "distribution", "risk"]
-Numbers = NDArray[np.float64]
+Rows = Float[np.ndarray, " rows"]
 NEARBY = 0.01  # relative change of the means below which the gradient is not computed anew
 SCORE_DIFFERENCE = 1e-3  # step of central differences, relative to a mean weight or a mean; their error goes with its square
 LEAST_PROBABILITY = np.finfo(np.float64).eps  # least distance of probabilities from 0 and 1, as in scikit-learn
@@ -66,9 +67,9 @@ class AbstractFunctional(abc.ABC):
         return float(np.average(self.pseudo(y, prediction, weight), weights=weight))
 
     @abc.abstractmethod
-    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]: ...
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Rows: ...
 
-    def many(self, fits: Iterable[tuple[Numbers, Numbers, Numbers]]) -> Iterator[Float[np.ndarray, " rows"]]:
+    def many(self, fits: Iterable[tuple[Numbers, Numbers, Numbers]]) -> Iterator[Rows]:
         """Compute `pseudo` of every fit's rows, predictions and weights."""
         return (self.pseudo(*fit) for fit in fits)
 
@@ -114,10 +115,10 @@ class Mean(AbstractFunctional):
         value = np.array([self.function(*pair) for pair in zip(each, prediction, strict=True)], np.float64)
         return self.scale * value.reshape(prediction.shape[:2])
 
-    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Rows:
         return self.records(y, prediction[None])[0]
 
-    def error(self, y: Numbers, prediction: Numbers, off: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
+    def error(self, y: Numbers, prediction: Numbers, off: Numbers, weight: Numbers) -> Rows:
         """Return the largest change of each row's loss at the ends of its prediction, which bounds that of a convex loss."""
         here, *ends = (self.pseudo(y, prediction + away, weight) for away in (0 * off, *opposite_moves(y, off)))
         return np.max([np.abs(end - here) for end in ends], axis=0)
@@ -137,10 +138,10 @@ class OfMeans(AbstractFunctional):
     def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float:
         return self.scale * float(self.combine(weight @ self.statistics(y, prediction) / weight.sum()))
 
-    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Rows:
         return next(self.many([(y, prediction, weight)]))
 
-    def many(self, fits: Iterable[tuple[Numbers, Numbers, Numbers]]) -> Iterator[Float[np.ndarray, " rows"]]:
+    def many(self, fits: Iterable[tuple[Numbers, Numbers, Numbers]]) -> Iterator[Rows]:
         """Compute `pseudo` of many fits; a gradient serves for fits with similar means, as influences only give errors."""
         at, slope = None, np.zeros(0)
         for y, prediction, weight in fits:
@@ -180,7 +181,7 @@ class Ranks(AbstractFunctional):
     frequent: bool = False
     strict: bool = False
 
-    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Rows:
         one = area if self.of == "area" else precision
         if prediction.ndim == 1:
             sought = (y == y.max()) != self.flipped
@@ -213,7 +214,7 @@ class Concordance(AbstractFunctional):
     unit i that are in order, b_i of its comparable ones, and B of all, the influence is `Σw (a_i − C b_i) / B`.
     """
 
-    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Rows:
         good, pairs = ordered_pairs(y, prediction, prediction, weight)
         value = weight @ good / (weight @ pairs)
         return self.scale * (value + 2 * weight.sum() * (good - value * pairs) / (weight @ pairs))
@@ -282,7 +283,7 @@ class Median(AbstractFunctional):
 
         return self.scale * float(median_absolute_error(0 * y, self.function(y, prediction), sample_weight=weight))
 
-    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Rows:
         each, value = self.function(y, prediction), self.value(y, prediction, weight)
         order = np.argsort(each)
         share = np.cumsum(weight[order]) / weight.sum()
@@ -309,7 +310,7 @@ class Called(AbstractFunctional):
         seen = weight > 0
         return self.scale * float(quietly(self.function, y[seen], prediction[seen]))
 
-    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Float[np.ndarray, " rows"]:
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Rows:
         if not self.weighs:
             raise ValueError("it takes no sample_weight, so rows have no influence on it, and it no SE.")
         step, slope = SCORE_DIFFERENCE * np.mean(weight[weight > 0]), np.zeros(len(y))
@@ -424,7 +425,7 @@ class Measure:
         self.check(value)
         return value
 
-    def target(self, y: NDArray) -> Float[np.ndarray, " rows"]:
+    def target(self, y: NDArray) -> Rows:
         """Return y in the form of the measure: the numbers of classes in order, or y itself."""
         return (np.unique(y, return_inverse=True)[1] if self.classes else y).astype(np.float64)
 
@@ -432,16 +433,16 @@ class Measure:
         """Compute the measure of rows from `target(y)` and their predictions."""
         return self._call_functional("value", y, prediction, weight)
 
-    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers | None = None) -> Float[np.ndarray, " rows"]:
+    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers | None = None) -> Rows:
         """Compute the value plus the influence of each row, whose weighted mean is the value."""
         return self._call_functional("pseudo", y, prediction, weight)
 
-    def influence(self, y: Numbers, prediction: Numbers, weight: Numbers | None = None) -> Float[np.ndarray, " rows"]:
+    def influence(self, y: Numbers, prediction: Numbers, weight: Numbers | None = None) -> Rows:
         """Compute the influence of each row, with `Σ w_i IF_i = 0`; ValueError if rows have none (see `weighs`)."""
         found = self.pseudo(y, prediction, weight)
         return found - np.average(found, weights=weight)
 
-    def many(self, fits: Iterable[tuple[Numbers, Numbers, Numbers]]) -> Iterator[Float[np.ndarray, " rows"]]:
+    def many(self, fits: Iterable[tuple[Numbers, Numbers, Numbers]]) -> Iterator[Rows]:
         """Compute `pseudo` of the rows, predictions and weights of many fits."""
         assert self.functional is not None
         try:
@@ -495,7 +496,7 @@ def wrong(y: NDArray, code: NDArray) -> NDArray:
     return (y != code) * 1.0
 
 
-def unsure_labels(p: NDArray, off: NDArray) -> tuple[NDArray[np.bool_], Numbers]:
+def unsure_labels(p: NDArray, off: NDArray) -> tuple[Truths, Numbers]:
     """Mark the rows whose most probable class may be another within the errors of probabilities, and return that other."""
     if p.ndim == 1:
         p, off = np.c_[1 - p, p], np.c_[off, off]
@@ -576,7 +577,7 @@ def root(mean: NDArray) -> float:
     return float(np.sqrt(max(mean[0], 0.0)))
 
 
-def area(positive: np.ndarray, predictions: np.ndarray, weight: np.ndarray) -> NDArray[np.float64]:
+def area(positive: np.ndarray, predictions: np.ndarray, weight: np.ndarray) -> Numbers:
     """Return the contribution of each unit to the area under the ROC curve of two classes.
 
     A unit contributes the share of the other class that it is ranked above, scaled so that the mean is the area.
@@ -587,12 +588,12 @@ def area(positive: np.ndarray, predictions: np.ndarray, weight: np.ndarray) -> N
     return value + (beaten - value) / share
 
 
-def _below(predictions: NDArray, mass: NDArray) -> NDArray[np.float64]:
+def _below(predictions: NDArray, mass: NDArray) -> Numbers:
     """Return the share of the weight `mass` of predictions below each prediction; ties count one half."""
     return _mass_below(predictions, mass, predictions) / max(mass.sum(), 1e-300)
 
 
-def _mass_below(predictions: NDArray, mass: NDArray, others: NDArray) -> NDArray[np.float64]:
+def _mass_below(predictions: NDArray, mass: NDArray, others: NDArray) -> Numbers:
     """Sum the weight `mass` of others below each prediction; ties count one half."""
     order = np.argsort(others, kind="stable")
     summed = np.r_[0.0, np.cumsum(mass[order])]
@@ -601,7 +602,7 @@ def _mass_below(predictions: NDArray, mass: NDArray, others: NDArray) -> NDArray
     return 0.5 * (summed[low] + summed[high])
 
 
-def precision(positive: NDArray, predictions: NDArray, weight: NDArray) -> Float[np.ndarray, " rows"]:
+def precision(positive: NDArray, predictions: NDArray, weight: NDArray) -> Rows:
     """Compute average precision plus each row's influence.
 
     With negative weights, the weight above a threshold is first made to grow as the threshold falls, so that precisions are
@@ -649,11 +650,11 @@ class ConfusionCells:
     keywords: dict[str, Any]
     labels: NDArray
 
-    def cells(self, y: NDArray, code: NDArray) -> NDArray[np.float64]:
+    def cells(self, y: NDArray, code: NDArray) -> Numbers:
         count = len(self.labels)
         return np.eye(count**2)[(y * count + code).astype(int)]
 
-    def __call__(self, cells: NDArray[np.float64]) -> float:
+    def __call__(self, cells: Numbers) -> float:
         table, known = np.maximum(cells, 0.0).reshape(len(self.labels), -1), of_function(self.metric)
         if known is not None and known.of_table is not None and not self.keywords:
             return known.of_table(table)
