@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 COLORS = ("0.3", "tab:blue", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:orange")  # colours of answers
 LONG = 40  # letters of a row's name that leave room for a forest
+REFERENCE: dict[str, Any] = {"color": "0.5", "linewidth": 0.8, "zorder": 0}  # a line to compare with
+DASHED = REFERENCE | {"linestyle": "--"}
+POINTS: dict[str, Any] = {"s": 14, "alpha": 0.6, "linewidths": 0, "color": "tab:blue"}  # one a unit or a refit
 INFLUENCE_LABELS = {  # labels of the columns of an `Influence`
     "cook": "Cook's distance",
     "loss": "held-out loss",
@@ -62,6 +65,17 @@ def _axes(ax: "Axes | None", size: tuple[float, float]) -> "Axes":
         ax = pyplot.subplots(figsize=size, layout="constrained")[1]
     ax.spines[["top", "right"]].set_visible(False)
     return ax
+
+
+def _legend(ax: "Axes", loc: str | None = None, fontsize: float | None = 8, **more: Any) -> "Axes":
+    """Write the legend without a frame, and return the axes."""
+    ax.legend(frameon=False, loc=loc, fontsize=fontsize, **more)
+    return ax
+
+
+def _legend_above(ax: "Axes", columns: int, fontsize: float | None = 8) -> "Axes":
+    """Write the legend above the picture."""
+    return _legend(ax, "lower left", fontsize, ncols=columns, bbox_to_anchor=(0, 1))
 
 
 def _band(ax: "Axes", x: Any, low: Any, high: Any, label: str) -> None:
@@ -136,8 +150,8 @@ def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "
     ax = _axes(ax, (6.0, 5.0))
     table = estimate.table().dropna(subset=["loss"])
     lowest = table.no_update.min()
-    ax.axline((lowest, lowest), slope=1, color="0.5", linewidth=0.8, zorder=0, label="loss unchanged")
-    ax.scatter(table.no_update, table.loss, s=14, alpha=0.6, linewidths=0, color="tab:blue", zorder=3)
+    ax.axline((lowest, lowest), slope=1, label="loss unchanged", **REFERENCE)
+    ax.scatter(table.no_update, table.loss, zorder=3, **POINTS)
     flagged = table[table.refit.isin(estimate.flagged())]
     if len(flagged):
         ax.scatter(flagged.no_update, flagged.loss, s=40, facecolors="none", edgecolors="tab:red", label="flagged")
@@ -188,9 +202,9 @@ def agreement(estimate: Estimate, exact: Estimate, ax: "Axes | None" = None) -> 
     seen = np.unique(refit[scored])
     smallest_drawn_error = 1e-16  # smaller errors are drawn at this value
     reported, true = (np.maximum(part[seen], smallest_drawn_error) for part in (estimate.error, true))
-    ax.scatter(reported, true, s=14, alpha=0.6, linewidths=0, color="tab:blue")
+    ax.scatter(reported, true, **POINTS)
     ends = [np.min(reported), np.max(reported)]
-    ax.plot(ends, ends, color="0.5", linewidth=0.8, zorder=0, label="equal")
+    ax.plot(ends, ends, label="equal", **REFERENCE)
     ax.legend(frameon=False, loc="upper left")
     ax.set(xscale="log", yscale="log", xlabel="reported error of a refit's loss", ylabel="true error of a refit's loss")
     ax.set_title(f"true error at most the reported one: {np.mean(true <= reported):.1%} of {len(seen)} refits")
@@ -236,7 +250,7 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
     best, names = table.index[0], list(estimates)
     table, place = table.loc[names], np.arange(len(names))
     seen = [estimate.no_update - table["mean"][best] for estimate in estimates.values()]
-    ax.axhline(0, color="0.5", linewidth=0.8, zorder=0)
+    ax.axhline(0, **REFERENCE)
     ax.plot(place, seen, "o--", color="0.6", markerfacecolor="white", linewidth=0.8, label="with no update")
     bars = np.nan_to_num(table["se_difference"].to_numpy())
     ax.errorbar(place, table["difference"], bars, fmt="o-", color="tab:blue", linewidth=1, capsize=3, label="held out")
@@ -246,8 +260,7 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
         ylabel=_of(estimates[best], "loss a unit above the best held-out").replace(", ", ",\n", 1),
         title=f"{'best' if table['missing'].any() else 'lowest'}: {best}, {table['mean'][best]:.4g} a unit",
     )
-    ax.legend(frameon=False)
-    return ax
+    return _legend(ax, fontsize=None)
 
 
 def _value_text(value: Any) -> str:
@@ -303,9 +316,9 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
         marks["simplest below it"] = (found.one_standard_error, "tab:orange")
     for name, (point, color) in marks.items():
         x = place[found.points.index(point)]
-        ring: dict[str, Any] = {"markersize": 10, "markerfacecolor": "none", "color": color, "linestyle": "none"}
-        ax.plot(x, point.estimate.mean, "o", label=f"{name}: {_value_text(point.value)}", **ring)
-    ax.legend(frameon=False, ncols=3, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))
+        label = f"{name}: {_value_text(point.value)}"
+        ax.plot(x, point.estimate.mean, "o", markersize=10, markerfacecolor="none", color=color, label=label)
+    _legend_above(ax, 3)
     ax.set(xlabel="penalty", ylabel=_of(best.estimate, "loss a unit"))
     return ax
 
@@ -355,14 +368,13 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
     if rest:
         shown = [sign * trial.value for trial in rest]
         ax.plot([place(trial) for trial in rest], shown, "o", mfc="none", color="0.6", markersize=4, label="pruned")
-    ring: dict[str, Any] = {"markersize": 10, "markerfacecolor": "none", "color": "tab:red", "linestyle": "none"}
-    said = _value_text(found.best.hyper[name])
-    ax.plot([place(found.best)], [sign * found.best.value], "o", label=f"best: {said}", **ring)
+    best, label = place(found.best), f"best: {_value_text(found.best.hyper[name])}"
+    ax.plot(best, sign * found.best.value, "o", markersize=10, markerfacecolor="none", color="tab:red", label=label)
     if by_number:
         ax.set_xscale("log" if at.max() > 5 * at.min() else "linear")  # linear, so that ticks have room if values are close
     else:
         ax.set_xticks(range(len(found.space[name])), [str(value) for value in found.space[name]])
-    ax.legend(frameon=False, ncols=3, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))
+    _legend_above(ax, 3)
     ax.set(xlabel=name, ylabel=found.metric or "loss a unit")
     return ax
 
@@ -404,7 +416,7 @@ def leverage(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, named: i
     table = pd.DataFrame(
         {"leverage": leverage_of(fit), "loss": per_unit, "rise": per_unit - estimate.average(estimate.baseline)}
     )
-    ax.scatter(table.leverage, table.loss, s=14, alpha=0.6, linewidths=0, color="tab:blue")
+    ax.scatter(table.leverage, table.loss, **POINTS)
     plan, names = estimate.plan, estimate.names()
     flagged = table.loc[np.unique(plan.index[plan.held & np.isin(plan.refit, estimate.flagged())])].dropna()
     if len(flagged):
@@ -412,7 +424,7 @@ def leverage(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, named: i
         ax.legend(frameon=False)
     most = [*{*table.rise.nlargest(named).index, *flagged.index[:20]}]
     _label_points(ax, names[most], table.leverage[most], table.loss[most])
-    ax.axvline(table.leverage.mean(), color="0.5", linewidth=0.8, zorder=0)
+    ax.axvline(table.leverage.mean(), **REFERENCE)
     title = f"{table.leverage.sum():.3g} effective parameters; the line is the mean leverage"
     ax.set(xlabel="leverage", ylabel=_of(estimate, "held-out loss"), title=title)
     return ax
@@ -471,7 +483,7 @@ def against_exact(
     truth, mine, bars = exact.losses[seen], mine[seen], np.where(np.isfinite(bars), bars, 0.0)[seen]
     if not len(truth):
         raise ValueError("plot.against_exact: none of the refits drawn has a loss; see Estimate.flagged().")
-    ax.axline((truth.min(), truth.min()), slope=1, color="0.5", linewidth=0.8, zorder=0)
+    ax.axline((truth.min(), truth.min()), slope=1, **REFERENCE)
     ax.errorbar(truth, mine, bars, fmt="o", markersize=3.5, color="tab:blue", elinewidth=0.8, alpha=0.8)
     title = f"{len(chosen)} of {plan.num_refits} refits; largest difference {np.abs(mine - truth).max():.1g}"
     ax.set(xlabel=_of(estimate, "held-out loss of exact refits"), ylabel="held-out loss, as estimated", title=title)
@@ -589,7 +601,7 @@ def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
     first = next(iter(found.values()))
     label = _of(first, "held-out loss a unit") if len(scores) == 1 else "held-out loss a unit, of other scores"
     ax.set(xlabel=label, ylim=(len(found) - 0.5, -0.5))
-    ax.legend(frameon=False, ncols=2, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))
+    _legend_above(ax, 2)
     return ax
 
 
@@ -656,7 +668,7 @@ def states(fit: Any, estimate: Estimate | None = None, ax: "Axes | None" = None,
         most = losses.index.to_numpy()
         ax.scatter(at[most], x[most], s=70, facecolors="none", edgecolors="tab:red", zorder=3, label="most surprising")
         _label_points(ax, [words[t] for t in most], at[most], x[most])
-    ax.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
+    _legend_above(ax, 4, None)
     ax.set(xlabel=index.name, ylabel=hmm.labels.name)
     return ax
 
@@ -745,7 +757,7 @@ def field(
         most = losses.index.to_numpy()
         ax.scatter(*at[most].T, s=90, facecolors="none", edgecolors="tab:red", zorder=3, label="most surprising")
     if ax.get_legend_handles_labels()[1]:
-        ax.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
+        _legend_above(ax, 4, None)
     ax.set_aspect("equal")
     ax.set_axis_off()
     if estimate is not None:
@@ -833,7 +845,7 @@ def smooth(
         ax.plot(table[name], table["value"], color="tab:blue", label="term")
         rows = np.asarray(bound.columns[0]).reshape(len(bound.columns[0]), -1)[:, 0]
         ax.plot(rows, np.full(len(rows), 0.01), "|", color="0.4", markersize=5, alpha=0.5, transform=ax.get_xaxis_transform())
-        ax.legend(frameon=False, ncols=2, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))
+        _legend_above(ax, 2)
     ax.axhline(0, color="0.5", linewidth=0.6, zorder=0)
     ax.set(xlabel=name, ylabel=term)
     return ax
@@ -917,7 +929,7 @@ def forest(
             ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.3 / (1 + 0.1 * count)))
         ax.axhline(len(rows) - 0.5, color="0.85", linewidth=0.8)
     if reference is not None and np.isfinite(reference):
-        ax.axvline(reference, color="0.5", linewidth=0.8, linestyle="--", zorder=0)
+        ax.axvline(reference, **DASHED)
     ax.set_yticks(np.arange(count), names)
     ax.set_ylim(count - 0.5, -0.5)
     ax.tick_params(axis="y", length=0)
@@ -1012,7 +1024,7 @@ def calibration(found: Calibration | Estimate | Fit, ax: "Axes | None" = None) -
     found = found if isinstance(found, Calibration) else calibrate(found)
     curve, p, share = found.curve, found.predicted, np.isin(found.outcome, (0, 1)).all()
     low, high = (0.0, 1.0) if share else (min(p.min(), curve["observed"].min()), max(p.max(), curve["observed"].max()))
-    ax.plot([low, high], [low, high], color="0.5", linewidth=0.8, linestyle="--", zorder=0, label="ideal")
+    ax.plot([low, high], [low, high], label="ideal", **DASHED)
     if curve["low"].notna().any():
         _band(ax, curve["predicted"], curve["low"], curve["high"], f"{found.level:.0%} band")
     corrected = "corrected" in curve
@@ -1035,8 +1047,7 @@ def calibration(found: Calibration | Estimate | Fit, ax: "Axes | None" = None) -
     ax.set_title(title, fontsize="medium")
     ax.set_yticks([tick for tick in ax.get_yticks() if low <= tick <= high])
     ax.set_ylim(low - 2.1 * tall, high)
-    ax.legend(frameon=False, fontsize=8, loc="upper left")
-    return ax
+    return _legend(ax, "upper left")
 
 
 def decision_curve(found: DecisionCurve | Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
@@ -1076,8 +1087,7 @@ def decision_curve(found: DecisionCurve | Estimate | Fit, ax: "Axes | None" = No
     ax.plot(t, table["net_benefit"], color="tab:blue", linewidth=1.4, label="the model")
     top = max(table["net_benefit"].max(), table["all"].max(), 0.01)
     ax.set(xlabel=f"threshold of risk{until} above which one treats", ylabel="net benefit", ylim=(-0.25 * top, 1.15 * top))
-    ax.legend(frameon=False, fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
-    return ax
+    return _legend_above(ax, 2)
 
 
 def stability(found: Stability, ax: "Axes | None" = None, *, most: int = 20_000) -> "Axes":
@@ -1123,8 +1133,7 @@ def stability(found: Stability, ax: "Axes | None" = None, *, most: int = 20_000)
         ax.plot(p[order], smooth(found.units[name].to_numpy()[order]), color="tab:orange", linewidth=1.2, label=label)
     ax.set(xlabel="prediction by the fit", ylabel="prediction by resamples")
     ax.set_title(f"mean absolute prediction error {found.units['mape'].mean():.3g}", fontsize="medium")
-    ax.legend(frameon=False, loc="upper left")
-    return ax
+    return _legend(ax, "upper left", None)
 
 
 def pit(found: PosteriorPredictions, ax: "Axes | None" = None) -> "Axes":
@@ -1165,8 +1174,7 @@ def pit(found: PosteriorPredictions, ax: "Axes | None" = None) -> "Axes":
     ax.axhspan(low, high, color="0.5", alpha=0.25, linewidth=0, label="95 % of the bars, if uniform")
     ax.set(xlabel="PIT, place of a response in its predictive distribution", ylabel="units", xlim=(0, 1))
     ax.set_title(dict(found._lines()).get("PIT", ""), fontsize="medium")
-    ax.legend(frameon=False, fontsize=8)
-    return ax
+    return _legend(ax)
 
 
 def roc(cv: Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
@@ -1200,14 +1208,13 @@ def roc(cv: Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
 
     rows, ax = _two_classes("roc", cv, ax, "auc", "AUC")
     false, true, _ = roc_curve(rows.outcome[0], rows.score, sample_weight=rows.weight)
-    ax.plot([0, 1], [0, 1], color="0.5", linewidth=0.8, linestyle="--", zorder=0, label="chance")
+    ax.plot([0, 1], [0, 1], label="chance", **DASHED)
     ax.plot(false, true, color="tab:blue", linewidth=1.4)
     ax.set(
         xlabel="1 − specificity, share flagged of those without the event", ylabel="sensitivity, share flagged of those with it"
     )
     ax.set_aspect("equal")
-    ax.legend(frameon=False, fontsize=8, loc="lower right")
-    return ax
+    return _legend(ax, "lower right")
 
 
 def precision_recall(cv: Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
@@ -1243,11 +1250,10 @@ def precision_recall(cv: Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
     y = rows.outcome[0]
     precision, recall, _ = precision_recall_curve(y, rows.score, sample_weight=rows.weight)
     share = np.average(y, weights=rows.weight)
-    ax.axhline(share, color="0.5", linewidth=0.8, linestyle="--", zorder=0, label=f"prevalence {share:.2f}")
+    ax.axhline(share, label=f"prevalence {share:.2f}", **DASHED)
     ax.step(recall, precision, where="post", color="tab:blue", linewidth=1.4)
     ax.set(xlabel="recall, sensitivity", ylabel="precision, positive predictive value", ylim=(0, 1.02))
-    ax.legend(frameon=False, fontsize=8, loc="lower left")
-    return ax
+    return _legend(ax, "lower left")
 
 
 def _two_classes(caller: str, cv: Any, ax: "Axes | None", metric: str, name: str) -> tuple[HeldOutRows, "Axes"]:
@@ -1256,9 +1262,9 @@ def _two_classes(caller: str, cv: Any, ax: "Axes | None", metric: str, name: str
     if not isinstance(rows.measure, Binary):
         raise TypeError(f"plot.{caller}: needs a response of two classes.")
     values, ax = METRICS[metric].pseudo(rows.outcome[0], rows.score, rows.weight), _axes(ax, (5.0, 5.0))
-    of = "" if rows.plan is None else ", held out"
+    of = ", apparent" if rows.plan is None else ", held out"
     value = f"{np.average(values, weights=rows.weight):.3f} ± {rows.mean(values).value:.2g}"
-    ax.set_title(f"{name} {value}{of or ', apparent'}", fontsize="medium")
+    ax.set_title(f"{name} {value}{of}", fontsize="medium")
     return rows, ax
 
 
@@ -1317,8 +1323,7 @@ def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
     known = "".join(f" ± {size:.2g} ({name})" for name, (size, *_) in errors.items() if np.isfinite(size))
     title = "cannot be corrected" if result.refusal else f"loss on new clusters {result.estimate:.4g}{known}"
     ax.set(xlabel=f"share of {what}", ylabel="loss", title=title)
-    ax.legend(frameon=False, fontsize=8)
-    return ax
+    return _legend(ax)
 
 
 def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
@@ -1358,7 +1363,7 @@ def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
     table, naive = report.table, report.answers["naive"]
     there = [name for name in table.index[1:] if not table.refusal[name]]
     width = max(naive.exposed, 1e-3) if np.isfinite(naive.exposed) else 1.0
-    ax.axhline(naive.score, color="0.5", linewidth=0.8, linestyle="--", zorder=0)
+    ax.axhline(naive.score, **DASHED)
     color = dict(zip(table.index, COLORS, strict=True))
     for name, curve in report.curves.items():
         scores = naive.score + curve.difference
@@ -1387,5 +1392,4 @@ def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
     ax.set(xlabel="expected share of tested records with a mate in training", ylabel=report.scoring)
     chosen = f"{report.recommended}: {table.score[report.recommended]:.4g}" if report.recommended else "no answer to believe"
     ax.set_title(f"{chosen}; cuts above their points", fontsize="medium")
-    ax.legend(frameon=False, fontsize=8, title="* believed" if report.recommended else None, title_fontsize=8)
-    return ax
+    return _legend(ax, title="* believed" if report.recommended else None, title_fontsize=8)
