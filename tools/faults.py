@@ -2236,8 +2236,8 @@ FAULTS = (
     Fault(
         "degrees of freedom include rows left out",
         "dispersion",
-        "free = weights @ counting_units(fit) - _effective(fit)",
-        "free = counting_units(fit).sum() - _effective(fit) + 0 * weights.sum(1)",
+        "free = weights @ unit_weights(objective).weigh - _effective(fit)",
+        "free = unit_weights(objective).weigh.sum() - _effective(fit) + 0 * weights.sum(1)",
         "test_influence",
     ),
     Fault(
@@ -2986,8 +2986,8 @@ FAULTS = (
     Fault(
         "weights are not taken with mean one",
         "unit_weights.unit_weights",
-        "UnitWeights(values / values[weigh].mean(), False, scale)",
-        "UnitWeights(values, False, scale)",
+        "values if are_cases else values / values[values > 0].mean()",
+        "values",
         "objectives/test_unit_weights",
     ),
     Fault(

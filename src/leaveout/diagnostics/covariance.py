@@ -26,6 +26,7 @@ from .._runtime.conventions import conventional, warn
 from .._runtime.jax import float64
 from .._runtime.results import kind_of
 from ..data.arrays import UnitColumn, check_times, codes, count as check_count, index_of, pandas_of
+from ..models.glm.dual import DualGLM
 from ..models.glm.glm import GLM, AbstractRegression
 from ..models.glm.loss import AbstractLoss
 from ..models.glm.losses import Squared
@@ -33,6 +34,7 @@ from ..models.glm.penalty import Zero
 from ..models.survival.cox import Cox
 from ..objectives.batch_functions import function
 from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY, AbstractLinearPredictor, AbstractObjective
+from ..objectives.unit_weights import UnitWeights, unit_weights
 from ..optimize.active_set import without
 from ..optimize.fit import Fit, HostErrors
 from ..plans.plan import Plan, groups as plan_of_groups, leave_one_out
@@ -42,7 +44,7 @@ from ..validation.cross_validate import match_plan
 from ..validation.named_parameters import name_parameters
 from ..validation.standard_errors import MIN_BLOCKS
 from .bias_reduced import bias_reduced, check_least_squares
-from .measures import CountedUnits, count_units, counting_units, dispersion, has_dispersion, leverage, require_columns
+from .measures import dispersion, has_dispersion, leverage
 from .replicates import DEFAULT, Covariance, covariance_of, degrees, refit_plan, refit_weights
 
 CovType = Literal[
@@ -227,7 +229,7 @@ class Options:
         """Return the host's degrees of freedom, or the usual ones."""
         return usual if self.host is None else self.host.dof
 
-    def notes(self, fit: Fit, kind: str, units: CountedUnits, **more: str) -> dict[str, str]:
+    def notes(self, fit: Fit, kind: str, units: UnitWeights, **more: str) -> dict[str, str]:
         """Return lines of the table's head."""
         penalty = getattr(fit.objective, "penalty", Zero())
         bias = (
@@ -277,7 +279,9 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
     """Compute the covariance of one type."""
     kind = _check_kind(fit, cov_type, options)
     counts_cases = options.cases or (options.host is not None and options.host.cases)
-    units = count_units("covariance", fit, counts_cases)
+    if not isinstance(counts_cases, bool | np.bool_):
+        raise TypeError(f"covariance: cases is True if sample_weight counts cases, else False; got {counts_cases!r}.")
+    units = unit_weights(fit.objective, bool(counts_cases) and getattr(fit.objective, "sample_weight", None) is not None)
     table = pandas_of("covariance", "groups", options.groups)
     if table is not None and np.ndim(table) == 2 and np.shape(table)[1] == 1:
         table = table.iloc[:, 0] if isinstance(table, pd.DataFrame) else np.asarray(table)[:, 0]
@@ -286,7 +290,8 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
     if kind in JACKKNIVES:
         return _leave_each_out(fit, kind, table, options, units)
     known, rank = name_parameters(fit), fit.rank
-    dof = options.dof(units.total - rank if _is_least_squares(fit) and units.total > rank else None)
+    number, sizes = units.rows.sum(), np.where(units.weigh, units.rows, 1.0)
+    dof = options.dof(number - rank if _is_least_squares(fit) and number > rank else None)
     if kind in ("nonrobust", "expected"):
         value = _scale(fit, options, units) * _sandwich(inverse_root(fit), known.slope, _information(fit, kind))
         return covariance_of(fit, known, value, kind, dof, notes=options.notes(fit, kind, units))
@@ -297,15 +302,12 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
         notes = options.notes(fit, kind, units, clusters=f"{count}")
         return covariance_of(fit, known, value, kind, degrees_of_freedom, notes=notes)
     _refuse(fit, kind)
-    z, more = fit.influence, dict[str, str]()
-    if counts_cases:  # the sum of squares over cases
-        z = z / np.sqrt(np.where(units.cases > 0, units.cases, 1.0))[:, None]
-    factor = 1.0
+    z, factor, more = fit.influence / np.sqrt(sizes)[:, None], 1.0, dict[str, str]()  # a sum of squares over cases
     if kind in ("HC2", "HC3"):
         objective = fit.objective
         if not isinstance(objective, AbstractLinearPredictor) or objective.outputs > 1:
             raise TypeError(f"covariance: HC2 and HC3 need one linear predictor; got {kind_of(objective)}. Use 'HC1'.")
-        room = 1 - leverage(fit) / (np.where(units.cases > 0, units.cases, 1.0) if counts_cases else 1.0)
+        room = 1 - leverage(fit) / sizes
         if (room <= 1e-10).any():
             raise ValueError(f"covariance: unit {np.argmin(room)} has leverage one, which HC2 and HC3 divide by; use 'HC1'.")
         z = z / np.sqrt(room)[:, None] ** (1 if kind == "HC2" else 2)
@@ -321,7 +323,7 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
         factor, more["small sample"] = _cluster_factor(fit, kind, options, [label], units)
         more["clusters"] = f"{count}"
     elif kind == "HC1" or (kind == "HAC" and options.use_correction):
-        factor = units.total / _residual_degrees(units.total, rank)
+        factor = number / _residual_degrees(number, rank)
     meat, maxlags = z.T @ z, options.maxlags or 0
     for lag in range(1, maxlags + 1):
         product = z[lag:].T @ z[:-lag]
@@ -336,14 +338,14 @@ def _is_least_squares(fit: Fit) -> bool:
     return isinstance(getattr(fit.objective, "loss_function", None), Squared)
 
 
-def _scale(fit: Fit, options: Options, units: CountedUnits) -> float:
+def _scale(fit: Fit, options: Options, units: UnitWeights) -> float:
     """Return the factor of the inverse information: the host's, φ̂, or that of normalised weights where φ is one."""
     if options.host is not None:
         return options.host.scale
     if not has_dispersion(fit):
         return units.scale
-    number = float(counting_units(fit).sum()) - fit.rank
-    return float(dispersion(fit)[0]) * (number / (units.total - fit.rank) if options.cases else 1.0)
+    ratio = (units.weigh.sum() - fit.rank) / (units.rows.sum() - fit.rank) if options.cases else 1.0
+    return float(dispersion(fit)[0]) * ratio
 
 
 def _information(fit: Fit, kind: str) -> Float[Array, "rank rank"] | None:
@@ -354,11 +356,10 @@ def _information(fit: Fit, kind: str) -> Float[Array, "rank rank"] | None:
 
 
 def _cluster_factor(
-    fit: Fit, kind: str, options: Options, labels: list[Int[Array, " units"]], units: CountedUnits
+    fit: Fit, kind: str, options: Options, labels: list[Int[Array, " units"]], units: UnitWeights
 ) -> tuple[float, str]:
     """Return the factor of a sum over clusters, and its description; of two ways the smaller number of clusters counts."""
-    program, present = options.small_sample, counting_units(fit)
-    G = min(len(np.unique(label[present])) for label in labels)
+    program, G = options.small_sample, min(len(np.unique(label[units.weigh])) for label in labels)
     if program is None and options.use_correction in (None, True):
         program = "statsmodels"
     if program is None:
@@ -368,7 +369,7 @@ def _cluster_factor(
     if program in ("stata", "sandwich") and not _is_least_squares(fit):
         return G / (G - 1), f"G/(G − 1), as {program}"
     nested = _columns_within(fit, labels) if program in ("fixest", "pyfixest") else 0
-    N, K = units.total, fit.rank - nested
+    N, K = units.rows.sum(), fit.rank - nested
     text = f"G/(G − 1) · (N − 1)/(N − K), N = {N:.10g}, K = {K}, as {program}"
     text += f"; {nested} columns of factors within clusters do not count" * (nested > 0)
     return G / (G - 1) * (N - 1) / _residual_degrees(N, K), text
@@ -382,7 +383,7 @@ def _columns_within(fit: Fit, labels: list[Int[Array, " units"]]) -> int:
     model: Any = getattr(fit.objective, "original", fit.objective)  # on its columns as they were given
     if not isinstance(model, AbstractRegression) or model.classes:
         return 0
-    present = np.flatnonzero(counting_units(fit))
+    present = np.flatnonzero(unit_weights(fit.objective).weigh)
     rows = model.design[present] if isinstance(model.design, np.ndarray) else cast(Any, fit.predictors).design.rows(present)
     labels = [label[present] for label in labels]
     factors = dict[str, list[int]]()
@@ -401,7 +402,7 @@ def _columns_within(fit: Fit, labels: list[Int[Array, " units"]]) -> int:
     return count
 
 
-def _leave_each_out(fit: Fit, kind: str, groups: Any, options: Options, units: CountedUnits) -> Covariance:
+def _leave_each_out(fit: Fit, kind: str, groups: Any, options: Options, units: UnitWeights) -> Covariance:
     """Leave out every unit or every group."""
     objective, jackknife, strategy = fit.objective, JACKKNIVES[kind], options.strategy
     if groups is None and objective.units.serial is not False:
@@ -447,13 +448,13 @@ def _plan_of(fit: Fit, groups: Any, strategy: AbstractRefit) -> Plan:
             raise ValueError("covariance: at least two groups are needed; all labels are equal.")
         plan = plan_of_groups(groups)
     plan = match_plan("covariance", objective, plan, strategy)
-    left = np.flatnonzero(np.bincount(plan.refit, counting_units(fit)[plan.index], len(plan)) > 0)
+    left = np.flatnonzero(np.bincount(plan.refit, unit_weights(objective).weigh[plan.index], len(plan)) > 0)
     if groups is not None and len(left) < 2:
         raise ValueError("covariance: at least two groups are needed; one alone has a weight.")
     return plan if len(left) == len(plan) else plan.some(left)
 
 
-def _of_two_ways(fit: Fit, kind: str, groups: Any, options: Options, units: CountedUnits) -> Covariance:
+def _of_two_ways(fit: Fit, kind: str, groups: Any, options: Options, units: UnitWeights) -> Covariance:
     """Compute V₁ + V₂ − V₁₂ for groups of two columns."""
     if kind not in TWO_WAYS or np.ndim(groups) != 2 or np.shape(groups)[1] != 2:
         raise ValueError(
@@ -518,8 +519,8 @@ def _check_kind(fit: Fit, cov_type: str, options: Options) -> str:
         )
     if fit.factor is None and kind not in JACKKNIVES:
         raise TypeError("covariance: needs a Hessian that is formed: fit with curvature='dense'.")
-    if kind in ("nonrobust", "expected"):
-        require_columns(fit, "covariance")
+    if kind in ("nonrobust", "expected") and isinstance(fit.objective, DualGLM):
+        raise TypeError("covariance: needs the Hessian of the columns, more than rows: fit with curvature='dense'.")
     grouped, ungrouped = ([name for name, part in JACKKNIVES.items() if part.grouped is wanted] for wanted in (True, None))
     required = {"groups": ["cluster", "CR2", *grouped], "strata": ["JKn"], "maxlags": ["HAC"], "working_variance": []}
     allowed = {"groups": ungrouped, "working_variance": ["CR2"]}

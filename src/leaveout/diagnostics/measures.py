@@ -14,11 +14,9 @@ the units that remain in it. A unit of weight zero does not count among the n. F
 measures: t_i is the externally studentised residual.
 """
 
-from typing import Any, NamedTuple
-
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from .._runtime.checkpoint import File
 from .._runtime.conventions import conventional
@@ -264,12 +262,6 @@ def spread(fit: Fit, slope: Float[np.ndarray, "natural params"] | None = None) -
     return np.sqrt(np.where(own > 1e-12 * most, own, np.inf))
 
 
-def require_columns(fit: Fit, caller: str) -> None:
-    """Raise TypeError if rows have taken the place of columns, whose own Hessian is asked for."""
-    if isinstance(fit.objective, DualGLM):
-        raise TypeError(f"{caller}: needs the Hessian of the columns, more than rows: fit with curvature='dense'.")
-
-
 def require_hessian(fit: Fit, caller: str) -> Fit:
     """Return a fit that has a Hessian to measure moves by; TypeError on anything else."""
     if not isinstance(fit, Fit):
@@ -294,7 +286,7 @@ def dispersion(
     if not has_dispersion(fit):
         return np.full(len(weights), unit_weights(objective).scale)
     total = np.asarray(_pearson(fit, fit.vector[None] if thetas is None else thetas, weights))
-    free = weights @ counting_units(fit) - _effective(fit) + open_directions
+    free = weights @ unit_weights(objective).weigh - _effective(fit) + open_directions
     return np.where(free > 0, total / np.where(free > 0, free, 1.0), np.nan)
 
 
@@ -311,46 +303,6 @@ def dispersions(
     some = [everyone[start : start + size] for start in range(0, len(everyone), size)]
     lost = np.zeros(plan.num_refits) if open_directions is None else open_directions
     return np.concatenate([dispersion(fit, thetas[refits], plan.some(refits).matrix(), lost[refits]) for refits in some])
-
-
-def counting_units(fit: Fit) -> Bool[np.ndarray, " units"]:
-    """Mark the units with a weight that is not zero."""
-    return unit_weights(fit.objective).weigh
-
-
-class CountedUnits(NamedTuple):
-    """What the weights of a fit stand for.
-
-    `cases` are those of each unit: one, none where its weight is zero, or its `sample_weight`, if that counts cases. `scale` is
-    the factor of the inverse information: weights that count no cases are normalised to sum to the number of units.
-    """
-
-    cases: Float[np.ndarray, " units"]
-    scale: float
-    meaning: str
-
-    @property
-    def total(self) -> float:
-        """The number n of units, or of the cases that they stand for."""
-        return float(self.cases.sum())
-
-
-def count_units(caller: str, fit: Fit, cases: bool) -> CountedUnits:
-    """Read the weights of a fit as precisions or, with `cases`, as numbers of cases. Trials of proportions are always cases."""
-    objective: Any = fit.objective
-    weight, present = getattr(objective, "sample_weight", None), counting_units(fit)
-    if not isinstance(cases, bool | np.bool_):
-        raise TypeError(f"{caller}: cases is True if sample_weight counts cases, else False; got {cases!r}.")
-    if weight is None:
-        return CountedUnits(present * 1.0, 1.0, "")
-    weight = np.asarray(weight, np.float64)
-    if getattr(objective, "trials", None) is not None:
-        weight = weight / objective.trials
-    if cases:
-        return CountedUnits(weight, 1.0, f"count cases, {weight.sum():.10g} in all")
-    mean = unit_weights(objective).scale
-    normalised = f"normalised to sum to the {present.sum()} units; cases=True counts cases"
-    return CountedUnits(present * 1.0, mean, "" if np.ptp(weight[present]) == 0 and mean == 1 else normalised)
 
 
 @cached_on

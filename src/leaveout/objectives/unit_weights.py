@@ -20,17 +20,35 @@ Array = np.ndarray
 class UnitWeights:
     """Weights of units, of mean one over those that weigh, or numbers of cases.
 
-    `scale` is the mean of the model's own weights, beside the numbers of trials that they contain.
+    `own` are the model's own weights, beside the numbers of trials that they contain.
     """
 
     values: Float[Array, " units"]
     are_cases: bool
-    scale: float
+    own: Float[Array, " units"]
 
     @property
     def weigh(self) -> Bool[Array, " units"]:
         """Mark the units that weigh."""
         return self.values > 0
+
+    @property
+    def scale(self) -> float:
+        """The mean of the model's own weights, or one if they are numbers of cases, which have a scale."""
+        return 1.0 if self.are_cases else float(self.own[self.weigh].mean())
+
+    @property
+    def rows(self) -> Float[Array, " units"]:
+        """The number of rows that each unit stands for, trials of one proportion being one row."""
+        return self.own if self.are_cases else self.weigh * 1.0
+
+    @property
+    def meaning(self) -> str:
+        """What standard errors take weights for, empty where all of them are one."""
+        if self.are_cases:
+            return f"count cases, {self.rows.sum():.10g} in all"
+        own = self.own[self.weigh]
+        return "" if np.all(own == 1) else f"normalised to sum to the {len(own)} units; cases=True counts cases"
 
     @property
     def copies(self) -> Float[Array, " units"]:
@@ -54,10 +72,8 @@ def unit_weights(objective: AbstractObjective, are_cases: bool = False) -> UnitW
     if weight is None:
         weight = getattr(objective, "sample_weight", None)
     if weight is None:
-        return UnitWeights(np.ones(objective.num_units), are_cases, 1.0)
-    values = np.asarray(weight, np.float64)
-    if are_cases:
-        return UnitWeights(values, True, 1.0)
-    weigh, trials = values > 0, getattr(objective, "trials", None)
-    scale = float((values if trials is None else values / trials)[weigh].mean())
-    return UnitWeights(values / values[weigh].mean(), False, scale)
+        ones = np.ones(objective.num_units)
+        return UnitWeights(ones, are_cases, ones)
+    values, trials = np.asarray(weight, np.float64), getattr(objective, "trials", None)
+    own = values if trials is None else values / trials
+    return UnitWeights(values if are_cases else values / values[values > 0].mean(), are_cases, own)

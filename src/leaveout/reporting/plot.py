@@ -67,7 +67,7 @@ def _axes(ax: "Axes | None", size: tuple[float, float]) -> "Axes":
     return ax
 
 
-def _legend(ax: "Axes", loc: str | None = None, fontsize: float | None = 8, **more: Any) -> "Axes":
+def _legend(ax: "Axes", loc: Any = None, fontsize: float | None = 8, **more: Any) -> "Axes":
     """Write the legend without a frame, and return the axes."""
     ax.legend(frameon=False, loc=loc, fontsize=fontsize, **more)
     return ax
