@@ -297,7 +297,7 @@ class DerivedBatch:
         def some(lanes: np.ndarray, *parts: np.ndarray) -> PyTree:
             every = [np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)]) for part in (lanes, *parts)]
             of = [select_lanes(part, every[0]) for part in (rows.index, rows.weight, rows.held)[: 3 if held else 2]]
-            return program(objective, self.like, (*of, *every[1:]), np.asarray(len(lanes)), min(together, size))
+            return _map_refits(program, objective, self.like, (*of, *every[1:]), np.asarray(len(lanes)), min(together, size))
 
         found = [some(*(part[k : k + size] for part in (lanes, *parts))) for k in range(0, max(len(lanes), 1), size)]
         found = found if isinstance(rows.index, np.ndarray) else jax.device_get(found)
@@ -477,12 +477,13 @@ def fold_weights(
     return jnp.ones(objective.num_units).at[index].set(weight, mode="drop")
 
 
-def _over(one: Callable, args: tuple, real: Array, chunk: int) -> PyTree:
-    """Map a function of one refit over a batch, `chunk` refits at a time, as far as the `real` ones: padding behind is zero.
+@compile_static
+def _map_refits(program: Callable, objective: AbstractObjective, like: PyTree, args: tuple, real: Array, chunk: int) -> PyTree:
+    """Map a program of one refit over a batch, `chunk` refits at a time, as far as the `real` ones: padding behind is zero.
 
     A single refit skips the batch axis, with which some products are slower.
     """
-    size = len(args[0])
+    one, size = functools.partial(program, objective, like), len(args[0])
 
     @jax.jit  # traced once for its shapes and the loop
     def together(args):
@@ -552,23 +553,18 @@ def _leverage(objective: AbstractLinearPredictor, root: Array) -> Array:
     return jax.lax.fori_loop(0, -(-n // size), fill, jnp.zeros(n))
 
 
-@compile_static
-def _looks(objective: AbstractObjective, like: PyTree, args: tuple, real: Array, chunk: int):
-    return _over(lambda a: jax.value_and_grad(_of(objective, like, *a[:2]))(a[2]), args, real, chunk)
+def _looks(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTree:
+    return jax.value_and_grad(_of(objective, like, *refit[:2]))(refit[2])
 
 
-@compile_static
-def _weight_gradients(objective: AbstractObjective, like: PyTree, args: tuple, real: Array, chunk: int):
-    def one(a):
-        delta = jnp.where(a[0] < objective.num_units, a[1] - 1.0, 0.0)
-        return ravel(jax.grad(objective.perturbation)(like, a[0], delta))
-
-    return _over(one, args, real, chunk)
+def _weight_gradients(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTree:
+    index, weight = refit
+    delta = jnp.where(index < objective.num_units, weight - 1.0, 0.0)
+    return ravel(jax.grad(objective.perturbation)(like, index, delta))
 
 
-@compile_static
-def _hessians(objective: AbstractObjective, like: PyTree, args: tuple, real: Array, chunk: int):
-    return _over(lambda a: objective.hessian(unravel(a[2], like), fold_weights(objective, *a[:2])), args, real, chunk)
+def _hessians(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTree:
+    return objective.hessian(unravel(refit[2], like), fold_weights(objective, *refit[:2]))
 
 
 @compile_static
@@ -580,26 +576,21 @@ def _hessian_changes(objective: AbstractObjective, theta: PyTree, index: Array, 
     return jax.lax.map(one, (index, weight), batch_size=chunk)
 
 
-@compile_static
-def _products(objective: AbstractObjective, like: PyTree, args: tuple, real: Array, chunk: int):
-    return _over(lambda a: jax.jvp(jax.grad(_of(objective, like, *a[:2])), (a[2],), (a[3],))[1], args, real, chunk)
+def _products(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTree:
+    *rows, theta, vector = refit
+    return jax.jvp(jax.grad(_of(objective, like, *rows)), (theta,), (vector,))[1]
 
 
-@compile_static
-def _losses(objective: AbstractObjective, like: PyTree, args: tuple, real: Array, chunk: int):
-    return _over(lambda a: held_out(objective, like, *a[:3])(a[3]), args, real, chunk)
+def _losses(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTree:
+    return held_out(objective, like, *refit[:3])(refit[3])
 
 
-@compile_static
-def _slopes(objective: AbstractObjective, like: PyTree, args: tuple, real: Array, chunk: int):
-    return _over(lambda a: jax.grad(lambda v: jnp.sum(held_out(objective, like, *a[:3])(v)))(a[3]), args, real, chunk)
+def _slopes(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTree:
+    return jax.grad(lambda v: jnp.sum(held_out(objective, like, *refit[:3])(v)))(refit[3])
 
 
-@compile_static
-def _around(objective: AbstractObjective, like: PyTree, args: tuple, real: Array, chunk: int):
-    def one(a):
-        losses = held_out(objective, like, *a[:3])
-        value = losses(a[3])
-        return value, jax.vmap(lambda move: jnp.sum(jnp.abs(losses(a[3] + move) - value)))(a[4])
-
-    return _over(one, args, real, chunk)
+def _around(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTree:
+    *rows, theta, moves = refit
+    losses = held_out(objective, like, *rows)
+    value = losses(theta)
+    return value, jax.vmap(lambda move: jnp.sum(jnp.abs(losses(theta + move) - value)))(moves)
