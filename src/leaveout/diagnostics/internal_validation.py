@@ -267,7 +267,7 @@ def validate(
     own, note = measure.own, ""
     apparent = {name: value[0] for name, value in measure(own, measure.case[None], True).items()}
     try:
-        smooth = measure.curve_errors(_first(own), measure.case) if curves else {}
+        smooth = measure.curve_errors(own[0], measure.case) if curves else {}
     except ImportError as error:
         smooth, curves, note = {}, 0, f"no calibration curves: {error}"
     orig = pd.Series(apparent | smooth)
@@ -285,7 +285,7 @@ def validate(
             measures[:, part, : len(apparent)] = np.column_stack(list(measure(at, rows, seen).values()))
             for k in np.flatnonzero(refits < curves) if smooth else ():
                 with np.errstate(all="ignore"):
-                    measures[k, part, len(apparent) :] = list(measure.curve_errors(_first(at, k), rows[k]).values())
+                    measures[k, part, len(apparent) :] = list(measure.curve_errors(at[k], rows[k]).values())
         return measures
 
     def summarise(exists, result):
@@ -313,10 +313,6 @@ def validate(
             "kinder selection. A penalty gives each resample a refit."
         )
     return summarise(exists, result)
-
-
-def _first(at: Any, k: int = 0) -> Any:
-    return at[k] if isinstance(at, np.ndarray) else at[0][k]
 
 
 def resamples(

@@ -181,7 +181,7 @@ class SortedPredictors:
     def area(self, weights: Points) -> PerRefit:
         """Compute the area under the ROC curve of weighted rows."""
         w, take = np.take_along_axis(weights, self.order, 1), np.take_along_axis
-        misses = np.cumsum(np.pad(w * (1 - self.y), ((0, 0), (1, 0))), 1)
+        misses = sums_before(w * (1 - self.y))
         events = dot(w, self.y)
         return dot(w * self.y, 0.5 * (take(misses, self.first, 1) + take(misses, self.last, 1))) / (events * misses[:, -1])
 
@@ -191,8 +191,7 @@ class SortedPredictors:
         x, y, w, take = self.x, self.y, np.take_along_axis(weights, self.order, 1), np.take_along_axis
         one, n = w * y, w.sum(1)
         events = one.sum(1)
-        below = lambda mass: np.cumsum(np.pad(mass, ((0, 0), (1, 0))), 1)
-        hits, all_ = below(one), below(w)
+        hits, all_ = sums_before(one), sums_before(w)
         auc = self.area(weights)
         above = lambda sums: sums[:, -1:] - take(sums, self.first, 1)
         precision = np.sum(np.where(one > 0, one * above(hits) / above(all_), 0.0), 1) / events
@@ -228,6 +227,11 @@ def scale(least: float, most: float) -> tuple[Any, Any, Any]:
 def dot(a: Points, b: Points) -> PerRefit:
     """Sum products over rows."""
     return np.einsum("rn,rn->r", a, b)
+
+
+def sums_before(mass: Points) -> Float[Array, "refits ends"]:
+    """Sum what stands before each row, and all of it."""
+    return np.cumsum(np.pad(mass, ((0, 0), (1, 0))), 1)
 
 
 def gini(x: Points, w: Points, before: Points) -> PerRefit:

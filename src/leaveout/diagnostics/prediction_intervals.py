@@ -494,14 +494,15 @@ def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
             "lo.penalties.Ridge(1.0), or drop columns."
         )
     if lost.any():
-        _warn(f"{lost.sum()} of {len(lost)} refits do not exist; their rows count as infinitely far off. A penalty helps.")
+        warn(
+            f"interval: {lost.sum()} of {len(lost)} refits do not exist; their rows count as infinitely far off. "
+            "A penalty helps."
+        )
     if unknown.any():
-        _warn(f"how far {unknown.sum()} of {len(unknown)} refits are off is not known, and widens no end; use Exact().")
+        warn(
+            f"interval: how far {unknown.sum()} of {len(unknown)} refits are off is not known, and widens no end; use Exact()."
+        )
     return Refits(theta, np.where(unknown, 0.0, radius), bool(found["proved"][~lost].all()))
-
-
-def _warn(message: str, caller: str = "interval") -> None:
-    warn(f"{caller}: {message}")
 
 
 def _predict_by_refits(
@@ -582,9 +583,9 @@ def _rows_outside_span(caller: str, fit: Fit, design: Design) -> Bool[Array, " r
     # a share of 1e-8 of a row along unseen directions counts as rounding
     loose = (np.abs(moved) > 1e-8 * sum(abs(design) @ np.abs(part) for part in parts)).any((0, 2))
     if loose.any():
-        _warn(
-            f"{loose.sum()} of {len(loose)} rows are outside the span of the data, which do not tell them. A penalty helps.",
-            caller,
+        warn(
+            f"{caller}: {loose.sum()} of {len(loose)} rows are outside the span of the data, which do not tell them. A penalty "
+            "helps."
         )
     return loose
 
@@ -605,8 +606,8 @@ def _check_counts(level: float, what: str, small: list[tuple[Array, str, int]], 
         )
     if small:
         listed = ", ".join(f"{name} has {count}" for _, name, count in small[:5]) + (", …" if len(small) > 5 else "")
-        _warn(
-            f"level={level:g} needs {least} rows or more of a group: {listed}. The ends of its "
+        warn(
+            f"interval: level={level:g} needs {least} rows or more of a group: {listed}. The ends of its "
             "new rows are infinite, their sets those of all classes. Lower the level, or put small groups together."
         )
 

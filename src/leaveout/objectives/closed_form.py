@@ -309,20 +309,18 @@ class AbstractClosedForm(AbstractObjective):
         return None
 
     def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
-        return self.values(np.reshape(theta, (1, -1)), np.asarray(weights, float)[None])[0, 0]
+        return self.values(*_one_refit(theta, weights))[0, 0]
 
     def hessian(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
-        return self.hessians(np.reshape(theta, (1, -1)), np.asarray(weights, float)[None])[0]
+        return self.hessians(*_one_refit(theta, weights))[0]
 
     def score(
         self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
     ) -> Array:
-        at = np.reshape(theta, (1, -1)), np.asarray(weights, float)[None]
-        return self.losses(*at, np.asarray(index)[None], np.asarray(held, bool)[None])[0]
+        return self.losses(*_one_refit(theta, weights), np.asarray(index)[None], np.asarray(held, bool)[None])[0]
 
     def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Array:
-        at = np.reshape(theta, (1, -1)), np.asarray(weights, float)[None]
-        return self.predictions(*at, np.asarray(index)[None], kind)[0]
+        return self.predictions(*_one_refit(theta, weights), np.asarray(index)[None], kind)[0]
 
     @property
     def local(self) -> bool:
@@ -331,6 +329,11 @@ class AbstractClosedForm(AbstractObjective):
     @property
     def pointwise(self) -> bool:
         return type(self).losses is not AbstractClosedForm.losses
+
+
+def _one_refit(theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[Points, Weights]:
+    """Write one refit as a batch of refits."""
+    return np.reshape(theta, (1, -1)), np.asarray(weights, float)[None]
 
 
 class AbstractSolved(AbstractClosedForm):

@@ -25,7 +25,23 @@ from ..models.survival.cox import Cox
 from ..optimize.fit import Fit
 from ..validation.estimate import Estimate
 from ..validation.named_parameters import name_parameters
-from .page import BLUE, GREY, MODEL, ORANGE, Figure, Lines, Page, PageTable, axis, colored, data_of, layer, rules, tooltip
+from .page import (
+    BLUE,
+    GREY,
+    MODEL,
+    ORANGE,
+    Figure,
+    Lines,
+    Page,
+    PageTable,
+    axis,
+    colored,
+    data_of,
+    layer,
+    reference,
+    rules,
+    tooltip,
+)
 
 BINS = 40  # bars of the predictions below the calibration curve
 PATIENTS = 400  # patients whose range over resamples is drawn
@@ -314,10 +330,10 @@ def _forest(across: InternalExternal, measure: str, what: str) -> Figure:
     place = {"x": axis("estimate", what), "y": MODEL, "tooltip": tooltip(model="centre", estimate=what, low="from", high="to")}
     own, pooled, new = (data_of(frame[part]) for part in (slice(-2), slice(-2, -1), slice(-1, None)))
     words = {"x": {"value": 4}, "y": MODEL, "text": {"field": "told"}}
-    ideal = {"values": [{"at": IDEAL[measure]}] if np.isfinite(IDEAL[measure]) else []}
+    ideal = [value for value in [IDEAL[measure]] if np.isfinite(value)]
     layers = [  # the first names the rows in their order, also those that have no estimate
         layer(data_of(frame), "text", words, align="left", dy=-11, fontSize=11, color=GREY),
-        layer(ideal, "rule", {"x": axis("at", "")}, color=GREY, strokeDash=[4, 4]),
+        reference(*ideal, strokeDash=[4, 4]),
         rules(own, "low", "high", BLUE, 1),
         layer(own, "point", place, filled=True, size=60, color=BLUE, shape="square"),
         rules(pooled, "low", "high", ORANGE, 2),
@@ -327,7 +343,7 @@ def _forest(across: InternalExternal, measure: str, what: str) -> Figure:
     text = (
         f"Each centre predicted by a model of the others, with {across.level:.0%} intervals; pooled by random effects; the "
         "thick bar is where that of a new centre is expected."
-    ) + " On the dashed line predictions are right." * bool(ideal["values"])
+    ) + " On the dashed line predictions are right." * bool(ideal)
     return Figure(
         f"forest-{measure}", f"{what} by centre", text, layers, (34 if len(frame) <= CENTRES else 26) * len(frame) + 40
     )

@@ -21,6 +21,7 @@ from .page import (
     colored,
     data_of,
     layer,
+    reference,
     rules,
     tooltip,
 )
@@ -93,8 +94,7 @@ def _beside(report: LeakageReport) -> Figure:
     color = colored("told", **{"believed": ORANGE, "not believed": BLUE})
     place = {"x": axis("score", report.scoring), "y": MODEL, "color": color, "tooltip": told}
     dots = layer(data, "point", place, filled=True, size=80)
-    at = {"values": [{"at": float(report.table.score["naive"])}]}
-    filed = layer(at, "rule", {"x": axis("at", "")}, color=GREY, strokeDash=[4, 4])
+    filed = reference(float(report.table.score["naive"]), strokeDash=[4, 4])
     text = f"Dots with their {report.level:.0%} intervals; the dashed line is the score as filed."
     layers = [filed, rules(data, "low", "high", BLUE, 2), dots]
     return Figure("beside", "Answers side by side", text, layers, 34 * len(frame) + 50)

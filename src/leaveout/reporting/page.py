@@ -165,6 +165,11 @@ def rules(data: dict[str, Any], low: str, high: str, color: str, width: int) -> 
     return layer(data, "rule", {"x": axis(low, ""), "x2": {"field": high}, "y": MODEL}, color=color, strokeWidth=width)
 
 
+def reference(*values: float, **style: Any) -> dict[str, Any]:
+    """Build grey lines across a picture."""
+    return layer({"values": [{"at": value} for value in values]}, "rule", {"x": axis("at", "")}, color=GREY, **style)
+
+
 def colored(name: str, **colors: str) -> dict[str, Any]:
     """Colour marks by the words in a field."""
     return {"field": name, "type": "nominal", "scale": {"domain": list(colors), "range": list(colors.values())}}

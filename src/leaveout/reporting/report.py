@@ -38,6 +38,7 @@ from .page import (
     colored,
     data_of,
     layer,
+    reference,
     rules,
     tooltip,
     write_page,
@@ -439,7 +440,10 @@ def _differences(table: pd.DataFrame) -> Figure:
     data = data_of(frame.assign(low=frame["difference"] - half, high=frame["difference"] + half))
     told = tooltip(model="model", difference="difference", se_difference="standard error", p_worse="P(worse)")
     place = {"x": axis("difference", f"above {table.index[0]}"), "y": MODEL, "tooltip": told}
-    zero = layer({"values": [{"at": 0.0}]}, "rule", {"x": axis("at", "")}, color=GREY)
-    layers = [zero, rules(data, "low", "high", BLUE, 1), layer(data, "point", place, filled=True, size=60, color=BLUE)]
+    layers = [
+        reference(0.0),
+        rules(data, "low", "high", BLUE, 1),
+        layer(data, "point", place, filled=True, size=60, color=BLUE),
+    ]
     text = "How much more each loses than the best, on the same units, and the standard error of that: two of these are a sign."
     return Figure("differences", "Differences from the best", text, layers, 34 * len(frame) + 40)
