@@ -14,6 +14,8 @@ the units that remain in it. A unit of weight zero does not count among the n. F
 measures: t_i is the externally studentised residual.
 """
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
