@@ -8,7 +8,7 @@ There are no weights at the starts and ends of sentences: users who want these a
 """
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -106,7 +106,7 @@ def from_crfsuite(
         raise ValueError(f"from_crfsuite: c2 must be positive, and be told where the model does not; got {ridge!r}.")
     weights = _weights(tagger)
     read = functools.partial(_read, "from_crfsuite", weights.attributes)
-    features, lengths = read(X)
+    (features, lengths), (theta, free) = read(X), _arrays(weights)
     crf = CRF(
         _codes(weights.labels, y, lengths),
         lengths,
@@ -114,10 +114,10 @@ def from_crfsuite(
         num_labels=len(weights.labels),
         drop=drop,
         penalty=penalties.Ridge(2 * ridge),
-        free=_free(weights),
+        free=free,
     ).with_labels(list(weights.labels), read)
     way = "raise max_iterations, or lower epsilon and delta; was it trained on these sentences, with this c2?"
-    return fit_at_host("from_crfsuite", crf, _parameters(weights), lambda: True, way)
+    return fit_at_host("from_crfsuite", crf, theta, lambda: True, way)
 
 
 def _constant(model: Any, name: str, given: float | None, default: float | None = None) -> float | None:
@@ -137,31 +137,19 @@ def _weights(tagger: Any) -> Weights:
     return Weights(attributes, labels, dict(info.state_features), dict(info.transitions))
 
 
-def _free(weights: Weights) -> dict[str, np.ndarray]:
-    """Mark the weights that the model has."""
+def _arrays(weights: Weights) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the parameters, and which of them the model has."""
     K, F = len(weights.labels), len(weights.attributes)
-    out = {"start": np.zeros(K, bool), "end": np.zeros(K, bool)}
-    out |= {"transition": np.zeros((K, K), bool), "weights": np.zeros((F, K), bool)}
-    for name, entries, _ in _entries(weights):
-        out[name][entries] = True
-    return out
-
-
-def _parameters(weights: Weights) -> dict[str, np.ndarray]:
-    K, F = len(weights.labels), len(weights.attributes)
-    out = {"start": np.zeros(K), "end": np.zeros(K), "transition": np.zeros((K, K)), "weights": np.zeros((F, K))}
-    for name, entries, values in _entries(weights):
-        out[name][entries] = values
-    return out
-
-
-def _entries(weights: Weights) -> Iterable[tuple[str, tuple[np.ndarray, np.ndarray], np.ndarray]]:
-    for name, found, rows in (
+    shapes = {"start": K, "end": K, "transition": (K, K), "weights": (F, K)}
+    theta, free = ({name: np.zeros(shape, kind) for name, shape in shapes.items()} for kind in (float, bool))
+    for name, entries, rows in (
         ("transition", weights.transitions, weights.labels),
         ("weights", weights.states, weights.attributes),
     ):
-        at = np.array([(rows[a], weights.labels[b]) for a, b in found], int).reshape(-1, 2)
-        yield name, (at[:, 0], at[:, 1]), np.array(list(found.values()))
+        for (first, label), value in entries.items():
+            place = rows[first], weights.labels[label]
+            theta[name][place], free[name][place] = value, True
+    return theta, free
 
 
 def _read(caller: str, facts: dict[str, int], X: Sequence[Sequence[Any]]) -> tuple[scipy.sparse.csr_array, np.ndarray]:

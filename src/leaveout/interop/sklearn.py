@@ -382,11 +382,11 @@ def _feature_names(estimator: Any) -> tuple[str, ...]:
         return _feature_names(estimator.best_estimator_)
     if isinstance(estimator, TransformedTargetRegressor):
         return _feature_names(estimator.regressor_)
-    count = num_component_steps(estimator) or 1
-    if not isinstance(estimator, Pipeline) or len(estimator.steps) <= count:
+    before = transformers_of(estimator)
+    if not before:
         return ()
     try:
-        names = tuple(map(str, estimator[:-count].get_feature_names_out()))
+        names = tuple(map(str, Pipeline(before).get_feature_names_out()))
     except (AttributeError, ValueError, NotFittedError):
         return ()
     return names if len(set(names)) == len(names) else ()
@@ -449,14 +449,18 @@ def _new(estimator: Any, X: Any) -> Any:
 
 
 def _transform_rows(estimator: Pipeline, X: Any) -> Any:
-    before = estimator.steps[: -(num_component_steps(estimator) or 1)]
+    before = transformers_of(estimator)
     return Pipeline(before).transform(X) if before else X
+
+
+def transformers_of(estimator: Any) -> list[tuple[str, Any]]:
+    """List the steps of a pipeline before its model, by name; none of any other estimator."""
+    return estimator.steps[: -(num_component_steps(estimator) or 1)] if isinstance(estimator, Pipeline) else []
 
 
 def _describe_supervised(estimator: Pipeline, X: Any, y: Any) -> str:
     """Name the transformers that were fitted with the response; TypeError if one encodes rows across folds of its own."""
-    before = Pipeline(estimator.steps[: -(num_component_steps(estimator) or 1)])
-    supervised = [step for step in steps_in(before, X) if learns_response(step, y)]
+    supervised = [step for step in steps_in(Pipeline(transformers_of(estimator)), X) if learns_response(step, y)]
     for step in supervised:
         if encodes_across_folds(step, y):
             raise TypeError(
@@ -616,7 +620,7 @@ def rescales(estimator: Any) -> bool:
 
 def _prepares(estimator: Pipeline) -> bool:
     """Tell whether a transformer of a pipeline, before its model, learns from rows."""
-    return _learn(step for _, step in estimator.steps[: -(num_component_steps(estimator) or 1)])
+    return _learn(step for _, step in transformers_of(estimator))
 
 
 def _learn(steps: Iterable[Any]) -> bool:

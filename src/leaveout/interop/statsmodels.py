@@ -23,6 +23,8 @@ from ..data.formulas import stateful_remark
 from ..models.glm import losses
 from ..models.glm.glm import GLM, Regression
 from ..models.glm.penalties import AbstractPenalty, Quadratic, Ridge, per_row, per_weight
+from ..models.latent.effects import EffectBlock
+from ..models.latent.mixed import Mixed
 from ..models.survival.cox import Cox
 from ..objectives.objective import AbstractObjective
 from ..optimize.fit import Fit, HostErrors, fit
@@ -151,7 +153,8 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
         )
     if alpha is not None and not (regularized and kind in ("OLS", "WLS", "GLM")):
         raise ValueError("from_statsmodels: alpha is for results of fit_regularized of OLS, WLS or GLM.")
-    objective, parameters = MODELS[kind](model, np.asarray(results.params, np.float64), alpha)
+    more = {} if alpha is None else {"alpha": alpha}
+    objective, parameters = MODELS[kind](model, np.asarray(results.params, np.float64), **more)
     if isinstance(objective, GLM | Regression) and hasattr(model, "formula"):
         objective = objective.reading(functools.partial(_new, results))
     way = "raise maxiter, or centre and scale the columns"
@@ -159,7 +162,7 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
 
     def stopped() -> bool:
         """Tell whether the solver stopped early, or cut singular values of columns as given."""
-        cut = kind in ("OLS", "WLS", "GLM") and alpha is None and not getattr(results, "k_constr", 0)
+        cut = kind in ("OLS", "WLS", "GLM") and alpha is None
         return cut or not np.all(known.get("converged", getattr(results, "converged", True)))
 
     found = fit_at_host("from_statsmodels", objective, parameters, stopped, way, None if regularized else _errors(results))
@@ -219,9 +222,10 @@ def _remark(model: Any, *more: str) -> str:
     return "; ".join(filter(None, (first, *more)))
 
 
-def _weights(weight: ArrayLike, n: int) -> np.ndarray | None:
-    weight = np.broadcast_to(np.asarray(weight, np.float64), n)
-    return None if (weight == 1).all() else weight
+def _weights(model: Any, weight: ArrayLike | None) -> np.ndarray | None:
+    if weight is None or np.all(np.equal(weight, 1)):
+        return None
+    return np.broadcast_to(np.asarray(weight, np.float64), len(model.endog))
 
 
 def _glm(
@@ -231,35 +235,37 @@ def _glm(
     penalty: AbstractPenalty | None = None,
     offset: np.ndarray | None = None,
     said: str = "",
-    **more: Any,
+    weight: ArrayLike | None = None,
 ) -> tuple[GLM, dict]:
-    own = {"intercept": False, "offset": offset, "remark": _remark(model, said), **more}
-    return GLM(_frame(model), np.asarray(model.endog, np.float64), loss, penalty, **own), {"coef": coef}
+    own: dict[str, Any] = {"intercept": False, "offset": offset, "remark": _remark(model, said)}
+    y, weight = np.asarray(model.endog, np.float64), _weights(model, weight)
+    return GLM(_frame(model), y, loss, penalty, sample_weight=weight, **own), {"coef": coef}
 
 
-def _linear(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
-    weight = _weights(model.weights, len(model.endog))
+def _linear(model: Any, coef: np.ndarray, alpha: ArrayLike | None = None) -> tuple[GLM, dict]:
     average = per_row if type(model).__name__ == "OLS" else per_weight
-    penalty = None if alpha is None else average(Ridge(alpha))
-    objective, parameters = _glm(model, "squared", coef, penalty, sample_weight=weight)
+    return _least_squares(model, coef, model.weights, None if alpha is None else average(Ridge(alpha)))
+
+
+def _least_squares(
+    model: Any, coef: np.ndarray, weights: ArrayLike, penalty: AbstractPenalty | None = None
+) -> tuple[GLM, dict]:
+    objective, parameters = _glm(model, "squared", coef, penalty, weight=weights)
     vars(objective)["least_norm"] = True  # statsmodels uses the pseudoinverse
     return objective, parameters
 
 
-def _generalised_squares(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
+def _generalised_squares(model: Any, coef: np.ndarray) -> tuple[GLM, dict]:
     """Read GLS whose errors are independent: its variances by row are weights."""
     if np.ndim(model.cholsigmainv) > 1:
         raise TypeError(
             "from_statsmodels: GLS is supported with a sigma of one variance a row; errors that correlate tie a row to those "
             "left in: give what correlates to lo.Mixed, lo.GaussianProcess or lo.GaussianField."
         )
-    whitening = 1.0 if model.cholsigmainv is None else model.cholsigmainv
-    objective, parameters = _glm(model, "squared", coef, sample_weight=_weights(np.square(whitening), len(model.endog)))
-    vars(objective)["least_norm"] = True  # statsmodels uses the pseudoinverse
-    return objective, parameters
+    return _least_squares(model, coef, np.square(1.0 if model.cholsigmainv is None else model.cholsigmainv))
 
 
-def _estimating_equations(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
+def _estimating_equations(model: Any, coef: np.ndarray) -> tuple[GLM, dict]:
     """Read GEE under independence, whose equations are those of the GLM."""
     structure = type(model.cov_struct).__name__
     if structure != "Independence" or model.constraint is not None:
@@ -267,22 +273,21 @@ def _estimating_equations(model: Any, coef: np.ndarray, alpha: ArrayLike | None)
             f"from_statsmodels: GEE is supported without constraints under Independence; got {structure}, whose equations are "
             "the gradient of no loss: take Independence, or lo.Mixed with an effect of the cluster."
         )
-    weight = None if model.weights is None else _weights(model.weights, len(model.endog))
     said = "units are rows: lo.groups leaves out clusters"
-    return _glm(model, _family(model.family), coef, None, _shift(model), said, sample_weight=weight)
+    return _glm(model, _family(model.family), coef, None, _shift(model), said, model.weights)
 
 
-def _read_glm(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
+def _read_glm(model: Any, coef: np.ndarray, alpha: ArrayLike | None = None) -> tuple[GLM, dict]:
     family = type(model.family).__name__
     if alpha is not None and family in SCALE_FAMILIES:
         raise TypeError(
             f"from_statsmodels: GLM.fit_regularized of the {family} family re-estimates its scale on the way, so its "
             "parameters minimise nothing that can be stated; use OLS.fit_regularized, or a penalty of lo.GLM."
         )
-    weight = _weights(model.iweights * np.asarray(model.n_trials), len(model.endog))
+    weight = model.iweights * np.asarray(model.n_trials)
     said = "the loss is that of dispersion 1, whatever scale statsmodels reports" if family in SCALE_FAMILIES else ""
     penalty = None if alpha is None else per_row(Ridge(alpha))
-    return _glm(model, _family(model.family), coef, penalty, _shift(model, "_offset_exposure"), said, sample_weight=weight)
+    return _glm(model, _family(model.family), coef, penalty, _shift(model, "_offset_exposure"), said, weight)
 
 
 def _family(family: Any) -> losses.AbstractLoss:
@@ -304,12 +309,12 @@ def _shift(model: Any, *names: str) -> np.ndarray | None:
     return total if np.any(total) else None
 
 
-def _discrete(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
+def _discrete(model: Any, coef: np.ndarray) -> tuple[GLM, dict]:
     loss = {"Logit": "logistic", "Probit": "probit", "Poisson": "poisson"}[type(model).__name__]
     return _glm(model, loss, coef, offset=_shift(model))
 
 
-def _negative_binomial(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM | Regression, dict]:
+def _negative_binomial(model: Any, params: np.ndarray) -> tuple[GLM | Regression, dict]:
     if model.loglike_method == "geometric":
         return _glm(model, losses.NegativeBinomial(1.0), params, offset=_shift(model))
     loss = losses.NegativeBinomialDispersion(model.loglike_method == "nb1")
@@ -318,13 +323,13 @@ def _negative_binomial(model: Any, params: np.ndarray, alpha: ArrayLike | None) 
     return objective, {"coef": params[:-1], "dispersion": params[-1]}
 
 
-def _multinomial(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
+def _multinomial(model: Any, params: np.ndarray) -> tuple[GLM, dict]:
     # the coefficients of the first class are zero, as a common shift changes nothing
     coef = np.vstack([np.zeros(len(params)), params.T])
     return _glm(model, "multinomial", coef, offset=_shift(model))
 
 
-def _additive(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GLM, dict]:
+def _additive(model: Any, coef: np.ndarray) -> tuple[GLM, dict]:
     if any(np.any(np.asarray(getattr(model, name)) != 1) for name in ("freq_weights", "var_weights", "n_trials")):
         raise TypeError(
             "from_statsmodels: GLMGam with weights or numbers of trials is not supported: its own fit ignores them."
@@ -334,7 +339,7 @@ def _additive(model: Any, coef: np.ndarray, alpha: ArrayLike | None) -> tuple[GL
     return _glm(model, _family(model.family), coef, penalty, _shift(model, "_offset_exposure"), said)
 
 
-def _read_ordered_model(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Regression, dict]:
+def _read_ordered_model(model: Any, params: np.ndarray) -> tuple[Regression, dict]:
     from scipy import stats
 
     if model.distr is not stats.logistic:
@@ -345,7 +350,7 @@ def _read_ordered_model(model: Any, params: np.ndarray, alpha: ArrayLike | None)
     return objective, {"coef": params[:count], "thresholds": thresholds}
 
 
-def _beta(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Regression, dict]:
+def _beta(model: Any, params: np.ndarray) -> tuple[Regression, dict]:
     precision = np.asarray(model.exog_precision)
     links = [type(link).__name__ for link in (model.link, model.link_precision)]
     if links != ["Logit", "Log"] or precision.shape[1] != 1 or not (precision == 1).all():
@@ -354,7 +359,7 @@ def _beta(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Regr
     return objective, {"coef": params[:-1], "precision": np.exp(params[-1])}
 
 
-def _cox(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Cox, dict]:
+def _cox(model: Any, params: np.ndarray) -> tuple[Cox, dict]:
     entry = getattr(model, "entry", None)
     if entry is not None:  # rows of PHReg are at risk at their entry too
         entry = np.nextafter(np.asarray(entry, np.float64), -np.inf)
@@ -379,7 +384,7 @@ def _count_rows(model: Any, **more: Any) -> dict[str, Any]:
     }
 
 
-def _zero_inflated(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[AbstractObjective, dict]:
+def _zero_inflated(model: Any, params: np.ndarray) -> tuple[AbstractObjective, dict]:
     negative, k = type(model).__name__ == "ZeroInflatedNegativeBinomialP", model.k_inflate
     offset, power = _shift(model), 2 - model.model_main.parameterization if negative else 0.0
     probit = model.inflation == "probit"
@@ -389,7 +394,7 @@ def _zero_inflated(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> t
     return HostLoss(zero_inflated, rows, theta, _remark(model)), theta
 
 
-def _hurdle(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[AbstractObjective, dict]:
+def _hurdle(model: Any, params: np.ndarray) -> tuple[AbstractObjective, dict]:
     p, theta = model.exog.shape[1], {}
     powers, params = [], np.asarray(params)
     for part, own in (("zero_", model.model1), ("", model.model2)):
@@ -401,7 +406,7 @@ def _hurdle(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[Ab
     return HostLoss(hurdle, _count_rows(model, zero_power=powers[0], power=powers[1]), theta, _remark(model)), theta
 
 
-def _conditional(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tuple[AbstractObjective, np.ndarray]:
+def _conditional(model: Any, params: np.ndarray) -> tuple[AbstractObjective, np.ndarray]:
     y = [np.asarray(part, np.float64) for part in model._endog_grp]
     size, cases = max(map(len, y)), np.array([part.sum() for part in y], int)
     rows = {"x": model._exog_grp, "y": y, "member": [np.ones(len(part)) for part in y]}
@@ -417,9 +422,6 @@ def _conditional(model: Any, params: np.ndarray, alpha: ArrayLike | None) -> tup
 
 def _mixed_linear(results: Any, drop: str) -> Fit:
     """Fit from the results of a MixedLM."""
-    from ..models.latent.effects import EffectBlock
-    from ..models.latent.mixed import Mixed
-
     model = results.model
     parameters = {"coef": np.asarray(results.fe_params), "scale": np.sqrt(float(results.scale))}
     blocks, known = list[EffectBlock](), dict[str, tuple[np.ndarray, np.ndarray]]()
@@ -447,10 +449,8 @@ def _mixed_linear(results: Any, drop: str) -> Fit:
     return fit_at_host("from_statsmodels", objective, parameters, stopped, way, HostErrors())
 
 
-def _component(name: str, columns: Any, levels: np.ndarray) -> tuple[Any, tuple[np.ndarray, np.ndarray]]:
+def _component(name: str, columns: Any, levels: np.ndarray) -> tuple[EffectBlock, tuple[np.ndarray, np.ndarray]]:
     """Return the block of a variance component, and the levels of its rows, from sparse columns of effects of one variance."""
-    from ..models.latent.effects import EffectBlock
-
     columns.eliminate_zeros()
     if (np.diff(columns.indptr) > 1).any():
         raise TypeError(
@@ -466,8 +466,6 @@ def _component(name: str, columns: Any, levels: np.ndarray) -> tuple[Any, tuple[
 
 def _mixed_bayesian(results: Any, drop: str) -> Fit:
     """Fit by maximum likelihood to the data of a Bayesian mixed GLM."""
-    from ..models.latent.mixed import Mixed
-
     model = getattr(results, "model", results)
     columns, blocks, known = model.exog_vc.tocsc(), [], {}
     for k, name in enumerate(model.vcp_names):
@@ -480,7 +478,7 @@ def _mixed_bayesian(results: Any, drop: str) -> Fit:
     return fit(Mixed.of(X, model.endog, MIXED_GLMS[type(model).__name__], tuple(blocks), known, drop=drop))
 
 
-MODELS: dict[str, Callable[[Any, np.ndarray, ArrayLike | None], tuple[AbstractObjective, Any]]] = {
+MODELS: dict[str, Callable[..., tuple[AbstractObjective, Any]]] = {
     "OLS": _linear,
     "WLS": _linear,
     "GLS": _generalised_squares,

@@ -23,10 +23,10 @@ from ..interop.sklearn import (
     describe,
     inner,
     learns,
-    num_component_steps,
     rescales,
     searches,
     takes_classes_apart,
+    transformers_of,
     usual_score,
 )
 from ..models.glm.losses import AbstractRounded, HuberScale
@@ -139,10 +139,8 @@ def inner_step(estimator: Any) -> Any:
 
 def num_columns(estimator: Any, X: Any) -> int:
     """Count the columns that reach the linear model; transformers see two rows for that."""
-    if isinstance(estimator, Pipeline) and len(estimator.steps) > (num_component_steps(estimator) or 1):
-        return int(
-            np.shape(clone(estimator[: -(num_component_steps(estimator) or 1)]).fit_transform(_safe_indexing(X, [0, 1])))[1]
-        )
+    if before := transformers_of(estimator):
+        return int(np.shape(clone(Pipeline(before)).fit_transform(_safe_indexing(X, [0, 1])))[1])
     return int((X if hasattr(X, "shape") else np.asarray(X)).shape[1])
 
 
