@@ -2839,8 +2839,8 @@ FAULTS = (
     Fault(
         "a pipeline's feature names are reversed",
         "_feature_names",
-        "tuple(map(str, estimator[:-count].get_feature_names_out()))",
-        "tuple(map(str, estimator[:-count].get_feature_names_out()[::-1]))",
+        "tuple(map(str, Pipeline(before).get_feature_names_out()))",
+        "tuple(map(str, Pipeline(before).get_feature_names_out()[::-1]))",
         "test_predict",
     ),
     Fault(

@@ -44,7 +44,7 @@ CASES = [
 @pytest.mark.parametrize("estimator, y, loss", CASES, ids=lambda value: type(value).__name__ if hasattr(value, "fit") else None)
 def test_batched_fits_are_the_hosts_own(estimator, y, loss):
     task = prepare("test", estimator, X, y, loss, "auto")
-    ours = make_learner(estimator, X, y, task.codes, task.measure, None, task.refit)
+    ours = make_learner(estimator, task, None)
     theirs = Estimator(estimator, X, y, task.measure, None)
     assert type(ours) is not Estimator
     train = RNG.integers(0, 150, (6, 60))  # with repetitions
@@ -59,7 +59,7 @@ def test_levels_that_share_rows_are_the_hosts_own_fits(estimator, y, loss):
     """Levels of a draw differ by few rows; with a rare column, which some training sets lack, and one that is constant."""
     rare = np.column_stack([X, np.arange(300) == 7, np.full(300, 3.0)])
     task = prepare("test", estimator, rare, y, loss, "auto")
-    ours = make_learner(estimator, rare, y, task.codes, task.measure, None, task.refit)
+    ours = make_learner(estimator, task, None)
     theirs = Estimator(estimator, rare, y, task.measure, None)
     fold = LeakageFold(np.arange(220), np.arange(220, 300), np.arange(300) // 10)
     drawn = FoldInjection(fold, 0, "record", np.array([0, 1, 3, 12, 40]), 200, 12, 3).draw(0, 4)
@@ -72,7 +72,7 @@ def test_levels_that_share_rows_are_the_hosts_own_fits(estimator, y, loss):
 def test_chains_give_up_where_a_class_is_alone():
     labels = np.r_[np.zeros(150, int), np.ones(150, int)]
     task = prepare("test", LogisticRegression(), X, labels, "logistic", "auto")
-    ours = make_learner(LogisticRegression(), X, labels, task.codes, task.measure, None, task.refit)
+    ours = make_learner(LogisticRegression(), task, None)
     train = np.array([np.arange(100), np.r_[np.arange(1, 100), 200], np.r_[np.arange(2, 100), 200, 201]])
     found, _ = ours(train, np.arange(290, 300), np.zeros((3, 0), int), np.arange(3))
     host = LogisticRegression(**EXACT).fit(X[train[2]], labels[train[2]])
@@ -99,7 +99,7 @@ def test_chains_give_up_where_a_class_is_alone():
 )
 def test_what_has_no_batch_is_fitted_by_its_host(estimator, y, loss):
     task = prepare("test", estimator, X, y, loss, "auto")
-    assert type(make_learner(estimator, X, y, task.codes, task.measure, None, task.refit)) is Estimator
+    assert type(make_learner(estimator, task, None)) is Estimator
 
 
 @pytest.mark.parametrize("penalty", [30.0, 1.0, 0.01])
@@ -148,7 +148,7 @@ def test_fewer_records_than_columns_is_the_shortest_solution():
     wide = RNG.normal(size=(40, 12))
     y = wide[:, 0] + RNG.normal(size=40)
     task = prepare("test", LinearRegression(), wide, y, "mse", "auto")
-    ours = make_learner(LinearRegression(), wide, y, task.codes, task.measure, None, task.refit)
+    ours = make_learner(LinearRegression(), task, None)
     train = RNG.permutation(30)[None, :8]
     found, _ = ours(train, np.arange(30, 40), np.zeros((1, 0), int), np.zeros(1, int))
     np.testing.assert_allclose(found[0], LinearRegression().fit(wide[train[0]], y[train[0]]).predict(wide[30:]), atol=1e-8)
@@ -166,7 +166,7 @@ def test_a_training_set_of_one_class_predicts_it():
     for estimator, loss in cases:
         task = prepare("test", estimator, X, y, loss, "auto")
         for learner in (
-            make_learner(estimator, X, y, task.codes, task.measure, None, task.refit),
+            make_learner(estimator, task, None),
             Estimator(estimator, X, y, task.measure, None),
         ):
             found, _ = learner(np.arange(200, 240)[None], np.arange(100), np.zeros((1, 0), int), np.zeros(1, int))
@@ -177,7 +177,7 @@ def test_a_glm_of_ours_is_refitted_as_scikit_learn_would():
     model = Ridge(2.0).fit(X, Y)
     fit = lo.from_sklearn(model, X, Y)
     task = prepare("test", fit, X, Y, "mse", "auto")
-    ours = make_learner(fit, X, Y, task.codes, task.measure, None, task.refit)
+    ours = make_learner(fit, task, None)
     train = RNG.integers(0, 200, (3, 120))
     shared, own = np.arange(200, 250), np.arange(250, 300).reshape(1, -1).repeat(3, 0)
     host = Estimator(Ridge(2.0), X, Y, task.measure, None)
@@ -185,7 +185,7 @@ def test_a_glm_of_ours_is_refitted_as_scikit_learn_would():
         np.testing.assert_allclose(a, b, atol=1e-6)
     logistic = lo.fit(lo.GLM(X, (C == "yes") * 1.0, "logistic", lo.penalties.Ridge(1.0)))
     task = prepare("test", logistic, X, C, "logistic", "auto")
-    ours = make_learner(logistic, X, C, task.codes, task.measure, None, task.refit)
+    ours = make_learner(logistic, task, None)
     host = Estimator(LogisticRegression(C=1.0, **EXACT), X, C, task.measure, None)
     for a, b in zip(ours(train, shared, own, np.arange(3)), host(train, shared, own, np.arange(3)), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)

@@ -132,7 +132,7 @@ def test_what_training_adds_is_what_leaving_pairs_of_folds_out_does():
     folds, _ = make_folds("test", X, Y, LABEL, 3, 0)
     plan = plan_injection(folds, Injection(), 0)
     task = prepare("test", Ridge(), X, Y, "mse", "auto")
-    learner = make_learner(Ridge(), X, Y, task.codes, task.measure, None, task.refit)
+    learner = make_learner(Ridge(), task, None)
     moved = left_out(_run.FitWork(plan, learner, task.measure, task.codes))
     off = lambda rows, test: np.sum((Y[test] - Ridge().fit(X[rows], Y[rows]).predict(X[test])) ** 2) / len(Y)
     for i, j in ((0, 1), (2, 1)):

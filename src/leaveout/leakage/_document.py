@@ -225,7 +225,7 @@ def binomial_block_bootstrap(
     for name, value, low in (("size", size, 2), ("num_boot", num_boot, 2)):
         if int(value) != value or value < low:
             raise ValueError(f"{caller}: {name} must be a whole number, {low} or more; got {value}.")
-    learner = make_learner(estimator, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
+    learner = make_learner(estimator, task, n_jobs)
     injected = np.linspace(0, 1, np.asarray(levels).item()) if np.ndim(levels) == 0 else np.asarray(levels, np.float64)
     if injected.ndim != 1 or len(injected) < 3 or not np.all((injected >= 0) & (injected <= 1)):
         raise ValueError(f"{caller}: levels must be three or more probabilities, or how many; got {levels!r}.")

@@ -161,7 +161,7 @@ def leakage_corrected(
         f"{' and '.join(few)}, fewer than {MIN_CLUSTERS_A_SIDE}: the estimate is for clusters like these, "
         "and its data SE leaves the rest out."
     ] * bool(few)
-    learner = make_learner(estimator_or_fit, task.X, task.y, task.codes, score, n_jobs, task.refit)
+    learner = make_learner(estimator_or_fit, task, n_jobs)
     plan = plan_injection(folds, injection, seed)
     mixture = () if score.per_record else tuple(shares.p_test / (1 - shares.p_train - shares.p_test))
     edges = None if bins is None else np.asarray(bins, np.float64)

@@ -202,19 +202,12 @@ class PlanHost(AbstractLearner):
         return mu
 
 
-def make_learner(
-    estimator: SklearnEstimator | Fit,
-    X: Any,
-    y: NDArray,
-    codes: NDArray,
-    measure: Measure,
-    n_jobs: int | None,
-    refit: AbstractRefit,
-) -> AbstractLearner:
-    """Return the fastest learner with the estimator's own fits. `codes` is y with classes numbered.
+def make_learner(estimator: SklearnEstimator | Fit, task: Task, n_jobs: int | None) -> AbstractLearner:
+    """Return the fastest learner with the estimator's own fits.
 
     Raises TypeError if the estimator lacks the predictions that the loss needs.
     """
+    X, y, codes, measure, refit = task
     if isinstance(estimator, Fit):
         if not isinstance(estimator.objective, GLM) or estimator.objective.offset is not None:
             got = kind_of(estimator.objective)

@@ -153,7 +153,7 @@ def leakage_report(
             raise ValueError(f"{caller}: this linkage knows rates, not pairs; give groups=, the clusters as filed.")
         groups = linkage.groups(0.5)
     folds = make_folds(caller, task.X, task.y, groups, cv, seed)[0]
-    learner = make_learner(estimator, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
+    learner = make_learner(estimator, task, n_jobs)
     of = {"response": task.y, "score": task.measure, "folds": folds, "links": linkage, "listed": listed, "level": level}
     ran = {"estimator": estimator, "features": task.X, "draws": draws, "injection": injection, "seed": seed}
     filed = folds[0].clusters

@@ -117,6 +117,7 @@ class PooledSystem:
         top = next((top for top in fitted + spread * 2.0 ** np.arange(most) if excess(top) > 0), np.inf)
         return top if np.isinf(top) else float(brentq(excess, fitted, top, xtol=1e-3 * spread))
 
+    @functools.cached_property
     def polynomials(self) -> dict[str, tuple[float, Float[np.ndarray, " levels"]]]:
         """Linear and quadratic extrapolants of the lowest levels: ê₀ and its weights on b."""
         mean = self.A @ self.grid

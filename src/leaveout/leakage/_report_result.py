@@ -340,7 +340,7 @@ class LeakageReport(PrintedResult, AbstractComparable):
         """
         name = next((name for name in ("purge", self.recommended) if name and self.answers[name].change is not None), None)
         found = self.candidates.copy()
-        if name is None or self.answers[name].change is None:
+        if name is None:
             return found.assign(carries=np.nan)
         answer = self.answers[name]
         assert answer.change is not None

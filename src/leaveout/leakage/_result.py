@@ -305,11 +305,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
     @functools.cached_property
     def extrapolants(self) -> dict[str, float]:
         """The estimates ê₀ by the trend filter, and by polynomials in the share of leaked records over the lowest levels."""
-        return {"trend filter": self.solved.estimate} | {name: value for name, (value, _) in self._polynomials.items()}
-
-    @functools.cached_property
-    def _polynomials(self) -> dict:
-        return self.pooled.polynomials()
+        return {"trend filter": self.solved.estimate} | {name: value for name, (value, _) in self.pooled.polynomials.items()}
 
     @functools.cached_property
     def refusal(self) -> str:
@@ -318,7 +314,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
             return hidden
         values = np.array(list(self.extrapolants.values()))
         spread, correction = np.ptp(values), abs(self.solved.estimate - self.lower)
-        weights = [self.solved.weights, *(w for _, w in self._polynomials.values())]
+        weights = [self.solved.weights, *(w for _, w in self.pooled.polynomials.values())]
         noise = max(np.sqrt((u - v) @ self.pooled.noise @ (u - v)) for u in weights for v in weights)
         best = (self.measure.high if self.measure.more_is_better else self.measure.low) or 0.0
         if self.pooled.unseen >= RARE or spread <= max(

@@ -168,7 +168,7 @@ def leakage_slope_test(
     task = prepare("leakage_slope_test", estimator, X, y, loss, "auto", scoring=scoring)
     rising = task.measure.more_is_better
     folds, _ = make_folds("leakage_slope_test", X, task.y, groups, cv, seed)
-    learner = make_learner(estimator, task.X, task.y, task.codes, task.measure, n_jobs, task.refit)
+    learner = make_learner(estimator, task, n_jobs)
     plan = []
     for part in plan_injection(folds, injection, seed):
         top = max(1, round(SLOPE_SHARE * part.most))
@@ -191,7 +191,8 @@ def slope_test(plan: list[FoldInjection], runs: list[FoldLosses], level: int, ri
     have no losses.
     """
     weight = fold_weights(plan)
-    fall = float(weight @ [np.mean(result.test[0] - result.test[level]) for result in runs])
+    by_fold = np.array([np.mean(result.test[0] - result.test[level]) for result in runs])
+    fall = float(weight @ by_fold)
     share = float(plan[0].levels[level] / plan[0].most)
     falls, sizes = _by_cluster(runs, level)
     few, kind = len(falls) < MIN_INTERVAL_CLUSTERS, f"over {len(falls)} clusters"
@@ -202,7 +203,7 @@ def slope_test(plan: list[FoldInjection], runs: list[FoldLosses], level: int, ri
         se = np.std(falls, ddof=1) / np.sqrt(len(falls))
     else:
         if few:
-            falls, sizes = np.array([np.mean(result.test[0] - result.test[level]) for result in runs]), weight
+            falls, sizes = by_fold, weight
             kind = f"over {len(falls)} folds"
         kind, sizes = f"{kind}, the folds' dependence allowed for", sizes / sizes.sum()
         overlap = len(plan) * np.mean([len(part.fold.test) / len(part.fold.train) for part in plan])

@@ -89,10 +89,7 @@ class Integrated(Sampled):
     def terms(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[Float[Array, " blocks"], Scalar]:
         return -self.log_marginals(theta, weights), self.densities(theta, self.data, jnp.asarray(self.start)).prior
 
-    def score(
-        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
-    ) -> Array:
-        return AbstractObjective.score(self, theta, weights, index, held)
+    score = AbstractObjective.score
 
     @property
     def pointwise(self) -> bool:

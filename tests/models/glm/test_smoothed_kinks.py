@@ -146,7 +146,7 @@ def test_what_is_refused():
         with pytest.raises(error, match=match):
             call()
     task = prepare("test", Ridge(positive=True), X, y, "mse", "auto")
-    learner = make_learner(Ridge(positive=True), X, y, task.codes, task.measure, None, task.refit)
+    learner = make_learner(Ridge(positive=True), task, None)
     assert type(learner) is Estimator  # no sum of squares that can be solved side by side
 
 
