@@ -15,6 +15,7 @@ from .._runtime.jax import Array, jax, jnp, jspecial, static
 from ..objectives.objective import Separable
 
 NOTHING = -1e30  # logarithm of what is not there, whose derivatives are zero
+NamedParts = dict[str, Array]  # parameters, or what is known of a row, by name
 
 
 class HostLoss(Separable):
@@ -31,7 +32,7 @@ class HostLoss(Separable):
         return self.remark
 
 
-def zero_inflated(theta: dict[str, Array], row: dict[str, Array]) -> Array:
+def zero_inflated(theta: NamedParts, row: NamedParts) -> Array:
     """Compute the loss of a row; `probit` tells F."""
     at = row["z"] @ theta["inflate"]
     inflated, not_ = (
@@ -41,7 +42,7 @@ def zero_inflated(theta: dict[str, Array], row: dict[str, Array]) -> Array:
     return -jnp.where(row["y"] == 0, jnp.logaddexp(inflated, told), told)
 
 
-def hurdle(theta: dict[str, Array], row: dict[str, Array]) -> Array:
+def hurdle(theta: NamedParts, row: NamedParts) -> Array:
     """Compute the loss of a row."""
     y, seen = row["y"], jnp.maximum(row["y"], 1.0)
     none = _log_density(theta, "zero_", row["x"] @ theta["zero_coef"], row["zero_power"], jnp.zeros_like(y))
@@ -51,7 +52,7 @@ def hurdle(theta: dict[str, Array], row: dict[str, Array]) -> Array:
     return -jnp.where(y == 0, none, _log_rest(none) + some - cut)
 
 
-def conditional(theta: Array, group: dict[str, Array]) -> Array:
+def conditional(theta: Array, group: NamedParts) -> Array:
     """Compute the loss of a group, whose members are padded to one number; `chosen[k]` is one where k of them are cases."""
     eta = jnp.where(group["member"] > 0, group["x"] @ theta + group["offset"], NOTHING)
 
@@ -64,7 +65,7 @@ def conditional(theta: Array, group: dict[str, Array]) -> Array:
     return total @ group["chosen"] - jnp.where(group["member"] > 0, eta, 0.0) @ group["y"]
 
 
-def _log_density(theta: dict[str, Array], part: str, eta: Array, power: Array, y: Array) -> Array:
+def _log_density(theta: NamedParts, part: str, eta: Array, power: Array, y: Array) -> Array:
     if f"{part}dispersion" not in theta:
         return y * eta - jnp.exp(eta) - jspecial.gammaln(y + 1)
     size = jnp.exp(power * eta) / theta[f"{part}dispersion"]

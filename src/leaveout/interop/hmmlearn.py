@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from .._runtime.arrays import NamedArrays
 from .._runtime.conventions import warn
 from .._runtime.jax import Scalar, jnp
 from ..models.emissions import AbstractEmission, Categorical, Gaussian, Poisson
@@ -36,7 +37,7 @@ class HostEmission(NamedTuple):
     """Emission of a host model, its parameters, and whether their prior is flat."""
 
     emission: AbstractEmission
-    parameters: dict[str, np.ndarray]
+    parameters: NamedArrays
     flat: bool
 
 
@@ -114,7 +115,7 @@ def from_hmmlearn(
 
 def _describe_host(
     model: Any, host: HostEmission, x: ArrayLike, lengths: ArrayLike | None, drop: Literal["observation", "step", "sequence"]
-) -> tuple[HMM, dict[str, np.ndarray]]:
+) -> tuple[HMM, NamedArrays]:
     """Return the objective that the host minimises, and the host's parameters."""
     sequences = 1 if lengths is None else np.size(lengths)
     K = model.n_components
@@ -141,7 +142,7 @@ def _describe_host(
     return objective, {part: value for part, value in own.items() if part in {**objective.states.free, **host.emission.free}}
 
 
-def _gone_on(model: Any, objective: HMM, theta: dict[str, np.ndarray]) -> Fit:
+def _gone_on(model: Any, objective: HMM, theta: NamedArrays) -> Fit:
     """Descend from the parameters at which the host stopped, with a warning in the name of the caller."""
     name = type(model).__name__
     stopped = (
@@ -199,7 +200,7 @@ class HostGaussian(Gaussian):
     def flat(self) -> bool:
         return not (np.any(self.weight) or np.any(self.scale) or self.power)
 
-    def start(self, model: Any) -> dict[str, np.ndarray]:
+    def start(self, model: Any) -> NamedArrays:
         """Parameters of the model, in the shapes of this library."""
         matrices = _matrices(model)
         kinds = {"full": matrices, "tied": matrices[0], "diagonal": np.diagonal(matrices, axis1=1, axis2=2)}

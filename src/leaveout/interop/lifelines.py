@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from .._runtime.arrays import NamedArrays
 from .._runtime.jax import Array, Arrays, Scalar, jax, jnp, jspecial
 from ..data.formulas import frame_of
 from ..models.glm.penalties import Ridge, per_row
 from ..models.survival.cox import Cox
 from ..optimize.fit import Fit, HostErrors
-from ._count_losses import HostLoss
+from ._count_losses import HostLoss, NamedParts
 from ._fit_at_host import fit_at_host
 
 SPREADS = "the penalty is scaled by the standard deviations of all rows, which are not left out"
@@ -108,9 +109,9 @@ def _errors(fitter: Any, df: pd.DataFrame) -> HostErrors:
 class MeanPenalised(HostLoss):
     """`HostLoss` with a ridge, by the parts of θ, that grows with the number of rows."""
 
-    ridge: dict[str, np.ndarray]
+    ridge: NamedArrays
 
-    def __init__(self, unit_loss: Any, data: Any, theta0: Any, remark: str, ridge: dict[str, np.ndarray]):
+    def __init__(self, unit_loss: Any, data: Any, theta0: Any, remark: str, ridge: NamedArrays):
         super().__init__(unit_loss, data, theta0, remark)
         vars(self)["ridge"] = ridge
 
@@ -125,7 +126,7 @@ class MeanPenalised(HostLoss):
         return super().perturbation(theta, index, delta) + jnp.sum(told) * self._ridge(theta)
 
 
-def weibull(theta: dict[str, Array], row: dict[str, Array]) -> Array:
+def weibull(theta: NamedParts, row: NamedParts) -> Array:
     """Compute minus the log likelihood of a row: the hazard cumulates to (t/λ)^ρ."""
     scale, log_shape = row["lambda_"] @ theta["lambda_"], row["rho_"] @ theta["rho_"]
     shape, at = jnp.exp(log_shape), jnp.log(row["time"]) - scale
@@ -134,7 +135,7 @@ def weibull(theta: dict[str, Array], row: dict[str, Array]) -> Array:
     return jnp.exp(shape * at) - before - row["event"] * (log_shape - scale + (shape - 1) * at)
 
 
-def log_normal(theta: dict[str, Array], row: dict[str, Array]) -> Array:
+def log_normal(theta: NamedParts, row: NamedParts) -> Array:
     """Compute minus the log likelihood of a row, whose log time is normal."""
     mean, log_sd = row["mu_"] @ theta["mu_"], row["sigma_"] @ theta["sigma_"]
     entered = jnp.where(row["entry"] > 0, row["entry"], 1.0)

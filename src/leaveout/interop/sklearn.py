@@ -26,6 +26,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
+from .._runtime.arrays import NamedArrays
 from .._runtime.conventions import warn
 from ..data.arrays import TransformedResponse, match_labels
 from ..models.glm.active_coefficients import kinks
@@ -318,7 +319,7 @@ def warn_of_supervised(caller: str, rows: "HostRows") -> None:
         warn(f"{caller}: {rows.supervised}. lo.sklearn.cross_validate fits transformers anew in every fold.")
 
 
-def _beside(objective: GLM | Regression, theta: dict[str, np.ndarray]) -> Fit:
+def _beside(objective: GLM | Regression, theta: NamedArrays) -> Fit:
     """Fit a host whose loss has kinks: the minimum with rounded kinks, which is near the host's own θ̂."""
     found, vector = fit(objective, theta, num_starts=1), np.asarray(objective.parameters.unconstrained(theta), float)
     known = kinks(objective)
@@ -341,7 +342,7 @@ def _beside(objective: GLM | Regression, theta: dict[str, np.ndarray]) -> Fit:
 
 def read(
     estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, *, scaled: bool = False
-) -> tuple[Any, dict[str, np.ndarray]]:
+) -> tuple[Any, NamedArrays]:
     """Read the objective of a fitted estimator, and its parameters.
 
     Transformers stay as fitted; if `scaled`, refits standardise the columns themselves.
@@ -627,7 +628,7 @@ def _learn(steps: Iterable[Any]) -> bool:
     return any(get_tags(step).requires_fit for step in steps if step not in ("passthrough", None))
 
 
-def with_parameters(estimator: Any, parameters: dict[str, np.ndarray]) -> Any:
+def with_parameters(estimator: Any, parameters: NamedArrays) -> Any:
     """Copy a fitted host with other parameters, named as in `Fit.parameters`."""
     host = copy.copy(estimator)
     if count := num_component_steps(host):
@@ -654,7 +655,7 @@ def with_parameters(estimator: Any, parameters: dict[str, np.ndarray]) -> Any:
     return host
 
 
-def _one_component(steps: list[tuple[str, Any]], parameters: dict[str, np.ndarray]) -> list[tuple[str, Any]]:
+def _one_component(steps: list[tuple[str, Any]], parameters: NamedArrays) -> list[tuple[str, Any]]:
     """Copy the steps of a regression on components for other parameters: its components are then the predictors themselves."""
     *scaler, (_, pca), (_, last) = own = [(name, copy.copy(step)) for name, step in steps]
     for _, step in scaler:
@@ -689,7 +690,7 @@ def _component_model(estimator: Any, X: Any, y: np.ndarray, remark: str) -> Abst
     return PrincipalComponents(X, y, pca.n_components, scales=scales, cut=cut, remark=remark)
 
 
-def _component_parameters(estimator: Any) -> dict[str, np.ndarray]:
+def _component_parameters(estimator: Any) -> NamedArrays:
     """Return the coefficients of the columns themselves."""
     if isinstance(estimator, PLSRegression):
         coef, middle, level = estimator.coef_, estimator._x_mean, estimator.intercept_
@@ -770,7 +771,7 @@ def _with_constant(X: Any, value: float) -> Any:
     return scipy.sparse.hstack([X, constant], format="csr") if scipy.sparse.issparse(X) else np.hstack([X, constant])
 
 
-def _parameters(objective: GLM | Regression, host: HostObjective, estimator: Any) -> dict[str, np.ndarray]:
+def _parameters(objective: GLM | Regression, host: HostObjective, estimator: Any) -> NamedArrays:
     """Return the parameters θ̂ of the host itself."""
     coef, intercept = np.asarray(estimator.coef_, np.float64), np.asarray(estimator.intercept_, np.float64)
     ones = bool(host.whole and host.intercept)

@@ -66,6 +66,7 @@ REFUSED = {
 }
 MIXED_GLMS = {"BinomialBayesMixedGLM": "binomial", "PoissonBayesMixedGLM": "poisson"}
 SCALE_FAMILIES = ("Gaussian", "Gamma", "InverseGaussian", "Tweedie")
+ReadGLM = tuple[GLM, dict]  # an objective, and its parameters
 
 
 def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str = "row") -> Fit:
@@ -236,26 +237,24 @@ def _glm(
     offset: np.ndarray | None = None,
     said: str = "",
     weight: ArrayLike | None = None,
-) -> tuple[GLM, dict]:
+) -> ReadGLM:
     own: dict[str, Any] = {"intercept": False, "offset": offset, "remark": _remark(model, said)}
     y, weight = np.asarray(model.endog, np.float64), _weights(model, weight)
     return GLM(_frame(model), y, loss, penalty, sample_weight=weight, **own), {"coef": coef}
 
 
-def _linear(model: Any, coef: np.ndarray, alpha: ArrayLike | None = None) -> tuple[GLM, dict]:
+def _linear(model: Any, coef: np.ndarray, alpha: ArrayLike | None = None) -> ReadGLM:
     average = per_row if type(model).__name__ == "OLS" else per_weight
     return _least_squares(model, coef, model.weights, None if alpha is None else average(Ridge(alpha)))
 
 
-def _least_squares(
-    model: Any, coef: np.ndarray, weights: ArrayLike, penalty: AbstractPenalty | None = None
-) -> tuple[GLM, dict]:
+def _least_squares(model: Any, coef: np.ndarray, weights: ArrayLike, penalty: AbstractPenalty | None = None) -> ReadGLM:
     objective, parameters = _glm(model, "squared", coef, penalty, weight=weights)
     vars(objective)["least_norm"] = True  # statsmodels uses the pseudoinverse
     return objective, parameters
 
 
-def _generalised_squares(model: Any, coef: np.ndarray) -> tuple[GLM, dict]:
+def _generalised_squares(model: Any, coef: np.ndarray) -> ReadGLM:
     """Read GLS whose errors are independent: its variances by row are weights."""
     if np.ndim(model.cholsigmainv) > 1:
         raise TypeError(
@@ -265,7 +264,7 @@ def _generalised_squares(model: Any, coef: np.ndarray) -> tuple[GLM, dict]:
     return _least_squares(model, coef, np.square(1.0 if model.cholsigmainv is None else model.cholsigmainv))
 
 
-def _estimating_equations(model: Any, coef: np.ndarray) -> tuple[GLM, dict]:
+def _estimating_equations(model: Any, coef: np.ndarray) -> ReadGLM:
     """Read GEE under independence, whose equations are those of the GLM."""
     structure = type(model.cov_struct).__name__
     if structure != "Independence" or model.constraint is not None:
@@ -277,7 +276,7 @@ def _estimating_equations(model: Any, coef: np.ndarray) -> tuple[GLM, dict]:
     return _glm(model, _family(model.family), coef, None, _shift(model), said, model.weights)
 
 
-def _read_glm(model: Any, coef: np.ndarray, alpha: ArrayLike | None = None) -> tuple[GLM, dict]:
+def _read_glm(model: Any, coef: np.ndarray, alpha: ArrayLike | None = None) -> ReadGLM:
     family = type(model.family).__name__
     if alpha is not None and family in SCALE_FAMILIES:
         raise TypeError(
@@ -309,7 +308,7 @@ def _shift(model: Any, *names: str) -> np.ndarray | None:
     return total if np.any(total) else None
 
 
-def _discrete(model: Any, coef: np.ndarray) -> tuple[GLM, dict]:
+def _discrete(model: Any, coef: np.ndarray) -> ReadGLM:
     loss = {"Logit": "logistic", "Probit": "probit", "Poisson": "poisson"}[type(model).__name__]
     return _glm(model, loss, coef, offset=_shift(model))
 
@@ -323,13 +322,13 @@ def _negative_binomial(model: Any, params: np.ndarray) -> tuple[GLM | Regression
     return objective, {"coef": params[:-1], "dispersion": params[-1]}
 
 
-def _multinomial(model: Any, params: np.ndarray) -> tuple[GLM, dict]:
+def _multinomial(model: Any, params: np.ndarray) -> ReadGLM:
     # the coefficients of the first class are zero, as a common shift changes nothing
     coef = np.vstack([np.zeros(len(params)), params.T])
     return _glm(model, "multinomial", coef, offset=_shift(model))
 
 
-def _additive(model: Any, coef: np.ndarray) -> tuple[GLM, dict]:
+def _additive(model: Any, coef: np.ndarray) -> ReadGLM:
     if any(np.any(np.asarray(getattr(model, name)) != 1) for name in ("freq_weights", "var_weights", "n_trials")):
         raise TypeError(
             "from_statsmodels: GLMGam with weights or numbers of trials is not supported: its own fit ignores them."

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.arrays import FloatArray, IntArray
+from ._tables import PairIndices, PairNumbers
 
 MAX_ENUMERATED_RECORDS = 8  # records of a block up to which it is drawn exactly; each more triples the work
 NEVER = -1e9  # log-odds of a pair that is in no cluster
@@ -32,12 +33,12 @@ class Graph(NamedTuple):
     the sum of their probabilities, `size` the number of records of each node, and `block` the block of each pair.
     """
 
-    a: Int[np.ndarray, " pairs"]
-    b: Int[np.ndarray, " pairs"]
-    weight: Float[np.ndarray, " pairs"]
-    target: Float[np.ndarray, " pairs"]
-    times: Int[np.ndarray, " pairs"]
-    block: Int[np.ndarray, " pairs"]
+    a: PairIndices
+    b: PairIndices
+    weight: PairNumbers
+    target: PairNumbers
+    times: PairIndices
+    block: PairIndices
     size: Int[np.ndarray, " nodes"]
     ground: float
 
@@ -55,7 +56,7 @@ def components(nodes: int, a: IntArray, b: IntArray) -> Int[np.ndarray, " nodes"
     return connected_components(graph, directed=False)[1].astype(np.int64)
 
 
-def biconnected_blocks(nodes: int, a: IntArray, b: IntArray) -> Int[np.ndarray, " pairs"]:
+def biconnected_blocks(nodes: int, a: IntArray, b: IntArray) -> PairIndices:
     """Number the block of each pair: two pairs are in one block if a cycle has both (Hopcroft & Tarjan 1973).
 
     Down a depth-first tree, the pair above v is in one block with the pair above its parent u if something at or below v is

@@ -14,12 +14,13 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 
 from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.conventions import warn
 from .._runtime.progress import Slow
 from ._blocks import PULL, Graph, components
+from ._tables import PairIndices, PairNumbers
 
 # least and largest number of steps of these sweeps, and largest number of pairs that they visit
 FEWEST, MOST, LOOKS = 300, 2000, 4e7
@@ -34,12 +35,12 @@ class BlockChains(NamedTuple):
     their records.
     """
 
-    a: Int[np.ndarray, " pairs"]
-    b: Int[np.ndarray, " pairs"]
-    weight: Float[np.ndarray, " pairs"]
-    likely: Float[np.ndarray, " pairs"]
-    eager: Float[np.ndarray, " pairs"]
-    chain: Int[np.ndarray, " pairs"]
+    a: PairIndices
+    b: PairIndices
+    weight: PairNumbers
+    likely: PairNumbers
+    eager: PairNumbers
+    chain: PairIndices
     size: Int[np.ndarray, " nodes"]
     ground: float
 

@@ -34,6 +34,8 @@ SMALLEST_VARIANCE_SHARE = 1e-8  # variance, relative to a column's second moment
 Rows = Int[np.ndarray, "fits size"]
 SharedColumns = Int[np.ndarray, " shared"]
 Own = Int[np.ndarray, "fits own"]
+Responses = Float[np.ndarray, "fits size"]
+Seeds = Int[np.ndarray, " fits"]
 Predictions = tuple[Float[np.ndarray, "fits shared ..."], Float[np.ndarray, "fits own ..."]]
 
 
@@ -53,7 +55,7 @@ class AbstractLearner(abc.ABC):
         return self
 
     @abc.abstractmethod
-    def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
+    def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Seeds) -> Predictions:
         """Predict by every fit; `seeds` are for learners that draw random numbers."""
 
 
@@ -68,14 +70,14 @@ class AbstractLinear(AbstractLearner):
     cost = 2
 
     @abc.abstractmethod
-    def solve(self, X: Float[np.ndarray, "fits size features"], y: Float[np.ndarray, "fits size"]) -> FloatArray:
+    def solve(self, X: Float[np.ndarray, "fits size features"], y: Responses) -> FloatArray:
         """Compute coefficients with the intercept last, `[fits, features + 1]`."""
 
     def response(self, eta: FloatArray) -> FloatArray:
         """Compute predictions from linear predictors."""
         return eta
 
-    def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
+    def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Seeds) -> Predictions:
         coef, doubtful = self.together(train)
         alone = np.flatnonzero(doubtful)  # fits whose training sets share too few rows, or whose shared sums are inaccurate
         for some in np.array_split(alone, max(1, -(-train[alone].size * 3 * (self.X.shape[1] + 1) // FIT_BATCH_ENTRIES))):
@@ -148,7 +150,7 @@ class LeastSquares(AbstractLinear):
             U[:, :-2][:, constant] = 0.0
         return U, shift, constant
 
-    def solve(self, X: Float[np.ndarray, "fits size features"], y: Float[np.ndarray, "fits size"]) -> FloatArray:
+    def solve(self, X: Float[np.ndarray, "fits size features"], y: Responses) -> FloatArray:
         fits, _, d = X.shape
         mean, centre = np.zeros((fits, d)), np.zeros(fits)
         if self.intercept:
@@ -172,7 +174,7 @@ class AbstractClasses(AbstractLinear):
         self.X, self.y, self.penalty, self.intercept, self.standardises, self.needs = X, y, penalty, intercept, scaled, needs
 
     @abc.abstractmethod
-    def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]) -> FloatArray:
+    def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Responses) -> FloatArray:
         """Compute coefficients `[fits, params]` for fits with both classes; the last column of Z is that of an intercept."""
 
     def response(self, eta: FloatArray) -> FloatArray:
@@ -186,7 +188,7 @@ class AbstractClasses(AbstractLinear):
     def together(self, train: Rows) -> tuple[FloatArray, BoolArray]:
         return np.zeros((len(train), self.X.shape[1] + 1)), np.ones(len(train), bool)
 
-    def solve(self, X: Float[np.ndarray, "fits size features"], y: Float[np.ndarray, "fits size"]) -> FloatArray:
+    def solve(self, X: Float[np.ndarray, "fits size features"], y: Responses) -> FloatArray:
         fits, _, d = X.shape
         Z = np.concatenate([X, np.ones((*X.shape[:2], 1))], 2) if self.intercept else X
         theta = np.zeros((fits, Z.shape[2]))
@@ -241,7 +243,7 @@ class MarginFits(AbstractClasses):
         coef[:, d] -= coef[:, :d] @ center
         return coef, failed | (none if self.standardises else False)
 
-    def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Float[np.ndarray, "fits size"]) -> FloatArray:
+    def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Responses) -> FloatArray:
         """Iterate each fit until its decrement is at rounding; finished fits drop out."""
         theta, active = np.zeros((len(Z), Z.shape[2])), np.arange(len(Z))
         y = y if self.logistic else 2 * y - 1
@@ -311,7 +313,7 @@ class Neighbours(AbstractLearner):
         self.X, self.target, self.k, self.kind = X, target, k, kind  # kind: response, probability, probabilities or label
         self.name = f"{k} nearest neighbours, sorted once"
 
-    def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
+    def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Seeds) -> Predictions:
         if train.shape[1] < self.k:
             raise ValueError(f"leakage_corrected: {self.k} neighbours need as many records to train on; got {train.shape[1]}.")
         inside, outside = [], []
@@ -352,7 +354,7 @@ class Neighbours(AbstractLearner):
         return out
 
 
-def lengths(train: Rows) -> Int[np.ndarray, " fits"]:
+def lengths(train: Rows) -> Seeds:
     """Number every fit in its chain, from 0."""
     # 0.5: largest share of a training set that changes from one fit of a chain to the next
     near = np.append(False, (train[1:] != train[:-1]).mean(1) <= 0.5)
@@ -383,7 +385,7 @@ class FitChains:
         self.products = Z[:, self.upper[0]] * Z[:, self.upper[1]]
 
     def solve(
-        self, weight: Float[np.ndarray, "fits rows"], ridge: Float[np.ndarray, "fits params"], place: Int[np.ndarray, " fits"]
+        self, weight: Float[np.ndarray, "fits rows"], ridge: Float[np.ndarray, "fits params"], place: Seeds
     ) -> tuple[Float[np.ndarray, "fits params"], BoolArray]:
         """Compute the minima, and mark the fits that were not solved."""
         count, size = ridge.shape

@@ -40,6 +40,7 @@ from ._fits import (
     Own,
     Predictions,
     Rows,
+    Seeds,
     SharedColumns,
 )
 from ._hinge import HingeFits
@@ -145,14 +146,14 @@ class Estimator(AbstractLearner):
     def alone(self) -> "Estimator":
         return Estimator(self.estimator, self.X, self.y, self.measure, 1)
 
-    def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
+    def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Seeds) -> Predictions:
         parts = np.array_split(np.arange(len(train)), min(len(train), 4 * self.jobs if self.jobs > 1 else 1))
         fits = [(train[p], own[p], seeds[p]) for p in parts]
         made = over(functools.partial(self._fit_and_predict, shared), fits, jobs=self.n_jobs)
         inside, outside = zip(*(predicted for _, predicted in made), strict=True)
         return np.concatenate(inside), np.concatenate(outside)
 
-    def _fit_and_predict(self, shared: SharedColumns, fits: tuple[Rows, Own, Int[np.ndarray, " fits"]]) -> Predictions:
+    def _fit_and_predict(self, shared: SharedColumns, fits: tuple[Rows, Own, Seeds]) -> Predictions:
         """Fit and predict; `fits` has the training rows, further records to predict, and the seed of each fit."""
         inside, outside = [], []
         for rows, mine, seed in zip(*fits, strict=True):
@@ -174,7 +175,7 @@ class PlanHost(AbstractLearner):
         self.glm, self.cost = fit.objective, 3 * fit.num_params + 16
         self.name = f"GLM ({type(self.glm.loss_function).__name__}), refitted by {refit!r}"
 
-    def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Int[np.ndarray, " fits"]) -> Predictions:
+    def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Seeds) -> Predictions:
         n = self.glm.num_units
         return self.predict_counts(np.stack([np.bincount(rows, minlength=n) for rows in train]), shared, own)
 

@@ -21,7 +21,7 @@ from ._mislinking import LeakageFold, Shares, UniformMislinking, uniform_mislink
 from ._neighbours import distances, near, points, read_threshold
 from ._pair_calibration import TAILS, PairCalibration, Rate, calibrate, column, read_rate, sample_of, sampled_rates, weights
 from ._partitions import components, draw_partitions, share_listed
-from ._tables import ends, read_pairs, read_two_sided
+from ._tables import PairIndices, PairNumbers, ends, read_pairs, read_two_sided
 
 LINK_PROBABILITY = 0.5  # default probability from which a pair is linked
 # partitions behind every number; least number, if records and pairs in all exceed the last
@@ -76,14 +76,14 @@ class Linkage(PrintedResult):
     """
 
     num_rows: int | None
-    left: Int[np.ndarray, " pairs"] = field(default_factory=lambda: np.zeros(0, np.int64))
-    right: Int[np.ndarray, " pairs"] = field(default_factory=lambda: np.zeros(0, np.int64))
-    probability: Float[np.ndarray, " pairs"] = field(default_factory=lambda: np.zeros(0))
+    left: PairIndices = field(default_factory=lambda: np.zeros(0, np.int64))
+    right: PairIndices = field(default_factory=lambda: np.zeros(0, np.int64))
+    probability: PairNumbers = field(default_factory=lambda: np.zeros(0))
     unlisted: float | None = None
     grows: bool = False  # whether there may be rows beyond the last that a pair names
     given: tuple[Rate, Rate] | None = None  # precision and recall
     calibration: PairCalibration | None = None
-    scores: Float[np.ndarray, " pairs"] | None = None  # scores that the calibration maps to probabilities
+    scores: PairNumbers | None = None  # scores that the calibration maps to probabilities
     found: float = 1.0  # the share of near neighbours that are among the pairs
     mechanism = "record"
 

@@ -3,10 +3,11 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from .._runtime.arrays import FloatArray, IntArray
 from ..data.arrays import numbers
+from ._tables import PairIndices, PairNumbers
 
 ALL = 20_000  # rows up to which every neighbour is found; ten seconds at 64 columns
 # rows whose neighbours are also searched in full, and the share of these that must be found
@@ -16,9 +17,9 @@ FULL_SEARCH_ROWS, MIN_SEARCH_RECALL = 200, 0.99
 class NearPairs(NamedTuple):
     """Pairs `left < right` and their distance; `found` is the share of all neighbours among them."""
 
-    left: Int[np.ndarray, " pairs"]
-    right: Int[np.ndarray, " pairs"]
-    distance: Float[np.ndarray, " pairs"]
+    left: PairIndices
+    right: PairIndices
+    distance: PairNumbers
     found_share: float
 
 
@@ -79,7 +80,7 @@ def near(caller: str, X: Float[np.ndarray, "rows features"], radius: float) -> N
     return NearPairs(low, high, distances(X, low, high), found / every)
 
 
-def distances(X: FloatArray, remainder: IntArray, right: IntArray) -> Float[np.ndarray, " pairs"]:
+def distances(X: FloatArray, remainder: IntArray, right: IntArray) -> PairNumbers:
     out = np.empty(len(remainder))
     for start in range(0, len(remainder), 100_000):
         some = slice(start, start + 100_000)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .._runtime.arrays import FloatArray
 from ..data.arrays import codes, flags, numbers, pandas_of
 from ._blocks import components
-from ._tables import PairTable, ends, frame_of
+from ._tables import PairNumbers, PairTable, ends, frame_of
 
 METHODS = ("sigmoid", "isotonic")
 SCORES = ("score", "match_weight", "match_probability", "probability")
@@ -110,7 +110,7 @@ class PairCalibration:
             )
         return cls(np.asarray(score, np.float64), found, weight, method)
 
-    def __call__(self, score: FloatArray, rng: np.random.Generator | None = None) -> Float[np.ndarray, " pairs"]:
+    def __call__(self, score: FloatArray, rng: np.random.Generator | None = None) -> PairNumbers:
         """Compute the probabilities; with `rng`, from labels drawn anew with replacement."""
         count = len(self.score)
         rows = np.arange(count) if rng is None else rng.integers(0, count, count)

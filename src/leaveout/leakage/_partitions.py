@@ -17,18 +17,19 @@ of their partitions (`_blocks`); larger ones by a Markov chain (`_chain`).
 """
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from .._runtime.arrays import FloatArray, IntArray
 from ._blocks import MAX_ENUMERATED_RECORDS, NEVER, Graph, biconnected_blocks, components, draw_blocks
 from ._chain import draw_chain
+from ._tables import PairIndices, PairNumbers
 
 
 def draw_partitions(
     rows: int,
-    remainder: Int[np.ndarray, " pairs"],
-    right: Int[np.ndarray, " pairs"],
-    probability: Float[np.ndarray, " pairs"],
+    remainder: PairIndices,
+    right: PairIndices,
+    probability: PairNumbers,
     num: int,
     rng: np.random.Generator,
     unlisted: float = 0.5,

@@ -13,12 +13,14 @@ ENDS = (("unique_id_l", "unique_id_r"), ("left", "right"))  # names of the two r
 WEIGHT = "match_weight"  # Splink's log₂ of the odds
 PROBABILITY = ("match_probability", "probability")
 AGREE = 1e-9  # largest difference of two probabilities that count as one number
+PairIndices = Int[np.ndarray, " pairs"]
+PairNumbers = Float[np.ndarray, " pairs"]
 
 
 class PairTable(NamedTuple):
-    left: Int[np.ndarray, " pairs"]
-    right: Int[np.ndarray, " pairs"]
-    probability: Float[np.ndarray, " pairs"]
+    left: PairIndices
+    right: PairIndices
+    probability: PairNumbers
 
     def once(self, caller: str, names: pd.Index | None = None) -> "PairTable":
         """Keep each pair once, the lower row left; ValueError for a row with itself, or two probabilities for one pair."""
@@ -153,7 +155,7 @@ def _row_numbers(caller: str, index: pd.Index) -> IntArray:
     return values.astype(np.int64)
 
 
-def _probability(caller: str, frame: pd.DataFrame, name: str | None, default: float | None) -> Float[np.ndarray, " pairs"]:
+def _probability(caller: str, frame: pd.DataFrame, name: str | None, default: float | None) -> PairNumbers:
     if name is not None and len(frame) and name not in frame.columns:
         raise ValueError(f"{caller}: pairs have no column {name!r}, only {', '.join(map(str, frame.columns))}.")
     known = [column for column in (name, *PROBABILITY) if column is not None and column in frame.columns]

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
+from .._runtime.arrays import NamedArrays
 from .._runtime.jax import Array, jax, jnp
 from ..data.arrays import numbers
 
@@ -70,7 +71,7 @@ def by_column(given: Any) -> Any:
 class NamedDraws(NamedTuple):
     """Draws by name, `[draws, ...]`, the draws of one chain after those of another; one array has the name ""."""
 
-    arrays: dict[str, np.ndarray]
+    arrays: NamedArrays
     chains: int
 
 
@@ -124,7 +125,7 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(name or "one array" for name in sorted(names)) or "none"
 
 
-def pick_draws(caller: str, draws: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+def pick_draws(caller: str, draws: NamedArrays, shapes: Mapping[str, tuple[int, ...]]) -> NamedArrays:
     """Return the draws of a model's parameters; ValueError if some are missing or have another shape than the model's."""
     if missing := shapes.keys() - draws.keys():
         raise ValueError(
@@ -164,7 +165,7 @@ class DrawCoordinates:
     def _of(self, name: str) -> Transform:
         return TRANSFORMS[dict(self.kinds).get(name, "identity")]
 
-    def unconstrain(self, caller: str, draws: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def unconstrain(self, caller: str, draws: NamedArrays) -> NamedArrays:
         """Convert draws to coordinates; ValueError if some are outside their domain."""
         for name, kind in self.kinds:
             outside = int(np.sum(~self._of(name).inside(draws[name])))

@@ -9,6 +9,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
+from .._runtime.arrays import NamedArrays
 from .._runtime.conventions import conventional
 from .._runtime.jax import call_for_number, call_traced, float64, jax, jnp
 from ..models.glm.active_coefficients import ActiveGLM
@@ -212,7 +213,7 @@ class _Reading(dict[str, Any]):
         return super().get(name, default)
 
 
-def _parameter_names(draws: dict[str, np.ndarray], unit_loss: Any, log_prior: Any, data: Any) -> set[str]:
+def _parameter_names(draws: NamedArrays, unit_loss: Any, log_prior: Any, data: Any) -> set[str]:
     """Return the names of the parameters that the functions read."""
     if "" in draws:
         return {""}
@@ -254,7 +255,7 @@ def _try_at_one_draw(draws: NamedDraws, names: set[str], unit_loss: Any, data: A
         ) from error
 
 
-def _of_model(caller: str, draws: dict[str, np.ndarray], chains: int, given: Any) -> Posterior:
+def _of_model(caller: str, draws: NamedArrays, chains: int, given: Any) -> Posterior:
     """Take draws of the parameters of one of the library's models: its θ as one array, or its natural parameters by name."""
     known, objective = (given, given.objective) if isinstance(given, Fit) else (None, given)
     if isinstance(objective, ActiveGLM):  # the density is one of all coefficients, also of those that are held
@@ -271,7 +272,7 @@ def _of_model(caller: str, draws: dict[str, np.ndarray], chains: int, given: Any
     listed = list(names) if len(names) == size else [f"theta[{k}]" for k in range(size)]
     natural = lambda v: objective.parameters.natural(unflatten(v, like))
 
-    def to_theta(caller: str, draws: dict[str, np.ndarray]) -> np.ndarray:
+    def to_theta(caller: str, draws: NamedArrays) -> np.ndarray:
         own = natural(np.asarray(ravel(like)))
         by_name = "" not in draws and isinstance(own, Mapping)
         found = pick_draws(caller, draws, {name: np.shape(own[name]) for name in own} if by_name else {"": (size,)})

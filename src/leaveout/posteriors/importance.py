@@ -35,6 +35,7 @@ MAX_K = 0.7  # Pareto's k̂ from which on means of weights are not to be trusted
 MIN_EFFECTIVE = 50  # effective draws below which neither k̂ nor an error can be told; silent errors came to 0.7 there
 K_OF_SHARE = 1.4  # k̂ over the effective share of draws from which on mass may be missed; silent errors came to 1.3 there
 MAX_GAP = 0.1  # difference of two estimates of one elpd from which on neither is; silent errors below it were 0.07 at most
+PerSet = Float[np.ndarray, " *sets"]
 
 
 class WeightedDraws(NamedTuple):
@@ -56,7 +57,7 @@ class Smoothed(NamedTuple):
     """Log weights with their tails smoothed, and k̂ of each set."""
 
     log_weights: Float[np.ndarray, "*sets draws"]
-    k: Float[np.ndarray, " *sets"]
+    k: PerSet
 
 
 def smooth(log_weights: Float[np.ndarray, "*sets draws"], efficiency: float) -> Smoothed:
@@ -128,11 +129,11 @@ class Normaliser(NamedTuple):
     are worth. `share` is that number over the number of draws, if draws are independent.
     """
 
-    value: Float[np.ndarray, " *sets"]
-    k: Float[np.ndarray, " *sets"]
+    value: PerSet
+    k: PerSet
     influence: Float[np.ndarray, "*sets batches"]
-    effective: Float[np.ndarray, " *sets"]
-    share: Float[np.ndarray, " *sets"]
+    effective: PerSet
+    share: PerSet
 
 
 def summarise(

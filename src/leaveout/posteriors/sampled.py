@@ -26,6 +26,7 @@ DRAWN = 15  # nodes, one standard deviation apart, one of which is drawn
 STEPS = 12  # Newton steps to the mode of a log-concave integrand, which needs fewer than ten from the mean of the draws
 NEAR = 1e-5  # length of a step in standard deviations that is the last: its square is what remains
 LONGEST_MOVE = 5.0  # length of a step in standard deviations of the integrand, beyond which it is cut
+UnitWeights = Float[Arrays, " units"]
 
 
 class Conditional(NamedTuple):
@@ -56,11 +57,11 @@ class Sampled(AbstractObjective):
     def parameters(self) -> Parameters:
         return Parameters(start=lambda seed: self.like, names=lambda: coordinate_names(self.like))
 
-    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
+    def loss(self, theta: PyTree, weights: UnitWeights) -> Scalar:
         losses, prior = self.terms(theta, weights)
         return jnp.sum(losses) - prior
 
-    def terms(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[Float[Array, " blocks"], Scalar]:
+    def terms(self, theta: PyTree, weights: UnitWeights) -> tuple[Float[Array, " blocks"], Scalar]:
         """Losses of blocks of units that are independent given θ, and the log density of θ."""
         given = self.densities(theta, self.data)
         return -jnp.where(weights == 0, 0.0, weights * given.units), given.prior
@@ -86,7 +87,7 @@ class Integrated(Sampled):
     scale: Float[np.ndarray, " effects"]
     quadratic: bool = static()
 
-    def terms(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[Float[Array, " blocks"], Scalar]:
+    def terms(self, theta: PyTree, weights: UnitWeights) -> tuple[Float[Array, " blocks"], Scalar]:
         return -self.log_marginals(theta, weights), self.densities(theta, self.data, jnp.asarray(self.start)).prior
 
     score = AbstractObjective.score
@@ -95,7 +96,7 @@ class Integrated(Sampled):
     def pointwise(self) -> bool:
         return False
 
-    def _height(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Callable[[Array], Array]:
+    def _height(self, theta: PyTree, weights: UnitWeights) -> Callable[[Array], Array]:
         """Return the log integrand of each group, a function of its effect."""
 
         def height(z: Array) -> Array:
@@ -105,7 +106,7 @@ class Integrated(Sampled):
 
         return height
 
-    def _peaks(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[Array, Array]:
+    def _peaks(self, theta: PyTree, weights: UnitWeights) -> tuple[Array, Array]:
         """Return the mode of each integrand and its standard deviation there, without their derivatives by θ."""
         ones, own, scale = (jnp.ones(len(self.present)), *self._start_and_scale)
         height = self._height(*jax.lax.stop_gradient((theta, weights)))
@@ -132,7 +133,7 @@ class Integrated(Sampled):
         """The mean and the standard deviation of the draws of each group's effect."""
         return jnp.asarray(self.start)[self.present], jnp.asarray(self.scale)[self.present]
 
-    def log_marginals(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, " groups"]:
+    def log_marginals(self, theta: PyTree, weights: UnitWeights) -> Float[Array, " groups"]:
         """Logarithm of the integral of each group."""
         height = self._height(theta, weights)
         if self.quadratic:
@@ -145,7 +146,7 @@ class Integrated(Sampled):
         heights = jax.vmap(lambda node: height(mode + spread * node))(jnp.asarray(np.sinh(u)))
         return jax.scipy.special.logsumexp(heights + np.log(WIDTH * np.cosh(u))[:, None], axis=0) + jnp.log(spread)
 
-    def draw_effects(self, key: Array, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, " effects"]:
+    def draw_effects(self, key: Array, theta: PyTree, weights: UnitWeights) -> Float[Array, " effects"]:
         """Draw the effect of each group given θ and its units that weigh.
 
         One is drawn of nodes one standard deviation apart, whose first place is random. Sums over such nodes are the integrals

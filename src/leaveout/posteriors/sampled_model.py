@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
+from .._runtime.arrays import NamedArrays
 from .._runtime.jax import Arrays, PyTree, compile_static, float64, jax, jnp
 from ..data.arrays import codes
 from ..objectives.objective import map_arrays, unflatten, unravel
@@ -47,7 +48,7 @@ class SampledModel:
 
     latent: dict[str, tuple[int, ...]]
     num_units: int
-    unconstrain: Callable[[str, dict[str, np.ndarray]], dict[str, Any]]
+    unconstrain: Callable[[str, NamedArrays], dict[str, Any]]
     constrain: Callable[[Any], dict[str, Any]]
     densities: Callable[[str | None], Callable[..., Conditional]]
     data: Any = ()
@@ -62,7 +63,7 @@ class SampledModel:
         free = lambda caller, draws: self.unconstrain(caller, pick_draws(caller, draws, self.latent))
 
         @float64
-        def to_theta(caller: str, draws: dict[str, np.ndarray]) -> np.ndarray:
+        def to_theta(caller: str, draws: NamedArrays) -> np.ndarray:
             found = free(caller, draws)
             leaves = [np.reshape(found[name], (len(found[name]), -1)) for name in sorted(found) if name != effect]
             return np.concatenate(leaves, axis=1).astype(np.float64)

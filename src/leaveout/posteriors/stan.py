@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from .._runtime.arrays import NamedArrays
 from .._runtime.conventions import conventional
 from .._runtime.jax import static
 from ..objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm, State, ValueAndGradient, Weights
@@ -129,12 +130,12 @@ def from_stan(model: Any, draws: Any, *, log_lik: str = "log_lik") -> Posterior:
     found = read_draws(caller, draws)
     shapes = {name: tuple(map(int, at)) for name, *at in labels}  # the last entry of an array tells its shape
 
-    def to_theta(caller: str, draws: dict[str, np.ndarray]) -> np.ndarray:
+    def to_theta(caller: str, draws: NamedArrays) -> np.ndarray:
         draws = pick_draws(caller, draws, shapes)
         columns = [np.moveaxis(draws[name], 0, -1)[tuple(int(k) - 1 for k in at)] for name, *at in labels]
         return np.stack([model.param_unconstrain(row) for row in np.stack(columns, axis=1)])
 
-    def named(u: np.ndarray) -> dict[str, np.ndarray]:
+    def named(u: np.ndarray) -> NamedArrays:
         columns = np.stack([model.param_constrain(np.ascontiguousarray(one)) for one in u]).T
         names = [name + (f"[{','.join(at)}]" if at else "") for name, *at in labels]
         return dict(zip(names, columns, strict=True))
