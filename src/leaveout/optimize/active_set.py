@@ -27,7 +27,7 @@ from ..models.glm.active_coefficients import FullCox, FullModel, kinks
 from ..models.glm.dual import DualGLM, ridge_strengths
 from ..models.glm.glm import AbstractRegression
 from ..objectives.batch_functions import ONE, LinearBatch, constant, function
-from ..objectives.objective import AbstractObjective
+from ..objectives.objective import AbstractObjective, Vector
 from .hessian_factor import far_out
 from .newton import newton
 
@@ -42,7 +42,7 @@ CANCELLED_PRODUCT = 1e-6  # least share of a column's product with itself that e
 class ActiveMinimiser(NamedTuple):
     """Minimiser with all its parameters, the places and signs of those that are not held, and F there."""
 
-    theta: Float[Array, " params"]
+    theta: Vector
     place: Int[Array, " active"]
     sign: Float[Array, " active"]
     at: "ActivePoint"
@@ -108,7 +108,7 @@ def dual_form(objective: AbstractObjective, curvature: str, caller: str) -> Abst
     return DualGLM(cast(AbstractRegression, objective))
 
 
-def at_zeros(objective: AbstractObjective, theta: Float[Array, " params"]) -> tuple[AbstractObjective, Float[Array, " active"]]:
+def at_zeros(objective: AbstractObjective, theta: Vector) -> tuple[AbstractObjective, Float[Array, " active"]]:
     """Model on the parameters that are not held at a minimiser, and the minimiser in it; unchanged if there are no kinks."""
     known = kinks(objective)
     if known is None:
@@ -163,7 +163,7 @@ def _describe_active(model: FullModel, minimiser: ActiveMinimiser) -> str:
     return f"{text}; {model.parameter_name(j)} is nearest to joining, its gradient {margin[j]:.2g} of alpha off"
 
 
-def at_rest(model: FullModel, theta: Float[Array, " params"]) -> Bool[Array, " params"]:
+def at_rest(model: FullModel, theta: Vector) -> Bool[Array, " params"]:
     """Whether each parameter is where a kink or a bound may hold it."""
     norms = model.norms
     return resting(model, theta) if norms is None else norms.among(norms.lengths(theta) == 0)
@@ -173,16 +173,16 @@ class ActivePoint(NamedTuple):
     """F at some parameters, with ∇L, the slopes and curvatures of the units, and with a, the ridges and κ under the weights."""
 
     value: float
-    gradient: Float[Array, " params"]
+    gradient: Vector
     slope: Float[Array, " units"]
     curvature: Float[Array, " units"]
-    a: Float[Array, " params"]
-    ridge: Float[Array, " params"]
+    a: Vector
+    ridge: Vector
     kappa: float
-    unit: Float[Array, " params"]  # scale of a gradient: a or, if that is zero, a bound of the sum over all units
+    unit: Vector  # scale of a gradient: a or, if that is zero, a bound of the sum over all units
 
 
-def look(kinked: FullModel, weights: Float[Array, " units"], theta: Float[Array, " params"]) -> ActivePoint:
+def look(kinked: FullModel, weights: Float[Array, " units"], theta: Vector) -> ActivePoint:
     model = kinked.smooth
     if isinstance(kinked, FullCox):
         (value,), (gradient,), (slope,), (kappa,) = model._by_units(theta[None], weights[None])
@@ -205,7 +205,7 @@ def look(kinked: FullModel, weights: Float[Array, " units"], theta: Float[Array,
     return ActivePoint(float(value) if value == value else np.inf, gradient, slope, curvature, a, ridge, float(kappa), unit)
 
 
-def _worth(model: FullModel, theta: Float[Array, " params"]) -> float:
+def _worth(model: FullModel, theta: Vector) -> float:
     """Value of the kinked penalty."""
     return float(model.slope @ np.abs(theta) + (0.0 if model.norms is None else model.norms.value(theta)))
 
@@ -223,9 +223,7 @@ class WeightedProblem:
         self.second = functools.cache(functools.partial(constant, model, weights)) if narrow else None
 
 
-def minimise_with_kinks(
-    model: FullModel, weights: Float[Array, " units"], start: Float[Array, " params"] | None = None
-) -> ActiveMinimiser:
+def minimise_with_kinks(model: FullModel, weights: Float[Array, " units"], start: Vector | None = None) -> ActiveMinimiser:
     """Minimise F(·, w). Raises `NoMinimiser` if the parameters that are not held are not determined."""
     theta, posed = model.start() if start is None else start.copy(), WeightedProblem(model, weights)
     quadratic_round_tolerance = 0.1  # first tolerance if L is quadratic, as one round then gets nearly all signs right
@@ -249,7 +247,7 @@ def _active(model: FullModel, theta: Array) -> tuple[Int[Array, " active"], Floa
     return place, np.where(model.slope[place] > 0, np.sign(theta[place]), 0.0)
 
 
-def _independent(problem: WeightedProblem, theta: Array) -> tuple[Float[Array, " params"], bool]:
+def _independent(problem: WeightedProblem, theta: Array) -> tuple[Vector, bool]:
     """Move θ along directions in which F is constant until the active columns are linearly independent.
 
     Returns θ and whether it moved. With all levels of a factor under an l1 penalty the coefficients are not unique, but the
@@ -321,7 +319,7 @@ def _held_by(model: FullModel, theta: Array, at: ActivePoint) -> tuple[Array, Ar
     return least, most
 
 
-def _beyond(model: FullModel, theta: Array, at: ActivePoint) -> Float[Array, " params"]:
+def _beyond(model: FullModel, theta: Array, at: ActivePoint) -> Vector:
     """Compute the excess of ∇L over the bounds that hold each resting parameter; zero for parameters that nothing holds."""
     least, most = _held_by(model, theta, at)
     beyond = (
@@ -332,7 +330,7 @@ def _beyond(model: FullModel, theta: Array, at: ActivePoint) -> Float[Array, " p
     return np.where(at_rest(model, theta), beyond, 0.0)
 
 
-def _descend(problem: WeightedProblem, theta: Array, tolerance: float) -> Float[Array, " params"]:
+def _descend(problem: WeightedProblem, theta: Array, tolerance: float) -> Vector:
     """Descend by Newton's method until the conditions hold to `tolerance`.
 
     Each step is made by coordinate descent or an active set.
@@ -462,9 +460,7 @@ def _coordinates(x: Array, y: Array, start: Array, tolerance: float, **more: Any
         return lasso_path(x, y, alphas=[1 / len(x)], **more)[1][:, 0]
 
 
-def _scale_columns(
-    model: FullModel, some: Int[Array, " some"], root: Float[Array, " units"], ridge: Float[Array, " params"]
-) -> Array:
+def _scale_columns(model: FullModel, some: Int[Array, " some"], root: Float[Array, " units"], ridge: Vector) -> Array:
     """Return the columns of the rows √c x and, if there are ridges, √ridge, in column-major order."""
     x, more = model.smooth.design.x, np.diag(np.sqrt(ridge))[some] if ridge.any() else np.zeros((len(some), 0))
     out = np.empty((len(some), len(x) + more.shape[1]))

@@ -17,7 +17,8 @@ import scipy
 
 from ..objectives.batch_functions import Function, preconditioner
 from ..objectives.closed_form import AbstractClosedForm
-from .newton import FLOOR_DECREMENT, MAX_NEWTON_STEPS, OBJECTIVE_ROUNDING, Minimisation, Vector, factorise
+from ..objectives.objective import Vector
+from .newton import FLOOR_DECREMENT, MAX_NEWTON_STEPS, OBJECTIVE_ROUNDING, Minimisation, factorise
 
 MOVES, NUMBERS = 1000, 2**25  # largest number of moves before a restart, and of numbers in them (a quarter of a gigabyte)
 FALL, FLATTER = 1e-4, 0.9  # Wolfe's constants: the share of the predicted fall, and of the slope, that a move must reach

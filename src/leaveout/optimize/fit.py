@@ -28,6 +28,7 @@ from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import (
     AbstractLinearPredictor,
     AbstractObjective,
+    Vector,
     as_stored,
     display_name,
     leaves_of,
@@ -43,6 +44,7 @@ from .hessian_products import (
     Coordinates,
     DeflationPreconditioner,
     Scaling,
+    Vectors,
     decrement_of,
     learn,
     minimise_by_products,
@@ -51,6 +53,8 @@ from .hessian_products import (
 from .newton import Flat, Minimisation, factorise, minimise, scaled_flat, with_flat
 from .null_space import unseen_directions
 from .starts import STARTS, Minima, alone, descended_from, distinct, own_start, starts_of, stored_leaves
+
+Array = np.ndarray
 
 WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
 # share of a parameter's curvature that remains given the others; for repeated columns rounding leaves about 1e-15
@@ -135,13 +139,13 @@ class Fit(Module, PrintedResult):
 
     objective: AbstractObjective
     theta: PyTree
-    value: Float[np.ndarray, ""]
-    gradient: Float[np.ndarray, " params"]
-    factor: Float[np.ndarray, "params params"] | None  # H + null_space.T @ null_space = factor @ factor.T, lower triangular
-    whitener: Float[np.ndarray, "params params"] | Scaling  # factor⁻¹, or a scaling that makes H about the identity
-    null_space: Float[np.ndarray, "flat params"]  # displacements d have null_space @ d = 0, so they avoid flat directions
-    decrement: Float[np.ndarray, ""]
-    result: Int[np.ndarray, ""]
+    value: Float[Array, ""]
+    gradient: Vector
+    factor: Float[Array, "params params"] | None  # H + null_space.T @ null_space = factor @ factor.T, lower triangular
+    whitener: Float[Array, "params params"] | Scaling  # factor⁻¹, or a scaling that makes H about the identity
+    null_space: Float[Array, "flat params"]  # displacements d have null_space @ d = 0, so they avoid flat directions
+    decrement: Float[Array, ""]
+    result: Int[Array, ""]
     minima: Minima = static()  # distinct minima that the starts of `fit` reached, this one first
     host_errors: HostErrors | None = static(default=None)
     sent_alone: ClassVar[bool] = True  # is sent to another process once, whatever is computed from it
@@ -152,11 +156,11 @@ class Fit(Module, PrintedResult):
         return _natural(self)
 
     @property
-    def vector(self) -> Float[np.ndarray, " params"]:
+    def vector(self) -> Vector:
         """θ̂ as one vector."""
         return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in leaves_of(self.theta)])
 
-    def at(self, u: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+    def at(self, u: Vectors) -> Vectors:
         """Raveled θ at whitened displacements u.
 
         Parameters
@@ -172,7 +176,7 @@ class Fit(Module, PrintedResult):
         return self.vector + self.unwhiten(u)
 
     @property
-    def root(self) -> Float[np.ndarray, "params params"]:
+    def root(self) -> Float[Array, "params params"]:
         """L⁻¹, where H = L Lᵀ is formed."""
         assert not isinstance(self.whitener, Scaling)
         return self.whitener
@@ -216,14 +220,14 @@ class Fit(Module, PrintedResult):
         return replace(model, penalty=model.penalty.toarray())
 
     @property
-    def hessian(self) -> Float[np.ndarray, "params params"]:
+    def hessian(self) -> Float[Array, "params params"]:
         """Hessian `H = ∇²F(θ̂, 1)`. Raises `ValueError` if it is too large to be formed."""
         if self.factor is None:
             raise ValueError(f"Fit.hessian: a matrix of {self.num_params} by {self.num_params} is not formed; use Fit.solve.")
         return self.factor @ self.factor.T - self.null_space.T @ self.null_space
 
     @float64
-    def solve(self, vector: Float[np.ndarray, "params ..."]) -> Float[np.ndarray, "params ..."]:
+    def solve(self, vector: Float[Array, "params ..."]) -> Float[Array, "params ..."]:
         """Compute `H⁻¹ vector`, from the stored factor or by conjugate gradients; nothing along flat directions.
 
         Parameters
@@ -253,12 +257,12 @@ class Fit(Module, PrintedResult):
 
     @property
     @cached_on
-    def flat(self) -> Float[np.ndarray, "params flat"]:
+    def flat(self) -> Float[Array, "params flat"]:
         """Directions in which F never changes, scaled so that `H⁻¹` is the inverse of `factor` less their outer products."""
         assert self.factor is not None
         return scipy.linalg.cho_solve((self.factor, True), self.null_space.T)
 
-    def whiten(self, gradient: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+    def whiten(self, gradient: Vectors) -> Vectors:
         """Convert gradients to the coordinates u = Lᵀ(θ − θ̂): `L⁻¹ g`, with H = L Lᵀ or nearly so.
 
         Parameters
@@ -273,7 +277,7 @@ class Fit(Module, PrintedResult):
         """
         return self.whitener.whiten(gradient) if isinstance(self.whitener, Scaling) else gradient @ self.whitener.T
 
-    def raw(self, whitened: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+    def raw(self, whitened: Vectors) -> Vectors:
         """Convert gradients in the coordinates u to gradients in θ.
 
         Parameters
@@ -291,7 +295,7 @@ class Fit(Module, PrintedResult):
         assert self.factor is not None
         return whitened @ self.factor.T
 
-    def unwhiten(self, u: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+    def unwhiten(self, u: Vectors) -> Vectors:
         """Convert coordinates u to displacements θ − θ̂.
 
         Parameters
@@ -312,7 +316,7 @@ class Fit(Module, PrintedResult):
         flat = self.null_space / np.linalg.norm(self.null_space[0])
         return moved - (moved @ flat.T) @ flat  # these coordinates contain flat directions
 
-    def newton_step(self, gradient: Float[np.ndarray, " params"]) -> Float[np.ndarray, " params"]:
+    def newton_step(self, gradient: Vector) -> Vector:
         """Compute `H⁻¹ g` of one gradient, or approximately where H is not formed.
 
         A formed H costs half of each of two products with triangular matrices.
@@ -331,7 +335,7 @@ class Fit(Module, PrintedResult):
             return self.unwhiten(self.learned_inverse.about(self.whiten(gradient)[None])[0])
         return scipy.linalg.blas.dtrmv(self.root.T, scipy.linalg.blas.dtrmv(self.root.T, gradient, trans=1))
 
-    def length(self, gradient: Float[np.ndarray, " params"]) -> float:
+    def length(self, gradient: Vector) -> float:
         """Compute √(gᵀH⁻¹g).
 
         Parameters
@@ -348,7 +352,7 @@ class Fit(Module, PrintedResult):
             return float(np.linalg.norm(self.root @ gradient))
         return decrement_of(function(self.objective, self.theta), self.scaling, self.null_space, self.vector, gradient)
 
-    def back(self, displacement: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+    def back(self, displacement: Vectors) -> Vectors:
         """Convert displacements θ − θ̂ to coordinates u.
 
         Parameters
@@ -368,7 +372,7 @@ class Fit(Module, PrintedResult):
 
     @property
     @cached_on
-    def leverage(self) -> Float[np.ndarray, " units"]:
+    def leverage(self) -> Float[Array, " units"]:
         """Trace `tr(U_i H⁻¹ U_iᵀ)` of every unit's linear predictor, without its curvature ℓ″."""
         assert isinstance(self.objective, AbstractLinearPredictor)
         model, n = cast(Predictors, self.predictors), self.objective.num_units
@@ -377,7 +381,7 @@ class Fit(Module, PrintedResult):
 
     @property
     @cached_on
-    def influence(self) -> Float[np.ndarray, "units params"]:
+    def influence(self) -> Float[Array, "units params"]:
         """Whitened derivative `L⁻¹ ∂²F/∂θ∂w_n` of every unit.
 
         The infinitesimal jackknife moves θ̂ by minus it times δ, whitened.
@@ -567,7 +571,7 @@ def _lowest(objective: AbstractObjective, theta0: PyTree, num_starts: int | None
         told = {"starts": np.stack([np.asarray(ravel(start)) for start in starts])}
         return told if flat is None else told | {"flat": flat}
 
-    def descend(F: Function, start: np.ndarray) -> Minimisation:
+    def descend(F: Function, start: Array) -> Minimisation:
         if flat is None:
             return minimise_by_products(objective, F, start)
         if isinstance(objective, AbstractClosedForm):

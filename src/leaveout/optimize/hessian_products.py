@@ -25,8 +25,11 @@ from .._runtime.jax import Module, PyTree
 from .._runtime.progress import Slow
 from ..linalg.sparse_design import SparseDesign
 from ..objectives.batch_functions import ONE, Function, Functions, HostBatch, LinearBatch
-from ..objectives.objective import AbstractObjective, as_stored
-from .newton import Minimisation, Vector, contract, descend
+from ..objectives.objective import AbstractObjective, RefitPoints, Vector, as_stored
+from .newton import Flat, Minimisation, contract, descend
+
+Array = np.ndarray
+Vectors = Float[Array, "*refits params"]  # one vector of parameters, or one a refit
 
 # Residuals of solves, relative to the gradient: of the first steps, of the last, of one that is not corrected, of one for
 # users.
@@ -46,31 +49,31 @@ NEARBY = (1e-4, 1e-6)  # relative fall of F by a step of L-BFGS at which Newton 
 class Coordinates(Protocol):
     """Coordinates u in which a Hessian is near the identity."""
 
-    def whiten(self, gradient: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+    def whiten(self, gradient: Vectors) -> Vectors:
         """Convert gradients in θ to gradients in u."""
 
-    def unwhiten(self, u: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+    def unwhiten(self, u: Vectors) -> Vectors:
         """Convert u to displacements of θ."""
 
 
 class Scaling(Module):
     """Coordinates u = S⁻¹ (θ − θ̂); `scale` is the diagonal of S."""
 
-    scale: Float[np.ndarray, " params"]
+    scale: Vector
 
-    def whiten(self, gradient: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+    def whiten(self, gradient: Vectors) -> Vectors:
         """Convert gradients in θ to gradients in u."""
         return gradient * self.scale
 
-    def unwhiten(self, u: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+    def unwhiten(self, u: Vectors) -> Vectors:
         """Convert u to displacements θ − θ̂."""
         return u * self.scale
 
-    def back(self, displacement: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+    def back(self, displacement: Vectors) -> Vectors:
         """Convert displacements θ − θ̂ to u."""
         return displacement / self.scale
 
-    def raw(self, whitened: Float[np.ndarray, "*refits params"]) -> Float[np.ndarray, "*refits params"]:
+    def raw(self, whitened: Vectors) -> Vectors:
         """Convert gradients in u to gradients in θ."""
         return whitened / self.scale
 
@@ -81,11 +84,11 @@ class DeflationPreconditioner(NamedTuple):
     It has H-orthonormal directions W and Y = HW, as rows, and the diagonal D.
     """
 
-    directions: Float[np.ndarray, "learnt params"]
-    images: Float[np.ndarray, "learnt params"]
-    beside: Float[np.ndarray, " params"]
+    directions: Float[Array, "learnt params"]
+    images: Float[Array, "learnt params"]
+    beside: Vector
 
-    def about(self, gradient: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, "refits params"]:
+    def about(self, gradient: RefitPoints) -> RefitPoints:
         """Approximate `H⁻¹ g`."""
         along = gradient @ self.directions.T
         rest = (gradient - along @ self.images) * self.beside
@@ -99,9 +102,9 @@ class NystromPreconditioner(NamedTuple):
     the inverse is I − RᵀR. It is at least H⁻¹.
     """
 
-    rows: Float[np.ndarray, "rank params"]
+    rows: Float[Array, "rank params"]
 
-    def about(self, gradient: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, "refits params"]:
+    def about(self, gradient: RefitPoints) -> RefitPoints:
         """Approximate `H⁻¹ g`, from above."""
         return gradient - (gradient.astype(np.float32, copy=False) @ self.rows.T) @ self.rows
 
@@ -137,7 +140,7 @@ def most_learnt(F: Function, size: int) -> int:
     return min(DIRECTIONS[isinstance(F.of, HostBatch)], max(1, NUMBERS // (2 * size)), size)
 
 
-def _least(answer: list[tuple[np.ndarray, np.ndarray, np.ndarray]], count: int) -> Float[np.ndarray, " refits"]:
+def _least(answer: list[tuple[Array, Array, Array]], count: int) -> Float[Array, " refits"]:
     """Smallest Ritz value of each refit, from the step lengths of conjugate gradients and the ratios of squares after them."""
     lengths, ratios = np.full((2, len(answer), count), np.nan)
     for k, (open_, length, ratio) in enumerate(answer):
@@ -152,7 +155,7 @@ def _least(answer: list[tuple[np.ndarray, np.ndarray, np.ndarray]], count: int) 
 
 
 def orthonormal(
-    directions: Float[np.ndarray, "some params"], images: Float[np.ndarray, "some params"], beside: Vector
+    directions: Float[Array, "some params"], images: Float[Array, "some params"], beside: Vector
 ) -> DeflationPreconditioner:
     """H-orthonormal basis of the span of directions, some of which may be alike up to rounding."""
     inside = directions @ images.T
@@ -169,7 +172,7 @@ class Solve:
         self,
         F: Functions,
         coordinates: Coordinates,
-        null_space: Float[np.ndarray, "flat params"],
+        null_space: Flat,
         preconditioner: DeflationPreconditioner | NystromPreconditioner | None = None,
         keep: int = 0,
     ):
@@ -178,15 +181,15 @@ class Solve:
         self.inverse, self.keep, self.most = preconditioner, keep, max_solve_products
         self.directions: list[tuple[Vector, Vector]] = []
         # estimate of the part that is not solved, in the norm of the Hessian
-        self.rest: Float[np.ndarray, " refits"] = np.zeros(0)
+        self.rest: Float[Array, " refits"] = np.zeros(0)
 
     def __call__(
         self,
-        theta: Float[np.ndarray, "refits params"],
-        gradient: Float[np.ndarray, "refits params"],
-        lanes: Int[np.ndarray, " refits"],
+        theta: RefitPoints,
+        gradient: RefitPoints,
+        lanes: Int[Array, " refits"],
         tol: float,
-    ) -> Float[np.ndarray, "refits params"]:
+    ) -> RefitPoints:
         """Solve `(∇²F(θ, w) + null_spaceᵀ null_space) u = gradient` for each refit, all in coordinates u.
 
         A solve ends when its residual is `tol` of its gradient, both measured by the learnt inverse, or when it meets a
@@ -236,20 +239,18 @@ class Solve:
 def solve_once(
     F: Functions,
     coordinates: Coordinates,
-    null_space: Float[np.ndarray, "flat params"],
-    theta: Float[np.ndarray, "refits params"],
-    gradient: Float[np.ndarray, "refits params"],
-    lanes: Int[np.ndarray, " refits"],
+    null_space: Flat,
+    theta: RefitPoints,
+    gradient: RefitPoints,
+    lanes: Int[Array, " refits"],
     tol: float,
     preconditioner: DeflationPreconditioner | None = None,
-) -> Float[np.ndarray, "refits params"]:
+) -> RefitPoints:
     """Run `Solve` once, without learning from it."""
     return Solve(F, coordinates, null_space, preconditioner)(theta, gradient, lanes, tol)
 
 
-def learn(
-    F: Function, scaling: "Scaling", null_space: Float[np.ndarray, "flat params"], theta: Vector
-) -> DeflationPreconditioner:
+def learn(F: Function, scaling: "Scaling", null_space: Flat, theta: Vector) -> DeflationPreconditioner:
     """Learn an approximate inverse at θ from a few solves of random right sides.
 
     Nothing is learnt for sparse rows, as a product takes less time than the learnt inverse would add.
@@ -269,14 +270,12 @@ def learn(
     return DeflationPreconditioner(*map(as_stored, learnt))
 
 
-def products(F: Function, theta: Vector, vectors: Float[np.ndarray, "k params"]) -> Float[np.ndarray, "k params"]:
+def products(F: Function, theta: Vector, vectors: Float[Array, "k params"]) -> Float[Array, "k params"]:
     """Multiply each vector by H."""
     return F.of.products(np.broadcast_to(theta, vectors.shape), np.zeros(len(vectors), int))(vectors)
 
 
-def decrement_of(
-    F: Function, coordinates: "Scaling", null_space: Float[np.ndarray, "flat params"], theta: Vector, gradient: Vector
-) -> float:
+def decrement_of(F: Function, coordinates: "Scaling", null_space: Flat, theta: Vector, gradient: Vector) -> float:
     """Decrement √(gᵀH⁻¹g); the error of conjugate gradients enters by its square only."""
     whitened = coordinates.whiten(gradient)[None]
     u = solve_once(F.of, coordinates, null_space, theta[None], whitened, ONE, ROUGH, unlearnt(F, coordinates, theta))
@@ -307,7 +306,7 @@ def _has_sparse_rows(F: Function) -> bool:
     return isinstance(F.of, LinearBatch) and isinstance(F.of.model.design, SparseDesign)
 
 
-def least_curvature(F: Function, theta: Vector, scaling: Scaling, null_space: np.ndarray) -> tuple[float, Vector]:
+def least_curvature(F: Function, theta: Vector, scaling: Scaling, null_space: Array) -> tuple[float, Vector]:
     """Smallest eigenvalue of H in coordinates u, to a few per cent of the largest, and its vector."""
     size, product = len(scaling.scale), F.products(theta)
 
@@ -371,6 +370,6 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimis
     return Minimisation(value, found, size <= MINIMUM_DECREMENT * max(1.0, abs(value)) ** 0.5)
 
 
-def whitened_null_space(objective: AbstractObjective, theta: PyTree, scaling: Scaling) -> Float[np.ndarray, "flat params"]:
+def whitened_null_space(objective: AbstractObjective, theta: PyTree, scaling: Scaling) -> Flat:
     """Return the flat directions of the model, scaled to the size of the curvature."""
     return np.sqrt(np.mean(scaling.scale**-2.0)) * np.asarray(objective.parameters.symmetries(theta), np.float64)

@@ -20,7 +20,9 @@ from jaxtyping import Bool, Float, Int
 
 from ..linalg.enclosure_theorem import CurvatureBounds, ball, gaps
 from ..objectives.batch_functions import ONE, Function, Functions, LinearBatch, PenaltyBatch, preconditioner
-from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, DiagonalBlocks
+from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, DiagonalBlocks, PerRefit, RefitPoints, Vector
+
+Array = np.ndarray
 
 MAX_NEWTON_STEPS = 100  # Newton steps before a minimisation counts as not converged
 LARGE_NUM_PARAMETERS = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
@@ -36,8 +38,7 @@ FLOOR_DECREMENT = 1e-5  # decrement at which only rounding remains
 OBJECTIVE_ROUNDING = 1e-12  # relative rounding error of F
 SMALLEST_DECREASE = 1e-12  # least share of a step that is tried
 
-Vector = Float[np.ndarray, " params"]
-Flat = Float[np.ndarray, "flat params"]
+Flat = Float[Array, "flat params"]
 
 
 class Minimisation(NamedTuple):
@@ -57,7 +58,7 @@ def dear(objective: AbstractObjective, size: int) -> bool:
 
 
 def minimise(
-    objective: AbstractObjective, F: Function, start: Vector, weights: Float[np.ndarray, " units"], flat: Flat
+    objective: AbstractObjective, F: Function, start: Vector, weights: Float[Array, " units"], flat: Flat
 ) -> Minimisation:
     """Minimise F from one start, without the directions that are known to be flat; `weights` are those of F."""
     theta, large, near = start, start.size > LARGE_NUM_PARAMETERS, None
@@ -139,7 +140,7 @@ def descend(
     origin, first = (0.0, theta) if unwhitener is None else (theta, np.zeros_like(theta))
     lowest = scipy.optimize.OptimizeResult(x=first, fun=np.inf)
 
-    def look(u: np.ndarray) -> tuple[float, np.ndarray]:
+    def look(u: Array) -> tuple[float, Array]:
         value, gradient = F.look(origin + scale(u))
         same = abs(value - lowest.fun) <= OBJECTIVE_ROUNDING * abs(value) and not np.array_equal(u, lowest.x)
         if value < lowest.fun:
@@ -172,7 +173,7 @@ def walk(
     objective: AbstractObjective,
     F: Function,
     theta: Vector,
-    weights: Float[np.ndarray, " units"],
+    weights: Float[Array, " units"],
     gtol: float,
     before: LBFGSState | None = None,
 ) -> LBFGSState | None:
@@ -212,7 +213,7 @@ def _unwhitener(parts: tuple[DiagonalBlocks, ...]) -> "scipy.sparse.linalg.Linea
             roots.append((entries, root))
     size = sum(entries.size for entries, _ in roots)
 
-    def times(vector: np.ndarray, transposed: bool) -> np.ndarray:
+    def times(vector: Array, transposed: bool) -> Array:
         out = np.empty(size)
         for entries, root in roots:
             matrices = root.swapaxes(1, 2) if transposed else root
@@ -223,7 +224,7 @@ def _unwhitener(parts: tuple[DiagonalBlocks, ...]) -> "scipy.sparse.linalg.Linea
     return operator((size, size), lambda v: times(v, False), rmatvec=lambda v: times(v, True), dtype=float)
 
 
-def _split_blocks(part: DiagonalBlocks) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _split_blocks(part: DiagonalBlocks) -> Iterator[tuple[Array, Array]]:
     """Split blocks into the smaller blocks that they decompose into, those of one size together."""
     entries, matrices = np.asarray(part.entries), np.asarray(part.matrices)
     _, label = scipy.sparse.csgraph.connected_components((matrices != 0).any(0))
@@ -289,18 +290,18 @@ def contract(
 class NewtonResult(NamedTuple):
     """Result of Newton's method: F, raveled θ, whether these are minima, and the lengths of the last steps."""
 
-    value: Float[np.ndarray, " refits"]
-    theta: Float[np.ndarray, "refits params"]
-    converged: Bool[np.ndarray, " refits"]
-    size: Float[np.ndarray, " refits"]
+    value: PerRefit
+    theta: RefitPoints
+    converged: Bool[Array, " refits"]
+    size: PerRefit
 
 
 def newton(
     F: Functions | PenaltyBatch,
-    start: Float[np.ndarray, "refits params"],
-    lanes: Int[np.ndarray, " refits"],
+    start: RefitPoints,
+    lanes: Int[Array, " refits"],
     flat: Flat,
-    metric: Float[np.ndarray, "params params"] | None = None,
+    metric: Float[Array, "params params"] | None = None,
     origin: Vector | None = None,
 ) -> NewtonResult:
     """Run Newton's method with a backtracking line search, by descent only, for several refits side by side.
@@ -348,13 +349,13 @@ def newton(
 
 def _line_search(
     F: Functions | PenaltyBatch,
-    lanes: np.ndarray,
-    some: np.ndarray,
-    theta: np.ndarray,
-    value: np.ndarray,
-    gradient: np.ndarray,
-    step: np.ndarray,
-) -> Float[np.ndarray, " some"]:
+    lanes: Array,
+    some: Array,
+    theta: Array,
+    value: Array,
+    gradient: Array,
+    step: Array,
+) -> Float[Array, " some"]:
     """Take the steps, halved where needed; returns the share of each that was taken, or tried last.
 
     A step is halved until F falls enough, or does not rise while its slope along the step falls (Hager and Zhang 2005). It is
@@ -380,8 +381,8 @@ def _line_search(
 
 
 def _factorise_hessians(
-    F: Functions | PenaltyBatch, theta: Float[np.ndarray, "some params"], lanes: np.ndarray, flat: Flat
-) -> tuple[Float[np.ndarray, "some params params"], Bool[np.ndarray, " some"], Bool[np.ndarray, " some"]]:
+    F: Functions | PenaltyBatch, theta: Float[Array, "some params"], lanes: Array, flat: Flat
+) -> tuple[Float[Array, "some params params"], Bool[Array, " some"], Bool[Array, " some"]]:
     """Compute factors of Hessians, whether each exists, and whether the Hessian is finite.
 
     Rows in float32 are used as long as their Hessians are accurate enough for steps.
@@ -397,8 +398,8 @@ def _factorise_hessians(
 
 
 def _factors(
-    hessian: Float[np.ndarray, "some params params"], least: float = PIVOT
-) -> tuple[Float[np.ndarray, "some params params"], Bool[np.ndarray, " some"]]:
+    hessian: Float[Array, "some params params"], least: float = PIVOT
+) -> tuple[Float[Array, "some params params"], Bool[Array, " some"]]:
     """Cholesky factors, and whether each matrix has one: whether it is positive definite beyond rounding."""
     try:
         factors = np.linalg.cholesky(hessian)
@@ -411,13 +412,13 @@ def _factors(
     return factors, (pivot**2 > least * diagonal).all(1)
 
 
-def factorise(hessian: Float[np.ndarray, "params params"], least: float = PIVOT) -> Float[np.ndarray, "params params"] | None:
+def factorise(hessian: Float[Array, "params params"], least: float = PIVOT) -> Float[Array, "params params"] | None:
     """Compute the Cholesky factor; None if the matrix is not positive definite beyond rounding."""
     (factor,), (definite,) = _factors(hessian[None], least)
     return factor if definite else None
 
 
-def with_flat(hessian: Float[np.ndarray, "*some params params"], flat: Flat) -> Float[np.ndarray, "*some params params"]:
+def with_flat(hessian: Float[Array, "*some params params"], flat: Flat) -> Float[Array, "*some params params"]:
     """Add curvature along flat directions. Steps are orthogonal to these and do not change."""
     if not len(flat):
         return hessian
@@ -425,7 +426,7 @@ def with_flat(hessian: Float[np.ndarray, "*some params params"], flat: Flat) -> 
     return hessian + scaled.swapaxes(-1, -2) @ scaled
 
 
-def scaled_flat(flat: Flat, hessian: Float[np.ndarray, "*some params params"]) -> Float[np.ndarray, "*some flat params"]:
+def scaled_flat(flat: Flat, hessian: Float[Array, "*some params params"]) -> Float[Array, "*some flat params"]:
     """Scale each flat direction by the mean curvature of its parameters, so that units of measurement do not matter."""
     curvature, lengths = np.einsum("...pp->...p", hessian), np.sum(flat**2, axis=1)
     own = curvature @ (flat**2).T / lengths

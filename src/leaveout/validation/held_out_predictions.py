@@ -33,6 +33,8 @@ from .scorers import measure_of
 from .scoring import predictions, reach
 from .standard_errors import MIN_BLOCKS, average_by_unit, independent, standard_error
 
+Array = np.ndarray
+
 Average = Literal["pooled", "fold", "repeat"]
 SMALL = 20  # rows of a fold up to which areas are computed fold by fold, if each fold has every class
 POOLING_NOTE = "pooled over held-out predictions"
@@ -50,15 +52,15 @@ class Predictions:
     plan: Plan
     kind: str
     has_error: bool
-    values: np.ndarray
-    off: np.ndarray
+    values: Array
+    off: Array
 
-    def __init__(self, plan: Plan, kind: str, *, judged: bool = False, values: Float[np.ndarray, "scored ..."] | None = None):
+    def __init__(self, plan: Plan, kind: str, *, judged: bool = False, values: Float[Array, "scored ..."] | None = None):
         self.plan, self.kind, self.has_error = plan, kind, judged
         self.values = np.zeros(0) if values is None else values
         self.off = np.zeros_like(self.values)
 
-    def predict(self, fit: Fit, rows: RefitRows, batch: RefitBatch, result: Int[np.ndarray, " refits"]) -> StepResult:
+    def predict(self, fit: Fit, rows: RefitRows, batch: RefitBatch, result: Int[Array, " refits"]) -> StepResult:
         """Compute the predictions of a batch of refits, and their errors."""
         at = lambda theta: predictions(fit, rows, theta, self.kind)
         values = at(batch.theta)
@@ -77,26 +79,26 @@ class Predictions:
             self.off[place] = result["off"]
 
     @functools.cached_property
-    def _number(self) -> Int[np.ndarray, " entries"]:
+    def _number(self) -> Int[Array, " entries"]:
         """Number every scored entry of the plan."""
         return np.cumsum(self.plan.held) - 1
 
     @property
-    def existing(self) -> Bool[np.ndarray, " scored"]:
+    def existing(self) -> Bool[Array, " scored"]:
         """Mark the predictions that exist."""
         if not self.values.size:
             return np.zeros(int(self.plan.held.sum()), bool)
         return np.asarray(np.isfinite(self.values).reshape(len(self.values), -1).all(-1))
 
     @property
-    def unit(self) -> Int[np.ndarray, " scored"]:
+    def unit(self) -> Int[Array, " scored"]:
         return self.plan.index[self.plan.held]
 
     @property
-    def refit(self) -> Int[np.ndarray, " scored"]:
+    def refit(self) -> Int[Array, " scored"]:
         return self.plan.refit[self.plan.held]
 
-    def per_unit(self, values: Float[np.ndarray, "scored ..."] | None = None) -> Float[np.ndarray, "units ..."]:
+    def per_unit(self, values: Float[Array, "scored ..."] | None = None) -> Float[Array, "units ..."]:
         """Average the predictions of each unit, or other values beside them, over its refits; NaN without any."""
         seen = self.existing
         if not self.values.size:
@@ -112,7 +114,7 @@ class HeldOutPredictions(NamedTuple):
 
     unit: Integers
     refit: Integers
-    target: np.ndarray
+    target: Array
     prediction: Numbers
     off: Numbers
     weight: Numbers

@@ -39,6 +39,8 @@ from ..data.arrays import Numbers, Truths
 from ..models.glm.distributions import BERNOULLI
 from ..objectives.objective import LOG_DENSITY, Units
 
+Array = np.ndarray
+
 Metric = Literal[
     "auc", "accuracy", "brier", "mse", "mae", "log_loss", "rmse", "mape", "pinball", "poisson_deviance", "gamma_deviance", "r2",
     "d2_poisson", "d2_gamma", "average_precision", "balanced_accuracy", "top_k", "f1", "f1_macro", "f1_weighted", "matthews",
@@ -47,7 +49,7 @@ Metric = Literal[
 AnyMetric = Metric | str | Callable[..., Any]  # a name, one of scikit-learn's names or scorers, or a function
 ScoreName = Literal["log_density", "squared_error", "absolute_error", "zero_one", "crps"]
 Needs = Literal["response", "label", "probability", "probabilities", "decision", "distribution", "risk"]
-Rows = Float[np.ndarray, " rows"]
+Rows = Float[Array, " rows"]
 NEARBY = 0.01  # relative change of the means below which the gradient is not computed anew
 SCORE_DIFFERENCE = 1e-3  # step of central differences, relative to a mean weight or a mean; their error goes with its square
 LEAST_PROBABILITY = np.finfo(np.float64).eps  # least distance of probabilities from 0 and 1, as in scikit-learn
@@ -107,7 +109,7 @@ class Mean(AbstractFunctional):
     function: Callable[[Numbers, Numbers], NDArray]
     own: bool = False
 
-    def records(self, y: Float[np.ndarray, "..."], prediction: Float[np.ndarray, "..."]) -> Float[np.ndarray, "fits rows"]:
+    def records(self, y: Float[Array, "..."], prediction: Float[Array, "..."]) -> Float[Array, "fits rows"]:
         """Compute losses of many fits `[fits, rows]` from predictions `[fits, rows, ...]`; y is `[rows]` or `[fits, rows]`."""
         if not self.own:
             return self.scale * np.asarray(self.function(y, prediction), np.float64)
@@ -228,7 +230,7 @@ class Concordance(AbstractFunctional):
         return float(max(abs(each - shares[0]) for each in shares))
 
 
-def ordered_pairs(y: Numbers, first: Numbers, later: Numbers, weight: Numbers) -> Float[np.ndarray, "2 rows"]:
+def ordered_pairs(y: Numbers, first: Numbers, later: Numbers, weight: Numbers) -> Float[Array, "2 rows"]:
     """Sum the weights of each unit's pairs in order, and of its comparable ones, given risks as the first and as the later.
 
     Each pair counts with both units. The mass of a unit stands at its place, and is taken out again at the place of its entry,
@@ -418,7 +420,7 @@ class Measure:
             moves.append(abs(functional.value(y, np.where(np.arange(len(y)) == i, second, told), weight) - value))
         return float(np.mean(moves)) * len(rows) if moves else 0.0
 
-    def losses(self, y: Float[np.ndarray, "..."], prediction: Float[np.ndarray, "..."]) -> Float[np.ndarray, "fits rows"]:
+    def losses(self, y: Float[Array, "..."], prediction: Float[Array, "..."]) -> Float[Array, "fits rows"]:
         """Return the losses of the rows for many fits, given predictions `[fits, rows, ...]`, for a mean over rows."""
         assert isinstance(self.functional, Mean)
         value = self.functional.records(y, prediction)
@@ -577,7 +579,7 @@ def root(mean: NDArray) -> float:
     return float(np.sqrt(max(mean[0], 0.0)))
 
 
-def area(positive: np.ndarray, predictions: np.ndarray, weight: np.ndarray) -> Numbers:
+def area(positive: Array, predictions: Array, weight: Array) -> Numbers:
     """Return the contribution of each unit to the area under the ROC curve of two classes.
 
     A unit contributes the share of the other class that it is ranked above, scaled so that the mean is the area.

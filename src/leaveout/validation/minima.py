@@ -15,11 +15,13 @@ from jaxtyping import Bool, Float
 from .._runtime.jax import cached_on
 from ..objectives.batch_functions import Functions, function, functions
 from ..objectives.contiguous_folds import runs
-from ..objectives.objective import float64
+from ..objectives.objective import RefitPoints, float64
 from ..optimize.fit import Fit
 from ..optimize.newton import LARGE_NUM_PARAMETERS
 from ..optimize.starts import SAME_MINIMUM, START_ROUNDING
 from ..plans.plan import RefitRows
+
+Array = np.ndarray
 
 LOOK, ARRIVE = 3, 50  # gradients from each minimum: for every refit, and for those that may be lower there
 DOUBT = 4.0  # factor on the predicted further fall of a refit's F, by which another value must be lower
@@ -28,18 +30,18 @@ DOUBT = 4.0  # factor on the predicted further fall of a refit's F, by which ano
 class Root:
     """A root S of the inverse Hessian at another minimum, S Sᵀ ≈ H⁻¹."""
 
-    def __init__(self, scale: Float[np.ndarray, "params some"]):
+    def __init__(self, scale: Float[Array, "params some"]):
         self.scale = scale
 
-    def whiten(self, gradient: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, "refits some"]:
+    def whiten(self, gradient: RefitPoints) -> Float[Array, "refits some"]:
         return gradient @ self.scale
 
-    def unwhiten(self, u: Float[np.ndarray, "refits some"]) -> Float[np.ndarray, "refits params"]:
+    def unwhiten(self, u: Float[Array, "refits some"]) -> RefitPoints:
         return u @ self.scale.T
 
 
 @cached_on
-def _others(fit: Fit) -> list[tuple[np.ndarray, Root | None]]:
+def _others(fit: Fit) -> list[tuple[Array, Root | None]]:
     """List the other minima, raveled, with whitening coordinates at each.
 
     The coordinates are None, for those of the fit, if the Hessian is too large or not positive definite.
@@ -58,8 +60,8 @@ def _others(fit: Fit) -> list[tuple[np.ndarray, Root | None]]:
 
 @float64
 def lower(
-    fit: Fit, rows: RefitRows, theta: Float[np.ndarray, "refits params"], exists: Bool[np.ndarray, " refits"]
-) -> tuple[Bool[np.ndarray, " refits"], Float[np.ndarray, "refits params"]]:
+    fit: Fit, rows: RefitRows, theta: RefitPoints, exists: Bool[Array, " refits"]
+) -> tuple[Bool[Array, " refits"], RefitPoints]:
     """Find the refits of a batch that have a lower minimum elsewhere, and the raveled θ of the lowest that was found.
 
     `theta` are the parameters of the refits that exist.
@@ -83,7 +85,7 @@ def lower(
     return found, best
 
 
-def _promising(fit: Fit, rows: RefitRows) -> Bool[np.ndarray, " refits"]:
+def _promising(fit: Fit, rows: RefitRows) -> Bool[Array, " refits"]:
     """Mark the refits that may be lower elsewhere: those that one step from another minimum would take below their value at θ̂.
 
     All refits are marked if one pass does not give F of all of them.
@@ -103,8 +105,8 @@ def _promising(fit: Fit, rows: RefitRows) -> Bool[np.ndarray, " refits"]:
 
 
 def _descend_steps(
-    F: Functions, scale: Fit | Root, start: Float[np.ndarray, "refits params"], going: Bool[np.ndarray, " refits"], most: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    F: Functions, scale: Fit | Root, start: RefitPoints, going: Bool[Array, " refits"], most: int
+) -> tuple[Array, Array, Array]:
     """Take at most `most` steps down from `start` for the refits that are `going`.
 
     Returns the raveled θ, F there, and the predicted decrease of F by one more step.

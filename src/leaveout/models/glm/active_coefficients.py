@@ -20,9 +20,13 @@ from ..._runtime.jax import jnp, static
 from ...linalg.design import Array, Predictors
 from ...linalg.group_norms import Norms
 from ...linalg.sparse_design import SparseDesign
+from ...objectives.objective import Vector
 from ..survival.cox import Cox
 from . import penalties
 from .glm import GLM, AbstractRegression
+
+Places = Int[np.ndarray, " active"]  # of parameters of the whole model that no kink and no bound holds
+PerPlace = Float[np.ndarray, " active"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +40,11 @@ class FullModel:
         return len(self.model.names)
 
     @functools.cached_property
-    def slope(self) -> Float[np.ndarray, " params"]:
+    def slope(self) -> Vector:
         return _append_intercept(self.model, self.model.penalty.kinks(self.num_features))
 
     @functools.cached_property
-    def bounds(self) -> tuple[Float[np.ndarray, " params"], Float[np.ndarray, " params"]]:
+    def bounds(self) -> tuple[Vector, Vector]:
         low, high = self.model.penalty.bounds(self.num_features)
         return _append_intercept(self.model, low, -np.inf), _append_intercept(self.model, high, np.inf)
 
@@ -51,7 +55,7 @@ class FullModel:
         return None if found is None else found.beside(len(self.slope) - self.num_features)
 
     @functools.cached_property
-    def ridge(self) -> Float[np.ndarray, " params"]:
+    def ridge(self) -> Vector:
         return _append_intercept(self.model, ridge_of(self.model.penalty, self.num_features))
 
     @functools.cached_property
@@ -62,16 +66,16 @@ class FullModel:
         return found
 
     @functools.cached_property
-    def largest(self) -> Float[np.ndarray, " params"]:
+    def largest(self) -> Vector:
         """max_n |x_nj|."""
         assert isinstance(self.model.design, np.ndarray)
         return np.maximum(self.model.design.max(0), -self.model.design.min(0))
 
     def restrict(
         self,
-        place: Int[np.ndarray, " active"],
-        sign: Float[np.ndarray, " active"],
-        theta: Float[np.ndarray, " params"],
+        place: Places,
+        sign: PerPlace,
+        theta: Vector,
         text: str = "",
     ) -> Any:
         """Restrict the model to some of the parameters, with the given signs; the others keep their values in θ."""
@@ -84,16 +88,14 @@ class FullModel:
         """Class of the model on some of the parameters."""
         return ActiveGLM
 
-    def spread(self, theta: Any, place: Int[np.ndarray, " active"], rest: Float[np.ndarray, " params"]) -> Any:
+    def spread(self, theta: Any, place: Places, rest: Vector) -> Any:
         """θ of the whole model, from some of its parameters and the values of the others."""
         xp = np if isinstance(theta, np.ndarray) else jnp
         index = np.full(len(self.slope), len(place))
         index[place] = np.arange(len(place))
         return xp.concatenate([theta, xp.zeros((*theta.shape[:-1], 1))], axis=-1)[..., index] + rest
 
-    def tilt(
-        self, place: Int[np.ndarray, " active"], sign: Float[np.ndarray, " active"]
-    ) -> tuple[Float[np.ndarray, " own"], penalties.AbstractPenalty]:
+    def tilt(self, place: Places, sign: PerPlace) -> tuple[Float[np.ndarray, " own"], penalties.AbstractPenalty]:
         """Slopes of the kinks of some coefficients, and the smooth penalty on these."""
         own = place[place < self.num_features]
         slope = self.slope[own] * sign[: len(own)]
@@ -101,7 +103,7 @@ class FullModel:
         penalty = self.model.penalty
         return slope, around(penalty, penalties.Tilted(penalty, slope, self.ridge[own], norms.weight, norms.member))
 
-    def start(self) -> Float[np.ndarray, " params"]:
+    def start(self) -> Vector:
         """Start of a fit: every coefficient with a kink at zero, or at the nearest bound."""
         return np.clip(np.where(self.slope > 0, 0.0, self.model.parameters.start(0)), *self.bounds)
 
@@ -145,9 +147,9 @@ class ActiveGLM(GLM):
 
     shown = "GLM"
     whole: FullModel = static()
-    place: Int[np.ndarray, " active"]
-    sign: Float[np.ndarray, " active"]
-    rest: Float[np.ndarray, " params"]
+    place: Places
+    sign: PerPlace
+    rest: Vector
     summary: str = static()
 
     def __init__(self, whole: FullModel, at: tuple[np.ndarray, np.ndarray, np.ndarray], text: str):
@@ -202,9 +204,9 @@ class ActiveCox(Cox):
 
     shown = "Cox"
     whole: FullCox = static()
-    place: Int[np.ndarray, " active"]
-    sign: Float[np.ndarray, " active"]
-    rest: Float[np.ndarray, " params"]
+    place: Places
+    sign: PerPlace
+    rest: Vector
     summary: str = static()
 
     def __init__(self, whole: FullCox, at: tuple[np.ndarray, np.ndarray, np.ndarray], text: str):
@@ -244,9 +246,9 @@ class Kinks(NamedTuple):
     """Model of all columns under a penalty with kinks or bounds and, for a fit, the parameters that these do not hold."""
 
     whole: FullModel
-    place: Int[np.ndarray, " active"] | None = None
-    sign: Float[np.ndarray, " active"] | None = None
-    rest: Float[np.ndarray, " params"] | None = None
+    place: Places | None = None
+    sign: PerPlace | None = None
+    rest: Vector | None = None
 
 
 def kinks(objective: Any) -> Kinks | None:
@@ -309,5 +311,5 @@ def ridge_of(penalty: penalties.AbstractPenalty, features: int) -> Float[np.ndar
     return np.diagonal(second).copy()
 
 
-def _append_intercept(model: Any, own: Float[np.ndarray, " features"], intercept: float = 0.0) -> Float[np.ndarray, " params"]:
+def _append_intercept(model: Any, own: Float[np.ndarray, " features"], intercept: float = 0.0) -> Vector:
     return np.append(own, intercept) if getattr(model, "intercept", False) else own

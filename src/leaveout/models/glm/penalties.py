@@ -31,12 +31,15 @@ from .penalty import (
     AbstractPenalty as AbstractPenalty,
     CurvedTerms as CurvedTerms,
     Custom as Custom,
+    PerFeature,
     PerWeight as PerWeight,
     Sum as Sum,
     Zero as Zero,
     resolve as resolve,
     terms_of as terms_of,
 )
+
+AnyShape = Float[np.ndarray, "..."]
 
 Model = TypeVar("Model")
 
@@ -66,7 +69,7 @@ class Ridge(AbstractPenalty):
     array([1.])
     """
 
-    alpha: Float[np.ndarray, "..."]
+    alpha: AnyShape
     quadratic = True
 
     def __init__(self, alpha: ArrayLike = 1.0):
@@ -79,7 +82,7 @@ class Ridge(AbstractPenalty):
         xp = numpy_of(self.alpha)
         return xp.diag(xp.broadcast_to(self.alpha, (features,)))
 
-    def diagonal(self, features: int) -> Float[np.ndarray, " features"] | None:
+    def diagonal(self, features: int) -> PerFeature | None:
         return np.broadcast_to(self.alpha, features)
 
     def check(self, features: int) -> None:
@@ -147,7 +150,7 @@ class AbstractKinked(AbstractCurved):
 
     @property
     @abc.abstractmethod
-    def steepness(self) -> Float[np.ndarray, "..."]:
+    def steepness(self) -> AnyShape:
         """Weights of the kinks, a number or one a coefficient or group."""
 
     @property
@@ -168,9 +171,9 @@ class AbstractAbsolute(AbstractKinked):
         Strength, zero or more.
     """
 
-    alpha: Float[np.ndarray, "..."]
+    alpha: AnyShape
 
-    def kinks(self, features: int) -> Float[np.ndarray, " features"]:
+    def kinks(self, features: int) -> PerFeature:
         return numpy_of(self.steepness).broadcast_to(self.steepness, (features,)).copy()
 
     def check(self, features: int) -> None:
@@ -214,7 +217,7 @@ class Lasso(AbstractAbsolute):
         return jnp.sum(self.alpha * jnp.abs(coef))
 
     @property
-    def steepness(self) -> Float[np.ndarray, "..."]:
+    def steepness(self) -> AnyShape:
         return self.alpha
 
 
@@ -258,7 +261,7 @@ class ElasticNet(AbstractAbsolute):
         return jnp.sum(self.alpha * (share * jnp.abs(coef) + 0.5 * (1 - share) * coef**2))
 
     @property
-    def steepness(self) -> Float[np.ndarray, "..."]:
+    def steepness(self) -> AnyShape:
         return self.alpha * self.l1_ratio
 
     def second(self, features: int) -> np.ndarray:
@@ -326,7 +329,7 @@ class GroupLasso(AbstractKinked):
         return Norms(self.alpha * self.weights[some], self.member[some])
 
     @property
-    def steepness(self) -> Float[np.ndarray, "..."]:
+    def steepness(self) -> AnyShape:
         return self.alpha * self.weights
 
     def check(self, features: int) -> None:
@@ -362,8 +365,8 @@ class Box(AbstractCurved):
     array([0.58, 0.  ])
     """
 
-    low: Float[np.ndarray, "..."]
-    high: Float[np.ndarray, "..."]
+    low: AnyShape
+    high: AnyShape
     has_kinks = True
     quadratic = False
 
@@ -377,7 +380,7 @@ class Box(AbstractCurved):
     def __call__(self, coef: Array) -> Array:
         return jnp.where(jnp.all((coef >= self.low) & (coef <= self.high)), 0.0, jnp.inf)
 
-    def bounds(self, features: int) -> tuple[Float[np.ndarray, " features"], Float[np.ndarray, " features"]]:
+    def bounds(self, features: int) -> tuple[PerFeature, PerFeature]:
         return np.broadcast_to(self.low, features).copy(), np.broadcast_to(self.high, features).copy()
 
     def check(self, features: int) -> None:
@@ -413,8 +416,8 @@ class Tilted(AbstractPenalty):
     """
 
     whole: AbstractPenalty
-    slope: Float[np.ndarray, " features"]
-    ridge: Float[np.ndarray, " features"]
+    slope: PerFeature
+    ridge: PerFeature
     weight: Float[np.ndarray, " groups"]
     member: Bool[np.ndarray, "groups features"]
     quadratic = False
@@ -465,7 +468,7 @@ class PseudoHuber(AbstractCurved):
     0.281
     """
 
-    alpha: Float[np.ndarray, "..."]
+    alpha: AnyShape
     delta: Float[np.ndarray, ""]
     quadratic = False
 
@@ -595,7 +598,7 @@ def _not_negative(name: str, value: Any) -> Any:
     return array
 
 
-def _read_bound(name: str, value: ArrayLike) -> Float[np.ndarray, "..."]:
+def _read_bound(name: str, value: ArrayLike) -> AnyShape:
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"Box: {name} must be a number, or one a coefficient; got {value!r}.")

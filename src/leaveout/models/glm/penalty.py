@@ -12,6 +12,8 @@ from ...linalg.group_norms import Norms
 from .loss import members_of
 from .losses import AbstractLoss, PseudoHuber as Rounded
 
+PerFeature = Float[np.ndarray, " features"]
+
 
 class CurvedTerms(NamedTuple):
     """Sum `Σ_j weight_j ψ(rows_jᵀ coef)`, by default ψ(t) = √(1 + t²) − 1.
@@ -101,7 +103,7 @@ class AbstractPenalty(Module):
         """
         raise NotImplementedError(f"{type(self).__name__} is not known to be quadratic.")
 
-    def diagonal(self, features: int) -> Float[np.ndarray, " features"] | None:
+    def diagonal(self, features: int) -> PerFeature | None:
         """Return the diagonal of `second`, if `second` is a diagonal matrix.
 
         Parameters
@@ -137,7 +139,7 @@ class AbstractPenalty(Module):
         """Whether the penalty has a term `a_j |coef_j|` or `a_g ‖coef_g‖`, or a bound."""
         return False
 
-    def bounds(self, features: int) -> tuple[Float[np.ndarray, " features"], Float[np.ndarray, " features"]]:
+    def bounds(self, features: int) -> tuple[PerFeature, PerFeature]:
         """Return the bounds between which the coefficients lie.
 
         Parameters
@@ -152,7 +154,7 @@ class AbstractPenalty(Module):
         """
         return np.full(features, -np.inf), np.full(features, np.inf)
 
-    def kinks(self, features: int) -> Float[np.ndarray, " features"]:
+    def kinks(self, features: int) -> PerFeature:
         """Return the weight a_j of each `a_j |coef_j|` in the penalty.
 
         Parameters
@@ -209,7 +211,7 @@ class Zero(AbstractCurved):
     def __call__(self, coef: Array) -> Array:
         return jnp.zeros(())
 
-    def diagonal(self, features: int) -> Float[np.ndarray, " features"] | None:
+    def diagonal(self, features: int) -> PerFeature | None:
         return np.zeros(features)
 
 
@@ -271,10 +273,10 @@ class Sum(AbstractPenalty):
     def has_kinks(self) -> bool:
         return any(term.has_kinks for term in self.terms)
 
-    def kinks(self, features: int) -> Float[np.ndarray, " features"]:
+    def kinks(self, features: int) -> PerFeature:
         return sum((term.kinks(features) for term in self.terms), np.zeros(features))
 
-    def bounds(self, features: int) -> tuple[Float[np.ndarray, " features"], Float[np.ndarray, " features"]]:
+    def bounds(self, features: int) -> tuple[PerFeature, PerFeature]:
         low, high = zip(*(term.bounds(features) for term in self.terms), strict=True)
         return np.max(low, axis=0), np.min(high, axis=0)
 
