@@ -14,14 +14,11 @@ import numpy as np
 import pandas as pd
 import scipy
 from jaxtyping import Bool, Int
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pandas.api.types import infer_dtype, is_bool_dtype
 
 from .._runtime.jax import float64, foreign, jax, jnp
 
-Integers = NDArray[np.int64]
-Numbers = NDArray[np.float64]
-Truths = NDArray[np.bool_]
 NUMBERS = {"floating", "integer", "mixed-integer-float", "decimal", "empty"}  # pandas' types of columns of numbers
 MEMORY = 1, 3, 11  # DLPack's codes of memory of this machine: plain, or pinned for an accelerator
 DOUBLE = "cpu", "gpu", "cuda", "rocm"  # platforms of devices that have float64

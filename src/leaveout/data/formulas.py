@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from .._runtime.arrays import BoolArray, FloatArray
 from .arrays import pandas_of
 
 LEVEL = re.compile(r"""^(\w+)\[\s*(['"]?)(.+?)\2\s*\]$""")  # y['yes'], as bambi writes an event
@@ -54,7 +54,7 @@ def _of(formula: str, call: re.Match[str]) -> tuple[str, int]:
     return ("" if fixed else call[1] or call[2]), end
 
 
-def _impute(values: Any, _state: dict[str, float] | None = None) -> NDArray[np.float64]:
+def _impute(values: Any, _state: dict[str, float] | None = None) -> FloatArray:
     """Fill missing numbers by the median of the others."""
     column, state = np.asarray(values, np.float64), {} if _state is None else _state
     return np.where(np.isnan(column), state.setdefault("median", float(np.nanmedian(column))), column)
@@ -220,7 +220,7 @@ class FormulaReader(NamedTuple):
         others = stateful_remark(self.formula, [*same, *(learning if anew else ())])
         return stateful_remark(self.formula), "; ".join([*said, *filter(None, [others])])
 
-    def learned_from(self, seen: NDArray[np.bool_]) -> pd.DataFrame:
+    def learned_from(self, seen: BoolArray) -> pd.DataFrame:
         """Return the columns of all rows by what the `seen` ones teach. Splines keep their boundary knots, of all rows."""
         bounds = {
             call: {side: state[side] for side in ("lower_bound", "upper_bound") if side in state}

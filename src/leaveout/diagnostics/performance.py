@@ -24,8 +24,8 @@ import numpy as np
 import pandas as pd
 import scipy
 from jaxtyping import Float
-from numpy.typing import NDArray
 
+from .._runtime.arrays import BoolArray
 from .._runtime.results import PrintedTable, kind_of
 from ..models.survival.cox import Cox
 from ..objectives.batch_functions import whole
@@ -505,7 +505,7 @@ class Survival(AbstractPerformance):
 class Censoring:
     """Kaplan–Meier estimate of the censoring, from weighted units: before each one's time, and at other times."""
 
-    def __init__(self, time: Float[Array, " rows"], event: NDArray[np.bool_]):
+    def __init__(self, time: Float[Array, " rows"], event: BoolArray):
         self.time = time
         key = 2 * np.unique(time, return_inverse=True)[1] + ~event  # a death comes before a censoring at its time
         self.level, self.code = np.unique(key, return_inverse=True)

@@ -20,14 +20,12 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 from pandas.api.types import infer_dtype
 
+from .._runtime.arrays import BoolArray, FloatArray, IntArray
 from .._runtime.conventions import Rng, conventional
 from .._runtime.memory import require_memory
 from .._runtime.results import PrintedResult
 from ..data.arrays import (
     TIMES,
-    Integers,
-    Numbers,
-    Truths,
     UnitColumn,
     codes,
     count,
@@ -60,13 +58,13 @@ class RefitRows(NamedTuple):
     afford.
     """
 
-    index: Integers  # type: ignore[assignment]  # [refits, width]; hides tuple.index
-    weight: Numbers  # [refits, width]
-    held: Truths  # [refits, width]
-    scale: Numbers  # []
-    num_refits: Integers  # []
+    index: IntArray  # type: ignore[assignment]  # [refits, width]; hides tuple.index
+    weight: FloatArray  # [refits, width]
+    held: BoolArray  # [refits, width]
+    scale: FloatArray  # []
+    num_refits: IntArray  # []
 
-    def take(self, lanes: Integers) -> "RefitRows":
+    def take(self, lanes: IntArray) -> "RefitRows":
         """Select refits by their place in the batch."""
         return self._replace(index=self.index[lanes], weight=self.weight[lanes], held=self.held[lanes])
 
@@ -84,11 +82,11 @@ class Batch(NamedTuple):
     entries.
     """
 
-    refits: Integers
-    place: Integers
+    refits: IntArray
+    place: IntArray
     rows: RefitRows
 
-    def take(self, lanes: Integers) -> "Batch":
+    def take(self, lanes: IntArray) -> "Batch":
         """Select refits by their place in the batch."""
         return Batch(self.refits[lanes], self.place[lanes], self.rows.take(lanes))
 
@@ -154,19 +152,19 @@ class Plan(PrintedResult):
            [1., 1., 0., 0.]])
     """
 
-    indptr: Integers
-    index: Integers
-    weight: Numbers
-    held: Truths
+    indptr: IntArray
+    index: IntArray
+    weight: FloatArray
+    held: BoolArray
     num_units: int
-    clusters: Integers | None = None
+    clusters: IntArray | None = None
     serial: bool | None = False
-    blocks: Integers | None = None
+    blocks: IntArray | None = None
     names: pd.Index | None = None
     labels: NDArray[Any] | None = None
     call: str = ""
     note: str = ""
-    series: Integers | None = None
+    series: IntArray | None = None
     columns: dict[str, UnitColumn] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -211,7 +209,7 @@ class Plan(PrintedResult):
             if wrong.any():
                 raise ValueError(f"Plan: refits {_some(np.flatnonzero(wrong))} {what}.")
 
-    def check_held(self, caller: str, seen: Truths) -> None:
+    def check_held(self, caller: str, seen: BoolArray) -> None:
         """Raise ValueError if an entry is marked, which is scored although its refit sees it.
 
         Parameters
@@ -248,7 +246,7 @@ class Plan(PrintedResult):
         return self.num_refits
 
     @functools.cached_property
-    def refit(self) -> Integers:
+    def refit(self) -> IntArray:
         """Refit to which each entry belongs, `[entries]`."""
         return np.repeat(np.arange(self.num_refits), np.diff(self.indptr))
 
@@ -285,7 +283,7 @@ class Plan(PrintedResult):
             _rising(pd.Series(facts.pop("times")))
         return plan.replace_facts(columns={}, **facts)
 
-    def facts_of(self, units: Integers) -> dict[str, Any]:
+    def facts_of(self, units: IntArray) -> dict[str, Any]:
         """Return the labels of some units.
 
         Parameters
@@ -301,7 +299,7 @@ class Plan(PrintedResult):
         facts = {name: getattr(self, name) for name in FACTS}
         return {name: labels[units] for name, labels in facts.items() if labels is not None}
 
-    def only(self, units: Integers) -> "Plan":
+    def only(self, units: IntArray) -> "Plan":
         """Restrict the plan to some of its units, in the order given.
 
         Refits that then leave nothing out, or that no longer score a unit although they did, are dropped.
@@ -406,7 +404,7 @@ class Plan(PrintedResult):
         made = self.call or "of its own weights"
         return f"Plan({made}: {self.num_refits} refits of {self.widths} each, {self.num_units} units)"
 
-    def matrix(self) -> Numbers:
+    def matrix(self) -> FloatArray:
         """Weights as a dense matrix.
 
         Returns
@@ -469,7 +467,7 @@ class Plan(PrintedResult):
             for start in range(0, len(members), size):
                 yield self._batch(members[start : start + size], width)
 
-    def some(self, refits: Integers) -> "Plan":
+    def some(self, refits: IntArray) -> "Plan":
         """Plan of a selection of the refits.
 
         Parameters
@@ -507,7 +505,7 @@ class Plan(PrintedResult):
         """
         return self._batch(np.array([refit]), self.num_units if whole else int(np.diff(self.indptr)[refit]))
 
-    def _batch(self, refits: Integers, width: int) -> Batch:
+    def _batch(self, refits: IntArray, width: int) -> Batch:
         first, end, n = self.indptr[refits[0]], self.indptr[refits[-1] + 1], self.num_units
         if end - first == len(refits) * width and len(refits) == refits[-1] - refits[0] + 1 and width < n:
             place = np.arange(first, end).reshape(len(refits), width)  # in their order, without padding
@@ -527,7 +525,7 @@ class Plan(PrintedResult):
         return Batch(refits, place, RefitRows(index, weight, held, np.zeros(()), np.asarray(self.num_refits)))
 
 
-def _few_sizes(widths: Integers) -> Integers:
+def _few_sizes(widths: IntArray) -> IntArray:
     """Round each width up to one of 1, 2, 3, 4, 6, 8, 12, 16, ….
 
     Few shapes are compiled then, and at most half of a batch is padding.
@@ -546,7 +544,7 @@ def few_size(number: int) -> int:
     return int(_few_sizes(np.array([number]))[0]) if number <= PADDED_FROM else number
 
 
-def few_more(count: int) -> Integers:
+def few_more(count: int) -> IntArray:
     """Number `count` refits, and repeat the last one up to one of few sizes."""
     return np.minimum(np.arange(few_size(count)), count - 1)
 
@@ -557,7 +555,7 @@ def _some(numbers: Iterable[int]) -> str:
 
 
 # entries of one refit: units, weights, whether each is scored
-Entries = tuple[Integers, Numbers, Truths]
+Entries = tuple[IntArray, FloatArray, BoolArray]
 
 
 def plan_of_entries(refits: Iterable[Entries], num_units: int, **kind: Any) -> Plan:
@@ -572,7 +570,7 @@ def _require_entries(caller: str, entries: float) -> None:
     require_memory(caller, ENTRY_BYTES * entries, f"the {entries:,.0f} units that all refits leave out", "ask for fewer refits")
 
 
-def _plan(folds: Sequence[Integers], num_units: int, dropped: Sequence[Integers] = (), **kind: Any) -> Plan:
+def _plan(folds: Sequence[IntArray], num_units: int, dropped: Sequence[IntArray] = (), **kind: Any) -> Plan:
     """Build a plan that gives the units of each fold weight zero and scores them; `dropped` units are not scored."""
     rows = [np.concatenate(parts) for parts in zip(folds, dropped, strict=True)] if dropped else folds
     zipped = zip(rows, folds, strict=True)
@@ -581,7 +579,7 @@ def _plan(folds: Sequence[Integers], num_units: int, dropped: Sequence[Integers]
     )
 
 
-def _departures(counts: Integers, scored: Truths) -> Entries:
+def _departures(counts: IntArray, scored: BoolArray) -> Entries:
     """List the entries of one refit that sees unit n `counts[n]` times: the units that it does not see exactly once."""
     index = np.flatnonzero(counts != 1)
     return index, counts[index].astype(float), scored[index]
@@ -624,7 +622,7 @@ class Cases:
 
     num_units: int | None = None
 
-    def plan(self, caller: str, num_units: int, weight: Numbers | None) -> Plan:
+    def plan(self, caller: str, num_units: int, weight: FloatArray | None) -> Plan:
         """Make the plan: a row of f cases keeps the weight (f − 1) / f, and is scored as the case that left.
 
         Parameters
@@ -746,8 +744,8 @@ def kfold(num_units: int, k: int, *, seed: int | None = None, rng: Rng = None, r
 
 
 def _repeated(
-    caller: str, draw: Callable[[np.random.Generator | None], Sequence[Integers]], seed: Any, repeats: int
-) -> list[Integers]:
+    caller: str, draw: Callable[[np.random.Generator | None], Sequence[IntArray]], seed: Any, repeats: int
+) -> list[IntArray]:
     """Draw the folds of every repeat, one repeat after the other; without a seed there is one, that is not random."""
     repeats = count(f"{caller}: repeats", repeats, 1)
     if seed is None and repeats > 1:
@@ -756,7 +754,7 @@ def _repeated(
     return [fold for _ in range(repeats) for fold in draw(rng)]
 
 
-def _members(fold: Integers, k: int) -> list[Integers]:
+def _members(fold: IntArray, k: int) -> list[IntArray]:
     """List the units of each of k folds, from the number of the fold of each unit."""
     return np.split(np.argsort(fold, kind="stable"), np.cumsum(np.bincount(fold, minlength=k))[:-1])
 
@@ -809,7 +807,7 @@ def stratified(y: ArrayLike, k: int, *, seed: int | None = None, rng: Rng = None
     found = np.argsort(np.argsort(first))[found]  # classes are numbered as they first occur
     dealt = [np.bincount(np.sort(found)[fold::k], minlength=len(first)) for fold in range(k)]
 
-    def draw(rng: np.random.Generator | None) -> list[Integers]:
+    def draw(rng: np.random.Generator | None) -> list[IntArray]:
         folds = np.zeros(n, np.int64)
         for c in range(len(first)):
             own = np.repeat(np.arange(k), [sizes[c] for sizes in dealt])
@@ -973,8 +971,8 @@ def leave_future_out(
 class Steps(NamedTuple):
     """The step of each unit in its series, the series, and the lengths of series."""
 
-    step: Integers
-    series: Integers
+    step: IntArray
+    series: IntArray
     facts: dict[str, Any]  # what a plan is told of its units
     shortest: int
     longest: int
@@ -1223,7 +1221,7 @@ def groups(labels: ArrayLike, k: int | None = None, *, seed: int | None = None, 
         raise ValueError("groups: at least two groups are needed; all labels are equal.")
     k = None if k is None else count("groups: k", k, 2, len(levels))
 
-    def draw(rng: np.random.Generator | None) -> list[Integers]:
+    def draw(rng: np.random.Generator | None) -> list[IntArray]:
         if k is None:
             return _members(found, len(levels))
         fold, sizes, filled = np.zeros(len(levels), np.int64), np.bincount(found), np.zeros(k)
@@ -1413,7 +1411,7 @@ def nearest_neighbour_matched(
     k, rng = count(f"{caller}: k", k, 2, n // 2), generator(caller, seed)
     wanted, own = tree.query(there)[0], tree.query(here, 2)[0][:, 1]
 
-    def distance(fold: Integers) -> float:
+    def distance(fold: IntArray) -> float:
         """Compute W of the folds."""
         nearest = np.zeros(n)
         for f in range(k):
@@ -1438,7 +1436,7 @@ def nearest_neighbour_matched(
     return _plan(_members(fold, k), n, names=index_of(points), note=note, **kind)
 
 
-def _clusterings(points: Numbers, sizes: Integers, kind: str, rng: np.random.Generator) -> Iterator[Integers]:
+def _clusterings(points: FloatArray, sizes: IntArray, kind: str, rng: np.random.Generator) -> Iterator[IntArray]:
     """Cluster points into each of the given numbers of clusters."""
     if kind == "hierarchical":
         yield from scipy.cluster.hierarchy.cut_tree(scipy.cluster.hierarchy.linkage(points, "ward"), sizes).T
@@ -1450,7 +1448,7 @@ def _clusterings(points: Numbers, sizes: Integers, kind: str, rng: np.random.Gen
         yield KMeans(int(size), n_init=1, random_state=state).fit_predict(points)
 
 
-def _merge(points: Numbers, cluster: Integers, k: int) -> Integers:
+def _merge(points: FloatArray, cluster: IntArray, k: int) -> IntArray:
     """Merge clusters into k folds.
 
     A cluster of a k-th of the points is a fold. The others are dealt to the remaining folds in turn, along the first principal
@@ -1640,7 +1638,7 @@ def _by_labels(
     return train, test, own.index if names is None else names
 
 
-def _unit_numbers(split: str, part: ArrayLike, n: int) -> Integers:
+def _unit_numbers(split: str, part: ArrayLike, n: int) -> IntArray:
     """Convert a set of units, given by numbers or by booleans, to numbers."""
     array = np.asarray(part)
     if array.dtype != bool:

@@ -21,8 +21,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.conventions import Rng, conventional
-from ..data.arrays import Integers, Numbers, codes, count, generator, index_of, match_labels, numbers, pandas_of
+from ..data.arrays import codes, count, generator, index_of, match_labels, numbers, pandas_of
 
 Factors = NDArray[np.floating]
 
@@ -49,7 +50,7 @@ class ReplicateWeights(pd.DataFrame):
 
     _metadata = ["scale", "rscales"]  # noqa: RUF012  pandas copies attributes of these names
     scale: float
-    rscales: Numbers
+    rscales: FloatArray
 
     @property
     def _constructor(self) -> type[pd.DataFrame]:
@@ -300,7 +301,7 @@ def read(
     return _weights(found / np.where(base > 0, base, 1.0)[:, None], names, scale, each, labels)
 
 
-def check_scales(caller: str, scale: float, rscales: ArrayLike, replicates: int) -> tuple[float, Numbers]:
+def check_scales(caller: str, scale: float, rscales: ArrayLike, replicates: int) -> tuple[float, FloatArray]:
     """Return the factor of a sum over replicates, and that of each, as numbers; raise ValueError if they are none."""
     try:
         whole, each = float(scale), np.asarray(rscales, float)
@@ -321,7 +322,7 @@ def _weights(factors: Factors, names: ArrayLike, scale: float, rscales: Factors,
 
 def _design(
     caller: str, strata: ArrayLike, clusters: ArrayLike | None, size: int | None = None
-) -> tuple[pd.Index | None, Integers, Integers, Integers, list[str]]:
+) -> tuple[pd.Index | None, IntArray, IntArray, IntArray, list[str]]:
     """Return the labels of the units, the stratum and the PSU of each unit, and the stratum and the name of each PSU.
 
     Raises ValueError if a stratum has one PSU, or not `size`.
@@ -359,7 +360,7 @@ def _half_samples(caller: str, strata: ArrayLike, clusters: ArrayLike | None, rh
     return _weights(factors, np.arange(count), 1 / (count * (1 - rho) ** 2), np.ones(count), labels)
 
 
-def _hadamard_above(columns: int) -> Integers:
+def _hadamard_above(columns: int) -> IntArray:
     """Return the smallest Hadamard matrix with more than `columns` columns, of those that `_hadamard` constructs."""
     order = 4 * (columns // 4 + 1)
     while (found := _hadamard(order)) is None:
@@ -368,7 +369,7 @@ def _hadamard_above(columns: int) -> Integers:
 
 
 @functools.cache
-def _hadamard(order: int) -> Integers | None:
+def _hadamard(order: int) -> IntArray | None:
     """Construct a Hadamard matrix with a first column of ones, by Sylvester's doubling or Paley's ways; None if none does."""
     if order == 1:
         return np.ones((1, 1), np.int64)
@@ -392,7 +393,7 @@ def _hadamard(order: int) -> Integers | None:
     return found * found[:, :1]
 
 
-def _jacobsthal(q: int) -> Integers:
+def _jacobsthal(q: int) -> IntArray:
     """Return the matrix of quadratic characters of differences modulo a prime."""
     character = np.full(q, -1)
     character[np.arange(1, q) ** 2 % q] = 1

@@ -6,17 +6,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+
+from .._runtime.arrays import FloatArray
 
 
 def elpd_data(
-    losses: NDArray[np.float64],
-    baseline: NDArray[np.float64],
+    losses: FloatArray,
+    baseline: FloatArray,
     names: pd.Index,
     se: float,
     *,
     suspect: bool,
-    k: NDArray[np.float64] | None = None,
+    k: FloatArray | None = None,
     draws: int = 1,
 ) -> Any:
     """Build ArviZ's `ELPDData` from the held-out and no-update −log densities of the units.

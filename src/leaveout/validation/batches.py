@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .._runtime.arrays import FloatArray
 from .._runtime.checkpoint import StepResult
 from .._runtime.interrupt import Interrupted
 from .._runtime.parallel import single_threaded, steps
@@ -202,7 +202,7 @@ class BatchRunner:
         except KeyboardInterrupt:
             raise Interrupted(f"{caller}: stopped after {self.num_done} of {self.plan.num_refits} refits", partial) from None
 
-    def baseline(self, loss: HeldOutLoss) -> NDArray[np.float64]:
+    def baseline(self, loss: HeldOutLoss) -> FloatArray:
         """Compute the losses with no update."""
         fit, plan = self.fit, self.plan
         if isinstance(fit.objective, AbstractLinearPredictor) and loss.evaluate is None:
@@ -234,7 +234,7 @@ def put_losses(out: np.ndarray, batch: Batch, values: np.ndarray) -> None:
         out[batch.place.ravel()[held]] = values.ravel()[held]
 
 
-def blank(loss: HeldOutLoss, refit: AbstractRefit, baseline: NDArray[np.float64]) -> Estimate:
+def blank(loss: HeldOutLoss, refit: AbstractRefit, baseline: FloatArray) -> Estimate:
     """Return an estimate that has the losses with no update, and no refits yet."""
     fit, count = loss.fit, loss.plan.num_refits
     units, score = fit.objective.units, loss.evaluate

@@ -19,13 +19,14 @@ import pandas as pd
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
+from .._runtime.arrays import BoolArray, FloatArray, IntArray
 from .._runtime.checkpoint import File, StepResult, keeping
 from .._runtime.conventions import conventional, log, warn
 from .._runtime.fingerprint import fingerprint
 from .._runtime.interrupt import Interrupted
 from .._runtime.jax import Module, PyTree, cached_on, float64, jax
 from .._runtime.results import NO_REFIT_CODES, RESULTS, among, kind_of
-from ..data.arrays import Integers, Numbers, Truths, check_times, count, is_default_index
+from ..data.arrays import check_times, count, is_default_index
 from ..data.formulas import FormulaReader
 from ..models.glm.penalty import Zero
 from ..objectives.batch_functions import weights_of, work
@@ -410,7 +411,7 @@ def fold_parameters(
     if not partial:
         return parameters
 
-    def determined(leaf: NDArray) -> Numbers:
+    def determined(leaf: NDArray) -> FloatArray:
         """Put NaN for what refits leave open; leaves come in the order of the named parameters."""
         nonlocal first
         columns = np.array(leaf, np.float64).reshape(len(leaf), -1)
@@ -423,7 +424,7 @@ def fold_parameters(
     return {name: masked[name] for name in parameters} if isinstance(parameters, dict) else masked
 
 
-def fold_thetas(fit: Fit, plan: PlanLike, refit: AbstractRefit, caller: str, checkpoint: File | None = None) -> Numbers:
+def fold_thetas(fit: Fit, plan: PlanLike, refit: AbstractRefit, caller: str, checkpoint: File | None = None) -> FloatArray:
     """Return the raveled parameters of every refit as they are fitted, `[refits, params]`; NaN where there is none."""
     theta, partial = fold_refits(fit, plan, refit, caller, checkpoint)
     theta[[*partial]] = np.nan
@@ -432,7 +433,7 @@ def fold_thetas(fit: Fit, plan: PlanLike, refit: AbstractRefit, caller: str, che
 
 def fold_refits(
     fit: Fit, plan: PlanLike, refit: AbstractRefit, caller: str, checkpoint: File | None
-) -> tuple[Numbers, dict[int, PartialRefit]]:
+) -> tuple[FloatArray, dict[int, PartialRefit]]:
     """Return θ of every refit, NaN if it does not exist, and the refits that determine some parameters alone."""
     plan = match_plan(caller, objective_of(caller, fit), plan, refit)
     theta, result = np.full((plan.num_refits, fit.num_params), np.nan), np.zeros(plan.num_refits, np.int64)
@@ -570,7 +571,7 @@ def read_plan(
     return from_splits(splits, n, groups=labelled).replace_facts(call=f"lo.from_splits of {made}")
 
 
-def _by_units(caller: str, plan: Plan, unit: Integers, what: str) -> Plan:
+def _by_units(caller: str, plan: Plan, unit: IntArray, what: str) -> Plan:
     """Convert a plan of rows to one of units that are several rows; ValueError if it leaves out parts of a unit."""
     size = np.bincount(unit)
     n = len(size)
@@ -774,7 +775,7 @@ def _learning(fit: Fit) -> list[str]:
 
 
 @cached_on
-def _shares(fit: Fit) -> Numbers | None:
+def _shares(fit: Fit) -> FloatArray | None:
     """Return the shares of every unit in the parts of the model, for a fit; None if it has no parts."""
     return fit.objective.parameters.shares(fit.theta)
 
@@ -800,7 +801,7 @@ class EstimateBuilder:
         self.draws, self.probe_error = np.zeros((0, 0)), np.zeros(2)  # for refits that share probes: see `Shared`
 
     @functools.cached_property
-    def emptied_refits(self) -> Truths:
+    def emptied_refits(self) -> BoolArray:
         """Mark refits that keep less than half an observation of a part of the model that has one in the fit."""
         fit, plan = self.held_out_loss.fit, self.held_out_loss.plan
         shares = _shares(fit)
@@ -904,12 +905,12 @@ class EstimateBuilder:
         wide = self.draft.flagged()
         self._to_the_end(wide[~among(self.draft.result[wide], NO_REFIT_CODES)])
 
-    def _to_the_end(self, refits: Integers) -> None:
+    def _to_the_end(self, refits: IntArray) -> None:
         if refits.size:
             overwrite_refits(self.draft, some_of(self.held_out_loss, Exact(), refits, self.draft), refits)
 
 
-def some_of(loss: HeldOutLoss, refit: AbstractRefit, refits: Integers, estimate: Estimate, times: int = 1) -> Estimate:
+def some_of(loss: HeldOutLoss, refit: AbstractRefit, refits: IntArray, estimate: Estimate, times: int = 1) -> Estimate:
     """Refit some rows of a plan, by the tolerances of the whole plan; `estimate` has the losses with no update."""
     some = replace(loss, plan=loss.plan.some(refits))
     at = refits if loss.joint else np.isin(loss.plan.refit, refits)
@@ -918,7 +919,7 @@ def some_of(loss: HeldOutLoss, refit: AbstractRefit, refits: Integers, estimate:
     return own.draft
 
 
-def overwrite_refits(estimate: Estimate, some: Estimate, refits: Integers) -> None:
+def overwrite_refits(estimate: Estimate, some: Estimate, refits: IntArray) -> None:
     """Overwrite some refits of an estimate by those of another, in place."""
     estimate.losses[refits if estimate.joint else np.isin(estimate.plan.refit, refits)] = some.losses
     for name in ("error", "result", "proved"):

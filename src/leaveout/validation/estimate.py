@@ -20,10 +20,11 @@ import pandas as pd
 import scipy
 from numpy.typing import NDArray
 
+from .._runtime.arrays import BoolArray, FloatArray, IntArray
 from .._runtime.conventions import conventional
 from .._runtime.providers import provided
 from .._runtime.results import RESULTS, PrintedResult, among
-from ..data.arrays import Integers, Numbers, Truths, share
+from ..data.arrays import share
 from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
@@ -45,9 +46,9 @@ if TYPE_CHECKING:
 class LossPlaces(NamedTuple):
     """The refit and the unit of every loss, and whether it is scored."""
 
-    refit: Integers
-    unit: Integers
-    held: Truths
+    refit: IntArray
+    unit: IntArray
+    held: BoolArray
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -104,16 +105,16 @@ class Estimate(PrintedResult):
     (0.276, 0.2412)
     """
 
-    losses: Numbers
-    error: Numbers
-    result: Integers
+    losses: FloatArray
+    error: FloatArray
+    result: IntArray
     plan: Plan
-    baseline: Numbers
-    unit_weight: Numbers | None = None
+    baseline: FloatArray
+    unit_weight: FloatArray | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)  # objective, refit, note: for the printed result
-    proved: Truths = field(default_factory=lambda: np.zeros(0, bool))  # [refits]: whether a theorem bounds `error`
-    elsewhere: Numbers | None = None
+    proved: BoolArray = field(default_factory=lambda: np.zeros(0, bool))  # [refits]: whether a theorem bounds `error`
+    elsewhere: FloatArray | None = None
     audit: pd.DataFrame | None = None  # the refits that were repeated exactly
     metric_se: dict[str, float] = field(default_factory=dict)
     metric_error: dict[str, float] = field(default_factory=dict)
@@ -127,7 +128,7 @@ class Estimate(PrintedResult):
     mute: tuple[str, ...] = ()  # codes of checks that are not reported
     call: "tuple[AbstractRefit, Any] | None" = None  # the strategy and the score, for refits of other plans
     mean_error: float | None = None  # error of `mean` by probes, if errors of refits average out
-    null_losses: Numbers | None = None  # the losses with no model, where the fit that gives them has left
+    null_losses: FloatArray | None = None  # the losses with no model, where the fit that gives them has left
 
     @property
     def joint(self) -> bool:
@@ -143,7 +144,7 @@ class Estimate(PrintedResult):
         return LossPlaces(self.plan.refit, self.plan.index, self.plan.held)
 
     @cached_property
-    def _weight(self) -> Numbers:
+    def _weight(self) -> FloatArray:
         count = self.plan.num_refits if self.joint else self.plan.num_units
         return np.ones(count) if self.unit_weight is None or self.joint else self.unit_weight
 
@@ -152,7 +153,7 @@ class Estimate(PrintedResult):
         """Number of held-out losses in the mean that do not exist."""
         return int(np.sum(self._at.held & ~np.isfinite(self.losses) & (self._weight[self._at.unit] > 0)))
 
-    def average(self, losses: Numbers) -> Numbers:
+    def average(self, losses: FloatArray) -> FloatArray:
         """Average losses that are ordered as `losses`, such as `baseline`, over the refits that score each unit.
 
         Parameters
@@ -170,7 +171,7 @@ class Estimate(PrintedResult):
             return losses
         return average_by_unit(self._at.unit[scored], losses[scored], n)
 
-    def per_unit(self) -> Numbers:
+    def per_unit(self) -> FloatArray:
         """Return the held-out loss of each unit, averaged over the refits that score it.
 
         Returns
@@ -180,7 +181,7 @@ class Estimate(PrintedResult):
         """
         return self.average(self.losses)
 
-    def _mean(self, values: Numbers) -> float:
+    def _mean(self, values: FloatArray) -> float:
         weight = self._weight
         seen = np.isfinite(values) & (weight > 0)
         if not seen.all():
@@ -198,7 +199,7 @@ class Estimate(PrintedResult):
         return self._mean(self.average(self.baseline))
 
     @cached_property
-    def _null(self) -> Numbers | None:
+    def _null(self) -> FloatArray | None:
         """The losses with no model, computed on demand; None if there is no such model, or it has no fit."""
         if self.null_losses is not None or self.fit is None or self.call is None:
             return self.null_losses
@@ -228,7 +229,7 @@ class Estimate(PrintedResult):
         """The standard error of `mean`, with its kind: a named tuple `value`, `kind`."""
         return self._standard_error(self.per_unit())
 
-    def _standard_error(self, values: Numbers) -> StandardError:
+    def _standard_error(self, values: FloatArray) -> StandardError:
         if not self.joint:
             return standard_error(values, self._weight, self.plan)
         if np.bincount(self.plan.index[self.plan.held]).max() > 1:
@@ -352,7 +353,7 @@ class Estimate(PrintedResult):
             return float("nan")
         return float(np.sum((self.error * heaviest)[scored > 0]) / max(scored.sum(), 1))
 
-    def sharing(self, draws: Numbers, left: float, probes: float) -> "Estimate":
+    def sharing(self, draws: FloatArray, left: float, probes: float) -> "Estimate":
         """Return a copy whose error of the mean is estimated by the jackknife over groups of probes.
 
         Parameters
@@ -374,7 +375,7 @@ class Estimate(PrintedResult):
         labels = self.labels | {"probes": f"leverages by {int(probes)} probes: three of their standard errors"}
         return replace(self, mean_error=float(3 * spread + left), labels=labels)
 
-    def _sum_by_refit(self, each: Numbers) -> NDArray:
+    def _sum_by_refit(self, each: FloatArray) -> NDArray:
         """Sum values of losses over the scored losses of each refit, `[refits]`."""
         scored = self._at.held & np.isfinite(self.losses)
         return np.bincount(self._at.refit[scored], each[scored], self.plan.num_refits)
@@ -407,7 +408,7 @@ class Estimate(PrintedResult):
         means = (whole + np.bincount(refit, moved, refits)) / (mass - np.bincount(refit, lost, refits))
         return float(np.sqrt((refits - 1) * np.mean((means - means.mean()) ** 2)))
 
-    def flagged(self, threshold: float = 0.1) -> Integers:
+    def flagged(self, threshold: float = 0.1) -> IntArray:
         """List the flagged refits: those with a code that is more than information, or with a large error.
 
         An error is large if it exceeds `threshold` naive standard errors of the mean for each scored unit. `Exact()` refits

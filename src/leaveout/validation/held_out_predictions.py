@@ -20,10 +20,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
+from .._runtime.arrays import BoolArray, FloatArray, IntArray
 from .._runtime.checkpoint import StepResult
 from .._runtime.conventions import warn
 from .._runtime.results import NO_REFIT_CODES, among
-from ..data.arrays import Integers, Numbers, Truths
 from ..objectives.unit_weights import unit_weights
 from ..optimize.fit import Fit
 from ..plans.plan import Batch, Plan, RefitRows
@@ -112,12 +112,12 @@ class HeldOutPredictions(NamedTuple):
     Each has its unit, refit, target, prediction and the error of that. `weight` has the weight of every unit.
     """
 
-    unit: Integers
-    refit: Integers
+    unit: IntArray
+    refit: IntArray
     target: Array
-    prediction: Numbers
-    off: Numbers
-    weight: Numbers
+    prediction: FloatArray
+    off: FloatArray
+    weight: FloatArray
     plan: Plan
 
     def some(self, chosen: NDArray) -> "HeldOutPredictions":
@@ -133,10 +133,10 @@ class Value(NamedTuple):
     """
 
     value: float
-    values: Numbers
+    values: FloatArray
     error: float
     how: str
-    groups: Integers | None = None
+    groups: IntArray | None = None
 
 
 def measures(caller: str, fit: Fit, metric: Any, plan: Plan, average: Average | None = None) -> dict[str, Measure]:
@@ -224,7 +224,7 @@ def in_order(fit: Fit, predictions: Predictions, measure: Measure) -> HeldOutPre
     return HeldOutPredictions(unit, refit, target, values, off, unit_weights(fit.objective, plan.of_cases).values, plan)
 
 
-def divide(measure: Measure, held: HeldOutPredictions, average: Average | None) -> tuple[Integers, str]:
+def divide(measure: Measure, held: HeldOutPredictions, average: Average | None) -> tuple[IntArray, str]:
     """Number the parts over which a measure is averaged, and describe them."""
     together, plan, refit = np.zeros_like(held.refit), held.plan, held.refit
     is_area = isinstance(measure.functional, Ranks) and measure.functional.of == "area"
@@ -288,7 +288,7 @@ def metric_value(measure: Measure, held: HeldOutPredictions, average: Average | 
     return Value(value, values, float(np.mean([off for _, off, _ in each])), _described(measure, parts, len(each), len(rows)))
 
 
-def _of_part(measure: Measure, held: HeldOutPredictions, weight: Numbers) -> tuple[NDArray, float] | None:
+def _of_part(measure: Measure, held: HeldOutPredictions, weight: FloatArray) -> tuple[NDArray, float] | None:
     """Compute the contributions of rows to the measure of a part, and its error; None where it is not defined."""
     ranked = isinstance(measure.functional, Ranks)
     if ranked and not _whole(held.unit * 0, held.target, weight, 1)[0]:
@@ -301,12 +301,14 @@ def _of_part(measure: Measure, held: HeldOutPredictions, weight: Numbers) -> tup
     return (values, error) if np.isfinite(np.average(values, weights=weight)) else None
 
 
-def _leave_groups_out(measure: Measure, held: HeldOutPredictions, rows: list[Integers], weight: Numbers, parts: str) -> Value:
+def _leave_groups_out(
+    measure: Measure, held: HeldOutPredictions, rows: list[IntArray], weight: FloatArray, parts: str
+) -> Value:
     """Compute a measure that is only called, and the contributions of units from the measure without each group of units."""
     functional, told, plan, n = measure.functional, measure.form(held.prediction), held.plan, len(held.weight)
     assert functional is not None
 
-    def value(own: Integers) -> float:
+    def value(own: IntArray) -> float:
         try:
             return functional.value(held.target[own], told[own], weight[own]) if weight[own].sum() > 0 else np.nan
         except (ValueError, ZeroDivisionError):  # such as a class that is missing
@@ -351,7 +353,7 @@ def _described(measure: Measure, parts: str, count: int, total: int) -> str:
     return parts + lacking if parts == POOLING_NOTE else f"mean over {count} {parts}{lacking}"
 
 
-def _whole(part: Integers, target: NDArray, weight: Numbers, count: int) -> Truths:
+def _whole(part: IntArray, target: NDArray, weight: FloatArray, count: int) -> BoolArray:
     """Mark the parts that hold every class."""
     there = weight > 0
     classes = np.unique(target[there])
@@ -359,7 +361,7 @@ def _whole(part: Integers, target: NDArray, weight: Numbers, count: int) -> Trut
     return np.all(each, axis=0) & (len(classes) > 1)
 
 
-def repeats(plan: Plan) -> Integers | None:
+def repeats(plan: Plan) -> IntArray | None:
     """Number the repeat of every refit, if successive refits score every unit once; else return None."""
     unit, ends = plan.index[plan.held], np.cumsum(np.bincount(plan.refit[plan.held], minlength=plan.num_refits))
     times = np.bincount(unit, minlength=plan.num_units)

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import scipy
 
-from ..data.arrays import Numbers
+from .._runtime.arrays import FloatArray
 from ..plans.plan import Plan
 from .standard_errors import StandardError, independent, naive, standard_error
 
@@ -42,7 +42,7 @@ def usual(plan: Plan) -> Method:
     return "blocks" if plan.serial or plan.blocks is not None else "naive"
 
 
-def half_width(losses: Numbers, weight: Numbers, plan: Plan, level: float, method: str) -> float:
+def half_width(losses: FloatArray, weight: FloatArray, plan: Plan, level: float, method: str) -> float:
     """Return half the width of the interval for the mean of per-unit losses `[units]`, NaN if a unit has none.
 
     Raises ValueError if the plan lacks what the method needs.
@@ -62,7 +62,7 @@ def half_width(losses: Numbers, weight: Numbers, plan: Plan, level: float, metho
     return float(scipy.stats.t.ppf(tail, independent(losses, weight, plan).units - 1)) * found.value
 
 
-def _series(losses: Numbers, weight: Numbers, tail: float) -> float:
+def _series(losses: FloatArray, weight: FloatArray, tail: float) -> float:
     """Compute the half-width for a series, from the first cosines of each step's contribution to the mean."""
     seen = np.isfinite(losses) & (weight > 0)
     n = int(seen.sum())
@@ -75,7 +75,7 @@ def _series(losses: Numbers, weight: Numbers, tail: float) -> float:
     return float(scipy.stats.t.ppf(tail, count) * np.sqrt(np.mean(waves**2) / n))
 
 
-def of_folds(losses: Numbers, weight: Numbers, plan: Plan, level: float) -> float:
+def of_folds(losses: FloatArray, weight: FloatArray, plan: Plan, level: float) -> float:
     """Compute the half-width for losses `[entries]` of random folds, corrected for the units that the folds share."""
     seen = plan.held & np.isfinite(losses)
     mass = np.bincount(plan.refit[seen], weight[plan.index[seen]], plan.num_refits)

@@ -35,7 +35,7 @@ import scipy
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from ..data.arrays import Numbers, Truths
+from .._runtime.arrays import BoolArray, FloatArray
 from ..models.glm.distributions import BERNOULLI
 from ..objectives.objective import LOG_DENSITY, Units
 
@@ -65,17 +65,17 @@ class AbstractFunctional(abc.ABC):
     scale: float = field(default=1.0, kw_only=True)
     allows_negative_weights = True
 
-    def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float:
+    def value(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> float:
         return float(np.average(self.pseudo(y, prediction, weight), weights=weight))
 
     @abc.abstractmethod
-    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Rows: ...
+    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows: ...
 
-    def many(self, fits: Iterable[tuple[Numbers, Numbers, Numbers]]) -> Iterator[Rows]:
+    def many(self, fits: Iterable[tuple[FloatArray, FloatArray, FloatArray]]) -> Iterator[Rows]:
         """Compute `pseudo` of every fit's rows, predictions and weights."""
         return (self.pseudo(*fit) for fit in fits)
 
-    def error(self, y: Numbers, prediction: Numbers, off: Numbers, weight: Numbers) -> Any:
+    def error(self, y: FloatArray, prediction: FloatArray, off: FloatArray, weight: FloatArray) -> Any:
         """Estimate how far errors `off` of predictions can move the value: the sum of what groups of rows can.
 
         Of one row both ends are tried. m rows move with random signs; their joint move is √m times as large at most.
@@ -106,7 +106,7 @@ def opposite_moves(y: NDArray, off: NDArray) -> tuple[NDArray, NDArray]:
 class Mean(AbstractFunctional):
     """Mean of a loss of single rows; `function` is vectorised over fits or, if `own`, called fit by fit."""
 
-    function: Callable[[Numbers, Numbers], NDArray]
+    function: Callable[[FloatArray, FloatArray], NDArray]
     own: bool = False
 
     def records(self, y: Float[Array, "..."], prediction: Float[Array, "..."]) -> Float[Array, "fits rows"]:
@@ -117,15 +117,15 @@ class Mean(AbstractFunctional):
         value = np.array([self.function(*pair) for pair in zip(each, prediction, strict=True)], np.float64)
         return self.scale * value.reshape(prediction.shape[:2])
 
-    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Rows:
+    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows:
         return self.records(y, prediction[None])[0]
 
-    def error(self, y: Numbers, prediction: Numbers, off: Numbers, weight: Numbers) -> Rows:
+    def error(self, y: FloatArray, prediction: FloatArray, off: FloatArray, weight: FloatArray) -> Rows:
         """Return the largest change of each row's loss at the ends of its prediction, which bounds that of a convex loss."""
         here, *ends = (self.pseudo(y, prediction + away, weight) for away in (0 * off, *opposite_moves(y, off)))
         return np.max([np.abs(end - here) for end in ends], axis=0)
 
-    def at(self, mean: float, y: Numbers, weight: Numbers) -> float:
+    def at(self, mean: float, y: FloatArray, weight: FloatArray) -> float:
         """Return the value for a mean loss."""
         return self.scale * mean
 
@@ -134,16 +134,16 @@ class Mean(AbstractFunctional):
 class OfMeans(AbstractFunctional):
     """Function of the means of a few numbers of each row: R², a root of a mean, metrics of a table of classes."""
 
-    statistics: Callable[[Numbers, Numbers], NDArray]  # [rows, numbers]
+    statistics: Callable[[FloatArray, FloatArray], NDArray]  # [rows, numbers]
     combine: Callable[[NDArray], float]
 
-    def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float:
+    def value(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> float:
         return self.scale * float(self.combine(weight @ self.statistics(y, prediction) / weight.sum()))
 
-    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Rows:
+    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows:
         return next(self.many([(y, prediction, weight)]))
 
-    def many(self, fits: Iterable[tuple[Numbers, Numbers, Numbers]]) -> Iterator[Rows]:
+    def many(self, fits: Iterable[tuple[FloatArray, FloatArray, FloatArray]]) -> Iterator[Rows]:
         """Compute `pseudo` of many fits; a gradient serves for fits with similar means, as influences only give errors."""
         at, slope = None, np.zeros(0)
         for y, prediction, weight in fits:
@@ -157,14 +157,14 @@ class OfMeans(AbstractFunctional):
                     slope[k] = (self.combine(mean + off) - self.combine(mean - off)) / (2 * off[k])
             yield self.scale * (self.combine(mean) + (each - mean) @ slope)
 
-    def error(self, y: Numbers, prediction: Numbers, off: Numbers, weight: Numbers) -> float:
+    def error(self, y: FloatArray, prediction: FloatArray, off: FloatArray, weight: FloatArray) -> float:
         """Sum the changes of the value as each of the means changes by as much as its rows can."""
         here, *ends = (self.statistics(y, prediction + away) for away in (0 * off, *opposite_moves(y, off)))
         mean, most = (weight @ each / weight.sum() for each in (here, np.max([np.abs(end - here) for end in ends], axis=0)))
         moved = [[self.combine(mean + sign * step) for sign in (1, -1)] for step in np.diag(most)]
         return abs(self.scale) * float(np.abs(np.array(moved) - self.combine(mean)).max(1).sum())
 
-    def at(self, mean: float, y: Numbers, weight: Numbers) -> float:
+    def at(self, mean: float, y: FloatArray, weight: FloatArray) -> float:
         """Return the value for a mean loss, if it is the first of the means, and the response, whose moments follow."""
         centred = y - np.average(y, weights=weight)
         return self.scale * self.combine(np.array([mean, 0.0, np.average(centred**2, weights=weight)]))
@@ -183,7 +183,7 @@ class Ranks(AbstractFunctional):
     frequent: bool = False
     strict: bool = False
 
-    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Rows:
+    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows:
         one = area if self.of == "area" else precision
         if prediction.ndim == 1:
             sought = (y == y.max()) != self.flipped
@@ -199,7 +199,7 @@ class Ranks(AbstractFunctional):
         areas = parts @ weight / weight.sum()
         return self.scale * (share @ parts + (areas[y.astype(int)] - share @ areas))
 
-    def error(self, y: Numbers, prediction: Numbers, off: Numbers, weight: Numbers) -> float:
+    def error(self, y: FloatArray, prediction: FloatArray, off: FloatArray, weight: FloatArray) -> float:
         """Bound the change of the value: it is extreme where each class moves against the others."""
         away = opposite_moves(y, off)[0] if off.ndim > 1 else np.where(y == y.max(), off, -off)
         here, *ends = (self.value(y, prediction + move, weight) for move in (0 * away, away, -away))
@@ -216,12 +216,12 @@ class Concordance(AbstractFunctional):
     unit i that are in order, b_i of its comparable ones, and B of all, the influence is `Σw (a_i − C b_i) / B`.
     """
 
-    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Rows:
+    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows:
         good, pairs = ordered_pairs(y, prediction, prediction, weight)
         value = weight @ good / (weight @ pairs)
         return self.scale * (value + 2 * weight.sum() * (good - value * pairs) / (weight @ pairs))
 
-    def error(self, y: Numbers, prediction: Numbers, off: Numbers, weight: Numbers) -> float:
+    def error(self, y: FloatArray, prediction: FloatArray, off: FloatArray, weight: FloatArray) -> float:
         """Bound the change of the value, by the pairs that the errors can turn."""
         shares = []
         for move in (0 * off, off, -off):
@@ -230,7 +230,7 @@ class Concordance(AbstractFunctional):
         return float(max(abs(each - shares[0]) for each in shares))
 
 
-def ordered_pairs(y: Numbers, first: Numbers, later: Numbers, weight: Numbers) -> Float[Array, "2 rows"]:
+def ordered_pairs(y: FloatArray, first: FloatArray, later: FloatArray, weight: FloatArray) -> Float[Array, "2 rows"]:
     """Sum the weights of each unit's pairs in order, and of its comparable ones, given risks as the first and as the later.
 
     Each pair counts with both units. The mass of a unit stands at its place, and is taken out again at the place of its entry,
@@ -277,15 +277,15 @@ def ordered_pairs(y: Numbers, first: Numbers, later: Numbers, weight: Numbers) -
 class Median(AbstractFunctional):
     """Median of a loss of rows. The influence is (½ − 1[below]) over the density there, from the spacing of quantiles."""
 
-    function: Callable[[Numbers, Numbers], NDArray]
+    function: Callable[[FloatArray, FloatArray], NDArray]
     allows_negative_weights = False
 
-    def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float:
+    def value(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> float:
         from sklearn.metrics import median_absolute_error
 
         return self.scale * float(median_absolute_error(0 * y, self.function(y, prediction), sample_weight=weight))
 
-    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Rows:
+    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows:
         each, value = self.function(y, prediction), self.value(y, prediction, weight)
         order = np.argsort(each)
         share = np.cumsum(weight[order]) / weight.sum()
@@ -303,7 +303,7 @@ class Called(AbstractFunctional):
     weighs: bool
     allows_negative_weights = False
 
-    def value(self, y: Numbers, prediction: Numbers, weight: Numbers) -> float:
+    def value(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> float:
         uneven = weight.min() < 0 or np.ptp(weight[weight != 0]) > 0
         if self.weighs and uneven:
             return self.scale * float(quietly(self.function, y, prediction, sample_weight=weight))
@@ -312,7 +312,7 @@ class Called(AbstractFunctional):
         seen = weight > 0
         return self.scale * float(quietly(self.function, y[seen], prediction[seen]))
 
-    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers) -> Rows:
+    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows:
         if not self.weighs:
             raise ValueError("it takes no sample_weight, so rows have no influence on it, and it no SE.")
         step, slope = SCORE_DIFFERENCE * np.mean(weight[weight > 0]), np.zeros(len(y))
@@ -355,8 +355,8 @@ class Measure:
     function: str = ""
     mean_of: ScoreName | None = None
     parameters: tuple[str, ...] = ()
-    of_table: Callable[[Numbers], float] | None = None
-    ratio: Callable[[Numbers, Numbers, Numbers, float], tuple[Numbers, Numbers]] | None = None
+    of_table: Callable[[FloatArray], float] | None = None
+    ratio: Callable[[FloatArray, FloatArray, FloatArray, float], tuple[FloatArray, FloatArray]] | None = None
     way_out: str = ""  # advice where a model lacks it
     labels: tuple[Any, ...] | None = None  # the classes of the model that is measured
 
@@ -384,13 +384,13 @@ class Measure:
     def classes(self) -> bool:
         return self.needs not in ("response", "risk")
 
-    def numbered(self, units: Units, target: NDArray) -> Numbers:
+    def numbered(self, units: Units, target: NDArray) -> FloatArray:
         """Number the classes of a fit's targets, if the measure is of classes."""
         if self.labels is not None and not units.classes:
             target = np.searchsorted(self.labels, target)
         return np.asarray(target, np.float64)
 
-    def form(self, mean: NDArray) -> Numbers:
+    def form(self, mean: NDArray) -> FloatArray:
         """Convert predicted means of the response, or probabilities of classes, to the predictions that the measure takes."""
         if self.needs == "decision":
             return np.asarray(scipy.special.logit(mean))
@@ -431,20 +431,20 @@ class Measure:
         """Return y in the form of the measure: the numbers of classes in order, or y itself."""
         return (np.unique(y, return_inverse=True)[1] if self.classes else y).astype(np.float64)
 
-    def __call__(self, y: Numbers, prediction: Numbers, weight: Numbers | None = None) -> float:
+    def __call__(self, y: FloatArray, prediction: FloatArray, weight: FloatArray | None = None) -> float:
         """Compute the measure of rows from `target(y)` and their predictions."""
         return self._call_functional("value", y, prediction, weight)
 
-    def pseudo(self, y: Numbers, prediction: Numbers, weight: Numbers | None = None) -> Rows:
+    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray | None = None) -> Rows:
         """Compute the value plus the influence of each row, whose weighted mean is the value."""
         return self._call_functional("pseudo", y, prediction, weight)
 
-    def influence(self, y: Numbers, prediction: Numbers, weight: Numbers | None = None) -> Rows:
+    def influence(self, y: FloatArray, prediction: FloatArray, weight: FloatArray | None = None) -> Rows:
         """Compute the influence of each row, with `Σ w_i IF_i = 0`; ValueError if rows have none (see `weighs`)."""
         found = self.pseudo(y, prediction, weight)
         return found - np.average(found, weights=weight)
 
-    def many(self, fits: Iterable[tuple[Numbers, Numbers, Numbers]]) -> Iterator[Rows]:
+    def many(self, fits: Iterable[tuple[FloatArray, FloatArray, FloatArray]]) -> Iterator[Rows]:
         """Compute `pseudo` of the rows, predictions and weights of many fits."""
         assert self.functional is not None
         try:
@@ -498,7 +498,7 @@ def wrong(y: NDArray, code: NDArray) -> NDArray:
     return (y != code) * 1.0
 
 
-def unsure_labels(p: NDArray, off: NDArray) -> tuple[Truths, Numbers]:
+def unsure_labels(p: NDArray, off: NDArray) -> tuple[BoolArray, FloatArray]:
     """Mark the rows whose most probable class may be another within the errors of probabilities, and return that other."""
     if p.ndim == 1:
         p, off = np.c_[1 - p, p], np.c_[off, off]
@@ -579,7 +579,7 @@ def root(mean: NDArray) -> float:
     return float(np.sqrt(max(mean[0], 0.0)))
 
 
-def area(positive: Array, predictions: Array, weight: Array) -> Numbers:
+def area(positive: Array, predictions: Array, weight: Array) -> FloatArray:
     """Return the contribution of each unit to the area under the ROC curve of two classes.
 
     A unit contributes the share of the other class that it is ranked above, scaled so that the mean is the area.
@@ -590,12 +590,12 @@ def area(positive: Array, predictions: Array, weight: Array) -> Numbers:
     return value + (beaten - value) / share
 
 
-def _below(predictions: NDArray, mass: NDArray) -> Numbers:
+def _below(predictions: NDArray, mass: NDArray) -> FloatArray:
     """Return the share of the weight `mass` of predictions below each prediction; ties count one half."""
     return _mass_below(predictions, mass, predictions) / max(mass.sum(), 1e-300)
 
 
-def _mass_below(predictions: NDArray, mass: NDArray, others: NDArray) -> Numbers:
+def _mass_below(predictions: NDArray, mass: NDArray, others: NDArray) -> FloatArray:
     """Sum the weight `mass` of others below each prediction; ties count one half."""
     order = np.argsort(others, kind="stable")
     summed = np.r_[0.0, np.cumsum(mass[order])]
@@ -652,11 +652,11 @@ class ConfusionCells:
     keywords: dict[str, Any]
     labels: NDArray
 
-    def cells(self, y: NDArray, code: NDArray) -> Numbers:
+    def cells(self, y: NDArray, code: NDArray) -> FloatArray:
         count = len(self.labels)
         return np.eye(count**2)[(y * count + code).astype(int)]
 
-    def __call__(self, cells: Numbers) -> float:
+    def __call__(self, cells: FloatArray) -> float:
         table, known = np.maximum(cells, 0.0).reshape(len(self.labels), -1), of_function(self.metric)
         if known is not None and known.of_table is not None and not self.keywords:
             return known.of_table(table)

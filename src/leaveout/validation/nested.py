@@ -14,8 +14,8 @@ corrected for the smaller samples of the refits, by how much the losses of the p
 import numpy as np
 import scipy
 from jaxtyping import Int
-from numpy.typing import NDArray
 
+from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.checkpoint import File, keeping
 from .._runtime.conventions import Rng, conventional
 from .._runtime.interrupt import stoppable
@@ -164,5 +164,5 @@ def _plan(fold: Int[np.ndarray, "repeats units"], sets: Int[np.ndarray, "sets si
     return Plan(np.r_[0, np.cumsum([len(some) for some in units])], index, zeros, zeros == 0, fold.shape[1])
 
 
-def _mean(values: NDArray[np.float64], group: NDArray[np.int64]) -> NDArray[np.float64]:
+def _mean(values: FloatArray, group: IntArray) -> FloatArray:
     return np.bincount(group, values) / np.bincount(group)

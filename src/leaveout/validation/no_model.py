@@ -9,8 +9,8 @@ import copy
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .._runtime.arrays import FloatArray
 from ..models.glm.active_coefficients import ActiveCox, ActiveGLM
 from ..models.glm.glm import GLM, AbstractRegression, Regression
 from ..models.glm.loss import AbstractMeanLoss
@@ -26,7 +26,7 @@ from .scoring import SCORES, NamedScore
 EXACT_UNITS = 2_000  # units up to which refits of the intercept are exact; beyond, their errors are below 1e-6
 
 
-def losses_without_model(model: Any, plan: Plan, evaluate: Any) -> NDArray[np.float64] | None:
+def losses_without_model(model: Any, plan: Plan, evaluate: Any) -> FloatArray | None:
     """Compute the losses of a plan without a model, in the order of an estimate's; None for models without a null."""
     if isinstance(evaluate, NamedScore):
         if model.units.inverse is not None:
@@ -59,7 +59,7 @@ def losses_without_model(model: Any, plan: Plan, evaluate: Any) -> NDArray[np.fl
     return cross_validate(null, plan, Exact() if len(ones) <= EXACT_UNITS else Certified(), evaluate=evaluate).losses
 
 
-def _of_means(model: GLM, plan: Plan) -> NDArray[np.float64]:
+def _of_means(model: GLM, plan: Plan) -> FloatArray:
     """Compute the losses of the mean of what each refit sees."""
     y, loss = np.asarray(model.y), cast(Any, model.loss_function)
     weight = np.ones(len(y)) if model.sample_weight is None else np.asarray(model.sample_weight)

@@ -22,9 +22,9 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.conventions import warn
 from .._runtime.jax import Array, Arrays, PyTree, compile_static, jax
-from ..data.arrays import Integers, Numbers
 from ..objectives.batch_functions import ClosedFormBatch, derive_batch, fold_weights, own_passes, padded_batch
 from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import (
@@ -48,7 +48,7 @@ DIRECTIONS: Literal[8] = 8  # directions in which an unknown function is evaluat
 # factor on the result of so few directions, if there are more; for a linear function too small once in ten
 SAFETY = {8: 1.5, 2: 3.0}
 
-Evaluate = Callable[[Integers, Integers, PyTree], ArrayLike]
+Evaluate = Callable[[IntArray, IntArray, PyTree], ArrayLike]
 
 
 class NamedScore(abc.ABC):
@@ -65,10 +65,10 @@ class NamedScore(abc.ABC):
         return self.fit.objective.units.modelled
 
     @abc.abstractmethod
-    def losses(self, rows: RefitRows, theta: np.ndarray) -> Numbers:
+    def losses(self, rows: RefitRows, theta: np.ndarray) -> FloatArray:
         """Return the losses of a batch, `[refits, width]`, zero where not scored; joint ones `[refits]`."""
 
-    def error(self, rows: RefitRows, batch: RefitBatch, losses: np.ndarray) -> Numbers:
+    def error(self, rows: RefitRows, batch: RefitBatch, losses: np.ndarray) -> FloatArray:
         """Return the error of the summed losses of each refit, `[refits]`."""
         each = reach(self.fit, batch, losses, lambda theta: self.losses(rows, theta), self.directions)
         return each.reshape(len(each), -1).sum(1)
@@ -86,11 +86,11 @@ class OfPredictions(NamedScore):
     def response(self) -> np.ndarray | None:
         return self.fit.objective.units.target
 
-    def losses(self, rows: RefitRows, theta: np.ndarray) -> Numbers:
+    def losses(self, rows: RefitRows, theta: np.ndarray) -> FloatArray:
         values = self._predict(rows, theta)
         return self._measure(rows, values, np.zeros_like(values))[0]
 
-    def error(self, rows: RefitRows, batch: RefitBatch, losses: np.ndarray) -> Numbers:
+    def error(self, rows: RefitRows, batch: RefitBatch, losses: np.ndarray) -> FloatArray:
         at = lambda theta: self._predict(rows, theta)
         values = at(batch.theta)
         return self._measure(rows, values, reach(self.fit, batch, values, at))[1].sum(1)
@@ -123,7 +123,7 @@ class OfDistribution(NamedScore):
     distribution: Distribution
     score: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
-    def losses(self, rows: RefitRows, theta: np.ndarray) -> Numbers:
+    def losses(self, rows: RefitRows, theta: np.ndarray) -> FloatArray:
         y = np.asarray(self.fit.objective.units.target)
         mean = predictions(self.fit, rows, theta, "response")
         with np.errstate(all="ignore"):
@@ -188,7 +188,7 @@ class HeldOutLoss:
         parameters = natural(self.fit, self.fit.vector[None])
         return np.ndim(self._value(self.plan.one(0).rows, 0, parameters)) == 0
 
-    def losses(self, rows: RefitRows, theta: np.ndarray) -> Numbers:
+    def losses(self, rows: RefitRows, theta: np.ndarray) -> FloatArray:
         """Return the losses of a batch, zero where not scored, `[refits, width]` or `[refits]`."""
         if self.evaluate is None:
             return scores(self.fit, rows, theta)
@@ -200,7 +200,7 @@ class HeldOutLoss:
             out[k if joint else (k, np.asarray(rows.held[k]))] = self._value(rows, k, parameters)
         return out
 
-    def losses_of(self, rows: RefitRows, batch: RefitBatch) -> Numbers:
+    def losses_of(self, rows: RefitRows, batch: RefitBatch) -> FloatArray:
         """Return the losses of refits; a batch may already hold the model's own."""
         return self.losses(rows, batch.theta) if self.evaluate is not None or batch.scores is None else batch.scores
 
@@ -221,7 +221,7 @@ class HeldOutLoss:
             )
         return value
 
-    def error(self, rows: RefitRows, batch: RefitBatch, losses: np.ndarray) -> Numbers:
+    def error(self, rows: RefitRows, batch: RefitBatch, losses: np.ndarray) -> FloatArray:
         """Return the error of the summed losses of each refit; infinite if it is not known."""
         if self.evaluate is None:
             return batch.error
@@ -237,7 +237,7 @@ def reach(
     at: np.ndarray,
     function: Callable[[np.ndarray], np.ndarray],
     directions: Literal[2, 8] = DIRECTIONS,
-) -> Numbers:
+) -> FloatArray:
     """Estimate the largest difference of a function of θ between the reported refits, `at`, and the exact refits.
 
     The exact refits lie in balls around known centres. The function is evaluated at the ends of orthogonal steps of one length.
@@ -272,7 +272,7 @@ def _natural(objective: AbstractObjective, like: PyTree, theta: Arrays) -> PyTre
     return jax.vmap(lambda v: objective.parameters.natural(unravel(v, like)))(theta)
 
 
-def natural(fit: Fit, theta: Numbers) -> PyTree:
+def natural(fit: Fit, theta: FloatArray) -> PyTree:
     """Return the natural parameters of many refits, with a leading axis for the refits."""
     if fit.predictor_data is not None or isinstance(fit.objective, AbstractClosedForm):  # nothing needs to be compiled
         each = [fit.objective.parameters.natural(unflatten(v, fit.theta)) for v in theta]
@@ -292,7 +292,7 @@ def _predict_units(objective: AbstractObjective, like: PyTree, rows: RefitRows, 
     return jax.lax.map(one, (rows.index, rows.weight, theta), batch_size=size)
 
 
-def scores(fit: Fit, rows: RefitRows, theta: np.ndarray) -> Numbers:
+def scores(fit: Fit, rows: RefitRows, theta: np.ndarray) -> FloatArray:
     """Return the model's own losses of a batch, zero where not scored."""
     model = fit.predictor_data
     if model is None:
@@ -301,14 +301,14 @@ def scores(fit: Fit, rows: RefitRows, theta: np.ndarray) -> Numbers:
     return np.where(rows.held, model.unit_loss.derivatives(model.at(index, theta), model.y[index], (0,))[0], 0.0)
 
 
-def predictions(fit: Fit, rows: RefitRows, theta: np.ndarray, kind: str) -> Numbers:
+def predictions(fit: Fit, rows: RefitRows, theta: np.ndarray, kind: str) -> FloatArray:
     """Return the predictions of a batch's units; a response is in the units of the target."""
     if kind != "response":
         return modelled_predictions(fit, rows, theta, kind)
     return fit.objective.units.to_target(modelled_predictions(fit, rows, theta, kind))
 
 
-def modelled_predictions(fit: Fit, rows: RefitRows, theta: np.ndarray, kind: str) -> Numbers:
+def modelled_predictions(fit: Fit, rows: RefitRows, theta: np.ndarray, kind: str) -> FloatArray:
     model = fit.predictor_data
     if model is not None:
         eta = model.at(np.minimum(rows.index, len(model.y) - 1), theta)

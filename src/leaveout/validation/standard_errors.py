@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from ..data.arrays import Integers, Numbers
+from .._runtime.arrays import FloatArray, IntArray
 from ..plans.plan import Plan
 
 MIN_BLOCKS = 20  # blocks or clusters below which there is no block standard error
@@ -36,7 +36,7 @@ class Independent(NamedTuple):
     description, and whether they are enough for a standard error.
     """
 
-    label: Integers | None
+    label: IntArray | None
     units: int
     kind: str
     enough: bool = True
@@ -141,7 +141,7 @@ def as_trained(move: Float[np.ndarray, "folds folds"]) -> float:
     return max(float(np.sum(C * C.T)), 0.0)
 
 
-def independent(losses: Numbers, weight: Numbers, plan: Plan) -> Independent:
+def independent(losses: FloatArray, weight: FloatArray, plan: Plan) -> Independent:
     """Find the independent groups among the units that have a loss."""
     seen = np.isfinite(losses) & (weight > 0)
     missing = lambda why: Independent(None, 0, f"not available: {why}", False)
@@ -169,7 +169,7 @@ def independent(losses: Numbers, weight: Numbers, plan: Plan) -> Independent:
     return Independent(None, int(seen.sum()), "rows independent; usually optimistic")
 
 
-def average_by_unit(unit: Integers, values: NDArray, count: int) -> Numbers:
+def average_by_unit(unit: IntArray, values: NDArray, count: int) -> FloatArray:
     """Average values `[entries, ...]` by the unit of each, `[count, ...]`; NaN for a unit without any."""
     times, columns = np.bincount(unit, minlength=count), values.reshape(len(values), math.prod(values.shape[1:])).T
     with np.errstate(invalid="ignore"):
@@ -177,7 +177,7 @@ def average_by_unit(unit: Integers, values: NDArray, count: int) -> Numbers:
     return np.stack(found, axis=-1).reshape(count, *values.shape[1:])
 
 
-def standard_error(losses: Numbers, weight: Numbers, plan: Plan) -> StandardError:
+def standard_error(losses: FloatArray, weight: FloatArray, plan: Plan) -> StandardError:
     """Compute the standard error of the weighted mean of per-unit losses, `[units]`; NaN losses are ignored."""
     found = independent(losses, weight, plan)
     if not found.enough:
@@ -189,7 +189,7 @@ def standard_error(losses: Numbers, weight: Numbers, plan: Plan) -> StandardErro
     return StandardError(float(_root(np.bincount(group, pull)[None])[0]), found.kind)
 
 
-def naive(losses: Numbers, weight: Numbers, cases: bool = False) -> float:
+def naive(losses: FloatArray, weight: FloatArray, cases: bool = False) -> float:
     """Compute the standard error as if rows, or the cases that they stand for, were independent.
 
     Tolerances are stated in that of rows.
@@ -201,25 +201,25 @@ def naive(losses: Numbers, weight: Numbers, cases: bool = False) -> float:
     return float(naives(losses[None], weight)[0])
 
 
-def naives(losses: Numbers, weight: Numbers) -> Numbers:
+def naives(losses: FloatArray, weight: FloatArray) -> FloatArray:
     """Compute the naive standard errors of many means, `[means, units]`, over the units that have a loss in all of them."""
     seen = np.isfinite(losses).all(0) & (weight > 0)
     some = losses if seen.all() else losses[:, seen]
     return _root(_pull(some, weight[seen])) if seen.sum() > 1 else np.zeros(len(losses))
 
 
-def _pull(losses: Numbers, weight: Numbers) -> Numbers:
+def _pull(losses: FloatArray, weight: FloatArray) -> FloatArray:
     """Compute the contributions of units to the deviations of weighted means, `[means, units]`."""
     return weight / weight.sum() * (losses - (losses @ weight / weight.sum())[:, None])
 
 
-def _root(sums: NDArray) -> Numbers:
+def _root(sums: NDArray) -> FloatArray:
     """Compute √(G/(G − 1) Σ s²) of the sums s over groups."""
     size, count = np.maximum(np.abs(sums).max(1), 1e-300), sums.shape[1]  # squares of predictions such as e^400 overflow
     return size * np.sqrt(count / (count - 1) * np.sum((sums / size[:, None]) ** 2, axis=1))
 
 
-def _block_length(losses: Numbers) -> int:
+def _block_length(losses: FloatArray) -> int:
     """Return the length of blocks: six correlation times (Sokal's window), at least the cube root of the number of losses."""
     n = len(losses)
     x = losses - losses.mean()

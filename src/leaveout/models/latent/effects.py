@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 import scipy
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 
+from ..._runtime.arrays import FloatArray
 from ...data.arrays import codes, index_of, match_labels, numbers, pandas_of
 from ...data.formulas import frame_of, reading, response
 from .responses import ResponseRows
@@ -118,9 +118,9 @@ class GroupingFactor:
 class Parts:
     """Parts of θ of some refits, each `[refits, part]`."""
 
-    z: NDArray[np.float64]
-    free: tuple[NDArray[np.float64], ...]
-    tau: NDArray[np.float64]
+    z: FloatArray
+    free: tuple[FloatArray, ...]
+    tau: FloatArray
 
 
 def split(theta: np.ndarray, data: ResponseRows, factors: tuple[GroupingFactor, ...]) -> Parts:

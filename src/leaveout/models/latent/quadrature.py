@@ -29,6 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._runtime.arrays import FloatArray, IntArray
 from .modes import ValueAndSteps, newton
 from .responses import Orders, Response, ResponseRows
 
@@ -42,11 +43,11 @@ REACH, INTERVALS, MOST, STAYS, MODE_DISPLACEMENT = 9.0, 64, 2**15, 1e-10, 1e-6
 class RaggedRows(NamedTuple):
     """Rows sorted by cluster: the cluster of each row, and the first row of each cluster."""
 
-    cluster: NDArray[np.int64]
-    first: NDArray[np.int64]
+    cluster: IntArray
+    first: IntArray
 
     @staticmethod
-    def of(sizes: NDArray[np.int64]) -> "RaggedRows":
+    def of(sizes: IntArray) -> "RaggedRows":
         return RaggedRows(np.repeat(np.arange(len(sizes)), sizes), np.r_[0, np.cumsum(sizes)[:-1]].astype(np.int64))
 
     def total(self, of_rows: np.ndarray) -> np.ndarray:
@@ -60,19 +61,19 @@ class ClusterSlopes(NamedTuple):
     The derivatives are ∂f/∂e `[..., rows]`, ∂f/∂a `[q, ..., rows]`, and each row's share of ∂f/∂τ `[own, ..., rows]`.
     """
 
-    value: NDArray[np.float64]
-    e: NDArray[np.float64]
-    a: NDArray[np.float64]
-    tau: NDArray[np.float64]
-    b: NDArray[np.float64]
+    value: FloatArray
+    e: FloatArray
+    a: FloatArray
+    tau: FloatArray
+    b: FloatArray
 
 
 class ClusterMode(NamedTuple):
     """b̂ `[q, ..., clusters]`, L, and the predictors there with ℓ, ℓ′, ℓ″ and ℓ‴."""
 
-    b: NDArray[np.float64]
-    low: NDArray[np.float64]
-    eta: NDArray[np.float64]
+    b: FloatArray
+    low: FloatArray
+    eta: FloatArray
     orders: Orders
 
 
@@ -80,8 +81,8 @@ class ClusterMode(NamedTuple):
 class Rule:
     """Nodes z `[q, nodes]` and log weights of φ(b)-free integrals: `log ∫ exp(−g) ≈ log Σ_k exp(c_k − g(b_k)) − log |L|`."""
 
-    nodes: NDArray[np.float64]
-    log_weight: NDArray[np.float64]
+    nodes: FloatArray
+    log_weight: FloatArray
 
     @staticmethod
     @functools.cache
@@ -136,12 +137,12 @@ class Clusters:
 
     response: Response
     rows: RaggedRows
-    e: NDArray[np.float64]
-    a: NDArray[np.float64]
-    tau: NDArray[np.float64]
-    y: NDArray[np.float64]
-    omega: NDArray[np.float64]
-    fixed: NDArray[np.float64]
+    e: FloatArray
+    a: FloatArray
+    tau: FloatArray
+    y: FloatArray
+    omega: FloatArray
+    fixed: FloatArray
 
     def _predictors(self, b: NDArray) -> NDArray:
         """Compute e + aᵀb for b `[q, ..., clusters]`."""
@@ -178,12 +179,12 @@ class Clusters:
         orders = self.response.orders(eta, self.tau, self.y, (0, 1, 2, 3))
         return ClusterMode(b, cholesky(self._information(self.omega * orders[2])), eta, orders)
 
-    def value(self, rule: Rule | None, mode: ClusterMode) -> NDArray[np.float64]:
+    def value(self, rule: Rule | None, mode: ClusterMode) -> FloatArray:
         """Compute f of each cluster."""
         told = _Nodes(self, mode, rule, False) if rule is not None else None
         return self._value(mode, told)
 
-    def score(self, rule: Rule | None, mode: ClusterMode | None = None) -> NDArray[np.float64]:
+    def score(self, rule: Rule | None, mode: ClusterMode | None = None) -> FloatArray:
         """Compute f of each cluster by a rule; the modes are found if they are not given.
 
         A cluster of one effect whose value changes with the number of nodes, as near a narrow step, is integrated by even sums.
@@ -291,7 +292,7 @@ def _adjoint(low: NDArray, nodes: _Nodes | None) -> NDArray:
     return 0.5 * np.stack([backward(low, half[i]) for i in range(q)], 0)
 
 
-def evenly(log: Callable[[np.ndarray], np.ndarray], reach: np.ndarray, size: int) -> NDArray[np.float64]:
+def evenly(log: Callable[[np.ndarray], np.ndarray], reach: np.ndarray, size: int) -> FloatArray:
     """Compute log ∫ exp(log(x)) dx over ± `reach` by the trapezoidal rule.
 
     `log` takes x `[nodes, ...]`, and forms `size` numbers for each node.
@@ -314,14 +315,14 @@ def evenly(log: Callable[[np.ndarray], np.ndarray], reach: np.ndarray, size: int
     return np.where(moved <= MODE_DISPLACEMENT, now, np.nan) + np.log(2 * reach)
 
 
-def marginal_losses(data: ResponseRows, mean: np.ndarray, variance: np.ndarray, tau: np.ndarray) -> NDArray[np.float64]:
+def marginal_losses(data: ResponseRows, mean: np.ndarray, variance: np.ndarray, tau: np.ndarray) -> FloatArray:
     """Compute −log ∫ p(y_i | η, τ) N(η; m, v) dη of each row, m and v `[..., rows]`, τ `[own, ..., rows or 1]`."""
     alone, spread = RaggedRows.of(np.ones(len(data.y), np.int64)), np.sqrt(np.maximum(variance, 0.0))[None]
     rows = Clusters(data.response, alone, mean, spread, tau, data.y, np.broadcast_to(data.size, mean.shape), data.fixed)
     return rows.score(None if data.response.quadratic else Rule.of(1, NODES))
 
 
-def marginal_means(response: Response, mean: np.ndarray, variance: np.ndarray, tau: np.ndarray) -> NDArray[np.float64]:
+def marginal_means(response: Response, mean: np.ndarray, variance: np.ndarray, tau: np.ndarray) -> FloatArray:
     """Compute ∫ E[y | η, τ] N(η; m, v) dη of each row; for an ordinal response the last axis has the levels' probabilities."""
     if response.quadratic:
         return mean
@@ -335,15 +336,13 @@ def marginal_means(response: Response, mean: np.ndarray, variance: np.ndarray, t
     return found
 
 
-def _expected_response(response: Response, mean: NDArray, spread: NDArray, tau: NDArray, nodes: int) -> NDArray[np.float64]:
+def _expected_response(response: Response, mean: NDArray, spread: NDArray, tau: NDArray, nodes: int) -> FloatArray:
     z, w = np.polynomial.hermite_e.hermegauss(nodes)
     each = (share * response.mean(mean + spread * node, tau) for node, share in zip(z, w / np.sqrt(2 * np.pi), strict=True))
     return np.asarray(sum(each))
 
 
-def _evenly_expected(
-    response: Response, mean: NDArray, spread: NDArray, tau: NDArray, shape: tuple[int, ...]
-) -> NDArray[np.float64]:
+def _evenly_expected(response: Response, mean: NDArray, spread: NDArray, tau: NDArray, shape: tuple[int, ...]) -> FloatArray:
     """Expectation over the linear predictor of listed rows, by sums over even nodes.
 
     The nodes reach as far out as exponentials of the predictor need and do not overflow.
@@ -358,7 +357,7 @@ def _evenly_expected(
     return np.exp(evenly(log, reach, int(np.prod(shape)))) / np.sqrt(2 * np.pi)
 
 
-def with_coefficients(own: np.ndarray, X: np.ndarray, bend: np.ndarray) -> NDArray[np.float64]:
+def with_coefficients(own: np.ndarray, X: np.ndarray, bend: np.ndarray) -> FloatArray:
     """Compute the covariance of predictors with the uncertainty of β, whose prior is flat.
 
     It is `C + R (XᵀWR)⁻¹ Rᵀ`, with C `[rows, rows]` the covariance given β, R = X − C W X and W = diag(ℓ″).

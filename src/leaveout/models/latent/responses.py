@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from ..._runtime.arrays import FloatArray
 from ..glm import losses
 from ..glm.losses import AbstractLoss
 
-Orders = tuple[NDArray[np.float64], ...]
+Orders = tuple[FloatArray, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,11 +122,11 @@ class Response:
 class ResponseRows(NamedTuple):
     """Rows: the design `[rows, coefficients]`, offsets, y, weights of rows inside the integral, constants, and the response."""
 
-    design: NDArray[np.float64]
-    offset: NDArray[np.float64]
-    y: NDArray[np.float64]
-    size: NDArray[np.float64]
-    fixed: NDArray[np.float64]
+    design: FloatArray
+    offset: FloatArray
+    y: FloatArray
+    size: FloatArray
+    fixed: FloatArray
     response: Response
 
     def select_rows(self, rows: np.ndarray) -> "ResponseRows":
@@ -133,7 +134,7 @@ class ResponseRows(NamedTuple):
         return ResponseRows(*(part[rows] for part in self[:-1]), response=self.response)
 
 
-def ways(y: np.ndarray, trials: np.ndarray) -> NDArray[np.float64]:
+def ways(y: np.ndarray, trials: np.ndarray) -> FloatArray:
     """Compute minus the logarithm of the number of orders of y successes in some trials."""
     log = scipy.special.gammaln
     return log(y + 1) + log(trials - y + 1) - log(trials + 1)
