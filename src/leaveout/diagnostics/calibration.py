@@ -179,8 +179,6 @@ def calibration(
     Z = np.column_stack([np.ones_like(eta), eta])
     slope, slope_cov = regression(Z, y, w, rows.label, linear)
     large, large_cov = regression(Z[:, :1], y - eta if linear else y, w, rows.label, linear, 0.0 if linear else eta)
-    value = np.array([large[0], *slope])
-    se = np.sqrt([large_cov[0, 0], *np.diag(slope_cov)])
     z = scipy.stats.t.ppf((1 + level) / 2, rows.freedom)
     if smoother == "lowess" and not np.array_equal(w, np.round(w)):
         raise ValueError(
@@ -192,10 +190,9 @@ def calibration(
     away = np.abs(curve(eta, y, w, p, smoother, linear)[0] - p)
     seen = np.isfinite(away) & (w > 0)
     errors = [away[seen].max(), np.average(away[seen], weights=w[seen])] if seen.any() else [np.nan, np.nan]
-    table = pd.DataFrame(
-        {"estimate": [*value, *errors], "se": [*se, np.nan, np.nan], "low": [*(value - z * se), np.nan, np.nan]},
-        ["large", "intercept", "slope", "Emax", "Eavg"],
-    ).assign(high=[*(value + z * se), np.nan, np.nan])
+    value, se = np.r_[large, slope, errors], np.sqrt([large_cov[0, 0], *np.diag(slope_cov), np.nan, np.nan])
+    ends = {"estimate": value, "se": se, "low": value - z * se, "high": value + z * se}
+    table = pd.DataFrame(ends, ["large", "intercept", "slope", "Emax", "Eavg"])
     note = rows.note
     if plan is not None:
         plan = match_plan("calibration", rows.measure.fit.objective, plan, Exact())

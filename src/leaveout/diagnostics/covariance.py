@@ -293,7 +293,8 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
     number, sizes = units.rows.sum(), np.where(units.weigh, units.rows, 1.0)
     dof = options.dof(number - rank if _is_least_squares(fit) and number > rank else None)
     if kind in ("nonrobust", "expected"):
-        value = _scale(fit, options, units) * _sandwich(inverse_root(fit), known.slope, _information(fit, kind))
+        information = None if kind == "nonrobust" else np.linalg.inv(fit.root @ _expected_hessian(fit) @ fit.root.T)
+        value = _scale(fit, options, units) * _sandwich(inverse_root(fit), known.slope, information)
         return covariance_of(fit, known, value, kind, dof, notes=options.notes(fit, kind, units))
     if kind == "CR2":
         check_least_squares(fit.objective)
@@ -346,13 +347,6 @@ def _scale(fit: Fit, options: Options, units: UnitWeights) -> float:
         return units.scale
     ratio = (units.weigh.sum() - fit.rank) / (units.rows.sum() - fit.rank) if options.cases else 1.0
     return float(dispersion(fit)[0]) * ratio
-
-
-def _information(fit: Fit, kind: str) -> Float[Array, "rank rank"] | None:
-    """Return the inverse of the expected information where H is the identity; None for the observed one."""
-    if kind == "nonrobust":
-        return None
-    return np.linalg.inv(fit.root @ _expected_hessian(fit) @ fit.root.T)
 
 
 def _cluster_factor(
@@ -420,7 +414,7 @@ def _leave_each_out(fit: Fit, kind: str, groups: Any, options: Options, units: U
         return refits.covariance(kind, scale, rscales, True, degrees(weights.to_numpy()), notes)
     plan = _plan_of(fit, groups, strategy)
     count = len(plan)
-    scale, text = (count - 1) / count if jackknife.shrinks else 1.0, "(G − 1)/G" if jackknife.shrinks else "1"
+    scale, text = ((count - 1) / count, "(G − 1)/G") if jackknife.shrinks else (1.0, "1")
     if options.small_sample is not None:
         scale, text = _cluster_factor(fit, kind, options, [_labels(fit, groups)[0]], units)
     notes["standard errors"] += " about the mean of the refits" if jackknife.about_mean else " about the fit"
@@ -480,20 +474,20 @@ def _of_two_ways(fit: Fit, kind: str, groups: Any, options: Options, units: Unit
             "covariance: V₁ + V₂ − V₁₂ has a negative eigenvalue, as it can where the ways overlap or have few groups; "
             "a standard error is NaN where its square is negative. Take the larger of the covariances of one way."
         )
-    errors, parts = None, cast(Any, (one, two, joint))
+    errors, flagged, parts = None, None, cast(Any, (one, two, joint))
     if kind in JACKKNIVES:  # |Δ(se²)| ≤ 2 se ε + ε² of each part
         off = np.sum([2 * part.standard_errors * part.errors + part.errors**2 for part in parts], axis=0)
         variance = np.diag(value)
         se = np.sqrt(np.maximum(variance, 0))
         errors = np.maximum(np.sqrt(np.maximum(variance + off, 0)) - se, se - np.sqrt(np.maximum(variance - off, 0)))
+        flagged = pd.concat([part.flagged for part in parts])
     dof = options.dof(None if one.dof is None else np.minimum(cast(Any, one.dof), cast(Any, two.dof)))
-    flagged = pd.concat([part.flagged for part in parts]) if kind in JACKKNIVES else None
     proved = all(part.proved for part in parts)
     clusters = [dict(part.heading)["clusters"] for part in (one, two)]
     told = f"{' and '.join(clusters)} of two ways, V₁ + V₂ − V₁₂"
     notes = dict(one.heading) | {"small sample": text, "clusters": told}
-    more = {"proved": proved, "flagged": flagged, "notes": notes}
-    return covariance_of(fit, name_parameters(fit), value, kind, dof, errors, **more)
+    known = name_parameters(fit)
+    return covariance_of(fit, known, value, kind, dof, errors, proved=proved, flagged=flagged, notes=notes)
 
 
 def _labels(fit: Fit, groups: Any) -> tuple[Int[Array, " units"], int]:

@@ -301,8 +301,8 @@ def dispersions(
     """Estimate φ̂ of every refit of a plan, from the units that it sees, some of which leave directions open."""
     if not has_dispersion(fit):
         return np.full(plan.num_refits, unit_weights(fit.objective).scale)
-    everyone, size = np.arange(plan.num_refits), max(1, ROWS_AT_A_TIME // plan.num_units)
-    some = [everyone[start : start + size] for start in range(0, len(everyone), size)]
+    size = max(1, ROWS_AT_A_TIME // plan.num_units)
+    some = np.split(np.arange(plan.num_refits), range(size, plan.num_refits, size))
     lost = np.zeros(plan.num_refits) if open_directions is None else open_directions
     return np.concatenate([dispersion(fit, thetas[refits], plan.some(refits).matrix(), lost[refits]) for refits in some])
 

@@ -219,8 +219,8 @@ class ParameterRefits:
             errors = lengths(self.fit, along) * np.linalg.norm(away, axis=0) + (len(off) + 16) * UNIT * size
         frame = pd.DataFrame(self.values, index=self.index, columns=self.known.names)
         proved = self.proved and self.known.slope is None and bool(np.isfinite(errors).all())
-        more = {"proved": proved, "replicates": frame, "flagged": self.flagged, "notes": notes}
-        return covariance_of(self.fit, self.known, moved.T @ moved, kind, dof, errors, **more)
+        more = {"replicates": frame, "flagged": self.flagged, "notes": notes}
+        return covariance_of(self.fit, self.known, moved.T @ moved, kind, dof, errors, proved=proved, **more)
 
 
 def mean_of(values: Float[Array, "refits some"]) -> Float[Array, " some"]:

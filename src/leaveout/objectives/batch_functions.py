@@ -31,6 +31,7 @@ from .objective import (
     padded_weights,
     ravel,
     repeatable,
+    size_of,
     unflatten,
     unravel,
 )
@@ -278,8 +279,7 @@ class DerivedBatch:
     def _costs(self) -> tuple[int, int, float]:
         """Refits that share a pass over all units, and over their own units only; operations of one gradient."""
         objective, rows = self._padded_batch
-        params = sum(map(np.size, jax.tree.leaves(self.like)))
-        return passes(objective), own_passes(objective, rows.index.shape[1]), work(objective, params)
+        return passes(objective), own_passes(objective, rows.index.shape[1]), work(objective, size_of(self.like))
 
     def _own(self, losses: Float[np.ndarray, "lanes ..."]) -> Float[np.ndarray, "lanes ..."]:
         """Drop the losses of units that are padding."""

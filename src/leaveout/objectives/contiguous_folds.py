@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from .._runtime.jax import Array, PyTree, compile_static, jax, jnp
 from ..plans.plan import RefitRows, few_more
 from .closed_form import AbstractClosedForm
-from .objective import AbstractObjective, Arrays, Lanes, Vector, repeatable, unravel
+from .objective import AbstractObjective, Arrays, Lanes, Vector, repeatable, size_of, unravel
 
 Scores = tuple[np.ndarray, np.ndarray]  # scores of units, and joint scores of folds
 RunScores = Callable[[PyTree], tuple[Arrays | None, Arrays]]  # scores of runs at a θ, from the model
@@ -92,7 +92,7 @@ class Runs:
 
         The last place is repeated to fill a group.
         """
-        params = sum(map(np.size, jax.tree.leaves(self.like)))
+        params = size_of(self.like)
         # units times derivatives that one call pushes forward: the fastest size
         size = max(1, min(2**16 // self.objective.num_units, params * (params + 1) // 2))
         for start in range(0, count, size):

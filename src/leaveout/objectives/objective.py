@@ -103,7 +103,8 @@ def _same(theta: PyTree) -> PyTree:
     return theta
 
 
-def _sizes(theta: PyTree) -> int:
+def size_of(theta: PyTree) -> int:
+    """Number of parameters in θ."""
     return sum(np.size(leaf) for leaf in leaves_of(theta))
 
 
@@ -331,8 +332,8 @@ class Parameters:
     start: Callable[[int], PyTree] | None = None
     canonical: Callable[[PyTree], PyTree] = _same
     names: Callable[[], list[str]] = list
-    symmetries: Callable[[PyTree], Float[np.ndarray, "flat params"]] = lambda theta: np.zeros((0, _sizes(theta)))
-    penalty_curvature: Callable[[PyTree], Float[Array, " params"]] = lambda theta: jnp.zeros(_sizes(theta))
+    symmetries: Callable[[PyTree], Float[np.ndarray, "flat params"]] = lambda theta: np.zeros((0, size_of(theta)))
+    penalty_curvature: Callable[[PyTree], Float[Array, " params"]] = lambda theta: jnp.zeros(size_of(theta))
     shares: Callable[[PyTree], Float[np.ndarray, "units parts"] | None] = lambda theta: None
     undetermined: Callable[[np.ndarray, np.ndarray], Bool[np.ndarray, " refits"]] = lambda index, weight: np.zeros(
         len(index), bool

@@ -25,7 +25,11 @@ HOSTS = ("numpy", "scipy", "pandas", "scikit-learn", "jax", "statsmodels", "glum
 MODEL: dict[str, str | None] = {"field": "model", "type": "nominal", "sort": None, "title": None}
 BLUE, ORANGE, RED, GREY = "#1f5fa8", "#c05a00", "#b3261e", "#767676"
 GREEN, PURPLE, BROWN = "#2e7d32", "#6a3d9a", "#8a6d00"
-DARK = dict(zip((BLUE, ORANGE, RED, GREY), ("#8ab8f0", "#ffa657", "#ff9388", "#9a9a9a"), strict=True)) | {
+DARK = {
+    BLUE: "#8ab8f0",
+    ORANGE: "#ffa657",
+    RED: "#ff9388",
+    GREY: "#9a9a9a",
     GREEN: "#8fd694",
     PURPLE: "#c8a6ef",
     BROWN: "#dcc06a",
