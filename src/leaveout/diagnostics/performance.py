@@ -38,6 +38,7 @@ from ..validation.scoring import predictions
 Array = np.ndarray
 Points = Float[Array, "refits rows"]
 PerRefit = Float[Array, " refits"]
+PerRow = Float[Array, " rows"]
 NEWTON_STEPS = 30  # steps of a recalibration, which takes five, before it counts as separated
 NEWTON_TOL = 1e-8  # last step of Newton's method, whose square is then rounding
 TIE = 1e-13  # relative difference up to which linear predictors of equal rows may differ by rounding
@@ -77,7 +78,7 @@ class AbstractPerformance(abc.ABC):
 
     fit: Fit
     weights: UnitWeights
-    y: Float[Array, " rows"]
+    y: PerRow
     LIMITS: ClassVar[dict[str, tuple[float, float]]]
 
     def __init__(self, fit: Fit, are_cases: bool = False):
@@ -85,7 +86,7 @@ class AbstractPerformance(abc.ABC):
         self.y = np.asarray(fit.objective.units.target, np.float64)
 
     @property
-    def case(self) -> Float[Array, " rows"]:
+    def case(self) -> PerRow:
         """The weight of each row."""
         return self.weights.values
 
@@ -110,7 +111,7 @@ class AbstractPerformance(abc.ABC):
     def __call__(self, at: Any, weights: Points, seen: bool) -> dict[str, PerRefit]:
         """Measure predictions on rows of some weights; `seen` tells that the refits were made of these rows."""
 
-    def curve_errors(self, at: Any, weights: Float[Array, " rows"]) -> dict[str, float]:
+    def curve_errors(self, at: Any, weights: PerRow) -> dict[str, float]:
         """Return E_max and E_avg by each curve, for one refit."""
         return {}
 
@@ -278,8 +279,8 @@ def logistic(
 
 def regression(
     Z: Float[Array, "rows columns"],
-    y: Float[Array, " rows"],
-    w: Float[Array, " rows"],
+    y: PerRow,
+    w: PerRow,
     label: Any,
     linear: bool,
     offset: Any = 0.0,
@@ -306,9 +307,9 @@ def regression(
 
 @np.errstate(all="ignore")
 def curve(
-    eta: Float[Array, " rows"],
-    y: Float[Array, " rows"],
-    w: Float[Array, " rows"],
+    eta: PerRow,
+    y: PerRow,
+    w: PerRow,
     at: Float[Array, " points"],
     smoother: str,
     linear: bool,
@@ -326,9 +327,7 @@ def curve(
     return back(np.stack([middle, middle - half, middle + half]))
 
 
-def lowess_curve(
-    p: Float[Array, " rows"], y: Float[Array, " rows"], w: Float[Array, " rows"], at: Float[Array, " points"]
-) -> Float[Array, " points"]:
+def lowess_curve(p: PerRow, y: PerRow, w: PerRow, at: Float[Array, " points"]) -> Float[Array, " points"]:
     """Compute R's `lowess(p, y, f = 2/3, iter = 0)`, linearly between the rows, NaN outside or where weights are not whole.
 
     A row of weight two is two rows. Raises ImportError without statsmodels.
@@ -361,7 +360,7 @@ def spline_basis(eta: Float[Array, "..."], knots: Float[Array, " knots"]) -> Flo
     return np.stack([np.ones_like(eta), eta, *(each / (end - low) ** 2 for each in bent)], axis=-1)
 
 
-def spline_knots(eta: Float[Array, " rows"], w: Float[Array, " rows"]) -> Float[Array, " knots"]:
+def spline_knots(eta: PerRow, w: PerRow) -> Float[Array, " knots"]:
     """Return the knots: quantiles of the linear predictor that differ, or its ends."""
     found = np.unique(np.quantile(eta, KNOTS, weights=w, method="inverted_cdf"))
     return found if len(found) > 2 else np.linspace(eta.min(), eta.max(), 3)
@@ -452,7 +451,7 @@ class Survival(AbstractPerformance):
         hazard = at[1][:, :, np.searchsorted(self.grid, self.middle)] * np.exp(at[0])
         return hazard + np.log(-np.expm1(-hazard))
 
-    def at_time(self, time: float) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
+    def at_time(self, time: float) -> tuple[PerRow, PerRow]:
         """Return whether each unit dies until a time, and its weight: 1/Ĝ, zero if it is censored before."""
         G_own, G = self.censoring(self.case[None], np.array([time]))
         dead, late = (self.censoring.time <= time) & (self.risk[:, 2] == 1), self.censoring.time > time
@@ -505,7 +504,7 @@ class Survival(AbstractPerformance):
 class Censoring:
     """Kaplan–Meier estimate of the censoring, from weighted units: before each one's time, and at other times."""
 
-    def __init__(self, time: Float[Array, " rows"], event: BoolArray):
+    def __init__(self, time: PerRow, event: BoolArray):
         self.time = time
         key = 2 * np.unique(time, return_inverse=True)[1] + ~event  # a death comes before a censoring at its time
         self.level, self.code = np.unique(key, return_inverse=True)
@@ -522,9 +521,7 @@ class Censoring:
         return before[:, self.code], before[:, np.searchsorted(self.at_level, times, side="right")]
 
 
-def kaplan_meier_influence(
-    time: Float[Array, " rows"], event: Float[Array, " rows"], weight: Float[Array, " rows"], at: float
-) -> Float[Array, " rows"]:
+def kaplan_meier_influence(time: PerRow, event: PerRow, weight: PerRow, at: float) -> PerRow:
     """Compute the Kaplan–Meier estimate of survival beyond a time plus each row's influence, whose weighted mean it is."""
     level, code = np.unique(time, return_inverse=True)
     died, left = np.bincount(code, weight * event), np.bincount(code, weight)
@@ -538,7 +535,7 @@ def kaplan_meier_influence(
     return alive + np.where(np.isfinite(past), alive * past * weight.sum(), 0.0)
 
 
-def concordance(risk: Float[Array, "rows facts"], eta: Float[Array, " rows"], w: Float[Array, " rows"]) -> float:
+def concordance(risk: Float[Array, "rows facts"], eta: PerRow, w: PerRow) -> float:
     """Compute the concordance of some weighted units; NaN if no pair is comparable."""
     some = w > 0
     own = risk[some]
