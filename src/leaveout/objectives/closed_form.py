@@ -27,6 +27,8 @@ STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))  # places and wei
 State = np.ndarray | None
 ValueAndGradient = tuple[PerLane, Points, State]
 Weights = Float[np.ndarray, "lanes units"]
+Entries = Int[np.ndarray, "lanes width"]  # the units that each refit lists
+Scored = Bool[np.ndarray, "lanes width"]  # which of them it scores
 
 
 class AbstractByArrays(abc.ABC):
@@ -128,8 +130,8 @@ class AbstractClosedForm(AbstractObjective):
         self,
         theta: Points,
         weights: Weights,
-        index: Int[np.ndarray, "lanes width"],
-        held: Bool[np.ndarray, "lanes width"],
+        index: Entries,
+        held: Scored,
         state: State = None,
     ) -> Float[np.ndarray, "lanes ..."]:
         """Held-out losses of the listed units given all units that are seen, or one joint number a refit.
@@ -157,7 +159,7 @@ class AbstractClosedForm(AbstractObjective):
         return self.look(theta, self._with_held(weights, index, held), state)[0] - self.look(theta, weights, state)[0]
 
     @staticmethod
-    def _with_held(weights: Weights, index: Int[np.ndarray, "lanes width"], held: Bool[np.ndarray, "lanes width"]) -> Weights:
+    def _with_held(weights: Weights, index: Entries, held: Scored) -> Weights:
         """Weights with the held units at one."""
         whole = np.concatenate([weights, np.ones((len(weights), 1))], axis=1)
         refit, place = np.nonzero(held)
@@ -168,8 +170,8 @@ class AbstractClosedForm(AbstractObjective):
         self,
         theta: Points,
         weights: Weights,
-        index: Int[np.ndarray, "lanes width"],
-        held: Bool[np.ndarray, "lanes width"],
+        index: Entries,
+        held: Scored,
         state: State = None,
     ) -> Points:
         """Gradients of the summed held-out losses, by central differences unless these are joint losses.
@@ -206,7 +208,7 @@ class AbstractClosedForm(AbstractObjective):
         return found
 
     @staticmethod
-    def _sum_held(losses: Float[np.ndarray, "lanes ..."], held: Bool[np.ndarray, "lanes width"]) -> PerLane:
+    def _sum_held(losses: Float[np.ndarray, "lanes ..."], held: Scored) -> PerLane:
         return np.where(held, losses, 0.0).sum(1) if losses.ndim > 1 else losses
 
     def hessians(self, theta: Points, weights: Weights, state: State = None) -> Float[np.ndarray, "lanes params params"]:
@@ -260,7 +262,7 @@ class AbstractClosedForm(AbstractObjective):
         return np.array(found)
 
     def predictions(
-        self, theta: Points, weights: Weights, index: Int[np.ndarray, "lanes width"], kind: str, state: State = None
+        self, theta: Points, weights: Weights, index: Entries, kind: str, state: State = None
     ) -> Float[np.ndarray, "lanes width ..."]:
         """Predict the listed units, given all units that are seen.
 
@@ -340,9 +342,7 @@ class AbstractSolved(AbstractClosedForm):
     """Model whose parameters are a known function of the weights, θ̂(w): F(θ, w) = ½ ‖θ − θ̂(w)‖², and no refit iterates."""
 
     @abc.abstractmethod
-    def solve(
-        self, index: Int[np.ndarray, "lanes width"], weight: Float[np.ndarray, "lanes width"], changed: bool = False
-    ) -> Points:
+    def solve(self, index: Entries, weight: Float[np.ndarray, "lanes width"], changed: bool = False) -> Points:
         """Compute θ̂(w) of a batch of refits, whose listed units have these weights and all others one.
 
         `index == num_units` is padding. If `changed`, the data are changed in their last digits, to see what rounding does.
