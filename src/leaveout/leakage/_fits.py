@@ -62,12 +62,11 @@ class AbstractLearner(abc.ABC):
 class AbstractLinear(AbstractLearner):
     """Linear learner: coefficients by one batched solve, and predictions that are linear in them."""
 
-    X: FloatArray
-    y: FloatArray
-    intercept: bool
-    standardises: bool
-    needs: str  # a response or, for two classes, a label, a probability or a decision value
     cost = 2
+
+    def __init__(self, X: FloatArray, y: FloatArray, penalty: float, intercept: bool, scaled: bool, needs: str):
+        """Take the data; `needs` is a response or, for two classes, a label, a probability or a decision value."""
+        self.X, self.y, self.penalty, self.intercept, self.standardises, self.needs = X, y, penalty, intercept, scaled, needs
 
     @abc.abstractmethod
     def solve(self, X: Float[np.ndarray, "fits size features"], y: Responses) -> FloatArray:
@@ -107,8 +106,8 @@ class LeastSquares(AbstractLinear):
     """Least squares `argmin ‖y − X β − α‖² + penalty ‖β‖²`, by the normal equations of all fits in one call."""
 
     def __init__(self, X: NDArray, y: NDArray, penalty: float, intercept: bool, scaled: bool):
-        self.X, self.y, self.penalty, self.intercept, self.standardises = X, y, penalty, intercept, scaled
-        self.needs, self.name = "response", "ridge regression, batched" if penalty else "least squares, batched"
+        super().__init__(X, y, penalty, intercept, scaled, "response")
+        self.name = "ridge regression, batched" if penalty else "least squares, batched"
 
     def together(self, train: Rows) -> tuple[FloatArray, BoolArray]:
         place = lengths(train)
@@ -169,9 +168,6 @@ class AbstractClasses(AbstractLinear):
 
     If a training set has one class only, that class is predicted with probability one.
     """
-
-    def __init__(self, X: NDArray, y: NDArray, penalty: float, intercept: bool, scaled: bool, needs: str):
-        self.X, self.y, self.penalty, self.intercept, self.standardises, self.needs = X, y, penalty, intercept, scaled, needs
 
     @abc.abstractmethod
     def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Responses) -> FloatArray:

@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
 from sklearn.model_selection import check_cv
 from sklearn.utils import column_or_1d, indexable
 
-from .._runtime.arrays import FloatArray
+from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.checkpoint import File, StepResult, keeping, making
 from .._runtime.conventions import conventional, warn
 from .._runtime.interrupt import stoppable
@@ -181,7 +181,7 @@ def cross_validate(
     if return_estimator:
         result["estimator"] = hosts
     if return_indices:
-        result["indices"] = dict(zip(("train", "test"), zip(*splits, strict=True), strict=True))
+        result["indices"] = _indices(splits)
     trained = [None if each is None else data.some(train) for each, (train, _) in zip(hosts, splits, strict=False)]
     for name, one in found.items():
         result[f"test_{name}"] = warn_of_missing(one, error_score)
@@ -221,8 +221,13 @@ def host_scores(estimator: Any, X: Any, y: Any, splits: Splits, **given: Any) ->
         options = {name: given[name] for name in ("params", "error_score", "scoring")} | {"return_estimator": True}
         result["estimator"] = model_selection.cross_validate(estimator, X, y, cv=splits, **options)["estimator"]
     if given.get("return_indices"):
-        result["indices"] = dict(zip(("train", "test"), zip(*splits, strict=True), strict=True))
+        result["indices"] = _indices(splits)
     return result
+
+
+def _indices(splits: Splits) -> dict[str, tuple[IntArray, ...]]:
+    """Return the rows that the folds are trained and tested on."""
+    return dict(zip(("train", "test"), zip(*splits, strict=True), strict=True))
 
 
 def errors_of_host(found: dict[str, Any]) -> dict[str, FloatArray]:
