@@ -511,17 +511,17 @@ class Plan(PrintedResult):
             place = np.arange(first, end).reshape(len(refits), width)  # in their order, without padding
             index, weight = self.index[first:end].reshape(place.shape), self.weight[first:end].reshape(place.shape)
             held = self.held[first:end].reshape(place.shape)
-            return Batch(refits, place, RefitRows(index, weight, held, np.zeros(()), np.asarray(self.num_refits)))
-        count = self.indptr[refits + 1] - self.indptr[refits]
-        refit = np.repeat(np.arange(len(refits)), count)
-        within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-        entry = self.indptr[refits][refit] + within
-        place = np.full((len(refits), width), -1)
-        place[refit, self.index[entry] if width == n else within] = entry  # if all units have a place, in their order
-        real = place >= 0
-        index = np.broadcast_to(np.arange(n), place.shape) if width == n else np.where(real, self.index[place], n)
-        weight = np.where(real, self.weight[place], 1.0)
-        held = real & self.held[place]
+        else:
+            count = self.indptr[refits + 1] - self.indptr[refits]
+            refit = np.repeat(np.arange(len(refits)), count)
+            within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+            entry = self.indptr[refits][refit] + within
+            place = np.full((len(refits), width), -1)
+            place[refit, self.index[entry] if width == n else within] = entry  # if all units have a place, in their order
+            real = place >= 0
+            index = np.broadcast_to(np.arange(n), place.shape) if width == n else np.where(real, self.index[place], n)
+            weight = np.where(real, self.weight[place], 1.0)
+            held = real & self.held[place]
         return Batch(refits, place, RefitRows(index, weight, held, np.zeros(()), np.asarray(self.num_refits)))
 
 
@@ -1600,12 +1600,12 @@ def from_splits(
 def _settled(name: str, column: UnitColumn, names: pd.Index | None) -> dict[str, Any]:
     """Return a column in the order of the splits; without a common order of labels it also waits for that of the fit."""
     values = column.in_order("from_splits", names, "the splits")
-    waits = (column.names is None) != (names is None)
-    if name == "times":
-        if not waits:
-            _rising(pd.Series(values))
-        return {"columns": {name: column}} if waits else {}
-    return {name: values} | ({"columns": {name: column}} if waits else {})
+    waiting: dict[str, Any] = {"columns": {name: column}} if (column.names is None) != (names is None) else {}
+    if name != "times":
+        return {name: values} | waiting
+    if not waiting:
+        _rising(pd.Series(values))
+    return waiting
 
 
 def _rising(times: pd.Series) -> None:

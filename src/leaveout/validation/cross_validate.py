@@ -185,11 +185,13 @@ def cross_validate(
             estimate = gathered.estimate(by_name, average, improve=strategy.in_standard_errors)
     if isinstance(reader := reader_of(fit), FormulaReader):
         estimate.labels["note"] = estimate.labels["note"].replace(*reader.remarks(_learning(fit), anew is not None))
-    own = evaluate if evaluate is None or isinstance(evaluate, str) else getattr(evaluate, "__name__", type(evaluate).__name__)
-    parts = {"evaluate": repr(own) if own is evaluate else own, "metric": repr(metrics), "average": repr(average)}
-    parts["audit"], parts["bases"] = str(audit), repr(bases)
-    usual = {"evaluate": "None", "metric": "()", "average": "None", "audit": "5", "bases": "'refit'"}
-    estimate.labels["asked"] = ", ".join(f"{name}={text}" for name, text in parts.items() if text != usual[name])
+    options: dict[str, tuple[Any, Any]] = {"metric": (metrics, ()), "average": (average, None)}
+    options |= {"audit": (audit, 5), "bases": (bases, "refit")}
+    changed = [f"{name}={value!r}" for name, (value, usual) in options.items() if value != usual]
+    if evaluate is not None:
+        text = repr(evaluate) if isinstance(evaluate, str) else getattr(evaluate, "__name__", type(evaluate).__name__)
+        changed.insert(0, f"evaluate={text}")
+    estimate.labels["asked"] = ", ".join(changed)
     loss = type(getattr(fit.objective, "loss_function", None))
     of_user = issubclass(loss, Module) and loss.__module__.split(".")[0] != __name__.split(".")[0]
     if callable(evaluate) or not estimate.score or of_user:

@@ -8,13 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import scipy
-from jaxtyping import Float
 
 from ..._runtime.jax import Array, Arrays, jnp, jspecial, numpy_of, static
 from ...objectives.objective import LOG_DENSITY
 from . import distributions, links
 from .distributions import Formulas, domain, exponential
-from .loss import AbstractLoss, AbstractMeanLoss, Convex, members_of, positive, probability, within
+from .loss import AbstractLoss, AbstractMeanLoss, Convex, Number, members_of, positive, probability, within
 
 SMALLEST_PREDICTOR = 1e-50  # least positive predictor, whose inverse third power does not overflow
 
@@ -193,7 +192,7 @@ class Gamma(AbstractFamilyLoss):
     array([0.307, 1.921])
     """
 
-    shape: Float[np.ndarray, ""]
+    shape: Number
     link: links.AbstractLink
     family = distributions.GAMMA
     has_dispersion = True
@@ -237,7 +236,7 @@ class InverseGaussian(AbstractFamilyLoss):
     array([0.919, 2.209])
     """
 
-    shape: Float[np.ndarray, ""]
+    shape: Number
     link: links.AbstractLink
     family = distributions.INVERSE_GAUSSIAN
     has_dispersion = True
@@ -285,7 +284,7 @@ class NegativeBinomial(AbstractFamilyLoss):
     array([0.811, 1.216, 1.91 ])
     """
 
-    dispersion: Float[np.ndarray, ""]
+    dispersion: Number
     link: links.AbstractLink
     family = distributions.NEGATIVE_BINOMIAL
     convex_links: ClassVar[Convex] = {"log": 1.0}  # ℓ″ = (y + 1/α) p (1 − p), p = αμ / (1 + αμ)
@@ -328,8 +327,8 @@ class Tweedie(AbstractMeanLoss):
     array([2., 0., 2.])
     """
 
-    power: Float[np.ndarray, ""]
-    dispersion: Float[np.ndarray, ""]
+    power: Number
+    dispersion: Number
     link: links.AbstractLink
     kind: str = static()
     has_dispersion = True
@@ -395,13 +394,13 @@ class Tweedie(AbstractMeanLoss):
         return f"half the Tweedie deviance of power {float(self.power):g} over {float(self.dispersion):g}"
 
     @property
-    def self_concordance(self) -> float | Float[np.ndarray, ""] | None:
+    def self_concordance(self) -> float | Number | None:
         if self.kind == "normal" or not self.convex:
             return 0.0 if self.convex else None
         return np.maximum(self.power - 1, 2 - self.power)  # ℓ″ = (p − 1) y e^{(1−p)η} + (2 − p) e^{(2−p)η}
 
     @property
-    def fourth(self) -> float | Float[np.ndarray, ""] | None:
+    def fourth(self) -> float | Number | None:
         return None if self.self_concordance is None else self.self_concordance**2
 
     @property
@@ -430,7 +429,7 @@ class AbstractQuasiLoss(AbstractLoss):
         The other loss.
     """
 
-    dispersion: Float[np.ndarray, ""]
+    dispersion: Number
     likelihood: AbstractLoss
     has_dispersion = True
     remark = "a quasi-likelihood: the loss is half the deviance over φ, no −log density; compare it with the same family and φ"
@@ -512,7 +511,7 @@ class QuasiPoisson(AbstractQuasiLoss):
     array([0.5  , 0.   , 0.193])
     """
 
-    dispersion: Float[np.ndarray, ""]
+    dispersion: Number
     likelihood: Poisson
 
     def __init__(self, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):

@@ -15,6 +15,7 @@ from ...objectives.objective import LOG_PROBABILITY
 from . import links
 from .distributions import Family, Formulas
 
+Number = Float[np.ndarray, ""]
 Convex = dict[str, float | None]  # the M of |ℓ‴| ≤ M ℓ″ by the links under which ℓ is convex; None if ℓ″ falls as |η| grows
 OUTSIDE_DOMAIN = -1e100  # not a derivative of a convex loss, so that nothing is proved of a ball that leaves the domain
 
@@ -141,12 +142,12 @@ class AbstractLoss(Module):
         return -1.0
 
     @property
-    def self_concordance(self) -> float | Float[np.ndarray, ""] | None:
+    def self_concordance(self) -> float | Number | None:
         """Constant M with `|ℓ‴| ≤ M ℓ″` for all η; None if there is none, or the loss has kinks."""
         return None
 
     @property
-    def fourth(self) -> float | Float[np.ndarray, ""] | None:
+    def fourth(self) -> float | Number | None:
         """Constant K with `|ℓ⁗| ≤ K ℓ″` for all η; None if it is not known."""
         return None
 
@@ -306,7 +307,7 @@ class AbstractMeanLoss(AbstractLoss):
         return self.link_name in self.convex_links
 
     @property
-    def self_concordance(self) -> float | Float[np.ndarray, ""] | None:
+    def self_concordance(self) -> float | Number | None:
         return self.convex_links.get(self.link_name)
 
     def peak(self, y: np.ndarray) -> np.ndarray | None:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import scipy
-from jaxtyping import Float
 
 from ..._runtime.jax import (
     Array,
@@ -40,6 +39,7 @@ from .families import (
 from .loss import (
     AbstractLoss as AbstractLoss,
     AbstractSharedLoss as AbstractSharedLoss,
+    Number,
     positive,
     probability,
     within,
@@ -199,11 +199,11 @@ class Binomial(AbstractLoss):
         return LINKS[self.link][2]
 
     @property
-    def self_concordance(self) -> float | Float[np.ndarray, ""] | None:
+    def self_concordance(self) -> float | Number | None:
         return 1.0 if self.link == "logit" else None
 
     @property
-    def fourth(self) -> float | Float[np.ndarray, ""] | None:
+    def fourth(self) -> float | Number | None:
         return self.self_concordance  # ℓ⁗ = ℓ″ (1 − 6ℓ″)
 
     @property
@@ -375,7 +375,7 @@ class QuasiBinomial(AbstractQuasiLoss):
     array([0.347, 0.   , 0.347])
     """
 
-    dispersion: Float[np.ndarray, ""]
+    dispersion: Number
     likelihood: Binomial
 
     def __init__(self, dispersion: float = 1.0, link: str = "logit"):
@@ -394,7 +394,7 @@ class AbstractRobust(AbstractLoss):
         Size of the residual from which the loss is linear.
     """
 
-    delta: Float[np.ndarray, ""]
+    delta: Number
     ceiling: ClassVar[float] = 1.0
     title: ClassVar[str]
 
@@ -504,11 +504,11 @@ class PseudoHuber(AbstractRobust):
         }
 
     @property
-    def self_concordance(self) -> float | Float[np.ndarray, ""] | None:
+    def self_concordance(self) -> float | Number | None:
         return 1.5 / self.delta  # ℓ‴/ℓ″ = 3u / (δ (1 + u²)), largest at u = 1
 
     @property
-    def fourth(self) -> float | Float[np.ndarray, ""] | None:
+    def fourth(self) -> float | Number | None:
         return 3 / self.delta**2  # ℓ⁗/ℓ″ = (12u² − 3) / (δ (1 + u²))², largest at u = 0
 
 

@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike
 from ..._runtime.jax import Array, Scalar, compile_static, is_traced, jax, jnp, numpy_of
 from ...linalg.group_norms import Norms
 from ...objectives.objective import as_stored
+from .loss import Number
 from .losses import Straight
 from .penalty import (
     AbstractCurved,
@@ -249,7 +250,7 @@ class ElasticNet(AbstractAbsolute):
     5.25
     """
 
-    l1_ratio: Float[np.ndarray, ""]
+    l1_ratio: Number
 
     def __init__(self, alpha: ArrayLike = 1.0, l1_ratio: float = 0.5):
         self.alpha, self.l1_ratio = _not_negative("ElasticNet: alpha", alpha), _not_negative("ElasticNet: l1_ratio", l1_ratio)
@@ -304,7 +305,7 @@ class GroupLasso(AbstractKinked):
     9.071
     """
 
-    alpha: Float[np.ndarray, ""]
+    alpha: Number
     member: Bool[np.ndarray, "groups features"]
     weights: Float[np.ndarray, " groups"]
 
@@ -469,7 +470,7 @@ class PseudoHuber(AbstractCurved):
     """
 
     alpha: AnyShape
-    delta: Float[np.ndarray, ""]
+    delta: Number
     quadratic = False
 
     def __init__(self, alpha: ArrayLike = 1.0, delta: float = 1.0):

@@ -17,11 +17,10 @@ from typing import Any, Self
 
 import numpy as np
 import scipy
-from jaxtyping import Float
 
 from ..._runtime.jax import Scalar, jax, jnp
 from .distributions import Formulas, domain
-from .loss import AbstractLoss, positive
+from .loss import AbstractLoss, Number, positive
 
 Array = np.ndarray
 Kinks = tuple[tuple[float, Any, Any], ...]
@@ -36,7 +35,7 @@ class AbstractRounded(AbstractLoss):
         Width h of the rounding.
     """
 
-    width: Float[Array, ""]
+    width: Number
 
     @abc.abstractmethod
     def kinks(self, y: Any) -> Kinks:
@@ -137,11 +136,11 @@ class AbstractRounded(AbstractLoss):
         return np.maximum(sum(a * h * own(t, scipy.special.expit(t)) for a, t in known), 0.0)
 
     @property
-    def self_concordance(self) -> float | Float[np.ndarray, ""] | None:
+    def self_concordance(self) -> float | Number | None:
         return 1 / self.width
 
     @property
-    def fourth(self) -> float | Float[np.ndarray, ""] | None:
+    def fourth(self) -> float | Number | None:
         return 1 / self.width**2  # σ‴ = σ′ (1 − 6σ′)
 
     @property
@@ -190,7 +189,7 @@ class Quantile(AbstractRounded):
     array([0.1, 0.9])
     """
 
-    level: Float[Array, ""]
+    level: Number
 
     def __init__(self, level: float = 0.5, *, width: float):
         self.level, self.width = positive("Quantile: level", level), positive("Quantile: width", width)
@@ -232,7 +231,7 @@ class EpsilonInsensitive(AbstractRounded):
     array([0. , 0.5, 1.5])
     """
 
-    epsilon: Float[Array, ""]
+    epsilon: Number
 
     def __init__(self, epsilon: float = 0.0, *, width: float):
         self.width = positive("EpsilonInsensitive: width", width)
