@@ -174,7 +174,7 @@ def test_a_checkpoint_of_another_run_is_refused(file, monkeypatch):
         "evaluate": lambda: lo.cross_validate(fit, PLAN, evaluate="squared_error", **f),
         "metric": lambda: lo.cross_validate(fit, PLAN, metric="mse", **f),
         "audit": lambda: lo.cross_validate(fit, PLAN, audit=0, **f),
-        "verb, kind, evaluate, metric, audit": lambda: lo.cross_predict(fit, PLAN, **f),
+        "verb, refit, kind, judged, evaluate, metric, audit": lambda: lo.cross_predict(fit, PLAN, **f),
         "verb": lambda: lo.leakage.leakage_slope_test(Ridge(), X, Y, groups=LEAKAGE["groups"], **f),
     }
     for what, other in others.items():

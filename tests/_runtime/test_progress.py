@@ -109,7 +109,8 @@ def test_starts_have_a_line_each(terminal):
 def test_narrow_products_take_one_thread_and_leave_the_callers_setting(columns, threads):
     found, rng = [], np.random.default_rng(0)
     asked = lambda train, test, theta: found.append(_threads()) or np.zeros(len(train))
-    fit = lo.fit(lo.GLM(rng.normal(size=(12, columns)), rng.normal(size=12), "squared", lo.penalties.Ridge(1.0)))
+    model = lo.GLM(rng.normal(size=(12, columns)), rng.normal(size=12), "squared", lo.penalties.Ridge(1.0))
+    fit = lo.fit(model, curvature="dense")
     with threadpoolctl.threadpool_limits(2):
         lo.cross_validate(fit, lo.leave_one_out(12), evaluate=asked)
         assert set().union(*found) == threads and _threads() == {2}

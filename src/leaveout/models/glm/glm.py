@@ -422,10 +422,11 @@ class AbstractRegression(AbstractLinearPredictor):
 
     @property
     def units(self) -> Units:
+        observed: dict[str, Any] = {"target" if self.loss_function.has_response else "response": self.y}
         return Units(
+            **observed,
             names=self.labels.index,
             weight=self.sample_weight,
-            target=self.y,
             classes=classes(self.loss_function, len(self.classes), self.scale),
             distribution=self._distribution,
             features=functools.partial(by_name, self.design, self.names),

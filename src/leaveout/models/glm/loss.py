@@ -55,6 +55,11 @@ class AbstractLoss(Module):
         """
         return eta
 
+    @property
+    def has_response(self) -> bool:
+        """Whether `inverse_link` gives predictions that responses are compared with."""
+        return True
+
     def check(self, y: np.ndarray) -> None:
         """Raise if responses lie outside the domain of the loss.
 

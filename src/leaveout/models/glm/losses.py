@@ -602,6 +602,10 @@ class Custom(AbstractLoss):
     def __call__(self, eta: Array, y: Array) -> Array:
         return call_traced("GLM: loss", self.function, eta, y)
 
+    @property
+    def has_response(self) -> bool:
+        return self.mean is not None
+
     def inverse_link(self, eta: Arrays) -> Arrays:
         if self.mean is None:
             raise TypeError(
