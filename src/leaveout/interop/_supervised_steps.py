@@ -14,7 +14,7 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.utils import _safe_indexing, get_tags
 
-SAMPLE = 2000  # largest number of rows to which a step is fitted again
+PERMUTED_ROWS = 2000  # largest number of rows to which a step is fitted again
 PERMUTATIONS = 3  # orders of the response, so that none of them chooses the same columns by chance
 
 
@@ -79,7 +79,7 @@ def encodes_across_folds(step: Step, y: Any) -> bool:
 
 
 def _sample(step: Step, y: Any) -> tuple[Any, np.ndarray]:
-    rows = np.random.default_rng(0).permutation(len(y))[:SAMPLE]
+    rows = np.random.default_rng(0).permutation(len(y))[:PERMUTED_ROWS]
     return _safe_indexing(step.X, rows), np.asarray(y)[rows]
 
 

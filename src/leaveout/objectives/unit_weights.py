@@ -1,4 +1,4 @@
-"""What the weights of units mean, for every measure, table and standard error that reads them.
+"""The meaning of the weights of units, for every measure, table and standard error that reads them.
 
 Weights are shares of a mean: c times them is the same data, so that they are taken with mean one over the units that weigh.
 Where they are said to be numbers of cases, by `lo.leave_one_out(cases=True)` or a call's `cases=True`, each case is a unit of
@@ -44,7 +44,7 @@ class UnitWeights:
 
     @property
     def meaning(self) -> str:
-        """What standard errors take weights for, empty where all of them are one."""
+        """The meaning of weights in standard errors, empty where all of them are one."""
         if self.are_cases:
             return f"count cases, {self.rows.sum():.10g} in all"
         own = self.own[self.weigh]

@@ -91,7 +91,7 @@ class FoldResult(NamedTuple):
 
     @property
     def scores(self) -> LogDensities:
-        """What the fold contributes to the elpd: the log density of every unit that is scored by itself, or the joint one."""
+        """The part of the fold in the elpd: the log density of every unit that is scored by itself, or the joint one."""
         if self.units is not None:
             return self.units
         return LogDensities(np.array([self.ratio]), self.influence[None], self.fold_influence[None])
@@ -120,7 +120,7 @@ class FoldEstimates(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Some folds at some places: F(θ, 1), F(θ, w), and log p(y_o | θ)."""
+    """Folds at some places: F(θ, 1), F(θ, w), and log p(y_o | θ)."""
 
     whole: Float[np.ndarray, " places"]
     left: Float[np.ndarray, "folds places"]

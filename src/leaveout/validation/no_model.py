@@ -1,4 +1,4 @@
-"""What no model loses: the intercept alone, refitted without the same folds; of Cox models no coefficients, θ = 0.
+"""The loss of no model: the intercept alone, refitted without the same folds; of Cox models no coefficients, θ = 0.
 
 For a mean μ without offsets, the intercept of every refit has a closed form, whatever the link: with s the sample weights,
 
