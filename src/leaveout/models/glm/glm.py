@@ -457,8 +457,8 @@ class GLM(AbstractRegression):
     ----------
     X : array, DataFrame, sparse matrix or device array, shape (units, features), or str
         Rows. Names of the columns of a DataFrame are kept; an array on a device stays there. Or a formula, such as
-        "y ~ x * site + bs(age, 4)", which formulaic reads. What its calls learn from all rows, such as knots, is not left out:
-        results say so.
+        "y ~ x * site + bs(age, 4)", which formulaic reads. What its calls learn, such as knots, `cross_validate` and
+        `cross_predict` learn anew from the rows of each refit; other functions take what all rows gave. Results say so.
     y : array, shape (units,), or DataFrame
         Responses, or labels of classes for "multinomial"; of a binary loss also two labels, the second of which is the event.
         The table of a formula.
