@@ -139,8 +139,10 @@ def test_it_is_done_again_by_the_code_of_the_page(tmp_path, kind):
 
 def test_code_that_cannot_run_is_not_shown_as_code(tmp_path):
     """A function in the place of a loss or a measure has no call: the page says what the fit was, and loads nothing."""
-    fit = lo.fit(lo.GLM(np.eye(9, 2), np.arange(9.0), lambda eta, y: (eta - y) ** 2, lo.penalties.Ridge(1.0)))
-    for wanted in ({}, {"metric": lambda y, mean: np.mean(np.abs(y - mean))}):
+    squares = lambda eta, y: (eta - y) ** 2
+    away = lambda y, mean: np.mean(np.abs(y - mean))
+    for loss, wanted in ((squares, {}), (lo.losses.Custom(squares, mean=lambda eta: eta), {"metric": away})):
+        fit = lo.fit(lo.GLM(np.eye(9, 2), np.arange(9.0), loss, lo.penalties.Ridge(1.0)))
         page = read(lo.cross_validate(fit, lo.leave_one_out(9), **wanted).report(tmp_path / "page.html"))
         assert "fit = lo.fit(...)  # GLM (Custom)" in page.text and "np.load" not in page.text
 
@@ -341,7 +343,7 @@ def test_from_the_shell(tmp_path):
     frame = pd.DataFrame({"id": np.arange(40), "age": rng.normal(50, 9, 40).round(1), "visits": rng.poisson(2.0, 40)})
     frame.to_csv(file, index=False)
     run = lambda *words: CliRunner().invoke(app, list(map(str, words)))
-    words = ("glm", file, "--target", "visits", "--loss", "poisson", "--l2", "1")
+    words = ("glm", file, "--target", "visits", "--features", "id,age", "--loss", "poisson", "--l2", "1")
     done = run(*words, "--report", page)
     assert done.exit_code == 0 and f"Report: {page}" in done.output and "LO102 warning" in done.output, done.output
     said = read(page)

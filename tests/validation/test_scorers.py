@@ -129,11 +129,13 @@ def test_repeats_are_pooled_one_by_one():
 def test_concordance_of_cox_is_harrells():
     time, event = np.round(RNG.exponential(np.exp(-X[:, 0])), 1), (RNG.random(N) < 0.7).astype(float)
     fit = lo.fit(lo.Cox(X, time, event))
-    risk = lo.cross_predict(fit, PLAN, kind="link")
+    risk = lo.cross_predict(fit, PLAN, lo.Exact(), kind="link")
     pair = (event[:, None] == 1) & ((time[:, None] < time) | ((time[:, None] == time) & (event == 0)))
     good = (risk[:, None] > risk) + 0.5 * (risk[:, None] == risk)
-    found = lo.cross_validate(fit, PLAN, metric="concordance")
+    found = lo.cross_validate(fit, PLAN, lo.Exact(), metric="concordance")
     assert found.metrics["concordance"] == pytest.approx(good[pair].mean(), abs=1e-12)
+    default = lo.cross_validate(fit, PLAN, metric="concordance")
+    assert abs(default.metrics["concordance"] - good[pair].mean()) <= default.metric_error["concordance"] + 1e-12
     each = np.arange(N)
     left = [good[np.ix_(each != i, each != i)][pair[np.ix_(each != i, each != i)]].mean() for i in each]
     assert found.metric_se["concordance"] == pytest.approx(np.sqrt((N - 1) * np.var(left)), rel=0.03)

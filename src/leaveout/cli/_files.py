@@ -208,13 +208,17 @@ def _from_header(content: str, notes: list[str]) -> str:
     """Leave out lines above the header, such as a title: they have one cell, where all that follow have several."""
     lines = [line for line in content.split("\n", 30)[:30] if line.strip()]
     enough = 3  # lines alike, from which the first of them is a header
+    starts = []
     for mark in MARKS:
         with contextlib.suppress(csv.Error):  # a cell that is too long
             sizes = [len(row) for row in csv.reader(lines, delimiter=mark)]
-            start = next((k for k, size in enumerate(sizes) if size > 1), 0)
-            if start and len(lines) == len(sizes) >= start + enough and len(set(sizes[start:])) == 1:
-                notes.append(f"{start} line{'s' if start > 1 else ''} above the header left out")
-                return content[content.index(lines[start]) :]
+            start = next((k for k, size in enumerate(sizes) if size > 1), len(lines))
+            if len(lines) == len(sizes) >= start + enough and len(set(sizes[start:])) == 1:
+                starts.append(start)
+    start = min(starts, default=0)  # decimal commas are no separators
+    if start:
+        notes.append(f"{start} line{'s' if start > 1 else ''} above the header left out")
+        return content[content.index(lines[start]) :]
     return content
 
 

@@ -319,7 +319,8 @@ def cross_predict(
         raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}.")
     found = held_out(fit, plan, strategy_of_predictions(fit, plan, strategy), kind, checkpoint, bases, judged=error)
     predicted = found.per_unit()
-    scored = np.unique(plan.index[plan.held])
+    with_loss = fit.objective.units.scored_entries(plan.refit, plan.index, plan.weight)  # no refit determines others
+    scored = np.unique(plan.index[plan.held & with_loss])
     missing = scored[np.isnan(predicted[scored]).reshape(len(scored), -1).any(1)]
     if len(missing):
         warn(
