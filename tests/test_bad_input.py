@@ -36,7 +36,8 @@ def broken(value, where=(3, 1)):
         (lambda: lo.GLM(X, -Y, "poisson"), ValueError, "Poisson loss needs y not negative"),
         (lambda: lo.GLM(X, Y, "gamma"), ValueError, "gamma loss needs y positive"),
         (lambda: lo.GLM(X, np.zeros(40), "multinomial"), ValueError, "one class only"),
-        (lambda: lo.GLM(X, Y, "logit"), ValueError, "no loss is called 'logit'; choose one of"),
+        (lambda: lo.GLM(X, Y, "logit"), ValueError, "no loss is called 'logit'; it is 'logistic' here"),
+        (lambda: lo.GLM(X, Y, "logits"), ValueError, "no loss is called 'logits'; choose one of"),
         (lambda: lo.GLM(X, Y, 3), TypeError, "loss must be a name"),
         (lambda: lo.GLM(X, Y, "logistic", 0.5), TypeError, "penalty must be None"),
         (lambda: lo.GLM(X, Y, "logistic", lo.penalties.Quadratic(np.eye(5))), ValueError, "3 coefficients"),
@@ -92,13 +93,24 @@ def test_integers_and_booleans_are_converted_not_truncated():
         assert lo.anchor(glm("squared"), {"coef": np.zeros(3, int), "intercept": 0}, throw=False).theta.dtype == np.float64
 
 
+def test_nearly_collinear_columns_are_refused():
+    near = pd.DataFrame(np.c_[X, 2 * X[:, 0] - X[:, 1] + 1e-8 * X[:, 0] * X[:, 1]], columns=list("abcd"))
+    with pytest.raises(lo.IndefiniteHessianError, match=r"not positive definite.*Drop a column, add a penalty"):
+        lo.fit(lo.GLM(near, Y, "logistic"))
+
+
+def test_columns_that_are_constant_but_for_a_little_are_centred():
+    near, part = np.ones(40) + 1e-8 * X[:, 0] * X[:, 1], lo.leave_one_out(40)
+    fits = [lo.fit(lo.GLM(np.c_[X, column], Y, "logistic")) for column in (near, 1e8 * (near - 1))]
+    one, other = (lo.cross_validate(fit, part) for fit in fits)
+    assert one.proved.all() and (np.abs(one.losses - other.losses) <= one.error + other.error).all()
+    np.testing.assert_allclose(fits[0].parameters["coef"], fits[1].parameters["coef"] * [1, 1, 1, 1e8], rtol=1e-6)
+
+
 @pytest.mark.parametrize("column", [np.ones(40), 2 * X[:, 0] - X[:, 1]])
 def test_constant_and_collinear_columns(column):
     once, twice = (lo.fit(lo.GLM(design, Y, "logistic")) for design in (X, np.c_[X, column]))
     assert "of rank 4" in repr(twice) and twice.value == pytest.approx(float(once.value))
-    near = pd.DataFrame(np.c_[X, column + 1e-8 * X[:, 0] * X[:, 1]], columns=list("abcd"))
-    with pytest.raises(lo.IndefiniteHessianError, match=r"not positive definite.*Drop a column, add a penalty"):
-        lo.fit(lo.GLM(near, Y, "logistic"))
     assert lo.fit(lo.GLM(np.c_[X, column], Y, "logistic", lo.penalties.Ridge(0.1))).decrement < 1e-6
 
 
@@ -383,16 +395,22 @@ def test_an_emission_that_is_no_jax():
 @pytest.mark.parametrize("penalty", [lo.penalties.Zero(), lo.penalties.Ridge(1.0), lo.penalties.Lasso(1.0)])
 @pytest.mark.parametrize("loss", ["squared", pytest.param("logistic", marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore:overflow")
-def test_columns_that_are_as_good_as_the_intercept_are_named(loss, penalty):
+def test_columns_that_are_as_good_as_the_intercept_are_centred_or_named(loss, penalty):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 3))
     y = X[:, 0] + rng.standard_normal(60)
     y = (y > 0).astype(float) if loss == "logistic" else y
     X[:, 1] += 1e8
     X[:, 2] += 1e2
-    with pytest.raises((ValueError, RuntimeError), match=r"Of x1 the mean is so large .* the intercept: centre them"):
-        lo.fit(lo.GLM(X, y, loss, penalty))
-    lo.fit(lo.GLM(X - X.mean(axis=0), y, loss, penalty))
+    centred = lo.fit(lo.GLM(X - X.mean(axis=0), y, loss, penalty))
+    if isinstance(penalty, lo.penalties.Lasso):
+        with pytest.raises((ValueError, RuntimeError), match=r"Of x1 the mean is so large .* the intercept: centre them"):
+            lo.fit(lo.GLM(X, y, loss, penalty))
+        return
+    fits = lo.fit(lo.GLM(X, y, loss, penalty)), centred
+    found, exact = (lo.cross_validate(fit, lo.leave_one_out(60)) for fit in fits)
+    assert found.proved.all() and (np.abs(found.losses - exact.losses) <= found.error + exact.error).all()
+    np.testing.assert_allclose(fits[0].parameters["coef"], centred.parameters["coef"], rtol=1e-6)
 
 
 @pytest.mark.parametrize("alpha", [[2.0], np.array([2.0]), np.float64(2.0), np.array(2)])

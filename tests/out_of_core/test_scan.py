@@ -207,14 +207,32 @@ def far_out(spread, n=400):
 
 @pytest.mark.parametrize("loss", ["logistic", "huber"])
 def test_what_rounding_hides_has_no_minimiser_and_few_passes(loss, monkeypatch):
-    """As in memory: steps by what is left of the Hessian lower F no more, and there is no end of them."""
+    """Steps by what is left of the Hessian lower F no more, and there is no end of them. In memory columns are centred."""
     x, center, y, heavy = far_out(0.5)
+    x, more = x + center, {"sample_weight": heavy}
     runs, look = [], _runner.PassRunner.at
     monkeypatch.setattr(_runner.PassRunner, "at", lambda self, theta: runs.append(self) or look(self, theta))
-    for call in (lo.scan, lambda *given, **more: lo.fit(lo.GLM(*given, **more))):
-        with pytest.raises(lo.IndefiniteHessianError, match=r"Of x0 the mean is so large .* centre them"):
-            call(x + center, y, loss, RIDGE, sample_weight=heavy)
+    with pytest.raises(lo.IndefiniteHessianError, match=r"Of x0 the mean is so large .* centre them"):
+        lo.scan(x, y, loss, RIDGE, **more)
     assert 0 < runs[0].passes < 50
+    found, exact = (
+        lo.cross_validate(lo.fit(lo.GLM(z, y, loss, RIDGE, **more)), lo.leave_one_out(400)) for z in (x, x - center)
+    )
+    assert found.proved.all() and (np.abs(found.losses - exact.losses) <= found.error + exact.error).all()
+
+
+def test_the_minimum_of_the_first_block_is_of_the_columns_as_given(monkeypatch):
+    """Where it is fitted in other coordinates: columns centred, or fewer rows than columns in their place."""
+    rng, starts, descend = np.random.default_rng(0), [], _runner.PassRunner._descend
+    monkeypatch.setattr(_batches, "DENSE_BLOCK", 2**16)
+    monkeypatch.setattr(_runner.PassRunner, "_descend", lambda self, start: starts.append(start) or descend(self, start))
+    for x in (rng.normal([1e5, 0.0], 1.0, (60, 2)), rng.standard_normal((60, 500))):
+        y = x[:, 1] + rng.standard_normal(60)
+        found = lo.scan(x, y, "squared", RIDGE, audit=0)
+        exact = lo.cross_validate(lo.fit(lo.GLM(x - x.mean(axis=0), y, "squared", RIDGE)), lo.leave_one_out(60))
+        assert (np.abs(found.losses - exact.losses) <= found.error + exact.error).all()
+        theta = lo.fit(lo.GLM(x, y, "squared", RIDGE)).parameters
+        np.testing.assert_allclose(starts[-1], [*theta["coef"], theta["intercept"]], rtol=1e-6)
 
 
 def test_beside_rounding_errors_are_what_they_are_said_to_be():

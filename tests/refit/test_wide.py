@@ -48,7 +48,7 @@ def refit(X, y, loss, out, alpha=0.8, weights=None, start=None):
 def test_leave_one_out_is_within_its_errors(loss):
     X, labels, counts = table()
     y = labels if loss == "logistic" else counts
-    fit = lo.fit(lo.GLM(X, y, loss, RIDGE))
+    fit = lo.fit(lo.GLM(X, y, loss, RIDGE), curvature="products")
     assert fit.factor is None and fit.decrement < 1e-6
     found = lo.cross_validate(fit, lo.leave_one_out(N))
     rows = np.random.default_rng(1).choice(N, 15, replace=False)
@@ -65,7 +65,7 @@ def test_leave_one_out_is_within_its_errors(loss):
 
 def test_probes_tell_leverages_without_bias_and_how_far_they_are():
     X, y, _ = table(2)
-    at = _wide.wide(lo.fit(lo.GLM(X, y, "logistic", RIDGE)))
+    at = _wide.wide(lo.fit(lo.GLM(X, y, "logistic", RIDGE), curvature="products"))
     probes, groups = _probes.Probes(at), 10
     probes.groups += [probes._draw() for _ in range(1)]
     while len(probes.groups) < groups:
@@ -92,7 +92,8 @@ def _second(x, probes):
 def test_rough_steps_of_refits_are_in_float32(monkeypatch):
     """So are those of the rows that tell the error of one step; the results are those of solves in float64."""
     X, y, _ = table(3)
-    fit, plan, solve, made = lo.fit(lo.GLM(X, y, "logistic", RIDGE)), lo.kfold(N, 4, seed=0), _wide.WideModel.solve, {}
+    fit, plan = lo.fit(lo.GLM(X, y, "logistic", RIDGE), curvature="products"), lo.kfold(N, 4, seed=0)
+    solve, made = _wide.WideModel.solve, {}
 
     def count(self, right, curvature, kappa, tol):
         before = self.products
@@ -107,14 +108,15 @@ def test_rough_steps_of_refits_are_in_float32(monkeypatch):
     assert made[np.dtype(np.float32)] > 0.3 * sum(made.values())
     monkeypatch.setattr(_wide, "SINGLE_RESIDUAL", np.inf)
     np.testing.assert_allclose(found.losses, lo.cross_validate(fit, plan, lo.Exact(), audit=0).losses, rtol=1e-7)
-    again = lo.cross_validate(lo.fit(fit.objective), lo.leave_one_out(N), audit=0)
+    again = lo.cross_validate(lo.fit(fit.objective, curvature="products"), lo.leave_one_out(N), audit=0)
     np.testing.assert_allclose(one_row.losses, again.losses, rtol=1e-4)
 
 
 def test_folds_of_many_rows():
     X, y, _ = table(3)
     weight = np.random.default_rng(0).random(N) + 0.5
-    fit, plan = lo.fit(lo.GLM(X, y, "logistic", RIDGE, sample_weight=weight)), lo.kfold(N, 4, seed=0)
+    model, plan = lo.GLM(X, y, "logistic", RIDGE, sample_weight=weight), lo.kfold(N, 4, seed=0)
+    fit = lo.fit(model, curvature="products")
     outs = [plan.index[a:b] for a, b in zip(plan.indptr[:-1], plan.indptr[1:], strict=True)]
     exact = [refit(X, y, "logistic", out, weights=weight) for out in outs]
     for strategy in (lo.Certified(), lo.Exact()):
@@ -131,7 +133,7 @@ def test_folds_of_many_rows():
 
 def test_penalties_that_shrink_as_rows_leave():
     X, _, y = table(4)
-    fit = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.per_weight(lo.penalties.Ridge(0.01))))
+    fit = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.per_weight(lo.penalties.Ridge(0.01))), curvature="products")
     out = np.arange(60)
     plan = lo.groups(np.r_[np.zeros(60, int), np.ones(N - 60, int)])
     found = lo.cross_validate(fit, plan)

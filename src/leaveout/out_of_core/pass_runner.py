@@ -17,7 +17,7 @@ from ..models.glm.loss import AbstractLoss
 from ..objectives.batch_functions import ONE
 from ..optimize.fit import fit
 from ..optimize.hessian_factor import IndefiniteHessianError, cholesky
-from ..optimize.newton import NewtonResult, newton
+from ..optimize.newton import NewtonResult, factorise, newton
 from .batches import Batches
 from .map_parts import Pass, over
 from .passes import SUMS, LeftOutRows, PassFit, beginning, leave_rows_out, looked_together, sample_of, sums, survey, worst
@@ -88,11 +88,12 @@ class PassRunner:
         def begin() -> StepResult:
             """Return the minimiser of the first block, if it has one."""
             try:
-                return {"start": fit(self.model).vector}
+                return {"start": np.asarray(self.model.parameters.unconstrained(fit(self.model).parameters))}
             except (RuntimeError, IndefiniteHessianError):
                 return {"start": own}
 
         start = read_or_make(begin)["start"]
+        start = own if factorise(self.at(start)["hessian"]) is None else start
         found = self._descend(start)
         if not found.converged[0] and not np.array_equal(start, own):
             found = self._descend(own)
