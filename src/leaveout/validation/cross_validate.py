@@ -319,12 +319,11 @@ def cross_predict(
         raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}.")
     found = held_out(fit, plan, strategy_of_predictions(fit, plan, strategy), kind, checkpoint, bases, judged=error)
     predicted = found.per_unit()
-    with_loss = fit.objective.units.scored_entries(plan.refit, plan.index, plan.weight)  # no refit determines others
-    scored = np.unique(plan.index[plan.held & with_loss])
-    missing = scored[np.isnan(predicted[scored]).reshape(len(scored), -1).any(1)]
+    lost = np.unique(found.unit[found.lost[found.refit]])
+    missing = lost[np.isnan(predicted[lost]).any(tuple(range(1, predicted.ndim)))]
     if len(missing):
         warn(
-            f"cross_predict: {len(missing)} of {len(scored)} held-out predictions are missing, such as that of "
+            f"cross_predict: {len(missing)} of {len(np.unique(found.unit))} held-out predictions are missing, such as that of "
             f"{plan.unit_names[missing[0]]!s}: the refits without them do not determine them. A penalty does, or, where "
             "groups leave whole, effects of groups that are drawn: lo.Mixed('… + (1 | group)')."
         )

@@ -46,7 +46,8 @@ NO_LOSS_CODES = NO_REFIT_CODES[1:]  # codes of refits without any loss; undeterm
 class Predictions:
     """Predictions of one kind for every unit that a refit scores, in the order of the plan, `[scored, ...]`.
 
-    A missing prediction is NaN. `off` is the error of each if they are `judged`, else zero.
+    A missing prediction is NaN. `off` is the error of each if they are `judged`, else zero. `lost` marks
+    refits that do not exist.
     """
 
     plan: Plan
@@ -54,18 +55,20 @@ class Predictions:
     has_error: bool
     values: Array
     off: Array
+    lost: BoolArray
 
     def __init__(self, plan: Plan, kind: str, *, judged: bool = False, values: Float[Array, "scored ..."] | None = None):
         self.plan, self.kind, self.has_error = plan, kind, judged
         self.values = np.zeros(0) if values is None else values
         self.off = np.zeros_like(self.values)
+        self.lost = np.zeros(plan.num_refits, bool)
 
     def predict(self, fit: Fit, rows: RefitRows, batch: RefitBatch, result: Int[Array, " refits"]) -> StepResult:
         """Compute the predictions of a batch of refits, and their errors."""
         at = lambda theta: predictions(fit, rows, theta, self.kind)
         values = at(batch.theta)
         keep = rows.held & ~among(result, NO_LOSS_CODES)[:, None] & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
-        found = {"predicted": keep, "values": values[keep]}
+        found = {"predicted": keep, "values": values[keep], "lost": among(result, NO_REFIT_CODES)}
         return found | {"off": reach(fit, batch, values, at)[keep]} if self.has_error else found
 
     def merge(self, batch: Batch, result: StepResult) -> None:
@@ -75,6 +78,7 @@ class Predictions:
             self.values = np.full((int(self.plan.held.sum()), *values.shape[1:]), np.nan)
             self.off = np.zeros_like(self.values)
         self.values[place] = values
+        self.lost[batch.refits] = result["lost"]
         if self.has_error:
             self.off[place] = result["off"]
 

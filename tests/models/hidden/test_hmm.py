@@ -184,6 +184,7 @@ def test_held_out_observations_are_no_regressors_of_scored_ones():
     np.testing.assert_allclose(missing.predictive_means(fit)[[6, 7]], mean[[6, 7]])
     assert np.flatnonzero(np.isnan(missing.predict(fit))).tolist() == [0, 8]
     joint = lo.fit(HMM(x, emissions.Autoregressive(1, prior=None), 1, score="joint"), num_starts=1)
+    assert np.flatnonzero(np.isfinite(lo.cross_predict(joint, blocks, lo.NoUpdate()))).tolist() == [5, 10, 15, 20, 25]  # silent
     losses = lo.cross_validate(joint, blocks, lo.NoUpdate()).losses
     np.testing.assert_allclose(losses, [alone[max(t, 2) : t + 5].sum() for t in range(0, 30, 5)])  # x_0 has no density
     losses = lo.cross_validate(joint, future, lo.NoUpdate()).losses
