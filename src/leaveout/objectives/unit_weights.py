@@ -20,12 +20,12 @@ Array = np.ndarray
 class UnitWeights:
     """Weights of units, of mean one over those that weigh, or numbers of cases.
 
-    `own` are the model's own weights, beside the numbers of trials that they contain.
+    `of_model` are the model's own weights, beside the numbers of trials that they contain.
     """
 
     values: Float[Array, " units"]
     are_cases: bool
-    own: Float[Array, " units"]
+    of_model: Float[Array, " units"]
 
     @property
     def weigh(self) -> Bool[Array, " units"]:
@@ -35,20 +35,20 @@ class UnitWeights:
     @property
     def scale(self) -> float:
         """The mean of the model's own weights, or one if they are numbers of cases, which have a scale."""
-        return 1.0 if self.are_cases else float(self.own[self.weigh].mean())
+        return 1.0 if self.are_cases else float(self.of_model[self.weigh].mean())
 
     @property
     def rows(self) -> Float[Array, " units"]:
         """The number of rows that each unit stands for, trials of one proportion being one row."""
-        return self.own if self.are_cases else self.weigh * 1.0
+        return self.of_model if self.are_cases else self.weigh * 1.0
 
     @property
     def meaning(self) -> str:
         """The meaning of weights in standard errors, empty where all of them are one."""
         if self.are_cases:
             return f"count cases, {self.rows.sum():.10g} in all"
-        own = self.own[self.weigh]
-        return "" if np.all(own == 1) else f"normalised to sum to the {len(own)} units; cases=True counts cases"
+        weights = self.of_model[self.weigh]
+        return "" if np.all(weights == 1) else f"normalised to sum to the {len(weights)} units; cases=True counts cases"
 
     @property
     def copies(self) -> Float[Array, " units"]:
@@ -75,5 +75,5 @@ def unit_weights(objective: AbstractObjective, are_cases: bool = False) -> UnitW
         ones = np.ones(objective.num_units)
         return UnitWeights(ones, are_cases, ones)
     values, trials = np.asarray(weight, np.float64), getattr(objective, "trials", None)
-    own = values if trials is None else values / trials
-    return UnitWeights(values if are_cases else values / values[values > 0].mean(), are_cases, own)
+    of_model = values if trials is None else values / trials
+    return UnitWeights(values if are_cases else values / values[values > 0].mean(), are_cases, of_model)

@@ -55,9 +55,8 @@ MILD = (
 )  # codes that the code of an emptied refit replaces
 DEFAULT_REFIT = Certified()
 PREDICTION_TOLERANCE = 1e-7  # remaining distance of refits that predict, as a share of their first step
-MOST_PRODUCTS = (
-    2e9  # products of a gradient of every refit, about a second, beyond which predictions keep the losses' tolerance
-)
+# products of a gradient of every refit, about a second, beyond which predictions keep the tolerance of losses
+MOST_PRODUCTS = 2e9
 PlanLike = Plan | Cases | int | Splitter | Iterable[tuple[ArrayLike, ArrayLike]]
 
 
