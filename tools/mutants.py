@@ -9,6 +9,7 @@ survives wants a test. The exit status is 1 if any survives.
 
 import argparse
 import ast
+import copy
 import functools
 import os
 import random
@@ -16,8 +17,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,28 +31,26 @@ PASSED, FAILED = 0, 1  # exit statuses of pytest
 
 
 class Definition(NamedTuple):
-    """Where a function, method, class or constant stands: the lines from `first` to `last` of `path`, counted from 0."""
+    """A function, method, class or constant: its file, its module, its qualified name and its syntax tree."""
 
     path: Path
     module: str
     name: str
-    first: int
-    last: int
+    node: ast.stmt
 
 
 def definitions(body: list[ast.stmt], path: Path, module: str, owner: str = "") -> Iterator[Definition]:
     """The functions, classes, methods and constants of a module, with their decorators; not what stands inside functions."""
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            yield Definition(path, module, owner + node.name, first - 1, node.end_lineno)
+            yield Definition(path, module, owner + node.name, node)
             if isinstance(node, ast.ClassDef):
                 yield from definitions(node.body, path, module, f"{owner}{node.name}.")
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 for part in target.elts if isinstance(target, ast.Tuple) else [target]:
                     if isinstance(part, ast.Name):
-                        yield Definition(path, module, owner + part.id, node.lineno - 1, node.end_lineno)
+                        yield Definition(path, module, owner + part.id, node)
         elif isinstance(node, ast.If):
             yield from definitions(node.body + node.orelse, path, module, owner)
 
@@ -79,16 +79,121 @@ def find(symbol: str) -> Definition:
     return found[0]
 
 
-def plant(fault: Fault, text: str, definition: Definition) -> str:
-    """The module's text with the fault. Raises `LookupError` unless `old` occurs once in the symbol's source."""
-    lines = text.splitlines(keepends=True)
-    source = "".join(lines[definition.first : definition.last])
-    count = source.count(fault.old)
-    if count != 1 or fault.old == fault.new:
-        raise LookupError(
-            f"{fault.symbol}: {fault.name}: {fault.old!r} must occur once and be changed; it occurs {count} times."
+IDENTIFIERS = ("id", "arg", "attr", "name")  # fields of the syntax tree that hold names
+SILENT = ("ctx", "kind", "type_comment")  # fields that say nothing of what a program does
+LOCATED = ast.expr | ast.stmt | ast.arg | ast.keyword | ast.excepthandler  # nodes that stand on a line
+
+
+class Place(NamedTuple):
+    """Where a piece of code stands in a syntax tree: the nodes from `start` to `stop` of a field of `parent`, or its one node.
+
+    `renames` maps names of the fault to the names that stand there now.
+    """
+
+    parent: ast.AST
+    field: str
+    start: int
+    stop: int
+    renames: dict[str, str]
+
+    @property
+    def nodes(self) -> list[ast.AST]:
+        """The nodes that stand there."""
+        value = getattr(self.parent, self.field)
+        return value[self.start : self.stop] if isinstance(value, list) else [value]
+
+    def put(self, nodes: list[ast.AST]) -> None:
+        """Let other nodes stand there."""
+        value = getattr(self.parent, self.field)
+        if not isinstance(value, list):
+            setattr(self.parent, self.field, nodes[0])
+            return
+        if isinstance(value[self.start], ast.stmt):
+            nodes = [ast.Expr(node) if isinstance(node, ast.expr) else node for node in nodes]
+        value[self.start : self.stop] = nodes
+
+
+def code(text: str) -> list[ast.AST]:
+    """The statements of a text, or its one expression."""
+    statements = ast.parse(textwrap.dedent(text)).body
+    if len(statements) == 1 and isinstance(statements[0], ast.Expr):
+        return [statements[0].value]
+    return list(statements)
+
+
+def identifiers(nodes: Iterable[ast.AST]) -> set[str]:
+    """Names, attributes and keywords of nodes."""
+    values = [getattr(node, field, None) for node in nodes for field in IDENTIFIERS]
+    return {value for value in values if isinstance(value, str)}
+
+
+def is_open(body: object) -> bool:
+    """Whether statements are written `...`, which stands for any."""
+    return isinstance(body, list) and len(body) == 1 and isinstance(body[0], ast.stmt) and ast.unparse(body[0]) == "..."
+
+
+def matches(pattern: object, value: object, current: set[str], renames: dict[str, str]) -> bool:
+    """Whether a piece of code is `pattern`. A name that is not `current` has been renamed: the new one goes into `renames`."""
+    if isinstance(pattern, list):
+        same_length = isinstance(value, list) and len(pattern) == len(value)
+        return is_open(pattern) or (
+            same_length and all(matches(*pair, current, renames) for pair in zip(pattern, value, strict=True))
         )
-    return "".join([*lines[: definition.first], source.replace(fault.old, fault.new), *lines[definition.last :]])
+    if type(pattern) is not type(value):
+        return False
+    if not isinstance(pattern, ast.AST):
+        return pattern == value
+    for field, part in ast.iter_fields(pattern):
+        present = getattr(value, field, None)
+        if field in IDENTIFIERS and isinstance(part, str) and part not in current:
+            part = renames.setdefault(part, present)
+        if field not in SILENT and not matches(part, present, current, renames):
+            return False
+    return True
+
+
+def places(fault: Fault, symbol: ast.Module) -> list[Place]:
+    """Where the code that a fault changes stands in its symbol, the one statement of a module."""
+    pattern = code(fault.old)
+    current = identifiers(ast.walk(symbol))
+    stands = []
+    for parent in ast.walk(symbol):
+        for field, value in ast.iter_fields(parent):
+            nodes = value if isinstance(value, list) else [value]
+            for start in range(len(nodes) - len(pattern) + 1):
+                stop = start + len(pattern)
+                renames: dict[str, str] = {}
+                if matches(pattern, nodes[start:stop], current, renames):
+                    stands.append(Place(parent, field, start, stop, renames))
+    return stands
+
+
+def replacement(fault: Fault, place: Place) -> list[ast.AST]:
+    """The code that a fault puts there, in the names and with the statements that stand there now."""
+    nodes = code(fault.new)
+    for node in (part for top in nodes for part in ast.walk(top)):
+        for field in IDENTIFIERS:
+            name = getattr(node, field, None)
+            if isinstance(name, str):
+                setattr(node, field, place.renames.get(name, name))
+    if is_open(getattr(nodes[0], "body", None)):
+        nodes[0].body = place.nodes[0].body
+    return nodes
+
+
+def plant(fault: Fault, text: str, definition: Definition) -> str:
+    """The module's text with the fault. Raises `LookupError` unless `old` stands once in the symbol's syntax tree."""
+    symbol = ast.Module([copy.deepcopy(definition.node)], [])
+    stands = places(fault, symbol)
+    if len(stands) != 1:
+        raise LookupError(f"{fault.symbol}: {fault.name}: {fault.old!r} must occur once; it occurs {len(stands)} times.")
+    stands[0].put(replacement(fault, stands[0]))
+    if ast.dump(symbol) == ast.dump(ast.Module([definition.node], [])):
+        raise LookupError(f"{fault.symbol}: {fault.name}: {fault.new!r} changes nothing.")
+    lines = text.splitlines(keepends=True)
+    first = min(node.lineno for node in [definition.node, *getattr(definition.node, "decorator_list", [])])
+    planted = textwrap.indent(ast.unparse(symbol), " " * definition.node.col_offset)
+    return "".join([*lines[: first - 1], f"{planted}\n", *lines[definition.node.end_lineno :]])
 
 
 def test_files(fault: Fault) -> list[str]:
