@@ -34,6 +34,28 @@ def test_a_generator_draws_a_seed_that_is_named():
     assert np.array_equal(lo.kfold(20, 4, rng=np.int64(5)).matrix(), lo.kfold(20, 4, seed=5).matrix())
 
 
+MODELS = {
+    "GLM": lambda **words: lo.GLM(X, X[:, 0] > 0, "logistic", **words),
+    "Regression": lambda **words: lo.Regression(X, X[:, 0], "gaussian", **words),
+    "Cox": lambda **words: lo.Cox(X, np.arange(20.0) + 1, np.ones(20), **words),
+    "Mixed": lambda **words: lo.Mixed(X, X[:, 0], groups=np.arange(20) % 5, **words),
+    "Additive": lambda **words: lo.Additive("y ~ s(x)", pd.DataFrame({"x": X[:, 0], "y": X[:, 1]}), **words),
+    "GaussianProcess": lambda **words: lo.GaussianProcess(X, X[:, 0], **words),
+    "HMM": lambda **words: lo.HMM(2, lo.emissions.Gaussian(), X, **words),
+    "fit": lambda **words: lo.fit(FIT.objective, **words),
+}
+WORDS = {"C": "Ridge(1 / C)", "alpha": "Ridge(alpha)", "cv": "cross_validate(fit, 5)", "n_jobs": "parallel_config"}
+WORDS |= {"fit_intercept": "it is intercept=", "max_iter": "at the minimum", "link": "link='identity'", "scoring": "metric="}
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("model", MODELS)
+def test_words_of_other_libraries_get_a_pointer(model, word):
+    with pytest.raises(TypeError, match=f"^{model}: it takes no {word}=: ") as error:
+        MODELS[model](**{word: 1})
+    assert WORDS[word] in str(error.value)
+
+
 def test_none_differs_from_call_to_call():
     plans = [lo.bootstrap(40, 9, rng=None).matrix() for _ in range(2)]
     assert not np.array_equal(*plans)

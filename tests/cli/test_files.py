@@ -334,6 +334,33 @@ def test_one_file_writes_numbers_in_one_way(tmp_path):
     assert np.allclose(pd.read_csv(tmp_path / "rows.csv")["prediction"], 1e6 + thousands)
 
 
+@pytest.mark.parametrize("currency", ["", "$"])
+@pytest.mark.parametrize("decimals", [True, False], ids=["beside decimals", "alone"])
+def test_quoted_commas_between_commas_are_thousands(currency, decimals, tmp_path):
+    pay = 1000 + 37 * np.arange(N)
+    plain = pd.DataFrame({"y": np.arange(N) % 7 + (0.25 if decimals else 0), "pay": pay})
+    (tmp_path / "table.csv").write_text(text(plain))
+    words = ["glm", tmp_path / "table.csv", "--target", "y", "--out", tmp_path / "rows.csv"]
+    assert run(*words).exit_code == 0
+    truth = pd.read_csv(tmp_path / "rows.csv")
+    (tmp_path / "table.csv").write_text(text(plain.assign(pay=[f"{currency}{number:,}" for number in pay])))
+    result = run(*words)
+    output = " ".join(result.output.split())
+    assert result.exit_code == 0 and "commas in pay read as separators of thousands" in output, output
+    assert ("--decimal ',' if they are not" in output) != decimals
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "rows.csv"), truth)
+
+
+@pytest.mark.parametrize("command", ["glm", "influence", "tune"])
+def test_dates_are_left_out_and_named(command, tmp_path):
+    frame = FRAME[["dose", "age"]].assign(visit=pd.date_range("2024-02-27", periods=N).strftime("%Y-%m-%d"))
+    (tmp_path / "table.csv").write_text(text(frame))
+    result = run(command, tmp_path / "table.csv", "--target", "age", *(["--l2", 1] if command == "glm" else []))
+    output = " ".join(result.output.split())
+    assert result.exit_code == 0 and "left out as dates: visit (put the time" in output, output
+    assert "features: dose;" in output
+
+
 def test_rows_of_a_series_go_by_their_times(tmp_path):
     frame = FRAME[["day", "age"]].assign(step=np.arange(1, N + 1), who=np.repeat(["a", "b"], N // 2))
     words = ["--column", "age", "--states", "2", "--out", tmp_path / "table.out"]

@@ -19,13 +19,21 @@ TABLES = {"polars": "DataFrame", "pyarrow": "table"}  # functions that make tabl
 _chosen = {"output": "pandas"}
 
 WORDS = {  # words of other libraries, and what is written for them
+    "C": "a penalty is an object, such as penalty=lo.penalties.Ridge(1 / C)",
     "alpha": "a penalty is an object, such as penalty=lo.penalties.Ridge(alpha)",
     "cv": "the plan or the number of folds stands second, cross_validate(fit, 5); lo.sklearn.cross_validate takes cv=",
+    "data": "a formula and its table stand first, such as GLM('y ~ x', table, 'squared')",
     "family": "the loss is named, such as loss='logistic' for the binomial family",
     "fit_intercept": "it is intercept=",
+    "formula": "a formula and its table stand first, such as GLM('y ~ x', table, 'squared')",
+    "l1_ratio": "a penalty is an object, such as penalty=lo.penalties.ElasticNet(alpha, l1_ratio)",
+    "link": "it is one of the loss, such as loss=lo.losses.Poisson(link='identity')",
+    "max_iter": "fits iterate until they are at the minimum",
     "n_jobs": "processes come from `with joblib.parallel_config(n_jobs=...)` around the call",
     "n_splits": "the number of folds has no name, cross_validate(fit, 5), or is k, kfold(n, 5)",
     "random_state": "it is seed= or rng=",
+    "solver": "the way to the minimum follows from the model",
+    "tol": "fits iterate until they are at the minimum, and refits by strategy=, such as lo.Exact(rtol)",
     "scoring": "it is metric=; lo.sklearn.cross_validate takes scoring=",
 }
 

@@ -138,14 +138,14 @@ def _decimal_signs(signs: dict[str, Signs], used: Container[str], mark: str, not
     for name, each in signs.items():
         decimal = next(iter(each.decimal), None)
         for sign, cell in each.either.items():
-            if name in own and sign not in (decimal, *proved) and OTHER[sign] in proved and sign not in groups:
+            separates_cells = mark == "," == sign  # "1,234" in quotes is a thousand, unless a column proves otherwise
+            open_sign = name in own and not separates_cells and sign not in groups
+            if open_sign and sign not in (decimal, *proved) and OTHER[sign] in proved:
                 _refuse({name: cell, proved[OTHER[sign]]: signs[proved[OTHER[sign]]].decimal[OTHER[sign]]})
-            if name in own and not proved and OTHER[sign] in either:
+            if name in own and not proved and OTHER[sign] in either and mark != ",":
                 _refuse({name: cell, either[OTHER[sign]]: signs[either[OTHER[sign]]].either[OTHER[sign]]})
-            decimal = decimal or (sign if sign in proved or not proved else OTHER[sign])
-            if not proved and mark == "," == sign:
-                decimal = None  # 1,234 in a file with commas may be a thousand, and is not converted
-            elif not proved and mark != ",":
+            decimal = decimal or (sign if sign in proved or not (proved or separates_cells) else OTHER[sign])
+            if not proved and mark != ",":
                 guessed.append(name)
         if decimal is not None:
             found[name] = decimal
@@ -155,7 +155,8 @@ def _decimal_signs(signs: dict[str, Signs], used: Container[str], mark: str, not
         open_ones = [name for name in guessed if found.get(name) == sign]
         sure = [name for name in found if found[name] == sign == "," and name not in open_ones]
         if thousands:
-            notes.append(f"{NAMES[sign]} in {_some(thousands)} read as separators of thousands")
+            way = "" if proved else f": --decimal '{sign}' if they are not"
+            notes.append(f"{NAMES[sign]} in {_some(thousands)} read as separators of thousands{way}")
         if sure:
             notes.append(f"commas in {_some(sure)} read as decimal points")
         if open_ones:

@@ -15,7 +15,7 @@ import leaveout as lo
 
 from ._cells import parse_labels
 from ._console import fail, join_notes, one_line
-from ._files import WIDEST, FileTable, Reading, complete, read, shorten_names
+from ._files import WIDEST, FileTable, Reading, complete, is_dates, read, shorten_names
 from ._options import WHOLE, option, plan_of, split_names, whole_number
 
 PLANS = "loo, kfold:K or groups:COLUMN"
@@ -26,6 +26,7 @@ OTHERS = "name other columns by --features"
 WORD = re.compile(r"`[^`]+`|[^\W\d][\w.]*|(?<![\w.])\.(?![\w.])")  # names in a formula, and the dot for all others
 CATEGORY_CALL = re.compile(r"\bC\(\s*`?([^,)`]+?)`?\s*[,)]")  # columns of labels in a formula
 IMPUTED = re.compile(r"\bimpute\(\s*`?([^`)]+?)`?\s*\)")  # columns whose missing values a formula fills
+OMISSIONS = {"ids": "", "dates": " (put the time since a day into a column of numbers)"}  # columns that are no features
 LABELS = ("logistic", "probit", "cloglog")  # losses for two labels
 
 
@@ -77,10 +78,25 @@ class Model:
 
     def features_of(self, rows: FileTable) -> list[str]:
         """Select the columns of features, including categories."""
-        others = (self.target, self.offset, self.weights, self.group)
-        ids = identifiers(rows)
-        features = split_names(self.features) or [name for name in rows.frame.columns if name not in (*others, *ids)]
+        others = (self.target, self.offset, self.weights, self.group, *self.omissions(rows))
+        features = split_names(self.features) or [name for name in rows.frame.columns if name not in others]
         return list(dict.fromkeys([*features, *self.categories]))
+
+    def omissions(self, rows: FileTable, *others: str | None) -> dict[str, str]:
+        """Map columns that are features only where they are named so, and have no other part, to what they hold."""
+        if self.formula or self.features:
+            return {}
+        parts = {self.target, self.group, *self.categories, *others}
+        kinds = {name: "dates" for name in rows.frame if is_dates(rows.frame[name])} | dict.fromkeys(identifiers(rows), "ids")
+        return {name: kind for name, kind in kinds.items() if name not in parts}
+
+    def omission_note(self, rows: FileTable, *others: str | None) -> str:
+        """Say which columns are left out, and what they hold."""
+        omissions = self.omissions(rows, *others)
+        names = {kind: [name for name in omissions if omissions[name] == kind] for kind in OMISSIONS}
+        return join_notes(
+            *(f"left out as {kind}: {shorten_names(names[kind])}{way}" for kind, way in OMISSIONS.items() if names[kind])
+        )
 
     def columns_of(self, rows: FileTable) -> list[str]:
         """List the columns that the model and the plan use; without names, all but target, weight and group."""
@@ -182,9 +198,7 @@ def objective(rows: FileTable, model: Model) -> tuple[lo.GLM | lo.Regression, st
     levels = Counter(name for name in model.categories for column in made.names if column.startswith(f"{name}="))
     numbers = [column for column in made.names if column.partition("=")[0] not in levels]
     features = shorten_names([*numbers, *(f"{name} ({count + 1} levels)" for name, count in levels.items())])
-    ids = [name for name in identifiers(rows) if not (model.formula or model.features or name in (model.target, model.group))]
-    left_out = f"left out as ids: {shorten_names(ids)}" if ids else ""
-    return made, join_notes(f"features: {features}", left_out, said)
+    return made, join_notes(f"features: {features}", model.omission_note(rows), said)
 
 
 def _design(rows: FileTable, model: Model, drop_first: bool, features: list[str] | None = None) -> pd.DataFrame:

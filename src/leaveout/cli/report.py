@@ -10,8 +10,8 @@ import pandas as pd
 import typer
 
 from ._console import fail, print_notes
-from ._data import CATEGORY, Model, identifiers
-from ._files import FileTable, Reading, describe_mixture, is_dates, read, shorten_names
+from ._data import CATEGORY, Model
+from ._files import FileTable, Reading, describe_mixture, read, shorten_names
 from ._options import Data, FoldOptions, command, option, pageable
 from ._table import page as write
 from .glm import answer, prepare
@@ -82,8 +82,6 @@ def _choose_model(rows: FileTable, model: Model, centres: str | None = None) -> 
             fail(f"column {name!r}: {mixture}; {CATEGORY}.")
     levels = {name: rows.frame[name].nunique() for name in names}
     number = {name: name not in model.categories and pd.api.types.is_numeric_dtype(rows.frame[name]) for name in names}
-    dates = [name for name in names if is_dates(rows.frame[name])]
-    names = [name for name in names if name not in dates]
     used = [name for name in names if levels[name] > 1 and (number[name] or levels[name] <= MAX_CATEGORY_LABELS)]
     if not used:
         fail(
@@ -91,10 +89,9 @@ def _choose_model(rows: FileTable, model: Model, centres: str | None = None) -> 
             "to predict it by."
         )
     out = [name for name in names if name not in used]
-    ids = [name for name in identifiers(rows) if not (model.features or name in (model.target, model.group, centres))]
-    said = [*told, f"left out as ids: {shorten_names(ids)}" if ids else ""]
-    said += [f"left out as dates: {shorten_names(dates)}; put the time since a day into a column of numbers" if dates else ""]
+    said = [*told, model.omission_note(rows, centres)]
     said += [f"left out, of one value or of more than {MAX_CATEGORY_LABELS} labels: {shorten_names(out)}" if out else ""]
+    ids = [name for name, kind in model.omissions(rows, centres).items() if kind == "ids"]
     labels = {name: rows.frame[name].nunique() for name in (*out, *ids)}
     again = next((name for name, count in labels.items() if 1 < count <= len(rows.frame) / 2), None)
     if again is not None and model.plan == "loo":

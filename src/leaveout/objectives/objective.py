@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from .._runtime.conventions import conventional
 from .._runtime.jax import Array, Arrays as Arrays, Module, PyTree, Scalar, call_traced, float64 as float64, jax, jnp, static
 from .._runtime.results import kind_of
 from ..data.arrays import Names, TransformedResponse, match_labels, numbers, on_device
@@ -435,6 +436,8 @@ class AbstractObjective(Module):
         super().__init_subclass__(**more)
         if callable(vars(cls).get("loss")):
             cls.loss = float64(cls.loss)  # type: ignore[method-assign]
+        if cls._own_init and "__init__" in vars(cls):
+            cls.__init__ = conventional(cls.__init__)  # type: ignore[method-assign]
 
     @property
     @abc.abstractmethod
