@@ -1,5 +1,6 @@
 """elpd against closed forms: normal mean, linear regression, counts of a rate, random intercepts; and against ArviZ."""
 
+import os
 import warnings
 
 import arviz as az
@@ -526,8 +527,47 @@ def test_a_stopped_elpd_is_a_part(monkeypatch):
             call()
         if isinstance(stop.value, lo.Interrupted):
             part, said = stop.value.partial, str(stop.value)
-    assert "elpd: stopped after" in said and "checkpoint" not in said
+    assert "elpd: stopped after" in said and "With checkpoint=FILE" in said
     left = part.result == lo.RESULTS.interrupted
     assert 0 < left.sum() < 5 and calls[2] in np.flatnonzero(left) and not set(calls[:2]) & set(np.flatnonzero(left))
     assert np.isnan(part.losses[left]).all()
     np.testing.assert_allclose(part.losses[~left], whole.losses[~left], rtol=1e-10)
+
+
+@pytest.mark.parametrize("score", ["joint", "pointwise"])
+def test_a_stopped_elpd_goes_on_from_its_checkpoint(tmp_path, monkeypatch, score):
+    """Folds that were improved or sampled anew before Ctrl-C are read, with the draws that summaries take."""
+    posterior, plan = regression(outlier=8.0)[0], PLANS["folds"]
+    calls, improve, refused, draws = [], fold_estimator.FoldEstimator.improve, (0, 1), posterior.draws
+
+    def sample(seen):  # its state is where no hash of it looks
+        if os.environ["SAMPLED"] == "stop":
+            raise KeyboardInterrupt
+        os.environ["SAMPLED"] = "stop" if os.environ["SAMPLED"] == "once" else os.environ["SAMPLED"] + "."
+        return np.random.default_rng(len(seen)).choice(draws, 4000)
+
+    call = lambda **more: lo.elpd(posterior, plan, score=score, refit=sample, **more)
+    monkeypatch.setattr(fold_estimator.FoldResult, "accepted", property(lambda self: self.proposal == "refit" or self.k < 1))
+    monkeypatch.setattr(
+        fold_estimator.FoldEstimator,
+        "improve",
+        lambda self, k, *args: calls.append(k) or improve(self, k, *args)._replace(k=2.0 if k in refused else 0.1),
+    )
+    monkeypatch.setenv("SAMPLED", "")
+    whole = call()
+    assert os.environ["SAMPLED"] == ".." and len(calls) > 2
+    os.environ["SAMPLED"] = "once"
+    with pytest.raises(lo.Interrupted, match="elpd: stopped after"):
+        call(checkpoint=tmp_path / "run")
+    calls.clear()
+    os.environ["SAMPLED"] = ""
+    again = call(checkpoint=tmp_path / "run")
+    assert os.environ["SAMPLED"] == "." and not calls
+    for name in ("losses", "error", "loss_error", "pareto_k", "gap", "effective", "proposal"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(whole, name), err_msg=name)
+    for one, two in zip(again.folds, whole.folds, strict=True):
+        np.testing.assert_array_equal(one.theta, two.theta)
+        np.testing.assert_array_equal(one.weight, two.weight)
+        assert (one.theta is posterior.draws) == (two.theta is posterior.draws)
+    with pytest.raises(ValueError, match="is of another run: other plan"):
+        lo.elpd(posterior, PLANS["rows"], score=score, checkpoint=tmp_path / "run")

@@ -36,10 +36,9 @@ class Interrupted(KeyboardInterrupt):
         The result for what was done so far; None if there is no such result.
     """
 
-    def __init__(self, answer: str, make: Callable[[], Any] | None = None, *, resumes: bool = True):
+    def __init__(self, answer: str, make: Callable[[], Any] | None = None):
         part = "" if make is None else "; `partial` of this exception (sys.last_value.partial) is what is done so far"
-        way = " With checkpoint=FILE the next such call goes on from where this one ended." * resumes
-        super().__init__(f"{answer}{part}.{way}")
+        super().__init__(f"{answer}{part}. With checkpoint=FILE the next such call goes on from where this one ended.")
         self.told, self.make = answer, make
 
     @functools.cached_property

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-MEMINFO, GROUP, STATM = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max"), Path("/proc/self/statm")
+MEMINFO, GROUP, STATM = Path("/proc/meminfo"), Path("/sys/fs/cgroup"), Path("/proc/self/statm")
 
 
 def require_memory(caller: str, size: float, content: str, advice: str) -> None:
@@ -21,7 +21,15 @@ def free_memory() -> float:
 
     lines = (line.split() for line in MEMINFO.read_text().splitlines())
     machine = sum(1024 * int(words[1]) for words in lines if words[0] in ("MemAvailable:", "SwapFree:"))
-    group = GROUP.read_text().strip() if GROUP.exists() else ""
     allowed = resource.getrlimit(resource.RLIMIT_AS)[0] % 2**64  # -1 is no limit
     taken = int(STATM.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    return float(min(machine, allowed - taken, int(group) if group.isdigit() else machine))
+    return float(min(machine, allowed - taken, _free_of_group()))
+
+
+def _free_of_group() -> float:
+    """Bytes below the limit of the container; its page cache that is not in use makes room on demand."""
+    try:
+        limit, used, parts = ((GROUP / f"memory.{name}").read_text() for name in ("max", "current", "stat"))
+        return int(limit) - int(used) + int(parts.partition("inactive_file ")[2].split()[0])
+    except (OSError, ValueError):  # no such file, or no limit, which is the word "max"
+        return float("inf")

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
 from .._runtime.conventions import Rng, conventional, warn
 from .._runtime.interrupt import stoppable
+from .._runtime.memory import require_memory
 from .._runtime.jax import Module, PyTree, cached_on, float64, jnp, static
 from .._runtime.results import RESULTS, PrintedResult, kind_of
 from ..data.arrays import count
@@ -764,8 +765,12 @@ def _by_products(objective: AbstractObjective, theta: PyTree, curvature: Curvatu
     """Tell whether H is left unformed."""
     if curvature not in ("auto", "dense", "products", "rows"):
         raise ValueError(f'{caller}: curvature must be "auto", "dense", "products" or "rows"; got {curvature!r}.')
-    auto = curvature == "auto" and (sum(map(np.size, leaves_of(theta))) > DENSE or objective.costs.formed > MAX_HESSIAN_BYTES)
-    return auto or curvature == "products"
+    size = sum(map(np.size, leaves_of(theta)))
+    auto = curvature == "auto" and (size > DENSE or objective.costs.formed > MAX_HESSIAN_BYTES)
+    if auto or curvature == "products":
+        return True
+    require_memory(caller, 8.0 * size**2, f"the Hessian of {size:,} parameters", "curvature='products' forms none")
+    return False
 
 
 def column_curvature(objective: Any) -> Curvature:

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
 from .._runtime.arrays import FloatArray, IntArray
+from .._runtime.checkpoint import File, keeping
 from .._runtime.conventions import Rng, conventional
 from .._runtime.interrupt import Interrupted
 from .._runtime.jax import float64
@@ -291,6 +292,7 @@ def elpd(
     score: Literal["joint", "pointwise"] = "joint",
     groups: ArrayLike | None = None,
     refit: Callable[[np.ndarray], Any] | None = None,
+    checkpoint: File | None = None,
 ) -> PosteriorEstimate:
     """Estimate the expected log predictive density of what a plan leaves out, from the draws of one posterior.
 
@@ -317,6 +319,8 @@ def elpd(
     refit : callable, optional
         Function of the numbers of the units that a fold sees, which returns draws of that posterior in the form that
         `lo.from_posterior` got. It is called for folds that are not accepted.
+    checkpoint : path, optional
+        A file that keeps the folds for which the draws as they are will not do, so that a call that was stopped goes on.
 
     Returns
     -------
@@ -326,7 +330,8 @@ def elpd(
     Raises
     ------
     ValueError
-        If plan and posterior count other units, or the score is pointwise and the units are not independent given θ.
+        If plan and posterior count other units, the score is pointwise and the units are not independent given θ, or
+        `checkpoint` belongs to another run.
     TypeError
         If the arguments are not a posterior and a plan.
     Interrupted
@@ -382,9 +387,11 @@ def elpd(
     if pointwise and posterior.unit_losses is None:
         raise ValueError("elpd: score='pointwise' needs units that are independent given θ; ask for score='joint'.")
     estimator = FoldEstimator(posterior, plan, pointwise)
-    estimates = estimator.estimate()
-    if refit is not None and not estimates.stopped.size:
-        estimates = estimator.resample_folds(estimates, refit)
+    of = {"model or data": posterior.objective, "draws": (posterior.draws, posterior.chains, posterior.constant)}
+    with keeping("elpd", checkpoint, of | {"plan": plan, "score": score, "refit": refit}):
+        estimates = estimator.estimate()
+        if refit is not None and not estimates.stopped.size:
+            estimates = estimator.resample_folds(estimates, refit)
     results, raw_k, within, stopped = estimates
     accepted = np.array([fold.accepted for fold in results])
     result = np.where(accepted, RESULTS.successful, RESULTS.heavy_weights).astype(np.int64)
@@ -433,7 +440,7 @@ def elpd(
         unit_weight=cases,
     )
     if stopped.size:
-        raise Interrupted(f"elpd: stopped after {count - stopped.size} of {count} folds", lambda: estimate, resumes=False)
+        raise Interrupted(f"elpd: stopped after {count - stopped.size} of {count} folds", lambda: estimate)
     return estimate
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from scipy.special import expit
 
 from .._runtime.arrays import BoolArray, FloatArray, IntArray
+from .._runtime.checkpoint import StepResult, again, keep, making, there
 from .._runtime.jax import call_traced
 from .._runtime.progress import Slow
 from ..plans.plan import CAPACITY, Plan
@@ -95,6 +96,14 @@ class FoldResult(NamedTuple):
         if self.units is not None:
             return self.units
         return LogDensities(np.array([self.ratio]), self.influence[None], self.fold_influence[None])
+
+    @property
+    def arrays(self) -> StepResult:
+        """Everything but draws that can be moved again."""
+        units = {} if self.units is None else {f"units {name}": value for name, value in self.units._asdict().items()}
+        theta = {"theta": self.draws.theta} if self.proposal == "refit" else {}
+        numbers = {name: np.asarray(value) for name, value in self._asdict().items() if name not in ("units", "draws")}
+        return numbers | units | theta | {"weight": self.draws.weight}
 
     @property
     def error(self) -> float:
@@ -390,9 +399,10 @@ class FoldEstimator:
         stopped = bad
         with Slow("folds", len(bad)) as bar, contextlib.suppress(KeyboardInterrupt):
             for some in _parts(bad, CAPACITY // self.plan.num_units):
-                gaussians = gaussians_of_refits(posterior, 1 - self.away[0][some].toarray())
-                for k, there in zip(map(int, some), gaussians, strict=True):
-                    found[k] = self.improve(k, found[k], there)
+                gaussians = functools.cache(functools.partial(gaussians_of_refits, posterior, 1 - self.away[0][some].toarray()))
+                for j, k in enumerate(map(int, some)):
+                    make = lambda j=j, k=k, drawn=found[k], all=gaussians: self.improve(k, drawn, all()[j])
+                    found[k] = self.read_or_make(make)
                     stopped = stopped[1:]
                     bar.advance()
         within_fold = np.concatenate(within)
@@ -401,13 +411,27 @@ class FoldEstimator:
             within_fold = np.concatenate([log_mean(-losses) for losses in each])
         return FoldEstimates(found, raw_k, within_fold, stopped)
 
+    def read_or_make(self, make: Callable[[], FoldResult]) -> FoldResult:
+        """Return a fold from the checkpoint, or make and keep it; draws that were moved for it are moved anew on demand."""
+        if not there():
+            with making():
+                fold = make()
+            keep(fold.arrays)
+            return fold
+        arrays, draws = again(), self.posterior.draws
+        numbers = {name: arrays[name][()] for name in FoldResult._fields if name in arrays}
+        theta = arrays.get("theta", draws if len(arrays["weight"]) == len(draws) else None)
+        places = lambda: make().draws.theta if theta is None else theta
+        units = LogDensities(*(arrays[f"units {name}"] for name in LogDensities._fields)) if self.pointwise else None
+        return FoldResult(units=units, draws=WeightedDraws(places, arrays["weight"]), **numbers)
+
     def resample_folds(self, estimates: FoldEstimates, refit: Callable[[np.ndarray], Any]) -> FoldEstimates:
         """Estimate the folds that are not accepted from draws of their own posteriors, up to Ctrl-C."""
         results = list(estimates.results)
         stopped = np.array([k for k, fold in enumerate(results) if not fold.accepted], np.int64)
         with contextlib.suppress(KeyboardInterrupt):
             for k in stopped.copy():
-                results[k] = self.resample(int(k), results[k], refit)
+                results[k] = self.read_or_make(functools.partial(self.resample, int(k), results[k], refit))
                 stopped = stopped[1:]
         return estimates._replace(results=results, stopped=stopped)
 

@@ -25,6 +25,7 @@ from .._runtime.conventions import conventional, log, warn
 from .._runtime.fingerprint import fingerprint
 from .._runtime.interrupt import Interrupted
 from .._runtime.jax import Module, PyTree, cached_on, float64, jax
+from .._runtime.memory import require_memory
 from .._runtime.results import NO_REFIT_CODES, RESULTS, among, kind_of
 from ..data.arrays import check_times, count, is_default_index
 from ..data.formulas import FormulaReader
@@ -437,6 +438,8 @@ def fold_refits(
 ) -> tuple[FloatArray, dict[int, PartialRefit]]:
     """Return θ of every refit, NaN if it does not exist, and the refits that determine some parameters alone."""
     plan = match_plan(caller, objective_of(caller, fit), plan, refit)
+    size = 2 * 8.0 * plan.num_refits * fit.num_params  # as they are fitted, and by their names
+    require_memory(caller, size, f"{fit.num_params:,} parameters of {plan.num_refits:,} refits", "plan.some takes some refits")
     theta, result = np.full((plan.num_refits, fit.num_params), np.nan), np.zeros(plan.num_refits, np.int64)
 
     def merge(batch, told):
