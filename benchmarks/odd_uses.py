@@ -509,6 +509,9 @@ def weights_scaled(rng: Generator) -> Tally:
     plan = lo.groups(centre)
 
     def slope(rows: Array) -> tuple[float, float]:
+        zeros, ones = (eta[rows][(y[rows] == k) & (w[rows] > 0)] for k in (0, 1))
+        if ones.min() >= zeros.max() or zeros.min() >= ones.max():
+            return np.nan, np.nan  # the classes are apart: the slope has no end
         Z, theta = np.column_stack([np.ones(len(rows)), eta[rows]]), np.zeros(2)
         for _ in range(200):
             p = 1 / (1 + np.exp(-Z @ theta))

@@ -2022,9 +2022,30 @@ FAULTS = (
     Fault(
         "folds of whole groups are not reported",
         "checks._together",
-        "scipy.stats.f.sf(ratio, len(size) - 1, within) > BY_CHANCE",
-        "ratio < 1e300",
+        "scipy.stats.f.sf(ratio, len(size) - 1, within) <= BY_CHANCE",
+        "ratio > 1e300",
         "test_plan",
+    ),
+    Fault(
+        "folds of several groups are noticed by their means alone",
+        "checks._together",
+        "0 < len(features) * len(unit) <= max_entries",
+        "len(features) < 0",
+        "test_plan",
+    ),
+    Fault(
+        "folds along a feature count as folds of groups whatever the residuals",
+        "checks._together",
+        'scipy.stats.kendalltau(left[one], left[other], alternative="greater").pvalue <= ALIKE_BY_CHANCE',
+        "len(one) > 0",
+        "test_plan",
+    ),
+    Fault(
+        "the audit solves a ridge in the scales of its columns",
+        "_solve_least_squares",
+        "length = np.linalg.norm(rows, axis=0)",
+        "length = np.ones(p)",
+        "test_audit",
     ),
     Fault(
         "the units' shares in an area are not scaled",

@@ -122,3 +122,17 @@ def test_wrong_input():
         lo.internal_external(FIT, centre).forest("AUC")
     with pytest.raises(ValueError, match="rename the centre"):
         lo.internal_external(FIT, np.where(centre == centre[0], "pooled", "b")).forest()
+
+
+def test_a_centre_whose_classes_are_apart_has_no_slope_and_one_where_they_hardly_overlap_has():
+    rng = np.random.default_rng(0)
+    x = np.sort(rng.standard_normal(30))
+    apart = (np.arange(30) > 14) * 1.0
+    overlapping = apart.copy()
+    overlapping[[14, 15]] = 1.0, 0.0
+    for y, exists in ((apart, False), (overlapping, True)):
+        both = np.r_[y, (rng.random(30) < expit(x)) * 1.0]
+        fit = lo.fit(lo.GLM(np.r_[x, x][:, None], both, "logistic", lo.penalties.Ridge(1.0)))
+        found = lo.internal_external(fit, np.repeat([0, 1], 30)).centres
+        assert np.isfinite(found.loc[0, ["slope", "slope_se"]].astype(float)).all() == exists
+        assert np.isfinite(found.loc[1, "slope"]) and found.loc[0, "C"] == pytest.approx(1 - exists / 225)

@@ -251,6 +251,38 @@ def test_drawn_folds_are_not_said_to_be_of_groups():
     assert found == 0
 
 
+def test_folds_of_several_groups_are_noticed_whatever_their_means():
+    """The mean of three groups may be that of any rows: nearest rows tell."""
+    labels, missed = np.repeat(np.arange(15), 8), 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        X = rng.standard_normal((15, 2))[labels] + 0.1 * rng.standard_normal((120, 2))
+        y = 2.0 * rng.standard_normal(15)[labels] + 0.2 * rng.standard_normal(120)
+        plan = lo.from_splits(GroupKFold(5).split(X, y, labels), 120)
+        codes = [check.code for check in lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), plan, audit=0).checks()]
+        missed += "LO203" not in codes
+    assert missed == 0
+
+
+def test_folds_of_groups_are_noticed_where_features_do_not_tell_groups():
+    rng, labels = np.random.default_rng(0), np.repeat(np.arange(15), 8)
+    X, y = rng.standard_normal((120, 2)), rng.standard_normal(15)[labels] + 0.5 * rng.standard_normal(120)
+    plan = lo.from_splits(GroupKFold(15).split(X, y, labels), 120)
+    assert "F = " in str(lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), plan).checks())
+
+
+def test_folds_along_a_feature_are_not_said_to_be_of_groups_where_residuals_are_not_alike():
+    alarms = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        X = np.sort(rng.standard_normal((120, 1)), axis=0)
+        y, order = X[:, 0] + rng.standard_normal(120), rng.permutation(120)
+        splits = [(order[order // 24 != k], order[order // 24 == k]) for k in range(5)]
+        cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), lo.from_splits(splits, 120), audit=0)
+        alarms += "LO203" in [check.code for check in cv.checks()]
+    assert alarms <= 2
+
+
 def splits_of(plan):
     """Units that each refit scores, and those that it sees."""
     return [

@@ -189,6 +189,8 @@ def _solve_least_squares(fit: Fit, weights: Float[Array, " units"]) -> tuple[Flo
         rows, target = np.sqrt(omega)[:, None] * ((x - mean) @ basis), np.sqrt(omega) * (y - level)
         if known.has_penalty:
             rows, target = np.r_[rows, np.sqrt(ridge)[:, None] * basis], np.r_[target, np.zeros(p)]
+            length = np.linalg.norm(rows, axis=0)  # columns of one length: scales apart would add rounding
+            rows, basis = rows / length, basis / length
         found, _, _, s = scipy.linalg.lstsq(rows, target, cond=max(known.cut, size))
         assert s is not None
         least = max(known.cut, size) * s.max(initial=0.0)

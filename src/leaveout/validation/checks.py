@@ -42,6 +42,7 @@ MIN_EQUAL_KINDS, MAX_PARTNERS, MAX_KINDS = (
 LEAST, SURER = 3, 4.0  # ratio of likeness to that of near rows that no curve explains; standard errors of both
 BETWEEN = 0.1  # share of the held-out rows whose refits see the row before and the row after
 BY_CHANCE = 1e-3  # probability that residuals are as much alike within random folds
+ALIKE_BY_CHANCE = 0.01  # the same of nearest rows, which folds leave out together more often than by chance
 CERTAIN_CORRELATION = 3.0  # standard errors from which a correlation is certain
 FEW = 100  # number of independent units below which standard errors are rough (Sivula and others, arXiv 2008.10296)
 ID = re.compile(r"(.*[^a-z])?(id|ids|uid|uuid|guid)|id[^a-z].*|index|idx|rownum|row number|unnamed: \d+")
@@ -273,7 +274,7 @@ def _of_one_unit(fit: Fit, plan: Plan) -> str:
         return ""
     # one row of each of some kinds with one row of each of the nearest other kinds, by features in standard deviations
     rows = np.unique(label, return_index=True)[1]
-    z = np.stack([(column - column.mean()) / max(column.std(), 1e-300) for column in features], axis=1)[rows]
+    z = _standardised(features)[rows]
     some = np.random.default_rng(0).permutation(len(rows))[:MAX_KINDS]
     nearest = scipy.spatial.cKDTree(z).query(z[some], MAX_PARTNERS + 1)[1][:, 1:]
     near, off = _correlation(left, np.repeat(rows[some], MAX_PARTNERS), rows[nearest.ravel()])
@@ -283,6 +284,22 @@ def _of_one_unit(fit: Fit, plan: Plan) -> str:
         f"{len(leaks)} rows have all features of others that their own refits see, and residuals that correlate {alike:.2f} "
         f"(of the nearest other rows {near:.2f}), as if they were of one unit"
     )
+
+
+def _standardised(columns: list[Float[Array, " units"]]) -> Float[Array, "units columns"]:
+    return np.stack([(column - column.mean()) / max(column.std(), 1e-300) for column in columns], axis=1)
+
+
+def _nearest_pairs(columns: list[Float[Array, " units"]]) -> Int[Array, "2 pairs"]:
+    """Pair rows that are nearest to one another, of many rows a sample; among equal rows chance decides."""
+    rng, max_products = np.random.default_rng(0), 10**8
+    z = _standardised(columns)
+    sample = rng.permutation(len(z))[: max_products // z.size]
+    tree = scipy.spatial.cKDTree(np.column_stack([z, 1e-9 * rng.standard_normal(len(z))]))
+    nearest = lambda rows: tree.query(tree.data[rows], 2)[1][:, 1]
+    partner = nearest(sample)
+    mutual = nearest(partner) == sample
+    return np.unique(np.sort([sample[mutual], partner[mutual]], axis=0), axis=1)
 
 
 def _correlation(
@@ -373,8 +390,8 @@ def _check_collinear(fit: Fit, plan: Plan) -> str:
     max_column_products = 10**9  # largest number of products for the comparison of columns
     if not 2 <= many <= n - 2 or many**2 * n > max_column_products:
         return ""
-    z = np.stack([(column - column.mean()) / column.std() for column in features.values()])
-    value, vector = np.linalg.eigh(z @ z.T / n)
+    z = _standardised(list(features.values()))
+    value, vector = np.linalg.eigh(z.T @ z / n)
     if value[0] < 1e-13 * many:
         return ""
     inflation = (vector**2 / value).sum(1)
@@ -448,7 +465,8 @@ def _transformed_by_response(fit: Fit, plan: Plan) -> str:
 def _together(fit: Fit, plan: Plan) -> str:
     """Describe folds whose rows belong together although the plan treats rows as independent; empty if there are none.
 
-    Such folds are runs of rows in time order, or have residuals that are more alike within folds than in random folds.
+    Such folds are runs of rows in time order, or have residuals that are more alike within folds than in random folds. Where a
+    fold has several groups, whose mean may be that of any, nearest rows share a fold too often and have residuals alike.
     """
     said, number = "the standard error takes rows for independent, but ", repeats(plan)
     if plan.serial is not False or plan.clusters is not None or plan.blocks is not None or plan.num_refits < 2:
@@ -478,9 +496,23 @@ def _together(fit: Fit, plan: Plan) -> str:
     means = np.bincount(fold, left) / size
     between = float(size @ (means - left.mean()) ** 2) / (len(size) - 1)
     ratio = between / max(float(np.sum((left - means[fold]) ** 2)) / within, 1e-300)
-    if scipy.stats.f.sf(ratio, len(size) - 1, within) > BY_CHANCE:
+    if scipy.stats.f.sf(ratio, len(size) - 1, within) <= BY_CHANCE:
+        return f"{said}residuals are alike within folds (F = {ratio:.3g}), as where whole groups are left out"
+    features = [column[unit] for column in fit.objective.units.features().values()]
+    max_entries = 10**7  # largest number of entries whose rows are compared
+    if not 0 < len(features) * len(unit) <= max_entries:
         return ""
-    return f"{said}residuals are alike within folds (F = {ratio:.3g}), as where whole groups are left out"
+    pairs = _nearest_pairs(features)
+    one, other = pairs[:, fold[pairs[0]] == fold[pairs[1]]]
+    share = float(size @ (size - 1)) / (len(unit) * (len(unit) - 1))  # of pairs that random folds leave out together
+    if scipy.stats.binom.sf(len(one) - 1, pairs.shape[1], share) > BY_CHANCE:
+        return ""
+    if not scipy.stats.kendalltau(left[one], left[other], alternative="greater").pvalue <= ALIKE_BY_CHANCE:
+        return ""
+    return (
+        f"{said}{len(one)} of {pairs.shape[1]} pairs of nearest rows share a fold and have residuals alike, "
+        "as where whole groups are left out"
+    )
 
 
 # time
