@@ -16,8 +16,8 @@ from jaxtyping import Float, Int
 from .._runtime.checkpoint import File, StepResult, keeping, read_or_make
 from .._runtime.conventions import Rng, conventional, warn
 from .._runtime.interrupt import stoppable
-from .._runtime.memory import require_memory
 from .._runtime.jax import Module, PyTree, cached_on, float64, jnp, static
+from .._runtime.memory import require_memory
 from .._runtime.results import RESULTS, PrintedResult, kind_of
 from ..data.arrays import count
 from ..linalg.design import Predictors, weight_terms
