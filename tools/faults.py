@@ -2776,4 +2776,32 @@ FAULTS = (
         "0",
         "test_row_sample",
     ),
+    Fault(
+        "words of other libraries get no pointer in a model",
+        "AbstractObjective.__init_subclass__",
+        "cls.__init__ = conventional(cls.__init__)",
+        "pass",
+        "test_conventions",
+    ),
+    Fault(
+        "a quoted comma in a file with commas may be a decimal point",
+        "_cells._decimal_signs",
+        'mark == "," == sign',
+        "False",
+        "cli/test_files",
+    ),
+    Fault(
+        "a column of dates is a feature",
+        "_data.Model.omissions",
+        "is_dates(rows.frame[name])",
+        "False",
+        "cli/test_files",
+    ),
+    Fault(
+        "columns beside dummies that span the constant are not centred",
+        "orthogonal.orthogonal_form",
+        "places = np.flatnonzero(~far)",
+        "return None",
+        "glm/test_orthogonal",
+    ),
 )

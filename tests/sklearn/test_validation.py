@@ -44,6 +44,7 @@ from sklearn.model_selection import (
     cross_validate,
 )
 from sklearn.multiclass import OneVsRestClassifier
+from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, Normalizer, OneHotEncoder, QuantileTransformer, StandardScaler
 from sklearn.svm import SVC, LinearSVC
@@ -104,6 +105,59 @@ def test_scores_are_those_of_scikit_learns_own_refits(name):
         if not key.endswith("_time"):
             np.testing.assert_allclose(ours[key], theirs[key], rtol=0, atol=tolerance * max(1, np.abs(theirs[key]).max()))
     assert all((ours[error] >= 0).all() and (ours[error] < 1e-5).all() for error in errors)
+
+
+TARGET_LOG = TransformedTargetRegressor(Ridge(0.5), func=np.log, inverse_func=np.exp)
+POISSON = PoissonRegressor(alpha=0.2, solver="newton-cholesky", tol=1e-12)
+ERRORS = {  # host, response, method
+    "ridge": (Ridge(2.0), "real", "predict"),
+    "log target": (TARGET_LOG, "positive", "predict"),
+    "Poisson": (POISSON, "count", "predict"),
+    "two targets": (Ridge(np.array([1.0, 5.0])), ["real", "positive"], "predict"),
+    "decisions": (LOGISTIC, "two", "decision_function"),
+    "probabilities": (LOGISTIC, "two", "predict_proba"),
+    "logarithms": (LOGISTIC, "two", "predict_log_proba"),
+    "three classes": (LOGISTIC, "three", "predict_proba"),
+    "logarithms of three": (LOGISTIC, "three", "predict_log_proba"),
+    "classes apart": (OneVsRestClassifier(LOGISTIC), "three", "predict_proba"),
+    "decisions apart": (LinearSVC(C=0.1, **TIGHT), "three", "decision_function"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_of_predictions_cover_the_hosts_own_refits(name):
+    host, target, method = ERRORS[name]
+    y = np.stack([Y[one] for one in target], 1) if isinstance(target, list) else Y[target]
+    call = functools.partial(
+        lo.sklearn.cross_val_predict, host, X, y, cv=KFold(15, shuffle=True, random_state=0), method=method
+    )
+    theirs = cross_val_predict(host, X, y, cv=KFold(15, shuffle=True, random_state=0), method=method)
+    for strategy in (lo.Exact(0.3), lo.Exact(1e-3)):
+        predicted, error = call(strategy=strategy, error=True)
+        np.testing.assert_array_equal(predicted, call(strategy=strategy))
+        gap = np.abs(predicted - theirs)
+        assert error.shape == predicted.shape == theirs.shape and np.isfinite(error).all()
+        assert np.all(gap <= error + 1e-6), np.max(gap / error)
+    predicted, error = call(strategy=EXACT, error=True)
+    assert error.max() < 1e-5 and np.abs(predicted - theirs).max() < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore:Number of classes in training fold")
+def test_errors_of_the_hosts_own_refits_are_zero_and_labels_have_none():
+    predicted, error = lo.sklearn.cross_val_predict(KNeighborsRegressor(3), X, Y["real"], error=True)
+    assert predicted.shape == error.shape and not error.any()
+    with pytest.raises(ValueError, match="labels have no error; predictions of method='predict_proba' have"):
+        lo.sklearn.cross_val_predict(LOGISTIC, X, Y["two"], error=True)
+    order = np.argsort(Y["three"], kind="stable")[::-1]  # the fold of all of class c is fitted alone, by the host
+    first = int((Y["three"] == "c").sum())
+    tests = [order[:first], order[first::2], order[first + 1 :: 2]]
+    splits = [(np.setdiff1d(np.arange(N), test), test) for test in tests]
+    host, more = OneVsRestClassifier(LOGISTIC), {"cv": splits, "method": "predict_proba"}
+    call = functools.partial(lo.sklearn.cross_val_predict, host, X, Y["three"], error=True, **more)
+    predicted, error = call(strategy=lo.Exact(0.1))
+    assert not error[tests[0]].any() and error[order[first:]].all()
+    np.testing.assert_allclose(predicted[tests[0]], cross_val_predict(host, X, Y["three"], **more)[tests[0]])
+    assert np.isposinf(call(strategy=lo.NewtonStep())[1][order[first:]]).all()
 
 
 LABELS, TARGETS = ["accuracy", "f1_macro", "balanced_accuracy", "matthews_corrcoef"], ["real", "positive"]
@@ -721,6 +775,7 @@ def test_no_compiler_is_needed():
 import sys, numpy as np, leaveout as lo
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
+from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 X = np.random.default_rng(0).standard_normal((40, 2))

@@ -25,7 +25,7 @@ from ..models.glm.losses import HuberScale, Squared
 from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 from ..optimize.fit import Fit
 from ..plans.plan import Plan
-from ..validation.cross_validate import NO_REFIT_CODES, scored_together
+from ..validation.cross_validate import NO_REFIT_CODES, held_out, scored_together
 from ..validation.estimate import Estimate
 from ..validation.held_out_predictions import Predictions
 from ..validation.metrics import Called, Measure, Ranks
@@ -128,8 +128,7 @@ def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]
     functional: Any = measure.functional
     if not all(each.values.size for each in collected):
         return out
-    eta, off = (np.stack([getattr(one, name) for one in collected], -1) for name in ("values", "off"))
-    eta, off = (eta, off) if several else (eta[..., 0], off[..., 0])
+    eta, off = _stacked(collected)
     if measure.classes:
         y = np.searchsorted(np.unique(y), y).astype(float)
     if measure.needs == "label":
@@ -144,10 +143,7 @@ def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]
             off = mean * np.expm1(off + off.max(1, keepdims=True))
         else:
             off = np.max([np.abs(inverse(eta + sign * off) - mean) for sign in (1, -1)], axis=0)
-        if several and measure.classes:
-            total, move = (each.sum(1, keepdims=True) for each in (mean, off))
-            mean, off = mean / total, np.where(move < total, (off + mean / total * move) / np.abs(total - move), np.inf)
-        eta = mean
+        eta, off = shares(mean, off) if several and measure.classes else (mean, off)
     if measure.needs == "decision":
         measure = replace(measure, needs="probability")  # whose order is that of decisions
     for k, own, rows, weight in scored_rows(folds.plan, measure, folds.data):
@@ -159,6 +155,32 @@ def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]
         with contextlib.suppress(ValueError), np.errstate(all="ignore"):  # areas of rows of one class are not defined
             out[:, k] = np.mean([(value(*each), error(*each)) for each in columns], axis=0)
     return out
+
+
+def shares(mean: NDArray, off: NDArray) -> tuple[NDArray, NDArray]:
+    """Divide probabilities of classes against the rest by their sum."""
+    total, move = (each.sum(1, keepdims=True) for each in (mean, off))
+    return mean / total, np.where(move < total, (off + mean / total * move) / np.abs(total - move), np.inf)
+
+
+@np.errstate(divide="ignore", invalid="ignore")
+def prediction_errors(folds: OneFit, predicted: NDArray, method: str) -> NDArray:
+    """Estimate the largest differences of predictions from those of exact refits; zero for folds with a fit of their own."""
+    kind = "link" if method == "decision_function" else "response"
+    collected = [held_out(fit, folds.plan, folds.refit, kind, judged=True) for fit in folds.fits]
+    mean, off = _stacked(collected)
+    if kind == "response" and is_classifier(folds.host) and len(collected) > 1:
+        off = shares(mean, off)[1]
+    off[~folds.exists[collected[0].refit]] = 0.0
+    off = off[np.argsort(collected[0].unit)]
+    off = off if off.ndim == predicted.ndim else off[:, None]  # that of both classes
+    return -np.log1p(-np.minimum(off / np.exp(predicted), 1)) if method == "predict_log_proba" else off
+
+
+def _stacked(collected: list[Predictions]) -> tuple[NDArray, NDArray]:
+    """Return the predictions and errors of one problem, or those of several in columns."""
+    values, off = (np.stack([getattr(one, name) for one in collected], -1) for name in ("values", "off"))
+    return (values, off) if len(collected) > 1 else (values[..., 0], off[..., 0])
 
 
 def scored_rows(plan: Plan, measure: Measure, data: FoldData) -> Iterator[tuple[int, slice, NDArray, NDArray]]:

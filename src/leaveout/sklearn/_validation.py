@@ -27,7 +27,7 @@ from ..refit import AbstractRefit
 from ..validation.cross_validate import DEFAULT_REFIT, strategy_of_predictions
 from ._folds import FoldData, HostFolds, OneFit, Splits, fit_host, is_rescaled
 from ._route import Request, reason_for_host, tell, weights_name
-from ._scoring import ErrorScore, Scores, named_scorers, score_of, scores
+from ._scoring import ErrorScore, Scores, named_scorers, prediction_errors, score_of, scores
 
 Transformers = Literal["refit", "frozen"]
 LEAST = float(np.finfo(np.float64).min)
@@ -297,7 +297,8 @@ def cross_val_predict(
     strategy: AbstractRefit | None = None,
     transformers: Transformers = "refit",
     checkpoint: File | None = None,
-) -> np.ndarray:
+    error: bool = False,
+) -> Any:
     """Predict every row by the estimator of the fold that holds it out, from one fit where that is possible and pays.
 
     It returns what `sklearn.model_selection.cross_val_predict` returns. Which way the folds are refitted is decided as in
@@ -331,16 +332,20 @@ def cross_val_predict(
         As in `cross_validate`.
     checkpoint : str or path, optional
         File that keeps what is done.
+    error : bool, default: False
+        Whether to return, beside the predictions, the largest difference of each number from that of an exact refit, which is
+        estimated, as in `lo.cross_predict`: infinite where the `strategy` does not tell it, as `lo.NewtonStep()`. Of the host's
+        own refits it is zero. Labels have none.
 
     Returns
     -------
-    array, shape (rows, …)
-        Predictions in the order of the rows.
+    array, shape (rows, …), or a pair of these
+        Predictions in the order of the rows. With `error`, predictions and their errors.
 
     Raises
     ------
     ValueError
-        If the test sets are no partition of the rows, or a fold has no refit.
+        If the test sets are no partition of the rows, a fold has no refit, or errors of labels are asked for.
 
     Examples
     --------
@@ -351,6 +356,8 @@ def cross_val_predict(
     (442,)
     """
     check("cross_val_predict", X, y, params, groups, transformers)
+    if error and method == "predict" and is_classifier(estimator):
+        raise ValueError("cross_val_predict: labels have no error; predictions of method='predict_proba' have.")
     cv = check_cv(cv, y, classifier=is_classifier(estimator))
     asked = Request(X, y, params or {}, [], cv.get_n_splits(X, y, groups), strategy is not None, transformers == "frozen")
     why = reason_for_host(estimator, asked)
@@ -358,7 +365,8 @@ def cross_val_predict(
     if why and checkpoint is None:
         tell("cross_val_predict", why)
         with stoppable("cross_val_predict"):
-            return model_selection.cross_val_predict(estimator, X, y, cv=cv, groups=groups, **given)
+            predicted = model_selection.cross_val_predict(estimator, X, y, cv=cv, groups=groups, **given)
+        return (predicted, np.zeros(predicted.shape)) if error else predicted
     data = with_weights("cross_val_predict", estimator, X, y, params)
     splits = splits_of(cv, data, groups)
     tests, classes = np.concatenate([test for _, test in splits]), np.unique(data.y)
@@ -394,13 +402,16 @@ def cross_val_predict(
         try:
             if not why:
                 folds, _ = folds_of(estimator, data, splits, strategy, transformers, "raise")
-        except NoOneFit as error:
-            why = str(error)
+        except NoOneFit as reason:
+            why = str(reason)
         if isinstance(folds, OneFit):
             folds = replace(folds, refit=strategy_of_predictions(folds.fits[0], folds.plan, folds.refit))
         tell("cross_val_predict", why)
-        parts = folds.predictions(predict)
-    return np.concatenate(parts)[np.argsort(tests)]
+        predicted = np.concatenate(folds.predictions(predict))[np.argsort(tests)]
+        off = np.zeros(predicted.shape)
+        if error and isinstance(folds, OneFit) and folds.exists.any():
+            off += prediction_errors(folds, predicted, method)
+    return (predicted, off) if error else predicted
 
 
 def check(caller: str, X: Any, y: Any, params: dict[str, Any] | None, groups: Any, transformers: Transformers) -> None:

@@ -96,12 +96,18 @@ def of_a_factor(X, y):
     return lo.from_statsmodels(sm.OLS(y, np.column_stack([X, np.arange(N) < N // 2, np.arange(N) >= N // 2])).fit())
 
 
+def of_dummies_and_a_constant(X, y):
+    columns = np.column_stack([X, np.ones(N), np.eye(3)[np.arange(N) % 3]])
+    return lo.fit(lo.GLM(columns, y, "squared", intercept=False))
+
+
 WAYS = {
     "GLM": lambda X, y: lo.fit(lo.GLM(X, y, "squared")),
     "ridge": lambda X, y: lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(np.array([0.0, 1.0])))),
     "LinearRegression": lambda X, y: lo.from_sklearn(LinearRegression().fit(X, y), X, y),
     "statsmodels": from_statsmodels,
     "factor": of_a_factor,
+    "dummies and a constant": of_dummies_and_a_constant,
 }
 
 
@@ -150,6 +156,24 @@ def test_every_verb_speaks_of_the_columns_as_given(penalty):
     ]
     close(row[0].rows["prediction"], row[1].rows["prediction"])
     assert far.objective.units.features()["x0"][0] == x[0] + shift
+
+
+@pytest.mark.parametrize("has_constant", [True, False], ids=["a constant", "two factors"])
+def test_losses_of_dependent_columns_beside_one_far_from_zero_are_determined(has_constant):
+    """An easting beside all dummies and a constant, or beside two factors: the space of the columns is well-posed."""
+    sm = pytest.importorskip("statsmodels.api")
+    rng = np.random.default_rng(0)
+    factor, easting = np.eye(4)[np.arange(N) % 4], 1e3 * rng.standard_normal(N)
+    others = np.ones((N, 1)) if has_constant else np.eye(3)[np.arange(N) // 4 % 3]
+    y = 0.002 * easting + np.arange(N) % 4 + rng.standard_normal(N)
+    Q = np.linalg.qr(np.column_stack([factor, others[:, 1:], easting / 1e3]))[0]
+    press = ((y - Q @ (Q.T @ y)) / (1 - (Q**2).sum(1))) ** 2 / 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # statsmodels speaks of the rank
+        fit = lo.from_statsmodels(sm.OLS(y, np.column_stack([factor, others, easting + 4.5e6])).fit())
+    cv = lo.cross_validate(fit, lo.leave_one_out(N))
+    assert cv.proved.all()
+    np.testing.assert_allclose(cv.per_unit(), press, rtol=0, atol=1e-9)
 
 
 def test_a_row_that_alone_determines_a_column_is_left_out_as_the_host_does():

@@ -26,6 +26,7 @@ from .glm import GLM
 
 Array = np.ndarray
 SLICES = 5  # slices of a number: 100 bits, so that 10¹³ may cancel
+FAR = 100  # mean by standard deviation, from which a column beside others that span the constant is centred
 DEPENDENT = 1e-11  # pivot of columns of length one, below which one depends on those before
 
 
@@ -83,13 +84,20 @@ def orthogonal_form(model: Any) -> OrthogonalGLM | None:
     basis = _orthogonal_basis(model, weight) if plain else None
     if basis is not None:
         return OrthogonalGLM(model, basis, False)
-    if not model.intercept:
+    if not (model.intercept or plain):
         return None
-    x, basis = model.design[:, :-1], np.eye(model.design.shape[1])
+    x, basis = model.design[:, : model.num_features], np.eye(model.design.shape[1])
     mean = weight @ x / weight.sum()
-    far = np.abs(mean) > np.sqrt(weight @ (x - mean) ** 2 / weight.sum())
-    basis[-1, :-1] = -np.where(far, mean, 0.0)
-    return OrthogonalGLM(model, basis, True) if far.any() else None
+    far = np.abs(mean) > (1 if model.intercept else FAR) * np.sqrt(weight @ (x - mean) ** 2 / weight.sum())
+    places, constant = np.array([-1]), np.ones(1)
+    if not model.intercept:  # columns near zero, such as those of a factor, may span the constant
+        far &= np.ptp(x, axis=0) > 0
+        places = np.flatnonzero(~far)
+        constant = np.linalg.lstsq(x[:, places], np.ones(len(x)))[0]
+        if not np.allclose(x[:, places] @ constant, 1, rtol=0, atol=DEPENDENT):
+            return None
+    basis[np.ix_(places, np.flatnonzero(far))] = -np.outer(constant, mean[far])
+    return OrthogonalGLM(model, basis, model.intercept) if far.any() else None
 
 
 def is_least_squares(model: Any) -> bool:
