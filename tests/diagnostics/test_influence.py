@@ -230,7 +230,7 @@ def test_top_and_pictures(linear):
     assert set(found.top(2).index) == set(TWINS)
     assert found.top(1, "dose").index[0] == found.parameters["dose"].abs().idxmax()
     ax = found.plot(by="dose", named=2)
-    assert ax.get_ylabel() == "change of dose, standard errors" and len(ax.texts) == 2
+    assert ax.get_ylabel() == "change of dose, model-based standard errors" and len(ax.texts) == 2
     with pytest.raises(ValueError, match="by must be a column of numbers, or a parameter: 'units', 'loss'"):
         found.top(by="height")
     assert "<table>" in found._repr_html_() and "named by unit" in str(found)

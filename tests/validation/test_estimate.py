@@ -454,3 +454,18 @@ def test_plans_that_leave_out_all_sets_of_one_unit(monkeypatch):
     assert _leaves_out_all_sets(lo.leave_one_out(6)) and _leaves_out_all_sets(one_by_one([0, 2, 5], np.zeros(3)))
     assert not _leaves_out_all_sets(one_by_one([0, 1, 2, 3, 4, 4], np.zeros(6)))
     assert not _leaves_out_all_sets(one_by_one(np.arange(6), np.full(6, 0.5)))
+
+
+def test_every_table_of_standard_errors_says_which_they_are():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=60), "y": rng.normal(size=60)})
+    fit = lo.fit(lo.GLM("y ~ x", frame, "squared"))
+    cv = lo.cross_validate(fit, 5)
+    assert str(cv.summary()).startswith("losses             half the squared error\nstandard error     rows independent")
+    assert cv.summary().value["standard error"] == cv.se
+    assert "model-based standard errors" in str(lo.influence(cv))
+    additive = lo.fit(lo.Additive("y ~ s(x)", frame))
+    by_plan = lo.tuning.curves(additive, lo.leave_one_out(60))
+    assert str(by_plan).startswith("standard errors    jackknife by the plan, bias added\n")
+    text = str(lo.tuning.curves(additive))
+    assert text.startswith("standard errors    penalties as priors\n") and len(text.splitlines()) < 70

@@ -115,7 +115,7 @@ def text_within(frame: pd.DataFrame, main: Sequence[str], optional: Sequence[str
     for name in optional:
         line = plain[[*shown, name]].to_string(float_format=number).partition("\n")[0]
         (shown if len(line) <= TERMINAL_WIDTH else omitted).append(name)
-    return plain[shown].to_string(float_format=number), omitted
+    return plain[shown].to_string(float_format=number, max_rows=pd.options.display.max_rows), omitted
 
 
 class HeadedTable(pd.DataFrame):

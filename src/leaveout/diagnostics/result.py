@@ -30,12 +30,12 @@ class Influence(PrintedResult):
     rows : DataFrame
         `units`, the number left out. `loss`, their mean held-out loss; `no_update`, that of the fit; `rise`, the difference.
         `share` of the summed sizes of all losses. `error` of their summed loss. `cook`, ‖θ̂_k − θ̂‖²_H / (p φ̂), and how far
-        it may be off. `moved`, the change of the `parameter` that changes most, in standard errors, and how far it may be
-        off. `others`, the change of the objective for each remaining unit (not for large data). `prediction`, its change,
-        and how far it may be off. `proved`, whether these errors are proved for H and φ̂ as they are computed, except that of a
-        prediction by a function. `result` of the refit.
+        it may be off. `moved`, the change of the `parameter` that changes most, in standard errors √(φ̂H⁻¹)_jj, and how
+        far it may be off. `others`, the change of the objective for each remaining unit (not for large data). `prediction`, its
+        change, and how far it may be off. `proved`, whether these errors are proved for H and φ̂ as they are computed, except
+        that of a prediction by a function. `result` of the refit.
     parameters : DataFrame
-        The changes of all parameters, in standard errors.
+        The changes of all parameters, in model-based standard errors.
     pairs : DataFrame
         For some pairs of refits: `joint`, Cook's distance without both; `sum`, that of their moves added up; and `times`,
         how much farther the fit moves than by both alone.
@@ -167,7 +167,7 @@ class Influence(PrintedResult):
             ("refits", f"{plan.num_refits}, named by {rows.index.name}, {self.refit}"),
             ("the loss", told("share", lambda row: f"{row['share']:.0%} of it, {row['rise']:+.3g} held out")),
             ("the fit", self._off("cook", told("cook", lambda row: f"Cook's distance {row['cook']:.2g}"))),
-            ("a parameter", self._off("moved", told("moved", moved), " standard errors")),
+            ("a parameter", self._off("moved", told("moved", moved), " model-based standard errors")),
             ("the prediction", self._off("prediction", told("prediction", lambda row: f"{row['prediction']:+.3g}"))),
             ("masked", masking),
             ("not known", f"{missing} refits do not exist: see estimate.flagged()" if missing else ""),

@@ -48,7 +48,7 @@ INFLUENCE_LABELS = {  # labels of the columns of an `Influence`
     "rise": "rise of the loss, held out",
     "share": "share of the loss",
     "error": "error of the loss",
-    "moved": "largest change, standard errors",
+    "moved": "largest change, model-based standard errors",
     "others": "change of the loss of the others",
     "prediction": "change of the prediction",
     "units": "units left out",
@@ -546,7 +546,7 @@ def influence(found: Fit | Influence, ax: "Axes | None" = None, *, by: str = "co
         ax.set_ylim(bottom=0)
     ax.set(
         xlabel=f"{values.index.name}{'' if counted else ', in order'}",
-        ylabel=INFLUENCE_LABELS.get(by, f"change of {by}, standard errors"),
+        ylabel=INFLUENCE_LABELS.get(by, f"change of {by}, model-based standard errors"),
     )
     return ax
 

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 
 from .._runtime.conventions import conventional
 from .._runtime.jax import float64
-from .._runtime.results import kind_of
+from .._runtime.results import HeadedTable, kind_of
 from ..data.arrays import index_of, match_labels
 from ..diagnostics.measures import dispersion
 from ..models.glm.rows import column
@@ -146,8 +146,8 @@ def _degrees(data: PenalisedRows, here: SmoothingMinimum, plan: Plan, alone: Pla
 
 @conventional
 @float64
-def curves(fit: Fit | Smoothing, plan: Plan | None = None, level: float = 0.95, *, points: int = POINTS) -> pd.DataFrame:
-    """Compute the smooth terms of an additive model on a grid, with intervals.
+def curves(fit: Fit | Smoothing, plan: Plan | None = None, level: float = 0.95, *, points: int = POINTS) -> HeadedTable:
+    """Compute the smooth terms of an additive model on a grid, with intervals, under a line that says which they are.
 
     The intervals are pointwise, and have their nominal coverage on average over the term. They do not include the uncertainty
     of λ.
@@ -189,7 +189,9 @@ def curves(fit: Fit | Smoothing, plan: Plan | None = None, level: float = 0.95, 
     asked = _make_request("curves", fit, plan, level)
     known = spread(asked)
     tables = [_curve(asked.fit, term, span, known, level, points) for term, span in asked.model.smooths.values()]
-    return pd.concat(tables, ignore_index=True)
+    found = HeadedTable(pd.concat(tables, ignore_index=True))
+    found.heading = [("standard errors", "penalties as priors" if asked.plan is None else "jackknife by the plan, bias added")]
+    return found
 
 
 def _curve(fit: Fit, term: BoundTerm, span: slice, facts: CoefficientSpread, level: float, points: int) -> pd.DataFrame:

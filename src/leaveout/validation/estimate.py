@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from .._runtime.arrays import BoolArray, FloatArray, IntArray
 from .._runtime.conventions import conventional
 from .._runtime.providers import provided
-from .._runtime.results import RESULTS, PrintedResult, among
+from .._runtime.results import RESULTS, HeadedTable, PrintedResult, among
 from ..data.arrays import share
 from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 from ..optimize.fit import Fit
@@ -61,7 +61,8 @@ class Estimate(PrintedResult):
     Attributes
     ----------
     losses : ndarray
-        One loss for each entry of `plan.index`, NaN where not scored; or one a refit for a joint score.
+        One loss for each entry of `plan.index`, NaN where not scored; or one a refit for a joint score. `table()` has those that
+        are scored: its index is their place here.
     error : ndarray, `[refits]`
         The absolute error of each refit's summed loss against the exact refit; NaN if it was not asked for.
     result : ndarray of int, `[refits]`
@@ -583,8 +584,8 @@ class Estimate(PrintedResult):
         return self.plan.unit_names
 
     @conventional
-    def summary(self) -> pd.DataFrame:
-        """Tabulate the numbers of the printed result.
+    def summary(self) -> HeadedTable:
+        """Tabulate the numbers of the printed result, under lines that say what the losses and the standard error are.
 
         Returns
         -------
@@ -601,7 +602,9 @@ class Estimate(PrintedResult):
             "flagged refits": len(self.flagged()),
         }
         missing = int(np.sum(self.result == RESULTS.interrupted))
-        return pd.DataFrame({"value": rows | self.metrics | ({"refits not made": missing} if missing else {})})
+        table = HeadedTable({"value": rows | self.metrics | ({"refits not made": missing} if missing else {})})
+        table.heading = [("losses", self.score or "as they were given"), ("standard error", self.standard_error.kind)]
+        return table
 
     def _lines(self) -> list[tuple[str, str]]:
         return [*self._facts(), *self._findings(), *([("note", note)] if (note := self.labels.get("note", "")) else [])]
