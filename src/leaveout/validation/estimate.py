@@ -61,8 +61,8 @@ class Estimate(PrintedResult):
     Attributes
     ----------
     losses : ndarray
-        One loss for each entry of `plan.index`, NaN where not scored; or one a refit for a joint score. `table()` has those that
-        are scored: its index is their place here.
+        One loss for each entry of `plan.index`, NaN where not scored; or one a refit for a joint score. `table()` has those
+        that are scored: its index is their place here.
     error : ndarray, `[refits]`
         The absolute error of each refit's summed loss against the exact refit; NaN if it was not asked for.
     result : ndarray of int, `[refits]`
