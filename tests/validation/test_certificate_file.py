@@ -2,6 +2,7 @@
 
 import copy
 import json
+import time
 
 import numpy as np
 import pandas as pd
@@ -252,6 +253,19 @@ def test_chosen_folds_are_counted(tmp_path, capsys):
     (tmp_path / "a.npz").write_bytes(b"no table")
     for data in ("a.parquet", "a.npz"):
         assert main([str(tmp_path / "a.json"), str(tmp_path / data)]) == 1
+
+
+def test_a_certificate_of_many_folds_is_rejected_within_a_second():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20_000, 2))
+    fit = lo.fit(lo.GLM(X, X[:, 0] + rng.normal(size=20_000), "squared"))
+    says, table = claims(lo.cross_validate(fit, lo.leave_one_out(20_000), audit=0))
+    says["folds"][-1]["held"] = [0]  # which it does not leave out
+    says["sha256"] = seal(says)
+    began = time.process_time()
+    with pytest.raises(Rejected, match="a fold must hold out rows whose weights it changes"):
+        parse(says, table)
+    assert time.process_time() - began < 0.8
 
 
 def test_labels_and_centred_columns_are_those_of_the_data(tmp_path):

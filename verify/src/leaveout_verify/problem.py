@@ -235,6 +235,8 @@ def _record(value: Any, keys: set[str], what: str, format: Any = FORMAT) -> dict
 
 
 def _number(value: Any, what: str, least: float = -np.inf) -> float:
+    if type(value) is float and abs(value) <= sys.float_info.max and value >= least:
+        return value  # without a message for each of many
     real = isinstance(value, int | float) and not isinstance(value, bool)
     _require(real and abs(value) <= sys.float_info.max, f"{what} must be a finite number")
     _require(value >= least, f"{what} must be {least:g} or more")
@@ -247,15 +249,17 @@ def _numbers(value: Any, what: str, length: int | None = None, least: float = -n
 
 
 def _whole(value: Any, what: str, limit: int) -> int:
-    _require(type(value) is int and 0 <= value < limit, f"{what} must be a whole number below {limit}")
+    if type(value) is not int or not 0 <= value < limit:
+        raise Rejected(f"the certificate is not one: {what} must be a whole number below {limit}.")
     return value
 
 
 def _rows(value: Any, what: str, limit: int) -> Array:
     _require(isinstance(value, list), f"{what} must be a list of rows")
-    out = np.array([_whole(each, what, limit) for each in value], int).reshape(-1)
-    _require(len(np.unique(out)) == len(out), f"{what} has a row twice")
-    return out
+    for each in value:
+        _whole(each, what, limit)
+    _require(len({*value}) == len(value), f"{what} has a row twice")
+    return np.array(value, int)
 
 
 def _bounds(value: Any, length: int, fill: float) -> Array:
@@ -313,9 +317,9 @@ def _fold(value: Any, weight: Array, planned: int) -> Fold:
     rows, held = _rows(fold["rows"], "rows of a fold", n), _rows(fold["held"], "held rows of a fold", n)
     weights = _numbers(fold["weights"], "weights of a fold", len(rows), 0.0)
     losses = _numbers(fold["losses"], "losses of a fold", len(held))
-    _require(len(held) > 0 and np.isin(held, rows).all(), "a fold must hold out rows whose weights it changes")
-    now = weight.copy()
-    now[rows] = weights
-    _require(bool(((now < weight) | (weight == 0))[held].all()), "a fold keeps the weight of a row that it holds out")
+    changed = dict(zip(fold["rows"], weights.tolist(), strict=True))
+    _require(len(held) > 0 and changed.keys() >= {*fold["held"]}, "a fold must hold out rows whose weights it changes")
+    before, now = weight[held], [changed[row] for row in fold["held"]]
+    _require(bool(((now < before) | (before == 0)).all()), "a fold keeps the weight of a row that it holds out")
     times, error = _number(fold["times"], "times of a fold", 0.0), _number(fold["error"], "error of a fold", 0.0)
     return Fold(rows, weights, times, held, losses, error, _whole(fold["fold"], "fold", planned))
