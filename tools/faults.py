@@ -2041,6 +2041,27 @@ FAULTS = (
         "test_plan",
     ),
     Fault(
+        "rounding moves a parameter that is held at its limit",
+        "RefitDescent._to_limit",
+        "HeldFunctions(F, free)",
+        "F",
+        "test_gaussian_process",
+    ),
+    Fault(
+        "refits without noise have no limit",
+        "GaussianProcess._to_limit",
+        "self._at_end(theta, 1e3, 1e3)",
+        "self._at_end(theta, 1e300, 1e3)",
+        "test_gaussian_process",
+    ),
+    Fault(
+        "a length without end is not named",
+        "GaussianProcess._limit",
+        "self._at_end(theta, 1e6, 1e4)",
+        "self._at_end(theta, 1e6, 1e300)",
+        "test_gaussian_process",
+    ),
+    Fault(
         "the audit solves a ridge in the scales of its columns",
         "_solve_least_squares",
         "length = np.linalg.norm(rows, axis=0)",

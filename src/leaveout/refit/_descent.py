@@ -68,6 +68,20 @@ LAST_STEP_RATIO, UNKNOWN_DISTANCE_FACTOR = 1e-4, 20.0
 FAR_REFIT_PARAMETERS = 500  # parameters from which the model's preconditioner may be a better metric than the anchor's Hessian
 
 
+class HeldFunctions(NamedTuple):
+    """F of some refits whose derivatives along held parameters are zero: their rounding errors would move these."""
+
+    F: Functions
+    free: Flags
+
+    def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
+        value, gradient = self.F.look(theta, lanes)
+        return value, gradient * self.free
+
+    def hessian(self, theta: Points, lanes: Lanes) -> Float[np.ndarray, "refits params params"]:
+        return self.F.hessian(theta, lanes) * np.outer(self.free, self.free)
+
+
 class DescentLook(NamedTuple):
     """Selected refits at their candidates, and the remaining distance of each."""
 
@@ -416,10 +430,11 @@ class RefitDescent:
         """
         (theta,) = self.theta(one)
         limit = self.fit.objective.parameters.at_limit(theta)
-        if np.array_equal(limit, theta):
+        free = limit == theta
+        if free.all():
             return False
-        held = np.vstack([self.fit.null_space, np.eye(len(theta))[limit != theta]])
-        found = newton(F, limit[None], own, held, cast(np.ndarray, self.fit.factor), self.center)
+        flat = np.vstack([self.fit.null_space, np.eye(len(theta))[~free]])
+        found = newton(HeldFunctions(F, free), limit[None], own, flat, cast(np.ndarray, self.fit.factor), self.center)
         if not found.converged[0] or found.value[0] > value + LOSS_ROUNDING * (1 + abs(value)):
             return False
         self.u[one], self.distance_left[one] = self.fit.back(found.theta - self.center), found.size

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 from scipy.stats import multivariate_normal
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 
@@ -114,3 +115,49 @@ def test_what_cannot_be_is_said():
     with pytest.raises(RuntimeError, match="noise goes to zero"):
         lo.fit(lo.GaussianProcess(np.r_[X, X], np.r_[y, y], kernel="rbf"), num_starts=1)
     assert model.look(np.array([[0, 900.0, 0, 0]]), np.ones((1, 20)))[0] == np.inf
+
+
+def uneven(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((25, 3))
+    return X, np.sin(2 * X).sum(1) + 0.3 * rng.standard_normal(25)
+
+
+def density(theta, X, y):
+    mean, (sd, *length, noise) = theta[0], np.exp(theta[1:])
+    own = kernels.ConstantKernel(sd**2) * kernels.RBF(length)
+    return own, noise, multivariate_normal(np.full(len(y), mean), own(X) + noise**2 * np.eye(len(y)), allow_singular=True)
+
+
+@pytest.mark.parametrize(("seed", "ends"), [(0, (2, 0)), (6, (2, 2)), (10, (1, 0))])
+def test_refits_whose_likelihood_is_highest_at_no_noise_or_an_infinite_length_have_the_losses_of_that_limit(seed, ends):
+    X, y = uneven(seed)
+    fit = lo.fit(lo.GaussianProcess(X, y, kernel="rbf", ard=True, prior=None))
+    plan = lo.kfold(25, 5, seed=1)
+    cv, refits = lo.cross_validate(fit, plan), lo.fold_parameters(fit, plan)
+    at_ends = (refits["noise_sd"] < 1e-6).sum(), (refits["length"] > 1e6).sum()
+    assert at_ends == ends and (cv.result == 0).all()
+    compared = 0
+    for k in range(5):
+        held = plan.index[(plan.refit == k) & plan.held]
+        rows = np.setdiff1d(np.arange(25), held)
+        theta = np.r_[refits["mean"][k], np.log(np.r_[refits["sd"][k], refits["length"][k], refits["noise_sd"][k]])]
+        minus = lambda t, rows=rows: -density(t, X[rows], y[rows])[2].logpdf(y[rows])
+        found = minimize(minus, fit.vector, method="BFGS", options={"gtol": 1e-7})
+        if found.fun < minus(theta) - 1e-4:
+            continue  # another of several ends
+        own, noise, _ = density(found.x, X[rows], y[rows])
+        gain = np.linalg.solve(own(X[rows]) + noise**2 * np.eye(len(rows)), own(X[rows], X[held])).T
+        means = found.x[0] + gain @ (y[rows] - found.x[0])
+        variances = np.diag(own(X[held]) - gain @ own(X[rows], X[held])) + noise**2
+        losses = 0.5 * (y[held] - means) ** 2 / variances + 0.5 * np.log(2 * np.pi * variances)
+        np.testing.assert_allclose(cv.per_unit()[held], losses, atol=1e-4, rtol=1e-4)
+        compared += 1
+    assert compared >= 4
+
+
+def test_a_length_without_end_is_named():
+    X, y = uneven(9)
+    with pytest.raises(RuntimeError, match=r"length\[1\] grows without end.*Keep the default prior"):
+        lo.fit(lo.GaussianProcess(X, y, kernel="rbf", ard=True, prior=None))
+    assert np.isfinite(lo.fit(lo.GaussianProcess(X, y, kernel="rbf", ard=True)).value)

@@ -184,16 +184,30 @@ class GaussianProcess(AbstractClosedForm):
             start=lambda seed: np.array([self.y.mean(), *np.log([0.7 * self.y.std(), *self.spread, 0.5 * self.y.std()])]),
             names=lambda: ["mean", "sd", *several, "noise_sd"],
             limit=self._limit,
+            at_limit=self._to_limit,
         )
 
+    def _at_end(self, theta: Float[Array, " params"], noise: float, length: float) -> Bool[Array, " params"]:
+        """Mark a deviation of the noise so far below that of y, and lengths so far above those of the columns."""
+        return np.r_[False, False, theta[2:-1] > np.log(self.spread * length), theta[-1] < np.log(self.y.std() / noise)]
+
     def _limit(self, theta: Float[Array, " params"]) -> str:
-        noiseless = 1e-6  # deviation of the noise, relative to that of y, that counts as none
-        if theta[-1] > np.log(noiseless * self.y.std()):
-            return ""
-        return (
-            "GaussianProcess: the noise goes to zero, where the density has no bound: rows that are there twice with one and "
-            "the same y do that. Drop the copies."
+        end = self._at_end(theta, 1e6, 1e4)
+        if end[-1]:
+            return (
+                "GaussianProcess: the noise goes to zero, where the likelihood is highest or, if rows are there twice with one "
+                "and the same y, has no bound. Keep the default prior, or drop such copies."
+            )
+        lengths = ", ".join(name for name, infinite in zip(self.parameters.names(), end, strict=True) if infinite)
+        return lengths and (
+            f"GaussianProcess: {lengths} grows without end, to a process that is flat or straight along its column. Keep the "
+            "default prior, drop the column, or give another start, fit(..., theta0=)."
         )
+
+    def _to_limit(self, theta: Float[Array, " params"]) -> Float[Array, " params"]:
+        infinity = 1e9  # its inverse square is less than rounding
+        limit = np.log(np.r_[1.0, 1.0, self.spread * infinity, self.y.std() / infinity])
+        return np.where(self._at_end(theta, 1e3, 1e3), limit, theta)
 
     def _natural(self, theta):
         length = np.exp(theta[2:-1])
