@@ -175,7 +175,7 @@ def test_a_covariance_is_a_frame_and_prints_as_statsmodels_does():
     assert type(found.iloc[:1]) is type(found + 1) is pd.DataFrame
     again = pickle.loads(pickle.dumps(found))
     assert again.proved and again.errors.equals(found.errors)
-    with pytest.raises(ValueError, match="level must be a number between 0 and 1; got 95"):
+    with pytest.raises(ValueError, match="level must lie between 0 and 1; got 95"):
         found.summary(95)
     with lo.config(output="polars"):
         assert "polars" in type(lo.covariance(FIT)).__module__

@@ -38,7 +38,7 @@ from .._runtime.conventions import Rng, conventional, warn
 from .._runtime.interrupt import stoppable
 from .._runtime.jax import float64, jax
 from .._runtime.progress import Slow
-from ..data.arrays import codes, index_of, match_labels
+from ..data.arrays import codes, index_of, match_labels, share
 from ..linalg.rounding import FUNCTION, UNIT, UP
 from ..linalg.sparse_design import SparseDesign
 from ..models.glm.active_coefficients import kinks
@@ -225,8 +225,7 @@ def interval(
         raise TypeError("interval: two fits are of quantiles, which classes do not have; give one fit.")
     if classes and inverse is not None:
         raise TypeError("interval: inverse is for responses that are numbers, not for classes.")
-    if not (isinstance(level, float | np.floating) and 0 < level < 1):
-        raise ValueError(f"interval: level must lie between 0 and 1; got {level!r}.")
+    share("interval: level", level)
     for name, value, known in (("method", method, METHODS), ("score", score, SCORES)):
         if value not in known:
             raise ValueError(f"interval: {name} must be one of {', '.join(known)}; got {value!r}.")
@@ -294,11 +293,11 @@ def interval(
     one, grouped = np.diff(chosen.indptr).max() == 1, chosen.clusters is not None
     kind = "leave-one-group-out jackknife" if grouped else "jackknife" if one else "CV"
     lost = 0.0 if one or grouped else (2 / int(chosen.held.sum())) ** 0.5
-    share = level if method == "minmax" and one else max(0.0, 2 * level - 1 - lost)
+    covered = level if method == "minmax" and one else max(0.0, 2 * level - 1 - lost)
     table.attrs |= {
         "level": level,
         "method": f"{kind}{'-minmax' if method == 'minmax' else '+'}{' in each group' if members else ''}",
-        "at_least": share if one or not members else 0.0,  # share of new responses; in groups no theorem is known for folds
+        "at_least": covered if one or not members else 0.0,  # share of new responses; in groups no theorem is known for folds
         "note": objective.note,
         "widened": float(result[-1].max(initial=0.0)),
         "proved": all(each.proved for each in every),

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from .._runtime.conventions import conventional, warn
 from .._runtime.jax import float64
 from .._runtime.results import NO_REFIT_CODES, RESULTS, HeadedTable, among
-from ..data.arrays import index_of, numbers, pandas_of
+from ..data.arrays import index_of, numbers, pandas_of, share
 from ..linalg.rounding import UNIT
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, plan_of_entries
@@ -121,8 +121,7 @@ class Covariance(HeadedTable):
         x0          0.6   0.2098   2.86 0.06456
         intercept   0.2   0.2633 0.7596  0.5028
         """
-        if not 0 < level < 1:
-            raise ValueError(f"summary: level must be a number between 0 and 1; got {level!r}.")
+        share("summary: level", level)
         t = "z" if self.dof is None else "t"
         law = scipy.stats.norm if self.dof is None else scipy.stats.t(self.dof.to_numpy())
         se = self.standard_errors

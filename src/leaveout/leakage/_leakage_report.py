@@ -13,7 +13,7 @@ from .._runtime.conventions import Rng, conventional
 from .._runtime.fingerprint import fingerprint
 from .._runtime.interrupt import Interrupted
 from .._runtime.progress import Slow
-from ..data.arrays import match_labels
+from ..data.arrays import match_labels, share
 from ..interop.sklearn import SklearnEstimator
 from ..optimize.fit import Fit
 from ._answers import both, coarser, extrapolate, impute, mateless_rows, naive, prices, purge
@@ -223,8 +223,7 @@ def _check(caller: str, linkage: Any, level: float, draws: int, answers: Collect
             f"{caller}: linkage must be a lo.leakage.Linkage, such as lo.leakage.Linkage.from_pairs(pairs, ids); "
             f"got {type(linkage).__name__}."
         )
-    if not (isinstance(level, float | np.floating) and 0 < level < 1):
-        raise ValueError(f"{caller}: level must lie between 0 and 1; got {level!r}.")
+    share(f"{caller}: level", level)
     if int(draws) != draws or draws < 2:
         raise ValueError(f"{caller}: draws must be a whole number, 2 or more; got {draws!r}.")
     unknown = [name for name in answers if name not in ANSWERS]

@@ -215,17 +215,18 @@ class PosteriorEstimate(Estimate):
             `pareto_k`, `raw_k`, `gap`, `ess` and `proposal` of the refit. The `group` is that which leaves, if groups do. A
             flagged refit has no elpd.
         """
-        held = self._at.held
-        refit, codes = self._at.refit[held], np.array([code.name for code in RESULTS])
-        columns = self._name_columns()
-        own = {"pareto_k": self.pareto_k, "raw_k": self.raw_k, "gap": self.gap, "ess": self.effective}
-        return pd.DataFrame(
-            {"refit": refit, **columns, "elpd": -self.losses[held], "loss": self.losses[held]}
-            | {"no_update": self.baseline[held], "error": self.loss_error[held]}
-            | {name: each[refit] for name, each in own.items()}
-            | {"proposal": self.proposal[refit], "result": codes[self.result[refit]]},
-            index=self._places_of_losses(),
-        )
+        table = super().table()
+        result, loss, refit = table.pop("result"), table["loss"], table["refit"]
+        table.insert(table.columns.get_loc("loss"), "elpd", -loss)
+        table["error"] = self.loss_error[table.index]
+        own = {
+            "pareto_k": self.pareto_k,
+            "raw_k": self.raw_k,
+            "gap": self.gap,
+            "ess": self.effective,
+            "proposal": self.proposal,
+        }
+        return table.assign(**{name: each[refit] for name, each in own.items()}, result=result)
 
     def _facts(self) -> list[tuple[str, str]]:
         plan, se, bad, count = self.plan, self.standard_error, int(np.sum(self.raw_k >= MAX_K)), self._count

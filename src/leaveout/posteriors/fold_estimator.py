@@ -400,8 +400,8 @@ class FoldEstimator:
         with Slow("folds", len(bad)) as bar, contextlib.suppress(KeyboardInterrupt):
             for some in _parts(bad, CAPACITY // self.plan.num_units):
                 gaussians = functools.cache(functools.partial(gaussians_of_refits, posterior, 1 - self.away[0][some].toarray()))
-                for j, k in enumerate(map(int, some)):
-                    make = lambda j=j, k=k, drawn=found[k], all=gaussians: self.improve(k, drawn, all()[j])
+                for place, k in enumerate(some.tolist()):
+                    make = lambda i=place, k=k, drawn=found[k], all=gaussians: self.improve(k, drawn, all()[i])
                     found[k] = self.read_or_make(make)
                     stopped = stopped[1:]
                     bar.advance()
@@ -419,7 +419,7 @@ class FoldEstimator:
             keep(fold.arrays)
             return fold
         arrays, draws = again(), self.posterior.draws
-        numbers = {name: arrays[name][()] for name in FoldResult._fields if name in arrays}
+        numbers: dict[str, Any] = {name: arrays[name][()] for name in FoldResult._fields if name in arrays}
         theta = arrays.get("theta", draws if len(arrays["weight"]) == len(draws) else None)
         places = lambda: make().draws.theta if theta is None else theta
         units = LogDensities(*(arrays[f"units {name}"] for name in LogDensities._fields)) if self.pointwise else None

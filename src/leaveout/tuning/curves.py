@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike
 from .._runtime.conventions import conventional
 from .._runtime.jax import float64
 from .._runtime.results import HeadedTable, kind_of
-from ..data.arrays import index_of, match_labels
+from ..data.arrays import index_of, match_labels, share
 from ..diagnostics.measures import dispersion
 from ..models.glm.rows import column
 from ..models.smooth.additive import Additive
@@ -67,8 +67,7 @@ def _make_request(caller: str, fit: Any, plan: Plan | None, level: float) -> Cur
     if not isinstance(fit, Fit) or not isinstance(fit.objective, Additive):
         of = kind_of(fit.objective) if isinstance(fit, Fit) else type(fit).__name__
         raise TypeError(f"{caller}: the first argument must be what lo.smooth found, or a fit of lo.Additive; got {of}.")
-    if not (isinstance(level, float | np.floating) and 0 < level < 1):
-        raise ValueError(f"{caller}: level must lie between 0 and 1; got {level!r}.")
+    share(f"{caller}: level", level)
     if own:
         return CurveRequest(fit, found.plan, found.choice if found.method == "NCV" else None)
     return CurveRequest(fit, None if plan is None else resolve_plan(caller, fit.objective, plan, NewtonStep()), None)

@@ -553,25 +553,15 @@ class Estimate(PrintedResult):
         3      3     3  1.724      0.845
         4      4     4  1.125      0.180
         """
-        held = self._at.held
-        refit, names = self._at.refit[held], np.array([code.name for code in RESULTS])
-        columns = self._name_columns()
-        return pd.DataFrame(
-            {"refit": refit, **columns, "loss": self.losses[held], "no_update": self.baseline[held]}
-            | {"error": self.error[refit], "result": names[self.result[refit]]},
-            index=self._places_of_losses(),
-        )
-
-    def _name_columns(self) -> dict[str, Any]:
-        """Return the group and the unit of each scored loss, as columns of a table."""
         refit, unit, held = self._at
-        columns = {} if self.plan.labels is None else {"group": self.plan.labels[refit[held]]}
-        return columns if self.joint else columns | {"unit": self.names()[unit[held]]}
-
-    def _places_of_losses(self) -> pd.Index:
-        """Return the place of each scored loss in `losses`."""
-        held = self._at.held
-        return pd.RangeIndex(len(held)) if held.all() else pd.Index(np.flatnonzero(held))
+        refit, names = refit[held], np.array([code.name for code in RESULTS])
+        group = {} if self.plan.labels is None else {"group": self.plan.labels[refit]}
+        units = {} if self.joint else {"unit": self.names()[unit[held]]}
+        return pd.DataFrame(
+            {"refit": refit, **group, **units, "loss": self.losses[held], "no_update": self.baseline[held]}
+            | {"error": self.error[refit], "result": names[self.result[refit]]},
+            index=pd.RangeIndex(len(held)) if held.all() else np.flatnonzero(held),
+        )
 
     def names(self) -> pd.Index:
         """Return the names of the units: their labels, or their numbers.

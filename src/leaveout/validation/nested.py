@@ -19,6 +19,7 @@ from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.checkpoint import File, keeping
 from .._runtime.conventions import Rng, conventional
 from .._runtime.interrupt import stoppable
+from ..data.arrays import share
 from ..optimize.fit import Fit
 from ..plans.plan import Plan, kfold
 from ..refit import AbstractRefit
@@ -106,8 +107,7 @@ def nested(
     """
     if not isinstance(fit, Fit):
         raise TypeError(f"nested: the first argument must be a Fit, from lo.fit or lo.from_sklearn; got {type(fit).__name__}.")
-    if not (isinstance(level, float | np.floating) and 0 < level < 1):
-        raise ValueError(f"nested: level must lie between 0 and 1; got {level!r}.")
+    share("nested: level", level)
     if not all(isinstance(count, int | np.integer) for count in (num_folds, repeats, seed)):
         raise ValueError(
             f"nested: num_folds, repeats and seed must be whole numbers; got {num_folds!r}, {repeats!r} and {seed!r}."
@@ -149,9 +149,9 @@ def nested(
     mse = (1 - 1 / num_folds) * float(np.mean(apart**2 - spread / (size - 1)))
     least = float(np.std(inner.losses, ddof=1)) / fold.shape[1] ** 0.5
     se = min(max(mse, 0.0) ** 0.5, least * num_folds**0.5)
-    share = 2 - 2 / num_folds
-    center = np.mean(inner.losses) - share * (np.mean(inner.losses) - np.mean(outer.losses))
-    off = abs(1 - share) * inner.approximation_error + share * outer.approximation_error
+    ratio = 2 - 2 / num_folds
+    center = np.mean(inner.losses) - ratio * (np.mean(inner.losses) - np.mean(outer.losses))
+    off = abs(1 - ratio) * inner.approximation_error + ratio * outer.approximation_error
     half = float(scipy.stats.norm.ppf(0.5 + level / 2) * max(se, least) + off)
     return Interval(float(center) - half, float(center) + half, level, "nested")
 

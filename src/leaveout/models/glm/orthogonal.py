@@ -89,7 +89,8 @@ def orthogonal_form(model: Any) -> OrthogonalGLM | None:
     x, basis = model.design[:, : model.num_features], np.eye(model.design.shape[1])
     mean = weight @ x / weight.sum()
     far = np.abs(mean) > (1 if model.intercept else FAR) * np.sqrt(weight @ (x - mean) ** 2 / weight.sum())
-    places, constant = np.array([-1]), np.ones(1)
+    places: Array = np.array([-1])
+    constant: Array = np.ones(1)
     if not model.intercept:  # columns near zero, such as those of a factor, may span the constant
         far &= np.ptp(x, axis=0) > 0
         places = np.flatnonzero(~far)
