@@ -17,6 +17,7 @@ along the step.
 """
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -66,20 +67,6 @@ EXPANSION_SAFETY = 2.0  # factor on the worst ratio found there
 # length of a last step, relative to the whole displacement, that counts as none; its factor if steps show no distance
 LAST_STEP_RATIO, UNKNOWN_DISTANCE_FACTOR = 1e-4, 20.0
 FAR_REFIT_PARAMETERS = 500  # parameters from which the model's preconditioner may be a better metric than the anchor's Hessian
-
-
-class HeldFunctions(NamedTuple):
-    """F of some refits whose derivatives along held parameters are zero: their rounding errors would move these."""
-
-    F: Functions
-    free: Flags
-
-    def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
-        value, gradient = self.F.look(theta, lanes)
-        return value, gradient * self.free
-
-    def hessian(self, theta: Points, lanes: Lanes) -> Float[np.ndarray, "refits params params"]:
-        return self.F.hessian(theta, lanes) * np.outer(self.free, self.free)
 
 
 class DescentLook(NamedTuple):
@@ -434,7 +421,9 @@ class RefitDescent:
         if free.all():
             return False
         flat = np.vstack([self.fit.null_space, np.eye(len(theta))[~free]])
-        found = newton(HeldFunctions(F, free), limit[None], own, flat, cast(np.ndarray, self.fit.factor), self.center)
+        # the curvature along what is held is rounding, by which steps would move it
+        held = SimpleNamespace(look=F.look, hessian=lambda *at: F.hessian(*at) * np.outer(free, free))
+        found = newton(cast(Functions, held), limit[None], own, flat, cast(np.ndarray, self.fit.factor), self.center)
         if not found.converged[0] or found.value[0] > value + LOSS_ROUNDING * (1 + abs(value)):
             return False
         self.u[one], self.distance_left[one] = self.fit.back(found.theta - self.center), found.size

@@ -292,14 +292,15 @@ def _standardised(columns: list[Float[Array, " units"]]) -> Float[Array, "units 
 
 def _nearest_pairs(columns: list[Float[Array, " units"]]) -> Int[Array, "2 pairs"]:
     """Pair rows that are nearest to one another, of many rows a sample; among equal rows chance decides."""
-    rng, max_products = np.random.default_rng(0), 10**8
+    rng = np.random.default_rng(0)
+    max_products = 10**8  # largest number of products for a search that no tree shortens
     z = _standardised(columns)
     sample = rng.permutation(len(z))[: max_products // z.size]
     tree = scipy.spatial.cKDTree(np.column_stack([z, 1e-9 * rng.standard_normal(len(z))]))
     nearest = lambda rows: tree.query(tree.data[rows], 2)[1][:, 1]
     partner = nearest(sample)
     mutual = nearest(partner) == sample
-    return np.unique(np.sort([sample[mutual], partner[mutual]], axis=0), axis=1)
+    return np.unique(np.sort([sample, partner], axis=0)[:, mutual], axis=1)
 
 
 def _correlation(
@@ -503,8 +504,8 @@ def _together(fit: Fit, plan: Plan) -> str:
     if not 0 < len(features) * len(unit) <= max_entries:
         return ""
     pairs = _nearest_pairs(features)
-    one, other = pairs[:, fold[pairs[0]] == fold[pairs[1]]]
-    share = float(size @ (size - 1)) / (len(unit) * (len(unit) - 1))  # of pairs that random folds leave out together
+    one, other = pairs[:, np.equal(*fold[pairs])]
+    share = size @ (size - 1) / len(unit) / (len(unit) - 1)  # of pairs that random folds leave out together
     if scipy.stats.binom.sf(len(one) - 1, pairs.shape[1], share) > BY_CHANCE:
         return ""
     if not scipy.stats.kendalltau(left[one], left[other], alternative="greater").pvalue <= ALIKE_BY_CHANCE:

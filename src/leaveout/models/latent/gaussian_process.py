@@ -198,7 +198,7 @@ class GaussianProcess(AbstractClosedForm):
                 "GaussianProcess: the noise goes to zero, where the likelihood is highest or, if rows are there twice with one "
                 "and the same y, has no bound. Keep the default prior, or drop such copies."
             )
-        lengths = ", ".join(name for name, infinite in zip(self.parameters.names(), end, strict=True) if infinite)
+        lengths = ", ".join(np.array(self.parameters.names())[end])
         return lengths and (
             f"GaussianProcess: {lengths} grows without end, to a process that is flat or straight along its column. Keep the "
             "default prior, drop the column, or give another start, fit(..., theta0=)."
@@ -206,8 +206,8 @@ class GaussianProcess(AbstractClosedForm):
 
     def _to_limit(self, theta: Float[Array, " params"]) -> Float[Array, " params"]:
         infinity = 1e9  # its inverse square is less than rounding
-        limit = np.log(np.r_[1.0, 1.0, self.spread * infinity, self.y.std() / infinity])
-        return np.where(self._at_end(theta, 1e3, 1e3), limit, theta)
+        ends = np.r_[1, 1, self.spread * infinity, self.y.std() / infinity]
+        return np.where(self._at_end(theta, 1e3, 1e3), np.log(ends), theta)
 
     def _natural(self, theta):
         length = np.exp(theta[2:-1])
