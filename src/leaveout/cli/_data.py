@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -78,25 +79,21 @@ class Model:
 
     def features_of(self, rows: FileTable) -> list[str]:
         """Select the columns of features, including categories."""
-        others = (self.target, self.offset, self.weights, self.group, *self.omissions(rows))
+        others = (self.target, self.offset, self.weights, self.group, *itertools.chain(*self.omissions(rows).values()))
         features = split_names(self.features) or [name for name in rows.frame.columns if name not in others]
         return list(dict.fromkeys([*features, *self.categories]))
 
-    def omissions(self, rows: FileTable, *others: str | None) -> dict[str, str]:
-        """Map columns that are features only where they are named so, and have no other part, to what they hold."""
-        if self.formula or self.features:
-            return {}
-        parts = {self.target, self.group, *self.categories, *others}
-        kinds = {name: "dates" for name in rows.frame if is_dates(rows.frame[name])} | dict.fromkeys(identifiers(rows), "ids")
-        return {name: kind for name, kind in kinds.items() if name not in parts}
+    def omissions(self, rows: FileTable, *others: str | None) -> dict[str, list[str]]:
+        """List the ids and dates, columns that are features only where they are named so, and that have no other part."""
+        named = {self.target, self.group, *self.categories, *others}
+        parts = set(rows.frame) if self.formula or self.features else named
+        kinds = {"ids": identifiers(rows), "dates": [name for name in rows.frame if is_dates(rows.frame[name])]}
+        return {kind: [name for name in names if name not in parts] for kind, names in kinds.items()}
 
     def omission_note(self, rows: FileTable, *others: str | None) -> str:
         """Say which columns are left out, and what they hold."""
-        omissions = self.omissions(rows, *others)
-        names = {kind: [name for name in omissions if omissions[name] == kind] for kind in OMISSIONS}
-        return join_notes(
-            *(f"left out as {kind}: {shorten_names(names[kind])}{way}" for kind, way in OMISSIONS.items() if names[kind])
-        )
+        kinds = self.omissions(rows, *others).items()
+        return join_notes(*(f"left out as {kind}: {shorten_names(names)}{OMISSIONS[kind]}" for kind, names in kinds if names))
 
     def columns_of(self, rows: FileTable) -> list[str]:
         """List the columns that the model and the plan use; without names, all but target, weight and group."""

@@ -91,8 +91,7 @@ def _choose_model(rows: FileTable, model: Model, centres: str | None = None) -> 
     out = [name for name in names if name not in used]
     said = [*told, model.omission_note(rows, centres)]
     said += [f"left out, of one value or of more than {MAX_CATEGORY_LABELS} labels: {shorten_names(out)}" if out else ""]
-    ids = [name for name, kind in model.omissions(rows, centres).items() if kind == "ids"]
-    labels = {name: rows.frame[name].nunique() for name in (*out, *ids)}
+    labels = {name: rows.frame[name].nunique() for name in (*out, *model.omissions(rows, centres)["ids"])}
     again = next((name for name, count in labels.items() if 1 < count <= len(rows.frame) / 2), None)
     if again is not None and model.plan == "loo":
         said.append(
