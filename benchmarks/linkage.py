@@ -1,30 +1,35 @@
-"""Linked records: is what `leakage_report` recommends right? Its intervals and refusals against the score on new people.
+"""Linked records: is what `leakage_report` recommends right? Its intervals and refusals against the
+score on new people.
 
-    python benchmarks/linkage.py [links designs imputed extrapolated duplicates singletons large] [--quick] [--draws N] [--keep
+    python benchmarks/linkage.py [links designs imputed extrapolated duplicates singletons large]
+    [--quick] [--draws N] [--keep
         FOLDER] [--only DESIGN ...]
 
 links          what the typos do to the links: precision, recall, singletons, calibration
-designs        the recommended answer's RMSE beside naive's, the coverage of its interval, and what was refused
+designs
+the recommended answer's RMSE beside naive's, the coverage of its interval, and what was refused
 imputed        why clusters drawn from the linkage mostly give no answer, and how wrong it would be
 extrapolated   the extrapolated estimator by itself: its bias, and the coverage of its two intervals
-duplicates     near-duplicates across a fixed split: each is corrected to within its interval, or refused
+duplicates
+near-duplicates across a fixed split: each is corrected to within its interval, or refused
 singletons     records filed alone, each with one candidate
 large          100,000 records, LightGBM, two workers: seconds, and Monte-Carlo beside data error
 
-Without names all parts run but `large`, which needs LightGBM. `designs`, `imputed`, `extrapolated` and `duplicates` keep their
-draws in FOLDER.
+Without names all parts run but `large`, which needs LightGBM. `designs`, `imputed`, `extrapolated`
+and `duplicates` keep their draws in FOLDER.
 
-The opponent is the truth. The wanted score is that of the learner trained on four fifths of the people, as five folds of the
-true people train it, on new people, each record counting alike; *over data* is its mean over all data sets, *on these data* its
-mean over the five fits at hand.
+The opponent is the truth. The wanted score is that of the learner trained on four fifths of the
+people, as five folds of the true people train it, on new people, each record counting alike; *over
+data* is its mean over all data sets, *on these data* its mean over the five fits at hand.
 
-Linkage goes wrong as it does in life: people have a first and a last name, a birth date and a town; records have typos and
-gaps; candidate pairs come by blocking, and their score is learned on other people. Splits, merges and orphans follow: a badly
-typed record finds no mate, and two of a family are taken for one.
+Linkage goes wrong as it does in life: people have a first and a last name, a birth date and a town;
+records have typos and gaps; candidate pairs come by blocking, and their score is learned on other
+people. Splits, merges and orphans follow: a badly typed record finds no mate, and two of a family
+are taken for one.
 
-Near-duplicates are test rows that are copies of training rows, with a list of the pairs. The list is complete, has false
-candidates besides, or lacks pairs without saying so. What leaks is known row by row: each copy is predicted once more by a fit
-without the rows that it is a copy of.
+Near-duplicates are test rows that are copies of training rows, with a list of the pairs. The list
+is complete, has false candidates besides, or lacks pairs without saying so. What leaks is known row
+by row: each copy is predicted once more by a fit without the rows that it is a copy of.
 """
 
 import argparse
@@ -105,13 +110,20 @@ def records(number: NDArray[np.int64], rng: np.random.Generator) -> Records:
     return Records(person, {name: typed(name, true[name][person], bad, rng) for name in FIELDS})
 
 
-def typed(name: str, value: NDArray[np.int64], bad: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
-    """What is typed for `value`: letters go wrong, another name is given (a nickname, a move), a field is left out."""
+def typed(
+    name: str, value: NDArray[np.int64], bad: NDArray[np.bool_], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """What is typed for `value`.
+
+    Letters go wrong, another name is given (a nickname, a move), a field is left out.
+    """
     out = value.copy()
     for _ in range(2):
         wrong = rng.random(len(out)) < np.where(bad, 0.35, 0.08)
         letters = 10 if name == "birth" else 26
-        out[wrong, rng.integers(0, out.shape[1], len(out))[wrong]] = rng.integers(0, letters, wrong.sum())
+        out[wrong, rng.integers(0, out.shape[1], len(out))[wrong]] = rng.integers(
+            0, letters, wrong.sum()
+        )
     if name in ("first", "town"):
         other = rng.random(len(out)) < np.where(bad, 0.2, 0.06)
         out[other] = pool(name)[0][rng.choice(POOLS[name], other.sum(), p=pool(name)[1])]
@@ -120,10 +132,19 @@ def typed(name: str, value: NDArray[np.int64], bad: NDArray[np.bool_], rng: np.r
 
 
 def candidates(of: Records) -> NDArray[np.int64]:
-    """Pairs that agree in half of a name or of the birth date: few mates are missed, and of the pairs few are mates."""
+    """Pairs that agree in half of a name or of the birth date.
+
+    Few mates are missed, and of the pairs few are mates.
+    """
     last, birth, first, town = (of.fields[name] for name in ("last", "birth", "first", "town"))
     halves = (last[:, :3], last[:, 5:], birth[:, :4], birth[:, 2:])
-    blocks = (*halves, town, np.c_[first[:, 3:], birth[:, 4:]], np.c_[first[:, :3], birth[:, 4:]], first)
+    blocks = (
+        *halves,
+        town,
+        np.c_[first[:, 3:], birth[:, 4:]],
+        np.c_[first[:, :3], birth[:, 4:]],
+        first,
+    )
     found = []
     for block in blocks:
         key = np.unique(block, axis=0, return_inverse=True)[1].ravel()
@@ -135,7 +156,10 @@ def candidates(of: Records) -> NDArray[np.int64]:
 
 
 def compared(of: Records, pairs: NDArray[np.int64]) -> NDArray[np.float64]:
-    """For each field whether it agrees, nearly agrees (two letters), cannot be compared; how rare an agreeing last name is."""
+    """For each field whether it agrees, nearly agrees (two letters), cannot be compared.
+
+    How rare an agreeing last name is.
+    """
     out = []
     for value in of.fields.values():
         left, right = value[pairs[:, 0]], value[pairs[:, 1]]
@@ -149,7 +173,9 @@ def compared(of: Records, pairs: NDArray[np.int64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, eq=False)
 class Linker:
-    """The probability that a pair is of one person, and the threshold from which pairs are linked."""
+    """The probability that a pair is of one person, and the threshold from which pairs are
+    linked.
+    """
 
     score: LogisticRegression
     threshold: float
@@ -158,30 +184,49 @@ class Linker:
         """The candidates with their probabilities, as a linkage program hands them over."""
         pairs = candidates(of)
         probability = self.score.predict_proba(compared(of, pairs))[:, 1]
-        return pd.DataFrame({"unique_id_l": pairs[:, 0], "unique_id_r": pairs[:, 1], "match_probability": probability})
+        return pd.DataFrame(
+            {
+                "unique_id_l": pairs[:, 0],
+                "unique_id_r": pairs[:, 1],
+                "match_probability": probability,
+            }
+        )
 
 
 def components(pairs: pd.DataFrame, threshold: float, rows: int) -> NDArray[np.int64]:
     """The clusters as they are filed."""
-    left, right = pairs.loc[pairs["match_probability"] >= threshold, ["unique_id_l", "unique_id_r"]].to_numpy().T
-    return connected_components(coo_matrix((np.ones(len(left)), (left, right)), (rows, rows)), directed=False)[1]
+    left, right = (
+        pairs.loc[pairs["match_probability"] >= threshold, ["unique_id_l", "unique_id_r"]]
+        .to_numpy()
+        .T
+    )
+    return connected_components(
+        coo_matrix((np.ones(len(left)), (left, right)), (rows, rows)), directed=False
+    )[1]
 
 
 def rates(filed: NDArray[np.int64], true: NDArray[np.int64]) -> tuple[float, float]:
     """Precision and recall of pairs."""
-    both = lambda *labels: sum(c * (c - 1) / 2 for c in np.unique(np.column_stack(labels), axis=0, return_counts=True)[1])
+    both = lambda *labels: sum(
+        c * (c - 1) / 2 for c in np.unique(np.column_stack(labels), axis=0, return_counts=True)[1]
+    )
     agreed = both(filed, true)
     return float(agreed / both(filed)), float(agreed / both(true))
 
 
 def strangers(people: int) -> list[Records]:
     """Other people, whose truth is known."""
-    return [records(sizes(people, rng), rng) for rng in (np.random.default_rng([9, k]) for k in range(OTHERS))]
+    return [
+        records(sizes(people, rng), rng)
+        for rng in (np.random.default_rng([9, k]) for k in range(OTHERS))
+    ]
 
 
 @lru_cache
 def linker(people: int) -> Linker:
-    """Learned on a labelled sample of other people, its threshold where the F1 of pairs is best among yet others."""
+    """Learned on a labelled sample of other people, its threshold where the F1 of pairs is best
+    among yet others.
+    """
     others = strangers(people)
     pairs = candidates(others[0])
     sample = np.random.default_rng(9).permutation(len(pairs))[:LABELLED]
@@ -189,20 +234,32 @@ def linker(people: int) -> Linker:
     score = LogisticRegression(C=10.0, max_iter=1000).fit(compared(others[0], pairs[sample]), same)
     rest = [(Linker(score, 0.5).pairs(of), of.person) for of in others[1:]]
     grid = np.linspace(0.05, 0.95, 19)
-    reached = [np.mean([f1(components(table, t, len(person)), person) for table, person in rest]) for t in grid]
+    reached = [
+        np.mean([f1(components(table, t, len(person)), person) for table, person in rest])
+        for t in grid
+    ]
     return Linker(score, float(grid[int(np.argmax(reached))]))
 
 
 @lru_cache
 def listed(people: int, least: float) -> tuple[float, float, float]:
-    """Of the records with a mate that is filed elsewhere, those of which a pair of at least that probability lists one, among
-    other people, with the interval over populations."""
+    """Of the records with a mate that is filed elsewhere, those of which a pair of at least that
+    probability lists one, among other people, with the interval over populations."""
     made, shares = linker(people), []
     for of in strangers(people)[1:]:
         table = made.pairs(of)
         filed = components(table, made.threshold, len(of.person))
-        has = pd.DataFrame({"person": of.person, "filed": filed}).groupby("person")["filed"].transform("nunique") > 1
-        left, right = table.loc[table["match_probability"] >= least, ["unique_id_l", "unique_id_r"]].to_numpy().T
+        has = (
+            pd.DataFrame({"person": of.person, "filed": filed})
+            .groupby("person")["filed"]
+            .transform("nunique")
+            > 1
+        )
+        left, right = (
+            table.loc[table["match_probability"] >= least, ["unique_id_l", "unique_id_r"]]
+            .to_numpy()
+            .T
+        )
         across = (of.person[left] == of.person[right]) & (filed[left] != filed[right])
         known = np.zeros(len(filed), bool)
         known[left[across]] = known[right[across]] = True
@@ -226,7 +283,11 @@ LEARNERS = {
     "ridge": (lambda: Ridge(1.0), 150, False),
     "logistic": (lambda: LogisticRegression(C=0.3, max_iter=500), 80, True),
     "forest": (lambda: RandomForestClassifier(20, min_samples_leaf=2, random_state=0), 5, True),
-    "boosting": (lambda: HistGradientBoostingRegressor(max_iter=30, max_leaf_nodes=12, random_state=0), 5, False),
+    "boosting": (
+        lambda: HistGradientBoostingRegressor(max_iter=30, max_leaf_nodes=12, random_state=0),
+        5,
+        False,
+    ),
 }
 
 
@@ -234,25 +295,42 @@ def duplicate_law(
     size: int, features: int, classes: bool, rng: np.random.Generator
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     X = rng.normal(size=(size, features))
-    eta = X @ np.random.default_rng(4).normal(size=features) / np.sqrt(features) + np.sin(2 * X[:, 0])
-    return X, (rng.random(size) < 1 / (1 + np.exp(-2 * eta))) * 1.0 if classes else eta + 0.7 * rng.normal(size=size)
+    eta = X @ np.random.default_rng(4).normal(size=features) / np.sqrt(features) + np.sin(
+        2 * X[:, 0]
+    )
+    return X, (
+        rng.random(size) < 1 / (1 + np.exp(-2 * eta))
+    ) * 1.0 if classes else eta + 0.7 * rng.normal(size=size)
 
 
-def losses(model: Any, X: NDArray[np.float64], y: NDArray[np.float64], classes: bool) -> NDArray[np.float64]:
-    """Squared errors, of the probability for classes: their means are scikit-learn's scores with the sign turned."""
+def losses(
+    model: Any, X: NDArray[np.float64], y: NDArray[np.float64], classes: bool
+) -> NDArray[np.float64]:
+    """Squared errors, of the probability for classes.
+
+    Their means are scikit-learn's scores with the sign turned.
+    """
     return (y - (model.predict_proba(X)[:, 1] if classes else model.predict(X))) ** 2
 
 
 def answered(seed: int) -> dict[str, Any]:
-    """One problem: was it refused, is the true correction inside the interval, or worse than the interval allows?"""
+    """One problem: was it refused, is the true correction inside the interval, or worse than the
+    interval allows?
+    """
     rng = np.random.default_rng([13, seed])
     make, features, classes = LEARNERS[list(LEARNERS)[seed % len(LEARNERS)]]
     X, y = duplicate_law(TRAINED + TESTED, features, classes, rng)
     train, test = np.arange(TRAINED), np.arange(TRAINED, TRAINED + TESTED)
     copies = rng.permutation(test)[: round(rng.uniform(0.05, 0.6) * TESTED)]
     source = rng.choice(train, len(copies), replace=bool(rng.random() < 0.5))
-    X[copies] = X[source] + rng.choice([0.0, 0.01, 0.1, 0.2]) * rng.normal(size=(len(copies), features))
-    y[copies] = y[source] if classes or rng.random() < 0.5 else y[source] + 0.2 * rng.normal(size=len(copies))
+    X[copies] = X[source] + rng.choice([0.0, 0.01, 0.1, 0.2]) * rng.normal(
+        size=(len(copies), features)
+    )
+    y[copies] = (
+        y[source]
+        if classes or rng.random() < 0.5
+        else y[source] + 0.2 * rng.normal(size=len(copies))
+    )
     kind = LISTS[seed % len(LISTS)]
     model = make().fit(X[train], y[train])
     naive = losses(model, X[test], y[test], classes)
@@ -268,13 +346,19 @@ def answered(seed: int) -> dict[str, Any]:
         make(),
         X,
         y,
-        linkage=lo.leakage.Linkage.from_duplicates(listed_pairs(kind, copies, source, test, rng), np.arange(len(y))),
+        linkage=lo.leakage.Linkage.from_duplicates(
+            listed_pairs(kind, copies, source, test, rng), np.arange(len(y))
+        ),
         cv=[(train, test)],
         scoring="neg_brier_score" if classes else "neg_mean_squared_error",
         seed=seed,
     )
     told = report.table.loc[report.recommended or "naive"]
-    low, high = (0.0, 0.0) if report.recommended in (None, "naive") else (told["correction_low"], told["correction_high"])
+    low, high = (
+        (0.0, 0.0)
+        if report.recommended in (None, "naive")
+        else (told["correction_low"], told["correction_high"])
+    )
     return {
         "learner": list(LEARNERS)[seed % len(LEARNERS)],
         "list": kind,
@@ -290,14 +374,23 @@ def answered(seed: int) -> dict[str, Any]:
 
 
 def listed_pairs(
-    kind: str, copies: NDArray[np.int64], source: NDArray[np.int64], test: NDArray[np.int64], rng: np.random.Generator
+    kind: str,
+    copies: NDArray[np.int64],
+    source: NDArray[np.int64],
+    test: NDArray[np.int64],
+    rng: np.random.Generator,
 ) -> pd.DataFrame:
-    """Pairs of a test and a training row: of the true ones all, or a share; false candidates as improbable as they are."""
+    """Pairs of a test and a training row: of the true ones all, or a share.
+
+    False candidates as improbable as they are.
+    """
     keep = rng.random(len(copies)) < (rng.uniform(0.3, 0.9) if kind == LISTS[2] else 1.0)
     pairs = pd.DataFrame({"l": copies[keep], "r": source[keep], "match_probability": 0.99})
     if kind != LISTS[1]:
         return pairs
-    others = pd.DataFrame({"l": rng.choice(test, 100), "r": rng.integers(0, TRAINED, 100), "match_probability": 0.01})
+    others = pd.DataFrame(
+        {"l": rng.choice(test, 100), "r": rng.integers(0, TRAINED, 100), "match_probability": 0.01}
+    )
     return pd.concat([pairs, others]).drop_duplicates(["l", "r"])
 
 
@@ -306,11 +399,23 @@ FRESH = 3000  # new people, on whom the five fits are scored
 DRAWS = 200
 QUICK = 4
 LEVEL = 0.95
-LINKED, WRONG = 200, 0.1  # people whose records are mislinked one by one, and how many of these records
+# people whose records are mislinked one by one, and how many of these records
+LINKED, WRONG = 200, 0.1
 LEAST = 0.01  # pairs less probable are left out, as linkage programs do
 ANSWERS = ("naive", "purge", "coarser", "both")
-TOLD = ("score", "low", "high", "correction", "correction_low", "correction_high", "se_data", "se_mc", "exposed")
-ASKED = ("purge", "coarser", "both")  # "imputed" and "extrapolated" are not recommended beside these, and cost more
+TOLD = (
+    "score",
+    "low",
+    "high",
+    "correction",
+    "correction_low",
+    "correction_high",
+    "se_data",
+    "se_mc",
+    "exposed",
+)
+# "imputed" and "extrapolated" are not recommended beside these, and cost more
+ASKED = ("purge", "coarser", "both")
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,12 +432,19 @@ class Design:
     def draw(
         self, person: NDArray[np.int64], rng: np.random.Generator, matter: bool
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Records of these people; where clusters do not matter every record has features and a level of its own."""
+        """Records of these people.
+
+        Where clusters do not matter every record has features and a level of its own.
+        """
         unit = person if matter else np.arange(len(person))
         many = int(unit.max()) + 1
         beta = np.random.default_rng(3).normal(size=self.features) / np.sqrt(self.features)
-        X = rng.normal(size=(many, self.features))[unit] + self.within * rng.normal(size=(len(unit), self.features))
-        eta = X @ beta + 0.5 * np.sin(2 * X[:, 0]) + self.effect * rng.choice([-1.0, 1.0], many)[unit]
+        X = rng.normal(size=(many, self.features))[unit] + self.within * rng.normal(
+            size=(len(unit), self.features)
+        )
+        eta = (
+            X @ beta + 0.5 * np.sin(2 * X[:, 0]) + self.effect * rng.choice([-1.0, 1.0], many)[unit]
+        )
         if self.classes:
             return X, (rng.random(len(eta)) < 1 / (1 + np.exp(-1.5 * eta))).astype(float)
         return X, eta + 0.3 * rng.normal(size=len(eta))
@@ -354,18 +466,33 @@ DESIGNS = {
 
 
 def wanted(
-    design: Design, X: NDArray[np.float64], y: NDArray[np.float64], person: NDArray[np.int64], matter: bool, seed: int
+    design: Design,
+    X: NDArray[np.float64],
+    y: NDArray[np.float64],
+    person: NDArray[np.int64],
+    matter: bool,
+    seed: int,
 ) -> float:
-    """The score on new people of the learner trained on four fifths of these: the mean over folds of the true people."""
+    """The score on new people of the learner trained on four fifths of these.
+
+    The mean over folds of the true people.
+    """
     rng = np.random.default_rng([12, seed])
     new, response = design.draw(np.repeat(np.arange(FRESH), sizes(FRESH, rng)), rng, matter)
     folds = GroupKFold(5, shuffle=True, random_state=seed).split(X, y, person)
     score = get_scorer(design.scoring)
-    return float(np.mean([score(design.learner().fit(X[train], y[train]), new, response) for train, _ in folds]))
+    return float(
+        np.mean(
+            [score(design.learner().fit(X[train], y[train]), new, response) for train, _ in folds]
+        )
+    )
 
 
 class World(NamedTuple):
-    """One population: whose each record is, the clusters as filed, and what is known of the links; all designs share it."""
+    """One population: whose each record is, the clusters as filed, and what is known of the links.
+
+    All designs share it.
+    """
 
     person: NDArray[np.int64]
     filed: NDArray[np.int64]
@@ -378,7 +505,11 @@ def world(seed: int) -> World:
     of, made = records(sizes(PEOPLE, rng), rng), linker(PEOPLE)
     table = made.pairs(of)
     likely = table[table["match_probability"] >= LEAST]
-    return World(of.person, components(table, made.threshold, len(of.person)), Linkage.from_pairs(likely, len(of.person)))
+    return World(
+        of.person,
+        components(table, made.threshold, len(of.person)),
+        Linkage.from_pairs(likely, len(of.person)),
+    )
 
 
 def drawn(name: str, seed: int, matter: bool) -> dict[str, Any]:
@@ -398,26 +529,41 @@ def drawn(name: str, seed: int, matter: bool) -> dict[str, Any]:
         answers=ASKED,
         listed=listed(PEOPLE, LEAST),
     )
-    row: dict[str, Any] = {"seed": seed, "seconds": time.perf_counter() - start, "recommended": report.recommended or ""}
+    row: dict[str, Any] = {
+        "seed": seed,
+        "seconds": time.perf_counter() - start,
+        "recommended": report.recommended or "",
+    }
     for answer in ANSWERS:
         told = report.table.loc[answer]
         row |= {f"{answer} {what}": told[what] for what in TOLD}
     right = GroupKFold(5, shuffle=True, random_state=seed).split(X, y, person)
     score = get_scorer(design.scoring)
-    tested = [(len(test), score(design.learner().fit(X[train], y[train]), X[test], y[test])) for train, test in right]
-    row["right clusters score"] = float(np.average([own for _, own in tested], weights=[size for size, _ in tested]))
+    tested = [
+        (len(test), score(design.learner().fit(X[train], y[train]), X[test], y[test]))
+        for train, test in right
+    ]
+    row["right clusters score"] = float(
+        np.average([own for _, own in tested], weights=[size for size, _ in tested])
+    )
     return row | {"truth": wanted(design, X, y, person, matter, seed)}
 
 
 def make(names: list[str], draws: int, folder: Path) -> None:
     """All draws that the folder does not have yet, seed by seed."""
     folder.mkdir(parents=True, exist_ok=True)
-    done = {key: len(rows) for key in itertools.product(names, (True, False)) if (rows := stored(*key, folder)) is not None}
+    done = {
+        key: len(rows)
+        for key in itertools.product(names, (True, False))
+        if (rows := stored(*key, folder)) is not None
+    }
     for seed in range(draws):
         for name, matter in itertools.product(names, (True, False)):
             if seed >= done.get((name, matter), 0):
                 file = place(name, matter, folder)
-                pd.DataFrame([drawn(name, seed, matter)]).to_csv(file, mode="a", header=not file.exists(), index=False)
+                pd.DataFrame([drawn(name, seed, matter)]).to_csv(
+                    file, mode="a", header=not file.exists(), index=False
+                )
 
 
 def place(name: str, matter: bool, folder: Path) -> Path:
@@ -430,7 +576,9 @@ def stored(name: str, matter: bool, folder: Path) -> pd.DataFrame | None:
 
 
 def against_naive(rows: pd.DataFrame, answer: pd.Series, truth: Any) -> tuple[float, float]:
-    """RMSE over that of naive, on the draws that have the answer, with its standard error by the delta method."""
+    """RMSE over that of naive, on the draws that have the answer, with its standard error by the
+    delta method.
+    """
     there = answer.notna()
     mine, naive = ((part[there] - truth) ** 2 for part in (answer, rows["naive score"]))
     ratio = float(np.sqrt(mine.mean() / naive.mean()))
@@ -453,14 +601,28 @@ def covers(low: pd.Series, high: pd.Series, truth: Any) -> float:
 
 
 def designs(options: argparse.Namespace) -> None:
-    """RMSE of the recommended answer beside naive's, coverage of its interval, and what was refused."""
+    """RMSE of the recommended answer beside naive's, coverage of its interval, and what was
+    refused.
+    """
     names = options.only or list(DESIGNS)
     make(names, QUICK if options.quick else options.draws, options.keep)
     for matter in (True, False):
-        print(f"\nclusters {'matter' if matter else 'do not matter'}; RMSE as a share of naive's (± SE), over data")
-        found = [printed(name, rows) for name in names if (rows := stored(name, matter, options.keep)) is not None]
-        mean, se = np.mean([ratio for ratio, _ in found]), np.sqrt(np.sum(np.square([se for _, se in found]))) / len(found)
-        print(f"mean over designs: recommended {mean:.3f} ± {se:.3f} of naive; largest {max(found)[0]:.3f}", flush=True)
+        print(
+            f"\nclusters {'matter' if matter else 'do not matter'}; RMSE as a share of naive's (± SE), over data"
+        )
+        found = [
+            printed(name, rows)
+            for name in names
+            if (rows := stored(name, matter, options.keep)) is not None
+        ]
+        mean, se = (
+            np.mean([ratio for ratio, _ in found]),
+            np.sqrt(np.sum(np.square([se for _, se in found]))) / len(found),
+        )
+        print(
+            f"mean over designs: recommended {mean:.3f} ± {se:.3f} of naive; largest {max(found)[0]:.3f}",
+            flush=True,
+        )
 
 
 def printed(name: str, rows: pd.DataFrame) -> tuple[float, float]:
@@ -478,46 +640,83 @@ def printed(name: str, rows: pd.DataFrame) -> tuple[float, float]:
         there = rows[f"{answer} score"]
         if there.notna().sum() > 1:
             told, error = against_naive(rows, there, truth)
-            ends = [rows.get(f"{answer} {end}", pd.Series(np.nan, rows.index)) for end in ("low", "high")]
+            ends = [
+                rows.get(f"{answer} {end}", pd.Series(np.nan, rows.index))
+                for end in ("low", "high")
+            ]
             named = (rows["recommended"] == answer).mean()
             print(f"    {answer:15s} {told:.3f} ± {error:.3f}, off by {there.mean() - truth:+.4f}, covers "
                   f"{covers(*ends, truth):.1%}, given in {there.notna().mean():.0%}, recommended in {named:.0%}")  # fmt: skip
     refused = rows[best.isna()]
     if len(refused):
-        would = refused["both score"].fillna(refused["coarser score"]).fillna(refused["purge score"])
+        would = (
+            refused["both score"].fillna(refused["coarser score"]).fillna(refused["purge score"])
+        )
         rmse = [np.sqrt(((part - truth) ** 2).mean()) for part in (would, refused["naive score"])]
-        print(f"    refused {len(refused)}: what would have been said has RMSE {rmse[0]:.4f}, naive's there {rmse[1]:.4f}")
+        print(
+            f"    refused {len(refused)}: what would have been said has RMSE {rmse[0]:.4f}, naive's there {rmse[1]:.4f}"
+        )
     return ratio, se
 
 
 def mislinked(name: str, seed: int) -> dict[str, Any]:
-    """Records filed under a wrong person one by one, the rates being known: `leakage_corrected`, and what is true."""
+    """Records filed under a wrong person one by one, the rates being known.
+
+    `leakage_corrected`, and what is true.
+    """
     design, rng = DESIGNS[name], np.random.default_rng([15, seed])
     person = np.repeat(np.arange(LINKED), 1 + sizes(LINKED, rng))
     filed = np.where(rng.random(len(person)) < WRONG, rng.integers(0, LINKED, len(person)), person)
     X, y = design.draw(person, rng, True)
     leakage = RecordLeakage.from_pairwise(*rates(filed, person))
-    result = leakage_corrected(design.learner(), X, y, groups=filed, leakage=leakage, scoring=design.scoring, seed=seed)
-    row = {"seed": seed, "naive": result.naive, "solved": result.solved.estimate, "score": result.estimate}
-    for what, between in (("", result.interval(LEVEL)), ("correction ", result.correction_interval(LEVEL))):
+    result = leakage_corrected(
+        design.learner(), X, y, groups=filed, leakage=leakage, scoring=design.scoring, seed=seed
+    )
+    row = {
+        "seed": seed,
+        "naive": result.naive,
+        "solved": result.solved.estimate,
+        "score": result.estimate,
+    }
+    for what, between in (
+        ("", result.interval(LEVEL)),
+        ("correction ", result.correction_interval(LEVEL)),
+    ):
         row |= {f"{what}low": between.low, f"{what}high": between.high}
     return row | {"truth": wanted(design, X, y, person, True, seed)}
 
 
 def extrapolated(options: argparse.Namespace) -> None:
-    """The extrapolated estimator by itself, on its home ground: bias, and coverage of its two intervals."""
+    """The extrapolated estimator by itself, on its home ground.
+
+    Bias, and coverage of its two intervals.
+    """
     options.keep.mkdir(parents=True, exist_ok=True)
-    print(f"\n{LINKED} people of two records or more, {WRONG:.0%} of these mislinked one by one, precision and recall known")
+    print(
+        f"\n{LINKED} people of two records or more, {WRONG:.0%} of these mislinked one by one, precision and recall known"
+    )
     for name in options.only or ("ridge", "neighbours"):
         file = options.keep / f"extrapolated-{name}.csv"
-        for seed in range(len(pd.read_csv(file)) if file.exists() else 0, QUICK if options.quick else options.draws):
-            pd.DataFrame([mislinked(name, seed)]).to_csv(file, mode="a", header=not file.exists(), index=False)
+        for seed in range(
+            len(pd.read_csv(file)) if file.exists() else 0,
+            QUICK if options.quick else options.draws,
+        ):
+            pd.DataFrame([mislinked(name, seed)]).to_csv(
+                file, mode="a", header=not file.exists(), index=False
+            )
         rows = pd.read_csv(file)
         truth, there = rows["truth"].mean(), rows["score"].notna()
         moved, off = truth - rows["naive"].mean(), rows["solved"] - truth
-        found = [covers(rows["low"], rows["high"], truth), covers(rows["correction low"], rows["correction high"], moved)]
-        said = " and ".join(f"{share:.1%} ± {np.sqrt(share * (1 - share) / there.sum()):.1%}" for share in found)
-        half = [(rows[f"{what}high"] - rows[f"{what}low"]).mean() / 2 for what in ("", "correction ")]
+        found = [
+            covers(rows["low"], rows["high"], truth),
+            covers(rows["correction low"], rows["correction high"], moved),
+        ]
+        said = " and ".join(
+            f"{share:.1%} ± {np.sqrt(share * (1 - share) / there.sum()):.1%}" for share in found
+        )
+        half = [
+            (rows[f"{what}high"] - rows[f"{what}low"]).mean() / 2 for what in ("", "correction ")
+        ]
         print(f"{name}: {len(rows)} draws, refused {(~there).sum()}; true {truth:.4f}; naive off by {-moved:+.4f}, "
               f"SD {rows['naive'].std():.4f}; estimate off by {off[there].mean():+.4f}, RMSE "
               f"{np.sqrt(((off**2)[there]).mean() / ((rows['naive'] - truth) ** 2)[there].mean()):.3f} of naive's\n"
@@ -527,7 +726,9 @@ def extrapolated(options: argparse.Namespace) -> None:
 
 
 def drawn_clusters(name: str, seed: int) -> dict[str, Any]:
-    """What cross-validation over drawn clusters takes out, and what would be said by it were little enough."""
+    """What cross-validation over drawn clusters takes out, and what would be said by it were little
+    enough.
+    """
     design, (person, filed, linkage) = DESIGNS[name], world(seed)
     X, y = design.draw(person, np.random.default_rng([14, seed, 1]), True)
     with mock.patch("leaveout.leakage._answers.MIN_EXPOSURE_REMOVED", 0.0):
@@ -539,10 +740,22 @@ def drawn_clusters(name: str, seed: int) -> dict[str, Any]:
     removed = 1 - table.exposed["imputed"] / table.exposed["naive"]
     right = GroupKFold(5, shuffle=True, random_state=seed).split(X, y, person)
     score = get_scorer(design.scoring)
-    tested = [(len(test), score(design.learner().fit(X[train], y[train]), X[test], y[test])) for train, test in right]
-    wanted = np.average([own for _, own in tested], weights=[size for size, _ in tested]) - table.score["naive"]
+    tested = [
+        (len(test), score(design.learner().fit(X[train], y[train]), X[test], y[test]))
+        for train, test in right
+    ]
+    wanted = (
+        np.average([own for _, own in tested], weights=[size for size, _ in tested])
+        - table.score["naive"]
+    )
     ends = {end: table[f"correction_{end}"]["imputed"] for end in ("low", "high")}
-    return {"seed": seed, "removed": removed, "correction": table.correction["imputed"], "wanted": wanted, **ends}
+    return {
+        "seed": seed,
+        "removed": removed,
+        "correction": table.correction["imputed"],
+        "wanted": wanted,
+        **ends,
+    }
 
 
 def imputed(options: argparse.Namespace) -> None:
@@ -550,8 +763,13 @@ def imputed(options: argparse.Namespace) -> None:
     options.keep.mkdir(parents=True, exist_ok=True)
     for name in options.only or ("neighbours",):
         file = options.keep / f"imputed-{name}.csv"
-        for seed in range(len(pd.read_csv(file)) if file.exists() else 0, QUICK if options.quick else options.draws):
-            pd.DataFrame([drawn_clusters(name, seed)]).to_csv(file, mode="a", header=not file.exists(), index=False)
+        for seed in range(
+            len(pd.read_csv(file)) if file.exists() else 0,
+            QUICK if options.quick else options.draws,
+        ):
+            pd.DataFrame([drawn_clusters(name, seed)]).to_csv(
+                file, mode="a", header=not file.exists(), index=False
+            )
         rows = pd.read_csv(file)
         refused, mean = rows["removed"] < 0.5, rows["wanted"].mean()
         print(f"\n{name}, clusters drawn from the linkage: {len(rows)} draws, {refused.sum()} refused; taken out "
@@ -561,7 +779,9 @@ def imputed(options: argparse.Namespace) -> None:
 
 
 def links(options: argparse.Namespace) -> None:
-    """What the typos do: precision, recall, singletons, records with a mate that is filed elsewhere, calibration."""
+    """What the typos do: precision, recall, singletons, records with a mate that is filed
+    elsewhere, calibration.
+    """
     made, found = linker(PEOPLE), []
     for seed in range(QUICK if options.quick else 50):
         rng = np.random.default_rng([11, seed])
@@ -571,7 +791,9 @@ def links(options: argparse.Namespace) -> None:
         precision, recall = rates(filed, of.person)
         left, right = of.person[table[["unique_id_l", "unique_id_r"]].to_numpy()].T
         same, many = left == right, np.bincount(of.person)
-        pieces = pd.DataFrame({"person": of.person, "filed": filed}).groupby("person")["filed"].nunique()
+        pieces = (
+            pd.DataFrame({"person": of.person, "filed": filed}).groupby("person")["filed"].nunique()
+        )
         found.append({
             "records": len(of.person),
             "candidate pairs": len(table),
@@ -583,7 +805,9 @@ def links(options: argparse.Namespace) -> None:
             "records with a mate filed elsewhere": many[pieces.index[pieces > 1]].sum() / many.sum(),
             "expected over true matches": table["match_probability"].sum() / same.sum(),
         })  # fmt: skip
-    print(f"\nlinks of {PEOPLE} people, threshold {made.threshold:.2f} tuned on others; mean over {len(found)} data sets")
+    print(
+        f"\nlinks of {PEOPLE} people, threshold {made.threshold:.2f} tuned on others; mean over {len(found)} data sets"
+    )
     print(pd.DataFrame(found).mean().round(3).to_string(), flush=True)
 
 
@@ -595,7 +819,9 @@ def duplicates(options: argparse.Namespace) -> None:
         pd.DataFrame([answered(seed)]).to_csv(file, mode="a", header=seed == 0, index=False)
     rows = pd.read_csv(file).iloc[:count]
     given = rows[~rows["refused"]]
-    print(f"\n{len(rows)} problems of near-duplicates across a split: refused {rows['refused'].sum()}, answered {len(given)}")
+    print(
+        f"\n{len(rows)} problems of near-duplicates across a split: refused {rows['refused'].sum()}, answered {len(given)}"
+    )
     print(f"  inside the interval of the correction {given['inside'].sum()}, outside on the safe side {given['safe'].sum()}, "
           f"false assurances {given['false'].sum()}; "
           f"the score's interval holds that on new rows in {given['fresh'].mean():.1%}")  # fmt: skip
@@ -606,17 +832,26 @@ def duplicates(options: argparse.Namespace) -> None:
 
 
 def singletons(options: argparse.Namespace) -> None:
-    """Records filed alone, each with one candidate at ε: how many of a fold are the training clusters'."""
+    """Records filed alone, each with one candidate at ε.
+
+    How many of a fold are the training clusters'.
+    """
     print(
         "\nsingletons, one candidate each at ε, 1000 rows, 5 folds: p_test (its standard error over folds), P(mate in training)"
     )
     rng = np.random.default_rng(0)
     at = rng.permutation(1000).reshape(-1, 2)
     for eps in (0.3, 0.1, 0.01, 1e-6):
-        linkage = Linkage.from_pairs(pd.DataFrame({"l": at[:, 0], "r": at[:, 1], "match_probability": eps}), np.arange(1000))
+        linkage = Linkage.from_pairs(
+            pd.DataFrame({"l": at[:, 0], "r": at[:, 1], "match_probability": eps}), np.arange(1000)
+        )
         fold = rng.permutation(1000) % 5
         folds = [
-            SimpleNamespace(train=np.flatnonzero(fold != k), test=np.flatnonzero(fold == k), clusters=np.arange(1000))
+            SimpleNamespace(
+                train=np.flatnonzero(fold != k),
+                test=np.flatnonzero(fold == k),
+                clusters=np.arange(1000),
+            )
             for k in range(5)
         ]
         p = linkage.shares(folds).p_test
@@ -630,7 +865,9 @@ def large(options: argparse.Namespace) -> None:
     from lightgbm import LGBMRegressor
 
     rng = np.random.default_rng(0)
-    person = np.repeat(np.arange(people := 36500 if not options.quick else 1500), sizes(people, rng))
+    person = np.repeat(
+        np.arange(people := 36500 if not options.quick else 1500), sizes(people, rng)
+    )
     n = len(person)
     X, y = Design(lambda: None, "", 10, 0.3, 1.0).draw(person, rng, True)
     table = calibrated(person, rng)
@@ -649,8 +886,8 @@ def large(options: argparse.Namespace) -> None:
 
 
 def calibrated(person: NDArray[np.int64], rng: np.random.Generator) -> pd.DataFrame:
-    """Pairs with P(match | p) = p: the true ones of badly kept records (one in twelve) with p uniform from 0.02, all others
-    certain; false ones of density (1 − p)/p."""
+    """Pairs with P(match | p) = p: the true ones of badly kept records (one in twelve) with p
+    uniform from 0.02, all others certain; false ones of density (1 − p)/p."""
     last = np.searchsorted(person, person, side="right")
     i = np.repeat(np.arange(len(person)), last - np.arange(len(person)) - 1)
     j = i + 1 + np.arange(len(i)) - np.searchsorted(i, i)
@@ -661,7 +898,13 @@ def calibrated(person: NDArray[np.int64], rng: np.random.Generator) -> pd.DataFr
     wrong = np.sort(rng.integers(0, len(person), (len(p), 2)), axis=1)
     apart = person[wrong[:, 0]] != person[wrong[:, 1]]
     probability = np.concatenate([np.where(unsure, rng.uniform(0.02, 1, len(i)), 0.9999), p[apart]])
-    pairs = pd.DataFrame({"l": np.r_[i, wrong[apart, 0]], "r": np.r_[j, wrong[apart, 1]], "match_probability": probability})
+    pairs = pd.DataFrame(
+        {
+            "l": np.r_[i, wrong[apart, 0]],
+            "r": np.r_[j, wrong[apart, 1]],
+            "match_probability": probability,
+        }
+    )
     return pairs.drop_duplicates(["l", "r"])
 
 
@@ -677,12 +920,18 @@ DEMANDS = {
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("demands", nargs="*", help=f"among {', '.join(DEMANDS)}")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK} draws of everything: that it runs")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"{QUICK} draws of everything: that it runs"
+    )
     parser.add_argument("--draws", type=int, default=DRAWS)
     parser.add_argument("--only", nargs="*", choices=list(DESIGNS), help="these designs")
-    parser.add_argument("--keep", type=Path, default=Path("linkage-draws"), help="folder of the draws that are made")
+    parser.add_argument(
+        "--keep", type=Path, default=Path("linkage-draws"), help="folder of the draws that are made"
+    )
     chosen = parser.parse_args()
     warnings.filterwarnings("ignore", category=UserWarning)
     for demand in chosen.demands or [name for name in DEMANDS if name != "large"]:

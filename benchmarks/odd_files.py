@@ -1,4 +1,7 @@
-"""Odd files and tables: labels that look like numbers, two conventions in one file, categories, missing rows."""
+"""Odd files and tables.
+
+Labels that look like numbers, two conventions in one file, categories, missing rows.
+"""
 
 import csv
 import tempfile
@@ -27,8 +30,13 @@ def command(*words: Any) -> Any:
     return CliRunner().invoke(app, list(map(str, words)))
 
 
-def tabled(rows: dict[str, list[str]], *words: Any, delimiter: str = ",", name: str = "") -> tuple[pd.DataFrame | None, str]:
-    """What a command writes about the rows of a file, None where it fails; and what it prints. Cells are text as given."""
+def tabled(
+    rows: dict[str, list[str]], *words: Any, delimiter: str = ",", name: str = ""
+) -> tuple[pd.DataFrame | None, str]:
+    """What a command writes about the rows of a file, None where it fails.
+
+    And what it prints. Cells are text as given.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path, out = Path(folder) / "rows.csv", Path(folder) / "losses.csv"
         with path.open("w", newline="") as file:
@@ -58,7 +66,9 @@ LABELS = (  # not "NA", which most files mean as a missing value
 
 
 def labels(rng: Generator, n: int) -> Array:
-    """Four labels that are one, or missing, if they are read as numbers, or as a spreadsheet would."""
+    """Four labels that are one, or missing, if they are read as numbers, or as a spreadsheet
+    would.
+    """
     return rng.permutation(np.resize(LABELS[int(rng.integers(len(LABELS)))], n))
 
 
@@ -73,8 +83,15 @@ def labels_as_groups(rng: Generator) -> Tally:
             if "rror" in output
             else Tally(1, refused=1, notes=[f"refused groups {set(site)}: {output[-200:]}"])
         )
-    residual = y - cross_val_predict(LinearRegression(), x[:, None], y, groups=site, cv=GroupKFold(4))
-    return value(f"losses by {sorted(set(site))}", table.set_index("row").loc[np.arange(1, 25), "loss"], residual**2 / 2, 1e-8)
+    residual = y - cross_val_predict(
+        LinearRegression(), x[:, None], y, groups=site, cv=GroupKFold(4)
+    )
+    return value(
+        f"losses by {sorted(set(site))}",
+        table.set_index("row").loc[np.arange(1, 25), "loss"],
+        residual**2 / 2,
+        1e-8,
+    )
 
 
 def labels_as_categories(rng: Generator) -> Tally:
@@ -86,19 +103,31 @@ def labels_as_categories(rng: Generator) -> Tally:
         return Tally(1, refused=1, notes=[f"refused categories {set(site)}: {output[-200:]}"])
     X = np.c_[x, (site[:, None] == sorted(set(site))[1:]).astype(float)]
     residual = y - cross_val_predict(LinearRegression(), X, y, cv=LeaveOneOut())
-    return value(f"losses by {sorted(set(site))}", table.set_index("row").loc[np.arange(1, 25), "loss"], residual**2 / 2, 1e-6)
+    return value(
+        f"losses by {sorted(set(site))}",
+        table.set_index("row").loc[np.arange(1, 25), "loss"],
+        residual**2 / 2,
+        1e-6,
+    )
 
 
 def labels_as_classes(rng: Generator) -> Tally:
     kind, x = labels(rng, 24), rng.standard_normal(24)
     rows = {"kind": list(kind), "x": list(map(number, x))}
-    table, output = tabled(rows, "--target", "kind", "--features", "x", "--loss", "multinomial", "--l2", "1")
+    table, output = tabled(
+        rows, "--target", "kind", "--features", "x", "--loss", "multinomial", "--l2", "1"
+    )
     if table is None:
         return Tally(1, refused=1, notes=[f"refused classes {set(kind)}: {output[-200:]}"])
     host = LogisticRegression(tol=1e-11, max_iter=10_000)
     p = cross_val_predict(host, x[:, None], kind, cv=LeaveOneOut(), method="predict_proba")
     truth = -np.log(p[np.arange(24), np.unique(kind, return_inverse=True)[1]])
-    return value(f"losses by {sorted(set(kind))}", table.set_index("row").loc[np.arange(1, 25), "loss"], truth, 1e-4)
+    return value(
+        f"losses by {sorted(set(kind))}",
+        table.set_index("row").loc[np.arange(1, 25), "loss"],
+        truth,
+        1e-4,
+    )
 
 
 def ids_beside_a_gap(rng: Generator) -> Tally:
@@ -108,16 +137,23 @@ def ids_beside_a_gap(rng: Generator) -> Tally:
     y = x + rng.standard_normal(24)
     cells = [*ids[:-1], ""]
     rows = {"patient": cells, "x": list(map(number, x)), "y": list(map(number, y))}
-    table, output = tabled(rows, "--target", "y", "--features", "x", "--plan", "groups:patient", "--drop-missing")
+    table, output = tabled(
+        rows, "--target", "y", "--features", "x", "--plan", "groups:patient", "--drop-missing"
+    )
     if table is None:
         return Tally(1, refused=1, notes=[f"refused ids: {output[-200:]}"])
     used = np.arange(23)
-    residual = y[used] - cross_val_predict(LinearRegression(), x[used, None], y[used], groups=ids[used], cv=GroupKFold(6))
+    residual = y[used] - cross_val_predict(
+        LinearRegression(), x[used, None], y[used], groups=ids[used], cv=GroupKFold(6)
+    )
     return value("losses", table.set_index("row").loc[used + 1, "loss"], residual**2 / 2, 1e-8)
 
 
 def thousands(rng: Generator) -> Tally:
-    """Points that part thousands beside commas that part decimals: read so, or refused by name, never a thousandth."""
+    """Points that part thousands beside commas that part decimals.
+
+    Read so, or refused by name, never a thousandth.
+    """
     x, y = rng.random(16).round(3) + 0.0001, rng.integers(20_000, 90_000, 16)
     german = lambda v: f"{v:,}".translate(str.maketrans(",.", ".,"))
     consistent = rng.random() < 0.5  # some amounts of millions cannot be decimals
@@ -130,7 +166,9 @@ def thousands(rng: Generator) -> Tally:
         return holds("thousands", named, output)
     exact = np.array([float(cell.replace(",", ".")) for cell in rows["x"]])[:, None]
     residual = y - cross_val_predict(LinearRegression(), exact, y.astype(float), cv=LeaveOneOut())
-    return value("losses", table.set_index("row").loc[np.arange(1, 17), "loss"], residual**2 / 2, 1e-8)
+    return value(
+        "losses", table.set_index("row").loc[np.arange(1, 17), "loss"], residual**2 / 2, 1e-8
+    )
 
 
 def decimal_commas(rng: Generator) -> Tally:
@@ -143,7 +181,9 @@ def decimal_commas(rng: Generator) -> Tally:
         return Tally(1, refused=1, notes=[f"refused commas: {output[-200:]}"])
     x, y = (np.array([float(cell.replace(",", ".")) for cell in rows[name]]) for name in ("x", "y"))
     residual = y - cross_val_predict(LinearRegression(), x[:, None], y, cv=LeaveOneOut())
-    return value("losses", table.set_index("row").loc[np.arange(1, 17), "loss"], residual**2 / 2, 1e-8)
+    return value(
+        "losses", table.set_index("row").loc[np.arange(1, 17), "loss"], residual**2 / 2, 1e-8
+    )
 
 
 def spaced_classes(rng: Generator) -> Tally:
@@ -153,9 +193,15 @@ def spaced_classes(rng: Generator) -> Tally:
     cells[int(rng.integers(24))] = "yes "
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.csv"
-        path.write_text("ill,x\n" + "\n".join(f"{cell},{number(v)}" for cell, v in zip(cells, x, strict=True)))
+        path.write_text(
+            "ill,x\n" + "\n".join(f"{cell},{number(v)}" for cell, v in zip(cells, x, strict=True))
+        )
         result = command("report", path, Path(folder) / "page.html", "--target", "ill", "--l2", 1)
-    return holds("classes", "multinomial" not in result.output.lower() or "space" in result.output.lower(), result.output)
+    return holds(
+        "classes",
+        "multinomial" not in result.output.lower() or "space" in result.output.lower(),
+        result.output,
+    )
 
 
 # tables
@@ -173,11 +219,16 @@ def digits_as_categories(rng: Generator) -> Tally:
         return Tally(1)
     X = np.c_[np.eye(3)[codes][:, 1:], z]
     residual = y - cross_val_predict(LinearRegression(), X, y, cv=LeaveOneOut())
-    return value("losses", lo.cross_validate(fit, lo.leave_one_out(30)).losses, residual**2 / 2, 1e-6)
+    return value(
+        "losses", lo.cross_validate(fit, lo.leave_one_out(30)).losses, residual**2 / 2, 1e-6
+    )
 
 
 def digits_of_a_host(rng: Generator) -> Tally:
-    """What scikit-learn takes for numbers, digits as text or categories, by its own call: its scores, or a refusal by name."""
+    """What scikit-learn takes for numbers, digits as text or categories, by its own call.
+
+    Its scores, or a refusal by name.
+    """
     codes, z = rng.integers(0, 3, 30), rng.standard_normal(30)
     y = codes + z + rng.standard_normal(30)
     kind = codes.astype(str).astype(object) if rng.random() < 0.5 else pd.Categorical(codes)
@@ -196,7 +247,9 @@ def dropped_rows(rng: Generator) -> Tally:
     import statsmodels.formula.api as smf
 
     index = [f"p{k:02d}" for k in range(48)]
-    table = pd.DataFrame({"clinic": np.repeat(list("ABCDEF"), 8), "x": rng.standard_normal(48)}, index=index)
+    table = pd.DataFrame(
+        {"clinic": np.repeat(list("ABCDEF"), 8), "x": rng.standard_normal(48)}, index=index
+    )
     table["y"] = 1 + table.x + rng.standard_normal(48)
     table.loc[rng.choice(index, 4, replace=False), rng.choice(["x", "y"])] = np.nan
     used = table.dropna()
@@ -213,16 +266,26 @@ def learned_by_a_formula(rng: Generator) -> Tally:
 
     table = pd.DataFrame({"x": np.sort(rng.exponential(size=40)), "c": np.resize(list("aab"), 40)})
     table["y"] = np.sin(3 * table.x) + 0.3 * rng.standard_normal(40)
-    formula = "y ~ " + str(rng.choice(["bs(x, df=6, lower_bound=0, upper_bound=20)", "cr(x, df=5)", "scale(x) + C(c)"]))
+    formula = "y ~ " + str(
+        rng.choice(["bs(x, df=6, lower_bound=0, upper_bound=20)", "cr(x, df=5)", "scale(x) + C(c)"])
+    )
     fold = np.arange(40) % 5
     splits = [(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(5)]
     loss = np.zeros(40)
     for train, test in splits:
-        loss[test] = (table.y - smf.ols(formula, table.iloc[train]).fit().predict(table)).to_numpy()[test] ** 2 / 2
+        loss[test] = (
+            table.y - smf.ols(formula, table.iloc[train]).fit().predict(table)
+        ).to_numpy()[test] ** 2 / 2
     fit = lo.from_statsmodels(smf.ols(formula, table).fit())
     cv, said = told(lambda: lo.cross_validate(fit, lo.from_splits(splits, 40), lo.Exact()))
     text = (str(cv) + said).lower()
-    return value(formula, cv.mean, loss.mean(), 1e-8, said=any(word in text for word in ("formula", "knots", "as fitted")))
+    return value(
+        formula,
+        cv.mean,
+        loss.mean(),
+        1e-8,
+        said=any(word in text for word in ("formula", "knots", "as fitted")),
+    )
 
 
 KINDS: dict[str, Callable[[Generator], Tally]] = {

@@ -9,7 +9,17 @@ import scipy.interpolate
 from sklearn.base import clone
 from sklearn.linear_model import ElasticNet, Lasso, LinearRegression, LogisticRegression, Ridge
 from sklearn.model_selection import KFold, LeaveOneOut, cross_validate
-from tests.oracles.exact import GAMMA, LOGISTIC, POISSON, Training, Truth, glm_truth, host_truth, squares_truth, trainings
+from tests.oracles.exact import (
+    GAMMA,
+    LOGISTIC,
+    POISSON,
+    Training,
+    Truth,
+    glm_truth,
+    host_truth,
+    squares_truth,
+    trainings,
+)
 from tests.problems.tally import Tally, attempted, each_plan, judged, told, value
 
 import leaveout as lo
@@ -21,15 +31,23 @@ Generator = np.random.Generator
 def plans(rng: Generator, n: int, resamples: int = 6) -> list[lo.Plan]:
     """Rows, five groups, a bootstrap."""
     seed = int(rng.integers(2**31))
-    return [lo.leave_one_out(n), lo.groups(rng.permutation(np.arange(n) % 5)), lo.bootstrap(n, resamples, seed=seed)]
+    return [
+        lo.leave_one_out(n),
+        lo.groups(rng.permutation(np.arange(n) % 5)),
+        lo.bootstrap(n, resamples, seed=seed),
+    ]
 
 
 def response(rng: Generator, X: Array) -> Array:
     spread = np.std(X, axis=0)
-    return (X / np.where(spread > 0, spread, 1.0)) @ rng.standard_normal(X.shape[1]) + rng.standard_normal(len(X))
+    return (X / np.where(spread > 0, spread, 1.0)) @ rng.standard_normal(
+        X.shape[1]
+    ) + rng.standard_normal(len(X))
 
 
-def least_squares(rng: Generator, X: Array, y: Array | None = None, weight: Array | None = None, **options: Any) -> Tally:
+def least_squares(
+    rng: Generator, X: Array, y: Array | None = None, weight: Array | None = None, **options: Any
+) -> Tally:
     """`LinearRegression` of these rows, under every plan, and by scikit-learn's call."""
     host = LinearRegression(**options)
     y = response(rng, X) if y is None else y
@@ -65,10 +83,15 @@ def few_rows_scored(rng: Generator) -> Tally:
     n, p = 24, int(rng.choice([23, 24, 40]))
     X = rng.standard_normal((n, p))
     y = response(rng, X)
-    call = {"cv": LeaveOneOut() if rng.random() < 0.5 else KFold(8), "scoring": "neg_mean_squared_error"}
+    call = {
+        "cv": LeaveOneOut() if rng.random() < 0.5 else KFold(8),
+        "scoring": "neg_mean_squared_error",
+    }
     ours, said = told(lambda: lo.sklearn.cross_validate(LinearRegression(), X, y, **call))
     truth = cross_validate(LinearRegression(), X, y, **call)["test_score"]
-    return value("scores", ours["test_score"], truth, 1e-6, ours["approximation_error"], "refit" in said)
+    return value(
+        "scores", ours["test_score"], truth, 1e-6, ours["approximation_error"], "refit" in said
+    )
 
 
 def few_rows_parameters(rng: Generator) -> Tally:
@@ -86,19 +109,27 @@ def few_rows_named_score(rng: Generator) -> Tally:
     X = rng.standard_normal((16, int(rng.choice([15, 16, 24]))))
     y = response(rng, X)
     truth = host_truth(LinearRegression(), X, y)
-    twice = lambda plan: (known := truth(plan))._replace(losses=2 * known.losses, slack=2 * known.slack)
+    twice = lambda plan: (known := truth(plan))._replace(
+        losses=2 * known.losses, slack=2 * known.slack
+    )
     fit = lambda: lo.from_sklearn(LinearRegression().fit(X, y), X, y)
     return each_plan(fit, plans(rng, 16), twice, evaluate="squared_error")
 
 
 def levels(rng: Generator, n: int, number: int) -> Array:
     """Codes that have every level, some of them once."""
-    return rng.permutation(np.r_[np.arange(number), rng.integers(0, max(number - 2, 1), n - number)])
+    return rng.permutation(
+        np.r_[np.arange(number), rng.integers(0, max(number - 2, 1), n - number)]
+    )
 
 
 def one_hot(rng: Generator) -> Tally:
     """Dummies of every level of two factors, with an intercept: the dummy trap twice."""
-    X = np.c_[np.eye(4)[rng.integers(0, 4, 30)], np.eye(3)[rng.integers(0, 3, 30)], rng.standard_normal(30)]
+    X = np.c_[
+        np.eye(4)[rng.integers(0, 4, 30)],
+        np.eye(3)[rng.integers(0, 3, 30)],
+        rng.standard_normal(30),
+    ]
     return least_squares(rng, X)
 
 
@@ -134,7 +165,9 @@ def nine_distinct_rows(rng: Generator) -> Tally:
     y = response(rng, X)
     plan = lo.bootstrap(12, 20, seed=int(rng.integers(2**31)))
     host = LinearRegression()
-    return each_plan(lambda: lo.from_sklearn(clone(host).fit(X, y), X, y), [plan], host_truth(host, X, y))
+    return each_plan(
+        lambda: lo.from_sklearn(clone(host).fit(X, y), X, y), [plan], host_truth(host, X, y)
+    )
 
 
 def constant_columns(rng: Generator) -> Tally:
@@ -166,7 +199,9 @@ def weights_apart(rng: Generator) -> Tally:
 
 
 def weights_lognormal(rng: Generator) -> Tally:
-    return least_squares(rng, rng.standard_normal((24, 4)), weight=np.exp(3 * rng.standard_normal(24)))
+    return least_squares(
+        rng, rng.standard_normal((24, 4)), weight=np.exp(3 * rng.standard_normal(24))
+    )
 
 
 def weights_and_few_rows(rng: Generator) -> Tally:
@@ -181,7 +216,10 @@ def large_response(rng: Generator) -> Tally:
 
 
 def rounded(truth: Callable[[lo.Plan], Truth], size: float) -> Callable[[lo.Plan], Truth]:
-    """A truth of residuals that are differences of numbers so large: these have a unit in the last place."""
+    """A truth of residuals that are differences of numbers so large.
+
+    These have a unit in the last place.
+    """
 
     def known(plan: lo.Plan) -> Truth:
         exact = truth(plan)
@@ -211,7 +249,9 @@ def polynomial(rng: Generator) -> Tally:
     """Powers of a number between one and three, up to the eighth."""
     X = (1 + 2 * rng.random(30))[:, None] ** np.arange(1, 9)
     y = response(rng, X[:, :1])
-    return each_plan(lambda: lo.fit(lo.GLM(X, y, "squared")), [lo.leave_one_out(30)], squares_truth(X, y))
+    return each_plan(
+        lambda: lo.fit(lo.GLM(X, y, "squared")), [lo.leave_one_out(30)], squares_truth(X, y)
+    )
 
 
 def ridge_far_from_zero(rng: Generator) -> Tally:
@@ -242,7 +282,11 @@ def whole_response(rng: Generator) -> Tally:
     X = rng.integers(-3, 4, (24, 3))
     y = rng.integers(0, 9, 24).astype(rng.choice(["int8", "int64", "uint8"]))
     exact = X.astype(float), y.astype(float)
-    return each_plan(lambda: lo.from_sklearn(LinearRegression().fit(X, y), X, y), plans(rng, 24), squares_truth(*exact))
+    return each_plan(
+        lambda: lo.from_sklearn(LinearRegression().fit(X, y), X, y),
+        plans(rng, 24),
+        squares_truth(*exact),
+    )
 
 
 def offset_of_a_million(rng: Generator) -> Tally:
@@ -253,7 +297,10 @@ def offset_of_a_million(rng: Generator) -> Tally:
 
 
 def pseudo_inverse(rng: Generator) -> Tally:
-    """statsmodels solves by a pseudo-inverse: dummies of every level and a constant have a refit, of minimum norm."""
+    """statsmodels solves by a pseudo-inverse.
+
+    Dummies of every level and a constant have a refit, of minimum norm.
+    """
     import statsmodels.api as sm
 
     X = np.c_[np.ones(30), np.eye(4)[levels(rng, 30, 4)], rng.standard_normal(30)]
@@ -271,9 +318,13 @@ def pseudo_inverse(rng: Generator) -> Tally:
 # ridge
 
 
-def ridge(rng: Generator, X: Array, alpha: float, y: Array | None = None, weight: Array | None = None) -> Tally:
+def ridge(
+    rng: Generator, X: Array, alpha: float, y: Array | None = None, weight: Array | None = None
+) -> Tally:
     y = response(rng, X) if y is None else y
-    fit = lambda: lo.from_sklearn(Ridge(alpha, solver="svd").fit(X, y, weight), X, y, sample_weight=weight)
+    fit = lambda: lo.from_sklearn(
+        Ridge(alpha, solver="svd").fit(X, y, weight), X, y, sample_weight=weight
+    )
     size = float(np.max(np.abs(y)))
     return each_plan(fit, plans(rng, len(y), 4), rounded(squares_truth(X, y, alpha, weight), size))
 
@@ -289,7 +340,11 @@ def ridge_many_columns(rng: Generator) -> Tally:
 
 
 def ridge_tiny(rng: Generator) -> Tally:
-    return ridge(rng, rng.standard_normal((14, int(rng.choice([4, 13, 20])))), float(10.0 ** rng.uniform(-12, -6)))
+    return ridge(
+        rng,
+        rng.standard_normal((14, int(rng.choice([4, 13, 20])))),
+        float(10.0 ** rng.uniform(-12, -6)),
+    )
 
 
 def ridge_collinear(rng: Generator) -> Tally:
@@ -308,7 +363,10 @@ def ridge_weights(rng: Generator) -> Tally:
 
 
 def path_of_tiny_penalties(rng: Generator) -> Tally:
-    """Many penalties in one call, the least of them almost nothing; a twin column, or more columns than rows."""
+    """Many penalties in one call, the least of them almost nothing.
+
+    A twin column, or more columns than rows.
+    """
     X = rng.standard_normal((14, int(rng.choice([4, 20]))))
     X[:, 1] = X[:, 0] + 1e-5 * rng.standard_normal(14)
     y = response(rng, X)
@@ -328,11 +386,15 @@ def predicted(eta: Array, rng: Generator) -> Array:
     return (rng.random(len(eta)) < 1 / (1 + np.exp(-np.clip(eta, -30, 30)))).astype(float)
 
 
-def classes(rng: Generator, X: Array, y: Array, C: float, folds: list[lo.Plan], weight: Array | None = None) -> Tally:
+def classes(
+    rng: Generator, X: Array, y: Array, C: float, folds: list[lo.Plan], weight: Array | None = None
+) -> Tally:
     """`LogisticRegression` with a penalty 1/C, against sixty digits."""
     if len(np.unique(y)) < 2:
         y[:2] = [0.0, 1.0]
-    host = LogisticRegression(C=C, solver="newton-cholesky", tol=1e-10, max_iter=1000).fit(X, y, weight)
+    host = LogisticRegression(C=C, solver="newton-cholesky", tol=1e-10, max_iter=1000).fit(
+        X, y, weight
+    )
     theta = np.r_[host.coef_[0], host.intercept_]
     fit = lambda: lo.from_sklearn(host, X, y, sample_weight=weight)
     return each_plan(fit, folds, glm_truth(LOGISTIC, X, y, 1 / C, theta, weight))
@@ -343,7 +405,10 @@ def small_plans(rng: Generator, n: int) -> list[lo.Plan]:
 
 
 def dummies_of_classes(rng: Generator) -> Tally:
-    """statsmodels' logit of dummies of every level and a constant: coefficients are not unique, predictions are."""
+    """statsmodels' logit of dummies of every level and a constant.
+
+    Coefficients are not unique, predictions are.
+    """
     import statsmodels.api as sm
 
     level = rng.permutation(np.arange(36) % 3)
@@ -359,11 +424,18 @@ def dummies_of_classes(rng: Generator) -> Tally:
         return Tally()  # the classes do not overlap: there is no minimum, and the host found none
     full = X[:, 2:]  # a basis of the same space
     theta = np.r_[b[2] - b[1], b[3] - b[1], b[4], b[0] + b[1]]
-    return each_plan(lambda: lo.from_statsmodels(results), small_plans(rng, 36), glm_truth(LOGISTIC, full, y, 0.0, theta))
+    return each_plan(
+        lambda: lo.from_statsmodels(results),
+        small_plans(rng, 36),
+        glm_truth(LOGISTIC, full, y, 0.0, theta),
+    )
 
 
 def near_separation(rng: Generator) -> Tally:
-    """Classes that hardly overlap, or do not: the small penalty alone keeps the coefficients finite."""
+    """Classes that hardly overlap, or do not.
+
+    The small penalty alone keeps the coefficients finite.
+    """
     X = rng.standard_normal((16, 2))
     y = (X[:, 0] + 0.1 * rng.standard_normal(16) > 0).astype(float)
     return classes(rng, X, y, float(10.0 ** rng.uniform(0, 4)), small_plans(rng, 16))
@@ -376,7 +448,9 @@ def separated_without_penalty(rng: Generator) -> Tally:
     y[3] = 1.0
     X = x[:, None]
     (fit, _) = told(lambda: lo.fit(lo.GLM(X, y, "logistic")))
-    truth = glm_truth(LOGISTIC, X, y, 0.0, np.r_[fit.parameters["coef"], fit.parameters["intercept"]])
+    truth = glm_truth(
+        LOGISTIC, X, y, 0.0, np.r_[fit.parameters["coef"], fit.parameters["intercept"]]
+    )
     return each_plan(lambda: fit, [lo.leave_one_out(16)], truth)
 
 
@@ -388,7 +462,14 @@ def logistic_tails(rng: Generator) -> Tally:
 
 def logistic_weights(rng: Generator) -> Tally:
     X = rng.standard_normal((16, 2))
-    return classes(rng, X, predicted(X[:, 0], rng), 1.0, small_plans(rng, 16), np.exp(3 * rng.standard_normal(16)))
+    return classes(
+        rng,
+        X,
+        predicted(X[:, 0], rng),
+        1.0,
+        small_plans(rng, 16),
+        np.exp(3 * rng.standard_normal(16)),
+    )
 
 
 def logistic_column_scales(rng: Generator) -> Tally:
@@ -425,8 +506,13 @@ def tiny_costs(rng: Generator) -> Tally:
     return counts_or_costs(rng, fit, GAMMA, X, y, 0.1)
 
 
-def counts_or_costs(rng: Generator, fit: lo.Fit, law: Any, X: Array, y: Array, alpha: float) -> Tally:
-    """What the library's loss lacks of the law's, or has beside it, is a constant of each row: seen at θ̂."""
+def counts_or_costs(
+    rng: Generator, fit: lo.Fit, law: Any, X: Array, y: Array, alpha: float
+) -> Tally:
+    """What the library's loss lacks of the law's, or has beside it, is a constant of each row.
+
+    Seen at θ̂.
+    """
     theta = np.r_[fit.parameters["coef"], fit.parameters["intercept"]]
     exact = glm_truth(law, X, y, alpha, theta)
     alone = lo.cross_validate(fit, lo.leave_one_out(len(y)), lo.NoUpdate(), audit=0).losses
@@ -454,7 +540,11 @@ def kinked(rng: Generator, host: Any, X: Array) -> Tally:
         return loss, 1e-5 * (1 + loss), False  # of coordinate descent at its tolerance
 
     fit = lambda: lo.from_sklearn(clone(host).fit(X, y), X, y)
-    return each_plan(fit, [lo.leave_one_out(len(y)), lo.kfold(len(y), 4, seed=1)], lambda plan: Truth.of(plan, fold))
+    return each_plan(
+        fit,
+        [lo.leave_one_out(len(y)), lo.kfold(len(y), 4, seed=1)],
+        lambda plan: Truth.of(plan, fold),
+    )
 
 
 def lasso_repeated(rng: Generator) -> Tally:
@@ -483,14 +573,21 @@ def one_hot_pipeline(rng: Generator) -> Tally:
 
     X = rng.integers(0, 3, (24, 2)).astype(str).astype(object)
     y = (X[:, 0] == "1") * 2.0 + rng.standard_normal(24)
-    model = make_pipeline(OneHotEncoder(handle_unknown="ignore"), Lasso(0.05, tol=1e-12, max_iter=10**6))
+    model = make_pipeline(
+        OneHotEncoder(handle_unknown="ignore"), Lasso(0.05, tol=1e-12, max_iter=10**6)
+    )
     call = {"cv": 4, "scoring": "neg_mean_squared_error"}
     truth = cross_validate(model, X, y, **call)["test_score"]
     found = lambda: lo.sklearn.cross_validate(model, X, y, **call)
     scores = attempted(
-        "scores", lambda: value("scores", (ours := found())["test_score"], truth, 1e-5, ours["approximation_error"])
+        "scores",
+        lambda: value(
+            "scores", (ours := found())["test_score"], truth, 1e-5, ours["approximation_error"]
+        ),
     )
-    return scores + attempted("a fit", lambda: Tally(1) if lo.from_sklearn(model.fit(X, y), X, y) else Tally())
+    return scores + attempted(
+        "a fit", lambda: Tally(1) if lo.from_sklearn(model.fit(X, y), X, y) else Tally()
+    )
 
 
 KINDS: dict[str, Callable[[Generator], Tally]] = {

@@ -1,4 +1,7 @@
-"""Odd uses: measures of many refits, standard errors, series out of order, hosts with habits; one function a kind."""
+"""Odd uses: measures of many refits, standard errors, series out of order, hosts with habits.
+
+One function a kind.
+"""
 
 import json
 import tempfile
@@ -46,7 +49,9 @@ def seed(rng: Generator) -> int:
     return int(rng.integers(2**31))
 
 
-def any_of(name: str, got: float, truths: Iterable[float], slack: float = 1e-6, said: bool = False) -> Tally:
+def any_of(
+    name: str, got: float, truths: Iterable[float], slack: float = 1e-6, said: bool = False
+) -> Tally:
     """A number that more than one definition allows, beside the nearest."""
     nearest = min(truths, key=lambda truth: abs(truth - got))
     return value(name, got, nearest, slack, said=said)
@@ -55,8 +60,16 @@ def any_of(name: str, got: float, truths: Iterable[float], slack: float = 1e-6, 
 # measures
 
 
-def averages(plan: lo.Plan, predict: Callable[[Training], Array], of: Callable[[Array, Array], Array], y: Array) -> list[float]:
-    """A mean over rows of what every refit predicts: over pairs of a row and a refit, by row first, by refit first."""
+def averages(
+    plan: lo.Plan,
+    predict: Callable[[Training], Array],
+    of: Callable[[Array, Array], Array],
+    y: Array,
+) -> list[float]:
+    """A mean over rows of what every refit predicts.
+
+    Over pairs of a row and a refit, by row first, by refit first.
+    """
     rows, values, means = [], [], []
     for training in trainings(plan):
         found = of(y[training.held], predict(training))
@@ -71,8 +84,15 @@ def overlapping(rng: Generator, n: int) -> lo.Plan:
     """A plan that holds each row out of several refits."""
     which = int(rng.integers(3))
     if which == 0:
-        return lo.from_splits(RepeatedKFold(n_splits=4, n_repeats=5, random_state=seed(rng)).split(np.zeros((n, 1))), n)
-    return lo.bootstrap(n, 12, seed=seed(rng)) if which == 1 else lo.random_subsets(n, 0.3, 12, seed=seed(rng))
+        return lo.from_splits(
+            RepeatedKFold(n_splits=4, n_repeats=5, random_state=seed(rng)).split(np.zeros((n, 1))),
+            n,
+        )
+    return (
+        lo.bootstrap(n, 12, seed=seed(rng))
+        if which == 1
+        else lo.random_subsets(n, 0.3, 12, seed=seed(rng))
+    )
 
 
 def regression_measures(rng: Generator) -> Tally:
@@ -81,7 +101,9 @@ def regression_measures(rng: Generator) -> Tally:
     y = X[:, 0] + rng.standard_normal(36)
     plan, host = overlapping(rng, 36), Ridge(1.0)
     predict = lambda t: clone(host).fit(X[t.rows], y[t.rows]).predict(X[t.held])
-    found = lo.cross_validate(lo.from_sklearn(clone(host).fit(X, y), X, y), plan, lo.Exact(), metric=("mse", "mae")).metrics
+    found = lo.cross_validate(
+        lo.from_sklearn(clone(host).fit(X, y), X, y), plan, lo.Exact(), metric=("mse", "mae")
+    ).metrics
     squares, sizes = lambda a, b: (a - b) ** 2, lambda a, b: np.abs(a - b)
     tally = any_of("mse", found["mse"], averages(plan, predict, squares, y))
     return tally + any_of("mae", found["mae"], averages(plan, predict, sizes, y))
@@ -124,30 +146,45 @@ def areas(X: Array, y: Array, splits: list[tuple[Array, Array]], each: int) -> t
 
 def area_by_repeat(rng: Generator) -> Tally:
     X, y = two_classes(rng, 40, 8)
-    splits = list(RepeatedStratifiedKFold(n_splits=2, n_repeats=6, random_state=seed(rng)).split(X, y))
+    splits = list(
+        RepeatedStratifiedKFold(n_splits=2, n_repeats=6, random_state=seed(rng)).split(X, y)
+    )
     fit = lo.from_sklearn(classifier().fit(X, y), X, y)
-    found = lo.cross_validate(fit, lo.from_splits(splits, 40), lo.Exact(), metric="auc").metrics["auc"]
+    found = lo.cross_validate(fit, lo.from_splits(splits, 40), lo.Exact(), metric="auc").metrics[
+        "auc"
+    ]
     return any_of("auc", found, areas(X, y, splits, 2), 1e-3)
 
 
 def area_of_noise(rng: Generator) -> Tally:
-    """Of few small folds a pooled AUC is far below one half where there is nothing: averaged by fold, or said."""
+    """Of few small folds a pooled AUC is far below one half where there is nothing.
+
+    Averaged by fold, or said.
+    """
     X, y = rng.standard_normal((20, 2)), rng.permutation(np.repeat([0.0, 1.0], 10))
     splits = list(StratifiedKFold(5, shuffle=True, random_state=seed(rng)).split(X, y))
     fit = lo.from_sklearn(classifier().fit(X, y), X, y)
-    cv, said = told(lambda: lo.cross_validate(fit, lo.from_splits(splits, 20), lo.Exact(), metric="auc"))
+    cv, said = told(
+        lambda: lo.cross_validate(fit, lo.from_splits(splits, 20), lo.Exact(), metric="auc")
+    )
     by_fold, _ = areas(X, y, splits, 5)
     return value("auc", cv.metrics["auc"], by_fold, 1e-6, said="bias" in said + str(cv))
 
 
 def tuned_measure(rng: Generator) -> Tally:
-    """What `tune` says of the penalty that it chose, and whether another is better by what refits say."""
+    """What `tune` says of the penalty that it chose, and whether another is better by what refits
+    say.
+    """
     X = rng.standard_normal((36, 12))
     y = X[:, 0] + rng.standard_normal(36)
-    plan = lo.from_splits(RepeatedKFold(n_splits=2, n_repeats=6, random_state=seed(rng)).split(X), 36)
+    plan = lo.from_splits(
+        RepeatedKFold(n_splits=2, n_repeats=6, random_state=seed(rng)).split(X), 36
+    )
     model = lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0))
     build = lambda alpha: model.under(lo.penalties.Ridge(alpha))
-    found = lo.tune(build, {"alpha": (0.1, 100.0)}, plan, lo.Exact(), "optuna", trials=7, metric="mse", seed=1)
+    found = lo.tune(
+        build, {"alpha": (0.1, 100.0)}, plan, lo.Exact(), "optuna", trials=7, metric="mse", seed=1
+    )
 
     def refits(alpha: float) -> float:
         predict = lambda t: Ridge(alpha).fit(X[t.rows], y[t.rows]).predict(X[t.held])
@@ -161,24 +198,41 @@ def tuned_measure(rng: Generator) -> Tally:
 
 
 def folds_of_one_row(rng: Generator) -> Tally:
-    """r2 and explained variance have no meaning for one row: refused, said, or pooled; never a perfect 1."""
+    """r2 and explained variance have no meaning for one row: refused, said, or pooled.
+
+    Never a perfect 1.
+    """
     X = rng.standard_normal((16, 2))
     y = X[:, 0] + rng.standard_normal(16)
     scoring = str(rng.choice(["r2", "explained_variance"]))
     try:
-        found, said = told(lambda: lo.sklearn.cross_validate(LinearRegression(), X, y, cv=LeaveOneOut(), scoring=scoring))
+        found, said = told(
+            lambda: lo.sklearn.cross_validate(
+                LinearRegression(), X, y, cv=LeaveOneOut(), scoring=scoring
+            )
+        )
     except ValueError:
         return Tally(1)
-    return holds(scoring, bool(said) or not np.any(np.isnan(found["test_score"]) | (found["test_score"] == 1)), found)
+    return holds(
+        scoring,
+        bool(said) or not np.any(np.isnan(found["test_score"]) | (found["test_score"] == 1)),
+        found,
+    )
 
 
 def lacking_classes(rng: Generator) -> Tally:
     """Training folds that lack a class: columns of probabilities by the classes of all."""
     y = np.repeat(["a", "b", "c"], 12)
-    X = rng.standard_normal((36, 2)) + (y == "b")[:, None] * [1.5, 0] + (y == "c")[:, None] * [0, 1.5]
+    X = (
+        rng.standard_normal((36, 2))
+        + (y == "b")[:, None] * [1.5, 0]
+        + (y == "c")[:, None] * [0, 1.5]
+    )
     cv = KFold(3) if rng.random() < 0.5 else KFold(4)
     call = {"cv": cv, "method": "predict_proba"}
-    truth, _ = told(lambda: cross_val_predict(LogisticRegression(tol=1e-10, max_iter=5000), X, y, **call))
+    truth, _ = told(
+        lambda: cross_val_predict(LogisticRegression(tol=1e-10, max_iter=5000), X, y, **call)
+    )
     model = LogisticRegression(tol=1e-10, max_iter=5000)
     ours, _ = told(lambda: lo.sklearn.cross_val_predict(model, X, y, strategy=lo.Exact(), **call))
     return value("probabilities", ours, truth, 1e-4)
@@ -188,16 +242,23 @@ def lacking_classes(rng: Generator) -> Tally:
 
 
 def repeated_column_scored(rng: Generator) -> Tally:
-    """A column repeated up to noise of any size, by scikit-learn's call: its tolerance decides the rank."""
+    """A column repeated up to noise of any size, by scikit-learn's call.
+
+    Its tolerance decides the rank.
+    """
     X = rng.standard_normal((30, 4))
     X[:, 3] = X[:, 0] + 10.0 ** rng.uniform(-12, -2) * rng.standard_normal(30)
     y = X[:, 1] + rng.standard_normal(30)
     call = {"cv": 6, "scoring": "neg_mean_squared_error"}
     truth = cross_validate(LinearRegression(), X, y, **call)["test_score"]
-    near = [cross_validate(LinearRegression(tol=tol), X, y, **call)["test_score"] for tol in (1e-7, 1e-5)]
+    near = [
+        cross_validate(LinearRegression(tol=tol), X, y, **call)["test_score"]
+        for tol in (1e-7, 1e-5)
+    ]
     ours, said = told(lambda: lo.sklearn.cross_validate(LinearRegression(), X, y, **call))
     error = ours["approximation_error"]
-    if not np.allclose(*near, rtol=1e-6):  # the cut is near a singular value: a fold without a number is none of ours
+    # the cut is near a singular value: a fold without a number is none of ours
+    if not np.allclose(*near, rtol=1e-6):
         ours["test_score"] = np.where(np.isfinite(ours["test_score"]), ours["test_score"], truth)
     return value("scores", ours["test_score"], truth, 1e-6, error, said=bool(said))
 
@@ -216,7 +277,10 @@ def searched_penalties(rng: Generator) -> Tally:
     """A grid that ends at penalties of almost nothing, and more columns than rows."""
     X = rng.standard_normal((24, 40))
     y = X[:, 0] + rng.standard_normal(24)
-    grid, call = {"alpha": [1e-10, 1e-4, 1.0, 10.0]}, {"cv": KFold(4), "scoring": "neg_mean_squared_error"}
+    grid, call = (
+        {"alpha": [1e-10, 1e-4, 1.0, 10.0]},
+        {"cv": KFold(4), "scoring": "neg_mean_squared_error"},
+    )
     truth = GridSearchCV(Ridge(solver="svd"), grid, **call).fit(X, y)
     ours = lo.sklearn.OneFitSearchCV(Ridge(solver="svd"), grid, **call).fit(X, y)
     name = "mean_test_score"
@@ -229,7 +293,9 @@ def new_rows(rng: Generator) -> Tally:
     X, new = rng.standard_normal((24, 3)), rng.standard_normal((5, 3))
     y = np.exp(X @ [0.3, 0.2, -0.1]) * rng.gamma(2.0, 0.5, 24)
     host = LinearRegression().fit(X, y)
-    return value("predictions", lo.predict(lo.from_sklearn(host, X, y), new), host.predict(new), 1e-8)
+    return value(
+        "predictions", lo.predict(lo.from_sklearn(host, X, y), new), host.predict(new), 1e-8
+    )
 
 
 def stopped_early(rng: Generator) -> Tally:
@@ -268,25 +334,37 @@ def cautioned(cv: lo.Estimate, said: str) -> bool:
 
 
 def split_by_groups(rng: Generator) -> Tally:
-    """Splits that hold whole groups out together: the standard error is over groups, or there is a warning."""
+    """Splits that hold whole groups out together.
+
+    The standard error is over groups, or there is a warning.
+    """
     group, X, y = alike(rng)
     plan = lo.from_splits(GroupKFold(int(rng.choice([5, 15]))).split(X, y, group), 120)
     cv, said = told(lambda: lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), plan, lo.Exact()))
     truth = over(group, cv.per_unit())
-    return holds("SE", cv.se > 0.6 * truth or cautioned(cv, said), f"{cv.se:.3g} over rows, {truth:.3g} over groups")
+    return holds(
+        "SE",
+        cv.se > 0.6 * truth or cautioned(cv, said),
+        f"{cv.se:.3g} over rows, {truth:.3g} over groups",
+    )
 
 
 def split_by_named_groups(rng: Generator) -> Tally:
     """The same where the groups are given."""
     group, X, y = alike(rng)
     names = np.array([f"clinic {g}" for g in group])
-    plan = lo.from_splits(GroupKFold(int(rng.choice([5, 15]))).split(X, y, group), 120, groups=names)
+    plan = lo.from_splits(
+        GroupKFold(int(rng.choice([5, 15]))).split(X, y, group), 120, groups=names
+    )
     cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), plan, lo.Exact())
     return value("SE", cv.se, over(group, cv.per_unit()), 1e-9)
 
 
 def rolling_windows(rng: Generator) -> Tally:
-    """Windows that roll over a series whose losses go together: the standard error is not that of independent rows."""
+    """Windows that roll over a series whose losses go together.
+
+    The standard error is not that of independent rows.
+    """
     n, slow = 200, np.zeros(200)
     for t in range(1, n):
         slow[t] = 0.95 * slow[t - 1] + 0.3 * rng.standard_normal()
@@ -295,33 +373,60 @@ def rolling_windows(rng: Generator) -> Tally:
     splits = [(np.arange(s), np.arange(s, s + 10)) for s in range(40, n, 10)]
     fit = lo.fit(lo.GLM(X, y, "squared"))
     cv, said = told(lambda: lo.cross_validate(fit, lo.from_splits(splits, n), lo.Exact()))
-    tally = holds("SE", "independent" not in cv.standard_error.kind or cautioned(cv, said), cv.standard_error)
+    tally = holds(
+        "SE", "independent" not in cv.standard_error.kind or cautioned(cv, said), cv.standard_error
+    )
     times = pd.date_range("2001-01-01", periods=n)
     timed = lambda: lo.cross_validate(fit, lo.from_splits(splits, n, times=times), lo.Exact())
-    return tally + attempted("times=", lambda: holds("SE by time", "independent" not in (e := timed().standard_error).kind, e))
+    return tally + attempted(
+        "times=",
+        lambda: holds("SE by time", "independent" not in (e := timed().standard_error).kind, e),
+    )
 
 
 def labels_beside_positions(rng: Generator) -> Tally:
-    """Splits by numbers of rows beside labels of groups in another order: refits of the host, and sums over groups by hand."""
+    """Splits by numbers of rows beside labels of groups in another order.
+
+    Refits of the host, and sums over groups by hand.
+    """
     group, X, y = alike(rng)
     names = [f"r{k}" for k in rng.permutation(120)]
-    frame, labels = pd.DataFrame(X, names, [f"x{j}" for j in range(X.shape[1])]), pd.Series(group, names)
+    frame, labels = (
+        pd.DataFrame(X, names, [f"x{j}" for j in range(X.shape[1])]),
+        pd.Series(group, names),
+    )
     splits = list(KFold(5).split(X))
     losses = np.zeros(120)
     for train, test in splits:
-        losses[test] = (y[test] - LinearRegression().fit(X[train], y[train]).predict(X[test])) ** 2 / 2
-    fit, swapped = lo.fit(lo.GLM(frame, y, "squared")), labels.sample(frac=1, random_state=seed(rng))
+        losses[test] = (
+            y[test] - LinearRegression().fit(X[train], y[train]).predict(X[test])
+        ) ** 2 / 2
+    fit, swapped = (
+        lo.fit(lo.GLM(frame, y, "squared")),
+        labels.sample(frac=1, random_state=seed(rng)),
+    )
     tally = Tally()
-    for plan, more in ((lo.from_splits(splits, 120, groups=swapped), {}), (splits, {"groups": swapped})):
+    for plan, more in (
+        (lo.from_splits(splits, 120, groups=swapped), {}),
+        (splits, {"groups": swapped}),
+    ):
         cv = lo.cross_validate(fit, plan, lo.Exact(), **more)
-        tally += value("losses", cv.per_unit(), losses, 1e-7) + value("SE", cv.se, over(group, losses), 1e-7)
+        tally += value("losses", cv.per_unit(), losses, 1e-7) + value(
+            "SE", cv.se, over(group, losses), 1e-7
+        )
     return tally
 
 
 def renamed_places(rng: Generator) -> Tally:
-    """Places and new places whose columns stand in another order: the distances are those of the same coordinates."""
+    """Places and new places whose columns stand in another order.
+
+    The distances are those of the same coordinates.
+    """
     scale = 10.0 ** rng.uniform(-3, 3, 2)
-    points, new = (pd.DataFrame(rng.standard_normal((n, 2)) * scale, columns=["east", "north"]) for n in (60, 80))
+    points, new = (
+        pd.DataFrame(rng.standard_normal((n, 2)) * scale, columns=["east", "north"])
+        for n in (60, 80)
+    )
     found = lo.nearest_neighbour_matched(points, new[["north", "east"]], 4)
     fold, nearest = np.zeros(60, int), np.zeros(60)
     fold[found.index] = found.refit
@@ -334,9 +439,15 @@ def renamed_places(rng: Generator) -> Tally:
 
 
 def stacked_future(rng: Generator) -> Tally:
-    """The future of several series in one table: each refit sees the first steps of every one, by the host's own refits."""
+    """The future of several series in one table.
+
+    Each refit sees the first steps of every one, by the host's own refits.
+    """
     lengths = rng.integers(12, 20, 3)
-    series, step = np.repeat(np.arange(3), lengths), np.concatenate([np.arange(size) for size in lengths])
+    series, step = (
+        np.repeat(np.arange(3), lengths),
+        np.concatenate([np.arange(size) for size in lengths]),
+    )
     X = rng.standard_normal((len(step), 2))
     y = X[:, 0] + series + rng.standard_normal(len(step))
     start, names = int(rng.integers(6, 10)), np.array(["a", "b", "c"])[series]
@@ -348,11 +459,16 @@ def stacked_future(rng: Generator) -> Tally:
         host = LinearRegression().fit(X[step < t], y[step < t])
         truth[test] += (y[test] - host.predict(X[test])) ** 2 / 2
         times[test] += 1
-    return value("losses", cv.per_unit(), np.where(times > 0, truth / np.maximum(times, 1), np.nan), 1e-7)
+    return value(
+        "losses", cv.per_unit(), np.where(times > 0, truth / np.maximum(times, 1), np.nan), 1e-7
+    )
 
 
 def levels_left_whole(rng: Generator) -> Tally:
-    """States with an effect each, left out one by one: what the others determine is that of the host without the column."""
+    """States with an effect each, left out one by one.
+
+    What the others determine is that of the host without the column.
+    """
     state = rng.permutation(np.repeat(np.arange(6), 8))
     X = rng.standard_normal((48, 2))
     y = X[:, 0] + rng.standard_normal(6)[state] + rng.standard_normal(48)
@@ -367,17 +483,25 @@ def levels_left_whole(rng: Generator) -> Tally:
         if k:
             truth[k, [1 + level for level in levels]] = host.coef_[2:]
     found = lo.fold_parameters(fit, lo.groups(frame.state))["coef"]
-    moved = lo.influence(lo.cross_validate(fit, lo.groups(frame.state)), pairs=0).parameters[["x", "z"]]
+    moved = lo.influence(lo.cross_validate(fit, lo.groups(frame.state)), pairs=0).parameters[
+        ["x", "z"]
+    ]
     known = np.isfinite(truth)
-    tally = holds("what is open", bool((np.isfinite(found) == known).all()), found) + value("coef", found[known], truth[known])
+    tally = holds("what is open", bool((np.isfinite(found) == known).all()), found) + value(
+        "coef", found[known], truth[known]
+    )
     return tally + holds("moves", bool(np.isfinite(moved).all(axis=None)), moved)
 
 
 def missing_refits(rng: Generator) -> Tally:
-    """Two models, one of which has no refit without a row: they are compared on rows that both have, and it is said."""
+    """Two models, one of which has no refit without a row.
+
+    They are compared on rows that both have, and it is said.
+    """
     x = np.sort(rng.standard_normal(24))
     y = (x + 0.2 * rng.standard_normal(24) > 0).astype(float)
-    y[:12], y[12:], y[int(rng.integers(3, 9))] = 0.0, 1.0, 1.0  # without this row the classes are separable
+    # without this row the classes are separable
+    y[:12], y[12:], y[int(rng.integers(3, 9))] = 0.0, 1.0, 1.0
     X, plan = np.c_[x], lo.leave_one_out(24)
     penalised = lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0))
     cvs = {
@@ -392,7 +516,11 @@ def missing_refits(rng: Generator) -> Tally:
     gap = losses["none"][both].mean() - losses["ridge"][both].mean()
     found = float(table.loc["none", "mean"] - table.loc["ridge", "mean"])
     ranked = table.index[0] == "ridge" or "none" not in table.index
-    return value("difference", found, gap, 1e-9) + holds("ranks", ranked, list(table.index)) + holds("a word", bool(said), said)
+    return (
+        value("difference", found, gap, 1e-9)
+        + holds("ranks", ranked, list(table.index))
+        + holds("a word", bool(said), said)
+    )
 
 
 def logs_compared(rng: Generator) -> Tally:
@@ -400,28 +528,44 @@ def logs_compared(rng: Generator) -> Tally:
     x = rng.standard_normal(30)
     y = np.exp(0.5 * x + 0.4 * rng.standard_normal(30))
     X, plan = np.c_[x], lo.leave_one_out(30)
-    fits = {"y": (lo.fit(lo.GLM(X, y, "squared")), lambda v: v), "log": (lo.fit(lo.GLM(X, np.log(y), "squared")), np.exp)}
+    fits = {
+        "y": (lo.fit(lo.GLM(X, y, "squared")), lambda v: v),
+        "log": (lo.fit(lo.GLM(X, np.log(y), "squared")), np.exp),
+    }
 
     def score(back: Callable) -> Callable:
         return lambda held, seen, p: np.abs(y[held] - back(X[held] @ p["coef"] + p["intercept"]))
 
-    cvs = {name: lo.cross_validate(fit, plan, lo.Exact(), evaluate=score(back)) for name, (fit, back) in fits.items()}
+    cvs = {
+        name: lo.cross_validate(fit, plan, lo.Exact(), evaluate=score(back))
+        for name, (fit, back) in fits.items()
+    }
     table, _ = told(lambda: lo.compare(cvs))
     truth = {}
     for name, (_, back) in fits.items():
         z = y if name == "y" else np.log(y)
-        truth[name] = np.mean(np.abs(y - back(cross_val_predict(LinearRegression(), X, z, cv=LeaveOneOut()))))
+        truth[name] = np.mean(
+            np.abs(y - back(cross_val_predict(LinearRegression(), X, z, cv=LeaveOneOut())))
+        )
     return value("means", [table.loc[name, "mean"] for name in truth], list(truth.values()), 1e-6)
 
 
 def transformed_target(rng: Generator) -> Tally:
-    """A regression of a function of y beside one of y: predictions, measures and losses in units of y, as the host's refits."""
+    """A regression of a function of y beside one of y.
+
+    Predictions, measures and losses in units of y, as the host's refits.
+    """
     n, X = 40, rng.standard_normal((40, 3))
     y = np.exp(1 + X[:, 0] + 0.4 * rng.standard_normal(n))
     ways = ((np.log, np.exp), (np.sqrt, np.square), (np.log1p, np.expm1))
     func, inverse = ways[rng.integers(len(ways))]
-    inside = [Ridge(1.0), LinearRegression(), make_pipeline(StandardScaler(), Ridge(2.0))][rng.integers(3)]
-    host, plain = TransformedTargetRegressor(inside, func=func, inverse_func=inverse).fit(X, y), Ridge(1.0).fit(X, y)
+    inside = [Ridge(1.0), LinearRegression(), make_pipeline(StandardScaler(), Ridge(2.0))][
+        rng.integers(3)
+    ]
+    host, plain = (
+        TransformedTargetRegressor(inside, func=func, inverse_func=inverse).fit(X, y),
+        Ridge(1.0).fit(X, y),
+    )
     cv = [LeaveOneOut(), KFold(5)][rng.integers(2)]
     plan, fit = lo.from_splits(cv.split(X), n), lo.from_sklearn(host, X, y)
     splits = list(cv.split(X))
@@ -431,8 +575,12 @@ def transformed_target(rng: Generator) -> Tally:
     else:
         truth = cross_val_predict(host, X, y, cv=splits)
     rmse, mape = np.sqrt(np.mean((y - truth) ** 2)), np.mean(np.abs(y - truth) / y)
-    named = lo.cross_validate(fit, plan, lo.Exact(), metric=["rmse", "mape"], average="pooled", evaluate="absolute_error")
-    other = lo.cross_validate(lo.from_sklearn(plain, X, y), plan, lo.Exact(), evaluate="absolute_error")
+    named = lo.cross_validate(
+        fit, plan, lo.Exact(), metric=["rmse", "mape"], average="pooled", evaluate="absolute_error"
+    )
+    other = lo.cross_validate(
+        lo.from_sklearn(plain, X, y), plan, lo.Exact(), evaluate="absolute_error"
+    )
     table, _ = told(lambda: lo.compare({"function": named, "y": other}))
     loss = np.abs(y - cross_val_predict(plain, X, y, cv=splits)).mean()
     gap = table.loc["function", "mean"] - table.loc["y", "mean"]
@@ -443,18 +591,34 @@ def transformed_target(rng: Generator) -> Tally:
 
 
 def pairs_at_risk(rng: Generator) -> Tally:
-    """Concordance of a Cox model with weights, late entries, strata and rows that follow one another: by all pairs."""
+    """Concordance of a Cox model with weights, late entries, strata and rows that follow one
+    another: by all pairs.
+    """
     people = 30
     X = rng.standard_normal((people, 2))
     end, died = np.round(rng.exponential(np.exp(-X[:, 0])) + 0.3, 1), rng.random(people) < 0.8
-    cut = np.where(rng.random(people) < 0.5, np.round(end / 2, 1), 0.0)  # of who has two rows, one behind another
+    # of who has two rows, one behind another
+    cut = np.where(rng.random(people) < 0.5, np.round(end / 2, 1), 0.0)
     rows = np.append(np.arange(people), np.flatnonzero(cut))
     first = np.arange(len(rows)) >= people
-    entry, time, event = np.where(first, 0.0, cut[rows]), np.where(first, cut[rows], end[rows]), died[rows] & ~first
+    entry, time, event = (
+        np.where(first, 0.0, cut[rows]),
+        np.where(first, cut[rows], end[rows]),
+        died[rows] & ~first,
+    )
     Z = X[rows] + 0.3 * rng.standard_normal((len(rows), 2)) * first[:, None]
     weight = rng.integers(1, 5, people)[rows].astype(float)
     stratum = rng.integers(0, 2, people)[rows]
-    model = lo.Cox(Z, time, event, lo.penalties.Ridge(1.0), entry=entry, sample_weight=weight, strata=stratum, ties="breslow")
+    model = lo.Cox(
+        Z,
+        time,
+        event,
+        lo.penalties.Ridge(1.0),
+        entry=entry,
+        sample_weight=weight,
+        strata=stratum,
+        ties="breslow",
+    )
     fit, plan = lo.fit(model), lo.groups(rows)
     cv = lo.cross_validate(fit, plan, lo.Exact(), metric="concordance")
     risk = lo.cross_predict(fit, plan, lo.Exact(), kind="link")
@@ -464,7 +628,10 @@ def pairs_at_risk(rng: Generator) -> Tally:
         pairs = weight[i] * weight * (later & (entry < time[i]) & (stratum == stratum[i]))
         total += pairs.sum()
         good += pairs @ ((risk[i] > risk) + 0.5 * (risk[i] == risk))
-    apparent, b = lo.validate(fit, plan=lo.bootstrap(len(rows), 2, seed=0), curves=0).apparent, fit.parameters["coef"]
+    apparent, b = (
+        lo.validate(fit, plan=lo.bootstrap(len(rows), 2, seed=0), curves=0).apparent,
+        fit.parameters["coef"],
+    )
     ours = Z @ b
     own = total_of = 0.0
     for i in np.flatnonzero(event):
@@ -478,20 +645,44 @@ def pairs_at_risk(rng: Generator) -> Tally:
 
 
 def folds_validated(rng: Generator) -> Tally:
-    """Folds or resamples handed to `validate`: rows that are left out, or all rows; a method against its plan is refused."""
+    """Folds or resamples handed to `validate`: rows that are left out, or all rows.
+
+    A method against its plan is refused.
+    """
     n, X = 60, rng.standard_normal((60, 4))
     y = (X[:, 0] + rng.standard_normal(n) > 0) * 1.0
-    fit, folds = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0))), lo.kfold(n, 5, seed=seed(rng))
+    fit, folds = (
+        lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0))),
+        lo.kfold(n, 5, seed=seed(rng)),
+    )
     drawn, brier, on_all = lo.bootstrap(n, 5, seed=seed(rng)), [], []
     for training in trainings(folds):
-        p = LogisticRegression(C=1.0, tol=1e-10, max_iter=1000).fit(X[training.rows], y[training.rows]).predict_proba(X)[:, 1]
+        p = (
+            LogisticRegression(C=1.0, tol=1e-10, max_iter=1000)
+            .fit(X[training.rows], y[training.rows])
+            .predict_proba(X)[:, 1]
+        )
         brier.append(np.mean((p[training.held] - y[training.held]) ** 2))
     for weight in drawn.matrix():
-        p = LogisticRegression(C=1.0, tol=1e-10, max_iter=1000).fit(X, y, weight).predict_proba(X)[:, 1]
+        p = (
+            LogisticRegression(C=1.0, tol=1e-10, max_iter=1000)
+            .fit(X, y, weight)
+            .predict_proba(X)[:, 1]
+        )
         on_all.append(np.mean((p - y) ** 2))
-    found = value("folds", lo.validate(fit, plan=folds, curves=0).table.loc["B", "test"], np.mean(brier), 1e-4)
-    found += value("resamples", lo.validate(fit, plan=drawn, curves=0).table.loc["B", "test"], np.mean(on_all), 1e-4)
-    for call in (lambda: lo.validate(fit, "bootstrap", plan=folds), lambda: lo.stability(fit, plan=folds)):
+    found = value(
+        "folds", lo.validate(fit, plan=folds, curves=0).table.loc["B", "test"], np.mean(brier), 1e-4
+    )
+    found += value(
+        "resamples",
+        lo.validate(fit, plan=drawn, curves=0).table.loc["B", "test"],
+        np.mean(on_all),
+        1e-4,
+    )
+    for call in (
+        lambda: lo.validate(fit, "bootstrap", plan=folds),
+        lambda: lo.stability(fit, plan=folds),
+    ):
         try:
             found += holds("refused", False, call())
         except ValueError as error:
@@ -500,9 +691,16 @@ def folds_validated(rng: Generator) -> Tally:
 
 
 def weights_scaled(rng: Generator) -> Tally:
-    """Weights of any scale: the calibration of held-out predictions, its standard errors, and slopes by centre, written out."""
+    """Weights of any scale.
+
+    The calibration of held-out predictions, its standard errors, and slopes by centre, written out.
+    """
     n, X, scale = 90, rng.standard_normal((90, 2)), 10 ** rng.uniform(-3, 3)
-    y, w, centre = (X[:, 0] + rng.standard_normal(n) > 0) * 1.0, rng.uniform(0.3, 3, n), np.arange(n) % 3
+    y, w, centre = (
+        (X[:, 0] + rng.standard_normal(n) > 0) * 1.0,
+        rng.uniform(0.3, 3, n),
+        np.arange(n) % 3,
+    )
     w[rng.random(n) < 0.1] = 0.0
     share = w / w[w > 0].mean()
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(scale), sample_weight=scale * w))
@@ -516,26 +714,40 @@ def weights_scaled(rng: Generator) -> Tally:
         for _ in range(200):
             p = 1 / (1 + np.exp(-Z @ theta))
             H = Z.T @ (Z * (share[rows] * p * (1 - p))[:, None])
-            theta = theta + np.clip(np.linalg.solve(H, Z.T @ (share[rows] * (y[rows] - p))), -0.5, 0.5)
+            theta = theta + np.clip(
+                np.linalg.solve(H, Z.T @ (share[rows] * (y[rows] - p))), -0.5, 0.5
+            )
         return float(theta[1]), float(np.linalg.inv(H)[1, 1] ** 0.5)
 
     folds = lo.kfold(n, 5, seed=seed(rng))
     eta = lo.cross_predict(fit, folds, lo.Exact(1e-12), kind="link")
-    row = lo.calibration(lo.cross_validate(fit, folds, lo.Exact())).table.loc["slope", ["estimate", "se"]]
+    row = lo.calibration(lo.cross_validate(fit, folds, lo.Exact())).table.loc[
+        "slope", ["estimate", "se"]
+    ]
     found = value("held out", row, slope(np.arange(n)), 1e-5)
     eta = lo.cross_predict(fit, plan, lo.Exact(1e-12), kind="link")
     centres = lo.internal_external(fit, centre).centres
     for k in range(3):
-        found += value(f"centre {k}", centres.loc[k, ["slope", "slope_se"]], slope(np.flatnonzero(centre == k)), 1e-5)
+        found += value(
+            f"centre {k}",
+            centres.loc[k, ["slope", "slope_se"]],
+            slope(np.flatnonzero(centre == k)),
+            1e-5,
+        )
     return found
 
 
 def useful_thresholds(rng: Generator) -> Tally:
-    """Thresholds at which the interval of the net benefit excludes treating all and none, with weights or groups."""
+    """Thresholds at which the interval of the net benefit excludes treating all and none, with
+    weights or groups.
+    """
     n, X = 120, rng.standard_normal((120, 2))
     y = (rng.uniform(0, 2) * X[:, 0] + rng.standard_normal(n) > 0.3) * 1.0
     grouped = bool(rng.integers(2))
-    w, label = np.ones(n) if grouped else rng.uniform(0.5, 2, n), np.arange(n) % 40 if grouped else np.arange(n)
+    w, label = (
+        np.ones(n) if grouped else rng.uniform(0.5, 2, n),
+        np.arange(n) % 40 if grouped else np.arange(n),
+    )
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1), sample_weight=w))
     plan = lo.groups(label) if grouped else lo.kfold(n, 5, seed=seed(rng))
     p, t = lo.cross_predict(fit, plan, lo.Exact(1e-12)), np.array([0.2, 0.35, 0.5, 0.65])
@@ -543,7 +755,10 @@ def useful_thresholds(rng: Generator) -> Tally:
     lows, best = [], []
     for threshold in t:
         each = np.where(p >= threshold, y - (1 - y) * threshold / (1 - threshold), 0.0)
-        mean, everyone = np.average(each, weights=w), np.average(y - (1 - y) * threshold / (1 - threshold), weights=w)
+        mean, everyone = (
+            np.average(each, weights=w),
+            np.average(y - (1 - y) * threshold / (1 - threshold), weights=w),
+        )
         pull, count = np.bincount(label, w * (each - mean)) / w.sum(), len(np.unique(label))
         quantile = scipy.stats.t.ppf(0.975, 39) if grouped else scipy.stats.norm.ppf(0.975)
         lows.append(mean - quantile * np.sqrt(count / (count - 1) * np.sum(pull**2)))
@@ -557,8 +772,14 @@ def useful_thresholds(rng: Generator) -> Tally:
 
 
 def block_bootstrap_printed(rng: Generator) -> Tally:
-    """The loss with no leak and its Monte-Carlo error, as printed, from the levels' means and variances (Theorem 3.2)."""
-    rows, size, draws = np.arange(int(rng.integers(40, 80))), int(rng.integers(4, 9)), int(rng.integers(10, 40))
+    """The loss with no leak and its Monte-Carlo error, as printed, from the levels' means and
+    variances (Theorem 3.2).
+    """
+    rows, size, draws = (
+        np.arange(int(rng.integers(40, 80))),
+        int(rng.integers(4, 9)),
+        int(rng.integers(10, 40)),
+    )
     X = rng.normal(size=(len(rows), 3))
     y = X @ rng.normal(size=3) + rng.normal(size=len(rows))
     half, leak = len(rows) // 2, float(rng.uniform(0, 0.2))
@@ -579,7 +800,10 @@ def block_bootstrap_printed(rng: Generator) -> Tally:
 
 
 def near_by_chance(rng: Generator) -> Tally:
-    """All copies across a split are listed; other rows are near where they are dense, or of few values."""
+    """All copies across a split are listed.
+
+    Other rows are near where they are dense, or of few values.
+    """
     size, copied, p = 150, int(rng.integers(8, 40)), int(rng.integers(2, 5))
     X, y = rng.normal(size=(2 * size, p)), rng.normal(size=2 * size)
     few_values = rng.random() < 0.5
@@ -588,7 +812,9 @@ def near_by_chance(rng: Generator) -> Tally:
     else:
         X[copied:size] *= rng.uniform(0.2, 1)
         X[size:] *= rng.uniform(0.2, 1)
-    X[size : size + copied] = X[:copied] + (0.0 if few_values else 0.02) * rng.normal(size=(copied, p))
+    X[size : size + copied] = X[:copied] + (0.0 if few_values else 0.02) * rng.normal(
+        size=(copied, p)
+    )
     pairs = pd.DataFrame({"left": np.arange(copied), "right": size + np.arange(copied)})
     train, test = np.arange(size), np.arange(size, 2 * size)
     report = lo.leakage.leakage_report(
@@ -599,25 +825,37 @@ def near_by_chance(rng: Generator) -> Tally:
     nearest = np.array([np.argmin(np.sum((X[row] - X[train]) ** 2, axis=1)) for row in others])
     tally = Tally(1, alarms=int(bool(report.doubt)), notes=[report.doubt] * bool(report.doubt))
     if not few_values:  # else nearest rows are tied
-        tally += value("rows without copies", report.answers["unmated"].score, np.mean((y[others] - y[nearest]) ** 2))
+        tally += value(
+            "rows without copies",
+            report.answers["unmated"].score,
+            np.mean((y[others] - y[nearest]) ** 2),
+        )
     return tally
 
 
 def equal_scores(rng: Generator) -> Tally:
-    """Scores from 1 to 10 are equal by chance in many rows; copies of rows with a measurement are not."""
+    """Scores from 1 to 10 are equal by chance in many rows.
+
+    Copies of rows with a measurement are not.
+    """
     n, p = int(rng.integers(400, 700)), int(rng.integers(5, 10))
     severity = np.where(rng.random(n) < rng.uniform(0.2, 0.5), 5.0, 0.4) * rng.gamma(3, 1 / 3, n)
     X = np.clip(np.floor(1 + severity[:, None] * rng.gamma(2, 0.5, (n, p))), 1, 10)
     y = (severity > np.median(severity)) * 1.0
     codes = lambda X: [
-        check.code for check in lo.cross_validate(lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0))), 5).checks()
+        check.code
+        for check in lo.cross_validate(
+            lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0))), 5
+        ).checks()
     ]
     by_chance = "LO101" in codes(X)
     X = np.c_[X, rng.normal(size=n)]
     copied = int(rng.integers(5, 30))
     X[-copied:], y[-copied:] = X[:copied], y[:copied]
     missed = "LO101" not in codes(X)
-    notes = ["alarm: scores that are equal by chance"] * by_chance + [f"wrong: {copied} copies not seen"] * missed
+    notes = ["alarm: scores that are equal by chance"] * by_chance + [
+        f"wrong: {copied} copies not seen"
+    ] * missed
     return Tally(2, wrong=int(missed), alarms=int(by_chance), notes=notes)
 
 
@@ -625,18 +863,27 @@ def equal_scores(rng: Generator) -> Tally:
 
 
 def out_of_order(rng: Generator) -> Tally:
-    """Rows with dates that do not rise: sorted, said, or refused, where a plan goes by the order."""
+    """Rows with dates that do not rise.
+
+    Sorted, said, or refused, where a plan goes by the order.
+    """
     n = 40
     days = pd.date_range("2020-01-01", periods=n)
     x = np.cumsum(rng.standard_normal(n))
     y = pd.Series(x + 0.5 * np.cumsum(rng.standard_normal(n)), index=days)
     X = pd.DataFrame({"x": x}, index=days)
     order = rng.permutation(n)
-    plans = (lambda: lo.blocks(n, 5, buffer=1), lambda: lo.contiguous(n, 0.2, 8, seed=1), lambda: lo.leave_future_out(n, 20, 3))
+    plans = (
+        lambda: lo.blocks(n, 5, buffer=1),
+        lambda: lo.contiguous(n, 0.2, 8, seed=1),
+        lambda: lo.leave_future_out(n, 20, 3),
+    )
     make = plans[int(rng.integers(len(plans)))]
 
     def mean(X: pd.DataFrame, y: pd.Series) -> float:
-        return lo.cross_validate(lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(0.1))), make()).mean
+        return lo.cross_validate(
+            lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(0.1))), make()
+        ).mean
 
     try:
         found, said = told(lambda: mean(X.iloc[order], y.iloc[order]))
@@ -652,7 +899,9 @@ def chain_out_of_order(rng: Generator) -> Tally:
     counts = pd.Series(rng.poisson(2 + 8 * state), index=days)
 
     def mean(counts: pd.Series) -> float:
-        return lo.cross_validate(lo.fit(lo.HMM(counts, lo.emissions.Poisson(), 2)), lo.leave_one_out(50), lo.Exact()).mean
+        return lo.cross_validate(
+            lo.fit(lo.HMM(counts, lo.emissions.Poisson(), 2)), lo.leave_one_out(50), lo.Exact()
+        ).mean
 
     try:
         found, said = told(lambda: mean(counts.iloc[rng.permutation(50)]))
@@ -662,17 +911,26 @@ def chain_out_of_order(rng: Generator) -> Tally:
 
 
 def replicate_weights(rng: Generator) -> Tally:
-    """Fay's replicate weights, which leave nothing out: parameters are what is wanted, to the end."""
+    """Fay's replicate weights, which leave nothing out.
+
+    Parameters are what is wanted, to the end.
+    """
     X, y = two_classes(rng, 40, 3)
     sign = rng.permuted(np.tile(np.repeat([-1.0, 1.0], 20), (8, 1)), axis=1)
     weights = 1 + 0.7 * sign
-    plan = lo.Plan(np.arange(9) * 40, np.tile(np.arange(40), 8), weights.ravel(), np.zeros(320, bool), 40)
+    plan = lo.Plan(
+        np.arange(9) * 40, np.tile(np.arange(40), 8), weights.ravel(), np.zeros(320, bool), 40
+    )
     fit = lo.from_sklearn(classifier().fit(X, y), X, y)
-    host = lambda w: LogisticRegression(tol=1e-12, max_iter=10_000, solver="newton-cholesky").fit(X, y, w)
+    host = lambda w: LogisticRegression(tol=1e-12, max_iter=10_000, solver="newton-cholesky").fit(
+        X, y, w
+    )
     truth = np.array([host(w).coef_[0] for w in weights])
     found = lo.fold_parameters(fit, plan)["coef"], lo.fold_parameters(fit, plan, lo.Exact())["coef"]
     spread = truth.std(axis=0)  # of what the replicates are made for
-    default = value("coefficients over their spread", (found[0] - truth) / spread, np.zeros(truth.shape), 0.02)
+    default = value(
+        "coefficients over their spread", (found[0] - truth) / spread, np.zeros(truth.shape), 0.02
+    )
     return default + value("coefficients, exact", found[1], truth, 1e-6)
 
 
@@ -681,14 +939,21 @@ def nothing_returned(rng: Generator) -> Tally:
     X = rng.standard_normal((20, 2))
     fit = lo.fit(lo.GLM(X, X[:, 0] + rng.standard_normal(20), "squared"))
     try:
-        cv, said = told(lambda: lo.cross_validate(fit, lo.kfold(20, 4), evaluate=lambda held, seen, parameters: None))
+        cv, said = told(
+            lambda: lo.cross_validate(
+                fit, lo.kfold(20, 4), evaluate=lambda held, seen, parameters: None
+            )
+        )
     except (TypeError, ValueError):
         return Tally(1)
     return holds("evaluate", bool(said) and not np.isnan(cv.mean), f"{cv.mean} without a word")
 
 
 def dependent_resampled(rng: Generator) -> Tally:
-    """An objective whose units go with their neighbours: a weight of two is no second copy, and a bootstrap is refused."""
+    """An objective whose units go with their neighbours.
+
+    A weight of two is no second copy, and a bootstrap is refused.
+    """
     x = jnp.asarray(np.cumsum(rng.standard_normal(30)) / 3)
 
     def F(theta: Any, w: Any) -> Any:
@@ -704,13 +969,19 @@ def dependent_resampled(rng: Generator) -> Tally:
 
 
 def tag_of_one_sentence(rng: Generator) -> Tally:
-    """A label that one sentence alone has: without it no refit knows the label, and its loss is infinite."""
+    """A label that one sentence alone has.
+
+    Without it no refit knows the label, and its loss is infinite.
+    """
     import sklearn_crfsuite
 
     y = [[("A", "B")[int(v)] for v in rng.integers(0, 2, 5)] for _ in range(20)]
     odd = int(rng.integers(20))
     y[odd][2] = "RARE"
-    X = [[{"bias": 1.0, "w": float((tag == "B") + 0.5 * rng.standard_normal())} for tag in tags] for tags in y]
+    X = [
+        [{"bias": 1.0, "w": float((tag == "B") + 0.5 * rng.standard_normal())} for tag in tags]
+        for tags in y
+    ]
     crf = sklearn_crfsuite.CRF(c2=0.5, epsilon=1e-9, period=1000, max_iterations=1000).fit(X, y)
     cv, said = told(lambda: lo.cross_validate(lo.from_crfsuite(crf, X, y), lo.leave_one_out(20)))
     loss, checks = cv.per_unit()[odd], [check.code for check in cv.checks()]
@@ -719,24 +990,35 @@ def tag_of_one_sentence(rng: Generator) -> Tally:
 
 
 def dispersion_at_its_limit(rng: Generator) -> Tally:
-    """One row alone is scattered more than Poisson: without it the refit is the limit, Poisson's."""
+    """One row alone is scattered more than Poisson.
+
+    Without it the refit is the limit, Poisson's.
+    """
     x = np.linspace(-1, 1, 30)
     y = np.round(np.exp(rng.uniform(1, 2) + 0.5 * x))
     odd = int(rng.integers(5, 25))
     y[odd] += 25
     fit = lo.fit(lo.Regression(x[:, None], y, "negative_binomial"))
     keep = np.arange(30) != odd
-    near = scipy.optimize.minimize(lambda t: np.sum(np.exp(t[0] * x + t[1]) - y * (t[0] * x + t[1])), [0.5, 1.5]).x
+    near = scipy.optimize.minimize(
+        lambda t: np.sum(np.exp(t[0] * x + t[1]) - y * (t[0] * x + t[1])), [0.5, 1.5]
+    ).x
     law = POISSON._replace(constant=lambda v: scipy.special.gammaln(v + 1))
     plan = lo.from_splits([(np.flatnonzero(keep), [odd])], 30)
     truth = glm_truth(law, x[:, None], y, 0.0, near)(plan)
-    return judged(lo.cross_validate(fit, plan), truth._replace(slack=np.where(np.isnan(truth.slack), np.nan, 1e-3)), "limit")
+    return judged(
+        lo.cross_validate(fit, plan),
+        truth._replace(slack=np.where(np.isnan(truth.slack), np.nan, 1e-3)),
+        "limit",
+    )
 
 
 def small_process(rng: Generator) -> Tally:
-    """A Gaussian process of 25 rows with a length a column, no prior: a refit is where descents from θ̂ end, or it is said.
+    """A Gaussian process of 25 rows with a length a column, no prior: a refit is where descents
+    from θ̂ end, or it is said.
 
-    Its likelihood may be highest at no noise or an infinite length. Losses of a refit have a limit there; a fit is refused.
+    Its likelihood may be highest at no noise or an infinite length. Losses of a refit have a limit
+    there; a fit is refused.
     """
     X = rng.standard_normal((25, 3))
     y = np.sin(2 * X).sum(1) + 0.3 * rng.standard_normal(25)
@@ -748,7 +1030,9 @@ def small_process(rng: Generator) -> Tally:
     }
 
     def kernel(t: Array, A: Array, B: Array) -> Array:
-        return np.exp(2 * t[1]) * np.exp(-0.5 * np.sum(((A[:, None] - B) * np.exp(-t[2:-1])) ** 2, axis=2))
+        return np.exp(2 * t[1]) * np.exp(
+            -0.5 * np.sum(((A[:, None] - B) * np.exp(-t[2:-1])) ** 2, axis=2)
+        )
 
     def minus(t: Array, rows: Array) -> float:
         K = kernel(t, X[rows], X[rows]) + np.exp(2 * t[-1]) * np.eye(len(rows))
@@ -764,10 +1048,16 @@ def small_process(rng: Generator) -> Tally:
     except RuntimeError as error:
         usual = np.r_[y.mean(), np.log(np.r_[y.std(), X.std(0), y.std() / 2])]
         starts = [usual + np.r_[0, 0, 8 * np.array(far), 0] for far in np.ndindex(2, 2, 2)]
-        t = min((end("BFGS", start, np.arange(25)) for start in starts), key=lambda found: found.fun).x
+        t = min(
+            (end("BFGS", start, np.arange(25)) for start in starts), key=lambda found: found.fun
+        ).x
         unattained = t[-1] < np.log(1e-3 * y.std()) or np.any(np.exp(t[2:-1]) > 1e3 * X.std(0))
         named = "noise goes to zero" in str(error) or "grows without end" in str(error)
-        return Tally(1) if unattained and named else Tally(1, refused=1, notes=[f"refused the fit: {error}"])
+        return (
+            Tally(1)
+            if unattained and named
+            else Tally(1, refused=1, notes=[f"refused the fit: {error}"])
+        )
     p = fit.parameters
     start = np.r_[p["mean"], np.log(np.r_[p["sd"], p["length"], p["noise_sd"]])]
 
@@ -779,10 +1069,18 @@ def small_process(rng: Generator) -> Tally:
             across = kernel(t, X[held], X[rows])
             K = kernel(t, X[rows], X[rows]) + np.exp(2 * t[-1]) * np.eye(len(rows))
             mean = t[0] + across @ np.linalg.solve(K, y[rows] - t[0])
-            variance = np.exp(2 * t[1]) + np.exp(2 * t[-1]) - np.sum(across * np.linalg.solve(K, across.T).T, axis=1)
+            variance = (
+                np.exp(2 * t[1])
+                + np.exp(2 * t[-1])
+                - np.sum(across * np.linalg.solve(K, across.T).T, axis=1)
+            )
             found.append(0.5 * np.log(2 * np.pi * variance) + (y[held] - mean) ** 2 / variance / 2)
         undecided = bool(np.max(np.ptp(found, axis=0)) > 1e-3)  # ways down end in several places
-        return (np.full(len(held), np.nan) if undecided else found[0]), np.full(len(held), 1e-4), undecided
+        return (
+            (np.full(len(held), np.nan) if undecided else found[0]),
+            np.full(len(held), 1e-4),
+            undecided,
+        )
 
     return each_plan(lambda: fit, [plan], lambda plan: Truth.of(plan, fold))
 
@@ -797,12 +1095,17 @@ def underflow_raised(rng: Generator) -> Tally:
         fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
         cv = lo.cross_validate(fit, plan)
         str(cv)
-    truth = glm_truth(LOGISTIC, X, y, 1.0, np.r_[fit.parameters["coef"], fit.parameters["intercept"]])
+    truth = glm_truth(
+        LOGISTIC, X, y, 1.0, np.r_[fit.parameters["coef"], fit.parameters["intercept"]]
+    )
     return judged(cv, truth(plan))
 
 
 def pointwise_densities(rng: Generator) -> Tally:
-    """Units of folds of a Bayesian regression, scored one by one: closed forms, and errors of each and of their sum."""
+    """Units of folds of a Bayesian regression, scored one by one.
+
+    Closed forms, and errors of each and of their sum.
+    """
     n, p, spread = int(rng.integers(25, 45)), int(rng.integers(1, 4)), 2.0
     X = rng.normal(size=(n, p))
     y = X @ rng.normal(size=p) + rng.normal(size=n)
@@ -822,23 +1125,34 @@ def pointwise_densities(rng: Generator) -> Tally:
         m, v = posterior(np.isin(np.arange(n), training.rows) * 1.0)
         x = X[training.held]
         variance = 1 + np.einsum("ij,jk,ik->i", x, v, x)
-        true[training.places] = -0.5 * np.log(2 * np.pi * variance) - (y[training.held] - x @ m) ** 2 / variance / 2
+        true[training.places] = (
+            -0.5 * np.log(2 * np.pi * variance) - (y[training.held] - x @ m) ** 2 / variance / 2
+        )
     exist = np.isfinite(found.losses)
     count = np.bincount(plan.index[exist], minlength=n)
     total = np.sum((true / np.maximum(count[plan.index], 1))[exist])
     error = np.where(exist, 6 * found.loss_error, 0.0)
     tally = value("units", np.where(exist, -found.losses, true), true, 1e-3, error)
     tally += value("sum", found.elpd, total, 1e-3, 5 * found.sampling_error)
-    return tally + holds("flagged folds are named", exist.all() or "not available" in str(found), found)
+    return tally + holds(
+        "flagged folds are named", exist.all() or "not available" in str(found), found
+    )
 
 
 def held_coefficients(rng: Generator) -> Tally:
-    """Losses under bounds or an l1 penalty beside projected descent; certificates of all coefficients, proved by balls."""
+    """Losses under bounds or an l1 penalty beside projected descent.
+
+    Certificates of all coefficients, proved by balls.
+    """
     n, p = int(rng.integers(30, 50)), int(rng.integers(2, 5))
     X = rng.normal(size=(n, p))
     y = X @ rng.normal(size=p) + rng.normal(size=n)
-    low, high, a = ((0.0, np.inf, 0.0), (-0.2, 0.3, 0.0), (-np.inf, np.inf, 5.0))[int(rng.integers(3))]
-    fit = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(a) if a else lo.penalties.Box(low, high)))
+    low, high, a = ((0.0, np.inf, 0.0), (-0.2, 0.3, 0.0), (-np.inf, np.inf, 5.0))[
+        int(rng.integers(3))
+    ]
+    fit = lo.fit(
+        lo.GLM(X, y, "squared", lo.penalties.Lasso(a) if a else lo.penalties.Box(low, high))
+    )
     plan = lo.kfold(n, 4, seed=seed(rng))
 
     def fold(training: Training) -> tuple[Array, Array, bool]:
@@ -853,21 +1167,32 @@ def held_coefficients(rng: Generator) -> Tally:
                 coef[j] = np.clip(np.sign(step) * max(abs(step) - a / gram[j, j], 0.0), low, high)
             if np.abs(coef - before).max() < 1e-15:
                 break
-        return (y[held] - level - (X[held] - center) @ coef) ** 2 / 2, np.full(len(held), 1e-10), False
+        return (
+            (y[held] - level - (X[held] - center) @ coef) ** 2 / 2,
+            np.full(len(held), 1e-10),
+            False,
+        )
 
     cv = lo.cross_validate(fit, plan)
     with tempfile.TemporaryDirectory() as folder:
         certificate, data = Path(folder) / "a.json", Path(folder) / "a.csv"
         cv.certificate(certificate, data=data)
-        verdicts = {verdict.status for verdict in leaveout_verify.verify(leaveout_verify.read(certificate, data))}
+        verdicts = {
+            verdict.status
+            for verdict in leaveout_verify.verify(leaveout_verify.read(certificate, data))
+        }
     return judged(cv, Truth.of(plan, fold)) + holds("accepted", verdicts == {"accepted"}, verdicts)
 
 
 def altered_certificate(rng: Generator) -> Tally:
-    """A certificate with one number, text or entry changed is rejected in words, also by a stranger who seals it again."""
+    """A certificate with one number, text or entry changed is rejected in words, also by a stranger
+    who seals it again.
+    """
     n = int(rng.integers(10, 20))
     X, y = pd.DataFrame(rng.normal(size=(n, 2)), columns=["a, b", 'say "y"']), rng.normal(size=n)
-    cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0))), lo.kfold(n, 3, seed=seed(rng)))
+    cv = lo.cross_validate(
+        lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0))), lo.kfold(n, 3, seed=seed(rng))
+    )
     with tempfile.TemporaryDirectory() as folder:
         certificate, data = Path(folder) / "a.json", Path(folder) / "a.csv"
         cv.certificate(certificate, data=data)
@@ -885,7 +1210,10 @@ def altered_certificate(rng: Generator) -> Tally:
             says["sha256"] = leaveout_verify.seal(says)
         certificate.write_text(json.dumps(says))
         try:
-            statuses = {verdict.status for verdict in leaveout_verify.verify(leaveout_verify.read(certificate, data))}
+            statuses = {
+                verdict.status
+                for verdict in leaveout_verify.verify(leaveout_verify.read(certificate, data))
+            }
         except leaveout_verify.Rejected as error:
             return holds("words", len(str(error)) > 10, error)
     return holds(f"{entry} {change}", "rejected" in statuses, statuses)
@@ -908,14 +1236,19 @@ def held_out_probabilities(rng: Generator) -> Tally:
             step = np.linalg.solve(hessian, A.T @ (p - b) + 1e-3 * theta)
             theta = theta - step * min(1.0, 2.0 / np.abs(A @ step).max())
         true[training.held] = X[training.held] @ theta
-    return value("link", eta, true, 1e-6) + holds("errors", bool(np.all(np.abs(eta - true) <= error + 1e-9)), error.max())
+    return value("link", eta, true, 1e-6) + holds(
+        "errors", bool(np.all(np.abs(eta - true) <= error + 1e-9)), error.max()
+    )
 
 
 # tables, and hosts that chose or dropped columns
 
 
 def standard_errors(rng: Generator) -> Tally:
-    """Standard errors by default: the model's own, at any scale of weights; of clusters without a factor inside them."""
+    """Standard errors by default: the model's own, at any scale of weights.
+
+    Of clusters without a factor inside them.
+    """
     n, X = 60, rng.standard_normal((60, 2))
     w, A = rng.uniform(0.5, 2.0, n), np.column_stack([X, np.ones(60)])
     kind = ("squared", "logistic", "poisson")[rng.integers(3)]
@@ -926,32 +1259,60 @@ def standard_errors(rng: Generator) -> Tally:
     scale = 10.0 ** rng.uniform(-2, 2)
     fit = lo.fit(lo.GLM(X, y, kind, sample_weight=scale * w))
     theta, v = fit.vector, w / w.mean()
-    mean = {"squared": A @ theta, "logistic": 1 / (1 + np.exp(-A @ theta)), "poisson": np.exp(A @ theta)}[kind]
+    mean = {
+        "squared": A @ theta,
+        "logistic": 1 / (1 + np.exp(-A @ theta)),
+        "poisson": np.exp(A @ theta),
+    }[kind]
     curvature = {"squared": np.ones(n), "logistic": mean * (1 - mean), "poisson": mean}[kind]
     dispersion = np.sum(v * (y - mean) ** 2) / (n - 3) if kind == "squared" else 1.0
     inverse = np.linalg.inv((A.T * (v * curvature)) @ A)
-    tally = value("model-based", np.sqrt(np.diag(np.asarray(lo.covariance(fit)))), np.sqrt(dispersion * np.diag(inverse)), 1e-6)
+    tally = value(
+        "model-based",
+        np.sqrt(np.diag(np.asarray(lo.covariance(fit)))),
+        np.sqrt(dispersion * np.diag(inverse)),
+        1e-6,
+    )
     robust = inverse @ ((A.T * (v * (y - mean)) ** 2) @ A) @ inverse
-    return tally + value("HC0", np.sqrt(np.diag(np.asarray(lo.covariance(fit, "HC0")))), np.sqrt(np.diag(robust)), 1e-6)
+    return tally + value(
+        "HC0",
+        np.sqrt(np.diag(np.asarray(lo.covariance(fit, "HC0")))),
+        np.sqrt(np.diag(robust)),
+        1e-6,
+    )
 
 
 def clustered_errors(rng: Generator) -> Tally:
-    """Standard errors over clusters that hold the levels of a factor: the factors of programs by name."""
+    """Standard errors over clusters that hold the levels of a factor.
+
+    The factors of programs by name.
+    """
     groups, size = int(rng.integers(20, 30)), 4
     label, n = np.repeat(np.arange(groups), size), groups * size
     x = rng.standard_normal(n) + 0.5 * rng.standard_normal(groups)[label]
     y = x + rng.standard_normal(groups)[label] + rng.standard_normal(n)
     dummies = pd.get_dummies(pd.Series(label).map("s{}".format), dtype=float)
-    fit = lo.fit(lo.GLM(pd.concat([pd.Series(x, name="x"), dummies.iloc[:, 1:]], axis=1), y, "squared"))
+    fit = lo.fit(
+        lo.GLM(pd.concat([pd.Series(x, name="x"), dummies.iloc[:, 1:]], axis=1), y, "squared")
+    )
     A = np.column_stack([x, np.asarray(dummies)])
     inverse, residual = np.linalg.inv(A.T @ A), y - A @ np.linalg.lstsq(A, y, rcond=None)[0]
     sums = np.array([A[label == g].T @ residual[label == g] for g in range(groups)])
     raw = (inverse @ sums.T @ sums @ inverse)[0, 0]
-    factors = {"fixest": (n - 1) / (n - 2), "pyfixest": (n - 1) / (n - 2), "stata": (n - 1) / (n - 1 - groups)}
+    factors = {
+        "fixest": (n - 1) / (n - 2),
+        "pyfixest": (n - 1) / (n - 2),
+        "stata": (n - 1) / (n - 1 - groups),
+    }
     tally = Tally()
     for program, factor in factors.items():
         table = lo.covariance(fit, "cluster", groups=label, small_sample=program)
-        tally += value(program, np.sqrt(table.loc["x", "x"]), np.sqrt(raw * factor * groups / (groups - 1)), 1e-6)
+        tally += value(
+            program,
+            np.sqrt(table.loc["x", "x"]),
+            np.sqrt(raw * factor * groups / (groups - 1)),
+            1e-6,
+        )
     return tally
 
 
@@ -969,25 +1330,35 @@ def no_model_loss(rng: Generator) -> Tally:
         y, w = rng.poisson(2 * exposure) * 1.0, np.ones(n)
         model = lo.GLM(X, y, "poisson", offset=np.log(exposure))
         level = lambda rows: y[rows].sum() / exposure[rows].sum()
-        loss = lambda rows, at: exposure[rows] * at - y[rows] * np.log(exposure[rows] * at) + scipy.special.gammaln(y[rows] + 1)
+        loss = lambda rows, at: (
+            exposure[rows] * at
+            - y[rows] * np.log(exposure[rows] * at)
+            + scipy.special.gammaln(y[rows] + 1)
+        )
     cv = lo.cross_validate(lo.fit(model), plan)
     total = np.zeros(n)
     for training in trainings(plan):
         total[training.held] = loss(training.held, level(training.rows))
     null = np.average(total, weights=w)
-    return value("no model", cv.no_model, null, 1e-6) + value("explained", cv.explained, 1 - cv.mean / null, 1e-6)
+    return value("no model", cv.no_model, null, 1e-6) + value(
+        "explained", cv.explained, 1 - cv.mean / null, 1e-6
+    )
 
 
 def chosen_by_response(rng: Generator) -> Tally:
     """Columns chosen by the response before the model: said as an error; a scaler is none."""
     n = 40
     X, y = rng.standard_normal((n, 60)), rng.integers(0, 2, n)
-    select = [SelectKBest(f_classif, k=4), SelectPercentile(f_classif, percentile=8)][rng.integers(2)]
+    select = [SelectKBest(f_classif, k=4), SelectPercentile(f_classif, percentile=8)][
+        rng.integers(2)
+    ]
     steps = [StandardScaler(), select] if rng.random() < 0.5 else [select]
     host = make_pipeline(*steps, LogisticRegression()).fit(X, y)
     fit, words = told(lambda: lo.from_sklearn(host, X, y))
     codes = {check.code: check.severity for check in lo.cross_validate(fit, 5).checks()}
-    plain = lo.from_sklearn(make_pipeline(StandardScaler(), LogisticRegression()).fit(X[:, :4], y), X[:, :4], y)
+    plain = lo.from_sklearn(
+        make_pipeline(StandardScaler(), LogisticRegression()).fit(X[:, :4], y), X[:, :4], y
+    )
     others = {check.code for check in lo.cross_validate(plain, 5).checks()}
     tally = holds("the check", codes.get("LO107") == "error", codes) + holds(
         "the step is named", type(select).__name__ in words, words
@@ -996,7 +1367,10 @@ def chosen_by_response(rng: Generator) -> Tally:
 
 
 def dropped_columns(rng: Generator) -> Tally:
-    """A host that cut a column at its tolerance: named with `tol=`; with a tolerance of zero it is not."""
+    """A host that cut a column at its tolerance: named with `tol=`.
+
+    With a tolerance of zero it is not.
+    """
     n = 50
     X = np.column_stack([1.7e9 + rng.uniform(0, 1e8, n), rng.standard_normal(n)])
     y = X[:, 1] + 0.3 * rng.standard_normal(n)
@@ -1008,7 +1382,9 @@ def dropped_columns(rng: Generator) -> Tally:
         found[tol] = [check for check in cv.checks() if check.code == "LO108"]
     lost = np.abs(LinearRegression().fit(X, y).coef_[1]) < 0.1
     named = [check.reason for check in found[1e-6]]
-    return holds("said where it is so", bool(named) == lost, named) + holds("not where it is not", not found[0.0], found[0.0])
+    return holds("said where it is so", bool(named) == lost, named) + holds(
+        "not where it is not", not found[0.0], found[0.0]
+    )
 
 
 KINDS: dict[str, Callable[[Generator], Tally]] = {

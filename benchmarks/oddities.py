@@ -2,14 +2,16 @@
 
     python benchmarks/oddities.py [--quick] [--draws N] [--seed N] [kind ...]
 
-Every kind (`odd_rows`, `odd_files`, `odd_uses`) draws a small random problem that is ordinary for its user and awkward for a
-library: more columns than rows, dummies for every level, labels such as "01", unsorted dates, hosts that stopped early. The
-opponent is a truth that shares nothing with the library: Decimals of sixty digits, the host's own refits, or dense algebra
-(`tests.oracles.exact`). The table counts for each kind
+Every kind (`odd_rows`, `odd_files`, `odd_uses`) draws a small random problem that is ordinary for
+its user and awkward for a library: more columns than rows, dummies for every level, labels such as
+"01", unsorted dates, hosts that stopped early. The opponent is a truth that shares nothing with the
+library: Decimals of sixty digits, the host's own refits, or dense algebra (`tests.oracles.exact`).
+The table counts for each kind
 
     wrong        numbers beyond their reported error and rounding, neither flagged nor warned about
     alarms       right losses that the audit calls wrong
-    refused      missing numbers, or exceptions, where the host has a refit that depends on no tolerance
+    refused
+    missing numbers, or exceptions, where the host has a refit that depends on no tolerance
 
 The exit status is 1 if any of these is not zero.
 """
@@ -32,9 +34,13 @@ DRAWS, FEW = 50, 4
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kinds", nargs="*", metavar="kind", help=f"any of: {'; '.join(KINDS)}")
-    parser.add_argument("--quick", action="store_true", help=f"{FEW} draws of each kind that compiles little")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"{FEW} draws of each kind that compiles little"
+    )
     parser.add_argument("--draws", type=int, help=f"problems of each kind; {DRAWS}, or {FEW}")
     parser.add_argument("--seed", type=int, default=0, help="others")
     args = parser.parse_args()
@@ -44,14 +50,20 @@ def main() -> None:
     names = args.kinds or [name for name in KINDS if not (args.quick and name in odd_uses.LONG)]
     with threadpool_limits(1, "blas"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = study({name: KINDS[name] for name in names}, args.draws or (FEW if args.quick else DRAWS), args.seed)
+        found = study(
+            {name: KINDS[name] for name in names},
+            args.draws or (FEW if args.quick else DRAWS),
+            args.seed,
+        )
     pd.set_option("display.max_rows", 200, "display.width", 200)
     for name, tally in found.items():
         for note in tally.notes:
             print(f"{name}: {note}")
     print(table(found).to_string())
     faults = sum(tally.faults for tally in found.values())
-    print(f"{len(found)} kinds, seed {args.seed}: {'nothing wrong' if not faults else f'{faults} FAULTS'}")
+    print(
+        f"{len(found)} kinds, seed {args.seed}: {'nothing wrong' if not faults else f'{faults} FAULTS'}"
+    )
     sys.exit(faults > 0)
 
 

@@ -1,11 +1,17 @@
-"""Leave-one-out of linear predictors by the programs of this field, against refits of every row: who is how far off?
+"""Leave-one-out of linear predictors by the programs of this field, against refits of every row:
+who is how far off?
 
     python benchmarks/peers.py [predictors links measures] [--only LOSS]
 
-predictors   one table of programs, on eleven problems: squared, logistic, probit, cloglog, Poisson with an offset, gamma with a
-             log link; with and without an intercept, with weights, with a ridge penalty. --only takes the problems of one loss
+predictors
+one table of programs, on eleven problems: squared, logistic, probit, cloglog, Poisson with an
+offset, gamma with a
+             log link; with and without an intercept, with weights, with a ridge penalty. --only
+             takes the problems of one loss
 links        links that are not canonical, against statsmodels' three influence measures
-measures     influence measures of statsmodels and ours: leverage, Cook's distance, dfbetas, studentised residuals
+measures
+influence measures of statsmodels and ours: leverage, Cook's distance, dfbetas, studentised
+residuals
 
 In `predictors` each program gives the linear predictor of every row from the fit without it:
 
@@ -13,19 +19,24 @@ leaveout      Certified(), and NewtonStep(), which is ALO
 refitting     n fits by scikit-learn, where it has the model
 statsmodels   params − d_params of its influence measures, one fit
 RidgeCV       its leave-one-out predictions at the one alpha
-MAPIE         the residuals of CrossConformalRegressor with LeaveOneOut, which refits; their sign is taken from the truth
-RandALO       its leave-one-out predictions (`evaluate_bks`) and, for the optimism, its risk (`evaluate`), each from 100
-              products with its Jacobian, as by default; float32, randomised; the intercept is a column. It needs PyTorch, and
-              is used where it can be imported
+MAPIE
+the residuals of CrossConformalRegressor with LeaveOneOut, which refits; their sign is taken from
+the truth RandALO
+its leave-one-out predictions (`evaluate_bks`) and, for the optimism, its risk (`evaluate`), each
+from 100
+              products with its Jacobian, as by default; float32, randomised; the intercept is a
+              column. It needs PyTorch, and is used where it can be imported
 
-The truth is a refit of each row by Newton's method in NumPy to the floor. *error* is ‖η − η_true‖ / ‖η_true − η̂‖, so that
-keeping the full fit has error one; *optimism* is the share of (held-out − training loss) that is found; *worst* is the largest
-error of a row over the root mean square of η_true − η̂; *fits* is the time over one fit by scikit-learn or statsmodels of the
-same model. A program that lacks the model, or part of it, "cannot".
+The truth is a refit of each row by Newton's method in NumPy to the floor. *error* is ‖η − η_true‖ /
+‖η_true − η̂‖, so that keeping the full fit has error one; *optimism* is the share of (held-out −
+training loss) that is found; *worst* is the largest error of a row over the root mean square of
+η_true − η̂; *fits* is the time over one fit by scikit-learn or statsmodels of the same model. A
+program that lacks the model, or part of it, "cannot".
 
-In `links` the truth is a refit by SciPy's root finder, with sample weights, offsets and an unpenalised intercept; errors are
-relative as above. In `measures` the truth is written out over statsmodels' own refits without each row, the measures those of
-docs/regression.md; errors are relative to the root mean square of the truth.
+In `links` the truth is a refit by SciPy's root finder, with sample weights, offsets and an
+unpenalised intercept; errors are relative as above. In `measures` the truth is written out over
+statsmodels' own refits without each row, the measures those of docs/regression.md; errors are
+relative to the root mean square of the truth.
 """
 
 import time
@@ -40,7 +51,14 @@ import scipy.special
 import scipy.stats
 import statsmodels.api as sm
 from sklearn.base import clone
-from sklearn.linear_model import GammaRegressor, LinearRegression, LogisticRegression, PoissonRegressor, Ridge, RidgeCV
+from sklearn.linear_model import (
+    GammaRegressor,
+    LinearRegression,
+    LogisticRegression,
+    PoissonRegressor,
+    Ridge,
+    RidgeCV,
+)
 from sklearn.model_selection import LeaveOneOut
 from speed.common import main, show
 from statsmodels.genmod.families import links
@@ -70,7 +88,11 @@ LOSSES: dict[str, tuple[Callable, Callable, Callable]] = {
         lambda e, y: (1 - y) * np.exp(e) - y * _cloglog_slope(np.exp(e)),
     ),
     "poisson": (lambda e, y: np.exp(e) - y * e, lambda e, y: np.exp(e) - y, lambda e, y: np.exp(e)),
-    "gamma": (lambda e, y: e + y * np.exp(-e), lambda e, y: 1 - y * np.exp(-e), lambda e, y: y * np.exp(-e)),
+    "gamma": (
+        lambda e, y: e + y * np.exp(-e),
+        lambda e, y: 1 - y * np.exp(-e),
+        lambda e, y: y * np.exp(-e),
+    ),
 }
 FAMILIES = {
     "squared": sm.families.Gaussian,
@@ -90,27 +112,50 @@ def _cloglog_slope(m: np.ndarray) -> np.ndarray:
 class Problem:
     """Data, a penalty and its truth."""
 
-    def __init__(self, loss: str, *, intercept: bool = True, weighted: bool = False, offset: bool = False, ridge: float = 0.0):
+    def __init__(
+        self,
+        loss: str,
+        *,
+        intercept: bool = True,
+        weighted: bool = False,
+        offset: bool = False,
+        ridge: float = 0.0,
+    ):
         rng = np.random.default_rng(0)
         self.loss, self.intercept, self.ridge = loss, intercept, ridge
         self.X = rng.standard_normal((N, P))
         self.offset = 0.5 * rng.standard_normal(N) if offset else np.zeros(N)
         self.weight = rng.gamma(4.0, 0.25, N) if weighted else np.ones(N)
         eta = self.X @ rng.standard_normal(P) / np.sqrt(P) + self.offset + 0.3 * intercept
-        mean = {"probit": scipy.special.ndtr(eta), "cloglog": -np.expm1(-np.exp(eta))}.get(loss, scipy.special.expit(eta))
+        mean = {"probit": scipy.special.ndtr(eta), "cloglog": -np.expm1(-np.exp(eta))}.get(
+            loss, scipy.special.expit(eta)
+        )
         self.y = {
             "squared": eta + rng.standard_normal(N),
             "poisson": rng.poisson(np.exp(eta)).astype(float),
             "gamma": rng.gamma(2.0, np.exp(eta) / 2),
         }.get(loss, (rng.random(N) < mean).astype(float))
         self.design = np.c_[self.X, np.ones(N)] if intercept else self.X
-        self.eta = self.design @ self._solve(np.ones(N), np.zeros(self.design.shape[1])) + self.offset
+        self.eta = (
+            self.design @ self._solve(np.ones(N), np.zeros(self.design.shape[1])) + self.offset
+        )
         start = np.linalg.lstsq(self.design, self.eta - self.offset, rcond=None)[0]
-        self.truth = np.array([self.design[i] @ self._solve(np.arange(N) != i, start) + self.offset[i] for i in range(N)])
+        self.truth = np.array(
+            [
+                self.design[i] @ self._solve(np.arange(N) != i, start) + self.offset[i]
+                for i in range(N)
+            ]
+        )
 
     def __str__(self) -> str:
-        parts = ["" if self.intercept else "no intercept", f"ridge {self.ridge:g}" if self.ridge else ""]
-        parts += ["weights" if (self.weight != 1).any() else "", "offset" if self.offset.any() else ""]
+        parts = [
+            "" if self.intercept else "no intercept",
+            f"ridge {self.ridge:g}" if self.ridge else "",
+        ]
+        parts += [
+            "weights" if (self.weight != 1).any() else "",
+            "offset" if self.offset.any() else "",
+        ]
         return ", ".join(filter(None, (self.loss, *parts)))
 
     def _solve(self, keep: np.ndarray, theta: np.ndarray) -> np.ndarray:
@@ -119,7 +164,10 @@ class Problem:
         for _ in range(100):
             eta, s = self.design @ theta + self.offset, self.weight * keep
             gradient = self.design.T @ (s * first(eta, self.y)) + penalty * theta
-            step = np.linalg.solve((self.design.T * (s * second(eta, self.y))) @ self.design + np.diag(penalty), gradient)
+            step = np.linalg.solve(
+                (self.design.T * (s * second(eta, self.y))) @ self.design + np.diag(penalty),
+                gradient,
+            )
             theta = theta - step / max(1.0, np.abs(self.design @ step).max() / 2)
             if np.abs(step).max() < 1e-12:
                 break
@@ -139,7 +187,9 @@ def leaveout(problem: Problem, refit: lo.AbstractRefit) -> np.ndarray:
         "sample_weight": problem.weight if (problem.weight != 1).any() else None,
     }
     penalty = lo.penalties.Ridge(problem.ridge) if problem.ridge else None
-    model = lo.GLM(problem.X, problem.y, problem.loss, penalty, intercept=problem.intercept, **extra)
+    model = lo.GLM(
+        problem.X, problem.y, problem.loss, penalty, intercept=problem.intercept, **extra
+    )
     return lo.cross_predict(lo.fit(model), lo.leave_one_out(N), refit, "link")
 
 
@@ -153,7 +203,9 @@ def host(problem: Problem) -> Any:
     if problem.loss == "logistic":
         return LogisticRegression(C=1 / alpha if alpha else np.inf, **more, **tight)
     if problem.loss in ("poisson", "gamma") and not alpha:
-        return {"poisson": PoissonRegressor, "gamma": GammaRegressor}[problem.loss](alpha=0.0, **more, **tight)
+        return {"poisson": PoissonRegressor, "gamma": GammaRegressor}[problem.loss](
+            alpha=0.0, **more, **tight
+        )
     raise Cannot(f"no {problem.loss}")
 
 
@@ -165,7 +217,9 @@ def refitting(problem: Problem) -> np.ndarray:
     model, weight, out = host(problem), problem.weight, np.empty(N)
     for i in range(N):
         keep = np.arange(N) != i
-        out[i] = linear(clone(model).fit(problem.X[keep], problem.y[keep], weight[keep]), problem.X[[i]])[0]
+        out[i] = linear(
+            clone(model).fit(problem.X[keep], problem.y[keep], weight[keep]), problem.X[[i]]
+        )[0]
     return out
 
 
@@ -178,7 +232,9 @@ def one_fit(problem: Problem) -> None:
 
 def glm(problem: Problem) -> Any:
     family = FAMILIES[problem.loss]()
-    return sm.GLM(problem.y, problem.design, family, offset=problem.offset, var_weights=problem.weight).fit(tol=1e-12)
+    return sm.GLM(
+        problem.y, problem.design, family, offset=problem.offset, var_weights=problem.weight
+    ).fit(tol=1e-12)
 
 
 def statsmodels(problem: Problem) -> np.ndarray:
@@ -188,13 +244,21 @@ def statsmodels(problem: Problem) -> np.ndarray:
         fitted = sm.WLS(problem.y, problem.design, weights=problem.weight).fit()
         return np.sum(problem.design * (fitted.params - OLSInfluence(fitted).dfbeta), 1)
     fitted = glm(problem)
-    return np.sum(problem.design * (fitted.params - fitted.get_influence().d_params), 1) + problem.offset
+    return (
+        np.sum(problem.design * (fitted.params - fitted.get_influence().d_params), 1)
+        + problem.offset
+    )
 
 
 def ridge_cv(problem: Problem) -> np.ndarray:
     if problem.loss != "squared" or not problem.ridge:
         raise Cannot("squared loss with a penalty only")
-    model = RidgeCV([problem.ridge], fit_intercept=problem.intercept, store_cv_results=True, scoring="neg_mean_squared_error")
+    model = RidgeCV(
+        [problem.ridge],
+        fit_intercept=problem.intercept,
+        store_cv_results=True,
+        scoring="neg_mean_squared_error",
+    )
     model.fit(problem.X, problem.y, problem.weight)
     return np.ravel(model.cv_results_)
 
@@ -219,20 +283,31 @@ def randalo(problem: Problem) -> tuple[np.ndarray, float]:
         import torch
         from randalo import RandALO
     except ImportError as error:
-        raise Cannot(f"not installed, no {error.name}: pip install torch randalo 'torch-linops<0.2' cvxpy") from None
+        raise Cannot(
+            f"not installed, no {error.name}: pip install torch randalo 'torch-linops<0.2' cvxpy"
+        ) from None
     if problem.loss not in ("squared", "logistic") or (problem.weight != 1).any():
         raise Cannot("squared and logistic without weights only")
     if problem.intercept and problem.ridge:
         raise Cannot("its Jacobian has no intercept, nor a column without penalty")
     if problem.loss == "squared":
-        model: Any = Ridge(problem.ridge, fit_intercept=False) if problem.ridge else LinearRegression(fit_intercept=False)
+        model: Any = (
+            Ridge(problem.ridge, fit_intercept=False)
+            if problem.ridge
+            else LinearRegression(fit_intercept=False)
+        )
     else:  # of the fit it reads the penalty's old name
-        model = LogisticRegression(penalty=None, fit_intercept=False, solver="newton-cholesky", tol=1e-10, max_iter=1000)
+        model = LogisticRegression(
+            penalty=None, fit_intercept=False, solver="newton-cholesky", tol=1e-10, max_iter=1000
+        )
     program = RandALO.from_sklearn(model.fit(problem.design, problem.y), problem.design, problem.y)
     program._rng.manual_seed(0)
     seen: list[Any] = []
     program.evaluate_bks(lambda y, left: seen.append(left) or 0.0, 100)
-    loss = {"squared": lambda y, eta: 0.5 * (y - eta) ** 2, "logistic": lambda y, eta: torch.nn.functional.softplus(-y * eta)}
+    loss = {
+        "squared": lambda y, eta: 0.5 * (y - eta) ** 2,
+        "logistic": lambda y, eta: torch.nn.functional.softplus(-y * eta),
+    }
     risk = program.evaluate(lambda y, left: loss[problem.loss](y, left).mean(), 100)
     return np.ravel(seen[-1].numpy()).astype(float), float(risk)
 
@@ -279,12 +354,22 @@ def judged(problem: Problem, program: Callable[[Problem], Any], once: float) -> 
     except Cannot as reason:
         return {"error": "cannot", "optimism": "", "worst": "", "fits": "", "why": str(reason)}
     except Exception as error:
-        return {"error": "cannot", "optimism": "", "worst": "", "fits": "", "why": f"{type(error).__name__}: {error}"[:60]}
+        return {
+            "error": "cannot",
+            "optimism": "",
+            "worst": "",
+            "fits": "",
+            "why": f"{type(error).__name__}: {error}"[:60],
+        }
     eta, risk = answer if isinstance(answer, tuple) else (answer, None)
     moved = problem.truth - problem.eta
-    gap = np.average(problem.losses(problem.truth) - problem.losses(problem.eta), weights=problem.weight)
+    gap = np.average(
+        problem.losses(problem.truth) - problem.losses(problem.eta), weights=problem.weight
+    )
     before = np.average(problem.losses(problem.eta), weights=problem.weight)
-    found = (np.average(problem.losses(eta), weights=problem.weight) if risk is None else risk) - before
+    found = (
+        np.average(problem.losses(eta), weights=problem.weight) if risk is None else risk
+    ) - before
     return {
         "error": f"{np.linalg.norm(eta - problem.truth) / np.linalg.norm(moved):.1e}",
         "optimism": f"{found / gap:.4f}",
@@ -309,16 +394,28 @@ def links_table(n: int = 120, p: int = 5, seeds: int = 10) -> list[dict]:
     rows = []
     for name in SLOPES:
         for signal in (0.5, 1.0):
-            errors = pd.DataFrame([link_errors(name, *link_data(name, n, p, signal, seed)) for seed in range(seeds)])
+            errors = pd.DataFrame(
+                [link_errors(name, *link_data(name, n, p, signal, seed)) for seed in range(seeds)]
+            )
             numbers = errors.apply(pd.to_numeric, errors="coerce")
-            middle = {c: numbers[c].median() if numbers[c].notna().any() else errors[c][0] for c in errors}
-            rows.append({"link": name, "sd of Xθ": signal} | middle | {"NewtonStep, worst": numbers["NewtonStep"].max()})
+            middle = {
+                c: numbers[c].median() if numbers[c].notna().any() else errors[c][0] for c in errors
+            }
+            rows.append(
+                {"link": name, "sd of Xθ": signal}
+                | middle
+                | {"NewtonStep, worst": numbers["NewtonStep"].max()}
+            )
     return rows
 
 
 def link_data(name: str, n: int, p: int, signal: float, seed: int) -> tuple[np.ndarray, ...]:
     rng = np.random.default_rng(seed)
-    X, weight, offset = rng.standard_normal((n, p)), rng.gamma(4.0, 0.25, n), 0.3 * rng.standard_normal(n)
+    X, weight, offset = (
+        rng.standard_normal((n, p)),
+        rng.gamma(4.0, 0.25, n),
+        0.3 * rng.standard_normal(n),
+    )
     eta = signal * X @ rng.standard_normal(p) / np.sqrt(p) + offset
     if name == "gamma":
         return X, rng.gamma(2.0, np.exp(eta) / 2.0), weight, offset
@@ -326,7 +423,9 @@ def link_data(name: str, n: int, p: int, signal: float, seed: int) -> tuple[np.n
     return X, (rng.random(n) < mean).astype(float), weight, offset
 
 
-def link_errors(name: str, X: np.ndarray, y: np.ndarray, weight: np.ndarray, offset: np.ndarray) -> dict[str, float | str]:
+def link_errors(
+    name: str, X: np.ndarray, y: np.ndarray, weight: np.ndarray, offset: np.ndarray
+) -> dict[str, float | str]:
     """The relative error of each way to the left-out linear predictors, or why it has none."""
     n = len(y)
     design = np.c_[X, np.ones(n)]
@@ -343,11 +442,19 @@ def link_errors(name: str, X: np.ndarray, y: np.ndarray, weight: np.ndarray, off
     found = {type(refit).__name__: lo.cross_predict(fit, plan, refit, "link") for refit in ours}
     found |= dict(statsmodels_links(name, design, y, weight, offset))
     distance = np.linalg.norm(exact - eta)
-    return {k: v if isinstance(v, str) else np.linalg.norm(v - exact) / distance for k, v in found.items()}
+    return {
+        k: v if isinstance(v, str) else np.linalg.norm(v - exact) / distance
+        for k, v in found.items()
+    }
 
 
-def statsmodels_links(name: str, design: np.ndarray, y: np.ndarray, weight: np.ndarray, offset: np.ndarray) -> Iterator[tuple]:
-    """Its left-out linear predictors, by params − d_params of its three influence measures; or why there are none."""
+def statsmodels_links(
+    name: str, design: np.ndarray, y: np.ndarray, weight: np.ndarray, offset: np.ndarray
+) -> Iterator[tuple]:
+    """Its left-out linear predictors, by params − d_params of its three influence measures.
+
+    Or why there are none.
+    """
     import statsmodels.api as sm
     from statsmodels.stats.outliers_influence import MLEInfluence
 
@@ -384,9 +491,15 @@ MODELS: dict[str, Callable[[Any], Any]] = {
     "logistic": lambda k: sm.GLM(BINARY[k], DATA[k], F.Binomial()).fit(tol=1e-13),
     "probit": lambda k: sm.GLM(BINARY[k], DATA[k], F.Binomial(links.Probit())).fit(tol=1e-13),
     "gamma, log": lambda k: sm.GLM(POSITIVE[k], DATA[k], F.Gamma(links.Log())).fit(tol=1e-13),
-    "gamma, log, weights": lambda k: sm.GLM(POSITIVE[k], DATA[k], F.Gamma(links.Log()), var_weights=WEIGHT[k]).fit(tol=1e-13),
+    "gamma, log, weights": lambda k: sm.GLM(
+        POSITIVE[k], DATA[k], F.Gamma(links.Log()), var_weights=WEIGHT[k]
+    ).fit(tol=1e-13),
 }
-rng_noise, COUNT, POSITIVE = rng.standard_normal(ROWS), rng.poisson(np.exp(ETA)).astype(float), rng.gamma(2.0, np.exp(ETA) / 2)
+rng_noise, COUNT, POSITIVE = (
+    rng.standard_normal(ROWS),
+    rng.poisson(np.exp(ETA)).astype(float),
+    rng.gamma(2.0, np.exp(ETA) / 2),
+)
 
 
 def measures_truth(host: Callable[[Any], Any]) -> dict[str, np.ndarray]:
@@ -400,7 +513,11 @@ def measures_truth(host: Callable[[Any], Any]) -> dict[str, np.ndarray]:
         else -whole.model.hessian(whole.params, scale=1.0, observed=True)
     )
     known = not linear and type(whole.model.family).__name__ in ("Poisson", "Binomial")
-    curvature = np.asarray(weight) if linear else whole.model.hessian_factor(whole.params, scale=1.0, observed=True)
+    curvature = (
+        np.asarray(weight)
+        if linear
+        else whole.model.hessian_factor(whole.params, scale=1.0, observed=True)
+    )
     inverse = np.linalg.inv(information)
     h = np.abs(curvature) * np.einsum("np,pq,nq->n", DATA, inverse, DATA)
     out: dict[str, list] = {"cook": [], "dfbetas": [], "studentised": []}
@@ -413,18 +530,23 @@ def measures_truth(host: Callable[[Any], Any]) -> dict[str, np.ndarray]:
         out["cook"].append(step @ information @ step / (DATA.shape[1] * scale))
         out["dfbetas"].append(-step / np.sqrt(left * np.diag(inverse)))
         spread = left * variance / (1 - h[i])
-        out["studentised"].append(np.sqrt(np.broadcast_to(weight, ROWS)[i] / spread) * (whole.model.endog[i] - mean))
+        out["studentised"].append(
+            np.sqrt(np.broadcast_to(weight, ROWS)[i] / spread) * (whole.model.endog[i] - mean)
+        )
     return {"leverage": h} | {name: np.array(values) for name, values in out.items()}
 
 
 def their_measures(whole: Any) -> dict[str, Callable[[], np.ndarray]]:
     linear = not hasattr(whole.model, "family")
-    influence = OLSInfluence(whole) if linear else whole.get_influence()  # WLS has no get_influence of its own
+    # WLS has no get_influence of its own
+    influence = OLSInfluence(whole) if linear else whole.get_influence()
     return {
         "leverage": lambda: influence.hat_matrix_diag,
         "cook": lambda: influence.cooks_distance[0],
         "dfbetas": lambda: influence.dfbetas,
-        "studentised": lambda: influence.resid_studentized_external if linear else influence.resid_studentized,
+        "studentised": lambda: (
+            influence.resid_studentized_external if linear else influence.resid_studentized
+        ),
     }
 
 
@@ -448,7 +570,9 @@ def predictors(only: str) -> None:
         once = timed(lambda problem=problem: one_fit(problem))[0]
         for name, program in PROGRAMS.items():
             rows.append({"problem": str(problem), "program": name} | judged(problem, program, once))
-    print(f"{N} rows, {P} columns; one fit is scikit-learn's, or statsmodels' where scikit-learn lacks the model\n")
+    print(
+        f"{N} rows, {P} columns; one fit is scikit-learn's, or statsmodels' where scikit-learn lacks the model\n"
+    )
     print(pd.DataFrame(rows).to_string(index=False), flush=True)
 
 
@@ -470,7 +594,9 @@ def measures() -> None:
                 try:
                     with warnings.catch_warnings():
                         warnings.simplefilter("ignore")
-                        error = np.abs(np.asarray(found[measure]()) - value).max() / np.sqrt(np.mean(value**2))
+                        error = np.abs(np.asarray(found[measure]()) - value).max() / np.sqrt(
+                            np.mean(value**2)
+                        )
                     row[measure] = f"{error:.1e}"
                 except Exception as reason:
                     row[measure] = type(reason).__name__

@@ -1,11 +1,13 @@
-"""elpd of sampled models: against closed forms, and against normalisers by importance sampling; time against NUTS.
+"""elpd of sampled models: against closed forms, and against normalisers by importance sampling;
+time against NUTS.
 
-`python benchmarks/posteriors.py > benchmarks/results/posteriors.md` prints the tables; names such as `radon` or `calibration`
-select parts. Draws are NumPyro's (`leaveout[numpyro]`), by seeds that stand here. The truth of a fold is log Z − log Z_o by
-importance sampling from a multivariate t, in NumPy, with common random numbers, the effects integrated out: about the mode of
-the whole posterior, or of the fold's where fewer than a tenth of its draws are worth something. Data are those of posteriordb
-(kidiq, wells_data, radon_mn, mcycle_gp, unpacked; BSD-3) and of rstanarm (roaches) in the folder LEAVEOUT_DATA. Seconds are
-processor time.
+`python benchmarks/posteriors.py > benchmarks/results/posteriors.md` prints the tables; names such
+as `radon` or `calibration` select parts. Draws are NumPyro's (`leaveout[numpyro]`), by seeds that
+stand here. The truth of a fold is log Z − log Z_o by importance sampling from a multivariate t, in
+NumPy, with common random numbers, the effects integrated out: about the mode of the whole
+posterior, or of the fold's where fewer than a tenth of its draws are worth something. Data are
+those of posteriordb (kidiq, wells_data, radon_mn, mcycle_gp, unpacked; BSD-3) and of rstanarm
+(roaches) in the folder LEAVEOUT_DATA. Seconds are processor time.
 """
 
 import json
@@ -40,7 +42,9 @@ def minimum(F, start):
     size, step = len(at), 1e-4 * np.eye(len(at))
     every = np.array([at + a + b for a in (*step, *-step) for b in (*step, *-step)])
     values = F(every).reshape(2 * size, 2 * size)
-    hessian = (values[:size, :size] - values[:size, size:] - values[size:, :size] + values[size:, size:]) / (4e-8)
+    hessian = (
+        values[:size, :size] - values[:size, size:] - values[size:, :size] + values[size:, size:]
+    ) / (4e-8)
     return at, np.linalg.inv(np.linalg.cholesky((hessian + hessian.T) / 2)).T
 
 
@@ -49,7 +53,9 @@ def log_mean(each):
 
 
 def truth(F, leave, start, draws=20_000):
-    """log p(y_o | y_−o) of every fold, from F(θ, 1) and F(θ, 1) − F(θ, w) `[draws, folds]`, functions of many θ."""
+    """log p(y_o | y_−o) of every fold, from F(θ, 1) and F(θ, 1) − F(θ, w) `[draws, folds]`,
+    functions of many θ.
+    """
     rng, size = np.random.default_rng(99), len(start)
     z = rng.standard_normal((draws, size)) * np.sqrt(7 / rng.chisquare(7, draws))[:, None]
     log_q = np.reshape(stats.multivariate_t(np.zeros(size), np.eye(size), 7).logpdf(z), draws)
@@ -73,7 +79,14 @@ def nuts(model, *args, draws=1000, **kernel):
     """Draws of four chains, and the processor time of a chain set when everything is compiled."""
     start = kernel.pop("start", None)
     sampler = NUTS(model, target_accept_prob=0.95, **kernel)
-    mcmc = MCMC(sampler, num_warmup=1000, num_samples=draws, num_chains=4, chain_method="sequential", progress_bar=False)
+    mcmc = MCMC(
+        sampler,
+        num_warmup=1000,
+        num_samples=draws,
+        num_chains=4,
+        chain_method="sequential",
+        progress_bar=False,
+    )
     mcmc.run(jax.random.PRNGKey(0), *args, init_params=start)
     before = time.process_time()
     mcmc.run(jax.random.PRNGKey(1), *args, init_params=start)
@@ -121,7 +134,13 @@ def of_both(name, posterior, losses, prior, start, count, seconds, draws=20_000)
     F = lambda theta: losses(theta).sum(1) - prior(theta)
     groups = lambda theta: losses(theta) @ np.eye(count)[code]
     report(f"{name}, rows", posterior, lo.leave_one_out(n), truth(F, losses, start, draws), seconds)
-    report(f"{name}, {count} random groups", posterior, lo.groups(code), truth(F, groups, start, draws), seconds)
+    report(
+        f"{name}, {count} random groups",
+        posterior,
+        lo.groups(code),
+        truth(F, groups, start, draws),
+        seconds,
+    )
 
 
 def normal(x, scale):
@@ -156,10 +175,20 @@ def roaches():
     prior_of_both = lambda theta: prior(theta) + normal(theta[:, 4], 1.0)
     start = np.array([3.0, 0.1, -0.5, -0.3])
     mcmc, seconds = nuts(poisson, X, offset, y)
-    of_both("roaches, Poisson", lo.from_numpyro(poisson, mcmc), of_poisson, prior, start, 26, seconds)
+    of_both(
+        "roaches, Poisson", lo.from_numpyro(poisson, mcmc), of_poisson, prior, start, 26, seconds
+    )
     mcmc, seconds = nuts(negative_binomial, X, offset, y)
     found = lo.from_numpyro(negative_binomial, mcmc)
-    of_both("roaches, negative binomial", found, of_both_counts, prior_of_both, np.append(start, -1.0), 26, seconds)
+    of_both(
+        "roaches, negative binomial",
+        found,
+        of_both_counts,
+        prior_of_both,
+        np.append(start, -1.0),
+        26,
+        seconds,
+    )
 
 
 def regression(name, X, y, scale, spread, code=None):
@@ -197,7 +226,9 @@ def kidiq():
 
 def wells():
     d = data_of("wells_data")
-    X = np.column_stack([np.ones(len(d["dist"])), d["dist"] / 100, d["arsenic"], d["educ"] / 4, d["assoc"]]).astype(float)
+    X = np.column_stack(
+        [np.ones(len(d["dist"])), d["dist"] / 100, d["arsenic"], d["educ"] / 4, d["assoc"]]
+    ).astype(float)
     y = d["switched"].astype(float)
 
     def model(X, y):
@@ -207,7 +238,9 @@ def wells():
     losses = lambda theta: np.logaddexp(0, -(2 * y - 1) * (theta @ X.T))
     mcmc, seconds = nuts(model, X, y)
     prior = lambda theta: normal(theta, 2.5).sum(1)
-    of_both("wells", lo.from_numpyro(model, mcmc), losses, prior, np.zeros(5), 30, seconds, draws=5_000)
+    of_both(
+        "wells", lo.from_numpyro(model, mcmc), losses, prior, np.zeros(5), 30, seconds, draws=5_000
+    )
 
 
 def separated():
@@ -223,11 +256,16 @@ def separated():
     losses = lambda theta: np.logaddexp(0, -(2 * y - 1) * (theta @ X.T))
     mcmc, seconds = nuts(model, X, y)
     prior = lambda theta: normal(theta, 2.5).sum(1)
-    of_both("logistic, separated", lo.from_numpyro(model, mcmc), losses, prior, np.zeros(5), 5, seconds)
+    of_both(
+        "logistic, separated", lo.from_numpyro(model, mcmc), losses, prior, np.zeros(5), 5, seconds
+    )
 
 
 def radon():
-    """919 houses in 85 counties of Minnesota: slopes that are pooled, and intercepts that vary, sampled and integrated out."""
+    """919 houses in 85 counties of Minnesota.
+
+    Slopes that are pooled, and intercepts that vary, sampled and integrated out.
+    """
     d = data_of("radon_mn")
     y, county = d["log_radon"].astype(float), d["county_idx"].astype(int) - 1
     X = np.column_stack([np.ones(len(y)), d["floor_measure"], d["log_uppm"]]).astype(float)
@@ -235,7 +273,10 @@ def radon():
 
     def model(X, county, y):
         b = numpyro.sample("b", dist.Normal(0, 5 * np.ones(3)).to_event(1))
-        tau, sigma = numpyro.sample("tau", dist.HalfNormal(1)), numpyro.sample("sigma", dist.HalfNormal(1))
+        tau, sigma = (
+            numpyro.sample("tau", dist.HalfNormal(1)),
+            numpyro.sample("sigma", dist.HalfNormal(1)),
+        )
         z = numpyro.sample("z", dist.Normal(0, np.ones(85)))
         numpyro.sample("y", dist.Normal(X @ b + tau * z[county], sigma), obs=y)
 
@@ -245,17 +286,33 @@ def radon():
         r = y[rows] - theta[:, :3] @ X[rows].T
         v = s2 + m * t2
         square = (r**2).sum(1) / s2 - t2 / (s2 * v) * r.sum(1) ** 2
-        return 0.5 * (square + (m - 1) * np.log(s2) + np.log(v) + m * np.log(2 * np.pi)) if m else 0 * s2
+        return (
+            0.5 * (square + (m - 1) * np.log(s2) + np.log(v) + m * np.log(2 * np.pi))
+            if m
+            else 0 * s2
+        )
 
     some = np.sort(np.random.default_rng(0).choice(len(y), 100, replace=False))
     members = [np.flatnonzero(county == g) for g in range(85)]
     counties = lambda theta: np.stack([of_rows(theta, own) for own in members], axis=1)
     without = lambda theta, i: of_rows(theta, np.setdiff1d(members[county[i]], [i]))
-    rows = lambda theta: np.stack([of_rows(theta, members[county[i]]) - without(theta, i) for i in some], axis=1)
-    prior = lambda theta: normal(theta[:, :3], 5.0).sum(1) + half_normal(theta[:, 3], 1.0) + half_normal(theta[:, 4], 1.0)
-    F, start = lambda theta: counties(theta).sum(1) - prior(theta), np.array([1.5, -0.6, 0.7, -1.5, -0.3])
+    rows = lambda theta: np.stack(
+        [of_rows(theta, members[county[i]]) - without(theta, i) for i in some], axis=1
+    )
+    prior = lambda theta: (
+        normal(theta[:, :3], 5.0).sum(1)
+        + half_normal(theta[:, 3], 1.0)
+        + half_normal(theta[:, 4], 1.0)
+    )
+    F, start = (
+        lambda theta: counties(theta).sum(1) - prior(theta),
+        np.array([1.5, -0.6, 0.7, -1.5, -0.3]),
+    )
     mcmc, seconds = nuts(model, X, county, y)
-    sampled, integrated = lo.from_numpyro(model, mcmc), lo.from_numpyro(model, mcmc, integrate={"z": county})
+    sampled, integrated = (
+        lo.from_numpyro(model, mcmc),
+        lo.from_numpyro(model, mcmc, integrate={"z": county}),
+    )
     for name, plan, leave in (
         ("100 of the rows", lo.leave_one_out(len(y)).some(some), rows),
         ("85 counties", lo.groups(county), counties),
@@ -266,7 +323,10 @@ def radon():
 
 
 def schools():
-    y, scale = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+    y, scale = (
+        np.array([28.0, 8, -3, 7, -1, 1, 18, 12]),
+        np.array([15.0, 10, 16, 11, 9, 11, 10, 18]),
+    )
 
     def noncentred(y, scale):
         mu, tau = numpyro.sample("mu", dist.Normal(0, 5)), numpyro.sample("tau", dist.HalfCauchy(5))
@@ -279,7 +339,9 @@ def schools():
         numpyro.sample("y", dist.Normal(effect, scale), obs=y)
 
     losses = lambda theta: -normal(y - theta[:, :1], np.sqrt(scale**2 + np.exp(2 * theta[:, 1:])))
-    prior = lambda theta: normal(theta[:, 0], 5.0) - np.log1p((np.exp(theta[:, 1]) / 5) ** 2) + theta[:, 1]
+    prior = lambda theta: (
+        normal(theta[:, 0], 5.0) - np.log1p((np.exp(theta[:, 1]) / 5) ** 2) + theta[:, 1]
+    )
     F = lambda theta: losses(theta).sum(1) - prior(theta)
     pairs = lambda theta: losses(theta) @ np.eye(4)[np.arange(8) // 2]
     for form, model in (("not centred", noncentred), ("centred", centred)):
@@ -289,10 +351,14 @@ def schools():
             ("pairs", lo.groups(np.arange(8) // 2), pairs),
         ):
             true = truth(F, leave, np.array([5.0, 1.5]), draws=200_000)
-            report(f"eight schools, {form}, {name}", lo.from_numpyro(model, mcmc), plan, true, seconds)
+            report(
+                f"eight schools, {form}, {name}", lo.from_numpyro(model, mcmc), plan, true, seconds
+            )
             if model is noncentred:
                 integrated = lo.from_numpyro(model, mcmc, integrate={"z": np.arange(8)})
-                report(f"eight schools, effects integrated, {name}", integrated, plan, true, seconds)
+                report(
+                    f"eight schools, effects integrated, {name}", integrated, plan, true, seconds
+                )
 
 
 def of_fit(name, fit, code, potential, draws):
@@ -303,14 +369,22 @@ def of_fit(name, fit, code, potential, draws):
     sampled = np.asarray(mcmc.get_samples(group_by_chain=True))
     posterior = lo.from_posterior(sampled, fit)
     F = lambda theta: posterior.values(theta, np.ones(n))
-    assert np.allclose(F(sampled[0, :20]), [potential(fit)(u) for u in sampled[0, :20]], rtol=0, atol=1e-8)
+    assert np.allclose(
+        F(sampled[0, :20]), [potential(fit)(u) for u in sampled[0, :20]], rtol=0, atol=1e-8
+    )
     for kind, plan, folds in (
         ("rows", lo.leave_one_out(n), np.arange(n)[:, None]),
-        (f"{code.max() + 1} blocks", lo.groups(code), [np.flatnonzero(code == k) for k in range(code.max() + 1)]),
+        (
+            f"{code.max() + 1} blocks",
+            lo.groups(code),
+            [np.flatnonzero(code == k) for k in range(code.max() + 1)],
+        ),
     ):
         away = csr_array(np.stack([np.isin(np.arange(n), fold).astype(float) for fold in folds]))
         leave = lambda theta, away=away: F(theta)[:, None] - posterior.values_without(theta, away).T
-        report(f"{name}, {kind}", posterior, plan, truth(F, leave, fit.vector, draws=draws), seconds)
+        report(
+            f"{name}, {kind}", posterior, plan, truth(F, leave, fit.vector, draws=draws), seconds
+        )
 
 
 def of_model(fit):
@@ -327,11 +401,15 @@ def of_process(fit):
 
     def potential(u):
         r = apart * jnp.exp(-u[2])
-        K = jnp.exp(2 * u[1]) * (1 + r + r**2 / 3) * jnp.exp(-r) + jnp.exp(2 * u[3]) * jnp.eye(len(y))
+        K = jnp.exp(2 * u[1]) * (1 + r + r**2 / 3) * jnp.exp(-r) + jnp.exp(2 * u[3]) * jnp.eye(
+            len(y)
+        )
         factor = jnp.linalg.cholesky(K)
         z = jax.scipy.linalg.solve_triangular(factor, y - u[0], lower=True)
         prior = jnp.sum(rates * jnp.exp(u[1:]) - u[1:])
-        return 0.5 * z @ z + jnp.log(jnp.diag(factor)).sum() + 0.5 * len(y) * np.log(2 * np.pi) + prior
+        return (
+            0.5 * z @ z + jnp.log(jnp.diag(factor)).sum() + 0.5 * len(y) * np.log(2 * np.pi) + prior
+        )
 
     return potential
 
@@ -370,7 +448,10 @@ def large_process():
     found = lo.elpd(posterior, lo.leave_one_out(n))
     spent = (time.process_time() - start) / n
     mcmc = MCMC(
-        NUTS(potential_fn=of_process(fit), target_accept_prob=0.95), num_warmup=1000, num_samples=1000, progress_bar=False
+        NUTS(potential_fn=of_process(fit), target_accept_prob=0.95),
+        num_warmup=1000,
+        num_samples=1000,
+        progress_bar=False,
     )
     start = time.process_time()
     mcmc.run(jax.random.PRNGKey(0), init_params=jnp.asarray(fit.vector))
@@ -386,7 +467,10 @@ def large_process():
 
 
 def conjugate(p):
-    """A regression of variance one under N(0, I): its rows and independent draws, with the elpd in closed form."""
+    """A regression of variance one under N(0, I).
+
+    Its rows and independent draws, with the elpd in closed form.
+    """
 
     def make(seed):
         rng = np.random.default_rng(seed)
@@ -397,16 +481,23 @@ def conjugate(p):
         A, r = np.linalg.inv(cov), X.T @ y
         own = [np.linalg.inv(A - np.outer(x, x)) for x in X]
         true = [
-            stats.norm.logpdf(y[i], X[i] @ own[i] @ (r - X[i] * y[i]), np.sqrt(1 + X[i] @ own[i] @ X[i])) for i in range(20)
+            stats.norm.logpdf(
+                y[i], X[i] @ own[i] @ (r - X[i] * y[i]), np.sqrt(1 + X[i] @ own[i] @ X[i])
+            )
+            for i in range(20)
         ]
-        return lo.from_posterior(draws, lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0), intercept=False)), sum(true)
+        return lo.from_posterior(
+            draws, lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0), intercept=False)
+        ), sum(true)
 
     return make
 
 
 def binomial_loss(theta, row):
     log_ways = gammaln(row["n"] + 1) - gammaln(row["y"] + 1) - gammaln(row["n"] - row["y"] + 1)
-    return -row["y"] * jnp.log(theta["p"]) - (row["n"] - row["y"]) * jnp.log1p(-theta["p"]) - log_ways
+    return (
+        -row["y"] * jnp.log(theta["p"]) - (row["n"] - row["y"]) * jnp.log1p(-theta["p"]) - log_ways
+    )
 
 
 def binomial_prior(theta):
@@ -421,7 +512,9 @@ def beta_binomial(seed):
     true = stats.betabinom.logpmf(y, n, a - y, b - (n - y)).sum()
     data = {"y": y.astype(float), "n": n.astype(float)}
     draws = {"p": rng.beta(a, b, (4, 500))}
-    return lo.from_posterior(draws, binomial_loss, data, log_prior=binomial_prior, transforms={"p": "logit"}), true
+    return lo.from_posterior(
+        draws, binomial_loss, data, log_prior=binomial_prior, transforms={"p": "logit"}
+    ), true
 
 
 def calibration():
@@ -430,7 +523,9 @@ def calibration():
         "elpd of twenty rows left out one by one, from 2,000 independent draws. 'Within' counts errors below 1.96 stated "
         "ones.\n"
     )
-    print("| model | within | mean of z | SD of z | largest k̂ | flagged folds |\n|---|---|---|---|---|---|")
+    print(
+        "| model | within | mean of z | SD of z | largest k̂ | flagged folds |\n|---|---|---|---|---|---|"
+    )
     for name, make in (
         ("normal mean", conjugate(1)),
         ("linear regression, 3 columns", conjugate(3)),
@@ -454,7 +549,9 @@ def against_arviz():
     y = X @ np.ones(3) + rng.normal(size=500)
     cov = np.linalg.inv(np.eye(3) + X.T @ X)
     draws = cov @ X.T @ y + rng.normal(size=(4, 1000, 3)) @ np.linalg.cholesky(cov).T
-    posterior = lo.from_posterior(draws, lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0), intercept=False))
+    posterior = lo.from_posterior(
+        draws, lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0), intercept=False)
+    )
     plan, spent = lo.leave_one_out(500), np.zeros((5, 2))
     for k in range(5):
         vars(posterior).pop("block_losses", None)
@@ -471,7 +568,9 @@ def against_arviz():
         f"A regression of 500 rows, 4,000 draws, largest k̂ {ours.raw_k.max():.2f}: elpd {ours.elpd:.4f} ± "
         f"{ours.sampling_error:.2g} (Monte Carlo); "
     )
-    print(f"ArviZ's `loo` {theirs.elpd_loo:.4f}. Processor time, ours over ArviZ's, median of five in turns: {ratio:.2f}.")
+    print(
+        f"ArviZ's `loo` {theirs.elpd_loo:.4f}. Processor time, ours over ArviZ's, median of five in turns: {ratio:.2f}."
+    )
 
 
 MODELS = (schools, separated, kidiq, wells, roaches, radon, earthquakes, gaussian_process)
@@ -479,7 +578,9 @@ MODELS = (schools, separated, kidiq, wells, roaches, radon, earthquakes, gaussia
 
 def main():
     chosen = sys.argv[1:]
-    print("# Posteriors: leave rows and groups out of one set of draws\n\nPrinted by `python benchmarks/posteriors.py`.\n")
+    print(
+        "# Posteriors: leave rows and groups out of one set of draws\n\nPrinted by `python benchmarks/posteriors.py`.\n"
+    )
     print("## Models\n")
     print(
         "4,000 draws of four chains by NUTS. The truth is by normalisers. |Δ| / SE is the error of the sum over folds that are "

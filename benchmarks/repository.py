@@ -1,4 +1,5 @@
-"""Puts the root of the repository on the module search path, so that programs find `tests.oracles` and `tests.problems`.
+"""Puts the root of the repository on the module search path, so that programs find `tests.oracles`
+and `tests.problems`.
 
 The program that checks certificates (`verify/`) is found too.
 """

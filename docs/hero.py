@@ -1,7 +1,9 @@
-"""The picture of the first page and its numbers: every tumour left out in turn, by 569 refits and by one fit.
+"""The picture of the first page and its numbers: every tumour left out in turn, by 569 refits and
+by one fit.
 
-The picture is drawn four times: `docs/hero.png`, `hero-dark.png`, and for phones `hero-phone.png` and `hero-phone-dark.png`.
-Seconds are of one processor, the least of a few calls; the refits are by the quickest of scikit-learn's solvers here.
+The picture is drawn four times: `docs/hero.png`, `hero-dark.png`, and for phones `hero-phone.png`
+and `hero-phone-dark.png`. Seconds are of one processor, the least of a few calls; the refits are by
+the quickest of scikit-learn's solvers here.
 
     python docs/hero.py
 """
@@ -66,20 +68,47 @@ print(f"{slow / rows[list(rows)[1]][1]:.0f} times as fast")
 
 
 def draw(file, ink, paper, panels, size):
-    """Draw time and answer side by side, or one below the other, in one colour of text on another."""
-    colours = {name: ink for name in ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")}
+    """Draw time and answer side by side, or one below the other, in one colour of text on
+    another.
+    """
+    colours = {
+        name: ink
+        for name in (
+            "text.color",
+            "axes.edgecolor",
+            "axes.labelcolor",
+            "xtick.color",
+            "ytick.color",
+        )
+    }
     with plt.rc_context(colours | {"axes.facecolor": paper, "figure.facecolor": paper}):
-        figure, (time_axes, answer) = plt.subplots(*panels, figsize=size, sharey=True, layout="constrained")
+        figure, (time_axes, answer) = plt.subplots(
+            *panels, figsize=size, sharey=True, layout="constrained"
+        )
         for place, (losses, seconds, color) in enumerate(rows.values()):
             mean = losses.mean()
             duration = f"{seconds:.1f} s" if seconds > 1 else f"{1000 * seconds:.0f} ms"
-            for axes, value, text in ((time_axes, seconds, duration), (answer, mean, f"{mean:.4f}")):
+            for axes, value, text in (
+                (time_axes, seconds, duration),
+                (answer, mean, f"{mean:.4f}"),
+            ):
                 axes.barh(place, value, color=color)
                 box = {"facecolor": paper, "edgecolor": "none", "pad": 1.5}
-                axes.annotate(text, (value, place), (6, 0), textcoords="offset points", va="center", bbox=box)
+                axes.annotate(
+                    text, (value, place), (6, 0), textcoords="offset points", va="center", bbox=box
+                )
         answer.axvline(truth.mean(), color=ink, linestyle="--", linewidth=0.8, zorder=0)
-        time_axes.set(xscale="log", xlim=(1e-3, 30), title="time", xlabel="seconds", yticks=range(len(rows)), yticklabels=rows)
-        answer.set(xlim=(0, 0.1), title="answer: loss of tumours not seen", xlabel="mean held-out loss")
+        time_axes.set(
+            xscale="log",
+            xlim=(1e-3, 30),
+            title="time",
+            xlabel="seconds",
+            yticks=range(len(rows)),
+            yticklabels=rows,
+        )
+        answer.set(
+            xlim=(0, 0.1), title="answer: loss of tumours not seen", xlabel="mean held-out loss"
+        )
         time_axes.invert_yaxis()
         for axes in (time_axes, answer):
             axes.spines[["top", "right"]].set_visible(False)

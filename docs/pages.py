@@ -1,8 +1,10 @@
-"""What the site has beyond MkDocs: pages that run when it is built, typeset formulas, and the printed benchmarks.
+"""What the site has beyond MkDocs: pages that run when it is built, typeset formulas, and the
+printed benchmarks.
 
-A page that begins with `run: true` is a notebook in Markdown (jupytext): its blocks are executed in one kernel, what they
-print and draw is put below them, and the notebook can be downloaded. The paragraph in italics below a block that draws is
-the picture's alternative text. Where data are not to be had, the page says so in place of its results.
+A page that begins with `run: true` is a notebook in Markdown (jupytext): its blocks are executed in
+one kernel, what they print and draw is put below them, and the notebook can be downloaded. The
+paragraph in italics below a block that draws is the picture's alternative text. Where data are not
+to be had, the page says so in place of its results.
 """
 
 import logging
@@ -22,7 +24,8 @@ from mkdocs.structure.files import File
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # compiling is most of the time of these pages
+# compiling is most of the time of these pages
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 log = logging.getLogger("mkdocs.hooks.pages")
 RESULTS = Path(__file__).parents[1] / "benchmarks"
 WIDTH = 100  # characters of what is printed
@@ -60,7 +63,9 @@ def on_page_markdown(text, page, config, files):
         with tempfile.TemporaryDirectory() as folder:
             log.info("running %s.md", name)
             place = {"metadata": {"path": folder}}
-            NotebookClient(notebook, timeout=600, kernel_name="python3", resources=place, coalesce_streams=True).execute()
+            NotebookClient(
+                notebook, timeout=600, kernel_name="python3", resources=place, coalesce_streams=True
+            ).execute()
     except CellExecutionError as error:
         if error.ename != "FileNotFoundError" or not error.evalue.startswith("datasets:"):
             raise PluginError(f"{name}.md: {error}") from error
@@ -93,18 +98,34 @@ def _written(notebook, keep, name):
         parts.append(f"```python\n{cell.source}\n```")
         for output in cell.outputs:
             data = output.get("data", {"text/plain": output.get("text", "")})
-            if "application/vnd.jupyter.widget-view+json" in data or not data["text/plain"].strip():  # a bar
+            # a bar
+            if "application/vnd.jupyter.widget-view+json" in data or not data["text/plain"].strip():
                 continue
             if "image/png" in data:
-                below = notebook.cells[place + 1].source.split("\n\n")[0] if place + 1 < len(notebook.cells) else ""
+                below = (
+                    notebook.cells[place + 1].source.split("\n\n")[0]
+                    if place + 1 < len(notebook.cells)
+                    else ""
+                )
                 if not re.fullmatch(r"\*[^*].*\*", below, re.DOTALL):
-                    raise PluginError(f"{name}.md: a picture without a paragraph in italics below it:\n{cell.source}")
+                    raise PluginError(
+                        f"{name}.md: a picture without a paragraph in italics below it:\n{cell.source}"
+                    )
                 drawn += 1
                 picture = keep(f"-{drawn}.png", b64decode(data["image/png"]))
                 width = output.metadata["image/png"]["width"]
-                parts.append(f"![{' '.join(below.strip('*').split())}]({picture}){{ width={width} }}")
+                parts.append(
+                    f"![{' '.join(below.strip('*').split())}]({picture}){{ width={width} }}"
+                )
             elif "text/html" in data and "<style" in data["text/html"]:  # a table of pandas
-                parts.append(re.sub(r'<style.*?</style>| border="1" class="dataframe"', "", data["text/html"], flags=re.DOTALL))
+                parts.append(
+                    re.sub(
+                        r'<style.*?</style>| border="1" class="dataframe"',
+                        "",
+                        data["text/html"],
+                        flags=re.DOTALL,
+                    )
+                )
             else:
                 lines = [_folded(line) for line in data["text/plain"].rstrip().split("\n")]
                 parts.append("\n".join(["```{ .text .output }", *lines, "```"]))
@@ -112,7 +133,10 @@ def _written(notebook, keep, name):
 
 
 def _folded(line):
-    """A line that is longer than the page is wide; a printed result's, below its label. Rows of tables stay."""
+    """A line that is longer than the page is wide.
+
+    A printed result's, below its label. Rows of tables stay.
+    """
     if len(line) <= WIDTH or "  " in line[16:].strip():
         return line
     indent = 16 if line[15] == " " else 0
@@ -128,4 +152,6 @@ def on_page_content(html, **_):
         return convert(formula[2:-2], display="block" if display else "inline")
 
     html = re.sub(r'<(span|div) class="arithmatex">(.*?)</\1>', typeset, html, flags=re.DOTALL)
-    return re.sub(r"(<table>.*?</table>)", r'<div class="wide" tabindex="0">\1</div>', html, flags=re.DOTALL)
+    return re.sub(
+        r"(<table>.*?</table>)", r'<div class="wide" tabindex="0">\1</div>', html, flags=re.DOTALL
+    )

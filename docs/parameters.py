@@ -1,5 +1,6 @@
-"""Tables of parameters in the reference: types and defaults from signatures, what each is from the sentences of the docstring
-that name it. Docstrings with sections of their own are left alone; what the others have in common is said here, once."""
+"""Tables of parameters in the reference: types and defaults from signatures, what each is from the
+sentences of the docstring that name it. Docstrings with sections of their own are left alone; what
+the others have in common is said here, once."""
 
 import importlib
 import inspect
@@ -41,7 +42,10 @@ COMMON = {
 
 
 def described(name: str, text: str) -> str:
-    """The sentence, or part of one, that begins with it; what is common to all calls; the first that names it."""
+    """The sentence, or part of one, that begins with it; what is common to all calls.
+
+    The first that names it.
+    """
     sentences = re.split(r"(?<=[.;])\s+", re.sub(r"\s+", " ", text))
     begin = [part for part in sentences if re.match(rf"`\*{{0,2}}{name}[`=]", part)]
     named = [part for part in sentences if re.search(rf"`\*{{0,2}}{name}\b", part)]
@@ -54,7 +58,11 @@ class Tables(griffe.Extension):
     def on_package(self, *, pkg: griffe.Module, **_) -> None:
         for module in [pkg, *_modules(pkg)]:
             for found in module.members.values():
-                if not found.is_alias and found.docstring and (found.is_function or (found.is_class and not _result(found))):
+                if (
+                    not found.is_alias
+                    and found.docstring
+                    and (found.is_function or (found.is_class and not _result(found)))
+                ):
                     _tabled(found)
 
 
@@ -79,7 +87,10 @@ def _tabled(found) -> None:
         return
     rows = [
         griffe.DocstringParameter(
-            part.name, description=described(part.name, text), annotation=part.annotation, value=part.default
+            part.name,
+            description=described(part.name, text),
+            annotation=part.annotation,
+            value=part.default,
         )
         for part in found.parameters
         if part.name not in ("self", "cls", "_")
@@ -99,5 +110,8 @@ def _fields(found, text):
         field = found.members.get(name)
         value = None if part.default is part.empty else repr(part.default)
         yield griffe.DocstringParameter(
-            name, description=described(name, text), annotation=field and field.annotation, value=value
+            name,
+            description=described(name, text),
+            annotation=field and field.annotation,
+            value=value,
         )

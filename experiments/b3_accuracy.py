@@ -1,8 +1,9 @@
-"""Bias and RMSE of the loss on a new cluster, beside what one would do without: 300 replications of five simulated problems.
+"""Bias and RMSE of the loss on a new cluster, beside what one would do without: 300 replications of
+five simulated problems.
 
 |T̂| = |V̂| = 2,000, a tenth of T̂ from V, n′ = 100, 12 levels × 200 draws. Two problems were used while the estimator was
-made; three were written down before it was run on them, and are reported as they came out. The oracle sees T without the
-leaked records.
+made; three were written down before it was run on them, and are reported as they came out. The
+oracle sees T without the leaked records.
 
     python experiments/b3_accuracy.py [--replications 300]
 """
@@ -20,7 +21,8 @@ from sklearn.svm import LinearSVC
 import leaveout as lo
 
 SIZE, P0, TRAINED = 2000, 0.1, 100
-Sampler = Callable[[np.random.Generator, int, int], tuple[np.ndarray, np.ndarray]]  # rng, records, side → X, y
+# rng, records, side → X, y
+Sampler = Callable[[np.random.Generator, int, int], tuple[np.ndarray, np.ndarray]]
 
 
 class Problem(NamedTuple):
@@ -79,28 +81,54 @@ KNOWN = {
     "four features": Problem(LinearRegression(), "mse", linear(4, 0, 1.0, 1.0, 1.0)),
 }
 FRESH = {
-    "logistic, five features": Problem(LogisticRegression(C=1.0), "logistic", labelled(linear(5, 11, 0.7, 0.6, 0.0), 1.0)),
+    "logistic, five features": Problem(
+        LogisticRegression(C=1.0), "logistic", labelled(linear(5, 11, 0.7, 0.6, 0.0), 1.0)
+    ),
     "ridge, ten, heavy tails": Problem(Ridge(5.0), "mse", heavy(12)),
-    "SVM, 0–1, three features": Problem(LinearSVC(), "zero_one", labelled(linear(3, 13, 0.8, 0.8, 0.0), 1.5)),
+    "SVM, 0–1, three features": Problem(
+        LinearSVC(), "zero_one", labelled(linear(3, 13, 0.8, 0.8, 0.0), 1.5)
+    ),
 }
 
 
 def fitted(
-    problem: Problem, X: Any, y: Any, train: Any, test: Any, p: float, seed: int, boot: int = 200, levels: int = 12
+    problem: Problem,
+    X: Any,
+    y: Any,
+    train: Any,
+    test: Any,
+    p: float,
+    seed: int,
+    boot: int = 200,
+    levels: int = 12,
 ) -> Any:
     labels = np.zeros(len(y), int)
     labels[test] = 1
     injection = lo.leakage.Injection(num_boot=boot, num_levels=levels, train_size=TRAINED)
     leakage = lo.leakage.RecordLeakage(p)
-    arguments = {"groups": labels, "leakage": leakage, "loss": problem.loss, "injection": injection, "cv": [(train, test)]}
+    arguments = {
+        "groups": labels,
+        "leakage": leakage,
+        "loss": problem.loss,
+        "injection": injection,
+        "cv": [(train, test)],
+    }
     return lo.leakage.leakage_corrected(problem.estimator, X, y, **arguments, seed=seed)
 
 
-def drawn(problem: Problem, seed: int, size: int = SIZE) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def drawn(
+    problem: Problem, seed: int, size: int = SIZE
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """T, the records that leaked from V into T̂, V̂."""
     rng, leaked = np.random.default_rng([seed, 77]), round(P0 * size)
-    parts = [problem.sample(rng, n, side) for n, side in ((size - leaked, 0), (leaked, 1), (size, 1))]
-    return np.concatenate([X for X, _ in parts]), np.concatenate([y for _, y in parts]), np.arange(2 * size)
+    parts = [
+        problem.sample(rng, n, side) for n, side in ((size - leaked, 0), (leaked, 1), (size, 1))
+    ]
+    return (
+        np.concatenate([X for X, _ in parts]),
+        np.concatenate([y for _, y in parts]),
+        np.arange(2 * size),
+    )
 
 
 def truth(problem: Problem) -> tuple[float, float]:
@@ -137,18 +165,23 @@ def study(name: str, problem: Problem, replications: int) -> pd.DataFrame:
     refused = frame.pop("refused")
     off = 100 * (frame / e0 - 1)
     out = pd.DataFrame({"bias %": off.mean(), "RMSE %": np.sqrt((off**2).mean())})
-    print(f"\n{name}: e₀ = {e0:.5g} (± {se:.1g}), {replications} replications, refused in {refused.mean():.0%}")
+    print(
+        f"\n{name}: e₀ = {e0:.5g} (± {se:.1g}), {replications} replications, refused in {refused.mean():.0%}"
+    )
     print(out.to_string(float_format="{:.1f}".format), flush=True)
     return out
 
 
 def main(replications: int) -> None:
-    warnings.filterwarnings("ignore", message="leakage_corrected", category=UserWarning)  # one cluster a side, by design
+    # one cluster a side, by design
+    warnings.filterwarnings("ignore", message="leakage_corrected", category=UserWarning)
     for name, problem in {**KNOWN, **FRESH}.items():
         study(name if name in KNOWN else f"{name} (fresh)", problem, replications)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--replications", type=int, default=300)
     main(**vars(parser.parse_args()))

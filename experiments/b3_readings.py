@@ -1,8 +1,10 @@
-"""Experiments II and III of the second source document under other readings than its authors': whole curves beside theirs.
+"""Experiments II and III of the second source document under other readings than its authors':
+whole curves beside theirs.
 
-e_c is the loss with c leaked records among a hundred. The authors saved theirs at every c, ten times, so a reading is right if
-its curve is theirs, not if one number agrees: `off` is the root mean square of the differences at 21 counts from 0 to 100,
-`noise` what the standard errors of both alone would make of it.
+e_c is the loss with c leaked records among a hundred. The authors saved theirs at every c, ten
+times, so a reading is right if its curve is theirs, not if one number agrees: `off` is the root
+mean square of the differences at 21 counts from 0 to 100, `noise` what the standard errors of both
+alone would make of it.
 
     LEAVEOUT_DATA=… python experiments/b3_readings.py [--draws 2000]
 """
@@ -13,7 +15,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from b3_settings import CENSUS, HEART, Features, Setting, census, drawn_losses, heart, indicated, theirs
+from b3_settings import (
+    CENSUS,
+    HEART,
+    Features,
+    Setting,
+    census,
+    drawn_losses,
+    heart,
+    indicated,
+    theirs,
+)
 from numpy.typing import NDArray
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -37,17 +49,29 @@ def ordinal(frame: pd.DataFrame, numbers: list[str], words: list[str]) -> Featur
     return Features(X, X.shape[1])
 
 
-def read(data: Data, features: Features, learner: AbstractLearner | None = None, zeros: bool = False) -> Setting:
-    """Another learner, or `zeros` where a level is not in the training set, which is what most programs take."""
+def read(
+    data: Data, features: Features, learner: AbstractLearner | None = None, zeros: bool = False
+) -> Setting:
+    """Another learner, or `zeros` where a level is not in the training set, which is what most
+    programs take.
+    """
     _, y, train, test = data
     X = features.X
     fitted = HingeFits(X, y, 1.0, True, False, "label") if learner is None else learner
     levels = X[:, X.shape[1] if zeros else features.words :]
-    return Setting(fitted, "zero_one", y, np.flatnonzero(train), np.flatnonzero(test), levels, 100, 10.0)
+    return Setting(
+        fitted, "zero_one", y, np.flatnonzero(train), np.flatnonzero(test), levels, 100, 10.0
+    )
 
 
 def hosted(features: Features, y: NDArray[np.float64], model: Any) -> Estimator:
-    return Estimator(make_pipeline(StandardScaler(), model), features.X, y, resolve("zero_one", "auto", y, True), None)
+    return Estimator(
+        make_pipeline(StandardScaler(), model),
+        features.X,
+        y,
+        resolve("zero_one", "auto", y, True),
+        None,
+    )
 
 
 def common(data: Data, columns: tuple[list[str], list[str]]) -> Iterator[tuple[str, Setting]]:
@@ -57,8 +81,14 @@ def common(data: Data, columns: tuple[list[str], list[str]]) -> Iterator[tuple[s
     as_numbers = ordinal(frame, *columns)
     yield "as the authors' programs", theirs(data, columns)
     yield "zeros where a level is new", read(data, as_levels, zeros=True)
-    yield "all columns standardised", read(data, as_levels, HingeFits(X, y, 1.0, True, True, "label"))
-    yield "standardised, zeros", read(data, as_levels, HingeFits(X, y, 1.0, True, True, "label"), zeros=True)
+    yield (
+        "all columns standardised",
+        read(data, as_levels, HingeFits(X, y, 1.0, True, True, "label")),
+    )
+    yield (
+        "standardised, zeros",
+        read(data, as_levels, HingeFits(X, y, 1.0, True, True, "label"), zeros=True),
+    )
     yield "C = 0.01", read(data, as_levels, HingeFits(X, y, 100.0, True, False, "label"))
     yield "C = 100", read(data, as_levels, HingeFits(X, y, 0.01, True, False, "label"))
     yield "words as ordinals", read(data, as_numbers)
@@ -71,22 +101,34 @@ def common(data: Data, columns: tuple[list[str], list[str]]) -> Iterator[tuple[s
         read(data, as_levels, MarginFits("logistic", X, y, 1.0, True, True, "label"), True),
     )
     balanced, radial = SVC(kernel="linear", class_weight="balanced"), SVC()
-    yield "classes balanced, standardised, zeros", read(data, as_levels, hosted(as_levels, y, balanced), True)
-    yield "radial kernel, standardised, zeros", read(data, as_levels, hosted(as_levels, y, radial), True)
+    yield (
+        "classes balanced, standardised, zeros",
+        read(data, as_levels, hosted(as_levels, y, balanced), True),
+    )
+    yield (
+        "radial kernel, standardised, zeros",
+        read(data, as_levels, hosted(as_levels, y, radial), True),
+    )
 
 
 def of_heart(data: Data) -> Iterator[tuple[str, Setting]]:
-    """Columns that leave the same 479 and 262 patients, and patients whose cholesterol is zero left out."""
+    """Columns that leave the same 479 and 262 patients, and patients whose cholesterol is zero left
+    out.
+    """
     frame, y, train, test = data
     yield from common(data, HEART)
     numbers, words = HEART
-    seven = ["age", "sex", "trestbps", "chol", "fbs", "thalach", "oldpeak"]  # demographics and vital signs
+    # demographics and vital signs
+    seven = ["age", "sex", "trestbps", "chol", "fbs", "thalach", "oldpeak"]
     chosen = indicated(frame, seven, [])
     yield "seven columns", read(data, chosen)
     hinge = MarginFits("squared_hinge", chosen.X, y, 1.0, True, True, "label")
     yield "seven, squared hinge, standardised", read(data, chosen, hinge)
     for left in ("cp", "slope", "thal"):
-        yield f"without {left}", read(data, indicated(frame, numbers, [word for word in words if word != left]))
+        yield (
+            f"without {left}",
+            read(data, indicated(frame, numbers, [word for word in words if word != left])),
+        )
     kept = frame["chol"].to_numpy() > 0
     yield "without cholesterol of zero", theirs((frame, y, train & kept, test & kept), HEART)
 
@@ -112,32 +154,53 @@ def compared(s: Setting, e: NDArray[np.float64], draws: int) -> dict[str, float 
     errors = losses.var(0) / number + e.var(1, ddof=1)[COUNTS] / e.shape[1]
     points = {f"e{c}": mean[np.flatnonzero(c == COUNTS)[0]] for c in (0, 1, 10, 50, 100)}
     records = f"{len(s.train)}, {len(s.test)}"
-    return points | {"off": np.sqrt(np.mean((mean - saved) ** 2)), "noise": np.sqrt(errors.mean()), "records": records}
+    return points | {
+        "off": np.sqrt(np.mean((mean - saved) ** 2)),
+        "noise": np.sqrt(errors.mean()),
+        "records": records,
+    }
 
 
 def lacking(s: Setting, leaked: int, draws: int) -> float:
-    """The share of V with a level that no record of a training set with `leaked` records of V has."""
+    """The share of V with a level that no record of a training set with `leaked` records of V
+    has.
+    """
     rng = np.random.default_rng(0)
     rows = [
-        np.r_[rng.choice(s.train, s.size - leaked, replace=False), rng.choice(s.test, leaked, replace=False)]
+        np.r_[
+            rng.choice(s.train, s.size - leaked, replace=False),
+            rng.choice(s.test, leaked, replace=False),
+        ]
         for _ in range(draws)
     ]
     return float(s.unknown(np.array(rows), s.test).mean())
 
 
 def main(draws: int) -> None:
-    for name, data, columns, readings in (("heart", heart(), HEART, of_heart), ("census", census(), CENSUS, of_census)):
+    for name, data, columns, readings in (
+        ("heart", heart(), HEART, of_heart),
+        ("census", census(), CENSUS, of_census),
+    ):
         e = lo.datasets.b3_bootstraps(name).truth
-        rows: dict[str, dict[str, Any]] = {"the authors' saved": {f"e{c}": e[c].mean() for c in (0, 1, 10, 50, 100)}}
+        rows: dict[str, dict[str, Any]] = {
+            "the authors' saved": {f"e{c}": e[c].mean() for c in (0, 1, 10, 50, 100)}
+        }
         for label, setting in readings(data):
             rows[label] = compared(setting, e, draws)
-        print(f"\n{name}: the loss by leaked records, {draws} draws ({draws // SLOW} of the last two of the common ones)")
-        new = ", ".join(f"{lacking(theirs(data, columns), c, draws):.4f} with {c} leaked" for c in (0, 1, 10, 50))
+        print(
+            f"\n{name}: the loss by leaked records, {draws} draws ({draws // SLOW} of the last two of the common ones)"
+        )
+        new = ", ".join(
+            f"{lacking(theirs(data, columns), c, draws):.4f} with {c} leaked"
+            for c in (0, 1, 10, 50)
+        )
         print(f"share of V with a level that the training set lacks: {new}")
         print(pd.DataFrame(rows).T.fillna("").to_string(float_format="{:.4f}".format), flush=True)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--draws", type=int, default=2000)
     main(**vars(parser.parse_args()))

@@ -1,8 +1,9 @@
 """Style C: labels of a treebank left out, at random and in blocks.
 
-S. Ghosh et al., *Approximate Cross-Validation for Structured Models* (2020), appendix G.2: derived there, not measured. A
-CRF of 17 parts of speech on frozen scores (as in `crf_size.py`), its first `--sentences` sentences; each fold loses a share
-of all labels, at random or in runs of successive ones, and each held-out label is scored given those that are kept.
+S. Ghosh et al., *Approximate Cross-Validation for Structured Models* (2020), appendix G.2: derived
+there, not measured. A CRF of 17 parts of speech on frozen scores (as in `crf_size.py`), its first
+`--sentences` sentences; each fold loses a share of all labels, at random or in runs of successive
+ones, and each held-out label is scored given those that are kept.
 
     LEAVEOUT_DATA=… python experiments/crf_labels.py [--sentences 2000] [--folds 10] [--share 0.1]
 """
@@ -30,7 +31,9 @@ def blocks(n: int, share: float, folds: int, size: int) -> lo.Plan:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sentences", type=int, default=2000)
     parser.add_argument("--folds", type=int, default=10)
     parser.add_argument("--share", type=float, default=0.1)
@@ -40,7 +43,9 @@ def main() -> None:
     crf = lo.CRF(codes[:steps], lengths[: options.sentences], scores=scores[:steps], drop="label")
     start = time.perf_counter()
     fit = lo.fit(crf)
-    print(f"{steps:,} labels of {options.sentences:,} sentences, D = {fit.num_params}; fit {time.perf_counter() - start:.0f} s")
+    print(
+        f"{steps:,} labels of {options.sentences:,} sentences, D = {fit.num_params}; fit {time.perf_counter() - start:.0f} s"
+    )
     plans = {
         "at random": lo.random_subsets(steps, options.share, options.folds, seed=0),
         "blocks of 5": blocks(steps, options.share, options.folds, 5),
@@ -54,16 +59,27 @@ def main() -> None:
             cv = lo.cross_validate(fit, plan, refit)
             seconds = time.perf_counter() - start
             exact = cv if exact is None else exact
-            own, truth = (np.add.reduceat(x.losses, plan.indptr[:-1]) / np.diff(plan.indptr) for x in (cv, exact))
+            own, truth = (
+                np.add.reduceat(x.losses, plan.indptr[:-1]) / np.diff(plan.indptr)
+                for x in (cv, exact)
+            )
             row = {
                 "left out": name,
                 "refit": type(refit).__name__,
                 "loss a label": cv.mean,
                 "error of a fold": np.mean(np.abs(own - truth)),
             }
-            row |= {"relative": np.mean(np.abs(own - truth) / truth), "±": np.mean(cv.error / np.diff(plan.indptr))}
+            row |= {
+                "relative": np.mean(np.abs(own - truth) / truth),
+                "±": np.mean(cv.error / np.diff(plan.indptr)),
+            }
             rows.append(row | {"flagged": len(cv.flagged()), "s a fold": seconds / options.folds})
-            print(pd.DataFrame(rows[-1:]).to_string(index=False, header=False, float_format="{:.4g}".format), flush=True)
+            print(
+                pd.DataFrame(rows[-1:]).to_string(
+                    index=False, header=False, float_format="{:.4g}".format
+                ),
+                flush=True,
+            )
     print(pd.DataFrame(rows).to_string(index=False, float_format="{:.4g}".format))
 
 

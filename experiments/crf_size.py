@@ -1,12 +1,15 @@
-"""Conditional random fields at the size of CoNLL-2003, and on the whole of an English treebank: H, J, every sentence out.
+"""Conditional random fields at the size of CoNLL-2003, and on the whole of an English treebank: H,
+J, every sentence out.
 
-S. Ghosh et al., *Approximate Cross-Validation for Structured Models* (2020), section 5, had 14,987 sentences of up to 113
-words, 9 labels, D = 99. Here they are simulated from a CRF on frozen scores; the treebank's 12,544 sentences with 17 parts
-of speech (D = 323) have as scores the logarithms of how often each word has each tag in the other sentences.
+S. Ghosh et al., *Approximate Cross-Validation for Structured Models* (2020), section 5, had 14,987
+sentences of up to 113 words, 9 labels, D = 99. Here they are simulated from a CRF on frozen scores;
+the treebank's 12,544 sentences with 17 parts of speech (D = 323) have as scores the logarithms of
+how often each word has each tag in the other sentences.
 
     LEAVEOUT_DATA=… python experiments/crf_size.py [conll treebank] [--exact 20]
 
-Times are of the second call, compiling told apart. `--exact` refits so many sentences to the end, for comparison.
+Times are of the second call, compiling told apart. `--exact` refits so many sentences to the end,
+for comparison.
 """
 
 import argparse
@@ -25,7 +28,9 @@ STRATEGIES = (lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.Certified())
 
 
 def conll(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sentences of CoNLL-2003's number and lengths (at most 113, median 9), labels drawn from a CRF."""
+    """Sentences of CoNLL-2003's number and lengths (at most 113, median 9), labels drawn from a
+    CRF.
+    """
     rng = np.random.default_rng(seed)
     lengths = np.minimum(1 + rng.negative_binomial(1.15, 1.15 / (1.15 + 11.2), 14_987), 113)
     lengths[0] = 113
@@ -42,8 +47,8 @@ def conll(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def treebank() -> tuple[np.ndarray, list[int], np.ndarray]:
-    """Parts of speech, lengths of sentences, and scores from how often a word had each tag in other sentences (half an
-    occurrence added)."""
+    """Parts of speech, lengths of sentences, and scores from how often a word had each tag in other
+    sentences (half an occurrence added)."""
     train = lo.datasets.ud_english().train
     tags, labels = np.unique(train.labels, return_inverse=True)
     words = pd.factorize(pd.Series(train.words).str.lower())[0]
@@ -68,7 +73,10 @@ def derivatives(fit: lo.Fit) -> None:
     objective, weights = fit.objective, np.ones(fit.objective.num_units)
     with jax.enable_x64(True):
         hessian, jacobian = eqx.filter_jit(objective.hessian), eqx.filter_jit(objective.jacobian)
-        for name, run in (("H", lambda: hessian(fit.theta, weights)), ("all of J", lambda: jacobian(fit.theta))):
+        for name, run in (
+            ("H", lambda: hessian(fit.theta, weights)),
+            ("all of J", lambda: jacobian(fit.theta)),
+        ):
             first, _ = timed(run)
             second, _ = timed(run)
             print(f"  {name:<10} {second:6.2f} s   (first call {first:.1f} s)", flush=True)
@@ -81,7 +89,9 @@ def sentences(fit: lo.Fit, exact: int, once: bool) -> None:
         first, cv = timed(lambda refit=refit: lo.cross_validate(fit, lo.leave_one_out(n), refit))
         second = first
         if not once:
-            second, cv = timed(lambda refit=refit: lo.cross_validate(fit, lo.leave_one_out(n), refit))
+            second, cv = timed(
+                lambda refit=refit: lo.cross_validate(fit, lo.leave_one_out(n), refit)
+            )
         found[repr(refit)] = cv
         print(
             f"  {refit!r:<32} {second:6.1f} s   (first call {first:.1f} s)   loss a sentence {cv.mean:.6f}, "
@@ -91,7 +101,10 @@ def sentences(fit: lo.Fit, exact: int, once: bool) -> None:
     if not exact:
         return
     rise = np.abs(found["Certified()"].losses - found["Certified()"].baseline)
-    chosen = np.r_[np.argsort(-rise)[: exact // 2], np.random.default_rng(0).choice(n, exact - exact // 2, replace=False)]
+    chosen = np.r_[
+        np.argsort(-rise)[: exact // 2],
+        np.random.default_rng(0).choice(n, exact - exact // 2, replace=False),
+    ]
     plan = lo.Plan(np.arange(exact + 1), chosen, np.zeros(exact), np.ones(exact, bool), n)
     seconds, truth = timed(lambda: lo.cross_validate(fit, plan, lo.Exact()))
     print(
@@ -100,14 +113,22 @@ def sentences(fit: lo.Fit, exact: int, once: bool) -> None:
     for name, cv in found.items():
         off = np.abs(cv.losses[chosen] - truth.losses)
         share = off / np.maximum(cv.error[chosen], 1e-12)
-        print(f"    {name:<32} off by {off.mean():.1e} on average, at most {off.max():.1e}, {share.max():.2f} of its own ±")
+        print(
+            f"    {name:<32} off by {off.mean():.1e} on average, at most {off.max():.1e}, {share.max():.2f} of its own ±"
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", default=["conll", "treebank"], choices=["conll", "treebank"])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "what", nargs="*", default=["conll", "treebank"], choices=["conll", "treebank"]
+    )
     parser.add_argument("--exact", type=int, default=20)
-    parser.add_argument("--once", action="store_true", help="only Certified, and only its first call")
+    parser.add_argument(
+        "--once", action="store_true", help="only Certified, and only its first call"
+    )
     options = parser.parse_args()
     for what in options.what:
         labels, lengths, scores = conll() if what == "conll" else treebank()
@@ -120,7 +141,9 @@ def main() -> None:
         )
         seconds, fit = timed(lambda crf=crf: lo.fit(crf))
         accuracy = lo.models.token_accuracy(crf.labels_of(), crf.decode(fit))
-        print(f"  fit        {seconds:6.1f} s with compiling; decrement {fit.decrement:.0e}; {accuracy:.1%} decoded rightly")
+        print(
+            f"  fit        {seconds:6.1f} s with compiling; decrement {fit.decrement:.0e}; {accuracy:.1%} decoded rightly"
+        )
         if not options.once:
             derivatives(fit)
         sentences(fit, options.exact, options.once)

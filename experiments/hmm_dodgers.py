@@ -1,16 +1,19 @@
-"""The first source document's event counts: tables 1 and 2, figures 1 and 4, section 4, and the basins.
+"""The first source document's event counts: tables 1 and 2, figures 1 and 4, section 4, and the
+basins.
 
-S. Ghosh et al., *Approximate Cross-Validation for Structured Models* (2020). Cars on a ramp near the Dodgers' stadium,
-every five minutes; two states, no event and event (`lo.emissions.EventCounts`), D = 11. Folds lose observations, not
-states (style A), at random or in a block.
+S. Ghosh et al., *Approximate Cross-Validation for Structured Models* (2020). Cars on a ramp near
+the Dodgers' stadium, every five minutes; two states, no event and event
+(`lo.emissions.EventCounts`), D = 11. Folds lose observations, not states (style A), at random or in
+a block.
 
-    LEAVEOUT_DATA=… python experiments/hmm_dodgers.py [times accuracy inexact basins] [--out out] [--folds 1000]
-                                                      [--lengths 5000 10000 50400] [--schemes i.i.d. contiguous]
-                                                      [--processor] [--save]
+    LEAVEOUT_DATA=… python experiments/hmm_dodgers.py [times accuracy inexact basins] [--out out]
+    [--folds 1000]
+                                                      [--lengths 5000 10000 50400] [--schemes i.i.d.
+                                                      contiguous] [--processor] [--save]
 
-Times are after the fit and include every held-out loss; compiling is told apart. The opponents are what one would write
-without this library: SciPy's L-BFGS from θ̂ on the compiled objective and its gradient, one refit after another, in θ and in
-coordinates in which the Hessian of the fit is I.
+Times are after the fit and include every held-out loss; compiling is told apart. The opponents are
+what one would write without this library: SciPy's L-BFGS from θ̂ on the compiled objective and its
+gradient, one refit after another, in θ and in coordinates in which the Hessian of the fit is I.
 """
 
 import argparse
@@ -51,8 +54,17 @@ PAPER_ERROR = {  # table 1, and two standard deviations over folds
     ("contiguous", 0.10): (0.007, 0.006),
 }
 SHARES = (0.02, 0.05, 0.10, 0.25, 0.50)
-STRATEGIES = (lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.NewtonStep(), lo.Certified(), lo.Exact())
-SCHEMES: dict[str, Callable[..., lo.Plan]] = {"i.i.d.": lo.random_subsets, "contiguous": lo.contiguous}
+STRATEGIES = (
+    lo.NoUpdate(),
+    lo.InfinitesimalJackknife(),
+    lo.NewtonStep(),
+    lo.Certified(),
+    lo.Exact(),
+)
+SCHEMES: dict[str, Callable[..., lo.Plan]] = {
+    "i.i.d.": lo.random_subsets,
+    "contiguous": lo.contiguous,
+}
 GRADIENT = 1e-5  # in whitened coordinates: where L-BFGS stops, about so far from its optimum
 SUBSET = slice(20_160, 30_160)  # ten thousand steps from the eleventh week on
 
@@ -74,11 +86,19 @@ def timed(run: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def show(title: str, rows: list[dict], form: str = "{:.3g}") -> None:
-    print(f"\n{title}\n{pd.DataFrame(rows).to_string(index=False, na_rep='', float_format=form.format)}", flush=True)
+    print(
+        f"\n{title}\n{pd.DataFrame(rows).to_string(index=False, na_rep='', float_format=form.format)}",
+        flush=True,
+    )
 
 
-def lbfgs_refits(fit: lo.Fit, plan: lo.Plan, metric: np.ndarray, gtol: float) -> tuple[float, np.ndarray]:
-    """Seconds and raveled optima of compiled L-BFGS refits in u, θ = θ̂ + metric u, from θ̂; compiling is not counted."""
+def lbfgs_refits(
+    fit: lo.Fit, plan: lo.Plan, metric: np.ndarray, gtol: float
+) -> tuple[float, np.ndarray]:
+    """Seconds and raveled optima of compiled L-BFGS refits in u, θ = θ̂ + metric u, from θ̂.
+
+    Compiling is not counted.
+    """
     with jax.enable_x64(True):
         start, unravel = ravel_pytree(jax.tree.map(jnp.asarray, fit.theta))
         place = lambda u: unravel(start + jnp.asarray(metric) @ u)
@@ -89,7 +109,9 @@ def lbfgs_refits(fit: lo.Fit, plan: lo.Plan, metric: np.ndarray, gtol: float) ->
         def refit(w):
             function = lambda u: [np.asarray(part) for part in both(jnp.asarray(u), w)]
             options = {"gtol": gtol, "ftol": 0.0, "maxiter": 1000, "maxfun": 5000}
-            return scipy.optimize.minimize(function, np.zeros(len(start)), jac=True, method="L-BFGS-B", options=options)
+            return scipy.optimize.minimize(
+                function, np.zeros(len(start)), jac=True, method="L-BFGS-B", options=options
+            )
 
         seconds, found = timed(lambda: [refit(w) for w in weights])
     return seconds, np.asarray(start) + np.array([one.x for one in found]) @ metric.T
@@ -99,9 +121,12 @@ def optima(fit: lo.Fit, plan: lo.Plan) -> np.ndarray:
     """Raveled parameters of exact refits."""
     found = lo.fold_parameters(fit, plan, lo.Exact())
     each = [
-        fit.objective.parameters.unconstrained(jax.tree.map(lambda leaf, k=k: leaf[k], found)) for k in range(plan.num_refits)
+        fit.objective.parameters.unconstrained(jax.tree.map(lambda leaf, k=k: leaf[k], found))
+        for k in range(plan.num_refits)
     ]
-    return np.array([np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(theta)]) for theta in each])
+    return np.array(
+        [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(theta)]) for theta in each]
+    )
 
 
 def times(out: Path, folds: int, lengths: list[int], schemes: list[str]) -> None:
@@ -111,8 +136,20 @@ def times(out: Path, folds: int, lengths: list[int], schemes: list[str]) -> None
         fit = lo.fit(model(frame[:length]))
         for scheme, make in ((name, SCHEMES[name]) for name in schemes):
             plan, few = make(length, 0.1, folds, seed=0), make(length, 0.1, 20, seed=0)
-            strategies = [lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.Exact(), lo.Certified(), lo.NewtonStep()]
-            paper = dict(zip(("InfinitesimalJackknife", "NewtonStep", "Exact"), PAPER_HOURS[scheme, length], strict=True))
+            strategies = [
+                lo.NoUpdate(),
+                lo.InfinitesimalJackknife(),
+                lo.Exact(),
+                lo.Certified(),
+                lo.NewtonStep(),
+            ]
+            paper = dict(
+                zip(
+                    ("InfinitesimalJackknife", "NewtonStep", "Exact"),
+                    PAPER_HOURS[scheme, length],
+                    strict=True,
+                )
+            )
             exact = np.nan
             for refit in strategies:
                 name = type(refit).__name__
@@ -122,26 +159,61 @@ def times(out: Path, folds: int, lengths: list[int], schemes: list[str]) -> None
                 warm, cv = timed(functools.partial(lo.cross_validate, fit, which, refit))
                 seconds = warm * folds / which.num_refits
                 exact = seconds if name == "Exact" else exact
-                row = {"T": length, "folds": f"{scheme}", "refit": name, "seconds": seconds, "compiling": max(0.0, cold - warm)}
+                row = {
+                    "T": length,
+                    "folds": f"{scheme}",
+                    "refit": name,
+                    "seconds": seconds,
+                    "compiling": max(0.0, cold - warm),
+                }
                 hours = paper.get(name, np.nan) * folds / 1000  # its are of 1,000
-                rows.append({**row, "paper, hours": hours, "times the paper": hours * 3600 / seconds, "mean loss": cv.mean})
+                rows.append(
+                    {
+                        **row,
+                        "paper, hours": hours,
+                        "times the paper": hours * 3600 / seconds,
+                        "mean loss": cv.mean,
+                    }
+                )
             rows += opponents(fit, few, {"T": length, "folds": scheme}, folds, exact)
-            show(f"Table 2 so far: {folds} folds of 10 %, seconds after the fit (NewtonStep, L-BFGS: 20 folds, scaled)", rows)
-            saved.save("_".join(["dodgers_times", *map(str, lengths)]), rows, folds=folds, processor="--processor" in sys.argv)
+            show(
+                f"Table 2 so far: {folds} folds of 10 %, seconds after the fit (NewtonStep, L-BFGS: 20 folds, scaled)",
+                rows,
+            )
+            saved.save(
+                "_".join(["dodgers_times", *map(str, lengths)]),
+                rows,
+                folds=folds,
+                processor="--processor" in sys.argv,
+            )
 
 
-def opponents(fit: lo.Fit, plan: lo.Plan, common: dict[str, Any], folds: int, exact: float) -> list[dict[str, Any]]:
-    """L-BFGS from θ̂, in θ and where the fit's Hessian is I; how far each, and `Exact`, is from the optimum."""
+def opponents(
+    fit: lo.Fit, plan: lo.Plan, common: dict[str, Any], folds: int, exact: float
+) -> list[dict[str, Any]]:
+    """L-BFGS from θ̂, in θ and where the fit's Hessian is I.
+
+    How far each, and `Exact`, is from the optimum.
+    """
     away = lambda found: np.median(np.linalg.norm((found - optimum) @ fit.factor, axis=1))
     plain, whitened = np.eye(fit.num_params), np.linalg.inv(np.asarray(fit.factor)).T
     _, optimum = lbfgs_refits(fit, plan, whitened, 1e-10)
     moved = np.median(np.linalg.norm((optimum - optima_start(fit)) @ fit.factor, axis=1))
-    rows = [common | {"refit": "Exact, 20 folds", "off the optimum": away(optima(fit, plan)), "moved": moved}]
+    rows = [
+        common
+        | {"refit": "Exact, 20 folds", "off the optimum": away(optima(fit, plan)), "moved": moved}
+    ]
     for name, metric, gtol in (("L-BFGS", plain, 1e-5), ("L-BFGS, whitened", whitened, GRADIENT)):
         seconds, found = lbfgs_refits(fit, plan, metric, gtol)
         seconds *= folds / plan.num_refits
         rows.append(
-            common | {"refit": name, "seconds": seconds, "times Exact": seconds / exact, "off the optimum": away(found)}
+            common
+            | {
+                "refit": name,
+                "seconds": seconds,
+                "times Exact": seconds / exact,
+                "off the optimum": away(found),
+            }
         )
     return rows
 
@@ -155,31 +227,56 @@ def accuracy(out: Path, folds: int) -> None:
     frame = series()[SUBSET].reset_index(drop=True)
     fit, rows, length = lo.fit(model(frame)), [], len(frame)
     figure, axes = plt.subplot_mosaic(
-        [["top"] * 3, ["i.i.d. 2", "i.i.d. 5", "i.i.d. 10"], ["contiguous 2", "contiguous 5", "contiguous 10"]],
+        [
+            ["top"] * 3,
+            ["i.i.d. 2", "i.i.d. 5", "i.i.d. 10"],
+            ["contiguous 2", "contiguous 5", "contiguous 10"],
+        ],
         figsize=(11, 10),
         layout="constrained",
     )
     axes["top"].plot(frame["time"], frame["count"], lw=0.4)
     axes["top"].xaxis.set_major_locator(DayLocator(bymonthday=(1, 8, 15, 22)))
-    axes["top"].set(ylabel="cars in five minutes", title=f"{length:,} steps of the Dodgers loop counts")
+    axes["top"].set(
+        ylabel="cars in five minutes", title=f"{length:,} steps of the Dodgers loop counts"
+    )
     newton, panels = plt.subplots(2, 3, figsize=(11, 7.5), layout="constrained")
     for share in SHARES:
         for i, (scheme, make) in enumerate(SCHEMES.items()):
             plan = make(length, share, 10, seed=0)
-            estimates = {type(refit).__name__: lo.cross_validate(fit, plan, refit) for refit in STRATEGIES}
+            estimates = {
+                type(refit).__name__: lo.cross_validate(fit, plan, refit) for refit in STRATEGIES
+            }
             row: dict[str, Any] = {"folds": scheme, "left out": share}
             row["paper"], row["paper, ± 2 SD"] = PAPER_ERROR.get((scheme, share), (np.nan, np.nan))
             for name, cv in estimates.items():
-                errors = {"points": errors_of_points(cv, estimates["Exact"]), "folds": errors_of_folds(cv, estimates["Exact"])}
+                errors = {
+                    "points": errors_of_points(cv, estimates["Exact"]),
+                    "folds": errors_of_folds(cv, estimates["Exact"]),
+                }
                 for level, error in errors.items():
-                    row[f"{name}, {level}"], row[f"{name}, {level}, ± 2 SD"] = error.mean(), 2 * error.std(ddof=1)
+                    row[f"{name}, {level}"], row[f"{name}, {level}, ± 2 SD"] = (
+                        error.mean(),
+                        2 * error.std(ddof=1),
+                    )
             rows.append(row)
             saved.save("dodgers_accuracy", rows, length=length, folds=10)
             print(f"{scheme}, {share:.0%}", flush=True)
             if (scheme, share) in PAPER_ERROR:
-                scattered(axes[f"{scheme} {100 * share:.0f}"], f"{scheme}, {share:.0%}", estimates, "Exact", "IJ")
+                scattered(
+                    axes[f"{scheme} {100 * share:.0f}"],
+                    f"{scheme}, {share:.0%}",
+                    estimates,
+                    "Exact",
+                    "IJ",
+                )
             if share == 0.10:
-                for ax, x, y in zip(panels[i], ("Newton step", "Exact", "Exact"), ("IJ", "IJ", "Newton step"), strict=True):
+                for ax, x, y in zip(
+                    panels[i],
+                    ("Newton step", "Exact", "Exact"),
+                    ("IJ", "IJ", "Newton step"),
+                    strict=True,
+                ):
                     scattered(ax, f"{scheme}, {share:.0%}", estimates, x, y)
         if share == 0.10:
             saved.picture(figure, "dodgers_figure1", dpi=80, colours=24)
@@ -195,7 +292,10 @@ def accuracy(out: Path, folds: int) -> None:
 
 def scattered(ax: plt.Axes, title: str, estimates: dict[str, lo.Estimate], x: str, y: str) -> None:
     """Held-out losses of all folds by two strategies."""
-    across, up = (estimates[{"IJ": "InfinitesimalJackknife", "Newton step": "NewtonStep"}.get(k, k)].losses for k in (x, y))
+    across, up = (
+        estimates[{"IJ": "InfinitesimalJackknife", "Newton step": "NewtonStep"}.get(k, k)].losses
+        for k in (x, y)
+    )
     ax.plot(across, up, ".", ms=2, color="C3", alpha=0.5, rasterized=True)
     limits = np.nanmin(across), np.nanmax(across)
     ax.plot(limits, limits, "k--", lw=0.8)
@@ -215,7 +315,10 @@ def errors_of_folds(cv: lo.Estimate, exact: lo.Estimate) -> np.ndarray:
 
 
 def errors_of_points(cv: lo.Estimate, exact: lo.Estimate) -> np.ndarray:
-    """The mean of |ℓ̃ − ℓ| / ℓ over the held-out steps of each fold: the dots of figure 1, whose losses are all positive."""
+    """The mean of |ℓ̃ − ℓ| / ℓ over the held-out steps of each fold.
+
+    The dots of figure 1, whose losses are all positive.
+    """
     truth = exact.table().set_index(["refit", "unit"])["loss"]
     error = (cv.table().set_index(["refit", "unit"])["loss"] - truth).abs() / truth
     return error.groupby(level="refit").mean().to_numpy()
@@ -238,7 +341,11 @@ def inexact(out: Path, folds: int) -> None:
         except lo.IndefiniteHessianError:
             rows.append({"BFGS steps": steps, "decrement": np.nan})
             continue
-        row = {"BFGS steps": steps, "gradient": float(np.linalg.norm(early.gradient)), "decrement": float(early.decrement)}
+        row = {
+            "BFGS steps": steps,
+            "gradient": float(np.linalg.norm(early.gradient)),
+            "decrement": float(early.decrement),
+        }
         for refit in (lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.Certified(), lo.Exact()):
             cv = lo.cross_validate(early, plan, refit)
             row[type(refit).__name__] = abs(cv.mean - truth.mean)
@@ -246,13 +353,25 @@ def inexact(out: Path, folds: int) -> None:
                 row["same optima"] = f"{np.mean(np.abs(by_fold(cv) - by_fold(truth)) < 1e-6):.0%}"
         rows.append(row)
     saved.save("dodgers_inexact", rows, truth=truth.mean, se=truth.se)
-    show(f"Inexact fits: |mean held-out loss − that of the exact refits|, {truth.mean:.4f} ± {truth.se:.4f}", rows, "{:.2e}")
+    show(
+        f"Inexact fits: |mean held-out loss − that of the exact refits|, {truth.mean:.4f} ± {truth.se:.4f}",
+        rows,
+        "{:.2e}",
+    )
     table = pd.DataFrame(rows).dropna()
     figure, ax = plt.subplots(figsize=(6, 4.5), layout="constrained")
     for name in ("NoUpdate", "InfinitesimalJackknife", "Certified", "Exact"):
         ax.loglog(table["gradient"], np.maximum(table[name].astype(float), 1e-13), "o-", label=name)
-    bound = table["gradient"] * float(table["InfinitesimalJackknife"].iloc[0] / table["gradient"].iloc[0])
-    ax.loglog(table["gradient"], bound + float(table["InfinitesimalJackknife"].iloc[-1]), "k--", lw=0.8, label="slope one")
+    bound = table["gradient"] * float(
+        table["InfinitesimalJackknife"].iloc[0] / table["gradient"].iloc[0]
+    )
+    ax.loglog(
+        table["gradient"],
+        bound + float(table["InfinitesimalJackknife"].iloc[-1]),
+        "k--",
+        lw=0.8,
+        label="slope one",
+    )
     ax.set(xlabel="‖∇F‖ where the fit was stopped", ylabel="error of the mean held-out loss")
     ax.legend()
     out.mkdir(parents=True, exist_ok=True)
@@ -295,24 +414,49 @@ def basins(out: Path, folds: int) -> None:
             found = []
             for seed in range(20):
                 start = ravel_pytree(jax.tree.map(jnp.asarray, objective.parameters.start(seed)))[0]
-                found.append(scipy.optimize.minimize(function, np.asarray(start), jac=True, method="BFGS").fun)
+                found.append(
+                    scipy.optimize.minimize(
+                        function, np.asarray(start), jac=True, method="BFGS"
+                    ).fun
+                )
             rows.append(
-                {"fold": k, "F from θ̂": own, "best of 20": min(found), "same": np.mean(np.abs(np.array(found) - own) < 1e-3)}
+                {
+                    "fold": k,
+                    "F from θ̂": own,
+                    "best of 20": min(found),
+                    "same": np.mean(np.abs(np.array(found) - own) < 1e-3),
+                }
             )
     table = pd.DataFrame(rows)
     better = table["best of 20"] < table["F from θ̂"] - 1e-3
-    print(f"\nBasins: {better.sum()} of {len(table)} folds have a better optimum than the one reached from θ̂;")
-    print(f"{table['same'].mean():.0%} of the restarts end in the same one. Mean held-out loss {exact.mean:.4f}.")
+    print(
+        f"\nBasins: {better.sum()} of {len(table)} folds have a better optimum than the one reached from θ̂;"
+    )
+    print(
+        f"{table['same'].mean():.0%} of the restarts end in the same one. Mean held-out loss {exact.mean:.4f}."
+    )
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=[], help="times accuracy inexact basins; all by default")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "parts", nargs="*", default=[], help="times accuracy inexact basins; all by default"
+    )
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--folds", type=int, default=1000)
-    parser.add_argument("--lengths", type=int, nargs="*", default=[5_000, 10_000, 50_400], help="of `times`")
-    parser.add_argument("--schemes", nargs="*", choices=list(SCHEMES), default=list(SCHEMES), help="of `times`")
-    parser.add_argument("--processor", action="store_true", help="seconds of processor time: other programs run beside")
+    parser.add_argument(
+        "--lengths", type=int, nargs="*", default=[5_000, 10_000, 50_400], help="of `times`"
+    )
+    parser.add_argument(
+        "--schemes", nargs="*", choices=list(SCHEMES), default=list(SCHEMES), help="of `times`"
+    )
+    parser.add_argument(
+        "--processor",
+        action="store_true",
+        help="seconds of processor time: other programs run beside",
+    )
     saved.add_option(parser)
     arguments = parser.parse_args()
     timing = functools.partial(times, lengths=arguments.lengths, schemes=arguments.schemes)

@@ -1,27 +1,36 @@
-"""The first source document's motion capture: figures 6, 7 and 8, the timing of its largest models, and the basins.
+"""The first source document's motion capture: figures 6, 7 and 8, the timing of its largest models,
+and the basins.
 
-S. Ghosh et al., *Approximate Cross-Validation for Structured Models* (2020), appendix M. Its 124 sequences are not to be
-had in that form; here are the six of `lo.datasets.mocap6`, twelve channels, each in units of the error with which the frame
-before predicts it (least squares over all frames), for the document's σ² = 1.
+S. Ghosh et al., *Approximate Cross-Validation for Structured Models* (2020), appendix M. Its 124
+sequences are not to be had in that form; here are the six of `lo.datasets.mocap6`, twelve channels,
+each in units of the error with which the frame before predicts it (least squares over all frames),
+for the document's σ² = 1.
 
-    LEAVEOUT_DATA=… python experiments/hmm_mocap.py [orders simulated within future basins] [--out out] [--quick] [--made]
+    LEAVEOUT_DATA=… python experiments/hmm_mocap.py [orders simulated within future basins] [--out
+    out] [--quick] [--made]
                                                     [--save]
 
-orders      sequences left out under AR(0) to AR(5) and NAR(1), K = 16, all orders scored on the same steps: IJ against
-            exact refits, times, held-out losses, and the order that each would choose. The six sequences are cut into
-            pieces of about a hundred steps, as long as the document's; `--piece 0` leaves out the six themselves.
-simulated   data of the document's size, 100 sequences of 100 steps: AR(5), D = 11,712, transitions held fixed, and
+orders
+sequences left out under AR(0) to AR(5) and NAR(1), K = 16, all orders scored on the same steps: IJ
+against
+            exact refits, times, held-out losses, and the order that each would choose. The six
+            sequences are cut into pieces of about a hundred steps, as long as the document's;
+            `--piece 0` leaves out the six themselves.
+simulated
+data of the document's size, 100 sequences of 100 steps: AR(5), D = 11,712, transitions held fixed,
+and
             NAR(1), all 100 folds; seconds and peak memory, each model in a process of its own.
 within      steps of the longest sequence left out, K = 5, at random and in a block.
 future      the next step of it left out with all that follows, under three emissions.
 basins      twenty restarts of twenty folds.
 
-With `--made` the sequences of orders, within and future are simulated, of the document's number and length: 100 of 100 steps
-to fit and 24 to test (its 124, split 80/20) from an autoregression of order one in 16 states, whose chain is held fixed, and
-one of 1,484 steps in 5 states.
+With `--made` the sequences of orders, within and future are simulated, of the document's number and
+length: 100 of 100 steps to fit and 24 to test (its 124, split 80/20) from an autoregression of
+order one in 16 states, whose chain is held fixed, and one of 1,484 steps in 5 states.
 
-The exact refits to compare with are SciPy's L-BFGS, from θ̂, on the compiled objective and its gradient, in coordinates in
-which the anchor's Hessian is the identity, or, of many parameters, that of the complete data, made anew every hundred steps.
+The exact refits to compare with are SciPy's L-BFGS, from θ̂, on the compiled objective and its
+gradient, in coordinates in which the anchor's Hessian is the identity, or, of many parameters, that
+of the complete data, made anew every hundred steps.
 """
 
 import argparse
@@ -48,18 +57,29 @@ import leaveout as lo
 
 ORDERS = ("AR(0)", "AR(1)", "AR(2)", "AR(3)", "AR(4)", "AR(5)", "NAR(1)")
 LONGEST = 5  # lags: steps at the start of every sequence that no order scores
-COLOURS = {"IJ": "C3", "NewtonStep": "C1", "Certified": "C0", "Exact": "C2", "refits": "0.4", "NoUpdate": "0.7"}
+COLOURS = {
+    "IJ": "C3",
+    "NewtonStep": "C1",
+    "Certified": "C0",
+    "Exact": "C2",
+    "refits": "0.4",
+    "NoUpdate": "0.7",
+}
 SHORT = {"InfinitesimalJackknife": "IJ"}
 
 
 def captured(piece: int = 0, quick: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Frames in units of one step's unpredictable part, and the lengths of the sequences, or of pieces of them."""
+    """Frames in units of one step's unpredictable part, and the lengths of the sequences, or of
+    pieces of them.
+    """
     frames, lengths = lo.datasets.mocap6()
     x = frames.drop(columns=["sequence", "step", "action"]).to_numpy()
     if quick:
         x, lengths = x[: lengths[0], :3], lengths[:1]
     if piece:
-        parts = [np.array_split(np.arange(length), max(1, round(length / piece))) for length in lengths]
+        parts = [
+            np.array_split(np.arange(length), max(1, round(length / piece))) for length in lengths
+        ]
         lengths = [len(part) for each in parts for part in each]
     begins = np.isin(np.arange(1, len(x)), np.cumsum(lengths))
     before, after = np.column_stack([np.ones(len(x) - 1), x[:-1]])[~begins], x[1:][~begins]
@@ -99,7 +119,10 @@ def timed(run: Callable[[], Any]) -> tuple[float, Any]:
 
 def show(title: str, rows: list[dict] | pd.DataFrame, form: str = "{:.3g}") -> None:
     table = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows)
-    print(f"\n{title}\n{table.to_string(index=False, na_rep='', float_format=form.format)}", flush=True)
+    print(
+        f"\n{title}\n{table.to_string(index=False, na_rep='', float_format=form.format)}",
+        flush=True,
+    )
 
 
 def say(text: str) -> None:
@@ -125,7 +148,11 @@ def descent(hmm: lo.HMM) -> Callable[..., scipy.optimize.OptimizeResult]:
         both = jax.jit(jax.value_and_grad(lambda v, w, hmm: hmm.loss(unravel(v), w)))
 
     def down(
-        start: np.ndarray, weights: np.ndarray, gtol: float = 1e-3, scale: Any = None, steps: int = 20_000
+        start: np.ndarray,
+        weights: np.ndarray,
+        gtol: float = 1e-3,
+        scale: Any = None,
+        steps: int = 20_000,
     ) -> scipy.optimize.OptimizeResult:
         """From `start`; with a matrix S, in coordinates of which S makes displacements of θ."""
         place = lambda u: start + (u if scale is None else scale @ u)
@@ -135,15 +162,28 @@ def descent(hmm: lo.HMM) -> Callable[..., scipy.optimize.OptimizeResult]:
             return float(value), gradient if scale is None else scale.T @ gradient
 
         with jax.enable_x64(True):
-            options = {"gtol": gtol, "ftol": 1e-15, "maxiter": steps, "maxfun": 20 * steps, "maxcor": 20}
-            found = scipy.optimize.minimize(function, np.zeros_like(start), jac=True, method="L-BFGS-B", options=options)
-        return scipy.optimize.OptimizeResult(x=place(found.x), fun=found.fun, ended=found.nit < steps)
+            options = {
+                "gtol": gtol,
+                "ftol": 1e-15,
+                "maxiter": steps,
+                "maxfun": 20 * steps,
+                "maxcor": 20,
+            }
+            found = scipy.optimize.minimize(
+                function, np.zeros_like(start), jac=True, method="L-BFGS-B", options=options
+            )
+        return scipy.optimize.OptimizeResult(
+            x=place(found.x), fun=found.fun, ended=found.nit < steps
+        )
 
     return down
 
 
 def coordinates(hmm: lo.HMM, vector: np.ndarray, weights: np.ndarray) -> Any:
-    """S in whose coordinates the Hessian of the complete data is the identity; None for models of few parameters."""
+    """S in whose coordinates the Hessian of the complete data is the identity.
+
+    None for models of few parameters.
+    """
     with jax.enable_x64(True):
         _, unravel = ravel_pytree(jax.tree.map(jnp.asarray, hmm.parameters.start(0)))
         parts = hmm.preconditioner(unravel(jnp.asarray(vector)), weights)
@@ -169,22 +209,36 @@ def raveled(theta: Any) -> np.ndarray:
 
 
 def fitted(name: str, hmm: lo.HMM, num_starts: int) -> tuple[lo.Fit, dict[str, Any]]:
-    """The lowest of several minima; seconds, those of one more Hessian, and how far from stationary it is, also printed."""
+    """The lowest of several minima.
+
+    Seconds, those of one more Hessian, and how far from stationary it is, also printed.
+    """
     search, fit = timed(lambda: lo.fit(hmm, num_starts=num_starts))
     hessian, fit = timed(lambda: lo.anchor(hmm, fit.parameters))
     told = {"D": fit.num_params, "F": float(fit.value), "fit, s": search, "Hessian, s": hessian}
     told["decrement"] = float(fit.decrement)
-    say(f"{name} fitted: " + ", ".join(f"{key} {value:.4g}" for key, value in told.items()) + f", {gigabytes():.2f} GB")
+    say(
+        f"{name} fitted: "
+        + ", ".join(f"{key} {value:.4g}" for key, value in told.items())
+        + f", {gigabytes():.2f} GB"
+    )
     return fit, told
 
 
-def refitted(fit: lo.Fit, plan: lo.Plan, places: list[np.ndarray] | None = None) -> tuple[float, lo.Estimate, np.ndarray]:
-    """Seconds, held-out losses and minima of F of refits by L-BFGS, from θ̂ or a place for each; compiling is not counted."""
+def refitted(
+    fit: lo.Fit, plan: lo.Plan, places: list[np.ndarray] | None = None
+) -> tuple[float, lo.Estimate, np.ndarray]:
+    """Seconds, held-out losses and minima of F of refits by L-BFGS, from θ̂ or a place for each.
+
+    Compiling is not counted.
+    """
     hmm, start, losses = fit.objective, raveled(fit.theta), np.full(len(plan.index), np.nan)
     down = descent(hmm)
     with jax.enable_x64(True):
         _, unravel = ravel_pytree(jax.tree.map(jnp.asarray, fit.theta))
-        score = jax.jit(lambda v, w, index, hmm: hmm.score(unravel(v), w, index, jnp.ones(len(index))))
+        score = jax.jit(
+            lambda v, w, index, hmm: hmm.score(unravel(v), w, index, jnp.ones(len(index)))
+        )
     weights = plan.matrix()
     down(start, weights[0], 1e30)
     large = coordinates(hmm, start, weights[0]) is not None
@@ -206,31 +260,40 @@ def refitted(fit: lo.Fit, plan: lo.Plan, places: list[np.ndarray] | None = None)
         seconds, lowest[k] = seconds + took, found.fun
     seen = plan.held if hmm.units.observed is None else plan.held & hmm.units.observed[plan.index]
     zero = np.zeros(plan.num_refits)
-    estimate = lo.Estimate(np.where(seen, losses, np.nan), zero, zero.astype(int), replace(plan, held=seen), losses)
+    estimate = lo.Estimate(
+        np.where(seen, losses, np.nan), zero, zero.astype(int), replace(plan, held=seen), losses
+    )
     return seconds, estimate, lowest
 
 
-def minima(fit: lo.Fit, plan: lo.Plan, refit: lo.AbstractRefit) -> tuple[list[np.ndarray], np.ndarray]:
+def minima(
+    fit: lo.Fit, plan: lo.Plan, refit: lo.AbstractRefit
+) -> tuple[list[np.ndarray], np.ndarray]:
     """Raveled parameters of refits, and their F."""
     found, hmm = lo.fold_parameters(fit, plan, refit), fit.objective
     each = [
-        raveled(hmm.parameters.unconstrained(jax.tree.map(lambda leaf, k=k: leaf[k], found))) for k in range(plan.num_refits)
+        raveled(hmm.parameters.unconstrained(jax.tree.map(lambda leaf, k=k: leaf[k], found)))
+        for k in range(plan.num_refits)
     ]
     with jax.enable_x64(True):
         _, unravel = ravel_pytree(jax.tree.map(jnp.asarray, fit.theta))
         value = jax.jit(lambda v, w: hmm.loss(unravel(v), w))
-        return each, np.array([float(value(v, w)) for v, w in zip(each, plan.matrix(), strict=True)])
+        return each, np.array(
+            [float(value(v, w)) for v, w in zip(each, plan.matrix(), strict=True)]
+        )
 
 
 def agreed(
     fit: lo.Fit, plan: lo.Plan, lowest: np.ndarray, refit: lo.AbstractRefit, within: float
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The folds that a strategy brings to the minimum, of this F but for `within`, that L-BFGS found, and where it brings
-    each; prints how the others differ."""
+    """The folds that a strategy brings to the minimum, of this F but for `within`, that L-BFGS
+    found, and where it brings each; prints how the others differ."""
     places, values = minima(fit, plan, refit)
     above = values - lowest
     lower, higher = np.sum(above < -within), np.sum(~(above <= within))
-    say(f"F of {len(plan)} minima of {by_name(refit)}: {lower} more than {within} below that of L-BFGS, {higher} above")
+    say(
+        f"F of {len(plan)} minima of {by_name(refit)}: {lower} more than {within} below that of L-BFGS, {higher} above"
+    )
     return np.abs(above) <= within, places
 
 
@@ -256,14 +319,20 @@ def save(figure: plt.Figure, out: Path, name: str) -> None:
 
 
 def orders(settings: argparse.Namespace) -> None:
-    """Whole sequences left out under autoregressions of several orders, each in a process of its own."""
+    """Whole sequences left out under autoregressions of several orders, each in a process of its
+    own.
+    """
     names = settings.orders or (("AR(1)",) if settings.quick else ORDERS)
     piece = 50 if settings.quick else settings.piece
     data = made(settings.quick) if settings.made else Sequences(*captured(piece, settings.quick))
     x, lengths = data.x, data.lengths
     plan, scored = lo.leave_one_out(len(lengths)), lengths - LONGEST
-    some = np.unique(np.linspace(0, len(plan) - 1, settings.refits or len(plan)).round().astype(int))
-    say(f"{len(lengths)} sequences of {lengths.min()} to {lengths.max()} steps; {len(some)} refits by L-BFGS")
+    some = np.unique(
+        np.linspace(0, len(plan) - 1, settings.refits or len(plan)).round().astype(int)
+    )
+    say(
+        f"{len(lengths)} sequences of {lengths.min()} to {lengths.max()} steps; {len(some)} refits by L-BFGS"
+    )
     rows: list[dict] = []
     found: dict[str, dict[str, lo.Estimate]] = {}
     for name in names:
@@ -272,23 +341,57 @@ def orders(settings: argparse.Namespace) -> None:
         for kind, cv in estimates.items():
             mine = some if kind != "refits" else np.arange(len(some))
             error = np.abs(summed(cv)[mine] - truth) / scored[some]
-            row = {"model": name, "refit": kind, "folds": len(cv.plan), "seconds": told["seconds"][kind]}
-            row |= {"loss a step": a_step(cv, scored), "other minimum": others, "mean |error|": error.mean()}
-            row |= {"worst": error.max(), "flagged": np.nan if kind == "NoUpdate" else len(cv.flagged())}
+            row = {
+                "model": name,
+                "refit": kind,
+                "folds": len(cv.plan),
+                "seconds": told["seconds"][kind],
+            }
+            row |= {
+                "loss a step": a_step(cv, scored),
+                "other minimum": others,
+                "mean |error|": error.mean(),
+            }
+            row |= {
+                "worst": error.max(),
+                "flagged": np.nan if kind == "NoUpdate" else len(cv.flagged()),
+            }
             rows.append({**row, **{key: value for key, value in told.items() if key != "seconds"}})
         folds = f"{len(plan)} folds; errors of a fold's loss a step against {len(some)} refits by L-BFGS"
-        show(f"Figure 6 so far: {folds}, from the minimum of Certified, or of Exact if run, where it is another", rows)
-        saved.save(
-            f"mocap_figure6_{settings.kind}", rows, folds=len(plan), refits=len(some), steps=[lengths.min(), lengths.max()]
+        show(
+            f"Figure 6 so far: {folds}, from the minimum of Certified, or of Exact if run, where it is another",
+            rows,
         )
-        figure6(x[: lengths[0]], found, pd.DataFrame(rows), scored, some, settings.out, f"mocap_figure6_{settings.kind}")
+        saved.save(
+            f"mocap_figure6_{settings.kind}",
+            rows,
+            folds=len(plan),
+            refits=len(some),
+            steps=[lengths.min(), lengths.max()],
+        )
+        figure6(
+            x[: lengths[0]],
+            found,
+            pd.DataFrame(rows),
+            scored,
+            some,
+            settings.out,
+            f"mocap_figure6_{settings.kind}",
+        )
         if len(found) > 1:
-            kinds = [kind for kind in ("IJ", "Certified", "refits") if all(kind in estimates for estimates in found.values())]
+            kinds = [
+                kind
+                for kind in ("IJ", "Certified", "refits")
+                if all(kind in estimates for estimates in found.values())
+            ]
             if settings.made:
                 test = pd.DataFrame(rows).groupby("model")["test loss a step"].first()
                 print(f"\nLeast loss on the test set: {test.idxmin()}")
             chosen = {kind: choice(found, kind) for kind in kinds}
-            print("\nOrder chosen so far by " + ", by ".join(f"{kind}: {name}" for kind, name in chosen.items()))
+            print(
+                "\nOrder chosen so far by "
+                + ", by ".join(f"{kind}: {name}" for kind, name in chosen.items())
+            )
 
 
 def alone(run: Callable[..., Any], *arguments: Any) -> Any:
@@ -300,18 +403,26 @@ def alone(run: Callable[..., Any], *arguments: Any) -> Any:
 def one_order(
     name: str, data: Sequences, plan: lo.Plan, some: np.ndarray, settings: argparse.Namespace
 ) -> tuple[dict[str, lo.Estimate], dict]:
-    """The estimates under one model by name, refits by L-BFGS of some folds among them; seconds, and the losses of these
-    folds to compare with: those of the refits, or, where Certified (or Exact) went to another minimum than they, those of
-    refits from there."""
+    """The estimates under one model by name, refits by L-BFGS of some folds among them; seconds,
+    and the losses of these folds to compare with: those of the refits, or, where Certified (or
+    Exact) went to another minimum than they, those of refits from there."""
     states, starts = (2, 1) if settings.quick else (16, settings.starts)
-    truth_plan = lo.Plan(np.arange(len(some) + 1), some, np.zeros(len(some)), np.ones(len(some), bool), len(data.lengths))
+    truth_plan = lo.Plan(
+        np.arange(len(some) + 1),
+        some,
+        np.zeros(len(some)),
+        np.ones(len(some), bool),
+        len(data.lengths),
+    )
     model = lambda x, lengths: lo.HMM(
         x, emission(name, LONGEST), states, lengths=lengths, drop="sequence", **(data.chain or {})
     )
     fit, told = fitted(name, model(data.x, data.lengths), starts)
     if data.test is not None:
         others = model(*data.test)
-        told["test loss a step"] = -others.log_likelihood(fit.parameters) / (data.test[1] - LONGEST).sum()
+        told["test loss a step"] = (
+            -others.log_likelihood(fit.parameters) / (data.test[1] - LONGEST).sum()
+        )
     strategies = [lo.InfinitesimalJackknife()]
     strategies += [lo.Certified()] if fit.num_params <= settings.certified else []
     strategies += [lo.NewtonStep(), lo.Exact()] if fit.num_params <= settings.dense else []
@@ -321,14 +432,20 @@ def one_order(
         cold, estimates[by_name(refit)] = timed(run)
         cheap = cold < 60  # else compiling does not matter, and once is enough
         seconds[by_name(refit)] = timed(run)[0] if cheap else cold
-        say(f"{name} {by_name(refit)}: {seconds[by_name(refit)]:.3g} s{flags(estimates[by_name(refit)])}")
+        say(
+            f"{name} {by_name(refit)}: {seconds[by_name(refit)]:.3g} s{flags(estimates[by_name(refit)])}"
+        )
     first = estimates["IJ"]
-    estimates = {"NoUpdate": replace(first, losses=first.baseline, error=np.full(len(plan), np.nan))} | estimates
+    estimates = {
+        "NoUpdate": replace(first, losses=first.baseline, error=np.full(len(plan), np.nan))
+    } | estimates
     seconds["refits"], estimates["refits"], lowest = refitted(fit, truth_plan)
     told |= {"seconds": seconds, "truth": summed(estimates["refits"]), "other minimum": np.nan}
     if fit.num_params <= settings.certified:
         small = fit.num_params <= settings.dense
-        same, places = agreed(fit, truth_plan, lowest, *((lo.Exact(), 1e-3) if small else (lo.Certified(), 0.1)))
+        same, places = agreed(
+            fit, truth_plan, lowest, *((lo.Exact(), 1e-3) if small else (lo.Certified(), 0.1))
+        )
         told["other minimum"] = np.sum(~same)
         if not same.all():
             took, there, _ = refitted(fit, truth_plan, places)
@@ -359,7 +476,13 @@ def choice(found: dict[str, dict[str, lo.Estimate]], kind: str) -> str:
 
 
 def figure6(
-    sequence: np.ndarray, found: dict, table: pd.DataFrame, scored: np.ndarray, some: np.ndarray, out: Path, name: str
+    sequence: np.ndarray,
+    found: dict,
+    table: pd.DataFrame,
+    scored: np.ndarray,
+    some: np.ndarray,
+    out: Path,
+    name: str,
 ) -> None:
     names = list(found)
     figure = plt.figure(figsize=(max(9.0, 2.1 * len(names)), 10), layout="constrained")
@@ -379,7 +502,13 @@ def figure6(
         shown = [kind for kind in ("NoUpdate", "IJ", "Certified") if kind in found[model]]
         for kind, marker in zip(shown, "^ox", strict=False):
             ax.plot(
-                truth, (summed(found[model][kind]) / scored)[some], marker, ms=5, color=COLOURS[kind], label=kind, mfc="none"
+                truth,
+                (summed(found[model][kind]) / scored)[some],
+                marker,
+                ms=5,
+                color=COLOURS[kind],
+                label=kind,
+                mfc="none",
             )
         diagonal(ax, truth)
         ax.set(title=model, xlabel="exact, a step")
@@ -387,29 +516,48 @@ def figure6(
             ax.set_ylabel("approximate")
             ax.legend(fontsize=7)
     time_panel = figure.add_subplot(grid[2, : len(names)])
-    kinds = [kind for kind in ("IJ", "Certified", "Exact", "NewtonStep", "refits") if kind in set(table["refit"])]
+    kinds = [
+        kind
+        for kind in ("IJ", "Certified", "Exact", "NewtonStep", "refits")
+        if kind in set(table["refit"])
+    ]
     width = 0.8 / len(kinds)
     for j, kind in enumerate(kinds):
         own = table[table["refit"] == kind]
-        place = np.array([names.index(name) for name in own["model"]]) + (j - (len(kinds) - 1) / 2) * width
+        place = (
+            np.array([names.index(name) for name in own["model"]])
+            + (j - (len(kinds) - 1) / 2) * width
+        )
         label = f"{len(some)} refits by L-BFGS" if kind == "refits" else kind
         time_panel.bar(place, own["seconds"], width, color=COLOURS[kind], label=label)
     time_panel.plot(range(len(names)), first["Hessian, s"], "k_", ms=22, label="Hessian, once")
     time_panel.set(
-        yscale="log", ylabel=f"seconds, {len(scored)} folds", xticks=range(len(names)), xticklabels=names, title="Time"
+        yscale="log",
+        ylabel=f"seconds, {len(scored)} folds",
+        xticks=range(len(names)),
+        xticklabels=names,
+        title="Time",
     )
     time_panel.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.07))
     loss_panel = figure.add_subplot(grid[2, len(names) :])
-    whole = [kind for kind in ("IJ", "Certified", "refits") if kind in kinds and (kind != "refits" or len(some) == len(scored))]
+    whole = [
+        kind
+        for kind in ("IJ", "Certified", "refits")
+        if kind in kinds and (kind != "refits" or len(some) == len(scored))
+    ]
     for j, kind in enumerate(whole):
         have = [i for i, name in enumerate(names) if kind in found[name]]
         means = [a_step(found[names[i]][kind], scored) for i in have]
         spread = [2 * jackknife(summed(found[names[i]][kind]), scored) for i in have]
         label = "exact" if kind == "refits" else kind
         place = np.array(have) + 0.15 * (j - 1)
-        loss_panel.errorbar(place, means, spread, fmt="o", ms=4, capsize=3, color=COLOURS[kind], label=label)
+        loss_panel.errorbar(
+            place, means, spread, fmt="o", ms=4, capsize=3, color=COLOURS[kind], label=label
+        )
     if "test loss a step" in first:
-        loss_panel.plot(np.arange(len(names)) + 0.3, first["test loss a step"], "k_", ms=10, label="test set")
+        loss_panel.plot(
+            np.arange(len(names)) + 0.3, first["test loss a step"], "k_", ms=10, label="test set"
+        )
     loss_panel.set(
         xticks=range(len(names)),
         xticklabels=names,
@@ -423,7 +571,9 @@ def figure6(
 
 
 def jackknife(losses: np.ndarray, steps: np.ndarray) -> float:
-    """The standard error of a ratio of sums, by leaving out one sequence after another of those that have a loss."""
+    """The standard error of a ratio of sums, by leaving out one sequence after another of those
+    that have a loss.
+    """
     losses, steps = losses[np.isfinite(losses)], steps[np.isfinite(losses)]
     n = len(losses)
     others = (losses.sum() - losses) / (steps.sum() - steps)
@@ -438,7 +588,10 @@ def simulated(settings: argparse.Namespace) -> None:
     rows = []
     for name in settings.orders or (("AR(1)",) if settings.quick else ("AR(5)", "NAR(1)")):
         rows += alone(large, name, settings)
-        show("All folds of simulated data; the bound: 600 s and 8 GB from θ̂ on (Hessian and folds)", rows)
+        show(
+            "All folds of simulated data; the bound: 600 s and 8 GB from θ̂ on (Hessian and folds)",
+            rows,
+        )
 
 
 def large(name: str, settings: argparse.Namespace) -> list[dict]:
@@ -448,11 +601,27 @@ def large(name: str, settings: argparse.Namespace) -> list[dict]:
     hmm = lo.HMM(x, emission(name), states, lengths=lengths, drop="sequence", **chain)
     plan, rows = lo.leave_one_out(number), []
     fit, told = fitted(name, hmm, 1)
-    each = [lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.Certified()] + [lo.Exact()] * (not settings.skip_exact)
+    each = [lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.Certified()] + [lo.Exact()] * (
+        not settings.skip_exact
+    )
     for refit in each:
         seconds, cv = timed(lambda r=refit: lo.cross_validate(fit, plan, r))
-        row = {"model": name, **told, "refit": by_name(refit), "folds, s": seconds, "in all, s": told["Hessian, s"] + seconds}
-        rows.append({**row, "peak, GB": gigabytes(), "mean loss": cv.mean, "se": cv.se, "flagged": len(cv.flagged())})
+        row = {
+            "model": name,
+            **told,
+            "refit": by_name(refit),
+            "folds, s": seconds,
+            "in all, s": told["Hessian, s"] + seconds,
+        }
+        rows.append(
+            {
+                **row,
+                "peak, GB": gigabytes(),
+                "mean loss": cv.mean,
+                "se": cv.se,
+                "flagged": len(cv.flagged()),
+            }
+        )
         say(f"{name} {by_name(refit)}: {seconds:.1f} s, peak {gigabytes():.2f} GB")
     return rows
 
@@ -482,23 +651,46 @@ def longest(settings: argparse.Namespace) -> np.ndarray:
     return x[ends[n] - lengths[n] : ends[n]]
 
 
-STRATEGIES = (lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.NewtonStep(), lo.Certified(), lo.Exact())
+STRATEGIES = (
+    lo.NoUpdate(),
+    lo.InfinitesimalJackknife(),
+    lo.NewtonStep(),
+    lo.Certified(),
+    lo.Exact(),
+)
 
 
-def compared(fit: lo.Fit, plan: lo.Plan, told: dict, rows: list[dict]) -> tuple[dict[str, lo.Estimate], np.ndarray]:
-    """All strategies and the refits, and the folds where both ways down from θ̂ reach one minimum; adds a row for each
-    strategy, with its errors over these folds."""
+def compared(
+    fit: lo.Fit, plan: lo.Plan, told: dict, rows: list[dict]
+) -> tuple[dict[str, lo.Estimate], np.ndarray]:
+    """All strategies and the refits, and the folds where both ways down from θ̂ reach one minimum;
+    adds a row for each strategy, with its errors over these folds."""
     seconds, truth, lowest = refitted(fit, plan)
     same, _ = agreed(fit, plan, lowest, lo.Exact(), 1e-3)
     estimates, counts = {"refits": truth}, np.bincount(plan.refit, truth.plan.held, plan.num_refits)
     took = {"refits": seconds}
     for refit in STRATEGIES:
-        took[by_name(refit)], estimates[by_name(refit)] = timed(lambda r=refit: lo.cross_validate(fit, plan, r, audit=0))
+        took[by_name(refit)], estimates[by_name(refit)] = timed(
+            lambda r=refit: lo.cross_validate(fit, plan, r, audit=0)
+        )
     for kind, cv in estimates.items():
         error = (np.abs(summed(cv) - summed(truth)) / counts)[same]
-        row = {**told, "other minimum": np.sum(~same), "refit": kind, "seconds": took[kind], "loss": cv.mean}
+        row = {
+            **told,
+            "other minimum": np.sum(~same),
+            "refit": kind,
+            "seconds": took[kind],
+            "loss": cv.mean,
+        }
         spread = {"mean |error|": error.mean(), "median": np.median(error), "worst": error.max()}
-        rows.append({**row, **spread, "estimated": (cv.error / counts)[same].max(), "flagged": len(cv.flagged())})
+        rows.append(
+            {
+                **row,
+                **spread,
+                "estimated": (cv.error / counts)[same].max(),
+                "flagged": len(cv.flagged()),
+            }
+        )
     return estimates, same
 
 
@@ -508,10 +700,22 @@ def within(settings: argparse.Namespace) -> None:
     states, trials, starts = (2, 3, 2) if settings.quick else (5, 10, settings.starts)
     fit, _ = fitted("Gaussian", lo.HMM(x, lo.emissions.Gaussian(), states), starts)
     rows: list[dict] = []
-    shares = (0.05, 0.25) if settings.quick else (0.02, 0.05, 0.10) if settings.made else (0.02, 0.05, 0.10, 0.25)
-    figure, axes = plt.subplots(2, len(shares), figsize=(3.4 * len(shares), 7), layout="constrained")
-    errors, panels = plt.subplots(2, len(shares), figsize=(3.4 * len(shares), 6), layout="constrained", sharey=True)
-    for i, (scheme, make) in enumerate({"i.i.d.": lo.random_subsets, "contiguous": lo.contiguous}.items()):
+    shares = (
+        (0.05, 0.25)
+        if settings.quick
+        else (0.02, 0.05, 0.10)
+        if settings.made
+        else (0.02, 0.05, 0.10, 0.25)
+    )
+    figure, axes = plt.subplots(
+        2, len(shares), figsize=(3.4 * len(shares), 7), layout="constrained"
+    )
+    errors, panels = plt.subplots(
+        2, len(shares), figsize=(3.4 * len(shares), 6), layout="constrained", sharey=True
+    )
+    for i, (scheme, make) in enumerate(
+        {"i.i.d.": lo.random_subsets, "contiguous": lo.contiguous}.items()
+    ):
         for j, share in enumerate(shares):
             plan = make(len(x), share, trials, seed=0)
             estimates, same = compared(fit, plan, {"folds": scheme, "left out": share}, rows)
@@ -530,13 +734,21 @@ def future(settings: argparse.Namespace) -> None:
     x = longest(settings)
     rows: list[dict] = []
     states, starts = (2, 2) if settings.quick else (5, settings.starts)
-    models = {"Gaussian": lo.emissions.Gaussian(), "AR(1)": emission("AR(1)"), "NAR(1)": emission("NAR(1)")}
+    models = {
+        "Gaussian": lo.emissions.Gaussian(),
+        "AR(1)": emission("AR(1)"),
+        "NAR(1)": emission("NAR(1)"),
+    }
     figure, axes = plt.subplots(1, len(models), figsize=(11, 4), layout="constrained")
     for ax, (name, own) in zip(axes, models.items(), strict=True):
         fit, _ = fitted(name, lo.HMM(x, own, states), starts)
-        first = len(x) - 3 if settings.quick else round((0.98 if name == "NAR(1)" else 0.9) * len(x))
+        first = (
+            len(x) - 3 if settings.quick else round((0.98 if name == "NAR(1)" else 0.9) * len(x))
+        )
         plan = thinned(lo.leave_future_out(len(x), first, horizon=1), settings.every)
-        estimates, same = compared(fit, plan, {"model": name, "D": fit.num_params, "origins": len(plan)}, rows)
+        estimates, same = compared(
+            fit, plan, {"model": name, "D": fit.num_params, "origins": len(plan)}, rows
+        )
         scatter(ax, estimates, same, f"{name}, D = {fit.num_params:,}")
         show("Figure 8 so far: the next step left out with all that follows", rows, "{:.2e}")
         saved.save(f"mocap_figure8_{settings.kind}", rows, length=len(x), every=settings.every)
@@ -549,7 +761,13 @@ def thinned(plan: lo.Plan, every: int) -> lo.Plan:
     kept = np.arange(0, plan.num_refits, every)
     entries = np.isin(plan.refit, kept)
     indptr = np.concatenate([[0], np.cumsum(np.diff(plan.indptr)[kept])])
-    return replace(plan, indptr=indptr, index=plan.index[entries], weight=plan.weight[entries], held=plan.held[entries])
+    return replace(
+        plan,
+        indptr=indptr,
+        index=plan.index[entries],
+        weight=plan.weight[entries],
+        held=plan.held[entries],
+    )
 
 
 def scatter(ax: plt.Axes, estimates: dict[str, lo.Estimate], same: np.ndarray, title: str) -> None:
@@ -557,18 +775,41 @@ def scatter(ax: plt.Axes, estimates: dict[str, lo.Estimate], same: np.ndarray, t
     here = same[truth.plan.refit]
     for kind, marker in (("IJ", "o"), ("Certified", "x")):
         losses = estimates[kind].losses
-        ax.plot(truth.losses[here], losses[here], marker, ms=4, color=COLOURS[kind], alpha=0.6, mfc="none", label=kind)
+        ax.plot(
+            truth.losses[here],
+            losses[here],
+            marker,
+            ms=4,
+            color=COLOURS[kind],
+            alpha=0.6,
+            mfc="none",
+            label=kind,
+        )
     if not same.all():
         other = estimates["Certified"].losses[~here]
-        ax.plot(truth.losses[~here], other, "+", ms=4, color="0.7", label="Certified, another minimum", zorder=0)
+        ax.plot(
+            truth.losses[~here],
+            other,
+            "+",
+            ms=4,
+            color="0.7",
+            label="Certified, another minimum",
+            zorder=0,
+        )
     diagonal(ax, truth.losses)
     ax.set(title=title, xlabel="exact", ylabel="approximate")
 
 
 def legend(figure: plt.Figure) -> None:
     """One for all panels, above them."""
-    each = {label: handle for ax in figure.axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    figure.legend(each.values(), each.keys(), loc="outside upper center", ncols=len(each), fontsize=8)
+    each = {
+        label: handle
+        for ax in figure.axes
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(
+        each.values(), each.keys(), loc="outside upper center", ncols=len(each), fontsize=8
+    )
 
 
 def bars(ax: plt.Axes, estimates: dict[str, lo.Estimate], same: np.ndarray, title: str) -> None:
@@ -578,7 +819,14 @@ def bars(ax: plt.Axes, estimates: dict[str, lo.Estimate], same: np.ndarray, titl
     kinds = ("NoUpdate", "IJ", "NewtonStep", "Certified", "Exact")
     for j, kind in enumerate(kinds):
         error = (np.abs(summed(estimates[kind]) - summed(truth)) / counts)[same]
-        ax.semilogy(np.full(len(error), j), np.maximum(error, 1e-10), "o", ms=4, color=COLOURS[kind], alpha=0.6)
+        ax.semilogy(
+            np.full(len(error), j),
+            np.maximum(error, 1e-10),
+            "o",
+            ms=4,
+            color=COLOURS[kind],
+            alpha=0.6,
+        )
     ax.set(title=title, xticks=range(len(kinds)), ylabel="error of a fold's mean loss")
     ax.set_xticklabels(kinds, rotation=40, ha="right", fontsize=8)
     ax.label_outer()
@@ -588,7 +836,9 @@ def bars(ax: plt.Axes, estimates: dict[str, lo.Estimate], same: np.ndarray, titl
 
 
 def basins(settings: argparse.Namespace) -> None:
-    """How often does a restart find a better optimum of a fold than the one reached from θ̂, and what does it change?"""
+    """How often does a restart find a better optimum of a fold than the one reached from θ̂, and
+    what does it change?
+    """
     x = longest(settings)
     states, folds, restarts = (2, 3, 3) if settings.quick else (5, 20, 20)
     hmm = lo.HMM(x, lo.emissions.Gaussian(), states)
@@ -598,44 +848,91 @@ def basins(settings: argparse.Namespace) -> None:
     parameters, lowest = minima(fit, plan, lo.Exact())
     with jax.enable_x64(True):
         _, unravel = ravel_pytree(jax.tree.map(jnp.asarray, fit.theta))
-        score = jax.jit(lambda v, w, index: jnp.mean(hmm.score(unravel(v), w, index, jnp.ones(len(index)))))
+        score = jax.jit(
+            lambda v, w, index: jnp.mean(hmm.score(unravel(v), w, index, jnp.ones(len(index))))
+        )
         for k, w in enumerate(plan.matrix()):
             reached, own = parameters[k], float(lowest[k])
             runs = [down(raveled(hmm.parameters.start(seed)), w) for seed in range(restarts)]
             best = min(runs, key=lambda run: run.fun)
             index = plan.index[plan.refit == k]
             ends = np.array([run.fun for run in runs])
-            row = {"fold": k, "F from θ̂": own, "best restart": best.fun, "same": np.mean(np.abs(ends - own) < 1e-3)}
-            losses = {"loss from θ̂": float(score(reached, w, index)), "loss of the best": float(score(best.x, w, index))}
+            row = {
+                "fold": k,
+                "F from θ̂": own,
+                "best restart": best.fun,
+                "same": np.mean(np.abs(ends - own) < 1e-3),
+            }
+            losses = {
+                "loss from θ̂": float(score(reached, w, index)),
+                "loss of the best": float(score(best.x, w, index)),
+            }
             rows.append({**row, "better": np.mean(ends < own - 1e-3), **losses})
     table = pd.DataFrame(rows)
-    show(f"Basins: {folds} folds of 10 % in a block, {restarts} restarts each, T = {len(x)}, K = {states}", table, "{:.4f}")
+    show(
+        f"Basins: {folds} folds of 10 % in a block, {restarts} restarts each, T = {len(x)}, K = {states}",
+        table,
+        "{:.4f}",
+    )
     better = table["best restart"] < table["F from θ̂"] - 1e-3
     change = (table["loss of the best"] - table["loss from θ̂"])[better]
-    print(f"{better.sum()} of {folds} folds have a better optimum than the one reached from θ̂; there the mean held-out loss")
-    print(f"changes by {change.mean() if better.any() else 0:+.4f} (from {change.min():+.4f} to {change.max():+.4f}),")
-    print(f"over all folds by {change.sum() / folds:+.4f}; {table['same'].mean():.0%} of the restarts end in the same one.")
+    print(
+        f"{better.sum()} of {folds} folds have a better optimum than the one reached from θ̂; there the mean held-out loss"
+    )
+    print(
+        f"changes by {change.mean() if better.any() else 0:+.4f} (from {change.min():+.4f} to {change.max():+.4f}),"
+    )
+    print(
+        f"over all folds by {change.sum() / folds:+.4f}; {table['same'].mean():.0%} of the restarts end in the same one."
+    )
     print(f"Mean held-out loss {exact.mean:.4f}.")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=[], help="orders simulated within future basins; all by default")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "parts", nargs="*", default=[], help="orders simulated within future basins; all by default"
+    )
     parser.add_argument("--out", type=Path, default=Path("out"))
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that everything runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes, to see that everything runs"
+    )
     parser.add_argument("--orders", nargs="*", default=[], help='such as "AR(0)" "NAR(1)"')
-    parser.add_argument("--piece", type=int, default=100, help="steps of the pieces that sequences are cut into; 0: whole")
+    parser.add_argument(
+        "--piece",
+        type=int,
+        default=100,
+        help="steps of the pieces that sequences are cut into; 0: whole",
+    )
     parser.add_argument("--starts", type=int, default=3, help="starts of each fit")
-    parser.add_argument("--refits", type=int, default=0, help="orders: refits to compare with; 0: all")
-    parser.add_argument("--certified", type=int, default=12000, help="orders: largest D for Certified")
-    parser.add_argument("--dense", type=int, default=500, help="orders: largest D for own Hessians of folds")
+    parser.add_argument(
+        "--refits", type=int, default=0, help="orders: refits to compare with; 0: all"
+    )
+    parser.add_argument(
+        "--certified", type=int, default=12000, help="orders: largest D for Certified"
+    )
+    parser.add_argument(
+        "--dense", type=int, default=500, help="orders: largest D for own Hessians of folds"
+    )
     parser.add_argument("--skip-exact", action="store_true", help="simulated: leave Exact out")
-    parser.add_argument("--made", action="store_true", help="simulated sequences of the document's number and length")
+    parser.add_argument(
+        "--made",
+        action="store_true",
+        help="simulated sequences of the document's number and length",
+    )
     parser.add_argument("--every", type=int, default=1, help="future: one origin in so many")
     saved.add_option(parser)
     arguments = parser.parse_args()
     kind = "made" if arguments.made else "captured" if arguments.piece else "whole"
     arguments.kind = "_".join([kind, *(name[:-3] + name[-2] for name in arguments.orders)])
-    known = {"orders": orders, "simulated": simulated, "within": within, "future": future, "basins": basins}
+    known = {
+        "orders": orders,
+        "simulated": simulated,
+        "within": within,
+        "future": future,
+        "basins": basins,
+    }
     for part in arguments.parts or known:
         known[part](arguments)

@@ -1,10 +1,12 @@
-"""Which weights give drawn partitions the right number of mates? Simulated records with typos, pairs scored field by field.
+"""Which weights give drawn partitions the right number of mates? Simulated records with typos,
+pairs scored field by field.
 
     python experiments/linkage_law.py [records]
 
-Truth is what the listed pairs can show: records that true listed pairs connect. `pull` holds the weights of pairs to their
-log-odds: at ∞ pairs are independent evidence, at 0 every pair keeps its probability. Bias and mean squared error of P(a record
-has a mate in another fold), over folds of whole clusters as linked.
+Truth is what the listed pairs can show: records that true listed pairs connect. `pull` holds the
+weights of pairs to their log-odds: at ∞ pairs are independent evidence, at 0 every pair keeps its
+probability. Bias and mean squared error of P(a record has a mate in another fold), over folds of
+whole clusters as linked.
 """
 
 import itertools
@@ -29,14 +31,20 @@ PULLS = (5.0, 0.5, 0.2, 0.1, 0.05)
 
 
 def table(records: int, typo: float, uneven: bool, most: int, seed: int) -> tuple[NDArray, ...]:
-    """The entity of each record, and left, right and score of pairs that agree on two fields or more."""
+    """The entity of each record, and left, right and score of pairs that agree on two fields or
+    more.
+    """
     rng = np.random.default_rng(seed)
     size = np.minimum(rng.zipf(2.5, records), most)
     entity = np.repeat(np.arange(len(size)), size)[:records]
     common = 1 / np.arange(1, LEVELS + 1) ** 0.7
     common /= common.sum()
     fields = rng.choice(LEVELS, (len(size), FIELDS), p=common)[entity]
-    rate = np.where(rng.random(records) < 0.25, 4 * typo, 0.4 * typo) if uneven else np.full(records, typo)
+    rate = (
+        np.where(rng.random(records) < 0.25, 4 * typo, 0.4 * typo)
+        if uneven
+        else np.full(records, typo)
+    )
     wrong = rng.random(fields.shape) < rate[:, None]
     fields[wrong] = rng.choice(LEVELS, int(wrong.sum()), p=common)
     keys = []
@@ -48,7 +56,9 @@ def table(records: int, typo: float, uneven: bool, most: int, seed: int) -> tupl
             keys.append(np.minimum(block[i], block[j]) * records + np.maximum(block[i], block[j]))
     left, right = np.divmod(np.unique(np.concatenate(keys)), records)
     agree = fields[left] == fields[right]
-    score = np.where(agree, np.log((1 - 2 * typo) / common[fields[left]]), np.log(2 * typo / 0.99)).sum(1)
+    score = np.where(
+        agree, np.log((1 - 2 * typo) / common[fields[left]]), np.log(2 * typo / 0.99)
+    ).sum(1)
     return entity, left, right, score
 
 
@@ -65,7 +75,10 @@ def study(records: int, design: tuple[float, bool, int], seed: int) -> NDArray:
     calibration = IsotonicRegression(out_of_bounds="clip").fit(score, known[a] == known[b])
     entity, left, right, score = table(records, *design, seed)
     p = np.clip(calibration.predict(score), 1e-4, 1 - 1e-4)
-    filed, match = components(records, left[p >= 0.5], right[p >= 0.5]), entity[left] == entity[right]
+    filed, match = (
+        components(records, left[p >= 0.5], right[p >= 0.5]),
+        entity[left] == entity[right],
+    )
     fold = np.random.default_rng(seed).integers(0, FOLDS, filed.max() + 1)[filed]
     truth = mates(components(records, left[match], right[match]), fold)
     out = []
@@ -82,7 +95,9 @@ def main() -> None:
     print(f"{records} records, {SEEDS} data sets a design, {DRAWS} draws")
     for design in DESIGNS:
         found = np.mean([study(records, design, seed) for seed in range(SEEDS)], axis=0)
-        print(f"typos {design[0]}, uneven {design[1]}, entities up to {design[2]}: mates {found[0, 0]:.4f}")
+        print(
+            f"typos {design[0]}, uneven {design[1]}, entities up to {design[2]}: mates {found[0, 0]:.4f}"
+        )
         for pull, (_, bias, squared) in zip(PULLS, found, strict=True):
             print(f"  pull {pull:<5} bias {bias:+.4f}  squared error {squared:.4f}", flush=True)
 

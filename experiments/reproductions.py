@@ -1,10 +1,12 @@
-"""The pages of docs/reproductions, from what experiments have kept and printed; nothing is computed anew.
+"""The pages of docs/reproductions, from what experiments have kept and printed; nothing is computed
+anew.
 
     python experiments/reproductions.py        (or `make reproductions`)
 
-`pages/*.md` are the texts, with calls of the functions below in {{ }}. A kept table is docs/reproductions/results/NAME.json,
-written by an experiment's `--save`; a printed one is a block of benchmarks/results/*.md. Every table
-is followed by the command that made it, the date, and the seconds that it took, where they were kept.
+`pages/*.md` are the texts, with calls of the functions below in {{ }}. A kept table is
+docs/reproductions/results/NAME.json, written by an experiment's `--save`; a printed one is a block
+of benchmarks/results/*.md. Every table is followed by the command that made it, the date, and the
+seconds that it took, where they were kept.
 """
 
 import re
@@ -21,7 +23,12 @@ from saved import PAGES, kept, palette, small
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXTS = Path(__file__).with_name("pages")
-SHORT = {"InfinitesimalJackknife": "IJ", "NoUpdate": "no update", "NewtonStep": "Newton step", "nan": ""}
+SHORT = {
+    "InfinitesimalJackknife": "IJ",
+    "NoUpdate": "no update",
+    "NewtonStep": "Newton step",
+    "nan": "",
+}
 
 
 def made(name: str) -> str:
@@ -49,8 +56,14 @@ def cell(value: Any, form: str) -> str:
 
 def markdown(frame: pd.DataFrame, form: str = ".3g", forms: dict[str, str] | None = None) -> str:
     own = forms or {}
-    lines = [" | ".join(cell(str(c), "") for c in frame.columns), "|".join(["---"] * len(frame.columns))]
-    lines += [" | ".join(cell(row[c], own.get(c, form)) for c in frame.columns) for row in frame.to_dict("records")]
+    lines = [
+        " | ".join(cell(str(c), "") for c in frame.columns),
+        "|".join(["---"] * len(frame.columns)),
+    ]
+    lines += [
+        " | ".join(cell(row[c], own.get(c, form)) for c in frame.columns)
+        for row in frame.to_dict("records")
+    ]
     return "\n".join(f"| {line} |" for line in lines)
 
 
@@ -62,22 +75,38 @@ def table(
     forms: dict[str, str] | None = None,
     part: str | None = None,
 ) -> str:
-    """A kept table, some of its columns (under other names) and rows; `part` is one of those told beside it."""
+    """A kept table, some of its columns (under other names) and rows.
+
+    `part` is one of those told beside it.
+    """
     frame = pd.DataFrame(kept(name)["rows"] if part is None else told(name, part))
     for column, values in (where or {}).items():
         frame = frame[frame[column].isin(values if isinstance(values, list) else [values])]
     if columns is not None:
         names = columns if isinstance(columns, dict) else {column: column for column in columns}
         frame = frame[[column for column in names if column in frame]].rename(columns=names)
-    return f"{markdown(frame.astype(object).where(frame.notna(), None), form, forms)}\n\n{made(name)}"
+    return (
+        f"{markdown(frame.astype(object).where(frame.notna(), None), form, forms)}\n\n{made(name)}"
+    )
 
 
 def errors(name: str, level: str) -> str:
-    """Table 1: mean relative errors of the losses of `points` or of `folds`, ± two standard deviations over folds."""
-    labels = {"InfinitesimalJackknife": "IJ", "NoUpdate": "no update", "NewtonStep": "Newton step", "Certified": "Certified"}
+    """Table 1: mean relative errors of the losses of `points` or of `folds`, ± two standard
+    deviations over folds.
+    """
+    labels = {
+        "InfinitesimalJackknife": "IJ",
+        "NoUpdate": "no update",
+        "NewtonStep": "Newton step",
+        "Certified": "Certified",
+    }
     rows = []
     for row in kept(name)["rows"]:
-        shown = {"folds": row["folds"], "left out": f"{row['left out']:.0%}", "IJ, the document": spread(row, "paper")}
+        shown = {
+            "folds": row["folds"],
+            "left out": f"{row['left out']:.0%}",
+            "IJ, the document": spread(row, "paper"),
+        }
         shown |= {label: spread(row, f"{strategy}, {level}") for strategy, label in labels.items()}
         ratio = row[f"NoUpdate, {level}"] / row[f"InfinitesimalJackknife, {level}"]
         rows.append(shown | {"no update / IJ": f"{ratio:.1f}"})
@@ -96,14 +125,23 @@ def documented(name: str) -> list[dict[str, Any]]:
 
 
 def span(name: str, column: str, over: str | None = None) -> str:
-    """The least and the most of a column, or of its ratio to another, in the document's own cells."""
+    """The least and the most of a column, or of its ratio to another, in the document's own
+    cells.
+    """
     values = [row[column] / (row[over] if over else 1.0) for row in documented(name)]
     return f"{min(values):.2g} to {max(values):.2g}"
 
 
 def share(name: str, column: str, refit: str = "IJ", of: str = "NoUpdate", **where: str) -> str:
-    """A strategy's error in that of another: the least and the most of the rows whose columns begin as told."""
-    rows = [row for row in kept(name)["rows"] if all(str(row[key]).startswith(value) for key, value in where.items())]
+    """A strategy's error in that of another.
+
+    The least and the most of the rows whose columns begin as told.
+    """
+    rows = [
+        row
+        for row in kept(name)["rows"]
+        if all(str(row[key]).startswith(value) for key, value in where.items())
+    ]
     one, other = ([row[column] for row in rows if row["refit"] == each] for each in (refit, of))
     shares = [100 * a / b for a, b in zip(one, other, strict=True)]
     return " to ".join(dict.fromkeys([f"{min(shares):.0f}", f"{max(shares):.0f}"])) + " %"
@@ -118,14 +156,30 @@ def orders(*names: str) -> str:
         for model, own in frame.groupby("model", sort=False):
             by = own.set_index("refit")
             row = {"model": model, "D": int(by["D"].iloc[0])}
-            row |= {f"loss, {SHORT.get(kind, kind)}": by["loss a step"].get(kind) for kind in ("NoUpdate", "IJ")}
+            row |= {
+                f"loss, {SHORT.get(kind, kind)}": by["loss a step"].get(kind)
+                for kind in ("NoUpdate", "IJ")
+            }
             row |= {"loss, refits": f"{by['loss a step']['refits']:.4g} ({folds} folds)"}
             row |= {"test set": by["test loss a step"].iloc[0]} if "test loss a step" in by else {}
-            row |= {f"error, {SHORT.get(kind, kind)}": by["mean |error|"][kind] for kind in ("NoUpdate", "IJ")}
+            row |= {
+                f"error, {SHORT.get(kind, kind)}": by["mean |error|"][kind]
+                for kind in ("NoUpdate", "IJ")
+            }
             rows.append(
-                row | {"fit, s": by["fit, s"].iloc[0], "IJ, s": by["seconds"]["IJ"], "refits, s": by["seconds"]["refits"]}
+                row
+                | {
+                    "fit, s": by["fit, s"].iloc[0],
+                    "IJ, s": by["seconds"]["IJ"],
+                    "refits, s": by["seconds"]["refits"],
+                }
             )
-    return "\n\n".join([markdown(pd.DataFrame(rows), ".4g", {"error, no update": ".2g", "error, IJ": ".2g"}), *commands])
+    return "\n\n".join(
+        [
+            markdown(pd.DataFrame(rows), ".4g", {"error, no update": ".2g", "error, IJ": ".2g"}),
+            *commands,
+        ]
+    )
 
 
 def fewer(name: str, column: str, than: str) -> int:
@@ -142,7 +196,11 @@ def block(file: str, start: str) -> list[str]:
     """The lines of a printed result from one that begins with `start` to the next blank one."""
     lines = (ROOT / "benchmarks" / file).read_text(encoding="utf-8").splitlines()
     first = next(k for k, line in enumerate(lines) if line.startswith(start))
-    end = next(k for k in range(first + 1, len(lines)) if not lines[k].strip() or lines[k].startswith("```"))
+    end = next(
+        k
+        for k in range(first + 1, len(lines))
+        if not lines[k].strip() or lines[k].startswith("```")
+    )
     return lines[first:end]
 
 
@@ -163,12 +221,18 @@ def parsed(file: str, start: str) -> pd.DataFrame:
 
 
 def beside(ours: str, theirs: str, date: str) -> str:
-    """Means and RMSE of one experiment's estimators from our draws, and from the losses that the document's authors saved."""
+    """Means and RMSE of one experiment's estimators from our draws, and from the losses that the
+    document's authors saved.
+    """
     file = "results/leakage.md"
     mine, saved = parsed(file, ours), parsed(file, theirs)
-    names = {"LOCO (no correction)": "LOCO"} | {f"T{q}{m}, squared norms": f"T{q}{m}" for q in (2, 3, 4) for m in ("", " M")}
+    names = {"LOCO (no correction)": "LOCO"} | {
+        f"T{q}{m}, squared norms": f"T{q}{m}" for q in (2, 3, 4) for m in ("", " M")
+    }
     saved = saved.rename(index=names)
-    frame = pd.DataFrame({"estimator": mine.index, "mean, theirs": saved["mean"].reindex(mine.index).to_numpy()})
+    frame = pd.DataFrame(
+        {"estimator": mine.index, "mean, theirs": saved["mean"].reindex(mine.index).to_numpy()}
+    )
     frame["mean, ours"] = mine["mean"].to_numpy()
     frame["RMSE, theirs"] = saved["RMSE"].reindex(mine.index).to_numpy()
     frame["RMSE, ours"] = mine["RMSE"].to_numpy()
@@ -184,32 +248,67 @@ def curves(name: str, date: str, *others: str) -> str:
     shown = {"the authors' saved": "the authors' saved losses", "as the authors' programs": "ours"}
     for label in (*shown, *others):
         line = next(line for line in lines if line.startswith(label))
-        rows.append([shown.get(label, f"ours, {label}"), *(float(part) for part in line[len(label) :].split()[:5])])
+        rows.append(
+            [
+                shown.get(label, f"ours, {label}"),
+                *(float(part) for part in line[len(label) :].split()[:5]),
+            ]
+        )
     frame = pd.DataFrame(rows, columns=["", "e₀", "e₁", "e₁₀", "e₅₀", "e₁₀₀"])
     command = "LEAVEOUT_DATA=… python experiments/b3_readings.py --draws 1000"
     return f"{markdown(frame, '.4f')}\n\n*`{command}`, {date}; `benchmarks/results/leakage.md`.*"
 
 
 def times() -> pd.DataFrame:
-    """Table 2 as printed in benchmarks/results/hidden.md: seconds for 1,000 folds of a tenth, and the document's hours."""
+    """Table 2 as printed in benchmarks/results/hidden.md.
+
+    Seconds for 1,000 folds of a tenth, and the document's hours.
+    """
     _, _, *lines = block(
-        "results/hidden.md", "Table 2 so far: 1000 folds of 10 %, seconds after the fit (NewtonStep, BFGS: 20 folds, scaled)"
+        "results/hidden.md",
+        "Table 2 so far: 1000 folds of 10 %, seconds after the fit (NewtonStep, BFGS: 20 folds, scaled)",
     )
     rows = []
     for line in lines:
-        length, folds, refit, seconds, *_ = re.split(r"\s+", line.strip().replace("BFGS, compiled", "BFGS"))
-        theirs = dict(zip(("InfinitesimalJackknife", "NewtonStep", "Exact"), PAPER_HOURS[folds, int(length)], strict=True))
-        rows.append({"T": int(length), "folds": folds, "refit": refit, "seconds": float(seconds), "hours": theirs.get(refit)})
+        length, folds, refit, seconds, *_ = re.split(
+            r"\s+", line.strip().replace("BFGS, compiled", "BFGS")
+        )
+        theirs = dict(
+            zip(
+                ("InfinitesimalJackknife", "NewtonStep", "Exact"),
+                PAPER_HOURS[folds, int(length)],
+                strict=True,
+            )
+        )
+        rows.append(
+            {
+                "T": int(length),
+                "folds": folds,
+                "refit": refit,
+                "seconds": float(seconds),
+                "hours": theirs.get(refit),
+            }
+        )
     return pd.DataFrame(rows)
 
 
 def table2() -> str:
     frame = times()
-    wide = frame.pivot_table(index=["folds", "T"], columns="refit", values="seconds").sort_index(ascending=[False, True])
-    hours = frame.pivot_table(index=["folds", "T"], columns="refit", values="hours").reindex(wide.index)
+    wide = frame.pivot_table(index=["folds", "T"], columns="refit", values="seconds").sort_index(
+        ascending=[False, True]
+    )
+    hours = frame.pivot_table(index=["folds", "T"], columns="refit", values="hours").reindex(
+        wide.index
+    )
     shown = pd.DataFrame(index=wide.index)
-    for name, label in (("InfinitesimalJackknife", "IJ"), ("NewtonStep", "Newton step"), ("Exact", "exact")):
-        shown[f"{label}, the document"] = [f"{h * 60:.1f} min" if h < 1 else f"{h:.1f} h" for h in hours[name]]
+    for name, label in (
+        ("InfinitesimalJackknife", "IJ"),
+        ("NewtonStep", "Newton step"),
+        ("Exact", "exact"),
+    ):
+        shown[f"{label}, the document"] = [
+            f"{h * 60:.1f} min" if h < 1 else f"{h:.1f} h" for h in hours[name]
+        ]
         shown[f"{label}, ours"] = [f"{s:.1f} s" for s in wide[name]]
     shown["Certified"] = [f"{s:.1f} s" for s in wide["Certified"]]
     shown["BFGS, compiled"] = [f"{s:.0f} s" for s in wide["BFGS"]]
@@ -224,8 +323,20 @@ def table2_panels() -> str:
             own = frame[(frame["folds"] == scheme) & (frame["refit"] == refit)]
             label = SHORT.get(refit, "exact")
             ax.plot(own["T"], own["seconds"], f"{colour}o-", label=label)
-            ax.plot(own["T"], own["hours"] * 3600, f"{colour}o:", mfc="none", label=f"{label}, the document")
-        ax.set(xscale="log", yscale="log", title=f"{scheme}, 10 %", xlabel="T", xticks=[5000, 10000, 50400])
+            ax.plot(
+                own["T"],
+                own["hours"] * 3600,
+                f"{colour}o:",
+                mfc="none",
+                label=f"{label}, the document",
+            )
+        ax.set(
+            xscale="log",
+            yscale="log",
+            title=f"{scheme}, 10 %",
+            xlabel="T",
+            xticks=[5000, 10000, 50400],
+        )
         ax.set_xticklabels(["5,000", "10,000", "50,400"])
         ax.minorticks_off()
     axes[0].set_ylabel("seconds for 1,000 folds")
@@ -239,7 +350,10 @@ def two_parts() -> str:
     """Figure 2 of the block bootstrap: a subsample of Experiment I's data."""
     setting, rng = synthetic(0), np.random.default_rng(0)
     figure, ax = plt.subplots(figsize=(5.5, 3.4), layout="constrained")
-    for name, rows, colour in (("training part, slope 1", setting.train, "C0"), ("testing part, slope 2", setting.test, "C3")):
+    for name, rows, colour in (
+        ("training part, slope 1", setting.train, "C0"),
+        ("testing part, slope 2", setting.test, "C3"),
+    ):
         some = rng.choice(rows, 150, replace=False)
         ax.plot(setting.learner.X[some, 0], setting.y[some], ".", color=colour, label=name)
     ax.set(xlabel="x", ylabel="y")
@@ -257,7 +371,12 @@ def copied(name: str) -> str:
 
 def main() -> None:
     loader = jinja2.FileSystemLoader(TEXTS)
-    pages = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    pages = jinja2.Environment(
+        loader=loader,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
     own = (
         table,
         errors,

@@ -1,7 +1,9 @@
-"""What an experiment prints, kept for the pages of docs/reproductions: tables as JSON, pictures as small PNG.
+"""What an experiment prints, kept for the pages of docs/reproductions: tables as JSON, pictures as
+small PNG.
 
-With `--save` among an experiment's arguments, each table goes to docs/reproductions/results with the command, the date and
-the seconds since the program began, and each picture to docs/reproductions. `reproductions.py` makes the pages of them.
+With `--save` among an experiment's arguments, each table goes to docs/reproductions/results with
+the command, the date and the seconds since the program began, and each picture to
+docs/reproductions. `reproductions.py` makes the pages of them.
 """
 
 import argparse
@@ -23,7 +25,9 @@ BEGUN = time.time()
 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--save", action="store_true", help="keep tables and pictures for docs/reproductions")
+    parser.add_argument(
+        "--save", action="store_true", help="keep tables and pictures for docs/reproductions"
+    )
 
 
 def wanted() -> bool:
@@ -39,7 +43,9 @@ def command() -> str:
         for argument, folder in zip(sys.argv[1:], after_out, strict=False)
         if argument not in ("--save", "--out") and not folder
     ]
-    return shlex.join(["python", f"{program.parent.name or 'experiments'}/{program.name}", *arguments])
+    return shlex.join(
+        ["python", f"{program.parent.name or 'experiments'}/{program.name}", *arguments]
+    )
 
 
 def save(name: str, rows: list[dict[str, Any]] | pd.DataFrame, **told: Any) -> None:
@@ -47,13 +53,21 @@ def save(name: str, rows: list[dict[str, Any]] | pd.DataFrame, **told: Any) -> N
     if not wanted():
         return
     table = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows)
-    record = {"command": command(), "date": datetime.now(UTC).date().isoformat(), "seconds": round(time.time() - BEGUN)}
+    record = {
+        "command": command(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "seconds": round(time.time() - BEGUN),
+    }
     record |= {
         "told": plain(told),
-        "rows": [{key: plain(value) for key, value in row.items()} for row in table.to_dict("records")],
+        "rows": [
+            {key: plain(value) for key, value in row.items()} for row in table.to_dict("records")
+        ],
     }
     RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (RESULTS / f"{name}.json").write_text(
+        json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
 
 
 def kept(name: str) -> dict[str, Any]:

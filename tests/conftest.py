@@ -7,15 +7,24 @@ import subprocess
 import sys
 from pathlib import Path
 
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # compiling is most of the time of these tests
-# stages of it, a third less time, and one part a program, half the pages; an XLA that knows no such flags ends the process
+# compiling is most of the time of these tests
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+# stages of it, a third less time, and one part a program, half the pages; an XLA that knows no such
+# flags ends the process
 FEWER = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1" and "PYTEST_XDIST_WORKER" not in os.environ:
-    flags = f"{os.environ.get('XLA_FLAGS', '')} {FEWER}".strip()  # beside those of the caller, such as another processor's
+    # beside those of the caller, such as another processor's
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {FEWER}".strip()
     probe = [sys.executable, "-c", "import jax; jax.devices()"]
-    if subprocess.run(probe, env=os.environ | {"XLA_FLAGS": flags}, capture_output=True, check=False).returncode == 0:
+    if (
+        subprocess.run(
+            probe, env=os.environ | {"XLA_FLAGS": flags}, capture_output=True, check=False
+        ).returncode
+        == 0
+    ):
         os.environ["XLA_FLAGS"] = flags  # of workers too
-os.environ.setdefault("LEAVEOUT_CACHE", str(Path(__file__).parents[1] / ".pytest_cache"))  # shared by processes side by side
+# shared by processes side by side
+os.environ.setdefault("LEAVEOUT_CACHE", str(Path(__file__).parents[1] / ".pytest_cache"))
 
 import jax
 import jaxtyping
@@ -25,32 +34,45 @@ import threadpoolctl
 
 from tests import shapes
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # a core a worker: threads that wait for one another's take many times as long
+# a core a worker: threads that wait for one another's take many times as long
+if "PYTEST_XDIST_WORKER" in os.environ:
     threadpoolctl.threadpool_limits(1, "blas")  # of what is loaded, and
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # what will be
 
 SOURCE = Path(__file__).parents[1] / "src" / "leaveout"
 ELSEWHERE = {"cli", "out_of_core", "sklearn"}  # rooms whose annotations carry no shapes
-UNCHECKED = {  # modules that warn in their caller's name, which the check's own frames would hide, or carry no shapes
+# modules that warn in their caller's name, which the check's own frames would hide, or carry no
+# shapes
+UNCHECKED = {
     "data.datasets",
     "leakage._estimate",
     "reporting.plot",
 }
-CHECKED = [path.relative_to(SOURCE) for path in SOURCE.rglob("*.py") if path.stem != "__init__" and path.parent != SOURCE]
-MODULES = {".".join(path.with_suffix("").parts) for path in CHECKED if path.parts[0] not in ELSEWHERE}
+CHECKED = [
+    path.relative_to(SOURCE)
+    for path in SOURCE.rglob("*.py")
+    if path.stem != "__init__" and path.parent != SOURCE
+]
+MODULES = {
+    ".".join(path.with_suffix("").parts) for path in CHECKED if path.parts[0] not in ELSEWHERE
+}
 if not os.environ.get("LEAVEOUT_UNCHECKED"):
     jaxtyping.jaxtyped = shapes.checked  # the decorator that the hook puts at every function
-    jaxtyping.install_import_hook([f"leaveout.{module}" for module in sorted(MODULES - UNCHECKED)], "beartype.beartype")
+    jaxtyping.install_import_hook(
+        [f"leaveout.{module}" for module in sorted(MODULES - UNCHECKED)], "beartype.beartype"
+    )
 
 import leaveout as lo
 from leaveout._runtime import jax as _jax
 
-_jax.KEEPING = False  # every test traces: that checks shapes, and sees what it puts in the place of constants
+# every test traces: that checks shapes, and sees what it puts in the place of constants
+_jax.KEEPING = False
 
 jax.config.update("jax_numpy_dtype_promotion", "standard")
 
 
-# Tests of some seconds whose code shorter tests run too. They are slow, as are those that say so where they stand.
+# Tests of some seconds whose code shorter tests run too. They are slow, as are those that say so
+# where they stand.
 LONG = {
     "tests/_runtime/test_parallel.py::test_two_make_the_numbers_of_one[starts]",
     "tests/cli/test_console.py::test_steps_are_named_by_a_column_of_times",
@@ -121,7 +143,8 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    gc.freeze()  # modules and tests stay to the end: no collection of garbage looks through them again
+    # modules and tests stay to the end: no collection of garbage looks through them again
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +157,10 @@ def untouched():
 
 @pytest.fixture(autouse=True)
 def same_draws():
-    """Hosts without a random_state draw from NumPy's global generator: every test begins with the same one."""
+    """Hosts without a random_state draw from NumPy's global generator.
+
+    Every test begins with the same one.
+    """
     before = np.random.get_state()  # noqa: NPY002
     np.random.seed(0)  # noqa: NPY002
     yield
@@ -144,14 +170,19 @@ def same_draws():
 STATM, MAPS = Path("/proc/self/statm"), Path("/proc/self/maps")
 MAX_RESIDENT = 1_200  # MB of a worker above which compiled programs go
 MAX_GROWTH = 300  # MB by which it grows before they go again
-MAX_PAGES = 40_000  # mapped pages: Linux allows 65,530, beyond which XLA crashes. Counting takes time
+# mapped pages: Linux allows 65,530, beyond which XLA crashes. Counting takes time
+MAX_PAGES = 40_000
 ENDED = itertools.count()  # tests
 cleared = [0.0]  # MB after programs went last
 
 
 def resident():
     """MB of memory that this process holds."""
-    return int(STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20 if STATM.exists() else 0.0
+    return (
+        int(STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+        if STATM.exists()
+        else 0.0
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -159,7 +190,9 @@ def few_programs():
     """Every compiled program keeps memory and mapped pages."""
     yield
     much = resident() > max(MAX_RESIDENT, cleared[0] + MAX_GROWTH)
-    if much or (next(ENDED) % 10 == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > MAX_PAGES):
+    if much or (
+        next(ENDED) % 10 == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > MAX_PAGES
+    ):
         jax.clear_caches()
         gc.collect()
         if sys.platform == "linux":

@@ -2,7 +2,8 @@
 
 LEAST = 4.5  # WCAG 2.2, level AA, for text of the usual size
 
-# Each text that can be seen: its contrast with what is behind it, which may be partly transparent, its element, its letters.
+# Each text that can be seen: its contrast with what is behind it, which may be partly transparent,
+# its element, its letters.
 CONTRAST = """() => {
   const parse = (text) => { const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number); return [r, g, b, a]; };
   const over = (a, b) => [0, 1, 2].map((k) => a[k] * a[3] + b[k] * (1 - a[3]));

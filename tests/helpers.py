@@ -1,4 +1,6 @@
-"""The tests' objectives, and the toy hidden Markov model that keeps the core from being shaped for GLMs alone."""
+"""The tests' objectives, and the toy hidden Markov model that keeps the core from being shaped for
+GLMs alone.
+"""
 
 import equinox as eqx
 import jax
@@ -17,14 +19,17 @@ def _compiled(function, *args):
 
 def call(function, *args):
     """A method of an objective in double precision, compiled once for data of one shape."""
-    own = [function.__self__] if hasattr(function, "__self__") else []  # whose arrays are arguments too
+    # whose arrays are arguments too
+    own = [function.__self__] if hasattr(function, "__self__") else []
     function = getattr(function, "__func__", function)
     with jax.enable_x64(True):
         return jax.tree.map(np.asarray, _compiled(function, *own, *jax.tree.map(jnp.asarray, args)))
 
 
 class ToyHMM(lo.AbstractObjective):
-    """A two-state Gaussian chain, `x` `[T]`. A weight multiplies its step's log emission, so zero means unseen."""
+    """A two-state Gaussian chain, `x` `[T]`. A weight multiplies its step's log emission, so zero
+    means unseen.
+    """
 
     x: np.ndarray
 
@@ -43,7 +48,9 @@ class ToyHMM(lo.AbstractObjective):
     def _parts(self, theta, weights):
         transition = jax.nn.log_sigmoid(jnp.stack([theta["stay"], -theta["stay"]], 1))
         transition = jnp.stack([transition[0], transition[1][::-1]])
-        emission = -0.5 * (jnp.asarray(self.x)[:, None] - theta["mean"]) ** 2 - 0.5 * jnp.log(2 * jnp.pi)
+        emission = -0.5 * (jnp.asarray(self.x)[:, None] - theta["mean"]) ** 2 - 0.5 * jnp.log(
+            2 * jnp.pi
+        )
         return transition, emission, weights[:, None] * emission
 
     def _forward(self, transition, seen):
@@ -91,7 +98,9 @@ def rows(n: int = 60, p: int = 3, seed: int = 0):
     return rng, X, X @ rng.uniform(-1, 1, p)
 
 
-def glm(loss, penalty=None, *, n: int = 60, p: int = 3, seed: int = 0, weights: bool = False, **kwargs) -> lo.GLM:
+def glm(
+    loss, penalty=None, *, n: int = 60, p: int = 3, seed: int = 0, weights: bool = False, **kwargs
+) -> lo.GLM:
     """A small model of any loss, with data drawn from something like it."""
     rng, X, eta = rows(n, p, seed)
     name = loss if isinstance(loss, str) else type(loss).__name__
@@ -151,14 +160,18 @@ class Moments(lo.models.AbstractClosedForm):
         return (weights * each).sum(1), np.stack([(weights * s).sum(1) for s in slopes], axis=1), z
 
     def losses(self, theta, weights, index, held, state=None):
-        return np.take_along_axis(self._each(theta)[1], np.minimum(index, self.num_units - 1), axis=1)
+        return np.take_along_axis(
+            self._each(theta)[1], np.minimum(index, self.num_units - 1), axis=1
+        )
 
 
 def regression(loss, *, n: int = 60, seed: int = 0) -> lo.Regression:
     """A small model whose loss has parameters of its own; counts with weights and offsets."""
     rng, X, eta = rows(n, 3, seed)
     if loss == "ordinal":
-        return lo.Regression(X, np.digitize(eta + rng.logistic(size=n), [-0.7, 0.6]), loss, lo.penalties.Ridge(0.5))
+        return lo.Regression(
+            X, np.digitize(eta + rng.logistic(size=n), [-0.7, 0.6]), loss, lo.penalties.Ridge(0.5)
+        )
     y = rng.negative_binomial(2, 2 / (2 + np.exp(eta + 1)))
     more = {"sample_weight": rng.gamma(4.0, 0.25, n), "offset": rng.standard_normal(n) / 3}
     return lo.Regression(X, y, loss, lo.penalties.Ridge(0.5), **more)
@@ -171,15 +184,33 @@ def cox(ties: str = "efron", n: int = 50) -> lo.Cox:
     return lo.Cox(X, time, event, lo.penalties.Ridge(0.3), ties=ties, strata=np.arange(n) % 2)
 
 
-def mixed(drop: str, family: str = "binomial", *, crossed: bool = False, n: int = 120, seed: int = 2, **more) -> lo.Mixed:
-    """Random intercepts of patients, and of hospitals across them where `crossed`; in rows that are not sorted."""
+def mixed(
+    drop: str,
+    family: str = "binomial",
+    *,
+    crossed: bool = False,
+    n: int = 120,
+    seed: int = 2,
+    **more,
+) -> lo.Mixed:
+    """Random intercepts of patients, and of hospitals across them where `crossed`.
+
+    In rows that are not sorted.
+    """
     rng = np.random.default_rng(seed)
     patient, hospital, x = rng.integers(0, 20, n), rng.integers(0, 6, n), rng.standard_normal(n)
-    eta = 0.4 + 0.6 * x + rng.standard_normal(20)[patient] + 0.8 * rng.standard_normal(6)[hospital] * crossed
+    eta = (
+        0.4
+        + 0.6 * x
+        + rng.standard_normal(20)[patient]
+        + 0.8 * rng.standard_normal(6)[hospital] * crossed
+    )
     y = {
         "binomial": lambda: (rng.logistic(size=n) < 1.5 * eta).astype(float),
         "gaussian": lambda: eta + 0.7 * rng.standard_normal(n),
-        "negative_binomial": lambda: rng.negative_binomial(2, 2 / (2 + np.exp(eta + 1))).astype(float),
+        "negative_binomial": lambda: rng.negative_binomial(2, 2 / (2 + np.exp(eta + 1))).astype(
+            float
+        ),
     }[family]()
     groups = {"patient": patient} | ({"hospital": hospital} if crossed else {})
     return lo.Mixed(x[:, None], y, family, groups=groups, drop=drop, **more)
@@ -188,15 +219,21 @@ def mixed(drop: str, family: str = "binomial", *, crossed: bool = False, n: int 
 OBJECTIVES = {
     "ridge": lambda: glm("squared", lo.penalties.Ridge(0.7)),
     "logistic": lambda: glm("logistic", lo.penalties.Ridge(0.5)),
-    "logistic, weights, offset, no intercept": lambda: glm("logistic", lo.penalties.Ridge(0.5), weights=True, intercept=False),
+    "logistic, weights, offset, no intercept": lambda: glm(
+        "logistic", lo.penalties.Ridge(0.5), weights=True, intercept=False
+    ),
     "logistic, balanced": lambda: glm("logistic", lo.penalties.Ridge(0.5), class_weight="balanced"),
     "probit": lambda: glm("probit", lo.penalties.Ridge(0.1)),
     "cloglog": lambda: glm("cloglog", lo.penalties.Ridge(0.1)),
     "additive": lambda: additive(),
-    "poisson, mean loss": lambda: glm("poisson", lo.penalties.per_weight(lo.penalties.Ridge(0.1)), weights=True),
+    "poisson, mean loss": lambda: glm(
+        "poisson", lo.penalties.per_weight(lo.penalties.Ridge(0.1)), weights=True
+    ),
     "gamma": lambda: glm("gamma", None, weights=True),
     "multinomial": lambda: glm("multinomial", lo.penalties.Ridge(0.5)),
-    "pseudo-huber, penalty not quadratic": lambda: glm("pseudo_huber", lo.penalties.PseudoHuber(2.0, 0.1)),
+    "pseudo-huber, penalty not quadratic": lambda: glm(
+        "pseudo_huber", lo.penalties.PseudoHuber(2.0, 0.1)
+    ),
     "negative binomial, its dispersion": lambda: regression("negative_binomial"),
     "ordinal": lambda: regression("ordinal"),
     "Cox": cox,
@@ -228,21 +265,34 @@ def additive() -> lo.Additive:
     """Smooth functions of two columns, of counts."""
     rng, X, eta = rows(60, 2)
     data = {"x": X[:, 0], "z": X[:, 1], "y": rng.poisson(np.exp(np.sin(eta)))}
-    return lo.Additive([lo.s("x", k=5), lo.s("z", k=4, bs="cr")], data, "y", "poisson", smoothing=0.5)
+    return lo.Additive(
+        [lo.s("x", k=5), lo.s("z", k=4, bs="cr")], data, "y", "poisson", smoothing=0.5
+    )
 
 
 def two_functions() -> lo.Objective:
     """A robust location by a bare weighted loss: no score, so a fold's loss is one joint number."""
     x = np.random.default_rng(5).standard_t(3, 50)
-    return lo.Objective(lambda theta, w: w @ jnp.log1p((x - theta["location"]) ** 2 / 3) + 0.05 * theta["location"] ** 2, 50)
+    return lo.Objective(
+        lambda theta, w: (
+            w @ jnp.log1p((x - theta["location"]) ** 2 / 3) + 0.05 * theta["location"] ** 2
+        ),
+        50,
+    )
 
 
 def gaussian_field() -> lo.GaussianField:
     """Counts on a grid."""
     rng, at = np.random.default_rng(6), np.arange(42).reshape(6, 7)
-    edges = np.r_[np.c_[at[:, :-1].ravel(), at[:, 1:].ravel()], np.c_[at[:-1].ravel(), at[1:].ravel()]]
-    y = rng.poisson(3 * np.exp(np.add.outer(np.sin(np.arange(6)), np.cos(np.arange(7))).ravel() / 2)).astype(float)
-    return lo.GaussianField(y, edges, rng.standard_normal(42), structure="leroux", exposure=rng.uniform(1, 3, 42))
+    edges = np.r_[
+        np.c_[at[:, :-1].ravel(), at[:, 1:].ravel()], np.c_[at[:-1].ravel(), at[1:].ravel()]
+    ]
+    y = rng.poisson(
+        3 * np.exp(np.add.outer(np.sin(np.arange(6)), np.cos(np.arange(7))).ravel() / 2)
+    ).astype(float)
+    return lo.GaussianField(
+        y, edges, rng.standard_normal(42), structure="leroux", exposure=rng.uniform(1, 3, 42)
+    )
 
 
 SLOW = (  # in tests of every objective
@@ -268,7 +318,10 @@ def fitted(name: str) -> lo.Fit:
 
 
 def minimiser(objective: lo.AbstractObjective, theta, weights: np.ndarray) -> np.ndarray:
-    """argmin F(·, w) by SciPy's BFGS from θ, ended by Newton steps: the oracle, which shares nothing with the strategies."""
+    """argmin F(·, w) by SciPy's BFGS from θ, ended by Newton steps.
+
+    The oracle, which shares nothing with the strategies.
+    """
     import scipy.optimize
 
     if isinstance(objective, lo.models.AbstractClosedForm):
@@ -278,14 +331,18 @@ def minimiser(objective: lo.AbstractObjective, theta, weights: np.ndarray) -> np
         look = lambda order, v: np.asarray(_derivative(order, objective, theta, v, weights))
         flat = objective.parameters.symmetries(theta)
         outside = lambda v: np.nan_to_num(look(0, v), nan=1e100)  # of the domain of a link
-        v = scipy.optimize.minimize(outside, np.asarray(start), jac=lambda v: look(1, v), method="BFGS").x
+        v = scipy.optimize.minimize(
+            outside, np.asarray(start), jac=lambda v: look(1, v), method="BFGS"
+        ).x
         for _ in range(6):
             v = v - np.linalg.solve(look(2, v) + flat.T @ flat, look(1, v))
         return v
 
 
 @eqx.filter_jit
-def _derivative(order: int, objective: lo.AbstractObjective, like, v: jax.Array, weights: jax.Array) -> jax.Array:
+def _derivative(
+    order: int, objective: lo.AbstractObjective, like, v: jax.Array, weights: jax.Array
+) -> jax.Array:
     """F(·, w), its gradient or its Hessian: compiled once for all weights."""
     F = lambda v: objective.loss(ravel_pytree(like)[1](v), weights)
     return (F, jax.grad(F), jax.hessian(F))[order](v)
@@ -298,7 +355,9 @@ def _by_differences(objective, start: np.ndarray, weights: np.ndarray) -> np.nda
     F = lambda v: tuple(part[0] for part in objective.look(v[None], weights[None])[:2])
     v = scipy.optimize.minimize(F, start, jac=True, method="BFGS").x
     for _ in range(6):
-        hessian = np.array([(F(v + step)[1] - F(v - step)[1]) / 2e-4 for step in 1e-4 * np.eye(len(v))])
+        hessian = np.array(
+            [(F(v + step)[1] - F(v - step)[1]) / 2e-4 for step in 1e-4 * np.eye(len(v))]
+        )
         v = v - np.linalg.solve((hessian + hessian.T) / 2, F(v)[1])
     return v
 

@@ -1,9 +1,11 @@
-"""A program that runs a verb again and again, kills it at random moments, and compares what comes of it in the end.
+"""A program that runs a verb again and again, kills it at random moments, and compares what comes
+of it in the end.
 
-    python -m tests.interrupted_program KILLS [VERB ...]   a line each: how often it was killed, and whether the same came of it
+    python -m tests.interrupted_program KILLS [VERB ...]
+    a line each: how often it was killed, and whether the same came of it
 
-Children are forked, which is quick, and safe as long as nothing has imported JAX; of a model that needs it each is a program of
-its own.
+Children are forked, which is quick, and safe as long as nothing has imported JAX; of a model that
+needs it each is a program of its own.
 """
 
 import contextlib
@@ -36,27 +38,50 @@ N = 900
 X = rng.standard_normal((N, 3))
 y = (X[:, 0] + rng.standard_normal(N) > 0) * 1.0
 FIT = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
-LINEAR = lo.fit(lo.GLM(X, X @ np.arange(3.0) + rng.standard_normal(N), "squared", lo.penalties.Ridge(1.0)))
+LINEAR = lo.fit(
+    lo.GLM(X, X @ np.arange(3.0) + rng.standard_normal(N), "squared", lo.penalties.Ridge(1.0))
+)
 PIPELINE = make_pipeline(StandardScaler(), SelectKBest(k=2), LogisticRegression())
 TABLES = "SELECT count(*) FROM sqlite_master WHERE name = 'steps'"
 TOGETHER, ALONE = lo.kfold(N, 180, seed=0), lo.leave_one_out(N)
-LEVELS = {"size": 30, "levels": 9, "num_boot": 40, "train": np.arange(300), "test": np.arange(300, 400)}
-INJECTED = {"groups": np.arange(N) // 6, "loss": "mse", "injection": lo.leakage.Injection(num_levels=5, num_boot=20)}
+LEVELS = {
+    "size": 30,
+    "levels": 9,
+    "num_boot": 40,
+    "train": np.arange(300),
+    "test": np.arange(300, 400),
+}
+INJECTED = {
+    "groups": np.arange(N) // 6,
+    "loss": "mse",
+    "injection": lo.leakage.Injection(num_levels=5, num_boot=20),
+}
 
 
 def values(estimate: lo.Estimate) -> list:
-    audit = [] if estimate.audit is None else [estimate.audit.drop(columns="reason").to_numpy(float)]
+    audit = (
+        [] if estimate.audit is None else [estimate.audit.drop(columns="reason").to_numpy(float)]
+    )
     parts = estimate.losses, estimate.error, estimate.result, estimate.proved, estimate.baseline
     return [*parts, *audit, np.array([*estimate.metrics.values(), *estimate.metric_error.values()])]
 
 
 def path(**more):
-    penalties = [*map(lo.penalties.Ridge, (0.1, 1.0)), lo.penalties.per_weight(lo.penalties.Ridge(1.0))]
-    return [part for each in lo.path(FIT.objective, penalties, TOGETHER, **more).estimates for part in values(each)]
+    penalties = [
+        *map(lo.penalties.Ridge, (0.1, 1.0)),
+        lo.penalties.per_weight(lo.penalties.Ridge(1.0)),
+    ]
+    return [
+        part
+        for each in lo.path(FIT.objective, penalties, TOGETHER, **more).estimates
+        for part in values(each)
+    ]
 
 
 def leakage(**more):
-    found = lo.leakage.leakage_corrected(Ridge(), X, y, leakage=lo.leakage.RecordLeakage(0.05), **INJECTED, **more)
+    found = lo.leakage.leakage_corrected(
+        Ridge(), X, y, leakage=lo.leakage.RecordLeakage(0.05), **INJECTED, **more
+    )
     return [found.table().to_numpy(), found.per_cluster.to_numpy(float)]
 
 
@@ -84,12 +109,18 @@ def influence(**more):
 
 def tuned(build, space, plan, **more):
     found = lo.tune(build, space, plan, **more)
-    return [found.trials.select_dtypes("number").to_numpy(float), *values(found.estimate), np.array(found.optimism)]
+    return [
+        found.trials.select_dtypes("number").to_numpy(float),
+        *values(found.estimate),
+        np.array(found.optimism),
+    ]
 
 
 def ridges(**more):
     build = lambda **penalty: FIT.objective.under(lo.penalties.Ridge([*penalty.values()]))
-    return tuned(build, dict.fromkeys("abc", (1e-2, 1e4)), lo.kfold(N, 10, seed=0), metric="auc", **more)
+    return tuned(
+        build, dict.fromkeys("abc", (1e-2, 1e4)), lo.kfold(N, 10, seed=0), metric="auc", **more
+    )
 
 
 def network(**more):
@@ -103,13 +134,17 @@ def network(**more):
         penalty = lambda theta: alpha * (jnp.sum(theta["in"] ** 2) + jnp.sum(theta["out"] ** 2))
         return lo.Separable(loss, np.c_[X, y][:200], penalty, start)
 
-    return tuned(build, {"alpha": (1e-2, 1e2)}, lo.kfold(200, 20, seed=0), trials=8, nested=0, **more)
+    return tuned(
+        build, {"alpha": (1e-2, 1e2)}, lo.kfold(200, 20, seed=0), trials=8, nested=0, **more
+    )
 
 
 def asked(**more):
     build = lambda alpha, loss: lo.GLM(X, y, loss, lo.penalties.Ridge(alpha))
     space = {"alpha": (1e-2, 1e4), "loss": ["logistic", "probit"]}
-    return tuned(build, space, TOGETHER, strategy=lo.Certified(), sampler="optuna", trials=12, **more)
+    return tuned(
+        build, space, TOGETHER, strategy=lo.Certified(), sampler="optuna", trials=12, **more
+    )
 
 
 def folds(**more):
@@ -126,15 +161,25 @@ def search(**more):
 def chain(**more):
     series = np.random.default_rng(1).standard_normal(150) + 2.0 * (np.arange(150) // 30 % 2)
     fit = lo.fit(lo.HMM(series, lo.emissions.Gaussian(), 2), num_starts=2)
-    return values(lo.cross_validate(fit, lo.random_subsets(150, 0.1, 60), lo.Exact(), evaluate="squared_error", **more))
+    return values(
+        lo.cross_validate(
+            fit, lo.random_subsets(150, 0.1, 60), lo.Exact(), evaluate="squared_error", **more
+        )
+    )
 
 
 VERBS = {
-    "metrics": lambda **more: values(lo.cross_validate(FIT, TOGETHER, metric=("mse", "brier"), **more)),
-    "score": lambda **more: values(lo.cross_validate(FIT, TOGETHER, lo.Certified(0.5), evaluate="squared_error", **more)),
+    "metrics": lambda **more: values(
+        lo.cross_validate(FIT, TOGETHER, metric=("mse", "brier"), **more)
+    ),
+    "score": lambda **more: values(
+        lo.cross_validate(FIT, TOGETHER, lo.Certified(0.5), evaluate="squared_error", **more)
+    ),
     "rows": lambda **more: values(lo.cross_validate(FIT, ALONE, **more)),
     "predict": lambda **more: [lo.cross_predict(FIT, TOGETHER, **more)],
-    "parameters": lambda checkpoint=None: [fold_thetas(FIT, TOGETHER, lo.Certified(), "fold_parameters", checkpoint)],
+    "parameters": lambda checkpoint=None: [
+        fold_thetas(FIT, TOGETHER, lo.Certified(), "fold_parameters", checkpoint)
+    ],
     "path": path,
     "leakage": leakage,
     "blocks": blocks,
@@ -150,7 +195,9 @@ COMPILED = {"chain": chain, "influence": influence, "ridges": ridges, "network":
 def attempt(verb: str, file: Path, out: Path, seconds: float | None) -> bool:
     """One child, killed after so many seconds if it is still there, or left alone: was it?"""
     if verb in COMPILED:
-        child = subprocess.Popen([sys.executable, "-m", "tests.interrupted_program", "0", verb, file, out]).pid
+        child = subprocess.Popen(
+            [sys.executable, "-m", "tests.interrupted_program", "0", verb, file, out]
+        ).pid
     elif not (child := os.fork()):
         alone(VERBS[verb], file, out)
     if seconds is not None:
@@ -176,7 +223,11 @@ def steps(file: Path) -> int:
     if not file.exists() or not file.stat().st_size:
         return 0
     with contextlib.closing(sqlite3.connect(file)) as base:
-        return base.execute("SELECT count(*) FROM steps").fetchone()[0] if base.execute(TABLES).fetchone()[0] else 0
+        return (
+            base.execute("SELECT count(*) FROM steps").fetchone()[0]
+            if base.execute(TABLES).fetchone()[0]
+            else 0
+        )
 
 
 def main(verb: str, kills: int) -> str:
@@ -196,7 +247,10 @@ def main(verb: str, kills: int) -> str:
         attempt(verb, file, out, None)
         total = steps(file)
         with np.load(out) as found:
-            same = [np.array_equal(found[f"arr_{k}"], part, equal_nan=True) for k, part in enumerate(whole)]
+            same = [
+                np.array_equal(found[f"arr_{k}"], part, equal_nan=True)
+                for k, part in enumerate(whole)
+            ]
     middle = sum(0 < number < total for number in there)
     came = "same" if all(same) else same
     return f"{verb}: killed {kills} times, {middle} between the first and the last of {total} steps: {came}"
@@ -204,7 +258,12 @@ def main(verb: str, kills: int) -> str:
 
 if __name__ == "__main__":
     _checkpoint.PAUSE = 0.0  # every step is written
-    _walk.CAPACITY, _run.FIT_BATCH_ENTRIES, _fits.FIT_BATCH_ENTRIES, _prediction.BLOCKS_AT_A_TIME = (
+    (
+        _walk.CAPACITY,
+        _run.FIT_BATCH_ENTRIES,
+        _fits.FIT_BATCH_ENTRIES,
+        _prediction.BLOCKS_AT_A_TIME,
+    ) = (
         2**9,
         2**13,
         2**13,

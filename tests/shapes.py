@@ -1,9 +1,10 @@
 """The shapes in annotations, checked at every call: a type checker that looks at arrays only.
 
-What users hand in is checked by the library, with messages of its own; here it is what its functions hand one another.
-Whether values agree with annotations depends on their types and shapes alone. So a function is checked once for each
-combination of them that it meets, and a call that looks like an earlier one costs a look into a set. Most calls of a function
-that is called very often are not looked at. A function whose annotations state no shape stays as it is.
+What users hand in is checked by the library, with messages of its own; here it is what its
+functions hand one another. Whether values agree with annotations depends on their types and shapes
+alone. So a function is checked once for each combination of them that it meets, and a call that
+looks like an earlier one costs a look into a set. Most calls of a function that is called very
+often are not looked at. A function whose annotations state no shape stays as it is.
 """
 
 import dataclasses
@@ -22,16 +23,21 @@ from jaxtyping import AbstractArray
 
 NOTHING = (Any, type(None), Ellipsis)  # parts of hints that say nothing of shapes
 NOT_GIVEN = inspect.Parameter.empty
-OFTEN, ONE_OF = 200, 16  # calls of a function in a process that are all looked at, and of how many later ones one is
+# calls of a function in a process that are all looked at, and of how many later ones one is
+OFTEN, ONE_OF = 200, 16
 IS_ARRAY: dict[type, bool] = {}
 jaxtyped = jaxtyping.jaxtyped
 
 
 def of_arrays(hint: Any) -> Any:
-    """What a hint says of the shapes of arrays, alone or within a tuple, a dict or a union; `Any` where it says nothing."""
+    """What a hint says of the shapes of arrays, alone or within a tuple, a dict or a union.
+
+    `Any` where it says nothing.
+    """
     if hint in NOTHING:
         return hint
-    if isinstance(hint, type) and issubclass(hint, AbstractArray):  # NumPy's or JAX's: types are mypy's to compare
+    # NumPy's or JAX's: types are mypy's to compare
+    if isinstance(hint, type) and issubclass(hint, AbstractArray):
         found = hint.dtype[jax.Array | np.ndarray | np.generic, hint.dim_str]
         return found | float if hint.dim_str == "" else found  # a number of Python is a scalar too
     origin, parts = get_origin(hint), [of_arrays(part) for part in get_args(hint)]
@@ -60,7 +66,10 @@ def _stated(function: FunctionType) -> dict[str, Any]:
 
 
 def look(value: Any) -> Hashable:
-    """All that a check of shapes sees of a value: types, and the shapes and types of the arrays within."""
+    """All that a check of shapes sees of a value.
+
+    Types, and the shapes and types of the arrays within.
+    """
     kind = type(value)
     if kind is tuple or kind is list:
         return (kind, *map(look, value))
@@ -80,7 +89,9 @@ class Check:
         if self.returns:
             self.hints["returned"] = self.hints.pop("return")
         self.places = []
-        for place, (name, parameter) in enumerate(inspect.signature(function).parameters.items() if self.hints else ()):
+        for place, (name, parameter) in enumerate(
+            inspect.signature(function).parameters.items() if self.hints else ()
+        ):
             if name in self.hints and parameter.kind is parameter.VAR_POSITIONAL:
                 self.places.append((slice(place, None), name))
                 self.hints[name] = tuple[self.hints[name], ...]
@@ -90,12 +101,16 @@ class Check:
     def values(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments that have a stated shape, by name."""
         return {
-            name: args[place] if isinstance(place, slice) or place < len(args) else kwargs.get(name, NOT_GIVEN)
+            name: args[place]
+            if isinstance(place, slice) or place < len(args)
+            else kwargs.get(name, NOT_GIVEN)
             for place, name in self.places
         }
 
     def agree(self, values: dict[str, Any]) -> None:
-        """Raise where values do not agree with their annotations, of which one name stands for one number."""
+        """Raise where values do not agree with their annotations, of which one name stands for one
+        number.
+        """
         given = {name: value for name, value in values.items() if value is not NOT_GIVEN}
         self._checker(*given)(**given)
 
@@ -109,18 +124,23 @@ class Check:
         return jaxtyped(check, typechecker=beartype)
 
 
-CHECKS: dict[int, Check] = {}  # by the function's code, of which a function within a function has one in all calls
+# by the function's code, of which a function within a function has one in all calls
+CHECKS: dict[int, Check] = {}
 
 
 def checked(function: Any = None, *, typechecker: Any = None) -> Any:
-    """`function`, its arguments and what it returns checked where they are arrays of a stated shape; a class, its fields."""
+    """`function`, its arguments and what it returns checked where they are arrays of a stated
+    shape; a class, its fields.
+    """
     if function is None:
         return checked
     if isinstance(function, type):
         if dataclasses.is_dataclass(function) and not hasattr(function.__init__, "checked"):
             function.__init__ = checked(function.__init__)
         return function
-    check = CHECKS.get(id(function.__code__)) or CHECKS.setdefault(id(function.__code__), Check(function))
+    check = CHECKS.get(id(function.__code__)) or CHECKS.setdefault(
+        id(function.__code__), Check(function)
+    )
     if not check.hints:
         return function
 

@@ -24,32 +24,67 @@ def broken(value, where=(3, 1)):
 @pytest.mark.parametrize(
     "make, error, message",
     [
-        (lambda: lo.GLM(broken(np.nan), Y, "logistic"), ValueError, r"1 NaN or infinite values, in columns \[1\]"),
+        (
+            lambda: lo.GLM(broken(np.nan), Y, "logistic"),
+            ValueError,
+            r"1 NaN or infinite values, in columns \[1\]",
+        ),
         (lambda: lo.GLM(broken(np.inf), Y, "logistic"), ValueError, "NaN or infinite"),
         (lambda: lo.GLM(X, np.r_[np.nan, Y[1:]], "logistic"), ValueError, "y holds 1 NaN"),
-        (lambda: lo.GLM(X, Y, "logistic", sample_weight=np.r_[np.inf, Y[1:]]), ValueError, "sample_weight holds 1"),
-        (lambda: lo.GLM(X, Y, "logistic", sample_weight=-np.ones(40)), ValueError, "must not be negative"),
+        (
+            lambda: lo.GLM(X, Y, "logistic", sample_weight=np.r_[np.inf, Y[1:]]),
+            ValueError,
+            "sample_weight holds 1",
+        ),
+        (
+            lambda: lo.GLM(X, Y, "logistic", sample_weight=-np.ones(40)),
+            ValueError,
+            "must not be negative",
+        ),
         (lambda: lo.GLM(X, Y[:-1], "logistic"), ValueError, "one value for each of the 40 rows"),
-        (lambda: lo.GLM(X, Y, "logistic", offset=np.ones(3)), ValueError, "offset must have one value"),
+        (
+            lambda: lo.GLM(X, Y, "logistic", offset=np.ones(3)),
+            ValueError,
+            "offset must have one value",
+        ),
         (lambda: lo.GLM(X[:, 0], Y, "logistic"), ValueError, "reshape"),
         (lambda: lo.GLM(X, Y + 1, "logistic"), ValueError, r"logistic loss needs y in \[0, 1\]"),
         (lambda: lo.GLM(X, -Y, "poisson"), ValueError, "Poisson loss needs y not negative"),
         (lambda: lo.GLM(X, Y, "gamma"), ValueError, "gamma loss needs y positive"),
         (lambda: lo.GLM(X, np.zeros(40), "multinomial"), ValueError, "one class only"),
-        (lambda: lo.GLM(X, Y, "logit"), ValueError, "no loss is called 'logit'; it is 'logistic' here"),
+        (
+            lambda: lo.GLM(X, Y, "logit"),
+            ValueError,
+            "no loss is called 'logit'; it is 'logistic' here",
+        ),
         (lambda: lo.GLM(X, Y, "logits"), ValueError, "no loss is called 'logits'; choose one of"),
         (lambda: lo.GLM(X, Y, 3), TypeError, "loss must be a name"),
         (lambda: lo.GLM(X, Y, "logistic", 0.5), TypeError, "penalty must be None"),
-        (lambda: lo.GLM(X, Y, "logistic", lo.penalties.Quadratic(np.eye(5))), ValueError, "3 coefficients"),
         (
-            lambda: lo.GLM(X.astype(str), Y, "squared").num_units and lo.GLM([["a"], ["b"]], [0, 1], "squared"),
+            lambda: lo.GLM(X, Y, "logistic", lo.penalties.Quadratic(np.eye(5))),
+            ValueError,
+            "3 coefficients",
+        ),
+        (
+            lambda: (
+                lo.GLM(X.astype(str), Y, "squared").num_units
+                and lo.GLM([["a"], ["b"]], [0, 1], "squared")
+            ),
             TypeError,
             "Encode",
         ),
-        (lambda: lo.GLM(pd.DataFrame(X, columns=list("aab")), Y, "logistic"), ValueError, "duplicate column names"),
+        (
+            lambda: lo.GLM(pd.DataFrame(X, columns=list("aab")), Y, "logistic"),
+            ValueError,
+            "duplicate column names",
+        ),
         (lambda: lo.penalties.Ridge(-1.0), ValueError, "not negative"),
         (lambda: lo.penalties.Quadratic([[1.0, 2.0], [0.0, 1.0]]), ValueError, "symmetric"),
-        (lambda: lo.penalties.Ridge(1.0) + lo.penalties.per_weight(lo.penalties.Ridge(1.0)), TypeError, "around the whole sum"),
+        (
+            lambda: lo.penalties.Ridge(1.0) + lo.penalties.per_weight(lo.penalties.Ridge(1.0)),
+            TypeError,
+            "around the whole sum",
+        ),
         (lambda: lo.losses.Huber(0.0), ValueError, "positive"),
         (lambda: lo.losses.Binomial("arctan"), ValueError, "link must be"),
         (lambda: lo.fit(X), TypeError, "must be an objective"),
@@ -59,10 +94,26 @@ def broken(value, where=(3, 1)):
             ValueError,
             "plan is for 7 units, but the fit has 60",
         ),
-        (lambda: lo.cross_validate(fitted("logistic"), np.arange(60)), TypeError, "must be a Plan|a Plan, such as"),
-        (lambda: lo.cross_validate(fitted("logistic"), lo.leave_one_out(60), "exact"), TypeError, "strategy must be one"),
-        (lambda: lo.cross_predict(fitted("logistic"), lo.leave_one_out(60), kind="odds"), ValueError, "'response', 'link'"),
-        (lambda: lo.cross_predict(fitted("separable"), lo.leave_one_out(40)), NotImplementedError, "has none"),
+        (
+            lambda: lo.cross_validate(fitted("logistic"), np.arange(60)),
+            TypeError,
+            "must be a Plan|a Plan, such as",
+        ),
+        (
+            lambda: lo.cross_validate(fitted("logistic"), lo.leave_one_out(60), "exact"),
+            TypeError,
+            "strategy must be one",
+        ),
+        (
+            lambda: lo.cross_predict(fitted("logistic"), lo.leave_one_out(60), kind="odds"),
+            ValueError,
+            "'response', 'link'",
+        ),
+        (
+            lambda: lo.cross_predict(fitted("separable"), lo.leave_one_out(40)),
+            NotImplementedError,
+            "has none",
+        ),
         (
             lambda: lo.cross_validate(fitted("logistic"), lo.leave_one_out(60), metric="gini"),
             ValueError,
@@ -73,9 +124,21 @@ def broken(value, where=(3, 1)):
         (lambda: lo.Certified(rtol=0.0), ValueError, "between 0 and 1"),
         (lambda: lo.Objective(3, 10), TypeError, "function of"),
         (lambda: lo.fit(lo.Objective(lambda t, w: jnp.sum(w * t**2), 10)), ValueError, "theta0="),
-        (lambda: lo.fit(glm("logistic"), {"coef": np.zeros(5)}), ValueError, "coef must have shape"),
-        (lambda: lo.fit(glm("logistic"), {"slope": np.zeros(3)}), ValueError, "'intercept', 'coef'"),
-        (lambda: lo.compare({"one": lo.cross_validate(fitted("logistic"), lo.kfold(60, 3))}), ValueError, "two or more"),
+        (
+            lambda: lo.fit(glm("logistic"), {"coef": np.zeros(5)}),
+            ValueError,
+            "coef must have shape",
+        ),
+        (
+            lambda: lo.fit(glm("logistic"), {"slope": np.zeros(3)}),
+            ValueError,
+            "'intercept', 'coef'",
+        ),
+        (
+            lambda: lo.compare({"one": lo.cross_validate(fitted("logistic"), lo.kfold(60, 3))}),
+            ValueError,
+            "two or more",
+        ),
     ],
 )
 def test_messages(make, error, message):
@@ -90,12 +153,21 @@ def test_integers_and_booleans_are_converted_not_truncated():
     np.testing.assert_array_equal(a["coef"], b["coef"])
     lo.fit(lo.GLM(X > 0, Y, "logistic", lo.penalties.Ridge(1.0)))
     with pytest.warns(UserWarning, match="decrement"):  # whole-number parameters too
-        assert lo.anchor(glm("squared"), {"coef": np.zeros(3, int), "intercept": 0}, throw=False).theta.dtype == np.float64
+        assert (
+            lo.anchor(
+                glm("squared"), {"coef": np.zeros(3, int), "intercept": 0}, throw=False
+            ).theta.dtype
+            == np.float64
+        )
 
 
 def test_nearly_collinear_columns_are_refused():
-    near = pd.DataFrame(np.c_[X, 2 * X[:, 0] - X[:, 1] + 1e-8 * X[:, 0] * X[:, 1]], columns=list("abcd"))
-    with pytest.raises(lo.IndefiniteHessianError, match=r"not positive definite.*Drop a column, add a penalty"):
+    near = pd.DataFrame(
+        np.c_[X, 2 * X[:, 0] - X[:, 1] + 1e-8 * X[:, 0] * X[:, 1]], columns=list("abcd")
+    )
+    with pytest.raises(
+        lo.IndefiniteHessianError, match=r"not positive definite.*Drop a column, add a penalty"
+    ):
         lo.fit(lo.GLM(near, Y, "logistic"))
 
 
@@ -104,7 +176,9 @@ def test_columns_that_are_constant_but_for_a_little_are_centred():
     fits = [lo.fit(lo.GLM(np.c_[X, column], Y, "logistic")) for column in (near, 1e8 * (near - 1))]
     one, other = (lo.cross_validate(fit, part) for fit in fits)
     assert one.proved.all() and (np.abs(one.losses - other.losses) <= one.error + other.error).all()
-    np.testing.assert_allclose(fits[0].parameters["coef"], fits[1].parameters["coef"] * [1, 1, 1, 1e8], rtol=1e-6)
+    np.testing.assert_allclose(
+        fits[0].parameters["coef"], fits[1].parameters["coef"] * [1, 1, 1, 1e8], rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("column", [np.ones(40), 2 * X[:, 0] - X[:, 1]])
@@ -137,7 +211,9 @@ def test_a_row_that_alone_determines_a_coefficient_has_no_loss():
     fit = lo.fit(lo.GLM(lone, rng.poisson(3.0, 40) + 1.0, "poisson"))
     for refit in (lo.Certified(), lo.NewtonStep(), lo.Exact()):
         cv = lo.cross_validate(fit, lo.leave_one_out(40), refit)
-        assert np.isnan(cv.losses[5]) and cv.result[5] == lo.RESULTS.undetermined and 5 in cv.flagged()
+        assert (
+            np.isnan(cv.losses[5]) and cv.result[5] == lo.RESULTS.undetermined and 5 in cv.flagged()
+        )
         assert np.isfinite(np.delete(cv.losses, 5)).all() and np.isfinite(cv.mean)
         assert "leverage 1" in str(cv) and "do not exist" in str(cv)
     lone_group = lo.groups(np.r_[np.zeros(10), np.ones(30)])  # by a factor, not by Woodbury
@@ -151,17 +227,27 @@ def test_a_fold_that_removes_a_class_or_a_group():
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
     for refit in (lo.Certified(), lo.Exact()):
         cv = lo.cross_validate(fit, lo.groups(labels), refit)
-        assert cv.result[0] == lo.RESULTS.not_converged and 0 in cv.flagged() and np.isnan(cv.losses[cv.plan.held][:6]).all()
+        assert (
+            cv.result[0] == lo.RESULTS.not_converged
+            and 0 in cv.flagged()
+            and np.isnan(cv.losses[cv.plan.held][:6]).all()
+        )
         assert "without a class, a group" in str(cv)
     three = lo.fit(lo.GLM(X, labels.clip(0, 2), "multinomial", lo.penalties.Ridge(1.0)))
-    assert lo.cross_validate(three, lo.groups(labels), lo.Exact()).result[0] == lo.RESULTS.not_converged
+    assert (
+        lo.cross_validate(three, lo.groups(labels), lo.Exact()).result[0]
+        == lo.RESULTS.not_converged
+    )
 
 
 def test_a_step_across_a_kink_is_flagged():
     def hinge_squared(eta, y):  # ℓ″ jumps at η = 0
         return 0.5 * (y - eta) ** 2 + jnp.where(eta > 0, eta**2, 0.0)
 
-    fit = lo.fit(lo.GLM(X, X[:, 0] + rng.standard_normal(40), hinge_squared), {"coef": np.zeros(3), "intercept": 0.1})
+    fit = lo.fit(
+        lo.GLM(X, X[:, 0] + rng.standard_normal(40), hinge_squared),
+        {"coef": np.zeros(3), "intercept": 0.1},
+    )
     plan = lo.leave_one_out(40)
     eta = np.c_[X, np.ones(40)] @ np.r_[fit.parameters["coef"], fit.parameters["intercept"]]
     theta = lo.fold_parameters(fit, plan, lo.NewtonStep())
@@ -169,7 +255,13 @@ def test_a_step_across_a_kink_is_flagged():
     crossed = np.flatnonzero(((moved > 0) != (eta > 0)).any(1))
     cv = lo.cross_validate(fit, plan, lo.NewtonStep())
     assert len(crossed) and set(np.flatnonzero(cv.result == lo.RESULTS.kink)) == set(crossed)
-    assert np.abs(lo.cross_validate(fit, plan).losses - lo.cross_validate(fit, plan, lo.Exact(1e-10)).losses).max() < 1e-6
+    assert (
+        np.abs(
+            lo.cross_validate(fit, plan).losses
+            - lo.cross_validate(fit, plan, lo.Exact(1e-10)).losses
+        ).max()
+        < 1e-6
+    )
 
 
 def test_a_smooth_function_of_the_users_own_is_not_flagged():
@@ -227,7 +319,9 @@ PLACES = {
     "x": lambda value: lo.HMM(value, lo.emissions.Poisson(), 2),
     "exposure": lambda value: lo.emissions.Poisson(exposure=value),
     "covariates": lambda value: lo.emissions.NegativeBinomial(covariates=value),
-    "scores": lambda value: lo.CRF(Y.astype(int), [40], scores=pd.DataFrame({0: Y, 1: value}), drop="label"),
+    "scores": lambda value: lo.CRF(
+        Y.astype(int), [40], scores=pd.DataFrame({0: Y, 1: value}), drop="label"
+    ),
     "data": lambda value: lo.Separable(lambda theta, row: (row - theta) ** 2, value),
 }
 
@@ -236,7 +330,9 @@ PLACES = {
 @pytest.mark.parametrize("name", PLACES)
 def test_what_holds_no_numbers_is_refused(name, what):
     value, message = NOT_NUMBERS[what]
-    with pytest.raises(TypeError, match=rf"{name} must hold numbers; these columns do not: .*{message}"):
+    with pytest.raises(
+        TypeError, match=rf"{name} must hold numbers; these columns do not: .*{message}"
+    ):
         PLACES[name](value)
 
 
@@ -249,8 +345,16 @@ def test_what_is_masked_is_missing():
         lo.GLM(np.ma.masked_array(X, np.arange(120).reshape(40, 3) == 7), Y, "logistic")
     with pytest.raises(ValueError, match="NaN or infinite"):
         lo.Separable(lambda theta, x: (x - theta) ** 2, MASKED)
-    for labels in (MASKED, np.array(["a", None] * 20, object), pd.Series([1, pd.NA] * 20, dtype="Int64"), DAYS.where(Y > 0)):
-        with pytest.raises(ValueError, match=r"labels holds \d+ missing labels \(NaN, None or masked\), the first at place"):
+    for labels in (
+        MASKED,
+        np.array(["a", None] * 20, object),
+        pd.Series([1, pd.NA] * 20, dtype="Int64"),
+        DAYS.where(Y > 0),
+    ):
+        with pytest.raises(
+            ValueError,
+            match=r"labels holds \d+ missing labels \(NaN, None or masked\), the first at place",
+        ):
             lo.groups(labels)
     with pytest.raises(ValueError, match="y holds 1 missing labels"):
         lo.GLM(X, np.array(["a", "b", None, "a"] + ["b"] * 36, object), "multinomial")
@@ -258,7 +362,14 @@ def test_what_is_masked_is_missing():
 
 def test_what_holds_numbers_is_converted_as_hosts_do():
     whole = pd.array(Y.astype(int), dtype="Int64")
-    for same in (pd.Categorical(Y).astype(float), whole, list(Y), Y.astype(object), Y.astype(np.float32), Y > 0):
+    for same in (
+        pd.Categorical(Y).astype(float),
+        whole,
+        list(Y),
+        Y.astype(object),
+        Y.astype(np.float32),
+        Y > 0,
+    ):
         np.testing.assert_array_equal(lo.GLM(X, same, "logistic").y, Y)
     labels = lo.GLM(X, DIGITS, "multinomial")
     assert labels.classes == ("0", "1") and lo.groups(DIGITS).num_refits == 2
@@ -269,16 +380,48 @@ def test_what_holds_numbers_is_converted_as_hosts_do():
 @pytest.mark.parametrize(
     "make, error, message",
     [
-        (lambda: lo.Plan([0, 1], [1.5], [0.0], [True], 4), TypeError, r"Plan: index must be whole numbers; got .* in it 1\.5"),
+        (
+            lambda: lo.Plan([0, 1], [1.5], [0.0], [True], 4),
+            TypeError,
+            r"Plan: index must be whole numbers; got .* in it 1\.5",
+        ),
         (lambda: lo.Plan([0, 0.5], [1], [0.0], [True], 4), TypeError, "Plan: indptr must be whole"),
-        (lambda: lo.Plan([0, 1], [1], [1.5], [True], 4), ValueError, "refit 0 scores unit 1, which has weight 1.5"),
-        (lambda: lo.Plan([0, 1], [1], [0j], [True], 4), TypeError, "Plan: weight must hold numbers"),
-        (lambda: lo.Plan([0, 1], [1], [0.0], [0.3], 4), TypeError, "Plan: held must be true or false"),
-        (lambda: lo.Plan([0, 1], [1], [0.0], [True], 4.5), ValueError, "num_units must be a whole number"),
-        (lambda: lo.Plan([0, 1], [1], [0.0], [True], 4, clusters=np.zeros(3)), ValueError, "clusters must be one label a unit"),
+        (
+            lambda: lo.Plan([0, 1], [1], [1.5], [True], 4),
+            ValueError,
+            "refit 0 scores unit 1, which has weight 1.5",
+        ),
+        (
+            lambda: lo.Plan([0, 1], [1], [0j], [True], 4),
+            TypeError,
+            "Plan: weight must hold numbers",
+        ),
+        (
+            lambda: lo.Plan([0, 1], [1], [0.0], [0.3], 4),
+            TypeError,
+            "Plan: held must be true or false",
+        ),
+        (
+            lambda: lo.Plan([0, 1], [1], [0.0], [True], 4.5),
+            ValueError,
+            "num_units must be a whole number",
+        ),
+        (
+            lambda: lo.Plan([0, 1], [1], [0.0], [True], 4, clusters=np.zeros(3)),
+            ValueError,
+            "clusters must be one label a unit",
+        ),
         (lambda: lo.leave_one_out("ten"), ValueError, "must be a whole number"),
-        (lambda: lo.from_splits([([0.5, 1.0], [2])], 3), TypeError, "the sets of split 0 must be whole numbers"),
-        (lambda: lo.from_splits([(Y > 0, Y == 0)], 39), ValueError, "truths must be one a unit, 39"),
+        (
+            lambda: lo.from_splits([([0.5, 1.0], [2])], 3),
+            TypeError,
+            "the sets of split 0 must be whole numbers",
+        ),
+        (
+            lambda: lo.from_splits([(Y > 0, Y == 0)], 39),
+            ValueError,
+            "truths must be one a unit, 39",
+        ),
     ],
 )
 def test_plans_are_checked(make, error, message):
@@ -319,7 +462,10 @@ def arguments():
         "blocks: size": (lambda bad: lo.blocks(60, bad), ()),
         "bootstrap: num_resamples": (lambda bad: lo.bootstrap(60, bad), ()),
         "from_splits: ": (lambda bad: lo.from_splits(bad, 60), ("all",)),
-        "neighbourhoods: num_sites": (lambda bad: lo.neighbourhoods(edges, 1, num_sites=bad), (None,)),
+        "neighbourhoods: num_sites": (
+            lambda bad: lo.neighbourhoods(edges, 1, num_sites=bad),
+            (None,),
+        ),
         "Exact: tol": (lambda bad: lo.Exact(bad), ()),
         "Certified: rtol": (lambda bad: lo.Certified(bad), ()),
         "Gamma: shape": (lambda bad: lo.losses.Gamma(bad), ()),
@@ -339,9 +485,16 @@ def test_odd_arguments_are_refused_by_the_name_of_the_call():
 
 
 def test_measures_are_refused_before_anything_is_refitted(monkeypatch):
-    monkeypatch.setattr("leaveout.validation.cross_validate.run_refits", lambda *_: pytest.fail("refitted"))
+    monkeypatch.setattr(
+        "leaveout.validation.cross_validate.run_refits", lambda *_: pytest.fail("refitted")
+    )
     fit, plan = fitted("logistic"), lo.kfold(60, 4)
-    for wrong in (dict(metric="r3"), dict(metric=["mse", "gini"]), dict(audit=-1), dict(evaluate="rmse")):
+    for wrong in (
+        dict(metric="r3"),
+        dict(metric=["mse", "gini"]),
+        dict(audit=-1),
+        dict(evaluate="rmse"),
+    ):
         with pytest.raises(ValueError, match="cross_validate: "):
             lo.cross_validate(fit, plan, **wrong)
     with pytest.raises(ValueError, match="metric='auc' needs a response of classes"):
@@ -367,7 +520,10 @@ def by_math(*given):
     "what, make",
     [
         ("Separable: unit_loss", lambda f: lo.Separable(f, X[:, 0], theta0=np.ones(()))),
-        ("Separable: penalty", lambda f: lo.Separable(lambda t, x: (x - t) ** 2, X[:, 0], f, theta0=np.ones(()))),
+        (
+            "Separable: penalty",
+            lambda f: lo.Separable(lambda t, x: (x - t) ** 2, X[:, 0], f, theta0=np.ones(())),
+        ),
         ("Objective: loss", lambda f: lo.Objective(f, 40)),
         ("GLM: loss", lambda f: lo.GLM(X, Y, f)),
         ("penalty", lambda f: lo.GLM(X, Y, "logistic", f)),
@@ -376,7 +532,10 @@ def by_math(*given):
 def test_functions_that_are_no_jax(what, make, function):
     objective = make(function)
     start = np.ones(()) if what == "Objective: loss" else None
-    with pytest.raises(TypeError, match=rf"{what}, '{function.__name__}', must be written in JAX \(line \d+ of .*jnp\.where"):
+    with pytest.raises(
+        TypeError,
+        match=rf"{what}, '{function.__name__}', must be written in JAX \(line \d+ of .*jnp\.where",
+    ):
         lo.fit(objective, start)
 
 
@@ -392,7 +551,9 @@ def test_an_emission_that_is_no_jax():
         lo.fit(lo.HMM(np.arange(12) % 5, Mine(), 2))
 
 
-@pytest.mark.parametrize("penalty", [lo.penalties.Zero(), lo.penalties.Ridge(1.0), lo.penalties.Lasso(1.0)])
+@pytest.mark.parametrize(
+    "penalty", [lo.penalties.Zero(), lo.penalties.Ridge(1.0), lo.penalties.Lasso(1.0)]
+)
 @pytest.mark.parametrize("loss", ["squared", pytest.param("logistic", marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_columns_that_are_as_good_as_the_intercept_are_centred_or_named(loss, penalty):
@@ -404,12 +565,18 @@ def test_columns_that_are_as_good_as_the_intercept_are_centred_or_named(loss, pe
     X[:, 2] += 1e2
     centred = lo.fit(lo.GLM(X - X.mean(axis=0), y, loss, penalty))
     if isinstance(penalty, lo.penalties.Lasso):
-        with pytest.raises((ValueError, RuntimeError), match=r"Of x1 the mean is so large .* the intercept: centre them"):
+        with pytest.raises(
+            (ValueError, RuntimeError),
+            match=r"Of x1 the mean is so large .* the intercept: centre them",
+        ):
             lo.fit(lo.GLM(X, y, loss, penalty))
         return
     fits = lo.fit(lo.GLM(X, y, loss, penalty)), centred
     found, exact = (lo.cross_validate(fit, lo.leave_one_out(60)) for fit in fits)
-    assert found.proved.all() and (np.abs(found.losses - exact.losses) <= found.error + exact.error).all()
+    assert (
+        found.proved.all()
+        and (np.abs(found.losses - exact.losses) <= found.error + exact.error).all()
+    )
     np.testing.assert_allclose(fits[0].parameters["coef"], centred.parameters["coef"], rtol=1e-6)
 
 
@@ -417,23 +584,30 @@ def test_columns_that_are_as_good_as_the_intercept_are_centred_or_named(loss, pe
 def test_one_number_however_it_is_wrapped(alpha):
     X, y = np.random.default_rng(0).standard_normal((20, 3)), np.arange(20.0)
     for kind in (lo.penalties.Ridge, lo.penalties.Lasso):
-        known, found = (lo.fit(lo.GLM(X, y, "squared", kind(each))).parameters["coef"] for each in (2.0, alpha))
+        known, found = (
+            lo.fit(lo.GLM(X, y, "squared", kind(each))).parameters["coef"] for each in (2.0, alpha)
+        )
         np.testing.assert_array_equal(found, known)
 
 
 @pytest.mark.parametrize(
-    "dependence, message", [("unknown", "is not known.*dependence='independent'"), ("serial", "depend on one another: ")]
+    "dependence, message",
+    [("unknown", "is not known.*dependence='independent'"), ("serial", "depend on one another: ")],
 )
 def test_copies_of_units_that_may_depend_on_one_another_are_refused(dependence, message):
     F = lambda theta, w: jnp.sum(w * (theta - jnp.arange(6.0)) ** 2)
     fit = lambda dependence: lo.fit(lo.Objective(F, 6, dependence=dependence), jnp.zeros(()))
     with pytest.raises(ValueError, match=message):
         lo.cross_validate(fit(dependence), lo.bootstrap(6, 3))
-    assert lo.cross_validate(fit("independent"), lo.bootstrap(6, 3), lo.Exact()).plan.num_refits == 3
+    assert (
+        lo.cross_validate(fit("independent"), lo.bootstrap(6, 3), lo.Exact()).plan.num_refits == 3
+    )
 
 
 def test_messages_name_what_their_reader_knows():
-    frame = pd.DataFrame({"class": X[:, 0], "x": X[:, 1], "y": Y, "g": np.resize(["a", "b", "c", "d"], len(Y))})
+    frame = pd.DataFrame(
+        {"class": X[:, 0], "x": X[:, 1], "y": Y, "g": np.resize(["a", "b", "c", "d"], len(Y))}
+    )
     with pytest.raises(ValueError, match="'class' is a keyword of Python: rename that column"):
         lo.Additive("y ~ s(class)", frame)
     with pytest.raises(ValueError, match="make it with 40, one for each row"):
@@ -441,5 +615,8 @@ def test_messages_name_what_their_reader_knows():
     hmm = lo.HMM(X[:, 0], lo.emissions.Gaussian(), 1, lengths=[10, 30], drop="sequence")
     with pytest.raises(ValueError, match="make it with 2, one for each sequence"):
         lo.cross_validate(lo.fit(hmm), lo.kfold(40, 3))
-    assert "The formula's scale(...) stays as made of all rows" in lo.Mixed("y ~ scale(x) + (1 | g)", frame, "gaussian").note
+    assert (
+        "The formula's scale(...) stays as made of all rows"
+        in lo.Mixed("y ~ scale(x) + (1 | g)", frame, "gaussian").note
+    )
     assert "The formula's" not in lo.Mixed("y ~ x + (1 | g)", frame, "gaussian").note

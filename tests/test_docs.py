@@ -1,4 +1,6 @@
-"""Every Python block of the README and of docs/ runs as it stands, and the built site holds together."""
+"""Every Python block of the README and of docs/ runs as it stands, and the built site holds
+together.
+"""
 
 import ast
 import contextlib
@@ -24,12 +26,18 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """Each block, and what stands below it as its output; pages that run when the site is built (`run: true`) have none."""
-    return re.findall(r"```python\n(.*?)```\n(?:\n```(?:text)?\n(.*?)```)?", page.read_text(), re.DOTALL)
+    """Each block, and what stands below it as its output.
+
+    Pages that run when the site is built (`run: true`) have none.
+    """
+    return re.findall(
+        r"```python\n(.*?)```\n(?:\n```(?:text)?\n(.*?)```)?", page.read_text(), re.DOTALL
+    )
 
 
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d*)?(?:e[+-]\d+)?")
-ROUNDING = 1e-4  # of what is left of gradients and of approximations, which other machines round otherwise
+# of what is left of gradients and of approximations, which other machines round otherwise
+ROUNDING = 1e-4
 
 
 def unit(number: str) -> float:
@@ -40,11 +48,14 @@ def unit(number: str) -> float:
 
 def as_shown(shown: str, printed: str) -> bool:
     """The same words, and the same numbers but for one in their last digit."""
-    pairs = [(NUMBER.split(" ".join(text.split())), NUMBER.findall(text)) for text in (shown, printed)]
+    pairs = [
+        (NUMBER.split(" ".join(text.split())), NUMBER.findall(text)) for text in (shown, printed)
+    ]
     (words, numbers), (others, found) = pairs
     value = lambda number: float(number.replace(",", ""))
     close = (
-        abs(value(a) - value(b)) <= 1.01 * max(unit(a), unit(b)) or ("e-" in a and value(a) < ROUNDING and value(b) < ROUNDING)
+        abs(value(a) - value(b)) <= 1.01 * max(unit(a), unit(b))
+        or ("e-" in a and value(a) < ROUNDING and value(b) < ROUNDING)
         for a, b in zip(numbers, found, strict=False)
     )
     return words == others and len(numbers) == len(found) and all(close)
@@ -77,11 +88,14 @@ def run(code: str, name: str, shared: dict) -> str:
     return out.getvalue()
 
 
-@pytest.mark.filterwarnings("ignore:compare:UserWarning", "ignore:cross_validate. auc:UserWarning")  # of small samples
+# of small samples
+@pytest.mark.filterwarnings("ignore:compare:UserWarning", "ignore:cross_validate. auc:UserWarning")
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(p, marks=() if str(p).endswith(QUICK) else pytest.mark.slow, id=str(p.relative_to(ROOT)))
+        pytest.param(
+            p, marks=() if str(p).endswith(QUICK) else pytest.mark.slow, id=str(p.relative_to(ROOT))
+        )
         for p in PAGES
         if blocks(p)
     ],
@@ -93,31 +107,49 @@ def test_the_blocks_run(page, tmp_path, monkeypatch):
     shared: dict = {}
     for block, shown in blocks(page):
         printed = run(block, page.name, shared)
-        assert not shown or as_shown(shown, printed), f"{page.name} shows\n{shown}\nof what prints\n{printed}"
+        assert not shown or as_shown(shown, printed), (
+            f"{page.name} shows\n{shown}\nof what prints\n{printed}"
+        )
 
 
 def test_what_pages_show_is_held_against_digits():
     assert as_shown("mean  1.234 ± 3e-12 of 1,000", "mean 1.235 ± 8e-13 of 1,000")
     assert not as_shown("mean 1.234", "mean 1.236") and not as_shown("mean 1.234", "median 1.234")
-    assert not as_shown("2e-3", "2e-2") and not as_shown("1 2", "1") and not as_shown("of 1,000", "of 2,000")
+    assert (
+        not as_shown("2e-3", "2e-2")
+        and not as_shown("1 2", "1")
+        and not as_shown("of 1,000", "of 2,000")
+    )
 
 
 def test_nothing_escapes_by_its_fence():
     """Python is in blocks that are run: no other fence opens with an import of ours."""
     for page in PAGES:
-        for fence, body in re.findall(r"^```(.*?)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
-            assert fence == "python" or not re.search(r"^(import|from) leaveout", body, re.MULTILINE), (page.name, fence)
+        for fence, body in re.findall(
+            r"^```(.*?)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
+        ):
+            assert fence == "python" or not re.search(
+                r"^(import|from) leaveout", body, re.MULTILINE
+            ), (page.name, fence)
             assert fence in ("python", "text", "r", ""), (page.name, fence)
 
 
 def test_every_public_name_has_an_example():
-    """In the reference, or the gallery: below each `:::` a block that uses the name before the next name comes."""
-    text = "\n".join(page.read_text() for page in (*(ROOT / "docs" / "reference").glob("*.md"), ROOT / "docs" / "gallery.md"))
+    """In the reference, or the gallery.
+
+    Below each `:::` a block that uses the name before the next name comes.
+    """
+    text = "\n".join(
+        page.read_text()
+        for page in (*(ROOT / "docs" / "reference").glob("*.md"), ROOT / "docs" / "gallery.md")
+    )
     public = set(re.findall(r" as (\w+)", (ROOT / "src" / "leaveout" / "__init__.pyi").read_text()))
     modules = {"inference", "leakage", "models", "sklearn", "tuning", "validation"}
     modules |= {"emissions", "losses", "penalties", "datasets", "plot", "survey"}
     shown = {}
-    for names, body in re.findall(r"((?:^::: leaveout\.[\w.]+\n+)+)(.*?)(?=^:::|\Z)", text, re.DOTALL | re.MULTILINE):
+    for names, body in re.findall(
+        r"((?:^::: leaveout\.[\w.]+\n+)+)(.*?)(?=^:::|\Z)", text, re.DOTALL | re.MULTILINE
+    ):
         example = re.search(r"```python\n(.*?)```", body, re.DOTALL)
         for name in re.findall(r"leaveout\.([\w.]+)", names):
             shown[name] = example is not None
@@ -185,7 +217,10 @@ def test_links_are_alive_and_pictures_have_words(site):
             name, _, anchor = link.partition("#")
             target = (page.parent / name).resolve() if name else page
             assert target.exists(), (page, link)
-            assert not anchor or target not in pages or anchor in pages[target].anchors, (page, link)
+            assert not anchor or target not in pages or anchor in pages[target].anchors, (
+                page,
+                link,
+            )
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +231,9 @@ def served(site):
         def log_message(self, *_):
             pass
 
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    found = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     if found is None:
         pytest.skip("needs Chromium: apt-get install chromium")
     driver = pytest.importorskip("playwright.sync_api", reason="needs playwright")
@@ -204,7 +241,9 @@ def served(site):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with (
         driver.sync_playwright() as play,
-        contextlib.closing(play.chromium.launch(executable_path=found, args=["--no-sandbox"])) as browser,
+        contextlib.closing(
+            play.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        ) as browser,
     ):
         yield f"http://127.0.0.1:{server.server_port}/", browser
     server.shutdown()
@@ -218,9 +257,16 @@ def test_pages_fit_the_screen_and_fetch_nothing_elsewhere(site, served, width, s
     address, browser = served
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page, wrong = context.new_page(), []
-    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    page.on(
+        "console", lambda message: wrong.append(message.text) if message.type == "error" else None
+    )
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("request", lambda request: None if request.url.startswith((address, "data:")) else wrong.append(request.url))
+    page.on(
+        "request",
+        lambda request: (
+            None if request.url.startswith((address, "data:")) else wrong.append(request.url)
+        ),
+    )
     for file in sorted(site.rglob("*.html")):
         name = str(file.relative_to(site))
         page.goto(address + name)
@@ -229,10 +275,17 @@ def test_pages_fit_the_screen_and_fetch_nothing_elsewhere(site, served, width, s
         assert over <= 0, (name, over)
         colours = page.evaluate("document.body.getAttribute('data-md-color-scheme')")
         assert colours == {"light": "default", "dark": "slate"}[scheme], name
-        unseen = page.evaluate("[...document.images].filter(each => each.complete && !each.naturalWidth).map(each => each.src)")
+        unseen = page.evaluate(
+            "[...document.images].filter(each => each.complete && !each.naturalWidth).map(each => each.src)"
+        )
         assert not wrong and not unseen, (name, wrong, unseen)
-        outputs = page.evaluate("[...document.querySelectorAll('.output')].map(each => each.innerText)")
-        assert all(each.strip() and "site-packages" not in each for each in outputs), (name, outputs)
+        outputs = page.evaluate(
+            "[...document.querySelectorAll('.output')].map(each => each.innerText)"
+        )
+        assert all(each.strip() and "site-packages" not in each for each in outputs), (
+            name,
+            outputs,
+        )
         texts = page.evaluate(CONTRAST)
         assert texts and min(texts)[0] >= LEAST, (name, min(texts))
     context.close()
@@ -240,7 +293,9 @@ def test_pages_fit_the_screen_and_fetch_nothing_elsewhere(site, served, width, s
 
 @pytest.mark.slow
 def test_the_first_page_opens_with_its_code(served):
-    """All of the first block is on the first screen of a laptop, and the sections of the menu are folded."""
+    """All of the first block is on the first screen of a laptop, and the sections of the menu are
+    folded.
+    """
     address, browser = served
     page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
     page.goto(address + "index.html")
@@ -279,7 +334,10 @@ def test_the_first_picture_fits_a_phone_and_the_colours(served, scheme):
         ("calibration", "choosing.html#calibration"),
         ("confidence interval", "choosing.html#confidence-intervals-for-the-mean-loss"),
         ("save", "report.html#save-a-result"),
-        ("GroupKFold", "choosing.html#in-place-of-a-plan-a-number-kfold-groupkfold-timeseriessplit"),
+        (
+            "GroupKFold",
+            "choosing.html#in-place-of-a-plan-a-number-kfold-groupkfold-timeseriessplit",
+        ),
     ],
 )
 def test_the_search_finds_what_readers_call_it(served, words, place):
@@ -303,7 +361,9 @@ def test_the_search_finds_what_readers_call_it(served, words, place):
 
 @pytest.mark.slow
 def test_the_site_is_gone_through_by_keys(served):
-    """The first Tab is the way past the menus, the next ones reach them, a slash the search, whose first answer Enter opens."""
+    """The first Tab is the way past the menus, the next ones reach them, a slash the search, whose
+    first answer Enter opens.
+    """
     address, browser = served
     page = browser.new_page(viewport={"width": 1366, "height": 900}, color_scheme="light")
     page.goto(address + "index.html")
@@ -315,7 +375,11 @@ def test_the_site_is_gone_through_by_keys(served):
     page.goto(address + "choosing.html")
     for _ in range(90):  # the menu has some sixty entries
         page.keyboard.press("Tab")
-        reached |= set(page.evaluate("[document.activeElement.tagName, document.activeElement.getAttribute('name')]"))
+        reached |= set(
+            page.evaluate(
+                "[document.activeElement.tagName, document.activeElement.getAttribute('name')]"
+            )
+        )
         if "SUMMARY" in reached:
             break
     assert {"A", "query", "SUMMARY"} <= reached, reached  # links, the search, the tree of choices

@@ -1,4 +1,6 @@
-"""Labels are data: rows of one label belong together wherever they stand, and a permuted argument changes nothing."""
+"""Labels are data: rows of one label belong together wherever they stand, and a permuted argument
+changes nothing.
+"""
 
 import dataclasses
 
@@ -23,7 +25,10 @@ OFFSET = pd.Series(rng.standard_normal(N) / 3, index=LABELS)
 TIME = pd.Series(np.ceil(4 * rng.exponential(np.exp(-ETA))), index=LABELS)
 EVENT = pd.Series(rng.random(N) < 0.8, index=LABELS)
 STRATA = pd.Series(np.where(np.arange(N) % 2, "up", "down"), index=LABELS)
-SERIES = pd.Series(rng.poisson(np.where(np.arange(N) // 10 % 2, 9.0, 2.0)), index=pd.date_range("2024-01-01", periods=N))
+SERIES = pd.Series(
+    rng.poisson(np.where(np.arange(N) // 10 % 2, 9.0, 2.0)),
+    index=pd.date_range("2024-01-01", periods=N),
+)
 RISK = pd.Series(rng.uniform(0.5, 2.0, N), index=SERIES.index)
 SITES = pd.Index(list("abcdefghij"))
 RING = np.stack([np.arange(10), (np.arange(10) + 1) % 10], 1)
@@ -51,7 +56,9 @@ def multinomial(of):
 
 
 def regression(of):
-    return lo.Regression(X, of(COUNTS), "negative_binomial", RIDGE, sample_weight=of(WEIGHT), offset=of(OFFSET))
+    return lo.Regression(
+        X, of(COUNTS), "negative_binomial", RIDGE, sample_weight=of(WEIGHT), offset=of(OFFSET)
+    )
 
 
 def cox(of):
@@ -72,7 +79,11 @@ def mrf(of):
 
 def fields(of):
     return lo.MRF(
-        pd.DataFrame([CASES, CASES + 1], index=["one", "two"]), RING, lo.emissions.Poisson(exposure=of(PEOPLE)), 2, coupling=0.4
+        pd.DataFrame([CASES, CASES + 1], index=["one", "two"]),
+        RING,
+        lo.emissions.Poisson(exposure=of(PEOPLE)),
+        2,
+        coupling=0.4,
     )
 
 
@@ -82,16 +93,33 @@ def crf(of):
 
 def separable(of):
     data = {"x": X["a"], "y": of(COUNTS)}
-    return lo.Separable(lambda theta, row: (row["y"] - theta["slope"] * row["x"]) ** 2, data, theta0={"slope": np.zeros(())})
+    return lo.Separable(
+        lambda theta, row: (row["y"] - theta["slope"] * row["x"]) ** 2,
+        data,
+        theta0={"slope": np.zeros(())},
+    )
 
 
-MODELS = [glm, multinomial, regression, cox, hmm, negative_binomial_hmm, mrf, fields, crf, separable]
+MODELS = [
+    glm,
+    multinomial,
+    regression,
+    cox,
+    hmm,
+    negative_binomial_hmm,
+    mrf,
+    fields,
+    crf,
+    separable,
+]
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_permuting_labelled_arguments_changes_nothing(model):
     whole, other = model(ordinary), model(shuffled)
-    for mine, theirs in zip(*(map(np.asarray, _leaves(objective)) for objective in (whole, other)), strict=True):
+    for mine, theirs in zip(
+        *(map(np.asarray, _leaves(objective)) for objective in (whole, other)), strict=True
+    ):
         np.testing.assert_array_equal(mine, theirs)
     assert other.units.names.equals(whole.units.names)
 
@@ -128,13 +156,19 @@ def crossed(of):
 
 def additive(of):
     return lo.Additive(
-        [lo.s("a", k=4)], {"a": X["a"], "z": X["b"].to_numpy(), "y": of(COUNTS), "w": of(WEIGHT)}, "y", sample_weight="w"
+        [lo.s("a", k=4)],
+        {"a": X["a"], "z": X["b"].to_numpy(), "y": of(COUNTS), "w": of(WEIGHT)},
+        "y",
+        sample_weight="w",
     )
 
 
 @pytest.mark.parametrize("model", [mixed, crossed, additive])
 def test_groupings_slopes_and_columns_of_a_table_follow_their_labels(model):
-    held = [lo.cross_validate(lo.fit(model(of)), lo.groups(of(STRATA)), lo.NewtonStep()) for of in (ordinary, shuffled)]
+    held = [
+        lo.cross_validate(lo.fit(model(of)), lo.groups(of(STRATA)), lo.NewtonStep())
+        for of in (ordinary, shuffled)
+    ]
     np.testing.assert_allclose(held[0].per_unit(), held[1].per_unit(), rtol=1e-9)
     assert model(shuffled).units.names.equals(LABELS)
 
@@ -142,17 +176,24 @@ def test_groupings_slopes_and_columns_of_a_table_follow_their_labels(model):
 def test_new_rows_of_a_mixed_model_follow_their_labels():
     fit = lo.fit(mixed(ordinary))
     new, groups = X.head(5), CODE.head(5)
-    one, two = (fit.objective.predict(fit, data=(new, of(groups), of(new[["a"]]))) for of in (ordinary, shuffled))
+    one, two = (
+        fit.objective.predict(fit, data=(new, of(groups), of(new[["a"]])))
+        for of in (ordinary, shuffled)
+    )
     pd.testing.assert_frame_equal(one, two)
 
 
-@pytest.mark.parametrize("model", [glm, multinomial, regression, cox, hmm, mrf, crf, separable, mixed, crossed, additive])
+@pytest.mark.parametrize(
+    "model", [glm, multinomial, regression, cox, hmm, mrf, crf, separable, mixed, crossed, additive]
+)
 def test_other_labels_are_refused(model):
     def renamed(value):
         index = value.index
         return value.set_axis(pd.Index([f"other {k}" for k in range(len(index))]))
 
-    with pytest.raises(ValueError, match=r"do not have the same labels: only .* such as .*by position"):
+    with pytest.raises(
+        ValueError, match=r"do not have the same labels: only .* such as .*by position"
+    ):
         model(renamed)
 
 
@@ -163,7 +204,8 @@ def test_what_has_no_labels_is_taken_by_position():
     for other in (plain, counted, lists):
         np.testing.assert_array_equal(other.y, glm(ordinary).y)
         assert other.units.names.equals(LABELS)
-    first = lo.GLM(X.reset_index(drop=True), COUNTS, "poisson", sample_weight=shuffled(WEIGHT))  # y is the first with names
+    # y is the first with names
+    first = lo.GLM(X.reset_index(drop=True), COUNTS, "poisson", sample_weight=shuffled(WEIGHT))
     np.testing.assert_array_equal(first.sample_weight, WEIGHT)
     assert lo.GLM(X.to_numpy(), COUNTS.to_numpy(), "poisson").units.names is None
 
@@ -177,7 +219,9 @@ def test_labels_that_are_there_twice():
     twice = pd.Index(["a", "b", "b"])
     x, y = pd.Series([1.0, 2.0, 3.0], twice), pd.Series([4.0, 5.0, 6.0], twice)
     assert match_labels("here", x=x, y=y)[2] is y
-    with pytest.raises(ValueError, match=r"here: y and x have the same labels, but some are there twice, as 'b'"):
+    with pytest.raises(
+        ValueError, match=r"here: y and x have the same labels, but some are there twice, as 'b'"
+    ):
         match_labels("here", x=x, y=y[::-1])
     several = pd.MultiIndex.from_product([[1, 2], ["u", "v"]])
     x, y = pd.Series(np.arange(4), several), pd.Series(np.arange(4), several)
@@ -194,17 +238,25 @@ def test_groups_follow_their_labels(of):
     assert a.se == pytest.approx(b.se) and b.plan.names.equals(LABELS)
     predicted = lo.cross_predict(fit, want), lo.cross_predict(fit, got)
     np.testing.assert_allclose(*predicted, rtol=1e-6)
-    with pytest.raises(ValueError, match=r"cross_validate: plan and fit do not have the same labels"):
+    with pytest.raises(
+        ValueError, match=r"cross_validate: plan and fit do not have the same labels"
+    ):
         lo.cross_validate(fit, lo.groups(groups.set_axis(range(1, N + 1))))
-    np.testing.assert_array_equal(lo.cross_validate(fit, lo.groups(groups.reset_index(drop=True))).plan.clusters, groups)
+    np.testing.assert_array_equal(
+        lo.cross_validate(fit, lo.groups(groups.reset_index(drop=True))).plan.clusters, groups
+    )
 
 
 def test_splits_by_labelled_truths():
     fit = lo.fit(glm(ordinary))
     tests = [pd.Series(np.arange(N) % 4 == k, index=LABELS) for k in range(4)]
     want = lo.from_splits([(~test.to_numpy(), test.to_numpy()) for test in tests], N)
-    got = lo.from_splits([(shuffled(~test, k), shuffled(test, k + 5)) for k, test in enumerate(tests)], N)
-    np.testing.assert_array_equal(got.match_labels("here", fit.objective.units.names).matrix(), want.matrix())
+    got = lo.from_splits(
+        [(shuffled(~test, k), shuffled(test, k + 5)) for k, test in enumerate(tests)], N
+    )
+    np.testing.assert_array_equal(
+        got.match_labels("here", fit.objective.units.names).matrix(), want.matrix()
+    )
 
 
 def test_nodes_of_a_graph_are_sites():
@@ -217,14 +269,27 @@ def test_nodes_of_a_graph_are_sites():
     named = lo.MRF(CASES, np.asarray(SITES)[RING], lo.emissions.Poisson(), 2, coupling=0.4)
     np.testing.assert_array_equal(named.edges, want.edges)
     plan = lo.neighbourhoods(graph, 1)
-    rows = lambda plan: sorted(map(tuple, plan.matrix()))  # a refit a node, in the order of the graph
+    # a refit a node, in the order of the graph
+    rows = lambda plan: sorted(map(tuple, plan.matrix()))
     assert rows(plan.match_labels("here", SITES)) == rows(lo.neighbourhoods(RING, 1))
     with pytest.raises(ValueError, match="the graph and x do not have the same labels"):
         lo.MRF(CASES.rename({"a": "z"}), graph, lo.emissions.Poisson(), 2, coupling=0.4)
     with pytest.raises(ValueError, match="edges name site 'j', which the data do not have"):
-        lo.MRF(CASES.rename({"j": "z"}), np.asarray(SITES)[RING], lo.emissions.Poisson(), 2, coupling=0.4)
+        lo.MRF(
+            CASES.rename({"j": "z"}),
+            np.asarray(SITES)[RING],
+            lo.emissions.Poisson(),
+            2,
+            coupling=0.4,
+        )
     with pytest.raises(ValueError, match="several sites of the data are called 'a'"):
-        lo.MRF(CASES.rename({"j": "a"}), np.asarray(SITES)[RING], lo.emissions.Poisson(), 2, coupling=0.4)
+        lo.MRF(
+            CASES.rename({"j": "a"}),
+            np.asarray(SITES)[RING],
+            lo.emissions.Poisson(),
+            2,
+            coupling=0.4,
+        )
 
 
 def test_units_of_several_fields_are_pairs():
@@ -247,17 +312,23 @@ def test_hosts_are_read_by_labels():
         host.fit(X, y, **({} if hasattr(host, "steps") else {"sample_weight": WEIGHT}))
         weight = None if hasattr(host, "steps") else WEIGHT
         want = lo.from_sklearn(host, X, y, weight)
-        got = lo.from_sklearn(host, X[["b", "a"]], shuffled(y), None if weight is None else shuffled(weight, 4))
+        got = lo.from_sklearn(
+            host, X[["b", "a"]], shuffled(y), None if weight is None else shuffled(weight, 4)
+        )
         assert got.value == want.value and got.objective.units.names.equals(LABELS), host
         with pytest.raises(ValueError, match="do not have the same labels"):
             lo.from_sklearn(host, X, y.set_axis(range(1, N + 1)))
-    with pytest.raises(ValueError, match="does not have the columns that the estimator was fitted on: b, c"):
+    with pytest.raises(
+        ValueError, match="does not have the columns that the estimator was fitted on: b, c"
+    ):
         lo.from_sklearn(hosts[0][0], X.rename(columns={"b": "c"}), ETA)
 
 
 def test_statsmodels_rows_keep_their_labels():
     api = pytest.importorskip("statsmodels.api")
-    fit = lo.from_statsmodels(api.GLM(COUNTS, api.add_constant(X), family=api.families.Poisson()).fit())
+    fit = lo.from_statsmodels(
+        api.GLM(COUNTS, api.add_constant(X), family=api.families.Poisson()).fit()
+    )
     assert lo.cross_validate(fit, lo.leave_one_out(N)).table()["unit"].tolist() == LABELS.tolist()
 
 
@@ -276,7 +347,10 @@ def test_weights_of_steps_and_of_models_under_other_labels():
     want = model.state_probabilities(parameters, seen.to_numpy())
     pd.testing.assert_frame_equal(model.state_probabilities(parameters, shuffled(seen)), want)
     other = lo.fit(lo.GLM(X[::-1], COUNTS, "poisson", RIDGE))
-    both = {name: lo.cross_validate(fit, lo.kfold(N, 4)) for name, fit in (("one", lo.fit(glm(ordinary))), ("two", other))}
+    both = {
+        name: lo.cross_validate(fit, lo.kfold(N, 4))
+        for name, fit in (("one", lo.fit(glm(ordinary))), ("two", other))
+    }
     with pytest.raises(ValueError, match="compare: the models number their units in another order"):
         lo.compare(both)
 
@@ -297,11 +371,18 @@ def test_other_labels_compile_nothing_anew():
 def test_clusters_that_may_leak_follow_their_labels():
     model, drawn = Ridge(1.0), lo.leakage.Injection(num_boot=2)
     of = lambda y, groups: lo.leakage.leakage_corrected(
-        model, X, y, groups=groups, leakage=lo.leakage.RecordLeakage(p_train=0.05, p_test=0.0), injection=drawn
+        model,
+        X,
+        y,
+        groups=groups,
+        leakage=lo.leakage.RecordLeakage(p_train=0.05, p_test=0.0),
+        injection=drawn,
     )
     pairs = pd.Series(np.arange(N) // 2, LABELS)
     assert of(shuffled(OFFSET), shuffled(pairs, 2)).naive == of(OFFSET, pairs).naive
-    slope = lambda y, groups: lo.leakage.leakage_slope_test(model, X, y, groups=groups, injection=drawn)
+    slope = lambda y, groups: lo.leakage.leakage_slope_test(
+        model, X, y, groups=groups, injection=drawn
+    )
     assert str(slope(shuffled(OFFSET), shuffled(pairs, 2))) == str(slope(OFFSET, pairs))
     with pytest.raises(ValueError, match="groups and X do not have the same labels"):
         of(OFFSET, pairs.set_axis(range(1, N + 1)))
@@ -344,26 +425,34 @@ CLUSTER = pd.Series(np.arange(40) // 5, LABELS)
 def labelled_fit():
     rng = np.random.default_rng(31)
     X = pd.DataFrame(rng.normal(size=(40, 2)), LABELS, ["a", "b"])
-    return lo.fit(lo.GLM(X, X.a + 2 * rng.normal(size=8)[CLUSTER.to_numpy()] + rng.normal(size=40), "squared"))
+    return lo.fit(
+        lo.GLM(X, X.a + 2 * rng.normal(size=8)[CLUSTER.to_numpy()] + rng.normal(size=40), "squared")
+    )
 
 
 def plan_with(clusters):
     units = np.arange(40)
-    return lo.Plan(np.arange(0, 41, 8), units, np.zeros(40), np.ones(40, bool), 40, clusters=clusters)
+    return lo.Plan(
+        np.arange(0, 41, 8), units, np.zeros(40), np.ones(40, bool), 40, clusters=clusters
+    )
 
 
 @pytest.mark.parametrize(
     "make",
     [
         lambda splits, g: lo.from_splits(splits, 40, groups=g),
-        lambda splits, g: lo.from_splits([(truths(a)[::-1], truths(b)[::-1]) for a, b in splits], 40, groups=g),
+        lambda splits, g: lo.from_splits(
+            [(truths(a)[::-1], truths(b)[::-1]) for a, b in splits], 40, groups=g
+        ),
         lambda splits, g: plan_with(g),
     ],
 )
 def test_numbers_of_units_stay_while_labels_beside_them_are_matched(make):
     fit, units = labelled_fit(), np.arange(40)
     splits = [(np.delete(units, test), test) for test in np.split(units, 5)]
-    want = lo.cross_validate(fit, lo.from_splits(splits, 40, groups=CLUSTER.to_numpy()), lo.Exact(), audit=0)
+    want = lo.cross_validate(
+        fit, lo.from_splits(splits, 40, groups=CLUSTER.to_numpy()), lo.Exact(), audit=0
+    )
     for groups in (CLUSTER, shuffled(CLUSTER, 3), CLUSTER.to_numpy()):
         got = lo.cross_validate(fit, make(splits, groups), lo.Exact(), audit=0)
         np.testing.assert_allclose(got.per_unit(), want.per_unit())
@@ -404,20 +493,32 @@ def test_strata_go_by_labels_beside_groups_without_any():
 def test_scikit_learns_calls_refuse_labels_in_another_order_than_those_of_y():
     y = pd.Series(np.arange(40.0), LABELS)
     with pytest.raises(ValueError, match="groups has the labels of y in another order"):
-        lo.sklearn.cross_validate(LinearRegression(), np.ones((40, 1)), y, groups=shuffled(CLUSTER, 1), cv=GroupKFold(4))
+        lo.sklearn.cross_validate(
+            LinearRegression(), np.ones((40, 1)), y, groups=shuffled(CLUSTER, 1), cv=GroupKFold(4)
+        )
 
 
 def test_groups_and_slopes_of_new_rows_go_by_name():
     rng = np.random.default_rng(4)
-    X, slopes = (pd.DataFrame(rng.normal(size=(60, 2)), columns=list(names)) for names in ("ab", "uv"))
+    X, slopes = (
+        pd.DataFrame(rng.normal(size=(60, 2)), columns=list(names)) for names in ("ab", "uv")
+    )
     groups = pd.DataFrame({"g": np.arange(60) % 6, "h": np.arange(60) // 10})
     effect, other = 2 * rng.normal(size=(2, 6))
-    fit = lo.fit(lo.Mixed(X, X.a + effect[groups.g] + other[groups.h] + rng.normal(size=60), groups=groups), num_starts=1)
+    fit = lo.fit(
+        lo.Mixed(X, X.a + effect[groups.g] + other[groups.h] + rng.normal(size=60), groups=groups),
+        num_starts=1,
+    )
     want = lo.predict(fit, (X, groups))
     np.testing.assert_allclose(lo.predict(fit, (X[["b", "a"]], groups[["h", "g"]])), want)
     with pytest.raises(ValueError, match="groups must be 'g', 'h'; got 'g', 'k'"):
         lo.predict(fit, (X, groups.rename(columns={"h": "k"})))
-    sloped = effect[groups.g] + other[groups.g] * slopes.u + other[groups.g][::-1] * slopes.v + rng.normal(size=60)
+    sloped = (
+        effect[groups.g]
+        + other[groups.g] * slopes.u
+        + other[groups.g][::-1] * slopes.v
+        + rng.normal(size=60)
+    )
     with_slopes = lo.fit(lo.Mixed(X, sloped, groups=groups.g, slopes=slopes), num_starts=1)
     new = lo.predict(with_slopes, (X, groups.g, slopes[["v", "u"]]))
     np.testing.assert_allclose(new, lo.predict(with_slopes, (X, groups.g, slopes)))
@@ -425,18 +526,26 @@ def test_groups_and_slopes_of_new_rows_go_by_name():
 
 def test_places_to_predict_have_the_columns_of_the_data():
     rng = np.random.default_rng(1)
-    points, new = (pd.DataFrame(rng.normal(size=(n, 2)) * [1, 100], columns=["x", "y"]) for n in (40, 50))
+    points, new = (
+        pd.DataFrame(rng.normal(size=(n, 2)) * [1, 100], columns=["x", "y"]) for n in (40, 50)
+    )
     want = lo.nearest_neighbour_matched(points, new, 4)
     got = lo.nearest_neighbour_matched(points, new[["y", "x"]], 4)
     assert (got.note, got.index.tolist()) == (want.note, want.index.tolist())
-    with pytest.raises(ValueError, match="new_points has the columns 'east', 'y', points has 'x', 'y'"):
+    with pytest.raises(
+        ValueError, match="new_points has the columns 'east', 'y', points has 'x', 'y'"
+    ):
         lo.nearest_neighbour_matched(points, new.rename(columns={"x": "east"}), 4)
 
 
 @pytest.mark.parametrize("key", ["b", "coef"])
 def test_parameters_of_own_models_may_have_any_name(key):
     fit = lo.fit(
-        lo.Separable(lambda th, r: (r["y"] - r["x"] * th[key][0]) ** 2, {"x": WEIGHT, "y": ETA}, theta0={key: np.zeros(1)})
+        lo.Separable(
+            lambda th, r: (r["y"] - r["x"] * th[key][0]) ** 2,
+            {"x": WEIGHT, "y": ETA},
+            theta0={key: np.zeros(1)},
+        )
     )
     assert lo.covariance(fit, "CRV3", groups=np.arange(N) % 20).index.tolist() == [f"{key}[0]"]
     assert lo.replicates(fit, lo.survey.jk1(np.arange(N) % 20)).index.tolist() == [f"{key}[0]"]
@@ -450,9 +559,13 @@ def test_offset_and_trials_of_mixed_models_by_the_name_of_a_column():
         ("c ~ a + (1 | g)", "poisson", "offset", "le"),
         ("s ~ a + (1 | g)", "binomial", "trials", "n"),
     ):
-        ours, truth = (lo.Mixed(formula, data, family, **{name: value}) for value in (column, data[column]))
+        ours, truth = (
+            lo.Mixed(formula, data, family, **{name: value}) for value in (column, data[column])
+        )
         theta = ours.parameters.start(0)
-        assert float(ours.loss(theta, np.ones(ours.num_units))) == float(truth.loss(theta, np.ones(ours.num_units)))
+        assert float(ours.loss(theta, np.ones(ours.num_units))) == float(
+            truth.loss(theta, np.ones(ours.num_units))
+        )
         with pytest.raises(ValueError, match="no column is named 'q'; there are c, a, g"):
             lo.Mixed(formula, data, family, **{name: "q"})
     with pytest.raises(TypeError, match=r"offset='le' is a name, .* give data\['le'\]"):
@@ -464,19 +577,31 @@ def test_refits_are_called_by_the_groups_that_they_leave_out():
     fit = lo.fit(lo.GLM(X.to_numpy(), COUNTS.to_numpy(), "poisson"))
     cv = lo.cross_validate(fit, lo.groups(states), lo.NoUpdate(), audit=0)
     assert cv.table().group.tolist()[:6] == ["state 0"] * 5 + ["state 1"]
-    assert lo.influence(cv, lo.NewtonStep(), pairs=0).rows.index.tolist() == np.unique(states).tolist()
+    assert (
+        lo.influence(cv, lo.NewtonStep(), pairs=0).rows.index.tolist() == np.unique(states).tolist()
+    )
     cv.result[3] = lo.RESULTS.not_converged
     (check,) = [check for check in dataclasses.replace(cv).checks() if check.code == "LO303"]
     assert check.reason.startswith("1 refit (state 3): ")
-    days = lo.cross_validate(fit, lo.groups(pd.Series(states, SERIES.index)), lo.NoUpdate(), audit=0)
+    days = lo.cross_validate(
+        fit, lo.groups(pd.Series(states, SERIES.index)), lo.NoUpdate(), audit=0
+    )
     assert days.names().equals(SERIES.index) and days.table().unit.tolist() == SERIES.index.tolist()
 
 
 def test_sequences_are_called_by_the_labels_of_a_plan():
-    fit = lo.fit(lo.HMM(SERIES.to_numpy(), lo.emissions.Poisson(), 2, lengths=[10] * 4, drop="sequence"), num_starts=1)
+    fit = lo.fit(
+        lo.HMM(SERIES.to_numpy(), lo.emissions.Poisson(), 2, lengths=[10] * 4, drop="sequence"),
+        num_starts=1,
+    )
     cv = lo.cross_validate(fit, lo.groups(np.repeat(list("dbca"), 10)), lo.NoUpdate(), audit=0)
     assert cv.names().tolist() == list("dbca")
-    assert cv.table()[["group", "unit"]].to_numpy().tolist() == [["a", "a"], ["b", "b"], ["c", "c"], ["d", "d"]]
+    assert cv.table()[["group", "unit"]].to_numpy().tolist() == [
+        ["a", "a"],
+        ["b", "b"],
+        ["c", "c"],
+        ["d", "d"],
+    ]
 
 
 def test_rows_of_the_table_are_at_their_places_among_the_losses():

@@ -13,7 +13,13 @@ import leaveout as lo
 from tests.helpers import OBJECTIVES, fitted, glm, sample_mean, toy_hmm
 
 CRFS = ("conditional random field, sequences", "conditional random field, labels")
-MIXED = ("mixed, clusters", "mixed, rows", "mixed, crossed", "mixed, restricted", "mixed, crossed rows")
+MIXED = (
+    "mixed, clusters",
+    "mixed, rows",
+    "mixed, crossed",
+    "mixed, restricted",
+    "mixed, crossed rows",
+)
 DEPENDENT = (
     "two functions",
     "Gaussian field",
@@ -46,7 +52,11 @@ def slowly(name: str, *slow: str):
 def deleted(objective: lo.GLM, keep: np.ndarray) -> lo.GLM:
     pick = lambda a: None if a is None else np.asarray(a)[keep]
     X = np.asarray(objective.design)[keep][:, : objective.num_features]
-    y = np.asarray(objective.classes)[np.asarray(objective.y, int)] if objective.classes else np.asarray(objective.y)
+    y = (
+        np.asarray(objective.classes)[np.asarray(objective.y, int)]
+        if objective.classes
+        else np.asarray(objective.y)
+    )
     return lo.GLM(
         X,
         y[keep],
@@ -62,7 +72,15 @@ def deleted(objective: lo.GLM, keep: np.ndarray) -> lo.GLM:
 @pytest.mark.parametrize(
     "name",
     [
-        slowly(n, "probit", "multinomial", "gamma", "cloglog", "ridge", "pseudo-huber, penalty not quadratic")
+        slowly(
+            n,
+            "probit",
+            "multinomial",
+            "gamma",
+            "cloglog",
+            "ridge",
+            "pseudo-huber, penalty not quadratic",
+        )
         for n in OBJECTIVES
         if n not in NO_GLM
     ],
@@ -75,10 +93,14 @@ def test_weight_zero_is_deletion_and_weight_two_is_duplication(name):
             rows = np.repeat(np.arange(n), counts.astype(int))
             same = deleted(objective, rows)
             np.testing.assert_allclose(
-                objective.loss(theta, jnp.asarray(counts)), same.loss(theta, jnp.ones(len(rows))), rtol=1e-12
+                objective.loss(theta, jnp.asarray(counts)),
+                same.loss(theta, jnp.ones(len(rows))),
+                rtol=1e-12,
             )
             np.testing.assert_allclose(
-                objective.hessian(theta, jnp.asarray(counts)), same.hessian(theta, jnp.ones(len(rows))), atol=1e-10
+                objective.hessian(theta, jnp.asarray(counts)),
+                same.hessian(theta, jnp.ones(len(rows))),
+                atol=1e-10,
             )
 
 
@@ -98,17 +120,21 @@ def test_weight_zero_is_deletion_and_weight_two_is_duplication(name):
             *CRFS,
         )
         for n in OBJECTIVES
-        if n not in ("closed form", "Cox", "Gaussian field", *MIXED)  # of NumPy, without a perturbation of their own
+        # of NumPy, without a perturbation of their own
+        if n not in ("closed form", "Cox", "Gaussian field", *MIXED)
     ],
 )
 def test_perturbation_and_hessian_change_equal_their_defaults(name):
     fit = fitted(name)
     objective, n = fit.objective, fit.objective.num_units
-    index, delta = np.array([3, 11, n, n]), np.array([-1.0, 0.7, 5.0, 5.0])  # padding must not count
+    # padding must not count
+    index, delta = np.array([3, 11, n, n]), np.array([-1.0, 0.7, 5.0, 5.0])
     with jax.enable_x64(True):
         weights = jnp.ones(n).at[3].add(-1.0).at[11].add(0.7)
         change = objective.loss(fit.theta, weights) - objective.loss(fit.theta, jnp.ones(n))
-        np.testing.assert_allclose(objective.perturbation(fit.theta, index, delta), change, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(
+            objective.perturbation(fit.theta, index, delta), change, rtol=1e-9, atol=1e-9
+        )
         got = objective.hessian_change(fit.theta, index, delta)
         want = lo.AbstractObjective.hessian_change(objective, fit.theta, index, delta)
         np.testing.assert_allclose(got, want, atol=1e-8)
@@ -116,19 +142,34 @@ def test_perturbation_and_hessian_change_equal_their_defaults(name):
         np.testing.assert_allclose(objective.hessian(fit.theta, weights), auto, atol=1e-8)
         everything = np.arange(n)  # a width of num_units means all units in order
         np.testing.assert_allclose(
-            objective.perturbation(fit.theta, everything, np.asarray(weights) - 1), change, rtol=1e-9, atol=1e-9
+            objective.perturbation(fit.theta, everything, np.asarray(weights) - 1),
+            change,
+            rtol=1e-9,
+            atol=1e-9,
         )
 
 
 @pytest.mark.parametrize(
-    "name", [slowly(n, "negative binomial, its dispersion", "ordinal", "probit", CRFS[0]) for n in SEPARABLE]
+    "name",
+    [
+        slowly(n, "negative binomial, its dispersion", "ordinal", "probit", CRFS[0])
+        for n in SEPARABLE
+    ],
 )
 def test_permuting_units_permutes_scores(name):
     fit = fitted(name)
     order = np.random.default_rng(0).permutation(fit.objective.num_units)
     once = lo.cross_validate(fit, lo.leave_one_out(len(order)), lo.NewtonStep()).losses
-    plan = lo.Plan(np.arange(len(order) + 1), order, np.zeros(len(order)), np.ones(len(order), bool), len(order))
-    np.testing.assert_allclose(lo.cross_validate(fit, plan, lo.NewtonStep()).losses, once[order], rtol=1e-9)
+    plan = lo.Plan(
+        np.arange(len(order) + 1),
+        order,
+        np.zeros(len(order)),
+        np.ones(len(order), bool),
+        len(order),
+    )
+    np.testing.assert_allclose(
+        lo.cross_validate(fit, plan, lo.NewtonStep()).losses, once[order], rtol=1e-9
+    )
 
 
 def test_batches_do_not_matter(monkeypatch):
@@ -141,7 +182,10 @@ def test_batches_do_not_matter(monkeypatch):
 
 
 def test_scores_are_normalised_densities():
-    for loss, support in ((lo.losses.Poisson(), np.arange(200.0)), (lo.losses.Binomial("cloglog"), np.array([0.0, 1.0]))):
+    for loss, support in (
+        (lo.losses.Poisson(), np.arange(200.0)),
+        (lo.losses.Binomial("cloglog"), np.array([0.0, 1.0])),
+    ):
         with jax.enable_x64(True):
             total = sum(np.exp(-float(loss(jnp.array(0.7), jnp.array(y)))) for y in support)
         assert abs(total - 1) < 1e-10
@@ -151,7 +195,9 @@ def test_scores_are_normalised_densities():
 
 
 def test_hidden_markov_model_against_enumeration():
-    """Loss and score against the sum over all state paths, with weights that are neither zero nor one."""
+    """Loss and score against the sum over all state paths, with weights that are neither zero nor
+    one.
+    """
     model = toy_hmm(6)
     theta = {"mean": np.array([-1.0, 0.7]), "stay": np.array([1.1, 0.4])}
     weights = np.array([1.0, 0.0, 0.3, 1.0, 0.0, 1.0])
@@ -161,10 +207,14 @@ def test_hidden_markov_model_against_enumeration():
     emission = -0.5 * (np.asarray(model.x)[:, None] - theta["mean"]) ** 2 - 0.5 * np.log(2 * np.pi)
     paths = np.array(np.meshgrid(*[[0, 1]] * 6)).reshape(6, -1).T
     path = lambda z: np.log(0.5) + sum(transition[a, b] for a, b in itertools.pairwise(z))
-    joint = np.array([path(z) + sum(weights[t] * emission[t, z[t]] for t in range(6)) for z in paths])
+    joint = np.array(
+        [path(z) + sum(weights[t] * emission[t, z[t]] for t in range(6)) for z in paths]
+    )
     prior = 0.5 * np.sum(theta["mean"] ** 2) / 9 + 0.5 * np.sum((theta["stay"] - 1) ** 2)
     with jax.enable_x64(True):
-        np.testing.assert_allclose(model.loss(theta, jnp.asarray(weights)), prior - logsumexp(joint), rtol=1e-12)
+        np.testing.assert_allclose(
+            model.loss(theta, jnp.asarray(weights)), prior - logsumexp(joint), rtol=1e-12
+        )
         got = model.score(theta, jnp.asarray(weights), np.array([1, 4]), np.ones(2))
     for value, t in zip(got, (1, 4), strict=True):
         want = logsumexp(joint) - logsumexp(joint + np.array([emission[t, z[t]] for z in paths]))
@@ -175,11 +225,15 @@ def test_map_does_not_depend_on_the_parametrisation():
     by_log = lo.fit(sample_mean()).parameters
     x = np.asarray(sample_mean().data)
     plain = lo.Separable(
-        lambda theta, x: 0.5 * ((x - theta["mean"]) / theta["scale"]) ** 2 + jnp.log(theta["scale"]),
+        lambda theta, x: (
+            0.5 * ((x - theta["mean"]) / theta["scale"]) ** 2 + jnp.log(theta["scale"])
+        ),
         x,
         theta0={"mean": np.zeros(()), "scale": np.ones(())},
     )
-    np.testing.assert_allclose(lo.fit(plain).parameters["scale"], np.exp(by_log["log_scale"]), rtol=1e-8)
+    np.testing.assert_allclose(
+        lo.fit(plain).parameters["scale"], np.exp(by_log["log_scale"]), rtol=1e-8
+    )
     np.testing.assert_allclose(np.exp(by_log["log_scale"]), x.std(), rtol=1e-10)
 
 
@@ -196,7 +250,9 @@ def test_derivatives_of_losses_against_closed_forms():
         np.testing.assert_allclose(third(logistic), mu * (1 - mu) * (1 - 2 * mu), rtol=1e-10)
         np.testing.assert_allclose(second(poisson), np.exp(eta), rtol=1e-12)
         for loss in (lo.losses.PseudoHuber(0.8), logistic, poisson, lo.losses.Gamma(2.0)):
-            assert np.all(np.abs(third(loss)) <= loss.self_concordance * np.asarray(second(loss)) * (1 + 1e-9))
+            assert np.all(
+                np.abs(third(loss)) <= loss.self_concordance * np.asarray(second(loss)) * (1 + 1e-9)
+            )
         assert np.isfinite(second(lo.losses.Binomial("cloglog"))).all()
         assert np.isfinite(second(lo.losses.Binomial("probit"))).all()
 
@@ -209,9 +265,15 @@ def test_vmapped_equals_looped():
     for k in range(plan.num_refits):
         mine = slice(plan.indptr[k], plan.indptr[k + 1])
         alone = lo.Plan(
-            np.array([0, mine.stop - mine.start]), plan.index[mine], plan.weight[mine], plan.held[mine], plan.num_units
+            np.array([0, mine.stop - mine.start]),
+            plan.index[mine],
+            plan.weight[mine],
+            plan.held[mine],
+            plan.num_units,
         )
-        np.testing.assert_allclose(lo.cross_validate(fit, alone, lo.Exact()).losses, together[mine], rtol=1e-7)
+        np.testing.assert_allclose(
+            lo.cross_validate(fit, alone, lo.Exact()).losses, together[mine], rtol=1e-7
+        )
 
 
 def test_a_tuning_loop_compiles_once():

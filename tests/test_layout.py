@@ -1,4 +1,6 @@
-"""Rooms import from rooms above them, no two modules import each other, and the package loads no more than it needs."""
+"""Rooms import from rooms above them, no two modules import each other, and the package loads no
+more than it needs.
+"""
 
 import dataclasses
 import importlib
@@ -23,7 +25,9 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "leaveout"
 # The table of rooms in CONTRIBUTING, in the order in which they may import one another.
 ROOMS = re.findall(
-    r"^\| `(\w+)` \| ", (ROOT / "CONTRIBUTING.md").read_text().split("## Rooms")[1].split("\n## ")[0], re.MULTILINE
+    r"^\| `(\w+)` \| ",
+    (ROOT / "CONTRIBUTING.md").read_text().split("## Rooms")[1].split("\n## ")[0],
+    re.MULTILINE,
 )
 
 
@@ -34,7 +38,11 @@ def library():
 
 @pytest.fixture(scope="module")
 def imports(library):
-    return {module: library.imports(module) for module, path in library.modules.items() if path.parent != SOURCE}
+    return {
+        module: library.imports(module)
+        for module, path in library.modules.items()
+        if path.parent != SOURCE
+    }
 
 
 def test_every_room_stands_in_the_table(imports):
@@ -52,7 +60,9 @@ def test_rooms_import_from_rooms_above(imports):
 def test_the_command_line_takes_public_names(imports):
     for module, names in imports.items():
         if module[0] == "cli":
-            assert all(name[0] == "cli" or name == ("data", "formulas") for name in names & imports.keys()), module
+            assert all(
+                name[0] == "cli" or name == ("data", "formulas") for name in names & imports.keys()
+            ), module
 
 
 def test_no_modules_import_each_other(library):
@@ -117,7 +127,10 @@ lo.cross_validate(repeated, plan)
 
 
 def test_double_precision_begins_where_jax_is_imported():
-    """A model in closed form, then what needs JAX, in one process that had not imported it; its setting is left alone."""
+    """A model in closed form, then what needs JAX, in one process that had not imported it.
+
+    Its setting is left alone.
+    """
     code = """
 import numpy as np, leaveout as lo
 X = np.random.default_rng(0).standard_normal((30, 2))
@@ -166,7 +179,9 @@ def test_the_table_of_contents_is_true():
     assert set(lo.__all__) <= set(dir(lo))
 
 
-@pytest.mark.parametrize("name, place", [("per_row", lo.penalties), ("Linkage", lo.leakage), ("Tuning", lo.tuning)])
+@pytest.mark.parametrize(
+    "name, place", [("per_row", lo.penalties), ("Linkage", lo.leakage), ("Tuning", lo.tuning)]
+)
 def test_names_that_left_the_root_warn(name, place):
     with pytest.warns(DeprecationWarning, match=rf"leaveout\.{name} is now leaveout\.\w+\.{name}"):
         found = getattr(lo, name)

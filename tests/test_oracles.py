@@ -1,4 +1,7 @@
-"""The oracles are right: derivatives against differences, minimisers against SciPy. They import nothing of the library."""
+"""The oracles are right.
+
+Derivatives against differences, minimisers against SciPy. They import nothing of the library.
+"""
 
 import ast
 from pathlib import Path
@@ -20,7 +23,11 @@ def response_for(name: str, rng: np.random.Generator) -> np.ndarray:
         return 2.0 * binary - 1
     if name in ("logistic", "probit", "cloglog"):
         return 1.0 * binary
-    return rng.gamma(2.0, 1.0, 40) if name in ("gamma", "huber", "pseudo-huber", "student") else 1.0 * rng.poisson(2.0, 40)
+    return (
+        rng.gamma(2.0, 1.0, 40)
+        if name in ("gamma", "huber", "pseudo-huber", "student")
+        else 1.0 * rng.poisson(2.0, 40)
+    )
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -41,7 +48,9 @@ def test_values_are_those_of_the_library(name):
     y, eta = response_for(name, rng), rng.normal(size=40)
     theirs = lo.GLM(np.zeros((40, 1)), y, HOSTS[name][0]).loss_function
     with jax.enable_x64(True):
-        np.testing.assert_allclose(LOSSES[name].value(eta, y), jax.vmap(theirs)(eta, y), rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(
+            LOSSES[name].value(eta, y), jax.vmap(theirs)(eta, y), rtol=1e-10, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("oracle", ["rows", "classes"])
@@ -49,7 +58,10 @@ def test_refits_are_minima(oracle):
     rng = np.random.default_rng(2)
     X, y = rng.normal(size=(30, 3)), rng.integers(0, 3, 30)
     if oracle == "rows":
-        made, size = oracles.Rows(X, 1.0 * (y > 0), oracles.LOGISTIC, oracles.ridge(0.1), offset=0.3), 3
+        made, size = (
+            oracles.Rows(X, 1.0 * (y > 0), oracles.LOGISTIC, oracles.ridge(0.1), offset=0.3),
+            3,
+        )
     else:
         made, size = oracles.Classes(X, y, 0.1), 9
     plan = lo.bootstrap(30, 3, seed=0)
@@ -58,12 +70,16 @@ def test_refits_are_minima(oracle):
     assert reached.all()
     for k in range(3):
         value = lambda v, k=k: function(v[None], np.array([k]), 0)[0]
-        found = scipy.optimize.minimize(value, np.zeros(size), method="BFGS", options={"gtol": 1e-7})
+        found = scipy.optimize.minimize(
+            value, np.zeros(size), method="BFGS", options={"gtol": 1e-7}
+        )
         np.testing.assert_allclose(theta[k], found.x, atol=1e-4)
         assert value(theta[k]) <= found.fun + 1e-12
 
 
-@pytest.mark.parametrize("file", sorted((Path(__file__).parent / "oracles").glob("*.py")), ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", sorted((Path(__file__).parent / "oracles").glob("*.py")), ids=lambda file: file.stem
+)
 def test_oracles_import_nothing_of_the_library(file):
     names = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

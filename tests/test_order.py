@@ -1,5 +1,6 @@
-"""The law that catches every wrong derivative: weights of a few units go 1 → 1 − t, and halving t divides the
-error against the exact refit by 2, 2², 2³, 2² for no update, IJ(1), IJ(2) and a Newton step, by 2^(k+1) for k chord steps."""
+"""The law that catches every wrong derivative: weights of a few units go 1 → 1 − t, and halving t
+divides the error against the exact refit by 2, 2², 2³, 2² for no update, IJ(1), IJ(2) and a Newton
+step, by 2^(k+1) for k chord steps."""
 
 import equinox as eqx
 import numpy as np
@@ -41,7 +42,9 @@ REFITS = {
     "NewtonStep": lo.NewtonStep(),
 }
 STEPS = (0.2, 0.1, 0.05)
-NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in OBJECTIVES]
+NAMES = [
+    pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in OBJECTIVES
+]
 
 
 def tempered(units: int, width: int) -> tuple[lo.Plan, np.ndarray]:
@@ -59,7 +62,9 @@ def oracle(name: str, width: int) -> np.ndarray:
     if (name, width) not in _oracle:
         fit = fitted(name)
         plan, _ = tempered(fit.objective.num_units, width)
-        _oracle[name, width] = np.array([minimiser(fit.objective, fit.theta, w) for w in plan.matrix()])
+        _oracle[name, width] = np.array(
+            [minimiser(fit.objective, fit.theta, w) for w in plan.matrix()]
+        )
     return _oracle[name, width]
 
 
@@ -70,7 +75,12 @@ def test_order_of_accuracy(name, refit, width):
     fit = fitted(name)
     plan, _ = tempered(fit.objective.num_units, width)
     parameters = lo.fold_parameters(fit, plan, REFITS[refit])
-    got = np.array([flat(fit.objective.parameters.unconstrained(_row(parameters, k))) for k in range(len(STEPS))])
+    got = np.array(
+        [
+            flat(fit.objective.parameters.unconstrained(_row(parameters, k)))
+            for k in range(len(STEPS))
+        ]
+    )
     errors = np.linalg.norm(got - oracle(name, width), axis=1)
     if errors[-1] < 1e-9:  # exact but for rounding: a quadratic F, or a step too small to tell
         return
@@ -81,14 +91,18 @@ def test_order_of_accuracy(name, refit, width):
 QUICK = ("logistic", "ridge", "two functions", "separable", "gamma")
 
 
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in OBJECTIVES])
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in OBJECTIVES]
+)
 def test_exact_is_the_refit(name):
     fit = fitted(name)
     plan = lo.random_subsets(fit.objective.num_units, 0.1, 4, seed=1)
     got = lo.fold_parameters(fit, plan, lo.Exact(1e-10))
     for k, weights in enumerate(plan.matrix()):
         want = minimiser(fit.objective, fit.theta, weights)
-        np.testing.assert_allclose(flat(fit.objective.parameters.unconstrained(_row(got, k))), want, atol=2e-7, rtol=1e-7)
+        np.testing.assert_allclose(
+            flat(fit.objective.parameters.unconstrained(_row(got, k))), want, atol=2e-7, rtol=1e-7
+        )
 
 
 def _row(parameters, k):

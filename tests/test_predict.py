@@ -1,4 +1,7 @@
-"""`lo.predict`: predictions of new rows are those of the host, or of the model written out again; what has none refuses."""
+"""`lo.predict`: predictions of new rows are those of the host, or of the model written out again.
+
+What has none refuses.
+"""
 
 import numpy as np
 import pandas as pd
@@ -6,7 +9,13 @@ import pytest
 import statsmodels.formula.api as smf
 from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
-from sklearn.linear_model import Lasso, LinearRegression, LogisticRegression, PoissonRegressor, Ridge
+from sklearn.linear_model import (
+    Lasso,
+    LinearRegression,
+    LogisticRegression,
+    PoissonRegressor,
+    Ridge,
+)
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, PolynomialFeatures, StandardScaler
 
@@ -18,7 +27,10 @@ N = 60
 X, NEW = rng.standard_normal((N, 3)), rng.standard_normal((7, 3))
 KIND = rng.integers(0, 3, N)
 Y = X @ [1.0, -0.5, 0.0] + 0.5 * rng.standard_normal(N)
-FRAME = pd.DataFrame({"b": X[:, 1], "a": X[:, 0], "c": np.array(["u", "v", "w"])[KIND]}, index=[f"row {i}" for i in range(N)])
+FRAME = pd.DataFrame(
+    {"b": X[:, 1], "a": X[:, 0], "c": np.array(["u", "v", "w"])[KIND]},
+    index=[f"row {i}" for i in range(N)],
+)
 CLASSES = {2: np.array(["no", "yes"])[(Y > 0) * 1], 3: np.array(["p", "q", "r"])[KIND]}
 
 
@@ -40,7 +52,10 @@ def test_predictions_are_the_hosts(host, y):
 @pytest.mark.parametrize("number", [2, 3])
 def test_probabilities_are_the_hosts(number):
     host = LogisticRegression(tol=1e-8).fit(X, CLASSES[number])
-    found, wanted = lo.predict(lo.from_sklearn(host, X, CLASSES[number]), NEW), host.predict_proba(NEW)
+    found, wanted = (
+        lo.predict(lo.from_sklearn(host, X, CLASSES[number]), NEW),
+        host.predict_proba(NEW),
+    )
     if number == 2:
         np.testing.assert_allclose(found, wanted[:, 1], rtol=1e-12)
     else:
@@ -62,7 +77,9 @@ def test_columns_are_matched_by_name_and_rows_keep_their_labels():
 @pytest.mark.parametrize("sparse", [True, False])
 def test_coefficients_have_the_names_that_a_pipeline_gives(sparse):
     columns = make_column_transformer(
-        (OneHotEncoder(sparse_output=sparse), ["c"]), (StandardScaler(), ["a"]), sparse_threshold=1.0
+        (OneHotEncoder(sparse_output=sparse), ["c"]),
+        (StandardScaler(), ["a"]),
+        sparse_threshold=1.0,
     )
     host = make_pipeline(columns, Ridge(1.0)).fit(FRAME, Y)
     names = [*host[:-1].get_feature_names_out(), "intercept"]
@@ -90,7 +107,8 @@ def test_models_of_our_own():
     data = FRAME.assign(y=Y + KIND)
     mixed = lo.fit(lo.Mixed("y ~ a + (1 | c)", data))
     pd.testing.assert_series_equal(
-        lo.predict(mixed, data), mixed.objective.predict(mixed, data=data)["mean"].rename("prediction")
+        lo.predict(mixed, data),
+        mixed.objective.predict(mixed, data=data)["mean"].rename("prediction"),
     )
 
 
@@ -98,9 +116,9 @@ def test_models_of_our_own():
 def test_gaussian_processes_predict_as_scikit_learns(ard):
     fit = lo.fit(lo.GaussianProcess(X, Y, ard=ard))
     own = fit.parameters
-    kernel = kernels.ConstantKernel(own["sd"] ** 2) * kernels.Matern(own["length"], nu=2.5) + kernels.WhiteKernel(
-        own["noise_sd"] ** 2
-    )
+    kernel = kernels.ConstantKernel(own["sd"] ** 2) * kernels.Matern(
+        own["length"], nu=2.5
+    ) + kernels.WhiteKernel(own["noise_sd"] ** 2)
     host = GaussianProcessRegressor(kernel, optimizer=None).fit(X, Y - own["mean"])
     np.testing.assert_allclose(lo.predict(fit, NEW), own["mean"] + host.predict(NEW), rtol=1e-8)
 
@@ -109,11 +127,14 @@ def test_rows_outside_the_span_of_the_data_are_named():
     fit = lo.fit(lo.GLM(np.c_[X[:, 0], X[:, 0]], Y, "squared"))
     with pytest.warns(UserWarning, match="predict: 1 of 2 rows are outside the span"):
         lo.predict(fit, [[1.0, 1.0], [1.0, 2.0]])
-    lo.predict(lo.from_sklearn(LogisticRegression(tol=1e-8).fit(X, CLASSES[3]), X, CLASSES[3]), NEW)  # a common shift is none
+    # a common shift is none
+    lo.predict(lo.from_sklearn(LogisticRegression(tol=1e-8).fit(X, CLASSES[3]), X, CLASSES[3]), NEW)
 
 
 def test_targets_are_transformed_back():
-    host = TransformedTargetRegressor(LinearRegression(), func=np.log, inverse_func=np.exp).fit(X, np.exp(Y))
+    host = TransformedTargetRegressor(LinearRegression(), func=np.log, inverse_func=np.exp).fit(
+        X, np.exp(Y)
+    )
     fit = lo.from_sklearn(host, X, np.exp(Y))
     np.testing.assert_allclose(lo.predict(fit, NEW), host.predict(NEW), rtol=1e-10)
     np.testing.assert_allclose(lo.predict(fit, NEW, "link"), np.log(host.predict(NEW)), rtol=1e-10)

@@ -1,4 +1,7 @@
-"""Laws of the public verbs, on problems that hypothesis makes: few shapes, so that little is compiled."""
+"""Laws of the public verbs, on problems that hypothesis makes.
+
+Few shapes, so that little is compiled.
+"""
 
 import warnings
 
@@ -14,17 +17,30 @@ N, P = 24, 2
 EXACT = lo.Exact()
 ORACLES = {"logistic": oracles.LOGISTIC, "poisson": oracles.POISSON}
 
-law = settings(max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+law = settings(
+    max_examples=15,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 numbers = lambda low, high: st.floats(low, high, allow_subnormal=False, width=32)
 seeds = st.integers(0, 2**32 - 1)
 
 
 @st.composite
 def problems(draw, *losses):
-    """A loss, rows, responses and weights; ties, columns of zeros and rows of weight zero are among them."""
+    """A loss, rows, responses and weights.
+
+    Ties, columns of zeros and rows of weight zero are among them.
+    """
     loss = draw(st.sampled_from(losses or sorted(ORACLES)))
     X = draw(hnp.arrays(np.float64, (N, P), elements=numbers(-3, 3)))
-    y = draw(hnp.arrays(np.float64, N, elements=st.integers(0, 1 if loss == "logistic" else 9).map(float)))
+    y = draw(
+        hnp.arrays(
+            np.float64, N, elements=st.integers(0, 1 if loss == "logistic" else 9).map(float)
+        )
+    )
     weight = draw(hnp.arrays(np.float64, N, elements=st.sampled_from([0.0, 0.5, 1.0, 1.0, 3.0])))
     weight[:2] = 1.0  # somebody is there
     return loss, X, y, weight
@@ -40,7 +56,9 @@ def plans(draw):
 
 def fitted(loss, X, y, weight):
     """A ridge of one on every coefficient, so that there is a minimiser whatever the data."""
-    return lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(1.0), sample_weight=weight, intercept=False))
+    return lo.fit(
+        lo.GLM(X, y, loss, lo.penalties.Ridge(1.0), sample_weight=weight, intercept=False)
+    )
 
 
 def least_squares(seed):
@@ -56,7 +74,10 @@ def close(a, b, tolerance=1e-6):
 @law
 @given(problems(), plans())
 def test_refits_are_those_of_numpy(problem, plan):
-    """Parameters, losses and predictions of `Exact` from scratch; the default is as near as it says."""
+    """Parameters, losses and predictions of `Exact` from scratch.
+
+    The default is as near as it says.
+    """
     loss, X, y, weight = problem
     fit = fitted(*problem)
     oracle = oracles.Rows(X, y, ORACLES[loss], oracles.ridge(1.0), weight=weight)
@@ -68,7 +89,9 @@ def test_refits_are_those_of_numpy(problem, plan):
     close(cv.losses, wanted)
     default = lo.cross_validate(fit, plan)
     off = np.bincount(plan.refit, np.where(plan.held, np.abs(default.losses - wanted), 0.0))
-    assert np.all((off <= default.error + 1e-7) | np.isin(np.arange(plan.num_refits), default.flagged()))
+    assert np.all(
+        (off <= default.error + 1e-7) | np.isin(np.arange(plan.num_refits), default.flagged())
+    )
 
 
 @law
@@ -104,7 +127,9 @@ def test_a_plan_in_another_order(problem, seed):
     fit, rng = fitted(*problem), np.random.default_rng(seed)
     plan = lo.kfold(N, 4, seed=seed)
     refits = rng.permutation(4)
-    entries = np.concatenate([rng.permutation(np.arange(plan.indptr[k], plan.indptr[k + 1])) for k in refits])
+    entries = np.concatenate(
+        [rng.permutation(np.arange(plan.indptr[k], plan.indptr[k + 1])) for k in refits]
+    )
     indptr = np.r_[0, np.cumsum(np.diff(plan.indptr)[refits])]
     other = lo.Plan(indptr, plan.index[entries], plan.weight[entries], plan.held[entries], N)
     for strategy in (EXACT, lo.NewtonStep()):
@@ -124,7 +149,10 @@ def test_weight_zero_is_a_row_that_is_not_there(problem, row):
     close(lo.leverage(here)[keep], lo.leverage(gone))
     assert lo.leverage(here)[row] == 0
     close(lo.dfbetas(here).to_numpy()[row], 0)
-    losses = [lo.cross_validate(fit, lo.leave_one_out(fit.objective.num_units), EXACT).losses for fit in (here, gone)]
+    losses = [
+        lo.cross_validate(fit, lo.leave_one_out(fit.objective.num_units), EXACT).losses
+        for fit in (here, gone)
+    ]
     close(losses[0][keep], losses[1])
 
 
@@ -147,7 +175,12 @@ def test_weight_two_is_a_row_that_is_there_twice(problem, row):
 
 
 @law
-@given(problems(), st.sampled_from(("X", "y", "weight", "offset")), st.integers(0, N - 1), st.sampled_from((np.nan, np.inf)))
+@given(
+    problems(),
+    st.sampled_from(("X", "y", "weight", "offset")),
+    st.integers(0, N - 1),
+    st.sampled_from((np.nan, np.inf)),
+)
 def test_what_is_no_number_is_refused(problem, where, row, what):
     loss, X, y, weight = problem
     data = {"X": X, "y": y, "weight": weight, "offset": np.zeros(N)}
@@ -184,10 +217,16 @@ def test_leverages_are_the_hat_matrix(problem):
 def test_a_constant_moves_into_the_intercept(seed, constant):
     X, y, weight = least_squares(seed)
     shift = np.array([constant, 0.0])
-    models = [lo.GLM(x, y, "squared", lo.penalties.Ridge(0.3), sample_weight=weight) for x in (X, X + shift)]
+    models = [
+        lo.GLM(x, y, "squared", lo.penalties.Ridge(0.3), sample_weight=weight)
+        for x in (X, X + shift)
+    ]
     one, moved = map(lo.fit, models)
     close(moved.parameters["coef"], one.parameters["coef"])
-    close(moved.parameters["intercept"], one.parameters["intercept"] - constant * one.parameters["coef"][0])
+    close(
+        moved.parameters["intercept"],
+        one.parameters["intercept"] - constant * one.parameters["coef"][0],
+    )
     for verb in (lo.leverage, lo.cooks_distance, lo.studentized_residuals):
         close(verb(moved), verb(one))
     close(*(lo.cross_validate(fit, lo.leave_one_out(N), EXACT).losses for fit in (one, moved)))
@@ -196,11 +235,18 @@ def test_a_constant_moves_into_the_intercept(seed, constant):
 @law
 @given(seeds, st.sampled_from((1e-2, 7.0)))
 def test_influence_of_least_squares_from_scratch(seed, unit):
-    """Against refits by NumPy; and another unit of measurement of y, or of a column, changes none of it."""
+    """Against refits by NumPy.
+
+    And another unit of measurement of y, or of a column, changes none of it.
+    """
     X, y, weight = least_squares(seed)
     fit = lo.fit(lo.GLM(X, y, "squared", sample_weight=weight, intercept=False))
-    solve = lambda keep: np.linalg.lstsq(np.sqrt(weight[keep])[:, None] * X[keep], np.sqrt(weight[keep]) * y[keep])[0]
-    spread = lambda keep, theta: np.sum(weight[keep] * (y - X @ theta)[keep] ** 2) / (keep.sum() - P)
+    solve = lambda keep: np.linalg.lstsq(
+        np.sqrt(weight[keep])[:, None] * X[keep], np.sqrt(weight[keep]) * y[keep]
+    )[0]
+    spread = lambda keep, theta: (
+        np.sum(weight[keep] * (y - X @ theta)[keep] ** 2) / (keep.sum() - P)
+    )
     full, everyone = solve(np.ones(N, bool)), np.ones(N, bool)
     information = (X.T * weight) @ X
     for i in (0, 11):
@@ -208,10 +254,18 @@ def test_influence_of_least_squares_from_scratch(seed, unit):
         left = solve(keep)
         step, scale = left - full, spread(keep, left)
         close(lo.cooks_distance(fit)[i], step @ information @ step / (P * spread(everyone, full)))
-        close(lo.dfbetas(fit).to_numpy()[i], -step / np.sqrt(scale * np.diag(np.linalg.inv(information))))
+        close(
+            lo.dfbetas(fit).to_numpy()[i],
+            -step / np.sqrt(scale * np.diag(np.linalg.inv(information))),
+        )
         hat = weight[i] * X[i] @ np.linalg.solve(information, X[i])
-        close(lo.studentized_residuals(fit)[i], np.sqrt(weight[i] * (1 - hat) / scale) * (y[i] - X[i] @ left))
-    other = lo.fit(lo.GLM(X * [1.0, unit], y * unit, "squared", sample_weight=weight, intercept=False))
+        close(
+            lo.studentized_residuals(fit)[i],
+            np.sqrt(weight[i] * (1 - hat) / scale) * (y[i] - X[i] @ left),
+        )
+    other = lo.fit(
+        lo.GLM(X * [1.0, unit], y * unit, "squared", sample_weight=weight, intercept=False)
+    )
     close(lo.dfbetas(other).to_numpy(), lo.dfbetas(fit).to_numpy())
     for verb in (lo.leverage, lo.cooks_distance, lo.studentized_residuals):
         close(verb(other), verb(fit))
@@ -224,9 +278,12 @@ def test_comparisons_are_of_pairs(problem):
     loss, X, y, weight = problem
     weight = np.maximum(weight, 0.5)
     plan = lo.leave_one_out(N)
-    a, b = (lo.cross_validate(fitted(loss, x, y, weight), plan, EXACT) for x in (X, X[:, ::-1] ** 2))
+    a, b = (
+        lo.cross_validate(fitted(loss, x, y, weight), plan, EXACT) for x in (X, X[:, ::-1] ** 2)
+    )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # where models are the same any error is above a tenth of nothing
+        # where models are the same any error is above a tenth of nothing
+        warnings.simplefilter("ignore", UserWarning)
         table, again = lo.compare({"a": a, "b": b, "c": a}), lo.compare({"b": b, "c": a, "a": a})
     for name, cv in (("a", a), ("b", b), ("c", a)):
         close(table.loc[name, "mean"], cv.mean)
@@ -260,7 +317,10 @@ def test_plans_score_what_they_say(n, size, buffer, seed):
 def test_a_plan_is_its_splits(n, seed):
     """There and back: a bootstrap as pairs of train and test."""
     plan = lo.bootstrap(n, 3, seed=seed)
-    splits = [(np.repeat(np.arange(n), row.astype(int)), np.flatnonzero(row == 0)) for row in plan.matrix()]
+    splits = [
+        (np.repeat(np.arange(n), row.astype(int)), np.flatnonzero(row == 0))
+        for row in plan.matrix()
+    ]
     again = lo.from_splits(splits, n)
     np.testing.assert_array_equal(again.matrix(), plan.matrix())
     np.testing.assert_array_equal(again.held, plan.held)

@@ -14,7 +14,9 @@ from tests import shapes
 
 @shapes.checked
 def product(
-    x: Float[Array, "units features"], *more: Int[np.ndarray, "units"], theta: Float[Array, "features"]
+    x: Float[Array, "units features"],
+    *more: Int[np.ndarray, "units"],
+    theta: Float[Array, "features"],
 ) -> Float[Array, "units"]:
     return x @ theta if not more else theta
 

@@ -2,9 +2,10 @@
 
     python tools/call_path.py [--functions]
 
-For a leave-one-out of a logistic regression and ten folds of a hidden Markov model, prints how many functions of the
-library are called, in how many files, and how often a call goes from one file to another. The first two calls, which
-compile programs and fill caches, are not counted. `--functions` lists the functions by file, with the number of their calls.
+For a leave-one-out of a logistic regression and ten folds of a hidden Markov model, prints how many
+functions of the library are called, in how many files, and how often a call goes from one file to
+another. The first two calls, which compile programs and fill caches, are not counted. `--functions`
+lists the functions by file, with the number of their calls.
 """
 
 import argparse
@@ -29,7 +30,8 @@ class Passage(NamedTuple):
     Parameters
     ----------
     calls : Counter
-        Number of calls of each function, by file and qualified name. Comprehensions and lambdas are not counted.
+        Number of calls of each function, by file and qualified name. Comprehensions and lambdas are
+        not counted.
     crossings : int
         Number of calls that a function in another file made.
     """
@@ -87,8 +89,12 @@ def passages() -> dict[str, Passage]:
 
 def main() -> None:
     """Print the counts, and the functions if they are asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--functions", action="store_true", help="list the functions and the number of their calls")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--functions", action="store_true", help="list the functions and the number of their calls"
+    )
     given = parser.parse_args()
     for name, found in passages().items():
         print("{}: {} functions in {} files, {} crossings".format(name, *found.counts))

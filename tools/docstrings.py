@@ -22,12 +22,39 @@ MODULES = [path.relative_to(SOURCE) for path in sorted(SOURCE.rglob("*.py"))]
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef
 INFERENCE = ("chain", "clique", "moments")  # modules to call; those beside them serve these
 NAMESPACES = (  # public names that hold others
-    *("datasets", "emissions", "leakage", "losses", "models", "penalties", "plot", "sklearn", "tuning", "validation"),
+    *(
+        "datasets",
+        "emissions",
+        "leakage",
+        "losses",
+        "models",
+        "penalties",
+        "plot",
+        "sklearn",
+        "tuning",
+        "validation",
+    ),
     *(f"inference.{module}" for module in INFERENCE),
 )
-PRONOUN = re.compile(r"^(What|Of|That|Those|The same|Some|None|As|Where|Which|How it|And|From where)\b")
+PRONOUN = re.compile(
+    r"^(What|Of|That|Those|The same|Some|None|As|Where|Which|How it|And|From where)\b"
+)
 RULES = {  # of numpydoc; beside these, the summary is one line that begins with a capital
-    *("GL03", "GL06", "GL07", "GL08", "PR01", "PR02", "PR03", "PR04", "PR07", "RT03", "SS01", "SS02", "SS03"),
+    *(
+        "GL03",
+        "GL06",
+        "GL07",
+        "GL08",
+        "PR01",
+        "PR02",
+        "PR03",
+        "PR04",
+        "PR07",
+        "RT03",
+        "SS01",
+        "SS02",
+        "SS03",
+    ),
 }
 
 
@@ -37,7 +64,11 @@ def docstrings(path: Path) -> list[tuple[str, int, str]]:
 
     def walk(node: ast.AST, name: str) -> None:
         for child in ast.iter_child_nodes(node):
-            inner = f"{name}.{child.name}" if isinstance(child, ast.ClassDef | ast.FunctionDef) else name
+            inner = (
+                f"{name}.{child.name}"
+                if isinstance(child, ast.ClassDef | ast.FunctionDef)
+                else name
+            )
             if isinstance(child, DOCUMENTED) and (text := ast.get_docstring(child)):
                 found.append((inner, child.body[0].lineno - 1, text))
             walk(child, inner)
@@ -56,21 +87,35 @@ def opening_with_a_pronoun(found: list[tuple[str, int, str]]) -> list[tuple[str,
 
 
 def public() -> dict[str, object]:
-    """Every public callable and property by its name below `leaveout`: functions, classes, and what classes of ours define."""
+    """Every public callable and property by its name below `leaveout`.
+
+    Functions, classes, and what classes of ours define.
+    """
     found = {}
     for module in INFERENCE:
         import_module(f"leaveout.inference.{module}")
     spaces = {"": lo, **{f"{name}.": attrgetter(name)(lo) for name in NAMESPACES}}
     for prefix, space in spaces.items():
-        names = getattr(space, "__all__", None) or [name for name in vars(space) if not name.startswith("_")]
+        names = getattr(space, "__all__", None) or [
+            name for name in vars(space) if not name.startswith("_")
+        ]
         for name in names:
             value = getattr(space, name)
             shared = prefix in ("losses.", "penalties.") and name not in ("per_row", "per_weight")
-            if shared and not inspect.isclass(value):  # functions that these modules share with others of the library
+            # functions that these modules share with others of the library
+            if shared and not inspect.isclass(value):
                 continue
-            if not callable(value) or not getattr(value, "__module__", "").startswith("leaveout") or value in found.values():
+            if (
+                not callable(value)
+                or not getattr(value, "__module__", "").startswith("leaveout")
+                or value in found.values()
+            ):
                 continue
-            home = space.__name__ if prefix.startswith("inference.") else space.__name__.rpartition(".")[0]
+            home = (
+                space.__name__
+                if prefix.startswith("inference.")
+                else space.__name__.rpartition(".")[0]
+            )
             if not prefix or value.__module__.startswith(home):
                 found[prefix + name] = value
     kinds = types.FunctionType | property | classmethod | staticmethod
@@ -83,11 +128,15 @@ def public() -> dict[str, object]:
 
 
 def lacks(name: str, value: object) -> set[str]:
-    """The rules of numpydoc, and the sections, that the docstring of a public name does not meet."""
+    """The rules of numpydoc, and the sections, that the docstring of a public name does not
+    meet.
+    """
     text, owner = inspect.getdoc(value) or "", name.rpartition(".")[0]
     member = owner not in ("", *NAMESPACES)
-    fixed = inspect.isclass(value) and issubclass(value, BaseException | enum.Enum)  # nobody calls these
-    if isinstance(value, property) or fixed or (member and not value.__doc__):  # a sentence; or that of what is overridden
+    # nobody calls these
+    fixed = inspect.isclass(value) and issubclass(value, BaseException | enum.Enum)
+    # a sentence; or that of what is overridden
+    if isinstance(value, property) or fixed or (member and not value.__doc__):
         return set() if text else {"GL08"}
     document = get_doc_object(value, config={"show_class_members": False})
     errors, doc = {code for code, _ in validate(document)["errors"]} & RULES, document

@@ -1,7 +1,8 @@
 """The faults that `mutants.py` plants: small mistakes that the quick tests must notice.
 
-A fault names the function, method, class or constant that it changes, and the tests that must catch it, by name and not by
-path. Add the faults that a new module could have: a factor left out, a sign, a bound one off, a check that never fires.
+A fault names the function, method, class or constant that it changes, and the tests that must catch
+it, by name and not by path. Add the faults that a new module could have: a factor left out, a sign,
+a bound one off, a check that never fires.
 """
 
 from typing import NamedTuple
@@ -13,13 +14,15 @@ class Fault(NamedTuple):
     Parameters
     ----------
     name : what goes wrong, in a few words
-    symbol : the qualified name of what is changed, such as `EstimateBuilder.merge`, wherever in the package it stands. Where
-        several modules have the name, as many last parts of the module's name before it as make it unique: `newton.newton`.
-    old : an expression or statements that stand once in the symbol's syntax tree. Layout, quotes and comments do not count, nor
-        does a name that the symbol no longer holds: it stands for what it was renamed to. A body `...` is any statements.
+    symbol : the qualified name of what is changed, such as `EstimateBuilder.merge`, wherever in the
+        package it stands. Where several modules have the name, as many last parts of the module's
+        name before it as make it unique: `newton.newton`.
+    old : an expression or statements that stand once in the symbol's syntax tree. Layout, quotes
+        and comments do not count, nor does a name that the symbol no longer holds: it stands for
+        what it was renamed to. A body `...` is any statements.
     new : the code that takes its place, in the same names
-    tests : stems of test files (`test_plan`), with a space between two, and with the room before them where several rooms have
-        the name: `validation/test_estimate`
+    tests : stems of test files (`test_plan`), with a space between two, and with the room before
+        them where several rooms have the name: `validation/test_estimate`
     """
 
     name: str
@@ -100,7 +103,13 @@ FAULTS = (
         "folder is None or not KEEPING or any(getattr(config, name) for name in DEBUGGING)",
         "test_jax",
     ),
-    Fault("a program is taken from the file of another", "jax._read", "name == file.name", "name is not None", "test_jax"),
+    Fault(
+        "a program is taken from the file of another",
+        "jax._read",
+        "name == file.name",
+        "name is not None",
+        "test_jax",
+    ),
     Fault(
         "compiled code is taken from the file of another program",
         "jax._compile",
@@ -129,7 +138,13 @@ FAULTS = (
         "self.values",
         "test_labels",
     ),
-    Fault("columns of new places go by position", "match_columns", "table[other.columns.tolist()]", "value", "test_labels"),
+    Fault(
+        "columns of new places go by position",
+        "match_columns",
+        "table[other.columns.tolist()]",
+        "value",
+        "test_labels",
+    ),
     Fault(
         "stacked series are one",
         "_number_steps",
@@ -305,7 +320,13 @@ FAULTS = (
         "0.0 * self._of(name).log_jacobian(u[name])",
         "test_coordinates",
     ),
-    Fault("ties count as below in the PIT", "summarise_predictive", "u * (until - below)", "until - below", "test_predictions"),
+    Fault(
+        "ties count as below in the PIT",
+        "summarise_predictive",
+        "u * (until - below)",
+        "until - below",
+        "test_predictions",
+    ),
     Fault(
         "the spread of predictive draws is counted twice in the CRPS",
         "summarise_predictive",
@@ -348,7 +369,13 @@ FAULTS = (
         "y.astype(str) != positive",
         "cli/test_glm",
     ),
-    Fault("missing numbers are filled by zero", "_impute", "float(np.nanmedian(column))", "0.0", "test_formulas"),
+    Fault(
+        "missing numbers are filled by zero",
+        "_impute",
+        "float(np.nanmedian(column))",
+        "0.0",
+        "test_formulas",
+    ),
     Fault(
         "what a formula learns is learned from the held-out rows too",
         "FormulaReader.learned_from",
@@ -370,7 +397,9 @@ FAULTS = (
         "evaluate is not None and strategy.in_standard_errors",
         "test_formulas",
     ),
-    Fault("every reference there is, is cited", "cite", "used & set(named)", "named", "test_citations"),
+    Fault(
+        "every reference there is, is cited", "cite", "used & set(named)", "named", "test_citations"
+    ),
     Fault(
         "a copy without its data has lost what the checks of the data found",
         "Estimate.without_data",
@@ -553,7 +582,13 @@ FAULTS = (
         "product(move)",
         "test_null_space",
     ),
-    Fault("mixed: slopes ignore that the mode moves", "Clusters.slopes", "v - omega * bend * along", "v", "test_mixed"),
+    Fault(
+        "mixed: slopes ignore that the mode moves",
+        "Clusters.slopes",
+        "v - omega * bend * along",
+        "v",
+        "test_mixed",
+    ),
     Fault(
         "mixed: slopes ignore that quadrature nodes turn with the curvature",
         "_adjoint",
@@ -631,7 +666,13 @@ FAULTS = (
         "own + 0 * between.sum()",
         "test_field",
     ),
-    Fault("modes do not move with the parameters", "Latent.gradient", "0.5 * at.u - back", "0.5 * at.u", "test_field"),
+    Fault(
+        "modes do not move with the parameters",
+        "Latent.gradient",
+        "0.5 * at.u - back",
+        "0.5 * at.u",
+        "test_field",
+    ),
     Fault(
         "fields need not sum to zero",
         "Solver.__init__",
@@ -716,7 +757,13 @@ FAULTS = (
         "out[..., own.shape[-1] :] = 0.0",
         "test_mapped_design",
     ),
-    Fault("picked rows come in another order", "RowSelection.__getitem__", "self.units[some]", "some", "test_mapped_design"),
+    Fault(
+        "picked rows come in another order",
+        "RowSelection.__getitem__",
+        "self.units[some]",
+        "some",
+        "test_mapped_design",
+    ),
     Fault(
         "sums on a device drop the rows after the last whole block",
         "device_design._sum",
@@ -773,7 +820,13 @@ FAULTS = (
         "np.pad(tally, (0, bins))[first + 9 : first + 9 + bins]",
         "test_scan",
     ),
-    Fault("weights in a standard error are not squared", "sum_losses", "w**2 @ off**2", "w @ off**2", "test_scan"),
+    Fault(
+        "weights in a standard error are not squared",
+        "sum_losses",
+        "w**2 @ off**2",
+        "w @ off**2",
+        "test_scan",
+    ),
     Fault(
         "the way back from rows to columns does not divide by the ridge",
         "DualGLM._natural",
@@ -795,7 +848,13 @@ FAULTS = (
         "np.concatenate([of_edges, of_edges.swapaxes(1, 2)])",
         "test_loopy",
     ),
-    Fault("half of a field's memory is counted", "passes._numbers", "2 * layout.entries", "layout.entries", "test_clique"),
+    Fault(
+        "half of a field's memory is counted",
+        "passes._numbers",
+        "2 * layout.entries",
+        "layout.entries",
+        "test_clique",
+    ),
     Fault(
         "an external field keeps its strength where a site is left out",
         "AbstractHiddenField.loss",
@@ -817,7 +876,13 @@ FAULTS = (
         "np.abs(gradient)",
         "test_active_set",
     ),
-    Fault("coefficients that change sign are kept", "Conditions.__init__", "self.keeps &= signs", "pass", "test_active_set"),
+    Fault(
+        "coefficients that change sign are kept",
+        "Conditions.__init__",
+        "self.keeps &= signs",
+        "pass",
+        "test_active_set",
+    ),
     Fault(
         "a lasso has twice its slope where signs are known",
         "FullModel.tilt",
@@ -839,7 +904,13 @@ FAULTS = (
         "0.0 * (glm.design @ rest)",
         "test_bounds",
     ),
-    Fault("the ridge on coefficients at bounds is dropped", "Active.gradient", "self.full_model.ridge", "0", "test_bounds"),
+    Fault(
+        "the ridge on coefficients at bounds is dropped",
+        "Active.gradient",
+        "self.full_model.ridge",
+        "0",
+        "test_bounds",
+    ),
     Fault(
         "folds of many targets keep the intercept of all rows",
         "BandedFactor.__init__",
@@ -994,7 +1065,13 @@ FAULTS = (
         "0 * anchor.back(apply_curvature(change[open_], anchor.ahead(own)))",
         "test_enclosure_theorem",
     ),
-    Fault("narrow products run on all cores", "one_thread", "params <= NARROW", "params <= 0", "test_progress"),
+    Fault(
+        "narrow products run on all cores",
+        "one_thread",
+        "params <= NARROW",
+        "params <= 0",
+        "test_progress",
+    ),
     Fault(
         "float32 products count as precise as float64",
         "LinearFitCache.digits",
@@ -1045,7 +1122,11 @@ FAULTS = (
         "test_bfgs",
     ),
     Fault(
-        "flat directions are solved as if they were steep", "newton_step", "max(least, 1e-300) * length", "length", "test_bfgs"
+        "flat directions are solved as if they were steep",
+        "newton_step",
+        "max(least, 1e-300) * length",
+        "length",
+        "test_bfgs",
     ),
     Fault(
         "a first step may pass a hill",
@@ -1054,8 +1135,20 @@ FAULTS = (
         "1.0",
         "test_bfgs test_certificate",
     ),
-    Fault("buffers are scored", "plan._plan", "np.arange(len(row)) < len(fold)", "np.arange(len(row)) < len(row)", "test_plan"),
-    Fault("a buffer is one unit short", "plan.blocks", "start - buffer", "start - buffer + 1", "test_plan"),
+    Fault(
+        "buffers are scored",
+        "plan._plan",
+        "np.arange(len(row)) < len(fold)",
+        "np.arange(len(row)) < len(row)",
+        "test_plan",
+    ),
+    Fault(
+        "a buffer is one unit short",
+        "plan.blocks",
+        "start - buffer",
+        "start - buffer + 1",
+        "test_plan",
+    ),
     Fault("a buffer stands on one side only", "plan.blocks", "end + buffer", "end", "test_plan"),
     Fault(
         "a neighbourhood's buffer is scored",
@@ -1064,7 +1157,13 @@ FAULTS = (
         "near.data[span] <= radius + buffer + 1",
         "test_plan",
     ),
-    Fault("a horizon is one step too long", "plan._forward", "t + horizon", "t + horizon + 1", "test_plan"),
+    Fault(
+        "a horizon is one step too long",
+        "plan._forward",
+        "t + horizon",
+        "t + horizon + 1",
+        "test_plan",
+    ),
     Fault(
         "the trials of a formula are lost",
         "AbstractRegression._bind",
@@ -1072,7 +1171,13 @@ FAULTS = (
         "weight if True else as_stored(size * weight)",
         "test_formulas",
     ),
-    Fault("a whole row leaves with its cases", "Cases.plan", "1 - 1 / cases[unit]", "0.0 * cases[unit]", "test_cross_validate"),
+    Fault(
+        "a whole row leaves with its cases",
+        "Cases.plan",
+        "1 - 1 / cases[unit]",
+        "0.0 * cases[unit]",
+        "test_cross_validate",
+    ),
     Fault(
         "a plan of rows may leave out parts of a subject",
         "cross_validate._by_units",
@@ -1101,8 +1206,20 @@ FAULTS = (
         "np.arange(len(small)) // max(k - len(large), 1)",
         "test_plan",
     ),
-    Fault("padding is held out", "Plan._batch", "real & self.held[place]", "self.held[place]", "test_plan"),
-    Fault("padding has a weight", "Plan._batch", "np.where(real, self.weight[place], 1.0)", "self.weight[place]", "test_plan"),
+    Fault(
+        "padding is held out",
+        "Plan._batch",
+        "real & self.held[place]",
+        "self.held[place]",
+        "test_plan",
+    ),
+    Fault(
+        "padding has a weight",
+        "Plan._batch",
+        "np.where(real, self.weight[place], 1.0)",
+        "self.weight[place]",
+        "test_plan",
+    ),
     Fault(
         "refits are wider than there are units",
         "Plan.batches",
@@ -1138,7 +1255,9 @@ FAULTS = (
         "weights[self.where.unit] if kind == float else np.ones(len(self.codes))",
         "models/crf/test_crf",
     ),
-    Fault("a sketch forgets the penalty", "sketch", "1 + values", "values", "test_hessian_products"),
+    Fault(
+        "a sketch forgets the penalty", "sketch", "1 + values", "values", "test_hessian_products"
+    ),
     Fault(
         "half of the preconditioner is applied",
         "DeflationPreconditioner.about",
@@ -1160,7 +1279,13 @@ FAULTS = (
         "np.full((len(refits), width), 0)",
         "test_plan",
     ),
-    Fault("padding is a unit", "Plan._batch", "np.where(real, self.index[place], n)", "self.index[place]", "test_plan"),
+    Fault(
+        "padding is a unit",
+        "Plan._batch",
+        "np.where(real, self.index[place], n)",
+        "self.index[place]",
+        "test_plan",
+    ),
     Fault(
         "a bootstrap's counts are dropped",
         "_departures",
@@ -1168,9 +1293,27 @@ FAULTS = (
         "1.0 * (counts[index] > 0)",
         "test_plan",
     ),
-    Fault("units that a split drops are scored", "from_splits", "np.isin(np.arange(n), test)", "counts == 0", "test_plan"),
-    Fault("groups are not clusters", "plan.groups", "found.astype(np.int64)", "None", "test_plan test_standard_errors"),
-    Fault("fewer blocks than needed are accepted", "MIN_BLOCKS", "MIN_BLOCKS = 20", "MIN_BLOCKS = 10", "test_standard_errors"),
+    Fault(
+        "units that a split drops are scored",
+        "from_splits",
+        "np.isin(np.arange(n), test)",
+        "counts == 0",
+        "test_plan",
+    ),
+    Fault(
+        "groups are not clusters",
+        "plan.groups",
+        "found.astype(np.int64)",
+        "None",
+        "test_plan test_standard_errors",
+    ),
+    Fault(
+        "fewer blocks than needed are accepted",
+        "MIN_BLOCKS",
+        "MIN_BLOCKS = 20",
+        "MIN_BLOCKS = 10",
+        "test_standard_errors",
+    ),
     Fault(
         "blocks are one unit too long",
         "independent",
@@ -1185,7 +1328,13 @@ FAULTS = (
         "3 * tau if tau > 1.5 else tau",
         "test_standard_errors",
     ),
-    Fault("blocks grow with the square root", "_block_length", "n ** (1 / 3)", "n ** (1 / 2)", "test_standard_errors"),
+    Fault(
+        "blocks grow with the square root",
+        "_block_length",
+        "n ** (1 / 3)",
+        "n ** (1 / 2)",
+        "test_standard_errors",
+    ),
     Fault(
         "the window of the correlations is too short",
         "_block_length",
@@ -1299,7 +1448,11 @@ FAULTS = (
         "test_checks",
     ),
     Fault(
-        "powers of one column are copies", "_check_copies", "max(math.prod(alike), together)", "math.prod(alike)", "test_checks"
+        "powers of one column are copies",
+        "_check_copies",
+        "max(math.prod(alike), together)",
+        "math.prod(alike)",
+        "test_checks",
     ),
     Fault(
         "rows that a curve misses belong to one unit",
@@ -1329,7 +1482,13 @@ FAULTS = (
         "fingerprint(chosen)",
         "validation/test_scoring",
     ),
-    Fault("times of day are dropped from dates", "report._places", "time.isoformat", "time.date().isoformat", "test_report"),
+    Fault(
+        "times of day are dropped from dates",
+        "report._places",
+        "time.isoformat",
+        "time.date().isoformat",
+        "test_report",
+    ),
     Fault(
         "a pickled path contains its fits",
         "PathPoint.__getstate__",
@@ -1337,8 +1496,20 @@ FAULTS = (
         '("make_fit", "make_estimate", "choose_audits")',
         "test_results",
     ),
-    Fault("a scorer does not get the weights", "score_of", '{"sample_weight": rows.score_weight}', "{}", "test_validation"),
-    Fault("a column is an id by its name alone", "checks.is_identifier", "len(values)", "len(column)", "test_checks"),
+    Fault(
+        "a scorer does not get the weights",
+        "score_of",
+        '{"sample_weight": rows.score_weight}',
+        "{}",
+        "test_validation",
+    ),
+    Fault(
+        "a column is an id by its name alone",
+        "checks.is_identifier",
+        "len(values)",
+        "len(column)",
+        "test_checks",
+    ),
     Fault(
         "time order is reported though residuals do not correlate",
         "_in_time",
@@ -1472,7 +1643,13 @@ FAULTS = (
         "[]",
         "validation/test_scoring",
     ),
-    Fault("Exact() is advised under Exact()", "of_refits", 'strategy.startswith("Exact(")', "False", "test_checks"),
+    Fault(
+        "Exact() is advised under Exact()",
+        "of_refits",
+        'strategy.startswith("Exact(")',
+        "False",
+        "test_checks",
+    ),
     Fault(
         "a difference is not paired",
         "validation.compare.compare",
@@ -1586,7 +1763,11 @@ FAULTS = (
         "test_enclosure_theorem test_null_space",
     ),
     Fault(
-        "refits that do not exist are audited", "audit._orders", "np.flatnonzero(exists)", "np.arange(len(exists))", "test_path"
+        "refits that do not exist are audited",
+        "audit._orders",
+        "np.flatnonzero(exists)",
+        "np.arange(len(exists))",
+        "test_path",
     ),
     Fault(
         "rows keep all of their weight in the gradients of a path",
@@ -1931,7 +2112,13 @@ FAULTS = (
         "self._slopes(found, ones=True)",
         "test_cox",
     ),
-    Fault("Cox: running sums continue across strata", "running", "np.where(opens[1:], 0.0, -1.0)", "-1.0", "test_cox"),
+    Fault(
+        "Cox: running sums continue across strata",
+        "running",
+        "np.where(opens[1:], 0.0, -1.0)",
+        "-1.0",
+        "test_cox",
+    ),
     Fault(
         "path: the least penalty within one standard error is chosen",
         "Path.one_standard_error",
@@ -1939,7 +2126,13 @@ FAULTS = (
         "min(near, key=lambda point: point.estimate.no_update)",
         "test_path",
     ),
-    Fault("an audit ends at the first short gradient", "repeat_minimiser", "np.linalg.norm(step)", "size", "test_linear"),
+    Fault(
+        "an audit ends at the first short gradient",
+        "repeat_minimiser",
+        "np.linalg.norm(step)",
+        "size",
+        "test_linear",
+    ),
     Fault(
         "a refit of unknown state counts as converged",
         "DampedNewton._advance",
@@ -1961,7 +2154,13 @@ FAULTS = (
         "table.beyond.to_numpy(bool) & False",
         "test_enclosure_theorem test_linear",
     ),
-    Fault("few sampled directions stand for all", "reach", "squares * rank", "squares", "test_enclosure_theorem test_linear"),
+    Fault(
+        "few sampled directions stand for all",
+        "reach",
+        "squares * rank",
+        "squares",
+        "test_enclosure_theorem test_linear",
+    ),
     Fault(
         "a measure uses the mean of a unit's predictions",
         "in_order",
@@ -2011,7 +2210,13 @@ FAULTS = (
         "out[:, : len(own)]",
         "test_validation",
     ),
-    Fault("the explained variance of one row is scored", "score_of", "len(rows.y) < 2", "len(rows.y) < 1", "test_validation"),
+    Fault(
+        "the explained variance of one row is scored",
+        "score_of",
+        "len(rows.y) < 2",
+        "len(rows.y) < 1",
+        "test_validation",
+    ),
     Fault(
         "a plan forgets the groups of its splits",
         "from_splits",
@@ -2110,7 +2315,13 @@ FAULTS = (
         "own * np.abs(loss)",
         "test_influence",
     ),
-    Fault("the weights of lags end too soon", "covariance._of_kind", "lag / (maxlags + 1)", "lag / maxlags", "test_covariance"),
+    Fault(
+        "the weights of lags end too soon",
+        "covariance._of_kind",
+        "lag / (maxlags + 1)",
+        "lag / maxlags",
+        "test_covariance",
+    ),
     Fault(
         "groups are corrected as rows are",
         "covariance._cluster_factor",
@@ -2146,7 +2357,13 @@ FAULTS = (
         "host is not None",
         "test_covariance",
     ),
-    Fault("the steps of a chain get scores", "covariance._refuse", "AFFINE * size", "size + apart", "test_covariance"),
+    Fault(
+        "the steps of a chain get scores",
+        "covariance._refuse",
+        "AFFINE * size",
+        "size + apart",
+        "test_covariance",
+    ),
     Fault(
         "degrees of freedom of CR2 leave out what clusters share",
         "bias_reduced.bias_reduced",
@@ -2168,7 +2385,13 @@ FAULTS = (
         "weights = weights + 0 * plan.some(np.array([number])).matrix()[0]",
         "test_functional",
     ),
-    Fault("axes that the caller gives are replaced by a new figure", "plot._axes", "ax is None", "ax is not None", "test_plot"),
+    Fault(
+        "axes that the caller gives are replaced by a new figure",
+        "plot._axes",
+        "ax is None",
+        "ax is not None",
+        "test_plot",
+    ),
     Fault(
         "nested intervals are not corrected for the refits' fewer rows",
         "nested",
@@ -2351,7 +2574,13 @@ FAULTS = (
         "RESULTS.successful",
         "test_checkpoint",
     ),
-    Fault("Ctrl-C waits for compiled programs", "run_in_thread", "threading.main_thread()", "None", "test_checkpoint"),
+    Fault(
+        "Ctrl-C waits for compiled programs",
+        "run_in_thread",
+        "threading.main_thread()",
+        "None",
+        "test_checkpoint",
+    ),
     Fault(
         "a criterion that continues has no losses",
         "hypergradient.REFIT_FIELDS",
@@ -2401,7 +2630,13 @@ FAULTS = (
         "for k in due[:1]:\n    ...",
         "test_checkpoint",
     ),
-    Fault("pairs of one bad record are independent evidence", "PULL", "PULL = 0.2", "PULL = 2.0", "test_linkage"),
+    Fault(
+        "pairs of one bad record are independent evidence",
+        "PULL",
+        "PULL = 0.2",
+        "PULL = 2.0",
+        "test_linkage",
+    ),
     Fault(
         "pairs on two cycles that share a record are one block",
         "biconnected_blocks",
@@ -2417,8 +2652,20 @@ FAULTS = (
         "test_linkage",
     ),
     Fault("a cluster may fall apart", "_move", "pieces == 1", "pieces >= 1", "test_linkage"),
-    Fault("halves of an entity belong to nobody", "_linkage._shares", "there <= here", "there < here", "test_linkage"),
-    Fault("two probabilities are accepted for one pair", "AGREE", "AGREE = 1e-9", "AGREE = 1.0", "test_linkage"),
+    Fault(
+        "halves of an entity belong to nobody",
+        "_linkage._shares",
+        "there <= here",
+        "there < here",
+        "test_linkage",
+    ),
+    Fault(
+        "two probabilities are accepted for one pair",
+        "AGREE",
+        "AGREE = 1e-9",
+        "AGREE = 1.0",
+        "test_linkage",
+    ),
     Fault(
         "the bootstrap of labels returns the labels themselves",
         "PairCalibration.__call__",
@@ -2440,8 +2687,20 @@ FAULTS = (
         "share - value",
         "leakage/test_scoring",
     ),
-    Fault("a rising score keeps the sign of a falling one", "System.solve", "-1.0 if rising else 1.0", "1.0", "test_result"),
-    Fault("too few records of other clusters are removed", "_score_fits", "1 + mixture", "1.0", "test_result"),
+    Fault(
+        "a rising score keeps the sign of a falling one",
+        "System.solve",
+        "-1.0 if rising else 1.0",
+        "1.0",
+        "test_result",
+    ),
+    Fault(
+        "too few records of other clusters are removed",
+        "_score_fits",
+        "1 + mixture",
+        "1.0",
+        "test_result",
+    ),
     Fault(
         "leakage is called small where injection cannot show it",
         "MAX_UNCORRECTED_SHARE",
@@ -2449,8 +2708,20 @@ FAULTS = (
         "MAX_UNCORRECTED_SHARE = 1.0",
         "test_result",
     ),
-    Fault("pairs of folds are squared one by one", "as_trained", "np.sum(C * C.T)", "np.sum(C * C)", "test_result"),
-    Fault("the leakage is taken as certain", "LeakageResult._around", "variance + self.se_p**2", "variance", "test_result"),
+    Fault(
+        "pairs of folds are squared one by one",
+        "as_trained",
+        "np.sum(C * C.T)",
+        "np.sum(C * C)",
+        "test_result",
+    ),
+    Fault(
+        "the leakage is taken as certain",
+        "LeakageResult._around",
+        "variance + self.se_p**2",
+        "variance",
+        "test_result",
+    ),
     Fault(
         "the extrapolation of the curve is taken as certain",
         "LeakageResult._around",
@@ -2515,7 +2786,13 @@ FAULTS = (
         "test_fits",
     ),
     Fault("steps end too soon", "FINAL", "FINAL = 1e-11", "FINAL = 1e-3", "test_fits"),
-    Fault("controls of equal size also lose the mates", "like_size", "train[~drop[train]]", "train", "test_leakage_report"),
+    Fault(
+        "controls of equal size also lose the mates",
+        "like_size",
+        "train[~drop[train]]",
+        "train",
+        "test_leakage_report",
+    ),
     Fault(
         "the correction ignores what stays exposed",
         "LeakageStudy.answer",
@@ -2635,7 +2912,13 @@ FAULTS = (
         "found",
         "test_sklearn",
     ),
-    Fault("hosts: other data pass as a fit that stopped early", "fit_at_host", "not stopped()", "False", "test_sklearn"),
+    Fault(
+        "hosts: other data pass as a fit that stopped early",
+        "fit_at_host",
+        "not stopped()",
+        "False",
+        "test_sklearn",
+    ),
     Fault(
         "kinks: dependent active columns are left as they are",
         "minimise_with_kinks",

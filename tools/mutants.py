@@ -1,10 +1,12 @@
-"""Do the quick tests notice small faults? The program plants each in a copy of the library and runs the nearest tests on it.
+"""Do the quick tests notice small faults? The program plants each in a copy of the library and runs
+the nearest tests on it.
 
-    python tools/mutants.py [word ...]                 faults whose name, symbol or file holds one of the words; all by default
+    python tools/mutants.py [word ...]
+    faults whose name, symbol or file holds one of the words; all by default
     python tools/mutants.py --sample 25 [--seed 1]     so many of them, drawn at random
 
-`faults.py` lists the faults. The tests must pass without a fault; a fault with which they fail is "killed". A fault that
-survives wants a test. The exit status is 1 if any survives.
+`faults.py` lists the faults. The tests must pass without a fault; a fault with which they fail is
+"killed". A fault that survives wants a test. The exit status is 1 if any survives.
 """
 
 import argparse
@@ -31,7 +33,10 @@ PASSED, FAILED = 0, 1  # exit statuses of pytest
 
 
 class Definition(NamedTuple):
-    """A function, method, class or constant: its file, its module, its qualified name and its syntax tree."""
+    """A function, method, class or constant.
+
+    Its file, its module, its qualified name and its syntax tree.
+    """
 
     path: Path
     module: str
@@ -39,8 +44,13 @@ class Definition(NamedTuple):
     node: ast.stmt
 
 
-def definitions(body: list[ast.stmt], path: Path, module: str, owner: str = "") -> Iterator[Definition]:
-    """The functions, classes, methods and constants of a module, with their decorators; not what stands inside functions."""
+def definitions(
+    body: list[ast.stmt], path: Path, module: str, owner: str = ""
+) -> Iterator[Definition]:
+    """The functions, classes, methods and constants of a module, with their decorators.
+
+    Not what stands inside functions.
+    """
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield Definition(path, module, owner + node.name, node)
@@ -66,26 +76,37 @@ def package_definitions() -> tuple[Definition, ...]:
 
 
 def find(symbol: str) -> Definition:
-    """The one definition that `symbol` names. Raises `LookupError` if there is none, or if there are several."""
+    """The one definition that `symbol` names. Raises `LookupError` if there is none, or if there
+    are several.
+    """
     found = [
         definition
         for definition in package_definitions()
         if symbol == definition.name
-        or (symbol.endswith(f".{definition.name}") and f".{definition.module}.{definition.name}".endswith(f".{symbol}"))
+        or (
+            symbol.endswith(f".{definition.name}")
+            and f".{definition.module}.{definition.name}".endswith(f".{symbol}")
+        )
     ]
     if len(found) != 1:
-        places = ", ".join(f"{definition.module}.{definition.name}" for definition in found) or "nothing"
-        raise LookupError(f"{symbol} must name one function, class, method or constant of the package; it names {places}.")
+        places = (
+            ", ".join(f"{definition.module}.{definition.name}" for definition in found) or "nothing"
+        )
+        raise LookupError(
+            f"{symbol} must name one function, class, method or constant of the package; it names {places}."
+        )
     return found[0]
 
 
 IDENTIFIERS = ("id", "arg", "attr", "name")  # fields of the syntax tree that hold names
 SILENT = ("ctx", "kind", "type_comment")  # fields that say nothing of what a program does
-LOCATED = ast.expr | ast.stmt | ast.arg | ast.keyword | ast.excepthandler  # nodes that stand on a line
+# nodes that stand on a line
+LOCATED = ast.expr | ast.stmt | ast.arg | ast.keyword | ast.excepthandler
 
 
 class Place(NamedTuple):
-    """Where a piece of code stands in a syntax tree: the nodes from `start` to `stop` of a field of `parent`, or its one node.
+    """Where a piece of code stands in a syntax tree: the nodes from `start` to `stop` of a field of
+    `parent`, or its one node.
 
     `renames` maps names of the fault to the names that stand there now.
     """
@@ -129,15 +150,24 @@ def identifiers(nodes: Iterable[ast.AST]) -> set[str]:
 
 def is_open(body: object) -> bool:
     """Whether statements are written `...`, which stands for any."""
-    return isinstance(body, list) and len(body) == 1 and isinstance(body[0], ast.stmt) and ast.unparse(body[0]) == "..."
+    return (
+        isinstance(body, list)
+        and len(body) == 1
+        and isinstance(body[0], ast.stmt)
+        and ast.unparse(body[0]) == "..."
+    )
 
 
 def matches(pattern: object, value: object, current: set[str], renames: dict[str, str]) -> bool:
-    """Whether a piece of code is `pattern`. A name that is not `current` has been renamed: the new one goes into `renames`."""
+    """Whether a piece of code is `pattern`. A name that is not `current` has been renamed.
+
+    The new one goes into `renames`.
+    """
     if isinstance(pattern, list):
         same_length = isinstance(value, list) and len(pattern) == len(value)
         return is_open(pattern) or (
-            same_length and all(matches(*pair, current, renames) for pair in zip(pattern, value, strict=True))
+            same_length
+            and all(matches(*pair, current, renames) for pair in zip(pattern, value, strict=True))
         )
     if type(pattern) is not type(value):
         return False
@@ -169,7 +199,9 @@ def places(fault: Fault, symbol: ast.Module) -> list[Place]:
 
 
 def replacement(fault: Fault, place: Place) -> list[ast.AST]:
-    """The code that a fault puts there, in the names and with the statements that stand there now."""
+    """The code that a fault puts there, in the names and with the statements that stand there
+    now.
+    """
     nodes = code(fault.new)
     for node in (part for top in nodes for part in ast.walk(top)):
         for field in IDENTIFIERS:
@@ -182,29 +214,41 @@ def replacement(fault: Fault, place: Place) -> list[ast.AST]:
 
 
 def plant(fault: Fault, text: str, definition: Definition) -> str:
-    """The module's text with the fault. Raises `LookupError` unless `old` stands once in the symbol's syntax tree."""
+    """The module's text with the fault. Raises `LookupError` unless `old` stands once in the
+    symbol's syntax tree.
+    """
     symbol = ast.Module([copy.deepcopy(definition.node)], [])
     stands = places(fault, symbol)
     if len(stands) != 1:
-        raise LookupError(f"{fault.symbol}: {fault.name}: {fault.old!r} must occur once; it occurs {len(stands)} times.")
+        raise LookupError(
+            f"{fault.symbol}: {fault.name}: {fault.old!r} must occur once; it occurs {len(stands)} times."
+        )
     stands[0].put(replacement(fault, stands[0]))
     if ast.dump(symbol) == ast.dump(ast.Module([definition.node], [])):
         raise LookupError(f"{fault.symbol}: {fault.name}: {fault.new!r} changes nothing.")
     lines = text.splitlines(keepends=True)
-    first = min(node.lineno for node in [definition.node, *getattr(definition.node, "decorator_list", [])])
+    first = min(
+        node.lineno for node in [definition.node, *getattr(definition.node, "decorator_list", [])]
+    )
     planted = textwrap.indent(ast.unparse(symbol), " " * definition.node.col_offset)
     return "".join([*lines[: first - 1], f"{planted}\n", *lines[definition.node.end_lineno :]])
 
 
 def test_files(fault: Fault) -> list[str]:
-    """The paths of the tests that must catch a fault. Raises `LookupError` if a stem stands for no file, or for several."""
+    """The paths of the tests that must catch a fault. Raises `LookupError` if a stem stands for no
+    file, or for several.
+    """
     paths = []
     for stem in fault.tests.split():
         found = [
-            path for path in sorted((ROOT / "tests").rglob("test_*.py")) if f"/{path.with_suffix('')}".endswith(f"/{stem}")
+            path
+            for path in sorted((ROOT / "tests").rglob("test_*.py"))
+            if f"/{path.with_suffix('')}".endswith(f"/{stem}")
         ]
         if len(found) != 1:
-            raise LookupError(f"{fault.name}: {stem} must be one test file; {len(found)} have the name. Write room/{stem}.")
+            raise LookupError(
+                f"{fault.name}: {stem} must be one test file; {len(found)} have the name. Write room/{stem}."
+            )
         paths.append(str(found[0].relative_to(ROOT)))
     return paths
 
@@ -216,12 +260,17 @@ def copy_package(fault: Fault | None, folder: Path) -> Path:
     if fault is not None:
         definition = find(fault.symbol)
         path = source / definition.path.relative_to(ROOT / "src")
-        path.write_text(plant(fault, path.read_text(encoding="utf-8"), definition), encoding="utf-8")
+        path.write_text(
+            plant(fault, path.read_text(encoding="utf-8"), definition), encoding="utf-8"
+        )
     return source
 
 
 def run_tests(files: list[str], fault: Fault | None = None) -> tuple[int, str]:
-    """Run the quick tests of `files` on a copy of the package: pytest's exit status, and what it printed."""
+    """Run the quick tests of `files` on a copy of the package.
+
+    Pytest's exit status, and what it printed.
+    """
     with tempfile.TemporaryDirectory() as folder:
         source = copy_package(fault, Path(folder))
         environment = os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -229,18 +278,40 @@ def run_tests(files: list[str], fault: Fault | None = None) -> tuple[int, str]:
         answer = subprocess.run(where, cwd=ROOT, env=environment, capture_output=True, text=True)
         if not answer.stdout.startswith(str(source)):
             raise RuntimeError(f"Python does not import the copy: {answer.stdout}{answer.stderr}")
-        options = ["-m", "pytest", "-x", "-q", "-m", "not slow", "-n", "0", "-p", "no:cacheprovider"]
-        run = subprocess.run([sys.executable, *options, *files], cwd=ROOT, env=environment, capture_output=True, text=True)
+        options = [
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-m",
+            "not slow",
+            "-n",
+            "0",
+            "-p",
+            "no:cacheprovider",
+        ]
+        run = subprocess.run(
+            [sys.executable, *options, *files],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
         return run.returncode, run.stdout + run.stderr
 
 
 def choose(words: list[str], sample: int | None, seed: int) -> list[Fault]:
-    """The faults whose name, symbol or file holds one of the words, or a random sample of them in the order of the list."""
+    """The faults whose name, symbol or file holds one of the words, or a random sample of them in
+    the order of the list.
+    """
     chosen = [
         fault
         for fault in FAULTS
         if not words
-        or any(word in f"{find(fault.symbol).path.relative_to(PACKAGE)} {fault.symbol} {fault.name}" for word in words)
+        or any(
+            word in f"{find(fault.symbol).path.relative_to(PACKAGE)} {fault.symbol} {fault.name}"
+            for word in words
+        )
     ]
     if sample is None or sample >= len(chosen):
         return chosen
@@ -248,9 +319,13 @@ def choose(words: list[str], sample: int | None, seed: int) -> list[Fault]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("words", nargs="*", help="of the name, the symbol or the file of a fault")
-    parser.add_argument("--sample", type=int, help="how many of the faults to plant, drawn at random")
+    parser.add_argument(
+        "--sample", type=int, help="how many of the faults to plant, drawn at random"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     options = parser.parse_args()
     chosen = choose(options.words, options.sample, options.seed)
@@ -263,10 +338,15 @@ def main() -> None:
         began = time.monotonic()
         status, printed = run_tests(test_files(fault), fault)
         if status not in (PASSED, FAILED):
-            raise SystemExit(f"{printed}\n{fault.symbol}: {fault.name}: the tests could not be run.")
+            raise SystemExit(
+                f"{printed}\n{fault.symbol}: {fault.name}: the tests could not be run."
+            )
         survived += status == PASSED
         verdict = "killed  " if status == FAILED else "SURVIVED"
-        print(f"{verdict}  {time.monotonic() - began:5.1f} s  {fault.symbol}: {fault.name}", flush=True)
+        print(
+            f"{verdict}  {time.monotonic() - began:5.1f} s  {fault.symbol}: {fault.name}",
+            flush=True,
+        )
     print(f"{len(chosen) - survived} of {len(chosen)} faults killed")
     raise SystemExit(survived > 0)
 

@@ -1,4 +1,5 @@
-"""Were names all that changed? The program compares the syntax trees of two versions of the library, module by module.
+"""Were names all that changed? The program compares the syntax trees of two versions of the
+library, module by module.
 
     python tools/renamed.py OLD [NEW]
 
@@ -29,13 +30,17 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "src/leaveout"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
-SILENT = ("ctx", "kind", "type_comment", "type_ignores")  # fields that say nothing of what a program does
+# fields that say nothing of what a program does
+SILENT = ("ctx", "kind", "type_comment", "type_ignores")
 DECLARED = ("field", "parameter", "global")  # a name where it is declared
 REFERRED = ("attribute", "keyword", "string")  # a name where it is referred to
 
 
 class Token(NamedTuple):
-    """An entry of a syntax tree: its kind, its value, the line on which it stands, and the class or function around it."""
+    """An entry of a syntax tree.
+
+    Its kind, its value, the line on which it stands, and the class or function around it.
+    """
 
     kind: str
     value: object
@@ -56,7 +61,8 @@ class Scope:
         self.table = table
         self.parent = parent
         self.inner = iter(table.get_children())
-        self.numbers: dict[str, int] = {}  # of names that are bound here, in the order in which they appear
+        # of names that are bound here, in the order in which they appear
+        self.numbers: dict[str, int] = {}
 
     @property
     def type(self) -> str:
@@ -76,7 +82,9 @@ class Scope:
         scope = self
         if name in self.table.get_identifiers() and self.table.lookup(name).is_global():
             return "global", None
-        while scope is not None and (not scope.binds(name) or (scope is not self and scope.type == "class")):
+        while scope is not None and (
+            not scope.binds(name) or (scope is not self and scope.type == "class")
+        ):
             scope = scope.parent
         if scope is None or scope.type == "module":
             return "global", None
@@ -90,7 +98,8 @@ class Row:
 
     def __init__(self, text: str) -> None:
         self.tokens: list[Token] = []
-        self.scopes: dict[Scope, int] = {}  # numbers of scopes, in the order in which their names appear
+        # numbers of scopes, in the order in which their names appear
+        self.scopes: dict[Scope, int] = {}
         self.line = 0
         self.around: list[str] = []
         self.visit(ast.parse(text), Scope(symtable.symtable(text, "module", "exec")))
@@ -116,7 +125,9 @@ class Row:
             self.visit(node, scope)
 
     def visit(self, node: object, scope: Scope) -> None:
-        """Add the tokens of a node, those that stand in the scope around a function or class first, as the compiler does."""
+        """Add the tokens of a node, those that stand in the scope around a function or class first,
+        as the compiler does.
+        """
         if isinstance(node, list):
             self.visit_all(node, scope)
             return
@@ -139,9 +150,19 @@ class Row:
         else:
             self.fields(node, scope)
 
-    def function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, scope: Scope) -> None:
-        """Add a function: its name, defaults, annotations and decorators stand in the scope around it."""
-        parameters = [*node.args.posonlyargs, *node.args.args, node.args.vararg, *node.args.kwonlyargs, node.args.kwarg]
+    def function(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, scope: Scope
+    ) -> None:
+        """Add a function: its name, defaults, annotations and decorators stand in the scope around
+        it.
+        """
+        parameters = [
+            *node.args.posonlyargs,
+            *node.args.args,
+            node.args.vararg,
+            *node.args.kwonlyargs,
+            node.args.kwarg,
+        ]
         if not isinstance(node, ast.Lambda):
             self.name(node.name, scope)
         self.visit_all(node.args.defaults, scope)
@@ -151,7 +172,9 @@ class Row:
             self.visit(node.returns, scope)
             self.visit_all(node.decorator_list, scope)
         inner = scope.open()
-        self.write("count", (len(node.args.posonlyargs), len(node.args.args), len(node.args.kwonlyargs)))
+        self.write(
+            "count", (len(node.args.posonlyargs), len(node.args.args), len(node.args.kwonlyargs))
+        )
         self.around.append(getattr(node, "name", "lambda"))
         for part in parameters:
             if part is None:
@@ -209,7 +232,11 @@ class Row:
         if field in SILENT:
             return
         if field == "attr":
-            own = isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            own = (
+                isinstance(node.ctx, ast.Store)
+                and isinstance(node.value, ast.Name)
+                and node.value.id in ("self", "cls")
+            )
             self.write("field" if own else "attribute", value)
         elif field == "arg":
             self.write("keyword", value)
@@ -219,7 +246,9 @@ class Row:
             self.visit(value, scope)
 
     def alias(self, node: ast.alias, scope: Scope) -> None:
-        """Add an import: the name in the module from which it comes, and the one that it has here if that is another."""
+        """Add an import: the name in the module from which it comes, and the one that it has here
+        if that is another.
+        """
         self.write("attribute", node.name)
         bound = node.asname or node.name.split(".")[0]
         if bound != "*" and scope.type == "function":
@@ -229,7 +258,8 @@ class Row:
 
 
 class Comparison:
-    """What differs between two versions: a map of names, by the kind of what they name, and differences that are no renames.
+    """What differs between two versions: a map of names, by the kind of what they name, and
+    differences that are no renames.
 
     Parameters
     ----------
@@ -238,8 +268,12 @@ class Comparison:
     """
 
     def __init__(self, old: Mapping[str, str], new: Mapping[str, str]) -> None:
-        self.renames: dict[str, Counter[tuple[str, str]]] = {kind: Counter() for kind in (*DECLARED, *REFERRED)}
-        self.differences = [f"{path}: in one version alone" for path in sorted(old.keys() ^ new.keys())]
+        self.renames: dict[str, Counter[tuple[str, str]]] = {
+            kind: Counter() for kind in (*DECLARED, *REFERRED)
+        }
+        self.differences = [
+            f"{path}: in one version alone" for path in sorted(old.keys() ^ new.keys())
+        ]
         self.places: dict[tuple[str, str], str] = {}
         self.local_renames = 0
         exported = exports(old)
@@ -257,13 +291,17 @@ class Comparison:
     def compare(self, path: str, old: Row, new: Row, exported: set[str]) -> None:
         """Compare one module of the two versions."""
         if len(old.tokens) != len(new.tokens):
-            self.differences.append(f"{path}: {len(old.tokens)} entries of the syntax tree are {len(new.tokens)}")
+            self.differences.append(
+                f"{path}: {len(old.tokens)} entries of the syntax tree are {len(new.tokens)}"
+            )
         for before, after in zip(old.tokens, new.tokens, strict=False):
             if before.kind == after.kind and before.value == after.value:
                 continue
             place = f"{path}:{after.line} ({after.around})"
             if before.kind != after.kind or before.kind not in self.renames:
-                self.differences.append(f"{place}: {before.kind} {before.value!r} is {after.kind} {after.value!r}")
+                self.differences.append(
+                    f"{place}: {before.kind} {before.value!r} is {after.kind} {after.value!r}"
+                )
                 return  # what follows differs for this alone
             pair = (before.value, after.value)
             self.renames[before.kind][pair] += 1
@@ -275,28 +313,45 @@ class Comparison:
                     f"{place}: {before.value!r}, a parameter of what the package exports, is {after.value!r}"
                 )
             if before.kind == "global" and before.value in exported:
-                self.differences.append(f"{place}: {before.value!r}, which the package exports, is {after.value!r}")
+                self.differences.append(
+                    f"{place}: {before.value!r}, which the package exports, is {after.value!r}"
+                )
 
 
 def exports(texts: Mapping[str, str]) -> set[str]:
-    """Names that packages export: those that a stub or an `__init__` imports, and those of `__all__`."""
+    """Names that packages export.
+
+    Those that a stub or an `__init__` imports, and those of `__all__`.
+    """
     names = set()
     for path, text in texts.items():
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ImportFrom) and Path(path).stem == "__init__":
                 names |= {alias.asname or alias.name for alias in node.names}
-            if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
-                names |= {part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant)}
+            if isinstance(node, ast.Assign) and [
+                ast.unparse(target) for target in node.targets
+            ] == ["__all__"]:
+                names |= {
+                    part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant)
+                }
     return names
 
 
 def texts(version: str | None) -> dict[str, str]:
-    """Texts of the library's modules, by path, of a folder, of a revision, or of the working tree if `version` is None."""
+    """Texts of the library's modules, by path, of a folder, of a revision, or of the working tree
+    if `version` is None.
+    """
     folder = ROOT if version is None else Path(version)
     if (folder / PACKAGE).is_dir():
-        paths = [path for path in sorted((folder / PACKAGE).rglob("*.py*")) if path.suffix in (".py", ".pyi")]
+        paths = [
+            path
+            for path in sorted((folder / PACKAGE).rglob("*.py*"))
+            if path.suffix in (".py", ".pyi")
+        ]
         return {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in paths}
-    archive = subprocess.run(["git", "archive", version, PACKAGE], cwd=ROOT, capture_output=True, check=True).stdout
+    archive = subprocess.run(
+        ["git", "archive", version, PACKAGE], cwd=ROOT, capture_output=True, check=True
+    ).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         members = [member for member in files if member.name.endswith((".py", ".pyi"))]
         return {member.name: files.extractfile(member).read().decode() for member in members}
@@ -304,7 +359,9 @@ def texts(version: str | None) -> dict[str, str]:
 
 def main() -> None:
     """Compare two versions, print the map of names, and say what else differs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("old", help="a revision of git, or a folder that holds src/leaveout")
     parser.add_argument("new", nargs="?", help="the same; the working tree by default")
     options = parser.parse_args()

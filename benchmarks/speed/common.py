@@ -1,4 +1,7 @@
-"""What the programs share: timing in turn, tables, the command line, fresh processes, memory, and simulated data."""
+"""What the programs share.
+
+Timing in turn, tables, the command line, fresh processes, memory, and simulated data.
+"""
 
 import argparse
 import ctypes
@@ -43,31 +46,56 @@ def show(title: str, rows: list[dict]) -> None:
     print(f"\n{title}\n{pd.DataFrame(rows).to_string(index=False, na_rep='')}", flush=True)
 
 
-def main(parts: dict[str, Callable], about: str | None, without: tuple[str, ...] = (), **options: Any) -> None:
+def main(
+    parts: dict[str, Callable], about: str | None, without: tuple[str, ...] = (), **options: Any
+) -> None:
     """Runs the parts that the command line names, or all but those of `without`.
 
     An option is a flag with its default. A part receives the options that its parameters name.
     """
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     every = "all by default" + (f", but for {', '.join(without)}" if without else "")
-    parser.add_argument("part", nargs="*", metavar="part", help=f"one of {', '.join(parts)}; {every}")
+    parser.add_argument(
+        "part", nargs="*", metavar="part", help=f"one of {', '.join(parts)}; {every}"
+    )
     for name, default in options.items():
         if default is False:
-            parser.add_argument(f"--{name}", action="store_true", help="small sizes, to see that it runs")
+            parser.add_argument(
+                f"--{name}", action="store_true", help="small sizes, to see that it runs"
+            )
         else:
-            parser.add_argument(f"--{name}", type=type(default), default=default, help=f"default: {default}")
+            parser.add_argument(
+                f"--{name}", type=type(default), default=default, help=f"default: {default}"
+            )
     given = vars(parser.parse_args())
     if unknown := set(given["part"]) - parts.keys():
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
-    pd.set_option("display.width", 250, "display.max_columns", 30, "display.float_format", "{:.3g}".format)
-    print(f"leaveout {lo.__version__}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}", flush=True)
+    pd.set_option(
+        "display.width", 250, "display.max_columns", 30, "display.float_format", "{:.3g}".format
+    )
+    print(
+        f"leaveout {lo.__version__}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}",
+        flush=True,
+    )
     for name in given["part"] or [name for name in parts if name not in without]:
-        parts[name](**{key: given[key] for key in inspect.signature(parts[name]).parameters if key in options})
+        parts[name](
+            **{
+                key: given[key]
+                for key in inspect.signature(parts[name]).parameters
+                if key in options
+            }
+        )
 
 
 def fresh_process(code: str) -> dict[str, float]:
-    """Runs code in a fresh Python process, in this folder, and returns the JSON that it prints last."""
-    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True)
+    """Runs code in a fresh Python process, in this folder, and returns the JSON that it prints
+    last.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True
+    )
     if done.returncode:
         raise RuntimeError(done.stderr)
     return json.loads(done.stdout.splitlines()[-1])
@@ -76,8 +104,8 @@ def fresh_process(code: str) -> dict[str, float]:
 def memory_growth(run: Callable[[], object]) -> int:
     """Returns the bytes of resident memory at the peak of a call, above those before it.
 
-    The peak so far is forgotten (clear_refs) and freed memory given back (malloc_trim) first: ru_maxrss would be the
-    parent's peak, or the peak of an earlier call.
+    The peak so far is forgotten (clear_refs) and freed memory given back (malloc_trim) first:
+    ru_maxrss would be the parent's peak, or the peak of an earlier call.
     """
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
@@ -123,8 +151,13 @@ def grid(rows: int, columns: int) -> np.ndarray:
     return np.concatenate([np.stack([s.ravel(), t.ravel()], 1) for s, t in parts])
 
 
-def two_clusters(seed: int, features: int = 4, classes: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Four features, cluster-specific means and coefficients; a tenth of the first cluster's records are the second's."""
+def two_clusters(
+    seed: int, features: int = 4, classes: bool = False
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Four features, cluster-specific means and coefficients.
+
+    A tenth of the first cluster's records are the second's.
+    """
     fixed, rng = np.random.default_rng(0), np.random.default_rng([seed, 6])
     mean, common = fixed.normal(size=(2, features)), fixed.normal(size=features + 1)
     coef = common + fixed.normal(size=(2, features + 1))
@@ -132,7 +165,11 @@ def two_clusters(seed: int, features: int = 4, classes: bool = False) -> tuple[n
     true[: SIZE // 10] = 1
     X = rng.normal(size=(2 * SIZE, features)) + mean[true]
     eta = np.einsum("nd,nd->n", X, coef[true, 1:]) + coef[true, 0]
-    y = (rng.random(len(eta)) < 1 / (1 + np.exp(-eta))) * 1 if classes else eta + rng.normal(size=len(eta))
+    y = (
+        (rng.random(len(eta)) < 1 / (1 + np.exp(-eta))) * 1
+        if classes
+        else eta + rng.normal(size=len(eta))
+    )
     return X, y, np.repeat([0, 1], SIZE)
 
 

@@ -1,17 +1,20 @@
-"""Markov random fields: all marginals, the first answer, growth, and a race against the obvious program.
+"""Markov random fields: all marginals, the first answer, growth, and a race against the obvious
+program.
 
-    LEAVEOUT_DATA=… python benchmarks/speed/fields.py [marginals cold grid obvious growth wide] [--quick] [--out out]
+    LEAVEOUT_DATA=… python benchmarks/speed/fields.py [marginals cold grid obvious growth wide]
+    [--quick] [--out out]
 
 marginals   log Z and all marginals, as NumPy alone and out of a compiled program
 cold        from the import to all marginals, in fresh processes
 grid        a square grid, exactly, checked against transfer matrices
-obvious     H, J and all marginals against elimination with Python factors and autograd through it (`obvious.py`)
-growth      seconds by the width and by the number of sites
+obvious
+H, J and all marginals against elimination with Python factors and autograd through it
+(`obvious.py`) growth      seconds by the width and by the number of sites
 wide        three and four states on the whole city, exactly and by both approximations
 
-The graph is that of the 384 tracts of Philadelphia where the data are there, else a triangulation of 384 random points. Times
-are in seconds, medians of repeats after one to warm up; a title says what was timed once. What intervals of fields cover is in
-`benchmarks/intervals.py`.
+The graph is that of the 384 tracts of Philadelphia where the data are there, else a triangulation
+of 384 random points. Times are in seconds, medians of repeats after one to warm up; a title says
+what was timed once. What intervals of fields cover is in `benchmarks/intervals.py`.
 """
 
 import itertools
@@ -56,7 +59,9 @@ def city() -> tuple[np.ndarray, np.ndarray]:
         rng = np.random.default_rng(0)
         corners = Delaunay(rng.random((384, 2))).simplices
         pairs = np.concatenate([corners[:, [0, 1]], corners[:, [1, 2]], corners[:, [0, 2]]])
-        return rng.poisson(rng.gamma(1.0, 100.0, 384)).astype(float), np.unique(np.sort(pairs, 1), axis=0)
+        return rng.poisson(rng.gamma(1.0, 100.0, 384)).astype(float), np.unique(
+            np.sort(pairs, 1), axis=0
+        )
 
 
 def potentials(sites: int, edges: np.ndarray, lanes: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -65,7 +70,10 @@ def potentials(sites: int, edges: np.ndarray, lanes: int = 1) -> tuple[np.ndarra
 
 
 def marginals(quick: bool, out: Path) -> None:
-    """log Z and all marginals of sites and edges, warm: as NumPy alone, and out of a compiled program; one and 16 at once."""
+    """log Z and all marginals of sites and edges, warm.
+
+    As NumPy alone, and out of a compiled program; one and 16 at once.
+    """
     x, edges = city()
     tree, rows = clique.tree(len(x), edges, 2), []
     compiled = eqx.filter_jit(lambda s, e: clique._sums(s, e, tree, 2))
@@ -91,7 +99,10 @@ def marginals(quick: bool, out: Path) -> None:
                     "target": 0.05 if lanes == 1 else 0.008,
                 }
             )
-    show(f"marginals: {len(x)} sites, {len(edges)} edges, width {tree.width}, {tree.entries:,} entries in all tables", rows)
+    show(
+        f"marginals: {len(x)} sites, {len(edges)} edges, width {tree.width}, {tree.entries:,} entries in all tables",
+        rows,
+    )
 
 
 def cold(quick: bool, out: Path) -> None:
@@ -107,9 +118,21 @@ def twenty(quick: bool, out: Path) -> None:
         edges = grid(side, side)
         planned, tree = once(lambda side=side, edges=edges: clique.tree(side**2, edges, 2))
         s, e = potentials(side**2, edges)
-        summed, _ = once(lambda s=s, e=e, tree=tree: clique._sums_by_passes(s, e, tree=tree, level=0)[0])
-        seconds, (total, *_) = once(lambda s=s, e=e, tree=tree: clique._sums_by_passes(s + 0.0, e, tree=tree, level=2))
-        rows.append({"side": side, "width": tree.width, "entries": tree.entries, "plan": planned, "log Z": summed})
+        summed, _ = once(
+            lambda s=s, e=e, tree=tree: clique._sums_by_passes(s, e, tree=tree, level=0)[0]
+        )
+        seconds, (total, *_) = once(
+            lambda s=s, e=e, tree=tree: clique._sums_by_passes(s + 0.0, e, tree=tree, level=2)
+        )
+        rows.append(
+            {
+                "side": side,
+                "width": tree.width,
+                "entries": tree.entries,
+                "plan": planned,
+                "log Z": summed,
+            }
+        )
         rows[-1] |= {
             "and all marginals": seconds,
             "transfer matrices off by": abs(total[0] - transfer(s[0], side)),
@@ -120,7 +143,10 @@ def twenty(quick: bool, out: Path) -> None:
 
 
 def transfer(sites: np.ndarray, side: int, beta: float = 0.5) -> float:
-    """log Z of a square grid by a sum over the states of one row at a time, site by site: a program of its own."""
+    """log Z of a square grid by a sum over the states of one row at a time, site by site.
+
+    A program of its own.
+    """
     total = np.zeros((2,) * side)
     for row in range(side):
         for column in range(side):
@@ -130,7 +156,9 @@ def transfer(sites: np.ndarray, side: int, beta: float = 0.5) -> float:
             stay = stay + sites[row * side + column].reshape(2, *[1] * (side - 1))
             total = np.moveaxis(stay, 0, column)
         agree = sum(
-            np.equal.outer(np.arange(2), np.arange(2)).reshape([2 if axis in (c, c + 1) else 1 for axis in range(side)])
+            np.equal.outer(np.arange(2), np.arange(2)).reshape(
+                [2 if axis in (c, c + 1) else 1 for axis in range(side)]
+            )
             for c in range(side - 1)
         )
         total = total + beta * agree
@@ -138,7 +166,9 @@ def transfer(sites: np.ndarray, side: int, beta: float = 0.5) -> float:
 
 
 def obvious(quick: bool, out: Path) -> None:
-    """H, all of J and all marginals, against elimination with Python factors and autograd through it, in the same order."""
+    """H, all of J and all marginals, against elimination with Python factors and autograd through
+    it, in the same order.
+    """
     import obvious as slow_program
 
     x, edges = city()
@@ -156,7 +186,9 @@ def obvious(quick: bool, out: Path) -> None:
 
         @eqx.filter_jit
         def both(field, theta, w):
-            cross = jax.jacfwd(lambda v: jax.grad(lambda w: field.loss({"rate": v}, w))(w))(theta["rate"])
+            cross = jax.jacfwd(lambda v: jax.grad(lambda w: field.loss({"rate": v}, w))(w))(
+                theta["rate"]
+            )
             return field.hessian(theta, w), cross.T
 
         states = lambda: field.state_probabilities(fit)
@@ -174,7 +206,9 @@ def obvious(quick: bool, out: Path) -> None:
     of_H, slow_H = once(lambda: slow_program.field_hessian(loss, theta, ones))
     of_J, slow_J = once(lambda: slow_program.influence(loss, theta, ones))
     rates = np.exp(theta)
-    singles = [((s,), x[s] * theta - rates) for s in range(len(x))] + [((s, t), 0.5 * np.eye(2)) for s, t in edges.tolist()]
+    singles = [((s,), x[s] * theta - rates) for s in range(len(x))] + [
+        ((s, t), 0.5 * np.eye(2)) for s, t in edges.tolist()
+    ]
     some = np.random.default_rng(0).choice(len(x), 10, replace=False)
     queried, q = once(lambda: np.array([slow_program.query(singles, order, s) for s in some]))
     off = {
@@ -214,15 +248,21 @@ def obvious(quick: bool, out: Path) -> None:
 
 def growth(quick: bool, out: Path) -> None:
     """Seconds for log Z and all marginals by the width, and by the number of sites."""
-    sizes = [(w, 40) for w in (2, 4, 6, 8, 10, 12, 14)] + [(5, n) for n in (20, 80, 320, 1280, 5120)]
+    sizes = [(w, 40) for w in (2, 4, 6, 8, 10, 12, 14)] + [
+        (5, n) for n in (20, 80, 320, 1280, 5120)
+    ]
     rows = []
     for width, length in sizes[:3] + sizes[-5:-3] if quick else sizes:
         edges = grid(width, length)
         planned, tree = once(lambda w=width, n=length, e=edges: clique.tree(w * n, e, 2))
         s, e = potentials(width * length, edges)
         moving = iter(range(10**6))
-        run = lambda s=s, e=e, tree=tree, moving=moving: clique._sums_by_passes(s + 1e-9 * next(moving), e, tree=tree, level=2)
-        rows.append({"width": tree.width, "sites": width * length, "entries": tree.entries, "plan": planned})
+        run = lambda s=s, e=e, tree=tree, moving=moving: clique._sums_by_passes(
+            s + 1e-9 * next(moving), e, tree=tree, level=2
+        )
+        rows.append(
+            {"width": tree.width, "sites": width * length, "entries": tree.entries, "plan": planned}
+        )
         rows[-1]["seconds"] = race(3, run=run)["run"]
     show("growth: strips of a grid, two states", rows)
     picture(pd.DataFrame(rows), out / "fields_growth.png")
@@ -235,7 +275,12 @@ def picture(rows: pd.DataFrame, file: Path) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     by_width, by_sites = rows[rows.sites == 40 * rows.width], rows[rows.width == 5]
     axes[0].plot(2.0**by_width.width, by_width.seconds, "o-")
-    axes[0].set(xscale="log", yscale="log", xlabel="2^width, 40 columns", ylabel="seconds, log Z and all marginals")
+    axes[0].set(
+        xscale="log",
+        yscale="log",
+        xlabel="2^width, 40 columns",
+        ylabel="seconds, log Z and all marginals",
+    )
     axes[1].plot(by_sites.sites, by_sites.seconds, "o-", label="passes")
     axes[1].plot(by_sites.sites, by_sites.plan, "o-", label="plan, once a graph")
     axes[1].set(xscale="log", yscale="log", xlabel="sites, width 5")
@@ -244,13 +289,18 @@ def picture(rows: pd.DataFrame, file: Path) -> None:
 
 
 def wide(quick: bool, out: Path) -> None:
-    """Three and four states on the whole city, exactly where 4 GiB allow it, and by both approximations: each in a process of
-    its own. The losses of a few tracts left out, style "site", and how far they are from those by exact sums. Three states are
-    fitted exactly from where Bethe's fit ends, others from their own starts."""
+    """Three and four states on the whole city, exactly where 4 GiB allow it, and by both
+    approximations: each in a process of its own. The losses of a few tracts left out, style "site",
+    and how far they are from those by exact sums. Three states are fitted exactly from where
+    Bethe's fit ends, others from their own starts."""
     folds, found = (2, {}) if quick else (4, {})
-    for states, inference in itertools.product((2,) if quick else (2, 3, 4), ("exact", "bethe", "trw")):
+    for states, inference in itertools.product(
+        (2,) if quick else (2, 3, 4), ("exact", "bethe", "trw")
+    ):
         if (states, inference) != (4, "exact"):
-            found[states, inference] = fresh_process(f"import fields; fields.wide_one({states}, {inference!r}, {folds})")
+            found[states, inference] = fresh_process(
+                f"import fields; fields.wide_one({states}, {inference!r}, {folds})"
+            )
     told(found, folds)
 
 
@@ -260,11 +310,20 @@ def told(found: dict[tuple[int, str], dict[str, Any]], folds: int) -> None:
         losses = one["kept"] = np.array(one.pop("losses"))
         exact = found[states, "exact"]["kept"] if (states, "exact") in found else np.nan
         off = np.abs(losses - exact) / exact
-        rows.append({"states": states, "inference": inference, **{k: v for k, v in one.items() if k not in ("kept", "apart")}})
+        rows.append(
+            {
+                "states": states,
+                "inference": inference,
+                **{k: v for k, v in one.items() if k not in ("kept", "apart")},
+            }
+        )
         rows[-1] |= {"off, mean": np.mean(off), "largest": np.max(off)}
         if "apart" in one:
             apart.append({"states": states, "inference": inference, **one.pop("apart")})
-    show(f"wide: {folds} tracts left out; processor seconds, of a fold with its score; relative errors", rows)
+    show(
+        f"wide: {folds} tracts left out; processor seconds, of a fold with its score; relative errors",
+        rows,
+    )
     show("wide: against_exact, all parts together, at the parameters of the approximate fit", apart)
 
 
@@ -273,17 +332,37 @@ def wide_one(states: int, inference: Any, folds: int) -> None:
     x, edges = city()
     tracts = np.random.default_rng(0).choice(len(x), folds, replace=False)
     plan = lo.Plan(np.arange(folds + 1), tracts, np.zeros(folds), np.ones(folds, bool), len(x))
-    make = lambda how: lo.MRF(x, edges, lo.emissions.Poisson(), states, coupling=0.5, drop="site", prior=None, inference=how)
+    make = lambda how: lo.MRF(
+        x,
+        edges,
+        lo.emissions.Poisson(),
+        states,
+        coupling=0.5,
+        drop="site",
+        prior=None,
+        inference=how,
+    )
     planned, field = processor(lambda: make(inference))
     kept: dict[str, Any] = {}
     begin = None if (states, inference) != (3, "exact") else lo.fit(make("bethe")).parameters
     starts = None if begin is None else 1
-    seconds, grown = processor(lambda: memory_growth(lambda: kept.update(fit=lo.fit(field, begin, num_starts=starts))))
+    seconds, grown = processor(
+        lambda: memory_growth(lambda: kept.update(fit=lo.fit(field, begin, num_starts=starts)))
+    )
     each, cv = processor(lambda: lo.cross_validate(kept["fit"], plan, audit=0))
     tree, rates = field.tree, kept["fit"].parameters["rate"]
     said = {"width": tree.width, "GiB said": tree.need / 2**30} if inference == "exact" else {}
-    said |= {"GiB of the fit": grown / 2**30, "lo.MRF": planned, "fit": seconds, "a fold": each / folds}
-    said |= {"log p": field.log_likelihood(kept["fit"]), "rates": " ".join(f"{rate:.1f}" for rate in rates), "mean": cv.mean}
+    said |= {
+        "GiB of the fit": grown / 2**30,
+        "lo.MRF": planned,
+        "fit": seconds,
+        "a fold": each / folds,
+    }
+    said |= {
+        "log p": field.log_likelihood(kept["fit"]),
+        "rates": " ".join(f"{rate:.1f}" for rate in rates),
+        "mean": cv.mean,
+    }
     if inference != "exact":
         said["apart"] = field.against_exact(kept["fit"]).loc["all"].to_dict()
     print(json.dumps({**said, "losses": cv.losses.tolist()}))
@@ -295,7 +374,14 @@ def processor(run: Callable[[], Any]) -> tuple[float, Any]:
     return time.process_time() - start, found
 
 
-PARTS = {"marginals": marginals, "cold": cold, "grid": twenty, "obvious": obvious, "growth": growth, "wide": wide}
+PARTS = {
+    "marginals": marginals,
+    "cold": cold,
+    "grid": twenty,
+    "obvious": obvious,
+    "growth": growth,
+    "wide": wide,
+}
 
 if __name__ == "__main__":
     main(PARTS, __doc__, quick=False, out=Path("out"))

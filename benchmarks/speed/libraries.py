@@ -1,16 +1,23 @@
-"""The calls of other libraries against ours: scikit-learn's cross_validate and GridSearchCV, and MAPIE's intervals.
+"""The calls of other libraries against ours: scikit-learn's cross_validate and GridSearchCV, and
+MAPIE's intervals.
 
     python benchmarks/speed/libraries.py [sklearn mapie] [--quick] [--only WORD]
 
-sklearn    `lo.sklearn` against scikit-learn: seconds of processor time, and how far scores differ; --only takes the problems
-           whose name holds a word. *theirs* is scikit-learn with one process; *skore* its CrossValidationReport with the same
-           scores, where it is installed and the problem is one call of cross_validate. *first* is ours in a fresh process, from
-           `import leaveout` on, scikit-learn being there; *warm* the best of three calls after one. *off* is the largest
+sklearn
+`lo.sklearn` against scikit-learn: seconds of processor time, and how far scores differ; --only
+takes the problems
+           whose name holds a word. *theirs* is scikit-learn with one process; *skore* its
+           CrossValidationReport with the same scores, where it is installed and the problem is one
+           call of cross_validate. *first* is ours in a fresh process, from `import leaveout` on,
+           scikit-learn being there; *warm* the best of three calls after one. *off* is the largest
            |difference| of a fold's score, *said* the largest error that ours prints. Hosts are at tight tolerances, so that
            what differs is ours
-mapie      intervals for new responses against MAPIE's, which refits the estimator once a row; ours are of one fit. Both get
-           data and an estimator that is not fitted, leave every row out by itself, and are timed to the end points of all new
-           rows. Ours are timed twice, by `Exact()`, whose end points are MAPIE's, and by default
+mapie
+intervals for new responses against MAPIE's, which refits the estimator once a row; ours are of one
+fit. Both get
+           data and an estimator that is not fitted, leave every row out by itself, and are timed to
+           the end points of all new rows. Ours are timed twice, by `Exact()`, whose end points are
+           MAPIE's, and by default
 
 How often such intervals cover is in `benchmarks/intervals.py`.
 """
@@ -39,7 +46,10 @@ SCALED = make_pipeline(SelectKBest(k=20), StandardScaler(), LogisticRegression(C
 
 
 class Problem(NamedTuple):
-    """A host, how many rows and columns, what is drawn, the splitter, the scorers; penalties, if they are searched."""
+    """A host, how many rows and columns, what is drawn, the splitter, the scorers.
+
+    Penalties, if they are searched.
+    """
 
     host: BaseEstimator
     rows: int
@@ -51,13 +61,25 @@ class Problem(NamedTuple):
 
 
 PROBLEMS = {
-    "ridge, leave one out": Problem(Ridge(1.0), 2000, 20, "real", LeaveOneOut(), "neg_mean_squared_error"),
+    "ridge, leave one out": Problem(
+        Ridge(1.0), 2000, 20, "real", LeaveOneOut(), "neg_mean_squared_error"
+    ),
     "ridge, 10 folds": Problem(Ridge(1.0), 2000, 20, "real", FOLDS, "r2"),
-    "logistic, leave one out": Problem(LogisticRegression(C=0.1, **TIGHT), 1000, 50, "two", LeaveOneOut(), "accuracy"),
-    "logistic, 10 folds": Problem(LogisticRegression(C=0.1, **TIGHT), 1000, 50, "two", FOLDS, MEANS),
-    "logistic, 10 folds, ranks too": Problem(LogisticRegression(C=0.1, **TIGHT), 1000, 50, "two", FOLDS, RANKS),
-    "logistic, large, 10 folds": Problem(LogisticRegression(C=0.1, **TIGHT), 50_000, 100, "two", FOLDS, RANKS),
-    "five classes, 10 folds": Problem(LogisticRegression(C=0.1, **TIGHT), 5000, 20, "five", FOLDS, MEANS),
+    "logistic, leave one out": Problem(
+        LogisticRegression(C=0.1, **TIGHT), 1000, 50, "two", LeaveOneOut(), "accuracy"
+    ),
+    "logistic, 10 folds": Problem(
+        LogisticRegression(C=0.1, **TIGHT), 1000, 50, "two", FOLDS, MEANS
+    ),
+    "logistic, 10 folds, ranks too": Problem(
+        LogisticRegression(C=0.1, **TIGHT), 1000, 50, "two", FOLDS, RANKS
+    ),
+    "logistic, large, 10 folds": Problem(
+        LogisticRegression(C=0.1, **TIGHT), 50_000, 100, "two", FOLDS, RANKS
+    ),
+    "five classes, 10 folds": Problem(
+        LogisticRegression(C=0.1, **TIGHT), 5000, 20, "five", FOLDS, MEANS
+    ),
     "Poisson, leave one out": Problem(
         PoissonRegressor(alpha=0.1, solver="newton-cholesky", tol=1e-8),
         1000,
@@ -67,18 +89,42 @@ PROBLEMS = {
         "neg_mean_absolute_error",
     ),
     "scaled, leave one out": Problem(
-        make_pipeline(StandardScaler(), LogisticRegression(C=0.1, **TIGHT)), 1000, 30, "two", LeaveOneOut(), MEANS[:1]
+        make_pipeline(StandardScaler(), LogisticRegression(C=0.1, **TIGHT)),
+        1000,
+        30,
+        "two",
+        LeaveOneOut(),
+        MEANS[:1],
     ),
     "scaled, 10 folds": Problem(
-        make_pipeline(StandardScaler(), LogisticRegression(C=0.1, **TIGHT)), 2000, 30, "two", FOLDS, MEANS
+        make_pipeline(StandardScaler(), LogisticRegression(C=0.1, **TIGHT)),
+        2000,
+        30,
+        "two",
+        FOLDS,
+        MEANS,
     ),
     "selected and scaled, 10 folds": Problem(SCALED, 2000, 100, "two", FOLDS, RANKS),
-    "ridge, 30 penalties, 10 folds": Problem(Ridge(), 2000, 50, "real", FOLDS, "r2", {"alpha": np.logspace(-2, 4, 30)}),
+    "ridge, 30 penalties, 10 folds": Problem(
+        Ridge(), 2000, 50, "real", FOLDS, "r2", {"alpha": np.logspace(-2, 4, 30)}
+    ),
     "logistic, 20 penalties, 10 folds": Problem(
-        LogisticRegression(**TIGHT), 2000, 50, "two", FOLDS, "neg_log_loss", {"C": np.logspace(-3, 2, 20)}
+        LogisticRegression(**TIGHT),
+        2000,
+        50,
+        "two",
+        FOLDS,
+        "neg_log_loss",
+        {"C": np.logspace(-3, 2, 20)},
     ),
     "logistic, 20 penalties, ranks": Problem(
-        LogisticRegression(**TIGHT), 2000, 50, "two", FOLDS, "roc_auc", {"C": np.logspace(-3, 2, 20)}
+        LogisticRegression(**TIGHT),
+        2000,
+        50,
+        "two",
+        FOLDS,
+        "roc_auc",
+        {"C": np.logspace(-3, 2, 20)},
     ),
 }
 
@@ -101,13 +147,23 @@ def drawn(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
 def theirs(problem: Problem, X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
     if problem.grid is None:
         return cross_validate(problem.host, X, y, cv=problem.cv, scoring=problem.scoring)
-    return GridSearchCV(problem.host, problem.grid, cv=problem.cv, scoring=problem.scoring).fit(X, y).cv_results_
+    return (
+        GridSearchCV(problem.host, problem.grid, cv=problem.cv, scoring=problem.scoring)
+        .fit(X, y)
+        .cv_results_
+    )
 
 
 def ours(problem: Problem, X: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
     if problem.grid is None:
         return lo.sklearn.cross_validate(problem.host, X, y, cv=problem.cv, scoring=problem.scoring)
-    return lo.sklearn.OneFitSearchCV(problem.host, problem.grid, cv=problem.cv, scoring=problem.scoring).fit(X, y).cv_results_
+    return (
+        lo.sklearn.OneFitSearchCV(
+            problem.host, problem.grid, cv=problem.cv, scoring=problem.scoring
+        )
+        .fit(X, y)
+        .cv_results_
+    )
 
 
 def skores(problem: Problem, X: np.ndarray, y: np.ndarray) -> Any:
@@ -141,15 +197,25 @@ def row(name: str) -> dict[str, Any]:
     scores = [key for key in want if "test_" in key and not key.startswith(("rank", "std"))]
     off = max(np.nanmax(np.abs(got[key] - want[key])) for key in scores)
     said = max(np.nanmax(values) for key, values in got.items() if "approximation_error" in key)
-    apart = {"theirs": slow, "skore": np.nan if found is None else known, "first": first, "warm": warm, "times": slow / warm}
+    apart = {
+        "theirs": slow,
+        "skore": np.nan if found is None else known,
+        "first": first,
+        "warm": warm,
+        "times": slow / warm,
+    }
     return {"problem": name} | apart | {"off": off, "said": said}
 
 
 HOSTS: dict[str, Callable[[], Any]] = {
     "LinearRegression": LinearRegression,
     "Ridge": lambda: Ridge(1.0),
-    "PoissonRegressor, no penalty": lambda: PoissonRegressor(alpha=0.0, solver="newton-cholesky", tol=1e-10, max_iter=1000),
-    "PoissonRegressor": lambda: PoissonRegressor(alpha=0.1, solver="newton-cholesky", tol=1e-10, max_iter=1000),
+    "PoissonRegressor, no penalty": lambda: PoissonRegressor(
+        alpha=0.0, solver="newton-cholesky", tol=1e-10, max_iter=1000
+    ),
+    "PoissonRegressor": lambda: PoissonRegressor(
+        alpha=0.1, solver="newton-cholesky", tol=1e-10, max_iter=1000
+    ),
 }
 MAPIE_SIZES = ((500, 10, 100), (2000, 10, 100), (1000, 20, 1000), (3000, 20, 1000))
 LEVEL = 0.9
@@ -159,17 +225,23 @@ def simulated(host: str, n: int, p: int, seed: int = 0) -> tuple[np.ndarray, np.
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, p))
     eta = X @ rng.uniform(-1, 1, p) / np.sqrt(p)
-    return X, rng.poisson(np.exp(1 + eta)).astype(float) if "Poisson" in host else eta + rng.standard_t(4, n)
+    return X, rng.poisson(np.exp(1 + eta)).astype(
+        float
+    ) if "Poisson" in host else eta + rng.standard_t(4, n)
 
 
 def mapie_interval(host: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
     from mapie.regression import CrossConformalRegressor
 
-    made = CrossConformalRegressor(host, confidence_level=LEVEL, method="plus", cv=LeaveOneOut()).fit_conformalize(X, y)
+    made = CrossConformalRegressor(
+        host, confidence_level=LEVEL, method="plus", cv=LeaveOneOut()
+    ).fit_conformalize(X, y)
     return made.predict_interval(new)[1][:, :, 0]
 
 
-def our_interval(host: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray, refit: lo.AbstractRefit) -> np.ndarray:
+def our_interval(
+    host: Any, X: np.ndarray, y: np.ndarray, new: np.ndarray, refit: lo.AbstractRefit
+) -> np.ndarray:
     fit = lo.from_sklearn(host.fit(X, y), X, y)
     return lo.interval(fit, new, LEVEL, strategy=refit)[["low", "high"]].to_numpy()
 
@@ -190,10 +262,20 @@ def beside_mapie(sizes: tuple[tuple[int, int, int], ...]) -> list[dict]:
         for n, p, m in sizes:
             X, y = simulated(name, n + m, p)
             data = X[:n], y[:n], X[n:]
-            seconds, ends = least_seconds(lambda host=host, data=data: mapie_interval(host(), *data), 1)
-            row: dict[str, Any] = {"model": name, "rows": n, "features": p, "new": m, "MAPIE, s": f"{seconds:.2f}"}
+            seconds, ends = least_seconds(
+                lambda host=host, data=data: mapie_interval(host(), *data), 1
+            )
+            row: dict[str, Any] = {
+                "model": name,
+                "rows": n,
+                "features": p,
+                "new": m,
+                "MAPIE, s": f"{seconds:.2f}",
+            }
             for what, refit in (("exact", lo.Exact()), ("default", lo.Certified())):
-                own, found = least_seconds(lambda host=host, data=data, refit=refit: our_interval(host(), *data, refit), 5)
+                own, found = least_seconds(
+                    lambda host=host, data=data, refit=refit: our_interval(host(), *data, refit), 5
+                )
                 row |= {f"{what}, s": f"{own:.4f}", f"{what}, times": f"{seconds / own:.0f}"}
                 row |= {f"{what}, apart": f"{np.abs(found - ends).max():.0e}"}
             rows.append(row)
@@ -219,13 +301,19 @@ def sklearn(quick: bool, only: str) -> None:
     warnings.simplefilter("ignore")
     rows = [row(name) for name in list(PROBLEMS)[: 2 if quick else None] if only in name]
     shown = {"off": "{:.1e}".format, "said": "{:.1e}".format}
-    print(pd.DataFrame(rows).set_index("problem").to_string(formatters=shown, float_format="{:.3f}".format))
+    print(
+        pd.DataFrame(rows)
+        .set_index("problem")
+        .to_string(formatters=shown, float_format="{:.3f}".format)
+    )
 
 
 def mapie(quick: bool) -> None:
     """The end points of MAPIE's intervals and of ours."""
     warnings.simplefilter("ignore")
-    print(pd.DataFrame(beside_mapie(MAPIE_SIZES[:1] if quick else MAPIE_SIZES)).to_string(index=False))
+    print(
+        pd.DataFrame(beside_mapie(MAPIE_SIZES[:1] if quick else MAPIE_SIZES)).to_string(index=False)
+    )
 
 
 if __name__ == "__main__":

@@ -2,15 +2,21 @@
 
     LEAVEOUT_DATA=… python benchmarks/speed/machines.py [cores linear separable] [--quick]
 
-cores       the main job of each pillar in fresh processes that may use one core, and all there are. Seconds are those of the
-            first call of the process and the median of three more, of a fresh `Fit` each. Programs are in the cache from
-            before, as a user has them: each job is run once, untimed, in a process of its own
-linear      a logistic `lo.GLM` of rows in float32 and in float64 on the device, against the same in memory by NumPy:
-            leave-one-out and ten folds, seconds of the first call, compiling included, and of the next; how far losses are
-            apart
+cores
+the main job of each pillar in fresh processes that may use one core, and all there are. Seconds are
+those of the
+            first call of the process and the median of three more, of a fresh `Fit` each. Programs
+            are in the cache from before, as a user has them: each job is run once, untimed, in a
+            process of its own
+linear
+a logistic `lo.GLM` of rows in float32 and in float64 on the device, against the same in memory by
+NumPy:
+            leave-one-out and ten folds, seconds of the first call, compiling included, and of the
+            next; how far losses are apart
 separable   the same model as one writes it in JAX, by folds alone
 
-The device is the last that JAX has; where that is the processor, `linear` and `separable` have nothing to measure.
+The device is the last that JAX has; where that is the processor, `linear` and `separable` have
+nothing to measure.
 """
 
 import functools
@@ -73,15 +79,20 @@ ROUGH = LEAKAGE + (
     "injection=lo.leakage.Injection(num_boot=4), n_jobs=-1, **known)"
 )
 JOBS = {
-    "rows: logistic, 100,000 x 100 left out one by one": LINEAR.format(n=100_000, p=100, plan="lo.leave_one_out(100_000)"),
-    "rows: 1,000 resamples of 2,000 x 20": LINEAR.format(n=2_000, p=20, plan="lo.bootstrap(2_000, 1_000, seed=0)"),
+    "rows: logistic, 100,000 x 100 left out one by one": LINEAR.format(
+        n=100_000, p=100, plan="lo.leave_one_out(100_000)"
+    ),
+    "rows: 1,000 resamples of 2,000 x 20": LINEAR.format(
+        n=2_000, p=20, plan="lo.bootstrap(2_000, 1_000, seed=0)"
+    ),
     "chain: 10,000 event counts left out one by one": CHAIN
     + "job = lambda: lo.cross_validate(dataclasses.replace(fit), lo.leave_one_out(10_000))",
     "chain: 100 folds of a tenth": CHAIN
     + "job = lambda: lo.cross_validate(dataclasses.replace(fit), lo.random_subsets(10_000, 0.1, 100, seed=0))",
     "chain: fit of eight states, four starts, T = 20,000": STATES,
     "field: every site of Philadelphia": FIELD,
-    "leakage: ridge, default draws": LEAKAGE + "job = lambda: lo.leakage.leakage_corrected(Ridge(), X, y, **known)",
+    "leakage: ridge, default draws": LEAKAGE
+    + "job = lambda: lo.leakage.leakage_corrected(Ridge(), X, y, **known)",
     "leakage: forests, four draws": ROUGH,
 }
 
@@ -90,8 +101,15 @@ def cores() -> None:
     rows = []
     for name, job in JOBS.items():
         fresh_process(START.format(cores=os.cpu_count()) + job + "\njob()\nprint('{}')")
-        one, two = (fresh_process(START.format(cores=cores) + job + END) for cores in (1, os.cpu_count()))
-        row = {"job": name, "one core, first": one["first"], "warm": one["warm"], "two, first": two["first"]}
+        one, two = (
+            fresh_process(START.format(cores=cores) + job + END) for cores in (1, os.cpu_count())
+        )
+        row = {
+            "job": name,
+            "one core, first": one["first"],
+            "warm": one["warm"],
+            "two, first": two["first"],
+        }
         rows.append(row | {"two, warm": two["warm"], "one / two": one["warm"] / two["warm"]})
         print(rows[-1], flush=True)
     show(f"one core against {os.cpu_count()}, seconds", rows)
@@ -120,12 +138,21 @@ def timed(run: Callable[[], lo.Estimate]) -> tuple[lo.Estimate, float, float]:
     return found, *np.diff(times).tolist()
 
 
-def against(name: str, there: Callable[[], lo.Estimate], here: Callable[[], lo.Estimate], size: tuple[int, int]) -> dict:
+def against(
+    name: str,
+    there: Callable[[], lo.Estimate],
+    here: Callable[[], lo.Estimate],
+    size: tuple[int, int],
+) -> dict:
     """One row of the table."""
     (a, first, again), (b, _, memory) = timed(there), timed(here)
     apart = float(np.nanmax(np.abs(a.losses - b.losses)))
     proved = {"proved": a.proved.mean(), "proved here": b.proved.mean()}
-    return {"n": size[0], "p": size[1], "of": name, "first": first, "again": again, "here": memory} | {"apart": apart} | proved
+    return (
+        {"n": size[0], "p": size[1], "of": name, "first": first, "again": again, "here": memory}
+        | {"apart": apart}
+        | proved
+    )
 
 
 def linear(quick: bool) -> None:
@@ -133,11 +160,16 @@ def linear(quick: bool) -> None:
     device, rows = elsewhere(), []
     for size in SIZES[quick] if device is not None else ():
         X, y = logistic_data(*size)
-        plans = {"leave-one-out": lo.leave_one_out(size[0]), "10 folds": lo.kfold(size[0], 10, seed=0)}
+        plans = {
+            "leave-one-out": lo.leave_one_out(size[0]),
+            "10 folds": lo.kfold(size[0], 10, seed=0),
+        }
         for kind in (np.float32, np.float64):
             own = X.astype(kind)
             sent = put(own, device)
-            run = lambda data, plan, y=y: lo.cross_validate(lo.fit(lo.GLM(data, y, "logistic", lo.penalties.Ridge(1.0))), plan)
+            run = lambda data, plan, y=y: lo.cross_validate(
+                lo.fit(lo.GLM(data, y, "logistic", lo.penalties.Ridge(1.0))), plan
+            )
             for name, plan in plans.items():
                 calls = (functools.partial(run, data, plan) for data in (sent, own.astype(float)))
                 rows.append(against(f"{name}, {kind.__name__}", *calls, size))
@@ -159,10 +191,15 @@ def separable(quick: bool) -> None:
 
         def run(X: Any, place: Any, y=y, penalty=penalty, plan=plan) -> lo.Estimate:
             with jax.default_device(place):
-                fit = lo.fit(lo.Separable(unit_loss, (X, y), penalty, np.zeros(X.shape[1])), num_starts=1)
+                fit = lo.fit(
+                    lo.Separable(unit_loss, (X, y), penalty, np.zeros(X.shape[1])), num_starts=1
+                )
                 return lo.cross_validate(fit, plan)
 
-        calls = functools.partial(run, put(X, device), device), functools.partial(run, X, jax.devices("cpu")[0])
+        calls = (
+            functools.partial(run, put(X, device), device),
+            functools.partial(run, X, jax.devices("cpu")[0]),
+        )
         rows.append(against("10 folds, float64", *calls, size))
     told("lo.Separable, fit and refits: seconds", device, rows)
 

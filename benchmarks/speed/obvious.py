@@ -1,12 +1,14 @@
-"""Two models as one writes them first, with autograd through Python loops: the opponents of `chains.py loops` and `fields.py
-obvious`.
+"""Two models as one writes them first, with autograd through Python loops: the opponents of
+`chains.py loops` and `fields.py obvious`.
 
-The chain is that of `lo.HMM(x, lo.emissions.Autoregressive(0), K)` with its default priors, in the same coordinates:
+The chain is that of `lo.HMM(x, lo.emissions.Autoregressive(0), K)` with its default priors, in the
+same coordinates:
 
     θ = [bias, initial log-ratios, transition log-ratios],      x_t | z_t = k ~ N(bias_k, 1)
 
-The field is that of `lo.MRF(x, edges, lo.emissions.Poisson(prior=None), 2, coupling=β, drop="site")`, summed by variable
-elimination with Python factors; θ are its log-rates. This is a module of two programs, not a program.
+The field is that of `lo.MRF(x, edges, lo.emissions.Poisson(prior=None), 2, coupling=β,
+drop="site")`, summed by variable elimination with Python factors; θ are its log-rates. This is a
+module of two programs, not a program.
 """
 
 from collections.abc import Callable
@@ -90,16 +92,22 @@ def log_sum(factors: list[Factor], order: list[int]) -> float:
     return sum(table for _, table in eliminated(factors, order))
 
 
-def field_objective(x: numpy.ndarray, edges: numpy.ndarray, beta: float, order: list[int]) -> Callable:
+def field_objective(
+    x: numpy.ndarray, edges: numpy.ndarray, beta: float, order: list[int]
+) -> Callable:
     """`F(θ, w)` of style B, without prior."""
     constant = gammaln(x + 1)
 
     def fields(theta, w, emission):
         rates = np.exp(theta)
-        singles = [((s,), w[s] * emission * (x[s] * theta - rates - constant[s])) for s in range(len(x))]
+        singles = [
+            ((s,), w[s] * emission * (x[s] * theta - rates - constant[s])) for s in range(len(x))
+        ]
         return singles + [((s, t), w[s] * w[t] * beta * np.eye(2)) for s, t in edges.tolist()]
 
-    return lambda theta, w: log_sum(fields(theta, w, 0.0), order) - log_sum(fields(theta, w, 1.0), order)
+    return lambda theta, w: (
+        log_sum(fields(theta, w, 0.0), order) - log_sum(fields(theta, w, 1.0), order)
+    )
 
 
 def field_hessian(loss: Callable, theta: numpy.ndarray, w: numpy.ndarray) -> numpy.ndarray:

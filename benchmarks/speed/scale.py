@@ -1,21 +1,30 @@
-"""Many rows, columns and targets: time, memory and errors where no matrix of the parameters can be formed.
+"""Many rows, columns and targets: time, memory and errors where no matrix of the parameters can be
+formed.
 
-    taskset -c 0 python benchmarks/speed/scale.py [sparse folds targets rows cluster features million] [--quick]
+    taskset -c 0 python benchmarks/speed/scale.py [sparse folds targets rows cluster features
+    million] [--quick]
 
-sparse      rows with few entries, each left out, against scikit-learn's fit and SciPy's refits of its objective
+sparse
+rows with few entries, each left out, against scikit-learn's fit and SciPy's refits of its objective
 folds       folds of many such rows against refits from nothing
 targets     banded ridge regression of many targets: `lo.tune` against himalaya's random search
-rows        leave-one-out against the number of rows, from Parquet files, from a memory map, in memory
+rows
+leave-one-out against the number of rows, from Parquet files, from a memory map, in memory
 cluster     a scan and refits by workers of Dask and loky, against one process
-features    a CRF on the indicators of experiments/crf_features.py (WNUT 2017, in `LEAVEOUT_DATA`) against sklearn-crfsuite
-million     a model of a million parameters whose curvature is a diagonal and forty products, as one writes it in JAX
+features
+a CRF on the indicators of experiments/crf_features.py (WNUT 2017, in `LEAVEOUT_DATA`) against
+sklearn-crfsuite million
+a model of a million parameters whose curvature is a diagonal and forty products, as one writes it
+in JAX
 
-Each contestant runs in a process of its own and reports its processor time and its peak memory, imports included.
-scikit-learn's fit is at its own tolerance; exact refits are of its objective by SciPy, down to gradients of 1e-8.
+Each contestant runs in a process of its own and reports its processor time and its peak memory,
+imports included. scikit-learn's fit is at its own tolerance; exact refits are of its objective by
+SciPy, down to gradients of 1e-8.
 
-The rows of `targets` stand in six runs, its columns in five bands. The targets' explained variance (2 to 50 %) falls to the
-bands in shares of their own, and as many rows again stay unseen. Both sides choose penalties for each target by the squared
-error of the held-out runs, himalaya among 20 directions of its Dirichlet prior by 20 scales.
+The rows of `targets` stand in six runs, its columns in five bands. The targets' explained variance
+(2 to 50 %) falls to the bands in shares of their own, and as many rows again stay unseen. Both
+sides choose penalties for each target by the squared error of the held-out runs, himalaya among 20
+directions of its Dirichlet prior by 20 scales.
 """
 
 import contextlib
@@ -49,13 +58,18 @@ SIZES = {False: (20_000, 100_000, 1e-3), True: (2_000, 13_000, 8e-3)}
 ROWS, FOLDS = 50, 5  # rows that are refitted exactly; folds
 ALPHA = 1.0
 COLUMNS, GROUP = 50, 200_000  # of very many rows; rows of a file
-LARGEST, CEILING = 1_000_000, 2000  # rows that are taken into memory too; MiB that no scan of files may take
+# rows that are taken into memory too; MiB that no scan of files may take
+LARGEST, CEILING = 1_000_000, 2000
 
 
 def data(quick: bool) -> tuple[scipy.sparse.csr_array, np.ndarray]:
-    """A hundred entries a row, one column in ten that matters, labels of which noise decides one in five."""
+    """A hundred entries a row, one column in ten that matters, labels of which noise decides one in
+    five.
+    """
     (n, p, density), rng = SIZES[quick], np.random.default_rng(0)
-    X = scipy.sparse.random_array((n, p), density=density, rng=rng, format="csr", data_sampler=rng.standard_normal)
+    X = scipy.sparse.random_array(
+        (n, p), density=density, rng=rng, format="csr", data_sampler=rng.standard_normal
+    )
     eta = X @ (rng.standard_normal(p) * (rng.random(p) < 0.1))
     return X, (rng.random(n) < 1 / (1 + np.exp(-2 * eta / eta.std()))).astype(float)
 
@@ -81,8 +95,18 @@ def ours(quick: bool) -> dict[str, Any]:
     fit, first = fitted(quick)
     start = time.process_time()
     found = lo.cross_validate(fit, lo.leave_one_out(fit.objective.num_units))
-    told = {"fit": first, "seconds": time.process_time() - start, "mean": found.mean, "se": found.se}
-    return told | {"off": found.approximation_error, "losses": found.losses, "error": found.error, "printed": str(found)}
+    told = {
+        "fit": first,
+        "seconds": time.process_time() - start,
+        "mean": found.mean,
+        "se": found.se,
+    }
+    return told | {
+        "off": found.approximation_error,
+        "losses": found.losses,
+        "error": found.error,
+        "printed": str(found),
+    }
 
 
 def folds(quick: bool) -> dict[str, Any]:
@@ -90,11 +114,18 @@ def folds(quick: bool) -> dict[str, Any]:
     fit, first = fitted(quick)
     start, n = time.process_time(), fit.objective.num_units
     found = lo.cross_validate(fit, lo.kfold(n, FOLDS, seed=0), audit=0)
-    return {"fit": first, "seconds": time.process_time() - start, "losses": found.losses, "error": found.error}
+    return {
+        "fit": first,
+        "seconds": time.process_time() - start,
+        "losses": found.losses,
+        "error": found.error,
+    }
 
 
 def _refit(X: Any, y: np.ndarray, out: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """The held-out losses of the minimiser of scikit-learn's objective without some rows, by its gradients alone."""
+    """The held-out losses of the minimiser of scikit-learn's objective without some rows, by its
+    gradients alone.
+    """
     seen = np.delete(np.arange(len(y)), out)
     rows, target = X[seen], y[seen]
 
@@ -137,7 +168,10 @@ def _told(run: Callable, size: Any, pipe: Any) -> None:
 
 
 def alone(run: Callable, size: Any) -> dict[str, Any]:
-    """What a contestant tells from a process of its own, of its size: quick or not, or a number of rows."""
+    """What a contestant tells from a process of its own, of its size.
+
+    Quick or not, or a number of rows.
+    """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_told, args=(run, size, there))
@@ -151,19 +185,48 @@ def sparse(quick: bool) -> None:
     """Leave-one-out against scikit-learn's fit, and against refits of its objective."""
     n, p, density = SIZES[quick]
     peer, mine, refits = alone(theirs, quick), alone(ours, quick), alone(exact, quick)
-    off, error = np.abs(mine["losses"][refits["rows"]] - refits["losses"]), mine["error"][refits["rows"]]
+    off, error = (
+        np.abs(mine["losses"][refits["rows"]] - refits["losses"]),
+        mine["error"][refits["rows"]],
+    )
     print(f"\n{mine['printed']}")
     rows = [
         {"what": "scikit-learn's fit", "seconds": peer["seconds"], "GB": peer["GB"]},
-        {"what": "our fit", "seconds": mine["fit"], "fits of theirs": mine["fit"] / peer["seconds"]},
-        {"what": "leave-one-out", "seconds": mine["seconds"], "fits of theirs": mine["seconds"] / peer["seconds"]},
-        {"what": "both", "seconds": mine["fit"] + mine["seconds"], "GB": mine["GB"], "target": 20.0},
-        {"what": f"{ROWS} refits", "seconds": refits["seconds"], "fits of theirs": refits["seconds"] / peer["seconds"]},
+        {
+            "what": "our fit",
+            "seconds": mine["fit"],
+            "fits of theirs": mine["fit"] / peer["seconds"],
+        },
+        {
+            "what": "leave-one-out",
+            "seconds": mine["seconds"],
+            "fits of theirs": mine["seconds"] / peer["seconds"],
+        },
+        {
+            "what": "both",
+            "seconds": mine["fit"] + mine["seconds"],
+            "GB": mine["GB"],
+            "target": 20.0,
+        },
+        {
+            "what": f"{ROWS} refits",
+            "seconds": refits["seconds"],
+            "fits of theirs": refits["seconds"] / peer["seconds"],
+        },
     ]
     rows[3]["fits of theirs"] = rows[3]["seconds"] / peer["seconds"]
     show(f"sparse: logistic, {n} x {p}, density {density:g}, processor time", rows)
-    told = {"mean": mine["mean"], "se": mine["se"], "± / SE": mine["off"] / mine["se"], "target": 0.1}
-    told |= {"within their error": f"{np.sum(off <= error)} of {ROWS}", "largest off": off.max(), "its median": np.median(off)}
+    told = {
+        "mean": mine["mean"],
+        "se": mine["se"],
+        "± / SE": mine["off"] / mine["se"],
+        "target": 0.1,
+    }
+    told |= {
+        "within their error": f"{np.sum(off <= error)} of {ROWS}",
+        "largest off": off.max(),
+        "its median": np.median(off),
+    }
     signed = mine["losses"][refits["rows"]] - refits["losses"]
     told |= {"mean of these off, in SE of it": signed.mean() / (signed.std() / np.sqrt(ROWS))}
     show("sparse: errors", [told])
@@ -174,13 +237,24 @@ def grouped(quick: bool) -> None:
     n, p, density = SIZES[quick]
     mine, refits = alone(folds, quick), alone(exact_folds, quick)
     off = np.abs(mine["losses"] - refits["losses"])
-    row = {"our fit": mine["fit"], "ours": mine["seconds"], "refits": refits["seconds"], "GB": mine["GB"]}
-    row |= {"largest off": off.max(), "reported, a fold": mine["error"].max(), "losses a fold": n // FOLDS}
+    row = {
+        "our fit": mine["fit"],
+        "ours": mine["seconds"],
+        "refits": refits["seconds"],
+        "GB": mine["GB"],
+    }
+    row |= {
+        "largest off": off.max(),
+        "reported, a fold": mine["error"].max(),
+        "losses a fold": n // FOLDS,
+    }
     show(f"folds: {FOLDS} of {n} x {p}, density {density:g}, processor time", [row])
 
 
 def written(n: int) -> Path:
-    """Parquet files of so many rows of 50 columns in float32, row groups of 200,000, and the same as one file of rows."""
+    """Parquet files of so many rows of 50 columns in float32, row groups of 200,000, and the same
+    as one file of rows.
+    """
     folder = Path(tempfile.gettempdir()) / f"leaveout-rows-{n}"
     if (folder / "done").exists():
         return folder
@@ -205,14 +279,26 @@ def _scanned(make: Callable[[Path, int], tuple], n: int) -> dict[str, Any]:
     with _peak() as peak:
         found = lo.scan(data, target, "logistic", lo.penalties.Ridge(ALPHA), **more)
     seconds, wall = time.process_time() - start, time.perf_counter() - clock
-    told = {"seconds": seconds, "clock": wall, "MiB": (peak() - before) / 2**20, "in all, MiB": peak() / 2**20}
-    told |= {"passes": found.passes, "mean": found.mean, "±": found.approximation_error, "se": found.se}
+    told = {
+        "seconds": seconds,
+        "clock": wall,
+        "MiB": (peak() - before) / 2**20,
+        "in all, MiB": peak() / 2**20,
+    }
+    told |= {
+        "passes": found.passes,
+        "mean": found.mean,
+        "±": found.approximation_error,
+        "se": found.se,
+    }
     return told | {"beyond": int(found.audit.beyond.sum()), "lost": found.lost}
 
 
 @contextlib.contextmanager
 def _peak() -> Iterator[Callable[[], int]]:
-    """The most memory of its own that this process had meanwhile, looked at every hundredth of a second."""
+    """The most memory of its own that this process had meanwhile, looked at every hundredth of a
+    second.
+    """
     most, stop = [0], threading.Event()
 
     def watch() -> None:
@@ -232,7 +318,11 @@ def _parquet(folder: Path, n: int) -> tuple:
 
 def _map(folder: Path, n: int) -> tuple:
     mapped = lambda name, shape: np.memmap(folder / name, np.float32, "r", shape=shape)
-    return mapped("rows.f32", (n, COLUMNS)), mapped("y.f32", (n,)), {"out": folder / "losses of the map"}
+    return (
+        mapped("rows.f32", (n, COLUMNS)),
+        mapped("y.f32", (n,)),
+        {"out": folder / "losses of the map"},
+    )
 
 
 def _memory(folder: Path, n: int) -> tuple:
@@ -256,7 +346,9 @@ def rows(quick: bool) -> None:
     show(f"rows: leave-one-out of a logistic regression of {COLUMNS} columns", table)
     for kind in ("Parquet", "memory map"):
         some = [line for line in table if line["data"] == kind]
-        slope = np.polyfit(*(np.log([line[name] for line in some]) for name in ("rows", "seconds")), 1)[0]
+        slope = np.polyfit(
+            *(np.log([line[name] for line in some]) for name in ("rows", "seconds")), 1
+        )[0]
         print(f"{kind}: seconds grow with rows to the power of {slope:.3f}")
 
 
@@ -266,13 +358,19 @@ def _scan(n: int) -> lo.Scan:
 
 
 def _timed(run: Callable[[], Any], client: Client | None = None) -> tuple[Any, dict[str, float]]:
-    """What it returns; the seconds that passed, those of the processor here, of a cluster's workers and the busiest of them."""
+    """What it returns; the seconds that passed, those of the processor here, of a cluster's workers
+    and the busiest of them.
+    """
     seconds = lambda: [*client.run(time.process_time).values()] if client is not None else [0.0]
     clock, here, there = time.perf_counter(), time.process_time(), seconds()
     found = run()
     told = {"clock": time.perf_counter() - clock, "here": time.process_time() - here}
     each = [max(own, 0.0) for own in np.subtract(seconds(), there)]
-    return found, told | {"all workers": sum(each), "busiest": max(each), "at rest": told["here"] + max(each)}
+    return found, told | {
+        "all workers": sum(each),
+        "busiest": max(each),
+        "at rest": told["here"] + max(each),
+    }
 
 
 def _killed(after: float, pid: int) -> threading.Timer:
@@ -286,15 +384,23 @@ def _network(n: int, folds: int) -> tuple[lo.Fit, lo.Plan]:
     """A model of one's own, and its refits."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, 5))
-    loss = lambda theta, datum: 0.5 * (datum[5] - jnp.tanh(datum[:5] @ theta["in"]) @ theta["out"]) ** 2
+    loss = lambda theta, datum: (
+        0.5 * (datum[5] - jnp.tanh(datum[:5] @ theta["in"]) @ theta["out"]) ** 2
+    )
     penalty = lambda theta: 0.5 * (jnp.sum(theta["in"] ** 2) + jnp.sum(theta["out"] ** 2))
     start = {"in": 0.3 * rng.standard_normal((5, 8)), "out": np.ones(8)}
     data = np.c_[X, np.sin(X[:, 0]) + X[:, 1] ** 2 + 0.3 * rng.standard_normal(n)]
-    return lo.fit(lo.Separable(loss, data, penalty, start), num_starts=1), lo.kfold(n, folds, seed=0)
+    return lo.fit(lo.Separable(loss, data, penalty, start), num_starts=1), lo.kfold(
+        n, folds, seed=0
+    )
 
 
-def _compared(run: Callable[[], Any], context: Callable[[], Any], counts: tuple[int, ...]) -> list[dict[str, Any]]:
-    """A call by so many workers of Dask's, by two of which one is killed on the way, and by those of loky."""
+def _compared(
+    run: Callable[[], Any], context: Callable[[], Any], counts: tuple[int, ...]
+) -> list[dict[str, Any]]:
+    """A call by so many workers of Dask's, by two of which one is killed on the way, and by those
+    of loky.
+    """
     alone_, rows = run(), list[dict[str, Any]]()
 
     def add(by: str, client: Client | None = None) -> None:
@@ -321,13 +427,19 @@ def _compared(run: Callable[[], Any], context: Callable[[], Any], counts: tuple[
 
 
 def cluster(quick: bool) -> None:
-    """The same numbers whoever makes them: of a scan, and of refits. `at rest` are the processor seconds here and those of the
-    busiest worker, one after the other."""
+    """The same numbers whoever makes them: of a scan, and of refits. `at rest` are the processor
+    seconds here and those of the busiest worker, one after the other."""
     n, folds = (400_000, 200) if quick else (2_000_000, 1_000)
-    show(f"cluster: a scan of {n} rows of {COLUMNS} columns", _compared(lambda: _scan(n), contextlib.nullcontext, (1, 2)))
+    show(
+        f"cluster: a scan of {n} rows of {COLUMNS} columns",
+        _compared(lambda: _scan(n), contextlib.nullcontext, (1, 2)),
+    )
     fit, plan = _network(4_000, folds)
     run = lambda: lo.cross_validate(fit, plan, lo.Exact(), audit=0)
-    show(f"cluster: {folds} refits of a model of one's own", _compared(run, lambda: joblib.parallel_config("dask"), (2,)))
+    show(
+        f"cluster: {folds} refits of a model of one's own",
+        _compared(run, lambda: joblib.parallel_config("dask"), (2,)),
+    )
 
 
 INDICATORS = {False: (None, 5_000), True: (400, 800)}  # sentences, indicators
@@ -350,12 +462,20 @@ def corpus(quick: bool) -> tuple[list, list]:
 
 
 def crfsuite(X: list, y: list, tight: bool) -> tuple[Any, float]:
-    """Its model, and its seconds: at its own tolerance, or at a millionth of what F changes by in ten steps."""
+    """Its model, and its seconds.
+
+    At its own tolerance, or at a millionth of what F changes by in ten steps.
+    """
     import sklearn_crfsuite
 
     options = {"delta": 1e-8, "epsilon": 1e-6} if tight else {}
     model = sklearn_crfsuite.CRF(
-        c1=0.0, c2=C2, all_possible_transitions=True, all_possible_states=True, max_iterations=2000, **options
+        c1=0.0,
+        c2=C2,
+        all_possible_transitions=True,
+        all_possible_states=True,
+        max_iterations=2000,
+        **options,
     )
     start = time.process_time()
     model.fit(X, y)
@@ -373,7 +493,10 @@ def features_theirs(quick: bool) -> dict[str, Any]:
 
 
 def features_ours(quick: bool) -> dict[str, Any]:
-    """A fit of the same objective from nothing, twice, as the first one compiles; sentences and folds left out."""
+    """A fit of the same objective from nothing, twice, as the first one compiles.
+
+    Sentences and folds left out.
+    """
     X, y = corpus(quick)
     objective = lo.from_crfsuite(crfsuite(X[:], y, False)[0], X, y).objective
     seconds = []
@@ -393,7 +516,12 @@ def features_ours(quick: bool) -> dict[str, Any]:
         start = time.process_time()
         found = lo.cross_validate(fit, plan, audit=1)
         told[name] = {"seconds": time.process_time() - start, "refits": plan.num_refits}
-        told[name] |= {"off": found.error.max(), "se": found.se, "flagged": len(found.flagged()), "audit": str(found.audit)}
+        told[name] |= {
+            "off": found.error.max(),
+            "se": found.se,
+            "flagged": len(found.flagged()),
+            "audit": str(found.audit),
+        }
     return told
 
 
@@ -406,7 +534,10 @@ def features(quick: bool) -> None:
         {"what": "our next fit", "seconds": mine["fit"]},
     ]
     rows[-1] |= {"F": mine["F"]}
-    show(f"features: {mine['n']} sentences, {mine['params']} weights, processor time; {mine['GB']:.1f} GB", rows)
+    show(
+        f"features: {mine['n']} sentences, {mine['params']} weights, processor time; {mine['GB']:.1f} GB",
+        rows,
+    )
     each = [
         {
             "what": f"{own['refits']} {name}",
@@ -436,7 +567,10 @@ def designed(quick: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def million_ours(quick: bool) -> dict[str, Any]:
-    """A user's objective: forty rows of squared hyperbolic cosines beside a penalty on each parameter of its own."""
+    """A user's objective.
+
+    Forty rows of squared hyperbolic cosines beside a penalty on each parameter of its own.
+    """
     import jax.numpy as jnp
 
     X, y = designed(quick)
@@ -448,12 +582,24 @@ def million_ours(quick: bool) -> dict[str, Any]:
     fit = lo.fit(objective, np.zeros(X.shape[1]))
     first, began = time.process_time() - start, time.process_time()
     found = lo.cross_validate(fit, lo.kfold(ACTIVE, 20, seed=0), audit=1)
-    told = {"fit": first, "decrement": float(fit.decrement), "folds": time.process_time() - began, "losses": found.losses}
-    return told | {"error": found.error, "index": lo.kfold(ACTIVE, 20, seed=0).index, "audit": str(found.audit)}
+    told = {
+        "fit": first,
+        "decrement": float(fit.decrement),
+        "folds": time.process_time() - began,
+        "losses": found.losses,
+    }
+    return told | {
+        "error": found.error,
+        "index": lo.kfold(ACTIVE, 20, seed=0).index,
+        "audit": str(found.audit),
+    }
 
 
 def million_exact(quick: bool) -> dict[str, Any]:
-    """The same refits in closed coordinates: the minimiser lies in the span of forty rows, each divided by the penalty."""
+    """The same refits in closed coordinates.
+
+    The minimiser lies in the span of forty rows, each divided by the penalty.
+    """
     X, y = designed(quick)
     own = np.exp(np.linspace(-1, 1, X.shape[1]))
     gram, plan, losses = (X / own) @ X.T, lo.kfold(ACTIVE, 20, seed=0), []
@@ -471,8 +617,17 @@ def million(quick: bool) -> None:
     """A user's objective of a million parameters."""
     mine, exact = alone(million_ours, quick), alone(million_exact, quick)
     off = np.abs(mine["losses"] - exact["losses"]).reshape(20, -1).sum(1)
-    row = {"fit": mine["fit"], "decrement": mine["decrement"], "20 folds": mine["folds"], "GB": mine["GB"]}
-    row |= {"largest off": off.max(), "largest ±": mine["error"].max(), "within": f"{np.sum(off <= mine['error'])} of 20"}
+    row = {
+        "fit": mine["fit"],
+        "decrement": mine["decrement"],
+        "20 folds": mine["folds"],
+        "GB": mine["GB"],
+    }
+    row |= {
+        "largest off": off.max(),
+        "largest ±": mine["error"].max(),
+        "within": f"{np.sum(off <= mine['error'])} of 20",
+    }
     show(f"million: {MILLION[quick]} parameters, {ACTIVE} units, processor time", [row])
     print(mine["audit"])
 
@@ -484,7 +639,10 @@ SCALES = np.logspace(0, 6, 20)
 
 def banded_problem(targets: int, n: int) -> tuple[list[np.ndarray], np.ndarray]:
     rng = np.random.default_rng(0)
-    parts = [rng.standard_normal((2 * n, BAND_COLUMNS)) * np.linspace(1.5, 0.3, BAND_COLUMNS) for _ in range(BANDS)]
+    parts = [
+        rng.standard_normal((2 * n, BAND_COLUMNS)) * np.linspace(1.5, 0.3, BAND_COLUMNS)
+        for _ in range(BANDS)
+    ]
     share = rng.dirichlet(np.full(BANDS, 0.5), targets) * rng.uniform(0.02, 0.5, (targets, 1))
     signal = [x @ rng.standard_normal((BAND_COLUMNS, targets)) for x in parts]
     y = sum(f / f.std(0) * np.sqrt(share[:, b]) for b, f in enumerate(signal))
@@ -499,9 +657,14 @@ def targets(quick: bool) -> None:
     count, n = TARGET_SIZES[quick]
     parts, y = banded_problem(count, n)
     seen, run = [x[:n] for x in parts], np.repeat(np.arange(RUNS), n // RUNS)
-    fresh = lambda coef: 0.5 * float(np.mean((y[n:] - np.concatenate(parts, axis=1)[n:] @ coef) ** 2))
+    fresh = lambda coef: (
+        0.5 * float(np.mean((y[n:] - np.concatenate(parts, axis=1)[n:] @ coef) ** 2))
+    )
     start = time.process_time()
-    model, ends = lo.BandedRidge(dict(enumerate(seen)), y[:n], intercept=False), (SCALES[0], SCALES[-1])
+    model, ends = (
+        lo.BandedRidge(dict(enumerate(seen)), y[:n], intercept=False),
+        (SCALES[0], SCALES[-1]),
+    )
     few = lo.tune(model, ends, lo.groups(run), trials=ROUNDS)
     soon = time.process_time() - start
     start = time.process_time()
@@ -511,7 +674,9 @@ def targets(quick: bool) -> None:
     start = time.process_time()
     options = {"n_iter": 20, "alphas": SCALES, "progress_bar": False}
     groups, cv = np.repeat(np.arange(BANDS), BAND_COLUMNS), PredefinedSplit(run)
-    peer = GroupRidgeCV(groups=groups, cv=cv, solver_params=options, random_state=0).fit(np.concatenate(seen, axis=1), y[:n])
+    peer = GroupRidgeCV(groups=groups, cv=cv, solver_params=options, random_state=0).fit(
+        np.concatenate(seen, axis=1), y[:n]
+    )
     theirs = time.process_time() - start
     told = lambda what, found, seconds: {
         "what": what,
@@ -527,7 +692,10 @@ def targets(quick: bool) -> None:
         told(f"lo.tune, {ROUNDS} rounds", few, soon),
         told("lo.tune", mine, ours),
     ]
-    show(f"targets: {count} targets, {n} rows in {RUNS} runs, {BANDS} bands of {BAND_COLUMNS} columns", rows)
+    show(
+        f"targets: {count} targets, {n} rows in {RUNS} runs, {BANDS} bands of {BAND_COLUMNS} columns",
+        rows,
+    )
     worst, rng = 0.0, np.random.default_rng(1)
     some = rng.choice(count, min(30, count), replace=False)
     for t in some:

@@ -1,15 +1,25 @@
-"""Choosing penalties: `lo.tune` against Optuna and grids, and a lasso's path against LassoCV and adelie.
+"""Choosing penalties: `lo.tune` against Optuna and grids, and a lasso's path against LassoCV and
+adelie.
 
-    LEAVEOUT_DATA=… python benchmarks/speed/tuning.py [heart penalties optimism lasso] [--rows 10000 --columns 1000 --alphas 100
+    LEAVEOUT_DATA=… python benchmarks/speed/tuning.py [heart penalties optimism lasso] [--rows
+    10000 --columns 1000 --alphas 100
         --exact 40]
 
-heart      the third document's study (T. Shlomo, 2024): α and β by the area under the curve of leave-one-out predictions, by
-           its own method (uncompiled JAX, L-BFGS-B, ALO, 50 trials of Optuna) and ours. Targets: 0.9161, 20 times faster
+heart
+the third document's study (T. Shlomo, 2024): α and β by the area under the curve of leave-one-out
+predictions, by
+           its own method (uncompiled JAX, L-BFGS-B, ALO, 50 trials of Optuna) and ours.
+           Targets: 0.9161, 20 times faster
 penalties  one penalty for each of ten columns, by the gradient and by Optuna on the same criterion
-optimism   the reported optimism of the choice, against how much worse fresh data are than the chosen loss, less the same for a
+optimism
+the reported optimism of the choice, against how much worse fresh data are than the chosen loss,
+less the same for a
            penalty that was not chosen
-lasso      a lasso's path by leave-one-out against LassoCV(cv=5) and adelie's cv_grpnet: processor time on the same cores, the
-           alpha that each chooses, and that of exact leave-one-out on some random rows, by refits of scikit-learn's Lasso
+lasso
+a lasso's path by leave-one-out against LassoCV(cv=5) and adelie's cv_grpnet: processor time on the
+same cores, the
+           alpha that each chooses, and that of exact leave-one-out on some random rows, by refits
+           of scikit-learn's Lasso
 """
 
 import importlib.util
@@ -61,8 +71,11 @@ def heart() -> pd.DataFrame:
     ridge, laplacian = (2 * document.penalty_matrix(m, *one) for one in ((1, 0), (0, 1)))
     space = {"alpha": (1e-6, 1e3), "beta": (1e-6, 1e3)}
 
-    def ours(sampler="gradient", metric="auc", nested=0):  # a function anew each time: nothing is compiled before
-        build = lambda alpha, beta: model.under(lo.penalties.Quadratic(alpha * ridge + beta * laplacian))
+    # a function anew each time: nothing is compiled before
+    def ours(sampler="gradient", metric="auc", nested=0):
+        build = lambda alpha, beta: model.under(
+            lo.penalties.Quadratic(alpha * ridge + beta * laplacian)
+        )
         return lo.tune(build, space, plan, sampler=sampler, metric=metric, nested=nested)
 
     ours()  # JAX is imported, SciPy's optimiser too; the document's method is warmed up as well
@@ -79,15 +92,24 @@ def heart() -> pd.DataFrame:
         runs = [clocked(lambda how=how: ours(**how)) for _ in range(5 if "gradient" in name else 1)]
         found, own = runs[0][0], float(np.median([run[1] for run in runs]))
         predicted = lo.cross_predict(found.fit, plan, lo.NewtonStep())
-        rows[name] = {"fits": len(found.all_trials), **found.hyper, "LOO AUC": roc_auc_score(data.y, predicted), "seconds": own}
+        rows[name] = {
+            "fits": len(found.all_trials),
+            **found.hyper,
+            "LOO AUC": roc_auc_score(data.y, predicted),
+            "seconds": own,
+        }
         print(f"{name}\n{found}\n")
     table = pd.DataFrame.from_dict(rows, orient="index")
     for name, row in rows.items():
         fit = document.our_fit(data, row["alpha"], row["beta"])
-        table.loc[name, "test AUC"] = roc_auc_score(data.y_test, data.X_test @ fit.parameters["coef"])
+        table.loc[name, "test AUC"] = roc_auc_score(
+            data.y_test, data.X_test @ fit.parameters["coef"]
+        )
         table.loc[name, "loss"] = lo.cross_validate(fit, plan, lo.NewtonStep(), audit=0).mean
     table["times faster"] = seconds / table["seconds"]
-    print(f"targets: LOO AUC {DOCUMENT}, 20 times faster\n{table.to_string(float_format='{:.4g}'.format, na_rep='')}")
+    print(
+        f"targets: LOO AUC {DOCUMENT}, 20 times faster\n{table.to_string(float_format='{:.4g}'.format, na_rep='')}"
+    )
     return table
 
 
@@ -117,18 +139,30 @@ def penalties() -> pd.DataFrame:
             "seconds": seconds,
         }
     host = LogisticRegressionCV(Cs=50, cv=10, l1_ratios=(0,), scoring="neg_log_loss", max_iter=1000)
-    rows["one for all, scikit-learn, ten folds"] = {"fits": 501, "seconds": clocked(lambda: host.fit(X, y))[1]}
+    rows["one for all, scikit-learn, ten folds"] = {
+        "fits": 501,
+        "seconds": clocked(lambda: host.fit(X, y))[1],
+    }
     table = pd.DataFrame.from_dict(rows, orient="index")
     print(table.to_string(float_format="{:.5g}".format, na_rep=""))
     return table
 
 
 def optimism(replications: int = 60, n: int = 100, p: int = 10) -> pd.DataFrame:
-    """Logistic, two of ten columns matter. A fixed penalty is the control: luck of the data moves both alike."""
+    """Logistic, two of ten columns matter. A fixed penalty is the control.
+
+    Luck of the data moves both alike.
+    """
     slopes = np.r_[1.0, -1.0, np.zeros(p - 2)]
-    rows = [row for seed in range(replications) for row in _replication(np.random.default_rng(seed), n, slopes)]
+    rows = [
+        row
+        for seed in range(replications)
+        for row in _replication(np.random.default_rng(seed), n, slopes)
+    ]
     grouped = pd.DataFrame(rows).groupby("chosen")
-    table = grouped.mean().assign(**{"SE of true": grouped["true"].sem(), "data sets": grouped.size()})
+    table = grouped.mean().assign(
+        **{"SE of true": grouped["true"].sem(), "data sets": grouped.size()}
+    )
     print(table.to_string(float_format="{:.4f}".format))
     return table
 
@@ -137,16 +171,27 @@ def _replication(rng: np.random.Generator, n: int, slopes: np.ndarray) -> list[d
     X, plan = rng.standard_normal((20_000 + n, len(slopes))), lo.leave_one_out(n)
     y = (rng.random(len(X)) < 1 / (1 + np.exp(-X @ slopes))).astype(float)
     model, ends = lo.GLM(X[:n], y[:n], "logistic"), (1e-1, 1e4)
-    each, one = lambda **a: model.under(lo.penalties.Ridge(list(a.values()))), lambda a: model.under(lo.penalties.Ridge(a))
+    each, one = (
+        lambda **a: model.under(lo.penalties.Ridge(list(a.values()))),
+        lambda a: model.under(lo.penalties.Ridge(a)),
+    )
     space, fixed = {f"a{k}": ends for k in range(len(slopes))}, lo.fit(one(3.0))
-    before = _fresh(fixed, X[n:], y[n:]) - lo.cross_validate(fixed, plan, lo.NewtonStep(), audit=0).mean
+    before = (
+        _fresh(fixed, X[n:], y[n:]) - lo.cross_validate(fixed, plan, lo.NewtonStep(), audit=0).mean
+    )
     kinds = {
         "ten, by gradient": lo.tune(each, space, plan, trials=100),
         "ten, by Optuna": lo.tune(each, space, plan, sampler="optuna", trials=50),
         "one, by path": lo.tune(one, {"a": ends}, plan, sampler="path", trials=20),
     }
-    true = {name: _fresh(found.fit, X[n:], y[n:]) - found.estimate.mean - before for name, found in kinds.items()}
-    return [{"chosen": name, "reported": found.optimism, "true": true[name]} for name, found in kinds.items()]
+    true = {
+        name: _fresh(found.fit, X[n:], y[n:]) - found.estimate.mean - before
+        for name, found in kinds.items()
+    }
+    return [
+        {"chosen": name, "reported": found.optimism, "true": true[name]}
+        for name, found in kinds.items()
+    ]
 
 
 def _fresh(fit: lo.Fit, X: np.ndarray, y: np.ndarray) -> float:
@@ -180,7 +225,10 @@ def lasso_losses(X: np.ndarray, y: np.ndarray, alpha: float, rows: np.ndarray) -
 
 
 def by_adelie(X: np.ndarray, y: np.ndarray, alphas: int) -> None:
-    """Five folds of adelie, which asks for other versions than this library: `pip install --no-deps adelie`."""
+    """Five folds of adelie, which asks for other versions than this library.
+
+    `pip install --no-deps adelie`.
+    """
     if importlib.util.find_spec("adelie") is None:
         print("adelie is left out, as it is not installed")
         return
@@ -189,7 +237,13 @@ def by_adelie(X: np.ndarray, y: np.ndarray, alphas: int) -> None:
     columns_first, response = np.asfortranarray(X), adelie.glm.gaussian(y)
     for name, tol in (("its own tolerance", 1e-7), ("1e-12, near ours", 1e-12)):
         peer = lambda tol=tol: adelie.cv.cv_grpnet(
-            columns_first, response, min_ratio=1e-3, lmda_path_size=alphas, seed=0, tol=tol, progress_bar=False
+            columns_first,
+            response,
+            min_ratio=1e-3,
+            lmda_path_size=alphas,
+            seed=0,
+            tol=tol,
+            progress_bar=False,
         )
         found, seconds = processor(peer)
         print(
@@ -213,14 +267,19 @@ def lasso(rows: int, columns: int, alphas: int, exact: int) -> None:
     for k in around:
         found, told = path.points[k].estimate, lasso_losses(X, y, tried[k], some)
         off, known = np.abs(found.losses[some] - told), found.proved[some]
-        wrong, proved = wrong + int(np.sum(off[known] > found.error[some][known] + 1e-6)), proved + int(known.sum())
+        wrong, proved = (
+            wrong + int(np.sum(off[known] > found.error[some][known] + 1e-6)),
+            proved + int(known.sum()),
+        )
         total.append(np.mean(told - found.losses[some]) + found.mean)
         print(
             f"  alpha {tried[k]:.4g}: mean {found.mean:.6f}, by the refits {total[-1]:.6f}, said to be off by "
             f"{found.approximation_error:.1g} at most; estimated losses within their error: "
             f"{np.mean(off[~known] <= found.error[some][~known] + 1e-6) if (~known).any() else 1:.0%}"
         )
-    print(f"exact leave-one-out, by the differences of {len(some)} rows: alpha {tried[around[int(np.argmin(total))]]:.4g}")
+    print(
+        f"exact leave-one-out, by the differences of {len(some)} rows: alpha {tried[around[int(np.argmin(total))]]:.4g}"
+    )
     print(f"proved: {proved} losses, {wrong} off by more than was said")
 
 

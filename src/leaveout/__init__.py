@@ -8,7 +8,8 @@ import lazy_loader as _lazy
 
 from ._runtime.providers import provide as _provide
 
-_found, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)  # modules are imported when one of their names is used
+# modules are imported when one of their names is used
+_found, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)
 __version__ = _version("leaveout")
 _provide(  # results load plots and pages on demand
     plot=lambda: _import(".reporting.plot", __name__),
@@ -30,7 +31,8 @@ _MOVED = {  # names that moved from the root, by their new module
 
 
 def __getattr__(name: str) -> object:
-    if name in ("fit", "anchor", "from_sklearn"):  # cross-validation follows a fit, so its modules are loaded early
+    # cross-validation follows a fit, so its modules are loaded early
+    if name in ("fit", "anchor", "from_sklearn"):
         _import(".validation.cross_validate", __name__)
     try:
         return _found(name)

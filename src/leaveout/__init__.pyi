@@ -53,7 +53,11 @@ from .models.latent.mixed import Mixed as Mixed
 from .models.smooth.additive import Additive as Additive
 from .models.smooth.terms import s as s, te as te, ti as ti
 from .models.survival.cox import Cox as Cox
-from .objectives.objective import AbstractObjective as AbstractObjective, Objective as Objective, Separable as Separable
+from .objectives.objective import (
+    AbstractObjective as AbstractObjective,
+    Objective as Objective,
+    Separable as Separable,
+)
 from .optimize.fit import Fit as Fit, anchor as anchor, fit as fit
 from .optimize.hessian_factor import IndefiniteHessianError as IndefiniteHessianError
 from .out_of_core.result import Scan as Scan

@@ -65,13 +65,17 @@ def network() -> lo.Fit:
 
 def killed(kills: int, *verbs: str) -> list[str]:
     words = [sys.executable, "-m", "tests.interrupted_program", str(kills), *verbs]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, env=ENVIRONMENT, cwd=ROOT)
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=True, env=ENVIRONMENT, cwd=ROOT
+    )
     return done.stdout.splitlines()
 
 
 def same(a: lo.Estimate, b: lo.Estimate) -> bool:
     names = "losses", "error", "result", "proved", "baseline"
-    return all(np.array_equal(getattr(a, name), getattr(b, name), equal_nan=True) for name in names) and str(a) == str(b)
+    return all(
+        np.array_equal(getattr(a, name), getattr(b, name), equal_nan=True) for name in names
+    ) and str(a) == str(b)
 
 
 @pytest.fixture
@@ -116,17 +120,28 @@ def interrupting(calls: list, when: int):
 def test_what_is_done_before_an_interrupt_says_that_it_is_a_part(file):
     fit, score = logistic(), interrupting([], 0)
     whole = lo.cross_validate(fit, PLAN, evaluate=score)
-    with pytest.raises(lo.Interrupted, match=r"stopped after \d+ of 30 refits.*sys.last_value.partial") as error:
+    with pytest.raises(
+        lo.Interrupted, match=r"stopped after \d+ of 30 refits.*sys.last_value.partial"
+    ) as error:
         lo.cross_validate(fit, PLAN, evaluate=interrupting([], 150))
     part = error.value.partial
     made = part.result != lo.RESULTS.interrupted
     assert 0 < made.sum() < 30 and isinstance(error.value, KeyboardInterrupt)
     kept = made[PLAN.refit]
     np.testing.assert_array_equal(part.losses[kept], whole.losses[kept])
-    assert np.isnan(part.losses[~kept]).all() and np.isinf(part.error[~made]).all() and not part.proved[~made].any()
-    assert part.mean == pytest.approx(whole.losses[kept].mean()) and set(np.flatnonzero(~made)) <= set(part.flagged())
+    assert (
+        np.isnan(part.losses[~kept]).all()
+        and np.isinf(part.error[~made]).all()
+        and not part.proved[~made].any()
+    )
+    assert part.mean == pytest.approx(whole.losses[kept].mean()) and set(
+        np.flatnonzero(~made)
+    ) <= set(part.flagged())
     assert part.no_update == pytest.approx(whole.baseline[kept].mean())
-    assert f"{made.sum()} of 30 refits were made" in str(part) and "refits not made" in part.summary().index
+    assert (
+        f"{made.sum()} of 30 refits were made" in str(part)
+        and "refits not made" in part.summary().index
+    )
     assert (part.table().result == "interrupted").sum() == (~kept).sum()
     with pytest.raises(ValueError, match="'part' was stopped"):
         lo.compare({"part": part, "whole": whole})
@@ -136,7 +151,9 @@ def test_what_is_done_before_an_interrupt_says_that_it_is_a_part(file):
 
 
 def counted(held, seen, parameters):
-    """A score that counts its calls, where nobody looks for what it uses, and is interrupted at one of them."""
+    """A score that counts its calls, where nobody looks for what it uses, and is interrupted at one
+    of them.
+    """
     os.environ["CALLS"] = str(int(os.environ["CALLS"]) + 1)
     if os.environ["CALLS"] == os.environ["LAST"]:
         raise KeyboardInterrupt
@@ -152,7 +169,9 @@ def test_an_interrupted_run_goes_on(file, monkeypatch, share):
         monkeypatch.setenv("CALLS", "0")
         monkeypatch.setenv("LAST", str(last))
         try:
-            return lo.cross_validate(fit, PLAN, evaluate=counted, checkpoint=checkpoint), int(os.environ["CALLS"])
+            return lo.cross_validate(fit, PLAN, evaluate=counted, checkpoint=checkpoint), int(
+                os.environ["CALLS"]
+            )
         except KeyboardInterrupt:
             return None, int(os.environ["CALLS"])
 
@@ -174,11 +193,16 @@ def test_a_checkpoint_of_another_run_is_refused(file, monkeypatch):
         "evaluate": lambda: lo.cross_validate(fit, PLAN, evaluate="squared_error", **f),
         "metric": lambda: lo.cross_validate(fit, PLAN, metric="mse", **f),
         "audit": lambda: lo.cross_validate(fit, PLAN, audit=0, **f),
-        "verb, refit, kind, judged, evaluate, metric, audit": lambda: lo.cross_predict(fit, PLAN, **f),
+        "verb, refit, kind, judged, evaluate, metric, audit": lambda: lo.cross_predict(
+            fit, PLAN, **f
+        ),
         "verb": lambda: lo.leakage.leakage_slope_test(Ridge(), X, Y, groups=LEAKAGE["groups"], **f),
     }
     for what, other in others.items():
-        with pytest.raises(ValueError, match=f"checkpoint=.*run.ckpt is of another run: other {what}.*remove it, or name"):
+        with pytest.raises(
+            ValueError,
+            match=f"checkpoint=.*run.ckpt is of another run: other {what}.*remove it, or name",
+        ):
             other()
     assert same(lo.cross_validate(fit, PLAN, **f), first)
     monkeypatch.setattr(_checkpoint, "version", lambda name: "9.9.9")
@@ -199,7 +223,9 @@ def test_what_is_no_whole_checkpoint_is_refused_and_left_alone(file, tmp_path):
     }
     for name, damaged in damages.items():
         file.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"checkpoint=.*is no checkpoint, or is damaged \(.*\); remove it"):
+        with pytest.raises(
+            ValueError, match=r"checkpoint=.*is no checkpoint, or is damaged \(.*\); remove it"
+        ):
             print(name, lo.cross_validate(fit, PLAN, checkpoint=file))
         assert file.read_bytes() == damaged, name
     file.write_bytes(b"")  # killed before anything was written
@@ -225,7 +251,9 @@ def test_a_score_that_calls_a_verb_is_no_step_of_its_own(file):
         lo.cross_validate(other, lo.kfold(N, 2), lo.NewtonStep(), audit=0)
         return np.abs(Y[held] - parameters["coef"][0])
 
-    first, again = (lo.cross_validate(fit, lo.kfold(N, 3), evaluate=distant, checkpoint=file) for _ in range(2))
+    first, again = (
+        lo.cross_validate(fit, lo.kfold(N, 3), evaluate=distant, checkpoint=file) for _ in range(2)
+    )
     np.testing.assert_array_equal(first.losses, again.losses)
 
 
@@ -255,7 +283,12 @@ def test_nothing_is_unpickled(file):
 
 
 K = 2.0
-WORDS = {"a": (1, "b", None), 2: {"x", "y", "z"}, "c": [np.float32(1), np.arange(3)], "d": pd.Index(["a", 1])}
+WORDS = {
+    "a": (1, "b", None),
+    2: {"x", "y", "z"},
+    "c": [np.float32(1), np.arange(3)],
+    "d": pd.Index(["a", 1]),
+}
 
 
 def test_what_a_function_uses_is_part_of_it(monkeypatch):
@@ -263,9 +296,18 @@ def test_what_a_function_uses_is_part_of_it(monkeypatch):
     given = lambda k: functools.partial(adding(1), k)
     own = type("Own", (), {"__call__": lambda self, x: x + 1, "__module__": "mine"})
     other = type("Own", (), {"__call__": lambda self, x: x + 2, "__module__": "mine"})
-    for one, two in ((adding(1), adding(2)), (given(1), given(2)), (own(), other()), (lambda x: x + 1, lambda x: x - 1)):
+    for one, two in (
+        (adding(1), adding(2)),
+        (given(1), given(2)),
+        (own(), other()),
+        (lambda x: x + 1, lambda x: x - 1),
+    ):
         assert fingerprint(one) == fingerprint(one) != fingerprint(two)
-    assert fingerprint(adding(X)) == fingerprint(adding(X.copy())) != fingerprint(adding(X.astype(np.float32)))
+    assert (
+        fingerprint(adding(X))
+        == fingerprint(adding(X.copy()))
+        != fingerprint(adding(X.astype(np.float32)))
+    )
     by_name = lambda x: x + K
     before = fingerprint(by_name)
     monkeypatch.setitem(globals(), "K", 3.0)
@@ -273,7 +315,9 @@ def test_what_a_function_uses_is_part_of_it(monkeypatch):
     assert fingerprint(lo.losses.Gamma(1.0)) != fingerprint(lo.losses.Gamma(2.0))
     plan = lo.kfold(9, 3)
     before = fingerprint(plan)
-    assert len(plan.refit) == 9 and fingerprint(plan) == before != fingerprint(lo.kfold(9, 3, seed=1))
+    assert len(plan.refit) == 9 and fingerprint(plan) == before != fingerprint(
+        lo.kfold(9, 3, seed=1)
+    )
 
 
 def test_a_fingerprint_is_that_of_another_process():
@@ -288,7 +332,11 @@ def test_a_fingerprint_is_that_of_another_process():
         check=True,
         env=ENVIRONMENT | {"PYTHONHASHSEED": "7"},
     )
-    assert done.stdout.split() == [fingerprint(WORDS), fingerprint(logistic().objective), fingerprint(counted)]
+    assert done.stdout.split() == [
+        fingerprint(WORDS),
+        fingerprint(logistic().objective),
+        fingerprint(counted),
+    ]
 
 
 def test_what_cannot_be_known_again_is_said(file):
@@ -296,7 +344,10 @@ def test_what_cannot_be_known_again_is_said(file):
         lo.cross_validate(logistic(), PLAN, checkpoint=3)
     lock = threading.Lock()
     evaluate = lambda held, seen, parameters: np.zeros(len(held)) if lock else None
-    with pytest.raises(TypeError, match=r"checkpoint= needs to know evaluate again .*, which it cannot .*leave it out"):
+    with pytest.raises(
+        TypeError,
+        match=r"checkpoint= needs to know evaluate again .*, which it cannot .*leave it out",
+    ):
         lo.cross_validate(logistic(), PLAN, evaluate=evaluate, checkpoint=file)
     assert not file.exists()
 
@@ -322,7 +373,9 @@ def test_a_full_disk_is_told_and_the_run_goes_on(file, monkeypatch):
         return add(self, blob)
 
     monkeypatch.setattr(_checkpoint.Journal, "_digest", full)
-    with pytest.warns(UserWarning, match="cannot be written .*disk is full.*what comes is not kept"):
+    with pytest.warns(
+        UserWarning, match="cannot be written .*disk is full.*what comes is not kept"
+    ):
         assert same(lo.cross_validate(fit, PLAN, checkpoint=file), whole)
     monkeypatch.undo()
 
@@ -342,15 +395,31 @@ def test_a_run_goes_on_where_there_are_other_cores(tmp_path, monkeypatch):
 
 def test_every_verb_gives_what_it_gives_without(file):
     fit, model = logistic(), logistic().objective
-    small = {"train": np.arange(60), "test": np.arange(60, 90), "size": 10, "levels": 4, "num_boot": 6}
+    small = {
+        "train": np.arange(60),
+        "test": np.arange(60, 90),
+        "size": 10,
+        "levels": 4,
+        "num_boot": 6,
+    }
     verbs = {
         "cross_predict": lambda **f: lo.cross_predict(fit, PLAN, kind="link", **f),
         "fold_parameters": lambda **f: lo.fold_parameters(fit, PLAN, **f)["coef"],
         "path, rows": lambda **f: str(lo.path(model, [0.1, 1.0], lo.leave_one_out(N), **f)),
-        "path, ridges": lambda **f: str(lo.path(lo.GLM(X, Y, "squared"), [0.1, 1.0], lo.leave_one_out(N), **f)),
-        "slope": lambda **f: str(lo.leakage.leakage_slope_test(Ridge(), X, Y, groups=LEAKAGE["groups"], **f)),
-        "to test": lambda **f: lo.leakage.binomial_block_bootstrap(Ridge(), X, Y, direction="test", **small, **f).losses,
-        "to train": lambda **f: lo.leakage.binomial_block_bootstrap(fit, X, Y, loss="brier", **small, **f).losses,
+        "path, ridges": lambda **f: str(
+            lo.path(lo.GLM(X, Y, "squared"), [0.1, 1.0], lo.leave_one_out(N), **f)
+        ),
+        "slope": lambda **f: str(
+            lo.leakage.leakage_slope_test(Ridge(), X, Y, groups=LEAKAGE["groups"], **f)
+        ),
+        "to test": lambda **f: (
+            lo.leakage.binomial_block_bootstrap(
+                Ridge(), X, Y, direction="test", **small, **f
+            ).losses
+        ),
+        "to train": lambda **f: (
+            lo.leakage.binomial_block_bootstrap(fit, X, Y, loss="brier", **small, **f).losses
+        ),
     }
     for name, verb in verbs.items():
         own = file.with_name(f"{name}.ckpt")
@@ -363,7 +432,12 @@ def by_hyper(a) -> lo.GLM:
 
 
 def told(found: lo.tuning.Tuning) -> list:
-    return [found.trials.select_dtypes("number").to_numpy(), found.estimate.losses, found.optimism, str(found)]
+    return [
+        found.trials.select_dtypes("number").to_numpy(),
+        found.estimate.losses,
+        found.optimism,
+        str(found),
+    ]
 
 
 def a_network(a):
@@ -382,7 +456,10 @@ def scored(found: dict) -> list:
 
 
 def searched(search: from_one_fit.OneFitSearchCV) -> list:
-    return [search.fit(X, Y).cv_results_[name] for name in ("mean_test_score", "mean_approximation_error")]
+    return [
+        search.fit(X, Y).cv_results_[name]
+        for name in ("mean_test_score", "mean_approximation_error")
+    ]
 
 
 GRID = {"C": [0.1, 1.0], "fit_intercept": [True, False]}
@@ -394,24 +471,45 @@ LONG = {
         found.factor,
     ],
     "nested": lambda **f: [lo.nested(logistic(), num_folds=4, repeats=3, **f)],
-    "interval": lambda **f: [(found := lo.interval(lo.fit(LINEAR), X[:50] + 0.1, **f)).to_numpy(), found.attrs],
-    "influence": lambda **f: told_of(lo.influence(lo.cross_validate(logistic(), PLAN), prediction=X[0], pairs=8, **f)),
+    "interval": lambda **f: [
+        (found := lo.interval(lo.fit(LINEAR), X[:50] + 0.1, **f)).to_numpy(),
+        found.attrs,
+    ],
+    "influence": lambda **f: told_of(
+        lo.influence(lo.cross_validate(logistic(), PLAN), prediction=X[0], pairs=8, **f)
+    ),
     "cooks_distance": lambda **f: [lo.cooks_distance(logistic(), **f)],
     "tune": lambda **f: told(lo.tune(by_hyper, SPACE, PLAN, trials=4, **f)),
-    "tune, a metric": lambda **f: told(lo.tune(by_hyper, SPACE, lo.kfold(N, 5), metric="auc", trials=6, nested=0, **f)),
-    "tune, derived": lambda **f: told(lo.tune(a_network, SPACE, lo.kfold(N, 6), trials=4, nested=0, **f)),
-    "tune, asked": lambda **f: told(lo.tune(by_hyper, SPACE, PLAN, lo.Certified(), "optuna", trials=5, **f)),
+    "tune, a metric": lambda **f: told(
+        lo.tune(by_hyper, SPACE, lo.kfold(N, 5), metric="auc", trials=6, nested=0, **f)
+    ),
+    "tune, derived": lambda **f: told(
+        lo.tune(a_network, SPACE, lo.kfold(N, 6), trials=4, nested=0, **f)
+    ),
+    "tune, asked": lambda **f: told(
+        lo.tune(by_hyper, SPACE, PLAN, lo.Certified(), "optuna", trials=5, **f)
+    ),
     "tune, a path": lambda **f: told(lo.tune(by_hyper, SPACE, PLAN, sampler="path", trials=4, **f)),
     "cross_validate": lambda **f: scored(
-        from_one_fit.cross_validate(LogisticRegression(), X, Y, scoring=["roc_auc", "accuracy", "neg_log_loss"], **f)
+        from_one_fit.cross_validate(
+            LogisticRegression(), X, Y, scoring=["roc_auc", "accuracy", "neg_log_loss"], **f
+        )
     ),
     "cross_validate, a pipeline": lambda **f: scored(
-        from_one_fit.cross_validate(PIPELINE, X, Y, scoring=["roc_auc", "accuracy"], return_train_score=True, **f)
+        from_one_fit.cross_validate(
+            PIPELINE, X, Y, scoring=["roc_auc", "accuracy"], return_train_score=True, **f
+        )
     ),
     "cross_val_score": lambda **f: [from_one_fit.cross_val_score(PIPELINE, X, NAMES, **f)],
-    "cross_val_predict": lambda **f: [from_one_fit.cross_val_predict(LogisticRegression(), X, Y, method="predict_proba", **f)],
-    "cross_val_predict, names": lambda **f: [from_one_fit.cross_val_predict(PIPELINE, X, NAMES, **f)],
-    "search": lambda **f: searched(from_one_fit.OneFitSearchCV(LogisticRegression(), GRID, scoring="roc_auc", **f)),
+    "cross_val_predict": lambda **f: [
+        from_one_fit.cross_val_predict(LogisticRegression(), X, Y, method="predict_proba", **f)
+    ],
+    "cross_val_predict, names": lambda **f: [
+        from_one_fit.cross_val_predict(PIPELINE, X, NAMES, **f)
+    ],
+    "search": lambda **f: searched(
+        from_one_fit.OneFitSearchCV(LogisticRegression(), GRID, scoring="roc_auc", **f)
+    ),
 }
 
 
@@ -425,16 +523,28 @@ def cut(file: Path, count: int | None = None) -> int:
 
 
 def alike(one: list, other: list) -> bool:
-    numbers = lambda part: isinstance(part, np.ndarray | float) and np.asarray(part).dtype == np.float64
+    numbers = lambda part: (
+        isinstance(part, np.ndarray | float) and np.asarray(part).dtype == np.float64
+    )
     return len(one) == len(other) and all(
-        np.array_equal(a, b, equal_nan=numbers(a) and numbers(b)) for a, b in zip(one, other, strict=True)
+        np.array_equal(a, b, equal_nan=numbers(a) and numbers(b))
+        for a, b in zip(one, other, strict=True)
     )
 
 
-LONGEST = {"tune, derived", "tune, a metric", "search", "tune, asked", "cross_validate, a pipeline", "cross_val_predict, names"}
+LONGEST = {
+    "tune, derived",
+    "tune, a metric",
+    "search",
+    "tune, asked",
+    "cross_validate, a pipeline",
+    "cross_val_predict, names",
+}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in LONGEST else ()) for name in LONG])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONGEST else ()) for name in LONG]
+)
 def test_a_long_verb_goes_on_from_wherever_it_was_killed(name, file, monkeypatch):
     """And what is there is not made again."""
     verb = LONG[name]
@@ -465,7 +575,12 @@ def test_a_long_verb_of_other_data_is_refused(file):
         ),
         "interval": (
             lambda **f: lo.interval(**{"fit": fit, "X_new": X[:9]} | f),
-            {"fit": lo.fit(LINEAR.under(lo.penalties.Ridge(2.0))), "X_new": X[:8], "level": 0.8, "method": "minmax"},
+            {
+                "fit": lo.fit(LINEAR.under(lo.penalties.Ridge(2.0))),
+                "X_new": X[:8],
+                "level": 0.8,
+                "method": "minmax",
+            },
         ),
         "influence": (
             lambda **f: lo.influence(**{"estimate": estimate, "pairs": 4} | f),
@@ -477,7 +592,10 @@ def test_a_long_verb_of_other_data_is_refused(file):
             },
         ),
         "tune": (
-            lambda **f: lo.tune(**{"build": by_hyper, "space": SPACE, "plan": PLAN, "sampler": "path", "trials": 3} | f),
+            lambda **f: lo.tune(
+                **{"build": by_hyper, "space": SPACE, "plan": PLAN, "sampler": "path", "trials": 3}
+                | f
+            ),
             {
                 "build": lambda a: MODEL.under(lo.penalties.Ridge(2 * a)),
                 "space": {"a": (1e-2, 1e2)},
@@ -487,17 +605,29 @@ def test_a_long_verb_of_other_data_is_refused(file):
             },
         ),
         "cross_validate": (
-            lambda **f: from_one_fit.cross_validate(**{"estimator": LogisticRegression(), "X": X, "y": Y} | f),
-            {"estimator": LogisticRegression(C=2.0), "X": X + 1e-9, "y": 1 - Y, "cv": 4, "scoring": "roc_auc"},
+            lambda **f: from_one_fit.cross_validate(
+                **{"estimator": LogisticRegression(), "X": X, "y": Y} | f
+            ),
+            {
+                "estimator": LogisticRegression(C=2.0),
+                "X": X + 1e-9,
+                "y": 1 - Y,
+                "cv": 4,
+                "scoring": "roc_auc",
+            },
         ),
-        "fit": (lambda **f: lo.fit(**{"objective": MODEL} | f), {"objective": LINEAR, "theta0": lo.fit(MODEL).parameters}),
+        "fit": (
+            lambda **f: lo.fit(**{"objective": MODEL} | f),
+            {"objective": LINEAR, "theta0": lo.fit(MODEL).parameters},
+        ),
     }
     for name, (verb, others) in refused.items():
         own = file.with_name(f"{name}.ckpt")
         verb(checkpoint=own)
         for argument, value in others.items():
             with pytest.raises(
-                ValueError, match=f"{name}: checkpoint=.*{name}.ckpt is of another run: other .*; remove it, or"
+                ValueError,
+                match=f"{name}: checkpoint=.*{name}.ckpt is of another run: other .*; remove it, or",
             ):
                 pytest.fail(f"{argument}: {verb(**{argument: value}, checkpoint=own)}")
         verb(checkpoint=own)
@@ -508,11 +638,15 @@ def test_what_a_choice_reads_elsewhere_is_part_of_it(sampler, file, tmp_path):
     """Where no code tells it: every objective does."""
     target = tmp_path / "y.npy"
     build = lambda a: lo.GLM(X, np.load(target), "logistic", lo.penalties.Ridge(a))
-    choose = lambda: lo.tune(build, SPACE, PLAN, sampler=sampler, trials=3, nested=0, checkpoint=file)
+    choose = lambda: lo.tune(
+        build, SPACE, PLAN, sampler=sampler, trials=3, nested=0, checkpoint=file
+    )
     np.save(target, Y)
     first = choose()
     np.save(target, np.where(np.arange(N) == 5, 1 - Y, Y))
-    with pytest.raises(ValueError, match=r"tune: checkpoint=.* is of another run: other model or data; remove it"):
+    with pytest.raises(
+        ValueError, match=r"tune: checkpoint=.* is of another run: other model or data; remove it"
+    ):
         choose()
     np.save(target, Y)
     assert alike(told(first), told(choose()))
@@ -524,7 +658,9 @@ def test_a_fold_that_failed_is_told_of_again(file):
     cv = [(order[: int(N - Y.sum())], order[-9:]), (order[9:], order[:9])]
     for _ in range(2):
         with pytest.warns(FitFailedWarning, match="(?s)the fit of fold 0 failed: .*class"):
-            found = from_one_fit.cross_validate(pipeline, X, Y, cv=cv, scoring="accuracy", checkpoint=file)
+            found = from_one_fit.cross_validate(
+                pipeline, X, Y, cv=cv, scoring="accuracy", checkpoint=file
+            )
         assert np.isnan(found["test_score"]).tolist() == [True, False]
 
 
@@ -566,8 +702,13 @@ def test_a_compiled_program_does_not_delay_ctrl_c():
     assert seconds < 1
     found = []
     start = time.perf_counter()
-    found.append(lo.fit(lo.Objective(lambda theta, weights: weights @ (theta - jnp.arange(5.0)) ** 2, 5), 0.0))
-    assert time.perf_counter() - start < 2.4 and found[0].theta == pytest.approx(2)  # the next call does not wait for it
+    found.append(
+        lo.fit(
+            lo.Objective(lambda theta, weights: weights @ (theta - jnp.arange(5.0)) ** 2, 5), 0.0
+        )
+    )
+    # the next call does not wait for it
+    assert time.perf_counter() - start < 2.4 and found[0].theta == pytest.approx(2)
 
 
 def test_ctrl_c_in_threads(monkeypatch):
@@ -591,7 +732,10 @@ def test_ctrl_c_in_threads(monkeypatch):
 
 def test_ctrl_c_in_leakage(monkeypatch):
     """In the third draws of the folds."""
-    model, more = RandomForestRegressor(3, random_state=0), {"injection": lo.leakage.Injection(num_levels=4, num_boot=2000)}
+    model, more = (
+        RandomForestRegressor(3, random_state=0),
+        {"injection": lo.leakage.Injection(num_levels=4, num_boot=2000)},
+    )
     one_piece, calls, pressed = _run.one_piece, [], []
 
     def press():
@@ -610,11 +754,18 @@ def test_ctrl_c_in_leakage(monkeypatch):
     assert time.perf_counter() - pressed[0] < 1
     part = error.value.partial
     draws = part.runs[0].test.shape[1]
-    assert 1 < draws < 2000 and f"stopped after {draws} of 2000 draws" in str(part) and "i.i.d." in str(part)
+    assert (
+        1 < draws < 2000
+        and f"stopped after {draws} of 2000 draws" in str(part)
+        and "i.i.d." in str(part)
+    )
     assert all(np.isfinite(run.test).all() and run.test.shape[1] == draws for run in part.runs)
 
 
-@pytest.mark.parametrize("name", ["fit", "nested", "interval", "influence", "cross_validate", "cross_val_predict", "search"])
+@pytest.mark.parametrize(
+    "name",
+    ["fit", "nested", "interval", "influence", "cross_validate", "cross_val_predict", "search"],
+)
 def test_ctrl_c_says_that_the_next_call_goes_on(name, file, monkeypatch):
     add, last = _checkpoint.Journal.add, []
 
@@ -627,7 +778,10 @@ def test_ctrl_c_says_that_the_next_call_goes_on(name, file, monkeypatch):
     caller = {"search": "OneFitSearchCV"}.get(name, name)
     with monkeypatch.context() as patch:
         patch.setattr(_checkpoint.Journal, "add", stopping)
-        with pytest.raises(lo.Interrupted, match=f"{caller}: stopped.*With checkpoint=FILE the next such call goes on") as stop:
+        with pytest.raises(
+            lo.Interrupted,
+            match=f"{caller}: stopped.*With checkpoint=FILE the next such call goes on",
+        ) as stop:
             LONG[name](checkpoint=file)
     assert stop.value.partial is None and "partial" not in str(stop.value) and cut(file) == 2
     assert alike(LONG[name](checkpoint=file), LONG[name]())
@@ -643,16 +797,26 @@ def test_a_command_ends_with_what_is_done_and_130(tmp_path):
         cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     file = tmp_path / "run.ckpt"
-    while not (file.exists() and file.stat().st_size > 50_000) and going.poll() is None:  # some draws are there for good
+    # some draws are there for good
+    while not (file.exists() and file.stat().st_size > 50_000) and going.poll() is None:
         time.sleep(0.05)
-    worked, known = psutil.Process(going.pid).cpu_times(), os.times()  # processor time: others may keep it waiting
+    # processor time: others may keep it waiting
+    worked, known = psutil.Process(going.pid).cpu_times(), os.times()
     going.send_signal(signal.SIGINT)
     out, err = going.communicate(timeout=120)
     ended = os.times()
-    spent = ended.children_user + ended.children_system - known.children_user - known.children_system
+    spent = (
+        ended.children_user + ended.children_system - known.children_user - known.children_system
+    )
     assert spent - worked.user - worked.system < 1 and going.returncode == 130
-    assert "learner" in out and "verdict" in out and "of 100000 draws of each fold: this is what these say" in out
-    assert "stopped after" in err and "with --checkpoint" in err and len(err.strip().splitlines()) == 1
+    assert (
+        "learner" in out
+        and "verdict" in out
+        and "of 100000 draws of each fold: this is what these say" in out
+    )
+    assert (
+        "stopped after" in err and "with --checkpoint" in err and len(err.strip().splitlines()) == 1
+    )
 
 
 def test_commands_go_on(tmp_path, monkeypatch):

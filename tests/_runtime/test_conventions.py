@@ -17,21 +17,31 @@ FIT = lo.fit(lo.GLM(X, X[:, 0] ** 2, "squared"))
 def test_every_seed_has_its_generator_and_every_strategy_its_name():
     results = "leakage.LeakageResult", "tuning.Tuning"  # they name the seed that was taken
     for name, value in public().items():
-        if inspect.isfunction(value) or (inspect.isclass(value) and not issubclass(value, Exception)):
+        if inspect.isfunction(value) or (
+            inspect.isclass(value) and not issubclass(value, Exception)
+        ):
             names = inspect.signature(value).parameters
             drawn = "seed" in names and "emissions" not in name and name not in results
-            assert drawn == ("rng" in names and "emissions" not in name and "inference" not in name), name
-            assert "AbstractRefit" not in str(names["refit"].annotation) if "refit" in names else True, name
+            assert drawn == (
+                "rng" in names and "emissions" not in name and "inference" not in name
+            ), name
+            assert (
+                "AbstractRefit" not in str(names["refit"].annotation) if "refit" in names else True
+            ), name
 
 
 def test_a_generator_draws_a_seed_that_is_named():
     one, two = np.random.default_rng(3), np.random.default_rng(3)
     plans = [lo.kfold(20, 4, rng=one), lo.kfold(20, 4, rng=two), lo.kfold(20, 4, rng=two)]
     seed = int(np.random.default_rng(3).integers(2**31))
-    assert all(np.array_equal(plan.matrix(), lo.kfold(20, 4, seed=seed).matrix()) for plan in plans[:2])
+    assert all(
+        np.array_equal(plan.matrix(), lo.kfold(20, 4, seed=seed).matrix()) for plan in plans[:2]
+    )
     assert not np.array_equal(plans[1].matrix(), plans[2].matrix())  # the generator moved on
     assert f"seed={seed}" in repr(plans[0]) and "rng" not in repr(plans[0])
-    assert np.array_equal(lo.kfold(20, 4, rng=np.int64(5)).matrix(), lo.kfold(20, 4, seed=5).matrix())
+    assert np.array_equal(
+        lo.kfold(20, 4, rng=np.int64(5)).matrix(), lo.kfold(20, 4, seed=5).matrix()
+    )
 
 
 MODELS = {
@@ -39,13 +49,25 @@ MODELS = {
     "Regression": lambda **words: lo.Regression(X, X[:, 0], "gaussian", **words),
     "Cox": lambda **words: lo.Cox(X, np.arange(20.0) + 1, np.ones(20), **words),
     "Mixed": lambda **words: lo.Mixed(X, X[:, 0], groups=np.arange(20) % 5, **words),
-    "Additive": lambda **words: lo.Additive("y ~ s(x)", pd.DataFrame({"x": X[:, 0], "y": X[:, 1]}), **words),
+    "Additive": lambda **words: lo.Additive(
+        "y ~ s(x)", pd.DataFrame({"x": X[:, 0], "y": X[:, 1]}), **words
+    ),
     "GaussianProcess": lambda **words: lo.GaussianProcess(X, X[:, 0], **words),
     "HMM": lambda **words: lo.HMM(2, lo.emissions.Gaussian(), X, **words),
     "fit": lambda **words: lo.fit(FIT.objective, **words),
 }
-WORDS = {"C": "Ridge(1 / C)", "alpha": "Ridge(alpha)", "cv": "cross_validate(fit, 5)", "n_jobs": "parallel_config"}
-WORDS |= {"fit_intercept": "it is intercept=", "max_iter": "at the minimum", "link": "link='identity'", "scoring": "metric="}
+WORDS = {
+    "C": "Ridge(1 / C)",
+    "alpha": "Ridge(alpha)",
+    "cv": "cross_validate(fit, 5)",
+    "n_jobs": "parallel_config",
+}
+WORDS |= {
+    "fit_intercept": "it is intercept=",
+    "max_iter": "at the minimum",
+    "link": "link='identity'",
+    "scoring": "metric=",
+}
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -65,21 +87,30 @@ def test_none_differs_from_call_to_call():
 def test_seed_and_generator_together_and_odd_ones_are_refused():
     with pytest.raises(TypeError, match="kfold: rng= stands in place of seed="):
         lo.kfold(20, 4, seed=0, rng=0)
-    with pytest.raises(TypeError, match=r"InjectedSplits: rng must be a whole number, a NumPy Generator or None; got 'a'"):
+    with pytest.raises(
+        TypeError,
+        match=r"InjectedSplits: rng must be a whole number, a NumPy Generator or None; got 'a'",
+    ):
         lo.leakage.InjectedSplits(0.1, rng="a")
 
 
 def test_the_old_name_of_a_strategy_warns():
-    with pytest.warns(DeprecationWarning, match="cross_validate: refit= is now strategy=") as caught:
+    with pytest.warns(
+        DeprecationWarning, match="cross_validate: refit= is now strategy="
+    ) as caught:
         old = lo.cross_validate(FIT, lo.leave_one_out(20), refit=lo.Exact())
     assert caught[0].filename == __file__
-    assert np.array_equal(old.losses, lo.cross_validate(FIT, lo.leave_one_out(20), strategy=lo.Exact()).losses)
+    assert np.array_equal(
+        old.losses, lo.cross_validate(FIT, lo.leave_one_out(20), strategy=lo.Exact()).losses
+    )
 
 
 CALLS = {
     "table": lambda cv: cv.table(),
     "summary": lambda cv: cv.summary(),
-    "compare": lambda cv: lo.compare({"one": cv, "two": lo.cross_validate(cv.fit, cv.plan, lo.NewtonStep())}),
+    "compare": lambda cv: lo.compare(
+        {"one": cv, "two": lo.cross_validate(cv.fit, cv.plan, lo.NewtonStep())}
+    ),
     "interval": lambda cv: lo.interval(cv.fit, LABELLED[:3]),
     "predict": lambda cv: lo.predict(cv.fit, LABELLED[:3]),
     "influence": lambda cv: lo.influence(cv).top(3),
@@ -96,11 +127,19 @@ def test_tables_are_of_the_chosen_kind(name):
         found = CALLS[name](cv)
         assert "units" in str(cv)  # what the library itself makes of its tables stays as it was
     assert isinstance(found, pl.DataFrame) and isinstance(CALLS[name](cv), pd.DataFrame | pd.Series)
-    labels = [] if isinstance(plain.index, pd.RangeIndex) and not plain.index.name else list(plain.index)
+    labels = (
+        [] if isinstance(plain.index, pd.RangeIndex) and not plain.index.name else list(plain.index)
+    )
     assert not labels or found[:, 0].to_list() == labels
-    numbers = plain.to_frame().select_dtypes("number") if isinstance(plain, pd.Series) else plain.select_dtypes("number")
+    numbers = (
+        plain.to_frame().select_dtypes("number")
+        if isinstance(plain, pd.Series)
+        else plain.select_dtypes("number")
+    )
     for column in numbers:
-        assert np.array_equal(found[column].to_numpy(), numbers[column].to_numpy(), equal_nan=True), column
+        assert np.array_equal(
+            found[column].to_numpy(), numbers[column].to_numpy(), equal_nan=True
+        ), column
 
 
 def test_a_kind_stays_until_it_is_changed_and_unknown_ones_are_refused():
@@ -110,7 +149,9 @@ def test_a_kind_stays_until_it_is_changed_and_unknown_ones_are_refused():
     finally:
         lo.config(output="pandas")
     assert isinstance(lo.covariance(FIT), pd.DataFrame)
-    with pytest.raises(ValueError, match="config: output must be 'pandas', 'polars', 'pyarrow'; got 'dask'"):
+    with pytest.raises(
+        ValueError, match="config: output must be 'pandas', 'polars', 'pyarrow'; got 'dask'"
+    ):
         lo.config(output="dask")
 
 

@@ -1,4 +1,6 @@
-"""Compiled programs are kept for other processes where the user wants it, found by what they are made of, and say the same."""
+"""Compiled programs are kept for other processes where the user wants it, found by what they are
+made of, and say the same.
+"""
 
 import contextlib
 import os
@@ -28,8 +30,18 @@ print(lo.fit(lo.Separable(lambda theta, x: (x - theta) ** 2 + (x - theta) ** 4, 
 
 def answer(program, **environment):
     """What a fresh process prints."""
-    rest = {name: value for name, value in os.environ.items() if name not in ("LEAVEOUT_CACHE", "JAX_COMPILATION_CACHE_DIR")}
-    done = subprocess.run([sys.executable, "-c", program], env=rest | environment, capture_output=True, text=True, check=True)
+    rest = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("LEAVEOUT_CACHE", "JAX_COMPILATION_CACHE_DIR")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=rest | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.strip()
 
 
@@ -43,13 +55,19 @@ def test_another_process_compiles_nothing_anew(tmp_path):
     assert programs() == known
 
 
-@pytest.mark.parametrize("wanted", ["off", "/dev/null/nowhere"], ids=["off", "not to be written to"])
+@pytest.mark.parametrize(
+    "wanted", ["off", "/dev/null/nowhere"], ids=["off", "not to be written to"]
+)
 def test_no_folder_no_cache(wanted, monkeypatch):
     """Only who wanted one hears of it."""
     monkeypatch.setenv("LEAVEOUT_CACHE", wanted)
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", None)
-    word = contextlib.nullcontext() if wanted == "off" else pytest.warns(UserWarning, match="nowhere.* cannot be written")
+    word = (
+        contextlib.nullcontext()
+        if wanted == "off"
+        else pytest.warns(UserWarning, match="nowhere.* cannot be written")
+    )
     try:
         with word:
             assert _jax._set_up_cache.__wrapped__() is None
@@ -63,9 +81,13 @@ def test_a_folder_of_the_callers_own_is_left(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the user's cache is named by XDG_CACHE_HOME on Linux")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="the user's cache is named by XDG_CACHE_HOME on Linux"
+)
 def test_by_default_it_lies_in_the_users_cache(tmp_path):
-    assert answer(WHERE, XDG_CACHE_HOME=str(tmp_path)).startswith(str(tmp_path / "leaveout" / "programs"))
+    assert answer(WHERE, XDG_CACHE_HOME=str(tmp_path)).startswith(
+        str(tmp_path / "leaveout" / "programs")
+    )
 
 
 WITHOUT_JAX = """
@@ -150,13 +172,16 @@ def test_what_is_found_says_what_was_compiled(folder, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(_jax, "KEEPING", False)
     traced = asked(fresh(folder), chain(X)), asked(fresh(folder), chain(X[::-1].copy()))
-    np.testing.assert_allclose(traced, (first, other), rtol=1e-13)  # another program: its sums may be in another order
+    # another program: its sums may be in another order
+    np.testing.assert_allclose(traced, (first, other), rtol=1e-13)
     assert list(folder.iterdir()) == kept
 
 
 def test_results_do_not_depend_on_whether_programs_are_kept(folder, monkeypatch):
     kept = asked(fresh(folder), chain(X))
-    monkeypatch.setattr(_jax.Program, "anew", property(lambda self: pytest.fail("compiled in another way")))
+    monkeypatch.setattr(
+        _jax.Program, "anew", property(lambda self: pytest.fail("compiled in another way"))
+    )
     assert asked(fresh(None), chain(X)) == kept
 
 
@@ -167,13 +192,18 @@ def test_programs_under_one_anothers_names_are_made_anew(folder):
     one.write_bytes(content[1])
     other.write_bytes(content[0])
     for states, value in zip((2, 3), right, strict=True):
-        with pytest.warns(UserWarning, match="does not hold the compiled program that it is named after"):
+        with pytest.warns(
+            UserWarning, match="does not hold the compiled program that it is named after"
+        ):
             assert asked(fresh(folder), chain(X, states)) == value
         assert asked(fresh(folder), chain(X, states)) == value  # without a word
 
 
 def test_compiled_code_under_another_programs_name_is_made_anew(tmp_path):
-    settings = {"jax_compilation_cache_dir": str(tmp_path), "jax_persistent_cache_min_compile_time_secs": 0.0}
+    settings = {
+        "jax_compilation_cache_dir": str(tmp_path),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+    }
     before = {name: getattr(jax.config, name) for name in settings}
     steps = {
         "up": lambda arrays: arrays[0] + 1,
@@ -193,7 +223,9 @@ def test_compiled_code_under_another_programs_name_is_made_anew(tmp_path):
         for file, content in zip(files(), contents[1:] + contents[:1], strict=True):
             file.write_bytes(content)
         for name in steps:
-            with pytest.warns(UserWarning, match="does not hold the compiled program that it is named after"):
+            with pytest.warns(
+                UserWarning, match="does not hold the compiled program that it is named after"
+            ):
                 assert compiled(name) == right[name]
             assert compiled(name) == right[name]
     finally:
@@ -257,7 +289,10 @@ def test_functions_that_share_a_name_are_told_apart():
     with pytest.raises(Foreign, match="lambdas"):
         fingerprint(lambdas()[0], trusted={"builtins"})
     with pytest.raises(Foreign):
-        fingerprint(type("Active", (lo.emissions.Poisson,), {"__module__": "leaveout"}), trusted={"builtins", "leaveout"})
+        fingerprint(
+            type("Active", (lo.emissions.Poisson,), {"__module__": "leaveout"}),
+            trusted={"builtins", "leaveout"},
+        )
 
 
 def test_the_programs_used_longest_ago_are_forgotten(tmp_path, monkeypatch):
@@ -279,7 +314,9 @@ def test_a_forked_child_of_a_process_that_used_jax_is_told_so():
     if child == 0:
         said = ""
         try:
-            said += f"{lo.fit(lo.GLM(np.eye(6)[:, :1], np.arange(6.0), 'squared')).vector.tolist()} "
+            said += (
+                f"{lo.fit(lo.GLM(np.eye(6)[:, :1], np.arange(6.0), 'squared')).vector.tolist()} "
+            )
             lo.fit(lo.HMM(X.astype(float), lo.emissions.Poisson(), 2))
         except BaseException as error:
             said += f"{type(error).__name__}: {error}"

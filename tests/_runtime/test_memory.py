@@ -13,14 +13,26 @@ FIT = lo.fit(lo.GLM(X, X[:, 0] ** 2, "squared"))
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: lo.random_subsets(10**6, 0.5, 10**7), r"random_subsets: the 5,000,000,000,000 units .* fewer refits"),
+        (
+            lambda: lo.random_subsets(10**6, 0.5, 10**7),
+            r"random_subsets: the 5,000,000,000,000 units .* fewer refits",
+        ),
         (lambda: lo.contiguous(10**6, 0.5, 10**7), "contiguous: .* 170,000.0 GB"),
         (lambda: lo.bootstrap(10**6, 10**7), "bootstrap: .* fewer refits"),
         (lambda: lo.leave_future_out(10**6, 2), "a plan of origins: .* fewer refits"),
         (lambda: lo.leave_one_out(200).matrix(), "Plan.matrix: .* `index` and `weight`"),
-        (lambda: lo.fold_parameters(FIT, 50), "fold_parameters: 4 parameters of 50 refits .* plan.some takes some"),
-        (lambda: lo.fit(FIT.objective), "fit: the Hessian of 4 parameters .* curvature='products' forms none"),
-        (lambda: lo.anchor(FIT.objective, FIT.parameters), "anchor: the Hessian of 4 parameters .* curvature='products'"),
+        (
+            lambda: lo.fold_parameters(FIT, 50),
+            "fold_parameters: 4 parameters of 50 refits .* plan.some takes some",
+        ),
+        (
+            lambda: lo.fit(FIT.objective),
+            "fit: the Hessian of 4 parameters .* curvature='products' forms none",
+        ),
+        (
+            lambda: lo.anchor(FIT.objective, FIT.parameters),
+            "anchor: the Hessian of 4 parameters .* curvature='products'",
+        ),
         (lambda: lo.GLM(X, X[:, 0], "squared"), "X: 200 rows of 3 columns .* lo.scan reads rows"),
     ],
 )

@@ -1,4 +1,6 @@
-"""Joblib's workers make the numbers of one process, however many there are, and whatever happens to one of them."""
+"""Joblib's workers make the numbers of one process, however many there are, and whatever happens to
+one of them.
+"""
 
 import os
 import pickle
@@ -43,11 +45,16 @@ def two():
 
 def squared(held, seen, parameters):
     """A loss of one's own."""
-    return (Y[held] - 1 / (1 + np.exp(-(X[held] @ parameters["coef"] + parameters["intercept"])))) ** 2
+    return (
+        Y[held] - 1 / (1 + np.exp(-(X[held] @ parameters["coef"] + parameters["intercept"])))
+    ) ** 2
 
 
 class Dies:
-    """A loss that takes its process along when it is first asked for in another one; or whenever it is."""
+    """A loss that takes its process along when it is first asked for in another one.
+
+    Or whenever it is.
+    """
 
     def __init__(self, file: Path | None):
         self.file, self.here = file, os.getpid()
@@ -65,7 +72,15 @@ def values(found) -> list:
     if isinstance(found, lo.Estimate):
         audit = [] if found.audit is None else [found.audit.drop(columns="reason").to_numpy(float)]
         metrics = np.array([*found.metrics.values(), *found.metric_error.values()])
-        return [found.losses, found.error, found.result, found.proved, found.baseline, metrics, *audit]
+        return [
+            found.losses,
+            found.error,
+            found.result,
+            found.proved,
+            found.baseline,
+            metrics,
+            *audit,
+        ]
     if isinstance(found, dict):
         return [part for name, part in found.items() if "time" not in name]
     return [found]
@@ -104,10 +119,14 @@ VERBS = {
 SLOW = ("starts of what JAX derives", "a tuned penalty", "a path", "nested", "leakage")
 
 
-@pytest.mark.parametrize("verb", [pytest.param(verb, marks=pytest.mark.slow if verb in SLOW else ()) for verb in VERBS])
+@pytest.mark.parametrize(
+    "verb", [pytest.param(verb, marks=pytest.mark.slow if verb in SLOW else ()) for verb in VERBS]
+)
 def test_two_make_the_numbers_of_one(verb, monkeypatch):
     alone, sent, elsewhere = VERBS[verb](), [], _workers._elsewhere
-    monkeypatch.setattr(_workers, "_elsewhere", lambda *given: sent.append(given) or elsewhere(*given))
+    monkeypatch.setattr(
+        _workers, "_elsewhere", lambda *given: sent.append(given) or elsewhere(*given)
+    )
     assert not sent
     with joblib.parallel_config("loky", n_jobs=2):
         same(VERBS[verb](), alone)
@@ -134,10 +153,13 @@ def test_workers_that_die_again_and_again_are_told_of(two, tmp_path, monkeypatch
     """And what was done before is kept."""
     monkeypatch.setattr(_workers, "MAX_WORKER_DEATHS", 2)
     with pytest.raises(RuntimeError, match="ended 2 times with nothing made"):
-        lo.cross_validate(FIT, PLAN, lo.NewtonStep(), evaluate=Dies(None), checkpoint=tmp_path / "run")
+        lo.cross_validate(
+            FIT, PLAN, lo.NewtonStep(), evaluate=Dies(None), checkpoint=tmp_path / "run"
+        )
 
 
-@pytest.mark.filterwarnings("ignore:Exception in thread ExecutorManagerThread")  # loky's own, of workers that were let go
+# loky's own, of workers that were let go
+@pytest.mark.filterwarnings("ignore:Exception in thread ExecutorManagerThread")
 def test_errors_and_warnings_come_back(two):
     def says(held, seen, parameters):
         if os.getpid() != HERE:
@@ -156,7 +178,13 @@ def test_errors_and_warnings_come_back(two):
     assert "in fails" in raised.value.__notes__[0]
     lock = threading.Lock()
     with pytest.raises(TypeError, match=r"cannot be sent to them .* no lock"):
-        lo.cross_validate(FIT, PLAN, lo.NewtonStep(), evaluate=lambda *given: squared(*given) if lock else 0.0, audit=0)
+        lo.cross_validate(
+            FIT,
+            PLAN,
+            lo.NewtonStep(),
+            evaluate=lambda *given: squared(*given) if lock else 0.0,
+            audit=0,
+        )
 
 
 @pytest.mark.slow
@@ -167,7 +195,12 @@ def test_a_stopped_run_goes_on_with_others(tmp_path):
 
     def stopped(held, seen, parameters):
         """The first refit of a worker that leaves the last unit out: Ctrl-C."""
-        if os.getpid() != here and parameters["coef"].tolist() != known and 299 in held and not flag.exists():
+        if (
+            os.getpid() != here
+            and parameters["coef"].tolist() != known
+            and 299 in held
+            and not flag.exists()
+        ):
             flag.touch()
             os.kill(here, signal.SIGINT)
             time.sleep(10)
@@ -175,7 +208,10 @@ def test_a_stopped_run_goes_on_with_others(tmp_path):
 
     known = FIT.parameters["coef"].tolist()
     call = lambda **more: lo.cross_validate(FIT, PLAN, lo.NewtonStep(), evaluate=stopped, **more)
-    with joblib.parallel_config("loky", n_jobs=2), pytest.raises(lo.Interrupted, match="stopped after") as stop:
+    with (
+        joblib.parallel_config("loky", n_jobs=2),
+        pytest.raises(lo.Interrupted, match="stopped after") as stop,
+    ):
         call(checkpoint=file)
     made = stop.value.partial.result != lo.RESULTS.interrupted
     assert 0 < made.sum() < 60
@@ -186,7 +222,10 @@ def test_a_stopped_run_goes_on_with_others(tmp_path):
 
 
 def test_what_is_sent():
-    """Once where it comes twice, a fit once for all that is made of it; an error that no pickle takes by what it says."""
+    """Once where it comes twice, a fit once for all that is made of it.
+
+    An error that no pickle takes by what it says.
+    """
     array = np.arange(2e5).reshape(-1, 2)
     sent = pickle.loads(pickle.dumps(_workers._Parcel(lambda k: (array, array[0].sum() + k))))
     assert sent.load() is sent.load() and sent.load()(1)[1] == 2
@@ -217,7 +256,9 @@ def network():
     """A model that JAX derives, of functions of one's own."""
     import jax.numpy as jnp
 
-    loss = lambda theta, datum: 0.5 * (datum[3] - jnp.tanh(datum[:3] @ theta["in"]) @ theta["out"]) ** 2
+    loss = lambda theta, datum: (
+        0.5 * (datum[3] - jnp.tanh(datum[:3] @ theta["in"]) @ theta["out"]) ** 2
+    )
     penalty = lambda theta: 0.5 * (jnp.sum(theta["in"] ** 2) + jnp.sum(theta["out"] ** 2))
     start = {"in": np.linspace(-0.5, 0.5, 12).reshape(3, 4), "out": np.ones(4)}
     return lo.fit(lo.Separable(loss, np.c_[X, np.sin(X[:, 0])], penalty, start), num_starts=1)
@@ -236,8 +277,14 @@ def test_a_cluster_of_which_a_worker_is_killed(tmp_path):
     from distributed import Client, LocalCluster
 
     fit, file = network(), tmp_path / "killed"
-    alone, own = lo.cross_validate(fit, PLAN), lo.cross_validate(FIT, PLAN, lo.NewtonStep(), evaluate=squared)
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+    alone, own = (
+        lo.cross_validate(fit, PLAN),
+        lo.cross_validate(FIT, PLAN, lo.NewtonStep(), evaluate=squared),
+    )
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
         pids = set(client.run(os.getpid).values())
         with joblib.parallel_config("dask"):
             same(lo.cross_validate(fit, PLAN), alone)
@@ -255,8 +302,12 @@ def test_a_scan_of_which_a_worker_is_killed(two, tmp_path):
 
     frame = pd.DataFrame(rng.standard_normal((40_000, 4)), columns=list("abcd"))
     frame = frame.assign(y=(rng.random(len(frame)) < 0.5) * 1)
-    write = lambda name: pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), tmp_path / name, row_group_size=1000)
-    run = lambda name="rows.parquet": lo.scan(tmp_path / name, "y", "logistic", lo.penalties.Ridge(1.0))
+    write = lambda name: pq.write_table(
+        pa.Table.from_pandas(frame, preserve_index=False), tmp_path / name, row_group_size=1000
+    )
+    run = lambda name="rows.parquet": lo.scan(
+        tmp_path / name, "y", "logistic", lo.penalties.Ridge(1.0)
+    )
     write("rows.parquet")
     with joblib.parallel_config("sequential"):
         alone = run()

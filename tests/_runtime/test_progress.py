@@ -20,7 +20,9 @@ from leaveout._runtime.progress import Slow
 def terminal(monkeypatch):
     seen = io.StringIO()
     monkeypatch.setattr(_progress, "SECONDS_BEFORE_BAR", 0.05)
-    monkeypatch.setattr(_progress, "_console", lambda: Console(file=seen, force_terminal=True, width=100))
+    monkeypatch.setattr(
+        _progress, "_console", lambda: Console(file=seen, force_terminal=True, width=100)
+    )
     monkeypatch.setenv("FORCE_COLOR", "1")
     return seen
 
@@ -28,13 +30,18 @@ def terminal(monkeypatch):
 def test_a_long_first_step_is_seen_and_cleared_away(terminal):
     with Slow("refits", 7) as bar:
         time.sleep(0.3)
-        assert "refits" in terminal.getvalue() and "0/7" in terminal.getvalue() and "left" in terminal.getvalue()
+        assert (
+            "refits" in terminal.getvalue()
+            and "0/7" in terminal.getvalue()
+            and "left" in terminal.getvalue()
+        )
         bar.advance(3)
         time.sleep(0.3)
         assert "3/7" in terminal.getvalue()
     end = terminal.getvalue()
     time.sleep(0.2)
-    assert terminal.getvalue() == end and end.endswith("\x1b[2K")  # the line is empty again, and stays so
+    # the line is empty again, and stays so
+    assert terminal.getvalue() == end and end.endswith("\x1b[2K")
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -74,7 +81,9 @@ def test_what_is_quick_says_nothing_and_there_is_one_bar_at_a_time(terminal):
 
 
 def test_a_bar_ends_with_an_error_in_what_is_done_with_the_refits(terminal):
-    fit = lo.fit(lo.Separable(lambda theta, x: (x - theta) ** 2, np.array([1.0, 2.0, 4.0]), theta0=0.0))
+    fit = lo.fit(
+        lo.Separable(lambda theta, x: (x - theta) ** 2, np.array([1.0, 2.0, 4.0]), theta0=0.0)
+    )
     calls = []
 
     def evaluate(held, seen, theta):
@@ -109,7 +118,9 @@ def test_starts_have_a_line_each(terminal):
 def test_narrow_products_take_one_thread_and_leave_the_callers_setting(columns, threads):
     found, rng = [], np.random.default_rng(0)
     asked = lambda train, test, theta: found.append(_threads()) or np.zeros(len(train))
-    model = lo.GLM(rng.normal(size=(12, columns)), rng.normal(size=12), "squared", lo.penalties.Ridge(1.0))
+    model = lo.GLM(
+        rng.normal(size=(12, columns)), rng.normal(size=12), "squared", lo.penalties.Ridge(1.0)
+    )
     fit = lo.fit(model, curvature="dense")
     with threadpoolctl.threadpool_limits(2):
         lo.cross_validate(fit, lo.leave_one_out(12), evaluate=asked)
@@ -118,5 +129,11 @@ def test_narrow_products_take_one_thread_and_leave_the_callers_setting(columns, 
 
 def _threads():
     """Of NumPy's and SciPy's libraries; others bring their own."""
-    ours = [each for each in threadpoolctl.threadpool_info() if "scipy_openblas" in each["filepath"]]
-    return {each["num_threads"] for each in ours or threadpoolctl.threadpool_info() if each["user_api"] == "blas"}
+    ours = [
+        each for each in threadpoolctl.threadpool_info() if "scipy_openblas" in each["filepath"]
+    ]
+    return {
+        each["num_threads"]
+        for each in ours or threadpoolctl.threadpool_info()
+        if each["user_api"] == "blas"
+    }

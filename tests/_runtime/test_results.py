@@ -1,4 +1,7 @@
-"""Results are sent to other processes: what is printed there, and told in tables, is what was printed here."""
+"""Results are sent to other processes.
+
+What is printed there, and told in tables, is what was printed here.
+"""
 
 import ast
 import pickle
@@ -29,7 +32,10 @@ def results():
     y = X["age"] + rng.standard_normal(N)
     model = lo.GLM(X, y, "squared", lo.penalties.Ridge(1.0))
     fit, plan = lo.fit(model), lo.kfold(N, 6, seed=0)
-    cv, build = lo.cross_validate(fit, plan, metric="mse"), lambda a: model.under(lo.penalties.Ridge(a))
+    cv, build = (
+        lo.cross_validate(fit, plan, metric="mse"),
+        lambda a: model.under(lo.penalties.Ridge(a)),
+    )
     other = lo.cross_validate(lo.fit(build(50.0)), plan)
     classes = lambda a: lo.GLM(X, y > 0, "logistic", lo.penalties.Ridge(a))
     huber = lo.GLM(X, y, lo.losses.PseudoHuber(0.5))
@@ -61,7 +67,12 @@ def made():
 
 def test_another_process_prints_the_same(made, tmp_path):
     (tmp_path / "found.pickle").write_bytes(pickle.dumps(made))
-    done = subprocess.run([sys.executable, "-c", LOAD, tmp_path / "found.pickle"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, tmp_path / "found.pickle"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     told = ast.literal_eval(done.stdout)
     for name, each in made.items():
         assert told[name] == str(each), name
@@ -69,14 +80,23 @@ def test_another_process_prints_the_same(made, tmp_path):
 
 def test_what_they_hold_comes_along(made):
     back = pickle.loads(pickle.dumps(made))
-    assert list(back["Comparison"].estimates) == ["a", "b"] and back["Comparison"].estimates["a"].mean == made["Estimate"].mean
+    assert (
+        list(back["Comparison"].estimates) == ["a", "b"]
+        and back["Comparison"].estimates["a"].mean == made["Estimate"].mean
+    )
     for name in ("ridge path", "path side by side", "path one by one"):
         pd.testing.assert_frame_equal(back[name].table(), made[name].table())
         assert back[name].best.value == made[name].best.value and back[name].fits[0] is None
-        np.testing.assert_array_equal(back[name].estimates[1].losses, made[name].estimates[1].losses)
+        np.testing.assert_array_equal(
+            back[name].estimates[1].losses, made[name].estimates[1].losses
+        )
         assert back[name].one_standard_error.value == made[name].one_standard_error.value
     for name in ("Tuning", "Tuning by a metric"):
-        assert back[name].hyper == made[name].hyper and back[name].optimism == made[name].optimism and back[name].fit is None
+        assert (
+            back[name].hyper == made[name].hyper
+            and back[name].optimism == made[name].optimism
+            and back[name].fit is None
+        )
         pd.testing.assert_frame_equal(back[name].trials, made[name].trials)
     assert back["intervals"].attrs == made["intervals"].attrs
     again = lo.cross_validate(back["Fit"], back["Plan"])
@@ -100,11 +120,18 @@ def test_an_estimate_goes_on_in_another_process(made, tmp_path):
     cv, page = made["Estimate"], tmp_path / "report.html"
     (tmp_path / "cv.pickle").write_bytes(pickle.dumps(cv))
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", USE, tmp_path / "cv.pickle", page], capture_output=True, text=True, check=True
+        [sys.executable, "-W", "ignore", "-c", USE, tmp_path / "cv.pickle", page],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     held, mean, kept, again, low, count = ast.literal_eval(done.stdout)
     np.testing.assert_array_equal(held, lo.cross_predict(cv.fit, cv.plan, lo.Exact()))
-    assert (mean, kept, again) == (cv.mean, cv.metrics["mse"], cv.metrics["mse"]) and page.stat().st_size > 10**4
+    assert (mean, kept, again) == (
+        cv.mean,
+        cv.metrics["mse"],
+        cv.metrics["mse"],
+    ) and page.stat().st_size > 10**4
     assert low == cv.interval(method="nested").low and count == len(cv.checks())
 
 
@@ -112,8 +139,16 @@ def test_an_estimate_goes_without_its_data_on_request(made):
     cv = made["Estimate"]
     bare = cv.without_data()
     back = pickle.loads(pickle.dumps(bare))
-    assert back.fit is None and back.call is None and str(back) == str(cv) and back.checks() == cv.checks()
-    assert len(pickle.dumps(bare)) < len(pickle.dumps(cv)) and pickle.loads(pickle.dumps(cv)).fit is not None
+    assert (
+        back.fit is None
+        and back.call is None
+        and str(back) == str(cv)
+        and back.checks() == cv.checks()
+    )
+    assert (
+        len(pickle.dumps(bare)) < len(pickle.dumps(cv))
+        and pickle.loads(pickle.dumps(cv)).fit is not None
+    )
     assert made["Tuning"].all_trials[0].estimate.fit is not None
     assert pickle.loads(pickle.dumps(made["Tuning"])).all_trials[0].estimate.fit is None
 
@@ -133,4 +168,8 @@ def test_a_space_follows_the_longest_name_of_a_line():
         def _lines(self):
             return [("neg_mean_squared_error", "1"), ("of_16_characters", "2"), ("mean", "3")]
 
-    assert str(Lines()).splitlines() == ["neg_mean_squared_error 1", "of_16_characters 2", "mean" + " " * 12 + "3"]
+    assert str(Lines()).splitlines() == [
+        "neg_mean_squared_error 1",
+        "of_16_characters 2",
+        "mean" + " " * 12 + "3",
+    ]

@@ -17,11 +17,16 @@ from tests.problems.kinds import KINDS
 QUICK = ("logistic", "two functions")
 
 
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in OBJECTIVES])
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in OBJECTIVES]
+)
 def test_reported_errors_hold(name):
     fit = fitted(name)
     n = fit.objective.num_units
-    plan = lo.from_splits([*KFold(n).split(np.zeros(n)), *KFold(6, shuffle=True, random_state=0).split(np.zeros(n))], n)
+    plan = lo.from_splits(
+        [*KFold(n).split(np.zeros(n)), *KFold(6, shuffle=True, random_state=0).split(np.zeros(n))],
+        n,
+    )
     exact = lo.cross_validate(fit, plan, lo.Exact(1e-12))
     for refit in (lo.Certified(), lo.NewtonStep(), lo.InfinitesimalJackknife(), lo.NoUpdate()):
         cv = lo.cross_validate(fit, plan, refit)
@@ -31,7 +36,9 @@ def test_reported_errors_hold(name):
         assert np.all(true <= 1.5 * cv.error + 1e-10), refit
 
 
-@pytest.mark.parametrize("name", ["logistic", pytest.param("hidden Markov", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["logistic", pytest.param("hidden Markov", marks=pytest.mark.slow)]
+)
 def test_what_no_update_reports_is_no_multiple_of_its_error(name):
     fit = fitted(name)
     plan = lo.leave_one_out(fit.objective.num_units)
@@ -65,7 +72,10 @@ def test_one_step_is_alo():
 
 @pytest.mark.slow
 def test_a_step_past_the_minimiser_comes_back():
-    """A fold with almost all of a coefficient's information: the chord would stall, its own Hessian does not."""
+    """A fold with almost all of a coefficient's information.
+
+    The chord would stall, its own Hessian does not.
+    """
     rng = np.random.default_rng(0)
     rare = np.r_[np.ones(24), np.zeros(175), 1.0]
     X = np.c_[rng.standard_normal((200, 3)), rare]
@@ -74,20 +84,29 @@ def test_a_step_past_the_minimiser_comes_back():
     plan = lo.groups(np.r_[np.zeros(24), 1 + np.arange(176) % 8])
     exact, cv = lo.cross_validate(fit, plan, lo.Exact(1e-10)), lo.cross_validate(fit, plan)
     alone = lo.fit(lo.GLM(X[24:], y[24:], "logistic", lo.penalties.Ridge(0.05))).parameters
-    np.testing.assert_allclose(lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"][0], alone["coef"], atol=1e-7)
+    np.testing.assert_allclose(
+        lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"][0], alone["coef"], atol=1e-7
+    )
     true = np.bincount(plan.refit, np.abs(cv.losses - exact.losses))
     assert np.all(true <= cv.error)
 
 
 @pytest.mark.slow
 def test_a_fold_that_matters_much_in_a_model_of_many_parameters():
-    """No Hessian of its own, where that costs many gradients: a quasi-Newton method finds the same minimiser."""
+    """No Hessian of its own, where that costs many gradients.
+
+    A quasi-Newton method finds the same minimiser.
+    """
     rng = np.random.default_rng(0)
     X = rng.standard_normal((160, 40))
     X[:60, :8] *= 4.0  # the first fold holds most of what is known of eight coefficients
     y = (rng.random(160) < 1 / (1 + np.exp(-X[:, 0]))).astype(float)
-    unit_loss = lambda theta, datum: jnp.logaddexp(0.0, datum[0] @ theta) - datum[1] * (datum[0] @ theta)
-    separable = lo.Separable(unit_loss, (X, y), penalty=lambda theta: 0.5 * theta @ theta, theta0=np.zeros(40))
+    unit_loss = lambda theta, datum: (
+        jnp.logaddexp(0.0, datum[0] @ theta) - datum[1] * (datum[0] @ theta)
+    )
+    separable = lo.Separable(
+        unit_loss, (X, y), penalty=lambda theta: 0.5 * theta @ theta, theta0=np.zeros(40)
+    )
     plan = lo.groups(np.r_[np.zeros(60), 1 + np.arange(100) % 4])
     wanted = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0), intercept=False))
     fit = lo.fit(separable)
@@ -100,7 +119,10 @@ def test_a_fold_that_matters_much_in_a_model_of_many_parameters():
 
 
 def test_a_step_over_a_hill_is_not_gone_on_from():
-    """Two valleys, the lower one beyond the hill that the anchor's step crosses: refits are where descent from θ̂ leads."""
+    """Two valleys, the lower one beyond the hill that the anchor's step crosses.
+
+    Refits are where descent from θ̂ leads.
+    """
     num, depth, start = 40, 10.0, 2.0
     valleys = lambda x: (x + 3) ** 2 / 2 - depth * jnp.exp(-((x - 1) ** 2) / 2)  # at 0.62 and at -3
     slope = lambda x: x + 3 + depth * (x - 1) * np.exp(-((x - 1) ** 2) / 2)
@@ -129,16 +151,24 @@ def test_a_step_over_a_hill_is_not_gone_on_from():
 
 
 def test_the_study_of_a_simple_kind():
-    (folds,) = certificate.study(["logistic"], 3, True, {"default": lo.Certified()})["default"].values()
+    (folds,) = certificate.study(["logistic"], 3, True, {"default": lo.Certified()})[
+        "default"
+    ].values()
     row = certificate.summary(folds)
-    assert row["folds"] == 4 * 126 and not row["beyond, proved"] + row["beyond, estimated"] + row["missed"] + row["no answer"]
+    assert (
+        row["folds"] == 4 * 126
+        and not row["beyond, proved"] + row["beyond, estimated"] + row["missed"] + row["no answer"]
+    )
 
 
 def test_the_study_sees_what_is_wrong():
     """Errors a thousand times too small, and then losses that are off, are found."""
     problem = KINDS["logistic"].make(np.random.default_rng(0))
     plan = problem.plans[1]
-    known, cv = certificate.truth(problem, plan), lo.cross_validate(problem.fit, plan, lo.NewtonStep())
+    known, cv = (
+        certificate.truth(problem, plan),
+        lo.cross_validate(problem.fit, plan, lo.NewtonStep()),
+    )
     bold = replace(cv, error=cv.error / 1000, proved=np.zeros(6, bool))
     folds = certificate.compared(bold, known, plan)
     assert certificate.summary(folds)["beyond, estimated"] == 6

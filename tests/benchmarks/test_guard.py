@@ -14,13 +14,16 @@ PROGRAM = Path(__file__).parents[2] / "benchmarks" / "guard.py"
 
 @pytest.fixture
 def guard(tmp_path, monkeypatch):
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "JAX_PLATFORMS"):  # which the program sets
+    # which the program sets
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "JAX_PLATFORMS"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
     specification = importlib.util.spec_from_file_location("guard", PROGRAM)
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     square = lambda size: lambda: np.ones((size, size)) @ np.ones((size, size))
-    monkeypatch.setattr(module, "ROWS", {"a product": ("a product", lambda: (square(300), square(300)))})
+    monkeypatch.setattr(
+        module, "ROWS", {"a product": ("a product", lambda: (square(300), square(300)))}
+    )
     monkeypatch.setattr(module, "IN_PROCESSES", {})
     monkeypatch.setattr(module, "KEPT", tmp_path / "guard.json")
     monkeypatch.setattr(module, "SECONDS", 0.2)
@@ -41,4 +44,6 @@ def test_a_slower_call_is_named(guard):
 
 
 def test_the_least_of_several_times_counts(guard):
-    assert guard.least(iter([3.0, 1.0, 2.0] * 99).__next__, iter([2.0, 2.0, 4.0] * 99).__next__) == (1.0, 2.0)
+    assert guard.least(
+        iter([3.0, 1.0, 2.0] * 99).__next__, iter([2.0, 2.0, 4.0] * 99).__next__
+    ) == (1.0, 2.0)

@@ -30,10 +30,22 @@ def program(*words):
 
 
 def test_kinds_that_are_right():
-    done = program("oddities.py", "--draws", "2", "--seed", "1", "float32 input", "ridge, many columns", "decimal commas")
+    done = program(
+        "oddities.py",
+        "--draws",
+        "2",
+        "--seed",
+        "1",
+        "float32 input",
+        "ridge, many columns",
+        "decimal commas",
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     header, *rows, last = done.stdout.splitlines()
-    assert header.split() == ["folds", "wrong", "alarms", "refused"] and last == "3 kinds, seed 1: nothing wrong"
+    assert (
+        header.split() == ["folds", "wrong", "alarms", "refused"]
+        and last == "3 kinds, seed 1: nothing wrong"
+    )
     folds = [int(row.split()[-4]) for row in rows]
     assert len(rows) == 4 and all(folds) and folds[-1] == sum(folds[:-1]), done.stdout
     assert rows[-1].split()[-3:] == ["0", "0", "0"]
@@ -44,7 +56,9 @@ def known():
     """An estimate by groups, and its truth in sixty digits."""
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((2, 12, 2))[0], rng.standard_normal(12)
-    cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(0.5))), lo.groups(np.arange(12) % 4))
+    cv = lo.cross_validate(
+        lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(0.5))), lo.groups(np.arange(12) % 4)
+    )
     return cv, squares_truth(X, y, 0.5)(cv.plan)
 
 

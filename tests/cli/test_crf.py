@@ -20,8 +20,16 @@ def sentences(tmp_path):
     lines = ["# a comment of CoNLL-U", "-DOCSTART- O", ""]
     for n in range(40):
         name = rng.choice(["Anna", "Bert", "Carl"])
-        text = [(name, "B-PER"), (rng.choice(["sees", "likes"]), "O"), ("Old", "B-LOC"), ("Town", "I-LOC"), (".", "O")]
-        lines += [f"{word} x {'O' if n == 2 and word == name else tag}" for word, tag in text] + [""]
+        text = [
+            (name, "B-PER"),
+            (rng.choice(["sees", "likes"]), "O"),
+            ("Old", "B-LOC"),
+            ("Town", "I-LOC"),
+            (".", "O"),
+        ]
+        lines += [f"{word} x {'O' if n == 2 and word == name else tag}" for word, tag in text] + [
+            ""
+        ]
     file = tmp_path / "train.conll"
     file.write_text("\n".join(lines))
     return file
@@ -32,7 +40,12 @@ def test_every_sentence_is_left_out_and_the_wrong_label_found(sentences, tmp_pat
     out = tmp_path / "losses.csv"
     result = run(sentences, "--features", 12, "--worst", 1, "--out", out)
     assert result.exit_code == 0, result.output
-    for part in ("40 sentences, 200 words, 4 labels; 12 indicators", "held-out loss", "F1 of entities 9", "(O, not B-PER)"):
+    for part in (
+        "40 sentences, 200 words, 4 labels; 12 indicators",
+        "held-out loss",
+        "F1 of entities 9",
+        "(O, not B-PER)",
+    ):
         assert part in result.output
     table = pd.read_csv(out)
     assert table["loss"].idxmax() == 2 and (table["loss"] > table["no_update"] - 1e-9).all()
@@ -44,11 +57,23 @@ def test_reading_sentences_in_columns(sentences, tmp_path):
     assert set(lo.datasets.read_conll(sentences, 0, 1).labels) == {"x"}
     universal = tmp_path / "u.conllu"
     token = "\t".join
-    rows = ["# sent_id = 1", token(["1-2", "don't", *"_" * 8]), token(["1", "do", "do", "AUX", *"_" * 6])]
-    rows += [token(["2", "n't", "not", "PART", *"_" * 6]), token(["2.1", "go", "go", "VERB", *"_" * 6]), ""]
+    rows = [
+        "# sent_id = 1",
+        token(["1-2", "don't", *"_" * 8]),
+        token(["1", "do", "do", "AUX", *"_" * 6]),
+    ]
+    rows += [
+        token(["2", "n't", "not", "PART", *"_" * 6]),
+        token(["2.1", "go", "go", "VERB", *"_" * 6]),
+        "",
+    ]
     universal.write_text("\n".join(rows))
     tagged = lo.datasets.read_conll(universal, 1, 3)
-    assert list(tagged.words) == ["do", "n't"] and list(tagged.labels) == ["AUX", "PART"] and tagged.lengths == [2]
+    assert (
+        list(tagged.words) == ["do", "n't"]
+        and list(tagged.labels) == ["AUX", "PART"]
+        and tagged.lengths == [2]
+    )
 
 
 @pytest.mark.parametrize(

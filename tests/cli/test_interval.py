@@ -19,7 +19,9 @@ FRAME = pd.DataFrame(
         "visits": rng.poisson(4.0, N),
     }
 )
-X = pd.DataFrame({"age": FRAME.age, "Kiel": FRAME.city == "Kiel", "Ulm": FRAME.city == "Ulm"}).astype(float)
+X = pd.DataFrame(
+    {"age": FRAME.age, "Kiel": FRAME.city == "Kiel", "Ulm": FRAME.city == "Ulm"}
+).astype(float)
 
 
 @pytest.fixture
@@ -37,32 +39,67 @@ def run(*words, stdin=None):
 
 def test_they_are_those_of_the_library(files, tmp_path):
     out = tmp_path / "intervals.csv"
-    words = ["--target", "visits", "--loss", "poisson", "--features", "age", "--categorical", "city", "--offset", "time"]
-    found = run(*files, *words, "--plan", "groups:site", "--level", 0.8, "--refit", "exact", "--out", out)
+    words = [
+        "--target",
+        "visits",
+        "--loss",
+        "poisson",
+        "--features",
+        "age",
+        "--categorical",
+        "city",
+        "--offset",
+        "time",
+    ]
+    found = run(
+        *files, *words, "--plan", "groups:site", "--level", 0.8, "--refit", "exact", "--out", out
+    )
     assert found.exit_code == 0, found.output
     fit = lo.fit(lo.GLM(X[:48], FRAME.visits[:48], "poisson", offset=FRAME.time[:48]))
     some = FRAME.index[48:][FRAME.city[48:] != "Bonn"]
-    want = lo.interval(fit, X.loc[some], 0.8, groups=FRAME.site[:48], offset=FRAME.time[some], strategy=lo.Exact())
+    want = lo.interval(
+        fit, X.loc[some], 0.8, groups=FRAME.site[:48], offset=FRAME.time[some], strategy=lo.Exact()
+    )
     table = pd.read_csv(out)
     np.testing.assert_allclose(table[["prediction", "low", "high"]], want, rtol=1e-6)
     assert list(table.row) == list(range(1, 9))
     inside = FRAME.visits[some].between(want.low, want.high).sum()
     assert f"{inside} of the 8 responses that new.csv has are inside" in found.output
-    assert "leave-one-group-out jackknife+, 80% intervals" in found.output and "60% or more" in found.output
+    assert (
+        "leave-one-group-out jackknife+, 80% intervals" in found.output
+        and "60% or more" in found.output
+    )
 
 
 def test_folds_and_standard_input(files):
     old, new = files
-    found = run(old, "-", "--target", "visits", "--features", "age", "--method", "cv+", stdin=new.read_text())
+    found = run(
+        old,
+        "-",
+        "--target",
+        "visits",
+        "--features",
+        "age",
+        "--method",
+        "cv+",
+        stdin=new.read_text(),
+    )
     fit = lo.fit(lo.GLM(X[["age"]][:48], FRAME.visits[:48], "squared"))
     want = lo.interval(fit, FRAME[["age"]][48:][FRAME.city[48:] != "Bonn"], method="cv+")
-    assert found.exit_code == 0 and f"{want.high.iloc[0]:.6g}" in found.output and "CV+" in found.output
+    assert (
+        found.exit_code == 0
+        and f"{want.high.iloc[0]:.6g}" in found.output
+        and "CV+" in found.output
+    )
     assert run("--help").output.count("leaveout interval") == 2
 
 
 def test_classes_have_sets(files):
     found = run(*files, "--target", "city", "--loss", "multinomial", "--features", "age")
-    assert "jackknife+, 90% sets of new responses" in found.output and "probabilities widened by" in found.output
+    assert (
+        "jackknife+, 90% sets of new responses" in found.output
+        and "probabilities widened by" in found.output
+    )
     assert found.output.count("True") > 0
 
 
@@ -70,10 +107,19 @@ def test_classes_have_sets(files):
     "words, message",
     [
         (["--target", "kost"], "old.csv has no column 'kost'"),
-        (["--target", "visits", "--features", "age,site"], "new.csv has no column 'site'; it has visits"),
+        (
+            ["--target", "visits", "--features", "age,site"],
+            "new.csv has no column 'site'; it has visits",
+        ),
         (["--target", "visits", "--features", "age", "--level", "0.99"], "needs 99 rows or more"),
-        (["--target", "visits", "--features", "age", "--level", "90"], "level must lie between 0 and 1"),
-        (["--target", "visits", "--features", "age", "--method", "naive"], "must be one of plus, minmax, cv+"),
+        (
+            ["--target", "visits", "--features", "age", "--level", "90"],
+            "level must lie between 0 and 1",
+        ),
+        (
+            ["--target", "visits", "--features", "age", "--method", "naive"],
+            "must be one of plus, minmax, cv+",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_one_line(files, words, message):

@@ -13,12 +13,18 @@ import leaveout as lo
 pl = pytest.importorskip("polars")
 rng = np.random.default_rng(0)
 N = 40
-FRAME = pd.DataFrame({"age": rng.normal(50, 9, N), "dose": rng.uniform(0, 2, N), "visits": rng.poisson(2.0, N)})
+FRAME = pd.DataFrame(
+    {"age": rng.normal(50, 9, N), "dose": rng.uniform(0, 2, N), "visits": rng.poisson(2.0, N)}
+)
 X, Y = FRAME[["age", "dose"]], FRAME["dose"] + rng.normal(size=N)
 CITY = np.resize(["Ulm", "Bonn", "Kiel"], N)
 WAYS = {
     "polars": (pl.from_pandas(X), pl.Series("y", Y.to_numpy()), pl.Series(CITY)),
-    "arrow": (pa.Table.from_pandas(X), pa.chunked_array([pa.array(Y)]), pa.chunked_array([pa.array(CITY)])),
+    "arrow": (
+        pa.Table.from_pandas(X),
+        pa.chunked_array([pa.array(Y)]),
+        pa.chunked_array([pa.array(CITY)]),
+    ),
 }
 
 
@@ -34,17 +40,25 @@ def mean(x, y, plan=None):
 def test_regressions_are_the_same(given):
     x, y, city = given
     assert lo.fit(lo.GLM(x, y, "squared")).objective.names == ("age", "dose")
-    assert mean(x, y) == approx(mean(X, Y)) and mean(x, y, lo.groups(city)) == approx(mean(X, Y, lo.groups(CITY)))
-    found = lo.interval(lo.fit(lo.GLM(x, y, "squared")), x.select(["dose", "age"]))  # columns by their names
+    assert mean(x, y) == approx(mean(X, Y)) and mean(x, y, lo.groups(city)) == approx(
+        mean(X, Y, lo.groups(CITY))
+    )
+    # columns by their names
+    found = lo.interval(lo.fit(lo.GLM(x, y, "squared")), x.select(["dose", "age"]))
     wanted = lo.interval(lo.fit(lo.GLM(X, Y, "squared")), X)
     np.testing.assert_allclose(found, wanted, rtol=1e-10)
-    mine, theirs = (lo.sklearn.cross_validate(Ridge(1.0), *data, cv=4)["test_score"] for data in ((x, y), (X, Y)))
+    mine, theirs = (
+        lo.sklearn.cross_validate(Ridge(1.0), *data, cv=4)["test_score"]
+        for data in ((x, y), (X, Y))
+    )
     np.testing.assert_allclose(mine, theirs, rtol=1e-10)
     assert lo.fit(lo.GLM(x, city, "multinomial")).objective.classes == ("Bonn", "Kiel", "Ulm")
 
 
 def test_rows_without_labels_go_by_position(given):
-    """An index that is 0, …, n − 1 in another order does not put the rows of what has no index into that order."""
+    """An index that is 0, …, n − 1 in another order does not put the rows of what has no index into
+    that order.
+    """
     x, _, _ = given
     assert mean(x, Y.set_axis(rng.permutation(N))) == approx(mean(X, Y))
 
@@ -52,9 +66,18 @@ def test_rows_without_labels_go_by_position(given):
 def test_series_and_fields(given):
     kind = type(given[1])
     counts = FRAME["visits"].to_numpy()
-    column = pl.Series("visits", counts) if kind is pl.Series else pa.chunked_array([pa.array(counts)])
-    hmm, field = (lo.HMM(c, lo.emissions.Poisson(), 2) for c in (column, counts)), [(k, k + 1) for k in range(N - 1)]
-    edges = pl.DataFrame(field, schema=["a", "b"], orient="row") if kind is pl.Series else pa.table(pd.DataFrame(field))
+    column = (
+        pl.Series("visits", counts) if kind is pl.Series else pa.chunked_array([pa.array(counts)])
+    )
+    hmm, field = (
+        (lo.HMM(c, lo.emissions.Poisson(), 2) for c in (column, counts)),
+        [(k, k + 1) for k in range(N - 1)],
+    )
+    edges = (
+        pl.DataFrame(field, schema=["a", "b"], orient="row")
+        if kind is pl.Series
+        else pa.table(pd.DataFrame(field))
+    )
     mrf = (
         lo.MRF(c, e, lo.emissions.Poisson(exposure=1.0 + np.arange(N)), 2, coupling=1.0)
         for c, e in ((column, edges), (counts, np.array(field)))
@@ -70,5 +93,7 @@ def test_what_holds_no_numbers_is_refused():
         lo.GLM(pl.DataFrame({"city": CITY}), Y, "squared")
     with pytest.raises(ValueError, match="NaN or infinite values, in columns \\['age'\\]"):
         lo.GLM(pl.DataFrame({"age": [None, *X["age"][1:]]}), Y, "squared")
-    with pytest.raises(TypeError, match=r"GLM: X is a LazyFrame, whose rows are not there yet; give X.collect\(\)"):
+    with pytest.raises(
+        TypeError, match=r"GLM: X is a LazyFrame, whose rows are not there yet; give X.collect\(\)"
+    ):
         lo.GLM(pl.from_pandas(X).lazy(), Y, "squared")

@@ -1,4 +1,7 @@
-"""The data are what their descriptions say; those that are not bundled need the folder named by LEAVEOUT_DATA."""
+"""The data are what their descriptions say.
+
+Those that are not bundled need the folder named by LEAVEOUT_DATA.
+"""
 
 import gzip
 import os
@@ -11,7 +14,9 @@ import leaveout as lo
 
 def needs(name):
     found = os.path.exists(os.path.join(os.environ.get("LEAVEOUT_DATA", ""), name))
-    return pytest.mark.skipif(not found, reason=f"needs {name} in the folder named by LEAVEOUT_DATA")
+    return pytest.mark.skipif(
+        not found, reason=f"needs {name} in the folder named by LEAVEOUT_DATA"
+    )
 
 
 def test_earthquakes():
@@ -26,7 +31,11 @@ def test_earthquakes():
 def test_dodgers():
     counts, events = lo.datasets.dodgers()
     assert list(counts.columns) == ["time", "count"] and len(counts) == 25 * 7 * 288
-    assert counts["count"].isna().sum() == 2903 and counts["count"].min() == 0 and counts["count"].max() == 90
+    assert (
+        counts["count"].isna().sum() == 2903
+        and counts["count"].min() == 0
+        and counts["count"].max() == 90
+    )
     assert (counts["time"].diff().dropna().dt.total_seconds() == 300).all()
     assert len(events) == 81 and (events["end"] > events["begin"]).all()
     assert events["score"].str.fullmatch(r"[WL] \d+-\d+( \(\d+\))?").mean() > 0.9
@@ -54,7 +63,11 @@ def test_wnut17():
     corpus = lo.datasets.wnut17()
     assert [len(part.lengths) for part in corpus] == [3394, 1009, 1287]
     assert [len(part.words) for part in corpus] == [62730, 15733, 23394]
-    assert [len(lo.models.entities(part.labels, part.lengths)) for part in corpus] == [1975, 836, 1079]
+    assert [len(lo.models.entities(part.labels, part.lengths)) for part in corpus] == [
+        1975,
+        836,
+        1079,
+    ]
     assert len(set(corpus.train.labels)) == 13
 
 
@@ -63,7 +76,11 @@ def test_ud_english():
     corpus = lo.datasets.ud_english()
     assert [len(part.lengths) for part in corpus] == [12544, 2001, 2077]
     assert [len(part.words) for part in corpus] == [204577, 25147, 25094]
-    assert len(set(corpus.train.labels)) == 17 and list(corpus.dev.words[:3]) == ["From", "the", "AP"]
+    assert len(set(corpus.train.labels)) == 17 and list(corpus.dev.words[:3]) == [
+        "From",
+        "the",
+        "AP",
+    ]
 
 
 @needs("ud_ewt/en_ewt-ud-train.conllu.gz")
@@ -78,14 +95,22 @@ def test_a_changed_packed_file_is_refused(tmp_path, monkeypatch):
 @needs("adult/adult.data")
 def test_adult():
     data = lo.datasets.adult()
-    assert data.shape == (32_561, 15) and data["income"].value_counts().to_dict() == {"<=50K": 24_720, ">50K": 7_841}
+    assert data.shape == (32_561, 15) and data["income"].value_counts().to_dict() == {
+        "<=50K": 24_720,
+        ">50K": 7_841,
+    }
     assert data.isna().any(axis=1).sum() == 2_399 and data["native_country"].nunique() == 41
 
 
 @needs("heart_uci/processed.va.data")
 def test_heart_uci():
     data = lo.datasets.heart_uci()
-    assert data["hospital"].value_counts().to_dict() == {"cleveland": 303, "hungarian": 294, "va": 200, "switzerland": 123}
+    assert data["hospital"].value_counts().to_dict() == {
+        "cleveland": 303,
+        "hungarian": 294,
+        "va": 200,
+        "switzerland": 123,
+    }
     counts = data.groupby("hospital")["num"].value_counts()
     assert counts["cleveland"].sort_index().tolist() == [164, 55, 36, 35, 13]
     assert counts["hungarian"].to_dict() == {0: 188, 1: 106}
@@ -95,7 +120,14 @@ def test_heart_uci():
 def test_the_saved_bootstraps_hold_binomial_matrices():
     for name, levels, size in (("synthetic", 30, 15), ("census", 200, 100), ("heart", 200, 100)):
         A, losses, truth, p0 = lo.datasets.b3_bootstraps(name)
-        assert A.shape == (levels, size + 1) and losses.shape == (levels, 10) and truth.shape == (size + 1, 10) and p0 == 0.1
-        np.testing.assert_allclose(A, lo.leakage.binomial_matrix(np.linspace(p0, 1, levels), size), atol=1e-9)
+        assert (
+            A.shape == (levels, size + 1)
+            and losses.shape == (levels, 10)
+            and truth.shape == (size + 1, 10)
+            and p0 == 0.1
+        )
+        np.testing.assert_allclose(
+            A, lo.leakage.binomial_matrix(np.linspace(p0, 1, levels), size), atol=1e-9
+        )
     with pytest.raises(ValueError, match="must be 'synthetic', 'census' or 'heart'"):
         lo.datasets.b3_bootstraps("mushrooms")

@@ -12,8 +12,14 @@ formulaic = pytest.importorskip("formulaic")
 
 def table(n=80):
     rng = np.random.default_rng(0)
-    data = pd.DataFrame({"x": rng.normal(size=n), "age": rng.uniform(20, 80, n), "site": rng.choice(list("abc"), n)})
-    data["m"], data["w"], data["o"] = rng.integers(1, 9, n), rng.integers(1, 4, n), rng.normal(size=n)
+    data = pd.DataFrame(
+        {"x": rng.normal(size=n), "age": rng.uniform(20, 80, n), "site": rng.choice(list("abc"), n)}
+    )
+    data["m"], data["w"], data["o"] = (
+        rng.integers(1, 9, n),
+        rng.integers(1, 4, n),
+        rng.normal(size=n),
+    )
     data["share"] = rng.binomial(data["m"], 1 / (1 + np.exp(-data["x"]))) / data["m"]
     data["well"] = np.where(data["x"] + rng.normal(size=n) > 0, "yes", "no")
     data["count"] = rng.poisson(np.exp(0.3 * data["x"]))
@@ -26,8 +32,12 @@ def test_a_formula_is_its_columns():
     X = np.column_stack([data["x"], site, data[["x"]].to_numpy() * site])
     plan = lo.kfold(80, 5, seed=0)
     ours = lo.fit(lo.GLM("count ~ x * site", data, "poisson", offset="o", weights="w"))
-    plain = lo.fit(lo.GLM(X, data["count"].to_numpy(), "poisson", offset=data["o"], sample_weight=data["w"]))
-    np.testing.assert_allclose(lo.cross_predict(ours, plan), lo.cross_predict(plain, plan), rtol=1e-9)
+    plain = lo.fit(
+        lo.GLM(X, data["count"].to_numpy(), "poisson", offset=data["o"], sample_weight=data["w"])
+    )
+    np.testing.assert_allclose(
+        lo.cross_predict(ours, plan), lo.cross_predict(plain, plan), rtol=1e-9
+    )
     assert ours.objective.names == ("x", "site[T.b]", "site[T.c]", "x:site[T.b]", "x:site[T.c]")
     new = data.iloc[rng.permutation(80)[:7]]
     predicted = lo.predict(ours, new, offset=new["o"])
@@ -45,10 +55,16 @@ def test_formulas_agree_with_statsmodels():
     sm, smf = pytest.importorskip("statsmodels.api"), pytest.importorskip("statsmodels.formula.api")
     data = table()
     family = sm.families.Binomial()
-    theirs = smf.glm("share ~ x + np.log(age) + C(site)", data, family=family, var_weights=data["m"]).fit(tol=1e-12)
+    theirs = smf.glm(
+        "share ~ x + np.log(age) + C(site)", data, family=family, var_weights=data["m"]
+    ).fit(tol=1e-12)
     ours = lo.fit(lo.GLM("share ~ x + np.log(age) + C(site)", data, "logistic", trials="m"))
-    named = dict(zip(ours.objective.names, ours.parameters["coef"], strict=True)) | {"Intercept": ours.parameters["intercept"]}
-    np.testing.assert_allclose([named[name] for name in theirs.params.index], theirs.params, rtol=1e-6)
+    named = dict(zip(ours.objective.names, ours.parameters["coef"], strict=True)) | {
+        "Intercept": ours.parameters["intercept"]
+    }
+    np.testing.assert_allclose(
+        [named[name] for name in theirs.params.index], theirs.params, rtol=1e-6
+    )
 
 
 def test_labels_of_two_classes_are_named():
@@ -87,7 +103,9 @@ BASES = {
 
 
 def by_refits(formula, data, penalty, loss):
-    """Held-out losses of one formula made and fitted in every fold, boundary knots at the ends of all rows."""
+    """Held-out losses of one formula made and fitted in every fold, boundary knots at the ends of
+    all rows.
+    """
     ends = f", lower_bound={float(data.age.min())!r}, upper_bound={float(data.age.max())!r})"
     bounded = formula.replace("df=6)", f"df=6{ends}").replace("df=4)", f"df=4{ends}")
     out = np.zeros(len(data))
@@ -95,7 +113,11 @@ def by_refits(formula, data, penalty, loss):
         fit = lo.fit(lo.GLM(bounded, data.iloc[seen], loss, penalty))
         mean = lo.predict(fit, data.iloc[held]).to_numpy()
         y = data["count"].to_numpy()[held]
-        out[held] = (y - mean) ** 2 / 2 if loss == "squared" else mean - y * np.log(mean) + scipy.special.gammaln(y + 1)
+        out[held] = (
+            (y - mean) ** 2 / 2
+            if loss == "squared"
+            else mean - y * np.log(mean) + scipy.special.gammaln(y + 1)
+        )
     return out
 
 
@@ -118,14 +140,21 @@ def test_bases_are_learned_in_every_fold(name, loss):
     assert np.abs(frozen - exact.per_unit()).max() > 1e-5
     if loss == "squared":
         predicted = lo.cross_predict(fit, plan, lo.Exact())
-        np.testing.assert_allclose((data["count"] - predicted) ** 2 / 2, truth, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(
+            (data["count"] - predicted) ** 2 / 2, truth, rtol=1e-6, atol=1e-7
+        )
 
 
 def test_what_spans_the_same_is_not_learned_again():
     data = table().assign(z=lambda d: np.sin(d.age))
     formula = "count ~ center(age) + scale(x) + poly(z, 3)"
-    cv = lo.cross_validate(lo.fit(lo.GLM(formula, data, "squared")), lo.leave_one_out(80), lo.Exact())
-    assert "center(...), scale(...), poly(...) spans the same columns" in str(cv) and cv.audit is not None
+    cv = lo.cross_validate(
+        lo.fit(lo.GLM(formula, data, "squared")), lo.leave_one_out(80), lo.Exact()
+    )
+    assert (
+        "center(...), scale(...), poly(...) spans the same columns" in str(cv)
+        and cv.audit is not None
+    )
     for k in (0, 40):
         again = lo.fit(lo.GLM(formula, data.drop(data.index[k]), "squared"))
         mean = lo.predict(again, data.iloc[[k]]).iloc[0]
@@ -135,13 +164,29 @@ def test_what_spans_the_same_is_not_learned_again():
 @pytest.mark.parametrize(
     "make, error, message",
     [
-        (lambda d: lo.GLM("count ~ nothing", d, "poisson"), ValueError, "formula 'count ~ nothing' cannot be read"),
+        (
+            lambda d: lo.GLM("count ~ nothing", d, "poisson"),
+            ValueError,
+            "formula 'count ~ nothing' cannot be read",
+        ),
         (lambda d: lo.GLM("count ~ x + (1 | site)", d, "poisson"), ValueError, r"lo\.Mixed"),
         (lambda d: lo.GLM("~ x", d, "poisson"), ValueError, "must name a response"),
-        (lambda d: lo.GLM("count ~ x", d.to_numpy(), "poisson"), TypeError, "data must be a DataFrame"),
+        (
+            lambda d: lo.GLM("count ~ x", d.to_numpy(), "poisson"),
+            TypeError,
+            "data must be a DataFrame",
+        ),
         (lambda d: lo.GLM("site ~ x", d, "logistic"), ValueError, "y has 3 labels"),
-        (lambda d: lo.GLM("count ~ x", d, "poisson", trials="m"), ValueError, "binomial proportions"),
-        (lambda d: lo.GLM("count ~ x", d, "poisson", weights="w", sample_weight="w"), ValueError, "two names of one"),
+        (
+            lambda d: lo.GLM("count ~ x", d, "poisson", trials="m"),
+            ValueError,
+            "binomial proportions",
+        ),
+        (
+            lambda d: lo.GLM("count ~ x", d, "poisson", weights="w", sample_weight="w"),
+            ValueError,
+            "two names of one",
+        ),
         (lambda d: lo.GLM("count ~ x", d.assign(x=np.nan), "poisson"), ValueError, "dropna"),
     ],
 )
@@ -152,20 +197,39 @@ def test_what_formulas_refuse(make, error, message):
 
 def test_a_survival_formula_is_its_columns():
     rng, n = np.random.default_rng(0), 60
-    data = pd.DataFrame({"age": rng.normal(size=n), "sex": rng.choice(["f", "m"], n), "site": rng.choice(["a", "b", "c"], n)})
+    data = pd.DataFrame(
+        {
+            "age": rng.normal(size=n),
+            "sex": rng.choice(["f", "m"], n),
+            "site": rng.choice(["a", "b", "c"], n),
+        }
+    )
     data = data.assign(
-        start=rng.uniform(0, 1, n), weight=rng.uniform(0.5, 2, n), status=rng.integers(1, 3, n), far=rng.random(n)
+        start=rng.uniform(0, 1, n),
+        weight=rng.uniform(0.5, 2, n),
+        status=rng.integers(1, 3, n),
+        far=rng.random(n),
     )
     data["stop"] = data.start + rng.exponential(size=n)
     X = data[["age"]].assign(male=(data.sex == "m").astype(float))
     site, event = data.site + (data.far > 0.5).astype(str), (data.status == 2).astype(float)
     pairs = [
         (
-            lo.Cox("Surv(start, stop, status == 2) ~ age + C(sex) + strata(site, far > 0.5)", data, weights="weight"),
+            lo.Cox(
+                "Surv(start, stop, status == 2) ~ age + C(sex) + strata(site, far > 0.5)",
+                data,
+                weights="weight",
+            ),
             lo.Cox(X, data.stop, event, strata=site, entry=data.start, sample_weight=data.weight),
         ),
         (
-            lo.Cox("Surv(stop, status == 2) ~ age + sex", data, entry="start", offset="far", strata="site"),
+            lo.Cox(
+                "Surv(stop, status == 2) ~ age + sex",
+                data,
+                entry="start",
+                offset="far",
+                strata="site",
+            ),
             lo.Cox(X, data.stop, event, entry=data.start, offset=data.far, strata=data.site),
         ),
     ]
@@ -175,9 +239,15 @@ def test_a_survival_formula_is_its_columns():
         losses = [lo.cross_validate(each, lo.kfold(n, 4, seed=1)).losses for each in (fit, known)]
         np.testing.assert_allclose(*losses, rtol=1e-9)
     plain = lo.fit(lo.Cox("Surv(stop, status == 2) ~ age + bs(far, 4) + sex", data))
-    np.testing.assert_allclose(lo.predict(plain, data.head(3)), np.exp(plain.objective.design[:3] @ plain.vector), rtol=1e-9)
+    np.testing.assert_allclose(
+        lo.predict(plain, data.head(3)),
+        np.exp(plain.objective.design[:3] @ plain.vector),
+        rtol=1e-9,
+    )
     assert "bs(...) stays as made of all rows" in plain.objective.note
-    dotted = lo.Cox("Surv(stop, status == 2) ~ . + strata(site)", data.drop(columns=["start", "weight"]))
+    dotted = lo.Cox(
+        "Surv(stop, status == 2) ~ . + strata(site)", data.drop(columns=["start", "weight"])
+    )
     assert sorted(dotted.names) == ["age", "far", "sex[T.m]"]
 
 
@@ -195,7 +265,14 @@ def test_a_survival_formula_is_its_columns():
     ],
 )
 def test_what_survival_formulas_refuse(formula, more, message):
-    data = pd.DataFrame({"age": [1.0, 2.0, 3.0], "stop": [3.0, 1.0, 2.0], "status": [1, 0, 1], "site": ["a", "a", "b"]})
+    data = pd.DataFrame(
+        {
+            "age": [1.0, 2.0, 3.0],
+            "stop": [3.0, 1.0, 2.0],
+            "status": [1, 0, 1],
+            "site": ["a", "a", "b"],
+        }
+    )
     with pytest.raises(ValueError, match=message):
         lo.Cox(formula, data, **more)
     with pytest.raises(ValueError, match="strata have null values"):
@@ -213,7 +290,10 @@ def test_refits_that_learned_anew_are_not_iterated_on_the_columns_of_all_rows(mo
 def test_missing_values_are_filled_inside_the_folds():
     data = table().reset_index(drop=True)
     data.loc[::7, "age"] = np.nan
-    plan, fit = lo.from_splits(SPLITS, 80), lo.fit(lo.GLM("count ~ impute(age) + x", data, "squared"))
+    plan, fit = (
+        lo.from_splits(SPLITS, 80),
+        lo.fit(lo.GLM("count ~ impute(age) + x", data, "squared")),
+    )
     cv, truth = lo.cross_validate(fit, plan, lo.Exact()), np.zeros(80)
     for seen, held in SPLITS:
         filled = data.fillna({"age": data.age.iloc[seen].median()})

@@ -40,7 +40,11 @@ def test_dense_matrices(weighted, varied):
     n, labels = 70, np.sort(rng.integers(0, 13, 70))
     X = np.column_stack([rng.standard_normal((n, 2)), labels == 3, np.ones(n)])
     y = rng.standard_normal(n) + rng.standard_normal(13)[labels]
-    drawn = {"no": np.ones(n), "over clusters": rng.gamma(3, 1, 13)[labels], "within clusters": rng.gamma(3, 1, n)}
+    drawn = {
+        "no": np.ones(n),
+        "over clusters": rng.gamma(3, 1, 13)[labels],
+        "within clusters": rng.gamma(3, 1, n),
+    }
     w, phi = drawn[weighted], 2 * drawn[varied]
     fit = lo.fit(lo.GLM(X[:, :3], y, "squared", sample_weight=w))
     shuffled = rng.permutation(n)
@@ -53,23 +57,44 @@ def test_dense_matrices(weighted, varied):
     assert found.errors is None and list(found.summary())[2] == "t"
 
 
-@pytest.mark.skipif(not R.is_dir(), reason="needs reference/jackknife in the folder named by LEAVEOUT_DATA")
+@pytest.mark.skipif(
+    not R.is_dir(), reason="needs reference/jackknife in the folder named by LEAVEOUT_DATA"
+)
 @pytest.mark.parametrize("table", ["cr2_tests", "cr2_tests_weights_identity", "cr2_tests_weighted"])
 def test_the_tests_of_clubsandwich(table):
     data = pd.read_csv(R / ("apiclus1.csv" if table == "cr2_tests" else "apistrat.csv"))
     weight = None if table == "cr2_tests" else data.pw
-    fit = lo.fit(lo.GLM(data[["ell", "meals", "mobility"]], data.api00.astype(float), "squared", sample_weight=weight))
+    fit = lo.fit(
+        lo.GLM(
+            data[["ell", "meals", "mobility"]],
+            data.api00.astype(float),
+            "squared",
+            sample_weight=weight,
+        )
+    )
     precision = 1 / data.pw if table == "cr2_tests_weighted" else None
     found = lo.covariance(fit, "CR2", groups=data.dnum, working_variance=precision).summary()
-    want = pd.read_csv(R / f"{table}.csv").set_index("Coef").rename({"(Intercept)": "intercept"}).loc[found.index]
+    want = (
+        pd.read_csv(R / f"{table}.csv")
+        .set_index("Coef")
+        .rename({"(Intercept)": "intercept"})
+        .loc[found.index]
+    )
     names = {"coef": "beta", "std err": "SE", "t": "tstat", "dof": "df_Satt", "P>|t|": "p_Satt"}
     for ours, theirs in names.items():
-        np.testing.assert_allclose(found[ours], want[theirs], rtol=1e-11 if ours != "P>|t|" else 1e-9)
+        np.testing.assert_allclose(
+            found[ours], want[theirs], rtol=1e-11 if ours != "P>|t|" else 1e-9
+        )
 
 
 def test_a_row_of_weight_zero_is_not_there():
     rng = np.random.default_rng(1)
-    X, y, labels, w = rng.standard_normal((60, 2)), rng.standard_normal(60), np.arange(60) % 25, np.ones(60)
+    X, y, labels, w = (
+        rng.standard_normal((60, 2)),
+        rng.standard_normal(60),
+        np.arange(60) % 25,
+        np.ones(60),
+    )
     w[labels < 3] = 0
     whole = lo.covariance(lo.fit(lo.GLM(X, y, "squared", sample_weight=w)), "CR2", groups=labels)
     some = lo.covariance(lo.fit(lo.GLM(X[w > 0], y[w > 0], "squared")), "CR2", groups=labels[w > 0])
@@ -97,6 +122,8 @@ def test_many_clusters_take_no_square_matrix():
     X, labels = rng.standard_normal((30_000, 5)), rng.integers(0, 10_000, 30_000)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = lo.covariance(lo.fit(lo.GLM(X, rng.standard_normal(30_000), "squared")), "CR2", groups=labels)
+        found = lo.covariance(
+            lo.fit(lo.GLM(X, rng.standard_normal(30_000), "squared")), "CR2", groups=labels
+        )
     np.testing.assert_allclose(found.standard_errors, 1 / np.sqrt(30_000), rtol=0.1)
     assert (found.dof > 3000).all()

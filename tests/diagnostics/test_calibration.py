@@ -1,4 +1,6 @@
-"""Calibration: R's corrected curve, statsmodels' regressions of outcomes on held-out predictions, and censoring."""
+"""Calibration: R's corrected curve, statsmodels' regressions of outcomes on held-out predictions,
+and censoring.
+"""
 
 import numpy as np
 import pytest
@@ -37,7 +39,9 @@ def test_statsmodels_regressions_of_outcomes_on_held_out_predictions():
     line = sm.Logit(Y, sm.add_constant(eta)).fit(disp=0, tol=1e-12)
     large = sm.GLM(Y, np.ones(200), sm.families.Binomial(), offset=eta).fit(tol=1e-14)
     want = [large.params[0], *line.params], [large.bse[0], *line.bse]
-    np.testing.assert_allclose(found.table.loc[["large", "intercept", "slope"], ["estimate", "se"]].T, want, rtol=1e-6)
+    np.testing.assert_allclose(
+        found.table.loc[["large", "intercept", "slope"], ["estimate", "se"]].T, want, rtol=1e-6
+    )
     knots = spline_knots(eta, np.ones(200))
     curve = sm.Logit(Y, spline_basis(eta, knots)).fit(disp=0, tol=1e-12)
     basis = spline_basis(logit(found.curve["predicted"].to_numpy()), knots)
@@ -45,11 +49,15 @@ def test_statsmodels_regressions_of_outcomes_on_held_out_predictions():
     np.testing.assert_allclose(found.curve["observed"], expit(basis @ curve.params), rtol=1e-6)
     np.testing.assert_allclose(found.curve["low"], expit(basis @ curve.params - half), rtol=1e-5)
     away = np.abs(curve.predict() - HELD)
-    np.testing.assert_allclose(found.table.loc[["Emax", "Eavg"], "estimate"], [away.max(), away.mean()], rtol=1e-6)
+    np.testing.assert_allclose(
+        found.table.loc[["Emax", "Eavg"], "estimate"], [away.max(), away.mean()], rtol=1e-6
+    )
 
 
 def test_the_band_of_a_corrected_curve():
-    """The differences of a resample's curve on its own rows and on all, written out by statsmodels."""
+    """The differences of a resample's curve on its own rows and on all, written out by
+    statsmodels.
+    """
     plan, at = lo.bootstrap(200, 12, seed=3), np.array([0.4, 0.6])
     found = lo.calibration(FIT, plan=plan, at=at).curve
     each = []
@@ -62,7 +70,9 @@ def test_the_band_of_a_corrected_curve():
             smooth = sm.Logit(Y[own], spline_basis(eta[own], knots)).fit(disp=0, tol=1e-12)
             each.append(expit(spline_basis(logit(at), knots) @ smooth.params))
     own, on_all = np.array(each).reshape(12, 2, 2).transpose(1, 0, 2)
-    np.testing.assert_allclose(found["corrected"], found["observed"] - (own - on_all).mean(0), rtol=1e-5)
+    np.testing.assert_allclose(
+        found["corrected"], found["observed"] - (own - on_all).mean(0), rtol=1e-5
+    )
     middle = (own + on_all) / 2
     half = stats.t.ppf(0.975, 11) * ((own - on_all) / (middle * (1 - middle))).std(0, ddof=1)
     np.testing.assert_allclose(logit(found["high"]) - logit(found["corrected"]), half, rtol=1e-5)
@@ -83,8 +93,13 @@ def test_clusters_widen_the_errors_and_repeats_do_not_shrink_them():
     theirs = sm.GLM(Y, sm.add_constant(eta), sm.families.Binomial()).fit(
         tol=1e-14, cov_type="cluster", cov_kwds={"groups": centre, "use_correction": False}
     )
-    np.testing.assert_allclose(found.table.loc["slope", "se"], theirs.bse[1] * np.sqrt(20 / 19), rtol=1e-6)
-    once, often = (lo.calibration(lo.cross_validate(FIT, lo.kfold(200, 5, seed=1, repeats=k))).table for k in (1, 6))
+    np.testing.assert_allclose(
+        found.table.loc["slope", "se"], theirs.bse[1] * np.sqrt(20 / 19), rtol=1e-6
+    )
+    once, often = (
+        lo.calibration(lo.cross_validate(FIT, lo.kfold(200, 5, seed=1, repeats=k))).table
+        for k in (1, 6)
+    )
     assert 0.8 < often.loc["slope", "se"] / once.loc["slope", "se"] < 1.25
 
 
@@ -94,7 +109,9 @@ def test_without_censoring_survival_is_that_of_two_classes():
     found = lo.calibration(lo.cross_validate(cox, PLAN), time=0.7)
     p = found.predicted
     line = sm.Logit((time <= 0.7) * 1.0, sm.add_constant(logit(p))).fit(disp=0, tol=1e-12)
-    np.testing.assert_allclose(found.table.loc[["intercept", "slope"], "estimate"], line.params, rtol=1e-6)
+    np.testing.assert_allclose(
+        found.table.loc[["intercept", "slope"], "estimate"], line.params, rtol=1e-6
+    )
     assert found.time == 0.7 and np.array_equal(found.outcome, (time <= 0.7) * 1.0)
 
 
@@ -115,7 +132,12 @@ def test_numbers():
         (lambda: lo.calibration(CV, plan=PLAN), "plan= goes with a fit"),
         (lambda: lo.calibration(CV, at=[0.0, 0.5]), "at must lie between 0 and 1"),
         (lambda: lo.calibration(CV, time=1.0), "times= is for lo.Cox"),
-        (lambda: lo.calibration(lo.cross_validate(FIT, lo.kfold(200, 5, seed=1, repeats=2)), "lowess"), "whole numbers"),
+        (
+            lambda: lo.calibration(
+                lo.cross_validate(FIT, lo.kfold(200, 5, seed=1, repeats=2)), "lowess"
+            ),
+            "whole numbers",
+        ),
     ],
 )
 def test_wrong_input(call, said):

@@ -1,4 +1,7 @@
-"""Sandwich covariances: statsmodels' where it has them, finite differences of weighted fits elsewhere."""
+"""Sandwich covariances.
+
+Statsmodels' where it has them, finite differences of weighted fits elsewhere.
+"""
 
 import warnings
 
@@ -25,9 +28,15 @@ WEIGHT = rng.gamma(4.0, 0.25, N)
 HOSTS = {
     "OLS": lambda **c: sm.OLS(COST, FRAME).fit(**c),
     "WLS": lambda **c: sm.WLS(COST, FRAME, weights=WEIGHT).fit(**c),
-    "Poisson": lambda **c: sm.GLM(COUNT, FRAME, sm.families.Poisson()).fit(tol=1e-14, tol_criterion="params", **c),
-    "probit": lambda **c: sm.GLM(ILL, FRAME, sm.families.Binomial(sm.families.links.Probit())).fit(tol=1e-14, **c),
-    "gamma": lambda **c: sm.GLM(np.exp(COST / 4), FRAME, sm.families.Gamma(sm.families.links.Log())).fit(tol=1e-14, **c),
+    "Poisson": lambda **c: sm.GLM(COUNT, FRAME, sm.families.Poisson()).fit(
+        tol=1e-14, tol_criterion="params", **c
+    ),
+    "probit": lambda **c: sm.GLM(ILL, FRAME, sm.families.Binomial(sm.families.links.Probit())).fit(
+        tol=1e-14, **c
+    ),
+    "gamma": lambda **c: sm.GLM(
+        np.exp(COST / 4), FRAME, sm.families.Gamma(sm.families.links.Log())
+    ).fit(tol=1e-14, **c),
     "Logit": lambda **c: sm.Logit(ILL, FRAME).fit(disp=0, tol=1e-14, **c),
     "negative binomial": lambda **c: sm.NegativeBinomial(COUNT + MORE, FRAME).fit(
         disp=0, method="newton", tol=1e-14, start_params=NB, **c
@@ -38,9 +47,15 @@ NB = sm.NegativeBinomial(COUNT + MORE, FRAME).fit(disp=0).params.to_numpy()
 KINDS = {
     "HC0": ({}, {}),
     "cluster": ({"groups": SITE}, {"groups": SITE}),
-    "cluster, as it is": ({"groups": SITE, "use_correction": False}, {"groups": SITE, "use_correction": False}),
+    "cluster, as it is": (
+        {"groups": SITE, "use_correction": False},
+        {"groups": SITE, "use_correction": False},
+    ),
     "HAC": ({"maxlags": 4}, {"maxlags": 4}),
-    "HAC, corrected": ({"maxlags": 3, "use_correction": True}, {"maxlags": 3, "use_correction": True}),
+    "HAC, corrected": (
+        {"maxlags": 3, "use_correction": True},
+        {"maxlags": 3, "use_correction": True},
+    ),
 }
 
 
@@ -52,7 +67,9 @@ def test_statsmodels_sandwiches(host, kind):
     want = results.cov_params()
     found = lo.covariance(lo.from_statsmodels(HOSTS[host]()), cov_type, **ours)
     order = [*FRAME.columns, *(["dispersion"] if len(found) == 4 else [])]
-    np.testing.assert_allclose(found.loc[order, order], want, rtol=1e-8, atol=1e-8 * np.abs(np.asarray(want)).max())
+    np.testing.assert_allclose(
+        found.loc[order, order], want, rtol=1e-8, atol=1e-8 * np.abs(np.asarray(want)).max()
+    )
 
 
 @pytest.mark.parametrize("host", ["OLS", "WLS"])
@@ -67,7 +84,11 @@ def test_statsmodels_corrections_of_least_squares(host, kind):
 def test_the_models_own():
     for host in ("OLS", "WLS", "Poisson", "Logit"):
         results = HOSTS[host]()
-        np.testing.assert_allclose(lo.covariance(lo.from_statsmodels(results), "nonrobust"), results.cov_params(), rtol=1e-8)
+        np.testing.assert_allclose(
+            lo.covariance(lo.from_statsmodels(results), "nonrobust"),
+            results.cov_params(),
+            rtol=1e-8,
+        )
 
 
 def test_classes_go_by_contrasts():
@@ -83,7 +104,10 @@ def test_classes_go_by_contrasts():
 
 
 def derivatives(objective, fit, step=1e-4):
-    """∂θ̂/∂w_n of every unit, natural: by Newton's method on F with that weight a little up and down."""
+    """∂θ̂/∂w_n of every unit, natural.
+
+    By Newton's method on F with that weight a little up and down.
+    """
     with jax.enable_x64(True):
         start, unravel = ravel_pytree(jax.tree.map(jnp.asarray, fit.theta))
         F = lambda v, w: objective.loss(unravel(v), w)
@@ -114,7 +138,9 @@ def sequences():
     for _ in range(14):
         state = np.cumsum(draw.random(8) < 0.3) % 2
         series.append(draw.poisson(np.where(state, 9.0, 2.0)).astype(float))
-    return lo.HMM(np.concatenate(series), lo.emissions.Poisson(), 2, lengths=[8] * 14, drop="sequence")
+    return lo.HMM(
+        np.concatenate(series), lo.emissions.Poisson(), 2, lengths=[8] * 14, drop="sequence"
+    )
 
 
 def test_whole_sequences_of_a_hidden_markov_model():
@@ -135,7 +161,11 @@ def test_what_has_no_sandwich():
         (ValueError, "cov_type must be one of 'nonrobust', 'HC0'", dict(cov_type="white")),
         (ValueError, "groups goes with cov_type='cluster'", dict(cov_type="cluster")),
         (ValueError, "groups goes with cov_type='cluster'", dict(groups=SITE)),
-        (ValueError, "small_sample must be one of 'stata'", dict(cov_type="cluster", groups=SITE, small_sample="sas")),
+        (
+            ValueError,
+            "small_sample must be one of 'stata'",
+            dict(cov_type="cluster", groups=SITE, small_sample="sas"),
+        ),
         (
             ValueError,
             "goes with cov_type='cluster'; got 'CRV3'. fixest has no CRV3",
@@ -148,11 +178,23 @@ def test_what_has_no_sandwich():
         ),
         (ValueError, "cases=True is not for jackknife", dict(cov_type="jackknife", cases=True)),
         (ValueError, "maxlags goes with cov_type='HAC'", dict(cov_type="HAC")),
-        (ValueError, "maxlags must be a whole number from 0 to 89", dict(cov_type="HAC", maxlags=90)),
-        (ValueError, "maxlags must be a whole number from 0 to 89", dict(cov_type="HAC", maxlags=np.nan)),
+        (
+            ValueError,
+            "maxlags must be a whole number from 0 to 89",
+            dict(cov_type="HAC", maxlags=90),
+        ),
+        (
+            ValueError,
+            "maxlags must be a whole number from 0 to 89",
+            dict(cov_type="HAC", maxlags=np.nan),
+        ),
         (ValueError, "at least two groups", dict(cov_type="cluster", groups=np.zeros(N))),
         (ValueError, "one label a unit, 90; got 3", dict(cov_type="cluster", groups=[1, 2, 3])),
-        (ValueError, "missing labels", dict(cov_type="cluster", groups=np.where(SITE == 1, np.nan, SITE))),
+        (
+            ValueError,
+            "missing labels",
+            dict(cov_type="cluster", groups=np.where(SITE == 1, np.nan, SITE)),
+        ),
     ]
     for error, words, given in refused:
         with pytest.raises(error, match=words):
@@ -160,7 +202,9 @@ def test_what_has_no_sandwich():
     with pytest.raises(TypeError, match="must be a Fit"):
         lo.covariance(FRAME)
     twice = lo.fit(lo.GLM(FRAME.assign(again=FRAME.age)[["age", "dose", "again"]], COST, "squared"))
-    with pytest.raises(ValueError, match=r"do not determine every parameter, among them 'age', 'again'"):
+    with pytest.raises(
+        ValueError, match=r"do not determine every parameter, among them 'age', 'again'"
+    ):
         lo.covariance(twice)
     few = lo.fit(lo.GLM(FRAME[:3][["age", "dose"]], COST[:3], "squared"))
     with pytest.raises(ValueError, match="no degree of freedom"):
@@ -183,7 +227,9 @@ def test_a_series_of_a_users_own_objective_has_hac():
     loss = lambda theta, w: w @ (x - theta["m"]) ** 2 / 2
     fit = lo.fit(lo.Objective(loss, 60, dependence="serial"), {"m": 0.0})
     host = sm.OLS(x, np.ones(60)).fit(cov_type="HAC", cov_kwds={"maxlags": 5})
-    with pytest.raises(ValueError, match="depend on their neighbours; HC0 takes them for independent"):
+    with pytest.raises(
+        ValueError, match="depend on their neighbours; HC0 takes them for independent"
+    ):
         lo.covariance(fit)
     np.testing.assert_allclose(lo.covariance(fit, "HAC", maxlags=5), host.cov_params(), rtol=1e-8)
     assert list(lo.covariance(fit, "HAC", maxlags=0)) == ["m"]
@@ -193,7 +239,9 @@ def test_few_groups_are_warned_of_and_labels_are_matched():
     frame = FRAME.set_axis([f"p{k}" for k in range(N)])
     fit = lo.fit(lo.GLM(frame[["age", "dose"]], pd.Series(COST.to_numpy(), frame.index), "squared"))
     site = pd.Series(np.repeat(np.arange(9), 10), frame.index)
-    with pytest.warns(UserWarning, match="9 groups are fewer than 20.*'CRV3', for every model, and 'CR2'"):
+    with pytest.warns(
+        UserWarning, match="9 groups are fewer than 20.*'CRV3', for every model, and 'CR2'"
+    ):
         found = lo.covariance(fit, "cluster", groups=site)
     with pytest.warns(UserWarning):
         shuffled = lo.covariance(fit, "cluster", groups=site.sample(frac=1, random_state=0))
@@ -208,18 +256,30 @@ def test_a_row_of_weight_zero_is_not_there(loss, y, kind):
     weight, out = np.r_[np.zeros(24), WEIGHT[24:]], slice(24, None)
     whole = lo.fit(lo.GLM(FRAME, y, loss, sample_weight=weight, intercept=False))
     without = lo.fit(lo.GLM(FRAME[out], y[out], loss, sample_weight=weight[out], intercept=False))
-    more = {"cluster": {"groups": SITE}, "HAC": {"maxlags": 2, "use_correction": True}}.get(kind, {})
+    more = {"cluster": {"groups": SITE}, "HAC": {"maxlags": 2, "use_correction": True}}.get(
+        kind, {}
+    )
     less = {name: value[out] if name == "groups" else value for name, value in more.items()}
-    np.testing.assert_allclose(lo.covariance(whole, kind, **more), lo.covariance(without, kind, **less), rtol=1e-9)
+    np.testing.assert_allclose(
+        lo.covariance(whole, kind, **more), lo.covariance(without, kind, **less), rtol=1e-9
+    )
     if kind == "nonrobust":
-        np.testing.assert_allclose(lo.cooks_distance(whole)[24:], lo.cooks_distance(without), rtol=1e-7)
+        np.testing.assert_allclose(
+            lo.cooks_distance(whole)[24:], lo.cooks_distance(without), rtol=1e-7
+        )
         np.testing.assert_allclose(lo.dfbetas(whole).iloc[24:], lo.dfbetas(without), rtol=1e-6)
 
 
 def test_a_correction_that_would_not_be_made_is_refused():
     fit = lo.fit(lo.GLM(FRAME, COST, "squared", intercept=False))
-    for kind, more in (("HC0", {"use_correction": True}), ("cluster", {"use_correction": "yes", "groups": SITE})):
-        with pytest.raises(ValueError, match="covariance: use_correction is True or False, of cov_type='cluster' and 'HAC'"):
+    for kind, more in (
+        ("HC0", {"use_correction": True}),
+        ("cluster", {"use_correction": "yes", "groups": SITE}),
+    ):
+        with pytest.raises(
+            ValueError,
+            match="covariance: use_correction is True or False, of cov_type='cluster' and 'HAC'",
+        ):
             lo.covariance(fit, kind, **more)
 
 
@@ -230,7 +290,9 @@ def test_two_ways_add_and_take_away():
     fit = lo.fit(lo.GLM(FRAME[["age", "dose"]], COUNT, "poisson"))
     both = ways.site * 100 + ways.year
     for kind in ("cluster", "CRV3", "jackknife"):
-        one, two, joint = (lo.covariance(fit, kind, groups=labels) for labels in (ways.site, ways.year, both))
+        one, two, joint = (
+            lo.covariance(fit, kind, groups=labels) for labels in (ways.site, ways.year, both)
+        )
         for given in (ways, ways.to_numpy()):
             found = lo.covariance(fit, kind, groups=given)
             np.testing.assert_allclose(found, one + two - joint, rtol=1e-12)
@@ -239,8 +301,15 @@ def test_two_ways_add_and_take_away():
             found = lo.covariance(fit, kind, groups=ways, strategy=lo.Exact())
             loose = lo.covariance(fit, kind, groups=ways, strategy=lo.Certified(0.3))
             off = (loose.standard_errors - found.standard_errors).abs()
-            assert found.proved and (off <= loose.errors + found.errors).all() and (found.errors < 1e-6).all()
-    np.testing.assert_allclose(lo.covariance(fit, "CRV3", groups=ways[["site"]]), lo.covariance(fit, "CRV3", groups=ways.site))
+            assert (
+                found.proved
+                and (off <= loose.errors + found.errors).all()
+                and (found.errors < 1e-6).all()
+            )
+    np.testing.assert_allclose(
+        lo.covariance(fit, "CRV3", groups=ways[["site"]]),
+        lo.covariance(fit, "CRV3", groups=ways.site),
+    )
     with pytest.raises(ValueError, match="two for clusters of two ways, of 'cluster', 'CRV3'"):
         lo.covariance(fit, "JK1", groups=ways)
     with pytest.raises(ValueError, match=r"got shape \(90, 3\)"):
@@ -256,14 +325,19 @@ def test_the_jackknife_does_not_count_rows_of_weight_zero(kind):
     whole = lo.fit(lo.GLM(FRAME[["age"]], COUNT, "poisson", sample_weight=weight))
     out = SITE >= 4
     without = lo.fit(lo.GLM(FRAME[["age"]][out], COUNT[out], "poisson", sample_weight=weight[out]))
-    found, want = lo.covariance(whole, kind, groups=SITE), lo.covariance(without, kind, groups=SITE[out])
+    found, want = (
+        lo.covariance(whole, kind, groups=SITE),
+        lo.covariance(without, kind, groups=SITE[out]),
+    )
     np.testing.assert_allclose(found, want, rtol=1e-8)
     assert (found.dof == want.dof).all()
 
 
 def test_kinds_of_the_jackknife():
     fit = lo.fit(lo.GLM(FRAME[["age", "dose"]], COST, "squared"))
-    np.testing.assert_allclose(lo.covariance(fit, "HC3-exact"), lo.covariance(fit, "HC3"), rtol=1e-9)
+    np.testing.assert_allclose(
+        lo.covariance(fit, "HC3-exact"), lo.covariance(fit, "HC3"), rtol=1e-9
+    )
     thetas = np.array([
         np.linalg.lstsq(FRAME[["age", "dose", "const"]][np.arange(N) != k], COST[np.arange(N) != k], rcond=None)[0]
         for k in range(N)
@@ -273,7 +347,10 @@ def test_kinds_of_the_jackknife():
     np.testing.assert_allclose(lo.covariance(fit, "JK1"), want, rtol=1e-9)
     grouped = lo.covariance(fit, "CRV3", groups=SITE)
     np.testing.assert_allclose(lo.covariance(fit, "CR3", groups=SITE), grouped * 30 / 29)
-    np.testing.assert_allclose(lo.covariance(fit, "JKn", groups=SITE, strata=SITE * 0), lo.covariance(fit, "JK1", groups=SITE))
+    np.testing.assert_allclose(
+        lo.covariance(fit, "JKn", groups=SITE, strata=SITE * 0),
+        lo.covariance(fit, "JK1", groups=SITE),
+    )
     strata = lo.covariance(fit, "jkn", groups=SITE, strata=SITE // 15)
     np.testing.assert_allclose(strata, lo.replicates(fit, lo.survey.jkn(SITE // 15, SITE)))
     assert (strata.dof == 28).all() and (grouped.dof == 29).all()
@@ -285,7 +362,10 @@ def test_kinds_of_the_jackknife():
         ("one label a unit, 90; got 3", dict(cov_type="CRV3", groups=[1, 2, 3])),
         ("at least two groups", dict(cov_type="CRV3", groups=np.zeros(N))),
         ("missing labels", dict(cov_type="CRV3", groups=np.where(SITE == 1, np.nan, SITE))),
-        ("stratum 7 has 1 cluster", dict(cov_type="JKn", groups=SITE, strata=np.where(SITE == 2, 7, 0))),
+        (
+            "stratum 7 has 1 cluster",
+            dict(cov_type="JKn", groups=SITE, strata=np.where(SITE == 2, 7, 0)),
+        ),
     ]
     for words, given in refused:
         with pytest.raises(ValueError, match=words):
@@ -297,28 +377,42 @@ def test_kinds_of_the_jackknife():
         lo.covariance(fitted("hidden Markov"), "jackknife")
 
 
-@pytest.mark.filterwarnings("ignore:covariance. 3 of the plan's 90", "ignore:replicates. 3 of the plan's 90")
+@pytest.mark.filterwarnings(
+    "ignore:covariance. 3 of the plan's 90", "ignore:replicates. 3 of the plan's 90"
+)
 def test_labels_of_rows_that_the_fit_dropped_leave_with_them():
-    data = FRAME.assign(cost=COST, age=FRAME.age.where(FRAME.index % 40 != 7), site=SITE, year=np.arange(N) % 23)
+    data = FRAME.assign(
+        cost=COST, age=FRAME.age.where(FRAME.index % 40 != 7), site=SITE, year=np.arange(N) % 23
+    )
     fit = lo.from_statsmodels(sm.formula.ols("cost ~ age", data).fit())
     there, strata = data.dropna(), data.site // 15
     for kind in ("cluster", "CR2", "CRV3", "JK1"):
         want = lo.covariance(fit, kind, groups=there.site)
         np.testing.assert_allclose(lo.covariance(fit, kind, groups=data.site), want, rtol=1e-9)
     both = lo.covariance(fit, "CRV3", groups=data[["site", "year"]])
-    np.testing.assert_allclose(both, lo.covariance(fit, "CRV3", groups=there[["site", "year"]]), rtol=1e-9)
+    np.testing.assert_allclose(
+        both, lo.covariance(fit, "CRV3", groups=there[["site", "year"]]), rtol=1e-9
+    )
     jkn = lo.replicates(fit, lo.survey.jkn(strata, data.site))
-    np.testing.assert_allclose(jkn, lo.covariance(fit, "JKn", groups=there.site, strata=strata[there.index]), rtol=1e-9)
+    np.testing.assert_allclose(
+        jkn, lo.covariance(fit, "JKn", groups=there.site, strata=strata[there.index]), rtol=1e-9
+    )
 
 
 @pytest.mark.parametrize("host", HOSTS)
-@pytest.mark.parametrize("given", [{}, {"cov_type": "HC1"}, {"cov_type": "cluster", "cov_kwds": {"groups": SITE}}], ids=str)
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"cov_type": "HC1"}, {"cov_type": "cluster", "cov_kwds": {"groups": SITE}}],
+    ids=str,
+)
 def test_a_hosts_fit_has_the_hosts_own_standard_errors(host, given):
     results = HOSTS[host](**given)
     found = lo.covariance(lo.from_statsmodels(results))
     table = found.summary().iloc[: len(FRAME.columns)]
     np.testing.assert_allclose(table["std err"], results.bse[:3], rtol=1e-8)
-    np.testing.assert_allclose(table.filter(like="P>").iloc[:, 0], results.pvalues[:3], rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(
+        table.filter(like="P>").iloc[:, 0], results.pvalues[:3], rtol=1e-6, atol=1e-12
+    )
     assert "as the host has it" in str(found.summary()) and f"{found.kind}: " in str(found)
 
 
@@ -330,16 +424,30 @@ def test_the_default_is_that_of_the_models_field():
             lo.GLM(X, np.exp(COST / 4), "gamma"),
             sm.GLM(np.exp(COST / 4), FRAME, sm.families.Gamma(sm.families.links.Log())),
         ),
-        "probit": (lo.GLM(X, ILL, "probit"), sm.GLM(ILL, FRAME, sm.families.Binomial(sm.families.links.Probit()))),
+        "probit": (
+            lo.GLM(X, ILL, "probit"),
+            sm.GLM(ILL, FRAME, sm.families.Binomial(sm.families.links.Probit())),
+        ),
         "poisson": (lo.GLM(X, COUNT, "poisson"), sm.GLM(COUNT, FRAME, sm.families.Poisson())),
         "least squares": (lo.GLM(X, COST, "squared"), sm.OLS(COST, FRAME)),
         "cox": (lo.Cox(X, times, events * 1.0), sm.PHReg(times, X, events, ties="efron")),
     }
     for name, (model, host) in cases.items():
-        found, want = lo.covariance(lo.fit(model)), host.fit(**({"tol": 1e-14} if isinstance(host, sm.GLM) else {}))
-        np.testing.assert_allclose(found.standard_errors[["age", "dose"]], np.asarray(want.bse)[-2:], rtol=1e-6, err_msg=name)
+        found, want = (
+            lo.covariance(lo.fit(model)),
+            host.fit(**({"tol": 1e-14} if isinstance(host, sm.GLM) else {})),
+        )
+        np.testing.assert_allclose(
+            found.standard_errors[["age", "dose"]],
+            np.asarray(want.bse)[-2:],
+            rtol=1e-6,
+            err_msg=name,
+        )
         assert found.kind == ("expected" if name in ("gamma", "probit") else "nonrobust")
-    for penalised in (lo.GLM(X, COST, "squared", lo.penalties.Ridge(1.0)), lo.GLM(X, COST, "huber")):
+    for penalised in (
+        lo.GLM(X, COST, "squared", lo.penalties.Ridge(1.0)),
+        lo.GLM(X, COST, "huber"),
+    ):
         assert lo.covariance(lo.fit(penalised)).kind == "HC0"
     assert "Ridge: standard errors do not count its bias" in str(
         lo.covariance(lo.fit(lo.GLM(X, COST, "squared", lo.penalties.Ridge(1.0))))
@@ -350,7 +458,9 @@ def test_the_default_is_that_of_the_models_field():
         lo.covariance(lo.fit(cases["cox"][0]), "expected")
 
 
-@pytest.mark.parametrize("loss, y", [("squared", COST), ("poisson", COUNT), ("gamma", np.exp(COST / 4))])
+@pytest.mark.parametrize(
+    "loss, y", [("squared", COST), ("poisson", COUNT), ("gamma", np.exp(COST / 4))]
+)
 def test_weights_are_precisions_or_counts_of_cases(loss, y):
     """Without `cases` their scale is nothing; with it a row of weight f is f rows."""
     f, X, y = np.arange(N) % 3 + 1.0, FRAME[["age", "dose"]], np.asarray(y)
@@ -364,20 +474,45 @@ def test_weights_are_precisions_or_counts_of_cases(loss, y):
         want = lo.covariance(repeated, kind, **({"groups": SITE[row]} if groups else {}))
         np.testing.assert_allclose(found, want, rtol=1e-7)
         assert (found.dof is None and want.dof is None) or (found.dof == want.dof).all()
-        np.testing.assert_allclose(lo.covariance(scaled, kind, **groups), lo.covariance(weighted, kind, **groups), rtol=1e-7)
-    assert "normalised to sum to the 90 units" in str(lo.covariance(weighted)) and "count cases, 180 in all" in str(found)
+        np.testing.assert_allclose(
+            lo.covariance(scaled, kind, **groups),
+            lo.covariance(weighted, kind, **groups),
+            rtol=1e-7,
+        )
+    assert "normalised to sum to the 90 units" in str(
+        lo.covariance(weighted)
+    ) and "count cases, 180 in all" in str(found)
     times = np.exp(-FRAME.age) + 0.01 * np.arange(N)
-    one, many = (lo.covariance(lo.fit(lo.Cox(X, times, SITE % 2 * 1.0, sample_weight=c * f))) for c in (1.0, 100.0))
+    one, many = (
+        lo.covariance(lo.fit(lo.Cox(X, times, SITE % 2 * 1.0, sample_weight=c * f)))
+        for c in (1.0, 100.0)
+    )
     np.testing.assert_allclose(one, many, rtol=1e-7)
     proportion = lo.fit(lo.GLM(X, ILL / 2, "logistic", trials=np.full(N, 2.0)))
-    np.testing.assert_allclose(lo.covariance(proportion), np.linalg.inv(proportion.hessian), rtol=1e-9)  # trials are counts
+    # trials are counts
+    np.testing.assert_allclose(
+        lo.covariance(proportion), np.linalg.inv(proportion.hessian), rtol=1e-9
+    )
 
 
-# pyfixest 0.60's standard errors of x and z: feols and fepois, vcov={"CRV1": "cl"}, {"CRV3": "cl"}, {"CRV1": "cl+year"}
+# pyfixest 0.60's standard errors of x and z: feols and fepois, vcov={"CRV1": "cl"}, {"CRV3": "cl"},
+# {"CRV1": "cl+year"}
 PYFIXEST = {
-    ("y", ""): ((0.1321584344884, 0.0580030673152), (0.1492835396359, 0.0681289023980), (0.1436428168952, 0.0426942941112)),
-    ("y", "year"): ((0.1341944123778, 0.0553841970899), (0.1538253071429, 0.0661141302166), (0.1406717740196, 0.0343739790532)),
-    ("y", "unit"): ((0.1174412700316, 0.0717574775728), (0.1305622950419, 0.0836576681841), (0.1339272066358, 0.0681177627132)),
+    ("y", ""): (
+        (0.1321584344884, 0.0580030673152),
+        (0.1492835396359, 0.0681289023980),
+        (0.1436428168952, 0.0426942941112),
+    ),
+    ("y", "year"): (
+        (0.1341944123778, 0.0553841970899),
+        (0.1538253071429, 0.0661141302166),
+        (0.1406717740196, 0.0343739790532),
+    ),
+    ("y", "unit"): (
+        (0.1174412700316, 0.0717574775728),
+        (0.1305622950419, 0.0836576681841),
+        (0.1339272066358, 0.0681177627132),
+    ),
     ("c", ""): ((0.0536981186600, 0.0439392200275), (0.0621677804309, 0.0523322559379)),
     ("c", "unit"): ((0.0601742022096, 0.0493903019468), (0.0695622868089, 0.0581417324106)),
 }
@@ -386,29 +521,55 @@ PYFIXEST = {
 def schools():
     rng, n = np.random.default_rng(81), 240
     d = pd.DataFrame(
-        {"x": rng.normal(size=n), "z": rng.normal(size=n), "cl": rng.integers(0, 9, n), "year": rng.integers(0, 5, n)}
+        {
+            "x": rng.normal(size=n),
+            "z": rng.normal(size=n),
+            "cl": rng.integers(0, 9, n),
+            "year": rng.integers(0, 5, n),
+        }
     )
     d["unit"] = d["cl"] * 3 + rng.integers(0, 3, n)  # every unit lies in one cluster
-    d["y"] = 0.5 * d.x - 0.3 * d.z + 0.7 * rng.normal(size=9)[d.cl] * d.x + rng.normal(size=n) + 0.3 * d.year
+    d["y"] = (
+        0.5 * d.x
+        - 0.3 * d.z
+        + 0.7 * rng.normal(size=9)[d.cl] * d.x
+        + rng.normal(size=n)
+        + 0.3 * d.year
+    )
     d["c"] = rng.poisson(np.exp(0.2 + 0.3 * d.x + 0.2 * rng.normal(size=9)[d.cl]))
     return d
 
 
-@pytest.mark.filterwarnings("ignore:covariance. ([0-9]+ groups|[0-9]+ of 9 refits|V₁)", "ignore:the formula")
+@pytest.mark.filterwarnings(
+    "ignore:covariance. ([0-9]+ groups|[0-9]+ of 9 refits|V₁)", "ignore:the formula"
+)
 @pytest.mark.parametrize("response, effects", PYFIXEST)
 def test_small_sample_factors_of_pyfixest(response, effects):
     d = schools()
-    fit = lo.fit(lo.GLM(f"{response} ~ x + z{effects and f' + C({effects})'}", d, "squared" if response == "y" else "poisson"))
+    fit = lo.fit(
+        lo.GLM(
+            f"{response} ~ x + z{effects and f' + C({effects})'}",
+            d,
+            "squared" if response == "y" else "poisson",
+        )
+    )
     for (kind, groups), want in zip(
-        (("cluster", "cl"), ("CRV3", "cl"), ("cluster", ["cl", "year"])), PYFIXEST[response, effects], strict=False
+        (("cluster", "cl"), ("CRV3", "cl"), ("cluster", ["cl", "year"])),
+        PYFIXEST[response, effects],
+        strict=False,
     ):
         found = lo.covariance(fit, kind, groups=d[groups], small_sample="pyfixest")
-        np.testing.assert_allclose(found.standard_errors[["x", "z"]], want, rtol=1e-6)  # pyfixest's Poisson stops at 1e-7
-    nested = "26 columns of factors within clusters do not count" if effects == "unit" else "as pyfixest"
+        # pyfixest's Poisson stops at 1e-7
+        np.testing.assert_allclose(found.standard_errors[["x", "z"]], want, rtol=1e-6)
+    nested = (
+        "26 columns of factors within clusters do not count" if effects == "unit" else "as pyfixest"
+    )
     assert nested in str(found)
 
 
-@pytest.mark.filterwarnings("ignore:covariance. ([0-9]+ groups|[0-9]+ of 9 refits|V₁)", "ignore:the formula")
+@pytest.mark.filterwarnings(
+    "ignore:covariance. ([0-9]+ groups|[0-9]+ of 9 refits|V₁)", "ignore:the formula"
+)
 def test_small_sample_factors_of_other_programs():
     d = schools()
     dummies = pd.get_dummies(d.unit, prefix="unit").astype(float)
@@ -418,24 +579,38 @@ def test_small_sample_factors_of_other_programs():
         raw = lo.covariance(fit, "cluster", groups=d.cl, use_correction=False)
         usual, crv3 = 9 / 8, lo.covariance(fit, "CR3", groups=d.cl)
         full = usual * 239 / (240 - 29) if loss == "squared" else usual
-        for program, factor in (("stata", full), ("sandwich", full), ("fixest", usual * 239 / (240 - 3))):
+        for program, factor in (
+            ("stata", full),
+            ("sandwich", full),
+            ("fixest", usual * 239 / (240 - 3)),
+        ):
             found = lo.covariance(fit, "cluster", groups=d.cl, small_sample=program)
             np.testing.assert_allclose(found, factor * raw, rtol=1e-12)
-        np.testing.assert_allclose(lo.covariance(fit, "CRV3", groups=d.cl, small_sample="stata"), crv3 * 8 / 9, rtol=1e-12)
+        np.testing.assert_allclose(
+            lo.covariance(fit, "CRV3", groups=d.cl, small_sample="stata"), crv3 * 8 / 9, rtol=1e-12
+        )
     all_levels = lo.fit(lo.GLM(columns, d.c, "squared", intercept=False))
     found = lo.covariance(all_levels, "cluster", groups=d.cl, small_sample="fixest")
     raw = lo.covariance(all_levels, "cluster", groups=d.cl, use_correction=False)
     np.testing.assert_allclose(found, usual * 239 / (240 - 3) * raw, rtol=1e-12)
     far = lo.fit(lo.GLM(columns.drop(columns="unit_0").assign(x=d.x + 1e7), d.c, "squared"))
-    assert "K = 3, as fixest" in str(lo.covariance(far, "cluster", groups=d.cl, small_sample="fixest"))
-    treated = lo.fit(lo.GLM(d[["x"]].assign(only=(d.cl == 3) * 1.0), d.c, "squared"))  # one cluster's dummy is no factor
-    assert "K = 3, as fixest" in str(lo.covariance(treated, "cluster", groups=d.cl, small_sample="fixest"))
+    assert "K = 3, as fixest" in str(
+        lo.covariance(far, "cluster", groups=d.cl, small_sample="fixest")
+    )
+    # one cluster's dummy is no factor
+    treated = lo.fit(lo.GLM(d[["x"]].assign(only=(d.cl == 3) * 1.0), d.c, "squared"))
+    assert "K = 3, as fixest" in str(
+        lo.covariance(treated, "cluster", groups=d.cl, small_sample="fixest")
+    )
 
 
 def test_tables_say_what_they_are_and_fit_on_a_line():
     fit = lo.fit(
         lo.GLM(
-            FRAME.rename(columns={"age": "age of the patient when the first dose was given"}), COST, "squared", intercept=False
+            FRAME.rename(columns={"age": "age of the patient when the first dose was given"}),
+            COST,
+            "squared",
+            intercept=False,
         )
     )
     found = lo.covariance(fit, "CRV3", groups=SITE)
@@ -449,6 +624,7 @@ def test_tables_say_what_they_are_and_fit_on_a_line():
     ):
         assert words in text
     assert max(map(len, text.splitlines()[5:])) <= 80 and "0.975]" in text
-    assert "clusters           none" in str(lo.covariance(fit).summary().round(2))  # what is rounded keeps the head
+    # what is rounded keeps the head
+    assert "clusters           none" in str(lo.covariance(fit).summary().round(2))
     both = lo.covariance(fit, "cluster", groups=np.c_[SITE, np.arange(N) % 23])
     assert "30 and 23 of two ways" in str(both) and "degrees of freedom 22" in str(both)

@@ -1,4 +1,7 @@
-"""Functions of the parameters: closed forms of the jackknife, refits from scratch, bootstrap intervals, what is refused."""
+"""Functions of the parameters.
+
+Closed forms of the jackknife, refits from scratch, bootstrap intervals, what is refused.
+"""
 
 import numpy as np
 import pandas as pd
@@ -27,17 +30,27 @@ def effect(parameters, refit):
 
 
 def test_the_jackknife_of_a_mean_squared():
-    """Quenouille's correction makes the square of a mean unbiased, and Tukey's variance is in closed form."""
+    """Quenouille's correction makes the square of a mean unbiased, and Tukey's variance is in
+    closed form.
+    """
     y = rng.standard_normal(40) + 2
     fit = lo.fit(lo.GLM(np.ones((40, 1)), y, "squared", intercept=False))
     found = lo.functional(fit, lambda parameters: parameters["coef"][0] ** 2, lo.leave_one_out(40))
     np.testing.assert_allclose(found.corrected, y.mean() ** 2 - y.var(ddof=1) / 40, rtol=1e-10)
     alone = np.array([np.delete(y, k).mean() ** 2 for k in range(40)])
-    np.testing.assert_allclose(found.standard_error, np.sqrt(39 / 40 * np.sum((alone - alone.mean()) ** 2)))
+    np.testing.assert_allclose(
+        found.standard_error, np.sqrt(39 / 40 * np.sum((alone - alone.mean()) ** 2))
+    )
     np.testing.assert_allclose(found.bias, 39 * (alone.mean() - y.mean() ** 2), rtol=1e-9)
     reach = scipy.stats.t(39).ppf(0.975) * found.standard_error
     np.testing.assert_allclose(found.interval, (y.mean() ** 2 - reach, y.mean() ** 2 + reach))
-    delta = lo.functional(fit, lambda parameters: parameters["coef"][0] ** 2, lo.leave_one_out(40), interval="delta", level=0.9)
+    delta = lo.functional(
+        fit,
+        lambda parameters: parameters["coef"][0] ** 2,
+        lo.leave_one_out(40),
+        interval="delta",
+        level=0.9,
+    )
     half = scipy.stats.t(39).ppf(0.95) * 2 * y.mean() * y.std(ddof=1) / np.sqrt(40)
     np.testing.assert_allclose(delta.high - delta.estimate, half, rtol=1e-6)
 
@@ -49,13 +62,20 @@ def test_an_average_treatment_effect_by_refits_from_scratch():
     for site in np.unique(SITE):
         some = site != SITE
         theta = minimiser(FIT.objective, FIT.theta, some.astype(float))
-        ends = [scipy.special.expit(np.column_stack([FRAME.assign(treated=level), np.ones(N)]) @ theta) for level in (1, 0)]
+        ends = [
+            scipy.special.expit(np.column_stack([FRAME.assign(treated=level), np.ones(N)]) @ theta)
+            for level in (1, 0)
+        ]
         values.append(np.mean((ends[0] - ends[1])[some]))
     np.testing.assert_allclose(found.replicates["f"], values, atol=1e-9)
     assert list(found.replicates.index) == list(np.unique(SITE)) and found.dof == 21
-    np.testing.assert_allclose(found.standard_error, np.sqrt(21 / 22 * np.sum((values - np.mean(values)) ** 2)), rtol=1e-7)
+    np.testing.assert_allclose(
+        found.standard_error, np.sqrt(21 / 22 * np.sum((values - np.mean(values)) ** 2)), rtol=1e-7
+    )
     surveyed = lo.functional(FIT, effect, lo.survey.jk1(SITE))
-    np.testing.assert_allclose(surveyed.table.drop(columns="error"), found.table.drop(columns="error"), rtol=1e-6)
+    np.testing.assert_allclose(
+        surveyed.table.drop(columns="error"), found.table.drop(columns="error"), rtol=1e-6
+    )
     delta = lo.functional(FIT, effect, lo.groups(SITE), interval="delta")
     assert 0.7 < (delta.high - delta.low) / (found.high - found.low) < 1.3
 
@@ -65,10 +85,15 @@ def test_a_parameter_by_name_is_that_of_the_covariance():
     want = lo.covariance(FIT, "jackknife", groups=SITE, strategy=lo.Exact())
     np.testing.assert_allclose(found.standard_error, want.standard_errors["treated"])
     assert found.error < 1e-7 and "treated" in str(found) and "t of 21 degrees" in str(found)
-    several = lo.functional(FIT, lambda p: {"a": p["coef"][0], "b": p["intercept"]}, lo.groups(SITE))
+    several = lo.functional(
+        FIT, lambda p: {"a": p["coef"][0], "b": p["intercept"]}, lo.groups(SITE)
+    )
     assert list(several.table.index) == ["a", "b"] and several.estimate.shape == (2,)
     np.testing.assert_allclose(several.table.loc["a"], found.table.loc["treated"], rtol=1e-5)
-    assert list(lo.functional(FIT, lambda p: p["coef"], lo.groups(SITE)).table.index) == ["f[0]", "f[1]"]
+    assert list(lo.functional(FIT, lambda p: p["coef"], lo.groups(SITE)).table.index) == [
+        "f[0]",
+        "f[1]",
+    ]
 
 
 @pytest.mark.parametrize("groups", [None, SITE])
@@ -85,7 +110,9 @@ def test_bca_intervals_of_scipy(groups):
     a = np.sum(moved**3) / (6 * np.sum(moved**2) ** 1.5)
     bias = scipy.stats.norm.ppf(np.mean(draws < y.mean() ** 3))
     z = bias + scipy.stats.norm.ppf([0.05, 0.95])
-    np.testing.assert_allclose(found.interval, np.quantile(draws, scipy.stats.norm.cdf(bias + z / (1 - a * z))), rtol=1e-8)
+    np.testing.assert_allclose(
+        found.interval, np.quantile(draws, scipy.stats.norm.cdf(bias + z / (1 - a * z))), rtol=1e-8
+    )
     np.testing.assert_allclose(found.standard_error, draws.std(ddof=1), rtol=1e-8)
     assert found.kind == "BCa" and found.dof is None
 
@@ -94,8 +121,13 @@ def test_what_a_refit_does_not_determine_does_not_count():
     data = FRAME.assign(lone=(SITE == "s03") * 1.0)
     fit = lo.fit(lo.GLM(data, FRAME.age + rng.standard_normal(N), "squared"))
     with pytest.warns(UserWarning, match=r"\(s03\) do not determine lone"):
-        found = lo.functional(fit, lambda p: {"age": p["coef"][1], "lone": p["coef"][2]}, lo.groups(SITE))
-    assert found.replicates.loc["s03"].isna().tolist() == [False, True] and found.flagged.to_dict() == {"s03": "undetermined"}
+        found = lo.functional(
+            fit, lambda p: {"age": p["coef"][1], "lone": p["coef"][2]}, lo.groups(SITE)
+        )
+    assert found.replicates.loc["s03"].isna().tolist() == [
+        False,
+        True,
+    ] and found.flagged.to_dict() == {"s03": "undetermined"}
     with pytest.warns(UserWarning):
         want = lo.covariance(fit, "jackknife", groups=SITE).standard_errors
     np.testing.assert_allclose(found.standard_error, want[["age", "lone"]])
@@ -104,7 +136,11 @@ def test_what_a_refit_does_not_determine_does_not_count():
 def test_models_of_other_kinds():
     for name in ("Cox", "closed form"):
         fit = fitted(name)
-        found = lo.functional(fit, lambda p: next(iter(p.values())).ravel()[0], lo.leave_one_out(fit.objective.num_units))
+        found = lo.functional(
+            fit,
+            lambda p: next(iter(p.values())).ravel()[0],
+            lo.leave_one_out(fit.objective.num_units),
+        )
         want = lo.covariance(fit, "jackknife").standard_errors
         np.testing.assert_allclose(found.standard_error, want.iloc[0], rtol=1e-7)
 
@@ -112,16 +148,46 @@ def test_models_of_other_kinds():
 def test_what_is_refused():
     refused = [
         (TypeError, "must be a Fit", (FRAME, odds_ratio, lo.groups(SITE)), {}),
-        (TypeError, "f must be a function of the parameters, or the name of one; got int", (FIT, 3, lo.groups(SITE)), {}),
-        (ValueError, "f must be a parameter, one of treated, age, intercept; got 'x9'", (FIT, "x9", lo.groups(SITE)), {}),
+        (
+            TypeError,
+            "f must be a function of the parameters, or the name of one; got int",
+            (FIT, 3, lo.groups(SITE)),
+            {},
+        ),
+        (
+            ValueError,
+            "f must be a parameter, one of treated, age, intercept; got 'x9'",
+            (FIT, "x9", lo.groups(SITE)),
+            {},
+        ),
         (ValueError, "f must return a number", (FIT, lambda p: "one", lo.groups(SITE)), {}),
-        (ValueError, "f must return a number, or numbers of one count; got nan", (FIT, lambda p: np.nan, lo.groups(SITE)), {}),
+        (
+            ValueError,
+            "f must return a number, or numbers of one count; got nan",
+            (FIT, lambda p: np.nan, lo.groups(SITE)),
+            {},
+        ),
         (ValueError, "f must return a number", (FIT, lambda p: None, lo.groups(SITE)), {}),
         (TypeError, "plan must be a Plan.* got Series", (FIT, odds_ratio, pd.Series(SITE)), {}),
-        (ValueError, "leave out every unit once", (FIT, odds_ratio, lo.random_subsets(N, 0.2, 5)), {}),
-        (ValueError, "or 'BCa' of a lo.bootstrap; got 'BCa'", (FIT, odds_ratio, lo.groups(SITE)), {"interval": "BCa"}),
+        (
+            ValueError,
+            "leave out every unit once",
+            (FIT, odds_ratio, lo.random_subsets(N, 0.2, 5)),
+            {},
+        ),
+        (
+            ValueError,
+            "or 'BCa' of a lo.bootstrap; got 'BCa'",
+            (FIT, odds_ratio, lo.groups(SITE)),
+            {"interval": "BCa"},
+        ),
         (ValueError, "interval must be", (FIT, odds_ratio, lo.groups(SITE)), {"interval": "wald"}),
-        (ValueError, "level must lie between 0 and 1", (FIT, odds_ratio, lo.groups(SITE)), {"level": 95}),
+        (
+            ValueError,
+            "level must lie between 0 and 1",
+            (FIT, odds_ratio, lo.groups(SITE)),
+            {"level": 95},
+        ),
     ]
     for error, words, args, named in refused:
         with pytest.raises(error, match=words):

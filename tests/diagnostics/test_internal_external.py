@@ -36,8 +36,14 @@ def test_each_centre_is_predicted_by_the_others():
         here = centre == name
         p = lo.predict(lo.fit(lo.GLM(X[~here], Y[~here], "logistic")), X[here]).to_numpy()
         pairs = p[Y[here] == 1][:, None] - p[Y[here] == 0]
-        want = [np.mean((pairs > 0) + 0.5 * (pairs == 0)), np.mean((Y[here] - p) ** 2), Y[here].sum() / p.sum()]
-        np.testing.assert_allclose(found.centres.loc[name, ["C", "brier", "OE"]].to_numpy(float), want, rtol=1e-7)
+        want = [
+            np.mean((pairs > 0) + 0.5 * (pairs == 0)),
+            np.mean((Y[here] - p) ** 2),
+            Y[here].sum() / p.sum(),
+        ]
+        np.testing.assert_allclose(
+            found.centres.loc[name, ["C", "brier", "OE"]].to_numpy(float), want, rtol=1e-7
+        )
     rows = found.forest("OE")
     assert list(rows.index[-2:]) == ["pooled", "new centre"] and (rows["low"] < rows["high"]).all()
     assert found.table.loc["C", "k"] == 5 and "c3" in str(found) and "pi_low" in found._repr_html_()
@@ -62,15 +68,26 @@ def test_a_centre_that_is_ranked_without_a_fault():
     y[here] = eta > np.median(eta)
     found = lo.internal_external(lo.fit(lo.GLM(X, y, "logistic")), centre)
     forest = found.forest("C")
-    assert forest.loc["c1", "estimate"] == 1 and np.isnan(forest.loc["c1", ["low", "high"]].to_numpy(float)).all()
-    assert found.table.loc["C", "k"] == 4 and np.isfinite(forest.drop("c1")[["low", "high"]].to_numpy()).all()
+    assert (
+        forest.loc["c1", "estimate"] == 1
+        and np.isnan(forest.loc["c1", ["low", "high"]].to_numpy(float)).all()
+    )
+    assert (
+        found.table.loc["C", "k"] == 4
+        and np.isfinite(forest.drop("c1")[["low", "high"]].to_numpy()).all()
+    )
 
 
 def test_rows_without_weight_do_not_count():
     part = (centre != "c1") & (np.arange(150) % 3 > 0)
     found = lo.internal_external(lo.fit(lo.GLM(X, Y, "logistic", sample_weight=part * 1.0)), centre)
-    assert found.centres.loc["c1", "n"] == 0 and found.centres.loc["c1"].drop(["n", "events", "result"]).isna().all()
-    want = lo.internal_external(lo.fit(lo.GLM(X[part], Y[part], "logistic")), centre[part]).centres.drop(columns="result")
+    assert (
+        found.centres.loc["c1", "n"] == 0
+        and found.centres.loc["c1"].drop(["n", "events", "result"]).isna().all()
+    )
+    want = lo.internal_external(
+        lo.fit(lo.GLM(X[part], Y[part], "logistic")), centre[part]
+    ).centres.drop(columns="result")
     np.testing.assert_allclose(found.centres.loc[want.index, want.columns], want, rtol=1e-7)
 
 
@@ -82,10 +99,14 @@ def test_small_centres_are_not_pooled():
         found = lo.internal_external(fit, few)
         errors = [name for name in found.centres if name.endswith("_se")]
         assert found.centres.loc[[0, 1, 2], errors].isna().to_numpy().all()
-        assert (found.table["k"] == 3).all() and "without 3 centres of fewer than 10 rows" in str(found)
+        assert (found.table["k"] == 3).all() and "without 3 centres of fewer than 10 rows" in str(
+            found
+        )
         assert "± 0" not in str(found).split("pooled")[0].replace("± 0.", "")
     p = lo.predict(lo.fit(lo.GLM(X[1:], y[1:], "squared")), X[:1]).to_numpy()
-    np.testing.assert_allclose(found.centres.loc[0, ["MSE", "large"]].to_numpy(float), [(y[0] - p[0]) ** 2, y[0] - p[0]])
+    np.testing.assert_allclose(
+        found.centres.loc[0, ["MSE", "large"]].to_numpy(float), [(y[0] - p[0]) ** 2, y[0] - p[0]]
+    )
     assert np.isnan(found.centres.loc[0, "R2"])
 
 
@@ -97,9 +118,12 @@ def test_numbers_and_survival():
     host = np.polyfit(mean, number[here], 1, cov="unscaled")
     residual = number[here] - np.polyval(host[0], mean)
     np.testing.assert_allclose(found.loc["c4", "slope"], host[0][0], rtol=1e-9)
-    np.testing.assert_allclose(found.loc["c4", "slope_se"], np.sqrt(host[1][0, 0] * residual @ residual / 28), rtol=1e-9)
     np.testing.assert_allclose(
-        found.loc["c4", ["MSE", "large"]].to_numpy(float), [np.mean((number[here] - mean) ** 2), np.mean(number[here] - mean)]
+        found.loc["c4", "slope_se"], np.sqrt(host[1][0, 0] * residual @ residual / 28), rtol=1e-9
+    )
+    np.testing.assert_allclose(
+        found.loc["c4", ["MSE", "large"]].to_numpy(float),
+        [np.mean((number[here] - mean) ** 2), np.mean(number[here] - mean)],
     )
     time, event = rng.exponential(np.exp(-X[:, 0])), (rng.random(150) < 0.8) * 1.0
     found = lo.internal_external(lo.fit(lo.Cox(X, time, event)), centre).centres
@@ -108,8 +132,15 @@ def test_numbers_and_survival():
     own = lo.fit(lo.Cox(eta[here][:, None], time[here], event[here]))
     np.testing.assert_allclose(found.loc["c4", "slope"], own.parameters["coef"][0], rtol=1e-6)
     np.testing.assert_allclose(found.loc["c4", "slope_se"], own.hessian[0, 0] ** -0.5, rtol=1e-6)
-    steps = [(t, 1 / np.exp(eta[~here])[time[~here] >= t].sum()) for t, d in zip(time[~here], event[~here], strict=True) if d]
-    expected = sum(np.exp(e) * sum(h for t, h in steps if t <= end) for e, end in zip(eta[here], time[here], strict=True))
+    steps = [
+        (t, 1 / np.exp(eta[~here])[time[~here] >= t].sum())
+        for t, d in zip(time[~here], event[~here], strict=True)
+        if d
+    ]
+    expected = sum(
+        np.exp(e) * sum(h for t, h in steps if t <= end)
+        for e, end in zip(eta[here], time[here], strict=True)
+    )
     np.testing.assert_allclose(found.loc["c4", "OE"], event[here].sum() / expected, rtol=1e-7)
 
 
@@ -135,4 +166,6 @@ def test_a_centre_whose_classes_are_apart_has_no_slope_and_one_where_they_hardly
         fit = lo.fit(lo.GLM(np.r_[x, x][:, None], both, "logistic", lo.penalties.Ridge(1.0)))
         found = lo.internal_external(fit, np.repeat([0, 1], 30)).centres
         assert np.isfinite(found.loc[0, ["slope", "slope_se"]].astype(float)).all() == exists
-        assert np.isfinite(found.loc[1, "slope"]) and found.loc[0, "C"] == pytest.approx(1 - exists / 225)
+        assert np.isfinite(found.loc[1, "slope"]) and found.loc[0, "C"] == pytest.approx(
+            1 - exists / 225
+        )

@@ -1,4 +1,7 @@
-"""Measures of many refits at once: scikit-learn's and the library's own of single ones, R's concordance, sums over pairs."""
+"""Measures of many refits at once.
+
+Scikit-learn's and the library's own of single ones, R's concordance, sums over pairs.
+"""
 
 import numpy as np
 import pandas as pd
@@ -7,7 +10,14 @@ from scipy.special import expit
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 import leaveout as lo
-from leaveout.diagnostics.performance import Binary, SortedPredictors, Survival, concordance, logistic, lowess_curve
+from leaveout.diagnostics.performance import (
+    Binary,
+    SortedPredictors,
+    Survival,
+    concordance,
+    logistic,
+    lowess_curve,
+)
 from tests.oracles.clinical import needs_reference, read
 
 rng = np.random.default_rng(0)
@@ -16,12 +26,17 @@ rng = np.random.default_rng(0)
 def test_ties_and_weights_are_as_in_scikit_learn():
     eta = rng.normal(size=(5, 80)).round(1)
     y, w = (rng.random((5, 80)) < expit(eta)) * 1.0, rng.integers(0, 4, (5, 80)) * 1.0
-    shaken = eta * (1 + 1e-15 * rng.integers(-1, 2, eta.shape))  # predictors of equal rows differ by rounding
+    # predictors of equal rows differ by rounding
+    shaken = eta * (1 + 1e-15 * rng.integers(-1, 2, eta.shape))
     found = SortedPredictors(shaken, y).measure(w)
     for k in range(5):
-        np.testing.assert_allclose(found["AUC"][k], roc_auc_score(y[k], eta[k], sample_weight=w[k]), rtol=1e-12)
         np.testing.assert_allclose(
-            found["average_precision"][k], average_precision_score(y[k], eta[k], sample_weight=w[k]), rtol=1e-12
+            found["AUC"][k], roc_auc_score(y[k], eta[k], sample_weight=w[k]), rtol=1e-12
+        )
+        np.testing.assert_allclose(
+            found["average_precision"][k],
+            average_precision_score(y[k], eta[k], sample_weight=w[k]),
+            rtol=1e-12,
         )
         rows = np.repeat(np.arange(80), w[k].astype(int))
         x = eta[k][rows]
@@ -34,7 +49,9 @@ def test_a_row_far_away_ties_no_others():
         eta = np.r_[rng.normal(size=300), far]
         y = (rng.random(301) < expit(eta)) * 1.0
         found = SortedPredictors(eta[None], y[None]).measure(np.ones((1, 301)))
-        np.testing.assert_allclose(found["AUC"], roc_auc_score(y, np.minimum(eta, 1e15)), rtol=1e-12)
+        np.testing.assert_allclose(
+            found["AUC"], roc_auc_score(y, np.minimum(eta, 1e15)), rtol=1e-12
+        )
     x = np.r_[rng.normal(size=200), 50.0]  # whose probability is one, to rounding
     y = (rng.random(201) < expit(x)) * 1.0
     fit = lo.fit(lo.GLM(x[:, None], y, "probit"))
@@ -47,7 +64,9 @@ def test_lowess_where_more_rows_tie_than_a_neighbourhood_holds_is_their_mean():
     p = np.r_[np.full(80, 0.2), rng.uniform(0.3, 0.9, 20)]
     y = (rng.random(100) < p) * 1.0
     order = rng.permutation(100)
-    np.testing.assert_allclose(lowess_curve(p[order], y[order], np.ones(100), np.array([0.2])), y[:80].mean())
+    np.testing.assert_allclose(
+        lowess_curve(p[order], y[order], np.ones(100), np.array([0.2])), y[:80].mean()
+    )
 
 
 def test_weights_that_sum_to_one_count_no_cases():
@@ -84,15 +103,21 @@ def test_rs_concordance():
     fit = lo.fit(lo.Cox(lung[["age", "sex", "ph.ecog", "wt.loss"]], lung["time"], lung["event"]))
     measure = Survival(fit, [365, 500])
     found = measure(measure.own, np.ones((1, 213)), True)
-    np.testing.assert_allclose([found["C"][0], found["C_uno"][0]], want[["lp", "Uno n/G2 tau 500"]], rtol=1e-14)
+    np.testing.assert_allclose(
+        [found["C"][0], found["C_uno"][0]], want[["lp", "Uno n/G2 tau 500"]], rtol=1e-14
+    )
     p = -np.expm1(-measure.own[1][0, :, 0] * np.exp(measure.own[0][0]))
     np.testing.assert_allclose(p, risk["risk"], atol=1e-8)
     rounded = np.round(risk["lp"].to_numpy(), 1)
-    np.testing.assert_allclose(concordance(measure.risk, rounded, np.ones(213)), want["lp rounded to 0.1"], rtol=1e-14)
+    np.testing.assert_allclose(
+        concordance(measure.risk, rounded, np.ones(213)), want["lp rounded to 0.1"], rtol=1e-14
+    )
 
 
 def test_measures_at_times_by_sums_over_pairs():
-    """Brier scores, areas and Uno's concordance with a Kaplan–Meier estimate of the censoring, written out."""
+    """Brier scores, areas and Uno's concordance with a Kaplan–Meier estimate of the censoring,
+    written out.
+    """
     n, X = 70, rng.normal(size=(70, 2))
     time, event = np.ceil(4 * rng.exponential(np.exp(-X[:, 0]))), (rng.random(70) < 0.6) * 1.0
     fit = lo.fit(lo.Cox(X, time, event))
@@ -106,18 +131,23 @@ def test_measures_at_times_by_sums_over_pairs():
         value = 1.0
         for s in np.unique(time):
             if s < t or (s == t and not before):
-                left = w[(time > s) | ((time == s) & (event == 0))].sum()  # who dies at s is no longer at risk of censoring
+                # who dies at s is no longer at risk of censoring
+                left = w[(time > s) | ((time == s) & (event == 0))].sum()
                 value *= 1 - w[(time == s) & (event == 0)].sum() / left if left else 1.0
         return value
 
     for t in at_times:
         alive = np.exp(-base[0, :, np.searchsorted(measure.grid, t)] * np.exp(eta[0]))
-        one = np.array([w[i] / G(time[i], True) if time[i] <= t and event[i] else 0.0 for i in range(n)])
+        one = np.array(
+            [w[i] / G(time[i], True) if time[i] <= t and event[i] else 0.0 for i in range(n)]
+        )
         zero = np.where(time > t, w / G(t, False), 0.0)
         brier = (one @ alive**2 + zero @ (1 - alive) ** 2) / w.sum()
         above = (alive[:, None] < alive) + 0.5 * (alive[:, None] == alive)
         area = one @ above @ zero / (one.sum() * zero.sum())
-        np.testing.assert_allclose([found[f"Brier({t:g})"][0], found[f"AUC({t:g})"][0]], [brier, area], rtol=1e-10)
+        np.testing.assert_allclose(
+            [found[f"Brier({t:g})"][0], found[f"AUC({t:g})"][0]], [brier, area], rtol=1e-10
+        )
     up, down = 0.0, 0.0
     for i in np.flatnonzero((event == 1) & (time <= 5)):
         later = w * ((time > time[i]) | ((time == time[i]) & (event == 0)))
@@ -144,7 +174,9 @@ def test_a_stratum_without_units_has_no_risks():
     table = lo.validate(fit, plan=plan, times=[0.5]).table
     assert (table.loc[["AUC(0.5)", "Brier(0.5)"], "n"] == 1).all() and table.loc["C", "n"] == 2
     stable = lo.stability(fit, plan=plan, time=0.5)
-    assert (np.isnan(stable.predictions[0]) == (stratum == 1)).all() and np.isfinite(stable.units.to_numpy()).all()
+    assert (np.isnan(stable.predictions[0]) == (stratum == 1)).all() and np.isfinite(
+        stable.units.to_numpy()
+    ).all()
     np.testing.assert_array_equal(stable.reclassified(0.0), 0)
 
 
@@ -154,7 +186,9 @@ def test_no_information():
     found = measure.no_information(measure.own, np.ones((1, 60)))
     p = expit(measure.own[0])
     np.testing.assert_allclose(found["B"], np.mean((y[:, None] - p) ** 2), rtol=1e-10)
-    np.testing.assert_allclose([found["AUC"], found["average_precision"], found["Slope"]], [0.5, y.mean(), 0], atol=1e-9)
+    np.testing.assert_allclose(
+        [found["AUC"], found["average_precision"], found["Slope"]], [0.5, y.mean(), 0], atol=1e-9
+    )
 
 
 def test_wrong_input():
@@ -163,8 +197,15 @@ def test_wrong_input():
     with pytest.raises(ValueError, match="times must lie between 0"):
         lo.validate(lo.fit(lo.Cox(X, time, np.ones(40))), times=[1e9])
     late = lo.fit(lo.Cox(X, time + 1, np.ones(40), entry=time))
-    for call in (lambda: lo.validate(late, times=[1.0]), lambda: lo.calibration(late), lambda: lo.stability(late)):
-        with pytest.raises(ValueError, match=r"(validate|calibration|stability): a risk until a time.* has entry times"):
+    for call in (
+        lambda: lo.validate(late, times=[1.0]),
+        lambda: lo.calibration(late),
+        lambda: lo.stability(late),
+    ):
+        with pytest.raises(
+            ValueError,
+            match=r"(validate|calibration|stability): a risk until a time.* has entry times",
+        ):
             call()
 
 
@@ -172,7 +213,10 @@ def test_entry_at_zero_changes_no_measure():
     X = rng.normal(size=(40, 2))
     time, event = rng.exponential(np.exp(-X[:, 0])) + 0.01, rng.random(40) < 0.7
     fits = [lo.fit(lo.Cox(X, time, event, entry=entry)) for entry in (None, np.zeros(40))]
-    whole, entering = (lo.validate(fit, plan=lo.bootstrap(40, 3, seed=0), curves=0).table.iloc[:, :5] for fit in fits)
+    whole, entering = (
+        lo.validate(fit, plan=lo.bootstrap(40, 3, seed=0), curves=0).table.iloc[:, :5]
+        for fit in fits
+    )
     assert list(entering.index) == ["Dxy", "R2", "Slope", "D", "U", "Q", "g", "C"]
     np.testing.assert_allclose(entering, whole.loc[entering.index], rtol=1e-9, atol=1e-12)
     tables = [lo.internal_external(fit, np.arange(40) % 2).table for fit in fits]

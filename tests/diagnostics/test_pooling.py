@@ -1,4 +1,6 @@
-"""Random effects: DerSimonian and Laird by hand, and restricted maximum likelihood by another optimiser."""
+"""Random effects: DerSimonian and Laird by hand, and restricted maximum likelihood by another
+optimiser.
+"""
 
 import numpy as np
 import pytest
@@ -24,16 +26,22 @@ def test_restricted_likelihood_by_another_optimiser(case):
 
     grid = np.linspace(-25, 5, 400)
     best = grid[np.argmin([deviance(x) for x in grid])]
-    best = optimize.minimize_scalar(deviance, bounds=(best - 0.2, best + 0.2), method="bounded", options={"xatol": 1e-10}).x
+    best = optimize.minimize_scalar(
+        deviance, bounds=(best - 0.2, best + 0.2), method="bounded", options={"xatol": 1e-10}
+    ).x
     found = pool(t, s)
     np.testing.assert_allclose(found["tau2"], np.exp(best), rtol=1e-5, atol=1e-10)
     a = 1 / (s**2 + found["tau2"])
     k, mu = len(t), a @ t / a.sum()
     knapp = np.sqrt(a @ (t - mu) ** 2 / ((k - 1) * a.sum()))
-    np.testing.assert_allclose(found[["mu", "se", "hksj_se"]].to_numpy(float), [mu, a.sum() ** -0.5, knapp], rtol=1e-12)
+    np.testing.assert_allclose(
+        found[["mu", "se", "hksj_se"]].to_numpy(float), [mu, a.sum() ** -0.5, knapp], rtol=1e-12
+    )
     np.testing.assert_allclose(found["high"] - mu, stats.t.ppf(0.975, k - 1) * knapp, rtol=1e-10)
     np.testing.assert_allclose(
-        found["pi_high"] - mu, stats.t.ppf(0.975, k - 2) * np.sqrt(found["tau2"] + 1 / a.sum()), rtol=1e-10
+        found["pi_high"] - mu,
+        stats.t.ppf(0.975, k - 2) * np.sqrt(found["tau2"] + 1 / a.sum()),
+        rtol=1e-10,
     )
 
 

@@ -1,4 +1,7 @@
-"""Intervals and sets for a new response: the papers', by refits from scratch and by MAPIE; what they cover; what is refused."""
+"""Intervals and sets for a new response: the papers', by refits from scratch and by MAPIE.
+
+What they cover; what is refused.
+"""
 
 import functools
 import pickle
@@ -11,7 +14,14 @@ import statsmodels.api as sm
 import statsmodels.formula.api as smf
 from flint import arb
 from sklearn.compose import TransformedTargetRegressor, make_column_transformer
-from sklearn.linear_model import Lasso, LinearRegression, LogisticRegression, PoissonRegressor, Ridge, RidgeClassifier
+from sklearn.linear_model import (
+    Lasso,
+    LinearRegression,
+    LogisticRegression,
+    PoissonRegressor,
+    Ridge,
+    RidgeClassifier,
+)
 from sklearn.model_selection import KFold, LeaveOneOut
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -30,11 +40,16 @@ LABELS = np.repeat(np.arange(12), [1, 2, 3, 4, 5, 6, 7, 8, 9, 5, 5, 5])
 
 
 def scratch(folds, x=X, y=Y, new=Z):
-    """Predictions of new rows without the fold of each unit, `[rows, units]`, and how far these are from the unit itself."""
+    """Predictions of new rows without the fold of each unit, `[rows, units]`, and how far these are
+    from the unit itself.
+    """
     means, distance = np.zeros((len(new), len(y))), np.zeros(len(y))
     for fold in folds:
         host = LinearRegression().fit(np.delete(x, fold, 0), np.delete(y, fold))
-        means[:, fold], distance[fold] = host.predict(new)[:, None], np.abs(y[fold] - host.predict(x[fold]))
+        means[:, fold], distance[fold] = (
+            host.predict(new)[:, None],
+            np.abs(y[fold] - host.predict(x[fold])),
+        )
     return means, distance
 
 
@@ -46,30 +61,51 @@ def ranked(values, level):
 def test_they_are_the_papers(level):
     fit = lo.from_sklearn(LinearRegression().fit(X, Y), X, Y)
     plan = lo.kfold(N, 7, seed=1)
-    for folds, how in (([[i] for i in range(N)], {}), (np.split(plan.index, plan.indptr[1:-1]), {"plan": plan})):
+    for folds, how in (
+        ([[i] for i in range(N)], {}),
+        (np.split(plan.index, plan.indptr[1:-1]), {"plan": plan}),
+    ):
         means, distance = scratch(folds)
         found = lo.interval(fit, Z, level, **how)
-        np.testing.assert_allclose(found.high, ranked(means + distance, level), rtol=1e-10, atol=1e-11)
-        np.testing.assert_allclose(found.low, -ranked(distance - means, level), rtol=1e-10, atol=1e-11)
+        np.testing.assert_allclose(
+            found.high, ranked(means + distance, level), rtol=1e-10, atol=1e-11
+        )
+        np.testing.assert_allclose(
+            found.low, -ranked(distance - means, level), rtol=1e-10, atol=1e-11
+        )
         wide = lo.interval(fit, Z, level, "minmax", **how)
-        np.testing.assert_allclose(wide.high, means.max(1) + ranked(distance, level), rtol=1e-10, atol=1e-11)
-        np.testing.assert_allclose(wide.low, means.min(1) - ranked(distance, level), rtol=1e-10, atol=1e-11)
-    np.testing.assert_allclose(found.prediction, LinearRegression().fit(X, Y).predict(Z), rtol=1e-12)
+        np.testing.assert_allclose(
+            wide.high, means.max(1) + ranked(distance, level), rtol=1e-10, atol=1e-11
+        )
+        np.testing.assert_allclose(
+            wide.low, means.min(1) - ranked(distance, level), rtol=1e-10, atol=1e-11
+        )
+    np.testing.assert_allclose(
+        found.prediction, LinearRegression().fit(X, Y).predict(Z), rtol=1e-12
+    )
     ten = lo.interval(fit, Z, level, "cv+")
     pd.testing.assert_frame_equal(ten, lo.interval(fit, Z, level, plan=lo.kfold(N, 10, seed=0)))
-    assert ten.attrs["method"] == "CV+" and ten.attrs["at_least"] == max(0, 2 * level - 1 - np.sqrt(2 / N))
+    assert ten.attrs["method"] == "CV+" and ten.attrs["at_least"] == max(
+        0, 2 * level - 1 - np.sqrt(2 / N)
+    )
 
 
-@pytest.mark.parametrize("host", [LinearRegression(), Ridge(3.0), PoissonRegressor(alpha=0.1, tol=1e-12, max_iter=1000)])
+@pytest.mark.parametrize(
+    "host", [LinearRegression(), Ridge(3.0), PoissonRegressor(alpha=0.1, tol=1e-12, max_iter=1000)]
+)
 @pytest.mark.parametrize("splits", [LeaveOneOut(), KFold(6)])
 @pytest.mark.parametrize("method", ["plus", "minmax"])
 def test_they_are_mapies(host, splits, method):
     regression = pytest.importorskip("mapie.regression")
     y = COUNTS if isinstance(host, PoissonRegressor) else Y
-    theirs = regression.CrossConformalRegressor(host, confidence_level=0.9, method=method, cv=splits)
+    theirs = regression.CrossConformalRegressor(
+        host, confidence_level=0.9, method=method, cv=splits
+    )
     _, ends = theirs.fit_conformalize(X, y).predict_interval(Z)
     fit = lo.from_sklearn(host.fit(X, y), X, y)
-    ours = lo.interval(fit, Z, 0.9, method, plan=lo.from_splits(splits.split(X), N), strategy=lo.Exact())
+    ours = lo.interval(
+        fit, Z, 0.9, method, plan=lo.from_splits(splits.split(X), N), strategy=lo.Exact()
+    )
     np.testing.assert_allclose(ours[["low", "high"]], ends[:, :, 0], atol=1e-6)
 
 
@@ -94,10 +130,14 @@ def test_groups_weigh_alike_whatever_their_size():
     np.testing.assert_allclose(found[["low", "high"]], np.transpose([low, high]), rtol=1e-9)
     wide = lo.interval(fit, Z, 0.8, "minmax", groups=pd.Series(LABELS))
     np.testing.assert_allclose(wide.high, means.max(1) + weighted(distance, weight, 0.8), rtol=1e-9)
-    assert found.attrs["method"] == "leave-one-group-out jackknife+" and found.attrs["at_least"] == pytest.approx(0.6)
+    assert found.attrs["method"] == "leave-one-group-out jackknife+" and found.attrs[
+        "at_least"
+    ] == pytest.approx(0.6)
 
 
-@pytest.mark.parametrize("refit", [lo.Certified(), lo.NewtonStep(), lo.InfinitesimalJackknife(), lo.NoUpdate()], ids=repr)
+@pytest.mark.parametrize(
+    "refit", [lo.Certified(), lo.NewtonStep(), lo.InfinitesimalJackknife(), lo.NoUpdate()], ids=repr
+)
 def test_they_hold_what_exact_refits_give(refit):
     """Two rows of a high leverage move the refits: their own error is in the ends."""
     x = np.r_[X, [[4.0, 0, 0], [0, -5.0, 0]]]
@@ -109,7 +149,8 @@ def test_they_hold_what_exact_refits_give(refit):
         assert (found.low <= exact.low + 1e-9).all() and (found.high >= exact.high - 1e-9).all()
         assert exact.attrs["widened"] < 1e-6 < found.attrs["widened"] and exact.attrs["proved"]
         assert found.attrs["proved"] or not isinstance(refit, lo.Certified)
-        assert (exact.low - found.low).max() <= 2 * found.attrs["widened"]  # as far again may the reported refits be off
+        # as far again may the reported refits be off
+        assert (exact.low - found.low).max() <= 2 * found.attrs["widened"]
 
 
 @pytest.mark.parametrize("loss", ["squared", "poisson", "pseudo-huber"])
@@ -117,17 +158,30 @@ def test_they_hold_what_exact_refits_give(refit):
 def test_ends_that_are_proved_hold_those_of_300_bits(loss, refit):
     """Without any allowance: ends of exact refits, to their last digit, lie inside."""
     draw = np.random.default_rng(5)
-    x, new = draw.normal(size=(30, 3)) * [1.0, 30.0, 0.01], draw.normal(size=(12, 3)) * [1.0, 30.0, 0.01]
-    y = 1.0 * draw.poisson(np.exp(0.5 * x[:, 0])) if loss == "poisson" else x @ [1.0, 0.1, 10.0] + draw.normal(size=30)
+    x, new = (
+        draw.normal(size=(30, 3)) * [1.0, 30.0, 0.01],
+        draw.normal(size=(12, 3)) * [1.0, 30.0, 0.01],
+    )
+    y = (
+        1.0 * draw.poisson(np.exp(0.5 * x[:, 0]))
+        if loss == "poisson"
+        else x @ [1.0, 0.1, 10.0] + draw.normal(size=30)
+    )
     exact = Refits(x, y, loss, 0.3 * np.eye(3))
     own = lo.losses.PseudoHuber(1.0) if loss == "pseudo-huber" else loss
     fit = lo.fit(lo.GLM(x, y, own, lo.penalties.Ridge(0.3), intercept=False))
-    mean = (lambda values: [v.exp() for v in values]) if loss == "poisson" else lambda values: values
+    mean = (
+        (lambda values: [v.exp() for v in values]) if loss == "poisson" else lambda values: values
+    )
     thetas = [exact(1.0 * (np.arange(30) != k), fit.vector) for k in range(30)]
-    residual = [abs(mean(exact.predict(x[[k]], theta))[0] - arb(y[k])) for k, theta in enumerate(thetas)]
+    residual = [
+        abs(mean(exact.predict(x[[k]], theta))[0] - arb(y[k])) for k, theta in enumerate(thetas)
+    ]
     at = [mean(exact.predict(new, theta)) for theta in thetas]
     found, rank = lo.interval(fit, new, 0.8, strategy=refit), int(np.ceil(0.8 * 31)) - 1
-    assert found.attrs["proved"] and found.attrs["widened"] < (1e-7 if isinstance(refit, lo.Exact) else 0.5)
+    assert found.attrs["proved"] and found.attrs["widened"] < (
+        1e-7 if isinstance(refit, lo.Exact) else 0.5
+    )
     by_size = lambda values: sorted(values, key=lambda ball: ball.mid())
     for j in range(12):
         high = by_size([at[k][j] + residual[k] for k in range(30)])[rank]
@@ -136,7 +190,9 @@ def test_ends_that_are_proved_hold_those_of_300_bits(loss, refit):
     wide = lo.interval(fit, new, 0.8, "minmax", strategy=refit)
     for j in range(12):
         far, each = by_size(residual)[rank], by_size([at[k][j] for k in range(30)])
-        assert arb(float(wide.low[j])) <= each[0] - far <= each[-1] + far <= arb(float(wide.high[j]))
+        assert (
+            arb(float(wide.low[j])) <= each[0] - far <= each[-1] + far <= arb(float(wide.high[j]))
+        )
 
 
 def test_of_losses_with_parameters_of_their_own_errors_are_estimated():
@@ -162,7 +218,13 @@ def alike(rng, groups=12, size=3):
     """Rows of groups that share an effect; the last five are of new groups."""
     labels = np.r_[np.repeat(np.arange(groups), size), groups + np.arange(5)]
     x = rng.standard_normal((len(labels), 2))
-    return x, x.sum(1) + 2 * rng.standard_normal(groups + 5)[labels] + 0.3 * rng.standard_normal(len(labels)), labels
+    return (
+        x,
+        x.sum(1)
+        + 2 * rng.standard_normal(groups + 5)[labels]
+        + 0.3 * rng.standard_normal(len(labels)),
+        labels,
+    )
 
 
 def heavy(rng, n=36, p=8):
@@ -172,7 +234,9 @@ def heavy(rng, n=36, p=8):
 
 
 def test_they_cover():
-    """Within three standard errors of 90 %, half as much again as those of 200 responses, since five share a fit."""
+    """Within three standard errors of 90 %, half as much again as those of 200 responses, since
+    five share a fit.
+    """
     slack = 3 * 1.5 * np.sqrt(0.9 * 0.1 / 200)
     assert abs(share_covered(heavy, False) - 0.9) < slack
     assert share_covered(alike, True) > 0.9 - slack
@@ -190,7 +254,9 @@ def test_rows_whose_refit_does_not_exist_are_infinitely_far_off():
     np.testing.assert_allclose(found.high, ranked(means + distance, 0.9), rtol=1e-9)
     with pytest.warns(UserWarning, match="do not exist"):
         assert np.isinf(lo.interval(fit, new, method="minmax")[["low", "high"]]).all(axis=None)
-    ridge = lo.fit(lo.GLM(rng.standard_normal((10, 20)), Y[:10], "squared", lo.penalties.Ridge(1.0)))
+    ridge = lo.fit(
+        lo.GLM(rng.standard_normal((10, 20)), Y[:10], "squared", lo.penalties.Ridge(1.0))
+    )
     assert np.isfinite(lo.interval(ridge, np.zeros((2, 20)), 0.5)).all(axis=None)
 
 
@@ -229,14 +295,19 @@ def paper_score(p, c, score, u=0.0):
     """Score of class c of one row, term by term."""
     if score == "lac":
         return 1 - p[c]
-    before, after = [q for q in p if q > p[c]], [q for q in p if q < p[c]]  # those before sum with it to 1 less those after
+    # those before sum with it to 1 less those after
+    before, after = [q for q in p if q > p[c]], [q for q in p if q < p[c]]
     return 1 - sum(after) - u * p[c] + (score == "raps") * 0.1 * max(0, len(before) + 1 - 2)
 
 
 def paper_sets(y, folds, score, level, method="plus", seed=None):
     """Sets of Romano, Sesia & Candès by refits from scratch, one comparison after another."""
     names = np.unique(y)
-    u = np.zeros(N + len(PLACES)) if seed is None else np.random.default_rng(seed).random(N + len(PLACES))
+    u = (
+        np.zeros(N + len(PLACES))
+        if seed is None
+        else np.random.default_rng(seed).random(N + len(PLACES))
+    )
     own, new = np.zeros(N), np.zeros((N, len(PLACES), len(names)))
     for fold in folds:
         seen = np.setdiff1d(np.arange(N), fold)
@@ -245,7 +316,10 @@ def paper_sets(y, folds, score, level, method="plus", seed=None):
         for i in fold:
             p = host.predict_proba(FEATURES[[i]])[0]
             own[i] = paper_score(p, int(np.flatnonzero(names == y[i])[0]), score, u[i])
-            new[i] = [[paper_score(p, c, score, u[N + k]) for c in range(len(names))] for k, p in enumerate(at)]
+            new[i] = [
+                [paper_score(p, c, score, u[N + k]) for c in range(len(names))]
+                for k, p in enumerate(at)
+            ]
     new = new.min(0, keepdims=True) if method == "minmax" else new
     return (own[:, None, None] < new).sum(0) < level * (N + 1)
 
@@ -254,7 +328,9 @@ def paper_sets(y, folds, score, level, method="plus", seed=None):
 @pytest.mark.parametrize("score, seed", [("lac", None), ("aps", None), ("aps", 3), ("raps", 3)])
 def test_sets_are_the_papers(kind, score, seed):
     y = SHAPES[kind]
-    fit = lo.from_sklearn(LogisticRegression(tol=1e-10, max_iter=5000).fit(FEATURES, y), FEATURES, y)
+    fit = lo.from_sklearn(
+        LogisticRegression(tol=1e-10, max_iter=5000).fit(FEATURES, y), FEATURES, y
+    )
     new = pd.DataFrame(PLACES, index=[f"place {k}" for k in range(12)])
     plan = lo.kfold(N, 6, seed=1)
     folds = np.split(plan.index, plan.indptr[1:-1])
@@ -263,11 +339,15 @@ def test_sets_are_the_papers(kind, score, seed):
         (folds, "plus", {"plan": plan}),
         (folds, "minmax", {"plan": plan}),
     ):
-        found = lo.interval(fit, new, 0.8, method, score=score, seed=seed, strategy=lo.Exact(), **how)
+        found = lo.interval(
+            fit, new, 0.8, method, score=score, seed=seed, strategy=lo.Exact(), **how
+        )
         assert (found.to_numpy() == paper_sets(y, own, score, 0.8, method, seed)).all()
     if kind == "two":
         own = lo.fit(lo.GLM(FEATURES, y, "logistic", lo.penalties.Ridge(1.0)))
-        pd.testing.assert_frame_equal(lo.interval(own, new, 0.8, score=score, seed=seed, plan=plan, method="minmax"), found)
+        pd.testing.assert_frame_equal(
+            lo.interval(own, new, 0.8, score=score, seed=seed, plan=plan, method="minmax"), found
+        )
     assert list(found.columns) == list(np.unique(y)) and list(found.index) == list(new.index)
     assert found.to_numpy().any() and (not found.to_numpy().all() or score == "aps")
 
@@ -275,7 +355,10 @@ def test_sets_are_the_papers(kind, score, seed):
 @pytest.mark.parametrize("splits", [LeaveOneOut(), KFold(6)])
 @pytest.mark.parametrize("score", ["lac", "aps"])
 def test_sets_are_mapies(score, splits):
-    """MAPIE counts to n − 1, the paper to n + 1: at 60 rows and 90 % these agree. MAPIE draws its APS scores at random."""
+    """MAPIE counts to n − 1, the paper to n + 1.
+
+    At 60 rows and 90 % these agree. MAPIE draws its APS scores at random.
+    """
     mapie = pytest.importorskip("mapie.classification")
     scores = pytest.importorskip("mapie.conformity_scores")
 
@@ -286,7 +369,9 @@ def test_sets_are_mapies(score, splits):
 
     host = LogisticRegression(tol=1e-10, max_iter=5000)
     kind = scores.LACConformityScore() if score == "lac" else WholeAPS()
-    theirs = mapie.CrossConformalClassifier(host, confidence_level=0.9, conformity_score=kind, cv=splits)
+    theirs = mapie.CrossConformalClassifier(
+        host, confidence_level=0.9, conformity_score=kind, cv=splits
+    )
     _, sets = theirs.fit_conformalize(FEATURES, THREE).predict_set(PLACES, agg_scores="crossval")
     fit = lo.from_sklearn(host.fit(FEATURES, THREE), FEATURES, THREE)
     plan = lo.from_splits(splits.split(FEATURES), N)
@@ -304,7 +389,9 @@ def test_sets_hold_those_of_exact_refits(kind, refit):
         exact = lo.interval(fit, PLACES, score=score, strategy=lo.Exact())
         found = lo.interval(fit, PLACES, score=score, strategy=refit)
         assert (found.to_numpy() >= exact.to_numpy()).all()
-        assert exact.attrs["widened"] < 1e-6 < found.attrs["widened"] or isinstance(refit, lo.Certified)
+        assert exact.attrs["widened"] < 1e-6 < found.attrs["widened"] or isinstance(
+            refit, lo.Certified
+        )
 
 
 def test_bounds_on_scores_hold_all_probabilities_between():
@@ -313,17 +400,30 @@ def test_bounds_on_scores_hold_all_probabilities_between():
     low, high = np.clip(p - off, 0, 1), np.clip(p + off, 0, 1)
     u = rng.random(200)
     for score in ("lac", "aps", "raps"):
-        bounds = [prediction_intervals._score(*ends, u, score=score, raps=(0.1, 2)) for ends in ((low, high), (high, low))]
+        bounds = [
+            prediction_intervals._score(*ends, u, score=score, raps=(0.1, 2))
+            for ends in ((low, high), (high, low))
+        ]
         for _ in range(20):
             moved = np.clip(p + off * rng.uniform(-1, 1, p.shape), 0, 1)
             moved /= moved.sum(1, keepdims=True)
             within = ((moved >= low) & (moved <= high)).all(1)
-            value = np.array([[paper_score(row, c, score, v) for c in range(4)] for row, v in zip(moved, u, strict=True)])
-            assert ((bounds[0] - 1e-12 <= value) & (value <= bounds[1] + 1e-12))[within].all() and within.any()
+            value = np.array(
+                [
+                    [paper_score(row, c, score, v) for c in range(4)]
+                    for row, v in zip(moved, u, strict=True)
+                ]
+            )
+            assert ((bounds[0] - 1e-12 <= value) & (value <= bounds[1] + 1e-12))[
+                within
+            ].all() and within.any()
 
 
 def test_every_class_is_possible_where_no_refit_exists():
-    """Two rows of a level each: without it there is none, so that their scores count as the largest."""
+    """Two rows of a level each.
+
+    Without it there is none, so that their scores count as the largest.
+    """
     probabilities = prediction_intervals.Probabilities(*np.full((2, 3, 2, 2), np.nan))
     held = prediction_intervals.Held(np.array([0, 1]), np.array([0, 1]), np.full(2, 1 / 3), 2)
     refits = prediction_intervals.Refits(np.full((2, 4), np.nan), np.zeros(2), True)
@@ -337,7 +437,10 @@ def test_every_class_is_possible_where_no_refit_exists():
 
 
 def test_two_quantiles_are_conformalised():
-    """Ends by refits of each quantile from scratch; the score is negative where the quantiles lie too far out."""
+    """Ends by refits of each quantile from scratch.
+
+    The score is negative where the quantiles lie too far out.
+    """
     make = lambda q: lo.GLM(X, Y, lo.losses.Quantile(q, width=0.5))
     fits = tuple(lo.fit(make(q)) for q in (0.1, 0.9))
     plan = lo.kfold(N, 5, seed=2)
@@ -346,28 +449,42 @@ def test_two_quantiles_are_conformalised():
         for q, (new, own) in ((0.1, low), (0.9, high)):
             seen = np.setdiff1d(np.arange(N), fold)
             refit = lo.fit(lo.GLM(X[seen], Y[seen], lo.losses.Quantile(q, width=0.5)))
-            new[:, fold], own[fold] = lo.predict(refit, Z).to_numpy()[:, None], lo.predict(refit, X[fold])
+            new[:, fold], own[fold] = (
+                lo.predict(refit, Z).to_numpy()[:, None],
+                lo.predict(refit, X[fold]),
+            )
     error = np.maximum(low[1] - Y, Y - high[1])
     assert error.min() < 0 < error.max()
     found = lo.interval(fits, Z, 0.8, plan=plan, strategy=lo.Exact())
     np.testing.assert_allclose(found.high, ranked(high[0] + error, 0.8), atol=1e-5)
     np.testing.assert_allclose(found.low, -ranked(error - low[0], 0.8), atol=1e-5)
-    np.testing.assert_allclose(found.prediction, (lo.predict(fits[0], Z) + lo.predict(fits[1], Z)) / 2, rtol=1e-10)
+    np.testing.assert_allclose(
+        found.prediction, (lo.predict(fits[0], Z) + lo.predict(fits[1], Z)) / 2, rtol=1e-10
+    )
     same = lo.interval((FIT, FIT), Z)  # of one fit twice they are the jackknife+
     np.testing.assert_allclose(same, lo.interval(FIT, Z), rtol=1e-12)
 
 
 def test_each_group_has_its_own_level():
     """By refits from scratch: only the units of a row's own group count."""
-    kind, new = np.where(np.arange(N) % 3 == 0, "few", "many"), np.resize(["many", "few", "few"], len(Z))
+    kind, new = (
+        np.where(np.arange(N) % 3 == 0, "few", "many"),
+        np.resize(["many", "few", "few"], len(Z)),
+    )
     fit = lo.fit(lo.GLM(X, Y, "squared"))
     means, distance = scratch([[i] for i in range(N)])
     found = lo.interval(fit, Z, 0.9, groups=kind, new_groups=new)
     for name in ("few", "many"):
         own, rows = kind == name, new == name
-        np.testing.assert_allclose(found.high[rows], ranked((means + distance)[np.ix_(rows, own)], 0.9), rtol=1e-9)
-        np.testing.assert_allclose(found.low[rows], -ranked((distance - means)[np.ix_(rows, own)], 0.9), rtol=1e-9)
-    assert found.attrs["method"] == "jackknife+ in each group" and found.attrs["at_least"] == pytest.approx(0.8)
+        np.testing.assert_allclose(
+            found.high[rows], ranked((means + distance)[np.ix_(rows, own)], 0.9), rtol=1e-9
+        )
+        np.testing.assert_allclose(
+            found.low[rows], -ranked((distance - means)[np.ix_(rows, own)], 0.9), rtol=1e-9
+        )
+    assert found.attrs["method"] == "jackknife+ in each group" and found.attrs[
+        "at_least"
+    ] == pytest.approx(0.8)
     folds = lo.interval(fit, Z, 0.9, "cv+", groups=kind, new_groups=new)
     assert folds.attrs["method"] == "CV+ in each group" and folds.attrs["at_least"] == 0.0
     labels = pd.Series(kind, FRAME.index).sample(frac=1.0, random_state=0)
@@ -391,7 +508,8 @@ def test_ends_go_through_a_transform(way):
     else:
         found = lo.interval(lo.fit(lo.GLM(X, -Y, "squared")), Z, inverse=lambda x: np.exp(-x))
     np.testing.assert_allclose(found, np.exp(logged), rtol=1e-8)
-    beyond = lo.interval(lo.fit(lo.GLM(X, Y, "squared")), Z, inverse=lambda x: np.log(x + 1.0))  # no number below −1
+    # no number below −1
+    beyond = lo.interval(lo.fit(lo.GLM(X, Y, "squared")), Z, inverse=lambda x: np.log(x + 1.0))
     assert (beyond.low[logged.low < -1] == -np.inf).all() and (logged.low < -1).any()
 
 
@@ -423,33 +541,51 @@ BINARY = lo.fit(lo.GLM(X, (Y > 0).astype(float), "logistic"))
 def test_columns_are_matched_by_name_and_rows_keep_theirs():
     fit, want = FIT, lo.interval(lo.fit(lo.GLM(X, Y, "squared")), Z)
     found = lo.interval(fit, NEW[["city", "c", "a", "b"]])
-    assert list(found.index) == list(NEW.index) and list(found.columns) == ["prediction", "low", "high"]
+    assert list(found.index) == list(NEW.index) and list(found.columns) == [
+        "prediction",
+        "low",
+        "high",
+    ]
     np.testing.assert_allclose(found, want, rtol=1e-12)
     np.testing.assert_allclose(lo.interval(fit, Z), want, rtol=1e-12)
-    np.testing.assert_allclose(lo.interval(lo.fit(lo.GLM(X, Y, "squared")), NEW[["a", "b", "c"]]), want, rtol=1e-12)
+    np.testing.assert_allclose(
+        lo.interval(lo.fit(lo.GLM(X, Y, "squared")), NEW[["a", "b", "c"]]), want, rtol=1e-12
+    )
     labels = pd.Series(LABELS, index=FRAME.index)
     by_label = lo.interval(fit, NEW, 0.8, groups=labels.sample(frac=1.0, random_state=0))
     np.testing.assert_allclose(by_label, lo.interval(fit, NEW, 0.8, groups=LABELS), rtol=1e-12)
 
 
 def test_new_rows_go_through_what_the_host_does():
-    columns = make_column_transformer((StandardScaler(), ["a", "b"]), (OneHotEncoder(drop="first"), ["city"]))
+    columns = make_column_transformer(
+        (StandardScaler(), ["a", "b"]), (OneHotEncoder(drop="first"), ["city"])
+    )
     model = make_pipeline(columns, LinearRegression()).fit(FRAME, Y)
     fit = lo.from_sklearn(model, FRAME, Y)
     found = lo.interval(fit, NEW.sample(frac=1.0, axis=1, random_state=0).assign(more="text"))
-    np.testing.assert_allclose(found.prediction, model.predict(NEW.reindex(columns=FRAME.columns)), rtol=1e-10)
+    np.testing.assert_allclose(
+        found.prediction, model.predict(NEW.reindex(columns=FRAME.columns)), rtol=1e-10
+    )
     assert "transformers stay as fitted" in found.attrs["note"]
     again = lo.interval(pickle.loads(pickle.dumps(fit)), NEW)
     np.testing.assert_allclose(found, again)
     with pytest.raises(ValueError, match="columns are missing: "):  # by the host
         lo.interval(fit, NEW.drop(columns="a"))
     three = ["a", "b", "c"]
-    fit = lo.from_sklearn(LinearRegression().fit(FRAME[three], Y), FRAME[three].set_axis(list("xyz"), axis=1).to_numpy(), Y)
-    np.testing.assert_allclose(lo.interval(fit, NEW[["c", "b", "a"]]), lo.interval(FIT, NEW), rtol=1e-10)
+    fit = lo.from_sklearn(
+        LinearRegression().fit(FRAME[three], Y),
+        FRAME[three].set_axis(list("xyz"), axis=1).to_numpy(),
+        Y,
+    )
+    np.testing.assert_allclose(
+        lo.interval(fit, NEW[["c", "b", "a"]]), lo.interval(FIT, NEW), rtol=1e-10
+    )
     with pytest.raises(ValueError, match="X_new lacks columns that the estimator was fitted on: a"):
         lo.interval(fit, NEW.drop(columns="a"))
 
-    results = smf.glm("visits ~ a + np.exp(b) + C(city)", FRAME, family=sm.families.Poisson(), exposure=FRAME.time).fit()
+    results = smf.glm(
+        "visits ~ a + np.exp(b) + C(city)", FRAME, family=sm.families.Poisson(), exposure=FRAME.time
+    ).fit()
     fit = lo.from_statsmodels(results)
     found = lo.interval(fit, NEW, offset=np.log(NEW.time).sample(frac=1.0, random_state=0))
     np.testing.assert_allclose(found.prediction, results.predict(NEW, exposure=NEW.time), rtol=1e-6)
@@ -458,25 +594,59 @@ def test_new_rows_go_through_what_the_host_does():
         lo.interval(fit, NEW)
     plain = lo.from_statsmodels(sm.OLS(FRAME.cost, sm.add_constant(FRAME[["a", "b"]])).fit())
     want = lo.interval(lo.fit(lo.GLM(X[:, :2], Y, "squared")), Z[:, :2])
-    np.testing.assert_allclose(lo.interval(plain, sm.add_constant(NEW[["b", "a"]])), want, rtol=1e-8)
+    np.testing.assert_allclose(
+        lo.interval(plain, sm.add_constant(NEW[["b", "a"]])), want, rtol=1e-8
+    )
 
 
 @pytest.mark.parametrize(
     "make, error, message",
     [
-        (lambda: lo.interval(lo.cross_validate(FIT, lo.leave_one_out(N)), Z), TypeError, r"must be a Fit.*Estimate.interval"),
-        (lambda: lo.interval(fitted("ordinal"), Z), TypeError, "has classes, or two values only, without a probability"),
-        (lambda: lo.interval((FIT, lo.fit(lo.GLM(X, -Y, "squared"))), Z), ValueError, "of one response"),
+        (
+            lambda: lo.interval(lo.cross_validate(FIT, lo.leave_one_out(N)), Z),
+            TypeError,
+            r"must be a Fit.*Estimate.interval",
+        ),
+        (
+            lambda: lo.interval(fitted("ordinal"), Z),
+            TypeError,
+            "has classes, or two values only, without a probability",
+        ),
+        (
+            lambda: lo.interval((FIT, lo.fit(lo.GLM(X, -Y, "squared"))), Z),
+            ValueError,
+            "of one response",
+        ),
         (lambda: lo.interval((BINARY, BINARY), Z), TypeError, "two fits are of quantiles"),
         (lambda: lo.interval(BINARY, Z, inverse=np.exp), TypeError, "not for classes"),
-        (lambda: lo.interval(BINARY, Z, score="entropy"), ValueError, "one of lac, aps, raps; got 'entropy'"),
+        (
+            lambda: lo.interval(BINARY, Z, score="entropy"),
+            ValueError,
+            "one of lac, aps, raps; got 'entropy'",
+        ),
         (lambda: lo.interval(BINARY, Z, raps=(-1.0, 2)), ValueError, "zero or more"),
         (lambda: lo.interval(FIT, Z, inverse=np.square), ValueError, "must be monotone"),
         (lambda: lo.interval(FIT, Z, new_groups=LABELS[:15]), ValueError, "needs groups"),
-        (lambda: lo.interval(FIT, Z, groups=LABELS, new_groups=LABELS), ValueError, "60 labels, but there are 15 rows"),
-        (lambda: lo.interval(FIT, Z, 0.8, groups=LABELS > 5, new_groups=["?"] * 15), ValueError, "a group of no unit"),
-        (lambda: lo.interval(FIT, Z, groups=LABELS, new_groups=LABELS[:15]), ValueError, "there are 1 in group 0"),
-        (lambda: lo.interval(fitted("hidden Markov"), Z), TypeError, "rows with a linear predictor.*got ToyHMM"),
+        (
+            lambda: lo.interval(FIT, Z, groups=LABELS, new_groups=LABELS),
+            ValueError,
+            "60 labels, but there are 15 rows",
+        ),
+        (
+            lambda: lo.interval(FIT, Z, 0.8, groups=LABELS > 5, new_groups=["?"] * 15),
+            ValueError,
+            "a group of no unit",
+        ),
+        (
+            lambda: lo.interval(FIT, Z, groups=LABELS, new_groups=LABELS[:15]),
+            ValueError,
+            "there are 1 in group 0",
+        ),
+        (
+            lambda: lo.interval(fitted("hidden Markov"), Z),
+            TypeError,
+            "rows with a linear predictor.*got ToyHMM",
+        ),
         (lambda: lo.interval(fitted("Cox"), Z), TypeError, "got Cox"),
         (
             lambda: lo.interval(lo.from_sklearn(RidgeClassifier().fit(X, Y > 0), X, Y > 0), Z),
@@ -484,21 +654,65 @@ def test_new_rows_go_through_what_the_host_does():
             "without a probability of each",
         ),
         (lambda: lo.interval(FIT, Z, 90), ValueError, "level must lie between 0 and 1; got 90"),
-        (lambda: lo.interval(FIT, Z, method="naive"), ValueError, r"one of plus, minmax, cv\+; got 'naive'"),
-        (lambda: lo.interval(FIT, Z, 0.99), ValueError, "needs 99 rows or more, left out one by one; there are 60"),
-        (lambda: lo.interval(FIT, Z, 0.95, groups=LABELS), ValueError, "needs 19 groups or more.*there are 12"),
-        (lambda: lo.interval(FIT, Z, groups=LABELS, plan=lo.kfold(N, 3)), ValueError, "groups or a plan, not both"),
-        (lambda: lo.interval(FIT, Z, groups=LABELS[:-1]), ValueError, "the plan is for 59 units, but the fit has 60"),
-        (lambda: lo.interval(FIT, Z, plan=lo.bootstrap(N, 5)), ValueError, "holds out every unit once"),
-        (lambda: lo.interval(FIT, Z, plan=lo.random_subsets(N, 0.1, 5)), ValueError, "holds out every unit once"),
+        (
+            lambda: lo.interval(FIT, Z, method="naive"),
+            ValueError,
+            r"one of plus, minmax, cv\+; got 'naive'",
+        ),
+        (
+            lambda: lo.interval(FIT, Z, 0.99),
+            ValueError,
+            "needs 99 rows or more, left out one by one; there are 60",
+        ),
+        (
+            lambda: lo.interval(FIT, Z, 0.95, groups=LABELS),
+            ValueError,
+            "needs 19 groups or more.*there are 12",
+        ),
+        (
+            lambda: lo.interval(FIT, Z, groups=LABELS, plan=lo.kfold(N, 3)),
+            ValueError,
+            "groups or a plan, not both",
+        ),
+        (
+            lambda: lo.interval(FIT, Z, groups=LABELS[:-1]),
+            ValueError,
+            "the plan is for 59 units, but the fit has 60",
+        ),
+        (
+            lambda: lo.interval(FIT, Z, plan=lo.bootstrap(N, 5)),
+            ValueError,
+            "holds out every unit once",
+        ),
+        (
+            lambda: lo.interval(FIT, Z, plan=lo.random_subsets(N, 0.1, 5)),
+            ValueError,
+            "holds out every unit once",
+        ),
         (lambda: lo.interval(FIT, Z, plan=lo.blocks(N, 6)), ValueError, "exchangeable"),
         (lambda: lo.interval(FIT, Z, strategy="exact"), TypeError, "strategy must be one"),
-        (lambda: lo.interval(FIT, Z, offset=np.ones(15)), ValueError, "has no offset, but one was given"),
-        (lambda: lo.interval(FIT, Z[:, :2]), ValueError, r"X_new must be \[rows, 3\], of one row or more; got shape \(15, 2\)"),
+        (
+            lambda: lo.interval(FIT, Z, offset=np.ones(15)),
+            ValueError,
+            "has no offset, but one was given",
+        ),
+        (
+            lambda: lo.interval(FIT, Z[:, :2]),
+            ValueError,
+            r"X_new must be \[rows, 3\], of one row or more; got shape \(15, 2\)",
+        ),
         (lambda: lo.interval(FIT, Z[0]), ValueError, r"got shape \(3,\)"),
         (lambda: lo.interval(FIT, Z[:0]), ValueError, r"got shape \(0, 3\)"),
-        (lambda: lo.interval(FIT, NEW[["a", "b"]]), ValueError, "lacks columns that the model was fitted on: c"),
-        (lambda: lo.interval(FIT, NEW[["a", "b", "c", "a"]]), ValueError, r"duplicate column names: \['a'\]"),
+        (
+            lambda: lo.interval(FIT, NEW[["a", "b"]]),
+            ValueError,
+            "lacks columns that the model was fitted on: c",
+        ),
+        (
+            lambda: lo.interval(FIT, NEW[["a", "b", "c", "a"]]),
+            ValueError,
+            r"duplicate column names: \['a'\]",
+        ),
         (
             lambda: lo.interval(FIT, NEW.assign(a=np.nan)),
             ValueError,
@@ -513,10 +727,15 @@ def test_what_there_is_no_interval_of(make, error, message):
 
 
 def test_rows_outside_the_span_of_the_data_have_no_ends():
-    """Two columns that were always equal, and a row in which they are not: any prediction fits the data as well."""
+    """Two columns that were always equal, and a row in which they are not.
+
+    Any prediction fits the data as well.
+    """
     fit = lo.fit(lo.GLM(np.c_[X, X[:, 0]], Y, "squared"))
     new = np.c_[Z, Z[:, 0]]
-    np.testing.assert_allclose(lo.interval(fit, new), lo.interval(lo.fit(lo.GLM(X, Y, "squared")), Z), rtol=1e-8)
+    np.testing.assert_allclose(
+        lo.interval(fit, new), lo.interval(lo.fit(lo.GLM(X, Y, "squared")), Z), rtol=1e-8
+    )
     new[3, 3] += 1.0
     with pytest.warns(UserWarning, match="interval: 1 of 15 rows are outside the span of the data"):
         found = lo.interval(fit, new)
@@ -533,12 +752,17 @@ def test_new_rows_are_predicted_with_their_labels():
     }
     for y in targets.values():
         host = LogisticRegression(tol=1e-10, max_iter=9999).fit(X, y)
-        found, want = lo.predict(lo.from_sklearn(host, X, y), new), host.predict_proba(new[list("abc")])
+        found, want = (
+            lo.predict(lo.from_sklearn(host, X, y), new),
+            host.predict_proba(new[list("abc")]),
+        )
         assert list(found.index) == list("wxyz")
         np.testing.assert_allclose(found, want if want.shape[1] > 2 else want[:, 1], atol=1e-6)
         assert want.shape[1] == 2 or list(found.columns) == list(host.classes_)
     lasso = make_pipeline(StandardScaler(), Lasso(0.1, tol=1e-12)).fit(X, X.a)
-    np.testing.assert_allclose(lo.predict(lo.from_sklearn(lasso, X, X.a), new), lasso.predict(new[list("abc")]), atol=1e-8)
+    np.testing.assert_allclose(
+        lo.predict(lo.from_sklearn(lasso, X, X.a), new), lasso.predict(new[list("abc")]), atol=1e-8
+    )
     counts = lo.fit(lo.GLM(X, np.arange(60) % 4, "poisson", offset=np.ones(60)))
     with pytest.raises(ValueError, match="predict: the model has an offset"):
         lo.predict(counts, new)
@@ -557,7 +781,10 @@ def test_coefficients_of_a_pipeline_are_called_as_it_calls_its_columns(sparse):
     )
     host = make_pipeline(levels, Ridge()).fit(rows, rows["size"])
     fit = lo.from_sklearn(host, rows, rows["size"])
-    assert fit.objective.parameters.names()[:2] == ["onehotencoder__town_a", "onehotencoder__town_b"]
+    assert fit.objective.parameters.names()[:2] == [
+        "onehotencoder__town_a",
+        "onehotencoder__town_b",
+    ]
     np.testing.assert_allclose(lo.predict(fit, rows[:3]), host.predict(rows[:3]), atol=1e-8)
 
 
@@ -570,5 +797,7 @@ def test_a_small_group_has_infinite_ends_and_the_others_their_own():
     alone = lo.interval(fit, X[[0, 2]], 0.9, groups=g, new_groups=[0, 1])
     np.testing.assert_allclose(found.iloc[[0, 2]], alone)
     assert np.isinf(found.iloc[1][["low", "high"]]).all()
-    with pytest.raises(ValueError, match="needs 9 rows or more, left out one by one; there are 3 in group 2"):
+    with pytest.raises(
+        ValueError, match="needs 9 rows or more, left out one by one; there are 3 in group 2"
+    ):
         lo.interval(fit, X[:1], 0.9, groups=g, new_groups=[2])

@@ -25,8 +25,12 @@ def test_refits_from_scratch():
     own = lo.predict(fit, data).to_numpy()
     np.testing.assert_allclose(found.units["mape"], np.abs(np.array(each) - own).mean(0), rtol=1e-6)
     np.testing.assert_allclose(found.units["low"], np.quantile(each, 0.1, axis=0), rtol=1e-6)
-    np.testing.assert_allclose(found.reclassified(0.5), ((np.array(each) >= 0.5) != (own >= 0.5)).mean(0))
-    assert found.units.index[3] == "p3" and found.table.loc["mape", "max"] == found.units["mape"].max()
+    np.testing.assert_allclose(
+        found.reclassified(0.5), ((np.array(each) >= 0.5) != (own >= 0.5)).mean(0)
+    )
+    assert (
+        found.units.index[3] == "p3" and found.table.loc["mape", "max"] == found.units["mape"].max()
+    )
 
 
 def test_survival_and_resamples_without_a_refit():
@@ -37,7 +41,8 @@ def test_survival_and_resamples_without_a_refit():
     rows = np.repeat(np.arange(100), w.astype(int))
     eta = X @ lo.fit(lo.Cox(X[rows], time[rows], np.ones(100), ties="efron")).parameters["coef"]
     steps = 0.0
-    for t in np.unique(time[rows][time[rows] <= 0.5]):  # a unit that is drawn twice dies twice at one time: Efron's ties
+    # a unit that is drawn twice dies twice at one time: Efron's ties
+    for t in np.unique(time[rows][time[rows] <= 0.5]):
         risk, dying = w[time >= t] @ np.exp(eta[time >= t]), w[time == t] @ np.exp(eta[time == t])
         count = int(w[time == t].sum())
         steps += sum(1 / (risk - k / count * dying) for k in range(count))

@@ -1,4 +1,6 @@
-"""Forward–backward against the sum over all paths, and against automatic differentiation through a plain loop."""
+"""Forward–backward against the sum over all paths, and against automatic differentiation through a
+plain loop.
+"""
 
 import itertools
 
@@ -16,7 +18,9 @@ def paths(initial, transition, emission, lengths, worth):
     for length, w in zip(lengths, worth, strict=True):
         logs = []
         for z in itertools.product(range(len(emission.T)), repeat=length):
-            value = (initial[z[0]] if initial is not None else transition[start][0, z[0]]) + emission[start, z[0]]
+            value = (
+                initial[z[0]] if initial is not None else transition[start][0, z[0]]
+            ) + emission[start, z[0]]
             for t in range(1, length):
                 matrix = transition if transition.ndim == 2 else transition[start + t]
                 value = value + matrix[z[t - 1], z[t]] + emission[start + t, z[t]]
@@ -41,7 +45,10 @@ def loop(initial, transition, emission, starts):
 def potentials(lengths, K, seed=0):
     rng = np.random.default_rng(seed)
     T = sum(lengths)
-    initial, transition = np.log(rng.dirichlet(np.ones(K))) + 0.3, np.log(rng.dirichlet(np.ones(K), K)) - 0.2
+    initial, transition = (
+        np.log(rng.dirichlet(np.ones(K))) + 0.3,
+        np.log(rng.dirichlet(np.ones(K), K)) - 0.2,
+    )
     return initial, transition, 2 * rng.standard_normal((T, K)), rng.uniform(0.2, 2.0, len(lengths))
 
 
@@ -71,9 +78,13 @@ def test_enumeration(case, zeros):
         transition[0, 1] = -np.inf
     with jax.enable_x64(True):
         layout = chain.layout(lengths, K, zeros)
-        ours = lambda i, a, e, w: chain.log_partition(chain.Potentials(i, a, layout.arrange(e)), layout.arrange(w), layout)
+        ours = lambda i, a, e, w: chain.log_partition(
+            chain.Potentials(i, a, layout.arrange(e)), layout.arrange(w), layout
+        )
         value = jax.jit(ours)(initial, transition, emission, np.repeat(worth, lengths))
-    np.testing.assert_allclose(value, paths(initial, transition, emission, lengths, worth), rtol=1e-12)
+    np.testing.assert_allclose(
+        value, paths(initial, transition, emission, lengths, worth), rtol=1e-12
+    )
 
 
 def test_enumeration_with_a_matrix_for_each_step(case):
@@ -81,18 +92,25 @@ def test_enumeration_with_a_matrix_for_each_step(case):
     _, _, emission, _ = potentials(lengths, K)
     rng, first = np.random.default_rng(1), np.cumsum(lengths) - lengths
     transition = rng.standard_normal((len(emission), K, K))
-    transition[first] = rng.standard_normal((len(first), 1, K))  # where a sequence starts, the state before matters not
+    # where a sequence starts, the state before matters not
+    transition[first] = rng.standard_normal((len(first), 1, K))
     with jax.enable_x64(True):
         layout = chain.layout(lengths, K)
-        value = lambda m, e: chain.log_partition(chain.Potentials(None, layout.arrange(m), layout.arrange(e)), None, layout)
-        got, gradient = jax.jit(jax.value_and_grad(value))(jnp.asarray(transition), jnp.asarray(emission))
+        value = lambda m, e: chain.log_partition(
+            chain.Potentials(None, layout.arrange(m), layout.arrange(e)), None, layout
+        )
+        got, gradient = jax.jit(jax.value_and_grad(value))(
+            jnp.asarray(transition), jnp.asarray(emission)
+        )
     want = lambda m: paths(None, m, emission, lengths, np.ones(len(lengths)))
     np.testing.assert_allclose(got, want(transition), rtol=1e-12)
     t = int(first[-1]) + int(lengths[-1] > 1)
     step = np.zeros_like(transition)
     step[t, :, -1] = 1e-5
     np.testing.assert_allclose(
-        np.sum(np.asarray(gradient) * step), want(transition + step / 2) - want(transition - step / 2), rtol=1e-6
+        np.sum(np.asarray(gradient) * step),
+        want(transition + step / 2) - want(transition - step / 2),
+        rtol=1e-6,
     )
 
 
@@ -114,9 +132,13 @@ def test_derivatives_are_those_of_a_plain_loop(name, zeros, highest, monkeypatch
         layout = chain.layout(lengths, K, zeros)
         starts = np.isin(np.arange(len(emission)), np.cumsum(lengths) - lengths)
         point = tuple(jnp.asarray(a) for a in (initial, transition, emission))
-        ours = lambda i, a, e: chain.log_partition(chain.Potentials(i, a, layout.arrange(e)), None, layout)
+        ours = lambda i, a, e: chain.log_partition(
+            chain.Potentials(i, a, layout.arrange(e)), None, layout
+        )
         plain = lambda i, a, e: loop(i, a, e, starts)
-        direction = tuple(jnp.asarray(np.random.default_rng(2).standard_normal(a.shape)) for a in point)
+        direction = tuple(
+            jnp.asarray(np.random.default_rng(2).standard_normal(a.shape)) for a in point
+        )
         pair = [jax.grad(f, argnums=(0, 1, 2)) for f in (ours, plain)]
         for _ in range(highest):
             got, want = (jax.tree.leaves(jax.jit(f)(*point)) for f in pair)
@@ -128,31 +150,44 @@ def test_derivatives_are_those_of_a_plain_loop(name, zeros, highest, monkeypatch
 def test_structural_zeros_force_a_path_through_tiny_densities():
     """A chain that only moves on: probabilities would underflow where logarithms do not."""
     with jax.enable_x64(True):
-        initial, transition = jnp.log(jnp.array([1.0, 0.0])), jnp.log(jnp.array([[0.0, 1.0], [0.0, 1.0]]))
+        initial, transition = (
+            jnp.log(jnp.array([1.0, 0.0])),
+            jnp.log(jnp.array([[0.0, 1.0], [0.0, 1.0]])),
+        )
         emission = jnp.array([[0.0, 0.0], [0.0, -2000.0], [0.0, -3000.0]])
         layout = chain.layout(np.array([3]), 2, zeros=True)
-        value = lambda e: chain.log_partition(chain.Potentials(initial, transition, layout.arrange(e)), None, layout)
+        value = lambda e: chain.log_partition(
+            chain.Potentials(initial, transition, layout.arrange(e)), None, layout
+        )
         got, gradient = jax.jit(jax.value_and_grad(value))(emission)
     assert got == pytest.approx(-5000.0)
     np.testing.assert_allclose(gradient, [[1, 0], [0, 1], [0, 1]], atol=1e-12)
 
 
 def test_posteriors(case):
-    """The states' probabilities by enumeration, and the filtered ones as the last step of every prefix."""
+    """The states' probabilities by enumeration, and the filtered ones as the last step of every
+    prefix.
+    """
     lengths, K = case
     initial, transition, emission, _ = potentials(lengths, K)
     with jax.enable_x64(True):
         layout = chain.layout(lengths, K)
         ours = lambda i, a, e: chain.posterior(chain.Potentials(i, a, layout.arrange(e)), layout)
         found = jax.jit(ours)(initial, transition, emission)
-        states, filtered = (np.asarray(layout.restore(part)) for part in (found.states, found.filtered))
+        states, filtered = (
+            np.asarray(layout.restore(part)) for part in (found.states, found.filtered)
+        )
     np.testing.assert_allclose(states.sum(1), 1, atol=1e-12)
     start = int(lengths[:-1].sum())  # the last sequence
     for t in range(start, len(emission)):
         for length, got in ((lengths[-1], states[t]), (t + 1 - start, filtered[t])):
             own = emission[start : start + length]
             chosen = [
-                own + np.where(np.arange(length)[:, None] == t - start, np.log(np.eye(K)[k] + 1e-300), 0.0) for k in range(K)
+                own
+                + np.where(
+                    np.arange(length)[:, None] == t - start, np.log(np.eye(K)[k] + 1e-300), 0.0
+                )
+                for k in range(K)
             ]
             want = np.exp([paths(initial, transition, e, [length], [1.0]) for e in chosen])
             np.testing.assert_allclose(got, want / want.sum(), atol=1e-12)
@@ -167,7 +202,11 @@ def test_vmapped_equals_looped():
         many = jnp.asarray(np.random.default_rng(3).standard_normal((5, 300, 2)))
         one = jax.value_and_grad(
             lambda e: chain.log_partition(
-                chain.Potentials(jnp.asarray(initial), jnp.asarray(transition), layout.arrange(emission + e)), None, layout
+                chain.Potentials(
+                    jnp.asarray(initial), jnp.asarray(transition), layout.arrange(emission + e)
+                ),
+                None,
+                layout,
             )
         )
         together, alone = jax.jit(jax.vmap(one))(many), jax.jit(one)
@@ -185,16 +224,28 @@ def test_best_path(case):
         got = np.asarray(jax.jit(chain.best_path)(initial, transition, emission, starts))
 
     def value(z):
-        moves = sum(initial[z[t]] if starts[t] else transition[z[t - 1], z[t]] for t in range(len(z)))
+        moves = sum(
+            initial[z[t]] if starts[t] else transition[z[t - 1], z[t]] for t in range(len(z))
+        )
         return moves + emission[np.arange(len(z)), z].sum()
 
-    best = max((value(z) for z in itertools.product(range(K), repeat=len(emission))), default=0) if K < 4 else None
+    best = (
+        max((value(z) for z in itertools.product(range(K), repeat=len(emission))), default=0)
+        if K < 4
+        else None
+    )
     if best is not None:
         assert value(got) == pytest.approx(best, abs=1e-12)
 
 
 def test_layout_places_every_step_once():
-    for lengths, K in (([7, 3, 9, 1, 1, 4], 5), ([1000], 2), ([5] * 40, 3), ([50_400], 2), ([300, 2000], 4)):
+    for lengths, K in (
+        ([7, 3, 9, 1, 1, 4], 5),
+        ([1000], 2),
+        ([5] * 40, 3),
+        ([50_400], 2),
+        ([300, 2000], 4),
+    ):
         layout = chain.layout(np.array(lengths), K)
         total = sum(lengths)
         real = np.sort(layout.place[layout.place < total])
@@ -204,7 +255,9 @@ def test_layout_places_every_step_once():
 
 @pytest.mark.parametrize("moving", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_sums_in_parts_are_those_of_one(moving, monkeypatch):
-    """Value, gradient and a product with the Hessian, by lanes a few at a time and by a layout of few lanes."""
+    """Value, gradient and a product with the Hessian, by lanes a few at a time and by a layout of
+    few lanes.
+    """
     rng, lengths, K = np.random.default_rng(0), np.array([3, 1, 4, 2, 4, 3, 1]), 3
     sequence, steps = np.repeat(np.arange(7), lengths), int(lengths.sum())
     shape = (steps, K, K) if moving else (K, K)
@@ -215,12 +268,17 @@ def test_sums_in_parts_are_those_of_one(moving, monkeypatch):
     def summed(parts):
         where = chain.layout(lengths, 9, parts=parts)
         worth = where.arrange(jnp.asarray(weights)[sequence])
-        laid = lambda A: where.arrange(jnp.where(starts, A[:, :1], A)) if moving else A  # a start's in every row
+        # a start's in every row
+        laid = lambda A: where.arrange(jnp.where(starts, A[:, :1], A)) if moving else A
         first = None if moving else jnp.asarray(start)
-        F = lambda A, e: chain.log_partition(chain.Potentials(first, laid(A), where.arrange(e)), worth, where)
+        F = lambda A, e: chain.log_partition(
+            chain.Potentials(first, laid(A), where.arrange(e)), worth, where
+        )
         args = jnp.asarray(A), jnp.asarray(emission)
         value, slope = jax.value_and_grad(F, (0, 1))(*args)
-        return where.shape[1], jax.tree.leaves((value, slope, jax.jvp(jax.grad(F, (0, 1)), args, args)[1]))
+        return where.shape[1], jax.tree.leaves(
+            (value, slope, jax.jvp(jax.grad(F, (0, 1)), args, args)[1])
+        )
 
     with jax.enable_x64(True):
         monkeypatch.setattr(chain, "MAX_SCAN_LANES", 2)

@@ -1,4 +1,7 @@
-"""Sums over configurations of fields: against enumeration, chains, finite differences; derivatives under jit and vmap."""
+"""Sums over configurations of fields: against enumeration, chains, finite differences.
+
+Derivatives under jit and vmap.
+"""
 
 import itertools
 import tracemalloc
@@ -33,7 +36,9 @@ def enumerated(sites, edges, graph):
     """log Z and all marginals by the sum over every configuration."""
     n, K = sites.shape
     z = np.array(list(itertools.product(range(K), repeat=n)))
-    log = sites[np.arange(n), z].sum(1) + edges[np.arange(len(graph)), z[:, graph[:, 0]], z[:, graph[:, 1]]].sum(1)
+    log = sites[np.arange(n), z].sum(1) + edges[
+        np.arange(len(graph)), z[:, graph[:, 0]], z[:, graph[:, 1]]
+    ].sum(1)
     total = np.logaddexp.reduce(log)
     p = np.exp(log - total)
     q = np.stack([[p[z[:, s] == k].sum() for k in range(K)] for s in range(n)])
@@ -54,7 +59,10 @@ GRAPHS = {
     "complete": (6, random_graph(np.random.default_rng(0), 6, 1.0)),
     "two pieces": (7, np.array([[0, 3], [3, 5], [5, 0], [1, 2], [2, 6]])),
     "grid": (8, grid(2, 4)),
-    **{f"random {seed}": (n, random_graph(np.random.default_rng(seed), n, 0.5)) for seed, n in enumerate((3, 5, 6, 7, 8))},
+    **{
+        f"random {seed}": (n, random_graph(np.random.default_rng(seed), n, 0.5))
+        for seed, n in enumerate((3, 5, 6, 7, 8))
+    },
 }
 
 
@@ -64,7 +72,8 @@ def test_enumeration(name, K, monkeypatch):
     n, graph = GRAPHS[name]
     sites, edges = potentials(np.random.default_rng(1), n, graph, K)
     want = enumerated(sites, edges, graph)
-    for wide, lanes in ((2**16, 2**21), (4, 1)):  # all tables narrow; and all but the smallest wide, a lane a pass
+    # all tables narrow; and all but the smallest wide, a lane a pass
+    for wide, lanes in ((2**16, 2**21), (4, 1)):
         monkeypatch.setattr(passes, "MAX_MATRIX_ENTRIES", wide)
         monkeypatch.setattr(passes, "PASS_TABLE_ENTRIES", lanes)
         field = passes.Passes(n, graph, K)
@@ -78,7 +87,9 @@ def test_enumeration(name, K, monkeypatch):
 
 @pytest.mark.parametrize("wide", [2**16, 4])
 def test_derivatives_of_marginals(wide, monkeypatch):
-    """The Hessian of log Z is the covariance of the indicators, whichever way it is differentiated."""
+    """The Hessian of log Z is the covariance of the indicators, whichever way it is
+    differentiated.
+    """
     n, graph, K = 6, GRAPHS["random 2"][1], 3
     monkeypatch.setattr(passes, "MAX_MATRIX_ENTRIES", wide)
     field = passes.Passes(n, graph, K)
@@ -87,7 +98,9 @@ def test_derivatives_of_marginals(wide, monkeypatch):
     indicators = np.concatenate(
         [
             np.eye(K)[z].reshape(len(z), -1),
-            (np.eye(K)[z[:, graph[:, 0]]][..., None] * np.eye(K)[z[:, graph[:, 1]]][:, :, None]).reshape(len(z), -1),
+            (
+                np.eye(K)[z[:, graph[:, 0]]][..., None] * np.eye(K)[z[:, graph[:, 1]]][:, :, None]
+            ).reshape(len(z), -1),
         ],
         1,
     )
@@ -98,10 +111,17 @@ def test_derivatives_of_marginals(wide, monkeypatch):
     with jax.enable_x64(True):
         place = lambda v: (v[: n * K].reshape(n, K), v[n * K :].reshape(-1, K, K))
         total = lambda v: log_partition(*place(v), field)
-        flat = lambda v: jnp.concatenate([part.ravel() for part in pair_marginals(*place(v), field)])
+        flat = lambda v: jnp.concatenate(
+            [part.ravel() for part in pair_marginals(*place(v), field)]
+        )
         v = jnp.concatenate([sites.ravel(), edges.ravel()])
         np.testing.assert_allclose(jax.jit(jax.grad(total))(v), mean, atol=1e-13)
-        for hessian in (jax.hessian(total), jax.jacfwd(flat), jax.jacrev(flat), jax.jacrev(jax.grad(total))):
+        for hessian in (
+            jax.hessian(total),
+            jax.jacfwd(flat),
+            jax.jacrev(flat),
+            jax.jacrev(jax.grad(total)),
+        ):
             np.testing.assert_allclose(jax.jit(hessian)(v), want, atol=1e-12)
         only_sites = lambda q: marginals(q, edges, field)
         for derivative in (jax.jacfwd(only_sites), jax.jacrev(only_sites)):
@@ -110,29 +130,43 @@ def test_derivatives_of_marginals(wide, monkeypatch):
 
 
 def test_many_fields_at_once():
-    """vmap, nested vmap and axes of one's own are the same as one field after another; so are threads."""
+    """vmap, nested vmap and axes of one's own are the same as one field after another.
+
+    So are threads.
+    """
     graph, rng = grid(3, 3), np.random.default_rng(3)
     field = tree(9, graph, 2)
     sites, edges = potentials(rng, 9, graph, 2, (4, 3))
     with jax.enable_x64(True):
         want = np.array(
-            [[log_partition(s, e, field) for s, e in zip(*row, strict=True)] for row in zip(sites, edges, strict=True)]
+            [
+                [log_partition(s, e, field) for s, e in zip(*row, strict=True)]
+                for row in zip(sites, edges, strict=True)
+            ]
         )
         np.testing.assert_allclose(log_partition(sites, edges, field), want, rtol=1e-13)
         one = lambda s, e: log_partition(s, e, field)
         np.testing.assert_allclose(jax.jit(jax.vmap(jax.vmap(one)))(sites, edges), want, rtol=1e-13)
         shared = np.array([log_partition(s, edges[0, 0], field) for s in sites[0]])
-        np.testing.assert_allclose(jax.vmap(one, (0, None))(sites[0], edges[0, 0]), shared, rtol=1e-13)
+        np.testing.assert_allclose(
+            jax.vmap(one, (0, None))(sites[0], edges[0, 0]), shared, rtol=1e-13
+        )
         np.testing.assert_allclose(log_partition(sites[0], edges[0, 0], field), shared, rtol=1e-13)
         hessian = jax.hessian(lambda a, s: one(a * s, edges[0, 0]))
-        together = jax.jit(lambda s: jax.lax.map(lambda s: jax.vmap(hessian, (None, 0))(1.1, s), s))(sites)
+        together = jax.jit(
+            lambda s: jax.lax.map(lambda s: jax.vmap(hessian, (None, 0))(1.1, s), s)
+        )(sites)
         apart = [[hessian(1.1, s) for s in row] for row in sites]
         np.testing.assert_allclose(together, apart, rtol=1e-11)
 
     def in_a_thread(k):
         with jax.enable_x64(True):
             function = jax.jit(jax.vmap(jax.value_and_grad(one)))
-            return [np.asarray(jnp.sum(part)) for _ in range(20) for part in function(sites[k % 4], edges[k % 4])]
+            return [
+                np.asarray(jnp.sum(part))
+                for _ in range(20)
+                for part in function(sites[k % 4], edges[k % 4])
+            ]
 
     with ThreadPoolExecutor(4) as pool:
         for k, values in enumerate(pool.map(in_a_thread, range(8))):
@@ -152,7 +186,8 @@ def test_large_arrays_in_loops_do_not_lock_up():
             @jax.jit
             def program(sites, matrix):
                 step = lambda s: jnp.sum(
-                    matrix @ jnp.tanh(matrix @ jax.grad(lambda s: log_partition(s, 0.1 * edges, field))(s))
+                    matrix
+                    @ jnp.tanh(matrix @ jax.grad(lambda s: log_partition(s, 0.1 * edges, field))(s))
                 )
                 edges = jnp.broadcast_to(jnp.eye(2), (999, 2, 2))
                 return jax.lax.map(step, sites, batch_size=4)
@@ -174,7 +209,11 @@ def test_a_strip_by_transfer_matrices():
         total = np.logaddexp.reduce(total[:, None] + across, 0) + down
     graph = grid(rows, columns)
     with jax.enable_x64(True):
-        got = log_partition(np.zeros((rows * columns, 2)), np.tile(beta * np.eye(2), (len(graph), 1, 1)), tree(120, graph, 2))
+        got = log_partition(
+            np.zeros((rows * columns, 2)),
+            np.tile(beta * np.eye(2), (len(graph), 1, 1)),
+            tree(120, graph, 2),
+        )
     np.testing.assert_allclose(got, np.logaddexp.reduce(total), rtol=1e-13)
     assert tree(120, graph, 2).width == rows
 
@@ -197,10 +236,14 @@ def test_extreme_and_forbidden_potentials():
 
 def test_graphs_too_dense_are_refused():
     complete = np.array(list(itertools.combinations(range(60), 2)))
-    with pytest.raises(ValueError, match=r"needs 10\^\d+ bytes: tables over 60 sites \(width 59\) of 2 states.*fewer edges"):
+    with pytest.raises(
+        ValueError,
+        match=r"needs 10\^\d+ bytes: tables over 60 sites \(width 59\) of 2 states.*fewer edges",
+    ):
         tree(60, complete, 2)
     with pytest.raises(
-        ValueError, match=r"needs 0.2\d+ GiB: tables over 23 sites.*limit is 0.1 GiB. Raise it by memory=0.3 if"
+        ValueError,
+        match=r"needs 0.2\d+ GiB: tables over 23 sites.*limit is 0.1 GiB. Raise it by memory=0.3 if",
     ):
         tree(23, complete[(complete < 23).all(1)], 2, 0.1 * 2**30)
     assert tree(8, complete[(complete < 8).all(1)], 3).width == 7
@@ -213,7 +256,9 @@ def test_the_need_is_what_is_taken():
     field = passes.Passes(108, graph, K)
     assert field.lanes * field.entries > 2**22
     sites, edges = potentials(np.random.default_rng(0), 108, graph, K, (field.lanes,))
-    given = np.concatenate([sites.reshape(field.lanes, -1), edges.reshape(field.lanes, -1)], 1).T.copy()
+    given = np.concatenate(
+        [sites.reshape(field.lanes, -1), edges.reshape(field.lanes, -1)], 1
+    ).T.copy()
     tracemalloc.start()
     up = field.up(field._stack(given))
     field.tangents(up, field.down(up, edges=True), given[..., None], edges=True)
@@ -226,7 +271,10 @@ def test_the_need_is_what_is_taken():
 
 @pytest.mark.slow
 def test_a_better_order_is_looked_for_where_tables_are_many(monkeypatch):
-    """A triangulation of random points: less than by any order of least fill; and the same in every call."""
+    """A triangulation of random points: less than by any order of least fill.
+
+    And the same in every call.
+    """
     monkeypatch.setattr(elimination, "SMALL_TABLES", 2**12)
     corners = scipy.spatial.Delaunay(np.random.default_rng(0).random((100, 2))).simplices
     pairs = np.sort(np.concatenate([corners[:, [0, 1]], corners[:, [1, 2]], corners[:, [0, 2]]]), 1)
@@ -241,13 +289,20 @@ def test_the_best_of_several_orders_is_taken():
     scopes = elimination.first_scopes(elimination.neighbours(400, grid(20, 20)), 2)
     assert max(map(len, scopes.values())) == 20
     trees = random_graph(np.random.default_rng(5), 40, 0.0)
-    assert max(map(len, elimination.best_scopes(elimination.neighbours(40, trees), 2).values())) == 0
+    assert (
+        max(map(len, elimination.best_scopes(elimination.neighbours(40, trees), 2).values())) == 0
+    )
 
 
 def test_third_derivatives_are_refused_in_words():
     field = tree(3, ring(3), 2)
-    function = lambda a: log_partition(a * np.ones((3, 2)) * np.arange(2), np.zeros((3, 2, 2)), field)
-    with jax.enable_x64(True), pytest.raises(NotImplementedError, match=r"InfinitesimalJackknife\(order=2\)"):
+    function = lambda a: log_partition(
+        a * np.ones((3, 2)) * np.arange(2), np.zeros((3, 2, 2)), field
+    )
+    with (
+        jax.enable_x64(True),
+        pytest.raises(NotImplementedError, match=r"InfinitesimalJackknife\(order=2\)"),
+    ):
         jax.jacfwd(jax.hessian(function))(1.0)
 
 

@@ -19,13 +19,20 @@ CASES = {
 
 # as many lanes as of two states, and dear to compile
 @pytest.mark.parametrize("mask", [0, 3])
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name[:5] == "three" else ()) for name in CASES])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name[:5] == "three" else ()) for name in CASES],
+)
 def test_enumeration(name, mask):
     """Every lane has potentials and weights of its own."""
     lengths, K = CASES[name]
     loops, rng, T, N = compiled.loops(K), np.random.default_rng(0), sum(lengths), len(lengths)
     L = loops.lanes
-    table, plain, top = rng.uniform(0.1, 1.0, (4, K, L)), rng.uniform(0.1, 1.0, (4, K, L)), rng.standard_normal((4, L))
+    table, plain, top = (
+        rng.uniform(0.1, 1.0, (4, K, L)),
+        rng.uniform(0.1, 1.0, (4, K, L)),
+        rng.standard_normal((4, L)),
+    )
     code, weight = rng.integers(0, 4, T).astype(np.int32), rng.choice([0.0, 1.0], (T, L))
     initial, transition = rng.dirichlet(np.ones(K), L), rng.dirichlet(np.ones(K), (L, K))
     starts = np.isin(np.arange(T), np.cumsum([0, *lengths[:-1]]))
@@ -47,11 +54,15 @@ def test_enumeration(name, mask):
             shown = emission + (np.arange(T) == t)[:, None] * np.log(plain[..., lane])[code]
             np.testing.assert_allclose(np.log(mixed[t, lane]), log_z(shown) - whole, atol=1e-12)
         for row, k in np.ndindex(4, K):
-            moved = emission + step * (weight[:, lane] * (code == row))[:, None] * (np.arange(K) == k)
+            moved = emission + step * (weight[:, lane] * (code == row))[:, None] * (
+                np.arange(K) == k
+            )
             np.testing.assert_allclose(seen[row, k, lane], (log_z(moved) - whole) / step, atol=1e-5)
         for k in range(K):
             slope = np.exp(step * (np.arange(K) == k))
-            np.testing.assert_allclose(first[k, lane], (log_z(emission, initial[lane] * slope) - whole) / step, atol=1e-5)
+            np.testing.assert_allclose(
+                first[k, lane], (log_z(emission, initial[lane] * slope) - whole) / step, atol=1e-5
+            )
             for j in range(K):
                 slope = np.ones((K, K))
                 slope[j, k] = np.exp(step)
@@ -72,7 +83,18 @@ def test_steps_of_extreme_likelihood(mask):
 
     def run():
         states, log_z, none = np.empty(2 * T * lanes), np.zeros(lanes), np.zeros(T * lanes)
-        loops.forward(half[: 2 * lanes], half, starts, code, np.ones(T * lanes), table, none, mask, states, log_z)
+        loops.forward(
+            half[: 2 * lanes],
+            half,
+            starts,
+            code,
+            np.ones(T * lanes),
+            table,
+            none,
+            mask,
+            states,
+            log_z,
+        )
         return log_z
 
     np.testing.assert_allclose(run(), logs.sum(), rtol=1e-12)
@@ -85,7 +107,9 @@ def test_compiler_that_makes_a_mistake(monkeypatch):
     right = numba.njit
 
     def wrong(**settings):
-        return lambda function: lambda *args: (right(**settings)(function)(*args), args[-1].__iadd__(1e-6))
+        return lambda function: (
+            lambda *args: (right(**settings)(function)(*args), args[-1].__iadd__(1e-6))
+        )
 
     monkeypatch.setattr(numba, "njit", wrong)
     assert compiled.loops.__wrapped__(2) is None

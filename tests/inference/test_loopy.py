@@ -1,4 +1,7 @@
-"""Approximate sums by messages: exact on trees, stationary, consistent with their derivatives; fields by them."""
+"""Approximate sums by messages: exact on trees, stationary, consistent with their derivatives.
+
+Fields by them.
+"""
 
 import jax
 import numpy as np
@@ -23,7 +26,8 @@ def flat(sites, edges):
 @pytest.mark.parametrize("kind", ["bethe", "trw"])
 @pytest.mark.parametrize("K", [2, 3])
 def test_exact_on_trees(kind, K):
-    rng, exact, near = np.random.default_rng(0), Passes(8, TREE, K), Messages(8, TREE, K, kind)  # site 7 is alone
+    # site 7 is alone
+    rng, exact, near = np.random.default_rng(0), Passes(8, TREE, K), Messages(8, TREE, K, kind)
     given = flat(*potentials(rng, 8, TREE, K, (3,)))
     given[2] = -np.inf  # a state that cannot be
     given[K * 3 : K * 4] -= 4e3
@@ -37,7 +41,10 @@ def test_exact_on_trees(kind, K):
 
 @pytest.mark.parametrize("kind", ["bethe", "trw"])
 def test_stationary_and_consistent_on_loops(kind):
-    """log Z is the free energy of beliefs that agree; its derivatives are they, and theirs the tangents."""
+    """log Z is the free energy of beliefs that agree.
+
+    Its derivatives are they, and theirs the tangents.
+    """
     n, graph, K = 6, random_graph(np.random.default_rng(2), 6, 0.7), 3
     near, rng = Messages(n, graph, K, kind), np.random.default_rng(1)
     given = flat(*(0.6 * part for part in potentials(rng, n, graph, K, (2,))))
@@ -51,7 +58,11 @@ def test_stationary_and_consistent_on_loops(kind):
     free = np.sum(given * down.marginals, 0) + entropy(q).sum(0) - np.sum(weight * information, 0)
     np.testing.assert_allclose(found.log_partition, free, rtol=1e-11)
     exact = Passes(n, graph, K).log_partition(given)
-    assert (found.log_partition >= exact).all() if kind == "trw" else (abs(found.log_partition - exact) < 0.1).all()
+    assert (
+        (found.log_partition >= exact).all()
+        if kind == "trw"
+        else (abs(found.log_partition - exact) < 0.1).all()
+    )
     change, step = rng.normal(size=given.shape), 1e-5
     above, below = (near.both(given + sign * step * change, edges=True) for sign in (1, -1))
     slope = (above[0].log_partition - below[0].log_partition) / (2 * step)
@@ -61,7 +72,8 @@ def test_stationary_and_consistent_on_loops(kind):
     np.testing.assert_allclose(tangent, moved, atol=1e-8)
     other = rng.normal(size=given.shape)
     back = near.tangents(found, down, other[..., None], edges=True)[..., 0]
-    np.testing.assert_allclose(np.sum(other * tangent, 0), np.sum(change * back, 0), rtol=1e-8)  # a symmetric map
+    # a symmetric map
+    np.testing.assert_allclose(np.sum(other * tangent, 0), np.sum(change * back, 0), rtol=1e-8)
 
 
 def test_shares_of_spanning_trees():
@@ -76,37 +88,58 @@ def test_messages_that_do_not_settle_are_no_numbers(monkeypatch):
     near = Messages(9, graph, 2, "bethe")
     monkeypatch.setattr("leaveout.inference.loopy.MAX_MESSAGE_ROUNDS", 3)
     given = flat(*potentials(np.random.default_rng(0), 9, graph, 2, (1,)))
-    assert np.isnan(near.log_partition(given)).all() and np.isnan(near.both(given, edges=True)[1].marginals).all()
+    assert (
+        np.isnan(near.log_partition(given)).all()
+        and np.isnan(near.both(given, edges=True)[1].marginals).all()
+    )
 
 
 @pytest.mark.parametrize("kind", ["bethe", "trw"])
 def test_a_field_on_a_tree_is_exact(kind):
     """F, its derivatives by θ and by weights, and scores, in the style whose edges go."""
     x = np.array([3.0, 9, np.nan, 2, 8, 1, 7])
-    make = lambda inference: lo.MRF(x, TREE, lo.emissions.Poisson(), 2, coupling=0.8, drop="site", inference=inference)
+    make = lambda inference: lo.MRF(
+        x, TREE, lo.emissions.Poisson(), 2, coupling=0.8, drop="site", inference=inference
+    )
     w = np.array([1.0, 0.3, 1, 0, 1.2, 1, 1])
     for name in ("loss", "hessian"):
-        one, other = (call(getattr(make(kind_), name), {"rate": np.log([2.0, 8.0])}, w) for kind_ in ("exact", kind))
+        one, other = (
+            call(getattr(make(kind_), name), {"rate": np.log([2.0, 8.0])}, w)
+            for kind_ in ("exact", kind)
+        )
         np.testing.assert_allclose(one, other, rtol=1e-9)
     one, other = (
-        call(make(kind_).score, {"rate": np.log([2.0, 8.0])}, w, np.array([1, 3]), np.ones(2)) for kind_ in ("exact", kind)
+        call(make(kind_).score, {"rate": np.log([2.0, 8.0])}, w, np.array([1, 3]), np.ones(2))
+        for kind_ in ("exact", kind)
     )
     np.testing.assert_allclose(one, other, rtol=1e-9)
 
 
 def test_how_far_from_exact_is_said():
-    """Each site left out alone, by enumeration; and the printed result says whose losses they are."""
+    """Each site left out alone, by enumeration.
+
+    And the printed result says whose losses they are.
+    """
     x, edges = planted(side=3)
     field = lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=0.9, inference="bethe")
     parameters = {"coupling": 0.9, "rate": [3.0, 9.0]}
     table = field.against_exact(parameters)
     exact = lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=0.9)
     ones, eye = np.ones(9), np.eye(9)
-    want = np.array([oracle(exact, parameters, x, ones) - oracle(exact, parameters, x, ones - eye[s]) for s in range(9)])
+    want = np.array(
+        [
+            oracle(exact, parameters, x, ones) - oracle(exact, parameters, x, ones - eye[s])
+            for s in range(9)
+        ]
+    )
     theta = field.parameters.unconstrained(parameters)
-    got = np.array([call(field.score, theta, ones - eye[s], np.array([s]), np.ones(1))[0] for s in range(9)])
+    got = np.array(
+        [call(field.score, theta, ones - eye[s], np.array([s]), np.ones(1))[0] for s in range(9)]
+    )
     row = table.loc["all"]
-    assert row.exact == pytest.approx(want.mean(), rel=1e-10) and row.approximate == pytest.approx(got.mean(), rel=1e-9)
+    assert row.exact == pytest.approx(want.mean(), rel=1e-10) and row.approximate == pytest.approx(
+        got.mean(), rel=1e-9
+    )
     assert row.largest == pytest.approx(abs(want - got).max(), rel=1e-6) and 0 < row.largest < 0.2
     log_p = field.log_likelihood(parameters) - exact.log_likelihood(parameters)
     assert row.log_likelihood == pytest.approx(log_p, rel=1e-8)
@@ -119,23 +152,37 @@ def test_how_far_from_exact_is_said():
 def test_parts_of_a_field_that_is_too_wide(monkeypatch):
     monkeypatch.setattr("leaveout.models.hidden.mrf.MAX_PART_ENTRIES", 100)
     x, edges = planted(side=5)
-    table = lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=0.5, inference="trw").against_exact({"rate": [3.0, 9.0]})
+    table = lo.MRF(
+        x, edges, lo.emissions.Poisson(), 2, coupling=0.5, inference="trw"
+    ).against_exact({"rate": [3.0, 9.0]})
     assert len(table) > 2 and table.sites.iloc[:-1].sum() == 25 == table.sites["all"]
     assert table.loc["all", "largest"] == table.largest.iloc[:-1].max() > 0
 
 
 def test_what_approximations_do_not_do():
     x, edges = planted(side=3)
-    make = lambda **how: lo.MRF(x, edges, lo.emissions.Poisson(), 2, **{"coupling": 0.5, "inference": "bethe", **how})
+    make = lambda **how: lo.MRF(
+        x, edges, lo.emissions.Poisson(), 2, **{"coupling": 0.5, "inference": "bethe", **how}
+    )
     with pytest.raises(ValueError, match='Take "trw" to learn them'):
         make(coupling=lo.models.Free())
     with pytest.raises(ValueError, match='Take "trw" to learn them'):
         make(external=lo.models.External())
-    for run in (lambda f: f.decode({"rate": [2.0, 9.0]}), lambda f: f.simulate({"rate": [2.0, 9.0]}, 1, 0)):
+    for run in (
+        lambda f: f.decode({"rate": [2.0, 9.0]}),
+        lambda f: f.simulate({"rate": [2.0, 9.0]}, 1, 0),
+    ):
         with pytest.raises(ValueError, match="by exact inference only"):
             run(make())
-    for wrong in (dict(inference="mean field"), dict(memory=-1.0), dict(memory="4 GiB"), dict(memory=np.nan)):
-        with pytest.raises(ValueError, match="inference must be one of 'exact', 'bethe', 'trw', memory GiB"):
+    for wrong in (
+        dict(inference="mean field"),
+        dict(memory=-1.0),
+        dict(memory="4 GiB"),
+        dict(memory=np.nan),
+    ):
+        with pytest.raises(
+            ValueError, match="inference must be one of 'exact', 'bethe', 'trw', memory GiB"
+        ):
             make(**wrong)
     with pytest.raises(ValueError, match=r"limit is 0.001 GiB. Raise it by memory=0.\d if"):
         make(inference="exact", memory=0.001)
@@ -143,12 +190,33 @@ def test_what_approximations_do_not_do():
 
 @pytest.mark.slow
 def test_a_learned_coupling_by_trees():
-    """Tree-reweighted F is smooth in β through the strength at which Bethe's messages change phase; refits go through."""
+    """Tree-reweighted F is smooth in β through the strength at which Bethe's messages change phase;
+    refits go through.
+    """
     x, edges = planted(side=6)
-    fit = lo.fit(lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=lo.models.Free(), drop="site", inference="trw"))
-    exact, near = (lo.cross_validate(fit, lo.leave_one_out(36), refit) for refit in (lo.Exact(), lo.Certified()))
-    assert np.mean(abs(near.losses - exact.losses) <= near.error + 1e-9) > 0.9 and abs(near.mean - exact.mean) < 0.01
-    values = [call(fit.objective.loss, {**fit.theta, "coupling": np.array(b)}, np.ones(36)) for b in np.linspace(0.1, 2, 40)]
+    fit = lo.fit(
+        lo.MRF(
+            x,
+            edges,
+            lo.emissions.Poisson(),
+            2,
+            coupling=lo.models.Free(),
+            drop="site",
+            inference="trw",
+        )
+    )
+    exact, near = (
+        lo.cross_validate(fit, lo.leave_one_out(36), refit)
+        for refit in (lo.Exact(), lo.Certified())
+    )
+    assert (
+        np.mean(abs(near.losses - exact.losses) <= near.error + 1e-9) > 0.9
+        and abs(near.mean - exact.mean) < 0.01
+    )
+    values = [
+        call(fit.objective.loss, {**fit.theta, "coupling": np.array(b)}, np.ones(36))
+        for b in np.linspace(0.1, 2, 40)
+    ]
     assert np.isfinite(values).all() and abs(np.diff(values, 3)).max() < 0.05
 
 

@@ -26,8 +26,12 @@ def counts(kind: str):
     Z = sm.add_constant(z)
     return {
         "zip": lambda k: sm.ZeroInflatedPoisson(y[k], X[k]),
-        "zip, design": lambda k: sm.ZeroInflatedPoisson(y[k], X[k], exog_infl=Z[k], offset=offset[k], inflation="probit"),
-        "zinb": lambda k: sm.ZeroInflatedNegativeBinomialP(y[k], X[k], exog_infl=Z[k], exposure=np.exp(offset[k])),
+        "zip, design": lambda k: sm.ZeroInflatedPoisson(
+            y[k], X[k], exog_infl=Z[k], offset=offset[k], inflation="probit"
+        ),
+        "zinb": lambda k: sm.ZeroInflatedNegativeBinomialP(
+            y[k], X[k], exog_infl=Z[k], exposure=np.exp(offset[k])
+        ),
         "zinb, p=1": lambda k: sm.ZeroInflatedNegativeBinomialP(y[k], X[k], exog_infl=Z[k], p=1),
         "hurdle": lambda k: HurdleCountModel(y[k], X[k]),
         "hurdle, negative binomial": lambda k: HurdleCountModel(y[k], X[k], dist="negbin", p=2),
@@ -40,7 +44,9 @@ def fitted(model, start=None):
         return model.fit(start_params=start, method="bfgs", gtol=1e-8, maxiter=5000, disp=0)
 
 
-@pytest.mark.parametrize("kind", ["zip", "zip, design", "zinb", "zinb, p=1", "hurdle", "hurdle, negative binomial"])
+@pytest.mark.parametrize(
+    "kind", ["zip", "zip, design", "zinb", "zinb, p=1", "hurdle", "hurdle, negative binomial"]
+)
 def test_counts_left_out_are_the_hosts_refits(kind):
     model = counts(kind)
     whole = fitted(model(np.arange(N)))
@@ -79,6 +85,7 @@ def test_groups_of_a_conditional_logit_are_its_units(shifted):
     for k in range(0, len(labels), 4):
         own = host(groups != labels[k])
         both = lambda b, own=own: (-own.loglike(b), -own.score(b))
-        params = scipy.optimize.minimize(both, np.zeros(2), jac=True, tol=1e-9).x  # the host's solver stops early
+        # the host's solver stops early
+        params = scipy.optimize.minimize(both, np.zeros(2), jac=True, tol=1e-9).x
         truth = own.loglike(params) - whole.loglike(params)
         assert abs(found.losses[k].sum() - truth) <= found.error[k] + 1e-5

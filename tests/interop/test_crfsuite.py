@@ -1,4 +1,7 @@
-"""CRFsuite as a host: its weights, its marginals and labels, its own refits; labels of new sentences; wrong labels found."""
+"""CRFsuite as a host: its weights, its marginals and labels, its own refits.
+
+Labels of new sentences; wrong labels found.
+"""
 
 import functools
 import re
@@ -16,19 +19,36 @@ TIGHT = {"max_iterations": 10000, "epsilon": 1e-12, "period": 10**6, "delta": 1e
 
 @functools.cache
 def corpus(n=30, seed=0):
-    """Sentences whose words, in each of the ways that CRFsuite reads attributes, tell of their labels."""
+    """Sentences whose words, in each of the ways that CRFsuite reads attributes, tell of their
+    labels.
+    """
     rng = np.random.default_rng(seed)
     X, y = [], []
     for _ in range(n):
         labels = rng.integers(0, 3, rng.integers(1, 7))
         word = lambda k: "abcdefgh"[(2 * k + rng.integers(0, 4)) % 8]
-        X.append([{"w": word(k), "bias": True, "size": float(rng.uniform()), "is": {"cap": bool(k == 2)}} for k in labels])
+        X.append(
+            [
+                {
+                    "w": word(k),
+                    "bias": True,
+                    "size": float(rng.uniform()),
+                    "is": {"cap": bool(k == 2)},
+                }
+                for k in labels
+            ]
+        )
         y.append([LABELS[k] for k in labels])
     return X, y
 
 
 def trained(X, y, every=True, **more):
-    given = {"c2": 0.4, "all_possible_states": every, "all_possible_transitions": every, **TIGHT} | more
+    given = {
+        "c2": 0.4,
+        "all_possible_states": every,
+        "all_possible_transitions": every,
+        **TIGHT,
+    } | more
     return sklearn_crfsuite.CRF(**given).fit(X, y)
 
 
@@ -52,17 +72,27 @@ def weights(model, host):
 def test_its_weights_are_stationary_and_its_answers_ours(every):
     model, fit = fitted(every)
     info = model.tagger_.info()
-    assert fit.decrement < 1e-4 and fit.num_params == len(info.state_features) + len(info.transitions)
+    assert fit.decrement < 1e-4 and fit.num_params == len(info.state_features) + len(
+        info.transitions
+    )
     np.testing.assert_allclose(fit.parameters["weights"], weights(model, model), atol=1e-6)
     assert (fit.parameters["start"] == 0).all() and (fit.parameters["end"] == 0).all()
     X = corpus(10, seed=5)[0]
     assert (fit.objective.predict(fit, features=X) == np.concatenate(model.predict(X))).all()
-    theirs = [[step[label] for label in LABELS] for sentence in model.predict_marginals(X) for step in sentence]
-    np.testing.assert_allclose(fit.objective.predict(fit, features=X, kind="state"), theirs, atol=1e-5)
+    theirs = [
+        [step[label] for label in LABELS]
+        for sentence in model.predict_marginals(X)
+        for step in sentence
+    ]
+    np.testing.assert_allclose(
+        fit.objective.predict(fit, features=X, kind="state"), theirs, atol=1e-5
+    )
 
 
 def test_exact_refits_are_its_own():
-    """With all weights; where it has those of its training data only, a refit of ours keeps those of the whole."""
+    """With all weights; where it has those of its training data only, a refit of ours keeps those
+    of the whole.
+    """
     (X, y), (model, fit) = corpus(), fitted()
     found = lo.fold_parameters(fit, lo.leave_one_out(len(X)), lo.Exact(1e-10))["weights"]
     for k in (0, 11):
@@ -91,8 +121,15 @@ def test_held_out_probabilities_of_tokens_find_a_wrong_label():
     np.testing.assert_allclose(p.sum(1), 1)
     table = crf.label_errors(p)
     first = table.iloc[0]
-    assert table.index[0] == sum(map(len, y[:wrong])) + 2 and first["sequence"] == wrong and first["label"] == y[wrong][2]
-    assert first["its probability"] > 0.5 > first["probability"] and table["probability"].is_monotonic_increasing
+    assert (
+        table.index[0] == sum(map(len, y[:wrong])) + 2
+        and first["sequence"] == wrong
+        and first["label"] == y[wrong][2]
+    )
+    assert (
+        first["its probability"] > 0.5 > first["probability"]
+        and table["probability"].is_monotonic_increasing
+    )
     with pytest.raises(ValueError, match="needs the probability of every label"):
         crf.label_errors(p[:, :2])
 
@@ -114,12 +151,21 @@ def test_free_entries_are_a_model_of_their_own():
     lengths, K = [3, 4, 2, 5], 3
     labels, x = rng.integers(0, K, 14), rng.standard_normal((14, 2))
     labels[:K] = np.arange(K)
-    free = {"transition": ~np.eye(K, dtype=bool), "weights": rng.random((2, K)) < 0.7, "end": np.zeros(K, bool)}
+    free = {
+        "transition": ~np.eye(K, dtype=bool),
+        "weights": rng.random((2, K)) < 0.7,
+        "end": np.zeros(K, bool),
+    }
     penalty = lo.penalties.Ridge(0.3)
     part = lo.CRF(labels, lengths, features=x, penalty=penalty, free=free)
     whole = lo.CRF(labels, lengths, features=x, penalty=penalty)
     fit = lo.fit(part)
-    mask = {"end": free["end"], "start": np.ones(K, bool), "transition": free["transition"], "weights": free["weights"]}
+    mask = {
+        "end": free["end"],
+        "start": np.ones(K, bool),
+        "transition": free["transition"],
+        "weights": free["weights"],
+    }
     kept = np.concatenate([mask[name].ravel() for name in sorted(mask)])
     weights = np.array([1.0, 0.0, 1.0, 1.0])
     with jax.enable_x64(True):
@@ -127,9 +173,17 @@ def test_free_entries_are_a_model_of_their_own():
         place = lambda v: jax.numpy.zeros(flat.shape).at[np.flatnonzero(kept)].set(v)
         both = jax.jit(jax.value_and_grad(lambda v: whole.loss(back(place(v)), weights)))
         want = scipy.optimize.minimize(
-            lambda v: [np.asarray(a) for a in both(v)], np.zeros(kept.sum()), jac=True, tol=1e-12, options={"gtol": 1e-8}
+            lambda v: [np.asarray(a) for a in both(v)],
+            np.zeros(kept.sum()),
+            jac=True,
+            tol=1e-12,
+            options={"gtol": 1e-8},
         ).x
-    found = lo.fold_parameters(fit, lo.Plan(np.array([0, 1]), np.array([1]), np.zeros(1), np.ones(1, bool), 4), lo.Exact(1e-10))
+    found = lo.fold_parameters(
+        fit,
+        lo.Plan(np.array([0, 1]), np.array([1]), np.zeros(1), np.ones(1, bool), 4),
+        lo.Exact(1e-10),
+    )
     own = np.concatenate([found[name][0].ravel() for name in sorted(mask)])
     np.testing.assert_allclose(own[kept], want, atol=1e-6)
     assert (own[~kept] == 0).all() and len(part.parameters.names()) == kept.sum() == fit.num_params
@@ -188,8 +242,12 @@ def test_new_sentences_of_scores_and_features():
     found = crf.predict(fit, lengths=[2], scores=new, features=own, kind="state")
     theta = fit.parameters
     e = new + own @ theta["weights"]
-    table = np.exp((theta["start"] + e[0])[:, None] + theta["transition"] + (e[1] + theta["end"])[None])
-    np.testing.assert_allclose(found, [table.sum(1) / table.sum(), table.sum(0) / table.sum()], rtol=1e-10)
+    table = np.exp(
+        (theta["start"] + e[0])[:, None] + theta["transition"] + (e[1] + theta["end"])[None]
+    )
+    np.testing.assert_allclose(
+        found, [table.sum(1) / table.sum(), table.sum(0) / table.sum()], rtol=1e-10
+    )
     best = np.unravel_index(table.argmax(), table.shape)
     assert tuple(crf.predict(fit, lengths=[2], scores=new, features=own)) == best
 
@@ -202,7 +260,12 @@ def test_entities_of_other_schemes_are_the_same():
     bioes = ["B-x", "E-x", "O", "S-y", "B-y", "I-y", "E-y", "S-x"]
     bilou = [re.sub("^E", "L", re.sub("^S", "U", tag)) for tag in bioes]
     assert lo.models.entities(bioes, [8]) == lo.models.entities(bilou, [8]) == want
-    assert lo.models.entities(["E-x", "I-x", "S-x", "E-x"], [4]) == [(0, 0, "x"), (1, 1, "x"), (2, 2, "x"), (3, 3, "x")]
+    assert lo.models.entities(["E-x", "I-x", "S-x", "E-x"], [4]) == [
+        (0, 0, "x"),
+        (1, 1, "x"),
+        (2, 2, "x"),
+        (3, 3, "x"),
+    ]
 
 
 def test_documents_are_kept():
@@ -213,9 +276,15 @@ def test_documents_are_kept():
 
 
 def test_a_label_that_only_one_sentence_has_is_flagged_where_that_is_left_out():
-    """The host's refit does not know it: its probability is zero there, and a finite loss is none of the host's."""
+    """The host's refit does not know it.
+
+    Its probability is zero there, and a finite loss is none of the host's.
+    """
     X, y = corpus()
-    y = [["rare" if (n, t) == (4, 0) else label for t, label in enumerate(labels)] for n, labels in enumerate(y)]
+    y = [
+        ["rare" if (n, t) == (4, 0) else label for t, label in enumerate(labels)]
+        for n, labels in enumerate(y)
+    ]
     assert "rare" not in trained(X[:4] + X[5:], y[:4] + y[5:]).classes_
     fit = lo.from_crfsuite(trained(X, y), X, y)
     assert lo.cross_validate(fit, lo.leave_one_out(30)).flagged().tolist() == [4]
@@ -224,19 +293,32 @@ def test_a_label_that_only_one_sentence_has_is_flagged_where_that_is_left_out():
 @pytest.mark.slow
 def test_a_label_that_only_one_step_has_is_flagged_where_that_is_hidden():
     X, y = corpus()
-    y = [["rare" if (n, t) == (4, 0) else label for t, label in enumerate(labels)] for n, labels in enumerate(y)]
+    y = [
+        ["rare" if (n, t) == (4, 0) else label for t, label in enumerate(labels)]
+        for n, labels in enumerate(y)
+    ]
     step = sum(map(len, y[:4]))
     fit = lo.from_crfsuite(trained(X, y), X, y, drop="label")
     every = np.arange(sum(map(len, y)))
-    found = lo.cross_validate(fit, lo.from_splits([(every[every != t], [t]) for t in (step, step + 1)], len(every)), audit=0)
+    found = lo.cross_validate(
+        fit,
+        lo.from_splits([(every[every != t], [t]) for t in (step, step + 1)], len(every)),
+        audit=0,
+    )
     assert 0 in found.flagged() and 1 not in found.flagged()
 
 
 def test_a_hessian_that_does_not_fit_is_not_formed():
-    """Of thousands of features each has a weight of a label or two: H of these would fit, but not its making of all."""
+    """Of thousands of features each has a weight of a label or two.
+
+    H of these would fit, but not its making of all.
+    """
     rng = np.random.default_rng(0)
     y = [[str(k) for k in rng.integers(0, 16, 3)] for _ in range(120)]
-    X = [[{f"r{n} {t} {k}": 1.0 for k in range(7)} | {label: 1.0} for t, label in enumerate(own)] for n, own in enumerate(y)]
+    X = [
+        [{f"r{n} {t} {k}": 1.0 for k in range(7)} | {label: 1.0} for t, label in enumerate(own)]
+        for n, own in enumerate(y)
+    ]
     fit = lo.from_crfsuite(trained(X, y, every=False, epsilon=1e-6), X, y)
     assert fit.num_params <= 12_000 and fit.objective.costs.formed > 2**33 and fit.factor is None
     found = lo.cross_validate(fit, lo.from_splits([(np.arange(1, 120), [0])], 120))

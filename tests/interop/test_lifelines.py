@@ -13,7 +13,13 @@ lifelines = pytest.importorskip("lifelines")
 
 def table(n: int = 120, seed: int = 0) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
-    data = pd.DataFrame({"age": rng.normal(size=n), "dose": rng.normal(2.0, 3.0, n), "site": rng.choice(["a", "b"], n)})
+    data = pd.DataFrame(
+        {
+            "age": rng.normal(size=n),
+            "dose": rng.normal(2.0, 3.0, n),
+            "site": rng.choice(["a", "b"], n),
+        }
+    )
     died, left = rng.exponential(np.exp(-0.7 * data.age - 0.1 * data.dose)), rng.exponential(2.0, n)
     data = data.assign(time=np.ceil(8 * np.minimum(died, left)), died=(died <= left).astype(int))
     return data.assign(start=data.time * rng.uniform(0.0, 0.6, n), weight=rng.integers(1, 4, n))
@@ -31,17 +37,28 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_cox_models_left_out_are_the_hosts_refits(kind):
     data, (made, given) = table(), KINDS[kind]
-    used = ["age", "dose", "time", "died", *given.get("strata", []), *[given[k] for k in given if k.endswith("_col")]]
+    used = [
+        "age",
+        "dose",
+        "time",
+        "died",
+        *given.get("strata", []),
+        *[given[k] for k in given if k.endswith("_col")],
+    ]
     data = data[used]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        whole = lifelines.CoxPHFitter(**made).fit(data, "time", "died", fit_options={"precision": 1e-12}, **given)
+        whole = lifelines.CoxPHFitter(**made).fit(
+            data, "time", "died", fit_options={"precision": 1e-12}, **given
+        )
         fit = lo.from_lifelines(whole, data)
         found = lo.fold_parameters(fit, PLAN, lo.Exact(1e-10))["coef"]
         assert float(fit.value) == pytest.approx(-whole.log_likelihood_, rel=1e-9)
         for fold in range(20):
             seen = data[PLAN.matrix()[fold] > 0]
-            again = lifelines.CoxPHFitter(**made).fit(seen, "time", "died", fit_options={"precision": 1e-12}, **given)
+            again = lifelines.CoxPHFitter(**made).fit(
+                seen, "time", "died", fit_options={"precision": 1e-12}, **given
+            )
             np.testing.assert_allclose(found[fold], again.params_, atol=1e-6)
 
 
@@ -50,7 +67,9 @@ def test_a_penalizer_is_that_of_the_standard_deviations():
     fit = lo.from_lifelines(lifelines.CoxPHFitter(penalizer=0.2).fit(data, "time", "died"), data)
     assert fit.decrement < 1e-3 and "standard deviations of all rows" in fit.objective.note
     with pytest.raises(TypeError, match="l1 part"):
-        lo.from_lifelines(lifelines.CoxPHFitter(penalizer=0.2, l1_ratio=0.5).fit(data, "time", "died"), data)
+        lo.from_lifelines(
+            lifelines.CoxPHFitter(penalizer=0.2, l1_ratio=0.5).fit(data, "time", "died"), data
+        )
     with pytest.raises(TypeError, match="KaplanMeierFitter is not supported"):
         lo.from_lifelines(lifelines.KaplanMeierFitter(), data)
 
@@ -76,7 +95,9 @@ def test_accelerated_models_left_out_are_the_hosts_refits(name, given):
 
 def test_a_penalizer_of_an_accelerated_model_grows_with_the_rows():
     data = table()[["age", "dose", "time", "died"]]
-    fit = lo.from_lifelines(lifelines.WeibullAFTFitter(penalizer=0.1).fit(data, "time", "died"), data)
+    fit = lo.from_lifelines(
+        lifelines.WeibullAFTFitter(penalizer=0.1).fit(data, "time", "died"), data
+    )
     assert fit.decrement < 1e-2 and "standard deviations of all rows" in fit.objective.note
     weights = np.ones(120)
     weights[:5] = 0.0
@@ -93,5 +114,7 @@ def test_rows_of_a_time_varying_fitter_leave_by_subject(made):
     assert fit.decrement < 1e-3
     if not made:
         coef = lo.fold_parameters(fit, lo.groups(data["subject"]), lo.Exact())["coef"]
-        refit = lifelines.CoxTimeVaryingFitter().fit(data[2:], fit_options={"precision": 1e-12}, **given)
+        refit = lifelines.CoxTimeVaryingFitter().fit(
+            data[2:], fit_options={"precision": 1e-12}, **given
+        )
         np.testing.assert_allclose(coef[0], refit.params_, atol=1e-6)

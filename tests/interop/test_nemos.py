@@ -63,4 +63,8 @@ def test_bins_that_nemos_drops_are_no_units():
     y = rng.poisson(1.0, 80).astype(float)
     model = nemos.glm.GLM(regularizer="Ridge", regularizer_strength=0.1).fit(X, y)
     fit = lo.from_nemos(model, X, y)
-    assert fit.objective.num_units == 75 and fit.objective.units.names[0] == 5 and "5 bins with missing" in fit.objective.note
+    assert (
+        fit.objective.num_units == 75
+        and fit.objective.units.names[0] == 5
+        and "5 bins with missing" in fit.objective.note
+    )

@@ -19,9 +19,15 @@ def data(n: int = 120):
 ESTIMATORS = {
     "breslow": lambda: linear_model.CoxPHSurvivalAnalysis(alpha=2.0, tol=1e-12),
     "efron": lambda: linear_model.CoxPHSurvivalAnalysis(ties="efron", tol=1e-12),
-    "lasso": lambda: linear_model.CoxnetSurvivalAnalysis(alphas=[0.05], l1_ratio=0.9, tol=1e-14, max_iter=10**6),
+    "lasso": lambda: linear_model.CoxnetSurvivalAnalysis(
+        alphas=[0.05], l1_ratio=0.9, tol=1e-14, max_iter=10**6
+    ),
     "factors": lambda: linear_model.CoxnetSurvivalAnalysis(
-        alphas=[0.1, 0.03], l1_ratio=0.5, penalty_factor=[0.5, 1.0, 1.0, 2.0, 1.0], tol=1e-14, max_iter=10**6
+        alphas=[0.1, 0.03],
+        l1_ratio=0.5,
+        penalty_factor=[0.5, 1.0, 1.0, 2.0, 1.0],
+        tol=1e-14,
+        max_iter=10**6,
     ),
 }
 

@@ -1,4 +1,7 @@
-"""The loss on new clusters: against closed forms, repeated, resumed, refused, and on wrong input."""
+"""The loss on new clusters.
+
+Against closed forms, repeated, resumed, refused, and on wrong input.
+"""
 
 import matplotlib
 
@@ -39,20 +42,32 @@ def two_sides(seed=0, size=400, p_train=0.1, p_test=0.0):
     true[: round(p_train * size)] = 1
     true[size : size + round(p_test * size)] = 0
     y = APART * true + rng.normal(size=2 * size)
-    return np.zeros((2 * size, 1)), y, side, [(np.flatnonzero(side == 0), np.flatnonzero(side == 1))]
+    return (
+        np.zeros((2 * size, 1)),
+        y,
+        side,
+        [(np.flatnonzero(side == 0), np.flatnonzero(side == 1))],
+    )
 
 
 def clusters(seed=0, number=16, size=12):
     rng = np.random.default_rng(seed)
     label = np.repeat(np.arange(number), size)
     X = 2 * rng.normal(size=(number, 2))[label] + 0.5 * rng.normal(size=(len(label), 2))
-    return X, X @ [1.0, -1.0] + rng.normal(size=number)[label] + 0.2 * rng.normal(size=len(label)), label
+    return (
+        X,
+        X @ [1.0, -1.0] + rng.normal(size=number)[label] + 0.2 * rng.normal(size=len(label)),
+        label,
+    )
 
 
 @QUIET
 @pytest.mark.parametrize("p_test", [0.0, 0.15])
 def test_the_loss_of_a_mean_has_a_closed_form(p_test):
-    """Trained on n records, c of them V's, the mean is off by 2 (1 − c/n): e_c = 1 + 1/n + 4 (1 − c/n)²."""
+    """Trained on n records, c of them V's, the mean is off by 2 (1 − c/n).
+
+    e_c = 1 + 1/n + 4 (1 − c/n)².
+    """
     n, found, naive = 50, [], []
     for seed in range(6):
         X, y, side, cv = two_sides(seed, p_test=p_test)
@@ -63,7 +78,9 @@ def test_the_loss_of_a_mean_has_a_closed_form(p_test):
         found.append(result.solved.estimate)
         naive.append(result.naive)
     truth = 1 + 1 / n + APART**2
-    assert abs(np.mean(found) - truth) < 4 * np.std(found) / np.sqrt(6) + 0.02 and np.std(found) < 0.4
+    assert (
+        abs(np.mean(found) - truth) < 4 * np.std(found) / np.sqrt(6) + 0.02 and np.std(found) < 0.4
+    )
     assert np.mean(naive) < truth - 0.5
 
 
@@ -71,7 +88,13 @@ def test_the_loss_of_a_mean_has_a_closed_form(p_test):
 def test_with_no_leakage_the_levels_are_the_curve():
     X, y, side, cv = two_sides(p_train=0.0)
     injection = Injection(num_boot=40, num_levels=31, train_size=30, top=30)
-    arguments = {"groups": side, "leakage": RecordLeakage(0.0), "loss": "squared", "injection": injection, "cv": cv}
+    arguments = {
+        "groups": side,
+        "leakage": RecordLeakage(0.0),
+        "loss": "squared",
+        "injection": injection,
+        "cv": cv,
+    }
     result = leakage_corrected(LinearRegression(), X, y, **arguments)
     np.testing.assert_allclose(result.pooled.A, np.eye(31), atol=1e-12)
     exact = 0.5 * (1 + 1 / 30 + (APART * (1 - np.arange(31) / 30)) ** 2)
@@ -81,9 +104,16 @@ def test_with_no_leakage_the_levels_are_the_curve():
 
 def test_the_numbers_repeat_and_do_not_depend_on_who_fits():
     X, y, label = clusters()
-    arguments = {"groups": label, "leakage": RecordLeakage(0.02, 0.05), "loss": "mse", "injection": SMALL}
+    arguments = {
+        "groups": label,
+        "leakage": RecordLeakage(0.02, 0.05),
+        "loss": "mse",
+        "injection": SMALL,
+    }
     once = leakage_corrected(DecisionTreeRegressor(max_features=1), X, y, **arguments, seed=4)
-    again = leakage_corrected(DecisionTreeRegressor(max_features=1), X, y, **arguments, seed=4, n_jobs=1)
+    again = leakage_corrected(
+        DecisionTreeRegressor(max_features=1), X, y, **arguments, seed=4, n_jobs=1
+    )
     np.testing.assert_array_equal(once.pooled.b, again.pooled.b)
     assert once.table().equals(again.table())
     other = leakage_corrected(DecisionTreeRegressor(max_features=1), X, y, **arguments, seed=5)
@@ -140,10 +170,12 @@ def test_what_a_result_holds():
     np.testing.assert_allclose(result.shares.p_train, result.shares.p_test * inside / (16 - inside))
     assert sorted(result.per_cluster.index) == list(range(16))
     assert list(result.per_cluster.columns) == ["records", "naive", "estimate", "se_mc", "se_data"]
-    assert np.average(result.per_cluster["naive"], weights=result.per_cluster["records"]) == pytest.approx(
-        result.naive, rel=0.02
-    )
-    assert result.histogram["naive"].sum() == pytest.approx(1) and result.histogram["estimate"].sum() == pytest.approx(1)
+    assert np.average(
+        result.per_cluster["naive"], weights=result.per_cluster["records"]
+    ) == pytest.approx(result.naive, rel=0.02)
+    assert result.histogram["naive"].sum() == pytest.approx(1) and result.histogram[
+        "estimate"
+    ].sum() == pytest.approx(1)
     sensitivity = result.sensitivity()
     assert sensitivity["estimate"].is_monotonic_increasing  # more leakage, more to correct
     given = result.sensitivity([result.table()["value"]["p_train"]])["estimate"][0]
@@ -169,12 +201,18 @@ def test_entities_cut_in_two():
             filed[np.flatnonzero(label == k)[:6]] = 100 + k
         arguments = {"loss": "mse", "injection": SMALL, "seed": seed}
         model = SplitLeakage(8 / 30)
-        result = leakage_corrected(KNeighborsRegressor(3), X, y, groups=filed, leakage=model, **arguments)
-        right = leakage_corrected(KNeighborsRegressor(3), X, y, groups=label, leakage=SplitLeakage(0.0), **arguments)
+        result = leakage_corrected(
+            KNeighborsRegressor(3), X, y, groups=filed, leakage=model, **arguments
+        )
+        right = leakage_corrected(
+            KNeighborsRegressor(3), X, y, groups=label, leakage=SplitLeakage(0.0), **arguments
+        )
         naive.append(result.naive - right.naive)
         estimate.append(result.solved.estimate - right.naive)
     assert np.mean(naive) < -0.2 and abs(np.mean(estimate)) < 0.4 * abs(np.mean(naive))
-    assert result.plan[0].mechanism == "split" and "has the other half of its cluster in T̂ (split)" in str(result)
+    assert result.plan[
+        0
+    ].mechanism == "split" and "has the other half of its cluster in T̂ (split)" in str(result)
     part = result.plan[0]
     inside = len(np.unique(filed[part.fold.test]))
     assert result.shares.exposed[0] == pytest.approx(8 / 30 * (38 - inside) / 37)
@@ -192,7 +230,9 @@ def test_zero_one_losses_stay_within_their_bound():
 
 @QUIET
 def test_a_drop_that_cannot_be_seen_is_refused():
-    """Experiment I: x within ±1 and ±10. One leaked record tells the slope, and a tenth of a hundred has ten."""
+    """Experiment I: x within ±1 and ±10. One leaked record tells the slope, and a tenth of a
+    hundred has ten.
+    """
     rng = np.random.default_rng(0)
     x = np.concatenate([rng.uniform(-1, 1, 900), rng.uniform(-10, 10, 1100)])
     y = x * np.repeat([1.0, 2.0], [900, 1100]) + rng.normal(0, 0.5, 2000)
@@ -204,35 +244,55 @@ def test_a_drop_that_cannot_be_seen_is_refused():
         "cv": [(np.arange(1000), np.arange(1000, 2000))],
     }
     model = LinearRegression(fit_intercept=False)
-    result = leakage_corrected(model, x[:, None], y, injection=Injection(train_size=100, num_boot=100), **arguments)
+    result = leakage_corrected(
+        model, x[:, None], y, injection=Injection(train_size=100, num_boot=100), **arguments
+    )
     assert np.isnan(result.estimate) and result.verdict.startswith("cannot be corrected: P(no leak")
     assert "extrapolants part" in result.verdict and "none: see verdict" in str(result)
     assert any("cannot be corrected" in flag for flag in result.flags)
     assert result.per_cluster["estimate"].isna().all()
-    small = leakage_corrected(model, x[:, None], y, injection=Injection(train_size=10, num_boot=400), **arguments)
-    assert not small.refusal and small.estimate > 3 * result.naive  # of ten records a third of the sets are clean
+    small = leakage_corrected(
+        model, x[:, None], y, injection=Injection(train_size=10, num_boot=400), **arguments
+    )
+    # of ten records a third of the sets are clean
+    assert not small.refusal and small.estimate > 3 * result.naive
 
 
 def test_the_slope_test():
     X, y, label = clusters(0, 50)
-    test = leakage_slope_test(KNeighborsRegressor(3), X, y - X @ [1.0, -1.0], groups=label, loss="mse")
-    assert test.exploits is True and test.fall > 0 and test.low > 0 and "exploits leakage" in str(test)
+    test = leakage_slope_test(
+        KNeighborsRegressor(3), X, y - X @ [1.0, -1.0], groups=label, loss="mse"
+    )
+    assert (
+        test.exploits is True and test.fall > 0 and test.low > 0 and "exploits leakage" in str(test)
+    )
     rng = np.random.default_rng(0)
     nothing = leakage_slope_test(
-        Ridge(), rng.normal(size=(200, 2)), rng.normal(size=200), groups=np.arange(200) // 10, loss="mse"
+        Ridge(),
+        rng.normal(size=(200, 2)),
+        rng.normal(size=200),
+        groups=np.arange(200) // 10,
+        loss="mse",
     )
     assert nothing.exploits is None and "no sign that nothing leaks" in nothing.verdict
     assert "dependence allowed for" in nothing.kind
 
 
 def test_a_learner_that_does_not_exploit_the_leak_is_told():
-    """Each cluster is a pair of opposite records, so that the neighbour from the same cluster misleads."""
+    """Each cluster is a pair of opposite records, so that the neighbour from the same cluster
+    misleads.
+    """
     label = np.repeat(np.arange(100), 2)
     X = np.random.default_rng(0).normal(size=(100, 2))[label]
     X += 1e-3 * np.random.default_rng(1).normal(size=X.shape)
     y = np.tile([1.0, -1.0], 100)
     injection = Injection(num_boot=30, num_levels=6)
-    arguments = {"groups": label, "leakage": RecordLeakage(0.01), "loss": "mse", "injection": injection}
+    arguments = {
+        "groups": label,
+        "leakage": RecordLeakage(0.01),
+        "loss": "mse",
+        "injection": injection,
+    }
     result = leakage_corrected(KNeighborsRegressor(1), X, y, **arguments)
     assert result.slope_test.exploits is False and "does not exploit the leak" in result.verdict
     assert any("does not exploit" in flag for flag in result.flags)
@@ -260,7 +320,9 @@ def test_the_largest_share_that_could_leak():
     cv = [(np.flatnonzero(label < 8), np.flatnonzero(label >= 8))]
     leaked = far.copy()
     leaked[:48] = rng.normal(size=(48, 3)) + 3  # a tenth of T̂
-    clean, tenth = (largest_leakage_share(X, groups=label, cv=cv)["p_train"][0] for X in (far, leaked))
+    clean, tenth = (
+        largest_leakage_share(X, groups=label, cv=cv)["p_train"][0] for X in (far, leaked)
+    )
     assert clean < 0.06 and 0.09 < tenth < 0.2
     alike = largest_leakage_share(rng.normal(size=(600, 3)), groups=label, cv=cv)
     assert alike["p_train"][0] > 0.5 and abs(alike["auc"][0] - 0.5) < 0.15
@@ -272,16 +334,35 @@ def test_the_documents_bootstrap():
         LinearRegression(), X, y, *cv[0], p_train=0.0, size=12, levels=25, num_boot=300, loss="mse"
     )
     e = 1 + 1 / 12 + (APART * (1 - np.arange(13) / 12)) ** 2
-    np.testing.assert_allclose(found.losses, found.A @ e, atol=5 * np.sqrt(found.variance.max() / 300) + 0.2)
+    np.testing.assert_allclose(
+        found.losses, found.A @ e, atol=5 * np.sqrt(found.variance.max() / 300) + 0.2
+    )
     assert found.solve(order=3, lam=1e-3).estimate == pytest.approx(e[0], rel=0.1)
     assert found.solve(order=3, lam=0.1, squared=False).estimate > found.losses[0] * 0.9
     tested = binomial_block_bootstrap(
-        LinearRegression(), X, y, *cv[0], p_test=0.2, direction="test", size=12, levels=9, num_boot=100, loss="mse"
+        LinearRegression(),
+        X,
+        y,
+        *cv[0],
+        p_test=0.2,
+        direction="test",
+        size=12,
+        levels=9,
+        num_boot=100,
+        loss="mse",
     )
     line = tested.solve()
     np.testing.assert_allclose(np.diff(line.values, 2), 0, atol=1e-9)
     both = binomial_block_bootstrap(
-        LinearRegression(), X, y, *cv[0], direction="both", size=8, levels=9, num_boot=200, loss="mse"
+        LinearRegression(),
+        X,
+        y,
+        *cv[0],
+        direction="both",
+        size=8,
+        levels=9,
+        num_boot=200,
+        loss="mse",
     )
     assert both.losses.shape == (9, 9) and both.A[0].shape == both.A[1].shape == (9, 9)
     assert both.solve(order=2, lam=1e-4).estimate == pytest.approx(1 + 1 / 8 + APART**2, rel=0.1)
@@ -314,19 +395,51 @@ GOOD = {"groups": LABEL, "leakage": RecordLeakage(0.02), "loss": "mse", "injecti
     "changed, error, message",
     [
         ({"leakage": None}, ValueError, "cannot be learned from the losses.*Linkage.from_pairs"),
-        ({"leakage": 0.1}, TypeError, "must be a Linkage, RecordLeakage or SplitLeakage; got float"),
-        ({"groups": LABEL[:-1]}, ValueError, r"groups must have one label a record, shape \(192,\)"),
+        (
+            {"leakage": 0.1},
+            TypeError,
+            "must be a Linkage, RecordLeakage or SplitLeakage; got float",
+        ),
+        (
+            {"groups": LABEL[:-1]},
+            ValueError,
+            r"groups must have one label a record, shape \(192,\)",
+        ),
         ({"groups": np.where(LABEL == 3, np.nan, LABEL)}, ValueError, "groups contain NaN"),
         ({"groups": np.zeros(192)}, ValueError, "at least two clusters"),
         ({"cv": 17}, ValueError, "cv must be from 2 to the 16 clusters"),
-        ({"cv": [(np.arange(96), np.arange(90, 192))]}, ValueError, "on both sides; leave whole clusters out"),
+        (
+            {"cv": [(np.arange(96), np.arange(90, 192))]},
+            ValueError,
+            "on both sides; leave whole clusters out",
+        ),
         ({"leakage": RecordLeakage([0.1, 0.2])}, ValueError, "one for each of 5 folds; got 2"),
-        ({"injection": Injection(top=60)}, ValueError, "V̂ is too small for the top level: fold 0 tests on"),
-        ({"injection": Injection(train_size=190)}, ValueError, "train_size = 190 needs at least 191"),
-        ({"injection": Injection(mechanism="split")}, ValueError, "injects halves of clusters, but RecordLeakage"),
-        ({"estimator_or_fit": Ridge}, TypeError, "Ridge cannot be cloned; give an estimator object"),
+        (
+            {"injection": Injection(top=60)},
+            ValueError,
+            "V̂ is too small for the top level: fold 0 tests on",
+        ),
+        (
+            {"injection": Injection(train_size=190)},
+            ValueError,
+            "train_size = 190 needs at least 191",
+        ),
+        (
+            {"injection": Injection(mechanism="split")},
+            ValueError,
+            "injects halves of clusters, but RecordLeakage",
+        ),
+        (
+            {"estimator_or_fit": Ridge},
+            TypeError,
+            "Ridge cannot be cloned; give an estimator object",
+        ),
         ({"estimator_or_fit": Unclonable()}, TypeError, "Unclonable cannot be cloned"),
-        ({"estimator_or_fit": LogisticRegression()}, TypeError, "is for regression; LogisticRegression is a classifier"),
+        (
+            {"estimator_or_fit": LogisticRegression()},
+            TypeError,
+            "is for regression; LogisticRegression is a classifier",
+        ),
         ({"loss": "zero_one"}, TypeError, "needs a classifier; got Ridge"),
         ({"loss": "cubic"}, ValueError, "no loss is called 'cubic'"),
         ({"loss": 3}, TypeError, "must be a name or a function"),
@@ -345,7 +458,9 @@ GOOD = {"groups": LABEL, "leakage": RecordLeakage(0.02), "loss": "mse", "injecti
 def test_bad_input(changed, error, message):
     arguments = {"estimator_or_fit": Ridge(), "X": X0, "y": Y0, **GOOD, **changed}
     with pytest.raises(error, match=message):
-        leakage_corrected(arguments.pop("estimator_or_fit"), arguments.pop("X"), arguments.pop("y"), **arguments)
+        leakage_corrected(
+            arguments.pop("estimator_or_fit"), arguments.pop("X"), arguments.pop("y"), **arguments
+        )
 
 
 @pytest.mark.parametrize(
@@ -354,7 +469,10 @@ def test_bad_input(changed, error, message):
         (lambda: RecordLeakage(1.0), r"p_train must lie in \[0, 1\); got 1"),
         (lambda: RecordLeakage(0.1, -0.1), r"p_test must lie in \[0, 1\); got -0.1"),
         (lambda: RecordLeakage(np.nan), "p_train must lie"),
-        (lambda: RecordLeakage([0.1, 0.6, 0.7], [0.1, 0.5, 0.1]), "below 1 in folds 1; got 0.6 . 0.5"),
+        (
+            lambda: RecordLeakage([0.1, 0.6, 0.7], [0.1, 0.5, 0.1]),
+            "below 1 in folds 1; got 0.6 . 0.5",
+        ),
         (lambda: SplitLeakage(1.0), r"rate must lie in \[0, 1\)"),
         (lambda: RecordLeakage.from_pairwise(1.1, 0.9), r"precision must lie in \(0, 1\]"),
         (lambda: SplitLeakage.from_pairwise(1.0, 0.0), r"recall must lie in \(0, 1\]"),
@@ -372,19 +490,31 @@ def test_bad_leakage(call, message):
 
 def test_a_metric_of_the_whole_test_set_only_without_leakage_into_it():
     y = (np.median(Y0) < Y0) * 1
-    arguments = {"groups": LABEL, "loss": auc, "response": "predict_proba", "injection": SMALL, "cv": 2}
-    result = leakage_corrected(LogisticRegression(), X0, y, leakage=RecordLeakage(0.02), **arguments)
+    arguments = {
+        "groups": LABEL,
+        "loss": auc,
+        "response": "predict_proba",
+        "injection": SMALL,
+        "cv": 2,
+    }
+    result = leakage_corrected(
+        LogisticRegression(), X0, y, leakage=RecordLeakage(0.02), **arguments
+    )
     assert 0 <= result.naive <= 1 and np.isnan(result.se_data)
     with pytest.raises(ValueError, match="per_cluster: auc is not a mean over records"):
         result.per_cluster
     with pytest.raises(ValueError, match="auc: T̂'s records in V̂"):
-        leakage_corrected(LogisticRegression(), X0, y, leakage=RecordLeakage(0.02, 0.1), **arguments)
+        leakage_corrected(
+            LogisticRegression(), X0, y, leakage=RecordLeakage(0.02, 0.1), **arguments
+        )
     with pytest.raises(ValueError, match="takes no sample_weight, which mechanism='split' needs"):
         leakage_corrected(LogisticRegression(), X0, y, leakage=SplitLeakage(0.1), **arguments)
 
 
 def test_warnings():
-    with pytest.warns(UserWarning, match="precision 0.99 is far above recall 0.7: entities are cut in two"):
+    with pytest.warns(
+        UserWarning, match="precision 0.99 is far above recall 0.7: entities are cut in two"
+    ):
         model = RecordLeakage.from_pairwise(0.99, 0.7)
     with pytest.warns(UserWarning, match="large entities cut in two.*SplitLeakage.from_pairwise"):
         leakage_corrected(DummyRegressor(), X0, Y0, **{**GOOD, "leakage": model})
@@ -396,15 +526,21 @@ def test_warnings():
     with pytest.warns(UserWarning, match="it tests on 3 clusters, fewer than 8") as caught:
         leakage_corrected(Ridge(), X0, Y0, **{**GOOD, "cv": cv})
     assert all(str(warning.filename).endswith("test_estimate.py") for warning in caught)
-    small = leakage_corrected(Ridge(), X0, Y0, **{**GOOD, "injection": Injection(num_boot=5, num_levels=5, train_size=40)})
+    small = leakage_corrected(
+        Ridge(), X0, Y0, **{**GOOD, "injection": Injection(num_boot=5, num_levels=5, train_size=40)}
+    )
     assert any("this is the loss of a learner of that size" in flag for flag in small.flags)
 
 
 @pytest.fixture
 def table(tmp_path):
     file = tmp_path / "records.csv"
-    frame = pd.DataFrame(X0, columns=["a", "b"]).assign(kind=np.where(X0[:, 0] > 0, "u", "v"), y=Y0, who=LABEL)
-    frame.assign(high=np.where(Y0 > 0, "yes", "no"), gap=np.where(Y0 > 2, np.nan, 1)).to_csv(file, index=False)
+    frame = pd.DataFrame(X0, columns=["a", "b"]).assign(
+        kind=np.where(X0[:, 0] > 0, "u", "v"), y=Y0, who=LABEL
+    )
+    frame.assign(high=np.where(Y0 > 0, "yes", "no"), gap=np.where(Y0 > 2, np.nan, 1)).to_csv(
+        file, index=False
+    )
     frame.to_csv(tmp_path / "numbers.csv", index=False)
     frame.assign(y=np.where(Y0 > 0, "yes", "no")).to_csv(tmp_path / "classes.csv", index=False)
     return tmp_path
@@ -420,13 +556,21 @@ OPTIONS = ["--target", "y", "--cluster", "who", "--precision", 0.95, "--recall",
 def test_the_command_line(table):
     few = ["--draws", 5, "--levels", 5]
     picture, out = table / "p.png", table / "out.csv"
-    result = run(table / "numbers.csv", *OPTIONS, *few, "--model", "knn", "--plot", picture, "--out", out)
+    result = run(
+        table / "numbers.csv", *OPTIONS, *few, "--model", "knn", "--plot", picture, "--out", out
+    )
     assert result.exit_code == 0, result.output
     for part in ("naive", "verdict", "slope test", "were p instead", "5 nearest neighbours"):
         assert part in result.output
     assert picture.stat().st_size > 1000 and len(pd.read_csv(out)) == 16
-    result = run(table / "classes.csv", *OPTIONS, *few, "--model", "logistic", "--mechanism", "split")
-    assert result.exit_code == 0 and "logistic regression, batched" in result.output and "(split)" in result.output
+    result = run(
+        table / "classes.csv", *OPTIONS, *few, "--model", "logistic", "--mechanism", "split"
+    )
+    assert (
+        result.exit_code == 0
+        and "logistic regression, batched" in result.output
+        and "(split)" in result.output
+    )
 
 
 @pytest.mark.parametrize(
@@ -434,7 +578,11 @@ def test_the_command_line(table):
     [
         ("none.csv", OPTIONS, "there is no such file"),
         ("records.csv", OPTIONS, "missing values in gap ("),
-        ("numbers.csv", [*OPTIONS[:2], "--cluster", "whom", *OPTIONS[4:]], "no column 'whom'; it has a, b"),
+        (
+            "numbers.csv",
+            [*OPTIONS[:2], "--cluster", "whom", *OPTIONS[4:]],
+            "no column 'whom'; it has a, b",
+        ),
         ("numbers.csv", [*OPTIONS, "--model", "svm"], "--model svm: it must be one of ridge"),
         ("numbers.csv", [*OPTIONS, "--model", "logistic"], "too many for classes"),
         ("classes.csv", [*OPTIONS, "--model", "ridge"], "predicts numbers"),
@@ -446,7 +594,11 @@ def test_the_command_line(table):
 )
 def test_wrong_words_are_one_line(table, file, words, message):
     result = run(table / file, *words)
-    assert result.exit_code == 2 and message in result.stderr and len(result.stderr.strip().splitlines()) == 1
+    assert (
+        result.exit_code == 2
+        and message in result.stderr
+        and len(result.stderr.strip().splitlines()) == 1
+    )
 
 
 def test_the_block_bootstrap_prints_the_loss_with_no_leak():
@@ -457,5 +609,8 @@ def test_the_block_bootstrap_prints_the_loss_with_no_leak():
     D = np.diff(np.eye(5), 2, axis=0)
     weights = np.linalg.solve(A.T @ A + 0.1 * D.T @ D, A.T)[0]
     text = str(run)
-    assert f"5 ± {np.sqrt(np.sum(weights**2 * 0.5) / 20):.2g} (Monte Carlo)" in text and len(text.splitlines()) == 4
+    assert (
+        f"5 ± {np.sqrt(np.sum(weights**2 * 0.5) / 20):.2g} (Monte Carlo)" in text
+        and len(text.splitlines()) == 4
+    )
     assert "0 of 4: 5, 1 of 4: 4, 2 of 4: 3, 3 of 4: 2, 4 of 4: 1" in text

@@ -5,7 +5,13 @@ import numpy as np
 import pytest
 from scipy.optimize import lsq_linear
 from sklearn.ensemble import RandomForestRegressor
-from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor, Ridge, RidgeCV
+from sklearn.linear_model import (
+    LinearRegression,
+    LogisticRegression,
+    PoissonRegressor,
+    Ridge,
+    RidgeCV,
+)
 from sklearn.model_selection import cross_val_score
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
@@ -41,7 +47,11 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("estimator, y, loss", CASES, ids=lambda value: type(value).__name__ if hasattr(value, "fit") else None)
+@pytest.mark.parametrize(
+    "estimator, y, loss",
+    CASES,
+    ids=lambda value: type(value).__name__ if hasattr(value, "fit") else None,
+)
 def test_batched_fits_are_the_hosts_own(estimator, y, loss):
     task = prepare("test", estimator, X, y, loss, "auto")
     ours = make_learner(estimator, task, None)
@@ -49,14 +59,23 @@ def test_batched_fits_are_the_hosts_own(estimator, y, loss):
     assert type(ours) is not Estimator
     train = RNG.integers(0, 150, (6, 60))  # with repetitions
     shared, own, seeds = np.arange(150, 200), RNG.integers(200, 300, (6, 7)), np.arange(6)
-    for a, b in zip(ours(train, shared, own, seeds), theirs(train, shared, own, seeds), strict=True):
+    for a, b in zip(
+        ours(train, shared, own, seeds), theirs(train, shared, own, seeds), strict=True
+    ):
         assert a.shape == b.shape
         np.testing.assert_allclose(a, b, atol=2e-6)
 
 
-@pytest.mark.parametrize("estimator, y, loss", CASES, ids=lambda value: type(value).__name__ if hasattr(value, "fit") else None)
+@pytest.mark.parametrize(
+    "estimator, y, loss",
+    CASES,
+    ids=lambda value: type(value).__name__ if hasattr(value, "fit") else None,
+)
 def test_levels_that_share_rows_are_the_hosts_own_fits(estimator, y, loss):
-    """Levels of a draw differ by few rows; with a rare column, which some training sets lack, and one that is constant."""
+    """Levels of a draw differ by few rows.
+
+    With a rare column, which some training sets lack, and one that is constant.
+    """
     rare = np.column_stack([X, np.arange(300) == 7, np.full(300, 3.0)])
     task = prepare("test", estimator, rare, y, loss, "auto")
     ours = make_learner(estimator, task, None)
@@ -73,7 +92,9 @@ def test_chains_give_up_where_a_class_is_alone():
     labels = np.r_[np.zeros(150, int), np.ones(150, int)]
     task = prepare("test", LogisticRegression(), X, labels, "logistic", "auto")
     ours = make_learner(LogisticRegression(), task, None)
-    train = np.array([np.arange(100), np.r_[np.arange(1, 100), 200], np.r_[np.arange(2, 100), 200, 201]])
+    train = np.array(
+        [np.arange(100), np.r_[np.arange(1, 100), 200], np.r_[np.arange(2, 100), 200, 201]]
+    )
     found, _ = ours(train, np.arange(290, 300), np.zeros((3, 0), int), np.arange(3))
     host = LogisticRegression(**EXACT).fit(X[train[2]], labels[train[2]])
     assert np.all(found[0] == 0) and np.all(found[1] > 0)
@@ -104,30 +125,48 @@ def test_what_has_no_batch_is_fitted_by_its_host(estimator, y, loss):
 
 @pytest.mark.parametrize("penalty", [30.0, 1.0, 0.01])
 def test_support_vectors_attain_the_minimum_whatever_the_scales(penalty):
-    wide = np.column_stack([100 * X, X[:, :1] > 1, X[:, :1] <= 1, np.zeros(300)])  # scales apart, columns dependent, one empty
+    # scales apart, columns dependent, one empty
+    wide = np.column_stack([100 * X, X[:, :1] > 1, X[:, :1] <= 1, np.zeros(300)])
     for data in (X, wide):
         learner = HingeFits(data, (C == "yes") * 1.0, penalty, True, False, "label")
         train = RNG.integers(0, 300, (5, 60))
         for rows, found in zip(train, learner.solve(data[train], learner.y[train]), strict=True):
             z = (2 * learner.y[rows] - 1)[:, None] * np.column_stack([data[rows], np.ones(60)])
             margin, slope = z @ found - 1, penalty * np.append(found[:-1], 0.0)
-            sure = np.abs(margin) > 1e-5  # there the subgradient is known: z where the margin is short, else none
+            # there the subgradient is known: z where the margin is short, else none
+            sure = np.abs(margin) > 1e-5
             free = lsq_linear(z[~sure].T, slope - z[sure & (margin < 0)].sum(0), (0, 1), tol=1e-14)
             assert np.abs(free.fun).max() < 1e-5 * np.abs(z).sum(0).max()
-            host = SVC(kernel="linear", C=1 / penalty, tol=1e-6).fit(data[rows], learner.y[rows]) if data is X else None
+            host = (
+                SVC(kernel="linear", C=1 / penalty, tol=1e-6).fit(data[rows], learner.y[rows])
+                if data is X
+                else None
+            )
             if host is not None:
-                np.testing.assert_allclose(found[:-1], host.coef_[0], atol=3e-4 * np.abs(found).max())
+                np.testing.assert_allclose(
+                    found[:-1], host.coef_[0], atol=3e-4 * np.abs(found).max()
+                )
 
 
 def test_support_vectors_of_what_is_degenerate_settle_or_say_that_they_do_not():
     rng = np.random.default_rng(3)
     y = np.arange(40) % 2.0
-    for data in (np.column_stack([y, y]), np.zeros((40, 2)), 1e4 * rng.normal(size=(40, 60)), 1e-3 * rng.normal(size=(40, 3))):
+    for data in (
+        np.column_stack([y, y]),
+        np.zeros((40, 2)),
+        1e4 * rng.normal(size=(40, 60)),
+        1e-3 * rng.normal(size=(40, 3)),
+    ):
         found = HingeFits(data, y, 1.0, True, False, "label").solve(data[None], y[None])[0]
         host = SVC(kernel="linear", tol=1e-8).fit(data, y)
-        loss = lambda beta, b, data=data: 0.5 * beta @ beta + np.maximum(0, 1 - (2 * y - 1) * (data @ beta + b)).sum()
+        loss = lambda beta, b, data=data: (
+            0.5 * beta @ beta + np.maximum(0, 1 - (2 * y - 1) * (data @ beta + b)).sum()
+        )
         assert loss(found[:-1], found[-1]) <= loss(host.coef_[0], host.intercept_[0]) + 1e-6
-    with pytest.raises(ArithmeticError, match=r"1 of 1 fits .* did not settle.*StandardScaler"), np.errstate(all="ignore"):
+    with (
+        pytest.raises(ArithmeticError, match=r"1 of 1 fits .* did not settle.*StandardScaler"),
+        np.errstate(all="ignore"),
+    ):
         HingeFits(data * np.nan, y, 1.0, True, False, "label").solve((data * np.nan)[None], y[None])
 
 
@@ -137,10 +176,15 @@ def test_support_vectors_settle_where_whole_corrections_lead_round_in_a_circle()
     school = [14, 14, 8, 6, 15, 9, 13, 3, 12, 16, 5, 3, 3, 11, 8, 8, 13, 7, 12, 13]
     words = np.eye(4)[[3, 2, 1, 1, 1, 1, 3, 0, 1, 2, 0, 1, 3, 2, 1, 2, 0, 2, 3, 2]]
     others = np.eye(6)[[4, 4, 4, 5, 1, 3, 4, 1, 0, 5, 0, 4, 5, 3, 2, 1, 4, 0, 5, 5]]
-    data, y = np.column_stack([age, school, words, others]), np.r_[np.ones(7), 0, 1, 1, np.zeros(5), 1, 1, 0, 0, 0]
+    data, y = (
+        np.column_stack([age, school, words, others]),
+        np.r_[np.ones(7), 0, 1, 1, np.zeros(5), 1, 1, 0, 0, 0],
+    )
     found = HingeFits(data, y, 1.0, True, False, "label").solve(data[None], y[None])[0]
     host = SVC(kernel="linear", tol=1e-8).fit(data, y)
-    loss = lambda beta, b: 0.5 * beta @ beta + np.maximum(0, 1 - (2 * y - 1) * (data @ beta + b)).sum()
+    loss = lambda beta, b: (
+        0.5 * beta @ beta + np.maximum(0, 1 - (2 * y - 1) * (data @ beta + b)).sum()
+    )
     assert loss(found[:-1], found[-1]) <= loss(host.coef_[0], host.intercept_[0]) + 1e-6
 
 
@@ -151,7 +195,9 @@ def test_fewer_records_than_columns_is_the_shortest_solution():
     ours = make_learner(LinearRegression(), task, None)
     train = RNG.permutation(30)[None, :8]
     found, _ = ours(train, np.arange(30, 40), np.zeros((1, 0), int), np.zeros(1, int))
-    np.testing.assert_allclose(found[0], LinearRegression().fit(wide[train[0]], y[train[0]]).predict(wide[30:]), atol=1e-8)
+    np.testing.assert_allclose(
+        found[0], LinearRegression().fit(wide[train[0]], y[train[0]]).predict(wide[30:]), atol=1e-8
+    )
 
 
 def test_a_training_set_of_one_class_predicts_it():
@@ -169,7 +215,9 @@ def test_a_training_set_of_one_class_predicts_it():
             make_learner(estimator, task, None),
             Estimator(estimator, X, y, task.measure, None),
         ):
-            found, _ = learner(np.arange(200, 240)[None], np.arange(100), np.zeros((1, 0), int), np.zeros(1, int))
+            found, _ = learner(
+                np.arange(200, 240)[None], np.arange(100), np.zeros((1, 0), int), np.zeros(1, int)
+            )
             assert np.all(found == 1.0)
 
 
@@ -181,13 +229,17 @@ def test_a_glm_of_ours_is_refitted_as_scikit_learn_would():
     train = RNG.integers(0, 200, (3, 120))
     shared, own = np.arange(200, 250), np.arange(250, 300).reshape(1, -1).repeat(3, 0)
     host = Estimator(Ridge(2.0), X, Y, task.measure, None)
-    for a, b in zip(ours(train, shared, own, np.arange(3)), host(train, shared, own, np.arange(3)), strict=True):
+    for a, b in zip(
+        ours(train, shared, own, np.arange(3)), host(train, shared, own, np.arange(3)), strict=True
+    ):
         np.testing.assert_allclose(a, b, atol=1e-6)
     logistic = lo.fit(lo.GLM(X, (C == "yes") * 1.0, "logistic", lo.penalties.Ridge(1.0)))
     task = prepare("test", logistic, X, C, "logistic", "auto")
     ours = make_learner(logistic, task, None)
     host = Estimator(LogisticRegression(C=1.0, **EXACT), X, C, task.measure, None)
-    for a, b in zip(ours(train, shared, own, np.arange(3)), host(train, shared, own, np.arange(3)), strict=True):
+    for a, b in zip(
+        ours(train, shared, own, np.arange(3)), host(train, shared, own, np.arange(3)), strict=True
+    ):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
@@ -203,7 +255,9 @@ def test_injected_records_never_score_and_levels_share_their_draws(mechanism, le
     drawn = part.draw(3, 9)
     for b in range(6):
         before: set = set()
-        assert not set(drawn.outside[b]) & set(drawn.train[b].ravel()) and set(drawn.outside[b]) <= set(fold.train)
+        assert not set(drawn.outside[b]) & set(drawn.train[b].ravel()) and set(
+            drawn.outside[b]
+        ) <= set(fold.train)
         for level, j in enumerate(levels):
             rows = drawn.train[b, level]
             assert len(set(rows)) == 34  # without replacement
@@ -215,7 +269,8 @@ def test_injected_records_never_score_and_levels_share_their_draws(mechanism, le
             if mechanism == "record":
                 assert len(injected) == j
             else:
-                assert len({fold.clusters[row] for row in injected}) == j and len(injected) == 2 * j  # halves of five
+                # halves of five
+                assert len({fold.clusters[row] for row in injected}) == j and len(injected) == 2 * j
     again = part.draw(5, 6)  # a draw depends on its own number only
     np.testing.assert_array_equal(again.train[0], drawn.train[2])
     np.testing.assert_array_equal(again.score_mask[0], drawn.score_mask[2])
@@ -281,7 +336,10 @@ def test_joblib_gives_the_numbers_of_one_process_and_every_level_the_same_seed()
         (lambda: InjectedSplits(0.1, mechanism="both"), "mechanism must be 'record' or 'split'"),
         (lambda: InjectedSplits(0.1, num_repeats=0), "num_repeats must be a whole number"),
         (lambda: next(InjectedSplits(0.1).split(X, Y)), "give groups="),
-        (lambda: lo.leakage.Injection(num_levels=3), "num_levels must be a whole number, 4 or more"),
+        (
+            lambda: lo.leakage.Injection(num_levels=3),
+            "num_levels must be a whole number, 4 or more",
+        ),
         (lambda: lo.leakage.Injection(num_boot=2.5), "num_boot must be a whole number"),
         (lambda: lo.leakage.Injection(mechanism="all"), "mechanism must be"),
     ],

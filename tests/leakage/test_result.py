@@ -1,4 +1,7 @@
-"""Scores in the leakage estimator: sign, bounds, errors, intervals; when it stops, refuses, goes on, is compared."""
+"""Scores in the leakage estimator: sign, bounds, errors, intervals.
+
+When it stops, refuses, goes on, is compared.
+"""
 
 import pickle
 
@@ -29,7 +32,11 @@ def clusters(seed=0, number=16, size=12):
     rng = np.random.default_rng(seed)
     label = np.repeat(np.arange(number), size)
     X = 2 * rng.normal(size=(number, 2))[label] + 0.5 * rng.normal(size=(len(label), 2))
-    return X, X @ [1.0, -1.0] + rng.normal(size=number)[label] + 0.2 * rng.normal(size=len(label)), label
+    return (
+        X,
+        X @ [1.0, -1.0] + rng.normal(size=number)[label] + 0.2 * rng.normal(size=len(label)),
+        label,
+    )
 
 
 X, Y, LABEL = clusters()
@@ -55,7 +62,9 @@ def test_a_score_is_its_loss_turned_over(model, y, scoring, loss, offset):
     unit = 0.5 if loss == "brier" else 1.0  # ours of two classes counts both
     assert score.naive == pytest.approx(offset - unit * cost.naive)
     np.testing.assert_allclose(score.solved.values, offset - unit * cost.solved.values, atol=1e-9)
-    assert np.all(np.diff(score.solved.values) >= -1e-12) and score.correction == pytest.approx(-unit * cost.correction)
+    assert np.all(np.diff(score.solved.values) >= -1e-12) and score.correction == pytest.approx(
+        -unit * cost.correction
+    )
     for name in ("se_data", "se_mc"):
         assert getattr(score, name) == pytest.approx(unit * getattr(cost, name), rel=1e-6)
     assert score.slope_test.fall == pytest.approx(unit * cost.slope_test.fall)
@@ -71,24 +80,39 @@ def area(y, p):
 def test_the_area_rises_with_leakage_and_has_an_error():
     arguments = {"groups": LABEL, "leakage": RecordLeakage(0.02), "injection": SMALL, "cv": 2}
     score = leakage_corrected(LogisticRegression(), X, CLASS, scoring="roc_auc", **arguments)
-    cost = leakage_corrected(LogisticRegression(), X, CLASS, loss=area, response="predict_proba", **arguments)
+    cost = leakage_corrected(
+        LogisticRegression(), X, CLASS, loss=area, response="predict_proba", **arguments
+    )
     np.testing.assert_allclose(score.solved.values, 1 - cost.solved.values, atol=1e-9)
-    assert score.se_data > 0 and np.isnan(cost.se_data) and np.all(np.diff(score.solved.values) >= -1e-12)
+    assert (
+        score.se_data > 0
+        and np.isnan(cost.se_data)
+        and np.all(np.diff(score.solved.values) >= -1e-12)
+    )
     assert score.influence @ np.ones(len(X)) == pytest.approx(0, abs=1e-9)
-    assert np.isnan(cost.interval().low) and cost.influence is None and "takes no sample_weight" in str(cost._over)
+    assert (
+        np.isnan(cost.interval().low)
+        and cost.influence is None
+        and "takes no sample_weight" in str(cost._over)
+    )
 
 
 @QUIET
 @pytest.mark.parametrize("scoring", ["roc_auc", "average_precision", "f1", "balanced_accuracy"])
 def test_other_clusters_records_among_the_tested_are_taken_out(scoring):
-    """T's classes are told by x, V's by −x, and T̂ is clean: the score on V is known, that on V̂ lies between the two."""
+    """T's classes are told by x, V's by −x, and T̂ is clean.
+
+    The score on V is known, that on V̂ lies between the two.
+    """
     rng, found, naive, truth = np.random.default_rng(1), [], [], []
     for seed in range(4):
         n, q = 800, 0.25
         x, y = rng.normal(size=(2 * n, 1)), np.zeros(2 * n)
         true = np.repeat([0, 1], n)
         true[n : n + round(q * n)] = 0
-        y = (rng.random(2 * n) < 1 / (1 + np.exp(-3 * x[:, 0] * np.where(true == 0, 1.0, -0.2)))) * 1
+        y = (
+            rng.random(2 * n) < 1 / (1 + np.exp(-3 * x[:, 0] * np.where(true == 0, 1.0, -0.2)))
+        ) * 1
         cv = [(np.arange(n), np.arange(n, 2 * n))]
         injection = lo.leakage.Injection(num_boot=6, num_levels=4, train_size=300, top=20)
         result = leakage_corrected(
@@ -100,27 +124,46 @@ def test_other_clusters_records_among_the_tested_are_taken_out(scoring):
         found.append(result.solved.estimate)
         naive.append(result.naive)
         score = resolve_score(scoring, model, y)
-        truth.append(score(y[own] * 1.0, predict_for_score(model, x[own], np.array([0, 1]), score.needs)))
+        truth.append(
+            score(y[own] * 1.0, predict_for_score(model, x[own], np.array([0, 1]), score.needs))
+        )
     error = np.std(np.subtract(found, truth), ddof=1) / 2 + 0.01
-    assert abs(np.mean(found) - np.mean(truth)) < 3 * error < abs(np.mean(naive) - np.mean(truth)) * 1.5
+    assert (
+        abs(np.mean(found) - np.mean(truth))
+        < 3 * error
+        < abs(np.mean(naive) - np.mean(truth)) * 1.5
+    )
 
 
 def test_what_is_more_is_better_is_never_taken_for_a_loss():
-    with pytest.raises(ValueError, match=r"loss=accuracy_score: more of it is better: 1 for perfect predictions.*scoring="):
+    with pytest.raises(
+        ValueError,
+        match=r"loss=accuracy_score: more of it is better: 1 for perfect predictions.*scoring=",
+    ):
         leakage_corrected(LogisticRegression(), X, CLASS, loss=accuracy_score, **COMMON)
     with pytest.raises(TypeError, match="scikit-learn's scorers go by scoring="):
-        leakage_corrected(LogisticRegression(), X, CLASS, loss=make_scorer(accuracy_score), **COMMON)
+        leakage_corrected(
+            LogisticRegression(), X, CLASS, loss=make_scorer(accuracy_score), **COMMON
+        )
     with pytest.raises(ValueError, match="give loss= or scoring=, not both"):
-        leakage_corrected(LogisticRegression(), X, CLASS, loss="zero_one", scoring="accuracy", **COMMON)
+        leakage_corrected(
+            LogisticRegression(), X, CLASS, loss="zero_one", scoring="accuracy", **COMMON
+        )
     with pytest.raises(ValueError, match="d2_absolute_error_score: T̂'s records in V̂"):
         leakage_corrected(Ridge(), X, Y, scoring="d2_absolute_error_score", **COMMON)
     with pytest.raises(ValueError, match="sensitivity: roc_auc is no mean over records"):
-        leakage_corrected(LogisticRegression(), X, CLASS, scoring="roc_auc", cv=2, **COMMON).sensitivity()
+        leakage_corrected(
+            LogisticRegression(), X, CLASS, scoring="roc_auc", cv=2, **COMMON
+        ).sensitivity()
 
 
 def test_influence_is_what_a_weight_does_to_the_naive_value():
-    """Of a record that is tested twice the naive mean changes by its influence, to first order in 1/n."""
-    result = leakage_corrected(Ridge(), X, Y, loss="mse", **{**COMMON, "leakage": RecordLeakage(0.02)})
+    """Of a record that is tested twice the naive mean changes by its influence, to first order in
+    1/n.
+    """
+    result = leakage_corrected(
+        Ridge(), X, Y, loss="mse", **{**COMMON, "leakage": RecordLeakage(0.02)}
+    )
     n, influence = len(Y), result.naive_influence
     losses = np.zeros(n)
     for part, run in zip(result.plan, result.runs, strict=True):
@@ -134,11 +177,16 @@ def test_what_training_adds_is_what_leaving_pairs_of_folds_out_does():
     task = prepare("test", Ridge(), X, Y, "mse", "auto")
     learner = make_learner(Ridge(), task, None)
     moved = left_out(_run.FitWork(plan, learner, task.measure, task.codes))
-    off = lambda rows, test: np.sum((Y[test] - Ridge().fit(X[rows], Y[rows]).predict(X[test])) ** 2) / len(Y)
+    off = lambda rows, test: (
+        np.sum((Y[test] - Ridge().fit(X[rows], Y[rows]).predict(X[test])) ** 2) / len(Y)
+    )
     for i, j in ((0, 1), (2, 1)):
         less = np.setdiff1d(folds[i].train, folds[j].test)
-        assert moved[i, j] == pytest.approx(off(less, folds[i].test) - off(folds[i].train, folds[i].test))
-    assert left_out(_run.FitWork(plan[:2], learner, task.measure, task.codes)) is None  # no partition
+        assert moved[i, j] == pytest.approx(
+            off(less, folds[i].test) - off(folds[i].train, folds[i].test)
+        )
+    # no partition
+    assert left_out(_run.FitWork(plan[:2], learner, task.measure, task.codes)) is None
 
 
 def test_the_error_of_a_mean_is_that_of_its_clusters():
@@ -148,7 +196,11 @@ def test_the_error_of_a_mean_is_that_of_its_clusters():
     assert InfluenceSpread(tested, unit).error == pytest.approx(np.sqrt(4 / 3 * np.sum(sums**2)))
     several = np.array([unit, np.arange(12)])
     assert InfluenceSpread(tested, several).error ** 2 == pytest.approx(
-        (InfluenceSpread(tested, unit).error ** 2 + InfluenceSpread(tested, np.arange(12)).error ** 2) / 2
+        (
+            InfluenceSpread(tested, unit).error ** 2
+            + InfluenceSpread(tested, np.arange(12)).error ** 2
+        )
+        / 2
     )
     assert InfluenceSpread(tested, unit).freedom == pytest.approx(3) and InfluenceSpread(
         tested, np.arange(12)
@@ -156,27 +208,49 @@ def test_the_error_of_a_mean_is_that_of_its_clusters():
     assert InfluenceSpread(tested, np.repeat([0, 1, 2, 3], [9, 1, 1, 1])).freedom < 3
     change = np.array([0.1, -0.2, 0.05, 0.05])
     both = InfluenceSpread(tested, unit, TrainingInfluence(change, unit))
-    assert both.error**2 == pytest.approx(4 / 3 * np.sum((sums + change) ** 2)) and both.minus(both).error == 0
+    assert (
+        both.error**2 == pytest.approx(4 / 3 * np.sum((sums + change) ** 2))
+        and both.minus(both).error == 0
+    )
     moved = np.array([[np.nan, 0.3, 0.1], [0.2, np.nan, 0.0], [0.0, 0.1, np.nan]])
     less = moved - 0.7 / 6
     pairs = 2 * (less[0, 1] * less[1, 0] + less[0, 2] * less[2, 0] + less[1, 2] * less[2, 1])
     crossed = InfluenceSpread(tested, unit, fold_effects=moved)
     assert crossed.error**2 == pytest.approx(4 / 3 * np.sum(sums**2) + max(pairs, 0)) and pairs > 0
-    assert crossed.minus(crossed).error == 0 and crossed.minus(InfluenceSpread(tested, unit, fold_effects=moved / 2)).error > 0
+    assert (
+        crossed.minus(crossed).error == 0
+        and crossed.minus(InfluenceSpread(tested, unit, fold_effects=moved / 2)).error > 0
+    )
 
 
 def test_draws_stop_when_they_buy_little():
     wide = leakage_corrected(Ridge(), X, Y, groups=LABEL, leakage=LEAK, loss="mse")
     draws = wide.runs[0].test.shape[1]
-    assert 20 <= draws <= 200 and draws % 10 == 0 and all(run.test.shape[1] == draws for run in wide.runs)
+    assert (
+        20 <= draws <= 200
+        and draws % 10 == 0
+        and all(run.test.shape[1] == draws for run in wide.runs)
+    )
     noise = np.sqrt(wide.solved.weights @ wide.pooled.noise @ wide.solved.weights)
     assert draws == 200 or noise <= wide.se_data / 3
     loose = leakage_corrected(
-        Ridge(), X, Y, groups=LABEL, leakage=LEAK, loss="mse", injection=lo.leakage.Injection(tolerance=5.0)
+        Ridge(),
+        X,
+        Y,
+        groups=LABEL,
+        leakage=LEAK,
+        loss="mse",
+        injection=lo.leakage.Injection(tolerance=5.0),
     )
     assert loose.runs[0].test.shape[1] == 20
     tight = leakage_corrected(
-        Ridge(), X, Y, groups=LABEL, leakage=LEAK, loss="mse", injection=lo.leakage.Injection(tolerance=1e-4)
+        Ridge(),
+        X,
+        Y,
+        groups=LABEL,
+        leakage=LEAK,
+        loss="mse",
+        injection=lo.leakage.Injection(tolerance=1e-4),
     )
     assert tight.runs[0].test.shape[1] == 200
     np.testing.assert_array_equal(tight.runs[0].test[:, :draws], wide.runs[0].test)
@@ -191,7 +265,9 @@ def test_a_checkpoint_of_fewer_draws_is_gone_on_from(tmp_path, monkeypatch):
     )  # fmt: skip
     whole, made, one_piece = call(14), [], _run.one_piece
     call(6, checkpoint=tmp_path / "run")
-    monkeypatch.setattr(_run, "one_piece", lambda work, piece: made.append(piece) or one_piece(work, piece))
+    monkeypatch.setattr(
+        _run, "one_piece", lambda work, piece: made.append(piece) or one_piece(work, piece)
+    )
     more = call(14, checkpoint=tmp_path / "run")
     assert len(made) == 8 * 5 and {piece.start for piece in made} == set(range(6, 14))
     np.testing.assert_array_equal(more.pooled.b, whole.pooled.b)
@@ -225,15 +301,23 @@ def test_results_are_pickled():
 
 
 def test_results_are_compared_over_the_same_clusters():
-    ridge, tree = (leakage_corrected(model, X, Y, loss="mse", **COMMON) for model in (Ridge(), KNeighborsRegressor(2)))
+    ridge, tree = (
+        leakage_corrected(model, X, Y, loss="mse", **COMMON)
+        for model in (Ridge(), KNeighborsRegressor(2))
+    )
     table = lo.compare({"neighbours": tree, "ridge": ridge})
     assert list(table.index) == ["ridge", "neighbours"] and table["difference"].iloc[0] == 0
     row = table.loc["neighbours"]
     assert row["difference"] == pytest.approx(tree.estimate - ridge.estimate)
     paired = tree.spread.minus(ridge.spread)
-    assert row["se_difference"] == pytest.approx(paired.error) and 0 < row["approximation_error"] < 1
+    assert (
+        row["se_difference"] == pytest.approx(paired.error) and 0 < row["approximation_error"] < 1
+    )
     assert 0.5 < row["p_worse"] <= 1 and row["se"] == pytest.approx(tree.se_data)
-    scores = [leakage_corrected(LogisticRegression(C=c), X, CLASS, scoring="roc_auc", cv=2, **COMMON) for c in (1e-4, 1.0)]
+    scores = [
+        leakage_corrected(LogisticRegression(C=c), X, CLASS, scoring="roc_auc", cv=2, **COMMON)
+        for c in (1e-4, 1.0)
+    ]
     assert lo.compare({"a": scores[0], "b": scores[1]})["mean"].is_monotonic_decreasing
     same = lo.compare({"a": ridge, "b": ridge})
     assert same["difference"].abs().max() == 0
@@ -268,51 +352,81 @@ class Halves:
 
 
 def test_the_error_of_the_leakage_is_in_the_interval():
-    known = leakage_corrected(KNeighborsRegressor(3), X, Y, loss="mse", **{**COMMON, "leakage": RecordLeakage(0.005)})
-    drawn = leakage_corrected(KNeighborsRegressor(3), X, Y, loss="mse", **{**COMMON, "leakage": Halves()})
+    known = leakage_corrected(
+        KNeighborsRegressor(3), X, Y, loss="mse", **{**COMMON, "leakage": RecordLeakage(0.005)}
+    )
+    drawn = leakage_corrected(
+        KNeighborsRegressor(3), X, Y, loss="mse", **{**COMMON, "leakage": Halves()}
+    )
     ends = [pool.estimate for pool in (known.sensitivity([0.0, 0.01])).itertuples()]
     assert known.se_p == 0 and drawn.se_p == pytest.approx(np.std(ends, ddof=1), rel=1e-6)
     wide = drawn.interval()
     total = np.sqrt(drawn.se_data**2 + drawn.se_mc**2 + drawn.se_p**2 + drawn.se_extrapolation**2)
-    assert (wide.high - wide.low) / 2 == pytest.approx(total * stats.t.ppf(0.975, 15), rel=1e-6)  # 16 clusters of one size
+    # 16 clusters of one size
+    assert (wide.high - wide.low) / 2 == pytest.approx(total * stats.t.ppf(0.975, 15), rel=1e-6)
     assert wide.high - wide.low > known.interval().high - known.interval().low
-    assert "(leakage)" in str(drawn) and drawn.correction_interval().low < drawn.correction < drawn.correction_interval().high
+    assert (
+        "(leakage)" in str(drawn)
+        and drawn.correction_interval().low < drawn.correction < drawn.correction_interval().high
+    )
     with pytest.raises(ValueError, match="level must lie between 0 and 1"):
         drawn.interval(95)
 
 
 def test_the_interval_of_a_correction_has_training_and_continuation_in_it():
-    """The clusters as tested alone would be too narrow; a curve whose continuations part is known that much less."""
-    result = leakage_corrected(KNeighborsRegressor(60), X, Y, loss="mse", **{**COMMON, "leakage": RecordLeakage(0.055)})
+    """The clusters as tested alone would be too narrow.
+
+    A curve whose continuations part is known that much less.
+    """
+    result = leakage_corrected(
+        KNeighborsRegressor(60), X, Y, loss="mse", **{**COMMON, "leakage": RecordLeakage(0.055)}
+    )
     told = np.array([result.extrapolants[name] for name in ("trend filter", "linear", "quadratic")])
-    assert result.se_extrapolation == pytest.approx(told.max() - told.min(), rel=1e-12) and result.pooled.unseen < 1e-3
-    assert "(extrapolation)" in str(result) and result.table().value["se_extrapolation"] == result.se_extrapolation
-    over = lambda influence: np.sqrt(np.sum(np.bincount(LABEL, influence) ** 2) * 16 / 15)  # clusters of one size, as tested
+    assert (
+        result.se_extrapolation == pytest.approx(told.max() - told.min(), rel=1e-12)
+        and result.pooled.unseen < 1e-3
+    )
+    assert (
+        "(extrapolation)" in str(result)
+        and result.table().value["se_extrapolation"] == result.se_extrapolation
+    )
+    # clusters of one size, as tested
+    over = lambda influence: np.sqrt(np.sum(np.bincount(LABEL, influence) ** 2) * 16 / 15)
     share = result.naive_spread.error / over(result.naive_influence)
     assert share > 1.01
     student = stats.t.ppf(0.975, 15)
     errors = np.hypot(result.se_data, result.se_mc)
     interval, change = result.interval(), result.correction_interval()
-    low, high = (result.estimate - interval.low) / student, (interval.high - result.estimate) / student
+    low, high = (
+        (result.estimate - interval.low) / student,
+        (interval.high - result.estimate) / student,
+    )
     assert low == pytest.approx(np.hypot(errors, result.se_extrapolation), rel=1e-6)
-    assert high == pytest.approx(max(low, errors + (result.ceiling - result.estimate) / student), rel=1e-6)
+    assert high == pytest.approx(
+        max(low, errors + (result.ceiling - result.estimate) / student), rel=1e-6
+    )
     rows = np.concatenate([part.fold.test for part in result.plan])
     fall = np.concatenate([np.nan_to_num(run.records[0] - run.records[-1]) for run in result.runs])
     falls = np.abs(np.bincount(LABEL[rows], fall))
-    mates = result.present_mates  # of every cluster, as all have one size; which of them leak is a Poisson number
+    # of every cluster, as all have one size; which of them leak is a Poisson number
+    mates = result.present_mates
     known = np.linalg.norm([
         share * over(result.influence - result.naive_influence), result.se_extrapolation,
         result.correction * np.linalg.norm(falls) / falls.sum() / np.sqrt(mates),
     ])  # fmt: skip
     assert known < (result.correction - change.low) / student < np.hypot(known, 2 * result.se_mc)
-    seen = leakage_corrected(KNeighborsRegressor(60), X, Y, loss="mse", **{**COMMON, "leakage": RecordLeakage(1e-5)})
+    seen = leakage_corrected(
+        KNeighborsRegressor(60), X, Y, loss="mse", **{**COMMON, "leakage": RecordLeakage(1e-5)}
+    )
     assert seen.pooled.unseen > 0.1 and seen.se_extrapolation == 0
 
 
 @pytest.mark.parametrize("rising", [False, True])
 @pytest.mark.parametrize("mates, clusters", [(60, 10_000), (60, 20), (8, 10_000), (0.4, 20)])
 def test_the_ceiling_is_above_what_first_mates_do_unseen(rising, mates, clusters):
-    """A leak of 7.5 %: with 60 mates in all 4.5 are there without injection, and the first of them does most of the harm."""
+    """A leak of 7.5 %: with 60 mates in all 4.5 are there without injection, and the first of them
+    does most of the harm.
+    """
     n = 400
     grid, levels = np.arange(n + 1) / n, np.array([0, 3, 8, 16, 32, 64, 120])
     A = np.stack([stats.binom.pmf(np.arange(n + 1) - j, n - j, 0.075) for j in levels])
@@ -320,7 +434,11 @@ def test_the_ceiling_is_above_what_first_mates_do_unseen(rising, mates, clusters
     losses = sign * (1 + A @ (0.8 * np.exp(-mates * grid) + 0.2 * np.exp(-0.2 * mates * grid)))
     system = PooledSystem(grid, A, losses, 1e-8 * np.eye(7), [A], np.ones(1), [], 3, 1e-14)
     shape = Shape(rising, None, None)
-    no_leak, smooth, ceiling = 2.0, sign * system.solve(shape).estimate, sign * system.highest(shape, mates, clusters)
+    no_leak, smooth, ceiling = (
+        2.0,
+        sign * system.solve(shape).estimate,
+        sign * system.highest(shape, mates, clusters),
+    )
     assert ceiling >= no_leak - 0.01
     if clusters == 20 and mates > 1:
         assert np.isinf(ceiling)  # of 20 clusters, 0.2 have no mate in training
@@ -336,17 +454,27 @@ def test_the_ceiling_is_above_what_first_mates_do_unseen(rising, mates, clusters
 
 
 def test_copies_across_a_split_are_refused():
-    """Near-duplicates on both sides, each record its own cluster: nothing that is injected is like what leaks."""
+    """Near-duplicates on both sides, each record its own cluster.
+
+    Nothing that is injected is like what leaks.
+    """
     rng = np.random.default_rng(0)
     train = rng.normal(size=(200, 3))
     test = np.r_[train[:60] + 1e-3 * rng.normal(size=(60, 3)), rng.normal(size=(40, 3))]
-    y = np.r_[train[:, 0], test[:, 0]] + np.r_[(own := rng.normal(size=200)), own[:60], rng.normal(size=40)]
+    y = (
+        np.r_[train[:, 0], test[:, 0]]
+        + np.r_[(own := rng.normal(size=200)), own[:60], rng.normal(size=40)]
+    )
     call = lambda leakage, groups: leakage_corrected(
         KNeighborsRegressor(1), np.r_[train, test], y, groups=groups, leakage=leakage, loss="mse", injection=SMALL,
         cv=[(np.arange(200), np.arange(200, 300))],
     )  # fmt: skip
     alone = call(RecordLeakage(0.3), np.arange(300))
-    assert np.isnan(alone.estimate) and alone.unshown == 1 and "100% of what may leak falls on tested records" in alone.verdict
+    assert (
+        np.isnan(alone.estimate)
+        and alone.unshown == 1
+        and "100% of what may leak falls on tested records" in alone.verdict
+    )
     assert "agree" not in str(alone) and np.isnan(alone.interval().low)
     with pytest.raises(ValueError, match="compare: a result cannot be corrected"):
         lo.compare({"a": alone, "b": alone})
@@ -354,7 +482,9 @@ def test_copies_across_a_split_are_refused():
 
 def test_what_injection_can_show():
     groups = np.repeat(np.arange(12), [4] * 10 + [1, 1])
-    folds, _ = make_folds("test", np.zeros((42, 1)), np.zeros(42), groups, [(np.arange(20), np.arange(20, 42))], 0)
+    folds, _ = make_folds(
+        "test", np.zeros((42, 1)), np.zeros(42), groups, [(np.arange(20), np.arange(20, 42))], 0
+    )
     assert unshown(folds, RecordLeakage(0.1)) == pytest.approx(2 / 22)
 
     class Known(Halves):
@@ -364,14 +494,21 @@ def test_what_injection_can_show():
         def mates(self, train, test):
             return (np.asarray(test) == 24) * 0.9 + (np.asarray(test) == 20) * 0.3
 
-    assert unshown(folds, Known()) == pytest.approx(0.9 / 1.2)  # 24 has a cluster, but its mate is on the other side
+    # 24 has a cluster, but its mate is on the other side
+    assert unshown(folds, Known()) == pytest.approx(0.9 / 1.2)
 
 
 def test_singletons_have_no_half_to_inject():
     X2, Y2, label = clusters(1, 30)
     few = np.r_[label[:-3], 100, 101, 102]
     result = leakage_corrected(
-        KNeighborsRegressor(3), X2, Y2, groups=few, leakage=SplitLeakage(0.1), loss="mse", injection=SMALL
+        KNeighborsRegressor(3),
+        X2,
+        Y2,
+        groups=few,
+        leakage=SplitLeakage(0.1),
+        loss="mse",
+        injection=SMALL,
     )
     drawn = result.plan[0].draw(0, 5)
     alone = np.isin(few[result.plan[0].fold.test], [100, 101, 102])
@@ -393,6 +530,10 @@ def test_a_table_by_many_clusters_is_there_at_once():
     table = result.per_cluster
     assert len(table) == number and time.process_time() - began < 1.0
     weights = table["records"] * table["estimate"].notna()
-    assert np.average(table["naive"], weights=table["records"]) == pytest.approx(result.naive, rel=0.05)
-    assert np.average(table["estimate"].fillna(0), weights=weights) == pytest.approx(result.estimate, rel=0.3)
+    assert np.average(table["naive"], weights=table["records"]) == pytest.approx(
+        result.naive, rel=0.05
+    )
+    assert np.average(table["estimate"].fillna(0), weights=weights) == pytest.approx(
+        result.estimate, rel=0.3
+    )
     assert units(result.plan)[1]

@@ -1,4 +1,7 @@
-"""Scores: against scikit-learn's own, weights by repeated rows, influences by nudged weights; and what they do to the curve."""
+"""Scores: against scikit-learn's own, weights by repeated rows, influences by nudged weights.
+
+And what they do to the curve.
+"""
 
 import pickle
 
@@ -17,7 +20,9 @@ N = 90
 X = RNG.normal(size=(N, 3))
 NUMBER = np.exp(0.4 * (X @ [1.0, -0.5, 0.3] + RNG.normal(size=N)))
 TWO = np.where(X[:, 0] + RNG.normal(size=N) > 0.3, "yes", "no")
-THREE = np.array(["a", "b", "c"])[np.clip(np.round(X[:, 0] + 0.7 * RNG.normal(size=N)), -1, 1).astype(int) + 1]
+THREE = np.array(["a", "b", "c"])[
+    np.clip(np.round(X[:, 0] + 0.7 * RNG.normal(size=N)), -1, 1).astype(int) + 1
+]
 WEIGHT = RNG.integers(0, 4, N).astype(float)
 
 NUMBERS = ["r2", "explained_variance", "neg_mean_squared_error", "neg_mean_absolute_error", "neg_root_mean_squared_error",
@@ -36,7 +41,10 @@ EVERY = (
     + [(LogisticRegression(), TWO, name) for name in CLASSES + OF_TWO if name not in ONLY_01]
     + [(LogisticRegression(), (TWO == "yes") * 1, name) for name in ONLY_01]
     + [(LogisticRegression(), THREE, name) for name in CLASSES + OF_THREE]
-    + [(RandomForestClassifier(5, random_state=0), TWO, "roc_auc"), (LinearSVC(), TWO == "yes", "average_precision")]
+    + [
+        (RandomForestClassifier(5, random_state=0), TWO, "roc_auc"),
+        (LinearSVC(), TWO == "yes", "average_precision"),
+    ]
 )
 
 
@@ -47,13 +55,17 @@ class Positive(LinearRegression):
         return np.exp(np.clip(super().predict(X), -3, 2))
 
 
-@pytest.mark.parametrize("estimator, y, name", EVERY, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    "estimator, y, name", EVERY, ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_scores_are_scikit_learns_and_influences_are_slopes_in_the_weights(estimator, y, name):
     model = (Positive() if estimator.__class__ is Ridge else estimator).fit(X[:40], y[:40])
     score, scorer = resolve_score(name, model, y), get_scorer(name)
     target, prediction = score.target(y), predict_for_score(model, X, np.unique(y), score.needs)
     theirs = lambda weight: scorer(model, X, y, sample_weight=weight)
-    assert score.more_is_better and score(target, prediction) == pytest.approx(theirs(np.ones(N)), rel=1e-9)
+    assert score.more_is_better and score(target, prediction) == pytest.approx(
+        theirs(np.ones(N)), rel=1e-9
+    )
     assert score(target, prediction, WEIGHT) == pytest.approx(theirs(WEIGHT), rel=1e-9)
     repeated = np.repeat(np.arange(N), WEIGHT.astype(int))
     assert score(target[repeated], prediction[repeated]) == pytest.approx(theirs(WEIGHT), rel=1e-9)
@@ -67,20 +79,29 @@ def test_scores_are_scikit_learns_and_influences_are_slopes_in_the_weights(estim
 
 
 def test_rows_that_do_not_belong_are_taken_out_again_exactly():
-    """V̂ holds a share q of T's rows and T̂ a share p of V's: with weights (1 − p)/(1 − p − q) and −q/(1 − p − q) it is V."""
+    """V̂ holds a share q of T's rows and T̂ a share p of V's.
+
+    With weights (1 − p)/(1 − p − q) and −q/(1 − p − q) it is V.
+    """
     p, q, n = 0.1, 0.3, 100
     own, alien = RNG.integers(0, 40, (2, n))  # rows of V and of T
     test = np.r_[np.repeat(own, 7), np.repeat(alien, 3)]
     train = np.r_[np.repeat(alien, 9), np.repeat(own, 1)]
     reach = 1 - p - q
-    weight = np.r_[np.full(len(test), (1 - p) / reach / len(test)), np.full(len(train), -q / reach / len(train))]
+    weight = np.r_[
+        np.full(len(test), (1 - p) / reach / len(test)),
+        np.full(len(train), -q / reach / len(train)),
+    ]
     rows = np.r_[test, train]
     classes = ["roc_auc", "f1_macro", "matthews_corrcoef", "accuracy", "average_precision"]
     for y, names in ((TWO == "yes", classes), (NUMBER, ["r2", "neg_root_mean_squared_error"])):
         model = (Ridge() if y is NUMBER else LogisticRegression()).fit(X[40:], y[40:])
         for name in names:
             score = resolve_score(name, model, y)
-            target, prediction = score.target(y), predict_for_score(model, X, np.unique(y), score.needs)
+            target, prediction = (
+                score.target(y),
+                predict_for_score(model, X, np.unique(y), score.needs),
+            )
             mixed = score(target[rows], prediction[rows], weight)
             assert mixed == pytest.approx(score(target[own], prediction[own]), rel=1e-9), name
 
@@ -124,10 +145,26 @@ def test_what_is_no_score(arguments, error, message):
 @pytest.mark.parametrize(
     "score, ask, message",
     [
-        (resolve_score("roc_auc", SVC, TWO), lambda score: score(np.ones(4), np.ones(4)), "rows of both classes"),
-        (resolve_score(make_scorer(median), RIDGE, NUMBER), lambda score: score.influence(NUMBER, X[:, 0]), "does not change"),
-        (resolve_score("neg_max_error", RIDGE, NUMBER), lambda score: score.influence(NUMBER, X[:, 0]), "no sample_weight"),
-        (resolve_score("neg_max_error", RIDGE, NUMBER), lambda score: score(NUMBER, X[:, 0], WEIGHT), "no sample_weight"),
+        (
+            resolve_score("roc_auc", SVC, TWO),
+            lambda score: score(np.ones(4), np.ones(4)),
+            "rows of both classes",
+        ),
+        (
+            resolve_score(make_scorer(median), RIDGE, NUMBER),
+            lambda score: score.influence(NUMBER, X[:, 0]),
+            "does not change",
+        ),
+        (
+            resolve_score("neg_max_error", RIDGE, NUMBER),
+            lambda score: score.influence(NUMBER, X[:, 0]),
+            "no sample_weight",
+        ),
+        (
+            resolve_score("neg_max_error", RIDGE, NUMBER),
+            lambda score: score(NUMBER, X[:, 0], WEIGHT),
+            "no sample_weight",
+        ),
         (
             resolve_score("d2_absolute_error_score", RIDGE, NUMBER),
             lambda score: score(NUMBER, X[:, 0], -WEIGHT),
@@ -141,8 +178,14 @@ def test_what_cannot_be_asked(score, ask, message):
 
 
 def test_an_estimators_own_score():
-    assert resolve_score(None, Ridge(), NUMBER).name == "r2" and resolve_score(None, LinearSVC(), TWO).name == "accuracy"
-    assert resolve_score(make_scorer(metrics.max_error, greater_is_better=False), Ridge(), NUMBER).name == "neg_max_error"
+    assert (
+        resolve_score(None, Ridge(), NUMBER).name == "r2"
+        and resolve_score(None, LinearSVC(), TWO).name == "accuracy"
+    )
+    assert (
+        resolve_score(make_scorer(metrics.max_error, greater_is_better=False), Ridge(), NUMBER).name
+        == "neg_max_error"
+    )
     assert not resolve_score("zero_one", LinearSVC(), TWO).more_is_better
 
 

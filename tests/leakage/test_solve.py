@@ -1,4 +1,7 @@
-"""The linear systems of leakage: rows against enumeration, the proof in rational arithmetic, solvers against closed forms."""
+"""The linear systems of leakage.
+
+Rows against enumeration, the proof in rational arithmetic, solvers against closed forms.
+"""
 
 from fractions import Fraction
 from itertools import product
@@ -37,7 +40,10 @@ def test_stratified_rows_by_enumeration(pools):
     for row, j in zip(A, levels, strict=True):
         if pools:  # 3 of 12 in T̂ are the test clusters', 8 of 10 in V̂
             one = [comb(3, c) * comb(9, n - j - c) / comb(12, n - j) for c in range(n - j + 1)]
-            two = [comb(8, c) * comb(2, j - c) / comb(10, j) if j - c <= 2 else 0.0 for c in range(j + 1)]
+            two = [
+                comb(8, c) * comb(2, j - c) / comb(10, j) if j - c <= 2 else 0.0
+                for c in range(j + 1)
+            ]
         else:
             one, two = law(p, n - j), law(1 - q, j)
         expected = np.zeros(n + 1)
@@ -49,7 +55,9 @@ def test_stratified_rows_by_enumeration(pools):
 def test_one_direction_is_injected_plus_binomial_and_whole_samples_hold_every_leak():
     A = stratified_matrix([0, 2, 7], 10, 0.1)
     for row, j in zip(A, (0, 2, 7), strict=True):
-        np.testing.assert_allclose(row[j:], stats.binom.pmf(np.arange(11 - j), 10 - j, 0.1), atol=1e-15)
+        np.testing.assert_allclose(
+            row[j:], stats.binom.pmf(np.arange(11 - j), 10 - j, 0.1), atol=1e-15
+        )
         assert not row[:j].any()
     whole = stratified_matrix([0, 5], 40, 0.1, pool_train=40, pool_test=20)
     assert whole[0, 4] == pytest.approx(1.0) and whole[0].sum() == pytest.approx(1.0)
@@ -58,7 +66,9 @@ def test_one_direction_is_injected_plus_binomial_and_whole_samples_hold_every_le
 
 def test_rows_between_two_whole_numbers_are_their_mixture():
     low, high = (stratified_matrix([0], 6, k / 10, pool_train=10)[0] for k in (2, 3))
-    np.testing.assert_allclose(stratified_matrix([0], 6, 0.23, pool_train=10)[0], 0.7 * low + 0.3 * high, atol=1e-14)
+    np.testing.assert_allclose(
+        stratified_matrix([0], 6, 0.23, pool_train=10)[0], 0.7 * low + 0.3 * high, atol=1e-14
+    )
 
 
 def rank(rows):
@@ -86,12 +96,20 @@ def test_all_leakage_matrices_have_one_column_space_in_rational_arithmetic(n):
     for p0 in (Fraction(1, 10), Fraction(1, 3), Fraction(19, 20)):
         A = exact_matrix(p0, n, injected)
         S = [[Fraction(0)] * k + law(p0, n - k) for k in range(n + 1)]
-        product_ = [[sum(a * s for a, s in zip(row, column, strict=True)) for column in zip(*S, strict=True)] for row in zero]
+        product_ = [
+            [
+                sum(a * s for a, s in zip(row, column, strict=True))
+                for column in zip(*S, strict=True)
+            ]
+            for row in zero
+        ]
         assert product_ == A  # A(p₀) = A(0) S(p₀), to the last digit
         assert all(S[k][k] == (1 - p0) ** (n - k) for k in range(n + 1))
         both = [a + b for a, b in zip(A, zero, strict=True)]
         assert rank(A) == rank(zero) == rank(both) == n + 1
-        np.testing.assert_allclose(np.array(S, float), stratified_matrix(np.arange(n + 1), n, float(p0)), atol=1e-15)
+        np.testing.assert_allclose(
+            np.array(S, float), stratified_matrix(np.arange(n + 1), n, float(p0)), atol=1e-15
+        )
 
 
 @pytest.mark.parametrize("n, order", [(4, 2), (9, 3), (15, 4), (12, 1)])
@@ -122,7 +140,10 @@ def test_the_unregularised_residual_is_flat_though_the_losses_came_from_a_leakag
     b = binomial_matrix(0.2 + 0.8 * levels, 6) @ e
     found = residual_profile(levels, b, 6, [0.0, 0.1, 0.2, 0.4])
     assert found["objective"].max() < 1e-20
-    assert found["estimate"].iloc[2] == pytest.approx(e[0], rel=1e-6) and found["estimate"].iloc[0] < 0.9
+    assert (
+        found["estimate"].iloc[2] == pytest.approx(e[0], rel=1e-6)
+        and found["estimate"].iloc[0] < 0.9
+    )
 
 
 @pytest.mark.parametrize("lam, monotone", [(0.0, False), (0.0, True), (0.1, False), (10.0, True)])
@@ -135,11 +156,22 @@ def test_the_search_both_ways_never_leaves_zero_on_any_losses(lam, monotone):
             np.testing.assert_allclose(binomial_matrix(levels, n) @ mean, leaked, atol=1e-12)
         E = RNG.normal(size=(6, 5))
         for order in (1, 2, 3):
-            assert np.linalg.norm(np.diff(S @ E @ R.T, order, 0)) <= np.linalg.norm(np.diff(E, order, 0)) * (1 + 1e-12)
-            assert np.linalg.norm(np.diff(S @ E @ R.T, order, 1)) <= np.linalg.norm(np.diff(E, order, 1)) * (1 + 1e-12)
+            assert np.linalg.norm(np.diff(S @ E @ R.T, order, 0)) <= np.linalg.norm(
+                np.diff(E, order, 0)
+            ) * (1 + 1e-12)
+            assert np.linalg.norm(np.diff(S @ E @ R.T, order, 1)) <= np.linalg.norm(
+                np.diff(E, order, 1)
+            ) * (1 + 1e-12)
         leaked_losses = binomial_matrix(p + (1 - p - q) * train, 5) @ np.abs(E) @ leaked.T
         b = leaked_losses + 0.3 * RNG.normal(size=(8, 6))
-        found = residual_profile((train, test), b, (5, 4), [(0, 0), (p, q), (0.1, 0.1), (0.6, 0.0)], lam=lam, monotone=monotone)
+        found = residual_profile(
+            (train, test),
+            b,
+            (5, 4),
+            [(0, 0), (p, q), (0.1, 0.1), (0.6, 0.0)],
+            lam=lam,
+            monotone=monotone,
+        )
         assert list(found) == ["p_train", "p_test", "objective", "estimate"]
         assert np.all(found["objective"] >= found["objective"][0] * (1 - 1e-9))
         if lam == 0 and not monotone:
@@ -150,7 +182,9 @@ def test_the_search_both_ways_never_leaves_zero_on_any_losses(lam, monotone):
 
 def test_the_right_inverse_of_differences():
     for order in (1, 2, 3, 4):
-        np.testing.assert_allclose(differences(9, order) @ right_inverse(9, order), np.eye(9 - order), atol=1e-9)
+        np.testing.assert_allclose(
+            differences(9, order) @ right_inverse(9, order), np.eye(9 - order), atol=1e-9
+        )
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
@@ -178,9 +212,15 @@ def test_the_constrained_solution_is_the_quadratic_programmes():
             if upper is not None:
                 rules.append({"type": "ineq", "fun": lambda e, upper=upper: upper - e[0]})
             start = np.linspace(0.8, 0.1, 8)
-            peer = scipy.optimize.minimize(value, start, jac=slope, constraints=rules, options={"maxiter": 500, "ftol": 1e-14})
+            peer = scipy.optimize.minimize(
+                value, start, jac=slope, constraints=rules, options={"maxiter": 500, "ftol": 1e-14}
+            )
             assert value(ours) <= value(peer.x) * (1 + 1e-6) + 1e-10
-            assert np.all(np.diff(ours) <= 1e-12) and ours[-1] >= 0 and (upper is None or ours[0] <= upper + 1e-12)
+            assert (
+                np.all(np.diff(ours) <= 1e-12)
+                and ours[-1] >= 0
+                and (upper is None or ours[0] <= upper + 1e-12)
+            )
 
 
 def test_upre_is_the_formula_and_takes_the_smoothest_of_what_it_cannot_tell_apart():
@@ -203,7 +243,10 @@ def test_upre_is_the_formula_and_takes_the_smoothest_of_what_it_cannot_tell_apar
 
 
 def test_two_directions_without_their_kronecker_product():
-    train, test = binomial_matrix(np.linspace(0.1, 1, 9), 6), binomial_matrix(np.linspace(0.2, 1, 7), 4)
+    train, test = (
+        binomial_matrix(np.linspace(0.1, 1, 9), 6),
+        binomial_matrix(np.linspace(0.2, 1, 7), 4),
+    )
     own, alien = np.exp(-np.arange(7) / 3.0), 0.2 + 0.01 * np.arange(7)
     d = np.arange(5) / 4
     E = np.outer(own, 1 - d) + np.outer(alien, d)
@@ -214,7 +257,11 @@ def test_two_directions_without_their_kronecker_product():
         curve = solve_curve((train, test), b, lam=1e-13, monotone=monotone)
         np.testing.assert_allclose(curve.values, E, atol=2e-4)
     free = solve_curve((train, test), b, lam=1e-14, monotone=False, linear=False)
-    assert free.values.shape == (7, 5) and free.estimate == pytest.approx(own[0], rel=1e-3) and free.residual < 1e-6
+    assert (
+        free.values.shape == (7, 5)
+        and free.estimate == pytest.approx(own[0], rel=1e-3)
+        and free.residual < 1e-6
+    )
 
 
 def test_norms_that_are_not_squared():
@@ -228,7 +275,9 @@ def test_norms_that_are_not_squared():
 
 def test_steps_down_where_nothing_constrains():
     M = np.diag([3.0, 2.0, 1.0])
-    np.testing.assert_allclose(nonincreasing(M, np.array([9.0, 4.0, 1.0])), [3.0, 2.0, 1.0], atol=1e-12)
+    np.testing.assert_allclose(
+        nonincreasing(M, np.array([9.0, 4.0, 1.0])), [3.0, 2.0, 1.0], atol=1e-12
+    )
     assert np.all(nonincreasing(np.eye(3), -np.ones(3)) == 0)
 
 
@@ -240,22 +289,49 @@ def test_steps_down_where_nothing_constrains():
         (lambda: stratified_matrix([0], 5, 1.0), r"p_train must lie in \[0, 1\)"),
         (lambda: stratified_matrix([0], 5, 0.6, 0.5), "p_train . p_test must be below 1"),
         (lambda: stratified_matrix([6], 5, 0.1), "levels must be whole numbers from 0 to n = 5"),
-        (lambda: stratified_matrix([0], 5, 0.1, pool_train=4), "pool_train = 4 holds fewer than the 5"),
+        (
+            lambda: stratified_matrix([0], 5, 0.1, pool_train=4),
+            "pool_train = 4 holds fewer than the 5",
+        ),
         (lambda: residual_profile([0, 1], [1.0, np.nan], 3), "one finite loss a level"),
-        (lambda: residual_profile([0, 1], [1.0, 0.5], 3, [1.0]), r"candidates must lie in \[0, 1\)"),
-        (lambda: residual_profile(([0, 1], [0, 1]), [1.0, 0.5], (3, 3)), r"shape \(2, 2\); got \(2,\)"),
-        (lambda: residual_profile(([0, 1], [0, 1]), np.ones((2, 2)), (3, 3), [0.1]), "must be pairs"),
-        (lambda: residual_profile(([0, 1], [0, 1]), np.ones((2, 2)), (3, 3), [(0.5, 0.5)]), "with a sum in"),
+        (
+            lambda: residual_profile([0, 1], [1.0, 0.5], 3, [1.0]),
+            r"candidates must lie in \[0, 1\)",
+        ),
+        (
+            lambda: residual_profile(([0, 1], [0, 1]), [1.0, 0.5], (3, 3)),
+            r"shape \(2, 2\); got \(2,\)",
+        ),
+        (
+            lambda: residual_profile(([0, 1], [0, 1]), np.ones((2, 2)), (3, 3), [0.1]),
+            "must be pairs",
+        ),
+        (
+            lambda: residual_profile(([0, 1], [0, 1]), np.ones((2, 2)), (3, 3), [(0.5, 0.5)]),
+            "with a sum in",
+        ),
         (lambda: solve_curve(np.eye(4), np.ones(3), lam=1.0), "one loss a row of A, 4; got 3"),
         (lambda: solve_curve(np.eye(4), [1, 2, np.inf, 3], lam=1.0), "b must be finite"),
         (lambda: solve_curve(np.eye(4), np.ones(4)), "give covariance="),
         (lambda: solve_curve(np.eye(4), np.ones(4), np.eye(3)), "covariance must be symmetric"),
-        (lambda: solve_curve(np.eye(4), np.ones(4), lam=-1.0), "lam must be finite and not negative"),
-        (lambda: solve_curve(np.eye(4), np.ones(4), lam=1.0, order=5), "order must be 1, 2, 3 or 4"),
+        (
+            lambda: solve_curve(np.eye(4), np.ones(4), lam=-1.0),
+            "lam must be finite and not negative",
+        ),
+        (
+            lambda: solve_curve(np.eye(4), np.ones(4), lam=1.0, order=5),
+            "order must be 1, 2, 3 or 4",
+        ),
         (lambda: solve_curve(np.eye(2), np.ones(2), lam=1.0), "needs 3 levels or more; got 2"),
         (lambda: solve_curve(np.ones((4, 4)), np.ones(4), lam=1.0), "too alike to tell a trend"),
-        (lambda: solve_curve((np.eye(4), np.eye(4)), np.ones((4, 4))), "two directions lam= is needed"),
-        (lambda: solve_curve((np.eye(4), np.eye(4)), np.ones((4, 3)), lam=1.0), r"b must be \(4, 4\)"),
+        (
+            lambda: solve_curve((np.eye(4), np.eye(4)), np.ones((4, 4))),
+            "two directions lam= is needed",
+        ),
+        (
+            lambda: solve_curve((np.eye(4), np.eye(4)), np.ones((4, 3)), lam=1.0),
+            r"b must be \(4, 4\)",
+        ),
     ],
 )
 def test_bad_input(call, message):

@@ -1,4 +1,7 @@
-"""Coefficients between bounds: fits and refits against SciPy's non-negative least squares and L-BFGS-B, and the hosts' own."""
+"""Coefficients between bounds.
+
+Fits and refits against SciPy's non-negative least squares and L-BFGS-B, and the hosts' own.
+"""
 
 import numpy as np
 import pytest
@@ -15,7 +18,9 @@ LOSSES = SLOPES | {"squared": lambda eta, y: (0.5 * (eta - y) ** 2, eta - y)}
 
 
 def within(X, y, w, loss, low, high, a=0.0, ridge=0.0):
-    """The minimiser by SciPy's L-BFGS-B, coefficients written as differences of what is not negative; columns are scaled."""
+    """The minimiser by SciPy's L-BFGS-B, coefficients written as differences of what is not
+    negative; columns are scaled.
+    """
     p, scale = X.shape[1], np.sqrt(w @ X**2)
     low, high, Z = np.broadcast_to(low, p) * scale, np.broadcast_to(high, p) * scale, X / scale
 
@@ -30,7 +35,9 @@ def within(X, y, w, loss, low, high, a=0.0, ridge=0.0):
     most = np.r_[np.maximum(high, 0), np.maximum(-low, 0), INF]
     options = {"maxiter": 10**5, "maxfun": 10**6, "ftol": 1e-16, "gtol": 1e-10, "maxcor": 60}
     bounds, start = list(zip(least, most, strict=True)), np.clip(np.zeros(2 * p + 1), least, most)
-    found = scipy.optimize.minimize(F, start, jac=True, bounds=bounds, method="L-BFGS-B", options=options).x
+    found = scipy.optimize.minimize(
+        F, start, jac=True, bounds=bounds, method="L-BFGS-B", options=options
+    ).x
     return (found[:p] - found[p : 2 * p]) / scale, found[-1]
 
 
@@ -74,7 +81,10 @@ def test_every_refit_is_that_of_another_solver(seed):
 @pytest.mark.parametrize("loss", ["squared", "logistic", "poisson", "huber"])
 def test_bounds_of_both_sides_beside_other_penalties(loss, a):
     X, y, w = made(n=50, p=8, loss=loss, seed=2, spread=1.0)
-    low, high = np.where(np.arange(8) % 3 == 2, -0.1, 0.0), np.where(np.arange(8) % 4 == 0, 0.3, INF)
+    low, high = (
+        np.where(np.arange(8) % 3 == 2, -0.1, 0.0),
+        np.where(np.arange(8) % 4 == 0, 0.3, INF),
+    )
     low[5], high[5] = 0.15, 0.6  # zero is not between
     low[6] = high[6] = 0.2
     penalty = lo.penalties.Lasso(a) + lo.penalties.Ridge(1.0) + Box(low, high)
@@ -120,14 +130,18 @@ def test_refits_are_the_hosts_own(name):
 
 @pytest.mark.parametrize("name", ["ridge", "lasso", "elastic net"])
 def test_a_host_of_other_data_is_refused_though_bounds_hold_all(name):
-    """Where these data hold at their bounds what the host does not, what is left of its θ may well be stationary."""
+    """Where these data hold at their bounds what the host does not, what is left of its θ may well
+    be stationary.
+    """
     X, y, _ = made(n=70, p=4)
     fitted = clone(HOSTS[name]).fit(X, y)
     assert (fitted.coef_ > 0).any() and "ActiveGLM" not in repr(lo.from_sklearn(fitted, X, y))
     with pytest.raises(ValueError, match="theta is not stationary for GLM"):
         lo.from_sklearn(fitted, X, -y)
     fit = lo.fit(lo.GLM(X, -y, "squared", Box()))
-    moved = fit.parameters | {"coef": fit.parameters["coef"] + 0.001 * (fit.parameters["coef"] == 0)}
+    moved = fit.parameters | {
+        "coef": fit.parameters["coef"] + 0.001 * (fit.parameters["coef"] == 0)
+    }
     with pytest.warns(UserWarning, match="not stationary for GLM"):
         lo.anchor(lo.GLM(X, -y, "squared", Box()), moved)
 
@@ -140,7 +154,9 @@ def test_a_quadratic_between_bounds(seed):
     target, size = rng.standard_normal(40), np.sqrt(np.sum(rows**2, axis=0))
     low, high = -rng.exponential(size=p) / size / 4, rng.exponential(size=p) / size / 4
     known = scipy.optimize.lsq_linear(rows, target, (low, high), method="bvls", tol=1e-14).x
-    theta = solve_box(rows.T @ rows, rows.T @ target, np.zeros(p), (low, high), np.clip(0.0, low, high))
+    theta = solve_box(
+        rows.T @ rows, rows.T @ target, np.zeros(p), (low, high), np.clip(0.0, low, high)
+    )
     assert 0 < np.sum((theta == low) | (theta == high)) < p
     np.testing.assert_allclose(theta * size, known * size, atol=1e-9)
 
@@ -152,13 +168,21 @@ def test_more_columns_than_rows_and_paths():
     found, theta = lo.cross_validate(fit, plan), lo.fold_parameters(fit, plan, lo.Exact())
     assert found.proved.all()
     for k, own in enumerate(plan.matrix()):
-        np.testing.assert_allclose(theta["coef"][k], scipy.optimize.nnls(X[own > 0], y[own > 0])[0], atol=1e-7)
+        np.testing.assert_allclose(
+            theta["coef"][k], scipy.optimize.nnls(X[own > 0], y[own > 0])[0], atol=1e-7
+        )
     X, alphas = X[:, :10], (0.1, 1.0, 10.0)
-    path = lo.path(lo.GLM(X, y, "squared", Box()), [lo.penalties.Ridge(a) + Box() for a in alphas], plan)
+    path = lo.path(
+        lo.GLM(X, y, "squared", Box()), [lo.penalties.Ridge(a) + Box() for a in alphas], plan
+    )
     for point, a in zip(path.points, alphas, strict=True):
         told = [(own, *nnls(X, y, own, a)) for own in plan.matrix()]
-        loss = np.concatenate([0.5 * (y - X @ coef - level)[own == 0] ** 2 for own, coef, level in told])
-        assert point.mean == pytest.approx(loss.mean(), abs=point.estimate.approximation_error + 1e-9)
+        loss = np.concatenate(
+            [0.5 * (y - X @ coef - level)[own == 0] ** 2 for own, coef, level in told]
+        )
+        assert point.mean == pytest.approx(
+            loss.mean(), abs=point.estimate.approximation_error + 1e-9
+        )
 
 
 def test_what_is_nearest_is_told_by_the_weights():
@@ -176,7 +200,9 @@ def test_what_is_ugly():
     X, y, w = made(n=60, p=6, seed=7, spread=3.0)
     scale, plan = 10.0 ** np.arange(-5, 7, 2), lo.leave_one_out(60)
     plain, other = (lo.fit(lo.GLM(Z, y, "squared", Box(), sample_weight=w)) for Z in (X, X * scale))
-    np.testing.assert_allclose(other.parameters["coef"] * scale, plain.parameters["coef"], rtol=1e-8)
+    np.testing.assert_allclose(
+        other.parameters["coef"] * scale, plain.parameters["coef"], rtol=1e-8
+    )
     one, two = (lo.cross_validate(fit, plan) for fit in (plain, other))
     np.testing.assert_allclose(one.losses, two.losses, atol=1e-6 + (one.error + two.error).max())
     with pytest.raises(RuntimeError, match="not determined"):
@@ -188,7 +214,9 @@ def test_what_is_ugly():
 
 def test_what_is_refused():
     X, y, _ = made(p=4)
-    glm = lambda penalty, loss="squared", target=y, **more: lo.fit(lo.GLM(X, target, loss, penalty, **more))
+    glm = lambda penalty, loss="squared", target=y, **more: lo.fit(
+        lo.GLM(X, target, loss, penalty, **more)
+    )
     for error, match, call in (
         (ValueError, "low must not be above high", lambda: Box(1.0, 0.0)),
         (ValueError, "no NaN", lambda: Box([0.0, np.nan])),

@@ -1,6 +1,7 @@
 """Data on a device: computed with there, to the numbers of NumPy, and proved as there.
 
-This machine's processor stands for a device where its memory counts as foreign; in a process of its own it is two devices.
+This machine's processor stands for a device where its memory counts as foreign; in a process of its
+own it is two devices.
 """
 
 import os
@@ -25,7 +26,10 @@ RIDGE = lo.penalties.Ridge(0.7)
 
 @pytest.fixture
 def there(monkeypatch):
-    """A device is wherever arrays are; few rows count as many, and are looked at in blocks of fifty."""
+    """A device is wherever arrays are.
+
+    Few rows count as many, and are looked at in blocks of fifty.
+    """
     for module in (_jax, _read):
         monkeypatch.setattr(module, "foreign", lambda device: device)
     monkeypatch.setattr(_resident, "CHEAP_COPY_ENTRIES", 0)
@@ -55,11 +59,20 @@ def alike(a, b, tol=1e-9):
 
 
 def test_products_are_those_of_numpy(there):
-    """All that a design is asked for, of as many rows as are no whole number of blocks, and of no refits at all."""
+    """All that a design is asked for, of as many rows as are no whole number of blocks, and of no
+    refits at all.
+    """
     rng = np.random.default_rng(1)
     X = rng.standard_normal((N, P)).astype(np.float32)
-    units, roots, weight = rng.integers(0, N, (3, 7)), rng.standard_normal((3, P + 1, P + 1)), rng.standard_normal((3, N))
-    theta, images = rng.standard_normal((3, P + 1)), rng.standard_normal((P + 1, 2)).astype(np.float32)
+    units, roots, weight = (
+        rng.integers(0, N, (3, 7)),
+        rng.standard_normal((3, P + 1, P + 1)),
+        rng.standard_normal((3, N)),
+    )
+    theta, images = (
+        rng.standard_normal((3, P + 1)),
+        rng.standard_normal((P + 1, 2)).astype(np.float32),
+    )
     one = lo.GLM(X.astype(float), weight[0], "squared").lines
     other = lo.GLM(put(X), weight[0], "squared").lines
     assert isinstance(other, _resident.Resident) and other.source.dtype == np.float32
@@ -78,23 +91,34 @@ def test_products_are_those_of_numpy(there):
     alike(one.below(roots[0]).rows(slice(None)), other.below(roots[0]), 1e-13)
     alike(one.lengths, other.lengths, 1e-13)
     alike(one.single().predictors(theta), other.single().predictors(theta), 1e-5)
-    assert other.single().predictors(theta).dtype == other.ahead(units[0], images).dtype == np.float32
+    assert (
+        other.single().predictors(theta).dtype == other.ahead(units[0], images).dtype == np.float32
+    )
     alike(one.ahead(units[0], images), other.ahead(units[0], images), 1e-5)
     assert other.take(units[0]).source.devices() == other.source.devices()
 
 
-SLOW = [pytest.param(*kind, marks=pytest.mark.slow) for kind in (("poisson", np.float64), ("multinomial", np.float32))]
+SLOW = [
+    pytest.param(*kind, marks=pytest.mark.slow)
+    for kind in (("poisson", np.float64), ("multinomial", np.float32))
+]
 
 
 @pytest.mark.parametrize(("loss", "kind"), [("logistic", np.float32), *SLOW])
 def test_every_plan_and_strategy_gives_the_numbers_of_memory(there, loss, kind):
     X, y = table()
     R = lo.penalties.PseudoHuber(0.5, 0.3) if loss == "poisson" else RIDGE
-    one, other = (lo.fit(lo.GLM(x, y[loss], loss, R)) for x in (X.astype(float), put(X.astype(kind))))
+    one, other = (
+        lo.fit(lo.GLM(x, y[loss], loss, R)) for x in (X.astype(float), put(X.astype(kind)))
+    )
     assert isinstance(other.objective.design, _resident.Resident) and "on cpu" in other.settings
     alike(one.vector, other.vector)
     plans = {"loo": lo.leave_one_out(N), "folds": lo.kfold(N, 3), "bootstrap": lo.bootstrap(N, 4)}
-    for name, refit in (("loo", lo.Certified()), ("folds", lo.NewtonStep()), ("bootstrap", lo.Exact())):
+    for name, refit in (
+        ("loo", lo.Certified()),
+        ("folds", lo.NewtonStep()),
+        ("bootstrap", lo.Exact()),
+    ):
         a, b = (lo.cross_validate(fit, plans[name], refit) for fit in (one, other))
         alike(a.losses, b.losses), alike(a.error, b.error, 1e-5)
         assert (a.proved == b.proved).all(), (name, refit)
@@ -102,11 +126,16 @@ def test_every_plan_and_strategy_gives_the_numbers_of_memory(there, loss, kind):
 
 @pytest.mark.slow
 def test_what_is_proved_holds_for_refits_from_scratch(there):
-    """Rows in float32, on a scale that makes float32's sums of them useless, and coefficients of 1e3; by SciPy's own way."""
+    """Rows in float32, on a scale that makes float32's sums of them useless, and coefficients of
+    1e3; by SciPy's own way.
+    """
     rng = np.random.default_rng(2)
     X = (1e4 + rng.standard_normal((N, 3))).astype(np.float32)
     y = (rng.random(N) < 1 / (1 + np.exp(-(X[:, 0] - 1e4)))).astype(float)
-    fit, plan = lo.fit(lo.GLM(put(X), y, "logistic", lo.penalties.Ridge(0.1))), lo.kfold(N, 6, seed=1)
+    fit, plan = (
+        lo.fit(lo.GLM(put(X), y, "logistic", lo.penalties.Ridge(0.1))),
+        lo.kfold(N, 6, seed=1),
+    )
     found, z = lo.cross_validate(fit, plan), np.c_[X.astype(float) - 1e4, np.ones(N)]
     assert found.proved.all()
 
@@ -129,20 +158,35 @@ def test_every_verb_takes_them(there):
     plan, loo = lo.kfold(N, 5), lo.leave_one_out(N)
     weight = np.random.default_rng(1).random(N) + 0.5
     given = {"sample_weight": weight}
-    a, b = (lo.fit(lo.GLM(x, y["squared"], "squared", RIDGE, **given)) for x in (X.astype(float), put(X)))
+    a, b = (
+        lo.fit(lo.GLM(x, y["squared"], "squared", RIDGE, **given))
+        for x in (X.astype(float), put(X))
+    )
     alike(lo.cross_predict(a, loo), lo.cross_predict(b, loo))
     alike(lo.fold_parameters(a, plan)["coef"], lo.fold_parameters(b, plan)["coef"])
     alike(lo.interval(a, X[:7].astype(float)), lo.interval(b, put(X[:7])))
     alike(lo.covariance(a), lo.covariance(b))
     alike(lo.leverage(a), lo.leverage(b))
-    alike(*(lo.influence(lo.cross_validate(fit, loo)).table().select_dtypes("number") for fit in (a, b)))
-    for R in (lo.penalties.Ridge, lo.penalties.Lasso):  # the second is for coordinate descent, which wants a copy
+    alike(
+        *(
+            lo.influence(lo.cross_validate(fit, loo)).table().select_dtypes("number")
+            for fit in (a, b)
+        )
+    )
+    # the second is for coordinate descent, which wants a copy
+    for R in (lo.penalties.Ridge, lo.penalties.Lasso):
         models = (lo.GLM(x, y["squared"], "squared") for x in (X.astype(float), put(X)))
         alike(*(lo.path(model, [R(0.1), R(1.0)], loo).table()["mean"] for model in models))
     rows = put(X)  # of a model that is made inside of a program
     build = lambda alpha: lo.GLM(rows, y["squared"], "squared", lo.penalties.Ridge(alpha))
     own = lambda alpha: lo.GLM(X.astype(float), y["squared"], "squared", lo.penalties.Ridge(alpha))
-    alike(*(lo.tune(make, {"alpha": (0.01, 100.0)}, loo).best.hyper["alpha"] for make in (own, build)), 1e-6)
+    alike(
+        *(
+            lo.tune(make, {"alpha": (0.01, 100.0)}, loo).best.hyper["alpha"]
+            for make in (own, build)
+        ),
+        1e-6,
+    )
     again = pickle.loads(pickle.dumps(b))
     assert again.objective.design.source.dtype == np.float32
     alike(lo.fit(again.objective).vector, a.vector)
@@ -151,12 +195,17 @@ def test_every_verb_takes_them(there):
 @pytest.mark.slow
 def test_what_jax_derives_sees_them_there(there):
     X, y = table()
-    models = [lo.Regression(x, y["negative_binomial"], "negative_binomial", RIDGE) for x in (X.astype(float), put(X))]
+    models = [
+        lo.Regression(x, y["negative_binomial"], "negative_binomial", RIDGE)
+        for x in (X.astype(float), put(X))
+    ]
     assert isinstance(models[1].design, _resident.Resident)
     a, b = map(lo.fit, models)
     alike(a.vector, b.vector)
     alike(*(lo.cross_validate(fit, lo.kfold(N, 4)).losses for fit in (a, b)))
-    assert isinstance(lo.GLM(put(X), y["squared"], "squared", lo.penalties.Lasso(1.0)).design, np.ndarray)
+    assert isinstance(
+        lo.GLM(put(X), y["squared"], "squared", lo.penalties.Lasso(1.0)).design, np.ndarray
+    )
 
 
 def ridge(theta):
@@ -178,7 +227,10 @@ def test_separable_data_stay_and_count_in_float64(there):
     assert isinstance(other.data[0], jax.Array) and other.data[0].dtype == np.float32
     a, b = (lo.fit(model, num_starts=1) for model in (one, other))
     alike(a.vector, b.vector)
-    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(pickle.loads(pickle.dumps(other)).data))
+    assert all(
+        isinstance(leaf, np.ndarray)
+        for leaf in jax.tree.leaves(pickle.loads(pickle.dumps(other)).data)
+    )
 
 
 def test_what_cannot_be_is_said(there):
@@ -193,7 +245,9 @@ def test_what_cannot_be_is_said(there):
         def __dlpack__(self, **more):
             raise RuntimeError("no CUDA here")
 
-    with pytest.raises(TypeError, match=r"GLM: X is on a device that JAX does not see here .* \.cpu\(\)"):
+    with pytest.raises(
+        TypeError, match=r"GLM: X is on a device that JAX does not see here .* \.cpu\(\)"
+    ):
         lo.GLM(Elsewhere(), y["squared"], "squared")
     X[113, 2] = np.nan
     with pytest.raises(ValueError, match=r"columns \[2\], the first in row 113"):
@@ -263,9 +317,16 @@ print("stayed")
 
 
 def test_nothing_leaves_the_second_of_two_devices():
-    """Sent are the data once, and of each batch numbers of refits and parameters; not the data again, and to no other place."""
-    env = os.environ | {"XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"}
-    done = subprocess.run([sys.executable, "-c", TWO], capture_output=True, text=True, env=env, check=False)
+    """Sent are the data once, and of each batch numbers of refits and parameters.
+
+    Not the data again, and to no other place.
+    """
+    env = os.environ | {
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", TWO], capture_output=True, text=True, env=env, check=False
+    )
     assert done.stdout.split() == ["stayed"], done.stderr[-3000:]
 
 

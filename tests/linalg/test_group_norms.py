@@ -1,4 +1,6 @@
-"""The group lasso: fits, refits whose active groups change, and what is proved of them, against proximal gradients."""
+"""The group lasso: fits, refits whose active groups change, and what is proved of them, against
+proximal gradients.
+"""
 
 import numpy as np
 import pytest
@@ -10,12 +12,13 @@ from tests.optimize.test_active_set import SLOPES, beyond, made
 SLOPES = {"squared": lambda eta, y: (0.5 * (eta - y) ** 2, eta - y)} | SLOPES
 
 
-STEEPEST = {"squared": 1.0, "logistic": 0.25, "huber": 1.0, "poisson": 30.0}  # no ℓ″ that is met is larger
+# no ℓ″ that is met is larger
+STEEPEST = {"squared": 1.0, "logistic": 0.25, "huber": 1.0, "poisson": 30.0}
 
 
 def proximal(X, y, w, a, member, loss, ridge=0.0):
-    """The minimiser by accelerated proximal gradients (A. Beck and M. Teboulle, 2009), restarted where they turn back; `a` is
-    one number a group."""
+    """The minimiser by accelerated proximal gradients (A. Beck and M. Teboulle, 2009), restarted
+    where they turn back; `a` is one number a group."""
     Z, seen, own, p = np.c_[X, np.ones(len(X))][w > 0], w[w > 0], y[w > 0], X.shape[1]
     step = 1 / (STEEPEST[loss] * np.linalg.norm(Z * np.sqrt(seen)[:, None], 2) ** 2 + ridge)
     of, penalty = member.astype(float), np.append(np.full(p, ridge), 0.0)
@@ -47,7 +50,15 @@ def grouped(seed=0, p=18):
 def test_a_fit_is_that_of_proximal_gradients(loss):
     X, y, w = made(loss=loss, spread=0.5, p=18)
     labels, member, size = grouped()
-    fit = lo.fit(lo.GLM(X, y, loss, lo.penalties.GroupLasso(3.0, labels) + lo.penalties.Ridge(0.5), sample_weight=w))
+    fit = lo.fit(
+        lo.GLM(
+            X,
+            y,
+            loss,
+            lo.penalties.GroupLasso(3.0, labels) + lo.penalties.Ridge(0.5),
+            sample_weight=w,
+        )
+    )
     coef, intercept = proximal(X, y, w, 3.0 * size, member, loss, 0.5)
     zero = np.array([not coef[some].any() for some in member])
     assert 0 < zero.sum() < len(zero)
@@ -69,7 +80,9 @@ def test_a_fit_is_that_of_proximal_gradients(loss):
 def test_every_refit_is_that_of_proximal_gradients(loss, seed):
     """Refits whose active groups change are the rule here; every loss is within what was proved."""
     rng, n = np.random.default_rng(seed), 24
-    X, y, w = made(n=n, p=10, seed=seed, correlated=seed % 2, spread=[0.0, 1.0][seed // 2], loss=loss)
+    X, y, w = made(
+        n=n, p=10, seed=seed, correlated=seed % 2, spread=[0.0, 1.0][seed // 2], loss=loss
+    )
     labels, member, size = grouped(seed, 10)
     alpha = rng.choice([1.0, 2.0, 4.0]) * (1.0 if loss == "logistic" else 2.0)
     fit = lo.fit(lo.GLM(X, y, loss, lo.penalties.GroupLasso(alpha, labels), sample_weight=w))
@@ -95,7 +108,9 @@ def test_every_refit_is_that_of_proximal_gradients(loss, seed):
 
 def test_groups_of_one_are_the_lasso():
     X, y, w = made(p=12, spread=0.5)
-    one = lo.fit(lo.GLM(X, y, "squared", lo.penalties.GroupLasso(6.0, np.arange(12)), sample_weight=w))
+    one = lo.fit(
+        lo.GLM(X, y, "squared", lo.penalties.GroupLasso(6.0, np.arange(12)), sample_weight=w)
+    )
     other = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(6.0), sample_weight=w))
     np.testing.assert_allclose(one.parameters["coef"], other.parameters["coef"], atol=1e-10)
     plan = lo.leave_one_out(60)
@@ -108,7 +123,9 @@ def test_groups_of_one_are_the_lasso():
 def test_other_plans_and_penalties_that_go_with_the_weights(loss):
     X, y, w = made(n=40, p=9, loss=loss, seed=3)
     labels, member, size = grouped(1, 9)
-    penalty = lo.penalties.per_weight(lo.penalties.GroupLasso(0.05, labels, 2 * size) + lo.penalties.Ridge(0.01))
+    penalty = lo.penalties.per_weight(
+        lo.penalties.GroupLasso(0.05, labels, 2 * size) + lo.penalties.Ridge(0.01)
+    )
     fit = lo.fit(lo.GLM(X, y, loss, penalty, sample_weight=w))
     for plan in (lo.bootstrap(40, 6, seed=0), lo.leave_one_out(40)):
         found = lo.cross_validate(fit, plan)
@@ -116,13 +133,18 @@ def test_other_plans_and_penalties_that_go_with_the_weights(loss):
 
         def told(own, held):
             total = (w * own).sum()
-            coef, intercept = proximal(X, y, w * own, 0.1 * total * size, member, loss, 0.01 * total)
+            coef, intercept = proximal(
+                X, y, w * own, 0.1 * total * size, member, loss, 0.01 * total
+            )
             return SLOPES[loss](X[held] @ coef + intercept, y[held])[0]
 
         assert not beyond(found, plan, told).any()
 
 
-@pytest.mark.parametrize("refit", [lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.InfinitesimalJackknife(2), lo.NewtonStep()])
+@pytest.mark.parametrize(
+    "refit",
+    [lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.InfinitesimalJackknife(2), lo.NewtonStep()],
+)
 def test_other_strategies_know_how_far_they_are_off(refit):
     X, y, _ = made(seed=1, n=30, p=12)
     fit = lo.fit(lo.GLM(X, y, "squared", lo.penalties.GroupLasso(4.0, grouped(0, 12)[0])))
@@ -141,11 +163,18 @@ def test_the_order_within_unchanged_groups(loss):
         plan = lo.Plan(np.array([0, 1]), np.array([7]), np.array([1 - t]), np.array([False]), 60)
         exact = lo.fold_parameters(fit, plan, lo.Exact(1e-12))["coef"][0]
         np.testing.assert_array_equal(exact != 0, fit.parameters["coef"] != 0)
-        for refit in (lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.NewtonStep(), lo.InfinitesimalJackknife(2)):
+        for refit in (
+            lo.NoUpdate(),
+            lo.InfinitesimalJackknife(),
+            lo.NewtonStep(),
+            lo.InfinitesimalJackknife(2),
+        ):
             found = lo.fold_parameters(fit, plan, refit)["coef"][0]
             off.setdefault(repr(refit), []).append(np.linalg.norm(found - exact))
     for (name, errors), order in zip(off.items(), (1, 2, 2, 3), strict=True):
-        np.testing.assert_allclose(np.log2(np.divide(errors[:-1], errors[1:])), order, atol=0.4, err_msg=name)
+        np.testing.assert_allclose(
+            np.log2(np.divide(errors[:-1], errors[1:])), order, atol=0.4, err_msg=name
+        )
 
 
 def test_a_norm_bends_no_more_than_is_said():
@@ -155,7 +184,10 @@ def test_a_norm_bends_no_more_than_is_said():
         p = int(rng.integers(2, 7))
         label = rng.integers(0, 2, p)
         norms = Norms(rng.uniform(0.5, 2, 2), label == np.arange(2)[:, None]).of(np.arange(p))
-        theta, root = rng.standard_normal(p), np.linalg.inv(np.linalg.cholesky(np.cov(rng.standard_normal((p, 9)))))
+        theta, root = (
+            rng.standard_normal(p),
+            np.linalg.inv(np.linalg.cholesky(np.cov(rng.standard_normal((p, 9))))),
+        )
         reach = norms.reach(root)
         radius = rng.uniform(0.05, 0.9) * np.min(norms.lengths(theta) / np.sqrt(reach.each))
         move = root.T @ rng.standard_normal(p)
@@ -163,7 +195,9 @@ def test_a_norm_bends_no_more_than_is_said():
         assert np.all(norms.lengths(move) <= radius * np.sqrt(reach.each) * (1 + 1e-9))
         change = norms.hessian((theta + move)[None])[0] - norms.hessian(theta[None])[0]
         share = norms.share(norms.lengths(theta), norms.lengths(move), reach)
-        assert np.abs(np.linalg.eigvalsh(root @ change @ root.T)).max() <= share * (1 + 1e-9) + 1e-12
+        assert (
+            np.abs(np.linalg.eigvalsh(root @ change @ root.T)).max() <= share * (1 + 1e-9) + 1e-12
+        )
         near = norms.hessian((theta + 1e-5 * move)[None])[0] - norms.hessian(theta[None])[0]
         told = TURN * norms.weight * norms.lengths(1e-5 * move) / norms.lengths(theta) ** 2
         own = [np.abs(np.linalg.eigvalsh(near[np.ix_(some, some)])).max() for some in norms.member]
@@ -174,14 +208,19 @@ def test_a_norm_bends_no_more_than_is_said():
 
 def test_blocks_descend_to_a_quadratics_minimum():
     rng = np.random.default_rng(0)
-    X, label = rng.standard_normal((30, 9)) + rng.standard_normal((30, 1)), np.r_[np.repeat(np.arange(4), 2), 9]
+    X, label = (
+        rng.standard_normal((30, 9)) + rng.standard_normal((30, 1)),
+        np.r_[np.repeat(np.arange(4), 2), 9],
+    )
     norms = Norms(np.full(4, 5.0), label == np.arange(4)[:, None])
     gram, pull = X.T @ X, X.T @ (X[:, 0] + rng.standard_normal(30))
     theta = descend_by_groups(gram, pull, norms, rng.standard_normal(9), 1e-12)
     slope, length = gram @ theta - pull, norms.lengths(theta)
     assert 0 < (length > 0).sum() < 4
     np.testing.assert_allclose(
-        slope[norms.each((length > 0).astype(float)) > 0], -norms.pull(theta)[norms.among(length > 0)], atol=1e-8
+        slope[norms.each((length > 0).astype(float)) > 0],
+        -norms.pull(theta)[norms.among(length > 0)],
+        atol=1e-8,
     )
     assert np.all(norms.lengths(slope)[length == 0] <= 5) and abs(slope[8]) < 1e-8
 
@@ -189,14 +228,26 @@ def test_blocks_descend_to_a_quadratics_minimum():
 def test_a_path_and_what_a_fit_says():
     X, y, _ = made(p=18)
     labels, _, size = grouped()
-    model, plan = lo.GLM(X, y, "squared", lo.penalties.GroupLasso(1.0, labels, 3 * size)), lo.kfold(60, 4, seed=0)
+    model, plan = (
+        lo.GLM(X, y, "squared", lo.penalties.GroupLasso(1.0, labels, 3 * size)),
+        lo.kfold(60, 4, seed=0),
+    )
     path = lo.path(model, [2.0, 5.0, 12.0], plan)
     for point in path.points:
-        alone = lo.cross_validate(lo.fit(model.under(lo.penalties.GroupLasso(3 * point.value, labels))), plan)
+        alone = lo.cross_validate(
+            lo.fit(model.under(lo.penalties.GroupLasso(3 * point.value, labels))), plan
+        )
         assert point.mean == pytest.approx(alone.mean, abs=1e-6)
     fit = path.points[1].fit
     assert "is nearest to joining, its gradient" in fit.objective.note
-    free = lo.fit(lo.GLM(X, y, "squared", lo.penalties.GroupLasso(8.0, labels, np.where(np.arange(len(size)) == 2, 0.0, size))))
+    free = lo.fit(
+        lo.GLM(
+            X,
+            y,
+            "squared",
+            lo.penalties.GroupLasso(8.0, labels, np.where(np.arange(len(size)) == 2, 0.0, size)),
+        )
+    )
     assert np.all(free.parameters["coef"][labels == np.unique(labels)[2]] != 0)
 
 
@@ -210,13 +261,36 @@ def test_what_is_refused():
         (TypeError, "one GroupLasso", lambda: glm(group + lo.penalties.Box())),
         (TypeError, "one GroupLasso", lambda: glm(group + group)),
         (TypeError, "one output", lambda: glm(group, "multinomial", np.arange(60) % 3)),
-        (ValueError, "5 labels, but there are 4", lambda: glm(lo.penalties.GroupLasso(1.0, [0, 0, 1, 1, 2]))),
-        (ValueError, "one label a coefficient", lambda: lo.penalties.GroupLasso(1.0, [0.0, np.nan])),
-        (ValueError, "alpha must be one number", lambda: lo.penalties.GroupLasso([1.0, 2.0], labels)),
-        (ValueError, "must be finite and not negative", lambda: lo.penalties.GroupLasso(-1.0, labels)),
-        (ValueError, "one a group, of 2", lambda: lo.penalties.GroupLasso(1.0, labels, [1.0, 1.0, 1.0])),
+        (
+            ValueError,
+            "5 labels, but there are 4",
+            lambda: glm(lo.penalties.GroupLasso(1.0, [0, 0, 1, 1, 2])),
+        ),
+        (
+            ValueError,
+            "one label a coefficient",
+            lambda: lo.penalties.GroupLasso(1.0, [0.0, np.nan]),
+        ),
+        (
+            ValueError,
+            "alpha must be one number",
+            lambda: lo.penalties.GroupLasso([1.0, 2.0], labels),
+        ),
+        (
+            ValueError,
+            "must be finite and not negative",
+            lambda: lo.penalties.GroupLasso(-1.0, labels),
+        ),
+        (
+            ValueError,
+            "one a group, of 2",
+            lambda: lo.penalties.GroupLasso(1.0, labels, [1.0, 1.0, 1.0]),
+        ),
     ):
         with pytest.raises(error, match=match):
             call()
     empty = glm(lo.penalties.GroupLasso(1e6, labels))
-    assert not empty.parameters["coef"].any() and lo.cross_validate(empty, lo.leave_one_out(60)).proved.all()
+    assert (
+        not empty.parameters["coef"].any()
+        and lo.cross_validate(empty, lo.leave_one_out(60)).proved.all()
+    )

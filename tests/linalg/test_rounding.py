@@ -1,4 +1,7 @@
-"""Bounds of rounding: what they take for granted of functions, and what they say of sums, factors and losses."""
+"""Bounds of rounding.
+
+What they take for granted of functions, and what they say of sums, factors and losses.
+"""
 
 import numpy as np
 import pytest
@@ -29,7 +32,11 @@ def _digits():
 def test_functions_are_within_four_units_of_the_last_place(name):
     function, exact, (low, high) = FUNCTIONS[name]
     rng = np.random.default_rng(0)
-    x = np.exp(rng.uniform(np.log(low), np.log(high), 800)) if low > 0 else rng.uniform(low, high, 800)
+    x = (
+        np.exp(rng.uniform(np.log(low), np.log(high), 800))
+        if low > 0
+        else rng.uniform(low, high, 800)
+    )
     for at, found in zip(x.tolist(), function(x).tolist(), strict=True):
         true = exact(arb(at))
         assert abs(arb(found) - true) <= 8 * UNIT * abs(true), (name, at)
@@ -50,7 +57,11 @@ def test_losses_are_within_what_is_allowed_for_them(name):
     exact = NAMED[says.pop("name")](**says)
     wide = {"probit": 30.0, "cloglog": 5.0}.get(name, 25.0)
     eta = np.r_[rng.uniform(-wide, wide, 200), rng.normal(size=200)]
-    y = np.tile([0.0, 1.0], 200) if name in ("logistic", "probit", "cloglog") else rng.poisson(2.0, 400) + (name == "gamma")
+    y = (
+        np.tile([0.0, 1.0], 200)
+        if name in ("logistic", "probit", "cloglog")
+        else rng.poisson(2.0, 400) + (name == "gamma")
+    )
     found = loss.derivatives(eta, 1.0 * y, (0, 1, 2))
     sizes = [loss.terms(order, np.abs(part), eta, 1.0 * y) for order, part in enumerate(found)]
     for k in range(400):
@@ -62,7 +73,10 @@ def test_losses_are_within_what_is_allowed_for_them(name):
 
 @pytest.mark.parametrize("spread", [1.0, 1e-3, 1e-6])
 def test_bounds_of_predictors_norms_and_gradients(spread):
-    """Columns that nearly repeat one another: each bound holds against arithmetic of many digits."""
+    """Columns that nearly repeat one another.
+
+    Each bound holds against arithmetic of many digits.
+    """
     rng = np.random.default_rng(0)
     X, theta, slope = rng.normal(size=(40, 4)), rng.normal(size=4), rng.normal(size=40)
     X[:, 1] = X[:, 0] + spread * X[:, 1]
@@ -82,8 +96,12 @@ def test_bounds_of_predictors_norms_and_gradients(spread):
         k = sum((arb(float(X[i, j])) * solved[j, i] for j in range(4)), arb(0))
         assert k <= length[i] ** 2
     allowed = rounding.predictor(length, np.abs(X @ theta))
-    for mine, own, bound in zip(X @ theta, (exact(X) * exact(theta[:, None])).entries(), allowed, strict=True):
+    for mine, own, bound in zip(
+        X @ theta, (exact(X) * exact(theta[:, None])).entries(), allowed, strict=True
+    ):
         assert abs(arb(float(mine)) - own) <= bound
     pulled = (exact(R) * (exact(X).transpose() * exact(slope[:, None]))).entries()
     apart = [arb(float(v)) - w for v, w in zip((slope @ X) @ R.T, pulled, strict=True)]
-    assert sum((v * v for v in apart), arb(0)) <= rounding.gradient(float(np.abs(slope) @ length)) ** 2
+    assert (
+        sum((v * v for v in apart), arb(0)) <= rounding.gradient(float(np.abs(slope) @ length)) ** 2
+    )

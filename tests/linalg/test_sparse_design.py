@@ -30,7 +30,9 @@ REFITS = {
 
 def table(seed=0, n=N, p=P, density=0.25):
     rng = np.random.default_rng(seed)
-    X = scipy.sparse.random_array((n, p), density=density, rng=rng, format="csr", data_sampler=rng.standard_normal)
+    X = scipy.sparse.random_array(
+        (n, p), density=density, rng=rng, format="csr", data_sampler=rng.standard_normal
+    )
     eta = X @ rng.standard_normal(p)
     y = {
         "logistic": (rng.random(n) < 1 / (1 + np.exp(-eta))).astype(float),
@@ -47,13 +49,18 @@ def alike(a, b, tol=1e-10):
     np.testing.assert_allclose(b, a, rtol=tol, atol=tol)
 
 
-KINDS = [(loss, R) for loss in ("logistic", "squared", "poisson") for R in ("ridge", "averaged", "pseudo_huber")]
+KINDS = [
+    (loss, R)
+    for loss in ("logistic", "squared", "poisson")
+    for R in ("ridge", "averaged", "pseudo_huber")
+]
 KINDS += [("multinomial", "ridge"), ("multinomial", "averaged")]
 QUICK = {("logistic", "averaged"), ("squared", "ridge"), ("poisson", "pseudo_huber")}
 
 
 @pytest.mark.parametrize(
-    ("loss", "penalty"), [pytest.param(*each, marks=() if each in QUICK else pytest.mark.slow) for each in KINDS]
+    ("loss", "penalty"),
+    [pytest.param(*each, marks=() if each in QUICK else pytest.mark.slow) for each in KINDS],
 )
 def test_every_plan_and_strategy_gives_the_numbers_of_dense_rows(loss, penalty):
     X, y = table()
@@ -64,7 +71,10 @@ def test_every_plan_and_strategy_gives_the_numbers_of_dense_rows(loss, penalty):
     plans = lo.leave_one_out(N), lo.kfold(N, 5), lo.bootstrap(N, 4), lo.groups(np.arange(N) // 7)
     for plan in plans:
         for name, refit in REFITS.items():
-            one, other = lo.cross_validate(dense, plan, refit), lo.cross_validate(sparse, plan, refit)
+            one, other = (
+                lo.cross_validate(dense, plan, refit),
+                lo.cross_validate(sparse, plan, refit),
+            )
             alike(one.losses, other.losses), alike(one.error, other.error, 1e-6)
             assert (one.proved == other.proved).all(), name
 
@@ -73,15 +83,39 @@ def test_every_verb_takes_them():
     X, y = table()
     n, dense = N, X.toarray()
     weight, offset = np.random.default_rng(1).random((2, N)) + 0.5
-    fits = lambda loss="logistic", **more: [lo.fit(lo.GLM(x, y[loss], loss, RIDGE, **more)) for x in (dense, X)]
+    fits = lambda loss="logistic", **more: [
+        lo.fit(lo.GLM(x, y[loss], loss, RIDGE, **more)) for x in (dense, X)
+    ]
     loo, plan = lo.leave_one_out(n), lo.kfold(n, 5)
     both = fits(sample_weight=weight, offset=offset)
     alike(*(lo.cross_predict(fit, loo) for fit in both))
     alike(*(lo.fold_parameters(fit, plan)["coef"] for fit in both))
-    alike(*(lo.influence(lo.cross_validate(fit, loo), prediction=dense[0]).table().select_dtypes("number") for fit in both))
-    alike(*(lo.path(lo.GLM(x, y["logistic"], "logistic"), [0.1, 1.0, 10.0], loo).table()["mean"] for x in (dense, X)))
-    alike(*(lo.path(lo.GLM(x, y["squared"], "squared"), [0.1, 1.0, 10.0], loo).table()["mean"] for x in (dense, X)))
-    alike(*(lo.cross_validate(fit, plan, lo.InfinitesimalJackknife(order=2)).losses for fit in fits(class_weight="balanced")))
+    alike(
+        *(
+            lo.influence(lo.cross_validate(fit, loo), prediction=dense[0])
+            .table()
+            .select_dtypes("number")
+            for fit in both
+        )
+    )
+    alike(
+        *(
+            lo.path(lo.GLM(x, y["logistic"], "logistic"), [0.1, 1.0, 10.0], loo).table()["mean"]
+            for x in (dense, X)
+        )
+    )
+    alike(
+        *(
+            lo.path(lo.GLM(x, y["squared"], "squared"), [0.1, 1.0, 10.0], loo).table()["mean"]
+            for x in (dense, X)
+        )
+    )
+    alike(
+        *(
+            lo.cross_validate(fit, plan, lo.InfinitesimalJackknife(order=2)).losses
+            for fit in fits(class_weight="balanced")
+        )
+    )
     linear = fits("squared", sample_weight=weight)
     alike(*(lo.interval(fit, rows[:7]) for fit, rows in zip(linear, (dense, X), strict=True)))
     alike(*(lo.cross_validate(fit, plan, evaluate="crps").losses for fit in linear))
@@ -92,7 +126,9 @@ def test_every_verb_takes_them():
 def test_tuning_goes_down_the_same_slopes():
     X, y = table()
     model = lambda x: lambda a: lo.GLM(x, y["logistic"], "logistic", lo.penalties.Ridge(a))
-    tune = lambda x: lo.tune(model(x), {"a": (1e-2, 1e2)}, lo.leave_one_out(N), start={"a": 1.0}, nested=0)
+    tune = lambda x: lo.tune(
+        model(x), {"a": (1e-2, 1e2)}, lo.leave_one_out(N), start={"a": 1.0}, nested=0
+    )
     tuned = [tune(x).best.value for x in (X.toarray(), X)]
     alike(*tuned, 1e-6)
 
@@ -106,7 +142,10 @@ def test_models_that_jax_derives(rows):
     own = lambda eta, y: jnp.logaddexp(0.0, eta) - y * eta
     a, b = (lo.fit(lo.GLM(x, y["logistic"], own, RIDGE)) for x in (X.toarray(), X))
     alike(lo.cross_validate(a, rows).losses, lo.cross_validate(b, rows).losses)
-    a, b = (lo.fit(lo.Regression(x, y["negative_binomial"], "negative_binomial", RIDGE)) for x in (X.toarray(), X))
+    a, b = (
+        lo.fit(lo.Regression(x, y["negative_binomial"], "negative_binomial", RIDGE))
+        for x in (X.toarray(), X)
+    )
     alike(lo.cross_validate(a, rows).losses, lo.cross_validate(b, rows).losses, 1e-8)
 
 
@@ -128,22 +167,29 @@ def test_hosts_refitted_on_folds(host):
     fit = lo.from_sklearn(host, X, target)
     assert scipy.sparse.issparse(fit.objective.design.csr)
     found = lo.cross_predict(fit, lo.kfold(N, 3), lo.Exact(), kind="link")
-    for out in (fold.index[fold.held] for fold in (lo.kfold(N, 3).some(np.array([k])) for k in range(3))):
-        own = type(host)(**host.get_params()).fit(X[np.delete(np.arange(N), out)], np.delete(target, out))
+    for out in (
+        fold.index[fold.held] for fold in (lo.kfold(N, 3).some(np.array([k])) for k in range(3))
+    ):
+        own = type(host)(**host.get_params()).fit(
+            X[np.delete(np.arange(N), out)], np.delete(target, out)
+        )
         alike(X[out] @ own.coef_.ravel() + np.ravel(own.intercept_)[0], found[out], 1e-5)
 
 
 def test_pipelines_stay_sparse():
     rng = np.random.default_rng(0)
     names = pd.Index([f"d{k}" for k in range(90)])
-    docs = pd.Series([" ".join(rng.choice(["aa", "bb", "cc", "dd", "ee"], 5)) for _ in names], names)
+    docs = pd.Series(
+        [" ".join(rng.choice(["aa", "bb", "cc", "dd", "ee"], 5)) for _ in names], names
+    )
     y = pd.Series([text.count("bb") > 1 for text in docs], names)
     for words in (CountVectorizer(), TfidfVectorizer()):
         pipe = make_pipeline(words, linear_model.LogisticRegression(tol=1e-10)).fit(docs, y)
         fit = lo.from_sklearn(pipe, docs, y)
         estimate = lo.cross_validate(fit, lo.leave_one_out(90))
         X = pipe[:-1].transform(docs)
-        assert len(fit.objective.design.data) == X.nnz + 90 and estimate.proved.all()  # the intercept is stored
+        # the intercept is stored
+        assert len(fit.objective.design.data) == X.nnz + 90 and estimate.proved.all()
         assert estimate.table().unit[0] == "d0"
         dense = lo.fit(lo.GLM(X.toarray(), y.to_numpy(float), "logistic", lo.penalties.Ridge(1.0)))
         alike(lo.cross_validate(dense, lo.leave_one_out(90)).losses, estimate.losses, 1e-4)
@@ -151,26 +197,39 @@ def test_pipelines_stay_sparse():
 
 def test_columns_of_a_table():
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"a": rng.choice(list("xyz"), 120), "b": rng.choice(list("uvw"), 120), "c": rng.random(120)})
+    frame = pd.DataFrame(
+        {"a": rng.choice(list("xyz"), 120), "b": rng.choice(list("uvw"), 120), "c": rng.random(120)}
+    )
     y = frame.c + rng.standard_normal(120)
-    coded = make_column_transformer((OneHotEncoder(), ["a", "b"]), ("passthrough", ["c"]), sparse_threshold=1.0)
+    coded = make_column_transformer(
+        (OneHotEncoder(), ["a", "b"]), ("passthrough", ["c"]), sparse_threshold=1.0
+    )
     pipe = make_pipeline(coded, linear_model.Ridge(solver="sparse_cg", tol=1e-12)).fit(frame, y)
     fit = lo.from_sklearn(pipe, frame, y)
     assert len(fit.objective.design.data) < 120 * 5
     alike(pipe.predict(frame[:5]), lo.interval(fit, frame[:5]).prediction, 1e-6)
-    alike(cross_validate(pipe, frame, y, cv=5)["test_score"], ls.cross_validate(pipe, frame, y, cv=5)["test_score"], 1e-6)
+    alike(
+        cross_validate(pipe, frame, y, cv=5)["test_score"],
+        ls.cross_validate(pipe, frame, y, cv=5)["test_score"],
+        1e-6,
+    )
 
 
 def test_scikit_learns_verbs():
     X, y = table()
-    pipe = make_pipeline(StandardScaler(with_mean=False), linear_model.LogisticRegression(tol=1e-10))
+    pipe = make_pipeline(
+        StandardScaler(with_mean=False), linear_model.LogisticRegression(tol=1e-10)
+    )
     ours, theirs = (
-        verb(pipe, X, y["logistic"], cv=4, scoring="neg_log_loss")["test_score"] for verb in (ls.cross_validate, cross_validate)
+        verb(pipe, X, y["logistic"], cv=4, scoring="neg_log_loss")["test_score"]
+        for verb in (ls.cross_validate, cross_validate)
     )
     alike(theirs, ours, 1e-4)
     grid = {"C": [0.1, 1.0, 10.0]}
     ours, theirs = (
-        search(linear_model.LogisticRegression(tol=1e-10), grid, cv=4, scoring="neg_log_loss").fit(X, y["logistic"])
+        search(linear_model.LogisticRegression(tol=1e-10), grid, cv=4, scoring="neg_log_loss").fit(
+            X, y["logistic"]
+        )
         for search in (ls.OneFitSearchCV, GridSearchCV)
     )
     alike(theirs.cv_results_["mean_test_score"], ours.cv_results_["mean_test_score"], 1e-4)
@@ -180,18 +239,34 @@ def test_kinds_of_sparse_rows():
     X, y = table()
     dense = lo.fit(lo.GLM(X.toarray(), y["logistic"], "logistic", RIDGE)).vector
     names = [f"r{k}" for k in range(N)]
-    frame = pd.DataFrame.sparse.from_spmatrix(scipy.sparse.csr_matrix(X), names, [f"c{k}" for k in range(P)])
-    twice = scipy.sparse.coo_array(
-        (np.tile(X.tocoo().data / 2, 2), (np.tile(X.tocoo().row, 2), np.tile(X.tocoo().col, 2))), X.shape
+    frame = pd.DataFrame.sparse.from_spmatrix(
+        scipy.sparse.csr_matrix(X), names, [f"c{k}" for k in range(P)]
     )
-    kinds = X.tocsc(), X.tocoo(), scipy.sparse.csr_matrix(X), X.tolil(), frame, twice, X.astype(np.float32).astype(np.float64)
+    twice = scipy.sparse.coo_array(
+        (np.tile(X.tocoo().data / 2, 2), (np.tile(X.tocoo().row, 2), np.tile(X.tocoo().col, 2))),
+        X.shape,
+    )
+    kinds = (
+        X.tocsc(),
+        X.tocoo(),
+        scipy.sparse.csr_matrix(X),
+        X.tolil(),
+        frame,
+        twice,
+        X.astype(np.float32).astype(np.float64),
+    )
     for rows in kinds[:-1]:
         alike(dense, lo.fit(lo.GLM(rows, y["logistic"], "logistic", RIDGE)).vector)
     labelled = lo.GLM(frame, pd.Series(y["logistic"], names)[::-1], "logistic", RIDGE)
     assert labelled.names == tuple(frame.columns) and list(labelled.units.names) == names
     alike(dense, lo.fit(labelled).vector)
     counts = scipy.sparse.csr_array(np.round(X.toarray()).astype(np.int8))
-    alike(*(lo.fit(lo.GLM(rows, y["squared"], "squared", RIDGE)).vector for rows in (counts.toarray(), counts)))
+    alike(
+        *(
+            lo.fit(lo.GLM(rows, y["squared"], "squared", RIDGE)).vector
+            for rows in (counts.toarray(), counts)
+        )
+    )
 
 
 def test_what_was_given_is_left_as_it_was():
@@ -206,7 +281,9 @@ def test_bad_input():
     fit = lo.fit(lo.GLM(X, y["squared"], "squared", RIDGE))
     broken = X.copy()
     broken.data[3] = np.nan
-    with pytest.raises(ValueError, match=f"1 NaN or infinite values, in columns \\[{X.indices[3]}\\]"):
+    with pytest.raises(
+        ValueError, match=f"1 NaN or infinite values, in columns \\[{X.indices[3]}\\]"
+    ):
         lo.GLM(broken, y["squared"], "squared")
     with pytest.raises(TypeError, match="must hold numbers; got a sparse matrix of complex128"):
         lo.GLM(X.astype(complex), y["squared"], "squared")
@@ -217,15 +294,23 @@ def test_bad_input():
     with pytest.raises(ValueError, match="at least two rows"):
         lo.GLM(X[:1], y["squared"][:1], "squared")
     with pytest.raises(TypeError, match="leave out zeros"):
-        lo.GLM(pd.DataFrame({"a": pd.arrays.SparseArray([1.0, 2.0, 1.0], fill_value=1.0)}), np.arange(3.0), "squared")
+        lo.GLM(
+            pd.DataFrame({"a": pd.arrays.SparseArray([1.0, 2.0, 1.0], fill_value=1.0)}),
+            np.arange(3.0),
+            "squared",
+        )
     with pytest.raises(TypeError, match="X must be dense"):
         lo.Cox(X, np.arange(1.0, N + 1), np.ones(N))
 
 
 @pytest.mark.slow
 def test_no_dense_copy_is_made(monkeypatch):
-    """40 MB, were they written out: all that a fit and its refits take at a time is less than that."""
-    monkeypatch.setattr(linear, "PRODUCTS", 2**17)  # numbers in a block of products, of which a user has 100 MB at a time
+    """40 MB, were they written out.
+
+    All that a fit and its refits take at a time is less than that.
+    """
+    # numbers in a block of products, of which a user has 100 MB at a time
+    monkeypatch.setattr(linear, "PRODUCTS", 2**17)
     n, p = 20_000, 250
     X, _ = table(1, n, p, 0.01)
     y = (np.random.default_rng(1).random(n) < 1 / (1 + np.exp(-X.sum(1)))).astype(float)

@@ -9,7 +9,8 @@ from leaveout.objectives import batch_functions
 
 
 @pytest.mark.parametrize(
-    ("size", "chunk", "real", "evaluated"), [(8, 2, 3, 4), (8, 2, 8, 8), (7, 2, 7, 8), (5, 1, 2, 2), (4, 4, 1, 4), (1, 4, 1, 1)]
+    ("size", "chunk", "real", "evaluated"),
+    [(8, 2, 3, 4), (8, 2, 8, 8), (7, 2, 7, 8), (5, 1, 2, 2), (4, 4, 1, 4), (1, 4, 1, 1)],
 )
 def test_refits_behind_the_real_ones_cost_no_pass(size, chunk, real, evaluated):
     seen = []

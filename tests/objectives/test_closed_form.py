@@ -1,4 +1,7 @@
-"""Objectives whose author gives F and its gradient by NumPy: the same as by JAX, with nothing compiled."""
+"""Objectives whose author gives F and its gradient by NumPy.
+
+The same as by JAX, with nothing compiled.
+"""
 
 from typing import ClassVar
 
@@ -19,25 +22,37 @@ REFITS = (
 
 
 @pytest.mark.parametrize("refit", REFITS, ids=repr)
-@pytest.mark.parametrize("plan", [lo.leave_one_out(40), lo.kfold(40, 4, seed=0)], ids=["one", "folds"])
+@pytest.mark.parametrize(
+    "plan", [lo.leave_one_out(40), lo.kfold(40, 4, seed=0)], ids=["one", "folds"]
+)
 def test_refits_are_those_that_jax_derives(refit, plan):
-    given, derived = (lo.cross_validate(fitted(name), plan, refit) for name in ("closed form", "separable"))
+    given, derived = (
+        lo.cross_validate(fitted(name), plan, refit) for name in ("closed form", "separable")
+    )
     close = dict(rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(given.losses, derived.losses, **close)
     np.testing.assert_allclose(given.result, derived.result)
     if not isinstance(refit, lo.Certified):  # which stops where it is near enough
-        parameters = [lo.fold_parameters(fitted(name), plan, refit) for name in ("closed form", "separable")]
+        parameters = [
+            lo.fold_parameters(fitted(name), plan, refit) for name in ("closed form", "separable")
+        ]
         for name in parameters[0]:
             np.testing.assert_allclose(parameters[0][name], parameters[1][name], **close)
 
 
 def test_derivatives_by_differences():
     given, derived = fitted("closed form"), fitted("separable")
-    np.testing.assert_allclose(given.vector, [float(derived.theta["mean"]), float(derived.theta["log_scale"])], atol=1e-8)
+    np.testing.assert_allclose(
+        given.vector, [float(derived.theta["mean"]), float(derived.theta["log_scale"])], atol=1e-8
+    )
     turned = derived.hessian[::-1, ::-1]  # JAX sorts names
     np.testing.assert_allclose(given.hessian, turned, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(given.raw(given.influence), derived.raw(derived.influence)[:, ::-1], rtol=1e-7, atol=1e-9)
-    assert given.parameters == pytest.approx({"mean": given.vector[0], "log_scale": given.vector[1]})
+    np.testing.assert_allclose(
+        given.raw(given.influence), derived.raw(derived.influence)[:, ::-1], rtol=1e-7, atol=1e-9
+    )
+    assert given.parameters == pytest.approx(
+        {"mean": given.vector[0], "log_scale": given.vector[1]}
+    )
 
 
 def test_nothing_is_compiled():
@@ -88,7 +103,8 @@ def test_each_refit_begins_where_its_own_last_evaluation_ended(refit):
     lo.cross_validate(lo.fit(Remembered(sample_mean().data)), lo.kfold(40, 4, seed=0), refit)
     state, weights = (np.concatenate(part) for part in zip(*Remembered.seen, strict=True))
     own = (state == weights).all(axis=1)
-    assert (own | (state == 1.0).all(axis=1)).all()  # a refit without an evaluation begins at the fit
+    # a refit without an evaluation begins at the fit
+    assert (own | (state == 1.0).all(axis=1)).all()
     assert (own & (weights != 1.0).any(axis=1)).any() or isinstance(refit, lo.NewtonStep)
 
 

@@ -1,5 +1,5 @@
-"""Folds that are short runs of a chain: their scores by one pass, what derivatives of these say of refits, and what that is
-worth. Against passes of each fold, differences, refits from scratch."""
+"""Folds that are short runs of a chain: their scores by one pass, what derivatives of these say of
+refits, and what that is worth. Against passes of each fold, differences, refits from scratch."""
 
 import functools
 
@@ -48,7 +48,10 @@ def whole(plan: lo.Plan):
 def windows() -> lo.Plan:
     """Overlapping runs of unlike lengths, in no order, across the ends of sequences."""
     spans = [(0, 4), (38, 43), (3, 5), (47, 52), (78, 80), (20, 24), (40, 41)]
-    return lo.from_splits([(np.setdiff1d(np.arange(80), np.arange(a, b)), np.arange(a, b)[::-1]) for a, b in spans], 80)
+    return lo.from_splits(
+        [(np.setdiff1d(np.arange(80), np.arange(a, b)), np.arange(a, b)[::-1]) for a, b in spans],
+        80,
+    )
 
 
 PLANS = {
@@ -59,7 +62,10 @@ PLANS = {
 }
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) if name.startswith("blocks") else name for name in PLANS]
+SLOW = [
+    pytest.param(name, marks=pytest.mark.slow) if name.startswith("blocks") else name
+    for name in PLANS
+]
 
 
 @pytest.mark.parametrize("plan", SLOW)
@@ -82,7 +88,10 @@ def test_one_pass_says_what_a_pass_of_each_fold_says(plan):
 def test_what_is_no_run_of_observations_is_told():
     fit = fitted()
     with jax.enable_x64(True):
-        for plan in (lo.kfold(80, 20, seed=0), lo.Plan([0, 1, 2], [3, 4], [0.5, 0.0], [False, True], 80)):
+        for plan in (
+            lo.kfold(80, 20, seed=0),
+            lo.Plan([0, 1, 2], [3, 4], [0.5, 0.0], [False, True], 80),
+        ):
             assert runs(fit.objective, fit.theta, whole(plan)) is None
     x = counts()
     for other in (
@@ -97,7 +106,9 @@ def test_what_is_no_run_of_observations_is_told():
 
 
 def test_expansions_are_of_second_order_in_gradients_and_of_third_in_losses():
-    """Halving the way from θ̂ divides what a quadratic leaves of F's own gradient by four, of the losses by eight."""
+    """Halving the way from θ̂ divides what a quadratic leaves of F's own gradient by four, of the
+    losses by eight.
+    """
     fit, rows = fitted(), whole(windows())
     with jax.enable_x64(True):
         told = runs(fit.objective, fit.theta, rows)
@@ -110,10 +121,17 @@ def test_expansions_are_of_second_order_in_gradients_and_of_third_in_losses():
             u = t * direction
             flat, bent = expansion.curvature(0 * u, lanes), expansion.curvature(u, lanes)
             gradient = expansion.start + np.einsum("nij,nj->ni", 0.5 * (flat + bent), u)
-            losses = expansion.losses + np.einsum("nli,ni->nl", slopes, u) + 0.5 * np.einsum("nlij,ni,nj->nl", curves, u, u)
+            losses = (
+                expansion.losses
+                + np.einsum("nli,ni->nl", slopes, u)
+                + 0.5 * np.einsum("nlij,ni,nj->nl", curves, u, u)
+            )
             true = fit.whiten(each.gradient(fit.at(u), lanes)), each.losses(fit.at(u), lanes)
             off.append(
-                [np.linalg.norm(gradient - true[0]), np.linalg.norm(expansion.runs.place_scores(losses, rows) - true[1])]
+                [
+                    np.linalg.norm(gradient - true[0]),
+                    np.linalg.norm(expansion.runs.place_scores(losses, rows) - true[1]),
+                ]
             )
     order = np.log2(np.array(off[:-1]) / off[1:])
     assert (np.abs(order - [2, 3]) < 0.15).all(), order
@@ -125,28 +143,40 @@ def test_refits_lie_within_their_errors(plan, cheap, monkeypatch):
     monkeypatch.setattr(_expansion, "MIN_UNIT_SHARE", 0.1)
     fit, plan = fitted(), PLANS[plan]()
     found = lo.cross_validate(fit, plan, audit=0)
-    nothing, exact = (lo.cross_validate(fit, plan, refit, audit=0) for refit in (lo.NoUpdate(), lo.Exact(1e-10)))
+    nothing, exact = (
+        lo.cross_validate(fit, plan, refit, audit=0) for refit in (lo.NoUpdate(), lo.Exact(1e-10))
+    )
     scored = np.maximum(np.add.reduceat(found.plan.held, plan.indptr[:-1], dtype=float), 1)
     for estimate in (found, nothing):
-        off = np.add.reduceat(np.abs(np.nan_to_num(estimate.losses - exact.losses)), plan.indptr[:-1])
+        off = np.add.reduceat(
+            np.abs(np.nan_to_num(estimate.losses - exact.losses)), plan.indptr[:-1]
+        )
         assert (off <= estimate.error + 1e-9).all(), (off / estimate.error).max()
     assert (found.error <= 0.01 * found.scale * scored * (1 + 1e-9)).all()
     assert not found.proved.any()
     outlier = (
-        int(np.flatnonzero([60 in units for units in np.split(plan.index, plan.indptr[1:-1])])[0]) if 60 in plan.index else 0
+        int(np.flatnonzero([60 in units for units in np.split(plan.index, plan.indptr[1:-1])])[0])
+        if 60 in plan.index
+        else 0
     )
     theta = minimiser(fit.objective, fit.theta, plan.matrix()[outlier])
     with jax.enable_x64(True):
         rows = plan.one(outlier).rows
-        from_scratch = DerivedBatch(fit.objective, fit.theta, rows).losses(theta[None], np.zeros(1, int))[0]
+        from_scratch = DerivedBatch(fit.objective, fit.theta, rows).losses(
+            theta[None], np.zeros(1, int)
+        )[0]
     at = slice(*plan.indptr[outlier : outlier + 2])
-    np.testing.assert_allclose(np.nan_to_num(found.losses[at]), from_scratch, atol=found.error[outlier] + 1e-9)
+    np.testing.assert_allclose(
+        np.nan_to_num(found.losses[at]), from_scratch, atol=found.error[outlier] + 1e-9
+    )
 
 
 def test_influential_folds_go_on_by_full_passes_and_others_do_not(cheap, monkeypatch):
     went, steps = [], _descent.RefitDescent.steps
     monkeypatch.setattr(
-        _descent.RefitDescent, "steps", lambda self, lanes, *a, **k: went.append(lanes) or steps(self, lanes, *a, **k)
+        _descent.RefitDescent,
+        "steps",
+        lambda self, lanes, *a, **k: went.append(lanes) or steps(self, lanes, *a, **k),
     )
     found = lo.cross_validate(fitted(), lo.leave_one_out(80), lo.Certified(0.05), audit=0)
     assert 60 in went[0] and len(went[0]) < 40

@@ -1,4 +1,7 @@
-"""What weights mean: c times them is the same data for every measure, table and standard error; or they are cases."""
+"""What weights mean: c times them is the same data for every measure, table and standard error.
+
+Or they are cases.
+"""
 
 import numpy as np
 import pandas as pd
@@ -15,8 +18,12 @@ TIME, EVENT = rng.exponential(np.exp(-X[:, 0])) + 0.01, (rng.random(N) < 0.7) * 
 CLASS, NUMBER = (X[:, 0] + rng.normal(size=N) > 0) * 1.0, X[:, 0] + rng.normal(size=N)
 FOLDS, DRAWN = lo.kfold(N, 4, seed=0), lo.bootstrap(N, 4, seed=0)
 MODELS = {
-    "classes": lambda rows, w, c: lo.GLM(X[rows], CLASS[rows], "logistic", lo.penalties.Ridge(c), sample_weight=w),
-    "number": lambda rows, w, c: lo.GLM(X[rows], NUMBER[rows], "squared", lo.penalties.Ridge(c), sample_weight=w),
+    "classes": lambda rows, w, c: lo.GLM(
+        X[rows], CLASS[rows], "logistic", lo.penalties.Ridge(c), sample_weight=w
+    ),
+    "number": lambda rows, w, c: lo.GLM(
+        X[rows], NUMBER[rows], "squared", lo.penalties.Ridge(c), sample_weight=w
+    ),
     "survival": lambda rows, w, c: lo.Cox(
         X[rows], TIME[rows], EVENT[rows], lo.penalties.Ridge(c), sample_weight=w, ties="breslow"
     ),
@@ -31,7 +38,9 @@ TABLES = {
     "metrics": lambda fit, cv: pd.concat([pd.Series(cv.metrics), pd.Series(cv.metric_se)]),
     "Cook": lambda fit, cv: lo.cooks_distance(fit),
     "covariance": lambda fit, cv: lo.covariance(fit, "nonrobust"),
-    "moves": lambda fit, cv: lo.influence(cv, strategy=lo.Exact(1e-10), pairs=0).rows[["cook", "moved", "others"]],
+    "moves": lambda fit, cv: lo.influence(cv, strategy=lo.Exact(1e-10), pairs=0).rows[
+        ["cook", "moved", "others"]
+    ],
     "net benefit": lambda fit, cv: lo.decision_curve(cv, [0.3, 0.5]).table,
 }
 METRICS = {"classes": ["auc", "brier", "f1"], "number": ["rmse", "r2"], "survival": ["concordance"]}
@@ -44,7 +53,13 @@ def test_weights_times_a_constant_are_the_same_data(kind):
     for c in (1.0, 0.01 if kind == "number" else 100.0):
         fit = lo.fit(MODELS[kind](slice(None), w * c, c))
         cv = lo.cross_validate(fit, FOLDS, lo.Exact(1e-10), metric=METRICS[kind], audit=0)
-        tables.append({name: table(fit, cv) for name, table in TABLES.items() if (kind, name) != ("number", "net benefit")})
+        tables.append(
+            {
+                name: table(fit, cv)
+                for name, table in TABLES.items()
+                if (kind, name) != ("number", "net benefit")
+            }
+        )
     for name, table in tables[0].items():
         np.testing.assert_allclose(tables[1][name], table, rtol=2e-6, atol=1e-9, err_msg=name)
 
@@ -53,16 +68,29 @@ def test_cases_are_so_many_rows():
     rows = np.repeat(np.arange(N), COUNT)
     heavy = lo.fit(MODELS["classes"](slice(None), COUNT * 1.0, 1.0))
     copies = lo.fit(MODELS["classes"](rows, None, 1.0))
-    cases = lo.cross_validate(heavy, lo.leave_one_out(cases=True), lo.Exact(1e-10), metric=["brier", "rmse"])
-    alone = lo.cross_validate(copies, lo.leave_one_out(len(rows)), lo.Exact(1e-10), metric=["brier", "rmse"])
+    cases = lo.cross_validate(
+        heavy, lo.leave_one_out(cases=True), lo.Exact(1e-10), metric=["brier", "rmse"]
+    )
+    alone = lo.cross_validate(
+        copies, lo.leave_one_out(len(rows)), lo.Exact(1e-10), metric=["brier", "rmse"]
+    )
     pairs = {
         "held out": (lo.calibration(cases).table, lo.calibration(alone).table),
         "lowess": (lo.calibration(cases, "lowess").table, lo.calibration(alone, "lowess").table),
         "apparent": (lo.calibration(heavy, cases=True).table, lo.calibration(copies).table),
-        "net benefit": (lo.decision_curve(cases, [0.4]).table, lo.decision_curve(alone, [0.4]).table),
-        "its own": (lo.decision_curve(heavy, [0.4], cases=True).table, lo.decision_curve(copies, [0.4]).table),
+        "net benefit": (
+            lo.decision_curve(cases, [0.4]).table,
+            lo.decision_curve(alone, [0.4]).table,
+        ),
+        "its own": (
+            lo.decision_curve(heavy, [0.4], cases=True).table,
+            lo.decision_curve(copies, [0.4]).table,
+        ),
         "errors": (pd.Series(cases.metric_se), pd.Series(alone.metric_se)),
-        "centres": (lo.internal_external(heavy, CENTRE, cases=True).table, lo.internal_external(copies, CENTRE[rows]).table),
+        "centres": (
+            lo.internal_external(heavy, CENTRE, cases=True).table,
+            lo.internal_external(copies, CENTRE[rows]).table,
+        ),
     }
     for name, (ours, truth) in pairs.items():
         np.testing.assert_allclose(ours, truth, rtol=1e-6, atol=1e-8, err_msg=name)
@@ -74,22 +102,33 @@ def test_cases_are_so_many_rows():
 
 def test_units_of_weight_zero_are_none():
     weights = unit_weights(MODELS["classes"](slice(None), COUNT * 1.0, 1.0))
-    assert weights.values[COUNT > 0].mean() == pytest.approx(1.0) and weights.scale == pytest.approx(COUNT[COUNT > 0].mean())
+    assert weights.values[COUNT > 0].mean() == pytest.approx(
+        1.0
+    ) and weights.scale == pytest.approx(COUNT[COUNT > 0].mean())
     some = np.flatnonzero(COUNT)
-    heavy, fewer = (lo.fit(MODELS["classes"](rows, COUNT[rows] * 1.0, 1.0)) for rows in (slice(None), some))
+    heavy, fewer = (
+        lo.fit(MODELS["classes"](rows, COUNT[rows] * 1.0, 1.0)) for rows in (slice(None), some)
+    )
     plan = lo.bootstrap(len(some), 4, seed=0)
     weight = np.ones((4, N))
     weight[:, some] = plan.matrix()
-    whole = lo.Plan(np.arange(5) * N, np.tile(np.arange(N), 4), weight.ravel(), np.zeros(4 * N, bool), N)
+    whole = lo.Plan(
+        np.arange(5) * N, np.tile(np.arange(N), 4), weight.ravel(), np.zeros(4 * N, bool), N
+    )
     found, want = lo.stability(heavy, plan=whole), lo.stability(fewer, plan=plan)
     assert len(found.units) == len(some)
     np.testing.assert_allclose(found.table, want.table, rtol=1e-7)
 
 
 def test_weights_of_proportions_are_trials():
-    """As in R: with the weights of a proportion as its trials, or said to be trials, measures are those of counts."""
+    """As in R: with the weights of a proportion as its trials, or said to be trials, measures are
+    those of counts.
+    """
     trials, successes = np.full(N, 7.0), np.random.default_rng(1).integers(0, 8, N) * 1.0
-    fits = [lo.fit(lo.GLM(X, successes / trials, "logistic", **{name: trials})) for name in ("trials", "sample_weight")]
+    fits = [
+        lo.fit(lo.GLM(X, successes / trials, "logistic", **{name: trials}))
+        for name in ("trials", "sample_weight")
+    ]
     assert all(unit_weights(fit.objective).scale == 1.0 for fit in fits)
     np.testing.assert_allclose(lo.cooks_distance(fits[1]), lo.cooks_distance(fits[0]), rtol=1e-9)
     eta = X @ fits[0].parameters["coef"] + fits[0].parameters["intercept"]

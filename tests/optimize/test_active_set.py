@@ -1,5 +1,5 @@
-"""The lasso and the elastic net: fits, refits whose active coefficients change, margins and paths against coordinate
-descent."""
+"""The lasso and the elastic net: fits, refits whose active coefficients change, margins and paths
+against coordinate descent."""
 
 import itertools
 import pickle
@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 import scipy
 from sklearn.base import clone
-from sklearn.linear_model import ElasticNet, ElasticNetCV, Lasso, LassoCV, LogisticRegression, lars_path
+from sklearn.linear_model import (
+    ElasticNet,
+    ElasticNetCV,
+    Lasso,
+    LassoCV,
+    LogisticRegression,
+    lars_path,
+)
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
@@ -38,16 +45,23 @@ def made(n=60, p=25, seed=0, correlated=0.0, spread=0.0, loss="squared"):
 
 SLOPES = {
     "logistic": lambda eta, y: (np.logaddexp(0, eta) - y * eta, 1 / (1 + np.exp(-eta)) - y),
-    "poisson": lambda eta, y: (np.exp(eta) - y * eta + scipy.special.gammaln(y + 1), np.exp(eta) - y),
+    "poisson": lambda eta, y: (
+        np.exp(eta) - y * eta + scipy.special.gammaln(y + 1),
+        np.exp(eta) - y,
+    ),
     "huber": lambda eta, y: (
-        np.where(abs(eta - y) <= 1.345, 0.5 * (eta - y) ** 2, 1.345 * abs(eta - y) - 0.5 * 1.345**2),
+        np.where(
+            abs(eta - y) <= 1.345, 0.5 * (eta - y) ** 2, 1.345 * abs(eta - y) - 0.5 * 1.345**2
+        ),
         np.clip(eta - y, -1.345, 1.345),
     ),
 }
 
 
 def by_halves(X, y, w, a, loss, ridge=0.0):
-    """The minimiser with its coefficients written as differences of what is not negative, by SciPy's L-BFGS-B."""
+    """The minimiser with its coefficients written as differences of what is not negative, by
+    SciPy's L-BFGS-B.
+    """
     p = X.shape[1]
 
     def F(v):
@@ -59,19 +73,26 @@ def by_halves(X, y, w, a, loss, ridge=0.0):
 
     bounds = [(0, None)] * (2 * p) + [(None, None)]
     options = {"maxiter": 10**5, "maxfun": 10**6, "ftol": 1e-16, "gtol": 1e-9, "maxcor": 50}
-    found = scipy.optimize.minimize(F, np.zeros(2 * p + 1), jac=True, bounds=bounds, method="L-BFGS-B", options=options)
+    found = scipy.optimize.minimize(
+        F, np.zeros(2 * p + 1), jac=True, bounds=bounds, method="L-BFGS-B", options=options
+    )
     return found.x[:p] - found.x[p : 2 * p], found.x[-1]
 
 
 def least_squares(X, y, w, alpha, ratio=1.0):
     """scikit-learn's refit for a penalty beside the sum: its own is beside the mean."""
     seen = w > 0
-    host = ElasticNet(alpha / w.sum(), l1_ratio=ratio, **TIGHT).fit(X[seen], y[seen], sample_weight=w[seen])
+    host = ElasticNet(alpha / w.sum(), l1_ratio=ratio, **TIGHT).fit(
+        X[seen], y[seen], sample_weight=w[seen]
+    )
     return host.coef_, host.intercept_
 
 
 def beyond(found, plan, exact):
-    """Refits whose losses are off by more than was said; `exact` gives the held-out losses of a refit's weights."""
+    """Refits whose losses are off by more than was said.
+
+    `exact` gives the held-out losses of a refit's weights.
+    """
     out = []
     for k, own in enumerate(plan.matrix()):
         mine = slice(plan.indptr[k], plan.indptr[k + 1])
@@ -92,7 +113,9 @@ def test_a_fit_is_scikit_learns(ratio, spread):
     np.testing.assert_allclose(fit.parameters["coef"], coef, atol=1e-9)
     np.testing.assert_allclose(fit.parameters["intercept"], intercept, atol=1e-9)
     assert f"{np.sum(coef != 0)} of 25 penalised coefficients are not zero" in str(fit)
-    assert lo.fit(fit.objective).parameters["coef"] == pytest.approx(fit.parameters["coef"], abs=1e-12)
+    assert lo.fit(fit.objective).parameters["coef"] == pytest.approx(
+        fit.parameters["coef"], abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("loss", ["logistic", "poisson", "huber"])
@@ -106,7 +129,9 @@ def test_a_fit_is_that_of_another_solver(loss):
     slope = w * SLOPES[loss](X @ fit.parameters["coef"] + fit.parameters["intercept"], y)[1]
     gradient, own = X.T @ slope + 0.5 * fit.parameters["coef"], fit.parameters["coef"] != 0
     assert 0 < own.sum() < 12
-    np.testing.assert_allclose(gradient[own], -4.0 * np.sign(fit.parameters["coef"][own]), atol=1e-8)
+    np.testing.assert_allclose(
+        gradient[own], -4.0 * np.sign(fit.parameters["coef"][own]), atol=1e-8
+    )
     assert np.all(np.abs(gradient[~own]) < 4.0)
 
 
@@ -117,10 +142,14 @@ def test_some_coefficients_are_free():
     gradient = X.T @ (X @ fit.parameters["coef"] + fit.parameters["intercept"] - y)
     own = fit.parameters["coef"] != 0
     assert own[[0, 5]].all() and not own.all()
-    np.testing.assert_allclose(gradient[own], -(alpha * np.sign(fit.parameters["coef"]))[own], atol=1e-9)
+    np.testing.assert_allclose(
+        gradient[own], -(alpha * np.sign(fit.parameters["coef"]))[own], atol=1e-9
+    )
     assert np.all(np.abs(gradient[~own]) < 30)
     none = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(0.0)))
-    assert none.parameters["coef"] == pytest.approx(lo.fit(lo.GLM(X, y, "squared")).parameters["coef"])
+    assert none.parameters["coef"] == pytest.approx(
+        lo.fit(lo.GLM(X, y, "squared")).parameters["coef"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,7 +164,9 @@ def test_some_coefficients_are_free():
     ],
 )
 def test_every_refit_is_scikit_learns(seed):
-    """Folds whose active coefficients change are the rule here, and every loss is within what was proved."""
+    """Folds whose active coefficients change are the rule here, and every loss is within what was
+    proved.
+    """
     rng = np.random.default_rng(seed)
     X, y, w = made(seed=seed, correlated=seed % 2, spread=[0.0, 0.5, 2.0][seed % 3])
     alpha, ratio = rng.choice([1.0, 4.0, 15.0]), rng.choice([1.0, 0.7])
@@ -181,14 +212,22 @@ def test_refits_of_other_losses(loss):
         for k, own in enumerate(plan.matrix()):
             mine = slice(plan.indptr[k], plan.indptr[k + 1])
             held = plan.held[mine]
-            np.testing.assert_allclose(found.losses[mine][held], exact(own, plan.index[mine][held]), atol=2e-4)
+            np.testing.assert_allclose(
+                found.losses[mine][held], exact(own, plan.index[mine][held]), atol=2e-4
+            )
 
 
 def test_single_rows_of_least_squares_are_judged_without_a_pass_over_all_rows(monkeypatch):
-    """Near a tie about half of the rows release a parameter; how their gradients change decides that."""
+    """Near a tie about half of the rows release a parameter.
+
+    How their gradients change decides that.
+    """
     X, y, _ = made(n=1000, p=6)
     (knot,) = lars_path(X - X.mean(0), y - y.mean(), method="lasso")[0][3:4]
-    fit, plan = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(1000 * knot * (1 + 1e-5)))), lo.leave_one_out(1000)
+    fit, plan = (
+        lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(1000 * knot * (1 + 1e-5)))),
+        lo.leave_one_out(1000),
+    )
     slopes, computed = _conditions._slopes, []
 
     def count(own, units, eta, half):
@@ -197,32 +236,49 @@ def test_single_rows_of_least_squares_are_judged_without_a_pass_over_all_rows(mo
 
     monkeypatch.setattr(_conditions, "_slopes", count)
     found = lo.cross_validate(fit, plan, lo.Exact(), audit=0)
-    assert found.proved.all() and sum(computed) < 5 * 1000  # once in each of three judgements, and half of them again
+    # once in each of three judgements, and half of them again
+    assert found.proved.all() and sum(computed) < 5 * 1000
     few = np.arange(0, 1000, 111)
     exact = [
-        np.append(*least_squares(np.delete(X, k, 0), np.delete(y, k), np.ones(999), 1000 * knot * (1 + 1e-5))) for k in few
+        np.append(
+            *least_squares(
+                np.delete(X, k, 0), np.delete(y, k), np.ones(999), 1000 * knot * (1 + 1e-5)
+            )
+        )
+        for k in few
     ]
-    losses = [0.5 * (y[k] - X[k] @ each[:-1] - each[-1]) ** 2 for k, each in zip(few, exact, strict=True)]
+    losses = [
+        0.5 * (y[k] - X[k] @ each[:-1] - each[-1]) ** 2 for k, each in zip(few, exact, strict=True)
+    ]
     np.testing.assert_allclose(found.losses[few], losses, atol=1e-6)
 
 
 @pytest.mark.parametrize("loss", ["squared", pytest.param("logistic", marks=pytest.mark.slow)])
 def test_single_rows_that_are_told_by_what_each_parameter_does(loss, monkeypatch):
-    """Without the operations for other fits: called estimated, nearer than ALO, and within what is said."""
+    """Without the operations for other fits.
+
+    Called estimated, nearer than ALO, and within what is said.
+    """
     X, y, _ = made(n=150, p=60, loss=loss)
     fit, plan = lo.fit(lo.GLM(X, y, loss, lo.penalties.Lasso(4.0))), lo.leave_one_out(150)
     exact = lo.cross_validate(fit, plan, lo.Exact(), audit=0)
     monkeypatch.setattr(_margins, "MAX_OTHER_FIT_WORK", 0.0)
-    found, step = (lo.cross_validate(fit, plan, refit, audit=0) for refit in (lo.Certified(), lo.NewtonStep()))
+    found, step = (
+        lo.cross_validate(fit, plan, refit, audit=0) for refit in (lo.Certified(), lo.NewtonStep())
+    )
     told = ~found.proved
     assert exact.proved.all() and 0.1 < told.mean() < 1
     off, alo = (np.abs(one.losses - exact.losses) for one in (found, step))
     assert off[told].mean() < 0.5 * alo[told].mean()
-    assert np.all(off <= found.error * (1 + 1e-6) + 1e-9) and np.all(alo <= step.error * (1 + 1e-6) + 1e-9)
+    assert np.all(off <= found.error * (1 + 1e-6) + 1e-9) and np.all(
+        alo <= step.error * (1 + 1e-6) + 1e-9
+    )
     assert abs(found.mean - exact.mean) < found.approximation_error
 
 
-@pytest.mark.parametrize("refit", [lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.NewtonStep(), lo.Certified(0.1)])
+@pytest.mark.parametrize(
+    "refit", [lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.NewtonStep(), lo.Certified(0.1)]
+)
 def test_other_strategies_know_how_far_they_are_off(refit):
     X, y, _ = made(seed=1)
     fit = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Lasso(4.0)))
@@ -230,11 +286,16 @@ def test_other_strategies_know_how_far_they_are_off(refit):
         exact, found = (lo.cross_validate(fit, plan, one, audit=0) for one in (lo.Exact(), refit))
         total = np.bincount(plan.refit, np.abs(found.losses - exact.losses))
         assert np.all(total <= found.error * (1 + 1e-6) + 1e-9)
-    np.testing.assert_allclose(lo.cross_validate(fit, plan, lo.NoUpdate()).losses, exact.baseline, rtol=1e-12)
+    np.testing.assert_allclose(
+        lo.cross_validate(fit, plan, lo.NoUpdate()).losses, exact.baseline, rtol=1e-12
+    )
 
 
 def test_the_order_within_unchanged_coefficients():
-    """The weight of a row goes 1 → 1 − t and t is halved: Newton's step is right, no update is off by halves."""
+    """The weight of a row goes 1 → 1 − t and t is halved.
+
+    Newton's step is right, no update is off by halves.
+    """
     X, y, _ = made(loss="logistic", seed=2)
     fit, off = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Lasso(3.0))), {}
     for t in (0.2, 0.1, 0.05):
@@ -259,9 +320,12 @@ def test_a_margin_is_proved_by_no_less_than_it_is():
         rows = batch.rows._replace(scale=np.asarray(1.0))
         told = _margins.Conditions(known, rows, lo.Certified()(fit, rows), directly=False)
         refits = [least_squares(X, y, own, alpha)[0] for own in plan.matrix()]
-        same = np.array([np.array_equal(np.sign(coef), np.sign(fit.parameters["coef"])) for coef in refits])
+        same = np.array(
+            [np.array_equal(np.sign(coef), np.sign(fit.parameters["coef"])) for coef in refits]
+        )
         assert 0 < same.sum() < 80
-        np.testing.assert_array_equal(told.keeps, same)  # of least squares nothing bends: the margins are exact
+        # of least squares nothing bends: the margins are exact
+        np.testing.assert_array_equal(told.keeps, same)
 
 
 HOSTS = {
@@ -270,9 +334,14 @@ HOSTS = {
     "lasso, no intercept": (Lasso(0.1, fit_intercept=False, **TIGHT), "squared"),
     "lasso, chosen": (LassoCV(cv=3, **TIGHT), "squared"),
     "elastic net, chosen": (ElasticNetCV(cv=3, l1_ratio=[0.5, 0.9], **TIGHT), "squared"),
-    "logistic": (LogisticRegression(l1_ratio=1, C=0.3, solver="saga", tol=1e-11, max_iter=10**6), "logistic"),
+    "logistic": (
+        LogisticRegression(l1_ratio=1, C=0.3, solver="saga", tol=1e-11, max_iter=10**6),
+        "logistic",
+    ),
     "logistic, balanced": (
-        LogisticRegression(l1_ratio=0.5, C=0.3, solver="saga", tol=1e-11, max_iter=10**6, class_weight="balanced"),
+        LogisticRegression(
+            l1_ratio=0.5, C=0.3, solver="saga", tol=1e-11, max_iter=10**6, class_weight="balanced"
+        ),
         "logistic",
     ),
 }
@@ -311,13 +380,21 @@ def test_scikit_learns_own_verbs():
 
     np.testing.assert_allclose(found, cross_val_score(Lasso(0.1, **TIGHT), X, y, cv=5), atol=1e-3)
     known = GridSearchCV(Lasso(**TIGHT), grid, cv=5).fit(X, y)
-    np.testing.assert_allclose(search.cv_results_["mean_test_score"], known.cv_results_["mean_test_score"], atol=1e-3)
+    np.testing.assert_allclose(
+        search.cv_results_["mean_test_score"], known.cv_results_["mean_test_score"], atol=1e-3
+    )
 
 
 def test_glum_with_l1():
     glum = pytest.importorskip("glum")
     X, y, _ = made(loss="poisson", p=10)
-    more = {"family": "poisson", "alpha": 0.1, "l1_ratio": 0.7, "scale_predictors": False, "gradient_tol": 1e-10}
+    more = {
+        "family": "poisson",
+        "alpha": 0.1,
+        "l1_ratio": 0.7,
+        "scale_predictors": False,
+        "gradient_tol": 1e-10,
+    }
     host = lambda: glum.GeneralizedLinearRegressor(max_iter=2000, P1=np.r_[0.0, np.ones(9)], **more)
     fit, plan = lo.from_glum(host().fit(X, y), X, y), lo.kfold(60, 3, seed=0)
     theta = lo.fold_parameters(fit, plan, lo.Exact())
@@ -332,7 +409,9 @@ def test_glum_with_l1():
 def test_a_path_of_least_squares(ratio, spread):
     X, y, w = made(n=80, p=30, spread=spread)
     alphas = np.geomspace(60, 1.5, 9)
-    model = lo.GLM(X, y, "squared", lo.penalties.ElasticNet(1.0, ratio), sample_weight=w if spread else None)
+    model = lo.GLM(
+        X, y, "squared", lo.penalties.ElasticNet(1.0, ratio), sample_weight=w if spread else None
+    )
     path, plan = lo.path(model, alphas, lo.leave_one_out(80), audit=2), lo.leave_one_out(80)
     assert _lasso.applies(model, path.penalties, path.plan)
     assert "0 beyond" in str(path)
@@ -343,7 +422,9 @@ def test_a_path_of_least_squares(ratio, spread):
         np.testing.assert_allclose(point.fit.parameters["coef"], fit.parameters["coef"], atol=1e-9)
         own = np.empty(80)
         for i, weights in enumerate(plan.matrix()):
-            coef, intercept = least_squares(X, y, (w if spread else 1.0) * weights, point.value, ratio)
+            coef, intercept = least_squares(
+                X, y, (w if spread else 1.0) * weights, point.value, ratio
+            )
             own[i] = 0.5 * (y[i] - X[i] @ coef - intercept) ** 2
         off = np.abs(found.losses - own)
         assert np.all(off <= found.error * (1 + 1e-6) + 1e-8)
@@ -354,7 +435,10 @@ def test_a_path_of_least_squares(ratio, spread):
 
 
 def test_a_path_whose_leverages_and_errors_a_sample_tells(monkeypatch):
-    """As where very many columns are active: nothing is proved, and what is said holds for all rows but a few."""
+    """As where very many columns are active.
+
+    Nothing is proved, and what is said holds for all rows but a few.
+    """
     X, y, _ = made(n=160, p=60)
     model, alphas = lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0)), np.geomspace(12.0, 3.0, 5)
     known = lo.path(model, alphas, lo.leave_one_out(160))
@@ -369,26 +453,42 @@ def test_a_path_whose_leverages_and_errors_a_sample_tells(monkeypatch):
             coef, intercept = least_squares(X, y, keep.astype(float), point.value)
             exact[i] = 0.5 * (y[i] - X[i] @ coef - intercept) ** 2
         e = point.estimate
-        off, said, none = [*off, *np.abs(e.losses - exact)], [*said, *e.error], [*none, *np.abs(e.baseline - exact)]
+        off, said, none = (
+            [*off, *np.abs(e.losses - exact)],
+            [*said, *e.error],
+            [*none, *np.abs(e.baseline - exact)],
+        )
         assert not e.proved.any() and abs(e.mean - exact.mean()) < e.approximation_error
         np.testing.assert_allclose(e.baseline, other.estimate.baseline, rtol=1e-10)
-        np.testing.assert_allclose(point.fit.parameters["coef"], other.fit.parameters["coef"], atol=1e-12)
+        np.testing.assert_allclose(
+            point.fit.parameters["coef"], other.fit.parameters["coef"], atol=1e-12
+        )
     assert np.mean(np.array(off) <= said) > 0.95
     assert np.mean(said) < 0.5 * np.mean(none)
 
 
 @pytest.mark.parametrize("begun", ["by coordinate descent", "by nothing", "wrongly"])
 def test_runs_of_one_strength_after_another(begun, monkeypatch):
-    """Minimisers, leverages, and what a few rows are told, wherever signs begin, and also where columns leave."""
+    """Minimisers, leverages, and what a few rows are told, wherever signs begin, and also where
+    columns leave.
+    """
     monkeypatch.setattr(_lasso, "SAMPLED_ACTIVE_COLUMNS", 8)
     X, y, w = made(n=90, p=30, spread=0.5)
     X = X @ np.linalg.cholesky(0.9 * np.ones((30, 30)) + 0.1 * np.eye(30)).T
-    rows = _lasso.StandardisedColumns(lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0), sample_weight=w))
+    rows = _lasso.StandardisedColumns(
+        lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0), sample_weight=w)
+    )
     alphas, count = np.geomspace(40.0, 0.3, 40), 40
-    sign = np.sign(rows.path(alphas, 1.0)) if begun == "by coordinate descent" else np.zeros((count, 31))
+    sign = (
+        np.sign(rows.path(alphas, 1.0))
+        if begun == "by coordinate descent"
+        else np.zeros((count, 31))
+    )
     sign[:, 3] = 1.0 if begun == "wrongly" else sign[:, 3]
     parts = np.split(np.arange(count), [13, 26])
-    runs = [run for some in parts for run in _lasso._minima(rows, some, alphas, np.zeros(count), sign)]
+    runs = [
+        run for some in parts for run in _lasso._minima(rows, some, alphas, np.zeros(count), sign)
+    ]
     seen, left = [], 0
     for before, run in itertools.pairwise(runs):
         left += len(np.setdiff1d(before.active, run.active[: run.size[0]]))
@@ -401,10 +501,14 @@ def test_runs_of_one_strength_after_another(begun, monkeypatch):
         if few is not None:
             along = x[few.some] @ inverse
             np.testing.assert_allclose(few.along[:, own.active], along, atol=1e-8)
-            np.testing.assert_allclose(few.beside[:, own.others], rest[few.some] - along @ x.T @ rest, atol=1e-8)
+            np.testing.assert_allclose(
+                few.beside[:, own.others], rest[few.some] - along @ x.T @ rest, atol=1e-8
+            )
             np.testing.assert_allclose(few.spread[own.active], np.diag(inverse), rtol=1e-7)
             apart = rest - x @ inverse @ (x.T @ rest)
-            np.testing.assert_allclose(few.residual_diagonal[own.others], np.sum(apart**2, axis=0), rtol=1e-6)
+            np.testing.assert_allclose(
+                few.residual_diagonal[own.others], np.sum(apart**2, axis=0), rtol=1e-6
+            )
         seen.append(k)
     assert seen == list(range(count)) and left > 0 and len(runs) < count
 
@@ -412,11 +516,17 @@ def test_runs_of_one_strength_after_another(begun, monkeypatch):
 def test_a_path_of_columns_far_from_zero():
     X, y, w = made(n=80, p=12, spread=0.5)
     model = lambda X: lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0), sample_weight=w)
-    known, far = (lo.path(model(X + shift), [20.0, 5.0], lo.leave_one_out(80)) for shift in (0.0, 1e4))
+    known, far = (
+        lo.path(model(X + shift), [20.0, 5.0], lo.leave_one_out(80)) for shift in (0.0, 1e4)
+    )
     for one, other in zip(known.points, far.points, strict=True):
-        np.testing.assert_allclose(other.estimate.losses, one.estimate.losses, rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(
+            other.estimate.losses, one.estimate.losses, rtol=1e-8, atol=1e-10
+        )
         np.testing.assert_array_equal(other.estimate.proved, one.estimate.proved)
-        np.testing.assert_allclose(other.fit.parameters["coef"], one.fit.parameters["coef"], atol=1e-9)
+        np.testing.assert_allclose(
+            other.fit.parameters["coef"], one.fit.parameters["coef"], atol=1e-9
+        )
 
 
 def test_columns_that_hang_together_come_one_after_another():
@@ -426,7 +536,9 @@ def test_columns_that_hang_together_come_one_after_another():
     rows = _lasso.StandardisedColumns(lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0)))
     signs = np.zeros((2, 7))
     signs[0, [0, 2]], signs[1, [5, 2]] = 1.0, 1.0
-    before, after = (_lasso.PathRun(rows, np.array([k]), np.ones(1), 0.0, signs[[k]]) for k in (0, 1))
+    before, after = (
+        _lasso.PathRun(rows, np.array([k]), np.ones(1), 0.0, signs[[k]]) for k in (0, 1)
+    )
     assert after.after(before).anew
     for own, some in ((before, [0, 2, 6]), (after, [2, 5, 6])):
         x = rows.x[:, some]
@@ -436,10 +548,15 @@ def test_columns_that_hang_together_come_one_after_another():
 
 def test_a_path_of_other_losses_and_plans():
     X, y, _ = made(loss="logistic", p=10)
-    model, plan = lo.GLM(X, y, "logistic", lo.penalties.per_weight(lo.penalties.Lasso(1.0))), lo.kfold(60, 4, seed=0)
+    model, plan = (
+        lo.GLM(X, y, "logistic", lo.penalties.per_weight(lo.penalties.Lasso(1.0))),
+        lo.kfold(60, 4, seed=0),
+    )
     path = lo.path(model, [0.02, 0.05, 0.1], plan)
     for point in path.points:
-        alone = lo.cross_validate(lo.fit(model.under(lo.penalties.per_weight(lo.penalties.Lasso(point.value)))), plan)
+        alone = lo.cross_validate(
+            lo.fit(model.under(lo.penalties.per_weight(lo.penalties.Lasso(point.value)))), plan
+        )
         assert point.mean == pytest.approx(
             alone.mean, abs=alone.approximation_error + point.estimate.approximation_error + 1e-8
         )
@@ -451,7 +568,10 @@ NETS = {
     "elastic net": (lambda a, r: lo.penalties.ElasticNet(a, r), [4.0, 0.6]),
     "lasso and ridge": (lambda a, b: lo.penalties.Lasso(a) + lo.penalties.Ridge(b), [3.0, 2.0]),
     "groups": (lambda a, b: lo.penalties.GroupLasso(a, LABELS) + lo.penalties.Ridge(b), [1.5, 1.0]),
-    "not negative": (lambda a, b: lo.penalties.Lasso(a) + lo.penalties.Ridge(b) + lo.penalties.Box(), [2.0, 1.0]),
+    "not negative": (
+        lambda a, b: lo.penalties.Lasso(a) + lo.penalties.Ridge(b) + lo.penalties.Box(),
+        [2.0, 1.0],
+    ),
 }
 
 
@@ -464,7 +584,10 @@ def test_the_slope_of_the_held_out_loss_by_differences(net, loss):
     model, plan = lo.GLM(X, y, loss, penalty(*at), sample_weight=w), lo.kfold(40, 4, seed=0)
     names = [f"rho{k}" for k in range(len(at))]
     space = {name: (0.5 * value, 2.0 * value) for name, value in zip(names, at, strict=True)}
-    build, start = lambda **rho: model.under(penalty(*rho.values())), dict(zip(names, at, strict=True))
+    build, start = (
+        lambda **rho: model.under(penalty(*rho.values())),
+        dict(zip(names, at, strict=True)),
+    )
     trial = lo.tune(build, space, plan, trials=1, start=start, nested=0).best
     for k, name in enumerate(names):
         each = np.array([at, at])
@@ -485,11 +608,15 @@ def test_the_slope_of_exact_refits_that_keep_their_zeros():
     for alpha in 20.0 * np.exp([1e-4, 0.0, -1e-4]):
         refits = [least_squares(X, y, own, alpha) for own in plan.matrix()]
         zeros |= {tuple(coef != 0) for coef, _ in refits}
-        losses.append(np.mean([0.5 * (y[i] - X[i] @ coef - b) ** 2 for i, (coef, b) in enumerate(refits)]))
+        losses.append(
+            np.mean([0.5 * (y[i] - X[i] @ coef - b) ** 2 for i, (coef, b) in enumerate(refits)])
+        )
     assert zeros == {(True, True, True, False, False, False, False)}
     model = lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0))
     space, start = {"a": (1.0, 100.0)}, {"a": 20.0}
-    trial = lo.tune(lambda a: model.under(lo.penalties.Lasso(a)), space, plan, trials=1, start=start, nested=0).best
+    trial = lo.tune(
+        lambda a: model.under(lo.penalties.Lasso(a)), space, plan, trials=1, start=start, nested=0
+    ).best
     assert trial.value == pytest.approx(losses[1], rel=1e-9)
     assert trial.slope["a"] == pytest.approx((losses[0] - losses[2]) / 2e-4, rel=1e-5)
 
@@ -497,9 +624,13 @@ def test_the_slope_of_exact_refits_that_keep_their_zeros():
 def test_down_the_slope_to_the_lowest_of_a_path():
     X, y, _ = made(n=60, p=12)
     model, plan = lo.GLM(X, y, "squared", lo.penalties.Lasso(1.0)), lo.kfold(60, 5, seed=0)
-    found = lo.tune(lambda a: model.under(lo.penalties.Lasso(a)), {"a": (0.5, 60.0)}, plan, nested=0, trials=20)
+    found = lo.tune(
+        lambda a: model.under(lo.penalties.Lasso(a)), {"a": (0.5, 60.0)}, plan, nested=0, trials=20
+    )
     path = lo.path(model, np.geomspace(0.5, 60, 12), plan, lo.Exact())
-    assert "has kinks where coefficients come and go" in str(found) and "Exact" in str(found.estimate)
+    assert "has kinks where coefficients come and go" in str(found) and "Exact" in str(
+        found.estimate
+    )
     assert len(found.all_trials) <= 20 and found.best.value < path.best.mean + 1e-3
     assert found.estimate.mean == pytest.approx(found.best.value, rel=1e-6)
     ill = lo.GLM(X, (y > 1) * 1.0, "logistic", lo.penalties.Lasso(1.0))
@@ -514,10 +645,14 @@ def test_pickled_checkpointed_and_measured(tmp_path):
     known = lo.cross_validate(fit, plan)
     np.testing.assert_array_equal(lo.cross_validate(again, plan).losses, known.losses)
     for _ in range(2):
-        np.testing.assert_array_equal(lo.cross_validate(fit, plan, checkpoint=tmp_path / "kept").losses, known.losses)
+        np.testing.assert_array_equal(
+            lo.cross_validate(fit, plan, checkpoint=tmp_path / "kept").losses, known.losses
+        )
     found = lo.cross_validate(fit, plan, metric="mse")
     assert found.metrics["mse"] == pytest.approx(2 * found.mean)
-    count = lo.cross_validate(fit, plan, lo.Exact(), evaluate=lambda held, seen, theta: float(np.sum(theta["coef"] != 0)))
+    count = lo.cross_validate(
+        fit, plan, lo.Exact(), evaluate=lambda held, seen, theta: float(np.sum(theta["coef"] != 0))
+    )
     theta = lo.fold_parameters(fit, plan, lo.Exact())["coef"]
     np.testing.assert_array_equal(count.losses, np.sum(theta != 0, axis=1))
     assert known.audit is not None and not known.audit["beyond"].any()
@@ -557,9 +692,17 @@ def test_what_is_refused():
         (TypeError, "convex loss", lambda: lo.fit(lo.Regression(X, y, "gaussian", net))),
         (TypeError, "convex loss", lambda: glm(lambda eta, y: (eta - y) ** 2, net)),
         (TypeError, "only Ridge", lambda: glm("squared", net + lo.penalties.PseudoHuber(1.0))),
-        (ValueError, "nothing is left to refit", lambda: glm("squared", lo.penalties.Lasso(1e6), intercept=False)),
+        (
+            ValueError,
+            "nothing is left to refit",
+            lambda: glm("squared", lo.penalties.Lasso(1e6), intercept=False),
+        ),
         (ValueError, "must be finite and not negative", lambda: lo.penalties.Lasso(-1.0)),
-        (ValueError, "l1_ratio must be one number from 0 to 1", lambda: lo.penalties.ElasticNet(1.0, 1.5)),
+        (
+            ValueError,
+            "l1_ratio must be one number from 0 to 1",
+            lambda: lo.penalties.ElasticNet(1.0, 1.5),
+        ),
         (ValueError, r"shape \(4,\)", lambda: glm("squared", lo.penalties.Lasso([1.0, 2.0]))),
     ):
         with pytest.raises(error, match=match):
@@ -569,14 +712,20 @@ def test_what_is_refused():
         with pytest.raises(TypeError, match="not there for an l1 penalty"):
             call(fit)
     with pytest.raises(_kinks.NoMinimiser, match="not determined"):
-        lo.fit(lo.GLM(np.c_[X, 2 * X], y, "squared", lo.penalties.Lasso(np.r_[np.zeros(4), 0.0, 1, 1, 1])))
+        lo.fit(
+            lo.GLM(
+                np.c_[X, 2 * X], y, "squared", lo.penalties.Lasso(np.r_[np.zeros(4), 0.0, 1, 1, 1])
+            )
+        )
     empty = glm("squared", lo.penalties.Lasso(1e6))
     assert not empty.parameters["coef"].any() and lo.cross_validate(empty, plan).proved.all()
 
 
 @pytest.mark.parametrize("sparse", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_coefficients_of_all_levels_are_not_unique_but_predictions_are(sparse):
-    """A minimiser on columns that do not depend on one another predicts what every other minimiser does."""
+    """A minimiser on columns that do not depend on one another predicts what every other minimiser
+    does.
+    """
     rng = np.random.default_rng(1)
     rows = np.c_[rng.choice(list("abcd"), 50), rng.choice(list("uvwxyz"), 50)].astype(object)
     y = 2.0 * (rows[:, 0] == "a") - (rows[:, 1] == "u") + rng.normal(size=50)
@@ -591,6 +740,9 @@ def test_coefficients_of_all_levels_are_not_unique_but_predictions_are(sparse):
     found = lo.sklearn.cross_validate(host, rows, y, cv=5)["test_score"]
     np.testing.assert_allclose(found, cross_validate(host, rows, y, cv=5)["test_score"], atol=1e-8)
     grid = {"lasso__alpha": [0.003, 0.02]}
-    ours, theirs = (search(host, grid, cv=5).fit(rows, y) for search in (lo.sklearn.OneFitSearchCV, GridSearchCV))
+    ours, theirs = (
+        search(host, grid, cv=5).fit(rows, y)
+        for search in (lo.sklearn.OneFitSearchCV, GridSearchCV)
+    )
     for name in ("split0_test_score", "mean_test_score"):
         np.testing.assert_allclose(ours.cv_results_[name], theirs.cv_results_[name], atol=1e-8)

@@ -1,4 +1,7 @@
-"""BFGS and Newton's steps with what it has learnt: against dense arithmetic, SciPy's descents, refits from scratch."""
+"""BFGS and Newton's steps with what it has learnt.
+
+Against dense arithmetic, SciPy's descents, refits from scratch.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -43,8 +46,12 @@ def test_what_is_learnt_is_the_inverse_of_broydens_family():
         s, y = way.theta - theta, way.gradient - gradient
         part = np.eye(6) - np.outer(s, y) / (s @ y)
         dense = part @ dense @ part.T + np.outer(s, s) / (s @ y)
-        np.testing.assert_allclose(way.newton(np.eye(6)[2]), dense[2], rtol=1e-6, atol=1e-8 * np.abs(dense).max())
-        np.testing.assert_allclose(way.step, dense @ way.gradient, rtol=1e-6, atol=1e-8 * np.abs(way.step).max())
+        np.testing.assert_allclose(
+            way.newton(np.eye(6)[2]), dense[2], rtol=1e-6, atol=1e-8 * np.abs(dense).max()
+        )
+        np.testing.assert_allclose(
+            way.step, dense @ way.gradient, rtol=1e-6, atol=1e-8 * np.abs(way.step).max()
+        )
 
 
 @pytest.mark.parametrize("moves", [1000, 20])
@@ -58,7 +65,13 @@ def test_a_descent_ends_at_the_minimum_though_it_forgets(monkeypatch, moves):
 
 
 def test_a_descent_goes_round_where_nothing_is_defined():
-    F = Counted(lambda t: (float(t @ t - np.log(t).sum()), 2 * t - 1 / t) if (t > 0).all() else (np.nan, np.full(2, np.nan)))
+    F = Counted(
+        lambda t: (
+            (float(t @ t - np.log(t).sum()), 2 * t - 1 / t)
+            if (t > 0).all()
+            else (np.nan, np.full(2, np.nan))
+        )
+    )
     way = BFGS(F, np.array([3.0, 0.01]), lambda g: 10 * g)
     assert way.descend(lambda size: size < 1e-8, 200)
     np.testing.assert_allclose(way.theta, np.sqrt(0.5), atol=1e-7)
@@ -74,7 +87,10 @@ def test_nothing_is_done_at_a_minimum():
 
 def test_a_newton_step_says_what_is_left_to_solve():
     for seed in range(20):
-        hessian, inverse = definite(60, seed), np.linalg.inv(definite(60, seed) + 5 * definite(60, seed + 100))
+        hessian, inverse = (
+            definite(60, seed),
+            np.linalg.inv(definite(60, seed) + 5 * definite(60, seed + 100)),
+        )
         gradient = np.random.default_rng(seed).standard_normal(60)
         step, rest = newton_step(lambda v, H=hessian: H @ v, lambda g, P=inverse: P @ g, gradient)
         off, length = step - np.linalg.solve(hessian, gradient), np.linalg.solve(hessian, gradient)
@@ -98,7 +114,10 @@ def test_a_saddle_is_seen_whose_gradient_says_nothing_of_it():
 
 
 class Ridge(lo.AbstractObjective):
-    """F = ½ Σ_n w_n ‖a − x_n‖² + ½ (2w₀ − 1) b² + ¼ b⁴: without unit 0, b = 0 is a saddle that no gradient leads away from."""
+    """F = ½ Σ_n w_n ‖a − x_n‖² + ½ (2w₀ − 1) b² + ¼ b⁴.
+
+    Without unit 0, b = 0 is a saddle that no gradient leads away from.
+    """
 
     x: np.ndarray
 
@@ -109,7 +128,9 @@ class Ridge(lo.AbstractObjective):
     def loss(self, theta, weights):
         a, b = theta[:-1], theta[-1]
         apart = 0.5 * jnp.sum((a - jnp.asarray(self.x)) ** 2, axis=1)
-        return weights @ apart + 0.5 * (2 * weights[0] - 1) * b**2 + 0.25 * b**4 + 0.1 * jnp.sum(a**4)
+        return (
+            weights @ apart + 0.5 * (2 * weights[0] - 1) * b**2 + 0.25 * b**4 + 0.1 * jnp.sum(a**4)
+        )
 
 
 def test_a_descent_that_ends_on_a_saddle_is_no_refit(monkeypatch):
@@ -127,10 +148,19 @@ def network():
     rng = np.random.default_rng(1)
     X = rng.standard_normal((120, 4))
     y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.3 * rng.standard_t(3, 120)
-    start = {"W": rng.standard_normal((4, 8)), "b": np.zeros(8), "v": rng.standard_normal(8), "c": np.zeros(())}
+    start = {
+        "W": rng.standard_normal((4, 8)),
+        "b": np.zeros(8),
+        "v": rng.standard_normal(8),
+        "c": np.zeros(()),
+    }
 
     def loss(theta, row):
-        return 0.5 * (row["y"] - jnp.tanh(row["x"] @ theta["W"] + theta["b"]) @ theta["v"] - theta["c"]) ** 2
+        return (
+            0.5
+            * (row["y"] - jnp.tanh(row["x"] @ theta["W"] + theta["b"]) @ theta["v"] - theta["c"])
+            ** 2
+        )
 
     ridge = lambda theta: 0.02 * sum(jnp.sum(part**2) for part in theta.values())
     return lo.fit(lo.Separable(loss, {"x": X, "y": y}, ridge, theta0=start), num_starts=1)
@@ -155,11 +185,15 @@ def test_far_refits_of_a_network_are_as_near_to_refits_as_they_say(network, refi
             F = function(network.objective, network.theta, weights)
             start = np.concatenate([np.ravel(leaf[fold]) for leaf in jax.tree.leaves(theta)])
             options = {"gtol": 1e-7, "ftol": 0.0, "maxcor": 49}
-            vector = scipy.optimize.minimize(F.look, start, jac=True, method="L-BFGS-B", options=options).x
+            vector = scipy.optimize.minimize(
+                F.look, start, jac=True, method="L-BFGS-B", options=options
+            ).x
             for _ in range(3):
                 vector = vector - np.linalg.solve(F.hessian(vector), F.look(vector)[1])
             assert np.linalg.eigvalsh(F.hessian(vector))[0] > 0
-            each = network.objective.score(F.to_tree(vector), np.ones(120), held, np.ones(len(held)))
+            each = network.objective.score(
+                F.to_tree(vector), np.ones(120), held, np.ones(len(held))
+            )
             off = abs(found.losses[plan.refit == fold].sum() - float(np.sum(each)))
             assert off <= found.error[fold] + 1e-9
             lengths.append(np.linalg.norm((vector - network.vector) @ network.factor))

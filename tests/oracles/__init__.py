@@ -1,8 +1,9 @@
 """Independent answers that tests and benchmarks share. Nothing here imports the library.
 
-`newton` has losses written out again and a Newton method for many folds, `likelihoods` has models with hidden states and with
-parameters of their own, `dense_fields` has Gaussian fields by dense algebra, and `exact` has arithmetic of sixty digits.
-The problems that build objects of the library stand in `tests.problems`.
+`newton` has losses written out again and a Newton method for many folds, `likelihoods` has models
+with hidden states and with parameters of their own, `dense_fields` has Gaussian fields by dense
+algebra, and `exact` has arithmetic of sixty digits. The problems that build objects of the library
+stand in `tests.problems`.
 """
 
 from tests.oracles.newton import (

@@ -23,4 +23,10 @@ def entries(name: str) -> dict:
     refit, index = np.nonzero(counts != 1)
     weight = counts[refit, index]
     indptr = np.r_[0, np.cumsum(np.bincount(refit, minlength=len(counts)))]
-    return {"indptr": indptr, "index": index, "weight": weight, "held": weight == 0, "num_units": counts.shape[1]}
+    return {
+        "indptr": indptr,
+        "index": index,
+        "weight": weight,
+        "held": weight == 0,
+        "num_units": counts.shape[1],
+    }

@@ -27,7 +27,10 @@ def laplacian(edges, n):
 
 
 def scaled_inverse(R):
-    """Of the intrinsic field: the pseudo-inverse, its variances of geometric mean one on each component."""
+    """Of the intrinsic field.
+
+    The pseudo-inverse, its variances of geometric mean one on each component.
+    """
     out, left = np.zeros_like(R), set(range(len(R)))
     while left:
         own = {left.pop()}
@@ -69,9 +72,21 @@ def loss(family, y, eta, trials=1.0, noise=1.0):
 
 
 class Dense:
-    """One field; θ is β, then logarithms and logits of what `HYPER` lists, and the logarithm of noise."""
+    """One field; θ is β, then logarithms and logits of what `HYPER` lists, and the logarithm of
+    noise.
+    """
 
-    def __init__(self, y, edges, X, family="poisson", structure="bym2", exposure=None, trials=None, prior=True):
+    def __init__(
+        self,
+        y,
+        edges,
+        X,
+        family="poisson",
+        structure="bym2",
+        exposure=None,
+        trials=None,
+        prior=True,
+    ):
         self.y, self.edges, self.X, self.n = y, edges, X, len(y)
         self.family, self.structure, self.prior = family, structure, prior
         self.offset = np.zeros(self.n) if exposure is None else np.log(exposure)
@@ -81,7 +96,10 @@ class Dense:
 
     def parts(self, theta):
         k = self.X.shape[1]
-        natural = [expit(v) if name in SHARES else np.exp(v) for name, v in zip(self.names, theta[k:], strict=True)]
+        natural = [
+            expit(v) if name in SHARES else np.exp(v)
+            for name, v in zip(self.names, theta[k:], strict=True)
+        ]
         return self.offset + self.X @ theta[:k], dict(zip(self.names, natural, strict=True))
 
     def losses(self, eta, known):
@@ -106,7 +124,12 @@ class Dense:
             if np.abs(step).max() < 1e-11:
                 break
         F = inner(z) + 0.5 * np.linalg.slogdet(H)[1]
-        return fixed + L @ z, L @ np.linalg.inv(H) @ L.T, F - (self.log_prior(known) if self.prior else 0.0), known
+        return (
+            fixed + L @ z,
+            L @ np.linalg.inv(H) @ L.T,
+            F - (self.log_prior(known) if self.prior else 0.0),
+            known,
+        )
 
     def log_prior(self, known):
         total = 0.0
@@ -128,16 +151,22 @@ class Dense:
 
         def slope(theta):
             steps = 1e-4 * np.eye(len(theta))
-            return np.array([(self.value(theta + s, w) - self.value(theta - s, w)) / 2e-4 for s in steps])
+            return np.array(
+                [(self.value(theta + s, w) - self.value(theta - s, w)) / 2e-4 for s in steps]
+            )
 
-        return scipy.optimize.minimize(self.value, start, args=(w,), jac=lambda v, w: slope(v), options={"gtol": 1e-6}).x
+        return scipy.optimize.minimize(
+            self.value, start, args=(w,), jac=lambda v, w: slope(v), options={"gtol": 1e-6}
+        ).x
 
     def score(self, theta, w, site):
         """−log p(y_site | what is seen), by integration on a fine grid."""
         mean, C, _, known = self.posterior(theta, w)
         sd = np.sqrt(C[site, site])
         eta = np.linspace(mean[site] - 12 * sd, mean[site] + 12 * sd, 20001)
-        value = loss(self.family, self.y[site], eta, self.trials[site], known.get("noise_sd", 1.0))[0]
+        value = loss(self.family, self.y[site], eta, self.trials[site], known.get("noise_sd", 1.0))[
+            0
+        ]
         density = np.exp(-value - 0.5 * ((eta - mean[site]) / sd) ** 2) / (sd * np.sqrt(2 * np.pi))
         return -np.log(np.sum(density) * (eta[1] - eta[0]))
 
@@ -145,5 +174,9 @@ class Dense:
 def unconstrained(p, names):
     """θ of the dense model by natural parameters."""
     return np.array(
-        [float(p["intercept"]), *np.ravel(p["coef"]), *(logit(p[n]) if n in SHARES else np.log(p[n]) for n in names)]
+        [
+            float(p["intercept"]),
+            *np.ravel(p["coef"]),
+            *(logit(p[n]) if n in SHARES else np.log(p[n]) for n in names),
+        ]
     )

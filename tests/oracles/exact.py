@@ -1,8 +1,10 @@
-"""True held-out losses in sixty digits, or by the host's own refits. Nothing of the library is used.
+"""True held-out losses in sixty digits, or by the host's own refits. Nothing of the library is
+used.
 
-A truth comes in one of three ways: Decimal arithmetic of sixty digits, for problems whose answer is unique; the host's own
-refit of every fold, whose rank is the host's affair; and dense algebra beside the host, which bounds what rounding may do to
-the host's number. A plan is read by its attributes `indptr`, `index`, `weight`, `held` and `num_units`.
+A truth comes in one of three ways: Decimal arithmetic of sixty digits, for problems whose answer is
+unique; the host's own refit of every fold, whose rank is the host's affair; and dense algebra
+beside the host, which bounds what rounding may do to the host's number. A plan is read by its
+attributes `indptr`, `index`, `weight`, `held` and `num_units`.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +19,10 @@ Array = np.ndarray
 
 
 class Training(NamedTuple):
-    """A refit of a plan: its rows, as often as they count; the rows that it scores, and the places of their losses."""
+    """A refit of a plan: its rows, as often as they count.
+
+    The rows that it scores, and the places of their losses.
+    """
 
     rows: Array
     held: Array
@@ -33,8 +38,9 @@ def trainings(plan: Any) -> Iterator[Training]:
 
 
 class Truth(NamedTuple):
-    """Losses, one an entry of a plan, NaN where none is scored and infinite where none exists; how far rounding lets each be
-    known; and which of them depend on a tolerance, so that no number is as good as the host's."""
+    """Losses, one an entry of a plan, NaN where none is scored and infinite where none exists; how
+    far rounding lets each be known; and which of them depend on a tolerance, so that no number is
+    as good as the host's."""
 
     losses: Array
     slack: Array
@@ -46,19 +52,24 @@ class Truth(NamedTuple):
         losses, slack = np.full((2, len(plan.index)), np.nan)
         ambiguous = np.zeros(len(plan.index), bool)
         for training in trainings(plan):
-            losses[training.places], slack[training.places], ambiguous[training.places] = fold(training)
+            losses[training.places], slack[training.places], ambiguous[training.places] = fold(
+                training
+            )
         return Truth(losses, slack, ambiguous)
 
 
 # least squares as scikit-learn solves them
 
 
-def host_truth(host: Any, X: Array, y: Array, weight: Array | None = None) -> Callable[[Any], Truth]:
+def host_truth(
+    host: Any, X: Array, y: Array, weight: Array | None = None
+) -> Callable[[Any], Truth]:
     """Half the squared errors of scikit-learn's LinearRegression, refitted by itself.
 
-    Its rank is by its own tolerance: a fold with a singular value within a factor of ten of the cut is ambiguous. Where no
-    singular value is cut and some are small, or columns lie far from zero, the numbers are those of sixty digits; else rounding
-    is judged by dense algebra beside the host, the same minimum-norm solution by NumPy's singular values.
+    Its rank is by its own tolerance: a fold with a singular value within a factor of ten of the cut
+    is ambiguous. Where no singular value is cut and some are small, or columns lie far from zero,
+    the numbers are those of sixty digits; else rounding is judged by dense algebra beside the host,
+    the same minimum-norm solution by NumPy's singular values.
     """
     exactly = squares_fold(X, y, 0.0, weight, None, host.fit_intercept)
 
@@ -67,10 +78,17 @@ def host_truth(host: Any, X: Array, y: Array, weight: Array | None = None) -> Ca
         w = None if weight is None else weight[rows]
         other, relative = minimum_norm(X[rows], y[rows], w, X[held], host.tol, host.fit_intercept)
         near = bool(np.any((relative > host.tol / 10) & (relative < host.tol * 10)))
-        far = np.any(np.abs(X.mean(0)) > 1e4 * X.std(0))  # beside which the host's own predictions lose digits
-        if len(relative) == X.shape[1] and 10 * host.tol < relative.min() < (np.inf if far else 1e-2):
+        # beside which the host's own predictions lose digits
+        far = np.any(np.abs(X.mean(0)) > 1e4 * X.std(0))
+        if len(relative) == X.shape[1] and 10 * host.tol < relative.min() < (
+            np.inf if far else 1e-2
+        ):
             return exactly(training)
-        mine = clone(host).fit(X[rows], y[rows]) if w is None else clone(host).fit(X[rows], y[rows], sample_weight=w)
+        mine = (
+            clone(host).fit(X[rows], y[rows])
+            if w is None
+            else clone(host).fit(X[rows], y[rows], sample_weight=w)
+        )
         loss = (y[held] - mine.predict(X[held])) ** 2 / 2
         slack = 10 * np.abs((y[held] - other) ** 2 / 2 - loss)
         return loss, np.where(near, 0.0, slack), near
@@ -78,7 +96,9 @@ def host_truth(host: Any, X: Array, y: Array, weight: Array | None = None) -> Ca
     return lambda plan: Truth.of(plan, fold)
 
 
-def minimum_norm(X: Array, y: Array, w: Array | None, new: Array, cut: float, intercept: bool) -> tuple[Array, Array]:
+def minimum_norm(
+    X: Array, y: Array, w: Array | None, new: Array, cut: float, intercept: bool
+) -> tuple[Array, Array]:
     """Predictions at new rows, and the singular values of the centred rows over the largest."""
     w = np.ones(len(y)) if w is None else w
     middle, level = (w @ X / w.sum(), w @ y / w.sum()) if intercept else (0.0, 0.0)
@@ -121,10 +141,15 @@ def squares_truth(X: Array, y: Array, *more: Any, **options: Any) -> Callable[[A
 
 
 def squares_fold(
-    X: Array, y: Array, alpha: float = 0.0, weight: Array | None = None, offset: Array | None = None, intercept: bool = True
+    X: Array,
+    y: Array,
+    alpha: float = 0.0,
+    weight: Array | None = None,
+    offset: Array | None = None,
+    intercept: bool = True,
 ) -> Callable[[Training], tuple[Array, Array, bool]]:
-    """Half the squared errors of argmin Σ w (y − o − a − xᵀb)² / 2 + α/2 ‖b‖², in sixty digits; minimum norm where α is zero
-    and rows are fewer than columns, which must be independent then."""
+    """Half the squared errors of argmin Σ w (y − o − a − xᵀb)² / 2 + α/2 ‖b‖², in sixty digits;
+    minimum norm where α is zero and rows are fewer than columns, which must be independent then."""
     n, p = X.shape
     A, target = digits(X), digits(y) - (digits(offset) if offset is not None else 0)
     w, penalty = digits(np.ones(n) if weight is None else weight), Decimal(alpha)
@@ -157,7 +182,10 @@ def squares_fold(
 
 
 class Law(NamedTuple):
-    """ℓ(η, y), ℓ′ and ℓ″ of one Decimal, up to what does not depend on η; the part that is left out, of floats."""
+    """ℓ(η, y), ℓ′ and ℓ″ of one Decimal, up to what does not depend on η.
+
+    The part that is left out, of floats.
+    """
 
     value: Callable[[Decimal, Decimal], Decimal]
     first: Callable[[Decimal, Decimal], Decimal]
@@ -174,21 +202,40 @@ def _share(eta: Decimal) -> Decimal:
     return 1 / (1 + (-eta).exp()) if eta > 0 else eta.exp() / (1 + eta.exp())
 
 
-LOGISTIC = Law(_logistic, lambda eta, y: _share(eta) - y, lambda eta, y: _share(eta) * (1 - _share(eta)))
-POISSON = Law(lambda eta, y: eta.exp() - y * eta, lambda eta, y: eta.exp() - y, lambda eta, y: eta.exp())
-GAMMA = Law(lambda eta, y: eta + y * (-eta).exp(), lambda eta, y: 1 - y * (-eta).exp(), lambda eta, y: y * (-eta).exp())
+LOGISTIC = Law(
+    _logistic, lambda eta, y: _share(eta) - y, lambda eta, y: _share(eta) * (1 - _share(eta))
+)
+POISSON = Law(
+    lambda eta, y: eta.exp() - y * eta, lambda eta, y: eta.exp() - y, lambda eta, y: eta.exp()
+)
+GAMMA = Law(
+    lambda eta, y: eta + y * (-eta).exp(),
+    lambda eta, y: 1 - y * (-eta).exp(),
+    lambda eta, y: y * (-eta).exp(),
+)
 
 
 def glm_truth(
-    law: Law, X: Array, y: Array, alpha: float, theta: Array, weight: Array | None = None, offset: Array | None = None
+    law: Law,
+    X: Array,
+    y: Array,
+    alpha: float,
+    theta: Array,
+    weight: Array | None = None,
+    offset: Array | None = None,
 ) -> Callable[[Any], Truth]:
-    """Losses at argmin Σ w ℓ(o + xᵀb + a, y) + α/2 ‖b‖² in sixty digits, by Newton's method with halved steps from `theta` =
-    (b, a); infinite where it does not end, as without a minimum."""
+    """Losses at argmin Σ w ℓ(o + xᵀb + a, y) + α/2 ‖b‖² in sixty digits, by Newton's method with
+    halved steps from `theta` = (b, a); infinite where it does not end, as without a minimum."""
     n, p = X.shape
     full = np.concatenate([digits(X), np.full((n, 1), Decimal(1))], axis=1)
     Y, o = digits(y), digits(np.zeros(n) if offset is None else offset)
-    w, ridge = digits(np.ones(n) if weight is None else weight), np.array([Decimal(alpha)] * p + [Decimal(0)])
-    each = lambda part, eta, rows: np.array([part(e, v) for e, v in zip(eta, Y[rows], strict=True)], dtype=object)
+    w, ridge = (
+        digits(np.ones(n) if weight is None else weight),
+        np.array([Decimal(alpha)] * p + [Decimal(0)]),
+    )
+    each = lambda part, eta, rows: np.array(
+        [part(e, v) for e, v in zip(eta, Y[rows], strict=True)], dtype=object
+    )
 
     def fold(training: Training) -> tuple[Array, Array, bool]:
         kept, times = np.unique(training.rows, return_counts=True)
@@ -206,7 +253,9 @@ def glm_truth(
             if size < Decimal(10) ** -36 * (1 + abs(now)):
                 t = t - step
                 break
-            while (new := F(t - length * step)) > now - length * size / 10**4 and length > Decimal(10) ** -12:
+            while (new := F(t - length * step)) > now - length * size / 10**4 and length > Decimal(
+                10
+            ) ** -12:
                 length /= 2
             t, now = t - length * step, new
         else:

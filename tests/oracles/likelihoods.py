@@ -1,7 +1,9 @@
-"""Likelihoods written out again for the oracles: Cox's, losses with parameters of their own, and models with hidden states.
+"""Likelihoods written out again for the oracles: Cox's, losses with parameters of their own, and
+models with hidden states.
 
-Each model has F(θ, w, data) of a vector θ in its own parametrisation, up to a constant, and the losses of all units given the
-units that w leaves in. Hidden states are summed over by a plain forward pass, or by listing every configuration.
+Each model has F(θ, w, data) of a vector θ in its own parametrisation, up to a constant, and the
+losses of all units given the units that w leaves in. Hidden states are summed over by a plain
+forward pass, or by listing every configuration.
 """
 
 import itertools
@@ -23,8 +25,13 @@ def cox(theta, w, data):
     return jnp.sum(dies * (log_risk - eta)) + 0.5 * alpha * theta @ theta
 
 
-def partial_likelihood(theta, keep, X, time, event, *, ties="efron", sample_weight=None, entry=None, strata=None):
-    """−log partial likelihood of the units in `keep` from lists of all risk sets; those who die together share a weight."""
+def partial_likelihood(
+    theta, keep, X, time, event, *, ties="efron", sample_weight=None, entry=None, strata=None
+):
+    """−log partial likelihood of the units in `keep` from lists of all risk sets.
+
+    Those who die together share a weight.
+    """
     keep, died, eta, total = np.asarray(keep, bool), np.asarray(event, bool), X @ theta, 0.0
     s = np.ones(len(X)) if sample_weight is None else sample_weight
     entered = np.full(len(X), -np.inf) if entry is None else entry
@@ -46,7 +53,9 @@ def _rows(unit):
     def loss(theta, w, data):
         X, y, alpha, *more = data
         weight, features = (more[0] if more else 1.0), X.shape[1]
-        return jnp.sum(w * weight * unit(theta, X, y)) + 0.5 * jnp.sum(alpha * theta[:features] ** 2)
+        return jnp.sum(w * weight * unit(theta, X, y)) + 0.5 * jnp.sum(
+            alpha * theta[:features] ** 2
+        )
 
     return loss, lambda theta, w, data: unit(theta, data[0], data[1])
 
@@ -55,7 +64,9 @@ def _ordinal(theta, X, y):
     """θ: coefficients, the first threshold, the logs of the gaps."""
     eta, own = X @ theta[: X.shape[1]], theta[X.shape[1] :]
     cut = own[0] + jnp.concatenate([jnp.zeros(1), jnp.cumsum(jnp.exp(own[1:]))])
-    below = jnp.concatenate([jax.nn.sigmoid(cut[None] - eta[:, None]), jnp.ones((len(eta), 1))], axis=1)
+    below = jnp.concatenate(
+        [jax.nn.sigmoid(cut[None] - eta[:, None]), jnp.ones((len(eta), 1))], axis=1
+    )
     probability = jnp.diff(below, axis=1, prepend=0.0)
     return -jnp.log(jnp.take_along_axis(probability, y[:, None], axis=1)[:, 0])
 
@@ -69,7 +80,13 @@ def _negative_binomial(theta, X, y):
 def _beta(theta, X, y):
     mean, precision = jax.nn.sigmoid(X @ theta[:-1]), jnp.exp(theta[-1])
     a, b = mean * precision, (1 - mean) * precision
-    return gammaln(a) + gammaln(b) - gammaln(precision) - (a - 1) * jnp.log(y) - (b - 1) * jnp.log(1 - y)
+    return (
+        gammaln(a)
+        + gammaln(b)
+        - gammaln(precision)
+        - (a - 1) * jnp.log(y)
+        - (b - 1) * jnp.log(1 - y)
+    )
 
 
 ordinal, ordinal_score = _rows(_ordinal)
@@ -82,19 +99,27 @@ def _gaussian(x, mean, variance):
 
 
 def _unseen(total):
-    """−log p(x_t | what w sees) of every t, where the weight of t is zero: what seeing it changes in −log p(seen)."""
-    return lambda theta, w, data: jax.vmap(lambda one: total(theta, jnp.maximum(w, one), data) - total(theta, w, data))(
-        jnp.eye(len(w))
-    )
+    """−log p(x_t | what w sees) of every t, where the weight of t is zero.
+
+    What seeing it changes in −log p(seen).
+    """
+    return lambda theta, w, data: jax.vmap(
+        lambda one: total(theta, jnp.maximum(w, one), data) - total(theta, w, data)
+    )(jnp.eye(len(w)))
 
 
 def _chain(initial, transition, emission):
-    """−log of the sum over paths, from log-ratios against the last state and log-densities that are weighted already."""
+    """−log of the sum over paths, from log-ratios against the last state and log-densities that are
+    weighted already.
+    """
     log_initial = jax.nn.log_softmax(jnp.append(initial, 0.0))
-    log_transition = jax.nn.log_softmax(jnp.concatenate([transition, jnp.zeros((len(transition), 1))], 1), axis=1)
+    log_transition = jax.nn.log_softmax(
+        jnp.concatenate([transition, jnp.zeros((len(transition), 1))], 1), axis=1
+    )
     step = lambda a, e: (logsumexp(a[:, None] + log_transition, axis=0) + e, None)
     last, _ = jax.lax.scan(step, log_initial + emission[0], emission[1:])
-    return -logsumexp(last), jnp.sum(log_initial) + jnp.sum(log_transition)  # and log Dirichlet(2), twice over
+    # and log Dirichlet(2), twice over
+    return -logsumexp(last), jnp.sum(log_initial) + jnp.sum(log_transition)
 
 
 def _gaussian_chain(theta, w, x):
@@ -116,7 +141,9 @@ gaussian_chain_score = _unseen(lambda theta, w, data: _gaussian_chain(theta, w, 
 
 def _poisson_chain(theta, w, x):
     """θ: initial [1], transition [2], log-rates [2]."""
-    emission = w[:, None] * (x[:, None] * theta[3:5] - jnp.exp(theta[3:5]) - gammaln(x + 1)[:, None])
+    emission = w[:, None] * (
+        x[:, None] * theta[3:5] - jnp.exp(theta[3:5]) - gammaln(x + 1)[:, None]
+    )
     return _chain(theta[:1], theta[1:3, None], emission)
 
 
@@ -135,7 +162,10 @@ def configurations(sites: int, states: int = 2) -> np.ndarray:
 
 
 def _field(theta, w, data):
-    """−log p(seen) of a Potts field; θ: coupling, means [2]. `agree` counts the edges of equal ends in each configuration."""
+    """−log p(seen) of a Potts field; θ.
+
+    Coupling, means [2]. `agree` counts the edges of equal ends in each configuration.
+    """
     x, every, agree = data[:3]
     emission = w[:, None] * _gaussian(x[:, None], theta[1:3], 1.0)
     seen = jnp.where(every == 0, emission[:, 0], emission[:, 1]).sum(1)
@@ -144,14 +174,21 @@ def _field(theta, w, data):
 
 def field(theta, w, data):
     _, _, _, mean, spread = data
-    return _field(theta, w, data) + 0.5 * theta[0] ** 2 + 0.5 * jnp.sum(((theta[1:3] - mean) / spread) ** 2)
+    return (
+        _field(theta, w, data)
+        + 0.5 * theta[0] ** 2
+        + 0.5 * jnp.sum(((theta[1:3] - mean) / spread) ** 2)
+    )
 
 
 field_score = _unseen(_field)
 
 
 def _sequences(theta, data):
-    """−log p(labels | features) of sequences of one length; θ: start, end, transition, weights, of two labels."""
+    """−log p(labels | features) of sequences of one length; θ.
+
+    Start, end, transition, weights, of two labels.
+    """
     features, labels, every, _ = data
     start, end, transition = theta[:2], theta[2:4], theta[4:8].reshape(2, 2)
     scores = features @ theta[8:].reshape(-1, 2)  # [sequences, steps, labels]
@@ -173,8 +210,8 @@ def sequences_score(theta, w, data):
 
 
 def restricted(X, y, V):
-    """The generalised least squares estimate, and minus the restricted log likelihood: minus the log density of y with β
-    integrated out under a flat prior.
+    """The generalised least squares estimate, and minus the restricted log likelihood: minus the
+    log density of y with β integrated out under a flat prior.
     """
     inverse = np.linalg.inv(V)
     information = X.T @ inverse @ X

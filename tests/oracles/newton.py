@@ -1,8 +1,10 @@
-"""Refits that share no code with the library: a damped Newton method for many folds at once, and losses written out again.
+"""Refits that share no code with the library: a damped Newton method for many folds at once, and
+losses written out again.
 
-An oracle is a function F of each fold's parameters, `[folds, params]`, with its gradient and its Hessian, and the losses of the
-held-out units. The wanted refit is the local minimum that descent from θ̂ reaches. Where F is not convex, SciPy's trust-region
-method must reach the same minimum, or the fold counts as undecided.
+An oracle is a function F of each fold's parameters, `[folds, params]`, with its gradient and its
+Hessian, and the losses of the held-out units. The wanted refit is the local minimum that descent
+from θ̂ reaches. Where F is not convex, SciPy's trust-region method must reach the same minimum, or
+the fold counts as undecided.
 """
 
 import functools
@@ -53,7 +55,8 @@ def _cloglog(eta, y):
 
 def _cloglog_second(eta, y):
     u = np.clip(_rate(eta), 1e-300, 500.0)
-    near = np.where(u < 1e-4, u / 2 + u**2 / 12, u / -np.expm1(-u) - 1)  # by its series where two ones would cancel
+    # by its series where two ones would cancel
+    near = np.where(u < 1e-4, u / 2 + u**2 / 12, u / -np.expm1(-u) - 1)
     return np.where(y > 0.5, _odds(eta) * near, _rate(eta))
 
 
@@ -71,7 +74,9 @@ def negative_binomial(dispersion: float) -> Loss:
     constant = lambda y: gammaln(size) + gammaln(y + 1) - gammaln(y + size)
     share = lambda e: expit(e - np.log(size))  # μ / (μ + size)
     return Loss(
-        lambda e, y: constant(y) + (y + size) * np.logaddexp(0, e - np.log(size)) - y * (e - np.log(size)),
+        lambda e, y: (
+            constant(y) + (y + size) * np.logaddexp(0, e - np.log(size)) - y * (e - np.log(size))
+        ),
         lambda e, y: (y + size) * share(e) - y,
         lambda e, y: (y + size) * share(e) * (1 - share(e)),
     )
@@ -114,7 +119,11 @@ POISSON = Loss(
     lambda e, y: _rate(e) - y,
     lambda e, y: _rate(e) + 0 * y,
 )
-PROBIT = Loss(lambda e, y: -log_ndtr((2 * y - 1) * e), lambda e, y: -(2 * y - 1) * _mills((2 * y - 1) * e), _probit_second)
+PROBIT = Loss(
+    lambda e, y: -log_ndtr((2 * y - 1) * e),
+    lambda e, y: -(2 * y - 1) * _mills((2 * y - 1) * e),
+    _probit_second,
+)
 CLOGLOG = Loss(_cloglog, lambda e, y: np.where(y > 0.5, -_odds(e), _rate(e)), _cloglog_second)
 SQUARED_HINGE = Loss(  # y is −1 or 1; flat beyond the margin
     lambda e, y: np.maximum(1 - y * e, 0) ** 2 / 2,
@@ -125,7 +134,9 @@ SQUARED_HINGE = Loss(  # y is −1 or 1; flat beyond the margin
 
 def ridge(alpha) -> Loss:
     """As a penalty: a function of each coefficient, its derivatives and the sum of its values."""
-    return Loss(lambda t: 0.5 * (alpha * t**2).sum(-1), lambda t: alpha * t, lambda t: alpha + 0 * t)
+    return Loss(
+        lambda t: 0.5 * (alpha * t**2).sum(-1), lambda t: alpha * t, lambda t: alpha + 0 * t
+    )
 
 
 def pseudo_huber_penalty(alpha: float, delta: float) -> Loss:
@@ -159,7 +170,10 @@ def _once(w: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Rows:
-    """Σ_n w_n s_n ℓ(x_nᵀθ + o_n, y_n) + k(w) R(θ); `weigh` makes row weights of w s, `times` makes k."""
+    """Σ_n w_n s_n ℓ(x_nᵀθ + o_n, y_n) + k(w) R(θ).
+
+    `weigh` makes row weights of w s, `times` makes k.
+    """
 
     X: np.ndarray
     y: np.ndarray
@@ -177,10 +191,14 @@ class Rows:
 
         def function(theta, folds, order):
             eta, mine, k = theta @ self.X.T + self.offset, w[folds], times[folds, None]
-            value = (mine * self.loss.value(eta, self.y)).sum(1) + k[:, 0] * self.penalty.value(theta)
+            value = (mine * self.loss.value(eta, self.y)).sum(1) + k[:, 0] * self.penalty.value(
+                theta
+            )
             if order == 0:
                 return value
-            gradient = (mine * self.loss.first(eta, self.y)) @ self.X + k * self.penalty.first(theta)
+            gradient = (mine * self.loss.first(eta, self.y)) @ self.X + k * self.penalty.first(
+                theta
+            )
             hessian = self._hessian(mine * self.loss.second(eta, self.y))
             hessian[:, *np.diag_indices(theta.shape[1])] += k * self.penalty.second(theta)
             return value, gradient, hessian
@@ -190,7 +208,9 @@ class Rows:
     def _hessian(self, curvature: np.ndarray) -> np.ndarray:
         p = self.X.shape[1]
         if p <= NARROW:
-            return (curvature @ np.einsum("np,nq->npq", self.X, self.X).reshape(-1, p * p)).reshape(-1, p, p)
+            return (curvature @ np.einsum("np,nq->npq", self.X, self.X).reshape(-1, p * p)).reshape(
+                -1, p, p
+            )
         return np.stack([(self.X.T * c) @ self.X for c in curvature])
 
     def scores(self, theta: np.ndarray, plan) -> np.ndarray:
@@ -226,25 +246,39 @@ class Classes:
                 return value
             share = np.exp(eta - top) / total
             slope = w[folds][..., None] * (share - hot)
-            gradient = np.einsum("fnk,np->fkp", slope, self.X).reshape(theta.shape) + self.alpha * theta
+            gradient = (
+                np.einsum("fnk,np->fkp", slope, self.X).reshape(theta.shape) + self.alpha * theta
+            )
             bent = w[folds][..., None, None] * (
                 share[..., None] * np.eye(hot.shape[1]) - share[..., None] * share[..., None, :]
             )
-            hessian = np.einsum("fnkl,npq->fkplq", bent, squares, optimize=True).reshape(*theta.shape, -1)
+            hessian = np.einsum("fnkl,npq->fkplq", bent, squares, optimize=True).reshape(
+                *theta.shape, -1
+            )
             return value, gradient, hessian + self.alpha * np.eye(theta.shape[1])
 
         return function
 
     def scores(self, theta: np.ndarray, plan) -> np.ndarray:
-        eta = np.einsum("ep,ekp->ek", self.X[plan.index], theta.reshape(len(theta), -1, self.X.shape[1])[refit_of(plan)])
+        eta = np.einsum(
+            "ep,ekp->ek",
+            self.X[plan.index],
+            theta.reshape(len(theta), -1, self.X.shape[1])[refit_of(plan)],
+        )
         top = eta.max(1)
-        return np.log(np.exp(eta - top[:, None]).sum(1)) + top - eta[np.arange(len(eta)), self.y[plan.index]]
+        return (
+            np.log(np.exp(eta - top[:, None]).sum(1))
+            + top
+            - eta[np.arange(len(eta)), self.y[plan.index]]
+        )
 
 
 @functools.cache
 def _compiled(function: Callable, order: int) -> Callable:
     every = (function, jax.grad(function), jax.hessian(function))[: order + 1]
-    return jax.jit(jax.vmap(lambda theta, w, data: tuple(f(theta, w, data) for f in every), (0, 0, None)))
+    return jax.jit(
+        jax.vmap(lambda theta, w, data: tuple(f(theta, w, data) for f in every), (0, 0, None))
+    )
 
 
 @functools.cache
@@ -254,8 +288,9 @@ def _scored(function: Callable) -> Callable:
 
 @dataclass(frozen=True)
 class Written:
-    """A likelihood written out in JAX: `loss(theta, w, data)` is F, `score(theta, w, data)` the loss of every unit; where it
-    is None a fold has one joint loss, what F loses when the held-out units are in it."""
+    """A likelihood written out in JAX: `loss(theta, w, data)` is F, `score(theta, w, data)` the
+    loss of every unit; where it is None a fold has one joint loss, what F loses when the held-out
+    units are in it."""
 
     loss: Callable
     score: Callable | None
@@ -280,22 +315,31 @@ class Written:
         w = weights_of(plan)
         with jax.enable_x64(True):
             if self.score is not None:
-                return np.asarray(_scored(self.score)(theta, w, self.data))[refit_of(plan), plan.index]
+                return np.asarray(_scored(self.score)(theta, w, self.data))[
+                    refit_of(plan), plan.index
+                ]
             back = w.copy()
             back[refit_of(plan)[plan.held], plan.index[plan.held]] = 1.0
-            both = [np.asarray(_compiled(self.loss, 0)(theta, weights, self.data)[0]) for weights in (back, w)]
+            both = [
+                np.asarray(_compiled(self.loss, 0)(theta, weights, self.data)[0])
+                for weights in (back, w)
+            ]
         return both[0] - both[1]
 
 
 def refits(oracle, start: np.ndarray, plan) -> tuple[np.ndarray, np.ndarray]:
-    """The parameters of every refit of a plan, `[refits, params]`, and whether a minimiser was reached, as it was meant."""
+    """The parameters of every refit of a plan, `[refits, params]`, and whether a minimiser was
+    reached, as it was meant.
+    """
     function = oracle.bound(plan)
     theta, reached = descend(function, np.repeat(start[None], len(plan.indptr) - 1, 0))
     return theta, reached if oracle.convex else reached & _agreed(function, start, theta)
 
 
 def descend(function: Callable, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Damped Newton steps from `start`, every fold by itself, and whether each came to a minimum."""
+    """Damped Newton steps from `start`, every fold by itself, and whether each came to a
+    minimum.
+    """
     theta, last = start.copy(), np.full(len(start), np.inf)
     reached, left = np.zeros(len(start), bool), np.arange(len(start))
     for _ in range(STEPS):
@@ -308,7 +352,9 @@ def descend(function: Callable, start: np.ndarray) -> tuple[np.ndarray, np.ndarr
         near = decrement < SMALL * level
         size = np.ones(len(left))
         far = np.flatnonzero(~near)
-        size[far] = _backtracked(function, theta[left[far]], left[far], step[far], value[far], decrement[far])
+        size[far] = _backtracked(
+            function, theta[left[far]], left[far], step[far], value[far], decrement[far]
+        )
         rounding = near & ~((decrement > 0) & (decrement < last[left] / 4))
         stuck = size == 0
         reached[left] = definite & (rounding | (stuck & (decrement < 1e-10 * level)))
@@ -327,7 +373,9 @@ def _direction(hessian: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, n
         return np.linalg.solve(hessian, gradient[..., None])[..., 0], np.ones(len(hessian), bool)
     except np.linalg.LinAlgError:
         broken = ~np.isfinite(hessian).all((1, 2)) | ~np.isfinite(gradient).all(1)
-        values, vectors = np.linalg.eigh(np.where(broken[:, None, None], np.eye(hessian.shape[1]), hessian))
+        values, vectors = np.linalg.eigh(
+            np.where(broken[:, None, None], np.eye(hessian.shape[1]), hessian)
+        )
         worth = np.maximum(np.abs(values), 1e-10 * np.abs(values).max(1, keepdims=True) + 1e-300)
         inner = np.einsum("fpq,fp->fq", vectors, np.where(broken[:, None], 0.0, gradient)) / worth
         return np.einsum("fpq,fq->fp", vectors, inner), (values > 0).all(1) & ~broken

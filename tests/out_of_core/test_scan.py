@@ -1,4 +1,6 @@
-"""Rows in batches: fit, losses and proofs are those of all rows in memory, wherever these are and whoever reads them."""
+"""Rows in batches: fit, losses and proofs are those of all rows in memory, wherever these are and
+whoever reads them.
+"""
 
 import os
 import pickle
@@ -17,7 +19,12 @@ import pytest
 import scipy
 
 import leaveout as lo
-from leaveout.out_of_core import batches as _batches, pass_runner as _runner, passes as _passes, row_refits as _iterated
+from leaveout.out_of_core import (
+    batches as _batches,
+    pass_runner as _runner,
+    passes as _passes,
+    row_refits as _iterated,
+)
 
 N, P, ALPHA = 900, 4, 0.7
 RIDGE = lo.penalties.Ridge(ALPHA)
@@ -44,7 +51,9 @@ def table(loss="logistic", n=N, seed=0):
         "poisson": rng.poisson(np.exp(eta)),
         "huber": eta + rng.standard_t(2, n),
     }[loss]
-    return frame.assign(y=y, w=rng.lognormal(size=n) * (rng.random(n) > 0.1), o=0.1 * rng.standard_normal(n))
+    return frame.assign(
+        y=y, w=rng.lognormal(size=n) * (rng.random(n) > 0.1), o=0.1 * rng.standard_normal(n)
+    )
 
 
 def parquet(folder, frame, files=3, rows=130):
@@ -58,7 +67,9 @@ VALUES = {
     "logistic": lambda eta, y: np.logaddexp(0, eta) - y * eta,
     "squared": lambda eta, y: 0.5 * (y - eta) ** 2,
     "poisson": lambda eta, y: np.exp(eta) - y * eta + scipy.special.gammaln(y + 1),
-    "huber": lambda eta, y: np.where(abs(y - eta) <= 1.345, 0.5 * (y - eta) ** 2, 1.345 * (abs(y - eta) - 1.345 / 2)),
+    "huber": lambda eta, y: np.where(
+        abs(y - eta) <= 1.345, 0.5 * (y - eta) ** 2, 1.345 * (abs(y - eta) - 1.345 / 2)
+    ),
 }
 SLOPES = {
     "logistic": lambda eta, y: scipy.special.expit(eta) - y,
@@ -76,10 +87,14 @@ def refitted(frame, loss, out):
     def look(theta):
         eta = x @ theta + o
         ridge = ALPHA * np.append(theta[:-1], 0)
-        return w @ VALUES[loss](eta, y) + 0.5 * ridge @ theta, x.T @ (w * SLOPES[loss](eta, y)) + ridge
+        return w @ VALUES[loss](eta, y) + 0.5 * ridge @ theta, x.T @ (
+            w * SLOPES[loss](eta, y)
+        ) + ridge
 
     options = {"gtol": 1e-10, "maxiter": 1000}
-    theta = scipy.optimize.minimize(look, np.zeros(P + 1), jac=True, method="BFGS", options=options).x
+    theta = scipy.optimize.minimize(
+        look, np.zeros(P + 1), jac=True, method="BFGS", options=options
+    ).x
     return VALUES[loss](x[out] @ theta + o[out], y[out])
 
 
@@ -92,14 +107,19 @@ def test_losses_are_those_of_refits_from_nothing(loss, tmp_path):
     assert (np.abs(found.losses[rows] - exact) <= found.error[rows] + 1e-6).all()
     fit = lo.fit(lo.GLM(frame[NAMES], frame.y, loss, RIDGE, sample_weight=frame.w, offset=frame.o))
     whole = lo.cross_validate(fit, lo.leave_one_out(N), lo.Exact())
-    np.testing.assert_allclose(found.parameters["coef"], fit.parameters["coef"], rtol=1e-8)  # what two decrements leave
+    # what two decrements leave
+    np.testing.assert_allclose(found.parameters["coef"], fit.parameters["coef"], rtol=1e-8)
     np.testing.assert_allclose(found.hessian, fit.hessian, rtol=1e-8, atol=1e-8)
     off = np.abs(found.losses - whole.losses)
     assert (off <= found.error + whole.error + 1e-12).all()
     assert abs(found.mean - whole.mean) <= found.approximation_error + whole.approximation_error
     np.testing.assert_allclose([found.se, found.no_update], [whole.se, whole.no_update], rtol=1e-3)
     assert found.lost == 0 and (loss == "huber" or found.approximation_error <= 0.011 * found.se)
-    assert len(found.audit) == 5 and not found.audit.beyond.any() and np.isfinite(found.audit.exact).all()
+    assert (
+        len(found.audit) == 5
+        and not found.audit.beyond.any()
+        and np.isfinite(found.audit.exact).all()
+    )
 
 
 def kinds(frame, folder):
@@ -115,7 +135,11 @@ def kinds(frame, folder):
     return {
         "files": (name, "y", named),
         "dataset": (ds.dataset(str(folder), exclude_invalid_files=True), "y", named),
-        "map": (np.memmap(folder / "rows", float, "r", shape=columns.shape), frame.y.to_numpy(), beside),
+        "map": (
+            np.memmap(folder / "rows", float, "r", shape=columns.shape),
+            frame.y.to_numpy(),
+            beside,
+        ),
         "array": (columns, frame.y, beside),
         "frame of Dask": (dd.read_parquet(name), "y", named),
         "array of Dask": (da.from_array(columns, chunks=(170, 2)), frame.y.to_numpy(), beside),
@@ -132,15 +156,28 @@ def alike(a, b, tol=1e-10):
 def test_wherever_the_rows_are(tmp_path):
     frame = table()
     found = {
-        kind: lo.scan(data, y, "logistic", RIDGE, audit=0, **more) for kind, (data, y, more) in kinds(frame, tmp_path).items()
+        kind: lo.scan(data, y, "logistic", RIDGE, audit=0, **more)
+        for kind, (data, y, more) in kinds(frame, tmp_path).items()
     }
     for one in found.values():  # in other parts, so that other rows may be refitted
-        assert (np.abs(one.losses - found["files"].losses) <= one.error + found["files"].error + 1e-10).all()
+        assert (
+            np.abs(one.losses - found["files"].losses) <= one.error + found["files"].error + 1e-10
+        ).all()
         np.testing.assert_allclose(
-            [one.mean, one.se, one.no_update], [found["files"].mean, found["files"].se, one.no_update], 1e-5
+            [one.mean, one.se, one.no_update],
+            [found["files"].mean, found["files"].se, one.no_update],
+            1e-5,
         )
     with joblib.parallel_config("threading", n_jobs=2):
-        other = lo.scan(str(tmp_path / "*.parquet"), "y", "logistic", RIDGE, audit=0, sample_weight="w", offset="o")
+        other = lo.scan(
+            str(tmp_path / "*.parquet"),
+            "y",
+            "logistic",
+            RIDGE,
+            audit=0,
+            sample_weight="w",
+            offset="o",
+        )
     assert np.array_equal(found["files"].losses, other.losses) and found["files"].mean == other.mean
 
 
@@ -165,11 +202,17 @@ def test_losses_go_to_files(tmp_path):
     assert len(list((tmp_path / "losses").iterdir())) == 9
     table_ = pq.read_table(tmp_path / "losses").to_pandas()
     assert files.losses is None and len(files.files()) == 9 and (table_.row == np.arange(N)).all()
-    for name, own in {"loss": memory.losses, "error": memory.error, "proved": memory.proved}.items():
+    for name, own in {
+        "loss": memory.losses,
+        "error": memory.error,
+        "proved": memory.proved,
+    }.items():
         assert np.array_equal(table_[name], own), name
     assert files.mean == memory.mean and "losses" in str(files)
     with pytest.raises(ValueError, match="of another scan"):
-        lo.scan(frame[NAMES].to_numpy(), frame.y.to_numpy(), "huber", RIDGE, out=tmp_path / "losses")
+        lo.scan(
+            frame[NAMES].to_numpy(), frame.y.to_numpy(), "huber", RIDGE, out=tmp_path / "losses"
+        )
 
 
 def test_rows_that_little_is_proved_of_are_refitted():
@@ -184,7 +227,10 @@ def test_rows_that_little_is_proved_of_are_refitted():
 
 
 def test_estimates_count_rounding():
-    """Of squared loss the next term is zero; of a response around 10⁹ three digits can be proved."""
+    """Of squared loss the next term is zero.
+
+    Of a response around 10⁹ three digits can be proved.
+    """
     frame = table("squared", 40)
     x, y = frame[NAMES].to_numpy(), frame.y.to_numpy()
     found = lo.scan(x, y + 1e9, "squared", RIDGE, audit=0, rtol=1e-5)
@@ -207,41 +253,66 @@ def far_out(spread, n=400):
 
 @pytest.mark.parametrize("loss", ["logistic", "huber"])
 def test_what_rounding_hides_has_no_minimiser_and_few_passes(loss, monkeypatch):
-    """Steps by what is left of the Hessian lower F no more, and there is no end of them. In memory columns are centred."""
+    """Steps by what is left of the Hessian lower F no more, and there is no end of them. In memory
+    columns are centred.
+    """
     x, center, y, heavy = far_out(0.5)
     x, more = x + center, {"sample_weight": heavy}
     runs, look = [], _runner.PassRunner.at
-    monkeypatch.setattr(_runner.PassRunner, "at", lambda self, theta: runs.append(self) or look(self, theta))
-    with pytest.raises(lo.IndefiniteHessianError, match=r"Of x0 the mean is so large .* centre them"):
+    monkeypatch.setattr(
+        _runner.PassRunner, "at", lambda self, theta: runs.append(self) or look(self, theta)
+    )
+    with pytest.raises(
+        lo.IndefiniteHessianError, match=r"Of x0 the mean is so large .* centre them"
+    ):
         lo.scan(x, y, loss, RIDGE, **more)
     assert 0 < runs[0].passes < 50
     found, exact = (
-        lo.cross_validate(lo.fit(lo.GLM(z, y, loss, RIDGE, **more)), lo.leave_one_out(400)) for z in (x, x - center)
+        lo.cross_validate(lo.fit(lo.GLM(z, y, loss, RIDGE, **more)), lo.leave_one_out(400))
+        for z in (x, x - center)
     )
-    assert found.proved.all() and (np.abs(found.losses - exact.losses) <= found.error + exact.error).all()
+    assert (
+        found.proved.all()
+        and (np.abs(found.losses - exact.losses) <= found.error + exact.error).all()
+    )
 
 
 def test_the_minimum_of_the_first_block_is_of_the_columns_as_given(monkeypatch):
-    """Where it is fitted in other coordinates: columns centred, or fewer rows than columns in their place."""
+    """Where it is fitted in other coordinates.
+
+    Columns centred, or fewer rows than columns in their place.
+    """
     rng, starts, descend = np.random.default_rng(0), [], _runner.PassRunner._descend
     monkeypatch.setattr(_batches, "DENSE_BLOCK", 2**16)
-    monkeypatch.setattr(_runner.PassRunner, "_descend", lambda self, start: starts.append(start) or descend(self, start))
+    monkeypatch.setattr(
+        _runner.PassRunner,
+        "_descend",
+        lambda self, start: starts.append(start) or descend(self, start),
+    )
     for x in (rng.normal([1e5, 0.0], 1.0, (60, 2)), rng.standard_normal((60, 500))):
         y = x[:, 1] + rng.standard_normal(60)
         found = lo.scan(x, y, "squared", RIDGE, audit=0)
-        exact = lo.cross_validate(lo.fit(lo.GLM(x - x.mean(axis=0), y, "squared", RIDGE)), lo.leave_one_out(60))
+        exact = lo.cross_validate(
+            lo.fit(lo.GLM(x - x.mean(axis=0), y, "squared", RIDGE)), lo.leave_one_out(60)
+        )
         assert (np.abs(found.losses - exact.losses) <= found.error + exact.error).all()
         theta = lo.fit(lo.GLM(x, y, "squared", RIDGE)).parameters
         np.testing.assert_allclose(starts[-1], [*theta["coef"], theta["intercept"]], rtol=1e-6)
 
 
 def test_beside_rounding_errors_are_what_they_are_said_to_be():
-    """The same column, spread enough: against refits in which it is centred, where the minimum is the same."""
+    """The same column, spread enough.
+
+    Against refits in which it is centred, where the minimum is the same.
+    """
     x, center, y, heavy = far_out(300.0)
     found = lo.scan(x + center, y, "logistic", RIDGE, sample_weight=heavy)
     fit = lo.fit(lo.GLM(x, y, "logistic", RIDGE, sample_weight=heavy))
     exact = lo.cross_validate(fit, lo.leave_one_out(len(y)), lo.Exact())
-    assert found.lost == 0 and (np.abs(found.losses - exact.losses) <= found.error + exact.error + 1e-12).all()
+    assert (
+        found.lost == 0
+        and (np.abs(found.losses - exact.losses) <= found.error + exact.error + 1e-12).all()
+    )
     assert found.passes < 50 and not found.audit.beyond.any()
 
 
@@ -266,14 +337,22 @@ def test_what_is_missing_is_named_by_batch_and_row(tmp_path):
     frame = table(n=20_000)
     frame.loc[13_717, "c2"] = np.nan
     name = parquet(tmp_path, frame, files=4, rows=20)
-    with pytest.raises(ValueError, match=r"'c2' is nan in row 13717 \(row 17 of batch 685 of 1000, row group 185 of 2.parquet"):
+    with pytest.raises(
+        ValueError,
+        match=r"'c2' is nan in row 13717 \(row 17 of batch 685 of 1000, row group 185 of 2.parquet",
+    ):
         lo.scan(name, "y", "logistic", RIDGE, columns=NAMES)
     frame = table(n=500)
     with pytest.raises(ValueError, match=r"weight -1 in row 310 \(row 60 of batch 1 of 2"):
         w = np.where(np.arange(500) == 310, -1.0, 1.0)
         lo.scan(frame[NAMES].to_numpy(), frame.y.to_numpy(), "logistic", RIDGE, sample_weight=w)
     with pytest.raises(ValueError, match=r"rows 490 to 499: the .* loss needs y"):
-        lo.scan(frame[NAMES].to_numpy(), frame.y.where(frame.index != 490, 3).to_numpy(), "logistic", RIDGE)
+        lo.scan(
+            frame[NAMES].to_numpy(),
+            frame.y.where(frame.index != 490, 3).to_numpy(),
+            "logistic",
+            RIDGE,
+        )
 
 
 def test_what_cannot_be_scanned(tmp_path):
@@ -283,15 +362,39 @@ def test_what_cannot_be_scanned(tmp_path):
         (TypeError, "hold no numbers: 'name'", lambda: lo.scan(name, "y", "logistic")),
         (ValueError, "no columns 'z'", lambda: lo.scan(name, "z", "logistic", columns=NAMES)),
         (ValueError, "no columns 'c9'", lambda: lo.scan(name, "y", "logistic", columns=["c9"])),
-        (TypeError, "target must be the name of a column", lambda: lo.scan(name, y, "logistic", columns=NAMES)),
-        (ValueError, "there is no file", lambda: lo.scan(str(tmp_path / "no*.parquet"), "y", "logistic")),
+        (
+            TypeError,
+            "target must be the name of a column",
+            lambda: lo.scan(name, y, "logistic", columns=NAMES),
+        ),
+        (
+            ValueError,
+            "there is no file",
+            lambda: lo.scan(str(tmp_path / "no*.parquet"), "y", "logistic"),
+        ),
         (TypeError, "read by lo.GLM", lambda: lo.scan(frame, "y", "logistic")),
         (ValueError, "one number for each of the 900", lambda: lo.scan(x, y[:-1], "logistic")),
-        (TypeError, "got Binomial, PerWeight", lambda: lo.scan(x, y, "logistic", lo.penalties.per_weight(RIDGE))),
-        (TypeError, "got Binomial, PseudoHuber", lambda: lo.scan(x, y, "logistic", lo.penalties.PseudoHuber(1.0, 1.0))),
+        (
+            TypeError,
+            "got Binomial, PerWeight",
+            lambda: lo.scan(x, y, "logistic", lo.penalties.per_weight(RIDGE)),
+        ),
+        (
+            TypeError,
+            "got Binomial, PseudoHuber",
+            lambda: lo.scan(x, y, "logistic", lo.penalties.PseudoHuber(1.0, 1.0)),
+        ),
         (TypeError, "got Multinomial", lambda: lo.scan(x, np.arange(N) % 3, "multinomial", RIDGE)),
-        (RuntimeError, "separated", lambda: lo.scan(x[:40], (x[:40, 0] > 0).astype(int), "logistic")),
-        (lo.IndefiniteHessianError, "scan", lambda: lo.scan(np.c_[x, x[:, 0]][:60], y[:60], "logistic")),
+        (
+            RuntimeError,
+            "separated",
+            lambda: lo.scan(x[:40], (x[:40, 0] > 0).astype(int), "logistic"),
+        ),
+        (
+            lo.IndefiniteHessianError,
+            "scan",
+            lambda: lo.scan(np.c_[x, x[:, 0]][:60], y[:60], "logistic"),
+        ),
         (ValueError, "two rows", lambda: lo.scan(x[:1], y[:1], "logistic")),
         (ValueError, "is a file", lambda: lo.scan(x, y, "logistic", out=tmp_path / "0.parquet")),
     ):
@@ -300,13 +403,22 @@ def test_what_cannot_be_scanned(tmp_path):
 
 
 def test_missing_numbers_of_arrow_and_other_types(tmp_path):
-    """Whole numbers with gaps are told as missing; truths, decimals and small floats are numbers."""
+    """Whole numbers with gaps are told as missing.
+
+    Truths, decimals and small floats are numbers.
+    """
     frame = table()
-    columns = {"a": pa.array(frame.c0 > 0), "b": pa.array(frame.c1.astype(np.float32)), "y": pa.array(frame.y)}
+    columns = {
+        "a": pa.array(frame.c0 > 0),
+        "b": pa.array(frame.c1.astype(np.float32)),
+        "y": pa.array(frame.y),
+    }
     data = ds.dataset(pa.table(columns | {"c": pa.array(np.arange(N) % 5, pa.int8())}))
     found = lo.scan(data, "y", "logistic", RIDGE, columns=["a", "b", "c"])
     x = np.c_[frame.c0 > 0, frame.c1.astype(np.float32), np.arange(N) % 5]
-    np.testing.assert_allclose(found.parameters["coef"], lo.fit(lo.GLM(x, frame.y, "logistic", RIDGE)).parameters["coef"])
+    np.testing.assert_allclose(
+        found.parameters["coef"], lo.fit(lo.GLM(x, frame.y, "logistic", RIDGE)).parameters["coef"]
+    )
     gaps = pa.array([None if k == 7 else k % 3 for k in range(N)], pa.int64())
     with pytest.raises(ValueError, match="'c' is nan in row 7"):
         lo.scan(ds.dataset(pa.table(columns | {"c": gaps})), "y", "logistic", RIDGE)
@@ -315,7 +427,9 @@ def test_missing_numbers_of_arrow_and_other_types(tmp_path):
 def test_a_full_disk_leaves_a_state_that_goes_on(tmp_path, monkeypatch):
     frame = table()
     name, out, calls = parquet(tmp_path, frame), tmp_path / "losses", []
-    run = lambda out: lo.scan(name, "y", "logistic", RIDGE, columns=NAMES, out=out, checkpoint=tmp_path / "state")
+    run = lambda out: lo.scan(
+        name, "y", "logistic", RIDGE, columns=NAMES, out=out, checkpoint=tmp_path / "state"
+    )
     write, sums = pq.ParquetWriter.write_table, _runner.sums
 
     def full(writer, *args):
@@ -329,7 +443,9 @@ def test_a_full_disk_leaves_a_state_that_goes_on(tmp_path, monkeypatch):
         run(out)
     assert not list(out.glob("*.part"))
     monkeypatch.setattr(pq.ParquetWriter, "write_table", write)
-    monkeypatch.setattr(_runner, "sums", lambda *args: pytest.fail("the fit was there") or sums(*args))
+    monkeypatch.setattr(
+        _runner, "sums", lambda *args: pytest.fail("the fit was there") or sums(*args)
+    )
     done = {file: file.stat().st_mtime_ns for file in out.glob("*.parquet")}
     assert 1 < len(done) < 9
     found = run(out)
@@ -349,7 +465,10 @@ def test_nothing_of_the_size_of_the_rows_is_kept(tmp_path, monkeypatch):
     peaks, rng = [], np.random.default_rng(0)
     for n in (2**13, 2**13, 2**15):  # the first imports
         rng.standard_normal((n, 8), np.float32).tofile(tmp_path / f"{n}")
-        X, y = np.memmap(tmp_path / f"{n}", np.float32, "r", shape=(n, 8)), (rng.random(n) < 0.5).astype(float)
+        X, y = (
+            np.memmap(tmp_path / f"{n}", np.float32, "r", shape=(n, 8)),
+            (rng.random(n) < 0.5).astype(float),
+        )
         tracemalloc.start()
         lo.scan(X, y, "logistic", RIDGE, out=tmp_path / f"losses{n}", audit=2)
         peaks.append(tracemalloc.get_traced_memory()[1])
@@ -358,14 +477,20 @@ def test_nothing_of_the_size_of_the_rows_is_kept(tmp_path, monkeypatch):
 
 
 def test_tallies_make_the_table_of_all():
-    """Bins of M k on one grid for all: bounds no lower than those by their own largest, and hardly higher."""
+    """Bins of M k on one grid for all.
+
+    Bounds no lower than those by their own largest, and hardly higher.
+    """
     frame = table()
     fit = lo.fit(lo.GLM(frame[NAMES], frame.y, "logistic", RIDGE))
     from leaveout.refit._anchor import linear_cache
 
     at = linear_cache(fit)
     parts = at.model.loss, at.model.y, at.eta, at.reference, at.weight * at.size, at.norm
-    halves = [_passes.RadiusTable.tally(parts[0], *(part[some] for part in parts[1:])) for some in (slice(400), slice(400, N))]
+    halves = [
+        _passes.RadiusTable.tally(parts[0], *(part[some] for part in parts[1:]))
+        for some in (slice(400), slice(400, N))
+    ]
     made = _passes.RadiusTable.of(at.model.loss, sum(halves))
     slope, kept, grown = 10.0 ** np.arange(-6, 0, 0.5), np.ones(12), np.ones(12)
     own, other = at.table.ball(slope, kept, grown), made.ball(slope, kept, grown)
@@ -385,7 +510,10 @@ def test_workers_of_a_cluster_and_one_that_is_killed(tmp_path, monkeypatch):
     name = parquet(tmp_path, frame, files=6, rows=2_000)
     run = lambda: lo.scan(name, "y", "logistic", RIDGE, columns=NAMES)
     alone = run()
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
         alike(alone, run())
         pids = client.run(os.getpid)
         began = time.monotonic()
@@ -407,7 +535,10 @@ def test_workers_of_a_cluster_and_one_that_is_killed(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("loss", ["squared", "probit"])
 def test_rows_that_are_worth_most_are_in_the_mean(loss):
-    """One that is far from all others, and heavy ones: their losses are the most of the mean, proved or estimated."""
+    """One that is far from all others, and heavy ones.
+
+    Their losses are the most of the mean, proved or estimated.
+    """
     rng = np.random.default_rng(5)
     x, w = rng.standard_normal((120, P)), 10.0 ** rng.uniform(-4, 4, 120)
     x[7] *= 1000

@@ -5,7 +5,13 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.model_selection import GroupKFold, RepeatedKFold, ShuffleSplit, StratifiedKFold, TimeSeriesSplit
+from sklearn.model_selection import (
+    GroupKFold,
+    RepeatedKFold,
+    ShuffleSplit,
+    StratifiedKFold,
+    TimeSeriesSplit,
+)
 
 import leaveout as lo
 
@@ -61,7 +67,9 @@ def test_splitters_of_scikit_learn():
         mine = slice(plan.indptr[k], plan.indptr[k + 1])
         assert set(plan.index[mine][plan.held[mine]]) == set(test)
         assert set(np.flatnonzero(plan.matrix()[k])) == set(train)
-    assert lo.from_splits(RepeatedKFold(n_splits=3, n_repeats=2).split(np.zeros(9)), 9).num_refits == 6
+    assert (
+        lo.from_splits(RepeatedKFold(n_splits=3, n_repeats=2).split(np.zeros(9)), 9).num_refits == 6
+    )
 
 
 def test_seeds_and_sizes():
@@ -69,7 +77,9 @@ def test_seeds_and_sizes():
     np.testing.assert_array_equal(a.index, b.index)
     assert np.all(np.diff(a.indptr) == 10)
     runs = lo.contiguous(100, 0.1, 5, seed=0)
-    assert runs.serial and all(np.all(np.diff(run) == 1) for run in np.split(runs.index, runs.indptr[1:-1]))
+    assert runs.serial and all(
+        np.all(np.diff(run) == 1) for run in np.split(runs.index, runs.indptr[1:-1])
+    )
 
 
 def test_padded_batches_hold_every_entry():
@@ -101,8 +111,14 @@ def test_padded_batches_hold_every_entry():
         (lambda: lo.Plan([0, 1], [0], [np.nan], [True], 3), "finite"),
         (lambda: lo.Plan([0, 1], [7], [0], [True], 3), r"\[0, 3\)"),
         (lambda: lo.Plan([0, 1], [-1], [0], [True], 3), r"\[0, 3\)"),
-        (lambda: lo.Plan([0, 2], [1, 2], [0, 1.5], [True, True], 4), "refit 0 scores unit 2, which has weight 1.5"),
-        (lambda: lo.Plan([0, 2], [1, 2], [1.5, 2.0], [True, True], 4), "refit 0 scores unit 1, which has weight 1.5"),
+        (
+            lambda: lo.Plan([0, 2], [1, 2], [0, 1.5], [True, True], 4),
+            "refit 0 scores unit 2, which has weight 1.5",
+        ),
+        (
+            lambda: lo.Plan([0, 2], [1, 2], [1.5, 2.0], [True, True], 4),
+            "refit 0 scores unit 1, which has weight 1.5",
+        ),
         (lambda: lo.from_splits([(np.arange(-1, 3), np.array([4]))], 5), "outside"),
     ],
 )
@@ -113,7 +129,9 @@ def test_bad_plans(make, message):
 
 def scored_and_dropped(plan, k):
     mine = slice(plan.indptr[k], plan.indptr[k + 1])
-    return set(plan.index[mine][plan.held[mine]].tolist()), set(plan.index[mine][~plan.held[mine]].tolist())
+    return set(plan.index[mine][plan.held[mine]].tolist()), set(
+        plan.index[mine][~plan.held[mine]].tolist()
+    )
 
 
 def test_what_is_scored_and_what_is_dropped_only():
@@ -125,16 +143,23 @@ def test_what_is_scored_and_what_is_dropped_only():
         ({8, 9, 10, 11}, {6, 7}),
     ]
     plan = lo.leave_future_out(8, 5, horizon=2)
-    assert [scored_and_dropped(plan, k) for k in range(3)] == [({5, 6}, {7}), ({6, 7}, set()), ({7}, set())]
+    assert [scored_and_dropped(plan, k) for k in range(3)] == [
+        ({5, 6}, {7}),
+        ({6, 7}, set()),
+        ({7}, set()),
+    ]
     path = np.c_[np.arange(8), np.arange(1, 9)]  # nine sites in a row
     assert scored_and_dropped(lo.neighbourhoods(path, 1, buffer=2), 4) == ({3, 4, 5}, {1, 2, 6, 7})
     plan = lo.from_splits([(np.array([0, 0, 1, 2]), np.array([3, 4]))], 6)
-    assert scored_and_dropped(plan, 0) == ({3, 4}, {0, 5})  # unit 0 weighs two, unit 5 is in neither
+    # unit 0 weighs two, unit 5 is in neither
+    assert scored_and_dropped(plan, 0) == ({3, 4}, {0, 5})
     np.testing.assert_array_equal(plan.matrix(), [[2, 1, 1, 0, 0, 0]])
 
 
 def test_a_part_of_a_plan_keeps_its_weights():
-    plan = lo.Plan([0, 2, 5, 7], [0, 3, 1, 2, 4, 3, 4], [0, 2, 0, 0.5, 0, 3, 0], [1, 0, 1, 0, 0, 0, 1], 5)
+    plan = lo.Plan(
+        [0, 2, 5, 7], [0, 3, 1, 2, 4, 3, 4], [0, 2, 0, 0.5, 0, 3, 0], [1, 0, 1, 0, 0, 0, 1], 5
+    )
     some = plan.some(np.array([0, 2]))
     np.testing.assert_array_equal(some.matrix(), plan.matrix()[[0, 2]])
     assert [scored_and_dropped(some, k)[0] for k in range(2)] == [{0}, {4}]
@@ -144,24 +169,36 @@ def test_a_part_of_a_plan_keeps_its_weights():
     only = plan.only(units)
     np.testing.assert_array_equal(only.matrix(), plan.matrix()[[0, 2]][:, units])
     assert [scored_and_dropped(only, k)[0] for k in range(2)] == [{0}, {3}]
-    unscored = lo.Plan([0, 1, 2], [0, 1], [2.0, 3.0], [False, False], 3)  # no refit scores anything: those with units stay
+    # no refit scores anything: those with units stay
+    unscored = lo.Plan([0, 1, 2], [0, 1], [2.0, 3.0], [False, False], 3)
     np.testing.assert_array_equal(unscored.only(np.array([0, 2])).matrix(), [[2, 1]])
 
 
 @pytest.mark.parametrize("cases", [False, True])
 @pytest.mark.parametrize("units", [np.ones(5), "a", 1, 2.5])
 def test_numbers_of_units_that_are_none(units, cases):
-    with pytest.raises(ValueError, match="leave_one_out: num_units must be a whole number of 2 or more"):
+    with pytest.raises(
+        ValueError, match="leave_one_out: num_units must be a whole number of 2 or more"
+    ):
         lo.leave_one_out(units, cases=cases)
 
 
 def test_what_a_plan_prints():
-    text = str(lo.Plan([0, 2, 5, 7], [0, 3, 1, 2, 4, 3, 4], [0, 2, 0, 0, 0, 3, 0], [1, 0, 1, 0, 0, 0, 1], 5))
+    text = str(
+        lo.Plan(
+            [0, 2, 5, 7], [0, 3, 1, 2, 4, 3, 4], [0, 2, 0, 0, 0, 3, 0], [1, 0, 1, 0, 0, 0, 1], 5
+        )
+    )
     assert "every unit 0 to 1 times" in text and "0.667 units a refit that are not scored" in text
     assert "up to 3 of units that are seen more than once" in text
     assert "3 of 2–3 units each" in text and "every unit by itself" in text
     text = str(lo.kfold(12, 3))
-    assert "every unit 1 time" in text and "1 times" not in text and "dropped" not in text and "seen more" not in text
+    assert (
+        "every unit 1 time" in text
+        and "1 times" not in text
+        and "dropped" not in text
+        and "seen more" not in text
+    )
 
 
 def test_defaults_drop_nothing_more():
@@ -172,12 +209,17 @@ def test_defaults_drop_nothing_more():
 
 def test_padding_is_no_unit():
     """Padding is not held, weighs one, has a number that no unit has, and no entry of the plan."""
-    plan = lo.groups(np.repeat(np.arange(10), [1, 3, 5, 5, 5, 5, 5, 5, 5, 5]))  # 44 units, padded to a width of six
+    # 44 units, padded to a width of six
+    plan = lo.groups(np.repeat(np.arange(10), [1, 3, 5, 5, 5, 5, 5, 5, 5, 5]))
     ((refits, place, rows),) = plan.batches(10**6, 1, 1, uniform=True)
     padding = place < 0
     np.testing.assert_array_equal((~padding).sum(1), np.diff(plan.indptr)[refits])
     assert padding.sum() == 60 - 44 and np.all(rows.index[padding] == 44)
-    assert not rows.held[padding].any() and np.all(rows.weight[padding] == 1) and np.all(rows.weight[~padding] == 0)
+    assert (
+        not rows.held[padding].any()
+        and np.all(rows.weight[padding] == 1)
+        and np.all(rows.weight[~padding] == 0)
+    )
     assert sorted(place[~padding].tolist()) == list(range(44))
     assert np.bincount(rows.index[rows.held], minlength=45).tolist() == [1] * 44 + [0]
 
@@ -186,7 +228,9 @@ def test_groups_are_clusters():
     np.testing.assert_array_equal(lo.groups(list("baab")).clusters, [1, 0, 0, 1])
 
 
-@pytest.mark.parametrize("splits", [[[0], [1]], [0, 1, 0], list("aba"), [([0, 1], [2], [3])], [(0, 1)]])
+@pytest.mark.parametrize(
+    "splits", [[[0], [1]], [0, 1, 0], list("aba"), [([0, 1], [2], [3])], [(0, 1)]]
+)
 def test_what_is_no_pair_of_train_and_test_is_refused(splits):
     with pytest.raises(TypeError, match=r"split 0 must be a pair .*lo\.groups\(labels\)"):
         lo.from_splits(splits, 4)
@@ -199,11 +243,15 @@ def test_splits_of_groups_or_of_a_series_say_so():
     y = 2.0 * rng.normal(size=15)[g] + 0.2 * rng.normal(size=180)
     fit, splits = lo.fit(lo.GLM(X, y, "squared")), list(GroupKFold(5).split(X, y, g))
     theirs = lo.from_splits(splits, 180, groups=pd.Series(g).astype(str).to_numpy())
-    cv, plain = (lo.cross_validate(fit, plan, lo.Exact()) for plan in (theirs, lo.from_splits(splits, 180)))
+    cv, plain = (
+        lo.cross_validate(fit, plan, lo.Exact()) for plan in (theirs, lo.from_splits(splits, 180))
+    )
     sums = np.bincount(g, cv.per_unit() - cv.mean)
     assert cv.se == pytest.approx(np.sqrt(15 / 14 * np.sum(sums**2)) / 180, rel=1e-9)
     assert (cv.mean, "over 15 groups" in str(cv)) == (plain.mean, True) and plain.se < 0.5 * cv.se
-    assert "LO203" in [each.code for each in plain.checks()] and "LO203" not in [each.code for each in cv.checks()]
+    assert "LO203" in [each.code for each in plain.checks()] and "LO203" not in [
+        each.code for each in cv.checks()
+    ]
 
     days = pd.date_range("2020-01-01", periods=180)
     rolling = list(TimeSeriesSplit(6).split(X))
@@ -213,14 +261,25 @@ def test_splits_of_groups_or_of_a_series_say_so():
     assert "blocks of" in told.standard_error.kind
     labelled = lo.from_splits(rolling, 180, times=pd.Series(days, index=days))
     assert labelled.match_labels("fit", days[::-1].sort_values()).columns == {}
-    noise = lo.fit(lo.GLM(pd.DataFrame(rng.normal(size=(180, 2)), index=days), rng.normal(size=180), "squared"))
+    noise = lo.fit(
+        lo.GLM(pd.DataFrame(rng.normal(size=(180, 2)), index=days), rng.normal(size=180), "squared")
+    )
     for plan in (lo.from_splits(rolling, 180), lo.kfold(180, 5)):
-        said = [each for each in lo.cross_validate(noise, plan, lo.Exact()).checks() if each.code == "LO203"]
+        said = [
+            each
+            for each in lo.cross_validate(noise, plan, lo.Exact()).checks()
+            if each.code == "LO203"
+        ]
         assert len(said) == 1 and "runs of rows in time order" in said[0].reason
     for plan in (lo.kfold(180, 5, seed=0), lo.leave_one_out(180), series):
-        assert "LO203" not in [each.code for each in lo.cross_validate(noise, plan, lo.Exact()).checks()]
+        assert "LO203" not in [
+            each.code for each in lo.cross_validate(noise, plan, lo.Exact()).checks()
+        ]
     own = pd.Series(g, index=[f"r{k}" for k in range(180)])
-    mixed = [(train[own.index], test[own.index]) for train, test in ((own != k, own == k) for k in range(15))]
+    mixed = [
+        (train[own.index], test[own.index])
+        for train, test in ((own != k, own == k) for k in range(15))
+    ]
     swapped = lo.from_splits(mixed, 180, groups=own[::-1])
     np.testing.assert_array_equal(swapped.clusters, g)
     assert swapped.names.equals(own.index)
@@ -246,7 +305,10 @@ def test_drawn_folds_are_not_said_to_be_of_groups():
     rng, found = np.random.default_rng(0), 0
     for seed in range(30):
         y = rng.standard_t(3, size=60) ** 3
-        cv = lo.cross_validate(lo.fit(lo.GLM(rng.normal(size=(60, 2)), y, "squared")), lo.kfold(60, 2 + seed % 5, seed=seed))
+        cv = lo.cross_validate(
+            lo.fit(lo.GLM(rng.normal(size=(60, 2)), y, "squared")),
+            lo.kfold(60, 2 + seed % 5, seed=seed),
+        )
         found += "LO203" in [each.code for each in cv.checks()]
     assert found == 0
 
@@ -259,14 +321,20 @@ def test_folds_of_several_groups_are_noticed_whatever_their_means():
         X = rng.standard_normal((15, 2))[labels] + 0.1 * rng.standard_normal((120, 2))
         y = 2.0 * rng.standard_normal(15)[labels] + 0.2 * rng.standard_normal(120)
         plan = lo.from_splits(GroupKFold(5).split(X, y, labels), 120)
-        codes = [check.code for check in lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), plan, audit=0).checks()]
+        codes = [
+            check.code
+            for check in lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), plan, audit=0).checks()
+        ]
         missed += "LO203" not in codes
     assert missed == 0
 
 
 def test_folds_of_groups_are_noticed_where_features_do_not_tell_groups():
     rng, labels = np.random.default_rng(0), np.repeat(np.arange(15), 8)
-    X, y = rng.standard_normal((120, 2)), rng.standard_normal(15)[labels] + 0.5 * rng.standard_normal(120)
+    X, y = (
+        rng.standard_normal((120, 2)),
+        rng.standard_normal(15)[labels] + 0.5 * rng.standard_normal(120),
+    )
     plan = lo.from_splits(GroupKFold(15).split(X, y, labels), 120)
     assert "F = " in str(lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), plan).checks())
 
@@ -278,7 +346,9 @@ def test_folds_along_a_feature_are_not_said_to_be_of_groups_where_residuals_are_
         X = np.sort(rng.standard_normal((120, 1)), axis=0)
         y, order = X[:, 0] + rng.standard_normal(120), rng.permutation(120)
         splits = [(order[order // 24 != k], order[order // 24 == k]) for k in range(5)]
-        cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), lo.from_splits(splits, 120), audit=0)
+        cv = lo.cross_validate(
+            lo.fit(lo.GLM(X, y, "squared")), lo.from_splits(splits, 120), audit=0
+        )
         alarms += "LO203" in [check.code for check in cv.checks()]
     assert alarms <= 2
 
@@ -286,7 +356,10 @@ def test_folds_along_a_feature_are_not_said_to_be_of_groups_where_residuals_are_
 def splits_of(plan):
     """Units that each refit scores, and those that it sees."""
     return [
-        (np.sort(plan.index[(plan.refit == k) & plan.held]).tolist(), np.flatnonzero(weights).tolist())
+        (
+            np.sort(plan.index[(plan.refit == k) & plan.held]).tolist(),
+            np.flatnonzero(weights).tolist(),
+        )
         for k, weights in enumerate(plan.matrix())
     ]
 
@@ -297,24 +370,33 @@ def splits_by(splitter, *data):
 
 def test_stratified_folds_are_those_of_scikit_learn():
     rng = np.random.default_rng(0)
-    for y in (rng.integers(0, 3, 50), np.repeat([3, 1, 2], [20, 5, 9]), rng.choice(["b", "a", "c"], 40)):
+    for y in (
+        rng.integers(0, 3, 50),
+        np.repeat([3, 1, 2], [20, 5, 9]),
+        rng.choice(["b", "a", "c"], 40),
+    ):
         X = np.zeros(len(y))
         assert splits_of(lo.stratified(y, 5)) == splits_by(StratifiedKFold(5), X, y)
         drawn, theirs = lo.stratified(y, 5, seed=1, repeats=3), list(StratifiedKFold(5).split(X, y))
         assert drawn.num_refits == 15 and len({str(units) for units, _ in splits_of(drawn)}) == 15
         for k, (units, _) in enumerate(splits_of(drawn)):
-            ours, whole = (np.unique(y[part], return_counts=True) for part in (units, theirs[k % 5][1]))
+            ours, whole = (
+                np.unique(y[part], return_counts=True) for part in (units, theirs[k % 5][1])
+            )
             np.testing.assert_array_equal(ours, whole)
         np.testing.assert_array_equal(np.bincount(drawn.index), 3)
     y = rng.normal(size=100)
     for units, _ in splits_of(lo.stratified(y, 5, seed=0)):
-        np.testing.assert_array_equal(np.bincount(np.searchsorted(np.quantile(y, np.arange(1, 10) / 10), y[units])), 2)
+        np.testing.assert_array_equal(
+            np.bincount(np.searchsorted(np.quantile(y, np.arange(1, 10) / 10), y[units])), 2
+        )
     index = [f"u{k}" for k in range(6)]
     assert lo.stratified(pd.Series(list("aabbab"), index=index), 2).names.tolist() == index
 
 
 def test_folds_of_groups_are_those_of_scikit_learn_and_keep_groups_whole():
-    g = np.random.default_rng(1).permutation(np.repeat(np.arange(12), np.arange(12) + 1))  # sizes without ties
+    # sizes without ties
+    g = np.random.default_rng(1).permutation(np.repeat(np.arange(12), np.arange(12) + 1))
     X = np.zeros(len(g))
     assert splits_of(lo.groups(g, 4)) == splits_by(GroupKFold(4), X, None, g)
     plan = lo.groups(g, 4, seed=0, repeats=5)
@@ -333,10 +415,14 @@ def test_repeats_average_and_keep_the_standard_error_of_units():
     loss = np.zeros((6, 40))
     for k, (units, seen) in enumerate(splits_of(plan)):
         A = np.c_[np.ones(40), X]
-        loss[k // 4, units] = 0.5 * (y - A @ np.linalg.lstsq(A[seen], y[seen], rcond=None)[0])[units] ** 2
+        loss[k // 4, units] = (
+            0.5 * (y - A @ np.linalg.lstsq(A[seen], y[seen], rcond=None)[0])[units] ** 2
+        )
     each = loss.mean(0)
     np.testing.assert_allclose(cv.per_unit(), each, rtol=1e-8)
-    np.testing.assert_allclose((cv.mean, cv.se), (each.mean(), each.std(ddof=1) / np.sqrt(40)), rtol=1e-8)
+    np.testing.assert_allclose(
+        (cv.mean, cv.se), (each.mean(), each.std(ddof=1) / np.sqrt(40)), rtol=1e-8
+    )
 
 
 def test_purged_plans_are_the_definition():
@@ -364,7 +450,9 @@ def test_purged_plans_are_the_definition():
 
 def test_rolling_windows():
     theirs = TimeSeriesSplit(4, max_train_size=5, test_size=2).split(np.zeros(13))
-    assert splits_of(lo.rolling(13, 5, 2, 2)) == [(test.tolist(), train.tolist()) for train, test in theirs]
+    assert splits_of(lo.rolling(13, 5, 2, 2)) == [
+        (test.tolist(), train.tolist()) for train, test in theirs
+    ]
     assert [units for units, _ in splits_of(lo.rolling(10, 4, 3, 2))] == [[4, 5, 6], [6, 7, 8]]
     grows, rolls = lo.leave_future_out(8, 5, horizon=2), lo.rolling(8, 5, 2)
     np.testing.assert_array_equal(rolls.matrix()[0], grows.matrix()[0])
@@ -402,7 +490,11 @@ def test_folds_are_as_far_apart_as_new_places(clustering):
         (lambda: lo.purged(pd.date_range("2020", periods=4), 2, 3), TypeError, "Timedelta"),
         (lambda: lo.purged(np.arange(4), 2, -1), ValueError, "negative"),
         (lambda: lo.rolling(10, 8, 3), ValueError, "horizon"),
-        (lambda: lo.nearest_neighbour_matched(np.zeros((9, 2)), np.zeros((9, 3)), 3), ValueError, "coordinates"),
+        (
+            lambda: lo.nearest_neighbour_matched(np.zeros((9, 2)), np.zeros((9, 3)), 3),
+            ValueError,
+            "coordinates",
+        ),
     ],
 )
 def test_what_new_plans_refuse(make, error, message):
@@ -427,7 +519,11 @@ def seen_and_scored(plan):
 )
 def test_the_future_of_stacked_series_is_the_end_of_each(make, origins):
     step, window = np.r_[:5, :4], 2
-    for more in (dict(groups=STACKED), dict(groups=STACKED, times=step), dict(groups=pd.Series(STACKED))):
+    for more in (
+        dict(groups=STACKED),
+        dict(groups=STACKED, times=step),
+        dict(groups=pd.Series(STACKED)),
+    ):
         plan = make(**more)
         seen, scored = seen_and_scored(plan)
         for k, t in enumerate(origins):
@@ -443,7 +539,10 @@ def test_units_of_one_time_are_one_step():
 
 def test_runs_and_blocks_stay_within_their_series():
     seen, scored = seen_and_scored(lo.blocks(9, 2, buffer=1, groups=STACKED))
-    assert scored == [[0, 1], [2, 3], [4], [5, 6], [7, 8]] and seen[2].tolist() == [True] * 3 + [False] * 2 + [True] * 4
+    assert (
+        scored == [[0, 1], [2, 3], [4], [5, 6], [7, 8]]
+        and seen[2].tolist() == [True] * 3 + [False] * 2 + [True] * 4
+    )
     plan = lo.contiguous(9, 0.4, 20, groups=STACKED, seed=1)
     for units in seen_and_scored(plan)[1]:
         first, second = [u for u in units if u < 5], [u for u in units if u >= 5]
@@ -457,10 +556,19 @@ def test_runs_and_blocks_stay_within_their_series():
 @pytest.mark.parametrize(
     "call, words",
     [
-        (lambda: lo.leave_future_out(9, 4, groups=STACKED), "start must be a whole number from 1 to 3; got 4"),
-        (lambda: lo.leave_future_out(9, 1, groups=STACKED[:8]), "must be one a unit, 9; got 8 and 9"),
+        (
+            lambda: lo.leave_future_out(9, 4, groups=STACKED),
+            "start must be a whole number from 1 to 3; got 4",
+        ),
+        (
+            lambda: lo.leave_future_out(9, 1, groups=STACKED[:8]),
+            "must be one a unit, 9; got 8 and 9",
+        ),
         (lambda: lo.leave_future_out(9, 1, times=np.r_[:5, :4]), "times must not fall"),
-        (lambda: lo.rolling(9, 1, groups=STACKED, times=list("abcdeabcd")), "times must be numbers or dates; got string"),
+        (
+            lambda: lo.rolling(9, 1, groups=STACKED, times=list("abcdeabcd")),
+            "times must be numbers or dates; got string",
+        ),
         (lambda: lo.purged(np.r_[:5, :4], 2), "give groups="),
     ],
 )

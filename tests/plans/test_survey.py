@@ -73,7 +73,9 @@ def test_the_bootstrap_draws_one_cluster_fewer():
 
 
 def test_weights_of_a_file_become_factors():
-    file = pd.DataFrame({"w": [2.0, 4.0], "w1": [0.0, 8.0], "w2": [4.0, 0.0], "x": 1.0}, index=["a", "b"])
+    file = pd.DataFrame(
+        {"w": [2.0, 4.0], "w1": [0.0, 8.0], "w2": [4.0, 0.0], "x": 1.0}, index=["a", "b"]
+    )
     found = lo.survey.read(file, "w", "w", scale=0.5, rscales=[1, 2])
     np.testing.assert_array_equal(found, [[0, 2], [2, 0]])
     assert list(found.index) == ["a", "b"] and list(found.columns) == ["w1", "w2"]
@@ -86,17 +88,41 @@ def test_weights_of_a_file_become_factors():
     [
         (lambda: lo.survey.jk1([1, 1]), "jk1: at least two clusters"),
         (lambda: lo.survey.jk1([1, np.nan]), "clusters holds 1 missing"),
-        (lambda: lo.survey.jkn(["a", "a", "b"]), "jkn: stratum b has 1 cluster; at least two are needed in each: merge it"),
+        (
+            lambda: lo.survey.jkn(["a", "a", "b"]),
+            "jkn: stratum b has 1 cluster; at least two are needed in each: merge it",
+        ),
         (lambda: lo.survey.jkn([1, 1], [1, 2, 3]), "one label a unit; got 2 and 3"),
-        (lambda: lo.survey.brr(["a", "a", "a"]), "brr: stratum a has 3 clusters; 2 are needed in each: pair them"),
+        (
+            lambda: lo.survey.brr(["a", "a", "a"]),
+            "brr: stratum a has 3 clusters; 2 are needed in each: pair them",
+        ),
         (lambda: lo.survey.fay([1, 1], rho=1.0), "rho must be a number from 0 to below 1; got 1.0"),
         (lambda: lo.survey.bootstrap([1, 2, 2]), "bootstrap: stratum 1 has 1 cluster"),
-        (lambda: lo.survey.jkn(pd.Series([1, 1], ["a", "b"]), pd.Series([1, 2], ["b", "c"])), "the same labels"),
-        (lambda: lo.survey.read(pd.DataFrame({"w": [1.0]}), "rep", scale=1), "no column begins with 'rep'"),
-        (lambda: lo.survey.read(pd.DataFrame({"r": [1.0]}), "r", "w", scale=1), "no column is named 'w'"),
-        (lambda: lo.survey.read(pd.DataFrame({"w": [0.0], "r": [1.0]}), "r", "w", scale=1), "row 0 has weight zero"),
-        (lambda: lo.survey.read(pd.DataFrame({"r": [-1.0]}), "r", scale=1), "finite and not negative"),
-        (lambda: lo.survey.read(pd.DataFrame({"r": [1.0]}), "r", scale=1, rscales=[1, 2]), "rscales must be 1 numbers"),
+        (
+            lambda: lo.survey.jkn(pd.Series([1, 1], ["a", "b"]), pd.Series([1, 2], ["b", "c"])),
+            "the same labels",
+        ),
+        (
+            lambda: lo.survey.read(pd.DataFrame({"w": [1.0]}), "rep", scale=1),
+            "no column begins with 'rep'",
+        ),
+        (
+            lambda: lo.survey.read(pd.DataFrame({"r": [1.0]}), "r", "w", scale=1),
+            "no column is named 'w'",
+        ),
+        (
+            lambda: lo.survey.read(pd.DataFrame({"w": [0.0], "r": [1.0]}), "r", "w", scale=1),
+            "row 0 has weight zero",
+        ),
+        (
+            lambda: lo.survey.read(pd.DataFrame({"r": [-1.0]}), "r", scale=1),
+            "finite and not negative",
+        ),
+        (
+            lambda: lo.survey.read(pd.DataFrame({"r": [1.0]}), "r", scale=1, rscales=[1, 2]),
+            "rscales must be 1 numbers",
+        ),
         (lambda: lo.survey.fay([1, 1], rho="a"), "rho must be a number from 0 to below 1; got 'a'"),
     ],
 )
@@ -110,8 +136,12 @@ def test_what_is_no_design_is_refused(call, words):
 
 
 def test_strata_and_clusters_are_matched_by_their_labels():
-    strata, clusters = pd.Series(list("sstttt"), list("abcdef")), pd.Series([1, 2, 3, 4, 5, 6], list("abcdef"))
+    strata, clusters = (
+        pd.Series(list("sstttt"), list("abcdef")),
+        pd.Series([1, 2, 3, 4, 5, 6], list("abcdef")),
+    )
     swapped, plain = clusters[::-1], lo.survey.jkn(strata, clusters)
     pd.testing.assert_frame_equal(lo.survey.jkn(strata, swapped), plain)
-    of_clusters = lo.survey.jkn(strata.to_numpy()[::-1], swapped)  # an array goes by the rows of the argument with labels
+    # an array goes by the rows of the argument with labels
+    of_clusters = lo.survey.jkn(strata.to_numpy()[::-1], swapped)
     np.testing.assert_array_equal(of_clusters.loc[strata.index], plain)

@@ -35,7 +35,13 @@ def test_coordinates_by_name():
     first = {name: leaf[0] for name, leaf in free.items()}
     assert np.array_equal(free["b"], named["b"])
     with jax.enable_x64(True):
-        assert all(np.allclose(leaf, named[name][0]) for name, leaf in found.constrain(first).items())
+        assert all(
+            np.allclose(leaf, named[name][0]) for name, leaf in found.constrain(first).items()
+        )
         assert np.isclose(found.log_jacobian(first), np.log(named["a"][0]).sum())
     assert coordinate_names(first) == ["a[0]", "a[1]", "b[0]", "b[1]"]
-    assert found == DrawCoordinates.read("test", named, {"a": "softmax"}) != DrawCoordinates.read("test", named, {})
+    assert (
+        found
+        == DrawCoordinates.read("test", named, {"a": "softmax"})
+        != DrawCoordinates.read("test", named, {})
+    )

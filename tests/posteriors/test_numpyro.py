@@ -16,7 +16,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*draws are not those of the den
 RNG = np.random.default_rng(0)
 GROUP = np.repeat(np.arange(5), 4)
 Y = RNG.normal(size=20)
-DRAWS = {"mu": RNG.normal(0, 0.3, 400), "tau": RNG.gamma(4, 0.2, 400), "z": RNG.normal(size=(400, 5))}
+DRAWS = {
+    "mu": RNG.normal(0, 0.3, 400),
+    "tau": RNG.gamma(4, 0.2, 400),
+    "z": RNG.normal(size=(400, 5)),
+}
 
 
 def hierarchy(y, centred=False):
@@ -53,7 +57,9 @@ def test_a_sampler_in_single_precision_with_arrays_of_numpy():
     x = np.linspace(-1, 1, 20)
     jax.clear_caches()  # before and after, as JAX confuses programs of both precisions
     with jax.enable_x64(False):
-        mcmc = numpyro.infer.MCMC(numpyro.infer.NUTS(model), num_warmup=100, num_samples=200, progress_bar=False)
+        mcmc = numpyro.infer.MCMC(
+            numpyro.infer.NUTS(model), num_warmup=100, num_samples=200, progress_bar=False
+        )
         mcmc.run(jax.random.PRNGKey(0), x, Y)
         posterior = lo.from_numpyro(model, mcmc)
         assert len(lo.elpd(posterior, lo.leave_one_out(20)).flagged()) == 0
@@ -68,7 +74,11 @@ def by_hand(theta, datum):
 
 
 def prior_by_hand(theta):
-    logs = jax.scipy.stats.norm.logpdf(theta["mu"], 0, 2) + jax.scipy.stats.norm.logpdf(theta["tau"]) + jnp.log(2)
+    logs = (
+        jax.scipy.stats.norm.logpdf(theta["mu"], 0, 2)
+        + jax.scipy.stats.norm.logpdf(theta["tau"])
+        + jnp.log(2)
+    )
     return logs - 0.1 * theta["mu"] ** 2
 
 
@@ -82,11 +92,20 @@ def test_integrated_effects_and_gradients(centred):
         transforms={"tau": "log"},
         integrate={"z": GROUP},
     )
-    given = DRAWS | {"z": DRAWS["mu"][:, None] + DRAWS["tau"][:, None] * DRAWS["z"]} if centred else DRAWS
+    given = (
+        DRAWS | {"z": DRAWS["mu"][:, None] + DRAWS["tau"][:, None] * DRAWS["z"]}
+        if centred
+        else DRAWS
+    )
     found = lo.from_numpyro(hierarchy, given, Y, centred=centred, integrate={"z": GROUP})
     mu, tau = DRAWS["mu"], DRAWS["tau"]
     cov = np.eye(20) + tau[:, None, None] ** 2 * (GROUP[:, None] == GROUP)
-    truth = np.array([stats.multivariate_normal.logpdf(Y, np.full(20, m), c) for m, c in zip(mu, cov, strict=True)])
+    truth = np.array(
+        [
+            stats.multivariate_normal.logpdf(Y, np.full(20, m), c)
+            for m, c in zip(mu, cov, strict=True)
+        ]
+    )
     ones = np.ones(20)
     value, slope = found.looks(found.draws, ones)
     assert np.allclose(value, -truth - log_prior(mu, tau), rtol=1e-9)
@@ -99,12 +118,16 @@ def test_responses_are_drawn_with_new_effects():
     found = lo.from_numpyro(hierarchy, DRAWS, Y, integrate={"z": GROUP})
     assert np.array_equal(found.response, Y)
     at = np.tile(found.draws, (20, 1))
-    apart = found.simulate(at, np.array([0, 1, 4]), np.zeros(20), np.random.default_rng(0)) - at[:, :1]
+    apart = (
+        found.simulate(at, np.array([0, 1, 4]), np.zeros(20), np.random.default_rng(0)) - at[:, :1]
+    )
     cov = np.eye(3) + np.mean(DRAWS["tau"] ** 2) * np.array([[1, 1, 0], [1, 1, 0], [0, 0, 1]])
     assert np.allclose(apart.mean(0), 0, atol=0.06) and np.allclose(np.cov(apart.T), cov, atol=0.08)
     seen = np.arange(1, 4)  # the rest of the first row's group
     tau2, given = found.named(at)["tau"] ** 2, np.where(np.arange(20) == 0, 0.0, 1.0)
-    apart = found.simulate(at, np.array([0, 1, 4]), given, np.random.default_rng(0))[:, 0] - at[:, 0]
+    apart = (
+        found.simulate(at, np.array([0, 1, 4]), given, np.random.default_rng(0))[:, 0] - at[:, 0]
+    )
     share = tau2 / (1 + len(seen) * tau2)
     z = (apart - share * np.sum(Y[seen] - at[:, :1], axis=1)) / np.sqrt(1 + share)
     assert stats.kstest(z, "norm").pvalue > 0.01
@@ -131,7 +154,9 @@ def test_a_positive_effect_brings_its_jacobian():
 def test_refusals():
     with pytest.raises(ValueError, match=r"draws of z are missing; the model has mu, tau, z"):
         lo.from_numpyro(hierarchy, {name: DRAWS[name] for name in ("mu", "tau")}, Y)
-    with pytest.raises(ValueError, match=r"draws of 'z' have the shape \(4,\); the model's is \(5,\)"):
+    with pytest.raises(
+        ValueError, match=r"draws of 'z' have the shape \(4,\); the model's is \(5,\)"
+    ):
         lo.from_numpyro(hierarchy, DRAWS | {"z": DRAWS["z"][:, :4]}, Y)
     with pytest.raises(ValueError, match="'x' is no observed variable; the model has y"):
         lo.from_numpyro(hierarchy, DRAWS, Y, observed="x")

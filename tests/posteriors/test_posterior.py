@@ -46,16 +46,29 @@ def named_prior(theta):
 
 def test_draws_by_name_and_of_arviz():
     y, draws = normal_draws()
-    flat, by_chain = {"mean": draws[:, 0]}, {"mean": draws[:, 0].reshape(4, 500), "other": np.zeros((4, 500, 3))}
+    flat, by_chain = (
+        {"mean": draws[:, 0]},
+        {"mean": draws[:, 0].reshape(4, 500), "other": np.zeros((4, 500, 3))},
+    )
     data = az.from_dict(posterior=by_chain)
-    found = [lo.from_posterior(each, named_loss, y, log_prior=named_prior) for each in (flat, by_chain, data, data.posterior)]
-    assert [each.chains for each in found] == [1, 4, 4, 4] and all(each.names == ["mean"] for each in found)
+    found = [
+        lo.from_posterior(each, named_loss, y, log_prior=named_prior)
+        for each in (flat, by_chain, data, data.posterior)
+    ]
+    assert [each.chains for each in found] == [1, 4, 4, 4] and all(
+        each.names == ["mean"] for each in found
+    )
     assert all(np.array_equal(each.draws, found[0].draws) for each in found)
     frame = pd.DataFrame({"value": y}, index=[f"unit {k}" for k in range(10)][::-1])
-    of_frame = lo.from_posterior(pd.DataFrame(flat), lambda theta, row: named_loss(theta, row["value"]), frame)
+    of_frame = lo.from_posterior(
+        pd.DataFrame(flat), lambda theta, row: named_loss(theta, row["value"]), frame
+    )
     assert of_frame.names == ["mean"] and np.array_equal(of_frame.unit_losses, found[0].unit_losses)
     array = lo.from_posterior(
-        pd.DataFrame(draws), lambda theta, y: normal_loss(theta, y[0]), pd.DataFrame(y), log_prior=normal_prior
+        pd.DataFrame(draws),
+        lambda theta, y: normal_loss(theta, y[0]),
+        pd.DataFrame(y),
+        log_prior=normal_prior,
     )  # columns have no names
     assert array.names == ["theta[0]"]
     with pytest.raises(KeyError, match="values"):  # of the data, not of the draws
@@ -64,7 +77,9 @@ def test_draws_by_name_and_of_arviz():
         lo.from_posterior({"mean": [draws[:500, 0], draws[:400, 0]]}, named_loss, y)
     with pytest.raises(ValueError, match="all draws of 'mean' are equal"):
         lo.from_posterior({"mean": np.full(4000, 0.1)}, named_loss, y, transforms={"mean": "log"})
-    with pytest.raises(ValueError, match="reads the parameter 'mean', which the draws lack; they have mu"):
+    with pytest.raises(
+        ValueError, match="reads the parameter 'mean', which the draws lack; they have mu"
+    ):
         lo.from_posterior({"mu": draws[:, 0]}, named_loss, y)
     with pytest.raises(ValueError, match="one number of draws"):
         lo.from_posterior({"mean": draws[:, 0], "sd": draws[:5, 0]}, named_loss, y)
@@ -86,7 +101,9 @@ def test_refusals():
         lo.from_posterior(np.ones((2000, 1)), normal_loss, y)
     with pytest.raises(ValueError, match="transforms are identity, log"):
         lo.from_posterior(draws, normal_loss, y, transforms={"mean": "exp"})
-    with pytest.raises(ValueError, match="transforms name 0; parameters of one array have none: give draws by name"):
+    with pytest.raises(
+        ValueError, match="transforms name 0; parameters of one array have none: give draws by name"
+    ):
         lo.from_posterior(draws, normal_loss, y, transforms={0: "log"})
     with pytest.raises(ValueError, match="transforms name 'sd'; the parameters are mean"):
         lo.from_posterior({"mean": draws[:, 0]}, named_loss, y, transforms={"sd": "log"})
@@ -97,22 +114,51 @@ def test_refusals():
     with pytest.raises(ValueError, match="falls where draws are many"):
         lo.from_posterior(draws, lambda theta, y: -normal_loss(theta, y), y)
     with pytest.raises(ValueError, match="density is zero"):
-        lo.from_posterior(draws, normal_loss, y, log_prior=lambda theta: jnp.where(theta[0] > 0, 0.0, -jnp.inf))
+        lo.from_posterior(
+            draws, normal_loss, y, log_prior=lambda theta: jnp.where(theta[0] > 0, 0.0, -jnp.inf)
+        )
 
 
 @pytest.mark.parametrize(
     "given, said",
     [
-        ({"log_density": lambda theta, y: None}, "unit_loss, '<lambda>', must return one real number; got NoneType"),
-        ({"log_density": lambda theta, y: "a"}, "unit_loss, '<lambda>', must return one real number; got str"),
-        ({"log_density": lambda theta, y: (theta[0], y)}, "unit_loss, '<lambda>', must return one real number; got tuple"),
-        ({"log_density": lambda theta, y: theta - y}, r"unit_loss, '<lambda>', must .*; got float64 of shape \(1,\)"),
-        ({"log_density": lambda theta: 0.0}, r"unit_loss, '<lambda>', is called with 2 arguments; it takes \(theta\)"),
-        ({"log_prior": lambda theta: -(theta**2)}, r"log_prior, '<lambda>', must .*; got float64 of shape \(1,\)"),
-        ({"log_prior": lambda theta, y: 0.0}, r"log_prior, '<lambda>', is called with 1 arguments; it takes \(theta, y\)"),
+        (
+            {"log_density": lambda theta, y: None},
+            "unit_loss, '<lambda>', must return one real number; got NoneType",
+        ),
+        (
+            {"log_density": lambda theta, y: "a"},
+            "unit_loss, '<lambda>', must return one real number; got str",
+        ),
+        (
+            {"log_density": lambda theta, y: (theta[0], y)},
+            "unit_loss, '<lambda>', must return one real number; got tuple",
+        ),
+        (
+            {"log_density": lambda theta, y: theta - y},
+            r"unit_loss, '<lambda>', must .*; got float64 of shape \(1,\)",
+        ),
+        (
+            {"log_density": lambda theta: 0.0},
+            r"unit_loss, '<lambda>', is called with 2 arguments; it takes \(theta\)",
+        ),
+        (
+            {"log_prior": lambda theta: -(theta**2)},
+            r"log_prior, '<lambda>', must .*; got float64 of shape \(1,\)",
+        ),
+        (
+            {"log_prior": lambda theta, y: 0.0},
+            r"log_prior, '<lambda>', is called with 1 arguments; it takes \(theta, y\)",
+        ),
         ({"log_prior": 1.0}, "log_prior must be a function; got float"),
-        ({"effect_log_prior": lambda theta, z: 0.0}, "effect_log_prior is that of effects which integrate= names"),
-        ({"transforms": ["log"]}, r"transforms are given by the names of parameters, .*; got \['log'\]"),
+        (
+            {"effect_log_prior": lambda theta, z: 0.0},
+            "effect_log_prior is that of effects which integrate= names",
+        ),
+        (
+            {"transforms": ["log"]},
+            r"transforms are given by the names of parameters, .*; got \['log'\]",
+        ),
     ],
 )
 def test_functions_of_another_form(given, said):
@@ -130,8 +176,18 @@ def test_functions_of_another_form(given, said):
             np.ones((9, 3)),
             r"one draw, b \(4,\): .*as 500 in 1 chains",
         ),
-        (np.ones((500, 4)), lambda theta, x: theta["b"], np.ones(9), r"fails at one draw, theta \(4,\): "),
-        (np.ones((500, 4)), lambda theta, x: theta[0], np.array(["a", "b"]), "values that are no numbers"),
+        (
+            np.ones((500, 4)),
+            lambda theta, x: theta["b"],
+            np.ones(9),
+            r"fails at one draw, theta \(4,\): ",
+        ),
+        (
+            np.ones((500, 4)),
+            lambda theta, x: theta[0],
+            np.array(["a", "b"]),
+            "values that are no numbers",
+        ),
         (
             xr.Dataset({"b": ("sample", np.ones(500))}),
             lambda theta, x: theta["b"],
@@ -148,7 +204,9 @@ def test_draws_and_data_of_another_shape_or_kind(draws, loss, data, said):
 def test_draws_of_another_density_warn():
     y, draws = normal_draws()
     with pytest.warns(UserWarning, match="not those of the density"):
-        lo.from_posterior(draws, normal_loss, y, log_prior=lambda theta: -50.0 * (theta[0] - 1) ** 2)
+        lo.from_posterior(
+            draws, normal_loss, y, log_prior=lambda theta: -50.0 * (theta[0] - 1) ** 2
+        )
 
 
 def test_models():
@@ -159,7 +217,11 @@ def test_models():
     draws = fit.at(rng.normal(size=(1000, 3)))
     one = lo.from_posterior(draws, model)
     other = lo.from_posterior({"coef": draws[:, :2], "intercept": draws[:, 2]}, fit)
-    assert np.array_equal(one.draws, other.draws) and one.names == ["x0", "x1", "intercept"] and other.mode is fit
+    assert (
+        np.array_equal(one.draws, other.draws)
+        and one.names == ["x0", "x1", "intercept"]
+        and other.mode is fit
+    )
     assert np.allclose(one.mode.vector, fit.vector, atol=1e-6)
     weights = np.ones(40)
     weights[3:9] = 0
@@ -167,7 +229,9 @@ def test_models():
     assert np.allclose(change, -one.unit_losses[:, 3:9].sum(1))
     with pytest.raises(ValueError, match=r"draws have the shape \(2,\); the model's is \(3,\)"):
         lo.from_posterior(draws[:, :2], model)
-    with pytest.raises(ValueError, match="draws of coef, intercept are missing; the model has coef, intercept"):
+    with pytest.raises(
+        ValueError, match="draws of coef, intercept are missing; the model has coef, intercept"
+    ):
         lo.from_posterior({"beta": draws}, model)
     with pytest.raises(TypeError, match="log_prior goes with a function"):
         lo.from_posterior(draws, model, log_prior=normal_prior)
@@ -187,19 +251,28 @@ def test_trials_and_rows_that_stand_for_several():
     draws = fit.at(rng.normal(size=(1000, 2)))
     posterior = lo.from_posterior(draws, fit)
     p = 1 / (1 + np.exp(-draws @ np.r_[x.T, np.ones((1, 12))]))
-    assert np.allclose(-posterior.unit_losses, stats.binom.logpmf(hits, trials, p)) and "trials" in str(posterior)
+    assert np.allclose(
+        -posterior.unit_losses, stats.binom.logpmf(hits, trials, p)
+    ) and "trials" in str(posterior)
     weights = np.where(np.arange(12) < 4, 0.0, 1.0)
-    assert np.allclose(posterior.values(draws, weights) - posterior.value, -posterior.unit_losses[:, :4].sum(1))
+    assert np.allclose(
+        posterior.values(draws, weights) - posterior.value, -posterior.unit_losses[:, :4].sum(1)
+    )
 
     count, y = rng.integers(1, 4, 12), rng.normal(size=12)
     once = lo.GLM(x, y, "squared", lo.penalties.Ridge(1.0), sample_weight=count)
-    rows = lo.GLM(np.repeat(x, count, axis=0), np.repeat(y, count), "squared", lo.penalties.Ridge(1.0))
+    rows = lo.GLM(
+        np.repeat(x, count, axis=0), np.repeat(y, count), "squared", lo.penalties.Ridge(1.0)
+    )
     draws = lo.fit(rows).at(rng.normal(size=(1000, 2)))
     found = lo.elpd(lo.from_posterior(draws, once), lo.leave_one_out(12))
     truth = lo.elpd(lo.from_posterior(draws, rows), lo.groups(np.repeat(np.arange(12), count)))
     assert np.allclose(found.losses, truth.losses, rtol=1e-8)
     with pytest.raises(ValueError, match="class_weight"):
-        lo.from_posterior(draws, lo.GLM(x, (y > 0) * 1.0, "logistic", lo.penalties.Ridge(1.0), class_weight="balanced"))
+        lo.from_posterior(
+            draws,
+            lo.GLM(x, (y > 0) * 1.0, "logistic", lo.penalties.Ridge(1.0), class_weight="balanced"),
+        )
 
 
 def test_a_second_data_set_compiles_nothing():
@@ -217,7 +290,9 @@ def test_some_of_the_draws_compile_as_many_others():
     y, draws = normal_draws()
     posterior, compiled = lo.from_posterior(draws, normal_loss, y, log_prior=normal_prior), []
     value = posterior.values(posterior.draws[:513], np.ones(10))
-    jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: compiled.append(name))
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, *_, **__: compiled.append(name)
+    )
     for count in (700, 1000):
         found = posterior.values(posterior.draws[:count], np.ones(10))
         assert len(found) == count and np.array_equal(found[:513], value)

@@ -13,12 +13,17 @@ from leaveout.objectives.objective import unflatten
 jax.devices()  # before PyMC's module, which asks for a hundred, and sets JAX to 64 bits
 pm = pytest.importorskip("pymc", reason="PyMC is not installed")
 pytest.importorskip("pymc.sampling.jax")
-pytestmark = pytest.mark.filterwarnings("ignore")  # PyTensor's, of BLAS, and draws that are not those of the density
+# PyTensor's, of BLAS, and draws that are not those of the density
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 RNG = np.random.default_rng(0)
 GROUP = np.repeat(np.arange(5), 4)
 Y = RNG.normal(size=20)
-DRAWS = {"mu": RNG.normal(0, 0.3, 400), "tau": RNG.gamma(4, 0.2, 400), "z": RNG.normal(size=(400, 5))}
+DRAWS = {
+    "mu": RNG.normal(0, 0.3, 400),
+    "tau": RNG.gamma(4, 0.2, 400),
+    "z": RNG.normal(size=(400, 5)),
+}
 
 
 def hierarchy(centred=False):
@@ -48,11 +53,21 @@ def test_densities_of_units_and_priors():
 
 
 def test_transforms_are_the_models():
-    """An interval with a free end, an ordered vector and a simplex: F is PyMC's own log density, by its other back end."""
+    """An interval with a free end, an ordered vector and a simplex.
+
+    F is PyMC's own log density, by its other back end.
+    """
     with pm.Model() as model:
         top = pm.HalfCauchy("top", 1)
         at = pm.Uniform("at", 0, top)
-        steps = pm.Normal("steps", 0, 1, shape=3, transform=pm.distributions.transforms.ordered, initval=[-1, 0, 1])
+        steps = pm.Normal(
+            "steps",
+            0,
+            1,
+            shape=3,
+            transform=pm.distributions.transforms.ordered,
+            initval=[-1, 0, 1],
+        )
         share = pm.Dirichlet("share", np.ones(3))
         pm.Normal("y", at + steps[0] * share[1], 1, observed=Y)
         pm.Normal("other", share[2], 1, observed=[0.3, 0.4])
@@ -64,7 +79,10 @@ def test_transforms_are_the_models():
         lo.from_pymc(model, draws)
     posterior, own = lo.from_pymc(model, draws, observed="y"), model.compile_logp()
     for u, value in zip(posterior.draws[:5], posterior.value, strict=False):
-        values = {model.rvs_to_values[model[name]].name: leaf for name, leaf in unflatten(u, posterior.like).items()}
+        values = {
+            model.rvs_to_values[model[name]].name: leaf
+            for name, leaf in unflatten(u, posterior.like).items()
+        }
         assert np.isclose(value, -own(values), rtol=1e-12)
     named = posterior.named(posterior.draws)
     assert all(np.allclose(named[name], draws[name]) for name in draws)
@@ -76,8 +94,15 @@ def test_integrated_effects(centred):
     given = DRAWS | {"z": mu[:, None] + tau[:, None] * DRAWS["z"]} if centred else DRAWS
     found = lo.from_pymc(hierarchy(centred), given, integrate={"z": GROUP})
     cov = np.eye(20) + tau[:, None, None] ** 2 * (GROUP[:, None] == GROUP)
-    truth = np.array([stats.multivariate_normal.logpdf(Y, np.full(20, m), c) for m, c in zip(mu, cov, strict=True)])
-    assert np.allclose(found.values(found.draws, np.ones(20)), -truth - log_prior(mu, tau), rtol=1e-9)
+    truth = np.array(
+        [
+            stats.multivariate_normal.logpdf(Y, np.full(20, m), c)
+            for m, c in zip(mu, cov, strict=True)
+        ]
+    )
+    assert np.allclose(
+        found.values(found.draws, np.ones(20)), -truth - log_prior(mu, tau), rtol=1e-9
+    )
     named = found.named(found.draws)
     assert set(named) == {"mu", "tau"} and np.allclose(named["tau"], tau)
 
@@ -97,13 +122,19 @@ def test_a_positive_effect_brings_its_jacobian():
 
 
 def test_parameters_outside_their_domain_have_no_density():
-    """A probability that is linear in x may leave [0, 1]: there the density is zero, although log p exists for y = 1."""
+    """A probability that is linear in x may leave [0, 1].
+
+    There the density is zero, although log p exists for y = 1.
+    """
     x, y = np.linspace(0, 1, 20), np.ones(20)
     with pm.Model() as model:
         slope = pm.Normal("slope", 0, 1)
         pm.Bernoulli("y", 0.5 + slope * x, observed=y)
     posterior = lo.from_pymc(model, {"slope": np.random.default_rng(0).uniform(0, 0.5, 300)})
-    assert np.isfinite(posterior.value).all() and posterior.values(np.array([[0.6]]), np.ones(20)) == np.inf
+    assert (
+        np.isfinite(posterior.value).all()
+        and posterior.values(np.array([[0.6]]), np.ones(20)) == np.inf
+    )
 
 
 def test_refusals():
@@ -112,7 +143,9 @@ def test_refusals():
         lo.from_pymc(DRAWS, model)
     with pytest.raises(ValueError, match=r"draws of tau are missing; the model has mu, tau, z"):
         lo.from_pymc(model, {name: DRAWS[name] for name in ("mu", "z")})
-    with pytest.raises(ValueError, match=r"draws of 'z' have the shape \(4,\); the model's is \(5,\)"):
+    with pytest.raises(
+        ValueError, match=r"draws of 'z' have the shape \(4,\); the model's is \(5,\)"
+    ):
         lo.from_pymc(model, DRAWS | {"z": DRAWS["z"][:, :4]})
     with pytest.raises(ValueError, match="'favour' is no observed variable; the model has y"):
         lo.from_pymc(model, DRAWS, observed="favour")
@@ -135,7 +168,9 @@ def test_refusals():
     with pytest.raises(ValueError, match="one density together"):
         lo.from_pymc(walk, DRAWS)
     with pm.Model() as walk:
-        pm.Normal("y", pm.Normal("mu") + pm.GaussianRandomWalk("z", 1.0, shape=5)[GROUP], 1, observed=Y)
+        pm.Normal(
+            "y", pm.Normal("mu") + pm.GaussianRandomWalk("z", 1.0, shape=5)[GROUP], 1, observed=Y
+        )
     with pytest.raises(ValueError, match="numbers are not independent given the others"):
         lo.from_pymc(walk, DRAWS, integrate={"z": GROUP})
 
@@ -144,12 +179,16 @@ def test_responses_are_drawn_with_new_effects():
     found = lo.from_pymc(hierarchy(), DRAWS, integrate={"z": GROUP})
     assert np.array_equal(found.response, Y)
     at = np.tile(found.draws, (20, 1))
-    apart = found.simulate(at, np.array([0, 1, 4]), np.zeros(20), np.random.default_rng(0)) - at[:, :1]
+    apart = (
+        found.simulate(at, np.array([0, 1, 4]), np.zeros(20), np.random.default_rng(0)) - at[:, :1]
+    )
     cov = np.eye(3) + np.mean(DRAWS["tau"] ** 2) * np.array([[1, 1, 0], [1, 1, 0], [0, 0, 1]])
     assert np.allclose(apart.mean(0), 0, atol=0.06) and np.allclose(np.cov(apart.T), cov, atol=0.08)
     seen = np.arange(1, 4)  # the rest of the first row's group
     tau2, given = found.named(at)["tau"] ** 2, np.where(np.arange(20) == 0, 0.0, 1.0)
-    apart = found.simulate(at, np.array([0, 1, 4]), given, np.random.default_rng(0))[:, 0] - at[:, 0]
+    apart = (
+        found.simulate(at, np.array([0, 1, 4]), given, np.random.default_rng(0))[:, 0] - at[:, 0]
+    )
     share = tau2 / (1 + len(seen) * tau2)
     z = (apart - share * np.sum(Y[seen] - at[:, :1], axis=1)) / np.sqrt(1 + share)
     assert stats.kstest(z, "norm").pvalue > 0.01
@@ -163,7 +202,9 @@ def test_elpd_of_a_conjugate_mean():
     draws = {"mean": Y.sum() / 21 + rng.normal(size=(4, 1000)) / np.sqrt(21)}
     found = lo.elpd(lo.from_pymc(model, draws), lo.leave_one_out(20))
     mean = (Y.sum() - Y) / 20
-    assert np.allclose(-found.losses, stats.norm.logpdf(Y, mean, np.sqrt(1 + 1 / 20)), atol=0.01) and not len(found.flagged())
+    assert np.allclose(
+        -found.losses, stats.norm.logpdf(Y, mean, np.sqrt(1 + 1 / 20)), atol=0.01
+    ) and not len(found.flagged())
     own = lo.from_posterior(
         draws,
         lambda theta, y: 0.5 * (y - theta["mean"]) ** 2 + 0.5 * jnp.log(2 * jnp.pi),

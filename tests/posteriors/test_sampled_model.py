@@ -1,4 +1,7 @@
-"""Effects that are integrated out: the integral in closed form, and what cannot be integrated group by group."""
+"""Effects that are integrated out.
+
+The integral in closed form, and what cannot be integrated group by group.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -29,26 +32,46 @@ def centred(theta, value):
 
 
 def of(groups=CODE, draws=DRAWS):
-    return lo.from_posterior(draws, unit_loss, DATA, log_prior=log_prior, integrate={"a": groups}, effect_log_prior=centred)
+    return lo.from_posterior(
+        draws,
+        unit_loss,
+        DATA,
+        log_prior=log_prior,
+        integrate={"a": groups},
+        effect_log_prior=centred,
+    )
 
 
 def test_effects_far_from_zero_and_groups_without_units():
     posterior = of()
     cov = np.eye(5) + 0.01 * (CODE[:, None] == CODE)
-    truth = [stats.multivariate_normal.logpdf(DATA["y"], np.full(5, mu), cov) - 0.5 * (mu - 100) ** 2 for mu in DRAWS["mu"]]
-    assert np.allclose(posterior.value, -np.array(truth), rtol=1e-9) and posterior.blocks.tolist() == [0, 0, 1, 2, 2]
+    truth = [
+        stats.multivariate_normal.logpdf(DATA["y"], np.full(5, mu), cov) - 0.5 * (mu - 100) ** 2
+        for mu in DRAWS["mu"]
+    ]
+    assert np.allclose(
+        posterior.value, -np.array(truth), rtol=1e-9
+    ) and posterior.blocks.tolist() == [0, 0, 1, 2, 2]
 
 
 @pytest.mark.parametrize(("effect", "error"), [(stats.logistic, 1e-4), (stats.norm, 1e-9)])
 def test_integrals_and_their_derivatives_with_and_without_closed_form(effect, error):
-    log_density = {stats.logistic: lambda x: -x - 2 * jnp.log1p(jnp.exp(-x)), stats.norm: jax.scipy.stats.norm.logpdf}[effect]
+    log_density = {
+        stats.logistic: lambda x: -x - 2 * jnp.log1p(jnp.exp(-x)),
+        stats.norm: jax.scipy.stats.norm.logpdf,
+    }[effect]
     prior = lambda theta, z: log_density(z - theta["mu"])
-    posterior = lo.from_posterior(DRAWS, unit_loss, DATA, log_prior=log_prior, integrate={"a": CODE}, effect_log_prior=prior)
+    posterior = lo.from_posterior(
+        DRAWS, unit_loss, DATA, log_prior=log_prior, integrate={"a": CODE}, effect_log_prior=prior
+    )
     assert posterior.objective.quadratic == (effect is stats.norm)
     z, weights = np.linspace(80.0, 120.0, 40_001), np.array([1.0, 0.0, 1.0, 1.0, 1.0])
 
     def F(mu):
-        groups = [effect.pdf(z, mu) * stats.norm.pdf(DATA["y"][rows, None], z).prod(0) for rows in ([0], [2], [3, 4])]
+        groups = [
+            effect.pdf(z, mu) * stats.norm.pdf(DATA["y"][rows, None], z).prod(0)
+            for rows in ([0], [2], [3, 4])
+        ]
         return -np.log(np.trapezoid(groups, z)).sum() + 0.5 * (mu - 100) ** 2
 
     some, step = posterior.draws[:3], 1e-4
@@ -59,7 +82,10 @@ def test_integrals_and_their_derivatives_with_and_without_closed_form(effect, er
     assert np.allclose(slope[:, 0], by_difference, rtol=0, atol=max(error, 1e-7))
 
 
-@pytest.mark.parametrize("weights", [[1, 1, 0, 1, 1], [0, 0, 1, 1, 1], [0, 2, 1, 1, 1], [1, 1, 1, 0.5, 1], [1, 1, 2, 1, 1]])
+@pytest.mark.parametrize(
+    "weights",
+    [[1, 1, 0, 1, 1], [0, 0, 1, 1, 1], [0, 2, 1, 1, 1], [1, 1, 1, 0.5, 1], [1, 1, 2, 1, 1]],
+)
 def test_groups_leave_by_their_integrals_only_as_a_whole(weights):
     posterior, weights = of(), np.array(weights, float)
     found = posterior.values_without(posterior.draws, csr_array(1 - weights[None]))
@@ -71,7 +97,10 @@ def test_heavy_tails_and_several_modes():
     rng = np.random.default_rng(1)
     code = np.arange(12) % 3
     data = {"y": np.array([0.3, -0.4, 20.0])[code] + 0.1 * rng.normal(size=12), "g": code}
-    draws = {"mu": 100 + rng.normal(size=(4, 500)), "a": np.array([0.3, -0.4, 20.0]) + rng.normal(size=(4, 500, 3))}
+    draws = {
+        "mu": 100 + rng.normal(size=(4, 500)),
+        "a": np.array([0.3, -0.4, 20.0]) + rng.normal(size=(4, 500, 3)),
+    }
     of_effect = lambda theta, z: jax.scipy.stats.t.logpdf(z, 3.0)
     given = {"log_prior": log_prior, "integrate": {"a": code}}
     posterior = lo.from_posterior(draws, unit_loss, data, effect_log_prior=of_effect, **given)
@@ -79,8 +108,13 @@ def test_heavy_tails_and_several_modes():
     each = stats.norm.logpdf(data["y"][:, None], z)
     for weights in (np.ones(12), 1.0 * (code < 2), 1.0 * (np.arange(12) < 3)):
         heights = [stats.t.logpdf(z, 3) + weights[code == g] @ each[code == g] for g in range(3)]
-        true = sum(np.log(np.trapezoid(np.exp(height - height.max()), z)) + height.max() for height in heights)
-        assert np.allclose(posterior.values(posterior.draws[:1], weights), 0.5 * (mu - 100) ** 2 - true, atol=1e-5)
+        true = sum(
+            np.log(np.trapezoid(np.exp(height - height.max()), z)) + height.max()
+            for height in heights
+        )
+        assert np.allclose(
+            posterior.values(posterior.draws[:1], weights), 0.5 * (mu - 100) ** 2 - true, atol=1e-5
+        )
     several = lambda theta, z: jnp.logaddexp(-0.5 * z**2, -0.5 * (z - 12) ** 2)
     with pytest.raises(ValueError, match="several modes or a very heavy tail"):
         lo.from_posterior(draws, unit_loss, data, effect_log_prior=several, **given)

@@ -10,10 +10,14 @@ Y = np.append(RNG.normal(size=19), 6.0)
 
 
 class Normal:
-    """`y ~ normal(mean[1], scale)`, `mean ~ normal(0, 1)`, `scale ~ exponential(1)`, as StanModel gives it."""
+    """`y ~ normal(mean[1], scale)`, `mean ~ normal(0, 1)`, `scale ~ exponential(1)`, as StanModel
+    gives it.
+    """
 
     def param_names(self, include_tp=False, include_gq=False):
-        return ["mean.1", "scale"] + [f"log_lik.{n}" for n in range(1, 21)] * (include_tp and include_gq)
+        return ["mean.1", "scale"] + [f"log_lik.{n}" for n in range(1, 21)] * (
+            include_tp and include_gq
+        )
 
     def param_unc_names(self):
         return ["mean.1", "scale"]
@@ -33,27 +37,37 @@ class Normal:
 
     def log_density_gradient(self, u):
         apart, scale = (Y - u[0]) / np.exp(u[1]), np.exp(u[1])
-        value = -0.5 * apart @ apart - 20 * u[1] - 0.5 * u[0] ** 2 - scale + u[1]  # constants are left out
+        # constants are left out
+        value = -0.5 * apart @ apart - 20 * u[1] - 0.5 * u[0] ** 2 - scale + u[1]
         return value, np.array([apart.sum() / scale - u[0], apart @ apart - 20 - scale + 1])
 
 
 @pytest.mark.filterwarnings("ignore:.*draws are not those of the density")
 def test_density_and_gradients():
-    draws = {"mean": RNG.normal(0.3, 0.35, (4, 100, 1)), "scale": 1.6 * np.exp(0.16 * RNG.normal(size=(4, 100)))}
+    draws = {
+        "mean": RNG.normal(0.3, 0.35, (4, 100, 1)),
+        "scale": 1.6 * np.exp(0.16 * RNG.normal(size=(4, 100))),
+    }
     found = lo.from_stan(Normal(), draws)
     weights = np.where(np.arange(20) % 3 == 0, 0.0, 1.0)
     mean, scale = draws["mean"].ravel(), draws["scale"].ravel()
     apart = (Y - mean[:, None]) / scale[:, None]
     value, slope = found.looks(found.draws, weights)
-    truth = (0.5 * apart**2 + np.log(scale)[:, None]) @ weights + 0.5 * mean**2 + scale - np.log(scale)
+    truth = (
+        (0.5 * apart**2 + np.log(scale)[:, None]) @ weights + 0.5 * mean**2 + scale - np.log(scale)
+    )
     assert np.array_equal(found.values(found.draws, weights), value)
     assert np.ptp(value - truth) < 1e-9  # constants that Stan leaves out
     assert np.allclose(slope[:, 0], -(apart @ weights) / scale + mean, atol=1e-6)
     assert np.allclose(slope[:, 1], weights.sum() - apart**2 @ weights + scale - 1, atol=1e-6)
-    assert np.allclose(found.unit_losses, 0.5 * apart**2 + np.log(scale)[:, None] + 0.5 * np.log(2 * np.pi))
+    assert np.allclose(
+        found.unit_losses, 0.5 * apart**2 + np.log(scale)[:, None] + 0.5 * np.log(2 * np.pi)
+    )
     assert found.values(np.array([[0.0, 6.0]]), weights) == np.inf
     named = found.named(found.draws)
-    assert list(named) == ["mean[1]", "scale"] and np.allclose(named["scale"], draws["scale"].ravel())
+    assert list(named) == ["mean[1]", "scale"] and np.allclose(
+        named["scale"], draws["scale"].ravel()
+    )
 
 
 def test_refusals():

@@ -1,7 +1,8 @@
-"""Compares reported with true errors of the held-out loss, on the problems of `tests.problems.kinds`.
+"""Compares reported with true errors of the held-out loss, on the problems of
+`tests.problems.kinds`.
 
-True errors are against refits that share no code with the library (`tests.oracles`). A fold's true error is
-Σ |loss − true loss| over what it scores. This module uses the library, so it is no oracle.
+True errors are against refits that share no code with the library (`tests.oracles`). A fold's true
+error is Σ |loss − true loss| over what it scores. This module uses the library, so it is no oracle.
 """
 
 import sys
@@ -21,7 +22,10 @@ SECOND = (LARGEST, "multinomial")  # where one Newton step is looked at too
 
 
 class Folds(NamedTuple):
-    """Of every fold that has a refit, `[folds]`; `summed` is |Σ (loss − true loss)|, of which `reported` speaks."""
+    """Of every fold that has a refit, `[folds]`.
+
+    `summed` is |Σ (loss − true loss)|, of which `reported` speaks.
+    """
 
     true: np.ndarray
     summed: np.ndarray
@@ -35,7 +39,9 @@ class Folds(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """The losses of one plan, `[entries]` or `[refits]`, which refits were reached, and the scale of the losses."""
+    """The losses of one plan, `[entries]` or `[refits]`, which refits were reached, and the scale
+    of the losses.
+    """
 
     losses: np.ndarray
     reached: np.ndarray
@@ -80,7 +86,9 @@ def compared(estimate: lo.Estimate | None, known: Truth, plan: lo.Plan) -> Folds
     return Folds(*(part[known.reached] for part in found))
 
 
-def examine(kind: Kind, rng: np.random.Generator, plans: int | None, *strategies: lo.AbstractRefit) -> list[Folds]:
+def examine(
+    kind: Kind, rng: np.random.Generator, plans: int | None, *strategies: lo.AbstractRefit
+) -> list[Folds]:
     """One problem of a kind under each strategy, on so many of its plans."""
     found: list[list[Folds]] = [[] for _ in strategies]
     problem = kind.make(rng)
@@ -96,14 +104,25 @@ def examine(kind: Kind, rng: np.random.Generator, plans: int | None, *strategies
     return [joined(parts) for parts in found]
 
 
-def attempt(name: str, kind: Kind, rng: np.random.Generator, plans: int | None, *strategies: lo.AbstractRefit) -> list[Folds]:
-    """The same, and one fold without an answer where the library refuses to fit: every problem has a minimiser."""
+def attempt(
+    name: str,
+    kind: Kind,
+    rng: np.random.Generator,
+    plans: int | None,
+    *strategies: lo.AbstractRefit,
+) -> list[Folds]:
+    """The same, and one fold without an answer where the library refuses to fit.
+
+    Every problem has a minimiser.
+    """
     try:
         return examine(kind, rng, plans, *strategies)
     except (RuntimeError, lo.IndefiniteHessianError) as refused:
         print(f"{name}: no fit: {refused}", file=sys.stderr)
         nothing, no = np.full(1, np.nan), np.zeros(1, bool)
-        return [Folds(*[nothing] * 5, proved=no, flagged=no, answered=no, other=no)] * len(strategies)
+        return [Folds(*[nothing] * 5, proved=no, flagged=no, answered=no, other=no)] * len(
+            strategies
+        )
 
 
 def joined(parts: list[Folds]) -> Folds:
@@ -117,7 +136,9 @@ def summary(folds: Folds) -> dict[str, float]:
     wrong = folds.true > folds.allowed
     missed = folds.answered & wrong & (folds.true > 2 * folds.reported) & ~folds.flagged
     silent = ~folds.answered | (folds.flagged & ~wrong)
-    seen = folds.answered & ~folds.proved & (folds.true > folds.rounding) & np.isfinite(folds.reported)
+    seen = (
+        folds.answered & ~folds.proved & (folds.true > folds.rounding) & np.isfinite(folds.reported)
+    )
     ratio = folds.reported[seen] / folds.true[seen]
     return {
         "folds": len(off),
@@ -132,8 +153,13 @@ def summary(folds: Folds) -> dict[str, float]:
     }
 
 
-def study(names: list[str], seed: int, quick: bool, strategies: dict[str, lo.AbstractRefit]) -> dict[str, dict[str, Folds]]:
-    """Every fold of the problems of each kind, by strategy and kind; `quick`: of four small problems, or one, and two plans."""
+def study(
+    names: list[str], seed: int, quick: bool, strategies: dict[str, lo.AbstractRefit]
+) -> dict[str, dict[str, Folds]]:
+    """Every fold of the problems of each kind, by strategy and kind; `quick`.
+
+    Of four small problems, or one, and two plans.
+    """
     found: dict[str, dict[str, Folds]] = {name: {} for name in strategies}
     for name in names:
         kind, began = KINDS[name], time.monotonic()
@@ -155,15 +181,32 @@ def demands(by_kind: dict[str, Folds]) -> list[tuple[str, str, bool]]:
     total = summary(joined(list(by_kind.values())))
     small = [folds for name, folds in by_kind.items() if KINDS[name].small]
     estimated = max(total["folds"] - total["proved"], 1)
-    beyond, silent = total["beyond, estimated"] / estimated, total["no answer"] / max(total["folds"], 1)
+    beyond, silent = (
+        total["beyond, estimated"] / estimated,
+        total["no answer"] / max(total["folds"], 1),
+    )
     rows = [
-        ("proved and beyond: none", f"{total['beyond, proved']:.0f} of {total['proved']:.0f}", total["beyond, proved"] == 0),
-        ("estimated and beyond: < 0.1 %", f"{100 * beyond:.3g} % of {estimated:.0f}", beyond < 1e-3),
+        (
+            "proved and beyond: none",
+            f"{total['beyond, proved']:.0f} of {total['proved']:.0f}",
+            total["beyond, proved"] == 0,
+        ),
+        (
+            "estimated and beyond: < 0.1 %",
+            f"{100 * beyond:.3g} % of {estimated:.0f}",
+            beyond < 1e-3,
+        ),
         ("missed: none", f"{total['missed']:.0f} of {total['folds']:.0f}", total["missed"] == 0),
         ("no answer: < 1 %", f"{100 * silent:.3g} %", silent < 0.01),
-        ("reported/true of estimates: < 10", f"{total['reported/true']:.3g}", not total["reported/true"] >= 10),
+        (
+            "reported/true of estimates: < 10",
+            f"{total['reported/true']:.3g}",
+            not total["reported/true"] >= 10,
+        ),
     ]
     if small:
         share = float(np.mean(joined(small).proved))
-        rows.append(("proved, linear, n ≤ 200, p ≤ 10: ≥ 95 %", f"{100 * share:.3g} %", share >= 0.95))
+        rows.append(
+            ("proved, linear, n ≤ 200, p ≤ 10: ≥ 95 %", f"{100 * share:.3g} %", share >= 0.95)
+        )
     return rows

@@ -1,4 +1,5 @@
-"""Kinds of problem that were made to break the certificate: each has a fit, its plans, and the oracle of its refits.
+"""Kinds of problem that were made to break the certificate: each has a fit, its plans, and the
+oracle of its refits.
 
 The fits and the plans are the library's, so this module is no oracle.
 """
@@ -24,7 +25,9 @@ class Problem:
 
 
 class Kind(NamedTuple):
-    """How a problem is drawn, how often in a full run, and whether its folds are linear predictors at n ≤ 200, p ≤ 10."""
+    """How a problem is drawn, how often in a full run, and whether its folds are linear predictors
+    at n ≤ 200, p ≤ 10.
+    """
 
     make: Callable[[np.random.Generator], Problem]
     times: int
@@ -73,13 +76,19 @@ def response(rng: np.random.Generator, loss: str, eta: np.ndarray) -> np.ndarray
         return eta + rng.standard_t(1.5, len(eta))
     if loss == "gamma":
         return np.maximum(rng.gamma(2.0, rate / 2), 1e-8)
-    return 1.0 * (rng.poisson(rate) if loss == "poisson" else rng.negative_binomial(2, 2 / (2 + rate)))
+    return 1.0 * (
+        rng.poisson(rate) if loss == "poisson" else rng.negative_binomial(2, 2 / (2 + rate))
+    )
 
 
 def three_plans(rng: np.random.Generator, n: int, resamples: int = 60) -> list[lo.Plan]:
     """Leave-one-out, six groups of one size and a bootstrap."""
     labels = rng.permutation(np.arange(n) % 6)
-    return [lo.leave_one_out(n), lo.groups(labels), lo.bootstrap(n, resamples, seed=int(rng.integers(2**31)))]
+    return [
+        lo.leave_one_out(n),
+        lo.groups(labels),
+        lo.bootstrap(n, resamples, seed=int(rng.integers(2**31))),
+    ]
 
 
 def some(folds: list[np.ndarray], n: int) -> lo.Plan:
@@ -87,18 +96,44 @@ def some(folds: list[np.ndarray], n: int) -> lo.Plan:
     return lo.from_splits([(np.setdiff1d(np.arange(n), fold), fold) for fold in folds], n)
 
 
-def rows(rng, X, loss="logistic", *, y=None, scale=1.0, alpha=0.1, weight=None, offset=None, plans=None, **host) -> Problem:
+def rows(
+    rng,
+    X,
+    loss="logistic",
+    *,
+    y=None,
+    scale=1.0,
+    alpha=0.1,
+    weight=None,
+    offset=None,
+    plans=None,
+    **host,
+) -> Problem:
     """A generalised linear model without an intercept, a ridge penalty unless told otherwise."""
     n, p = X.shape
     if y is None:
-        y = response(rng, loss, X @ rng.normal(size=p) * scale * np.sqrt(6 / p) + (0 if offset is None else offset))
+        y = response(
+            rng,
+            loss,
+            X @ rng.normal(size=p) * scale * np.sqrt(6 / p) + (0 if offset is None else offset),
+        )
     penalty, known = host.pop("penalty", (lo.penalties.Ridge(alpha), oracles.ridge(alpha)))
     extra = {name: host.pop(name) for name in ("weigh", "times") if name in host}
-    model = lo.GLM(X, y, HOSTS[loss][0], penalty, sample_weight=weight, offset=offset, intercept=False, **host)
+    model = lo.GLM(
+        X, y, HOSTS[loss][0], penalty, sample_weight=weight, offset=offset, intercept=False, **host
+    )
     fit = lo.fit(model)
-    more = {"weight": 1.0 if weight is None else weight, "offset": 0.0 if offset is None else offset} | extra
+    more = {
+        "weight": 1.0 if weight is None else weight,
+        "offset": 0.0 if offset is None else offset,
+    } | extra
     oracle = oracles.Rows(X, y, HOSTS[loss][1], known, **more)
-    return Problem(fit, three_plans(rng, n) if plans is None else plans, oracle, np.asarray(fit.parameters["coef"]))
+    return Problem(
+        fit,
+        three_plans(rng, n) if plans is None else plans,
+        oracle,
+        np.asarray(fit.parameters["coef"]),
+    )
 
 
 def plain(loss="logistic", n=120, p=6, **how) -> Callable:
@@ -106,11 +141,15 @@ def plain(loss="logistic", n=120, p=6, **how) -> Callable:
 
 
 def weighted(spread: float) -> Callable:
-    return lambda rng: rows(rng, rng.normal(size=(120, 6)), weight=np.exp(spread * rng.normal(size=120)))
+    return lambda rng: rows(
+        rng, rng.normal(size=(120, 6)), weight=np.exp(spread * rng.normal(size=120))
+    )
 
 
 def nothing_or_a_million(rng):
-    return rows(rng, rng.normal(size=(120, 6)), weight=rng.choice([0.0, 1.0, 1e6], 120, p=[0.2, 0.75, 0.05]))
+    return rows(
+        rng, rng.normal(size=(120, 6)), weight=rng.choice([0.0, 1.0, 1e6], 120, p=[0.2, 0.75, 0.05])
+    )
 
 
 def outlying_row(rng):
@@ -134,7 +173,9 @@ def rare_category(rng):
 
 def resampled(rng):
     plan = lo.bootstrap(120, 200, seed=int(rng.integers(2**31)))
-    return rows(rng, rng.normal(size=(120, 6)), ("logistic", "poisson")[rng.integers(2)], plans=[plan])
+    return rows(
+        rng, rng.normal(size=(120, 6)), ("logistic", "poisson")[rng.integers(2)], plans=[plan]
+    )
 
 
 def leverage_one(rng):
@@ -163,7 +204,14 @@ def bent_penalty(rng):
 def averaged(rng):
     penalty = lo.penalties.per_weight(lo.penalties.Ridge(0.05)), oracles.ridge(0.05)
     weight = rng.gamma(2.0, 0.5, 120)
-    return rows(rng, rng.normal(size=(120, 6)), "poisson", weight=weight, penalty=penalty, times=lambda w: w.sum(1))
+    return rows(
+        rng,
+        rng.normal(size=(120, 6)),
+        "poisson",
+        weight=weight,
+        penalty=penalty,
+        times=lambda w: w.sum(1),
+    )
 
 
 def balanced(rng):
@@ -172,7 +220,12 @@ def balanced(rng):
 
     def weigh(w):
         ones = (w * y).sum(1, keepdims=True)
-        return w * w.sum(1, keepdims=True) / 2 / np.where(y > 0.5, ones, w.sum(1, keepdims=True) - ones)
+        return (
+            w
+            * w.sum(1, keepdims=True)
+            / 2
+            / np.where(y > 0.5, ones, w.sum(1, keepdims=True) - ones)
+        )
 
     return rows(rng, X, y=y, weigh=weigh, class_weight="balanced")
 
@@ -212,21 +265,37 @@ def cox(rng):
     X = rng.normal(size=(100, 4))
     time, event = rng.exponential(np.exp(-X @ rng.normal(size=4) / 2)), rng.random(100) < 0.7
     order = np.argsort(-time)
-    fit = lo.fit(lo.Cox(X[order], time[order], event[order], lo.penalties.Ridge(0.5), ties="breslow"))
+    fit = lo.fit(
+        lo.Cox(X[order], time[order], event[order], lo.penalties.Ridge(0.5), ties="breslow")
+    )
     data = X[order], event[order].astype(float), 0.5
     oracle = oracles.Written(likelihoods.cox, None, data, convex=True)
-    return Problem(fit, [lo.leave_one_out(100), lo.kfold(100, 5, seed=1)], oracle, np.asarray(fit.parameters["coef"]))
+    return Problem(
+        fit,
+        [lo.leave_one_out(100), lo.kfold(100, 5, seed=1)],
+        oracle,
+        np.asarray(fit.parameters["coef"]),
+    )
 
 
 def regression(rng, X, y, loss, own: str, unconstrained, weight=None, score=None) -> Problem:
-    """A regression with parameters of its own, and an intercept but for thresholds; coefficients have a ridge of ½."""
+    """A regression with parameters of its own, and an intercept but for thresholds.
+
+    Coefficients have a ridge of ½.
+    """
     fit = lo.fit(lo.Regression(X, y, loss, lo.penalties.Ridge(0.5), sample_weight=weight))
     known, alpha = fit.parameters, np.full(X.shape[1], 0.5)
     coef, design = np.asarray(known["coef"]), X
     if loss != "ordinal":
-        coef, design, alpha = np.r_[coef, known["intercept"]], np.c_[X, np.ones(len(X))], np.r_[alpha, 0.0]
+        coef, design, alpha = (
+            np.r_[coef, known["intercept"]],
+            np.c_[X, np.ones(len(X))],
+            np.r_[alpha, 0.0],
+        )
     data = (design, y, alpha) if weight is None else (design, y, alpha, weight)
-    oracle = oracles.Written(getattr(likelihoods, loss), getattr(likelihoods, f"{loss}_score"), data)
+    oracle = oracles.Written(
+        getattr(likelihoods, loss), getattr(likelihoods, f"{loss}_score"), data
+    )
     plans = [lo.leave_one_out(len(X)), lo.kfold(len(X), 5, seed=1)]
     return Problem(fit, plans, oracle, np.r_[coef, unconstrained(np.asarray(known[own]))])
 
@@ -234,13 +303,17 @@ def regression(rng, X, y, loss, own: str, unconstrained, weight=None, score=None
 def ordinal(rng):
     X = rng.normal(size=(100, 3))
     y = np.digitize(X @ rng.normal(size=3) + rng.logistic(size=100), [-0.7, 0.6])
-    return regression(rng, X, y, "ordinal", "thresholds", lambda cut: np.r_[cut[0], np.log(np.diff(cut))])
+    return regression(
+        rng, X, y, "ordinal", "thresholds", lambda cut: np.r_[cut[0], np.log(np.diff(cut))]
+    )
 
 
 def dispersed(rng):
     X = rng.normal(size=(100, 3))
     y = 1.0 * rng.negative_binomial(2, 2 / (2 + np.exp(np.clip(X @ rng.normal(size=3) + 1, -4, 4))))
-    return regression(rng, X, y, "negative_binomial", "dispersion", np.log, weight=rng.gamma(4.0, 0.25, 100))
+    return regression(
+        rng, X, y, "negative_binomial", "dispersion", np.log, weight=rng.gamma(4.0, 0.25, 100)
+    )
 
 
 def proportion(rng):
@@ -261,7 +334,11 @@ def _ratios(fit: lo.Fit) -> np.ndarray:
 
 
 def _serial_plans(rng, n):
-    return [lo.leave_one_out(n), lo.blocks(n, 6), lo.random_subsets(n, 0.1, 20, seed=int(rng.integers(2**31)))]
+    return [
+        lo.leave_one_out(n),
+        lo.blocks(n, 6),
+        lo.random_subsets(n, 0.1, 20, seed=int(rng.integers(2**31))),
+    ]
 
 
 def gaussian_chain(rng):
@@ -269,9 +346,15 @@ def gaussian_chain(rng):
     x = np.where(state, 1.5, -1.0) + np.where(state, 0.6, 1.0) * rng.normal(size=60)
     prior = {"mean": (0.0, 3.0), "covariance": (1.0, 0.2)}
     fit = lo.fit(lo.HMM(x, lo.emissions.Gaussian(prior=prior), 2))
-    start = np.r_[_ratios(fit), np.ravel(fit.parameters["mean"]), np.log(np.ravel(fit.parameters["covariance"]))]
+    start = np.r_[
+        _ratios(fit),
+        np.ravel(fit.parameters["mean"]),
+        np.log(np.ravel(fit.parameters["covariance"])),
+    ]
     written = likelihoods.gaussian_chain, likelihoods.gaussian_chain_score
-    return Problem(fit, _serial_plans(rng, 60), oracles.Written(*written, (x, 0.0, 3.0, 1.0, 0.2)), start)
+    return Problem(
+        fit, _serial_plans(rng, 60), oracles.Written(*written, (x, 0.0, 3.0, 1.0, 0.2)), start
+    )
 
 
 def poisson_chain(rng):
@@ -285,7 +368,9 @@ def poisson_chain(rng):
 def field(rng):
     """A grid of three by four sites, its coupling learned; all 4,096 configurations are listed."""
     site = np.arange(12).reshape(3, 4)
-    edges = np.r_[np.c_[site[:, :-1].ravel(), site[:, 1:].ravel()], np.c_[site[:-1].ravel(), site[1:].ravel()]]
+    edges = np.r_[
+        np.c_[site[:, :-1].ravel(), site[:, 1:].ravel()], np.c_[site[:-1].ravel(), site[1:].ravel()]
+    ]
     x = np.where(site.ravel() % 4 < 2, -1.2, 1.2) + rng.normal(size=12)
     emission = lo.emissions.Gaussian(covariance=1.0, prior={"mean": (0.0, 2.0)})
     fit = lo.fit(lo.MRF(x, edges, emission, 2, coupling=lo.models.Free(0.5)))
@@ -293,15 +378,21 @@ def field(rng):
     data = x, every, 1.0 * (every[:, edges[:, 0]] == every[:, edges[:, 1]]).sum(1), 0.0, 2.0
     start = np.r_[fit.parameters["coupling"], np.ravel(fit.parameters["mean"])]
     plans = [lo.leave_one_out(12), lo.random_subsets(12, 0.25, 12, seed=int(rng.integers(2**31)))]
-    return Problem(fit, plans, oracles.Written(likelihoods.field, likelihoods.field_score, data), start)
+    return Problem(
+        fit, plans, oracles.Written(likelihoods.field, likelihoods.field_score, data), start
+    )
 
 
 def sequences(rng):
     features = rng.normal(size=(40, 4, 2))
     labels = (features[..., 0] + rng.logistic(size=(40, 4)) > 0).astype(int)
     flat = features.reshape(160, 2)
-    fit = lo.fit(lo.CRF(labels.ravel(), np.full(40, 4), features=flat, penalty=lo.penalties.Ridge(0.5)))
-    start = np.concatenate([np.ravel(fit.parameters[name]) for name in ("start", "end", "transition", "weights")])
+    fit = lo.fit(
+        lo.CRF(labels.ravel(), np.full(40, 4), features=flat, penalty=lo.penalties.Ridge(0.5))
+    )
+    start = np.concatenate(
+        [np.ravel(fit.parameters[name]) for name in ("start", "end", "transition", "weights")]
+    )
     data = features, labels, likelihoods.configurations(4), 0.5
     oracle = oracles.Written(likelihoods.sequences, likelihoods.sequences_score, data, convex=True)
     return Problem(fit, [lo.leave_one_out(40), lo.kfold(40, 5, seed=1)], oracle, start)

@@ -1,4 +1,5 @@
-"""The linear least-squares sets of NIST's Statistical Reference Datasets, which are in the public domain, as decimals.
+"""The linear least-squares sets of NIST's Statistical Reference Datasets, which are in the public
+domain, as decimals.
 
 Nothing of the library is used.
 """
@@ -63,9 +64,7 @@ LONGLEY_X = """
 116.9 554894 4007 2827 130081 1962
 """
 LONGLEY_Y = "60323 61122 60171 61187 63221 63639 64989 63761 66019 67857 68169 66513 68655 69564 69331 70551"
-WAMPLER_NOISE = (
-    "759 -2048 2048 -2048 2523 -2048 2048 -2048 1838 -2048 2048 -2048 1838 -2048 2048 -2048 2523 -2048 2048 -2048 759"
-)
+WAMPLER_NOISE = "759 -2048 2048 -2048 2523 -2048 2048 -2048 1838 -2048 2048 -2048 1838 -2048 2048 -2048 2523 -2048 2048 -2048 759"
 
 
 class LinearSet(NamedTuple):
@@ -89,13 +88,30 @@ def linear_sets() -> Iterator[LinearSet]:
     """Yield the eleven sets."""
     yield LinearSet("Norris", _powers(_numbers(NORRIS_X), 1), _numbers(NORRIS_Y), True)
     yield LinearSet("Pontius", _powers(_numbers(PONTIUS_X), 2), _numbers(PONTIUS_Y), True)
-    yield LinearSet("NoInt1", _powers([Fraction(x) for x in range(60, 71)], 1), [Fraction(y) for y in range(130, 141)], False)
+    yield LinearSet(
+        "NoInt1",
+        _powers([Fraction(x) for x in range(60, 71)], 1),
+        [Fraction(y) for y in range(130, 141)],
+        False,
+    )
     yield LinearSet("NoInt2", _powers(_numbers("4 5 6"), 1), _numbers("3 4 4"), False)
-    yield LinearSet("Longley", [_numbers(line) for line in LONGLEY_X.strip().splitlines()], _numbers(LONGLEY_Y), True)
+    yield LinearSet(
+        "Longley",
+        [_numbers(line) for line in LONGLEY_X.strip().splitlines()],
+        _numbers(LONGLEY_Y),
+        True,
+    )
     yield LinearSet("Filip", _powers(_numbers(FILIP_X), 10), _numbers(FILIP_Y), True)
     x = [Fraction(k) for k in range(21)]
     level, noise = [sum(value**k for k in range(6)) for value in x], _numbers(WAMPLER_NOISE)
     yield LinearSet("Wampler1", _powers(x, 5), [Fraction(value) for value in level], True)
-    yield LinearSet("Wampler2", _powers(x, 5), [Fraction(sum((value / 10) ** k for k in range(6))) for value in x], True)
+    yield LinearSet(
+        "Wampler2",
+        _powers(x, 5),
+        [Fraction(sum((value / 10) ** k for k in range(6))) for value in x],
+        True,
+    )
     for name, factor in (("Wampler3", 1), ("Wampler4", 100), ("Wampler5", 10_000)):
-        yield LinearSet(name, _powers(x, 5), [a + factor * b for a, b in zip(level, noise, strict=True)], True)
+        yield LinearSet(
+            name, _powers(x, 5), [a + factor * b for a, b in zip(level, noise, strict=True)], True
+        )

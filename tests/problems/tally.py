@@ -1,7 +1,8 @@
-"""Compares what the library says with the true losses of `tests.oracles.exact`, and counts the faults.
+"""Compares what the library says with the true losses of `tests.oracles.exact`, and counts the
+faults.
 
-`judged` compares an estimate fold by fold, `value` one number with another, and `study` runs kinds of problem many times.
-This module uses the library, so it is no oracle.
+`judged` compares an estimate fold by fold, `value` one number with another, and `study` runs kinds
+of problem many times. This module uses the library, so it is no oracle.
 """
 
 import sys
@@ -22,7 +23,9 @@ SLACK = 1e-8  # of 1 + |loss|: what rounding may do to any two numbers
 
 @dataclass
 class Tally:
-    """What was found: folds (or numbers) compared, and three kinds of fault, with one line about the first ones."""
+    """What was found: folds (or numbers) compared, and three kinds of fault, with one line about
+    the first ones.
+    """
 
     folds: int = 0
     wrong: int = 0  # a number beyond its reported error, and no word about it
@@ -31,7 +34,12 @@ class Tally:
     notes: list[str] = field(default_factory=list)
 
     def __add__(self, other: "Tally") -> "Tally":
-        parts = (self.folds + other.folds, self.wrong + other.wrong, self.alarms + other.alarms, self.refused + other.refused)
+        parts = (
+            self.folds + other.folds,
+            self.wrong + other.wrong,
+            self.alarms + other.alarms,
+            self.refused + other.refused,
+        )
         return Tally(*parts, (self.notes + other.notes)[:5])
 
     @property
@@ -50,8 +58,9 @@ def told(call: Callable[[], Any]) -> tuple[Any, str]:
 def judged(cv: lo.Estimate, truth: Truth, name: str = "") -> Tally:
     """An estimate of pointwise losses beside the true ones, a fold at a time.
 
-    A fold is wrong where the sum of |loss − truth| is above the error that is reported for it and the slack, and it is not
-    flagged; refused where a row has no loss though the truth is finite and hangs on no tolerance.
+    A fold is wrong where the sum of |loss − truth| is above the error that is reported for it and
+    the slack, and it is not flagged; refused where a row has no loss though the truth is finite and
+    hangs on no tolerance.
     """
     plan = cv.plan
     refit = plan.refit
@@ -61,7 +70,9 @@ def judged(cv: lo.Estimate, truth: Truth, name: str = "") -> Tally:
     with np.errstate(invalid="ignore"):
         off = total(np.where(compared, np.abs(cv.losses - truth.losses), 0.0))
     size = np.where(np.isfinite(truth.losses), np.abs(truth.losses), 0.0)
-    allowed = np.nan_to_num(cv.error) * (1 + 1e-6) + total(SLACK * (1 + size) + np.nan_to_num(truth.slack))
+    allowed = np.nan_to_num(cv.error) * (1 + 1e-6) + total(
+        SLACK * (1 + size) + np.nan_to_num(truth.slack)
+    )
     right = off <= allowed
     flagged = np.zeros(plan.num_refits, bool)
     flagged[np.asarray(cv.flagged(), int)] = True
@@ -78,12 +89,19 @@ def judged(cv: lo.Estimate, truth: Truth, name: str = "") -> Tally:
             ours, true = (np.nansum(v[refit == k]) for v in (cv.losses, truth.losses))
             sums = f"loss {ours:.6g} ± {cv.error[k]:.2g}, truth {true:.6g}, off by {off[k]:.2g}"
             said = f"{lo.RESULTS(int(cv.result[k])).name}{', proved' if np.any(cv.proved[k : k + 1]) else ''}"
-            notes.append(f"{word} {name}: {which.sum()} of {plan.num_refits}, as fold {k}: {sums}; {said}")
+            notes.append(
+                f"{word} {name}: {which.sum()} of {plan.num_refits}, as fold {k}: {sums}; {said}"
+            )
     return Tally(plan.num_refits, int(wrong.sum()), int(alarms.sum()), int(missing.sum()), notes)
 
 
-def value(name: str, got: Any, truth: Any, slack: float = 1e-7, error: Any = 0.0, said: bool = False) -> Tally:
-    """Numbers beside the true ones: wrong where one is beyond its error and nothing was said, refused where it is none."""
+def value(
+    name: str, got: Any, truth: Any, slack: float = 1e-7, error: Any = 0.0, said: bool = False
+) -> Tally:
+    """Numbers beside the true ones.
+
+    Wrong where one is beyond its error and nothing was said, refused where it is none.
+    """
     got, truth, error = (np.atleast_1d(np.asarray(part, float)) for part in (got, truth, error))
     if got.shape != truth.shape:
         return Tally(1, wrong=1, notes=[f"wrong {name}: shape {got.shape}, truth {truth.shape}"])
@@ -110,21 +128,33 @@ def attempted(name: str, call: Callable[[], Tally]) -> Tally:
     try:
         return call()
     except Exception as error:
-        return Tally(1, refused=1, notes=[f"refused {name}: {type(error).__name__}: {str(error)[:300]}"])
+        return Tally(
+            1, refused=1, notes=[f"refused {name}: {type(error).__name__}: {str(error)[:300]}"]
+        )
 
 
-def each_plan(fit: Callable[[], lo.Fit], plans: list[lo.Plan], truth: Callable[[lo.Plan], Truth], **options: Any) -> Tally:
+def each_plan(
+    fit: Callable[[], lo.Fit],
+    plans: list[lo.Plan],
+    truth: Callable[[lo.Plan], Truth],
+    **options: Any,
+) -> Tally:
     """The estimates of all plans beside their truths."""
     found = Tally()
     for plan in plans:
         name = f"{plan.num_refits} refits"
         found += attempted(
-            name, lambda plan=plan, name=name: judged(lo.cross_validate(fit(), plan, **options), truth(plan), name)
+            name,
+            lambda plan=plan, name=name: judged(
+                lo.cross_validate(fit(), plan, **options), truth(plan), name
+            ),
         )
     return found
 
 
-def study(kinds: dict[str, Callable[[np.random.Generator], Tally]], draws: int, seed: int) -> dict[str, Tally]:
+def study(
+    kinds: dict[str, Callable[[np.random.Generator], Tally]], draws: int, seed: int
+) -> dict[str, Tally]:
     """What was found of each kind. A draw of a kind is the same whichever others are asked for."""
     found = {}
     for name, kind in kinds.items():
@@ -142,4 +172,6 @@ def study(kinds: dict[str, Callable[[np.random.Generator], Tally]], draws: int, 
 def table(found: dict[str, Tally]) -> pd.DataFrame:
     rows = {name: (one.folds, one.wrong, one.alarms, one.refused) for name, one in found.items()}
     rows["all"] = tuple(map(sum, zip(*rows.values(), strict=True)))
-    return pd.DataFrame.from_dict(rows, orient="index", columns=["folds", "wrong", "alarms", "refused"])
+    return pd.DataFrame.from_dict(
+        rows, orient="index", columns=["folds", "wrong", "alarms", "refused"]
+    )

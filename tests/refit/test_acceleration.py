@@ -18,7 +18,9 @@ def quadratics(size, number, spread, seed=0):
 
 
 def walked(hessian, minimiser, steps, accelerated=True):
-    """Distances to the minimisers after each step from zero, and the contractions that were told."""
+    """Distances to the minimisers after each step from zero, and the contractions that were
+    told.
+    """
     lanes = np.arange(len(minimiser))
     asked = lambda u: np.einsum("rij,rj->ri", hessian, u - minimiser)
     u = -asked(np.zeros_like(minimiser))
@@ -46,7 +48,8 @@ def test_steps_are_those_of_gmres():
         for _ in range(3):
             krylov.append(each @ krylov[-1])
         basis = np.linalg.qr(np.array(krylov).T)[0]
-        least = basis @ np.linalg.lstsq(each @ basis, each @ target)[0]  # of the residuals over that space
+        # of the residuals over that space
+        least = basis @ np.linalg.lstsq(each @ basis, each @ target)[0]
         step = each @ (least - target)
         assert ours == pytest.approx(np.linalg.norm(least - step - target), rel=1e-6)
 
@@ -62,7 +65,9 @@ def test_contraction_is_that_of_the_plain_steps(accelerated):
 
 def test_what_has_not_begun_has_nothing_to_go_by():
     hessian, minimiser = quadratics(6, 2, 0.3)
-    memory = Acceleration(np.zeros_like(minimiser), np.zeros_like(minimiser), np.array([False, True]))
+    memory = Acceleration(
+        np.zeros_like(minimiser), np.zeros_like(minimiser), np.array([False, True])
+    )
     asked = hessian.sum(1)
     step, ratio = memory.step(np.arange(2), minimiser + 2, asked)
     assert (step[0] == asked[0]).all()
@@ -90,11 +95,15 @@ def test_refits_take_fewer_gradients(monkeypatch):
     plan, looked = lo.kfold(300, 4), []
     gradient = RefitDescent.gradient
     monkeypatch.setattr(
-        RefitDescent, "gradient", lambda self, lanes, *at: looked.append(len(lanes)) or gradient(self, lanes, *at)
+        RefitDescent,
+        "gradient",
+        lambda self, lanes, *at: looked.append(len(lanes)) or gradient(self, lanes, *at),
     )
     accelerated = lo.fold_parameters(fit, plan, lo.Exact())
     quick, looked[:] = sum(looked), []
-    monkeypatch.setattr(Acceleration, "step", lambda self, lanes, u, asked: (asked, np.full(len(lanes), np.inf)))
+    monkeypatch.setattr(
+        Acceleration, "step", lambda self, lanes, u, asked: (asked, np.full(len(lanes), np.inf))
+    )
     plain = lo.fold_parameters(fit, plan, lo.Exact())
     assert quick < sum(looked)
     np.testing.assert_allclose(accelerated, plain, rtol=1e-7, atol=1e-8)

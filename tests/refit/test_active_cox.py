@@ -1,4 +1,7 @@
-"""Refits of Cox models under l1 penalties and bounds: the conditions of a minimum, by differences of the likelihood itself."""
+"""Refits of Cox models under l1 penalties and bounds.
+
+The conditions of a minimum, by differences of the likelihood itself.
+"""
 
 import numpy as np
 import pytest
@@ -9,10 +12,20 @@ from tests.oracles import likelihoods
 P = lo.penalties
 
 
-def problem(seed: int, n: int = 40, rounded: bool = False, strata: bool = False, weighted: bool = False, late: bool = False):
+def problem(
+    seed: int,
+    n: int = 40,
+    rounded: bool = False,
+    strata: bool = False,
+    weighted: bool = False,
+    late: bool = False,
+):
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, 6)) + 0.5
-    died, left = rng.exponential(np.exp(-X[:, :3] @ np.array([0.8, -0.5, 0.3]))), rng.exponential(2, n)
+    died, left = (
+        rng.exponential(np.exp(-X[:, :3] @ np.array([0.8, -0.5, 0.3]))),
+        rng.exponential(2, n),
+    )
     time = np.ceil(6 * np.minimum(died, left)) if rounded else np.minimum(died, left)
     more = {"strata": rng.integers(0, 2, n)} if strata else {}
     more |= {"sample_weight": rng.uniform(0.3, 3, n)} if weighted else {}
@@ -30,7 +43,9 @@ def violation(theta, slope, penalty, kappa):
     inner = penalty.penalty if isinstance(penalty, P.PerWeight) else penalty
     a, (low, _) = kappa * inner.kinks(len(theta)), inner.bounds(len(theta))
     slope = slope + kappa * np.diag(inner.second(len(theta))) * theta
-    beyond = np.where((theta == 0) & (a > 0), np.maximum(np.abs(slope) - a, 0), np.abs(slope + a * np.sign(theta)))
+    beyond = np.where(
+        (theta == 0) & (a > 0), np.maximum(np.abs(slope) - a, 0), np.abs(slope + a * np.sign(theta))
+    )
     return np.where(theta == low, np.maximum(-slope, 0), beyond).max()
 
 
@@ -52,12 +67,23 @@ def test_refits_are_minima_over_all_coefficients(penalty, kind):
     for plan in (lo.leave_one_out(n), lo.kfold(n, 8, seed=0)):
         exact, certified, *others = (
             lo.cross_validate(fit, plan, strategy, audit=0)
-            for strategy in (lo.Exact(1e-10), lo.Certified(), lo.NoUpdate(), lo.NewtonStep(), lo.InfinitesimalJackknife())
+            for strategy in (
+                lo.Exact(1e-10),
+                lo.Certified(),
+                lo.NoUpdate(),
+                lo.NewtonStep(),
+                lo.InfinitesimalJackknife(),
+            )
         )
         for loss, theta, w in zip(
-            exact.losses, lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"], plan.matrix(), strict=True
+            exact.losses,
+            lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"],
+            plan.matrix(),
+            strict=True,
         ):
-            own = lambda at, keep=w: likelihoods.partial_likelihood(at, keep > 0, X, time, event, **more)
+            own = lambda at, keep=w: likelihoods.partial_likelihood(
+                at, keep > 0, X, time, event, **more
+            )
             kappa = float(penalty.times(w, w * s))
             assert violation(theta, gradient(own, theta), penalty, kappa) < 1e-7
             assert abs(loss - (own(theta, np.ones(n)) - own(theta))) < 1e-9
@@ -72,7 +98,10 @@ def test_verbs_of_a_cox_lasso():
     X, time, event, _ = problem(3, 60)
     model, plan = lo.Cox(X, time, event, P.Lasso(13.0)), lo.kfold(60, 6, seed=0)
     fit = lo.fit(model)
-    assert 0 < np.count_nonzero(fit.parameters["coef"]) < 6 and "penalised coefficients are not zero" in fit.objective.note
+    assert (
+        0 < np.count_nonzero(fit.parameters["coef"]) < 6
+        and "penalised coefficients are not zero" in fit.objective.note
+    )
     np.testing.assert_allclose(lo.predict(fit, X), np.exp(X @ fit.parameters["coef"]))
     coef, held = lo.fold_parameters(fit, plan, lo.Exact(1e-10))["coef"], plan.matrix() == 0
     predicted = lo.cross_predict(fit, plan, lo.Exact(1e-10), kind="link")
@@ -82,10 +111,22 @@ def test_verbs_of_a_cox_lasso():
     assert lo.anchor(model, fit.parameters).decrement < 1e-6
     assert lo.cross_validate(fit, plan).audit["beyond"].sum() == 0
     for error, message, call in (
-        (TypeError, "GroupLasso is for lo.GLM", lambda: lo.fit(model.under(P.GroupLasso(1.0, np.arange(6) // 2)))),
-        (TypeError, "or lo.path", lambda: lo.tune(lambda a: model.under(P.Lasso(a)), {"a": (5.0, 20.0)}, plan)),
+        (
+            TypeError,
+            "GroupLasso is for lo.GLM",
+            lambda: lo.fit(model.under(P.GroupLasso(1.0, np.arange(6) // 2))),
+        ),
+        (
+            TypeError,
+            "or lo.path",
+            lambda: lo.tune(lambda a: model.under(P.Lasso(a)), {"a": (5.0, 20.0)}, plan),
+        ),
         (ValueError, "nothing is left to refit", lambda: lo.fit(model.under(P.Lasso(1e6)))),
-        (TypeError, "not there for an l1 penalty", lambda: lo.influence(lo.cross_validate(fit, plan))),
+        (
+            TypeError,
+            "not there for an l1 penalty",
+            lambda: lo.influence(lo.cross_validate(fit, plan)),
+        ),
     ):
         with pytest.raises(error, match=message):
             call()

@@ -1,4 +1,7 @@
-"""Refits of any model where their way down is not the usual one: what becomes of them, and what is said of it."""
+"""Refits of any model where their way down is not the usual one.
+
+What becomes of them, and what is said of it.
+"""
 
 import gc
 import weakref
@@ -22,7 +25,13 @@ OUTLYING = np.array([-3.0, -3.0, -2.5, -2.0, -3.0, 30.0])
 
 def barred():
     """Steps from θ̂ may leave the domain, whose end no minimiser reaches."""
-    return lo.fit(lo.Separable(lambda theta, y: 0.5 * (theta - y) ** 2 - jnp.sqrt(theta), OUTLYING, theta0=np.array(2.0)))
+    return lo.fit(
+        lo.Separable(
+            lambda theta, y: 0.5 * (theta - y) ** 2 - jnp.sqrt(theta),
+            OUTLYING,
+            theta0=np.array(2.0),
+        )
+    )
 
 
 def test_a_first_step_out_of_the_domain_loses_no_refit():
@@ -72,7 +81,9 @@ def test_refits_at_the_floor_have_their_losses_and_errors():
 def test_an_audit_of_what_stays_at_the_fit_begins_with_the_longest_step():
     y = np.random.default_rng(0).normal(size=20)
     y[7] = 3.0
-    fit = lo.fit(lo.Separable(lambda theta, y: jnp.sqrt(1 + (y - theta) ** 2), y, theta0=np.array(0.0)))
+    fit = lo.fit(
+        lo.Separable(lambda theta, y: jnp.sqrt(1 + (y - theta) ** 2), y, theta0=np.array(0.0))
+    )
     for refit in (lo.NoUpdate(), lo.InfinitesimalJackknife()):
         audit = lo.cross_validate(fit, lo.leave_one_out(20), refit, audit=1).audit
         assert audit.reason[0] == "longest step" and audit.refit[0] == 7
@@ -82,12 +93,17 @@ def test_refits_that_run_out_of_steps_are_judged_where_they_stand(monkeypatch):
     fit, plan = robust(), lo.kfold(60, 4)
     exact = lo.cross_validate(fit, plan, lo.Exact(1e-12), audit=0)
     steps = _descent.RefitDescent.steps
-    once = lambda self, lanes, enough, most=1, fresh=False: steps(self, lanes, enough, min(most, 1), fresh)
+    once = lambda self, lanes, enough, most=1, fresh=False: steps(
+        self, lanes, enough, min(most, 1), fresh
+    )
     monkeypatch.setattr(_descent.RefitDescent, "steps", once)
     for refit in (lo.Exact(1e-12), lo.Certified(1e-6)):
         found = lo.cross_validate(fit, plan, refit, audit=0)
         assert (found.result == lo.RESULTS.successful).all() and (found.error < 1e-2).all()
-        off = [abs(np.sum(found.losses[plan.refit == k] - exact.losses[plan.refit == k])) for k in range(4)]
+        off = [
+            abs(np.sum(found.losses[plan.refit == k] - exact.losses[plan.refit == k]))
+            for k in range(4)
+        ]
         assert (off <= found.error + 1e-9).all()
 
 
@@ -110,7 +126,11 @@ def test_an_error_is_the_largest_change_of_the_losses_within_the_distance_left()
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((40, 2)), (rng.random(40) < 0.5) * 1.0
     unit_loss = lambda theta, row: jnp.logaddexp(0.0, row[0] @ theta) - row[1] * (row[0] @ theta)
-    fit = lo.fit(lo.Separable(unit_loss, (X, y), penalty=lambda theta: 0.5 * theta @ theta, theta0=np.zeros(2)))
+    fit = lo.fit(
+        lo.Separable(
+            unit_loss, (X, y), penalty=lambda theta: 0.5 * theta @ theta, theta0=np.zeros(2)
+        )
+    )
     rows = lo.leave_one_out(40).one(0).rows
     with jax.enable_x64(True):
         state = RefitDescent(fit, rows)
@@ -130,13 +150,18 @@ def test_a_metric_by_woodbury_inverts_the_refits_own_hessian():
     X = rng.standard_normal((80, 20))
     y = X[:, 0] + rng.standard_t(3, 80)
     loss = lambda eta, y: 2 * jnp.log1p((y - eta) ** 2 / 3)
-    fit, plan = lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(1.0)), num_starts=1), lo.kfold(80, 20, seed=0)
+    fit, plan = (
+        lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(1.0)), num_starts=1),
+        lo.kfold(80, 20, seed=0),
+    )
     with jax.enable_x64(True):
         rows = plan.one(3).rows
         metric, lost, _ = own_metric(fit, rows)
         weights = np.ones(80)
         weights[rows.index[0]] = 0.0
-        own = fit.root @ function(fit.objective, fit.theta, weights).hessian(fit.vector) @ fit.root.T
+        own = (
+            fit.root @ function(fit.objective, fit.theta, weights).hessian(fit.vector) @ fit.root.T
+        )
         gradient = rng.standard_normal((1, 21))
         step = metric.solve(gradient, np.zeros((1, 21)), np.array([0]))
     assert isinstance(metric, LowRank) and not lost.any()
@@ -144,14 +169,20 @@ def test_a_metric_by_woodbury_inverts_the_refits_own_hessian():
 
 
 def of_few_parameters():
-    """Refits without each of 40 rows, of a robust regression that is no linear predictor; their minima by SciPy."""
+    """Refits without each of 40 rows, of a robust regression that is no linear predictor.
+
+    Their minima by SciPy.
+    """
     rng = np.random.default_rng(1)
     x = rng.normal(size=(40, 3))
     y = x @ [1.0, -2.0, 0.5] + rng.standard_t(2, 40)
     loss = lambda theta, d: jnp.sqrt(1 + (d["y"] - d["x"] @ theta) ** 2)
     objective = lo.Separable(loss, {"x": x, "y": y}, theta0=np.zeros(3))
     own = lambda theta, out: np.delete(np.sqrt(1 + (y - x @ theta) ** 2), out).sum()
-    best = [scipy.optimize.minimize(own, np.zeros(3), (k,), "BFGS", options={"gtol": 1e-9}).x for k in range(40)]
+    best = [
+        scipy.optimize.minimize(own, np.zeros(3), (k,), "BFGS", options={"gtol": 1e-9}).x
+        for k in range(40)
+    ]
     return objective, whole(1.0 - np.eye(40)), np.array(best)
 
 
@@ -175,7 +206,9 @@ def test_a_hessian_serves_while_its_steps_shrink(start, monkeypatch):
 
 
 def switching(steps=400):
-    """Gaussian series that switches between two means, and its fit by a hidden Markov model of seven parameters."""
+    """Gaussian series that switches between two means, and its fit by a hidden Markov model of
+    seven parameters.
+    """
     random = np.random.default_rng(0)
     state = np.cumsum(random.random(steps) < 0.05) % 2
     return lo.fit(lo.HMM(random.normal(3.0 * state, 1.0), lo.emissions.Gaussian(), 2))
@@ -193,7 +226,10 @@ def test_a_contraction_is_that_of_the_hessian_by_few_gradients(own, monkeypatch)
         point, gradient = state.seen
         np.testing.assert_allclose(gradient, state.gradient(everyone, point))
         whitener = np.asarray(fit.whitener)
-        left = np.eye(fit.num_params) - whitener @ state.F.hessian(state.center + fit.unwhiten(point), everyone) @ whitener.T
+        left = (
+            np.eye(fit.num_params)
+            - whitener @ state.F.hessian(state.center + fit.unwhiten(point), everyone) @ whitener.T
+        )
         if own:  # I − PB = P(P⁻¹ − B)
             inverse = state.metric.inverse
             left = np.eye(fit.num_params) - inverse @ (np.eye(fit.num_params) - left)
@@ -205,7 +241,9 @@ def test_a_contraction_is_that_of_the_hessian_by_few_gradients(own, monkeypatch)
 
         monkeypatch.setattr(RefitDescent, "gradient", counted)
         found = state.contractions(everyone)
-    np.testing.assert_allclose(found, _descent.CAUTION * np.abs(np.linalg.eigvals(left)).max(1), rtol=0.1)
+    np.testing.assert_allclose(
+        found, _descent.CAUTION * np.abs(np.linalg.eigvals(left)).max(1), rtol=0.1
+    )
     assert np.bincount(seen).mean() <= 5
 
 

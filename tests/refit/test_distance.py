@@ -1,4 +1,7 @@
-"""Distances of refits from the exact ones, against refits in 300 bits: in the norm of H, and of linear functions."""
+"""Distances of refits from the exact ones, against refits in 300 bits.
+
+In the norm of H, and of linear functions.
+"""
 
 import warnings
 
@@ -14,14 +17,26 @@ from leaveout.validation.cross_validate import refit_batches
 from tests.oracles.balls import SLOPES, Refits, column
 from tests.problems.proofs import DESIGNS, fit_of, plans
 
-STRATEGIES = [lo.Certified(), lo.Certified(1e-9), lo.Exact(), lo.NewtonStep(), lo.InfinitesimalJackknife()]
+STRATEGIES = [
+    lo.Certified(),
+    lo.Certified(1e-9),
+    lo.Exact(),
+    lo.NewtonStep(),
+    lo.InfinitesimalJackknife(),
+]
 
 
 def draws(seed):
-    """Fits of random kinds, each with some refits of a plan and a strategy; what has no minimiser is passed over."""
+    """Fits of random kinds, each with some refits of a plan and a strategy.
+
+    What has no minimiser is passed over.
+    """
     rng = np.random.default_rng(seed)
     while True:
-        kind = list(DESIGNS)[int(rng.integers(len(DESIGNS)))], list(SLOPES)[int(rng.integers(len(SLOPES)))]
+        kind = (
+            list(DESIGNS)[int(rng.integers(len(DESIGNS)))],
+            list(SLOPES)[int(rng.integers(len(SLOPES)))],
+        )
         try:
             fit = fit_of(kind, int(rng.integers(2**31)))
         except (RuntimeError, ValueError):
@@ -35,8 +50,16 @@ def of_fit(fit, loss):
     """The problem of a fit, in balls, and its H."""
     model, anchor = fit.predictors, linear_cache(fit)
     (weight,), (times,) = model.weigh(np.ones((1, len(model.y))))
-    exact = Refits(model.design.rows(np.arange(len(model.y))), model.y, loss, float(times) * model.penalty, model.offset)
-    return exact, exact.hessian([arb(float(a)) * arb(float(b)) for a, b in zip(weight, anchor.curvature, strict=True)])
+    exact = Refits(
+        model.design.rows(np.arange(len(model.y))),
+        model.y,
+        loss,
+        float(times) * model.penalty,
+        model.offset,
+    )
+    return exact, exact.hessian(
+        [arb(float(a)) * arb(float(b)) for a, b in zip(weight, anchor.curvature, strict=True)]
+    )
 
 
 def check(exact, hessian, true, theta, far, new, length):
@@ -60,7 +83,9 @@ def test_what_is_proved_of_parameters_is_true(count):
             warnings.simplefilter("ignore")
             refit_batches("test", fit, plan, strategy, tell, lambda batch, told: None)
         exact, hessian = of_fit(fit, loss)
-        new = rng.normal(size=(3, fit.num_params)) * 10 ** rng.uniform(-3, 3, size=(3, fit.num_params))
+        new = rng.normal(size=(3, fit.num_params)) * 10 ** rng.uniform(
+            -3, 3, size=(3, fit.num_params)
+        )
 
         for rows, thetas, far, proved in told:
             for k in np.flatnonzero(proved):
@@ -84,7 +109,14 @@ def test_lengths_in_a_refit_s_own_metric_are_bounded_in_that_of_the_fit(monkeypa
     """A fold of all but twelve rows, which has to find a Hessian of its own."""
     rng, seen, own = np.random.default_rng(1), [], DampedNewton._across
     X = rng.normal(size=(40, 3)) * np.where(np.arange(40) < 12, 0.02, 1.0)[:, None]
-    fit = lo.fit(lo.GLM(X, 1.0 * rng.poisson(np.exp(np.clip(X.sum(1), -5, 2))), "poisson", lo.penalties.Ridge(1e-3)))
+    fit = lo.fit(
+        lo.GLM(
+            X,
+            1.0 * rng.poisson(np.exp(np.clip(X.sum(1), -5, 2))),
+            "poisson",
+            lo.penalties.Ridge(1e-3),
+        )
+    )
 
     def noted(self, root):
         found = own(self, root)

@@ -1,4 +1,7 @@
-"""Proved errors hold on problems built to break them; what is estimated is called so; audits find what is wrong."""
+"""Proved errors hold on problems built to break them; what is estimated is called so.
+
+Audits find what is wrong.
+"""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,7 +18,12 @@ from leaveout.validation import audit as _audit, scoring as _asked
 from tests.oracles.balls import matrix, softmax
 
 KINDS = ("plain", "weights", "weights 0 or 1e6", "row x 1000", "heavy tails", "rare", "p near n")
-STAYING = (lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.InfinitesimalJackknife(2), lo.NewtonStep())
+STAYING = (
+    lo.NoUpdate(),
+    lo.InfinitesimalJackknife(),
+    lo.InfinitesimalJackknife(2),
+    lo.NewtonStep(),
+)
 LOSSES = {
     "logistic": lambda e, y: np.logaddexp(0, e) - y * e,
     "poisson": lambda e, y: np.exp(e) - y * e,
@@ -41,7 +49,10 @@ def problem(kind, loss, seed):
 
 
 def refit(loss, X, y, w, alpha=0.1):
-    """argmin Σ w ℓ + α/2 ‖θ‖² by damped Newton steps from zero, in NumPy alone; None if the floor is not reached."""
+    """argmin Σ w ℓ + α/2 ‖θ‖² by damped Newton steps from zero, in NumPy alone.
+
+    None if the floor is not reached.
+    """
     with np.errstate(all="ignore"):
         return _refit(loss, X, y, w, alpha)
 
@@ -53,7 +64,9 @@ def _refit(loss, X, y, w, alpha):
         eta = X @ theta
         mu = 1 / (1 + np.exp(-eta)) if loss == "logistic" else np.exp(np.minimum(eta, 300))
         gradient = X.T @ (w * (mu - y)) + alpha * theta
-        hessian = (X.T * (w * (mu * (1 - mu) if loss == "logistic" else mu))) @ X + alpha * np.eye(len(theta))
+        hessian = (X.T * (w * (mu * (1 - mu) if loss == "logistic" else mu))) @ X + alpha * np.eye(
+            len(theta)
+        )
         step = np.linalg.solve(hessian, gradient)
         size = 1.0
         while size > 1e-9 and not F(theta - size * step) <= F(theta) + 1e-13 * abs(F(theta)):
@@ -72,7 +85,11 @@ def fitted(kind, loss, seed):
 
 def beyond(cv, plan, loss, X, y, w, theta0=None):
     """(refits, those off by more than reported, those without an answer)."""
-    constant = lo.losses.Poisson().derivatives(np.zeros(1), y, (0,))[0] - 1 if loss == "poisson" else np.zeros(len(y))
+    constant = (
+        lo.losses.Poisson().derivatives(np.zeros(1), y, (0,))[0] - 1
+        if loss == "poisson"
+        else np.zeros(len(y))
+    )
     count = wrong = silent = 0
     for k in range(plan.num_refits):
         mine = slice(plan.indptr[k], plan.indptr[k + 1])
@@ -96,18 +113,25 @@ def test_what_is_proved_holds(kind, loss):
     for plan in (lo.leave_one_out(len(y)), lo.groups(group), lo.bootstrap(len(y), 8, seed=1)):
         cv = lo.cross_validate(fit, plan)
         count, wrong, silent = beyond(cv, plan, loss, X, y, w)
-        assert count >= 0.5 * plan.num_refits and not wrong and silent <= 0.02 * count, plan.num_refits
-        size = np.bincount(plan.refit, np.where(plan.held, np.abs(cv.losses), 0.0))  # some predict e^300
+        assert count >= 0.5 * plan.num_refits and not wrong and silent <= 0.02 * count, (
+            plan.num_refits
+        )
+        # some predict e^300
+        size = np.bincount(plan.refit, np.where(plan.held, np.abs(cv.losses), 0.0))
         assert cv.proved[(cv.result == 0) & np.isfinite(cv.error)].all()
         assert (cv.error <= 0.01 * cv.scale * np.diff(plan.indptr) + 1e-6 * size).mean() >= 0.8
         assert not cv.audit.beyond.any()
 
 
 @pytest.mark.parametrize(
-    "alpha", [1e-8, pytest.param(1e-6, marks=pytest.mark.slow), pytest.param(1e-4, marks=pytest.mark.slow)]
+    "alpha",
+    [1e-8, pytest.param(1e-6, marks=pytest.mark.slow), pytest.param(1e-4, marks=pytest.mark.slow)],
 )
 def test_an_audit_ends_where_steps_do(alpha):
-    """Not where gradients are small: a refit that only a weak penalty holds is far from its minimiser there."""
+    """Not where gradients are small.
+
+    A refit that only a weak penalty holds is far from its minimiser there.
+    """
     for seed in range(0, 60, 5):
         rng = np.random.default_rng(seed)
         X = rng.normal(size=(60, 6))
@@ -119,7 +143,8 @@ def test_an_audit_ends_where_steps_do(alpha):
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(
-    "strategy", [lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.InfinitesimalJackknife(2), lo.NewtonStep()]
+    "strategy",
+    [lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.InfinitesimalJackknife(2), lo.NewtonStep()],
 )
 def test_what_stays_where_it_is_knows_how_far_that_is(strategy, loss):
     fit, X, y, w, group = fitted("weights", loss, 3)
@@ -130,12 +155,17 @@ def test_what_stays_where_it_is_knows_how_far_that_is(strategy, loss):
 
 
 def test_a_row_in_the_flat_tail():
-    """The default once printed 1.781 ± 2e-05 for 2.611: row 40 loses 10.249, reported as 0.0 ± 7e-8."""
+    """The default once printed 1.781 ± 2e-05 for 2.611.
+
+    Row 40 loses 10.249, reported as 0.0 ± 7e-8.
+    """
     rng = np.random.default_rng(29)
     X = rng.normal(size=(120, 6))
     y = (rng.random(120) < 1 / (1 + np.exp(-X @ rng.normal(size=6)))) * 1.0
     w = np.exp(2 * rng.normal(size=120))
-    fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1), sample_weight=w, intercept=False))
+    fit = lo.fit(
+        lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1), sample_weight=w, intercept=False)
+    )
     cv = lo.cross_validate(fit, lo.leave_one_out(120))
     heaviest = int(np.argmax(w))
     theta = refit("logistic", X, y, np.where(np.arange(120) == heaviest, 0.0, w))
@@ -149,7 +179,13 @@ def test_other_losses_are_proved_too(loss):
     rng = np.random.default_rng(2)
     X = rng.normal(size=(60, 3))
     eta = X @ np.array([1.0, -1.0, 0.5])
-    y = rng.gamma(2.0, np.exp(eta)) if loss == "gamma" else eta + rng.standard_t(2, 60) if "huber" in loss else (eta > 0) * 1.0
+    y = (
+        rng.gamma(2.0, np.exp(eta))
+        if loss == "gamma"
+        else eta + rng.standard_t(2, 60)
+        if "huber" in loss
+        else (eta > 0) * 1.0
+    )
     fit = lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(0.5)))
     plan = lo.leave_one_out(60)
     cv, exact = lo.cross_validate(fit, plan), lo.cross_validate(fit, plan, lo.Exact(1e-12))
@@ -165,19 +201,37 @@ def test_other_losses_are_proved_too(loss):
 LINKS = {
     "loglog": (lo.losses.Binomial("loglog"), lambda t, rng: rng.random(60) < np.exp(-np.exp(-t))),
     "log": (lo.losses.Binomial("log"), lambda t, rng: rng.random(60) < np.exp(t - 1.5)),
-    "log_complement": (lo.losses.Binomial("log_complement"), lambda t, rng: rng.random(60) > np.exp(t - 1.5)),
-    "binomial, identity": (lo.losses.Binomial("identity"), lambda t, rng: rng.random(60) < 0.5 + 0.5 * t),
+    "log_complement": (
+        lo.losses.Binomial("log_complement"),
+        lambda t, rng: rng.random(60) > np.exp(t - 1.5),
+    ),
+    "binomial, identity": (
+        lo.losses.Binomial("identity"),
+        lambda t, rng: rng.random(60) < 0.5 + 0.5 * t,
+    ),
     "poisson, sqrt": (lo.losses.Poisson("sqrt"), lambda t, rng: rng.poisson((2 + t) ** 2)),
     "poisson, identity": (lo.losses.Poisson("identity"), lambda t, rng: rng.poisson(3 + 2 * t)),
-    "quasi-poisson, sqrt": (lo.losses.QuasiPoisson(2.0, "sqrt"), lambda t, rng: rng.poisson((2 + t) ** 2)),
-    "gamma, inverse": (lo.losses.Gamma(2.0, "inverse"), lambda t, rng: rng.gamma(2.0, 0.5 / (1 + t))),
-    "inverse gaussian": (lo.losses.InverseGaussian(2.0, "inverse_squared"), lambda t, rng: rng.wald((1 + t) ** -0.5, 2.0)),
+    "quasi-poisson, sqrt": (
+        lo.losses.QuasiPoisson(2.0, "sqrt"),
+        lambda t, rng: rng.poisson((2 + t) ** 2),
+    ),
+    "gamma, inverse": (
+        lo.losses.Gamma(2.0, "inverse"),
+        lambda t, rng: rng.gamma(2.0, 0.5 / (1 + t)),
+    ),
+    "inverse gaussian": (
+        lo.losses.InverseGaussian(2.0, "inverse_squared"),
+        lambda t, rng: rng.wald((1 + t) ** -0.5, 2.0),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", LINKS)
 def test_other_links_are_proved_too(name):
-    """Refits from scratch have the losses that are told; where none lies inside the domain, none is told."""
+    """Refits from scratch have the losses that are told.
+
+    Where none lies inside the domain, none is told.
+    """
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (60, 3))
     loss, draw = LINKS[name]
@@ -191,10 +245,18 @@ def test_other_links_are_proved_too(name):
             if plan.num_refits == 60 and k % 6:
                 continue
             theta = newton_of_any(loss, design, y, w, np.asarray(fit.theta))
-            held = plan.index[plan.indptr[k] : plan.indptr[k + 1]][plan.held[plan.indptr[k] : plan.indptr[k + 1]]]
-            true = np.nan if theta is None else loss.derivatives(design[held] @ theta, y[held], (0,))[0]
+            held = plan.index[plan.indptr[k] : plan.indptr[k + 1]][
+                plan.held[plan.indptr[k] : plan.indptr[k + 1]]
+            ]
+            true = (
+                np.nan
+                if theta is None
+                else loss.derivatives(design[held] @ theta, y[held], (0,))[0]
+            )
             for told, slack in ((cv, 1e-9), (exact, 1e-7)):
-                each = told.losses[plan.indptr[k] : plan.indptr[k + 1]][plan.held[plan.indptr[k] : plan.indptr[k + 1]]]
+                each = told.losses[plan.indptr[k] : plan.indptr[k + 1]][
+                    plan.held[plan.indptr[k] : plan.indptr[k + 1]]
+                ]
                 assert told.proved[k] == np.isfinite(true).all(), (k, told.result[k])
                 off = np.abs(each - true).sum() if told.proved[k] else 0.0
                 assert off <= told.error[k] + slack and (told is cv or off <= 1e-6)
@@ -203,10 +265,15 @@ def test_other_links_are_proved_too(name):
 
 
 def newton_of_any(loss, X, y, w, theta):
-    """argmin Σ w ℓ + ½ ‖coef‖² from a θ inside the domain, by damped Newton steps; None where it is at the domain's edge."""
+    """argmin Σ w ℓ + ½ ‖coef‖² from a θ inside the domain, by damped Newton steps.
+
+    None where it is at the domain's edge.
+    """
     alpha = np.r_[np.ones(X.shape[1] - 1), 0.0]
     seen = w > 0
-    of = lambda t, *orders: [w[seen] * part for part in loss.derivatives(X[seen] @ t, y[seen], orders)]
+    of = lambda t, *orders: [
+        w[seen] * part for part in loss.derivatives(X[seen] @ t, y[seen], orders)
+    ]
     F = lambda t: np.nan_to_num(np.sum(of(t, 0)[0]) + 0.5 * alpha @ t**2, nan=np.inf)
     for _ in range(200):
         slope, curvature = of(theta, 1, 2)
@@ -226,7 +293,10 @@ def test_errors_of_proportions_are_estimated(loss):
     """Their ℓ″ may have two hills: nothing is proved, and yet an error is told."""
     X, y, *_ = problem("plain", "logistic", 0)
     fit = lo.fit(lo.GLM(X, 0.2 + 0.5 * y, loss, lo.penalties.Ridge(0.1)))
-    cv, exact = lo.cross_validate(fit, lo.leave_one_out(80)), lo.cross_validate(fit, lo.leave_one_out(80), lo.Exact())
+    cv, exact = (
+        lo.cross_validate(fit, lo.leave_one_out(80)),
+        lo.cross_validate(fit, lo.leave_one_out(80), lo.Exact()),
+    )
     assert not cv.proved.any() and not len(cv.flagged())
     assert (np.abs(cv.losses - exact.losses) <= cv.error + exact.error + 1e-9).all()
 
@@ -250,14 +320,28 @@ def test_a_penalty_that_bends_is_rows_that_never_leave(loss, averaged):
     y = eta + rng.standard_t(2, 60) if loss == "huber" else (eta > rng.logistic(size=60)) * 1.0
     y = 2 * y - 1 if loss == "declared" else y
     penalty = lo.penalties.PseudoHuber([0.1, 0.1, 0.0, 0.2], 0.05) + lo.penalties.Ridge(0.01)
-    penalty = lo.penalties.per_weight(penalty) if averaged else lo.penalties.PseudoHuber(4.0, 0.2) + penalty
+    penalty = (
+        lo.penalties.per_weight(penalty)
+        if averaged
+        else lo.penalties.PseudoHuber(4.0, 0.2) + penalty
+    )
     of = SquaredHinge() if loss == "declared" else loss
     make = lambda keep: lo.fit(lo.GLM(X[keep], y[keep], of, penalty, offset=offset[keep]))
     fit = make(np.ones(60, bool))
     for plan in (lo.leave_one_out(60), lo.kfold(60, 5, seed=0), lo.bootstrap(60, 8, seed=0)):
-        cv, exact = lo.cross_validate(fit, plan, audit=5), lo.cross_validate(fit, plan, lo.Exact(1e-12))
-        off = np.bincount(plan.refit[plan.held], np.abs(cv.losses - exact.losses)[plan.held], plan.num_refits)
-        assert cv.proved.all() and exact.proved.all() and not cv.audit.beyond.any() and not len(cv.flagged())
+        cv, exact = (
+            lo.cross_validate(fit, plan, audit=5),
+            lo.cross_validate(fit, plan, lo.Exact(1e-12)),
+        )
+        off = np.bincount(
+            plan.refit[plan.held], np.abs(cv.losses - exact.losses)[plan.held], plan.num_refits
+        )
+        assert (
+            cv.proved.all()
+            and exact.proved.all()
+            and not cv.audit.beyond.any()
+            and not len(cv.flagged())
+        )
         assert (off <= cv.error + exact.error + 1e-12).all() and cv.per_unit().shape == (60,)
         if plan.num_refits == 8:
             continue
@@ -266,7 +350,9 @@ def test_a_penalty_that_bends_is_rows_that_never_leave(loss, averaged):
             alone = make(~np.isin(np.arange(60), held)).parameters
             both = alone["intercept"] + X[held] @ alone["coef"] + offset[held]
             again = fit.objective.loss_function.derivatives(both, y[held], (0,))[0]
-            np.testing.assert_allclose(exact.losses[plan.indptr[k] : plan.indptr[k + 1]], again, atol=1e-8)
+            np.testing.assert_allclose(
+                exact.losses[plan.indptr[k] : plan.indptr[k + 1]], again, atol=1e-8
+            )
 
 
 def test_of_a_function_nothing_is_proved():
@@ -275,7 +361,10 @@ def test_of_a_function_nothing_is_proved():
     bent = lambda coef: jnp.sum(jnp.sqrt(1 + coef**2))
     for loss, penalty in ((hinge, lo.penalties.Ridge(1.0)), ("logistic", bent)):
         fit = lo.fit(lo.GLM(X, y, loss, penalty))
-        assert fit.predictors is None and not lo.cross_validate(fit, lo.kfold(80, 4, seed=0)).proved.any()
+        assert (
+            fit.predictors is None
+            and not lo.cross_validate(fit, lo.kfold(80, 4, seed=0)).proved.any()
+        )
 
 
 @pytest.mark.parametrize("limit", ["AFFORDABLE", "COSTLY_OPERATIONS"])
@@ -291,14 +380,19 @@ def test_the_rungs_of_large_problems_are_estimates_and_honest(monkeypatch, limit
 
 
 def test_errors_are_of_the_losses_reported_where_a_rung_in_between_was_tried(monkeypatch):
-    """Rows that the next term by all rows would have left too far off stay where the first look put them."""
+    """Rows that the next term by all rows would have left too far off stay where the first look put
+    them.
+    """
     monkeypatch.setattr(linear, "AFFORDABLE", 0.0)
     for seed in (70, 78, 247, 382):
         rng = np.random.default_rng(seed)
         X = rng.standard_t(3, (85, 4)) / 2
         y = rng.poisson(np.exp(np.clip(2 * X @ rng.normal(size=4), -5, 5))).astype(float)
         fit, plan = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.Ridge(0.1))), lo.leave_one_out(85)
-        cv, exact = (lo.cross_validate(fit, plan, refit, audit=0) for refit in (lo.Certified(), lo.Exact(1e-12)))
+        cv, exact = (
+            lo.cross_validate(fit, plan, refit, audit=0)
+            for refit in (lo.Certified(), lo.Exact(1e-12))
+        )
         assert (np.abs(cv.losses - exact.losses) <= cv.error + exact.error).all()
 
 
@@ -310,9 +404,16 @@ def test_products_in_float32_are_within_their_rounding(offset):
     y = (rng.random(30_000) < 1 / (1 + np.exp(-X[:, :5] @ rng.normal(size=5)))) * 1.0
     anchor = linear.linear_cache(lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.5))))
     moves, slopes = rng.normal(size=(8, 7)), np.exp(rng.normal(size=(8, 30_000)))
-    ahead, back = (np.abs(part(of) - part(of, False)) for part, of in ((anchor.ahead, moves), (anchor.back, slopes)))
-    assert (ahead <= (7 + 4) * SINGLE_UNIT * anchor.length * np.linalg.norm(moves, axis=1)[:, None]).all()
-    assert (np.linalg.norm(back, axis=1) <= (SINGLE_SUM + 8) * SINGLE_UNIT * (slopes @ anchor.length)).all()
+    ahead, back = (
+        np.abs(part(of) - part(of, False))
+        for part, of in ((anchor.ahead, moves), (anchor.back, slopes))
+    )
+    assert (
+        ahead <= (7 + 4) * SINGLE_UNIT * anchor.length * np.linalg.norm(moves, axis=1)[:, None]
+    ).all()
+    assert (
+        np.linalg.norm(back, axis=1) <= (SINGLE_SUM + 8) * SINGLE_UNIT * (slopes @ anchor.length)
+    ).all()
     assert back.max() > 0
 
 
@@ -347,7 +448,10 @@ def test_evaluate_has_the_error_of_what_it_asks_for():
     off = np.bincount(plan.refit, np.abs(one.losses - exact.losses))
     assert (off <= one.error + 1e-12).all()
     unlike = lambda held, seen, parameters: 1e4 * np.abs(parameters["coef"]).sum() ** 3
-    cv, true = (lo.cross_validate(fit, plan, refit, evaluate=unlike) for refit in (lo.NewtonStep(), lo.Exact(1e-12)))
+    cv, true = (
+        lo.cross_validate(fit, plan, refit, evaluate=unlike)
+        for refit in (lo.NewtonStep(), lo.Exact(1e-12))
+    )
     assert (np.abs(cv.losses - true.losses) <= cv.error).all() and np.median(cv.error) > 1e-3
 
 
@@ -361,21 +465,32 @@ def test_measures_have_standard_errors_and_errors():
         assert abs(cv.metrics[name] - true.metrics[name]) <= cv.metric_error[name] + 1e-12, name
         assert true.metric_error[name] < 1e-6 and 0 < cv.metric_se[name] < 0.5
     predicted = lo.cross_predict(fit, plan, lo.Exact(1e-12))
-    area = lambda keep: np.mean(predicted[keep & (y == 1)][:, None] > predicted[keep & (y == 0)][None])
+    area = lambda keep: np.mean(
+        predicted[keep & (y == 1)][:, None] > predicted[keep & (y == 0)][None]
+    )
     everyone = np.ones(len(y), bool)
     assert true.metrics["auc"] == pytest.approx(area(everyone), abs=1e-9)
     left = np.array([area(group != g) for g in range(5)])  # the jackknife over what is independent
-    assert true.metric_se["auc"] == pytest.approx(np.sqrt(4 / 5 * np.sum((left - left.mean()) ** 2)), rel=0.25)
+    assert true.metric_se["auc"] == pytest.approx(
+        np.sqrt(4 / 5 * np.sum((left - left.mean()) ** 2)), rel=0.25
+    )
 
 
 def test_an_audit_finds_what_is_wrong(monkeypatch):
     fit, *_, group = fitted("weights", "logistic", 6)
     plan = lo.groups(group)
     honest = lo.cross_validate(fit, plan, lo.Certified(1.0))
-    monkeypatch.setattr(_asked.HeldOutLoss, "error", lambda self, rows, done, losses: np.full(len(losses), 1e-12))
+    monkeypatch.setattr(
+        _asked.HeldOutLoss, "error", lambda self, rows, done, losses: np.full(len(losses), 1e-12)
+    )
     told = lo.cross_validate(fit, plan, lo.NewtonStep(), audit=3)
-    assert told.audit.beyond.any() and (told.result[told.audit.refit[told.audit.beyond]] == lo.RESULTS.missed).all()
-    assert set(told.audit.refit[told.audit.beyond]) <= set(told.flagged()) and "1 beyond" in str(told)
+    assert (
+        told.audit.beyond.any()
+        and (told.result[told.audit.refit[told.audit.beyond]] == lo.RESULTS.missed).all()
+    )
+    assert set(told.audit.refit[told.audit.beyond]) <= set(told.flagged()) and "1 beyond" in str(
+        told
+    )
     again = lo.cross_validate(fit, plan, lo.Certified(1.0), audit=3)
     exact = lo.cross_validate(fit, plan, lo.Exact(1e-12), audit=0)
     if again.audit.beyond.any():
@@ -384,7 +499,11 @@ def test_an_audit_finds_what_is_wrong(monkeypatch):
 
 
 def test_the_longest_step_and_the_largest_error_are_audited_first_of_those_estimated():
-    moved, error, proved = np.array([9.0, 1.0, 3.0, 2.0]), np.array([9.0, 0.3, 0.1, 0.4]), np.array([True, False, False, False])
+    moved, error, proved = (
+        np.array([9.0, 1.0, 3.0, 2.0]),
+        np.array([9.0, 0.3, 0.1, 0.4]),
+        np.array([True, False, False, False]),
+    )
     candidates = _audit.Candidates(SimpleNamespace(error=error, proved=proved), 3)
     for some in np.split(np.arange(4), 2):
         candidates.add(some, moved[some], None)
@@ -398,26 +517,37 @@ def test_how_much_is_audited(monkeypatch):
     assert len(lo.cross_validate(fit, lo.groups(group), audit=5).audit) >= 1
     monkeypatch.setattr(_audit, "REPEATING", 1e-9)
     some = [lo.cross_validate(fit, lo.leave_one_out(80), audit=5).audit for _ in range(2)]
-    assert len(some[0]) == 5 and some[0].equals(some[1]) and {"random", "longest step"} <= set(some[0].reason)
+    assert (
+        len(some[0]) == 5
+        and some[0].equals(some[1])
+        and {"random", "longest step"} <= set(some[0].reason)
+    )
     with pytest.raises(ValueError, match="whole number"):
         lo.cross_validate(fit, lo.groups(group), audit=-1)
 
 
 def test_a_repetition_that_costs_more_than_the_rest_is_left_and_said(monkeypatch):
-    assert _audit.affordable(1e4, 1e9) == 33 and _audit.affordable(100.0, 1e9) == 1  # a tenth; one within half of the whole
-    assert _audit.affordable(29.0, 1e9) == 0 and _audit.affordable(29.0, 1e6) == 1  # more than the rest; nobody waits for it
+    # a tenth; one within half of the whole
+    assert _audit.affordable(1e4, 1e9) == 33 and _audit.affordable(100.0, 1e9) == 1
+    # more than the rest; nobody waits for it
+    assert _audit.affordable(29.0, 1e9) == 0 and _audit.affordable(29.0, 1e6) == 1
     fit, *_, group = fitted("plain", "logistic", 0)
     monkeypatch.setattr(_audit, "TRIFLE", 0.0)
     monkeypatch.setattr(_audit, "REPEATING", 1e6)
     found = lo.cross_validate(fit, lo.groups(group))
-    assert found.audit is None and "none: one refit repeated exactly would cost more than all the rest" in str(found)
+    assert (
+        found.audit is None
+        and "none: one refit repeated exactly would cost more than all the rest" in str(found)
+    )
 
 
 def test_copies_and_heavy_rows_are_told():
     X, y, *_ = problem("plain", "logistic", 0)
     twice = np.r_[np.arange(80), np.arange(10)]
     fit = lo.fit(lo.GLM(X[twice], y[twice], "logistic", lo.penalties.Ridge(0.1)))
-    assert "20 rows are seen by their own refits in a copy" in str(lo.cross_validate(fit, lo.leave_one_out(90)))
+    assert "20 rows are seen by their own refits in a copy" in str(
+        lo.cross_validate(fit, lo.leave_one_out(90))
+    )
     assert "in a copy" not in str(lo.cross_validate(fit, lo.groups(twice)))
     squared = lo.fit(lo.GLM(X, np.r_[1e3, X[1:, 0]], "squared", lo.penalties.Ridge(0.1)))
     assert "row 0 is" in str(lo.cross_validate(squared, lo.leave_one_out(80)))
@@ -427,7 +557,10 @@ def test_an_objective_that_does_not_say_has_no_standard_error():
     x = np.random.default_rng(0).normal(size=30)
     loss = lambda theta, w: w @ (x - theta) ** 2
     score = lambda theta, w, index: (jnp.asarray(x)[index] - theta) ** 2
-    fits = {name: lo.fit(lo.Objective(loss, 30, score, dependence=name), np.zeros(())) for name in ("unknown", "independent")}
+    fits = {
+        name: lo.fit(lo.Objective(loss, 30, score, dependence=name), np.zeros(()))
+        for name in ("unknown", "independent")
+    }
     unknown, independent = (lo.cross_validate(fit, lo.leave_one_out(30)) for fit in fits.values())
     assert np.isnan(unknown.se) and "does not say" in str(unknown) and independent.se > 0
     with pytest.raises(ValueError, match="dependence"):
@@ -444,29 +577,41 @@ def test_the_audit_of_single_rows_beside_groups():
 
 
 def test_fits_reach_their_minimum_where_large_terms_of_f_cancel():
-    """Rows of weight 1e6 that are all but certain: F's last digits are those of 1e6 (log(1 + e^η) − η)."""
+    """Rows of weight 1e6 that are all but certain.
+
+    F's last digits are those of 1e6 (log(1 + e^η) − η).
+    """
     rng = np.random.default_rng(9541609400)
     X = rng.normal(size=(120, 6))
     rng.permutation(120)
     weights = np.where(rng.random(120) < 0.1, rng.choice([1e-6, 1e6], 120), 1.0)
     eta = np.clip(X @ (rng.normal(size=6) / np.sqrt(2)), -6, 6)
     y = (rng.random(120) < 1 / (1 + np.exp(-eta))) * 1.0
-    fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1), sample_weight=weights, intercept=False))
+    fit = lo.fit(
+        lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1), sample_weight=weights, intercept=False)
+    )
     coef = fit.parameters["coef"]
     gradient = X.T @ (weights * (1 / (1 + np.exp(-X @ coef)) - y)) + 0.1 * coef
     assert np.abs(gradient).max() < 1e-8
 
 
 def test_rows_of_a_penalty_are_what_it_is():
-    """Σ_j weight_j ψ(rows_jᵀ coef), ψ(t) = √(1 + t²) − 1, of two of them with a part that is quadratic."""
+    """Σ_j weight_j ψ(rows_jᵀ coef), ψ(t) = √(1 + t²) − 1, of two of them with a part that is
+    quadratic.
+    """
     coef = np.array([0.7, -1.3, 0.2])
     penalty = lo.penalties.PseudoHuber([0.3, 0.0, 2.0], 0.05) + lo.penalties.PseudoHuber(4.0, 0.2)
     bent = penalty.curved_terms(3)
-    assert float(penalty(coef)) == pytest.approx(bent.weight @ (np.sqrt(1 + (bent.rows @ coef) ** 2) - 1), rel=1e-6)
+    assert float(penalty(coef)) == pytest.approx(
+        bent.weight @ (np.sqrt(1 + (bent.rows @ coef) ** 2) - 1), rel=1e-6
+    )
 
 
 def test_exact_proves_a_bootstrap_only_near_its_minimum(monkeypatch):
-    """Gaps of every unit are what a proof costs; they are computed about once a refit, and the errors hold."""
+    """Gaps of every unit are what a proof costs.
+
+    They are computed about once a refit, and the errors hold.
+    """
     from leaveout.refit import _anchor
 
     random = np.random.default_rng(0)
@@ -485,8 +630,14 @@ def test_exact_proves_a_bootstrap_only_near_its_minimum(monkeypatch):
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_error_of_many_losses_holds_all_over_the_ball_and_is_nearly_reached(loss):
-    """The worst move is searched for: it maximises the sum of |ℓ′ x⊤δ|, by a fixed-point iteration from each row."""
-    X, y = np.random.default_rng(0).normal(size=(400, 10)), np.random.default_rng(1).integers(0, 2, 400) * 1.0
+    """The worst move is searched for.
+
+    It maximises the sum of |ℓ′ x⊤δ|, by a fixed-point iteration from each row.
+    """
+    X, y = (
+        np.random.default_rng(0).normal(size=(400, 10)),
+        np.random.default_rng(1).integers(0, 2, 400) * 1.0,
+    )
     fit = lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(0.1), intercept=False))
     rows, radius = next(lo.bootstrap(400, 1, seed=0).batches(10**6, 1, 1)).rows, 1e-3
     held, root = np.flatnonzero(rows.held[0]), np.linalg.cholesky(np.linalg.inv(fit.hessian))
@@ -498,7 +649,9 @@ def test_the_error_of_many_losses_holds_all_over_the_ball_and_is_nearly_reached(
             pull = z.T @ (slope * np.sign(slope * (z @ move)))
             move = pull / np.linalg.norm(pull)
         at = eta[held] + radius * (z @ move)
-        worst = max(worst, np.abs(LOSSES[loss](at, y[held]) - LOSSES[loss](eta[held], y[held])).sum())
+        worst = max(
+            worst, np.abs(LOSSES[loss](at, y[held]) - LOSSES[loss](eta[held], y[held])).sum()
+        )
     center, half = eta[None], radius * norm[None]
     told = linear.error(fit, rows, center, center, half, np.array([radius]))[0]
     apart = linear.error(fit, rows, center, center, half)[0]
@@ -507,12 +660,23 @@ def test_the_error_of_many_losses_holds_all_over_the_ball_and_is_nearly_reached(
 
 
 def test_resamples_need_no_hessians_and_folds_no_copy_in_float32(monkeypatch):
-    """Counts that do not depend on the machine; the refits are those of Newton's method from scratch."""
+    """Counts that do not depend on the machine.
+
+    The refits are those of Newton's method from scratch.
+    """
     random = np.random.default_rng(0)
     X = random.normal(size=(1000, 12))
     y = (random.random(1000) < 1 / (1 + np.exp(-X[:, 0]))) * 1.0
-    fit, hessians, newton = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1), intercept=False)), [], linear.newton
-    monkeypatch.setattr(linear, "newton", lambda state, lanes, asked: hessians.extend(lanes) or newton(state, lanes, asked))
+    fit, hessians, newton = (
+        lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1), intercept=False)),
+        [],
+        linear.newton,
+    )
+    monkeypatch.setattr(
+        linear,
+        "newton",
+        lambda state, lanes, asked: hessians.extend(lanes) or newton(state, lanes, asked),
+    )
     for plan, dear in (
         (lo.bootstrap(1000, 20, seed=0), False),
         (lo.kfold(1000, 2, seed=0), True),
@@ -526,7 +690,9 @@ def test_resamples_need_no_hessians_and_folds_no_copy_in_float32(monkeypatch):
         assert beyond(cv, plan, "logistic", X, y, np.ones(1000))[1:] == (0, 0)
 
 
-@pytest.mark.parametrize("strategy", [lo.Certified(), lo.Exact(), lo.NewtonStep()], ids=["certified", "exact", "newton"])
+@pytest.mark.parametrize(
+    "strategy", [lo.Certified(), lo.Exact(), lo.NewtonStep()], ids=["certified", "exact", "newton"]
+)
 def test_proved_losses_of_several_outputs_are_those_of_300_bits(strategy):
     """Without any allowance, of folds of rows and of a bootstrap, with columns of other sizes."""
     rng = np.random.default_rng(3)
@@ -539,7 +705,9 @@ def test_proved_losses_of_several_outputs_are_those_of_300_bits(strategy):
             own, weights = slice(plan.indptr[k], plan.indptr[k + 1]), np.ones(24)
             weights[plan.index[own]] = plan.weight[own]
             theta, total = softmax(X, y, 4, weights, 0.01 * np.eye(8), fit.vector), arb(0)
-            for unit, loss in zip(plan.index[own][plan.held[own]], cv.losses[own][plan.held[own]], strict=True):
+            for unit, loss in zip(
+                plan.index[own][plan.held[own]], cv.losses[own][plan.held[own]], strict=True
+            ):
                 eta = (matrix([X[unit]]) * theta.transpose()).entries()
                 exact = sum((value.exp() for value in eta), arb(0)).log() - eta[y[unit]]
                 total += abs(exact - arb(float(loss)))
@@ -549,7 +717,10 @@ def test_proved_losses_of_several_outputs_are_those_of_300_bits(strategy):
 
 
 def test_parameters_of_clusters_take_hardly_more_than_a_gradient():
-    """The expansion to the third order, with each cluster's own rows, leaves nearly nothing; the errors hold."""
+    """The expansion to the third order, with each cluster's own rows, leaves nearly nothing.
+
+    The errors hold.
+    """
     random = np.random.default_rng(3)
     label = np.repeat(np.arange(12), 80)
     X = random.normal(size=(960, 3)) + 0.5 * random.normal(size=(12, 3))[label]

@@ -7,7 +7,9 @@ from tests.linalg.test_sparse_design import RIDGE, table
 
 
 def test_rows_of_few_entries_are_not_told_by_a_sample_that_misses_their_neighbours():
-    """Two rows of one and of three entries, of the longest steps of 20,000, against fits of the data without them."""
+    """Two rows of one and of three entries, of the longest steps of 20,000, against fits of the
+    data without them.
+    """
     n, p = 20_000, 250
     X, _ = table(1, n, p, 0.01)
     y = (np.random.default_rng(1).random(n) < 1 / (1 + np.exp(-X.sum(1)))).astype(float)

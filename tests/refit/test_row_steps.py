@@ -1,4 +1,6 @@
-"""Bounds of single rows left out hold at every stage of their steps, against refits from scratch."""
+"""Bounds of single rows left out hold at every stage of their steps, against refits from
+scratch.
+"""
 
 import numpy as np
 import pytest
@@ -13,21 +15,29 @@ def problem(loss, n, p, scale=2.0):
     rng = np.random.default_rng(3)
     X, weight = rng.normal(size=(n, p)), rng.uniform(0.5, 2.0, n)
     eta = scale * X @ rng.normal(size=p) / np.sqrt(p)
-    y = (rng.random(n) < 1 / (1 + np.exp(-eta))) * 1.0 if loss == "logistic" else rng.poisson(np.exp(0.5 * eta)) * 1.0
+    y = (
+        (rng.random(n) < 1 / (1 + np.exp(-eta))) * 1.0
+        if loss == "logistic"
+        else rng.poisson(np.exp(0.5 * eta)) * 1.0
+    )
     return X, y, weight
 
 
 def left_out(X, y, weight, loss, row):
     """Linear predictor of a row by Newton's method without it, under the penalty ‖β‖²."""
     seen, theta = np.arange(len(y)) != row, np.zeros(X.shape[1])
-    value = lambda eta: np.logaddexp(0, eta) - y * eta if loss == "logistic" else np.exp(eta) - y * eta
+    value = lambda eta: (
+        np.logaddexp(0, eta) - y * eta if loss == "logistic" else np.exp(eta) - y * eta
+    )
     total = lambda theta: weight[seen] @ value(X @ theta)[seen] + theta @ theta
     for _ in range(60):
         eta = X @ theta
         mean = 1 / (1 + np.exp(-eta)) if loss == "logistic" else np.exp(eta)
         bend = weight * (mean * (1 - mean) if loss == "logistic" else mean)
         gradient = X[seen].T @ (weight * (mean - y))[seen] + 2 * theta
-        step = np.linalg.solve((X[seen].T * bend[seen]) @ X[seen] + 2 * np.eye(len(theta)), gradient)
+        step = np.linalg.solve(
+            (X[seen].T * bend[seen]) @ X[seen] + 2 * np.eye(len(theta)), gradient
+        )
         length = 1.0
         while total(theta - length * step) > total(theta) and length > 1e-6:
             length /= 2
@@ -36,7 +46,9 @@ def left_out(X, y, weight, loss, row):
 
 
 @pytest.mark.parametrize("rough", [False, True])
-@pytest.mark.parametrize(("loss", "n", "p"), [("logistic", 60, 20), ("logistic", 90, 4), ("poisson", 60, 10)])
+@pytest.mark.parametrize(
+    ("loss", "n", "p"), [("logistic", 60, 20), ("logistic", 90, 4), ("poisson", 60, 10)]
+)
 def test_the_bounds_hold_at_every_stage(loss, n, p, rough):
     X, y, weight = problem(loss, n, p)
     fit = lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(2.0), intercept=False, sample_weight=weight))
@@ -67,6 +79,10 @@ class ReadOnly(lo.losses.Binomial):
 
 def test_a_loss_keeps_its_arrays():
     X, y, _ = problem("logistic", 60, 20)
-    own, usual = (lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(2.0))) for loss in (ReadOnly(), "logistic"))
-    found = [lo.cross_validate(fit, lo.leave_one_out(60), lo.Certified(1e-6)) for fit in (own, usual)]
+    own, usual = (
+        lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(2.0))) for loss in (ReadOnly(), "logistic")
+    )
+    found = [
+        lo.cross_validate(fit, lo.leave_one_out(60), lo.Certified(1e-6)) for fit in (own, usual)
+    ]
     np.testing.assert_allclose(found[0].losses, found[1].losses, rtol=1e-9)

@@ -1,4 +1,7 @@
-"""Sparse rows with too many parameters for a matrix: against refits by SciPy, which share nothing with ours."""
+"""Sparse rows with too many parameters for a matrix.
+
+Against refits by SciPy, which share nothing with ours.
+"""
 
 import numpy as np
 import pytest
@@ -14,19 +17,30 @@ RIDGE = lo.penalties.Ridge(0.8)
 def table(seed=0, n=N, p=P, each=40):
     """So many entries a row, about."""
     rng = np.random.default_rng(seed)
-    X = scipy.sparse.random_array((n, p), density=each / p, rng=rng, format="csr", data_sampler=rng.standard_normal)
+    X = scipy.sparse.random_array(
+        (n, p), density=each / p, rng=rng, format="csr", data_sampler=rng.standard_normal
+    )
     eta = X @ rng.standard_normal(p) / 4
-    return X, (rng.random(n) < 1 / (1 + np.exp(-eta))).astype(float), rng.poisson(np.exp(0.2 * eta)).astype(float)
+    return (
+        X,
+        (rng.random(n) < 1 / (1 + np.exp(-eta))).astype(float),
+        rng.poisson(np.exp(0.2 * eta)).astype(float),
+    )
 
 
 LOSSES = {
-    "logistic": (lambda eta, y: np.logaddexp(0, eta) - y * eta, lambda eta, y: scipy.special.expit(eta) - y),
+    "logistic": (
+        lambda eta, y: np.logaddexp(0, eta) - y * eta,
+        lambda eta, y: scipy.special.expit(eta) - y,
+    ),
     "poisson": (lambda eta, y: np.exp(eta) - y * eta, lambda eta, y: np.exp(eta) - y),
 }
 
 
 def refit(X, y, loss, out, alpha=0.8, weights=None, start=None):
-    """The held-out losses of a minimiser without some rows, by its gradients, its predictors and itself."""
+    """The held-out losses of a minimiser without some rows, by its gradients, its predictors and
+    itself.
+    """
     value, slope = LOSSES[loss]
     omega = np.ones(len(y)) if weights is None else weights.copy()
     omega[out] = 0.0
@@ -35,7 +49,9 @@ def refit(X, y, loss, out, alpha=0.8, weights=None, start=None):
         eta = X @ theta[:-1] + theta[-1]
         left = omega * slope(eta, y)
         penalty = 0.5 * alpha * theta[:-1] @ theta[:-1]
-        return omega @ value(eta, y) + penalty, np.append(X.T @ left + alpha * theta[:-1], left.sum())
+        return omega @ value(eta, y) + penalty, np.append(
+            X.T @ left + alpha * theta[:-1], left.sum()
+        )
 
     options = {"gtol": 1e-6, "ftol": 0.0, "maxiter": 500}
     start = np.zeros(X.shape[1] + 1) if start is None else start
@@ -59,7 +75,10 @@ def test_leave_one_out_is_within_its_errors(loss):
     off -= constant
     assert (np.abs(off) <= found.error[rows] + 1e-6).all()
     assert np.abs(off).mean() < 0.05 * found.losses.std() and not found.proved.any()
-    assert found.mean_error is not None and found.approximation_error == found.mean_error < 0.25 * found.se
+    assert (
+        found.mean_error is not None
+        and found.approximation_error == found.mean_error < 0.25 * found.se
+    )
     assert "probes" in str(found) and not (found.audit.beyond).any()
 
 
@@ -90,9 +109,15 @@ def _second(x, probes):
 
 
 def test_rough_steps_of_refits_are_in_float32(monkeypatch):
-    """So are those of the rows that tell the error of one step; the results are those of solves in float64."""
+    """So are those of the rows that tell the error of one step.
+
+    The results are those of solves in float64.
+    """
     X, y, _ = table(3)
-    fit, plan = lo.fit(lo.GLM(X, y, "logistic", RIDGE), curvature="products"), lo.kfold(N, 4, seed=0)
+    fit, plan = (
+        lo.fit(lo.GLM(X, y, "logistic", RIDGE), curvature="products"),
+        lo.kfold(N, 4, seed=0),
+    )
     solve, made = _wide.WideModel.solve, {}
 
     def count(self, right, curvature, kappa, tol):
@@ -107,8 +132,12 @@ def test_rough_steps_of_refits_are_in_float32(monkeypatch):
     found = lo.cross_validate(fit, plan, lo.Exact(), audit=0)
     assert made[np.dtype(np.float32)] > 0.3 * sum(made.values())
     monkeypatch.setattr(_wide, "SINGLE_RESIDUAL", np.inf)
-    np.testing.assert_allclose(found.losses, lo.cross_validate(fit, plan, lo.Exact(), audit=0).losses, rtol=1e-7)
-    again = lo.cross_validate(lo.fit(fit.objective, curvature="products"), lo.leave_one_out(N), audit=0)
+    np.testing.assert_allclose(
+        found.losses, lo.cross_validate(fit, plan, lo.Exact(), audit=0).losses, rtol=1e-7
+    )
+    again = lo.cross_validate(
+        lo.fit(fit.objective, curvature="products"), lo.leave_one_out(N), audit=0
+    )
     np.testing.assert_allclose(one_row.losses, again.losses, rtol=1e-4)
 
 
@@ -121,7 +150,9 @@ def test_folds_of_many_rows():
     exact = [refit(X, y, "logistic", out, weights=weight) for out in outs]
     for strategy in (lo.Certified(), lo.Exact()):
         found = lo.cross_validate(fit, plan, strategy)
-        np.testing.assert_allclose(found.losses, np.concatenate([losses for losses, *_ in exact]), atol=1e-5)
+        np.testing.assert_allclose(
+            found.losses, np.concatenate([losses for losses, *_ in exact]), atol=1e-5
+        )
         assert len(found.flagged()) == 0
     one = lo.cross_validate(fit, plan, lo.NewtonStep())
     off = np.abs(one.losses - np.concatenate([losses for losses, *_ in exact]))
@@ -133,7 +164,10 @@ def test_folds_of_many_rows():
 
 def test_penalties_that_shrink_as_rows_leave():
     X, _, y = table(4)
-    fit = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.per_weight(lo.penalties.Ridge(0.01))), curvature="products")
+    fit = lo.fit(
+        lo.GLM(X, y, "poisson", lo.penalties.per_weight(lo.penalties.Ridge(0.01))),
+        curvature="products",
+    )
     out = np.arange(60)
     plan = lo.groups(np.r_[np.zeros(60, int), np.ones(N - 60, int)])
     found = lo.cross_validate(fit, plan)
@@ -145,7 +179,8 @@ def test_penalties_that_shrink_as_rows_leave():
 def test_few_columns_by_products_are_as_dense_ones():
     X, y, _ = table(5, 120, 30, 6)
     dense, sparse = (
-        lo.fit(lo.GLM(x, y, "logistic", RIDGE), curvature=how) for x, how in ((X.toarray(), "dense"), (X, "products"))
+        lo.fit(lo.GLM(x, y, "logistic", RIDGE), curvature=how)
+        for x, how in ((X.toarray(), "dense"), (X, "products"))
     )
     np.testing.assert_allclose(sparse.vector, dense.vector, atol=1e-8)
     for plan in (lo.kfold(120, 6), lo.bootstrap(120, 5)):
@@ -156,4 +191,6 @@ def test_few_columns_by_products_are_as_dense_ones():
     for refit, tol in ((lo.Certified(), 1e-6), (lo.NewtonStep(), 1e-4)):
         theta = lo.fold_parameters(sparse, lo.leave_one_out(120), refit)["coef"]
         other = lo.Exact() if isinstance(refit, lo.Certified) else refit
-        np.testing.assert_allclose(theta, lo.fold_parameters(dense, lo.leave_one_out(120), other)["coef"], atol=tol)
+        np.testing.assert_allclose(
+            theta, lo.fold_parameters(dense, lo.leave_one_out(120), other)["coef"], atol=tol
+        )

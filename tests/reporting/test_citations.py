@@ -1,4 +1,7 @@
-"""References of results: who is cited for what, and that every entry is well formed and stands for something that exists."""
+"""References of results.
+
+Who is cited for what, and that every entry is well formed and stands for something that exists.
+"""
 
 import re
 
@@ -17,10 +20,19 @@ RESULTS = {
         lambda: lo.cross_validate(FIT, lo.leave_one_out(40), lo.InfinitesimalJackknife()),
         {"jaeckel1972", "debruyne2008", "giordano2019"},
     ),
-    "plan and measure": (lambda: lo.cross_validate(FIT, PLACES, metric="auc"), {"linnenbrink2024", "ledell2015"}),
-    "set": (lambda: lo.interval(FIT, X[:3], score="raps", seed=1), {"barber2021", "romano2020", "angelopoulos2021"}),
+    "plan and measure": (
+        lambda: lo.cross_validate(FIT, PLACES, metric="auc"),
+        {"linnenbrink2024", "ledell2015"},
+    ),
+    "set": (
+        lambda: lo.interval(FIT, X[:3], score="raps", seed=1),
+        {"barber2021", "romano2020", "angelopoulos2021"},
+    ),
     "nested": (lambda: lo.nested(FIT, repeats=2), {"bates2024"}),
-    "penalty": (lambda: lo.fit(lo.GLM(X, Y, "squared", lo.penalties.Lasso(1.0))), {"tibshirani1996"}),
+    "penalty": (
+        lambda: lo.fit(lo.GLM(X, Y, "squared", lo.penalties.Lasso(1.0))),
+        {"tibshirani1996"},
+    ),
     "path": (lambda: lo.path(lo.GLM(X, Y, "squared"), [0.1, 1.0], lo.kfold(40, 5)), set()),
     "influence": (lambda: lo.influence(lo.cross_validate(FIT, lo.leave_one_out(40))), {"cook1977"}),
 }
@@ -39,7 +51,12 @@ def test_what_is_used_is_cited_and_nothing_else(name):
 
 def test_a_comparison_cites_what_each_model_used():
     with pytest.warns(UserWarning):
-        found = lo.compare({"a": lo.cross_validate(FIT, PLACES), "b": lo.cross_validate(FIT, PLACES, lo.NewtonStep())})
+        found = lo.compare(
+            {
+                "a": lo.cross_validate(FIT, PLACES),
+                "b": lo.cross_validate(FIT, PLACES, lo.NewtonStep()),
+            }
+        )
     assert set(found.estimates) == {"a", "b"}
     assert {"vehtari2017", "linnenbrink2024", "pregibon1981"} < set(lo.cite(found).entries)
 

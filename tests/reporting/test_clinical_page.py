@@ -1,4 +1,7 @@
-"""The clinical page says what the results behind it say, and who is not in it; nothing that comes from data is markup."""
+"""The clinical page says what the results behind it say, and who is not in it.
+
+Nothing that comes from data is markup.
+"""
 
 import dataclasses
 import json
@@ -36,7 +39,9 @@ def clinical(path, column="age", centre="c", **options):
 
 
 def test_it_says_what_the_results_say(tmp_path):
-    cv, centres, page = clinical(tmp_path / "page.html", excluded={"no age": 7}, thresholds=[0.1, 0.5, 0.6])
+    cv, centres, page = clinical(
+        tmp_path / "page.html", excluded={"no age": 7}, thresholds=[0.1, 0.5, 0.6]
+    )
     validated, curve = lo.validate(cv.fit, B=B), lo.calibration(cv)
     across, stable = lo.internal_external(cv.fit, centres), lo.stability(cv.fit, B=B)
     auc, slope = validated.table.loc["AUC"], curve.table.loc["slope"]
@@ -54,10 +59,18 @@ def test_it_says_what_the_results_say(tmp_path):
         f"kind='clinical', B={B}, centres=..., excluded={{'no age': 7}}",
     ):
         assert said in page.text, said
-    assert page.text.index("Pictures") < page.text.index("What is known of it") < page.text.rindex("How to do it again")
-    optimism = pd.DataFrame(page.data["table-optimism"]["rows"], columns=page.data["table-optimism"]["columns"])
+    assert (
+        page.text.index("Pictures")
+        < page.text.index("What is known of it")
+        < page.text.rindex("How to do it again")
+    )
+    optimism = pd.DataFrame(
+        page.data["table-optimism"]["rows"], columns=page.data["table-optimism"]["columns"]
+    )
     np.testing.assert_allclose(optimism["corrected"].astype(float), validated.corrected, atol=6e-5)
-    equation = pd.DataFrame(page.data["table-equation"]["rows"], columns=page.data["table-equation"]["columns"])
+    equation = pd.DataFrame(
+        page.data["table-equation"]["rows"], columns=page.data["table-equation"]["columns"]
+    )
     assert equation["term"].tolist() == ["age", "dose", "intercept"]
     np.testing.assert_allclose(equation["coefficient"], cv.fit.vector)
     np.testing.assert_allclose(equation["se"], np.sqrt(np.diag(lo.covariance(cv.fit, "nonrobust"))))
@@ -85,9 +98,13 @@ def test_the_thresholds_at_which_the_model_is_best_are_runs(tmp_path):
 
 def test_what_comes_from_data_is_text(tmp_path):
     clean = clinical(tmp_path / "clean.html", excluded={"missing": 2})[2]
-    wild = clinical(tmp_path / "wild.html", column=WILD, centre=WILD, excluded={WILD: 2}, title=WILD)[2]
+    wild = clinical(
+        tmp_path / "wild.html", column=WILD, centre=WILD, excluded={WILD: 2}, title=WILD
+    )[2]
     assert wild.tags == clean.tags and wild.text.count(WILD) >= 3
-    assert wild.data["table-equation"]["rows"][0][0] == WILD and wild.data["table-centres"]["rows"][0][0].startswith(WILD)
+    assert wild.data["table-equation"]["rows"][0][0] == WILD and wild.data["table-centres"]["rows"][
+        0
+    ][0].startswith(WILD)
 
 
 def test_survival_is_a_risk_until_a_time(tmp_path):
@@ -96,22 +113,34 @@ def test_survival_is_a_risk_until_a_time(tmp_path):
     life, censored = rng.exponential(np.exp(-X["age"])), rng.exponential(2.0, N)
     fit = lo.fit(lo.Cox(X, np.minimum(life, censored), (life <= censored) * 1))
     cv = lo.cross_validate(fit, lo.kfold(N, 8))
-    page, curve = read(lo.report(cv, tmp_path / "cox.html", kind="clinical", B=B)), lo.calibration(cv)
-    assert f"risk of the event until {curve.time:g}" in page.text and "Discrimination (C)" in page.text
-    assert page.data["table-equation"]["columns"][3] == "hazard ratio" and "Centres" not in page.text
-    # the risk by the equation of the page, of the first patient, is the one that stability tells of the fit
+    page, curve = (
+        read(lo.report(cv, tmp_path / "cox.html", kind="clinical", B=B)),
+        lo.calibration(cv),
+    )
+    assert (
+        f"risk of the event until {curve.time:g}" in page.text and "Discrimination (C)" in page.text
+    )
+    assert (
+        page.data["table-equation"]["columns"][3] == "hazard ratio" and "Centres" not in page.text
+    )
+    # the risk by the equation of the page, of the first patient, is the one that stability tells of
+    # the fit
     base = float(page.text.split(", H = ")[1].split(". ")[0])
     risk = 1 - np.exp(-base * np.exp(X.iloc[0].to_numpy() @ fit.vector))
     np.testing.assert_allclose(risk, lo.stability(fit, B=2).units["prediction"].iloc[0], rtol=1e-5)
 
 
-@pytest.mark.parametrize(("loss", "offset"), [("logistic", 0.0), ("logistic", 1.0), ("probit", 0.0), ("cloglog", 0.0)])
+@pytest.mark.parametrize(
+    ("loss", "offset"), [("logistic", 0.0), ("logistic", 1.0), ("probit", 0.0), ("cloglog", 0.0)]
+)
 def test_a_risk_by_the_equation_is_that_of_the_model(loss, offset):
     X, y, _ = patients()
     given = {"offset": offset * X["dose"]} if offset else {}
     fit = lo.fit(lo.GLM(X, y, loss, **given))
     table, note, whole = clinical_page._equation(fit, performance("report", fit), None)
-    eta = X.to_numpy() @ table["coefficient"][:2] + table["coefficient"][2] + given.get("offset", 0.0)
+    eta = (
+        X.to_numpy() @ table["coefficient"][:2] + table["coefficient"][2] + given.get("offset", 0.0)
+    )
     told = {
         "1/(1 + e^(−η))": lambda eta: 1 / (1 + np.exp(-eta)),
         "1 − e^(−e^η)": lambda eta: 1 - np.exp(-np.exp(eta)),
@@ -119,7 +148,11 @@ def test_a_risk_by_the_equation_is_that_of_the_model(loss, offset):
     }
     risk = told[note.removeprefix("Risk = ").partition(",")[0]](eta)
     np.testing.assert_allclose(risk, lo.stability(fit, B=2).units["prediction"], rtol=1e-10)
-    assert whole and ("offset" in note) == bool(offset) and ("odds ratio" in table) == (loss == "logistic")
+    assert (
+        whole
+        and ("offset" in note) == bool(offset)
+        and ("odds ratio" in table) == (loss == "logistic")
+    )
 
 
 def test_an_equation_that_is_not_all_of_the_model_says_so():
@@ -131,7 +164,8 @@ def test_an_equation_that_is_not_all_of_the_model_says_so():
     note, items = tables["equation"].note, tables["items"].frame.set_index("item")["on this page"]
     assert "the risk of “yes”" in page.question and "bs(age, 4) + dose" in note and "knots" in note
     assert items["22"] == items["12g"] == "in part: Model equation"
-    assert items["23b"] == items["16"] == "" and items["21"] == "The answer"  # no centres were given
+    # no centres were given
+    assert items["23b"] == items["16"] == "" and items["21"] == "The answer"
 
 
 def test_what_has_no_clinical_page_is_refused(tmp_path):
@@ -139,22 +173,50 @@ def test_what_has_no_clinical_page_is_refused(tmp_path):
     cv = lo.cross_validate(lo.fit(lo.GLM(X, y, "logistic")), lo.kfold(N, 4))
     number = lo.cross_validate(lo.fit(lo.GLM(X, X["age"] + y, "squared")), lo.kfold(N, 4))
     time = pd.Series(np.random.default_rng(0).exponential(size=N))
-    ill = (np.random.default_rng(1).normal(size=N) + np.unique(centres, return_inverse=True)[1] > 1.5) * 1.0
+    ill = (
+        np.random.default_rng(1).normal(size=N) + np.unique(centres, return_inverse=True)[1] > 1.5
+    ) * 1.0
     late = lo.cross_validate(lo.fit(lo.Cox(X, time + 0.1, y, entry=time / 2)), lo.kfold(N, 4))
-    mixed = lo.cross_validate(lo.fit(lo.Mixed(X.to_numpy(), ill, "binomial", groups=centres)), lo.kfold(N, 4))
+    mixed = lo.cross_validate(
+        lo.fit(lo.Mixed(X.to_numpy(), ill, "binomial", groups=centres)), lo.kfold(N, 4)
+    )
     for error, match, call in (
-        (ValueError, "risks until a time.*entry times", lambda: late.report(tmp_path / "a.html", kind="clinical")),
+        (
+            ValueError,
+            "risks until a time.*entry times",
+            lambda: late.report(tmp_path / "a.html", kind="clinical"),
+        ),
         (
             TypeError,
             "this Mixed depend on one another.*is its page",
             lambda: mixed.report(tmp_path / "a.html", kind="clinical"),
         ),
         (ValueError, "kind must be", lambda: cv.report(tmp_path / "a.html", kind="medical")),
-        (TypeError, "counts of patients", lambda: cv.report(tmp_path / "a.html", kind="clinical", excluded=["a"])),
-        (ValueError, "whole number", lambda: cv.report(tmp_path / "a.html", kind="clinical", excluded={"a": -1})),
-        (ValueError, "go with kind='clinical'", lambda: cv.report(tmp_path / "a.html", centres=centres)),
-        (TypeError, "two classes or lo.Cox", lambda: number.report(tmp_path / "a.html", kind="clinical")),
-        (TypeError, "for one Estimate", lambda: lo.report({"a": cv, "b": cv}, tmp_path / "a.html", kind="clinical")),
+        (
+            TypeError,
+            "counts of patients",
+            lambda: cv.report(tmp_path / "a.html", kind="clinical", excluded=["a"]),
+        ),
+        (
+            ValueError,
+            "whole number",
+            lambda: cv.report(tmp_path / "a.html", kind="clinical", excluded={"a": -1}),
+        ),
+        (
+            ValueError,
+            "go with kind='clinical'",
+            lambda: cv.report(tmp_path / "a.html", centres=centres),
+        ),
+        (
+            TypeError,
+            "two classes or lo.Cox",
+            lambda: number.report(tmp_path / "a.html", kind="clinical"),
+        ),
+        (
+            TypeError,
+            "for one Estimate",
+            lambda: lo.report({"a": cv, "b": cv}, tmp_path / "a.html", kind="clinical"),
+        ),
         (
             ValueError,
             "has lost",
@@ -173,7 +235,16 @@ def test_in_the_shell_it_counts_who_is_missing(tmp_path):
     table.loc[3:4, "dose"] = np.nan
     table.to_csv(tmp_path / "patients.csv", index=False)
     page = tmp_path / "page.html"
-    given = ["report", str(tmp_path / "patients.csv"), str(page), "--target", "ill", "--clinical", "--centres", "clinic"]
+    given = [
+        "report",
+        str(tmp_path / "patients.csv"),
+        str(page),
+        "--target",
+        "ill",
+        "--clinical",
+        "--centres",
+        "clinic",
+    ]
     done = CliRunner().invoke(app, [*given, "--drop-missing"])
     assert done.exit_code == 0, done.output
     found = read(page)

@@ -1,4 +1,7 @@
-"""Pictures appear: in pyplot, where a notebook and `plt.show()` find them; and say what they show."""
+"""Pictures appear: in pyplot, where a notebook and `plt.show()` find them.
+
+And say what they show.
+"""
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -22,14 +25,19 @@ def random_folds():
 
 def pictures(cv):
     fit = fitted("logistic")
-    folds, step = lo.cross_validate(fit, lo.kfold(60, 6)), lo.cross_validate(fit, lo.leave_one_out(60), lo.NewtonStep())
+    folds, step = (
+        lo.cross_validate(fit, lo.kfold(60, 6)),
+        lo.cross_validate(fit, lo.leave_one_out(60), lo.NewtonStep()),
+    )
     path = lo.path(fit.objective, [0.1, 1.0, 10.0], lo.leave_one_out(60))
     found = lo.influence(cv, pairs=0)
     return {
         "losses": cv.plot,
         "path": path.plot,
         "agreement": lambda ax=None: lo.plot.agreement(step, cv, ax),
-        "comparison": lambda ax=None: lo.plot.comparison({"a": path.estimates[0], "b": path.estimates[2]}, ax),
+        "comparison": lambda ax=None: lo.plot.comparison(
+            {"a": path.estimates[0], "b": path.estimates[2]}, ax
+        ),
         "leverage": lambda ax=None: lo.plot.leverage(fit, cv, ax),
         "against_exact": lambda ax=None: lo.plot.against_exact(fit, cv, ax, sample=5),
         "influence": found.plot,
@@ -77,7 +85,10 @@ def test_axes_say_what_a_loss_is(cv, random_folds):
     for ax in (cv.plot(), lo.plot.estimates({"a": cv}), lo.plot.leverage(fitted("logistic"), cv)):
         assert "−log probability" in ax.get_xlabel() + ax.get_ylabel()
     brier = lo.cross_validate(fitted("logistic"), lo.kfold(60, 5), evaluate="squared_error")
-    assert brier.score in brier.plot().get_ylabel() and brier.score in lo.plot.estimates({"b": brier}).get_xlabel()
+    assert (
+        brier.score in brier.plot().get_ylabel()
+        and brier.score in lo.plot.estimates({"b": brier}).get_xlabel()
+    )
     assert "other scores" in lo.plot.estimates({"a": cv, "b": brier}).get_xlabel()
 
 
@@ -85,22 +96,37 @@ def test_both_errors_are_drawn(cv, random_folds):
     ax = lo.plot.estimates({"rows": cv, "random fifths": random_folds})
     labels = ax.get_legend_handles_labels()[1]
     assert {"standard error (data)", "another draw of folds (Monte Carlo)"} <= set(labels)
-    parts = [part for c in ax.containers for line in c.lines[2] for part in line.get_segments() if len(part)]
+    parts = [
+        part
+        for c in ax.containers
+        for line in c.lines[2]
+        for part in line.get_segments()
+        if len(part)
+    ]
     widths = [np.ptp(part[:, 0]) / 2 for part in parts]
     for size in (cv.se, random_folds.se, random_folds.monte_carlo_error):
         assert np.isclose(widths, size).any()
     title = random_folds.plot().get_title()
-    assert f"± {random_folds.se:.2g} (data) ± {random_folds.monte_carlo_error:.2g} (random folds)" in title
+    assert (
+        f"± {random_folds.se:.2g} (data) ± {random_folds.monte_carlo_error:.2g} (random folds)"
+        in title
+    )
     assert "(data)" not in cv.plot().get_title()
 
 
 def test_labels_are_the_datas():
     years = np.arange(1950, 1980)
-    frame = pd.DataFrame({"x": np.random.default_rng(0).standard_normal(30)}, index=years).rename_axis("year")
+    frame = pd.DataFrame(
+        {"x": np.random.default_rng(0).standard_normal(30)}, index=years
+    ).rename_axis("year")
     y = frame["x"] + 0.1 * np.arange(30)
     cv = lo.cross_validate(lo.fit(lo.GLM(frame, y, "squared")), lo.leave_one_out(30))
     ax = lo.influence(cv, pairs=0).plot()
-    assert ax.get_xlabel() == "year" and ax.get_xlim()[0] > 1940 and ax.texts[0].get_text() in map(str, years)
+    assert (
+        ax.get_xlabel() == "year"
+        and ax.get_xlim()[0] > 1940
+        and ax.texts[0].get_text() in map(str, years)
+    )
 
 
 def test_pictures_of_risks_take_an_estimate_and_forests_any_names(cv):
@@ -108,8 +134,13 @@ def test_pictures_of_risks_take_an_estimate_and_forests_any_names(cv):
     assert f"slope {lo.calibration(cv).table.loc['slope', 'estimate']:.2f}" in drawn.get_title()
     assert drawn.get_xlabel() == "predicted risk"
     benefit = lo.plot.decision_curve(cv)
-    np.testing.assert_array_equal(benefit.lines[-1].get_ydata(), lo.decision_curve(cv).table["net_benefit"])
-    table = pd.DataFrame({"estimate": [1.0, np.nan], "low": [0.5, np.nan], "high": [2.0, np.nan]}, index=["$x$" * 99, "none"])
+    np.testing.assert_array_equal(
+        benefit.lines[-1].get_ydata(), lo.decision_curve(cv).table["net_benefit"]
+    )
+    table = pd.DataFrame(
+        {"estimate": [1.0, np.nan], "low": [0.5, np.nan], "high": [2.0, np.nan]},
+        index=["$x$" * 99, "none"],
+    )
     ax = lo.plot.forest(table.assign(weight=0.0))
     assert [text.get_text() for text in ax.texts] == ["1 (0.5 to 2)", "not known"]
     assert len(ax.get_yticklabels()[0].get_text().replace("\\", "")) == 40

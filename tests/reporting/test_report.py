@@ -1,4 +1,6 @@
-"""The page: it says what the estimate says, it holds all that it needs, and nothing that comes from data is markup."""
+"""The page: it says what the estimate says, it holds all that it needs, and nothing that comes from
+data is markup.
+"""
 
 import contextlib
 import dataclasses
@@ -46,7 +48,9 @@ def leaking():
     rng = np.random.default_rng(0)
     person = np.repeat(np.arange(40), 4)
     names = [f"<i>{k}</i>" for k in range(160)]
-    X = pd.DataFrame(rng.normal(size=(40, 2))[person] + 0.2 * rng.normal(size=(160, 2)), index=names)
+    X = pd.DataFrame(
+        rng.normal(size=(40, 2))[person] + 0.2 * rng.normal(size=(160, 2)), index=names
+    )
     left, right = np.nonzero(np.triu(person[:, None] == person, 1))
     sure = np.where(rng.random(160) < 0.3, 0.4, 0.99)
     linkage = lo.leakage.Linkage.from_pairs((left, right, np.minimum(sure[left], sure[right])), 160)
@@ -108,42 +112,80 @@ def read(path):
 def test_it_says_what_the_estimate_says(pages):
     cv, page = estimate(), read(pages["one"])
     low, high = cv.interval()[:2]
-    for said in (f"{cv.mean:.5g} ± {cv.se:.2g}", f"{low:.4g} to {high:.4g}", f"{cv.no_update:.5g}", "half the squared error"):
+    for said in (
+        f"{cv.mean:.5g} ± {cv.se:.2g}",
+        f"{low:.4g} to {high:.4g}",
+        f"{cv.no_update:.5g}",
+        "half the squared error",
+    ):
         assert said in page.text
-    assert "LO102 warning" in page.text and "LO103 warning" in page.text and "row p5 is" in page.text
-    assert f"lo.kfold({N}, 10, seed=3)" in page.text and "metric=('mse',)" in page.text and lo.__version__ in page.text
+    assert (
+        "LO102 warning" in page.text and "LO103 warning" in page.text and "row p5 is" in page.text
+    )
+    assert (
+        f"lo.kfold({N}, 10, seed=3)" in page.text
+        and "metric=('mse',)" in page.text
+        and lo.__version__ in page.text
+    )
     assert f"numpy {np.__version__}" in page.text
     assert "1 refit repeated exactly" in page.text and "mse" in page.text
 
 
 @pytest.mark.parametrize("kind", ["weights", "lasso"])
 def test_it_is_done_again_by_the_code_of_the_page(tmp_path, kind):
-    """The code of the page runs as it stands, in another process, once the line in it has written the data."""
+    """The code of the page runs as it stands, in another process, once the line in it has written
+    the data.
+    """
     rng = np.random.default_rng(0)
     X, group = rng.standard_normal((60, 4)), np.repeat(np.arange(12), 5)
     if kind == "weights":
-        y, more = rng.poisson(2.0, 60), {"sample_weight": rng.uniform(1, 3, 60), "offset": rng.standard_normal(60)}
-        model = lo.GLM(pd.DataFrame(X, columns=list("abcd")), y, "poisson", lo.penalties.Ridge(rng.uniform(1, 3, 4)), **more)
+        y, more = (
+            rng.poisson(2.0, 60),
+            {"sample_weight": rng.uniform(1, 3, 60), "offset": rng.standard_normal(60)},
+        )
+        model = lo.GLM(
+            pd.DataFrame(X, columns=list("abcd")),
+            y,
+            "poisson",
+            lo.penalties.Ridge(rng.uniform(1, 3, 4)),
+            **more,
+        )
     else:
         y = np.where(X[:, 0] > rng.logistic(size=60), "yes", "no")
-        model = lo.GLM(X, y, "logistic", lo.penalties.Lasso(4 / 3), intercept=False, class_weight="balanced")
-    cv = lo.cross_validate(lo.fit(model), lo.groups(group), metric="brier" if kind == "lasso" else None)
+        model = lo.GLM(
+            X, y, "logistic", lo.penalties.Lasso(4 / 3), intercept=False, class_weight="balanced"
+        )
+    cv = lo.cross_validate(
+        lo.fit(model), lo.groups(group), metric="brier" if kind == "lasso" else None
+    )
     page = read(cv.report(tmp_path / "page.html")).text
-    code = page[page.index("import leaveout as lo\n") : page.index("\n", page.index("print(cv.mean)"))]
+    code = page[
+        page.index("import leaveout as lo\n") : page.index("\n", page.index("print(cv.mean)"))
+    ]
     (save,) = re.findall(r"^# (model = .*)", code, re.MULTILINE)
     exec(save.replace("data.npz", str(tmp_path / "data.npz")), {"cv": cv, "np": np})
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     np.testing.assert_allclose(float(done.stdout), cv.mean, rtol=1e-9)
 
 
 def test_code_that_cannot_run_is_not_shown_as_code(tmp_path):
-    """A function in the place of a loss or a measure has no call: the page says what the fit was, and loads nothing."""
+    """A function in the place of a loss or a measure has no call.
+
+    The page says what the fit was, and loads nothing.
+    """
     squares = lambda eta, y: (eta - y) ** 2
     away = lambda y, mean: np.mean(np.abs(y - mean))
-    for loss, wanted in ((squares, {}), (lo.losses.Custom(squares, mean=lambda eta: eta), {"metric": away})):
+    for loss, wanted in (
+        (squares, {}),
+        (lo.losses.Custom(squares, mean=lambda eta: eta), {"metric": away}),
+    ):
         fit = lo.fit(lo.GLM(np.eye(9, 2), np.arange(9.0), loss, lo.penalties.Ridge(1.0)))
-        page = read(lo.cross_validate(fit, lo.leave_one_out(9), **wanted).report(tmp_path / "page.html"))
+        page = read(
+            lo.cross_validate(fit, lo.leave_one_out(9), **wanted).report(tmp_path / "page.html")
+        )
         assert "fit = lo.fit(...)  # GLM (Custom)" in page.text and "np.load" not in page.text
 
 
@@ -151,7 +193,11 @@ def test_the_table_is_the_estimate_s(pages):
     cv, found = estimate(), read(pages["one"]).data["table-rows"]
     table = pd.DataFrame(found["rows"], columns=found["columns"])
     want = cv.table().sort_values("loss", ascending=False)
-    assert table["unit"].tolist() == want["unit"].tolist() and found["numbers"] == [False, *[True] * 5, False]
+    assert table["unit"].tolist() == want["unit"].tolist() and found["numbers"] == [
+        False,
+        *[True] * 5,
+        False,
+    ]
     for name in ("loss", "no_update", "error", "refit"):
         np.testing.assert_array_equal(table[name], want[name])
     np.testing.assert_array_equal(table["rise"], want["loss"] - want["no_update"])
@@ -161,10 +207,18 @@ def test_losses_that_do_not_exist_are_no_numbers(tmp_path):
     X = np.c_[np.random.default_rng(0).standard_normal((30, 1)), np.arange(30) == 7]
     cv = lo.cross_validate(lo.fit(lo.GLM(X, X[:, 0], "squared")), lo.leave_one_out(30))
     page = read(cv.report(tmp_path / "lost.html"))
-    first = dict(zip(page.data["table-rows"]["columns"], page.data["table-rows"]["rows"][0], strict=True))
-    assert first["unit"] == 7 and first["loss"] is None and first["error"] is None and first["result"] == "undetermined"
+    first = dict(
+        zip(page.data["table-rows"]["columns"], page.data["table-rows"]["rows"][0], strict=True)
+    )
     assert (
-        "LO304 error" in page.text and "NaN" not in (tmp_path / "lost.html").read_text().split("application/json", 1)[1][:9000]
+        first["unit"] == 7
+        and first["loss"] is None
+        and first["error"] is None
+        and first["result"] == "undetermined"
+    )
+    assert (
+        "LO304 error" in page.text
+        and "NaN" not in (tmp_path / "lost.html").read_text().split("application/json", 1)[1][:9000]
     )
 
 
@@ -175,8 +229,14 @@ def test_pictures_show_every_row(pages):
     np.testing.assert_array_equal(points["loss"], cv.per_unit())
     np.testing.assert_array_equal(points["none"], cv.average(cv.baseline))
     bars = carried["layer"][0]["data"]["values"]
-    assert bars[0]["label"] == "p5" and bars[0]["share"] == pytest.approx(cv.per_unit()[5] / cv.per_unit().sum())
-    for spec in (against, carried, *(data for name, data in read(pages["several"]).data.items() if "picture" in name)):
+    assert bars[0]["label"] == "p5" and bars[0]["share"] == pytest.approx(
+        cv.per_unit()[5] / cv.per_unit().sum()
+    )
+    for spec in (
+        against,
+        carried,
+        *(data for name, data in read(pages["several"]).data.items() if "picture" in name),
+    ):
         drawn = vl_convert.vegalite_to_svg(spec | {"width": 500})
         assert drawn.count("<path") > 5 and "NaN" not in drawn
 
@@ -201,9 +261,16 @@ def test_rows_without_a_loss_are_told_beside_the_mean(tmp_path):
     less = dataclasses.replace(whole, losses=np.where(whole.plan.refit == 2, np.nan, whole.losses))
     count = np.sum(whole.plan.held & (whole.plan.refit == 2))
     said = f"{count} of 120 held-out losses do not exist, and are not in it"
-    assert said in read(less.report(tmp_path / "one.html")).text and said not in read(whole.report(tmp_path / "two.html")).text
+    assert (
+        said in read(less.report(tmp_path / "one.html")).text
+        and said not in read(whole.report(tmp_path / "two.html")).text
+    )
     text = read(lo.compare({"less": less, "whole": whole}).report(tmp_path / "both.html")).text
-    assert "this one lacks none" in text and f"this one lacks {count}" in text and "Lowest mean" not in text
+    assert (
+        "this one lacks none" in text
+        and f"this one lacks {count}" in text
+        and "Lowest mean" not in text
+    )
 
 
 def test_a_leakage_report_says_what_it_says(pages):
@@ -217,20 +284,35 @@ def test_a_leakage_report_says_what_it_says(pages):
         f"{naive.score:.5g}",
     ):
         assert said in page.text
-    assert all(answer.assumption in page.text and answer.refusal in page.text for answer in report.answers.values())
+    assert all(
+        answer.assumption in page.text and answer.refusal in page.text
+        for answer in report.answers.values()
+    )
     assert "scoring='(y − ŷ)²', cv=5, level=0.95, draws=20, seed=0" in page.text
-    assert "Checks" not in page.text and "found anything" not in page.text  # none are made: none is said to have passed
+    # none are made: none is said to have passed
+    assert "Checks" not in page.text and "found anything" not in page.text
     for name, frame in (("answers", report.table), ("rows", report.rows)):
-        found = pd.DataFrame(page.data[f"table-{name}"]["rows"], columns=page.data[f"table-{name}"]["columns"])
+        found = pd.DataFrame(
+            page.data[f"table-{name}"]["rows"], columns=page.data[f"table-{name}"]["columns"]
+        )
         assert found.iloc[:, 0].tolist() == frame.index.tolist()
         for column in frame.select_dtypes("number"):
             np.testing.assert_array_equal(found[column].astype(float), frame[column])
     beside, cuts, carried = (page.data[f"picture-{name}"] for name in ("beside", "cuts", "carried"))
     points = pd.DataFrame(cuts["layer"][2]["data"]["values"])
     for name, curve in report.curves.items():
-        np.testing.assert_allclose(points[points.model == name].score, naive.score + curve.difference)
-    assert [one["model"] for one in beside["layer"][2]["data"]["values"]] == ["naive", "purge", "coarser", "both"]
-    assert [bar["label"] for bar in carried["layer"][0]["data"]["values"]] == report.rows.index[:15].tolist()
+        np.testing.assert_allclose(
+            points[points.model == name].score, naive.score + curve.difference
+        )
+    assert [one["model"] for one in beside["layer"][2]["data"]["values"]] == [
+        "naive",
+        "purge",
+        "coarser",
+        "both",
+    ]
+    assert [bar["label"] for bar in carried["layer"][0]["data"]["values"]] == report.rows.index[
+        :15
+    ].tolist()
     for spec in (beside, cuts, carried):
         drawn = vl_convert.vegalite_to_svg(spec | {"width": 500})
         assert drawn.count("<path") > 5 and "NaN" not in drawn
@@ -244,7 +326,11 @@ def test_a_leakage_report_without_an_answer_is_a_page(tmp_path):
         scoring="mse", answers=("naive",),
     )  # fmt: skip
     page = read(report.report(tmp_path / "page.html", title="None & none"))
-    assert report.recommended in (None, "naive") and report.verdict in page.text and "None & none" in page.text
+    assert (
+        report.recommended in (None, "naive")
+        and report.verdict in page.text
+        and "None & none" in page.text
+    )
     with pytest.raises(TypeError, match="got LeakageReport"):
         lo.report({"a": report, "b": report}, tmp_path / "both.html")
 
@@ -252,7 +338,10 @@ def test_a_leakage_report_without_an_answer_is_a_page(tmp_path):
 def test_what_cannot_be_compared_is_no_page(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((40, 2))
-    one, two = (lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), lo.leave_one_out(40)) for y in (X[:, 0], np.exp(X[:, 0])))
+    one, two = (
+        lo.cross_validate(lo.fit(lo.GLM(X, y, "squared")), lo.leave_one_out(40))
+        for y in (X[:, 0], np.exp(X[:, 0]))
+    )
     with pytest.raises(ValueError, match="predict other responses"):
         lo.report({"a": one, "b": two}, tmp_path / "out.html")
     assert not (tmp_path / "out.html").exists()
@@ -275,7 +364,11 @@ def test_without_the_extra_it_says_which(tmp_path, monkeypatch):
 def test_joint_losses_and_series(tmp_path):
     x = np.random.default_rng(0).standard_normal(60)
     bare = lo.Objective(lambda theta, w: w @ (x - theta) ** 2, 60)
-    joint = read(lo.cross_validate(lo.fit(bare, np.zeros(())), lo.kfold(60, 6)).report(tmp_path / "joint.html"))
+    joint = read(
+        lo.cross_validate(lo.fit(bare, np.zeros(())), lo.kfold(60, 6)).report(
+            tmp_path / "joint.html"
+        )
+    )
     assert len(joint.data["table-rows"]["rows"]) == 6 and "not available" in joint.text
     series = lo.fit(lo.HMM(np.random.default_rng(0).poisson(3.0, 150), lo.emissions.Poisson(), 1))
     page = read(lo.cross_validate(series, lo.leave_one_out(150)).report(tmp_path / "series.html"))
@@ -283,7 +376,13 @@ def test_joint_losses_and_series(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kind", ["days", "numbers", pytest.param("hours", marks=pytest.mark.slow), pytest.param("months", marks=pytest.mark.slow)]
+    "kind",
+    [
+        "days",
+        "numbers",
+        pytest.param("hours", marks=pytest.mark.slow),
+        pytest.param("months", marks=pytest.mark.slow),
+    ],
 )
 def test_steps_are_at_their_times(tmp_path, kind):
     """On the axis as dates, in words without a midnight that all of them have."""
@@ -297,29 +396,49 @@ def test_steps_are_at_their_times(tmp_path, kind):
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"dose": rng.standard_normal(60)}, index=index)
     of = lambda a: lo.cross_validate(
-        lo.fit(lo.GLM(X, X["dose"] + rng.standard_normal(60), "squared", lo.penalties.Ridge(a))), lo.blocks(60, 6)
+        lo.fit(lo.GLM(X, X["dose"] + rng.standard_normal(60), "squared", lo.penalties.Ridge(a))),
+        lo.blocks(60, 6),
     )
     one = of(1.0)
-    several = {"a": one, "b": lo.cross_validate(lo.fit(one.fit.objective.under(lo.penalties.Ridge(50.0))), one.plan)}
+    several = {
+        "a": one,
+        "b": lo.cross_validate(lo.fit(one.fit.objective.under(lo.penalties.Ridge(50.0))), one.plan),
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        pages = [read(one.report(tmp_path / "one.html")), read(lo.report(several, tmp_path / "two.html"))]
+        pages = [
+            read(one.report(tmp_path / "one.html")),
+            read(lo.report(several, tmp_path / "two.html")),
+        ]
     for page in pages:
         (layer,) = page.data["picture-order"]["layer"]
         across, first = layer["encoding"]["x"], layer["data"]["values"][0]
-        want = {"days": "2001-03-30", "hours": "2001-03-30 22:00:00+02:00", "months": "2001-03", "numbers": "1"}[kind]
-        assert first["label"] == want and want in {str(row[0]) for row in page.data["table-rows"]["rows"]}
+        want = {
+            "days": "2001-03-30",
+            "hours": "2001-03-30 22:00:00+02:00",
+            "months": "2001-03",
+            "numbers": "1",
+        }[kind]
+        assert first["label"] == want and want in {
+            str(row[0]) for row in page.data["table-rows"]["rows"]
+        }
         if kind == "numbers":
             assert first["place"] == 0 and across["type"] == "quantitative"
             continue
-        assert pd.Timestamp(first["place"]) == pd.Timestamp(want).tz_localize(None) and across["type"] == "temporal"
-        assert across["title"] == index.name and "T" in first["place"]  # else browsers take it for UTC
+        assert (
+            pd.Timestamp(first["place"]) == pd.Timestamp(want).tz_localize(None)
+            and across["type"] == "temporal"
+        )
+        # else browsers take it for UTC
+        assert across["title"] == index.name and "T" in first["place"]
 
 
 def test_nothing_is_fetched(pages):
     for path in pages.values():
         page = read(path)
-        assert page.fetched and all(url.startswith(("#", "data:")) for url in page.fetched), page.fetched
+        assert page.fetched and all(url.startswith(("#", "data:")) for url in page.fetched), (
+            page.fetched
+        )
         assert "default-src 'none'" in path.read_text() and path.stat().st_size < 1.5e6
 
 
@@ -327,39 +446,79 @@ def test_what_comes_from_data_is_text(pages):
     page, clean = read(pages["wild"]), read(pages["one"])
     assert page.tags == clean.tags  # no element more
     assert page.text.count(WILD) >= 3 and page.data["table-rows"]["rows"][0][0].startswith(WILD)
-    assert "<b>" not in pages["several"].read_text().split("<body>")[1].replace("<b>LO", "").split("<script>")[0]
+    assert (
+        "<b>"
+        not in pages["several"]
+        .read_text()
+        .split("<body>")[1]
+        .replace("<b>LO", "")
+        .split("<script>")[0]
+    )
 
 
 def test_headings_and_language(pages):
     for path in pages.values():
         page, text = read(path), path.read_text()
         assert page.levels[0] == 1 and page.levels.count(1) == 1 and max(np.diff(page.levels)) <= 1
-        assert '<html lang="en">' in text and "<main>" in text and 'name="viewport"' in text and "@media print" in text
+        assert (
+            '<html lang="en">' in text
+            and "<main>" in text
+            and 'name="viewport"' in text
+            and "@media print" in text
+        )
 
 
 def test_from_the_shell(tmp_path):
     rng = np.random.default_rng(0)
     file, page = tmp_path / "patients.csv", tmp_path / "out.html"
-    frame = pd.DataFrame({"id": np.arange(40), "age": rng.normal(50, 9, 40).round(1), "visits": rng.poisson(2.0, 40)})
+    frame = pd.DataFrame(
+        {"id": np.arange(40), "age": rng.normal(50, 9, 40).round(1), "visits": rng.poisson(2.0, 40)}
+    )
     frame.to_csv(file, index=False)
     run = lambda *words: CliRunner().invoke(app, list(map(str, words)))
-    words = ("glm", file, "--target", "visits", "--features", "id,age", "--loss", "poisson", "--l2", "1")
+    words = (
+        "glm",
+        file,
+        "--target",
+        "visits",
+        "--features",
+        "id,age",
+        "--loss",
+        "poisson",
+        "--l2",
+        "1",
+    )
     done = run(*words, "--report", page)
-    assert done.exit_code == 0 and f"Report: {page}" in done.output and "LO102 warning" in done.output, done.output
+    assert (
+        done.exit_code == 0 and f"Report: {page}" in done.output and "LO102 warning" in done.output
+    ), done.output
     said = read(page)
     assert (
-        "LO102" in said.text and "patients.csv: 40 rows" in said.text and f"leaveout {' '.join(map(str, words))}" in said.text
+        "LO102" in said.text
+        and "patients.csv: 40 rows" in said.text
+        and f"leaveout {' '.join(map(str, words))}" in said.text
     )
     done = run(*words, "--mute", "LO102,LO202", "--report", page)
-    assert done.exit_code == 0 and "checks          none" in done.output and "muted           LO102, LO202" in done.output
+    assert (
+        done.exit_code == 0
+        and "checks          none" in done.output
+        and "muted           LO102, LO202" in done.output
+    )
     assert "Muted: LO102, LO202." in read(page).text
     done = run("compare", *words[1:], "--model", "l2=1", "--model", "l2=10", "--report", page)
-    assert done.exit_code == 0 and "l2=1: LO102 warning" in done.output and "l2=10" in read(page).text, done.output
+    assert (
+        done.exit_code == 0 and "l2=1: LO102 warning" in done.output and "l2=10" in read(page).text
+    ), done.output
     done = run("compare", *words[1:], "--model", "l2=1", "--model", "l2=10", "--mute", "LO102")
     assert done.exit_code == 0 and "LO102" not in done.output
-    for wrong, why in ((("--mute", "LO1"), "codes are LO101"), (("--report", tmp_path / "out.txt"), "must end in .html")):
+    for wrong, why in (
+        (("--mute", "LO1"), "codes are LO101"),
+        (("--report", tmp_path / "out.txt"), "must end in .html"),
+    ):
         done = run(*words, *wrong)
-        assert done.exit_code == 2 and why in done.output and len(done.output.splitlines()) == 1, done.output
+        assert done.exit_code == 2 and why in done.output and len(done.output.splitlines()) == 1, (
+            done.output
+        )
     file.rename(tmp_path / "rows.html")
     done = run("glm", tmp_path / "rows.html", *words[2:], "--report", tmp_path / "rows.html")
     assert done.exit_code == 2 and "it is the file that is read" in done.output
@@ -370,7 +529,9 @@ def test_from_the_shell(tmp_path):
 
 @pytest.fixture(scope="module")
 def browser():
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    found = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     if found is None:
         pytest.skip("needs Chromium: apt-get install chromium")
     driver = pytest.importorskip("playwright.sync_api", reason="needs playwright")
@@ -387,13 +548,23 @@ def opened(browser, pages):
     wrong, contexts = [], []
 
     def at(name, width=1200):
-        context = browser.new_context(viewport={"width": width, "height": 800}, accept_downloads=True)
+        context = browser.new_context(
+            viewport={"width": width, "height": 800}, accept_downloads=True
+        )
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda message: (
+                wrong.append(message.text) if message.type in ("error", "warning") else None
+            ),
+        )
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
-        page.on("request", lambda request: wrong.append(request.url) if request.url.startswith("http") else None)
+        page.on(
+            "request",
+            lambda request: wrong.append(request.url) if request.url.startswith("http") else None,
+        )
         page.goto(pages[name].as_uri())
         page.wait_for_selector(".picture svg")
         return page
@@ -405,7 +576,10 @@ def opened(browser, pages):
 
 
 def column(page, k):
-    return [cell.inner_text() for cell in page.query_selector_all(f"#table-rows tbody td:nth-child({k})")]
+    return [
+        cell.inner_text()
+        for cell in page.query_selector_all(f"#table-rows tbody td:nth-child({k})")
+    ]
 
 
 @pytest.mark.parametrize("name", ["one", "wild", "several", "leakage"])
@@ -413,13 +587,19 @@ def column(page, k):
 def test_it_fits_the_screen(opened, name, width):
     page = opened(name, width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert all(box["width"] <= width for box in (svg.bounding_box() for svg in page.query_selector_all(".picture svg")))
+    assert all(
+        box["width"] <= width
+        for box in (svg.bounding_box() for svg in page.query_selector_all(".picture svg"))
+    )
     assert page.query_selector_all("img") == [] and len(column(page, 1)) == 25
 
 
 def test_rows_are_sorted_by_keyboard(opened):
     page, table = opened("one"), estimate().table()
-    button, head = page.locator("#table-rows th button").nth(2), page.locator("#table-rows th").nth(2)
+    button, head = (
+        page.locator("#table-rows th button").nth(2),
+        page.locator("#table-rows th").nth(2),
+    )
     assert button.inner_text() == "no_update" and head.get_attribute("aria-sort") == "none"
     button.focus()
     for way, ascending in (("ascending", True), ("descending", False)):
@@ -456,7 +636,9 @@ def test_the_table_is_downloaded_whole(opened, pages, name, tmp_path):
     waiting.value.save_as(tmp_path / "rows.csv")
     got = pd.read_csv(io.BytesIO((tmp_path / "rows.csv").read_bytes()))
     data = read(pages[name]).data["table-rows"]
-    pd.testing.assert_frame_equal(got, pd.DataFrame(data["rows"], columns=data["columns"]), check_exact=True)
+    pd.testing.assert_frame_equal(
+        got, pd.DataFrame(data["rows"], columns=data["columns"]), check_exact=True
+    )
 
 
 def test_a_point_tells_its_numbers(opened):
@@ -473,12 +655,20 @@ def test_text_can_be_read_and_printed(opened):
     found = page.evaluate(CONTRAST)
     assert len(found) > 50 and min(found)[0] >= LEAST, min(found)
     page.emulate_media(media="print")
-    assert not page.locator("nav").is_visible() and not page.locator("#table-rows .controls").first.is_visible()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 1200 and page.pdf()[:5] == b"%PDF-"
+    assert (
+        not page.locator("nav").is_visible()
+        and not page.locator("#table-rows .controls").first.is_visible()
+    )
+    assert (
+        page.evaluate("document.documentElement.scrollWidth") <= 1200 and page.pdf()[:5] == b"%PDF-"
+    )
 
 
 def test_what_a_page_says_itself_is_not_said_twice(tmp_path):
-    fits = {str(a): lo.fit(lo.GLM(np.eye(9, 2), np.arange(9.0), "squared", lo.penalties.Ridge(a))) for a in (1.0, 2.0)}
+    fits = {
+        str(a): lo.fit(lo.GLM(np.eye(9, 2), np.arange(9.0), "squared", lo.penalties.Ridge(a)))
+        for a in (1.0, 2.0)
+    }
     found = {name: lo.cross_validate(fit, lo.leave_one_out(9)) for name, fit in fits.items()}
     with pytest.warns(UserWarning, match="fewer than 100") as caught:
         lo.compare(found)

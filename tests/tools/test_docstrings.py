@@ -37,7 +37,9 @@ def test_examples_run(path, monkeypatch):
     runner, out = Runner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS), io.StringIO()
     for name, line, text in docstrings(path):
         lacked = len(runner.lacking)
-        example = doctest.DocTestParser().get_doctest(text, {"lo": lo, "np": np}, name, str(path), line)
+        example = doctest.DocTestParser().get_doctest(
+            text, {"lo": lo, "np": np}, name, str(path), line
+        )
         failed = runner.run(example, out=out.write).failed if example.examples else 0
         assert not failed or len(runner.lacking) > lacked, out.getvalue()
         if "matplotlib.pyplot" in sys.modules:
@@ -47,5 +49,7 @@ def test_examples_run(path, monkeypatch):
 
 
 def test_public_names_are_documented():
-    found = {name: sorted(lacking) for name, value in public().items() if (lacking := lacks(name, value))}
+    found = {
+        name: sorted(lacking) for name, value in public().items() if (lacking := lacks(name, value))
+    }
     assert not found, f"incomplete docstrings: {found}"

@@ -42,7 +42,12 @@ def test_names_and_constants_are_counted():
 
 def test_a_circle_of_modules_is_found(tmp_path, monkeypatch):
     (tmp_path / "room").mkdir()
-    texts = {"__init__": "", "one": "from . import two\n", "two": "def f():\n    from ..other import three\n", "four": ""}
+    texts = {
+        "__init__": "",
+        "one": "from . import two\n",
+        "two": "def f():\n    from ..other import three\n",
+        "four": "",
+    }
     for name, text in texts.items():
         (tmp_path / "room" / f"{name}.py").write_text(text)
     (tmp_path / "other").mkdir()
@@ -54,8 +59,12 @@ def test_a_circle_of_modules_is_found(tmp_path, monkeypatch):
 
 
 def test_a_mirror_bears_the_name_of_its_module():
-    assert house.mirrors(house.TESTS / "plans" / "test_plan.py") and house.mirrors(house.TESTS / "tools" / "test_house.py")
-    assert not house.mirrors(house.TESTS / "test_laws.py") and not house.mirrors(house.TESTS / "plans" / "test_other.py")
+    assert house.mirrors(house.TESTS / "plans" / "test_plan.py") and house.mirrors(
+        house.TESTS / "tools" / "test_house.py"
+    )
+    assert not house.mirrors(house.TESTS / "test_laws.py") and not house.mirrors(
+        house.TESTS / "plans" / "test_other.py"
+    )
 
 
 @pytest.mark.slow

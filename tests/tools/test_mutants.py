@@ -1,4 +1,6 @@
-"""Every fault of the list can be planted, and the program tells a fault that tests catch from a change that they cannot."""
+"""Every fault of the list can be planted, and the program tells a fault that tests catch from a
+change that they cannot.
+"""
 
 import ast
 from pathlib import Path
@@ -21,7 +23,9 @@ def test_no_two_faults_have_one_name():
     assert len({fault.name for fault in faults.FAULTS}) == len(faults.FAULTS)
 
 
-FAULT = faults.Fault("all folds of one parity", "kfold", "np.arange(n)", "np.arange(n) // 2", "test_plan")
+FAULT = faults.Fault(
+    "all folds of one parity", "kfold", "np.arange(n)", "np.arange(n) // 2", "test_plan"
+)
 FOLDS = """
 import leaveout as lo
 
@@ -74,10 +78,18 @@ def planted(old, new, module=MODULE):
         ("total = -total", "pass", "total = -total", "pass"),
         ("return total / 2", "return total", "return total / 2", "return total"),
     ],
-    ids=["an operator", "names that are no longer so", "a comparison", "a statement", "two statements' one"],
+    ids=[
+        "an operator",
+        "names that are no longer so",
+        "a comparison",
+        "a statement",
+        "two statements' one",
+    ],
 )
 def test_what_stands_once_in_the_syntax_tree_is_changed(old, new, line, faulty):
-    assert ast.dump(ast.parse(planted(old, new))) == ast.dump(ast.parse(MODULE.replace(line, faulty)))
+    assert ast.dump(ast.parse(planted(old, new))) == ast.dump(
+        ast.parse(MODULE.replace(line, faulty))
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,7 +112,10 @@ def test_an_operator_is_found_after_a_rename():
 
 
 def test_symbols_are_found_by_name_alone():
-    assert mutants.find("Plan").module.endswith("plan") and mutants.find("Plan.__len__").name == "Plan.__len__"
+    assert (
+        mutants.find("Plan").module.endswith("plan")
+        and mutants.find("Plan.__len__").name == "Plan.__len__"
+    )
     several = next(one for one in mutants.package_definitions() if one.name == "SAFETY")
     assert mutants.find(f"{several.module}.SAFETY") == several
     for symbol, message in (
@@ -125,7 +140,9 @@ def test_words_and_samples_choose_faults():
     every = mutants.choose([], None, 0)
     assert every == list(faults.FAULTS)
     some = mutants.choose(["Plan.", "memory map"], None, 0)
-    assert 2 < len(some) < len(every) and all("Plan." in one.symbol or "memory map" in one.name for one in some)
+    assert 2 < len(some) < len(every) and all(
+        "Plan." in one.symbol or "memory map" in one.name for one in some
+    )
     drawn = mutants.choose([], 25, 1)
     assert drawn == mutants.choose([], 25, 1) != mutants.choose([], 25, 2)
     assert len(set(drawn)) == 25 and drawn == sorted(drawn, key=faults.FAULTS.index)

@@ -56,7 +56,12 @@ def compared(*changes, exported=""):
         [("kept = [own + each for each in own if each", "kept = [own + row for row in own if row")],
         [("kept", "rows")],
         [("lambda own: own + at", "lambda row: row + at")],
-        [("each in kept:\n        total += SCALE * each", "row in kept:\n        total += SCALE * row")],
+        [
+            (
+                "each in kept:\n        total += SCALE * each",
+                "row in kept:\n        total += SCALE * row",
+            )
+        ],
         [("as lost", "as error"), ("str(lost)", "str(error)"), ("from lost", "from error")],
         [("told", "add"), ("{own: at for own, at in kept}", "{a: b for a, b in kept}")],
         [("np", "numpy")],
@@ -80,7 +85,8 @@ def test_renames_are_no_difference(changes):
     [
         [("self.given + at", "self.given - at")],
         [("SCALE * each", "SCALE * total")],
-        [("own + each for each in own if each", "own + each for own in own if own")],  # two names become one
+        # two names become one
+        [("own + each for each in own if each", "own + each for own in own if own")],
         [("total += SCALE * each", "at += SCALE * each")],
         [("nonlocal kept\n        ", "")],  # a variable of its own
         [("lambda own: own + at", "lambda at: at + at")],
@@ -105,7 +111,11 @@ def test_anything_else_is(changes):
 def test_the_map_says_what_was_renamed_and_how_often():
     renames = compared(("self.given", "self.values"), ('"given"', '"values"')).renames
     pair = ("given", "values")
-    assert (renames["field"][pair], renames["attribute"][pair], renames["string"][pair]) == (1, 1, 1)
+    assert (renames["field"][pair], renames["attribute"][pair], renames["string"][pair]) == (
+        1,
+        1,
+        1,
+    )
 
 
 def test_what_is_exported_keeps_its_names():
@@ -123,4 +133,6 @@ def test_the_library_equals_itself():
     texts = renamed.texts(None)
     rows = [renamed.Row(text).tokens for text in texts.values()]
     assert len(rows) > 200 and min(map(len, rows)) > 0
-    assert not renamed.Comparison(texts, {path: f"{text}# more\n" for path, text in texts.items()}).differences
+    assert not renamed.Comparison(
+        texts, {path: f"{text}# more\n" for path, text in texts.items()}
+    ).differences

@@ -1,4 +1,6 @@
-"""Additive models: bases against quadrature, criteria against differences and refits, and mgcv's own figures."""
+"""Additive models: bases against quadrature, criteria against differences and refits, and mgcv's
+own figures.
+"""
 
 import os
 import pickle
@@ -17,16 +19,30 @@ from leaveout.models.smooth import bases as bases
 from leaveout.optimize.hessian_factor import IndefiniteHessianError
 from leaveout.tuning.curves import _jackknife, _scoring
 from leaveout.tuning.hypergradient import loss_shares
-from leaveout.tuning.smooth import Neighbourhoods, PenalisedRows, RestrictedLikelihood, _least, data_of, minimum
+from leaveout.tuning.smooth import (
+    Neighbourhoods,
+    PenalisedRows,
+    RestrictedLikelihood,
+    _least,
+    data_of,
+    minimum,
+)
 
 R = Path(os.environ.get("LEAVEOUT_DATA", "nowhere")) / "latent"
 
 
 def table(n=60, seed=0):
     rng = np.random.default_rng(seed)
-    data = pd.DataFrame({"x": rng.uniform(0, 1, n), "z": rng.uniform(-1, 2, n), "g": rng.choice(list("abc"), n)})
+    data = pd.DataFrame(
+        {"x": rng.uniform(0, 1, n), "z": rng.uniform(-1, 2, n), "g": rng.choice(list("abc"), n)}
+    )
     data["v"], data["exposure"] = rng.standard_normal(n), rng.uniform(0.5, 2, n)
-    data["eta"] = np.sin(6 * data.x) + data.z**2 / 3 + 0.3 * data.v + data.g.map({"a": 0.0, "b": 0.4, "c": -0.3})
+    data["eta"] = (
+        np.sin(6 * data.x)
+        + data.z**2 / 3
+        + 0.3 * data.v
+        + data.g.map({"a": 0.0, "b": 0.4, "c": -0.3})
+    )
     data["y"] = data.eta + 0.4 * rng.standard_normal(n)
     data["count"] = rng.poisson(data.exposure * np.exp(data.eta / 2))
     data["hit"] = (rng.random(n) < scipy.special.expit(data.eta)) * 1.0
@@ -35,7 +51,9 @@ def table(n=60, seed=0):
 
 @pytest.fixture(scope="module")
 def found():
-    return lo.smooth(lo.Additive("y ~ s(x, k=6) + s(z, k=5, bs='cr') + v", table()), lo.blocks(60, 1, buffer=2))
+    return lo.smooth(
+        lo.Additive("y ~ s(x, k=6) + s(z, k=5, bs='cr') + v", table()), lo.blocks(60, 1, buffer=2)
+    )
 
 
 # bases
@@ -45,24 +63,37 @@ def found():
 def test_a_penalty_is_the_integral_of_the_squared_second_derivative(kind):
     x = np.sort(np.random.default_rng(1).uniform(0, 5, 40))
     x[[0, -1]] = 0.0, 5.0
-    basis = bases.thin_plate("s", x[:, None], 7) if kind == "tp" else bases.cubic("s", x, 7, None, cyclic=kind == "cc")
+    basis = (
+        bases.thin_plate("s", x[:, None], 7)
+        if kind == "tp"
+        else bases.cubic("s", x, 7, None, cyclic=kind == "cc")
+    )
     at = np.linspace(0, 5, 40001)
     design = basis.design(at[:, None] if kind == "tp" else at)
     beta = np.random.default_rng(2).standard_normal(design.shape[1])
     bend = np.diff(design @ beta, 2) / (at[1] - at[0]) ** 2
-    scale = 1 if kind != "tp" else x.std() ** 3  # a thin-plate spline is of columns of deviation one
-    assert beta @ basis.penalties[0] @ beta == pytest.approx(scale * np.sum(bend**2) * (at[1] - at[0]), rel=2e-3)
+    # a thin-plate spline is of columns of deviation one
+    scale = 1 if kind != "tp" else x.std() ** 3
+    assert beta @ basis.penalties[0] @ beta == pytest.approx(
+        scale * np.sum(bend**2) * (at[1] - at[0]), rel=2e-3
+    )
 
 
 def test_splines_go_on_straight_and_periodic_ones_start_again():
     x = np.linspace(0, 10, 30)
     for basis in (bases.cubic("s", x, 6, None, cyclic=False), bases.b_splines("s", x, 7)):
-        left, right = (basis.design(np.array(at)) for at in ([-3.0, -2.0, -1.0], [11.0, 12.0, 13.0]))
+        left, right = (
+            basis.design(np.array(at)) for at in ([-3.0, -2.0, -1.0], [11.0, 12.0, 13.0])
+        )
         np.testing.assert_allclose(np.diff(left, 2, axis=0), 0, atol=1e-12)
         np.testing.assert_allclose(np.diff(right, 2, axis=0), 0, atol=1e-12)
-        np.testing.assert_allclose(basis.design(np.array([10.0])), basis.design(np.array([10 + 1e-9])), atol=1e-7)
+        np.testing.assert_allclose(
+            basis.design(np.array([10.0])), basis.design(np.array([10 + 1e-9])), atol=1e-7
+        )
     cyclic = bases.cubic("s", x, 6, (0.0, 12.0), cyclic=True)
-    np.testing.assert_allclose(cyclic.design(np.array([0.0, 3.0, -1.0])), cyclic.design(np.array([12.0, 15.0, 11.0])))
+    np.testing.assert_allclose(
+        cyclic.design(np.array([0.0, 3.0, -1.0])), cyclic.design(np.array([12.0, 15.0, 11.0]))
+    )
 
 
 def test_a_product_is_of_every_function_with_every_other():
@@ -70,7 +101,9 @@ def test_a_product_is_of_every_function_with_every_other():
     x, z = rng.uniform(size=(2, 25))
     one, other = bases.cubic("s", x, 4, None, cyclic=False), bases.b_splines("s", z, 5)
     whole = bases.tensor([one, other])
-    np.testing.assert_allclose(whole.design(x, z), scipy.linalg.khatri_rao(one.design(x).T, other.design(z).T).T)
+    np.testing.assert_allclose(
+        whole.design(x, z), scipy.linalg.khatri_rao(one.design(x).T, other.design(z).T).T
+    )
     np.testing.assert_allclose(whole.penalties[0], np.kron(one.penalties[0], np.eye(5)))
     np.testing.assert_allclose(whole.penalties[1], np.kron(np.eye(4), other.penalties[0]))
 
@@ -83,13 +116,20 @@ def test_a_markov_penalty_is_over_edges_and_sites_without_data_are_told_by_neigh
     term = model.smooths["s(site)"][0]
     coef = np.random.default_rng(1).standard_normal(3)
     effect = term.basis.design(np.arange(4)) @ coef
-    ratio = coef @ term.basis.penalties[0] @ coef / np.sum((effect[edges[:, 0]] - effect[edges[:, 1]]) ** 2)
+    ratio = (
+        coef
+        @ term.basis.penalties[0]
+        @ coef
+        / np.sum((effect[edges[:, 0]] - effect[edges[:, 1]]) ** 2)
+    )
     other = np.random.default_rng(2).standard_normal(3)
     moved = term.basis.design(np.arange(4)) @ other
     assert other @ term.basis.penalties[0] @ other == pytest.approx(
         ratio * np.sum((moved[edges[:, 0]] - moved[edges[:, 1]]) ** 2)
     )
-    told = lo.tuning.mean_interval(lo.fit(model), pd.DataFrame({"site": [0, 1, 2, 3]}))["prediction"].to_numpy()
+    told = lo.tuning.mean_interval(lo.fit(model), pd.DataFrame({"site": [0, 1, 2, 3]}))[
+        "prediction"
+    ].to_numpy()
     assert told[2] == pytest.approx((told[1] + told[3]) / 2, abs=1e-6)
     with pytest.raises(ValueError, match="no site"):
         lo.tuning.mean_interval(lo.fit(model), pd.DataFrame({"site": [7]}))
@@ -137,7 +177,11 @@ def test_new_rows_are_read_as_those_of_the_fit_were(found):
     told = lo.tuning.mean_interval(found, data.iloc[::-1])
     eta = np.asarray(found.model.design) @ found.fit.vector
     np.testing.assert_allclose(told["prediction"].to_numpy()[::-1], eta)
-    assert told.index[0] == 59 and (told.low < told.prediction).all() and (told.prediction < told.high).all()
+    assert (
+        told.index[0] == 59
+        and (told.low < told.prediction).all()
+        and (told.prediction < told.high).all()
+    )
     new = lo.interval(found.fit, data.head(4))
     np.testing.assert_allclose(new["prediction"], eta[:4])
     with pytest.raises(KeyError, match="'z' is no column"):
@@ -162,7 +206,9 @@ def criterion(plan, loss="poisson", y="count"):
     more = {"sample_weight": data.exposure, "offset": data.v / 5}
     model = lo.Additive(f"{y} ~ {terms}", data, loss=loss, **more)
     of = data_of(model)
-    return model, Neighbourhoods(of, plan, loss_shares(plan, of.weight), np.asarray(model.parameters.start(0)))
+    return model, Neighbourhoods(
+        of, plan, loss_shares(plan, of.weight), np.asarray(model.parameters.start(0))
+    )
 
 
 def differences(value, rho):
@@ -175,7 +221,9 @@ def test_the_slope_is_that_of_the_criterion_and_the_criterion_that_of_newton_ste
     rho = np.array([0.7, -0.4])
     looked = V(rho)
     np.testing.assert_allclose(looked.slope, differences(lambda rho: V(rho).value, rho), rtol=1e-5)
-    cv = lo.cross_validate(lo.fit(model.smoothed(np.exp(rho))), PLANS[plan](), lo.NewtonStep(), audit=0)
+    cv = lo.cross_validate(
+        lo.fit(model.smoothed(np.exp(rho))), PLANS[plan](), lo.NewtonStep(), audit=0
+    )
     assert looked.value == pytest.approx(cv.mean, rel=1e-10)
     np.testing.assert_allclose(looked.losses[cv.plan.held], cv.losses[cv.plan.held], rtol=1e-8)
     for unit in (0, 31):
@@ -184,15 +232,27 @@ def test_the_slope_is_that_of_the_criterion_and_the_criterion_that_of_newton_ste
             one = V.model.weight.copy()
             one[unit] *= 1 + weight
             share = V.share * np.where(V.plan.index == unit, 1 + weight, 1)
-            of = PenalisedRows(V.model.x, V.model.offset, V.model.y, one, V.model.loss, V.model.matrices, V.model.spans)
+            of = PenalisedRows(
+                V.model.x,
+                V.model.offset,
+                V.model.y,
+                one,
+                V.model.loss,
+                V.model.matrices,
+                V.model.spans,
+            )
             ends.append(Neighbourhoods(of, V.plan, share, V.theta)(rho).value)
-        assert looked.by_weight[unit] == pytest.approx((ends[0] - ends[1]) / 2e-4, rel=1e-5, abs=1e-9)
+        assert looked.by_weight[unit] == pytest.approx(
+            (ends[0] - ends[1]) / 2e-4, rel=1e-5, abs=1e-9
+        )
 
 
 def test_three_penalties_of_a_logistic_one():
     _, V = criterion(lo.blocks(60, 2, buffer=2), "logistic", "hit")
     rho = np.array([1.0, 0.3, -0.5])
-    np.testing.assert_allclose(V(rho).slope, differences(lambda rho: V(rho).value, rho), rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(
+        V(rho).slope, differences(lambda rho: V(rho).value, rho), rtol=1e-5, atol=1e-9
+    )
 
 
 def test_a_restricted_likelihood_is_that_of_the_mixed_model():
@@ -214,14 +274,18 @@ def test_a_restricted_likelihood_is_that_of_the_mixed_model():
         return (determinants + left * (1 + np.log(2 * np.pi * variance))) / 2
 
     one, other = np.array([1.0, -0.5]), np.array([2.0, 1.0])
-    assert ours(one).value - ours(other).value == pytest.approx(direct(one) - direct(other), rel=1e-8)
+    assert ours(one).value - ours(other).value == pytest.approx(
+        direct(one) - direct(other), rel=1e-8
+    )
     np.testing.assert_allclose(ours(one).slope, differences(direct, one), rtol=1e-4)
 
 
 def test_a_restricted_likelihood_of_counts_has_the_slope_of_itself():
     _, V = criterion(lo.leave_one_out(60))
     ours, rho = RestrictedLikelihood(V.model, False, V.theta), np.array([0.7, -0.4])
-    np.testing.assert_allclose(ours(rho).slope, differences(lambda rho: ours(rho).value, rho), rtol=1e-5)
+    np.testing.assert_allclose(
+        ours(rho).slope, differences(lambda rho: ours(rho).value, rho), rtol=1e-5
+    )
 
 
 def test_what_is_found_is_a_minimum_and_that_of_tune(found):
@@ -229,7 +293,9 @@ def test_what_is_found_is_a_minimum_and_that_of_tune(found):
     for e in np.eye(2):
         for sign in (0.1, -0.1):
             assert found.criterion(found.rho + sign * e).value > found.value
-    space = {name: tuple(np.exp(ends)) for name, ends in zip(found.smoothing, found.bounds, strict=True)}
+    space = {
+        name: tuple(np.exp(ends)) for name, ends in zip(found.smoothing, found.bounds, strict=True)
+    }
     start = {name: 2 * value for name, value in found.smoothing.items()}
     tuned = lo.tune(found.model.smoothed, space, found.plan, start=start, nested=0)
     np.testing.assert_allclose(np.log(list(tuned.hyper.values())), found.rho, atol=0.02)
@@ -240,9 +306,14 @@ def test_what_is_found_is_a_minimum_and_that_of_tune(found):
 
 @pytest.mark.slow
 def test_exact_refits_finish_it():
-    model, plan = lo.Additive("hit ~ s(x, k=6)", table(), loss="logistic"), lo.blocks(60, 1, buffer=3)
+    model, plan = (
+        lo.Additive("hit ~ s(x, k=6)", table(), loss="logistic"),
+        lo.blocks(60, 1, buffer=3),
+    )
     one, finished = lo.smooth(model, plan), lo.smooth(model, plan, exact=True)
-    value = lambda rho: lo.cross_validate(lo.fit(model.smoothed(np.exp(rho))), plan, lo.Exact(1e-10), audit=0).mean
+    value = lambda rho: (
+        lo.cross_validate(lo.fit(model.smoothed(np.exp(rho))), plan, lo.Exact(1e-10), audit=0).mean
+    )
     assert value(finished.rho) <= value(one.rho)
     slope = [(value(found.rho + 0.1) - value(found.rho - 0.1)) / 0.2 for found in (one, finished)]
     assert abs(slope[1]) < 0.6 * abs(slope[0])
@@ -259,7 +330,9 @@ def test_choosing_again_in_every_refit_is_told_to_first_order():
         losses.append(fewer.model.derivatives(here.eta, (0,))[0][row])
     moved = np.array(rho)[:, 0] - found.rho[0]
     told = np.log(found.nested.smoothing["s(x)"].to_numpy()) - found.rho[0]
-    assert np.corrcoef(moved, told)[0, 1] > 0.9 and np.std(told) == pytest.approx(np.std(moved), rel=0.3)
+    assert np.corrcoef(moved, told)[0, 1] > 0.9 and np.std(told) == pytest.approx(
+        np.std(moved), rel=0.3
+    )
     exact = lo.cross_validate(found.fit, found.plan, lo.Exact()).mean
     assert found.nested.optimism == pytest.approx(np.mean(losses) - exact, rel=0.3)
 
@@ -273,7 +346,9 @@ def test_the_jackknife_is_of_refits():
     of, plan = data_of(model), lo.blocks(60, 3, buffer=2)
     here = minimum(of, np.log([3.0]), np.zeros(of.x.shape[1]))
     total = np.zeros((of.x.shape[1],) * 2)
-    refit = lambda keep: np.linalg.solve(of.x[keep].T @ of.x[keep] + here.penalty, of.x[keep].T @ of.y[keep])
+    refit = lambda keep: np.linalg.solve(
+        of.x[keep].T @ of.x[keep] + here.penalty, of.x[keep].T @ of.y[keep]
+    )
     for k in range(plan.num_refits):
         mine = plan.refit == k
         far, near = plan.index[mine], plan.index[mine & plan.held]
@@ -282,7 +357,8 @@ def test_the_jackknife_is_of_refits():
     total = (total + total.T) / 2
     ours = _jackknife(of, here, *_scoring(plan), None)
     back = np.linalg.inv(here.root)
-    values, vectors = np.linalg.eigh(back.T @ total @ back)  # without what is negative of it, in the norm of H
+    # without what is negative of it, in the norm of H
+    values, vectors = np.linalg.eigh(back.T @ total @ back)
     positive = (vectors * np.maximum(values, 0)) @ vectors.T
     np.testing.assert_allclose(back.T @ ours @ back, positive, atol=1e-10 * np.abs(values).max())
 
@@ -312,7 +388,9 @@ def test_intervals_are_wider_where_errors_depend_on_one_another():
 
 def test_every_kind_of_term_is_drawn():
     data = table()
-    model = lo.Additive("y ~ s(x, k=5) + ti(x, z, k=4) + s(g, bs='re') + s(z, by=v, k=5, bs='cr')", data)
+    model = lo.Additive(
+        "y ~ s(x, k=5) + ti(x, z, k=4) + s(g, bs='re') + s(z, by=v, k=5, bs='cr')", data
+    )
     found = lo.fit(model)
     for term in model.smooths:
         ax = Figure().subplots()
@@ -358,14 +436,22 @@ def test_smoothing_that_cannot_be_chosen_says_why():
         lo.smooth(model, lo.leave_one_out(60))
     fine = lo.Additive("y ~ s(x, k=6)", data)
     for call, error, said in (
-        (lambda: lo.smooth(lo.GLM(data[["x"]], data.y, "squared"), lo.leave_one_out(60)), TypeError, "must be a lo.Additive"),
+        (
+            lambda: lo.smooth(lo.GLM(data[["x"]], data.y, "squared"), lo.leave_one_out(60)),
+            TypeError,
+            "must be a lo.Additive",
+        ),
         (lambda: lo.smooth(fine), ValueError, "needs a plan"),
         (lambda: lo.smooth(fine, lo.leave_one_out(60), "GCV"), ValueError, "method is"),
         (lambda: lo.smooth(fine, lo.leave_one_out(50)), ValueError, "60"),
         (lambda: lo.smooth(fine, method="REML", exact=True), ValueError, "goes with method='NCV'"),
         (lambda: fine.smoothed({"s(w)": 1.0}), ValueError, "a λ for each of s"),
         (lambda: fine.smoothed([-1.0]), ValueError, "not negative"),
-        (lambda: lo.smooth(lo.Additive("hit ~ s(x, k=6)", data, loss="gamma"), method="REML"), ValueError, "dispersion|y "),
+        (
+            lambda: lo.smooth(lo.Additive("hit ~ s(x, k=6)", data, loss="gamma"), method="REML"),
+            ValueError,
+            "dispersion|y ",
+        ),
         (lambda: lo.tuning.curves(lo.fit(fine), level=2.0), ValueError, "level must lie"),
         (lambda: lo.tuning.curves(fine), TypeError, "what lo.smooth found"),
     ):
@@ -384,13 +470,17 @@ def test_a_refit_that_determines_too_little_is_no_number():
 
 
 @pytest.mark.skipif(not R.exists(), reason="R's data are not there")
-@pytest.mark.parametrize(("case", "theirs"), [("200_binomial_5", 246.4126386), ("500_poisson_8", 1288.481081)])
+@pytest.mark.parametrize(
+    ("case", "theirs"), [("200_binomial_5", 246.4126386), ("500_poisson_8", 1288.481081)]
+)
 def test_mgcv_has_the_same_basis_the_same_criterion_and_the_same_choice(case, theirs):
     n, family, h = (int(part) if part.isdigit() else part for part in case.split("_"))
     data = pd.read_csv(next(R.glob(f"ncv_{case}.csv*")))
     S, b = (pd.read_csv(R / f"{name}_{case}.csv").to_numpy() for name in ("S", "b"))
     X, y = data.iloc[:, 4:].to_numpy(), data["y"].to_numpy()
-    model = lo.Additive("y ~ s(x, k=40)", data[["x", "y"]], loss={"binomial": "logistic"}.get(family, family))
+    model = lo.Additive(
+        "y ~ s(x, k=40)", data[["x", "y"]], loss={"binomial": "logistic"}.get(family, family)
+    )
     design = np.asarray(model.design)[:, :-1]
     turn = np.linalg.lstsq(np.c_[X, np.ones(n)], design, rcond=None)[0]
     np.testing.assert_allclose(np.c_[X, np.ones(n)] @ turn, design, atol=1e-6)
@@ -398,7 +488,11 @@ def test_mgcv_has_the_same_basis_the_same_criterion_and_the_same_choice(case, th
     ratio = np.trace(other) / np.trace(own)
     np.testing.assert_allclose(other / ratio, own, atol=1e-7 * np.abs(own).max())
     found = lo.smooth(model, lo.blocks(n, 1, buffer=h))
-    saturated = 0.0 if family == "binomial" else float(np.sum(y - scipy.special.xlogy(y, y) + scipy.special.gammaln(y + 1)))
+    saturated = (
+        0.0
+        if family == "binomial"
+        else float(np.sum(y - scipy.special.xlogy(y, y) + scipy.special.gammaln(y + 1)))
+    )
     assert 2 * (n * found.value - saturated) == pytest.approx(theirs, rel=1e-8)
     eta, pulled = np.c_[np.ones(n), X] @ b[:, 0], S @ b[1:, 0]
     mean = scipy.special.expit(eta) if family == "binomial" else np.exp(eta)
@@ -407,10 +501,16 @@ def test_mgcv_has_the_same_basis_the_same_criterion_and_the_same_choice(case, th
 
 
 def test_newton_steps_that_are_far_from_refits_are_told():
-    """A heavy row of a large count: where it leaves, one Newton step goes far too far, and so would all that is made of it."""
+    """A heavy row of a large count.
+
+    Where it leaves, one Newton step goes far too far, and so would all that is made of it.
+    """
     data = table(40).assign(w=1.0)
     data.loc[0, ["count", "w"]] = 400, 1000.0
-    found = lo.smooth(lo.Additive("count ~ s(x, k=6)", data, loss="poisson", sample_weight="w"), lo.leave_one_out(40))
+    found = lo.smooth(
+        lo.Additive("count ~ s(x, k=6)", data, loss="poisson", sample_weight="w"),
+        lo.leave_one_out(40),
+    )
     assert abs(found.value - found.estimate.mean) > 0.1 * found.estimate.scale
     with pytest.warns(UserWarning, match="one Newton step a refit makes that loss"):
         _ = found.nested
@@ -428,7 +528,10 @@ def test_what_a_first_order_says_little_of_is_told():
 
 
 def test_a_box_is_left_once_the_slope_out_of_it_is_all_that_matters():
-    """Two terms, one of them four e-folds from the start: 18 looks, if each box were searched to its end."""
+    """Two terms, one of them four e-folds from the start.
+
+    18 looks, if each box were searched to its end.
+    """
     r = np.random.default_rng(0)
     frame = pd.DataFrame({"x": r.random(500), "z": r.random(500)})
     frame["y"] = np.sin(6 * frame.x) + frame.z**2 + 0.3 * r.standard_normal(500)

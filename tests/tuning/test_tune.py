@@ -1,4 +1,6 @@
-"""`lo.tune`: slopes against differences of criteria from scratch, choices against grids, optimism against its definition."""
+"""`lo.tune`: slopes against differences of criteria from scratch, choices against grids, optimism
+against its definition.
+"""
 
 import builtins
 import functools
@@ -37,13 +39,18 @@ def two(a, b):
 
 
 def scratch(rho, plan):
-    """Two ridges, logistic: fit by Newton's steps, one more with each fold's own Hessian, mean over units."""
+    """Two ridges, logistic.
+
+    Fit by Newton's steps, one more with each fold's own Hessian, mean over units.
+    """
     Z, S = np.c_[X, np.ones(N)], np.diag([*np.repeat(rho, 2), 0.0])
     share = lambda theta: 1 / (1 + np.exp(-Z @ theta))
 
     def stepped(theta, w):
         mu = share(theta)
-        return theta - np.linalg.solve((Z.T * (w * mu * (1 - mu))) @ Z + S, Z.T @ (w * (mu - Y)) + S @ theta)
+        return theta - np.linalg.solve(
+            (Z.T * (w * mu * (1 - mu))) @ Z + S, Z.T @ (w * (mu - Y)) + S @ theta
+        )
 
     theta = np.zeros(P + 1)
     for _ in range(50):
@@ -73,7 +80,9 @@ def looked(build, rho, plan, pooled=None):
     """The criterion and its slope."""
     hyper = dict(zip("ab", rho, strict=False))
     fit, slopes = lo.fit(build(**hyper)), _hyper.LossSlopes(build, list(hyper), pooled)
-    return slopes, slopes(fit, resolve_plan("test", fit.objective, plan, lo.NewtonStep()), np.asarray(rho, float))
+    return slopes, slopes(
+        fit, resolve_plan("test", fit.objective, plan, lo.NewtonStep()), np.asarray(rho, float)
+    )
 
 
 def refitted(build, plan):
@@ -87,25 +96,41 @@ def test_slopes_are_those_of_fits_from_scratch(name):
     slopes, found = looked(two, rho, plan)
     assert slopes.alone and found.value == pytest.approx(scratch(rho, plan), rel=1e-9)
     assert found.value == pytest.approx(refitted(two, plan)(rho), abs=1e-12)
-    np.testing.assert_allclose(found.slope, differences(lambda rho: scratch(rho, plan), rho), rtol=1e-6)
+    np.testing.assert_allclose(
+        found.slope, differences(lambda rho: scratch(rho, plan), rho), rtol=1e-6
+    )
 
 
 def test_slopes_of_weights_offsets_and_matrices():
     r = np.random.default_rng(1)
     counts, L = r.poisson(2.0, N), np.kron([[1, -1], [-1, 1]], np.eye(2))
-    model = lo.GLM(X, counts, "poisson", sample_weight=r.gamma(2.0, size=N), offset=r.standard_normal(N) / 3)
+    model = lo.GLM(
+        X, counts, "poisson", sample_weight=r.gamma(2.0, size=N), offset=r.standard_normal(N) / 3
+    )
     for build in (
         lambda a, b: model.under(lo.penalties.Ridge(a) + lo.penalties.Quadratic(b * L)),
-        float64(lambda a, b: model.under(lo.penalties.Quadratic(a**2 * jnp.eye(P) + jnp.sqrt(a * b) * L))),
+        float64(
+            lambda a, b: model.under(
+                lo.penalties.Quadratic(a**2 * jnp.eye(P) + jnp.sqrt(a * b) * L)
+            )
+        ),
     ):
         slopes, found = looked(build, np.array([0.7, 2.0]), LOO)
         assert slopes.alone
-        np.testing.assert_allclose(found.slope, differences(refitted(build, LOO), np.array([0.7, 2.0])), rtol=1e-6)
+        np.testing.assert_allclose(
+            found.slope, differences(refitted(build, LOO), np.array([0.7, 2.0])), rtol=1e-6
+        )
 
 
 def test_the_strength_of_a_ridge_is_derived_without_a_program():
-    plain, doubled = (lambda a, b: MODEL.under(lo.penalties.Ridge(b))), lambda a, b: MODEL.under(lo.penalties.Ridge(2 * b))
-    (slopes, found), (other, twice) = looked(plain, [1.0, 0.8], LOO), looked(doubled, [1.0, 0.4], LOO)
+    plain, doubled = (
+        (lambda a, b: MODEL.under(lo.penalties.Ridge(b))),
+        lambda a, b: MODEL.under(lo.penalties.Ridge(2 * b)),
+    )
+    (slopes, found), (other, twice) = (
+        looked(plain, [1.0, 0.8], LOO),
+        looked(doubled, [1.0, 0.4], LOO),
+    )
     assert slopes.constant is not None and "_penalty" not in vars(slopes) and other.constant is None
     np.testing.assert_allclose(2 * found.slope, twice.slope, rtol=1e-9)
 
@@ -116,7 +141,9 @@ def test_slopes_with_more_columns_than_rows():
     model = lo.GLM(np.c_[Z, np.ones(20)], Z[:, 0] > 0, "logistic")
     build = lambda a: model.under(lo.penalties.Ridge(a))
     _, found = looked(build, [0.8], lo.leave_one_out(20))
-    np.testing.assert_allclose(found.slope, differences(refitted(build, lo.leave_one_out(20)), np.array([0.8])), rtol=1e-6)
+    np.testing.assert_allclose(
+        found.slope, differences(refitted(build, lo.leave_one_out(20)), np.array([0.8])), rtol=1e-6
+    )
 
 
 def unit_loss(b, theta, d):
@@ -128,11 +155,19 @@ def quartic(a, theta):
 
 
 def together(a, b, theta, w):
-    return jnp.sum(w * (X @ theta - Y) ** 2) + a * jnp.sum(theta**2) + b * jnp.log1p(jnp.sum(w * (X @ theta) ** 4))
+    return (
+        jnp.sum(w * (X @ theta - Y) ** 2)
+        + a * jnp.sum(theta**2)
+        + b * jnp.log1p(jnp.sum(w * (X @ theta) ** 4))
+    )
 
 
-DERIVED = {  # what is scored depends on a hyperparameter; a penalty times weights; units that are scored together
-    "separable": lambda a, b: lo.Separable(Partial(unit_loss, b), {"x": X, "y": Y}, Partial(quartic, a), np.zeros(P)),
+# what is scored depends on a hyperparameter; a penalty times weights; units that are scored
+# together
+DERIVED = {
+    "separable": lambda a, b: lo.Separable(
+        Partial(unit_loss, b), {"x": X, "y": Y}, Partial(quartic, a), np.zeros(P)
+    ),
     "per weight": lambda a, b: MODEL.under(lo.penalties.per_weight(lo.penalties.PseudoHuber(a, b))),
     "joint": lambda a, b: Started(Partial(together, a, b), N),
 }
@@ -147,7 +182,12 @@ class Started(lo.Objective):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("separable", marks=pytest.mark.slow), pytest.param("per weight", marks=pytest.mark.slow), "joint"]
+    "name",
+    [
+        pytest.param("separable", marks=pytest.mark.slow),
+        pytest.param("per weight", marks=pytest.mark.slow),
+        "joint",
+    ],
 )
 def test_slopes_that_jax_derives(name):
     build, rho = DERIVED[name], np.array([0.3, 1.4])
@@ -171,7 +211,9 @@ def test_slopes_of_more_models(name):
     }[name]
     build, plan = lambda a, b: model.under(penalty(a, b)), lo.kfold(N, 5, seed=0)
     _, found = looked(build, [1.0, 0.5], plan)
-    np.testing.assert_allclose(found.slope, differences(refitted(build, plan), np.array([1.0, 0.5])), rtol=1e-5)
+    np.testing.assert_allclose(
+        found.slope, differences(refitted(build, plan), np.array([1.0, 0.5])), rtol=1e-5
+    )
 
 
 class TwoRidges(lo.models.AbstractClosedForm):
@@ -208,7 +250,9 @@ def test_slopes_of_closed_forms(name):
     rho, plan = np.array([1.3, 0.4]), PLANS[name]
     _, found = looked(TwoRidges, rho, plan)
     assert found.value == pytest.approx(scratch(rho, plan), rel=1e-6)
-    np.testing.assert_allclose(found.slope, differences(lambda rho: scratch(rho, plan), rho), rtol=1e-4, atol=1e-8)
+    np.testing.assert_allclose(
+        found.slope, differences(lambda rho: scratch(rho, plan), rho), rtol=1e-4, atol=1e-8
+    )
 
 
 def test_closed_forms_are_tuned_by_gradient(tmp_path):
@@ -217,7 +261,10 @@ def test_closed_forms_are_tuned_by_gradient(tmp_path):
     found, known = (lo.tune(build, {"a": (0.01, 100.0)}, plan, nested=0) for build in builds)
     assert found.best.hyper["a"] == pytest.approx(known.best.hyper["a"], rel=1e-2)
     assert found.best.value == pytest.approx(known.best.value, rel=1e-6)
-    kept = [lo.tune(builds[0], {"a": (0.01, 100.0)}, plan, nested=0, checkpoint=tmp_path / "kept") for _ in range(2)]
+    kept = [
+        lo.tune(builds[0], {"a": (0.01, 100.0)}, plan, nested=0, checkpoint=tmp_path / "kept")
+        for _ in range(2)
+    ]
     assert [one.best.hyper for one in kept] == [found.best.hyper] * 2
 
 
@@ -230,13 +277,18 @@ def test_the_smoothed_area_and_its_slope():
     assert value == pytest.approx(-np.average(scipy.special.expit(apart), weights=mass))
     for k in (0, 7, 30):
         e = 1e-5 * (np.arange(N) == k)
-        change = (_hyper.smoothed_area(Y, eta + e, weight)[0] - _hyper.smoothed_area(Y, eta - e, weight)[0]) / 2e-5
+        change = (
+            _hyper.smoothed_area(Y, eta + e, weight)[0]
+            - _hyper.smoothed_area(Y, eta - e, weight)[0]
+        ) / 2e-5
         assert slope[k] == pytest.approx(change, rel=1e-4, abs=1e-9)
     rho = np.array([1.3, 0.4])
     found = looked(two, rho, LOO, _hyper.smoothed_area)[1]
     predicted = lambda rho: lo.cross_predict(lo.fit(two(*rho)), LOO, lo.NewtonStep(), kind="link")
     np.testing.assert_allclose(
-        found.slope, differences(lambda r: _hyper.smoothed_area(Y, predicted(r), np.ones(N))[0], rho), rtol=1e-5
+        found.slope,
+        differences(lambda r: _hyper.smoothed_area(Y, predicted(r), np.ones(N))[0], rho),
+        rtol=1e-5,
     )
 
 
@@ -248,11 +300,19 @@ def test_the_gradient_finds_the_minimum_by_steps_of_two_e_folds():
     grid = np.geomspace(1e-3, 1e5, 25)
     least = min(scratch([a, b], LOO) for a in grid for b in grid)
     assert found.best.value <= least + 1e-3 * found.estimate.scale and len(found.all_trials) < 40
-    assert found.estimate.mean == pytest.approx(found.best.value, abs=1e-8) == found.trials["mean"].min()
+    assert (
+        found.estimate.mean
+        == pytest.approx(found.best.value, abs=1e-8)
+        == found.trials["mean"].min()
+    )
     places = np.log([list(trial.hyper.values()) for trial in found.all_trials])
     for k in range(1, len(places)):
         assert np.abs(places[:k] - places[k]).max(1).min() <= 2 + 1e-9
-    assert "by gradient" in str(found) and "for having been chosen" in str(found) and "<table>" in found._repr_html_()
+    assert (
+        "by gradient" in str(found)
+        and "for having been chosen" in str(found)
+        and "<table>" in found._repr_html_()
+    )
     assert np.isfinite(found.fit.vector).all() and found.hyper == found.best.hyper
 
 
@@ -260,7 +320,11 @@ def test_no_step_is_long_where_the_criterion_is_flat():
     found = lo.tune(lambda a: two(a, a), {"a": (1e-9, 1e9)}, LOO, start={"a": 1e-7}, nested=0)
     places = np.log(found.trials["a"].to_numpy())
     assert np.abs(np.diff(places)).max() <= 4 + 1e-9  # both ways out of the middle of a box
-    assert found.best.value <= min(scratch([a, a], LOO) for a in np.geomspace(1e-2, 1e3, 30)) + 1e-3 * found.estimate.scale
+    assert (
+        found.best.value
+        <= min(scratch([a, a], LOO) for a in np.geomspace(1e-2, 1e3, 30))
+        + 1e-3 * found.estimate.scale
+    )
 
 
 @pytest.mark.slow
@@ -270,7 +334,9 @@ def test_ten_penalties_take_some_dozens_of_fits():
     model = lo.GLM(Z, r.random(150) < 1 / (1 + np.exp(-Z[:, :3].sum(1))), "logistic")
     names = [f"a{k}" for k in range(10)]
     found = lo.tune(
-        lambda **a: model.under(lo.penalties.Ridge([*a.values()])), dict.fromkeys(names, (1e-2, 1e4)), lo.kfold(150, 10, seed=0)
+        lambda **a: model.under(lo.penalties.Ridge([*a.values()])),
+        dict.fromkeys(names, (1e-2, 1e4)),
+        lo.kfold(150, 10, seed=0),
     )
     assert len(found.all_trials) < 50 and "not converged" not in str(found)
     slope = found.all_trials[[trial is found.best for trial in found.all_trials].index(True)].slope
@@ -282,11 +348,16 @@ def test_bounds_budgets_and_what_does_nothing_are_said():
     r = np.random.default_rng(5)
     noise = lo.GLM(r.standard_normal((40, 3)), r.standard_normal(40), "squared")
     build = lambda a, b: noise.under(lo.penalties.Ridge(a))
-    found = lo.tune(build, {"a": (1e-2, 1e3), "b": (1.0, 2.0)}, lo.leave_one_out(40), start={"a": 900.0, "b": 1.5})
-    assert found.at_bound == ["a"] and "at a bound      a: look further" in str(found)
-    assert "flat            along b wherever" in str(found) and list(found.all_trials[0].hyper.values()) == pytest.approx(
-        [900.0, 1.5]
+    found = lo.tune(
+        build,
+        {"a": (1e-2, 1e3), "b": (1.0, 2.0)},
+        lo.leave_one_out(40),
+        start={"a": 900.0, "b": 1.5},
     )
+    assert found.at_bound == ["a"] and "at a bound      a: look further" in str(found)
+    assert "flat            along b wherever" in str(found) and list(
+        found.all_trials[0].hyper.values()
+    ) == pytest.approx([900.0, 1.5])
     short = lo.tune(two, SPACE, LOO, trials=2)
     assert len(short.all_trials) == 2 and "not converged: stopped after 2 fits" in str(short)
 
@@ -298,7 +369,12 @@ def test_the_path_is_that_of_path():
     assert found.hyper["a"] == pytest.approx(known.best.value)
     np.testing.assert_allclose(found.trials["mean"], known.table()["mean"], rtol=1e-9)
     with pytest.raises(ValueError, match="more than the penalty is another"):
-        lo.tune(lambda a: lo.GLM(a * X, Y, "logistic", lo.penalties.Ridge(a)), {"a": (0.1, 1.0)}, plan, sampler="path")
+        lo.tune(
+            lambda a: lo.GLM(a * X, Y, "logistic", lo.penalties.Ridge(a)),
+            {"a": (0.1, 1.0)},
+            plan,
+            sampler="path",
+        )
     with pytest.raises(ValueError, match="values of one penalty"):
         lo.tune(two, SPACE, plan, sampler="path")
 
@@ -308,13 +384,18 @@ def exact_mean(fit, plan):
 
 
 def test_what_a_fit_alone_proves():
-    """Exact refits lose no less on a fold than the fit did; nothing is said where a fold drops more than it scores."""
+    """Exact refits lose no less on a fold than the fit did.
+
+    Nothing is said where a fold drops more than it scores.
+    """
     for plan in (LOO, lo.kfold(N, 4, seed=0)):
         for a in (0.05, 1.0, 30.0):
             fit = lo.fit(two(a, 2 * a))
             found = lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0)
             assert found.no_update == _tune.floor(fit, found) <= exact_mean(fit, plan)
-    ring = lo.from_splits((([i for i in range(N) if i not in (k, (k + 1) % N)], [k]) for k in range(N)), N)
+    ring = lo.from_splits(
+        (([i for i in range(N) if i not in (k, (k + 1) % N)], [k]) for k in range(N)), N
+    )
     for plan in (PLANS["buffers"], PLANS["bootstrap"], ring):
         fit = lo.fit(two(1.0, 1.0))
         assert _tune.floor(fit, lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0)) == -np.inf
@@ -325,8 +406,12 @@ def test_optuna_prunes_what_is_no_better():
     clear = lo.GLM(X, X[:, 0] + 0.5 * np.random.default_rng(8).standard_normal(N) > 0, "logistic")
     two = lambda a, b: clear.under(lo.penalties.Ridge([a, a, b, b]))
     space = {"a": (1e-2, 1e4), "b": (1e-2, 1e4)}
-    found, again = (lo.tune(two, space, LOO, lo.Exact(), "optuna", trials=15, seed=1) for _ in range(2))
-    assert [trial.hyper for trial in found.all_trials] == [trial.hyper for trial in again.all_trials]
+    found, again = (
+        lo.tune(two, space, LOO, lo.Exact(), "optuna", trials=15, seed=1) for _ in range(2)
+    )
+    assert [trial.hyper for trial in found.all_trials] == [
+        trial.hyper for trial in again.all_trials
+    ]
     truth = [exact_mean(lo.fit(two(**trial.hyper)), LOO) for trial in found.all_trials]
     assert found.best.hyper == found.all_trials[int(np.argmin(truth))].hyper
     for said in ("pruned by its fit", "pruned by its step"):
@@ -345,13 +430,25 @@ def test_optuna_takes_choices_and_goes_on_after_failures():
 
     space = {"a": (1.0, 100.0), "columns": [[0], [0, 1], [2, 3]]}
     plan = lo.kfold(N, 4, seed=0)
-    found = lo.tune(build, space, plan, sampler="optuna", trials=12, metric="auc", start={"a": 5.0, "columns": [0, 1]})
+    found = lo.tune(
+        build,
+        space,
+        plan,
+        sampler="optuna",
+        trials=12,
+        metric="auc",
+        start={"a": 5.0, "columns": [0, 1]},
+    )
     assert found.all_trials[0].hyper == {"a": 5.0, "columns": [0, 1]}
     failed = [trial for trial in found.all_trials if trial.hyper["a"] > 30]
-    assert failed and all("no minimiser" in trial.message and trial.estimate is None for trial in failed)
+    assert failed and all(
+        "no minimiser" in trial.message and trial.estimate is None for trial in failed
+    )
     assert found.trials["auc"].max() == pytest.approx(found.estimate.metrics["auc"])
     areas = [
-        lo.cross_validate(lo.fit(build(**trial.hyper)), plan, lo.NewtonStep(), metric="auc", audit=0).metrics["auc"]
+        lo.cross_validate(
+            lo.fit(build(**trial.hyper)), plan, lo.NewtonStep(), metric="auc", audit=0
+        ).metrics["auc"]
         for trial in found.all_trials
         if not trial.message
     ]
@@ -361,7 +458,9 @@ def test_optuna_takes_choices_and_goes_on_after_failures():
 
 def test_without_optuna_it_says_what_to_install(monkeypatch):
     known = builtins.__import__
-    missing = lambda name, *args, **more: known(name if name != "optuna" else "optuna_that_is_not_there", *args, **more)
+    missing = lambda name, *args, **more: known(
+        name if name != "optuna" else "optuna_that_is_not_there", *args, **more
+    )
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(ImportError, match=r"pip install 'leaveout\[tune\]'"):
         lo.tune(two, SPACE, LOO, sampler="optuna")
@@ -369,57 +468,102 @@ def test_without_optuna_it_says_what_to_install(monkeypatch):
 
 def test_optimism_is_that_of_its_definition():
     plan = lo.groups(np.arange(N) // 3)
-    found = lo.tune(lambda a: MODEL.under(lo.penalties.Ridge(a)), {"a": (1e-2, 1e3)}, plan, sampler="path", trials=9)
+    found = lo.tune(
+        lambda a: MODEL.under(lo.penalties.Ridge(a)),
+        {"a": (1e-2, 1e3)},
+        plan,
+        sampler="path",
+        trials=9,
+    )
     losses = np.array([trial.estimate.per_unit() for trial in found.all_trials])
     draws, best = np.random.default_rng(0), losses[losses.mean(1).argmin()]
     total = []
     for _ in range(_tune.OPTIMISM_DRAWS):
         label = _tune.group_units(found.estimate, draws)
-        assert all(len(set(label[plan.clusters == c])) == 1 for c in np.unique(plan.clusters)) and label.max() == 2
-        excess = [np.sum(losses[losses[:, label != g].mean(1).argmin()][label == g] - best[label == g]) for g in range(3)]
+        assert (
+            all(len(set(label[plan.clusters == c])) == 1 for c in np.unique(plan.clusters))
+            and label.max() == 2
+        )
+        excess = [
+            np.sum(losses[losses[:, label != g].mean(1).argmin()][label == g] - best[label == g])
+            for g in range(3)
+        ]
         total.append(np.sum(excess) / N)
     assert found.optimism == pytest.approx(np.mean(total), rel=1e-12)
 
 
 def test_optimism_down_a_slope_is_that_of_descents_on_the_others():
-    """Each of three groups: the criterion of the other two at its minimum, found by another program."""
+    """Each of three groups.
+
+    The criterion of the other two at its minimum, found by another program.
+    """
     build, plan = lambda a: MODEL.under(lo.penalties.Ridge(a)), lo.kfold(N, 6, seed=0)
     found = lo.tune(build, {"a": (1e-1, 1e3)}, plan)
     ((label, chosen),) = found.how.nested_trials
-    losses = lambda x: lo.cross_validate(lo.fit(build(np.exp(x))), plan, lo.NewtonStep(), audit=0).per_unit()
+    losses = lambda x: lo.cross_validate(
+        lo.fit(build(np.exp(x))), plan, lo.NewtonStep(), audit=0
+    ).per_unit()
     excess = []
     for g, trial in enumerate(chosen):
         least = scipy.optimize.minimize_scalar(
-            lambda x, g=g: losses(x)[label != g].mean(), bounds=np.log([1e-1, 1e3]), method="bounded"
+            lambda x, g=g: losses(x)[label != g].mean(),
+            bounds=np.log([1e-1, 1e3]),
+            method="bounded",
         )
-        assert losses(np.log(trial.hyper["a"]))[label != g].mean() <= least.fun + 1e-3 * found.estimate.scale
-        excess.append(trial.estimate.per_unit()[label == g].sum() - found.estimate.per_unit()[label == g].sum())
-    assert len(chosen) == 3 and found.optimism == pytest.approx(np.sum(excess) / N) and found.optimism > 0
+        assert (
+            losses(np.log(trial.hyper["a"]))[label != g].mean()
+            <= least.fun + 1e-3 * found.estimate.scale
+        )
+        excess.append(
+            trial.estimate.per_unit()[label == g].sum()
+            - found.estimate.per_unit()[label == g].sum()
+        )
+    assert (
+        len(chosen) == 3
+        and found.optimism == pytest.approx(np.sum(excess) / N)
+        and found.optimism > 0
+    )
 
 
 def test_optimism_costs_one_look_and_a_few_of_each_group(monkeypatch):
     """The first refits of all groups are the same; each later look is one fit."""
     looks, fits = [], []
     evaluate, fit_trial = _hyper.LossSlopes._evaluate, _tune.TrialStudy.fit_trial
-    monkeypatch.setattr(_hyper.LossSlopes, "_evaluate", lambda *a: (looks.append(len(a[-1])), evaluate(*a))[1])
-    monkeypatch.setattr(_tune.TrialStudy, "fit_trial", lambda *a: (fits.append(1), fit_trial(*a))[1])
+    monkeypatch.setattr(
+        _hyper.LossSlopes, "_evaluate", lambda *a: (looks.append(len(a[-1])), evaluate(*a))[1]
+    )
+    monkeypatch.setattr(
+        _tune.TrialStudy, "fit_trial", lambda *a: (fits.append(1), fit_trial(*a))[1]
+    )
     found = lo.tune(lambda a: MODEL.under(lo.penalties.Ridge(a)), {"a": (1e-1, 1e3)}, LOO)
     first = len(found.all_trials)
-    assert looks[first] == 3 and looks.count(3) == 1 and len(fits) == len(looks) <= first + 1 + 3 * 5
+    assert (
+        looks[first] == 3 and looks.count(3) == 1 and len(fits) == len(looks) <= first + 1 + 3 * 5
+    )
 
 
 def test_optimism_of_models_that_are_luck():
-    """Of forty trials that differ by noise alone the lowest is low by luck: nested, it is as good as any other, on average."""
+    """Of forty trials that differ by noise alone the lowest is low by luck.
+
+    Nested, it is as good as any other, on average.
+    """
     first = lo.tune(two, SPACE, LOO, trials=2, nested=0)
     assert np.isnan(first.optimism) and "not told" in str(first)
     plan, how = lo.leave_one_out(400), _tune.SearchEnd("by Optuna", "")
-    base = lo.cross_validate(lo.fit(lo.GLM(np.ones((400, 1)), X[np.arange(400) % N, 0], "squared", intercept=False)), plan)
+    base = lo.cross_validate(
+        lo.fit(lo.GLM(np.ones((400, 1)), X[np.arange(400) % N, 0], "squared", intercept=False)),
+        plan,
+    )
     seems, nested = [], []
     for seed in range(12):
         noise = np.random.default_rng(seed).standard_normal((40, 400))
-        made = [lo.tuning.Trial({"a": k}, row.mean(), _of(base, row)) for k, row in enumerate(noise)]
+        made = [
+            lo.tuning.Trial({"a": k}, row.mean(), _of(base, row)) for k, row in enumerate(noise)
+        ]
         best = min(made, key=lambda trial: trial.value)
-        found = lo.tuning.Tuning(best, first.fit, best.estimate, tuple(made), {"a": list(range(40))}, None, 0, how)
+        found = lo.tuning.Tuning(
+            best, first.fit, best.estimate, tuple(made), {"a": list(range(40))}, None, 0, how
+        )
         seems, nested = [*seems, best.value], [*nested, best.value + found.optimism]
     assert np.mean(seems) < -0.09 and abs(np.mean(nested)) < 0.03
     alone = lo.tuning.Tuning(best, first.fit, best.estimate, (best,), {"a": [1]}, None, 0, how)
@@ -441,7 +585,12 @@ def test_trials_of_other_losses_are_not_compared():
         with pytest.raises(ValueError, match="cannot be compared"):
             lo.tune(build, {"loss": choices}, LOO, sampler="optuna", trials=12)
     with pytest.raises(ValueError, match="cannot be compared"):
-        lo.tune(lambda d: lo.GLM(X, counts, lo.losses.PseudoHuber(d)), {"d": (0.5, 5.0)}, LOO, sampler="optuna")
+        lo.tune(
+            lambda d: lo.GLM(X, counts, lo.losses.PseudoHuber(d)),
+            {"d": (0.5, 5.0)},
+            LOO,
+            sampler="optuna",
+        )
 
 
 WRONG = {
@@ -494,7 +643,11 @@ def test_labels_of_data_and_plans_are_matched():
     order = np.random.default_rng(7).permutation(N)
     plan = lo.groups(pd.Series(np.arange(N) % 6, frame.index).iloc[order])
     found = lo.tune(lambda a: model.under(lo.penalties.Ridge(a)), {"a": (0.1, 10.0)}, plan)
-    plain = lo.tune(lambda a: MODEL.under(lo.penalties.Ridge(a)), {"a": (0.1, 10.0)}, lo.groups(np.arange(N) % 6))
+    plain = lo.tune(
+        lambda a: MODEL.under(lo.penalties.Ridge(a)),
+        {"a": (0.1, 10.0)},
+        lo.groups(np.arange(N) % 6),
+    )
     assert found.hyper["a"] == pytest.approx(plain.hyper["a"], rel=1e-9)
 
 
@@ -505,9 +658,15 @@ def test_rows_of_no_weight_and_columns_that_say_nothing():
     found = lo.tune(lambda a: empty.under(lo.penalties.Ridge(a)), {"a": (1e-2, 1e3)}, LOO)
     seen = weight > 0
     less = lo.GLM(X[seen], Y[seen], "logistic", sample_weight=weight[seen])
-    alone = lo.tune(lambda a: less.under(lo.penalties.Ridge(a)), {"a": (1e-2, 1e3)}, lo.leave_one_out(int(seen.sum())))
+    alone = lo.tune(
+        lambda a: less.under(lo.penalties.Ridge(a)),
+        {"a": (1e-2, 1e3)},
+        lo.leave_one_out(int(seen.sum())),
+    )
     assert found.hyper["a"] == pytest.approx(alone.hyper["a"], rel=1e-4) and "checks" in str(found)
-    assert np.isinf(found.trials["approximation_error"]).all() and found.best.value == pytest.approx(alone.best.value, rel=1e-8)
+    assert np.isinf(
+        found.trials["approximation_error"]
+    ).all() and found.best.value == pytest.approx(alone.best.value, rel=1e-8)
 
 
 def test_pictures():
@@ -522,14 +681,31 @@ def test_pictures():
 def test_from_a_shell(tmp_path):
     file, out, plot = tmp_path / "rows.csv", tmp_path / "trials.csv", tmp_path / "curve.png"
     city = np.resize(["Ulm", "Bonn", "Kiel"], N)
-    pd.DataFrame({"age": X[:, 0], "dose": X[:, 1], "city": city, "ill": np.where(Y, "yes", "no")}).to_csv(file, index=False)
-    run = lambda *words: CliRunner().invoke(app, ["tune", str(file), "--target", "ill", "--loss", "logistic", *map(str, words)])
+    pd.DataFrame(
+        {"age": X[:, 0], "dose": X[:, 1], "city": city, "ill": np.where(Y, "yes", "no")}
+    ).to_csv(file, index=False)
+    run = lambda *words: CliRunner().invoke(
+        app, ["tune", str(file), "--target", "ill", "--loss", "logistic", *map(str, words)]
+    )
     each = run("--categorical", "city", "--each", "--out", out, "--plot", plot)
     assert each.exit_code == 0, each.output
-    assert "l2[age]" in each.output and "ill: 1 is 'yes'" in each.output and plot.stat().st_size > 1000
+    assert (
+        "l2[age]" in each.output and "ill: 1 is 'yes'" in each.output and plot.stat().st_size > 1000
+    )
     table = pd.read_csv(out)
     assert {"trial", "l2[age]", "l2[dose]", "l2[city]", "mean"} <= set(table)
-    one = run("--features", "age,dose", "--l2", "0.1:100", "--plan", "kfold:5", "--sampler", "path", "--trials", 5)
+    one = run(
+        "--features",
+        "age,dose",
+        "--l2",
+        "0.1:100",
+        "--plan",
+        "kfold:5",
+        "--sampler",
+        "path",
+        "--trials",
+        5,
+    )
     plan, model = lo.kfold(N, 5, seed=0), lo.GLM(X[:, :2], Y, "logistic")
     best = lo.path(model, np.geomspace(0.1, 100, 5), plan, lo.NewtonStep()).best
     assert one.exit_code == 0 and f"l2 = {best.value:.4g}" in one.output, one.output
@@ -543,7 +719,10 @@ def test_from_a_shell(tmp_path):
         assert message in (wrong.output + str(wrong.exception)), wrong.output
 
 
-@pytest.mark.parametrize("positives", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "positives",
+    [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("sampler", ["gradient", "optuna"])
 @pytest.mark.filterwarnings("ignore:.*auc pooled over small folds")
 def test_an_area_over_few_of_one_class_is_told_or_not_but_never_fails(sampler, positives):
@@ -553,13 +732,17 @@ def test_an_area_over_few_of_one_class_is_told_or_not_but_never_fails(sampler, p
     model = lo.GLM(X, np.arange(N) < positives, "logistic")
     build, plan = lambda a: model.under(lo.penalties.Ridge(a)), lo.kfold(N, 10, seed=0)
     for seed in range(2):
-        found = lo.tune(build, {"a": (0.1, 1e3)}, plan, sampler=sampler, metric="auc", trials=6, seed=seed)
+        found = lo.tune(
+            build, {"a": (0.1, 1e3)}, plan, sampler=sampler, metric="auc", trials=6, seed=seed
+        )
         told = f"about {found.optimism:.2g}" if found.optimism > 0 else "none of that auc"
         assert (told if np.isfinite(found.optimism) else "not told") in str(found)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"nested": -1}, {"seed": None}, {"metric": ["auc"]}, {"trials": "9"}], ids=lambda wrong: next(iter(wrong))
+    "wrong",
+    [{"nested": -1}, {"seed": None}, {"metric": ["auc"]}, {"trials": "9"}],
+    ids=lambda wrong: next(iter(wrong)),
 )
 def test_arguments_of_other_kinds_are_refused(wrong):
     with pytest.raises(ValueError, match=rf"tune: {next(iter(wrong))} must be .*; got "):
@@ -569,7 +752,9 @@ def test_arguments_of_other_kinds_are_refused(wrong):
 def test_a_number_has_no_area():
     model = lo.GLM(X, X[:, 0] + rng.standard_normal(N), "squared")
     for metric in ("auc", "accuracy"):
-        with pytest.raises(ValueError, match=f"cross_validate: metric='{metric}' needs a response of classes"):
+        with pytest.raises(
+            ValueError, match=f"cross_validate: metric='{metric}' needs a response of classes"
+        ):
             lo.cross_validate(lo.fit(model), lo.kfold(N, 5), metric=metric)
     pytest.importorskip("optuna")
     with pytest.raises(ValueError, match="tune: metric='auc' needs a response of classes"):
@@ -591,10 +776,18 @@ def test_ctrl_c_gives_the_best_of_the_trials_that_were_made(sampler, monkeypatch
 
     monkeypatch.setattr(_tune.TrialStudy, "judge", stopping)
     with pytest.raises(lo.Interrupted, match="tune: stopped after 3 trials") as stop:
-        lo.tune(lambda a: MODEL.under(lo.penalties.Ridge(a)), {"a": (1e-3, 1e3)}, LOO, sampler=sampler, trials=20)
+        lo.tune(
+            lambda a: MODEL.under(lo.penalties.Ridge(a)),
+            {"a": (1e-3, 1e3)},
+            LOO,
+            sampler=sampler,
+            trials=20,
+        )
     assert "With checkpoint=FILE the next such call goes on" in str(stop.value)
     found = stop.value.partial
-    assert list(found.all_trials) == made and found.estimate.mean == min(trial.value for trial in made)
+    assert list(found.all_trials) == made and found.estimate.mean == min(
+        trial.value for trial in made
+    )
     assert "stopped" in str(found) and found.hyper == min(made, key=lambda trial: trial.value).hyper
 
 
@@ -630,6 +823,11 @@ def test_the_shell_offers_a_checkpoint_where_there_is_one(tmp_path, monkeypatch)
     pd.DataFrame({"x": X[:, 0], "y": Y}).to_csv(file, index=False)
     for command in ("tune", "glm"):
         ended = CliRunner().invoke(app, [command, str(file), "--target", "y"])
-        assert ended.exit_code == 130 and "stopped; with --checkpoint FILE the same command goes on" in ended.output
+        assert (
+            ended.exit_code == 130
+            and "stopped; with --checkpoint FILE the same command goes on" in ended.output
+        )
     ended = CliRunner().invoke(app, ["demo", "--out", str(tmp_path)])
-    assert ended.exit_code == 130 and "stopped" in ended.output and "--checkpoint" not in ended.output
+    assert (
+        ended.exit_code == 130 and "stopped" in ended.output and "--checkpoint" not in ended.output
+    )

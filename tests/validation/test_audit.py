@@ -24,18 +24,28 @@ def test_the_foremost_are_those_of_a_full_sort(seed):
 
 def test_the_random_refits_do_not_depend_on_the_others():
     every, some = np.arange(100), np.arange(0, 100, 2)
-    zeros = lambda refits: (np.zeros(len(refits)), np.zeros(len(refits)), np.ones(len(refits), bool), 50)
+    zeros = lambda refits: (
+        np.zeros(len(refits)),
+        np.zeros(len(refits)),
+        np.ones(len(refits), bool),
+        50,
+    )
     order = every[foremost_by_reason(every, *zeros(every))[2]]
     among = some[foremost_by_reason(some, *zeros(some))[2]]
     assert [refit for refit in order if refit % 2 == 0] == among[: sum(order % 2 == 0)].tolist()
 
 
 def test_the_audit_of_a_ridge_does_not_depend_on_the_scales_of_columns():
-    """Its own rounding error, of columns as given, was above the error of a proved loss and its slack."""
+    """Its own rounding error, of columns as given, was above the error of a proved loss and its
+    slack.
+    """
     for seed in range(20):
         rng = np.random.default_rng(seed)
         Z = rng.standard_normal((16, 5))
-        X, y = Z * 10.0 ** np.array([-8, -4, 0, 4, 8]), Z @ rng.standard_normal(5) + rng.standard_normal(16)
+        X, y = (
+            Z * 10.0 ** np.array([-8, -4, 0, 4, 8]),
+            Z @ rng.standard_normal(5) + rng.standard_normal(16),
+        )
         fit = lo.from_sklearn(Ridge(1.0, solver="svd").fit(X, y), X, y)
         audit = lo.cross_validate(fit, lo.groups(np.arange(16) % 5)).audit
         assert (audit.difference <= 1e-10 * (1 + audit.exact)).all() and not audit.beyond.any()

@@ -1,4 +1,7 @@
-"""Certificates, and the program that checks them: true claims are accepted, and whatever is false is rejected."""
+"""Certificates, and the program that checks them.
+
+True claims are accepted, and whatever is false is rejected.
+"""
 
 import copy
 import json
@@ -22,7 +25,9 @@ def written(n=40, p=3, loss="logistic", alpha=0.5, plan=None, strategy=None, **b
     frame = pd.DataFrame(X, columns=["dose", "age", "level"][:p])
     penalty = lo.penalties.Ridge(alpha) if alpha else None
     fit = lo.fit(lo.GLM(frame, response(rng, X.sum(1)), kind, penalty, **beside))
-    cv = lo.cross_validate(fit, lo.leave_one_out(n) if plan is None else plan, strategy or lo.Certified())
+    cv = lo.cross_validate(
+        fit, lo.leave_one_out(n) if plan is None else plan, strategy or lo.Certified()
+    )
     return frame.assign(y=fit.objective.y), cv
 
 
@@ -56,11 +61,15 @@ def test_weights_of_classes_and_penalties_that_average():
 
 
 def corrupt(rng, says, table):
-    """Change one thing: a loss, an error, a weight, a row, a sign, a fold's rows, the penalty or the loss's name."""
+    """Change one thing: a loss, an error, a weight, a row, a sign, a fold's rows, the penalty or
+    the loss's name.
+    """
     says, table = copy.deepcopy(says), {name: column.copy() for name, column in table.items()}
     fold = says["folds"][int(rng.integers(len(says["folds"])))]
     k = int(rng.integers(len(fold["losses"])))
-    kind = ("loss", "error", "weight", "row", "sign", "rows", "penalty", "response", "name")[int(rng.integers(9))]
+    kind = ("loss", "error", "weight", "row", "sign", "rows", "penalty", "response", "name")[
+        int(rng.integers(9))
+    ]
     if kind == "loss":
         fold["losses"][k] += 2.5 * fold["error"] * rng.choice([-1, 1])
     elif kind == "error":
@@ -91,16 +100,29 @@ def test_corruptions_are_rejected(count):
         try:
             verdicts = verify(parse(other, data))
         except Rejected as error:  # data of another hash, and what no certificate says
-            words = {"row": "SHA-256", "response": "SHA-256", "error": "0 or more", "rows": "changes", "sign": "", "name": ""}
+            words = {
+                "row": "SHA-256",
+                "response": "SHA-256",
+                "error": "0 or more",
+                "rows": "changes",
+                "sign": "",
+                "name": "",
+            }
             assert words[kind] in str(error)
             continue
         assert any(verdict.status == "rejected" for verdict in verdicts), kind
 
 
 def test_a_refit_that_rows_determine_in_part_is_not_proved():
-    """A level that one fold has alone: its row has no loss, and the others of that fold come from Newton's steps."""
+    """A level that one fold has alone.
+
+    Its row has no loss, and the others of that fold come from Newton's steps.
+    """
     rng = np.random.default_rng(0)
-    X, plan = np.c_[np.arange(60) == 5, rng.normal(size=(60, 4))] * 1.0, lo.groups(np.arange(60) % 6)
+    X, plan = (
+        np.c_[np.arange(60) == 5, rng.normal(size=(60, 4))] * 1.0,
+        lo.groups(np.arange(60) % 6),
+    )
     cv = lo.cross_validate(lo.fit(lo.GLM(X, rng.normal(size=60), "squared")), plan, lo.Exact())
     assert cv.proved.tolist() == [True] * 5 + [False] and np.isnan(cv.per_unit()[5])
     verdicts = verify(parse(*claims(cv)))
@@ -113,7 +135,10 @@ def test_the_command_reads_files(tmp_path, capsys, kind):
     assert cv.certificate(tmp_path / "a.json", data=tmp_path / f"a.{kind}") == tmp_path / "a.json"
     assert main([str(tmp_path / "a.json"), str(tmp_path / f"a.{kind}")]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("40 accepted, 0 rejected, 0 undecided; ") and "40 of the 40 folds of the plan" in printed
+    assert (
+        printed.startswith("40 accepted, 0 rejected, 0 undecided; ")
+        and "40 of the 40 folds of the plan" in printed
+    )
     frame.rename(columns={"y": "died"}).to_parquet(tmp_path / "own.parquet")  # a table of one's own
     assert main([str(tmp_path / "a.json"), str(tmp_path / "own.parquet")]) == 0
     frame.assign(dose=0.0).to_parquet(tmp_path / "other.parquet")
@@ -151,10 +176,14 @@ def test_kinks_and_bounds_are_part_of_the_problem(penalty, loss):
 
 def test_what_describes_the_free_coefficients_alone_is_refused():
     rng = np.random.default_rng(0)
-    fit = lo.fit(lo.GLM(rng.normal(size=(30, 3)), rng.normal(size=30), "squared", lo.penalties.Box()))
+    fit = lo.fit(
+        lo.GLM(rng.normal(size=(30, 3)), rng.normal(size=30), "squared", lo.penalties.Box())
+    )
     with pytest.raises(TypeError, match=r"^leverage: it is not there for an l1 penalty or bounds"):
         lo.leverage(fit)
-    with pytest.raises(TypeError, match=r"^auto_groups: it is not there for an l1 penalty or bounds"):
+    with pytest.raises(
+        TypeError, match=r"^auto_groups: it is not there for an l1 penalty or bounds"
+    ):
         lo.auto_groups(fit, 3)
 
 
@@ -165,16 +194,32 @@ def test_labels_and_odd_names_are_written_as_they_are_read(tmp_path, kind):
     frame = pd.DataFrame(rng.normal(size=(40, 7)), columns=names)
     for labels in (("ill", "well, or so"), ("2", "1.5"), (True, False)):
         outcome = np.where(rng.random(40) < 0.5, *labels)
-        fit = lo.fit(lo.GLM(frame, outcome, "logistic", lo.penalties.Ridge(1.0), sample_weight=rng.uniform(1, 2, 40)))
+        fit = lo.fit(
+            lo.GLM(
+                frame,
+                outcome,
+                "logistic",
+                lo.penalties.Ridge(1.0),
+                sample_weight=rng.uniform(1, 2, 40),
+            )
+        )
         cv = lo.cross_validate(fit, lo.kfold(40, 4, seed=0))
         cv.certificate(tmp_path / "a.json", data=tmp_path / f"a.{kind}")
-        assert {verdict.status for verdict in verify(read(tmp_path / "a.json", tmp_path / f"a.{kind}"))} == {"accepted"}
+        assert {
+            verdict.status for verdict in verify(read(tmp_path / "a.json", tmp_path / f"a.{kind}"))
+        } == {"accepted"}
 
 
 def paths(value, path=()):
     """Every place in a tree of JSON."""
     yield path
-    below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    below = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, each in below:
         yield from paths(each, (*path, key))
 
@@ -202,14 +247,19 @@ CHANGES = [
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_nothing_that_is_altered_is_accepted_or_ends_raw(sealed):
-    """Every entry of a certificate is deleted, or is another number, text or kind of thing; `sealed` by who knows the hash."""
+    """Every entry of a certificate is deleted, or is another number, text or kind of thing.
+
+    `sealed` by who knows the hash.
+    """
     rng = np.random.default_rng(0)
     X = pd.DataFrame(rng.normal(size=(12, 2)), columns=["a", "b"])
     y = np.where(X["a"] + rng.normal(size=12) > 0, "ill", "well")
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
     says, table = claims(lo.cross_validate(fit, lo.kfold(12, 3, seed=0)))
     assert {verdict.status for verdict in verify(parse(says, table))} == {"accepted"}
-    places = [path for path in paths(says) if not ("folds" in path[:1] and path[1:2] not in ((), (0,)))]
+    places = [
+        path for path in paths(says) if not ("folds" in path[:1] and path[1:2] not in ((), (0,)))
+    ]
     for path in places:
         for change in CHANGES:
             other = altered(says, path, change)
@@ -226,8 +276,12 @@ def test_nothing_that_is_altered_is_accepted_or_ends_raw(sealed):
                 continue
             # the same claim, a weaker one, or a hint at the minimiser
             weaker = path[-1] == "error" and other["folds"][0]["error"] >= says["folds"][0]["error"]
-            # or what no fold rests on: the name of the only column that is left, κ of the fit to all rows
-            harmless = path[0] in ("theta", "version", "plan", "times") or path == ("data", "response")
+            # or what no fold rests on: the name of the only column that is left, κ of the fit to
+            # all rows
+            harmless = path[0] in ("theta", "version", "plan", "times") or path == (
+                "data",
+                "response",
+            )
             same = other | {"sha256": ""} == says | {"sha256": ""}
             assert same or (sealed and (harmless or weaker)), (path, change)
 
@@ -246,7 +300,10 @@ def test_chosen_folds_are_counted(tmp_path, capsys):
         (tmp_path / "b.json").write_text(json.dumps(other | {"sha256": seal(other)}))
         assert main([str(tmp_path / "b.json"), str(tmp_path / "a.csv")]) == code
     printed = capsys.readouterr()
-    assert "claims on 3 of the 8 folds of the plan" in printed.out and "states 8 folds of 8, and has 3" in printed.err
+    assert (
+        "claims on 3 of the 8 folds of the plan" in printed.out
+        and "states 8 folds of 8, and has 3" in printed.err
+    )
     (tmp_path / "b.json").write_text("[" * 10_000)
     assert main([str(tmp_path / "b.json"), str(tmp_path / "a.csv")]) == 1
     (tmp_path / "a.parquet").write_bytes(b"no table")
@@ -270,7 +327,9 @@ def test_a_certificate_of_many_folds_is_rejected_within_a_second():
 
 def test_labels_and_centred_columns_are_those_of_the_data(tmp_path):
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"dose": rng.normal(size=40), "well": np.where(rng.random(40) < 0.5, "no", "yes")})
+    frame = pd.DataFrame(
+        {"dose": rng.normal(size=40), "well": np.where(rng.random(40) < 0.5, "no", "yes")}
+    )
     fit = lo.fit(lo.GLM("well ~ dose", frame, "logistic"))
     lo.cross_validate(fit, lo.leave_one_out(40)).certificate(tmp_path / "a.json")
     frame.to_parquet(tmp_path / "a.parquet")
@@ -290,7 +349,11 @@ def test_what_cannot_be_certified_says_so(tmp_path):
     with pytest.raises(ValueError, match="no error is proved"):
         cv.certificate(tmp_path / "a.json")
     rng = np.random.default_rng(0)
-    fit = lo.fit(lo.GLM(rng.normal(size=(30, 2)), rng.integers(0, 3, 30), "multinomial", lo.penalties.Ridge(1.0)))
+    fit = lo.fit(
+        lo.GLM(
+            rng.normal(size=(30, 2)), rng.integers(0, 3, 30), "multinomial", lo.penalties.Ridge(1.0)
+        )
+    )
     with pytest.raises(ValueError, match="the verifier knows"):
         lo.cross_validate(fit, lo.leave_one_out(30)).certificate(tmp_path / "a.json")
     with pytest.raises(ValueError, match=r"must end with \.parquet"):

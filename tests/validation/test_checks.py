@@ -25,7 +25,11 @@ def series(share, n=N, seed=0, dates=True):
     noise = rng.standard_normal(n)
     for t in range(1, n):
         noise[t] += share * noise[t - 1]
-    index = pd.date_range("2001-01-31", periods=n, freq="ME", name="month") if dates else pd.RangeIndex(n)
+    index = (
+        pd.date_range("2001-01-31", periods=n, freq="ME", name="month")
+        if dates
+        else pd.RangeIndex(n)
+    )
     X = pd.DataFrame({"dose": rng.standard_normal(n)}, index=index)
     return X, X["dose"] + noise
 
@@ -42,7 +46,11 @@ def codes(*args, **more):
 def test_clean_data_say_nothing():
     for seed in range(5):
         X, y = clean(seed=seed)
-        for plan in (lo.leave_one_out(N), lo.kfold(N, 5, seed=seed), lo.bootstrap(N, 20, seed=seed)):
+        for plan in (
+            lo.leave_one_out(N),
+            lo.kfold(N, 5, seed=seed),
+            lo.bootstrap(N, 20, seed=seed),
+        ):
             assert codes(X, y, plan) == []
     assert "checks          none" in str(told(*clean()))
 
@@ -52,12 +60,18 @@ def test_columns_that_a_host_dropped(size):
     from sklearn.linear_model import LinearRegression
 
     X, y = clean()
-    X["time"] = 1.7e9 + size * np.random.default_rng(1).random(N) if size > 1 else X["age"] - 2 * X["dose"]
+    X["time"] = (
+        1.7e9 + size * np.random.default_rng(1).random(N) if size > 1 else X["age"] - 2 * X["dose"]
+    )
     host = LinearRegression().fit(X, y)
     found = lo.cross_validate(lo.from_sklearn(host, X, y), lo.leave_one_out(N)).checks()
     if size > 1:
         (check,) = [check for check in found if check.code == "LO108"]
-        assert check.severity == "error" and "'age', 'dose', 'price index': " in check.reason and "tol=1e-06" in check.reason
+        assert (
+            check.severity == "error"
+            and "'age', 'dose', 'price index': " in check.reason
+            and "tol=1e-06" in check.reason
+        )
     else:  # a sum of the others
         assert not found
     exact = LinearRegression(tol=1e-15).fit(X, y)
@@ -69,7 +83,11 @@ def test_copies_across_folds():
     twice = np.r_[np.arange(N), np.arange(7)]
     X, y = X.iloc[twice].reset_index(drop=True), y.iloc[twice].reset_index(drop=True)
     (found,) = told(X, y).checks()
-    assert found.code == "LO101" and found.severity == "warning" and found.reason.startswith("14 rows ")
+    assert (
+        found.code == "LO101"
+        and found.severity == "warning"
+        and found.reason.startswith("14 rows ")
+    )
     assert codes(X, y, lo.groups(twice)) == []
     shared = lo.cross_validate(lo.fit(lo.Regression(X, y, "gaussian")), lo.kfold(N + 7, 10, seed=1))
     assert [each.code for each in shared.checks()] == ["LO101"]
@@ -83,7 +101,9 @@ def test_every_copy_is_counted_however_products_round(again):
     X, y = lo.datasets.diabetes()
     twice = np.r_[np.arange(442), np.arange(again)]
     found = told(np.asarray(X)[twice], np.asarray(y)[twice]).checks()
-    assert [each.reason.split(" rows")[0] for each in found if each.code == "LO101"] == [str(2 * again)]
+    assert [each.reason.split(" rows")[0] for each in found if each.code == "LO101"] == [
+        str(2 * again)
+    ]
 
 
 def test_columns_made_of_one_are_equal_together():
@@ -100,12 +120,21 @@ def test_columns_made_of_one_are_equal_together():
 
 def test_rows_of_few_kinds_are_equal_by_chance():
     rng = np.random.default_rng(0)
-    X = pd.DataFrame({"sex": rng.integers(0, 2, 400), "stage": rng.integers(1, 5, 400), "age": rng.integers(20, 60, 400)})
+    X = pd.DataFrame(
+        {
+            "sex": rng.integers(0, 2, 400),
+            "stage": rng.integers(1, 5, 400),
+            "age": rng.integers(20, 60, 400),
+        }
+    )
     assert codes(X, rng.integers(0, 2, 400), loss="logistic") == []
 
 
 def test_scores_of_few_values_are_equal_by_chance():
-    """Nine scores from 1 to 10 of one disease: most of the well have ones, and rows that differ in one score are as common."""
+    """Nine scores from 1 to 10 of one disease.
+
+    Most of the well have ones, and rows that differ in one score are as common.
+    """
     rng = np.random.default_rng(0)
     ill = rng.random(600) < 0.35
     severity = np.where(ill, 5.0, 0.4)[:, None] * rng.gamma(3, 1 / 3, (600, 1))
@@ -113,7 +142,8 @@ def test_scores_of_few_values_are_equal_by_chance():
     assert len(np.unique(X, axis=0)) < 550 and min(len(np.unique(column)) for column in X.T) == 10
     assert "LO101" not in codes(X, ill * 1, loss="logistic")
     X[300:330], ill[300:330] = X[:30], ill[:30]
-    X = np.c_[X, rng.standard_normal(600)]  # with a measurement beside the scores, copies are copies
+    # with a measurement beside the scores, copies are copies
+    X = np.c_[X, rng.standard_normal(600)]
     assert "LO101" not in codes(X, ill * 1, loss="logistic")
     X[300:330] = X[:30]
     assert "LO101" in codes(X, ill * 1, loss="logistic")
@@ -124,19 +154,28 @@ def test_ids_among_the_features():
     rng = np.random.default_rng(1)
     for name in ("id", "patient_id", "PatientID", "Unnamed: 0", "index", "id nr"):
         (found,) = told(X.assign(**{name: rng.permutation(N) + 1000}), y).checks()
-        assert found.code == "LO102" and repr(name) in found.reason and f"{N} values of {N} rows" in found.reason
+        assert (
+            found.code == "LO102"
+            and repr(name) in found.reason
+            and f"{N} values of {N} rows" in found.reason
+        )
     persons = X.assign(person_id=rng.integers(0, 40, N))
     assert codes(persons, y) == ["LO102"]
     scaled = X.assign(person_id=(persons["person_id"] - 7.3) / 3.1)
     assert codes(scaled, y) == ["LO102"]
-    assert codes(X.assign(fluid=rng.permutation(N), humid=np.arange(N) % 30, id_rate=rng.random(N)), y) == []
+    assert (
+        codes(X.assign(fluid=rng.permutation(N), humid=np.arange(N) % 30, id_rate=rng.random(N)), y)
+        == []
+    )
     assert codes(X.assign(state_id=rng.integers(0, 2, N)), y) == []
 
 
 def test_one_row_carries_the_loss():
     X, y = clean()
     y.iloc[17] = 1e3
-    (found,) = told(X.set_axis([f"p{k}" for k in range(N)]), y.set_axis([f"p{k}" for k in range(N)])).checks()
+    (found,) = told(
+        X.set_axis([f"p{k}" for k in range(N)]), y.set_axis([f"p{k}" for k in range(N)])
+    ).checks()
     assert found.code == "LO103" and found.reason.startswith("row p17 is ")
     size = np.abs(told(X, y).per_unit())
     assert f"{size.max() / size.sum():.0%}" in found.reason
@@ -147,9 +186,13 @@ def test_one_row_carries_the_loss():
 def test_columns_that_repeat_one_another():
     X, y = clean()
     fahrenheit = X.assign(celsius=10 * X["age"] + 15)
-    fahrenheit["fahrenheit"] = (1.8 * fahrenheit["celsius"] + 32) + 1e-3 * np.random.default_rng(2).standard_normal(N)
+    fahrenheit["fahrenheit"] = (1.8 * fahrenheit["celsius"] + 32) + 1e-3 * np.random.default_rng(
+        2
+    ).standard_normal(N)
     found = told(fahrenheit.drop(columns="age"), y).checks()
-    assert [each.code for each in found] == ["LO104"] and "'celsius', 'fahrenheit'" in found[0].reason
+    assert [each.code for each in found] == ["LO104"] and "'celsius', 'fahrenheit'" in found[
+        0
+    ].reason
     columns = fahrenheit.drop(columns="age")
     others = np.c_[np.ones(N), columns.drop(columns="celsius")]
     left = columns["celsius"] - others @ np.linalg.lstsq(others, columns["celsius"], rcond=None)[0]
@@ -166,16 +209,24 @@ def test_a_class_in_one_fold_only():
     lacking = next(each for each in found if each.code == "LO105")
     assert "1 refit (5): all rows of class 2 (1 row) are left out" in lacking.reason
     assert codes(X, np.arange(N) % 3, loss="multinomial", penalty=lo.penalties.Ridge(1.0)) == []
-    assert "LO105" in codes(X, np.arange(N) >= 60, lo.kfold(N, 2), loss="logistic", penalty=lo.penalties.Ridge(1.0))
+    assert "LO105" in codes(
+        X, np.arange(N) >= 60, lo.kfold(N, 2), loss="logistic", penalty=lo.penalties.Ridge(1.0)
+    )
 
 
 def patients(count, times, share, seed=0):
     """Rows of patients who never change, with a share of the noise that is each one's own."""
     rng = np.random.default_rng(seed)
     who = np.repeat(np.arange(count), times)
-    columns = {"age": rng.integers(20, 80, count), "bmi": rng.normal(26, 4, count).round(1), "sex": rng.integers(0, 2, count)}
+    columns = {
+        "age": rng.integers(20, 80, count),
+        "bmi": rng.normal(26, 4, count).round(1),
+        "sex": rng.integers(0, 2, count),
+    }
     X = pd.DataFrame(columns).iloc[who].reset_index(drop=True)
-    noise = share * rng.standard_normal(count)[who] + (1 - share**2) ** 0.5 * rng.standard_normal(len(who))
+    noise = share * rng.standard_normal(count)[who] + (1 - share**2) ** 0.5 * rng.standard_normal(
+        len(who)
+    )
     return X, 0.05 * X["age"] + noise, who
 
 
@@ -183,7 +234,9 @@ def test_patients_who_never_change():
     X, y, who = patients(150, 4, 0.7)
     for plan in (lo.leave_one_out(600), lo.kfold(600, 10, seed=0)):
         (found,) = told(X, y, plan).checks()
-        assert found.code == "LO106" and found.reason.startswith("600 rows have all features of others")
+        assert found.code == "LO106" and found.reason.startswith(
+            "600 rows have all features of others"
+        )
     fit = lo.fit(lo.GLM(X, y, "squared"))
     left = (y - fit.parameters["intercept"] - X @ fit.parameters["coef"]).to_numpy().reshape(150, 4)
     pairs = [(left[:, i], left[:, j]) for i in range(4) for j in range(i)]
@@ -196,13 +249,28 @@ def test_patients_who_never_change():
 
 
 @pytest.mark.parametrize(
-    "kind", ["a curve", "a wave", "an interaction", "a parity of a design", "points of a design", "splines"]
+    "kind",
+    [
+        "a curve",
+        "a wave",
+        "an interaction",
+        "a parity of a design",
+        "points of a design",
+        "splines",
+    ],
 )
 def test_equal_rows_that_a_model_is_wrong_about_are_no_patients(kind):
-    """Residuals of equal rows are alike where the model misses something: so are those of rows that are near."""
+    """Residuals of equal rows are alike where the model misses something.
+
+    So are those of rows that are near.
+    """
     for seed in range(5):
         rng = np.random.default_rng(seed)
-        age, sex, stage = rng.integers(20, 80, 600), rng.integers(0, 2, 600), rng.integers(1, 5, 600)
+        age, sex, stage = (
+            rng.integers(20, 80, 600),
+            rng.integers(0, 2, 600),
+            rng.integers(1, 5, 600),
+        )
         X = pd.DataFrame({"age": age, "sex": sex, "stage": stage})
         if kind == "a curve":
             mean = 0.01 * (age - 50.0) ** 2
@@ -214,7 +282,9 @@ def test_equal_rows_that_a_model_is_wrong_about_are_no_patients(kind):
             X["dose"], X["age"] = rng.integers(0, 12, 600), rng.integers(0, 2, 600)
             mean = 3.0 * (X["dose"] % 2)
         elif kind == "points of a design":
-            X = pd.DataFrame(rng.uniform(0, 1, (100, 3))[rng.integers(0, 100, 600)], columns=list("abc"))
+            X = pd.DataFrame(
+                rng.uniform(0, 1, (100, 3))[rng.integers(0, 100, 600)], columns=list("abc")
+            )
             mean = 4 * X["a"] * X["b"]
         else:
             X = pd.DataFrame({f"over {k}": np.maximum(age - k, 0.0) for k in range(25, 80, 10)})
@@ -227,7 +297,9 @@ def test_persons_of_the_rand_experiment_come_again():
     statsmodels = pytest.importorskip("statsmodels.api")
     data = statsmodels.datasets.randhie.load_pandas().data
     X = data.drop(columns="mdvis").loc[:, lambda x: x.std() > 0]
-    assert "LO106" in codes((X - X.mean()) / X.std(), data["mdvis"], lo.kfold(len(X), 10, seed=0), "poisson", audit=0)
+    assert "LO106" in codes(
+        (X - X.mean()) / X.std(), data["mdvis"], lo.kfold(len(X), 10, seed=0), "poisson", audit=0
+    )
 
 
 def test_rows_in_time_order_under_random_folds():
@@ -236,12 +308,21 @@ def test_rows_in_time_order_under_random_folds():
         (found,) = told(X, y, plan).checks()
         assert found.code == "LO201" and "'month'" in found.reason
     fit = lo.fit(lo.GLM(X, y, "squared"))
-    left = y.to_numpy() - (X["dose"].to_numpy() * fit.parameters["coef"][0] + fit.parameters["intercept"])
+    left = y.to_numpy() - (
+        X["dose"].to_numpy() * fit.parameters["coef"][0] + fit.parameters["intercept"]
+    )
     assert f"correlate {left[1:] @ left[:-1] / (left @ left):.2f}," in found.reason
-    for plan in (lo.kfold(N, 10), lo.blocks(N, 12, buffer=2), lo.leave_future_out(N, 60), lo.groups(np.arange(N) // 12)):
+    for plan in (
+        lo.kfold(N, 10),
+        lo.blocks(N, 12, buffer=2),
+        lo.leave_future_out(N, 60),
+        lo.groups(np.arange(N) // 12),
+    ):
         assert "LO201" not in codes(X, y, plan)
     shared = lo.cross_validate(lo.fit(lo.Regression(X, y, "gaussian")), lo.kfold(N, 10, seed=0))
-    assert [each.code for each in shared.checks()] == ["LO201"] and found.reason == shared.checks()[0].reason
+    assert [each.code for each in shared.checks()] == ["LO201"] and found.reason == shared.checks()[
+        0
+    ].reason
     years = X.reset_index(drop=True).assign(year=1900 + np.arange(N) // 2)
     assert codes(years, y.to_numpy()) == ["LO201"]
     assert codes(years.iloc[::-1], y.to_numpy()[::-1]) == ["LO201"]
@@ -254,7 +335,10 @@ def test_rows_in_time_order_under_random_folds():
 def test_few_independent_units():
     X, y = clean()
     (found,) = told(X, y, lo.groups(np.arange(N) % 12)).checks()
-    assert (found.code, found.severity) == ("LO202", "info") and "12 independent units" in found.reason
+    assert (found.code, found.severity) == (
+        "LO202",
+        "info",
+    ) and "12 independent units" in found.reason
     assert codes(*clean(99)) == ["LO202"] and codes(*clean(100)) == []
 
 
@@ -262,17 +346,29 @@ def test_refits_by_their_codes():
     X, y = clean()
     alone = X.assign(only=(np.arange(N) == 7) * 1.0)
     counts = lo.fit(lo.GLM(alone, np.round(np.abs(y)) + 1, "poisson"))
-    (found,) = [each for each in lo.cross_validate(counts, lo.leave_one_out(N)).checks() if each.code == "LO304"]
-    assert (found.code, found.severity) == ("LO304", "error") and found.reason.startswith("1 refit (7): ")
+    (found,) = [
+        each
+        for each in lo.cross_validate(counts, lo.leave_one_out(N)).checks()
+        if each.code == "LO304"
+    ]
+    assert (found.code, found.severity) == ("LO304", "error") and found.reason.startswith(
+        "1 refit (7): "
+    )
     message = lo.RESULTS.undetermined.message
     assert f"{found.reason.partition(': ')[2]}; {found.remedy}" == message
-    assert codes(X, y, strategy=lo.NoUpdate()) and set(codes(X, y, strategy=lo.NoUpdate())) <= {"LO300", "LO301"}
+    assert codes(X, y, strategy=lo.NoUpdate()) and set(codes(X, y, strategy=lo.NoUpdate())) <= {
+        "LO300",
+        "LO301",
+    }
 
 
 def test_codes_are_of_results():
-    assert {f"LO{300 + code}" for code in lo.RESULTS} == {code for code in lo.validation.CHECKS if code.startswith("LO3")}
+    assert {f"LO{300 + code}" for code in lo.RESULTS} == {
+        code for code in lo.validation.CHECKS if code.startswith("LO3")
+    }
     assert all(remedy for code, (_, remedy) in lo.validation.CHECKS.items() if code != "LO302")
-    said = lo.RESULTS.not_converged.message  # of any model: a chain has no classes to separate, and takes a prior
+    # of any model: a chain has no classes to separate, and takes a prior
+    said = lo.RESULTS.not_converged.message
     assert "separable" not in said and "a state" in said and "a prior" in said
 
 
@@ -288,7 +384,9 @@ def test_muting():
     )
     quiet = cv.muted("LO103").muted("LO102", "LO202", "LO201")
     assert quiet.checks() == [] and quiet.mean == cv.mean
-    assert "checks          none" in str(quiet) and "muted           LO102, LO103, LO202" in str(quiet)
+    assert "checks          none" in str(quiet) and "muted           LO102, LO103, LO202" in str(
+        quiet
+    )
     assert "muted" not in str(cv) and sum("LO10" in line for line in str(cv).splitlines()) == 2
     for wrong in (lambda: cv.checks(mute=("LO999",)), lambda: cv.muted("copies")):
         with pytest.raises(ValueError, match=r"codes are LO101, .*; got '(LO999|copies)'"):
@@ -322,13 +420,20 @@ def test_a_plan_and_a_fit_are_shown():
     assert f"lo.kfold({N}, 5, seed=3)" in str(plan) and "array" not in repr(plan)
     assert plan.some(np.array([1])).call == ""
     assert "lo.groups(<Series of 120>)" in repr(lo.groups(pd.Series(np.arange(N) % 7)))
-    assert "age, dose, price index, intercept" in str(fit) and repr(fit).startswith("Fit(GLM, 120 units, 4 parameters")
+    assert "age, dose, price index, intercept" in str(fit) and repr(fit).startswith(
+        "Fit(GLM, 120 units, 4 parameters"
+    )
     for shown in (plan, fit, lo.cross_validate(fit, plan)):
-        assert shown._repr_html_().startswith("<table>") and len(shown.to_markdown().splitlines()) == len(shown._lines()) + 2
+        assert (
+            shown._repr_html_().startswith("<table>")
+            and len(shown.to_markdown().splitlines()) == len(shown._lines()) + 2
+        )
     wild = lo.fit(lo.GLM(X.rename(columns={"age": "<script>|"}), y, "squared"))
     assert "<script>" not in wild._repr_html_() and "&lt;script&gt;\\|" in wild.to_markdown()
     buffered = lo.blocks(N, 10, buffer=2)
-    assert f"{np.mean(np.diff(buffered.indptr)) - 10:.3g} units a refit that are not scored" in str(buffered)
+    assert f"{np.mean(np.diff(buffered.indptr)) - 10:.3g} units a refit that are not scored" in str(
+        buffered
+    )
 
 
 @pytest.mark.parametrize("code", [lo.RESULTS.missed, lo.RESULTS.uncertified, lo.RESULTS.successful])
@@ -340,7 +445,9 @@ def test_exact_is_not_advised_where_it_made_the_refits(code):
         result, error = found.result.copy(), found.error.copy()
         result[2], error[2] = code, 10.0
         (check,) = [
-            each for each in dataclasses.replace(found, result=result, error=error).checks() if each.code == f"LO{300 + code}"
+            each
+            for each in dataclasses.replace(found, result=result, error=error).checks()
+            if each.code == f"LO{300 + code}"
         ]
         assert ("use Exact()" in str(check)) == advised and check.remedy
         assert advised or "Exact() made them already" in check.remedy

@@ -18,13 +18,18 @@ class Host(lo.AbstractRefit):
 
     def __call__(self, fit, rows, *, judge=True):
         model = fit.objective
-        design, y = np.column_stack([model.design[:, :2], np.ones(model.num_units)]), np.asarray(model.y)
+        design, y = (
+            np.column_stack([model.design[:, :2], np.ones(model.num_units)]),
+            np.asarray(model.y),
+        )
         found = []
         for index, weight in zip(rows.index, rows.weight, strict=True):
             seen = np.setdiff1d(np.arange(len(y)), index[weight == 0])
             found.append(np.linalg.lstsq(design[seen], y[seen], rcond=None)[0])
         theta = np.array(found)
-        return RefitBatch(lambda: theta, error=np.full(len(theta), 1e-9), result=np.zeros(len(theta), int))
+        return RefitBatch(
+            lambda: theta, error=np.full(len(theta), 1e-9), result=np.zeros(len(theta), int)
+        )
 
 
 @pytest.mark.parametrize("folds", [30, 5], ids=["single rows", "folds"])
@@ -40,11 +45,17 @@ def test_a_strategy_without_lengths_of_steps_is_audited(folds):
 
 def test_what_a_fit_says_of_its_states_is_computed_once(monkeypatch):
     random = np.random.default_rng(0)
-    fit = lo.fit(lo.HMM(random.normal(3.0 * (np.arange(60) // 10 % 2), 1.0), lo.emissions.Gaussian(), 2))
+    fit = lo.fit(
+        lo.HMM(random.normal(3.0 * (np.arange(60) // 10 % 2), 1.0), lo.emissions.Gaussian(), 2)
+    )
     passes, visits = [], AbstractHiddenChain.visits
-    monkeypatch.setattr(AbstractHiddenChain, "visits", lambda *args: passes.append(args) or visits(*args))
+    monkeypatch.setattr(
+        AbstractHiddenChain, "visits", lambda *args: passes.append(args) or visits(*args)
+    )
     for seed in range(2):
-        lo.cross_validate(fit, lo.random_subsets(60, 0.1, 2, seed=seed), lo.InfinitesimalJackknife())
+        lo.cross_validate(
+            fit, lo.random_subsets(60, 0.1, 2, seed=seed), lo.InfinitesimalJackknife()
+        )
     assert len(passes) == 1
 
 
@@ -66,7 +77,9 @@ def test_numbers_of_folds_and_splitters_are_plans(kind):
     splits = list(splitter.split(X, y > 0))
     for plan in (splitter, splits, iter(splits)):
         same(lo.cross_validate(fit, plan), lo.cross_validate(fit, lo.from_splits(splits, 60)))
-    np.testing.assert_array_equal(lo.cross_predict(fit, splitter), lo.cross_predict(fit, lo.from_splits(splits, 60)))
+    np.testing.assert_array_equal(
+        lo.cross_predict(fit, splitter), lo.cross_predict(fit, lo.from_splits(splits, 60))
+    )
     by_group = lo.cross_validate(fit, GroupKFold(3), groups=group)
     same(by_group, lo.cross_validate(fit, 3, groups=group))
     assert "over 9 groups" in by_group.standard_error.kind
@@ -83,14 +96,21 @@ def test_groups_of_a_splitter_are_matched_by_labels():
     random = np.random.default_rng(2)
     index = pd.Index([f"u{k}" for k in range(30)])
     X = pd.DataFrame(random.normal(size=(30, 2)), index=index)
-    fit, group = lo.fit(lo.GLM(X, random.normal(size=30), "squared")), pd.Series(np.arange(30) % 6, index=index)
+    fit, group = (
+        lo.fit(lo.GLM(X, random.normal(size=30), "squared")),
+        pd.Series(np.arange(30) % 6, index=index),
+    )
     mixed = lo.cross_validate(fit, GroupKFold(3), groups=group.sample(frac=1, random_state=0))
-    np.testing.assert_array_equal(mixed.per_unit(), lo.cross_validate(fit, GroupKFold(3), groups=group).per_unit())
+    np.testing.assert_array_equal(
+        mixed.per_unit(), lo.cross_validate(fit, GroupKFold(3), groups=group).per_unit()
+    )
 
 
 def test_a_series_is_cut_into_successive_folds():
     random = np.random.default_rng(3)
-    fit = lo.fit(lo.HMM(random.normal(3.0 * (np.arange(60) // 10 % 2), 1.0), lo.emissions.Gaussian(), 2))
+    fit = lo.fit(
+        lo.HMM(random.normal(3.0 * (np.arange(60) // 10 % 2), 1.0), lo.emissions.Gaussian(), 2)
+    )
     assert lo.cross_validate(fit, 5, audit=0).plan.call == "lo.kfold(60, 5)"
 
 
@@ -110,9 +130,18 @@ def test_models_of_subjects_take_labels_of_rows():
     assert half.plan.num_refits == 2 and half.plan.num_units == 12
     with pytest.raises(ValueError, match="parts of the fit's 12 units"):
         lo.cross_validate(fit, lo.groups(np.arange(60) % 7))
-    chains = lo.fit(lo.HMM(random.normal(size=60), lo.emissions.Gaussian(), 1, lengths=[20, 10, 15, 15], drop="sequence"))
+    chains = lo.fit(
+        lo.HMM(
+            random.normal(size=60),
+            lo.emissions.Gaussian(),
+            1,
+            lengths=[20, 10, 15, 15],
+            drop="sequence",
+        )
+    )
     whole, rows = (
-        lo.cross_validate(chains, p) for p in (lo.leave_one_out(4), lo.groups(np.repeat([0, 1, 2, 3], [20, 10, 15, 15])))
+        lo.cross_validate(chains, p)
+        for p in (lo.leave_one_out(4), lo.groups(np.repeat([0, 1, 2, 3], [20, 10, 15, 15])))
     )
     np.testing.assert_allclose(rows.losses, whole.losses)
 
@@ -134,7 +163,9 @@ def test_cases_are_those_of_the_table_written_out(refit):
         close = 1e-6 if refit == lo.Exact() else 0.01
         interval, true_interval = cv.interval(), truth.interval()
         ours = cv.mean, cv.se, cv.metric_se["mse"], interval.low, interval.high
-        np.testing.assert_allclose(ours, (truth.mean, truth.se, truth.metric_se["mse"], *true_interval[:2]), rtol=close)
+        np.testing.assert_allclose(
+            ours, (truth.mean, truth.se, truth.metric_se["mse"], *true_interval[:2]), rtol=close
+        )
         assert "cases independent" in cv.standard_error.kind
         path = lo.path(fit.objective, [1.0], lo.leave_one_out(cases=True), refit)
         np.testing.assert_allclose(path.estimates[0].mean, cv.mean, rtol=close)
@@ -148,7 +179,10 @@ def test_cases_are_whole():
     single = lo.fit(lo.GLM(X, y, "squared"))
     with pytest.raises(ValueError, match="for 5 units"):
         lo.cross_validate(single, lo.leave_one_out(5, cases=True))
-    ones, rows = (lo.cross_validate(single, plan) for plan in (lo.leave_one_out(6, cases=True), lo.leave_one_out(6)))
+    ones, rows = (
+        lo.cross_validate(single, plan)
+        for plan in (lo.leave_one_out(6, cases=True), lo.leave_one_out(6))
+    )
     np.testing.assert_allclose(ones.losses, rows.losses, rtol=1e-12)
     with pytest.raises(ValueError, match=r"refit 0 scores unit 1, which has weight 0\.5"):
         lo.cross_validate(single, lo.Plan([0, 1], [1], [0.5], [True], 6))
@@ -156,18 +190,27 @@ def test_cases_are_whole():
 
 @pytest.mark.parametrize("refit", [lo.NoUpdate, lo.InfinitesimalJackknife])
 def test_errors_of_a_sample(refit):
-    """The sample's errors are those of all; the others' are not known, nor flagged; losses are the same."""
+    """The sample's errors are those of all; the others' are not known, nor flagged.
+
+    Losses are the same.
+    """
     rng = np.random.default_rng(0)
     X = rng.standard_normal((80, 3))
     fit = lo.fit(lo.GLM(X, rng.poisson(np.exp(X[:, 0])), "poisson"))
     plan = lo.leave_one_out(80)
-    every, some = lo.cross_validate(fit, plan, refit()), lo.cross_validate(fit, plan, refit(errors="sampled"))
+    every, some = (
+        lo.cross_validate(fit, plan, refit()),
+        lo.cross_validate(fit, plan, refit(errors="sampled")),
+    )
     asked = refit(errors="sampled").judged(np.arange(80), 80).nonzero()[0]
     assert len(asked) == 30 and np.array_equal(np.flatnonzero(~np.isnan(some.error)), asked)
     np.testing.assert_allclose(some.error[asked], every.error[asked], rtol=1e-6)
     np.testing.assert_allclose(some.losses, every.losses, rtol=1e-12)
     np.testing.assert_allclose(some.approximation_error, some.error[asked].mean())
-    assert "errors of 30 of 80 folds, sampled" in str(some) and "sampled" not in str(every).split("approximation")[1]
+    assert (
+        "errors of 30 of 80 folds, sampled" in str(some)
+        and "sampled" not in str(every).split("approximation")[1]
+    )
     assert set(some.flagged()) <= set(every.flagged()) and set(some.audit.refit) <= set(asked)
     few = lo.cross_validate(fit, lo.kfold(80, 10, seed=0), refit(errors="sampled"))
     assert not np.isnan(few.error).any()
@@ -177,7 +220,9 @@ def test_errors_of_a_sample(refit):
         refit(errors="some")
 
 
-@pytest.mark.parametrize("plan", [lo.leave_one_out(90), lo.kfold(90, 5, seed=0)], ids=["rows", "folds"])
+@pytest.mark.parametrize(
+    "plan", [lo.leave_one_out(90), lo.kfold(90, 5, seed=0)], ids=["rows", "folds"]
+)
 def test_predictions_have_a_tolerance_and_errors_of_their_own(plan):
     """One-hot columns without a penalty, whose losses forgive 1e-3 of a probability."""
     rng = np.random.default_rng(1)
@@ -192,12 +237,19 @@ def test_predictions_have_a_tolerance_and_errors_of_their_own(plan):
         theta = np.zeros(8)
         for _ in range(60):
             p = 1 / (1 + np.exp(-X[seen] @ theta))
-            theta = theta - np.linalg.solve((X[seen].T * (p * (1 - p))) @ X[seen], X[seen].T @ (p - y[seen]))
+            theta = theta - np.linalg.solve(
+                (X[seen].T * (p * (1 - p))) @ X[seen], X[seen].T @ (p - y[seen])
+            )
         off = np.abs(eta[rows] - X[rows] @ theta)
         assert off.max() < 1e-6 and (off <= eta_error[rows] + 1e-12).all()
-        assert np.all(np.abs(predicted[rows] - 1 / (1 + np.exp(-X[rows] @ theta))) <= error[rows] + 1e-12)
+        assert np.all(
+            np.abs(predicted[rows] - 1 / (1 + np.exp(-X[rows] @ theta))) <= error[rows] + 1e-12
+        )
     coarse, its_error = lo.cross_predict(fit, plan, lo.NewtonStep(), error=True)
-    assert np.all(np.abs(coarse - predicted) <= its_error + error) and np.abs(coarse - predicted).max() > 1e-4
+    assert (
+        np.all(np.abs(coarse - predicted) <= its_error + error)
+        and np.abs(coarse - predicted).max() > 1e-4
+    )
 
 
 def test_what_a_function_does_not_say_is_refused():
@@ -206,18 +258,35 @@ def test_what_a_function_does_not_say_is_refused():
     loss = lambda eta, y: jnp.logaddexp(0.0, eta) - y * eta
     fit, plan = lo.fit(lo.GLM(X, y, loss, lo.penalties.Ridge(1.0))), lo.kfold(40, 4, seed=0)
     for call in (lambda: lo.cross_predict(fit, plan), lambda: lo.predict(fit, X[:2])):
-        with pytest.raises(TypeError, match=r"^GLM: a loss that is a function does not say what the response is"):
+        with pytest.raises(
+            TypeError, match=r"^GLM: a loss that is a function does not say what the response is"
+        ):
             call()
-    named = lo.fit(lo.GLM(X, y, lo.losses.Custom(loss, mean=jax.nn.sigmoid), lo.penalties.Ridge(1.0)))
+    named = lo.fit(
+        lo.GLM(X, y, lo.losses.Custom(loss, mean=jax.nn.sigmoid), lo.penalties.Ridge(1.0))
+    )
     known = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(1.0)))
     assert np.allclose(lo.cross_predict(named, plan), lo.cross_predict(known, plan), atol=1e-6)
-    assert np.allclose(lo.cross_predict(fit, plan, kind="link"), lo.cross_predict(known, plan, kind="link"), atol=1e-5)
+    assert np.allclose(
+        lo.cross_predict(fit, plan, kind="link"),
+        lo.cross_predict(known, plan, kind="link"),
+        atol=1e-5,
+    )
 
 
 def test_losses_called_by_hand_are_in_double_precision():
     rng = np.random.default_rng(0)
-    fit = lo.fit(lo.GLM(rng.normal(size=(40, 2)), (rng.random(40) < 0.5) * 1.0, "logistic", lo.penalties.Ridge(1.0)))
-    assert abs(float(fit.objective.loss(fit.theta, np.ones(40))) - float(fit.value)) < 1e-12 * float(fit.value)
+    fit = lo.fit(
+        lo.GLM(
+            rng.normal(size=(40, 2)),
+            (rng.random(40) < 0.5) * 1.0,
+            "logistic",
+            lo.penalties.Ridge(1.0),
+        )
+    )
+    assert abs(
+        float(fit.objective.loss(fit.theta, np.ones(40))) - float(fit.value)
+    ) < 1e-12 * float(fit.value)
 
 
 @pytest.mark.parametrize("power", [-200, 200])
@@ -225,7 +294,9 @@ def test_columns_whose_squares_float64_cannot_hold_are_named(power):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(30, 2)) * [1.0, 10.0**power], rng.normal(size=30)
     for form in (np.asarray, scipy.sparse.csr_array):
-        with pytest.raises(ValueError, match=r"^GLM: 'x1' reaches .*, whose square float64 can hardly hold"):
+        with pytest.raises(
+            ValueError, match=r"^GLM: 'x1' reaches .*, whose square float64 can hardly hold"
+        ):
             lo.GLM(form(X), y, "squared")
     with pytest.raises(ValueError, match=r"^Cox: 'x1' reaches"):
         lo.Cox(X, np.abs(y), np.ones(30))

@@ -37,14 +37,19 @@ def test_a_unit_scored_often_counts_once():
 def test_sample_weights_weigh_the_mean():
     fit = fitted("logistic, weights, offset, no intercept")
     cv = lo.cross_validate(fit, lo.kfold(60, 6))
-    np.testing.assert_allclose(cv.mean, np.average(cv.per_unit(), weights=fit.objective.sample_weight))
+    np.testing.assert_allclose(
+        cv.mean, np.average(cv.per_unit(), weights=fit.objective.sample_weight)
+    )
     assert "weighted by sample_weight" in str(cv)
 
 
 def test_table_summary_and_notebook_view():
     cv = lo.cross_validate(fitted("logistic"), lo.kfold(60, 6))
     table = cv.table()
-    assert list(table.columns) == ["refit", "unit", "loss", "no_update", "error", "result"] and len(table) == 60
+    assert (
+        list(table.columns) == ["refit", "unit", "loss", "no_update", "error", "result"]
+        and len(table) == 60
+    )
     assert set(table.result) == {"successful"}
     assert cv.summary().loc["held-out loss, mean", "value"] == cv.mean
     assert "<table>" in cv._repr_html_() and "held-out loss" in cv._repr_html_()
@@ -60,7 +65,10 @@ def test_a_bare_loss_has_one_joint_loss_a_fold():
     assert list(cv.table().columns) == ["refit", "loss", "no_update", "error", "result"]
     x = np.random.default_rng(5).standard_t(3, 50)
     location = lo.fold_parameters(fit, plan, lo.Exact())["location"]
-    np.testing.assert_allclose(cv.losses, [np.log1p((x[10 * k : 10 * k + 10] - location[k]) ** 2 / 3).sum() for k in range(5)])
+    np.testing.assert_allclose(
+        cv.losses,
+        [np.log1p((x[10 * k : 10 * k + 10] - location[k]) ** 2 / 3).sum() for k in range(5)],
+    )
 
 
 def test_a_joint_score_keeps_its_tolerance():
@@ -77,7 +85,9 @@ def test_a_joint_score_keeps_its_tolerance():
 def test_a_users_score():
     data = np.random.default_rng(0).standard_normal(30)
     loss = lambda theta, w: w @ (data - theta["m"]) ** 2
-    pointwise = lo.Objective(loss, 30, lambda theta, w, index: (lo_data(data)[index] - theta["m"]) ** 2)
+    pointwise = lo.Objective(
+        loss, 30, lambda theta, w, index: (lo_data(data)[index] - theta["m"]) ** 2
+    )
     cv = lo.cross_validate(lo.fit(pointwise, {"m": 0.0}), lo.leave_one_out(30), lo.Exact())
     held = (30 * data.mean() - data) / 29
     np.testing.assert_allclose(cv.losses, (data - held) ** 2, rtol=1e-10)
@@ -99,7 +109,9 @@ def test_evaluate_replaces_the_score():
 
     plan = lo.kfold(60, 6, seed=0)
     cv = lo.cross_validate(fit, plan, lo.Exact(), evaluate=absolute)
-    np.testing.assert_allclose(cv.per_unit(), np.abs(y - lo.cross_predict(fit, plan, lo.Exact())), rtol=1e-6)
+    np.testing.assert_allclose(
+        cv.per_unit(), np.abs(y - lo.cross_predict(fit, plan, lo.Exact())), rtol=1e-6
+    )
     joint = lo.cross_validate(fit, plan, lo.Exact(), evaluate=lambda *a: absolute(*a).sum())
     np.testing.assert_allclose(joint.losses.sum(), cv.per_unit().sum())
     with pytest.raises(ValueError, match="evaluate must return"):
@@ -108,7 +120,9 @@ def test_evaluate_replaces_the_score():
     def forgets(*a):
         absolute(*a)
 
-    with pytest.raises(TypeError, match=r"evaluate: .*forgets returned None; return one loss a held unit"):
+    with pytest.raises(
+        TypeError, match=r"evaluate: .*forgets returned None; return one loss a held unit"
+    ):
         lo.cross_validate(fit, plan, evaluate=forgets)
     with pytest.raises(TypeError, match="returned None among the losses"):
         lo.cross_validate(fit, plan, evaluate=lambda *a: [None, *absolute(*a)[1:]])
@@ -123,8 +137,11 @@ def test_metrics_of_held_out_predictions():
     predicted, y = lo.cross_predict(fit, plan), np.asarray(fit.objective.y)
     np.testing.assert_allclose(cv.metrics["auc"], roc_auc_score(y, predicted))
     brier = np.mean((y - predicted) ** 2)
-    np.testing.assert_allclose(lo.cross_validate(fit, plan, lo.Exact(), metric="brier").metrics["brier"], brier)
-    assert 0 < abs(cv.metrics["brier"] - brier) <= cv.metric_error["brier"]  # refits have the tolerance of losses
+    np.testing.assert_allclose(
+        lo.cross_validate(fit, plan, lo.Exact(), metric="brier").metrics["brier"], brier
+    )
+    # refits have the tolerance of losses
+    assert 0 < abs(cv.metrics["brier"] - brier) <= cv.metric_error["brier"]
     assert "auc" in str(cv)
     assert lo.cross_validate(fitted("ridge"), plan, metric="mse").metrics["mse"] > 0
     probabilities = lo.cross_predict(fitted("multinomial"), plan)
@@ -156,11 +173,19 @@ def test_a_measure_of_repeats_is_of_the_refits_not_of_their_committee():
         cv = lo.cross_validate(fit, lo.from_splits(splits, 60), lo.Exact(), metric=["mse", "mae"])
         left = np.zeros((10, 60))
         for k, (train, test) in enumerate(splits):
-            host = LinearRegression().fit(X[train], y[train], None if heavy is None else heavy[train])
+            host = LinearRegression().fit(
+                X[train], y[train], None if heavy is None else heavy[train]
+            )
             left[k // 2, test] = y[test] - host.predict(X[test])
-        np.testing.assert_allclose(cv.metrics["mse"], np.average((left**2).mean(0), weights=heavy), rtol=1e-9)
-        np.testing.assert_allclose(cv.metrics["mae"], np.average(np.abs(left).mean(0), weights=heavy), rtol=1e-9)
-        np.testing.assert_allclose([cv.metrics["mse"], cv.metric_se["mse"]], [2 * cv.mean, 2 * cv.se], rtol=1e-12)
+        np.testing.assert_allclose(
+            cv.metrics["mse"], np.average((left**2).mean(0), weights=heavy), rtol=1e-9
+        )
+        np.testing.assert_allclose(
+            cv.metrics["mae"], np.average(np.abs(left).mean(0), weights=heavy), rtol=1e-9
+        )
+        np.testing.assert_allclose(
+            [cv.metrics["mse"], cv.metric_se["mse"]], [2 * cv.mean, 2 * cv.se], rtol=1e-12
+        )
     assert "mean over units, each its mean over refits" in str(cv)
 
 
@@ -170,18 +195,28 @@ def test_an_area_of_repeats_is_the_mean_of_theirs():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(60, 5))
     z = (X[:, 0] + rng.logistic(size=60) > 0).astype(float)
-    fit, splits = lo.fit(lo.GLM(X, z, "logistic", penalty=lo.penalties.Ridge(1.0))), repeated(60, times=8)
-    cv = lo.cross_validate(fit, lo.from_splits(splits, 60), lo.Exact(), metric=["auc", "brier", "accuracy"])
+    fit, splits = (
+        lo.fit(lo.GLM(X, z, "logistic", penalty=lo.penalties.Ridge(1.0))),
+        repeated(60, times=8),
+    )
+    cv = lo.cross_validate(
+        fit, lo.from_splits(splits, 60), lo.Exact(), metric=["auc", "brier", "accuracy"]
+    )
     each, held = probabilities(fit, X, splits), np.zeros((8, 60))
     for k, (_, test) in enumerate(splits):
         held[k // 2, test] = each[k]
-    np.testing.assert_allclose(cv.metrics["auc"], np.mean([roc_auc_score(z, one) for one in held]), rtol=1e-9)
+    np.testing.assert_allclose(
+        cv.metrics["auc"], np.mean([roc_auc_score(z, one) for one in held]), rtol=1e-9
+    )
     np.testing.assert_allclose(cv.metrics["brier"], np.mean((held - z) ** 2), rtol=1e-9)
     np.testing.assert_allclose(cv.metrics["accuracy"], np.mean((held > 0.5) == z), rtol=1e-9)
     assert "mean over 8 repeats, each pooled" in str(cv) and 0.02 < cv.metric_se["auc"] < 0.15
     uneven = [*splits[:3], splits[4]]  # some rows are tested once, some twice: by refit
     cv = lo.cross_validate(fit, lo.from_splits(uneven, 60), lo.Exact(), metric="auc")
-    areas = [roc_auc_score(z[test], p) for (_, test), p in zip(uneven, probabilities(fit, X, uneven), strict=True)]
+    areas = [
+        roc_auc_score(z[test], p)
+        for (_, test), p in zip(uneven, probabilities(fit, X, uneven), strict=True)
+    ]
     np.testing.assert_allclose(cv.metrics["auc"], np.mean(areas), rtol=1e-9)
     assert "mean over 4 refits" in str(cv)
     lone = [*uneven, (np.flatnonzero(z == 0), np.flatnonzero(z == 1)[:2])]
@@ -221,7 +256,15 @@ def test_tune_by_a_measure_chooses_by_refits():
     y = X[:, 0] + rng.normal(size=60)
     plan, model = lo.from_splits(repeated(60, times=5), 60), lo.GLM(X, y, "squared")
     build = lambda a: model.under(lo.penalties.Ridge(a))
-    found = lo.tune(build, {"a": [0.5, 4.0, 20.0, 100.0]}, plan, lo.Exact(), metric="mse", trials=8, sampler="optuna")
+    found = lo.tune(
+        build,
+        {"a": [0.5, 4.0, 20.0, 100.0]},
+        plan,
+        lo.Exact(),
+        metric="mse",
+        trials=8,
+        sampler="optuna",
+    )
     np.testing.assert_allclose(found.trials["mse"], 2 * found.trials["mean"], rtol=1e-9)
     assert found.estimate.metrics["mse"] == pytest.approx(found.best.value, rel=1e-9)
 
@@ -236,7 +279,9 @@ def test_a_pooled_leave_one_out_auc_is_warned_of():
 
 def test_predictions_by_link():
     fit = fitted("poisson, mean loss")
-    link, response = (lo.cross_predict(fit, lo.kfold(60, 4), kind=kind) for kind in ("link", "response"))
+    link, response = (
+        lo.cross_predict(fit, lo.kfold(60, 4), kind=kind) for kind in ("link", "response")
+    )
     np.testing.assert_allclose(np.exp(link), response)
     subsets = lo.cross_predict(fit, lo.random_subsets(60, 0.1, 2, seed=0))
     assert np.isnan(subsets).any() and np.isfinite(subsets).any()
@@ -250,45 +295,67 @@ def test_compare_pairs_the_units():
     table = lo.compare(both)
     assert list(table.index) == ["strong", "weak"] and table.loc["strong", "difference"] == 0
     difference = both["weak"].per_unit() - both["strong"].per_unit()
-    np.testing.assert_allclose(table.loc["weak", "se_difference"], difference.std(ddof=1) / np.sqrt(300))
+    np.testing.assert_allclose(
+        table.loc["weak", "se_difference"], difference.std(ddof=1) / np.sqrt(300)
+    )
     with pytest.raises(ValueError, match="same units"):
-        lo.compare({"a": both["weak"], "b": lo.cross_validate(fitted("logistic"), lo.leave_one_out(60))})
+        lo.compare(
+            {"a": both["weak"], "b": lo.cross_validate(fitted("logistic"), lo.leave_one_out(60))}
+        )
     with pytest.warns(UserWarning, match="approximation error"):
         near = lo.fit(glm("logistic", lo.penalties.Ridge(1.0001), n=300))
-        lo.compare({"a": both["strong"], "b": lo.cross_validate(near, plan, lo.InfinitesimalJackknife())})
+        lo.compare(
+            {"a": both["strong"], "b": lo.cross_validate(near, plan, lo.InfinitesimalJackknife())}
+        )
 
 
 def lacking(found, refits):
     """An estimate some of whose refits do not exist."""
     gone = np.isin(found.plan.refit, refits)
-    result = np.where(np.isin(np.arange(found.plan.num_refits), refits), lo.RESULTS.undetermined, found.result)
+    result = np.where(
+        np.isin(np.arange(found.plan.num_refits), refits), lo.RESULTS.undetermined, found.result
+    )
     return replace(found, losses=np.where(gone, np.nan, found.losses), result=result)
 
 
 def test_a_model_that_lacks_rows_is_not_ranked_first():
-    weak, strong = (lo.fit(glm("logistic", lo.penalties.Ridge(alpha), n=300)) for alpha in (200.0, 1.0))
+    weak, strong = (
+        lo.fit(glm("logistic", lo.penalties.Ridge(alpha), n=300)) for alpha in (200.0, 1.0)
+    )
     plan = lo.leave_one_out(300)
     weak, strong = lo.cross_validate(weak, plan), lo.cross_validate(strong, plan)
     hard = int(np.argmax(strong.per_unit()))
-    with pytest.warns(UserWarning, match="'strong' has no loss of 1 held-out rows: means are of what all models have"):
+    with pytest.warns(
+        UserWarning,
+        match="'strong' has no loss of 1 held-out rows: means are of what all models have",
+    ):
         table = lo.compare({"strong": lacking(strong, [hard]), "weak": weak})
     rest = np.arange(300) != hard
     assert table["mean"]["strong"] < table["mean"]["weak"] and table.difference["strong"] < 0 < 0.5
-    assert list(table.index) == ["weak", "strong"] and table.missing.to_dict() == {"weak": 0, "strong": 1}
+    assert list(table.index) == ["weak", "strong"] and table.missing.to_dict() == {
+        "weak": 0,
+        "strong": 1,
+    }
     assert table["mean"]["weak"] == pytest.approx(weak.per_unit()[rest].mean(), rel=1e-14)
     assert table.p_worse["strong"] < 0.5
-    with pytest.warns(UserWarning, match="'a' has no loss of 2 held-out rows, 'b' has no loss of 1"):
+    with pytest.warns(
+        UserWarning, match="'a' has no loss of 2 held-out rows, 'b' has no loss of 1"
+    ):
         table = lo.compare({"a": lacking(strong, [hard, 0]), "b": lacking(weak, [1])})
     assert list(table.index) == ["b", "a"]
     assert not lo.compare({"strong": strong, "weak": weak}).missing.any()
 
 
-@pytest.mark.filterwarnings("ignore:compare. .* has no loss", "ignore:compare. 60 independent units")
+@pytest.mark.filterwarnings(
+    "ignore:compare. .* has no loss", "ignore:compare. 60 independent units"
+)
 def test_a_unit_is_not_averaged_over_fewer_refits_of_one_model():
     plan = lo.random_subsets(60, 0.3, 20, seed=0)
     found = lo.cross_validate(fitted("logistic"), plan, lo.Exact())
     table = lo.compare({"all": found, "less": lacking(found, [0, 1])})
-    assert table.difference["less"] == 0 and table.missing["less"] == np.sum(plan.held & (plan.refit < 2))
+    assert table.difference["less"] == 0 and table.missing["less"] == np.sum(
+        plan.held & (plan.refit < 2)
+    )
 
 
 def test_parameters_of_refits():
@@ -314,13 +381,17 @@ def test_pictures(tmp_path):
     cv = lo.cross_validate(fitted("logistic"), lo.leave_one_out(60))
     ax = cv.plot()
     ax.figure.savefig(tmp_path / "losses.png")
-    lo.plot.agreement(cv, lo.cross_validate(fitted("logistic"), lo.leave_one_out(60), lo.Exact(1e-10)))
+    lo.plot.agreement(
+        cv, lo.cross_validate(fitted("logistic"), lo.leave_one_out(60), lo.Exact(1e-10))
+    )
     assert (tmp_path / "losses.png").stat().st_size > 5000 and dict(mpl.rcParams) == before
 
 
 def test_several_starts_find_the_better_basin():
     fits = [lo.fit(toy_hmm(), num_starts=3, seed=s) for s in (0, 1)]
-    np.testing.assert_allclose(np.sort(fits[0].parameters["mean"]), np.sort(fits[1].parameters["mean"]), atol=1e-5)
+    np.testing.assert_allclose(
+        np.sort(fits[0].parameters["mean"]), np.sort(fits[1].parameters["mean"]), atol=1e-5
+    )
 
 
 def test_the_callers_precision_is_left_alone():
@@ -343,7 +414,10 @@ def test_from_another_thread():
 
 
 def made(plan, weights=False, seed=0):
-    """An estimate whose losses and errors are random numbers: what is derived from them does not depend on a model."""
+    """An estimate whose losses and errors are random numbers.
+
+    What is derived from them does not depend on a model.
+    """
     name = "logistic, weights, offset, no intercept" if weights else "logistic"
     cv, rng = lo.cross_validate(fitted(name), plan, lo.NoUpdate()), np.random.default_rng(seed)
     losses = np.where(plan.held, rng.gamma(2.0, 1.0, len(plan.index)), np.nan)
@@ -382,7 +456,9 @@ def test_losses_that_are_not_scored_do_not_count():
 
 @pytest.mark.parametrize("name", PLANS)
 def test_the_approximation_error_is_a_unit_s(name):
-    """The sum of the refits' errors over the number of losses that they are of, however often a unit is scored."""
+    """The sum of the refits' errors over the number of losses that they are of, however often a
+    unit is scored.
+    """
     cv = made(PLANS[name])
     np.testing.assert_allclose(cv.approximation_error, cv.error.sum() / cv.plan.held.sum())
     doubled = replace(cv, error=2 * cv.error)
@@ -391,7 +467,10 @@ def test_the_approximation_error_is_a_unit_s(name):
 
 def test_the_approximation_error_has_the_weights_of_the_mean():
     cv = made(lo.kfold(60, 6), weights=True)
-    share = np.array([cv.unit_weight[10 * k : 10 * k + 10].max() for k in range(6)]) / cv.unit_weight.mean()
+    share = (
+        np.array([cv.unit_weight[10 * k : 10 * k + 10].max() for k in range(6)])
+        / cv.unit_weight.mean()
+    )
     np.testing.assert_allclose(cv.approximation_error, np.sum(share * cv.error) / 60)
 
 
@@ -427,8 +506,12 @@ def test_the_difference_of_two_models_has_both_errors():
     best, other = table.index
     difference = {"a": a, "b": b}[other].per_unit() - {"a": a, "b": b}[best].per_unit()
     np.testing.assert_allclose(table.loc[other, "difference"], difference.mean())
-    np.testing.assert_allclose(table.loc[other, "se_difference"], difference.std(ddof=1) / np.sqrt(60))
-    np.testing.assert_allclose(table.loc[other, "approximation_error"], a.approximation_error + b.approximation_error)
+    np.testing.assert_allclose(
+        table.loc[other, "se_difference"], difference.std(ddof=1) / np.sqrt(60)
+    )
+    np.testing.assert_allclose(
+        table.loc[other, "approximation_error"], a.approximation_error + b.approximation_error
+    )
 
 
 def test_parameters_of_refits_that_score_nothing_are_iterated():
@@ -440,9 +523,14 @@ def test_parameters_of_refits_that_score_nothing_are_iterated():
     entries = np.tile(np.arange(40), 16)
     plan = lo.Plan(np.arange(17) * 40, entries, weight.ravel(), np.zeros(640, bool), 40)
     fit = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1)))
-    found, exact = lo.fold_parameters(fit, plan)["coef"], lo.fold_parameters(fit, plan, lo.Exact())["coef"]
+    found, exact = (
+        lo.fold_parameters(fit, plan)["coef"],
+        lo.fold_parameters(fit, plan, lo.Exact())["coef"],
+    )
     for k in range(16):
-        own = lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1), sample_weight=weight[k])).parameters["coef"]
+        own = lo.fit(
+            lo.GLM(X, y, "logistic", lo.penalties.Ridge(0.1), sample_weight=weight[k])
+        ).parameters["coef"]
         np.testing.assert_allclose(exact[k], own, atol=1e-7)
         assert np.linalg.norm(found[k] - own) < 0.02 * np.linalg.norm(own - fit.parameters["coef"])
 
@@ -450,8 +538,12 @@ def test_parameters_of_refits_that_score_nothing_are_iterated():
 def test_plans_that_leave_out_all_sets_of_one_unit(monkeypatch):
     """They are told without a sort, which takes seconds of ten million rows."""
     monkeypatch.setattr(np, "unique", lambda *args, **more: pytest.fail("sorted"))
-    one_by_one = lambda index, weight: lo.Plan(np.arange(len(index) + 1), index, weight, np.ones(len(index), bool), 6)
-    assert _leaves_out_all_sets(lo.leave_one_out(6)) and _leaves_out_all_sets(one_by_one([0, 2, 5], np.zeros(3)))
+    one_by_one = lambda index, weight: lo.Plan(
+        np.arange(len(index) + 1), index, weight, np.ones(len(index), bool), 6
+    )
+    assert _leaves_out_all_sets(lo.leave_one_out(6)) and _leaves_out_all_sets(
+        one_by_one([0, 2, 5], np.zeros(3))
+    )
     assert not _leaves_out_all_sets(one_by_one([0, 1, 2, 3, 4, 4], np.zeros(6)))
     assert not _leaves_out_all_sets(one_by_one(np.arange(6), np.full(6, 0.5)))
 
@@ -461,11 +553,15 @@ def test_every_table_of_standard_errors_says_which_they_are():
     frame = pd.DataFrame({"x": rng.normal(size=60), "y": rng.normal(size=60)})
     fit = lo.fit(lo.GLM("y ~ x", frame, "squared"))
     cv = lo.cross_validate(fit, 5)
-    assert str(cv.summary()).startswith("losses             half the squared error\nstandard error     rows independent")
+    assert str(cv.summary()).startswith(
+        "losses             half the squared error\nstandard error     rows independent"
+    )
     assert cv.summary().value["standard error"] == cv.se
     assert "model-based standard errors" in str(lo.influence(cv))
     additive = lo.fit(lo.Additive("y ~ s(x)", frame))
     by_plan = lo.tuning.curves(additive, lo.leave_one_out(60))
     assert str(by_plan).startswith("standard errors    jackknife by the plan, bias added\n")
     text = str(lo.tuning.curves(additive))
-    assert text.startswith("standard errors    penalties as priors\n") and len(text.splitlines()) < 70
+    assert (
+        text.startswith("standard errors    penalties as priors\n") and len(text.splitlines()) < 70
+    )

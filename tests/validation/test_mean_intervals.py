@@ -13,7 +13,9 @@ from tests.helpers import fitted
 
 def estimate(losses, plan, error=0.0, weight=None):
     count = plan.num_refits
-    return lo.Estimate(losses, np.full(count, error), np.zeros(count, np.int64), plan, losses, unit_weight=weight)
+    return lo.Estimate(
+        losses, np.full(count, error), np.zeros(count, np.int64), plan, losses, unit_weight=weight
+    )
 
 
 def covered(draw, plan, repeats=400, **more):
@@ -39,7 +41,10 @@ def test_each_covers():
     assert abs(covered(series, steps) - 0.9) < 0.06
     ordered = lambda rng: shared(rng)[groups.index]
     assert abs(covered(ordered, groups) - 0.9) < 0.06
-    assert covered(series, steps, method="naive") < 0.8 and covered(ordered, groups, method="naive") < 0.8
+    assert (
+        covered(series, steps, method="naive") < 0.8
+        and covered(ordered, groups, method="naive") < 0.8
+    )
 
 
 def test_they_are_their_formulas():
@@ -48,7 +53,9 @@ def test_they_are_their_formulas():
     plan, groups = lo.leave_one_out(60), lo.groups(np.arange(60) % 7)
     found = estimate(losses, plan, 0.01).interval()
     half = scipy.stats.norm.ppf(0.975) * losses.std(ddof=1) / np.sqrt(60) + 0.01
-    np.testing.assert_allclose((found.low, found.high), (losses.mean() - half, losses.mean() + half))
+    np.testing.assert_allclose(
+        (found.low, found.high), (losses.mean() - half, losses.mean() + half)
+    )
     cv = estimate(losses[groups.index], groups, weight=weight)
     found = cv.interval(0.8)
     np.testing.assert_allclose(found.high - cv.mean, scipy.stats.t.ppf(0.9, 6) * cv.se)
@@ -56,25 +63,38 @@ def test_they_are_their_formulas():
     steps = estimate(losses, replace(plan, serial=True))
     count = round(0.4 * 60 ** (2 / 3))
     at = np.arange(60) + 0.5
-    waves = [np.sqrt(2 / 60) * np.sum((losses - losses.mean()) * np.cos(np.pi * j * at / 60)) for j in range(1, count + 1)]
+    waves = [
+        np.sqrt(2 / 60) * np.sum((losses - losses.mean()) * np.cos(np.pi * j * at / 60))
+        for j in range(1, count + 1)
+    ]
     half = scipy.stats.t.ppf(0.975, count) * np.sqrt(np.mean(np.square(waves)) / 60)
     np.testing.assert_allclose(steps.interval().high - steps.mean, half)
     folds = lo.random_subsets(60, 0.2, 9, seed=0)
     own = rng.standard_normal(len(folds.index))
     cv = estimate(own, folds)
-    half = scipy.stats.t.ppf(0.975, 8) * own.reshape(9, 12).mean(1).std(ddof=1) * np.sqrt(1 / 9 + 12 / 48)
+    half = (
+        scipy.stats.t.ppf(0.975, 8)
+        * own.reshape(9, 12).mean(1).std(ddof=1)
+        * np.sqrt(1 / 9 + 12 / 48)
+    )
     np.testing.assert_allclose(cv.interval(method="corrected").high - cv.mean, half)
 
 
 def test_a_short_series_has_an_interval_where_it_has_no_standard_error():
-    cv = estimate(series(np.random.default_rng(1), phi=0.9), replace(lo.leave_one_out(100), serial=True))
+    cv = estimate(
+        series(np.random.default_rng(1), phi=0.9), replace(lo.leave_one_out(100), serial=True)
+    )
     low, high, *_ = cv.interval()
     assert np.isnan(cv.se) and low < cv.mean < high and f"{low:.4g} to {high:.4g}" in str(cv)
 
 
 def test_units_of_which_nothing_is_known_have_no_interval_in_print():
-    cv = estimate(np.random.default_rng(0).standard_normal(30), replace(lo.leave_one_out(30), serial=None))
-    assert np.isnan(cv.se) and "interval" not in str(cv) and cv.interval(method="naive").low < cv.mean
+    cv = estimate(
+        np.random.default_rng(0).standard_normal(30), replace(lo.leave_one_out(30), serial=None)
+    )
+    assert (
+        np.isnan(cv.se) and "interval" not in str(cv) and cv.interval(method="naive").low < cv.mean
+    )
 
 
 def test_nested_is_its_papers_by_refits_from_scratch():
@@ -82,26 +102,36 @@ def test_nested_is_its_papers_by_refits_from_scratch():
     rng, K = np.random.default_rng(2), 4
     X = rng.standard_normal((30, 5))
     y = X[:, 0] + rng.standard_normal(30)
-    loss = lambda out, at: 0.5 * (y[at] - LinearRegression().fit(X[~out], y[~out]).predict(X[at])) ** 2
+    loss = lambda out, at: (
+        0.5 * (y[at] - LinearRegression().fit(X[~out], y[~out]).predict(X[at])) ** 2
+    )
     a, b, inside, outside = [], [], [], []
     for seed in (5, 6):
         plan, fold = lo.kfold(30, K, seed=seed), np.empty(30, int)
         fold[plan.index] = plan.refit
         for k in range(K):
             own = loss(fold == k, fold == k)
-            others = np.concatenate([loss((fold == k) | (fold == j), fold == j) for j in range(K) if j != k])
+            others = np.concatenate(
+                [loss((fold == k) | (fold == j), fold == j) for j in range(K) if j != k]
+            )
             a, b = [*a, (others.mean() - own.mean()) ** 2], [*b, own.var(ddof=1) / len(own)]
             inside, outside = [*inside, *others], [*outside, *own]
     least = np.std(inside, ddof=1) / np.sqrt(30)
-    se = max(least, min(np.sqrt(max(0, (K - 1) / K * np.mean(np.subtract(a, b)))), least * np.sqrt(K)))
+    se = max(
+        least, min(np.sqrt(max(0, (K - 1) / K * np.mean(np.subtract(a, b)))), least * np.sqrt(K))
+    )
     center = np.mean(inside) - (1 + (K - 2) / K) * (np.mean(inside) - np.mean(outside))
     fit = lo.fit(lo.GLM(X, y, "squared"))
     found = lo.nested(fit, 0.9, num_folds=K, repeats=2, seed=5)
     half = scipy.stats.norm.ppf(0.95) * se
     np.testing.assert_allclose((found.low, found.high), (center - half, center + half), rtol=1e-6)
     twice = lo.nested(fit, 0.9, num_folds=K, repeats=2, seed=5, evaluate="squared_error")
-    cv = lo.cross_validate(fit, lo.kfold(fit.objective.num_units, 5, seed=0), lo.NewtonStep(), evaluate="squared_error")
-    assert cv.interval(0.9, "nested") == lo.nested(fit, 0.9, strategy=lo.NewtonStep(), evaluate="squared_error")
+    cv = lo.cross_validate(
+        fit, lo.kfold(fit.objective.num_units, 5, seed=0), lo.NewtonStep(), evaluate="squared_error"
+    )
+    assert cv.interval(0.9, "nested") == lo.nested(
+        fit, 0.9, strategy=lo.NewtonStep(), evaluate="squared_error"
+    )
     np.testing.assert_allclose((twice.low, twice.high), (2 * found.low, 2 * found.high), rtol=1e-5)
 
 
@@ -111,23 +141,51 @@ def test_nested_is_its_papers_by_refits_from_scratch():
         (lambda: lo.nested(fitted("ridge"), 95), "level must lie between 0 and 1"),
         (lambda: lo.nested(fitted("ridge"), num_folds=2), "3 folds or more"),
         (lambda: lo.nested(fitted("ridge"), num_folds=31), "of 2 units or more each"),
-        (lambda: lo.nested(fitted("hidden Markov"), num_folds=3, repeats=1), "units that are independent"),
+        (
+            lambda: lo.nested(fitted("hidden Markov"), num_folds=3, repeats=1),
+            "units that are independent",
+        ),
         (lambda: lo.nested(fitted("gamma"), num_folds=3, repeats=1), "other sample_weight"),
         (lambda: lo.nested(fitted("two functions"), num_folds=3, repeats=1), "not joint ones"),
-        (lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(method="nested"), r"see lo.nested\(fit\)"),
-        (lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(1.5), "level must lie between 0 and 1"),
-        (lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(method="bayes"), "one of naive, corrected"),
-        (lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(method="clusters"), "plan of groups"),
-        (lambda: estimate(np.ones(10), replace(lo.leave_one_out(10), serial=True)).interval(), "20 scored steps"),
+        (
+            lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(method="nested"),
+            r"see lo.nested\(fit\)",
+        ),
+        (
+            lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(1.5),
+            "level must lie between 0 and 1",
+        ),
+        (
+            lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(method="bayes"),
+            "one of naive, corrected",
+        ),
+        (
+            lambda: estimate(np.ones(30), lo.leave_one_out(30)).interval(method="clusters"),
+            "plan of groups",
+        ),
+        (
+            lambda: estimate(np.ones(10), replace(lo.leave_one_out(10), serial=True)).interval(),
+            "20 scored steps",
+        ),
         (lambda: estimate(np.ones(3), lo.kfold(30, 3)).interval(), "not joint ones"),
         (
             lambda: estimate(np.ones(30), replace(lo.leave_one_out(30), serial=None)).interval(),
             "does not say whether its units",
         ),
-        (lambda: estimate(np.r_[1.0, np.full(29, np.nan)], lo.leave_one_out(30)).interval(), "two scored units"),
-        (lambda: estimate(np.ones(30), replace(lo.leave_one_out(30), serial=True)).interval(method="corrected"), "independent"),
         (
-            lambda: estimate(np.r_[np.ones(15), np.full(15, np.nan)], lo.groups(np.arange(30) // 15)).interval(),
+            lambda: estimate(np.r_[1.0, np.full(29, np.nan)], lo.leave_one_out(30)).interval(),
+            "two scored units",
+        ),
+        (
+            lambda: estimate(np.ones(30), replace(lo.leave_one_out(30), serial=True)).interval(
+                method="corrected"
+            ),
+            "independent",
+        ),
+        (
+            lambda: estimate(
+                np.r_[np.ones(15), np.full(15, np.nan)], lo.groups(np.arange(30) // 15)
+            ).interval(),
             "fewer than two groups",
         ),
     ],
@@ -137,8 +195,12 @@ def test_what_there_is_no_interval_of(make, message):
         make()
 
 
-@pytest.mark.parametrize("wrong", [{"level": "95"}, {"repeats": 2.5}, {"num_folds": "5"}, {"seed": None}], ids=repr)
+@pytest.mark.parametrize(
+    "wrong", [{"level": "95"}, {"repeats": 2.5}, {"num_folds": "5"}, {"seed": None}], ids=repr
+)
 def test_nested_refuses_arguments_of_other_kinds(wrong):
     fit = lo.fit(lo.GLM(np.arange(30.0)[:, None], np.resize([0.0, 1.0, 3.0], 30), "squared"))
-    with pytest.raises(ValueError, match=r"nested: .* must (be whole numbers|lie between 0 and 1); got "):
+    with pytest.raises(
+        ValueError, match=r"nested: .* must (be whole numbers|lie between 0 and 1); got "
+    ):
         lo.nested(fit, **wrong)

@@ -1,4 +1,7 @@
-"""The table of measures: every name that a call takes has one entry, and scikit-learn's functions are named right."""
+"""The table of measures.
+
+Every name that a call takes has one entry, and scikit-learn's functions are named right.
+"""
 
 from typing import get_args
 
@@ -6,7 +9,16 @@ import numpy as np
 import pytest
 import sklearn.metrics
 
-from leaveout.validation.metrics import FUNCTIONS, MEASURES, METRICS, SCORES, Metric, ScoreName, of_function, ordered_pairs
+from leaveout.validation.metrics import (
+    FUNCTIONS,
+    MEASURES,
+    METRICS,
+    SCORES,
+    Metric,
+    ScoreName,
+    of_function,
+    ordered_pairs,
+)
 
 
 def test_every_name_has_one_entry():
@@ -24,10 +36,14 @@ def test_functions_are_scikit_learns(name):
 @pytest.mark.parametrize("leaf", [1, 16, 256])
 @pytest.mark.parametrize("entering", [False, True])
 def test_concordance_counts_every_pair(monkeypatch, leaf, entering):
-    """By all pairs: of one stratum, the first of which died before the other's place and after its entry, with ties."""
+    """By all pairs: of one stratum, the first of which died before the other's place and after its
+    entry, with ties.
+    """
     monkeypatch.setattr("leaveout.validation.metrics.LEAF", leaf)
     rng = np.random.default_rng(1)
-    y = np.stack([rng.integers(0, 2, 150), rng.integers(0, 12, 150), rng.random(150) < 0.6], axis=1).astype(float)
+    y = np.stack(
+        [rng.integers(0, 2, 150), rng.integers(0, 12, 150), rng.random(150) < 0.6], axis=1
+    ).astype(float)
     first, later, weight = *rng.integers(0, 9, (2, 150)).astype(float), rng.random(150)
     pair = (y[:, :1] == y[:, 0]) & (y[:, 1:2] < y[:, 1]) & (y[:, 2:] == 1)
     if entering:
@@ -40,15 +56,23 @@ def test_concordance_counts_every_pair(monkeypatch, leaf, entering):
     for i in (0, 70):
         off = 1e-6 * (np.arange(150) == i)
         slope = (measure(y, first, weight + off) - measure(y, first, weight - off)) / 2e-6
-        assert measure.influence(y, first, weight)[i] == pytest.approx(weight.sum() * slope, abs=1e-6)
+        assert measure.influence(y, first, weight)[i] == pytest.approx(
+            weight.sum() * slope, abs=1e-6
+        )
 
 
 def test_errors_bound_what_predictions_within_theirs_can_change():
     rng = np.random.default_rng(0)
-    y, p, off, weight = (rng.random(40) < 0.5) * 1.0, rng.uniform(0.1, 0.9, 40), 0.05 * rng.random(40), np.ones(40)
+    y, p, off, weight = (
+        (rng.random(40) < 0.5) * 1.0,
+        rng.uniform(0.1, 0.9, 40),
+        0.05 * rng.random(40),
+        np.ones(40),
+    )
     place = np.stack([np.zeros(40), rng.integers(0, 30, 40), rng.random(40) < 0.7], axis=1)
     for name, measure in METRICS.items():
-        if measure.functional is None or "gamma" in name:  # one is of labels, the other of positive numbers
+        # one is of labels, the other of positive numbers
+        if measure.functional is None or "gamma" in name:
             continue
         y = place if name == "concordance" else place[:, 2]
         values, error = measure.of_means(y, p, off, weight)

@@ -1,4 +1,7 @@
-"""Refits that leave some parameters open: these are NaN, and the others are those of least squares without the open columns."""
+"""Refits that leave some parameters open.
+
+These are NaN, and the others are those of least squares without the open columns.
+"""
 
 import numpy as np
 import pandas as pd
@@ -16,7 +19,9 @@ PLAN = lo.groups(DATA.state)
 
 
 def without(state):
-    """Coefficients of x, z, dummies 1 to 4 and the intercept without one state, by dropping its column."""
+    """Coefficients of x, z, dummies 1 to 4 and the intercept without one state, by dropping its
+    column.
+    """
     kept, columns = state != STATE, [k for k in range(1, 5) if k != state]
     design = np.column_stack([X, *(k == STATE for k in columns), np.ones(30)])[kept].astype(float)
     solution = np.linalg.lstsq(design, Y[kept])[0]
@@ -54,7 +59,10 @@ def test_a_mean_of_no_loss_has_no_error_and_predictions_say_what_is_missing():
     assert np.isnan(cv.mean) and np.isnan(cv.approximation_error)
     assert "not available: no held-out loss exists" in str(cv) and "approximation" not in str(cv)
     assert "lo.Mixed('… + (1 | group)')" in str(cv)
-    with pytest.warns(UserWarning, match=r"30 of 30 held-out predictions are missing, such as that of 0: .* lo\.Mixed"):
+    with pytest.warns(
+        UserWarning,
+        match=r"30 of 30 held-out predictions are missing, such as that of 0: .* lo\.Mixed",
+    ):
         assert np.isnan(lo.cross_predict(FIT, PLAN)).all()
 
 
@@ -62,5 +70,8 @@ def test_single_rows_that_alone_are_a_level():
     data = DATA.assign(state=np.where(np.arange(30) == 3, "alone", DATA.state))
     fit = lo.fit(lo.GLM("y ~ x + z + C(state)", data, "squared"))
     found = lo.dfbetas(fit)
-    assert found.columns[found.iloc[3].isna()].tolist() == ["C(state)[T.alone]"] and found.drop(index=3).notna().all(axis=None)
-    np.testing.assert_allclose(found.iloc[3].dropna(), 0.0, atol=1e-9)  # its row is fitted exactly: it moves nothing else
+    assert found.columns[found.iloc[3].isna()].tolist() == ["C(state)[T.alone]"] and found.drop(
+        index=3
+    ).notna().all(axis=None)
+    # its row is fitted exactly: it moves nothing else
+    np.testing.assert_allclose(found.iloc[3].dropna(), 0.0, atol=1e-9)

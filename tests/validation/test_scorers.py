@@ -1,4 +1,7 @@
-"""Measures that users name: values by scikit-learn on held-out predictions of refits, standard errors by hand."""
+"""Measures that users name.
+
+Values by scikit-learn on held-out predictions of refits, standard errors by hand.
+"""
 
 import re
 
@@ -20,7 +23,10 @@ THREE = np.clip(np.round(X[:, 0] + 0.7 * RNG.normal(size=N)), -1, 1).astype(int)
 COUNT = RNG.poisson(np.exp(0.5 * X[:, 0] + 1)) + 0.5
 KF = KFold(3, shuffle=True, random_state=0)
 PLAN = lo.from_splits(list(KF.split(X)), N)
-LOGISTIC, POISSON = LogisticRegression(tol=1e-10, max_iter=1000), PoissonRegressor(alpha=0.1, tol=1e-12, max_iter=2000)
+LOGISTIC, POISSON = (
+    LogisticRegression(tol=1e-10, max_iter=1000),
+    PoissonRegressor(alpha=0.1, tol=1e-12, max_iter=2000),
+)
 CALLED = ["adjusted_rand_score", "positive_likelihood_ratio", "d2_log_loss_score"]
 OF_TWO = ["accuracy", "average_precision", "balanced_accuracy", "f1", "f1_macro", "jaccard", "matthews_corrcoef",
           "neg_brier_score", "neg_log_loss", "r2", "roc_auc", *CALLED]  # fmt: skip
@@ -44,39 +50,78 @@ def held(host, y, method):
 
 
 def measured(host, y, metric, **more):
-    return lo.cross_validate(lo.from_sklearn(host.fit(X, y), X, y), PLAN, lo.Exact(), metric=metric, audit=0, **more)
+    return lo.cross_validate(
+        lo.from_sklearn(host.fit(X, y), X, y), PLAN, lo.Exact(), metric=metric, audit=0, **more
+    )
 
 
-@pytest.mark.parametrize("host, y, name", EVERY, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    "host, y, name", EVERY, ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_scikit_learns_names_give_its_values(host, y, name):
     scorer = get_scorer(name)
-    pooled, by_fold = measured(host, y, name, average="pooled"), measured(host, y, name, average="fold")
-    predicted = held(host, y, "predict_proba" if "predict_proba" in scorer._response_method else "predict")
+    pooled, by_fold = (
+        measured(host, y, name, average="pooled"),
+        measured(host, y, name, average="fold"),
+    )
+    predicted = held(
+        host, y, "predict_proba" if "predict_proba" in scorer._response_method else "predict"
+    )
     truth = scorer._sign * scorer._score_func(y, predicted, **scorer._kwargs)
     assert pooled.metrics[name] == pytest.approx(truth, rel=1e-5)
-    assert by_fold.metrics[name] == pytest.approx(cross_val_score(host, X, y, cv=KF, scoring=name).mean(), rel=1e-5)
-    assert "mean over 3 folds" in str(by_fold) and (0 < pooled.metric_se[name] < 0.5 * N) == (name != "neg_max_error")
+    assert by_fold.metrics[name] == pytest.approx(
+        cross_val_score(host, X, y, cv=KF, scoring=name).mean(), rel=1e-5
+    )
+    assert "mean over 3 folds" in str(by_fold) and (0 < pooled.metric_se[name] < 0.5 * N) == (
+        name != "neg_max_error"
+    )
     assert 0 <= pooled.metric_error[name] < 1e-3
 
 
 @pytest.mark.parametrize("name", SHORT)
 def test_short_names_keep_the_sign_of_their_function(name):
-    host, y = (POISSON, COUNT) if not METRICS[name].classes else (LOGISTIC, THREE if name == "top_k" else TWO)
-    predicted = held(host, y, "predict" if METRICS[name].needs in ("response", "label") else "predict_proba")
-    assert measured(host, y, name).metrics[name] == pytest.approx(SHORT[name](y, predicted), rel=1e-5)
+    host, y = (
+        (POISSON, COUNT)
+        if not METRICS[name].classes
+        else (LOGISTIC, THREE if name == "top_k" else TWO)
+    )
+    predicted = held(
+        host, y, "predict" if METRICS[name].needs in ("response", "label") else "predict_proba"
+    )
+    assert measured(host, y, name).metrics[name] == pytest.approx(
+        SHORT[name](y, predicted), rel=1e-5
+    )
 
 
 def test_a_function_a_scorer_and_a_dict_of_them():
     share = lambda y, mu: np.mean(np.abs(y - mu) < 2)
-    own = {"near": share, "each": lambda y, mu: np.abs(y - mu), "fbeta": make_scorer(M.mean_pinball_loss, alpha=0.9)}
+    own = {
+        "near": share,
+        "each": lambda y, mu: np.abs(y - mu),
+        "fbeta": make_scorer(M.mean_pinball_loss, alpha=0.9),
+    }
     found, predicted = measured(POISSON, COUNT, own), held(POISSON, COUNT, "predict")
-    truth = [share(COUNT, predicted), np.abs(COUNT - predicted).mean(), M.mean_pinball_loss(COUNT, predicted, alpha=0.9)]
+    truth = [
+        share(COUNT, predicted),
+        np.abs(COUNT - predicted).mean(),
+        M.mean_pinball_loss(COUNT, predicted, alpha=0.9),
+    ]
     np.testing.assert_allclose([found.metrics[name] for name in own], truth, rtol=1e-5)
-    labels = measured(LOGISTIC, TWO, [M.f1_score, M.roc_auc_score, lambda y, code: np.mean(y == code)])
-    truth = [M.f1_score(TWO, held(LOGISTIC, TWO, "predict")), M.roc_auc_score(TWO, held(LOGISTIC, TWO, "predict_proba"))]
+    labels = measured(
+        LOGISTIC, TWO, [M.f1_score, M.roc_auc_score, lambda y, code: np.mean(y == code)]
+    )
+    truth = [
+        M.f1_score(TWO, held(LOGISTIC, TWO, "predict")),
+        M.roc_auc_score(TWO, held(LOGISTIC, TWO, "predict_proba")),
+    ]
     np.testing.assert_allclose(list(labels.metrics.values())[:2], truth)
-    assert "of predicted classes" in labels.metric_how["<lambda>"] and "classes" not in labels.metric_how["f1_score"]
-    assert labels.metrics["<lambda>"] == pytest.approx(np.mean(held(LOGISTIC, TWO, "predict") == TWO))
+    assert (
+        "of predicted classes" in labels.metric_how["<lambda>"]
+        and "classes" not in labels.metric_how["f1_score"]
+    )
+    assert labels.metrics["<lambda>"] == pytest.approx(
+        np.mean(held(LOGISTIC, TWO, "predict") == TWO)
+    )
 
 
 @pytest.mark.parametrize("groups", [None, np.arange(N) // 5])
@@ -94,9 +139,13 @@ def test_the_jackknife_leaves_out_what_is_independent(groups):
         left = np.array([of(COUNT[label != g], mu[label != g]) for g in range(count)])
         by_hand = np.sqrt((count - 1) / count * np.sum((left - left.mean()) ** 2))
         assert found.metric_se[name] == pytest.approx(by_hand, rel=1e-3 if name == "r" else 0.03)
-    assert f"jackknife over {count} {'units' if groups is None else 'groups'}" in found.metric_how["r"]
+    assert (
+        f"jackknife over {count} {'units' if groups is None else 'groups'}" in found.metric_how["r"]
+    )
     interval = found.metric_interval(0.9)["r"]
-    assert interval.low < found.metrics["r"] < interval.high and interval.method == ("naive" if groups is None else "clusters")
+    assert interval.low < found.metrics["r"] < interval.high and interval.method == (
+        "naive" if groups is None else "clusters"
+    )
 
 
 def test_many_units_are_left_out_in_groups():
@@ -105,40 +154,65 @@ def test_many_units_are_left_out_in_groups():
     y = x[:, 0] + rng.normal(size=2000)
     fit = lo.fit(lo.GLM(x, y, "squared"))
     root = lambda y, mu: float(np.sqrt(np.mean((y - mu) ** 2)))
-    found = lo.cross_validate(fit, lo.kfold(2000, 5, seed=0), metric={"called": root, "known": "rmse"})
+    found = lo.cross_validate(
+        fit, lo.kfold(2000, 5, seed=0), metric={"called": root, "known": "rmse"}
+    )
     assert found.metrics["called"] == pytest.approx(found.metrics["known"], rel=1e-12)
     assert found.metric_se["called"] == pytest.approx(found.metric_se["known"], rel=0.1)
     assert "jackknife over 500 groups of units" in str(found)
-    np.testing.assert_allclose(found.metric_error["called"], found.metric_error["known"], rtol=0.5, atol=1e-12)
+    np.testing.assert_allclose(
+        found.metric_error["called"], found.metric_error["known"], rtol=0.5, atol=1e-12
+    )
 
 
 def test_repeats_are_pooled_one_by_one():
     y = X[:, 0] + RNG.normal(size=N)
-    splits = [split for seed in range(4) for split in KFold(3, shuffle=True, random_state=seed).split(X)]
+    splits = [
+        split for seed in range(4) for split in KFold(3, shuffle=True, random_state=seed).split(X)
+    ]
     fit = lo.from_sklearn(Ridge().fit(X, y), X, y)
     plan = lo.from_splits(splits, N)
-    predicted = [cross_val_predict(Ridge(), X, y, cv=KFold(3, shuffle=True, random_state=seed)) for seed in range(4)]
+    predicted = [
+        cross_val_predict(Ridge(), X, y, cv=KFold(3, shuffle=True, random_state=seed))
+        for seed in range(4)
+    ]
     ask = lambda average: lo.cross_validate(fit, plan, lo.Exact(), metric="r2", average=average)
-    assert ask("repeat").metrics["r2"] == pytest.approx(np.mean([M.r2_score(y, each) for each in predicted]))
+    assert ask("repeat").metrics["r2"] == pytest.approx(
+        np.mean([M.r2_score(y, each) for each in predicted])
+    )
     assert "mean over 4 repeats" in str(ask("repeat"))
-    assert ask("pooled").metrics["r2"] == pytest.approx(M.r2_score(np.tile(y, 4), np.concatenate(predicted)))
+    assert ask("pooled").metrics["r2"] == pytest.approx(
+        M.r2_score(np.tile(y, 4), np.concatenate(predicted))
+    )
     with pytest.raises(ValueError, match="average='repeat' needs a plan"):
         lo.cross_validate(fit, lo.random_subsets(N, 0.3, 5, seed=0), metric="r2", average="repeat")
 
 
 def test_concordance_of_cox_is_harrells():
-    time, event = np.round(RNG.exponential(np.exp(-X[:, 0])), 1), (RNG.random(N) < 0.7).astype(float)
+    time, event = (
+        np.round(RNG.exponential(np.exp(-X[:, 0])), 1),
+        (RNG.random(N) < 0.7).astype(float),
+    )
     fit = lo.fit(lo.Cox(X, time, event))
     risk = lo.cross_predict(fit, PLAN, lo.Exact(), kind="link")
-    pair = (event[:, None] == 1) & ((time[:, None] < time) | ((time[:, None] == time) & (event == 0)))
+    pair = (event[:, None] == 1) & (
+        (time[:, None] < time) | ((time[:, None] == time) & (event == 0))
+    )
     good = (risk[:, None] > risk) + 0.5 * (risk[:, None] == risk)
     found = lo.cross_validate(fit, PLAN, lo.Exact(), metric="concordance")
     assert found.metrics["concordance"] == pytest.approx(good[pair].mean(), abs=1e-12)
     default = lo.cross_validate(fit, PLAN, metric="concordance")
-    assert abs(default.metrics["concordance"] - good[pair].mean()) <= default.metric_error["concordance"] + 1e-12
+    assert (
+        abs(default.metrics["concordance"] - good[pair].mean())
+        <= default.metric_error["concordance"] + 1e-12
+    )
     each = np.arange(N)
-    left = [good[np.ix_(each != i, each != i)][pair[np.ix_(each != i, each != i)]].mean() for i in each]
-    assert found.metric_se["concordance"] == pytest.approx(np.sqrt((N - 1) * np.var(left)), rel=0.03)
+    left = [
+        good[np.ix_(each != i, each != i)][pair[np.ix_(each != i, each != i)]].mean() for i in each
+    ]
+    assert found.metric_se["concordance"] == pytest.approx(
+        np.sqrt((N - 1) * np.var(left)), rel=0.03
+    )
     with pytest.raises(ValueError, match="whose measure is 'concordance'"):
         lo.cross_validate(fit, PLAN, metric="auc")
 
@@ -153,7 +227,11 @@ def test_concordance_of_cox_is_harrells():
         (THREE, "f1", "metric='f1': Target is multiclass"),
         (THREE, "rmse", "needs a response that is a number"),
         (COUNT, "concordance", "needs times and events"),
-        (COUNT, lambda y, mu: np.zeros(3), r"must return one number, or one a row, \(90,\); got shape \(3,\)"),
+        (
+            COUNT,
+            lambda y, mu: np.zeros(3),
+            r"must return one number, or one a row, \(90,\); got shape \(3,\)",
+        ),
         (COUNT, ["mse", "mse"], "give measures of one name as {name: measure}"),
     ],
 )
@@ -166,7 +244,14 @@ def test_tune_takes_scikit_learns_names():
     model = lo.GLM(X, TWO, "logistic")
     build = lambda a: model.under(lo.penalties.Ridge(a))
     found = lo.tune(
-        build, {"a": [0.5, 5.0, 50.0]}, PLAN, lo.Exact(), metric="neg_log_loss", trials=3, sampler="optuna", nested=0
+        build,
+        {"a": [0.5, 5.0, 50.0]},
+        PLAN,
+        lo.Exact(),
+        metric="neg_log_loss",
+        trials=3,
+        sampler="optuna",
+        nested=0,
     )
     losses = [lo.cross_validate(lo.fit(build(a)), PLAN, lo.Exact()).mean for a in found.trials["a"]]
     assert found.hyper["a"] == found.trials["a"][int(np.argmin(losses))]

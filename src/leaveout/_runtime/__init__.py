@@ -1,1 +1,3 @@
-"""JAX, compiled programs, checkpoints, interrupts, parallel steps, progress, codes and printed lines of results."""
+"""JAX, compiled programs, checkpoints, interrupts, parallel steps, progress, codes and printed
+lines of results.
+"""

@@ -1,8 +1,10 @@
-"""Checkpoints: a long run is saved in a file as it goes, and continues from there after it was killed, to the same numbers.
+"""Checkpoints: a long run is saved in a file as it goes, and continues from there after it was
+killed, to the same numbers.
 
-A call is a sequence of steps, each a function of its arguments and of the steps before it: batches of refits, repetitions of an
-audit, draws. A `Journal` keeps the arrays that each step returned, in order. The same call reads the steps in the
-file, and computes the rest. The file is a database of SQLite: whenever the process dies, a step is in it whole or not at all.
+A call is a sequence of steps, each a function of its arguments and of the steps before it: batches
+of refits, repetitions of an audit, draws. A `Journal` keeps the arrays that each step returned, in
+order. The same call reads the steps in the file, and computes the rest. The file is a database of
+SQLite: whenever the process dies, a step is in it whole or not at all.
 """
 
 import contextlib
@@ -37,8 +39,12 @@ class Journal:
         if not isinstance(file, str | os.PathLike):
             raise TypeError(f"{caller}: checkpoint must be the name of a file; got {file!r}.")
         self.name = f"{caller}: checkpoint={os.fspath(file)}"
-        self.of = {"verb": caller, "version of leaveout": version("leaveout")} | _hash_dependencies(caller, of)
-        self.path, self.position, self.num_saved = Path(file), 0, time.monotonic()
+        self.of = {"verb": caller, "version of leaveout": version("leaveout")} | _hash_dependencies(
+            caller, of
+        )
+        self.path = Path(file)
+        self.position = 0
+        self.num_saved = time.monotonic()
         if not self.path.parent.is_dir():
             raise ValueError(f"{self.name}: there is no folder {self.path.parent}; make it first.")
         if self.path.is_dir():
@@ -47,7 +53,11 @@ class Journal:
             self.base = sqlite3.connect(self.path, isolation_level=None, timeout=0)
             self.count = self._open()
         except sqlite3.OperationalError as error:
-            why = "is in use by another process" if "locked" in str(error) else f"cannot be opened ({error})"
+            why = (
+                "is in use by another process"
+                if "locked" in str(error)
+                else f"cannot be opened ({error})"
+            )
             raise ValueError(f"{self.name} {why}; name another file.") from error
         except sqlite3.DatabaseError as error:
             raise self._damage_error(str(error)) from error
@@ -75,11 +85,15 @@ class Journal:
         other = [name for name in own | there if own.get(name) != there.get(name)]
         if other:
             self.base.close()
-            raise ValueError(f"{self.name} is of another run: other {', '.join(other)}; remove it, or name another file.")
+            raise ValueError(
+                f"{self.name} is of another run: other {', '.join(other)}; remove it, or name another file."
+            )
 
     def _damage_error(self, why: str) -> ValueError:
         self.base.close()
-        return ValueError(f"{self.name} is no checkpoint, or is damaged ({why}); remove it, or name another file.")
+        return ValueError(
+            f"{self.name} is no checkpoint, or is damaged ({why}); remove it, or name another file."
+        )
 
     @property
     def ahead(self) -> int:
@@ -89,7 +103,9 @@ class Journal:
     def next(self) -> StepResult:
         """Take the result of the next step from the file."""
         try:
-            blob, digest = self.base.execute("SELECT arrays, digest FROM steps WHERE number = ?", [self.position]).fetchone()
+            blob, digest = self.base.execute(
+                "SELECT arrays, digest FROM steps WHERE number = ?", [self.position]
+            ).fetchone()
         except (sqlite3.DatabaseError, TypeError) as error:
             raise self._damage_error(f"step {self.position} cannot be read") from error
         if digest != self._digest(blob):
@@ -104,7 +120,9 @@ class Journal:
         np.savez(stream, allow_pickle=False, **result)
         blob = stream.getvalue()
         try:
-            self.base.execute("INSERT INTO steps VALUES (?, ?, ?)", [self.position, blob, self._digest(blob)])
+            self.base.execute(
+                "INSERT INTO steps VALUES (?, ?, ?)", [self.position, blob, self._digest(blob)]
+            )
             self.position += 1
             if time.monotonic() - self.num_saved > PAUSE:
                 self.base.execute("COMMIT")
@@ -143,9 +161,11 @@ def _hash_dependencies(caller: str, of: dict[str, Any]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def keeping(caller: str, file: File | None, of: dict[str, Any]) -> Iterator[None]:
-    """Keep the steps computed inside in a file, for a run that depends on nothing but `of`; without a file keep nothing.
+    """Keep the steps computed inside in a file, for a run that depends on nothing but `of`; without
+    a file keep nothing.
 
-    Raises ValueError if the file belongs to another run, is not a checkpoint, is damaged or is in use.
+    Raises ValueError if the file belongs to another run, is not a checkpoint, is damaged or is in
+    use.
     """
     if file is None:
         yield
@@ -160,10 +180,14 @@ def keeping(caller: str, file: File | None, of: dict[str, Any]) -> Iterator[None
 
 
 def depends(**of: Any) -> None:
-    """Record that the steps from here on also depend on these values. Raises ValueError if they were others in the file."""
+    """Record that the steps from here on also depend on these values. Raises ValueError if they
+    were others in the file.
+    """
     journal = _journal.get()
     if journal is not None:
-        own = _hash_dependencies(journal.of["verb"], {name.replace("_", " "): value for name, value in of.items()})
+        own = _hash_dependencies(
+            journal.of["verb"], {name.replace("_", " "): value for name, value in of.items()}
+        )
         told = read_or_make(lambda: {name: np.array(digest) for name, digest in own.items()})
         journal.check(own, {name: str(digest) for name, digest in told.items()})
 

@@ -1,4 +1,7 @@
-"""What every public function does alike: random numbers by `seed` or `rng`, names of arguments, kinds of tables, warnings."""
+"""What every public function does alike.
+
+Random numbers by `seed` or `rng`, names of arguments, kinds of tables, warnings.
+"""
 
 import functools
 import inspect
@@ -12,10 +15,12 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast
 import numpy as np
 import pandas as pd
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 Rng = int | np.random.Generator | None
-TABLES = {"polars": "DataFrame", "pyarrow": "table"}  # functions that make tables of columns, by their library
+# functions that make tables of columns, by their library
+TABLES = {"polars": "DataFrame", "pyarrow": "table"}
 _chosen = {"output": "pandas"}
 
 WORDS = {  # words of other libraries, and what is written for them
@@ -43,19 +48,31 @@ SEEDS = 2**31  # seeds drawn from a generator are below: scikit-learn and optuna
 
 
 def conventional(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a public function: it takes `rng` in place of `seed`, as SPEC 7 asks, and `refit`, the old name of `strategy`.
+    """Decorate a public function: it takes `rng` in place of `seed`, as SPEC 7 asks, and `refit`,
+    the old name of `strategy`.
 
-    A generator gives a seed, so that a result can name the seed that repeats it; a whole number is the seed. None, if it is
-    passed, draws a seed that differs from call to call. A table is of the kind that `config` names.
+    A generator gives a seed, so that a result can name the seed that repeats it; a whole number is
+    the seed. None, if it is passed, draws a seed that differs from call to call. A table is of the
+    kind that `config` names.
     """
     name = function.__qualname__.removesuffix(".__init__")
     parameters = inspect.signature(function).parameters
-    renamed, is_open = "refit" not in parameters, any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    renamed, is_open = (
+        "refit" not in parameters,
+        any(each.kind is each.VAR_KEYWORD for each in parameters.values()),
+    )
 
     @functools.wraps(function)
     def call(*args: P.args, **named: P.kwargs) -> T:
         taken: dict[str, Any] = named  # names are checked here, types by the function
-        word = next((word for word in WORDS.keys() & taken.keys() if word not in parameters and not is_open), None)
+        word = next(
+            (
+                word
+                for word in WORDS.keys() & taken.keys()
+                if word not in parameters and not is_open
+            ),
+            None,
+        )
         if word is not None:
             raise TypeError(f"{name}: it takes no {word}=: {WORDS[word]}.")
         if "rng" in taken:
@@ -66,13 +83,17 @@ def conventional(function: Callable[P, T]) -> Callable[P, T]:
             try:
                 taken["seed"] = rng if whole else int(np.random.default_rng(rng).integers(SEEDS))
             except (TypeError, ValueError):
-                raise TypeError(f"{name}: rng must be a whole number, a NumPy Generator or None; got {rng!r}.") from None
+                raise TypeError(
+                    f"{name}: rng must be a whole number, a NumPy Generator or None; got {rng!r}."
+                ) from None
         if renamed and "refit" in taken:
             warn(f"{name}: refit= is now strategy=.", DeprecationWarning)
             taken["strategy"] = taken.pop("refit")
         found = function(*args, **named)
         if _chosen["output"] != "pandas" and isinstance(found, pd.DataFrame | pd.Series):
-            outside = not _is_ours(cast(types.FrameType, cast(types.FrameType, inspect.currentframe()).f_back))
+            outside = not _is_ours(
+                cast(types.FrameType, cast(types.FrameType, inspect.currentframe()).f_back)
+            )
             return cast(T, _table(found)) if outside else found
         return found
 
@@ -84,19 +105,28 @@ def _table(found: pd.DataFrame | pd.Series) -> Any:
     columns: dict[str, Any] = {}
     if found.index.names != [None] or not isinstance(found.index, pd.RangeIndex):
         levels = found.index.to_frame().items()
-        columns = {name if isinstance(name, str) else f"label{name or ''}": level for name, level in levels}
-    frame = found.to_frame("value" if found.name is None else found.name) if isinstance(found, pd.Series) else found
-    columns |= {" ".join(map(str, key)) if isinstance(key, tuple) else str(key): part for key, part in frame.items()}
+        columns = {
+            name if isinstance(name, str) else f"label{name or ''}": level for name, level in levels
+        }
+    if isinstance(found, pd.Series):
+        frame = found.to_frame("value" if found.name is None else found.name)
+    else:
+        frame = found
+    columns |= {
+        " ".join(map(str, key)) if isinstance(key, tuple) else str(key): part
+        for key, part in frame.items()
+    }
     make = getattr(import_module(_chosen["output"]), TABLES[_chosen["output"]])
     return make({name: part.to_list() for name, part in columns.items()})
 
 
 class config:
-    """Choose the kind of the tables that results give, until it is changed or to the end of a `with` block.
+    """Choose the kind of the tables that results give, until it is changed or to the end of a
+    `with` block.
 
-    Functions and methods that return a DataFrame, such as `compare`, `Estimate.table` and `interval`, then return a table of
-    the library that is named. It has the labels of rows as its first column. Tables that are fields of a result, such as
-    `Estimate.audit`, stay as they are.
+    Functions and methods that return a DataFrame, such as `compare`, `Estimate.table` and
+    `interval`, then return a table of the library that is named. It has the labels of rows as its
+    first column. Tables that are fields of a result, such as `Estimate.audit`, stay as they are.
 
     Parameters
     ----------
@@ -116,7 +146,9 @@ class config:
 
     def __init__(self, *, output: Literal["pandas", "polars", "pyarrow"]):
         if output not in ("pandas", *TABLES):
-            raise ValueError(f"config: output must be 'pandas', {', '.join(map(repr, TABLES))}; got {output!r}.")
+            raise ValueError(
+                f"config: output must be 'pandas', {', '.join(map(repr, TABLES))}; got {output!r}."
+            )
         self._before = _chosen["output"]
         _chosen["output"] = output
 
@@ -128,8 +160,12 @@ class config:
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Issue a warning, unless it is empty, that points at the line outside the library that called it."""
-    depth, level, frame = 1, 1, inspect.currentframe()
+    """Issue a warning, unless it is empty, that points at the line outside the library that called
+    it.
+    """
+    depth = 1
+    level = 1
+    frame = inspect.currentframe()
     while frame is not None:
         depth, level = depth + 1, depth if _is_ours(frame) else level
         frame = frame.f_back

@@ -1,4 +1,5 @@
-"""Hash of everything that a result depends on: arrays by their bytes, objects by their parts, functions by their code.
+"""Hash of everything that a result depends on: arrays by their bytes, objects by their parts,
+functions by their code.
 
 The hash does not reveal the values. Two runs of one program give the same hash.
 """
@@ -29,9 +30,10 @@ class Foreign(TypeError):
 def fingerprint(value: Any, *, data: bool = True, trusted: Collection[str] = ()) -> str:
     """Hash a value with everything that it refers to.
 
-    Without `data` all arrays and tables hash alike: the hash then says how something is computed. If packages are `trusted`,
-    their functions are hashed by their place in their files, and classes and functions of other packages raise `Foreign`.
-    Objects that cannot be taken apart, such as an open file or a lock, raise TypeError.
+    Without `data` all arrays and tables hash alike: the hash then says how something is computed.
+    If packages are `trusted`, their functions are hashed by their place in their files, and classes
+    and functions of other packages raise `Foreign`. Objects that cannot be taken apart, such as an
+    open file or a lock, raise TypeError.
     """
     found = _Trusting(trusted) if trusted else _Hash(data)
     found.add(value)
@@ -39,10 +41,15 @@ def fingerprint(value: Any, *, data: bool = True, trusted: Collection[str] = ())
 
 
 class _Hash:
-    """Hash of the values added so far; an object that comes again is represented by the place where it came first."""
+    """Hash of the values added so far.
+
+    An object that comes again is represented by the place where it came first.
+    """
 
     def __init__(self, data: bool = True) -> None:
-        self.sum, self.visited, self.alive = hashlib.blake2b(digest_size=16), dict[int, int](), list[Any]()
+        self.sum = hashlib.blake2b(digest_size=16)
+        self.visited = dict[int, int]()
+        self.alive = list[Any]()
         self.data = data
 
     def add(self, value: Any) -> None:
@@ -66,7 +73,11 @@ class _Hash:
             return self._update("module", value.__name__)
         if isinstance(value, type):
             return self._class(value)
-        if inspect.isroutine(value) or isinstance(value, functools.partial) or hasattr(value, "__wrapped__"):
+        if (
+            inspect.isroutine(value)
+            or isinstance(value, functools.partial)
+            or hasattr(value, "__wrapped__")
+        ):
             return self._function(value)
         return self._object(value)
 
@@ -92,7 +103,9 @@ class _Hash:
         if isinstance(value, set | frozenset):
             return self._parts(kind, sorted(map(fingerprint, value)))
         if isinstance(value, pd.DataFrame):
-            return self._parts(kind, [value.index, *(part for pair in value.items() for part in pair)])
+            return self._parts(
+                kind, [value.index, *(part for pair in value.items() for part in pair)]
+            )
         if isinstance(value, pd.Series):
             return self._parts(kind, [value.index, value.to_numpy()])
         if hasattr(value, "__array__"):  # also arrays of JAX, and an index
@@ -102,7 +115,9 @@ class _Hash:
             names = [field.name for field in dataclasses.fields(value)]
             return self._parts(kind, [(name, getattr(value, name, None)) for name in names])
         made = value.__reduce_ex__(4)
-        return self._update(kind, made) if isinstance(made, str) else self._parts(kind, map(_list_parts, made))
+        if isinstance(made, str):
+            return self._update(kind, made)
+        return self._parts(kind, map(_list_parts, made))
 
     def _class(self, value: type) -> None:
         """Add a class by its name, and the functions of the caller's own classes too."""
@@ -117,19 +132,31 @@ class _Hash:
             return self._parts("method", [value.__func__, value.__self__])
         if inspect.isfunction(value) and not _own(value):
             value = inspect.unwrap(value)
-        if not inspect.isfunction(value) and hasattr(value, "__wrapped__"):  # as compiled functions have
+        # as compiled functions have
+        if not inspect.isfunction(value) and hasattr(value, "__wrapped__"):
             return self._parts("wrapped", [value.__wrapped__])
-        self._update("function", f"{value.__module__}.{getattr(value, '__qualname__', value.__name__)}")
+        self._update(
+            "function", f"{value.__module__}.{getattr(value, '__qualname__', value.__name__)}"
+        )
         if inspect.isfunction(value):
-            self._parts("given", [value.__defaults__, value.__kwdefaults__, *map(_content, value.__closure__ or ())])
+            self._parts(
+                "given",
+                [value.__defaults__, value.__kwdefaults__, *map(_content, value.__closure__ or ())],
+            )
             if _own(value):
                 self._code(value, value.__code__)
 
     def _code(self, function: Any, code: types.CodeType) -> None:
         """Add the bytecode of a function and the globals that it uses."""
         inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
-        self._parts("code", [code.co_code, code.co_names, *(part for part in code.co_consts if part not in inner)])
-        self._parts("uses", [function.__globals__[name] for name in code.co_names if name in function.__globals__])
+        self._parts(
+            "code",
+            [code.co_code, code.co_names, *(part for part in code.co_consts if part not in inner)],
+        )
+        self._parts(
+            "uses",
+            [function.__globals__[name] for name in code.co_names if name in function.__globals__],
+        )
         for part in inner:
             self._code(function, part)
 
@@ -143,7 +170,11 @@ class _Trusting(_Hash):
 
     def _class(self, value: type) -> None:
         for cls in value.__mro__:
-            there = functools.reduce(lambda part, name: getattr(part, name, None), cls.__qualname__.split("."), self._home(cls))
+            there = functools.reduce(
+                lambda part, name: getattr(part, name, None),
+                cls.__qualname__.split("."),
+                self._home(cls),
+            )
             if there is not cls:  # created by a function from its arguments
                 raise Foreign(cls.__qualname__)
         super()._class(value)
@@ -151,7 +182,9 @@ class _Trusting(_Hash):
     def _function(self, value: Any) -> None:
         if inspect.isfunction(value):
             self._home(value)
-            self._update("place", str((value.__code__.co_firstlineno, *value.__code__.co_positions())))
+            self._update(
+                "place", str((value.__code__.co_firstlineno, *value.__code__.co_positions()))
+            )
         super()._function(value)
 
     def _home(self, value: Any) -> Any:
@@ -163,7 +196,8 @@ class _Trusting(_Hash):
 
 def _own(function: Any) -> bool:
     """Tell whether a function is the caller's own, rather than an installed library's."""
-    name, file = function.__module__ or "", function.__code__.co_filename
+    name = function.__module__ or ""
+    file = function.__code__.co_filename
     return name.split(".")[0] != __name__.split(".")[0] and not file.startswith(LIBRARY_FOLDERS)
 
 

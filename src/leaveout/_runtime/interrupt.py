@@ -1,7 +1,8 @@
 """Ctrl-C: a call ends within a second, and returns its result so far.
 
-Neither a compiled program nor its compilation can be interrupted. They run in threads beside the main one, which waits and can
-stop waiting. A thread without a waiting main thread ends before its next program.
+Neither a compiled program nor its compilation can be interrupted. They run in threads beside the
+main one, which waits and can stop waiting. A thread without a waiting main thread ends before its
+next program.
 """
 
 import collections
@@ -37,9 +38,16 @@ class Interrupted(KeyboardInterrupt):
     """
 
     def __init__(self, answer: str, make: Callable[[], Any] | None = None):
-        part = "" if make is None else "; `partial` of this exception (sys.last_value.partial) is what is done so far"
-        super().__init__(f"{answer}{part}. With checkpoint=FILE the next such call goes on from where this one ended.")
-        self.told, self.make = answer, make
+        part = (
+            ""
+            if make is None
+            else "; `partial` of this exception (sys.last_value.partial) is what is done so far"
+        )
+        super().__init__(
+            f"{answer}{part}. With checkpoint=FILE the next such call goes on from where this one ended."
+        )
+        self.told = answer
+        self.make = make
 
     @functools.cached_property
     def partial(self) -> Any:
@@ -49,7 +57,9 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def stoppable(caller: str) -> Iterator[None]:
-    """Turn Ctrl-C into `Interrupted` under the name of `caller`, whatever other function runs inside it."""
+    """Turn Ctrl-C into `Interrupted` under the name of `caller`, whatever other function runs
+    inside it.
+    """
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -63,9 +73,11 @@ class ThreadStop(Exception):
 
 
 def run_in_thread(run: Callable[[], ThreadResult]) -> ThreadResult:
-    """Run a function that may take long and cannot be interrupted in another thread, for which the main thread waits.
+    """Run a function that may take long and cannot be interrupted in another thread, for which the
+    main thread waits.
 
-    Called from another thread it runs there, or raises `ThreadStop` if the main thread no longer waits.
+    Called from another thread it runs there, or raises `ThreadStop` if the main thread no longer
+    waits.
     """
     told = _told.get()
     if told is not None and told.is_set():
@@ -77,7 +89,8 @@ def run_in_thread(run: Callable[[], ThreadResult]) -> ThreadResult:
     try:
         return _beside[0].submit(contextvars.copy_context().run, run).result()
     except KeyboardInterrupt:
-        _beside.pop().shutdown(wait=False, cancel_futures=True)  # it is busy, and would delay the next call
+        # it is busy, and would delay the next call
+        _beside.pop().shutdown(wait=False, cancel_futures=True)
         raise
 
 
@@ -86,8 +99,8 @@ def side_by_side(
 ) -> Iterator[tuple[Item, ThreadResult]]:
     """Yield `run(item)` of every item, in order, computed in `workers` threads.
 
-    If items are many, the first runs alone, so that programs are compiled once. An error, or Ctrl-C, does not wait for threads
-    that still run.
+    If items are many, the first runs alone, so that programs are compiled once. An error, or
+    Ctrl-C, does not wait for threads that still run.
     """
     rest = iter(items)
     some = list(itertools.islice(rest, 2 * workers + 1)) if workers > 1 else []

@@ -1,13 +1,17 @@
-"""JAX, imported when something has to be derived or compiled, compiled programs, and frozen classes that are trees to JAX.
+"""JAX, imported when something has to be derived or compiled, compiled programs, and frozen classes
+that are trees to JAX.
 
-Models in closed form need none of it: `jax`, `jnp` and `jspecial` are placeholders of modules that are imported on first use.
+Models in closed form need none of it: `jax`, `jnp` and `jspecial` are placeholders of modules that
+are imported on first use.
 
-JAX caches compiled code under a hash of the program's text, and each process traces and lowers the program anew to get that
-text. For a hidden Markov model this takes longer than everything else. `Program` keeps the text itself (StableHLO, by
-`jax.export`), under a hash of all its inputs: this package's source, the versions of the packages that trace it, JAX's
-settings, the classes and constants of the arguments, the shapes of their arrays. A program is kept only if all of these are
-this package's own, as other code may depend on values outside the hash. Compiled code is JAX's own cache: an executable that
-XLA's CPU client has loaded cannot be saved again (in JAX 0.10 the copy lacks functions, or returns other numbers).
+JAX caches compiled code under a hash of the program's text, and each process traces and lowers the
+program anew to get that text. For a hidden Markov model this takes longer than everything else.
+`Program` keeps the text itself (StableHLO, by `jax.export`), under a hash of all its inputs: this
+package's source, the versions of the packages that trace it, JAX's settings, the classes and
+constants of the arguments, the shapes of their arrays. A program is kept only if all of these are
+this package's own, as other code may depend on values outside the hash. Compiled code is JAX's own
+cache: an executable that XLA's CPU client has loaded cannot be saved again (in JAX 0.10 the copy
+lacks functions, or returns other numbers).
 """
 
 import abc
@@ -27,7 +31,16 @@ import traceback
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeAlias, TypeVar, cast, dataclass_transform
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    cast,
+    dataclass_transform,
+)
 
 import numpy as np
 import platformdirs
@@ -38,7 +51,8 @@ from .conventions import log, warn
 from .fingerprint import fingerprint
 from .interrupt import run_in_thread
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 CachedValue = TypeVar("CachedValue")
 ExportedCall = tuple[Any, Any]
 
@@ -48,13 +62,15 @@ TRUSTED_MODULES = (
     *("abc", "builtins", "collections", "copyreg", "functools", "types", "typing"),
     *("equinox", "jax", "jaxlib", "jaxtyping", "leaveout", "numpy"),
 )
-# Options of XLA's compiler for CPUs: chains compile in less than half the time, most run as fast, and Hessians by half slower
+# Options of XLA's compiler for CPUs: chains compile in less than half the time, most run as fast,
+# and Hessians by half slower
 QUICK_COMPILATION = {
     "xla_backend_optimization_level": 1,
     "xla_cpu_parallel_codegen_split_count": 1,
     "xla_cpu_use_fusion_emitters": False,
 }
-CACHE_SETTINGS = ("jax_compilation_cache", "jax_persistent_cache")  # settings of JAX's cache, which do not affect programs
+# settings of JAX's cache, which do not affect programs
+CACHE_SETTINGS = ("jax_compilation_cache", "jax_persistent_cache")
 TRACING = ("jax", "jaxlib", "equinox", "numpy")  # packages that a program depends on
 DEBUGGING = ("jax_disable_jit", "jax_debug_nans", "jax_debug_infs", "jax_check_tracer_leaks")
 
@@ -82,7 +98,9 @@ if TYPE_CHECKING:
 
     PyTree: TypeAlias = Any  # jaxtyping's own is unknown to type checkers
 else:
-    jax, jnp, jspecial = _Later("jax"), _Later("jax.numpy"), _Later("jax.scipy.special")
+    jax = _Later("jax")
+    jnp = _Later("jax.numpy")
+    jspecial = _Later("jax.scipy.special")
     Array = PyTree = Any
     Scalar = Shaped[Any, ""]
 Arrays = Array | np.ndarray  # compiled functions accept both
@@ -101,7 +119,8 @@ FORKED = (
 _forked: list[bool] = []  # true if JAX was used before this process was forked
 _unregistered: list[type] = []
 _registering = threading.Lock()
-_scope = threading.local()  # `waiting`: the outermost scope of double precision of this thread, if it began without JAX
+# `waiting`: the outermost scope of double precision of this thread, if it began without JAX
+_scope = threading.local()
 
 
 def _note_fork() -> None:
@@ -114,7 +133,8 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 def ensure_jax() -> None:
-    """Import JAX if it is not imported yet, register classes as trees, and enter double precision if it is waiting.
+    """Import JAX if it is not imported yet, register classes as trees, and enter double precision
+    if it is waiting.
 
     Raises
     ------
@@ -149,10 +169,12 @@ def _ensure_programs() -> None:
 
 @functools.cache
 def _set_up_cache() -> Path | None:
-    """Set up the folder in which compiled programs are kept for other processes, and return it; None if none are kept.
+    """Set up the folder in which compiled programs are kept for other processes, and return it;
+    None if none are kept.
 
-    The folder is named by the environment variable `LEAVEOUT_CACHE`, else it is in the user's cache; "off" keeps nothing. A
-    folder that the caller has chosen for JAX stays. Two processes may write at once.
+    The folder is named by the environment variable `LEAVEOUT_CACHE`, else it is in the user's
+    cache; "off" keeps nothing. A folder that the caller has chosen for JAX stays. Two processes may
+    write at once.
     """
     import jax
 
@@ -171,7 +193,8 @@ def _set_up_cache() -> Path | None:
         return None
     jax.config.update("jax_compilation_cache_dir", str(folder))
     # bytes of compiled programs that are kept
-    jax.config.update("jax_compilation_cache_max_size", 2**30)  # JAX locks the folder with this setting
+    # JAX locks the folder with this setting
+    jax.config.update("jax_compilation_cache_max_size", 2**30)
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         # seconds of compiling from which a program is saved
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
@@ -179,7 +202,10 @@ def _set_up_cache() -> Path | None:
 
 
 def _host() -> str:
-    """Name of the machine's instruction set, for which programs are compiled: machines may share a home."""
+    """Name of the machine's instruction set, for which programs are compiled.
+
+    Machines may share a home.
+    """
     known = Path("/proc/cpuinfo")
     lines = known.read_text().splitlines() if known.exists() else [platform.processor()]
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), lines[0])
@@ -188,7 +214,9 @@ def _host() -> str:
 
 @contextlib.contextmanager
 def _double() -> Iterator[None]:
-    """Double precision, in which a density or a probability may underflow to zero, whatever the caller's `np.seterr`."""
+    """Double precision, in which a density or a probability may underflow to zero, whatever the
+    caller's `np.seterr`.
+    """
     with contextlib.ExitStack() as stack:
         stack.enter_context(np.errstate(under="ignore"))
         if "jax" in sys.modules:
@@ -215,7 +243,8 @@ _made: dict[tuple[int, Callable], object] = {}
 
 
 def cached_on(make: Callable[[Any], CachedValue]) -> Callable[[Any], CachedValue]:
-    """Decorate a function of one object, so that its value is computed once and cached beside the object.
+    """Decorate a function of one object, so that its value is computed once and cached beside the
+    object.
 
     As an attribute it would change the pytree of the object, and everything would be compiled anew.
     """
@@ -259,12 +288,16 @@ def numpy_of(value: Any) -> Any:
 
 def is_traced(value: Any) -> bool:
     """Tell whether a value contains a traced array, which has no value yet."""
-    return "jax" in sys.modules and any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
+    return "jax" in sys.modules and any(
+        isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value)
+    )
 
 
 def special_of(value: Any) -> Any:
     """Return SciPy's special functions for arrays of NumPy, JAX's for its own."""
-    return scipy.special if isinstance(value, NUMPY) else jspecial
+    if isinstance(value, NUMPY):
+        return scipy.special
+    return jspecial
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -272,18 +305,28 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def call_traced(what: str, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
-    """Call a user's function; TypeError if it takes other arguments, or, with the line, asks for values under tracing."""
+    """Call a user's function.
+
+    TypeError if it takes other arguments, or, with the line, asks for values under tracing.
+    """
     known = jax.errors
     try:
         inspect.signature(function).bind(*args, **more)
     except ValueError:  # a builtin without a signature
         pass
     except TypeError:
-        takes, given = inspect.signature(function), len(args) + len(more)
-        raise TypeError(f"{what}, {_name(function)!r}, is called with {given} arguments; it takes {takes}.") from None
+        takes = inspect.signature(function)
+        given = len(args) + len(more)
+        raise TypeError(
+            f"{what}, {_name(function)!r}, is called with {given} arguments; it takes {takes}."
+        ) from None
     try:
         return function(*args, **more)
-    except (known.ConcretizationTypeError, known.TracerArrayConversionError, known.TracerIntegerConversionError) as error:
+    except (
+        known.ConcretizationTypeError,
+        known.TracerArrayConversionError,
+        known.TracerIntegerConversionError,
+    ) as error:
         lines = traceback.extract_tb(error.__traceback__)[1:]
         own = lines[0] if lines else None
         where = f" (line {own.lineno} of {own.filename}: {own.line})" if own is not None else ""
@@ -301,7 +344,11 @@ def call_for_number(what: str, function: Callable[..., Any], *args: Any) -> Any:
         one = jnp.asarray(found)
         if not one.shape and one.dtype.kind in "biuf":
             return one * 1.0
-    got = f"{found.dtype} of shape {found.shape}" if isinstance(found, jax.Array | np.ndarray) else type(found).__name__
+    got = (
+        f"{found.dtype} of shape {found.shape}"
+        if isinstance(found, jax.Array | np.ndarray)
+        else type(found).__name__
+    )
     raise TypeError(f"{what}, {_name(function)!r}, must return one real number; got {got}.")
 
 
@@ -318,7 +365,8 @@ def make_on_first_call(make: Callable[[], Callable[P, R]]) -> Callable[P, R]:
 
 
 def compile_static(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile `function` for the shapes of its arrays and the values of all else, as Equinox's `filter_jit` does.
+    """Compile `function` for the shapes of its arrays and the values of all else, as Equinox's
+    `filter_jit` does.
 
     Ctrl-C does not wait for it.
     """
@@ -329,14 +377,16 @@ def compile_static(function: Callable[P, R]) -> Callable[P, R]:
         _ensure_programs()
         import jax  # not the placeholder, which looks for the module at every name
 
-        (leaves, tree), tracer = jax.tree.flatten((args, more)), jax.core.Tracer
+        (leaves, tree) = jax.tree.flatten((args, more))
+        tracer = jax.core.Tracer
         if any(isinstance(leaf, tracer) for leaf in leaves):
             return program.anew(*args, **more)
         place = _place(leaves)
         if place is not None:
             leaves, tree = jax.tree.flatten(_put_tree((args, more), place))
         config: Any = jax.config  # settings by `with` apply to the caller's thread only
-        double, device = config.jax_enable_x64, config.jax_default_device
+        double = config.jax_enable_x64
+        device = config.jax_default_device
 
         def run() -> R:
             with jax.enable_x64(double), jax.default_device(device):
@@ -348,14 +398,16 @@ def compile_static(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class Program:
-    """Program `function(*args, **more)`, compiled for the shapes of its arrays and the values of all else.
+    """Program `function(*args, **more)`, compiled for the shapes of its arrays and the values of
+    all else.
 
-    Its traced text is kept in `folder()`. Where that is None the same text is compiled, for this process: results do not depend
-    on what is kept.
+    Its traced text is kept in `folder()`. Where that is None the same text is compiled, for this
+    process: results do not depend on what is kept.
     """
 
     def __init__(self, function: Callable[..., Any], folder: Callable[[], Path | None]):
-        self.function, self.folder = function, folder
+        self.function = function
+        self.folder = folder
         self.by_key = dict[Hashable, Callable | None]()
 
     @functools.cached_property
@@ -369,7 +421,9 @@ class Program:
         """Run the program of arguments that are flattened to `leaves`."""
         import jax
 
-        folder, array, config = self.folder(), jax.Array, cast(Any, jax.config)
+        folder = self.folder()
+        array = jax.Array
+        config = cast(Any, jax.config)
 
         def anew() -> Any:
             args, more = jax.tree.unflatten(tree, leaves)
@@ -377,34 +431,53 @@ class Program:
 
         if not KEEPING or any(getattr(config, name) for name in DEBUGGING):
             return anew()
-        if any(device.platform != "cpu" for leaf in leaves if isinstance(leaf, array) for device in leaf.devices()):
+        if any(
+            device.platform != "cpu"
+            for leaf in leaves
+            if isinstance(leaf, array)
+            for device in leaf.devices()
+        ):
             return anew()
-        # shape, dtype and weak type for which a program is compiled; a constant by its type and value
+        # shape, dtype and weak type for which a program is compiled; a constant by its type and
+        # value
         kinds = np.ndarray, np.generic, array
         is_array = [isinstance(leaf, kinds) for leaf in leaves]
         shapes = tuple(
-            (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) if known else (type(leaf), leaf)
+            (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False))
+            if known
+            else (type(leaf), leaf)
             for leaf, known in zip(leaves, is_array, strict=True)
         )
         arrays = [leaf for leaf, known in zip(leaves, is_array, strict=True) if known]
-        key = (tree, shapes, config.jax_enable_x64, config.jax_default_device, config.jax_default_matmul_precision)
+        key = (
+            tree,
+            shapes,
+            config.jax_enable_x64,
+            config.jax_default_device,
+            config.jax_default_matmul_precision,
+        )
         try:
             known = key in self.by_key
         except TypeError:  # a constant without a hash
             return anew()
         if not known:
             described = [
-                ("array", *map(str, shape)) if array else shape[1] for shape, array in zip(shapes, is_array, strict=True)
+                ("array", *map(str, shape)) if array else shape[1]
+                for shape, array in zip(shapes, is_array, strict=True)
             ]
             rest = [None if array else leaf for leaf, array in zip(leaves, is_array, strict=True)]
             self.by_key[key] = self._load_or_trace(folder, tree, described, rest, arrays)
         program = self.by_key[key]
         return anew() if program is None else program(arrays)
 
-    def _load_or_trace(self, folder: Path | None, tree: Any, described: list, rest: list, arrays: list) -> Callable | None:
-        """The kept program, or the function traced now and kept; None if it cannot be named or exported.
+    def _load_or_trace(
+        self, folder: Path | None, tree: Any, described: list, rest: list, arrays: list
+    ) -> Callable | None:
+        """The kept program, or the function traced now and kept; None if it cannot be named or
+        exported.
 
-        Of the leaves of its arguments, `described` has the arrays by shape and dtype, and `rest` has None in their place.
+        Of the leaves of its arguments, `described` has the arrays by shape and dtype, and `rest`
+        has None in their place.
         """
         if jax.default_backend() != "cpu" or cast(Any, jax.config).jax_default_device is not None:
             return None
@@ -423,11 +496,15 @@ class Program:
         exported, like = program
         if exported is None:
             return None
-        run, structure = _compile(exported, name.replace("-", "_"), arrays), jax.tree.structure(like)
+        run, structure = (
+            _compile(exported, name.replace("-", "_"), arrays),
+            jax.tree.structure(like),
+        )
         return lambda arrays: jax.tree.unflatten(structure, run(arrays))
 
     def _export(self, tree: Any, rest: list, arrays: list) -> ExportedCall:
-        """Exported program, and a tree in the shape of its result; a pair of None if it cannot be exported.
+        """Exported program, and a tree in the shape of its result; a pair of None if it cannot be
+        exported.
 
         A program that calls back to Python, for example, cannot.
         """
@@ -435,7 +512,9 @@ class Program:
 
         def flat(arrays: Iterable) -> list:
             given = iter(arrays)
-            args, more = jax.tree.unflatten(tree, [next(given) if leaf is None else leaf for leaf in rest])
+            args, more = jax.tree.unflatten(
+                tree, [next(given) if leaf is None else leaf for leaf in rest]
+            )
             found, structure = jax.tree.flatten(self.function(*args, **more))
             structures.append(structure)
             return found
@@ -445,11 +524,15 @@ class Program:
             exported = jax.export.export(jax.jit(flat))(arrays)
         except (ValueError, NotImplementedError):
             return None, None
-        return dataclasses.replace(exported, _get_vjp=None), jax.tree.unflatten(structures[0], range(structures[0].num_leaves))
+        return dataclasses.replace(exported, _get_vjp=None), jax.tree.unflatten(
+            structures[0], range(structures[0].num_leaves)
+        )
 
 
 def _compile(exported: Any, name: str, arrays: list) -> Callable[[list], Any]:
-    """Compile an exported program under its name. Compiled code of another name, in this one's file, is replaced."""
+    """Compile an exported program under its name. Compiled code of another name, in this one's
+    file, is replaced.
+    """
 
     def compiled() -> Any:
         def call(arrays: list) -> Any:
@@ -462,7 +545,9 @@ def _compile(exported: Any, name: str, arrays: list) -> Callable[[list], Any]:
         program = compiled()
         if program.runtime_executable().hlo_modules()[0].name == f"jit_{name}":
             return program
-    for file in Path(cast(Any, jax.config).jax_compilation_cache_dir or os.devnull).glob(f"jit_{name}-*-cache"):
+    for file in Path(cast(Any, jax.config).jax_compilation_cache_dir or os.devnull).glob(
+        f"jit_{name}-*-cache"
+    ):
         _say_replaced(file)
         file.unlink(missing_ok=True)
     return compiled()
@@ -481,7 +566,8 @@ def _quick_compilation() -> dict[str, Any] | None:
 @functools.cache
 def _surroundings() -> list[str]:
     """Hash of this package's source, and the versions of the packages that trace and compile."""
-    source, root = hashlib.blake2b(digest_size=16), Path(__file__).parents[1]
+    source = hashlib.blake2b(digest_size=16)
+    root = Path(__file__).parents[1]
     for file in sorted(root.rglob("*.py")):
         source.update(f"{file.relative_to(root)}:".encode() + file.read_bytes())
     return [sys.version, source.hexdigest(), *map(importlib.metadata.version, TRACING)]
@@ -491,13 +577,18 @@ def _settings() -> list[str]:
     """Settings of JAX, as this thread sees them, and of XLA."""
     config = cast(Any, jax.config)
     set_to = {
-        name: getattr(config, name, value) for name, value in config.values.items() if not name.startswith(CACHE_SETTINGS)
+        name: getattr(config, name, value)
+        for name, value in config.values.items()
+        if not name.startswith(CACHE_SETTINGS)
     }
     return [f"{name}={set_to[name]}" for name in sorted(set_to)] + [os.environ.get("XLA_FLAGS", "")]
 
 
 def _read(file: Path) -> ExportedCall | None:
-    """The program of this name; None, with a warning, if the file holds anything else, and None if there is no file."""
+    """The program of this name.
+
+    None, with a warning, if the file holds anything else, and None if there is no file.
+    """
     try:
         name, *program = pickle.loads(file.read_bytes())
         os.utime(file)
@@ -516,7 +607,10 @@ def _say_replaced(file: Path) -> None:
 
 
 def _write(file: Path, program: ExportedCall) -> None:
-    """Write a program whole or not at all, whoever else writes it; do nothing if it cannot be written."""
+    """Write a program whole or not at all, whoever else writes it.
+
+    Do nothing if it cannot be written.
+    """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as beside:
@@ -529,7 +623,10 @@ def _write(file: Path, program: ExportedCall) -> None:
 
 def forget_programs(folder: Path) -> None:
     """Delete the programs that were unused for longest, if all together are too large."""
-    found = sorted(((file.stat().st_mtime, file.stat().st_size, file) for file in folder.iterdir()), reverse=True)
+    found = sorted(
+        ((file.stat().st_mtime, file.stat().st_size, file) for file in folder.iterdir()),
+        reverse=True,
+    )
     for (*_, file), total in zip(found, np.cumsum([size for _, size, _ in found]), strict=True):
         if total > MAX_EXPORTED_BYTES:
             file.unlink(missing_ok=True)
@@ -537,23 +634,33 @@ def forget_programs(folder: Path) -> None:
 
 def foreign(device: Any) -> Any:
     """Return the device if its memory is not this machine's own, else None."""
-    return None if device.platform == "cpu" and device == device.client.local_devices()[0] else device
+    if device.platform == "cpu" and device == device.client.local_devices()[0]:
+        return None
+    return device
 
 
 def _place(leaves: list) -> Any:
-    """Find the foreign device for programs of these arrays; None for this machine's memory, and for several devices.
+    """Find the foreign device for programs of these arrays; None for this machine's memory, and for
+    several devices.
 
-    It is the device of one of the arrays, else the chosen one (`jax.default_device`), else an accelerator that JAX
-    has.
+    It is the device of one of the arrays, else the chosen one (`jax.default_device`), else an
+    accelerator that JAX has.
     """
     import jax
 
-    kind, config = jax.Array, cast(Any, jax.config)
+    kind = jax.Array
+    config = cast(Any, jax.config)
     for leaf in leaves:
         if isinstance(leaf, kind) and leaf.committed:
-            return foreign(*leaf.devices()) if len(leaf.devices()) == 1 else None
+            if len(leaf.devices()) == 1:
+                return foreign(*leaf.devices())
+            return None
     chosen = config.jax_default_device
-    return foreign(jax.local_devices(backend=chosen)[0] if chosen is None or isinstance(chosen, str) else chosen)
+    return foreign(
+        jax.local_devices(backend=chosen)[0]
+        if chosen is None or isinstance(chosen, str)
+        else chosen
+    )
 
 
 def resident(tree: PyTree) -> PyTree:
@@ -569,7 +676,9 @@ def _put_tree(tree: PyTree, place: Any) -> PyTree:
         return tree
     parts, shape = jax.tree.flatten(tree, is_leaf=lambda part: isinstance(part, Module))
     parts = [_twin(part, place) if isinstance(part, Module) else part for part in parts]
-    settled = lambda part: not isinstance(part, np.ndarray | jax.Array) or getattr(part, "committed", False)
+    settled = lambda part: (
+        not isinstance(part, np.ndarray | jax.Array) or getattr(part, "committed", False)
+    )
     loose = [k for k, part in enumerate(parts) if not settled(part)]
     with _double():
         moved = jax.device_put([parts[k] for k in loose], place)
@@ -593,9 +702,15 @@ def _twin(module: "Module", place: Any) -> Any:
 def _copy_module(module: "Module", place: Any) -> Any:
     if hasattr(module, "as_jax_sees_it"):
         return _put_tree(module.as_jax_sees_it(), place)
-    out, values = object.__new__(type(module)), vars(module)
+    out = object.__new__(type(module))
+    values = vars(module)
     fixed = {name: field.metadata.get("static") for name, field in _fields(type(module)).items()}
-    vars(out).update({name: values[name] if kept else _put_tree(values[name], place) for name, kept in fixed.items()})
+    vars(out).update(
+        {
+            name: values[name] if kept else _put_tree(values[name], place)
+            for name, kept in fixed.items()
+        }
+    )
     return out
 
 
@@ -618,20 +733,26 @@ def static(**more: Any) -> Any:
 class Module(abc.ABC):  # noqa: B024
     """Base of frozen dataclasses that are trees to JAX.
 
-    The fields are the branches, except `static` ones (Equinox's `field(static=True)` works too). An `__init__` of a subclass
-    sets each field once. Two modules are equal only if they are the same object, as arrays compare by entry.
+    The fields are the branches, except `static` ones (Equinox's `field(static=True)` works too). An
+    `__init__` of a subclass sets each field once. Two modules are equal only if they are the same
+    object, as arrays compare by entry.
     """
 
     _own_init: ClassVar[bool] = False
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        if type(cls) is not abc.ABCMeta:  # other metaclasses, such as Equinox's, register their classes
+        # other metaclasses, such as Equinox's, register their classes
+        if type(cls) is not abc.ABCMeta:
             return
         cls._own_init = cls._own_init or "__init__" in vars(cls)
         dataclasses.dataclass(init=not cls._own_init, eq=False, repr=False)(cls)
-        if hasattr(cls, "__check_init__") or any("converter" in field.metadata for field in _fields(cls).values()):
-            raise TypeError(f"{cls.__name__}: converters and __check_init__ are Equinox's; write __init__ or __post_init__.")
+        if hasattr(cls, "__check_init__") or any(
+            "converter" in field.metadata for field in _fields(cls).values()
+        ):
+            raise TypeError(
+                f"{cls.__name__}: converters and __check_init__ are Equinox's; write __init__ or __post_init__."
+            )
         with _registering:
             _unregistered.append(cls)
 
@@ -643,7 +764,9 @@ class Module(abc.ABC):  # noqa: B024
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in vars(self) or name not in _fields(type(self)):
-            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r} of {type(self).__name__}")
+            raise dataclasses.FrozenInstanceError(
+                f"cannot assign to field {name!r} of {type(self).__name__}"
+            )
         super().__setattr__(name, value)
 
     def __repr__(self) -> str:
@@ -663,7 +786,9 @@ def _register(cls: type) -> None:
     import jax
 
     if hasattr(cls, "as_jax_sees_it"):  # JAX sees an array in its place
-        jax.tree_util.register_pytree_node(cls, lambda self: ([self.as_jax_sees_it()], None), lambda _, parts: parts[0])
+        jax.tree_util.register_pytree_node(
+            cls, lambda self: ([self.as_jax_sees_it()], None), lambda _, parts: parts[0]
+        )
         return
     kept = [name for name, field in _fields(cls).items() if field.metadata.get("static")]
     branches = [name for name in _fields(cls) if name not in kept]

@@ -1,8 +1,10 @@
-"""Steps computed by joblib's workers, if there are any: `with joblib.parallel_config("loky", n_jobs=8)`, "dask", "ray".
+"""Steps computed by joblib's workers, if there are any: `with joblib.parallel_config("loky",
+n_jobs=8)`, "dask", "ray".
 
-The result of a step depends neither on its worker nor on the number of workers, and results come back in order. Without
-workers everything is computed here. A function travels pickled, once, by value if it is the user's own, and workers of one
-machine share its arrays. If a worker dies, others get its items.
+The result of a step depends neither on its worker nor on the number of workers, and results come
+back in order. Without workers everything is computed here. A function travels pickled, once, by
+value if it is the user's own, and workers of one machine share its arrays. If a worker dies, others
+get its items.
 """
 
 import collections
@@ -43,10 +45,17 @@ _unpacking = threading.RLock()
 
 
 def steps(
-    make: Callable[[Item], StepResult], items: Iterable[Item], threads: int = 1, jobs: int | None = None
+    make: Callable[[Item], StepResult],
+    items: Iterable[Item],
+    threads: int = 1,
+    jobs: int | None = None,
 ) -> Generator[tuple[Item, StepResult], None, None]:
-    """Yield the result of `make` for each item, in order; read it from the checkpoint if it is there, else keep it."""
-    first, rest = there(), iter(items)
+    """Yield the result of `make` for each item, in order.
+
+    Read it from the checkpoint if it is there, else keep it.
+    """
+    first = there()
+    rest = iter(items)
     for item in itertools.islice(rest, first):
         yield item, again()
     count = len(items) - first if isinstance(items, Sized) else np.inf
@@ -65,15 +74,19 @@ def over(
 ) -> Iterator[tuple[Item, PartResult]]:
     """Yield `make(item)` of every item, in order, computed in threads or by joblib's workers.
 
-    `jobs` is the number of workers, by default what joblib was configured with. If `left` is given, items are computed here
-    until the work that is left, as timed on the first ones, takes long enough for sending to pay; else they are sent at once.
+    `jobs` is the number of workers, by default what joblib was configured with. If `left` is given,
+    items are computed here until the work that is left, as timed on the first ones, takes long
+    enough for sending to pay; else they are sent at once.
     """
-    number, rest, size = workers(jobs), iter(items), 1
+    number = workers(jobs)
+    rest = iter(items)
+    size = 1
     if number < 2 or _are_threads():
         yield from side_by_side(_step(make), rest, number if number > 1 else threads)
         return
     if left is not None:
-        each, here = 0.0, _step(make)
+        each = 0.0
+        here = _step(make)
         for done, item in enumerate(rest, 1):
             began = time.perf_counter()
             with single_threaded():
@@ -135,7 +148,10 @@ class _Waiting:
     """Items that workers have not returned yet."""
 
     def __init__(self, items: Iterator[Any]):
-        self.items, self.out, self.lock, self.is_closed = items, collections.deque[Any](), threading.Lock(), False
+        self.items = items
+        self.out = collections.deque[Any]()
+        self.lock = threading.Lock()
+        self.is_closed = False
 
     def __iter__(self) -> Iterator[Any]:
         """Hand out items to any thread of joblib."""
@@ -155,18 +171,29 @@ class _Waiting:
 
 
 def _elsewhere(
-    make: Callable[[Item], PartResult], items: Iterator[Item], jobs: int | None, size: int, number: int
+    make: Callable[[Item], PartResult],
+    items: Iterator[Item],
+    jobs: int | None,
+    size: int,
+    number: int,
 ) -> Iterator[tuple[Item, PartResult]]:
-    """Yield `make(item)` of every item, computed by joblib's workers, and recover if some of these die."""
+    """Yield `make(item)` of every item, computed by joblib's workers, and recover if some of these
+    die.
+    """
     import joblib
 
-    sent, waiting, tries = _Parcel(make), _Waiting(items), 0
+    sent = _Parcel(make)
+    waiting = _Waiting(items)
+    tries = 0
     while True:
-        pool = joblib.Parallel(jobs, return_as="generator", batch_size=size, pre_dispatch=2 * size * number)
+        pool = joblib.Parallel(
+            jobs, return_as="generator", batch_size=size, pre_dispatch=2 * size * number
+        )
         made = pool(joblib.delayed(_compute)(sent, item) for item in waiting)
         try:
             for outcome in made:
-                item, tries = waiting.out.popleft(), 0
+                item = waiting.out.popleft()
+                tries = 0
                 for message, category in outcome.warning_list:
                     warnings.warn(message, category, stacklevel=1)
                 if outcome.error is not None:
@@ -209,8 +236,13 @@ def _compute(parcel: "_Parcel", item: Any) -> _Outcome:
     """Compute an item in a worker."""
     import joblib
 
-    made, failed = None, None
-    with warnings.catch_warnings(record=True) as heard, joblib.parallel_config("sequential"), single_threaded():
+    made = None
+    failed = None
+    with (
+        warnings.catch_warnings(record=True) as heard,
+        joblib.parallel_config("sequential"),
+        single_threaded(),
+    ):
         warnings.simplefilter("always")
         try:
             made = _step(parcel.load())(item)
@@ -232,13 +264,15 @@ def _portable(error: Exception) -> Exception:
 class _Parcel:
     """Function, or a part of one, on its way to workers.
 
-    Its arrays are separate, so that joblib shares them, and so do parts that several functions share: a worker unpacks and
-    compiles a fit once.
+    Its arrays are separate, so that joblib shares them, and so do parts that several functions
+    share: a worker unpacks and compiles a fit once.
     """
 
     def __init__(self, make: Any):
         buffers: list[pickle.PickleBuffer] = []
-        self.name, self.parts, stream = uuid.uuid4().hex, dict[str, _Parcel](), BytesIO()
+        self.name = uuid.uuid4().hex
+        self.parts = dict[str, _Parcel]()
+        stream = BytesIO()
         try:
             _pickler(make, self.parts)(stream, 5, buffers.append).dump(make)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
@@ -246,11 +280,16 @@ class _Parcel:
                 f"joblib's workers: what they are to make cannot be sent to them ({error}); leave out parallel_config, or see "
                 "to it that no lock, open file or generator goes along."
             ) from error
-        self.code, self.arrays = stream.getvalue(), [np.asarray(each.raw()) for each in buffers]
+        self.code = stream.getvalue()
+        self.arrays = [np.asarray(each.raw()) for each in buffers]
 
     def __sizeof__(self) -> int:
         """Size by which Dask decides which objects to put on workers."""
-        return len(self.code) + sum(part.nbytes for part in self.arrays) + sum(map(sys.getsizeof, self.parts.values()))
+        return (
+            len(self.code)
+            + sum(part.nbytes for part in self.arrays)
+            + sum(map(sys.getsizeof, self.parts.values()))
+        )
 
     def load(self) -> Any:
         """Unpickle a function once in each process; the last few are kept."""
@@ -283,7 +322,9 @@ def _pickler(root: Any, parts: dict[str, _Parcel]) -> Any:
     from cloudpickle import CloudPickler
 
     class Pickler(CloudPickler):
-        """Pickler of memory maps by the names of their files, of fits by themselves, of JAX's arrays as NumPy's."""
+        """Pickler of memory maps by the names of their files, of fits by themselves, of JAX's
+        arrays as NumPy's.
+        """
 
         def persistent_id(self, value: Any) -> str | None:
             if value is root or not getattr(type(value), "sent_alone", False):
@@ -296,16 +337,22 @@ def _pickler(root: Any, parts: dict[str, _Parcel]) -> Any:
             if "jax" in sys.modules and isinstance(value, jax.Array):
                 return np.asarray, (np.asarray(value),)
             known = describe_rows(value) if isinstance(value, np.memmap) else value
-            return super().reducer_override(value) if known is value else (map_rows, (known,))
+            if known is value:
+                return super().reducer_override(value)
+            return (map_rows, (known,))
 
     return Pickler
 
 
 def describe_rows(array: np.ndarray) -> Any:
-    """Describe contiguous rows of a memory map by file, dtype, offset and shape; any other array is returned itself."""
+    """Describe contiguous rows of a memory map by file, dtype, offset and shape.
+
+    Any other array is returned itself.
+    """
     if not isinstance(array, np.memmap) or array.filename is None or not array.flags.c_contiguous:
         return array
-    whole, at = array, lambda part: part.__array_interface__["data"][0]
+    whole = array
+    at = lambda part: part.__array_interface__["data"][0]
     while isinstance(whole.base, np.memmap):
         whole = whole.base
     return os.fspath(array.filename), array.dtype, whole.offset + at(array) - at(whole), array.shape

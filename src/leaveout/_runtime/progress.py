@@ -24,18 +24,34 @@ class Slow:
     """
 
     def __init__(self, label: str, total: int):
-        self.label, self.total, self.num_done = label, total, 0
+        self.label = label
+        self.total = total
+        self.num_done = 0
         self.changing = threading.Lock()
         self.clock: threading.Timer | None = None
 
     @functools.cached_property
     def bar(self) -> "Progress":
         """The bar of rich, created when it is first shown."""
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
 
-        columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}")
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total}"),
+        )
         times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
-        bar = Progress(*columns, *times, console=_console(), transient=True, speed_estimate_period=3600)
+        bar = Progress(
+            *columns, *times, console=_console(), transient=True, speed_estimate_period=3600
+        )
         bar.add_task(self.label, total=self.total, completed=self.num_done)
         return bar
 
@@ -58,7 +74,8 @@ class Slow:
 
     def expect(self, total: int, label: str) -> None:
         """Set a total that is known only now."""
-        self.total, self.label = total, label
+        self.total = total
+        self.label = label
         if "bar" in vars(self):
             self.bar.update(self.bar.task_ids[0], total=total, description=label)
 
@@ -68,15 +85,25 @@ class Slow:
             self.bar.console.print(text, highlight=False, soft_wrap=True)
 
     def line(self, label: str) -> Callable[..., None]:
-        """Add a line for a part of the whole; returns `tell("what is known of it")`, and `tell(..., done=True)` at its end."""
+        """Add a line for a part of the whole.
+
+        Returns `tell("what is known of it")`, and `tell(..., done=True)` at its end.
+        """
         task = self.bar.add_task(label, total=1)
-        return lambda known, done=False: self.bar.update(task, description=f"{label}: {known}", completed=int(done))
+        return lambda known, done=False: self.bar.update(
+            task, description=f"{label}: {known}", completed=int(done)
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a bar that is never shown, as another process has no terminal."""
         return Slow, (self.label, self.total)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
         with self.changing:
             if self.clock is not None:
                 self.clock.cancel()
@@ -98,4 +125,6 @@ def _has_viewer() -> bool:
     if not (asked or "IPython" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())):
         return False  # without importing rich
     console = _console()
-    return importlib.util.find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
+    if console.is_jupyter:
+        return importlib.util.find_spec("ipywidgets") is not None
+    return console.is_terminal

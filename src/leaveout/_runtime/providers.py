@@ -1,4 +1,5 @@
-"""Loaders of modules that results use but may not import, since they are in later rooms: plots, pages, nested intervals.
+"""Loaders of modules that results use but may not import, since they are in later rooms: plots,
+pages, nested intervals.
 
 `leaveout/__init__.py` registers a loader for each such module; methods of results call `provided`.
 """

@@ -1,4 +1,6 @@
-"""Results: codes of refits, whose values are the user's messages, and printed lines of a name and a text."""
+"""Results: codes of refits, whose values are the user's messages, and printed lines of a name and a
+text.
+"""
 
 import enum
 import html
@@ -33,7 +35,10 @@ class RESULTS(enum.IntEnum):
         return member
 
     successful = 0, ""
-    uncertified = (1, "the error of this refit could not be bounded by a small number; use Exact() for it")
+    uncertified = (
+        1,
+        "the error of this refit could not be bounded by a small number; use Exact() for it",
+    )
     kink = (2, "the step crosses a point where the loss is not twice differentiable")
     not_converged = (
         3,
@@ -45,7 +50,10 @@ class RESULTS(enum.IntEnum):
         "the remaining data do not determine every parameter (leverage 1): held-out units that depend on such a one have no "
         "loss; add a penalty, drop the column, or draw the effects of groups that leave whole: lo.Mixed('… + (1 | group)')",
     )
-    nonfinite = (5, "the loss or its gradient is not finite at the refit; check the data of this fold")
+    nonfinite = (
+        5,
+        "the loss or its gradient is not finite at the refit; check the data of this fold",
+    )
     emptied = (
         6,
         "the fold holds all that is known of a state or class: its parameters come from the prior or penalty alone; "
@@ -56,13 +64,19 @@ class RESULTS(enum.IntEnum):
         "F has a lower minimum elsewhere, among those that the fit's starts found, than where descent from the fit led; "
         "its held-out loss is that of the refit reported; Estimate.elsewhere has those at the lower one",
     )
-    missed = (8, "an audit, which repeats refits exactly by another way, found its error larger than reported; use Exact()")
+    missed = (
+        8,
+        "an audit, which repeats refits exactly by another way, found its error larger than reported; use Exact()",
+    )
     leaving = (
         9,
         "a probability, or a variance, that is zero in the fit, where its data put it, would leave zero in this fold: F falls "
         "that way; the refit reported holds it, and so does its held-out loss; a prior keeps probabilities off zero",
     )
-    interrupted = 10, "not made: the run was stopped before; with checkpoint= the same call goes on from there"
+    interrupted = (
+        10,
+        "not made: the run was stopped before; with checkpoint= the same call goes on from there",
+    )
     heavy_weights = (
         11,
         "the importance weights of this fold have no mean that can be trusted: Pareto's k is 0.7 or more, or large for so few "
@@ -71,7 +85,8 @@ class RESULTS(enum.IntEnum):
     )
 
 
-NO_REFIT_CODES = (RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite)  # refits that do not exist
+# refits that do not exist
+NO_REFIT_CODES = (RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite)
 
 
 def among(result: IntArray, codes: Iterable[RESULTS]) -> BoolArray:
@@ -82,13 +97,19 @@ def among(result: IntArray, codes: Iterable[RESULTS]) -> BoolArray:
 
 
 def kind_of(objective: Any) -> str:
-    """Name of the kind of model, as users know it; a stand-in has the name of the model that it stands in for."""
+    """Name of the kind of model, as users know it.
+
+    A stand-in has the name of the model that it stands in for.
+    """
     kind = type(objective)
     return getattr(kind, "shown", kind.__name__)
 
 
 def lines_as_text(lines: Iterable[tuple[str, str]], width: int = 15) -> str:
-    """Write lines of a name and a text, one below the other; names have at least `width` characters."""
+    """Write lines of a name and a text, one below the other.
+
+    Names have at least `width` characters.
+    """
     return "\n".join(f"{name:<{width}} {text}" for name, text in lines)
 
 
@@ -101,25 +122,37 @@ def lines_as_html(lines: Iterable[tuple[str, str]]) -> str:
     return f"<table>{rows}</table>"
 
 
-def text_within(frame: pd.DataFrame, main: Sequence[str], optional: Sequence[str], digits: int) -> tuple[str, list[str]]:
-    """Write a table with its main columns, and the optional ones that fit on a line; return those that do not.
+def text_within(
+    frame: pd.DataFrame, main: Sequence[str], optional: Sequence[str], digits: int
+) -> tuple[str, list[str]]:
+    """Write a table with its main columns, and the optional ones that fit on a line; return those
+    that do not.
 
     Long names of rows are cut in the middle.
     """
     number = f"{{:.{digits}g}}".format
     wide = len(frame[list(main)].to_string(index=False, float_format=number).partition("\n")[0])
     half = max(TERMINAL_WIDTH - wide - 3, 8) // 2
-    names = [name if len(name) <= 2 * half + 1 else f"{name[:half]}…{name[-half:]}" for name in map(str, frame.index)]
+    names = [
+        name if len(name) <= 2 * half + 1 else f"{name[:half]}…{name[-half:]}"
+        for name in map(str, frame.index)
+    ]
     plain = pd.DataFrame(frame).set_axis(names)
-    shown, omitted = list(main), list[str]()
+    shown = list(main)
+    omitted = list[str]()
     for name in optional:
         line = plain[[*shown, name]].to_string(float_format=number).partition("\n")[0]
         (shown if len(line) <= TERMINAL_WIDTH else omitted).append(name)
-    return plain[shown].to_string(float_format=number, max_rows=pd.options.display.max_rows), omitted
+    return plain[shown].to_string(
+        float_format=number, max_rows=pd.options.display.max_rows
+    ), omitted
 
 
 class HeadedTable(pd.DataFrame):
-    """A DataFrame with lines above its numbers that say what they are; what is picked or rounded of it keeps them."""
+    """A DataFrame with lines above its numbers that say what they are.
+
+    What is picked or rounded of it keeps them.
+    """
 
     _metadata: ClassVar[list[str]] = ["heading"]
     heading: Sequence[tuple[str, str]] = ()
@@ -138,11 +171,15 @@ class HeadedTable(pd.DataFrame):
         return lines_as_text(self.heading or (), 18)
 
     def _repr_html_(self) -> str:
-        return lines_as_html(self.heading or ()) + pd.DataFrame(self).to_html(float_format=TABLE_FLOAT)
+        return lines_as_html(self.heading or ()) + pd.DataFrame(self).to_html(
+            float_format=TABLE_FLOAT
+        )
 
 
 class PrintedResult:
-    """Base of results that print as lines of a name and a text. Notebooks, pages and Markdown show them as a table."""
+    """Base of results that print as lines of a name and a text. Notebooks, pages and Markdown show
+    them as a table.
+    """
 
     def _lines(self) -> list[tuple[str, str]]:
         raise NotImplementedError
@@ -163,8 +200,19 @@ class PrintedResult:
         str
             The table.
         """
-        cell = lambda text: html.escape(text, quote=False).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
-        return "\n".join(["| | |", "|---|---|", *(f"| {cell(name)} | {cell(text)} |" for name, text in self._lines())])
+        cell = lambda text: (
+            html.escape(text, quote=False)
+            .replace("\\", "\\\\")
+            .replace("|", "\\|")
+            .replace("\n", " ")
+        )
+        return "\n".join(
+            [
+                "| | |",
+                "|---|---|",
+                *(f"| {cell(name)} | {cell(text)} |" for name, text in self._lines()),
+            ]
+        )
 
 
 class PrintedTable(PrintedResult):
@@ -195,6 +243,12 @@ class PrintedTable(PrintedResult):
         shown = self._shown()
         cells = [["", *map(str, shown.columns)], ["---"] * (1 + shown.shape[1])]
         number = lambda value: TABLE_FLOAT(value) if isinstance(value, float) else str(value)
-        cells += [[str(name), *map(number, row)] for name, *row in shown.astype(object).itertuples()]
-        escaped = [[html.escape(cell, quote=False).replace("|", "\\|") for cell in row] for row in cells]
-        return super().to_markdown() + "\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in escaped)
+        cells += [
+            [str(name), *map(number, row)] for name, *row in shown.astype(object).itertuples()
+        ]
+        escaped = [
+            [html.escape(cell, quote=False).replace("|", "\\|") for cell in row] for row in cells
+        ]
+        return (
+            super().to_markdown() + "\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in escaped)
+        )

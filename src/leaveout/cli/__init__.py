@@ -22,7 +22,9 @@ COMMANDS = {  # in the order of `leaveout --help`; the module of the same name h
     "leakage": "Estimate the score on new clusters, without what leaks between the filed clusters.",
     "crf": "Cross-validate a linear-chain conditional random field of tagged sentences.",
 }
-app: typer.Typer = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app: typer.Typer = typer.Typer(
+    cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
 for name, summary in COMMANDS.items():
     app.command(name, help=summary)(lambda: None)
 
@@ -36,7 +38,13 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
-    """One fit, every fold: cross-validation of smooth models without refitting them fold by fold."""
+    """One fit, every fold.
+
+    Cross-validation of smooth models without refitting them fold by fold.
+    """

@@ -23,10 +23,12 @@ INPUT = (ValueError, TypeError, RuntimeError, ArithmeticError, OSError, ImportEr
 
 
 class Commands(TyperGroup):
-    """Commands that end in one line on standard error, with exit code 2; 1 for a fault of the library; 130 on Ctrl-C.
+    """Commands that end in one line on standard error, with exit code 2; 1 for a fault of the
+    library; 130 on Ctrl-C.
 
-    The module of a command is imported when the command is called. On Ctrl-C the results so far come first. With
-    LEAVEOUT_TRACEBACK set, an exception that is neither usage nor a message of the library is raised as it is.
+    The module of a command is imported when the command is called. On Ctrl-C the results so far
+    come first. With LEAVEOUT_TRACEBACK set, an exception that is neither usage nor a message of the
+    library is raised as it is.
     """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -41,7 +43,8 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
             partial = getattr(stop, "partial", None)
-            if hasattr(partial, "_repr_html_") or hasattr(partial, "verdict"):  # a result, not an array
+            # a result, not an array
+            if hasattr(partial, "_repr_html_") or hasattr(partial, "verdict"):
                 console.print(str(partial))
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
             kept = command is not None and any(each.name == "checkpoint" for each in command.params)
@@ -61,7 +64,8 @@ class Commands(TyperGroup):
             code = 1
         except Exception as error:
             code = _report_end(error)
-        if code == INTERRUPT_EXIT_CODE and sys.stdout is sys.__stdout__:  # its own process, in which threads may still run
+        # its own process, in which threads may still run
+        if code == INTERRUPT_EXIT_CODE and sys.stdout is sys.__stdout__:
             for stream in filter(None, (sys.stdout, sys.stderr)):
                 stream.flush()
             os._exit(INTERRUPT_EXIT_CODE)
@@ -89,7 +93,9 @@ def _report_end(error: Any) -> int:
     if isinstance(error, INPUT):
         _say(str(error) or type(error).__name__)
         return 2
-    _say(f"a fault of leaveout, {type(error).__name__}: {error}; please report it. LEAVEOUT_TRACEBACK=1 shows where it is.")
+    _say(
+        f"a fault of leaveout, {type(error).__name__}: {error}; please report it. LEAVEOUT_TRACEBACK=1 shows where it is."
+    )
     return 1
 
 
@@ -117,12 +123,16 @@ def writing(file: Path) -> Iterator[None]:
 
 @contextmanager
 def warnings_as_notes() -> Iterator[list[str]]:
-    """Collect the texts of the warnings for users, each once, in a list that is complete at the end."""
+    """Collect the texts of the warnings for users, each once, in a list that is complete at the
+    end.
+    """
     notes: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield notes
-    notes += dict.fromkeys(str(warning.message) for warning in caught if issubclass(warning.category, UserWarning))
+    notes += dict.fromkeys(
+        str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)
+    )
 
 
 def join_notes(*notes: str) -> str:
@@ -140,7 +150,9 @@ def table_of(*headings: str, words: tuple[str, ...] = (), **more: Any) -> Table:
     """Make a table for the console: columns of `words` wrap, others are numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left", **more)
     for heading in headings:
-        table.add_column(heading, justify="left" if heading in words else "right", no_wrap=heading not in words)
+        table.add_column(
+            heading, justify="left" if heading in words else "right", no_wrap=heading not in words
+        )
     return table
 
 

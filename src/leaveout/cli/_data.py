@@ -20,14 +20,19 @@ from ._files import WIDEST, FileTable, Reading, complete, is_dates, read, shorte
 from ._options import WHOLE, option, plan_of, split_names, whole_number
 
 PLANS = "loo, kfold:K or groups:COLUMN"
-LOSSES = tuple(sorted({name.replace("_", "-") for name in (*lo.losses.NAMED, *lo.losses.SHARED, "ordinal")}))
+LOSSES = tuple(
+    sorted({name.replace("_", "-") for name in (*lo.losses.NAMED, *lo.losses.SHARED, "ordinal")})
+)
 CATEGORY = "name it in --categorical, or leave it out by naming others in --features"
 NUMBERS = "it must hold numbers"
 OTHERS = "name other columns by --features"
-WORD = re.compile(r"`[^`]+`|[^\W\d][\w.]*|(?<![\w.])\.(?![\w.])")  # names in a formula, and the dot for all others
+# names in a formula, and the dot for all others
+WORD = re.compile(r"`[^`]+`|[^\W\d][\w.]*|(?<![\w.])\.(?![\w.])")
 CATEGORY_CALL = re.compile(r"\bC\(\s*`?([^,)`]+?)`?\s*[,)]")  # columns of labels in a formula
-IMPUTED = re.compile(r"\bimpute\(\s*`?([^`)]+?)`?\s*\)")  # columns whose missing values a formula fills
-OMISSIONS = {"ids": "", "dates": " (put the time since a day into a column of numbers)"}  # columns that are no features
+# columns whose missing values a formula fills
+IMPUTED = re.compile(r"\bimpute\(\s*`?([^`)]+?)`?\s*\)")
+# columns that are no features
+OMISSIONS = {"ids": "", "dates": " (put the time since a day into a column of numbers)"}
 LABELS = ("logistic", "probit", "cloglog")  # losses for two labels
 
 
@@ -35,18 +40,32 @@ LABELS = ("logistic", "probit", "cloglog")  # losses for two labels
 class Model:
     """Options that describe a regression of the rows of a file, and its folds."""
 
-    target: Annotated[str | None, option("The column to predict; with --formula its left side.")] = None
+    target: Annotated[
+        str | None, option("The column to predict; with --formula its left side.")
+    ] = None
     loss: Annotated[str, option(f"One of {', '.join(LOSSES)}.")] = "squared"
-    l2: Annotated[float, option("Ridge penalty, l2/2 times the sum of the squared coefficients.")] = 0.0
+    l2: Annotated[
+        float, option("Ridge penalty, l2/2 times the sum of the squared coefficients.")
+    ] = 0.0
     plan: Annotated[str, option(f"What is left out: {PLANS}.")] = "loo"
-    features: Annotated[str | None, option("Columns to use, with commas between; all others if not given.")] = None
+    features: Annotated[
+        str | None, option("Columns to use, with commas between; all others if not given.")
+    ] = None
     categorical: Annotated[str | None, option("Columns of categories, with commas between.")] = None
-    formula: Annotated[str | None, option("Instead of these: 'y ~ a + C(b)'. It runs as Python.")] = None
+    formula: Annotated[
+        str | None, option("Instead of these: 'y ~ a + C(b)'. It runs as Python.")
+    ] = None
     offset: Annotated[str | None, option("A column added to the linear predictor.")] = None
     weights: Annotated[str | None, option("A column of weights.")] = None
-    positive: Annotated[str | None, option("The label of the target that counts as 1, for two classes.")] = None
+    positive: Annotated[
+        str | None, option("The label of the target that counts as 1, for two classes.")
+    ] = None
     impute: Annotated[
-        str | None, option("Fill missing numbers of features by one of {}, learned in each refit.", choices=("median",))
+        str | None,
+        option(
+            "Fill missing numbers of features by one of {}, learned in each refit.",
+            choices=("median",),
+        ),
     ] = None
     intercept: bool = True
 
@@ -66,7 +85,10 @@ class Model:
         if not (self.formula or self.features):
             return set()
         names = {self.target, self.offset, self.weights, self.group, *self.categories}
-        return {*filter(None, names), *(_words(self.formula) if self.formula else split_names(self.features))}
+        return {
+            *filter(None, names),
+            *(_words(self.formula) if self.formula else split_names(self.features)),
+        }
 
     @property
     def labels(self) -> set[str]:
@@ -79,24 +101,48 @@ class Model:
 
     def features_of(self, rows: FileTable) -> list[str]:
         """Select the columns of features, including categories."""
-        others = (self.target, self.offset, self.weights, self.group, *itertools.chain(*self.omissions(rows).values()))
-        features = split_names(self.features) or [name for name in rows.frame.columns if name not in others]
+        others = (
+            self.target,
+            self.offset,
+            self.weights,
+            self.group,
+            *itertools.chain(*self.omissions(rows).values()),
+        )
+        features = split_names(self.features) or [
+            name for name in rows.frame.columns if name not in others
+        ]
         return list(dict.fromkeys([*features, *self.categories]))
 
     def omissions(self, rows: FileTable, *others: str | None) -> dict[str, list[str]]:
-        """List the ids and dates, columns that are features only where they are named so, and that have no other part."""
+        """List the ids and dates, columns that are features only where they are named so, and that
+        have no other part.
+        """
         named = {self.target, self.group, *self.categories, *others}
         parts = set(rows.frame) if self.formula or self.features else named
-        kinds = {"ids": identifiers(rows), "dates": [name for name in rows.frame if is_dates(rows.frame[name])]}
-        return {kind: [name for name in names if name not in parts] for kind, names in kinds.items()}
+        kinds = {
+            "ids": identifiers(rows),
+            "dates": [name for name in rows.frame if is_dates(rows.frame[name])],
+        }
+        return {
+            kind: [name for name in names if name not in parts] for kind, names in kinds.items()
+        }
 
     def omission_note(self, rows: FileTable, *others: str | None) -> str:
         """Say which columns are left out, and what they hold."""
         kinds = self.omissions(rows, *others).items()
-        return join_notes(*(f"left out as {kind}: {shorten_names(names)}{OMISSIONS[kind]}" for kind, names in kinds if names))
+        return join_notes(
+            *(
+                f"left out as {kind}: {shorten_names(names)}{OMISSIONS[kind]}"
+                for kind, names in kinds
+                if names
+            )
+        )
 
     def columns_of(self, rows: FileTable) -> list[str]:
-        """List the columns that the model and the plan use; without names, all but target, weight and group."""
+        """List the columns that the model and the plan use.
+
+        Without names, all but target, weight and group.
+        """
         known = list(rows.frame.columns)
         given = [name for name in (self.offset, self.weights, self.group) if name]
         if self.formula:
@@ -108,7 +154,10 @@ class Model:
             used = [*self.features_of(rows), self.target]
         for name in (*used, *given):
             rows.column(name)
-        for flag, names in (("--features", split_names(self.features)), ("--categorical", self.categories)):
+        for flag, names in (
+            ("--features", split_names(self.features)),
+            ("--categorical", self.categories),
+        ):
             if self.target in names:
                 fail(f"--target {self.target} is among {flag} too.")
         return [*used, *given]
@@ -116,7 +165,9 @@ class Model:
     def read(self, data: Path, reading: Reading) -> FileTable:
         """Read the complete rows of a file that the model and the plan need."""
         if self.formula and (self.features or self.categorical):
-            fail("--formula goes without --features and --categorical: write the columns into it, categories as C(name).")
+            fail(
+                "--formula goes without --features and --categorical: write the columns into it, categories as C(name)."
+            )
         if self.formula and self.impute:
             fail("--formula goes without --impute: write impute(name) into it.")
         return self.complete(read(data, self.named, self.labels.__contains__, reading), reading)
@@ -126,10 +177,16 @@ class Model:
         filled = IMPUTED.findall(self.formula or "")
         if self.impute:
             filled = [name for name in self.features_of(rows) if name not in self.categories]
-            rows = replace(rows, frame=rows.frame.assign(**{name: rows.numbers(name, CATEGORY) for name in filled}))
+            rows = replace(
+                rows,
+                frame=rows.frame.assign(**{name: rows.numbers(name, CATEGORY) for name in filled}),
+            )
         whole_columns = [name for name in (*self.columns_of(rows), *others) if name not in filled]
         return complete(
-            rows, whole_columns, reading.drop_missing, f"leaveout glm --impute median fills those of features; {OTHERS}"
+            rows,
+            whole_columns,
+            reading.drop_missing,
+            f"leaveout glm --impute median fills those of features; {OTHERS}",
         )
 
     def folds(self, rows: FileTable, seed: int) -> lo.Plan:
@@ -143,7 +200,9 @@ class Model:
                 {
                     "loo:?": lambda: lo.leave_one_out(n),
                     f"kfold:{WHOLE}": lambda k: lo.kfold(n, whole_number(k), seed=seed),
-                    "groups(?::(.*))?": lambda name: lo.groups(rows.column(name or "").astype(str).to_numpy()),
+                    "groups(?::(.*))?": lambda name: lo.groups(
+                        rows.column(name or "").astype(str).to_numpy()
+                    ),
                 },
             )
 
@@ -151,7 +210,9 @@ class Model:
 def identifiers(rows: FileTable) -> list[str]:
     """List columns of whole numbers that are named like ids."""
     numbers = rows.frame.select_dtypes("number").dropna(axis=1)
-    return [name for name in numbers if lo.validation.is_identifier(name, numbers[name].to_numpy(float))]
+    return [
+        name for name in numbers if lo.validation.is_identifier(name, numbers[name].to_numpy(float))
+    ]
 
 
 def _words(formula: str) -> set[str]:
@@ -170,14 +231,19 @@ def objective(rows: FileTable, model: Model) -> tuple[lo.GLM | lo.Regression, st
     if model.formula:
         target, right, frame = _by_formula(rows, model)
         y, said = _target(frame[target], name, model.positive) if target in frame else (None, "")
-        X, y = f"{target if y is None else f'`{target}`'} ~ {right}", frame if y is None else frame.assign(**{target: y})
+        X = f"{target if y is None else f'`{target}`'} ~ {right}"
+        y = frame if y is None else frame.assign(**{target: y})
     else:
         for category in model.categories:
             _check_levels(rows, category)
         y, said = _target(rows.frame[model.target], name, model.positive)
         if model.impute:
-            terms = [f"C(`{name}`)" if name in model.categories else f"impute(`{name}`)" for name in model.features_of(rows)]
-            X, y = f"`{model.target}` ~ {' + '.join(terms)}", rows.frame.assign(**{str(model.target): y})
+            terms = [
+                f"C(`{name}`)" if name in model.categories else f"impute(`{name}`)"
+                for name in model.features_of(rows)
+            ]
+            X = f"`{model.target}` ~ {' + '.join(terms)}"
+            y = rows.frame.assign(**{str(model.target): y})
         else:
             X = _design(rows, model, drop_first=True)
     with one_line(f"--formula {model.formula!r}: " if model.formula else ""):
@@ -191,31 +257,51 @@ def objective(rows: FileTable, model: Model) -> tuple[lo.GLM | lo.Regression, st
             sample_weight=rows.numbers(model.weights, NUMBERS) if model.weights else None,
         )
     if len(made.names) > WIDEST:
-        fail(f"{rows.name}: {len(made.names)} columns with all levels of the categories are too many; name fewer.")
-    levels = Counter(name for name in model.categories for column in made.names if column.startswith(f"{name}="))
+        fail(
+            f"{rows.name}: {len(made.names)} columns with all levels of the categories are too many; name fewer."
+        )
+    levels = Counter(
+        name for name in model.categories for column in made.names if column.startswith(f"{name}=")
+    )
     numbers = [column for column in made.names if column.partition("=")[0] not in levels]
-    features = shorten_names([*numbers, *(f"{name} ({count + 1} levels)" for name, count in levels.items())])
+    features = shorten_names(
+        [*numbers, *(f"{name} ({count + 1} levels)" for name, count in levels.items())]
+    )
     return made, join_notes(f"features: {features}", model.omission_note(rows), said)
 
 
-def _design(rows: FileTable, model: Model, drop_first: bool, features: list[str] | None = None) -> pd.DataFrame:
-    """Build the columns of the features: numbers, and one of zeros and ones for each level of a category."""
+def _design(
+    rows: FileTable, model: Model, drop_first: bool, features: list[str] | None = None
+) -> pd.DataFrame:
+    """Build the columns of the features.
+
+    Numbers, and one of zeros and ones for each level of a category.
+    """
     parts = [pd.DataFrame(index=rows.frame.index)]
     for name in features or model.features_of(rows):
         if name in model.categories:
             cells = rows.column(name).astype(str)
-            parts.append(pd.get_dummies(cells, prefix=name, prefix_sep="=", dtype=float, drop_first=drop_first))
+            parts.append(
+                pd.get_dummies(
+                    cells, prefix=name, prefix_sep="=", dtype=float, drop_first=drop_first
+                )
+            )
         else:
             parts.append(pd.DataFrame({name: rows.numbers(name, CATEGORY)}, index=rows.frame.index))
     return pd.concat(parts, axis=1)
 
 
-def new_design(new: FileTable, rows: FileTable, model: Model, made: lo.GLM | lo.Regression) -> pd.DataFrame:
+def new_design(
+    new: FileTable, rows: FileTable, model: Model, made: lo.GLM | lo.Regression
+) -> pd.DataFrame:
     """Build the columns of a model for the rows of a second file."""
     for name in model.categories:
-        known, cells = rows.frame[name].astype(str).unique(), new.column(name).astype(str)
+        known = rows.frame[name].astype(str).unique()
+        cells = new.column(name).astype(str)
         if len(unknown := sorted(set(cells) - set(known))):
-            fail(f"{new.name}: {name!r} has a level that {rows.name} does not have, {unknown[0]!r}: nothing is known of it.")
+            fail(
+                f"{new.name}: {name!r} has a level that {rows.name} does not have, {unknown[0]!r}: nothing is known of it."
+            )
     whole = _design(new, model, drop_first=False, features=model.features_of(rows))
     return whole.reindex(columns=list(made.names), fill_value=0.0)
 
@@ -224,60 +310,93 @@ def _check_levels(rows: FileTable, name: str) -> None:
     """Check that a category has two levels or more, and not too many."""
     count = rows.frame[name].astype(str).nunique()
     if count < 2:
-        fail(f"category {name!r} has one level, {str(rows.frame[name].iloc[0])!r}: it says nothing; leave it out.")
+        fail(
+            f"category {name!r} has one level, {str(rows.frame[name].iloc[0])!r}: it says nothing; leave it out."
+        )
     if count > WIDEST:
         fail(f"category {name!r} has {count} levels: too many; leave it out, or merge levels.")
 
 
 def _by_formula(rows: FileTable, model: Model) -> tuple[str, str, pd.DataFrame]:
-    """Return the response and the right side of the formula, and the table with categories as labels."""
+    """Return the response and the right side of the formula, and the table with categories as
+    labels.
+    """
     formula = str(model.formula)
     left, tilde, right = formula.partition("~")
     target = left.strip().strip("`") if tilde else model.target
     if target is None or model.target not in (None, target):
         fail(f"--formula {formula!r}: name one column to predict, on its left side or by --target.")
-    frame = rows.frame.assign(**{name: parse_labels(rows.frame[name]) for name in rows.frame.columns})
+    frame = rows.frame.assign(
+        **{name: parse_labels(rows.frame[name]) for name in rows.frame.columns}
+    )
     rows = replace(rows, frame=frame)
     for name in model.columns_of(rows):
-        if name != target and (f"C({name}" in formula or not pd.api.types.is_numeric_dtype(rows.frame[name])):
+        if name != target and (
+            f"C({name}" in formula or not pd.api.types.is_numeric_dtype(rows.frame[name])
+        ):
             _check_levels(rows, name)
     return target, right if tilde else left, frame
 
 
 def _target(y: pd.Series, loss: str, positive: str | None = None) -> tuple[np.ndarray, str]:
-    """Return the target in the form of the loss. Two text labels are 0 and 1, in their order; the `positive` one is 1."""
-    y = parse_labels(y) if loss in (*LABELS, "multinomial") else y
+    """Return the target in the form of the loss. Two text labels are 0 and 1, in their order.
+
+    The `positive` one is 1.
+    """
+    if loss in (*LABELS, "multinomial"):
+        y = parse_labels(y)
     text = not pd.api.types.is_numeric_dtype(y) or pd.api.types.is_bool_dtype(y)
     levels = sorted(y.unique(), key=str) if text or loss in LABELS else []
     if positive is not None:
         hit = y.astype(str) == positive
         others = shorten_names([repr(x) for x in sorted(y[~hit].astype(str).unique())])
         if loss not in LABELS or not hit.any() or hit.all():
-            fail(f"--positive {positive}: it must be one of two labels or more of {y.name!r}, for {', '.join(LABELS)}.")
+            fail(
+                f"--positive {positive}: it must be one of two labels or more of {y.name!r}, for {', '.join(LABELS)}."
+            )
         return hit.to_numpy(float), f"{y.name}: 1 is {positive!r}, 0 is {others}"
     if loss == "multinomial":
         return (y.astype(str) if text else y).to_numpy(), ""
     if loss in LABELS and len(levels) == 1:
         fail(f"target {y.name!r} has one value only, {levels[0]!r}: nothing to tell apart.")
     if text and loss in LABELS and len(levels) == 2:
-        return (y == levels[1]).to_numpy(float), f"{y.name}: 1 is {str(levels[1])!r}, 0 is {str(levels[0])!r}"
+        return (y == levels[1]).to_numpy(
+            float
+        ), f"{y.name}: 1 is {str(levels[1])!r}, 0 is {str(levels[0])!r}"
     if text and loss in LABELS and pd.to_numeric(y, errors="coerce").notna().all():
-        fail(f"target {y.name!r} has {len(levels)} labels, {shorten_names([repr(x) for x in levels])}: write each in one way.")
+        fail(
+            f"target {y.name!r} has {len(levels)} labels, {shorten_names([repr(x) for x in levels])}: write each in one way."
+        )
     if text:
-        way = "; --loss multinomial takes labels" if len(levels) > 2 else "; --loss logistic takes two labels"
-        return FileTable(y.to_frame(), "").numbers(str(y.name), f"the {loss} loss needs numbers{way}"), ""
+        way = (
+            "; --loss multinomial takes labels"
+            if len(levels) > 2
+            else "; --loss logistic takes two labels"
+        )
+        return FileTable(y.to_frame(), "").numbers(
+            str(y.name), f"the {loss} loss needs numbers{way}"
+        ), ""
     return y.to_numpy(float), ""
 
 
 def lone_levels(rows: FileTable, model: Model, plan: lo.Plan, made: lo.GLM | lo.Regression) -> str:
-    """List levels of categories that one refit leaves out whole, so that only a penalty determines their coefficient."""
+    """List levels of categories that one refit leaves out whole, so that only a penalty determines
+    their coefficient.
+    """
     fold = np.full(plan.num_units, -1)
     fold[plan.index] = plan.refit
     in_one_fold = lambda rows: len(np.unique(fold[rows])) == 1
     if model.formula:  # columns of zeros and ones of the design
-        columns = zip(made.names, np.asarray(made.design).T, strict=False)  # the intercept, last, has no name
-        binary = [(name, column) for name, column in columns if set(np.unique(column)) == {0.0, 1.0}]
-        found = [repr(name) for name, column in binary if any(in_one_fold(column == value) for value in (0, 1))]
+        # the intercept, last, has no name
+        columns = zip(made.names, np.asarray(made.design).T, strict=False)
+        binary = [
+            (name, column) for name, column in columns if set(np.unique(column)) == {0.0, 1.0}
+        ]
+        found = [
+            repr(name)
+            for name, column in binary
+            if any(in_one_fold(column == value) for value in (0, 1))
+        ]
     else:
         cells = {name: rows.frame[name].astype(str).to_numpy() for name in model.categories}
         found = [

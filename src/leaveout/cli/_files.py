@@ -1,4 +1,6 @@
-"""Files: rows of a CSV or Parquet file, tables and pictures, with one line on standard error for unusable input."""
+"""Files: rows of a CSV or Parquet file, tables and pictures, with one line on standard error for
+unusable input.
+"""
 
 import codecs
 import contextlib
@@ -21,10 +23,13 @@ from ._cells import BY_THE_FILE, Convention, as_labels, settle, trim_text
 from ._console import console, fail, join_notes, writing
 from ._options import option, split_names
 
-PARQUET, EXCEL = (".parquet", ".pq"), (".xlsx", ".xls")
-NAMELESS = re.compile(r"Unnamed: \d+")  # pandas' name of a column without a name, such as a saved index
+PARQUET = (".parquet", ".pq")
+EXCEL = (".xlsx", ".xls")
+# pandas' name of a column without a name, such as a saved index
+NAMELESS = re.compile(r"Unnamed: \d+")
 WIDEST = 5000  # largest number of columns; more are a mistake
-MISSING = ("?", "-", "--", ".", "*", "missing", "unknown")  # marks of missing values beside pandas' NA, nan and null
+# marks of missing values beside pandas' NA, nan and null
+MISSING = ("?", "-", "--", ".", "*", "missing", "unknown")
 MARKS = ",;\t"  # separators of cells; the most frequent in the header, commas first
 DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 THOUSANDS = re.compile(r"[+-]?\d{1,3}([,.'  ]\d{3})+([,.]\d+)?")
@@ -34,7 +39,9 @@ THOUSANDS = re.compile(r"[+-]?\d{1,3}([,.'  ]\d{3})+([,.]\d+)?")
 class Reading(Convention):
     """Options for how the rows of a file are read."""
 
-    drop_missing: Annotated[bool, option("Leave rows with missing values out.", "--drop-missing")] = False
+    drop_missing: Annotated[
+        bool, option("Leave rows with missing values out.", "--drop-missing")
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -45,8 +52,10 @@ class FileTable:
     name: str
     note: str = ""
     columns: tuple[str, ...] = ()  # columns of the file, if there were too many to read
-    missing_cells: tuple[tuple[str, str], ...] = ()  # columns of labels, and a cell of each that counts as missing, such as NA
-    excluded: dict[str, int] = field(default_factory=dict)  # rows left out by the columns that they miss values of
+    # columns of labels, and a cell of each that counts as missing, such as NA
+    missing_cells: tuple[tuple[str, str], ...] = ()
+    # rows left out by the columns that they miss values of
+    excluded: dict[str, int] = field(default_factory=dict)
 
     def column(self, name: str) -> pd.Series:
         """Return a column, or end with the names of the columns."""
@@ -58,7 +67,9 @@ class FileTable:
         """Return the named column, else the only one."""
         if column is None and self.frame.shape[1] > 1:
             fail(f"{self.name} has several columns: name one by --column; {self.has}")
-        return self.frame.columns[0] if column is None else column.strip()
+        if column is None:
+            return self.frame.columns[0]
+        return column.strip()
 
     @property
     def has(self) -> str:
@@ -66,26 +77,47 @@ class FileTable:
         return f"it has {', '.join(known[:20])}{', …' if len(known) > 20 else ''}."
 
     def numbers(self, name: str, way: str) -> np.ndarray:
-        """Return a column as numbers, NaN for empty cells; `way` is the advice if it has anything else."""
+        """Return a column as numbers, NaN for empty cells.
+
+        `way` is the advice if it has anything else.
+        """
         column = self.column(name)
         if isinstance(column.dtype, pd.CategoricalDtype):
-            fail(f"column {name!r} holds categories, such as {str(column.dropna().iloc[:1].squeeze())!r}; {way}.")
+            fail(
+                f"column {name!r} holds categories, such as {str(column.dropna().iloc[:1].squeeze())!r}; {way}."
+            )
         if not (pd.api.types.is_numeric_dtype(column) or pd.api.types.is_object_dtype(column)):
             column = column.astype(object)  # so that dates and times do not become nanoseconds
-        dates = column.map(lambda value: hasattr(value, "isoformat")) if column.dtype == object else None
-        number = pd.to_numeric(column if dates is None else column.mask(dates, "date"), errors="coerce")
+        dates = (
+            column.map(lambda value: hasattr(value, "isoformat"))
+            if column.dtype == object
+            else None
+        )
+        number = pd.to_numeric(
+            column if dates is None else column.mask(dates, "date"), errors="coerce"
+        )
         wrong = np.flatnonzero(column.notna() & number.isna())
-        if not len(wrong) and (twice := number[column.notna()].nunique()) < column.nunique() and _is_padded(column):
-            fail(f"column {name!r} holds {column.nunique()} labels that are {twice} numbers, as '01' and '1'; {way}.")
+        if (
+            not len(wrong)
+            and (twice := number[column.notna()].nunique()) < column.nunique()
+            and _is_padded(column)
+        ):
+            fail(
+                f"column {name!r} holds {column.nunique()} labels that are {twice} numbers, as '01' and '1'; {way}."
+            )
         if len(wrong):
             value = str(column.iloc[wrong[0]])
             way = describe_mixture(column) or way
             separated = "write numbers without separators of thousands, or name these by --thousands, and --decimal"
-            way = separated if THOUSANDS.fullmatch(value) else way
-            way = "leave the cell empty where a value is missing" if value.strip().lower() in MISSING else way
+            if THOUSANDS.fullmatch(value):
+                way = separated
+            if value.strip().lower() in MISSING:
+                way = "leave the cell empty where a value is missing"
             if DATE.fullmatch(value.strip()):
                 way = f"put the time since a day into a column of numbers, or {way}"
-                fail(f"column {name!r} holds dates: {value!r} in row {column.index[wrong[0]]}; {way}.")
+                fail(
+                    f"column {name!r} holds dates: {value!r} in row {column.index[wrong[0]]}; {way}."
+                )
             fail(f"column {name!r} holds text: {value!r} in row {column.index[wrong[0]]}; {way}.")
         return number.to_numpy(float, na_value=np.nan)
 
@@ -108,7 +140,9 @@ def is_dates(column: pd.Series) -> bool:
     cells = column.dropna()
     if pd.api.types.is_datetime64_any_dtype(column):
         return True
-    return not pd.api.types.is_numeric_dtype(column) and bool(cells.astype(str).str.fullmatch(DATE.pattern).all())
+    return not pd.api.types.is_numeric_dtype(column) and bool(
+        cells.astype(str).str.fullmatch(DATE.pattern).all()
+    )
 
 
 def _is_padded(column: pd.Series) -> bool:
@@ -119,7 +153,9 @@ def shorten_names(names: list[str]) -> str:
     """Join names in a line, the first ones if there are many."""
     max_names_in_line = 12  # largest number of names in a line
     rest = len(names) - max_names_in_line
-    return f"{', '.join(names[:max_names_in_line]) or 'none'}{f', … {rest} more' if rest > 0 else ''}"
+    return (
+        f"{', '.join(names[:max_names_in_line]) or 'none'}{f', … {rest} more' if rest > 0 else ''}"
+    )
 
 
 def content(file: Path, what: str = "a CSV or Parquet file") -> tuple[bytes, str]:
@@ -133,7 +169,9 @@ def content(file: Path, what: str = "a CSV or Parquet file") -> tuple[bytes, str
     try:
         return file.read_bytes(), file.name
     except OSError as error:
-        fail(f"{file}: it could not be read ({error.strerror}); see to its permissions, or name another file.")
+        fail(
+            f"{file}: it could not be read ({error.strerror}); see to its permissions, or name another file."
+        )
 
 
 def text(data: bytes, name: str, encoding: str = "utf-8") -> str:
@@ -145,10 +183,18 @@ def text(data: bytes, name: str, encoding: str = "utf-8") -> str:
     try:
         found = data.decode("utf-8-sig" if encoding == "utf-8" else encoding)
     except UnicodeDecodeError as error:
-        way = "save it as UTF-8, or name its --encoding, such as latin-1" if encoding == "utf-8" else "name another --encoding"
-        fail(f"{name}: it could not be read as text in {encoding.upper()} (byte {error.start + 1}); {way}.")
+        way = (
+            "save it as UTF-8, or name its --encoding, such as latin-1"
+            if encoding == "utf-8"
+            else "name another --encoding"
+        )
+        fail(
+            f"{name}: it could not be read as text in {encoding.upper()} (byte {error.start + 1}); {way}."
+        )
     except LookupError:
-        fail(f"--encoding {encoding}: Python knows no such encoding; name another, such as latin-1 or cp1252.")
+        fail(
+            f"--encoding {encoding}: Python knows no such encoding; name another, such as latin-1 or cp1252."
+        )
     if "\0" in found:
         fail(f"{name}: it holds bytes that are no text; give a text file.")
     return found
@@ -160,10 +206,12 @@ def read(
     as_text: Callable[[str], bool] = lambda _: False,
     convention: Convention = BY_THE_FILE,
 ) -> FileTable:
-    """Read the rows of a CSV file (commas, semicolons or tabs), of Parquet, or of either on standard input for `-`.
+    """Read the rows of a CSV file (commas, semicolons or tabs), of Parquet, or of either on
+    standard input for `-`.
 
-    Columns without a name, such as a saved index, are left out with a remark. From a CSV file with more columns than any model
-    has, only those that are `used` are read. Columns of labels are read unchanged, `as_text`.
+    Columns without a name, such as a saved index, are left out with a remark. From a CSV file with
+    more columns than any model has, only those that are `used` are read. Columns of labels are read
+    unchanged, `as_text`.
     """
     data, name = content(file)
     notes: list[str] = []
@@ -187,7 +235,11 @@ def read(
         kind, extra = ("Excel", "excel") if excel else ("Parquet", "parquet")
         try:
             table = io.BytesIO(data)
-            frame = pd.read_excel(table, na_values=missing) if excel else pd.read_parquet(table).replace(missing, np.nan)
+            frame = (
+                pd.read_excel(table, na_values=missing)
+                if excel
+                else pd.read_parquet(table).replace(missing, np.nan)
+            )
         except ImportError as error:
             fail(f"{name}: {kind} needs pip install 'leaveout[{extra}]' ({error}).")
         except (ValueError, OSError, zipfile.BadZipFile) as error:
@@ -195,7 +247,11 @@ def read(
     frame = frame.rename(columns=str).set_axis(pd.RangeIndex(1, len(frame) + 1))
     bare = [column for column in frame.columns if NAMELESS.fullmatch(column)]
     if bare:
-        notes.append(f"{len(bare)} columns without names left out" if len(bare) > 1 else "a column without a name left out")
+        notes.append(
+            f"{len(bare)} columns without names left out"
+            if len(bare) > 1
+            else "a column without a name left out"
+        )
         frame = frame.drop(columns=bare)
     if frame.empty:
         fail(f"{name}: a header and no rows.")
@@ -205,7 +261,10 @@ def read(
 
 
 def _from_header(content: str, notes: list[str]) -> str:
-    """Leave out lines above the header, such as a title: they have one cell, where all that follow have several."""
+    """Leave out lines above the header, such as a title.
+
+    They have one cell, where all that follow have several.
+    """
     lines = [line for line in content.split("\n", 30)[:30] if line.strip()]
     enough = 3  # lines alike, from which the first of them is a header
     starts = []
@@ -242,7 +301,9 @@ def _header(content: str, name: str) -> tuple[str, list[str]]:
         fail(f"{name}: columns that share a name: {', '.join(map(repr, twice[:5]))}; rename them.")
     filled = pd.Series(list(filter(None, names)), dtype=object)
     if np.isfinite(pd.to_numeric(filled, errors="coerce").astype(float)).all():  # or there are none
-        fail(f"{name}: its first line, {mark.join(names)[:40]!r}, is no header; put one with the columns' names above it.")
+        fail(
+            f"{name}: its first line, {mark.join(names)[:40]!r}, is no header; put one with the columns' names above it."
+        )
     return mark, header
 
 
@@ -258,8 +319,15 @@ def _csv(
     """Parse the rows of a CSV file; return them with a function that parses columns of it again."""
     wide = len(header) > WIDEST
     if wide and not any(cell.strip() in used for cell in header):
-        fail(f"{name}: its {len(header)} columns are too many; name those to use, such as by --features.")
-    options: dict[str, Any] = {"sep": mark, "low_memory": False, "skipinitialspace": True, "index_col": False}
+        fail(
+            f"{name}: its {len(header)} columns are too many; name those to use, such as by --features."
+        )
+    options: dict[str, Any] = {
+        "sep": mark,
+        "low_memory": False,
+        "skipinitialspace": True,
+        "index_col": False,
+    }
     options["na_values"] = missing
 
     def parse(columns: Collection[str | None] | None, **more: Any) -> pd.DataFrame:
@@ -269,11 +337,17 @@ def _csv(
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # warnings of cells that would be lost
-            return parse(used if wide else None, dtype={cell: str for cell in header if as_text(cell.strip())}), parse
+            # warnings of cells that would be lost
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            return parse(
+                used if wide else None,
+                dtype={cell: str for cell in header if as_text(cell.strip())},
+            ), parse
     except pd.errors.ParserWarning:
         first = mark.join(map(str.strip, header))[:40]
-        fail(f"{name}: its first line, {first!r}, has fewer cells than its rows; give each column a name.")
+        fail(
+            f"{name}: its first line, {first!r}, has fewer cells than its rows; give each column a name."
+        )
     except ValueError as error:  # all errors of pandas are ValueErrors
         fail(f"{name}: it could not be read as CSV with a header ({error}).")
 
@@ -286,20 +360,29 @@ def complete(rows: FileTable, columns: Sequence[str], drop: bool, way: str = "")
     count = count[count > 0]
     if not len(count):
         return rows
-    by = ", ".join(f"{name} ({number})" for name, number in count.head(8).items()) + (", …" if len(count) > 8 else "")
+    by = ", ".join(f"{name} ({number})" for name, number in count.head(8).items()) + (
+        ", …" if len(count) > 8 else ""
+    )
     words = [
-        f"{cell!r} in {name} counts as missing; if it is a label, write it in another way" for name, cell in rows.missing_cells
+        f"{cell!r} in {name} counts as missing; if it is a label, write it in another way"
+        for name, cell in rows.missing_cells
     ]
     way = join_notes(way, *words)
     if not drop:
-        fail(f"{rows.name}: missing values in {by}; --drop-missing leaves those rows out{f', or {way}' if way else ''}.")
+        fail(
+            f"{rows.name}: missing values in {by}; --drop-missing leaves those rows out{f', or {way}' if way else ''}."
+        )
     keep = ~missing.any(axis=1)
     if not keep.any():
-        fail(f"{rows.name}: every row has a missing value, in {by}; {way or 'fill them, or drop those columns'}.")
+        fail(
+            f"{rows.name}: every row has a missing value, in {by}; {way or 'fill them, or drop those columns'}."
+        )
     left = f"{int((~keep).sum())} rows with missing values left out"
     by_column = missing.dot(missing.columns + ", ").str.rstrip(", ")[~keep].value_counts()
     excluded = {f"no {columns}": int(number) for columns, number in by_column.items()}
-    return replace(rows, frame=rows.frame[keep], note=join_notes(rows.note, left), excluded=excluded)
+    return replace(
+        rows, frame=rows.frame[keep], note=join_notes(rows.note, left), excluded=excluded
+    )
 
 
 def save(table: pd.DataFrame, file: Path | None, name: str = "Table") -> None:

@@ -30,8 +30,12 @@ WAYS = "--pairs, --duplicates, --labelled alone, or --precision and --recall"
 class Links:
     """Options for what is known of the rows that belong together, and for the clusters of rows."""
 
-    pairs: Annotated[Path | None, input_file("A file of pairs of rows with match probabilities, as Splink's.")] = None
-    duplicates: Annotated[Path | None, input_file("Instead: of pairs of rows that are copies of one another.")] = None
+    pairs: Annotated[
+        Path | None, input_file("A file of pairs of rows with match probabilities, as Splink's.")
+    ] = None
+    duplicates: Annotated[
+        Path | None, input_file("Instead: of pairs of rows that are copies of one another.")
+    ] = None
     labelled: Annotated[
         Path | None,
         input_file(
@@ -39,10 +43,16 @@ class Links:
             "with --cluster, precision and recall."
         ),
     ] = None
-    precision: Annotated[float | None, option("Instead: of linked pairs, the share that matches.")] = None
+    precision: Annotated[
+        float | None, option("Instead: of linked pairs, the share that matches.")
+    ] = None
     recall: Annotated[float | None, option("Of matching pairs, the share that is linked.")] = None
-    name: Annotated[str | None, option("By which pairs name rows; else by number, from 1.", "--id")] = None
-    probability: Annotated[str | None, option("Their column; match_probability if not given.")] = None
+    name: Annotated[
+        str | None, option("By which pairs name rows; else by number, from 1.", "--id")
+    ] = None
+    probability: Annotated[str | None, option("Their column; match_probability if not given.")] = (
+        None
+    )
     share: Annotated[
         str | None,
         option(
@@ -51,8 +61,12 @@ class Links:
             "--listed",
         ),
     ] = None
-    cluster: Annotated[str | None, option("The column of clusters, as filed; else those that pairs link.")] = None
-    threshold: Annotated[float | None, option("Without --cluster: the probability that links a pair; 0.5.")] = None
+    cluster: Annotated[
+        str | None, option("The column of clusters, as filed; else those that pairs link.")
+    ] = None
+    threshold: Annotated[
+        float | None, option("Without --cluster: the probability that links a pair; 0.5.")
+    ] = None
 
     def check(self, report: Path | None) -> None:
         """Check that links are given in one way, without options of another."""
@@ -70,7 +84,9 @@ class Links:
         if self.threshold is not None and (given or self.cluster is not None):
             fail("--threshold makes clusters of pairs; leave it out where --cluster names them.")
         if self.threshold is not None and not 0 < self.threshold <= 1:
-            fail(f"--threshold {self.threshold:g}: it must be a probability, above 0 and at most 1.")
+            fail(
+                f"--threshold {self.threshold:g}: it must be a probability, above 0 and at most 1."
+            )
 
     @property
     def listed(self) -> float | tuple[float, float, float] | None:
@@ -78,32 +94,46 @@ class Links:
         if self.share is None:
             return None
         if self.pairs is None and self.duplicates is None:
-            fail(f"--listed {self.share}: it is of a list of pairs; give it with --pairs or --duplicates.")
+            fail(
+                f"--listed {self.share}: it is of a list of pairs; give it with --pairs or --duplicates."
+            )
         try:
             found = [float(word) for word in self.share.split(",")]
         except ValueError:
             found = []
         if len(found) not in (1, 3):
-            fail(f"--listed {self.share}: give one share, as 0.9, or it and its interval, as 0.9,0.85,0.95.")
-        return found[0] if len(found) == 1 else (found[0], found[1], found[2])
+            fail(
+                f"--listed {self.share}: give one share, as 0.9, or it and its interval, as 0.9,0.85,0.95."
+            )
+        if len(found) == 1:
+            return found[0]
+        return (found[0], found[1], found[2])
 
 
 def names_of(rows: FileTable, column: str | None) -> pd.Index:
-    """Name the rows by the cells of a column, as text, else by their numbers in the file, from 1."""
+    """Name the rows by the cells of a column, as text, else by their numbers in the file,
+    from 1.
+    """
     if column is None:
         return rows.frame.index.astype(str)
     cells = rows.column(column)
     if cells.isna().any():
-        fail(f"--id {column}: row {cells.index[cells.isna()][0]} of {rows.name} has no name there; give each row one.")
+        fail(
+            f"--id {column}: row {cells.index[cells.isna()][0]} of {rows.name} has no name there; give each row one."
+        )
     names = pd.Index(cells.astype(str))
     if not names.is_unique:
         twice = names[names.duplicated()][0]
-        fail(f"--id {column}: {twice!r} is there twice in {rows.name}; name a column of ids, or make one of several.")
+        fail(
+            f"--id {column}: {twice!r} is there twice in {rows.name}; name a column of ids, or make one of several."
+        )
     return names
 
 
 class RecordNames(NamedTuple):
-    """The names of the rows, the column they come from (None: their numbers in the file), and which rows are `kept`."""
+    """The names of the rows, the column they come from (None: their numbers in the file), and which
+    rows are `kept`.
+    """
 
     names: pd.Index
     column: str | None
@@ -111,13 +141,18 @@ class RecordNames(NamedTuple):
 
     @property
     def description(self) -> str:
-        return f"--id {self.column}" if self.column else f"row numbers, 1 to {len(self.names)}; --id names a column instead"
+        if self.column:
+            return f"--id {self.column}"
+        return f"row numbers, 1 to {len(self.names)}; --id names a column instead"
 
 
-def linkage_of(links: Links, file: Path, of: RecordNames, written: Convention) -> tuple[lo.leakage.Linkage, str]:
+def linkage_of(
+    links: Links, file: Path, of: RecordNames, written: Convention
+) -> tuple[lo.leakage.Linkage, str]:
     """Read a linkage of the kept rows from a file of pairs; return it with a sentence about it.
 
-    Duplicates are copies, without probabilities. A file of labelled pairs determines the probability of a match at each score.
+    Duplicates are copies, without probabilities. A file of labelled pairs determines the
+    probability of a match at each score.
     """
     probability, labelled = links.probability, links.labelled
     pairs, frame = _table(file, probability, written)
@@ -128,11 +163,17 @@ def linkage_of(links: Links, file: Path, of: RecordNames, written: Convention) -
         if sample is not None:
             linkage = lo.leakage.Linkage.from_labelled(sample, frame, of.names, score=probability)
         else:
-            make = lo.leakage.Linkage.from_duplicates if links.pairs is None else lo.leakage.Linkage.from_pairs
+            make = (
+                lo.leakage.Linkage.from_duplicates
+                if links.pairs is None
+                else lo.leakage.Linkage.from_pairs
+            )
             linkage = make(frame, of.names, probability=probability)
     except (ValueError, TypeError) as error:
         both = pairs.name if labelled is None else f"{pairs.name}, {labelled}"
-        fail(f"{both}: {str(error).partition(': ')[2]} (Names of rows here: {of.description}. Probabilities: --probability.)")
+        fail(
+            f"{both}: {str(error).partition(': ')[2]} (Names of rows here: {of.description}. Probabilities: --probability.)"
+        )
     place = np.where(of.kept_rows, np.cumsum(of.kept_rows) - 1, -1)
     left, right = place[linkage.left], place[linkage.right]
     there = (left >= 0) & (right >= 0)
@@ -147,7 +188,9 @@ def linkage_of(links: Links, file: Path, of: RecordNames, written: Convention) -
     return linkage, join_notes(note, pairs.note)
 
 
-def rates_of(labelled: Path, of: RecordNames, filed: np.ndarray, written: Convention) -> lo.leakage.Linkage:
+def rates_of(
+    labelled: Path, of: RecordNames, filed: np.ndarray, written: Convention
+) -> lo.leakage.Linkage:
     """Estimate precision and recall of the clusters as `filed` from a labelled sample."""
     sample = _table(labelled, None, written)[1]
     try:
@@ -160,15 +203,19 @@ def _table(file: Path, score: str | None, written: Convention) -> tuple[FileTabl
     """Read a file of pairs, or of labelled ones, whose names are text."""
     rows = read(file, as_text=lambda name: name not in (*NUMBERS, score), convention=written)
     if score is not None and score in rows.frame:
-        rows.numbers(score, "it must hold probabilities, or scores that labels make probabilities of")
-    return rows, rows.frame.astype({name: str for name in rows.frame if name not in (*NUMBERS, score)})
+        rows.numbers(
+            score, "it must hold probabilities, or scores that labels make probabilities of"
+        )
+    return rows, rows.frame.astype(
+        {name: str for name in rows.frame if name not in (*NUMBERS, score)}
+    )
 
 
 def mark_rows(rows: FileTable, option: str, text: str) -> np.ndarray:
     """Mark the rows that an option names.
 
-    They are named by a column of 1, true, yes or the option's own name, by a value of a column, COLUMN=VALUE, or by their
-    numbers.
+    They are named by a column of 1, true, yes or the option's own name, by a value of a column,
+    COLUMN=VALUE, or by their numbers.
     """
     column, equals, value = (word.strip() for word in text.partition("="))
     if column in rows.frame:
@@ -176,23 +223,33 @@ def mark_rows(rows: FileTable, option: str, text: str) -> np.ndarray:
         found = cells == value if equals else cells.str.lower().isin([*TRUE_MARKS, option])
         if not found.any():
             held = shorten_names([repr(cell) for cell in cells.unique()])
-            fail(f"--{option} {text}: no row is marked; {column!r} holds {held}. Say which by --{option} {column}=VALUE.")
+            fail(
+                f"--{option} {text}: no row is marked; {column!r} holds {held}. Say which by --{option} {column}=VALUE."
+            )
         return found.to_numpy()
     spans = [RANGE.fullmatch(word.strip()) for word in text.split(",")]
     if not all(spans):
-        fail(f"--{option} {text}: it is no column of {rows.name}, nor row numbers such as 801-1000,1205.")
+        fail(
+            f"--{option} {text}: it is no column of {rows.name}, nor row numbers such as 801-1000,1205."
+        )
     ends = [(int(span[1]), int(span[2] or span[1])) for span in spans if span]
     last = rows.frame.index[-1]
     wrong = next((f"{a}-{b}" for a, b in ends if not 1 <= a <= b <= last), None)
     if wrong is not None:
-        fail(f"--{option} {text}: {wrong} are no rows of {rows.name}, whose numbers go from 1 to {last}.")
+        fail(
+            f"--{option} {text}: {wrong} are no rows of {rows.name}, whose numbers go from 1 to {last}."
+        )
     return np.any([(rows.frame.index >= a) & (rows.frame.index <= b) for a, b in ends], axis=0)
 
 
-def split_of(rows: FileTable, test: str | None, train: str | None) -> list[tuple[np.ndarray, np.ndarray]] | None:
+def split_of(
+    rows: FileTable, test: str | None, train: str | None
+) -> list[tuple[np.ndarray, np.ndarray]] | None:
     """Return the rows to train and to test on in a fixed split."""
     if test is None:
-        return None if train is None else fail("--train needs --test: the rows to test on.")
+        if train is None:
+            return None
+        return fail("--train needs --test: the rows to test on.")
     tested = mark_rows(rows, "test", test)
     trained = ~tested if train is None else mark_rows(rows, "train", train)
     both = np.flatnonzero(trained & tested)

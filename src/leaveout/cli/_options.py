@@ -25,11 +25,17 @@ REFITS: dict[str, lo.AbstractRefit] = {
     "none": lo.NoUpdate(),
 }
 SCORES = ("log-density", "squared-error", "absolute-error", "zero-one", "crps")
-PICTURES, PAGES = (".png", ".pdf", ".svg"), (".html", ".htm")
+PICTURES = (".png", ".pdf", ".svg")
+PAGES = (".html", ".htm")
 
 
-def option(text: str, *flags: str, choices: Sequence[str] = (), least: int | None = None) -> typer.models.OptionInfo:
-    """Make an option of one of the choices, or of a number that is not less than the least; `{}` in its help is the choices."""
+def option(
+    text: str, *flags: str, choices: Sequence[str] = (), least: int | None = None
+) -> typer.models.OptionInfo:
+    """Make an option of one of the choices, or of a number that is not less than the least.
+
+    `{}` in its help is the choices.
+    """
 
     def check(param: typer.CallbackParam, value: Any) -> Any:
         if choices and value is not None and value not in choices:
@@ -39,29 +45,38 @@ def option(text: str, *flags: str, choices: Sequence[str] = (), least: int | Non
         return value
 
     limited = bool(choices) or least is not None
-    return typer.Option(*flags, help=text.format(", ".join(choices)), callback=check if limited else None)
+    return typer.Option(
+        *flags, help=text.format(", ".join(choices)), callback=check if limited else None
+    )
 
 
 class OptionsOf:
-    """Options of a command that are parameters of a verb, with the verb's types, choices and defaults; their help is given."""
+    """Options of a command that are parameters of a verb, with the verb's types, choices and
+    defaults; their help is given.
+    """
 
     def __init__(self, verb: Callable[..., Any], **texts: str | typer.models.OptionInfo) -> None:
         known = inspect.signature(verb).parameters
         self.options: dict[str, tuple[Any, Any]] = {}
         for name, text in texts.items():
-            kind, default = known[name].annotation, known[name].default
+            kind = known[name].annotation
+            default = known[name].default
             literals = [each for each in (kind, *get_args(kind)) if get_origin(each) is Literal]
             choices = [choice for each in literals for choice in get_args(each)]
-            kind = kind if not choices else str if default is not None else str | None
+            if choices:
+                kind = str if default is not None else str | None
             made = option(text, choices=choices) if isinstance(text, str) else text
             self.options[name] = Annotated[kind, made], default
 
 
-def command(omit: str = "", **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def command(
+    omit: str = "", **defaults: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function. It has an option for each parameter of the function.
 
-    A parameter that is a dataclass stands for the options among its fields, except those of `omit`, and one with `OptionsOf`
-    for a dictionary of these. The `defaults` replace those of such options. A file that is read is not written.
+    A parameter that is a dataclass stands for the options among its fields, except those of `omit`,
+    and one with `OptionsOf` for a dictionary of these. The `defaults` replace those of such
+    options. A file that is read is not written.
     """
 
     def make(function: Callable[..., None]) -> Callable[..., None]:
@@ -69,19 +84,33 @@ def command(omit: str = "", **defaults: Any) -> Callable[[Callable[..., None]], 
         options: dict[str, tuple[Any, Any]] = {}
         groups: dict[str, tuple[Callable[..., Any], list[str]]] = {}
         for name, parameter in inspect.signature(function).parameters.items():
-            verbs = [each for each in getattr(hints[name], "__metadata__", ()) if isinstance(each, OptionsOf)]
+            verbs = [
+                each
+                for each in getattr(hints[name], "__metadata__", ())
+                if isinstance(each, OptionsOf)
+            ]
             if verbs:
                 found = verbs[0].options
                 groups[name] = dict, list(found)
             elif isinstance(kind := hints[name], type) and is_dataclass(kind):
                 kinds = get_type_hints(kind, include_extras=True)
-                chosen = [field for field in fields(kind) if get_origin(kinds[field.name]) is Annotated]
-                found = {each.name: (kinds[each.name], each.default) for each in chosen if each.name not in omit.split()}
+                chosen = [
+                    field for field in fields(kind) if get_origin(kinds[field.name]) is Annotated
+                ]
+                found = {
+                    each.name: (kinds[each.name], each.default)
+                    for each in chosen
+                    if each.name not in omit.split()
+                }
                 groups[name] = kind, list(found)
             else:
                 found = {name: (hints[name], parameter.default)}
             options |= found
-        paths = {name: kind.__metadata__[0] for name, (kind, _) in options.items() if kind.__origin__ in (Path, Path | None)}
+        paths = {
+            name: kind.__metadata__[0]
+            for name, (kind, _) in options.items()
+            if kind.__origin__ in (Path, Path | None)
+        }
 
         def run(**given: Any) -> None:
             files = {name: given[name] for name in paths if given[name] is not None}
@@ -94,11 +123,17 @@ def command(omit: str = "", **defaults: Any) -> Callable[[Callable[..., None]], 
             function(**given)
 
         made: Any = run
-        made.__doc__, made.__name__ = function.__doc__, function.__name__
+        made.__doc__ = function.__doc__
+        made.__name__ = function.__name__
         made.__annotations__ = {name: kind for name, (kind, _) in options.items()}
         made.__signature__ = inspect.Signature(
             [
-                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, default), annotation=kind)
+                inspect.Parameter(
+                    name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=defaults.get(name, default),
+                    annotation=kind,
+                )
                 for name, (kind, default) in options.items()
             ]
         )
@@ -133,7 +168,9 @@ def pageable(file: Path | None) -> Path | None:
     """Check, as a callback, that a report can be written into the file."""
     if file is not None and file.suffix.lower() not in PAGES:
         fail(f"{file}: the name of a report must end in .html.")
-    if file is not None and any(importlib.util.find_spec(name) is None for name in ("jinja2", "vl_convert")):
+    if file is not None and any(
+        importlib.util.find_spec(name) is None for name in ("jinja2", "vl_convert")
+    ):
         fail("A report needs Jinja2 and vl-convert: pip install 'leaveout[report]'.")
     return writable(file)
 
@@ -141,7 +178,9 @@ def pageable(file: Path | None) -> Path | None:
 def muting(text: str | None) -> str | None:
     """Check, as a callback, codes of checks."""
     wrong = [code for code in split_names(text) if code not in lo.validation.CHECKS]
-    return fail(f"--mute {', '.join(wrong)}: codes are {', '.join(lo.validation.CHECKS)}.") if wrong else text
+    if wrong:
+        return fail(f"--mute {', '.join(wrong)}: codes are {', '.join(lo.validation.CHECKS)}.")
+    return text
 
 
 def split_names(text: str | None) -> list[str]:
@@ -154,17 +193,29 @@ def input_file(text: str, *flags: str) -> Any:
     return typer.Option(*flags, help=text, readable=False)
 
 
-def output_file(text: str, *flags: str, check: Callable[[Path | None], Path | None] = writable) -> Any:
+def output_file(
+    text: str, *flags: str, check: Callable[[Path | None], Path | None] = writable
+) -> Any:
     """Make an option for a file that is written."""
     return typer.Option(*flags, help=text, readable=False, callback=check)
 
 
-Data = Annotated[Path, typer.Argument(help="A CSV file with a header, or Parquet; - is standard input.", readable=False)]
+Data = Annotated[
+    Path,
+    typer.Argument(
+        help="A CSV file with a header, or Parquet; - is standard input.", readable=False
+    ),
+]
 Table = Annotated[Path | None, output_file("A CSV file for the table.")]
 Plot = Annotated[Path | None, output_file("A file for a picture (png, pdf, svg).", check=drawable)]
-Report = Annotated[Path | None, output_file("A file for a report, a page by itself (html).", check=pageable)]
+Report = Annotated[
+    Path | None, output_file("A file for a report, a page by itself (html).", check=pageable)
+]
 Checkpoint = Annotated[
-    Path | None, output_file("A file that keeps what is done: the same command goes on from there, if it was stopped.")
+    Path | None,
+    output_file(
+        "A file that keeps what is done: the same command goes on from there, if it was stopped."
+    ),
 ]
 
 
@@ -172,14 +223,27 @@ Checkpoint = Annotated[
 class FoldOptions:
     """Options of a cross-validation."""
 
-    refit: Annotated[str, option("One of {}.", "--strategy", "--refit", choices=tuple(REFITS))] = "certified"
-    score: Annotated[str | None, option("Of the held-out rows: {}; the loss itself if not given.", choices=SCORES)] = None
+    refit: Annotated[str, option("One of {}.", "--strategy", "--refit", choices=tuple(REFITS))] = (
+        "certified"
+    )
+    score: Annotated[
+        str | None,
+        option("Of the held-out rows: {}; the loss itself if not given.", choices=SCORES),
+    ] = None
     seed: Annotated[int, option("Of the folds.")] = 0
     checkpoint: Checkpoint = None
-    mute: Annotated[str | None, typer.Option(help="Codes of checks not to tell, as LO103,LO202.", callback=muting)] = None
-    metric: Annotated[list[str] | None, option("A measure of held-out predictions, as auc; may be given several times.")] = None
+    mute: Annotated[
+        str | None,
+        typer.Option(help="Codes of checks not to tell, as LO103,LO202.", callback=muting),
+    ] = None
+    metric: Annotated[
+        list[str] | None,
+        option("A measure of held-out predictions, as auc; may be given several times."),
+    ] = None
     title: Annotated[str, option("Of the report.")] = ""
-    json: Annotated[bool, option("Print the whole result as one JSON document, and nothing else.", "--json")] = False
+    json: Annotated[
+        bool, option("Print the whole result as one JSON document, and nothing else.", "--json")
+    ] = False
 
     @property
     def strategy(self) -> lo.AbstractRefit:
@@ -187,24 +251,37 @@ class FoldOptions:
 
     @property
     def measures(self) -> dict[str, Any]:
-        return {"metric": [name.replace("-", "_") for name in self.metric]} if self.metric else {}
+        if self.metric:
+            return {"metric": [name.replace("-", "_") for name in self.metric]}
+        return {}
 
     def checkpoint_of(self, number: int) -> Path | None:
-        """Number the file of the checkpoint for each of several models: `run.ckpt`, `run-2.ckpt` and so on."""
+        """Number the file of the checkpoint for each of several models.
+
+        `run.ckpt`, `run-2.ckpt` and so on.
+        """
         file = self.checkpoint
-        return file if file is None or number == 1 else file.with_name(f"{file.stem}-{number}{file.suffix}")
+        if file is None or number == 1:
+            return file
+        return file.with_name(f"{file.stem}-{number}{file.suffix}")
 
     def cross_validate(self, fit: lo.Fit, folds: lo.Plan, number: int = 1) -> lo.Estimate:
         """Cross-validate the fit of a model, which is one of several by its number."""
         score: Any = None if self.score is None else self.score.replace("-", "_")
         estimate = lo.cross_validate(
-            fit, folds, self.strategy, evaluate=score, checkpoint=self.checkpoint_of(number), **self.measures
+            fit,
+            folds,
+            self.strategy,
+            evaluate=score,
+            checkpoint=self.checkpoint_of(number),
+            **self.measures,
         )
         return estimate.muted(*split_names(self.mute))
 
 
 # numbers in the name of a plan
-WHOLE, NUMBER = r"(\d+(?:\.0*)?(?:e\+?\d+)?)", r"(-?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)"
+WHOLE = r"(\d+(?:\.0*)?(?:e\+?\d+)?)"
+NUMBER = r"(-?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)"
 
 
 def whole_number(text: str) -> int:
@@ -212,8 +289,13 @@ def whole_number(text: str) -> int:
     return int(float(text))
 
 
-def plan_of(text: str, plans: str, example: str, schemes: dict[str, Callable[..., lo.Plan]]) -> lo.Plan:
-    """Make a plan from its name, by the first scheme whose pattern matches it; the groups of the pattern are its arguments."""
+def plan_of(
+    text: str, plans: str, example: str, schemes: dict[str, Callable[..., lo.Plan]]
+) -> lo.Plan:
+    """Make a plan from its name, by the first scheme whose pattern matches it.
+
+    The groups of the pattern are its arguments.
+    """
     for pattern, scheme in schemes.items():
         if found := re.fullmatch(pattern, text.strip()):
             return scheme(*found.groups())

@@ -1,4 +1,7 @@
-"""Functions shared by `hmm` and `mrf`: numbers of states, emissions, and models that are fitted and cross-validated in turn."""
+"""Functions shared by `hmm` and `mrf`.
+
+Numbers of states, emissions, and models that are fitted and cross-validated in turn.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ CRITERIA: dict[str, Heading] = {"aic": ("AIC", ".1f"), "bic": ("BIC", ".1f")}
 
 @dataclass(frozen=True)
 class StateSearch(FoldOptions):
-    """Options of models over numbers of states, which are fitted from several starts and cross-validated."""
+    """Options of models over numbers of states, which are fitted from several starts and
+    cross-validated.
+    """
 
     seed: Annotated[int, option("Of the starts, and of random folds.")] = 0
     states: Annotated[str, option("Numbers of states to compare: 2,3,4 or 2-4.")] = "2"
@@ -31,16 +36,25 @@ class StateSearch(FoldOptions):
     def numbers(self) -> list[int]:
         """The numbers of states, from `2,3,4` or `2-4`."""
         text = self.states.replace(" ", "")
-        found = sorted({int(part) for part in text.split(",")}) if re.fullmatch(r"\d+(,\d+)*", text) else []
+        found = (
+            sorted({int(part) for part in text.split(",")})
+            if re.fullmatch(r"\d+(,\d+)*", text)
+            else []
+        )
         if span := re.fullmatch(r"(\d+)-(\d+)", text):
             found = list(range(int(span[1]), int(span[2]) + 1))
         if not found or min(found) < 1:
-            fail(f"--states {self.states}: give numbers of states, 1 or more, such as 2,3,4 or 2-4.")
+            fail(
+                f"--states {self.states}: give numbers of states, 1 or more, such as 2,3,4 or 2-4."
+            )
         return found
 
 
 def emission_of(
-    name: str, x: np.ndarray, choices: tuple[str, ...], **own: Callable[[], lo.emissions.AbstractEmission]
+    name: str,
+    x: np.ndarray,
+    choices: tuple[str, ...],
+    **own: Callable[[], lo.emissions.AbstractEmission],
 ) -> lo.emissions.AbstractEmission:
     """Return an emission by its name, including those of the command."""
     largest = np.nanmax(x, initial=1)
@@ -58,7 +72,10 @@ def emission_of(
 
 @dataclass
 class FittedModels:
-    """Models that could be fitted: their fits, estimates and table by name, and remarks; and what became of the others."""
+    """Models that could be fitted: their fits, estimates and table by name, and remarks.
+
+    And what became of the others.
+    """
 
     fits: dict[str, lo.Fit] = field(default_factory=dict)
     estimates: dict[str, lo.Estimate] = field(default_factory=dict)
@@ -68,9 +85,13 @@ class FittedModels:
 
 
 def fit_models(
-    models: Mapping[str, lo.HMM | lo.MRF], folds: lo.Plan, search: StateSearch, columns: Callable[[Any, lo.Fit], dict[str, Any]]
+    models: Mapping[str, lo.HMM | lo.MRF],
+    folds: lo.Plan,
+    search: StateSearch,
+    columns: Callable[[Any, lo.Fit], dict[str, Any]],
 ) -> FittedModels:
-    """Fit every model from seeded random starts, and cross-validate it; end the command if none can be fitted.
+    """Fit every model from seeded random starts, and cross-validate it; end the command if none can
+    be fitted.
 
     The table begins with the `columns` of each model and its fit.
     """
@@ -88,7 +109,9 @@ def fit_models(
         fail(found.failures[0])
     made = {name: (models[name], found.fits[name]) for name in found.estimates}
     before = {name: columns(*both) for name, both in made.items()}
-    after = {name: {"aic": model.aic(fit), "bic": model.bic(fit)} for name, (model, fit) in made.items()}
+    after = {
+        name: {"aic": model.aic(fit), "bic": model.bic(fit)} for name, (model, fit) in made.items()
+    }
     found.table, said = compare_table(found.estimates, before, after)
     found.notes += said
     return found

@@ -1,4 +1,7 @@
-"""Several models side by side, over the same folds: the table, the notes below it, and the picture."""
+"""Several models side by side, over the same folds.
+
+The table, the notes below it, and the picture.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ import leaveout as lo
 from ._console import console, print_notes, table_of, warnings_as_notes, words, writing
 from ._files import picture
 
-Heading = tuple[str, str | Callable[[Any], str]]  # heading of a column, and the format of its numbers
+# heading of a column, and the format of its numbers
+Heading = tuple[str, str | Callable[[Any], str]]
 LOSSES: dict[str, Heading] = {
     "mean": ("loss", ".4f"),
     "missing": ("missing", "d"),
@@ -31,15 +35,21 @@ LOSSES: dict[str, Heading] = {
     "weight": ("weight", ".2f"),
     "no_update": ("no upd.", ".4f"),
 }
-NAME, WIDE = 40, 400  # largest width of the name of a model, and of a table
+# largest width of the name of a model, and of a table
+NAME = 40
+WIDE = 400
 # columns over the units that all models score
 PAIR_COLUMNS = ("mean", "se", "difference", "se_difference", "p_worse", "weight", "kind")
 
 
 def compare_table(
-    estimates: dict[str, lo.Estimate], before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]
+    estimates: dict[str, lo.Estimate],
+    before: dict[str, dict[str, Any]],
+    after: dict[str, dict[str, Any]],
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Comparison with one row for each model, further columns before and after the losses, and notes."""
+    """Comparison with one row for each model, further columns before and after the losses, and
+    notes.
+    """
     losses = {
         name: {
             "mean": estimate.mean,
@@ -51,7 +61,9 @@ def compare_table(
         for name, estimate in estimates.items()
     }
     flagged = {name: {"flagged": len(estimate.flagged())} for name, estimate in estimates.items()}
-    rows = pd.DataFrame([before[k] | losses[k] | after[k] | flagged[k] for k in estimates], index=list(estimates))
+    rows = pd.DataFrame(
+        [before[k] | losses[k] | after[k] | flagged[k] for k in estimates], index=list(estimates)
+    )
     if len(estimates) < 2:
         return rows, []
     with warnings_as_notes() as notes:
@@ -60,7 +72,10 @@ def compare_table(
         rows[name] = paired.loc[rows.index, name]
     if paired["missing"].any():
         rows["missing"] = paired.loc[rows.index, "missing"]
-    score = next((f"Losses: {estimate.score} a unit." for estimate in estimates.values() if estimate.score), "")
+    score = next(
+        (f"Losses: {estimate.score} a unit." for estimate in estimates.values() if estimate.score),
+        "",
+    )
     return rows, [score, *notes]
 
 
@@ -82,11 +97,18 @@ def findings(name: str, estimate: lo.Estimate) -> list[str]:
 def show(rows: pd.DataFrame, headings: dict[str, Heading], notes: Iterable[str]) -> None:
     """Print the table, the lowest loss in bold, the kinds of its standard errors, and the notes."""
     shown = {name: heading for name, heading in headings.items() if name in rows}
-    texts = [heading for name, (heading, _) in shown.items() if not pd.api.types.is_numeric_dtype(rows[name])]
-    table = table_of(*(heading for heading, _ in shown.values()), words=tuple(texts), collapse_padding=True)
+    texts = [
+        heading
+        for name, (heading, _) in shown.items()
+        if not pd.api.types.is_numeric_dtype(rows[name])
+    ]
+    table = table_of(
+        *(heading for heading, _ in shown.values()), words=tuple(texts), collapse_padding=True
+    )
     for column in table.columns:
         if column.header in texts:
-            column.max_width, column.overflow = NAME, "fold"
+            column.max_width = NAME
+            column.overflow = "fold"
     best = first(rows) if rows["mean"].notna().any() else None
     for at, row in zip(rows.index, rows.itertuples(), strict=True):
         cells = []
@@ -102,9 +124,9 @@ def show(rows: pd.DataFrame, headings: dict[str, Heading], notes: Iterable[str])
                 cells.append(format(value, ".6g" if how == ".4f" and abs(value) >= 1000 else how))
         table.add_row(*cells, style="bold" if at == best else None)
     wide = Measurement.get(console, console.options.update(max_width=WIDE), table).maximum
-    Console(width=max(wide, console.width), highlight=False, markup=False, quiet=console.quiet).print(
-        table
-    )  # numbers are never truncated
+    Console(
+        width=max(wide, console.width), highlight=False, markup=False, quiet=console.quiet
+    ).print(table)  # numbers are never truncated
     for kind, group in rows.groupby("kind", sort=False):
         of = "" if len(group) == len(rows) else f" with {', '.join(group.index)}"
         console.print(f"SE{of} {kind}")
@@ -127,7 +149,12 @@ def comparison(estimates: dict[str, lo.Estimate], file: Path | None, what: str) 
 
 def print_document(found: dict[str, Any]) -> None:
     """Print a result as one document in JSON, where a number that is not finite is null."""
-    typer.echo(json.dumps({"leaveout": lo.__version__, "command": shlex.join(words), **plain(found)}, allow_nan=False))
+    typer.echo(
+        json.dumps(
+            {"leaveout": lo.__version__, "command": shlex.join(words), **plain(found)},
+            allow_nan=False,
+        )
+    )
 
 
 def plain(value: Any) -> Any:
@@ -150,7 +177,9 @@ def plain(value: Any) -> Any:
             "checks": [each._asdict() for each in value.checks()],
         }
         return plain(
-            {name: getattr(value, name) for name in names} | more | {"flagged": value.flagged(), "losses": value.table()}
+            {name: getattr(value, name) for name in names}
+            | more
+            | {"flagged": value.flagged(), "losses": value.table()}
         )
     if isinstance(value, pd.DataFrame):
         return plain(value.to_dict("records"))
@@ -158,10 +187,13 @@ def plain(value: Any) -> Any:
         return {str(name): plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
         return [plain(part) for part in value]
-    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, float) and not np.isfinite(value):
         return None
-    return value if isinstance(value, bool | int | float | None) else str(value)
+    if isinstance(value, bool | int | float | None):
+        return value
+    return str(value)
 
 
 def page(
@@ -174,11 +206,24 @@ def page(
     """Write the report, with options of `lo.report`, and the document in JSON, on request."""
     notes = list(notes)
     if console.quiet:
-        print_document({"notes": notes, "models": found if isinstance(found, dict) else {"": found}})
+        print_document(
+            {"notes": notes, "models": found if isinstance(found, dict) else {"": found}}
+        )
     if file is None:
         return
-    said = [text for name, each in found.items() for text in findings(name, each)] if isinstance(found, dict) else []
-    others = [note for note in dict.fromkeys(notes) if note not in said]  # the report lists checks separately
+    said = (
+        [text for name, each in found.items() for text in findings(name, each)]
+        if isinstance(found, dict)
+        else []
+    )
+    # the report lists checks separately
+    others = [note for note in dict.fromkeys(notes) if note not in said]
     with writing(file):
-        lo.report(found, file, title=title, notes=[f"By the command: {shlex.join(words)}", *others], **options)
+        lo.report(
+            found,
+            file,
+            title=title,
+            notes=[f"By the command: {shlex.join(words)}", *others],
+            **options,
+        )
     console.print(f"Report: {file}")

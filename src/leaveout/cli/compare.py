@@ -11,7 +11,16 @@ from ._console import console, fail, one_line
 from ._data import OTHERS, Model
 from ._files import Reading, complete, read, save
 from ._options import Data, FoldOptions, Plot, Report, Table, command, option
-from ._table import LOSSES as COLUMNS, Heading, compare_table, comparison, findings, page, rank_rows, show
+from ._table import (
+    LOSSES as COLUMNS,
+    Heading,
+    compare_table,
+    comparison,
+    findings,
+    page,
+    rank_rows,
+    show,
+)
 from .glm import prepare, validate
 
 KEYS = ("loss", "l2", "features", "categorical", "formula", "intercept")
@@ -22,7 +31,10 @@ HEADINGS: dict[str, Heading] = {"model": ("model", "s"), **COLUMNS, "flagged": (
 def compare(
     data: Data,
     model: Annotated[
-        list[str], option(f"Once for each model: what it changes, as 'l2=10 features=a,b'; of {', '.join(KEYS)}.")
+        list[str],
+        option(
+            f"Once for each model: what it changes, as 'l2=10 features=a,b'; of {', '.join(KEYS)}."
+        ),
     ],
     common: Model,
     reading: Reading,
@@ -33,22 +45,32 @@ def compare(
 ) -> None:
     """Compare regressions of one file by their held-out loss, over the same rows and folds.
 
-    Beside each mean stand its standard error, the estimated error of the approximation, the paired difference from the lowest
-    and its standard error, the probability of being worse, the loss with no update (too low), and the number of flagged refits.
-    For −log densities there is also the weight in the mixture of the models that predicts best (stacking). The options --loss,
-    --l2, --features and --categorical are those of models that name none. Models of different --loss are compared by a --score
-    that all of them have.
+    Beside each mean stand its standard error, the estimated error of the approximation, the paired
+    difference from the lowest and its standard error, the probability of being worse, the loss with
+    no update (too low), and the number of flagged refits. For −log densities there is also the
+    weight in the mixture of the models that predicts best (stacking). The
+    options --loss, --l2, --features and --categorical are those of models that name none. Models of
+    different --loss are compared by a --score that all of them have.
 
-    leaveout compare patients.csv --target cost --model features=age --model features=age,dose --report report.html
+    leaveout compare patients.csv --target cost --model features=age --model
+    features=age,dose --report report.html
 
-    leaveout compare visits.csv --target visits --features age --model loss=poisson --model loss=squared --score squared-error
+    leaveout compare visits.csv --target visits --features age --model loss=poisson --model
+    loss=squared --score squared-error
     """
     if len(model) < 2 or len(set(model)) < len(model):
         fail("give --model twice or more, each time another: --model 'l2=1' --model 'l2=10'.")
     models = {text: _change_model(common, text) for text in model}
     words = {name for one in models.values() for name in one.labels}
-    rows = read(data, {name for one in models.values() for name in one.named}, words.__contains__, reading)
-    rows = complete(rows, [name for one in models.values() for name in one.columns_of(rows)], reading.drop_missing, OTHERS)
+    rows = read(
+        data, {name for one in models.values() for name in one.named}, words.__contains__, reading
+    )
+    rows = complete(
+        rows,
+        [name for one in models.values() for name in one.columns_of(rows)],
+        reading.drop_missing,
+        OTHERS,
+    )
     ready = {}
     for text, one in models.items():
         with one_line(f"{text}: "):
@@ -66,7 +88,11 @@ def compare(
         fail(f"{error} (here: --score squared-error)")
     table = rank_rows(table)
     console.print(f"{rows.name}: {len(rows.frame)} rows; {common.plan}, {how.refit}\n")
-    show(table, {**HEADINGS, **{name: (name, ".4f") for each in measured.values() for name in each}}, [*notes, *more])
+    show(
+        table,
+        {**HEADINGS, **{name: (name, ".4f") for each in measured.values() for name in each}},
+        [*notes, *more],
+    )
     save(table, out)
     comparison(estimates, plot, "")
     page(estimates, report, notes, how.title)
@@ -75,11 +101,17 @@ def compare(
 def _change_model(common: Model, text: str) -> Model:
     """Return a model changed by words `key=value`."""
     change: dict[str, Any] = {}
-    words = [text.partition("=")] if text.strip().startswith("formula=") else [word.partition("=") for word in text.split()]
+    words = (
+        [text.partition("=")]
+        if text.strip().startswith("formula=")
+        else [word.partition("=") for word in text.split()]
+    )
     for key, equals, value in words:
         key = key.strip()
         if not equals or key not in KEYS:
-            fail(f"--model {text!r}: {key!r} is none of {', '.join(KEYS)}, as in 'l2=10 features=a,b'.")
+            fail(
+                f"--model {text!r}: {key!r} is none of {', '.join(KEYS)}, as in 'l2=10 features=a,b'."
+            )
         change[key] = value
     if "l2" in change:
         try:

@@ -1,4 +1,6 @@
-"""`leaveout crf TRAIN.conll` cross-validates a conditional random field of tagged sentences, every sentence left out once."""
+"""`leaveout crf TRAIN.conll` cross-validates a conditional random field of tagged sentences, every
+sentence left out once.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +36,22 @@ def crf(
     train: Annotated[
         Path,
         typer.Argument(
-            help="Sentences in columns, one word a line, a blank line after each sentence; - is standard input.", readable=False
+            help="Sentences in columns, one word a line, a blank line after each sentence; - is standard input.",
+            readable=False,
         ),
     ],
     columns: Annotated[dict[str, Any], COLUMNS],
-    features: Annotated[int, option("How many indicators of words to keep, the most frequent ones.", least=1)] = 100,
+    features: Annotated[
+        int, option("How many indicators of words to keep, the most frequent ones.", least=1)
+    ] = 100,
     penalty: Annotated[float, option("α of the ridge penalty α/2 ‖θ‖² on all weights.")] = 1.0,
-    folds: Annotated[int, option("Folds of sentences, at random; 0 leaves out one sentence at a time.", least=0)] = 0,
+    folds: Annotated[
+        int, option("Folds of sentences, at random; 0 leaves out one sentence at a time.", least=0)
+    ] = 0,
     limit: Annotated[int, option("Use the first so many sentences only; 0 uses all.", least=0)] = 0,
-    worst: Annotated[int, option("How many of the sentences that surprise most to print.", least=0)] = 5,
+    worst: Annotated[
+        int, option("How many of the sentences that surprise most to print.", least=0)
+    ] = 5,
     *,
     how: FoldOptions,
     out: Annotated[Path | None, output_file("A CSV file for the losses of all sentences.")] = None,
@@ -50,13 +59,15 @@ def crf(
 ) -> None:
     """Cross-validate a linear-chain conditional random field of tagged sentences.
 
-    Its features are indicators: the word, its shape, its ending, and the words beside it. The loss is −log p of a held-out
-    sentence's labels. The result also has the share of labels that are decoded correctly, held out and on the training data,
-    and, if the labels are BIO tags, the F1 of entities. The sentences with the highest losses are often mistakes in the labels.
+    Its features are indicators: the word, its shape, its ending, and the words beside it. The loss
+    is −log p of a held-out sentence's labels. The result also has the share of labels that are
+    decoded correctly, held out and on the training data, and, if the labels are BIO tags, the F1 of
+    entities. The sentences with the highest losses are often mistakes in the labels.
 
     leaveout crf tagged.txt --folds 10 --report report.html
 
-    leaveout crf tagged.txt --word 0 --label -1 --features 500 --penalty 0.5 --worst 10 --out sentences.csv
+    leaveout crf tagged.txt --word 0 --label -1 --features 500 --penalty 0.5 --worst 10 --out
+    sentences.csv
     """
     if not (np.isfinite(penalty) and penalty > 0):
         fail(f"--penalty {penalty:g}: it must be positive.")
@@ -66,10 +77,14 @@ def crf(
     tagged = lo.datasets.read_conll(lines, **columns)
     if 0 < limit < len(tagged.lengths):
         steps = int(np.sum(tagged.lengths[:limit]))
-        tagged = lo.datasets.Tagged(tagged.words[:steps], tagged.labels[:steps], tagged.lengths[:limit])
+        tagged = lo.datasets.Tagged(
+            tagged.words[:steps], tagged.labels[:steps], tagged.lengths[:limit]
+        )
     n = len(tagged.lengths)
     if n < 2:
-        fail(f"{name}: it holds one sentence only; give one word a line, and a blank line after each sentence.")
+        fail(
+            f"{name}: it holds one sentence only; give one word a line, and a blank line after each sentence."
+        )
     x, names = indicators(tagged.words, tagged.lengths, features)
     model = lo.CRF(tagged.labels, tagged.lengths, features=x, penalty=lo.penalties.Ridge(penalty))
     plan = lo.kfold(n, folds, seed=0) if folds else lo.leave_one_out(n)
@@ -83,30 +98,58 @@ def crf(
     entity = all(ENTITY.fullmatch(str(label)) for label in kinds)
     for of, predicted in (("held out", held_out), ("no update", model.decode(fit))):
         line = f"{of:<16}{lo.models.token_accuracy(tagged.labels, predicted):.2%} of labels decoded rightly"
-        line += f", F1 of entities {lo.models.entity_f1(tagged.labels, predicted, tagged.lengths):.2%}" if entity else ""
+        line += (
+            f", F1 of entities {lo.models.entity_f1(tagged.labels, predicted, tagged.lengths):.2%}"
+            if entity
+            else ""
+        )
         console.print(line)
     losses = cv.per_unit()
     if worst:
         first = np.cumsum(tagged.lengths) - tagged.lengths
         heading = "words, with label and decoded label where they differ"
-        table = table_of("sentence", "loss", heading, words=(heading,), title="The sentences that surprise most")
+        table = table_of(
+            "sentence", "loss", heading, words=(heading,), title="The sentences that surprise most"
+        )
         for k in np.argsort(-np.where(np.isfinite(losses), losses, -np.inf))[:worst]:
             of_sentence = range(first[k], first[k] + tagged.lengths[k])
-            wrong = {t: f" ({tagged.labels[t]}, not {held_out[t]})" for t in of_sentence if tagged.labels[t] != held_out[t]}
+            wrong = {
+                t: f" ({tagged.labels[t]}, not {held_out[t]})"
+                for t in of_sentence
+                if tagged.labels[t] != held_out[t]
+            }
             sentence = " ".join(f"{tagged.words[t]}{wrong.get(t, '')}" for t in of_sentence)
-            table.add_row(str(k), f"{losses[k]:.2f}", sentence if len(sentence) < 300 else sentence[:297] + "…")
+            table.add_row(
+                str(k),
+                f"{losses[k]:.2f}",
+                sentence if len(sentence) < 300 else sentence[:297] + "…",
+            )
         console.print(table)
     print_notes(*notes)
-    rows = {"words": tagged.lengths, "loss": losses, "no_update": cv.baseline[np.argsort(plan.index)]}
+    rows = {
+        "words": tagged.lengths,
+        "loss": losses,
+        "no_update": cv.baseline[np.argsort(plan.index)],
+    }
     save(pd.DataFrame(rows).rename_axis("sentence"), out, "Losses")
     page(cv, report, [what], how.title)
 
 
-def indicators(words: np.ndarray, lengths: list[int], most: int) -> tuple[scipy.sparse.csr_array, list[str]]:
-    """Build the most frequent indicators of words, shapes, endings and neighbours, `[steps, indicators]`."""
+def indicators(
+    words: np.ndarray, lengths: list[int], most: int
+) -> tuple[scipy.sparse.csr_array, list[str]]:
+    """Build the most frequent indicators of words, shapes, endings and neighbours, `[steps,
+    indicators]`.
+    """
     ends = np.cumsum(lengths)
-    first, last = np.isin(np.arange(len(words)), ends - lengths), np.isin(np.arange(len(words)), ends - 1)
-    table = pd.DataFrame({"word": [str(word).lower() for word in words], "ending": [str(word)[-3:].lower() for word in words]})
+    first = np.isin(np.arange(len(words)), ends - lengths)
+    last = np.isin(np.arange(len(words)), ends - 1)
+    table = pd.DataFrame(
+        {
+            "word": [str(word).lower() for word in words],
+            "ending": [str(word)[-3:].lower() for word in words],
+        }
+    )
     table["shape"] = [_shape(str(word)) for word in words]
     table["before"] = table["word"].shift(1).where(~first, "(start)")
     table["after"] = table["word"].shift(-1).where(~last, "(end)")
@@ -115,13 +158,19 @@ def indicators(words: np.ndarray, lengths: list[int], most: int) -> tuple[scipy.
     kept = np.argsort(-np.bincount(codes), kind="stable")[:most]
     place = np.full(len(names), -1)
     place[kept] = np.arange(len(kept))
-    row, column = np.repeat(np.arange(len(words)), table.shape[1]), place[codes]
+    row = np.repeat(np.arange(len(words)), table.shape[1])
+    column = place[codes]
     inside = column >= 0
     entries = (np.ones(inside.sum()), (row[inside], column[inside]))
-    return scipy.sparse.csr_array(entries, shape=(len(words), len(kept))), [str(names[k]) for k in kept]
+    return scipy.sparse.csr_array(entries, shape=(len(words), len(kept))), [
+        str(names[k]) for k in kept
+    ]
 
 
 def _shape(word: str) -> str:
-    """Return the shape of a word: Xxxx for a name, ddd for a number and so on, with shortened runs."""
+    """Return the shape of a word.
+
+    Xxxx for a name, ddd for a number and so on, with shortened runs.
+    """
     letters = re.sub(r"[A-Z]", "X", re.sub(r"[a-z]", "x", re.sub(r"[0-9]", "d", word)))
     return re.sub(r"(.)\1{2,}", r"\1\1", letters)[:6]

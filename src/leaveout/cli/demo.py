@@ -1,4 +1,6 @@
-"""`leaveout demo` cross-validates real data by every strategy, and checks the result by refitting."""
+"""`leaveout demo` cross-validates real data by every strategy, and checks the result by
+refitting.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,23 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PICTURE = "leaveout_demo.png"
-STRATEGIES = (lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.NewtonStep(), lo.Certified(), lo.Exact())
-CHECK_REFITS, TIMING_REFITS, REPEATS = (
-    10,
-    20,
-    7,
-)  # refits by scikit-learn for the check and for timing, runs of this library for timing
+STRATEGIES = (
+    lo.NoUpdate(),
+    lo.InfinitesimalJackknife(),
+    lo.NewtonStep(),
+    lo.Certified(),
+    lo.Exact(),
+)
+# refits by scikit-learn for the check and for timing, runs of this library for timing
+CHECK_REFITS = 10
+TIMING_REFITS = 20
+REPEATS = 7
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the picture; made if it is not there.", file_okay=False)] = Path(),
+    out: Annotated[
+        Path, typer.Option(help="Folder for the picture; made if it is not there.", file_okay=False)
+    ] = Path(),
 ) -> None:
     """Certified leave-one-out of a logistic regression on real data, checked by refitting it."""
     from sklearn.linear_model import LogisticRegression
@@ -39,9 +48,11 @@ def demo(
 
     X, y = lo.datasets.breast_cancer()
     console.print(
-        f"{len(y)} tumours, {X.shape[1]} measurements: a logistic regression, fitted once by scikit-learn\n", style="bold"
+        f"{len(y)} tumours, {X.shape[1]} measurements: a logistic regression, fitted once by scikit-learn\n",
+        style="bold",
     )
-    host = LogisticRegression(C=1.0, solver="newton-cholesky", tol=1e-8)  # its fastest solver for these data
+    # its fastest solver for these data
+    host = LogisticRegression(C=1.0, solver="newton-cholesky", tol=1e-8)
     model = make_pipeline(StandardScaler(), host).fit(X, y)
     plan = lo.leave_one_out(len(y))
     run = lambda: lo.cross_validate(lo.from_sklearn(model, X, y), plan)
@@ -49,7 +60,8 @@ def demo(
     console.print(f"{certified}\n")
 
     exact = _table(lo.from_sklearn(model, X, y), plan)
-    design, target = model[:-1].transform(X), np.asarray(y)
+    design = model[:-1].transform(X)
+    target = np.asarray(y)
     _check(host, design, target, certified, exact)
     _race(host, design, target, run, first)
     out.mkdir(parents=True, exist_ok=True)
@@ -75,7 +87,9 @@ def _warm(call: Callable[[], T]) -> tuple[T, float]:
 def _table(fit: lo.Fit, plan: lo.Plan) -> lo.Estimate:
     """Tabulate every strategy beside `Exact`, whose estimate is returned."""
     exact = lo.cross_validate(fit, plan, lo.Exact())
-    table = table_of("strategy", "mean loss", "mean |error|", "reported", "seconds", words=("strategy",))
+    table = table_of(
+        "strategy", "mean loss", "mean |error|", "reported", "seconds", words=("strategy",)
+    )
     for refit in STRATEGIES:
         estimate, seconds = _warm(lambda refit=refit: lo.cross_validate(fit, plan, refit))
         error = np.mean(np.abs(estimate.per_unit() - exact.per_unit()))
@@ -86,19 +100,27 @@ def _table(fit: lo.Fit, plan: lo.Plan) -> lo.Estimate:
             f"{estimate.approximation_error:.1e}",
             f"{seconds:.3f}",
         )
-    console.print("Every strategy: the mean error of a loss, against Exact and as reported, and seconds of a second call")
+    console.print(
+        "Every strategy: the mean error of a loss, against Exact and as reported, and seconds of a second call"
+    )
     console.print(table)
     return exact
 
 
-def _without(host: "LogisticRegression", design: "NDArray", target: "NDArray", row: int) -> "LogisticRegression":
+def _without(
+    host: "LogisticRegression", design: "NDArray", target: "NDArray", row: int
+) -> "LogisticRegression":
     from sklearn.base import clone
 
     return clone(host).fit(np.delete(design, row, axis=0), np.delete(target, row))
 
 
 def _check(
-    host: "LogisticRegression", design: "NDArray", target: "NDArray", certified: lo.Estimate, exact: lo.Estimate
+    host: "LogisticRegression",
+    design: "NDArray",
+    target: "NDArray",
+    certified: lo.Estimate,
+    exact: lo.Estimate,
 ) -> None:
     """Refit the rows of largest loss, and as many at random, from scratch by scikit-learn."""
     from sklearn.base import clone
@@ -110,22 +132,39 @@ def _check(
     )
     rows = np.r_[worst, others]
     tight = clone(host).set_params(tol=1e-12)
-    margin = [float(_without(tight, design, target, row).decision_function(design[[row]])[0]) for row in rows]
+    margin = [
+        float(_without(tight, design, target, row).decision_function(design[[row]])[0])
+        for row in rows
+    ]
     truth = np.logaddexp(0.0, np.where(target[rows] == 1, -1, 1) * margin)
-    console.print(f"Check: {len(rows)} rows refitted from scratch by scikit-learn, half of them those that change most")
+    console.print(
+        f"Check: {len(rows)} rows refitted from scratch by scikit-learn, half of them those that change most"
+    )
     for name, estimate in (("Exact", exact), ("Certified", certified)):
         difference = np.abs(estimate.per_unit()[rows] - truth)
-        console.print(f"  largest difference from {name:<10}{difference.max():.1e}, of losses up to {truth.max():.2f}")
+        console.print(
+            f"  largest difference from {name:<10}{difference.max():.1e}, of losses up to {truth.max():.2f}"
+        )
 
 
 def _race(
-    host: "LogisticRegression", design: "NDArray", target: "NDArray", run: Callable[[], lo.Estimate], first: float
+    host: "LogisticRegression",
+    design: "NDArray",
+    target: "NDArray",
+    run: Callable[[], lo.Estimate],
+    first: float,
 ) -> None:
     n = len(target)
     rows = np.linspace(0, n - 1, TIMING_REFITS).astype(int)
-    one = np.median([_clock(lambda row=row: _without(host, design, target, row))[1] for row in rows])
+    one = np.median(
+        [_clock(lambda row=row: _without(host, design, target, row))[1] for row in rows]
+    )
     _, warm = _warm(run)
     console.print(f"\nSpeed: from the fitted model to the result, with {n} refits")
-    console.print(f"  scikit-learn        {one * n:7.3f} s   ({n} times the median of {TIMING_REFITS} refits)")
-    console.print(f"  Certified           {warm:7.3f} s   (the second call; {one * n / warm:.0f} times faster)")
+    console.print(
+        f"  scikit-learn        {one * n:7.3f} s   ({n} times the median of {TIMING_REFITS} refits)"
+    )
+    console.print(
+        f"  Certified           {warm:7.3f} s   (the second call; {one * n / warm:.0f} times faster)"
+    )
     console.print(f"  Certified, at first {first:7.3f} s   (nothing made before)")

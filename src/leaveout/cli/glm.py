@@ -29,13 +29,16 @@ def glm(
 ) -> None:
     """Cross-validate a regression of the rows of a file.
 
-    The loss is the mean of the held-out rows' losses: −log of their density for most, half the squared error for "squared";
-    the printed result says which. --score gives another.
-    Categories are coded against their first level; give --l2 in the units of the columns as they are.
+    The loss is the mean of the held-out rows' losses: −log of their density for most, half the
+    squared error for "squared"; the printed result says which. --score gives another.
+    Categories are coded against their first level; give --l2 in the units of the columns as they
+    are.
 
-    leaveout glm patients.csv --target cost --features age,dose --categorical city --report report.html
+    leaveout glm patients.csv --target cost --features age,dose --categorical city --report
+    report.html
 
-    leaveout glm patients.csv --target ill --loss logistic --features age,dose --l2 1 --plan groups:clinic --plot rows.png
+    leaveout glm patients.csv --target ill --loss logistic --features age,dose --l2 1 --plan
+    groups:clinic --plot rows.png
     """
     rows = model.read(data, reading)
     estimate, fit, notes = answer(rows, prepare(model, rows, how.seed), how)
@@ -80,15 +83,22 @@ def fit_model(model: PreparedModel) -> lo.Fit:
         fail(f"{error} (here: --l2 1.0)")
 
 
-def validate(model: PreparedModel, how: FoldOptions, number: int = 1) -> tuple[lo.Estimate, lo.Fit, str]:
-    """Fit and cross-validate a model, which is one of several by its number; warnings become notes."""
+def validate(
+    model: PreparedModel, how: FoldOptions, number: int = 1
+) -> tuple[lo.Estimate, lo.Fit, str]:
+    """Fit and cross-validate a model, which is one of several by its number.
+
+    Warnings become notes.
+    """
     with warnings_as_notes() as notes:
         fit = fit_model(model)
         estimate = how.cross_validate(fit, model.folds, number)
     return estimate, fit, join_notes(model.note, *notes)
 
 
-def answer(rows: FileTable, model: PreparedModel, how: FoldOptions) -> tuple[lo.Estimate, lo.Fit, list[str]]:
+def answer(
+    rows: FileTable, model: PreparedModel, how: FoldOptions
+) -> tuple[lo.Estimate, lo.Fit, list[str]]:
     """Cross-validate a model of some rows, and print the result; return it with notes."""
     estimate, fit, said = validate(model, how)
     notes = [f"{rows.name}: {len(rows.frame)} rows, {fit.num_params} parameters", rows.note, said]

@@ -13,13 +13,33 @@ import leaveout as lo
 from ._cells import Convention
 from ._console import console, fail, join_notes, one_line
 from ._files import FileTable, read, save
-from ._options import NUMBER, WHOLE, Data, Plot, Report, Table, command, option, plan_of, split_names, whole_number
+from ._options import (
+    NUMBER,
+    WHOLE,
+    Data,
+    Plot,
+    Report,
+    Table,
+    command,
+    option,
+    plan_of,
+    split_names,
+    whole_number,
+)
 from ._states import CRITERIA, StateSearch, emission_of, fit_models
 from ._table import LOSSES, Heading, comparison, page, show
 
 PLANS = "contiguous:FRACTIONxFOLDS, iid:FRACTIONxFOLDS, blocks:SIZE, future:START, future:STARTxHORIZON, loo or sequences"
-PLAN, BETWEEN = "contiguous:0.1x100", "sequences"
-EMISSIONS = ("gaussian", "poisson", "negative-binomial", "categorical", "binomial", "autoregressive")
+PLAN = "contiguous:0.1x100"
+BETWEEN = "sequences"
+EMISSIONS = (
+    "gaussian",
+    "poisson",
+    "negative-binomial",
+    "categorical",
+    "binomial",
+    "autoregressive",
+)
 HEADINGS: dict[str, Heading] = {"states": ("states", "d"), **LOSSES, **CRITERIA}
 SYMBOLS = "give numbers, symbols as 0, 1, 2, …"
 
@@ -28,19 +48,31 @@ SYMBOLS = "give numbers, symbols as 0, 1, 2, …"
 def hmm(
     series: Data,
     column: Annotated[
-        str | None, option("The column, or several with commas between them. Needed where there are several.")
+        str | None,
+        option("The column, or several with commas between them. Needed where there are several."),
     ] = None,
     emission: Annotated[str, option(f"One of {', '.join(EMISSIONS)}.")] = "gaussian",
     sequence: Annotated[
-        str | None, option("A column that names the sequence of each row, where there are several, one after another.")
+        str | None,
+        option(
+            "A column that names the sequence of each row, where there are several, one after another."
+        ),
     ] = None,
     time: Annotated[
-        str | None, option("A column that names the steps, such as by a date; the first of dates that rise if not given.")
+        str | None,
+        option(
+            "A column that names the steps, such as by a date; the first of dates that rise if not given."
+        ),
     ] = None,
     plan: Annotated[
-        str | None, option(f"What is left out: {PLANS}. {PLAN} by default; with --sequence, {BETWEEN}: each whole one.")
+        str | None,
+        option(
+            f"What is left out: {PLANS}. {PLAN} by default; with --sequence, {BETWEEN}: each whole one."
+        ),
     ] = None,
-    order: Annotated[int | None, option("Lags, for autoregressive emissions; 1 by default.")] = None,
+    order: Annotated[
+        int | None, option("Lags, for autoregressive emissions; 1 by default.")
+    ] = None,
     trials: Annotated[int | None, option("Number of trials, for binomial emissions.")] = None,
     *,
     search: StateSearch,
@@ -53,11 +85,13 @@ def hmm(
 
     SERIES has one row a step; empty cells are missing.
 
-    The loss is the mean of −log p of each held-out step given all that is seen, or of each whole sequence; lower is better.
-    Beside it stand its standard error, the estimated error of the approximation, the paired difference from the lowest and its
-    standard error, the loss with no update (too low), and AIC and BIC of the whole series.
+    The loss is the mean of −log p of each held-out step given all that is seen, or of each whole
+    sequence; lower is better. Beside it stand its standard error, the estimated error of the
+    approximation, the paired difference from the lowest and its standard error, the loss with no
+    update (too low), and AIC and BIC of the whole series.
 
-    leaveout hmm counts.csv --column count --emission poisson --states 1-3 --plan loo --report report.html
+    leaveout hmm counts.csv --column count --emission poisson --states 1-3 --plan loo --report
+    report.html
 
     leaveout hmm walks.csv --column speed,turn --sequence animal --states 2,3 --plot states.png
     """
@@ -66,9 +100,17 @@ def hmm(
     rows = read(series, used, split_names(sequence).__contains__, written)
     lengths = _lengths(rows.column(sequence.strip())) if sequence else None
     rows, steps = _steps(rows, (column, sequence, time), lengths)
-    others = rows if steps is None else replace(rows, frame=rows.frame.drop(columns=str(steps.name)))
-    x = pd.DataFrame({name: rows.numbers(name, SYMBOLS) for name in split_names(others.only(column))}, index=steps)
-    for flag, value, owner in (("--order", order, "autoregressive"), ("--trials", trials, "binomial")):
+    others = (
+        rows if steps is None else replace(rows, frame=rows.frame.drop(columns=str(steps.name)))
+    )
+    x = pd.DataFrame(
+        {name: rows.numbers(name, SYMBOLS) for name in split_names(others.only(column))},
+        index=steps,
+    )
+    for flag, value, owner in (
+        ("--order", order, "autoregressive"),
+        ("--trials", trials, "binomial"),
+    ):
         if value is not None and emission.lower() != owner:
             fail(f"{flag} is for --emission {owner}; got --emission {emission}.")
     if emission.lower() == "binomial" and trials is None:
@@ -78,28 +120,48 @@ def hmm(
         x.to_numpy(),
         EMISSIONS,
         binomial=lambda: lo.emissions.Binomial(trials or 0),
-        autoregressive=lambda: lo.emissions.Autoregressive(1 if order is None else order, covariance="diagonal"),
+        autoregressive=lambda: lo.emissions.Autoregressive(
+            1 if order is None else order, covariance="diagonal"
+        ),
     )
     plan = plan or (BETWEEN if sequence else PLAN)
     whole = plan.strip() == BETWEEN
     if whole and lengths is None:
         fail(f"--plan {BETWEEN} needs --sequence, the column that names the sequence of each row.")
     with one_line(f"--plan {plan}: "):
-        folds = lo.leave_one_out(len(lengths)) if whole and lengths is not None else _plan(plan, len(x), search.seed)
+        folds = (
+            lo.leave_one_out(len(lengths))
+            if whole and lengths is not None
+            else _plan(plan, len(x), search.seed)
+        )
     models: dict[str, lo.HMM] = {}
     for K in wanted:
         with one_line(f"{_state_label(K)}: "):
             own = x if x.shape[1] > 1 else x.iloc[:, 0]
-            models[_state_label(K)] = lo.HMM(own, kind, K, lengths=lengths, drop="sequence" if whole else "observation")
+            models[_state_label(K)] = lo.HMM(
+                own, kind, K, lengths=lengths, drop="sequence" if whole else "observation"
+            )
     missing = int(x.isna().any(axis=1).sum())
-    what = f"{rows.name}, {', '.join(x.columns)}: {len(x)} steps" + (f", {missing} missing" if missing else "")
+    what = f"{rows.name}, {', '.join(x.columns)}: {len(x)} steps" + (
+        f", {missing} missing" if missing else ""
+    )
     what += "" if steps is None else f", named by {steps.name}"
     what += "" if lengths is None else f", {len(lengths)} sequences"
-    console.print(f"{what}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {search.refit}\n")
+    console.print(
+        f"{what}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {search.refit}\n"
+    )
     found = fit_models(models, folds, search, lambda model, _: {"states": model.num_states})
-    show(found.table, HEADINGS, [*found.notes, rows.note, _counts(emission, x), models[list(found.estimates)[-1]].note])
+    show(
+        found.table,
+        HEADINGS,
+        [*found.notes, rows.note, _counts(emission, x), models[list(found.estimates)[-1]].note],
+    )
     save(found.table, out)
-    comparison({str(models[name].num_states): estimate for name, estimate in found.estimates.items()}, plot, "states")
+    comparison(
+        {str(models[name].num_states): estimate for name, estimate in found.estimates.items()},
+        plot,
+        "states",
+    )
     page(found.estimates, report, [what, *found.notes, rows.note], search.title)
     if found.failures:
         fail(f"{'; '.join(found.failures)} Leave these out of --states.")
@@ -110,9 +172,7 @@ def _counts(emission: str, x: pd.DataFrame) -> str:
     values = x.to_numpy()[~x.isna().to_numpy()]
     if emission != "gaussian" or not np.all((values >= 0) & (values % 1 == 0)):
         return ""
-    return (
-        f"{', '.join(x.columns)}: whole numbers from 0 on; --emission poisson or negative-binomial gives counts probabilities"
-    )
+    return f"{', '.join(x.columns)}: whole numbers from 0 on; --emission poisson or negative-binomial gives counts probabilities"
 
 
 def _state_label(K: int) -> str:
@@ -124,13 +184,17 @@ def _steps(
 ) -> tuple[FileTable, pd.Index | None]:
     """Sort the rows by time, and name the steps.
 
-    The names are those of the given column of times, by which rows are sorted in each sequence, else those of the first column
-    of rising dates.
+    The names are those of the given column of times, by which rows are sorted in each sequence,
+    else those of the first column of rising dates.
     """
     column, sequence, time = names
     whose = np.repeat(np.arange(len(lengths or [0])), lengths or [len(rows.frame)])
     if time is None:
-        others = [name for name in rows.frame.columns if name not in (*split_names(column), *split_names(sequence))]
+        others = [
+            name
+            for name in rows.frame.columns
+            if name not in (*split_names(column), *split_names(sequence))
+        ]
         dates = [found for name in others if (found := _dates(rows.frame[name])) is not None]
         rising = [found for found in dates if _rise(found, whose)]
         if dates and not rising:
@@ -140,18 +204,24 @@ def _steps(
         return rows, rising[0] if rising else None
     cells = rows.column(time.strip())
     if cells.isna().any():
-        fail(f"--time {time}: it is empty in row {cells.index[cells.isna()][0]}; name every step, or leave --time out.")
+        fail(
+            f"--time {time}: it is empty in row {cells.index[cells.isna()][0]}; name every step, or leave --time out."
+        )
     dates_of = _dates(cells)
     steps: pd.Index = pd.Index(cells) if dates_of is None else dates_of
     again = pd.MultiIndex.from_arrays([whose, steps]).duplicated()
     if again.any():
         place = np.flatnonzero(again)[0]
         of = "" if lengths is None else " of its sequence"
-        fail(f"--time {time}: {str(steps[place])!r} in row {cells.index[place]} is the time of another row{of} too.")
+        fail(
+            f"--time {time}: {str(steps[place])!r} in row {cells.index[place]} is the time of another row{of} too."
+        )
     if _rise(steps, whose):
         return rows, steps
     if dates_of is None and not pd.api.types.is_numeric_dtype(steps):
-        said = f"{time} holds neither numbers nor dates as 2024-01-31: the order of the file is taken"
+        said = (
+            f"{time} holds neither numbers nor dates as 2024-01-31: the order of the file is taken"
+        )
         return replace(rows, note=join_notes(rows.note, said)), steps
     order = np.lexsort([np.asarray(steps), whose])
     note = join_notes(rows.note, f"rows sorted by {time}")
@@ -176,12 +246,17 @@ def _dates(column: pd.Series) -> pd.DatetimeIndex | None:
 def _lengths(names: pd.Series) -> list[int]:
     """Count the rows of each sequence, in the order of the file."""
     if names.isna().any():
-        fail(f"column {names.name!r} is empty in row {names.index[names.isna()][0]}; name the sequence of every row.")
+        fail(
+            f"column {names.name!r} is empty in row {names.index[names.isna()][0]}; name the sequence of every row."
+        )
     starts = np.flatnonzero((names != names.shift()).to_numpy())
     again = names.iloc[starts].duplicated()
     if again.any():
-        name, row = names.iloc[starts][again].iloc[0], names.index[starts[again]][0]
-        fail(f"sequence {name!r} goes on in row {row} after another one; sort the rows, so that each stands together.")
+        name = names.iloc[starts][again].iloc[0]
+        row = names.index[starts[again]][0]
+        fail(
+            f"sequence {name!r} goes on in row {row} after another one; sort the rows, so that each stands together."
+        )
     return np.diff([*starts, len(names)]).tolist()
 
 
@@ -191,8 +266,12 @@ def _plan(text: str, steps: int, seed: int) -> lo.Plan:
         PLANS,
         "contiguous:0.1x1000",
         {
-            f"contiguous:{NUMBER}x{WHOLE}": lambda share, k: lo.contiguous(steps, float(share), whole_number(k), seed=seed),
-            f"iid:{NUMBER}x{WHOLE}": lambda share, k: lo.random_subsets(steps, float(share), whole_number(k), seed=seed),
+            f"contiguous:{NUMBER}x{WHOLE}": lambda share, k: lo.contiguous(
+                steps, float(share), whole_number(k), seed=seed
+            ),
+            f"iid:{NUMBER}x{WHOLE}": lambda share, k: lo.random_subsets(
+                steps, float(share), whole_number(k), seed=seed
+            ),
             f"blocks:{WHOLE}": lambda size: lo.blocks(steps, whole_number(size)),
             f"future:{WHOLE}(?:x{WHOLE})?": lambda start, horizon: lo.leave_future_out(
                 steps, whole_number(start), whole_number(horizon or "1")

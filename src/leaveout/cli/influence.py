@@ -40,7 +40,9 @@ def influence(
     data: Data,
     model: Model,
     reading: Reading,
-    row: Annotated[int | None, option("A row of the file, from 1: what others do to its prediction is told.")] = None,
+    row: Annotated[
+        int | None, option("A row of the file, from 1: what others do to its prediction is told.")
+    ] = None,
     *,
     listed: Annotated[dict[str, Any], LISTED],
     pairs: Annotated[int, option("Rows of which all pairs are left out; 0 for none.")] = 20,
@@ -51,14 +53,15 @@ def influence(
 ) -> None:
     """Show how a regression changes when rows of a file, or folds of them, are left out.
 
-    The changes are those of the loss, the parameters and a prediction. "Moves" is the largest change of a parameter, in
-    standard errors; Cook's distance is the change of all. "Share" is the share of the sum of the held-out losses' sizes.
-    "Rise" is the increase of a row's loss when it is held out. Two rows that mask each other move the fit together by more
-    than both alone.
+    The changes are those of the loss, the parameters and a prediction. "Moves" is the largest
+    change of a parameter, in standard errors; Cook's distance is the change of all. "Share" is the
+    share of the sum of the held-out losses' sizes. "Rise" is the increase of a row's loss when it
+    is held out. Two rows that mask each other move the fit together by more than both alone.
 
     leaveout influence prices.csv --target price --features area,age --row 12
 
-    leaveout influence visits.csv --target visits --loss poisson --plan groups:clinic --top 5 --out clinics.csv
+    leaveout influence visits.csv --target visits --loss poisson --plan groups:clinic --top 5 --out
+    clinics.csv
     """
     rows = model.read(data, reading)
     ready = prepare(model, rows, how.seed)
@@ -66,33 +69,58 @@ def influence(
     if row is not None:
         place = np.flatnonzero(rows.frame.index == row)
         if not len(place):
-            fail(f"--row {row}: {rows.name} has no such row among those that are used, from 1 to {rows.frame.index[-1]}.")
+            fail(
+                f"--row {row}: {rows.name} has no such row among those that are used, from 1 to {rows.frame.index[-1]}."
+            )
         made: Any = ready.objective
         at = made.design[place[0], : made.num_features]
     estimate, fit, said = validate(ready, how)
-    found = lo.influence(estimate, how.strategy, prediction=at, pairs=pairs, checkpoint=how.checkpoint_of(2))
-    index = pd.RangeIndex(1, len(found.rows) + 1, name="fold")  # or the rows of the file, or the names of groups
+    found = lo.influence(
+        estimate, how.strategy, prediction=at, pairs=pairs, checkpoint=how.checkpoint_of(2)
+    )
+    # or the rows of the file, or the names of groups
+    index = pd.RangeIndex(1, len(found.rows) + 1, name="fold")
     if model.plan.strip().startswith("loo"):
         index = pd.Index(rows.frame.index, name="row")
     elif model.group:
         index = pd.Index(np.unique(rows.column(model.group).astype(str)), name=model.group)
     names = dict(zip(found.rows.index, index, strict=True))
-    renamed = found.pairs.assign(first=found.pairs["first"].map(names), second=found.pairs["second"].map(names))
-    found = replace(found, rows=found.rows.set_axis(index), parameters=found.parameters.set_axis(index), pairs=renamed)
+    renamed = found.pairs.assign(
+        first=found.pairs["first"].map(names), second=found.pairs["second"].map(names)
+    )
+    found = replace(
+        found,
+        rows=found.rows.set_axis(index),
+        parameters=found.parameters.set_axis(index),
+        pairs=renamed,
+    )
     with one_line(f"--by {listed['by']}: "):
         top = found.top(**listed)
     where = f"{rows.name}: {len(rows.frame)} rows, {fit.num_params} parameters"
     console.print(f"{join_notes(where, rows.note, said)}\n\n{found}")
-    shown = {name: each for name, each in HEADINGS.items() if name in top and (name != "units" or (top["units"] > 1).any())}
+    shown = {
+        name: each
+        for name, each in HEADINGS.items()
+        if name in top and (name != "units" or (top["units"] > 1).any())
+    }
     table = table_of(
-        str(index.name), *(heading for heading, _ in shown.values()), words=("the parameter",), collapse_padding=True
+        str(index.name),
+        *(heading for heading, _ in shown.values()),
+        words=("the parameter",),
+        collapse_padding=True,
     )
     for name, line in zip(top.index, top[list(shown)].itertuples(index=False), strict=True):
-        table.add_row(str(name), *(format(cell, form) for cell, (_, form) in zip(line, shown.values(), strict=True)))
+        table.add_row(
+            str(name),
+            *(format(cell, form) for cell, (_, form) in zip(line, shown.values(), strict=True)),
+        )
     console.print(table)
     save(found.table().join(found.parameters.add_prefix("change of ")), out)
     picture(lambda: found.plot(by=listed["by"]), plot)
     known = str(estimate).splitlines()
     page(
-        estimate, report, [where, rows.note, said, *(line for line in str(found).splitlines() if line not in known)], how.title
+        estimate,
+        report,
+        [where, rows.note, said, *(line for line in str(found).splitlines() if line not in known)],
+        how.title,
     )

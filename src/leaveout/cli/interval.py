@@ -1,4 +1,6 @@
-"""`leaveout interval` fits a regression to the rows of one file, and gives those of another intervals for their response."""
+"""`leaveout interval` fits a regression to the rows of one file, and gives those of another
+intervals for their response.
+"""
 
 from __future__ import annotations
 
@@ -19,28 +21,40 @@ from ._options import Data, FoldOptions, OptionsOf, command, output_file
 from ._table import print_document
 from .glm import fit_model, prepare
 
-INTERVALS = OptionsOf(lo.interval, level="Of the intervals.", method="One of {}; cv+ leaves kfold:10 out if no plan is given.")
+INTERVALS = OptionsOf(
+    lo.interval,
+    level="Of the intervals.",
+    method="One of {}; cv+ leaves kfold:10 out if no plan is given.",
+)
 PRINTED_ROWS = 10  # number of printed rows
 
 
 @command(omit="formula impute score mute metric title")
 def interval(
     data: Data,
-    new: Annotated[Path, typer.Argument(help="A file of the rows to predict, with the same columns.", readable=False)],
+    new: Annotated[
+        Path,
+        typer.Argument(
+            help="A file of the rows to predict, with the same columns.", readable=False
+        ),
+    ],
     intervals: Annotated[dict[str, Any], INTERVALS],
     model: Model,
     reading: Reading,
     how: FoldOptions,
     out: Annotated[Path | None, output_file("A CSV file for the intervals.")] = None,
 ) -> None:
-    """Compute prediction intervals for the responses of new rows, whatever their distribution, by the jackknife+ from one fit.
+    """Compute prediction intervals for the responses of new rows, whatever their distribution, by
+    the jackknife+ from one fit.
 
-    "plus" covers about --level of new responses, and at least 2 level − 1. "minmax" is wider, and covers at least --level.
-    "cv+" leaves folds out. With --plan groups:COLUMN the intervals are for rows of new groups.
+    "plus" covers about --level of new responses, and at least 2 level − 1. "minmax" is wider, and
+    covers at least --level. "cv+" leaves folds out. With --plan groups:COLUMN the intervals are for
+    rows of new groups.
 
     leaveout interval sold.csv offered.csv --target price --categorical city
 
-    leaveout interval old.csv new.csv --target cost --loss gamma --l2 1 --plan groups:clinic --level 0.8 --out intervals.csv
+    leaveout interval old.csv new.csv --target cost --loss gamma --l2 1 --plan
+    groups:clinic --level 0.8 --out intervals.csv
     """
     if str(data) == "-" == str(new):
         fail("one of the two files may be standard input, not both.")
@@ -59,9 +73,15 @@ def interval(
         with one_line(""):
             more: Any = {"offset": shift, "strategy": how.strategy, "checkpoint": how.checkpoint}
             table = lo.interval(fit_model(made), X, plan=made.folds, **intervals, **more)
-    told = (f"{rows.name}: {len(rows.frame)} rows", rows.note, f"{others.name}: {len(X)} rows", others.note)
+    told = (
+        f"{rows.name}: {len(rows.frame)} rows",
+        rows.note,
+        f"{others.name}: {len(X)} rows",
+        others.note,
+    )
     console.print(f"{join_notes(*told, made.note, *notes)}\n")
-    about, (kind, what) = table.attrs, ("intervals", "ends") if "low" in table else ("sets", "probabilities")
+    about = table.attrs
+    (kind, what) = ("intervals", "ends") if "low" in table else ("sets", "probabilities")
     lines = {
         "method": f"{about['method']}, {about['level']:.0%} {kind} of new responses",
         "covered": f"{about['at_least']:.0%} or more are, if rows are exchangeable; about {about['level']:.0%} usually",
@@ -72,7 +92,9 @@ def interval(
         response = others.frame[model.target]
         if pd.api.types.is_numeric_dtype(response) and response.notna().all():
             inside = response.between(table["low"].to_numpy(), table["high"].to_numpy())
-            lines["here"] = f"{inside.sum()} of the {len(inside)} responses that {others.name} has are inside"
+            lines["here"] = (
+                f"{inside.sum()} of the {len(inside)} responses that {others.name} has are inside"
+            )
     for name, text in lines.items():
         if text:
             console.print(f"{name:<15} {text}")

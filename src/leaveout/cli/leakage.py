@@ -1,4 +1,6 @@
-"""`leaveout leakage DATA.csv` estimates the score on new clusters if clusters come from imperfect record linkage."""
+"""`leaveout leakage DATA.csv` estimates the score on new clusters if clusters come from imperfect
+record linkage.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,17 @@ from ._console import console, fail, join_notes, table_of, warnings_as_notes
 from ._data import OTHERS
 from ._files import WIDEST, FileTable, Reading, complete, picture, read, save, shorten_names
 from ._linkage_options import Links, RecordNames, linkage_of, names_of, rates_of, split_of
-from ._options import Checkpoint, Data, OptionsOf, Plot, Report, command, option, output_file, split_names
+from ._options import (
+    Checkpoint,
+    Data,
+    OptionsOf,
+    Plot,
+    Report,
+    command,
+    option,
+    output_file,
+    split_names,
+)
 from ._table import page
 
 MODELS = ("ridge", "logistic", "knn", "forest")
@@ -34,16 +46,30 @@ def leakage(
     data: Data,
     target: Annotated[str, option("The column to predict.")],
     links: Links,
-    test: Annotated[str | None, option("Of a fixed split: COLUMN, COLUMN=VALUE or row numbers, as 801-1000,1205.")] = None,
+    test: Annotated[
+        str | None,
+        option("Of a fixed split: COLUMN, COLUMN=VALUE or row numbers, as 801-1000,1205."),
+    ] = None,
     train: Annotated[str | None, option("The same; all other rows if not given.")] = None,
-    model: Annotated[str | None, option("One of {}; by default logistic for classes, else ridge.", choices=MODELS)] = None,
+    model: Annotated[
+        str | None,
+        option("One of {}; by default logistic for classes, else ridge.", choices=MODELS),
+    ] = None,
     scoring: Annotated[
-        str | None, option("scikit-learn's name of a score, or a loss; mse, for classes zero_one, if not given.")
+        str | None,
+        option(
+            "scikit-learn's name of a score, or a loss; mse, for classes zero_one, if not given."
+        ),
     ] = None,
     answers: Annotated[
-        str | None, option("Of pairs: those that are wanted, as purge,coarser; naive alone tells the price of others.")
+        str | None,
+        option(
+            "Of pairs: those that are wanted, as purge,coarser; naive alone tells the price of others."
+        ),
     ] = None,
-    features: Annotated[str | None, option("Columns to use, with commas between; all others if not given.")] = None,
+    features: Annotated[
+        str | None, option("Columns to use, with commas between; all others if not given.")
+    ] = None,
     *,
     injection: Annotated[dict[str, Any], INJECTION],
     folds: Annotated[int, option("Folds, of whole clusters.")] = 5,
@@ -52,21 +78,27 @@ def leakage(
     jobs: Annotated[int | None, option("Processes, for models that are fitted one by one.")] = None,
     checkpoint: Checkpoint = None,
     out: Annotated[
-        Path | None, output_file("A CSV file for the rows that may have mates in training, or, of rates, the clusters.")
+        Path | None,
+        output_file(
+            "A CSV file for the rows that may have mates in training, or, of rates, the clusters."
+        ),
     ] = None,
     plot: Plot = None,
     report: Report = None,
 ) -> None:
     """Estimate the score on new clusters, without what leaks between the filed clusters.
 
-    Every other column is a feature: numbers as they are, text one-hot encoded. With pairs, the result has answers side by
-    side, each with its interval and its assumption, and says which to believe. With rates, it has the naive loss, the
-    corrected one with its Monte-Carlo and data errors, a test whether the model exploits leakage, a verdict, and the
-    estimate for other amounts.
+    Every other column is a feature: numbers as they are, text one-hot encoded. With pairs, the
+    result has answers side by side, each with its interval and its assumption, and says which to
+    believe. With rates, it has the naive loss, the corrected one with its Monte-Carlo and data
+    errors, a test whether the model exploits leakage, a verdict, and the estimate for other
+    amounts.
 
-    leaveout leakage records.csv --target ill --pairs pairs.csv --id id --scoring roc_auc --report report.html
+    leaveout leakage records.csv --target ill --pairs pairs.csv --id id --scoring roc_auc --report
+    report.html
 
-    leaveout leakage benchmark.csv --target cost --duplicates copies.csv --test split=test --model knn --out rows.csv
+    leaveout leakage benchmark.csv --target cost --duplicates copies.csv --test split=test --model
+    knn --out rows.csv
     """
     links.check(report)
     listed = links.listed
@@ -76,14 +108,19 @@ def leakage(
     words = {*beside[1:], *([target] if model == "logistic" else ())}
     chosen = split_names(features)
     whole = read(data, {*beside, *chosen} if features else (), words.__contains__, reading)
-    rows = _rows(whole, beside, [target, *filter(None, (cluster, name))], chosen, reading.drop_missing)
+    rows = _rows(
+        whole, beside, [target, *filter(None, (cluster, name))], chosen, reading.drop_missing
+    )
     y, classes, model = _target(rows, target, model)
     used = [column for column in rows.frame if column not in beside]
     of = RecordNames(names_of(whole, name), name, whole.frame.index.isin(rows.frame.index))
     linked, said = None, ""
     if (file := links.pairs or links.duplicates) is not None:
         linked, said = linkage_of(links, file, of, reading)
-    groups, split = None if cluster is None else rows.frame[cluster].to_numpy(), split_of(rows, test, train)
+    groups, split = (
+        None if cluster is None else rows.frame[cluster].to_numpy(),
+        split_of(rows, test, train),
+    )
     if linked is not None and groups is None and split is None:
         groups = linked.groups(0.5 if links.threshold is None else links.threshold)
     if split is not None:
@@ -98,37 +135,55 @@ def leakage(
     with warnings_as_notes() as warned:
         if linked is not None:
             wanted: dict[str, Any] = {} if answers is None else {"answers": split_names(answers)}
-            found = lo.leakage.leakage_report(host, X, y, linkage=linked, listed=listed, **wanted, **given)
+            found = lo.leakage.leakage_report(
+                host, X, y, linkage=linked, listed=listed, **wanted, **given
+            )
         else:
             rates: Any
             if links.labelled is not None:
                 rates = rates_of(links.labelled, of, np.asarray(groups), reading)
             else:
-                kind = lo.leakage.RecordLeakage if injection["mechanism"] == "record" else lo.leakage.SplitLeakage
+                kind = (
+                    lo.leakage.RecordLeakage
+                    if injection["mechanism"] == "record"
+                    else lo.leakage.SplitLeakage
+                )
                 rates = kind.from_pairwise(cast(float, links.precision), cast(float, links.recall))
             found = lo.leakage.leakage_corrected(host, X.to_numpy(), y, leakage=rates, **given)
     console.print(f"{'features':<16}{shorten_names(used)}\n{found}")
-    notes = [note for note in dict.fromkeys([rows.note, said, *warned]) if note and note not in str(found)]
+    notes = [
+        note
+        for note in dict.fromkeys([rows.note, said, *warned])
+        if note and note not in str(found)
+    ]
     for note in notes:
         console.print(f"{'warning' if note in warned else 'data':<15} {note}")
     if linked is None:
         _print_sensitivity(found)
     if out is not None:
-        table, what = (found.per_cluster, "By cluster") if linked is None else (found.rows.rename_axis("row"), "Rows")
+        table, what = (
+            (found.per_cluster, "By cluster")
+            if linked is None
+            else (found.rows.rename_axis("row"), "Rows")
+        )
         save(table, out, what)
     picture(found.plot, plot)
     if linked is not None:
         page(found, report, notes)
 
 
-def _rows(rows: FileTable, beside: list[str], needed: list[str], features: list[str], drop_missing: bool) -> FileTable:
+def _rows(
+    rows: FileTable, beside: list[str], needed: list[str], features: list[str], drop_missing: bool
+) -> FileTable:
     """Return the used columns, without missing values."""
     for name in (*needed, *features):
         rows.column(name)
     if len(set(needed)) < len(needed):
         fail("--target, --cluster and --id must name different columns.")
     if (both := next((name for name in beside if name in features), None)) is not None:
-        fail(f"--features {both}: it is the target, or says which rows are of one cluster, id or split; name others.")
+        fail(
+            f"--features {both}: it is the target, or says which rows are of one cluster, id or split; name others."
+        )
     others = [name for name in beside if name in rows.frame]
     used = list(dict.fromkeys([*(features or rows.frame.columns), *others]))
     if len(used) == len(others):
@@ -144,26 +199,44 @@ def _target(rows: FileTable, target: str, model: str | None) -> tuple[np.ndarray
     column = parse_labels(rows.frame[target])
     number = pd.api.types.is_numeric_dtype(column)
     if column.nunique() < 2:
-        fail(f"column {target!r} holds one value only, {str(column.iloc[0])!r}: there is nothing to tell apart.")
+        fail(
+            f"column {target!r} holds one value only, {str(column.iloc[0])!r}: there is nothing to tell apart."
+        )
     model = model or ("ridge" if number and not set(column.unique()) <= {0, 1} else "logistic")
     if model == "ridge":
-        return rows.numbers(target, "--model ridge predicts numbers; for classes use logistic, knn or forest"), False, model
+        return (
+            rows.numbers(
+                target, "--model ridge predicts numbers; for classes use logistic, knn or forest"
+            ),
+            False,
+            model,
+        )
     classes = not number or model == "logistic" or set(column.unique()) <= {0, 1}
     if classes and column.nunique() > CLASSES:
         if model != "logistic":
-            rows.numbers(target, f"its {column.nunique()} values are too many for classes, and no numbers")
-        fail(f"column {target!r} holds {column.nunique()} values: too many for classes; use --model ridge, knn or forest.")
+            rows.numbers(
+                target, f"its {column.nunique()} values are too many for classes, and no numbers"
+            )
+        fail(
+            f"column {target!r} holds {column.nunique()} values: too many for classes; use --model ridge, knn or forest."
+        )
     return column.to_numpy(), classes, model
 
 
 def _features(rows: FileTable, names: list[str], model: str) -> Any:
-    """Build features: one-hot columns for text, standardised once for neighbours, which depend on distances."""
+    """Build features: one-hot columns for text, standardised once for neighbours, which depend on
+    distances.
+    """
     X = rows.frame[names]
     words = [name for name in X if not pd.api.types.is_numeric_dtype(X[name])]
     for name in words:
         if (levels := X[name].nunique()) > len(X) / 2:
-            rows.numbers(name, f"with its {levels} values it is no category either; use other --features")
-    wide = pd.get_dummies(X.astype(dict.fromkeys(words, str)), columns=words, dtype=float).astype(float)
+            rows.numbers(
+                name, f"with its {levels} values it is no category either; use other --features"
+            )
+    wide = pd.get_dummies(X.astype(dict.fromkeys(words, str)), columns=words, dtype=float).astype(
+        float
+    )
     if model == "knn":
         wide = (wide - wide.mean()) / wide.std().replace(0, 1)
     return wide.to_numpy()
@@ -181,8 +254,12 @@ def _model(name: str, classes: bool) -> Any:
     if name == "logistic":
         return make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     if name == "knn":
-        return KNeighborsClassifier() if classes else KNeighborsRegressor()
-    return RandomForestClassifier(random_state=0) if classes else RandomForestRegressor(random_state=0)
+        if classes:
+            return KNeighborsClassifier()
+        return KNeighborsRegressor()
+    if classes:
+        return RandomForestClassifier(random_state=0)
+    return RandomForestRegressor(random_state=0)
 
 
 def _print_sensitivity(result: lo.leakage.LeakageResult) -> None:
@@ -193,5 +270,7 @@ def _print_sensitivity(result: lo.leakage.LeakageResult) -> None:
         return
     table = table_of("p", "estimate", "± Monte Carlo", "P(no leak)", title="were p instead")
     for row in rows.itertuples():
-        table.add_row(f"{row.p:.3g}", f"{row.estimate:.5g}", f"{row.se_mc:.2g}", f"{row.unseen:.1g}")
+        table.add_row(
+            f"{row.p:.3g}", f"{row.estimate:.5g}", f"{row.se_mc:.2g}", f"{row.unseen:.1g}"
+        )
     console.print(table)

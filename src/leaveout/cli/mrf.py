@@ -1,4 +1,6 @@
-"""`leaveout mrf COUNTS.csv --edges EDGES.csv` cross-validates hidden Markov random fields over states and couplings."""
+"""`leaveout mrf COUNTS.csv --edges EDGES.csv` cross-validates hidden Markov random fields over
+states and couplings.
+"""
 
 from __future__ import annotations
 
@@ -46,16 +48,30 @@ COUNTS = "give numbers, symbols as 0, 1, 2, …"
 @command(omit="score metric")
 def mrf(
     counts: Data,
-    edges: Annotated[Path, input_file("A CSV file with a header and two columns: the sites that are neighbours.")],
-    column: Annotated[str | None, option("The column of the observations. Needed where there are several.")] = None,
-    site: Annotated[str | None, option("The column that names the sites as EDGES does; without it, rows from 0.")] = None,
-    exposure: Annotated[str | None, option("The column of the population at risk, for counts.")] = None,
+    edges: Annotated[
+        Path, input_file("A CSV file with a header and two columns: the sites that are neighbours.")
+    ],
+    column: Annotated[
+        str | None, option("The column of the observations. Needed where there are several.")
+    ] = None,
+    site: Annotated[
+        str | None,
+        option("The column that names the sites as EDGES does; without it, rows from 0."),
+    ] = None,
+    exposure: Annotated[
+        str | None, option("The column of the population at risk, for counts.")
+    ] = None,
     covariates: Annotated[
-        str | None, option("Columns, with commas between, of what else is known of the sites, for counts.")
+        str | None,
+        option("Columns, with commas between, of what else is known of the sites, for counts."),
     ] = None,
     emission: Annotated[str, option(f"One of {', '.join(EMISSIONS)}.")] = "poisson",
-    coupling: Annotated[str, option("Couplings to compare, and free for one that is learned: 0.5,1,free.")] = "free",
-    drop: Annotated[str, option("observation, or site: the site's state and edges too.", choices=DROPS)] = "site",
+    coupling: Annotated[
+        str, option("Couplings to compare, and free for one that is learned: 0.5,1,free.")
+    ] = "free",
+    drop: Annotated[
+        str, option("observation, or site: the site's state and edges too.", choices=DROPS)
+    ] = "site",
     plan: Annotated[str, option(f"What is left out: {PLANS}.")] = "loo",
     *,
     search: StateSearch,
@@ -63,40 +79,61 @@ def mrf(
     out: Table = None,
     plot: Plot = None,
     report: Report = None,
-    coordinates: Annotated[str | None, option("Two columns, across and up, with a comma between, for --map.")] = None,
+    coordinates: Annotated[
+        str | None, option("Two columns, across and up, with a comma between, for --map.")
+    ] = None,
     chart: Annotated[
-        Path | None, output_file("A file for a map of the best model (png, pdf, svg).", "--map", check=drawable)
+        Path | None,
+        output_file("A file for a map of the best model (png, pdf, svg).", "--map", check=drawable),
     ] = None,
 ) -> None:
     """Cross-validate hidden Markov random fields over numbers of states and couplings.
 
     COUNTS has one row a site; empty cells are missing.
 
-    The loss is the mean of −log p of each held-out site given all that is seen, in the whole graph; lower is better. Beside it
-    stand its standard error over blocks of neighbours, the estimated error of the approximation, the paired difference from the
-    lowest and its standard error, the loss with no update (too low), and AIC and BIC of the whole field.
+    The loss is the mean of −log p of each held-out site given all that is seen, in the whole graph;
+    lower is better. Beside it stand its standard error over blocks of neighbours, the estimated
+    error of the approximation, the paired difference from the lowest and its standard error, the
+    loss with no update (too low), and AIC and BIC of the whole field.
 
-    leaveout mrf counties.csv --edges borders.csv --site county --column deaths --exposure population --report report.html
+    leaveout mrf counties.csv --edges borders.csv --site county --column deaths --exposure
+    population --report report.html
 
-    leaveout mrf counties.csv --edges borders.csv --site county --column deaths --states 1,2 --coupling 0.5,1 --plan kfold:5
+    leaveout mrf counties.csv --edges borders.csv --site county --column deaths --states
+    1,2 --coupling 0.5,1 --plan kfold:5
     """
     couplings: list[tuple[str, float | lo.models.Free]] = []
     for part in coupling.replace(" ", "").split(","):
         try:
             couplings.append(("free", lo.models.Free()) if part == "free" else (part, float(part)))
         except ValueError:
-            fail(f"--coupling {coupling}: give numbers with commas between them, and free for one that is learned: 0.5,1,free.")
-    several = {f"{K} states, {text}": (K, value) for K in search.numbers if K > 1 for text, value in couplings}
-    grid = {"1 state": (1, 0.0), **several} if 1 in search.numbers else several  # sites of one state have no coupling
-    known, places = split_names(covariates), split_names(coordinates)
+            fail(
+                f"--coupling {coupling}: give numbers with commas between them, and free for one that is learned: 0.5,1,free."
+            )
+    several = {
+        f"{K} states, {text}": (K, value)
+        for K in search.numbers
+        if K > 1
+        for text, value in couplings
+    }
+    # sites of one state have no coupling
+    grid = {"1 state": (1, 0.0), **several} if 1 in search.numbers else several
+    known = split_names(covariates)
+    places = split_names(coordinates)
     if (chart is None) != (coordinates is None) or (chart is not None and len(places) != 2):
         fail("--map FILE and --coordinates ACROSS,UP go together; name two columns.")
-    rows = read(counts, {column, exposure, site, *known, *places}, lambda name: name == site, written)
+    rows = read(
+        counts, {column, exposure, site, *known, *places}, lambda name: name == site, written
+    )
     names = None if site is None else _names(rows, site)
     x = pd.Series(rows.numbers(rows.only(column), COUNTS), names, name=rows.only(column))
     people = None if exposure is None else rows.numbers(exposure, COUNTS)
     told = np.stack([rows.numbers(name, COUNTS) for name in known], axis=1) if known else None
-    at = np.stack([rows.numbers(name, "give numbers") for name in places], axis=1) if places else None
+    at = (
+        np.stack([rows.numbers(name, "give numbers") for name in places], axis=1)
+        if places
+        else None
+    )
     pairs = _edges(edges, names)
     with one_line(f"--plan {plan}: "):
         n = len(x)
@@ -112,19 +149,32 @@ def mrf(
                 ),
             },
         )
-    given = [name for name, value in (("exposure", people), ("covariates", told)) if value is not None]
+    given = [
+        name for name, value in (("exposure", people), ("covariates", told)) if value is not None
+    ]
     if given and emission.lower().replace("_", "-") not in ("poisson", "negative-binomial"):
-        fail(f"--{given[0]} is for --emission poisson and negative-binomial; got --emission {emission}.")
+        fail(
+            f"--{given[0]} is for --emission poisson and negative-binomial; got --emission {emission}."
+        )
     counting = {
         "poisson": lambda: lo.emissions.Poisson(exposure=people, covariates=told),
-        "negative-binomial": lambda: lo.emissions.NegativeBinomial(exposure=people, covariates=told),
+        "negative-binomial": lambda: lo.emissions.NegativeBinomial(
+            exposure=people, covariates=told
+        ),
     }
     kind = emission_of(emission, x.to_numpy(), EMISSIONS, **counting)
     how = cast(Literal["observation", "site"], drop)
-    models = {name: lo.MRF(x, pairs, kind, K, coupling=value, drop=how) for name, (K, value) in grid.items()}
+    models = {
+        name: lo.MRF(x, pairs, kind, K, coupling=value, drop=how)
+        for name, (K, value) in grid.items()
+    }
     missing = int(x.isna().sum())
-    what = f"{rows.name}, {x.name}: {len(x)} sites, {len(pairs)} edges" + (f", {missing} missing" if missing else "")
-    console.print(f"{what}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {search.refit}\n")
+    what = f"{rows.name}, {x.name}: {len(x)} sites, {len(pairs)} edges" + (
+        f", {missing} missing" if missing else ""
+    )
+    console.print(
+        f"{what}; {type(kind).__name__} emissions; {plan}, {folds.num_refits} refits, {search.refit}\n"
+    )
     found = fit_models(
         models,
         folds,
@@ -136,7 +186,9 @@ def mrf(
         },
     )
     learned = "* learned" if found.table["learned"].any() else ""
-    show(found.table, HEADINGS, [learned, *found.notes, rows.note, next(iter(models.values())).note])
+    show(
+        found.table, HEADINGS, [learned, *found.notes, rows.note, next(iter(models.values())).note]
+    )
     save(found.table, out)
     comparison(found.estimates, plot, "model")
     best = str(first(found.table))
@@ -149,7 +201,9 @@ def mrf(
 def _names(rows: FileTable, site: str) -> list[str]:
     names = rows.column(site).astype(str)
     if rows.column(site).isna().any():
-        fail(f"--site {site}: row {int(np.flatnonzero(rows.column(site).isna())[0]) + 1} of {rows.name} has no name.")
+        fail(
+            f"--site {site}: row {int(np.flatnonzero(rows.column(site).isna())[0]) + 1} of {rows.name} has no name."
+        )
     if names.duplicated().any():
         fail(f"--site {site}: {names[names.duplicated()].iloc[0]!r} names two rows of {rows.name}.")
     return names.tolist()
@@ -158,14 +212,20 @@ def _names(rows: FileTable, site: str) -> list[str]:
 def _edges(file: Path, names: list[str] | None) -> np.ndarray:
     frame = read(file, as_text=lambda _: True).frame.astype(str)
     if frame.shape[1] != 2:
-        fail(f"{file}: it must have two columns, the sites that are neighbours; it has {frame.shape[1]}.")
+        fail(
+            f"{file}: it must have two columns, the sites that are neighbours; it has {frame.shape[1]}."
+        )
     number = None if names is None else {name: row for row, name in enumerate(names)}
     try:
-        rows = [[_row(s) if number is None else number[s] for s in pair] for pair in frame.to_numpy()]
+        rows = [
+            [_row(s) if number is None else number[s] for s in pair] for pair in frame.to_numpy()
+        ]
     except KeyError as error:
         fail(f"{file}: sites must be names in the column of --site; it holds {error}.")
     except (ValueError, OverflowError):
-        fail(f"{file}: sites must be whole numbers, the rows from 0; it holds others. Names need --site COLUMN.")
+        fail(
+            f"{file}: sites must be whole numbers, the rows from 0; it holds others. Names need --site COLUMN."
+        )
     return np.array(rows, np.int64).reshape(-1, 2)
 
 

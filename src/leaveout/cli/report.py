@@ -1,4 +1,6 @@
-"""`leaveout report DATA PAGE` cross-validates a regression chosen from the columns, and writes one page on it."""
+"""`leaveout report DATA PAGE` cross-validates a regression chosen from the columns, and writes one
+page on it.
+"""
 
 from __future__ import annotations
 
@@ -22,28 +24,38 @@ MAX_CATEGORY_LABELS = 20  # largest number of labels of a category; more are nam
 @command(target=..., loss="")
 def report(
     data: Data,
-    page: Annotated[Path, typer.Argument(help="The page to write (html).", readable=False, callback=pageable)],
+    page: Annotated[
+        Path, typer.Argument(help="The page to write (html).", readable=False, callback=pageable)
+    ],
     groups: Annotated[
-        str | None, option("A column of groups, such as patients: each is left out whole; else each row by itself.")
+        str | None,
+        option(
+            "A column of groups, such as patients: each is left out whole; else each row by itself."
+        ),
     ] = None,
     clinical: Annotated[
         bool,
-        option("Write the page of a clinical prediction model: discrimination, calibration, net benefit, optimism, stability."),
+        option(
+            "Write the page of a clinical prediction model: discrimination, calibration, net benefit, optimism, stability."
+        ),
     ] = False,
     centres: Annotated[
-        str | None, option("With --clinical: a column of centres, each of which is predicted by the others.")
+        str | None,
+        option("With --clinical: a column of centres, each of which is predicted by the others."),
     ] = None,
     *,
     model: Model,
     reading: Reading,
     how: FoldOptions,
 ) -> None:
-    """Write one page on how well the other columns predict a column, for rows that the model has not seen.
+    """Write one page on how well the other columns predict a column, for rows that the model has
+    not seen.
 
-    The target chooses the loss, unless --loss does: logistic for two values, multinomial for more labels, Poisson for whole
-    numbers from 0 on, squared for other numbers. Columns of text are categories. Columns of one value, or of more than 20
-    labels, are left out. The command prints what it chose. For series there is leaveout hmm --report, for counts on a map
-    leaveout mrf --report.
+    The target chooses the loss, unless --loss does: logistic for two values, multinomial for more
+    labels, Poisson for whole numbers from 0 on, squared for other numbers. Columns of text are
+    categories. Columns of one value, or of more than 20 labels, are left out. The command prints
+    what it chose. For series there is leaveout hmm --report, for counts on a map leaveout
+    mrf --report.
 
     leaveout report patients.csv report.html --target cost
 
@@ -53,7 +65,8 @@ def report(
         fail("--centres goes with --clinical.")
     if groups and model.plan != "loo":
         fail("--groups goes without --plan: it is --plan groups:COLUMN.")
-    model = replace(model, plan=f"groups:{groups}") if groups else model
+    if groups:
+        model = replace(model, plan=f"groups:{groups}")
     named = model.named and model.named | {*filter(None, [centres])}
     rows = read(data, named, lambda name: name in model.labels or name == centres, reading)
     if centres:
@@ -62,15 +75,26 @@ def report(
     rows = model.complete(rows, reading, *filter(None, [centres]))
     y = rows.frame[model.target]
     if model.loss == "logistic" and not y.isin([0, 1]).all():  # two other numbers are labels
-        rows = replace(rows, frame=rows.frame.assign(**{str(model.target): y.astype(str).astype("category")}))
+        rows = replace(
+            rows, frame=rows.frame.assign(**{str(model.target): y.astype(str).astype("category")})
+        )
     estimate, _, notes = answer(rows, prepare(model, rows, how.seed), how)
     print_notes(*said)
-    more = {"kind": "clinical", "centres": rows.frame[centres].to_numpy() if centres else None, "excluded": rows.excluded}
+    more = {
+        "kind": "clinical",
+        "centres": rows.frame[centres].to_numpy() if centres else None,
+        "excluded": rows.excluded,
+    }
     write(estimate, page, [*notes, *said], how.title, **(more if clinical else {}))
 
 
-def _choose_model(rows: FileTable, model: Model, centres: str | None = None) -> tuple[Model, list[str]]:
-    """Choose the loss from the target, features and categories from the columns; return them with remarks."""
+def _choose_model(
+    rows: FileTable, model: Model, centres: str | None = None
+) -> tuple[Model, list[str]]:
+    """Choose the loss from the target, features and categories from the columns.
+
+    Return them with remarks.
+    """
     model.columns_of(rows)  # raises if a column is missing
     loss, what = (model.loss, "") if model.loss else _loss(rows, str(model.target))
     told = [f"{model.target} holds {what}: --loss {loss}, unless another is named"] if what else []
@@ -81,8 +105,15 @@ def _choose_model(rows: FileTable, model: Model, centres: str | None = None) -> 
         if name not in model.categories and (mixture := describe_mixture(rows.frame[name])):
             fail(f"column {name!r}: {mixture}; {CATEGORY}.")
     levels = {name: rows.frame[name].nunique() for name in names}
-    number = {name: name not in model.categories and pd.api.types.is_numeric_dtype(rows.frame[name]) for name in names}
-    used = [name for name in names if levels[name] > 1 and (number[name] or levels[name] <= MAX_CATEGORY_LABELS)]
+    number = {
+        name: name not in model.categories and pd.api.types.is_numeric_dtype(rows.frame[name])
+        for name in names
+    }
+    used = [
+        name
+        for name in names
+        if levels[name] > 1 and (number[name] or levels[name] <= MAX_CATEGORY_LABELS)
+    ]
     if not used:
         fail(
             f"{rows.name}: no column but {model.target!r} holds numbers, or from 2 to {MAX_CATEGORY_LABELS} labels, "
@@ -90,8 +121,14 @@ def _choose_model(rows: FileTable, model: Model, centres: str | None = None) -> 
         )
     out = [name for name in names if name not in used]
     said = [*told, model.omission_note(rows, centres)]
-    said += [f"left out, of one value or of more than {MAX_CATEGORY_LABELS} labels: {shorten_names(out)}" if out else ""]
-    labels = {name: rows.frame[name].nunique() for name in (*out, *model.omissions(rows, centres)["ids"])}
+    said += [
+        f"left out, of one value or of more than {MAX_CATEGORY_LABELS} labels: {shorten_names(out)}"
+        if out
+        else ""
+    ]
+    labels = {
+        name: rows.frame[name].nunique() for name in (*out, *model.omissions(rows, centres)["ids"])
+    }
     again = next((name for name, count in labels.items() if 1 < count <= len(rows.frame) / 2), None)
     if again is not None and model.plan == "loo":
         said.append(
@@ -99,7 +136,9 @@ def _choose_model(rows: FileTable, model: Model, centres: str | None = None) -> 
             f"patient's, --groups {again} leaves them out together"
         )
     categories = ",".join(name for name in used if not number[name])
-    return replace(model, loss=loss, features=",".join(used), categorical=categories or None), [*filter(None, said)]
+    return replace(model, loss=loss, features=",".join(used), categorical=categories or None), [
+        *filter(None, said)
+    ]
 
 
 def _loss(rows: FileTable, target: str) -> tuple[str, str]:
@@ -111,7 +150,9 @@ def _loss(rows: FileTable, target: str) -> tuple[str, str]:
         return "logistic", "two values"
     if not pd.api.types.is_numeric_dtype(y):
         if y.nunique() > MAX_CATEGORY_LABELS:
-            rows.numbers(target, f"a target holds numbers, or labels, {MAX_CATEGORY_LABELS} at most")
+            rows.numbers(
+                target, f"a target holds numbers, or labels, {MAX_CATEGORY_LABELS} at most"
+            )
         return "multinomial", f"{y.nunique()} labels"
     if y.min() == 0 and (y % 1 == 0).all():
         return "poisson", "whole numbers from 0 on"

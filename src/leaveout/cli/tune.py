@@ -1,4 +1,6 @@
-"""`leaveout tune` chooses the penalty of a regression of a file's rows, or one for each column, by the held-out loss."""
+"""`leaveout tune` chooses the penalty of a regression of a file's rows, or one for each column, by
+the held-out loss.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,12 @@ SEARCH = OptionsOf(
 def tune(
     data: Data,
     model: Model,
-    penalties: Annotated[str, option("The least and the largest ridge penalty, LOW:HIGH.", "--l2")] = "0.001:10000",
-    each: Annotated[bool, option("A penalty for each column; one for all levels of a category.", "--each")] = False,
+    penalties: Annotated[
+        str, option("The least and the largest ridge penalty, LOW:HIGH.", "--l2")
+    ] = "0.001:10000",
+    each: Annotated[
+        bool, option("A penalty for each column; one for all levels of a category.", "--each")
+    ] = False,
     *,
     search: Annotated[dict[str, Any], SEARCH],
     reading: Reading,
@@ -34,14 +40,17 @@ def tune(
     plot: Plot = None,
     report: Report = None,
 ) -> None:
-    """Choose the ridge penalty of a regression by its held-out loss, or one penalty for each column.
+    """Choose the ridge penalty of a regression by its held-out loss, or one penalty for each
+    column.
 
-    By default the search descends the exact gradient of the leave-one-out loss. It prints the penalties, their held-out loss
-    with its errors, and the optimism of the choice.
+    By default the search descends the exact gradient of the leave-one-out loss. It prints the
+    penalties, their held-out loss with its errors, and the optimism of the choice.
 
-    leaveout tune patients.csv --target ill --loss logistic --features age,dose --categorical city --each
+    leaveout tune patients.csv --target ill --loss logistic --features age,dose --categorical
+    city --each
 
-    leaveout tune patients.csv --target cost --features age,dose --l2 0.1:1000 --sampler path --plot curve.png
+    leaveout tune patients.csv --target cost --features age,dose --l2 0.1:1000 --sampler path --plot
+    curve.png
     """
     rows = model.read(data, reading)
     made, said = objective(rows, model)
@@ -51,20 +60,30 @@ def tune(
     except ValueError:
         ends = 0.0, 0.0
     if not colon or not 0 < ends[0] < ends[1] < float("inf"):
-        fail(f"--l2 {penalties}: give the least and the largest penalty, above zero, as 0.001:10000.")
+        fail(
+            f"--l2 {penalties}: give the least and the largest penalty, above zero, as 0.001:10000."
+        )
     folds = model.folds(rows, how.seed)
     columns = []  # names of the penalties of the design's columns
     if each:
         names = [(name, name.partition("=")[0]) for name in made.names[: made.num_features]]
-        columns = [f"l2[{column if column in model.categories else name}]" for name, column in names]
+        columns = [
+            f"l2[{column if column in model.categories else name}]" for name, column in names
+        ]
 
     def build(**l2: Any) -> Any:
-        return made.under(lo.penalties.Ridge([l2[name] for name in columns] if columns else l2["l2"]))
+        return made.under(
+            lo.penalties.Ridge([l2[name] for name in columns] if columns else l2["l2"])
+        )
 
     space = dict.fromkeys(columns or ["l2"], ends)
     with warnings_as_notes() as notes:
-        found: Any = lo.tune(build, space, folds, how.strategy, seed=how.seed, checkpoint=how.checkpoint, **search)
-    console.print(f"{rows.name}: {len(rows.frame)} rows{f'; {rows.note}' if rows.note else ''}\n{found}")
+        found: Any = lo.tune(
+            build, space, folds, how.strategy, seed=how.seed, checkpoint=how.checkpoint, **search
+        )
+    console.print(
+        f"{rows.name}: {len(rows.frame)} rows{f'; {rows.note}' if rows.note else ''}\n{found}"
+    )
     print_notes(said, *notes)
     save(found.trials, out)
     picture(found.plot, plot)

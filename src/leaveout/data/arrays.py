@@ -1,8 +1,9 @@
 """Arguments from callers, read in one way: labels first, then numbers.
 
-Labels are data. If two arguments carry them (the index of a Series or DataFrame, the nodes of a graph), rows with the same
-label belong together, wherever they stand; the first argument determines the order in which units are numbered. A default
-index 0, …, n − 1 beside labels of another kind carries no information, and an array has no labels: these go by position.
+Labels are data. If two arguments carry them (the index of a Series or DataFrame, the nodes of a
+graph), rows with the same label belong together, wherever they stand; the first argument determines
+the order in which units are numbered. A default index 0, …, n − 1 beside labels of another kind
+carries no information, and an array has no labels: these go by position.
 """
 
 import sys
@@ -19,10 +20,12 @@ from pandas.api.types import infer_dtype, is_bool_dtype
 
 from .._runtime.jax import float64, foreign, jax, jnp
 
-NUMBERS = {"floating", "integer", "mixed-integer-float", "decimal", "empty"}  # pandas' types of columns of numbers
+# pandas' types of columns of numbers
+NUMBERS = {"floating", "integer", "mixed-integer-float", "decimal", "empty"}
 MEMORY = 1, 3, 11  # DLPack's codes of memory of this machine: plain, or pinned for an accelerator
 DOUBLE = "cpu", "gpu", "cuda", "rocm"  # platforms of devices that have float64
-TIMES = {"datetime64", "datetime", "date", "period", "timedelta64"}  # pandas' types of labels that have an order in time
+# pandas' types of labels that have an order in time
+TIMES = {"datetime64", "datetime", "date", "period", "timedelta64"}
 PLAIN = "biuf"  # kinds of NumPy's own numbers
 TIME = "Drop them, set one as the index, or count the time in a unit: (t - t.min()) / pd.Timedelta('1D')"
 ADVICE = {  # by pandas' type
@@ -35,7 +38,9 @@ OTHERWISE = "Encode categories and symbols (pd.get_dummies, or 0, 1, 2, …); co
 
 
 class TransformedResponse(NamedTuple):
-    """A response as it was measured, of a model of a function of it, and the way back from that function."""
+    """A response as it was measured, of a model of a function of it, and the way back from that
+    function.
+    """
 
     values: np.ndarray
     inverse: Callable[[np.ndarray], np.ndarray]
@@ -55,10 +60,13 @@ class UnitColumn:
     @classmethod
     def read(cls, caller: str, name: str, value: Any, num_units: int) -> "UnitColumn":
         """Read one value a unit; ValueError if there are more or fewer."""
-        names, column = index_of(value), pandas_of(caller, name, value)
+        names = index_of(value)
+        column = pandas_of(caller, name, value)
         values = column if isinstance(column, pd.Categorical | pd.Index) else np.asarray(column)
         if len(values) != num_units:
-            raise ValueError(f"{caller}: {name} must be one a unit, {num_units}; got {len(values)}.")
+            raise ValueError(
+                f"{caller}: {name} must be one a unit, {num_units}; got {len(values)}."
+            )
         return cls(name, np.asarray(values), names)
 
     def in_order(self, caller: str, names: pd.Index | None, of: str = "the fit") -> np.ndarray:
@@ -75,23 +83,34 @@ class UnitColumn:
 
     def take(self, units: np.ndarray) -> "UnitColumn":
         """Return the column of some units."""
-        return UnitColumn(self.name, self.values[units], None if self.names is None else self.names[units])
+        return UnitColumn(
+            self.name, self.values[units], None if self.names is None else self.names[units]
+        )
 
 
 class Names:
-    """Labels of units, or none, a reader of new rows where that takes more than their columns, and labels of two classes.
+    """Labels of units, or none, a reader of new rows where that takes more than their columns, and
+    labels of two classes.
 
     A reader whose model is of a function of the response has a `response`, a `TransformedResponse`.
 
-    Labels enter no computation, so all instances are equal: data of the same shape under other labels compile nothing anew.
+    Labels enter no computation, so all instances are equal: data of the same shape under other
+    labels compile nothing anew.
     """
 
     index: Any
     read: Callable[[Any], Any] | None
     classes: tuple[Any, ...]
 
-    def __init__(self, index: pd.Index | None = None, read: Callable[[Any], Any] | None = None, classes: tuple[Any, ...] = ()):
-        self.index, self.read, self.classes = index, read, classes
+    def __init__(
+        self,
+        index: pd.Index | None = None,
+        read: Callable[[Any], Any] | None = None,
+        classes: tuple[Any, ...] = (),
+    ):
+        self.index = index
+        self.read = read
+        self.classes = classes
 
     @property
     def response(self) -> TransformedResponse | None:
@@ -110,13 +129,17 @@ class Names:
 
 def index_of(value: Any) -> pd.Index | None:
     """Labels that the rows of an argument carry; None if it has none."""
-    return value.index if isinstance(value, pd.Series | pd.DataFrame) else None
+    if isinstance(value, pd.Series | pd.DataFrame):
+        return value.index
+    return None
 
 
 def pandas_of(caller: str, name: str, value: Any) -> Any:
-    """Convert a frame or a column of another library, such as Polars or Arrow, to pandas; return anything else as it is.
+    """Convert a frame or a column of another library, such as Polars or Arrow, to pandas; return
+    anything else as it is.
 
-    Such frames have no labels, and the index of the result carries no information. Call `index_of` before.
+    Such frames have no labels, and the index of the result carries no information. Call `index_of`
+    before.
     """
     if isinstance(value, np.ndarray | pd.Series | pd.DataFrame | pd.Index) or value is None:
         return value
@@ -124,18 +147,29 @@ def pandas_of(caller: str, name: str, value: Any) -> Any:
 
     found = nw.from_native(value, pass_through=True, allow_series=True)
     if isinstance(found, nw.LazyFrame):
-        raise TypeError(f"{caller}: {name} is a {type(value).__name__}, whose rows are not there yet; give {name}.collect().")
+        raise TypeError(
+            f"{caller}: {name} is a {type(value).__name__}, whose rows are not there yet; give {name}.collect()."
+        )
     if isinstance(found, nw.DataFrame):
-        return pd.DataFrame({column: found[column].to_numpy() for column in found.columns}, columns=found.columns)
-    return pd.Series(found.to_numpy(), name=found.name or None) if isinstance(found, nw.Series) else value
+        return pd.DataFrame(
+            {column: found[column].to_numpy() for column in found.columns}, columns=found.columns
+        )
+    if isinstance(found, nw.Series):
+        return pd.Series(found.to_numpy(), name=found.name or None)
+    return value
 
 
 def label_texts(index: pd.Index) -> list[str]:
     """Write labels as text. Dates that are all at midnight are written without the time."""
-    return [str(label) for label in (index.astype(str) if isinstance(index, pd.DatetimeIndex) else index)]
+    return [
+        str(label)
+        for label in (index.astype(str) if isinstance(index, pd.DatetimeIndex) else index)
+    ]
 
 
-def check_times(caller: str, name: str, index: pd.Index | None, lengths: ArrayLike | None = None) -> None:
+def check_times(
+    caller: str, name: str, index: pd.Index | None, lengths: ArrayLike | None = None
+) -> None:
     """Raise ValueError if labels are times that do not rise from row to row.
 
     With `lengths`, times must rise within each sequence.
@@ -147,9 +181,13 @@ def check_times(caller: str, name: str, index: pd.Index | None, lengths: ArrayLi
         part = index[first:last]
         if part.is_monotonic_increasing and part.is_unique:
             continue
-        of = f"{name}, whose index holds times" + ("" if lengths is None or len(ends) == 1 else " in each sequence")
+        of = f"{name}, whose index holds times" + (
+            "" if lengths is None or len(ends) == 1 else " in each sequence"
+        )
         if part.hasnans:
-            raise ValueError(f"{caller}: the order of rows counts for {of}, but some are missing (NaT). Drop those rows.")
+            raise ValueError(
+                f"{caller}: the order of rows counts for {of}, but some are missing (NaT). Drop those rows."
+            )
         if part.is_unique:
             early = str(part[1:][part[1:] < part[:-1]][0])
             raise ValueError(
@@ -168,10 +206,14 @@ def is_default_index(index: pd.Index) -> bool:
     return index.dtype.kind in "iu" and index.equals(pd.RangeIndex(len(index)))
 
 
-def places(caller: str, name: str, index: pd.Index, of: str, request: pd.Index) -> Int[np.ndarray, " units"] | None:
-    """Positions of the `request` labels, those of the argument `of`, in the index of `name`; None if rows go by position.
+def places(
+    caller: str, name: str, index: pd.Index, of: str, request: pd.Index
+) -> Int[np.ndarray, " units"] | None:
+    """Positions of the `request` labels, those of the argument `of`, in the index of `name`; None
+    if rows go by position.
 
-    Raises ValueError if the two do not hold the same labels, or hold some twice and in another order.
+    Raises ValueError if the two do not hold the same labels, or hold some twice and in another
+    order.
     """
     if index.equals(request):
         return None
@@ -187,7 +229,8 @@ def places(caller: str, name: str, index: pd.Index, of: str, request: pd.Index) 
             f"{caller}: {name} and {of} have the same labels, but some are there twice, as {twice!r}, and not in the same "
             f"order, so that their rows cannot be told apart. Sort them alike, or give {name} as an array, by position."
         )
-    other, own = index.difference(request, sort=False), request.difference(index, sort=False)
+    other = index.difference(request, sort=False)
+    own = request.difference(index, sort=False)
     shown = "; ".join(
         f"only {which} has {len(only)}, such as {only[:1].tolist()[0]!r}"
         for which, only in ((name, other), (of, own))
@@ -200,38 +243,51 @@ def places(caller: str, name: str, index: pd.Index, of: str, request: pd.Index) 
 
 
 def match_labels(caller: str, **given: Any) -> tuple[Any, ...]:
-    """Return the common labels as `Names`, then the arguments in the order of the first one that carries labels.
+    """Return the common labels as `Names`, then the arguments in the order of the first one that
+    carries labels.
 
     Arguments of another length stay as they are; the functions that read their numbers refuse them.
     """
-    of, wanted, found = "", None, []
+    of = ""
+    wanted = None
+    found = []
     for name, value in given.items():
         index = index_of(value)
         if index is None:
             found.append(pandas_of(caller, name, value))
             continue
         if wanted is None:
-            of, wanted = name, index
+            of = name
+            wanted = index
         if len(index) == len(wanted):
             order = places(caller, name, index, of, wanted)
-            value = value if order is None else value.iloc[order]
+            if order is not None:
+                value = value.iloc[order]
             if order is None and is_default_index(wanted) and not is_default_index(index):
-                of, wanted = name, index
+                of = name
+                wanted = index
         found.append(value)
     return Names(wanted), *found
 
 
 def match_columns(caller: str, name: str, value: Any, of: str, request: Any) -> Any:
-    """Return a table with its columns in the order of another one's names; arrays, and tables without names, go by position.
+    """Return a table with its columns in the order of another one's names; arrays, and tables
+    without names, go by position.
 
     Raises ValueError if both have names and these differ.
     """
-    table, other = pandas_of(caller, name, value), pandas_of(caller, of, request)
-    if not (isinstance(table, pd.DataFrame) and isinstance(other, pd.DataFrame)) or table.columns.equals(other.columns):
+    table = pandas_of(caller, name, value)
+    other = pandas_of(caller, of, request)
+    if not (
+        isinstance(table, pd.DataFrame) and isinstance(other, pd.DataFrame)
+    ) or table.columns.equals(other.columns):
         return value
     if is_default_index(table.columns) or is_default_index(other.columns):
         return value
-    if sorted(map(str, table.columns)) != sorted(map(str, other.columns)) or not other.columns.is_unique:
+    if (
+        sorted(map(str, table.columns)) != sorted(map(str, other.columns))
+        or not other.columns.is_unique
+    ):
         raise ValueError(
             f"{caller}: {name} has the columns {', '.join(map(repr, table.columns[:8]))}, {of} has "
             f"{', '.join(map(repr, other.columns[:8]))}: give both the same, or arrays, by position."
@@ -241,9 +297,11 @@ def match_columns(caller: str, name: str, value: Any, of: str, request: Any) -> 
 
 @float64
 def on_device(caller: str, name: str, value: Any) -> Any:
-    """Return an array of real numbers on a device with float64 as an array of JAX, through DLPack if need be.
+    """Return an array of real numbers on a device with float64 as an array of JAX, through DLPack
+    if need be.
 
-    Returns None for arrays in this machine's memory and for anything else. Raises TypeError if JAX does not see the device.
+    Returns None for arrays in this machine's memory and for anything else. Raises TypeError if JAX
+    does not see the device.
     """
     shared = getattr(value, "__dlpack_device__", None)
     if "jax" in sys.modules and isinstance(value, jax.Array):
@@ -259,7 +317,9 @@ def on_device(caller: str, name: str, value: Any) -> Any:
                 f"{name} from memory, as by .cpu() or .get()."
             ) from error
     real = any(jnp.issubdtype(found.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
-    if not real or not any(foreign(device) and device.platform in DOUBLE for device in found.devices()):
+    if not real or not any(
+        foreign(device) and device.platform in DOUBLE for device in found.devices()
+    ):
         return None
     with jax.ensure_compile_time_eval():  # also inside a program of JAX that builds the model
         return jax.device_put(found, found.sharding)
@@ -276,7 +336,9 @@ def numbers(caller: str, name: str, value: Any) -> np.ndarray:
         )
     value = pandas_of(caller, name, value)
     if hasattr(value, "tocsr"):
-        raise TypeError(f"{caller}: {name} must be dense; got {type(value).__name__}. Give {name}.toarray().")
+        raise TypeError(
+            f"{caller}: {name} must be dense; got {type(value).__name__}. Give {name}.toarray()."
+        )
     if isinstance(value, np.ma.MaskedArray):
         return np.where(np.ma.getmaskarray(value), np.nan, numbers(caller, name, value.data))
     if isinstance(value, pd.DataFrame):
@@ -288,33 +350,54 @@ def numbers(caller: str, name: str, value: Any) -> np.ndarray:
         try:
             value = np.asarray(value if there is None else there)
         except ValueError:  # of lists
-            raise ValueError(f"{caller}: the parts of {name} must have one length, as those of an array.") from None
+            raise ValueError(
+                f"{caller}: the parts of {name} must have one length, as those of an array."
+            ) from None
         if value.dtype.kind in PLAIN:
             return value
         frame = pd.DataFrame(value.reshape(len(value) if value.ndim else 1, -1))
     if all(isinstance(dtype, np.dtype) and dtype.kind in PLAIN for dtype in frame.dtypes.unique()):
         return frame.to_numpy().reshape(value.shape)
-    columns = [frame.iloc[:, j] for j in range(frame.shape[1])]  # by position, since names may repeat
+    # by position, since names may repeat
+    columns = [frame.iloc[:, j] for j in range(frame.shape[1])]
     read = [_column(column) for column in columns]
-    wrong = [(label, c) for label, c, found in zip(frame.columns.tolist(), columns, read, strict=True) if found is None]
+    wrong = [
+        (label, c)
+        for label, c, found in zip(frame.columns.tolist(), columns, read, strict=True)
+        if found is None
+    ]
     if wrong:
         kinds = [infer_dtype(column) for _, column in wrong]
-        said = ", ".join(f"{label!r} ({kind}, dtype {c.dtype})" for (label, c), kind in zip(wrong[:5], kinds, strict=False))
-        advice = next((text for kind, text in ADVICE.items() if kinds[0].startswith(kind)), OTHERWISE)
-        raise TypeError(f"{caller}: {name} must hold numbers; these columns do not: {said}. {advice}.")
+        said = ", ".join(
+            f"{label!r} ({kind}, dtype {c.dtype})"
+            for (label, c), kind in zip(wrong[:5], kinds, strict=False)
+        )
+        advice = next(
+            (text for kind, text in ADVICE.items() if kinds[0].startswith(kind)), OTHERWISE
+        )
+        raise TypeError(
+            f"{caller}: {name} must hold numbers; these columns do not: {said}. {advice}."
+        )
     return np.array(read, np.float64).T.reshape(value.shape)
 
 
 def compress_rows(caller: str, name: str, value: Any) -> Any:
-    """Convert a sparse argument to SciPy's compressed rows with rising columns; None for anything that is not sparse.
+    """Convert a sparse argument to SciPy's compressed rows with rising columns; None for anything
+    that is not sparse.
 
-    Sparse arguments are SciPy's matrices and arrays, and frames all of whose columns are sparse. Raises TypeError if they do
-    not hold numbers.
+    Sparse arguments are SciPy's matrices and arrays, and frames all of whose columns are sparse.
+    Raises TypeError if they do not hold numbers.
     """
     if isinstance(value, pd.DataFrame):
-        if not len(value.columns) or not all(isinstance(dtype, pd.SparseDtype) for dtype in value.dtypes):
+        if not len(value.columns) or not all(
+            isinstance(dtype, pd.SparseDtype) for dtype in value.dtypes
+        ):
             return None
-        filled = [float(dtype.fill_value) for dtype in value.dtypes if dtype.subtype.kind in PLAIN and dtype.fill_value != 0]
+        filled = [
+            float(dtype.fill_value)
+            for dtype in value.dtypes
+            if dtype.subtype.kind in PLAIN and dtype.fill_value != 0
+        ]
         if filled:
             raise TypeError(
                 f"{caller}: the sparse columns of {name} must leave out zeros; some leave out {filled[0]:g}. Give "
@@ -324,7 +407,9 @@ def compress_rows(caller: str, name: str, value: Any) -> Any:
     if not scipy.sparse.issparse(value):
         return None
     if value.dtype.kind not in PLAIN:
-        raise TypeError(f"{caller}: {name} must hold numbers; got a sparse matrix of {value.dtype}.")
+        raise TypeError(
+            f"{caller}: {name} must hold numbers; got a sparse matrix of {value.dtype}."
+        )
     if value.ndim != 2:
         return value
     rows = scipy.sparse.csr_array(value)
@@ -355,7 +440,10 @@ def flags(caller: str, name: str, value: ArrayLike) -> Bool[np.ndarray, " entrie
 
 
 def whole(caller: str, name: str, value: ArrayLike) -> Int[np.ndarray, " entries"]:
-    """Return an argument as int64; raise if a number is not whole, since rounding it would name another unit."""
+    """Return an argument as int64.
+
+    Raise if a number is not whole, since rounding it would name another unit.
+    """
     array = np.asarray(value)
     if array.size == 0:
         return array.astype(np.int64)
@@ -365,9 +453,17 @@ def whole(caller: str, name: str, value: ArrayLike) -> Int[np.ndarray, " entries
 
 
 def count(name: str, value: Any, low: int, high: int = 2**40) -> int:
-    """Check one whole number from `low` to `high`; `name` is the function and its argument, as in "kfold: k"."""
+    """Check one whole number from `low` to `high`.
+
+    `name` is the function and its argument, as in "kfold: k".
+    """
     array = np.asarray(value)
-    if array.ndim or array.dtype.kind not in PLAIN or not low <= array <= high or array != np.floor(array):
+    if (
+        array.ndim
+        or array.dtype.kind not in PLAIN
+        or not low <= array <= high
+        or array != np.floor(array)
+    ):
         span = f"from {low} to {high}" if high < 2**40 else f"of {low} or more"
         raise ValueError(f"{name} must be a whole number {span}; got {_describe_value(value)}.")
     return int(array)
@@ -386,28 +482,45 @@ def generator(caller: str, seed: Any) -> np.random.Generator:
     try:
         return np.random.default_rng(seed)
     except (TypeError, ValueError):
-        raise ValueError(f"{caller}: seed must be a whole number of 0 or more; got {_describe_value(seed)}.") from None
+        raise ValueError(
+            f"{caller}: seed must be a whole number of 0 or more; got {_describe_value(seed)}."
+        ) from None
 
 
 def _describe_value(value: Any) -> str:
     if np.ndim(value):
         return f"{type(value).__name__} of shape {np.shape(value)}"
-    return str(value) if isinstance(value, np.generic) else repr(value)
+    if isinstance(value, np.generic):
+        return str(value)
+    return repr(value)
 
 
 def _describe_array(array: np.ndarray) -> str:
     """Describe an array by its type and its first entry that is not a whole number."""
-    odd = array[~(np.isfinite(array) & (array == np.floor(array)))] if array.dtype.kind == "f" else array
+    odd = (
+        array[~(np.isfinite(array) & (array == np.floor(array)))]
+        if array.dtype.kind == "f"
+        else array
+    )
     first = odd.ravel()[0] if odd.size else array.ravel()[0]
     return f"an array of {array.dtype}, in it {first}"
 
 
 def codes(caller: str, name: str, value: ArrayLike) -> tuple[Int[np.ndarray, " units"], np.ndarray]:
-    """Number labels of any kind in their order, and return the numbers with the labels; raises ValueError if one is missing."""
+    """Number labels of any kind in their order, and return the numbers with the labels.
+
+    Raises ValueError if one is missing.
+    """
     value = pandas_of(caller, name, value)
-    array = value if isinstance(value, pd.Series | pd.Index | pd.Categorical) else np.ma.asanyarray(value)
+    array = (
+        value
+        if isinstance(value, pd.Series | pd.Index | pd.Categorical)
+        else np.ma.asanyarray(value)
+    )
     if np.ndim(array) != 1:
-        raise ValueError(f"{caller}: {name} must be one label a unit; got an array of shape {np.shape(array)}.")
+        raise ValueError(
+            f"{caller}: {name} must be one label a unit; got an array of shape {np.shape(array)}."
+        )
     missing = pd.isna(np.asarray(array)) | np.ma.getmask(array)
     if missing.any():
         raise ValueError(

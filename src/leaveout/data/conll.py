@@ -1,4 +1,7 @@
-"""Tagged sentences in columns, as in CoNLL's files: one word a line, sentences separated by blank lines."""
+"""Tagged sentences in columns, as in CoNLL's files.
+
+One word a line, sentences separated by blank lines.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -63,9 +66,10 @@ class Corpus(NamedTuple):
 def read_conll(file: str | Path | Iterable[str], word: int = 0, label: int = -1) -> Tagged:
     """Read tagged sentences from a file in columns.
 
-    Columns are separated by tabs or, in a line without one, by spaces. Lines that begin with "# " (comments of CoNLL-U) or
-    "-DOCSTART-" are left out, and so are the multi-word and empty tokens of CoNLL-U. If "-DOCSTART-" or "# newdoc" begin
-    documents, `documents` has one number a sentence, as `lo.groups` takes them.
+    Columns are separated by tabs or, in a line without one, by spaces. Lines that begin with "# "
+    (comments of CoNLL-U) or "-DOCSTART-" are left out, and so are the multi-word and empty tokens
+    of CoNLL-U. If "-DOCSTART-" or "# newdoc" begin documents, `documents` has one number a
+    sentence, as `lo.groups` takes them.
 
     Parameters
     ----------
@@ -128,7 +132,8 @@ def parse(lines: Iterable[str], name: str, word: int, label: int) -> Tagged:
     labels: list[str] = []
     lengths: list[int] = []
     documents: list[int] = []
-    before, document = 0, 0
+    before = 0
+    document = 0
     for number, line in enumerate(lines, 1):
         if not line.strip():
             if len(words) > before:
@@ -139,10 +144,14 @@ def parse(lines: Iterable[str], name: str, word: int, label: int) -> Tagged:
         columns = line.rstrip("\r\n").split("\t") if "\t" in line else line.split()
         token = columns[0]
         document += line.startswith(("# newdoc", "-DOCSTART-"))
-        if line.startswith(("# ", "-DOCSTART-")) or (len(columns) == 10 and token[:1].isdigit() and not token.isdigit()):
+        if line.startswith(("# ", "-DOCSTART-")) or (
+            len(columns) == 10 and token[:1].isdigit() and not token.isdigit()
+        ):
             continue
         if not (-len(columns) <= word < len(columns) and -len(columns) <= label < len(columns)):
-            raise ValueError(f"read_conll: line {number} of {name} has {len(columns)} columns, not those of word and label.")
+            raise ValueError(
+                f"read_conll: line {number} of {name} has {len(columns)} columns, not those of word and label."
+            )
         words.append(columns[word])
         labels.append(columns[label].strip())
     if len(words) > before:
@@ -150,4 +159,6 @@ def parse(lines: Iterable[str], name: str, word: int, label: int) -> Tagged:
         documents.append(document)
     if not lengths:
         raise ValueError(f"read_conll: {name} has no sentences.")
-    return Tagged(np.array(words, object), np.array(labels, object), lengths, documents if document else None)
+    return Tagged(
+        np.array(words, object), np.array(labels, object), lengths, documents if document else None
+    )

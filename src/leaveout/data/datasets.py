@@ -1,7 +1,9 @@
-"""Data for examples, tests and experiments: bundled with the library or a dependency, or fetched once and checked.
+"""Data for examples, tests and experiments: bundled with the library or a dependency, or fetched
+once and checked.
 
-A file is looked for in the folder named by the environment variable `LEAVEOUT_DATA`, else in the user's cache, else downloaded
-from its original source. Its SHA-256 is checked wherever it comes from.
+A file is looked for in the folder named by the environment variable `LEAVEOUT_DATA`, else in the
+user's cache, else downloaded from its original source. Its SHA-256 is checked wherever it comes
+from.
 """
 
 import gzip
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-TRAFFIC = "https://raw.githubusercontent.com/ShubhamDalvi1999/Traffic_Analysis_On_Match_Days/ef65600"
+TRAFFIC = (
+    "https://raw.githubusercontent.com/ShubhamDalvi1999/Traffic_Analysis_On_Match_Days/ef65600"
+)
 UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
 B3 = "https://raw.githubusercontent.com/mbarnes1/B3/a3053c0/bootstraps"
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
@@ -29,7 +33,8 @@ WNUT = "https://raw.githubusercontent.com/leondz/emerging_entities_17/e52a2d2"
 EWT = "https://raw.githubusercontent.com/UniversalDependencies/UD_English-EWT/15d613d"
 BNPY = "https://raw.githubusercontent.com/bnpy/bnpy/ffc2242/bnpy/datasets"
 PARTICLES = "https://github.com/cecilia-balocchi/particle-optimization"
-DERIVATION_MARK = "derived from"  # marks files that cannot be fetched, as their source has another form
+# marks files that cannot be fetched, as their source has another form
+DERIVATION_MARK = "derived from"
 
 # file: (SHA-256, source)
 REGISTRY = {
@@ -37,9 +42,18 @@ REGISTRY = {
         "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
         f"{UCI}/adult/adult.data",
     ),
-    "b3_bootstraps/census.mat": ("3d8616ebe49f9d37f43ee4fbbe92a9174383478c6436eeb4708a12fee7c1b056", f"{B3}/census"),
-    "b3_bootstraps/heart.mat": ("a83b16b366726c291e40f5e7d34eb985e8403f882db1380b48440d9822cd37b7", f"{B3}/heart"),
-    "b3_bootstraps/synthetic.mat": ("da29d911a9e11b60316a6c5055700bfe06a37a117740be3907538df59533632b", f"{B3}/synthetic"),
+    "b3_bootstraps/census.mat": (
+        "3d8616ebe49f9d37f43ee4fbbe92a9174383478c6436eeb4708a12fee7c1b056",
+        f"{B3}/census",
+    ),
+    "b3_bootstraps/heart.mat": (
+        "a83b16b366726c291e40f5e7d34eb985e8403f882db1380b48440d9822cd37b7",
+        f"{B3}/heart",
+    ),
+    "b3_bootstraps/synthetic.mat": (
+        "da29d911a9e11b60316a6c5055700bfe06a37a117740be3907538df59533632b",
+        f"{B3}/synthetic",
+    ),
     "dodgers/Dodgers.data": (
         "62c3853294fd97d229a92bb321b2cc91b4141c8956d6e77ce88ce8eed9e8d46d",
         f"{TRAFFIC}/Dodgers.data",
@@ -193,7 +207,7 @@ class BlockBootstraps(NamedTuple):
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.datasets.b3_bootstraps('synthetic').A.shape
+    >>> lo.datasets.b3_bootstraps("synthetic").A.shape
     (30, 16)
     """
 
@@ -206,7 +220,8 @@ class BlockBootstraps(NamedTuple):
 def adult() -> "pd.DataFrame":
     """Persons of the 1994 US census: 32,561 rows of 14 columns and `income`, `<=50K` or `>50K`.
 
-    Missing values, `?` in the file, are NaN. The training part of the UCI Adult data (Becker & Kohavi 1996), CC BY 4.0.
+    Missing values, `?` in the file, are NaN. The training part of the UCI Adult data (Becker &
+    Kohavi 1996), CC BY 4.0.
 
     Returns
     -------
@@ -234,7 +249,9 @@ def adult() -> "pd.DataFrame":
         "sex",
     ]
     names += ["capital_gain", "capital_loss", "hours_per_week", "native_country", "income"]
-    return pd.read_csv(path("adult/adult.data"), header=None, names=names, skipinitialspace=True, na_values="?")
+    return pd.read_csv(
+        path("adult/adult.data"), header=None, names=names, skipinitialspace=True, na_values="?"
+    )
 
 
 def b3_bootstraps(name: str) -> BlockBootstraps:
@@ -260,13 +277,15 @@ def b3_bootstraps(name: str) -> BlockBootstraps:
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.datasets.b3_bootstraps('synthetic').A.shape
+    >>> lo.datasets.b3_bootstraps("synthetic").A.shape
     (30, 16)
     """
     from scipy.io import loadmat
 
     if f"b3_bootstraps/{name}.mat" not in REGISTRY:
-        raise ValueError(f"b3_bootstraps: name must be 'synthetic', 'census' or 'heart'; got {name!r}.")
+        raise ValueError(
+            f"b3_bootstraps: name must be 'synthetic', 'census' or 'heart'; got {name!r}."
+        )
     stored = loadmat(path(f"b3_bootstraps/{name}.mat"))
     return BlockBootstraps(stored["A"], stored["B"], stored["s_true"], float(stored["p0"].item()))
 
@@ -296,7 +315,8 @@ def breast_cancer() -> tuple["pd.DataFrame", "pd.Series"]:
 
 
 def diabetes() -> tuple["pd.DataFrame", "pd.Series"]:
-    """Diabetes patients: 442 rows of 10 standardised measurements, and the progression of the disease.
+    """Diabetes patients: 442 rows of 10 standardised measurements, and the progression of the
+    disease.
 
     From scikit-learn (Efron et al. 2004).
 
@@ -320,10 +340,11 @@ def diabetes() -> tuple["pd.DataFrame", "pd.Series"]:
 
 
 def dodgers() -> Dodgers:
-    """Cars on a ramp near the Dodgers' stadium, every five minutes of 25 weeks of 2005, and the 81 home games.
+    """Cars on a ramp near the Dodgers' stadium, every five minutes of 25 weeks of 2005, and the 81
+    home games.
 
-    There are 50,400 counts, 2,903 of them missing (NaN); every time is there. The UCI loop sensor data (Ihler, Hutchins & Smyth
-    2006; measured by PeMS), CC BY 4.0.
+    There are 50,400 counts, 2,903 of them missing (NaN); every time is there. The UCI loop sensor
+    data (Ihler, Hutchins & Smyth 2006; measured by PeMS), CC BY 4.0.
 
     Returns
     -------
@@ -333,7 +354,7 @@ def dodgers() -> Dodgers:
     Examples
     --------
     >>> import leaveout as lo
-    >>> int(lo.datasets.dodgers().counts['count'].isna().sum())
+    >>> int(lo.datasets.dodgers().counts["count"].isna().sum())
     2903
     """
     import pandas as pd
@@ -342,17 +363,23 @@ def dodgers() -> Dodgers:
     counts["time"] = pd.to_datetime(counts["time"], format="%m/%d/%Y %H:%M")
     counts["count"] = counts["count"].astype(float).where(counts["count"] >= 0)
     names = ["date", "begin", "end", "attendance", "opponent", "score"]
-    events = pd.read_csv(path("dodgers/Dodgers.events"), header=None, names=names, encoding="latin1")
+    events = pd.read_csv(
+        path("dodgers/Dodgers.events"), header=None, names=names, encoding="latin1"
+    )
     for edge in ("begin", "end"):
-        events[edge] = pd.to_datetime(events["date"] + " " + events[edge], format="%m/%d/%y %H:%M:%S")
+        events[edge] = pd.to_datetime(
+            events["date"] + " " + events[edge], format="%m/%d/%y %H:%M:%S"
+        )
     events["score"] = events["score"].str.strip()
     return Dodgers(counts, events.drop(columns="date"))
 
 
 def earthquakes() -> "pd.DataFrame":
-    """Yearly counts of earthquakes of magnitude 7 or more, 1900 to 2006: 107 rows of `year` and `count`. Bundled.
+    """Yearly counts of earthquakes of magnitude 7 or more, 1900 to 2006: 107 rows of `year` and
+    `count`. Bundled.
 
-    From the U.S. Geological Survey, as in Zucchini & MacDonald (2009); the numbers as printed in hmmlearn (BSD-3).
+    From the U.S. Geological Survey, as in Zucchini & MacDonald (2009); the numbers as printed in
+    hmmlearn (BSD-3).
 
     Returns
     -------
@@ -363,7 +390,7 @@ def earthquakes() -> "pd.DataFrame":
     --------
     >>> import leaveout as lo
     >>> frame = lo.datasets.earthquakes()
-    >>> len(frame), int(frame['count'].max())
+    >>> len(frame), int(frame["count"].max())
     (107, 41)
     """
     import pandas as pd
@@ -375,8 +402,8 @@ def earthquakes() -> "pd.DataFrame":
 def heart_failure() -> "pd.DataFrame":
     """Patients of five hospitals: 918 rows of 11 features and `HeartDisease`, which 508 have.
 
-    Zeros in `Cholesterol` mean missing. The UCI heart-disease data without duplicates, as put together on Kaggle (fedesoriano,
-    2021), ODbL 1.0.
+    Zeros in `Cholesterol` mean missing. The UCI heart-disease data without duplicates, as put
+    together on Kaggle (fedesoriano, 2021), ODbL 1.0.
 
     Returns
     -------
@@ -386,7 +413,7 @@ def heart_failure() -> "pd.DataFrame":
     Examples
     --------
     >>> import leaveout as lo
-    >>> int(lo.datasets.heart_failure()['HeartDisease'].sum())
+    >>> int(lo.datasets.heart_failure()["HeartDisease"].sum())
     508
     """
     import pandas as pd
@@ -395,10 +422,11 @@ def heart_failure() -> "pd.DataFrame":
 
 
 def heart_uci() -> "pd.DataFrame":
-    """Patients of four hospitals: 920 rows of `hospital`, 13 measurements, and `num`, 0 without heart disease.
+    """Patients of four hospitals: 920 rows of `hospital`, 13 measurements, and `num`, 0 without
+    heart disease.
 
-    Missing values are NaN; zeros in `chol` mean missing too. The UCI heart-disease data (Janosi, Steinbrunn, Pfisterer &
-    Detrano 1989), CC BY 4.0.
+    Missing values are NaN; zeros in `chol` mean missing too. The UCI heart-disease data (Janosi,
+    Steinbrunn, Pfisterer & Detrano 1989), CC BY 4.0.
 
     Returns
     -------
@@ -431,16 +459,19 @@ def heart_uci() -> "pd.DataFrame":
     ]
     parts = []
     for hospital in HOSPITALS:
-        frame = pd.read_csv(path(f"heart_uci/processed.{hospital}.data"), header=None, names=names, na_values="?")
+        frame = pd.read_csv(
+            path(f"heart_uci/processed.{hospital}.data"), header=None, names=names, na_values="?"
+        )
         parts.append(frame.assign(hospital=hospital)[["hospital", *names]])
     return pd.concat(parts, ignore_index=True)
 
 
 def mocap6() -> MotionCapture:
-    """Six sequences of exercises: twelve joint angles and heights, ten frames a second, 2,058 frames.
+    """Six sequences of exercises: twelve joint angles and heights, ten frames a second, 2,058
+    frames.
 
-    Each channel is centred; `action` is the true state, one of 12 exercises. From mocap.cs.cmu.edu (free use) by Fox et al.
-    (2014) and M. C. Hughes (BSD-2), as in bnpy.
+    Each channel is centred; `action` is the true state, one of 12 exercises. From mocap.cs.cmu.edu
+    (free use) by Fox et al. (2014) and M. C. Hughes (BSD-2), as in bnpy.
 
     Returns
     -------
@@ -462,7 +493,8 @@ def mocap6() -> MotionCapture:
 
 
 def ud_english() -> Corpus:
-    """English sentences from the web with one of 17 parts of speech a word (UPOS): 12,544, 2,001 and 2,077 sentences.
+    """English sentences from the web with one of 17 parts of speech a word (UPOS): 12,544, 2,001
+    and 2,077 sentences.
 
     Universal Dependencies, English Web Treebank (Silveira et al. 2014), CC BY-SA 4.0.
 
@@ -484,7 +516,8 @@ def ud_english() -> Corpus:
 def wnut17() -> Corpus:
     """Tweets and other short texts with rare and new entities of six kinds, in BIO tags.
 
-    There are 3,394, 1,009 and 1,287 sentences. The shared task of WNUT 2017 (Derczynski et al. 2017), CC BY 4.0.
+    There are 3,394, 1,009 and 1,287 sentences. The shared task of WNUT 2017 (Derczynski et al.
+    2017), CC BY 4.0.
 
     Returns
     -------
@@ -497,7 +530,11 @@ def wnut17() -> Corpus:
     >>> len(lo.datasets.wnut17().dev.lengths)
     1009
     """
-    files = ("wnut17/wnut17train.conll", "wnut17/emerging.dev.conll", "wnut17/emerging.test.annotated")
+    files = (
+        "wnut17/wnut17train.conll",
+        "wnut17/emerging.dev.conll",
+        "wnut17/emerging.test.annotated",
+    )
     return Corpus(*(parse(_text(file).splitlines(), file, 0, -1) for file in files))
 
 
@@ -507,17 +544,21 @@ def _text(name: str) -> str:
     if os.environ.get("LEAVEOUT_DATA") and packed.exists():
         content = gzip.decompress(packed.read_bytes())
         if hashlib.sha256(content).hexdigest() != REGISTRY[name][0]:
-            raise ValueError(f"datasets: {packed} does not hold the file we know (its SHA-256 differs); remove it.")
+            raise ValueError(
+                f"datasets: {packed} does not hold the file we know (its SHA-256 differs); remove it."
+            )
         return content.decode()
     return path(name).read_text(encoding="utf-8")
 
 
 def philadelphia() -> Areas:
-    """Crimes in the 384 census tracts of Philadelphia, 2006 to 2018, and the 1,153 pairs of tracts that touch.
+    """Crimes in the 384 census tracts of Philadelphia, 2006 to 2018, and the 1,153 pairs of tracts
+    that touch.
 
-    Columns are `violent_YEAR`, `nonviolent_YEAR`, `GEOID10` and the land area. Police incidents of OpenDataPhilly as counted by
-    Balocchi, Deshpande, George & Jensen (2019), whose repository states no licence. The two tables derived from it are looked
-    for in the folder named by `LEAVEOUT_DATA`.
+    Columns are `violent_YEAR`, `nonviolent_YEAR`, `GEOID10` and the land area. Police incidents of
+    OpenDataPhilly as counted by Balocchi, Deshpande, George & Jensen (2019), whose repository
+    states no licence. The two tables derived from it are looked for in the folder named by
+    `LEAVEOUT_DATA`.
 
     Returns
     -------
@@ -538,11 +579,13 @@ def philadelphia() -> Areas:
 
 
 def st_louis() -> Areas:
-    """Homicides in 78 counties around St. Louis in three periods, and the 199 pairs of counties that touch.
+    """Homicides in 78 counties around St. Louis in three periods, and the 199 pairs of counties
+    that touch.
 
-    `HC7984`, `HC8488`, `HC8893` are counts; `PO7984`, … person-years at risk in the same periods; `RDAC80`, … an index of
-    deprivation; `NAME` is the county, `longitude` and `latitude` its middle. From libpysal (Messner et al. 1999; BSD-3), which
-    is not imported for it; `pip install 'leaveout[spatial]'`.
+    `HC7984`, `HC8488`, `HC8893` are counts; `PO7984`, … person-years at risk in the same periods;
+    `RDAC80`, … an index of deprivation; `NAME` is the county, `longitude` and `latitude` its
+    middle. From libpysal (Messner et al. 1999; BSD-3), which is not imported for it; `pip install
+    'leaveout[spatial]'`.
 
     Returns
     -------
@@ -566,13 +609,21 @@ def st_louis() -> Areas:
 
     found = importlib.util.find_spec("libpysal")
     if found is None or found.origin is None:
-        raise ImportError("datasets.st_louis: its files come with libpysal: pip install 'leaveout[spatial]'")
+        raise ImportError(
+            "datasets.st_louis: its files come with libpysal: pip install 'leaveout[spatial]'"
+        )
     folder = Path(found.origin).parent / "examples" / "stl"
     areas = pd.read_csv(folder / "stl_hom.csv")
     corners = areas.pop("WKT").str.extractall(r"(-?[\d.]+) (-?[\d.]+)").astype(float)
-    areas[["longitude", "latitude"]] = corners.groupby(level=0).agg(lambda c: (c.min() + c.max()) / 2)
+    areas[["longitude", "latitude"]] = corners.groupby(level=0).agg(
+        lambda c: (c.min() + c.max()) / 2
+    )
     lines = [line.split() for line in (folder / "stl.gal").read_text().splitlines()[1:]]
-    pairs = [(int(site[0]) - 1, int(near) - 1) for site, row in zip(lines[::2], lines[1::2], strict=True) for near in row]
+    pairs = [
+        (int(site[0]) - 1, int(near) - 1)
+        for site, row in zip(lines[::2], lines[1::2], strict=True)
+        for near in row
+    ]
     return Areas(areas, np.array([pair for pair in pairs if pair[0] < pair[1]]))
 
 
@@ -599,7 +650,7 @@ def path(name: str) -> Path:
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.datasets.path('heart_failure/heart.csv').name
+    >>> lo.datasets.path("heart_failure/heart.csv").name
     'heart.csv'
     """
     digest, url = REGISTRY[name]
@@ -618,8 +669,17 @@ def path(name: str) -> Path:
         )
     try:
         target = pooch.os_cache("leaveout") / name
-        log.info("datasets: %s is looked for in %s, and fetched from %s otherwise", name, target.parent, url)
-        return Path(pooch.retrieve(url, known_hash=f"sha256:{digest}", fname=target.name, path=target.parent))
+        log.info(
+            "datasets: %s is looked for in %s, and fetched from %s otherwise",
+            name,
+            target.parent,
+            url,
+        )
+        return Path(
+            pooch.retrieve(
+                url, known_hash=f"sha256:{digest}", fname=target.name, path=target.parent
+            )
+        )
     except Exception as error:
         raise FileNotFoundError(
             f"datasets: {name} is neither in LEAVEOUT_DATA ({folder or 'not set'}) nor in the cache, and could not be fetched "

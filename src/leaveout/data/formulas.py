@@ -1,7 +1,8 @@
 """Formulas, read by formulaic, and their calls that learn knots, means or spreads from all rows.
 
-A refit of the same columns does not leave out what such calls have learned; results say so. `cross_validate` makes the columns
-of a formula of one linear predictor anew, from the rows of each refit.
+A refit of the same columns does not leave out what such calls have learned; results say so.
+`cross_validate` makes the columns of a formula of one linear predictor anew, from the rows of each
+refit.
 """
 
 import contextlib
@@ -26,11 +27,15 @@ CALL = re.compile(
 )
 
 
-SAME_SPAN = "center", "scale", "standardize", "poly"  # calls whose columns span the same beside an intercept
+# calls whose columns span the same beside an intercept
+SAME_SPAN = "center", "scale", "standardize", "poly"
 
 
 def stateful_remark(formula: str, known: Collection[str] = ()) -> str:
-    """Describe the calls of a formula that learn from all rows, beside `known` ones; empty if there are none."""
+    """Describe the calls of a formula that learn from all rows, beside `known` ones.
+
+    Empty if there are none.
+    """
     names = dict.fromkeys(f"{name}(...)" for name, _ in _calls(formula) if name not in known)
     if not names:
         return ""
@@ -44,20 +49,28 @@ def _calls(formula: str) -> list[tuple[str, str]]:
 
 
 def _of(formula: str, call: re.Match[str]) -> tuple[str, int]:
-    """Return the name of a call, empty if its arguments leave nothing to learn, and the place where it ends."""
-    depth, end = 1, call.end()
+    """Return the name of a call, empty if its arguments leave nothing to learn, and the place where
+    it ends.
+    """
+    depth = 1
+    end = call.end()
     while end < len(formula) and depth:
         depth += {"(": 1, ")": -1}.get(formula[end], 0)
         end += 1
     given = formula[call.end() : end]
-    fixed = all(f"{word}=" in given.replace(" ", "") for word in ("knots", "lower_bound", "upper_bound"))
+    fixed = all(
+        f"{word}=" in given.replace(" ", "") for word in ("knots", "lower_bound", "upper_bound")
+    )
     return ("" if fixed else call[1] or call[2]), end
 
 
 def _impute(values: Any, _state: dict[str, float] | None = None) -> FloatArray:
     """Fill missing numbers by the median of the others."""
-    column, state = np.asarray(values, np.float64), {} if _state is None else _state
-    return np.where(np.isnan(column), state.setdefault("median", float(np.nanmedian(column))), column)
+    column = np.asarray(values, np.float64)
+    state = {} if _state is None else _state
+    return np.where(
+        np.isnan(column), state.setdefault("median", float(np.nanmedian(column))), column
+    )
 
 
 @functools.cache
@@ -69,7 +82,9 @@ def _own_calls() -> dict[str, Any]:
 
 
 class FormulaColumns(NamedTuple):
-    """Response and columns of a formula, formulaic's specification of these, and the table they are from."""
+    """Response and columns of a formula, formulaic's specification of these, and the table they are
+    from.
+    """
 
     y: pd.Series
     X: pd.DataFrame
@@ -83,23 +98,44 @@ class FormulaColumns(NamedTuple):
 
 @contextlib.contextmanager
 def reading(caller: str, formula: str) -> Iterator[Callable[..., Any]]:
-    """Give formulaic's function that reads columns; ValueError that quotes the formula if it is not valid."""
+    """Give formulaic's function that reads columns.
+
+    ValueError that quotes the formula if it is not valid.
+    """
     try:
         from formulaic import model_matrix
         from formulaic.errors import FormulaicError
     except ImportError:
-        raise ImportError(f"{caller}: formulas need formulaic: pip install 'leaveout[formula]'; or give arrays.") from None
+        raise ImportError(
+            f"{caller}: formulas need formulaic: pip install 'leaveout[formula]'; or give arrays."
+        ) from None
     try:
         yield model_matrix
-    except (FormulaicError, AttributeError, KeyError, ValueError, SyntaxError, TypeError, NameError) as error:
-        lacking = " Leave these rows out, data.dropna(), or fill them in." if "null values" in str(error) else ""
-        raise ValueError(f"{caller}: formula {formula!r} cannot be read: {error}{lacking}") from error
+    except (
+        FormulaicError,
+        AttributeError,
+        KeyError,
+        ValueError,
+        SyntaxError,
+        TypeError,
+        NameError,
+    ) as error:
+        lacking = (
+            " Leave these rows out, data.dropna(), or fill them in."
+            if "null values" in str(error)
+            else ""
+        )
+        raise ValueError(
+            f"{caller}: formula {formula!r} cannot be read: {error}{lacking}"
+        ) from error
 
 
 def named_column(data: pd.DataFrame, value: Any) -> Any:
     """Return a column of a table, if an argument is a name, and otherwise the argument."""
     if isinstance(value, str) and value not in data:
-        raise ValueError(f"data: no column is named {value!r}; there are {', '.join(map(str, data.columns[:8]))}.")
+        raise ValueError(
+            f"data: no column is named {value!r}; there are {', '.join(map(str, data.columns[:8]))}."
+        )
     return data[value] if isinstance(value, str) else value
 
 
@@ -107,25 +143,36 @@ def frame_of(caller: str, data: Any) -> pd.DataFrame:
     """Return the table of a formula as a DataFrame."""
     data = pd.DataFrame(data) if isinstance(data, dict) else pandas_of(caller, "data", data)
     if not isinstance(data, pd.DataFrame):
-        raise TypeError(f"{caller}: with a formula, data must be a DataFrame; got {type(data).__name__}.")
+        raise TypeError(
+            f"{caller}: with a formula, data must be a DataFrame; got {type(data).__name__}."
+        )
     return data
 
 
 def read_columns(caller: str, formula: str, data: Any) -> FormulaColumns:
-    """Read a formula `y ~ x + C(site)`; its columns have an `Intercept` unless it says otherwise."""
+    """Read a formula `y ~ x + C(site)`.
+
+    Its columns have an `Intercept` unless it says otherwise.
+    """
     left, tilde, right = (part.strip() for part in formula.partition("~"))
     if not tilde or not left or "|" in right:
         way = "; (1 | group) is for lo.Mixed" if "|" in right else ""
-        raise ValueError(f"{caller}: formula {formula!r} must name a response and columns: 'y ~ x + C(site)'{way}.")
+        raise ValueError(
+            f"{caller}: formula {formula!r} must name a response and columns: 'y ~ x + C(site)'{way}."
+        )
     data = frame_of(caller, data)
     with reading(caller, formula) as model_matrix:
         own = data.drop(columns=left.strip("`")) if EVERY_COLUMN.search(right) else data
         X = model_matrix(right, own, na_action="raise", context=_own_calls())
-        return FormulaColumns(response(left, data, model_matrix), pd.DataFrame(X), X.model_spec, data)
+        return FormulaColumns(
+            response(left, data, model_matrix), pd.DataFrame(X), X.model_spec, data
+        )
 
 
 class SurvivalColumns(NamedTuple):
-    """Times, events, entry times and strata of a formula, its columns and their specification, and the table."""
+    """Times, events, entry times and strata of a formula, its columns and their specification, and
+    the table.
+    """
 
     time: pd.Series
     event: pd.Series
@@ -141,12 +188,19 @@ class SurvivalColumns(NamedTuple):
 
 
 def read_survival(caller: str, formula: str, data: Any) -> SurvivalColumns:
-    """Read a formula `Surv(time, event) ~ x + strata(site)`, or one of `Surv(start, stop, event)`."""
+    """Read a formula `Surv(time, event) ~ x + strata(site)`, or one of `Surv(start, stop,
+    event)`.
+    """
     left, _, right = (part.strip() for part in formula.partition("~"))
     known = re.fullmatch(r"Surv\((.+)\)", left, re.DOTALL)
     given = _split(known[1], ",") if known else []
     terms = _split(right, "+")
-    within = [inner for term in terms if (found := re.fullmatch(r"strata\((.+)\)", term)) for inner in _split(found[1], ",")]
+    within = [
+        inner
+        for term in terms
+        if (found := re.fullmatch(r"strata\((.+)\)", term))
+        for inner in _split(found[1], ",")
+    ]
     right = " + ".join(term for term in terms if not re.fullmatch(r"strata\((.+)\)", term))
     if len(given) not in (2, 3) or not right or re.search(r"\bstrata\(", right):
         raise ValueError(
@@ -155,21 +209,37 @@ def read_survival(caller: str, formula: str, data: Any) -> SurvivalColumns:
         )
     data = frame_of(caller, data)
     with reading(caller, formula) as model_matrix:
-        column = lambda name: data[name.strip("`")] if name.strip("`") in data.columns else data.eval(name)
+        column = lambda name: (
+            data[name.strip("`")] if name.strip("`") in data.columns else data.eval(name)
+        )
         *begins, time, event = (column(name) for name in given)
         labels = pd.concat([column(name) for name in within], axis=1) if within else None
         if labels is not None and labels.isna().any(axis=None):
             raise ValueError("its strata have null values.")
-        strata = None if labels is None else labels.iloc[:, 0] if len(within) == 1 else labels.apply(tuple, axis=1)
-        used = [name for name in map(str, data.columns) if re.search(rf"\b{re.escape(name)}\b", " ".join([left, *within]))]
-        X = model_matrix(right, data.drop(columns=used) if EVERY_COLUMN.search(right) else data, na_action="raise")
+        if labels is None:
+            strata = None
+        else:
+            strata = labels.iloc[:, 0] if len(within) == 1 else labels.apply(tuple, axis=1)
+        used = [
+            name
+            for name in map(str, data.columns)
+            if re.search(rf"\b{re.escape(name)}\b", " ".join([left, *within]))
+        ]
+        X = model_matrix(
+            right,
+            data.drop(columns=used) if EVERY_COLUMN.search(right) else data,
+            na_action="raise",
+        )
         columns = pd.DataFrame(X).drop(columns="Intercept", errors="ignore")
-        return SurvivalColumns(time, event, begins[0] if begins else None, strata, columns, X.model_spec, data)
+        return SurvivalColumns(
+            time, event, begins[0] if begins else None, strata, columns, X.model_spec, data
+        )
 
 
 def _split(text: str, mark: str) -> list[str]:
     """Split a text at each mark that stands outside of brackets."""
-    depth, parts = 0, [""]
+    depth = 0
+    parts = [""]
     for letter in text:
         depth += (letter in "([{") - (letter in ")]}")
         if letter == mark and not depth:
@@ -204,30 +274,49 @@ class FormulaReader(NamedTuple):
         return [(name, text) for name, text in _calls(self.formula) if name in kept]
 
     def learning(self, penalised: bool) -> list[str]:
-        """Name the calls, of those that can learn anew, whose columns span something else by what they learn."""
+        """Name the calls, of those that can learn anew, whose columns span something else by what
+        they learn.
+        """
         terms = [term.strip() for term in self.formula.partition("~")[2].split("+")]
         spanned = SAME_SPAN if "Intercept" in self.spec.column_names and not penalised else ()
-        return list(dict.fromkeys(name for name, text in self.learned if name not in spanned or text not in terms))
+        return list(
+            dict.fromkeys(
+                name for name, text in self.learned if name not in spanned or text not in terms
+            )
+        )
 
     def remarks(self, learning: list[str], anew: bool) -> tuple[str, str]:
-        """Return the remark that all calls keep what they learned, and what is true where those of `learning` do so `anew`."""
+        """Return the remark that all calls keep what they learned, and what is true where those of
+        `learning` do so `anew`.
+        """
         same = [name for name, _ in self.learned if name not in learning]
-        listed = lambda names: f"the formula's {', '.join(f'{name}(...)' for name in dict.fromkeys(names))}"
-        said = [f"{listed(same)} spans the same columns whatever was learned"] if same else []
-        said += (
-            [f"{listed(learning)} learned anew from the rows of each refit; boundary knots stay"] if learning and anew else []
+        listed = lambda names: (
+            f"the formula's {', '.join(f'{name}(...)' for name in dict.fromkeys(names))}"
         )
+        said = [f"{listed(same)} spans the same columns whatever was learned"] if same else []
+        if learning and anew:
+            said += [
+                f"{listed(learning)} learned anew from the rows of each refit; boundary knots stay"
+            ]
+        else:
+            said += []
         others = stateful_remark(self.formula, [*same, *(learning if anew else ())])
         return stateful_remark(self.formula), "; ".join([*said, *filter(None, [others])])
 
     def learned_from(self, seen: BoolArray) -> pd.DataFrame:
-        """Return the columns of all rows by what the `seen` ones teach. Splines keep their boundary knots, of all rows."""
+        """Return the columns of all rows by what the `seen` ones teach. Splines keep their boundary
+        knots, of all rows.
+        """
         bounds = {
             call: {side: state[side] for side in ("lower_bound", "upper_bound") if side in state}
             for call, state in self.spec.transform_state.items()
         }
         with reading(self.caller, self.formula):
-            taught = self.spec.update(transform_state=bounds).get_model_matrix(self.own[seen], context=_own_calls()).model_spec
+            taught = (
+                self.spec.update(transform_state=bounds)
+                .get_model_matrix(self.own[seen], context=_own_calls())
+                .model_spec
+            )
         return self._replace(spec=taught)(self.own)
 
 
@@ -240,5 +329,7 @@ def response(remainder: str, data: pd.DataFrame, model_matrix: Any) -> Any:
         return (data[event[1]].astype(str) == event[3]).astype(float)
     found = model_matrix(f"0 + {remainder}", data, na_action="raise")
     if found.shape[1] != 1:
-        raise ValueError(f"its left side {remainder!r} has {found.shape[1]} columns; give one of numbers")
+        raise ValueError(
+            f"its left side {remainder!r} has {found.shape[1]} columns; give one of numbers"
+        )
     return found.iloc[:, 0]

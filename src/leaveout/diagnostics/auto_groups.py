@@ -1,10 +1,14 @@
-"""Groups to leave out, derived from a fit: the units whose linear predictors its posterior correlates most (Liu & Rue 2023).
+"""Groups to leave out, derived from a fit: the units whose linear predictors its posterior
+correlates most (Liu & Rue 2023).
 
-    ρ_ij = C_ij / √(C_ii C_jj),      C the posterior covariance of the linear predictors, hyperparameters at their estimates
+    ρ_ij = C_ij / √(C_ii C_jj),
+    C the posterior covariance of the linear predictors, hyperparameters at their estimates
 
-For a latent Gaussian model, C is that of the coefficients β (with a flat prior) and the latent u together, by Laplace's method:
+For a latent Gaussian model, C is that of the coefficients β (with a flat prior) and the latent u
+together, by Laplace's method:
 
-    [β, u] ~ N(·, [[XᵀWX, XᵀWZ], [ZᵀWX, Q + ZᵀWZ]]⁻¹),   C = C_u + R (XᵀWR)⁻¹ Rᵀ,   C_u = Z (Q + ZᵀWZ)⁻¹ Zᵀ,  R = X − C_u W X
+    [β, u] ~ N(·, [[XᵀWX, XᵀWZ], [ZᵀWX, Q + ZᵀWZ]]⁻¹),   C = C_u + R (XᵀWR)⁻¹ Rᵀ,
+    C_u = Z (Q + ZᵀWZ)⁻¹ Zᵀ,  R = X − C_u W X
 
 For a linear predictor under a quadratic penalty, C = X H⁻¹ Xᵀ.
 """
@@ -25,10 +29,12 @@ Root = Float[np.ndarray, "units rank"]
 
 @float64
 def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
-    """Make a plan that leaves out each unit with the units most correlated with it in the posterior, and scores only the unit.
+    """Make a plan that leaves out each unit with the units most correlated with it in the
+    posterior, and scores only the unit.
 
-    The correlation is ρ_ij = C_ij / √(C_ii C_jj), with C the posterior covariance of the linear predictors. Leaving out such
-    a group tests how well a model extrapolates; leaving out one unit tests how well it interpolates.
+    The correlation is ρ_ij = C_ij / √(C_ii C_jj), with C the posterior covariance of the linear
+    predictors. Leaving out such a group tests how well a model extrapolates; leaving out one unit
+    tests how well it interpolates.
 
     Parameters
     ----------
@@ -49,7 +55,8 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
     TypeError
         If the model has no Gaussian linear predictor, one a unit.
     ValueError
-        If `size` is not between 1 and the number of units less one, or a latent Gaussian model has more than 20,000 units.
+        If `size` is not between 1 and the number of units less one, or a latent Gaussian model has
+        more than 20,000 units.
 
     References
     ----------
@@ -67,12 +74,17 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
            [1, 0]])
     """
     if not isinstance(fit, Fit):
-        raise TypeError(f"auto_groups: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
-    n, units = fit.objective.num_units, fit.objective.units
+        raise TypeError(
+            f"auto_groups: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}."
+        )
+    n = fit.objective.num_units
+    units = fit.objective.units
     without("auto_groups", fit.objective)
     size = count("auto_groups: size", size, 1, n - 1)
-    model, covariance = fit.objective, None
-    max_correlated_units = 20_000  # largest number of units of latent Gaussian models, whose covariance is formed
+    model = fit.objective
+    covariance = None
+    # largest number of units of latent Gaussian models, whose covariance is formed
+    max_correlated_units = 20_000
     if isinstance(model, AbstractClosedForm):
         if n > max_correlated_units:
             raise ValueError(
@@ -80,13 +92,23 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
             )
         covariance = model.predictor_covariance(fit.vector)
     root = _rows(fit) if covariance is None else np.zeros((0, 0))
-    deviation = np.sqrt(np.einsum("up,up->u", root, root) if covariance is None else np.diag(covariance))
-    deviation = np.where(deviation > 0, deviation, np.inf)  # a certain predictor is correlated with nothing
-    rows, each = np.empty((n, size), np.int64), max(1, 2**22 // n)  # so many correlations are in memory at once
-    correlation_tie = 1e-9  # difference of correlations that counts as a tie, which the order of units breaks
+    deviation = np.sqrt(
+        np.einsum("up,up->u", root, root) if covariance is None else np.diag(covariance)
+    )
+    # a certain predictor is correlated with nothing
+    deviation = np.where(deviation > 0, deviation, np.inf)
+    # so many correlations are in memory at once
+    rows = np.empty((n, size), np.int64)
+    each = max(1, 2**22 // n)
+    # difference of correlations that counts as a tie, which the order of units breaks
+    correlation_tie = 1e-9
     for start in range(0, n, each):
         some = np.arange(start, min(start + each, n))
-        share = (covariance[some] if covariance is not None else root[some] @ root.T) / deviation[some, None] / deviation
+        share = (
+            (covariance[some] if covariance is not None else root[some] @ root.T)
+            / deviation[some, None]
+            / deviation
+        )
         share = np.round((np.abs(share) if absolute else share) / correlation_tie) * correlation_tie
         share[np.arange(len(some)), some] = np.inf
         rows[some] = np.argsort(-share, axis=1, kind="stable")[:, :size]
@@ -96,7 +118,9 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
     held = np.arange(size) == 0
     indptr = size * np.arange(len(scored) + 1)
     plan = Plan(indptr, index.ravel(), np.zeros(index.size), np.tile(held, len(scored)), n)
-    return plan.replace_facts(serial=units.serial, names=units.names, call=f"lo.auto_groups(fit, {size})")
+    return plan.replace_facts(
+        serial=units.serial, names=units.names, call=f"lo.auto_groups(fit, {size})"
+    )
 
 
 def _rows(fit: Fit) -> Root:

@@ -1,20 +1,24 @@
-"""Bias-reduced covariance of least squares over clusters (CR2), with Satterthwaite's degrees of freedom.
+"""Bias-reduced covariance of least squares over clusters (CR2), with Satterthwaite's degrees of
+freedom.
 
 In whitened rows Z = X L⁻ᵀ, L Lᵀ = XᵀWX, with residuals e and working variances Φ of the units,
 
-    V = L⁻ᵀ [Σ_g a_gᵀ e_g e_gᵀ a_g] L⁻¹,      a_g = A_g W_g Z_g,      A_g B_g A_gᵀ = Φ_g,      B = (I − H) Φ (I − H)ᵀ
+    V = L⁻ᵀ [Σ_g a_gᵀ e_g e_gᵀ a_g] L⁻¹,      a_g = A_g W_g Z_g,      A_g B_g A_gᵀ = Φ_g,
+    B = (I − H) Φ (I − H)ᵀ
 
-A_g = Φ^½ (Φ^½ B_g Φ^½)^(−½) Φ^½ is clubSandwich's symmetric root. If Φ_g = φ I, B_g − φ I lies in the span of Q, an orthonormal
-basis of the columns of Z_g and W_g Z_g, so that the root takes a matrix of that size and not one of the size of the cluster:
+A_g = Φ^½ (Φ^½ B_g Φ^½)^(−½) Φ^½ is clubSandwich's symmetric root. If Φ_g = φ I, B_g − φ I lies in
+the span of Q, an orthonormal basis of the columns of Z_g and W_g Z_g, so that the root takes a
+matrix of that size and not one of the size of the cluster:
 
     A_g = I + Q [(QᵀB_gQ / φ)^(−½) − I] Qᵀ
 
-Directions of leverage one get zero, the generalised inverse. For a contrast c, with t_g = Z_gᵀ a_g c, r_g = Z_gᵀ W_g Φ_g a_g c,
-N = ZᵀWΦWZ and d_g = cᵀ a_gᵀ Φ_g a_g c,
+Directions of leverage one get zero, the generalised inverse. For a contrast c, with t_g = Z_gᵀ a_g
+c, r_g = Z_gᵀ W_g Φ_g a_g c, N = ZᵀWΦWZ and d_g = cᵀ a_gᵀ Φ_g a_g c,
 
     P_gh = δ_gh d_g − r_gᵀ t_h − t_gᵀ r_h + t_gᵀ N t_h,      d.o.f. = (tr P)² / Σ P_gh²
 
-(Bell & McCaffrey, Survey Methodology 28, 2002; Pustejovsky & Tipton, Journal of Business & Economic Statistics 36, 2018).
+(Bell & McCaffrey, Survey Methodology 28, 2002; Pustejovsky & Tipton, Journal of Business & Economic
+Statistics 36, 2018).
 """
 
 import numpy as np
@@ -29,16 +33,25 @@ from ..objectives.objective import AbstractObjective
 from ..optimize.fit import Fit
 
 Array = np.ndarray
-LEVERAGE_ONE = 1e-10  # share of a working variance below which the variance of a residual is zero but for rounding
+# share of a working variance below which the variance of a residual is zero but for rounding
+LEVERAGE_ONE = 1e-10
 
 
-def bias_reduced(fit: Fit, label: Int[Array, " units"], variances: object) -> tuple[Array, Float[Array, " params"]]:
+def bias_reduced(
+    fit: Fit, label: Int[Array, " units"], variances: object
+) -> tuple[Array, Float[Array, " params"]]:
     """Return CR2 of the coefficients and the degrees of freedom of each."""
-    model, root = fit.predictors, fit.root
+    model = fit.predictors
+    root = fit.root
     assert model is not None and isinstance(fit.objective, GLM)
     phi = _variances(fit, variances)
-    n, p = fit.objective.num_units, fit.num_params
-    w = np.ones(n) if fit.objective.sample_weight is None else np.asarray(fit.objective.sample_weight)
+    n = fit.objective.num_units
+    p = fit.num_params
+    w = (
+        np.ones(n)
+        if fit.objective.sample_weight is None
+        else np.asarray(fit.objective.sample_weight)
+    )
     residual = model.y - model.eta(fit.vector[None])[0]
     order = np.argsort(label, kind="stable")
     order = order[w[order] > 0]
@@ -48,9 +61,13 @@ def bias_reduced(fit: Fit, label: Int[Array, " units"], variances: object) -> tu
     for rows in clusters:
         Z = model.design.whiten(rows, root)
         N += (Z * (w[rows] ** 2 * phi[rows])[:, None]).T @ Z
-    score, along = np.empty((len(clusters), p)), np.empty((len(clusters), 3, p, p))  # of t, r and d
+    # of t, r and d
+    score = np.empty((len(clusters), p))
+    along = np.empty((len(clusters), 3, p, p))
     for g, rows in enumerate(clusters):
-        Z, own, variance = model.design.whiten(rows, root), w[rows], phi[rows]
+        Z = model.design.whiten(rows, root)
+        own = w[rows]
+        variance = phi[rows]
         a = _adjusted(Z, own, variance, N)
         score[g] = a.T @ residual[rows]
         along[g] = Z.T @ a, (Z * (own * variance)[:, None]).T @ a, (a * variance[:, None]).T @ a
@@ -58,7 +75,9 @@ def bias_reduced(fit: Fit, label: Int[Array, " units"], variances: object) -> tu
     K = np.block([[np.zeros((p, p)), -eye], [-eye, N]])
     dof = np.empty(p)
     for j, c in enumerate(root.T):  # of θ_j = cᵀu
-        t, r, d = along[:, 0] @ c, along[:, 1] @ c, along[:, 2] @ c @ c
+        t = along[:, 0] @ c
+        r = along[:, 1] @ c
+        d = along[:, 2] @ c @ c
         L = np.hstack([r, t])
         within = np.einsum("gi,ij,gj->g", L, K, L)
         outer = K @ (L.T @ L)
@@ -67,13 +86,22 @@ def bias_reduced(fit: Fit, label: Int[Array, " units"], variances: object) -> tu
     return moved.T @ moved, dof
 
 
-def _adjusted(Z: Float[Array, "rows params"], w: Array, phi: Array, N: Float[Array, "params params"]) -> Array:
+def _adjusted(
+    Z: Float[Array, "rows params"], w: Array, phi: Array, N: Float[Array, "params params"]
+) -> Array:
     """Compute A_g W_g Z_g of a cluster."""
-    target, even = w[:, None] * Z, np.all(phi == phi[0])
+    target = w[:, None] * Z
+    even = np.all(phi == phi[0])
     if even:
         Q = np.linalg.qr(Z if np.all(w == w[0]) else np.hstack([Z, target]))[0]
-        inside, tied = Q.T @ Z, Q.T @ target
-        B = np.eye(Q.shape[1]) - inside @ tied.T - tied @ inside.T + inside @ (N / phi[0]) @ inside.T
+        inside = Q.T @ Z
+        tied = Q.T @ target
+        B = (
+            np.eye(Q.shape[1])
+            - inside @ tied.T
+            - tied @ inside.T
+            + inside @ (N / phi[0]) @ inside.T
+        )
         values, vectors = np.linalg.eigh((B + B.T) / 2)
         across = Q @ vectors
         return target + across @ ((_root(values) - 1)[:, None] * (across.T @ target))
@@ -91,7 +119,11 @@ def _root(values: Float[Array, " some"]) -> Float[Array, " some"]:
 
 def check_least_squares(objective: AbstractObjective) -> None:
     """Raise TypeError unless the model is of least squares without a penalty."""
-    plain = isinstance(objective, GLM) and isinstance(objective.loss_function, Squared) and isinstance(objective.penalty, Zero)
+    plain = (
+        isinstance(objective, GLM)
+        and isinstance(objective.loss_function, Squared)
+        and isinstance(objective.penalty, Zero)
+    )
     if not plain or objective.class_code is not None:  # type: ignore[attr-defined]
         raise TypeError(
             "covariance: CR2 needs least squares without a penalty, lo.GLM(X, y, 'squared'); got "
@@ -105,5 +137,7 @@ def _variances(fit: Fit, given: object) -> Float[Array, " units"]:
         return np.ones(n)
     found = np.asarray(numbers("covariance", "working_variance", given), np.float64)
     if found.shape != (n,) or not (np.isfinite(found).all() and (found > 0).all()):
-        raise ValueError(f"covariance: working_variance must be one positive number a unit, {n}; got shape {found.shape}.")
+        raise ValueError(
+            f"covariance: working_variance must be one positive number a unit, {n}; got shape {found.shape}."
+        )
     return found

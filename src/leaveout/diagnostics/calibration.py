@@ -1,11 +1,13 @@
 """Calibration: whether observed shares agree with predicted probabilities.
 
-Of held-out predictions with logit η, the calibration in the large is the intercept of a logistic regression of y with η as an
-offset (ideally 0), the slope that of one on η (ideally 1), and the curve that of one on a restricted cubic spline of η with
-five knots, or R's lowess (Van Calster et al., BMC Medicine 17, 2019). Standard errors are those of the regression, or
-sandwiches over clusters. Risks until a time are compared with death until then, each row weighted by one over the censoring's
-Kaplan–Meier estimate. By resamples b the curve c is corrected for optimism as c − mean_b (c_b on its resample − c_b on all
-rows); the band is, point by point, the interval of `internal_validation`, from the standard deviation of these differences.
+Of held-out predictions with logit η, the calibration in the large is the intercept of a logistic
+regression of y with η as an offset (ideally 0), the slope that of one on η (ideally 1), and the
+curve that of one on a restricted cubic spline of η with five knots, or R's lowess (Van Calster et
+al., BMC Medicine 17, 2019). Standard errors are those of the regression, or sandwiches over
+clusters. Risks until a time are compared with death until then, each row weighted by one over the
+censoring's Kaplan–Meier estimate. By resamples b the curve c is corrected for optimism as c −
+mean_b (c_b on its resample − c_b on all rows); the band is, point by point, the interval of
+`internal_validation`, from the standard deviation of these differences.
 """
 
 from dataclasses import dataclass
@@ -26,7 +28,14 @@ from ..refit import Exact
 from ..validation.cross_validate import match_plan
 from ..validation.estimate import Estimate
 from .held_out_rows import HeldOutRows, held_out_rows
-from .internal_validation import REFIT_TOL, Validation, check_method, interval, over_refits, student_quantile
+from .internal_validation import (
+    REFIT_TOL,
+    Validation,
+    check_method,
+    interval,
+    over_refits,
+    student_quantile,
+)
 from .performance import Continuous, PerformanceTable, curve, regression
 
 Array = np.ndarray
@@ -44,11 +53,11 @@ class Calibration(PerformanceTable):
     Attributes
     ----------
     curve : DataFrame
-        At each point `predicted`: `observed`, the smoothed outcome, with the ends `low` and `high` of its band, and, from
-        resamples, `corrected` for optimism.
+        At each point `predicted`: `observed`, the smoothed outcome, with the ends `low` and `high`
+        of its band, and, from resamples, `corrected` for optimism.
     table : DataFrame
-        `large` (calibration in the large), `intercept` and `slope` with `estimate`, `se`, `low` and `high`; `Emax` and `Eavg`,
-        the largest and mean distance of the curve from the predictions.
+        `large` (calibration in the large), `intercept` and `slope` with `estimate`, `se`, `low` and
+        `high`; `Emax` and `Eavg`, the largest and mean distance of the curve from the predictions.
     predicted, outcome : array
         The prediction and the outcome of each row that counts.
     fit : Fit
@@ -105,25 +114,31 @@ def calibration(
     level: float = 0.95,
     cases: bool = False,
 ) -> Calibration:
-    """Compare predictions with outcomes: the calibration curve with a band, in the large, intercept and slope.
+    """Compare predictions with outcomes: the calibration curve with a band, in the large, intercept
+    and slope.
 
     Parameters
     ----------
     cv : Estimate, Validation or Fit
-        An estimate of `lo.cross_validate`, whose held-out predictions are judged; the result of `lo.validate`, by whose
-        resamples the apparent curve is corrected for optimism; or a fit, whose own predictions are judged.
+        An estimate of `lo.cross_validate`, whose held-out predictions are judged; the result of
+        `lo.validate`, by whose resamples the apparent curve is corrected for optimism; or a fit,
+        whose own predictions are judged.
     smoother : {"spline", "lowess"}, default "spline"
-        The smoother of the curve. "lowess" is R's, without robust iterations; it has a band only from resamples.
+        The smoother of the curve. "lowess" is R's, without robust iterations; it has a band only
+        from resamples.
     time : float, optional
-        For Cox's model the time until which risks are predicted; the median time of events by default.
+        For Cox's model the time until which risks are predicted; the median time of events by
+        default.
     at : array_like, optional
-        The predictions at which the curve is computed; by default 50 between the fifth lowest and the fifth highest.
+        The predictions at which the curve is computed; by default 50 between the fifth lowest and
+        the fifth highest.
     plan : Plan, optional
         Resamples for a fit, as in `lo.validate`.
     level : float, default 0.95
         The coverage of the intervals.
     cases : bool, default False
-        Whether `sample_weight` of a fit counts cases. Other weights are taken with mean one: c times them is the same data.
+        Whether `sample_weight` of a fit counts cases. Other weights are taken with mean one: c
+        times them is the same data.
 
     Returns
     -------
@@ -135,7 +150,8 @@ def calibration(
     TypeError
         If the model predicts neither two classes, a number, nor survival.
     ValueError
-        If the estimate has lost its fit, arguments do not go together, or lowess would need rows that count as whole numbers.
+        If the estimate has lost its fit, arguments do not go together, or lowess would need rows
+        that count as whole numbers.
     ImportError
         If lowess is asked for without statsmodels.
 
@@ -146,7 +162,8 @@ def calibration(
 
     References
     ----------
-    B. Van Calster et al., Calibration: the Achilles heel of predictive analytics, BMC Medicine 17, 2019.
+    B. Van Calster et al., Calibration: the Achilles heel of predictive analytics, BMC Medicine
+    17, 2019.
 
     Examples
     --------
@@ -155,7 +172,9 @@ def calibration(
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(200, 3))
     >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=200) > 0) * 1.0, "logistic"))
-    >>> lo.calibration(lo.cross_validate(fit, 10)).table.loc[["large", "slope"], ["estimate", "se"]].round(2)
+    >>> lo.calibration(lo.cross_validate(fit, 10)).table.loc[
+    ...     ["large", "slope"], ["estimate", "se"]
+    ... ].round(2)
            estimate    se
     large      0.02  0.17
     slope      0.90  0.14
@@ -163,12 +182,17 @@ def calibration(
     if smoother not in ("spline", "lowess"):
         raise ValueError(f"calibration: smoother must be 'spline' or 'lowess'; got {smoother!r}.")
     if plan is not None and not isinstance(cv, Fit):
-        raise ValueError("calibration: plan= goes with a fit; an estimate and a validation have their own.")
-    level, rows = share("calibration: level", level), held_out_rows("calibration", cv, time, cases)
+        raise ValueError(
+            "calibration: plan= goes with a fit; an estimate and a validation have their own."
+        )
+    level = share("calibration: level", level)
+    rows = held_out_rows("calibration", cv, time, cases)
     if isinstance(cv, Validation):
         plan = cv.plan
-    linear, (y, w) = isinstance(rows.measure, Continuous), rows.outcome
-    p, eta = rows.prediction, rows.score
+    linear = isinstance(rows.measure, Continuous)
+    (y, w) = rows.outcome
+    p = rows.prediction
+    eta = rows.score
     if at is None:
         inner = np.sort(p)[BEYOND - 1 : 1 - BEYOND] if len(p) > 4 * BEYOND else np.sort(p)
         grid = np.linspace(inner[0], inner[-1], POINTS)
@@ -178,7 +202,9 @@ def calibration(
             raise ValueError("calibration: at must lie between 0 and 1, as probabilities do.")
     Z = np.column_stack([np.ones_like(eta), eta])
     slope, slope_cov = regression(Z, y, w, rows.label, linear)
-    large, large_cov = regression(Z[:, :1], y - eta if linear else y, w, rows.label, linear, 0.0 if linear else eta)
+    large, large_cov = regression(
+        Z[:, :1], y - eta if linear else y, w, rows.label, linear, 0.0 if linear else eta
+    )
     z = scipy.stats.t.ppf((1 + level) / 2, rows.freedom)
     if smoother == "lowess" and not np.array_equal(w, np.round(w)):
         raise ValueError(
@@ -189,8 +215,13 @@ def calibration(
     found = pd.DataFrame({"predicted": grid, "observed": observed, "low": low, "high": high})
     away = np.abs(curve(eta, y, w, p, smoother, linear)[0] - p)
     seen = np.isfinite(away) & (w > 0)
-    errors = [away[seen].max(), np.average(away[seen], weights=w[seen])] if seen.any() else [np.nan, np.nan]
-    value, se = np.r_[large, slope, errors], np.sqrt([large_cov[0, 0], *np.diag(slope_cov), np.nan, np.nan])
+    errors = (
+        [away[seen].max(), np.average(away[seen], weights=w[seen])]
+        if seen.any()
+        else [np.nan, np.nan]
+    )
+    value = np.r_[large, slope, errors]
+    se = np.sqrt([large_cov[0, 0], *np.diag(slope_cov), np.nan, np.nan])
     ends = {"estimate": value, "se": se, "low": value - z * se, "high": value + z * se}
     table = pd.DataFrame(ends, ["large", "intercept", "slope", "Emax", "Eavg"])
     note = rows.note
@@ -201,24 +232,31 @@ def calibration(
         both = pd.DataFrame(own - on_all)
         used = int(both.notna().any(axis=1).sum())
         found["corrected"] = observed - both.mean()
-        bounds, quantile = (
-            (-np.inf, np.inf) if linear else (0.0, 1.0),
-            student_quantile(plan, used, level, rows.measure.weights),
-        )
+        bounds = (-np.inf, np.inf) if linear else (0.0, 1.0)
+        quantile = student_quantile(plan, used, level, rows.measure.weights)
         pairs = zip(found["corrected"], own.T, on_all.T, strict=True)
         found[["low", "high"]] = np.array([interval(*each, bounds, quantile) for each in pairs])
         note = f"apparent, corrected for optimism by {used} resamples"
-    return Calibration(table, rows.measure.fit, level, found, p[w > 0], y[w > 0], smoother, rows.time, note)
+    return Calibration(
+        table, rows.measure.fit, level, found, p[w > 0], y[w > 0], smoother, rows.time, note
+    )
 
 
-def _resampled(rows: HeldOutRows, plan: Plan, at: Array, smoother: str) -> Float[Array, "2 resamples points"]:
-    """Return the curves of resamples on their own rows, and on all; NaN where a curve does not reach."""
+def _resampled(
+    rows: HeldOutRows, plan: Plan, at: Array, smoother: str
+) -> Float[Array, "2 resamples points"]:
+    """Return the curves of resamples on their own rows, and on all.
+
+    NaN where a curve does not reach.
+    """
     measure, linear = rows.measure, isinstance(rows.measure, Continuous)
     y, weight = rows.outcome
     on_own, on_all = found = np.full((2, plan.num_refits, len(at)), np.nan)
 
     def tell(refits, theta, weights, held):
-        for refit, score, times in zip(refits, measure.scores(measure.at(theta, weights)), weights, strict=True):
+        for refit, score, times in zip(
+            refits, measure.scores(measure.at(theta, weights)), weights, strict=True
+        ):
             p = score if linear else scipy.special.expit(score)
             for out, w in ((on_own, weight * times), (on_all, weight)):
                 some = w > 0

@@ -1,15 +1,17 @@
-"""Covariance of θ̂: sandwiches of the derivatives that refits use, and the jackknife of the refits themselves.
+"""Covariance of θ̂: sandwiches of the derivatives that refits use, and the jackknife of the refits
+themselves.
 
     H⁻¹ M H⁻¹,      M = Σ_n g_n g_nᵀ,      g_n = ∂²F/∂θ∂w_n,
 
-is that of the infinitesimal jackknife (Huber 1967; White 1980), also under a penalty. For groups, M is the sum over groups of
-products of summed g_n (Liang & Zeger 1986); for a series, it has pairs up to `maxlags` apart with weights 1 − l/(maxlags + 1)
-(Newey & West 1987). The jackknife is
+is that of the infinitesimal jackknife (Huber 1967; White 1980), also under a penalty. For groups, M
+is the sum over groups of products of summed g_n (Liang & Zeger 1986); for a series, it has pairs up
+to `maxlags` apart with weights 1 − l/(maxlags + 1) (Newey & West 1987). The jackknife is
 
     s Σ_g (θ_(g) − c)(θ_(g) − c)ᵀ,      θ_(g) the refit without unit or group g,
 
-about θ̂ or about the mean (Tukey 1958; MacKinnon, Nielsen & Webb, Journal of Applied Econometrics 38, 2023). For clusters of two
-ways V = V₁ + V₂ − V₁₂, of each way and of both together (Cameron, Gelbach & Miller 2011).
+about θ̂ or about the mean (Tukey 1958; MacKinnon, Nielsen & Webb, Journal of Applied Econometrics
+38, 2023). For clusters of two ways V = V₁ + V₂ − V₁₂, of each way and of both together (Cameron,
+Gelbach & Miller 2011).
 """
 
 import copy
@@ -33,7 +35,12 @@ from ..models.glm.losses import Squared
 from ..models.glm.penalty import Zero
 from ..models.survival.cox import Cox
 from ..objectives.batch_functions import function
-from ..objectives.objective import LOG_DENSITY, LOG_PROBABILITY, AbstractLinearPredictor, AbstractObjective
+from ..objectives.objective import (
+    LOG_DENSITY,
+    LOG_PROBABILITY,
+    AbstractLinearPredictor,
+    AbstractObjective,
+)
 from ..objectives.unit_weights import UnitWeights, unit_weights
 from ..optimize.active_set import without
 from ..optimize.fit import Fit, HostErrors
@@ -55,7 +62,9 @@ SmallSample = Literal["stata", "fixest", "pyfixest", "sandwich"]
 
 
 class Jackknife(NamedTuple):
-    """Whether the factor is (G − 1)/G and not one, whether squares are about the mean, and whether there are groups."""
+    """Whether the factor is (G − 1)/G and not one, whether squares are about the mean, and whether
+    there are groups.
+    """
 
     shrinks: bool
     about_mean: bool
@@ -89,9 +98,13 @@ FACTORS = {  # the kinds for which each program has a factor
     "pyfixest": ("cluster", "CRV3"),
     "sandwich": ("cluster", "CRV3J"),
 }
-NO_FACTOR = "fixest has no CRV3, and the jackknife of sandwich (vcovJK) has squares about the mean: 'CRV3J'"
-FACTOR_LEVEL = re.compile(r"(.*)\[(?:[TS]\.)?[^\[\]]*\]")  # the name of a column of a factor in a formula
-CANONICAL = 1e-9  # relative difference of the observed and the expected information below which they are one
+NO_FACTOR = (
+    "fixest has no CRV3, and the jackknife of sandwich (vcovJK) has squares about the mean: 'CRV3J'"
+)
+# the name of a column of a factor in a formula
+FACTOR_LEVEL = re.compile(r"(.*)\[(?:[TS]\.)?[^\[\]]*\]")
+# relative difference of the observed and the expected information below which they are one
+CANONICAL = 1e-9
 TWO_WAYS = ("cluster", "CRV3", "CRV3J", "CR3", "jackknife")
 AFFINE = 1e-6  # share of the largest gradient above which a difference is not rounding
 Array = np.ndarray
@@ -112,75 +125,84 @@ def covariance(
     working_variance: ArrayLike | None = None,
     strategy: AbstractRefit = DEFAULT,
 ) -> Covariance:
-    """Estimate the covariance of the natural parameters, by names, from the model, by a sandwich or by the jackknife.
+    """Estimate the covariance of the natural parameters, by names, from the model, by a sandwich or
+    by the jackknife.
 
-    With H the observed Hessian, penalty included, and g_n the gradient of unit n, "nonrobust" is φ̂ H⁻¹; "HC0" to "HC3",
-    "cluster" and "HAC" are sandwiches H⁻¹ (Σ g gᵀ) H⁻¹ of independent units or groups, with the names and arguments of
-    statsmodels. The jackknife is the sum of squared moves of exact refits, each of which leaves out a unit or a group, times
-    (G − 1)/G, and is for every model. No covariance includes the bias of a penalty.
+    With H the observed Hessian, penalty included, and g_n the gradient of unit n, "nonrobust" is φ̂
+    H⁻¹; "HC0" to "HC3", "cluster" and "HAC" are sandwiches H⁻¹ (Σ g gᵀ) H⁻¹ of independent units or
+    groups, with the names and arguments of statsmodels. The jackknife is the sum of squared moves
+    of exact refits, each of which leaves out a unit or a group, times (G − 1)/G, and is for every
+    model. No covariance includes the bias of a penalty.
 
-    By default the type is that of the model's field: for a fit of a host the host's own; for likelihoods of regressions, Cox
-    and mixed models without a penalty the model-based one, as in R; else, as under a ridge, "HC0". The printed head names it.
+    By default the type is that of the model's field: for a fit of a host the host's own; for
+    likelihoods of regressions, Cox and mixed models without a penalty the model-based one, as in R;
+    else, as under a ridge, "HC0". The printed head names it.
 
     Parameters
     ----------
     fit : Fit
         The fit.
     cov_type : str, optional
-        "expected" is "nonrobust" with the expected information, as of `glm` in R and statsmodels; for canonical links they are
-        one. "HC0" is the sandwich of independent units. "HC1" is that times n/(n − p), p the rank of H. "HC2" and "HC3", for
-        one linear predictor, divide g_n by √(1 − h_n) and by 1 − h_n. "cluster" sums g_n over groups. "HAC" is for units in
-        the order of time. φ̂ of "nonrobust" is as in `cooks_distance`. "jackknife" leaves out every unit, or every group, and
-        has squares about the mean of the refits. "CRV3" leaves out every group, with squares about θ̂; "CRV3J" the same about
-        the mean; "CR3" is "CRV3" without (G − 1)/G. "HC3-exact" leaves out every unit, with squares about θ̂ and no factor:
-        "HC3" of least squares. "JK1" and "JKn" are those of surveys, by the weights of `lo.survey`, about the mean. "CR2", for
-        least squares, divides the residuals of each group by the root of their variance, with Satterthwaite's degrees of
-        freedom.
+        "expected" is "nonrobust" with the expected information, as of `glm` in R and statsmodels;
+        for canonical links they are one. "HC0" is the sandwich of independent units. "HC1" is that
+        times n/(n − p), p the rank of H. "HC2" and "HC3", for one linear predictor, divide g_n by
+        √(1 − h_n) and by 1 − h_n. "cluster" sums g_n over groups. "HAC" is for units in the order
+        of time. φ̂ of "nonrobust" is as in `cooks_distance`. "jackknife" leaves out every unit, or
+        every group, and has squares about the mean of the refits. "CRV3" leaves out every group,
+        with squares about θ̂; "CRV3J" the same about the mean; "CR3" is "CRV3" without (G − 1)/G.
+        "HC3-exact" leaves out every unit, with squares about θ̂ and no factor: "HC3" of least
+        squares. "JK1" and "JKn" are those of surveys, by the weights of `lo.survey`, about the
+        mean. "CR2", for least squares, divides the residuals of each group by the root of their
+        variance, with Satterthwaite's degrees of freedom.
     groups : array_like, `[units]` or `[units, 2]`, optional
-        The labels of the groups. Blocks of neighbours are groups too. Two columns are clusters of two ways.
+        The labels of the groups. Blocks of neighbours are groups too. Two columns are clusters of
+        two ways.
     strata : array_like, `[units]`, optional
         The strata of "JKn", within which groups, or units, are left out.
     maxlags : int, optional
         The lags of "HAC".
     use_correction : bool, optional
-        Whether to multiply by G/(G − 1) · (n − 1)/(n − p) for "cluster" (by default yes), or by n/(n − p) for "HAC" (by default
-        no).
+        Whether to multiply by G/(G − 1) · (n − 1)/(n − p) for "cluster" (by default yes), or by
+        n/(n − p) for "HAC" (by default no).
     small_sample : {"stata", "fixest", "pyfixest", "sandwich"}, optional
-        The program whose factor the sum over clusters has, with K columns, N units and G clusters. "stata" and "sandwich":
-        of "cluster" G/(G − 1) · (N − 1)/(N − K) for least squares, else G/(G − 1); of the jackknife (G − 1)/G. "fixest", for
-        "cluster", and "pyfixest", also for "CRV3": G/(G − 1) · (N − 1)/(N − K), where K does not count factors whose
-        levels lie within clusters, and G is the smaller number of two ways.
+        The program whose factor the sum over clusters has, with K columns, N units and G clusters.
+        "stata" and "sandwich": of "cluster" G/(G − 1) · (N − 1)/(N − K) for least squares, else
+        G/(G − 1); of the jackknife (G − 1)/G. "fixest", for "cluster", and "pyfixest", also for
+        "CRV3": G/(G − 1) · (N − 1)/(N − K), where K does not count factors whose levels lie within
+        clusters, and G is the smaller number of two ways.
     cases : bool, default False
-        Whether `sample_weight` counts cases: a row of weight two is two rows. Otherwise weights are normalised to sum to the
-        number of units where their scale matters.
+        Whether `sample_weight` counts cases: a row of weight two is two rows. Otherwise weights are
+        normalised to sum to the number of units where their scale matters.
     working_variance : array_like, `[units]`, optional
-        The variances of the units, up to a factor, under which "CR2" is unbiased; equal ones by default. With
-        `1 / sample_weight` the weights are those of precision.
+        The variances of the units, up to a factor, under which "CR2" is unbiased; equal ones by
+        default. With `1 / sample_weight` the weights are those of precision.
     strategy : AbstractRefit, default `Exact(1e-5)`
-        The strategy of the jackknife's refits. `Exact(tol)` and `Certified(tol)` leave each refit within `tol` of its own move,
-        so that standard errors are within about that share of themselves; `Exact(1e-12)` goes to the floor of float64.
+        The strategy of the jackknife's refits. `Exact(tol)` and `Certified(tol)` leave each refit
+        within `tol` of its own move, so that standard errors are within about that share of
+        themselves; `Exact(1e-12)` goes to the floor of float64.
 
     Returns
     -------
     Covariance
-        The covariance, `[params, params]`, a DataFrame with `standard_errors`, their `errors`, `dof`, and `summary()`. A row of
-        weight two counts as one unit (as statsmodels' `var_weights`) without `cases`, and a row of weight zero as none, except
-        for "JK1" and "JKn", where it belongs to the design.
+        The covariance, `[params, params]`, a DataFrame with `standard_errors`, their `errors`,
+        `dof`, and `summary()`. A row of weight two counts as one unit (as statsmodels'
+        `var_weights`) without `cases`, and a row of weight zero as none, except for "JK1" and
+        "JKn", where it belongs to the design.
 
     Raises
     ------
     ValueError
-        If the data do not determine the parameters, the arguments do not go together, units that depend on one another are
-        taken for independent, or no refit determines the parameters.
+        If the data do not determine the parameters, the arguments do not go together, units that
+        depend on one another are taken for independent, or no refit determines the parameters.
     TypeError
-        If units have no gradients that add up to the fit's, as the steps of one hidden chain, or "CR2" is asked of another
-        model than least squares.
+        If units have no gradients that add up to the fit's, as the steps of one hidden chain, or
+        "CR2" is asked of another model than least squares.
 
     Warns
     -----
     UserWarning
-        If there are fewer than 20 groups for "cluster", a refit does not determine every parameter, or the covariance of two
-        ways has a negative eigenvalue.
+        If there are fewer than 20 groups for "cluster", a refit does not determine every parameter,
+        or the covariance of two ways has a negative eigenvalue.
 
     See Also
     --------
@@ -191,7 +213,9 @@ def covariance(
     --------
     >>> import numpy as np
     >>> import leaveout as lo
-    >>> fit = lo.fit(lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0, 2.0]), "squared"))
+    >>> fit = lo.fit(
+    ...     lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0, 2.0]), "squared")
+    ... )
     >>> lo.covariance(fit, "HC1").shape
     (2, 2)
     >>> np.sqrt(np.diag(lo.covariance(fit, "nonrobust"))).round(3)
@@ -199,21 +223,32 @@ def covariance(
     >>> lo.covariance(fit, "jackknife").standard_errors.round(3).tolist()
     [0.31, 0.403]
     """
-    options = Options(groups, strata, maxlags, working_variance, use_correction, small_sample, cases, strategy)
+    options = Options(
+        groups, strata, maxlags, working_variance, use_correction, small_sample, cases, strategy
+    )
     if not isinstance(fit, Fit):
-        raise TypeError(f"covariance: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
+        raise TypeError(
+            f"covariance: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}."
+        )
     without("covariance", fit.objective)
     host = fit.host_errors
     if cov_type is not None or host is None or cases:
         return _of_kind(fit, _usual_type(fit) if cov_type is None else cov_type, options)
-    names = [name for name in ("groups", "maxlags", "use_correction") if getattr(options, name) is None]
+    names = [
+        name for name in ("groups", "maxlags", "use_correction") if getattr(options, name) is None
+    ]
     options = replace(options, host=host, **{name: getattr(host, name) for name in names})
-    return _of_kind(fit, _usual_type(fit) if host.cov_type == "expected" else host.cov_type, options)
+    return _of_kind(
+        fit, _usual_type(fit) if host.cov_type == "expected" else host.cov_type, options
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """The arguments of `covariance` beside the fit and the type; `host` is what a host prints, where that is computed."""
+    """The arguments of `covariance` beside the fit and the type.
+
+    `host` is what a host prints, where that is computed.
+    """
 
     groups: Any
     strata: Any
@@ -232,13 +267,14 @@ class Options:
     def notes(self, fit: Fit, kind: str, units: UnitWeights, **more: str) -> dict[str, str]:
         """Return lines of the table's head."""
         penalty = getattr(fit.objective, "penalty", Zero())
-        bias = (
-            ""
-            if isinstance(penalty, Zero)
-            else f"{type(getattr(penalty, 'penalty', penalty)).__name__}: standard errors do not count its bias"
-        )
+        if isinstance(penalty, Zero):
+            bias = ""
+        else:
+            bias = f"{type(getattr(penalty, 'penalty', penalty)).__name__}: standard errors do not count its bias"
         by_host = ", as the host has it" * (self.host is not None)
-        meaning = "as the host counts them" if self.host is not None and units.meaning else units.meaning
+        meaning = (
+            "as the host counts them" if self.host is not None and units.meaning else units.meaning
+        )
         return (
             {"standard errors": f"{kind}: {WORDS.get(kind, 'jackknife')}{by_host}"}
             | more
@@ -247,30 +283,49 @@ class Options:
 
 
 def _usual_type(fit: Fit) -> str:
-    """Return the type of standard errors that is usual for a model: that of its likelihood if it has one and no penalty."""
+    """Return the type of standard errors that is usual for a model.
+
+    That of its likelihood if it has one and no penalty.
+    """
     model: Any = fit.objective
-    if not isinstance(getattr(model, "penalty", Zero()), Zero) or getattr(model, "class_code", None) is not None:
+    if (
+        not isinstance(getattr(model, "penalty", Zero()), Zero)
+        or getattr(model, "class_code", None) is not None
+    ):
         return "HC0"
     if not isinstance(model, AbstractRegression):
         from ..models.latent.mixed import Mixed
 
-        return "nonrobust" if isinstance(model, Cox | Mixed) else "HC0"
+        if isinstance(model, Cox | Mixed):
+            return "nonrobust"
+        return "HC0"
     if _has_expected_information(fit):
-        return "nonrobust" if np.allclose(_expected_hessian(fit), fit.hessian, rtol=CANONICAL, atol=0) else "expected"
-    return "nonrobust" if model.scale in (LOG_DENSITY, LOG_PROBABILITY) else "HC0"
+        if np.allclose(_expected_hessian(fit), fit.hessian, rtol=CANONICAL, atol=0):
+            return "nonrobust"
+        return "expected"
+    if model.scale in (LOG_DENSITY, LOG_PROBABILITY):
+        return "nonrobust"
+    return "HC0"
 
 
 def _has_expected_information(fit: Fit) -> bool:
-    """Tell whether the loss is a log likelihood, or quasi-likelihood, of one linear predictor, and H is formed."""
+    """Tell whether the loss is a log likelihood, or quasi-likelihood, of one linear predictor, and
+    H is formed.
+    """
     model: Any = fit.objective
     is_one = isinstance(model, GLM) and model.outputs == 1 and fit.factor is not None
     return is_one and type(model.loss_function).variance is not AbstractLoss.variance
 
 
 def _expected_hessian(fit: Fit) -> Float[Array, "params params"]:
-    """Return the expectation of H: ℓ″ of a log likelihood is linear in y, so that it is H at y = μ."""
+    """Return the expectation of H.
+
+    ℓ″ of a log likelihood is linear in y, so that it is H at y = μ.
+    """
     expected: Any = copy.copy(fit.objective)
-    mean = expected.predict(fit.theta, np.ones(expected.num_units), np.arange(expected.num_units), "response")
+    mean = expected.predict(
+        fit.theta, np.ones(expected.num_units), np.arange(expected.num_units), "response"
+    )
     vars(expected)["y"] = np.asarray(mean)
     return function(expected, fit.theta).hessian(fit.vector)
 
@@ -280,8 +335,13 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
     kind = _check_kind(fit, cov_type, options)
     counts_cases = options.cases or (options.host is not None and options.host.cases)
     if not isinstance(counts_cases, bool | np.bool_):
-        raise TypeError(f"covariance: cases is True if sample_weight counts cases, else False; got {counts_cases!r}.")
-    units = unit_weights(fit.objective, bool(counts_cases) and getattr(fit.objective, "sample_weight", None) is not None)
+        raise TypeError(
+            f"covariance: cases is True if sample_weight counts cases, else False; got {counts_cases!r}."
+        )
+    units = unit_weights(
+        fit.objective,
+        bool(counts_cases) and getattr(fit.objective, "sample_weight", None) is not None,
+    )
     table = pandas_of("covariance", "groups", options.groups)
     if table is not None and np.ndim(table) == 2 and np.shape(table)[1] == 1:
         table = table.iloc[:, 0] if isinstance(table, pd.DataFrame) else np.asarray(table)[:, 0]
@@ -289,11 +349,17 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
         return _of_two_ways(fit, kind, table, options, units)
     if kind in JACKKNIVES:
         return _leave_each_out(fit, kind, table, options, units)
-    known, rank = name_parameters(fit), fit.rank
-    number, sizes = units.rows.sum(), np.where(units.weigh, units.rows, 1.0)
+    known = name_parameters(fit)
+    rank = fit.rank
+    number = units.rows.sum()
+    sizes = np.where(units.weigh, units.rows, 1.0)
     dof = options.dof(number - rank if _is_least_squares(fit) and number > rank else None)
     if kind in ("nonrobust", "expected"):
-        information = None if kind == "nonrobust" else np.linalg.inv(fit.root @ _expected_hessian(fit) @ fit.root.T)
+        information = (
+            None
+            if kind == "nonrobust"
+            else np.linalg.inv(fit.root @ _expected_hessian(fit) @ fit.root.T)
+        )
         value = _scale(fit, options, units) * _sandwich(inverse_root(fit), known.slope, information)
         return covariance_of(fit, known, value, kind, dof, notes=options.notes(fit, kind, units))
     if kind == "CR2":
@@ -303,14 +369,21 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
         notes = options.notes(fit, kind, units, clusters=f"{count}")
         return covariance_of(fit, known, value, kind, degrees_of_freedom, notes=notes)
     _refuse(fit, kind)
-    z, factor, more = fit.influence / np.sqrt(sizes)[:, None], 1.0, dict[str, str]()  # a sum of squares over cases
+    # a sum of squares over cases
+    z = fit.influence / np.sqrt(sizes)[:, None]
+    factor = 1.0
+    more = dict[str, str]()
     if kind in ("HC2", "HC3"):
         objective = fit.objective
         if not isinstance(objective, AbstractLinearPredictor) or objective.outputs > 1:
-            raise TypeError(f"covariance: HC2 and HC3 need one linear predictor; got {kind_of(objective)}. Use 'HC1'.")
+            raise TypeError(
+                f"covariance: HC2 and HC3 need one linear predictor; got {kind_of(objective)}. Use 'HC1'."
+            )
         room = 1 - leverage(fit) / sizes
         if (room <= 1e-10).any():
-            raise ValueError(f"covariance: unit {np.argmin(room)} has leverage one, which HC2 and HC3 divide by; use 'HC1'.")
+            raise ValueError(
+                f"covariance: unit {np.argmin(room)} has leverage one, which HC2 and HC3 divide by; use 'HC1'."
+            )
         z = z / np.sqrt(room)[:, None] ** (1 if kind == "HC2" else 2)
     if kind == "cluster":
         label, count = _labels(fit, table)
@@ -319,20 +392,25 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
                 f"covariance: {count} groups are fewer than {MIN_BLOCKS}: standard errors of 'cluster' over so few are too "
                 "small. 'CRV3', for every model, and 'CR2', for least squares, are larger."
             )
-        z, dof = fit.influence, options.dof(count - 1)
+        z = fit.influence
+        dof = options.dof(count - 1)
         z = np.stack([np.bincount(label, column) for column in z.T], axis=1)
         factor, more["small sample"] = _cluster_factor(fit, kind, options, [label], units)
         more["clusters"] = f"{count}"
     elif kind == "HC1" or (kind == "HAC" and options.use_correction):
         factor = number / _residual_degrees(number, rank)
-    meat, maxlags = z.T @ z, options.maxlags or 0
+    meat = z.T @ z
+    maxlags = options.maxlags or 0
     for lag in range(1, maxlags + 1):
         product = z[lag:].T @ z[:-lag]
         meat += (1 - lag / (maxlags + 1)) * (product + product.T)
     if kind == "HAC":
-        dof, more["lags"] = options.dof(None), f"{maxlags}"
+        dof = options.dof(None)
+        more["lags"] = f"{maxlags}"
     value = _sandwich(inverse_root(fit), known.slope, factor * meat)
-    return covariance_of(fit, known, value, kind, dof, notes=options.notes(fit, kind, units, **more))
+    return covariance_of(
+        fit, known, value, kind, dof, notes=options.notes(fit, kind, units, **more)
+    )
 
 
 def _is_least_squares(fit: Fit) -> bool:
@@ -340,7 +418,10 @@ def _is_least_squares(fit: Fit) -> bool:
 
 
 def _scale(fit: Fit, options: Options, units: UnitWeights) -> float:
-    """Return the factor of the inverse information: the host's, φ̂, or that of normalised weights where φ is one."""
+    """Return the factor of the inverse information.
+
+    The host's, φ̂, or that of normalised weights where φ is one.
+    """
     if options.host is not None:
         return options.host.scale
     if not has_dispersion(fit):
@@ -352,8 +433,12 @@ def _scale(fit: Fit, options: Options, units: UnitWeights) -> float:
 def _cluster_factor(
     fit: Fit, kind: str, options: Options, labels: list[Int[Array, " units"]], units: UnitWeights
 ) -> tuple[float, str]:
-    """Return the factor of a sum over clusters, and its description; of two ways the smaller number of clusters counts."""
-    program, G = options.small_sample, min(len(np.unique(label[units.weigh])) for label in labels)
+    """Return the factor of a sum over clusters, and its description.
+
+    Of two ways the smaller number of clusters counts.
+    """
+    program = options.small_sample
+    G = min(len(np.unique(label[units.weigh])) for label in labels)
     if program is None and options.use_correction in (None, True):
         program = "statsmodels"
     if program is None:
@@ -363,7 +448,8 @@ def _cluster_factor(
     if program in ("stata", "sandwich") and not _is_least_squares(fit):
         return G / (G - 1), f"G/(G − 1), as {program}"
     nested = _columns_within(fit, labels) if program in ("fixest", "pyfixest") else 0
-    N, K = units.rows.sum(), fit.rank - nested
+    N = units.rows.sum()
+    K = fit.rank - nested
     text = f"G/(G − 1) · (N − 1)/(N − K), N = {N:.10g}, K = {K}, as {program}"
     text += f"; {nested} columns of factors within clusters do not count" * (nested > 0)
     return G / (G - 1) * (N - 1) / _residual_degrees(N, K), text
@@ -372,35 +458,54 @@ def _cluster_factor(
 def _columns_within(fit: Fit, labels: list[Int[Array, " units"]]) -> int:
     """Count the columns of factors each of whose levels lies within one cluster.
 
-    Columns of a formula belong together by their names; others, as of `pd.get_dummies`, if they divide the rows.
+    Columns of a formula belong together by their names; others, as of `pd.get_dummies`, if they
+    divide the rows.
     """
-    model: Any = getattr(fit.objective, "original", fit.objective)  # on its columns as they were given
+    # on its columns as they were given
+    model: Any = getattr(fit.objective, "original", fit.objective)
     if not isinstance(model, AbstractRegression) or model.classes:
         return 0
     present = np.flatnonzero(unit_weights(fit.objective).weigh)
-    rows = model.design[present] if isinstance(model.design, np.ndarray) else cast(Any, fit.predictors).design.rows(present)
+    rows = (
+        model.design[present]
+        if isinstance(model.design, np.ndarray)
+        else cast(Any, fit.predictors).design.rows(present)
+    )
     labels = [label[present] for label in labels]
     factors = dict[str, list[int]]()
     for place, name in enumerate(model.names):
         if ((rows[:, place] == 0) | (rows[:, place] == 1)).all():
             match = FACTOR_LEVEL.fullmatch(name)
-            if match is not None or any(len(np.unique(label[rows[:, place] == 1])) == 1 for label in labels):
+            if match is not None or any(
+                len(np.unique(label[rows[:, place] == 1])) == 1 for label in labels
+            ):
                 factors.setdefault("" if match is None else match[1], []).append(place)
     count = 0
     for places in factors.values():
         columns = rows[:, places]
-        level = (columns @ np.arange(1, len(places) + 1)).astype(int)  # 0 is the level without a column
+        # 0 is the level without a column
+        level = (columns @ np.arange(1, len(places) + 1)).astype(int)
         levels = len(np.unique(level))
-        is_nested = any(len(np.unique(np.stack([level, label]), axis=1).T) == levels for label in labels)
+        is_nested = any(
+            len(np.unique(np.stack([level, label]), axis=1).T) == levels for label in labels
+        )
         count += levels - 1 if is_nested and (columns.sum(axis=1) <= 1).all() else 0
     return count
 
 
-def _leave_each_out(fit: Fit, kind: str, groups: Any, options: Options, units: UnitWeights) -> Covariance:
+def _leave_each_out(
+    fit: Fit, kind: str, groups: Any, options: Options, units: UnitWeights
+) -> Covariance:
     """Leave out every unit or every group."""
-    objective, jackknife, strategy = fit.objective, JACKKNIVES[kind], options.strategy
+    objective = fit.objective
+    jackknife = JACKKNIVES[kind]
+    strategy = options.strategy
     if groups is None and objective.units.serial is not False:
-        why = "depend on their neighbours" if objective.units.serial else "are not known to be independent"
+        why = (
+            "depend on their neighbours"
+            if objective.units.serial
+            else "are not known to be independent"
+        )
         raise ValueError(
             f"covariance: the units of this {kind_of(objective)} {why}; {kind} without groups takes them for independent. Give "
             "groups= of long blocks."
@@ -408,8 +513,14 @@ def _leave_each_out(fit: Fit, kind: str, groups: Any, options: Options, units: U
     notes = options.notes(fit, kind, units)
     if kind in ("JK1", "JKn"):
         every = np.arange(objective.num_units)
-        groups, strata = (_by_fit(objective, name, labels) for name, labels in (("groups", groups), ("strata", options.strata)))
-        weights = jk1(every if groups is None else groups) if kind == "JK1" else jkn(strata, groups)
+        groups, strata = (
+            _by_fit(objective, name, labels)
+            for name, labels in (("groups", groups), ("strata", options.strata))
+        )
+        if kind == "JK1":
+            weights = jk1(every if groups is None else groups)
+        else:
+            weights = jkn(strata, groups)
         refits, scale, rscales = refit_weights("covariance", fit, weights, None, None, strategy)
         return refits.covariance(kind, scale, rscales, True, degrees(weights.to_numpy()), notes)
     plan = _plan_of(fit, groups, strategy)
@@ -417,38 +528,53 @@ def _leave_each_out(fit: Fit, kind: str, groups: Any, options: Options, units: U
     scale, text = ((count - 1) / count, "(G − 1)/G") if jackknife.shrinks else (1.0, "1")
     if options.small_sample is not None:
         scale, text = _cluster_factor(fit, kind, options, [_labels(fit, groups)[0]], units)
-    notes["standard errors"] += " about the mean of the refits" if jackknife.about_mean else " about the fit"
+    notes["standard errors"] += (
+        " about the mean of the refits" if jackknife.about_mean else " about the fit"
+    )
     notes |= {"small sample": text, "clusters": "none" if groups is None else f"{count}"}
     refits = refit_plan("covariance", fit, plan, strategy)
     return refits.covariance(kind, scale, np.ones(count), jackknife.about_mean, count - 1, notes)
 
 
 def _by_fit(objective: AbstractObjective, name: str, labels: Any) -> Any:
-    """Put labels of units in the order of the fit, as arrays are; longer ones, of units that it lacks, stay as they are."""
+    """Put labels of units in the order of the fit, as arrays are.
+
+    Longer ones, of units that it lacks, stay as they are.
+    """
     if labels is None or len(labels) != objective.num_units:
         return labels
-    return UnitColumn.read("covariance", name, labels, len(labels)).labelled("covariance", objective.units.names)
+    return UnitColumn.read("covariance", name, labels, len(labels)).labelled(
+        "covariance", objective.units.names
+    )
 
 
 def _plan_of(fit: Fit, groups: Any, strategy: AbstractRefit) -> Plan:
     """Return the plan that leaves out every unit or every group that has a weight."""
-    objective, plan = fit.objective, leave_one_out(fit.objective.num_units)
+    objective = fit.objective
+    plan = leave_one_out(fit.objective.num_units)
     if groups is not None:
         _, levels = codes("covariance", "groups", groups)
-        longer = index_of(groups) is not None and len(groups) > objective.num_units  # what the fit lacks leaves by its label
+        # what the fit lacks leaves by its label
+        longer = index_of(groups) is not None and len(groups) > objective.num_units
         if not (longer or len(groups) in (objective.num_units, np.size(objective.units.rows))):  # type: ignore[arg-type]
-            raise ValueError(f"covariance: groups must be one label a unit, {objective.num_units}; got {len(groups)}.")
+            raise ValueError(
+                f"covariance: groups must be one label a unit, {objective.num_units}; got {len(groups)}."
+            )
         if len(levels) < 2:
             raise ValueError("covariance: at least two groups are needed; all labels are equal.")
         plan = plan_of_groups(groups)
     plan = match_plan("covariance", objective, plan, strategy)
-    left = np.flatnonzero(np.bincount(plan.refit, unit_weights(objective).weigh[plan.index], len(plan)) > 0)
+    left = np.flatnonzero(
+        np.bincount(plan.refit, unit_weights(objective).weigh[plan.index], len(plan)) > 0
+    )
     if groups is not None and len(left) < 2:
         raise ValueError("covariance: at least two groups are needed; one alone has a weight.")
     return plan if len(left) == len(plan) else plan.some(left)
 
 
-def _of_two_ways(fit: Fit, kind: str, groups: Any, options: Options, units: UnitWeights) -> Covariance:
+def _of_two_ways(
+    fit: Fit, kind: str, groups: Any, options: Options, units: UnitWeights
+) -> Covariance:
     """Compute V₁ + V₂ − V₁₂ for groups of two columns."""
     if kind not in TWO_WAYS or np.ndim(groups) != 2 or np.shape(groups)[1] != 2:
         raise ValueError(
@@ -457,16 +583,21 @@ def _of_two_ways(fit: Fit, kind: str, groups: Any, options: Options, units: Unit
         )
     common = options.small_sample in ("fixest", "pyfixest")  # one factor for all three
     if common and kind != "cluster":
-        raise ValueError(f"covariance: pyfixest has no {kind} of two ways; give cov_type='cluster', or no small_sample.")
+        raise ValueError(
+            f"covariance: pyfixest has no {kind} of two ways; give cov_type='cluster', or no small_sample."
+        )
     ways = pd.DataFrame(groups)
     columns = [ways.iloc[:, k] for k in (0, 1)]
     (first, _), (second, levels) = (codes("covariance", "groups", column) for column in columns)
     raw = replace(options, small_sample=None, use_correction=False) if common else options
     call = lambda labels: _of_kind(fit, kind, replace(raw, groups=labels))
     one, two, joint = map(call, (*columns, pd.Series(first * len(levels) + second, ways.index)))
-    factor, text = 1.0, dict(one.heading).get("small sample", "")
+    factor = 1.0
+    text = dict(one.heading).get("small sample", "")
     if common:
-        factor, text = _cluster_factor(fit, kind, options, [_labels(fit, column)[0] for column in columns], units)
+        factor, text = _cluster_factor(
+            fit, kind, options, [_labels(fit, column)[0] for column in columns], units
+        )
     value = factor * (one.to_numpy() + two.to_numpy() - joint.to_numpy())
     least = np.linalg.eigvalsh(value)[0] if np.isfinite(value).all() else 0.0
     if least < -1e-12 * np.abs(value).max():
@@ -474,33 +605,51 @@ def _of_two_ways(fit: Fit, kind: str, groups: Any, options: Options, units: Unit
             "covariance: V₁ + V₂ − V₁₂ has a negative eigenvalue, as it can where the ways overlap or have few groups; "
             "a standard error is NaN where its square is negative. Take the larger of the covariances of one way."
         )
-    errors, flagged, parts = None, None, cast(Any, (one, two, joint))
+    errors = None
+    flagged = None
+    parts = cast(Any, (one, two, joint))
     if kind in JACKKNIVES:  # |Δ(se²)| ≤ 2 se ε + ε² of each part
-        off = np.sum([2 * part.standard_errors * part.errors + part.errors**2 for part in parts], axis=0)
+        off = np.sum(
+            [2 * part.standard_errors * part.errors + part.errors**2 for part in parts], axis=0
+        )
         variance = np.diag(value)
         se = np.sqrt(np.maximum(variance, 0))
-        errors = np.maximum(np.sqrt(np.maximum(variance + off, 0)) - se, se - np.sqrt(np.maximum(variance - off, 0)))
+        errors = np.maximum(
+            np.sqrt(np.maximum(variance + off, 0)) - se, se - np.sqrt(np.maximum(variance - off, 0))
+        )
         flagged = pd.concat([part.flagged for part in parts])
-    dof = options.dof(None if one.dof is None else np.minimum(cast(Any, one.dof), cast(Any, two.dof)))
+    dof = options.dof(
+        None if one.dof is None else np.minimum(cast(Any, one.dof), cast(Any, two.dof))
+    )
     proved = all(part.proved for part in parts)
     clusters = [dict(part.heading)["clusters"] for part in (one, two)]
     told = f"{' and '.join(clusters)} of two ways, V₁ + V₂ − V₁₂"
     notes = dict(one.heading) | {"small sample": text, "clusters": told}
     known = name_parameters(fit)
-    return covariance_of(fit, known, value, kind, dof, errors, proved=proved, flagged=flagged, notes=notes)
+    return covariance_of(
+        fit, known, value, kind, dof, errors, proved=proved, flagged=flagged, notes=notes
+    )
 
 
 def _labels(fit: Fit, groups: Any) -> tuple[Int[Array, " units"], int]:
-    """Number the groups of the fit's units, and count those of a weight; units of weight zero may have any number."""
-    plan, label = _plan_of(fit, groups, DEFAULT), np.zeros(fit.objective.num_units, int)
+    """Number the groups of the fit's units, and count those of a weight.
+
+    Units of weight zero may have any number.
+    """
+    plan = _plan_of(fit, groups, DEFAULT)
+    label = np.zeros(fit.objective.num_units, int)
     label[plan.index] = plan.refit
     return label, len(plan)
 
 
-def _sandwich(root: Array, slope: Array | None, meat: Float[Array, "rank rank"] | None = None) -> Array:
+def _sandwich(
+    root: Array, slope: Array | None, meat: Float[Array, "rank rank"] | None = None
+) -> Array:
     """Compute `rootᵀ meat root`, for natural parameters of a slope."""
     along = root if slope is None else root @ slope.T
-    return along.T @ along if meat is None else along.T @ meat @ along
+    if meat is None:
+        return along.T @ along
+    return along.T @ meat @ along
 
 
 def _check_kind(fit: Fit, cov_type: str, options: Options) -> str:
@@ -514,9 +663,19 @@ def _check_kind(fit: Fit, cov_type: str, options: Options) -> str:
     if fit.factor is None and kind not in JACKKNIVES:
         raise TypeError("covariance: needs a Hessian that is formed: fit with curvature='dense'.")
     if kind in ("nonrobust", "expected") and isinstance(fit.objective, DualGLM):
-        raise TypeError("covariance: needs the Hessian of the columns, more than rows: fit with curvature='dense'.")
-    grouped, ungrouped = ([name for name, part in JACKKNIVES.items() if part.grouped is wanted] for wanted in (True, None))
-    required = {"groups": ["cluster", "CR2", *grouped], "strata": ["JKn"], "maxlags": ["HAC"], "working_variance": []}
+        raise TypeError(
+            "covariance: needs the Hessian of the columns, more than rows: fit with curvature='dense'."
+        )
+    grouped, ungrouped = (
+        [name for name, part in JACKKNIVES.items() if part.grouped is wanted]
+        for wanted in (True, None)
+    )
+    required = {
+        "groups": ["cluster", "CR2", *grouped],
+        "strata": ["JKn"],
+        "maxlags": ["HAC"],
+        "working_variance": [],
+    }
     allowed = {"groups": ungrouped, "working_variance": ["CR2"]}
     for name, wanted in required.items():
         takes, value = wanted + allowed.get(name, []), getattr(options, name)
@@ -526,11 +685,15 @@ def _check_kind(fit: Fit, cov_type: str, options: Options) -> str:
                 f"covariance: {name} goes with cov_type={of}{', and that with it' if wanted else ''}; got cov_type={kind!r}."
             )
     _check_factor(kind, options)
-    if options.cases and (kind in ("HAC", "CR2") or (kind in JACKKNIVES and options.groups is None)):
+    if options.cases and (
+        kind in ("HAC", "CR2") or (kind in JACKKNIVES and options.groups is None)
+    ):
         raise ValueError(
             f"covariance: cases=True is not for {kind}, which takes rows whole; give 'HC3', or groups= of clusters."
         )
-    if kind == "expected" and not (_has_expected_information(fit) and isinstance(fit.objective.penalty, Zero)):  # type: ignore[attr-defined]
+    if kind == "expected" and not (
+        _has_expected_information(fit) and isinstance(fit.objective.penalty, Zero)
+    ):  # type: ignore[attr-defined]
         raise TypeError(
             "covariance: 'expected' is for a GLM of one linear predictor without a penalty whose loss states a variance; got "
             f"{kind_of(fit.objective)}. Use 'nonrobust'."
@@ -542,7 +705,9 @@ def _check_kind(fit: Fit, cov_type: str, options: Options) -> str:
         check_count("covariance: maxlags", maxlags, 0, units - 1)
     if fit.of_rank:
         loose = np.abs(fit.null_space).max(0) > 1e-8 * np.abs(fit.null_space).max()
-        names = fit.objective.parameters.names() or [f"parameter {k}" for k in range(fit.num_params)]
+        names = fit.objective.parameters.names() or [
+            f"parameter {k}" for k in range(fit.num_params)
+        ]
         listed = [name for name, is_loose in zip(names, loose, strict=True) if is_loose]
         raise ValueError(
             f"covariance: the data do not determine every parameter, among them {', '.join(map(repr, listed[:4]))}: they have "
@@ -553,8 +718,11 @@ def _check_kind(fit: Fit, cov_type: str, options: Options) -> str:
 
 def _check_factor(kind: str, options: Options) -> None:
     """Raise ValueError unless the factor is one that the kind may have."""
-    correction, program = options.use_correction, options.small_sample
-    if correction is not None and not (isinstance(correction, bool | np.bool_) and kind in ("cluster", "HAC")):
+    correction = options.use_correction
+    program = options.small_sample
+    if correction is not None and not (
+        isinstance(correction, bool | np.bool_) and kind in ("cluster", "HAC")
+    ):
         raise ValueError(
             "covariance: use_correction is True or False, of cov_type='cluster' and 'HAC'; got "
             f"{correction!r}, cov_type={kind!r}. 'HC1' is 'HC0' corrected."
@@ -562,29 +730,46 @@ def _check_factor(kind: str, options: Options) -> None:
     if program is None:
         return
     if program not in FACTORS:
-        raise ValueError(f"covariance: small_sample must be one of {', '.join(map(repr, FACTORS))}; got {program!r}.")
+        raise ValueError(
+            f"covariance: small_sample must be one of {', '.join(map(repr, FACTORS))}; got {program!r}."
+        )
     if correction is not None:
-        raise ValueError("covariance: give use_correction= or small_sample=, two ways to name one factor, not both.")
+        raise ValueError(
+            "covariance: give use_correction= or small_sample=, two ways to name one factor, not both."
+        )
     if kind not in FACTORS[program]:
         takes = " or ".join(map(repr, FACTORS[program]))
-        raise ValueError(f"covariance: small_sample={program!r} goes with cov_type={takes}; got {kind!r}. {NO_FACTOR}.")
+        raise ValueError(
+            f"covariance: small_sample={program!r} goes with cov_type={takes}; got {kind!r}. {NO_FACTOR}."
+        )
 
 
 def _refuse(fit: Fit, kind: str) -> None:
-    """Raise if units depend on one another in a way that `kind` does not allow, or have no gradients of their own."""
-    name, serial = kind_of(fit.objective), fit.objective.units.serial
+    """Raise if units depend on one another in a way that `kind` does not allow, or have no
+    gradients of their own.
+    """
+    name = kind_of(fit.objective)
+    serial = fit.objective.units.serial
     if serial is False:
         return
-    ends = [function(fit.objective, fit.theta, np.full(fit.objective.num_units, w)).look(fit.vector)[1] for w in (0.0, 1.0)]
+    ends = [
+        function(fit.objective, fit.theta, np.full(fit.objective.num_units, w)).look(fit.vector)[1]
+        for w in (0.0, 1.0)
+    ]
     each = fit.raw(fit.influence)
-    apart, size = np.abs(each.sum(0) - (ends[1] - ends[0])).max(), np.abs(each).sum(0).max()
+    apart = np.abs(each.sum(0) - (ends[1] - ends[0])).max()
+    size = np.abs(each).sum(0).max()
     if not apart <= AFFINE * size:
         raise TypeError(
             f"covariance: the units of this {name} have no gradients that add up to its own, as the steps of one chain, or the "
             "sites of one field, have none. Leave out whole sequences (drop='sequence'), or give cov_type='nonrobust'."
         )
     if kind not in ("cluster", "HAC"):
-        why = "depend on their neighbours" if serial else "are not known to be independent (dependence='independent' says so)"
+        why = (
+            "depend on their neighbours"
+            if serial
+            else "are not known to be independent (dependence='independent' says so)"
+        )
         raise ValueError(
             f"covariance: the units of this {name} {why}; {kind} takes them for independent. Use cov_type='HAC' with maxlags=, "
             "or 'cluster' with groups= of long blocks."

@@ -1,9 +1,12 @@
-"""Decision curves: the net benefit of treating who is predicted to be at risk (Vickers & Elkin 2006).
+"""Decision curves: the net benefit of treating who is predicted to be at risk (Vickers & Elkin
+2006).
 
-    NB(t) = TP/n − FP/n · t/(1 − t),     treated where p ≥ t;     of all, π − (1 − π) t/(1 − t);     of none, 0
+    NB(t) = TP/n − FP/n · t/(1 − t),     treated where p ≥ t;     of all, π − (1 − π) t/(1 − t);
+    of none, 0
 
-It is a mean over units, so its standard error is that of a mean over independent ones, at fixed predictions. Of survival until
-a time (Vickers, Cronin, Elkin & Gonen 2008), with F = P(p ≥ t) and S the Kaplan–Meier estimate of the treated,
+It is a mean over units, so its standard error is that of a mean over independent ones, at fixed
+predictions. Of survival until a time (Vickers, Cronin, Elkin & Gonen 2008), with F = P(p ≥ t) and S
+the Kaplan–Meier estimate of the treated,
 
     NB(t) = F (1 − S − S t/(1 − t)),
 
@@ -40,8 +43,8 @@ class DecisionCurve(PerformanceTable):
     Attributes
     ----------
     table : DataFrame
-        By threshold: `net_benefit` with `se`, `low` and `high`; that of treating `all` with `all_se`, and `none`; and the
-        `treated` share.
+        By threshold: `net_benefit` with `se`, `low` and `high`; that of treating `all` with
+        `all_se`, and `none`; and the `treated` share.
     fit : Fit
         The fit.
     level : float
@@ -74,13 +77,19 @@ class DecisionCurve(PerformanceTable):
 
     @property
     def useful(self) -> pd.Series:
-        """Whether the interval of the net benefit lies above treating all and above treating none, by threshold."""
+        """Whether the interval of the net benefit lies above treating all and above treating none,
+        by threshold.
+        """
         return (self.table["low"] > np.maximum(self.table["all"], 0)).rename("useful")
 
     def _facts(self) -> list[tuple[str, str]]:
         best = self.useful
         above = f"the {self.level:.0%} interval is above treating all and none"
-        where = f"at {best.sum()} of {len(best)} thresholds {above}" if best.any() else f"nowhere: at no threshold {above}"
+        where = (
+            f"at {best.sum()} of {len(best)} thresholds {above}"
+            if best.any()
+            else f"nowhere: at no threshold {above}"
+        )
         return [
             ("predictions", self.note),
             ("until", "" if self.time is None else f"{self.time:g}"),
@@ -98,20 +107,24 @@ def decision_curve(
     level: float = 0.95,
     cases: bool = False,
 ) -> DecisionCurve:
-    """Compute the net benefit of treating units whose predicted risk reaches a threshold, with treat-all and treat-none.
+    """Compute the net benefit of treating units whose predicted risk reaches a threshold, with
+    treat-all and treat-none.
 
     Parameters
     ----------
     cv : Estimate or Fit
-        An estimate of `lo.cross_validate`, whose held-out predictions decide; or a fit, whose own predictions do.
+        An estimate of `lo.cross_validate`, whose held-out predictions decide; or a fit, whose own
+        predictions do.
     thresholds : array_like, optional
         The thresholds, between 0 and 1; by default 0.01 to 0.99.
     time : float, optional
-        For Cox's model the time until which risks are predicted; the median time of events by default.
+        For Cox's model the time until which risks are predicted; the median time of events by
+        default.
     level : float, default 0.95
         The coverage of the intervals, over units at fixed predictions.
     cases : bool, default False
-        Whether `sample_weight` of a fit counts cases. Other weights are taken with mean one: c times them is the same data.
+        Whether `sample_weight` of a fit counts cases. Other weights are taken with mean one: c
+        times them is the same data.
 
     Returns
     -------
@@ -131,8 +144,8 @@ def decision_curve(
 
     References
     ----------
-    A. J. Vickers and E. B. Elkin, Decision curve analysis: a novel method for evaluating prediction models, Medical Decision
-    Making 26, 2006.
+    A. J. Vickers and E. B. Elkin, Decision curve analysis: a novel method for evaluating prediction
+    models, Medical Decision Making 26, 2006.
 
     Examples
     --------
@@ -141,19 +154,32 @@ def decision_curve(
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(200, 3))
     >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=200) > 0) * 1.0, "logistic"))
-    >>> lo.decision_curve(lo.cross_validate(fit, 10), [0.2, 0.5]).table[["net_benefit", "all", "none"]].round(2)
+    >>> lo.decision_curve(lo.cross_validate(fit, 10), [0.2, 0.5]).table[
+    ...     ["net_benefit", "all", "none"]
+    ... ].round(2)
                net_benefit   all  none
     threshold
     0.2               0.37  0.35   0.0
     0.5               0.20 -0.04   0.0
     """
-    t = THRESHOLDS if thresholds is None else np.asarray(numbers("decision_curve", "thresholds", thresholds), float).ravel()
+    t = (
+        THRESHOLDS
+        if thresholds is None
+        else np.asarray(numbers("decision_curve", "thresholds", thresholds), float).ravel()
+    )
     if not t.size or not ((t > 0) & (t < 1)).all():
-        raise ValueError(f"decision_curve: thresholds must lie between 0 and 1; got {thresholds!r}.")
-    level, rows = share("decision_curve: level", level), held_out_rows("decision_curve", cv, time, cases)
+        raise ValueError(
+            f"decision_curve: thresholds must lie between 0 and 1; got {thresholds!r}."
+        )
+    level = share("decision_curve: level", level)
+    rows = held_out_rows("decision_curve", cv, time, cases)
     if isinstance(rows.measure, Continuous):
-        raise TypeError("decision_curve: needs a response of two classes, or lo.Cox; the response of this model is a number.")
-    everyone, found, p = np.ones(len(rows.unit), bool), [], rows.prediction
+        raise TypeError(
+            "decision_curve: needs a response of two classes, or lo.Cox; the response of this model is a number."
+        )
+    everyone = np.ones(len(rows.unit), bool)
+    found = []
+    p = rows.prediction
     for threshold in t:
         treated = p >= threshold
         value, se = _mean(rows, _contributions(rows, treated, threshold))
@@ -171,7 +197,9 @@ def _mean(rows: HeldOutRows, values: Float[Array, " rows"]) -> tuple[float, floa
     return float(np.average(values, weights=rows.weight)), rows.mean(values).value
 
 
-def _contributions(rows: HeldOutRows, treated: Bool[Array, " rows"], t: float) -> Float[Array, " rows"]:
+def _contributions(
+    rows: HeldOutRows, treated: Bool[Array, " rows"], t: float
+) -> Float[Array, " rows"]:
     """Return the contribution of each row to the net benefit, which is their mean."""
     odds = t / (1 - t)
     if not isinstance(rows.measure, Survival):
@@ -180,7 +208,10 @@ def _contributions(rows: HeldOutRows, treated: Bool[Array, " rows"], t: float) -
     values = np.zeros(len(treated))
     if treated.any():
         assert rows.time is not None
-        time, event = rows.measure.censoring.time[rows.unit], rows.measure.risk[rows.unit, 2]
-        alive = kaplan_meier_influence(time[treated], event[treated], rows.weight[treated], rows.time)
+        time = rows.measure.censoring.time[rows.unit]
+        event = rows.measure.risk[rows.unit, 2]
+        alive = kaplan_meier_influence(
+            time[treated], event[treated], rows.weight[treated], rows.time
+        )
         values[treated] = 1 - alive * (1 + odds)
     return values

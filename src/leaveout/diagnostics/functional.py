@@ -4,14 +4,16 @@ With f_r the function at refit r, and s ρ_r the scale of each refit,
 
     se² = s Σ_r ρ_r (f_r − mean f)²,      bias = s Σ_r ρ_r (f_r − f̂),      corrected = f̂ − bias
 
-which for the jackknife are Tukey's variance and Quenouille's bias, (G − 1)(mean f − f̂). Intervals at level 1 − 2α are
+which for the jackknife are Tukey's variance and Quenouille's bias, (G − 1)(mean f − f̂). Intervals
+at level 1 − 2α are
 
     jackknife   f̂ ± t se
     delta       f̂ ± t √(∇fᵀ V ∇f),      V the covariance of θ over the same refits
-    BCa         the quantiles Φ(z₀ + (z₀ ± z_α)/(1 − a (z₀ ± z_α))) of a bootstrap's f_r,      z₀ = Φ⁻¹(share of f_r < f̂)
+    BCa         the quantiles Φ(z₀ + (z₀ ± z_α)/(1 − a (z₀ ± z_α))) of a bootstrap's f_r,
+    z₀ = Φ⁻¹(share of f_r < f̂)
 
-(Efron, Journal of the American Statistical Association 82, 1987), a = Σ d³ / 6 (Σ d²)^(3/2) of the jackknife's moves
-d = mean f − f_(i), over units, or over the groups that the bootstrap draws.
+(Efron, Journal of the American Statistical Association 82, 1987), a = Σ d³ / 6 (Σ d²)^(3/2) of the
+jackknife's moves d = mean f − f_(i), over units, or over the groups that the bootstrap draws.
 """
 
 import inspect
@@ -43,7 +45,9 @@ Array = np.ndarray
 EXACT = Exact()
 Interval = Literal["jackknife", "delta", "BCa"]
 STEP = 1e-4  # of a central difference, in standard deviations: its error is of the square
-SAME = 1e-6  # share of its standard deviation by which a value may change, by rounding, where a refit determines it
+# share of its standard deviation by which a value may change, by rounding, where a refit determines
+# it
+SAME = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,14 +87,15 @@ class Refit:
 class Functional(PrintedTable):
     """A function of the parameters with its standard error, bias and interval.
 
-    `lo.functional` returns it. `estimate`, `standard_error`, `bias`, `corrected`, `low`, `high` and `error` are numbers if the
-    function returns one, and else arrays.
+    `lo.functional` returns it. `estimate`, `standard_error`, `bias`, `corrected`, `low`, `high` and
+    `error` are numbers if the function returns one, and else arrays.
 
     Attributes
     ----------
     table : DataFrame
-        One row a value: `estimate`, `std err`, `bias`, `corrected`, the ends `low` and `high` of the interval, and `error`, how
-        far the standard error may be from that of exact refits, an estimate of first order.
+        One row a value: `estimate`, `std err`, `bias`, `corrected`, the ends `low` and `high` of
+        the interval, and `error`, how far the standard error may be from that of exact refits, an
+        estimate of first order.
     replicates : DataFrame
         The values of each refit, `[refits, values]`; NaN where a refit does not determine them.
     dof : float or None
@@ -110,7 +115,9 @@ class Functional(PrintedTable):
     >>> import leaveout as lo
     >>> x = np.arange(6.0)
     >>> fit = lo.fit(lo.GLM(x[:, None], [0, 1, 3, 2, 5, 4], "squared"))
-    >>> found = lo.functional(fit, lambda parameters: parameters["coef"][0] ** 2, lo.leave_one_out(6))
+    >>> found = lo.functional(
+    ...     fit, lambda parameters: parameters["coef"][0] ** 2, lo.leave_one_out(6)
+    ... )
     >>> round(found.estimate, 3), round(found.bias, 3)
     (0.784, 0.109)
     """
@@ -137,7 +144,11 @@ class Functional(PrintedTable):
 
     def _lines(self) -> list[tuple[str, str]]:
         lost = int(self.replicates.isna().any(axis=1).sum())
-        law = "" if self.dof is None or self.kind == "BCa" else f", t of {self.dof:g} degrees of freedom"
+        law = (
+            ""
+            if self.dof is None or self.kind == "BCa"
+            else f", t of {self.dof:g} degrees of freedom"
+        )
         refits = f"{len(self.replicates)}" + (f", {lost} of which do not count" if lost else "")
         return [("refits", refits), ("interval", f"{self.level:.0%}, {self.kind}{law}")]
 
@@ -153,25 +164,28 @@ def functional(
     level: float = 0.95,
     strategy: AbstractRefit = EXACT,
 ) -> Functional:
-    """Estimate a function of the parameters or predictions, with its standard error, bias and interval, from refits.
+    """Estimate a function of the parameters or predictions, with its standard error, bias and
+    interval, from refits.
 
     Parameters
     ----------
     fit : Fit
         The fit.
     f : callable or str
-        A function of the natural parameters of one refit that returns a number or a few, such as an odds ratio. If it takes two
-        arguments, the second is the `Refit`: `refit.predict(X)` predicts rows, and `refit.weights` are the weights of the
-        units, over which a mean, such as an average treatment effect, is to be taken. Or the name of a parameter.
+        A function of the natural parameters of one refit that returns a number or a few, such as an
+        odds ratio. If it takes two arguments, the second is the `Refit`: `refit.predict(X)`
+        predicts rows, and `refit.weights` are the weights of the units, over which a mean, such as
+        an average treatment effect, is to be taken. Or the name of a parameter.
     plan : Plan, int, splitter or ReplicateWeights
-        Leave-one-out, groups, or folds that leave out every unit once (the jackknife), `lo.bootstrap`, or weights of
-        `lo.survey`.
+        Leave-one-out, groups, or folds that leave out every unit once (the jackknife),
+        `lo.bootstrap`, or weights of `lo.survey`.
     interval : {"jackknife", "delta", "BCa"}, optional
         The interval; by default "BCa" for a bootstrap, and else "jackknife".
     level : float, default 0.95
         Its coverage.
     strategy : AbstractRefit, default `Exact()`
-        The strategy of the refits, as in `covariance`. The bias is a small mean of larger moves, and takes closer refits.
+        The strategy of the refits, as in `covariance`. The bias is a small mean of larger moves,
+        and takes closer refits.
 
     Returns
     -------
@@ -181,8 +195,8 @@ def functional(
     Raises
     ------
     ValueError
-        If the plan is neither a jackknife nor a bootstrap, BCa is asked of another plan than a bootstrap, or the function
-        returns other than numbers.
+        If the plan is neither a jackknife nor a bootstrap, BCa is asked of another plan than a
+        bootstrap, or the function returns other than numbers.
     TypeError
         If `f` is no function and no name.
 
@@ -196,7 +210,9 @@ def functional(
     >>> import leaveout as lo
     >>> x = np.arange(6.0)
     >>> fit = lo.fit(lo.GLM(x[:, None], [0, 0, 1, 0, 1, 1], "logistic", lo.penalties.Ridge(0.1)))
-    >>> found = lo.functional(fit, lambda parameters: np.exp(parameters["coef"][0]), lo.leave_one_out(6))
+    >>> found = lo.functional(
+    ...     fit, lambda parameters: np.exp(parameters["coef"][0]), lo.leave_one_out(6)
+    ... )
     >>> round(found.estimate, 2), round(found.standard_error, 2)
     (3.08, 10.68)
     """
@@ -204,10 +220,16 @@ def functional(
     refits, scales, dof, drawn = _refits_and_scales(fit, plan, strategy)
     kind = interval or ("BCa" if drawn else "jackknife")
     if kind not in get_args(Interval) or (kind == "BCa" and not drawn):
-        raise ValueError(f"functional: interval must be 'jackknife', 'delta', or 'BCa' of a lo.bootstrap; got {interval!r}.")
+        raise ValueError(
+            f"functional: interval must be 'jackknife', 'delta', or 'BCa' of a lo.bootstrap; got {interval!r}."
+        )
     evaluate = _Values(refits, f)
-    now, values, slope = evaluate.at(fit.vector[None], [None])[0], evaluate.of_refits(), evaluate.slope()
-    about = lambda each, center=None: scaled_moves(each, mean_of(each[scales > 0]) if center is None else center, scales)
+    now = evaluate.at(fit.vector[None], [None])[0]
+    values = evaluate.of_refits()
+    slope = evaluate.slope()
+    about = lambda each, center=None: scaled_moves(
+        each, mean_of(each[scales > 0]) if center is None else center, scales
+    )
     se = np.linalg.norm(about(values), axis=0)
     bias = np.sqrt(scales) @ about(values, now)
     errors = np.full(len(se), np.inf)
@@ -218,22 +240,40 @@ def functional(
         low, high = _bca(evaluate, values, now, strategy, level)
     else:
         reach = (scipy.stats.norm if dof is None else scipy.stats.t(dof)).ppf((1 + level) / 2)
-        half = reach * (np.linalg.norm(about(refits.theta) @ slope.T, axis=0) if kind == "delta" else se)
-        low, high = now - half, now + half
-    columns = {"estimate": now, "std err": se, "bias": bias, "corrected": now - bias, "low": low, "high": high, "error": errors}
+        half = reach * (
+            np.linalg.norm(about(refits.theta) @ slope.T, axis=0) if kind == "delta" else se
+        )
+        low = now - half
+        high = now + half
+    columns = {
+        "estimate": now,
+        "std err": se,
+        "bias": bias,
+        "corrected": now - bias,
+        "low": low,
+        "high": high,
+        "error": errors,
+    }
     frame = pd.DataFrame(values, index=refits.index, columns=evaluate.names)
     table = pd.DataFrame(columns, index=evaluate.names)
     return Functional(table, frame, dof, kind, level, refits.flagged, evaluate.one)
 
 
-def _refits_and_scales(fit: Fit, plan: Any, strategy: AbstractRefit) -> tuple[ParameterRefits, Array, float | None, bool]:
-    """Refit a plan; return the refits, the scale of each, the degrees of freedom, and whether it is a bootstrap."""
+def _refits_and_scales(
+    fit: Fit, plan: Any, strategy: AbstractRefit
+) -> tuple[ParameterRefits, Array, float | None, bool]:
+    """Refit a plan; return the refits, the scale of each, the degrees of freedom, and whether it is
+    a bootstrap.
+    """
     if isinstance(plan, ReplicateWeights):
         refits, scale, rscales = refit_weights("functional", fit, plan, None, None, strategy)
         return refits, scale * rscales, degrees(plan.to_numpy()), False
     plan = match_plan("functional", objective_of("functional", fit), plan, strategy)
-    count, drawn = len(plan), bool((plan.weight > 1).any() and not (plan.weight % 1).any())
-    if not drawn and (plan.weight.any() or (np.bincount(plan.index, minlength=plan.num_units) != 1).any()):
+    count = len(plan)
+    drawn = bool((plan.weight > 1).any() and not (plan.weight % 1).any())
+    if not drawn and (
+        plan.weight.any() or (np.bincount(plan.index, minlength=plan.num_units) != 1).any()
+    ):
         raise ValueError(
             "functional: the plan must leave out every unit once, as lo.leave_one_out, lo.groups and lo.kfold do, or be a "
             "lo.bootstrap; replicate weights of another kind come from lo.survey."
@@ -246,46 +286,76 @@ class _Values:
     """The values of a function at the refits of a plan."""
 
     def __init__(self, refits: ParameterRefits, f: Callable[..., Any] | str):
-        self.refits, self.given, self.one, self.names = refits, f, True, pd.Index(["f"])
+        self.refits = refits
+        self.given = f
+        self.one = True
+        self.names = pd.Index(["f"])
         self.is_first = True  # until the fit's own values are known, which come first
         names = refits.known.names
         if isinstance(f, str):
             if f not in names:
-                raise ValueError(f"functional: f must be a parameter, one of {', '.join(names[:8])}; got {f!r}.")
+                raise ValueError(
+                    f"functional: f must be a parameter, one of {', '.join(names[:8])}; got {f!r}."
+                )
             self.column: int | None = names.index(f)
             self.names = pd.Index([f])
         elif callable(f):
-            self.column, self.f = None, f
+            self.column = None
+            self.f = f
             kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
             given = inspect.signature(f).parameters.values()
-            self.two = sum(each.kind in kinds and each.default is inspect.Parameter.empty for each in given) == 2
+            self.two = (
+                sum(
+                    each.kind in kinds and each.default is inspect.Parameter.empty for each in given
+                )
+                == 2
+            )
         else:
-            raise TypeError(f"functional: f must be a function of the parameters, or the name of one; got {type(f).__name__}.")
+            raise TypeError(
+                f"functional: f must be a function of the parameters, or the name of one; got {type(f).__name__}."
+            )
 
-    def at(self, thetas: Float[Array, "some params"], refits: list[int | None]) -> Float[Array, "some values"]:
-        """Evaluate the function at some θ with the weights of the refits of the given numbers; None is the fit."""
+    def at(
+        self, thetas: Float[Array, "some params"], refits: list[int | None]
+    ) -> Float[Array, "some values"]:
+        """Evaluate the function at some θ with the weights of the refits of the given numbers.
+
+        None is the fit.
+        """
         if self.column is not None:
             return self.refits.known.at(thetas)[:, self.column, None]
-        trees, found = natural(self.refits.fit, thetas), []
+        trees = natural(self.refits.fit, thetas)
+        found = []
         for k, number in enumerate(refits):
             parameters = map_arrays(lambda leaf, k=k: leaf[k], trees)
-            found.append(self.f(parameters, self._refit(thetas[k], number)) if self.two else self.f(parameters))
+            found.append(
+                self.f(parameters, self._refit(thetas[k], number))
+                if self.two
+                else self.f(parameters)
+            )
         try:
             if isinstance(found[0], pd.Series | dict):
-                self.names = pd.Index(list(pd.Series(found[0]).index)) if self.is_first else self.names
+                if self.is_first:
+                    self.names = pd.Index(list(pd.Series(found[0]).index))
                 found = [pd.Series(each)[self.names].tolist() for each in found]
             array = np.asarray(found, np.float64)
             if self.is_first and not (array.size and np.isfinite(array[0]).all()):
                 raise ValueError
         except (TypeError, ValueError, KeyError):
-            raise ValueError(f"functional: f must return a number, or numbers of one count; got {found[0]!r}.") from None
-        self.one, self.is_first = array.ndim == 1, False
+            raise ValueError(
+                f"functional: f must return a number, or numbers of one count; got {found[0]!r}."
+            ) from None
+        self.one = array.ndim == 1
+        self.is_first = False
         if array.ndim > 1 and len(self.names) != array[0].size:
-            self.names = pd.Index([f"f[{', '.join(map(str, place))}]" for place in np.ndindex(array.shape[1:])])
+            self.names = pd.Index(
+                [f"f[{', '.join(map(str, place))}]" for place in np.ndindex(array.shape[1:])]
+            )
         return array.reshape(len(thetas), -1)
 
     def _refit(self, theta: Float[Array, " params"], number: int | None) -> Refit:
-        fit, plan = self.refits.fit, self.refits.plan
+        fit = self.refits.fit
+        plan = self.refits.plan
         weight = fit.objective.units.weight
         weights = np.ones(plan.num_units) if weight is None else np.array(weight, float)
         if number is not None:
@@ -294,7 +364,10 @@ class _Values:
         return Refit(replace(fit, theta=at), weights)
 
     def of_refits(self) -> Float[Array, "refits values"]:
-        """Evaluate the function at every refit; NaN where it does not exist, or does not determine the value."""
+        """Evaluate the function at every refit.
+
+        NaN where it does not exist, or does not determine the value.
+        """
         theta = self.refits.theta
         there = np.flatnonzero(np.isfinite(theta).all(axis=1))
         found = self.at(theta[there], list(there))
@@ -302,22 +375,32 @@ class _Values:
         values[there] = found
         for k, null in self.refits.free.items():
             other = self.at((theta[k] + null.sum(axis=0))[None], [k])[0]
-            values[k, np.abs(other - values[k]) > SAME * lengths(self.refits.fit, self.slope())] = np.nan
+            values[k, np.abs(other - values[k]) > SAME * lengths(self.refits.fit, self.slope())] = (
+                np.nan
+            )
         return values
 
     def slope(self) -> Float[Array, "values params"]:
         """Differentiate the function at θ̂ by central differences."""
         fit = self.refits.fit
-        size = np.ones(fit.num_params) if fit.factor is None else lengths(fit, np.eye(fit.num_params))
+        size = (
+            np.ones(fit.num_params) if fit.factor is None else lengths(fit, np.eye(fit.num_params))
+        )
         step = STEP * size
         ends = [self.at(fit.vector + side * np.diag(step), [None] * len(step)) for side in (1, -1)]
         return (ends[0] - ends[1]).T / (2 * step)
 
 
-def _bca(evaluate: _Values, values: Array, now: Array, strategy: AbstractRefit, level: float) -> Array:
+def _bca(
+    evaluate: _Values, values: Array, now: Array, strategy: AbstractRefit, level: float
+) -> Array:
     """Compute the ends of the BCa interval of a bootstrap."""
-    fit, plan, law = evaluate.refits.fit, evaluate.refits.plan, scipy.stats.norm
-    alone: Plan = leave_one_out(plan.num_units) if plan.clusters is None else plan_of_groups(plan.clusters)
+    fit = evaluate.refits.fit
+    plan = evaluate.refits.plan
+    law = scipy.stats.norm
+    alone: Plan = (
+        leave_one_out(plan.num_units) if plan.clusters is None else plan_of_groups(plan.clusters)
+    )
     jackknife = _Values(refit_plan("functional", fit, alone, strategy), evaluate.given).of_refits()
     moved = np.where(np.isfinite(jackknife), mean_of(jackknife) - jackknife, 0.0)
     size = np.sum(moved**2, axis=0) ** 1.5

@@ -1,4 +1,7 @@
-"""Held-out predictions of risks, row by row, with what is needed to judge them: outcomes, weights and who depends on whom."""
+"""Held-out predictions of risks, row by row, with what is needed to judge them.
+
+Outcomes, weights and who depends on whom.
+"""
 
 import functools
 from dataclasses import dataclass
@@ -21,10 +24,11 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class HeldOutRows:
-    """Predictions of some units, each by a refit that leaves it out, or by the fit itself where `plan` is None.
+    """Predictions of some units, each by a refit that leaves it out, or by the fit itself where
+    `plan` is None.
 
-    `score` is the logit of the probability of the second class, or of the risk until `time`, or the mean. A unit that several
-    refits predict has a row for each, which share its weight.
+    `score` is the logit of the probability of the second class, or of the risk until `time`, or the
+    mean. A unit that several refits predict has a row for each, which share its weight.
     """
 
     measure: AbstractPerformance
@@ -37,7 +41,10 @@ class HeldOutRows:
 
     @functools.cached_property
     def outcome(self) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
-        """The outcome of each row and its weight; of survival, death until the time, weighted by 1/Ĝ."""
+        """The outcome of each row and its weight.
+
+        Of survival, death until the time, weighted by 1/Ĝ.
+        """
         if not isinstance(self.measure, Survival):
             return self.measure.y[self.unit], self.weight  # type: ignore[attr-defined]
         dead, case = self.measure.at_time(self.measure.middle)
@@ -46,7 +53,9 @@ class HeldOutRows:
     @property
     def prediction(self) -> Float[Array, " rows"]:
         """The probability, the risk, or the mean."""
-        return self.score if isinstance(self.measure, Continuous) else scipy.special.expit(self.score)
+        if isinstance(self.measure, Continuous):
+            return self.score
+        return scipy.special.expit(self.score)
 
     @property
     def label(self) -> Int[Array, " rows"] | None:
@@ -54,43 +63,66 @@ class HeldOutRows:
         clusters = None if self.plan is None else self.plan.clusters
         if clusters is not None:
             return clusters[self.unit]
-        alone = len(np.unique(self.unit)) == len(self.unit) and not isinstance(self.measure, Survival)
+        alone = len(np.unique(self.unit)) == len(self.unit) and not isinstance(
+            self.measure, Survival
+        )
         return None if alone else self.unit
 
     @property
     def freedom(self) -> float:
         """Degrees of freedom of Student's t: of clusters one less than there are."""
         clusters = None if self.plan is None else self.plan.clusters
-        return np.inf if clusters is None else len(np.unique(clusters[self.unit])) - 1.0
+        if clusters is None:
+            return np.inf
+        return len(np.unique(clusters[self.unit])) - 1.0
 
     def mean(self, values: Float[Array, " rows"]) -> StandardError:
-        """Average contributions of rows over units, with the standard error over independent ones."""
-        n, case = len(self.measure.case), self.measure.case
+        """Average contributions of rows over units, with the standard error over independent
+        ones.
+        """
+        n = len(self.measure.case)
+        case = self.measure.case
         each = average_by_unit(self.unit, values, n)
         if self.plan is None:
-            return StandardError(naive(each, case, self.measure.weights.are_cases), "rows independent")
+            return StandardError(
+                naive(each, case, self.measure.weights.are_cases), "rows independent"
+            )
         return standard_error(each, case, self.plan)
 
 
-def held_out_rows(caller: str, of: Any, time: float | None = None, cases: bool = False) -> HeldOutRows:
-    """Return the held-out predictions of an estimate, or the predictions of a fit, whose weights may count cases."""
+def held_out_rows(
+    caller: str, of: Any, time: float | None = None, cases: bool = False
+) -> HeldOutRows:
+    """Return the held-out predictions of an estimate, or the predictions of a fit, whose weights
+    may count cases.
+    """
     fit = of.fit if isinstance(of, Estimate | Validation) else of
     if fit is None:
-        raise ValueError(f"{caller}: this estimate has no fit, as one that was pickled has none; make it again.")
+        raise ValueError(
+            f"{caller}: this estimate has no fit, as one that was pickled has none; make it again."
+        )
     if not isinstance(fit, Fit):
-        raise TypeError(f"{caller}: the first argument must be an Estimate, from lo.cross_validate; got {type(of).__name__}.")
+        raise TypeError(
+            f"{caller}: the first argument must be an Estimate, from lo.cross_validate; got {type(of).__name__}."
+        )
     if isinstance(of, Estimate | Validation):
         if cases:
-            raise ValueError(f"{caller}: cases= goes with a fit; what a weight counts is said where the plan was made.")
+            raise ValueError(
+                f"{caller}: cases= goes with a fit; what a weight counts is said where the plan was made."
+            )
         cases = of.cases if isinstance(of, Validation) else of.plan.of_cases
     measure = performance(caller, fit, None if time is None else [time], cases)
     if isinstance(measure, Survival) and not measure.times.size:
         raise ValueError(f"{caller}: {NO_RISKS}")
     at_time = measure.middle if isinstance(measure, Survival) else None
-    n, unit, value = len(measure.case), [], []
+    n = len(measure.case)
+    unit = []
+    value = []
     if not isinstance(of, Estimate):
         note = "; ".join(filter(None, ("apparent", measure.weights.note)))
-        return HeldOutRows(measure, np.arange(n), measure.scores(measure.own)[0], measure.case, None, at_time, note)
+        return HeldOutRows(
+            measure, np.arange(n), measure.scores(measure.own)[0], measure.case, None, at_time, note
+        )
 
     def tell(refits, theta, weights, held):
         k, found = np.nonzero(held)
@@ -98,17 +130,23 @@ def held_out_rows(caller: str, of: Any, time: float | None = None, cases: bool =
         value.append(measure.scores(measure.at(theta, weights))[k, found])
 
     exists, _ = over_refits(caller, fit, of.plan, Exact(REFIT_TOL), tell)
-    units, values = np.concatenate(unit), np.concatenate(value)
+    units = np.concatenate(unit)
+    values = np.concatenate(value)
     if unknown := int(np.isnan(values).sum()):
         raise ValueError(
             f"{caller}: {unknown} predictions are of units whose whole stratum their refit leaves out: without its baseline "
             "there is no risk. Leave out parts of strata, or fit without strata."
         )
     order = np.argsort(units, kind="stable")
-    units, values = units[order], values[order]
+    units = units[order]
+    values = values[order]
     times = np.bincount(units, minlength=n)
-    note = "; ".join(filter(None, (f"held out, {of.plan.call or 'a plan that was given'}", measure.weights.note)))
+    note = "; ".join(
+        filter(None, (f"held out, {of.plan.call or 'a plan that was given'}", measure.weights.note))
+    )
     if not exists.all():
         lost = f"{np.sum(~exists)} of {len(exists)} refits do not exist"
         note += f"; {lost}, {np.sum(times == 0)} units have no prediction"
-    return HeldOutRows(measure, units, values, (measure.case / np.maximum(times, 1))[units], of.plan, at_time, note)
+    return HeldOutRows(
+        measure, units, values, (measure.case / np.maximum(times, 1))[units], of.plan, at_time, note
+    )

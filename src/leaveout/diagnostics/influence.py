@@ -1,15 +1,20 @@
-"""Influence of left-out units on the loss, the parameters and a prediction, from the refits of an estimate.
+"""Influence of left-out units on the loss, the parameters and a prediction, from the refits of an
+estimate.
 
-With u_k = Lᵀ(θ̂_k − θ̂) of refit k, H = L Lᵀ, and r_k a bound on how far u_k is from that of the exact refit and the exact fit
-(`refit._distance`, rounding included),
+With u_k = Lᵀ(θ̂_k − θ̂) of refit k, H = L Lᵀ, and r_k a bound on how far u_k is from that of the
+exact refit and the exact fit (`refit._distance`, rounding included),
 
     Cook's distance   D_k = ‖u_k‖² / (p φ̂), with an error of at most (2 ‖u_k‖ r_k + r_k²) / (p φ̂)
-    a parameter       (θ̂_k − θ̂)_j / √(φ̂_k (H⁻¹)_jj), off by r_k / √φ̂_k at most (φ̂ as in `cooks_distance`; of many refits
+    a parameter
+    (θ̂_k − θ̂)_j / √(φ̂_k (H⁻¹)_jj), off by r_k / √φ̂_k at most (φ̂ as in `cooks_distance`; of many
+    refits
                       that of the whole fit)
     a prediction      μ(x'θ̂_k) − μ(x'θ̂) of a row x, off by what moves of r_k ‖x‖_{H⁻¹} do to both
-    the others        (F(θ̂_k, w_k) − F(θ̂, w_k)) / Σ w_k: how much better the remaining units are fitted by θ̂_k
+    the others
+    (F(θ̂_k, w_k) − F(θ̂, w_k)) / Σ w_k: how much better the remaining units are fitted by θ̂_k
 
-H and φ̂ are taken as they are computed. Of a function of the parameters the error is estimated (`validation.scoring.reach`).
+H and φ̂ are taken as they are computed. Of a function of the parameters the error is estimated
+(`validation.scoring.reach`).
 """
 
 from collections.abc import Callable
@@ -44,8 +49,11 @@ from .result import Influence
 
 Array = np.ndarray
 RefitStatistic = Callable[[Array], Array]  # raveled θ of some refits -> one number for each
-PredictionError = Callable[[Array, Array], Array]  # θ of some refits and their distances -> the errors of these numbers
-CHEAP = 5e9  # operations below which F over the remaining units, and the dispersion, are computed for every refit
+# θ of some refits and their distances -> the errors of these numbers
+PredictionError = Callable[[Array, Array], Array]
+# operations below which F over the remaining units, and the dispersion, are computed for every
+# refit
+CHEAP = 5e9
 
 
 @conventional
@@ -58,41 +66,45 @@ def influence(
     pairs: int | None = None,
     checkpoint: File | None = None,
 ) -> Influence | pd.DataFrame:
-    """Compute the influence of the units that each refit leaves out on the loss, the parameters and a prediction.
+    """Compute the influence of the units that each refit leaves out on the loss, the parameters and
+    a prediction.
 
-    With u_k the whitened move of the parameters in refit k, Cook's distance is ‖u_k‖² / (p φ̂). All changes are those by
-    leaving the units out, so that `dfbetas` has the other sign. The error due to the refits stands beside each figure.
+    With u_k the whitened move of the parameters in refit k, Cook's distance is ‖u_k‖² / (p φ̂). All
+    changes are those by leaving the units out, so that `dfbetas` has the other sign. The error due
+    to the refits stands beside each figure.
 
     Parameters
     ----------
     estimate : Estimate or Posterior
-        An estimate of `cross_validate`, of any plan. Its refits are made once more, for their parameters. Or a posterior, whose
-        draws are weighed as for `lo.elpd`.
+        An estimate of `cross_validate`, of any plan. Its refits are made once more, for their
+        parameters. Or a posterior, whose draws are weighed as for `lo.elpd`.
     strategy : AbstractRefit, default `Certified()`
         The strategy of these refits; of a posterior the plan, by default leave-one-out.
     prediction : callable or array_like, optional
-        A function of the natural parameters of one refit that returns a number; or, for `lo.GLM` and `lo.Regression`, one
-        row of features, whose mean response at offset zero is followed.
+        A function of the natural parameters of one refit that returns a number; or, for `lo.GLM`
+        and `lo.Regression`, one row of features, whose mean response at offset zero is followed.
     pairs : int, optional
-        The number of refits of which all pairs are left out together (20 by default, 0 for none): those that move the fit
-        most, raise the loss most, or have the highest leverage. Two that mask each other move the fit together by more than
-        both alone.
+        The number of refits of which all pairs are left out together (20 by default, 0 for none):
+        those that move the fit most, raise the loss most, or have the highest leverage. Two that
+        mask each other move the fit together by more than both alone.
     checkpoint : path, optional
-        A file that keeps what is done. A call that was killed continues from there, to the same numbers.
+        A file that keeps what is done. A call that was killed continues from there, to the same
+        numbers.
 
     Returns
     -------
     Influence or DataFrame
-        One row a refit. Of a posterior a table: the change of the mean of every parameter in its standard deviations, the ratio
-        of standard deviations, and the `parameter` whose mean is `moved` most; Pareto's k, and whether the weights are good.
+        One row a refit. Of a posterior a table: the change of the mean of every parameter in its
+        standard deviations, the ratio of standard deviations, and the `parameter` whose mean is
+        `moved` most; Pareto's k, and whether the weights are good.
 
     Raises
     ------
     TypeError
         If the argument is not an estimate, or the Hessian is not formed.
     ValueError
-        If the estimate has lost its fit, the prediction is not a number, pairs are asked of a plan with weights other than
-        zero, or `checkpoint` belongs to another run.
+        If the estimate has lost its fit, the prediction is not a number, pairs are asked of a plan
+        with weights other than zero, or `checkpoint` belongs to another run.
     Interrupted
         On Ctrl-C.
 
@@ -104,7 +116,9 @@ def influence(
     --------
     >>> import numpy as np
     >>> import leaveout as lo
-    >>> fit = lo.fit(lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 2.0, 3.0, 9.0]), "squared"))
+    >>> fit = lo.fit(
+    ...     lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 2.0, 3.0, 9.0]), "squared")
+    ... )
     >>> found = lo.influence(lo.cross_validate(fit, lo.leave_one_out(5)), pairs=0)
     >>> found.top(1).index.tolist(), found.rows["cook"].round(2).tolist()
     ([4], [0.56, 0.0, 0.05, 0.37, 2.25])
@@ -116,7 +130,8 @@ def influence(
             "influence: the first argument must be an Estimate, from lo.cross_validate(fit, plan); got "
             f"{type(estimate).__name__}."
         )
-    fit, plan = estimate.fit, estimate.plan
+    fit = estimate.fit
+    plan = estimate.plan
     if fit is None:
         raise ValueError(
             "influence: this estimate has no fit; make it again by lo.cross_validate, or give it one: "
@@ -132,28 +147,42 @@ def influence(
 
 
 def _make_result(
-    estimate: Estimate, fit: Fit, plan: Plan, refit: AbstractRefit, prediction: Any, pairs: int | None
+    estimate: Estimate,
+    fit: Fit,
+    plan: Plan,
+    refit: AbstractRefit,
+    prediction: Any,
+    pairs: int | None,
 ) -> Influence:
     watched, of_row = (None, None) if prediction is None else _prediction_function(fit, prediction)
     found = Moves(fit, plan, refit, watched, of_row)
-    own, whole = name_parameters(fit), float(dispersion(fit)[0])
-    now, values, theta, lost = (
-        own.at(fit.vector[None])[0],
-        np.array(own.at(found.theta)),
-        found.theta.copy(),
-        np.zeros(len(plan)),
-    )
+    own = name_parameters(fit)
+    whole = float(dispersion(fit)[0])
+    now = own.at(fit.vector[None])[0]
+    values = np.array(own.at(found.theta))
+    theta = found.theta.copy()
+    lost = np.zeros(len(plan))
     for k, partial in partial_refits(fit, plan, found.result, own).items():
-        values[k], theta[k], found.off[k], lost[k] = partial.values, partial.theta, partial.error, len(partial.free)
-    phi, size = dispersions(fit, plan, theta, lost) if found.cheap else np.full(len(plan), whole), fit.rank * whole
+        values[k], theta[k], found.off[k], lost[k] = (
+            partial.values,
+            partial.theta,
+            partial.error,
+            len(partial.free),
+        )
+    phi = dispersions(fit, plan, theta, lost) if found.cheap else np.full(len(plan), whole)
+    size = fit.rank * whole
     away = (values - now) / spread(fit, own.slope) / np.sqrt(phi)[:, None]
-    table = _losses(estimate).assign(cook=found.length**2 / size, cook_error=found.off * (2 * found.length + found.off) / size)
-    most = np.argmax(np.nan_to_num(np.abs(away), nan=-1.0), axis=1)  # the parameter that each refit moves most
+    table = _losses(estimate).assign(
+        cook=found.length**2 / size, cook_error=found.off * (2 * found.length + found.off) / size
+    )
+    # the parameter that each refit moves most
+    most = np.argmax(np.nan_to_num(np.abs(away), nan=-1.0), axis=1)
     table["moved"] = away[np.arange(len(away)), most]
     table["parameter"] = np.where(table["moved"].isna(), "", np.asarray(own.names, object)[most])
     table["moved_error"] = found.off / np.sqrt(phi)
     if own.slope is None:
-        table["moved_error"] *= np.max(lengths(fit, np.eye(fit.num_params)) / spread(fit))  # rounding
+        # rounding
+        table["moved_error"] *= np.max(lengths(fit, np.eye(fit.num_params)) / spread(fit))
     if found.others is not None:
         table["others"] = found.others
     if watched is not None:
@@ -162,17 +191,31 @@ def _make_result(
     table["result"] = np.array([code.name for code in RESULTS])[estimate.result]
     index = plan.refit_names
     table.index = index
-    together, note = pairs_of(fit, plan, table, found, size, pairs, lambda some: Moves(fit, some, refit))
-    many = "" if found.cheap else "of so many refits standard errors go by the dispersion of the whole fit"
+    together, note = pairs_of(
+        fit, plan, table, found, size, pairs, lambda some: Moves(fit, some, refit)
+    )
+    many = (
+        ""
+        if found.cheap
+        else "of so many refits standard errors go by the dispersion of the whole fit"
+    )
     said = "; ".join(filter(None, (note, many)))
-    return Influence(estimate, table, pd.DataFrame(away, index=index, columns=own.names), together, repr(refit), said)
+    return Influence(
+        estimate,
+        table,
+        pd.DataFrame(away, index=index, columns=own.names),
+        together,
+        repr(refit),
+        said,
+    )
 
 
 class Moves:
-    """The refits of a plan: their θ, their distances from θ̂ (`u`, whitened, and its `length`), and the errors `off` of these.
+    """The refits of a plan: their θ, their distances from θ̂ (`u`, whitened, and its `length`), and
+    the errors `off` of these.
 
-    Errors may be `proved`. The object also has the change of the watched prediction and, if that is cheap, the change of F per
-    remaining unit.
+    Errors may be `proved`. The object also has the change of the watched prediction and, if that is
+    cheap, the change of F per remaining unit.
     """
 
     def __init__(
@@ -184,21 +227,31 @@ class Moves:
         error: PredictionError | None = None,
     ):
         self.cheap = work(fit.objective, fit.num_params) * plan.num_refits <= CHEAP
-        now, (own, fit_proved) = np.nan if watch is None else watch(fit.vector[None])[0], distance_of_fit(fit)
+        now, (own, fit_proved) = (
+            np.nan if watch is None else watch(fit.vector[None])[0],
+            distance_of_fit(fit),
+        )
         still = 0.0 if error is None else error(fit.vector[None], np.array([own]))[0]
 
         def tell(batch: Batch, outcome: RefitBatch, theta: Array, far: Array) -> StepResult:
             told = {}
             if watch is not None:
                 values = watch(theta)
-                off = reach(fit, outcome, values, watch) if error is None else still + error(theta, far)
+                off = (
+                    reach(fit, outcome, values, watch)
+                    if error is None
+                    else still + error(theta, far)
+                )
                 told = {"value": values - now, "value_error": off}
             return told | ({"others": _others(fit, batch, theta)} if self.cheap else {})
 
         found = refit_all("influence", fit, plan, refit, tell)
-        self.theta, self.result = found["theta"], found["result"]
+        self.theta = found["theta"]
+        self.result = found["result"]
         self.proved = (found["proved"] == 1) & fit_proved
-        self.others, self.value, self.value_error = (found.get(name) for name in ("others", "value", "value_error"))
+        self.others, self.value, self.value_error = (
+            found.get(name) for name in ("others", "value", "value_error")
+        )
         self.u = (self.theta - fit.vector) @ np.asarray(fit.factor)
         self.length, lost = lengths_of_moves(fit, self.theta - fit.vector)
         self.off = found["off"] + (lost + own if fit_proved else 0.0)
@@ -212,7 +265,8 @@ def refit_all(
     tell: Callable[[Batch, RefitBatch, Array, Array], StepResult],
     judge: bool = True,
 ) -> StepResult:
-    """Refit a whole plan: θ of every refit, a bound `off` on its distance from the exact one, its code, and what `tell` adds.
+    """Refit a whole plan: θ of every refit, a bound `off` on its distance from the exact one, its
+    code, and what `tell` adds.
 
     `proved` is one where the bound is proved. The numbers are NaN where there is no refit.
     """
@@ -224,21 +278,30 @@ def refit_all(
         far, proved = distances(fit, outcome, theta)
         told = {"off": far, "proved": proved.astype(float)} | tell(batch, outcome, theta, far)
         where = {name: np.where(exists[:, 0], values, np.nan) for name, values in told.items()}
-        return where | {"theta": np.where(exists, theta, np.nan), "result": np.asarray(outcome.result, float)}
+        return where | {
+            "theta": np.where(exists, theta, np.nan),
+            "result": np.asarray(outcome.result, float),
+        }
 
     def merge(batch: Batch, told: StepResult) -> None:
         for name in told.keys() - {"held"}:
-            found.setdefault(name, np.full((plan.num_refits, *told[name].shape[1:]), np.nan))[batch.refits] = told[name]
+            found.setdefault(name, np.full((plan.num_refits, *told[name].shape[1:]), np.nan))[
+                batch.refits
+            ] = told[name]
 
     refit_batches(caller, fit, plan, refit, record, merge, judge)
     return found
 
 
-def _others(fit: Fit, batch: Batch, theta: Float[Array, "refits params"]) -> Float[Array, " refits"]:
+def _others(
+    fit: Fit, batch: Batch, theta: Float[Array, "refits params"]
+) -> Float[Array, " refits"]:
     """Return the change of F for the remaining units, per unit."""
-    F, n = functions(fit.objective, fit.theta, batch.rows), fit.objective.num_units
+    F = functions(fit.objective, fit.theta, batch.rows)
+    n = fit.objective.num_units
     scale = unit_weights(fit.objective).scale
-    out, size = np.empty(len(theta)), max(1, CAPACITY // n)
+    out = np.empty(len(theta))
+    size = max(1, CAPACITY // n)
     for start in range(0, len(theta), size):
         lanes = np.arange(start, min(start + size, len(theta)))
         before = F.look(np.tile(fit.vector, (len(lanes), 1)), lanes)[0]
@@ -247,21 +310,32 @@ def _others(fit: Fit, batch: Batch, theta: Float[Array, "refits params"]) -> Flo
     return out
 
 
-def _prediction_function(fit: Fit, prediction: Any) -> tuple[RefitStatistic, PredictionError | None]:
-    """Return the prediction of some refits: a function of the parameters, or the mean response of a row of features.
+def _prediction_function(
+    fit: Fit, prediction: Any
+) -> tuple[RefitStatistic, PredictionError | None]:
+    """Return the prediction of some refits: a function of the parameters, or the mean response of a
+    row of features.
 
-    The second function bounds errors of the mean response; it is None where these have to be estimated.
+    The second function bounds errors of the mean response; it is None where these have to be
+    estimated.
     """
 
     def number(value: Any) -> float:
         found = np.asarray(value, np.float64)
         if found.size != 1:
-            raise ValueError(f"influence: prediction must return one number; got shape {found.shape}.")
+            raise ValueError(
+                f"influence: prediction must return one number; got shape {found.shape}."
+            )
         return float(found.ravel()[0])
 
     def of_parameters(thetas: Array) -> Array:
         tree = natural(fit, thetas)
-        return np.array([number(prediction(jax.tree.map(lambda leaf, k=k: leaf[k], tree))) for k in range(len(thetas))])
+        return np.array(
+            [
+                number(prediction(jax.tree.map(lambda leaf, k=k: leaf[k], tree)))
+                for k in range(len(thetas))
+            ]
+        )
 
     if callable(prediction):
         return of_parameters, None
@@ -271,7 +345,8 @@ def _prediction_function(fit: Fit, prediction: Any) -> tuple[RefitStatistic, Pre
             "influence: prediction can be a row of features where the model is a lo.GLM or lo.Regression of one mean; got "
             f"{kind_of(objective)}. Give a function of the parameters that returns a number."
         )
-    row, names = pandas_of("influence", "prediction", prediction), objective.as_given.names
+    row = pandas_of("influence", "prediction", prediction)
+    names = objective.as_given.names
     if isinstance(row, pd.DataFrame) and len(row) == 1:
         row = row.iloc[0]
     if isinstance(row, pd.Series) and set(map(str, row.index)) != set(map(str, range(len(row)))):
@@ -283,7 +358,8 @@ def _prediction_function(fit: Fit, prediction: Any) -> tuple[RefitStatistic, Pre
             )
         row = row[list(names)].infer_objects()
     x = np.asarray(numbers("influence", "prediction", row), np.float64)
-    x = x[0] if x.ndim == 2 and len(x) == 1 else x
+    if x.ndim == 2 and len(x) == 1:
+        x = x[0]
     if x.shape != (objective.as_given.num_features,) or not np.isfinite(x).all():
         raise ValueError(
             f"influence: prediction must be one row of {objective.as_given.num_features} finite features; got shape {x.shape}."
@@ -293,23 +369,32 @@ def _prediction_function(fit: Fit, prediction: Any) -> tuple[RefitStatistic, Pre
     to_target = objective.units.to_target
 
     def of_row(thetas: Array) -> Array:
-        eta, inverse = thetas[:, :q] @ x, objective.loss_function.inverse_link
+        eta = thetas[:, :q] @ x
+        inverse = objective.loss_function.inverse_link
         if not objective.own:
             return to_target(np.asarray(inverse(eta)))
         shared: Any = inverse
-        return to_target(np.array([number(shared(eta[k : k + 1], thetas[k, q:])) for k in range(len(thetas))]))
+        return to_target(
+            np.array([number(shared(eta[k : k + 1], thetas[k, q:])) for k in range(len(thetas))])
+        )
 
     def error(thetas: Array, far: Array) -> Array:
         wide = lengths(fit, np.pad(x, (0, fit.num_params - q))[None])[0] * far
         return mean_errors(
-            lambda eta: to_target(np.asarray(objective.loss_function.inverse_link(eta))), thetas[:, :q] @ x, wide
+            lambda eta: to_target(np.asarray(objective.loss_function.inverse_link(eta))),
+            thetas[:, :q] @ x,
+            wide,
         )[1]
 
     return of_row, None if objective.own else error
 
 
-def mean_errors(inverse_link: Callable[[Array], Any], eta: Array, reach: Array) -> tuple[Array, Array]:
-    """Compute means at predictors that may be off by `reach`, and bounds of their errors, infinite at a pole of the link."""
+def mean_errors(
+    inverse_link: Callable[[Array], Any], eta: Array, reach: Array
+) -> tuple[Array, Array]:
+    """Compute means at predictors that may be off by `reach`, and bounds of their errors, infinite
+    at a pole of the link.
+    """
     with np.errstate(all="ignore"):
         value, low, high = (np.asarray(inverse_link(at)) for at in (eta, eta - reach, eta + reach))
         between = (np.minimum(low, high) <= value) & (value <= np.maximum(low, high))
@@ -321,17 +406,30 @@ def mean_errors(inverse_link: Callable[[Array], Any], eta: Array, reach: Array) 
 def _losses(estimate: Estimate) -> pd.DataFrame:
     """Tabulate the losses of every refit.
 
-    The columns are the number of units left out, the mean held-out loss, the no-update loss, the rise, its share of the
-    summed sizes of losses, and the error of its summed loss.
+    The columns are the number of units left out, the mean held-out loss, the no-update loss, the
+    rise, its share of the summed sizes of losses, and the error of its summed loss.
     """
-    at, weight, count = estimate._at, estimate._weight, estimate.plan.num_refits
+    at = estimate._at
+    weight = estimate._weight
+    count = estimate.plan.num_refits
     scored = at.held & np.isfinite(estimate.losses)
-    refit, unit, loss, before = at.refit[scored], at.unit[scored], estimate.losses[scored], estimate.baseline[scored]
-    times, own = np.bincount(unit, minlength=len(weight))[unit], weight[unit]
+    refit = at.refit[scored]
+    unit = at.unit[scored]
+    loss = estimate.losses[scored]
+    before = estimate.baseline[scored]
+    times = np.bincount(unit, minlength=len(weight))[unit]
+    own = weight[unit]
     summed = lambda each: np.bincount(refit, each, count)
     mass = summed(own)
-    mean = lambda each: np.where(mass > 0, summed(own * each) / np.where(mass > 0, mass, 1.0), np.nan)
+    mean = lambda each: np.where(
+        mass > 0, summed(own * each) / np.where(mass > 0, mass, 1.0), np.nan
+    )
     size = summed(own * np.abs(loss) / times)
     share = size / size.sum() if size.sum() > 0 else np.zeros(count)
-    found = {"units": np.diff(estimate.plan.indptr), "loss": mean(loss), "no_update": mean(before), "rise": mean(loss - before)}
+    found = {
+        "units": np.diff(estimate.plan.indptr),
+        "loss": mean(loss),
+        "no_update": mean(before),
+        "rise": mean(loss - before),
+    }
     return pd.DataFrame(found | {"share": share, "error": estimate.error})

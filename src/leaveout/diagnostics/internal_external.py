@@ -1,8 +1,10 @@
-"""Internal–external validation: each centre is predicted by a refit without it, and the measures are pooled over centres.
+"""Internal–external validation: each centre is predicted by a refit without it, and the measures
+are pooled over centres.
 
-The measures of a centre are those of `performance` on its rows, with standard errors: of concordance and of mean losses from
-the influence of each row, of the calibration slope and of the calibration in the large (the intercept with the linear predictor
-as an offset) from the recalibrating regression, of log O/E √((1 − O/n)/O). They are pooled on the scale of the logit of
+The measures of a centre are those of `performance` on its rows, with standard errors: of
+concordance and of mean losses from the influence of each row, of the calibration slope and of the
+calibration in the large (the intercept with the linear predictor as an offset) from the
+recalibrating regression, of log O/E √((1 − O/n)/O). They are pooled on the scale of the logit of
 concordance and the logarithm of O/E (Debray et al. 2017; Snell, Ensor, Debray, Moons & Riley 2018).
 """
 
@@ -26,13 +28,26 @@ from ..refit import AbstractRefit, Exact
 from ..validation.cross_validate import match_plan
 from ..validation.metrics import METRICS
 from .internal_validation import REFIT_TOL, over_refits
-from .performance import Binary, Continuous, PerformanceTable, Survival, performance, regression, scale, secant
+from .performance import (
+    Binary,
+    Continuous,
+    PerformanceTable,
+    Survival,
+    performance,
+    regression,
+    scale,
+    secant,
+)
 from .pooling import Tau2, pool
 
 Array = np.ndarray
-POOLED_ROWS = 10  # rows of a centre from which a standard error is known to a quarter of itself; fewer are not pooled
-ENDS, LINE = {"C": (0.0, 1.0), "OE": (0.0, np.inf)}, (-np.inf, np.inf)  # of the scale on which measures are pooled
-IDEAL = {"C": np.nan, "slope": 1.0, "large": 0.0, "OE": 1.0}  # values of a perfect model that a picture marks
+# rows of a centre from which a standard error is known to a quarter of itself; fewer are not pooled
+POOLED_ROWS = 10
+# of the scale on which measures are pooled
+ENDS = {"C": (0.0, 1.0), "OE": (0.0, np.inf)}
+LINE = (-np.inf, np.inf)
+# values of a perfect model that a picture marks
+IDEAL = {"C": np.nan, "slope": 1.0, "large": 0.0, "OE": 1.0}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -44,15 +59,17 @@ class InternalExternal(PerformanceTable):
     Attributes
     ----------
     centres : DataFrame
-        One row a centre: `n`, `events`, the measures with their standard errors (`C`, `C_se`, `slope`, `slope_se`, `large`,
-        `large_se`, `OE`, `OE_se`, `brier`, `logloss` and so on), and the `result` of its refit. Centres of fewer than ten rows
-        have no standard errors, and are not pooled.
+        One row a centre: `n`, `events`, the measures with their standard errors (`C`, `C_se`,
+        `slope`, `slope_se`, `large`, `large_se`, `OE`, `OE_se`, `brier`, `logloss` and so on), and
+        the `result` of its refit. Centres of fewer than ten rows have no standard errors, and are
+        not pooled.
     pooled : DataFrame
-        One row a measure, on the scale on which it is pooled ("logit C", "log OE"): `mu`, `tau2`, `Q`, `I2`, `se`, `hksj_se`,
-        the interval from `low` to `high`, the prediction interval for a new centre from `pi_low` to `pi_high`, and `k`, the
-        number of centres.
+        One row a measure, on the scale on which it is pooled ("logit C", "log OE"): `mu`, `tau2`,
+        `Q`, `I2`, `se`, `hksj_se`, the interval from `low` to `high`, the prediction interval for a
+        new centre from `pi_low` to `pi_high`, and `k`, the number of centres.
     table : DataFrame
-        The same on the scale of the measure itself: `estimate`, `low`, `high`, `pi_low`, `pi_high`, `tau2`, `I2` and `k`.
+        The same on the scale of the measure itself: `estimate`, `low`, `high`, `pi_low`, `pi_high`,
+        `tau2`, `I2` and `k`.
     fit : Fit
         The fit.
     tau2 : str
@@ -71,7 +88,9 @@ class InternalExternal(PerformanceTable):
     >>> rng = np.random.default_rng(0)
     >>> X, centre = rng.normal(size=(200, 2)), np.arange(200) % 5
     >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=200) > 0) * 1.0, "logistic"))
-    >>> lo.internal_external(fit, centre).forest("C").loc["pooled", ["low", "high"]].round(2).tolist()
+    >>> lo.internal_external(fit, centre).forest("C").loc["pooled", ["low", "high"]].round(
+    ...     2
+    ... ).tolist()
     [0.76, 0.88]
     """
 
@@ -81,7 +100,8 @@ class InternalExternal(PerformanceTable):
 
     @conventional
     def forest(self, measure: str = "C") -> pd.DataFrame:
-        """Return what a forest picture draws: the measure in each centre, pooled, and predicted for a new centre.
+        """Return what a forest picture draws: the measure in each centre, pooled, and predicted for
+        a new centre.
 
         Parameters
         ----------
@@ -94,35 +114,67 @@ class InternalExternal(PerformanceTable):
             `estimate`, `low`, `high` and `weight` by centre, then of "pooled" and "new centre".
         """
         if measure not in self.table.index:
-            raise ValueError(f"forest: measure must be one of {', '.join(self.table.index)}; got {measure!r}.")
+            raise ValueError(
+                f"forest: measure must be one of {', '.join(self.table.index)}; got {measure!r}."
+            )
         if self.centres.index.isin(["pooled", "new centre"]).any():
             raise ValueError(
                 "forest: rows are added to those of the centres, named 'pooled' and 'new centre'; rename the centre."
             )
         to, back, slope = scale(*ENDS.get(measure, LINE))
-        value, se = self.centres[measure].to_numpy(), self.centres[f"{measure}_se"].to_numpy()
+        value = self.centres[measure].to_numpy()
+        se = self.centres[f"{measure}_se"].to_numpy()
         between = self.table.loc[measure, "tau2"]
-        with np.errstate(all="ignore"):  # a centre whose patients are ranked without a fault has no interval
+        # a centre whose patients are ranked without a fault has no interval
+        with np.errstate(all="ignore"):
             half = scipy.stats.norm.ppf((1 + self.level) / 2) * se * np.abs(slope(value))
-            ends = {"estimate": value, "low": back(to(value) - half), "high": back(to(value) + half)}
-            rows = pd.DataFrame(ends | {"weight": 1 / ((se * slope(value)) ** 2 + between)}, self.centres.index)
+            ends = {
+                "estimate": value,
+                "low": back(to(value) - half),
+                "high": back(to(value) + half),
+            }
+            rows = pd.DataFrame(
+                ends | {"weight": 1 / ((se * slope(value)) ** 2 + between)}, self.centres.index
+            )
         for name, kind in (("pooled", ""), ("new centre", "pi_")):
             columns = ["estimate", f"{kind}low", f"{kind}high"]
             rows.loc[name] = [*self.table.loc[measure, columns], np.nan]
         return rows
 
     def _facts(self) -> list[tuple[str, str]]:
-        shown = [name for name in self.table.index if name in ("C", "slope", "large", "OE", "R2", "MSE")]
+        shown = [
+            name for name in self.table.index if name in ("C", "slope", "large", "OE", "R2", "MSE")
+        ]
         lines = []
         for name, row in self.centres.iterrows():
-            error = {each: f" ± {row[f'{each}_se']:.2g}" if np.isfinite(row[f"{each}_se"]) else "" for each in shown}
-            known = ", ".join(f"{each} {row[each]:.3g}{error[each]}" for each in shown if np.isfinite(row[each]))
-            lost = "" if RESULTS[row["result"]] not in NO_REFIT_CODES else f"no refit: {RESULTS[row['result']].message}"
+            error = {
+                each: f" ± {row[f'{each}_se']:.2g}" if np.isfinite(row[f"{each}_se"]) else ""
+                for each in shown
+            }
+            known = ", ".join(
+                f"{each} {row[each]:.3g}{error[each]}" for each in shown if np.isfinite(row[each])
+            )
+            lost = (
+                ""
+                if RESULTS[row["result"]] not in NO_REFIT_CODES
+                else f"no refit: {RESULTS[row['result']].message}"
+            )
             events = f", {row['events']:.0f} events" if "events" in row else ""
-            lines.append((str(name), f"{row['n']:.0f} rows{events}: {known or lost or 'no measure is defined'}"))
+            lines.append(
+                (
+                    str(name),
+                    f"{row['n']:.0f} rows{events}: {known or lost or 'no measure is defined'}",
+                )
+            )
         how = f"random effects, τ² by {self.tau2}, Hartung–Knapp, {self.level:.0%}; pi: prediction interval for a new centre"
         few = int((self.centres["n"] < POOLED_ROWS).sum())
-        return [*lines, ("pooled", how + (f"; without {few} centres of fewer than {POOLED_ROWS} rows" if few else ""))]
+        return [
+            *lines,
+            (
+                "pooled",
+                how + (f"; without {few} centres of fewer than {POOLED_ROWS} rows" if few else ""),
+            ),
+        ]
 
 
 @conventional
@@ -136,7 +188,8 @@ def internal_external(
     cases: bool = False,
     strategy: AbstractRefit | None = None,
 ) -> InternalExternal:
-    """Leave out one centre at a time, predict it by the others, and pool the measures over centres by random effects.
+    """Leave out one centre at a time, predict it by the others, and pool the measures over centres
+    by random effects.
 
     Parameters
     ----------
@@ -145,20 +198,23 @@ def internal_external(
     centres : array_like, `[units]`
         The label of each unit's centre, study or time period.
     tau2 : {"REML", "DL"}, default "REML"
-        The estimator of the variance between centres: restricted maximum likelihood, or DerSimonian and Laird's.
+        The estimator of the variance between centres: restricted maximum likelihood, or DerSimonian
+        and Laird's.
     level : float, default 0.95
         The coverage of the intervals.
     cases : bool, default False
-        Whether `sample_weight` counts cases. Other weights are taken with mean one: c times them is the same data.
+        Whether `sample_weight` counts cases. Other weights are taken with mean one: c times them is
+        the same data.
     strategy : AbstractRefit, default `Exact(1e-10)`
         The strategy of the refits.
 
     Returns
     -------
     InternalExternal
-        The measures by centre and pooled. Of two classes they are `C` (the area under the ROC curve), the calibration `slope`,
-        the calibration in the `large`, `OE` (observed over expected events), `brier` and `logloss`; of Cox's model Harrell's
-        `C`, `slope` and `OE`; of a number `R2`, `MSE`, `slope` and `large`.
+        The measures by centre and pooled. Of two classes they are `C` (the area under the ROC
+        curve), the calibration `slope`, the calibration in the `large`, `OE` (observed over
+        expected events), `brier` and `logloss`; of Cox's model Harrell's `C`, `slope` and `OE`; of
+        a number `R2`, `MSE`, `slope` and `large`.
 
     Raises
     ------
@@ -173,10 +229,11 @@ def internal_external(
 
     References
     ----------
-    E. W. Steyerberg and F. E. Harrell, Prediction models need appropriate internal, internal–external, and external validation,
-    Journal of Clinical Epidemiology 69, 2016.
+    E. W. Steyerberg and F. E. Harrell, Prediction models need appropriate internal,
+    internal–external, and external validation, Journal of Clinical Epidemiology 69, 2016.
 
-    T. P. A. Debray et al., A guide to systematic review and meta-analysis of prediction model performance, BMJ 356, 2017.
+    T. P. A. Debray et al., A guide to systematic review and meta-analysis of prediction model
+    performance, BMJ 356, 2017.
 
     Examples
     --------
@@ -185,7 +242,9 @@ def internal_external(
     >>> rng = np.random.default_rng(0)
     >>> X, centre = rng.normal(size=(200, 2)), np.arange(200) % 5
     >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=200) > 0) * 1.0, "logistic"))
-    >>> lo.internal_external(fit, centre).table.loc[["C", "slope"], ["estimate", "low", "high"]].round(2)
+    >>> lo.internal_external(fit, centre).table.loc[
+    ...     ["C", "slope"], ["estimate", "low", "high"]
+    ... ].round(2)
            estimate   low  high
     C          0.83  0.76  0.88
     slope      1.01  0.71  1.30
@@ -193,9 +252,13 @@ def internal_external(
     measure = performance("internal_external", fit, None, cases)
     if tau2 not in ("REML", "DL"):
         raise ValueError(f"internal_external: tau2 must be 'REML' or 'DL'; got {tau2!r}.")
-    level, strategy = share("internal_external: level", level), Exact(REFIT_TOL) if strategy is None else strategy
+    level, strategy = (
+        share("internal_external: level", level),
+        Exact(REFIT_TOL) if strategy is None else strategy,
+    )
     plan = match_plan("internal_external", fit.objective, groups_of(centres), strategy)
-    label, names = (cast(Array, each) for each in (plan.clusters, plan.labels))  # in the order of the fit's units
+    # in the order of the fit's units
+    label, names = (cast(Array, each) for each in (plan.clusters, plan.labels))
     by_centre = {Binary: _binary, Survival: _survival, Continuous: _linear}[type(measure)]
     found: list[dict[str, float]] = [{} for _ in range(plan.num_refits)]
     counts = measure.weights.weigh
@@ -211,13 +274,21 @@ def internal_external(
     table = pd.DataFrame(found, index=pd.Index(names, name="centre"))
     number = counts * measure.weights.copies
     counted = {"n": np.bincount(label, number, len(names)).astype(int)}
-    events = measure.y if isinstance(measure, Binary) else measure.risk[:, 2] if isinstance(measure, Survival) else None
+    events = (
+        measure.y
+        if isinstance(measure, Binary)
+        else measure.risk[:, 2]
+        if isinstance(measure, Survival)
+        else None
+    )
     if events is not None:
         counted["events"] = np.bincount(label, events * number, len(names)).astype(int)
     table = pd.concat([pd.DataFrame(counted, table.index), table], axis=1)
     table["result"] = result.to_numpy()
     errors = [name for name in table.columns if name.endswith("_se")]
-    table[errors] = table[errors].where((table[errors] > 0) & (table["n"] >= POOLED_ROWS).to_numpy()[:, None])
+    table[errors] = table[errors].where(
+        (table[errors] > 0) & (table["n"] >= POOLED_ROWS).to_numpy()[:, None]
+    )
     listed = [name.removesuffix("_se") for name in errors]
     pooled, natural = {}, {}
     for name in listed:
@@ -227,13 +298,21 @@ def internal_external(
             one = pool(to(value), se * np.abs(slope(value)), tau2, level)
         pooled[{"C": "logit C", "OE": "log OE"}.get(name, name)] = one
         ends = {"estimate": one["mu"], **one[["low", "high", "pi_low", "pi_high"]]}
-        natural[name] = {key: back(end) for key, end in ends.items()} | dict(one[["tau2", "I2", "k"]])
-    of_rows, own_scale = (pd.DataFrame.from_dict(each, orient="index").astype({"k": int}) for each in (pooled, natural))
+        natural[name] = {key: back(end) for key, end in ends.items()} | dict(
+            one[["tau2", "I2", "k"]]
+        )
+    of_rows, own_scale = (
+        pd.DataFrame.from_dict(each, orient="index").astype({"k": int})
+        for each in (pooled, natural)
+    )
     return InternalExternal(own_scale, fit, level, table, of_rows, tau2)
 
 
 class Rows(NamedTuple):
-    """The rows of a centre that weigh: the weight of each, and the number of independent ones that it stands for."""
+    """The rows of a centre that weigh.
+
+    The weight of each, and the number of independent ones that it stands for.
+    """
 
     weight: Float[Array, " rows"]
     copies: Float[Array, " rows"]
@@ -247,16 +326,29 @@ class Rows(NamedTuple):
 
 @np.errstate(all="ignore")
 def _binary(measure: Binary, eta: Float[Array, " rows"], some: Array) -> dict[str, float]:
-    x, y, w = eta[some], measure.y[some], measure.case[some]
+    x = eta[some]
+    y = measure.y[some]
+    w = measure.case[some]
     rows = Rows(w, measure.weights.copies[some])
-    p, observed = scipy.special.expit(x), w @ y
+    p = scipy.special.expit(x)
+    observed = w @ y
     both = 0 < observed < w.sum()
-    found = rows.mean(METRICS["auc"].pseudo(y, x, w), "C") if both else {"C": np.nan, "C_se": np.nan}
+    found = (
+        rows.mean(METRICS["auc"].pseudo(y, x, w), "C") if both else {"C": np.nan, "C_se": np.nan}
+    )
     (_, slope), cov = regression(np.column_stack([np.ones_like(x), x]), y, w, None, False)
     (large,), large_cov = regression(np.ones((len(x), 1)), y, w, None, False, x)
-    found |= {"slope": slope, "slope_se": cov[1, 1] ** 0.5, "large": large, "large_se": large_cov[0, 0] ** 0.5}
+    found |= {
+        "slope": slope,
+        "slope_se": cov[1, 1] ** 0.5,
+        "large": large,
+        "large_se": large_cov[0, 0] ** 0.5,
+    }
     ratio = observed / (w @ p)
-    found |= {"OE": ratio, "OE_se": ratio * np.sqrt((1 - observed / w.sum()) / observed) if observed > 0 else np.nan}
+    found |= {
+        "OE": ratio,
+        "OE_se": ratio * np.sqrt((1 - observed / w.sum()) / observed) if observed > 0 else np.nan,
+    }
     losses = np.logaddexp(0, (1 - 2 * y) * x)
     return found | rows.mean((y - p) ** 2, "brier") | rows.mean(losses, "logloss")
 
@@ -264,7 +356,8 @@ def _binary(measure: Binary, eta: Float[Array, " rows"], some: Array) -> dict[st
 @np.errstate(all="ignore")
 def _survival(measure: Survival, at: Any, some: Array) -> dict[str, float]:
     eta, w = at[0], np.where(some, measure.case, 0.0)
-    risk, died = measure.risk[some], measure.risk[:, 2] * w
+    risk = measure.risk[some]
+    died = measure.risk[:, 2] * w
     found = {"C": np.nan, "C_se": np.nan}
     with contextlib.suppress(ValueError):  # if no pair is comparable
         rows = Rows(w[some], measure.weights.copies[some])
@@ -273,7 +366,8 @@ def _survival(measure: Survival, at: Any, some: Array) -> dict[str, float]:
     slope = secant(pull, pull(np.ones(1)))
     step = 1e-5  # of a central difference of the slope's gradient, whose error is its square
     bend = (pull(slope + step) - pull(slope - step)) / (2 * step)
-    expected, observed = w @ at[2], died.sum()
+    expected = w @ at[2]
+    observed = died.sum()
     ratio = observed / expected
     found |= {"slope": slope[0], "slope_se": float(bend[0] ** -0.5), "OE": ratio}
     return found | {"OE_se": ratio / np.sqrt(observed) if observed > 0 else np.nan}
@@ -281,9 +375,15 @@ def _survival(measure: Survival, at: Any, some: Array) -> dict[str, float]:
 
 @np.errstate(all="ignore")
 def _linear(measure: Continuous, mean: Float[Array, " rows"], some: Array) -> dict[str, float]:
-    x, y, w = mean[some], measure.y[some], measure.case[some]
+    x = mean[some]
+    y = measure.y[some]
+    w = measure.case[some]
     rows = Rows(w, measure.weights.copies[some])
-    found = rows.mean(METRICS["r2"].pseudo(y, x, w), "R2") if np.ptp(y) > 0 else {"R2": np.nan, "R2_se": np.nan}
+    found = (
+        rows.mean(METRICS["r2"].pseudo(y, x, w), "R2")
+        if np.ptp(y) > 0
+        else {"R2": np.nan, "R2_se": np.nan}
+    )
     found |= rows.mean((y - x) ** 2, "MSE")
     (_, slope), cov = regression(np.column_stack([np.ones_like(x), x]), y, w, None, True)
     return found | {"slope": slope, "slope_se": cov[1, 1] ** 0.5} | rows.mean(y - x, "large")

@@ -1,28 +1,36 @@
-"""Internal validation of a prediction model: how much better it looks on its own data than on new ones, by refits of one fit.
+"""Internal validation of a prediction model: how much better it looks on its own data than on new
+ones, by refits of one fit.
 
-With M_b(A) a measure of refit b on the rows A, orig the measure of the fit on its own rows, and S_b the rows of resample b:
+With M_b(A) a measure of refit b on the rows A, orig the measure of the fit on its own rows, and S_b
+the rows of resample b:
 
-    bootstrap         optimism = mean_b [M_b(S_b) − M_b(all rows)]                          (Efron 1983; Harrell 1996)
+    bootstrap         optimism = mean_b [M_b(S_b) − M_b(all rows)]
+    (Efron 1983; Harrell 1996)
     crossvalidation   optimism = mean_b [M_b(S_b) − M_b(rows left out)]
-    .632              optimism = 0.632 (orig − T),  T = Σ_b W_b M_b(rows never drawn)       (Efron 1983)
-    .632+             the same with 0.632/(1 − 0.368 R), R = (T − orig)/(γ − orig)          (Efron & Tibshirani 1997)
+    .632              optimism = 0.632 (orig − T),  T = Σ_b W_b M_b(rows never drawn)
+    (Efron 1983)
+    .632+             the same with 0.632/(1 − 0.368 R), R = (T − orig)/(γ − orig)
+    (Efron & Tibshirani 1997)
 
-and corrected = orig − optimism. W_b is the mean over rows left out by b of one over the number of refits that leave each out.
-γ is the measure when outcomes and predictions are paired at random; R is cut to [0, 1].
+and corrected = orig − optimism. W_b is the mean over rows left out by b of one over the number of
+refits that leave each out. γ is the measure when outcomes and predictions are paired at random; R
+is cut to [0, 1].
 
-An interval is for the measure of this fit on new data, M(population). The error of orig, orig − M(population), is to the data
-what M_b(S_b) − M_b(all rows) is to the resample. The mean of these differences is the optimism; their standard deviation s is
-that of the error:
+An interval is for the measure of this fit on new data, M(population). The error of orig, orig −
+M(population), is to the data what M_b(S_b) − M_b(all rows) is to the resample. The mean of these
+differences is the optimism; their standard deviation s is that of the error:
 
     corrected ± t s,
 
-with as many degrees of freedom as there are resamples, or clusters, less one. Measures with bounds have it on the scale of the
-logit, losses on that of the logarithm. There s is that of (M_b(S_b) − M_b(all rows)) / m (1 − m), or over m, with m the mean of
-the two, so that a resample of area one counts. Resamples' own M_b(S_b), shifted by the optimism (Noma et al. 2021), flatter
-twice, as the fit does and as a resample of its rows does: an interval of these is too high.
+with as many degrees of freedom as there are resamples, or clusters, less one. Measures with bounds
+have it on the scale of the logit, losses on that of the logarithm. There s is that of (M_b(S_b) −
+M_b(all rows)) / m (1 − m), or over m, with m the mean of the two, so that a resample of area one
+counts. Resamples' own M_b(S_b), shifted by the optimism (Noma et al. 2021), flatter twice, as the
+fit does and as a resample of its rows does: an interval of these is too high.
 
-A resample whose refit does not exist, as where classes separate, a level or a class is lost, leaves every mean; one whose rows
-do not define a measure leaves the mean of this measure. Each such resample is counted.
+A resample whose refit does not exist, as where classes separate, a level or a class is lost, leaves
+every mean; one whose rows do not define a measure leaves the mean of this measure. Each such
+resample is counted.
 """
 
 from dataclasses import dataclass
@@ -53,10 +61,14 @@ Method = Literal["bootstrap", ".632", ".632+", "crossvalidation"]
 METHODS = get_args(Method)
 DEFAULT_B = {"crossvalidation": 10}  # number of folds; of the others:
 DEFAULT_RESAMPLES = 200
-REFIT_TOL = 1e-10  # relative error of refits, at which measures have ten digits; Newton's last step is no dearer for it
+# relative error of refits, at which measures have ten digits; Newton's last step is no dearer for
+# it
+REFIT_TOL = 1e-10
 SHARE_SEEN = 0.632  # share of the rows that a resample holds, 1 − 1/e
-EMAX_GRID = np.linspace(0, 1, 2001)[1:-1]  # probabilities over which rms takes the largest error of calibration
-VARIANCE_OF_COUNTS = (0.75, 1.25)  # a bootstrap's is one, that of ten folds a tenth, of halves one half
+# probabilities over which rms takes the largest error of calibration
+EMAX_GRID = np.linspace(0, 1, 2001)[1:-1]
+# a bootstrap's is one, that of ten folds a tenth, of halves one half
+VARIANCE_OF_COUNTS = (0.75, 1.25)
 NAMES = tuple(RESULTS)
 COLUMNS = ("index.orig", "training", "test", "optimism", "index.corrected", "low", "high", "n")
 
@@ -70,8 +82,9 @@ class Validation(PerformanceTable):
     Attributes
     ----------
     table : DataFrame
-        One row a measure. `index.orig` on the rows of the fit; `training` and `test`, the means over resamples; `optimism`;
-        `index.corrected`, with the ends `low` and `high` of its interval; and `n`, the number of resamples that count.
+        One row a measure. `index.orig` on the rows of the fit; `training` and `test`, the means
+        over resamples; `optimism`; `index.corrected`, with the ends `low` and `high` of its
+        interval; and `n`, the number of resamples that count.
     training, test : DataFrame
         The measures of each resample, `[resamples, measures]`; NaN where they do not exist.
     result : Series
@@ -130,7 +143,10 @@ class Validation(PerformanceTable):
 
     @property
     def flagged(self) -> pd.DataFrame:
-        """Resamples that have a code, by number: its name, its message, and whether the resample counts."""
+        """Resamples that have a code, by number.
+
+        Its name, its message, and whether the resample counts.
+        """
         some = self.result[self.result != RESULTS.successful.name]
         message = [RESULTS[name].message for name in some]
         used = [RESULTS[name] not in NO_REFIT_CODES for name in some]
@@ -139,13 +155,24 @@ class Validation(PerformanceTable):
     def _facts(self) -> list[tuple[str, str]]:
         flagged = self.flagged
         number = flagged["result"].value_counts()
-        codes = [f"{count} {name} ({RESULTS[name].message.split(';')[0]})" for name, count in number.items()]
+        codes = [
+            f"{count} {name} ({RESULTS[name].message.split(';')[0]})"
+            for name, count in number.items()
+        ]
         lost = int((~flagged["used"]).sum())
         left = f"{lost} of {len(self.result)} have no refit and leave every mean: " if lost else ""
         return [
-            ("resamples", f"{self.plan.num_refits}, method {self.method}, {self.plan.call or 'a plan that was given'}"),
+            (
+                "resamples",
+                f"{self.plan.num_refits}, method {self.method}, {self.plan.call or 'a plan that was given'}",
+            ),
             ("flagged", f"{left}{', '.join(codes)}" if codes else "none"),
-            ("intervals", f"{self.level:.0%}, for this fit on new data" if self.table["low"].notna().any() else ""),
+            (
+                "intervals",
+                f"{self.level:.0%}, for this fit on new data"
+                if self.table["low"].notna().any()
+                else "",
+            ),
             ("note", self.note),
         ]
 
@@ -168,19 +195,22 @@ def validate(
     strategy: AbstractRefit | None = None,
     checkpoint: File | None = None,
 ) -> Validation:
-    """Validate a prediction model internally: measure it on its own data, and correct the measures for optimism.
+    """Validate a prediction model internally: measure it on its own data, and correct the measures
+    for optimism.
 
-    Every resample is a refit of the one fit. A resample whose refit does not exist, as where classes separate or a level of a
-    factor is lost, is flagged, counted, and left out of every mean; none fails the whole.
+    Every resample is a refit of the one fit. A resample whose refit does not exist, as where
+    classes separate or a level of a factor is lost, is flagged, counted, and left out of every
+    mean; none fails the whole.
 
     Parameters
     ----------
     fit : Fit
         The fit of a model of two classes, of a number, or of `lo.Cox`.
     method : {"bootstrap", ".632", ".632+", "crossvalidation"}, optional
-        "bootstrap" is Harrell's correction: measures on each resample less those on all rows. ".632" and ".632+" weigh
-        apparent measures with those on rows that were not drawn. "crossvalidation" uses rows that are left out. By default
-        the plan decides: resamples are a "bootstrap", folds are "crossvalidation"; without a plan it is "bootstrap".
+        "bootstrap" is Harrell's correction: measures on each resample less those on all rows.
+        ".632" and ".632+" weigh apparent measures with those on rows that were not drawn.
+        "crossvalidation" uses rows that are left out. By default the plan decides: resamples are a
+        "bootstrap", folds are "crossvalidation"; without a plan it is "bootstrap".
     B : int, optional
         The number of resamples, 200 by default, or of folds, 10 by default.
     groups : array_like, `[units]`, optional
@@ -188,18 +218,21 @@ def validate(
     plan : Plan, int or splitter, optional
         Resamples or folds of your own, in place of `B` and `groups`.
     cases : bool, default False
-        Whether `sample_weight` counts cases, which are then drawn one by one. Other weights are taken with mean one: c times
-        them is the same data.
+        Whether `sample_weight` counts cases, which are then drawn one by one. Other weights are
+        taken with mean one: c times them is the same data.
     times : array_like, optional
-        For Cox's model the times at which areas and Brier's score are measured, between whose first and last Brier's score is
-        integrated, and up to whose last Uno's concordance is taken. The quartiles of the times of events by default.
+        For Cox's model the times at which areas and Brier's score are measured, between whose first
+        and last Brier's score is integrated, and up to whose last Uno's concordance is taken. The
+        quartiles of the times of events by default.
     curves : int, default 30
-        The number of resamples whose calibration curves are smoothed, as this takes longer than their refits.
+        The number of resamples whose calibration curves are smoothed, as this takes longer than
+        their refits.
     level : float, default 0.95
-        The nominal coverage of the intervals. They are for the measure of this fit on new data, not for the mean over fits.
-        With ten features and 100 or 200 patients, a third with the event, intervals of 95 % hold the area of the fit in 0.97 of
-        1,000 simulations, apparent ones in 0.43 and 0.66. Measures of calibration and of spread have no interval, as it would
-        not cover; nor has a plan that is no bootstrap.
+        The nominal coverage of the intervals. They are for the measure of this fit on new data, not
+        for the mean over fits. With ten features and 100 or 200 patients, a third with the event,
+        intervals of 95 % hold the area of the fit in 0.97 of 1,000 simulations, apparent ones
+        in 0.43 and 0.66. Measures of calibration and of spread have no interval, as it would not
+        cover; nor has a plan that is no bootstrap.
     seed : int, default 0
         The seed of the resamples.
     rng : int, numpy.random.Generator or None, optional
@@ -207,16 +240,18 @@ def validate(
     strategy : AbstractRefit, default `Exact(1e-10)`
         The strategy of the refits.
     checkpoint : path, optional
-        A file that keeps what is done. The same call goes on from there after it was stopped or killed.
+        A file that keeps what is done. The same call goes on from there after it was stopped or
+        killed.
 
     Returns
     -------
     Validation
-        The table, with the measures of each resample and the code of its refit. Measures of two classes have the names of
-        rms: Dxy, R2 (Nagelkerke's), Intercept, Slope, Emax, D, U, Q, B (Brier's score), g, gp. There are also AUC,
-        average_precision, log_loss, and the largest and mean error of calibration by lowess and by a spline. Numbers have R2,
-        MSE, Intercept, Slope and g. Cox's model has Dxy, R2, Slope, D, U, Q, g, Harrell's C, Uno's C_uno, AUC(t), Brier(t) and
-        IBS.
+        The table, with the measures of each resample and the code of its refit. Measures of two
+        classes have the names of rms: Dxy, R2 (Nagelkerke's), Intercept, Slope, Emax, D, U, Q, B
+        (Brier's score), g, gp. There are also AUC, average_precision, log_loss, and the largest and
+        mean error of calibration by lowess and by a spline. Numbers have R2, MSE, Intercept, Slope
+        and g. Cox's model has Dxy, R2, Slope, D, U, Q, g, Harrell's C, Uno's C_uno, AUC(t),
+        Brier(t) and IBS.
 
     Raises
     ------
@@ -232,17 +267,20 @@ def validate(
 
     See Also
     --------
-    calibration : The calibration curve, also corrected for optimism by the resamples of a `Validation`.
+    calibration : The calibration curve, also corrected for optimism by the resamples of a
+        `Validation`.
     cross_validate : Held-out losses and metrics with standard errors.
 
     References
     ----------
     F. E. Harrell, Regression Modeling Strategies, 2nd edition, Springer, 2015.
 
-    B. Efron and R. Tibshirani, Improvements on cross-validation: the .632+ bootstrap method, JASA 92, 1997.
+    B. Efron and R. Tibshirani, Improvements on cross-validation: the .632+ bootstrap method, JASA
+    92, 1997.
 
-    H. Noma et al., Confidence intervals of prediction accuracy measures for multivariable prediction models based on the
-    bootstrap-based optimism correction methods, Statistics in Medicine 40, 2021.
+    H. Noma et al., Confidence intervals of prediction accuracy measures for multivariable
+    prediction models based on the bootstrap-based optimism correction methods, Statistics in
+    Medicine 40, 2021.
 
     Examples
     --------
@@ -251,30 +289,41 @@ def validate(
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(80, 3))
     >>> fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=80) > 0) * 1.0, "logistic"))
-    >>> lo.validate(fit, B=50).table.loc[["Dxy", "Slope"], ["index.orig", "optimism", "index.corrected"]].round(3)
+    >>> lo.validate(fit, B=50).table.loc[
+    ...     ["Dxy", "Slope"], ["index.orig", "optimism", "index.corrected"]
+    ... ].round(3)
            index.orig  optimism  index.corrected
     Dxy         0.806     0.034            0.772
     Slope       1.000     0.136            0.864
     """
     measure = performance("validate", fit, times, cases)
     if method is not None and method not in METHODS:
-        raise ValueError(f"validate: method must be one of {', '.join(map(repr, METHODS))}; got {method!r}.")
-    strategy = Exact(REFIT_TOL) if strategy is None else strategy
+        raise ValueError(
+            f"validate: method must be one of {', '.join(map(repr, METHODS))}; got {method!r}."
+        )
+    if strategy is None:
+        strategy = Exact(REFIT_TOL)
     level, curves = share("validate: level", level), count("validate: curves", curves, 0)
     plan, method = resamples("validate", measure, method, B, groups, plan, seed, strategy)
     if method != "bootstrap" and not plan.held.any():
-        raise ValueError(f"validate: method={method!r} needs rows that are left out and scored; the plan has none.")
-    own, note = measure.own, ""
+        raise ValueError(
+            f"validate: method={method!r} needs rows that are left out and scored; the plan has none."
+        )
+    own = measure.own
+    note = ""
     apparent = {name: value[0] for name, value in measure(own, measure.case[None], True).items()}
     try:
         smooth = measure.curve_errors(own[0], measure.case) if curves else {}
     except ImportError as error:
-        smooth, curves, note = {}, 0, f"no calibration curves: {error}"
+        smooth = {}
+        curves = 0
+        note = f"no calibration curves: {error}"
     orig = pd.Series(apparent | smooth)
     tables = np.full((plan.num_refits, 3, len(orig)), np.nan)
 
     def tell(refits, theta, weights, held):
-        at, case = measure.at(theta, weights), measure.case
+        at = measure.at(theta, weights)
+        case = measure.case
         parts = [(0, weights * case, True)]
         if method != "crossvalidation":
             parts.append((1, np.broadcast_to(case, weights.shape), False))
@@ -282,26 +331,46 @@ def validate(
             parts.append((2, case * held, False))
         measures = np.full((len(refits), 3, len(orig)), np.nan)
         for part, rows, seen in parts:
-            measures[:, part, : len(apparent)] = np.column_stack(list(measure(at, rows, seen).values()))
+            measures[:, part, : len(apparent)] = np.column_stack(
+                list(measure(at, rows, seen).values())
+            )
             for k in np.flatnonzero(refits < curves) if smooth else ():
                 with np.errstate(all="ignore"):
-                    measures[k, part, len(apparent) :] = list(measure.curve_errors(at[k], rows[k]).values())
+                    measures[k, part, len(apparent) :] = list(
+                        measure.curve_errors(at[k], rows[k]).values()
+                    )
         return measures
 
     def summarise(exists, result):
         training, on_all, on_held = tables.swapaxes(0, 1)
         test = on_all if method == "bootstrap" else on_held
-        gamma = pd.Series(measure.no_information(measure.own, measure.case[None]) if method == ".632+" else {}, dtype=float)
-        table = _corrected(orig, training[exists], test[exists], plan.some(np.flatnonzero(exists)), method, gamma)
+        gamma = pd.Series(
+            measure.no_information(measure.own, measure.case[None]) if method == ".632+" else {},
+            dtype=float,
+        )
+        table = _corrected(
+            orig, training[exists], test[exists], plan.some(np.flatnonzero(exists)), method, gamma
+        )
         quantile = student_quantile(plan, int(exists.sum()), level, measure.weights)
         for k, (name, value) in enumerate(table["index.corrected"].items()):
             if (bounds := measure.bounds(name)) is not None:
-                table.loc[name, ["low", "high"]] = interval(value, training[:, k], on_all[:, k], bounds, quantile)
+                table.loc[name, ["low", "high"]] = interval(
+                    value, training[:, k], on_all[:, k], bounds, quantile
+                )
         if "gp" in table.index:
             table = _with_emax(table)
         inner, out = (pd.DataFrame(values, columns=orig.index) for values in (training, test))
         return Validation(
-            table, fit, level, inner, out, result, plan, method, "; ".join(filter(None, (note, measure.weights.note))), cases
+            table,
+            fit,
+            level,
+            inner,
+            out,
+            result,
+            plan,
+            method,
+            "; ".join(filter(None, (note, measure.weights.note))),
+            cases,
         )
 
     of = cache_key(fit, plan, strategy, method=method, times=times, curves=curves, cases=cases)
@@ -336,52 +405,95 @@ def resamples(
     method = method or "bootstrap"
     number = count(f"{caller}: B", DEFAULT_B.get(method, DEFAULT_RESAMPLES) if B is None else B, 2)
     if method == "crossvalidation":
-        return match_plan(caller, objective, number if groups is None else groups_of(groups, number), strategy), method
+        return match_plan(
+            caller, objective, number if groups is None else groups_of(groups, number), strategy
+        ), method
     whole = {} if groups is None else {"groups": groups}
     if measure.weights.are_cases and groups is None:
         return bootstrap_of_cases(caller, measure.case, number, seed), method
-    return match_plan(caller, objective, bootstrap(objective.num_units, number, **whole, seed=seed), strategy), method
+    return match_plan(
+        caller, objective, bootstrap(objective.num_units, number, **whole, seed=seed), strategy
+    ), method
 
 
 def check_method(caller: str, method: Method | None, plan: Plan) -> None:
     """Raise ValueError if a method of resamples is given folds, or one of folds resamples."""
     if method is not None and plan.draws == (method == "crossvalidation"):
-        wanted, other = ("folds, such as lo.kfold", "resamples") if plan.draws else ("resamples, such as lo.bootstrap", "folds")
-        way = "" if plan.draws else " lo.cross_validate(fit, folds) has held-out predictions, which lo.calibration takes."
-        raise ValueError(f"{caller}: {method!r} takes {wanted}; the plan {plan.call or ''} is of {other}.{way}")
+        wanted, other = (
+            ("folds, such as lo.kfold", "resamples")
+            if plan.draws
+            else ("resamples, such as lo.bootstrap", "folds")
+        )
+        way = (
+            ""
+            if plan.draws
+            else " lo.cross_validate(fit, folds) has held-out predictions, which lo.calibration takes."
+        )
+        raise ValueError(
+            f"{caller}: {method!r} takes {wanted}; the plan {plan.call or ''} is of {other}.{way}"
+        )
 
 
 def bootstrap_of_cases(caller: str, cases: Float[Array, " units"], number: int, seed: int) -> Plan:
-    """Draw as many cases as there are: a unit of f cases, c of which are drawn, has the weight c/f."""
+    """Draw as many cases as there are.
+
+    A unit of f cases, c of which are drawn, has the weight c/f.
+    """
     if np.any(cases % 1):
-        raise ValueError(f"{caller}: cases=True takes sample_weight as numbers of cases; they are no whole numbers.")
+        raise ValueError(
+            f"{caller}: cases=True takes sample_weight as numbers of cases; they are no whole numbers."
+        )
     unit = np.flatnonzero(cases)
-    drawn = np.random.default_rng(seed).multinomial(int(cases.sum()), cases[unit] / cases.sum(), number) / cases[unit]
-    parts = np.arange(number + 1) * len(unit), np.tile(unit, number), drawn.ravel(), np.zeros(drawn.size, bool), len(cases)
+    drawn = (
+        np.random.default_rng(seed).multinomial(int(cases.sum()), cases[unit] / cases.sum(), number)
+        / cases[unit]
+    )
+    parts = (
+        np.arange(number + 1) * len(unit),
+        np.tile(unit, number),
+        drawn.ravel(),
+        np.zeros(drawn.size, bool),
+        len(cases),
+    )
     return Plan(*parts).replace_facts(call=f"{number} bootstraps of {cases.sum():.0f} cases")
 
 
 def over_refits(
-    caller: str, fit: Fit, plan: Plan, strategy: AbstractRefit, tell: Any, tables: Any = None, summarise: Any = None
+    caller: str,
+    fit: Fit,
+    plan: Plan,
+    strategy: AbstractRefit,
+    tell: Any,
+    tables: Any = None,
+    summarise: Any = None,
 ) -> tuple[Bool[Array, " refits"], pd.Series]:
-    """Call `tell(refits, theta, weights, held)` with the refits that exist, some at a time; return which do, and all codes.
+    """Call `tell(refits, theta, weights, held)` with the refits that exist, some at a time; return
+    which do, and all codes.
 
-    What it returns, an array with a row a refit, goes to the rows of `tables`, also if it comes from a checkpoint.
-    On Ctrl-C `summarise(exists, codes)` makes the result of the refits so far.
+    What it returns, an array with a row a refit, goes to the rows of `tables`, also if it comes
+    from a checkpoint. On Ctrl-C `summarise(exists, codes)` makes the result of the refits so far.
 
-    `weights` and `held` are `[refits, units]`: the weights of each refit, and the share of each unit that it leaves out and
-    scores. Raises ValueError if no refit exists.
+    `weights` and `held` are `[refits, units]`: the weights of each refit, and the share of each
+    unit that it leaves out and scores. Raises ValueError if no refit exists.
     """
     n, result = plan.num_units, np.full(plan.num_refits, RESULTS.interrupted, np.int64)
     size = max(1, CAPACITY // (4 * n))
 
     def make(batch, done, _):
-        exists, parts = np.flatnonzero(~among(done.result, NO_REFIT_CODES)), []
+        exists = np.flatnonzero(~among(done.result, NO_REFIT_CODES))
+        parts = []
         for k in range(0, len(exists), size):
             some = exists[k : k + size]
             weights = weights_of(batch.rows, n, some)
             left = batch.rows._replace(weight=np.where(batch.rows.held, batch.rows.weight, 1.0))
-            parts.append(tell(batch.refits[some], np.asarray(done.theta)[some], weights, 1 - weights_of(left, n, some)))
+            parts.append(
+                tell(
+                    batch.refits[some],
+                    np.asarray(done.theta)[some],
+                    weights,
+                    1 - weights_of(left, n, some),
+                )
+            )
         rows = {"rows": np.concatenate(parts)} if tables is not None and parts else {}
         return {"result": np.asarray(done.result), **rows}
 
@@ -408,20 +520,28 @@ def over_refits(
 
 
 def left_out_shares(plan: Plan) -> Float[Array, " refits"]:
-    """Compute the weight W of each refit: the mean, over units, of one over the number of refits that leave the unit out."""
-    refit, unit = plan.refit[plan.held], plan.index[plan.held]
+    """Compute the weight W of each refit.
+
+    The mean, over units, of one over the number of refits that leave the unit out.
+    """
+    refit = plan.refit[plan.held]
+    unit = plan.index[plan.held]
     times = np.bincount(unit, minlength=plan.num_units)
     return np.bincount(refit, 1 / times[unit], plan.num_refits) / np.sum(times > 0)
 
 
 @np.errstate(invalid="ignore")
-def _corrected(orig: pd.Series, train: Array, tested: Array, plan: Plan, method: str, gamma: pd.Series) -> pd.DataFrame:
+def _corrected(
+    orig: pd.Series, train: Array, tested: Array, plan: Plan, method: str, gamma: pd.Series
+) -> pd.DataFrame:
     """Average the measures over the resamples that define them, and correct the apparent ones."""
-    apparent, paired = orig.to_numpy(), method in ("bootstrap", "crossvalidation")
+    apparent = orig.to_numpy()
+    paired = method in ("bootstrap", "crossvalidation")
     there = np.isfinite(tested) & (np.isfinite(train) if paired else True)
     weight = there * (np.ones(len(train)) if paired else left_out_shares(plan))[:, None]
     mean = lambda each: np.sum(np.where(there, np.nan_to_num(each) * weight, 0), 0) / weight.sum(0)
-    inner, out = mean(train) if paired else pd.DataFrame(train).mean().to_numpy(), mean(tested)
+    inner = mean(train) if paired else pd.DataFrame(train).mean().to_numpy()
+    out = mean(tested)
     optimism = inner - out
     part = SHARE_SEEN
     if method == ".632+":
@@ -437,9 +557,14 @@ def _corrected(orig: pd.Series, train: Array, tested: Array, plan: Plan, method:
 
 
 def student_quantile(plan: Plan, used: int, level: float, weights: UnitWeights) -> float:
-    """Return the quantile of an interval by as many resamples, or independent clusters; NaN for a plan that is no bootstrap."""
+    """Return the quantile of an interval by as many resamples, or independent clusters.
+
+    NaN for a plan that is no bootstrap.
+    """
     copies = weights.copies
-    counts = np.sum(copies[plan.index] * (plan.weight - 1) ** 2) / (plan.num_refits * np.count_nonzero(copies))
+    counts = np.sum(copies[plan.index] * (plan.weight - 1) ** 2) / (
+        plan.num_refits * np.count_nonzero(copies)
+    )
     if not VARIANCE_OF_COUNTS[0] < counts < VARIANCE_OF_COUNTS[1]:
         return np.nan
     clusters = np.inf if plan.clusters is None else len(np.unique(plan.clusters))
@@ -454,17 +579,25 @@ def interval(
     bounds: tuple[float, float],
     quantile: float,
 ) -> Any:
-    """Return the ends of the interval of a corrected measure, from those of resamples on their own rows and on all."""
+    """Return the ends of the interval of a corrected measure, from those of resamples on their own
+    rows and on all.
+    """
     to, back, slope = scale(*bounds)
     away = np.where(train == on_all, 0.0, (train - on_all) * slope((train + on_all) / 2))
     half = quantile * pd.Series(away).std()
-    return back(to(value) + np.array([-half, half])) if bounds[0] < value < bounds[1] else (np.nan, np.nan)
+    if bounds[0] < value < bounds[1]:
+        return back(to(value) + np.array([-half, half]))
+    return (np.nan, np.nan)
 
 
 def _with_emax(table: pd.DataFrame) -> pd.DataFrame:
-    """Insert rms's Emax: the largest error of probabilities that the corrected intercept and slope make."""
+    """Insert rms's Emax: the largest error of probabilities that the corrected intercept and slope
+    make.
+    """
     a, b = table.loc[["Intercept", "Slope"], "index.corrected"]
     most = np.abs(scipy.special.expit(a + b * scipy.special.logit(EMAX_GRID)) - EMAX_GRID).max()
-    row = pd.DataFrame([[0.0, 0.0, most, most, most, np.nan, np.nan, table.loc["Slope", "n"]]], ["Emax"], COLUMNS)
+    row = pd.DataFrame(
+        [[0.0, 0.0, most, most, most, np.nan, np.nan, table.loc["Slope", "n"]]], ["Emax"], COLUMNS
+    )
     place = table.index.get_loc("Slope") + 1
     return pd.concat([table.iloc[:place], row, table.iloc[place:]]).astype({"n": int})

@@ -1,17 +1,21 @@
-"""Measures of each unit's influence on the fit: leverage, Cook's distance, dfbetas, studentised leave-one-out residuals.
+"""Measures of each unit's influence on the fit: leverage, Cook's distance, dfbetas, studentised
+leave-one-out residuals.
 
-Textbooks compute them from one Newton step. Here θ̂_(i), the fit without unit i, is the refit itself (`Exact()` by default), so
-the measures hold for any loss, link and penalty:
+Textbooks compute them from one Newton step. Here θ̂_(i), the fit without unit i, is the refit
+itself (`Exact()` by default), so the measures hold for any loss, link and penalty:
 
-    leverage     h_i = tr(ℓ″_i U_i H⁻¹ U_iᵀ), the observed ℓ″ with its weight; Σ h_i are the effective parameters
+    leverage
+    h_i = tr(ℓ″_i U_i H⁻¹ U_iᵀ), the observed ℓ″ with its weight; Σ h_i are the effective parameters
     Cook's       D_i = (θ̂_(i) − θ̂)ᵀ H (θ̂_(i) − θ̂) / (p φ̂)
     dfbetas      (θ̂ − θ̂_(i))_j / √(φ̂_(i) (H⁻¹)_jj)
-    studentised  t_i = √s_i (y_i − μ̂_(i)) √(1 − h_i) / √(φ̂_(i) V(μ̂_(i))),     μ̂_(i) the mean predicted without i
+    studentised  t_i = √s_i (y_i − μ̂_(i)) √(1 − h_i) / √(φ̂_(i) V(μ̂_(i))),
+    μ̂_(i) the mean predicted without i
 
-φ̂ is one for losses that specify their variance (logistic, Poisson, negative binomial), and Σ s (y − μ̂)²/V(μ̂) / (n − Σ h) for
-losses that specify it up to a factor (squared, gamma, inverse Gaussian, Tweedie, quasi). φ̂_(i) is the same from the refit and
-the units that remain in it. A unit of weight zero does not count among the n. For least squares these are the textbook's
-measures: t_i is the externally studentised residual.
+φ̂ is one for losses that specify their variance (logistic, Poisson, negative binomial), and Σ s (y
+− μ̂)²/V(μ̂) / (n − Σ h) for losses that specify it up to a factor (squared, gamma, inverse
+Gaussian, Tweedie, quasi). φ̂_(i) is the same from the refit and the units that remain in it. A unit
+of weight zero does not count among the n. For least squares these are the textbook's measures: t_i
+is the externally studentised residual.
 """
 
 from typing import Any
@@ -44,8 +48,9 @@ DEFAULT = Exact()
 def leverage(fit: Fit) -> Float[np.ndarray, " units"]:
     """Compute the leverage of each unit, the diagonal of the hat matrix.
 
-    With U_i the unit's row and H = ∇²F(θ̂), h_i = tr(ℓ″_i U_i H⁻¹ U_iᵀ), with the observed curvature ℓ″_i times the unit's
-    weight. The sum of all h_i is the effective number of parameters.
+    With U_i the unit's row and H = ∇²F(θ̂), h_i = tr(ℓ″_i U_i H⁻¹ U_iᵀ), with the observed
+    curvature ℓ″_i times the unit's weight. The sum of all h_i is the effective number of
+    parameters.
 
     Parameters
     ----------
@@ -60,7 +65,8 @@ def leverage(fit: Fit) -> Float[np.ndarray, " units"]:
     Raises
     ------
     TypeError
-        If units have no linear predictor, or weights that depend on other units, or the penalty has kinks or bounds.
+        If units have no linear predictor, or weights that depend on other units, or the penalty has
+        kinks or bounds.
 
     See Also
     --------
@@ -77,10 +83,21 @@ def leverage(fit: Fit) -> Float[np.ndarray, " units"]:
     objective = require_hessian(fit, "leverage").objective
     without("leverage", objective)
     if not isinstance(objective, AbstractLinearPredictor):
-        raise TypeError(f"leverage: needs linear predictors; got {kind_of(objective)}. Use lo.fold_parameters().")
+        raise TypeError(
+            f"leverage: needs linear predictors; got {kind_of(objective)}. Use lo.fold_parameters()."
+        )
     if getattr(objective, "class_code", None) is not None:
-        raise TypeError("leverage: with class_weight='balanced' a unit's weight depends on others; use lo.fold_parameters().")
-    return np.asarray(_leverage(objective, fit.theta, fit.root, max(1, ROWS_AT_A_TIME // (objective.outputs * fit.num_params))))
+        raise TypeError(
+            "leverage: with class_weight='balanced' a unit's weight depends on others; use lo.fold_parameters()."
+        )
+    return np.asarray(
+        _leverage(
+            objective,
+            fit.theta,
+            fit.root,
+            max(1, ROWS_AT_A_TIME // (objective.outputs * fit.num_params)),
+        )
+    )
 
 
 @compile_static
@@ -90,7 +107,9 @@ def _leverage(objective: AbstractLinearPredictor, theta: PyTree, root: Arrays, s
         curvature = objective.derivative(theta, unit[None], 2).reshape(len(z), len(z))
         return jnp.einsum("kl,lp,kp->", curvature, z, z)
 
-    return jax.lax.map(one, jnp.arange(objective.num_units), batch_size=min(size, objective.num_units))
+    return jax.lax.map(
+        one, jnp.arange(objective.num_units), batch_size=min(size, objective.num_units)
+    )
 
 
 @conventional
@@ -100,9 +119,9 @@ def cooks_distance(
 ) -> Float[np.ndarray, " units"]:
     """Compute Cook's distance of each unit from the fit without it.
 
-    With θ̂_(i) the refit without unit i, D_i = (θ̂_(i) − θ̂)ᵀ H (θ̂_(i) − θ̂) / (p φ̂), where p is the rank of H. φ̂ is one,
-    except for a GLM whose loss specifies its variance up to a factor. Any objective is allowed; θ̂ is in the parametrisation in
-    which it is fitted.
+    With θ̂_(i) the refit without unit i, D_i = (θ̂_(i) − θ̂)ᵀ H (θ̂_(i) − θ̂) / (p φ̂), where p is
+    the rank of H. φ̂ is one, except for a GLM whose loss specifies its variance up to a factor. Any
+    objective is allowed; θ̂ is in the parametrisation in which it is fitted.
 
     Parameters
     ----------
@@ -141,11 +160,13 @@ def cooks_distance(
 
 @conventional
 @float64
-def dfbetas(fit: Fit, strategy: AbstractRefit = DEFAULT, *, checkpoint: File | None = None) -> pd.DataFrame:
+def dfbetas(
+    fit: Fit, strategy: AbstractRefit = DEFAULT, *, checkpoint: File | None = None
+) -> pd.DataFrame:
     """Compute the change of each parameter when each unit is left out, in standard errors.
 
-    The entry of unit i and parameter j is (θ̂ − θ̂_(i))_j / √(φ̂_(i) (H⁻¹)_jj). It is positive if the parameter is lower
-    without the unit.
+    The entry of unit i and parameter j is (θ̂ − θ̂_(i))_j / √(φ̂_(i) (H⁻¹)_jj). It is positive if
+    the parameter is lower without the unit.
 
     Parameters
     ----------
@@ -183,18 +204,25 @@ def dfbetas(fit: Fit, strategy: AbstractRefit = DEFAULT, *, checkpoint: File | N
     theta, partial = fold_refits(fit, plan, strategy.of_parameters(), "dfbetas", checkpoint)
     open_directions = np.zeros(len(plan))
     open_directions[[*partial]] = [len(refit.free) for refit in partial.values()]
-    left, moved = dispersions(fit, plan, theta, open_directions), theta - fit.vector
-    objective, slope = fit.objective, None
+    left = dispersions(fit, plan, theta, open_directions)
+    moved = theta - fit.vector
+    objective = fit.objective
+    slope = None
     names = getattr(objective, "as_given", objective).parameters.names()
     if isinstance(objective, OrthogonalGLM | DualGLM):
         slope = np.asarray(name_parameters(fit).slope)
         moved = moved @ slope.T
-        slope, moved = slope[: len(names)], moved[:, : len(names)]
+        slope = slope[: len(names)]
+        moved = moved[:, : len(names)]
     for unit, refit in partial.items():
         open_ = np.isnan(refit.values[: moved.shape[1]])
         moved[unit, open_ if len(open_) == moved.shape[1] else slice(None)] = np.nan
     columns = names if len(names) == moved.shape[1] else None
-    return pd.DataFrame(-moved / spread(fit, slope) / np.sqrt(left)[:, None], index=objective.units.names, columns=columns)
+    return pd.DataFrame(
+        -moved / spread(fit, slope) / np.sqrt(left)[:, None],
+        index=objective.units.names,
+        columns=columns,
+    )
 
 
 @conventional
@@ -205,8 +233,8 @@ def studentized_residuals(
     """Compute the studentised leave-one-out residual of each unit.
 
     With s_i the unit's weight, μ̂_(i) its mean predicted without it and h_i its leverage,
-    t_i = √s_i (y_i − μ̂_(i)) √(1 − h_i) / √(φ̂_(i) V(μ̂_(i))). It is about N(0, 1), or Student's t. For least squares it is the
-    externally studentised residual.
+    t_i = √s_i (y_i − μ̂_(i)) √(1 − h_i) / √(φ̂_(i) V(μ̂_(i))). It is about N(0, 1), or Student's t.
+    For least squares it is the externally studentised residual.
 
     Parameters
     ----------
@@ -233,32 +261,55 @@ def studentized_residuals(
     --------
     >>> import numpy as np
     >>> import leaveout as lo
-    >>> fit = lo.fit(lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0, 2.0]), "squared"))
+    >>> fit = lo.fit(
+    ...     lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0, 2.0]), "squared")
+    ... )
     >>> lo.studentized_residuals(fit).round(2)
     array([-0.37,  0.27, -0.53,  4.08, -1.6 ])
     """
     objective = require_hessian(fit, "studentized_residuals").objective
     without("studentized_residuals", objective)
     if not isinstance(objective, GLM | DualGLM) or objective.outputs > 1:
-        raise TypeError(f"studentized_residuals: needs a GLM of one linear predictor; got {kind_of(objective)}.")
+        raise TypeError(
+            f"studentized_residuals: needs a GLM of one linear predictor; got {kind_of(objective)}."
+        )
     theta = fit.vector + _moves(fit, strategy, "studentized_residuals", checkpoint)
     mean, variance = (np.asarray(part) for part in _own_prediction(fit, theta))
     weight = 1.0 if objective.sample_weight is None else np.asarray(objective.sample_weight)
-    square = dispersions(fit, leave_one_out(len(theta)), theta) * variance / np.maximum(1 - leverage(fit), 0.0)
+    square = (
+        dispersions(fit, leave_one_out(len(theta)), theta)
+        * variance
+        / np.maximum(1 - leverage(fit), 0.0)
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.sqrt(weight) * (np.asarray(objective.y) - mean) / np.sqrt(square)
 
 
-def _moves(fit: Fit, refit: AbstractRefit, caller: str, checkpoint: File | None) -> Float[np.ndarray, "units params"]:
+def _moves(
+    fit: Fit, refit: AbstractRefit, caller: str, checkpoint: File | None
+) -> Float[np.ndarray, "units params"]:
     """Compute `θ̂_(i) − θ̂` of every unit."""
     without(caller, require_hessian(fit, caller).objective)
-    return fold_thetas(fit, leave_one_out(fit.objective.num_units), refit.of_parameters(), caller, checkpoint) - fit.vector
+    return (
+        fold_thetas(
+            fit, leave_one_out(fit.objective.num_units), refit.of_parameters(), caller, checkpoint
+        )
+        - fit.vector
+    )
 
 
-def spread(fit: Fit, slope: Float[np.ndarray, "natural params"] | None = None) -> Float[np.ndarray, " natural"]:
-    """Return √(H⁻¹)_jj, or that of functions of θ with given derivatives; infinite in undetermined directions."""
-    along, whole = (root if slope is None else root @ slope.T for root in (inverse_root(fit), fit.root))
-    own, most = np.sum(along**2, axis=0), np.sum(whole**2, axis=0)
+def spread(
+    fit: Fit, slope: Float[np.ndarray, "natural params"] | None = None
+) -> Float[np.ndarray, " natural"]:
+    """Return √(H⁻¹)_jj, or that of functions of θ with given derivatives.
+
+    Infinite in undetermined directions.
+    """
+    along, whole = (
+        root if slope is None else root @ slope.T for root in (inverse_root(fit), fit.root)
+    )
+    own = np.sum(along**2, axis=0)
+    most = np.sum(whole**2, axis=0)
     if isinstance(fit.objective, DualGLM) and slope is not None:
         own[: len(fit.objective.ridge) + fit.objective.intercept] += fit.objective.unseen_variance
     return np.sqrt(np.where(own > 1e-12 * most, own, np.inf))
@@ -267,9 +318,13 @@ def spread(fit: Fit, slope: Float[np.ndarray, "natural params"] | None = None) -
 def require_hessian(fit: Fit, caller: str) -> Fit:
     """Return a fit that has a Hessian to measure moves by; TypeError on anything else."""
     if not isinstance(fit, Fit):
-        raise TypeError(f"{caller}: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}.")
+        raise TypeError(
+            f"{caller}: the first argument must be a Fit, from lo.fit or lo.from_...; got {type(fit).__name__}."
+        )
     if fit.factor is None:
-        raise TypeError(f"{caller}: needs a Hessian that is formed: fit with curvature='dense', or use lo.fold_parameters().")
+        raise TypeError(
+            f"{caller}: needs a Hessian that is formed: fit with curvature='dense', or use lo.fold_parameters()."
+        )
     return fit
 
 
@@ -279,12 +334,15 @@ def dispersion(
     weights: Float[np.ndarray, "some units"] | None = None,
     open_directions: float | Float[np.ndarray, " some"] = 0.0,
 ) -> Float[np.ndarray, " some"]:
-    """Estimate φ̂ at parameters fitted with given weights (by default the fit's), NaN without a degree of freedom.
+    """Estimate φ̂ at parameters fitted with given weights (by default the fit's), NaN without a
+    degree of freedom.
 
-    Where the loss leaves no variance open it is that of weights of mean one, so that the scale of weights changes no measure.
+    Where the loss leaves no variance open it is that of weights of mean one, so that the scale of
+    weights changes no measure.
     """
     objective = fit.objective
-    weights = np.ones((1, objective.num_units)) if weights is None else weights
+    if weights is None:
+        weights = np.ones((1, objective.num_units))
     if not has_dispersion(fit):
         return np.full(len(weights), unit_weights(objective).scale)
     total = np.asarray(_pearson(fit, fit.vector[None] if thetas is None else thetas, weights))
@@ -298,13 +356,20 @@ def dispersions(
     thetas: Float[np.ndarray, "refits params"],
     open_directions: Float[np.ndarray, " refits"] | None = None,
 ) -> Float[np.ndarray, " refits"]:
-    """Estimate φ̂ of every refit of a plan, from the units that it sees, some of which leave directions open."""
+    """Estimate φ̂ of every refit of a plan, from the units that it sees, some of which leave
+    directions open.
+    """
     if not has_dispersion(fit):
         return np.full(plan.num_refits, unit_weights(fit.objective).scale)
     size = max(1, ROWS_AT_A_TIME // plan.num_units)
     some = np.split(np.arange(plan.num_refits), range(size, plan.num_refits, size))
     lost = np.zeros(plan.num_refits) if open_directions is None else open_directions
-    return np.concatenate([dispersion(fit, thetas[refits], plan.some(refits).matrix(), lost[refits]) for refits in some])
+    return np.concatenate(
+        [
+            dispersion(fit, thetas[refits], plan.some(refits).matrix(), lost[refits])
+            for refits in some
+        ]
+    )
 
 
 @cached_on
@@ -315,16 +380,26 @@ def _effective(fit: Fit) -> float:
 def has_dispersion(fit: Fit) -> bool:
     """Tell whether the loss specifies its variance up to a factor."""
     objective = fit.objective
-    return isinstance(objective, GLM | DualGLM) and objective.outputs == 1 and objective.loss_function.has_dispersion
+    return (
+        isinstance(objective, GLM | DualGLM)
+        and objective.outputs == 1
+        and objective.loss_function.has_dispersion
+    )
 
 
 @compile_static
 def _pearson(fit: Fit, thetas: Arrays, weights: Arrays) -> Array:
-    """Compute `Σ_j w_j s_j (y_j − μ_j)² / V(μ_j)` at several parameters, each with weights of its own."""
+    """Compute `Σ_j w_j s_j (y_j − μ_j)² / V(μ_j)` at several parameters, each with weights of its
+    own.
+    """
     objective = fit.objective
     assert isinstance(objective, GLM | DualGLM)
     everyone = jnp.arange(objective.num_units)
-    own = jnp.ones(objective.num_units) if objective.sample_weight is None else jnp.asarray(objective.sample_weight)
+    own = (
+        jnp.ones(objective.num_units)
+        if objective.sample_weight is None
+        else jnp.asarray(objective.sample_weight)
+    )
 
     def one(theta, weights):
         mean = objective.predict(unravel(theta, fit.theta), weights, everyone, "response")

@@ -1,9 +1,11 @@
-"""Pairs of refits that mask each other: left out together they move the fit by more than both do alone.
+"""Pairs of refits that mask each other: left out together they move the fit by more than both do
+alone.
 
-Two outliers in one place hold the fit there when either is left out, so measures of single rows do not show them. With u_i, u_j
-and u_ij the whitened moves without the one, the other, and both, they mask each other if ‖u_ij‖ exceeds 1.5 (‖u_i‖ + ‖u_j‖) by
-more than the errors of the refits, and Cook's distance of both is above 4/n (Bollen & Jackman 1990). (Rows alike, each of
-leverage h: (1 − h)/(1 − 2h) times as far, 1.5 at h = 1/4.)
+Two outliers in one place hold the fit there when either is left out, so measures of single rows do
+not show them. With u_i, u_j and u_ij the whitened moves without the one, the other, and both, they
+mask each other if ‖u_ij‖ exceeds 1.5 (‖u_i‖ + ‖u_j‖) by more than the errors of the refits, and
+Cook's distance of both is above 4/n (Bollen & Jackman 1990). (Rows alike, each of leverage h: (1 −
+h)/(1 − 2h) times as far, 1.5 at h = 1/4.)
 """
 
 import itertools
@@ -19,54 +21,106 @@ from ..plans.plan import Plan
 from .measures import leverage
 
 TIMES = 1.5
-COLUMNS = ["first", "second", "cook_first", "cook_second", "sum", "joint", "joint_error", "times", "masked"]
+COLUMNS = [
+    "first",
+    "second",
+    "cook_first",
+    "cook_second",
+    "sum",
+    "joint",
+    "joint_error",
+    "times",
+    "masked",
+]
 
 
 def pairs_of(
-    fit: Fit, plan: Plan, table: pd.DataFrame, single: Any, size: float, request: int | None, moves: Callable[[Plan], Any]
+    fit: Fit,
+    plan: Plan,
+    table: pd.DataFrame,
+    single: Any,
+    size: float,
+    request: int | None,
+    moves: Callable[[Plan], Any],
 ) -> tuple[pd.DataFrame, str]:
     """Return all pairs of some refits, those that mask each other first, with a note."""
     count = 20 if request is None else request
     if not isinstance(count, int | np.integer) or count < 0 or count == 1:
-        raise ValueError(f"influence: pairs must be a whole number, 2 or more, or 0 for none; got {request!r}.")
+        raise ValueError(
+            f"influence: pairs must be a whole number, 2 or more, or 0 for none; got {request!r}."
+        )
     if plan.weight.any():
         if request:
-            raise ValueError("influence: pairs need a plan that leaves units out; this one gives some a weight. Give pairs=0.")
-        return pd.DataFrame(columns=COLUMNS), "" if request == 0 else "pairs were not tried: the plan gives units a weight"
+            raise ValueError(
+                "influence: pairs need a plan that leaves units out; this one gives some a weight. Give pairs=0."
+            )
+        return pd.DataFrame(
+            columns=COLUMNS
+        ), "" if request == 0 else "pairs were not tried: the plan gives units a weight"
     chosen = _candidates(fit, plan, table, int(count))
-    pairs = [(i, j) for i, j in itertools.combinations(chosen, 2) if len(_both(plan, i, j)) < plan.num_units]
+    pairs = [
+        (i, j)
+        for i, j in itertools.combinations(chosen, 2)
+        if len(_both(plan, i, j)) < plan.num_units
+    ]
     if not pairs:
         return pd.DataFrame(columns=COLUMNS), ""
     # both refits' units are left out, and scored if one of them scores them
     index = [_both(plan, i, j) for i, j in pairs]
     spans = [slice(plan.indptr[k], plan.indptr[k + 1]) for k in range(len(plan))]
     scored = [plan.index[span][plan.held[span]] for span in spans]
-    held = [np.isin(units, np.r_[scored[i], scored[j]]) for units, (i, j) in zip(index, pairs, strict=True)]
-    units, indptr = np.concatenate(index), np.cumsum([0, *map(len, index)])
-    both = Plan(indptr, units, np.zeros(len(units)), np.concatenate(held), plan.num_units, serial=plan.serial)
-    joint, (i, j) = moves(both), np.array(pairs).T
+    held = [
+        np.isin(units, np.r_[scored[i], scored[j]])
+        for units, (i, j) in zip(index, pairs, strict=True)
+    ]
+    units = np.concatenate(index)
+    indptr = np.cumsum([0, *map(len, index)])
+    both = Plan(
+        indptr,
+        units,
+        np.zeros(len(units)),
+        np.concatenate(held),
+        plan.num_units,
+        serial=plan.serial,
+    )
+    joint = moves(both)
+    (i, j) = np.array(pairs).T
     alone = single.length[i] + single.length[j]
     unknown = joint.off + TIMES * (single.off[i] + single.off[j])
     with np.errstate(invalid="ignore", divide="ignore"):
         times = joint.length / alone
     cook = joint.length**2 / size
     masked = (joint.length - unknown > TIMES * alone) & (cook > 4 / plan.num_units)
-    cooks, names = table["cook"].to_numpy(), table.index
-    columns = names[i], names[j], cooks[i], cooks[j], np.sum((single.u[i] + single.u[j]) ** 2, axis=1) / size
+    cooks = table["cook"].to_numpy()
+    names = table.index
+    columns = (
+        names[i],
+        names[j],
+        cooks[i],
+        cooks[j],
+        np.sum((single.u[i] + single.u[j]) ** 2, axis=1) / size,
+    )
     more = cook, joint.off * (2 * joint.length + joint.off) / size, times, masked
     found = pd.DataFrame(dict(zip(COLUMNS, (*columns, *more), strict=True)))
     return found.sort_values(["masked", "joint"], ascending=False, ignore_index=True), ""
 
 
 def _candidates(fit: Fit, plan: Plan, table: pd.DataFrame, count: int) -> list[int]:
-    """List refits in turn by Cook's distance, by the rise of their loss and, for single rows, by leverage."""
+    """List refits in turn by Cook's distance, by the rise of their loss and, for single rows, by
+    leverage.
+    """
     keys = [table["cook"].to_numpy(), table["rise"].to_numpy()]
-    linear = isinstance(fit.objective, AbstractLinearPredictor) and getattr(fit.objective, "class_code", None) is None
+    linear = (
+        isinstance(fit.objective, AbstractLinearPredictor)
+        and getattr(fit.objective, "class_code", None) is None
+    )
     if linear and (np.diff(plan.indptr) == 1).all():
         keys.append(leverage(fit)[plan.index])
     exists = np.isfinite(keys[0])
     orders = [np.argsort(-np.where(np.isfinite(key), key, -np.inf), kind="stable") for key in keys]
-    turns: Iterable[int] = (int(refit) for turn in zip(*orders, strict=True) for refit in turn if exists[refit])
+    turns: Iterable[int] = (
+        int(refit) for turn in zip(*orders, strict=True) for refit in turn if exists[refit]
+    )
     return list(itertools.islice(dict.fromkeys(turns), count))
 
 

@@ -2,12 +2,14 @@
 
     μ = Σ a_i t_i / Σ a_i,   a_i = 1/(s_i² + τ²),   se = (Σ a_i)^(−½)
 
-The variance τ² between centres is that of restricted maximum likelihood, by Fisher's scoring on P = A − A11ᵀA/1ᵀA1,
+The variance τ² between centres is that of restricted maximum likelihood, by Fisher's scoring on P =
+A − A11ᵀA/1ᵀA1,
 
     τ² ← τ² + (tᵀPPt − tr P) / tr PP,
 
-or DerSimonian and Laird's (1986). Hartung and Knapp's standard error is √(Σ a_i (t_i − μ)² / ((k − 1) Σ a_i)), with k − 1
-degrees of freedom. A new centre's value lies in μ ± t_{k−2} √(τ² + se²) (Higgins, Thompson & Spiegelhalter 2009).
+or DerSimonian and Laird's (1986). Hartung and Knapp's standard error is √(Σ a_i (t_i − μ)² / ((k −
+1) Σ a_i)), with k − 1 degrees of freedom. A new centre's value lies in μ ± t_{k−2} √(τ² + se²)
+(Higgins, Thompson & Spiegelhalter 2009).
 """
 
 from typing import Literal
@@ -21,14 +23,22 @@ Array = np.ndarray
 Tau2 = Literal["REML", "DL"]
 
 
-def pool(value: Float[Array, " centres"], se: Float[Array, " centres"], tau2: Tau2 = "REML", level: float = 0.95) -> pd.Series:
-    """Pool estimates by random effects; NaN where too few centres have a finite estimate and standard error.
+def pool(
+    value: Float[Array, " centres"],
+    se: Float[Array, " centres"],
+    tau2: Tau2 = "REML",
+    level: float = 0.95,
+) -> pd.Series:
+    """Pool estimates by random effects; NaN where too few centres have a finite estimate and
+    standard error.
 
-    The result has `mu`, `tau2`, `Q`, `I2`, `se`, Hartung and Knapp's `hksj_se` with the interval from `low` to `high`, the
-    prediction interval from `pi_low` to `pi_high`, and the number `k` of centres.
+    The result has `mu`, `tau2`, `Q`, `I2`, `se`, Hartung and Knapp's `hksj_se` with the interval
+    from `low` to `high`, the prediction interval from `pi_low` to `pi_high`, and the number `k` of
+    centres.
     """
     known = np.isfinite(value) & np.isfinite(se) & (se > 0)
-    t, s = value[known], se[known]
+    t = value[known]
+    s = se[known]
     k = len(t)
     names = ["mu", "tau2", "Q", "I2", "se", "hksj_se", "low", "high", "pi_low", "pi_high", "k"]
     if k < 2:
@@ -39,21 +49,31 @@ def pool(value: Float[Array, " centres"], se: Float[Array, " centres"], tau2: Ta
     if tau2 == "REML":
         between = _restricted_likelihood(t, s, between)
     a = 1 / (s**2 + between)
-    mu, own = np.average(t, weights=a), a.sum() ** -0.5
+    mu = np.average(t, weights=a)
+    own = a.sum() ** -0.5
     hksj = np.sqrt(np.sum(a * (t - mu) ** 2) / ((k - 1) * a.sum()))
     tail = (1 + level) / 2
     half = stats.t.ppf(tail, k - 1) * hksj
     wide = stats.t.ppf(tail, k - 2) * np.sqrt(between + own**2) if k > 2 else np.nan
     inconsistent = max(0.0, 1 - (k - 1) / Q) if Q > 0 else 0.0
-    return pd.Series([mu, between, Q, inconsistent, own, hksj, mu - half, mu + half, mu - wide, mu + wide, k], names)
+    return pd.Series(
+        [mu, between, Q, inconsistent, own, hksj, mu - half, mu + half, mu - wide, mu + wide, k],
+        names,
+    )
 
 
-def _restricted_likelihood(t: Float[Array, " centres"], s: Float[Array, " centres"], start: float) -> float:
+def _restricted_likelihood(
+    t: Float[Array, " centres"], s: Float[Array, " centres"], start: float
+) -> float:
     """Return the τ² of the largest restricted likelihood that Fisher's scoring reaches."""
-    between, most_steps, tol = start, 1000, 1e-14  # steps are of a thousandth to a half of what is left
+    # steps are of a thousandth to a half of what is left
+    between = start
+    most_steps = 1000
+    tol = 1e-14
     for _ in range(most_steps):
         a = 1 / (s**2 + between)
-        total, mu = a.sum(), np.average(t, weights=a)
+        total = a.sum()
+        mu = np.average(t, weights=a)
         trace = total - np.sum(a**2) / total
         squares = np.sum(a**2) - 2 * np.sum(a**3) / total + (np.sum(a**2) / total) ** 2
         new = max(0.0, between + (np.sum(a**2 * (t - mu) ** 2) - trace) / squares)

@@ -1,27 +1,33 @@
-"""Intervals and sets for a new response from the refits of one fit: jackknife+, jackknife-minmax and CV+.
+"""Intervals and sets for a new response from the refits of one fit: jackknife+, jackknife-minmax
+and CV+.
 
     R_i = |y_i − μ_k(i)(x_i)|, k(i) the refit that leaves unit i out, and of a new row x
 
     plus     −Q(R_i − μ_k(i)(x))  to  Q(R_i + μ_k(i)(x))
     minmax   min_k μ_k(x) − Q(R_i)  to  max_k μ_k(x) + Q(R_i)
 
-Q is the ⌈level (n + 1)⌉-th smallest of n numbers (Barber, Candès, Ramdas & Tibshirani, Annals of Statistics 49, 2021): the
-least number with `level` of the weight at or below it, where each unit has weight 1/(n + 1) and infinity has the rest. For a
-row of a new group each of G groups has weight 1/(G + 1), shared by its units (Lee, Barber & Willett, arXiv 2306.06342, 2023).
-For a row of a known group only the units of this group count (Vovk, Machine Learning 92, 2013).
+Q is the ⌈level (n + 1)⌉-th smallest of n numbers (Barber, Candès, Ramdas & Tibshirani, Annals of
+Statistics 49, 2021): the least number with `level` of the weight at or below it, where each unit
+has weight 1/(n + 1) and infinity has the rest. For a row of a new group each of G groups has weight
+1/(G + 1), shared by its units (Lee, Barber & Willett, arXiv 2306.06342, 2023). For a row of a known
+group only the units of this group count (Vovk, Machine Learning 92, 2013).
 
-Of two quantiles, fits a and b, R_i = max(a_k(i)(x_i) − y_i, y_i − b_k(i)(x_i)), and the ends are those of a and of b (Gupta,
-Kuchibhotla & Ramdas, Pattern Recognition 127, 2022). Class c is in the set of x if the units whose score s_k(i)(x_i, y_i) is
-less than s_k(i)(x, c) have less than `level` of the weight (Romano, Sesia & Candès, NeurIPS 2020). Scores are
+Of two quantiles, fits a and b, R_i = max(a_k(i)(x_i) − y_i, y_i − b_k(i)(x_i)), and the ends are
+those of a and of b (Gupta, Kuchibhotla & Ramdas, Pattern Recognition 127, 2022). Class c is in the
+set of x if the units whose score s_k(i)(x_i, y_i) is less than s_k(i)(x, c) have less than `level`
+of the weight (Romano, Sesia & Candès, NeurIPS 2020). Scores are
 
     lac     1 − p_c
     aps     Σ p_j of the classes that are not less probable than c, less u p_c
-    raps    the same and λ for each place of c behind the k-th (Angelopoulos, Bates, Malik & Jordan, ICLR 2021)
+    raps
+    the same and λ for each place of c behind the k-th (Angelopoulos, Bates, Malik & Jordan, ICLR
+    2021)
 
-The exact refit is within ρ_k of the one reported, in the norm of H: the error of x'θ_k is at most ‖x‖_{H⁻¹} ρ_k, a product of
-one number for each row and one for each refit, with the rounding of θ_k and of x'θ_k in it (`refit._distance`). Every R_i and
-every μ_k(x) is widened by this and by its own rounding, so the intervals contain those of the exact refits without additional
-memory. So do the sets: own scores are taken at their upper bound, new ones at their lower.
+The exact refit is within ρ_k of the one reported, in the norm of H: the error of x'θ_k is at most
+‖x‖_{H⁻¹} ρ_k, a product of one number for each row and one for each refit, with the rounding of θ_k
+and of x'θ_k in it (`refit._distance`). Every R_i and every μ_k(x) is widened by this and by its own
+rounding, so the intervals contain those of the exact refits without additional memory. So do the
+sets: own scores are taken at their upper bound, new ones at their lower.
 """
 
 import functools
@@ -61,11 +67,13 @@ PREDICTIONS_AT_A_TIME = 2**16  # predictions of some new rows by every refit tha
 BLOCKS_AT_A_TIME = 64  # blocks in one entry of the checkpoint
 COUNT_ROUNDING = 1e-12  # rounding of a number of units
 ROUNDING = 4 * UNIT  # of ends and residuals, relative to their terms: two or three additions
-LARGEST_REACH = 300.0  # error of a linear predictor whose exponential is still a float64 when squared
+# error of a linear predictor whose exponential is still a float64 when squared
+LARGEST_REACH = 300.0
 
 
 class Refits(NamedTuple):
-    """The raveled θ of every refit, NaN if it does not exist, with a bound on its distance from the exact one.
+    """The raveled θ of every refit, NaN if it does not exist, with a bound on its distance from the
+    exact one.
 
     The distance is in the norm of H. A flag tells whether a theorem proves the bound.
     """
@@ -118,84 +126,91 @@ def interval(
     strategy: AbstractRefit = DEFAULT_REFIT,
     checkpoint: File | None = None,
 ) -> pd.DataFrame:
-    """Compute prediction intervals for the responses of new rows, whatever their distribution; sets, if these are classes.
+    """Compute prediction intervals for the responses of new rows, whatever their distribution;
+    sets, if these are classes.
 
-    They are made from the held-out residuals of exact refits (jackknife+ and CV+). They are not intervals for the mean loss,
-    which `Estimate.interval` gives, nor for the mean of the response or a coefficient.
+    They are made from the held-out residuals of exact refits (jackknife+ and CV+). They are not
+    intervals for the mean loss, which `Estimate.interval` gives, nor for the mean of the response
+    or a coefficient.
 
     Parameters
     ----------
     fit : Fit or (Fit, Fit)
-        The fit of a model whose response is a number or a class; its units must be exchangeable, so not a series. Two fits
-        are those of a low and a high quantile of one response: the intervals are then those of conformalised quantile
-        regression, whose width differs from row to row.
+        The fit of a model whose response is a number or a class; its units must be exchangeable, so
+        not a series. Two fits are those of a low and a high quantile of one response: the intervals
+        are then those of conformalised quantile regression, whose width differs from row to row.
     X_new : array_like, `[rows, features]`
-        The new rows, in the form of the data of the fit. A DataFrame's columns are matched by name, and go through the
-        formula or the transformers of the host.
+        The new rows, in the form of the data of the fit. A DataFrame's columns are matched by name,
+        and go through the formula or the transformers of the host.
     level : float, default 0.9
         The coverage.
     method : {"plus", "minmax", "cv+"}, default "plus"
-        "plus" is the jackknife+ with every row left out by itself: it covers at least 2 level − 1 of new responses, usually
-        about `level`. "minmax" is wider and covers at least `level`. "cv+" is "plus" over the folds of `plan`, ten random
-        ones by default.
+        "plus" is the jackknife+ with every row left out by itself: it covers at least 2 level − 1
+        of new responses, usually about `level`. "minmax" is wider and covers at least `level`.
+        "cv+" is "plus" over the folds of `plan`, ten random ones by default.
     groups : array_like, `[units]`, optional
-        One label a unit of the fit. Alone, whole groups are left out: the intervals then hold for rows of new groups, where
-        rows of one group are alike.
+        One label a unit of the fit. Alone, whole groups are left out: the intervals then hold for
+        rows of new groups, where rows of one group are alike.
     new_groups : array_like, `[rows]`, optional
-        The group of each new row, among those of `groups`. The level then holds in each group: only its units count, left
-        out as by `method` or `plan`.
+        The group of each new row, among those of `groups`. The level then holds in each group: only
+        its units count, left out as by `method` or `plan`.
     plan : Plan, optional
         The plan; it holds out every unit once.
     offset : array_like, `[rows]`, optional
         The offset of the new rows, where the model has one.
     inverse : callable, optional
-        A monotone function of arrays, from the response of the model to what the ends shall be in, such as `np.exp` for a
-        model of a logarithm. A TransformedTargetRegressor brings its own.
+        A monotone function of arrays, from the response of the model to what the ends shall be in,
+        such as `np.exp` for a model of a logarithm. A TransformedTargetRegressor brings its own.
     score : {"lac", "aps", "raps"}, default "lac"
-        The score of classes. "lac" makes the smallest sets on average; "aps" makes larger ones where the model is unsure;
-        "raps" is "aps" with fewer improbable classes.
+        The score of classes. "lac" makes the smallest sets on average; "aps" makes larger ones
+        where the model is unsure; "raps" is "aps" with fewer improbable classes.
     raps : (float, int), default (0.1, 2)
-        λ and k of "raps". A class costs λ for each place behind the k-th. Choose them on other data.
+        λ and k of "raps". A class costs λ for each place behind the k-th. Choose them on other
+        data.
     seed : int, optional
-        With it "aps" and "raps" count a random share of the class's own probability, as their papers do, which makes sets
-        smaller and sometimes empty. The default counts it whole.
+        With it "aps" and "raps" count a random share of the class's own probability, as their
+        papers do, which makes sets smaller and sometimes empty. The default counts it whole.
     rng : int, numpy.random.Generator or None, optional
         In place of `seed`: a generator draws it, and None draws another one in each call.
     strategy : AbstractRefit, default `Certified()`
         The strategy of the refits.
     checkpoint : path, optional
-        A file that keeps what is done. A call that was killed continues from there, to the same numbers.
+        A file that keeps what is done. A call that was killed continues from there, to the same
+        numbers.
 
     Returns
     -------
     DataFrame
-        `prediction`, `low` and `high` of every new row; of two quantiles the prediction is half-way between them. For classes
-        one column a class, true where it is in the set. Ends and sets hold for exact refits: they are widened by the refits'
-        errors, where these are known. `attrs` contains the method, the guaranteed coverage, the largest widening, of the
-        model's response or of a probability, and whether that is `proved`, with all rounding up to there.
+        `prediction`, `low` and `high` of every new row; of two quantiles the prediction is half-way
+        between them. For classes one column a class, true where it is in the set. Ends and sets
+        hold for exact refits: they are widened by the refits' errors, where these are known.
+        `attrs` contains the method, the guaranteed coverage, the largest widening, of the model's
+        response or of a probability, and whether that is `proved`, with all rounding up to there.
 
     Raises
     ------
     TypeError
         If the response of the model is neither a number nor a class with a probability.
     ValueError
-        If there are too few rows or groups for the level, the plan does not hold out every unit once, X_new does not match
-        the data of the fit, `inverse` is not monotone, or `checkpoint` belongs to another run.
+        If there are too few rows or groups for the level, the plan does not hold out every unit
+        once, X_new does not match the data of the fit, `inverse` is not monotone, or `checkpoint`
+        belongs to another run.
     Interrupted
         On Ctrl-C.
 
     Warns
     -----
     UserWarning
-        If a row lies outside the span of the data, or its group has too few units for the level; its ends are infinite, its
-        set is that of all classes.
+        If a row lies outside the span of the data, or its group has too few units for the level;
+        its ends are infinite, its set is that of all classes.
 
     References
     ----------
-    R. F. Barber, E. J. Candès, A. Ramdas and R. J. Tibshirani, Predictive inference with the jackknife+, Annals of
-    Statistics 49, 2021.
+    R. F. Barber, E. J. Candès, A. Ramdas and R. J. Tibshirani, Predictive inference with the
+    jackknife+, Annals of Statistics 49, 2021.
 
-    Y. Romano, M. Sesia and E. J. Candès, Classification with valid and adaptive coverage, NeurIPS 2020.
+    Y. Romano, M. Sesia and E. J. Candès, Classification with valid and adaptive coverage,
+    NeurIPS 2020.
 
     Examples
     --------
@@ -218,11 +233,16 @@ def interval(
     """
     sides = tuple(fit) if isinstance(fit, tuple | list) else (fit,)
     objectives = [_regression(each) for each in sides]
-    objective, classes = objectives[0], _classes(objectives[0])
+    objective = objectives[0]
+    classes = _classes(objectives[0])
     if len(sides) > 2 or not all(np.array_equal(objective.y, other.y) for other in objectives):
-        raise ValueError("interval: two fits must be those of a low and a high quantile of one response.")
+        raise ValueError(
+            "interval: two fits must be those of a low and a high quantile of one response."
+        )
     if len(sides) == 2 and any(map(_classes, objectives)):
-        raise TypeError("interval: two fits are of quantiles, which classes do not have; give one fit.")
+        raise TypeError(
+            "interval: two fits are of quantiles, which classes do not have; give one fit."
+        )
     if classes and inverse is not None:
         raise TypeError("interval: inverse is for responses that are numbers, not for classes.")
     share("interval: level", level)
@@ -231,15 +251,20 @@ def interval(
             raise ValueError(f"interval: {name} must be one of {', '.join(known)}; got {value!r}.")
     if np.shape(raps) != (2,) or not (raps[0] >= 0 and raps[1] >= 0):
         raise ValueError(f"interval: raps must be (λ, k), both zero or more; got {raps!r}.")
-    _, X_new, offset, new_groups = match_labels("interval", X_new=X_new, offset=offset, new_groups=new_groups)
+    _, X_new, offset, new_groups = match_labels(
+        "interval", X_new=X_new, offset=offset, new_groups=new_groups
+    )
     designs = [each.new_rows("interval", X_new) for each in objectives]
     rows = len(designs[0])
     shifts = [_shift("interval", each, offset, rows) for each in objectives]
     members = _members(objective, groups, new_groups, rows)
     for each in objectives:  # the plan must suit both
         chosen = _plan(each, method, None if members else groups, plan, strategy)
-    parts, small = [], []
-    for where, units, of_group in members or [(np.arange(rows), np.ones(objective.num_units, bool), "")]:
+    parts = []
+    small = []
+    for where, units, of_group in members or [
+        (np.arange(rows), np.ones(objective.num_units, bool), "")
+    ]:
         held = _held(objective, chosen, units)
         if level * (1 - COUNT_ROUNDING) > held.number / (held.number + 1):
             small.append((where, of_group, held.number))
@@ -247,8 +272,12 @@ def interval(
             parts.append((where, held))
     _check_counts(level, "rows" if chosen.clusters is None else "groups", small, len(parts))
     count = objective.num_units
-    draws = np.zeros(count + rows) if seed is None else np.random.default_rng(seed).random(count + rows)
-    of = cache_key(sides[0], chosen, strategy, X_new=designs, offset=shifts, level=float(level), method=method)
+    draws = (
+        np.zeros(count + rows) if seed is None else np.random.default_rng(seed).random(count + rows)
+    )
+    of = cache_key(
+        sides[0], chosen, strategy, X_new=designs, offset=shifts, level=float(level), method=method
+    )
     of |= {"score": (score, *map(float, raps), draws)} if classes else {}
     of |= {"groups": [(where, held.unit) for where, held in parts]} if members else {}
     of |= {"high quantile": (sides[1].objective, sides[1].vector)} if len(sides) > 1 else {}
@@ -265,39 +294,62 @@ def interval(
                     compute = _sets(sides[0], found[0], held, level, method, rule, draws[:count])
                 else:
                     compute = _ends(sides, found, held, level, method)
-                size = max(1, PREDICTIONS_AT_A_TIME // (max(len(used), len(held.unit)) * max(1, len(classes))))
-                for k in range(0, len(where), size * BLOCKS_AT_A_TIME):  # many rows at a time, which a checkpoint keeps
+                size = max(
+                    1,
+                    PREDICTIONS_AT_A_TIME
+                    // (max(len(used), len(held.unit)) * max(1, len(classes))),
+                )
+                # many rows at a time, which a checkpoint keeps
+                for k in range(0, len(where), size * BLOCKS_AT_A_TIME):
                     some = where[k : k + size * BLOCKS_AT_A_TIME]
 
                     def make(some=some, compute=compute, found=found, size=size):
                         blocks = np.split(some, range(size, len(some), size))
                         given = list(zip(sides, found, designs, shifts, strict=True))
                         predict = lambda block: [_predict_by_refits(*one, block) for one in given]
-                        return {"ends": np.hstack([compute(predict(block), draws[count + block]) for block in blocks])}
+                        return {
+                            "ends": np.hstack(
+                                [compute(predict(block), draws[count + block]) for block in blocks]
+                            )
+                        }
 
                     result[:, some] = read_or_make(make)["ends"]
                     bar.advance(len(some))
-    loose = np.any(list(map(functools.partial(_rows_outside_span, "interval"), sides, designs)), axis=0)
+    loose = np.any(
+        list(map(functools.partial(_rows_outside_span, "interval"), sides, designs)), axis=0
+    )
     for where, _, _ in small:
         loose[where] = True
     if classes:
-        table = pd.DataFrame((result[:-1] > 0).T | loose[:, None], index=index_of(X_new), columns=list(classes))
+        table = pd.DataFrame(
+            (result[:-1] > 0).T | loose[:, None], index=index_of(X_new), columns=list(classes)
+        )
     else:
-        low, high = np.where(loose, -np.inf, result[0]), np.where(loose, np.inf, result[1])
+        low = np.where(loose, -np.inf, result[0])
+        high = np.where(loose, np.inf, result[1])
         at_fits = [Refits(one.vector[None], np.zeros(1), True) for one in sides]
         given = zip(sides, at_fits, designs, shifts, strict=True)
-        whole = np.mean([cast(Means, _predict_by_refits(*one, np.arange(rows))).value[:, 0] for one in given], axis=0)
+        whole = np.mean(
+            [cast(Means, _predict_by_refits(*one, np.arange(rows))).value[:, 0] for one in given],
+            axis=0,
+        )
         table = pd.DataFrame({"prediction": whole, "low": low, "high": high}, index=index_of(X_new))
         for back in (objective.units.inverse, inverse):
-            table = table if back is None else _transform(table, back)
-    one, grouped = np.diff(chosen.indptr).max() == 1, chosen.clusters is not None
-    kind = "leave-one-group-out jackknife" if grouped else "jackknife" if one else "CV"
+            if back is not None:
+                table = _transform(table, back)
+    one = np.diff(chosen.indptr).max() == 1
+    grouped = chosen.clusters is not None
+    if grouped:
+        kind = "leave-one-group-out jackknife"
+    else:
+        kind = "jackknife" if one else "CV"
     lost = 0.0 if one or grouped else (2 / int(chosen.held.sum())) ** 0.5
     covered = level if method == "minmax" and one else max(0.0, 2 * level - 1 - lost)
     table.attrs |= {
         "level": level,
         "method": f"{kind}{'-minmax' if method == 'minmax' else '+'}{' in each group' if members else ''}",
-        "at_least": covered if one or not members else 0.0,  # share of new responses; in groups no theorem is known for folds
+        # share of new responses; in groups no theorem is known for folds
+        "at_least": covered if one or not members else 0.0,
         "note": objective.note,
         "widened": float(result[-1].max(initial=0.0)),
         "proved": all(each.proved for each in every),
@@ -308,24 +360,28 @@ def interval(
 
 @conventional
 @float64
-def predict(fit: Fit, X_new: Any, kind: str | None = None, *, offset: ArrayLike | None = None) -> pd.Series | pd.DataFrame:
+def predict(
+    fit: Fit, X_new: Any, kind: str | None = None, *, offset: ArrayLike | None = None
+) -> pd.Series | pd.DataFrame:
     """Predict the response of new rows by a fit.
 
-    For rows with a linear predictor the prediction is the mean, `g⁻¹(x'θ̂ + offset)`, g being the link.
+    For rows with a linear predictor the prediction is the mean, `g⁻¹(x'θ̂ + offset)`, g being the
+    link.
 
     Parameters
     ----------
     fit : Fit
-        Any fit whose model predicts other units than its own: of `GLM`, `Regression`, `Additive`, `Mixed`, `Cox`,
-        `GaussianProcess`, `CRF`, or of another library.
+        Any fit whose model predicts other units than its own: of `GLM`, `Regression`, `Additive`,
+        `Mixed`, `Cox`, `GaussianProcess`, `CRF`, or of another library.
     X_new : array-like [rows, features] or DataFrame
-        New rows, as the data of the fit were. The columns of a DataFrame are matched by name, and go through the formula of the
-        model or the transformers of the host. For `Mixed` these are the columns of the formula, or `(X, groups)`; levels that
-        the fit has not seen are drawn from the population. For `CRF` these are the features of new sentences.
+        New rows, as the data of the fit were. The columns of a DataFrame are matched by name, and
+        go through the formula of the model or the transformers of the host. For `Mixed` these are
+        the columns of the formula, or `(X, groups)`; levels that the fit has not seen are drawn
+        from the population. For `CRF` these are the features of new sentences.
     kind : {"response", "link", "label", "state"}, optional
-        "response" is the mean of the response, a probability of each class for classes, the relative risk for `Cox`; "link" is
-        the linear predictor; "label" and "state" are the labels of `CRF` and their probabilities. The default is the first that
-        the model has.
+        "response" is the mean of the response, a probability of each class for classes, the
+        relative risk for `Cox`; "link" is the linear predictor; "label" and "state" are the labels
+        of `CRF` and their probabilities. The default is the first that the model has.
     offset : array-like [rows], optional
         The offsets of the new rows, where the model has one.
 
@@ -339,12 +395,14 @@ def predict(fit: Fit, X_new: Any, kind: str | None = None, *, offset: ArrayLike 
     TypeError
         If the model has no predictions of other units, as fields and hidden Markov models have not.
     ValueError
-        If `kind` is not one of the model's, columns are missing, values are missing or infinite, or an offset is missing.
+        If `kind` is not one of the model's, columns are missing, values are missing or infinite, or
+        an offset is missing.
 
     Warns
     -----
     UserWarning
-        If rows lie outside the span of the data: their predictions are those of the coefficients of least norm.
+        If rows lie outside the span of the data: their predictions are those of the coefficients of
+        least norm.
 
     See Also
     --------
@@ -360,12 +418,18 @@ def predict(fit: Fit, X_new: Any, kind: str | None = None, *, offset: ArrayLike 
     [21.0]
     """
     if not isinstance(fit, Fit):
-        raise TypeError(f"predict: the first argument must be a Fit, from lo.fit or lo.from_sklearn; got {type(fit).__name__}.")
+        raise TypeError(
+            f"predict: the first argument must be a Fit, from lo.fit or lo.from_sklearn; got {type(fit).__name__}."
+        )
     units = fit.objective.units
     kind = units.kinds[0] if kind is None else kind
     if kind not in units.kinds:
-        raise ValueError(f"predict: kind must be one of {', '.join(map(repr, units.kinds))}; got {kind!r}.")
-    predict_new = _predictions if isinstance(fit.objective, AbstractRegression) else units.predict_new
+        raise ValueError(
+            f"predict: kind must be one of {', '.join(map(repr, units.kinds))}; got {kind!r}."
+        )
+    predict_new = (
+        _predictions if isinstance(fit.objective, AbstractRegression) else units.predict_new
+    )
     if predict_new is None:
         raise TypeError(
             f"predict: {display_name(fit.objective)} has no predictions of other units than those it was fitted on. Held-out "
@@ -377,7 +441,9 @@ def predict(fit: Fit, X_new: Any, kind: str | None = None, *, offset: ArrayLike 
     return table
 
 
-def _predictions(fit: Fit, X_new: Any, kind: str, offset: ArrayLike | None) -> pd.Series | pd.DataFrame:
+def _predictions(
+    fit: Fit, X_new: Any, kind: str, offset: ArrayLike | None
+) -> pd.Series | pd.DataFrame:
     """Predict new rows of a regression."""
     objective: Any = fit.objective
     _, X_new, offset = match_labels("predict", X_new=X_new, offset=offset)
@@ -390,12 +456,17 @@ def _predictions(fit: Fit, X_new: Any, kind: str, offset: ArrayLike | None) -> p
         theta = objective.spread(theta)
     coefficients = theta[..., : design.shape[1]]
     eta = design @ coefficients.T
-    eta = eta if shift is None else eta + shift
+    if shift is not None:
+        eta = eta + shift
     own = (fit.vector[design.shape[1] :],) if objective.own else ()
     with np.errstate(over="ignore"):  # a mean beyond float64 is infinite
-        found = np.asarray(eta if kind == "link" else objective.loss_function.inverse_link(eta, *own))
+        found = np.asarray(
+            eta if kind == "link" else objective.loss_function.inverse_link(eta, *own)
+        )
     if found.ndim > 1:
-        return pd.DataFrame(found, index=index_of(X_new), columns=list(objective.classes or objective.levels))
+        return pd.DataFrame(
+            found, index=index_of(X_new), columns=list(objective.classes or objective.levels)
+        )
     return pd.Series(found, index=index_of(X_new), name="prediction")
 
 
@@ -422,8 +493,16 @@ def _regression(fit: Fit) -> AbstractRegression:
 
 
 def _classes(objective: AbstractRegression) -> tuple[Any, ...]:
-    """Return the classes whose probabilities the model predicts; none if its response is a number."""
-    if objective.classes or objective.own or objective.units.classes != 2 or not np.isin(objective.y, (0, 1)).all():
+    """Return the classes whose probabilities the model predicts.
+
+    None if its response is a number.
+    """
+    if (
+        objective.classes
+        or objective.own
+        or objective.units.classes != 2
+        or not np.isin(objective.y, (0, 1)).all()
+    ):
         return objective.classes
     return objective.labels.classes or (0, 1)
 
@@ -431,7 +510,10 @@ def _classes(objective: AbstractRegression) -> tuple[Any, ...]:
 def _members(
     objective: AbstractRegression, groups: ArrayLike | None, new_groups: ArrayLike | None, rows: int
 ) -> list[tuple[Int[Array, " some"], Bool[Array, " units"], str]]:
-    """Return the new rows of each group, a mark of its units, and its name; nothing without groups of new rows."""
+    """Return the new rows of each group, a mark of its units, and its name.
+
+    Nothing without groups of new rows.
+    """
     if new_groups is None:
         return []
     if groups is None:
@@ -439,7 +521,8 @@ def _members(
     wanted = objective.labels.index
     units = np.arange(objective.num_units) if wanted is None else wanted.to_series()
     _, _, groups = match_labels("interval", fit=units, groups=groups)
-    (own, names), (new, asked) = codes("interval", "groups", groups), codes("interval", "new_groups", new_groups)
+    (own, names) = codes("interval", "groups", groups)
+    (new, asked) = codes("interval", "new_groups", new_groups)
     for name, code, size in (("groups", own, objective.num_units), ("new_groups", new, rows)):
         if len(code) != size:
             raise ValueError(f"interval: {name} has {len(code)} labels, but there are {size} rows.")
@@ -449,22 +532,38 @@ def _members(
         raise ValueError(
             f"interval: new_groups holds {other[0]!r}, a group of no unit of the fit; groups alone is for new groups."
         )
-    return [(np.flatnonzero(new == k), own == known.index(label), str(label)) for k, label in enumerate(asked.tolist())]
+    return [
+        (np.flatnonzero(new == k), own == known.index(label), str(label))
+        for k, label in enumerate(asked.tolist())
+    ]
 
 
 def _plan(
-    objective: AbstractRegression, method: str, groups: ArrayLike | None, plan: Plan | None, refit: AbstractRefit
+    objective: AbstractRegression,
+    method: str,
+    groups: ArrayLike | None,
+    plan: Plan | None,
+    refit: AbstractRefit,
 ) -> Plan:
-    """Return the plan, which holds out every unit once; raise ValueError if the given plan does not."""
+    """Return the plan, which holds out every unit once.
+
+    Raise ValueError if the given plan does not.
+    """
     n = objective.num_units
     if groups is not None and plan is not None:
-        raise ValueError("interval: give groups or a plan, not both; groups=labels is plan=lo.groups(labels).")
+        raise ValueError(
+            "interval: give groups or a plan, not both; groups=labels is plan=lo.groups(labels)."
+        )
     if groups is not None:
         plan = groups_of(groups)
     if plan is None:
         plan = kfold(n, min(10, n), seed=0) if method == "cv+" else leave_one_out(n)
     plan = resolve_plan("interval", objective, plan, refit)
-    if plan.serial or plan.weight.any() or (np.bincount(plan.index[plan.held], minlength=n) != 1).any():
+    if (
+        plan.serial
+        or plan.weight.any()
+        or (np.bincount(plan.index[plan.held], minlength=n) != 1).any()
+    ):
         raise ValueError(
             "interval: it needs a plan that holds out every unit once, and units that are exchangeable: lo.leave_one_out, "
             "lo.kfold or lo.groups, not resamples, random subsets, blocks or the future of a series."
@@ -472,19 +571,31 @@ def _plan(
     return plan
 
 
-def _shift(caller: str, objective: AbstractRegression, offset: ArrayLike | None, rows: int) -> Float[Array, "rows ..."] | None:
+def _shift(
+    caller: str, objective: AbstractRegression, offset: ArrayLike | None, rows: int
+) -> Float[Array, "rows ..."] | None:
     """Read the offsets of new rows; None if the model has none."""
     if (offset is None) != (objective.offset is None):
-        had = "has an offset: give that of the new rows as offset=" if offset is None else "has no offset, but one was given"
+        had = (
+            "has an offset: give that of the new rows as offset="
+            if offset is None
+            else "has no offset, but one was given"
+        )
         raise ValueError(f"{caller}: the model {had}.")
     each = (len(objective.classes),) if objective.classes else ()
-    return None if offset is None else column(caller, "offset", offset, rows, each)
+    if offset is None:
+        return None
+    return column(caller, "offset", offset, rows, each)
 
 
 def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
-    """Run every refit of a plan; warn of refits that do not exist, and raise ValueError if none does."""
+    """Run every refit of a plan.
+
+    Warn of refits that do not exist, and raise ValueError if none does.
+    """
     found = refit_all("interval", fit, plan, refit, lambda *_: {})
-    theta, lost = found["theta"], np.isnan(found["theta"][:, 0])
+    theta = found["theta"]
+    lost = np.isnan(found["theta"][:, 0])
     radius = np.where(lost, 0.0, found["off"])
     unknown = ~np.isfinite(radius)
     if lost.all():
@@ -505,33 +616,51 @@ def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
 
 
 def _predict_by_refits(
-    fit: Fit, refits: Refits, design: Design, shift: Float[Array, "rows ..."] | None, some: Int[Array, " some"]
+    fit: Fit,
+    refits: Refits,
+    design: Design,
+    shift: Float[Array, "rows ..."] | None,
+    some: Int[Array, " some"],
 ) -> Means | Probabilities:
-    """Predict some rows by every refit, `[some, refits]`, or their classes, `[some, refits, classes]`."""
-    objective, q, x = _regression(fit), design.shape[1], design[some]
+    """Predict some rows by every refit, `[some, refits]`, or their classes, `[some, refits,
+    classes]`.
+    """
+    objective = _regression(fit)
+    q = design.shape[1]
+    x = design[some]
     several = (len(objective.classes),) if objective.classes else ()
     coefficients = refits.theta.reshape(-1, q) if several else refits.theta[:, :q]
     eta = (x @ coefficients.T).reshape(len(some), len(refits.theta), *several)
     if shift is not None:
         eta += shift[some, None]
-    return _response(objective, eta, refits.theta[:, q:], np.multiply.outer(_length(fit, x), refits.radius))
+    return _response(
+        objective, eta, refits.theta[:, q:], np.multiply.outer(_length(fit, x), refits.radius)
+    )
 
 
 def _predict_held(fit: Fit, refits: Refits, held: Held) -> Means | Probabilities:
     """Predict the response of each unit by the refit without it."""
-    objective, theta = _regression(fit), refits.theta[held.refit]
+    objective = _regression(fit)
+    theta = refits.theta[held.refit]
     x = objective.design[held.unit]
     several = max(1, len(objective.classes))
     parts = np.split(theta[:, : several * x.shape[1]], several, axis=1)
     eta = np.stack([objective.lines.at(held.unit[:, None], part)[:, 0] for part in parts], -1)
-    eta = eta if objective.classes else eta[:, 0]
+    if not objective.classes:
+        eta = eta[:, 0]
     eta += 0.0 if objective.offset is None else objective.offset[held.unit]
-    return _response(objective, eta, theta[:, x.shape[1] :], _length(fit, x) * refits.radius[held.refit])
+    return _response(
+        objective, eta, theta[:, x.shape[1] :], _length(fit, x) * refits.radius[held.refit]
+    )
 
 
 def _length(fit: Fit, design: Design) -> Float[Array, " rows"]:
-    """Return ‖x‖_{H⁻¹}, the largest change of x'θ by a move of length one in the norm of H; the largest of any class."""
-    q, classes = design.shape[1], cast(AbstractRegression, fit.objective).classes
+    """Return ‖x‖_{H⁻¹}, the largest change of x'θ by a move of length one in the norm of H.
+
+    The largest of any class.
+    """
+    q = design.shape[1]
+    classes = cast(AbstractRegression, fit.objective).classes
     size = max(1, BLOCKS_AT_A_TIME * PREDICTIONS_AT_A_TIME // fit.num_params)
     some = (design[k : k + size] for k in range(0, len(design), size))
     parts = [x.rows(slice(None)) if isinstance(x, SparseDesign) else x for x in some]
@@ -555,26 +684,39 @@ def _response(
         with np.errstate(all="ignore"):
             return np.asarray(jax.vmap(link, (-1, 0), -1)(eta, tau) if objective.own else link(eta))
 
-    reach = UP * (reach + 4 * UNIT * np.abs(eta).max(-1) if objective.classes else reach + 4 * UNIT * np.abs(eta))
-    if objective.classes:  # each of two predictors may be off, so that the odds change by the square at most
-        value, odds = of(eta), np.exp(2 * np.minimum(reach, LARGEST_REACH))[..., None]
+    reach = UP * (
+        reach + 4 * UNIT * np.abs(eta).max(-1)
+        if objective.classes
+        else reach + 4 * UNIT * np.abs(eta)
+    )
+    # each of two predictors may be off, so that the odds change by the square at most
+    if objective.classes:
+        value = of(eta)
+        odds = np.exp(2 * np.minimum(reach, LARGEST_REACH))[..., None]
         rounding = FUNCTION + value.shape[-1] * UNIT
-        low, high = np.maximum(value - rounding, 0.0), np.minimum(value + rounding, 1.0)
-        return Probabilities(low / (low + (1 - low) * odds) - rounding, high / (high + (1 - high) / odds) + rounding)
+        low = np.maximum(value - rounding, 0.0)
+        high = np.minimum(value + rounding, 1.0)
+        return Probabilities(
+            low / (low + (1 - low) * odds) - rounding, high / (high + (1 - high) / odds) + rounding
+        )
     if (value := of(eta)) is eta:
         return Means(value, reach)
     if _classes(objective):
         ends = [of(eta - reach), of(eta + reach)]
-        one, two = np.minimum(*ends) - FUNCTION, np.maximum(*ends) + FUNCTION
+        one = np.minimum(*ends) - FUNCTION
+        two = np.maximum(*ends) + FUNCTION
         return Probabilities(np.stack([1 - two, one], -1), np.stack([1 - one, two], -1))
     return Means(*mean_errors(of, eta, reach))
 
 
 def _rows_outside_span(caller: str, fit: Fit, design: Design) -> Bool[Array, " rows"]:
-    """Mark rows outside the span of the fitted rows, whose prediction depends on the choice of least norm."""
+    """Mark rows outside the span of the fitted rows, whose prediction depends on the choice of
+    least norm.
+    """
     if not len(fit.null_space):
         return np.zeros(len(design), bool)
-    q, several = design.shape[1], len(cast(AbstractRegression, fit.objective).classes)
+    q = design.shape[1]
+    several = len(cast(AbstractRegression, fit.objective).classes)
     parts = fit.flat.reshape(several, q, -1) if several else fit.flat[None, :q]
     moved = np.stack([design @ part for part in parts])
     if several:
@@ -594,7 +736,9 @@ def _beyond(values: Float[Array, "..."]) -> Float[Array, "..."]:
     return np.where(np.isnan(values), np.inf, values)
 
 
-def _check_counts(level: float, what: str, small: list[tuple[Array, str, int]], served: int) -> None:
+def _check_counts(
+    level: float, what: str, small: list[tuple[Array, str, int]], served: int
+) -> None:
     """Warn of groups of too few units for the level; raise ValueError if no new row is served."""
     least = int(np.ceil(level / (1 - level) * (1 - COUNT_ROUNDING)))
     if small and not served:
@@ -604,7 +748,9 @@ def _check_counts(level: float, what: str, small: list[tuple[Array, str, int]], 
             f"{f' in group {name}' if name else ''}. Lower it."
         )
     if small:
-        listed = ", ".join(f"{name} has {count}" for _, name, count in small[:5]) + (", …" if len(small) > 5 else "")
+        listed = ", ".join(f"{name} has {count}" for _, name, count in small[:5]) + (
+            ", …" if len(small) > 5 else ""
+        )
         warn(
             f"interval: level={level:g} needs {least} rows or more of a group: {listed}. The ends of its "
             "new rows are infinite, their sets those of all classes. Lower the level, or put small groups together."
@@ -615,8 +761,13 @@ def _held(objective: AbstractRegression, plan: Plan, units: Bool[Array, " units"
     """Return the held-out units among the given ones."""
     there = plan.held & units[plan.index]
     there &= True if objective.sample_weight is None else objective.sample_weight[plan.index] > 0
-    unit, refit = plan.index[there], plan.refit[there]
-    group = np.arange(len(unit)) if plan.clusters is None else np.unique(plan.clusters[unit], return_inverse=True)[1]
+    unit = plan.index[there]
+    refit = plan.refit[there]
+    group = (
+        np.arange(len(unit))
+        if plan.clusters is None
+        else np.unique(plan.clusters[unit], return_inverse=True)[1]
+    )
     size = np.bincount(group)
     return Held(unit, refit, 1 / (len(size) + 1) / size[group], len(size))
 
@@ -624,27 +775,41 @@ def _held(objective: AbstractRegression, plan: Plan, units: Bool[Array, " units"
 def _ends(
     sides: Sequence[Fit], refits: list[Refits], held: Held, level: float, method: str
 ) -> Callable[[list[Any], Array], Array]:
-    """Return a function that computes the ends of new rows, and their largest widening, from predictions by every refit.
+    """Return a function that computes the ends of new rows, and their largest widening, from
+    predictions by every refit.
 
-    They follow from the refits' residuals of the units that they leave out. The sides are one fit, or two of quantiles.
+    They follow from the refits' residuals of the units that they leave out. The sides are one fit,
+    or two of quantiles.
     """
-    y, weight = _regression(sides[0]).y[held.unit], held.weight
+    y = _regression(sides[0]).y[held.unit]
+    weight = held.weight
     own = [cast(Means, _predict_held(*each, held)) for each in zip(sides, refits, strict=True)]
-    below, above = own[0].value - y + own[0].off, y - own[-1].value + own[-1].off
+    below = own[0].value - y + own[0].off
+    above = y - own[-1].value + own[-1].off
     distance = np.maximum(below, above)
     distance = _beyond(distance + ROUNDING * (np.abs(y) + np.abs(distance)))
-    in_order = len(held.unit) == len(refits[0].theta) and (held.refit == np.arange(len(held.refit))).all()
-    most, by_unit = max(float(each.off.max(initial=0.0)) for each in own), slice(None) if in_order else held.refit
+    in_order = (
+        len(held.unit) == len(refits[0].theta) and (held.refit == np.arange(len(held.refit))).all()
+    )
+    most, by_unit = (
+        max(float(each.off.max(initial=0.0)) for each in own),
+        slice(None) if in_order else held.refit,
+    )
 
     def quantile(values: Float[Array, "rows units"]) -> Float[Array, " rows"]:
-        """Return the least value at or below which `level` of the weight lies; the values are reordered in place."""
+        """Return the least value at or below which `level` of the weight lies.
+
+        The values are reordered in place.
+        """
         if np.ptp(weight) == 0:
             rank = int(np.ceil(level / weight[0] * (1 - COUNT_ROUNDING))) - 1
             values.partition(rank, axis=1)
             return _beyond(values[:, rank])
         order = np.argsort(values, axis=1)
         rank = np.sum(np.cumsum(weight[order], axis=1) < level * (1 - COUNT_ROUNDING), axis=1)
-        return _beyond(np.take_along_axis(values, np.take_along_axis(order, rank[:, None], 1), 1)[:, 0])
+        return _beyond(
+            np.take_along_axis(values, np.take_along_axis(order, rank[:, None], 1), 1)[:, 0]
+        )
 
     def end(far: Float[Array, "rows refits"]) -> Float[Array, " rows"]:
         if method == "minmax":
@@ -654,7 +819,8 @@ def _ends(
         return quantile(values)
 
     def ends(means: list[Any], _: Array) -> Array:
-        low, high = means[0], means[-1]
+        low = means[0]
+        high = means[-1]
         both = np.stack([end(low.off - low.value), end(high.off + high.value)])
         both += ROUNDING * np.abs(both)
         return np.stack([-both[0], both[1], np.maximum(low.off, high.off).max(1) + most])
@@ -663,13 +829,21 @@ def _ends(
 
 
 def _sets(
-    fit: Fit, refits: Refits, held: Held, level: float, method: str, score: Callable[..., Array], draws: Float[Array, " units"]
+    fit: Fit,
+    refits: Refits,
+    held: Held,
+    level: float,
+    method: str,
+    score: Callable[..., Array],
+    draws: Float[Array, " units"],
 ) -> Callable[[list[Any], Array], Array]:
-    """Return a function that computes which classes are in the sets of new rows, and their largest widening.
+    """Return a function that computes which classes are in the sets of new rows, and their largest
+    widening.
 
     A class is in the set of a row unless too many units have a lower score than it.
     """
-    objective, lost = _regression(fit), np.isnan(refits.theta[:, 0])
+    objective = _regression(fit)
+    lost = np.isnan(refits.theta[:, 0])
     low, high = _predict_held(fit, refits, held)
     of_class = score(high, low, draws[held.unit])  # the upper bound
     own = np.take_along_axis(of_class, objective.y[held.unit].astype(int)[:, None], 1)[:, 0]
@@ -680,10 +854,19 @@ def _sets(
         low, high = probabilities[0]
         values = score(low, high, draws[:, None])
         values[:, lost] = -np.inf
-        below = own[:, None] < (values.min(1, keepdims=True) if method == "minmax" else values[:, held.refit])
+        below = own[:, None] < (
+            values.min(1, keepdims=True) if method == "minmax" else values[:, held.refit]
+        )
         alike = np.ptp(held.weight) == 0
-        share = below.sum(1) * held.weight[0] if alike else np.einsum("u,ruc->rc", held.weight, below)
-        return np.vstack([(share < level * (1 - COUNT_ROUNDING)).T, (high - low)[:, ~lost].max((1, 2), initial=0.0) + most])
+        share = (
+            below.sum(1) * held.weight[0] if alike else np.einsum("u,ruc->rc", held.weight, below)
+        )
+        return np.vstack(
+            [
+                (share < level * (1 - COUNT_ROUNDING)).T,
+                (high - low)[:, ~lost].max((1, 2), initial=0.0) + most,
+            ]
+        )
 
     return sets
 
@@ -696,13 +879,17 @@ def _score(
     score: Score,
     raps: tuple[float, int],
 ) -> Float[Array, "*rows classes"]:
-    """Bound the score of every class from below, given bounds on the probabilities; from above, if these are swapped."""
+    """Bound the score of every class from below, given bounds on the probabilities.
+
+    From above, if these are swapped.
+    """
     if score == "lac":
         return 1 - high
     values = 1 - draws[..., None] * high
     for c in range(low.shape[-1]):
         mine = slice(c, c + 1)
-        less, more = low < high[..., mine], low > high[..., mine]
+        less = low < high[..., mine]
+        more = low > high[..., mine]
         less[..., c] = more[..., c] = False
         values[..., c] -= np.where(less, high, 0.0).sum(-1)
         if score == "raps":
@@ -711,7 +898,10 @@ def _score(
 
 
 def _transform(table: pd.DataFrame, inverse: Callable[[Any], Any]) -> pd.DataFrame:
-    """Map predictions and ends by a monotone function; ends that it does not map to a number are infinite."""
+    """Map predictions and ends by a monotone function.
+
+    Ends that it does not map to a number are infinite.
+    """
     values = table.to_numpy()
     known = np.isfinite(values)
     mapped = np.full(values.shape, np.nan)
@@ -721,7 +911,10 @@ def _transform(table: pd.DataFrame, inverse: Callable[[Any], Any]) -> pd.DataFra
     step = step[np.isfinite(step)]
     rounding = 1e-9 * np.abs(step).sum()  # share of the range that counts as rounding
     if (step < -rounding).any() and (step > rounding).any():
-        raise ValueError("interval: inverse must be monotone; between the ends it both rises and falls.")
+        raise ValueError(
+            "interval: inverse must be monotone; between the ends it both rises and falls."
+        )
     middle, low, high = mapped.T if not (step < -rounding).any() else mapped.T[[0, 2, 1]]
-    low, high = np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
+    low = np.where(np.isnan(low), -np.inf, low)
+    high = np.where(np.isnan(high), np.inf, high)
     return pd.DataFrame({"prediction": middle, "low": low, "high": high}, index=table.index)

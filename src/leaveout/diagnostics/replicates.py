@@ -1,13 +1,16 @@
 """Covariances from refits: the jackknife, and replicate weights of surveys.
 
-    V = s Σ_r ρ_r (θ_r − c)(θ_r − c)ᵀ,      θ_r = argmin F(·, w_r),      c = θ̂ or the mean of the θ_r
+    V = s Σ_r ρ_r (θ_r − c)(θ_r − c)ᵀ,      θ_r = argmin F(·, w_r),
+    c = θ̂ or the mean of the θ_r
 
-If the exact θ_r is within ε_r of the one reported in the norm of H (`refit.distances`), and c within ε_c, a standard error
-√V_jj, which is a norm of (θ_rj − c_j)_r, is off by at most √((H⁻¹)_jj s Σ_r ρ_r (ε_r + ε_c)²), and by rounding.
+If the exact θ_r is within ε_r of the one reported in the norm of H (`refit.distances`), and c
+within ε_c, a standard error √V_jj, which is a norm of (θ_rj − c_j)_r, is off by at most √((H⁻¹)_jj
+s Σ_r ρ_r (ε_r + ε_c)²), and by rounding.
 
-A replicate that does not determine a parameter, as when it leaves out the last rows of a factor's level, does not count for it:
-the parameter's moves in the m of R replicates that do not determine it are zero, and those in the others are multiplied by
-√(R/(R − m)). What a replicate determines counts: its refit keeps to the directions that it determines.
+A replicate that does not determine a parameter, as when it leaves out the last rows of a factor's
+level, does not count for it: the parameter's moves in the m of R replicates that do not determine
+it are zero, and those in the others are multiplied by √(R/(R − m)). What a replicate determines
+counts: its refit keeps to the directions that it determines.
 """
 
 from dataclasses import dataclass
@@ -39,10 +42,12 @@ LISTED = 4  # names of replicates that a warning lists
 
 
 class Covariance(HeadedTable):
-    """Covariance of the natural parameters, `[params, params]`, with their standard errors and tests.
+    """Covariance of the natural parameters, `[params, params]`, with their standard errors and
+    tests.
 
-    `lo.covariance` and `lo.replicates` return it. It is a DataFrame, and what is computed from it is one. Its printed head, and
-    that of its `summary()`, names the kind, the clusters and the degrees of freedom.
+    `lo.covariance` and `lo.replicates` return it. It is a DataFrame, and what is computed from it
+    is one. Its printed head, and that of its `summary()`, names the kind, the clusters and the
+    degrees of freedom.
 
     Attributes
     ----------
@@ -55,23 +60,36 @@ class Covariance(HeadedTable):
     proved : bool
         Whether a theorem proves `errors`; they are estimates otherwise.
     dof : Series or None
-        The degrees of freedom of Student's t for each parameter; None if the normal distribution stands in.
+        The degrees of freedom of Student's t for each parameter; None if the normal distribution
+        stands in.
     replicates : DataFrame or None
         The parameters of every refit, NaN where it does not determine them.
     flagged : Series or None
-        The result codes of the refits that do not exist or do not determine every parameter, by name.
+        The result codes of the refits that do not exist or do not determine every parameter, by
+        name.
 
     Examples
     --------
     >>> import numpy as np
     >>> import leaveout as lo
-    >>> fit = lo.fit(lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0, 2.0]), "squared"))
+    >>> fit = lo.fit(
+    ...     lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0, 2.0]), "squared")
+    ... )
     >>> found = lo.covariance(fit, "jackknife")
     >>> found.standard_errors.round(3).tolist(), found.proved
     ([0.31, 0.403], True)
     """
 
-    _metadata: ClassVar[list[str]] = ["kind", "estimate", "errors", "proved", "dof", "replicates", "flagged", "heading"]
+    _metadata: ClassVar[list[str]] = [
+        "kind",
+        "estimate",
+        "errors",
+        "proved",
+        "dof",
+        "replicates",
+        "flagged",
+        "heading",
+    ]
     kind: str
     estimate: pd.Series
     errors: pd.Series | None
@@ -89,13 +107,19 @@ class Covariance(HeadedTable):
 
     @property
     def standard_errors(self) -> pd.Series:
-        """The roots of the diagonal; NaN where that is negative, as it can be with clusters of two ways."""
+        """The roots of the diagonal.
+
+        NaN where that is negative, as it can be with clusters of two ways.
+        """
         variance = np.diag(self.to_numpy())
-        return pd.Series(np.sqrt(np.where(variance >= 0, variance, np.nan)), index=self.index, name="std err")
+        return pd.Series(
+            np.sqrt(np.where(variance >= 0, variance, np.nan)), index=self.index, name="std err"
+        )
 
     @conventional
     def summary(self, level: float = 0.95) -> HeadedTable:
-        """Tabulate the parameters as statsmodels does, under lines that say what the standard errors are.
+        """Tabulate the parameters as statsmodels does, under lines that say what the standard
+        errors are.
 
         Parameters
         ----------
@@ -105,14 +129,17 @@ class Covariance(HeadedTable):
         Returns
         -------
         DataFrame
-            One row a parameter: `coef`, `std err`, `t` or `z`, the p-value, the ends of the interval, and, where there are
-            some, the degrees of freedom `dof` and the `error` of the standard error.
+            One row a parameter: `coef`, `std err`, `t` or `z`, the p-value, the ends of the
+            interval, and, where there are some, the degrees of freedom `dof` and the `error` of the
+            standard error.
 
         Examples
         --------
         >>> import numpy as np
         >>> import leaveout as lo
-        >>> fit = lo.fit(lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0, 2.0]), "squared"))
+        >>> fit = lo.fit(
+        ...     lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 1.0, 3.0, 2.0]), "squared")
+        ... )
         >>> print(lo.covariance(fit, "HC1").summary().iloc[:, :4])
         standard errors    HC1: sandwich of independent units, times n/(n − p)
         clusters           none
@@ -128,8 +155,16 @@ class Covariance(HeadedTable):
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = self.estimate / se
         reach = law.ppf((1 + level) / 2) * se
-        table = {"coef": self.estimate, "std err": se, t: ratio, f"P>|{t}|": 2 * law.sf(np.abs(ratio))}
-        table |= {f"[{(1 - level) / 2:.4g}": self.estimate - reach, f"{(1 + level) / 2:.4g}]": self.estimate + reach}
+        table = {
+            "coef": self.estimate,
+            "std err": se,
+            t: ratio,
+            f"P>|{t}|": 2 * law.sf(np.abs(ratio)),
+        }
+        table |= {
+            f"[{(1 - level) / 2:.4g}": self.estimate - reach,
+            f"{(1 + level) / 2:.4g}]": self.estimate + reach,
+        }
         table |= {} if self.dof is None else {"dof": self.dof}
         table |= {} if self.errors is None else {"error": self.errors}
         summary = HeadedTable(pd.DataFrame(table, index=self.index))
@@ -148,24 +183,44 @@ def covariance_of(
 ) -> Covariance:
     """Return a `Covariance` of natural parameters."""
     found = Covariance((value + value.T) / 2, index=known.names, columns=known.names)
-    of = lambda each, name: None if each is None else pd.Series(np.broadcast_to(each, len(found)), found.index, name=name)
-    found.kind, found.dof, found.errors = kind, of(dof, "dof"), of(errors, "error")
+    of = lambda each, name: (
+        None
+        if each is None
+        else pd.Series(np.broadcast_to(each, len(found)), found.index, name=name)
+    )
+    found.kind = kind
+    found.dof = of(dof, "dof")
+    found.errors = of(errors, "error")
     found.estimate = pd.Series(known.at(fit.vector[None])[0], found.index, name="coef")
-    found.proved, found.replicates, found.flagged = bool(more.get("proved")), more.get("replicates"), more.get("flagged")
+    found.proved = bool(more.get("proved"))
+    found.replicates = more.get("replicates")
+    found.flagged = more.get("flagged")
     found.heading = _heading(found, more.get("notes", {}))
     return found
 
 
 def _heading(found: Covariance, notes: dict[str, str]) -> list[tuple[str, str]]:
-    """Write what a table of standard errors says above its numbers; `notes` are lines by their names."""
-    lines = {"standard errors": found.kind, "clusters": "none", "degrees of freedom": "none: normal distribution"} | notes
+    """Write what a table of standard errors says above its numbers.
+
+    `notes` are lines by their names.
+    """
+    lines = {
+        "standard errors": found.kind,
+        "clusters": "none",
+        "degrees of freedom": "none: normal distribution",
+    } | notes
     if found.dof is not None:
-        low, high = found.dof.min(), found.dof.max()
-        lines["degrees of freedom"] = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}, by parameter"
+        low = found.dof.min()
+        high = found.dof.max()
+        lines["degrees of freedom"] = (
+            f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}, by parameter"
+        )
         lines["degrees of freedom"] += ", Student's t"
     if found.errors is not None:
         how = "proved" if found.proved else "estimated"
-        lines["refits"] = f"standard errors are within {found.errors.max():.1g} of those of exact refits, {how}"
+        lines["refits"] = (
+            f"standard errors are within {found.errors.max():.1g} of those of exact refits, {how}"
+        )
     return [(name, text) for name, text in lines.items() if text]
 
 
@@ -173,9 +228,9 @@ def _heading(found: Covariance, notes: dict[str, str]) -> list[tuple[str, str]]:
 class ParameterRefits:
     """Refits of a plan whose parameters are wanted.
 
-    `values` are natural parameters `[refits, natural]`, NaN where a refit does not determine them; `off` bounds the distance of
-    each refit from the exact one in the norm of H, and `own` that of the fit itself. `free` are displacements that refits which
-    determine θ in part leave free.
+    `values` are natural parameters `[refits, natural]`, NaN where a refit does not determine them;
+    `off` bounds the distance of each refit from the exact one in the norm of H, and `own` that of
+    the fit itself. `free` are displacements that refits which determine θ in part leave free.
     """
 
     fit: Fit
@@ -207,44 +262,68 @@ class ParameterRefits:
     ) -> Covariance:
         """Compute the covariance of the natural parameters."""
         count = rscales > 0
-        center = mean_of(self.values[count]) if about_mean else self.known.at(self.fit.vector[None])[0]
+        center = (
+            mean_of(self.values[count]) if about_mean else self.known.at(self.fit.vector[None])[0]
+        )
         moved = scaled_moves(self.values, center, scale * rscales)
         errors = np.full(moved.shape[1], np.inf)
         if self.fit.factor is not None:
-            off = np.nan_to_num(self.off, posinf=np.inf) + (np.nanmean(self.off[count]) if about_mean else self.own)
-            away = scaled_moves(np.where(np.isnan(self.values), np.nan, off[:, None]), 0.0 * center, scale * rscales)
+            off = np.nan_to_num(self.off, posinf=np.inf) + (
+                np.nanmean(self.off[count]) if about_mean else self.own
+            )
+            away = scaled_moves(
+                np.where(np.isnan(self.values), np.nan, off[:, None]), 0.0 * center, scale * rscales
+            )
             size = np.sqrt(scale * np.sum(rscales)) * np.abs(center) + np.linalg.norm(moved, axis=0)
             along = np.eye(self.fit.num_params) if self.known.slope is None else self.known.slope
-            errors = lengths(self.fit, along) * np.linalg.norm(away, axis=0) + (len(off) + 16) * UNIT * size
+            errors = (
+                lengths(self.fit, along) * np.linalg.norm(away, axis=0)
+                + (len(off) + 16) * UNIT * size
+            )
         frame = pd.DataFrame(self.values, index=self.index, columns=self.known.names)
         proved = self.proved and self.known.slope is None and bool(np.isfinite(errors).all())
         more = {"replicates": frame, "flagged": self.flagged, "notes": notes}
-        return covariance_of(self.fit, self.known, moved.T @ moved, kind, dof, errors, proved=proved, **more)
+        return covariance_of(
+            self.fit, self.known, moved.T @ moved, kind, dof, errors, proved=proved, **more
+        )
 
 
 def mean_of(values: Float[Array, "refits some"]) -> Float[Array, " some"]:
     """Return the mean over the refits that determine each value; NaN if none does."""
     there = ~np.isnan(values)
     number = there.sum(axis=0)
-    return np.where(number > 0, np.where(there, values, 0.0).sum(axis=0) / np.maximum(number, 1), np.nan)
+    return np.where(
+        number > 0, np.where(there, values, 0.0).sum(axis=0) / np.maximum(number, 1), np.nan
+    )
 
 
-def scaled_moves(values: Float[Array, "refits some"], center: Array, scales: Float[Array, " refits"]) -> Array:
-    """Return √scale (value − center), zero where a refit does not determine the value, and the others raised for it."""
-    there, counted = ~np.isnan(values), scales > 0
+def scaled_moves(
+    values: Float[Array, "refits some"], center: Array, scales: Float[Array, " refits"]
+) -> Array:
+    """Return √scale (value − center), zero where a refit does not determine the value, and the
+    others raised for it.
+    """
+    there = ~np.isnan(values)
+    counted = scales > 0
     number = (there & counted[:, None]).sum(axis=0)
     raised = np.where(number > 0, counted.sum() / np.maximum(number, 1), np.nan)
     return np.where(there, values - center, 0.0) * np.sqrt(scales[:, None] * raised)
 
 
 def refit_plan(caller: str, fit: Fit, plan: Any, strategy: AbstractRefit) -> ParameterRefits:
-    """Refit a plan for its parameters; warn of refits that do not exist or do not determine every parameter."""
+    """Refit a plan for its parameters.
+
+    Warn of refits that do not exist or do not determine every parameter.
+    """
     plan = match_plan(caller, objective_of(caller, fit), plan, strategy)
     unscored = plan.replace_facts(held=np.zeros(len(plan.index), bool))
     strategy = strategy.of_parameters()
     found = refit_all(caller, fit, unscored, strategy, lambda *_: {}, judge=False)
-    known, theta, result = name_parameters(fit), found["theta"], found["result"].astype(int)
-    values, off = np.array(known.at(theta)), found["off"]
+    known = name_parameters(fit)
+    theta = found["theta"]
+    result = found["result"].astype(int)
+    values = np.array(known.at(theta))
+    off = found["off"]
     proved = bool((found["proved"][~among(result, NO_REFIT_CODES)] > 0).all())
     partial = partial_refits(fit, plan, result, known)
     for k, refit in partial.items():
@@ -252,7 +331,9 @@ def refit_plan(caller: str, fit: Fit, plan: Any, strategy: AbstractRefit) -> Par
     free = {k: refit.free for k, refit in partial.items()}
     own, whole = distance_of_fit(fit)
     names = plan.refit_names.rename("replicate")
-    refits = ParameterRefits(fit, plan, known, theta, values, off, own, proved and whole, result, names, free)
+    refits = ParameterRefits(
+        fit, plan, known, theta, values, off, own, proved and whole, result, names, free
+    )
     _warn_of_lost(caller, refits)
     return refits
 
@@ -262,7 +343,9 @@ def _warn_of_lost(caller: str, refits: ParameterRefits) -> None:
     if not lost.any():
         return
     which = np.flatnonzero(lost.any(axis=1))
-    some = lambda names: ", ".join(map(str, names[:LISTED])) + (", …" if len(names) > LISTED else "")
+    some = lambda names: (
+        ", ".join(map(str, names[:LISTED])) + (", …" if len(names) > LISTED else "")
+    )
     never = [name for name, gone in zip(refits.known.names, lost.all(axis=0), strict=True) if gone]
     if len(never) == lost.shape[1]:
         why = list(RESULTS)[refits.result[which[0]]].message
@@ -289,35 +372,39 @@ def replicates(
 ) -> Covariance:
     """Estimate the covariance of the parameters by replicate weights.
 
-    θ_r is the fit with the weights of its units times column r, and V = scale Σ_r rscale_r (θ_r − c)(θ_r − c)ᵀ.
+    θ_r is the fit with the weights of its units times column r, and V = scale Σ_r rscale_r (θ_r −
+    c)(θ_r − c)ᵀ.
 
     Parameters
     ----------
     fit : Fit
         The fit, with the sampling weights as its `sample_weight`.
     weights : ReplicateWeights or array-like, `[units, replicates]`
-        Factors on the weights of the units: those of `lo.survey`, or any matrix. `lo.survey.read` makes factors of the weights
-        in a survey's file.
+        Factors on the weights of the units: those of `lo.survey`, or any matrix. `lo.survey.read`
+        makes factors of the weights in a survey's file.
     scale : float, optional
         The common factor of the sum. The weights of `lo.survey` have their own.
     rscales : array-like, `[replicates]`, optional
-        The factor of each replicate; those of the weights, or one, by default. A replicate of factor zero does not count.
+        The factor of each replicate; those of the weights, or one, by default. A replicate of
+        factor zero does not count.
     mse : bool, default False
         Whether c is θ̂; else it is the mean of the replicates, as is the default of R's survey.
     strategy : AbstractRefit, default `Exact(1e-5)`
-        The strategy of the refits. `Exact(tol)` and `Certified(tol)` leave each refit within `tol` of its own move, so that
-        standard errors are within about that share of themselves; `Exact(1e-12)` goes to the floor of float64.
+        The strategy of the refits. `Exact(tol)` and `Certified(tol)` leave each refit within `tol`
+        of its own move, so that standard errors are within about that share of themselves;
+        `Exact(1e-12)` goes to the floor of float64.
 
     Returns
     -------
     Covariance
-        The covariance, with the parameters of every replicate. Its degrees of freedom are the rank of the weights less one.
+        The covariance, with the parameters of every replicate. Its degrees of freedom are the rank
+        of the weights less one.
 
     Raises
     ------
     ValueError
-        If the matrix does not have one row a unit, a factor is missing or negative, a replicate has no unit, or the scale of a
-        matrix is not given.
+        If the matrix does not have one row a unit, a factor is missing or negative, a replicate has
+        no unit, or the scale of a matrix is not given.
     TypeError
         If the first argument is no fit.
 
@@ -343,21 +430,36 @@ def replicates(
     """
     refits, scale, rscales = refit_weights("replicates", fit, weights, scale, rscales, strategy)
     if not isinstance(mse, bool | np.bool_):
-        raise TypeError(f"replicates: mse is True for squares about the fit, False for those about the mean; got {mse!r}.")
+        raise TypeError(
+            f"replicates: mse is True for squares about the fit, False for those about the mean; got {mse!r}."
+        )
     about = "the fit" if mse else "the mean of the replicates"
-    notes = {"standard errors": f"replicates: {len(rscales)} weights of the units, squares about {about}", "clusters": ""}
-    return refits.covariance("replicates", scale, rscales, not mse, degrees(np.asarray(weights, float)), notes)
+    notes = {
+        "standard errors": f"replicates: {len(rscales)} weights of the units, squares about {about}",
+        "clusters": "",
+    }
+    return refits.covariance(
+        "replicates", scale, rscales, not mse, degrees(np.asarray(weights, float)), notes
+    )
 
 
 def degrees(weights: Float[Array, "units replicates"]) -> float:
     """Return the rank of replicate weights less one, as R's survey has it."""
-    tolerance = 1e-5  # share of the largest singular value, as in R's survey; its square is seen in double precision
-    values = np.linalg.eigvalsh(weights.T @ weights if weights.shape[0] >= weights.shape[1] else weights @ weights.T)
+    # share of the largest singular value, as in R's survey; its square is seen in double precision
+    tolerance = 1e-5
+    values = np.linalg.eigvalsh(
+        weights.T @ weights if weights.shape[0] >= weights.shape[1] else weights @ weights.T
+    )
     return float(max((values > tolerance**2 * values.max()).sum() - 1, 1))
 
 
 def refit_weights(
-    caller: str, fit: Fit, weights: Any, scale: float | None, rscales: ArrayLike | None, strategy: AbstractRefit
+    caller: str,
+    fit: Fit,
+    weights: Any,
+    scale: float | None,
+    rscales: ArrayLike | None,
+    strategy: AbstractRefit,
 ) -> tuple[ParameterRefits, float, Float[Array, " replicates"]]:
     """Refit under replicate weights; return the refits, the scale, and the scale of each."""
     if scale is None:
@@ -369,13 +471,20 @@ def refit_weights(
         scale = weights.scale
     factors, columns = _factors(caller, fit, weights)
     if rscales is None:
-        rscales = weights.rscales if isinstance(weights, ReplicateWeights) else np.ones(factors.shape[1])
+        rscales = (
+            weights.rscales if isinstance(weights, ReplicateWeights) else np.ones(factors.shape[1])
+        )
     whole, each = check_scales(caller, scale, rscales, factors.shape[1])
     if np.sum(each > 0) < 2:
-        raise ValueError(f"{caller}: one replicate has no spread; at least two of a positive rscale are needed.")
+        raise ValueError(
+            f"{caller}: one replicate has no spread; at least two of a positive rscale are needed."
+        )
     changed = [np.flatnonzero(column != 1) for column in factors.T]
-    changed = [units if len(units) else np.zeros(1, int) for units in changed]  # a copy of the fit lists a unit at weight one
-    entries = [(units, factors[units, k], np.zeros(len(units), bool)) for k, units in enumerate(changed)]
+    # a copy of the fit lists a unit at weight one
+    changed = [units if len(units) else np.zeros(1, int) for units in changed]
+    entries = [
+        (units, factors[units, k], np.zeros(len(units), bool)) for k, units in enumerate(changed)
+    ]
     plan = plan_of_entries(entries, len(factors), names=index_of(weights), labels=columns)
     return refit_plan(caller, fit, plan, strategy), whole, each
 
@@ -383,10 +492,18 @@ def refit_weights(
 def _factors(caller: str, fit: Fit, weights: Any) -> tuple[Float[Array, "units replicates"], Any]:
     table = pandas_of(caller, "weights", weights)
     factors = np.asarray(numbers(caller, "weights", table), np.float64)
-    units, rows = objective_of(caller, fit).num_units, fit.objective.units.rows
-    longer = index_of(weights) is not None and len(factors) > units  # what the fit lacks leaves by its label later
-    if factors.ndim != 2 or not (longer or len(factors) in (units, 0 if rows is None else len(rows))):
-        turned = "; it has one column a unit: transpose it" if factors.ndim == 2 and factors.shape[1] == units else ""
+    units = objective_of(caller, fit).num_units
+    rows = fit.objective.units.rows
+    # what the fit lacks leaves by its label later
+    longer = index_of(weights) is not None and len(factors) > units
+    if factors.ndim != 2 or not (
+        longer or len(factors) in (units, 0 if rows is None else len(rows))
+    ):
+        turned = (
+            "; it has one column a unit: transpose it"
+            if factors.ndim == 2 and factors.shape[1] == units
+            else ""
+        )
         raise ValueError(
             f"{caller}: weights must be a matrix of one row a unit, {units}, and one column a replicate; got shape "
             f"{factors.shape}{turned}."
@@ -398,5 +515,9 @@ def _factors(caller: str, fit: Fit, weights: Any) -> tuple[Float[Array, "units r
             f"{caller}: weights must be finite and not negative; unit {unit} has {factors[unit, column]} in replicate {column}."
         )
     if (empty := ~factors.any(axis=0)).any():
-        raise ValueError(f"{caller}: replicate {np.argmax(empty)} gives every unit weight zero; drop it.")
-    return factors, table.columns if isinstance(table, pd.DataFrame) else np.arange(factors.shape[1])
+        raise ValueError(
+            f"{caller}: replicate {np.argmax(empty)} gives every unit weight zero; drop it."
+        )
+    return factors, table.columns if isinstance(table, pd.DataFrame) else np.arange(
+        factors.shape[1]
+    )

@@ -28,17 +28,19 @@ class Influence(PrintedResult):
     estimate : Estimate
         The estimate.
     rows : DataFrame
-        `units`, the number left out. `loss`, their mean held-out loss; `no_update`, that of the fit; `rise`, the difference.
-        `share` of the summed sizes of all losses. `error` of their summed loss. `cook`, ‖θ̂_k − θ̂‖²_H / (p φ̂), and how far
-        it may be off. `moved`, the change of the `parameter` that changes most, in standard errors √(φ̂H⁻¹)_jj, and how
-        far it may be off. `others`, the change of the objective for each remaining unit (not for large data). `prediction`, its
-        change, and how far it may be off. `proved`, whether these errors are proved for H and φ̂ as they are computed, except
-        that of a prediction by a function. `result` of the refit.
+        `units`, the number left out. `loss`, their mean held-out loss; `no_update`, that of the
+        fit; `rise`, the difference. `share` of the summed sizes of all losses. `error` of their
+        summed loss. `cook`, ‖θ̂_k − θ̂‖²_H / (p φ̂), and how far it may be off. `moved`, the change
+        of the `parameter` that changes most, in standard errors √(φ̂H⁻¹)_jj, and how far it may be
+        off. `others`, the change of the objective for each remaining unit (not for large data).
+        `prediction`, its change, and how far it may be off. `proved`, whether these errors are
+        proved for H and φ̂ as they are computed, except that of a prediction by a function.
+        `result` of the refit.
     parameters : DataFrame
         The changes of all parameters, in model-based standard errors.
     pairs : DataFrame
-        For some pairs of refits: `joint`, Cook's distance without both; `sum`, that of their moves added up; and `times`,
-        how much farther the fit moves than by both alone.
+        For some pairs of refits: `joint`, Cook's distance without both; `sum`, that of their moves
+        added up; and `times`, how much farther the fit moves than by both alone.
     refit, note : str
         The strategy, and a note for the printed result.
 
@@ -50,7 +52,9 @@ class Influence(PrintedResult):
     --------
     >>> import numpy as np
     >>> import leaveout as lo
-    >>> fit = lo.fit(lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 2.0, 3.0, 9.0]), "squared"))
+    >>> fit = lo.fit(
+    ...     lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 2.0, 3.0, 9.0]), "squared")
+    ... )
     >>> found = lo.influence(lo.cross_validate(fit, lo.leave_one_out(5)), pairs=0)
     >>> found.column("rise").round(2).tolist()
     [2.62, 0.0, 0.28, 2.08, 10.5]
@@ -76,7 +80,8 @@ class Influence(PrintedResult):
 
     @conventional
     def top(self, count: int = 10, by: str = "cook") -> pd.DataFrame:
-        """Return the rows with the largest absolute values of a column, or of the change of a parameter, the largest first.
+        """Return the rows with the largest absolute values of a column, or of the change of a
+        parameter, the largest first.
 
         Parameters
         ----------
@@ -98,7 +103,9 @@ class Influence(PrintedResult):
         values = self.column(by)
         size = values.abs().to_numpy(float)
         most = count_of("top: count", count, 0)
-        return self.rows.iloc[[k for k in np.argsort(-size, kind="stable") if not np.isnan(size[k])][:most]]
+        return self.rows.iloc[
+            [k for k in np.argsort(-size, kind="stable") if not np.isnan(size[k])][:most]
+        ]
 
     def column(self, by: str) -> pd.Series:
         """Return the numbers of all refits in a column, or the changes of a parameter.
@@ -121,7 +128,9 @@ class Influence(PrintedResult):
         known = self.rows.select_dtypes("number")
         if not isinstance(by, str) or (by not in known and by not in self.parameters):
             named = ", ".join(map(repr, [*known.columns, *self.parameters.columns[:8]]))
-            raise ValueError(f"Influence: by must be a column of numbers, or a parameter: {named}; got {by!r}.")
+            raise ValueError(
+                f"Influence: by must be a column of numbers, or a parameter: {named}; got {by!r}."
+            )
         return known[by] if by in known else self.parameters[by]
 
     @property
@@ -131,7 +140,8 @@ class Influence(PrintedResult):
         return self.pairs[self.pairs["masked"].astype(bool)]
 
     def plot(self, ax: "Axes | None" = None, *, by: str = "cook", named: int = 5) -> "Axes":
-        """Plot a column, or the change of a parameter, of every refit, with the largest named. Needs matplotlib.
+        """Plot a column, or the change of a parameter, of every refit, with the largest named.
+        Needs matplotlib.
 
         Parameters
         ----------
@@ -150,27 +160,48 @@ class Influence(PrintedResult):
         return provided("plot").influence(self, ax, by=by, named=named)
 
     def _lines(self) -> list[tuple[str, str]]:
-        rows, plan = self.rows, self.estimate.plan
+        rows = self.rows
+        plan = self.estimate.plan
         most = lambda by: self.top(PRINTED_UNITS, by).iterrows() if by in rows else ()
         told = lambda by, text: "; ".join(f"{name}: {text(row)}" for name, row in most(by))
         moved = lambda row: f"{row['parameter']} by {row['moved']:+.2g}"
-        missing, masked = int(rows["cook"].isna().sum()), self.masked
+        missing = int(rows["cook"].isna().sum())
+        masked = self.masked
         masking = "; ".join(
             f"{row.first} and {row.second}: Cook's distance {row.joint:.2g} together, "
             f"{row.cook_first:.2g} and {row.cook_second:.2g} alone"
             for row in masked.head(PRINTED_UNITS).itertuples()
         )
         masking += f" ({len(masked)} in all)" if len(masked) > PRINTED_UNITS else ""
-        masking = masking or (f"no pair, of {len(self.pairs)} that were left out together" if len(self.pairs) else "")
+        masking = masking or (
+            f"no pair, of {len(self.pairs)} that were left out together" if len(self.pairs) else ""
+        )
         lines = [
             ("model", f"{self.estimate.labels.get('objective', '')}, {plan.num_units} units"),
             ("refits", f"{plan.num_refits}, named by {rows.index.name}, {self.refit}"),
-            ("the loss", told("share", lambda row: f"{row['share']:.0%} of it, {row['rise']:+.3g} held out")),
-            ("the fit", self._off("cook", told("cook", lambda row: f"Cook's distance {row['cook']:.2g}"))),
-            ("a parameter", self._off("moved", told("moved", moved), " model-based standard errors")),
-            ("the prediction", self._off("prediction", told("prediction", lambda row: f"{row['prediction']:+.3g}"))),
+            (
+                "the loss",
+                told("share", lambda row: f"{row['share']:.0%} of it, {row['rise']:+.3g} held out"),
+            ),
+            (
+                "the fit",
+                self._off("cook", told("cook", lambda row: f"Cook's distance {row['cook']:.2g}")),
+            ),
+            (
+                "a parameter",
+                self._off("moved", told("moved", moved), " model-based standard errors"),
+            ),
+            (
+                "the prediction",
+                self._off(
+                    "prediction", told("prediction", lambda row: f"{row['prediction']:+.3g}")
+                ),
+            ),
             ("masked", masking),
-            ("not known", f"{missing} refits do not exist: see estimate.flagged()" if missing else ""),
+            (
+                "not known",
+                f"{missing} refits do not exist: see estimate.flagged()" if missing else "",
+            ),
             ("note", self.note),
         ]
         return [(name, text) for name, text in lines if text]

@@ -1,8 +1,10 @@
-"""Stability: each unit's prediction by models of other samples of the same size (Riley & Collins, Biometrical Journal 2023).
+"""Stability: each unit's prediction by models of other samples of the same size (Riley & Collins,
+Biometrical Journal 2023).
 
     MAPE_i = mean_b |p_b(x_i) − p(x_i)|
 
-p is the fit's prediction of unit i and p_b that of resample b. The instability picture shows all p_b(x_i) over p(x_i).
+p is the fit's prediction of unit i and p_b that of resample b. The instability picture shows all
+p_b(x_i) over p(x_i).
 """
 
 from dataclasses import dataclass
@@ -34,13 +36,15 @@ class Stability(PerformanceTable):
     Attributes
     ----------
     units : DataFrame
-        One row a unit: the `prediction` of the fit, the ends `low` and `high` of the middle `level` of the resamples'
-        predictions, and `mape`, their mean absolute difference from that of the fit.
+        One row a unit: the `prediction` of the fit, the ends `low` and `high` of the middle `level`
+        of the resamples' predictions, and `mape`, their mean absolute difference from that of the
+        fit.
     table : DataFrame
-        `mape` and the `width` from `low` to `high` over units: mean, median, 95th percentile and largest.
+        `mape` and the `width` from `low` to `high` over units: mean, median, 95th percentile and
+        largest.
     predictions : array
-        The prediction of each unit by each resample that has a refit, `[resamples, units]`; NaN where the resample has no unit
-        of its stratum.
+        The prediction of each unit by each resample that has a refit, `[resamples, units]`; NaN
+        where the resample has no unit of its stratum.
     result : Series
         The code of each resample's refit.
     fit : Fit
@@ -73,7 +77,8 @@ class Stability(PerformanceTable):
 
     @conventional
     def reclassified(self, threshold: float) -> pd.Series:
-        """Return, for each unit, the share of the resamples on the other side of a threshold than the fit.
+        """Return, for each unit, the share of the resamples on the other side of a threshold than
+        the fit.
 
         Parameters
         ----------
@@ -85,14 +90,22 @@ class Stability(PerformanceTable):
         Series
             The shares.
         """
-        other = (self.predictions >= threshold) != (self.units["prediction"].to_numpy() >= threshold)
+        other = (self.predictions >= threshold) != (
+            self.units["prediction"].to_numpy() >= threshold
+        )
         there = np.isfinite(self.predictions)
-        return pd.Series((other & there).sum(0) / there.sum(0), self.units.index, name="reclassified")
+        return pd.Series(
+            (other & there).sum(0) / there.sum(0), self.units.index, name="reclassified"
+        )
 
     def _facts(self) -> list[tuple[str, str]]:
         lost = len(self.result) - len(self.predictions)
         return [
-            ("resamples", f"{len(self.result)}" + (f", {lost} of which have no refit and are left out" if lost else "")),
+            (
+                "resamples",
+                f"{len(self.result)}"
+                + (f", {lost} of which have no refit and are left out" if lost else ""),
+            ),
             ("until", "" if self.time is None else f"{self.time:g}"),
             ("width", f"of the middle {self.level:.0%} of a unit's predictions"),
         ]
@@ -113,7 +126,8 @@ def stability(
     rng: Rng = None,
     strategy: AbstractRefit | None = None,
 ) -> Stability:
-    """Predict each unit by the refits of resamples, to see how far its prediction moves with another sample of this size.
+    """Predict each unit by the refits of resamples, to see how far its prediction moves with
+    another sample of this size.
 
     Parameters
     ----------
@@ -126,11 +140,13 @@ def stability(
     plan : Plan, optional
         Resamples of your own, in place of `B` and `groups`.
     time : float, optional
-        For Cox's model the time until which risks are predicted; the median time of events by default.
+        For Cox's model the time until which risks are predicted; the median time of events by
+        default.
     level : float, default 0.95
         The share of the resamples between `low` and `high`.
     cases : bool, default False
-        Whether `sample_weight` counts cases, which are then drawn one by one. Units of weight zero never count.
+        Whether `sample_weight` counts cases, which are then drawn one by one. Units of weight zero
+        never count.
     seed : int, default 0
         The seed of the resamples.
     rng : int, numpy.random.Generator or None, optional
@@ -156,8 +172,8 @@ def stability(
 
     References
     ----------
-    R. D. Riley and G. S. Collins, Stability of clinical prediction models developed using statistical or machine learning
-    methods, Biometrical Journal 65, 2023.
+    R. D. Riley and G. S. Collins, Stability of clinical prediction models developed using
+    statistical or machine learning methods, Biometrical Journal 65, 2023.
 
     Examples
     --------
@@ -169,8 +185,10 @@ def stability(
     >>> lo.stability(fit, B=50).table.loc["mape"].round(3).tolist()
     [0.049, 0.045, 0.087, 0.14]
     """
-    level, rows = share("stability: level", level), held_out_rows("stability", fit, time, cases)
-    strategy = Exact(REFIT_TOL) if strategy is None else strategy
+    level = share("stability: level", level)
+    rows = held_out_rows("stability", fit, time, cases)
+    if strategy is None:
+        strategy = Exact(REFIT_TOL)
     measure = rows.measure
     plan, _ = resamples("stability", measure, "bootstrap", B, groups, plan, seed, strategy)
     found = np.full((plan.num_refits, fit.objective.num_units), np.nan)
@@ -180,12 +198,18 @@ def stability(
 
     exists, result = over_refits("stability", fit, plan, strategy, tell)
     there = measure.weights.weigh
-    found = found[exists][:, there] if isinstance(measure, Continuous) else expit(found[exists][:, there])
+    found = (
+        found[exists][:, there]
+        if isinstance(measure, Continuous)
+        else expit(found[exists][:, there])
+    )
     names = fit.objective.units.names
     units = pd.DataFrame({"prediction": rows.prediction}, index=names)[there]
     units["low"], units["high"] = np.nanquantile(found, [(1 - level) / 2, (1 + level) / 2], axis=0)
     units["mape"] = np.nanmean(np.abs(found - units["prediction"].to_numpy()), axis=0)
     each = pd.DataFrame({"mape": units["mape"], "width": units["high"] - units["low"]})
     each = each.iloc[np.repeat(np.arange(len(each)), measure.weights.copies[there].astype(int))]
-    table = each.agg(["mean", "median", lambda x: x.quantile(0.95), "max"]).T.set_axis(["mean", "median", "95%", "max"], axis=1)
+    table = each.agg(["mean", "median", lambda x: x.quantile(0.95), "max"]).T.set_axis(
+        ["mean", "median", "95%", "max"], axis=1
+    )
     return Stability(table, fit, level, units, found, result, rows.time)

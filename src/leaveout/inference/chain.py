@@ -3,13 +3,15 @@
     log Z = log Σ_z Π_t exp(φ_t(z_{t−1}, z_t) + ℓ_t(z_t))
     ∂ log Z/∂ℓ_t(k) = p(z_t = k),      ∂ log Z/∂φ_t(j, k) = p(z_{t−1} = j, z_t = k)
 
-Several sequences are one chain that starts anew: where a step starts, the state before it does not matter. The steps are laid
-out in `[rows, lanes]`, a scan down the rows taking all lanes along. A lane begins where a sequence does; or, for one long
-sequence of few states, lanes are `linked`: a first scan multiplies each lane's matrices, which gives the distribution at its
-top and the evidence below it, and the lanes then run side by side. Inside, states come before lanes, `[rows, states, lanes]`.
+Several sequences are one chain that starts anew: where a step starts, the state before it does not
+matter. The steps are laid out in `[rows, lanes]`, a scan down the rows taking all lanes along. A
+lane begins where a sequence does; or, for one long sequence of few states, lanes are `linked`: a
+first scan multiplies each lane's matrices, which gives the distribution at its top and the evidence
+below it, and the lanes then run side by side. Inside, states come before lanes, `[rows, states,
+lanes]`.
 
-Where no potential is −∞ the recursions run in probabilities that are normalised at every step (Rabiner 1989); structural zeros
-need logarithms.
+Where no potential is −∞ the recursions run in probabilities that are normalised at every step
+(Rabiner 1989); structural zeros need logarithms.
 """
 
 from collections.abc import Callable
@@ -29,7 +31,8 @@ from ..objectives.objective import aligned_copy
 FEW_STATES = 4  # states up to which linking lanes is worth its matrix products
 MAX_SCAN_LANES = 128  # lanes of one scan; more lanes go in parts
 MIN_SPLIT_ROWS = 64  # rows below which a scan is not split further
-LINKED_FROM = 4  # times as many rows, of the longest sequence, below which linking compiles for longer than it saves
+# times as many rows, of the longest sequence, below which linking compiles for longer than it saves
+LINKED_FROM = 4
 SMALLEST_NORMALISER = 1e-300  # a normaliser that underflows makes log Z infinite, not its gradient
 
 
@@ -143,7 +146,9 @@ class Layout(Module):
         step = np.arange(size(int(lengths.max())))
         place = (np.cumsum(lengths) - lengths)[:, None] + step
         inside = step < lengths[:, None]
-        return np.where(inside, self.inverse[np.minimum(place, len(self.inverse) - 1)], -1).astype(np.int32)
+        return np.where(inside, self.inverse[np.minimum(place, len(self.inverse) - 1)], -1).astype(
+            np.int32
+        )
 
     def pad_to(self, steps: int) -> "Layout":
         """Extend the layout to more steps, which stand at places of padding.
@@ -159,7 +164,9 @@ class Layout(Module):
             The layout.
         """
         slots = np.flatnonzero(self.place.reshape(-1) >= len(self.inverse)).astype(np.int32)
-        inverse = aligned_copy(np.concatenate([self.inverse, np.resize(slots, steps - len(self.inverse))]))
+        inverse = aligned_copy(
+            np.concatenate([self.inverse, np.resize(slots, steps - len(self.inverse))])
+        )
         return Layout(self.place, self.starts, inverse, self.linked, self.zeros)
 
     def side_by_side(self, real: Bool[Array, "longest some"]) -> "Layout":
@@ -216,9 +223,14 @@ def layout(
            [2, 5]], dtype=int32)
     """
     lengths = np.asarray(lengths)
-    total, first = int(lengths.sum()), np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    total = int(lengths.sum())
+    first = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     room = size(total)
-    linked = num_states <= FEW_STATES and len(lengths) < 8 and int(lengths.max()) > LINKED_FROM * MIN_SPLIT_ROWS
+    linked = (
+        num_states <= FEW_STATES
+        and len(lengths) < 8
+        and int(lengths.max()) > LINKED_FROM * MIN_SPLIT_ROWS
+    )
     if linked:
         lanes = min(MAX_SCAN_LANES, room // MIN_SPLIT_ROWS)
         rows = -(-room // lanes)
@@ -226,9 +238,16 @@ def layout(
         place = np.where(step < total, step, room)
     else:
         bins = _pack_lanes(lengths, max(int(lengths.max()), -(-total // (MAX_SCAN_LANES * parts))))
-        rows, lanes = size(max(int(lengths[members].sum()) for members in bins)), size(len(bins))
+        rows = size(max(int(lengths[members].sum()) for members in bins))
+        lanes = size(len(bins))
         place = np.full(
-            (rows, lanes if parts == 1 or lanes <= MAX_SCAN_LANES else -(-lanes // MAX_SCAN_LANES) * MAX_SCAN_LANES), room
+            (
+                rows,
+                lanes
+                if parts == 1 or lanes <= MAX_SCAN_LANES
+                else -(-lanes // MAX_SCAN_LANES) * MAX_SCAN_LANES,
+            ),
+            room,
         )
         for lane, members in enumerate(bins):
             steps = np.concatenate([first[n] + np.arange(lengths[n]) for n in members])
@@ -263,8 +282,8 @@ class Potentials(NamedTuple):
     initial : array, `[states]`, or None
         The log-potential of the first state of a sequence; None if `transition` has it.
     transition : array, `[states, states]` or `[rows, lanes, states, states]`
-        The log-potential of a move from row to column. With one matrix for each step, every row of the matrix of a first step
-        is the initial log-potential.
+        The log-potential of a move from row to column. With one matrix for each step, every row of
+        the matrix of a first step is the initial log-potential.
     emission : array, `[rows, lanes, states]`
         The log-likelihood of each step in each state.
 
@@ -273,7 +292,9 @@ class Potentials(NamedTuple):
     >>> import numpy as np
     >>> from leaveout.inference import chain
     >>> layout = chain.layout(np.array([3]), 2)
-    >>> chain.Potentials(np.zeros(2), np.zeros((2, 2)), layout.arrange(np.zeros((3, 2)))).emission.shape
+    >>> chain.Potentials(
+    ...     np.zeros(2), np.zeros((2, 2)), layout.arrange(np.zeros((3, 2)))
+    ... ).emission.shape
     (3, 1, 2)
     """
 
@@ -294,7 +315,8 @@ class StatePosterior(NamedTuple):
     filtered : array, `[rows, lanes, states]`
         The probability of each state given the observations up to its step.
     ahead : array, `[rows, lanes, states]`
-        The likelihood of later observations given the state, by their likelihood given the observations so far.
+        The likelihood of later observations given the state, by their likelihood given the
+        observations so far.
     initial : array, `[states]`, or None
         The expected counts of first states, weighted by `worth`.
     transition : array, in the shape of the potentials
@@ -309,7 +331,9 @@ class StatePosterior(NamedTuple):
     >>> import numpy as np
     >>> from leaveout.inference import chain
     >>> layout = chain.layout(np.array([3]), 2)
-    >>> potentials = chain.Potentials(np.zeros(2), np.zeros((2, 2)), layout.arrange(np.zeros((3, 2))))
+    >>> potentials = chain.Potentials(
+    ...     np.zeros(2), np.zeros((2, 2)), layout.arrange(np.zeros((3, 2)))
+    ... )
     >>> chain.posterior(potentials, layout).transition.round(3).tolist()
     [[0.5, 0.5], [0.5, 0.5]]
     """
@@ -330,7 +354,8 @@ class _Linear:
     outside = staticmethod(lambda p: p)
     times = staticmethod(jnp.multiply)
     over = staticmethod(lambda p, c: p * (1 / jnp.maximum(c, SMALLEST_NORMALISER)))
-    one, zero = 1.0, 0.0
+    one = 1.0
+    zero = 0.0
 
     @staticmethod
     def total(p, axis=0):
@@ -341,7 +366,9 @@ class _Linear:
         """Compute `Σ_j p_j M_jk`, for `[states, lanes]` and `[states, states, lanes or 1]`."""
         unroll_states = 4  # states up to which a matrix product is written out
         if len(p) > unroll_states:
-            return matrix[..., 0].T @ p if matrix.shape[-1] == 1 else jnp.einsum("jl,jkl->kl", p, matrix)
+            if matrix.shape[-1] == 1:
+                return matrix[..., 0].T @ p
+            return jnp.einsum("jl,jkl->kl", p, matrix)
         out = p[0] * matrix[0]
         for j in range(1, len(p)):
             out = out + p[j] * matrix[j]
@@ -356,15 +383,19 @@ class _Logarithmic:
     outside = staticmethod(jnp.exp)
     times = staticmethod(jnp.add)
     over = staticmethod(lambda p, c: p - jnp.where(jnp.isfinite(c), c, 0.0))
-    one, zero = 0.0, -jnp.inf
+    one = 0.0
+    zero = -jnp.inf
 
     @staticmethod
     def total(p, axis=0):
         top = jax.lax.stop_gradient(jnp.max(p, axis, keepdims=True))
         top = jnp.where(jnp.isfinite(top), top, 0.0)
-        value = jnp.sum(jnp.exp(p - top), axis)  # `where` is used twice, as log has no derivative at zero
+        # `where` is used twice, as log has no derivative at zero
+        value = jnp.sum(jnp.exp(p - top), axis)
         some = value > 0
-        return jnp.where(some, jnp.log(jnp.where(some, value, 1.0)), -jnp.inf) + jnp.squeeze(top, axis)
+        return jnp.where(some, jnp.log(jnp.where(some, value, 1.0)), -jnp.inf) + jnp.squeeze(
+            top, axis
+        )
 
     @staticmethod
     def through(p, matrix):
@@ -375,13 +406,16 @@ Arithmetic = type[_Linear] | type[_Logarithmic]
 
 
 class _Inside:
-    """Potentials as the recursions take them, states before lanes, without the factor that all states of a step share."""
+    """Potentials as the recursions take them, states before lanes, without the factor that all
+    states of a step share.
+    """
 
     def __init__(self, potentials: Potentials, layout: Layout):
         initial, transition, emission = potentials
         self.own: Arithmetic = _Logarithmic if layout.zeros else _Linear
         self.moving = transition.ndim > 2  # whether transitions differ from step to step
-        self.late = not (self.moving or layout.zeros)  # whether the matrix multiplies the sum of pairs rather than each pair
+        # whether the matrix multiplies the sum of pairs rather than each pair
+        self.late = not (self.moving or layout.zeros)
         self.starts = jnp.asarray(layout.starts)
         self.top = _finite(jax.lax.stop_gradient(emission.max(-1)))
         self.e = self.own.inside(jnp.moveaxis(emission - self.top[..., None], -1, 1))
@@ -392,7 +426,10 @@ class _Inside:
         else:
             assert initial is not None
             self.steps = jnp.zeros((len(self.e), 0))
-            self.start, self.matrix = self.own.inside(initial)[:, None], self.own.inside(transition)[:, :, None]
+            self.start, self.matrix = (
+                self.own.inside(initial)[:, None],
+                self.own.inside(transition)[:, :, None],
+            )
 
     def into(self, step: tuple[Array, Array]) -> Array:
         """Transitions into a step, given whether it starts a sequence and its own transitions."""
@@ -401,7 +438,9 @@ class _Inside:
     def move(self, p: Array, step: tuple[Array, Array]) -> Array:
         """Distribution of the next state."""
         on = self.own.through(p, self.into(step))
-        return on if self.moving else jnp.where(step[0], self.own.times(self.start, self.own.total(p)), on)
+        if self.moving:
+            return on
+        return jnp.where(step[0], self.own.times(self.start, self.own.total(p)), on)
 
     def forward(self, top_of: Array) -> tuple[Array, Array, Array]:
         """Distributions before each step and after it, and the normalisers of the latter."""
@@ -418,11 +457,14 @@ class _Inside:
     def backward(
         self, rest: Array, before: Array, filtered: Array, c: Array, weigh: Array
     ) -> tuple[Array, Array, Array, Array | None]:
-        """Weighted sums of pairs of successive states over the steps of each lane; states; evidence ahead of each step.
+        """Weighted sums of pairs of successive states over the steps of each lane; states; evidence
+        ahead of each step.
 
-        Where transitions differ from step to step, the pairs of each step take the place of their sums.
+        Where transitions differ from step to step, the pairs of each step take the place of their
+        sums.
         """
-        own, (K, lanes) = self.own, self.e.shape[1:]
+        own = self.own
+        (K, lanes) = self.e.shape[1:]
 
         def up(carry, x):
             rest, count = carry
@@ -433,7 +475,9 @@ class _Inside:
                 rest = jnp.where(step[0], own.total(own.times(self.start, ahead)), rest)
             if self.late:
                 return (rest, count), (here, ahead)
-            pairs = own.outside(own.times(own.times(p[:, None], ahead[None]), self.into(step))) * weigh
+            pairs = (
+                own.outside(own.times(own.times(p[:, None], ahead[None]), self.into(step))) * weigh
+            )
             if self.moving:
                 return (rest, count), (here, pairs)
             return (rest, count + jnp.where(step[0], 0.0, pairs)), (here, None)
@@ -443,12 +487,17 @@ class _Inside:
         (_, count), (ahead, pairs) = jax.lax.scan(up, (rest, none), xs, reverse=True)
         states = own.outside(filtered) * ahead
         if self.late:  # one matrix product for each row takes less time than sums carried along
-            rows = jnp.einsum("rjl,rkl->rjk", before * jnp.where(self.starts, 0.0, weigh)[:, None], pairs)
-            count, pairs = jnp.sum(rows, 0)[..., None], None
+            rows = jnp.einsum(
+                "rjl,rkl->rjk", before * jnp.where(self.starts, 0.0, weigh)[:, None], pairs
+            )
+            count = jnp.sum(rows, 0)[..., None]
+            pairs = None
         return count, jnp.moveaxis(states, 1, -1), jnp.moveaxis(ahead, 1, -1), pairs
 
 
-def posterior(potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None = None) -> StatePosterior:
+def posterior(
+    potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None = None
+) -> StatePosterior:
     """Run the forward and the backward pass over all sequences.
 
     Parameters
@@ -467,8 +516,8 @@ def posterior(potentials: Potentials, layout: Layout, worth: Float[Array, "rows 
 
     References
     ----------
-    L. R. Rabiner, A tutorial on hidden Markov models and selected applications in speech recognition, Proceedings of the IEEE
-    77, 1989.
+    L. R. Rabiner, A tutorial on hidden Markov models and selected applications in speech
+    recognition, Proceedings of the IEEE 77, 1989.
 
     Examples
     --------
@@ -476,7 +525,9 @@ def posterior(potentials: Potentials, layout: Layout, worth: Float[Array, "rows 
     >>> from leaveout.inference import chain
     >>> layout = chain.layout(np.array([2]), 2)
     >>> emission = np.log([[0.9, 0.1], [0.5, 0.5]])
-    >>> potentials = chain.Potentials(np.log([0.5, 0.5]), np.log([[0.8, 0.2], [0.2, 0.8]]), layout.arrange(emission))
+    >>> potentials = chain.Potentials(
+    ...     np.log([0.5, 0.5]), np.log([[0.8, 0.2], [0.2, 0.8]]), layout.arrange(emission)
+    ... )
     >>> np.asarray(chain.posterior(potentials, layout).states[:, 0], np.float64).round(2)
     array([[0.9 , 0.1 ],
            [0.74, 0.26]])
@@ -490,12 +541,22 @@ def posterior(potentials: Potentials, layout: Layout, worth: Float[Array, "rows 
     rest = own.over(below, own.total(own.times(filtered[-1], below)))
     count, states, ahead, pairs = inside.backward(rest, before, filtered, c, weigh)
     if pairs is not None:
-        initial, transition = None, jnp.moveaxis(pairs, -1, 1)
+        initial = None
+        transition = jnp.moveaxis(pairs, -1, 1)
     else:
-        initial = jnp.sum(jnp.where(inside.starts[..., None], weigh[..., None] * states, 0.0), (0, 1))
+        initial = jnp.sum(
+            jnp.where(inside.starts[..., None], weigh[..., None] * states, 0.0), (0, 1)
+        )
         transition = count.sum(-1) * inside.matrix[..., 0] if inside.late else count.sum(-1)
     log_normaliser = jnp.where(real, own.logarithm(c) + inside.top, 0.0)
-    return StatePosterior(log_normaliser, states, own.outside(jnp.moveaxis(filtered, 1, -1)), ahead, initial, transition)
+    return StatePosterior(
+        log_normaliser,
+        states,
+        own.outside(jnp.moveaxis(filtered, 1, -1)),
+        ahead,
+        initial,
+        transition,
+    )
 
 
 def _finite(top: Array) -> Array:
@@ -503,14 +564,22 @@ def _finite(top: Array) -> Array:
 
 
 def _apart(inside: _Inside) -> tuple[Array, Array]:
-    """Ends of lanes that begin with a start and end with an end: any distribution before, no evidence below."""
+    """Ends of lanes that begin with a start and end with an end.
+
+    Any distribution before, no evidence below.
+    """
     K, lanes = inside.e.shape[1:]
-    return inside.own.inside(jnp.full((K, lanes), -jnp.log(K))), inside.own.inside(jnp.zeros((K, lanes)))
+    return inside.own.inside(jnp.full((K, lanes), -jnp.log(K))), inside.own.inside(
+        jnp.zeros((K, lanes))
+    )
 
 
 def _multiply_lanes(inside: _Inside) -> tuple[Array, Array]:
-    """Distribution at the top of each lane, and evidence below it, by the product of each lane's matrices."""
-    own, (K, lanes) = inside.own, inside.e.shape[1:]
+    """Distribution at the top of each lane, and evidence below it, by the product of each lane's
+    matrices.
+    """
+    own = inside.own
+    (K, lanes) = inside.e.shape[1:]
     everything = lambda m: own.total(own.total(m, 0), 0)
 
     def step(product, x):
@@ -518,7 +587,9 @@ def _multiply_lanes(inside: _Inside) -> tuple[Array, Array]:
         return own.over(product, everything(product)), None
 
     eye = jnp.where(jnp.eye(K)[..., None] > 0, own.one, own.zero)
-    product, _ = jax.lax.scan(step, jnp.broadcast_to(eye, (K, K, lanes)), (inside.starts, inside.steps, inside.e))
+    product, _ = jax.lax.scan(
+        step, jnp.broadcast_to(eye, (K, K, lanes)), (inside.starts, inside.steps, inside.e)
+    )
     matrices = jnp.moveaxis(product, -1, 0)[..., None]
 
     def down(p, matrix):
@@ -529,14 +600,17 @@ def _multiply_lanes(inside: _Inside) -> tuple[Array, Array]:
         new = own.through(rest, jnp.swapaxes(matrix, 0, 1))
         return own.over(new, own.total(new)), rest
 
-    first, last = own.inside(jnp.full((K, 1), -jnp.log(K))), own.inside(jnp.zeros((K, 1)))
+    first = own.inside(jnp.full((K, 1), -jnp.log(K)))
+    last = own.inside(jnp.zeros((K, 1)))
     _, top_of = jax.lax.scan(down, first, matrices)
     _, below = jax.lax.scan(up, last, matrices, reverse=True)
     return top_of[..., 0].T, below[..., 0].T
 
 
 @eqx.filter_custom_jvp
-def log_partition(potentials: Potentials, worth: Float[Array, "rows lanes"] | None, layout: Layout) -> Scalar:
+def log_partition(
+    potentials: Potentials, worth: Float[Array, "rows lanes"] | None, layout: Layout
+) -> Scalar:
     """Compute Σ_n worth_n log Z_n over the sequences.
 
     Its gradient is the posterior. All higher derivatives exist too.
@@ -562,7 +636,9 @@ def log_partition(potentials: Potentials, worth: Float[Array, "rows lanes"] | No
     >>> import numpy as np
     >>> from leaveout.inference import chain
     >>> layout = chain.layout(np.array([3]), 2)
-    >>> potentials = chain.Potentials(np.zeros(2), np.zeros((2, 2)), layout.arrange(np.zeros((3, 2))))
+    >>> potentials = chain.Potentials(
+    ...     np.zeros(2), np.zeros((2, 2)), layout.arrange(np.zeros((3, 2)))
+    ... )
     >>> round(float(np.exp(chain.log_partition(potentials, None, layout))), 3)
     8.0
     """
@@ -571,7 +647,9 @@ def log_partition(potentials: Potentials, worth: Float[Array, "rows lanes"] | No
 
 @log_partition.def_jvp
 def _log_partition_jvp(primals, tangents):
-    """Derivative by the posterior, in code that is itself differentiable, so that all higher derivatives follow."""
+    """Derivative by the posterior, in code that is itself differentiable, so that all higher
+    derivatives follow.
+    """
     potentials, worth, layout = primals
     moved, worth_moved, _ = tangents
     found = _chunked_sums(potentials, layout, worth)
@@ -594,19 +672,32 @@ class _PosteriorSums(NamedTuple):
     transition: Float[Array, "*steps states states"]
 
 
-def _chunked_sums(potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None) -> _PosteriorSums:
-    """Compute these sums; a multiple of `MAX_SCAN_LANES` lanes is taken part by part, so that all arrays fit into a cache."""
-    (rows, lanes), moving = layout.shape, potentials.transition.ndim > 2
+def _chunked_sums(
+    potentials: Potentials, layout: Layout, worth: Float[Array, "rows lanes"] | None
+) -> _PosteriorSums:
+    """Compute these sums.
+
+    A multiple of `MAX_SCAN_LANES` lanes is taken part by part, so that all arrays fit into a cache.
+    """
+    (rows, lanes) = layout.shape
+    moving = potentials.transition.ndim > 2
 
     def one(part: tuple) -> _PosteriorSums:
         emission, transition, place, starts, worth = part
-        transition = transition if moving else potentials.transition
+        if not moving:
+            transition = potentials.transition
         where = Layout(place, starts, layout.inverse, layout.linked, layout.zeros)
         found = posterior(Potentials(potentials.initial, transition, emission), where, worth)
         return _PosteriorSums(found.log_normaliser, found.states, found.initial, found.transition)
 
     transition = potentials.transition if moving else None
-    whole = (potentials.emission, transition, jnp.asarray(layout.place), jnp.asarray(layout.starts), worth)
+    whole = (
+        potentials.emission,
+        transition,
+        jnp.asarray(layout.place),
+        jnp.asarray(layout.starts),
+        worth,
+    )
     if lanes <= MAX_SCAN_LANES or lanes % MAX_SCAN_LANES or layout.linked:
         return one(whole)
     cut = lambda leaf: jnp.moveaxis(leaf.reshape(rows, -1, MAX_SCAN_LANES, *leaf.shape[2:]), 1, 0)
@@ -647,8 +738,8 @@ def best_path(
 
     References
     ----------
-    A. J. Viterbi, Error bounds for convolutional codes and an asymptotically optimum decoding algorithm, IEEE Transactions on
-    Information Theory 13, 1967.
+    A. J. Viterbi, Error bounds for convolutional codes and an asymptotically optimum decoding
+    algorithm, IEEE Transactions on Information Theory 13, 1967.
 
     Examples
     --------
@@ -668,7 +759,9 @@ def best_path(
         return best, origin
 
     last, origins = jax.lax.scan(forward, jnp.zeros(len(initial)), (starts, emission))
-    _, path = jax.lax.scan(lambda z, origin: (origin[z], z), jnp.argmax(last), origins, reverse=True)
+    _, path = jax.lax.scan(
+        lambda z, origin: (origin[z], z), jnp.argmax(last), origins, reverse=True
+    )
     return path
 
 
@@ -693,8 +786,8 @@ def stationary(transition: Float[Array, "states states"]) -> Float[Array, " stat
 
     References
     ----------
-    W. K. Grassmann, M. I. Taksar and D. P. Heyman, Regenerative analysis and steady state distributions for Markov chains,
-    Operations Research 33, 1985.
+    W. K. Grassmann, M. I. Taksar and D. P. Heyman, Regenerative analysis and steady state
+    distributions for Markov chains, Operations Research 33, 1985.
 
     Examples
     --------
@@ -703,7 +796,8 @@ def stationary(transition: Float[Array, "states states"]) -> Float[Array, " stat
     >>> np.asarray(chain.stationary(np.array([[0.9, 0.1], [0.3, 0.7]])), np.float64).round(3)
     array([0.75, 0.25])
     """
-    rest, columns = transition, []
+    rest = transition
+    columns = []
     for n in range(len(transition) - 1, 0, -1):
         column = rest[:n, n] / jnp.sum(rest[n, :n])
         columns.append(column)
@@ -734,4 +828,6 @@ def has_stationary(transition: Float[np.ndarray, "states states"]) -> bool:
     >>> chain.has_stationary(np.eye(2))
     False
     """
-    return len(breadth_first_order(csr_array(transition.T), 0, return_predecessors=False)) == len(transition)
+    return len(breadth_first_order(csr_array(transition.T), 0, return_predecessors=False)) == len(
+        transition
+    )

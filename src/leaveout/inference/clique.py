@@ -3,13 +3,14 @@
     log Z = log Σ_z exp(Σ_s φ_s(z_s) + Σ_{(s,t)} φ_st(z_s, z_t))
     ∂ log Z/∂φ_s(k) = p(z_s = k),      ∂ log Z/∂φ_st(j, k) = p(z_s = j, z_t = k)
 
-Potentials are `[..., sites, states]` and `[..., edges, states, states]`, with any axes before. The passes over the tree of
-cliques are NumPy (`passes`). They are given to JAX as two primitives: sums, whose derivatives are marginals, and the tangents
-of marginals, a linear map that is its own transpose. So gradients, Hessians and derivatives of marginals work under `jit` and
-`vmap`; third derivatives do not.
+Potentials are `[..., sites, states]` and `[..., edges, states, states]`, with any axes before. The
+passes over the tree of cliques are NumPy (`passes`). They are given to JAX as two primitives: sums,
+whose derivatives are marginals, and the tangents of marginals, a linear map that is its own
+transpose. So gradients, Hessians and derivatives of marginals work under `jit` and `vmap`; third
+derivatives do not.
 
-A `pure_callback` would hand its arrays to JAX again: it deadlocks if the program runs on all threads, and rounds the arrays to
-single precision in threads with that setting.
+A `pure_callback` would hand its arrays to JAX again: it deadlocks if the program runs on all
+threads, and rounds the arrays to single precision in threads with that setting.
 """
 
 import itertools
@@ -29,13 +30,18 @@ from numpy.typing import ArrayLike
 from .loopy import Messages, messages
 from .passes import MEMORY, Passes, passes
 
-Sites = Float[Array | np.ndarray, "..."]  # [lanes, sites, states], where lanes, any number of axes, broadcast
+# [lanes, sites, states], where lanes, any number of axes, broadcast
+Sites = Float[Array | np.ndarray, "..."]
 Edges = Float[Array | np.ndarray, "..."]  # [lanes, edges, states, states]
 Sums = Passes | Messages
 
 
 def tree(
-    num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int, memory: float = MEMORY, inference: str = "exact"
+    num_sites: int,
+    edges: Int[np.ndarray, "edges 2"],
+    num_states: int,
+    memory: float = MEMORY,
+    inference: str = "exact",
 ) -> Sums:
     """Prepare exact or approximate sums over the configurations of a graph.
 
@@ -50,7 +56,8 @@ def tree(
     memory : float, optional
         The bytes that exact sums may take.
     inference : {"exact", "bethe", "trw"}, default "exact"
-        Exact sums over a tree of cliques, loopy belief propagation, or tree-reweighted belief propagation.
+        Exact sums over a tree of cliques, loopy belief propagation, or tree-reweighted belief
+        propagation.
 
     Returns
     -------
@@ -70,7 +77,9 @@ def tree(
     'Passes'
     """
     graph = num_sites, np.ascontiguousarray(edges, np.int64).tobytes(), num_states
-    return passes(*graph, memory) if inference == "exact" else messages(*graph, inference)
+    if inference == "exact":
+        return passes(*graph, memory)
+    return messages(*graph, inference)
 
 
 def log_partition(sites: Sites, edges: Edges, tree: Sums) -> Float[Array, "..."]:
@@ -215,7 +224,9 @@ def draw(
 
 
 def best(
-    sites: Float[np.ndarray, "sites states"], edges: Float[np.ndarray, "edges states states"], tree: Sums
+    sites: Float[np.ndarray, "sites states"],
+    edges: Float[np.ndarray, "edges states states"],
+    tree: Sums,
 ) -> Int[np.ndarray, " sites"]:
     """Find the most probable configuration.
 
@@ -251,7 +262,8 @@ def _column(sites: np.ndarray, edges: np.ndarray) -> Float[np.ndarray, "numbers 
 
 
 def _sums(sites: ArrayLike, edges: ArrayLike, tree: Sums, level: int) -> list[Array]:
-    sites, edges = jnp.asarray(sites, float), jnp.asarray(edges, float)
+    sites = jnp.asarray(sites, float)
+    edges = jnp.asarray(edges, float)
     of_sites, of_edges = _shapes((), tree)
     if sites.shape[-2:] != of_sites or edges.shape[-3:] != of_edges:
         raise ValueError(
@@ -260,7 +272,9 @@ def _sums(sites: ArrayLike, edges: ArrayLike, tree: Sums, level: int) -> list[Ar
             f"{_shape_text(of_edges)}; got shapes {list(sites.shape)} and {list(edges.shape)}."
         )
     if sites.dtype != np.float64 or edges.dtype != np.float64:
-        raise TypeError("log_partition: potentials must be float64; call it within jax.enable_x64(True).")
+        raise TypeError(
+            "log_partition: potentials must be float64; call it within jax.enable_x64(True)."
+        )
     lanes = max(sites.ndim - 2, edges.ndim - 3)
     sites = sites.reshape(*[1] * (lanes + 2 - sites.ndim), *sites.shape)
     edges = edges.reshape(*[1] * (lanes + 3 - edges.ndim), *edges.shape)
@@ -290,18 +304,27 @@ def _shapes(lanes: tuple[int, ...], tree: Sums) -> tuple[tuple[int, ...], tuple[
 # NumPy
 
 
-def _numbers_first(sites: np.ndarray, edges: np.ndarray | None, lanes: tuple[int, ...], tree: Sums) -> np.ndarray:
+def _numbers_first(
+    sites: np.ndarray, edges: np.ndarray | None, lanes: tuple[int, ...], tree: Sums
+) -> np.ndarray:
     """Potentials as `[numbers, lanes]`."""
     out = np.empty((tree.edges.stop, *lanes))
     out[tree.sites] = np.moveaxis(sites.reshape(*sites.shape[:-2], -1), -1, 0)
-    out[tree.edges] = 0.0 if edges is None else np.moveaxis(edges.reshape(*edges.shape[:-3], -1), -1, 0)
+    out[tree.edges] = (
+        0.0 if edges is None else np.moveaxis(edges.reshape(*edges.shape[:-3], -1), -1, 0)
+    )
     return out.reshape(tree.edges.stop, -1)
 
 
-def _lanes_first(marginals: np.ndarray, lanes: tuple[int, ...], tree: Sums, edges: bool) -> list[np.ndarray]:
+def _lanes_first(
+    marginals: np.ndarray, lanes: tuple[int, ...], tree: Sums, edges: bool
+) -> list[np.ndarray]:
     parts = [marginals[tree.sites], marginals[tree.edges]] if edges else [marginals[tree.sites]]
     shapes = _shapes(lanes, tree)
-    return [np.ascontiguousarray(np.moveaxis(part, 0, -1)).reshape(s) for part, s in zip(parts, shapes, strict=False)]
+    return [
+        np.ascontiguousarray(np.moveaxis(part, 0, -1)).reshape(s)
+        for part, s in zip(parts, shapes, strict=False)
+    ]
 
 
 def _chunks(count: int, size: int) -> list[slice]:
@@ -310,11 +333,14 @@ def _chunks(count: int, size: int) -> list[slice]:
     return [slice(*pair) for pair in itertools.pairwise(bounds)]
 
 
-def _sums_by_passes(sites: np.ndarray, edges: np.ndarray, *, tree: Sums, level: int) -> list[np.ndarray]:
+def _sums_by_passes(
+    sites: np.ndarray, edges: np.ndarray, *, tree: Sums, level: int
+) -> list[np.ndarray]:
     lanes = _lanes(sites.shape[:-2], edges.shape[:-3])
     potentials = _numbers_first(sites, edges, lanes, tree)
     count = potentials.shape[1]
-    total, found = np.empty(count), np.empty((tree.edges.stop, count if level else 0))
+    total = np.empty(count)
+    found = np.empty((tree.edges.stop, count if level else 0))
     for chunk in _chunks(count, tree.lanes):
         mine = np.ascontiguousarray(potentials[:, chunk])
         if level:
@@ -326,7 +352,12 @@ def _sums_by_passes(sites: np.ndarray, edges: np.ndarray, *, tree: Sums, level: 
 
 
 def _tangents_by_passes(
-    sites: np.ndarray, edges: np.ndarray, *changes: np.ndarray, tree: Sums, given: bool, wanted: bool
+    sites: np.ndarray,
+    edges: np.ndarray,
+    *changes: np.ndarray,
+    tree: Sums,
+    given: bool,
+    wanted: bool,
 ) -> list[np.ndarray]:
     """Tangents of the marginals along changes of the potentials.
 
@@ -334,10 +365,13 @@ def _tangents_by_passes(
     """
     own = _lanes(sites.shape[:-2], edges.shape[:-3])
     whole = _lanes(own, *(change.shape[: len(own)] for change in changes))
-    order = sorted(range(len(own)), key=lambda axis: own[axis] == 1 < whole[axis])  # lanes first, tangents last
+    # lanes first, tangents last
+    order = sorted(range(len(own)), key=lambda axis: own[axis] == 1 < whole[axis])
     potentials = _numbers_first(sites, edges, own, tree)
     count = potentials.shape[1]
-    change = _numbers_first(changes[0], changes[1] if given else None, whole, tree).reshape(-1, *whole)
+    change = _numbers_first(changes[0], changes[1] if given else None, whole, tree).reshape(
+        -1, *whole
+    )
     change = change.transpose(0, *(1 + axis for axis in order)).reshape(len(potentials), count, -1)
     found = np.empty_like(change)
     up: Any  # the messages of the tree
@@ -345,7 +379,9 @@ def _tangents_by_passes(
         up, down = tree.both(np.ascontiguousarray(potentials[:, chunk]), edges=False)
         for some in _chunks(change.shape[2], max(1, tree.lanes // (chunk.stop - chunk.start))):
             found[:, chunk, some] = tree.tangents(up, down, change[:, chunk, some], edges=wanted)
-    back = found.reshape(-1, *(whole[axis] for axis in order)).transpose(0, *(1 + at for at in np.argsort(order)))
+    back = found.reshape(-1, *(whole[axis] for axis in order)).transpose(
+        0, *(1 + at for at in np.argsort(order))
+    )
     return _lanes_first(back, whole, tree, wanted)
 
 
@@ -363,13 +399,19 @@ def _tangents_impl(*args: Array, **params: Any) -> list[Array]:
 
 
 @sums_p.def_abstract_eval
-def _sums_abstract(sites: ShapedArray, edges: ShapedArray, *, tree: Sums, level: int) -> list[ShapedArray]:
+def _sums_abstract(
+    sites: ShapedArray, edges: ShapedArray, *, tree: Sums, level: int
+) -> list[ShapedArray]:
     lanes = _lanes(sites.shape[:-2], edges.shape[:-3])
-    return [ShapedArray(shape, sites.dtype) for shape in (lanes, *_shapes(lanes, tree))[: level + 1]]
+    return [
+        ShapedArray(shape, sites.dtype) for shape in (lanes, *_shapes(lanes, tree))[: level + 1]
+    ]
 
 
 @tangents_p.def_abstract_eval
-def _tangents_abstract(sites: Any, edges: Any, *changes: Any, tree: Sums, given: bool, wanted: bool) -> list[ShapedArray]:
+def _tangents_abstract(
+    sites: Any, edges: Any, *changes: Any, tree: Sums, given: bool, wanted: bool
+) -> list[ShapedArray]:
     own = _lanes(sites.shape[:-2], edges.shape[:-3])
     shapes = _shapes(_lanes(own, *(change.shape[: len(own)] for change in changes)), tree)
     return [ShapedArray(shape, sites.dtype) for shape in shapes[: 2 if wanted else 1]]
@@ -383,16 +425,29 @@ def _on_host(function: Callable[..., list[np.ndarray]]) -> Callable[..., Any]:
 
     def lower(ctx: Any, *args: Any, **params: Any) -> list[Any]:
         def call(*arrays: np.ndarray) -> list[np.ndarray]:
-            return [part.reshape(*part.shape, 1).view(np.uint32) for part in function(*map(np.asarray, arrays), **params)]
+            return [
+                part.reshape(*part.shape, 1).view(np.uint32)
+                for part in function(*map(np.asarray, arrays), **params)
+            ]
 
         pairs = [ShapedArray((*aval.shape, 2), np.uint32) for aval in ctx.avals_out]
         ctx_of_pairs = ctx.replace(avals_out=pairs)
         results: Any  # one value for each array
         results, _, _ = mlir.emit_python_callback(
-            ctx_of_pairs, call, None, list(args), ctx.avals_in, pairs, has_side_effect=False, returns_token=False
+            ctx_of_pairs,
+            call,
+            None,
+            list(args),
+            ctx.avals_in,
+            pairs,
+            has_side_effect=False,
+            returns_token=False,
         )
         kinds = [ir.RankedTensorType.get(aval.shape, ir.F64Type.get()) for aval in ctx.avals_out]
-        return [stablehlo.bitcast_convert(kind, result) for kind, result in zip(kinds, results, strict=True)]
+        return [
+            stablehlo.bitcast_convert(kind, result)
+            for kind, result in zip(kinds, results, strict=True)
+        ]
 
     return lower
 
@@ -402,11 +457,14 @@ mlir.register_lowering(tangents_p, _on_host(_tangents_by_passes), cacheable=Fals
 
 
 def _batching_rule(primitive: Primitive) -> Callable[..., Any]:
-    """Batching rule: add a leading axis of lanes, of length one for operands that are not batched."""
+    """Batching rule: add a leading axis of lanes, of length one for operands that are not
+    batched.
+    """
 
     def rule(operands: Any, axes: Any, **params: Any) -> tuple[list[Array], list[int]]:
         led = [
-            jnp.expand_dims(x, 0) if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(operands, axes, strict=True)
+            jnp.expand_dims(x, 0) if axis is None else jnp.moveaxis(x, axis, 0)
+            for x, axis in zip(operands, axes, strict=True)
         ]
         out = primitive.bind(*led, **params)
         return out, [0] * len(out)
@@ -418,7 +476,9 @@ batching.primitive_batchers[sums_p] = _batching_rule(sums_p)
 batching.primitive_batchers[tangents_p] = _batching_rule(tangents_p)
 
 
-def _sums_jvp(primals: Any, changes: Any, *, tree: Sums, level: int) -> tuple[list[Array], list[Any]]:
+def _sums_jvp(
+    primals: Any, changes: Any, *, tree: Sums, level: int
+) -> tuple[list[Array], list[Any]]:
     sites, edges = primals
     given = not isinstance(changes[1], ad.Zero)
     changes = [ad.instantiate_zeros(changes[0]), *([changes[1]] if given else [])]
@@ -433,7 +493,10 @@ def _sums_jvp(primals: Any, changes: Any, *, tree: Sums, level: int) -> tuple[li
 
 
 def _tangents_jvp(primals: Any, changes: Any, **params: Any) -> tuple[list[Array], list[Array]]:
-    """Derivative of the tangents, which are linear in the changes; the derivative in the potentials would be a third one."""
+    """Derivative of the tangents, which are linear in the changes.
+
+    The derivative in the potentials would be a third one.
+    """
     if not all(isinstance(change, ad.Zero) for change in changes[:2]):
         raise NotImplementedError(
             "Fields have first and second derivatives only: InfinitesimalJackknife(order=2) and other third derivatives are "
@@ -443,20 +506,32 @@ def _tangents_jvp(primals: Any, changes: Any, **params: Any) -> tuple[list[Array
     return out, tangents_p.bind(*primals[:2], *map(ad.instantiate_zeros, changes[2:]), **params)
 
 
-def _tangents_transpose(cotangents: Any, *operands: Any, tree: Sums, given: bool, wanted: bool) -> list[Any]:
+def _tangents_transpose(
+    cotangents: Any, *operands: Any, tree: Sums, given: bool, wanted: bool
+) -> list[Any]:
     """Transpose of the tangents, which are a Hessian and hence symmetric."""
     sites, edges = operands[:2]
     there = wanted and not isinstance(cotangents[1], ad.Zero)
     pulled = [ad.instantiate_zeros(cotangents[0]), *([cotangents[1]] if there else [])]
     out = tangents_p.bind(sites, edges, *pulled, tree=tree, given=there, wanted=given)
     shapes = [operand.aval.shape for operand in operands[2:]]
-    return [None, None, *(_sum_repeats(part, shape) for part, shape in zip(out, shapes, strict=True))]
+    return [
+        None,
+        None,
+        *(_sum_repeats(part, shape) for part, shape in zip(out, shapes, strict=True)),
+    ]
 
 
 def _sum_repeats(array: Array, shape: tuple[int, ...]) -> Array:
     """Sum over the axes along which an operand of this shape was repeated."""
-    axes = tuple(axis for axis, (size, own) in enumerate(zip(array.shape, shape, strict=True)) if own == 1 < size)
-    return jnp.sum(array, axes, keepdims=True) if axes else array
+    axes = tuple(
+        axis
+        for axis, (size, own) in enumerate(zip(array.shape, shape, strict=True))
+        if own == 1 < size
+    )
+    if axes:
+        return jnp.sum(array, axes, keepdims=True)
+    return array
 
 
 ad.primitive_jvps[sums_p] = _sums_jvp

@@ -1,14 +1,18 @@
-"""Forward and backward passes over the steps of chains in their order, by loops that numba compiles where it is installed.
+"""Forward and backward passes over the steps of chains in their order, by loops that numba compiles
+where it is installed.
 
-A step waits for the one before, so that one chain leaves most of a processor idle. Several refits, the lanes, go side by side:
-for few states the two functions below are written out for each state and lane, and fill vector registers. They are templates:
+A step waits for the one before, so that one chain leaves most of a processor idle. Several refits,
+the lanes, go side by side: for few states the two functions below are written out for each state
+and lane, and fill vector registers. They are templates:
 
-    x<k>, a<jk>, w<>            a number for each state k, each pair of states, none, and in every case for each lane
+    x<k>, a<jk>, w<>
+    a number for each state k, each pair of states, none, and in every case for each lane
     table[row + <k>]            the entries of an array, in the same order
     x<k> = sum j: f<j> * a<jk>  a sum over states
 
-Steps with equal observations share a row of a table of likelihoods, none above one. A weight is zero or one. No transition may
-be impossible. Probabilities are normalised at every step t for which `t & mask == mask`.
+Steps with equal observations share a row of a table of likelihoods, none above one. A weight is
+zero or one. No transition may be impossible. Probabilities are normalised at every step t for which
+`t & mask == mask`.
 """
 
 import functools
@@ -20,9 +24,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-WRITTEN_OUT = 8  # states up to which loops over them are written out; code for more takes ten seconds to compile
-LEAST, SMALL = 1e-300, 1e-100  # a normaliser that underflows makes log Z infinite; products below `SMALL` become logarithms
-# log Z, and the filtered probabilities up to factors of each step; `top` are the logarithms of factors of the table's rows
+# states up to which loops over them are written out; code for more takes ten seconds to compile
+WRITTEN_OUT = 8
+# a normaliser that underflows makes log Z infinite; products below `SMALL` become logarithms
+LEAST = 1e-300
+SMALL = 1e-100
+# log Z, and the filtered probabilities up to factors of each step; `top` are the logarithms of
+# factors of the table's rows
 FORWARD = """
 def forward(initial, transition, starts, code, weight, table, top, mask, states, log_z):
     p<>, z<>, small = 1.0, 0.0, 1.0
@@ -54,8 +62,9 @@ def forward(initial, transition, starts, code, weight, table, top, mask, states,
     s<> = sum k: f<k>
     log_z[<>] = z<> + np.log(p<> * s<>)
 """
-# the likelihood of each step's observation given the others, Σ_k p(z_t = k | seen) e_t(k), which `plain` holds, and the
-# expected counts: observations of each row in each state, moves, and first states
+# the likelihood of each step's observation given the others, Σ_k p(z_t = k | seen) e_t(k), which
+# `plain` holds, and the expected counts: observations of each row in each state, moves, and first
+# states
 BACKWARD = """
 def backward(transition, starts, code, weight, table, plain, mask, states, mixed, seen, moves, first):
     a<jk> = transition[<jk>]
@@ -100,7 +109,8 @@ class Loops(NamedTuple):
     Parameters
     ----------
     lanes : int
-        Number of refits, the last axis of all arrays but `starts` and `code`, which are one for all. Arrays are flattened.
+        Number of refits, the last axis of all arrays but `starts` and `code`, which are one for
+        all. Arrays are flattened.
     forward : callable
         Function as in `FORWARD`.
     backward : callable
@@ -114,29 +124,46 @@ class Loops(NamedTuple):
 
 @functools.cache
 def loops(num_states: int) -> Loops | None:
-    """Return the loops for a number of states; None without numba, or if its compiler makes a mistake."""
+    """Return the loops for a number of states.
+
+    None without numba, or if its compiler makes a mistake.
+    """
     if importlib.util.find_spec("numba") is None:
         return None
     import numba
 
-    lanes = 8 if num_states < 4 else 4 if num_states == 4 else 1  # what fits into registers
+    # what fits into registers
+    if num_states < 4:
+        lanes = 8
+    else:
+        lanes = 4 if num_states == 4 else 1
     plain = [_function(template, num_states, lanes) for template in (FORWARD, BACKWARD)]
-    compiled: Any = [numba.njit(nogil=True, error_model="numpy", fastmath={"contract"}, cache=True)(each) for each in plain]
+    compiled: Any = [
+        numba.njit(nogil=True, error_model="numpy", fastmath={"contract"}, cache=True)(each)
+        for each in plain
+    ]
     settings: Any = numba.config
-    usual, settings.SLP_VECTORIZE = settings.SLP_VECTORIZE, 1  # else lanes are not put into vector registers
+    # else lanes are not put into vector registers
+    usual = settings.SLP_VECTORIZE
+    settings.SLP_VECTORIZE = 1
     try:  # they are compiled at the first call
         expected, found = (_short_chain(num_states, lanes, *pair) for pair in (plain, compiled))
     finally:
         settings.SLP_VECTORIZE = usual
-    return Loops(lanes, *compiled) if np.allclose(found, expected, rtol=1e-9, atol=1e-12) else None
+    if np.allclose(found, expected, rtol=1e-9, atol=1e-12):
+        return Loops(lanes, *compiled)
+    return None
 
 
 def _function(template: str, states: int, lanes: int) -> Callable[..., None]:
     """Make a template the function for a number of states and lanes."""
-    lines = list(_written_out(template, states, lanes) if states <= WRITTEN_OUT else _looped(template))
+    lines = list(
+        _written_out(template, states, lanes) if states <= WRITTEN_OUT else _looped(template)
+    )
     known: dict[str, Any] = {**globals(), "STATES": states, "LANES": lanes, "WIDTH": states * lanes}
     lines[0] = re.sub(r"def (\w+)", rf"def \1_{states}_{lanes}", lines[0])
-    exec(compile("\n".join(lines), __file__, "exec"), known)  # numba keeps what it compiles by this file and the name
+    # numba keeps what it compiles by this file and the name
+    exec(compile("\n".join(lines), __file__, "exec"), known)
     return known[re.findall(r"\w+", lines[0])[1]]
 
 
@@ -161,15 +188,25 @@ def _written_out(template: str, states: int, lanes: int) -> Iterator[str]:
         for values in itertools.product(range(states), repeat=len(axes)):
             at = dict(zip(axes, values, strict=True))
             for lane in range(lanes if re.search(r"<\w*>", target) else 1):
-                terms = (_placed(term, states, lanes, lane, at | {axis: k}) for k in range(states if axis else 0))
+                terms = (
+                    _placed(term, states, lanes, lane, at | {axis: k})
+                    for k in range(states if axis else 0)
+                )
                 yield _placed(target, states, lanes, lane, at) + " + ".join(terms)
 
 
 def _looped(template: str) -> Iterator[str]:
     """Write a template with loops over the states, of one lane."""
-    place = lambda axes: " + ".join(f"{axis} * STATES ** {len(axes) - k}" for k, axis in enumerate(axes, 1)) or "0"
-    fill = lambda text: re.sub(r"(\w?)<(\w*)>", lambda m: f"{m[1]}[{place(m[2])}]" if m[1] else place(m[2]), text)
-    arrays = [f"{name} = np.empty(STATES ** {len(axes)})" for name, axes in re.findall(r"(\w)<(\w*)>", template)]
+    place = lambda axes: (
+        " + ".join(f"{axis} * STATES ** {len(axes) - k}" for k, axis in enumerate(axes, 1)) or "0"
+    )
+    fill = lambda text: re.sub(
+        r"(\w?)<(\w*)>", lambda m: f"{m[1]}[{place(m[2])}]" if m[1] else place(m[2]), text
+    )
+    arrays = [
+        f"{name} = np.empty(STATES ** {len(axes)})"
+        for name, axes in re.findall(r"(\w)<(\w*)>", template)
+    ]
     for target, axes, axis, term in _lines(template):
         indent, text = re.findall(r"( *)(.*)", target)[0]
         adding = ([axis, *axes], text.replace(" = ", " += ") + term)
@@ -180,13 +217,23 @@ def _looped(template: str) -> Iterator[str]:
         yield from (f"    {array}" for array in sorted(set(arrays)) if text.startswith("def "))
 
 
-def _short_chain(states: int, lanes: int, forward: Callable[..., None], backward: Callable[..., None]) -> np.ndarray:
+def _short_chain(
+    states: int, lanes: int, forward: Callable[..., None], backward: Callable[..., None]
+) -> np.ndarray:
     """Return all results of the passes over a short chain of two sequences."""
-    rng, steps, width = np.random.default_rng(0), 7, states * lanes
-    code, starts = rng.integers(0, 3, steps).astype(np.int32), np.arange(steps) % 5 == 0
-    initial, transition, table, top = (rng.uniform(0.1, 1.0, size) for size in (width, states * width, 3 * width, 3 * lanes))
+    rng = np.random.default_rng(0)
+    steps = 7
+    width = states * lanes
+    code = rng.integers(0, 3, steps).astype(np.int32)
+    starts = np.arange(steps) % 5 == 0
+    initial, transition, table, top = (
+        rng.uniform(0.1, 1.0, size) for size in (width, states * width, 3 * width, 3 * lanes)
+    )
     weight = rng.integers(0, 2, steps * lanes).astype(float)
-    out = [np.zeros(size) for size in (lanes, steps * width, steps * lanes, 3 * width, states * width, width)]
+    out = [
+        np.zeros(size)
+        for size in (lanes, steps * width, steps * lanes, 3 * width, states * width, width)
+    ]
     forward(initial, transition, starts, code, weight, table, top, 3, out[1], out[0])
     backward(transition, starts, code, weight, table, table, 3, *out[1:])
     return np.concatenate(out)

@@ -1,12 +1,14 @@
 """Order in which the sites of a graph are summed out, and the tree of cliques that this needs.
 
-Eliminating site v makes a table over v and its current neighbours, and joins these neighbours to one another. The order
-determines how large the tables become: the largest spans `width + 1` sites. Finding the best order is NP-hard. Least fill,
-least degree, and reverse Cuthill–McKee both ways are tried, and the order with the fewest table entries is taken. If these are
-many, least fill is repeated with a random handicap of every site, in edges. A few handicaps are drawn anew each time, and kept
-if there are no more entries than before. (On the 384 tracts of Philadelphia with three states: 152 million entries by the best
-of ten ties broken at random, 55 to 75 million by 200 handicaps; nested dissection has billions.) Cliques that lie within others
-are merged with them, and so are small ones, since a call costs as much as a few hundred numbers.
+Eliminating site v makes a table over v and its current neighbours, and joins these neighbours to
+one another. The order determines how large the tables become: the largest spans `width + 1` sites.
+Finding the best order is NP-hard. Least fill, least degree, and reverse Cuthill–McKee both ways are
+tried, and the order with the fewest table entries is taken. If these are many, least fill is
+repeated with a random handicap of every site, in edges. A few handicaps are drawn anew each time,
+and kept if there are no more entries than before. (On the 384 tracts of Philadelphia with three
+states: 152 million entries by the best of ten ties broken at random, 55 to 75 million by 200
+handicaps; nested dissection has billions.) Cliques that lie within others are merged with them, and
+so are small ones, since a call costs as much as a few hundred numbers.
 """
 
 import heapq
@@ -26,14 +28,17 @@ HANDICAP = 10.0  # largest handicap, in edges
 REDRAWN = (0.01, 0.03, 0.1, 0.3)  # shares of the handicaps that are drawn anew
 
 Graph = list[set[int]]  # the neighbours of each site
-Scopes = dict[int, set[int]]  # the neighbours of each site when it is eliminated, in the order of elimination
+# the neighbours of each site when it is eliminated, in the order of elimination
+Scopes = dict[int, set[int]]
 
 
 @dataclass
 class Clique:
-    """Table over the sites that are summed out here, and those of the separator, which go up to the parent.
+    """Table over the sites that are summed out here, and those of the separator, which go up to the
+    parent.
 
-    Sites are in the order of their elimination. `sites` and `edges` number the potentials that are multiplied in here.
+    Sites are in the order of their elimination. `sites` and `edges` number the potentials that are
+    multiplied in here.
     """
 
     eliminated_sites: list[int]
@@ -56,14 +61,19 @@ def neighbours(num_sites: int, edges: Int[np.ndarray, "edges 2"]) -> Graph:
 
 
 def clique_tree(scopes: Scopes, edges: Int[np.ndarray, "edges 2"], num_states: int) -> list[Clique]:
-    """Cliques, children first, with every potential of a site or edge in the smallest clique that holds it."""
+    """Cliques, children first, with every potential of a site or edge in the smallest clique that
+    holds it.
+    """
     cliques = _merge_cliques(scopes, num_states)
     _place(cliques, edges)
     return cliques
 
 
 def best_scopes(graph: Graph, num_states: int) -> Scopes:
-    """Scopes of the best order found, whose tables have the fewest entries; the same in every call."""
+    """Scopes of the best order found, whose tables have the fewest entries.
+
+    The same in every call.
+    """
     best = first_scopes(graph, num_states)
     if SMALL_TABLES < entries(best, num_states) < HOPELESS:
         best = _search_orders(graph, num_states, best)
@@ -81,13 +91,23 @@ def entries(scopes: Scopes, num_states: int) -> int:
 
 
 def _orders(graph: Graph, num_states: int) -> Iterator[Scopes]:
-    """Yield orders by several heuristics; least degree is always carried through, others until a table is hopeless."""
+    """Yield orders by several heuristics.
+
+    Least degree is always carried through, others until a table is hopeless.
+    """
     yield _greedy(graph, lambda graph, v: len(graph[v]), None)
-    sites = np.array([(s, t) for s, near in enumerate(graph) for t in near], np.int64).reshape(-1, 2)
-    matrix = scipy.sparse.csr_matrix((np.ones(len(sites), np.int8), (sites[:, 0], sites[:, 1])), [len(graph)] * 2)
+    sites = np.array([(s, t) for s, near in enumerate(graph) for t in near], np.int64).reshape(
+        -1, 2
+    )
+    matrix = scipy.sparse.csr_matrix(
+        (np.ones(len(sites), np.int8), (sites[:, 0], sites[:, 1])), [len(graph)] * 2
+    )
     along = reverse_cuthill_mckee(matrix, symmetric_mode=True)
     most = _most(num_states)
-    found = [_greedy(graph, _fill, most), *(_scopes_of_order(graph, order.tolist(), most) for order in (along, along[::-1]))]
+    found = [
+        _greedy(graph, _fill, most),
+        *(_scopes_of_order(graph, order.tolist(), most) for order in (along, along[::-1])),
+    ]
     yield from (scopes for scopes in found if len(scopes) == len(graph))
 
 
@@ -99,21 +119,32 @@ def _most(num_states: int) -> int:
 def _search_orders(graph: Graph, num_states: int, best: Scopes) -> Scopes:
     """Search better orders by random handicaps, from a fixed seed."""
     max_search_sites = 80_000  # largest number of sites that the search sums out
-    search_states = 3  # largest number of states that the search counts with; with more, the largest table alone would decide
-    rng, rounds, base = np.random.default_rng(0), max_search_sites // len(graph), min(num_states, search_states)
-    handicap, fewest, since = rng.uniform(0.0, HANDICAP, len(graph)), np.inf, 0
+    # largest number of states that the search counts with; with more, the largest table alone would
+    # decide
+    search_states = 3
+    rng = np.random.default_rng(0)
+    rounds = max_search_sites // len(graph)
+    base = min(num_states, search_states)
+    handicap = rng.uniform(0.0, HANDICAP, len(graph))
+    fewest = np.inf
+    since = 0
     max_idle_trials = 50  # trials in a row without improvement after which the search ends
     with Slow("orders of elimination", rounds) as bar:
         for _ in range(rounds):
             again = rng.random(len(graph)) < rng.choice(REDRAWN)
             trial = np.where(again, rng.uniform(0.0, HANDICAP, len(graph)), handicap)
             scopes = _greedy(
-                graph, lambda graph, v, trial=trial: _fill(graph, v)[0] + trial[v], _most(num_states), (base, fewest)
+                graph,
+                lambda graph, v, trial=trial: _fill(graph, v)[0] + trial[v],
+                _most(num_states),
+                (base, fewest),
             )
             since += 1
             if len(scopes) == len(graph):
-                since = since if entries(scopes, base) == fewest else 0
-                handicap, fewest = trial, entries(scopes, base)
+                if not (entries(scopes, base) == fewest):
+                    since = 0
+                handicap = trial
+                fewest = entries(scopes, base)
                 best = min(best, scopes, key=lambda scopes: entries(scopes, num_states))
             bar.advance()
             if since == max_idle_trials:
@@ -128,12 +159,16 @@ def _fill(graph: Graph, v: int) -> tuple[int, int]:
 
 
 def _greedy(
-    graph: Graph, cost: Callable[[Graph, int], object], most: int | None, budget: tuple[int, float] = (0, np.inf)
+    graph: Graph,
+    cost: Callable[[Graph, int], object],
+    most: int | None,
+    budget: tuple[int, float] = (0, np.inf),
 ) -> Scopes:
     """Eliminate the cheapest site next, without looking ahead.
 
-    It gives up if a site has more than `most` neighbours, or the tables more entries than a budget (states, entries) allows.
-    `most` is None for costs that depend on a site's own neighbours only, the fewest first.
+    It gives up if a site has more than `most` neighbours, or the tables more entries than a budget
+    (states, entries) allows. `most` is None for costs that depend on a site's own neighbours only,
+    the fewest first.
     """
     states, left = budget
     graph = [set(near) for near in graph]
@@ -201,7 +236,8 @@ def _merge_cliques(scopes: Scopes, num_states: int) -> list[Clique]:
             at = into[at]
         return at
 
-    merged_clique_entries = 2**6  # entries up to which cliques are merged although that makes more entries
+    # entries up to which cliques are merged although that makes more entries
+    merged_clique_entries = 2**6
     for child, above in enumerate(parent):
         if above < 0:
             continue

@@ -1,18 +1,24 @@
-"""Approximate sums over all configurations of a field by messages along its edges: Bethe's and the tree-reweighted ones.
+"""Approximate sums over all configurations of a field by messages along its edges: Bethe's and the
+tree-reweighted ones.
 
-With weights ρ of the edges, one for Bethe's free energy (Yedidia, Freeman & Weiss 2005), for the other the shares of spanning
-trees that hold an edge (Wainwright, Jaakkola & Willsky 2005), a fixed point of
+With weights ρ of the edges, one for Bethe's free energy (Yedidia, Freeman & Weiss 2005), for the
+other the shares of spanning trees that hold an edge (Wainwright, Jaakkola & Willsky 2005), a fixed
+point of
 
-    λ_s = φ_s + Σ_t ρ_st m_ts,      m_ts(k) = log Σ_j exp(φ_ts(j, k)/ρ_st + λ_t(j) − m_st(j)) + const
+    λ_s = φ_s + Σ_t ρ_st m_ts,
+    m_ts(k) = log Σ_j exp(φ_ts(j, k)/ρ_st + λ_t(j) − m_st(j)) + const
 
-has beliefs b_s ∝ exp λ_s, b_st(j, k) ∝ exp(φ_st(j, k)/ρ_st + λ_s(j) − m_ts(j) + λ_t(k) − m_st(k)), and there
+has beliefs b_s ∝ exp λ_s, b_st(j, k) ∝ exp(φ_st(j, k)/ρ_st + λ_s(j) − m_ts(j) + λ_t(k) − m_st(k)),
+and there
 
-    log Z = Σ_s log Σ_k exp λ_s(k) + Σ_st ρ_st log Σ_jk b_s(j) b_t(k) exp(φ_st(j, k)/ρ_st − m_ts(j) − m_st(k))
+    log Z = Σ_s log Σ_k exp λ_s(k) + Σ_st ρ_st log Σ_jk b_s(j) b_t(k) exp(φ_st(j, k)/ρ_st − m_ts(j)
+    − m_st(k))
 
-is stationary in the messages. Its derivatives by the potentials are the beliefs, and theirs come from the linearised fixed
-point, a symmetric map. On trees everything is exact. The tree-reweighted log Z is convex in φ, has one value, and is not below
-the exact one. Bethe's is mostly nearer, but may have several fixed points; the one reached from uniform messages is taken. If
-messages do not settle, all results are NaN.
+is stationary in the messages. Its derivatives by the potentials are the beliefs, and theirs come
+from the linearised fixed point, a symmetric map. On trees everything is exact. The tree-reweighted
+log Z is convex in φ, has one value, and is not below the exact one. Bethe's is mostly nearer, but
+may have several fixed points; the one reached from uniform messages is taken. If messages do not
+settle, all results are NaN.
 """
 
 import functools
@@ -56,20 +62,28 @@ class Messages:
     end: np.ndarray
     into: Any
 
-    def __init__(self, num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int, kind: str):
+    def __init__(
+        self, num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int, kind: str
+    ):
         edges = np.ascontiguousarray(edges, np.int64).reshape(-1, 2)
-        self.num_sites, self.num_edges, self.num_states = num_sites, len(edges), num_states
+        self.num_sites = num_sites
+        self.num_edges = len(edges)
+        self.num_states = num_states
         self.key = (kind, num_sites, num_states, edges.tobytes())
         self.sites = slice(0, num_sites * num_states)
         self.edges = slice(self.sites.stop, self.sites.stop + len(edges) * num_states**2)
         self.entries = 2 * len(edges) * num_states**2 + num_sites * num_states
         ones = np.ones(len(edges))
-        self.weights = np.tile(spanning(num_sites, edges) if kind == "trw" else ones, 2)[:, None, None]
+        self.weights = np.tile(spanning(num_sites, edges) if kind == "trw" else ones, 2)[
+            :, None, None
+        ]
         # site at which each message starts; messages against the direction of the edges come second
         self.start = np.concatenate([edges[:, 0], edges[:, 1]])
         self.end = np.roll(self.start, len(edges))
         where = (self.end, np.arange(2 * len(edges)))
-        self.into = scipy.sparse.csr_array((self.weights.ravel(), where), shape=(num_sites, 2 * len(edges)))
+        self.into = scipy.sparse.csr_array(
+            (self.weights.ravel(), where), shape=(num_sites, 2 * len(edges))
+        )
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -89,29 +103,42 @@ class Messages:
         del edges  # computed with the marginals of sites in any case
         found = self._find_fixed_point(potentials)
         lanes = potentials.shape[1]
-        return found, Downward(np.concatenate([found.sites.reshape(-1, lanes), found.edges.reshape(-1, lanes)]), [], True)
+        return found, Downward(
+            np.concatenate([found.sites.reshape(-1, lanes), found.edges.reshape(-1, lanes)]),
+            [],
+            True,
+        )
 
-    def tangents(self, point: FixedPoint, down: Downward, change: Tangent, *, edges: bool) -> Tangent:
+    def tangents(
+        self, point: FixedPoint, down: Downward, change: Tangent, *, edges: bool
+    ) -> Tangent:
         """Change of the beliefs along a change of the potentials, by the linearised fixed point."""
         del down
         shape = change.shape[1:]
         of_sites, psi = self._parts(change.reshape(len(change), -1))
-        spread = lambda part: np.repeat(part, shape[1], -1)  # repeat the beliefs of a lane for each of its tangents
-        sites, pairs, origin = spread(point.sites), spread(point.edges), spread(point.origin)
+        # repeat the beliefs of a lane for each of its tangents
+        spread = lambda part: np.repeat(part, shape[1], -1)
+        sites = spread(point.sites)
+        pairs = spread(point.edges)
+        origin = spread(point.origin)
 
         def step(m: np.ndarray) -> np.ndarray:
             out = self._out(self._total(of_sites, m), m)
             moved = np.einsum("djkl,djkl->dkl", origin, psi + out[:, :, None])
             return moved - moved.mean(1, keepdims=True)
 
-        m, good = self._iterate(step, np.zeros((2 * self.num_edges, self.num_states, of_sites.shape[-1])))
+        m, good = self._iterate(
+            step, np.zeros((2 * self.num_edges, self.num_states, of_sites.shape[-1]))
+        )
         total = self._total(of_sites, m)
         found = sites * (total - np.sum(sites * total, 1, keepdims=True))
         result = np.zeros_like(change).reshape(len(change), -1)
         result[self.sites] = found.reshape(-1, found.shape[-1])
         if edges:
             out = self._out(total, m)
-            moved = psi[: self.num_edges] + out[: self.num_edges, :, None] + out[self.num_edges :, None]
+            moved = (
+                psi[: self.num_edges] + out[: self.num_edges, :, None] + out[self.num_edges :, None]
+            )
             moved = pairs * (moved - np.sum(pairs * moved, (1, 2), keepdims=True))
             result[self.edges] = moved.reshape(-1, moved.shape[-1])
         return np.where(good, result, np.nan).reshape(change.shape)
@@ -132,7 +159,9 @@ class Messages:
             moved = _log_sum(psi + self._out(self._total(of_sites, m), m)[:, :, None], 1)
             return moved - moved.mean(1, keepdims=True)
 
-        m, good = self._iterate(step, np.zeros((2 * self.num_edges, self.num_states, potentials.shape[1])))
+        m, good = self._iterate(
+            step, np.zeros((2 * self.num_edges, self.num_states, potentials.shape[1]))
+        )
         total = self._total(of_sites, m)
         whole = _log_sum(total, 1)
         out = self._out(total - whole[:, None], m)
@@ -140,14 +169,20 @@ class Messages:
         origin = np.exp(logs - _log_sum(logs, 1)[:, None])
         pairs = logs[: self.num_edges] + out[self.num_edges :, None]
         of_pairs = _log_sum(pairs.reshape(self.num_edges, -1, pairs.shape[-1]), 1)
-        log_partition = (whole + top[:, 0]).sum(0) + (self.weights[: self.num_edges, 0] * of_pairs).sum(0)
+        log_partition = (whole + top[:, 0]).sum(0) + (
+            self.weights[: self.num_edges, 0] * of_pairs
+        ).sum(0)
         lost = np.where(good, 0.0, np.nan)
-        beliefs = np.exp(total - whole[:, None]) + lost, np.exp(pairs - of_pairs[:, None, None]) + lost
+        beliefs = (
+            np.exp(total - whole[:, None]) + lost,
+            np.exp(pairs - of_pairs[:, None, None]) + lost,
+        )
         return FixedPoint(log_partition + lost, *beliefs, origin + lost)
 
     def _parts(self, potentials: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Potentials φ of sites, and φ/ρ of messages `[messages, from, to, lanes]`."""
-        K, lanes = self.num_states, potentials.shape[1]
+        K = self.num_states
+        lanes = potentials.shape[1]
         of_edges = potentials[self.edges].reshape(-1, K, K, lanes)
         psi = np.concatenate([of_edges, of_edges.swapaxes(1, 2)]) / self.weights[..., None]
         return potentials[self.sites].reshape(-1, K, lanes), psi
@@ -161,7 +196,10 @@ class Messages:
         return total[self.start] - np.roll(m, self.num_edges, 0)
 
     def _iterate(self, step, m: np.ndarray) -> tuple[np.ndarray, Bool[np.ndarray, " lanes"]]:
-        """Iterate `step` from m until all lanes have settled; return its fixed point and which lanes have settled."""
+        """Iterate `step` from m until all lanes have settled.
+
+        Return its fixed point and which lanes have settled.
+        """
         change = np.zeros(m.shape[-1])
         message_damping = 0.25  # share of the last messages that each step keeps
         message_tolerance = 1e-12  # relative change at which messages have settled
@@ -169,7 +207,9 @@ class Messages:
         for count in range(MAX_MESSAGE_ROUNDS):
             new = step(m)
             if count % steps_between_checks == 0:
-                change = np.abs(new - m).max((0, 1), initial=0.0) / (1.0 + np.abs(new).max((0, 1), initial=0.0))
+                change = np.abs(new - m).max((0, 1), initial=0.0) / (
+                    1.0 + np.abs(new).max((0, 1), initial=0.0)
+                )
                 if not (change > message_tolerance).any():  # NaN stays what it is
                     return new, change <= message_tolerance
             m = message_damping * m + (1.0 - message_damping) * new
@@ -188,10 +228,15 @@ def spanning(num_sites: int, edges: Int[np.ndarray, "edges 2"]) -> Float[np.ndar
 
     Trees are drawn such that each takes edges that few had, until every edge was in one.
     """
-    times, count = np.zeros(len(edges)), 0
-    number = scipy.sparse.csr_array((np.arange(1, len(edges) + 1), edges.T), shape=(num_sites, num_sites))
+    times = np.zeros(len(edges))
+    count = 0
+    number = scipy.sparse.csr_array(
+        (np.arange(1, len(edges) + 1), edges.T), shape=(num_sites, num_sites)
+    )
     while len(edges) and (count < TREES or not times.all()):
-        weights = scipy.sparse.csr_array((1.0 + times[number.data - 1], number.indices, number.indptr), shape=number.shape)
+        weights = scipy.sparse.csr_array(
+            (1.0 + times[number.data - 1], number.indices, number.indptr), shape=number.shape
+        )
         tree = minimum_spanning_tree(weights).tocoo()
         times[np.asarray(number[tree.row, tree.col]).ravel() - 1] += 1
         count += 1

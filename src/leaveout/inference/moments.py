@@ -1,15 +1,19 @@
 """First and second moments of the counts of a chain's paths, for each sequence by itself.
 
-    s(z) = (1{z_T = k}, 1{z_1 = k}, #{t : z_{t−1} = j, z_t = k})        "end", "start", "transition", `[params]`
+    s(z) = (1{z_T = k}, 1{z_1 = k}, #{t : z_{t−1} = j, z_t = k})
+    "end", "start", "transition", `[params]`
 
-Given everything seen, a path is a Markov chain that can be drawn from its end, z_{t−1} | z_t ~ Q_t(·| z_t) with
-Q_t(j | k) ∝ p(z_{t−1} = j | x_1, …, x_{t−1}) exp φ(j, k). With S_{>t} the counts after t,
+Given everything seen, a path is a Markov chain that can be drawn from its end, z_{t−1} | z_t ~
+Q_t(·| z_t) with Q_t(j | k) ∝ p(z_{t−1} = j | x_1, …, x_{t−1}) exp φ(j, k). With S_{>t} the counts
+after t,
 
-    G_t(k, d)     = E[1{z_t = k} S_{>t, d}],      G_{t−1}(j, d) = Σ_k Q_t(j | k) (G_t(k, d) + p(z_t = k) 1{d = (j, k)}),
+    G_t(k, d)     = E[1{z_t = k} S_{>t, d}],
+    G_{t−1}(j, d) = Σ_k Q_t(j | k) (G_t(k, d) + p(z_t = k) 1{d = (j, k)}),
     E[s sᵀ]       = C + Cᵀ + diag E[s],           C_{(j, k), d} = Σ_t Q_t(j | k) G_t(k, d):
 
-one pass from the end, with two products of matrices a step (Mann & McCallum 2007 have the recursion for entropies). Sums of
-anything that depends on a step and its state are counted in the same way, with a half at the step itself.
+one pass from the end, with two products of matrices a step (Mann & McCallum 2007 have the recursion
+for entropies). Sums of anything that depends on a step and its state are counted in the same way,
+with a half at the step itself.
 """
 
 from typing import NamedTuple
@@ -23,30 +27,51 @@ from .._runtime.jax import Arrays
 from .chain import SMALLEST_NORMALISER, Layout, StatePosterior
 from .sparse import SparseFeatures
 
-MOMENT_COLUMNS = 2**14  # numbers that a step of the recursion carries along, for the columns of some states
+# numbers that a step of the recursion carries along, for the columns of some states
+MOMENT_COLUMNS = 2**14
 STEP_PRODUCT_ENTRIES = 2**18  # numbers of the steps that go into one product
 
 
 def _rows(
-    posterior: StatePosterior, transition: Array, layout: Layout, ends: Array | np.ndarray, unit: Array | np.ndarray, count: int
+    posterior: StatePosterior,
+    transition: Array,
+    layout: Layout,
+    ends: Array | np.ndarray,
+    unit: Array | np.ndarray,
+    count: int,
 ) -> tuple:
-    """Inputs of the recursions row by row: Q `[lanes, K, K]`, posterior states, ends, starts, and where a start writes."""
+    """Inputs of the recursions row by row.
+
+    Q `[lanes, K, K]`, posterior states, ends, starts, and where a start writes.
+    """
     starts = jnp.asarray(layout.starts)
-    return _origins(posterior, transition, layout), posterior.states, jnp.asarray(ends), starts, jnp.where(starts, unit, count)
+    return (
+        _origins(posterior, transition, layout),
+        posterior.states,
+        jnp.asarray(ends),
+        starts,
+        jnp.where(starts, unit, count),
+    )
 
 
-def _origins(posterior: StatePosterior, transition: Array, layout: Layout) -> Float[Array, "rows lanes states states"]:
+def _origins(
+    posterior: StatePosterior, transition: Array, layout: Layout
+) -> Float[Array, "rows lanes states states"]:
     """Distributions Q_t of the state that each state has come from; zero at starts."""
     return _origin(_before(posterior.filtered, layout.starts), transition)
 
 
-def _before(filtered: Float[Array, "rows lanes states"], starts: Array | np.ndarray) -> Float[Array, "rows lanes states"]:
+def _before(
+    filtered: Float[Array, "rows lanes states"], starts: Array | np.ndarray
+) -> Float[Array, "rows lanes states"]:
     """Distributions `p(z_{t−1} | x_1, …, x_{t−1})`, zero at starts."""
     shifted = jnp.concatenate([jnp.zeros_like(filtered[:1]), filtered[:-1]])
     return jnp.where(jnp.asarray(starts)[..., None], 0.0, shifted)
 
 
-def _origin(before: Float[Array, "*steps states"], transition: Array) -> Float[Array, "*steps states states"]:
+def _origin(
+    before: Float[Array, "*steps states"], transition: Array
+) -> Float[Array, "*steps states states"]:
     joint = before[..., None] * jnp.exp(transition - jnp.max(transition))
     return joint / jnp.maximum(joint.sum(-2, keepdims=True), SMALLEST_NORMALISER)
 
@@ -92,7 +117,9 @@ def expected_counts(
     >>> ends = np.array([[False], [False], [True]])
     >>> with jax.enable_x64(True):
     ...     found = chain.posterior(potentials, layout)
-    ...     moments.expected_counts(found, transition, layout, ends, np.zeros((3, 1), int), 1).round(3).tolist()
+    ...     moments.expected_counts(
+    ...         found, transition, layout, ends, np.zeros((3, 1), int), 1
+    ...     ).round(3).tolist()
     [[0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]]
     """
 
@@ -136,7 +163,9 @@ def memory(lanes: int, sequences: int, K: int, F: int) -> float:
     752.0
     """
     wide = K + K * K + F * K
-    return 8.0 * (F * K * wide + K * F * F + 2 * lanes * K * wide + sequences * wide + (wide + K) ** 2)
+    return 8.0 * (
+        F * K * wide + K * F * F + 2 * lanes * K * wide + sequences * wide + (wide + K) ** 2
+    )
 
 
 def covariance(
@@ -174,8 +203,8 @@ def covariance(
 
     References
     ----------
-    G. S. Mann and A. McCallum, Efficient computation of entropy gradient for semi-supervised conditional random fields, NAACL
-    2007.
+    G. S. Mann and A. McCallum, Efficient computation of entropy gradient for semi-supervised
+    conditional random fields, NAACL 2007.
 
     Examples
     --------
@@ -188,12 +217,16 @@ def covariance(
     >>> ends = np.array([[False], [False], [True]])
     >>> with jax.enable_x64(True):
     ...     found = chain.posterior(potentials, layout)
-    ...     moments.covariance(found, transition, layout, ends, np.zeros((3, 1), int), np.ones(1))[0, 0].round(3).item()
+    ...     moments.covariance(found, transition, layout, ends, np.zeros((3, 1), int), np.ones(1))[
+    ...         0, 0
+    ...     ].round(3).item()
     0.25
     """
-    count, (rows, lanes, K) = len(worth), found.states.shape
+    count = len(worth)
+    (rows, lanes, K) = found.states.shape
     F = 0 if features is None else features.shape[1]
-    eye, wide = jnp.eye(K), K + K * K + F * K
+    eye = jnp.eye(K)
+    wide = K + K * K + F * K
     weigh = jnp.asarray(worth).at[unit].get(mode="fill", fill_value=0.0)
     by_row = jax.tree.map(lambda leaf: jnp.asarray(leaf).reshape(rows, lanes, -1), features)
 
@@ -201,7 +234,8 @@ def covariance(
         ahead, sums, out = carry
         origin, states, end, start, write, weigh, own = x
         fresh = jnp.concatenate([states[:, :, None] * eye, jnp.zeros((lanes, K, wide - K))], 2)
-        ahead = jnp.where(end[:, None, None], fresh, ahead)  # [lanes, state, end or transition or weight]
+        # [lanes, state, end or transition or weight]
+        ahead = jnp.where(end[:, None, None], fresh, ahead)
         if F:
             own = _dense(own)
             weighed = weigh[:, None] * own
@@ -213,28 +247,42 @@ def covariance(
         total = ahead.sum(1)
         out = out.at[write].set(jnp.concatenate([total[:, :K], states, total[:, K:]], 1))
         sums["start"] = sums["start"] + jnp.einsum("l,lke->ke", jnp.where(start, weigh, 0.0), ahead)
-        sums["pair"] = sums["pair"] + jnp.einsum("ljk,lke->kje", weigh[:, None, None] * origin, ahead)
-        both = (eye[None, :, :, None] * (origin * states[:, None])[:, None]).reshape(lanes, K, K * K)
-        ahead = jnp.einsum("ljk,lke->lje", origin, ahead) + jnp.pad(both, ((0, 0), (0, 0), (K, F * K)))
+        sums["pair"] = sums["pair"] + jnp.einsum(
+            "ljk,lke->kje", weigh[:, None, None] * origin, ahead
+        )
+        both = (eye[None, :, :, None] * (origin * states[:, None])[:, None]).reshape(
+            lanes, K, K * K
+        )
+        ahead = jnp.einsum("ljk,lke->lje", origin, ahead) + jnp.pad(
+            both, ((0, 0), (0, 0), (K, F * K))
+        )
         return (ahead, sums, out), None
 
     shapes = {"start": (K, wide), "pair": (K, K, wide), "weight": (F, K, wide), "same": (K, F, F)}
     sums = {name: jnp.zeros(shape) for name, shape in shapes.items()}
     xs = (*_rows(found, transition, layout, ends, unit, count), weigh, by_row)
     (_, sums, out), _ = jax.lax.scan(
-        back, (jnp.zeros((lanes, K, wide)), sums, jnp.zeros((count + 1, K + wide))), xs, reverse=True
+        back,
+        (jnp.zeros((lanes, K, wide)), sums, jnp.zeros((count + 1, K + wide))),
+        xs,
+        reverse=True,
     )
     mean = out[:-1]
     return _square(sums, worth @ mean) - mean.T @ (worth[:, None] * mean)
 
 
-def _square(sums: dict[str, Array], mean: Float[Arrays, " params"]) -> Float[Array, "params params"]:
+def _square(
+    sums: dict[str, Array], mean: Float[Arrays, " params"]
+) -> Float[Array, "params params"]:
     """Second moments `E[s sᵀ]`, from counts at a step times counts after it or at it."""
     K, wide = sums["start"].shape
     F = len(sums["weight"])
     pairs = jnp.swapaxes(sums["pair"], 0, 1).reshape(K * K, wide)
-    cross = jnp.concatenate([jnp.zeros((K, wide)), sums["start"], pairs, sums["weight"].reshape(F * K, wide)])
-    cross = jnp.insert(cross, jnp.full(K, K), 0.0, axis=1)  # nothing is counted after an end, a start after nothing
+    cross = jnp.concatenate(
+        [jnp.zeros((K, wide)), sums["start"], pairs, sums["weight"].reshape(F * K, wide)]
+    )
+    # nothing is counted after an end, a start after nothing
+    cross = jnp.insert(cross, jnp.full(K, K), 0.0, axis=1)
     counts = 2 * K + K * K
     once = jnp.diag(jnp.where(jnp.arange(K + wide) < counts, mean, 0.0))
     features = jnp.einsum("kfg,kl->fkgl", sums["same"], jnp.eye(K)).reshape(F * K, F * K)
@@ -249,7 +297,8 @@ class _Steps(NamedTuple):
     own: Float[Array, "rows lanes states own"]
     common: Float[Array, "rows lanes states shared"]
     worth: Float[Array, "rows lanes"]
-    unit: Int[Array, "rows lanes"]  # number of the sequence that starts here; else the number of sequences
+    # number of the sequence that starts here; else the number of sequences
+    unit: Int[Array, "rows lanes"]
 
 
 def spread_of_sums(
@@ -262,8 +311,8 @@ def spread_of_sums(
 ) -> Float[Array, "params params"]:
     """Compute Σ_n worth_n Cov(s_n) where s has sums of terms over the steps.
 
-    s has starts `[states]` and moves `[states, states]`, then the sums over the steps of the terms that each state has for
-    itself, `[states, own]`, and of those that states share, `[shared]`.
+    s has starts `[states]` and moves `[states, states]`, then the sums over the steps of the terms
+    that each state has for itself, `[states, own]`, and of those that states share, `[shared]`.
 
     Parameters
     ----------
@@ -307,15 +356,21 @@ def spread_of_sums(
     filtered, states, own, shared, worth, starts, real = laid
     unit = jnp.where(real, jnp.cumsum(real.reshape(-1)).reshape(real.shape) - 1, count)
     steps = _Steps(_before(filtered, starts), states, own, shared, worth, unit)
-    K, entries = own.shape[2], own.shape[3] + own.shape[2]
-    group = max(n for n in range(1, K + 1) if K % n == 0 and (n == 1 or n * K * entries <= MOMENT_COLUMNS))
+    K = own.shape[2]
+    entries = own.shape[3] + own.shape[2]
+    group = max(
+        n for n in range(1, K + 1) if K % n == 0 and (n == 1 or n * K * entries <= MOMENT_COLUMNS)
+    )
     some = jnp.eye(K).reshape(K, -1, group).swapaxes(0, 1)
     cross, mean = jax.lax.map(lambda some: _columns(steps, transition, some, count, True), some)
     cross = jnp.moveaxis(cross, 0, 2).reshape(K, cross.shape[2], K, entries)
     mean = jnp.moveaxis(mean, 0, 1).reshape(count, K, entries)
     all_cross, all_mean = _columns(steps, transition, jnp.ones((K, 1)), count, False)
-    listed = lambda x, rest: jnp.concatenate([part.reshape(*x.shape[:-2], -1) for part in (x[..., :K], x[..., K:], rest)], -1)
-    cross, mean = listed(cross, all_cross), listed(mean, all_mean)
+    listed = lambda x, rest: jnp.concatenate(
+        [part.reshape(*x.shape[:-2], -1) for part in (x[..., :K], x[..., K:], rest)], -1
+    )
+    cross = listed(cross, all_cross)
+    mean = listed(mean, all_mean)
     worth = jnp.zeros(count).at[unit].set(worth, mode="drop")
     start = jnp.zeros((count, K)).at[unit].set(states, mode="drop")
     mean = jnp.concatenate([start, mean], 1)
@@ -331,10 +386,11 @@ def spread_of_sums(
 def _columns(
     steps: _Steps, transition: Array, some: Float[Array, "states some"], count: int, own: bool
 ) -> tuple[Float[Array, "states counted some entries"], Float[Array, "sequences some entries"]]:
-    """Products of the counts in each state with what comes after it, and expectations, for some columns.
+    """Products of the counts in each state with what comes after it, and expectations, for some
+    columns.
 
-    Counts are starts, transitions into the state, and sums. The columns are the `own` terms of `some` states, after the
-    transitions out of them; or the shared terms, if `some` is one for all.
+    Counts are starts, transitions into the state, and sums. The columns are the `own` terms of
+    `some` states, after the transitions out of them; or the shared terms, if `some` is one for all.
     """
     rows, lanes, K = steps.states.shape
     terms = jnp.pad(steps.own, [(0, 0)] * 3 + [(K, 0)]) if own else steps.common
@@ -358,14 +414,21 @@ def _columns(
     def block(carry, x):
         ahead, cross, mean = carry
         steps, terms = x
-        origin, now = _origin(steps.before, transition), steps.states[..., None] * terms
+        origin = _origin(steps.before, transition)
+        now = steps.states[..., None] * terms
         ahead, here = jax.lax.scan(back, ahead, (origin, now, steps.states), reverse=True)
-        half = here - 0.5 * some[..., None] * now[..., None, :]  # half of the counts at the step itself
+        # half of the counts at the step itself
+        half = here - 0.5 * some[..., None] * now[..., None, :]
         weigh = steps.worth[..., None, None]
         times = lambda counted, after: jnp.einsum("tlkr,tlkse->krse", weigh * counted, after)
-        start = jnp.broadcast_to((steps.unit < count)[..., None, None], (*steps.states.shape, 1)).astype(here.dtype)
+        start = jnp.broadcast_to(
+            (steps.unit < count)[..., None, None], (*steps.states.shape, 1)
+        ).astype(here.dtype)
         counted = jnp.concatenate([start, jnp.swapaxes(origin, -1, -2)], -1)
-        products = [times(counted, here), times(jnp.concatenate([steps.own, steps.common], -1), half)]
+        products = [
+            times(counted, here),
+            times(jnp.concatenate([steps.own, steps.common], -1), half),
+        ]
         mean = mean.at[steps.unit].set(here.sum(2), mode="drop")
         return (ahead, cross + jnp.concatenate(products, 1), mean), None
 
@@ -375,8 +438,14 @@ def _columns(
     return jax.lax.scan(block, init, laid, reverse=True)[0][1:]
 
 
-def _dense(features: Float[Array, "lanes features"] | SparseFeatures) -> Float[Array, "lanes features"]:
+def _dense(
+    features: Float[Array, "lanes features"] | SparseFeatures,
+) -> Float[Array, "lanes features"]:
     if not isinstance(features, SparseFeatures):
         return features
     lane = jnp.arange(len(features.columns))[:, None]
-    return jnp.zeros((len(lane), features.number)).at[lane, features.columns].add(features.values, mode="drop")
+    return (
+        jnp.zeros((len(lane), features.number))
+        .at[lane, features.columns]
+        .add(features.values, mode="drop")
+    )

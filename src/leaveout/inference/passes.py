@@ -1,17 +1,18 @@
 """Sums over all configurations of a field, by passes over its tree of cliques, in NumPy.
 
-Everything is an array `[numbers, lanes]`, or `[numbers, lanes, tangents]`. A stack has the potentials of the sites, those of
-the edges, and then a message for each clique. On the way up, a clique's table is A times the stack, with a sparse 0/1 matrix A;
-summing out its own sites r leaves a message over its separator s:
+Everything is an array `[numbers, lanes]`, or `[numbers, lanes, tangents]`. A stack has the
+potentials of the sites, those of the edges, and then a message for each clique. On the way up, a
+clique's table is A times the stack, with a sparse 0/1 matrix A; summing out its own sites r leaves
+a message over its separator s:
 
     a = A stack,      m(s) = log Σ_r exp a(r, s),      P(r | s) = exp(a(r, s) − m(s)).
 
-At the roots m is log Z. On the way down, belief(r, s) = P(r | s) belief(s), and the entries of the stack have the marginals
-Aᵀ belief. So P determines everything. Its tangents are those of a, centred, Ṗ = P (ȧ − Σ_r P ȧ), and no exponential is computed
-twice.
+At the roots m is log Z. On the way down, belief(r, s) = P(r | s) belief(s), and the entries of the
+stack have the marginals Aᵀ belief. So P determines everything. Its tangents are those of a,
+centred, Ṗ = P (ȧ − Σ_r P ȧ), and no exponential is computed twice.
 
-Cliques at one height that sum out equally many configurations are one step. Tables too large for a matrix are added up, and
-summed over, as arrays of many axes.
+Cliques at one height that sum out equally many configurations are one step. Tables too large for a
+matrix are added up, and summed over, as arrays of many axes.
 """
 
 import collections
@@ -35,7 +36,9 @@ Tangent = Float[np.ndarray, "numbers lanes tangents"]
 
 
 class Narrow:
-    """Cliques whose tables `[configurations, separators]`, side by side, are small enough for a matrix."""
+    """Cliques whose tables `[configurations, separators]`, side by side, are small enough for a
+    matrix.
+    """
 
     reads: Any
     configurations: int
@@ -45,13 +48,19 @@ class Narrow:
     back: Any
     back_rest: Any
 
-    def __init__(self, reads: scipy.sparse.csr_array, configurations: int, writes: slice, edges: slice):
-        self.reads, self.configurations, self.writes = reads, configurations, writes
+    def __init__(
+        self, reads: scipy.sparse.csr_array, configurations: int, writes: slice, edges: slice
+    ):
+        self.reads = reads
+        self.configurations = configurations
+        self.writes = writes
         rows = np.unique(reads.indices)
         of_edges = (rows >= edges.start) & (rows < edges.stop)
-        self.rows, self.rest = np.concatenate([rows[~of_edges], rows[of_edges]]), int(np.sum(~of_edges))
+        self.rows = np.concatenate([rows[~of_edges], rows[of_edges]])
+        self.rest = int(np.sum(~of_edges))
         self.back = scipy.sparse.csr_array(scipy.sparse.csr_array(reads.T)[self.rows])
-        self.back_rest = self.back[: self.rest]  # without the edges, whose marginals are not always needed
+        # without the edges, whose marginals are not always needed
+        self.back_rest = self.back[: self.rest]
 
     @property
     def entries(self) -> int:
@@ -76,8 +85,17 @@ class CliquePass:
     writes: slice
     inputs: list[tuple[slice, tuple[int, ...]]]
 
-    def __init__(self, shape: tuple[int, ...], configurations: int, writes: slice, inputs: list[tuple[slice, tuple[int, ...]]]):
-        self.shape, self.configurations, self.writes, self.inputs = shape, configurations, writes, inputs
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        configurations: int,
+        writes: slice,
+        inputs: list[tuple[slice, tuple[int, ...]]],
+    ):
+        self.shape = shape
+        self.configurations = configurations
+        self.writes = writes
+        self.inputs = inputs
 
     @property
     def entries(self) -> int:
@@ -97,14 +115,19 @@ class CliquePass:
 
 
 class Upward(NamedTuple):
-    """Results of a pass upward: log Z `[lanes]`, and the conditional probabilities P of every step."""
+    """Results of a pass upward.
+
+    Log Z `[lanes]`, and the conditional probabilities P of every step.
+    """
 
     log_partition: Float[np.ndarray, " lanes"]
     conditionals: list[np.ndarray]
 
 
 class Downward(NamedTuple):
-    """Marginals in the places of the potentials, with those of edges or without, and the beliefs in every step's separators."""
+    """Marginals in the places of the potentials, with those of edges or without, and the beliefs in
+    every step's separators.
+    """
 
     marginals: Stack
     separators: list[np.ndarray]
@@ -112,11 +135,12 @@ class Downward(NamedTuple):
 
 
 class Passes:
-    """Steps of the passes for one graph and number of states. Equal for equal graphs, so that nothing is compiled anew.
+    """Steps of the passes for one graph and number of states. Equal for equal graphs, so that
+    nothing is compiled anew.
 
-    `need` is the number of bytes that the pass of derivatives takes, which is the largest: the conditional probabilities of all
-    tables and their tangents, two tables more, the stack and its tangents. Raises ValueError if that is more than `memory`
-    bytes.
+    `need` is the number of bytes that the pass of derivatives takes, which is the largest: the
+    conditional probabilities of all tables and their tangents, two tables more, the stack and its
+    tangents. Raises ValueError if that is more than `memory` bytes.
     """
 
     num_sites: int
@@ -134,19 +158,27 @@ class Passes:
     size: int
     cliques: list[tuple[int, int, Clique]]
 
-    def __init__(self, num_sites: int, edges: Int[np.ndarray, "edges 2"], num_states: int, memory: float = np.inf):
+    def __init__(
+        self,
+        num_sites: int,
+        edges: Int[np.ndarray, "edges 2"],
+        num_states: int,
+        memory: float = np.inf,
+    ):
         edges = np.ascontiguousarray(edges, np.int64).reshape(-1, 2)
-        self.num_sites, self.num_edges, self.num_states = num_sites, len(edges), num_states
+        self.num_sites = num_sites
+        self.num_edges = len(edges)
+        self.num_states = num_states
         self.key = (num_sites, num_states, edges.tobytes())
         scopes = _scopes(num_sites, edges.tobytes(), num_states)
         self.width = max(map(len, scopes.values()))
         cliques = clique_tree(scopes, edges, num_states)
-        max_compiled_entries = 2**21  # entries of all tables from which matrices of the larger ones take too long to build
-        self.wide = (
-            MAX_MATRIX_ENTRIES
-            if sum(num_states ** len(clique.scope) for clique in cliques) < max_compiled_entries
-            else min(MAX_MATRIX_ENTRIES, 2**12)
-        )
+        # entries of all tables from which matrices of the larger ones take too long to build
+        max_compiled_entries = 2**21
+        if sum(num_states ** len(clique.scope) for clique in cliques) < max_compiled_entries:
+            self.wide = MAX_MATRIX_ENTRIES
+        else:
+            self.wide = min(MAX_MATRIX_ENTRIES, 2**12)
         cliques = _gather_potentials(cliques, edges, self)
         self.entries = sum(num_states ** len(clique.scope) for clique in cliques)
         self.need = 8 * self.lanes * _numbers(cliques, self)
@@ -158,7 +190,9 @@ class Passes:
         self.steps, self.roots, self.size = builder.steps()
         self.cliques = builder.places()
         recent = 4  # number of passes in the cache
-        self.recent: collections.deque[tuple[Stack, Upward, Downward]] = collections.deque(maxlen=recent)
+        self.recent: collections.deque[tuple[Stack, Upward, Downward]] = collections.deque(
+            maxlen=recent
+        )
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -173,17 +207,21 @@ class Passes:
 
     def _tables(self, lanes: tuple[int, ...]) -> list[np.ndarray]:
         """Allocate the tables of all steps in one piece, so that they are contiguous."""
-        whole, start, tables = np.empty((self.entries, *lanes)), 0, []
+        whole = np.empty((self.entries, *lanes))
+        start = 0
+        tables = []
         for step in self.steps:
-            tables.append(whole[start : start + step.entries].reshape(step.configurations, -1, *lanes))
+            tables.append(
+                whole[start : start + step.entries].reshape(step.configurations, -1, *lanes)
+            )
             start += step.entries
         return tables
 
     def up(self, stack: Stack, *, best: bool = False) -> Upward:
         """Pass upward; fills in the messages of the stack.
 
-        If only the `best` configurations are wanted, it takes maxima instead of sums, and conditional probabilities of one and
-        zero.
+        If only the `best` configurations are wanted, it takes maxima instead of sums, and
+        conditional probabilities of one and zero.
         """
         conditionals = self._tables(stack.shape[1:])
         for step, conditional in zip(self.steps, conditionals, strict=True):
@@ -195,7 +233,11 @@ class Passes:
             top = conditional.max(0)
             if best:
                 stack[step.writes] = top
-                np.equal(np.arange(len(conditional))[:, None, None], conditional.argmax(0), out=conditional)
+                np.equal(
+                    np.arange(len(conditional))[:, None, None],
+                    conditional.argmax(0),
+                    out=conditional,
+                )
                 continue
             if not np.isfinite(top).all():
                 top = np.where(np.isneginf(top), 0.0, top)
@@ -212,13 +254,18 @@ class Passes:
         out = np.zeros((self.size, len(upward.log_partition)))
         out[self.roots] = 1.0
         separators = []
-        for step, conditional in zip(reversed(self.steps), reversed(upward.conditionals), strict=True):
+        for step, conditional in zip(
+            reversed(self.steps), reversed(upward.conditionals), strict=True
+        ):
             separators.append(out[step.writes])
             step.down(conditional * separators[-1], out, edges)
         return Downward(out[: self.edges.stop].copy(), separators[::-1], edges)
 
     def tangents(self, upward: Upward, down: Downward, change: Tangent, *, edges: bool) -> Tangent:
-        """Change of the marginals along a change of the potentials: a symmetric linear map, the Hessian of log Z."""
+        """Change of the marginals along a change of the potentials.
+
+        A symmetric linear map, the Hessian of log Z.
+        """
         stack = self._stack(change)
         tables = self._tables(change.shape[1:])
         for step, conditional, table in zip(self.steps, upward.conditionals, tables, strict=True):
@@ -227,7 +274,11 @@ class Passes:
             table -= mean
         out = np.zeros_like(stack)
         for step, conditional, separator, table in zip(
-            *(reversed(part) for part in (self.steps, upward.conditionals, down.separators, tables)), strict=True
+            *(
+                reversed(part)
+                for part in (self.steps, upward.conditionals, down.separators, tables)
+            ),
+            strict=True,
         ):
             table *= separator[..., None]
             table += out[step.writes]
@@ -250,7 +301,11 @@ class Passes:
         Marginals and their tangents are usually needed one after the other.
         """
         for before, up, down in list(self.recent):
-            if before.shape == potentials.shape and (down.edges or not edges) and np.array_equal(before, potentials):
+            if (
+                before.shape == potentials.shape
+                and (down.edges or not edges)
+                and np.array_equal(before, potentials)
+            ):
                 return up, down
         up = self.up(self._stack(potentials))
         down = self.down(up, edges=edges)
@@ -261,11 +316,15 @@ class Passes:
     def walk(
         self, potentials: Stack, draws: int, rng: np.random.Generator, *, best: bool = False
     ) -> Int[np.ndarray, "draws sites"]:
-        """Draw configurations from the roots down, each site given its separator; or find the `best` one."""
+        """Draw configurations from the roots down, each site given its separator.
+
+        Or find the `best` one.
+        """
         known = self.up(self._stack(potentials), best=best)
         z = np.zeros((draws, self.num_sites), np.int64)
         for step, start, clique in reversed(self.cliques):
-            K, m = self.num_states, len(clique.eliminated_sites)
+            K = self.num_states
+            m = len(clique.eliminated_sites)
             place = start + z[:, clique.separator] @ K ** np.arange(len(clique.separator))[::-1]
             chances = np.cumsum(known.conditionals[step][:, place, 0], 0)
             drawn = np.sum(chances < rng.random(draws) * chances[-1], 0)
@@ -281,24 +340,36 @@ def passes(num_sites: int, edges: bytes, num_states: int, memory: float = np.inf
 
 @functools.lru_cache(maxsize=16)
 def _scopes(num_sites: int, edges: bytes, num_states: int) -> Scopes:
-    return best_scopes(neighbours(num_sites, np.frombuffer(edges, np.int64).reshape(-1, 2)), num_states)
+    return best_scopes(
+        neighbours(num_sites, np.frombuffer(edges, np.int64).reshape(-1, 2)), num_states
+    )
 
 
 def _numbers(cliques: list[Clique], layout: Passes) -> int:
     """Count the numbers in memory at once for one field and its derivatives."""
     K = layout.num_states
-    stack = layout.num_sites * K + layout.num_edges * K**2 + sum(K ** len(clique.separator) for clique in cliques)
+    stack = (
+        layout.num_sites * K
+        + layout.num_edges * K**2
+        + sum(K ** len(clique.separator) for clique in cliques)
+    )
     return 2 * layout.entries + 2 * K ** max(len(clique.scope) for clique in cliques) + 2 * stack
 
 
 def _refuse(layout: Passes, memory: float) -> NoReturn:
-    said = lambda count: f"{count / 2**30:,.3g} GiB" if count < 2**50 else f"10^{math.log10(count):.0f} bytes"
+    said = lambda count: (
+        f"{count / 2**30:,.3g} GiB" if count < 2**50 else f"10^{math.log10(count):.0f} bytes"
+    )
     more = math.ceil(layout.need / 2**30 * 10) / 10 if layout.need < 2**50 else math.inf
     raise ValueError(
         f"MRF: exact inference on this graph needs {said(layout.need)}: tables over {layout.width + 1} sites (width "
         f"{layout.width}) of {layout.num_states} states and less, twice where derivatives are taken. The limit is "
         f"{said(memory)}. "
-        + (f"Raise it by memory={more:g} if the machine has as much; take" if more < 1024 else "Take")
+        + (
+            f"Raise it by memory={more:g} if the machine has as much; take"
+            if more < 1024
+            else "Take"
+        )
         + ' an approximation (inference="bethe" or "trw"), fewer states, fewer edges (neighbours that share a border rather '
         "than a corner, or the nearest few), larger areas, or parts of the graph as fields of their own."
     )
@@ -308,37 +379,54 @@ def _is_wide(clique: Clique, layout: Passes) -> bool:
     return bool(clique.eliminated_sites) and layout.num_states ** len(clique.scope) > layout.wide
 
 
-def _gather_potentials(cliques: list[Clique], edges: Int[np.ndarray, "edges 2"], layout: Passes) -> list[Clique]:
+def _gather_potentials(
+    cliques: list[Clique], edges: Int[np.ndarray, "edges 2"], layout: Passes
+) -> list[Clique]:
     """Gather the potentials of wide cliques in narrow ones that sum nothing out."""
     extra: list[Clique] = []
     emptied = []
-    gathered_table_entries = 2**8  # entries of the tables in which potentials of a wide clique are gathered
+    # entries of the tables in which potentials of a wide clique are gathered
+    gathered_table_entries = 2**8
     for number, clique in enumerate(cliques):
         if not _is_wide(clique, layout):
             emptied.append(clique)
             continue
         position = {site: at for at, site in enumerate(clique.scope)}
-        wanted: list[tuple[set[int], list[int], list[int]]] = [({site}, [site], []) for site in clique.sites] + [
-            (set(edges[e].tolist()), [], [e]) for e in clique.edges
-        ]
+        wanted: list[tuple[set[int], list[int], list[int]]] = [
+            ({site}, [site], []) for site in clique.sites
+        ] + [(set(edges[e].tolist()), [], [e]) for e in clique.edges]
         groups: list[tuple[set[int], list[int], list[int]]] = []
-        for over, of_sites, of_edges in sorted(wanted, key=lambda entry: min(position[site] for site in entry[0])):
-            if not groups or layout.num_states ** len(groups[-1][0] | over) > gathered_table_entries:
+        for over, of_sites, of_edges in sorted(
+            wanted, key=lambda entry: min(position[site] for site in entry[0])
+        ):
+            if (
+                not groups
+                or layout.num_states ** len(groups[-1][0] | over) > gathered_table_entries
+            ):
                 groups.append((set(), [], []))
             groups[-1][0].update(over)
             groups[-1][1].extend(of_sites)
             groups[-1][2].extend(of_edges)
-        extra += [Clique([], sorted(over, key=position.__getitem__), number, s, e) for over, s, e in groups]
+        extra += [
+            Clique([], sorted(over, key=position.__getitem__), number, s, e)
+            for over, s, e in groups
+        ]
         emptied.append(replace(clique, sites=[], edges=[]))
     shift = len(extra)
-    return [replace(clique, parent=clique.parent + shift if clique.parent >= 0 else -1) for clique in extra + emptied]
+    return [
+        replace(clique, parent=clique.parent + shift if clique.parent >= 0 else -1)
+        for clique in extra + emptied
+    ]
 
 
 class _Builder:
     """Builds steps from cliques: heights, places of the messages in the stack, matrices."""
 
     def __init__(self, cliques: list[Clique], edges: Int[np.ndarray, "edges 2"], layout: Passes):
-        self.cliques, self.ends, self.layout, self.K = cliques, edges, layout, layout.num_states
+        self.cliques = cliques
+        self.ends = edges
+        self.layout = layout
+        self.K = layout.num_states
         self.children: list[list[int]] = [[] for _ in cliques]
         height = [0] * len(cliques)
         for number, clique in enumerate(cliques):  # children first
@@ -348,7 +436,9 @@ class _Builder:
         groups: dict[tuple[int, int, int], list[int]] = {}
         for number, clique in enumerate(cliques):
             wide = number + 1 if _is_wide(clique, layout) else 0
-            groups.setdefault((height[number], len(clique.eliminated_sites), wide), []).append(number)
+            groups.setdefault((height[number], len(clique.eliminated_sites), wide), []).append(
+                number
+            )
         self.groups = [(key[2] > 0, members) for key, members in sorted(groups.items())]
         self.start = [0] * len(cliques)
         self.size = layout.edges.stop
@@ -358,41 +448,67 @@ class _Builder:
                 self.size += self.K ** len(cliques[number].separator)
 
     def steps(self) -> tuple[list[Narrow | CliquePass], Int[np.ndarray, " roots"], int]:
-        steps = [self._wide(members[0]) if wide else self._narrow(members) for wide, members in self.groups]
-        roots = [self.start[number] for number, clique in enumerate(self.cliques) if clique.parent < 0]
+        steps = [
+            self._wide(members[0]) if wide else self._narrow(members)
+            for wide, members in self.groups
+        ]
+        roots = [
+            self.start[number] for number, clique in enumerate(self.cliques) if clique.parent < 0
+        ]
         return steps, np.array(roots), self.size
 
     def places(self) -> list[tuple[int, int, Clique]]:
-        """Return the step of every clique that sums something out, and the first of its separator's configurations there."""
+        """Return the step of every clique that sums something out, and the first of its separator's
+        configurations there.
+        """
         found = []
         for step, (_, members) in enumerate(self.groups):
             first = self.start[members[0]]
-            found += [(step, self.start[n] - first, self.cliques[n]) for n in members if self.cliques[n].eliminated_sites]
+            found += [
+                (step, self.start[n] - first, self.cliques[n])
+                for n in members
+                if self.cliques[n].eliminated_sites
+            ]
         return found
 
     def _writes(self, number: int) -> slice:
-        return slice(self.start[number], self.start[number] + self.K ** len(self.cliques[number].separator))
+        return slice(
+            self.start[number], self.start[number] + self.K ** len(self.cliques[number].separator)
+        )
 
     def _wide(self, number: int) -> CliquePass:
         clique = self.cliques[number]
         inputs = []
         for child in self.children[number]:
             theirs = set(self.cliques[child].separator)
-            inputs.append((self._writes(child), tuple(self.K if site in theirs else 1 for site in clique.scope)))
+            inputs.append(
+                (
+                    self._writes(child),
+                    tuple(self.K if site in theirs else 1 for site in clique.scope),
+                )
+            )
         shape = (self.K,) * len(clique.scope)
-        return CliquePass(shape, self.K ** len(clique.eliminated_sites), self._writes(number), inputs)
+        return CliquePass(
+            shape, self.K ** len(clique.eliminated_sites), self._writes(number), inputs
+        )
 
     def _narrow(self, members: list[int]) -> Narrow:
         configurations = self.K ** len(self.cliques[members[0]].eliminated_sites)
         sizes = [self.K ** len(self.cliques[number].separator) for number in members]
-        together, before = sum(sizes), np.cumsum([0, *sizes[:-1]])
-        rows, columns = [], []
+        together = sum(sizes)
+        before = np.cumsum([0, *sizes[:-1]])
+        rows = []
+        columns = []
         for number, size, offset in zip(members, sizes, before, strict=True):
             own = (np.arange(configurations)[:, None] * together + offset + np.arange(size)).ravel()
             for column in self._reads(number):
                 rows.append(own)
                 columns.append(column)
-        where = (np.concatenate(rows), np.concatenate(columns)) if rows else (np.zeros(0, int), np.zeros(0, int))
+        where = (
+            (np.concatenate(rows), np.concatenate(columns))
+            if rows
+            else (np.zeros(0, int), np.zeros(0, int))
+        )
         shape = (configurations * together, self.size)
         reads = scipy.sparse.csr_array((np.ones(len(where[0])), where), shape=shape)
         writes = slice(self.start[members[0]], self.start[members[0]] + together)
@@ -400,17 +516,25 @@ class _Builder:
 
     def _reads(self, number: int) -> list[np.ndarray]:
         """Return the places in the stack that a clique reads, for each entry of the table."""
-        K, clique = self.K, self.cliques[number]
+        K = self.K
+        clique = self.cliques[number]
         axis = {site: at for at, site in enumerate(clique.scope)}
         shape = (K,) * len(clique.scope)
 
         def place(start: int, sites: list[int]) -> np.ndarray:
             total = np.full(shape, start)
             for at, site in enumerate(reversed(sites)):
-                digits = np.arange(K).reshape([K if a == axis[site] else 1 for a in range(len(shape))])
+                digits = np.arange(K).reshape(
+                    [K if a == axis[site] else 1 for a in range(len(shape))]
+                )
                 total += K**at * digits
             return total.ravel()
 
         found = [place(site * K, [site]) for site in clique.sites]
-        found += [place(self.layout.edges.start + e * K * K, self.ends[e].tolist()) for e in clique.edges]
-        return found + [place(self.start[child], self.cliques[child].separator) for child in self.children[number]]
+        found += [
+            place(self.layout.edges.start + e * K * K, self.ends[e].tolist()) for e in clique.edges
+        ]
+        return found + [
+            place(self.start[child], self.cliques[child].separator)
+            for child in self.children[number]
+        ]

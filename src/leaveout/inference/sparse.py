@@ -11,7 +11,10 @@ from ..objectives.objective import aligned_copy
 
 
 class SparseFeatures(Module):
-    """Sparse features of each step: `x_t = Σ_i values[t, i] e_{columns[t, i]}`; padding has the column `number`."""
+    """Sparse features of each step: `x_t = Σ_i values[t, i] e_{columns[t, i]}`.
+
+    Padding has the column `number`.
+    """
 
     columns: Int[np.ndarray, "steps width"]
     values: Float[np.ndarray, "steps width"]
@@ -26,10 +29,13 @@ class SparseFeatures(Module):
 
     def compressed_rows(self, steps: Int[np.ndarray, " some"]) -> "scipy.sparse.csr_array":
         """Features of some steps as SciPy's compressed rows."""
-        columns, values = self.columns[steps], self.values[steps]
+        columns = self.columns[steps]
+        values = self.values[steps]
         real = columns < self.number
         start = np.concatenate([[0], np.cumsum(real.sum(1))])
-        return scipy.sparse.csr_array((values[real], columns[real], start), shape=(len(steps), self.number))
+        return scipy.sparse.csr_array(
+            (values[real], columns[real], start), shape=(len(steps), self.number)
+        )
 
 
 class ColumnFeatures(Module):
@@ -40,11 +46,13 @@ class ColumnFeatures(Module):
     column: Int[np.ndarray, " chunks"]
     number: int = static()
 
-    def times(self, features: SparseFeatures, weights: Float[Array, "features labels"]) -> Float[Array, "steps labels"]:
+    def times(
+        self, features: SparseFeatures, weights: Float[Array, "features labels"]
+    ) -> Float[Array, "steps labels"]:
         """Compute `features @ weights` with a transpose that is made from these chunks.
 
-        XLA's own transpose scatters entry by entry, which takes several times as long. (A solve with [[1, 0], [−X, 1]] is a
-        linear map that comes with its transpose.)
+        XLA's own transpose scatters entry by entry, which takes several times as long. (A solve
+        with [[1, 0], [−X, 1]] is a linear map that comes with its transpose.)
         """
         F = features.number
 
@@ -53,7 +61,9 @@ class ColumnFeatures(Module):
 
         def up(_, x):
             sums = _weighted_rows(self.steps, self.values, x[F:])
-            return jnp.concatenate([x[:F] + jax.ops.segment_sum(sums, self.column, F, indices_are_sorted=True), x[F:]])
+            return jnp.concatenate(
+                [x[:F] + jax.ops.segment_sum(sums, self.column, F, indices_are_sorted=True), x[F:]]
+            )
 
         inverse = lambda x: jnp.concatenate([x[:F], x[F:] - features @ x[:F]])
         whole = jnp.concatenate([weights, jnp.zeros((self.number, weights.shape[1]))])
@@ -65,22 +75,29 @@ def to_columns(features: SparseFeatures) -> ColumnFeatures:
     steps, place = np.nonzero(features.columns < features.number)
     column = features.columns[steps, place]
     order = np.argsort(column, kind="stable")
-    steps, place, column = steps[order], place[order], column[order]
+    steps = steps[order]
+    place = place[order]
+    column = column[order]
     each = np.bincount(column, minlength=features.number)
     within = np.arange(len(column)) - np.repeat(np.cumsum(each) - each, each)
     column_chunk = 16  # entries of a column that are added up at once
     chunks = -(-each // column_chunk)
     row = (np.cumsum(chunks) - chunks)[column] + within // column_chunk
     total = int(chunks.sum())
-    where, values = np.full((total, column_chunk), len(features.columns), np.int32), np.zeros((total, column_chunk))
+    where = np.full((total, column_chunk), len(features.columns), np.int32)
+    values = np.zeros((total, column_chunk))
     where[row, within % column_chunk] = steps
     values[row, within % column_chunk] = features.values[steps, place]
     own = np.repeat(np.arange(features.number, dtype=np.int32), chunks)
-    return ColumnFeatures(aligned_copy(where), aligned_copy(values), aligned_copy(own), len(features.columns))
+    return ColumnFeatures(
+        aligned_copy(where), aligned_copy(values), aligned_copy(own), len(features.columns)
+    )
 
 
 def _weighted_rows(
-    places: Int[Array | np.ndarray, "rows width"], values: Float[Array | np.ndarray, "rows width"], matrix: Float[Array, "n k"]
+    places: Int[Array | np.ndarray, "rows width"],
+    values: Float[Array | np.ndarray, "rows width"],
+    matrix: Float[Array, "n k"],
 ) -> Float[Array, "rows k"]:
     """Compute `Σ_i values[:, i] matrix[places[:, i]]`, the place n being none.
 
@@ -89,10 +106,14 @@ def _weighted_rows(
     rows = jnp.concatenate([matrix, jnp.zeros((1, matrix.shape[1]))])
 
     def one(row: tuple[Array, Array]) -> Array:
-        found = [value * rows.at[place].get(mode="promise_in_bounds") for place, value in zip(*row, strict=True)]
+        found = [
+            value * rows.at[place].get(mode="promise_in_bounds")
+            for place, value in zip(*row, strict=True)
+        ]
         return sum(found, jnp.zeros(matrix.shape[1]))
 
-    max_unrolled_features = 64  # features of one step beyond which the sum over them is not written out
+    # features of one step beyond which the sum over them is not written out
+    max_unrolled_features = 64
     if places.shape[1] > max_unrolled_features:
         return jnp.einsum("ti,tik->tk", values, rows[places])
     gathered_rows = 512  # rows that are gathered at once

@@ -1,10 +1,13 @@
-"""Losses of single units of statsmodels' zero-inflated, hurdle and conditional models, at its own parameters, in JAX.
+"""Losses of single units of statsmodels' zero-inflated, hurdle and conditional models, at its own
+parameters, in JAX.
 
-    zero-inflated   −log(π + (1 − π) f(0)) where y = 0,   −log(1 − π) − log f(y) elsewhere,      π = F(zᵀγ)
+    zero-inflated   −log(π + (1 − π) f(0)) where y = 0,   −log(1 − π) − log f(y) elsewhere,
+    π = F(zᵀγ)
     hurdle          −log g(0) where y = 0,   −log(1 − g(0)) − log f(y) + log(1 − f(0)) elsewhere
     conditional     −Σ y η + log Σ over subsets of Σ y members of exp(Σ of their η), of a group
 
-f and g are Poisson or negative binomial, of size μ^{2−p}/α (`power` is 2 − p), and F is logistic or normal.
+f and g are Poisson or negative binomial, of size μ^{2−p}/α (`power` is 2 − p), and F is logistic or
+normal.
 """
 
 from typing import Any
@@ -36,16 +39,22 @@ def zero_inflated(theta: NamedParts, row: NamedParts) -> Array:
     """Compute the loss of a row; `probit` tells F."""
     at = row["z"] @ theta["inflate"]
     inflated, not_ = (
-        jnp.where(row["probit"] > 0, jspecial.log_ndtr(sign * at), -jax.nn.softplus(-sign * at)) for sign in (1.0, -1.0)
+        jnp.where(row["probit"] > 0, jspecial.log_ndtr(sign * at), -jax.nn.softplus(-sign * at))
+        for sign in (1.0, -1.0)
     )
-    told = not_ + _log_density(theta, "", row["x"] @ theta["coef"] + row["offset"], row["power"], row["y"])
+    told = not_ + _log_density(
+        theta, "", row["x"] @ theta["coef"] + row["offset"], row["power"], row["y"]
+    )
     return -jnp.where(row["y"] == 0, jnp.logaddexp(inflated, told), told)
 
 
 def hurdle(theta: NamedParts, row: NamedParts) -> Array:
     """Compute the loss of a row."""
-    y, seen = row["y"], jnp.maximum(row["y"], 1.0)
-    none = _log_density(theta, "zero_", row["x"] @ theta["zero_coef"], row["zero_power"], jnp.zeros_like(y))
+    y = row["y"]
+    seen = jnp.maximum(row["y"], 1.0)
+    none = _log_density(
+        theta, "zero_", row["x"] @ theta["zero_coef"], row["zero_power"], jnp.zeros_like(y)
+    )
     eta = row["x"] @ theta["coef"]
     some = _log_density(theta, "", eta, row["power"], seen)
     cut = _log_rest(_log_density(theta, "", eta, row["power"], jnp.zeros_like(y)))
@@ -53,10 +62,14 @@ def hurdle(theta: NamedParts, row: NamedParts) -> Array:
 
 
 def conditional(theta: Array, group: NamedParts) -> Array:
-    """Compute the loss of a group, whose members are padded to one number; `chosen[k]` is one where k of them are cases."""
+    """Compute the loss of a group, whose members are padded to one number.
+
+    `chosen[k]` is one where k of them are cases.
+    """
     eta = jnp.where(group["member"] > 0, group["x"] @ theta + group["offset"], NOTHING)
 
-    def add(total: Array, one: Array) -> tuple[Array, None]:  # logarithms of elementary symmetric polynomials
+    # logarithms of elementary symmetric polynomials
+    def add(total: Array, one: Array) -> tuple[Array, None]:
         more = jnp.maximum(jnp.concatenate([jnp.full(1, NOTHING), total[:-1] + one]), NOTHING)
         return jnp.logaddexp(total, more), None
 
@@ -81,4 +94,6 @@ def _log_rest(value: Array) -> Array:
 
 def pad_groups(parts: list[np.ndarray], size: int) -> np.ndarray:
     """Stack arrays of the members of groups, padded with zeros to one number of members."""
-    return np.stack([np.pad(part, [(0, size - len(part)), *[(0, 0)] * (part.ndim - 1)]) for part in parts])
+    return np.stack(
+        [np.pad(part, [(0, size - len(part)), *[(0, 0)] * (part.ndim - 1)]) for part in parts]
+    )

@@ -1,7 +1,9 @@
-"""Transformers that were fitted with the response, so that held-out rows have a part in the columns of the model.
+"""Transformers that were fitted with the response, so that held-out rows have a part in the columns
+of the model.
 
-What a step of scikit-learn does is read off its kind: it selects columns, or its tags require a response. Any other step is
-fitted again, to the same rows with responses in another order: a step that then transforms differently has used the response.
+What a step of scikit-learn does is read off its kind: it selects columns, or its tags require a
+response. Any other step is fitted again, to the same rows with responses in another order: a step
+that then transforms differently has used the response.
 """
 
 from collections.abc import Iterator
@@ -56,8 +58,12 @@ def learns_response(step: Step, y: Any) -> bool:
     selects = isinstance(transformer, SelectorMixin)
     if not get_tags(transformer).requires_fit or (selects and transformer.get_support().all()):
         return False
-    if type(transformer).__module__.startswith("sklearn.") and not hasattr(transformer, "score_func"):
-        models = (transformer, getattr(transformer, "estimator", None)) if selects else (transformer,)
+    if type(transformer).__module__.startswith("sklearn.") and not hasattr(
+        transformer, "score_func"
+    ):
+        models = (
+            (transformer, getattr(transformer, "estimator", None)) if selects else (transformer,)
+        )
         return any(model is not None and get_tags(model).target_tags.required for model in models)
     X, y = _sample(step, y)
     rng = np.random.default_rng(0)
@@ -66,13 +72,17 @@ def learns_response(step: Step, y: Any) -> bool:
         columns = transformed(y)
         if not _are_equal(columns, transformed(y)):
             return False  # it draws numbers anew
-        return any(not _are_equal(columns, transformed(rng.permutation(y))) for _ in range(PERMUTATIONS))
+        return any(
+            not _are_equal(columns, transformed(rng.permutation(y))) for _ in range(PERMUTATIONS)
+        )
     except (TypeError, ValueError):
         return False
 
 
 def encodes_across_folds(step: Step, y: Any) -> bool:
-    """Tell whether a transformer gives the rows that it is fitted to other columns than it gives the same rows later."""
+    """Tell whether a transformer gives the rows that it is fitted to other columns than it gives
+    the same rows later.
+    """
     X, y = _sample(step, y)
     model = clone(step.transformer)
     return not _are_equal(model.fit_transform(X, y), model.transform(X))
@@ -86,8 +96,10 @@ def _sample(step: Step, y: Any) -> tuple[Any, np.ndarray]:
 def _are_equal(one: Any, other: Any) -> bool:
     """Compare transformed rows: sparse or dense numbers, or anything else."""
     if hasattr(one, "toarray"):
-        one, other = one.toarray(), other.toarray()
-    one, other = np.asarray(one), np.asarray(other)
+        one = one.toarray()
+        other = other.toarray()
+    one = np.asarray(one)
+    other = np.asarray(other)
     if one.shape == other.shape and one.dtype.kind in "biuf":
         return np.allclose(one, other, 1e-9, 1e-12, equal_nan=True)
     return np.array_equal(one, other)

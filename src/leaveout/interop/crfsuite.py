@@ -1,10 +1,12 @@
-"""Conditional random fields of CRFsuite as they are: sklearn-crfsuite's `CRF`, and python-crfsuite's `Tagger`.
+"""Conditional random fields of CRFsuite as they are: sklearn-crfsuite's `CRF`, and
+python-crfsuite's `Tagger`.
 
     −Σ_n log p(y_n | x_n; θ) + c₂ ‖θ‖²
 
-The weights are one for each pair of an attribute and a label, and of two labels that follow one another: of all pairs, or of
-those in the training data (`feature.possible_states`, `feature.possible_transitions`); the others are held at zero.
-There are no weights at the starts and ends of sentences: users who want these add attributes for them.
+The weights are one for each pair of an attribute and a label, and of two labels that follow one
+another: of all pairs, or of those in the training data (`feature.possible_states`,
+`feature.possible_transitions`); the others are held at zero. There are no weights at the starts and
+ends of sentences: users who want these add attributes for them.
 """
 
 import functools
@@ -42,13 +44,15 @@ def from_crfsuite(
 ) -> Fit:
     """Take a trained CRF of CRFsuite, on the data it was trained on.
 
-    The weights are those of the model. A pair that is not in the training data of a refit keeps its weight, where CRFsuite,
-    refitted on them, would have none for it (with `all_possible_states` and `all_possible_transitions` it has all of them
-    as well). `fit.parameters` are the weights, `[attributes, labels]` and `[labels, labels]`. `fit.objective.predict(fit,
-    features=X_new)` labels new sentences. CRFsuite stops early by default. A warning then states how far its weights are from
-    stationary, and `lo.fit(fit.objective, theta0=fit)` goes on from there.
+    The weights are those of the model. A pair that is not in the training data of a refit keeps its
+    weight, where CRFsuite, refitted on them, would have none for it (with `all_possible_states` and
+    `all_possible_transitions` it has all of them as well). `fit.parameters` are the weights,
+    `[attributes, labels]` and `[labels, labels]`. `fit.objective.predict(fit, features=X_new)`
+    labels new sentences. CRFsuite stops early by default. A warning then states how far its weights
+    are from stationary, and `lo.fit(fit.objective, theta0=fit)` goes on from there.
 
-    CRFsuite stops early by default; the fit is then at the minimum, and a warning says how far that is.
+    CRFsuite stops early by default; the fit is then at the minimum, and a warning says how far that
+    is.
 
     Parameters
     ----------
@@ -61,7 +65,8 @@ def from_crfsuite(
     drop : {"sequence", "label"}, default: "sequence"
         Unit that is left out.
     c1, c2 : float, optional
-        Penalties of the training. They are read off an `sklearn_crfsuite.CRF`; for a `Tagger` give `c2`.
+        Penalties of the training. They are read off an `sklearn_crfsuite.CRF`; for a `Tagger` give
+        `c2`.
 
     Returns
     -------
@@ -71,7 +76,8 @@ def from_crfsuite(
     Raises
     ------
     TypeError
-        On other models, and on those trained by perceptrons or passive-aggressive updates, which minimise no likelihood.
+        On other models, and on those trained by perceptrons or passive-aggressive updates, which
+        minimise no likelihood.
     ValueError
         If `c1` is not zero, `c2` is zero or not known, or X and y are not those of the model.
 
@@ -79,8 +85,13 @@ def from_crfsuite(
     --------
     >>> import leaveout as lo
     >>> import sklearn_crfsuite
-    >>> X, y = [[["a"], ["b"]], [["b"], ["a"]], [["a"], ["a"]]] * 4, [["A", "B"], ["B", "A"], ["A", "A"]] * 4
-    >>> model = sklearn_crfsuite.CRF(c1=0.0, c2=1.0, max_iterations=500, epsilon=1e-9, delta=1e-9).fit(X, y)
+    >>> X, y = (
+    ...     [[["a"], ["b"]], [["b"], ["a"]], [["a"], ["a"]]] * 4,
+    ...     [["A", "B"], ["B", "A"], ["A", "A"]] * 4,
+    ... )
+    >>> model = sklearn_crfsuite.CRF(
+    ...     c1=0.0, c2=1.0, max_iterations=500, epsilon=1e-9, delta=1e-9
+    ... ).fit(X, y)
     >>> fit = lo.from_crfsuite(model, X, y)
     >>> fit.objective.num_units
     12
@@ -103,10 +114,13 @@ def from_crfsuite(
             "c1=0 and a larger c2."
         )
     if ridge is None or not ridge > 0:
-        raise ValueError(f"from_crfsuite: c2 must be positive, and be told where the model does not; got {ridge!r}.")
+        raise ValueError(
+            f"from_crfsuite: c2 must be positive, and be told where the model does not; got {ridge!r}."
+        )
     weights = _weights(tagger)
     read = functools.partial(_read, "from_crfsuite", weights.attributes)
-    (features, lengths), (theta, free) = read(X), _arrays(weights)
+    (features, lengths) = read(X)
+    (theta, free) = _arrays(weights)
     crf = CRF(
         _codes(weights.labels, y, lengths),
         lengths,
@@ -120,14 +134,21 @@ def from_crfsuite(
     return fit_at_host("from_crfsuite", crf, theta, lambda: True, way)
 
 
-def _constant(model: Any, name: str, given: float | None, default: float | None = None) -> float | None:
-    """Return the constant c1 or c2: as given, else that of the estimator, whose None is CRFsuite's default."""
+def _constant(
+    model: Any, name: str, given: float | None, default: float | None = None
+) -> float | None:
+    """Return the constant c1 or c2.
+
+    As given, else that of the estimator, whose None is CRFsuite's default.
+    """
     if given is not None:
         return float(given)
     if not hasattr(model, name):
         return default
     own = getattr(model, name)
-    return float(own) if own is not None else {"c1": 0.0, "c2": 1.0}[name]
+    if own is not None:
+        return float(own)
+    return {"c1": 0.0, "c2": 1.0}[name]
 
 
 def _weights(tagger: Any) -> Weights:
@@ -139,9 +160,12 @@ def _weights(tagger: Any) -> Weights:
 
 def _arrays(weights: Weights) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return the parameters, and which of them the model has."""
-    K, F = len(weights.labels), len(weights.attributes)
+    K = len(weights.labels)
+    F = len(weights.attributes)
     shapes = {"start": K, "end": K, "transition": (K, K), "weights": (F, K)}
-    theta, free = ({name: np.zeros(shape, kind) for name, shape in shapes.items()} for kind in (float, bool))
+    theta, free = (
+        {name: np.zeros(shape, kind) for name, shape in shapes.items()} for kind in (float, bool)
+    )
     for name, entries, rows in (
         ("transition", weights.transitions, weights.labels),
         ("weights", weights.states, weights.attributes),
@@ -152,16 +176,29 @@ def _arrays(weights: Weights) -> tuple[dict[str, np.ndarray], dict[str, np.ndarr
     return theta, free
 
 
-def _read(caller: str, facts: dict[str, int], X: Sequence[Sequence[Any]]) -> tuple[scipy.sparse.csr_array, np.ndarray]:
-    """Read the known attributes of all steps, one sentence after another, and the lengths of the sentences."""
+def _read(
+    caller: str, facts: dict[str, int], X: Sequence[Sequence[Any]]
+) -> tuple[scipy.sparse.csr_array, np.ndarray]:
+    """Read the known attributes of all steps, one sentence after another, and the lengths of the
+    sentences.
+    """
     import pycrfsuite
 
     if isinstance(X, str | bytes) or not hasattr(X, "__len__"):
-        raise TypeError(f"{caller}: X must be sentences, each a sequence of dicts or lists; got {type(X).__name__}.")
-    rows, columns, values, lengths = [], [], [], []
+        raise TypeError(
+            f"{caller}: X must be sentences, each a sequence of dicts or lists; got {type(X).__name__}."
+        )
+    rows = []
+    columns = []
+    values = []
+    lengths = []
     step = 0
     for number, sentence in enumerate(X):
-        items = sentence if isinstance(sentence, pycrfsuite.ItemSequence) else pycrfsuite.ItemSequence(sentence)
+        items = (
+            sentence
+            if isinstance(sentence, pycrfsuite.ItemSequence)
+            else pycrfsuite.ItemSequence(sentence)
+        )
         lengths.append(len(items))
         if not lengths[-1]:
             raise ValueError(f"{caller}: sentence {number} is empty.")
@@ -173,16 +210,26 @@ def _read(caller: str, facts: dict[str, int], X: Sequence[Sequence[Any]]) -> tup
                     values.append(value)
             step += 1
     shape = (step, len(facts))
-    return scipy.sparse.csr_array((np.array(values, float), (rows, columns)), shape=shape), np.array(lengths)
+    return scipy.sparse.csr_array(
+        (np.array(values, float), (rows, columns)), shape=shape
+    ), np.array(lengths)
 
 
 def _codes(facts: dict[str, int], y: Sequence[Sequence[str]], lengths: np.ndarray) -> np.ndarray:
     own = np.array([len(labels) for labels in y])
     if len(own) != len(lengths) or (own != lengths).any():
-        at = int(np.argmax(own != lengths)) if len(own) == len(lengths) else min(len(own), len(lengths))
-        raise ValueError(f"from_crfsuite: X and y must hold the same sentences; their lengths differ from number {at}.")
+        at = (
+            int(np.argmax(own != lengths))
+            if len(own) == len(lengths)
+            else min(len(own), len(lengths))
+        )
+        raise ValueError(
+            f"from_crfsuite: X and y must hold the same sentences; their lengths differ from number {at}."
+        )
     flat = [str(label) for labels in y for label in labels]
     strange = sorted(set(flat) - set(facts))
     if strange:
-        raise ValueError(f"from_crfsuite: the model has no label {strange[0]!r}; was it trained on these y?")
+        raise ValueError(
+            f"from_crfsuite: the model has no label {strange[0]!r}; was it trained on these y?"
+        )
     return np.array([facts[label] for label in flat])

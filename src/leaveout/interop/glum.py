@@ -1,4 +1,6 @@
-"""Fitted regressors of glum as they are. glum averages its loss, so its penalty shrinks as rows leave."""
+"""Fitted regressors of glum as they are. glum averages its loss, so its penalty shrinks as rows
+leave.
+"""
 
 import functools
 from typing import Any
@@ -15,26 +17,38 @@ from ..models.glm.penalties import AbstractPenalty, Lasso, Quadratic, Ridge, per
 from ..optimize.fit import Fit
 from ._fit_at_host import fit_at_coefficients
 
-POWERS = {"NormalDistribution": 0.0, "PoissonDistribution": 1.0, "GammaDistribution": 2.0, "InverseGaussianDistribution": 3.0}
+POWERS = {
+    "NormalDistribution": 0.0,
+    "PoissonDistribution": 1.0,
+    "GammaDistribution": 2.0,
+    "InverseGaussianDistribution": 3.0,
+}
 
 
 def from_glum(
-    estimator: Any, X: Any, y: ArrayLike | None, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None
+    estimator: Any,
+    X: Any,
+    y: ArrayLike | None,
+    sample_weight: ArrayLike | None = None,
+    offset: ArrayLike | None = None,
 ) -> Fit:
     """Take a fitted `GeneralizedLinearRegressor` of glum, on the data it was fitted on.
 
-    A `GeneralizedLinearRegressorCV` is taken at its chosen alpha. The families are normal, Poisson, gamma, inverse Gaussian,
-    Tweedie, binomial and negative binomial; the links identity, log, logit, cloglog and Tweedie. Penalties may have any `P2`;
-    l1 and elastic net need a diagonal one. The loss is half the deviance of dispersion one.
+    A `GeneralizedLinearRegressorCV` is taken at its chosen alpha. The families are normal, Poisson,
+    gamma, inverse Gaussian, Tweedie, binomial and negative binomial; the links identity, log,
+    logit, cloglog and Tweedie. Penalties may have any `P2`; l1 and elastic net need a diagonal one.
+    The loss is half the deviance of dispersion one.
 
-    If its solver stopped before its minimum, the fit is at the minimum, and a warning says how far that is.
+    If its solver stopped before its minimum, the fit is at the minimum, and a warning says how far
+    that is.
 
     Parameters
     ----------
     estimator : GeneralizedLinearRegressor or GeneralizedLinearRegressorCV
         Fitted estimator.
     X : array-like, shape (rows, features)
-        Matrix or table that it was fitted on. Categorical columns, and the columns of a `formula`, are those that glum makes.
+        Matrix or table that it was fitted on. Categorical columns, and the columns of a `formula`,
+        are those that glum makes.
     y : array-like, shape (rows,), optional
         Response; None if it is in the formula.
     sample_weight : array-like, shape (rows,), optional
@@ -67,7 +81,9 @@ def from_glum(
     """
     name = type(estimator).__name__
     if name not in ("GeneralizedLinearRegressor", "GeneralizedLinearRegressorCV"):
-        raise TypeError(f"from_glum: {name} is not supported; give a fitted GeneralizedLinearRegressor.")
+        raise TypeError(
+            f"from_glum: {name} is not supported; give a fitted GeneralizedLinearRegressor."
+        )
     if not hasattr(estimator, "coef_"):
         raise ValueError(f"from_glum: this {name} is not fitted.")
     chosen = name.endswith("CV")
@@ -78,14 +94,16 @@ def from_glum(
         "a search over several l1_ratios": np.ndim(ratio) > 0,
         "scale_predictors=True": estimator.scale_predictors,
         "bounds or inequalities": any(
-            getattr(estimator, part, None) is not None for part in ("lower_bounds", "upper_bounds", "A_ineq", "b_ineq")
+            getattr(estimator, part, None) is not None
+            for part in ("lower_bounds", "upper_bounds", "A_ineq", "b_ineq")
         ),
         "a search over several alphas": alpha.ndim > 0 or getattr(estimator, "alpha_search", False),
     }
     for what, present in refused.items():
         if present:
             raise TypeError(f"from_glum: {what} is not supported.")
-    columns, response = _columns(estimator, X), y
+    columns = _columns(estimator, X)
+    response = y
     if y is None and getattr(estimator, "y_model_spec_", None) is not None:
         response = np.ravel(estimator.y_model_spec_.get_model_matrix(X).toarray())
     objective = GLM(
@@ -96,19 +114,32 @@ def from_glum(
         sample_weight=sample_weight,
         offset=offset,
         intercept=estimator.fit_intercept,
-        remark=f"alpha = {float(alpha):.4g} was chosen on all rows: the choice is not left out" if chosen else "",
+        remark=f"alpha = {float(alpha):.4g} was chosen on all rows: the choice is not left out"
+        if chosen
+        else "",
     )
     if columns is not X:
         objective = objective.reading(functools.partial(_columns, estimator))
-    weights = {name: value for name, value in (("sample_weight", sample_weight), ("offset", offset)) if value is not None}
-    return fit_at_coefficients("from_glum", objective, estimator, lambda: clone(estimator).fit(X, y, **weights).coef_)
+    weights = {
+        name: value
+        for name, value in (("sample_weight", sample_weight), ("offset", offset))
+        if value is not None
+    }
+    return fit_at_coefficients(
+        "from_glum", objective, estimator, lambda: clone(estimator).fit(X, y, **weights).coef_
+    )
 
 
 def _columns(estimator: Any, X: Any) -> Any:
-    """Return the columns that glum makes of a table with categories, or by a formula; any other matrix as it is."""
+    """Return the columns that glum makes of a table with categories, or by a formula.
+
+    Any other matrix as it is.
+    """
     if not hasattr(estimator, "X_model_spec_"):
         table = pandas_of("from_glum", "X", X)
-        if not isinstance(table, pd.DataFrame) or not any(isinstance(kind, pd.CategoricalDtype) for kind in table.dtypes):
+        if not isinstance(table, pd.DataFrame) or not any(
+            isinstance(kind, pd.CategoricalDtype) for kind in table.dtypes
+        ):
             return X
     convert = getattr(estimator, "_convert_from_df", None) or estimator._convert_from_pandas
     values = convert(X).toarray()
@@ -129,21 +160,32 @@ def _quadratic(shape: Any, alpha: float) -> Ridge | Quadratic:
     if shape is None or isinstance(shape, str):
         return Ridge(alpha)
     matrix = np.asarray(shape.toarray() if hasattr(shape, "toarray") else shape, np.float64) * alpha
-    return Ridge(matrix) if matrix.ndim == 1 else Quadratic((matrix + matrix.T) / 2)
+    if matrix.ndim == 1:
+        return Ridge(matrix)
+    return Quadratic((matrix + matrix.T) / 2)
 
 
 def _loss(family: Any, link: Any) -> losses.AbstractLoss:
-    name, linked = type(family).__name__, type(link).__name__
+    name = type(family).__name__
+    linked = type(link).__name__
     if name == "BinomialDistribution" and linked in ("LogitLink", "CloglogLink"):
         return losses.Binomial({"LogitLink": "logit", "CloglogLink": "cloglog"}[linked])
     if linked == "TweedieLink":
         exponent = 1 - float(link.power)
-        through: Any = "log" if exponent == 0 else "identity" if exponent == 1 else losses.links.Power(exponent)
+        through: Any = (
+            "log"
+            if exponent == 0
+            else "identity"
+            if exponent == 1
+            else losses.links.Power(exponent)
+        )
     else:
         through = {"IdentityLink": "identity", "LogLink": "log"}.get(linked)
     if through is not None and name == "NegativeBinomialDistribution":
         return losses.NegativeBinomial(float(family.theta), through)
-    power: Any = POWERS.get(name, getattr(family, "power", None) if name == "TweedieDistribution" else None)
+    power: Any = POWERS.get(
+        name, getattr(family, "power", None) if name == "TweedieDistribution" else None
+    )
     if through is None or power is None:
         raise TypeError(f"from_glum: the family {name} with the link {linked} is not supported.")
     return losses.Tweedie(float(power), 1.0, through)

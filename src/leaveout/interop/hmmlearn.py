@@ -1,14 +1,18 @@
-"""Fitted hidden Markov models of hmmlearn as they are: hmmlearn's objective, priors included, at its own parameters.
+"""Fitted hidden Markov models of hmmlearn as they are: hmmlearn's objective, priors included, at
+its own parameters.
 
-The fixed points of its EM are stationary points of the log-likelihood plus, up to a constant, for state k in R channels
+The fixed points of its EM are stationary points of the log-likelihood plus, up to a constant, for
+state k in R channels
 
     initial, transition, emissionprob    Σ (α − 1) log p
-    means, covars: "full"                −½ (c₀ log |Σ_k| + tr((Ψ + λ d_k d_kᵀ) Σ_k⁻¹)),    d_k = mean_k − means_prior
+    means, covars: "full"                −½ (c₀ log |Σ_k| + tr((Ψ + λ d_k d_kᵀ) Σ_k⁻¹)),
+    d_k = mean_k − means_prior
                    "tied"                −½ (c₀ log |Σ| + tr((Ψ + λ Σ_k d_k d_kᵀ) Σ⁻¹))
-                   "diag"                −½ Σ_r (c₀ log v_kr + (Ψ + λ d_kr²) / v_kr), and "spherical" with one v_k
+                   "diag"
+                   −½ Σ_r (c₀ log v_kr + (Ψ + λ d_kr²) / v_kr), and "spherical" with one v_k
 
-where λ = means_weight, Ψ = covars_prior (added to every entry of a matrix), and c₀ = max(covars_weight − 1, 0), for matrices
-max(covars_weight − R, 0).
+where λ = means_weight, Ψ = covars_prior (added to every entry of a matrix), and c₀ =
+max(covars_weight − 1, 0), for matrices max(covars_weight − R, 0).
 """
 
 from typing import Any, Literal, NamedTuple
@@ -30,7 +34,12 @@ from ..optimize.hessian_factor import IndefiniteHessianError
 
 SUPPORTED_MODELS = "GaussianHMM, PoissonHMM and CategoricalHMM"
 BOUNDARY_PROBABILITY = 1e-6  # probability below which it is at the boundary
-KINDS: dict[str, Any] = {"full": "full", "tied": "tied", "diag": "diagonal", "spherical": "spherical"}
+KINDS: dict[str, Any] = {
+    "full": "full",
+    "tied": "tied",
+    "diag": "diagonal",
+    "spherical": "spherical",
+}
 
 
 class HostEmission(NamedTuple):
@@ -48,17 +57,20 @@ def from_hmmlearn(
     *,
     drop: Literal["observation", "step", "sequence"] = "observation",
 ) -> Fit:
-    """Take a fitted GaussianHMM, PoissonHMM or CategoricalHMM of hmmlearn, on the data it was fitted on.
+    """Take a fitted GaussianHMM, PoissonHMM or CategoricalHMM of hmmlearn, on the data it was
+    fitted on.
 
-    Its priors are taken over as they are, its states keep their order, and parameters that its `params` left alone stay fixed.
-    Held fixed as well are the initial distribution of one sequence under a flat `startprob_prior`, which has no interior
-    optimum, and, at zero, initial and transition probabilities below 1e-6: EM arrives there if the likelihood has its maximum
-    on the boundary, and never leaves a zero. The printed result states their number.
+    Its priors are taken over as they are, its states keep their order, and parameters that its
+    `params` left alone stay fixed. Held fixed as well are the initial distribution of one sequence
+    under a flat `startprob_prior`, which has no interior optimum, and, at zero, initial and
+    transition probabilities below 1e-6: EM arrives there if the likelihood has its maximum on the
+    boundary, and never leaves a zero. The printed result states their number.
 
-    hmmlearn stops early by default (`tol=1e-2, n_iter=10`), and under priors it stops where the likelihood without them no
-    longer rises, whatever `tol >= 0` (a negative one goes on). A warning then states how far from stationary its parameters
-    are, and `lo.fit(fit.objective, theta0=fit)` goes on from there. If they are so far that the curvature is not positive
-    definite, this function goes on itself, with a warning (the states may then change their order).
+    hmmlearn stops early by default (`tol=1e-2, n_iter=10`), and under priors it stops where the
+    likelihood without them no longer rises, whatever `tol >= 0` (a negative one goes on). A warning
+    then states how far from stationary its parameters are, and `lo.fit(fit.objective, theta0=fit)`
+    goes on from there. If they are so far that the curvature is not positive definite, this
+    function goes on itself, with a warning (the states may then change their order).
 
     Parameters
     ----------
@@ -69,8 +81,8 @@ def from_hmmlearn(
     lengths : array-like of int, optional
         Lengths of the sequences; by default one sequence.
     drop : {"observation", "step", "sequence"}, default: "observation"
-        Unit that is left out: a step's observation, while its state stays in the chain; its observation and its state; or a
-        whole sequence.
+        Unit that is left out: a step's observation, while its state stays in the chain; its
+        observation and its state; or a whole sequence.
 
     Returns
     -------
@@ -84,7 +96,8 @@ def from_hmmlearn(
     sklearn.exceptions.NotFittedError
         If the model is not fitted.
     ValueError
-        If the model does not fit the data, a prior is no density, or emission probabilities are zero.
+        If the model does not fit the data, a prior is no density, or emission probabilities are
+        zero.
 
     Examples
     --------
@@ -114,18 +127,25 @@ def from_hmmlearn(
 
 
 def _describe_host(
-    model: Any, host: HostEmission, x: ArrayLike, lengths: ArrayLike | None, drop: Literal["observation", "step", "sequence"]
+    model: Any,
+    host: HostEmission,
+    x: ArrayLike,
+    lengths: ArrayLike | None,
+    drop: Literal["observation", "step", "sequence"],
 ) -> tuple[HMM, NamedArrays]:
     """Return the objective that the host minimises, and the host's parameters."""
     sequences = 1 if lengths is None else np.size(lengths)
     K = model.n_components
-    start, moves = np.asarray(model.startprob_, np.float64), np.asarray(model.transmat_, np.float64)
+    start = np.asarray(model.startprob_, np.float64)
+    moves = np.asarray(model.transmat_, np.float64)
     never = np.flatnonzero(~np.isclose(moves.sum(1), 1))
     if never.size:
         raise ValueError(
             f"from_hmmlearn: state {never[0]} is never left, so that its transitions are unknown; take fewer states."
         )
-    prior = Dirichlet(_concentrations(model, "startprob", (K,)), _concentrations(model, "transmat", (K, K)))
+    prior = Dirichlet(
+        _concentrations(model, "startprob", (K,)), _concentrations(model, "transmat", (K, K))
+    )
     flat = host.flat and np.all(prior.initial == 1) and np.all(prior.transition == 1)
     held_start = "s" not in model.params or (sequences == 1 and np.all(prior.initial == 1))
     objective = HMM(
@@ -139,15 +159,19 @@ def _describe_host(
         transition=_free_or_zero(moves) if "t" in model.params else moves,
     )
     own = {**host.parameters, "initial": start, "transition": moves}
-    return objective, {part: value for part, value in own.items() if part in {**objective.states.free, **host.emission.free}}
+    return objective, {
+        part: value
+        for part, value in own.items()
+        if part in {**objective.states.free, **host.emission.free}
+    }
 
 
 def _gone_on(model: Any, objective: HMM, theta: NamedArrays) -> Fit:
-    """Descend from the parameters at which the host stopped, with a warning in the name of the caller."""
+    """Descend from the parameters at which the host stopped, with a warning in the name of the
+    caller.
+    """
     name = type(model).__name__
-    stopped = (
-        f"from_hmmlearn: {name} stopped where the curvature is not positive definite (tol={model.tol:g}, n_iter={model.n_iter})"
-    )
+    stopped = f"from_hmmlearn: {name} stopped where the curvature is not positive definite (tol={model.tol:g}, n_iter={model.n_iter})"
     try:
         found = fit(objective, theta)
     except (IndefiniteHessianError, RuntimeError) as error:
@@ -155,7 +179,9 @@ def _gone_on(model: Any, objective: HMM, theta: NamedArrays) -> Fit:
             f"{stopped}; fit it longer first, as by tol=1e-6, n_iter=1000. Going on from there ended in: {error}"
         ) from None
     before, after = (objective.log_likelihood(which) for which in (theta, found))
-    warn(f"{stopped}; went on from there, and the log-likelihood rose from {before:.6g} to {after:.6g}.")
+    warn(
+        f"{stopped}; went on from there, and the log-likelihood rose from {before:.6g} to {after:.6g}."
+    )
     return found
 
 
@@ -173,7 +199,9 @@ def _concentrations(model: Any, name: str, shape: tuple[int, ...]) -> np.ndarray
 
 
 class HostGaussian(Gaussian):
-    """Gaussian emissions under hmmlearn's joint prior of mean and covariance, as in the module's docstring."""
+    """Gaussian emissions under hmmlearn's joint prior of mean and covariance, as in the module's
+    docstring.
+    """
 
     score = ""
 
@@ -183,18 +211,31 @@ class HostGaussian(Gaussian):
     power: Float[np.ndarray, ""]  # c₀
 
     def __init__(self, model: Any):
-        (K, R), kind = np.shape(model.means_), model.covariance_type
-        matrices, free = kind in ("full", "tied"), "c" in model.params
+        (K, R) = np.shape(model.means_)
+        kind = model.covariance_type
+        matrices = kind in ("full", "tied")
+        free = "c" in model.params
         shape = {"full": (K, R, R), "tied": (R, R)}.get(kind, (K, R))
-        weight, freedom = np.asarray(model.means_weight, np.float64), np.asarray(model.covars_weight, np.float64)
+        weight = np.asarray(model.means_weight, np.float64)
+        freedom = np.asarray(model.covars_weight, np.float64)
         if freedom.size > 1 or (matrices and weight.size > 1):
-            raise ValueError("from_hmmlearn: covars_weight, and means_weight of full and tied covariances, must be numbers.")
+            raise ValueError(
+                "from_hmmlearn: covars_weight, and means_weight of full and tied covariances, must be numbers."
+            )
         fixed = _matrices(model)[0] if kind == "tied" else _matrices(model)
         super().__init__(KINDS[kind] if free else fixed, prior=None)
         self.mean = np.array(np.broadcast_to(np.asarray(model.means_prior, np.float64), (K, R)))
-        self.weight = np.array(weight.reshape(()) if matrices or weight.size == 1 else np.broadcast_to(weight, (K, R)))
-        self.scale = np.array(np.broadcast_to(np.asarray(model.covars_prior, np.float64), shape)) if free else np.zeros(())
-        self.power = np.array(max(float(freedom.reshape(())) - (R if matrices else 1), 0.0) if free else 0.0)
+        self.weight = np.array(
+            weight.reshape(()) if matrices or weight.size == 1 else np.broadcast_to(weight, (K, R))
+        )
+        self.scale = (
+            np.array(np.broadcast_to(np.asarray(model.covars_prior, np.float64), shape))
+            if free
+            else np.zeros(())
+        )
+        self.power = np.array(
+            max(float(freedom.reshape(())) - (R if matrices else 1), 0.0) if free else 0.0
+        )
 
     @property
     def flat(self) -> bool:
@@ -203,12 +244,17 @@ class HostGaussian(Gaussian):
     def start(self, model: Any) -> NamedArrays:
         """Parameters of the model, in the shapes of this library."""
         matrices = _matrices(model)
-        kinds = {"full": matrices, "tied": matrices[0], "diagonal": np.diagonal(matrices, axis1=1, axis2=2)}
+        kinds = {
+            "full": matrices,
+            "tied": matrices[0],
+            "diagonal": np.diagonal(matrices, axis1=1, axis2=2),
+        }
         covariance = kinds.get(self.covariance.kind, matrices[:, 0, 0])
         return {"mean": np.asarray(model.means_, np.float64), "covariance": covariance}
 
     def log_prior(self, parameters: Parameters) -> Scalar:
-        away, covariance = parameters["mean"] - self.mean, parameters["covariance"]
+        away = parameters["mean"] - self.mean
+        covariance = parameters["covariance"]
         if not self.covariance.matrices:
             variance = covariance if covariance.ndim > 1 else covariance[:, None]
             each = self.power * jnp.log(variance) + (self.scale + self.weight * away**2) / variance
@@ -226,7 +272,10 @@ class HostGaussian(Gaussian):
 
 
 def _matrices(model: Any) -> Float[np.ndarray, "states channels channels"]:
-    """Return the covariance matrix of each state for every kind; hmmlearn repeats "spherical" variances over channels."""
+    """Return the covariance matrix of each state for every kind.
+
+    Hmmlearn repeats "spherical" variances over channels.
+    """
     matrices = np.asarray(model.covars_, np.float64)
     return matrices[:: len(matrices) // model.n_components]
 
@@ -245,14 +294,24 @@ def _poisson(model: Any) -> HostEmission:
             "state's own, which is the mode of no density. Leave them at zero, or fit lo.HMM(x, lo.emissions.Poisson(), ...)."
         )
     rate = np.asarray(model.lambdas_, np.float64)
-    _not_zero("lambdas_", rate, "take fewer states, or fit lo.HMM(x, lo.emissions.Poisson(), ...), whose prior keeps off zero")
-    return HostEmission(Poisson(prior=None), {"rate": rate[:, 0] if rate.shape[1] == 1 else rate}, True)
+    _not_zero(
+        "lambdas_",
+        rate,
+        "take fewer states, or fit lo.HMM(x, lo.emissions.Poisson(), ...), whose prior keeps off zero",
+    )
+    return HostEmission(
+        Poisson(prior=None), {"rate": rate[:, 0] if rate.shape[1] == 1 else rate}, True
+    )
 
 
 def _categorical(model: Any) -> HostEmission:
     _free(model, "e", "emissionprob_")
     probability = np.asarray(model.emissionprob_, np.float64)
-    _not_zero("emissionprob_", probability, "refit with an emissionprob_prior above 1, such as 1.1, which keeps off zero")
+    _not_zero(
+        "emissionprob_",
+        probability,
+        "refit with an emissionprob_prior above 1, such as 1.1, which keeps off zero",
+    )
     prior = _concentrations(model, "emissionprob", probability.shape)
     flat = bool(np.all(prior == 1))
     emission = Categorical(probability.shape[1], prior=None if flat else {"probability": (prior,)})
@@ -261,12 +320,16 @@ def _categorical(model: Any) -> HostEmission:
 
 def _not_zero(name: str, value: np.ndarray, way_out: str) -> None:
     for at in np.argwhere(value < BOUNDARY_PROBABILITY).tolist():
-        raise ValueError(f"from_hmmlearn: {name}{at} is {value[*at]:.1g}: the maximum is on the boundary; {way_out}.")
+        raise ValueError(
+            f"from_hmmlearn: {name}{at} is {value[*at]:.1g}: the maximum is on the boundary; {way_out}."
+        )
 
 
 def _free(model: Any, letter: str, name: str) -> None:
     if letter not in model.params:
-        raise ValueError(f"from_hmmlearn: {name} was held fixed (params={model.params!r}), which our emissions cannot do.")
+        raise ValueError(
+            f"from_hmmlearn: {name} was held fixed (params={model.params!r}), which our emissions cannot do."
+        )
 
 
 EMISSIONS = {"GaussianHMM": _gaussian, "PoissonHMM": _poisson, "CategoricalHMM": _categorical}

@@ -1,7 +1,8 @@
 """Fitted survival regressions of lifelines as they are.
 
-lifelines divides its likelihood by the number of rows, and scales the penalty by the standard deviations of the columns. In a
-refit the penalty shrinks with the rows, and the standard deviations stay those of all rows, which results say.
+lifelines divides its likelihood by the number of rows, and scales the penalty by the standard
+deviations of the columns. In a refit the penalty shrinks with the rows, and the standard deviations
+stay those of all rows, which results say.
 """
 
 from dataclasses import replace
@@ -23,11 +24,13 @@ SPREADS = "the penalty is scaled by the standard deviations of all rows, which a
 
 
 def from_lifelines(fitter: Any, df: Any) -> Fit:
-    """Take a fitted CoxPHFitter, CoxTimeVaryingFitter or AFT fitter of lifelines, on the table it was fitted on.
+    """Take a fitted CoxPHFitter, CoxTimeVaryingFitter or AFT fitter of lifelines, on the table it
+    was fitted on.
 
-    Of a CoxTimeVaryingFitter a unit is a row, from its start to its stop: `lo.groups(df[id_col])` leaves out subjects. A
-    CoxPHFitter may have strata, weights, entry times, formulas and a penalizer with `l1_ratio=0`. AFT models are those of
-    right-censored times, with entry times, formulas, a model of the ancillary parameter and a penalizer, and need JAX.
+    Of a CoxTimeVaryingFitter a unit is a row, from its start to its stop: `lo.groups(df[id_col])`
+    leaves out subjects. A CoxPHFitter may have strata, weights, entry times, formulas and a
+    penalizer with `l1_ratio=0`. AFT models are those of right-censored times, with entry times,
+    formulas, a model of the ancillary parameter and a penalizer, and need JAX.
 
     Parameters
     ----------
@@ -44,7 +47,8 @@ def from_lifelines(fitter: Any, df: Any) -> Fit:
     Raises
     ------
     TypeError
-        On other models, a penalizer with an l1 part, another baseline than Breslow's, and weights of an AFT model.
+        On other models, a penalizer with an l1 part, another baseline than Breslow's, and weights
+        of an AFT model.
     ValueError
         If the model was fitted on other data.
 
@@ -64,34 +68,56 @@ def from_lifelines(fitter: Any, df: Any) -> Fit:
     """
     name = type(fitter).__name__
     varying = name == "CoxTimeVaryingFitter"
-    if name not in ("CoxPHFitter", "CoxTimeVaryingFitter", *AFT) or not type(fitter).__module__.startswith("lifelines"):
+    if name not in ("CoxPHFitter", "CoxTimeVaryingFitter", *AFT) or not type(
+        fitter
+    ).__module__.startswith("lifelines"):
         raise TypeError(
             f"from_lifelines: {name} is not supported. Supported are CoxPHFitter, CoxTimeVaryingFitter, {', '.join(AFT)}."
         )
     if not hasattr(fitter, "params_"):
         raise ValueError(f"from_lifelines: this {name} is not fitted.")
     if np.any(np.asarray(fitter.penalizer) > 0) and np.any(np.asarray(fitter.l1_ratio) > 0):
-        raise TypeError("from_lifelines: an l1 part of a penalizer is rounded by lifelines; use lo.Cox with lo.penalties.")
+        raise TypeError(
+            "from_lifelines: an l1 part of a penalizer is rounded by lifelines; use lo.Cox with lo.penalties."
+        )
     df = frame_of("from_lifelines", df)
     if df.index.has_duplicates:
         raise ValueError("from_lifelines: the table's row labels must be distinct.")
-    column = lambda which: df[label] if (label := getattr(fitter, which, None)) is not None else None
+    column = lambda which: (
+        df[label] if (label := getattr(fitter, which, None)) is not None else None
+    )
     time_col, entry_col = ("stop_col", "start_col") if varying else ("duration_col", "entry_col")
-    time, entry, event, weights = column(time_col), column(entry_col), column("event_col"), column("weights_col")
+    time = column(time_col)
+    entry = column(entry_col)
+    event = column("event_col")
+    weights = column("weights_col")
     event = pd.Series(1.0, df.index) if event is None else event.astype(float)
     named = (time_col, entry_col, "event_col", "weights_col", "cluster_col", "id_col")
-    columns = df.drop(columns=[label for which in named if (label := getattr(fitter, which, None)) is not None])
+    columns = df.drop(
+        columns=[label for which in named if (label := getattr(fitter, which, None)) is not None]
+    )
     penalised = bool(np.any(np.asarray(fitter.penalizer) > 0))
     if name in AFT:
         if weights is not None:
             raise TypeError("from_lifelines: weights of an AFT model are not supported.")
-        return replace(_accelerated(fitter, columns, time, event, entry), host_errors=_errors(fitter, df))
+        return replace(
+            _accelerated(fitter, columns, time, event, entry), host_errors=_errors(fitter, df)
+        )
     if not varying and fitter.baseline_estimation_method != "breslow":
-        raise TypeError("from_lifelines: CoxPHFitter is supported with baseline_estimation_method='breslow' only.")
-    strata = None if fitter.strata is None else [fitter.strata] if isinstance(fitter.strata, str) else list(fitter.strata)
+        raise TypeError(
+            "from_lifelines: CoxPHFitter is supported with baseline_estimation_method='breslow' only."
+        )
+    if fitter.strata is None:
+        strata = None
+    else:
+        strata = [fitter.strata] if isinstance(fitter.strata, str) else list(fitter.strata)
     labels = None if strata is None else columns[strata].apply(tuple, axis=1)
     X = fitter.regressors.transform_df(columns.drop(columns=strata or []))["beta_"]
-    penalty = per_row(Ridge(np.asarray(fitter.penalizer) * np.asarray(fitter._norm_std) ** 2)) if penalised else None
+    penalty = (
+        per_row(Ridge(np.asarray(fitter.penalizer) * np.asarray(fitter._norm_std) ** 2))
+        if penalised
+        else None
+    )
     more: dict[str, Any] = {"strata": labels, "entry": entry, "sample_weight": weights}
     model = Cox(X, time, event, penalty, **more, remark=SPREADS if penalised else "")
     coef = {"coef": np.asarray(fitter.params_, np.float64)}
@@ -116,7 +142,10 @@ class MeanPenalised(HostLoss):
         vars(self)["ridge"] = ridge
 
     def _ridge(self, theta: Any) -> Scalar:
-        return sum((0.5 * jnp.sum(self.ridge[name] * theta[name] ** 2) for name in self.ridge), jnp.zeros(()))
+        return sum(
+            (0.5 * jnp.sum(self.ridge[name] * theta[name] ** 2) for name in self.ridge),
+            jnp.zeros(()),
+        )
 
     def loss(self, theta: Any, weights: Arrays) -> Scalar:
         return super().loss(theta, weights) + jnp.sum(jnp.asarray(weights)) * self._ridge(theta)
@@ -128,8 +157,10 @@ class MeanPenalised(HostLoss):
 
 def weibull(theta: NamedParts, row: NamedParts) -> Array:
     """Compute minus the log likelihood of a row: the hazard cumulates to (t/λ)^ρ."""
-    scale, log_shape = row["lambda_"] @ theta["lambda_"], row["rho_"] @ theta["rho_"]
-    shape, at = jnp.exp(log_shape), jnp.log(row["time"]) - scale
+    scale = row["lambda_"] @ theta["lambda_"]
+    log_shape = row["rho_"] @ theta["rho_"]
+    shape = jnp.exp(log_shape)
+    at = jnp.log(row["time"]) - scale
     entered = jnp.where(row["entry"] > 0, row["entry"], 1.0)
     before = jnp.where(row["entry"] > 0, jnp.exp(shape * (jnp.log(entered) - scale)), 0.0)
     return jnp.exp(shape * at) - before - row["event"] * (log_shape - scale + (shape - 1) * at)
@@ -137,7 +168,8 @@ def weibull(theta: NamedParts, row: NamedParts) -> Array:
 
 def log_normal(theta: NamedParts, row: NamedParts) -> Array:
     """Compute minus the log likelihood of a row, whose log time is normal."""
-    mean, log_sd = row["mu_"] @ theta["mu_"], row["sigma_"] @ theta["sigma_"]
+    mean = row["mu_"] @ theta["mu_"]
+    log_sd = row["sigma_"] @ theta["sigma_"]
     entered = jnp.where(row["entry"] > 0, row["entry"], 1.0)
     z, first = ((jnp.log(t) - mean) * jnp.exp(-log_sd) for t in (row["time"], entered))
     before = jnp.where(row["entry"] > 0, jspecial.log_ndtr(-first), 0.0)
@@ -148,17 +180,24 @@ def log_normal(theta: NamedParts, row: NamedParts) -> Array:
 AFT = {"WeibullAFTFitter": weibull, "LogNormalAFTFitter": log_normal}
 
 
-def _accelerated(fitter: Any, columns: pd.DataFrame, time: pd.Series, event: pd.Series, entry: pd.Series | None) -> Fit:
+def _accelerated(
+    fitter: Any, columns: pd.DataFrame, time: pd.Series, event: pd.Series, entry: pd.Series | None
+) -> Fit:
     """Fit at an AFT model."""
     designs = fitter.regressors.transform_df(columns)
     data: dict[str, Any] = {"time": time.astype(float), "event": event}
     data["entry"] = pd.Series(0.0, time.index) if entry is None else entry.astype(float)
-    theta, ridge = {}, {}
+    theta = {}
+    ridge = {}
     free = fitter._cols_to_not_penalize
     for part in fitter.regressors.keys():  # noqa: SIM118
         data[part] = np.asarray(designs[part], np.float64)
         theta[part] = np.asarray(fitter.params_[part], np.float64)
-        ridge[part] = fitter.penalizer * np.where(free[part], 0.0, np.asarray(fitter._norm_std[part]) ** 2)
+        ridge[part] = fitter.penalizer * np.where(
+            free[part], 0.0, np.asarray(fitter._norm_std[part]) ** 2
+        )
     penalised = any(part.any() for part in ridge.values())
-    model = MeanPenalised(AFT[type(fitter).__name__], data, theta, SPREADS if penalised else "", ridge)
+    model = MeanPenalised(
+        AFT[type(fitter).__name__], data, theta, SPREADS if penalised else "", ridge
+    )
     return fit_at_host("from_lifelines", model, theta, lambda: False)

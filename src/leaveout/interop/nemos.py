@@ -1,4 +1,6 @@
-"""Fitted GLMs of nemos as they are. nemos averages its loss over time bins, so its penalties shrink as bins leave."""
+"""Fitted GLMs of nemos as they are. nemos averages its loss over time bins, so its penalties shrink
+as bins leave.
+"""
 
 from typing import Any
 
@@ -36,11 +38,12 @@ def from_nemos(model: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     Parameters
     ----------
     model : nemos.glm.GLM
-        Fitted model of Poisson (exp or softplus), Bernoulli (logistic) or Gaussian (identity) observations, without a penalty
-        or under Ridge, Lasso or ElasticNet. The softplus needs JAX, and takes no l1 penalty.
+        Fitted model of Poisson (exp or softplus), Bernoulli (logistic) or Gaussian (identity)
+        observations, without a penalty or under Ridge, Lasso or ElasticNet. The softplus needs JAX,
+        and takes no l1 penalty.
     X : array-like, shape (bins, features)
-        Features that it was fitted on. Bins with NaN, as at the edges of a convolution, are dropped, as nemos drops them; the
-        others keep their labels or positions.
+        Features that it was fitted on. Bins with NaN, as at the edges of a convolution, are
+        dropped, as nemos drops them; the others keep their labels or positions.
     y : array-like, shape (bins,)
         Activity of the neuron.
 
@@ -66,34 +69,64 @@ def from_nemos(model: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     3
     """
     if type(model).__name__ != "GLM" or not type(model).__module__.startswith("nemos"):
-        raise TypeError(f"from_nemos: {type(model).__name__} is not supported. Supported is nemos.glm.GLM.")
+        raise TypeError(
+            f"from_nemos: {type(model).__name__} is not supported. Supported is nemos.glm.GLM."
+        )
     if getattr(model, "coef_", None) is None:
         raise ValueError("from_nemos: this GLM is not fitted.")
     if np.ndim(model.coef_) != 1:
-        raise TypeError("from_nemos: features must be one array of two dimensions, not a tree of arrays.")
-    kind = type(model.observation_model).__name__, getattr(model.inverse_link_function, "__name__", "")
-    penalty, strength = type(model.regularizer).__name__, model.regularizer_strength
+        raise TypeError(
+            "from_nemos: features must be one array of two dimensions, not a tree of arrays."
+        )
+    kind = (
+        type(model.observation_model).__name__,
+        getattr(model.inverse_link_function, "__name__", ""),
+    )
+    penalty = type(model.regularizer).__name__
+    strength = model.regularizer_strength
     if kind not in LOSSES or penalty not in ("UnRegularized", "Ridge", "Lasso", "ElasticNet"):
-        raise TypeError(f"from_nemos: {kind[0]} with the inverse link {kind[1] or 'given'} under {penalty} is not supported.")
+        raise TypeError(
+            f"from_nemos: {kind[0]} with the inverse link {kind[1] or 'given'} under {penalty} is not supported."
+        )
     labels, X, y = match_labels("from_nemos", X=X, y=y)
     X, y, remark = _drop_missing(X, y, labels.index)
     alpha, ratio = strength if isinstance(strength, tuple) else (strength, 0.5)
-    scale = 0.5 if kind[0] == "GaussianObservations" else 1.0  # whose loss is the square, not half of it
+    # whose loss is the square, not half of it
+    scale = 0.5 if kind[0] == "GaussianObservations" else 1.0
     size = np.zeros(()) if penalty == "UnRegularized" else scale * np.asarray(alpha, np.float64)
-    known: dict[str, AbstractPenalty] = {"Ridge": Ridge(size), "Lasso": Lasso(size), "ElasticNet": ElasticNet(size, ratio)}
+    known: dict[str, AbstractPenalty] = {
+        "Ridge": Ridge(size),
+        "Lasso": Lasso(size),
+        "ElasticNet": ElasticNet(size, ratio),
+    }
     own = None if penalty == "UnRegularized" else per_row(known[penalty])
     objective = GLM(X, y, LOSSES[kind], own, remark=remark)
     coef = np.asarray(model.coef_, np.float64)
     theta = {"coef": coef, "intercept": float(np.ravel(model.intercept_)[0])}
-    return fit_at_host("from_nemos", objective, theta, lambda: is_repeated(lambda: clone(model).fit(X, y).coef_, coef))
+    return fit_at_host(
+        "from_nemos",
+        objective,
+        theta,
+        lambda: is_repeated(lambda: clone(model).fit(X, y).coef_, coef),
+    )
 
 
 def _drop_missing(X: Any, y: Any, index: pd.Index | None) -> tuple[Any, Any, str]:
     """Drop the bins that nemos drops, and say how many they are."""
-    present = np.isfinite(np.asarray(X, np.float64)).all(axis=1) & np.isfinite(np.asarray(y, np.float64))
+    present = np.isfinite(np.asarray(X, np.float64)).all(axis=1) & np.isfinite(
+        np.asarray(y, np.float64)
+    )
     if present.all():
         return X, y, ""
-    rows = pd.DataFrame(X) if index is None else pd.DataFrame(np.asarray(X), index, getattr(X, "columns", None))
+    rows = (
+        pd.DataFrame(X)
+        if index is None
+        else pd.DataFrame(np.asarray(X), index, getattr(X, "columns", None))
+    )
     response = pd.Series(np.asarray(y), rows.index)
     gone = int(np.count_nonzero(~present))
-    return rows[present], response[present], f"{gone} bins with missing values are not among the units: nemos dropped them"
+    return (
+        rows[present],
+        response[present],
+        f"{gone} bins with missing values are not among the units: nemos dropped them",
+    )

@@ -1,4 +1,6 @@
-"""Fitted sparse regressions of skglm as they are. skglm averages its losses, so its penalties shrink as rows leave."""
+"""Fitted sparse regressions of skglm as they are. skglm averages its losses, so its penalties
+shrink as rows leave.
+"""
 
 from typing import Any
 
@@ -21,8 +23,8 @@ def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     Parameters
     ----------
     estimator : Lasso, WeightedLasso, ElasticNet, GroupLasso or SparseLogisticRegression
-        Fitted estimator, with `positive=True` where it has that (not a `GroupLasso`); `SparseLogisticRegression` of two
-        classes.
+        Fitted estimator, with `positive=True` where it has that (not a `GroupLasso`);
+        `SparseLogisticRegression` of two classes.
     X : array-like, shape (rows, features)
         Columns that it was fitted on.
     y : array-like, shape (rows,)
@@ -54,7 +56,9 @@ def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     name = type(estimator).__name__
     reader = {
         "Lasso": lambda: Lasso(estimator.alpha),
-        "WeightedLasso": lambda: Lasso(estimator.alpha * (1.0 if estimator.weights is None else np.asarray(estimator.weights))),
+        "WeightedLasso": lambda: Lasso(
+            estimator.alpha * (1.0 if estimator.weights is None else np.asarray(estimator.weights))
+        ),
         "ElasticNet": lambda: ElasticNet(estimator.alpha, estimator.l1_ratio),
         "SparseLogisticRegression": lambda: ElasticNet(estimator.alpha, estimator.l1_ratio),
         "GroupLasso": lambda: _group_penalty(estimator, np.shape(X)[1]),
@@ -67,20 +71,27 @@ def from_skglm(estimator: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     if not hasattr(estimator, "coef_"):
         raise ValueError(f"from_skglm: this {name} is not fitted.")
     _, X, y = match_labels("from_skglm", X=X, y=y)
-    penalty: AbstractPenalty = reader() + Box() if getattr(estimator, "positive", False) else reader()
+    penalty: AbstractPenalty = (
+        reader() + Box() if getattr(estimator, "positive", False) else reader()
+    )
     target, loss = _target(estimator, np.ravel(np.asarray(y)))
     objective = GLM(X, target, loss, per_weight(penalty), intercept=estimator.fit_intercept)
-    return fit_at_coefficients("from_skglm", objective, estimator, lambda: clone(estimator).fit(X, y).coef_)
+    return fit_at_coefficients(
+        "from_skglm", objective, estimator, lambda: clone(estimator).fit(X, y).coef_
+    )
 
 
 def _group_penalty(estimator: Any, features: int) -> GroupLasso:
     """Build the group lasso of an estimator.
 
-    skglm's groups are one size for all, a list of sizes, or lists of columns; its weights are one by default.
+    skglm's groups are one size for all, a list of sizes, or lists of columns; its weights are one
+    by default.
     """
     groups = estimator.groups
     if estimator.positive:
-        raise TypeError("from_skglm: GroupLasso(positive=True) is not supported: beside groups there are no bounds.")
+        raise TypeError(
+            "from_skglm: GroupLasso(positive=True) is not supported: beside groups there are no bounds."
+        )
     if isinstance(groups, int | np.integer):
         label = np.arange(features) // groups
     elif isinstance(groups[0], int | np.integer):
@@ -99,8 +110,12 @@ def _target(estimator: Any, y: np.ndarray) -> tuple[np.ndarray, str]:
     if classes is None:
         return y, "squared"
     if len(classes) != 2:
-        raise TypeError(f"from_skglm: two classes are supported; this {type(estimator).__name__} has {len(classes)}.")
+        raise TypeError(
+            f"from_skglm: two classes are supported; this {type(estimator).__name__} has {len(classes)}."
+        )
     unknown = ~np.isin(y, classes)
     if unknown.any():
-        raise ValueError(f"from_skglm: y holds {y[unknown][0]!r}, which the estimator never saw: {classes}.")
+        raise ValueError(
+            f"from_skglm: y holds {y[unknown][0]!r}, which the estimator never saw: {classes}."
+        )
     return (y == classes[1]).astype(float), "logistic"

@@ -1,8 +1,9 @@
-"""Linear estimators of scikit-learn as they are: the host's own objective and, if it is fitted, its own θ̂.
+"""Linear estimators of scikit-learn as they are: the host's own objective and, if it is fitted, its
+own θ̂.
 
-"Exact" then means the host's own refit. Some hosts average their loss (PoissonRegressor, GammaRegressor), so their penalty
-shrinks as rows leave; balanced class weights are recomputed in every fold. `with_parameters` is the way back: the host with the
-parameters of a refit.
+"Exact" then means the host's own refit. Some hosts average their loss (PoissonRegressor,
+GammaRegressor), so their penalty shrinks as rows leave; balanced class weights are recomputed in
+every fold. `with_parameters` is the way back: the host with the parameters of a refit.
 """
 
 import copy
@@ -30,10 +31,33 @@ from .._runtime.arrays import NamedArrays
 from .._runtime.conventions import warn
 from ..data.arrays import TransformedResponse, match_labels
 from ..models.glm.active_coefficients import kinks
-from ..models.glm.components import AbstractComponents, PartialLeastSquares, PrincipalComponents, SeveralTargets
+from ..models.glm.components import (
+    AbstractComponents,
+    PartialLeastSquares,
+    PrincipalComponents,
+    SeveralTargets,
+)
 from ..models.glm.glm import GLM, Regression
-from ..models.glm.losses import AbstractLoss, AbstractRounded, EpsilonInsensitive, Hinge, Huber, HuberScale, Quantile, Tweedie
-from ..models.glm.penalties import AbstractPenalty, Box, Lasso, Ridge, Sum, per_row, per_weight, resolve
+from ..models.glm.losses import (
+    AbstractLoss,
+    AbstractRounded,
+    EpsilonInsensitive,
+    Hinge,
+    Huber,
+    HuberScale,
+    Quantile,
+    Tweedie,
+)
+from ..models.glm.penalties import (
+    AbstractPenalty,
+    Box,
+    Lasso,
+    Ridge,
+    Sum,
+    per_row,
+    per_weight,
+    resolve,
+)
 from ..models.glm.standardised import StandardisedGLM
 from ..objectives.batch_functions import function
 from ..optimize.active_set import look
@@ -55,28 +79,34 @@ class SklearnEstimator(Protocol):
 
 @dataclass(frozen=True)
 class HostObjective:
-    """Objective of an estimator, read off its options: `Σ_n w_n ℓ(x_nᵀβ + α, y_n) + ½ ridge ‖β‖² + l1 Σ|β|`.
+    """Objective of an estimator, read off its options: `Σ_n w_n ℓ(x_nᵀβ + α, y_n) + ½ ridge ‖β‖² +
+    l1 Σ|β|`.
 
     β is not negative if it is `positive`.
     """
 
-    loss: str | AbstractLoss | HuberScale  # values of two labels: ±1 for "squared" and "squared_hinge", 0 and 1 for "logistic"
+    # values of two labels: ±1 for "squared" and "squared_hinge", 0 and 1 for "logistic"
+    loss: str | AbstractLoss | HuberScale
     ridge: float | np.ndarray
     intercept: bool
     labels: bool = False  # whether the target is a class
     class_weight: dict[str, Any] | Literal["balanced"] | None = None
-    # whether the sum is divided by Σ w or by the number of rows, so that the penalty shrinks with it
+    # whether the sum is divided by Σ w or by the number of rows, so that the penalty shrinks with
+    # it
     average: bool | Literal["rows"] = False
-    # constant column whose coefficient, the intercept over it, is penalised as the others are; 0 if the intercept is free
+    # constant column whose coefficient, the intercept over it, is penalised as the others are; 0 if
+    # the intercept is free
     whole: float = 0.0
     choice_note: str = ""  # name of the choice that was made on all rows
-    standardises: bool = False  # whether every refit standardises the columns by the rows that it sees
+    # whether every refit standardises the columns by the rows that it sees
+    standardises: bool = False
     l1: float = 0.0
     positive: bool = False
 
 
 def describe(estimator: SklearnEstimator) -> HostObjective:
-    """Describe the objective of an estimator, fitted or not; one that chooses its penalty as it is fitted has to be fitted.
+    """Describe the objective of an estimator, fitted or not; one that chooses its penalty as it is
+    fitted has to be fitted.
 
     Raises TypeError if it is not supported.
     """
@@ -86,7 +116,9 @@ def describe(estimator: SklearnEstimator) -> HostObjective:
         way = "lo.sklearn.cross_validate takes any estimator, which then refits its folds itself"
         if name == "GaussianProcessRegressor":
             way = "lo.GaussianProcess fits one that has one noise; lo.Objective takes the density of one with a noise by point"
-        raise TypeError(f"from_sklearn: {name} is not supported: {way}. Supported are {', '.join(SUPPORTED_ESTIMATORS)}.")
+        raise TypeError(
+            f"from_sklearn: {name} is not supported: {way}. Supported are {', '.join(SUPPORTED_ESTIMATORS)}."
+        )
     if name.endswith("CV"):
         check_is_fitted(estimator)
     return reader(estimator)
@@ -95,9 +127,13 @@ def describe(estimator: SklearnEstimator) -> HostObjective:
 def penalty_of(host: HostObjective) -> AbstractPenalty | None:
     """Build the penalty of a host, as a function of the weights of rows."""
     parts: list[AbstractPenalty] = [Lasso(host.l1)] * (host.l1 > 0)
-    parts += [Ridge(host.ridge)] * bool(np.any(np.asarray(host.ridge) > 0)) + [Box()] * host.positive
+    parts += [Ridge(host.ridge)] * bool(np.any(np.asarray(host.ridge) > 0)) + [
+        Box()
+    ] * host.positive
     around = {False: resolve, True: per_weight, "rows": per_row}[host.average]
-    return around(parts[0] if len(parts) == 1 else Sum(tuple(parts))) if parts else None
+    if parts:
+        return around(parts[0] if len(parts) == 1 else Sum(tuple(parts)))
+    return None
 
 
 def _choice_remark(name: str, value: float) -> str:
@@ -105,60 +141,106 @@ def _choice_remark(name: str, value: float) -> str:
 
 
 def _least_squares(estimator: Any) -> HostObjective:
-    labels, weight = hasattr(estimator, "class_weight"), getattr(estimator, "class_weight", None)
+    labels = hasattr(estimator, "class_weight")
+    weight = getattr(estimator, "class_weight", None)
     if hasattr(estimator, "alphas"):
-        alpha, chosen = np.asarray(estimator.alpha_, np.float64), _choice_remark("alpha", float(estimator.alpha_))
+        alpha = np.asarray(estimator.alpha_, np.float64)
+        chosen = _choice_remark("alpha", float(estimator.alpha_))
     else:
-        alpha, chosen = np.asarray(getattr(estimator, "alpha", 0.0), np.float64), ""
-    known = HostObjective("squared", alpha, estimator.fit_intercept, labels, weight, choice_note=chosen)
+        alpha = np.asarray(getattr(estimator, "alpha", 0.0), np.float64)
+        chosen = ""
+    known = HostObjective(
+        "squared", alpha, estimator.fit_intercept, labels, weight, choice_note=chosen
+    )
     return replace(known, positive=bool(getattr(estimator, "positive", False)))
 
 
 def _net(estimator: Any) -> HostObjective:
-    """Describe the lasso or elastic net: mean of half the squares plus `alpha (l1_ratio Σ|β| + ½ (1 − l1_ratio) ‖β‖²)`."""
+    """Describe the lasso or elastic net.
+
+    Mean of half the squares plus `alpha (l1_ratio Σ|β| + ½ (1 − l1_ratio) ‖β‖²)`.
+    """
     searched = hasattr(estimator, "alpha_")
     alpha = float(estimator.alpha_ if searched else estimator.alpha)
-    ratio = float(getattr(estimator, "l1_ratio_", 1.0) if searched else getattr(estimator, "l1_ratio", 1.0))
+    ratio = float(
+        getattr(estimator, "l1_ratio_", 1.0) if searched else getattr(estimator, "l1_ratio", 1.0)
+    )
     chosen = _choice_remark("alpha", alpha) if searched else ""
     ridge = alpha * (1 - ratio)
-    known = HostObjective("squared", ridge, estimator.fit_intercept, average=True, choice_note=chosen, l1=alpha * ratio)
+    known = HostObjective(
+        "squared",
+        ridge,
+        estimator.fit_intercept,
+        average=True,
+        choice_note=chosen,
+        l1=alpha * ratio,
+    )
     return replace(known, positive=bool(estimator.positive))
 
 
 def _averaging(loss: Callable[[Any], str | AbstractLoss]) -> Callable[[Any], HostObjective]:
-    return lambda estimator: HostObjective(loss(estimator), float(estimator.alpha), estimator.fit_intercept, average=True)
+    return lambda estimator: HostObjective(
+        loss(estimator), float(estimator.alpha), estimator.fit_intercept, average=True
+    )
 
 
 def _tweedie(estimator: Any) -> Tweedie:
-    link = estimator.link if estimator.link != "auto" else "identity" if estimator.power <= 0 else "log"
+    if estimator.link != "auto":
+        link = estimator.link
+    else:
+        link = "identity" if estimator.power <= 0 else "log"
     return Tweedie(float(estimator.power), 1.0, link)
 
 
 def _logistic(estimator: Any) -> HostObjective:
-    searched, style = hasattr(estimator, "Cs"), getattr(estimator, "penalty", "deprecated")
-    given = getattr(estimator, "l1_ratio_", None) if searched else getattr(estimator, "l1_ratio", None)
-    ratios = np.unique(np.asarray(0.0 if given is None or None in np.ravel(given) else given, np.float64))
+    searched = hasattr(estimator, "Cs")
+    style = getattr(estimator, "penalty", "deprecated")
+    given = (
+        getattr(estimator, "l1_ratio_", None) if searched else getattr(estimator, "l1_ratio", None)
+    )
+    ratios = np.unique(
+        np.asarray(0.0 if given is None or None in np.ravel(given) else given, np.float64)
+    )
     ratio = {"l1": 1.0, "l2": 0.0}.get(style, float(ratios[0]))
     if len(ratios) > 1:
-        raise TypeError("from_sklearn: LogisticRegressionCV is supported with one l1_ratio for all classes.")
+        raise TypeError(
+            "from_sklearn: LogisticRegressionCV is supported with one l1_ratio for all classes."
+        )
     each = np.unique(np.asarray(estimator.C_ if searched else estimator.C, np.float64))
     if searched and (len(each) > 1 or not estimator.refit):
-        raise TypeError("from_sklearn: LogisticRegressionCV is supported with one C for all classes, and refit=True.")
-    C, chosen = float(each[0]), _choice_remark("C", float(each[0])) if searched else ""
+        raise TypeError(
+            "from_sklearn: LogisticRegressionCV is supported with one C for all classes, and refit=True."
+        )
+    C = float(each[0])
+    chosen = _choice_remark("C", float(each[0])) if searched else ""
     whole = 0.0 if style in (None, "none") else 1.0 / C
     known = HostObjective(
-        "logistic", whole * (1 - ratio), estimator.fit_intercept, True, estimator.class_weight, choice_note=chosen
+        "logistic",
+        whole * (1 - ratio),
+        estimator.fit_intercept,
+        True,
+        estimator.class_weight,
+        choice_note=chosen,
     )
     constant = estimator.solver == "liblinear" and estimator.fit_intercept
-    return replace(known, l1=whole * ratio, whole=float(estimator.intercept_scaling) if constant else 0.0)
+    return replace(
+        known, l1=whole * ratio, whole=float(estimator.intercept_scaling) if constant else 0.0
+    )
 
 
 def _support_vectors(estimator: Any) -> HostObjective:
     if estimator.penalty != "l2" or estimator.multi_class != "ovr":
-        raise TypeError("from_sklearn: LinearSVC is supported with penalty='l2' and multi_class='ovr'.")
+        raise TypeError(
+            "from_sklearn: LinearSVC is supported with penalty='l2' and multi_class='ovr'."
+        )
     loss = "squared_hinge" if estimator.loss == "squared_hinge" else Hinge(width=KINK_WIDTH)
     return HostObjective(
-        loss, 1.0 / estimator.C, estimator.fit_intercept, True, estimator.class_weight, whole=estimator.intercept_scaling
+        loss,
+        1.0 / estimator.C,
+        estimator.fit_intercept,
+        True,
+        estimator.class_weight,
+        whole=estimator.intercept_scaling,
     )
 
 
@@ -166,12 +248,16 @@ def _support_vector_regression(estimator: Any) -> HostObjective:
     if estimator.loss != "epsilon_insensitive":
         raise TypeError("from_sklearn: LinearSVR is supported with loss='epsilon_insensitive'.")
     loss = EpsilonInsensitive(estimator.epsilon, width=1.0)
-    return HostObjective(loss, 1.0 / estimator.C, estimator.fit_intercept, whole=estimator.intercept_scaling)
+    return HostObjective(
+        loss, 1.0 / estimator.C, estimator.fit_intercept, whole=estimator.intercept_scaling
+    )
 
 
 def _quantile(estimator: Any) -> HostObjective:
     loss = Quantile(estimator.quantile, width=1.0)
-    return HostObjective(loss, 0.0, estimator.fit_intercept, average=True, l1=float(estimator.alpha))
+    return HostObjective(
+        loss, 0.0, estimator.fit_intercept, average=True, l1=float(estimator.alpha)
+    )
 
 
 def _components(estimator: Any) -> HostObjective:
@@ -179,23 +265,35 @@ def _components(estimator: Any) -> HostObjective:
 
 
 def _describe_sgd(estimator: Any) -> HostObjective:
-    name, labels = type(estimator).__name__, isinstance(estimator, linear_model.SGDClassifier)
+    name = type(estimator).__name__
+    labels = isinstance(estimator, linear_model.SGDClassifier)
     smooth = SMOOTH[labels]
     if estimator.loss not in smooth or estimator.penalty not in ("l2", None):
         raise TypeError(
             f"from_sklearn: {name} is supported with an l2 penalty or none, and a loss among {', '.join(smooth)}; got "
             f"loss={estimator.loss!r}, penalty={estimator.penalty!r}. Hinges and l1 penalties are not smooth."
         )
-    weight, alpha = getattr(estimator, "class_weight", None), float(estimator.alpha) if estimator.penalty else 0.0
+    weight = getattr(estimator, "class_weight", None)
+    alpha = float(estimator.alpha) if estimator.penalty else 0.0
     loss = smooth[estimator.loss](estimator)
     return HostObjective(loss, alpha, estimator.fit_intercept, labels, weight, average="rows")
 
 
-DENSE = 2**27  # largest number of entries (a gibibyte) of sparse columns that are written out for a model that needs dense ones
-KINK_WIDTH = 1e-3  # width over which kinks are rounded, relative to the median residual, or to a margin of one
-SMOOTH: dict[bool, dict[str, Callable[[Any], str | AbstractLoss]]] = {  # losses of SGD, for classes and for numbers
-    True: {"log_loss": lambda estimator: "logistic", "squared_hinge": lambda estimator: "squared_hinge"},
-    False: {"squared_error": lambda estimator: "squared", "huber": lambda estimator: Huber(estimator.epsilon)},
+# largest number of entries (a gibibyte) of sparse columns that are written out for a model that
+# needs dense ones
+DENSE = 2**27
+# width over which kinks are rounded, relative to the median residual, or to a margin of one
+KINK_WIDTH = 1e-3
+# losses of SGD, for classes and for numbers
+SMOOTH: dict[bool, dict[str, Callable[[Any], str | AbstractLoss]]] = {
+    True: {
+        "log_loss": lambda estimator: "logistic",
+        "squared_hinge": lambda estimator: "squared_hinge",
+    },
+    False: {
+        "squared_error": lambda estimator: "squared",
+        "huber": lambda estimator: Huber(estimator.epsilon),
+    },
 }
 READERS: dict[type[Any], Callable[[Any], HostObjective]] = {
     linear_model.LinearRegression: _least_squares,
@@ -206,7 +304,9 @@ READERS: dict[type[Any], Callable[[Any], HostObjective]] = {
     linear_model.PoissonRegressor: _averaging(lambda estimator: "poisson"),
     linear_model.GammaRegressor: _averaging(lambda estimator: "gamma"),
     linear_model.TweedieRegressor: _averaging(_tweedie),
-    linear_model.HuberRegressor: lambda host: HostObjective(HuberScale(host.epsilon), 2.0 * host.alpha, host.fit_intercept),
+    linear_model.HuberRegressor: lambda host: HostObjective(
+        HuberScale(host.epsilon), 2.0 * host.alpha, host.fit_intercept
+    ),
     linear_model.LassoCV: _net,
     linear_model.ElasticNetCV: _net,
     linear_model.RidgeCV: _least_squares,
@@ -220,13 +320,19 @@ READERS: dict[type[Any], Callable[[Any], HostObjective]] = {
     linear_model.SGDRegressor: _describe_sgd,
     PLSRegression: _components,
 }
-SEVERAL_TARGETS = (linear_model.LinearRegression, linear_model.Ridge, linear_model.Lasso, linear_model.ElasticNet)
+SEVERAL_TARGETS = (
+    linear_model.LinearRegression,
+    linear_model.Ridge,
+    linear_model.Lasso,
+    linear_model.ElasticNet,
+)
 AROUND = "LinearRegression after PCA, and a Pipeline, TransformedTargetRegressor or search around one of them"
 SUPPORTED_ESTIMATORS = (*(kind.__name__ for kind in READERS), AROUND)
 
 
 class HostFit(NamedTuple):
-    """Linear estimator inside a host, fitted, the data that it was fitted on, and remarks for printed results.
+    """Linear estimator inside a host, fitted, the data that it was fitted on, and remarks for
+    printed results.
 
     `supervised` says which transformers were fitted with the response.
     """
@@ -239,24 +345,29 @@ class HostFit(NamedTuple):
     supervised: str = ""
 
 
-def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Fit:
+def from_sklearn(
+    estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+) -> Fit:
     """Take a fitted estimator of scikit-learn, on the data it was fitted on.
 
-    The linear estimators are LinearRegression, Ridge, Lasso, ElasticNet, LogisticRegression (binary and multinomial; l2 or no
-    penalty, for two classes l1 and elastic net too; class_weight fixed or balanced; the intercept that liblinear penalises is
-    the last of `coef`, over `intercept_scaling`), PoissonRegressor, GammaRegressor, TweedieRegressor, HuberRegressor (its
-    scale is a parameter), RidgeClassifier (two classes; its squared loss of ±1), LinearSVC (two classes; its intercept as
-    liblinear's), PLSRegression and LinearRegression after PCA (every fold exact, by cross-products), QuantileRegressor,
-    LinearSVR and LinearSVC(loss="hinge") (their kinks are rounded, which the result says; θ̂ is then near the host's own),
-    SGDClassifier and SGDRegressor (smooth losses; if they arrived), and the CV versions of these at the penalty they chose
-    (the choice is not left out); with `positive=True` where they have it.
+    The linear estimators are LinearRegression, Ridge, Lasso, ElasticNet, LogisticRegression (binary
+    and multinomial; l2 or no penalty, for two classes l1 and elastic net too; class_weight fixed or
+    balanced; the intercept that liblinear penalises is the last of `coef`, over
+    `intercept_scaling`), PoissonRegressor, GammaRegressor, TweedieRegressor, HuberRegressor (its
+    scale is a parameter), RidgeClassifier (two classes; its squared loss of ±1), LinearSVC (two
+    classes; its intercept as liblinear's), PLSRegression and LinearRegression after PCA (every fold
+    exact, by cross-products), QuantileRegressor, LinearSVR and LinearSVC(loss="hinge") (their kinks
+    are rounded, which the result says; θ̂ is then near the host's own), SGDClassifier and
+    SGDRegressor (smooth losses; if they arrived), and the CV versions of these at the penalty they
+    chose (the choice is not left out); with `positive=True` where they have it.
 
-    If its solver stopped before its minimum, as with few iterations or columns of very different sizes, the fit is at the
-    minimum, and a warning says how far that is.
+    If its solver stopped before its minimum, as with few iterations or columns of very different
+    sizes, the fit is at the minimum, and a warning says how far that is.
 
-    Around one of them there may be a Pipeline, whose transformers stay as fitted, a TransformedTargetRegressor (losses are of
-    the transformed target; predictions of the response and their measures are in units of y), or a GridSearchCV or similar (its
-    `best_estimator_`; the choice is not left out).
+    Around one of them there may be a Pipeline, whose transformers stay as fitted, a
+    TransformedTargetRegressor (losses are of the transformed target; predictions of the response
+    and their measures are in units of y), or a GridSearchCV or similar (its `best_estimator_`; the
+    choice is not left out).
 
     Parameters
     ----------
@@ -303,8 +414,13 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
         return _beside(objective, theta)
 
     def stopped() -> bool:
-        """Tell whether the host was fitted on these data: fitted again, it ends at the same parameters."""
-        _, columns, target, weight = match_labels("from_sklearn", X=X, y=y, sample_weight=sample_weight)
+        """Tell whether the host was fitted on these data.
+
+        Fitted again, it ends at the same parameters.
+        """
+        _, columns, target, weight = match_labels(
+            "from_sklearn", X=X, y=y, sample_weight=sample_weight
+        )
         last, columns, target, *_ = open_host(estimator, _columns(estimator, columns), target)
         more = {} if weight is None else {"sample_weight": weight}
         coef = lambda host: inner(host).coef_
@@ -316,18 +432,32 @@ def from_sklearn(estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: Arra
 def warn_of_supervised(caller: str, rows: "HostRows") -> None:
     """Warn of transformers that were fitted with the response."""
     if rows.supervised:
-        warn(f"{caller}: {rows.supervised}. lo.sklearn.cross_validate fits transformers anew in every fold.")
+        warn(
+            f"{caller}: {rows.supervised}. lo.sklearn.cross_validate fits transformers anew in every fold."
+        )
 
 
 def _beside(objective: GLM | Regression, theta: NamedArrays) -> Fit:
-    """Fit a host whose loss has kinks: the minimum with rounded kinks, which is near the host's own θ̂."""
-    found, vector = fit(objective, theta, num_starts=1), np.asarray(objective.parameters.unconstrained(theta), float)
+    """Fit a host whose loss has kinks.
+
+    The minimum with rounded kinks, which is near the host's own θ̂.
+    """
+    found = fit(objective, theta, num_starts=1)
+    vector = np.asarray(objective.parameters.unconstrained(theta), float)
     known = kinks(objective)
     ones = np.ones(objective.num_units)
-    value = function(objective, vector).look(vector)[0] if known is None else look(known[0], ones, vector).value
-    weight = objective.num_units if objective.sample_weight is None else objective.sample_weight.sum()
+    value = (
+        function(objective, vector).look(vector)[0]
+        if known is None
+        else look(known[0], ones, vector).value
+    )
+    weight = (
+        objective.num_units if objective.sample_weight is None else objective.sample_weight.sum()
+    )
     loss: Any = objective.loss_function
-    above, rounding = float(value - found.value), float(loss.most * weight)  # largest excess of a minimiser with kinks
+    # largest excess of a minimiser with kinks
+    above = float(value - found.value)
+    rounding = float(loss.most * weight)
     said = (
         f"a minimum on these data: its objective is {value:.6g}, the least {float(found.value):.6g}, and rounding its kinks "
         f"explains {rounding:.2g} of that at most. Was it fitted on these data, with these weights, and did its solver arrive?"
@@ -341,16 +471,28 @@ def _beside(objective: GLM | Regression, theta: NamedArrays) -> Fit:
 
 
 def read(
-    estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, *, scaled: bool = False
+    estimator: Any,
+    X: ArrayLike,
+    y: ArrayLike,
+    sample_weight: ArrayLike | None = None,
+    *,
+    scaled: bool = False,
 ) -> tuple[Any, NamedArrays]:
     """Read the objective of a fitted estimator, and its parameters.
 
     Transformers stay as fitted; if `scaled`, refits standardise the columns themselves.
     """
-    labels, X, y, sample_weight = match_labels("from_sklearn", X=X, y=y, sample_weight=sample_weight)
-    fitted, measured = estimator, y
-    estimator, X, y, remarks, transformed, supervised = open_host(estimator, _columns(estimator, X), y)
-    reader = HostRows(fitted, np.ravel(np.asarray(measured, np.float64)) if transformed else None, supervised)
+    labels, X, y, sample_weight = match_labels(
+        "from_sklearn", X=X, y=y, sample_weight=sample_weight
+    )
+    fitted = estimator
+    measured = y
+    estimator, X, y, remarks, transformed, supervised = open_host(
+        estimator, _columns(estimator, X), y
+    )
+    reader = HostRows(
+        fitted, np.ravel(np.asarray(measured, np.float64)) if transformed else None, supervised
+    )
     host = replace(describe(estimator), standardises=scaled)
     check_is_fitted(estimator)
     if isinstance(host.loss, AbstractRounded) and not host.labels:
@@ -359,18 +501,28 @@ def read(
         width = KINK_WIDTH if host.ridge else max(10 * KINK_WIDTH, 2 / np.size(y))
         host = replace(host, loss=host.loss.over(width * (off or 1.0)))
     names = () if hasattr(X, "columns") else _feature_names(fitted)
-    if labels.index is not None and isinstance(X, np.ndarray) and X.ndim == 2:  # transformed rows keep their labels
+    # transformed rows keep their labels
+    if labels.index is not None and isinstance(X, np.ndarray) and X.ndim == 2:
         X = pd.DataFrame(X, index=labels.index, columns=[f"x{j}" for j in range(X.shape[1])])
     remark = "; ".join(filter(None, (*remarks, host.choice_note)))
     if isinstance(estimator, PLSRegression | Pipeline) or _has_several_targets(estimator):
         if sample_weight is not None:
-            raise TypeError("from_sklearn: regressions on components or of several targets take no sample_weight.")
+            raise TypeError(
+                "from_sklearn: regressions on components or of several targets take no sample_weight."
+            )
         model = _component_model(estimator, X, np.asarray(y), remark)
         return model.reading(reader, labels.index, names), _component_parameters(estimator)
-    objective = _objective(host, estimator, X, np.asarray(y), sample_weight, remark)  # y in the order of X by now
-    if type(estimator) is linear_model.LinearRegression and not estimator.positive and isinstance(objective.design, np.ndarray):
-        vars(objective)["cut"] = float(getattr(estimator, "tol", 0.0))  # before version 1.7 scikit-learn cut at rounding
-    names = names if len(names) == np.shape(X)[1] else ()
+    # y in the order of X by now
+    objective = _objective(host, estimator, X, np.asarray(y), sample_weight, remark)
+    if (
+        type(estimator) is linear_model.LinearRegression
+        and not estimator.positive
+        and isinstance(objective.design, np.ndarray)
+    ):
+        # before version 1.7 scikit-learn cut at rounding
+        vars(objective)["cut"] = float(getattr(estimator, "tol", 0.0))
+    if not (len(names) == np.shape(X)[1]):
+        names = ()
     return objective.reading(reader, labels.index, names), _parameters(objective, host, estimator)
 
 
@@ -395,13 +547,15 @@ def _feature_names(estimator: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class HostRows:
-    """Reader of new rows for a fitted estimator; it knows the classes, and the way back from a transformed target.
+    """Reader of new rows for a fitted estimator; it knows the classes, and the way back from a
+    transformed target.
 
     `supervised` says which transformers were fitted with the response.
     """
 
     estimator: Any
-    measured: np.ndarray | None = None  # the response as it was measured, where the estimator transforms it
+    # the response as it was measured, where the estimator transforms it
+    measured: np.ndarray | None = None
     supervised: str = ""
 
     def __call__(self, X: Any) -> Any:
@@ -414,7 +568,9 @@ class HostRows:
     @property
     def response(self) -> TransformedResponse | None:
         """The response as it was measured, where the estimator transforms it."""
-        return None if self.measured is None else TransformedResponse(self.measured, self.inverse)
+        if self.measured is None:
+            return None
+        return TransformedResponse(self.measured, self.inverse)
 
     def inverse(self, values: np.ndarray) -> np.ndarray:
         """Transform predictions of the regression back to the estimator's own response."""
@@ -441,10 +597,16 @@ def _new(estimator: Any, X: Any) -> Any:
     known = getattr(estimator, "feature_names_in_", None)
     if known is not None and isinstance(X, pd.DataFrame):
         missing = sorted(set(known) - set(X.columns))
-        if missing and not isinstance(estimator, Pipeline):  # transformers of a pipeline select their own columns
-            raise ValueError(f"X_new lacks columns that the estimator was fitted on: {', '.join(missing[:5])}.")
-        X = X if missing else X[list(known)]
-    if not isinstance(estimator, Pipeline) or num_component_steps(estimator) == len(estimator.steps):
+        # transformers of a pipeline select their own columns
+        if missing and not isinstance(estimator, Pipeline):
+            raise ValueError(
+                f"X_new lacks columns that the estimator was fitted on: {', '.join(missing[:5])}."
+            )
+        if not missing:
+            X = X[list(known)]
+    if not isinstance(estimator, Pipeline) or num_component_steps(estimator) == len(
+        estimator.steps
+    ):
         return X
     return _new(_last(estimator), _transform_rows(estimator, X))
 
@@ -456,12 +618,21 @@ def _transform_rows(estimator: Pipeline, X: Any) -> Any:
 
 def transformers_of(estimator: Any) -> list[tuple[str, Any]]:
     """List the steps of a pipeline before its model, by name; none of any other estimator."""
-    return estimator.steps[: -(num_component_steps(estimator) or 1)] if isinstance(estimator, Pipeline) else []
+    if isinstance(estimator, Pipeline):
+        return estimator.steps[: -(num_component_steps(estimator) or 1)]
+    return []
 
 
 def _describe_supervised(estimator: Pipeline, X: Any, y: Any) -> str:
-    """Name the transformers that were fitted with the response; TypeError if one encodes rows across folds of its own."""
-    supervised = [step for step in steps_in(Pipeline(transformers_of(estimator)), X) if learns_response(step, y)]
+    """Name the transformers that were fitted with the response.
+
+    TypeError if one encodes rows across folds of its own.
+    """
+    supervised = [
+        step
+        for step in steps_in(Pipeline(transformers_of(estimator)), X)
+        if learns_response(step, y)
+    ]
     for step in supervised:
         if encodes_across_folds(step, y):
             raise TypeError(
@@ -470,28 +641,44 @@ def _describe_supervised(estimator: Pipeline, X: Any, y: Any) -> str:
                 "be had again; lo.sklearn.cross_validate takes the pipeline, and fits it anew in every fold."
             )
     names = " and ".join(dict.fromkeys(step.name for step in supervised))
-    return f"{names} learned from the response of held-out rows too, so losses are too small" if names else ""
+    if names:
+        return f"{names} learned from the response of held-out rows too, so losses are too small"
+    return ""
 
 
 def num_component_steps(estimator: Any) -> int:
-    """Count the last steps of a pipeline that make least squares on principal components; zero if they do not.
+    """Count the last steps of a pipeline that make least squares on principal components; zero if
+    they do not.
 
-    They are PCA and LinearRegression, and a StandardScaler before them. Components that are only approximate do not count.
+    They are PCA and LinearRegression, and a StandardScaler before them. Components that are only
+    approximate do not count.
     """
     if not isinstance(estimator, Pipeline) or len(estimator.steps) < 2:
         return 0
     *before, pca, last = (step for _, step in estimator.steps)
-    if type(pca) is not PCA or type(last) is not linear_model.LinearRegression or pca.n_components == "mle":
+    if (
+        type(pca) is not PCA
+        or type(last) is not linear_model.LinearRegression
+        or pca.n_components == "mle"
+    ):
         return 0
-    if getattr(pca, "_fit_svd_solver", pca.svd_solver) == "randomized" or last.positive or not last.fit_intercept:
+    if (
+        getattr(pca, "_fit_svd_solver", pca.svd_solver) == "randomized"
+        or last.positive
+        or not last.fit_intercept
+    ):
         return 0
-    return 3 if before and type(before[-1]) is StandardScaler else 2
+    if before and type(before[-1]) is StandardScaler:
+        return 3
+    return 2
 
 
 def _last(estimator: Pipeline) -> Any:
     """Return the last step of a pipeline, or the last steps that are one model."""
     count = num_component_steps(estimator)
-    return Pipeline(estimator.steps[-count:]) if count else estimator.steps[-1][1]
+    if count:
+        return Pipeline(estimator.steps[-count:])
+    return estimator.steps[-1][1]
 
 
 def open_host(estimator: Any, X: Any, y: Any) -> HostFit:
@@ -511,9 +698,17 @@ def open_host(estimator: Any, X: Any, y: Any) -> HostFit:
     if isinstance(estimator, TransformedTargetRegressor):
         check_is_fitted(estimator)
         if np.ndim(y) > 1 and np.shape(y)[1] > 1:
-            raise TypeError("from_sklearn: TransformedTargetRegressor was fitted on several targets; fit one at a time.")
-        inner = open_host(estimator.regressor_, X, np.ravel(estimator.transformer_.transform(np.asarray(y).reshape(-1, 1))))
-        return inner._replace(remarks=("losses are of the transformed target", *inner.remarks), transformed=True)
+            raise TypeError(
+                "from_sklearn: TransformedTargetRegressor was fitted on several targets; fit one at a time."
+            )
+        inner = open_host(
+            estimator.regressor_,
+            X,
+            np.ravel(estimator.transformer_.transform(np.asarray(y).reshape(-1, 1))),
+        )
+        return inner._replace(
+            remarks=("losses are of the transformed target", *inner.remarks), transformed=True
+        )
     if searches(estimator):
         name = type(estimator).__name__
         check_is_fitted(estimator)
@@ -534,31 +729,49 @@ def inner(estimator: Any) -> Any:
         return inner(estimator.steps[-1][1])
     if isinstance(estimator, TransformedTargetRegressor):
         own = getattr(estimator, "regressor_", estimator.regressor)
-        return linear_model.LinearRegression() if own is None else inner(own)
-    return inner(estimator.estimator) if isinstance(estimator, OneVsRestClassifier) else estimator
+        if own is None:
+            return linear_model.LinearRegression()
+        return inner(own)
+    if isinstance(estimator, OneVsRestClassifier):
+        return inner(estimator.estimator)
+    return estimator
 
 
 def takes_classes_apart(estimator: Any) -> bool:
-    """Tell whether an estimator, fitted or not, fits each of three or more classes against the rest."""
+    """Tell whether an estimator, fitted or not, fits each of three or more classes against the
+    rest.
+    """
     if isinstance(estimator, Pipeline | OneVsRestClassifier):
-        return isinstance(estimator, OneVsRestClassifier) or takes_classes_apart(estimator.steps[-1][1])
+        return isinstance(estimator, OneVsRestClassifier) or takes_classes_apart(
+            estimator.steps[-1][1]
+        )
     known = describe(estimator)
-    binary = getattr(estimator, "solver", "") == "liblinear" or getattr(estimator, "multi_class", "") == "ovr"
+    binary = (
+        getattr(estimator, "solver", "") == "liblinear"
+        or getattr(estimator, "multi_class", "") == "ovr"
+    )
     return known.labels and (known.loss != "logistic" or bool(known.average) or binary)
 
 
 def separate_problems(estimator: Any, y: Any) -> list[tuple[Any, np.ndarray]]:
-    """Split a fitted estimator into hosts of one output, each with its response; most estimators are one of them.
+    """Split a fitted estimator into hosts of one output, each with its response; most estimators
+    are one of them.
 
     Several are a class against the rest each, or a target each.
     """
     if isinstance(estimator, Pipeline) and not num_component_steps(estimator):
         *before, (name, last) = estimator.steps
-        return [(Pipeline([*before, (name, own)]), each) for own, each in separate_problems(last, y)]
+        return [
+            (Pipeline([*before, (name, own)]), each) for own, each in separate_problems(last, y)
+        ]
     if isinstance(estimator, OneVsRestClassifier):
         classes = estimator.classes_[len(estimator.classes_) == 2 :]
-        return [(own, np.equal(y, c).astype(int)) for own, c in zip(estimator.estimators_, classes, strict=True)]
-    coef, labels = getattr(estimator, "coef_", np.zeros(1)), hasattr(estimator, "classes_")
+        return [
+            (own, np.equal(y, c).astype(int))
+            for own, c in zip(estimator.estimators_, classes, strict=True)
+        ]
+    coef = getattr(estimator, "coef_", np.zeros(1))
+    labels = hasattr(estimator, "classes_")
     apart = takes_classes_apart(estimator) if labels else type(estimator) in SEVERAL_TARGETS
     if np.ndim(coef) < 2 or len(coef) < 2 or not apart:
         return [(estimator, y)]
@@ -566,28 +779,44 @@ def separate_problems(estimator: Any, y: Any) -> list[tuple[Any, np.ndarray]]:
     for k, intercept in enumerate(np.broadcast_to(estimator.intercept_, len(coef))):
         own = copy.copy(estimator)
         if not labels:
-            own.coef_, own.intercept_ = coef[k], intercept
+            own.coef_ = coef[k]
+            own.intercept_ = intercept
             own.alpha = np.broadcast_to(getattr(estimator, "alpha", 0.0), len(coef))[k]
             found.append((own, np.asarray(y)[:, k]))
             continue
         each = np.equal(y, estimator.classes_[k]).astype(int)
         if isinstance(own, linear_model.RidgeClassifier):
-            own = linear_model.Ridge(own.alpha, fit_intercept=own.fit_intercept, positive=own.positive)
+            own = linear_model.Ridge(
+                own.alpha, fit_intercept=own.fit_intercept, positive=own.positive
+            )
             each = 2 * each - 1
-        own.coef_, own.intercept_, own.classes_ = coef[k : k + 1], np.array([intercept]), np.array([0, 1])
+        own.coef_ = coef[k : k + 1]
+        own.intercept_ = np.array([intercept])
+        own.classes_ = np.array([0, 1])
         found.append((own, each))
     return found
 
 
 def usual_score(estimator: Any) -> str | None:
-    """Return the name of the score that an estimator has if none is named; None if it is one of its own."""
+    """Return the name of the score that an estimator has if none is named.
+
+    None if it is one of its own.
+    """
     score = getattr(type(inner(estimator)), "score", None)
-    return "r2" if score is RegressorMixin.score else "accuracy" if score is ClassifierMixin.score else None
+    if score is RegressorMixin.score:
+        return "r2"
+    if score is ClassifierMixin.score:
+        return "accuracy"
+    return None
 
 
 def searches(estimator: Any) -> bool:
     """Tell whether an estimator searches over the parameters of another, as GridSearchCV does."""
-    return hasattr(estimator, "estimator") and callable(getattr(estimator, "fit", None)) and hasattr(estimator, "refit")
+    return (
+        hasattr(estimator, "estimator")
+        and callable(getattr(estimator, "fit", None))
+        and hasattr(estimator, "refit")
+    )
 
 
 def learns(estimator: Any) -> bool:
@@ -596,26 +825,31 @@ def learns(estimator: Any) -> bool:
         return _prepares(estimator) or learns(estimator.steps[-1][1])
     if isinstance(estimator, TransformedTargetRegressor):
         transformer = estimator.transformer
-        return (transformer is not None and get_tags(transformer).requires_fit) or learns(estimator.regressor)
+        return (transformer is not None and get_tags(transformer).requires_fit) or learns(
+            estimator.regressor
+        )
     return isinstance(estimator, OneVsRestClassifier) and learns(estimator.estimator)
 
 
 def rescales(estimator: Any) -> bool:
     """Tell whether a pipeline learns only a standardisation of the columns before its linear model.
 
-    The scaling must enter the objective through the ridge alone, so that a change of the ridge can replace it. This holds with
-    an intercept that is not penalised.
+    The scaling must enter the objective through the ridge alone, so that a change of the ridge can
+    replace it. This holds with an intercept that is not penalised.
     """
     if isinstance(estimator, OneVsRestClassifier):
         return rescales(estimator.estimator)
     if not isinstance(estimator, Pipeline) or len(estimator.steps) < 2:
         return False
     (*before, scaler), last = (step for _, step in estimator.steps[:-1]), estimator.steps[-1][1]
-    last = last.estimator if isinstance(last, OneVsRestClassifier) else last
+    if isinstance(last, OneVsRestClassifier):
+        last = last.estimator
     if type(scaler) is not StandardScaler or _learn(before) or type(last) not in READERS:
         return False
     host = describe(last)
-    plain = host.intercept and not host.whole and not isinstance(host.loss, HuberScale) and not host.l1
+    plain = (
+        host.intercept and not host.whole and not isinstance(host.loss, HuberScale) and not host.l1
+    )
     return bool(plain and not host.positive and scaler.with_std)
 
 
@@ -639,12 +873,20 @@ def with_parameters(estimator: Any, parameters: NamedArrays) -> Any:
     elif isinstance(host, TransformedTargetRegressor):
         host.regressor_ = with_parameters(host.regressor_, parameters)
     elif isinstance(host, OneVsRestClassifier):
-        own = {name: np.reshape(values, (len(host.estimators_), -1)) for name, values in parameters.items()}
+        own = {
+            name: np.reshape(values, (len(host.estimators_), -1))
+            for name, values in parameters.items()
+        }
         of = lambda k: {name: values[k] for name, values in own.items()}
         host.estimators_ = [with_parameters(each, of(k)) for k, each in enumerate(host.estimators_)]
     else:
-        coef, intercept = np.asarray(parameters["coef"]), np.asarray(parameters.get("intercept", 0.0))
-        if (solver := type(host) in READERS and describe(host)) and solver.whole and solver.intercept:
+        coef = np.asarray(parameters["coef"])
+        intercept = np.asarray(parameters.get("intercept", 0.0))
+        if (
+            (solver := type(host) in READERS and describe(host))
+            and solver.whole
+            and solver.intercept
+        ):
             coef, intercept = coef[..., :-1], coef[..., -1] * solver.whole
         if isinstance(host, PLSRegression):
             intercept = intercept + coef @ host._x_mean
@@ -656,21 +898,33 @@ def with_parameters(estimator: Any, parameters: NamedArrays) -> Any:
 
 
 def _one_component(steps: list[tuple[str, Any]], parameters: NamedArrays) -> list[tuple[str, Any]]:
-    """Copy the steps of a regression on components for other parameters: its components are then the predictors themselves."""
+    """Copy the steps of a regression on components for other parameters.
+
+    Its components are then the predictors themselves.
+    """
     *scaler, (_, pca), (_, last) = own = [(name, copy.copy(step)) for name, step in steps]
     for _, step in scaler:
         step.with_mean = step.with_std = False
         step.scale_ = step.mean_ = None
     coef = np.atleast_2d(parameters["coef"])
-    pca.components_, pca.mean_, pca.whiten, pca.n_components_ = coef, np.zeros(coef.shape[1]), False, len(coef)
+    pca.components_ = coef
+    pca.mean_ = np.zeros(coef.shape[1])
+    pca.whiten = False
+    pca.n_components_ = len(coef)
     last.coef_ = np.eye(len(coef)) if np.ndim(last.coef_) > 1 else np.ones(1)
-    last.intercept_, last.n_features_in_ = np.asarray(parameters["intercept"])[()], len(coef)
+    last.intercept_ = np.asarray(parameters["intercept"])[()]
+    last.n_features_in_ = len(coef)
     return own
 
 
 def _has_several_targets(estimator: Any) -> bool:
-    """Tell whether least squares, with a ridge or without, was fitted to several targets that have an intercept each."""
-    if type(estimator) not in (linear_model.LinearRegression, linear_model.Ridge) or estimator.positive:
+    """Tell whether least squares, with a ridge or without, was fitted to several targets that have
+    an intercept each.
+    """
+    if (
+        type(estimator) not in (linear_model.LinearRegression, linear_model.Ridge)
+        or estimator.positive
+    ):
         return False
     return estimator.fit_intercept and np.ndim(estimator.coef_) > 1 and len(estimator.coef_) > 1
 
@@ -678,11 +932,18 @@ def _has_several_targets(estimator: Any) -> bool:
 def _component_model(estimator: Any, X: Any, y: np.ndarray, remark: str) -> AbstractComponents:
     """Read a regression on components."""
     if isinstance(estimator, PLSRegression):
-        own = {"scales": estimator.scale, "tol": estimator.tol, "max_iter": estimator.max_iter, "remark": remark}
+        own = {
+            "scales": estimator.scale,
+            "tol": estimator.tol,
+            "max_iter": estimator.max_iter,
+            "remark": remark,
+        }
         return PartialLeastSquares(X, y, estimator.n_components, **own)
     if not isinstance(estimator, Pipeline):
         ridged = isinstance(estimator, linear_model.Ridge)
-        ridge, cut = (estimator.alpha, 0.0) if ridged else (0.0, float(getattr(estimator, "tol", 0.0)))
+        ridge, cut = (
+            (estimator.alpha, 0.0) if ridged else (0.0, float(getattr(estimator, "tol", 0.0)))
+        )
         return SeveralTargets(X, y, ridge, cut=cut, remark=remark)
     *scaler, (_, pca), (_, last) = estimator.steps
     scales = bool(scaler) and scaler[0][1].with_std
@@ -693,55 +954,87 @@ def _component_model(estimator: Any, X: Any, y: np.ndarray, remark: str) -> Abst
 def _component_parameters(estimator: Any) -> NamedArrays:
     """Return the coefficients of the columns themselves."""
     if isinstance(estimator, PLSRegression):
-        coef, middle, level = estimator.coef_, estimator._x_mean, estimator.intercept_
+        coef = estimator.coef_
+        middle = estimator._x_mean
+        level = estimator.intercept_
         flat = estimator._predict_1d
     elif not isinstance(estimator, Pipeline):
-        coef, middle, level, flat = estimator.coef_, np.zeros(estimator.n_features_in_), estimator.intercept_, False
+        coef = estimator.coef_
+        middle = np.zeros(estimator.n_features_in_)
+        level = estimator.intercept_
+        flat = False
     else:
         *scaler, (_, pca), (_, last) = estimator.steps
-        axes, flat = pca.components_, np.ndim(last.coef_) == 1
-        coef = np.atleast_2d(last.coef_) @ (axes / np.sqrt(pca.explained_variance_)[:, None] if pca.whiten else axes)
-        middle, level = pca.mean_, last.intercept_
+        axes = pca.components_
+        flat = np.ndim(last.coef_) == 1
+        coef = np.atleast_2d(last.coef_) @ (
+            axes / np.sqrt(pca.explained_variance_)[:, None] if pca.whiten else axes
+        )
+        middle = pca.mean_
+        level = last.intercept_
         for _, step in scaler:
             spread = step.scale_ if step.with_std else 1.0
-            coef, middle = coef / spread, middle * spread + (step.mean_ if step.with_mean else 0.0)
+            coef = coef / spread
+            middle = middle * spread + (step.mean_ if step.with_mean else 0.0)
     found = {"coef": coef, "intercept": level - coef @ middle}
-    return {name: value[0] for name, value in found.items()} if flat else found
+    if flat:
+        return {name: value[0] for name, value in found.items()}
+    return found
 
 
 def _columns(estimator: Any, X: Any) -> Any:
     """Put the columns of a DataFrame into the order in which the estimator was fitted."""
     known = getattr(estimator, "feature_names_in_", None)
-    if known is None or not isinstance(X, pd.DataFrame) or not X.columns.is_unique or list(X.columns) == list(known):
+    if (
+        known is None
+        or not isinstance(X, pd.DataFrame)
+        or not X.columns.is_unique
+        or list(X.columns) == list(known)
+    ):
         return X
     if set(X.columns) != set(known):
         odd = sorted(map(str, set(X.columns) ^ set(known)))
-        raise ValueError(f"from_sklearn: X does not have the columns that the estimator was fitted on: {', '.join(odd[:5])}.")
+        raise ValueError(
+            f"from_sklearn: X does not have the columns that the estimator was fitted on: {', '.join(odd[:5])}."
+        )
     return X[list(known)]
 
 
 def _objective(
-    host: HostObjective, estimator: Any, X: Any, y: np.ndarray, weight: ArrayLike | None, remark: str
+    host: HostObjective,
+    estimator: Any,
+    X: Any,
+    y: np.ndarray,
+    weight: ArrayLike | None,
+    remark: str,
 ) -> GLM | Regression:
     """Build the objective of the host on these data."""
     name = type(estimator).__name__
     if not host.labels and np.ndim(estimator.coef_) > 1 and np.shape(estimator.coef_)[0] > 1:
         raise TypeError(f"from_sklearn: {name} was fitted on several targets; fit one at a time.")
     penalty = penalty_of(host)
-    if penalty is not None and (host.l1 or host.positive) and scipy.sparse.issparse(X) and np.prod(np.shape(X)) <= DENSE:
+    if (
+        penalty is not None
+        and (host.l1 or host.positive)
+        and scipy.sparse.issparse(X)
+        and np.prod(np.shape(X)) <= DENSE
+    ):
         X = X.toarray()  # models with kinks or bounds need dense columns
     glm: Any = StandardisedGLM if host.standardises else GLM
     own: dict[str, Any] = {"sample_weight": weight, "intercept": host.intercept, "remark": remark}
     if isinstance(host.loss, HuberScale):
         return Regression(X, np.ravel(y), host.loss, penalty, **own)
     if host.whole and host.intercept:
-        X, own["intercept"] = _with_constant(X, host.whole), False
+        X = _with_constant(X, host.whole)
+        own["intercept"] = False
     if not host.labels:
         return glm(X, np.ravel(y), host.loss, penalty, **own)
     classes = estimator.classes_
     unknown = ~np.isin(y, classes)
     if unknown.any():
-        raise ValueError(f"from_sklearn: y holds {y[unknown][0]!r}, which the estimator never saw: {classes}.")
+        raise ValueError(
+            f"from_sklearn: y holds {y[unknown][0]!r}, which the estimator never saw: {classes}."
+        )
     if len(classes) > 2 and (host.loss != "logistic" or host.average or host.whole):
         raise TypeError(
             f"from_sklearn: {name} is supported for two classes; it has {len(classes)}, one fit against the rest for each. "
@@ -751,7 +1044,9 @@ def _objective(
         own["class_weight"] = "balanced"  # recomputed in every fold
     elif host.class_weight is not None:
         of_class = host.class_weight
-        each = np.vectorize(lambda label: of_class.get(label, 1.0), otypes=[float])(y.astype(object))
+        each = np.vectorize(lambda label: of_class.get(label, 1.0), otypes=[float])(
+            y.astype(object)
+        )
         own["sample_weight"] = each if weight is None else each * np.asarray(weight, float)
     if len(classes) > 2:
         return glm(X, y, "multinomial", penalty, **own)
@@ -759,7 +1054,9 @@ def _objective(
     if host.loss == "logistic":
         return glm(X, second.astype(float), "logistic", penalty, **own)
     if host.class_weight == "balanced" and weight is not None:
-        raise TypeError(f"from_sklearn: {name}(class_weight='balanced') with a sample_weight is not supported.")
+        raise TypeError(
+            f"from_sklearn: {name}(class_weight='balanced') with a sample_weight is not supported."
+        )
     return glm(X, np.where(second, 1.0, -1.0), host.loss, penalty, **own)
 
 
@@ -768,12 +1065,15 @@ def _with_constant(X: Any, value: float) -> Any:
     if isinstance(X, pd.DataFrame):
         return pd.concat([X, pd.Series(value, X.index, name="intercept")], axis=1)
     constant = np.full((np.shape(X)[0], 1), value)
-    return scipy.sparse.hstack([X, constant], format="csr") if scipy.sparse.issparse(X) else np.hstack([X, constant])
+    if scipy.sparse.issparse(X):
+        return scipy.sparse.hstack([X, constant], format="csr")
+    return np.hstack([X, constant])
 
 
 def _parameters(objective: GLM | Regression, host: HostObjective, estimator: Any) -> NamedArrays:
     """Return the parameters θ̂ of the host itself."""
-    coef, intercept = np.asarray(estimator.coef_, np.float64), np.asarray(estimator.intercept_, np.float64)
+    coef = np.asarray(estimator.coef_, np.float64)
+    intercept = np.asarray(estimator.intercept_, np.float64)
     ones = bool(host.whole and host.intercept)
     wanted = objective.num_features - ones
     if coef.shape[-1] != wanted:
@@ -784,9 +1084,13 @@ def _parameters(objective: GLM | Regression, host: HostObjective, estimator: Any
     if ones:
         return {"coef": np.append(coef, intercept / host.whole)}
     if coef.size == objective.num_features:
-        coef, intercept = coef.ravel(), intercept.ravel()[0] if intercept.ndim else intercept
+        coef = coef.ravel()
+        if intercept.ndim:
+            intercept = intercept.ravel()[0]
     found = {"coef": coef, "intercept": np.asarray(intercept)}
     if isinstance(host.loss, HuberScale):
-        found = {name: value for name, value in found.items() if name != "intercept" or host.intercept}
+        found = {
+            name: value for name, value in found.items() if name != "intercept" or host.intercept
+        }
         found["scale"] = np.asarray(estimator.scale_, np.float64)
     return found

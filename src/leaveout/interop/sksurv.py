@@ -1,4 +1,7 @@
-"""Fitted Cox models of scikit-survival as they are; CoxnetSurvivalAnalysis averages, so its penalty shrinks as rows leave."""
+"""Fitted Cox models of scikit-survival as they are.
+
+CoxnetSurvivalAnalysis averages, so its penalty shrinks as rows leave.
+"""
 
 from typing import Any
 
@@ -19,7 +22,8 @@ def from_sksurv(estimator: Any, X: ArrayLike, y: Any) -> Fit:
     Parameters
     ----------
     estimator : CoxPHSurvivalAnalysis or CoxnetSurvivalAnalysis
-        Fitted estimator. Of the penalties of a CoxnetSurvivalAnalysis the last is taken, as by its `predict`.
+        Fitted estimator. Of the penalties of a CoxnetSurvivalAnalysis the last is taken, as by its
+        `predict`.
     X : array-like, shape (rows, features)
         Columns that it was fitted on.
     y : structured array, shape (rows,)
@@ -55,7 +59,9 @@ def from_sksurv(estimator: Any, X: ArrayLike, y: Any) -> Fit:
     name = type(estimator).__name__
     known = ("CoxPHSurvivalAnalysis", "CoxnetSurvivalAnalysis")
     if name not in known or not type(estimator).__module__.startswith("sksurv"):
-        raise TypeError(f"from_sksurv: {name} is not supported. Supported are {' and '.join(known)}.")
+        raise TypeError(
+            f"from_sksurv: {name} is not supported. Supported are {' and '.join(known)}."
+        )
     if not hasattr(estimator, "coef_"):
         raise ValueError(f"from_sksurv: this {name} is not fitted.")
     y = np.asarray(y)
@@ -63,13 +69,20 @@ def from_sksurv(estimator: Any, X: ArrayLike, y: Any) -> Fit:
     _, X = match_labels("from_sksurv", X=X)
     coef = np.asarray(estimator.coef_, np.float64)
     if name == "CoxPHSurvivalAnalysis":
-        penalty: AbstractPenalty | None = Ridge(estimator.alpha) if np.any(np.asarray(estimator.alpha) > 0) else None
+        penalty: AbstractPenalty | None = (
+            Ridge(estimator.alpha) if np.any(np.asarray(estimator.alpha) > 0) else None
+        )
         ties = estimator.ties
     else:
         if estimator.normalize:
-            raise TypeError("from_sksurv: normalize=True scales columns by all rows; scale them before, and fit without it.")
-        coef, ties = coef[:, -1], "breslow"
-        penalty = per_row(ElasticNet(estimator.alphas_[-1] * estimator.penalty_factor_, estimator.l1_ratio))
+            raise TypeError(
+                "from_sksurv: normalize=True scales columns by all rows; scale them before, and fit without it."
+            )
+        coef = coef[:, -1]
+        ties = "breslow"
+        penalty = per_row(
+            ElasticNet(estimator.alphas_[-1] * estimator.penalty_factor_, estimator.l1_ratio)
+        )
     again = lambda: np.reshape(clone(estimator).fit(X, y).coef_, (len(coef), -1))[:, -1]
     model = Cox(X, time, event, penalty, ties=ties)
     return fit_at_host("from_sksurv", model, {"coef": coef}, lambda: is_repeated(again, coef))

@@ -1,12 +1,13 @@
 """Fitted results of statsmodels as they are: the host's own objective, at the host's own θ̂.
 
-The design is the host's, its constant an ordinary column: coefficients keep their names and order, and there is no intercept
-beside them. Families whose scale statsmodels only reports (Gaussian, gamma, inverse Gaussian, Tweedie) have losses of
-dispersion one: the scale does not change coefficients. Frequency and variance weights, and numbers of trials, are weights of
-rows, and leaving a row out removes it with all of them.
+The design is the host's, its constant an ordinary column: coefficients keep their names and order,
+and there is no intercept beside them. Families whose scale statsmodels only reports (Gaussian,
+gamma, inverse Gaussian, Tweedie) have losses of dispersion one: the scale does not change
+coefficients. Frequency and variance weights, and numbers of trials, are weights of rows, and
+leaving a row out removes it with all of them.
 
-`fit_regularized(..., L1_wt=0)` averages the log likelihood over rows, so its penalty shrinks as rows leave. Its results do not
-store the size of the penalty, so give it by `alpha=`.
+`fit_regularized(..., L1_wt=0)` averages the log likelihood over rows, so its penalty shrinks as
+rows leave. Its results do not store the size of the penalty, so give it by `alpha=`.
 """
 
 import functools
@@ -37,7 +38,10 @@ LINKS: dict[str, Callable[[Any], Any]] = {  # links by name
     "InversePower": lambda link: "inverse",
     "Sqrt": lambda link: "sqrt",
     "InverseSquared": lambda link: "inverse_squared",
-    "Power": lambda link: {0.0: "log", 1.0: "identity"}.get(float(link.power)) or losses.links.Power(float(link.power)),
+    "Power": lambda link: (
+        {0.0: "log", 1.0: "identity"}.get(float(link.power))
+        or losses.links.Power(float(link.power))
+    ),
     "CLogLog": lambda link: "cloglog",
     "NegativeBinomial": lambda link: losses.links.NegativeBinomialLink(link.alpha),
 }
@@ -72,19 +76,22 @@ ReadGLM = tuple[GLM, dict]  # an objective, and its parameters
 def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str = "row") -> Fit:
     """Take results of statsmodels, on the data that they hold.
 
-    They may be results of OLS, WLS, GLS (`sigma` of one variance a row), GLM (every family; identity, log, power, and all
-    binomial links except a `CDFLink` of your own; offset, exposure, freq_weights, var_weights, formulas), of the discrete
-    models Logit, Probit, Poisson and NegativeBinomial (nb2, nb1, geometric; its dispersion is a parameter), of MNLogit (whose
-    coefficients are differences from the first class's), OrderedModel (logit), BetaModel (logit and a constant precision) and
-    PHReg; of GLMGam fitted by "pirls", with its basis and penalties as they are; of the count models ZeroInflatedPoisson,
-    ZeroInflatedNegativeBinomialP (their `exog_infl` with them) and HurdleCountModel, and of ConditionalLogit, whose units are
-    its groups, all of which need JAX; and of `fit_regularized(alpha=…, L1_wt=0)`. GEE is taken with an independence working
-    correlation: its coefficients are those of the GLM, and `lo.groups` leaves out its clusters. A MixedLM is taken as it was
-    fitted, by REML or by maximum likelihood. Of BinomialBayesMixedGLM and PoissonBayesMixedGLM, results or model, the data
-    are fitted by maximum likelihood (`lo.Mixed`).
+    They may be results of OLS, WLS, GLS (`sigma` of one variance a row), GLM (every family;
+    identity, log, power, and all binomial links except a `CDFLink` of your own; offset, exposure,
+    freq_weights, var_weights, formulas), of the discrete models Logit, Probit, Poisson and
+    NegativeBinomial (nb2, nb1, geometric; its dispersion is a parameter), of MNLogit (whose
+    coefficients are differences from the first class's), OrderedModel (logit), BetaModel (logit and
+    a constant precision) and PHReg; of GLMGam fitted by "pirls", with its basis and penalties as
+    they are; of the count models ZeroInflatedPoisson, ZeroInflatedNegativeBinomialP (their
+    `exog_infl` with them) and HurdleCountModel, and of ConditionalLogit, whose units are its
+    groups, all of which need JAX; and of `fit_regularized(alpha=…, L1_wt=0)`. GEE is taken with an
+    independence working correlation: its coefficients are those of the GLM, and `lo.groups` leaves
+    out its clusters. A MixedLM is taken as it was fitted, by REML or by maximum likelihood. Of
+    BinomialBayesMixedGLM and PoissonBayesMixedGLM, results or model, the data are fitted by maximum
+    likelihood (`lo.Mixed`).
 
-    If its solver stopped before its minimum, as its results state, the fit is at the minimum, and a warning says how far
-    that is.
+    If its solver stopped before its minimum, as its results state, the fit is at the minimum, and a
+    warning says how far that is.
 
     Parameters
     ----------
@@ -93,7 +100,8 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
     alpha : array-like, optional
         Penalty that was given to `fit_regularized`.
     drop : str, default: "row"
-        Unit of a mixed model that is left out: "row", or its grouping, "group" for MixedLM, a component's name for the others.
+        Unit of a mixed model that is left out: "row", or its grouping, "group" for MixedLM, a
+        component's name for the others.
 
     Returns
     -------
@@ -118,13 +126,19 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
     >>> round(cv.mean, 3)
     0.65
     """
-    model, kind = getattr(results, "model", None), type(getattr(results, "model", None)).__name__
+    model = getattr(results, "model", None)
+    kind = type(getattr(results, "model", None)).__name__
     if type(results).__name__ in MIXED_GLMS:
-        model, kind = results, type(results).__name__
+        model = results
+        kind = type(results).__name__
     if kind in (*MIXED_GLMS, "MixedLM") and type(model).__module__.startswith("statsmodels."):
-        return _mixed_linear(results, drop) if kind == "MixedLM" else _mixed_bayesian(model, drop)
+        if kind == "MixedLM":
+            return _mixed_linear(results, drop)
+        return _mixed_bayesian(model, drop)
     if drop != "row":
-        raise ValueError("from_statsmodels: drop= is for mixed models; rows are the units of all others.")
+        raise ValueError(
+            "from_statsmodels: drop= is for mixed models; rows are the units of all others."
+        )
     if model is None:
         raise TypeError(
             f"from_statsmodels: give the results of a fitted model, as sm.OLS(y, X).fit() returns; got "
@@ -143,17 +157,23 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
             "them before, or fit the model again."
         )
     if getattr(results, "k_constr", 0):
-        raise TypeError("from_statsmodels: constraints of fit_constrained are not read; fit without the columns that they fix.")
+        raise TypeError(
+            "from_statsmodels: constraints of fit_constrained are not read; fit without the columns that they fix."
+        )
     inner = type(getattr(results, "_results", results)).__name__
     regularized = inner.startswith("Regularized")
     if inner.startswith("L1"):
-        raise TypeError(f"from_statsmodels: {inner} has an l1 penalty, which is not smooth, and is not supported.")
+        raise TypeError(
+            f"from_statsmodels: {inner} has an l1 penalty, which is not smooth, and is not supported."
+        )
     if regularized and alpha is None:
         raise ValueError(
             "from_statsmodels: regularized results do not hold their penalty: give alpha=, as to fit_regularized(..., L1_wt=0)."
         )
     if alpha is not None and not (regularized and kind in ("OLS", "WLS", "GLM")):
-        raise ValueError("from_statsmodels: alpha is for results of fit_regularized of OLS, WLS or GLM.")
+        raise ValueError(
+            "from_statsmodels: alpha is for results of fit_regularized of OLS, WLS or GLM."
+        )
     more = {} if alpha is None else {"alpha": alpha}
     objective, parameters = MODELS[kind](model, np.asarray(results.params, np.float64), **more)
     if isinstance(objective, GLM | Regression) and hasattr(model, "formula"):
@@ -166,7 +186,14 @@ def from_statsmodels(results: Any, *, alpha: ArrayLike | None = None, drop: str 
         cut = kind in ("OLS", "WLS", "GLM") and alpha is None
         return cut or not np.all(known.get("converged", getattr(results, "converged", True)))
 
-    found = fit_at_host("from_statsmodels", objective, parameters, stopped, way, None if regularized else _errors(results))
+    found = fit_at_host(
+        "from_statsmodels",
+        objective,
+        parameters,
+        stopped,
+        way,
+        None if regularized else _errors(results),
+    )
     return add_remark(found, stateful_remark(str(getattr(model, "formula", ""))))
 
 
@@ -178,9 +205,12 @@ def _new(results: Any, X: Any) -> np.ndarray:
 def _errors(results: Any) -> HostErrors:
     """Return the kind of standard errors that results print."""
     model = results.model
-    known, kind = dict(getattr(results, "cov_kwds", None) or {}), str(getattr(results, "cov_type", "nonrobust"))
-    name, dof = type(model).__name__, None
-    is_glm, is_linear = name in ("GLM", "GLMGam", "GEE"), name in ("OLS", "WLS", "GLS")
+    known = dict(getattr(results, "cov_kwds", None) or {})
+    kind = str(getattr(results, "cov_type", "nonrobust"))
+    name = type(model).__name__
+    dof = None
+    is_glm = name in ("GLM", "GLMGam", "GEE")
+    is_linear = name in ("OLS", "WLS", "GLS")
     if getattr(results, "use_t", False):
         dof = getattr(results, "df_resid_inference", None) or results.df_resid
     if kind.startswith("HC") and not is_linear:
@@ -190,13 +220,24 @@ def _errors(results: Any) -> HostErrors:
         return HostErrors("cluster", groups=groups, use_correction=False)
     if kind in ("nonrobust", "naive"):
         by_weights = name == "GLM" and getattr(results, "method", "") == "IRLS"
-        return HostErrors("expected" if by_weights else "nonrobust", float(results.scale) if is_glm or is_linear else 1.0, dof)
+        return HostErrors(
+            "expected" if by_weights else "nonrobust",
+            float(results.scale) if is_glm or is_linear else 1.0,
+            dof,
+        )
     if kind == "fixed scale":
         return HostErrors("nonrobust", float(known["scale"]), dof)
     counts_cases = bool(np.ptp(getattr(model, "freq_weights", 1.0)) > 0)
-    if kind == "HAC" and (counts_cases or getattr(known.get("weights_func"), "__name__", "") != "weights_bartlett"):
-        kind = "HAC of another kind than Newey's and West's"  # which covariance refuses by this name
-    own = {option: known[option] for option in ("groups", "maxlags", "use_correction") if option in known}
+    if kind == "HAC" and (
+        counts_cases or getattr(known.get("weights_func"), "__name__", "") != "weights_bartlett"
+    ):
+        # which covariance refuses by this name
+        kind = "HAC of another kind than Newey's and West's"
+    own = {
+        option: known[option]
+        for option in ("groups", "maxlags", "use_correction")
+        if option in known
+    }
     return HostErrors(kind, dof=dof, cases=counts_cases and kind == "HC0", **own)
 
 
@@ -207,9 +248,12 @@ def _frame(model: Any) -> Any:
     rows = getattr(getattr(model, "data", None), "row_labels", None)
     index = pd.Index(rows) if rows is not None and len(rows) == len(exog) else None
     dropped = _dropped_rows(model)
-    if dropped and (index is None or is_default_index(index)):  # such an index renumbers the remaining rows
+    # such an index renumbers the remaining rows
+    if dropped and (index is None or is_default_index(index)):
         index = pd.Index(np.delete(np.arange(len(exog) + len(dropped)), dropped))
-    return pd.DataFrame(exog, index=index, columns=names) if len(set(names)) == exog.shape[1] else exog
+    if len(set(names)) == exog.shape[1]:
+        return pd.DataFrame(exog, index=index, columns=names)
+    return exog
 
 
 def _dropped_rows(model: Any) -> list[int]:
@@ -219,7 +263,11 @@ def _dropped_rows(model: Any) -> list[int]:
 
 def _remark(model: Any, *more: str) -> str:
     gone = len(_dropped_rows(model))
-    first = f"{gone} rows with missing values are not among the units: statsmodels dropped them" if gone else ""
+    first = (
+        f"{gone} rows with missing values are not among the units: statsmodels dropped them"
+        if gone
+        else ""
+    )
     return "; ".join(filter(None, (first, *more)))
 
 
@@ -239,16 +287,21 @@ def _glm(
     weight: ArrayLike | None = None,
 ) -> ReadGLM:
     own: dict[str, Any] = {"intercept": False, "offset": offset, "remark": _remark(model, said)}
-    y, weight = np.asarray(model.endog, np.float64), _weights(model, weight)
+    y = np.asarray(model.endog, np.float64)
+    weight = _weights(model, weight)
     return GLM(_frame(model), y, loss, penalty, sample_weight=weight, **own), {"coef": coef}
 
 
 def _linear(model: Any, coef: np.ndarray, alpha: ArrayLike | None = None) -> ReadGLM:
     average = per_row if type(model).__name__ == "OLS" else per_weight
-    return _least_squares(model, coef, model.weights, None if alpha is None else average(Ridge(alpha)))
+    return _least_squares(
+        model, coef, model.weights, None if alpha is None else average(Ridge(alpha))
+    )
 
 
-def _least_squares(model: Any, coef: np.ndarray, weights: ArrayLike, penalty: AbstractPenalty | None = None) -> ReadGLM:
+def _least_squares(
+    model: Any, coef: np.ndarray, weights: ArrayLike, penalty: AbstractPenalty | None = None
+) -> ReadGLM:
     objective, parameters = _glm(model, "squared", coef, penalty, weight=weights)
     vars(objective)["least_norm"] = True  # statsmodels uses the pseudoinverse
     return objective, parameters
@@ -261,7 +314,9 @@ def _generalised_squares(model: Any, coef: np.ndarray) -> ReadGLM:
             "from_statsmodels: GLS is supported with a sigma of one variance a row; errors that correlate tie a row to those "
             "left in: give what correlates to lo.Mixed, lo.GaussianProcess or lo.GaussianField."
         )
-    return _least_squares(model, coef, np.square(1.0 if model.cholsigmainv is None else model.cholsigmainv))
+    return _least_squares(
+        model, coef, np.square(1.0 if model.cholsigmainv is None else model.cholsigmainv)
+    )
 
 
 def _estimating_equations(model: Any, coef: np.ndarray) -> ReadGLM:
@@ -284,27 +339,44 @@ def _read_glm(model: Any, coef: np.ndarray, alpha: ArrayLike | None = None) -> R
             "parameters minimise nothing that can be stated; use OLS.fit_regularized, or a penalty of lo.GLM."
         )
     weight = model.iweights * np.asarray(model.n_trials)
-    said = "the loss is that of dispersion 1, whatever scale statsmodels reports" if family in SCALE_FAMILIES else ""
+    said = (
+        "the loss is that of dispersion 1, whatever scale statsmodels reports"
+        if family in SCALE_FAMILIES
+        else ""
+    )
     penalty = None if alpha is None else per_row(Ridge(alpha))
-    return _glm(model, _family(model.family), coef, penalty, _shift(model, "_offset_exposure"), said, weight)
+    return _glm(
+        model, _family(model.family), coef, penalty, _shift(model, "_offset_exposure"), said, weight
+    )
 
 
 def _family(family: Any) -> losses.AbstractLoss:
-    name, link = type(family).__name__, type(family.link)
+    name = type(family).__name__
+    link = type(family.link)
     known = BINOMIAL if name == "Binomial" else LINKS
-    # old spellings in lower case subclass the classes of today; a CDFLink subclasses Logit, but is not one
+    # old spellings in lower case subclass the classes of today; a CDFLink subclasses Logit, but is
+    # not one
     found = next((c.__name__ for c in (link, link.__bases__[0]) if c.__name__ in known), None)
     if link.__name__ == "CDFLink" or found is None or name not in ("Binomial", *FAMILIES):
-        raise TypeError(f"from_statsmodels: the {name} family with the link {link.__name__} is not supported.")
+        raise TypeError(
+            f"from_statsmodels: the {name} family with the link {link.__name__} is not supported."
+        )
     if name == "Binomial":
         return losses.Binomial(BINOMIAL[found])
     return FAMILIES[name](family, LINKS[found](family.link))
 
 
 def _shift(model: Any, *names: str) -> np.ndarray | None:
-    """Add up offsets by name; those of a discrete model are its offset and its exposure, which is logarithmic already."""
-    n, parts = len(model.endog), [getattr(model, name, None) for name in names or ("offset", "exposure")]
-    total = sum((np.broadcast_to(np.asarray(part, np.float64), n) for part in parts if part is not None), np.zeros(n))
+    """Add up offsets by name.
+
+    Those of a discrete model are its offset and its exposure, which is logarithmic already.
+    """
+    n = len(model.endog)
+    parts = [getattr(model, name, None) for name in names or ("offset", "exposure")]
+    total = sum(
+        (np.broadcast_to(np.asarray(part, np.float64), n) for part in parts if part is not None),
+        np.zeros(n),
+    )
     return total if np.any(total) else None
 
 
@@ -318,7 +390,9 @@ def _negative_binomial(model: Any, params: np.ndarray) -> tuple[GLM | Regression
         return _glm(model, losses.NegativeBinomial(1.0), params, offset=_shift(model))
     loss = losses.NegativeBinomialDispersion(model.loglike_method == "nb1")
     y = np.asarray(model.endog, np.float64)
-    objective = Regression(_frame(model), y, loss, intercept=False, offset=_shift(model), remark=_remark(model))
+    objective = Regression(
+        _frame(model), y, loss, intercept=False, offset=_shift(model), remark=_remark(model)
+    )
     return objective, {"coef": params[:-1], "dispersion": params[-1]}
 
 
@@ -329,13 +403,19 @@ def _multinomial(model: Any, params: np.ndarray) -> ReadGLM:
 
 
 def _additive(model: Any, coef: np.ndarray) -> ReadGLM:
-    if any(np.any(np.asarray(getattr(model, name)) != 1) for name in ("freq_weights", "var_weights", "n_trials")):
+    if any(
+        np.any(np.asarray(getattr(model, name)) != 1)
+        for name in ("freq_weights", "var_weights", "n_trials")
+    ):
         raise TypeError(
             "from_statsmodels: GLMGam with weights or numbers of trials is not supported: its own fit ignores them."
         )
     said = "the basis stays as it was made of all rows: its knots are not left out"
-    penalty = Quadratic(2.0 * model.penal.penalty_matrix())  # GLMGam's penalty is βᵀSβ, not half of it
-    return _glm(model, _family(model.family), coef, penalty, _shift(model, "_offset_exposure"), said)
+    # GLMGam's penalty is βᵀSβ, not half of it
+    penalty = Quadratic(2.0 * model.penal.penalty_matrix())
+    return _glm(
+        model, _family(model.family), coef, penalty, _shift(model, "_offset_exposure"), said
+    )
 
 
 def _read_ordered_model(model: Any, params: np.ndarray) -> tuple[Regression, dict]:
@@ -343,7 +423,13 @@ def _read_ordered_model(model: Any, params: np.ndarray) -> tuple[Regression, dic
 
     if model.distr is not stats.logistic:
         raise TypeError("from_statsmodels: OrderedModel is supported with distr='logit' only.")
-    objective = Regression(_frame(model), np.asarray(model.endog), "ordinal", offset=_shift(model), remark=_remark(model))
+    objective = Regression(
+        _frame(model),
+        np.asarray(model.endog),
+        "ordinal",
+        offset=_shift(model),
+        remark=_remark(model),
+    )
     count = objective.num_features
     thresholds = np.cumsum(np.r_[params[count], np.exp(params[count + 1 :])])
     return objective, {"coef": params[:count], "thresholds": thresholds}
@@ -353,8 +439,12 @@ def _beta(model: Any, params: np.ndarray) -> tuple[Regression, dict]:
     precision = np.asarray(model.exog_precision)
     links = [type(link).__name__ for link in (model.link, model.link_precision)]
     if links != ["Logit", "Log"] or precision.shape[1] != 1 or not (precision == 1).all():
-        raise TypeError("from_statsmodels: BetaModel is supported with a logit link and one constant precision only.")
-    objective = Regression(_frame(model), np.asarray(model.endog), "beta", intercept=False, remark=_remark(model))
+        raise TypeError(
+            "from_statsmodels: BetaModel is supported with a logit link and one constant precision only."
+        )
+    objective = Regression(
+        _frame(model), np.asarray(model.endog), "beta", intercept=False, remark=_remark(model)
+    )
     return objective, {"coef": params[:-1], "precision": np.exp(params[-1])}
 
 
@@ -376,67 +466,104 @@ def _cox(model: Any, params: np.ndarray) -> tuple[Cox, dict]:
 
 
 def _count_rows(model: Any, **more: Any) -> dict[str, Any]:
-    rows, n, y = _frame(model), len(model.endog), np.asarray(model.endog, np.float64)
+    rows = _frame(model)
+    n = len(model.endog)
+    y = np.asarray(model.endog, np.float64)
     x = np.asarray(model.exog, np.float64)
     return {"y": pd.Series(y, rows.index) if isinstance(rows, pd.DataFrame) else y, "x": x} | {
-        name: np.broadcast_to(np.asarray(value, np.float64), (n, *np.shape(value)[1:])) for name, value in more.items()
+        name: np.broadcast_to(np.asarray(value, np.float64), (n, *np.shape(value)[1:]))
+        for name, value in more.items()
     }
 
 
 def _zero_inflated(model: Any, params: np.ndarray) -> tuple[AbstractObjective, dict]:
-    negative, k = type(model).__name__ == "ZeroInflatedNegativeBinomialP", model.k_inflate
-    offset, power = _shift(model), 2 - model.model_main.parameterization if negative else 0.0
+    negative = type(model).__name__ == "ZeroInflatedNegativeBinomialP"
+    k = model.k_inflate
+    offset = _shift(model)
+    power = 2 - model.model_main.parameterization if negative else 0.0
     probit = model.inflation == "probit"
-    rows = _count_rows(model, z=model.exog_infl, offset=0.0 if offset is None else offset, power=power, probit=probit)
+    rows = _count_rows(
+        model,
+        z=model.exog_infl,
+        offset=0.0 if offset is None else offset,
+        power=power,
+        probit=probit,
+    )
     theta = {"inflate": params[:k], "coef": params[k : len(params) - negative]}
     theta |= {"dispersion": params[-1]} if negative else {}
     return HostLoss(zero_inflated, rows, theta, _remark(model)), theta
 
 
 def _hurdle(model: Any, params: np.ndarray) -> tuple[AbstractObjective, dict]:
-    p, theta = model.exog.shape[1], {}
-    powers, params = [], np.asarray(params)
+    p = model.exog.shape[1]
+    theta = {}
+    powers = []
+    params = np.asarray(params)
     for part, own in (("zero_", model.model1), ("", model.model2)):
         theta[f"{part}coef"], params, main = params[:p], params[p:], own.model_main
         negative = type(main).__name__ == "NegativeBinomialP"
         powers.append(2 - main.parameterization if negative else 0.0)
         if negative:
             theta[f"{part}dispersion"], params = params[0], params[1:]
-    return HostLoss(hurdle, _count_rows(model, zero_power=powers[0], power=powers[1]), theta, _remark(model)), theta
+    return HostLoss(
+        hurdle, _count_rows(model, zero_power=powers[0], power=powers[1]), theta, _remark(model)
+    ), theta
 
 
 def _conditional(model: Any, params: np.ndarray) -> tuple[AbstractObjective, np.ndarray]:
     y = [np.asarray(part, np.float64) for part in model._endog_grp]
-    size, cases = max(map(len, y)), np.array([part.sum() for part in y], int)
+    size = max(map(len, y))
+    cases = np.array([part.sum() for part in y], int)
     rows = {"x": model._exog_grp, "y": y, "member": [np.ones(len(part)) for part in y]}
     rows["offset"] = getattr(model, "_offset_grp", [np.zeros(len(part)) for part in y])
-    data: dict[str, Any] = {name: pad_groups(list(map(np.asarray, part)), size) for name, part in rows.items()}
-    labels = pd.Series(np.asarray(model.endog), pd.Index(np.asarray(model.groups))).groupby(level=0, sort=False).nunique()
+    data: dict[str, Any] = {
+        name: pad_groups(list(map(np.asarray, part)), size) for name, part in rows.items()
+    }
+    labels = (
+        pd.Series(np.asarray(model.endog), pd.Index(np.asarray(model.groups)))
+        .groupby(level=0, sort=False)
+        .nunique()
+    )
     chosen = (np.arange(cases.max() + 1) == cases[:, None]).astype(float)
     data["chosen"] = pd.DataFrame(chosen, index=labels.index[labels > 1])
     gone = int((labels == 1).sum())
     said = f"{gone} groups of one outcome say nothing, and are not among the units" if gone else ""
-    return HostLoss(conditional, data, params, "; ".join(filter(None, ("a unit is a group", said)))), params
+    return HostLoss(
+        conditional, data, params, "; ".join(filter(None, ("a unit is a group", said)))
+    ), params
 
 
 def _mixed_linear(results: Any, drop: str) -> Fit:
     """Fit from the results of a MixedLM."""
     model = results.model
     parameters = {"coef": np.asarray(results.fe_params), "scale": np.sqrt(float(results.scale))}
-    blocks, known = list[EffectBlock](), dict[str, tuple[np.ndarray, np.ndarray]]()
+    blocks = list[EffectBlock]()
+    known = dict[str, tuple[np.ndarray, np.ndarray]]()
     if model.k_re:
         effects = np.asarray(model.exog_re, np.float64)
         given = list(getattr(model.data, "exog_re_names", None) or [])
         names = ["Intercept" if name == "Group" else str(name) for name in given]
-        names = names if len(names) == effects.shape[1] else [f"z{j}" for j in range(effects.shape[1])]
+        if not (len(names) == effects.shape[1]):
+            names = [f"z{j}" for j in range(effects.shape[1])]
         code, levels = pd.factorize(np.asarray(model.groups), sort=True)
         blocks.append(EffectBlock("group", tuple(names), effects, (len(names),)))
-        known["group"], parameters["covariance[group]"] = (code, np.asarray(levels)), np.asarray(results.cov_re)
+        known["group"], parameters["covariance[group]"] = (
+            (code, np.asarray(levels)),
+            np.asarray(results.cov_re),
+        )
     for k, (name, parts) in enumerate(zip(model.exog_vc.names, model.exog_vc.mats, strict=True)):
         own = name if name not in known else f"{name} component"
-        places = np.concatenate([np.asarray(model.row_indices[label]) for label in model.group_labels])
-        columns = scipy.sparse.csr_array(scipy.sparse.block_diag(parts, format="csr"))[np.argsort(places)]
-        levels = [f"{label}:{j}" for label, part in zip(model.group_labels, parts, strict=True) for j in range(part.shape[1])]
+        places = np.concatenate(
+            [np.asarray(model.row_indices[label]) for label in model.group_labels]
+        )
+        columns = scipy.sparse.csr_array(scipy.sparse.block_diag(parts, format="csr"))[
+            np.argsort(places)
+        ]
+        levels = [
+            f"{label}:{j}"
+            for label, part in zip(model.group_labels, parts, strict=True)
+            for j in range(part.shape[1])
+        ]
         block, known[own] = _component(own, columns, np.array(levels))
         blocks.append(block)
         parameters[f"covariance[{own}]"] = np.reshape(results.vcomp[k], (1, 1))
@@ -448,15 +575,20 @@ def _mixed_linear(results: Any, drop: str) -> Fit:
     return fit_at_host("from_statsmodels", objective, parameters, stopped, way, HostErrors())
 
 
-def _component(name: str, columns: Any, levels: np.ndarray) -> tuple[EffectBlock, tuple[np.ndarray, np.ndarray]]:
-    """Return the block of a variance component, and the levels of its rows, from sparse columns of effects of one variance."""
+def _component(
+    name: str, columns: Any, levels: np.ndarray
+) -> tuple[EffectBlock, tuple[np.ndarray, np.ndarray]]:
+    """Return the block of a variance component, and the levels of its rows, from sparse columns of
+    effects of one variance.
+    """
     columns.eliminate_zeros()
     if (np.diff(columns.indptr) > 1).any():
         raise TypeError(
             f"from_statsmodels: rows of the component {name!r} have several effects that share a variance, which are no "
             "levels of a factor. Write the model as a formula of lo.Mixed."
         )
-    code, value = np.zeros(columns.shape[0], np.int64), np.zeros(columns.shape[0])
+    code = np.zeros(columns.shape[0], np.int64)
+    value = np.zeros(columns.shape[0])
     here = np.diff(columns.indptr) == 1
     code[here], value[here] = columns.indices, columns.data
     used, code = np.unique(code, return_inverse=True)
@@ -466,7 +598,9 @@ def _component(name: str, columns: Any, levels: np.ndarray) -> tuple[EffectBlock
 def _mixed_bayesian(results: Any, drop: str) -> Fit:
     """Fit by maximum likelihood to the data of a Bayesian mixed GLM."""
     model = getattr(results, "model", results)
-    columns, blocks, known = model.exog_vc.tocsc(), [], {}
+    columns = model.exog_vc.tocsc()
+    blocks = []
+    known = {}
     for k, name in enumerate(model.vcp_names):
         own = np.asarray(model.ident) == k
         block, known[str(name)] = _component(
@@ -474,7 +608,9 @@ def _mixed_bayesian(results: Any, drop: str) -> Fit:
         )
         blocks.append(block)
     X = pd.DataFrame(np.asarray(model.exog, np.float64), columns=list(map(str, model.fep_names)))
-    return fit(Mixed.of(X, model.endog, MIXED_GLMS[type(model).__name__], tuple(blocks), known, drop=drop))
+    return fit(
+        Mixed.of(X, model.endog, MIXED_GLMS[type(model).__name__], tuple(blocks), known, drop=drop)
+    )
 
 
 MODELS: dict[str, Callable[..., tuple[AbstractObjective, Any]]] = {

@@ -1,4 +1,7 @@
-"""The loss on new clusters if the known clusters have errors: inject more leakage, and extrapolate to none."""
+"""The loss on new clusters if the known clusters have errors.
+
+Inject more leakage, and extrapolate to none.
+"""
 
 from ._binomial import (
     binomial_matrix as binomial_matrix,

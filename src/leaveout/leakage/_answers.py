@@ -1,7 +1,9 @@
-"""Answers that have no mates in training: coarser clusters, purged training sets, drawn clusters, and extrapolation.
+"""Answers that have no mates in training: coarser clusters, purged training sets, drawn clusters,
+and extrapolation.
 
-The last one injects more leakage and extrapolates to none, if injection can show the effect of mates. Each of the others
-removes records from training; `LeakageStudy.answer` scales the change of the naive score to the removal of the whole exposure.
+The last one injects more leakage and extrapolates to none, if injection can show the effect of
+mates. Each of the others removes records from training; `LeakageStudy.answer` scales the change of
+the naive score to the removal of the whole exposure.
 """
 
 import functools
@@ -17,14 +19,27 @@ from ._injection import refusal, unshown
 from ._models import LeakageFold
 from ._result import LeakageResult
 from ._splits import Some, as_folds, bundles, join_capped, like_size, nearest_folds
-from ._study import MIN_EXPOSURE_REMOVED, Answer, Ask, ControlPoint, LeakageStudy, Predictions, few_removed
+from ._study import (
+    MIN_EXPOSURE_REMOVED,
+    Answer,
+    Ask,
+    ControlPoint,
+    LeakageStudy,
+    Predictions,
+    few_removed,
+)
 
-MAX_DROPPED_SHARE = 0.4  # share of a training set beyond which no control can drop as many other rows
+# share of a training set beyond which no control can drop as many other rows
+MAX_DROPPED_SHARE = 0.4
 CONTROLS = (2, 4, 6)  # controls for each bundle, until their Monte-Carlo error is small
-CAP, CAP_FOLDS = 0.1, 5  # largest share of all records in a joined cluster, for five folds
+# largest share of all records in a joined cluster, for five folds
+CAP = 0.1
+CAP_FOLDS = 5
 SMALL_MONTE_CARLO_SHARE = 1 / 3  # share of the data's error at which a Monte-Carlo error is small
 PARTITIONS_A_ROUND = 5  # partitions drawn before the next check of their Monte-Carlo error
-NO_SWITCH_REASON = "these folds do not test every record once by all others, so that none can change sides"
+NO_SWITCH_REASON = (
+    "these folds do not test every record once by all others, so that none can change sides"
+)
 NONE = "no pair across folds is listed"
 AS_FILED = "links as filed are right"
 TYPICAL = "what is dropped is typical of its clusters but for the mates"
@@ -36,13 +51,25 @@ def prices(study: LeakageStudy) -> dict[str, int]:
 
     More are run if the Monte-Carlo error is not small.
     """
-    count, whole = len(study.folds), study.fold is not None
+    count = len(study.folds)
+    whole = study.fold is not None
     filed = count + (count * (count - 1) // 2 if whole and count > 2 else 0)
     if not study.linkage.knows_pairs:
         return {"naive": filed}
-    purged = sum(len(_bundles(study, k, cut)) for cut in study.cuts for k in range(count)) * (1 + CONTROLS[0])
-    regrouped = count * PARTITIONS_A_ROUND * (whole and bool(study.cuts) and _removed_mate_share(study) >= MIN_EXPOSURE_REMOVED)
-    return {"naive": filed, "purge": purged, "coarser": count * len(study.cuts) * whole, "imputed": regrouped}
+    purged = sum(len(_bundles(study, k, cut)) for cut in study.cuts for k in range(count)) * (
+        1 + CONTROLS[0]
+    )
+    regrouped = (
+        count
+        * PARTITIONS_A_ROUND
+        * (whole and bool(study.cuts) and _removed_mate_share(study) >= MIN_EXPOSURE_REMOVED)
+    )
+    return {
+        "naive": filed,
+        "purge": purged,
+        "coarser": count * len(study.cuts) * whole,
+        "imputed": regrouped,
+    }
 
 
 class Bundle(NamedTuple):
@@ -56,22 +83,28 @@ class Bundle(NamedTuple):
 def naive(study: LeakageStudy) -> Answer:
     """Score the folds as filed."""
     none = 0 * study.naive.influence
-    return study.correct("naive", AS_FILED, 0.0, none, study.exposed, fold_effects=study.fold_effects)
+    return study.correct(
+        "naive", AS_FILED, 0.0, none, study.exposed, fold_effects=study.fold_effects
+    )
 
 
 def coarser(study: LeakageStudy) -> Answer:
-    """Score by clusters joined by every pair above a threshold, and purge the mates that are still across folds.
+    """Score by clusters joined by every pair above a threshold, and purge the mates that are still
+    across folds.
 
     The likeliest pairs join first, as long as the clusters are small enough for folds.
     """
     if study.fold is None:
         return Answer("coarser", study.assumption, NO_SWITCH_REASON)
-    points, why = [], NONE
+    points = []
+    why = NONE
     link = study.linkage
     for cut in study.cuts:
         use = link.probability >= cut
         most = int(CAP * len(study.y) * CAP_FOLDS / len(study.folds))
-        joined = join_capped(study.filed_clusters, link.left[use], link.right[use], link.probability[use], most)
+        joined = join_capped(
+            study.filed_clusters, link.left[use], link.right[use], link.probability[use], most
+        )
         moved = nearest_folds(study.fold, joined)
         if moved is None:
             why = f"a cluster of {np.bincount(joined).max()} of {len(joined)} records is too large for a fold"
@@ -88,11 +121,13 @@ def coarser(study: LeakageStudy) -> Answer:
 
 
 def impute(study: LeakageStudy) -> Answer:
-    """Cross-validate by the clusters of drawn partitions, with as many draws as make their error small.
+    """Cross-validate by the clusters of drawn partitions, with as many draws as make their error
+    small.
 
-    A pair of probability p is together in a share p of the draws, whether its records are of one entity or not, as draws do not
-    depend on y. About Σ p² / Σ p of the mates across folds are therefore removed, which is half of them only if most links are
-    nearly certain. If the first draws remove less, the answer is refused before any fit.
+    A pair of probability p is together in a share p of the draws, whether its records are of one
+    entity or not, as draws do not depend on y. About Σ p² / Σ p of the mates across folds are
+    therefore removed, which is half of them only if most links are nearly certain. If the first
+    draws remove less, the answer is refused before any fit.
     """
     assumption = "links are drawn from calibrated probabilities; exposed records gain alike"
     if study.fold is None:
@@ -108,7 +143,8 @@ def impute(study: LeakageStudy) -> Answer:
             folds = as_folds(moved, study.filed_clusters)
             predicted = study.work([Ask(fold.train, fold.test) for fold in folds])
             value, influence = study.score_predictions(predicted, folds)
-            change, left = influence - study.naive.influence, _remaining_exposure(study, folds)
+            change = influence - study.naive.influence
+            left = _remaining_exposure(study, folds)
             points.append(ControlPoint(float("nan"), value - study.naive.value, change, 0.0, left))
         if len(points) % PARTITIONS_A_ROUND == 0 and len(points):
             noise = float(np.var([p.difference for p in points], ddof=1)) / len(points)
@@ -116,20 +152,26 @@ def impute(study: LeakageStudy) -> Answer:
                 break
     if len(points) < 2:
         return Answer("imputed", assumption, "drawn clusters are too large for folds")
-    influence, exposed = np.mean([p.influence for p in points], axis=0), float(np.mean([p.exposed for p in points]))
+    influence = np.mean([p.influence for p in points], axis=0)
+    exposed = float(np.mean([p.exposed for p in points]))
     differences = np.array([p.difference for p in points])
     part = study.removed(exposed)
     if not part >= MIN_EXPOSURE_REMOVED:
         return Answer("imputed", assumption, few_removed(part))
     between = float(np.var(differences, ddof=1))
-    point = ControlPoint(float("nan"), float(differences.mean()), influence, between / len(points), exposed)
+    point = ControlPoint(
+        float("nan"), float(differences.mean()), influence, between / len(points), exposed
+    )
     return study.answer("imputed", assumption, point, between)
 
 
 def purge(study: LeakageStudy) -> Answer:
-    """Predict rows that may have mates in training without these, and compare with fits that lack as many other rows."""
+    """Predict rows that may have mates in training without these, and compare with fits that lack
+    as many other rows.
+    """
     assumption = f"{study.assumption}; {TYPICAL}"
-    points, why = [], NONE
+    points = []
+    why = NONE
     for cut in study.cuts:
         point = _purge(study, cut)
         if isinstance(point, str):
@@ -143,10 +185,14 @@ def both(study: LeakageStudy, purge: Answer, coarser: Answer) -> Answer:
     """Average two answers whose errors have different causes: other folds, and controls."""
     assumption = f"{study.assumption}; {TYPICAL}"
     if purge.refusal or coarser.refusal:
-        return Answer("both", assumption, f"{'purge' if purge.refusal else 'coarser'} has no answer")
+        return Answer(
+            "both", assumption, f"{'purge' if purge.refusal else 'coarser'} has no answer"
+        )
     mean = lambda part: (getattr(purge, part) + getattr(coarser, part)) / 2
     errors = {"monte_carlo": mean("monte_carlo") / 2, "between": mean("between")}
-    return study.correct("both", assumption, mean("correction"), mean("change"), mean("exposed"), **errors)
+    return study.correct(
+        "both", assumption, mean("correction"), mean("change"), mean("exposed"), **errors
+    )
 
 
 def mateless_rows(study: LeakageStudy) -> Answer:
@@ -158,29 +204,46 @@ def mateless_rows(study: LeakageStudy) -> Answer:
     min_fold_records = 10  # least number of records in a fold with a meaningful score
     if min(own.sum() for own in kept) < min_fold_records:
         return Answer(
-            "unmated", assumption, f"fewer than {min_fold_records} records of some fold have no listed mate in training"
+            "unmated",
+            assumption,
+            f"fewer than {min_fold_records} records of some fold have no listed mate in training",
         )
-    folds = [fold._replace(test=fold.test[own]) for fold, own in zip(study.folds, kept, strict=True)]
+    folds = [
+        fold._replace(test=fold.test[own]) for fold, own in zip(study.folds, kept, strict=True)
+    ]
     try:
         value, influence = study.score_predictions(
             [own[some] for own, some in zip(study.predictions, kept, strict=True)], folds
         )
     except ValueError as error:  # such as records of one class
         return Answer("unmated", assumption, str(error).rstrip("."))
-    return study.correct("unmated", assumption, value - study.naive.value, influence - study.naive.influence, 0.0)
+    return study.correct(
+        "unmated", assumption, value - study.naive.value, influence - study.naive.influence, 0.0
+    )
 
 
 def _removed_mate_share(study: LeakageStudy) -> float:
-    """Return the share of the mates across folds that the first drawn clusters remove; NaN if none fit into folds."""
+    """Return the share of the mates across folds that the first drawn clusters remove.
+
+    NaN if none fit into folds.
+    """
     assert study.fold is not None
     moved = [nearest_folds(study.fold, own) for own in study.clusters[:PARTITIONS_A_ROUND]]
-    left = [_remaining_exposure(study, as_folds(own, study.filed_clusters)) for own in moved if own is not None]
-    return study.removed(float(np.mean(left))) if left else float("nan")
+    left = [
+        _remaining_exposure(study, as_folds(own, study.filed_clusters))
+        for own in moved
+        if own is not None
+    ]
+    if left:
+        return study.removed(float(np.mean(left)))
+    return float("nan")
 
 
 def _remaining_exposure(study: LeakageStudy, folds: list[LeakageFold]) -> float:
     """Return the exposure on these folds."""
-    return float(np.concatenate([study.linkage.mates(fold.train, fold.test) for fold in folds]).mean())
+    return float(
+        np.concatenate([study.linkage.mates(fold.train, fold.test) for fold in folds]).mean()
+    )
 
 
 def _is_small(study: LeakageStudy, noise: float, influence: FloatArray) -> bool:
@@ -197,7 +260,8 @@ def _bundles(study: LeakageStudy, k: int, cut: float) -> list[Bundle]:
     if not len(exposed):
         return []
     mates = lambda rows: study.linkage.candidates(rows, cut) & trained
-    drop_share = 0.1  # share of a training set that one fit may drop before rows are tested in several bundles
+    # share of a training set that one fit may drop before rows are tested in several bundles
+    drop_share = 0.1
     most = 4  # largest number of bundles of a fold's exposed rows
     count = min(most, int(np.ceil(mates(exposed).sum() / (drop_share * len(fold.train)))))
     parts = bundles(exposed, study.filed_clusters, count, np.random.default_rng([study.seed, 5, k]))
@@ -205,22 +269,35 @@ def _bundles(study: LeakageStudy, k: int, cut: float) -> list[Bundle]:
 
 
 def _purge(study: LeakageStudy, cut: float) -> ControlPoint | str:
-    """Compare fits without possible mates with fits that lack as many other rows; return why if they would lack too many."""
+    """Compare fits without possible mates with fits that lack as many other rows.
+
+    Return why if they would lack too many.
+    """
     parts = [part for k in range(len(study.folds)) for part in _bundles(study, k, cut)]
-    dropped = max((part.drop.sum() / len(study.folds[part.fold].train) for part in parts), default=0.0)
+    dropped = max(
+        (part.drop.sum() / len(study.folds[part.fold].train) for part in parts), default=0.0
+    )
     if dropped > MAX_DROPPED_SHARE:
         return f"at {cut:.2g} it would drop {dropped:.0%} of a training set"
     if not parts:
         return ControlPoint(cut, 0.0, np.zeros(len(study.y)), 0.0, study.exposed)
     clean = study.score_predictions(
-        _replace_predictions(study, parts, study.work([_without(study, part, part.drop) for part in parts]))
+        _replace_predictions(
+            study, parts, study.work([_without(study, part, part.drop) for part in parts])
+        )
     )
     controls: list[tuple[float, FloatArray]] = []
     for count in CONTROLS:
         for c in range(len(controls), count):
-            asks = [_without(study, part, _others(study, part, b, c)) for b, part in enumerate(parts)]
-            controls.append(study.score_predictions(_replace_predictions(study, parts, study.work(asks))))
-        sums = np.array([[influence[part.rows].sum() for part in parts] for _, influence in controls])
+            asks = [
+                _without(study, part, _others(study, part, b, c)) for b, part in enumerate(parts)
+            ]
+            controls.append(
+                study.score_predictions(_replace_predictions(study, parts, study.work(asks)))
+            )
+        sums = np.array(
+            [[influence[part.rows].sum() for part in parts] for _, influence in controls]
+        )
         noise = float(np.sum(np.var(sums, axis=0, ddof=1))) / count
         influence = clean.influence - np.mean([own for _, own in controls], axis=0)
         if _is_small(study, noise, influence):
@@ -244,7 +321,9 @@ def _others(study: LeakageStudy, part: Bundle, number: int, control: int) -> Boo
     return like_size(part.drop, study.folds[part.fold].train, study.filed_clusters, rng)
 
 
-def _replace_predictions(study: LeakageStudy, parts: list[Bundle], predictions: Predictions) -> Predictions:
+def _replace_predictions(
+    study: LeakageStudy, parts: list[Bundle], predictions: Predictions
+) -> Predictions:
     """Return predictions as filed, with those of the bundles' rows replaced."""
     out = [own.copy() for own in study.predictions]
     place = np.zeros(len(study.y), np.int64)
@@ -255,7 +334,10 @@ def _replace_predictions(study: LeakageStudy, parts: list[Bundle], predictions: 
 
 
 def extrapolate(study: LeakageStudy, corrected: Callable[[], LeakageResult]) -> Answer:
-    """Answer by `leakage_corrected`; refuse if it refuses, or before its fits if injection cannot show the leakage."""
+    """Answer by `leakage_corrected`.
+
+    Refuse if it refuses, or before its fits if injection cannot show the leakage.
+    """
     refused = functools.partial(Answer, "extrapolated", ASSUMPTION)
     if hidden := refusal(unshown(study.folds, study.linkage)):
         return refused(hidden)
@@ -265,7 +347,8 @@ def extrapolate(study: LeakageStudy, corrected: Callable[[], LeakageResult]) -> 
         return refused(str(error).removeprefix("leakage_corrected: ").rstrip("."))
     if result.refusal:
         return refused(result.refusal)
-    assert result.influence is not None and result.naive_influence is not None  # scores without an influence are refused before
+    # scores without an influence are refused before
+    assert result.influence is not None and result.naive_influence is not None
     change = result.influence - result.naive_influence
     errors = {
         "monte_carlo": result.se_mc**2,

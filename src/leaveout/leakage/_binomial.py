@@ -1,8 +1,8 @@
 """Distribution of the number of leaked records in a training set, as matrices of probabilities.
 
-A training set of n records is drawn from T̂, a share p of which belongs to the test clusters, and from V̂, the injected
-records. With `e_c` the loss when exactly c of the n are leaked, the losses at all levels of injection are `b = A e`, and
-each row of A is the distribution of c at one level.
+A training set of n records is drawn from T̂, a share p of which belongs to the test clusters, and
+from V̂, the injected records. With `e_c` the loss when exactly c of the n are leaked, the losses at
+all levels of injection are `b = A e`, and each row of A is the distribution of c at one level.
 """
 
 from typing import Any
@@ -21,7 +21,8 @@ NEGLIGIBLE = 1e-18  # probabilities below it are left out of convolutions
 
 
 def binomial_matrix(p: ArrayLike, n: int) -> Float[np.ndarray, "levels counts"]:
-    """Compute the probabilities of the number of leaked records, if each record is leaked independently.
+    """Compute the probabilities of the number of leaked records, if each record is leaked
+    independently.
 
     A_ij = P(Binomial(n, p_i) = j), where every record is leaked with probability p_i.
 
@@ -53,9 +54,12 @@ def binomial_matrix(p: ArrayLike, n: int) -> Float[np.ndarray, "levels counts"]:
     array([[1.  , 0.  , 0.  ],
            [0.25, 0.5 , 0.25]])
     """
-    n, p = _whole("binomial_matrix: n", n, 1), np.atleast_1d(np.asarray(p, np.float64))
+    n = _whole("binomial_matrix: n", n, 1)
+    p = np.atleast_1d(np.asarray(p, np.float64))
     if p.ndim != 1 or not np.all((p >= 0) & (p <= 1)):
-        raise ValueError(f"binomial_matrix: p must be probabilities, one a level; got {_worst(p, (p >= 0) & (p <= 1))}.")
+        raise ValueError(
+            f"binomial_matrix: p must be probabilities, one a level; got {_worst(p, (p >= 0) & (p <= 1))}."
+        )
     return stats.binom.pmf(np.arange(n + 1), n, p[:, None])
 
 
@@ -68,11 +72,13 @@ def stratified_matrix(
     pool_train: int | None = None,
     pool_test: int | None = None,
 ) -> Float[np.ndarray, "levels counts"]:
-    """Compute the probabilities of the number of leaked records among exactly j drawn from V̂ and n − j drawn from T̂.
+    """Compute the probabilities of the number of leaked records among exactly j drawn from V̂ and n
+    − j drawn from T̂.
 
-    Row j is the law Binomial(j, 1 − p_test) ∗ Binomial(n − j, p_train), which is j + Binomial(n − j, p_train) if V̂ is
-    clean. With the sizes of the pools the draws are without replacement. The laws are then hypergeometric with p · pool
-    marked records (between two whole numbers, their mixture).
+    Row j is the law Binomial(j, 1 − p_test) ∗ Binomial(n − j, p_train), which is j + Binomial(n −
+    j, p_train) if V̂ is clean. With the sizes of the pools the draws are without replacement. The
+    laws are then hypergeometric with p · pool marked records (between two whole numbers, their
+    mixture).
 
     Parameters
     ----------
@@ -93,7 +99,8 @@ def stratified_matrix(
     Raises
     ------
     ValueError
-        If p is outside [0, 1), `p_train + p_test ≥ 1`, a level is outside 0…n, or a pool is too small.
+        If p is outside [0, 1), `p_train + p_test ≥ 1`, a level is outside 0…n, or a pool is too
+        small.
 
     See Also
     --------
@@ -109,11 +116,23 @@ def stratified_matrix(
     n = _whole("stratified_matrix: n", n, 1)
     check_probabilities("stratified_matrix", p_train, p_test)
     drawn = np.atleast_1d(np.asarray(levels))
-    if drawn.ndim != 1 or not np.all(drawn == np.floor(drawn)) or drawn.min() < 0 or drawn.max() > n:
-        raise ValueError(f"stratified_matrix: levels must be whole numbers from 0 to n = {n}; got {levels!r}.")
-    for name, pool, most in (("pool_train", pool_train, n - drawn.min()), ("pool_test", pool_test, drawn.max())):
+    if (
+        drawn.ndim != 1
+        or not np.all(drawn == np.floor(drawn))
+        or drawn.min() < 0
+        or drawn.max() > n
+    ):
+        raise ValueError(
+            f"stratified_matrix: levels must be whole numbers from 0 to n = {n}; got {levels!r}."
+        )
+    for name, pool, most in (
+        ("pool_train", pool_train, n - drawn.min()),
+        ("pool_test", pool_test, drawn.max()),
+    ):
         if pool is not None and pool < most:
-            raise ValueError(f"stratified_matrix: {name} = {pool} holds fewer than the {most} records that a level draws.")
+            raise ValueError(
+                f"stratified_matrix: {name} = {pool} holds fewer than the {most} records that a level draws."
+            )
     A = np.zeros((len(drawn), n + 1))
     for row, j in zip(A, drawn.astype(int), strict=True):
         start, leaked = _marked_law(n - j, p_train, pool_train)
@@ -134,17 +153,20 @@ def residual_profile(
     lam: float = 0.0,
     monotone: bool = False,
 ) -> pd.DataFrame:
-    """Search for an unknown p₀ by the objective at each candidate, which cannot find it (Algorithms 2 and 4).
+    """Search for an unknown p₀ by the objective at each candidate, which cannot find it (Algorithms
+    2 and 4).
 
-        min_e ‖A(p̂₀) e − b‖² + λ ‖D e‖²,      A(p̂₀)_i = Binomial(n, p̂₀ + (1 − p̂₀) p′_i),      e₀ ≥ … ≥ e_n ≥ 0 if monotone
+        min_e ‖A(p̂₀) e − b‖² + λ ‖D e‖²,      A(p̂₀)_i = Binomial(n, p̂₀ + (1 − p̂₀) p′_i),
+        e₀ ≥ … ≥ e_n ≥ 0 if monotone
 
-    For both directions (Algorithm 4), e is a matrix, with D along both of its axes, falling along the first. Then
-    `A_train = Binomial(n, p + (1 − p − q) p′)`, and A_test has p and q exchanged.
+    For both directions (Algorithm 4), e is a matrix, with D along both of its axes, falling along
+    the first. Then `A_train = Binomial(n, p + (1 − p − q) p′)`, and A_test has p and q exchanged.
 
     Parameters
     ----------
     levels : array_like, or a pair
-        The injected probabilities p′; for both directions a pair, of the records trained on and tested on.
+        The injected probabilities p′; for both directions a pair, of the records trained on and
+        tested on.
     b : array_like, `[levels]` or `[train levels, test levels]`
         The losses.
     n : int, or a pair
@@ -165,56 +187,85 @@ def residual_profile(
 
     Notes
     -----
-    No minimum marks p₀. Write S(p)_{k,c} = P(k + Binomial(n − k, p) = c). To be leaked, a record is injected or, if not,
-    was leaked before, so A(p) = A(0) S(p). S is triangular with diagonal (1 − p)^(n − k) > 0, hence invertible for p < 1.
-    All A(p) thus share one column space, that of the polynomials of degree n in p′, and the unregularised residual is the
-    same for every p̂₀. Further, S(p) is a family of stochastic matrices whose rows rise with k (each remaining record is
-    leaked or not by its own coin), so S e is non-increasing and non-negative if e is. And D_q S(p) = (1 − p)^q S_{n−q}(p)
-    D_q for differences of order q, where S_{n−q} is a mean over later entries with column sums at most 1/(1 − p): ‖D_q S e‖
-    ≤ (1 − p)^(q − ½) ‖D_q e‖ ≤ ‖D_q e‖. Lastly S(p₂) = S(p₁) S(p) for 1 − p₂ = (1 − p₁)(1 − p). So whatever e attains at
-    p₂, S(p) e attains at p₁ ≤ p₂ with the same fit and no larger penalty. *The objective never falls as p̂₀ grows, whatever
-    b is*, and its minimum is at p̂₀ = 0.
+    No minimum marks p₀. Write S(p)_{k,c} = P(k + Binomial(n − k, p) = c). To be leaked, a record is
+    injected or, if not, was leaked before, so A(p) = A(0) S(p). S is triangular with diagonal (1 −
+    p)^(n − k) > 0, hence invertible for p < 1. All A(p) thus share one column space, that of the
+    polynomials of degree n in p′, and the unregularised residual is the same for every p̂₀.
+    Further, S(p) is a family of stochastic matrices whose rows rise with k (each remaining record
+    is leaked or not by its own coin), so S e is non-increasing and non-negative if e is. And D_q
+    S(p) = (1 − p)^q S_{n−q}(p) D_q for differences of order q, where S_{n−q} is a mean over later
+    entries with column sums at most 1/(1 − p): ‖D_q S e‖ ≤ (1 − p)^(q − ½) ‖D_q e‖ ≤ ‖D_q e‖.
+    Lastly S(p₂) = S(p₁) S(p) for 1 − p₂ = (1 − p₁)(1 − p). So whatever e attains at p₂, S(p) e
+    attains at p₁ ≤ p₂ with the same fit and no larger penalty. *The objective never falls as p̂₀
+    grows, whatever b is*, and its minimum is at p̂₀ = 0.
 
-    For both directions the same holds with S_{k,c} = P(Binomial(k, 1 − q) + Binomial(n − k, p) = c) on the one side and p
-    and q exchanged on the other: eigenvalues (1 − p − q)^k, column sums at most 1/(1 − p − q). One side's differences
-    shrink by (1 − p − q)^(order − ½), and the other side's mean stretches them by (1 − p − q)^(−½) at most: *no (p, q) has
-    a lower objective than (0, 0)*, whatever b is.
+    For both directions the same holds with S_{k,c} = P(Binomial(k, 1 − q) + Binomial(n − k, p) = c)
+    on the one side and p and q exchanged on the other: eigenvalues (1 − p − q)^k, column sums at
+    most 1/(1 − p − q). One side's differences shrink by (1 − p − q)^(order − ½), and the other
+    side's mean stretches them by (1 − p − q)^(−½) at most: *no (p, q) has a lower objective than
+    (0, 0)*, whatever b is.
 
     Examples
     --------
     >>> import leaveout as lo
-    >>> table = lo.leakage.residual_profile([0.0, 0.3, 0.6, 1.0], [1.0, 0.8, 0.7, 0.5], 2, [0.0, 0.2])
+    >>> table = lo.leakage.residual_profile(
+    ...     [0.0, 0.3, 0.6, 1.0], [1.0, 0.8, 0.7, 0.5], 2, [0.0, 0.2]
+    ... )
     >>> list(table.columns), len(table)
     (['p0', 'objective', 'estimate'], 2)
     """
     both = isinstance(levels, tuple) and isinstance(n, tuple)
-    given = list(zip(levels, n, strict=True)) if isinstance(levels, tuple) and isinstance(n, tuple) else [(levels, n)]
-    sides = [(np.atleast_1d(np.asarray(side, np.float64)), _whole("residual_profile: n", size, 1)) for side, size in given]
+    given = (
+        list(zip(levels, n, strict=True))
+        if isinstance(levels, tuple) and isinstance(n, tuple)
+        else [(levels, n)]
+    )
+    sides = [
+        (np.atleast_1d(np.asarray(side, np.float64)), _whole("residual_profile: n", size, 1))
+        for side, size in given
+    ]
     b, shape = np.asarray(b, np.float64), tuple(len(side) for side, _ in sides)
     if b.shape != shape or any(side.ndim != 1 for side, _ in sides) or not np.isfinite(b).all():
-        raise ValueError(f"residual_profile: give one finite loss a level, shape {shape}; got {b.shape}.")
+        raise ValueError(
+            f"residual_profile: give one finite loss a level, shape {shape}; got {b.shape}."
+        )
     D = [differences(size + 1, order) for _, size in sides]
     if candidates is None:
         line = np.linspace(0, 0.4, 5)
         candidates = [(p, q) for p in line for q in line] if both else np.linspace(0, 0.5, 11)
     pairs = np.atleast_1d(np.asarray(candidates, np.float64))
-    pairs = pairs if both else np.column_stack([pairs, np.zeros(len(pairs))])  # q is zero if leakage goes one way
+    # q is zero if leakage goes one way
+    pairs = pairs if both else np.column_stack([pairs, np.zeros(len(pairs))])
     if pairs.ndim != 2 or pairs.shape[1] != 2:
-        raise ValueError(f"residual_profile: with leakage both ways candidates must be pairs (p, q); got shape {pairs.shape}.")
+        raise ValueError(
+            f"residual_profile: with leakage both ways candidates must be pairs (p, q); got shape {pairs.shape}."
+        )
     inside = np.all(pairs >= 0, axis=1) & (pairs.sum(1) < 1)
     if not inside.all():
         what = "pairs with a sum in [0, 1)" if both else "in [0, 1)"
-        raise ValueError(f"residual_profile: candidates must lie {what}; got {pairs[~inside][0, : 1 + both]}.")
+        raise ValueError(
+            f"residual_profile: candidates must lie {what}; got {pairs[~inside][0, : 1 + both]}."
+        )
     columns = [size + 1 for _, size in sides] + [1] * (2 - len(sides))
     # a second side enters as a Kronecker product
-    penalties = [np.kron(D[0], np.eye(columns[1])), *(np.kron(np.eye(columns[0]), part) for part in D[1:])]
+    penalties = [
+        np.kron(D[0], np.eye(columns[1])),
+        *(np.kron(np.eye(columns[0]), part) for part in D[1:]),
+    ]
     penalties = [np.sqrt(lam) * part for part in penalties]
     target = np.concatenate([b.ravel(), np.zeros(sum(map(len, penalties)))])
     rows = []
     for p, q in pairs:
-        A = [binomial_matrix(s + (1 - p - q) * side, size) for s, (side, size) in zip((p, q), sides, strict=False)]
+        A = [
+            binomial_matrix(s + (1 - p - q) * side, size)
+            for s, (side, size) in zip((p, q), sides, strict=False)
+        ]
         M = np.vstack([np.kron(A[0], A[1]) if both else A[0], *penalties])
-        e = nonincreasing(M.reshape(-1, *columns), target).ravel() if monotone else np.linalg.lstsq(M, target, rcond=None)[0]
+        e = (
+            nonincreasing(M.reshape(-1, *columns), target).ravel()
+            if monotone
+            else np.linalg.lstsq(M, target, rcond=None)[0]
+        )
         found = {"objective": float(np.sum((M @ e - target) ** 2)), "estimate": float(e[0])}
         rows.append(({"p_train": p, "p_test": q} if both else {"p0": p}) | found)
     return pd.DataFrame(rows)
@@ -222,7 +273,9 @@ def residual_profile(
 
 def check_probabilities(caller: str, p_train: ArrayLike, p_test: ArrayLike) -> None:
     """Raise unless both lie in [0, 1) with a sum below one, in every fold."""
-    train, test = np.broadcast_arrays(*(np.atleast_1d(np.asarray(p, np.float64)) for p in (p_train, p_test)))
+    train, test = np.broadcast_arrays(
+        *(np.atleast_1d(np.asarray(p, np.float64)) for p in (p_train, p_test))
+    )
     for name, p in (("p_train", train), ("p_test", test)):
         inside = (p >= 0) & (p < 1)
         if not inside.all():
@@ -237,8 +290,11 @@ def check_probabilities(caller: str, p_train: ArrayLike, p_test: ArrayLike) -> N
 
 
 def _marked_law(draws: int, p: float, pool: int | None) -> tuple[int, FloatArray]:
-    """Return the distribution of the marked records among `draws`, from the first count that is not negligible."""
-    # 12: standard deviations (and counts) from the mean beyond which all probabilities are negligible
+    """Return the distribution of the marked records among `draws`, from the first count that is not
+    negligible.
+    """
+    # 12: standard deviations (and counts) from the mean beyond which all probabilities are
+    # negligible
     reach = 12 * (np.sqrt(draws * p * (1 - p)) + 1)
     counts = np.arange(max(0, int(draws * p - reach)), min(draws, int(draws * p + reach) + 1) + 1)
     if pool is None:
@@ -254,7 +310,9 @@ def _marked_law(draws: int, p: float, pool: int | None) -> tuple[int, FloatArray
 
 
 def _hypergeometric(counts: IntArray, pool: int, marked: int, draws: int) -> FloatArray:
-    """Compute the probabilities of `counts`, which hold all that are not negligible, by the ratios of successive ones."""
+    """Compute the probabilities of `counts`, which hold all that are not negligible, by the ratios
+    of successive ones.
+    """
     seen = (counts >= max(0, draws - pool + marked)) & (counts <= min(marked, draws))
     k = counts[seen][:-1].astype(np.float64)
     ratios = (marked - k) * (draws - k) / ((k + 1) * (pool - marked - draws + k + 1))
@@ -271,4 +329,6 @@ def _whole(name: str, value: Any, low: int) -> int:
 
 
 def _worst(p: FloatArray, inside: BoolArray) -> str:
-    return ", ".join(f"{value:g}" for value in p[~inside][:3]) if p.ndim == 1 else f"shape {p.shape}"
+    if p.ndim == 1:
+        return ", ".join(f"{value:g}" for value in p[~inside][:3])
+    return f"shape {p.shape}"

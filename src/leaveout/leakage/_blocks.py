@@ -1,11 +1,14 @@
-r"""Small blocks of the graph of pairs, and draws of their partitions without a Markov chain: sums over subsets.
+r"""Small blocks of the graph of pairs, and draws of their partitions without a Markov chain: sums
+over subsets.
 
-With W(B) the weight of a cluster B, zero unless it is connected, the sum over all partitions of a set S of records is
+With W(B) the weight of a cluster B, zero unless it is connected, the sum over all partitions of a
+set S of records is
 
     Z(S) = Σ_{B ⊆ S, B ∋ min S} W(B) Z(S \ B),
 
-and a draw takes B with probability W(B) Z(S \ B)/Z(S), and goes on with S \ B: 3ᵏ/2 terms for k records, where the
-partitions themselves are the Bell numbers (for eight records 3,280 against 4,140; for twelve 265,720 against 4,213,597).
+and a draw takes B with probability W(B) Z(S \ B)/Z(S), and goes on with S \ B: 3ᵏ/2 terms for k
+records, where the partitions themselves are the Bell numbers (for eight records 3,280 against
+4,140; for twelve 265,720 against 4,213,597).
 """
 
 import functools
@@ -18,19 +21,24 @@ from jaxtyping import Bool, Float, Int
 from .._runtime.arrays import FloatArray, IntArray
 from ._tables import PairIndices, PairNumbers
 
-MAX_ENUMERATED_RECORDS = 8  # records of a block up to which it is drawn exactly; each more triples the work
+# records of a block up to which it is drawn exactly; each more triples the work
+MAX_ENUMERATED_RECORDS = 8
 NEVER = -1e9  # log-odds of a pair that is in no cluster
-# PULL ties weights to the log-odds. Of 5, 0.5, 0.2, 0.1 and 0.05 it gave P(mate) the least squared error over four kinds of
-# simulated linkage with uninformative unlisted pairs; with informative ones 0.1 is little better (experiments/linkage_law.py).
+# PULL ties weights to the log-odds. Of 5, 0.5, 0.2, 0.1 and 0.05 it gave P(mate) the least squared
+# error over four kinds of simulated linkage with uninformative unlisted pairs; with informative
+# ones 0.1 is little better (experiments/linkage_law.py).
 PULL = 0.2  # strength of that tie
-WEIGHT_SLOPE_ZERO, MAX_WEIGHT_STEPS = 1e-3, 200  # slope in the weights that counts as zero, and largest number of steps
+# slope in the weights that counts as zero, and largest number of steps
+WEIGHT_SLOPE_ZERO = 1e-3
+MAX_WEIGHT_STEPS = 200
 
 
 class Graph(NamedTuple):
     """The uncertain pairs of nodes, each once, with `a < b`.
 
-    `weight` are log-odds minus `ground`, the log-odds of an unlisted pair. `times` is the number of pairs of records, `target`
-    the sum of their probabilities, `size` the number of records of each node, and `block` the block of each pair.
+    `weight` are log-odds minus `ground`, the log-odds of an unlisted pair. `times` is the number of
+    pairs of records, `target` the sum of their probabilities, `size` the number of records of each
+    node, and `block` the block of each pair.
     """
 
     a: PairIndices
@@ -57,16 +65,18 @@ def components(nodes: int, a: IntArray, b: IntArray) -> Int[np.ndarray, " nodes"
 
 
 def biconnected_blocks(nodes: int, a: IntArray, b: IntArray) -> PairIndices:
-    """Number the block of each pair: two pairs are in one block if a cycle has both (Hopcroft & Tarjan 1973).
+    """Number the block of each pair: two pairs are in one block if a cycle has both (Hopcroft &
+    Tarjan 1973).
 
-    Down a depth-first tree, the pair above v is in one block with the pair above its parent u if something at or below v is
-    also paired with something above u.
+    Down a depth-first tree, the pair above v is in one block with the pair above its parent u if
+    something at or below v is also paired with something above u.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import depth_first_order
 
     part = components(nodes, a, b)
-    first = np.unique(part, return_index=True)[1]  # one node of every component, below a root of all
+    # one node of every component, below a root of all
+    first = np.unique(part, return_index=True)[1]
     ends = np.r_[a, np.full(len(first), nodes)], np.r_[b, first]
     tree = coo_array((np.ones(len(ends[0]), bool), ends), shape=(nodes + 1, nodes + 1)).tocsr()
     order, parent = depth_first_order(tree, nodes, directed=False)
@@ -74,10 +84,12 @@ def biconnected_blocks(nodes: int, a: IntArray, b: IntArray) -> PairIndices:
     place[order] = np.arange(nodes + 1)
     above = np.empty(nodes + 1, np.int64)  # the place of each node's parent
     above[place] = place[np.where(parent < 0, nodes, parent)]
-    low, high = np.minimum(place[a], place[b]), np.maximum(place[a], place[b])
+    low = np.minimum(place[a], place[b])
+    high = np.maximum(place[a], place[b])
     reach = np.arange(nodes + 1)
     np.minimum.at(reach, high, low)
-    least, up = reach.tolist(), above.tolist()
+    least = reach.tolist()
+    up = above.tolist()
     for v in range(nodes, 0, -1):  # nodes below come later
         least[up[v]] = min(least[up[v]], least[v])
     joined = np.flatnonzero(np.array(least) < above)  # a pair leads past the parent
@@ -85,7 +97,10 @@ def biconnected_blocks(nodes: int, a: IntArray, b: IntArray) -> PairIndices:
 
 
 class RecordBlocks(NamedTuple):
-    """Blocks of k nodes each, their pairs in the order of `_pairs(k)`; `times` is zero for unlisted pairs."""
+    """Blocks of k nodes each, their pairs in the order of `_pairs(k)`.
+
+    `times` is zero for unlisted pairs.
+    """
 
     weight: Float[np.ndarray, "blocks pairs"]
     target: Float[np.ndarray, "blocks pairs"]
@@ -98,7 +113,9 @@ class RecordBlocks(NamedTuple):
         return np.where(self.whole, (weight + self.ground) @ _inside(k), -np.inf)
 
 
-def draw_blocks(graph: Graph, k: int, num: int, rng: np.random.Generator) -> Bool[np.ndarray, "num pairs"]:
+def draw_blocks(
+    graph: Graph, k: int, num: int, rng: np.random.Generator
+) -> Bool[np.ndarray, "num pairs"]:
     """Draw partitions of blocks of `k` nodes each, and mark the pairs that are inside clusters."""
     nodes = len(graph.size)
     block = np.unique(graph.block, return_inverse=True)[1]
@@ -110,20 +127,30 @@ def draw_blocks(graph: Graph, k: int, num: int, rng: np.random.Generator) -> Boo
     order = np.argsort(block, kind="stable")
     at_once = 4096  # blocks drawn together
     starts = np.arange(0, len(size) + at_once, at_once)
-    for first, (start, stop) in zip(starts, itertools.pairwise(np.searchsorted(block[order], starts)), strict=False):
+    for first, (start, stop) in zip(
+        starts, itertools.pairwise(np.searchsorted(block[order], starts)), strict=False
+    ):
         some = order[start:stop]
         blocks = _dense(graph, some, block[some] - first, pair[some], size[first : first + at_once])
         weight = blocks.clusters(_fit_weights(blocks, k), k)
         label = _draw(weight, _sums(weight, k), num, k, rng)
-        inside[:, some] = (label[block[some] - first, :, x[some]] == label[block[some] - first, :, y[some]]).T
+        inside[:, some] = (
+            label[block[some] - first, :, x[some]] == label[block[some] - first, :, y[some]]
+        ).T
     return inside
 
 
-def _dense(graph: Graph, some: IntArray, block: IntArray, pair: IntArray, size: IntArray) -> RecordBlocks:
+def _dense(
+    graph: Graph, some: IntArray, block: IntArray, pair: IntArray, size: IntArray
+) -> RecordBlocks:
     count, k = size.shape
     low, high = np.triu_indices(k, 1)
     weight, target, times = (np.zeros((count, len(low))) for _ in range(3))
-    weight[block, pair], target[block, pair], times[block, pair] = graph.weight[some], graph.target[some], graph.times[some]
+    weight[block, pair], target[block, pair], times[block, pair] = (
+        graph.weight[some],
+        graph.target[some],
+        graph.times[some],
+    )
     near = np.zeros((count, k), np.int64)
     for one, other in ((low, high), (high, low)):
         np.bitwise_or.at(near, (block, one[pair]), 1 << other[pair])
@@ -134,11 +161,15 @@ def _dense(graph: Graph, some: IntArray, block: IntArray, pair: IntArray, size: 
     reached: IntArray = np.broadcast_to(subset & -subset, beside.shape)
     for _ in range(k - 1):
         reached = (reached | np.take_along_axis(beside, reached, 1)) & subset
-    return RecordBlocks(weight, target, times, graph.ground * size[:, low] * size[:, high], reached == subset)
+    return RecordBlocks(
+        weight, target, times, graph.ground * size[:, low] * size[:, high], reached == subset
+    )
 
 
 def _fit_weights(blocks: RecordBlocks, k: int) -> Float[np.ndarray, "blocks pairs"]:
-    """Fit the weights at which `target − times · P(inside) = PULL (weight − log-odds)`, by Nesterov's gradient steps."""
+    """Fit the weights at which `target − times · P(inside) = PULL (weight − log-odds)`, by
+    Nesterov's gradient steps.
+    """
     # bound of the curvature, as the variance of an indicator is at most a quarter
     bound = blocks.times.sum(1, keepdims=True) / 4 + PULL
     root = np.sqrt(PULL / bound)
@@ -146,16 +177,24 @@ def _fit_weights(blocks: RecordBlocks, k: int) -> Float[np.ndarray, "blocks pair
     for _ in range(MAX_WEIGHT_STEPS):
         cluster = blocks.clusters(ahead, k)
         sums = _sums(cluster, k)
-        inside = np.exp(cluster + sums[:, ::-1] - sums[:, -1:]) @ _inside(k).T  # the rest of all records is its complement
-        slope = np.where(blocks.times > 0, blocks.target - blocks.times * inside - PULL * (ahead - blocks.weight), 0.0)
+        # the rest of all records is its complement
+        inside = np.exp(cluster + sums[:, ::-1] - sums[:, -1:]) @ _inside(k).T
+        slope = np.where(
+            blocks.times > 0,
+            blocks.target - blocks.times * inside - PULL * (ahead - blocks.weight),
+            0.0,
+        )
         if np.abs(slope).max() < WEIGHT_SLOPE_ZERO:
             break
-        before, weight = weight, ahead + slope / bound
+        before = weight
+        weight = ahead + slope / bound
         ahead = weight + (1 - root) / (1 + root) * (weight - before)
     return ahead
 
 
-def _sums(weight: Float[np.ndarray, "blocks subsets"], k: int) -> Float[np.ndarray, "blocks subsets"]:
+def _sums(
+    weight: Float[np.ndarray, "blocks subsets"], k: int
+) -> Float[np.ndarray, "blocks subsets"]:
     """Compute log Z of every subset."""
     out = np.zeros_like(weight)
     for whole in range(1, 1 << k):
@@ -166,7 +205,9 @@ def _sums(weight: Float[np.ndarray, "blocks subsets"], k: int) -> Float[np.ndarr
     return out
 
 
-def _draw(weight: FloatArray, sums: FloatArray, num: int, k: int, rng: np.random.Generator) -> Int[np.ndarray, "blocks num k"]:
+def _draw(
+    weight: FloatArray, sums: FloatArray, num: int, k: int, rng: np.random.Generator
+) -> Int[np.ndarray, "blocks num k"]:
     """Draw partitions; return the least node of the cluster of each node."""
     left = np.full((len(weight), num), (1 << k) - 1)
     label = np.zeros((len(weight), num, k), np.int64)

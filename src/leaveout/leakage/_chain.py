@@ -1,13 +1,15 @@
-"""Draws of partitions of large blocks by a Markov chain: sets of records that join a cluster, or leave it.
+"""Draws of partitions of large blocks by a Markov chain: sets of records that join a cluster, or
+leave it.
 
-Each move is a Swendsen–Wang cut (Barbu & Zhu 2005) along one pair (u, v). Every pair e inside a cluster is a bond with
-probability b_e; V₀ are the records that bonds connect with u, D the others in the clusters of u and v. If D is connected and
-contains v, then V₀ and D become one cluster or two with odds `Π odds_e (1 − b_e)` over the pairs e between them; otherwise
-nothing changes. Bonds may be chosen in any way that does not depend on the partition: with b_e = t p_e, and t drawn anew for
-each step, both single records and large parts of clusters move.
+Each move is a Swendsen–Wang cut (Barbu & Zhu 2005) along one pair (u, v). Every pair e inside a
+cluster is a bond with probability b_e; V₀ are the records that bonds connect with u, D the others
+in the clusters of u and v. If D is connected and contains v, then V₀ and D become one cluster or
+two with odds `Π odds_e (1 − b_e)` over the pairs e between them; otherwise nothing changes. Bonds
+may be chosen in any way that does not depend on the partition: with b_e = t p_e, and t drawn anew
+for each step, both single records and large parts of clusters move.
 
-Many pairs are proposed at once. A move keeps the union of the clusters of u and v, so pairs whose clusters no other proposed
-pair touches are independent, and the distribution is kept.
+Many pairs are proposed at once. A move keeps the union of the clusters of u and v, so pairs whose
+clusters no other proposed pair touches are independent, and the distribution is kept.
 """
 
 import math
@@ -23,16 +25,20 @@ from ._blocks import PULL, Graph, components
 from ._tables import PairIndices, PairNumbers
 
 # least and largest number of steps of these sweeps, and largest number of pairs that they visit
-FEWEST, MOST, LOOKS = 300, 2000, 4e7
+FEWEST = 300
+MOST = 2000
+LOOKS = 4e7
 SPARSE = 4  # labels for each node from which labels are numbered anew
-GAIN, SLOWS = 0.1, 50  # change of a weight by one visit of its pair, and number of steps after which it is half
+# change of a weight by one visit of its pair, and number of steps after which it is half
+GAIN = 0.1
+SLOWS = 50
 
 
 class BlockChains(NamedTuple):
     """Copies of the blocks side by side.
 
-    Pairs have their nodes, weight, probability of a bond, the root of that by which they are proposed, and chain; nodes have
-    their records.
+    Pairs have their nodes, weight, probability of a bond, the root of that by which they are
+    proposed, and chain; nodes have their records.
     """
 
     a: PairIndices
@@ -48,30 +54,43 @@ class BlockChains(NamedTuple):
 def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndarray, "num pairs"]:
     """Draw partitions by Markov chains, and mark the pairs that are inside clusters.
 
-    There are as many chains as cost little, at most one for each draw, each started with every record by itself. If there are
-    fewer chains than draws, each gives several draws, some steps apart. First the share of pairs that are proposed adapts, in
-    each block of each chain, until all have done their sweeps; then it is fixed. Until the first draw, the weights follow
-    P(inside) as all chains show it, by Robbins & Monro's steps.
+    There are as many chains as cost little, at most one for each draw, each started with every
+    record by itself. If there are fewer chains than draws, each gives several draws, some steps
+    apart. First the share of pairs that are proposed adapts, in each block of each chain, until all
+    have done their sweeps; then it is fixed. Until the first draw, the weights follow P(inside) as
+    all chains show it, by Robbins & Monro's steps.
     """
     # 20_000: pairs in all chains below which one more chain costs almost nothing
     copies = int(np.clip(20_000 // len(graph.a), 1, num))
     nodes = len(graph.size)  # each is copied for each of its blocks and for each chain
-    key, ends = np.unique(np.r_[graph.block * nodes + graph.a, graph.block * nodes + graph.b], return_inverse=True)
-    a, b, block = ends[: len(graph.a)], ends[len(graph.a) :], np.unique(graph.block, return_inverse=True)[1]
+    key, ends = np.unique(
+        np.r_[graph.block * nodes + graph.a, graph.block * nodes + graph.b], return_inverse=True
+    )
+    a = ends[: len(graph.a)]
+    b = ends[len(graph.a) :]
+    block = np.unique(graph.block, return_inverse=True)[1]
     likely = np.tile(graph.target / graph.times, copies)
     copy = lambda values, step: (values + step * np.arange(copies)[:, None]).ravel()
     chains = BlockChains(copy(a, len(key)), copy(b, len(key)), np.tile(graph.weight, copies), likely, np.sqrt(likely),
                   copy(block, int(block.max()) + 1), np.tile(graph.size[key % nodes], copies), graph.ground)  # fmt: skip
-    burn_in_sweeps = 10  # proposals of every pair, times √p, until the shares have adapted; as many again until the first draw
+    # proposals of every pair, times √p, until the shares have adapted; as many again until the
+    # first draw
+    burn_in_sweeps = 10
     wanted = burn_in_sweeps * np.bincount(chains.chain, chains.eager)
     most = int(np.clip(LOOKS / len(chains.a), FEWEST, MOST))
-    label, share, asked, steps = np.arange(len(chains.size)), np.full(len(wanted), 0.1), np.zeros(len(wanted)), 0
+    label = np.arange(len(chains.size))
+    share = np.full(len(wanted), 0.1)
+    asked = np.zeros(len(wanted))
+    steps = 0
     draw_spacing = 0.5  # the same between two draws of a chain
     with Slow("partitions", num // copies + 2) as bar:
         while steps < most and (asked < wanted).any():
             steps += 1
             picked, label, free = _move(chains, label, share, rng)
-            tried, done = (np.bincount(chains.chain[some], minlength=len(wanted)) for some in (picked, picked[free]))
+            tried, done = (
+                np.bincount(chains.chain[some], minlength=len(wanted))
+                for some in (picked, picked[free])
+            )
             asked += done
             # 1.5: rate at which the share of proposed pairs adapts to the share without conflicts
             share = np.minimum(share * 1.5 ** (np.sign(2 * done - tried) / np.sqrt(steps)), 1.0)
@@ -95,7 +114,9 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
 
 
 def _pull_weights(chains: BlockChains, graph: Graph, label: IntArray, gain: float) -> BlockChains:
-    """Move the weights towards values at which `target − times · P(inside) = PULL (weight − log-odds)`, alike in all copies."""
+    """Move the weights towards values at which `target − times · P(inside) = PULL (weight −
+    log-odds)`, alike in all copies.
+    """
     inside = (label[chains.a] == label[chains.b]).reshape(-1, len(graph.a)).mean(0)
     weight = chains.weight[: len(graph.a)]
     slope = (graph.target - PULL * (weight - graph.weight)) / graph.times - inside
@@ -105,14 +126,22 @@ def _pull_weights(chains: BlockChains, graph: Graph, label: IntArray, gain: floa
 def _move(
     chains: BlockChains, label: IntArray, share: FloatArray, rng: np.random.Generator
 ) -> tuple[Int[np.ndarray, " picked"], Int[np.ndarray, " nodes"], Bool[np.ndarray, " picked"]]:
-    """Take one step of all chains; return the picked `share` of pairs, the new clusters, and the pairs without conflicts."""
+    """Take one step of all chains.
+
+    Return the picked `share` of pairs, the new clusters, and the pairs without conflicts.
+    """
     rate = np.cumsum(share[chains.chain] * chains.eager)
-    picked = np.searchsorted(rate, rng.random(rng.poisson(rate[-1])) * rate[-1])  # a pair that is picked twice is in conflict
+    # a pair that is picked twice is in conflict
+    picked = np.searchsorted(rate, rng.random(rng.poisson(rate[-1])) * rate[-1])
     swap = rng.random(len(picked)) < 0.5
-    u, v = np.where(swap, chains.b[picked], chains.a[picked]), np.where(swap, chains.a[picked], chains.b[picked])
-    touched = np.bincount(np.r_[label[u], label[v][label[u] != label[v]]], minlength=int(label.max()) + 1)
+    u = np.where(swap, chains.b[picked], chains.a[picked])
+    v = np.where(swap, chains.a[picked], chains.b[picked])
+    touched = np.bincount(
+        np.r_[label[u], label[v][label[u] != label[v]]], minlength=int(label.max()) + 1
+    )
     free = (touched[label[u]] == 1) & (touched[label[v]] == 1)
-    u, v = u[free], v[free]
+    u = u[free]
+    v = v[free]
     zone = np.full(len(touched), -1)
     zone[label[u]] = zone[label[v]] = np.arange(len(u))
     of = zone[label]
@@ -120,7 +149,10 @@ def _move(
     pairs = np.flatnonzero((of[chains.a] >= 0) & (of[chains.a] == of[chains.b]))
     place = np.empty(len(label), np.int64)
     place[nodes] = np.arange(len(nodes))
-    a, b, of, cluster = place[chains.a[pairs]], place[chains.b[pairs]], of[nodes], label[nodes]
+    a = place[chains.a[pairs]]
+    b = place[chains.b[pairs]]
+    of = of[nodes]
+    cluster = label[nodes]
     bond = rng.random() ** 3 * chains.likely[pairs]
     inside = cluster[a] == cluster[b]
     bonded = inside & (rng.random(len(pairs)) < bond)
@@ -132,11 +164,17 @@ def _move(
     across = mine[a] != mine[b]
     weight = np.bincount(of[a[across]], (chains.weight[pairs] + np.log1p(-bond))[across], len(u))
     if chains.ground:
-        records = [np.bincount(of[some], chains.size[nodes[some]], len(u)) for some in (mine, ~mine)]
+        records = [
+            np.bincount(of[some], chains.size[nodes[some]], len(u)) for some in (mine, ~mine)
+        ]
         weight = weight + chains.ground * records[0] * records[1]
     ready = (pieces == 1) & ~mine[place[v]]
     together = rng.logistic(size=len(u)) < weight
-    to = np.where(together, label[v], np.where(label[u] == label[v], len(touched) + np.arange(len(u)), label[u]))
+    to = np.where(
+        together,
+        label[v],
+        np.where(label[u] == label[v], len(touched) + np.arange(len(u)), label[u]),
+    )
     label = label.copy()
     moved = nodes[mine & ready[of]]
     label[moved] = to[of[mine & ready[of]]]

@@ -1,8 +1,9 @@
-"""The estimator of the source document (Algorithms 1 and 3): independent draws with replacement at every level.
+"""The estimator of the source document (Algorithms 1 and 3): independent draws with replacement at
+every level.
 
-At level p′ every record trained on comes from V̂ with probability p′, else from T̂; then the number of leaked records is
-`Binomial(n, p₀ + (1 − p₀) p′)`. Test sets are drawn in the same way if leakage goes the other way. Use `leakage_corrected`;
-this estimator is for comparison with the document.
+At level p′ every record trained on comes from V̂ with probability p′, else from T̂; then the number
+of leaked records is `Binomial(n, p₀ + (1 − p₀) p′)`. Test sets are drawn in the same way if leakage
+goes the other way. Use `leakage_corrected`; this estimator is for comparison with the document.
 """
 
 import functools
@@ -77,11 +78,18 @@ class BlockBootstrap(PrintedResult):
         direction = {"train": "V̂ into T̂", "test": "T̂ into V̂", "both": "both ways"}[self.direction]
         size = len(curve.values) - 1
         lines = [
-            ("bootstrap", f"{len(self.levels)} levels of {self.num_boot} draws; leakage {direction}, up to {size} records"),
-            ("naive", f"{self.losses.flat[0]:.5g} ± {np.sqrt(self.variance.flat[0] / self.num_boot):.2g} (Monte Carlo)"),
+            (
+                "bootstrap",
+                f"{len(self.levels)} levels of {self.num_boot} draws; leakage {direction}, up to {size} records",
+            ),
+            (
+                "naive",
+                f"{self.losses.flat[0]:.5g} ± {np.sqrt(self.variance.flat[0] / self.num_boot):.2g} (Monte Carlo)",
+            ),
         ]
         error = ""
-        if self.direction != "both":  # levels are drawn by themselves: Theorem 3.2, with the weights of this solution
+        # levels are drawn by themselves: Theorem 3.2, with the weights of this solution
+        if self.direction != "both":
             error = f" ± {np.sqrt(np.sum(curve.weights**2 * self.variance) / self.num_boot):.2g} (Monte Carlo)"
         lines.append(("no leak", f"{curve.estimate:.5g}{error}, the loss by solve()"))
         if self.direction == "train":
@@ -111,7 +119,8 @@ class BlockBootstrap(PrintedResult):
         monotone : bool, default True
             Whether e is non-increasing and non-negative.
         linear : bool, optional
-            Whether e is linear in the records tested on, as a mean loss is (§5); by default for directions "test" and "both".
+            Whether e is linear in the records tested on, as a mean loss is (§5); by default for
+            directions "test" and "both".
         upper : float, optional
             The largest value of e.
         squared : bool, default True
@@ -122,18 +131,25 @@ class BlockBootstrap(PrintedResult):
         Curve
             The curve.
         """
-        linear = self.direction != "train" if linear is None else linear
+        if linear is None:
+            linear = self.direction != "train"
         if self.direction == "both":
-            return solve_curve(self.A, self.losses, order=order, lam=lam, monotone=monotone, linear=linear)
+            return solve_curve(
+                self.A, self.losses, order=order, lam=lam, monotone=monotone, linear=linear
+            )
         if linear:  # in the number of leaked records (§5), with two parameters
             share = np.arange(self.A.shape[1]) / (self.A.shape[1] - 1)
             inverse = np.linalg.pinv(self.A @ np.column_stack([np.ones(len(share)), share]))
             start, slope = inverse @ self.losses
             e = start + slope * share
-            return Curve(e, float("inf"), inverse[0], float(np.linalg.norm(self.A @ e - self.losses)), 2)
+            return Curve(
+                e, float("inf"), inverse[0], float(np.linalg.norm(self.A @ e - self.losses)), 2
+            )
         if not squared:
             return solve_unsquared(self.A, self.losses, order, lam, monotone)
-        return solve_curve(self.A, self.losses, order=order, lam=lam, monotone=monotone, upper=upper)
+        return solve_curve(
+            self.A, self.losses, order=order, lam=lam, monotone=monotone, upper=upper
+        )
 
 
 @conventional
@@ -207,35 +223,65 @@ def binomial_block_bootstrap(
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(40, 2))
     >>> y, rows = X[:, 0] + rng.normal(size=40), np.arange(40)
-    >>> found = lo.leakage.binomial_block_bootstrap(Ridge(), X, y, rows[:30], rows[30:], size=5, levels=4, num_boot=5)
+    >>> found = lo.leakage.binomial_block_bootstrap(
+    ...     Ridge(), X, y, rows[:30], rows[30:], size=5, levels=4, num_boot=5
+    ... )
     >>> found.losses.shape
     (4,)
     """
     caller = "binomial_block_bootstrap"
     check_probabilities(caller, p_train, p_test)
     if direction not in ("train", "test", "both"):
-        raise ValueError(f"{caller}: direction must be 'train', 'test' or 'both'; got {direction!r}.")
+        raise ValueError(
+            f"{caller}: direction must be 'train', 'test' or 'both'; got {direction!r}."
+        )
     _, X, y = match_labels(caller, X=X, y=y)
     task = prepare(caller, estimator, X, y, loss, "auto")
     if not task.measure.per_record:
-        raise ValueError(f"{caller}: {task.measure.name} is not a mean over records; give a loss of one record.")
+        raise ValueError(
+            f"{caller}: {task.measure.name} is not a mean over records; give a loss of one record."
+        )
     sides = [np.asarray(rows, np.int64) for rows in (train, test)]
     if min(map(len, sides)) < 2 or np.intersect1d(sides[0], sides[1]).size:
-        raise ValueError(f"{caller}: train and test must be two records or more each, with none in common.")
+        raise ValueError(
+            f"{caller}: train and test must be two records or more each, with none in common."
+        )
     for name, value, low in (("size", size, 2), ("num_boot", num_boot, 2)):
         if int(value) != value or value < low:
-            raise ValueError(f"{caller}: {name} must be a whole number, {low} or more; got {value}.")
+            raise ValueError(
+                f"{caller}: {name} must be a whole number, {low} or more; got {value}."
+            )
     learner = make_learner(estimator, task, n_jobs)
-    injected = np.linspace(0, 1, np.asarray(levels).item()) if np.ndim(levels) == 0 else np.asarray(levels, np.float64)
+    injected = (
+        np.linspace(0, 1, np.asarray(levels).item())
+        if np.ndim(levels) == 0
+        else np.asarray(levels, np.float64)
+    )
     if injected.ndim != 1 or len(injected) < 3 or not np.all((injected >= 0) & (injected <= 1)):
-        raise ValueError(f"{caller}: levels must be three or more probabilities, or how many; got {levels!r}.")
+        raise ValueError(
+            f"{caller}: levels must be three or more probabilities, or how many; got {levels!r}."
+        )
     job = _Job(learner, task.measure, task.codes, sides[0], sides[1], size, num_boot, seed)
-    drawn = {"direction": direction, "size": size, "levels": injected, "draws": num_boot, "seed": seed}
-    of = {"estimator": estimator, "data": (task.X, task.y, *sides), "loss": task.measure, "refit": task.refit} | drawn
+    drawn = {
+        "direction": direction,
+        "size": size,
+        "levels": injected,
+        "draws": num_boot,
+        "seed": seed,
+    }
+    of = {
+        "estimator": estimator,
+        "data": (task.X, task.y, *sides),
+        "loss": task.measure,
+        "refit": task.refit,
+    } | drawn
     with keeping(caller, checkpoint, of):
         mean, variance = job.inject(direction, injected)
-    reach = 1 - p_train - p_test  # injected records of V̂ belong to T with probability p_test, and those of T̂ to V with p_train
-    matrices = [binomial_matrix(np.minimum(p + reach * injected, 1.0), size) for p in (p_train, p_test)]
+    # injected records of V̂ belong to T with probability p_test, and those of T̂ to V with p_train
+    reach = 1 - p_train - p_test
+    matrices = [
+        binomial_matrix(np.minimum(p + reach * injected, 1.0), size) for p in (p_train, p_test)
+    ]
     A = {"train": matrices[0], "test": matrices[1], "both": tuple(matrices)}[direction]
     return BlockBootstrap(injected, mean, variance, A, num_boot, direction)
 
@@ -253,9 +299,11 @@ class _Job:
 
     def inject(self, direction: Direction, levels: FloatArray) -> tuple[NDArray, NDArray]:
         """Compute the means and variances of b over draws of training sets, test sets, or both."""
-        alone, both = direction == "test", direction == "both"
+        alone = direction == "test"
+        both = direction == "both"
         each = self.size * self.learner.cost + 4 * (len(self.test) + both * len(self.train))
-        step = 64 if alone else max(1, 2 * FIT_BATCH_ENTRIES // each)  # draws that are kept together
+        # draws that are kept together
+        step = 64 if alone else max(1, 2 * FIT_BATCH_ENTRIES // each)
         out = np.empty((len(levels), self.num_boot, len(levels) if both else 1))
         sides = (self.train, self.test) if alone else (self.test, self.train)
         with Slow("draws", self.num_boot * len(levels)) as bar:
@@ -263,19 +311,26 @@ class _Job:
                 rng = np.random.default_rng([self.seed, number])
                 for start in range(0, self.num_boot, step):
                     draws = range(start, min(start + step, self.num_boot))
-                    groups = [1] * len(draws) if alone else [len(draws)]  # a test set has fits of its own
-                    rows = np.concatenate([self._mixture(rng, count, level, *sides) for count in groups])
+                    # a test set has fits of its own
+                    groups = [1] * len(draws) if alone else [len(draws)]
+                    rows = np.concatenate(
+                        [self._mixture(rng, count, level, *sides) for count in groups]
+                    )
                     made = functools.partial(self._losses, direction, rows, draws, number, levels)
                     out[number, draws] = read_or_make(made)["losses"]
                     bar.advance(len(draws))
         out = np.moveaxis(out, 1, 2) if both else out[..., 0]
         return out.mean(-1), out.var(-1, ddof=1)
 
-    def _losses(self, direction: Direction, rows: IntArray, draws: range, number: int, levels: FloatArray) -> StepResult:
+    def _losses(
+        self, direction: Direction, rows: IntArray, draws: range, number: int, levels: FloatArray
+    ) -> StepResult:
         """Compute the mean losses of some draws, `[draws, test levels or one]`."""
         none = np.zeros((len(rows), 0), np.int64)
         if direction == "train":
-            losses = self.measure.losses(self.y[self.test], self.learner(rows, self.test, none, np.arange(len(rows)))[0])
+            losses = self.measure.losses(
+                self.y[self.test], self.learner(rows, self.test, none, np.arange(len(rows)))[0]
+            )
             place = np.full(max(rows.max(), self.test.max()) + 1, len(self.test))
             place[self.test] = np.arange(len(self.test))
             fresh = np.ones((len(rows), len(self.test) + 1), bool)
@@ -287,32 +342,53 @@ class _Job:
                 )
             return {"losses": (np.einsum("fv,fv->f", losses, fresh[:, :-1]) / count)[:, None]}
         if direction == "test":  # fits train on the records of T̂ that were not drawn
-            predict = lambda own, r: self.learner(np.setdiff1d(self.train, own)[None], own, none[:1], np.array([r]))[0]
-            mean = [self.measure.losses(self.y[own], predict(own, r)).mean() for own, r in zip(rows, draws, strict=True)]
+            predict = lambda own, r: self.learner(
+                np.setdiff1d(self.train, own)[None], own, none[:1], np.array([r])
+            )[0]
+            mean = [
+                self.measure.losses(self.y[own], predict(own, r)).mean()
+                for own, r in zip(rows, draws, strict=True)
+            ]
             return {"losses": np.array(mean)[:, None]}
         beside = np.broadcast_to(self.train, (len(rows), len(self.train)))
         predicted = self.learner(rows, self.test, beside, np.arange(len(rows)))
-        both = [self.measure.losses(self.y[some], own) for some, own in zip((self.test, beside), predicted, strict=True)]
-        rng, values = np.random.default_rng([self.seed, number, 1]), np.empty((len(rows), len(levels)))
-        for f, drawn in enumerate(rows):  # tested on mixtures at all levels of records that it was not trained on
-            clean, other = (np.flatnonzero(~np.isin(side, drawn)) for side in (self.test, self.train))
-            own, alien = both[0][f, rng.choice(clean, self.size)], both[1][f, rng.choice(other, self.size)]
+        both = [
+            self.measure.losses(self.y[some], own)
+            for some, own in zip((self.test, beside), predicted, strict=True)
+        ]
+        rng = np.random.default_rng([self.seed, number, 1])
+        values = np.empty((len(rows), len(levels)))
+        # tested on mixtures at all levels of records that it was not trained on
+        for f, drawn in enumerate(rows):
+            clean, other = (
+                np.flatnonzero(~np.isin(side, drawn)) for side in (self.test, self.train)
+            )
+            own, alien = (
+                both[0][f, rng.choice(clean, self.size)],
+                both[1][f, rng.choice(other, self.size)],
+            )
             values[f] = np.where(rng.random(self.size) < levels[:, None], alien, own).mean(1)
         return {"losses": values}
 
-    def _mixture(self, rng: np.random.Generator, count: int, p: float, first: NDArray, other: NDArray) -> IntArray:
-        """Draw `size` records with replacement, from `first` with probability p, else from `other`."""
+    def _mixture(
+        self, rng: np.random.Generator, count: int, p: float, first: NDArray, other: NDArray
+    ) -> IntArray:
+        """Draw `size` records with replacement, from `first` with probability p, else from
+        `other`.
+        """
         injected = rng.random((count, self.size)) < p
         return np.where(
-            injected, first[rng.integers(len(first), size=injected.shape)], other[rng.integers(len(other), size=injected.shape)]
+            injected,
+            first[rng.integers(len(first), size=injected.shape)],
+            other[rng.integers(len(other), size=injected.shape)],
         )
 
 
 def solve_unsquared(A: ArrayLike, b: ArrayLike, order: int, lam: float, monotone: bool) -> Curve:
     """Minimise ‖A e − b‖ + λ ‖D e‖, norms not squared, as in the authors' code.
 
-    The solution is that with squared norms at the strength μ where μ ‖D e‖ = λ ‖A e − b‖. It is found by bisection, since
-    the ratio of the left side to the right rises with μ.
+    The solution is that with squared norms at the strength μ where μ ‖D e‖ = λ ‖A e − b‖. It is
+    found by bisection, since the ratio of the left side to the right rises with μ.
 
     Parameters
     ----------
@@ -347,7 +423,9 @@ def solve_unsquared(A: ArrayLike, b: ArrayLike, order: int, lam: float, monotone
             return solve_curve(A, b, order=order, lam=mu, monotone=False).values
         return nonincreasing(np.vstack([A, np.sqrt(mu) * D]), np.concatenate([b, np.zeros(len(D))]))
 
-    low, high = -16.0, 12.0  # bounds of log10 μ
+    # bounds of log10 μ
+    low = -16.0
+    high = 12.0
     for _ in range(40):
         middle = (low + high) / 2
         e = at(10**middle)

@@ -1,4 +1,7 @@
-"""`leakage_corrected`: folds → injected fits → one linear system → the loss with no leakage, with its errors and limits."""
+"""`leakage_corrected`.
+
+Folds → injected fits → one linear system → the loss with no leakage, with its errors and limits.
+"""
 
 import functools
 from dataclasses import replace
@@ -53,10 +56,11 @@ def leakage_corrected(
     strategy: AbstractRefit | None = None,
     checkpoint: File | None = None,
 ) -> LeakageResult:
-    """Estimate the loss on new clusters, where the clusters as they are filed are wrong for some records.
+    """Estimate the loss on new clusters, where the clusters as they are filed are wrong for some
+    records.
 
-    More leakage is injected into the training sets, at several levels, and the loss is extrapolated to none: A e = b, solved
-    for e₀.
+    More leakage is injected into the training sets, at several levels, and the loss is extrapolated
+    to none: A e = b, solved for e₀.
 
     Parameters
     ----------
@@ -71,11 +75,11 @@ def leakage_corrected(
     leakage : RecordLeakage, SplitLeakage or Linkage
         How far the clusters are wrong.
     loss : str, loss or callable, optional
-        A name of `lo.losses` ("squared", the default, is ½ (y − ŷ)²), "mse", "absolute", "zero_one" or "brier"; an object of
-        `lo.losses`; or a vectorised function of (y, prediction).
+        A name of `lo.losses` ("squared", the default, is ½ (y − ŷ)²), "mse", "absolute", "zero_one"
+        or "brier"; an object of `lo.losses`; or a vectorised function of (y, prediction).
     scoring : str or scorer, optional
-        Instead of a loss, scikit-learn's name or scorer ("roc_auc", "average_precision", "f1", "r2", `make_scorer(...)`), where
-        more is better; it is printed in its own sign.
+        Instead of a loss, scikit-learn's name or scorer ("roc_auc", "average_precision", "f1",
+        "r2", `make_scorer(...)`), where more is better; it is printed in its own sign.
     injection : Injection, optional
         The levels and draws.
     cv : int, splitter or pairs, optional
@@ -87,13 +91,15 @@ def leakage_corrected(
     n_jobs : int, optional
         The jobs of joblib.
     response : str, default "auto"
-        The method of the estimator that predicts; "predict_proba" gives probabilities to a function.
+        The method of the estimator that predicts; "predict_proba" gives probabilities to a
+        function.
     bins : array_like, optional
         The edges of classes of losses, whose histogram is then estimated.
     strategy : AbstractRefit, optional
         The strategy that refits a `Fit` (default `Exact()`).
     checkpoint : path, optional
-        A file that keeps what is done. A call that was killed continues from there, to the same numbers.
+        A file that keeps what is done. A call that was killed continues from there, to the same
+        numbers.
 
     Returns
     -------
@@ -103,8 +109,8 @@ def leakage_corrected(
     Raises
     ------
     ValueError, TypeError
-        If no number can be given: `leakage=None`, NaN, V̂ too small, a metric that is not a mean over records where `p_test
-        > 0`, or an estimator that cannot be cloned.
+        If no number can be given: `leakage=None`, NaN, V̂ too small, a metric that is not a mean
+        over records where `p_test > 0`, or an estimator that cannot be cloned.
     Interrupted
         On Ctrl-C, with the result of the draws that all folds have.
 
@@ -123,7 +129,9 @@ def leakage_corrected(
     >>> y = X[:, 0] + rng.normal(size=40)[groups]
     >>> injection = lo.leakage.Injection(num_levels=4, num_boot=4)
     >>> leakage = lo.leakage.RecordLeakage(0.05)
-    >>> found = lo.leakage.leakage_corrected(Ridge(), X, y, groups=groups, leakage=leakage, injection=injection)
+    >>> found = lo.leakage.leakage_corrected(
+    ...     Ridge(), X, y, groups=groups, leakage=leakage, injection=injection
+    ... )
     >>> bool(np.isfinite(found.naive))
     True
     """
@@ -142,7 +150,9 @@ def leakage_corrected(
     score, shares, clusters = task.measure, leakage.shares(folds), folds[0].clusters
     outside = bool(np.any(shares.p_test > 0))
     if bins is not None and not score.per_record:
-        raise ValueError(f"leakage_corrected: {score.name} is not a mean over records, and has no bins=.")
+        raise ValueError(
+            f"leakage_corrected: {score.name} is not a mean over records, and has no bins=."
+        )
     if outside and not score.removes:
         raise ValueError(
             f"leakage_corrected: {score.name}: T̂'s records in V̂ (p_test > 0): {NO_MIXTURE}. Use a loss of one record, or "
@@ -156,17 +166,25 @@ def leakage_corrected(
     trained = min(len(np.unique(clusters[fold.train])) for fold in folds)
     tested = len(np.unique(np.concatenate([clusters[fold.test] for fold in folds])))
     sides = (("trains", trained), ("tests", tested))
-    few = [f"it {side} on {count} cluster{'s' if count > 1 else ''}" for side, count in sides if count < MIN_CLUSTERS_A_SIDE]
+    few = [
+        f"it {side} on {count} cluster{'s' if count > 1 else ''}"
+        for side, count in sides
+        if count < MIN_CLUSTERS_A_SIDE
+    ]
     notes = [
         f"{' and '.join(few)}, fewer than {MIN_CLUSTERS_A_SIDE}: the estimate is for clusters like these, "
         "and its data SE leaves the rest out."
     ] * bool(few)
     learner = make_learner(estimator_or_fit, task, n_jobs)
     plan = plan_injection(folds, injection, seed)
-    mixture = () if score.per_record else tuple(shares.p_test / (1 - shares.p_train - shares.p_test))
+    mixture = (
+        () if score.per_record else tuple(shares.p_test / (1 - shares.p_train - shares.p_test))
+    )
     edges = None if bins is None else np.asarray(bins, np.float64)
     if edges is not None and (edges.ndim != 1 or len(edges) < 3 or not np.all(np.diff(edges) > 0)):
-        raise ValueError(f"leakage_corrected: bins must be three or more rising edges; got {bins!r}.")
+        raise ValueError(
+            f"leakage_corrected: bins must be three or more rising edges; got {bins!r}."
+        )
     work = FitWork(plan, learner, score, task.codes, outside, mixture, edges)
     common: dict[str, Any] = {
         "shares": shares, "names": names, "measure": score, "seed": seed, "edges": edges, "learner": learner.name,
@@ -197,28 +215,52 @@ def leakage_corrected(
         return {"iid": np.asarray(np.mean(values))}
 
     def enough(runs: list[FoldLosses]) -> int:
-        """Estimate the number of draws at which the Monte-Carlo error is small relative to that of the data."""
+        """Estimate the number of draws at which the Monte-Carlo error is small relative to that of
+        the data.
+        """
         pooled = pool(plan, runs, shares, ORDER, law)
         weights = pooled.solve(shape_of(score)).weights
-        tested = as_tested(plan, [run.records for run in runs], pooled.combinations, weights, shares)
+        tested = as_tested(
+            plan, [run.records for run in runs], pooled.combinations, weights, shares
+        )
         data = InfluenceSpread(tested, unit, fold_effects=beside["moved"]).error
         drawn = runs[0].test.shape[1]
-        return int(np.ceil(drawn * (weights @ pooled.noise @ weights) / max(injection.tolerance * data, 1e-150) ** 2))
+        return int(
+            np.ceil(
+                drawn
+                * (weights @ pooled.noise @ weights)
+                / max(injection.tolerance * data, 1e-150) ** 2
+            )
+        )
 
     def result(runs: list[FoldLosses], beside: dict[str, Any], *more: str) -> LeakageResult:
-        pooled, slope = pool(plan, runs, shares, ORDER, law), slope_test(plan, runs, slope_level(plan), score.more_is_better)
+        pooled, slope = (
+            pool(plan, runs, shares, ORDER, law),
+            slope_test(plan, runs, slope_level(plan), score.more_is_better),
+        )
         told = (*more, *known_notes)
-        return LeakageResult(plan=plan, runs=runs, pooled=pooled, slope_test=slope, notes=told, **beside, **common)
+        return LeakageResult(
+            plan=plan, runs=runs, pooled=pooled, slope_test=slope, notes=told, **beside, **common
+        )
 
-    of = describe_run(estimator_or_fit, task, folds, injection, seed) | {"bins": edges, "p_test above zero": outside}
+    of = describe_run(estimator_or_fit, task, folds, injection, seed) | {
+        "bins": edges,
+        "p_test above zero": outside,
+    }
     beside: dict[str, Any] = {"iid": float("nan"), "moved": None}
     try:
         with keeping(caller, checkpoint, of):
             beside["iid"] = float(read_or_make(iid)["iid"])
             if not draws_resolve(plan) and score.weighs:
-                made = read_or_make(lambda: {} if (moved := left_out(work)) is None else {"moved": moved})
+                made = read_or_make(
+                    lambda: {} if (moved := left_out(work)) is None else {"moved": moved}
+                )
                 beside["moved"] = made.get("moved")
-            runs = run(work, injection.draws, enough if injection.num_boot is None and score.weighs else None)
+            runs = run(
+                work,
+                injection.draws,
+                enough if injection.num_boot is None and score.weighs else None,
+            )
     except KeyboardInterrupt as stop:
         runs = getattr(stop, "partial", [])
         draws = runs[0].test.shape[1] if runs else 0

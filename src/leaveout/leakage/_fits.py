@@ -1,17 +1,20 @@
-"""Fits of many small models at once: least squares, ridge and logistic regression, nearest neighbours, GLMs; else joblib.
+"""Fits of many small models at once: least squares, ridge and logistic regression, nearest
+neighbours, GLMs; else joblib.
 
-A learner takes the training rows of each of a batch of fits and returns predictions for rows that all fits share (V̂) and for
-rows of each fit (the rows of T̂ that it left out).
+A learner takes the training rows of each of a batch of fits and returns predictions for rows that
+all fits share (V̂) and for rows of each fit (the rows of T̂ that it left out).
 
 Fits whose training sets differ by few rows, as the levels of one draw do.
 
-Sums over rows are then those of the fit before, minus the rows that left and plus the rows that came, which is all that least
-squares needs. For losses of the margin each fit starts from the one before, in steps
+Sums over rows are then those of the fit before, minus the rows that left and plus the rows that
+came, which is all that least squares needs. For losses of the margin each fit starts from the one
+before, in steps
 
     θ ← θ − H⁻¹ g(θ),
 
-with g its own gradient and H the Hessian of its chain, computed anew only if a step reduces the decrement gᵀH⁻¹g by too little.
-Gradients of all fits at one place of their chains are products of matrices over the rows that they share.
+with g its own gradient and H the Hessian of its chain, computed anew only if a step reduces the
+decrement gᵀH⁻¹g by too little. Gradients of all fits at one place of their chains are products of
+matrices over the rows that they share.
 """
 
 import abc
@@ -27,9 +30,11 @@ from ..models.glm.losses import AbstractLoss, resolve
 
 FIT_BATCH_ENTRIES = 2**21  # numbers in the largest array of a batch of fits (16 MiB)
 SLOW = 0.2  # largest ratio of the roots of successive decrements with an old Hessian
-FINAL = 1e-11  # decrement before the last step, relative to the objective; the step leaves at most a hundredth
+# decrement before the last step, relative to the objective; the step leaves at most a hundredth
+FINAL = 1e-11
 MAX_CHAIN_NEWTON_STEPS = 60
-SMALLEST_VARIANCE_SHARE = 1e-8  # variance, relative to a column's second moment, that differences of sums resolve
+# variance, relative to a column's second moment, that differences of sums resolve
+SMALLEST_VARIANCE_SHARE = 1e-8
 
 Rows = Int[np.ndarray, "fits size"]
 SharedColumns = Int[np.ndarray, " shared"]
@@ -60,13 +65,30 @@ class AbstractLearner(abc.ABC):
 
 
 class AbstractLinear(AbstractLearner):
-    """Linear learner: coefficients by one batched solve, and predictions that are linear in them."""
+    """Linear learner: coefficients by one batched solve, and predictions that are linear in
+    them.
+    """
 
     cost = 2
 
-    def __init__(self, X: FloatArray, y: FloatArray, penalty: float, intercept: bool, scaled: bool, needs: str):
-        """Take the data; `needs` is a response or, for two classes, a label, a probability or a decision value."""
-        self.X, self.y, self.penalty, self.intercept, self.standardises, self.needs = X, y, penalty, intercept, scaled, needs
+    def __init__(
+        self,
+        X: FloatArray,
+        y: FloatArray,
+        penalty: float,
+        intercept: bool,
+        scaled: bool,
+        needs: str,
+    ):
+        """Take the data; `needs` is a response or, for two classes, a label, a probability or a
+        decision value.
+        """
+        self.X = X
+        self.y = y
+        self.penalty = penalty
+        self.intercept = intercept
+        self.standardises = scaled
+        self.needs = needs
 
     @abc.abstractmethod
     def solve(self, X: Float[np.ndarray, "fits size features"], y: Responses) -> FloatArray:
@@ -78,23 +100,34 @@ class AbstractLinear(AbstractLearner):
 
     def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Seeds) -> Predictions:
         coef, doubtful = self.together(train)
-        alone = np.flatnonzero(doubtful)  # fits whose training sets share too few rows, or whose shared sums are inaccurate
-        for some in np.array_split(alone, max(1, -(-train[alone].size * 3 * (self.X.shape[1] + 1) // FIT_BATCH_ENTRIES))):
+        # fits whose training sets share too few rows, or whose shared sums are inaccurate
+        alone = np.flatnonzero(doubtful)
+        for some in np.array_split(
+            alone, max(1, -(-train[alone].size * 3 * (self.X.shape[1] + 1) // FIT_BATCH_ENTRIES))
+        ):
             if len(some):
                 coef[some] = self._apart(train[some])
         eta = coef[:, :-1] @ self.X[shared].T + coef[:, -1:]
-        outside = np.einsum("fmd,fd->fm", self.X[own], coef[:, :-1]) + coef[:, -1:] if own.shape[1] else np.zeros(own.shape)
+        outside = (
+            np.einsum("fmd,fd->fm", self.X[own], coef[:, :-1]) + coef[:, -1:]
+            if own.shape[1]
+            else np.zeros(own.shape)
+        )
         return self.response(eta), self.response(outside)
 
     @abc.abstractmethod
     def together(self, train: Rows) -> tuple[FloatArray, BoolArray]:
-        """Compute coefficients and intercepts from shared sums, and mark the fits for which these are inaccurate."""
+        """Compute coefficients and intercepts from shared sums, and mark the fits for which these
+        are inaccurate.
+        """
 
     def _apart(self, train: Rows) -> FloatArray:
-        X, y = self.X[train], self.y[train]
+        X = self.X[train]
+        y = self.y[train]
         if not self.standardises:
             return self.solve(X, y)
-        mean, spread = X.mean(1), X.std(1)
+        mean = X.mean(1)
+        spread = X.std(1)
         spread[spread == 0] = 1.0
         coef = self.solve((X - mean[:, None]) / spread[:, None], y)
         coef[:, :-1] /= spread
@@ -103,7 +136,9 @@ class AbstractLinear(AbstractLearner):
 
 
 class LeastSquares(AbstractLinear):
-    """Least squares `argmin ‖y − X β − α‖² + penalty ‖β‖²`, by the normal equations of all fits in one call."""
+    """Least squares `argmin ‖y − X β − α‖² + penalty ‖β‖²`, by the normal equations of all fits in
+    one call.
+    """
 
     def __init__(self, X: NDArray, y: NDArray, penalty: float, intercept: bool, scaled: bool):
         super().__init__(X, y, penalty, intercept, scaled, "response")
@@ -118,16 +153,23 @@ class LeastSquares(AbstractLinear):
             return coef, np.ones(fits, bool)
         U, shift, constant = self._columns
         found = moments(U, train, place)
-        mean, gram, right = found[:, :d, -1] / size, found[:, :d, :d], found[:, :d, d]
+        mean = found[:, :d, -1] / size
+        gram = found[:, :d, :d]
+        right = found[:, :d, d]
         if self.centres:
             gram = gram - size * mean[:, :, None] * mean[:, None]
             right = right - mean * found[:, d, -1:]
         variance = np.diagonal(gram, axis1=1, axis2=2) / size
         close = np.zeros(fits, bool)
-        if self.standardises or not self.penalty:  # differences of sums lose the digits of nearly constant columns
-            close = ((variance <= SMALLEST_VARIANCE_SHARE * (U[:, :d] ** 2).mean(0)) & ~constant).any(1)
+        # differences of sums lose the digits of nearly constant columns
+        if self.standardises or not self.penalty:
+            close = (
+                (variance <= SMALLEST_VARIANCE_SHARE * (U[:, :d] ** 2).mean(0)) & ~constant
+            ).any(1)
         gram = gram.copy()
-        gram[:, range(d), range(d)] += self.penalty * (np.where(constant, 1.0, variance) if self.standardises else 1.0)
+        gram[:, range(d), range(d)] += self.penalty * (
+            np.where(constant, 1.0, variance) if self.standardises else 1.0
+        )
         gram[close] = np.eye(d)
         coef[:, :d], doubtful = _solve_stack(gram, right)
         at = found[:, d, -1] / size + shift[d] if self.intercept else 0.0
@@ -140,10 +182,14 @@ class LeastSquares(AbstractLinear):
 
     @functools.cached_property
     def _columns(self) -> tuple[NDArray, NDArray, NDArray]:
-        """Return features, response and ones, centred if there is an intercept, with the means and the constant features."""
+        """Return features, response and ones, centred if there is an intercept, with the means and
+        the constant features.
+        """
         U = np.column_stack([self.X, self.y, np.ones(len(self.y))])
         constant = np.ptp(self.X, axis=0) == 0
-        shift = U.mean(0) * np.append(np.full(self.X.shape[1], float(self.centres)), [float(self.intercept), 0.0])
+        shift = U.mean(0) * np.append(
+            np.full(self.X.shape[1], float(self.centres)), [float(self.intercept), 0.0]
+        )
         U = U - shift
         if self.centres:
             U[:, :-2][:, constant] = 0.0
@@ -151,14 +197,18 @@ class LeastSquares(AbstractLinear):
 
     def solve(self, X: Float[np.ndarray, "fits size features"], y: Responses) -> FloatArray:
         fits, _, d = X.shape
-        mean, centre = np.zeros((fits, d)), np.zeros(fits)
+        mean = np.zeros((fits, d))
+        centre = np.zeros(fits)
         if self.intercept:
-            mean, centre = X.mean(1), y.mean(1)
-            X, y = X - mean[:, None], y - centre[:, None]
+            mean = X.mean(1)
+            centre = y.mean(1)
+            X = X - mean[:, None]
+            y = y - centre[:, None]
         gram = np.matmul(X.transpose(0, 2, 1), X)
         gram[:, range(d), range(d)] += self.penalty
         coef, doubtful = _solve_stack(gram, np.matmul(X.transpose(0, 2, 1), y[..., None])[..., 0])
-        for f in np.flatnonzero(doubtful & (self.penalty == 0)):  # squaring X lost digits that its singular values keep
+        # squaring X lost digits that its singular values keep
+        for f in np.flatnonzero(doubtful & (self.penalty == 0)):
             coef[f] = np.linalg.lstsq(X[f], y[f], rcond=None)[0]
         return np.column_stack([coef, centre - np.einsum("fd,fd->f", coef, mean)])
 
@@ -171,7 +221,10 @@ class AbstractClasses(AbstractLinear):
 
     @abc.abstractmethod
     def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Responses) -> FloatArray:
-        """Compute coefficients `[fits, params]` for fits with both classes; the last column of Z is that of an intercept."""
+        """Compute coefficients `[fits, params]` for fits with both classes.
+
+        The last column of Z is that of an intercept.
+        """
 
     def response(self, eta: FloatArray) -> FloatArray:
         if self.needs == "decision":
@@ -204,24 +257,43 @@ class MarginFits(AbstractClasses):
     Under the squared hinge, as in LinearSVC, the intercept is penalised too.
     """
 
-    def __init__(self, loss: str, X: NDArray, y: NDArray, penalty: float, intercept: bool, scaled: bool, needs: str):
+    def __init__(
+        self,
+        loss: str,
+        X: NDArray,
+        y: NDArray,
+        penalty: float,
+        intercept: bool,
+        scaled: bool,
+        needs: str,
+    ):
         super().__init__(X, y, penalty, intercept, scaled, needs)
-        self.logistic, self.loss = loss == "logistic", resolve(loss)
-        self.name = "logistic regression, batched" if self.logistic else "linear support vectors, batched"
-        self.ridge = np.append(np.full(X.shape[1], penalty), np.full(int(intercept), 0.0 if self.logistic else penalty))
+        self.logistic = loss == "logistic"
+        self.loss = resolve(loss)
+        self.name = (
+            "logistic regression, batched" if self.logistic else "linear support vectors, batched"
+        )
+        self.ridge = np.append(
+            np.full(X.shape[1], penalty), np.full(int(intercept), 0.0 if self.logistic else penalty)
+        )
 
     def together(self, train: Rows) -> tuple[FloatArray, BoolArray]:
         fits, size, d = *train.shape, self.X.shape[1]
-        coef, none = np.zeros((fits, d + 1)), np.ones(fits, bool)
+        coef = np.zeros((fits, d + 1))
+        none = np.ones(fits, bool)
         if fits == 1 or not self.logistic or self.standardises > self.intercept:
             return coef, none
-        rows = np.flatnonzero(np.bincount(train.ravel(), minlength=len(self.X)))  # the rows of all training sets together
+        # the rows of all training sets together
+        rows = np.flatnonzero(np.bincount(train.ravel(), minlength=len(self.X)))
         # 2**25: numbers in the products of columns
-        shared_rows_ratio = 4.0  # rows of all fits together, relative to those of one fit, up to which shared rows are used
+        # rows of all fits together, relative to those of one fit, up to which shared rows are used
+        shared_rows_ratio = 4.0
         if len(rows) > shared_rows_ratio * size or len(rows) * (d + 2) ** 2 > 2 * 2**25:
             return coef, none
-        place, weight = lengths(train), count_rows(train, rows)
-        X, y = self.X[rows], self.y[rows]
+        place = lengths(train)
+        weight = count_rows(train, rows)
+        X = self.X[rows]
+        y = self.y[rows]
         center = X.mean(0) * self.intercept
         Z = np.column_stack([X - center, np.ones((len(rows), int(self.intercept)))])
         ridge = np.broadcast_to(self.ridge, (fits, Z.shape[1])).copy()
@@ -241,8 +313,10 @@ class MarginFits(AbstractClasses):
 
     def minimise(self, Z: Float[np.ndarray, "fits size params"], y: Responses) -> FloatArray:
         """Iterate each fit until its decrement is at rounding; finished fits drop out."""
-        theta, active = np.zeros((len(Z), Z.shape[2])), np.arange(len(Z))
-        y = y if self.logistic else 2 * y - 1
+        theta = np.zeros((len(Z), Z.shape[2]))
+        active = np.arange(len(Z))
+        if not self.logistic:
+            y = 2 * y - 1
         value, slope, hessian = self._objective(Z, y, theta)
         for _ in range(100):
             step, _ = _solve_stack(hessian, slope)
@@ -252,8 +326,11 @@ class MarginFits(AbstractClasses):
             if not going.any():
                 return theta
             if not going.all():
-                active, Z, y, step, decrement, value = (a[going] for a in (active, Z, y, step, decrement, value))
-            length, here = np.ones(len(active)), theta[active]
+                active, Z, y, step, decrement, value = (
+                    a[going] for a in (active, Z, y, step, decrement, value)
+                )
+            length = np.ones(len(active))
+            here = theta[active]
             for _ in range(30):
                 moved = here - length[:, None] * step
                 after, slope, hessian = self._objective(Z, y, moved)
@@ -264,9 +341,13 @@ class MarginFits(AbstractClasses):
             theta[active], value = moved, after
         return theta
 
-    def _objective(self, Z: NDArray, y: NDArray, theta: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+    def _objective(
+        self, Z: NDArray, y: NDArray, theta: NDArray
+    ) -> tuple[NDArray, NDArray, NDArray]:
         """Compute the objective of each fit, its gradient and its Hessian."""
-        loss, first, second = self.loss.derivatives(np.matmul(Z, theta[..., None])[..., 0], y, (0, 1, 2))
+        loss, first, second = self.loss.derivatives(
+            np.matmul(Z, theta[..., None])[..., 0], y, (0, 1, 2)
+        )
         value = loss.sum(1) + 0.5 * (self.ridge * theta**2).sum(1)
         slope = np.matmul(first[:, None], Z)[:, 0] + self.ridge * theta
         hessian = np.matmul(Z.transpose(0, 2, 1), second[..., None] * Z)
@@ -275,7 +356,8 @@ class MarginFits(AbstractClasses):
 
 
 def _solve_stack(matrix: NDArray, right: NDArray) -> tuple[FloatArray, BoolArray]:
-    """Compute `matrix⁻¹ right` for a stack; nearly singular matrices are marked, and use the pseudo-inverse.
+    """Compute `matrix⁻¹ right` for a stack; nearly singular matrices are marked, and use the
+    pseudo-inverse.
 
     An empty column gets coefficient zero.
     """
@@ -284,35 +366,47 @@ def _solve_stack(matrix: NDArray, right: NDArray) -> tuple[FloatArray, BoolArray
     scale = np.where(empty, 1.0, scale)
     unit = matrix / (scale[:, :, None] * scale[:, None, :])
     unit[:, range(unit.shape[1]), range(unit.shape[1])] += empty
-    max_variance_inflation = 1e10  # variance inflation of a column beyond which normal equations are not used
+    # variance inflation of a column beyond which normal equations are not used
+    max_variance_inflation = 1e10
     try:
         inverse = np.linalg.inv(unit)
-        spread = np.diagonal(inverse, axis1=1, axis2=2)  # at least one; large where columns are nearly dependent
+        # at least one; large where columns are nearly dependent
+        spread = np.diagonal(inverse, axis1=1, axis2=2)
         doubtful = ~((spread > 0) & (spread < max_variance_inflation)).all(1)
     except np.linalg.LinAlgError:
-        inverse, doubtful = np.zeros(unit.shape), np.ones(len(unit), bool)
+        inverse = np.zeros(unit.shape)
+        doubtful = np.ones(len(unit), bool)
     if doubtful.any():
-        inverse[doubtful] = np.linalg.pinv(unit[doubtful], rcond=1 / max_variance_inflation, hermitian=True)
+        inverse[doubtful] = np.linalg.pinv(
+            unit[doubtful], rcond=1 / max_variance_inflation, hermitian=True
+        )
     return np.matmul(inverse, (right / scale)[..., None])[..., 0] / scale, np.asarray(doubtful)
 
 
 class Neighbours(AbstractLearner):
     """Nearest neighbours with uniform weights.
 
-    Each record's neighbours among all are sorted once. Those of a fit are the first k of its training records, with
-    multiplicity.
+    Each record's neighbours among all are sorted once. Those of a fit are the first k of its
+    training records, with multiplicity.
     """
 
     cost = 4
 
     def __init__(self, X: NDArray, target: Float[np.ndarray, "records outputs"], k: int, kind: str):
-        self.X, self.target, self.k, self.kind = X, target, k, kind  # kind: response, probability, probabilities or label
+        # kind: response, probability, probabilities or label
+        self.X = X
+        self.target = target
+        self.k = k
+        self.kind = kind
         self.name = f"{k} nearest neighbours, sorted once"
 
     def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Seeds) -> Predictions:
         if train.shape[1] < self.k:
-            raise ValueError(f"leakage_corrected: {self.k} neighbours need as many records to train on; got {train.shape[1]}.")
-        inside, outside = [], []
+            raise ValueError(
+                f"leakage_corrected: {self.k} neighbours need as many records to train on; got {train.shape[1]}."
+            )
+        inside = []
+        outside = []
         for rows, mine in zip(train, own, strict=True):
             times = np.bincount(rows, minlength=len(self.X))
             inside.append(self._predict(self.order[shared], times))
@@ -328,8 +422,12 @@ class Neighbours(AbstractLearner):
         return np.concatenate(list(pairwise_distances_chunked(self.X, reduce_func=nearest)))
 
     def _predict(self, order: NDArray, times: IntArray) -> FloatArray:
-        """Predict from the nearest records of each list, and from twice as many if fewer than k of them were trained on."""
-        out, todo, width = np.zeros((len(order), self.target.shape[1])), np.arange(len(order)), 2 * self.k
+        """Predict from the nearest records of each list, and from twice as many if fewer than k of
+        them were trained on.
+        """
+        out = np.zeros((len(order), self.target.shape[1]))
+        todo = np.arange(len(order))
+        width = 2 * self.k
         while len(todo):
             width = min(max(2 * width, int(2 * self.k * len(times) / times.sum())), len(times))
             near = order[todo, :width]
@@ -358,7 +456,9 @@ def lengths(train: Rows) -> Seeds:
     return number - np.maximum.accumulate(np.where(near, 0, number))
 
 
-def moments(U: FloatArray, train: Rows, place: IntArray) -> Float[np.ndarray, "fits columns columns"]:
+def moments(
+    U: FloatArray, train: Rows, place: IntArray
+) -> Float[np.ndarray, "fits columns columns"]:
     """Compute `Σ u uᵀ` over the rows of every fit."""
     out = np.empty((len(train), U.shape[1], U.shape[1]))
     for f, rows in enumerate(train):
@@ -367,7 +467,8 @@ def moments(U: FloatArray, train: Rows, place: IntArray) -> Float[np.ndarray, "f
             out[f] = some.T @ some
             continue
         changed = np.flatnonzero(rows != train[f - 1])
-        came, left = U[rows[changed]], U[train[f - 1][changed]]
+        came = U[rows[changed]]
+        left = U[train[f - 1][changed]]
         out[f] = out[f - 1] + came.T @ came - left.T @ left
     return out
 
@@ -376,18 +477,27 @@ class FitChains:
     """Minima of `Σ_n w_n ℓ(z_nᵀθ, y_n) + ½ Σ_j r_j θ_j²` for many w and r, by chains."""
 
     def __init__(self, Z: FloatArray, y: FloatArray, loss: AbstractLoss):
-        self.Z, self.y, self.loss = Z, y, loss
+        self.Z = Z
+        self.y = y
+        self.loss = loss
         self.upper = np.triu_indices(Z.shape[1])
         self.products = Z[:, self.upper[0]] * Z[:, self.upper[1]]
 
     def solve(
-        self, weight: Float[np.ndarray, "fits rows"], ridge: Float[np.ndarray, "fits params"], place: Seeds
+        self,
+        weight: Float[np.ndarray, "fits rows"],
+        ridge: Float[np.ndarray, "fits params"],
+        place: Seeds,
     ) -> tuple[Float[np.ndarray, "fits params"], BoolArray]:
         """Compute the minima, and mark the fits that were not solved."""
         count, size = ridge.shape
-        theta, failed, inverse = np.zeros((count, size)), np.zeros(count, bool), np.zeros((count, size, size))
+        theta = np.zeros((count, size))
+        failed = np.zeros(count, bool)
+        inverse = np.zeros((count, size, size))
         known = np.zeros(count, bool)
-        start, at_start, lost = self._down(weight.mean(0)[None], ridge.mean(0)[None], np.zeros((1, size)), None)
+        start, at_start, lost = self._down(
+            weight.mean(0)[None], ridge.mean(0)[None], np.zeros((1, size)), None
+        )
         if lost[0]:
             return theta, np.ones(count, bool)
         for k in range(place.max() + 1):
@@ -395,7 +505,9 @@ class FitChains:
             good = at[known[at - 1]] if k else at[:0]
             theta[at], inverse[at] = start, at_start
             theta[good], inverse[good] = theta[good - 1], inverse[good - 1]
-            theta[at], inverse[at], failed[at] = self._down(weight[at], ridge[at], theta[at], inverse[at])
+            theta[at], inverse[at], failed[at] = self._down(
+                weight[at], ridge[at], theta[at], inverse[at]
+            )
             known[at] = ~failed[at]
         return theta, failed
 
@@ -407,7 +519,9 @@ class FitChains:
         Returns the new inverses, and marks fits whose steps diverge or stall.
         """
         fits, size = theta.shape
-        theta, total, before = theta.copy(), 1 + weight.sum(1), np.full(fits, np.inf)
+        theta = theta.copy()
+        total = 1 + weight.sum(1)
+        before = np.full(fits, np.inf)
         held = np.zeros((fits, size, size)) if inverse is None else inverse.copy()
         old = np.full(fits, inverse is not None)
         at = np.arange(fits)
@@ -431,10 +545,14 @@ class FitChains:
         failed[at] = True
         return theta, held, failed
 
-    def _inverse(self, curvature: FloatArray, ridge: FloatArray) -> Float[np.ndarray, "fits params params"]:
+    def _inverse(
+        self, curvature: FloatArray, ridge: FloatArray
+    ) -> Float[np.ndarray, "fits params params"]:
         fits, size = ridge.shape
         H = np.zeros((fits, size, size))
-        H[:, self.upper[0], self.upper[1]] = H[:, self.upper[1], self.upper[0]] = curvature @ self.products
+        H[:, self.upper[0], self.upper[1]] = H[:, self.upper[1], self.upper[0]] = (
+            curvature @ self.products
+        )
         H[:, range(size), range(size)] += ridge
         try:
             return np.linalg.inv(H)
@@ -452,4 +570,8 @@ def count_rows(train: Rows, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray,
     where = np.zeros(rows[-1] + 1, np.int64)
     where[rows] = np.arange(len(rows))
     at = np.arange(len(train))[:, None] * len(rows) + where[train]
-    return np.bincount(at.ravel(), minlength=len(train) * len(rows)).reshape(len(train), -1).astype(np.float64)
+    return (
+        np.bincount(at.ravel(), minlength=len(train) * len(rows))
+        .reshape(len(train), -1)
+        .astype(np.float64)
+    )

@@ -1,7 +1,7 @@
 """Learners for the caller's estimators, after checks.
 
-Fits are batched if they have a closed form or a Newton's method here. Otherwise scikit-learn's own `fit` runs through
-joblib, or, for a GLM of this library, the refits start from its one fit.
+Fits are batched if they have a closed form or a Newton's method here. Otherwise scikit-learn's own
+`fit` runs through joblib, or, for a GLM of this library, the refits start from its one fit.
 """
 
 import functools
@@ -69,22 +69,37 @@ def prepare(
     refit: AbstractRefit | None = None,
     scoring: Any = None,
 ) -> Task:
-    """Check and read a task; ValueError for different lengths, NaN or no data. X may be an array, sparse or a DataFrame."""
+    """Check and read a task.
+
+    ValueError for different lengths, NaN or no data. X may be an array, sparse or a DataFrame.
+    """
     if loss is not None and scoring is not None:
-        raise ValueError(f"{caller}: give loss= or scoring=, not both; got loss={loss!r} and scoring={scoring!r}.")
+        raise ValueError(
+            f"{caller}: give loss= or scoring=, not both; got loss={loss!r} and scoring={scoring!r}."
+        )
     if not isinstance(estimator, Fit):
-        if isinstance(estimator, type) or not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
+        if isinstance(estimator, type) or not (
+            hasattr(estimator, "fit") and hasattr(estimator, "get_params")
+        ):
             got = estimator.__name__ if isinstance(estimator, type) else type(estimator).__name__
-            raise TypeError(f"{caller}: {got} cannot be cloned; give an estimator object with fit, predict and get_params.")
+            raise TypeError(
+                f"{caller}: {got} cannot be cloned; give an estimator object with fit, predict and get_params."
+            )
         try:
             is_classifier(clone(estimator))
         except (TypeError, RuntimeError, AttributeError) as error:
-            raise TypeError(f"{caller}: {type(estimator).__name__} cannot be cloned: {error}") from error
-    X = X if hasattr(X, "iloc") or hasattr(X, "tocsr") else np.asarray(X)
-    X = X.tocsr() if hasattr(X, "tocsr") else X
+            raise TypeError(
+                f"{caller}: {type(estimator).__name__} cannot be cloned: {error}"
+            ) from error
+    if not (hasattr(X, "iloc") or hasattr(X, "tocsr")):
+        X = np.asarray(X)
+    if hasattr(X, "tocsr"):
+        X = X.tocsr()
     target = np.asarray(y)
     if target.ndim != 1 or not target.size:
-        raise ValueError(f"{caller}: y must be one number or label a record; got shape {target.shape}.")
+        raise ValueError(
+            f"{caller}: y must be one number or label a record; got shape {target.shape}."
+        )
     if X.shape[0] != len(target):
         raise ValueError(f"{caller}: X has {X.shape[0]} records, y has {len(target)}.")
     if pd.isna(target).any() or (target.dtype.kind == "f" and not np.isfinite(target).all()):
@@ -99,11 +114,15 @@ def prepare(
     if not isinstance(estimator, Fit):
         check_columns(caller, estimator, X, target)
     if scoring is None:
-        measure = resolve("squared" if loss is None else loss, response, target, classifies(estimator, target))
+        measure = resolve(
+            "squared" if loss is None else loss, response, target, classifies(estimator, target)
+        )
     else:
         measure = resolve_score(scoring, estimator, target)
     if not measure.classes and target.dtype.kind not in "biuf":
-        raise ValueError(f"{caller}: the loss {measure.name} needs numbers; y holds {target.dtype} values.")
+        raise ValueError(
+            f"{caller}: the loss {measure.name} needs numbers; y holds {target.dtype} values."
+        )
     codes = measure.target(target)
     if measure.needs == "probability" and codes.max() > 1:
         raise ValueError(
@@ -113,7 +132,9 @@ def prepare(
 
 
 def check_columns(caller: str, estimator: SklearnEstimator, X: Any, y: NDArray) -> None:
-    """Raise TypeError if X has columns without numbers that the estimator, given a few rows, cannot read."""
+    """Raise TypeError if X has columns without numbers that the estimator, given a few rows, cannot
+    read.
+    """
     if hasattr(X, "tocsr"):
         return
     probed_rows = 50  # rows of the test whether an estimator reads columns without numbers
@@ -134,8 +155,14 @@ class Estimator(AbstractLearner):
 
     cost = 2 * FIT_BATCH_ENTRIES  # draw by draw, so that few fits are lost when a run is stopped
 
-    def __init__(self, estimator: SklearnEstimator, X: Any, y: NDArray, measure: Measure, n_jobs: int | None):
-        self.estimator, self.X, self.y, self.measure, self.n_jobs = estimator, X, y, measure, n_jobs
+    def __init__(
+        self, estimator: SklearnEstimator, X: Any, y: NDArray, measure: Measure, n_jobs: int | None
+    ):
+        self.estimator = estimator
+        self.X = X
+        self.y = y
+        self.measure = measure
+        self.n_jobs = n_jobs
         self.labels = np.unique(y) if measure.classes else np.zeros(0)
         self.name = f"{type(estimator).__name__}, fitted anew"
 
@@ -147,49 +174,74 @@ class Estimator(AbstractLearner):
         return Estimator(self.estimator, self.X, self.y, self.measure, 1)
 
     def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Seeds) -> Predictions:
-        parts = np.array_split(np.arange(len(train)), min(len(train), 4 * self.jobs if self.jobs > 1 else 1))
+        parts = np.array_split(
+            np.arange(len(train)), min(len(train), 4 * self.jobs if self.jobs > 1 else 1)
+        )
         fits = [(train[p], own[p], seeds[p]) for p in parts]
         made = over(functools.partial(self._fit_and_predict, shared), fits, jobs=self.n_jobs)
         inside, outside = zip(*(predicted for _, predicted in made), strict=True)
         return np.concatenate(inside), np.concatenate(outside)
 
     def _fit_and_predict(self, shared: SharedColumns, fits: tuple[Rows, Own, Seeds]) -> Predictions:
-        """Fit and predict; `fits` has the training rows, further records to predict, and the seed of each fit."""
-        inside, outside = [], []
+        """Fit and predict; `fits` has the training rows, further records to predict, and the seed
+        of each fit.
+        """
+        inside = []
+        outside = []
         for rows, mine, seed in zip(*fits, strict=True):
             one_class = len(self.labels) and len(np.unique(self.y[rows])) == 1
-            model = DummyClassifier(strategy="prior") if one_class else seed_estimator(clone(self.estimator), int(seed))
+            model = (
+                DummyClassifier(strategy="prior")
+                if one_class
+                else seed_estimator(clone(self.estimator), int(seed))
+            )
             model.fit(_take(self.X, rows), self.y[rows])
-            predict = lambda some, model=model: predict_for_score(model, _take(self.X, some), self.labels, self.measure.needs)
+            predict = lambda some, model=model: predict_for_score(
+                model, _take(self.X, some), self.labels, self.measure.needs
+            )
             inside.append(predict(shared))
             outside.append(predict(mine) if len(mine) else np.zeros((0, *inside[-1].shape[1:])))
         return np.array(inside), np.array(outside)
 
 
 class PlanHost(AbstractLearner):
-    """GLM of this library: every draw is a row of a plan of counts, refitted from the fit to all rows."""
+    """GLM of this library.
+
+    Every draw is a row of a plan of counts, refitted from the fit to all rows.
+    """
 
     def __init__(self, fit: Fit, refit: AbstractRefit, measure: Measure):
-        self.fit, self.refit, self.measure = fit, refit, measure
+        self.fit = fit
+        self.refit = refit
+        self.measure = measure
         assert isinstance(fit.objective, GLM)
-        self.glm, self.cost = fit.objective, 3 * fit.num_params + 16
+        self.glm = fit.objective
+        self.cost = 3 * fit.num_params + 16
         self.name = f"GLM ({type(self.glm.loss_function).__name__}), refitted by {refit!r}"
 
     def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Seeds) -> Predictions:
         n = self.glm.num_units
-        return self.predict_counts(np.stack([np.bincount(rows, minlength=n) for rows in train]), shared, own)
+        return self.predict_counts(
+            np.stack([np.bincount(rows, minlength=n) for rows in train]), shared, own
+        )
 
-    def predict_counts(self, times: Int[np.ndarray, "fits records"], shared: SharedColumns, own: Own) -> Predictions:
+    def predict_counts(
+        self, times: Int[np.ndarray, "fits records"], shared: SharedColumns, own: Own
+    ) -> Predictions:
         """Predict from fits in which every record counts as often as `times` says."""
         n = self.glm.num_units
         fits, units = np.nonzero(times != 1)
         indptr = np.concatenate([[0], np.cumsum(np.bincount(fits, minlength=len(times)))])
         weight = times[fits, units].astype(float)
         found = fold_parameters(self.fit, Plan(indptr, units, weight, weight == 0, n), self.refit)
-        coef, intercept = found["coef"], found["intercept"]
+        coef = found["coef"]
+        intercept = found["intercept"]
         X = np.asarray(self.glm.as_given.design)[:, : coef.shape[-1]]
         pattern = "fkd,{}->f{}k" if coef.ndim == 3 else "fd,{}->f{}"
-        each = [np.einsum(pattern.format("vd", "v"), coef, X[shared]), np.einsum(pattern.format("fvd", "v"), coef, X[own])]
+        each = [
+            np.einsum(pattern.format("vd", "v"), coef, X[shared]),
+            np.einsum(pattern.format("fvd", "v"), coef, X[own]),
+        ]
         return tuple(self._response(eta + intercept[:, None]) for eta in each)  # type: ignore[return-value]
 
     def _response(self, eta: FloatArray) -> FloatArray:
@@ -197,13 +249,17 @@ class PlanHost(AbstractLearner):
             return eta
         if self.measure.needs == "label":
             return np.asarray(eta.argmax(-1) if eta.ndim == 3 else eta > 0, np.float64)
-        mu = self.glm.units.to_target(np.asarray(self.glm.loss_function.inverse_link(eta), np.float64))
+        mu = self.glm.units.to_target(
+            np.asarray(self.glm.loss_function.inverse_link(eta), np.float64)
+        )
         if self.measure.needs == "probabilities" and mu.ndim == 2:
             return np.stack([1 - mu, mu], -1)
         return mu
 
 
-def make_learner(estimator: SklearnEstimator | Fit, task: Task, n_jobs: int | None) -> AbstractLearner:
+def make_learner(
+    estimator: SklearnEstimator | Fit, task: Task, n_jobs: int | None
+) -> AbstractLearner:
     """Return the fastest learner with the estimator's own fits.
 
     Raises TypeError if the estimator lacks the predictions that the loss needs.
@@ -212,14 +268,18 @@ def make_learner(estimator: SklearnEstimator | Fit, task: Task, n_jobs: int | No
     if isinstance(estimator, Fit):
         if not isinstance(estimator.objective, GLM) or estimator.objective.offset is not None:
             got = kind_of(estimator.objective)
-            raise TypeError(f"leakage_corrected: a Fit must be of a GLM without offset; got {got}. Give an estimator instead.")
+            raise TypeError(
+                f"leakage_corrected: a Fit must be of a GLM without offset; got {got}. Give an estimator instead."
+            )
         if estimator.objective.num_units != len(y):
             raise ValueError(
                 f"leakage_corrected: the fit has {estimator.objective.num_units} units, y has {len(y)}; give its own data."
             )
         return PlanHost(estimator, refit, measure)
     if measure.classes and not is_classifier(estimator):
-        raise TypeError(f"leakage_corrected: the loss {measure.name} needs a classifier; got {type(estimator).__name__}.")
+        raise TypeError(
+            f"leakage_corrected: the loss {measure.name} needs a classifier; got {type(estimator).__name__}."
+        )
     if measure.needs.startswith("probab") and not hasattr(estimator, "predict_proba"):
         raise TypeError(
             f"leakage_corrected: the loss {measure.name} needs probabilities, which {type(estimator).__name__} has not; use "
@@ -243,16 +303,22 @@ def finite_columns(X: Any) -> FloatArray | None:
         data = np.asarray(X, np.float64)
     except (TypeError, ValueError):
         return None
-    return data if data.ndim == 2 and np.isfinite(data).all() else None
+    if data.ndim == 2 and np.isfinite(data).all():
+        return data
+    return None
 
 
-def _batch_learner(estimator: SklearnEstimator, X: Any, codes: NDArray, measure: Measure) -> AbstractLearner | None:
+def _batch_learner(
+    estimator: SklearnEstimator, X: Any, codes: NDArray, measure: Measure
+) -> AbstractLearner | None:
     """Return a batched learner if the estimator and its options are supported, else None."""
-    scaled, model = False, cast(Any, estimator)
+    scaled = False
+    model = cast(Any, estimator)
     if isinstance(estimator, Pipeline) and len(estimator.steps) == 2:
         first, last = (step for _, step in estimator.steps)
         if type(first) is StandardScaler and first.with_mean and first.with_std:
-            scaled, model = True, last
+            scaled = True
+            model = last
     data = finite_columns(X)
     if data is None:
         return None  # some estimators accept NaN; others raise
@@ -261,9 +327,16 @@ def _batch_learner(estimator: SklearnEstimator, X: Any, codes: NDArray, measure:
         plain = not scaled and type(model) in (KNeighborsClassifier, KNeighborsRegressor)
         plain &= model.metric == "euclidean" or (model.metric == "minkowski" and model.p == 2)
         # 2**25: largest number of sorted distances of all records
-        if not plain or model.weights != "uniform" or model.metric_params is not None or len(data) ** 2 > 2**25:
+        if (
+            not plain
+            or model.weights != "uniform"
+            or model.metric_params is not None
+            or len(data) ** 2 > 2**25
+        ):
             return None
-        target = np.eye(int(codes.max()) + 1)[codes.astype(int)] if measure.classes else codes[:, None]
+        target = (
+            np.eye(int(codes.max()) + 1)[codes.astype(int)] if measure.classes else codes[:, None]
+        )
         return Neighbours(data, target, model.n_neighbors, measure.needs)
     if data.shape[1] > MAX_BATCHED_FEATURES:
         return None
@@ -271,17 +344,33 @@ def _batch_learner(estimator: SklearnEstimator, X: Any, codes: NDArray, measure:
     if type(model) is SVC:
         plain = model.kernel == "linear" and model.class_weight is None and model.max_iter == -1
         known = plain and measure.needs == "label" and classes
-        return HingeFits(data, codes, 1 / model.C, True, scaled, measure.needs) if known else None
+        if known:
+            return HingeFits(data, codes, 1 / model.C, True, scaled, measure.needs)
+        return None
     try:
         host = describe(model)
-    except (TypeError, NotFittedError):  # an unsupported estimator, or one that must be fitted first
+    # an unsupported estimator, or one that must be fitted first
+    except (TypeError, NotFittedError):
         return None
-    if host.l1 or host.positive or host.choice_note or host.average or host.class_weight or np.ndim(host.ridge):
+    if (
+        host.l1
+        or host.positive
+        or host.choice_note
+        or host.average
+        or host.class_weight
+        or np.ndim(host.ridge)
+    ):
         return None  # no sum over rows that all folds share
     if host.loss == "squared" and not measure.classes:
         return LeastSquares(data, codes, float(host.ridge), host.intercept, scaled)
-    if classes and host.ridge != 0 and (host.loss, host.whole) in (("logistic", 0), ("squared_hinge", 1)):
-        return MarginFits(str(host.loss), data, codes, float(host.ridge), host.intercept, scaled, measure.needs)
+    if (
+        classes
+        and host.ridge != 0
+        and (host.loss, host.whole) in (("logistic", 0), ("squared_hinge", 1))
+    ):
+        return MarginFits(
+            str(host.loss), data, codes, float(host.ridge), host.intercept, scaled, measure.needs
+        )
     return None
 
 

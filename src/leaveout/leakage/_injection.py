@@ -1,11 +1,14 @@
-"""Injection of leakage: at level j, exactly j records of V̂ (or halves of j of its clusters) take the place of records of T̂.
+"""Injection of leakage: at level j, exactly j records of V̂ (or halves of j of its clusters) take
+the place of records of T̂.
 
-All levels of one draw share its random orders of T̂ and V̂ (common random numbers), so that differences between levels are
-due to leakage and not to the draw. Draws are without replacement: the learner keeps its size, some records of T̂ are always
-left out, and no injected record is ever scored.
+All levels of one draw share its random orders of T̂ and V̂ (common random numbers), so that
+differences between levels are due to leakage and not to the draw. Draws are without replacement:
+the learner keeps its size, some records of T̂ are always left out, and no injected record is ever
+scored.
 
-The effect of mates in training is shown only by injecting other records of the same cluster. For a record that is alone in its
-cluster nothing similar can be injected, and its loss is the same at every level (`unshown`, `refusal`).
+The effect of mates in training is shown only by injecting other records of the same cluster. For a
+record that is alone in its cluster nothing similar can be injected, and its loss is the same at
+every level (`unshown`, `refusal`).
 """
 
 from collections.abc import Iterator
@@ -22,10 +25,14 @@ from .._runtime.conventions import Rng, conventional
 from ._models import Leakage, LeakageFold, MatePairs
 
 SLOPE_SHARE = 0.1  # share of V̂ at which the slope is tested
-FEWEST, MOST = 20, 200  # least and largest number of draws at each level, if the errors decide
+# least and largest number of draws at each level, if the errors decide
+FEWEST = 20
+MOST = 200
 NEVER = np.iinfo(np.int64).max
 MAX_UNCORRECTED_SHARE = (
-    0.25  # share of possible leakage that injection may fail to show; the estimate keeps that share of the naive bias
+    # share of possible leakage that injection may fail to show; the estimate keeps that share of
+    # the naive bias
+    0.25
 )
 
 
@@ -40,12 +47,14 @@ class Injection:
     num_levels : int, default 12
         The number of levels.
     num_boot : int, optional
-        The number of draws at each level. By default 20 to 200, until the Monte-Carlo error of the estimate is at most
-        `tolerance` times its data error.
+        The number of draws at each level. By default 20 to 200, until the Monte-Carlo error of the
+        estimate is at most `tolerance` times its data error.
     train_size : int, optional
-        The number n′ of records trained on. By default as many as T̂ has, less a twentieth, which are scored.
+        The number n′ of records trained on. By default as many as T̂ has, less a twentieth, which
+        are scored.
     top : int, optional
-        The most that is injected: records or, for "split", clusters. By default half of V̂, at most n′ (all of its clusters).
+        The most that is injected: records or, for "split", clusters. By default half of V̂, at most
+        n′ (all of its clusters).
     tolerance : float, default 1/3
         The tolerance of the Monte-Carlo error. A third makes an interval a twentieth wider.
 
@@ -74,24 +83,33 @@ class Injection:
 
     def __post_init__(self) -> None:
         if self.mechanism not in ("record", "split"):
-            raise ValueError(f"Injection: mechanism must be 'record' or 'split'; got {self.mechanism!r}.")
+            raise ValueError(
+                f"Injection: mechanism must be 'record' or 'split'; got {self.mechanism!r}."
+            )
         for name, low in (("num_levels", 4), ("num_boot", 2), ("train_size", 2), ("top", 1)):
             value = getattr(self, name)
             if value is not None and (int(value) != value or value < low):
-                raise ValueError(f"Injection: {name} must be a whole number, {low} or more; got {value}.")
+                raise ValueError(
+                    f"Injection: {name} must be a whole number, {low} or more; got {value}."
+                )
         if not 0 < self.tolerance < np.inf:
-            raise ValueError(f"Injection: tolerance must be a number above 0; got {self.tolerance}.")
+            raise ValueError(
+                f"Injection: tolerance must be a number above 0; got {self.tolerance}."
+            )
 
     @property
     def draws(self) -> tuple[int, int]:
         """The least and the largest number of draws at each level."""
-        return (FEWEST, MOST) if self.num_boot is None else (self.num_boot, self.num_boot)
+        if self.num_boot is None:
+            return (FEWEST, MOST)
+        return (self.num_boot, self.num_boot)
 
 
 class Draws(NamedTuple):
     """A batch of draws of one fold, at all levels.
 
-    `train` are rows of the data; `scored` marks the scored rows of V̂; `outside` are rows of T̂ that no level trains on.
+    `train` are rows of the data; `scored` marks the scored rows of V̂; `outside` are rows of T̂
+    that no level trains on.
     """
 
     train: Int[np.ndarray, "draws levels size"]  # type: ignore[assignment]
@@ -101,7 +119,10 @@ class Draws(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FoldInjection:
-    """The injection into one fold: `levels` in units of the mechanism, `size` records trained on, `left` that never are."""
+    """The injection into one fold.
+
+    `levels` in units of the mechanism, `size` records trained on, `left` that never are.
+    """
 
     fold: LeakageFold
     number: int
@@ -114,30 +135,52 @@ class FoldInjection:
     @property
     def most(self) -> int:
         """The number of units of V̂: records, or clusters that have halves."""
-        return len(self.fold.test) if self.mechanism == "record" else _halvable_clusters(self.fold)
+        if self.mechanism == "record":
+            return len(self.fold.test)
+        return _halvable_clusters(self.fold)
 
     @property
     def units(self) -> int:
-        """The number of units that could leak: records trained on, or clusters of V̂ that have halves."""
-        return self.size if self.mechanism == "record" else _halvable_clusters(self.fold)
+        """The number of units that could leak.
+
+        Records trained on, or clusters of V̂ that have halves.
+        """
+        if self.mechanism == "record":
+            return self.size
+        return _halvable_clusters(self.fold)
 
     def draw(self, start: int, stop: int) -> Draws:
-        """Return draws number `start` to `stop`; each depends on the seed, the fold and its number only."""
-        train, test = self.fold.train, self.fold.test
-        kept, orders, counts = [], [], []
+        """Return draws number `start` to `stop`.
+
+        Each depends on the seed, the fold and its number only.
+        """
+        train = self.fold.train
+        test = self.fold.test
+        kept = []
+        orders = []
+        counts = []
         for r in range(start, stop):
             rng = np.random.default_rng([self.seed, self.number, r])
             kept.append(rng.permutation(train)[: self.size + self.num_left])
-            order, count = rng.permutation(len(test)) if self.mechanism == "record" else None, self.levels
+            order = rng.permutation(len(test)) if self.mechanism == "record" else None
+            count = self.levels
             if order is None:  # halves of clusters in random order; a single record has no half
                 codes = np.unique(self.fold.clusters[test], return_inverse=True)[1]
-                members = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
+                members = np.split(
+                    np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1]
+                )
                 members = [rows for rows in members if len(rows) > 1]
-                halves = [rng.permutation(members[k])[: len(members[k]) // 2] for k in rng.permutation(len(members))]
-                order, count = np.concatenate(halves), np.cumsum([0, *map(len, halves)])[self.levels]
+                halves = [
+                    rng.permutation(members[k])[: len(members[k]) // 2]
+                    for k in rng.permutation(len(members))
+                ]
+                order = np.concatenate(halves)
+                count = np.cumsum([0, *map(len, halves)])[self.levels]
             orders.append(order)
             counts.append(count)
-        from_train, injected = np.array(kept), np.array(counts)  # [draws, ·], [draws, levels]
+        # [draws, ·], [draws, levels]
+        from_train = np.array(kept)
+        injected = np.array(counts)
         place = np.full((len(orders), len(test)), NEVER)
         most = injected.max(initial=1)
         queue = np.zeros((len(orders), max(most, 1)), np.int64)
@@ -146,33 +189,51 @@ class FoldInjection:
             queue[b, : min(most, len(order))] = test[order[:most]]
         slot = np.arange(self.size)
         taken = slot >= self.size - injected[..., None]  # the last slots are for V̂
-        backwards = np.broadcast_to(np.minimum(self.size - 1 - slot, queue.shape[1] - 1), taken.shape[::2])
-        trained = np.where(taken, np.take_along_axis(queue, backwards, 1)[:, None], from_train[:, None, : self.size])
+        backwards = np.broadcast_to(
+            np.minimum(self.size - 1 - slot, queue.shape[1] - 1), taken.shape[::2]
+        )
+        trained = np.where(
+            taken,
+            np.take_along_axis(queue, backwards, 1)[:, None],
+            from_train[:, None, : self.size],
+        )
         return Draws(trained, place[:, None] >= injected[..., None], from_train[:, self.size :])
 
 
-def plan_injection(folds: list[LeakageFold], injection: Injection, seed: int) -> list[FoldInjection]:
+def plan_injection(
+    folds: list[LeakageFold], injection: Injection, seed: int
+) -> list[FoldInjection]:
     """Plan levels and sizes for every fold, with levels at the same shares of each fold's maximum.
 
     Raises ValueError if V̂ cannot supply the top level, or T̂ the training set.
     """
-    tops, sizes = [], []
+    tops = []
+    sizes = []
     for k, fold in enumerate(folds):
-        known, tested = len(fold.train), len(fold.test)
-        # 0.05: share of T̂ that is left out at every level if the training set is as large as possible
+        known = len(fold.train)
+        tested = len(fold.test)
+        # 0.05: share of T̂ that is left out at every level if the training set is as large as
+        # possible
         spare = max(2, round(0.05 * known))
         size = known - spare if injection.train_size is None else int(injection.train_size)
         if size > known - 1 or size < 2:
             raise ValueError(
                 f"Injection: train_size = {size} needs at least {size + 1} records to train on; fold {k} has {known}."
             )
-        most, least, what, top = tested - 1, 3, "records", min(tested // 2, size)
+        most = tested - 1
+        least = 3
+        what = "records"
+        top = min(tested // 2, size)
         if injection.mechanism == "split":
             most = top = _halvable_clusters(fold)
-            least, what = 2, "clusters of two records or more"
+            least = 2
+            what = "clusters of two records or more"
             if np.sum(np.bincount(fold.clusters[fold.test]) // 2) >= size:
-                raise ValueError(f"Injection: half of V̂ does not fit into the {size} records that fold {k} trains on.")
-        top = top if injection.top is None else injection.top
+                raise ValueError(
+                    f"Injection: half of V̂ does not fit into the {size} records that fold {k} trains on."
+                )
+        if injection.top is not None:
+            top = injection.top
         if top > most or top > size or most < least:
             raise ValueError(
                 f"Injection: V̂ is too small for the top level: fold {k} tests on {tested} records and trains on {size}; "
@@ -180,7 +241,8 @@ def plan_injection(folds: list[LeakageFold], injection: Injection, seed: int) ->
             )
         tops.append(int(top))
         sizes.append((size, min(known - size, 2 * tested)))
-    # levels as shares of the top one: 0 and a geometric grid with the level of the slope test; even for clusters
+    # levels as shares of the top one: 0 and a geometric grid with the level of the slope test; even
+    # for clusters
     top = min(tops)
     number = min(injection.num_levels, top + 1)
     grid = np.round(np.linspace(0, top, number))
@@ -194,7 +256,10 @@ def plan_injection(folds: list[LeakageFold], injection: Injection, seed: int) ->
             grid[np.argmin(np.abs(np.log(grid[:-1] / slope)))] = slope
     shares = np.unique(np.append(grid, 0)) / top
     levels = [np.round(shares * own).astype(np.int64) for own in tops]
-    return [FoldInjection(fold, k, injection.mechanism, levels[k], *sizes[k], seed) for k, fold in enumerate(folds)]
+    return [
+        FoldInjection(fold, k, injection.mechanism, levels[k], *sizes[k], seed)
+        for k, fold in enumerate(folds)
+    ]
 
 
 def _halvable_clusters(fold: LeakageFold) -> int:
@@ -207,20 +272,29 @@ def slope_level(plan: list[FoldInjection]) -> int:
     return 1 + int(np.argmin(np.abs(plan[0].levels[1:] - SLOPE_SHARE * plan[0].most)))
 
 
-def make_folds(caller: str, X: Any, y: NDArray, groups: ArrayLike, cv: Any, seed: int) -> tuple[list[LeakageFold], NDArray]:
-    """Return folds of whole clusters, and the names of the clusters. `cv` is a number of folds, a splitter or pairs of rows.
+def make_folds(
+    caller: str, X: Any, y: NDArray, groups: ArrayLike, cv: Any, seed: int
+) -> tuple[list[LeakageFold], NDArray]:
+    """Return folds of whole clusters, and the names of the clusters. `cv` is a number of folds, a
+    splitter or pairs of rows.
 
-    For a number of folds, clusters are distributed by size, and those of one size at random: in the order of their names both
-    halves of an entity would often share a fold.
+    For a number of folds, clusters are distributed by size, and those of one size at random: in the
+    order of their names both halves of an entity would often share a fold.
     """
     from sklearn.model_selection import GroupKFold, check_cv
 
     labels = np.asarray(groups)
     if labels.shape != (len(y),):
-        raise ValueError(f"{caller}: groups must have one label a record, shape ({len(y)},); got {labels.shape}.")
+        raise ValueError(
+            f"{caller}: groups must have one label a record, shape ({len(y)},); got {labels.shape}."
+        )
     if pd.isna(labels).any():
-        raise ValueError(f"{caller}: groups contain NaN; give those records a label of their own, or drop them.")
-    names, codes = np.unique(labels.astype(str) if labels.dtype.kind == "O" else labels, return_inverse=True)
+        raise ValueError(
+            f"{caller}: groups contain NaN; give those records a label of their own, or drop them."
+        )
+    names, codes = np.unique(
+        labels.astype(str) if labels.dtype.kind == "O" else labels, return_inverse=True
+    )
     if len(names) < 2:
         raise ValueError(f"{caller}: at least two clusters are needed; all labels are equal.")
     if cv is None or isinstance(cv, int):
@@ -233,10 +307,15 @@ def make_folds(caller: str, X: Any, y: NDArray, groups: ArrayLike, cv: Any, seed
         by = codes
     folds = []
     for k, pair in enumerate(check_cv(cv).split(X, y, by)):
-        train, test = (np.flatnonzero(rows) if np.asarray(rows).dtype == bool else np.asarray(rows, np.int64) for rows in pair)
+        train, test = (
+            np.flatnonzero(rows) if np.asarray(rows).dtype == bool else np.asarray(rows, np.int64)
+            for rows in pair
+        )
         if np.intersect1d(codes[train], codes[test]).size:
             name = names[np.intersect1d(codes[train], codes[test])[0]]
-            raise ValueError(f"{caller}: fold {k} has cluster {name!r} on both sides; leave whole clusters out.")
+            raise ValueError(
+                f"{caller}: fold {k} has cluster {name!r} on both sides; leave whole clusters out."
+            )
         folds.append(LeakageFold(train, test, codes.astype(np.int64)))
     if not folds:
         raise ValueError(f"{caller}: cv yielded no fold.")
@@ -244,10 +323,11 @@ def make_folds(caller: str, X: Any, y: NDArray, groups: ArrayLike, cv: Any, seed
 
 
 class InjectedSplits:
-    """A scikit-learn splitter of grouped folds into whose training sets a share of the test set is injected.
+    """A scikit-learn splitter of grouped folds into whose training sets a share of the test set is
+    injected.
 
-    As many records of T̂ are left out, and injected records are in no test set. A score at shares 0 and 0.1 shows whether a
-    learner exploits leakage; the draws at all shares are common.
+    As many records of T̂ are left out, and injected records are in no test set. A score at shares 0
+    and 0.1 shows whether a learner exploits leakage; the draws at all shares are common.
 
     Parameters
     ----------
@@ -274,23 +354,43 @@ class InjectedSplits:
     >>> import numpy as np
     >>> import leaveout as lo
     >>> splits = lo.leakage.InjectedSplits(0.2, cv=3)
-    >>> train, test = next(splits.split(np.zeros((30, 1)), np.arange(30.0), np.repeat(np.arange(15), 2)))
-    >>> len(set(train) & set(test)), splits.get_n_splits(np.zeros((30, 1)), np.arange(30.0), np.repeat(np.arange(15), 2))
+    >>> train, test = next(
+    ...     splits.split(np.zeros((30, 1)), np.arange(30.0), np.repeat(np.arange(15), 2))
+    ... )
+    >>> (
+    ...     len(set(train) & set(test)),
+    ...     splits.get_n_splits(np.zeros((30, 1)), np.arange(30.0), np.repeat(np.arange(15), 2)),
+    ... )
     (0, 3)
     """
 
     @conventional
     def __init__(
-        self, share: float, cv: Any = None, *, mechanism: str = "record", num_repeats: int = 1, seed: int = 0, rng: Rng = None
+        self,
+        share: float,
+        cv: Any = None,
+        *,
+        mechanism: str = "record",
+        num_repeats: int = 1,
+        seed: int = 0,
+        rng: Rng = None,
     ):
         if not 0 <= share < 1:
             raise ValueError(f"InjectedSplits: share must lie in [0, 1); got {share}.")
         Injection(mechanism=mechanism)  # type: ignore[arg-type]
         if int(num_repeats) != num_repeats or num_repeats < 1:
-            raise ValueError(f"InjectedSplits: num_repeats must be a whole number, 1 or more; got {num_repeats}.")
-        self.share, self.cv, self.mechanism, self.num_repeats, self.seed = share, cv, mechanism, num_repeats, seed
+            raise ValueError(
+                f"InjectedSplits: num_repeats must be a whole number, 1 or more; got {num_repeats}."
+            )
+        self.share = share
+        self.cv = cv
+        self.mechanism = mechanism
+        self.num_repeats = num_repeats
+        self.seed = seed
 
-    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[IntArray, IntArray]]:
+    def split(
+        self, X: Any, y: Any = None, groups: Any = None
+    ) -> Iterator[tuple[IntArray, IntArray]]:
         """Yield the rows to train on and to test on.
 
         Parameters
@@ -313,12 +413,21 @@ class InjectedSplits:
         if groups is None:
             raise ValueError("InjectedSplits: give groups=, the cluster of each record.")
         count = X.shape[0] if hasattr(X, "shape") else len(X)
-        folds, _ = make_folds("InjectedSplits", X, np.zeros(count) if y is None else np.asarray(y), groups, self.cv, self.seed)
+        folds, _ = make_folds(
+            "InjectedSplits",
+            X,
+            np.zeros(count) if y is None else np.asarray(y),
+            groups,
+            self.cv,
+            self.seed,
+        )
         for k, fold in enumerate(folds):
             whole = len(fold.test) if self.mechanism == "record" else _halvable_clusters(fold)
             level = np.array([round(self.share * whole)])
             if self.mechanism == "record" and level[0] >= min(len(fold.test), len(fold.train)):
-                raise ValueError(f"InjectedSplits: share = {self.share} leaves fold {k} nothing to train or to test on.")
+                raise ValueError(
+                    f"InjectedSplits: share = {self.share} leaves fold {k} nothing to train or to test on."
+                )
             draws = FoldInjection(fold, k, self.mechanism, level, len(fold.train), 0, self.seed)
             for r in range(self.num_repeats):
                 drawn = draws.draw(r, r + 1)
@@ -347,14 +456,18 @@ class InjectedSplits:
 
 
 def unshown(folds: list[LeakageFold], leakage: Leakage) -> float:
-    """Compute the share of possible leakage on tested records that have no mate among the tested records.
+    """Compute the share of possible leakage on tested records that have no mate among the tested
+    records.
 
-    Leakage is possible with the probability of a mate in training if pairs are known, else equally for every tested record. A
-    mate is a likely pair or, without pairs, a record of the same cluster as filed.
+    Leakage is possible with the probability of a mate in training if pairs are known, else equally
+    for every tested record. A mate is a likely pair or, without pairs, a record of the same cluster
+    as filed.
     """
-    hidden, exposed = 0.0, 0.0
+    hidden = 0.0
+    exposed = 0.0
     for fold in folds:
-        may, beside = np.ones(len(fold.test)), np.bincount(fold.clusters[fold.test])[fold.clusters[fold.test]] > 1
+        may = np.ones(len(fold.test))
+        beside = np.bincount(fold.clusters[fold.test])[fold.clusters[fold.test]] > 1
         if isinstance(leakage, MatePairs) and leakage.knows_pairs:
             may = leakage.mates(fold.train, fold.test)
             tested, mated = np.zeros((2, len(fold.clusters)), bool)

@@ -1,4 +1,7 @@
-"""The leakage report: several estimates of the score on new clusters, with intervals, assumptions and a verdict."""
+"""The leakage report.
+
+Several estimates of the score on new clusters, with intervals, assumptions and a verdict.
+"""
 
 import functools
 from collections.abc import Collection
@@ -53,18 +56,22 @@ def leakage_report(
     n_jobs: int | None = None,
     checkpoint: File | None = None,
 ) -> LeakageReport:
-    """Estimate the score on new clusters where links between records are uncertain, by several answers, with a verdict.
+    """Estimate the score on new clusters where links between records are uncertain, by several
+    answers, with a verdict.
 
         naive         cross-validation by clusters as filed, or on the split as it is
-        purge         rows that may have mates in training, by fits without these against fits that lack as many others
-        coarser       cross-validation by clusters that are joined by weaker links too
+        purge
+        rows that may have mates in training, by fits without these against fits that lack as many
+        others coarser       cross-validation by clusters that are joined by weaker links too
         both          the mean of these two
         imputed       cross-validation by clusters drawn from the linkage, `draws` of them at most
         unmated       the tested records that have no listed mate in training
-        extrapolated  `leakage_corrected`: more leakage is injected, and the score extrapolated to none
+        extrapolated  `leakage_corrected`: more leakage is injected, and the score extrapolated to
+        none
 
-    A correction that leaves some of the mates expected across folds in training (see `exposed`) is enlarged by that share.
-    Intervals are over clusters, drawn from the linkage, as tested and as trained on.
+    A correction that leaves some of the mates expected across folds in training (see `exposed`) is
+    enlarged by that share. Intervals are over clusters, drawn from the linkage, as tested and as
+    trained on.
 
     Parameters
     ----------
@@ -79,19 +86,20 @@ def leakage_report(
     groups : array_like, `[records]`, optional
         The clusters as filed; `linkage.groups(0.5)` by default.
     scoring : str, scorer or loss, optional
-        A name or scorer of scikit-learn, or a loss of this library; the estimator's own score by default.
+        A name or scorer of scikit-learn, or a loss of this library; the estimator's own score by
+        default.
     cv : int, splitter or pairs, optional
-        The number of folds (5), a splitter, or pairs (train, test) of rows. Pairs without `groups` are taken as they are,
-        for the audit of a fixed benchmark.
+        The number of folds (5), a splitter, or pairs (train, test) of rows. Pairs without `groups`
+        are taken as they are, for the audit of a fixed benchmark.
     level : float, default 0.95
         The coverage of the intervals.
     listed : float or (estimate, low, high), optional
-        The share of the records with a mate filed elsewhere of which some such mate is in a listed pair, with its interval
-        at 0.95. Corrections are enlarged by what is missing. By default all are taken to be listed, unless X shows
-        near-duplicates that are not; a number is believed.
+        The share of the records with a mate filed elsewhere of which some such mate is in a listed
+        pair, with its interval at 0.95. Corrections are enlarged by what is missing. By default all
+        are taken to be listed, unless X shows near-duplicates that are not; a number is believed.
     answers : collection of str, optional
-        The answers that are wanted; all by default. With `answers=()` there is the naive one, and `.price` lower bounds the
-        fits and seconds of the others.
+        The answers that are wanted; all by default. With `answers=()` there is the naive one, and
+        `.price` lower bounds the fits and seconds of the others.
     draws : int, default 20
         The most clusterings drawn for "imputed".
     injection : Injection, optional
@@ -135,7 +143,9 @@ def leakage_report(
     >>> y = X[:, 0] + rng.normal(size=60)
     >>> pairs = [(2 * k, 2 * k + 1, 0.6) for k in range(30)]
     >>> linkage = lo.leakage.Linkage.from_pairs(pairs, 60)
-    >>> found = lo.leakage.leakage_report(Ridge(), X, y, linkage=linkage, groups=np.arange(60), scoring="mse", answers=())
+    >>> found = lo.leakage.leakage_report(
+    ...     Ridge(), X, y, linkage=linkage, groups=np.arange(60), scoring="mse", answers=()
+    ... )
     >>> list(found.answers)[0]
     'naive'
     """
@@ -143,33 +153,65 @@ def leakage_report(
     names, X, y, groups = match_labels(caller, X=X, y=y, groups=groups)
     _check(caller, linkage, level, draws, answers)
     linkage = linkage.for_rows(len(np.asarray(y)))
-    task = prepare(caller, estimator, X, y, None, "auto", None, resolve_score(scoring, estimator, np.asarray(y)))
+    task = prepare(
+        caller,
+        estimator,
+        X,
+        y,
+        None,
+        "auto",
+        None,
+        resolve_score(scoring, estimator, np.asarray(y)),
+    )
     if not task.measure.weighs:
-        raise ValueError(f"{caller}: {task.measure.name} takes no sample_weight, so it has no interval; name another scoring=.")
+        raise ValueError(
+            f"{caller}: {task.measure.name} takes no sample_weight, so it has no interval; name another scoring=."
+        )
     if groups is None and not (cv is None or isinstance(cv, int)):
         groups = np.arange(len(task.y))  # given splits are not changed
     if groups is None:
         if not linkage.knows_pairs:
-            raise ValueError(f"{caller}: this linkage knows rates, not pairs; give groups=, the clusters as filed.")
+            raise ValueError(
+                f"{caller}: this linkage knows rates, not pairs; give groups=, the clusters as filed."
+            )
         groups = linkage.groups(0.5)
     folds = make_folds(caller, task.X, task.y, groups, cv, seed)[0]
     learner = make_learner(estimator, task, n_jobs)
-    of = {"response": task.y, "score": task.measure, "folds": folds, "links": linkage, "listed": listed, "level": level}
-    ran = {"estimator": estimator, "features": task.X, "draws": draws, "injection": injection, "seed": seed}
+    of = {
+        "response": task.y,
+        "score": task.measure,
+        "folds": folds,
+        "links": linkage,
+        "listed": listed,
+        "level": level,
+    }
+    ran = {
+        "estimator": estimator,
+        "features": task.X,
+        "draws": draws,
+        "injection": injection,
+        "seed": seed,
+    }
     filed = folds[0].clusters
     clusters = filed[None]
     if linkage.knows_pairs:
         # drawn from the linkage; clusters without listed inner pairs stay whole
-        inside, known = filed[linkage.left] == filed[linkage.right], np.zeros(len(filed), bool)
+        inside = filed[linkage.left] == filed[linkage.right]
+        known = np.zeros(len(filed), bool)
         known[linkage.left[inside]] = known[linkage.right[inside]] = True
         several = np.bincount(filed)[filed] > 1
         whole = several.any() and known[several].mean() < 0.5
-        join = (lambda own: join_clusters(filed, own)) if whole else (lambda own: np.unique(own, return_inverse=True)[1])
+        join = (
+            (lambda own: join_clusters(filed, own))
+            if whole
+            else (lambda own: np.unique(own, return_inverse=True)[1])
+        )
         clusters = np.stack([join(own) for own in linkage.partitions(draws)])
     work = PredictionWork(learner, seed)
     share = read_rate(caller, "listed", 1.0 if listed is None else listed, None)
     study = LeakageStudy(folds, task.codes, task.measure, linkage, work, seed, clusters, share)
-    if injection is None and isinstance(learner, Estimator):  # fits are costly: half as many levels, and few draws
+    # fits are costly: half as many levels, and few draws
+    if injection is None and isinstance(learner, Estimator):
         # 20_000: rows scored at each level of injection, over draws
         injection = Injection(num_levels=6, num_boot=int(np.clip(20_000 // len(task.y), 2, FEWEST)))
     injection = injection or Injection()
@@ -178,11 +220,19 @@ def leakage_report(
         cv=[(fold.train, fold.test) for fold in folds], seed=seed, n_jobs=n_jobs, injection=injection,
     )  # fmt: skip
     wanted = {"naive", *answers}
-    alone = {"naive": naive, "purge": purge, "coarser": coarser, "imputed": impute, "unmated": mateless_rows}
+    alone = {
+        "naive": naive,
+        "purge": purge,
+        "coarser": coarser,
+        "imputed": impute,
+        "unmated": mateless_rows,
+    }
     fits = sum(prices(study).get(name, 0) for name in wanted)
     found: dict[str, Answer] = {}
     prints = {name: fingerprint(value) for name, value in of.items()}
-    told = lambda: _report(study, dict(found), task.X, names.index, level, prints, injection, listed is None)
+    told = lambda: _report(
+        study, dict(found), task.X, names.index, level, prints, injection, listed is None
+    )
     try:
         with keeping(caller, checkpoint, of | ran), Slow("fits", fits) as work.bar:
             for name in ANSWERS:  # the most informative first
@@ -203,16 +253,25 @@ def leakage_report(
                         work.bar.tell(f"{price}; {work.num_made} are done")
     except KeyboardInterrupt:
         done = ", ".join(found) or "nothing"
-        raise Interrupted(f"{caller}: stopped; {done} is done", told if found else lambda: None) from None
+        raise Interrupted(
+            f"{caller}: stopped; {done} is done", told if found else lambda: None
+        ) from None
     return told()
 
 
-def _price_answers(study: LeakageStudy, names: Collection[str], injection: Injection) -> pd.DataFrame:
-    """Tabulate the cost of the answers: a lower bound on their fits, and seconds at the speed of the fits as filed."""
+def _price_answers(
+    study: LeakageStudy, names: Collection[str], injection: Injection
+) -> pd.DataFrame:
+    """Tabulate the cost of the answers.
+
+    A lower bound on their fits, and seconds at the speed of the fits as filed.
+    """
     known = prices(study)
     if "extrapolated" in names and not refusal(unshown(study.folds, study.linkage)):
         known["extrapolated"] = injection.num_levels * injection.draws[0] * len(study.folds)
-    fits = pd.Series({name: int(known.get(name, 0)) for name in ANSWERS if name in names}, dtype=int)
+    fits = pd.Series(
+        {name: int(known.get(name, 0)) for name in ANSWERS if name in names}, dtype=int
+    )
     each = study.work.seconds / max(study.work.num_made, 1)
     return pd.DataFrame({"fits": fits, "seconds": fits * each}).rename_axis("answer")
 
@@ -228,7 +287,9 @@ def _check(caller: str, linkage: Any, level: float, draws: int, answers: Collect
         raise ValueError(f"{caller}: draws must be a whole number, 2 or more; got {draws!r}.")
     unknown = [name for name in answers if name not in ANSWERS]
     if isinstance(answers, str) or unknown:
-        raise ValueError(f"{caller}: answers must be some of {', '.join(ANSWERS)}; got {answers!r}.")
+        raise ValueError(
+            f"{caller}: answers must be some of {', '.join(ANSWERS)}; got {answers!r}."
+        )
 
 
 def _report(
@@ -245,19 +306,20 @@ def _report(
     unasked = [name for name, answer in known.items() if answer.refusal == NOT_REQUESTED]
     for name in ANSWERS:
         known.setdefault(name, Answer(name, "", "stopped before it was done"))
-    mates, several, pairs = study.candidates, len(study.folds) > 1, study.linkage.knows_pairs
+    mates = study.candidates
+    several = len(study.folds) > 1
+    pairs = study.linkage.knows_pairs
     known_links = NO_PAIRS
     if pairs:
         exposed = f"{study.exposed:.2g} of the records expected to have a mate in training"
         known_links = f"{int(study.across.sum())} listed pairs across, {exposed}"
-    tested = (
-        f"{study.test_rows.sum()} tested records of {len(np.unique(study.filed_clusters[study.test_rows]))} clusters as filed"
-    )
+    tested = f"{study.test_rows.sum()} tested records of {len(np.unique(study.filed_clusters[study.test_rows]))} clusters as filed"
     labels = pd.RangeIndex(len(study.y)) if index is None else index
     rows = pd.DataFrame({
         "place": mates.place, "mate": labels[mates.mate_place], "probability": mates.probability, "exposed": mates.exposed,
     })  # fmt: skip
-    cv, rate = len(study.folds) if several else "[(train, test)]", study.listed_rate.estimate
+    cv = len(study.folds) if several else "[(train, test)]"
+    rate = study.listed_rate.estimate
     listed = "" if rate == 1 else f", listed={rate:.4g}"
     return LeakageReport(
         answers=known,

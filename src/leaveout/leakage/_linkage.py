@@ -1,7 +1,8 @@
 """Links between records: pairs with the probability that they match, or rates.
 
-All results are means over draws of whole partitions of the records (`_partitions`): whether a tested record has a mate among
-the training records, how many clusters are split or merged, and precision and recall.
+All results are means over draws of whole partitions of the records (`_partitions`): whether a
+tested record has a mate among the training records, how many clusters are split or merged, and
+precision and recall.
 """
 
 import functools
@@ -19,31 +20,46 @@ from ..data.arrays import codes
 from ._binomial import check_probabilities
 from ._mislinking import LeakageFold, Shares, UniformMislinking, uniform_mislinking
 from ._neighbours import distances, near, points, read_threshold
-from ._pair_calibration import TAILS, PairCalibration, Rate, calibrate, column, read_rate, sample_of, sampled_rates, weights
+from ._pair_calibration import (
+    TAILS,
+    PairCalibration,
+    Rate,
+    calibrate,
+    column,
+    read_rate,
+    sample_of,
+    sampled_rates,
+    weights,
+)
 from ._partitions import components, draw_partitions, share_listed
 from ._tables import PairIndices, PairNumbers, ends, read_pairs, read_two_sided
 
 LINK_PROBABILITY = 0.5  # default probability from which a pair is linked
 # partitions behind every number; least number, if records and pairs in all exceed the last
-DRAWS, LEAST, MAX_LISTED_ENTRIES = 100, 20, 1_000_000
+DRAWS = 100
+LEAST = 20
+MAX_LISTED_ENTRIES = 1_000_000
 TABLES = 10  # number of redrawn calibrations over which partitions are distributed
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Linkage(PrintedResult):
-    """The knowledge of which records are of one entity: pairs with the probability that they match, or rates.
+    """The knowledge of which records are of one entity: pairs with the probability that they match,
+    or rates.
 
-    `from_pairs`, `from_labelled`, `from_rates`, `from_embeddings` and `from_duplicates` make it. It is a leakage model:
-    `leakage_corrected(leakage=linkage)` takes it.
+    `from_pairs`, `from_labelled`, `from_rates`, `from_embeddings` and `from_duplicates` make it. It
+    is a leakage model: `leakage_corrected(leakage=linkage)` takes it.
 
-    Every result is a mean over draws of whole partitions of the records. A partition has clusters that are connected by
-    listed pairs, and weight exp Σ w over the listed pairs inside one cluster, with w = log p/(1 − p) + (p − P(inside))/0.2.
-    This lies between evidence that is independent from pair to pair and probabilities that are kept as they are. Two records
-    that are in no other pair keep its probability exactly.
+    Every result is a mean over draws of whole partitions of the records. A partition has clusters
+    that are connected by listed pairs, and weight exp Σ w over the listed pairs inside one cluster,
+    with w = log p/(1 − p) + (p − P(inside))/0.2. This lies between evidence that is independent
+    from pair to pair and probabilities that are kept as they are. Two records that are in no other
+    pair keep its probability exactly.
 
-    An unlisted pair inside a cluster counts with probability `unlisted`, where one half is uninformative. By default it has
-    odds 1 − ℓ, as its absence from a table that lists a share ℓ of the true pairs; ℓ is estimated in the clusters of pairs of
-    probability 0.9 or more. If the probabilities come from labelled pairs, other labels are drawn for every tenth of the
+    An unlisted pair inside a cluster counts with probability `unlisted`, where one half is
+    uninformative. By default it has odds 1 − ℓ, as its absence from a table that lists a share ℓ of
+    the true pairs; ℓ is estimated in the clusters of pairs of probability 0.9 or more. If the
+    probabilities come from labelled pairs, other labels are drawn for every tenth of the
     partitions. Otherwise the probabilities are taken as they are.
 
     Attributes
@@ -57,13 +73,14 @@ class Linkage(PrintedResult):
     unlisted : float or None
         The probability of an unlisted pair inside a cluster.
     grows, given, calibration, scores, found
-        Whether there may be further rows, the rates that were given, the calibration of scores and the scores, and the share
-        of near neighbours that are among the pairs.
+        Whether there may be further rows, the rates that were given, the calibration of scores and
+        the scores, and the share of near neighbours that are among the pairs.
 
     References
     ----------
-    N. Bansal, A. Blum and S. Chawla, Correlation clustering, 2004. Partitions are drawn by sums over subsets in blocks of up
-    to eight records, and in larger ones by cuts as of Swendsen and Wang (A. Barbu and S. C. Zhu, 2005).
+    N. Bansal, A. Blum and S. Chawla, Correlation clustering, 2004. Partitions are drawn by sums
+    over subsets in blocks of up to eight records, and in larger ones by cuts as of Swendsen and
+    Wang (A. Barbu and S. C. Zhu, 2005).
 
     Examples
     --------
@@ -89,29 +106,40 @@ class Linkage(PrintedResult):
 
     def __post_init__(self) -> None:
         if self.unlisted is not None and not 0 < self.unlisted < 1:
-            raise ValueError(f"Linkage: unlisted must be a probability between 0 and 1; got {self.unlisted}.")
+            raise ValueError(
+                f"Linkage: unlisted must be a probability between 0 and 1; got {self.unlisted}."
+            )
 
     @staticmethod
-    def from_pairs(pairs: Any, ids: Any = None, probability: str | None = None, *, unlisted: float | None = None) -> "Linkage":
+    def from_pairs(
+        pairs: Any,
+        ids: Any = None,
+        probability: str | None = None,
+        *,
+        unlisted: float | None = None,
+    ) -> "Linkage":
         """Build a linkage from pairs of records and the probabilities that they match.
 
-        Give the pairs inside the clusters as filed too: records that no chain of pairs connects are never of one entity.
+        Give the pairs inside the clusters as filed too: records that no chain of pairs connects are
+        never of one entity.
 
         Parameters
         ----------
         pairs : table, Series, array or sequence
-            A frame (pandas, Polars, Arrow) as Splink makes it, with `unique_id_l`, `unique_id_r` (else `left`, `right`, else
-            its first two columns) and a column of probabilities. Or a Series or frame by a MultiIndex of pairs, as
-            recordlinkage has; dedupe's `((id, id), score)`; rows or arrays of two names and a probability.
+            A frame (pandas, Polars, Arrow) as Splink makes it, with `unique_id_l`, `unique_id_r`
+            (else `left`, `right`, else its first two columns) and a column of probabilities. Or a
+            Series or frame by a MultiIndex of pairs, as recordlinkage has; dedupe's `((id, id),
+            score)`; rows or arrays of two names and a probability.
         ids : array_like, frame or int, optional
-            The names of all rows: one a row, a frame whose index they are, or their number. Without them pairs name rows by
-            number. They have two labels where the pairs have `source_dataset_l` and `source_dataset_r`.
+            The names of all rows: one a row, a frame whose index they are, or their number. Without
+            them pairs name rows by number. They have two labels where the pairs have
+            `source_dataset_l` and `source_dataset_r`.
         probability : str, optional
-            The column of probabilities; by default `match_probability`, `probability`, `match_weight` (log₂ of the odds), or
-            the third of three.
+            The column of probabilities; by default `match_probability`, `probability`,
+            `match_weight` (log₂ of the odds), or the third of three.
         unlisted : float, optional
-            The probability of an unlisted pair inside a cluster; one half is uninformative. By default it is estimated from the
-            table (`absent`).
+            The probability of an unlisted pair inside a cluster; one half is uninformative. By
+            default it is estimated from the table (`absent`).
 
         Returns
         -------
@@ -121,13 +149,16 @@ class Linkage(PrintedResult):
         Raises
         ------
         ValueError
-            If a name belongs to no row, a probability is outside [0, 1], or a pair has two different ones.
+            If a name belongs to no row, a probability is outside [0, 1], or a pair has two
+            different ones.
 
         Examples
         --------
         >>> import pandas as pd
         >>> import leaveout as lo
-        >>> table = pd.DataFrame({"left": ["a", "b"], "right": ["b", "c"], "probability": [0.9, 0.3]})
+        >>> table = pd.DataFrame(
+        ...     {"left": ["a", "b"], "right": ["b", "c"], "probability": [0.9, 0.3]}
+        ... )
         >>> lo.leakage.Linkage.from_pairs(table, ["a", "b", "c"]).probability
         array([0.9, 0.3])
         """
@@ -136,7 +167,11 @@ class Linkage(PrintedResult):
 
     @staticmethod
     def from_duplicates(
-        pairs: Any, ids: Any = None, *, sides: tuple[int, int] | None = None, probability: str | None = None
+        pairs: Any,
+        ids: Any = None,
+        *,
+        sides: tuple[int, int] | None = None,
+        probability: str | None = None,
     ) -> "Linkage":
         """Build a linkage from pairs of rows that are copies of one another.
 
@@ -147,8 +182,8 @@ class Linkage(PrintedResult):
         ids : array_like, frame or int, optional
             The names of all rows, or their number.
         sides : (rows to train on, rows to test on), optional
-            The numbers of rows of a split. Left then names a row of the training data and right one of the test data, each
-            from 0, and the rows are numbered training data first.
+            The numbers of rows of a split. Left then names a row of the training data and right one
+            of the test data, each from 0, and the rows are numbered training data first.
         probability : str, optional
             The column of probabilities; without it the pairs are certain.
 
@@ -176,7 +211,8 @@ class Linkage(PrintedResult):
         *,
         labelled: float | tuple[float, float] | None = None,
     ) -> "Linkage":
-        """Build a linkage from the precision and recall of pairs alone, if records are mislinked one by one.
+        """Build a linkage from the precision and recall of pairs alone, if records are mislinked
+        one by one.
 
         See `RecordLeakage.from_pairwise` for the formula.
 
@@ -185,8 +221,8 @@ class Linkage(PrintedResult):
         precision, recall : float or (estimate, low, high)
             The rates: a number, or an estimate with its interval at 0.95.
         labelled : float or (float, float), optional
-            The numbers of linked pairs (for the precision) and of matching pairs (for the recall) on which the rates rest.
-            Without it a number is exact.
+            The numbers of linked pairs (for the precision) and of matching pairs (for the recall)
+            on which the rates rest. Without it a number is exact.
 
         Returns
         -------
@@ -207,7 +243,10 @@ class Linkage(PrintedResult):
         caller = "Linkage.from_rates"
         numbers = labelled if isinstance(labelled, tuple) else (labelled, labelled)
         names = (("precision", precision), ("recall", recall))
-        known = [read_rate(caller, name, value, count) for (name, value), count in zip(names, numbers, strict=True)]
+        known = [
+            read_rate(caller, name, value, count)
+            for (name, value), count in zip(names, numbers, strict=True)
+        ]
         return Linkage(None, given=(known[0], known[1]))
 
     @staticmethod
@@ -222,12 +261,13 @@ class Linkage(PrintedResult):
         method: str = "sigmoid",
         unlisted: float | None = None,
     ) -> "Linkage":
-        """Build a linkage from a sample whose truth is known, a frame with a row for each labelled pair, or record.
+        """Build a linkage from a sample whose truth is known, a frame with a row for each labelled
+        pair, or record.
 
-        Labelled pairs name two records (as in `from_pairs`) and have `match`, 0 or 1. With the table of all `pairs` they
-        determine the probability of a match at each score. Without it they give precision and recall, of pairs that were
-        linked. Labelled records have `cluster`, as filed, and `entity`, the truth; pairs of sampled records count, so sample
-        whole clusters.
+        Labelled pairs name two records (as in `from_pairs`) and have `match`, 0 or 1. With the
+        table of all `pairs` they determine the probability of a match at each score. Without it
+        they give precision and recall, of pairs that were linked. Labelled records have `cluster`,
+        as filed, and `entity`, the truth; pairs of sampled records count, so sample whole clusters.
 
         Parameters
         ----------
@@ -238,12 +278,13 @@ class Linkage(PrintedResult):
         ids : array_like, frame or int, optional
             As in `from_pairs`.
         score : str, optional
-            The column of scores, where higher must be likelier; by default `score`, `match_weight`, `match_probability`,
-            `probability`, the first that is there, or the last column.
+            The column of scores, where higher must be likelier; by default `score`, `match_weight`,
+            `match_probability`, `probability`, the first that is there, or the last column.
         groups : array_like, optional
             The clusters of all rows as filed, which tell which pairs were linked.
         weight : str, optional
-            The column of design weights, one over the probability of being sampled; `weight` by default.
+            The column of design weights, one over the probability of being sampled; `weight` by
+            default.
         method : {"sigmoid", "isotonic"}, default "sigmoid"
             Platt's sigmoid, or an isotonic step function.
         unlisted : float, optional
@@ -257,8 +298,8 @@ class Linkage(PrintedResult):
         Raises
         ------
         ValueError
-            If the sample does not suffice: no linked or no matching pair, matches with lower scores, a labelled pair without
-            a score.
+            If the sample does not suffice: no linked or no matching pair, matches with lower
+            scores, a labelled pair without a score.
 
         Examples
         --------
@@ -280,12 +321,17 @@ class Linkage(PrintedResult):
 
     @staticmethod
     def from_embeddings(
-        X: Any, threshold: float | None = None, *, calibration: Any = None, metric: str = "cosine", method: str = "sigmoid"
+        X: Any,
+        threshold: float | None = None,
+        *,
+        calibration: Any = None,
+        metric: str = "cosine",
+        method: str = "sigmoid",
     ) -> "Linkage":
         """Build a linkage from embeddings of all rows, whose near neighbours are pairs.
 
-        Up to 20,000 rows all neighbours are found. For more rows faiss (`pip install 'leaveout[neighbours]'`) finds at least
-        0.99 of those of 200 rows that are searched in full.
+        Up to 20,000 rows all neighbours are found. For more rows faiss (`pip install
+        'leaveout[neighbours]'`) finds at least 0.99 of those of 200 rows that are searched in full.
 
         Parameters
         ----------
@@ -294,8 +340,8 @@ class Linkage(PrintedResult):
         threshold : float, optional
             Rows of at least that cosine, or at most that Euclidean distance, are certainly copies.
         calibration : table, optional
-            Labelled pairs of rows (`left`, `right`, `match`; `weight`), which tell how probable a match is at each distance.
-            Pairs whose probability falls below 0.01 are left out.
+            Labelled pairs of rows (`left`, `right`, `match`; `weight`), which tell how probable a
+            match is at each distance. Pairs whose probability falls below 0.01 are left out.
         metric : {"cosine", "euclidean"}, default "cosine"
             The metric.
         method : {"sigmoid", "isotonic"}, default "sigmoid"
@@ -315,20 +361,28 @@ class Linkage(PrintedResult):
         --------
         >>> import numpy as np
         >>> import leaveout as lo
-        >>> lo.leakage.Linkage.from_embeddings(np.array([[1.0, 0.0], [1.0, 0.01], [0.0, 1.0]]), 0.99).groups()
+        >>> lo.leakage.Linkage.from_embeddings(
+        ...     np.array([[1.0, 0.0], [1.0, 0.01], [0.0, 1.0]]), 0.99
+        ... ).groups()
         array([0, 0, 1])
         """
         caller = "Linkage.from_embeddings"
         if (threshold is None) == (calibration is None):
-            raise ValueError(f"{caller}: give threshold=, from where rows are copies, or calibration=, labelled pairs of rows.")
+            raise ValueError(
+                f"{caller}: give threshold=, from where rows are copies, or calibration=, labelled pairs of rows."
+            )
         at = points(caller, X, metric)
         if calibration is None:
             close = near(caller, at, read_threshold(caller, threshold, metric))
-            return Linkage(len(at), close.left, close.right, np.ones(len(close.left)), found=close.found_share)
+            return Linkage(
+                len(at), close.left, close.right, np.ones(len(close.left)), found=close.found_share
+            )
         frame = sample_of(caller, calibration)
         left, right, _ = ends(caller, frame, len(at))
         design = weights(caller, frame, None)
-        fitted = PairCalibration.of(caller, -distances(at, left, right), column(caller, frame, "match"), design, method)
+        fitted = PairCalibration.of(
+            caller, -distances(at, left, right), column(caller, frame, "match"), design, method
+        )
         # 0.01: probability of the farthest pairs that a calibration of distances keeps
         close = near(caller, at, fitted.reach(caller, 0.01))
         return Linkage(len(at), close.left, close.right, fitted(-close.distance), calibration=fitted, scores=-close.distance,
@@ -370,7 +424,9 @@ class Linkage(PrintedResult):
         """The probability of an unlisted pair inside a cluster."""
         if self.unlisted is not None:
             return self.unlisted
-        missing, spare = share_listed(self._pairs_needed("absent"), self.left, self.right, self.probability)
+        missing, spare = share_listed(
+            self._pairs_needed("absent"), self.left, self.right, self.probability
+        )
         return (missing + 1) / (missing + spare + 3)
 
     def groups(self, threshold: float = LINK_PROBABILITY) -> Int[np.ndarray, " rows"]:
@@ -391,7 +447,9 @@ class Linkage(PrintedResult):
         return components(rows, self.left[linked], self.right[linked])
 
     @conventional
-    def partitions(self, num: int, seed: int = 0, *, rng: Rng = None) -> Int[np.ndarray, "num rows"]:
+    def partitions(
+        self, num: int, seed: int = 0, *, rng: Rng = None
+    ) -> Int[np.ndarray, "num rows"]:
         """Draw clusterings of the rows.
 
         Parameters
@@ -410,7 +468,9 @@ class Linkage(PrintedResult):
         """
         rows = self._pairs_needed("partitions")
         if int(num) != num or num < 1:
-            raise ValueError(f"Linkage.partitions: num must be a whole number, 1 or more; got {num}.")
+            raise ValueError(
+                f"Linkage.partitions: num must be a whole number, 1 or more; got {num}."
+            )
         if seed == 0 and num <= self._behind:
             return self._draw_partitions[:num].astype(np.int64)
         rng = np.random.default_rng([seed, 5])
@@ -422,7 +482,8 @@ class Linkage(PrintedResult):
         return np.concatenate(out)
 
     def mates(self, train: ArrayLike, test: ArrayLike) -> Float[np.ndarray, " test"]:
-        """Compute the probability that a record of each tested row's entity is among the training rows.
+        """Compute the probability that a record of each tested row's entity is among the training
+        rows.
 
         It is the share of the drawn partitions.
 
@@ -442,7 +503,8 @@ class Linkage(PrintedResult):
             If a row is both trained and tested on.
         """
         rows = self._pairs_needed("mates")
-        train, test = _rows("mates", "train", train, rows), _rows("mates", "test", test, rows)
+        train = _rows("mates", "train", train, rows)
+        test = _rows("mates", "test", test, rows)
         if np.isin(train, test).any():
             raise ValueError("Linkage.mates: a row is both trained and tested on.")
         out = np.zeros(len(test))
@@ -468,7 +530,8 @@ class Linkage(PrintedResult):
             The marks.
         """
         rows = self._pairs_needed("candidates")
-        tested, out = np.zeros(rows, bool), np.zeros(rows, bool)
+        tested = np.zeros(rows, bool)
+        out = np.zeros(rows, bool)
         tested[_rows("candidates", "test", test, rows)] = True
         left, right = (end[self.probability >= cut] for end in (self.left, self.right))
         out[left[tested[right]]] = True
@@ -519,7 +582,13 @@ class Linkage(PrintedResult):
     @property
     def _behind(self) -> int:
         """Return the number of partitions behind every result."""
-        return int(np.clip(MAX_LISTED_ENTRIES // (self._pairs_needed("draws") + len(self.left) + 1), LEAST, DRAWS))
+        return int(
+            np.clip(
+                MAX_LISTED_ENTRIES // (self._pairs_needed("draws") + len(self.left) + 1),
+                LEAST,
+                DRAWS,
+            )
+        )
 
     @functools.cached_property
     def _draw_partitions(self) -> Int[np.ndarray, "draws rows"]:
@@ -527,19 +596,23 @@ class Linkage(PrintedResult):
         return self.partitions(self._behind, seed=2**32).astype(np.int32)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
+        return {
+            name: value for name, value in vars(self).items() if name in self.__dataclass_fields__
+        }
 
     def _pairs_needed(self, request: str) -> int:
         if self.num_rows is None:
-            raise ValueError(f"Linkage.{request}: only rates are known, no pairs; make it by from_pairs.")
+            raise ValueError(
+                f"Linkage.{request}: only rates are known, no pairs; make it by from_pairs."
+            )
         return self.num_rows
 
     @functools.cached_property
     def rates(self) -> pd.DataFrame:
         """The precision and recall of pairs as a table: `estimate`, `low`, `high` (at 0.95).
 
-        They are as given or sampled, with NaN for intervals that were not given; or those of `groups()` against the drawn
-        partitions.
+        They are as given or sampled, with NaN for intervals that were not given; or those of
+        `groups()` against the drawn partitions.
         """
         if self.given is None:
             return self.rates_of(self.groups())
@@ -565,14 +638,17 @@ class Linkage(PrintedResult):
             clusters = np.bincount(filed), np.bincount(label), _cells(filed, label)[2]
             linked, true, both = (np.sum(count * (count - 1.0)) for count in clusters)
             found.append((both / linked if linked else 1.0, both / true if true else 1.0))
-        return _rate_table(np.column_stack([np.mean(found, axis=0), *np.quantile(found, TAILS, axis=0)]))
+        return _rate_table(
+            np.column_stack([np.mean(found, axis=0), *np.quantile(found, TAILS, axis=0)])
+        )
 
     @conventional
     def summary(self, groups: ArrayLike | None = None) -> pd.DataFrame:
-        """Tabulate the expected splits, merges and orphans of the clusters as filed, by the size of the cluster.
+        """Tabulate the expected splits, merges and orphans of the clusters as filed, by the size of
+        the cluster.
 
-        *splits* are clusters of two records or more that have a mate filed elsewhere; *orphans* are records filed alone that
-        have one; *merges* are clusters of several entities.
+        *splits* are clusters of two records or more that have a mate filed elsewhere; *orphans* are
+        records filed alone that have one; *merges* are clusters of several entities.
 
         Parameters
         ----------
@@ -605,15 +681,24 @@ class Linkage(PrintedResult):
 
     def _file_clusters(self, request: str, groups: ArrayLike | None) -> Int[np.ndarray, " rows"]:
         rows = self._pairs_needed(request)
-        filed = self.groups() if groups is None else codes(f"Linkage.{request}", "groups", groups)[0]
+        filed = (
+            self.groups() if groups is None else codes(f"Linkage.{request}", "groups", groups)[0]
+        )
         if len(filed) != rows:
-            raise ValueError(f"Linkage.{request}: groups must have one label for each of {rows} rows; got {len(filed)}.")
+            raise ValueError(
+                f"Linkage.{request}: groups must have one label for each of {rows} rows; got {len(filed)}."
+            )
         return filed
 
     def _lines(self) -> list[tuple[str, str]]:
         rates = []
         for name, (estimate, low, high) in self.rates.iterrows():
-            rates.append((str(name), f"{estimate:.4f} ({'exact' if np.isnan(low) else f'{low:.4f} to {high:.4f}'})"))
+            rates.append(
+                (
+                    str(name),
+                    f"{estimate:.4f} ({'exact' if np.isnan(low) else f'{low:.4f} to {high:.4f}'})",
+                )
+            )
         if self.given is not None:
             return [("linkage", "precision and recall of pairs; no pairs"), *rates]
         linked = int((self.probability >= LINK_PROBABILITY).sum())
@@ -621,11 +706,16 @@ class Linkage(PrintedResult):
         likely = f"{linked:,} of probability {LINK_PROBABILITY} or more: linked"
         lines = [
             ("linkage", f"{self.num_rows:,} records, {len(self.left):,} pairs, {likely}"),
-            ("entities", f"{_interval(entities)}; {self.groups().max(initial=-1) + 1:,} clusters of linked records"),
+            (
+                "entities",
+                f"{_interval(entities)}; {self.groups().max(initial=-1) + 1:,} clusters of linked records",
+            ),
         ]
         for size, row in self.summary().iterrows():
             names = ("orphans",) if size == "1" else ("splits", "merges")
-            said = ", ".join(f"{_interval(row[[name, f'{name}_low', f'{name}_high']])} {name}" for name in names)
+            said = ", ".join(
+                f"{_interval(row[[name, f'{name}_low', f'{name}_high']])} {name}" for name in names
+            )
             lines.append((f"of {size}", f"{row['clusters']:,.0f} clusters: {said}"))
         lines.append(("not listed", f"counts as a pair of probability {self.absent:.3g}"))
         contained = "the probabilities are taken as they are"
@@ -633,11 +723,17 @@ class Linkage(PrintedResult):
             contained = f"the error of {len(self.calibration.match)} labelled pairs is in"
         if self.found < 1:
             contained += f"; {self.found:.3f} of the near neighbours found"
-        return [*lines, *rates, ("intervals", f"0.95, over {len(self._draw_partitions)} drawn partitions; {contained}")]
+        return [
+            *lines,
+            *rates,
+            ("intervals", f"0.95, over {len(self._draw_partitions)} drawn partitions; {contained}"),
+        ]
 
 
 def _rate_table(values: Float[np.ndarray, "2 3"]) -> pd.DataFrame:
-    return pd.DataFrame(values, pd.Index(["precision", "recall"], name="rate"), ["estimate", "low", "high"])
+    return pd.DataFrame(
+        values, pd.Index(["precision", "recall"], name="rate"), ["estimate", "low", "high"]
+    )
 
 
 def _interval(values: Any) -> str:
@@ -651,8 +747,12 @@ def _rows(caller: str, name: str, value: ArrayLike, rows: int) -> Int[np.ndarray
     array = np.asarray(value)
     if array.dtype == bool and array.shape == (rows,):
         return np.flatnonzero(array)
-    if array.ndim != 1 or (array.size and (array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= rows)):
-        raise ValueError(f"Linkage.{caller}: {name} must be row numbers from 0 to {rows - 1}, or {rows} truths.")
+    if array.ndim != 1 or (
+        array.size and (array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= rows)
+    ):
+        raise ValueError(
+            f"Linkage.{caller}: {name} must be row numbers from 0 to {rows - 1}, or {rows} truths."
+        )
     return array.astype(np.int64)
 
 
@@ -660,7 +760,9 @@ def _shares(label: NDArray[np.integer], folds: list[LeakageFold]) -> Shares:
     p_train, p_test, exposed = np.zeros((3, len(folds)))
     entities = int(label.max(initial=-1)) + 1
     for k, fold in enumerate(folds):
-        there, here = (np.bincount(label[rows], minlength=entities) for rows in (fold.train, fold.test))
+        there, here = (
+            np.bincount(label[rows], minlength=entities) for rows in (fold.train, fold.test)
+        )
         fewer = np.where(there == here, 0.5, 1.0) * np.minimum(there, here)
         p_train[k] = fewer[there <= here].sum() / len(fold.train)
         p_test[k] = fewer[here <= there].sum() / len(fold.test)
@@ -668,8 +770,13 @@ def _shares(label: NDArray[np.integer], folds: list[LeakageFold]) -> Shares:
     return Shares(p_train, p_test, exposed)
 
 
-def _cells(filed: NDArray[np.integer], label: NDArray[np.integer]) -> tuple[NDArray, NDArray, NDArray]:
-    """Cross clusters as filed with entities: the cluster, the entity, and the number of records of each pair."""
+def _cells(
+    filed: NDArray[np.integer], label: NDArray[np.integer]
+) -> tuple[NDArray, NDArray, NDArray]:
+    """Cross clusters as filed with entities.
+
+    The cluster, the entity, and the number of records of each pair.
+    """
     entities = int(label.max(initial=-1)) + 1
     key, count = np.unique(filed.astype(np.int64) * entities + label, return_counts=True)
     return key // max(entities, 1), key % max(entities, 1), count

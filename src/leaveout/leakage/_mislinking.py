@@ -1,4 +1,6 @@
-"""Shares of leaked records in each fold, and records that are filed under other clusters uniformly."""
+"""Shares of leaked records in each fold, and records that are filed under other clusters
+uniformly.
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,7 +11,8 @@ from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.conventions import warn
 from ._binomial import check_probabilities
 
-PRECISION_RECALL_GAP = 0.1  # difference of precision and recall that uniform mislinking does not explain
+# difference of precision and recall that uniform mislinking does not explain
+PRECISION_RECALL_GAP = 0.1
 
 
 class LeakageFold(NamedTuple):
@@ -21,8 +24,13 @@ class LeakageFold(NamedTuple):
 
     @property
     def share_elsewhere(self) -> float:
-        """(K − K_fold)/(K − 1), the probability that another cluster than a tested one is not tested with it."""
-        inside, every = (len(np.unique(self.clusters[rows])) for rows in (self.test, np.r_[self.train, self.test]))
+        """(K − K_fold)/(K − 1), the probability that another cluster than a tested one is not
+        tested with it.
+        """
+        inside, every = (
+            len(np.unique(self.clusters[rows]))
+            for rows in (self.test, np.r_[self.train, self.test])
+        )
         return (every - inside) / max(every - 1, 1)
 
 
@@ -39,7 +47,9 @@ class Shares(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class UniformMislinking:
-    """Leakage model in which every record is filed under another cluster, chosen uniformly, with probability q."""
+    """Leakage model in which every record is filed under another cluster, chosen uniformly, with
+    probability q.
+    """
 
     q: float
     precision: float
@@ -47,9 +57,11 @@ class UniformMislinking:
     mechanism = "record"
 
     def shares(self, folds: list[LeakageFold]) -> Shares:
-        p_test, p_train = np.zeros(len(folds)), np.zeros(len(folds))
+        p_test = np.zeros(len(folds))
+        p_train = np.zeros(len(folds))
         sizes = np.bincount(folds[0].clusters)
-        # 10: records of a cluster from which a recall far below the precision means entities cut in two
+        # 10: records of a cluster from which a recall far below the precision means entities cut in
+        # two
         if self.precision > self.recall + PRECISION_RECALL_GAP and np.mean(sizes[sizes > 0]) >= 10:
             warn(
                 f"RecordLeakage: precision {self.precision:g} with recall {self.recall:g} in clusters of "
@@ -64,7 +76,10 @@ class UniformMislinking:
 
 
 def uniform_mislinking(precision: float, recall: float) -> UniformMislinking:
-    """Derive uniform mislinking from the precision and recall of pairs; see `RecordLeakage.from_pairwise`."""
+    """Derive uniform mislinking from the precision and recall of pairs.
+
+    See `RecordLeakage.from_pairwise`.
+    """
     check_rates("RecordLeakage.from_pairwise", precision, recall)
     if precision > recall + PRECISION_RECALL_GAP:
         warn(

@@ -1,7 +1,7 @@
 """Models of leakage: shares of records, or of entities, that are filed under the wrong cluster.
 
-For each fold, T̂ is the training set and V̂ the test set: `p_train` is the share of T̂ that belongs to V̂'s clusters, and `p_test`
-the share of V̂ that belongs to T̂'s.
+For each fold, T̂ is the training set and V̂ the test set: `p_train` is the share of T̂ that belongs
+to V̂'s clusters, and `p_test` the share of V̂ that belongs to T̂'s.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,14 @@ from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.conventions import warn
 from ._binomial import check_probabilities
 from ._linkage import Linkage
-from ._mislinking import PRECISION_RECALL_GAP, LeakageFold, Shares, UniformMislinking, check_rates, uniform_mislinking
+from ._mislinking import (
+    PRECISION_RECALL_GAP,
+    LeakageFold,
+    Shares,
+    UniformMislinking,
+    check_rates,
+    uniform_mislinking,
+)
 
 
 @runtime_checkable
@@ -47,9 +54,11 @@ class DrawnLeakage(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class RecordLeakage:
-    """A leakage model in which single records are filed under a wrong cluster: a share `p_train` of T̂ and `p_test` of V̂.
+    """A leakage model in which single records are filed under a wrong cluster: a share `p_train` of
+    T̂ and `p_test` of V̂.
 
-    `from_pairwise` and `from_match_probabilities` derive the shares from what a record linkage reports.
+    `from_pairwise` and `from_match_probabilities` derive the shares from what a record linkage
+    reports.
 
     Parameters
     ----------
@@ -104,10 +113,12 @@ class RecordLeakage:
 
     @staticmethod
     def from_pairwise(precision: float, recall: float) -> UniformMislinking:
-        """Derive the model from the precision and recall of pairs, if records are mislinked uniformly, each with probability q.
+        """Derive the model from the precision and recall of pairs, if records are mislinked
+        uniformly, each with probability q.
 
-        A pair survives if both its records stay: precision ≈ recall ≈ (1 − q)², so q = 1 − √recall. In a fold of K_fold of K
-        clusters a mislinked record comes from outside with probability (K − K_fold)/(K − 1):
+        A pair survives if both its records stay: precision ≈ recall ≈ (1 − q)², so q = 1 − √recall.
+        In a fold of K_fold of K clusters a mislinked record comes from outside with probability (K
+        − K_fold)/(K − 1):
 
             p_test = q (K − K_fold)/(K − 1),      p_train = p_test |V|/|T|.
 
@@ -149,10 +160,12 @@ class RecordLeakage:
 
 @dataclass(frozen=True, eq=False)
 class SplitLeakage:
-    """A leakage model in which whole entities are cut in two, and their halves filed as two clusters.
+    """A leakage model in which whole entities are cut in two, and their halves filed as two
+    clusters.
 
-    Each entity is cut with probability `rate`, so that this share of all records is in halves. The other half of one in V̂
-    is in T̂ with probability (K − K_fold)/(K − 1). The injection is of half clusters.
+    Each entity is cut with probability `rate`, so that this share of all records is in halves. The
+    other half of one in V̂ is in T̂ with probability (K − K_fold)/(K − 1). The injection is of half
+    clusters.
 
     Parameters
     ----------
@@ -186,8 +199,8 @@ class SplitLeakage:
     def from_pairwise(precision: float, recall: float) -> "SplitLeakage":
         """Derive the model from the precision and recall of pairs.
 
-        An entity that is cut in equal halves loses about half its pairs, so rate = 2 (1 − recall); the precision stays near
-        one.
+        An entity that is cut in equal halves loses about half its pairs, so rate = 2 (1 − recall);
+        the precision stays near one.
 
         Parameters
         ----------

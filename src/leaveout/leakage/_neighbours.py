@@ -1,4 +1,7 @@
-"""Pairs of rows with near embeddings: all pairs by scikit-learn or, for many rows, nearly all by faiss."""
+"""Pairs of rows with near embeddings.
+
+All pairs by scikit-learn or, for many rows, nearly all by faiss.
+"""
 
 from typing import Any, NamedTuple
 
@@ -11,11 +14,15 @@ from ._tables import PairIndices, PairNumbers
 
 ALL = 20_000  # rows up to which every neighbour is found; ten seconds at 64 columns
 # rows whose neighbours are also searched in full, and the share of these that must be found
-FULL_SEARCH_ROWS, MIN_SEARCH_RECALL = 200, 0.99
+FULL_SEARCH_ROWS = 200
+MIN_SEARCH_RECALL = 0.99
 
 
 class NearPairs(NamedTuple):
-    """Pairs `left < right` and their distance; `found` is the share of all neighbours among them."""
+    """Pairs `left < right` and their distance.
+
+    `found` is the share of all neighbours among them.
+    """
 
     left: PairIndices
     right: PairIndices
@@ -24,12 +31,16 @@ class NearPairs(NamedTuple):
 
 
 def points(caller: str, X: Any, metric: str) -> Float[np.ndarray, "rows features"]:
-    """Read the embeddings, scaled to length one for angles, where the squared distance is 2 (1 − cosine)."""
+    """Read the embeddings, scaled to length one for angles, where the squared distance is 2 (1 −
+    cosine).
+    """
     if metric not in ("cosine", "euclidean"):
         raise ValueError(f"{caller}: metric must be 'cosine' or 'euclidean'; got {metric!r}.")
     array = np.asarray(numbers(caller, "X", X), np.float64)
     if array.ndim != 2 or not len(array) or not np.isfinite(array).all():
-        raise ValueError(f"{caller}: X must be finite numbers of shape (rows, features); got shape {array.shape}.")
+        raise ValueError(
+            f"{caller}: X must be finite numbers of shape (rows, features); got shape {array.shape}."
+        )
     if metric == "euclidean":
         return array
     length = np.linalg.norm(array, axis=1, keepdims=True)
@@ -43,11 +54,15 @@ def points(caller: str, X: Any, metric: str) -> Float[np.ndarray, "rows features
 def read_threshold(caller: str, threshold: float | None, metric: str) -> float:
     """Read the distance between `points` up to which rows are copies."""
     least = -1.0 if metric == "cosine" else 0.0
-    if threshold is None or not (np.isfinite(threshold) and least <= threshold and (metric != "cosine" or threshold <= 1)):
+    if threshold is None or not (
+        np.isfinite(threshold) and least <= threshold and (metric != "cosine" or threshold <= 1)
+    ):
         between = "a cosine from -1 to 1" if metric == "cosine" else "a distance from 0"
         raise ValueError(f"{caller}: threshold must be {between}; got {threshold}.")
     # 1e-7: distance of unit vectors that differ by rounding
-    return float(np.sqrt(2 * (1 - threshold))) + 1e-7 if metric == "cosine" else float(threshold)
+    if metric == "cosine":
+        return float(np.sqrt(2 * (1 - threshold))) + 1e-7
+    return float(threshold)
 
 
 def near(caller: str, X: Float[np.ndarray, "rows features"], radius: float) -> NearPairs:
@@ -64,8 +79,14 @@ def near(caller: str, X: Float[np.ndarray, "rows features"], radius: float) -> N
     query_rows = 2000  # rows searched at once
     found = every
     if len(X) <= ALL:
-        rows = [(start, *_within(X, X[start : start + query_rows], radius)) for start in range(0, len(X), query_rows)]
-        left, right = (np.concatenate(part) for part in zip(*((at + start, to) for start, at, to in rows), strict=True))
+        rows = [
+            (start, *_within(X, X[start : start + query_rows], radius))
+            for start in range(0, len(X), query_rows)
+        ]
+        left, right = (
+            np.concatenate(part)
+            for part in zip(*((at + start, to) for start, at, to in rows), strict=True)
+        )
     else:
         index = _index(X)
         while True:
@@ -74,9 +95,11 @@ def near(caller: str, X: Float[np.ndarray, "rows features"], radius: float) -> N
                 break
             index.nprobe = min(2 * index.nprobe, index.nlist)
         left, right = _within(X, X, radius, index)
-    low, high = np.minimum(left, right), np.maximum(left, right)
+    low = np.minimum(left, right)
+    high = np.maximum(left, right)
     key = np.unique(low[low != high] * len(X) + high[low != high])
-    low, high = key // len(X), key % len(X)
+    low = key // len(X)
+    high = key % len(X)
     return NearPairs(low, high, distances(X, low, high), found / every)
 
 
@@ -88,18 +111,26 @@ def distances(X: FloatArray, remainder: IntArray, right: IntArray) -> PairNumber
     return out
 
 
-def _within(X: FloatArray, request: FloatArray, radius: float, index: Any = None) -> tuple[IntArray, IntArray]:
+def _within(
+    X: FloatArray, request: FloatArray, radius: float, index: Any = None
+) -> tuple[IntArray, IntArray]:
     """Find all rows near the given ones by scikit-learn, or nearly all by an index of faiss.
 
     Returns pairs of the given row's number and a near row.
     """
-    # 1e-5: rounding of float32, relative to the squared length of the longest row; pairs that are too far are removed later
+    # 1e-5: rounding of float32, relative to the squared length of the longest row; pairs that are
+    # too far are removed later
     squares = float(radius**2 + 1e-5 * np.max(np.sum(X**2, axis=1)))
     if index is None:
         from sklearn.neighbors import NearestNeighbors
 
-        rows = NearestNeighbors(radius=float(np.sqrt(squares))).fit(X).radius_neighbors(request, return_distance=False)
-        count, to = [len(row) for row in rows], np.concatenate(rows).astype(np.int64)
+        rows = (
+            NearestNeighbors(radius=float(np.sqrt(squares)))
+            .fit(X)
+            .radius_neighbors(request, return_distance=False)
+        )
+        count = [len(row) for row in rows]
+        to = np.concatenate(rows).astype(np.int64)
     else:
         limits, _, to = index.range_search(np.ascontiguousarray(request, np.float32), squares)
         count = np.diff(limits.astype(np.int64))
@@ -109,7 +140,10 @@ def _within(X: FloatArray, request: FloatArray, radius: float, index: Any = None
 
 
 def _index(X: FloatArray) -> Any:
-    """Index rows by the nearest of about 4 √rows centres; neighbours are searched under the nearest few."""
+    """Index rows by the nearest of about 4 √rows centres.
+
+    Neighbours are searched under the nearest few.
+    """
     try:
         import faiss
     except ImportError as error:

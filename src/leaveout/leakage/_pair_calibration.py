@@ -1,4 +1,6 @@
-"""Labelled samples: rates with intervals, or the probability of a match as a function of a score."""
+"""Labelled samples: rates with intervals, or the probability of a match as a function of a
+score.
+"""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -34,60 +36,90 @@ class Rate(NamedTuple):
         if not np.isfinite(self.num_labelled):
             return float("nan"), float("nan")
         low, high = beta.ppf(TAILS, *self._law())
-        return (0.0 if self.estimate == 0 else float(low)), (1.0 if self.estimate == 1 else float(high))
+        return (0.0 if self.estimate == 0 else float(low)), (
+            1.0 if self.estimate == 1 else float(high)
+        )
 
     @property
     def error(self) -> float:
         """Standard deviation of that distribution."""
         a, b = self._law()
-        return float(np.sqrt(a * b / (a + b + 1)) / (a + b)) if np.isfinite(self.num_labelled) else 0.0
+        if np.isfinite(self.num_labelled):
+            return float(np.sqrt(a * b / (a + b + 1)) / (a + b))
+        return 0.0
 
     def draw(self, num: int, rng: np.random.Generator) -> Float[np.ndarray, " num"]:
-        return rng.beta(*self._law(), num) if np.isfinite(self.num_labelled) else np.full(num, self.estimate)
+        if np.isfinite(self.num_labelled):
+            return rng.beta(*self._law(), num)
+        return np.full(num, self.estimate)
 
     def _law(self) -> tuple[float, float]:
-        return self.estimate * self.num_labelled + 0.5, (1 - self.estimate) * self.num_labelled + 0.5
+        return self.estimate * self.num_labelled + 0.5, (
+            1 - self.estimate
+        ) * self.num_labelled + 0.5
 
 
 def read_rate(caller: str, name: str, value: Any, labels_file: float | None) -> Rate:
-    """Read a rate: a number, a number with its count of labelled pairs, or (estimate, low, high) at 0.95."""
+    """Read a rate: a number, a number with its count of labelled pairs, or (estimate, low, high)
+    at 0.95.
+    """
     from scipy.optimize import brentq
 
     parts = np.atleast_1d(np.asarray(value))
     if parts.dtype.kind not in "iuf":
-        raise TypeError(f"{caller}: {name} must be a number in (0, 1], or (estimate, low, high); got {value!r}.")
+        raise TypeError(
+            f"{caller}: {name} must be a number in (0, 1], or (estimate, low, high); got {value!r}."
+        )
     parts = parts.astype(np.float64)
-    rising = len(parts) == 1 or (len(parts) == 3 and parts[1] <= parts[0] <= parts[2] and parts[1] < parts[2])
+    rising = len(parts) == 1 or (
+        len(parts) == 3 and parts[1] <= parts[0] <= parts[2] and parts[1] < parts[2]
+    )
     if parts.ndim != 1 or not rising or not np.all((parts >= 0) & (parts <= 1)) or parts[0] == 0:
-        raise ValueError(f"{caller}: {name} must lie in (0, 1], or be (estimate, low, high) around it; got {value}.")
+        raise ValueError(
+            f"{caller}: {name} must lie in (0, 1], or be (estimate, low, high) around it; got {value}."
+        )
     if labels_file is not None and not labels_file > 0:
-        raise ValueError(f"{caller}: labelled must be how many labelled pairs {name} rests on; got {labels_file}.")
+        raise ValueError(
+            f"{caller}: labelled must be how many labelled pairs {name} rests on; got {labels_file}."
+        )
     if len(parts) == 1:
         return Rate(float(parts[0]), np.inf if labels_file is None else float(labels_file))
-    width = lambda log: np.diff(Rate(float(parts[0]), float(np.exp(log))).interval())[0] - (parts[2] - parts[1])
+    width = lambda log: (
+        np.diff(Rate(float(parts[0]), float(np.exp(log))).interval())[0] - (parts[2] - parts[1])
+    )
     if width(-7.0) < 0 or width(25.0) > 0:
-        raise ValueError(f"{caller}: no number of labelled pairs gives {name} the interval {parts[1]:g} to {parts[2]:g}.")
+        raise ValueError(
+            f"{caller}: no number of labelled pairs gives {name} the interval {parts[1]:g} to {parts[2]:g}."
+        )
     return Rate(float(parts[0]), float(np.exp(brentq(width, -7.0, 25.0))))
 
 
 def _ratio(caller: str, name: str, what: str, part: FloatArray, whole: FloatArray) -> Rate:
-    """Compute Σ part / Σ whole over independent observations; its labels are r (1 − r) over the linearised variance."""
+    """Compute Σ part / Σ whole over independent observations.
+
+    Its labels are r (1 − r) over the linearised variance.
+    """
     total = whole.sum()
     if not total > 0:
-        raise ValueError(f"{caller}: the sample has no {what} pair, so that it says nothing of the {name}.")
+        raise ValueError(
+            f"{caller}: the sample has no {what} pair, so that it says nothing of the {name}."
+        )
     estimate = min(float(part.sum() / total), 1.0)
     some = np.sum(whole > 0)
     variance = np.sum((part - estimate * whole) ** 2) / total**2 * some / max(some - 1, 1)
     kish = total**2 / np.sum(whole**2)
-    return Rate(estimate, float(estimate * (1 - estimate) / variance) if variance > 0 else float(kish))
+    return Rate(
+        estimate, float(estimate * (1 - estimate) / variance) if variance > 0 else float(kish)
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class PairCalibration:
-    """Probability of a match as a function of the score: Platt's sigmoid, or an isotonic step function, from labelled pairs.
+    """Probability of a match as a function of the score: Platt's sigmoid, or an isotonic step
+    function, from labelled pairs.
 
-    Platt's targets are (N₊ + 1)/(N₊ + 2) and 1/(N₋ + 2). The steps keep ½/(N + 1) away from 0 and 1, so that few labels make no
-    pair certain.
+    Platt's targets are (N₊ + 1)/(N₊ + 2) and 1/(N₋ + 2). The steps keep ½/(N + 1) away from 0 and
+    1, so that few labels make no pair certain.
     """
 
     score: Float[np.ndarray, " labelled"]
@@ -96,12 +128,18 @@ class PairCalibration:
     method: str
 
     @classmethod
-    def of(cls, caller: str, score: NDArray, match: Any, weight: FloatArray, method: str) -> "PairCalibration":
+    def of(
+        cls, caller: str, score: NDArray, match: Any, weight: FloatArray, method: str
+    ) -> "PairCalibration":
         if method not in METHODS:
-            raise ValueError(f"{caller}: method must be one of {', '.join(METHODS)}; got {method!r}.")
+            raise ValueError(
+                f"{caller}: method must be one of {', '.join(METHODS)}; got {method!r}."
+            )
         found = flags(caller, "match", match).astype(np.float64)
         if found.min(initial=1) == found.max(initial=0):
-            raise ValueError(f"{caller}: the labelled pairs all match, or none does; a calibration needs both.")
+            raise ValueError(
+                f"{caller}: the labelled pairs all match, or none does; a calibration needs both."
+            )
         mean = [np.average(score[found == k], weights=weight[found == k]) for k in (0, 1)]
         if mean[1] <= mean[0]:
             raise ValueError(
@@ -114,7 +152,9 @@ class PairCalibration:
         """Compute the probabilities; with `rng`, from labels drawn anew with replacement."""
         count = len(self.score)
         rows = np.arange(count) if rng is None else rng.integers(0, count, count)
-        known, match, weight = self.score[rows], self.match[rows], self.weight[rows]
+        known = self.score[rows]
+        match = self.match[rows]
+        weight = self.weight[rows]
         if self.method == "isotonic":
             from sklearn.isotonic import IsotonicRegression
 
@@ -125,14 +165,16 @@ class PairCalibration:
 
         ones = match.sum()
         soft = np.where(match == 1, (ones + 1) / (ones + 2), 1 / (count - ones + 2))
-        middle, scale = np.mean(self.score), np.std(self.score) or 1.0
+        middle = np.mean(self.score)
+        scale = np.std(self.score) or 1.0
         model = LogisticRegression(C=1e12, tol=1e-8, max_iter=1000)
         both = np.repeat([1.0, 0.0], count), np.r_[weight * soft, weight * (1 - soft)]
         model.fit((np.tile(known, 2)[:, None] - middle) / scale, both[0], sample_weight=both[1])
         return model.predict_proba((score[:, None] - middle) / scale)[:, 1]
 
     def reach(self, caller: str, lowest: float) -> float:
-        """Return the farthest distance, minus its score, at which the probability is at least so high.
+        """Return the farthest distance, minus its score, at which the probability is at least so
+        high.
 
         Raises ValueError if it stays higher within twice the labelled distances.
         """
@@ -159,9 +201,13 @@ def weights(caller: str, frame: pd.DataFrame, name: str | None) -> Float[np.ndar
 
 def column(caller: str, frame: pd.DataFrame, name: str) -> pd.Series:
     if name not in frame.columns:
-        raise ValueError(f"{caller}: the sample has no column {name!r}; it has {', '.join(map(str, frame.columns))}.")
+        raise ValueError(
+            f"{caller}: the sample has no column {name!r}; it has {', '.join(map(str, frame.columns))}."
+        )
     if pd.isna(frame[name]).any():
-        raise ValueError(f"{caller}: column {name!r} of the sample has missing values; drop those rows.")
+        raise ValueError(
+            f"{caller}: column {name!r} of the sample has missing values; drop those rows."
+        )
     return frame[name]
 
 
@@ -174,15 +220,28 @@ class ScoredPairs(NamedTuple):
 
 
 def calibrate(
-    caller: str, frame: pd.DataFrame, weight: FloatArray, pairs: Any, ids: Any, score: str | None, method: str
+    caller: str,
+    frame: pd.DataFrame,
+    weight: FloatArray,
+    pairs: Any,
+    ids: Any,
+    score: str | None,
+    method: str,
 ) -> ScoredPairs:
-    """Calibrate the scores of all pairs; labelled pairs have their own score, or take it from the table."""
+    """Calibrate the scores of all pairs.
+
+    Labelled pairs have their own score, or take it from the table.
+    """
     table = frame_of(caller, pairs)
     if not len(table):
-        raise ValueError(f"{caller}: the table of all pairs is empty: there is nothing to calibrate. Give the scored pairs.")
+        raise ValueError(
+            f"{caller}: the table of all pairs is empty: there is nothing to calibrate. Give the scored pairs."
+        )
     left, right, rows = ends(caller, table, ids)
     name = score or next((one for one in SCORES if one in table.columns), None) or table.columns[-1]
-    scored = PairTable(left, right, numbers(caller, "pairs", column(caller, table, name)).astype(np.float64)).once(caller)
+    scored = PairTable(
+        left, right, numbers(caller, "pairs", column(caller, table, name)).astype(np.float64)
+    ).once(caller)
     if name in frame.columns:
         own = numbers(caller, "sample", column(caller, frame, name)).astype(np.float64)
     else:
@@ -197,27 +256,38 @@ def calibrate(
             )
         own = scored.probability[place]
     every = scored.probability
-    if all(not len(some) or (some.min() >= 0 and some.max() <= 1) for some in (own, every)):  # log-odds, for a sigmoid
-        logit_bound = 1e-9  # distance from 0 and 1 at which the log-odds of a probability are bounded
+    # log-odds, for a sigmoid
+    if all(not len(some) or (some.min() >= 0 and some.max() <= 1) for some in (own, every)):
+        # distance from 0 and 1 at which the log-odds of a probability are bounded
+        logit_bound = 1e-9
         inside = (np.clip(some, logit_bound, 1 - logit_bound) for some in (own, every))
         own, every = (np.log(some) - np.log1p(-some) for some in inside)
     found = PairCalibration.of(caller, own, column(caller, frame, "match"), weight, method)
     return ScoredPairs(rows, scored._replace(probability=every), found)
 
 
-def sampled_rates(caller: str, frame: pd.DataFrame, weight: FloatArray, ids: Any, groups: Any) -> tuple[Rate, Rate]:
+def sampled_rates(
+    caller: str, frame: pd.DataFrame, weight: FloatArray, ids: Any, groups: Any
+) -> tuple[Rate, Rate]:
     """Estimate precision and recall from labelled records, or from labelled pairs with known links.
 
-    The rates of records are over the pairs that are both in the sample. Records tied together by clusters and entities count as
-    one observation.
+    The rates of records are over the pairs that are both in the sample. Records tied together by
+    clusters and entities count as one observation.
     """
     if "entity" in frame.columns:
-        cluster, entity = (codes(caller, name, column(caller, frame, name))[0] for name in ("cluster", "entity"))
+        cluster, entity = (
+            codes(caller, name, column(caller, frame, name))[0] for name in ("cluster", "entity")
+        )
         count = int(cluster.max()) + 1
         tied = components(count + int(entity.max()) + 1, cluster, entity + count)[cluster]
         sums = []
-        for part in (np.unique(cluster * (int(entity.max()) + 1) + entity, return_inverse=True)[1], cluster, entity):
-            pairs = (np.bincount(part, weight) ** 2 - np.bincount(part, weight**2)) / 2  # Σ w_i w_j of the pairs inside parts
+        for part in (
+            np.unique(cluster * (int(entity.max()) + 1) + entity, return_inverse=True)[1],
+            cluster,
+            entity,
+        ):
+            # Σ w_i w_j of the pairs inside parts
+            pairs = (np.bincount(part, weight) ** 2 - np.bincount(part, weight**2)) / 2
             first = np.unique(part, return_index=True)[1]
             sums.append(np.bincount(tied[first], np.maximum(pairs, 0.0), int(tied.max()) + 1))
         both, linked, match = (np.asarray(part, np.float64) for part in sums)
@@ -234,9 +304,14 @@ def sampled_rates(caller: str, frame: pd.DataFrame, weight: FloatArray, ids: Any
             filed = codes(caller, "groups", groups)[0]
             left, right, _ = ends(caller, frame, len(filed) if ids is None else ids)
             joined = filed[left] == filed[right]
-        linked, match = (weight * flags(caller, name, value) for name, value in (("linked", joined), ("match", found)))
+        linked, match = (
+            weight * flags(caller, name, value)
+            for name, value in (("linked", joined), ("match", found))
+        )
         both = linked * (match > 0)
-    return _ratio(caller, "precision", "linked", both, linked), _ratio(caller, "recall", "matching", both, match)
+    return _ratio(caller, "precision", "linked", both, linked), _ratio(
+        caller, "recall", "matching", both, match
+    )
 
 
 def sample_of(caller: str, sample: Any) -> pd.DataFrame:

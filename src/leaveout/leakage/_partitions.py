@@ -1,26 +1,36 @@
 """Draws of whole partitions of the records, from the probabilities that pairs of them match.
 
-The law has weight `exp Σ w` over the listed pairs inside one cluster, for every partition whose clusters are connected by
-listed pairs: correlation clustering (Bansal, Blum & Chawla 2004) as a distribution and not as an optimum. With w the log-odds
-of p, pairs are independent evidence. But pairs of one bad record are dependent, and then too few are inside clusters. Therefore
-w also moves each pair towards its p, as the distribution of maximum entropy with these probabilities would:
+The law has weight `exp Σ w` over the listed pairs inside one cluster, for every partition whose
+clusters are connected by listed pairs: correlation clustering (Bansal, Blum & Chawla 2004) as a
+distribution and not as an optimum. With w the log-odds of p, pairs are independent evidence. But
+pairs of one bad record are dependent, and then too few are inside clusters. Therefore w also moves
+each pair towards its p, as the distribution of maximum entropy with these probabilities would:
 
     w = log p/(1 − p) + (p − P(inside))/PULL,
 
-the maximum of a concave function. A pair inside a cluster that is not listed has the log-odds of `unlisted`, which is
-uninformative at one half. Pairs of probability one are one node, those of zero are in no cluster.
+the maximum of a concave function. A pair inside a cluster that is not listed has the log-odds of
+`unlisted`, which is uninformative at one half. Pairs of probability one are one node, those of zero
+are in no cluster.
 
-The law is a product over the components of the graph of pairs; if unlisted pairs are uninformative, over its biconnected
-blocks: a cluster meets a block in a connected piece of it, and pieces of blocks that share a record join. So a pair of two
-records that are in no other is a toss with its own probability; blocks of a few records are drawn exactly, by the sums over all
-of their partitions (`_blocks`); larger ones by a Markov chain (`_chain`).
+The law is a product over the components of the graph of pairs; if unlisted pairs are uninformative,
+over its biconnected blocks: a cluster meets a block in a connected piece of it, and pieces of
+blocks that share a record join. So a pair of two records that are in no other is a toss with its
+own probability; blocks of a few records are drawn exactly, by the sums over all of their partitions
+(`_blocks`); larger ones by a Markov chain (`_chain`).
 """
 
 import numpy as np
 from jaxtyping import Int
 
 from .._runtime.arrays import FloatArray, IntArray
-from ._blocks import MAX_ENUMERATED_RECORDS, NEVER, Graph, biconnected_blocks, components, draw_blocks
+from ._blocks import (
+    MAX_ENUMERATED_RECORDS,
+    NEVER,
+    Graph,
+    biconnected_blocks,
+    components,
+    draw_blocks,
+)
 from ._chain import draw_chain
 from ._tables import PairIndices, PairNumbers
 
@@ -40,7 +50,8 @@ def draw_partitions(
     """
     certain = probability == 1
     node = components(rows, remainder[certain], right[certain])
-    a, b = node[remainder], node[right]
+    a = node[remainder]
+    b = node[right]
     wrong = np.flatnonzero((a == b) & (probability == 0))
     if len(wrong):
         raise ValueError(
@@ -49,18 +60,27 @@ def draw_partitions(
             "no partition agrees with that. Correct the pairs, or keep probabilities away from 0 and 1."
         )
     a, b, p, size = a[a != b], b[a != b], probability[a != b], np.bincount(node, minlength=1)
-    # pairs of the same two nodes are merged, with their evidence added; unlisted pairs count equally in every cluster
+    # pairs of the same two nodes are merged, with their evidence added; unlisted pairs count
+    # equally in every cluster
     with np.errstate(divide="ignore"):
         odds = np.maximum(np.log(p) - np.log1p(-p), NEVER)
     key, place = np.unique(np.minimum(a, b) * len(size) + np.maximum(a, b), return_inverse=True)
-    low, high = key // len(size), key % len(size)
-    times, ground = np.bincount(place, minlength=len(key)), float(np.log(unlisted) - np.log1p(-unlisted))
+    low = key // len(size)
+    high = key % len(size)
+    times = np.bincount(place, minlength=len(key))
+    ground = float(np.log(unlisted) - np.log1p(-unlisted))
     weight = np.bincount(place, odds, len(key)) - ground * times
-    block = components(len(size), low, high)[low] if ground else biconnected_blocks(len(size), low, high)
+    block = (
+        components(len(size), low, high)[low]
+        if ground
+        else biconnected_blocks(len(size), low, high)
+    )
     graph = Graph(low, high, weight, np.bincount(place, p, len(key)), times, block, size, ground)
     order = np.unique(np.r_[block * len(size) + low, block * len(size) + high])
-    members = np.bincount(order // max(len(size), 1), minlength=1)[block]  # number of nodes of each pair's block
-    inside, large = np.zeros((num, len(low)), bool), members > MAX_ENUMERATED_RECORDS
+    # number of nodes of each pair's block
+    members = np.bincount(order // max(len(size), 1), minlength=1)[block]
+    inside = np.zeros((num, len(low)), bool)
+    large = members > MAX_ENUMERATED_RECORDS
     for k in range(2, MAX_ENUMERATED_RECORDS + 1):
         if (members == k).any():
             inside[:, members == k] = draw_blocks(graph.of(members == k), k, num, rng)
@@ -69,8 +89,12 @@ def draw_partitions(
     return np.stack([components(len(size), low[one], high[one])[node] for one in inside])
 
 
-def share_listed(rows: int, remainder: IntArray, right: IntArray, probability: FloatArray) -> tuple[int, int]:
-    """Count the unlisted pairs, and all pairs, inside clear clusters, without the pairs that connect these."""
+def share_listed(
+    rows: int, remainder: IntArray, right: IntArray, probability: FloatArray
+) -> tuple[int, int]:
+    """Count the unlisted pairs, and all pairs, inside clear clusters, without the pairs that
+    connect these.
+    """
     # 0.9: probability of pairs whose clusters show the share of listed pairs
     clear = probability >= 0.9
     cluster = components(rows, remainder[clear], right[clear])

@@ -1,4 +1,7 @@
-"""The linear system of all folds: the share of leaked records on one grid, losses weighted by the numbers tested."""
+"""The linear system of all folds.
+
+The share of leaked records on one grid, losses weighted by the numbers tested.
+"""
 
 import functools
 from dataclasses import dataclass
@@ -23,9 +26,10 @@ REPEATS = 200  # draws from the losses' Monte-Carlo law for the error of ê₀
 class PooledSystem:
     """The linear system `b = A e` over all folds.
 
-    `grid` `[points]` are shares of leaked units; `A` `[levels, points]`, `b` `[levels]`; `noise` `[levels, levels]` is the
-    Monte-Carlo covariance of b; `each` the A of every fold, `weight` the weight of its losses; `combined` the losses of each
-    fold `[levels, draws]` on records that are the test clusters' own.
+    `grid` `[points]` are shares of leaked units; `A` `[levels, points]`, `b` `[levels]`; `noise`
+    `[levels, levels]` is the Monte-Carlo covariance of b; `each` the A of every fold, `weight` the
+    weight of its losses; `combined` the losses of each fold `[levels, draws]` on records that are
+    the test clusters' own.
     """
 
     grid: Float[np.ndarray, " points"]
@@ -52,36 +56,46 @@ class PooledSystem:
         return system.solve(self.b, system.choose(self.b, self.noise), shape)
 
     def monte_carlo_error(self, shape: Shape, seed: int) -> float:
-        """Standard deviation of ê₀ over losses drawn from N(A ê, noise), with λ and the active constraints chosen anew.
+        """Standard deviation of ê₀ over losses drawn from N(A ê, noise), with λ and the active
+        constraints chosen anew.
 
         Losses are not drawn around b, whose noise would then count twice and make λ too small.
         """
         values, vectors = np.linalg.eigh(self.noise)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
-        rng, system = np.random.default_rng([seed, 2]), self.system
+        rng = np.random.default_rng([seed, 2])
+        system = self.system
         sign = -1.0 if shape.rising else 1.0
-        drawn = self.A @ self.solve(shape).values + sign * rng.standard_normal((REPEATS, len(self.b))) @ root.T
+        drawn = (
+            self.A @ self.solve(shape).values
+            + sign * rng.standard_normal((REPEATS, len(self.b))) @ root.T
+        )
         found = [system.solve(b, system.choose(b, self.noise), shape).estimate for b in drawn]
         return float(np.std(found, ddof=1))
 
     def highest(self, shape: Shape, mates: float, clusters: int) -> float:
-        """Compute the highest loss (lowest score) with no leak that the levels do not exclude; infinite if they exclude none.
+        """Compute the highest loss (lowest score) with no leak that the levels do not exclude;
+        infinite if they exclude none.
 
-        A loss that falls with the number m of a record's mates in training, by less with each further one (completely
-        monotone), is a mixture of (1 − κ)ᵐ, and then e(x) = a + ∫ exp(−κ M x) μ(dκ) in the share x of leaked records, with
-        M = `mates` the number of mates at x = 1. The first mate alone counts where κ is 1. The largest e(0) is taken whose
-        squared misfit, in standard errors, exceeds the least one by one, or by its mean over levels if that is more.
+        A loss that falls with the number m of a record's mates in training, by less with each
+        further one (completely monotone), is a mixture of (1 − κ)ᵐ, and then e(x) = a + ∫ exp(−κ M
+        x) μ(dκ) in the share x of leaked records, with M = `mates` the number of mates at x = 1.
+        The first mate alone counts where κ is 1. The largest e(0) is taken whose squared misfit, in
+        standard errors, exceeds the least one by one, or by its mean over levels if that is more.
 
-        Which of K clusters have how many of the λ mates that are expected without injection is a draw. The mean of (1 − κ)ᵐ
-        over clusters has the relative standard deviation √((exp(λ κ²) − 1)/K), and is taken to be two of these lower: where
-        no cluster need be without mates, the levels tell nothing of a first mate. The learner's locality limits κ, to eight
-        times the largest rate of a single exponential that fits as well as the best one.
+        Which of K clusters have how many of the λ mates that are expected without injection is a
+        draw. The mean of (1 − κ)ᵐ over clusters has the relative standard deviation √((exp(λ κ²) −
+        1)/K), and is taken to be two of these lower: where no cluster need be without mates, the
+        levels tell nothing of a first mate. The learner's locality limits κ, to eight times the
+        largest rate of a single exponential that fits as well as the best one.
         """
         sign = -1.0 if shape.rising else 1.0
-        losses, spread = sign * self.b, np.ptp(self.b)
+        losses = sign * self.b
+        spread = np.ptp(self.b)
         if spread == 0:
             return float(self.b[0])
-        rates = np.append(0.0, np.geomspace(0.005, 1.0, 40))  # κ; the slowest of these are straight lines
+        # κ; the slowest of these are straight lines
+        rates = np.append(0.0, np.geomspace(0.005, 1.0, 40))
         floor = losses.min() - 8 * spread  # so low that a is above it
         # 1e-4: share of the mean variance of a level, as few draws leave directions without any
         jitter = 1e-4 * np.trace(self.noise) / len(losses) + 1e-24 * spread**2
@@ -95,7 +109,11 @@ class PooledSystem:
         possible = rates <= min(1.0, locality * rates[1:][fitting].max()) * (1 + 1e-9)
         deviation = np.sqrt(np.expm1(mates * self.present_share * rates**2) / clusters)
         share = np.maximum(1 - 2 * deviation, 0.0)[possible]
-        highest = self._extreme(curves[:, possible] * share, targets, spread) + floor if share.all() else np.inf
+        highest = (
+            self._extreme(curves[:, possible] * share, targets, spread) + floor
+            if share.all()
+            else np.inf
+        )
         bound = shape.low if shape.rising else shape.high
         return sign * (highest if bound is None else min(highest, sign * bound))
 
@@ -114,8 +132,12 @@ class PooledSystem:
 
         fitted = float(weights.sum())
         most = 20  # doublings of the spread, beyond which nothing is excluded
-        top = next((top for top in fitted + spread * 2.0 ** np.arange(most) if excess(top) > 0), np.inf)
-        return top if np.isinf(top) else float(brentq(excess, fitted, top, xtol=1e-3 * spread))
+        top = next(
+            (top for top in fitted + spread * 2.0 ** np.arange(most) if excess(top) > 0), np.inf
+        )
+        if np.isinf(top):
+            return top
+        return float(brentq(excess, fitted, top, xtol=1e-3 * spread))
 
     @functools.cached_property
     def polynomials(self) -> dict[str, tuple[float, Float[np.ndarray, " levels"]]]:
@@ -142,23 +164,35 @@ class Matrices(NamedTuple):
 
 
 def matrices(plan: list[FoldInjection], shares: Shares) -> Matrices:
-    """Compute the distributions of the numbers of leaked records in the training sets, given the shares of leakage."""
+    """Compute the distributions of the numbers of leaked records in the training sets, given the
+    shares of leakage.
+    """
     law = functools.lru_cache(len(plan))(stratified_matrix)  # folds of the same sizes have the same
     found = []
     for part, p_train, p_test, exposed in zip(plan, *shares, strict=True):
-        levels, pools = tuple(part.levels.tolist()), {"pool_train": len(part.fold.train), "pool_test": len(part.fold.test)}
+        levels = tuple(part.levels.tolist())
+        pools = {"pool_train": len(part.fold.train), "pool_test": len(part.fold.test)}
         split = part.mechanism == "split"
-        found.append(law(levels, part.units, exposed) if split else law(levels, part.size, p_train, p_test, **pools))
-    reach, sizes = [int(np.flatnonzero(matrix.max(0) > NEGLIGIBLE)[-1]) for matrix in found], {part.units for part in plan}
+        found.append(
+            law(levels, part.units, exposed)
+            if split
+            else law(levels, part.size, p_train, p_test, **pools)
+        )
+    reach = [int(np.flatnonzero(matrix.max(0) > NEGLIGIBLE)[-1]) for matrix in found]
+    sizes = {part.units for part in plan}
     most_counts = 160  # counts up to which each is a point of the grid
     if len(sizes) == 1 and max(reach) <= most_counts:
         grid = np.arange(max(reach) + 1) / sizes.pop()
     else:
         knots = 121  # points of the grid for more counts, with e linear between them
-        grid = np.linspace(0, max(most / part.units for most, part in zip(reach, plan, strict=True)), knots)
+        grid = np.linspace(
+            0, max(most / part.units for most, part in zip(reach, plan, strict=True)), knots
+        )
     each = []
-    for matrix, part in zip(found, plan, strict=True):  # as matrices that act on e at the points of the grid
-        seen, out = np.flatnonzero(matrix.max(0) > 0), np.zeros((len(matrix), len(grid)))
+    # as matrices that act on e at the points of the grid
+    for matrix, part in zip(found, plan, strict=True):
+        seen = np.flatnonzero(matrix.max(0) > 0)
+        out = np.zeros((len(matrix), len(grid)))
         place = np.clip(seen / part.units / (grid[1] - grid[0]), 0, len(grid) - 1)
         low = np.minimum(np.round(place, 9).astype(int), len(grid) - 2)
         above = place - low
@@ -170,19 +204,27 @@ def matrices(plan: list[FoldInjection], shares: Shares) -> Matrices:
 
 
 def pool(
-    plan: list[FoldInjection], runs: list[FoldLosses], shares: Shares, order: int, facts: Matrices | None = None
+    plan: list[FoldInjection],
+    runs: list[FoldLosses],
+    shares: Shares,
+    order: int,
+    facts: Matrices | None = None,
 ) -> PooledSystem:
     """Build the system of all folds at the given shares of leakage."""
     grid, each, unseen = matrices(plan, shares) if facts is None else facts
     weight = fold_weights(plan)
     combined = [combine(run, run.test, shares, k) for k, run in enumerate(runs)]
     levels = len(plan[0].levels)
-    noise, b, A = np.zeros((levels, levels)), np.zeros(levels), np.zeros((levels, len(grid)))
+    noise = np.zeros((levels, levels))
+    b = np.zeros(levels)
+    A = np.zeros((levels, len(grid)))
     for w, losses, matrix in zip(weight, combined, each, strict=True):
         b += w * losses.mean(1)
         A += w * matrix
         noise += w**2 * np.atleast_2d(np.cov(losses)) / losses.shape[1]
-    return PooledSystem(grid, A, b, noise, each, weight, combined, min(order, levels - 1, len(grid) - 1), unseen)
+    return PooledSystem(
+        grid, A, b, noise, each, weight, combined, min(order, levels - 1, len(grid) - 1), unseen
+    )
 
 
 def fold_weights(plan: list[FoldInjection]) -> Float[np.ndarray, " folds"]:
@@ -192,10 +234,14 @@ def fold_weights(plan: list[FoldInjection]) -> Float[np.ndarray, " folds"]:
 
 
 def combine(run: FoldLosses, test: FloatArray, shares: Shares, k: int) -> FloatArray:
-    """Remove the leakage into V̂: `((1 − p_T) L_V̂ − p_V L_T̂) / (1 − p_T − p_V)`, as a mean loss is linear in what is scored.
+    """Remove the leakage into V̂: `((1 − p_T) L_V̂ − p_V L_T̂) / (1 − p_T − p_V)`, as a mean loss
+    is linear in what is scored.
 
-    `test` is `run.test`, or the losses of a cluster. For other scores T̂'s records were removed when the losses were
-    computed.
+    `test` is `run.test`, or the losses of a cluster. For other scores T̂'s records were removed
+    when the losses were computed.
     """
-    p, q = shares.p_train[k], shares.p_test[k]
-    return test if q == 0 or run.mixture else ((1 - p) * test - q * run.outside) / (1 - p - q)
+    p = shares.p_train[k]
+    q = shares.p_test[k]
+    if q == 0 or run.mixture:
+        return test
+    return ((1 - p) * test - q * run.outside) / (1 - p - q)

@@ -1,9 +1,11 @@
-"""The report: answers side by side, their differences, the recommended one, and what remains unknown.
+"""The report: answers side by side, their differences, the recommended one, and what remains
+unknown.
 
-It also estimates the number of mates that are missing from the list of pairs. If most listed mates are nearest neighbours of
-one another in X, a tested row with an unlisted training row as near as three quarters of the listed mates may be a duplicate
-too. What is expected by chance is subtracted: if a row's next neighbour is at r and rows have d dimensions, the nearest is
-within l with probability (l/r)^d; and of listed pairs that are as near only some are mates.
+It also estimates the number of mates that are missing from the list of pairs. If most listed mates
+are nearest neighbours of one another in X, a tested row with an unlisted training row as near as
+three quarters of the listed mates may be a duplicate too. What is expected by chance is subtracted:
+if a row's next neighbour is at r and rows have d dimensions, the nearest is within l with
+probability (l/r)^d; and of listed pairs that are as near only some are mates.
 """
 
 import functools
@@ -27,7 +29,8 @@ from ._study import Answer, LeakageStudy, half_width
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-HARMLESS_UNLISTED_SHARE = 0.1  # share of unlisted mates that changes a correction by less than its interval
+# share of unlisted mates that changes a correction by less than its interval
+HARMLESS_UNLISTED_SHARE = 0.1
 ORDER = ("both", "purge", "coarser", "extrapolated", "imputed")  # order of recommendation
 SPACING_NEIGHBOURS = 3  # nearest training rows by which the spacing of rows is judged
 
@@ -35,8 +38,8 @@ SPACING_NEIGHBOURS = 3  # nearest training rows by which the spacing of rows is 
 class NearMates(NamedTuple):
     """Estimate of unlisted mates from a sample of tested rows.
 
-    `num_listed` of the rows have listed mates, and `num_unlisted` seem to have unlisted ones; `rows` and `neighbours` are pairs
-    of these with training rows, the nearest first.
+    `num_listed` of the rows have listed mates, and `num_unlisted` seem to have unlisted ones;
+    `rows` and `neighbours` are pairs of these with training rows, the nearest first.
     """
 
     num_listed: int
@@ -53,8 +56,8 @@ class NearMates(NamedTuple):
 def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearMates | None:
     """Estimate how many tested rows have unlisted mates in training, by near neighbours.
 
-    Returns None if X has no plain numbers, few pairs are listed, or links are not of near-duplicates. `mates` has `place`
-    and `mate_place`, the likeliest listed mate in training.
+    Returns None if X has no plain numbers, few pairs are listed, or links are not of
+    near-duplicates. `mates` has `place` and `mate_place`, the likeliest listed mate in training.
     """
     from sklearn.neighbors import NearestNeighbors
 
@@ -66,61 +69,84 @@ def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearM
     spread = data.std(0)
     data = (data - data.mean(0)) / np.where(spread > 0, spread, 1.0)  # columns on one scale
     rng = np.random.default_rng([study.seed, 7])
-    link, count = study.linkage, len(data)
+    link = study.linkage
+    count = len(data)
     listed_pairs = np.minimum(link.left, link.right) * count + np.maximum(link.left, link.right)
     mate = dict(zip(sure.place, sure.mate_place, strict=True))
-    sizes, neighbours, rows, spacing = [], [], [], []
+    sizes = []
+    neighbours = []
+    rows = []
+    spacing = []
     # 2000: rows whose neighbours are searched
     sample = max(2000 // len(study.folds), 1)
     for fold, exposed in zip(study.folds, study.mates, strict=True):
-        tested = fold.test if len(fold.test) <= sample else rng.choice(fold.test, sample, replace=False)
+        tested = (
+            fold.test if len(fold.test) <= sample else rng.choice(fold.test, sample, replace=False)
+        )
         exposure = dict(zip(fold.test, exposed, strict=True))
-        search = NearestNeighbors(n_neighbors=min(SPACING_NEIGHBOURS, len(fold.train))).fit(data[fold.train])
+        search = NearestNeighbors(n_neighbors=min(SPACING_NEIGHBOURS, len(fold.train))).fit(
+            data[fold.train]
+        )
         for row, distances, near in zip(tested, *search.kneighbors(data[tested]), strict=True):
             near = fold.train[near]
             if row in mate:
                 sizes.append((np.linalg.norm(data[row] - data[mate[row]]), distances[0]))
             elif exposure[row] == 0 and len(distances) == SPACING_NEIGHBOURS:
                 # pairs that are listed as no mates are judged by the list
-                unlisted = ~np.isin(np.minimum(row, near) * count + np.maximum(row, near), listed_pairs)
+                unlisted = ~np.isin(
+                    np.minimum(row, near) * count + np.maximum(row, near), listed_pairs
+                )
                 if unlisted[0]:
                     rows.append(row)
                     neighbours.append(near[0])
                     spacing.append(distances)
     mate_distance, nearest = np.array(sizes).reshape(-1, 2).T
     # 0.5: least share of nearest neighbours among listed mates, if links are near-duplicates
-    if len(sizes) < min_listed_pairs or not rows or np.mean(mate_distance <= nearest * (1 + 1e-9) + 1e-12) < 0.5:
+    if (
+        len(sizes) < min_listed_pairs
+        or not rows
+        or np.mean(mate_distance <= nearest * (1 + 1e-9) + 1e-12) < 0.5
+    ):
         return None
     near_mates_share = 0.75  # share of listed mates that are as near
     limit = float(np.quantile(mate_distance, near_mates_share))
     distance = np.array(spacing)
     close = distance[:, 0] <= limit
     second, third = distance[:, 1:3].T
-    # r₃/r₂ to the power 2 d is uniform; the nearest, which may be a copy, is not used. Rows of few values are often equally
-    # far, and then distances tell little; nothing is between zero and the least step
+    # r₃/r₂ to the power 2 d is uniform; the nearest, which may be a copy, is not used. Rows of few
+    # values are often equally far, and then distances tell little; nothing is between zero and the
+    # least step
     spread_out = third > second
     ratio = np.log(third[spread_out] / np.maximum(second, 1e-12 * third)[spread_out])
-    dimensions = np.mean(spread_out) * min(1 / max(2 * np.mean(ratio), 1e-3), data.shape[1]) if spread_out.any() else 0.0
+    dimensions = (
+        np.mean(spread_out) * min(1 / max(2 * np.mean(ratio), 1e-3), data.shape[1])
+        if spread_out.any()
+        else 0.0
+    )
     positive = distance[distance > 0]
     reach = positive.min() if limit == 0 and len(positive) else limit
     chance = np.where(second > reach, reach / np.maximum(second, 1e-300), 1.0) ** dimensions
     by_chance = float(chance.sum())
     apart = np.linalg.norm(data[link.left] - data[link.right], axis=1)
-    mates_share = float(np.mean(link.probability[apart <= limit])) if np.any(apart <= limit) else 1.0
+    mates_share = (
+        float(np.mean(link.probability[apart <= limit])) if np.any(apart <= limit) else 1.0
+    )
     # 3: standard deviations of a Poisson number, so that few neighbours by chance are no reason
     certain = close.sum() - by_chance > 3 * np.sqrt(by_chance + 1)
     missing = min(close.sum() - by_chance, close.sum() * mates_share) if certain else 0.0
     first = np.flatnonzero(close)[np.argsort(chance[close], kind="stable")]
-    return NearMates(len(sizes), missing / near_mates_share, np.array(rows)[first], np.array(neighbours)[first])
+    return NearMates(
+        len(sizes), missing / near_mates_share, np.array(rows)[first], np.array(neighbours)[first]
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LeakageReport(PrintedResult, AbstractComparable):
     """Answers to the question of the score on new clusters, by name, including "naive".
 
-    `lo.leakage.leakage_report` returns it. `table` has the answers side by side; `recommended` names the one to believe, or is
-    None; `verdict` gives the reason, and what remains unknown. `curves` has every cut that was tried, and `rows` the tested
-    rows that carry the inflation.
+    `lo.leakage.leakage_report` returns it. `table` has the answers side by side; `recommended`
+    names the one to believe, or is None; `verdict` gives the reason, and what remains unknown.
+    `curves` has every cut that was tried, and `rows` the tested rows that carry the inflation.
 
     Attributes
     ----------
@@ -152,7 +178,9 @@ class LeakageReport(PrintedResult, AbstractComparable):
     >>> X = rng.normal(size=(60, 2))
     >>> y = X[:, 0] + rng.normal(size=60)
     >>> linkage = lo.leakage.Linkage.from_pairs([(2 * k, 2 * k + 1, 0.6) for k in range(30)], 60)
-    >>> found = lo.leakage.leakage_report(Ridge(), X, y, linkage=linkage, groups=np.arange(60), scoring="mse", answers=())
+    >>> found = lo.leakage.leakage_report(
+    ...     Ridge(), X, y, linkage=linkage, groups=np.arange(60), scoring="mse", answers=()
+    ... )
     >>> "score" in found.table
     True
     """
@@ -194,27 +222,50 @@ class LeakageReport(PrintedResult, AbstractComparable):
     def table(self) -> pd.DataFrame:
         """The answers as a table, one row each.
 
-        Its columns are `score` with its interval `low`, `high`; `correction`, the difference from the naive score, with an
-        interval of its own, paired over clusters; the errors of the score, `se_data` over clusters, `se_mc` over draws and
-        `se_links` for uncertain links; `exposed`, the expected share of tested records that have a mate in training;
-        `assumption`; and `refusal`, why there is no number.
+        Its columns are `score` with its interval `low`, `high`; `correction`, the difference from
+        the naive score, with an interval of its own, paired over clusters; the errors of the score,
+        `se_data` over clusters, `se_mc` over draws and `se_links` for uncertain links; `exposed`,
+        the expected share of tested records that have a mate in training; `assumption`; and
+        `refusal`, why there is no number.
         """
-        rows = pd.DataFrame.from_dict({name: self._row(answer) for name, answer in self.answers.items()}, orient="index")
+        rows = pd.DataFrame.from_dict(
+            {name: self._row(answer) for name, answer in self.answers.items()}, orient="index"
+        )
         return rows.astype(dict.fromkeys(COLUMNS, float))
 
     def _row(self, answer: Answer) -> dict[str, Any]:
         row: dict[str, Any] = dict.fromkeys(COLUMNS, float("nan"))
         if not answer.refusal:
-            row |= {"score": answer.score, "correction": answer.correction, "exposed": answer.exposed}
-            missing, moved = Variance(float("nan"), 1.0), self.answers["naive"].fold_effects
-            data, change = (missing if each is None else self.over_clusters(each) for each in (answer.influence, answer.change))
-            data = data._replace(value=data.value + (0.0 if moved is None else as_trained(moved)))  # training clusters too
+            row |= {
+                "score": answer.score,
+                "correction": answer.correction,
+                "exposed": answer.exposed,
+            }
+            missing = Variance(float("nan"), 1.0)
+            moved = self.answers["naive"].fold_effects
+            data, change = (
+                missing if each is None else self.over_clusters(each)
+                for each in (answer.influence, answer.change)
+            )
+            # training clusters too
+            data = data._replace(value=data.value + (0.0 if moved is None else as_trained(moved)))
             more = answer.monte_carlo + answer.between
-            half = half_width(data.value + more, data.freedom, self.level) if data.value > 0 else float("nan")
+            half = (
+                half_width(data.value + more, data.freedom, self.level)
+                if data.value > 0
+                else float("nan")
+            )
             own = half_width(change.value + more, change.freedom, self.level)
             row |= {"low": answer.score - half, "high": answer.score + half}
-            row |= {"correction_low": answer.correction - own, "correction_high": answer.correction + own}
-            row |= {"se_data": data.value**0.5, "se_mc": answer.monte_carlo**0.5, "se_links": answer.between**0.5}
+            row |= {
+                "correction_low": answer.correction - own,
+                "correction_high": answer.correction + own,
+            }
+            row |= {
+                "se_data": data.value**0.5,
+                "se_mc": answer.monte_carlo**0.5,
+                "se_links": answer.between**0.5,
+            }
         return row | {"assumption": answer.assumption, "refusal": answer.refusal}
 
     @property
@@ -222,7 +273,9 @@ class LeakageReport(PrintedResult, AbstractComparable):
         """The reason why no answer is to be believed although there are some, or ""."""
         if self.near is None or self.near.share <= HARMLESS_UNLISTED_SHARE:
             return ""
-        pairs = zip(self.names[self.near.rows[:3]], self.names[self.near.neighbours[:3]], strict=True)
+        pairs = zip(
+            self.names[self.near.rows[:3]], self.names[self.near.neighbours[:3]], strict=True
+        )
         examples = ", ".join(f"{row} with {neighbour}" for row, neighbour in pairs)
         return (
             f"about {self.near.share:.0%} of the tested records with a near-duplicate in training are not listed with it, as "
@@ -232,7 +285,10 @@ class LeakageReport(PrintedResult, AbstractComparable):
 
     @functools.cached_property
     def recommended(self) -> str | None:
-        """The recommended answer: `chosen`, if the caller chose one; None if none is to be believed."""
+        """The recommended answer: `chosen`, if the caller chose one.
+
+        None if none is to be believed.
+        """
         if self.chosen is not None:
             return self.chosen
         if self.doubt:
@@ -242,7 +298,8 @@ class LeakageReport(PrintedResult, AbstractComparable):
         return next((name for name in ORDER if not self.answers[name].refusal), None)
 
     def by(self, answer: str) -> "LeakageReport":
-        """Return a copy that recommends another answer, as in `lo.compare({"a": a.by("purge"), "b": b.by("purge")})`.
+        """Return a copy that recommends another answer, as in `lo.compare({"a": a.by("purge"), "b":
+        b.by("purge")})`.
 
         Parameters
         ----------
@@ -261,7 +318,9 @@ class LeakageReport(PrintedResult, AbstractComparable):
         """
         if answer not in self.answers or self.answers[answer].refusal:
             there = ", ".join(name for name, own in self.answers.items() if not own.refusal)
-            raise ValueError(f"by: no answer is called {answer!r}, or it was refused; there are {there}.")
+            raise ValueError(
+                f"by: no answer is called {answer!r}, or it was refused; there are {there}."
+            )
         return replace(self, chosen=answer)
 
     def as_comparable(self) -> ComparableMean:
@@ -280,16 +339,23 @@ class LeakageReport(PrintedResult, AbstractComparable):
         if answer.influence is None:
             raise ValueError(f"compare: {answer.name} has no influences; see report.by(answer).")
         of = self.of | {"answer (see report.by)": answer.name}
-        spread = InfluenceSpread(answer.influence, self.clusters, fold_effects=self.answers["naive"].fold_effects)
+        spread = InfluenceSpread(
+            answer.influence, self.clusters, fold_effects=self.answers["naive"].fold_effects
+        )
         return ComparableMean(answer.score, self.more_is_better, spread, None, None, of)
 
     @functools.cached_property
     def differences(self) -> pd.DataFrame:
-        """The differences between every two answers: `difference`, its `se` (paired over clusters), and `apart`.
+        """The differences between every two answers: `difference`, its `se` (paired over clusters),
+        and `apart`.
 
         The latter marks differences beyond twice their standard error.
         """
-        there = [answer for answer in self.answers.values() if not answer.refusal and answer.change is not None]
+        there = [
+            answer
+            for answer in self.answers.values()
+            if not answer.refusal and answer.change is not None
+        ]
         rows = []
         disagreement = 2.0  # standard errors of their difference beyond which answers disagree
         for k, first in enumerate(there):
@@ -304,27 +370,48 @@ class LeakageReport(PrintedResult, AbstractComparable):
 
     @property
     def verdict(self) -> str:
-        """The answer to believe, as sentences, with the answers that differ from it and its assumption."""
+        """The answer to believe, as sentences, with the answers that differ from it and its
+        assumption.
+        """
         if self.recommended is None:
-            refused = {name: self.answers[name].refusal for name in ORDER if name not in self.price.index}
-            why = self.doubt or "; ".join(f"{name}: {refusal}" for name, refusal in refused.items()) or "none was asked for"
+            refused = {
+                name: self.answers[name].refusal for name in ORDER if name not in self.price.index
+            }
+            why = (
+                self.doubt
+                or "; ".join(f"{name}: {refusal}" for name, refusal in refused.items())
+                or "none was asked for"
+            )
             return f"no answer: {why}."
         if self.recommended == "naive":
             if not self.pairs:
                 return "nothing to correct: the table of pairs is empty; if there are no mates at all, the naive score stands."
             return "nothing to correct: no listed pair stands across a fold; if all are listed, the naive score stands."
-        row, answer = self.table.loc[self.recommended], self.answers[self.recommended]
+        row = self.table.loc[self.recommended]
+        answer = self.answers[self.recommended]
         apart = self.differences[self.differences.apart]
         if self.recommended == "both":  # the answers that it is the mean of
             parts = ("purge", "coarser")
             told = " and ".join(f"{self.table.score[name]:.4g} ({name})" for name in parts)
             parted = len(apart[(apart["first"] == parts[0]) & (apart["second"] == parts[1])]) > 0
-            rest = f"The two that it is the mean of part: {told}." if parted else "The two that it is the mean of agree."
-        else:
-            pairs = [pair for pair in zip(apart["first"], apart["second"], strict=True) if self.recommended in pair]
-            rivals = [name for pair in pairs for name in pair if name not in (self.recommended, "naive")]
             rest = (
-                f"{', '.join(rivals)} part{'s' * (len(rivals) == 1)} from it." if rivals else "No other answer parts from it."
+                f"The two that it is the mean of part: {told}."
+                if parted
+                else "The two that it is the mean of agree."
+            )
+        else:
+            pairs = [
+                pair
+                for pair in zip(apart["first"], apart["second"], strict=True)
+                if self.recommended in pair
+            ]
+            rivals = [
+                name for pair in pairs for name in pair if name not in (self.recommended, "naive")
+            ]
+            rest = (
+                f"{', '.join(rivals)} part{'s' * (len(rivals) == 1)} from it."
+                if rivals
+                else "No other answer parts from it."
             )
         clear = row.correction_low * row.correction_high > 0
         moved = f"the naive score is off by {-row.correction:.3g} ({-row.correction_high:.3g} to {-row.correction_low:.3g})"
@@ -335,10 +422,17 @@ class LeakageReport(PrintedResult, AbstractComparable):
     def rows(self) -> pd.DataFrame:
         """Tested rows that may have mates in training, by their contribution to the correction.
 
-        `mate` is the likeliest, with its `probability`; `exposed` the probability that some mate is in training; `carries`
-        the row's part of the correction (all rows' sum to it).
+        `mate` is the likeliest, with its `probability`; `exposed` the probability that some mate is
+        in training; `carries` the row's part of the correction (all rows' sum to it).
         """
-        name = next((name for name in ("purge", self.recommended) if name and self.answers[name].change is not None), None)
+        name = next(
+            (
+                name
+                for name in ("purge", self.recommended)
+                if name and self.answers[name].change is not None
+            ),
+            None,
+        )
         found = self.candidates.copy()
         if name is None:
             return found.assign(carries=np.nan)
@@ -350,8 +444,13 @@ class LeakageReport(PrintedResult, AbstractComparable):
 
     @property
     def curves(self) -> dict[str, pd.DataFrame]:
-        """The results of every cut, by answer: `cut`, `exposed`, `removed`, `difference`, `correction`, `se`."""
-        return {name: answer.curve for name, answer in self.answers.items() if answer.curve is not None}
+        """The results of every cut, by answer.
+
+        `cut`, `exposed`, `removed`, `difference`, `correction`, `se`.
+        """
+        return {
+            name: answer.curve for name, answer in self.answers.items() if answer.curve is not None
+        }
 
     def _lines(self) -> list[tuple[str, str]]:
         better = "more is better" if self.more_is_better else "less is better"
@@ -361,15 +460,28 @@ class LeakageReport(PrintedResult, AbstractComparable):
         ]
         lines += [(name, self._describe(name)) for name in self.answers]
         if len(self.price):
-            dear = ", ".join(f"{name} {fits:,}" for name, fits in self.price.fits[self.price.fits > 0].items()) or "none"
-            lines.append(("price", f"fits of what was not asked for: {dear}; about {self.price.seconds.sum():.2g} s or more"))
+            dear = (
+                ", ".join(
+                    f"{name} {fits:,}"
+                    for name, fits in self.price.fits[self.price.fits > 0].items()
+                )
+                or "none"
+            )
+            lines.append(
+                (
+                    "price",
+                    f"fits of what was not asked for: {dear}; about {self.price.seconds.sum():.2g} s or more",
+                )
+            )
         return [*lines, ("recommended", str(self.recommended)), ("verdict", self.verdict)]
 
     def _describe(self, name: str) -> str:
         row = self.table.loc[name]
         if row.refusal:
             return f"none: {row.refusal}"
-        errors = f"± {row.se_data:.2g} (data)" + (f" ± {row.se_mc:.2g} (Monte Carlo)" if row.se_mc > 0 else "")
+        errors = f"± {row.se_data:.2g} (data)" + (
+            f" ± {row.se_mc:.2g} (Monte Carlo)" if row.se_mc > 0 else ""
+        )
         exposed = f"; {row.exposed:.2g} exposed" if np.isfinite(row.exposed) else ""
         between = "no interval: all tested records score alike"
         if np.isfinite(row.low):
@@ -381,7 +493,8 @@ class LeakageReport(PrintedResult, AbstractComparable):
         return f"{score}; {moved}; if {row.assumption}"
 
     def report(self, path: str | os.PathLike, *, title: str = "") -> Path:
-        """Write the report to one self-contained page, as `lo.report` does. Needs `leaveout[report]`.
+        """Write the report to one self-contained page, as `lo.report` does. Needs
+        `leaveout[report]`.
 
         Parameters
         ----------
@@ -413,4 +526,15 @@ class LeakageReport(PrintedResult, AbstractComparable):
         return provided("plot").leakage_report(self, ax)
 
 
-COLUMNS = ("score", "low", "high", "correction", "correction_low", "correction_high", "se_data", "se_mc", "se_links", "exposed")
+COLUMNS = (
+    "score",
+    "low",
+    "high",
+    "correction",
+    "correction_low",
+    "correction_high",
+    "se_data",
+    "se_mc",
+    "se_links",
+    "exposed",
+)

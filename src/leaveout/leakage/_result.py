@@ -1,11 +1,15 @@
-"""The result of the correction: the estimate or the reason why there is none, its errors, and its assumptions.
+"""The result of the correction: the estimate or the reason why there is none, its errors, and its
+assumptions.
 
-    interval:  ê₀ ± t √(se_data² + se_mc² + se_p² + se_extrapolation²), or up to ceiling + t √(se_data² + se_mc² + se_p²)
+    interval:  ê₀ ± t √(se_data² + se_mc² + se_p² + se_extrapolation²), or up to ceiling + t
+    √(se_data² + se_mc² + se_p²)
 
-ê₀ is the loss with no leaked record that solves the linear system of all folds (`_pool`). t is Student's, with the degrees of
-freedom of clusters of these sizes. The four errors are over other clusters, as tested and as trained on; over other draws of
-the injection; over other draws of an uncertain leakage; and of the extrapolation of the curve to no leakage. The ceiling is
-the highest loss with no leak that the levels do not exclude, where the first mates of a record may do most of the harm.
+ê₀ is the loss with no leaked record that solves the linear system of all folds (`_pool`). t is
+Student's, with the degrees of freedom of clusters of these sizes. The four errors are over other
+clusters, as tested and as trained on; over other draws of the injection; over other draws of an
+uncertain leakage; and of the extrapolation of the curve to no leakage. The ceiling is the highest
+loss with no leak that the levels do not exclude, where the first mates of a record may do most of
+the harm.
 """
 
 import functools
@@ -42,10 +46,12 @@ RARE = 1e-3  # share of sets without leakage below which ê₀ is an extrapolati
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LeakageResult(PrintedResult, AbstractComparable):
-    """The loss (or score) on new clusters with the leakage removed, with its errors and assumptions.
+    """The loss (or score) on new clusters with the leakage removed, with its errors and
+    assumptions.
 
-    `lo.leakage.leakage_corrected` returns it. `estimate` is NaN if it cannot be corrected: see `verdict`. `naive` is the
-    loss with the clusters as filed. All are for training sets of one size.
+    `lo.leakage.leakage_corrected` returns it. `estimate` is NaN if it cannot be corrected: see
+    `verdict`. `naive` is the loss with the clusters as filed. All are for training sets of one
+    size.
 
     Attributes
     ----------
@@ -56,8 +62,9 @@ class LeakageResult(PrintedResult, AbstractComparable):
     notes : tuple of str
         Notes for the printed result.
     plan, runs, shares, names, measure, seed, learner, edges, pooled, moved
-        The injection of each fold and its losses, the shares of leakage, the names of the clusters, the score, the arguments of
-        the call, the linear system, and what each fold adds to the score without another in its training.
+        The injection of each fold and its losses, the shares of leakage, the names of the clusters,
+        the score, the arguments of the call, the linear system, and what each fold adds to the
+        score without another in its training.
 
     See Also
     --------
@@ -74,7 +81,9 @@ class LeakageResult(PrintedResult, AbstractComparable):
     >>> y = X[:, 0] + rng.normal(size=40)[groups]
     >>> injection = lo.leakage.Injection(num_levels=4, num_boot=4)
     >>> leakage = lo.leakage.RecordLeakage(0.05)
-    >>> found = lo.leakage.leakage_corrected(Ridge(), X, y, groups=groups, leakage=leakage, injection=injection)
+    >>> found = lo.leakage.leakage_corrected(
+    ...     Ridge(), X, y, groups=groups, leakage=leakage, injection=injection
+    ... )
     >>> found.per_cluster.shape[0]
     40
     """
@@ -91,7 +100,8 @@ class LeakageResult(PrintedResult, AbstractComparable):
     pooled: PooledSystem
     slope_test: SlopeTest
     iid: float
-    moved: FloatArray | None  # contribution of each fold to the score without another in its training
+    # contribution of each fold to the score without another in its training
+    moved: FloatArray | None
     drawn_shares: list[Shares]  # shares in draws of an uncertain leakage
     unshown: float  # share of possible leakage that injection cannot show
     of: dict[str, str]  # facts that comparable results have in common
@@ -108,13 +118,18 @@ class LeakageResult(PrintedResult, AbstractComparable):
 
     @property
     def lower(self) -> float:
-        """The least loss on new clusters if leakage does not hurt: the loss with present leakage (for a score, the most)."""
+        """The least loss on new clusters if leakage does not hurt.
+
+        The loss with present leakage (for a score, the most).
+        """
         return float(self.pooled.b[0])
 
     @property
     def estimate(self) -> float:
         """The loss on new clusters; NaN if it cannot be corrected."""
-        return float("nan") if self.refusal else self.solved.estimate
+        if self.refusal:
+            return float("nan")
+        return self.solved.estimate
 
     @property
     def correction(self) -> float:
@@ -129,21 +144,34 @@ class LeakageResult(PrintedResult, AbstractComparable):
     @functools.cached_property
     def se_p(self) -> float:
         """The error of the estimate over draws of the leakage; 0 if its shares are given."""
-        # 50 draws are enough for an error; a score that is not a mean keeps the share of V̂ at which it was computed
+        # 50 draws are enough for an error; a score that is not a mean keeps the share of V̂ at
+        # which it was computed
         likely = self.drawn_shares[:50]
         if any(run.mixture for run in self.runs):
-            likely = [Shares(shares.p_train, self.shares.p_test, shares.exposed) for shares in likely]
-        found = [pool(self.plan, self.runs, shares, ORDER).solve(shape_of(self.measure)).estimate for shares in likely]
+            likely = [
+                Shares(shares.p_train, self.shares.p_test, shares.exposed) for shares in likely
+            ]
+        found = [
+            pool(self.plan, self.runs, shares, ORDER).solve(shape_of(self.measure)).estimate
+            for shares in likely
+        ]
         return float(np.std(found, ddof=1)) if found else 0.0
 
     @functools.cached_property
     def se_extrapolation(self) -> float:
-        """The spread of the continuations of the curve to no leakage, as one standard error; 0 if no leakage is observed."""
-        return float(np.ptp(list(self.extrapolants.values()))) if self.pooled.unseen < RARE else 0.0
+        """The spread of the continuations of the curve to no leakage, as one standard error.
+
+        0 if no leakage is observed.
+        """
+        if self.pooled.unseen < RARE:
+            return float(np.ptp(list(self.extrapolants.values())))
+        return 0.0
 
     @functools.cached_property
     def _mates(self) -> FloatArray:
-        """The number of mates in training of a record of each cluster, if all that is trained on were leaked."""
+        """The number of mates in training of a record of each cluster, if all that is trained on
+        were leaked.
+        """
         tested = np.unique(np.concatenate([part.fold.test for part in self.plan]))
         rate = self.pooled.weight @ [part.units / len(part.fold.test) for part in self.plan]
         return rate * np.bincount(self.plan[0].fold.clusters[tested])
@@ -155,10 +183,12 @@ class LeakageResult(PrintedResult, AbstractComparable):
 
     @functools.cached_property
     def ceiling(self) -> float:
-        """The highest loss without leaks (lowest score) that the levels do not exclude, if each further mate does less.
+        """The highest loss without leaks (lowest score) that the levels do not exclude, if each
+        further mate does less.
 
-        It is far from the estimate where a record's first mates may do most of the harm and no level shows them: clusters are
-        large, so that nearly all have mates in training as filed, and the learner is local. Infinite if nothing is excluded.
+        It is far from the estimate where a record's first mates may do most of the harm and no
+        level shows them: clusters are large, so that nearly all have mates in training as filed,
+        and the learner is local. Infinite if nothing is excluded.
         """
         mates = float(np.average(self._mates, weights=self._mates))
         highest = self.pooled.highest(shape_of(self.measure), mates, int(np.sum(self._mates > 0)))
@@ -167,7 +197,9 @@ class LeakageResult(PrintedResult, AbstractComparable):
     @property
     def overhang(self) -> float:
         """The distance of the ceiling from the estimate; 0 if no leakage is observed."""
-        return abs(self.ceiling - self.solved.estimate) if self.pooled.unseen < RARE else 0.0
+        if self.pooled.unseen < RARE:
+            return abs(self.ceiling - self.solved.estimate)
+        return 0.0
 
     @functools.cached_property
     def spread(self) -> InfluenceSpread | None:
@@ -182,41 +214,59 @@ class LeakageResult(PrintedResult, AbstractComparable):
         return self._spread(records, [run.naive for run in self.runs], np.ones(1), None)
 
     def _spread(
-        self, records: list[NDArray], levels: list[NDArray], weights: FloatArray, shares: Shares | None
+        self,
+        records: list[NDArray],
+        levels: list[NDArray],
+        weights: FloatArray,
+        shares: Shares | None,
     ) -> InfluenceSpread | None:
         if not self.measure.weighs:
             return None
-        tested, unit = as_tested(self.plan, records, levels, weights, shares), units(self.plan)[0]
+        tested = as_tested(self.plan, records, levels, weights, shares)
+        unit = units(self.plan)[0]
         trained = drawn_influence(self.plan, levels, weights) if draws_resolve(self.plan) else None
         return InfluenceSpread(tested, unit, trained, self.moved)
 
     @property
     def influence(self) -> FloatArray | None:
         """The influence of every record on the estimate, as tested; it sums to zero."""
-        return None if self.spread is None else self.spread.test_part
+        if self.spread is None:
+            return None
+        return self.spread.test_part
 
     @property
     def naive_influence(self) -> FloatArray | None:
         """The influence of every record on the naive value, as tested; it sums to zero."""
-        return None if self.naive_spread is None else self.naive_spread.test_part
+        if self.naive_spread is None:
+            return None
+        return self.naive_spread.test_part
 
     @property
     def se_data(self) -> float:
         """The error of the estimate over clusters, as tested and as trained on (see `table()`)."""
-        return float("nan") if self.spread is None else self.spread.error
+        if self.spread is None:
+            return float("nan")
+        return self.spread.error
 
     @property
     def _over(self) -> str:
         if self.spread is None:
             return f"not available: {self.measure.name} takes no sample_weight"
-        told = "clusters" if units(self.plan)[1] else "records within these clusters; new clusters differ more"
-        return told if self.moved is not None or draws_resolve(self.plan) else f"{told}, as tested"
+        told = (
+            "clusters"
+            if units(self.plan)[1]
+            else "records within these clusters; new clusters differ more"
+        )
+        if self.moved is not None or draws_resolve(self.plan):
+            return told
+        return f"{told}, as tested"
 
     def interval(self, level: float = 0.95) -> Interval:
         """Compute an interval for the value on new clusters, by Student's t over clusters.
 
-        It contains the errors of the data, of the Monte Carlo, of the extrapolation and, for an uncertain leakage, of the
-        leakage. On the side of no leak it reaches as far beyond `ceiling` as the errors but for the extrapolation's do.
+        It contains the errors of the data, of the Monte Carlo, of the extrapolation and, for an
+        uncertain leakage, of the leakage. On the side of no leak it reaches as far beyond `ceiling`
+        as the errors but for the extrapolation's do.
 
         Parameters
         ----------
@@ -231,10 +281,12 @@ class LeakageResult(PrintedResult, AbstractComparable):
         return self._around(self.estimate, self.se_data**2 + self.se_mc**2, self.spread, level)
 
     def correction_interval(self, level: float = 0.95) -> Interval:
-        """Compute an interval for `correction`, without the errors that the estimate and the naive value share.
+        """Compute an interval for `correction`, without the errors that the estimate and the naive
+        value share.
 
-        The effect of training on its variance is not fitted: it is taken to be the share that it is for the naive value. The
-        interval also contains the variance over which records leaked, and reaches to `ceiling` as `interval` does.
+        The effect of training on its variance is not fitted: it is taken to be the share that it is
+        for the naive value. The interval also contains the variance over which records leaked, and
+        reaches to `ceiling` as `interval` does.
 
         Parameters
         ----------
@@ -248,21 +300,31 @@ class LeakageResult(PrintedResult, AbstractComparable):
         """
         if self.spread is None or self.naive_spread is None:
             return self._around(self.correction, float("nan"), None, level)
-        apart, alone = self.spread.minus(self.naive_spread), self.naive_spread
+        apart = self.spread.minus(self.naive_spread)
+        alone = self.naive_spread
         tested = replace(alone, fold_effects=None).error
         share = alone.error / tested if tested > 0 else 1.0
-        drawn = [self.solved.weights @ c - run.naive[0] for c, run in zip(self.pooled.combinations, self.runs, strict=True)]
-        noise = sum(w**2 * np.var(d, ddof=1) / len(d) for w, d in zip(self.pooled.weight, drawn, strict=True))
+        drawn = [
+            self.solved.weights @ c - run.naive[0]
+            for c, run in zip(self.pooled.combinations, self.runs, strict=True)
+        ]
+        noise = sum(
+            w**2 * np.var(d, ddof=1) / len(d)
+            for w, d in zip(self.pooled.weight, drawn, strict=True)
+        )
         variance = (apart.error * share) ** 2 + noise + self._realised_variance
         return self._around(self.correction, variance, apart, level)
 
     @property
     def _realised_variance(self) -> float:
-        """The variance of the correction over which records leaked, a Poisson number in every cluster.
+        """The variance of the correction over which records leaked, a Poisson number in every
+        cluster.
 
-        A cluster has the share of the correction that it has of the fall of the loss to the highest level.
+        A cluster has the share of the correction that it has of the fall of the loss to the highest
+        level.
         """
-        clusters, mates = self.plan[0].fold.clusters, self._mates * self.pooled.present_share
+        clusters = self.plan[0].fold.clusters
+        mates = self._mates * self.pooled.present_share
         falls = np.zeros(len(clusters))
         for part, run in zip(self.plan, self.runs, strict=True):
             falls[part.fold.test] += np.nan_to_num(run.records[0] - run.records[-1])
@@ -271,8 +333,12 @@ class LeakageResult(PrintedResult, AbstractComparable):
         squares = np.sum(fall[leaking] ** 2 / mates[leaking])
         return float(self.correction**2 * squares / max(np.sum(fall) ** 2, 1e-300))
 
-    def _around(self, center: float, variance: float, spread: InfluenceSpread | None, level: float) -> Interval:
-        """Return the interval for a variance to which those of the leakage and of the extrapolation are added."""
+    def _around(
+        self, center: float, variance: float, spread: InfluenceSpread | None, level: float
+    ) -> Interval:
+        """Return the interval for a variance to which those of the leakage and of the extrapolation
+        are added.
+        """
         if not 0 < level < 1:
             raise ValueError(f"interval: level must lie between 0 and 1; got {level}.")
         t = float(stats.t.ppf((1 + level) / 2, 1 if spread is None else spread.freedom))
@@ -281,7 +347,12 @@ class LeakageResult(PrintedResult, AbstractComparable):
         sides = [width, max(width, self.overhang + t * error)]
         if self.measure.more_is_better:
             sides.reverse()
-        return Interval(center - sides[0], center + sides[1], level, "clusters" if units(self.plan)[1] else "records")
+        return Interval(
+            center - sides[0],
+            center + sides[1],
+            level,
+            "clusters" if units(self.plan)[1] else "records",
+        )
 
     def as_comparable(self) -> ComparableMean:
         """Return the number for `lo.compare`, with other results of the same folds and clusters.
@@ -292,20 +363,35 @@ class LeakageResult(PrintedResult, AbstractComparable):
             The estimate and its influence.
         """
         if self.refusal:
-            raise ValueError(f"compare: a result {self.verdict} Compare by another answer, or with a smaller train_size=.")
+            raise ValueError(
+                f"compare: a result {self.verdict} Compare by another answer, or with a smaller train_size=."
+            )
         drawn = np.array([self.solved.weights @ losses for losses in self.pooled.combinations])
-        return ComparableMean(self.estimate, self.measure.more_is_better, self.spread, drawn, self.pooled.weight, self.of)
+        return ComparableMean(
+            self.estimate,
+            self.measure.more_is_better,
+            self.spread,
+            drawn,
+            self.pooled.weight,
+            self.of,
+        )
 
     @property
     @conventional
     def curve(self) -> pd.DataFrame:
-        """The loss e by the share of leaked records among those trained on (of exposed clusters, for splits)."""
+        """The loss e by the share of leaked records among those trained on (of exposed clusters,
+        for splits).
+        """
         return pd.DataFrame({"leaked": self.pooled.grid, "loss": self.solved.values})
 
     @functools.cached_property
     def extrapolants(self) -> dict[str, float]:
-        """The estimates ê₀ by the trend filter, and by polynomials in the share of leaked records over the lowest levels."""
-        return {"trend filter": self.solved.estimate} | {name: value for name, (value, _) in self.pooled.polynomials.items()}
+        """The estimates ê₀ by the trend filter, and by polynomials in the share of leaked records
+        over the lowest levels.
+        """
+        return {"trend filter": self.solved.estimate} | {
+            name: value for name, (value, _) in self.pooled.polynomials.items()
+        }
 
     @functools.cached_property
     def refusal(self) -> str:
@@ -313,9 +399,12 @@ class LeakageResult(PrintedResult, AbstractComparable):
         if float(self.pooled.weight @ self._p) > 0 and (hidden := hidden_leak(self.unshown)):
             return hidden
         values = np.array(list(self.extrapolants.values()))
-        spread, correction = np.ptp(values), abs(self.solved.estimate - self.lower)
+        spread = np.ptp(values)
+        correction = abs(self.solved.estimate - self.lower)
         weights = [self.solved.weights, *(w for _, w in self.pooled.polynomials.values())]
-        noise = max(np.sqrt((u - v) @ self.pooled.noise @ (u - v)) for u in weights for v in weights)
+        noise = max(
+            np.sqrt((u - v) @ self.pooled.noise @ (u - v)) for u in weights for v in weights
+        )
         best = (self.measure.high if self.measure.more_is_better else self.measure.low) or 0.0
         if self.pooled.unseen >= RARE or spread <= max(
             # 0.5: share of the correction beyond which extrapolants disagree
@@ -340,7 +429,10 @@ class LeakageResult(PrintedResult, AbstractComparable):
             return f"nothing to correct in training: {self.slope_test.verdict}."
         if self.pooled.unseen < RARE:
             # leaked records (clusters) in the training sets without injection
-            held = [matrix[0] @ self.pooled.grid * part.units for matrix, part in zip(self.pooled.each, self.plan, strict=True)]
+            held = [
+                matrix[0] @ self.pooled.grid * part.units
+                for matrix, part in zip(self.pooled.each, self.plan, strict=True)
+            ]
             verdict = (
                 f"corrected by extrapolation: P(no leak in a training set) = {self.pooled.unseen:.1g}, so what the first "
                 f"{self.pooled.weight @ held:.0f} leaked records do is not seen, but continued from what more of them do."
@@ -362,7 +454,9 @@ class LeakageResult(PrintedResult, AbstractComparable):
         if self.slope_test.exploits is None:
             out.append(f"slope test: {self.slope_test}.")
         worst = self.measure.worst
-        if worst is not None and abs(self.solved.estimate - worst) <= 1e-9 * max(abs(worst), abs(self.naive)):
+        if worst is not None and abs(self.solved.estimate - worst) <= 1e-9 * max(
+            abs(worst), abs(self.naive)
+        ):
             out.append(f"the estimate is at the bound of {self.measure.name}, {worst:g}.")
         return out + self._reservations
 
@@ -390,7 +484,9 @@ class LeakageResult(PrintedResult, AbstractComparable):
 
     @property
     def _p(self) -> FloatArray:
-        return self.shares.exposed if self.plan[0].mechanism == "split" else self.shares.p_train
+        if self.plan[0].mechanism == "split":
+            return self.shares.exposed
+        return self.shares.p_train
 
     @conventional
     def sensitivity(self, p: ArrayLike | None = None) -> pd.DataFrame:
@@ -404,31 +500,46 @@ class LeakageResult(PrintedResult, AbstractComparable):
         Returns
         -------
         DataFrame
-            `p`, `estimate`, `se_mc` (with λ held), and `unseen`, the probability of a training set without leaks.
+            `p`, `estimate`, `se_mc` (with λ held), and `unseen`, the probability of a training set
+            without leaks.
         """
         base = float(self.pooled.weight @ self._p)
         if base == 0:
-            raise ValueError("sensitivity: the leakage given is zero; give a small p_train, from which others are scaled.")
+            raise ValueError(
+                "sensitivity: the leakage given is zero; give a small p_train, from which others are scaled."
+            )
         if any(run.mixture for run in self.runs):
             raise ValueError(
                 f"sensitivity: {self.measure.name} is no mean over records, and T̂'s records were taken out of it at the given "
                 "p_test; call leakage_corrected with another leakage."
             )
-        wanted = base * np.linspace(0, 2, 9) if p is None else np.atleast_1d(np.asarray(p, np.float64))
+        wanted = (
+            base * np.linspace(0, 2, 9) if p is None else np.atleast_1d(np.asarray(p, np.float64))
+        )
         worst = max(np.max(self._p + self.shares.p_test) / base, 1.0)
         inside = (wanted >= 0) & (wanted * worst < 1)
         if p is not None and not inside.all():
-            raise ValueError(f"sensitivity: p must lie in [0, {1 / worst:.3g}); got {wanted[~inside][0]:g}.")
+            raise ValueError(
+                f"sensitivity: p must lie in [0, {1 / worst:.3g}); got {wanted[~inside][0]:g}."
+            )
         wanted = wanted[inside]
         rows = []
         for value in wanted:
             pooled = self._pooled_at(float(value / base))
             curve = pooled.solve(shape_of(self.measure))
-            rows.append((value, curve.estimate, float(np.sqrt(curve.weights @ pooled.noise @ curve.weights)), pooled.unseen))
+            rows.append(
+                (
+                    value,
+                    curve.estimate,
+                    float(np.sqrt(curve.weights @ pooled.noise @ curve.weights)),
+                    pooled.unseen,
+                )
+            )
         return pd.DataFrame(rows, columns=["p", "estimate", "se_mc", "unseen"])
 
     def largest_p(self, cap: float) -> float:
-        """Compute the largest p at which the loss with no leakage stays below a cap, by the linear solution.
+        """Compute the largest p at which the loss with no leakage stays below a cap, by the linear
+        solution.
 
         More leakage would contradict the cap. A score stays above it.
 
@@ -442,15 +553,20 @@ class LeakageResult(PrintedResult, AbstractComparable):
         float
             The largest p; NaN where no p below the largest possible reaches the cap.
         """
-        base, sign = float(self.pooled.weight @ self._p), -1.0 if self.measure.more_is_better else 1.0
+        base = float(self.pooled.weight @ self._p)
+        sign = -1.0 if self.measure.more_is_better else 1.0
         if base == 0 or any(run.mixture for run in self.runs) or sign * self.lower > sign * cap:
-            return float("nan") if sign * self.lower <= sign * cap else 0.0
+            if sign * self.lower <= sign * cap:
+                return float("nan")
+            return 0.0
         grid = np.linspace(0, 0.95 * base / max(np.max(self._p + self.shares.p_test), base), 20)
         before = -np.inf
         for left, right in itertools.pairwise(grid):
             now = sign * (self._pooled_at(right / base).solve(None).estimate - cap)
             if now > 0:
-                return float(right if before == -np.inf else left - (right - left) * before / (now - before))
+                return float(
+                    right if before == -np.inf else left - (right - left) * before / (now - before)
+                )
             before = now
         return float("nan")
 
@@ -458,28 +574,41 @@ class LeakageResult(PrintedResult, AbstractComparable):
     def per_cluster(self) -> pd.DataFrame:
         """The losses by cluster: `naive`, `estimate`, `se_mc` and `se_data`.
 
-        `estimate` and `se_mc` use the weights of all clusters, within the bounds of the loss. `se_data` is over the
-        cluster's records, NaN for one. All are NaN if the draws of some level left no record of a cluster.
+        `estimate` and `se_mc` use the weights of all clusters, within the bounds of the loss.
+        `se_data` is over the cluster's records, NaN for one. All are NaN if the draws of some level
+        left no record of a cluster.
         """
         if not self.measure.per_record:
-            raise ValueError(f"per_cluster: {self.measure.name} is not a mean over records; give a loss of one record.")
+            raise ValueError(
+                f"per_cluster: {self.measure.name} is not a mean over records; give a loss of one record."
+            )
         tables = [self._clusters_of(k, run) for k, run in enumerate(self.runs)]
         frame = pd.concat(tables, ignore_index=True)
         if self.refusal:
             frame["estimate"] = np.nan
-        return frame.set_index("cluster") if frame["cluster"].is_unique else frame.groupby("cluster").mean()
+        if frame["cluster"].is_unique:
+            return frame.set_index("cluster")
+        return frame.groupby("cluster").mean()
 
     def _clusters_of(self, k: int, run: FoldLosses) -> pd.DataFrame:
         weights = System(self.pooled.each[k], self.pooled.order).weights(self.solved.lam)
-        p, q = self.shares.p_train[k], self.shares.p_test[k]
-        losses = run.cluster if q == 0 else ((1 - p) * run.cluster - q * run.outside[:, :, None]) / (1 - p - q)
-        seen, records = np.isfinite(losses), np.bincount(run.members)
+        p = self.shares.p_train[k]
+        q = self.shares.p_test[k]
+        losses = (
+            run.cluster
+            if q == 0
+            else ((1 - p) * run.cluster - q * run.outside[:, :, None]) / (1 - p - q)
+        )
+        seen = np.isfinite(losses)
+        records = np.bincount(run.members)
         times = seen.sum(1)
         mean = np.where(seen, losses, 0.0).sum(1) / np.maximum(times, 1)
         off = np.einsum("l,ldc->dc", weights, np.where(seen, losses - mean[:, None], 0.0))
-        known, draws = times.all(0), len(off)
+        known = times.all(0)
+        draws = len(off)
         record = (weights @ (run.record / np.maximum(run.times, 1))) * (1 - p) / (1 - p - q)
-        total, square = np.bincount(run.members, record), np.bincount(run.members, record**2)
+        total = np.bincount(run.members, record)
+        square = np.bincount(run.members, record**2)
         variance = np.maximum(square - total**2 / records, 0.0) / np.maximum(records - 1, 1)
         first = np.isfinite(run.cluster[0])
         return pd.DataFrame(
@@ -487,7 +616,9 @@ class LeakageResult(PrintedResult, AbstractComparable):
                 "cluster": self.names[run.clusters],
                 "records": records,
                 "naive": np.where(first, run.cluster[0], 0.0).sum(0) / np.maximum(first.sum(0), 1),
-                "estimate": np.where(known, np.clip(weights @ mean, self.measure.low, self.measure.high), np.nan),
+                "estimate": np.where(
+                    known, np.clip(weights @ mean, self.measure.low, self.measure.high), np.nan
+                ),
                 "se_mc": np.where(known, np.sqrt((off**2).sum(0) / (draws - 1) / draws), np.nan),
                 "se_data": np.where(records > 1, np.sqrt(variance / records), np.nan),
             }
@@ -500,12 +631,17 @@ class LeakageResult(PrintedResult, AbstractComparable):
         The estimates are not negative, and sum to one.
         """
         if self.edges is None:
-            raise ValueError("histogram: give leakage_corrected bins=, the edges of the classes of losses.")
-        weight, system = self.pooled.weight, self.pooled.system
+            raise ValueError(
+                "histogram: give leakage_corrected bins=, the edges of the classes of losses."
+            )
+        weight = self.pooled.weight
+        system = self.pooled.system
         shares = sum(w * run.histogram.mean(1) for w, run in zip(weight, self.runs, strict=True))
         estimate = np.maximum(system.linear(np.asarray(shares), self.solved.lam)[0], 0.0)
         bins = {"low": self.edges[:-1], "high": self.edges[1:]}
-        return pd.DataFrame(bins | {"naive": np.asarray(shares)[0], "estimate": estimate / estimate.sum()})
+        return pd.DataFrame(
+            bins | {"naive": np.asarray(shares)[0], "estimate": estimate / estimate.sum()}
+        )
 
     @conventional
     def table(self) -> pd.DataFrame:
@@ -516,17 +652,34 @@ class LeakageResult(PrintedResult, AbstractComparable):
         DataFrame
             The numbers.
         """
-        own, change = self.interval(), self.correction_interval()
-        rows = {name: getattr(self, name) for name in ("estimate", "se_mc", "se_data", "se_p", "se_extrapolation")}
-        rows |= {"low": own.low, "high": own.high, "naive": self.naive, "correction": self.correction}
+        own = self.interval()
+        change = self.correction_interval()
+        rows = {
+            name: getattr(self, name)
+            for name in ("estimate", "se_mc", "se_data", "se_p", "se_extrapolation")
+        }
+        rows |= {
+            "low": own.low,
+            "high": own.high,
+            "naive": self.naive,
+            "correction": self.correction,
+        }
         rows |= {"ceiling": self.ceiling} if self.pooled.unseen < RARE else {}
-        rows |= {"correction low": change.low, "correction high": change.high, "iid": self.iid, "lower": self.lower}
-        rows |= {name: float(self.pooled.weight @ share) for name, share in self.shares._asdict().items()}
+        rows |= {
+            "correction low": change.low,
+            "correction high": change.high,
+            "iid": self.iid,
+            "lower": self.lower,
+        }
+        rows |= {
+            name: float(self.pooled.weight @ share) for name, share in self.shares._asdict().items()
+        }
         extrapolants = {f"extrapolant, {name}": value for name, value in self.extrapolants.items()}
         return pd.DataFrame({"value": rows | {"unseen": self.pooled.unseen} | extrapolants})
 
     def _lines(self) -> list[tuple[str, str]]:
-        fits, score = sum(run.test.size for run in self.runs), self.measure
+        fits = sum(run.test.size for run in self.runs)
+        score = self.measure
         sizes = sorted({part.size for part in self.plan})
         trained = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]}–{sizes[-1]}"
         kind = "score" if score.more_is_better else "loss"
@@ -539,13 +692,22 @@ class LeakageResult(PrintedResult, AbstractComparable):
             leak = f"{p_train:.3g} of T̂ is the test clusters', {p_test:.3g} of V̂ the training clusters' (record)"
         corrected = [("corrected", "none: see verdict")]
         if not self.refusal:
-            errors = [f"{self.se_mc:.2g} (Monte Carlo)", f"{self.se_data:.2g} (data, over {self._over})"]
+            errors = [
+                f"{self.se_mc:.2g} (Monte Carlo)",
+                f"{self.se_data:.2g} (data, over {self._over})",
+            ]
             errors += [f"{self.se_p:.2g} (leakage)"] * bool(self.se_p)
             errors += [f"{self.se_extrapolation:.2g} (extrapolation)"] * bool(self.se_extrapolation)
             corrected = [("corrected", " ± ".join([f"{self.estimate:.5g}", *errors]))]
         if not self.refusal and self.spread is not None:
-            around = [f"{each.low:.4g} to {each.high:.4g} (95 %)" for each in (self.interval(), self.correction_interval())]
-            corrected += [("interval", around[0]), ("correction", f"{self.correction:+.4g}, {around[1]}")]
+            around = [
+                f"{each.low:.4g} to {each.high:.4g} (95 %)"
+                for each in (self.interval(), self.correction_interval())
+            ]
+            corrected += [
+                ("interval", around[0]),
+                ("correction", f"{self.correction:+.4g}, {around[1]}"),
+            ]
         lines = [
             ("learner", f"{self.learner}; {fits} fits to {trained} records; {kind} {score.name}"),
             ("folds", f"{len(self.plan)}, of {len(self.names)} clusters"),
@@ -558,10 +720,14 @@ class LeakageResult(PrintedResult, AbstractComparable):
         ]
         if self.pooled.unseen < RARE:
             opposite = "at least" if score.more_is_better else "at most"
-            lines.append((opposite, f"{self.ceiling:.5g}, if each further mate in training does less"))
+            lines.append(
+                (opposite, f"{self.ceiling:.5g}, if each further mate in training does less")
+            )
         if score.worst is not None and np.isfinite(most := self.largest_p(score.worst)):
             beyond = "fall below" if score.more_is_better else "exceed"
-            lines.append(("p at most", f"{most:.2g}, as the {kind} cannot {beyond} {score.worst:g}"))
+            lines.append(
+                ("p at most", f"{most:.2g}, as the {kind} cannot {beyond} {score.worst:g}")
+            )
         lines += [("slope test", str(self.slope_test)), ("verdict", self.verdict)]
         return lines + [("note", note) for note in (*self.notes, *self._reservations)]
 
@@ -569,7 +735,8 @@ class LeakageResult(PrintedResult, AbstractComparable):
         return f"LeakageResult(estimate={self.estimate:.5g}, naive={self.naive:.5g})"
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Plot the losses at every level, the curve through them, and the extrapolations to zero. Needs matplotlib.
+        """Plot the losses at every level, the curve through them, and the extrapolations to zero.
+        Needs matplotlib.
 
         Parameters
         ----------

@@ -1,4 +1,7 @@
-"""All fits of all folds: draw, fit, and score the records that were neither injected nor trained on."""
+"""All fits of all folds.
+
+Draw, fit, and score the records that were neither injected nor trained on.
+"""
 
 import functools
 import itertools
@@ -30,8 +33,8 @@ DRAWS_A_ROUND = 10  # draws between two checks whether there are enough
 class FitWork:
     """The injected fits, and how they are scored.
 
-    `outside` tells whether records of T̂ are scored too. `mixture` is the weight with which each fold removes them from a score
-    that is not a mean.
+    `outside` tells whether records of T̂ are scored too. `mixture` is the weight with which each
+    fold removes them from a score that is not a mean.
     """
 
     plan: list[FoldInjection]
@@ -59,10 +62,11 @@ class Piece(NamedTuple):
 class FoldLosses:
     """The losses, or scores, of the fits of one fold at each level and draw.
 
-    `test` `[levels, draws]` is over the remaining records of V̂; `outside` likewise over records of T̂ that were not trained on
-    (NaN where not needed); `cluster` `[levels, draws, clusters of V̂]`. `record` and `times` `[levels, records of V̂]` are
-    summed losses (of a score that is not a mean, its value plus the record's influence) and how often each record was scored.
-    `histogram` `[levels, draws, bins]` holds shares of the losses.
+    `test` `[levels, draws]` is over the remaining records of V̂; `outside` likewise over records of
+    T̂ that were not trained on (NaN where not needed); `cluster` `[levels, draws, clusters of V̂]`.
+    `record` and `times` `[levels, records of V̂]` are summed losses (of a score that is not a mean,
+    its value plus the record's influence) and how often each record was scored. `histogram`
+    `[levels, draws, bins]` holds shares of the losses.
     """
 
     test: Float[np.ndarray, "levels draws"]
@@ -75,9 +79,12 @@ class FoldLosses:
     naive_record: Float[np.ndarray, "1 test"]
     members: IntArray = field(repr=False)  # the position in `clusters` of each record of V̂
     clusters: IntArray = field(repr=False)  # the clusters of V̂
-    mixture: float = 0.0  # weight with which T̂'s records were removed from `test`, for a score that is not a mean over records
+    # weight with which T̂'s records were removed from `test`, for a score that is not a mean over
+    # records
+    mixture: float = 0.0
 
-    SUMS, BY_DRAW = ("record", "times", "naive_record"), ("test", "outside", "cluster", "histogram", "naive")
+    SUMS = ("record", "times", "naive_record")
+    BY_DRAW = ("test", "outside", "cluster", "histogram", "naive")
 
     @property
     def records(self) -> Float[np.ndarray, "levels test"]:
@@ -96,26 +103,43 @@ def join_pieces(work: FitWork, fold: int, results: list[StepResult]) -> FoldLoss
     """Join the losses of the pieces of a fold."""
     part = work.plan[fold]
     clusters, members = np.unique(part.fold.clusters[part.fold.test], return_inverse=True)
-    levels, draws = len(part.levels), sum(each["test"].shape[1] for each in results)
-    shapes = {"cluster": (len(clusters),), "histogram": (0 if work.edges is None else len(work.edges) - 1,)}
+    levels = len(part.levels)
+    draws = sum(each["test"].shape[1] for each in results)
+    shapes = {
+        "cluster": (len(clusters),),
+        "histogram": (0 if work.edges is None else len(work.edges) - 1,),
+    }
     first = dict.fromkeys(FoldLosses.BY_DRAW, (levels, draws)) | {"naive": (1, draws)}
     found = {}
     for name in FoldLosses.BY_DRAW:
         there = [each[name] for each in results if name in each]
-        found[name] = np.concatenate(there, axis=1) if there else np.full((*first[name], *shapes.get(name, ())), np.nan)
+        found[name] = (
+            np.concatenate(there, axis=1)
+            if there
+            else np.full((*first[name], *shapes.get(name, ())), np.nan)
+        )
     for name in FoldLosses.SUMS:
         none = np.zeros((1 if name == "naive_record" else levels, len(part.fold.test)))
-        found[name] = functools.reduce(np.add, (each[name] for each in results if name in each), none)
-    return FoldLosses(**found, members=members, clusters=clusters, mixture=work.mixture[fold] if work.mixture else 0.0)
+        found[name] = functools.reduce(
+            np.add, (each[name] for each in results if name in each), none
+        )
+    return FoldLosses(
+        **found,
+        members=members,
+        clusters=clusters,
+        mixture=work.mixture[fold] if work.mixture else 0.0,
+    )
 
 
 class _Progress:
     """Finished pieces, and whether there are enough."""
 
     def __init__(self, work: FitWork, draws: tuple[int, int], enough: "Enough | None"):
-        self.work, self.enough = work, enough
+        self.work = work
+        self.enough = enough
         self.fewest, self.most = draws
-        self.num_wanted, self.is_stopped = draws[0], False
+        self.num_wanted = draws[0]
+        self.is_stopped = False
         self.step_results: list[list[StepResult]] = [[] for _ in work.plan]
         self.num_drawn = np.zeros(len(work.plan), int)
 
@@ -125,13 +149,20 @@ class _Progress:
         self.step_results[piece.fold].append(result)
         self.num_drawn[piece.fold] = piece.stop
         least = int(self.num_drawn.min())
-        if self.enough is None or least < self.fewest or least % DRAWS_A_ROUND or np.any(self.num_drawn != least):
+        if (
+            self.enough is None
+            or least < self.fewest
+            or least % DRAWS_A_ROUND
+            or np.any(self.num_drawn != least)
+        ):
             return
         self.num_wanted = min(max(self.enough(self.runs(least)), least), self.most)
         self.is_stopped = self.num_wanted <= least
 
     def runs(self, draws: int) -> list[FoldLosses]:
-        return [join_pieces(self.work, k, told).first(draws) for k, told in enumerate(self.step_results)]
+        return [
+            join_pieces(self.work, k, told).first(draws) for k, told in enumerate(self.step_results)
+        ]
 
     @property
     def remaining(self) -> int:
@@ -143,7 +174,8 @@ Enough = Callable[[list[FoldLosses]], int]  # estimates the number of draws need
 
 
 def run(work: FitWork, draws: tuple[int, int], enough: Enough | None = None) -> list[FoldLosses]:
-    """Compute the losses of every fold for the largest number of draws, or for as many as `enough` finds sufficient.
+    """Compute the losses of every fold for the largest number of draws, or for as many as `enough`
+    finds sufficient.
 
     Raises `Interrupted` on Ctrl-C, with the losses of the draws that all folds have.
     """
@@ -163,7 +195,9 @@ def run(work: FitWork, draws: tuple[int, int], enough: Enough | None = None) -> 
                 break
             yield piece, kept[piece]
         make = functools.partial(one_piece, work.alone())
-        for piece, told in over(make, pieces, jobs=work.learner.jobs, left=lambda _: progress.remaining):
+        for piece, told in over(
+            make, pieces, jobs=work.learner.jobs, left=lambda _: progress.remaining
+        ):
             if not progress.is_stopped:
                 keep({**told, "piece": np.array(piece)})
             yield piece, told
@@ -175,8 +209,15 @@ def run(work: FitWork, draws: tuple[int, int], enough: Enough | None = None) -> 
                 progress.add(piece, told)
                 bar.advance(levels * (piece.stop - piece.start))
                 each = (time.perf_counter() - began) / max(bar.num_done, 1)
-                known = progress.num_wanted if progress.num_wanted > progress.fewest or progress.is_stopped else progress.most
-                bar.expect(levels * len(work.plan) * known, f"fits, at most {total:,} in {total * each:.0f} s")
+                known = (
+                    progress.num_wanted
+                    if progress.num_wanted > progress.fewest or progress.is_stopped
+                    else progress.most
+                )
+                bar.expect(
+                    levels * len(work.plan) * known,
+                    f"fits, at most {total:,} in {total * each:.0f} s",
+                )
     except KeyboardInterrupt:
         least = int(progress.num_drawn.min())
         far = f"leakage: stopped after {least} of {progress.most} draws of each fold"
@@ -185,7 +226,11 @@ def run(work: FitWork, draws: tuple[int, int], enough: Enough | None = None) -> 
 
 
 def describe_run(
-    estimator: SklearnEstimator | Fit, task: Task, folds: list[LeakageFold], injection: Injection, seed: int
+    estimator: SklearnEstimator | Fit,
+    task: Task,
+    folds: list[LeakageFold],
+    injection: Injection,
+    seed: int,
 ) -> dict[str, Any]:
     """List everything that the losses of injected fits depend on, except their number."""
     return {
@@ -199,8 +244,11 @@ def describe_run(
     }
 
 
-def _pieces(work: FitWork, progress: _Progress, pieces: dict[tuple[int, int], Piece]) -> Iterator[Piece]:
-    """Divide the draws into pieces, in rounds that all folds share, with the pieces in the checkpoint first in each.
+def _pieces(
+    work: FitWork, progress: _Progress, pieces: dict[tuple[int, int], Piece]
+) -> Iterator[Piece]:
+    """Divide the draws into pieces, in rounds that all folds share, with the pieces in the
+    checkpoint first in each.
 
     The division depends on sizes only.
     """
@@ -208,13 +256,18 @@ def _pieces(work: FitWork, progress: _Progress, pieces: dict[tuple[int, int], Pi
     for start in range(0, progress.most, DRAWS_A_ROUND):
         end = min(start + DRAWS_A_ROUND, progress.most)
         for fresh in (False, True):
-            while due := [k for k in range(len(at)) if at[k] < end and (fresh or (k, at[k]) in pieces)]:
+            while due := [
+                k for k in range(len(at)) if at[k] < end and (fresh or (k, at[k]) in pieces)
+            ]:
                 for k in due:
                     if progress.is_stopped:
                         return
                     part = work.plan[k]
-                    each = len(part.levels) * (part.size * work.learner.cost + 4 * (len(part.fold.test) + part.num_left))
-                    size = max(1, min(DRAWS_A_ROUND, 2 * FIT_BATCH_ENTRIES // each))  # draws whose arrays fit into memory
+                    each = len(part.levels) * (
+                        part.size * work.learner.cost + 4 * (len(part.fold.test) + part.num_left)
+                    )
+                    # draws whose arrays fit into memory
+                    size = max(1, min(DRAWS_A_ROUND, 2 * FIT_BATCH_ENTRIES // each))
                     stop = min(start + ((at[k] - start) // size + 1) * size, end)
                     piece = pieces.get((k, at[k]), Piece(k, at[k], stop))
                     at[k] = piece.stop
@@ -223,13 +276,19 @@ def _pieces(work: FitWork, progress: _Progress, pieces: dict[tuple[int, int], Pi
 
 def one_piece(work: FitWork, piece: Piece) -> StepResult:
     """Compute some draws of one fold: their losses by the names of `FoldLosses`."""
-    part, score, y = work.plan[piece.fold], work.score, work.y
+    part = work.plan[piece.fold]
+    score = work.score
+    y = work.y
     drawn = part.draw(piece.start, piece.stop)
     draws, levels, size = drawn.train.shape
-    rows, test = drawn.train.reshape(-1, size), part.fold.test
+    rows = drawn.train.reshape(-1, size)
+    test = part.fold.test
     own = np.repeat(drawn.outside if work.outside else drawn.outside[:, :0], levels, axis=0)
     # one seed for the estimator's random numbers of each draw, common to all levels
-    each_seed = [np.random.SeedSequence([part.seed, part.number, r, 1]).generate_state(1)[0] >> 1 for r in range(*piece[1:])]
+    each_seed = [
+        np.random.SeedSequence([part.seed, part.number, r, 1]).generate_state(1)[0] >> 1
+        for r in range(*piece[1:])
+    ]
     seeds = np.repeat(np.array(each_seed, np.int64), levels)
     shared, beside = work.learner(rows, test, own, seeds)
     scored = drawn.score_mask.reshape(len(rows), -1)
@@ -238,24 +297,42 @@ def one_piece(work: FitWork, piece: Piece) -> StepResult:
     weight = scored * 1.0
     if part.mechanism == "split":  # the rest of a cluster represents all of it
         weight *= (np.bincount(members) / _by_cluster(weight, members))[:, members]
-    values, each = _score_fits(score, y, test, shared, weight, own, beside, work.mixture[piece.fold] if work.mixture else 0.0)
+    values, each = _score_fits(
+        score,
+        y,
+        test,
+        shared,
+        weight,
+        own,
+        beside,
+        work.mixture[piece.fold] if work.mixture else 0.0,
+    )
     told = {"test": back(values), "naive": back(values)[:1]}
     if each is None:
         return told
     each = np.where(scored, each, 0.0)
     with np.errstate(invalid="ignore"):
         told["cluster"] = back(_by_cluster(each, members) / _by_cluster(scored * 1.0, members))
-    told |= {"record": back(each).sum(1), "times": back(scored).sum(1), "naive_record": back(each)[:1].sum(1)}
+    told |= {
+        "record": back(each).sum(1),
+        "times": back(scored).sum(1),
+        "naive_record": back(each)[:1].sum(1),
+    }
     if work.mixture:  # `test` lacks records of T̂'s clusters; the score as filed has all
         first = slice(None, None, levels)
-        filed, all_ = _score_fits(score, y, test, shared[first], weight[first], own[first], beside[first], 0.0)
+        filed, all_ = _score_fits(
+            score, y, test, shared[first], weight[first], own[first], beside[first], 0.0
+        )
         told["naive"] = filed[None]
         told["naive_record"] = np.zeros((1, len(test))) if all_ is None else all_.sum(0)[None]
     if work.outside and score.per_record:
         told["outside"] = back(score.losses(y[own], beside).mean(1))
     if work.edges is not None:
         into = np.searchsorted(work.edges[1:-1], each, side="right")
-        shares = [np.where(scored, into == k, False).sum(1) / scored.sum(1) for k in range(len(work.edges) - 1)]
+        shares = [
+            np.where(scored, into == k, False).sum(1) / scored.sum(1)
+            for k in range(len(work.edges) - 1)
+        ]
         told["histogram"] = back(np.stack(shares, -1))
     return told
 
@@ -270,10 +347,12 @@ def _score_fits(
     beside: FloatArray,
     mixture: float,
 ) -> tuple[FloatArray, FloatArray | None]:
-    """Compute the score of every fit, and every record's value and influence `[fits, test]`, if it has these.
+    """Compute the score of every fit, and every record's value and influence `[fits, test]`, if it
+    has these.
 
-    From a mean, records of T̂'s clusters are removed later, for any p. From other scores they are removed here: V̂'s records have
-    weight 1 + `mixture` in all, and records of T̂ that were not trained on −`mixture`.
+    From a mean, records of T̂'s clusters are removed later, for any p. From other scores they are
+    removed here: V̂'s records have weight 1 + `mixture` in all, and records of T̂ that were not
+    trained on −`mixture`.
     """
     if score.per_record:
         each = score.losses(y[test], shared)
@@ -281,15 +360,19 @@ def _score_fits(
     fits = []
     for f, w in enumerate(weight):
         seen = np.flatnonzero(w)
-        rows, predicted, mass = test[seen], shared[f, seen], w[seen]
+        rows = test[seen]
+        predicted = shared[f, seen]
+        mass = w[seen]
         if mixture:
             mass = (1 + mixture) * mass / w.sum()
-            rows, predicted = np.concatenate([rows, own[f]]), np.concatenate([predicted, beside[f]])
+            rows = np.concatenate([rows, own[f]])
+            predicted = np.concatenate([predicted, beside[f]])
             mass = np.concatenate([mass, np.full(len(own[f]), -mixture / len(own[f]))])
         fits.append((y[rows], predicted, mass))
     if not score.weighs:
         return np.array([score(*fit) for fit in fits]), None
-    values, each = np.zeros(len(weight)), np.zeros(weight.shape)
+    values = np.zeros(len(weight))
+    each = np.zeros(weight.shape)
     for f, found in enumerate(score.many(fits)):
         values[f] = np.average(found, weights=fits[f][2])
         seen = np.flatnonzero(weight[f])

@@ -1,9 +1,10 @@
 """Measures that users name.
 
-They are a loss of `lo.losses` on the scale of the response, 0–1, Brier's, a user's function, or one of scikit-learn's names
-and scorers, where more is better, in its own sign, with its own bounds. Means over rows and functions of means are those of
-the table (`validation.metrics`). Labels are scored by the table of classes, whose cells are means. For all other scores that
-take `sample_weight` the influence is by differences; a score that takes no weights has none.
+They are a loss of `lo.losses` on the scale of the response, 0–1, Brier's, a user's function, or one
+of scikit-learn's names and scorers, where more is better, in its own sign, with its own bounds.
+Means over rows and functions of means are those of the table (`validation.metrics`). Labels are
+scored by the table of classes, whose cells are means. For all other scores that take
+`sample_weight` the influence is by differences; a score that takes no weights has none.
 """
 
 import functools
@@ -24,7 +25,8 @@ from ..optimize.fit import Fit
 from ..validation.metrics import LOSSES, Called, Mean, Measure, Needs, squares, surprise
 from ..validation.scorers import LabelFunction, Picklable, function_name, of_scorer
 
-Loss = str | losses.AbstractLoss | Callable[[np.ndarray, np.ndarray], ArrayLike]  # a loss as users give it
+# a loss as users give it
+Loss = str | losses.AbstractLoss | Callable[[np.ndarray, np.ndarray], ArrayLike]
 
 
 def _of_mean(y: NDArray, mu: NDArray, loss: losses.Poisson | losses.Gamma) -> NDArray:
@@ -46,19 +48,32 @@ def _of(loss: losses.AbstractLoss) -> Measure:
         case losses.Multinomial():
             return Measure("−log p̂(y)", "probabilities", Mean(surprise))
         case losses.Poisson():
-            return Measure("ŷ − y log ŷ + log y!", "response", Mean(functools.partial(_of_mean, loss=loss)))
+            return Measure(
+                "ŷ − y log ŷ + log y!", "response", Mean(functools.partial(_of_mean, loss=loss))
+            )
         case losses.Gamma():
-            return Measure("the gamma density", "response", Mean(functools.partial(_of_mean, loss=loss)), low=None)
+            return Measure(
+                "the gamma density",
+                "response",
+                Mean(functools.partial(_of_mean, loss=loss)),
+                low=None,
+            )
         case losses.Huber() | losses.PseudoHuber():
             name = "Huber's" if isinstance(loss, losses.Huber) else "pseudo-Huber"
             return Measure(name, "response", Mean(functools.partial(_of_residual, loss=loss)))
-    raise TypeError(f"leakage_corrected: {type(loss).__name__} has no form on the scale of the response; give a function.")
+    raise TypeError(
+        f"leakage_corrected: {type(loss).__name__} has no form on the scale of the response; give a function."
+    )
 
 
 def resolve(loss: Loss, response: str, y: NDArray, classifier: bool) -> Measure:
-    """Resolve a score from a name, an object of `lo.losses` or a function of (y, prediction), with y as the user gave it."""
+    """Resolve a score from a name, an object of `lo.losses` or a function of (y, prediction), with
+    y as the user gave it.
+    """
     if response not in ("auto", "predict", "predict_proba"):
-        raise ValueError(f"leakage_corrected: response must be 'auto', 'predict' or 'predict_proba'; got {response!r}.")
+        raise ValueError(
+            f"leakage_corrected: response must be 'auto', 'predict' or 'predict_proba'; got {response!r}."
+        )
     if isinstance(loss, str):
         name = loss.lower().replace("-", "_").replace(" ", "_")
         if name == "brier" and len(np.unique(y)) == 2:
@@ -86,13 +101,19 @@ def resolve(loss: Loss, response: str, y: NDArray, classifier: bool) -> Measure:
         return _own(LabelFunction(loss, labels, True), "label", codes, codes, loss)
     if len(labels) == 2:
         return _own(LabelFunction(loss, labels), "probability", codes, codes * 1.0, loss)
-    return _own(LabelFunction(loss, labels), "probabilities", codes, np.eye(len(labels))[codes], loss)
+    return _own(
+        LabelFunction(loss, labels), "probabilities", codes, np.eye(len(labels))[codes], loss
+    )
 
 
-def _own(function: Callable, needs: Needs, y: NDArray, perfect: NDArray, names_by_key: Any = None) -> Measure:
-    """Examine a user's function by calls with perfect predictions, of the same records and of others.
+def _own(
+    function: Callable, needs: Needs, y: NDArray, perfect: NDArray, names_by_key: Any = None
+) -> Measure:
+    """Examine a user's function by calls with perfect predictions, of the same records and of
+    others.
 
-    The calls show whether it returns one number for each record or one in all, and whether less is better.
+    The calls show whether it returns one number for each record or one in all, and whether less is
+    better.
     """
     best = np.asarray(function(y, perfect))
     if best.shape not in ((), (len(y),)):
@@ -115,15 +136,21 @@ def _own(function: Callable, needs: Needs, y: NDArray, perfect: NDArray, names_b
 
 
 def resolve_score(scoring: Any, estimator: Any, y: NDArray) -> Measure:
-    """Resolve a score: scikit-learn's name or scorer (None: the estimator's own), or a loss by name or object."""
+    """Resolve a score: scikit-learn's name or scorer (None: the estimator's own), or a loss by name
+    or object.
+    """
     y = np.asarray(y)
     if isinstance(scoring, Measure):
         return scoring
     if scoring is None:
         scoring = usual_score(estimator)
         if scoring is None:
-            raise TypeError(f"scoring=None: {type(estimator).__name__} has a score of its own; name one by scoring=.")
-    if isinstance(scoring, AbstractLoss) or (isinstance(scoring, str) and scoring in {*NAMED, *LOSSES}):
+            raise TypeError(
+                f"scoring=None: {type(estimator).__name__} has a score of its own; name one by scoring=."
+            )
+    if isinstance(scoring, AbstractLoss) or (
+        isinstance(scoring, str) and scoring in {*NAMED, *LOSSES}
+    ):
         return resolve(scoring, "auto", y, classifies(estimator, y))
     name = scoring if isinstance(scoring, str) else ""
     if isinstance(scoring, str):
@@ -149,12 +176,16 @@ def classifies(estimator: Any, y: NDArray) -> bool:
         return is_classifier(estimator)
     classes = estimator.objective.units.classes
     return bool(classes) or (
-        type(getattr(estimator.objective, "loss_function", None)).__name__ == "Binomial" and len(np.unique(y)) == 2
+        type(getattr(estimator.objective, "loss_function", None)).__name__ == "Binomial"
+        and len(np.unique(y)) == 2
     )
 
 
 def predict_for_score(model: Any, X: Any, labels: NDArray, needs: Needs) -> NDArray[np.float64]:
-    """Predict by a fitted estimator in the form that a score needs; `labels` are all classes in order."""
+    """Predict by a fitted estimator in the form that a score needs.
+
+    `labels` are all classes in order.
+    """
     if needs == "response":
         return np.asarray(model.predict(X), np.float64).reshape(-1)
     if needs == "label":

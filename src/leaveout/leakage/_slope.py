@@ -1,7 +1,7 @@
 """Tests whether the learner exploits leakage, and estimates of its largest share.
 
-A tenth of V̂ is injected, and the fall of the loss is tested, which needs no p. The share of T̂ that a classifier cannot tell
-from V̂ limits the leakage.
+A tenth of V̂ is injected, and the fall of the loss is tested, which needs no p. The share of T̂
+that a classifier cannot tell from V̂ limits the leakage.
 """
 
 from dataclasses import dataclass, replace
@@ -33,10 +33,11 @@ MIN_REGION_RECORDS = 20  # least number of records of V̂ in a region
 
 @dataclass(frozen=True)
 class SlopeTest:
-    """The fall of the loss (or the rise of a score) when a share of V̂ is injected, with a 95 % interval.
+    """The fall of the loss (or the rise of a score) when a share of V̂ is injected, with a 95 %
+    interval.
 
-    The test tells whether the learner *exploits* leakage. If it does not, or if the interval contains zero, there may be
-    leakage nevertheless.
+    The test tells whether the learner *exploits* leakage. If it does not, or if the interval
+    contains zero, there may be leakage nevertheless.
 
     Attributes
     ----------
@@ -72,7 +73,9 @@ class SlopeTest:
     @property
     def exploits(self) -> bool | None:
         """True or False if the interval is on one side of zero, else None."""
-        return True if self.low > 0 else False if self.high < 0 else None
+        if self.low > 0:
+            return True
+        return False if self.high < 0 else None
 
     @property
     def verdict(self) -> str:
@@ -109,9 +112,9 @@ def leakage_slope_test(
 
     A tenth of V̂'s records, or halves of a tenth of its clusters, are injected into training.
 
-    The interval is Student's over clusters (over folds where clusters are fewer than eight). Its variance is inflated by 1 +
-    K |V|/|T| for the training data that K folds share. For a single fold with fewer than eight clusters in V̂ it is over
-    draws only, as `kind` states.
+    The interval is Student's over clusters (over folds where clusters are fewer than eight). Its
+    variance is inflated by 1 + K |V|/|T| for the training data that K folds share. For a single
+    fold with fewer than eight clusters in V̂ it is over draws only, as `kind` states.
 
     Parameters
     ----------
@@ -138,7 +141,8 @@ def leakage_slope_test(
     n_jobs : int, optional
         The jobs of joblib.
     checkpoint : path, optional
-        A file that keeps what is done. A call that was killed continues from there, to the same numbers.
+        A file that keeps what is done. A call that was killed continues from there, to the same
+        numbers.
 
     Returns
     -------
@@ -158,11 +162,14 @@ def leakage_slope_test(
     >>> groups = np.repeat(np.arange(30), 2)
     >>> X = rng.normal(size=(60, 2))
     >>> y = X[:, 0] + rng.normal(size=30)[groups]
-    >>> found = lo.leakage.leakage_slope_test(Ridge(), X, y, groups=groups, injection=lo.leakage.Injection(num_boot=4))
+    >>> found = lo.leakage.leakage_slope_test(
+    ...     Ridge(), X, y, groups=groups, injection=lo.leakage.Injection(num_boot=4)
+    ... )
     >>> round(found.share, 2)
     0.08
     """
-    injection = Injection(num_boot=SLOPE_DRAWS) if injection is None else injection
+    if injection is None:
+        injection = Injection(num_boot=SLOPE_DRAWS)
     draws = injection.num_boot or SLOPE_DRAWS
     _, X, y, groups = match_labels("leakage_slope_test", X=X, y=y, groups=groups)
     task = prepare("leakage_slope_test", estimator, X, y, loss, "auto", scoring=scoring)
@@ -176,46 +183,65 @@ def leakage_slope_test(
     of = describe_run(estimator, task, folds, injection, seed)
     try:
         with keeping("leakage_slope_test", checkpoint, of):
-            return slope_test(plan, run(FitWork(plan, learner, task.measure, task.codes), (draws, draws)), 1, rising)
+            return slope_test(
+                plan,
+                run(FitWork(plan, learner, task.measure, task.codes), (draws, draws)),
+                1,
+                rising,
+            )
     except Interrupted as stop:
         runs = stop.partial
         done = runs[0].test.shape[1]
         told = f"leakage_slope_test: stopped after {done} of {draws} draws of each fold"
-        raise Interrupted(told, lambda: slope_test(plan, runs, 1, rising) if done > 1 else None) from None
+        raise Interrupted(
+            told, lambda: slope_test(plan, runs, 1, rising) if done > 1 else None
+        ) from None
 
 
-def slope_test(plan: list[FoldInjection], runs: list[FoldLosses], level: int, rising: bool = False) -> SlopeTest:
+def slope_test(
+    plan: list[FoldInjection], runs: list[FoldLosses], level: int, rising: bool = False
+) -> SlopeTest:
     """Test by existing losses, between levels 0 and `level`.
 
-    The test is over all folds' clusters, or over folds (draws of a single fold) if clusters are fewer than eight or records
-    have no losses.
+    The test is over all folds' clusters, or over folds (draws of a single fold) if clusters are
+    fewer than eight or records have no losses.
     """
     weight = fold_weights(plan)
     by_fold = np.array([np.mean(result.test[0] - result.test[level]) for result in runs])
     fall = float(weight @ by_fold)
     share = float(plan[0].levels[level] / plan[0].most)
     falls, sizes = _by_cluster(runs, level)
-    few, kind = len(falls) < MIN_INTERVAL_CLUSTERS, f"over {len(falls)} clusters"
+    few = len(falls) < MIN_INTERVAL_CLUSTERS
+    kind = f"over {len(falls)} clusters"
     if len(plan) == 1:
         kind = f"{kind} of one fold"
         if few:
-            falls, kind = runs[0].test[0] - runs[0].test[level], "over draws of one fold: these records only"
+            falls = runs[0].test[0] - runs[0].test[level]
+            kind = "over draws of one fold: these records only"
         se = np.std(falls, ddof=1) / np.sqrt(len(falls))
     else:
         if few:
-            falls, sizes = by_fold, weight
+            falls = by_fold
+            sizes = weight
             kind = f"over {len(falls)} folds"
-        kind, sizes = f"{kind}, the folds' dependence allowed for", sizes / sizes.sum()
+        kind = f"{kind}, the folds' dependence allowed for"
+        sizes = sizes / sizes.sum()
         overlap = len(plan) * np.mean([len(part.fold.test) / len(part.fold.train) for part in plan])
-        se = np.sqrt(np.sum(sizes**2 * (falls - fall) ** 2) * len(falls) / (len(falls) - 1) * (1 + overlap))
+        se = np.sqrt(
+            np.sum(sizes**2 * (falls - fall) ** 2) * len(falls) / (len(falls) - 1) * (1 + overlap)
+        )
     width = float(stats.t.ppf((1 + LEVEL) / 2, len(falls) - 1) * se)
-    fall = -fall if rising else fall
+    if rising:
+        fall = -fall
     return SlopeTest(fall, fall - width, fall + width, share, kind, rising)
 
 
 def _by_cluster(runs: list[FoldLosses], level: int) -> tuple[FloatArray, FloatArray]:
-    """Compute the fall of every cluster that is scored at both levels, and its number of records."""
-    falls, sizes = [], []
+    """Compute the fall of every cluster that is scored at both levels, and its number of
+    records.
+    """
+    falls = []
+    sizes = []
     for result in runs:
         difference = result.cluster[0] - result.cluster[level]
         some = np.isfinite(difference).any(0)
@@ -226,14 +252,21 @@ def _by_cluster(runs: list[FoldLosses], level: int) -> tuple[FloatArray, FloatAr
 
 @conventional
 def largest_leakage_share(
-    X: Any, *, groups: ArrayLike, cv: Any = None, classifier: SklearnEstimator | None = None, seed: int = 0, rng: Rng = None
+    X: Any,
+    *,
+    groups: ArrayLike,
+    cv: Any = None,
+    classifier: SklearnEstimator | None = None,
+    seed: int = 0,
+    rng: Rng = None,
 ) -> pd.DataFrame:
     """Estimate the largest share of T̂ that can belong to V̂'s clusters, by fold.
 
-    If a share p of T̂ is distributed as V̂ is, then P_T̂(R) ≥ p P_V̂(R) in every region R of the records, so p is at most
-    the least ratio. A cross-fitted classifier that tells V̂ from T̂ gives the regions {score ≥ t}. The least of (P_T̂ + se)
-    / (P_V̂ − se) over those with 20 records of V̂ or more is returned. It is not a bound: clusters that look alike make it
-    large, a weak classifier too, and noise may make it too small.
+    If a share p of T̂ is distributed as V̂ is, then P_T̂(R) ≥ p P_V̂(R) in every region R of the
+    records, so p is at most the least ratio. A cross-fitted classifier that tells V̂ from T̂ gives
+    the regions {score ≥ t}. The least of (P_T̂ + se) / (P_V̂ − se) over those with 20 records of V̂
+    or more is returned. It is not a bound: clusters that look alike make it large, a weak
+    classifier too, and noise may make it too small.
 
     Parameters
     ----------
@@ -270,9 +303,12 @@ def largest_leakage_share(
     from sklearn.preprocessing import StandardScaler
 
     _, X, groups = match_labels("largest_leakage_share", X=X, groups=groups)
-    X = X if hasattr(X, "iloc") else np.asarray(X)
+    if not hasattr(X, "iloc"):
+        X = np.asarray(X)
     count = X.shape[0]
-    model = make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=1000))
+    model = make_pipeline(
+        StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=1000)
+    )
     model = seed_estimator(model if classifier is None else classifier, seed)
     check_columns("largest_leakage_share", model, X, np.arange(count) % 2)
     folds, _ = make_folds("largest_leakage_share", X, np.zeros(count), groups, cv, seed)
@@ -289,11 +325,14 @@ def largest_leakage_share(
         score = cross_val_predict(model, some, mine, cv=split, method="predict_proba")[:, 1]
         sides = score[~mine], score[mine]
         cut = np.sort(sides[1])[::-1][MIN_REGION_RECORDS - 1 :]
-        above, error = [], []
+        above = []
+        error = []
         for side in sides:
             share = 1 - np.searchsorted(np.sort(side), cut) / len(side)
             above.append(share)
             error.append(np.sqrt(np.maximum(share * (1 - share), 1 / len(side)) / len(side)))
         ratio = float(((above[0] + error[0]) / np.maximum(above[1] - error[1], 1e-12)).min())
-        rows.append({"fold": k, "p_train": min(ratio, 1.0), "auc": float(roc_auc_score(mine, score))})
+        rows.append(
+            {"fold": k, "p_train": min(ratio, 1.0), "auc": float(roc_auc_score(mine, score))}
+        )
     return pd.DataFrame(rows)

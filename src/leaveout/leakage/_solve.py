@@ -15,7 +15,9 @@ GRID = 81  # number of values of λ
 
 
 class Shape(NamedTuple):
-    """Shape of a curve: not rising with leakage, or (`rising`) not falling, between two bounds (None: no bound)."""
+    """Shape of a curve: not rising with leakage, or (`rising`) not falling, between two bounds
+    (None: no bound).
+    """
 
     rising: bool = False
     low: float | None = 0.0
@@ -38,7 +40,8 @@ class Curve:
     lam : float
         The strength of the trend filter.
     weights : ndarray, `[levels]`
-        The weights of the linear solution, ê₀ ≈ weights @ b, which is equal where no constraint is active.
+        The weights of the linear solution, ê₀ ≈ weights @ b, which is equal where no constraint is
+        active.
     residual : float
         The norm ‖A e − b‖.
     order : int
@@ -80,14 +83,16 @@ def solve_curve(
     upper: float | None = None,
     linear: bool = True,
 ) -> Curve:
-    """Solve A e = b for a smooth curve e that, if `monotone`, is non-increasing, non-negative and at most `upper`.
+    """Solve A e = b for a smooth curve e that, if `monotone`, is non-increasing, non-negative and
+    at most `upper`.
 
     Parameters
     ----------
     A : array_like, `[levels, counts]`, or a pair of them
-        The probabilities of the numbers of leaked records. A pair `(A_train, A_test)` is for the two-directional system
-        A_train E A_testᵀ = b (Algorithm 3), with E[c, d] the loss with c leaked records among those trained on and d among
-        those tested on. Its Kronecker product is never formed.
+        The probabilities of the numbers of leaked records. A pair `(A_train, A_test)` is for the
+        two-directional system A_train E A_testᵀ = b (Algorithm 3), with E[c, d] the loss with c
+        leaked records among those trained on and d among those tested on. Its Kronecker product is
+        never formed.
     b : array_like, `[levels]` or `[levels_train, levels_test]`
         The losses.
     covariance : array_like, `[levels, levels]`, optional
@@ -101,7 +106,8 @@ def solve_curve(
     upper : float, optional
         The largest value of e.
     linear : bool, default True
-        Whether a pair uses that a mean loss is linear in what it is tested on, E[c, d] = (1 − d/m) E[c, 0] + (d/m) E[c, m].
+        Whether a pair uses that a mean loss is linear in what it is tested on, E[c, d] = (1 − d/m)
+        E[c, 0] + (d/m) E[c, m].
 
     Returns
     -------
@@ -111,8 +117,8 @@ def solve_curve(
     Raises
     ------
     ValueError
-        If shapes do not fit, numbers are NaN, there are fewer levels than `order + 1`, or the covariance is missing or not
-        symmetric.
+        If shapes do not fit, numbers are NaN, there are fewer levels than `order + 1`, or the
+        covariance is missing or not symmetric.
 
     Examples
     --------
@@ -127,16 +133,25 @@ def solve_curve(
         if lam is None:
             raise ValueError("solve_curve: with two directions lam= is needed; UPRE is for one.")
         train, test = (_finite("A", part, 2) for part in A)
-        b, lam = _finite("b", b, 2), _strength(lam)
+        b = _finite("b", b, 2)
+        lam = _strength(lam)
         if b.shape != (len(train), len(test)):
-            raise ValueError(f"solve_curve: b must be {(len(train), len(test))}, levels of the two sides; got {b.shape}.")
-        along, counts = System(train, order), train.shape[1]
+            raise ValueError(
+                f"solve_curve: b must be {(len(train), len(test))}, levels of the two sides; got {b.shape}."
+            )
+        along = System(train, order)
+        counts = train.shape[1]
         share = np.arange(test.shape[1]) / (test.shape[1] - 1)
-        # linear in d, E has two curves in c: least squares over the test side, b ≈ A_train F (A_test both)ᵀ
+        # linear in d, E has two curves in c: least squares over the test side, b ≈ A_train F
+        # (A_test both)ᵀ
         both = np.column_stack([1 - share, share]) if linear else np.eye(test.shape[1])
-        rows = b @ np.linalg.pinv(test @ both).T if linear else System(test, order).linear(b.T, lam).T
+        rows = (
+            b @ np.linalg.pinv(test @ both).T if linear else System(test, order).linear(b.T, lam).T
+        )
         F = along.linear(rows, lam)
-        if monotone:  # on the test clusters' own records; for other records more of them in training may be harmful
+        # on the test clusters' own records; for other records more of them in training may be
+        # harmful
+        if monotone:
             M = np.vstack([train, np.sqrt(lam) * differences(counts, order)])
             padding = np.zeros(len(M) - len(train))
             for d in range(1 if linear else F.shape[1]):
@@ -146,12 +161,18 @@ def solve_curve(
     system = System(_finite("A", A, 2), order)
     losses = _finite("b", b, 1)
     if len(losses) != len(system.A):
-        raise ValueError(f"solve_curve: b must have one loss a row of A, {len(system.A)}; got {len(losses)}.")
+        raise ValueError(
+            f"solve_curve: b must have one loss a row of A, {len(system.A)}; got {len(losses)}."
+        )
     if lam is None and covariance is None:
-        raise ValueError("solve_curve: give covariance=, the covariance of b, by which λ is chosen, or lam=.")
+        raise ValueError(
+            "solve_curve: give covariance=, the covariance of b, by which λ is chosen, or lam=."
+        )
     noise = None if covariance is None else _finite("covariance", covariance, 2)
     if noise is not None and (noise.shape != (len(losses),) * 2 or not np.allclose(noise, noise.T)):
-        raise ValueError(f"solve_curve: covariance must be symmetric, {(len(losses),) * 2}; got {noise.shape}.")
+        raise ValueError(
+            f"solve_curve: covariance must be symmetric, {(len(losses),) * 2}; got {noise.shape}."
+        )
     shape = Shape(high=upper) if monotone else None
     if lam is not None:
         return system.solve(losses, _strength(lam), shape)
@@ -161,10 +182,12 @@ def solve_curve(
 
 @dataclass(frozen=True, eq=False)
 class System:
-    """Linear system with one matrix A and order of differences, factorised once, so that each b and λ is cheap.
+    """Linear system with one matrix A and order of differences, factorised once, so that each b and
+    λ is cheap.
 
-    With e = P a + R z, P the polynomials that D annihilates and R a right inverse of D, the penalty is λ‖z‖²; P's part
-    is projected out, and the rest is a ridge regression, diagonal in the singular vectors of `M = (I − Π) A R`.
+    With e = P a + R z, P the polynomials that D annihilates and R a right inverse of D, the penalty
+    is λ‖z‖²; P's part is projected out, and the rest is a ridge regression, diagonal in the
+    singular vectors of `M = (I − Π) A R`.
     """
 
     A: FloatArray
@@ -177,33 +200,45 @@ class System:
             raise ValueError(
                 f"solve_curve: a trend filter of order {self.order} needs {self.order + 1} levels or more; got {levels}."
             )
-        P = np.asarray(np.polynomial.legendre.legvander(np.linspace(-1, 1, counts), self.order - 1), np.float64)
+        P = np.asarray(
+            np.polynomial.legendre.legvander(np.linspace(-1, 1, counts), self.order - 1), np.float64
+        )
         R = right_inverse(counts, self.order)
         Q, triangle = np.linalg.qr(self.A @ P)
         if np.min(np.abs(np.diag(triangle))) < 1e-10 * np.max(np.abs(triangle)):
-            raise ValueError("solve_curve: the levels are too alike to tell a trend; inject more at the top level.")
+            raise ValueError(
+                "solve_curve: the levels are too alike to tell a trend; inject more at the top level."
+            )
         AR = self.A @ R
         U, s, Vt = np.linalg.svd(AR - Q @ (Q.T @ AR), full_matrices=False)
         keep = s > 1e-12 * s[0]
-        U, s, Vt = U[:, keep], s[keep], Vt[keep]
+        U = U[:, keep]
+        s = s[keep]
+        Vt = Vt[keep]
         first = np.linalg.solve(triangle.T, P[0])  # ê₀ = P₀ a + R₀ z, a = triangle⁻¹ Qᵀ (b − A R z)
         along = (R[0] - first @ (Q.T @ AR)) @ Vt.T
-        self.parts.update(P=P, R=R, Q=Q, triangle=triangle, AR=AR, U=U, s=s, Vt=Vt, first=first, along=along)
+        self.parts.update(
+            P=P, R=R, Q=Q, triangle=triangle, AR=AR, U=U, s=s, Vt=Vt, first=first, along=along
+        )
 
     def choose(self, b: FloatArray, noise: FloatArray) -> float:
         """Choose λ by UPRE."""
-        U, s = self.parts["U"], self.parts["s"]
+        U = self.parts["U"]
+        s = self.parts["s"]
         grid = np.geomspace(1e4 * s[0] ** 2, max(1e-4 * s[-1] ** 2, 1e-16 * s[0] ** 2), GRID)
         kept = s**2 / (s**2 + grid[:, None])  # [λ, singular values]
         spread = np.einsum("ij,ik,kj->j", U, noise, U)
         risk = ((1 - kept) ** 2) @ (U.T @ b) ** 2 + 2 * kept @ spread
-        # 0.5: share of UPRE's standard deviation within which risks count as equal; the smoothest curve is taken
+        # 0.5: share of UPRE's standard deviation within which risks count as equal; the smoothest
+        # curve is taken
         close = 0.5 * np.sqrt(2 * np.sum(spread**2))
         return float(grid[np.argmax(risk <= risk.min() + close)])
 
     def weights(self, lam: float) -> FloatArray:
         """Return the row of H_λ that gives ê₀."""
-        Q, U, s = self.parts["Q"], self.parts["U"], self.parts["s"]
+        Q = self.parts["Q"]
+        U = self.parts["U"]
+        s = self.parts["s"]
         return Q @ self.parts["first"] + U @ (s / (s**2 + lam) * self.parts["along"])
 
     def linear(self, b: FloatArray, lam: float) -> FloatArray:
@@ -218,23 +253,39 @@ class System:
         if shape is not None:
             rising, low, high = shape
             sign = -1.0 if rising else 1.0
-            floor, roof = (low, high) if not rising else (None if x is None else -x for x in (high, low))
+            if not rising:
+                floor = low
+                roof = high
+            else:
+                floor, roof = (None if x is None else -x for x in (high, low))
             f = sign * e
-            inside = np.all(np.diff(f) <= 0) and (floor is None or f[-1] >= floor) and (roof is None or f[0] <= roof)
+            inside = (
+                np.all(np.diff(f) <= 0)
+                and (floor is None or f[-1] >= floor)
+                and (roof is None or f[0] <= roof)
+            )
             if not inside:
                 M = np.vstack([self.A, np.sqrt(lam) * differences(self.A.shape[1], self.order)])
-                e = sign * nonincreasing(M, np.concatenate([sign * b, np.zeros(len(M) - len(b))]), roof, floor)
-        return Curve(e, float(lam), self.weights(lam), float(np.linalg.norm(self.A @ e - b)), self.order)
+                e = sign * nonincreasing(
+                    M, np.concatenate([sign * b, np.zeros(len(M) - len(b))]), roof, floor
+                )
+        return Curve(
+            e, float(lam), self.weights(lam), float(np.linalg.norm(self.A @ e - b)), self.order
+        )
 
 
-def nonincreasing(M: FloatArray, r: FloatArray, upper: float | None = None, lower: float | None = 0.0) -> FloatArray:
+def nonincreasing(
+    M: FloatArray, r: FloatArray, upper: float | None = None, lower: float | None = 0.0
+) -> FloatArray:
     """Solve `min ‖M e − r‖` over e₀ ≥ e₁ ≥ … ≥ lower and e₀ ≤ upper.
 
-    This is non-negative least squares for the steps down from e₀, e = lower + Σ_{k ≥ j} x_k. Without a lower bound, one is
-    chosen so low that it is not attained. A third axis of M is for several curves between the same bounds.
+    This is non-negative least squares for the steps down from e₀, e = lower + Σ_{k ≥ j} x_k.
+    Without a lower bound, one is chosen so low that it is not attained. A third axis of M is for
+    several curves between the same bounds.
     """
     if lower is None:
-        floor, depth = float(r.min()), float(np.ptp(r)) + 1e-9
+        floor = float(r.min())
+        depth = float(np.ptp(r)) + 1e-9
         while True:
             depth *= 8
             e = nonincreasing(M, r, upper, floor - depth)
@@ -245,9 +296,11 @@ def nonincreasing(M: FloatArray, r: FloatArray, upper: float | None = None, lowe
     scale[scale == 0] = 1.0
     r = r - lower * M.reshape(len(M), -1).sum(1)
     x = nnls(steps / scale, r, maxiter=50 * steps.shape[1])[0] / scale
-    if upper is not None and x.sum() > upper - lower:  # as the problem is convex, the bound is attained: Σ x = upper − lower
+    # as the problem is convex, the bound is attained: Σ x = upper − lower
+    if upper is not None and x.sum() > upper - lower:
         # 1e5: weight of an exact equation, relative to the largest entry of the others
-        room, weight = upper - lower, 1e5 * np.abs(steps).max()
+        room = upper - lower
+        weight = 1e5 * np.abs(steps).max()
         tight = np.vstack([steps, np.full((1, steps.shape[1]), weight)]) / scale
         x = nnls(tight, np.append(r, weight * room), maxiter=50 * steps.shape[1])[0] / scale
         x *= min(1.0, room / x.sum())

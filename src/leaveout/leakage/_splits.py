@@ -1,4 +1,7 @@
-"""Training and test rows: folds nearest to the filed ones, bundles of exposed rows, controls of similar size."""
+"""Training and test rows.
+
+Folds nearest to the filed ones, bundles of exposed rows, controls of similar size.
+"""
 
 import numpy as np
 import pandas as pd
@@ -21,27 +24,43 @@ def join_clusters(filed: Rows, draws: Rows) -> Rows:
 
 
 def fold_of(folds: list[LeakageFold]) -> Rows | None:
-    """Return the fold that tests each row, if every row is tested once by a fit to all other folds; else None."""
+    """Return the fold that tests each row, if every row is tested once by a fit to all other folds;
+    else None.
+    """
     n = len(folds[0].clusters)
-    times, found = np.zeros(n, int), np.zeros(n, np.int64)
+    times = np.zeros(n, int)
+    found = np.zeros(n, np.int64)
     for k, fold in enumerate(folds):
         np.add.at(times, fold.test, 1)
         found[fold.test] = k
-    whole = len(folds) > 1 and np.all(times == 1) and all(len(fold.train) + len(fold.test) == n for fold in folds)
+    whole = (
+        len(folds) > 1
+        and np.all(times == 1)
+        and all(len(fold.train) + len(fold.test) == n for fold in folds)
+    )
     return found if whole else None
 
 
-def join_capped(filed: Rows, remainder: Some, right: Some, probability: FloatArray, most: int) -> Rows:
+def join_capped(
+    filed: Rows, remainder: Some, right: Some, probability: FloatArray, most: int
+) -> Rows:
     """Join filed clusters by pairs, the likeliest first, except for joins with too many rows.
 
     Without that bound, weak pairs soon join one giant component.
     """
-    a, b = np.minimum(filed[remainder], filed[right]), np.maximum(filed[remainder], filed[right])
+    a = np.minimum(filed[remainder], filed[right])
+    b = np.maximum(filed[remainder], filed[right])
     order = np.lexsort((b, a, -probability))
-    joins = pd.DataFrame({"a": a[order], "b": b[order]})[a[order] != b[order]].drop_duplicates().to_numpy()
-    sizes, root = np.bincount(filed).tolist(), list(range(int(filed.max()) + 1))
+    joins = (
+        pd.DataFrame({"a": a[order], "b": b[order]})[a[order] != b[order]]
+        .drop_duplicates()
+        .to_numpy()
+    )
+    sizes = np.bincount(filed).tolist()
+    root = list(range(int(filed.max()) + 1))
     for first, second in joins.tolist():
-        x, y = _root(root, first), _root(root, second)
+        x = _root(root, first)
+        y = _root(root, second)
         if x != y and sizes[x] + sizes[y] <= most:
             root[y] = x
             sizes[x] += sizes[y]
@@ -57,14 +76,17 @@ def _root(root: list[int], k: int) -> int:
 
 
 def nearest_folds(fold: Rows, clusters: Rows) -> Rows | None:
-    """Build folds of whole clusters, each in the fold that has most of its rows and room, else in the one with most room.
+    """Build folds of whole clusters, each in the fold that has most of its rows and room, else in
+    the one with most room.
 
-    Returns None if a cluster is too large for any fold. The pieces of a divided cluster keep their folds, so that changes are
-    minimal.
+    Returns None if a cluster is too large for any fold. The pieces of a divided cluster keep their
+    folds, so that changes are minimal.
     """
-    count, names = int(fold.max()) + 1, int(clusters.max()) + 1
+    count = int(fold.max()) + 1
+    names = int(clusters.max()) + 1
     votes = sparse.coo_matrix((np.ones(len(fold)), (clusters, fold)), shape=(names, count)).tocsr()
-    kept, sizes = np.asarray(votes.argmax(axis=1)).ravel(), np.bincount(clusters, minlength=names)
+    kept = np.asarray(votes.argmax(axis=1)).ravel()
+    sizes = np.bincount(clusters, minlength=names)
     room = MAX_FOLD_RATIO * len(fold) / count
     if sizes.max() > room:
         return None
@@ -75,12 +97,17 @@ def nearest_folds(fold: Rows, clusters: Rows) -> Rows | None:
             kept[name] = k
             filled[k] += sizes[name]
     moved = kept[clusters].astype(np.int64)
-    return moved if np.bincount(moved, minlength=count).min() > 0 else None
+    if np.bincount(moved, minlength=count).min() > 0:
+        return moved
+    return None
 
 
 def as_folds(fold: Rows, clusters: Rows) -> list[LeakageFold]:
     """Return pairs of rows: each fold is tested by a fit to all others."""
-    return [LeakageFold(np.flatnonzero(fold != k), np.flatnonzero(fold == k), clusters) for k in range(int(fold.max()) + 1)]
+    return [
+        LeakageFold(np.flatnonzero(fold != k), np.flatnonzero(fold == k), clusters)
+        for k in range(int(fold.max()) + 1)
+    ]
 
 
 def bundles(rows: Some, clusters: Rows, count: int, rng: np.random.Generator) -> list[Some]:
@@ -97,8 +124,8 @@ def like_size(
 ) -> Bool[np.ndarray, " rows"]:
     """Select as many other rows of `train` as `drop` has, from clusters of similar size.
 
-    Each selected cluster loses the same share of its rows as its match. Clusters that lose a row by `drop` are selected
-    last. Clusters are matched within classes of sizes (by powers of two).
+    Each selected cluster loses the same share of its rows as its match. Clusters that lose a row by
+    `drop` are selected last. Clusters are matched within classes of sizes (by powers of two).
     """
     inside = np.zeros(len(drop), bool)
     inside[train] = True
@@ -109,7 +136,8 @@ def like_size(
     take = np.zeros(len(size))  # share of each other cluster that is selected
     free = (size > 0) & (lost == 0)
     for k in np.unique(kind[lost > 0]):
-        mine, others = np.flatnonzero((lost > 0) & (kind == k)), np.flatnonzero(free & (kind == k))
+        mine = np.flatnonzero((lost > 0) & (kind == k))
+        others = np.flatnonzero(free & (kind == k))
         count = min(len(mine), len(others))
         take[rng.permutation(others)[:count]] = rng.permutation(lost[mine] / size[mine])[:count]
     rows = rng.permutation(train[~drop[train]])
@@ -119,7 +147,8 @@ def like_size(
     rank = np.empty(len(rows))
     rank[order] = np.arange(len(rows)) - first
     chosen = rank < np.round(take * size)[code]
-    turn = rng.permutation(len(size))  # the rest is filled up by whole clusters, untouched ones first
+    # the rest is filled up by whole clusters, untouched ones first
+    turn = rng.permutation(len(size))
     last = np.lexsort((rank, turn[code], lost[code] > 0, ~chosen))
     out = np.zeros(len(drop), bool)
     out[rows[last[:wanted]]] = True

@@ -1,4 +1,7 @@
-"""Variance of a number over other data: the influence of each record as tested, and as trained on."""
+"""Variance of a number over other data.
+
+The influence of each record as tested, and as trained on.
+"""
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -13,31 +16,51 @@ MIN_CLUSTERS_A_SIDE = 8  # clusters on each side below which records are the ind
 
 
 def units(plan: list[FoldInjection]) -> tuple[Int[np.ndarray, " records"], bool]:
-    """Return the independent units, and whether these are clusters; they are records if clusters are few."""
+    """Return the independent units, and whether these are clusters.
+
+    They are records if clusters are few.
+    """
     clusters = plan[0].fold.clusters
-    sides = [len(np.unique(clusters[rows])) for part in plan for rows in (part.fold.train, part.fold.test)]
-    by_cluster = min(sides) >= MIN_CLUSTERS_A_SIDE if len(plan) == 1 else len(np.unique(clusters)) >= MIN_CLUSTERS_A_SIDE
+    sides = [
+        len(np.unique(clusters[rows]))
+        for part in plan
+        for rows in (part.fold.train, part.fold.test)
+    ]
+    by_cluster = (
+        min(sides) >= MIN_CLUSTERS_A_SIDE
+        if len(plan) == 1
+        else len(np.unique(clusters)) >= MIN_CLUSTERS_A_SIDE
+    )
     return (clusters if by_cluster else np.arange(len(clusters))), by_cluster
 
 
 def draws_resolve(plan: list[FoldInjection]) -> bool:
     """Tell whether the draws resolve the influence of training."""
     # 0.5: largest share of T̂ in training from which draws show the influence of training
-    return all(part.mechanism == "record" and part.size <= 0.5 * len(part.fold.train) for part in plan)
+    return all(
+        part.mechanism == "record" and part.size <= 0.5 * len(part.fold.train) for part in plan
+    )
 
 
 def left_out(work: FitWork) -> Float[np.ndarray, "folds folds"] | None:
-    """Compute the contribution of each fold to the score without another in its training, minus its contribution with it.
+    """Compute the contribution of each fold to the score without another in its training, minus its
+    contribution with it.
 
     Returns None if the folds are not a partition, or are fewer than three, or many.
     """
-    plan, tested = work.plan, [part.fold.test for part in work.plan]
-    rows, folds = np.sort(np.concatenate(tested)), len(plan)
-    complete = all(np.array_equal(np.sort(np.r_[part.fold.train, part.fold.test]), rows) for part in plan)
+    plan = work.plan
+    tested = [part.fold.test for part in work.plan]
+    rows = np.sort(np.concatenate(tested))
+    folds = len(plan)
+    complete = all(
+        np.array_equal(np.sort(np.r_[part.fold.train, part.fold.test]), rows) for part in plan
+    )
     # 12: largest number of folds whose pairs are left out
     if not 3 <= folds <= 12 or not complete or len(np.unique(rows)) < len(rows):
         return None
-    return leave_pairs_out([part.fold for part in plan], work.y, work.score, PredictionWork(work.learner, plan[0].seed))
+    return leave_pairs_out(
+        [part.fold for part in plan], work.y, work.score, PredictionWork(work.learner, plan[0].seed)
+    )
 
 
 def as_tested(
@@ -49,16 +72,26 @@ def as_tested(
 ) -> Float[np.ndarray, " records"]:
     """Compute the influence of every record, as tested, on `Σ_k w_k weights @ mean(levels_k)`.
 
-    w is the share of the records that a fold tests. The influence follows from each record's mean loss at every level.
+    w is the share of the records that a fold tests. The influence follows from each record's mean
+    loss at every level.
     """
     out = np.zeros(len(plan[0].fold.clusters))
     total = sum(len(part.fold.test) for part in plan)
-    center = sum(len(part.fold.test) / total * float(weights @ level.mean(1)) for part, level in zip(plan, levels, strict=True))
+    center = sum(
+        len(part.fold.test) / total * float(weights @ level.mean(1))
+        for part, level in zip(plan, levels, strict=True)
+    )
     for k, (part, lost, level) in enumerate(zip(plan, records, levels, strict=True)):
         seen = np.isfinite(lost)
-        mean = np.where(seen, lost, 0.0).sum(1, keepdims=True) / np.maximum(seen.sum(1, keepdims=True), 1)
+        mean = np.where(seen, lost, 0.0).sum(1, keepdims=True) / np.maximum(
+            seen.sum(1, keepdims=True), 1
+        )
         record = np.where(seen, lost - mean, 0.0)
-        scale = 1.0 if shares is None else (1 - shares.p_train[k]) / (1 - shares.p_train[k] - shares.p_test[k])
+        scale = (
+            1.0
+            if shares is None
+            else (1 - shares.p_train[k]) / (1 - shares.p_train[k] - shares.p_test[k])
+        )
         value = weights @ level.mean(1) + scale * (weights @ record)
         out[part.fold.test] += (value - center) / total
     return out
@@ -69,15 +102,21 @@ def drawn_influence(
     levels: list[Float[np.ndarray, "levels draws"]],
     weights: Float[np.ndarray, " levels"],
 ) -> TrainingInfluence:
-    """Estimate the influence of every unit through training, by the covariance of counts and losses over draws."""
+    """Estimate the influence of every unit through training, by the covariance of counts and losses
+    over draws.
+    """
     unit, _ = units(plan)
-    size, total = int(unit.max()) + 1, sum(len(part.fold.test) for part in plan)
-    change, noise = np.zeros(size), 0.0
+    size = int(unit.max()) + 1
+    total = sum(len(part.fold.test) for part in plan)
+    change = np.zeros(size)
+    noise = 0.0
     for part, level in zip(plan, levels, strict=True):
         draws = level.shape[1]
         off = weights[:, None] * (level - level.mean(1, keepdims=True))
-        train, test = len(part.fold.train), len(part.fold.test)
-        summed, square = np.zeros(size), np.zeros(size)
+        train = len(part.fold.train)
+        test = len(part.fold.test)
+        summed = np.zeros(size)
+        square = np.zeros(size)
         # 2**22: numbers in the counts of a batch of draws
         step = max(1, 2**22 // max(part.size, size))
         for start in range(0, draws, step):
@@ -86,13 +125,21 @@ def drawn_influence(
             each = np.zeros((stop - start, size))
             for row in range(len(level)):
                 injected = np.isin(drawn[:, row], part.fold.test).sum(1).mean()
-                share, scale = np.zeros(len(unit)), np.zeros(len(unit))
-                share[part.fold.train], share[part.fold.test] = (part.size - injected) / train, injected / test
+                share = np.zeros(len(unit))
+                scale = np.zeros(len(unit))
+                share[part.fold.train], share[part.fold.test] = (
+                    (part.size - injected) / train,
+                    injected / test,
+                )
                 scale[part.fold.train] = (train - 1) / max(train - part.size + injected, 1.0)
                 scale[part.fold.test] = (test - 1) / max(test - injected, 1.0)
                 at = np.arange(stop - start)[:, None] * size + unit[drawn[:, row]]
-                counts = np.bincount(at.ravel(), scale[drawn[:, row]].ravel(), (stop - start) * size).reshape(-1, size)
-                each += off[row, start:stop, None] * (counts - np.bincount(unit, share * scale, size))
+                counts = np.bincount(
+                    at.ravel(), scale[drawn[:, row]].ravel(), (stop - start) * size
+                ).reshape(-1, size)
+                each += off[row, start:stop, None] * (
+                    counts - np.bincount(unit, share * scale, size)
+                )
             summed += each.sum(0)
             square += (each**2).sum(0)
         variance = np.maximum(square - summed**2 / draws, 0.0) / draws**2  # of the draws

@@ -1,12 +1,14 @@
-"""Parts that all answers share: the folds as filed, the possible mates, the fits, and their scores with errors.
+"""Parts that all answers share: the folds as filed, the possible mates, the fits, and their scores
+with errors.
 
-An answer is a sum over records of influences ψ_i (Σ ψ_i = 0). Its variance over new clusters is Σ_ij P(i ~ j) ψ_i ψ_j, with
-P(i ~ j) the probability that two records are of one entity: the mean over drawn partitions of
+An answer is a sum over records of influences ψ_i (Σ ψ_i = 0). Its variance over new clusters is
+Σ_ij P(i ~ j) ψ_i ψ_j, with P(i ~ j) the probability that two records are of one entity: the mean
+over drawn partitions of
 
     V = Σ_c (Σ_{i ∈ c} ψ_i)² / (1 − n_c/n),
 
-the within-part of Rubin's rules. Student's degrees of freedom are Satterthwaite's for clusters of these sizes. The effect of
-clusters through training is measured by leaving pairs of folds out.
+the within-part of Rubin's rules. Student's degrees of freedom are Satterthwaite's for clusters of
+these sizes. The effect of clusters through training is measured by leaving pairs of folds out.
 """
 
 import functools
@@ -35,14 +37,17 @@ from ._pair_calibration import Rate
 from ._splits import Rows, fold_of
 
 Partitions = Int[np.ndarray, "draws rows"]
-SWEEP_SHARES = (0.5, 0.8, 0.95, 1.0)  # shares of the expected mates across folds in the pairs above each cut of the sweep
+# shares of the expected mates across folds in the pairs above each cut of the sweep
+SWEEP_SHARES = (0.5, 0.8, 0.95, 1.0)
 MIN_EXPOSURE_REMOVED = 0.5  # least share of the exposure that an answer must remove
 Predictions = list[FloatArray]  # predictions of each fold's test rows, in their order
 
 
 def half_width(variance: float, freedom: float, level: float) -> float:
     """Return the half-width of Student's interval."""
-    return float(stats.t.ppf(0.5 + level / 2, freedom) * np.sqrt(variance)) if np.isfinite(variance) else float("nan")
+    if np.isfinite(variance):
+        return float(stats.t.ppf(0.5 + level / 2, freedom) * np.sqrt(variance))
+    return float("nan")
 
 
 class Ask(NamedTuple):
@@ -56,8 +61,8 @@ class Ask(NamedTuple):
 class PredictionWork:
     """Predictions from many fits, `work(asks)`; equal requests are fitted once.
 
-    `made` counts the fits, `seconds` their time. A learner's random numbers depend on `seed` only, so they are common to all
-    fits.
+    `made` counts the fits, `seconds` their time. A learner's random numbers depend on `seed` only,
+    so they are common to all fits.
     """
 
     learner: AbstractLearner
@@ -68,8 +73,17 @@ class PredictionWork:
     known_predictions: dict[bytes, FloatArray] = field(default_factory=dict, repr=False)
 
     def __call__(self, asks: list[Ask]) -> list[FloatArray]:
-        names = [b"".join(hashlib.blake2b(rows.tobytes(), digest_size=16).digest() for rows in ask) for ask in asks]
-        new = list({name: ask for name, ask in zip(names, asks, strict=True) if name not in self.known_predictions}.items())
+        names = [
+            b"".join(hashlib.blake2b(rows.tobytes(), digest_size=16).digest() for rows in ask)
+            for ask in asks
+        ]
+        new = list(
+            {
+                name: ask
+                for name, ask in zip(names, asks, strict=True)
+                if name not in self.known_predictions
+            }.items()
+        )
         glm = isinstance(self.learner, PlanHost)  # makes many refits of its one fit at once
         size = max(1, FIT_BATCH_ENTRIES // self.learner.cost // 64) if glm else 1
         make = functools.partial(_one, self.learner.alone(), self.seed)
@@ -85,8 +99,11 @@ class PredictionWork:
 
 
 def _one(learner: AbstractLearner, seed: int, named: list[tuple[bytes, Ask]]) -> StepResult:
-    """Predict by the fits of a batch, which has one fit unless they are refits of a fit of this library."""
-    asks, none = [ask for _, ask in named], np.zeros((len(named), 0), np.int64)
+    """Predict by the fits of a batch, which has one fit unless they are refits of a fit of this
+    library.
+    """
+    asks = [ask for _, ask in named]
+    none = np.zeros((len(named), 0), np.int64)
     if not isinstance(learner, PlanHost):
         return {"0": learner(asks[0].train[None], asks[0].test, none, np.array([seed]))[0][0]}
     rows = np.unique(np.concatenate([ask.test for ask in asks]))
@@ -98,15 +115,21 @@ def _one(learner: AbstractLearner, seed: int, named: list[tuple[bytes, Ask]]) ->
 def leave_pairs_out(
     folds: list[LeakageFold], y: FloatArray, score: Measure, work: PredictionWork
 ) -> Float[np.ndarray, "folds folds"]:
-    """Compute the change of fold i's contribution to the score when fold j leaves its training, by fits without both."""
+    """Compute the change of fold i's contribution to the score when fold j leaves its training, by
+    fits without both.
+    """
     tests, total = [fold.test for fold in folds], sum(len(fold.test) for fold in folds)
     pairs = list(itertools.combinations(range(len(folds)), 2))
     filed = work([Ask(fold.train, fold.test) for fold in folds])
-    apart = work([Ask(np.setdiff1d(folds[j].train, tests[k]), np.r_[tests[j], tests[k]]) for j, k in pairs])
+    apart = work(
+        [Ask(np.setdiff1d(folds[j].train, tests[k]), np.r_[tests[j], tests[k]]) for j, k in pairs]
+    )
     moved = np.zeros((len(folds), len(folds)))
     value = lambda k, predicted: score(y[tests[k]], predicted) * len(tests[k]) / total
     for (j, k), both in zip(pairs, apart, strict=True):
-        for own, other, predicted in zip((j, k), (k, j), np.split(both, [len(tests[j])]), strict=True):
+        for own, other, predicted in zip(
+            (j, k), (k, j), np.split(both, [len(tests[j])]), strict=True
+        ):
             moved[own, other] = value(own, predicted) - value(own, filed[own])
     return moved
 
@@ -121,8 +144,8 @@ class FoldScore(NamedTuple):
 class ControlPoint(NamedTuple):
     """The effect of one way of removing mates from training.
 
-    `difference` is the raw change of the score, with its influences and Monte-Carlo variance; `exposed` is the remaining
-    exposure.
+    `difference` is the raw change of the score, with its influences and Monte-Carlo variance;
+    `exposed` is the remaining exposure.
     """
 
     cut: float
@@ -134,11 +157,12 @@ class ControlPoint(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """Score with no mates in training, or `refusal`, the reason why there is none, with its difference and influences.
+    """Score with no mates in training, or `refusal`, the reason why there is none, with its
+    difference and influences.
 
-    `exposed` is the expected share of tested records that still have a mate in training, `between` the part of the correction's
-    variance due to an uncertain linkage, `moved` the change of a fold's score without another fold in training, and `curve` the
-    results of every cut.
+    `exposed` is the expected share of tested records that still have a mate in training, `between`
+    the part of the correction's variance due to an uncertain linkage, `moved` the change of a
+    fold's score without another fold in training, and `curve` the results of every cut.
     """
 
     name: str
@@ -159,7 +183,8 @@ class Answer:
 class LeakageStudy:
     """The folds as filed, and the links between rows.
 
-    `clusters` `[draws, rows]` are drawn partitions, or only the filed clusters if pairs are not known.
+    `clusters` `[draws, rows]` are drawn partitions, or only the filed clusters if pairs are not
+    known.
     """
 
     folds: list[LeakageFold]
@@ -195,11 +220,17 @@ class LeakageStudy:
     def naive(self) -> FoldScore:
         return self.score_predictions(self.predictions)
 
-    def score_predictions(self, predictions: Predictions, folds: list[LeakageFold] | None = None) -> FoldScore:
+    def score_predictions(
+        self, predictions: Predictions, folds: list[LeakageFold] | None = None
+    ) -> FoldScore:
         """Compute Σ_k n_k/n score(fold k); for mean losses, the mean over all rows."""
-        folds = self.folds if folds is None else folds
+        if folds is None:
+            folds = self.folds
         size = sum(len(fold.test) for fold in folds)
-        pseudo = [self.score.pseudo(self.y[fold.test], own) for fold, own in zip(folds, predictions, strict=True)]
+        pseudo = [
+            self.score.pseudo(self.y[fold.test], own)
+            for fold, own in zip(folds, predictions, strict=True)
+        ]
         value = float(sum(own.mean() * len(own) for own in pseudo) / size)
         influence = np.zeros(len(self.y))
         for fold, own in zip(folds, pseudo, strict=True):
@@ -208,16 +239,22 @@ class LeakageStudy:
 
     @functools.cached_property
     def mates(self) -> list[FloatArray]:
-        """Compute the probability of a mate in training for every row that a fold tests, as filed."""
+        """Compute the probability of a mate in training for every row that a fold tests, as
+        filed.
+        """
         return [self.linkage.mates(fold.train, fold.test) for fold in self.folds]
 
     @functools.cached_property
     def exposed(self) -> float:
-        return float(np.mean(np.concatenate(self.mates))) if self.linkage.knows_pairs else float("nan")
+        if self.linkage.knows_pairs:
+            return float(np.mean(np.concatenate(self.mates)))
+        return float("nan")
 
     @functools.cached_property
     def across(self) -> BoolArray:
-        """Mark the listed pairs of which one record is tested by a fit that was trained on the other."""
+        """Mark the listed pairs of which one record is tested by a fit that was trained on the
+        other.
+        """
         found = np.zeros(len(self.linkage.left), bool)
         for fold in self.folds:
             side = np.zeros(len(self.y), int)
@@ -230,33 +267,47 @@ class LeakageStudy:
     def candidates(self) -> pd.DataFrame:
         """Tabulate the tested rows that are in a listed pair with a training row.
 
-        The columns are `place`, the likeliest mate's `mate_place`, the pair's `probability`, and `exposed`, the probability
-        of any mate in training.
+        The columns are `place`, the likeliest mate's `mate_place`, the pair's `probability`, and
+        `exposed`, the probability of any mate in training.
         """
         if not self.linkage.knows_pairs:
             return pd.DataFrame({"place": [], "mate_place": [], "probability": [], "exposed": []})
         found = []
         for fold, mates in zip(self.folds, self.mates, strict=True):
-            tested, trained = (np.isin(np.arange(len(self.y)), rows) for rows in (fold.test, fold.train))
+            tested, trained = (
+                np.isin(np.arange(len(self.y)), rows) for rows in (fold.test, fold.train)
+            )
             exposed = np.zeros(len(self.y))
             exposed[fold.test] = mates
-            for own, other in ((self.linkage.left, self.linkage.right), (self.linkage.right, self.linkage.left)):
+            for own, other in (
+                (self.linkage.left, self.linkage.right),
+                (self.linkage.right, self.linkage.left),
+            ):
                 use = tested[own] & trained[other] & (self.linkage.probability > 0)
-                columns = {"place": own[use], "mate_place": other[use], "probability": self.linkage.probability[use]}
+                columns = {
+                    "place": own[use],
+                    "mate_place": other[use],
+                    "probability": self.linkage.probability[use],
+                }
                 found.append(pd.DataFrame(columns).assign(exposed=exposed[own[use]]))
         pairs = pd.concat(found).sort_values("probability", ascending=False, kind="stable")
         return pairs.drop_duplicates("place").sort_values("place", ignore_index=True)
 
     @functools.cached_property
     def fold_effects(self) -> Float[np.ndarray, "folds folds"] | None:
-        """The change of fold i's contribution to the score when fold j leaves its training; None for a fixed split."""
+        """The change of fold i's contribution to the score when fold j leaves its training.
+
+        None for a fixed split.
+        """
         if self.fold is None or len(self.folds) < 3:
             return None
         return leave_pairs_out(self.folds, self.y, self.score, self.work)
 
     @functools.cached_property
     def cuts(self) -> list[float]:
-        """Return falling probabilities above which pairs have given shares of the expected mates across folds."""
+        """Return falling probabilities above which pairs have given shares of the expected mates
+        across folds.
+        """
         p = np.sort(self.linkage.probability[self.across])[::-1]
         p = p[p > 0]
         if not len(p):
@@ -274,33 +325,59 @@ class LeakageStudy:
         return f"{share}, and the others gain alike"
 
     def over_clusters(self, influence: FloatArray) -> Variance:
-        """Compute the variance of an answer with these influences, over the clusters of tested rows."""
+        """Compute the variance of an answer with these influences, over the clusters of tested
+        rows.
+        """
         return over_units(influence[self.test_rows], self.clusters[:, self.test_rows])
 
     def removed(self, exposure: float) -> float:
         """Return the removed share of the naive exposure."""
-        return 1 - exposure / self.exposed if self.exposed > 0 else float("nan")
+        if self.exposed > 0:
+            return 1 - exposure / self.exposed
+        return float("nan")
 
     def answer(
-        self, name: str, assumption: str, point: ControlPoint, between: float = 0.0, curve: pd.DataFrame | None = None
+        self,
+        name: str,
+        assumption: str,
+        point: ControlPoint,
+        between: float = 0.0,
+        curve: pd.DataFrame | None = None,
     ) -> Answer:
-        """Scale the difference from the naive score to the removal of the whole exposure, also that of unlisted mates.
+        """Scale the difference from the naive score to the removal of the whole exposure, also that
+        of unlisted mates.
 
-        Each exposed record is assumed to have the same gain. `between` is the variance of the difference over links.
+        Each exposed record is assumed to have the same gain. `between` is the variance of the
+        difference over links.
         """
         part = self.removed(point.exposed) * self.listed_rate.estimate
         correction = point.difference / part
-        between = between / part**2 + (correction * self.listed_rate.error / self.listed_rate.estimate) ** 2
+        between = (
+            between / part**2
+            + (correction * self.listed_rate.error / self.listed_rate.estimate) ** 2
+        )
         more = {"monte_carlo": point.monte_carlo / part**2, "between": between, "curve": curve}
-        return self.correct(name, assumption, correction, point.influence / part, point.exposed, **more)
+        return self.correct(
+            name, assumption, correction, point.influence / part, point.exposed, **more
+        )
 
-    def correct(self, name: str, assumption: str, correction: float, change: FloatArray, exposed: float, **more: Any) -> Answer:
+    def correct(
+        self,
+        name: str,
+        assumption: str,
+        correction: float,
+        change: FloatArray,
+        exposed: float,
+        **more: Any,
+    ) -> Answer:
         """Return the naive score with a correction, whose influences are `change`, as an answer."""
-        score, influence = self.naive.value + correction, self.naive.influence + change
+        score = self.naive.value + correction
+        influence = self.naive.influence + change
         return Answer(name, assumption, "", score, correction, influence, change, exposed, **more)
 
     def line(self, name: str, assumption: str, points: list[ControlPoint], why: str) -> Answer:
-        """Average the differences over the cuts, for the mean share of the exposure that they remove.
+        """Average the differences over the cuts, for the mean share of the exposure that they
+        remove.
 
         No cut is chosen by its result.
         """
@@ -311,18 +388,29 @@ class LeakageStudy:
             float("nan"),
             float(curve.difference.mean()),
             np.mean([point.influence for point in points], axis=0),
-            float(np.mean([point.monte_carlo for point in points])),  # controls of all cuts have similar errors
+            # controls of all cuts have similar errors
+            float(np.mean([point.monte_carlo for point in points])),
             float(curve.exposed.mean()),
         )
         if not self.removed(mean.exposed) >= MIN_EXPOSURE_REMOVED:
-            return replace(Answer(name, assumption, few_removed(self.removed(mean.exposed))), curve=curve)
+            return replace(
+                Answer(name, assumption, few_removed(self.removed(mean.exposed))), curve=curve
+            )
         return self.answer(name, assumption, mean, curve=curve)
 
     def _row(self, point: ControlPoint) -> dict[str, float]:
         part = self.removed(point.exposed)
         error = float(np.sqrt(self.over_clusters(point.influence).value + point.monte_carlo))
-        known = {"cut": point.cut, "exposed": point.exposed, "removed": part, "difference": point.difference}
-        return known | {"correction": point.difference / part if part > 0 else float("nan"), "se": error}
+        known = {
+            "cut": point.cut,
+            "exposed": point.exposed,
+            "removed": part,
+            "difference": point.difference,
+        }
+        return known | {
+            "correction": point.difference / part if part > 0 else float("nan"),
+            "se": error,
+        }
 
 
 def few_removed(part: float) -> str:

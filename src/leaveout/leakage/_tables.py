@@ -1,4 +1,6 @@
-"""Tables of scored pairs from any record linkage, as rows `left < right` and probabilities, each pair once."""
+"""Tables of scored pairs from any record linkage, as rows `left < right` and probabilities, each
+pair once.
+"""
 
 from typing import Any, NamedTuple
 
@@ -9,7 +11,8 @@ from jaxtyping import Float, Int
 from .._runtime.arrays import FloatArray, IntArray
 from ..data.arrays import numbers, pandas_of
 
-ENDS = (("unique_id_l", "unique_id_r"), ("left", "right"))  # names of the two records in Splink, and in this library
+# names of the two records in Splink, and in this library
+ENDS = (("unique_id_l", "unique_id_r"), ("left", "right"))
 WEIGHT = "match_weight"  # Splink's log₂ of the odds
 PROBABILITY = ("match_probability", "probability")
 AGREE = 1e-9  # largest difference of two probabilities that count as one number
@@ -23,14 +26,22 @@ class PairTable(NamedTuple):
     probability: PairNumbers
 
     def once(self, caller: str, names: pd.Index | None = None) -> "PairTable":
-        """Keep each pair once, the lower row left; ValueError for a row with itself, or two probabilities for one pair."""
+        """Keep each pair once, the lower row left.
+
+        ValueError for a row with itself, or two probabilities for one pair.
+        """
         called = lambda row: f"row {row}" if names is None else repr(names[row])
         same = np.flatnonzero(self.left == self.right)
         if len(same):
-            raise ValueError(f"{caller}: a pair names one record twice, {called(self.left[same[0]])}; drop such pairs.")
-        low, high = np.minimum(self.left, self.right), np.maximum(self.left, self.right)
+            raise ValueError(
+                f"{caller}: a pair names one record twice, {called(self.left[same[0]])}; drop such pairs."
+            )
+        low = np.minimum(self.left, self.right)
+        high = np.maximum(self.left, self.right)
         order = np.lexsort((self.probability, high, low))
-        low, high, p = low[order], high[order], self.probability[order]
+        low = low[order]
+        high = high[order]
+        p = self.probability[order]
         again = np.r_[False, (low[1:] == low[:-1]) & (high[1:] == high[:-1])][: len(low)]
         other = np.flatnonzero(again & (np.r_[0.0, np.abs(np.diff(p))][: len(p)] > AGREE))
         if len(other):
@@ -45,7 +56,8 @@ class PairTable(NamedTuple):
 def read_pairs(
     caller: str, pairs: Any, ids: Any, probability: str | None, default: float | None = None
 ) -> tuple[PairTable, int]:
-    """Read the pairs by row, and the number of rows: those of `ids`, that number, or up to the last that a pair names.
+    """Read the pairs by row, and the number of rows: those of `ids`, that number, or up to the last
+    that a pair names.
 
     `default` is the probability if the table has none.
     """
@@ -60,51 +72,90 @@ def read_pairs(
     return found.once(caller, None if ids is None else _names(caller, ids)), rows
 
 
-def read_two_sided(caller: str, pairs: Any, sides: tuple[int, int], probability: str | None) -> PairTable:
-    """Read pairs of a training row (left) and a test row (right), each numbered from 0; certain without probabilities."""
+def read_two_sided(
+    caller: str, pairs: Any, sides: tuple[int, int], probability: str | None
+) -> PairTable:
+    """Read pairs of a training row (left) and a test row (right), each numbered from 0.
+
+    Certain without probabilities.
+    """
     frame = frame_of(caller, pairs)
     columns = frame.columns[:2] if len(frame) else []
-    numbered = [_row_numbers(caller, pd.Index(frame[name])) for name in columns] or [np.zeros(0, np.int64)] * 2
+    numbered = [_row_numbers(caller, pd.Index(frame[name])) for name in columns] or [
+        np.zeros(0, np.int64)
+    ] * 2
     for name, rows, count in zip(("left", "right"), numbered, sides, strict=True):
         if (rows >= count).any():
-            raise ValueError(f"{caller}: {name} names row {rows.max()}, but that side has {count} rows, from 0.")
+            raise ValueError(
+                f"{caller}: {name} names row {rows.max()}, but that side has {count} rows, from 0."
+            )
     p = _probability(caller, frame, probability, 1.0)
     return PairTable(numbered[0], numbered[1] + sides[0], p).once(caller)
 
 
 def frame_of(caller: str, pairs: Any) -> pd.DataFrame:
-    """Return a table with the two names first, from a frame, a Series or frame by pairs, dedupe's tuples or arrays."""
+    """Return a table with the two names first, from a frame, a Series or frame by pairs, dedupe's
+    tuples or arrays.
+    """
     pairs = pandas_of(caller, "pairs", pairs)
-    if isinstance(pairs, pd.Series | pd.DataFrame) and isinstance(pairs.index, pd.MultiIndex) and pairs.index.nlevels == 2:
-        values = pairs.to_frame("probability") if isinstance(pairs, pd.Series) else pairs  # the form of recordlinkage
+    if (
+        isinstance(pairs, pd.Series | pd.DataFrame)
+        and isinstance(pairs.index, pd.MultiIndex)
+        and pairs.index.nlevels == 2
+    ):
+        # the form of recordlinkage
+        values = pairs.to_frame("probability") if isinstance(pairs, pd.Series) else pairs
         return values.set_axis(values.index.set_names(["left", "right"])).reset_index()
     if isinstance(pairs, pd.DataFrame):
         return pairs
     if isinstance(pairs, np.ndarray) and pairs.dtype.names:  # the form of dedupe's scores
-        return pd.DataFrame({"left": pairs["pairs"][:, 0], "right": pairs["pairs"][:, 1], "probability": pairs["score"]})
-    if isinstance(pairs, tuple) and len(pairs) in (2, 3) and all(np.ndim(column) == 1 for column in pairs):
+        return pd.DataFrame(
+            {
+                "left": pairs["pairs"][:, 0],
+                "right": pairs["pairs"][:, 1],
+                "probability": pairs["score"],
+            }
+        )
+    if (
+        isinstance(pairs, tuple)
+        and len(pairs) in (2, 3)
+        and all(np.ndim(column) == 1 for column in pairs)
+    ):
         return pd.DataFrame(dict(zip(("left", "right", "probability"), pairs, strict=False)))
     if not isinstance(pairs, np.ndarray):
         try:
-            pairs = [(*one[0], *one[1:]) if isinstance(one[0], tuple | list | np.ndarray) else tuple(one) for one in pairs]
+            pairs = [
+                (*one[0], *one[1:]) if isinstance(one[0], tuple | list | np.ndarray) else tuple(one)
+                for one in pairs
+            ]
         except TypeError:
-            raise TypeError(f"{caller}: pairs must be a table; got {type(pairs).__name__}.") from None
+            raise TypeError(
+                f"{caller}: pairs must be a table; got {type(pairs).__name__}."
+            ) from None
     frame = pd.DataFrame(pairs)
     if len(frame) and frame.shape[1] not in (2, 3):
-        raise ValueError(f"{caller}: pairs needs rows of two names and a probability; got shape {frame.shape}.")
+        raise ValueError(
+            f"{caller}: pairs needs rows of two names and a probability; got shape {frame.shape}."
+        )
     return frame.set_axis(["left", "right", "probability"][: frame.shape[1]], axis=1)
 
 
 def ends(caller: str, frame: pd.DataFrame, ids: Any) -> tuple[IntArray, IntArray, int]:
     """Return the rows of both names of each pair, and the number of rows."""
     if not len(frame):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64), 0 if ids is None else len(_names(caller, ids))
+        return (
+            np.zeros(0, np.int64),
+            np.zeros(0, np.int64),
+            0 if ids is None else len(_names(caller, ids)),
+        )
     if frame.shape[1] < 2:
         raise ValueError(
             f"{caller}: pairs needs two columns of names; the only one is {frame.columns[0]!r}. Give one row a pair: "
             "left, right, probability."
         )
-    named = next((list(both) for both in ENDS if set(both) <= set(frame.columns)), list(frame.columns[:2]))
+    named = next(
+        (list(both) for both in ENDS if set(both) <= set(frame.columns)), list(frame.columns[:2])
+    )
     lost = frame[named].isna().any(axis=1).to_numpy()
     if lost.any():
         raise ValueError(
@@ -117,7 +168,10 @@ def ends(caller: str, frame: pd.DataFrame, ids: Any) -> tuple[IntArray, IntArray
             raise ValueError(
                 f"{caller}: ids name a row by {names.nlevels} labels, but the pairs have no {sources[0]!r} column."
             )
-        both = [pd.MultiIndex.from_frame(frame[[source, name]]) for source, name in zip(sources, named, strict=True)]
+        both = [
+            pd.MultiIndex.from_frame(frame[[source, name]])
+            for source, name in zip(sources, named, strict=True)
+        ]
     else:
         both = [pd.Index(frame[name]) for name in named]
     if names is None:
@@ -141,13 +195,19 @@ def _names(caller: str, ids: Any) -> pd.Index:
         ids = ids.index
     names = ids if isinstance(ids, pd.Index) else pd.Index(pandas_of(caller, "ids", ids))
     if not names.is_unique:
-        raise ValueError(f"{caller}: ids must name each row once; {names[names.duplicated()].tolist()[0]!r} is there twice.")
+        raise ValueError(
+            f"{caller}: ids must name each row once; {names[names.duplicated()].tolist()[0]!r} is there twice."
+        )
     return names
 
 
 def _row_numbers(caller: str, index: pd.Index) -> IntArray:
     values = index.to_numpy()
-    wrong = values[~((values >= 0) & (values == np.floor(values)))] if values.dtype.kind in "iuf" else values
+    wrong = (
+        values[~((values >= 0) & (values == np.floor(values)))]
+        if values.dtype.kind in "iuf"
+        else values
+    )
     if len(wrong):
         raise ValueError(
             f"{caller}: without ids= pairs name rows by number, from 0; got {wrong.tolist()[0]!r}. Give ids=, one name a row."
@@ -155,10 +215,16 @@ def _row_numbers(caller: str, index: pd.Index) -> IntArray:
     return values.astype(np.int64)
 
 
-def _probability(caller: str, frame: pd.DataFrame, name: str | None, default: float | None) -> PairNumbers:
+def _probability(
+    caller: str, frame: pd.DataFrame, name: str | None, default: float | None
+) -> PairNumbers:
     if name is not None and len(frame) and name not in frame.columns:
-        raise ValueError(f"{caller}: pairs have no column {name!r}, only {', '.join(map(str, frame.columns))}.")
-    known = [column for column in (name, *PROBABILITY) if column is not None and column in frame.columns]
+        raise ValueError(
+            f"{caller}: pairs have no column {name!r}, only {', '.join(map(str, frame.columns))}."
+        )
+    known = [
+        column for column in (name, *PROBABILITY) if column is not None and column in frame.columns
+    ]
     if known:
         p = _number_column(caller, frame[known[0]])
     elif WEIGHT in frame.columns:
@@ -166,7 +232,8 @@ def _probability(caller: str, frame: pd.DataFrame, name: str | None, default: fl
     elif default is not None or not len(frame):
         return np.full(len(frame), 1.0 if default is None else default)
     elif frame.shape[1] == 3:
-        p, known = _number_column(caller, frame.iloc[:, 2]), [frame.columns[2]]
+        p = _number_column(caller, frame.iloc[:, 2])
+        known = [frame.columns[2]]
     else:
         raise ValueError(
             f"{caller}: pairs needs rows of two names and a probability; the columns are {', '.join(map(str, frame.columns))}. "
@@ -187,7 +254,11 @@ def _number_column(caller: str, column: pd.Series) -> FloatArray:
         return numbers(caller, "pairs", column).astype(np.float64)
     except TypeError:
         odd = column[pd.to_numeric(column, errors="coerce").isna()]
-        such = f"holds {odd.iloc[0]!r}" if len(odd) else f"holds numbers as text, such as {column.iloc[0]!r}"
+        such = (
+            f"holds {odd.iloc[0]!r}"
+            if len(odd)
+            else f"holds numbers as text, such as {column.iloc[0]!r}"
+        )
         way = "name another by probability=" if len(odd) else "convert it by .astype(float)"
         raise TypeError(
             f"{caller}: the column {column.name!r} of the pairs {such}, where a probability is wanted; {way}."

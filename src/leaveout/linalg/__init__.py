@@ -1,1 +1,4 @@
-"""Rows of linear predictors, dense, sparse, mapped to memory and on a device; factors; the theorem that encloses a refit."""
+"""Rows of linear predictors, dense, sparse, mapped to memory and on a device; factors.
+
+The theorem that encloses a refit.
+"""

@@ -1,10 +1,12 @@
-"""Parameters between bounds, with or without a kink at zero: conditions that hold them there, and bounded quadratics.
+"""Parameters between bounds, with or without a kink at zero: conditions that hold them there, and
+bounded quadratics.
 
-A parameter rests if θ_j is low_j, high_j or, where a_j > 0, zero, as long as −∇_jL lies between the slopes of a_j |θ_j| there
-(−∞ at the lower bound, ∞ at the upper). A convex quadratic is at its minimum if this holds for the parameters that rest, and
-for all others the gradient with a_j sign θ_j is zero. An active set is changed until it is so (C. L. Lawson and R. J. Hanson,
-*Solving Least Squares Problems*, 1974, chapter 23; here with kinks, and all parameters that violate their condition are
-released at once).
+A parameter rests if θ_j is low_j, high_j or, where a_j > 0, zero, as long as −∇_jL lies between the
+slopes of a_j |θ_j| there (−∞ at the lower bound, ∞ at the upper). A convex quadratic is at its
+minimum if this holds for the parameters that rest, and for all others the gradient with a_j sign
+θ_j is zero. An active set is changed until it is so (C. L. Lawson and R. J. Hanson, *Solving Least
+Squares Problems*, 1974, chapter 23; here with kinks, and all parameters that violate their
+condition are released at once).
 """
 
 from typing import NamedTuple, Protocol
@@ -37,12 +39,19 @@ class Box(NamedTuple):
 
 def resting(limits: Limits, theta: Float[Array, " params"]) -> Bool[Array, " params"]:
     """Whether each parameter is at a bound or a kink."""
-    return (theta == limits.bounds[0]) | (theta == limits.bounds[1]) | ((theta == 0) & (limits.slope > 0))
+    return (
+        (theta == limits.bounds[0])
+        | (theta == limits.bounds[1])
+        | ((theta == 0) & (limits.slope > 0))
+    )
 
 
-def gates(limits: Limits, theta: Float[Array, " params"]) -> tuple[Float[Array, " params"], Float[Array, " params"]]:
+def gates(
+    limits: Limits, theta: Float[Array, " params"]
+) -> tuple[Float[Array, " params"], Float[Array, " params"]]:
     """Least and greatest ∇_jL that hold a parameter at rest at θ_j."""
-    a, (low, high) = limits.slope, limits.bounds
+    a = limits.slope
+    (low, high) = limits.bounds
     least = np.where(theta == high, -np.inf, np.where(theta >= 0, -a, a))
     return least, np.where(theta == low, np.inf, np.where(theta <= 0, a, -a))
 
@@ -50,13 +59,21 @@ def gates(limits: Limits, theta: Float[Array, " params"]) -> tuple[Float[Array, 
 def segments(
     limits: Limits, place: Int[Array, " active"], sign: Float[Array, " active"]
 ) -> tuple[Float[Array, " active"], Float[Array, " active"]]:
-    """Ends of the interval in which parameters keep the given signs; zero stands for a parameter without a kink."""
+    """Ends of the interval in which parameters keep the given signs.
+
+    Zero stands for a parameter without a kink.
+    """
     low, high = (end[place] for end in limits.bounds)
-    return np.where(sign > 0, np.maximum(low, 0.0), low), np.where(sign < 0, np.minimum(high, 0.0), high)
+    return np.where(sign > 0, np.maximum(low, 0.0), low), np.where(
+        sign < 0, np.minimum(high, 0.0), high
+    )
 
 
 def leaving_signs(a: Array, theta: Array, beyond: Array) -> Float[Array, " params"]:
-    """Signs of the parameters that leave their resting place; `beyond` is how far ∇L exceeds the bound that holds them."""
+    """Signs of the parameters that leave their resting place.
+
+    `beyond` is how far ∇L exceeds the bound that holds them.
+    """
     return np.where(a > 0, np.where(theta == 0, -np.sign(beyond), np.sign(theta)), 0.0)
 
 
@@ -73,12 +90,18 @@ def solve_box(
     """
     box = Box(a, bounds)
     theta, free = theta.copy(), ~resting(box, theta)
-    sign, fresh, beyond = np.where(a > 0, np.sign(theta), 0.0), np.zeros(0, int), np.zeros(len(a))
+    sign = np.where(a > 0, np.sign(theta), 0.0)
+    fresh = np.zeros(0, int)
+    beyond = np.zeros(len(a))
     max_bound_changes = 20  # largest number of changes of the active set for each parameter
     bound_rounding = 1e-13  # violation that counts as none, relative to the terms of the gradient
     for _ in range(max_bound_changes * (len(a) + 5)):
-        own, rest = np.flatnonzero(free), np.flatnonzero(~free)
-        target = _solve_or_none(gram[np.ix_(own, own)], pull[own] - gram[np.ix_(own, rest)] @ theta[rest] - (a * sign)[own])
+        own = np.flatnonzero(free)
+        rest = np.flatnonzero(~free)
+        target = _solve_or_none(
+            gram[np.ix_(own, own)],
+            pull[own] - gram[np.ix_(own, rest)] @ theta[rest] - (a * sign)[own],
+        )
         if target is None:
             if len(fresh) < 2:
                 return theta
@@ -86,9 +109,18 @@ def solve_box(
             free[fresh] = True
             continue
         floor, ceiling = segments(box, own, sign[own])
-        stop = np.where((target <= floor) & (target < theta[own]), floor, np.where((target >= ceiling), ceiling, np.inf))
+        stop = np.where(
+            (target <= floor) & (target < theta[own]),
+            floor,
+            np.where((target >= ceiling), ceiling, np.inf),
+        )
         met = np.isfinite(stop)
-        share = np.divide(stop - theta[own], target - theta[own], out=np.ones(len(own)), where=met & (target != theta[own]))
+        share = np.divide(
+            stop - theta[own],
+            target - theta[own],
+            out=np.ones(len(own)),
+            where=met & (target != theta[own]),
+        )
         if met.any():
             first = max(float(share[met].min()), 0.0)
             at = met & (share <= first)
@@ -96,9 +128,12 @@ def solve_box(
             theta[own[at]], free[own[at]], fresh = stop[at], False, fresh[~np.isin(fresh, own[at])]
             continue
         theta[own] = target
-        gradient, (least, most) = gram @ theta - pull, gates(box, theta)
+        gradient = gram @ theta - pull
+        (least, most) = gates(box, theta)
         beyond = np.where(free, 0.0, gradient - np.clip(gradient, least, most))
-        fresh = np.flatnonzero(np.abs(beyond) > bound_rounding * (np.abs(gram) @ np.abs(theta) + np.abs(pull) + a))
+        fresh = np.flatnonzero(
+            np.abs(beyond) > bound_rounding * (np.abs(gram) @ np.abs(theta) + np.abs(pull) + a)
+        )
         if not fresh.size:
             break
         sign[fresh], free[fresh] = leaving_signs(a, theta, beyond)[fresh], True

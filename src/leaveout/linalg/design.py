@@ -1,6 +1,7 @@
 """Rows of linear predictors, and everything that a refit of them needs, as plain NumPy arrays.
 
-F(θ, w) = Σ_n ω_n(w) ℓ(η_n, y_n) + κ(w) (½ θᵀPθ + Σ_g a_g ‖θ_g‖),      η_n = x_nᵀθ + o_n, or one for each of several outputs
+F(θ, w) = Σ_n ω_n(w) ℓ(η_n, y_n) + κ(w) (½ θᵀPθ + Σ_g a_g ‖θ_g‖),
+η_n = x_nᵀθ + o_n, or one for each of several outputs
 """
 
 import abc
@@ -25,7 +26,10 @@ class Loss(Protocol):
 
     @property
     def self_concordance(self) -> float | Float[Array, "*rows"] | None:
-        """Constant M of |ℓ‴| ≤ M ℓ″, or None; for several outputs M of |∇³ℓ[s, v, v]| ≤ M (max s − min s) ∇²ℓ[v, v]."""
+        """Constant M of |ℓ‴| ≤ M ℓ″, or None.
+
+        For several outputs M of |∇³ℓ[s, v, v]| ≤ M (max s − min s) ∇²ℓ[v, v].
+        """
 
     @property
     def fourth(self) -> float | Float[Array, "*rows"] | None:
@@ -51,18 +55,26 @@ class LossOfSeveral(Loss, Protocol):
     def roots(self, eta: Float[Array, "... outputs"]) -> Float[Array, "... outputs outputs"]:
         """Factor B with B Bᵀ = ∇²ℓ(η)."""
 
-    def third(self, eta: Float[Array, "... outputs"], move: Float[Array, "... outputs"]) -> Float[Array, "... outputs"]:
+    def third(
+        self, eta: Float[Array, "... outputs"], move: Float[Array, "... outputs"]
+    ) -> Float[Array, "... outputs"]:
         """Compute ∇³ℓ(η)[s, s]."""
 
-    def ratios(self, eta: Float[Array, "... outputs"], at: Float[Array, "... outputs"]) -> tuple[Array, Array]:
+    def ratios(
+        self, eta: Float[Array, "... outputs"], at: Float[Array, "... outputs"]
+    ) -> tuple[Array, Array]:
         """Bounds of the c with vᵀ∇²ℓ(η)v = c vᵀ∇²ℓ(at)v over all v: the least and the greatest."""
 
-    def within(self, eta: Float[Array, "... outputs"], y: Array, spread: Array) -> tuple[Array, Array]:
+    def within(
+        self, eta: Float[Array, "... outputs"], y: Array, spread: Array
+    ) -> tuple[Array, Array]:
         """Largest fall and rise of ℓ from η over moves s with max s − min s ≤ `spread`."""
 
 
 class CachedLoss:
-    """Loss whose methods are looked up once, as a module creates a new bound method at each access."""
+    """Loss whose methods are looked up once, as a module creates a new bound method at each
+    access.
+    """
 
     self_concordance: float | Array | None
     fourth: float | Array | None
@@ -72,7 +84,9 @@ class CachedLoss:
     terms: Callable[..., Array]
 
     def __init__(self, loss: Loss):
-        self.self_concordance, self.fourth, self.ceiling = loss.self_concordance, loss.fourth, loss.ceiling
+        self.self_concordance = loss.self_concordance
+        self.fourth = loss.fourth
+        self.ceiling = loss.ceiling
         self.peak = functools.partial(type(loss).peak, loss)
         self.derivatives = functools.partial(type(loss).derivatives, loss)
         self.terms = functools.partial(type(loss).terms, loss)
@@ -80,54 +94,80 @@ class CachedLoss:
 
 @dataclass(frozen=True, eq=False)
 class Beside:
-    """Loss of all rows where the last rows belong to a penalty with a loss ψ(x_jᵀθ) of its own, which has no y."""
+    """Loss of all rows where the last rows belong to a penalty with a loss ψ(x_jᵀθ) of its own,
+    which has no y.
+    """
 
     units: Loss
     penalty: Loss
     split: tuple[int, int]  # numbers of rows of each
 
     def _both(self, units: Array | float, penalty: Array | float) -> Float[Array, " rows"]:
-        return np.concatenate([np.broadcast_to(part, n) for part, n in zip((units, penalty), self.split, strict=True)])
+        return np.concatenate(
+            [np.broadcast_to(part, n) for part, n in zip((units, penalty), self.split, strict=True)]
+        )
 
     @property
     def self_concordance(self) -> Float[Array, " rows"] | None:
-        own, beside = self.units.self_concordance, self.penalty.self_concordance
-        return None if own is None or beside is None else self._both(own, beside)
+        own = self.units.self_concordance
+        beside = self.penalty.self_concordance
+        if own is None or beside is None:
+            return None
+        return self._both(own, beside)
 
     @property
     def fourth(self) -> Float[Array, " rows"] | None:
-        own, beside = self.units.fourth, self.penalty.fourth
-        return None if own is None or beside is None else self._both(own, beside)
+        own = self.units.fourth
+        beside = self.penalty.fourth
+        if own is None or beside is None:
+            return None
+        return self._both(own, beside)
 
     @property
     def ceiling(self) -> Float[Array, " rows"]:
         return self._both(self.units.ceiling, self.penalty.ceiling)
 
     def peak(self, y: Float[Array, " units"]) -> Float[Array, " rows"] | None:
-        own, beside = self.units.peak(y), self.penalty.peak(np.zeros(()))
-        return None if own is None or beside is None else self._both(own, beside)
+        own = self.units.peak(y)
+        beside = self.penalty.peak(np.zeros(()))
+        if own is None or beside is None:
+            return None
+        return self._both(own, beside)
 
     def derivatives(
         self, eta: Float[Array, "... rows"], y: Float[Array, " units"], orders: tuple[int, ...]
     ) -> tuple[Array, ...]:
         own, beside = np.split(eta, self.split[:1], axis=-1)
-        parts = self.units.derivatives(own, y, orders), self.penalty.derivatives(beside, np.zeros(()), orders)
+        parts = (
+            self.units.derivatives(own, y, orders),
+            self.penalty.derivatives(beside, np.zeros(()), orders),
+        )
         return tuple(np.concatenate(pair, axis=-1) for pair in zip(*parts, strict=True))
 
-    def terms(self, order: int, size: Float[Array, "... rows"], eta: Array, y: Array) -> Float[Array, "... rows"]:
-        (own, beside), (mine, theirs) = np.split(eta, self.split[:1], axis=-1), np.split(size, self.split[:1], axis=-1)
-        parts = self.units.terms(order, mine, own, y), self.penalty.terms(order, theirs, beside, np.zeros(()))
+    def terms(
+        self, order: int, size: Float[Array, "... rows"], eta: Array, y: Array
+    ) -> Float[Array, "... rows"]:
+        (own, beside) = np.split(eta, self.split[:1], axis=-1)
+        (mine, theirs) = np.split(size, self.split[:1], axis=-1)
+        parts = (
+            self.units.terms(order, mine, own, y),
+            self.penalty.terms(order, theirs, beside, np.zeros(())),
+        )
         return np.concatenate(
-            [np.broadcast_to(part, at.shape) for part, at in zip(parts, (mine, theirs), strict=True)], axis=-1
+            [
+                np.broadcast_to(part, at.shape)
+                for part, at in zip(parts, (mine, theirs), strict=True)
+            ],
+            axis=-1,
         )
 
 
 class Extent(NamedTuple):
     """Effect of moves of length one, ‖δ‖_A = 1, on every unit, as arrays `[..., units]`.
 
-    One output: k = ‖x‖_{A⁻¹}, k², k, k². Several outputs: the largest range max U δ − min U δ; ‖Bᵀ U A⁻¹Uᵀ B‖, the largest
-    share of A that the unit's curvature B Bᵀ has; an upper bound of the longest ‖U_k‖_{A⁻¹}; and U A⁻¹Uᵀ without the part of a
-    common shift.
+    One output: k = ‖x‖_{A⁻¹}, k², k, k². Several outputs: the largest range max U δ − min U δ; ‖Bᵀ
+    U A⁻¹Uᵀ B‖, the largest share of A that the unit's curvature B Bᵀ has; an upper bound of the
+    longest ‖U_k‖_{A⁻¹}; and U A⁻¹Uᵀ without the part of a common shift.
     """
 
     norm: Float[Array, "... units"]
@@ -136,13 +176,22 @@ class Extent(NamedTuple):
     inner: Float[Array, "..."]
 
 
-def scale_units(weight: Float[Array, "... units"], part: Float[Array, "..."]) -> Float[Array, "..."]:
+def scale_units(
+    weight: Float[Array, "... units"], part: Float[Array, "..."]
+) -> Float[Array, "..."]:
     """Multiply numbers of units, one or several each, by weights."""
-    return weight * part if part.ndim == weight.ndim else weight.reshape(weight.shape + (1,) * (part.ndim - weight.ndim)) * part
+    if part.ndim == weight.ndim:
+        return weight * part
+    return weight.reshape(weight.shape + (1,) * (part.ndim - weight.ndim)) * part
 
 
-def weight_terms(weight: Float[Array, "... units"], part: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Multiply numbers of units by weights; zero where the weight is zero, as a left-out row may be outside the domain of ℓ."""
+def weight_terms(
+    weight: Float[Array, "... units"], part: Float[Array, "..."]
+) -> Float[Array, "..."]:
+    """Multiply numbers of units by weights.
+
+    Zero where the weight is zero, as a left-out row may be outside the domain of ℓ.
+    """
     with np.errstate(invalid="ignore"):
         out = scale_units(weight, part)
     if not np.isfinite(out.sum()):
@@ -152,11 +201,16 @@ def weight_terms(weight: Float[Array, "... units"], part: Float[Array, "..."]) -
 
 def apply_curvature(curvature: Array, move: Array) -> Array:
     """Multiply moves of η by ∇²ℓ, a number for one output and a matrix for several."""
-    return curvature * move if curvature.ndim == move.ndim else np.einsum("...kl,...l->...k", curvature, move)
+    if curvature.ndim == move.ndim:
+        return curvature * move
+    return np.einsum("...kl,...l->...k", curvature, move)
 
 
 class SingleOutput(abc.ABC):
-    """Rows of one linear predictor a unit, wherever they are stored: what follows from a few primitives is written here."""
+    """Rows of one linear predictor a unit, wherever they are stored.
+
+    What follows from a few primitives is written here.
+    """
 
     outputs: ClassVar[int] = 1
 
@@ -169,7 +223,9 @@ class SingleOutput(abc.ABC):
         """Compute Σ_n slope_n x_n."""
 
     @abc.abstractmethod
-    def products(self, weight: Float[Array, "refits units"]) -> Float[Array, "refits params params"]:
+    def products(
+        self, weight: Float[Array, "refits units"]
+    ) -> Float[Array, "refits params params"]:
         """Compute Σ_n weight_n x_n x_nᵀ."""
 
     @abc.abstractmethod
@@ -180,24 +236,35 @@ class SingleOutput(abc.ABC):
     def sizes(self, root: Float[Array, "rank params"]) -> Float[Array, " units"]:
         """Squares ‖root x_n‖² of all rows."""
 
-    def sizes_by_refit(self, roots: Float[Array, "refits params rank"]) -> Float[Array, "refits units"]:
+    def sizes_by_refit(
+        self, roots: Float[Array, "refits params rank"]
+    ) -> Float[Array, "refits units"]:
         """Squares ‖rootᵀ x_n‖² of all rows for the root of each refit."""
         return np.stack([self.sizes(root.T) for root in roots])
 
-    def at(self, units: Array, theta: Float[Array, "*refits params"]) -> Float[Array, "*refits width"]:
+    def at(
+        self, units: Array, theta: Float[Array, "*refits params"]
+    ) -> Float[Array, "*refits width"]:
         """Compute x_nᵀθ of the listed units."""
         return (self.rows(units) @ theta[..., None])[..., 0]
 
-    def whiten(self, units: Array | slice, root: Float[Array, "rank params"]) -> Float[Array, "... rank"]:
+    def whiten(
+        self, units: Array | slice, root: Float[Array, "rank params"]
+    ) -> Float[Array, "... rank"]:
         """Compute root x_n of the listed units."""
         return self.rows(units) @ root.T
 
-    def gram(self, omega: Float[Array, "refits units"], curvature: Array) -> Float[Array, "refits params params"]:
+    def gram(
+        self, omega: Float[Array, "refits units"], curvature: Array
+    ) -> Float[Array, "refits params params"]:
         """Compute Σ_n ω_n c_n x_n x_nᵀ."""
         return self.products(weight_terms(omega, curvature))
 
     def pair_columns(self) -> Self:
-        """Copy that keeps the products of pairs of columns, if that is faster; else the design itself."""
+        """Copy that keeps the products of pairs of columns, if that is faster.
+
+        Else the design itself.
+        """
         return self
 
     def extent(self, root: Float[Array, "rank params"], shares: Array) -> Extent:
@@ -217,7 +284,10 @@ class SingleOutput(abc.ABC):
 
 @dataclass(frozen=True, eq=False)
 class DenseDesign(SingleOutput):
-    """Rows in one array, `[units, params]`; the products of pairs of columns may be kept, for many curvatures."""
+    """Rows in one array, `[units, params]`.
+
+    The products of pairs of columns may be kept, for many curvatures.
+    """
 
     x: Float[Array, "units params"]
     pairs: Float[Array, "pairs units"] | None = None
@@ -242,7 +312,9 @@ class DenseDesign(SingleOutput):
         """Selected rows as an array."""
         return self.x[units]
 
-    def ahead(self, units: Array, images: Float[Array, "params some"]) -> Float[Array, "units some"]:
+    def ahead(
+        self, units: Array, images: Float[Array, "params some"]
+    ) -> Float[Array, "units some"]:
         """Multiply the listed rows by columns, in the precision of the columns."""
         return np.asarray(self.x[units], images.dtype) @ images
 
@@ -257,7 +329,8 @@ class DenseDesign(SingleOutput):
 
     def below(self, rows: Float[Array, "more params"]) -> "DenseDesign":
         """Append rows; no copy is made if they already lie behind these in memory."""
-        whole, n = self.x.base, len(self.x)
+        whole = self.x.base
+        n = len(self.x)
         if (
             isinstance(whole, np.ndarray)
             and whole.shape == (n + len(rows), self.shape[1])
@@ -271,31 +344,43 @@ class DenseDesign(SingleOutput):
     def pair_columns(self) -> Self:
         """Copy that keeps the products of pairs of columns, if these are few."""
         n, p = self.shape
-        outer_product_entries = 2**22  # largest number of entries of all x xᵀ together that are kept
-        return replace(self, pairs=self._pairs(EVERYONE)) if n * p * (p + 1) // 2 <= outer_product_entries else self
+        # largest number of entries of all x xᵀ together that are kept
+        outer_product_entries = 2**22
+        if n * p * (p + 1) // 2 <= outer_product_entries:
+            return replace(self, pairs=self._pairs(EVERYONE))
+        return self
 
     def _pairs(self, some: slice) -> Float[Array, "pairs some"]:
         """Products of all pairs of columns, for a slice of the rows."""
-        columns, p = np.ascontiguousarray(self.x[some].T), self.x.shape[1]
-        out, end = np.empty((p * (p + 1) // 2, columns.shape[1])), 0
+        columns = np.ascontiguousarray(self.x[some].T)
+        p = self.x.shape[1]
+        out = np.empty((p * (p + 1) // 2, columns.shape[1]))
+        end = 0
         for k in range(p):
-            start, end = end, end + p - k
+            start = end
+            end = end + p - k
             np.multiply(columns[k:], columns[k], out=out[start:end])
         return out
 
     def _pair_blocks(self, count: int) -> list[slice]:
-        """Blocks of rows whose pair products are formed for `count` sums; none if separate matrix products are faster.
+        """Blocks of rows whose pair products are formed for `count` sums; none if separate matrix
+        products are faster.
 
-        A separate product is a matrix times its own transpose, so only half is computed, but it is slower the fewer columns
-        there are.
+        A separate product is a matrix times its own transpose, so only half is computed, but it is
+        slower the fewer columns there are.
         """
         n, p = self.shape
         size = DENSE_BLOCK // (p * (p + 1) // 2)
-        return [slice(k, k + size) for k in range(0, n, size)] if 2 * count >= p and size >= 2 * p else []
+        if 2 * count >= p and size >= 2 * p:
+            return [slice(k, k + size) for k in range(0, n, size)]
+        return []
 
-    def products(self, weight: Float[Array, "refits units"]) -> Float[Array, "refits params params"]:
+    def products(
+        self, weight: Float[Array, "refits units"]
+    ) -> Float[Array, "refits params params"]:
         """Compute Σ_n weight_n x_n x_nᵀ, for many refits by one product with all x xᵀ."""
-        p, blocks = self.x.shape[1], self._pair_blocks(len(weight))
+        p = self.x.shape[1]
+        blocks = self._pair_blocks(len(weight))
         out = np.empty((len(weight), p, p))
         if self.pairs is not None or blocks:
             half = 0.0 if self.pairs is None else weight @ self.pairs.T
@@ -314,7 +399,8 @@ class DenseDesign(SingleOutput):
 
     def forms(self, matrices: Float[Array, "forms params params"]) -> Float[Array, "units forms"]:
         """Compute x_nᵀ M x_n, for many matrices by one product with all x xᵀ."""
-        (n, p), blocks = self.shape, self._pair_blocks(len(matrices))
+        (n, p) = self.shape
+        blocks = self._pair_blocks(len(matrices))
         out = np.empty((n, len(matrices)))
         i, j = np.triu_indices(p)
         twice = (matrices + matrices.swapaxes(1, 2))[:, i, j] * np.where(i == j, 0.5, 1.0)
@@ -325,8 +411,12 @@ class DenseDesign(SingleOutput):
         return out
 
     def sizes(self, root: Float[Array, "rank params"]) -> Float[Array, " units"]:
-        """Squares ‖root x_n‖² of all rows; root is lower triangular, which halves the operations."""
-        (n, p), size = self.shape, np.empty(len(self.x))
+        """Squares ‖root x_n‖² of all rows.
+
+        Root is lower triangular, which halves the operations.
+        """
+        (n, p) = self.shape
+        size = np.empty(len(self.x))
         cached_block = 2**16  # numbers in a block that is read twice: half a core's cache
         block = min(n, max(1, cached_block // p))
         room = np.empty((block, p))
@@ -338,9 +428,13 @@ class DenseDesign(SingleOutput):
             np.einsum("np,np->n", z, z, out=size[some])
         return size
 
-    def sizes_by_refit(self, roots: Float[Array, "refits params rank"]) -> Float[Array, "refits units"]:
+    def sizes_by_refit(
+        self, roots: Float[Array, "refits params rank"]
+    ) -> Float[Array, "refits units"]:
         """Squares ‖rootᵀ x_n‖² of all rows for the root of each refit."""
-        z = self.predictors(roots.swapaxes(1, 2).reshape(-1, roots.shape[1])).reshape(len(roots), roots.shape[2], -1)
+        z = self.predictors(roots.swapaxes(1, 2).reshape(-1, roots.shape[1])).reshape(
+            len(roots), roots.shape[2], -1
+        )
         return np.einsum("rkn,rkn->rn", z, z)
 
 
@@ -359,16 +453,22 @@ class MultiOutputDesign:
     def features(self) -> int:
         return self.each.shape[1]
 
-    def predictors(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits units outputs"]:
+    def predictors(
+        self, theta: Float[Array, "refits params"]
+    ) -> Float[Array, "refits units outputs"]:
         """Compute θ x_n of every unit."""
         found = self.each.predictors(theta.reshape(-1, self.features))
         return found.reshape(len(theta), self.outputs, -1).swapaxes(1, 2)
 
     def pull(self, slope: Float[Array, "refits units outputs"]) -> Float[Array, "refits params"]:
         """Compute Σ_n slope_n ⊗ x_n."""
-        return self.each.pull(slope.swapaxes(1, 2).reshape(-1, self.shape[0])).reshape(len(slope), -1)
+        return self.each.pull(slope.swapaxes(1, 2).reshape(-1, self.shape[0])).reshape(
+            len(slope), -1
+        )
 
-    def at(self, units: Array, theta: Float[Array, "*refits params"]) -> Float[Array, "*refits width outputs"]:
+    def at(
+        self, units: Array, theta: Float[Array, "*refits params"]
+    ) -> Float[Array, "*refits width outputs"]:
         """Compute θ x_n of the listed units."""
         x = self.each.rows(units.ravel()).reshape(*units.shape, -1)
         return x @ theta.reshape(*theta.shape[:-1], self.outputs, -1).swapaxes(-1, -2)
@@ -381,24 +481,35 @@ class MultiOutputDesign:
         """Copy of the rows in float32."""
         return MultiOutputDesign(self.each.single(), self.outputs)
 
-    def whiten(self, units: Array, root: Float[Array, "rank params"]) -> Float[Array, "... outputs rank"]:
+    def whiten(
+        self, units: Array, root: Float[Array, "rank params"]
+    ) -> Float[Array, "... outputs rank"]:
         """Compute root U_nᵀ of the listed units, one row an output."""
-        each = root.reshape(-1, self.outputs, self.features).swapaxes(0, 1).reshape(-1, self.features)
+        each = (
+            root.reshape(-1, self.outputs, self.features).swapaxes(0, 1).reshape(-1, self.features)
+        )
         return self.each.whiten(units, each).reshape(*units.shape, self.outputs, len(root))
 
     def gram(
-        self, omega: Float[Array, "refits units"], curvature: Float[Array, "#refits units outputs outputs"]
+        self,
+        omega: Float[Array, "refits units"],
+        curvature: Float[Array, "#refits units outputs outputs"],
     ) -> Float[Array, "refits params params"]:
         """Compute Σ_n ω_n U_nᵀ C_n U_n, block by block of two outputs.
 
-        Blocks on the diagonal follow from the others, as F is flat along a common shift of all outputs.
+        Blocks on the diagonal follow from the others, as F is flat along a common shift of all
+        outputs.
         """
         curvature = np.broadcast_to(curvature, (*omega.shape, *curvature.shape[-2:]))
-        (k, other), q = np.triu_indices(self.outputs, 1), self.features
+        (k, other) = np.triu_indices(self.outputs, 1)
+        q = self.features
         if (curvature == curvature[:, :1]).all():  # the same in all rows, as at the start of a fit
             whole = self.each.products(omega)
-            return np.einsum("rkl,rpq->rkplq", curvature[:, 0], whole).reshape(len(omega), self.outputs * q, -1)
-        out, each = np.zeros((len(omega), self.outputs, q, self.outputs, q)), np.arange(self.outputs)
+            return np.einsum("rkl,rpq->rkplq", curvature[:, 0], whole).reshape(
+                len(omega), self.outputs * q, -1
+            )
+        out = np.zeros((len(omega), self.outputs, q, self.outputs, q))
+        each = np.arange(self.outputs)
         n = self.shape[0]
         size = max(1, DENSE_BLOCK // (n * len(k)))
         for start in range(0, len(omega), size):
@@ -419,12 +530,16 @@ class MultiOutputDesign:
         return self.each.products(omega * own)
 
     def without_shifts(self, root: Float[Array, "rank params"]) -> Float[Array, "rank params"]:
-        """Project moves of θ on those without a common shift of all outputs, which changes no predictor."""
+        """Project moves of θ on those without a common shift of all outputs, which changes no
+        predictor.
+        """
         each = root.reshape(len(root), self.outputs, -1)
         return (each - each.mean(1, keepdims=True)).reshape(root.shape)
 
     def shifts_apart(self, penalty: Float[Array, "params params"]) -> bool:
-        """Whether a common shift of all outputs is orthogonal to the other moves in the norm of the penalty, and so of H."""
+        """Whether a common shift of all outputs is orthogonal to the other moves in the norm of the
+        penalty, and so of H.
+        """
         shifted = penalty.reshape(self.outputs, self.features, self.outputs, -1).sum(0)
         return bool((shifted == shifted[:, :1]).all())
 
@@ -433,21 +548,36 @@ class MultiOutputDesign:
         rest = self.without_shifts(root)
         return rest.T @ rest
 
-    def inner(self, units: Array | slice, inverse: Float[Array, "params params"]) -> Float[Array, "some outputs outputs"]:
+    def inner(
+        self, units: Array | slice, inverse: Float[Array, "params params"]
+    ) -> Float[Array, "some outputs outputs"]:
         """Compute U_n `inverse` U_nᵀ of the listed units."""
-        (k, other), some = np.triu_indices(self.outputs), self.each.take(units)
-        blocks = inverse.reshape(self.outputs, self.features, self.outputs, self.features)[k, :, other, :]
+        (k, other) = np.triu_indices(self.outputs)
+        some = self.each.take(units)
+        blocks = inverse.reshape(self.outputs, self.features, self.outputs, self.features)[
+            k, :, other, :
+        ]
         out = np.empty((some.shape[0], self.outputs, self.outputs))
         out[:, k, other] = out[:, other, k] = some.forms(blocks)
         return out
 
-    def extent(self, root: Float[Array, "rank params"], roots: Float[Array, "units outputs outputs"]) -> Extent:
-        """Extent of all rows in the norm of (rootᵀ root)⁻¹, in blocks; `roots` are the factors B of the curvatures."""
-        n, size, inverse = self.shape[0], max(1, DENSE_BLOCK // self.outputs**2), self.inverse(root)
+    def extent(
+        self, root: Float[Array, "rank params"], roots: Float[Array, "units outputs outputs"]
+    ) -> Extent:
+        """Extent of all rows in the norm of (rootᵀ root)⁻¹, in blocks.
+
+        `roots` are the factors B of the curvatures.
+        """
+        n = self.shape[0]
+        size = max(1, DENSE_BLOCK // self.outputs**2)
+        inverse = self.inverse(root)
         shift = root.reshape(len(root), self.outputs, -1).mean(1)
-        common = self.each.forms((shift.T @ shift)[None])[:, 0]  # the common shift, which `inverse` lacks
+        # the common shift, which `inverse` lacks
+        common = self.each.forms((shift.T @ shift)[None])[:, 0]
         blocks = (slice(k, k + size) for k in range(0, n, size))
-        parts = [self._extent(self.inner(some, inverse), common[some], roots[some]) for some in blocks]
+        parts = [
+            self._extent(self.inner(some, inverse), common[some], roots[some]) for some in blocks
+        ]
         return Extent(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     def _extent(
@@ -456,14 +586,20 @@ class MultiOutputDesign:
         common: Float[Array, " some"],
         roots: Float[Array, "some outputs outputs"],
     ) -> Extent:
-        """Extent from the inner products of whitened rows and the squares of their common shifts."""
+        """Extent from the inner products of whitened rows and the squares of their common
+        shifts.
+        """
         square = np.einsum("nkk->nk", inner)
         apart = square[:, :, None] + square[:, None, :] - 2 * inner
         share = np.linalg.eigvalsh(roots.swapaxes(1, 2) @ inner @ roots)[:, -1]
         length = np.sqrt(np.maximum(square.max(1), 0.0)) + np.sqrt(np.maximum(common, 0.0))
-        return Extent(np.sqrt(np.maximum(apart.max((1, 2)), 0.0)), np.maximum(share, 0.0), length, inner)
+        return Extent(
+            np.sqrt(np.maximum(apart.max((1, 2)), 0.0)), np.maximum(share, 0.0), length, inner
+        )
 
-    def extents(self, roots: Float[Array, "refits params rank"], shares: Float[Array, "refits ..."]) -> Extent:
+    def extents(
+        self, roots: Float[Array, "refits params rank"], shares: Float[Array, "refits ..."]
+    ) -> Extent:
         """Extent of all rows for each refit, in the refit's own norm and with its own factors B."""
         parts = [self.extent(root.T, own) for root, own in zip(roots, shares, strict=True)]
         return Extent(*(np.stack(part) for part in zip(*parts, strict=True)))
@@ -474,12 +610,14 @@ DENSE_BLOCK = 2**20  # numbers in one block of rows
 
 @dataclass(frozen=True, eq=False)
 class Predictors:
-    """Model of one linear predictor a unit, or of several outputs, as data; the losses of several are `LossOfSeveral`.
+    """Model of one linear predictor a unit, or of several outputs, as data; the losses of several
+    are `LossOfSeveral`.
 
-    `weigh` maps weights `[refits, units]` to ω and κ. `separate` says that ω_n = w_n ω_n(1) and κ = 1, so that leaving units
-    out changes their own terms only. Parts of the penalty that are not quadratic are further rows of `design`, behind those of
-    the units. `loss` and ω cover all rows; `unit_loss` is the loss of the units, which alone are left out or scored.
-    `inverse_link` maps η to predictions.
+    `weigh` maps weights `[refits, units]` to ω and κ. `separate` says that ω_n = w_n ω_n(1) and κ =
+    1, so that leaving units out changes their own terms only. Parts of the penalty that are not
+    quadratic are further rows of `design`, behind those of the units. `loss` and ω cover all rows;
+    `unit_loss` is the loss of the units, which alone are left out or scored. `inverse_link` maps η
+    to predictions.
     """
 
     design: Any  # `DenseDesign`, `MultiOutputDesign`, or `sparse_design.SparseDesign`
@@ -487,7 +625,8 @@ class Predictors:
     y: Float[Array, " units"]
     unit_loss: Loss
     loss: Loss
-    penalty: Any  # a matrix `[params, params]`; a diagonal one of very many columns in compressed rows
+    # a matrix `[params, params]`; a diagonal one of very many columns in compressed rows
+    penalty: Any
     weigh: Callable[[Array], tuple[Float[Array, "refits rows"], Float[Array, " refits"]]]
     separate: bool
     inverse_link: Callable[[Arrays], Arrays]
@@ -503,10 +642,14 @@ class Predictors:
             return value, pushed
         return value + self.norms.value(theta), pushed + self.norms.pull(theta)
 
-    def bending(self, theta: Float[Array, "refits params"]) -> Float[Array, "#refits params params"]:
+    def bending(
+        self, theta: Float[Array, "refits params"]
+    ) -> Float[Array, "#refits params params"]:
         """Hessian of the penalty beside the rows."""
         penalty = self.penalty if isinstance(self.penalty, np.ndarray) else self.penalty.toarray()
-        return penalty[None] if self.norms is None else penalty + self.norms.hessian(theta)
+        if self.norms is None:
+            return penalty[None]
+        return penalty + self.norms.hessian(theta)
 
     @property
     def quadratic(self) -> bool:
@@ -520,16 +663,28 @@ class Predictors:
         out += self.offset
         return out
 
-    def shares(self, eta: Float[Array, "... rows"] | Float[Array, "... rows outputs"], curvature: Array) -> Array:
+    def shares(
+        self, eta: Float[Array, "... rows"] | Float[Array, "... rows outputs"], curvature: Array
+    ) -> Array:
         """Argument of `extent`: ℓ″, or for several outputs the factor B with B Bᵀ = ∇²ℓ."""
-        return curvature if self.design.outputs == 1 else cast(LossOfSeveral, self.loss).roots(eta)
+        if self.design.outputs == 1:
+            return curvature
+        return cast(LossOfSeveral, self.loss).roots(eta)
 
-    def at(self, units: Int[Array, "refits width"], theta: Float[Array, "refits params"]) -> Float[Array, "refits width ..."]:
-        """Compute the linear predictors of the listed units, through those of all rows if the list is long."""
+    def at(
+        self, units: Int[Array, "refits width"], theta: Float[Array, "refits params"]
+    ) -> Float[Array, "refits width ..."]:
+        """Compute the linear predictors of the listed units, through those of all rows if the list
+        is long.
+        """
         if units.shape[1] == len(self.y):
             return self.eta(theta)[:, : len(self.y)]
         gather_cost = 16  # cost of gathering a row, in products with one
         if gather_cost * units.shape[1] >= len(self.y):
             return self.eta(theta)[np.arange(len(units))[:, None], units]
-        own = self.offset[units] if isinstance(self.offset, np.ndarray) and self.offset.ndim else self.offset
+        own = (
+            self.offset[units]
+            if isinstance(self.offset, np.ndarray) and self.offset.ndim
+            else self.offset
+        )
         return self.design.at(units, theta) + own

@@ -1,9 +1,10 @@
 """Rows of linear predictors that stay on a device, which computes the products with them.
 
-JAX computes products block by block in double precision, whatever the precision of the rows. Only arrays as long as the
-parameters or the units come back; the rows are never copied. What follows from the primitives stands in
-`linalg.design.SingleOutput`. Refits and rows go in groups of powers of two, so that few programs are compiled. Programs of JAX
-see the rows written out on the device, once.
+JAX computes products block by block in double precision, whatever the precision of the rows. Only
+arrays as long as the parameters or the units come back; the rows are never copied. What follows
+from the primitives stands in `linalg.design.SingleOutput`. Refits and rows go in groups of powers
+of two, so that few programs are compiled. Programs of JAX see the rows written out on the device,
+once.
 """
 
 import functools
@@ -22,7 +23,8 @@ REFITS_A_CALL = 64  # refits of one call
 
 
 def device_copy(array: Array) -> Array | None:
-    """Copy many rows on their device, in float32 if that loses nothing, else in float64; None for few rows.
+    """Copy many rows on their device, in float32 if that loses nothing, else in float64; None for
+    few rows.
 
     Few rows fit into memory twice.
     """
@@ -34,7 +36,10 @@ def device_copy(array: Array) -> Array | None:
 
 
 def exact(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Decorate a function so that its products keep all digits of their factors: an accelerator may keep ten bits."""
+    """Decorate a function so that its products keep all digits of their factors.
+
+    An accelerator may keep ten bits.
+    """
 
     @functools.wraps(function)
     def wrapped(*args: Any) -> Array:
@@ -45,7 +50,9 @@ def exact(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 class Resident(SourcedDesign):
-    """Rows `[units, params]` of `source`, JAX's array on a device, with a column of ones if there is an intercept."""
+    """Rows `[units, params]` of `source`, JAX's array on a device, with a column of ones if there
+    is an intercept.
+    """
 
     def __repr__(self) -> str:
         return f"{self.source.dtype} on {', '.join(map(str, self.source.devices()))}"
@@ -68,25 +75,37 @@ class Resident(SourcedDesign):
 
     def _each(self, function: Any, *parts: Arrays) -> np.ndarray:
         """Apply a function of a block of rows and of `parts` to all rows: `[..., units]`."""
-        return jax.device_get(_each(function, self.source, self.ones, self.dtype, self._step, *parts))
+        return jax.device_get(
+            _each(function, self.source, self.ones, self.dtype, self._step, *parts)
+        )
 
     def _sum(self, function: Any, weight: Arrays) -> np.ndarray:
-        """Sum a function of blocks of rows and of their weights, `[refits, units]`, over all blocks."""
-        return jax.device_get(_sum(function, self.source, self.ones, self.dtype, self._step, weight))
+        """Sum a function of blocks of rows and of their weights, `[refits, units]`, over all
+        blocks.
+        """
+        return jax.device_get(
+            _sum(function, self.source, self.ones, self.dtype, self._step, weight)
+        )
 
-    def _select_rows(self, units: Int[np.ndarray, "..."] | slice, columns: Arrays | None, dtype: Any) -> np.ndarray:
+    def _select_rows(
+        self, units: Int[np.ndarray, "..."] | slice, columns: Arrays | None, dtype: Any
+    ) -> np.ndarray:
         """Selected rows in memory, or their products with columns."""
         units = np.arange(len(self))[units] if isinstance(units, slice) else np.asarray(units)
         out = np.empty((units.size, self.shape[1] if columns is None else columns.shape[1]), dtype)
         for some in _powers(units.size, DEVICE_BLOCK // max(1, self.shape[1])):
-            out[some] = jax.device_get(_select_rows(self.source, self.ones, dtype, units.ravel()[some], columns))
+            out[some] = jax.device_get(
+                _select_rows(self.source, self.ones, dtype, units.ravel()[some], columns)
+            )
         return out.reshape(*units.shape, -1)
 
     def rows(self, units: Int[np.ndarray, "..."] | slice) -> Float[np.ndarray, "*some params"]:
         """Selected rows, in memory."""
         return self._select_rows(units, None, self.dtype)
 
-    def predictors(self, theta: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, "refits units"]:
+    def predictors(
+        self, theta: Float[np.ndarray, "refits params"]
+    ) -> Float[np.ndarray, "refits units"]:
         """Compute x_nᵀθ of every unit."""
         out = np.empty((len(theta), len(self)), self.dtype)
         for some in _powers(len(theta)):
@@ -104,18 +123,26 @@ class Resident(SourcedDesign):
         self, units: Int[np.ndarray, "*refits width"], theta: Float[np.ndarray, "*refits params"]
     ) -> Float[np.ndarray, "*refits width"]:
         """Compute x_nᵀθ of the listed units."""
-        flat, theta = units.reshape(-1, units.shape[-1]), theta.reshape(-1, theta.shape[-1])
+        flat = units.reshape(-1, units.shape[-1])
+        theta = theta.reshape(-1, theta.shape[-1])
         out = np.empty(flat.shape)
         for some in _powers(len(flat), DEVICE_BLOCK // max(1, flat.shape[1] * self.shape[1])):
-            out[some] = jax.device_get(_at(self.source, self.ones, self.dtype, flat[some], theta[some]))
+            out[some] = jax.device_get(
+                _at(self.source, self.ones, self.dtype, flat[some], theta[some])
+            )
         return out.reshape(units.shape)
 
     def take(self, units: Int[np.ndarray, " some"] | slice) -> "Resident":
         """Design of the selected rows, on the device."""
-        units = np.arange(len(self))[units] if isinstance(units, slice) else units
-        return replace(self, source=_select_rows(self.source, False, self.source.dtype, units, None))
+        if isinstance(units, slice):
+            units = np.arange(len(self))[units]
+        return replace(
+            self, source=_select_rows(self.source, False, self.source.dtype, units, None)
+        )
 
-    def ahead(self, units: np.ndarray, images: Float[np.ndarray, "params some"]) -> Float[np.ndarray, "units some"]:
+    def ahead(
+        self, units: np.ndarray, images: Float[np.ndarray, "params some"]
+    ) -> Float[np.ndarray, "units some"]:
         """Multiply the listed rows by columns, in the precision of the columns."""
         return self._select_rows(units, images, images.dtype)
 
@@ -128,18 +155,25 @@ class Resident(SourcedDesign):
         """Append rows: a copy in float64, on the device."""
         return Resident(_below(self.source, self.ones, rows), False)
 
-    def whiten(self, units: np.ndarray | slice, root: Float[np.ndarray, "rank params"]) -> Float[np.ndarray, "... rank"]:
+    def whiten(
+        self, units: np.ndarray | slice, root: Float[np.ndarray, "rank params"]
+    ) -> Float[np.ndarray, "... rank"]:
         """Compute root x_n of the listed units."""
         return self._select_rows(units, root.T, self.dtype)
 
-    def products(self, weight: Float[np.ndarray, "refits units"]) -> Float[np.ndarray, "refits params params"]:
+    def products(
+        self, weight: Float[np.ndarray, "refits units"]
+    ) -> Float[np.ndarray, "refits params params"]:
         """Compute Σ_n weight_n x_n x_nᵀ."""
         out = np.empty((len(weight), *2 * self.shape[1:]))
         for some in _powers(len(weight)):
             out[some] = self._sum(_products, weight[some])
-        return 0.5 * (out + out.swapaxes(1, 2))  # float32 products are not symmetric to the last digit
+        # float32 products are not symmetric to the last digit
+        return 0.5 * (out + out.swapaxes(1, 2))
 
-    def forms(self, matrices: Float[np.ndarray, "forms params params"]) -> Float[np.ndarray, "units forms"]:
+    def forms(
+        self, matrices: Float[np.ndarray, "forms params params"]
+    ) -> Float[np.ndarray, "units forms"]:
         """Compute x_nᵀ M x_n."""
         out = np.empty((len(self), len(matrices)))
         for some in _powers(len(matrices)):
@@ -150,7 +184,9 @@ class Resident(SourcedDesign):
         """Squares ‖root x_n‖² of all rows."""
         return self.sizes_by_refit(root.T[None])[0]
 
-    def sizes_by_refit(self, roots: Float[np.ndarray, "refits params rank"]) -> Float[np.ndarray, "refits units"]:
+    def sizes_by_refit(
+        self, roots: Float[np.ndarray, "refits params rank"]
+    ) -> Float[np.ndarray, "refits units"]:
         """Squares ‖rootᵀ x_n‖² of all rows for the root of each refit."""
         size = np.empty((len(roots), len(self)))
         for some in _powers(len(roots)):
@@ -175,7 +211,9 @@ def _again(source: np.ndarray, ones: bool, dtype: Any) -> Resident:
 def _cast_rows(x: Array, ones: bool, dtype: Any) -> Array:
     """Rows in the given precision, with the column of ones."""
     x = x.astype(dtype)
-    return jnp.concatenate([x, jnp.ones((len(x), 1), dtype)], axis=1) if ones else x
+    if ones:
+        return jnp.concatenate([x, jnp.ones((len(x), 1), dtype)], axis=1)
+    return x
 
 
 @float64
@@ -195,44 +233,64 @@ def _below(x: Array, ones: bool, rows: Array) -> Array:
 @exact
 def _select_rows(x: Array, ones: bool, dtype: Any, units: Array, columns: Array | None) -> Array:
     rows = _cast_rows(x[units], ones, dtype)
-    return rows if columns is None else rows @ columns.astype(dtype)
+    if columns is None:
+        return rows
+    return rows @ columns.astype(dtype)
 
 
 @float64
 @compile_static
 @exact
 def _at(x: Array, ones: bool, dtype: Any, units: Array, theta: Array) -> Array:
-    return (_cast_rows(x[units.ravel()], ones, dtype).reshape(*units.shape, -1) @ theta.astype(dtype)[:, :, None])[..., 0]
+    return (
+        _cast_rows(x[units.ravel()], ones, dtype).reshape(*units.shape, -1)
+        @ theta.astype(dtype)[:, :, None]
+    )[..., 0]
 
 
 @float64
 @compile_static
 @exact
-def _each(function: Callable[..., Array], x: Array, ones: bool, dtype: Any, step: int, *parts: Array) -> Array:
-    """Apply a function to blocks of rows; the last block overlaps the one before it, so that all have one length."""
+def _each(
+    function: Callable[..., Array], x: Array, ones: bool, dtype: Any, step: int, *parts: Array
+) -> Array:
+    """Apply a function to blocks of rows.
+
+    The last block overlaps the one before it, so that all have one length.
+    """
     parts = tuple(part.astype(dtype) for part in parts)
-    block = lambda start: function(_cast_rows(jax.lax.dynamic_slice_in_dim(x, start, step), ones, dtype), *parts)
+    block = lambda start: function(
+        _cast_rows(jax.lax.dynamic_slice_in_dim(x, start, step), ones, dtype), *parts
+    )
 
     def fill(k, out):
         start = jnp.minimum(k * step, len(x) - step)
         return jax.lax.dynamic_update_slice_in_dim(out, block(start), start, -1)
 
     known = jax.eval_shape(block, 0)
-    return jax.lax.fori_loop(0, -(-len(x) // step), fill, jnp.zeros((*known.shape[:-1], len(x)), known.dtype))
+    return jax.lax.fori_loop(
+        0, -(-len(x) // step), fill, jnp.zeros((*known.shape[:-1], len(x)), known.dtype)
+    )
 
 
 @float64
 @compile_static
 @exact
-def _sum(function: Callable[..., Array], x: Array, ones: bool, dtype: Any, step: int, weight: Array) -> Array:
+def _sum(
+    function: Callable[..., Array], x: Array, ones: bool, dtype: Any, step: int, weight: Array
+) -> Array:
     """Sum a function over blocks of rows, in float64."""
     count, left = divmod(len(x), step)
 
     def block(start, size):
         own = jax.lax.dynamic_slice_in_dim(weight, start, size, -1)
-        return function(_cast_rows(jax.lax.dynamic_slice_in_dim(x, start, size), ones, dtype), own.astype(dtype)).astype(float)
+        return function(
+            _cast_rows(jax.lax.dynamic_slice_in_dim(x, start, size), ones, dtype), own.astype(dtype)
+        ).astype(float)
 
-    return jax.lax.fori_loop(0, count, lambda k, total: total + block(k * step, step), block(len(x) - left, left))
+    return jax.lax.fori_loop(
+        0, count, lambda k, total: total + block(k * step, step), block(len(x) - left, left)
+    )
 
 
 def _predictors(x: Array, theta: Array) -> Array:

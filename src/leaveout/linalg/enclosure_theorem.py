@@ -1,30 +1,36 @@
 """Distance of a refit of linear predictors from the exact one: a theorem.
 
-F(θ, w) = Σ w_i ℓ_i(x_iᵀθ) + a quadratic, ℓ convex. Let A = P + Σ w_i a_i x_i x_iᵀ ≻ 0 be any reference, θ any candidate,
-g = ∇F(θ, w), λ = ‖g‖_{A⁻¹}, k_i = ‖x_i‖_{A⁻¹}. Let the secants of ℓ_i′ from η_i over |s| ≤ r k_i lie within
-[a_i − e_i, a_i + f_i], and C(e) = min over τ ≥ 0 of τ + Σ w_i k_i² (e_i − τ a_i)₊. Then
+F(θ, w) = Σ w_i ℓ_i(x_iᵀθ) + a quadratic, ℓ convex. Let A = P + Σ w_i a_i x_i x_iᵀ ≻ 0 be any
+reference, θ any candidate, g = ∇F(θ, w), λ = ‖g‖_{A⁻¹}, k_i = ‖x_i‖_{A⁻¹}. Let the secants of ℓ_i′
+from η_i over |s| ≤ r k_i lie within [a_i − e_i, a_i + f_i], and C(e) = min over τ ≥ 0 of τ + Σ w_i
+k_i² (e_i − τ a_i)₊. Then
 
-    λ < r (1 − C(e))   ⟹   ‖θ_w − θ‖_A ≤ D = λ / (1 − C(e)),   and after v = −A⁻¹g   ‖θ_w − θ − v‖_A ≤ C(f) D = ρ.
+    λ < r (1 − C(e))   ⟹   ‖θ_w − θ‖_A ≤ D = λ / (1 − C(e)),   and after v = −A⁻¹g
+    ‖θ_w − θ − v‖_A ≤ C(f) D = ρ.
 
-Proof. Σ w_i e_i x_i x_iᵀ ⪯ C(e) A, since Σ w_i a_i x_i x_iᵀ ⪯ A. On ‖δ‖_A = r, ⟨∇F(θ + δ, w), δ⟩ ≥ r ((1 − C) r − λ) > 0, so a
-minimiser lies inside. There (A + E) δ = −g for secants A + E: ‖δ‖_A ≤ λ/(1 − C), and δ − v = −A⁻¹Eδ. ∎
+Proof. Σ w_i e_i x_i x_iᵀ ⪯ C(e) A, since Σ w_i a_i x_i x_iᵀ ⪯ A. On ‖δ‖_A = r, ⟨∇F(θ + δ, w), δ⟩ ≥
+r ((1 − C) r − λ) > 0, so a minimiser lies inside. There (A + E) δ = −g for secants A + E: ‖δ‖_A ≤
+λ/(1 − C), and δ − v = −A⁻¹Eδ. ∎
 
-So the predictor x_nᵀθ_w lies within k_n ρ of x_nᵀ(θ + v), and a loss within the image of that interval. Secants come from
+So the predictor x_nᵀθ_w lies within k_n ρ of x_nᵀ(θ + v), and a loss within the image of that
+interval. Secants come from
 |ℓ‴| ≤ M ℓ″ (then ℓ″ changes by a factor of at most e^{Ms}) or from ℓ″ being unimodal (then the least secant is an end's).
 
-For several outputs, η_i = U_i θ with curvatures W_i, everything is relative to these: a_i = 1. Secants lie between (1 − e_i)
-W_i and (1 + f_i) W_i, k_i is the largest range max − min of U_i δ over ‖δ‖_A = 1, and ‖W_i^½ U_i A⁻¹ U_iᵀ W_i^½‖ stands for a_i
-k_i². For softmax, |∇³ℓ[s, v, v]| ≤ (max s − min s) vᵀWv: M = 1, of ranges. At a candidate, W there is W_i times a factor
-between the least and the greatest ratio of their probabilities. Along a common shift of all outputs that is not penalised, F is
-flat and no gradient points along it. Curvature is added to A there, and the theorem holds on the complement, which contains
-every move.
+For several outputs, η_i = U_i θ with curvatures W_i, everything is relative to these: a_i = 1.
+Secants lie between (1 − e_i) W_i and (1 + f_i) W_i, k_i is the largest range max − min of U_i δ
+over ‖δ‖_A = 1, and ‖W_i^½ U_i A⁻¹ U_iᵀ W_i^½‖ stands for a_i k_i². For softmax, |∇³ℓ[s, v, v]| ≤
+(max s − min s) vᵀWv: M = 1, of ranges. At a candidate, W there is W_i times a factor between the
+least and the greatest ratio of their probabilities. Along a common shift of all outputs that is not
+penalised, F is flat and no gradient points along it. Curvature is added to A there, and the theorem
+holds on the complement, which contains every move.
 
-Predictors, slopes and curvatures are rounded. η off by ε moves ℓ″ by a factor of e^{Mε}; with the rounding of ℓ″ itself,
-secants and a_i are within a share `lost` of what they are computed as. As Σ w_i a_i x_i x_iᵀ ⪯ A, twice that is added to both
-C. What the rounding of g adds to λ is in `linalg.rounding`, and every loss has an error of its own: `change` adds it.
+Predictors, slopes and curvatures are rounded. η off by ε moves ℓ″ by a factor of e^{Mε}; with the
+rounding of ℓ″ itself, secants and a_i are within a share `lost` of what they are computed as. As Σ
+w_i a_i x_i x_iᵀ ⪯ A, twice that is added to both C. What the rounding of g adds to λ is in
+`linalg.rounding`, and every loss has an error of its own: `change` adds it.
 
-Norms of groups (`linalg.group_norms`), a penalty that is not quadratic, are in A with their Hessian at the reference. The
-change of that Hessian within the radius, as a share of A, is added to both C.
+Norms of groups (`linalg.group_norms`), a penalty that is not quadratic, are in A with their Hessian
+at the reference. The change of that Hessian within the radius, as a share of A, is added to both C.
 """
 
 import functools
@@ -44,21 +50,32 @@ STRAIGHT = 1e-100  # stands for M k if no ℓ″ changes, so that no radius is t
 
 
 class Gaps(NamedTuple):
-    """Distance by which secants of ℓ′ may lie below the reference curvature (if positive), and from it on either side."""
+    """Distance by which secants of ℓ′ may lie below the reference curvature (if positive), and from
+    it on either side.
+    """
 
     below: Float[Array, "refits units"]
     beyond: Float[Array, "refits units"]
 
 
 class CurvatureBounds(NamedTuple):
-    """Least and greatest value that ℓ″(η) may have; for several outputs relative to the reference's."""
+    """Least and greatest value that ℓ″(η) may have.
+
+    For several outputs relative to the reference's.
+    """
 
     least: Float[Array, "... units"]
     most: Float[Array, "... units"]
 
 
 def gaps(
-    loss: Loss, y: Array, eta: Array, bend: CurvatureBounds, reach: Array, reference: Array, blur: Array | float = 0.0
+    loss: Loss,
+    y: Array,
+    eta: Array,
+    bend: CurvatureBounds,
+    reach: Array,
+    reference: Array,
+    blur: Array | float = 0.0,
 ) -> Gaps:
     """Gaps of secants from η over |s| ≤ `reach`, where η may be off by `blur`."""
     if loss.self_concordance is not None:  # (1 − e^{−x})/x ≥ 1 − x/2; its inverse bounds (eˣ − 1)/x
@@ -72,11 +89,14 @@ def gaps(
             np.fmin(high, loss.ceiling, out=high)
     else:
         low, high = _by_ends(loss, y, eta, reach, blur)
-    below, beyond = reference - low, high - reference
+    below = reference - low
+    beyond = high - reference
     return Gaps(below, np.maximum(below, beyond, out=beyond))
 
 
-def _by_ends(loss: Loss, y: Array, eta: Array, reach: Array, blur: Array | float) -> tuple[Array, Array]:
+def _by_ends(
+    loss: Loss, y: Array, eta: Array, reach: Array, blur: Array | float
+) -> tuple[Array, Array]:
     """Least and greatest secant, for unimodal ℓ″; ℓ″ is least at an end."""
     peak = loss.peak(y)
     if peak is None:
@@ -86,16 +106,22 @@ def _by_ends(loss: Loss, y: Array, eta: Array, reach: Array, blur: Array | float
     up, up2 = loss.derivatives(eta + wide, y, (1, 2))
     down, down2 = loss.derivatives(eta - wide, y, (1, 2))
     ends = np.minimum(
-        up2 - FUNCTION * loss.terms(2, up2, eta + wide, y), down2 - FUNCTION * loss.terms(2, down2, eta - wide, y)
+        up2 - FUNCTION * loss.terms(2, up2, eta + wide, y),
+        down2 - FUNCTION * loss.terms(2, down2, eta - wide, y),
     )
     at = np.clip(np.broadcast_to(peak, eta.shape), eta - wide, eta + wide)
     (high,) = loss.derivatives(at, y, (2,))
     high = high + FUNCTION * loss.terms(2, high, at, y)
-    slopes = sum(loss.terms(1, np.abs(slope), place, y) for slope, place in ((up, eta + wide), (down, eta - wide), (here, eta)))
+    slopes = sum(
+        loss.terms(1, np.abs(slope), place, y)
+        for slope, place in ((up, eta + wide), (down, eta - wide), (here, eta))
+    )
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        lost = UP * (FUNCTION * slopes + 4 * blur * high) / reach  # the least secant from η is that to an end
+        # the least secant from η is that to an end
+        lost = UP * (FUNCTION * slopes + 4 * blur * high) / reach
         low = np.fmax(ends, np.minimum(up - here, here - down) / wide - lost)
-    return np.where(ends > -1.0, np.maximum(low, 0.0), ends), high  # outside the domain ℓ″ is far below zero
+    # outside the domain ℓ″ is far below zero
+    return np.where(ends > -1.0, np.maximum(low, 0.0), ends), high
 
 
 def share(gap: Array, reference: Array, size: Array) -> Float[Array, "*refits"]:
@@ -104,12 +130,19 @@ def share(gap: Array, reference: Array, size: Array) -> Float[Array, "*refits"]:
     `size` is w_i k_i², or for several outputs the unit's share of A.
     """
     smallest_curvature = 1e-200  # curvature of a unit below which it counts as none
-    clamped = reference < smallest_curvature  # for these (e − τa)₊ is at most (e − τa₀)₊ + τa₀, with a₀ the smallest curvature
-    part = 1 + smallest_curvature * np.sum(np.where(clamped, size, 0.0), axis=-1) if clamped.any() else 1.0
+    # for these (e − τa)₊ is at most (e − τa₀)₊ + τa₀, with a₀ the smallest curvature
+    clamped = reference < smallest_curvature
+    part = (
+        1 + smallest_curvature * np.sum(np.where(clamped, size, 0.0), axis=-1)
+        if clamped.any()
+        else 1.0
+    )
     reference = np.maximum(reference, smallest_curvature)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        ratio, weight = gap / reference, size * reference
-        total, mass = np.vecdot(weight, ratio), weight.sum(-1)
+        ratio = gap / reference
+        weight = size * reference
+        total = np.vecdot(weight, ratio)
+        mass = weight.sum(-1)
         best = np.fmin(total, ratio.max(-1) * part)  # beyond its largest ratio the sum is zero
         typical = np.where(np.isfinite(total) & (mass > 0), total / mass, 0.0)
         for tau in np.multiply.outer(TIMES, typical):
@@ -119,7 +152,8 @@ def share(gap: Array, reference: Array, size: Array) -> Float[Array, "*refits"]:
 
 
 class Ball(NamedTuple):
-    """Radii of two balls that contain a refit's minimiser: `distance` around the candidate, `after` around the end of the step.
+    """Radii of two balls that contain a refit's minimiser: `distance` around the candidate, `after`
+    around the end of the step.
 
     The radii are infinite if nothing is proved.
     """
@@ -128,11 +162,18 @@ class Ball(NamedTuple):
     after: Float[Array, " refits"]
 
 
-def ball(gap: Gaps, reference: Array, size: Array, slope: Array, radius: Array, more: Array | float = 0.0) -> Ball:
-    """Apply the theorem to gaps over a radius; `slope` is λ, and `more` is added to C for the penalty."""
+def ball(
+    gap: Gaps, reference: Array, size: Array, slope: Array, radius: Array, more: Array | float = 0.0
+) -> Ball:
+    """Apply the theorem to gaps over a radius.
+
+    `slope` is λ, and `more` is added to C for the penalty.
+    """
     beyond = share(gap.beyond, reference, size) + more
     below = (
-        beyond if (beyond < 0.5).all() else np.fmin(beyond, share(np.maximum(gap.below, 0.0), reference, size) + more)
+        beyond
+        if (beyond < 0.5).all()
+        else np.fmin(beyond, share(np.maximum(gap.below, 0.0), reference, size) + more)
     )  # the gaps at smaller radii are no larger
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         distance = UP * slope / (1 - below)
@@ -143,18 +184,21 @@ def ball(gap: Gaps, reference: Array, size: Array, slope: Array, radius: Array, 
 
 
 class More(NamedTuple):
-    """Share that a penalty adds to C, as a function of radii, and the largest relative change of the penalty per length."""
+    """Share that a penalty adds to C, as a function of radii, and the largest relative change of
+    the penalty per length.
+    """
 
     turn: float
     share: Callable[[Array], Array]
 
 
 class RadiusTable:
-    """C(e) and C(f) at the anchor over a grid of radii b, so that a first look at a refit costs O(1).
+    """C(e) and C(f) at the anchor over a grid of radii b, so that a first look at a refit costs
+    O(1).
 
-    Units of similar k are binned, with k rounded up. One table holds several anchors: `[anchors, radii, levels]`. For the
-    anchor's A without the rows that leave, A_w ⪰ (1 − q) A: norms grow by 1/√(1 − q) at most, and sums over the rows that stay
-    are no larger than sums over all.
+    Units of similar k are binned, with k rounded up. One table holds several anchors: `[anchors,
+    radii, levels]`. For the anchor's A without the rows that leave, A_w ⪰ (1 − q) A: norms grow by
+    1/√(1 − q) at most, and sums over the rows that stay are no larger than sums over all.
     """
 
     scale: np.ndarray
@@ -166,8 +210,11 @@ class RadiusTable:
     RADII = 10.0 ** np.arange(-6, 2.5, 0.12)  # in units of 1 / max M k, if the loss has an M
     TWICE = 3  # steps in the grid after which a radius is at least twice as large
     LEVELS = np.r_[0.0, 3.0 ** -np.arange(10.0)]
-    ALIKE = 1.1  # factor of a sum within which the best level hardly changes; one level takes an eighth of the time of all
-    BINS = 10.0 ** (-np.arange(80) / 20)  # bins of k relative to the largest k, which round up by at most an eighth
+    # factor of a sum within which the best level hardly changes; one level takes an eighth of the
+    # time of all
+    ALIKE = 1.1
+    # bins of k relative to the largest k, which round up by at most an eighth
+    BINS = 10.0 ** (-np.arange(80) / 20)
     FAR = 400  # bins on either side of M k = 1
 
     def __init__(
@@ -184,43 +231,75 @@ class RadiusTable:
     ):
         if loss.self_concordance is not None:  # the gaps relative to a_i depend on M k_i alone
             bend = np.atleast_2d(np.asarray(loss.self_concordance) * norm)
-            count, bins, largest = len(bend), len(self.BINS), bend.max(1)
-            largest = largest if more is None else np.maximum(largest, more.turn)
+            count = len(bend)
+            bins = len(self.BINS)
+            largest = bend.max(1)
+            if more is not None:
+                largest = np.maximum(largest, more.turn)
             self.scale = np.where(largest > 0, largest, STRAIGHT if more is None else 1.0)
             place = -20 * np.log10(np.maximum(bend / self.scale[:, None], 1e-300))
             place = np.minimum(place.astype(int), bins - 1) + bins * np.arange(count)[:, None]
-            mass = np.bincount(place.ravel(), np.ravel(size * reference), count * bins).reshape(count, bins)
+            mass = np.bincount(place.ravel(), np.ravel(size * reference), count * bins).reshape(
+                count, bins
+            )
             mass[bend.max(1) == 0] = 0.0
             sums = [(mass @ part).reshape(count, len(self.RADII), -1) for part in self._shares()]
         else:
-            self.scale, sums = np.ones(1), [*self._both_sums(loss, y, eta, reference, size, norm, blur)]
+            self.scale, sums = (
+                np.ones(1),
+                [*self._both_sums(loss, y, eta, reference, size, norm, blur)],
+            )
         self._fill(sums, loss.self_concordance is not None, more, lost)
 
     @classmethod
     def _both_sums(
-        cls, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array, blur: Array | float = 0.0
+        cls,
+        loss: Loss,
+        y: Array,
+        eta: Array,
+        reference: Array,
+        size: Array,
+        norm: Array,
+        blur: Array | float = 0.0,
     ) -> Float[Array, "2 1 radii levels"]:
         """Both sums, from secants over every radius."""
-        sums, here = np.empty((2, 1, len(cls.RADII), len(cls.LEVELS))), CurvatureBounds(reference, reference)
+        sums = np.empty((2, 1, len(cls.RADII), len(cls.LEVELS)))
+        here = CurvatureBounds(reference, reference)
         for k, radius in enumerate(cls.RADII):
             both = gaps(loss, y, eta, here, radius * norm, reference, blur)
             for out, part in zip(sums, both, strict=True):
                 finite = np.where(np.isfinite(part), part, 1e300)
-                out[0, k] = [size @ np.maximum(finite - level * reference, 0.0) for level in cls.LEVELS]
+                out[0, k] = [
+                    size @ np.maximum(finite - level * reference, 0.0) for level in cls.LEVELS
+                ]
         return sums
 
     @classmethod
     def tally(
-        cls, loss: Loss, y: Array, eta: Array, reference: Array, size: Array, norm: Array, blur: Array | float = 0.0
+        cls,
+        loss: Loss,
+        y: Array,
+        eta: Array,
+        reference: Array,
+        size: Array,
+        norm: Array,
+        blur: Array | float = 0.0,
     ) -> Array:
-        """Contribution of some units to a table over all units; `of` takes the sum of these contributions.
+        """Contribution of some units to a table over all units; `of` takes the sum of these
+        contributions.
 
-        It consists of the sums or, if the loss has an M, of the masses in bins of M k, from 1e20 down.
+        It consists of the sums or, if the loss has an M, of the masses in bins of M k, from 1e20
+        down.
         """
         if loss.self_concordance is None:
             return cls._both_sums(loss, y, eta, reference, size, norm, blur)
         bend = np.broadcast_to(loss.self_concordance, norm.shape) * norm
-        place = np.clip(np.floor(-20 * np.log10(np.maximum(bend, 1e-300))), -cls.FAR, cls.FAR).astype(int) + cls.FAR
+        place = (
+            np.clip(np.floor(-20 * np.log10(np.maximum(bend, 1e-300))), -cls.FAR, cls.FAR).astype(
+                int
+            )
+            + cls.FAR
+        )
         return np.bincount(place, np.where(bend > 0, size * reference, 0.0), 2 * cls.FAR + 1)
 
     @classmethod
@@ -228,9 +307,11 @@ class RadiusTable:
         """Table from the added contributions of all units."""
         self = cls.__new__(cls)
         if loss.self_concordance is None:
-            self.scale, sums = np.ones(1), [*tally]
+            self.scale = np.ones(1)
+            sums = [*tally]
         else:
-            first, bins = int(np.argmax(tally > 0)) if tally.any() else cls.FAR, len(cls.BINS)
+            first = int(np.argmax(tally > 0)) if tally.any() else cls.FAR
+            bins = len(cls.BINS)
             largest = 10.0 ** ((cls.FAR - first) / 20) if first else 1e300  # rounded up
             self.scale = np.array([largest if tally.any() else STRAIGHT])
             mass = np.pad(tally, (0, bins))[first : first + bins]
@@ -247,11 +328,15 @@ class RadiusTable:
         twice = np.minimum(np.arange(len(self.RADII)) + self.TWICE, len(self.RADII) - 1)
         self.between = self.beyond[:, twice] if concordant else np.full_like(self.beyond, np.inf)
         self.between[:, -self.TWICE :] = np.inf
-        self.below, self.beyond, self.between = (part + further for part in (self.below, self.beyond, self.between))
+        self.below, self.beyond, self.between = (
+            part + further for part in (self.below, self.beyond, self.between)
+        )
         self.near = [self._at_best(part) for part in (self.below, self.beyond, self.between)]
 
     def _at_best(self, part: Array) -> tuple[Array, Array]:
-        """Find the best level if all rows stay, and the sum above it, for every radius of every anchor."""
+        """Find the best level if all rows stay, and the sum above it, for every radius of every
+        anchor.
+        """
         best = np.argmin(self.LEVELS + part, axis=-1)
         return self.LEVELS[best].ravel(), np.take_along_axis(part, best[..., None], axis=-1).ravel()
 
@@ -263,7 +348,9 @@ class RadiusTable:
         level, above = (part.take(place) for part in self.near[which])
         out = above * ratio + level
         far = np.flatnonzero(ratio > self.ALIKE)
-        part = (self.below, self.beyond, self.between)[which].reshape(-1, len(self.LEVELS))[place[far]]
+        part = (self.below, self.beyond, self.between)[which].reshape(-1, len(self.LEVELS))[
+            place[far]
+        ]
         out[far] = np.min(self.LEVELS + part * ratio[far, None], axis=1)
         return out
 
@@ -275,20 +362,34 @@ class RadiusTable:
         below = np.where(x > 1e-9, 1 + np.expm1(-x) / x, x / 2)
         beyond = np.maximum(below, np.where(x > 1e-9, np.expm1(x) / x - 1, x / 2))
         beyond[x >= 500.0] = 1e300
-        both = (np.maximum(part[..., None] - cls.LEVELS, 0.0).reshape(len(x), -1) for part in (below, beyond))
+        both = (
+            np.maximum(part[..., None] - cls.LEVELS, 0.0).reshape(len(x), -1)
+            for part in (below, beyond)
+        )
         return next(both), next(both)
 
-    def ball(self, slope: Array, keep: Array, growth: Array, move: Array | None = None, anchor: Array | int = 0) -> Ball:
-        """Apply the theorem at the anchor; `keep` is 1 − q, and no unit weighs more than `growth` times what it did.
+    def ball(
+        self,
+        slope: Array,
+        keep: Array,
+        growth: Array,
+        move: Array | None = None,
+        anchor: Array | int = 0,
+    ) -> Ball:
+        """Apply the theorem at the anchor; `keep` is 1 − q, and no unit weighs more than `growth`
+        times what it did.
 
-        For a candidate that `move` from the anchor, the ball of radius b around the anchor contains the ball of radius b −
-        `move` around the candidate. There ℓ″ is within e^{±x} of a_i, with x = M b k_i, which the sums at 2b cover, as
-        (e²ˣ − 1)/2x > eˣ.
+        For a candidate that `move` from the anchor, the ball of radius b around the anchor contains
+        the ball of radius b − `move` around the candidate. There ℓ″ is within e^{±x} of a_i, with
+        x = M b k_i, which the sums at 2b cover, as (e²ˣ − 1)/2x > eˣ.
         """
-        distance, after = np.full(slope.shape, np.inf), np.full(slope.shape, np.inf)
+        distance = np.full(slope.shape, np.inf)
+        after = np.full(slope.shape, np.inf)
         below, beyond = (0, 1) if move is None else (2, 2)
-        scale, first = self.scale[anchor], np.broadcast_to(np.multiply(anchor, len(self.RADII)), slope.shape)
-        start, slope = np.zeros(slope.shape) if move is None else move * scale, slope * scale
+        scale = self.scale[anchor]
+        first = np.broadcast_to(np.multiply(anchor, len(self.RADII)), slope.shape)
+        start = np.zeros(slope.shape) if move is None else move * scale
+        slope = slope * scale
         root = np.sqrt(keep)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             ratio = growth / keep
@@ -301,14 +402,16 @@ class RadiusTable:
                 lost = self._share(below, first[some] + at, ratio[some])
                 needed = np.where(lost < 1, UP * slope[some] / (1 - lost), np.inf)
                 good = needed < (self.RADII[at] - start[some]) * root[some]
-                todo, at = todo[good], at[good]
+                todo = todo[good]
+                at = at[good]
                 distance[todo] = needed[good]
                 after[todo] = self._share(beyond, first[todo] + at, ratio[todo]) * distance[todo]
         return Ball(distance / scale, after / scale)
 
 
 def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) -> Array:
-    """Largest difference of a convex loss over `center ± half` from the loss as it is computed at `reported`.
+    """Largest difference of a convex loss over `center ± half` from the loss as it is computed at
+    `reported`.
 
     For several outputs the moves from `center` have the range `half`.
     """
@@ -323,7 +426,8 @@ def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) ->
         if reported is not center:  # otherwise no fall is larger than the rise on the other side
             (here,) = loss.derivatives(center, y, (0,))
             lost += FUNCTION * loss.terms(0, np.abs(here), center, y)
-            most = np.maximum(most + (here - base), base - here + slope * wide)  # no lower than the tangent at the center
+            # no lower than the tangent at the center
+            most = np.maximum(most + (here - base), base - here + slope * wide)
         most = UP * (np.maximum(most, 0.0) + lost)
     finite = 500.0  # largest predictor of losses that grow exponentially
     if np.isinf(loss.ceiling):  # exponentials that overflow
@@ -334,8 +438,8 @@ def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) ->
 def _rise(loss: Loss, y: Array, center: Array, wide: Array) -> tuple[Array, Array]:
     """Bound |ℓ′| at the center, and the rise of ℓ over `center ± wide`.
 
-    For short moves the bound is |ℓ′|s + ½ℓ″s²e^{Ms}, by |ℓ‴| ≤ Mℓ″. For long ones it is the rise at an end, or at a pole of
-    ℓ″, which is a pole of ℓ.
+    For short moves the bound is |ℓ′|s + ½ℓ″s²e^{Ms}, by |ℓ‴| ≤ Mℓ″. For long ones it is the rise at
+    an end, or at a pole of ℓ″, which is a pole of ℓ.
     """
     slope, curvature = loss.derivatives(center, y, (1, 2))
     slope = np.abs(slope)
@@ -346,25 +450,41 @@ def _rise(loss: Loss, y: Array, center: Array, wide: Array) -> tuple[Array, Arra
         most = slope * wide
         if loss.self_concordance is not None:
             reach = np.asarray(loss.self_concordance) * wide
-            most += 0.5 * (curvature + FUNCTION * loss.terms(2, curvature, center, y)) * wide**2 * np.exp(reach)
+            most += (
+                0.5
+                * (curvature + FUNCTION * loss.terms(2, curvature, center, y))
+                * wide**2
+                * np.exp(reach)
+            )
             far = np.flatnonzero(reach > short_move)
         if far.size:
             known = y if np.ndim(y) == 0 else y[far]
-            middle, ends, peak = center[far], [center[far] - wide[far], center[far] + wide[far]], loss.peak(known)
+            middle = center[far]
+            ends = [center[far] - wide[far], center[far] + wide[far]]
+            peak = loss.peak(known)
             if peak is not None:
                 ends.append(np.clip(peak, *ends))
             values = [loss.derivatives(at, known, (0,))[0] for at in (middle, *ends)]
             lost = np.max(
-                [loss.terms(0, np.abs(of), at, known) for of, at in zip(values, (middle, *ends), strict=True)], axis=0
+                [
+                    loss.terms(0, np.abs(of), at, known)
+                    for of, at in zip(values, (middle, *ends), strict=True)
+                ],
+                axis=0,
             )
             most[far] = np.max(values[1:], axis=0) - values[0] + 2 * FUNCTION * lost
     return slope, most
 
 
-def _change_of_several(loss: LossOfSeveral, y: Array, reported: Array, center: Array, half: Array) -> Array:
+def _change_of_several(
+    loss: LossOfSeveral, y: Array, reported: Array, center: Array, half: Array
+) -> Array:
     known = np.isfinite(half)
     (base,), (here,) = (loss.derivatives(at, y, (0,)) for at in (reported, center))
     fall, rise = loss.within(center, y, np.where(known, half, 0.0))
-    lost = FUNCTION * (loss.terms(0, np.abs(base), reported, y) + loss.terms(0, np.abs(here) + fall + rise, center, y))
+    lost = FUNCTION * (
+        loss.terms(0, np.abs(base), reported, y)
+        + loss.terms(0, np.abs(here) + fall + rise, center, y)
+    )
     most = np.maximum(np.maximum(here - base + rise, base - here + fall), 0.0)
     return np.where(known, UP * (most + lost), np.inf)

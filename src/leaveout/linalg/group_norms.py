@@ -1,14 +1,17 @@
-"""Norms of groups of parameters: a penalty that is smooth where no group is zero, but neither a quadratic nor a loss of rows.
+"""Norms of groups of parameters: a penalty that is smooth where no group is zero, but neither a
+quadratic nor a loss of rows.
 
-    h(θ) = Σ_g a_g ‖θ_g‖,      ∇h = a_g u_g,      ∇²h = a_g (I − u_g u_gᵀ)/‖θ_g‖,      u_g = θ_g/‖θ_g‖
+    h(θ) = Σ_g a_g ‖θ_g‖,      ∇h = a_g u_g,      ∇²h = a_g (I − u_g u_gᵀ)/‖θ_g‖,
+    u_g = θ_g/‖θ_g‖
 
-∇²h does not bound itself nearby, as its flat direction turns. But |∇³h[v, v, d]| ≤ (2/√3) a_g ‖v_g‖² ‖d_g‖/‖θ_g‖² (with s and c
-the sine and the cosine of v_g and u_g, no more than √(s⁴ + 4s²c²) ≤ √(4/3)), so that on moves of ‖d_g‖ ≤ t < ‖θ_g‖
+∇²h does not bound itself nearby, as its flat direction turns. But |∇³h[v, v, d]| ≤ (2/√3) a_g
+‖v_g‖² ‖d_g‖/‖θ_g‖² (with s and c the sine and the cosine of v_g and u_g, no more than √(s⁴ + 4s²c²)
+≤ √(4/3)), so that on moves of ‖d_g‖ ≤ t < ‖θ_g‖
 
     |vᵀ(∇²h(θ + d) − ∇²h(θ))v| ≤ Σ_g e_g ‖v_g‖²,      e_g = (2/√3) a_g t/(‖θ_g‖ (‖θ_g‖ − t)),
 
-and in the norm of any A ≻ 0 that is no more than C ‖v‖_A², C the lesser of Σ_g e_g ‖(A⁻¹)_gg‖ and max_g e_g ‖A⁻¹‖. This C is
-added to that of the rows (`linalg.enclosure_theorem`).
+and in the norm of any A ≻ 0 that is no more than C ‖v‖_A², C the lesser of Σ_g e_g ‖(A⁻¹)_gg‖ and
+max_g e_g ‖A⁻¹‖. This C is added to that of the rows (`linalg.enclosure_theorem`).
 """
 
 from dataclasses import dataclass
@@ -30,7 +33,10 @@ class Reach(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Norms:
-    """The penalty h: weights a of the groups, and the parameters of each group; no parameter is in two."""
+    """The penalty h: weights a of the groups, and the parameters of each group.
+
+    No parameter is in two.
+    """
 
     weight: Float[Array, " groups"]
     member: Bool[Array, "groups params"]
@@ -71,7 +77,9 @@ class Norms:
 
     def _over(self, theta: Float[Array, "... params"], power: int) -> Float[Array, "... params"]:
         length = self.lengths(theta)
-        return self.each(np.divide(self.weight, length**power, out=np.zeros_like(length), where=length > 0))
+        return self.each(
+            np.divide(self.weight, length**power, out=np.zeros_like(length), where=length > 0)
+        )
 
     def hessian(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits params params"]:
         """Compute ∇²h."""
@@ -83,22 +91,34 @@ class Norms:
     def reach(self, root: Float[Array, "... rank params"]) -> Reach:
         """Reach in the norm of A, where rootᵀ root = A⁻¹."""
         largest = lambda some: np.linalg.norm(root[..., some], 2, axis=(-2, -1)) ** 2
-        return Reach(np.stack([largest(own) for own in self.member], axis=-1), np.asarray(largest(self.member.any(0))))
+        return Reach(
+            np.stack([largest(own) for own in self.member], axis=-1),
+            np.asarray(largest(self.member.any(0))),
+        )
 
     def share(
-        self, length: Float[Array, "*#refits groups"], apart: Float[Array, "*refits groups"], reach: Reach
+        self,
+        length: Float[Array, "*#refits groups"],
+        apart: Float[Array, "*refits groups"],
+        reach: Reach,
     ) -> Float[Array, "*refits"] | float:
-        """Compute C for groups of the given lengths at the reference that are no further than `apart` from there."""
+        """Compute C for groups of the given lengths at the reference that are no further than
+        `apart` from there.
+        """
         left = length - apart
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             gap = np.where(left > 0, TURN * self.weight * apart / (length * left), np.inf)
-            gap[..., self.member.sum(1) == 1] = np.where(left > 0, 0.0, np.inf)[..., self.member.sum(1) == 1]
+            gap[..., self.member.sum(1) == 1] = np.where(left > 0, 0.0, np.inf)[
+                ..., self.member.sum(1) == 1
+            ]
             return np.minimum(np.sum(gap * reach.each, axis=-1), gap.max(-1) * reach.whole)
 
     def excess(self, gradient: Float[Array, " params"]) -> Float[Array, " params"]:
         """Compute the part of a gradient that exceeds ‖·‖ ≤ a, group by group."""
         length = self.lengths(gradient)
-        left = np.divide(length - self.weight, length, out=np.zeros_like(length), where=length > self.weight)
+        left = np.divide(
+            length - self.weight, length, out=np.zeros_like(length), where=length > self.weight
+        )
         return gradient * self.each(left)
 
 
@@ -109,17 +129,22 @@ def descend_by_groups(
     theta: Float[Array, " params"],
     tolerance: float,
 ) -> Float[Array, " params"]:
-    """Minimise ½ θᵀGθ − pullᵀθ + h(θ) by descent along one group after another; ungrouped parameters follow from the others.
+    """Minimise ½ θᵀGθ − pullᵀθ + h(θ) by descent along one group after another; ungrouped
+    parameters follow from the others.
 
-    It ends when the violation of the optimality conditions is below `tolerance` times the largest a. The step of a group
-    minimises h plus an upper bound, largest(G_gg) ‖·‖²/2 (Z. Qin, K. Scheinberg and D. Goldfarb, *Math. Program. Comput.* 5,
-    2013).
+    It ends when the violation of the optimality conditions is below `tolerance` times the largest
+    a. The step of a group minimises h plus an upper bound, largest(G_gg) ‖·‖²/2 (Z. Qin, K.
+    Scheinberg and D. Goldfarb, *Math. Program. Comput.* 5, 2013).
     """
     grouped = norms.member.any(0)
-    free, rest = np.flatnonzero(~grouped), np.flatnonzero(grouped)
-    along = np.linalg.lstsq(gram[np.ix_(free, free)], np.c_[gram[np.ix_(free, rest)], pull[free]], rcond=None)[0]
+    free = np.flatnonzero(~grouped)
+    rest = np.flatnonzero(grouped)
+    along = np.linalg.lstsq(
+        gram[np.ix_(free, free)], np.c_[gram[np.ix_(free, rest)], pull[free]], rcond=None
+    )[0]
     inner = gram[np.ix_(rest, rest)] - gram[np.ix_(rest, free)] @ along[:, :-1]
-    own, slope = theta[rest].copy(), inner @ theta[rest] - (pull[rest] - gram[np.ix_(rest, free)] @ along[:, -1])
+    own = theta[rest].copy()
+    slope = inner @ theta[rest] - (pull[rest] - gram[np.ix_(rest, free)] @ along[:, -1])
     listed = [np.flatnonzero(member) for member in norms.member[:, rest]]
     bends = [max(float(np.linalg.norm(inner[np.ix_(some, some)], 2)), 1e-300) for some in listed]
     group_sweeps = 2000  # sweeps over all groups when h stands beside a quadratic

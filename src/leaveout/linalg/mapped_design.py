@@ -1,8 +1,8 @@
 """Rows of linear predictors that stay in a memory-mapped file, or in float32.
 
-One block of rows after another is written out in float64, with a one at the end of each row if there is an intercept. All rows
-are never copied at once. What follows from the primitives stands in `linalg.design.SingleOutput`. Programs of JAX see a copy in
-float64.
+One block of rows after another is written out in float64, with a one at the end of each row if
+there is an intercept. All rows are never copied at once. What follows from the primitives stands in
+`linalg.design.SingleOutput`. Programs of JAX see a copy in float64.
 """
 
 import mmap
@@ -21,8 +21,14 @@ CHEAP_COPY_ENTRIES = 2**21  # numbers below which a copy in float64 is cheap
 
 
 def elsewhere(array: Array) -> bool:
-    """Whether an array is large and lies in a file or is float32, so that it should not be copied."""
-    return array.ndim == 2 and array.size >= CHEAP_COPY_ENTRIES and (array.dtype == np.float32 or is_mapped(array))
+    """Whether an array is large and lies in a file or is float32, so that it should not be
+    copied.
+    """
+    return (
+        array.ndim == 2
+        and array.size >= CHEAP_COPY_ENTRIES
+        and (array.dtype == np.float32 or is_mapped(array))
+    )
 
 
 def is_mapped(array: Any) -> bool:
@@ -50,7 +56,9 @@ class RowSelection:
 
 
 class SourcedDesign(SingleOutput, Module):
-    """Rows `[units, params]` of `source`, outside memory, with a column of ones if there is an intercept."""
+    """Rows `[units, params]` of `source`, outside memory, with a column of ones if there is an
+    intercept.
+    """
 
     source: Any
     ones: bool
@@ -111,22 +119,31 @@ class MappedDesign(SourcedDesign):
 
     def pull(self, slope: Float[Array, "refits units"]) -> Float[Array, "refits params"]:
         """Compute Σ_n slope_n x_n."""
-        return sum((part.pull(slope[:, some]) for some, part in self.blocks()), np.zeros((len(slope), self.shape[1])))
+        return sum(
+            (part.pull(slope[:, some]) for some, part in self.blocks()),
+            np.zeros((len(slope), self.shape[1])),
+        )
 
-    def at(self, units: Array, theta: Float[Array, "*refits params"]) -> Float[Array, "*refits width"]:
+    def at(
+        self, units: Array, theta: Float[Array, "*refits params"]
+    ) -> Float[Array, "*refits width"]:
         """Compute x_nᵀθ of the listed units, some refits at a time."""
         if units.size * self.shape[1] <= DENSE_BLOCK:
             return super().at(units, theta)
         if len(units) > 1:
             return np.stack([self.at(own, at) for own, at in zip(units, theta, strict=True)])
-        return self.take(units[0]).predictors(theta) if units.ndim > 1 else self.take(units).predictors(theta[None])[0]
+        if units.ndim > 1:
+            return self.take(units[0]).predictors(theta)
+        return self.take(units).predictors(theta[None])[0]
 
     def take(self, units: Int[Array, " some"] | slice) -> "MappedDesign":
         """Design of the selected rows, without copying them."""
         whole = np.arange(len(self))[units] if isinstance(units, slice) else units
         return replace(self, source=RowSelection(self.source, whole))
 
-    def ahead(self, units: Array, images: Float[Array, "params some"]) -> Float[Array, "units some"]:
+    def ahead(
+        self, units: Array, images: Float[Array, "params some"]
+    ) -> Float[Array, "units some"]:
         """Multiply the listed rows by columns, in the precision of the columns."""
         return replace(self, dtype=images.dtype).rows(units) @ images
 
@@ -139,7 +156,9 @@ class MappedDesign(SourcedDesign):
         """Append rows: a copy in memory."""
         return DenseDesign(np.concatenate([self.rows(EVERYONE), rows]))
 
-    def products(self, weight: Float[Array, "refits units"]) -> Float[Array, "refits params params"]:
+    def products(
+        self, weight: Float[Array, "refits units"]
+    ) -> Float[Array, "refits params params"]:
         """Compute Σ_n weight_n x_n x_nᵀ."""
         out = np.zeros((len(weight), *2 * self.shape[1:]))
         for some, part in self.blocks():
@@ -154,6 +173,8 @@ class MappedDesign(SourcedDesign):
         """Squares ‖root x_n‖² of all rows."""
         return np.concatenate([part.sizes(root) for _, part in self.blocks()])
 
-    def sizes_by_refit(self, roots: Float[Array, "refits params rank"]) -> Float[Array, "refits units"]:
+    def sizes_by_refit(
+        self, roots: Float[Array, "refits params rank"]
+    ) -> Float[Array, "refits units"]:
         """Squares ‖rootᵀ x_n‖² of all rows for the root of each refit."""
         return np.concatenate([part.sizes_by_refit(roots) for _, part in self.blocks()], axis=1)

@@ -1,11 +1,13 @@
-"""Factors of sparse symmetric matrices of one pattern, many at a time, with determinants, solutions and entries of the inverse.
+"""Factors of sparse symmetric matrices of one pattern, many at a time, with determinants, solutions
+and entries of the inverse.
 
-A = L Lᵀ is computed over fronts from the leaves of the elimination tree to its roots. A front is a dense block: columns that
-share their rows below (a supernode), and these rows (Duff & Reid 1983). Back down from the roots come the entries of A⁻¹ in the
-fronts, G_rc = −G_rr T,  G_cc = L_c⁻ᵀL_c⁻¹ − Tᵀ G_rc,  T = L_r L_c⁻¹ (Takahashi 1973; Erisman & Tinney 1975).
+A = L Lᵀ is computed over fronts from the leaves of the elimination tree to its roots. A front is a
+dense block: columns that share their rows below (a supernode), and these rows (Duff & Reid 1983).
+Back down from the roots come the entries of A⁻¹ in the fronts, G_rc = −G_rr T,  G_cc = L_c⁻ᵀL_c⁻¹ −
+Tᵀ G_rc,  T = L_r L_c⁻¹ (Takahashi 1973; Erisman & Tinney 1975).
 
-The order is SuperLU's minimum degree. Fronts of one height and shape are computed together, and so are the matrices of a batch:
-there is no loop over columns or over matrices.
+The order is SuperLU's minimum degree. Fronts of one height and shape are computed together, and so
+are the matrices of a batch: there is no loop over columns or over matrices.
 """
 
 from dataclasses import dataclass
@@ -18,7 +20,9 @@ from jaxtyping import Bool, Float, Int
 
 # two supernodes of at most so many columns are merged if at most this share of the result is zeros
 RELAXATION_STEPS = ((16, 0.5), (64, 0.2))
-ALIKE = 0.3  # and supernodes of any size, if the second has at most this share more rows than stand below the first
+# and supernodes of any size, if the second has at most this share more rows than stand below the
+# first
+ALIKE = 0.3
 
 TRIANGULAR = 64  # columns from which LAPACK takes triangles, one matrix at a time
 
@@ -30,18 +34,25 @@ class Group(NamedTuple):
     """Fronts of one shape, none above another, side by side in the workspace."""
 
     shape: tuple[int, int, int]  # fronts, columns and rows of each
-    width: int  # columns of each in the workspace, without those of its rows if nothing is added to these
+    # columns of each in the workspace, without those of its rows if nothing is added to these
+    width: int
     columns: slice  # the columns of all fronts, in the order of elimination
-    rows: Int[np.ndarray, "fronts r"]  # rows below the fronts, in the order of elimination; padded with the number of columns
+    # rows below the fronts, in the order of elimination; padded with the number of columns
+    rows: Int[np.ndarray, "fronts r"]
     at: slice  # place of the fronts in the workspace
-    above: Int[np.ndarray, " entries"]  # places in the workspace to which the updated rows are added
-    place_sums: "tuple[Int[np.ndarray, ' places'], scipy.sparse.csr_array] | None"  # the same, if several rows go to one place
+    # places in the workspace to which the updated rows are added
+    above: Int[np.ndarray, " entries"]
+    # the same, if several rows go to one place
+    place_sums: "tuple[Int[np.ndarray, ' places'], scipy.sparse.csr_array] | None"
     summed_rows: "scipy.sparse.csr_array | None"
 
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """Pattern of symmetric matrices whose lower entries `(row, column)` may differ from zero; fronts follow `order`."""
+    """Pattern of symmetric matrices whose lower entries `(row, column)` may differ from zero.
+
+    Fronts follow `order`.
+    """
 
     size: int
     row: Int[np.ndarray, " entries"]
@@ -53,16 +64,23 @@ class Pattern:
 
     @cached_property
     def times(self) -> Float[np.ndarray, " entries"]:
-        """Number of times that each entry stands in the matrix: once on the diagonal, twice off it."""
+        """Number of times that each entry stands in the matrix.
+
+        Once on the diagonal, twice off it.
+        """
         return np.where(self.row == self.column, 1.0, 2.0)
 
     @cached_property
     def _key(self) -> Int[np.ndarray, " entries"]:
         return self.row * self.size + self.column
 
-    def entries(self, row: Int[np.ndarray, " some"], column: Int[np.ndarray, " some"]) -> Int[np.ndarray, " some"]:
+    def entries(
+        self, row: Int[np.ndarray, " some"], column: Int[np.ndarray, " some"]
+    ) -> Int[np.ndarray, " some"]:
         """Positions of the entries (row, column) among those of the pattern."""
-        return np.searchsorted(self._key, np.maximum(row, column) * self.size + np.minimum(row, column))
+        return np.searchsorted(
+            self._key, np.maximum(row, column) * self.size + np.minimum(row, column)
+        )
 
     def values(self, matrix: "scipy.sparse.sparray") -> Float[np.ndarray, " entries"]:
         """Entries of a matrix of this pattern."""
@@ -75,7 +93,8 @@ class Pattern:
         """Factor each matrix; NaN where it is not positive definite."""
         space = np.zeros((len(values), self.length + 1))  # the last place stands for padding
         space[:, self.place] = values
-        logdet, parts = np.zeros(len(values)), []
+        logdet = np.zeros(len(values))
+        parts = []
         for group in self.groups:
             count, k, r = group.shape
             front = space[:, group.at].reshape(-1, count, k + r, group.width)
@@ -104,8 +123,13 @@ class FrontalFactor:
     parts: list[tuple[np.ndarray, np.ndarray]]
     logdet: Float[np.ndarray, " lanes"]
 
-    def whiten(self, right: Float[np.ndarray, "lanes size columns"]) -> Float[np.ndarray, "lanes padded columns"]:
-        """Compute `L⁻¹ b` for each matrix, in the order of elimination; a last row stands for padding."""
+    def whiten(
+        self, right: Float[np.ndarray, "lanes size columns"]
+    ) -> Float[np.ndarray, "lanes padded columns"]:
+        """Compute `L⁻¹ b` for each matrix, in the order of elimination.
+
+        A last row stands for padding.
+        """
         lanes, size, width = right.shape
         found = np.zeros((lanes, size + 1, width))  # the last row stands for padding
         found[:, :size] = right[:, self.pattern.order]
@@ -115,14 +139,26 @@ class FrontalFactor:
             if group.rows.size and group.summed_rows is None:
                 found[:, group.rows] -= below @ own
             elif group.rows.size:
-                flat = (below @ own).reshape(lanes, -1, width).swapaxes(0, 1).reshape(group.rows.size, -1)
-                found[:, :size] -= (group.summed_rows @ flat).reshape(-1, lanes, width).swapaxes(0, 1)
+                flat = (
+                    (below @ own)
+                    .reshape(lanes, -1, width)
+                    .swapaxes(0, 1)
+                    .reshape(group.rows.size, -1)
+                )
+                found[:, :size] -= (
+                    (group.summed_rows @ flat).reshape(-1, lanes, width).swapaxes(0, 1)
+                )
         return found
 
-    def solve(self, right: Float[np.ndarray, "lanes size columns"]) -> Float[np.ndarray, "lanes size columns"]:
+    def solve(
+        self, right: Float[np.ndarray, "lanes size columns"]
+    ) -> Float[np.ndarray, "lanes size columns"]:
         """Compute `A⁻¹ b` for each matrix."""
-        (lanes, size, width), found = right.shape, self.whiten(right)
-        for group, (triangles, below) in zip(self.pattern.groups[::-1], self.parts[::-1], strict=True):
+        (lanes, size, width) = right.shape
+        found = self.whiten(right)
+        for group, (triangles, below) in zip(
+            self.pattern.groups[::-1], self.parts[::-1], strict=True
+        ):
             view = found[:, group.columns].reshape(lanes, *group.shape[:2], width)
             own = view - below.swapaxes(-1, -2) @ found[:, group.rows] if group.rows.size else view
             view[...] = _backward(triangles, own)
@@ -135,9 +171,12 @@ class FrontalFactor:
         """Entries of the inverse within the pattern."""
         space = np.empty((len(self.logdet), self.pattern.length + 1))
         space[:, -1] = 0.0
-        for group, (triangles, below) in zip(self.pattern.groups[::-1], self.parts[::-1], strict=True):
+        for group, (triangles, below) in zip(
+            self.pattern.groups[::-1], self.parts[::-1], strict=True
+        ):
             count, k, r = group.shape
-            front = space[:, group.at].reshape(-1, count, k + r, group.width)  # a view of the workspace, which is written to
+            # a view of the workspace, which is written to
+            front = space[:, group.at].reshape(-1, count, k + r, group.width)
             own = _inverse_grams(triangles)
             if r:
                 rest = np.take(space, group.above, axis=1, mode="clip").reshape(-1, count, r, r)
@@ -151,25 +190,33 @@ class FrontalFactor:
         return space[:, self.pattern.place]
 
 
-def pattern(matrix: "scipy.sparse.sparray", first: Int[np.ndarray, " some"] | None = None) -> Pattern:
-    """Pattern of a symmetric matrix with a full diagonal, and fronts of its factor; columns `first` are eliminated first."""
+def pattern(
+    matrix: "scipy.sparse.sparray", first: Int[np.ndarray, " some"] | None = None
+) -> Pattern:
+    """Pattern of a symmetric matrix with a full diagonal, and fronts of its factor.
+
+    Columns `first` are eliminated first.
+    """
     size = matrix.shape[0]
     full = scipy.sparse.csr_array(abs(matrix) + scipy.sparse.eye_array(size, format="csr"))
     lower = scipy.sparse.coo_array(scipy.sparse.tril(full))
     lower = lower.row.astype(np.int64), lower.col.astype(np.int64)
     by_row = np.lexsort(lower[::-1])
-    row, column = lower[0][by_row], lower[1][by_row]
+    row = lower[0][by_row]
+    column = lower[1][by_row]
     order, below = _elimination_columns(full, np.zeros(0, np.int64) if first is None else first)
     fronts = _supernodes(below, np.isin(order, [] if first is None else first))
     groups, order, place, length = _laid_out(fronts, order, row, column)
     return Pattern(size, row, column, order, groups, place, length)
 
 
-def _elimination_columns(full: "scipy.sparse.csr_array", first: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+def _elimination_columns(
+    full: "scipy.sparse.csr_array", first: np.ndarray
+) -> tuple[np.ndarray, list[np.ndarray]]:
     """Columns in the order of elimination, and the rows below each in its factor.
 
-    Children come before their parents and next to them. Columns beside `first` come in the order of minimum degree of what is
-    left when those are eliminated.
+    Children come before their parents and next to them. Columns beside `first` come in the order of
+    minimum degree of what is left when those are eliminated.
     """
     size = full.shape[0]
     rest = np.setdiff1d(np.arange(size), first)
@@ -179,36 +226,46 @@ def _elimination_columns(full: "scipy.sparse.csr_array", first: np.ndarray) -> t
     sure = scipy.sparse.csc_array((np.ones(left.nnz), left.indices, left.indptr), shape=left.shape)
     sure = scipy.sparse.csc_array(sure + scipy.sparse.diags_array(sure.sum(0) + 1.0))
     options = {"SymmetricMode": True}
-    by_degree = scipy.sparse.linalg.splu(sure, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0, options=options).perm_c
+    by_degree = scipy.sparse.linalg.splu(
+        sure, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0, options=options
+    ).perm_c
     eliminated = np.concatenate([first, rest[np.argsort(by_degree)]])
     position = np.argsort(eliminated)
     struct: list[set[int]] = []
     children: list[list[int]] = [[] for _ in range(size)]
-    indptr, indices = full.indptr, position[full.indices]
+    indptr = full.indptr
+    indices = position[full.indices]
     for at, own in enumerate(eliminated):
         near = indices[indptr[own] : indptr[own + 1]]
-        rows = set(near[near > at].tolist()).union(*(struct[child] for child in children[at])) - {at}
+        rows = set(near[near > at].tolist()).union(*(struct[child] for child in children[at])) - {
+            at
+        }
         struct.append(rows)
         if rows:
             children[min(rows)].append(at)
-    post, stack = [], [at for at in range(size - 1, -1, -1) if not struct[at]]
+    post = []
+    stack = [at for at in range(size - 1, -1, -1) if not struct[at]]
     while stack:
         post.append(at := stack.pop())
         stack.extend(children[at])
     post = post[::-1]  # children before parents
     place = np.empty(size, np.int64)
     place[post] = np.arange(size)
-    return eliminated[post], [np.sort(place[list(struct[at])]) if struct[at] else np.zeros(0, np.int64) for at in post]
+    return eliminated[post], [
+        np.sort(place[list(struct[at])]) if struct[at] else np.zeros(0, np.int64) for at in post
+    ]
 
 
 def _supernodes(below: list[np.ndarray], leaf: Bool[np.ndarray, " size"]) -> list[Front]:
-    """Fronts, each by its first column, number of columns and rows below; neighbours are merged if that adds few zeros.
+    """Fronts, each by its first column, number of columns and rows below; neighbours are merged if
+    that adds few zeros.
 
     A leaf is merged with its parent only if that adds none.
     """
     found: list[Front] = []
     for at, rows in enumerate(below):
-        first, k = at, 1
+        first = at
+        k = 1
         while found:
             start, own, its = found[-1]
             if not (its.size and its[0] < first + k) or start + own != first:
@@ -216,11 +273,14 @@ def _supernodes(below: list[np.ndarray], leaf: Bool[np.ndarray, " size"]) -> lis
             zeros = own * (k + len(rows) - len(its))
             share = zeros / ((own + k) * (own + k + len(rows)))
             alike = k + len(rows) <= (1 + ALIKE) * len(its)
-            few = alike or any(own + k <= most and share <= limit for most, limit in RELAXATION_STEPS)
+            few = alike or any(
+                own + k <= most and share <= limit for most, limit in RELAXATION_STEPS
+            )
             if zeros and (leaf[start] or not few):
                 break
             found.pop()
-            first, k = start, own + k
+            first = start
+            k = own + k
         found.append((first, k, rows))
     return found
 
@@ -228,15 +288,22 @@ def _supernodes(below: list[np.ndarray], leaf: Bool[np.ndarray, " size"]) -> lis
 def _laid_out(
     fronts: list[Front], order: np.ndarray, row: np.ndarray, column: np.ndarray
 ) -> tuple[list[Group], np.ndarray, np.ndarray, int]:
-    """Groups of fronts, the order of columns by groups, the places of a matrix's entries in the workspace, and its length."""
+    """Groups of fronts, the order of columns by groups, the places of a matrix's entries in the
+    workspace, and its length.
+    """
     of = np.repeat(np.arange(len(fronts)), [k for _, k, _ in fronts])  # the front of a column
     height = np.zeros(len(fronts), np.int64)
     for at, (_, _, rows) in enumerate(fronts):
         if rows.size:
             height[of[rows[0]]] = max(height[of[rows[0]]], height[at] + 1)
-    padded = np.array([0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32])  # numbers of rows, so that few shapes of small fronts remain
+    # numbers of rows, so that few shapes of small fronts remain
+    padded = np.array([0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32])
     count = np.array([len(rows) for _, _, rows in fronts])
-    count = np.where(count <= padded[-1], padded[np.minimum(np.searchsorted(padded, count), len(padded) - 1)], count)
+    count = np.where(
+        count <= padded[-1],
+        padded[np.minimum(np.searchsorted(padded, count), len(padded) - 1)],
+        count,
+    )
     shape = np.column_stack([height, [k for _, k, _ in fronts], count])
     kinds, kind = np.unique(shape, axis=0, return_inverse=True)
     width = shape[:, 1] + np.where(height > 0, shape[:, 2], 0)
@@ -244,18 +311,27 @@ def _laid_out(
     sorted_by = np.argsort(kind, kind="stable")
     base = np.empty(len(fronts), np.int64)
     base[sorted_by] = np.cumsum(area[sorted_by]) - area[sorted_by]
-    columns = np.concatenate([np.arange(fronts[s][0], fronts[s][0] + fronts[s][1]) for s in sorted_by])
-    turn, groups, first = np.argsort(columns), [], 0  # columns of a group stand together
+    columns = np.concatenate(
+        [np.arange(fronts[s][0], fronts[s][0] + fronts[s][1]) for s in sorted_by]
+    )
+    # columns of a group stand together
+    turn = np.argsort(columns)
+    groups = []
+    first = 0
     for some in range(len(kinds)):
-        mine, (_, k, r) = np.flatnonzero(kind == some), kinds[some].tolist()
-        rows, last = np.full((len(mine), r), len(order)), first + len(mine) * k
+        mine = np.flatnonzero(kind == some)
+        (_, k, r) = kinds[some].tolist()
+        rows = np.full((len(mine), r), len(order))
+        last = first + len(mine) * k
         above = np.full((len(mine), r, r), area.sum())
         for at, s in enumerate(mine if r else ()):
             below = fronts[s][2]
             rows[at, : len(below)] = turn[below]
             parent = of[below[0]]
             there = _local(fronts[parent], below)
-            above[at, : len(below), : len(below)] = base[parent] + there[:, None] * width[parent] + there
+            above[at, : len(below), : len(below)] = (
+                base[parent] + there[:, None] * width[parent] + there
+            )
         span = slice(int(base[mine[0]]), int(base[mine[-1]] + area[mine[-1]]))
         groups.append(
             Group(
@@ -272,7 +348,8 @@ def _laid_out(
         first = last
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    i, j = np.maximum(place[row], place[column]), np.minimum(place[row], place[column])
+    i = np.maximum(place[row], place[column])
+    j = np.minimum(place[row], place[column])
     s = of[j]
     return groups, order[columns], base[s] + _entries(fronts, width, s, i, j), int(area.sum())
 
@@ -294,8 +371,12 @@ def _entries(
     return line * lengths[front] + j - np.array([first for first, _, _ in fronts])[front]
 
 
-def _scatter_sums(above: Int[np.ndarray, "fronts r r"], padding: int) -> "tuple[np.ndarray, scipy.sparse.csr_array] | None":
-    """Places below the diagonals of fronts to which updated rows are added, and the matrix of the sums."""
+def _scatter_sums(
+    above: Int[np.ndarray, "fronts r r"], padding: int
+) -> "tuple[np.ndarray, scipy.sparse.csr_array] | None":
+    """Places below the diagonals of fronts to which updated rows are added, and the matrix of the
+    sums.
+    """
     lower = np.tril(np.ones(above.shape[1:], bool))
     every = np.flatnonzero((above != padding) & lower)
     places, which = np.unique(above.ravel()[every], return_inverse=True)
@@ -304,9 +385,13 @@ def _scatter_sums(above: Int[np.ndarray, "fronts r r"], padding: int) -> "tuple[
     return places, _sums(which, every, (len(places), above.size))
 
 
-def _product(left: Float[np.ndarray, "*some m k"], right: Float[np.ndarray, "*some k n"]) -> Float[np.ndarray, "*some m n"]:
+def _product(
+    left: Float[np.ndarray, "*some m k"], right: Float[np.ndarray, "*some k n"]
+) -> Float[np.ndarray, "*some m n"]:
     """Multiply matrices, a single column by a row in one pass."""
-    return np.einsum("...ik,...kj->...ij", left, right) if left.shape[-1] == 1 else left @ right
+    if left.shape[-1] == 1:
+        return np.einsum("...ik,...kj->...ij", left, right)
+    return left @ right
 
 
 def _summed_rows(rows: Int[np.ndarray, "fronts r"], size: int) -> "scipy.sparse.csr_array | None":
@@ -317,9 +402,13 @@ def _summed_rows(rows: Int[np.ndarray, "fronts r"], size: int) -> "scipy.sparse.
     return _sums(flat[every], every, (size, len(flat)))
 
 
-def _sums(row: Int[np.ndarray, " ones"], column: Int[np.ndarray, " ones"], shape: tuple[int, int]) -> "scipy.sparse.csr_array":
+def _sums(
+    row: Int[np.ndarray, " ones"], column: Int[np.ndarray, " ones"], shape: tuple[int, int]
+) -> "scipy.sparse.csr_array":
     """Matrix of ones at these places, with short integers."""
-    return scipy.sparse.csr_array((np.ones(len(row)), (row.astype(np.int32), column.astype(np.int32))), shape=shape)
+    return scipy.sparse.csr_array(
+        (np.ones(len(row)), (row.astype(np.int32), column.astype(np.int32))), shape=shape
+    )
 
 
 def cholesky(matrices: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*some k k"]:
@@ -356,20 +445,25 @@ def _forward(
     triangles: Float[np.ndarray, "*some k k"], right: Float[np.ndarray, "*some k n"]
 ) -> Float[np.ndarray, "*some k n"]:
     """Compute L⁻¹b."""
-    return _product(triangles, right) if triangles.shape[-1] < TRIANGULAR else _solved(triangles, right, 1)
+    if triangles.shape[-1] < TRIANGULAR:
+        return _product(triangles, right)
+    return _solved(triangles, right, 1)
 
 
 def _backward(
     triangles: Float[np.ndarray, "*some k k"], right: Float[np.ndarray, "*some k n"]
 ) -> Float[np.ndarray, "*some k n"]:
     """Compute L⁻ᵀb."""
-    return triangles.swapaxes(-1, -2) @ right if triangles.shape[-1] < TRIANGULAR else _solved(triangles, right, 0)
+    if triangles.shape[-1] < TRIANGULAR:
+        return triangles.swapaxes(-1, -2) @ right
+    return _solved(triangles, right, 0)
 
 
 def _solved(lower: np.ndarray, right: np.ndarray, transposed: int) -> np.ndarray:
     found = np.empty_like(right)
     for at in np.ndindex(right.shape[:-2] if right.size else (0,)):
-        found[at] = scipy.linalg.lapack.dtrtrs(lower[at].T, right[at], trans=transposed)[0]  # in LAPACK's order
+        # in LAPACK's order
+        found[at] = scipy.linalg.lapack.dtrtrs(lower[at].T, right[at], trans=transposed)[0]
     return found
 
 
@@ -378,7 +472,9 @@ def _inverse_grams(triangles: Float[np.ndarray, "*some k k"]) -> Float[np.ndarra
     k = triangles.shape[-1]
     if k < TRIANGULAR:
         return triangles.swapaxes(-1, -2) @ triangles
-    each = np.array([scipy.linalg.lapack.dpotri(matrix.T)[0] for matrix in triangles.reshape(-1, k, k)])
+    each = np.array(
+        [scipy.linalg.lapack.dpotri(matrix.T)[0] for matrix in triangles.reshape(-1, k, k)]
+    )
     found = each + each.swapaxes(-1, -2)
     np.einsum("lkk->lk", found)[...] /= 2
     return found.reshape(triangles.shape)

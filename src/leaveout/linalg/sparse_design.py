@@ -1,7 +1,9 @@
-"""Rows of linear predictors most of whose entries are zero, in compressed rows; no dense copy is made.
+"""Rows of linear predictors most of whose entries are zero, in compressed rows; no dense copy is
+made.
 
-What follows from the primitives stands in `linalg.design.SingleOutput`. JAX's programs (for a user's own loss, or a τ that
-all rows share) see the same object: `@` sums over stored entries, and only some rows at a time are written out.
+What follows from the primitives stands in `linalg.design.SingleOutput`. JAX's programs (for a
+user's own loss, or a τ that all rows share) see the same object: `@` sums over stored entries, and
+only some rows at a time are written out.
 """
 
 import functools
@@ -17,7 +19,10 @@ from .design import SingleOutput
 
 
 class SparseDesign(SingleOutput, Module):
-    """Compressed rows, `[units, params]`: row n has the entries `indptr[n]` to `indptr[n + 1]`, in rising columns."""
+    """Compressed rows, `[units, params]`.
+
+    Row n has the entries `indptr[n]` to `indptr[n + 1]`, in rising columns.
+    """
 
     data: Float[np.ndarray, " entries"]
     indices: Int[np.ndarray, " entries"]
@@ -29,12 +34,17 @@ class SparseDesign(SingleOutput, Module):
     def of(cls, rows: Any, ones: bool = False) -> "SparseDesign":
         """Copy SciPy's compressed rows, with a last column of ones on request."""
         n, p = rows.shape
-        data, indices, indptr = rows.data, rows.indices, rows.indptr
+        data = rows.data
+        indices = rows.indices
+        indptr = rows.indptr
         if ones:
-            data, indices = np.insert(data, indptr[1:], 1.0), np.insert(indices, indptr[1:], p)
+            data = np.insert(data, indptr[1:], 1.0)
+            indices = np.insert(indices, indptr[1:], p)
             indptr = indptr + np.arange(n + 1, dtype=indptr.dtype)
         else:
-            data, indices, indptr = data.copy(), indices.copy(), indptr.copy()
+            data = data.copy()
+            indices = indices.copy()
+            indptr = indptr.copy()
         return cls(data, indices, indptr, (n, p + ones), int(np.diff(indptr).max(initial=0)))
 
     @functools.cached_property
@@ -81,28 +91,41 @@ class SparseDesign(SingleOutput, Module):
     @property
     def _row(self) -> Array:
         """Row of every entry, for JAX."""
-        return jnp.repeat(jnp.arange(len(self)), jnp.diff(self.indptr), total_repeat_length=len(self.data))
+        return jnp.repeat(
+            jnp.arange(len(self)), jnp.diff(self.indptr), total_repeat_length=len(self.data)
+        )
 
     def dense_rows(self, units: Array) -> Array:
         """Selected rows written out, for JAX; any row for padding."""
         units = jnp.clip(units, 0, len(self) - 1)
-        start, end = jnp.asarray(self.indptr)[units], jnp.asarray(self.indptr)[units + 1]
+        start = jnp.asarray(self.indptr)[units]
+        end = jnp.asarray(self.indptr)[units + 1]
         entry = start[:, None] + jnp.arange(self.longest)
         there = entry < end[:, None]
         entry = jnp.minimum(entry, max(len(self.data) - 1, 0))
         column = jnp.where(there, jnp.asarray(self.indices)[entry], self.shape[1])
         values = jnp.where(there, jnp.asarray(self.data)[entry], 0.0)
-        return jnp.zeros((len(units), self.shape[1])).at[jnp.arange(len(units))[:, None], column].add(values, mode="drop")
+        return (
+            jnp.zeros((len(units), self.shape[1]))
+            .at[jnp.arange(len(units))[:, None], column]
+            .add(values, mode="drop")
+        )
 
     # the members that refits use
 
-    def predictors(self, theta: Float[np.ndarray, "refits params"]) -> Float[np.ndarray, "refits units"]:
+    def predictors(
+        self, theta: Float[np.ndarray, "refits params"]
+    ) -> Float[np.ndarray, "refits units"]:
         """Compute x_nᵀθ of every unit."""
-        return np.ascontiguousarray((self.csr @ theta.T).T) if len(theta) > 1 else (self.csr @ theta[0])[None]
+        if len(theta) > 1:
+            return np.ascontiguousarray((self.csr @ theta.T).T)
+        return (self.csr @ theta[0])[None]
 
     def pull(self, slope: Float[np.ndarray, "refits units"]) -> Float[np.ndarray, "refits params"]:
         """Compute Σ_n slope_n x_n."""
-        return np.ascontiguousarray((self._csc @ slope.T).T) if len(slope) > 1 else (self._csc @ slope[0])[None]
+        if len(slope) > 1:
+            return np.ascontiguousarray((self._csc @ slope.T).T)
+        return (self._csc @ slope[0])[None]
 
     def at(
         self, units: Int[np.ndarray, "*refits width"], theta: Float[np.ndarray, "*refits params"]
@@ -121,7 +144,9 @@ class SparseDesign(SingleOutput, Module):
         """Selected rows as a dense array."""
         return self.csr[units].toarray()
 
-    def ahead(self, units: np.ndarray, images: Float[np.ndarray, "params some"]) -> Float[np.ndarray, "units some"]:
+    def ahead(
+        self, units: np.ndarray, images: Float[np.ndarray, "params some"]
+    ) -> Float[np.ndarray, "units some"]:
         """Multiply the listed rows by columns, in the precision of the columns."""
         return self.csr[units].astype(images.dtype) @ images
 
@@ -136,9 +161,13 @@ class SparseDesign(SingleOutput, Module):
 
     def below(self, rows: Float[np.ndarray, "more params"]) -> "SparseDesign":
         """Append rows."""
-        return SparseDesign.of(scipy.sparse.vstack([self.csr, scipy.sparse.csr_array(rows)], format="csr"))
+        return SparseDesign.of(
+            scipy.sparse.vstack([self.csr, scipy.sparse.csr_array(rows)], format="csr")
+        )
 
-    def whiten(self, units: np.ndarray | slice, root: Float[np.ndarray, "rank params"]) -> Float[np.ndarray, "... rank"]:
+    def whiten(
+        self, units: np.ndarray | slice, root: Float[np.ndarray, "rank params"]
+    ) -> Float[np.ndarray, "... rank"]:
         """Compute root x_n of the listed units."""
         if isinstance(units, slice) or units.ndim == 1:
             return self.csr[units] @ root.T
@@ -148,14 +177,19 @@ class SparseDesign(SingleOutput, Module):
     def _full(self) -> bool:
         """Whether so many entries are stored that dense blocks of rows multiply faster."""
         faster = 16  # speed of products in dense blocks, relative to one over stored entries
-        return faster * float(np.sum(self.counts.astype(float) ** 2)) > float(self.shape[0]) * self.shape[1] ** 2
+        return (
+            faster * float(np.sum(self.counts.astype(float) ** 2))
+            > float(self.shape[0]) * self.shape[1] ** 2
+        )
 
     def _blocks(self) -> list[slice]:
         sparse_block = 2**20  # numbers in one block of rows
         size = max(1, sparse_block // max(self.shape[1], 1))
         return [slice(start, start + size) for start in range(0, self.shape[0], size)]
 
-    def products(self, weight: Float[np.ndarray, "refits units"]) -> Float[np.ndarray, "refits params params"]:
+    def products(
+        self, weight: Float[np.ndarray, "refits units"]
+    ) -> Float[np.ndarray, "refits params params"]:
         """Compute Σ_n weight_n x_n x_nᵀ."""
         out = np.zeros((len(weight), self.shape[1], self.shape[1]))
         for some in self._blocks() if self._full else ():
@@ -163,11 +197,15 @@ class SparseDesign(SingleOutput, Module):
             for own, sums in zip(weight, out, strict=True):
                 sums += (x.T * own[some]) @ x
         for own, sums in zip(weight, out, strict=True) if not self._full else ():
-            scaled = scipy.sparse.csr_array((self.data * np.repeat(own, self.counts), self.indices, self.indptr), self.shape)
+            scaled = scipy.sparse.csr_array(
+                (self.data * np.repeat(own, self.counts), self.indices, self.indptr), self.shape
+            )
             (self._csc @ scaled).toarray(out=sums)
         return out
 
-    def forms(self, matrices: Float[np.ndarray, "forms params params"]) -> Float[np.ndarray, "units forms"]:
+    def forms(
+        self, matrices: Float[np.ndarray, "forms params params"]
+    ) -> Float[np.ndarray, "units forms"]:
         """Compute x_nᵀ M x_n."""
         out = np.empty((self.shape[0], len(matrices)))
         for some in self._blocks():
@@ -178,7 +216,8 @@ class SparseDesign(SingleOutput, Module):
 
     def sizes(self, root: Float[np.ndarray, "rank params"]) -> Float[np.ndarray, " units"]:
         """Squares ‖root x_n‖² of all rows."""
-        size, across = np.empty(self.shape[0]), np.ascontiguousarray(root.T)
+        size = np.empty(self.shape[0])
+        across = np.ascontiguousarray(root.T)
         for some in self._blocks():
             z = self.csr[some] @ across
             np.einsum("np,np->n", z, z, out=size[some])

@@ -1,4 +1,7 @@
-"""The contract of a model: an objective F(θ, w) with records of its units, its parameters and its costs."""
+"""The contract of a model.
+
+An objective F(θ, w) with records of its units, its parameters and its costs.
+"""
 
 from ..objectives.closed_form import AbstractClosedForm as AbstractClosedForm
 from ..objectives.objective import (

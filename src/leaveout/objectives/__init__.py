@@ -1,1 +1,4 @@
-"""The objective F(θ, w): its contract, closed forms, batches of refits, folds that are runs of units."""
+"""The objective F(θ, w).
+
+Its contract, closed forms, batches of refits, folds that are runs of units.
+"""

@@ -1,8 +1,10 @@
-"""F(·, w) of many refits as functions of raveled θ: values, gradients, Hessians and their products, held-out losses.
+"""F(·, w) of many refits as functions of raveled θ: values, gradients, Hessians and their products,
+held-out losses.
 
-Linear models have them in closed form (`linalg.design`), and so do models whose author gives F and its gradient
-(`objectives.closed_form`). Neither needs a compiler. For every other model JAX derives them. The programs are few, are
-compiled for few shapes, and pass over the data for some refits at a time.
+Linear models have them in closed form (`linalg.design`), and so do models whose author gives F and
+its gradient (`objectives.closed_form`). Neither needs a compiler. For every other model JAX derives
+them. The programs are few, are compiled for few shapes, and pass over the data for some refits at a
+time.
 """
 
 import functools
@@ -14,7 +16,18 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._runtime.interrupt import run_in_thread
-from .._runtime.jax import Array, Arrays, PyTree, cached_on, carry_settings, compile_static, jax, jnp, resident, select_lanes
+from .._runtime.jax import (
+    Array,
+    Arrays,
+    PyTree,
+    cached_on,
+    carry_settings,
+    compile_static,
+    jax,
+    jnp,
+    resident,
+    select_lanes,
+)
 from ..linalg.design import MultiOutputDesign, Predictors, apply_curvature, weight_terms
 from ..linalg.device_design import Resident
 from ..plans.plan import RefitRows, few_size
@@ -38,16 +51,21 @@ from .objective import (
 
 COMPILING = 5e7  # operations that cost less than compiling a program for fewer refits
 HESSIAN_ENTRIES = 2**23  # numbers in Hessians that are held at the same time
-KEPT_GROUPS = 4  # groups of refits that are kept as passes lay them out, which takes memory for every unit
+# groups of refits that are kept as passes lay them out, which takes memory for every unit
+KEPT_GROUPS = 4
 KEPT_LOSSES = 2**22  # losses that are kept with gradients at the same place
 
 
-def weights_of(rows: RefitRows, n: int, lanes: Lanes | slice = slice(None)) -> Float[np.ndarray, "lanes units"]:
+def weights_of(
+    rows: RefitRows, n: int, lanes: Lanes | slice = slice(None)
+) -> Float[np.ndarray, "lanes units"]:
     """Weights of the selected refits over all units."""
-    index, weight = np.asarray(rows.index)[lanes], np.asarray(rows.weight)[lanes]
+    index = np.asarray(rows.index)[lanes]
+    weight = np.asarray(rows.weight)[lanes]
     if index.shape[1] == n:
         return weight.copy()
-    out, real = np.ones((len(index), n)), index < n
+    out = np.ones((len(index), n))
+    real = index < n
     out[np.nonzero(real)[0], index[real]] = weight[real]
     return out
 
@@ -55,20 +73,31 @@ def weights_of(rows: RefitRows, n: int, lanes: Lanes | slice = slice(None)) -> F
 def whole(weights: Float[np.ndarray, "refits units"]) -> RefitRows:
     """Batch of refits that are written out over all units, none of which is scored."""
     index = np.broadcast_to(np.arange(weights.shape[1]), weights.shape)
-    return RefitRows(index, weights, np.zeros(weights.shape, bool), np.zeros(()), np.asarray(len(weights)))
+    return RefitRows(
+        index, weights, np.zeros(weights.shape, bool), np.zeros(()), np.asarray(len(weights))
+    )
 
 
-def padded_batch(objective: AbstractObjective, rows: RefitRows) -> tuple[AbstractObjective, RefitRows]:
-    """Padded objective, and the batch over its units; padding units are neither dropped nor scored."""
+def padded_batch(
+    objective: AbstractObjective, rows: RefitRows
+) -> tuple[AbstractObjective, RefitRows]:
+    """Padded objective, and the batch over its units.
+
+    Padding units are neither dropped nor scored.
+    """
     found = repeatable(objective)
-    own, count = objective.num_units, found.num_units
+    own = objective.num_units
+    count = found.num_units
     if own == count:
         return found, rows
     if rows.index.shape[1] < own:
-        more = ((0, 0), (0, few_size(rows.index.shape[1]) - rows.index.shape[1]))  # so that other plans find the same programs
+        # so that other plans find the same programs
+        more = ((0, 0), (0, few_size(rows.index.shape[1]) - rows.index.shape[1]))
         index = np.pad(np.where(rows.index < own, rows.index, count), more, constant_values=count)
         return found, rows._replace(
-            index=index, weight=np.pad(rows.weight, more, constant_values=1.0), held=np.pad(rows.held, more)
+            index=index,
+            weight=np.pad(rows.weight, more, constant_values=1.0),
+            held=np.pad(rows.held, more),
         )
     index = np.broadcast_to(np.arange(count), (len(rows.index), count))
     held = np.pad(rows.held, ((0, 0), (0, count - own)))
@@ -106,32 +135,53 @@ def own_passes(objective: AbstractObjective, width: int) -> int:
     """Number of refits that share one pass if each needs its own units only."""
     every = passes(objective)
     # units that refits of few units evaluate together
-    return max(every, 256 // width) if objective.local else every
+    if objective.local:
+        return max(every, 256 // width)
+    return every
 
 
 def work(objective: AbstractObjective, size: int) -> float:
     """Number of operations of one gradient of one refit with `size` parameters."""
     known = objective.costs.work
-    return 4.0 * objective.num_units * size if known is None else known
+    if known is None:
+        return 4.0 * objective.num_units * size
+    return known
 
 
 class LinearBatch:
-    """F(·, w) of a linear model in NumPy; `constant` returns its Hessian if that is the same at every θ and in every refit."""
+    """F(·, w) of a linear model in NumPy.
+
+    `constant` returns its Hessian if that is the same at every θ and in every refit.
+    """
 
     model: Predictors
     rows: RefitRows
     num_units: int
     constant: Callable[[], np.ndarray] | None
 
-    def __init__(self, model: Predictors, rows: RefitRows, num_units: int, constant: Callable[[], np.ndarray] | None = None):
-        self.model, self.rows, self.num_units, self.constant = model, rows, num_units, constant
+    def __init__(
+        self,
+        model: Predictors,
+        rows: RefitRows,
+        num_units: int,
+        constant: Callable[[], np.ndarray] | None = None,
+    ):
+        self.model = model
+        self.rows = rows
+        self.num_units = num_units
+        self.constant = constant
 
-    def _at(self, theta: np.ndarray, lanes: np.ndarray, orders: tuple[int, ...]) -> tuple[list[np.ndarray], np.ndarray]:
+    def _at(
+        self, theta: np.ndarray, lanes: np.ndarray, orders: tuple[int, ...]
+    ) -> tuple[list[np.ndarray], np.ndarray]:
         """Derivatives of the loss at θ times ω, and κ."""
         eta = self.model.eta(theta)
         omega, kappa = self.model.weigh(weights_of(self.rows, self.num_units, lanes))
         with np.errstate(over="ignore", invalid="ignore"):
-            parts = [weight_terms(omega, part) for part in self.model.loss.derivatives(eta, self.model.y, orders)]
+            parts = [
+                weight_terms(omega, part)
+                for part in self.model.loss.derivatives(eta, self.model.y, orders)
+            ]
         return parts, kappa
 
     def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
@@ -158,7 +208,9 @@ class LinearBatch:
         design = self.model.design
         each = design.each if isinstance(design, MultiOutputDesign) else design
         kept = isinstance(each, Resident) and each.source.dtype == np.float32
-        return design.single() if kept and self.constant is None else None
+        if kept and self.constant is None:
+            return design.single()
+        return None
 
     def diagonal(self, theta: Vector) -> Vector:
         """Diagonal of ∇²F at weights of one."""
@@ -170,11 +222,17 @@ class LinearBatch:
         """Return, for each refit, the function that multiplies ∇²F by a vector."""
         (curvature,), kappa = self._at(theta, lanes, (2,))
         norms = self.model.norms
-        bends = (lambda v: 0.0) if norms is None else functools.partial(np.einsum, "rpq,rq->rp", norms.hessian(theta))
+        bends = (
+            (lambda v: 0.0)
+            if norms is None
+            else functools.partial(np.einsum, "rpq,rq->rp", norms.hessian(theta))
+        )
 
         def of(vector):
             along = apply_curvature(curvature, self.model.design.predictors(vector))
-            return self.model.design.pull(along) + kappa[:, None] * (vector @ self.model.penalty + bends(vector))
+            return self.model.design.pull(along) + kappa[:, None] * (
+                vector @ self.model.penalty + bends(vector)
+            )
 
         return of
 
@@ -193,32 +251,51 @@ class PenaltyBatch:
     curvature: np.ndarray
 
     def __init__(self, model: Predictors, num_units: int, second: Matrices):
-        self.model, self.second = model, second
+        self.model = model
+        self.second = second
         self.weight, self.kappa = model.weigh(np.ones((1, num_units)))
-        self.theta, self.curvature = np.full(second.shape[:2], np.nan), np.empty((len(second), self.weight.shape[1]))
+        self.theta, self.curvature = (
+            np.full(second.shape[:2], np.nan),
+            np.empty((len(second), self.weight.shape[1])),
+        )
 
     def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
         """Evaluate F and its gradients."""
-        *parts, curvature = self.model.loss.derivatives(self.model.eta(theta), self.model.y, (0, 1, 2))
+        *parts, curvature = self.model.loss.derivatives(
+            self.model.eta(theta), self.model.y, (0, 1, 2)
+        )
         self.theta[lanes], self.curvature[lanes] = theta, curvature
         loss, slope = (weight_terms(self.weight, part) for part in parts)
         pushed = np.einsum("kp,kpq->kq", theta, self.second[lanes])
-        return _assemble(self.model, loss, slope, self.kappa, (0.5 * np.sum(pushed * theta, axis=1), pushed))
+        return _assemble(
+            self.model, loss, slope, self.kappa, (0.5 * np.sum(pushed * theta, axis=1), pushed)
+        )
 
     def hessian(self, theta: Points, lanes: Lanes) -> Matrices:
         """Compute ∇²F."""
         if not np.array_equal(self.theta[lanes], theta):
             self.look(theta, lanes)
         curvature = self.curvature[lanes]
-        return self.model.design.gram(np.broadcast_to(self.weight, curvature.shape), curvature) + self.second[lanes]
+        return (
+            self.model.design.gram(np.broadcast_to(self.weight, curvature.shape), curvature)
+            + self.second[lanes]
+        )
 
 
 def _assemble(
-    model: Predictors, loss: np.ndarray, slope: np.ndarray, kappa: np.ndarray, penalty: tuple[np.ndarray, np.ndarray]
+    model: Predictors,
+    loss: np.ndarray,
+    slope: np.ndarray,
+    kappa: np.ndarray,
+    penalty: tuple[np.ndarray, np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute F and its gradients from the terms of the units and the penalty's value and gradient."""
+    """Compute F and its gradients from the terms of the units and the penalty's value and
+    gradient.
+    """
     value = loss.sum(1) + kappa * penalty[0]
-    return np.where(np.isnan(value), np.inf, value), model.design.pull(slope) + kappa[:, None] * penalty[1]
+    return np.where(np.isnan(value), np.inf, value), model.design.pull(slope) + kappa[
+        :, None
+    ] * penalty[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,7 +311,9 @@ class DerivedBatch:
         return self._map_lanes(_looks, lanes, theta)
 
     def gradient(self, theta: Points, lanes: Lanes) -> Points:
-        """Evaluate ∇F alone, by the program that gives F too, which takes no longer and is compiled already."""
+        """Evaluate ∇F alone, by the program that gives F too, which takes no longer and is compiled
+        already.
+        """
         return self.look(theta, lanes)[1]
 
     def hessian(self, theta: Points, lanes: Lanes) -> Matrices:
@@ -251,11 +330,16 @@ class DerivedBatch:
         return np.asarray(_hessian_changes(objective, self.like, rows.index, rows.weight, chunk))
 
     def weight_gradient(self, lanes: Lanes) -> Points:
-        """Compute the change of ∇F at `like` from weights of one, for models where only the left-out units matter."""
+        """Compute the change of ∇F at `like` from weights of one, for models where only the
+        left-out units matter.
+        """
         return self._map_lanes(_weight_gradients, lanes, local=True)
 
     def losses(self, theta: Points, lanes: Lanes) -> Float[np.ndarray, "lanes ..."]:
-        """Held-out losses, zero where not scored: `[lanes, width]`, or `[lanes]` for a joint loss."""
+        """Held-out losses, zero where not scored.
+
+        `[lanes, width]`, or `[lanes]` for a joint loss.
+        """
         return self._own(self._map_lanes(_losses, lanes, theta, held=True))
 
     def slopes(self, theta: Points, lanes: Lanes) -> Points:
@@ -277,47 +361,87 @@ class DerivedBatch:
 
     @functools.cached_property
     def _costs(self) -> tuple[int, int, float]:
-        """Refits that share a pass over all units, and over their own units only; operations of one gradient."""
+        """Refits that share a pass over all units, and over their own units only.
+
+        Operations of one gradient.
+        """
         objective, rows = self._padded_batch
-        return passes(objective), own_passes(objective, rows.index.shape[1]), work(objective, size_of(self.like))
+        return (
+            passes(objective),
+            own_passes(objective, rows.index.shape[1]),
+            work(objective, size_of(self.like)),
+        )
 
     def _own(self, losses: Float[np.ndarray, "lanes ..."]) -> Float[np.ndarray, "lanes ..."]:
         """Drop the losses of units that are padding."""
-        return losses[:, : self.rows.index.shape[1]] if losses.ndim > 1 else losses
+        if losses.ndim > 1:
+            return losses[:, : self.rows.index.shape[1]]
+        return losses
 
     def _map_lanes(
-        self, program: Callable, lanes: np.ndarray, *parts: np.ndarray, held: bool = False, local: bool = False, dear: int = 1
+        self,
+        program: Callable,
+        lanes: np.ndarray,
+        *parts: np.ndarray,
+        held: bool = False,
+        local: bool = False,
+        dear: int = 1,
     ) -> Any:
-        """Run a program for the selected refits in groups of few sizes, the last refit repeated where a group is not full."""
+        """Run a program for the selected refits in groups of few sizes, the last refit repeated
+        where a group is not full.
+        """
         objective, rows = self._padded_batch
         every, own, _ = self._costs
         together = _power(2, max(1, own // 4) if held else own if local else every)
         size = self._size(together, dear, held)
 
         def some(lanes: np.ndarray, *parts: np.ndarray) -> PyTree:
-            every = [np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)]) for part in (lanes, *parts)]
-            of = [select_lanes(part, every[0]) for part in (rows.index, rows.weight, rows.held)[: 3 if held else 2]]
-            return _map_refits(program, objective, self.like, (*of, *every[1:]), np.asarray(len(lanes)), min(together, size))
+            every = [
+                np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)])
+                for part in (lanes, *parts)
+            ]
+            of = [
+                select_lanes(part, every[0])
+                for part in (rows.index, rows.weight, rows.held)[: 3 if held else 2]
+            ]
+            return _map_refits(
+                program,
+                objective,
+                self.like,
+                (*of, *every[1:]),
+                np.asarray(len(lanes)),
+                min(together, size),
+            )
 
-        found = [some(*(part[k : k + size] for part in (lanes, *parts))) for k in range(0, max(len(lanes), 1), size)]
-        found = found if isinstance(rows.index, np.ndarray) else jax.device_get(found)
+        found = [
+            some(*(part[k : k + size] for part in (lanes, *parts)))
+            for k in range(0, max(len(lanes), 1), size)
+        ]
+        if not isinstance(rows.index, np.ndarray):
+            found = jax.device_get(found)
         return jax.tree.map(lambda *pieces: np.concatenate(pieces)[: len(lanes)], *found)
 
     def _size(self, together: int, gradients: int, held: bool) -> int:
         """Number of refits in one call of a program that costs so many gradients a refit.
 
-        It is the number that share a pass, or more where compiling for fewer would cost more than it saves; at most the number
-        of refits, and at least a number that does not depend on that, so that other plans find the same program.
+        It is the number that share a pass, or more where compiling for fewer would cost more than
+        it saves; at most the number of refits, and at least a number that does not depend on that,
+        so that other plans find the same program.
         """
         total = len(self.rows.index)
         few = lambda most: 8 ** min(4, max(0, int(np.log2(max(most / self._costs[2], 1)) / 3)))
-        # operations of padding, in every call, that are accepted so that other plans find the same programs
+        # operations of padding, in every call, that are accepted so that other plans find the same
+        # programs
         always = min(few(4e6), self._padded_batch[0].num_units) if total > 1 or held else 1
-        return max(min(max(few(COMPILING / gradients), _power(8, together)), few_size(total)), always)
+        return max(
+            min(max(few(COMPILING / gradients), _power(8, together)), few_size(total)), always
+        )
 
 
 class HostBatch(DerivedBatch):
-    """F(·, w) of a model that has values, gradients and products in NumPy, evaluated one refit after another."""
+    """F(·, w) of a model that has values, gradients and products in NumPy, evaluated one refit
+    after another.
+    """
 
     @functools.cached_property
     def arrays(self) -> AbstractByArrays:
@@ -326,15 +450,21 @@ class HostBatch(DerivedBatch):
     def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
         weights = weights_of(self.rows, self.objective.num_units, lanes)
         found = [self.arrays.look(at, w) for at, w in zip(theta, weights, strict=True)]
-        return np.array([value for value, _ in found]), np.stack([gradient for _, gradient in found])
+        return np.array([value for value, _ in found]), np.stack(
+            [gradient for _, gradient in found]
+        )
 
     def products(self, theta: Points, lanes: Lanes) -> Callable[[Points], Points]:
         weights = weights_of(self.rows, self.objective.num_units, lanes)
-        return lambda vector: np.stack([self.arrays.product(*parts) for parts in zip(theta, weights, vector, strict=True)])
+        return lambda vector: np.stack(
+            [self.arrays.product(*parts) for parts in zip(theta, weights, vector, strict=True)]
+        )
 
 
 class Look(NamedTuple):
-    """F of one refit at one θ, its gradient if that was asked for, and its held-out losses, zero where not scored."""
+    """F of one refit at one θ, its gradient if that was asked for, and its held-out losses, zero
+    where not scored.
+    """
 
     value: float
     gradient: Vector | None
@@ -342,11 +472,16 @@ class Look(NamedTuple):
 
 
 class PassBatch(DerivedBatch):
-    """F(·, w) of a model that has passes of its own (`Costs.passes`), of a few refits in one call."""
+    """F(·, w) of a model that has passes of its own (`Costs.passes`), of a few refits in one
+    call.
+    """
 
     @functools.cached_property
     def _known(self) -> dict[tuple[int, bytes], Look]:
-        """Looks with gradients by refit and θ: losses at the same place are those of the same pass."""
+        """Looks with gradients by refit and θ.
+
+        Losses at the same place are those of the same pass.
+        """
         return {}
 
     @functools.cached_property
@@ -406,15 +541,27 @@ Functions = LinearBatch | DerivedBatch | ClosedFormBatch
 def functions(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> Functions:
     """Return F of a batch of refits, in closed form for linear models."""
     model = objective.predictors
-    return derive_batch(objective, like, rows) if model is None else LinearBatch(model, rows, objective.num_units)
+    if model is None:
+        return derive_batch(objective, like, rows)
+    return LinearBatch(model, rows, objective.num_units)
 
 
-def derive_batch(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> DerivedBatch | ClosedFormBatch:
+def derive_batch(
+    objective: AbstractObjective, like: PyTree, rows: RefitRows
+) -> DerivedBatch | ClosedFormBatch:
     """Return F of a batch of refits with held-out losses, by JAX or in the author's closed form."""
     if isinstance(objective, AbstractClosedForm):
-        return ClosedFormBatch(objective, like, rows, lambda lanes: weights_of(rows, objective.num_units, lanes))
+        return ClosedFormBatch(
+            objective, like, rows, lambda lanes: weights_of(rows, objective.num_units, lanes)
+        )
     costs = objective.costs
-    kind = PassBatch if costs.passes is not None else DerivedBatch if costs.arrays is None else HostBatch
+    kind = (
+        PassBatch
+        if costs.passes is not None
+        else DerivedBatch
+        if costs.arrays is None
+        else HostBatch
+    )
     return kind(objective, like, rows)
 
 
@@ -447,7 +594,9 @@ class Function:
 ONE = np.zeros(1, int)
 
 
-def function(objective: AbstractObjective, like: PyTree, weights: Float[np.ndarray, " units"] | None = None) -> Function:
+def function(
+    objective: AbstractObjective, like: PyTree, weights: Float[np.ndarray, " units"] | None = None
+) -> Function:
     """Return F at the given weights, by default one."""
     given = np.ones(objective.num_units) if weights is None else np.asarray(weights, float)
     of = functions(objective, like, whole(given[None]))
@@ -463,9 +612,13 @@ def _hessian(objective: AbstractObjective) -> Float[np.ndarray, "params params"]
     return constant(cast(Predictors, objective.predictors), np.ones(objective.num_units))
 
 
-def constant(model: Predictors, weights: Float[np.ndarray, " units"]) -> Float[np.ndarray, "params params"]:
+def constant(
+    model: Predictors, weights: Float[np.ndarray, " units"]
+) -> Float[np.ndarray, "params params"]:
     """Compute ∇²F of a quadratic model at any weights."""
-    return LinearBatch(model, whole(weights[None]), len(weights)).hessian(np.zeros((1, model.penalty.shape[0])), ONE)[0]
+    return LinearBatch(model, whole(weights[None]), len(weights)).hessian(
+        np.zeros((1, model.penalty.shape[0])), ONE
+    )[0]
 
 
 def fold_weights(
@@ -478,8 +631,16 @@ def fold_weights(
 
 
 @compile_static
-def _map_refits(program: Callable, objective: AbstractObjective, like: PyTree, args: tuple, real: Array, chunk: int) -> PyTree:
-    """Map a program of one refit over a batch, `chunk` refits at a time, as far as the `real` ones: padding behind is zero.
+def _map_refits(
+    program: Callable,
+    objective: AbstractObjective,
+    like: PyTree,
+    args: tuple,
+    real: Array,
+    chunk: int,
+) -> PyTree:
+    """Map a program of one refit over a batch, `chunk` refits at a time, as far as the `real` ones:
+    padding behind is zero.
 
     A single refit skips the batch axis, with which some products are slower.
     """
@@ -513,7 +674,9 @@ def _of(objective: AbstractObjective, like: PyTree, index: Array, weight: Array)
     return lambda vector: objective.loss(unravel(vector, like), weights)
 
 
-def held_out(objective: AbstractObjective, like: PyTree, index: Array, weight: Array, held: Array) -> Callable[..., Any]:
+def held_out(
+    objective: AbstractObjective, like: PyTree, index: Array, weight: Array, held: Array
+) -> Callable[..., Any]:
     """Compute the held-out losses of one refit at raveled θ, zero for units that are not scored."""
     weights = fold_weights(objective, index, weight)
 
@@ -524,7 +687,9 @@ def held_out(objective: AbstractObjective, like: PyTree, index: Array, weight: A
     return losses
 
 
-def influence(objective: AbstractObjective, theta: PyTree, root: Float[np.ndarray, "params params"]) -> np.ndarray:
+def influence(
+    objective: AbstractObjective, theta: PyTree, root: Float[np.ndarray, "params params"]
+) -> np.ndarray:
     """Whitened `∂²F/∂θ∂w_n` of every unit at weights one, `[units, params]`."""
     if isinstance(objective, AbstractClosedForm):
         return objective.jacobian(np.asarray(theta)) @ root.T
@@ -536,7 +701,9 @@ def _influence(objective: AbstractObjective, theta: PyTree, root: Array) -> Arra
     return objective.jacobian(theta) @ root.T
 
 
-def leverage(objective: AbstractLinearPredictor, root: Float[np.ndarray, "params params"]) -> Float[np.ndarray, " units"]:
+def leverage(
+    objective: AbstractLinearPredictor, root: Float[np.ndarray, "params params"]
+) -> Float[np.ndarray, " units"]:
     """Trace of U_n H⁻¹ U_nᵀ of every unit."""
     return np.asarray(_leverage(objective, root))
 
@@ -568,10 +735,14 @@ def _hessians(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTre
 
 
 @compile_static
-def _hessian_changes(objective: AbstractObjective, theta: PyTree, index: Array, weight: Array, chunk: int) -> Array:
+def _hessian_changes(
+    objective: AbstractObjective, theta: PyTree, index: Array, weight: Array, chunk: int
+) -> Array:
     def one(args):
         index, weight = args
-        return objective.hessian_change(theta, index, jnp.where(index < objective.num_units, weight - 1.0, 0.0))
+        return objective.hessian_change(
+            theta, index, jnp.where(index < objective.num_units, weight - 1.0, 0.0)
+        )
 
     return jax.lax.map(one, (index, weight), batch_size=chunk)
 

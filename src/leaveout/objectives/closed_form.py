@@ -1,11 +1,13 @@
-"""Objectives whose author gives F and its gradient in closed form, in NumPy, for many refits at once, without JAX.
+"""Objectives whose author gives F and its gradient in closed form, in NumPy, for many refits at
+once, without JAX.
 
     look(θ, w, state) → F(θ, w), ∇F(θ, w), state        θ [refits, params], w [refits, units]
 
-`state` is an array with a row for each refit from which the next evaluation of that refit may begin, such as the modes of
-latent variables. It may save work and must change nothing else: F and ∇F are functions of (θ, w), to rounding. Everything
-else that refits need comes from central differences of exact gradients, with steps relative to each parameter (θ should be of
-about unit scale), unless the author gives it.
+`state` is an array with a row for each refit from which the next evaluation of that refit may
+begin, such as the modes of latent variables. It may save work and must change nothing else: F and
+∇F are functions of (θ, w), to rounding. Everything else that refits need comes from central
+differences of exact gradients, with steps relative to each parameter (θ should be of about unit
+scale), unless the author gives it.
 """
 
 import abc
@@ -20,9 +22,12 @@ from .._runtime.jax import Array, Arrays as Arrays, PyTree, Scalar, cached_on
 from ..plans.plan import RefitRows
 from .objective import AbstractObjective, Lanes, Matrices, PerLane, Points, Vector
 
-GRADIENT_DIFFERENCE = 1e-4  # step of central differences, relative to a parameter or to one; their error goes with its square
-WEIGHT_DIFFERENCE = 0.02  # step of differences along the path of a refit; their error goes with its fourth power
-STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))  # places and weights of a first derivative
+# step of central differences, relative to a parameter or to one; their error goes with its square
+GRADIENT_DIFFERENCE = 1e-4
+# step of differences along the path of a refit; their error goes with its fourth power
+WEIGHT_DIFFERENCE = 0.02
+# places and weights of a first derivative
+STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))
 
 State = np.ndarray | None
 ValueAndGradient = tuple[PerLane, Points, State]
@@ -32,9 +37,11 @@ Scored = Bool[np.ndarray, "lanes width"]  # which of them it scores
 
 
 class AbstractByArrays(abc.ABC):
-    """F(·, w) of another objective in NumPy, for models where that is faster than compiled derivatives.
+    """F(·, w) of another objective in NumPy, for models where that is faster than compiled
+    derivatives.
 
-    `alpha` is the curvature of its penalty, a diagonal. A thread may ask for products at `together` places in turn.
+    `alpha` is the curvature of its penalty, a diagonal. A thread may ask for products at `together`
+    places in turn.
     """
 
     alpha: Vector
@@ -45,7 +52,9 @@ class AbstractByArrays(abc.ABC):
         """Evaluate F and its gradient; F is infinite where it has no value."""
 
     @abc.abstractmethod
-    def product(self, theta: Vector, weights: Float[np.ndarray, " units"], vector: Vector) -> Vector:
+    def product(
+        self, theta: Vector, weights: Float[np.ndarray, " units"], vector: Vector
+    ) -> Vector:
         """Multiply ∇²F by a vector."""
 
     @abc.abstractmethod
@@ -54,10 +63,12 @@ class AbstractByArrays(abc.ABC):
 
 
 class AbstractClosedForm(AbstractObjective):
-    """Objective in NumPy; θ is one array `[params]`, and `parameters.natural` turns it into a dict of arrays for users.
+    """Objective in NumPy; θ is one array `[params]`, and `parameters.natural` turns it into a dict
+    of arrays for users.
 
-    Subclasses write `look`, and `losses` if losses are wanted unit by unit. They override `jacobian` and `hessians` where these
-    cost less than differences of gradients. All of them take a batch of refits.
+    Subclasses write `look`, and `losses` if losses are wanted unit by unit. They override
+    `jacobian` and `hessians` where these cost less than differences of gradients. All of them take
+    a batch of refits.
 
     Examples
     --------
@@ -72,7 +83,11 @@ class AbstractClosedForm(AbstractObjective):
     ...
     ...     def look(self, theta, weights, state=None):
     ...         left = self.x - theta
-    ...         return 0.5 * np.sum(weights * left**2, axis=1), -np.sum(weights * left, axis=1, keepdims=True), None
+    ...         return (
+    ...             0.5 * np.sum(weights * left**2, axis=1),
+    ...             -np.sum(weights * left, axis=1, keepdims=True),
+    ...             None,
+    ...         )
     >>> fit = lo.fit(Mean(np.array([1.0, 2.0, 6.0])), np.zeros(1))
     >>> np.round(fit.parameters, 3)
     array([3.])
@@ -101,11 +116,14 @@ class AbstractClosedForm(AbstractObjective):
             Where the next evaluation may begin.
         """
 
-    def values(self, theta: Points, weights: Float[np.ndarray, "sets units"]) -> Float[np.ndarray, "places sets"]:
+    def values(
+        self, theta: Points, weights: Float[np.ndarray, "sets units"]
+    ) -> Float[np.ndarray, "places sets"]:
         """Evaluate F alone at many θ, each with some sets of weights.
 
-        The default takes F from `look`, and begins from the state that the first set leaves. Override it where F costs less
-        than its gradient, or F of several sets at one θ less than one by one.
+        The default takes F from `look`, and begins from the state that the first set leaves.
+        Override it where F costs less than its gradient, or F of several sets at one θ less than
+        one by one.
 
         Parameters
         ----------
@@ -119,9 +137,12 @@ class AbstractClosedForm(AbstractObjective):
         array of float, shape (places, sets)
             F of every set at every place; infinite where it has no value.
         """
-        found, state = np.empty((len(theta), len(weights))), None
+        found = np.empty((len(theta), len(weights)))
+        state = None
         for k, one in enumerate(weights):
-            found[:, k], _, last = self.look(theta, np.broadcast_to(one, (len(theta), len(one))), state)
+            found[:, k], _, last = self.look(
+                theta, np.broadcast_to(one, (len(theta), len(one))), state
+            )
             if state is None and np.isfinite(found[:, k]).all():
                 state = last
         return np.where(np.isnan(found), np.inf, found)
@@ -134,7 +155,8 @@ class AbstractClosedForm(AbstractObjective):
         held: Scored,
         state: State = None,
     ) -> Float[np.ndarray, "lanes ..."]:
-        """Held-out losses of the listed units given all units that are seen, or one joint number a refit.
+        """Held-out losses of the listed units given all units that are seen, or one joint number a
+        refit.
 
         The default is the joint loss `F(θ, w with the held units at 1) − F(θ, w)`.
 
@@ -156,7 +178,10 @@ class AbstractClosedForm(AbstractObjective):
         array of float, shape (refits, width) or (refits,)
             Losses of the units, or joint losses.
         """
-        return self.look(theta, self._with_held(weights, index, held), state)[0] - self.look(theta, weights, state)[0]
+        return (
+            self.look(theta, self._with_held(weights, index, held), state)[0]
+            - self.look(theta, weights, state)[0]
+        )
 
     @staticmethod
     def _with_held(weights: Weights, index: Entries, held: Scored) -> Weights:
@@ -174,7 +199,8 @@ class AbstractClosedForm(AbstractObjective):
         held: Scored,
         state: State = None,
     ) -> Points:
-        """Gradients of the summed held-out losses, by central differences unless these are joint losses.
+        """Gradients of the summed held-out losses, by central differences unless these are joint
+        losses.
 
         Errors are looked for along these directions only, so the gradient of a similar sum will do.
 
@@ -209,9 +235,13 @@ class AbstractClosedForm(AbstractObjective):
 
     @staticmethod
     def _sum_held(losses: Float[np.ndarray, "lanes ..."], held: Scored) -> PerLane:
-        return np.where(held, losses, 0.0).sum(1) if losses.ndim > 1 else losses
+        if losses.ndim > 1:
+            return np.where(held, losses, 0.0).sum(1)
+        return losses
 
-    def hessians(self, theta: Points, weights: Weights, state: State = None) -> Float[np.ndarray, "lanes params params"]:
+    def hessians(
+        self, theta: Points, weights: Weights, state: State = None
+    ) -> Float[np.ndarray, "lanes params params"]:
         """Compute ∇²F of each refit, by central differences of exact gradients.
 
         Parameters
@@ -231,17 +261,26 @@ class AbstractClosedForm(AbstractObjective):
         step = GRADIENT_DIFFERENCE * np.maximum(1.0, np.abs(theta))
         moves = step * np.eye(theta.shape[1])[:, None]
         ends = np.concatenate([theta + moves, theta - moves])
-        slopes, most = np.empty_like(ends), self.costs.lanes or 2**15 // self.num_units  # lanes that a cache holds
+        # lanes that a cache holds
+        slopes = np.empty_like(ends)
+        most = self.costs.lanes or 2**15 // self.num_units
         together = max(1, most // max(len(theta), 1))
         for some in (slice(k, k + together) for k in range(0, len(ends), together)):
             part = ends[some]
-            every, start = (None if one is None else np.tile(one, (len(part), 1)) for one in (weights, state))
-            slopes[some] = self.look(part.reshape(-1, part.shape[2]), np.asarray(every), start)[1].reshape(part.shape)
-        found = ((slopes[: len(moves)] - slopes[len(moves) :]) / (2 * step.T[..., None])).swapaxes(0, 1)
+            every, start = (
+                None if one is None else np.tile(one, (len(part), 1)) for one in (weights, state)
+            )
+            slopes[some] = self.look(part.reshape(-1, part.shape[2]), np.asarray(every), start)[
+                1
+            ].reshape(part.shape)
+        found = ((slopes[: len(moves)] - slopes[len(moves) :]) / (2 * step.T[..., None])).swapaxes(
+            0, 1
+        )
         return (found + found.swapaxes(1, 2)) / 2
 
     def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
-        """Compute `∂²F/∂θ∂w_n` at weights one, by differences of gradients along the weight of each unit.
+        """Compute `∂²F/∂θ∂w_n` at weights one, by differences of gradients along the weight of each
+        unit.
 
         Parameters
         ----------
@@ -295,7 +334,8 @@ class AbstractClosedForm(AbstractObjective):
         )
 
     def predictor_covariance(self, theta: Vector) -> Float[np.ndarray, "units units"] | None:
-        """Posterior covariance of the units' linear predictors at weights one, if each unit has a Gaussian one.
+        """Posterior covariance of the units' linear predictors at weights one, if each unit has a
+        Gaussian one.
 
         Parameters
         ----------
@@ -313,15 +353,29 @@ class AbstractClosedForm(AbstractObjective):
     def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         return self.values(*_one_refit(theta, weights))[0, 0]
 
-    def hessian(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
+    def hessian(
+        self, theta: PyTree, weights: Float[Arrays, " units"]
+    ) -> Float[Array, "params params"]:
         return self.hessians(*_one_refit(theta, weights))[0]
 
     def score(
-        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+        self,
+        theta: PyTree,
+        weights: Float[Array, " units"],
+        index: Int[Arrays, " width"],
+        held: Float[Arrays, " width"],
     ) -> Array:
-        return self.losses(*_one_refit(theta, weights), np.asarray(index)[None], np.asarray(held, bool)[None])[0]
+        return self.losses(
+            *_one_refit(theta, weights), np.asarray(index)[None], np.asarray(held, bool)[None]
+        )[0]
 
-    def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Array:
+    def predict(
+        self,
+        theta: PyTree,
+        weights: Float[Arrays, " units"],
+        index: Int[Arrays, " width"],
+        kind: str,
+    ) -> Array:
         return self.predictions(*_one_refit(theta, weights), np.asarray(index)[None], kind)[0]
 
     @property
@@ -339,13 +393,20 @@ def _one_refit(theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[Points,
 
 
 class AbstractSolved(AbstractClosedForm):
-    """Model whose parameters are a known function of the weights, θ̂(w): F(θ, w) = ½ ‖θ − θ̂(w)‖², and no refit iterates."""
+    """Model whose parameters are a known function of the weights, θ̂(w).
+
+    F(θ, w) = ½ ‖θ − θ̂(w)‖², and no refit iterates.
+    """
 
     @abc.abstractmethod
-    def solve(self, index: Entries, weight: Float[np.ndarray, "lanes width"], changed: bool = False) -> Points:
-        """Compute θ̂(w) of a batch of refits, whose listed units have these weights and all others one.
+    def solve(
+        self, index: Entries, weight: Float[np.ndarray, "lanes width"], changed: bool = False
+    ) -> Points:
+        """Compute θ̂(w) of a batch of refits, whose listed units have these weights and all others
+        one.
 
-        `index == num_units` is padding. If `changed`, the data are changed in their last digits, to see what rounding does.
+        `index == num_units` is padding. If `changed`, the data are changed in their last digits, to
+        see what rounding does.
         """
 
     def look(self, theta: Points, weights: Weights, state: State = None) -> ValueAndGradient:
@@ -361,13 +422,16 @@ class AbstractSolved(AbstractClosedForm):
 
 @dataclass(eq=False)
 class ClosedFormBatch:
-    """F(·, w) of a batch of refits of an `AbstractClosedForm`, with the state of each refit's last evaluation."""
+    """F(·, w) of a batch of refits of an `AbstractClosedForm`, with the state of each refit's last
+    evaluation.
+    """
 
     objective: AbstractClosedForm
     like: PyTree
     rows: RefitRows
     weigh: Callable[[np.ndarray], np.ndarray]  # returns the weights of some refits over all units
-    states: dict[int, Any] = field(default_factory=dict)  # state from which the next evaluation of each refit begins
+    # state from which the next evaluation of each refit begins
+    states: dict[int, Any] = field(default_factory=dict)
 
     def __copy__(self) -> "ClosedFormBatch":
         return replace(self, states={})  # each start of a fit has states of its own
@@ -396,15 +460,24 @@ class ClosedFormBatch:
     def hessian(self, theta: Points, lanes: Lanes) -> Matrices:
         """Compute ∇²F."""
         return self._by_group(
-            lambda at, some: (self.objective.hessians(at, self.weigh(some), self._start_states(some)),), lanes, theta
+            lambda at, some: (
+                self.objective.hessians(at, self.weigh(some), self._start_states(some)),
+            ),
+            lanes,
+            theta,
         )[0]
 
     def hessian_changes(self, chunk: int) -> Matrices:
-        """Difference between ∇²F at `like` with the weights of each refit and with weights of one."""
+        """Difference between ∇²F at `like` with the weights of each refit and with weights of
+        one.
+        """
         del chunk
-        at, lanes = self._center(), np.arange(len(self.rows.index))
+        at = self._center()
+        lanes = np.arange(len(self.rows.index))
         ones = np.ones((1, self.objective.num_units))
-        return self.hessian(np.repeat(at, len(lanes), axis=0), lanes) - self.objective.hessians(at, ones, self._anchor_states())
+        return self.hessian(np.repeat(at, len(lanes), axis=0), lanes) - self.objective.hessians(
+            at, ones, self._anchor_states()
+        )
 
     def products(self, theta: Points, lanes: Lanes) -> Callable[[Points], Points]:
         """Return, for each refit, the function that multiplies ∇²F by a vector."""
@@ -412,12 +485,19 @@ class ClosedFormBatch:
         return lambda vector: np.einsum("lij,lj->li", hessian, vector)
 
     def losses(self, theta: Points, lanes: Lanes) -> Float[np.ndarray, "lanes ..."]:
-        """Held-out losses, zero where not scored: `[lanes, width]`, or `[lanes]` for a joint loss."""
+        """Held-out losses, zero where not scored.
+
+        `[lanes, width]`, or `[lanes]` for a joint loss.
+        """
 
         def one(theta, some):
             held = np.asarray(self.rows.held)[some]
             found = self.objective.losses(
-                theta, self.weigh(some), np.asarray(self.rows.index)[some], held, self._start_states(some)
+                theta,
+                self.weigh(some),
+                np.asarray(self.rows.index)[some],
+                held,
+                self._start_states(some),
             )
             return (np.where(held, found, 0.0) if found.ndim > 1 else found,)
 
@@ -438,13 +518,17 @@ class ClosedFormBatch:
     ) -> tuple[Float[np.ndarray, "lanes ..."], Float[np.ndarray, "lanes moves"]]:
         """Held-out losses, and the sum of their absolute changes along each of the given moves."""
         at = self.losses(theta, lanes)
-        apart = [np.abs(self.losses(theta + move, lanes) - at).reshape(len(at), -1).sum(1) for move in moves.swapaxes(0, 1)]
+        apart = [
+            np.abs(self.losses(theta + move, lanes) - at).reshape(len(at), -1).sum(1)
+            for move in moves.swapaxes(0, 1)
+        ]
         return at, np.stack(apart, axis=1)
 
     def path(self, direction: Points | None = None) -> Points:
         """Compute the derivative of ∇F along the path s ↦ θ̂(1 + s δ) at s = 0.
 
-        This is the first derivative, or the second if `direction`, the first derivative of the path, is given.
+        This is the first derivative, or the second if `direction`, the first derivative of the
+        path, is given.
         """
         lanes, at = np.arange(len(self.rows.index)), self._center()
         # places and weights of a second derivative
@@ -457,53 +541,84 @@ class ClosedFormBatch:
         def one(move, some):
             delta, start = self.weigh(some) - 1.0, self._anchor_states(len(some))
             slopes = [
-                self.objective.look(at + k * WEIGHT_DIFFERENCE * move, 1.0 + k * WEIGHT_DIFFERENCE * delta, start)[1]
+                self.objective.look(
+                    at + k * WEIGHT_DIFFERENCE * move, 1.0 + k * WEIGHT_DIFFERENCE * delta, start
+                )[1]
                 for k in places
             ]
-            return (np.tensordot(shares, slopes, 1) / WEIGHT_DIFFERENCE ** (1 if direction is None else 2),)
+            return (
+                np.tensordot(shares, slopes, 1)
+                / WEIGHT_DIFFERENCE ** (1 if direction is None else 2),
+            )
 
         return self._by_group(one, lanes, np.broadcast_to(move, (len(lanes), at.shape[1])))[0]
 
-    def predictions(self, theta: Points, lanes: Lanes, kind: str) -> Float[np.ndarray, "lanes width ..."]:
+    def predictions(
+        self, theta: Points, lanes: Lanes, kind: str
+    ) -> Float[np.ndarray, "lanes width ..."]:
         """Predict the units of a batch."""
         index = np.asarray(self.rows.index)
-        one = lambda at, some: (self.objective.predictions(at, self.weigh(some), index[some], kind, self._start_states(some)),)
+        one = lambda at, some: (
+            self.objective.predictions(
+                at, self.weigh(some), index[some], kind, self._start_states(some)
+            ),
+        )
         return self._by_group(one, lanes, theta)[0]
 
     def _center(self) -> Float[np.ndarray, "1 params"]:
         return np.reshape(np.asarray(self.like, float), (1, -1))
 
     def _anchor_states(self, count: int = 1) -> State:
-        """State of the evaluation at `like` with weights of one, from which refits without a state of their own begin."""
+        """State of the evaluation at `like` with weights of one, from which refits without a state
+        of their own begin.
+        """
         if -1 not in self.states:
-            at, known = self._center(), _whole_states(self.objective)
+            at = self._center()
+            known = _whole_states(self.objective)
             last = known.get("last")
             if last is None or last[0] != at.tobytes():
                 state = self.objective.look(at, np.ones((1, self.objective.num_units)))[2]
                 last = known["last"] = at.tobytes(), state
             self.states[-1] = last[1]
-        return None if self.states[-1] is None else np.repeat(self.states[-1], count, axis=0)
+        if self.states[-1] is None:
+            return None
+        return np.repeat(self.states[-1], count, axis=0)
 
     @property
     def _unshared(self) -> bool:
-        """Whether there is one refit, not evaluated so far, so that no other would gain from the state at `like`."""
+        """Whether there is one refit, not evaluated so far, so that no other would gain from the
+        state at `like`.
+        """
         return not self.states and len(self.rows.index) == 1
 
     def _start_states(self, lanes: Lanes) -> State:
         usual = self._anchor_states()
-        return None if usual is None else np.stack([self.states.get(lane, usual[0]) for lane in lanes.tolist()])
+        if usual is None:
+            return None
+        return np.stack([self.states.get(lane, usual[0]) for lane in lanes.tolist()])
 
-    def _by_group(self, one: Callable[..., Sequence[np.ndarray]], lanes: Lanes, theta: Points) -> Any:
-        """Apply a function to the refits in groups, so that the weights and states of a group fit into memory."""
+    def _by_group(
+        self, one: Callable[..., Sequence[np.ndarray]], lanes: Lanes, theta: Points
+    ) -> Any:
+        """Apply a function to the refits in groups, so that the weights and states of a group fit
+        into memory.
+        """
         usual = None if self._unshared else self._anchor_states()
         # entries of weights and states that are in memory together
-        each = self.objective.costs.lanes or max(1, 2**21 // (self.objective.num_units + (0 if usual is None else usual.size)))
-        pieces = [one(theta[k : k + each], lanes[k : k + each]) for k in range(0, max(len(lanes), 1), each)]
+        each = self.objective.costs.lanes or max(
+            1, 2**21 // (self.objective.num_units + (0 if usual is None else usual.size))
+        )
+        pieces = [
+            one(theta[k : k + each], lanes[k : k + each])
+            for k in range(0, max(len(lanes), 1), each)
+        ]
         return tuple(np.concatenate(parts) for parts in zip(*pieces, strict=True))
 
 
 @cached_on
 def _whole_states(objective: AbstractClosedForm) -> dict[str, tuple[bytes, State]]:
-    """Keep the last θ at which F was evaluated with weights of one, and the state of that, for all batches of refits."""
+    """Keep the last θ at which F was evaluated with weights of one, and the state of that, for all
+    batches of refits.
+    """
     del objective
     return {}

@@ -1,10 +1,12 @@
-"""Folds that are runs of successive units: the scores of all folds, and their derivatives, by one pass over the data.
+"""Folds that are runs of successive units: the scores of all folds, and their derivatives, by one
+pass over the data.
 
     F(θ, w_o) = F(θ, 1) − s_o(θ),      s_o(θ) = −log p(the units of fold o | all others; θ)
 
-where the units of fold o have weight zero and F is a negative log-likelihood: leaving them out removes their joint score and
-nothing else. If the `costs.runs` of a model gives the scores of all folds together, the same pass, pushed forward along two
-directions, gives their first and second derivatives. For a closed form they are central differences.
+where the units of fold o have weight zero and F is a negative log-likelihood: leaving them out
+removes their joint score and nothing else. If the `costs.runs` of a model gives the scores of all
+folds together, the same pass, pushed forward along two directions, gives their first and second
+derivatives. For a closed form they are central differences.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,13 +21,15 @@ from .closed_form import AbstractClosedForm
 from .objective import AbstractObjective, Arrays, Lanes, Vector, repeatable, size_of, unravel
 
 Scores = tuple[np.ndarray, np.ndarray]  # scores of units, and joint scores of folds
-RunScores = Callable[[PyTree], tuple[Arrays | None, Arrays]]  # scores of runs at a θ, from the model
+# scores of runs at a θ, from the model
+RunScores = Callable[[PyTree], tuple[Arrays | None, Arrays]]
 Directions = tuple[np.ndarray, np.ndarray, np.ndarray]  # raveled θ, and two directions from each
 
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Folds that are runs of units from `first` on, none longer than `width`; θ is raveled, in the shape of `like`.
+    """Folds that are runs of units from `first` on, none longer than `width`; θ is raveled, in the
+    shape of `like`.
 
     `told` evaluates the runs at a θ, and may repeat the last run.
     """
@@ -37,34 +41,48 @@ class Runs:
     width: int
 
     def scores(self, theta: Vector) -> Scores:
-        """Held-out loss of every unit of each run `[folds, width]`, and the joint scores s_o `[folds]`.
+        """Held-out loss of every unit of each run `[folds, width]`, and the joint scores s_o
+        `[folds]`.
 
         Entries behind the end of a run or without an observation have an arbitrary value.
         """
         given = isinstance(self.objective, AbstractClosedForm)
-        return self._alike(self.scores_at(theta) if given else _scores(self.scores_at, self.like, theta))
+        return self._alike(
+            self.scores_at(theta) if given else _scores(self.scores_at, self.like, theta)
+        )
 
     def place_scores(
-        self, each: Float[np.ndarray, "lanes width"], rows: RefitRows, lanes: Lanes | slice = slice(None)
+        self,
+        each: Float[np.ndarray, "lanes width"],
+        rows: RefitRows,
+        lanes: Lanes | slice = slice(None),
     ) -> Float[np.ndarray, "lanes entries"]:
-        """Move values of the units of runs to the places of a batch's entries, zero where not scored."""
+        """Move values of the units of runs to the places of a batch's entries, zero where not
+        scored.
+        """
         place = np.clip(rows.index[lanes] - self.first[lanes, None], 0, self.width - 1)
         return np.where(rows.held[lanes], np.take_along_axis(each, place, axis=1), 0.0)
 
-    def shape_losses(self, losses: Float[np.ndarray, "folds entries"]) -> Float[np.ndarray, "folds ..."]:
+    def shape_losses(
+        self, losses: Float[np.ndarray, "folds entries"]
+    ) -> Float[np.ndarray, "folds ..."]:
         """Return losses in the shape that the model gives: one for each fold if they are joint."""
         return losses if self.objective.pointwise else losses[:, 0]
 
     def derivatives(self, at: Directions) -> Iterator[tuple[Scores, Scores]]:
         """Yield derivatives of the scores at each θ, along its first direction, and along both."""
         if isinstance(self.objective, AbstractClosedForm):
-            scores = lambda theta: np.concatenate([part.reshape(len(self.first), -1) for part in self.scores(theta)], axis=1)
+            scores = lambda theta: np.concatenate(
+                [part.reshape(len(self.first), -1) for part in self.scores(theta)], axis=1
+            )
             for found in _differences(scores, at):
                 first, second = ((part[:, :-1], part[:, -1]) for part in found)
                 yield first, second
             return
         for group, count in self._groups(len(at[0])):
-            found = _directional_derivatives(self.scores_at, self.like, tuple(part[group] for part in at))
+            found = _directional_derivatives(
+                self.scores_at, self.like, tuple(part[group] for part in at)
+            )
             for k in range(count):
                 first, second = jax.tree.map(lambda part, k=k: part[k], found)
                 yield self._alike(first), self._alike(second)
@@ -83,12 +101,18 @@ class Runs:
         return np.concatenate(made)
 
     def _alike(self, result: tuple[Arrays | None, Arrays]) -> Scores:
-        """Convert scores to NumPy; for runs of one unit the joint scores are the losses, if the model gives no others."""
+        """Convert scores to NumPy.
+
+        For runs of one unit the joint scores are the losses, if the model gives no others.
+        """
         joint = np.asarray(result[1])[: len(self.first)]
-        return joint[:, None] if result[0] is None else np.asarray(result[0])[: len(self.first)], joint
+        return joint[:, None] if result[0] is None else np.asarray(result[0])[
+            : len(self.first)
+        ], joint
 
     def _groups(self, count: int) -> Iterator[tuple[Int[np.ndarray, " group"], int]]:
-        """Split `count` places into groups of one size, for one program; return the number of real places too.
+        """Split `count` places into groups of one size, for one program; return the number of real
+        places too.
 
         The last place is repeated to fill a group.
         """
@@ -100,24 +124,34 @@ class Runs:
 
 
 def runs(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> Runs | None:
-    """Return the folds of a batch as `Runs`; None unless all are runs of weight zero that the model evaluates together."""
+    """Return the folds of a batch as `Runs`.
+
+    None unless all are runs of weight zero that the model evaluates together.
+    """
     if objective.costs.runs is None or rows.index.shape[1] >= objective.num_units:
         return None
     real = rows.index < objective.num_units
     if rows.weight[real].any():
         return None
-    first, length = rows.index.min(1), real.sum(1)
+    first = rows.index.min(1)
+    length = real.sum(1)
     last = np.where(real, rows.index, -1).max(1)
     if (last - first + 1 != length).any():
         return None
-    found, some = repeatable(objective), few_more(len(first))
+    found = repeatable(objective)
+    some = few_more(len(first))
     assert found.costs.runs is not None
     told = found.costs.runs(like, first[some].astype(np.int32), length[some].astype(np.int32))
-    return None if told is None else Runs(found, like, told, first, int(length.max()))
+    if told is None:
+        return None
+    return Runs(found, like, told, first, int(length.max()))
 
 
-def _differences(function: Callable[[np.ndarray], np.ndarray], at: Directions) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Derivatives of a function at each θ along its first direction and along both, by central differences.
+def _differences(
+    function: Callable[[np.ndarray], np.ndarray], at: Directions
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Derivatives of a function at each θ along its first direction and along both, by central
+    differences.
 
     The function is evaluated once at each place along one of them.
     """
@@ -131,12 +165,17 @@ def _differences(function: Callable[[np.ndarray], np.ndarray], at: Directions) -
 
     length = 0.05  # step of differences along a direction; their error goes with its square
     for theta, a, b in zip(*at, strict=True):
-        a, b = length * a, length * b
-        up, down, middle = there(theta + a), there(theta - a), there(theta)
+        a = length * a
+        b = length * b
+        up = there(theta + a)
+        down = there(theta - a)
+        middle = there(theta)
         if np.array_equal(a, b):
             second = up + down - 2 * middle
         else:
-            second = 0.5 * (function(theta + a + b) + function(theta - a - b) + 2 * middle - up - down)
+            second = 0.5 * (
+                function(theta + a + b) + function(theta - a - b) + 2 * middle - up - down
+            )
             second = second - 0.5 * (there(theta + b) + there(theta - b))
         yield (up - down) / (2 * length), second / length**2
 
@@ -148,7 +187,9 @@ def _scores(answer: RunScores, like: PyTree, theta: Arrays):
 
 def _twice(function: Callable[[Array], PyTree], at: Directions) -> tuple[PyTree, PyTree]:
     """Derivatives at each θ along its first direction, and along both."""
-    return jax.vmap(lambda v, a, b: jax.jvp(lambda v: jax.jvp(function, (v,), (a,))[1], (v,), (b,)))(*at)
+    return jax.vmap(
+        lambda v, a, b: jax.jvp(lambda v: jax.jvp(function, (v,), (a,))[1], (v,), (b,))
+    )(*at)
 
 
 @compile_static

@@ -2,8 +2,9 @@
 
     F(θ, w) = −log p(data; θ, w) − log p(θ),      w = 1 is the full fit, w_n = 0 leaves unit n out.
 
-An objective is a pytree of float64 arrays, so a second data set of the same shape, or another value of a hyperparameter,
-compiles nothing anew. Its author writes `loss`. Everything else has a default, which a model overrides where it knows better.
+An objective is a pytree of float64 arrays, so a second data set of the same shape, or another value
+of a hyperparameter, compiles nothing anew. Its author writes `loss`. Everything else has a default,
+which a model overrides where it knows better.
 """
 
 import abc
@@ -16,7 +17,18 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.conventions import conventional
-from .._runtime.jax import Array, Arrays as Arrays, Module, PyTree, Scalar, call_traced, float64 as float64, jax, jnp, static
+from .._runtime.jax import (
+    Array,
+    Arrays as Arrays,
+    Module,
+    PyTree,
+    Scalar,
+    call_traced,
+    float64 as float64,
+    jax,
+    jnp,
+    static,
+)
 from .._runtime.results import kind_of
 from ..data.arrays import Names, TransformedResponse, match_labels, numbers, on_device
 from ..linalg.design import Predictors
@@ -35,7 +47,9 @@ LINE = 64  # bytes
 
 
 def room(shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
-    """Uninitialised array that begins at a cache line, so that JAX uses its memory in every call without a copy."""
+    """Uninitialised array that begins at a cache line, so that JAX uses its memory in every call
+    without a copy.
+    """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(size + LINE, np.uint8)
     first = -memory.ctypes.data % LINE
@@ -51,7 +65,9 @@ def aligned_copy(value: Any) -> np.ndarray:
 
 
 def as_stored(value: Any) -> np.ndarray:
-    """Copy an array as float64 to memory that begins at a cache line, which is how objectives store their data."""
+    """Copy an array as float64 to memory that begins at a cache line, which is how objectives store
+    their data.
+    """
     return aligned_copy(np.asarray(value, np.float64))
 
 
@@ -59,11 +75,15 @@ def leaves_of(theta: PyTree) -> list[Any]:
     """Arrays of a tree. An array or a dict, as linear models have, is handled without JAX."""
     if type(theta) is dict:
         return [leaf for name in sorted(theta) for leaf in leaves_of(theta[name])]
-    return [theta] if isinstance(theta, np.ndarray | np.generic) else jax.tree.leaves(theta)
+    if isinstance(theta, np.ndarray | np.generic):
+        return [theta]
+    return jax.tree.leaves(theta)
 
 
 def map_arrays(function: Callable[..., Any], theta: PyTree) -> PyTree:
-    """Apply a function to every array of a tree. An array or a dict, as linear models have, is handled without JAX."""
+    """Apply a function to every array of a tree. An array or a dict, as linear models have, is
+    handled without JAX.
+    """
     if isinstance(theta, np.ndarray | np.generic):
         return function(theta)
     if type(theta) is dict:
@@ -80,21 +100,32 @@ def ravel(theta: PyTree) -> Any:
 
 
 def unravel(vector: Float[Array, " params"], like: PyTree) -> PyTree:
-    """Reshape a vector to the tree `like`. The template is passed as data, since a stored closure would be compiled anew."""
+    """Reshape a vector to the tree `like`. The template is passed as data, since a stored closure
+    would be compiled anew.
+    """
     return jax.flatten_util.ravel_pytree(like)[1](vector)
 
 
 def unflatten(vector: np.ndarray, like: PyTree) -> PyTree:
-    """Reshape a vector to the tree `like` by NumPy, outside compiled code: JAX would run one program for every leaf."""
+    """Reshape a vector to the tree `like` by NumPy, outside compiled code.
+
+    JAX would run one program for every leaf.
+    """
     if isinstance(like, np.ndarray):
-        return vector if like.ndim == 1 else vector.reshape(like.shape)
+        if like.ndim == 1:
+            return vector
+        return vector.reshape(like.shape)
     leaves, tree = jax.tree.flatten(like)
     parts = np.split(vector, np.cumsum([np.size(leaf) for leaf in leaves])[:-1])
-    return jax.tree.unflatten(tree, [part.reshape(np.shape(leaf)) for part, leaf in zip(parts, leaves, strict=True)])
+    return jax.tree.unflatten(
+        tree, [part.reshape(np.shape(leaf)) for part, leaf in zip(parts, leaves, strict=True)]
+    )
 
 
 class DiagonalBlocks(NamedTuple):
-    """Diagonal blocks of one size of a matrix over the raveled parameters, and the parameters that belong to each block."""
+    """Diagonal blocks of one size of a matrix over the raveled parameters, and the parameters that
+    belong to each block.
+    """
 
     entries: Int[Arrays, "blocks size"]
     matrices: Float[Arrays, "blocks size size"]
@@ -109,16 +140,19 @@ def size_of(theta: PyTree) -> int:
     return sum(np.size(leaf) for leaf in leaves_of(theta))
 
 
-LOG_DENSITY, LOG_PROBABILITY = "−log density", "−log probability"  # names of normalised scores
+# names of normalised scores
+LOG_DENSITY = "−log density"
+LOG_PROBABILITY = "−log probability"
 LOG_LIKELIHOOD = "−log likelihood"  # name of a score that its user vouches for: one of these two
 
 
 class Distribution(NamedTuple):
     """Predictive distribution of a response beside its mean.
 
-    `dispersion` maps (rows, raveled θ `[refits, params]`) to the dispersion of each refit, `[refits, 1]`. `scores` holds scores
-    by name, functions of mean, dispersion and y. `draw` draws responses by a generator, of a mean and a dispersion each. `note`
-    is a sentence about the distribution for printed results.
+    `dispersion` maps (rows, raveled θ `[refits, params]`) to the dispersion of each refit,
+    `[refits, 1]`. `scores` holds scores by name, functions of mean, dispersion and y. `draw` draws
+    responses by a generator, of a mean and a dispersion each. `note` is a sentence about the
+    distribution for printed results.
     """
 
     dispersion: Callable[[Any, np.ndarray], np.ndarray]
@@ -138,14 +172,15 @@ class Units:
     names : pandas.Index, optional
         Labels of the units.
     serial : bool or None, default: False
-        True if neighbouring units depend on one another, so that standard errors go by blocks; None if unknown.
+        True if neighbouring units depend on one another, so that standard errors go by blocks; None
+        if unknown.
     blocks : array of int, shape (units,), optional
         Blocks of neighbouring units, where neighbours are not the next in order.
     observed : array of bool, shape (units,), optional
         True for units that have an observation. The others are never scored.
     scorable : callable, optional
-        Function of (refits, units, weights) of left-out entries that says which of them have a loss, where that depends on what
-        else is left out.
+        Function of (refits, units, weights) of left-out entries that says which of them have a
+        loss, where that depends on what else is left out.
     weight : array of float, shape (units,), optional
         Weight of each unit in the mean loss.
     target : array of float, shape (units,), optional
@@ -153,10 +188,12 @@ class Units:
     response : array, optional
         Response that the loss is a function of, where it differs from `target`.
     inverse : callable, optional
-        Function of means of `response` that returns predictions of `target`, where the model is of a function of the target.
+        Function of means of `response` that returns predictions of `target`, where the model is of
+        a function of the target.
     risk : array, shape (units, 3) or (units, 4), optional
-        Stratum, place in the order of times, and event of each unit, where predictors order units by risk; and the place at
-        which it enters, if units are not all at risk from the beginning. Places are whole numbers.
+        Stratum, place in the order of times, and event of each unit, where predictors order units
+        by risk; and the place at which it enters, if units are not all at risk from the beginning.
+        Places are whole numbers.
     kinds : tuple of str, default: ("response", "link")
         Kinds of predictions that the model makes.
     classes : int, default: 0
@@ -164,13 +201,15 @@ class Units:
     distribution : callable, optional
         Function without arguments that returns the predictive distribution of the target, or None.
     predict_new : callable, optional
-        Function of (fit, data, kind, offset) that returns predictions of other units, where the model has some.
+        Function of (fit, data, kind, offset) that returns predictions of other units, where the
+        model has some.
     features : callable, optional
         Function without arguments that returns columns of numbers of the rows, by name.
     score : str, default: ""
         Name of the held-out loss, such as "−log density"; empty if it is not known.
     rows : array of int, shape (rows,), optional
-        Unit of each row of the data, where a unit is several rows: plans of rows, such as `lo.groups(subject)`, are then taken.
+        Unit of each row of the data, where a unit is several rows: plans of rows, such as
+        `lo.groups(subject)`, are then taken.
     row_names : pandas.Index, optional
         Labels of these rows.
 
@@ -182,39 +221,54 @@ class Units:
     """
 
     names: Any = None  # labels of the caller, a pandas index
-    # whether neighbours depend on one another, so that standard errors go by blocks; None if unknown
+    # whether neighbours depend on one another, so that standard errors go by blocks; None if
+    # unknown
     serial: bool | None = False
-    blocks: Int[np.ndarray, " units"] | None = None  # blocks of neighbours, if neighbours are not the next in order
-    observed: Bool[np.ndarray, " units"] | None = None  # units that have an observation; others are never scored
-    # (refits, units, weights) of left-out entries -> those that have a loss, if that depends on other left-out units
+    # blocks of neighbours, if neighbours are not the next in order
+    blocks: Int[np.ndarray, " units"] | None = None
+    # units that have an observation; others are never scored
+    observed: Bool[np.ndarray, " units"] | None = None
+    # (refits, units, weights) of left-out entries -> those that have a loss, if that depends on
+    # other left-out units
     scorable: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None
     weight: Float[np.ndarray, " units"] | None = None  # weights in the mean loss, if units differ
     target: Float[np.ndarray, " units"] | None = None  # response that predictions are compared with
-    response: np.ndarray | None = None  # response that the loss is a function of, if that is not `target`
-    inverse: Callable[[np.ndarray], np.ndarray] | None = None  # from means of the response to predictions of the target
-    risk: Float[np.ndarray, "units facts"] | None = None  # stratum, place in time, event, entry: of models of risks
+    # response that the loss is a function of, if that is not `target`
+    response: np.ndarray | None = None
+    # from means of the response to predictions of the target
+    inverse: Callable[[np.ndarray], np.ndarray] | None = None
+    # stratum, place in time, event, entry: of models of risks
+    risk: Float[np.ndarray, "units facts"] | None = None
     kinds: tuple[str, ...] = ("response", "link")  # kinds of predictions
     classes: int = 0  # number of classes, if the target is the number of a class
-    distribution: Callable[[], Distribution | None] = lambda: None  # predictive distribution of the target, computed on demand
+    # predictive distribution of the target, computed on demand
+    distribution: Callable[[], Distribution | None] = lambda: None
     # (fit, data of other units, kind, offset) -> their predictions, if the model has any
     predict_new: Callable[[Any, Any, str, Any], Any] | None = None
-    features: Callable[[], Mapping[str, np.ndarray]] = dict  # columns of numbers of the rows, by name
+    # columns of numbers of the rows, by name
+    features: Callable[[], Mapping[str, np.ndarray]] = dict
     score: str = ""  # name of the held-out loss, such as `LOG_DENSITY`; "" if it is not known
-    rows: Int[np.ndarray, " rows"] | None = None  # unit of each row of the data, if a unit is several rows
+    # unit of each row of the data, if a unit is several rows
+    rows: Int[np.ndarray, " rows"] | None = None
     row_names: Any = None  # labels of these rows
 
     @property
     def repeatable(self) -> bool:
-        """Whether a weight of two means a unit that is seen twice. For units that may depend on one another it does not."""
+        """Whether a weight of two means a unit that is seen twice. For units that may depend on one
+        another it does not.
+        """
         return self.serial is False
 
     @property
     def modelled(self) -> np.ndarray | None:
         """The response that the loss is a function of."""
-        return self.target if self.response is None else self.response
+        if self.response is None:
+            return self.target
+        return self.response
 
     def to_target(self, means: np.ndarray) -> np.ndarray:
-        """Convert means of the response that the loss is a function of to predictions of the target.
+        """Convert means of the response that the loss is a function of to predictions of the
+        target.
 
         Parameters
         ----------
@@ -228,7 +282,8 @@ class Units:
         """
         if self.inverse is None:
             return means
-        finite, predictions = np.isfinite(means), np.full(np.shape(means), np.nan)
+        finite = np.isfinite(means)
+        predictions = np.full(np.shape(means), np.nan)
         with np.errstate(all="ignore"):
             predictions[finite] = self.inverse(means[finite])
         return predictions
@@ -251,7 +306,10 @@ class Units:
         return replace(self, response=self.target, target=original.values, inverse=original.inverse)
 
     def scored_entries(
-        self, refit: Int[np.ndarray, " entries"], index: Int[np.ndarray, " entries"], weight: Float[np.ndarray, " entries"]
+        self,
+        refit: Int[np.ndarray, " entries"],
+        index: Int[np.ndarray, " entries"],
+        weight: Float[np.ndarray, " entries"],
     ) -> Bool[np.ndarray, " entries"]:
         """Find the left-out entries that have a held-out loss.
 
@@ -269,21 +327,26 @@ class Units:
         array of bool, shape (entries,)
             True where the unit is observed and scorable.
         """
-        found = np.ones(len(index), bool) if self.observed is None else np.asarray(self.observed)[index]
-        return found if self.scorable is None else found & self.scorable(refit, index, weight)
+        found = (
+            np.ones(len(index), bool) if self.observed is None else np.asarray(self.observed)[index]
+        )
+        if self.scorable is None:
+            return found
+        return found & self.scorable(refit, index, weight)
 
 
 @dataclass(frozen=True)
 class Parameters:
     """How θ is read, started and described.
 
-    Each attribute is a function with a default. A model overrides some of them in its property `parameters`. θ
-    is the pytree of unconstrained arrays that F is a function of.
+    Each attribute is a function with a default. A model overrides some of them in its property
+    `parameters`. θ is the pytree of unconstrained arrays that F is a function of.
 
     Parameters
     ----------
     natural : callable
-        Maps θ to the parameters that users see: rates, probabilities, coefficients. JAX can trace it.
+        Maps θ to the parameters that users see: rates, probabilities, coefficients. JAX can trace
+        it.
     unconstrained : callable
         Inverse of `natural`.
     start : callable or None
@@ -293,29 +356,37 @@ class Parameters:
     names : callable
         Returns names of the raveled parameters, for messages; may be empty.
     symmetries : callable
-        Maps θ to orthonormal directions `[flat, params]` in which F never changes. They are projected out of every solve.
+        Maps θ to orthonormal directions `[flat, params]` in which F never changes. They are
+        projected out of every solve.
     penalty_curvature : callable
-        Maps θ to the share of the penalty in the diagonal of ∇²F(θ, 1), `[params]`. It scales H where H is not formed.
+        Maps θ to the share of the penalty in the diagonal of ∇²F(θ, 1), `[params]`. It scales H
+        where H is not formed.
     shares : callable
-        Maps θ to the number of observations with which each unit informs each part of the model (a state, a class), `[units,
-        parts]`, or None. A refit with less than half an observation left for a part is flagged.
+        Maps θ to the number of observations with which each unit informs each part of the model (a
+        state, a class), `[units, parts]`, or None. A refit with less than half an observation left
+        for a part is flagged.
     undetermined : callable
-        Maps units and their weights, `[refits, width]`, to whether a refit with these weights leaves a parameter open.
+        Maps units and their weights, `[refits, width]`, to whether a refit with these weights
+        leaves a parameter open.
     warning : callable
-        Maps a fitted θ to a sentence for the user, on parameters at a boundary or idle states for example.
+        Maps a fitted θ to a sentence for the user, on parameters at a boundary or idle states for
+        example.
     limit : callable
-        Maps θ to the reason why F has no minimum there, a value that no parameter reaches; "" if it has one.
+        Maps θ to the reason why F has no minimum there, a value that no parameter reaches; "" if it
+        has one.
     at_limit : callable or None
-        Maps a raveled θ on its way to such a limit to one whose losses are those of the limit. A refit then stays there in
-        these parameters, and is finished in the others.
+        Maps a raveled θ on its way to such a limit to one whose losses are those of the limit. A
+        refit then stays there in these parameters, and is finished in the others.
     held : callable
-        Maps θ to None, or, if the fit ran to a boundary, to the model that holds parameters there, natural parameters to start
-        it from, and a description of what it holds.
+        Maps θ to None, or, if the fit ran to a boundary, to the model that holds parameters there,
+        natural parameters to start it from, and a description of what it holds.
     usual_starts : int, default: 4
-        Number of starts of a fit, unless the user gives one. With 1, four follow if it ends at a boundary or at no minimum.
+        Number of starts of a fit, unless the user gives one. With 1, four follow if it ends at a
+        boundary or at no minimum.
     leaving : callable or None
-        Function of (objective, like, thetas `[refits, params]`, weights `[refits, units]`) that says for which refits F would
-        fall if a parameter left the boundary on which the fit holds it; None if nothing is held.
+        Function of (objective, like, thetas `[refits, params]`, weights `[refits, units]`) that
+        says for which refits F would fall if a parameter left the boundary on which the fit holds
+        it; None if nothing is held.
 
     Examples
     --------
@@ -333,11 +404,15 @@ class Parameters:
     start: Callable[[int], PyTree] | None = None
     canonical: Callable[[PyTree], PyTree] = _same
     names: Callable[[], list[str]] = list
-    symmetries: Callable[[PyTree], Float[np.ndarray, "flat params"]] = lambda theta: np.zeros((0, size_of(theta)))
-    penalty_curvature: Callable[[PyTree], Float[Array, " params"]] = lambda theta: jnp.zeros(size_of(theta))
+    symmetries: Callable[[PyTree], Float[np.ndarray, "flat params"]] = lambda theta: np.zeros(
+        (0, size_of(theta))
+    )
+    penalty_curvature: Callable[[PyTree], Float[Array, " params"]] = lambda theta: jnp.zeros(
+        size_of(theta)
+    )
     shares: Callable[[PyTree], Float[np.ndarray, "units parts"] | None] = lambda theta: None
-    undetermined: Callable[[np.ndarray, np.ndarray], Bool[np.ndarray, " refits"]] = lambda index, weight: np.zeros(
-        len(index), bool
+    undetermined: Callable[[np.ndarray, np.ndarray], Bool[np.ndarray, " refits"]] = (
+        lambda index, weight: np.zeros(len(index), bool)
     )
     warning: Callable[[PyTree], str] = lambda theta: ""
     limit: Callable[[PyTree], str] = lambda theta: ""
@@ -357,24 +432,27 @@ class Costs(NamedTuple):
     work : float, optional
         Operations of one gradient; by default about four for each unit and parameter.
     runs : callable, optional
-        Function of (θ, first units, lengths) of runs of units. It returns None, or a function of θ that gives, for each run
-        left out, the losses of its units (None for runs of one unit) and the joint score by which F falls.
+        Function of (θ, first units, lengths) of runs of units. It returns None, or a function of θ
+        that gives, for each run left out, the losses of its units (None for runs of one unit) and
+        the joint score by which F falls.
     padded : callable, optional
-        Returns the same objective padded to one of few numbers of units, for which programs are compiled. Units behind its own
-        contribute nothing.
+        Returns the same objective padded to one of few numbers of units, for which programs are
+        compiled. Units behind its own contribute nothing.
     arrays : callable, optional
         Returns F in array code, an `AbstractByArrays`.
     passes : callable, optional
-        Returns a function of `like`, raveled θ of a few refits, at most its attribute `together`, these refits as its method
-        `laid` lays them out (from units, weights and which are held out), and whether gradients are wanted. It returns a
-        `Look` at each refit, in less time than compiled programs.
+        Returns a function of `like`, raveled θ of a few refits, at most its attribute `together`,
+        these refits as its method `laid` lays them out (from units, weights and which are held
+        out), and whether gradients are wanted. It returns a `Look` at each refit, in less time than
+        compiled programs.
     formed : float, default 0
         Bytes of memory that forming ∇²F takes, where they are more than a few times its own.
     separate : bool, default: False
-        Whether the losses of runs, each at the parameters of its own refit, cost no more than the pass of `runs`.
+        Whether the losses of runs, each at the parameters of its own refit, cost no more than the
+        pass of `runs`.
     falls : bool, default: False
-        Whether held-out losses are, nearly, what F falls by. At a refit their slope is then that of F(·, 1), which is along its
-        displacement to first order.
+        Whether held-out losses are, nearly, what F falls by. At a refit their slope is then that of
+        F(·, 1), which is along its displacement to first order.
 
     See Also
     --------
@@ -388,24 +466,36 @@ class Costs(NamedTuple):
     """
 
     lanes: int | None = None  # refits that share a pass
-    work: float | None = None  # operations of one gradient, by default about four for each unit and parameter
-    # (θ, first units, lengths) of runs of units -> a pass near that θ that returns, for each run left out, the losses of its
-    # units (None for runs of one unit) and the joint score by which F falls; or None
-    runs: Callable[[PyTree, np.ndarray, np.ndarray], Callable[[PyTree], tuple[Arrays | None, Arrays]] | None] | None = None
-    # returns the same objective padded to one of few numbers of units; the units of padding contribute nothing
+    # operations of one gradient, by default about four for each unit and parameter
+    work: float | None = None
+    # (θ, first units, lengths) of runs of units -> a pass near that θ that returns, for each run
+    # left out, the losses of its units (None for runs of one unit) and the joint score by which F
+    # falls; or None
+    runs: (
+        Callable[
+            [PyTree, np.ndarray, np.ndarray],
+            Callable[[PyTree], tuple[Arrays | None, Arrays]] | None,
+        ]
+        | None
+    ) = None
+    # returns the same objective padded to one of few numbers of units; the units of padding
+    # contribute nothing
     padded: "Callable[[], AbstractObjective] | None" = None
     arrays: Callable[[], Any] | None = None  # returns F in array code, an `AbstractByArrays`
     passes: Callable[[], Any] | None = None  # returns quicker passes over the data
     formed: float = 0.0  # bytes that forming ∇²F takes, if they are more than a few times its own
-    separate: bool = False  # whether losses of runs, each at a θ of its own, cost no more than the pass of `runs`
-    falls: bool = False  # whether held-out losses are nearly falls of F, which are steepest along a refit's displacement
+    # whether losses of runs, each at a θ of its own, cost no more than the pass of `runs`
+    separate: bool = False
+    # whether held-out losses are nearly falls of F, which are steepest along a refit's displacement
+    falls: bool = False
 
 
 class AbstractObjective(Module):
     """Weighted objective `F(θ, w)` bound to its data; θ is a pytree of unconstrained arrays.
 
-    Subclasses write `num_units` and `loss`. Weight zero must mean deletion, for values and for derivatives. Records that only
-    some models fill (`units`, `parameters`, `costs`) are built on demand and are not part of the pytree.
+    Subclasses write `num_units` and `loss`. Weight zero must mean deletion, for values and for
+    derivatives. Records that only some models fill (`units`, `parameters`, `costs`) are built on
+    demand and are not part of the pytree.
 
     See Also
     --------
@@ -462,11 +552,16 @@ class AbstractObjective(Module):
         """
 
     def score(
-        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+        self,
+        theta: PyTree,
+        weights: Float[Array, " units"],
+        index: Int[Arrays, " width"],
+        held: Float[Arrays, " width"],
     ) -> Array:
         """Held-out loss of the listed units given all units that are seen, or one joint number.
 
-        The default is the joint loss `F(θ, w with the held units at 1) − F(θ, w)`, a density over all held units together.
+        The default is the joint loss `F(θ, w with the held units at 1) − F(θ, w)`, a density over
+        all held units together.
 
         Parameters
         ----------
@@ -475,7 +570,8 @@ class AbstractObjective(Module):
         weights : array of float, shape (units,)
             Weight of each unit in the refit.
         index : array of int, shape (width,)
-            Units to score. An index as long as there are units lists them all in order; `index == num_units` is padding.
+            Units to score. An index as long as there are units lists them all in order; `index ==
+            num_units` is padding.
         held : array of float, shape (width,)
             One where the unit is scored, else zero.
 
@@ -487,8 +583,11 @@ class AbstractObjective(Module):
         whole = weights.at[index].max(held, mode="drop")
         return self.loss(theta, whole) - self.loss(theta, weights)
 
-    def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
-        """Evaluate `F(θ, 1 + δ) − F(θ, 1)`, δ zero off `index`. Override it where only the listed units matter.
+    def perturbation(
+        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+    ) -> Scalar:
+        """Evaluate `F(θ, 1 + δ) − F(θ, 1)`, δ zero off `index`. Override it where only the listed
+        units matter.
 
         Parameters
         ----------
@@ -508,7 +607,8 @@ class AbstractObjective(Module):
         return self.loss(theta, ones.at[index].add(delta, mode="drop")) - self.loss(theta, ones)
 
     def jacobian(self, theta: PyTree) -> Float[Arrays, "units params"]:
-        """Compute `∂²F/∂θ∂w_n` at weights one for every unit. Override it where the gradients of units can be had together.
+        """Compute `∂²F/∂θ∂w_n` at weights one for every unit. Override it where the gradients of
+        units can be had together.
 
         Parameters
         ----------
@@ -525,7 +625,9 @@ class AbstractObjective(Module):
         along = lambda direction: jax.jvp(lambda v: by_weight(ones, v), (start,), (direction,))[1]
         return jax.lax.map(along, jnp.eye(len(start))).T
 
-    def hessian(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
+    def hessian(
+        self, theta: PyTree, weights: Float[Arrays, " units"]
+    ) -> Float[Array, "params params"]:
         """Compute `∇²F(θ, w)` over the raveled parameters.
 
         Parameters
@@ -562,9 +664,13 @@ class AbstractObjective(Module):
             The change of the Hessian.
         """
         ones = jnp.ones(self.num_units)
-        return self.hessian(theta, ones.at[index].add(delta, mode="drop")) - self.hessian(theta, ones)
+        return self.hessian(theta, ones.at[index].add(delta, mode="drop")) - self.hessian(
+            theta, ones
+        )
 
-    def preconditioner(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[DiagonalBlocks, ...]:
+    def preconditioner(
+        self, theta: PyTree, weights: Float[Arrays, " units"]
+    ) -> tuple[DiagonalBlocks, ...]:
         """Approximate `∇²F(θ, w)` by diagonal blocks that cost far less than the Hessian.
 
         Descent uses them far from a minimum, where a Hessian would soon be out of date.
@@ -579,7 +685,8 @@ class AbstractObjective(Module):
         Returns
         -------
         tuple of Blocks
-            Blocks that together hold every parameter once; empty if the model has none, which is the default.
+            Blocks that together hold every parameter once; empty if the model has none, which is
+            the default.
         """
         del theta, weights
         return ()
@@ -602,7 +709,13 @@ class AbstractObjective(Module):
         del units
         return None
 
-    def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Arrays:
+    def predict(
+        self,
+        theta: PyTree,
+        weights: Float[Arrays, " units"],
+        index: Int[Arrays, " width"],
+        kind: str,
+    ) -> Arrays:
         """Predict the listed units, given all units that are seen.
 
         Parameters
@@ -655,7 +768,8 @@ class AbstractObjective(Module):
 
     @property
     def predictors(self) -> Predictors | None:
-        """The model as data, if it is a convex loss of linear predictors plus a quadratic; else None.
+        """The model as data, if it is a convex loss of linear predictors plus a quadratic; else
+        None.
 
         Refits of such a model need no compiler, and their errors are proved.
         """
@@ -682,10 +796,14 @@ class AbstractObjective(Module):
         return ""
 
 
-def padded_weights(objective: AbstractObjective, weights: Float[np.ndarray, "*refits units"]) -> np.ndarray:
+def padded_weights(
+    objective: AbstractObjective, weights: Float[np.ndarray, "*refits units"]
+) -> np.ndarray:
     """Extend weights of an objective's own units by ones, for the units with which it is padded."""
     beyond = objective.num_units - weights.shape[-1]
-    return np.concatenate([weights, np.ones((*weights.shape[:-1], beyond))], axis=-1) if beyond else weights
+    if beyond:
+        return np.concatenate([weights, np.ones((*weights.shape[:-1], beyond))], axis=-1)
+    return weights
 
 
 def display_name(objective: AbstractObjective) -> str:
@@ -695,13 +813,16 @@ def display_name(objective: AbstractObjective) -> str:
 
 
 def repeatable(objective: AbstractObjective) -> AbstractObjective:
-    """Return the objective for which programs are compiled, padded to one of few numbers of units if the model allows it."""
+    """Return the objective for which programs are compiled, padded to one of few numbers of units
+    if the model allows it.
+    """
     padded = objective.costs.padded
     return objective if padded is None else padded()
 
 
 class Separable(AbstractObjective):
-    """Objective of units that are independent given θ: `F(θ, w) = Σ_n w_n unit_loss(θ, data_n) + penalty(θ)`.
+    """Objective of units that are independent given θ: `F(θ, w) = Σ_n w_n unit_loss(θ, data_n) +
+    penalty(θ)`.
 
     A unit's held-out loss is its `unit_loss`.
 
@@ -748,18 +869,25 @@ class Separable(AbstractObjective):
         penalty: Callable[[PyTree], Scalar] | None = None,
         theta0: PyTree = None,
     ):
-        self.unit_loss, self.penalty = unit_loss, penalty
+        self.unit_loss = unit_loss
+        self.penalty = penalty
         leaves, tree = ([data], None) if isinstance(data, list) else jax.tree.flatten(data)
-        self.labels, *leaves = match_labels("Separable", **{f"data[{k}]": leaf for k, leaf in enumerate(leaves)})
+        self.labels, *leaves = match_labels(
+            "Separable", **{f"data[{k}]": leaf for k, leaf in enumerate(leaves)}
+        )
         leaves = [_checked_data(leaf) for leaf in leaves]
         self.data = leaves[0] if tree is None else jax.tree.unflatten(tree, leaves)
         sizes = {len(leaf) for leaf in jax.tree.leaves(self.data)}
         if len(sizes) != 1:
-            raise ValueError(f"Separable: the arrays of data must have one length; got lengths {sorted(sizes)}.")
+            raise ValueError(
+                f"Separable: the arrays of data must have one length; got lengths {sorted(sizes)}."
+            )
         self.theta0 = theta0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Send the data to other processes as NumPy arrays, which no setting of JAX there can round to float32."""
+        """Send the data to other processes as NumPy arrays, which no setting of JAX there can round
+        to float32.
+        """
         return vars(self) | {"data": jax.tree.map(np.asarray, self.data)}
 
     @property
@@ -768,28 +896,41 @@ class Separable(AbstractObjective):
 
     def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         total = jnp.asarray(weights) @ self._losses(theta, self.data)
-        return total if self.penalty is None else total + call_traced("Separable: penalty", self.penalty, theta)
+        if self.penalty is None:
+            return total
+        return total + call_traced("Separable: penalty", self.penalty, theta)
 
     def _losses(self, theta: PyTree, data: PyTree) -> Float[Array, " some"]:
         each = lambda datum: call_traced("Separable: unit_loss", self.unit_loss, theta, datum)
-        return jax.vmap(each)(jax.tree.map(lambda x: jnp.asarray(x, float), data))  # data on a device may be in float32
+        # data on a device may be in float32
+        return jax.vmap(each)(jax.tree.map(lambda x: jnp.asarray(x, float), data))
 
     def score(
-        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+        self,
+        theta: PyTree,
+        weights: Float[Array, " units"],
+        index: Int[Arrays, " width"],
+        held: Float[Arrays, " width"],
     ) -> Array:
         del weights, held  # units are independent, so the other seen units do not matter
         return self._listed(theta, index)
 
     def _listed(self, theta: PyTree, index: Int[Arrays, " width"]) -> Float[Array, " width"]:
-        return self._losses(theta, jax.tree.map(lambda x: jnp.asarray(x).at[index].get(mode="clip"), self.data))
+        return self._losses(
+            theta, jax.tree.map(lambda x: jnp.asarray(x).at[index].get(mode="clip"), self.data)
+        )
 
-    def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
+    def perturbation(
+        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+    ) -> Scalar:
         return jnp.where(index < self.num_units, delta, 0.0) @ self._listed(theta, index)
 
     def hessian_change(
         self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
     ) -> Float[Array, "params params"]:
-        return jax.hessian(lambda vector: self.perturbation(unravel(vector, theta), index, delta))(ravel(theta))
+        return jax.hessian(lambda vector: self.perturbation(unravel(vector, theta), index, delta))(
+            ravel(theta)
+        )
 
     @property
     def units(self) -> Units:
@@ -800,13 +941,16 @@ class Separable(AbstractObjective):
         return Parameters(start=None if self.theta0 is None else lambda seed: self.theta0)
 
 
-DEPENDENCE: dict[str, bool | None] = {"unknown": None, "independent": False, "serial": True}  # by the value of `Units.serial`
+# by the value of `Units.serial`
+DEPENDENCE: dict[str, bool | None] = {"unknown": None, "independent": False, "serial": True}
 
 
 class Objective(AbstractObjective):
-    """Objective from two functions of your own: `loss(theta, weights)` and, if losses are wanted unit by unit, `score`.
+    """Objective from two functions of your own: `loss(theta, weights)` and, if losses are wanted
+    unit by unit, `score`.
 
-    Without `score` the loss of a fold is one number, the joint loss `F(θ, w with the held units at 1) − F(θ, w)`.
+    Without `score` the loss of a fold is one number, the joint loss `F(θ, w with the held units at
+    1) − F(θ, w)`.
 
     Parameters
     ----------
@@ -815,10 +959,12 @@ class Objective(AbstractObjective):
     num_units : int
         Number of units, 2 or more.
     score : callable, optional
-        Function of (theta, weights, index): the held-out losses of the units in `index`, given all units of positive weight.
+        Function of (theta, weights, index): the held-out losses of the units in `index`, given all
+        units of positive weight.
     dependence : {"unknown", "independent", "serial"}, default: "unknown"
-        Dependence between units, by which standard errors go. Serial units depend on their neighbours. For unknown dependence
-        there is no standard error, unless the plan has groups or blocks.
+        Dependence between units, by which standard errors go. Serial units depend on their
+        neighbours. For unknown dependence there is no standard error, unless the plan has groups or
+        blocks.
 
     Raises
     ------
@@ -856,12 +1002,21 @@ class Objective(AbstractObjective):
         dependence: Literal["unknown", "independent", "serial"] = "unknown",
     ):
         if not callable(loss):
-            raise TypeError(f"Objective: loss must be a function of (theta, weights); got {type(loss).__name__}.")
+            raise TypeError(
+                f"Objective: loss must be a function of (theta, weights); got {type(loss).__name__}."
+            )
         if int(num_units) != num_units or num_units < 2:
-            raise ValueError(f"Objective: num_units must be a whole number, 2 or more; got {num_units}.")
+            raise ValueError(
+                f"Objective: num_units must be a whole number, 2 or more; got {num_units}."
+            )
         if dependence not in DEPENDENCE:
-            raise ValueError(f"Objective: dependence must be one of {', '.join(map(repr, DEPENDENCE))}; got {dependence!r}.")
-        self.loss_function, self.size, self.score_function, self.dependence = loss, int(num_units), score, dependence
+            raise ValueError(
+                f"Objective: dependence must be one of {', '.join(map(repr, DEPENDENCE))}; got {dependence!r}."
+            )
+        self.loss_function = loss
+        self.size = int(num_units)
+        self.score_function = score
+        self.dependence = dependence
 
     @property
     def units(self) -> Units:
@@ -879,11 +1034,21 @@ class Objective(AbstractObjective):
         return call_traced("Objective: loss", self.loss_function, theta, weights)
 
     def score(
-        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+        self,
+        theta: PyTree,
+        weights: Float[Array, " units"],
+        index: Int[Arrays, " width"],
+        held: Float[Arrays, " width"],
     ) -> Array:
         if self.score_function is None:
             return super().score(theta, weights, index, held)
-        return call_traced("Objective: score", self.score_function, theta, weights, jnp.minimum(index, self.size - 1))
+        return call_traced(
+            "Objective: score",
+            self.score_function,
+            theta,
+            weights,
+            jnp.minimum(index, self.size - 1),
+        )
 
 
 class AbstractLinearPredictor(AbstractObjective):
@@ -902,7 +1067,9 @@ class AbstractLinearPredictor(AbstractObjective):
     @property
     @abc.abstractmethod
     def low_rank(self) -> bool:
-        """Whether leaving units out changes F in their own terms only (κ = 1, and no weight but their own)."""
+        """Whether leaving units out changes F in their own terms only (κ = 1, and no weight but
+        their own).
+        """
 
     @property
     @abc.abstractmethod
@@ -960,11 +1127,16 @@ class AbstractLinearPredictor(AbstractObjective):
 
 
 def _checked_data(leaf: Any) -> Arrays:
-    """Check that data are finite, and store them as float64 in memory; data on a device stay there as they are."""
+    """Check that data are finite, and store them as float64 in memory.
+
+    Data on a device stay there as they are.
+    """
     there = on_device("Separable", "data", leaf)
     if there is not None and is_finite(there):
         return there
     array = np.asarray(numbers("Separable", "data", leaf), np.float64)
     if not np.isfinite(array).all():
-        raise ValueError(f"data hold {np.sum(~np.isfinite(array))} values that are NaN or infinite; drop or impute them.")
+        raise ValueError(
+            f"data hold {np.sum(~np.isfinite(array))} values that are NaN or infinite; drop or impute them."
+        )
     return as_stored(array)

@@ -1,8 +1,9 @@
 """The meaning of the weights of units, for every measure, table and standard error that reads them.
 
-Weights are shares of a mean: c times them is the same data, so that they are taken with mean one over the units that weigh.
-Where they are said to be numbers of cases, by `lo.leave_one_out(cases=True)` or a call's `cases=True`, each case is a unit of
-its own for standard errors and resamples. A model whose losses hold their weights already, as Cox's, has them as
+Weights are shares of a mean: c times them is the same data, so that they are taken with mean one
+over the units that weigh. Where they are said to be numbers of cases, by
+`lo.leave_one_out(cases=True)` or a call's `cases=True`, each case is a unit of its own for standard
+errors and resamples. A model whose losses hold their weights already, as Cox's, has them as
 `sample_weight`.
 """
 
@@ -34,8 +35,12 @@ class UnitWeights:
 
     @property
     def scale(self) -> float:
-        """The mean of the model's own weights, or one if they are numbers of cases, which have a scale."""
-        return 1.0 if self.are_cases else float(self.of_model[self.weigh].mean())
+        """The mean of the model's own weights, or one if they are numbers of cases, which have a
+        scale.
+        """
+        if self.are_cases:
+            return 1.0
+        return float(self.of_model[self.weigh].mean())
 
     @property
     def rows(self) -> Float[Array, " units"]:
@@ -48,7 +53,9 @@ class UnitWeights:
         if self.are_cases:
             return f"count cases, {self.rows.sum():.10g} in all"
         weights = self.of_model[self.weigh]
-        return "" if np.all(weights == 1) else f"normalised to sum to the {len(weights)} units; cases=True counts cases"
+        if np.all(weights == 1):
+            return ""
+        return f"normalised to sum to the {len(weights)} units; cases=True counts cases"
 
     @property
     def copies(self) -> Float[Array, " units"]:
@@ -74,6 +81,9 @@ def unit_weights(objective: AbstractObjective, are_cases: bool = False) -> UnitW
     if weight is None:
         ones = np.ones(objective.num_units)
         return UnitWeights(ones, are_cases, ones)
-    values, trials = np.asarray(weight, np.float64), getattr(objective, "trials", None)
+    values = np.asarray(weight, np.float64)
+    trials = getattr(objective, "trials", None)
     of_model = values if trials is None else values / trials
-    return UnitWeights(values if are_cases else values / values[values > 0].mean(), are_cases, of_model)
+    return UnitWeights(
+        values if are_cases else values / values[values > 0].mean(), are_cases, of_model
+    )

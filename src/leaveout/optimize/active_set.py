@@ -1,12 +1,14 @@
-"""Minimiser of F under a penalty with kinks or bounds: the parameters that these hold, and the smooth model on the others.
+"""Minimiser of F under a penalty with kinks or bounds: the parameters that these hold, and the
+smooth model on the others.
 
     F(θ, w) = L(θ, w) + κ(w) Σ_j a_j |θ_j|,      low ≤ θ ≤ high
     |∇_jL| ≤ κ a_j where θ_j = 0,      ∇_jL ≥ −κ a_j sign θ_j where θ_j = low_j, ≤ where it is high_j,      = elsewhere
 
-or under Σ_g a_g ‖θ_g‖, with ‖∇_gL‖ ≤ κ a_g where θ_g = 0. Each round minimises a quadratic model of L beside the penalty: by
-scikit-learn's coordinate descent, by descent on one group after another (`linalg.group_norms`), or, where there are bounds, by
-an active set (`linalg.bounds`). When the held parameters no longer change, Newton's method on the others arrives, and the
-conditions of Karush, Kuhn and Tucker decide whether the active set was right.
+or under Σ_g a_g ‖θ_g‖, with ‖∇_gL‖ ≤ κ a_g where θ_g = 0. Each round minimises a quadratic model of
+L beside the penalty: by scikit-learn's coordinate descent, by descent on one group after another
+(`linalg.group_norms`), or, where there are bounds, by an active set (`linalg.bounds`). When the
+held parameters no longer change, Newton's method on the others arrives, and the conditions of
+Karush, Kuhn and Tucker decide whether the active set was right.
 """
 
 import functools
@@ -32,15 +34,20 @@ from .hessian_factor import far_out
 from .newton import newton
 
 Array = np.ndarray
-TIE_DISTANCE = 1e-9  # distance, relative to a_j, at which a gradient counts as at the edge of its interval
-MANY_COLUMNS = 500  # columns from which a matrix of fewer rows takes their place: theirs takes a tenth of a second
+# distance, relative to a_j, at which a gradient counts as at the edge of its interval
+TIE_DISTANCE = 1e-9
+# columns from which a matrix of fewer rows takes their place: theirs takes a tenth of a second
+MANY_COLUMNS = 500
 ROUNDS = 100  # largest number of rounds of coordinate descent and line search
-TOLERANCES = (1e-4, 1e-7, 1e-10)  # violations, relative to the largest a, at which Newton's method is tried
+# violations, relative to the largest a, at which Newton's method is tried
+TOLERANCES = (1e-4, 1e-7, 1e-10)
 CANCELLED_PRODUCT = 1e-6  # least share of a column's product with itself that elimination may leave
 
 
 class ActiveMinimiser(NamedTuple):
-    """Minimiser with all its parameters, the places and signs of those that are not held, and F there."""
+    """Minimiser with all its parameters, the places and signs of those that are not held, and F
+    there.
+    """
 
     theta: Vector
     place: Int[Array, " active"]
@@ -52,8 +59,11 @@ class NoMinimiser(RuntimeError):
     """Raised if no minimiser is found."""
 
 
-def restrict_to_active(objective: AbstractObjective, theta: PyTree = None) -> tuple[AbstractObjective, PyTree]:
-    """Model on the parameters that the minimiser does not hold at zero, and natural parameters to start it from.
+def restrict_to_active(
+    objective: AbstractObjective, theta: PyTree = None
+) -> tuple[AbstractObjective, PyTree]:
+    """Model on the parameters that the minimiser does not hold at zero, and natural parameters to
+    start it from.
 
     Returns the objective itself, and theta, if F is smooth.
     """
@@ -85,7 +95,8 @@ def above(objective: AbstractObjective, theta: PyTree, least: PyTree) -> float:
     known = kinks(objective)
     if known is None:
         return 0.0
-    kinked, ones = known.whole, np.ones(objective.num_units)
+    kinked = known.whole
+    ones = np.ones(objective.num_units)
     both = [np.asarray(objective.parameters.unconstrained(each), float) for each in (theta, least)]
     if len(both[0]) < len(kinked.slope):  # a model on some of the parameters
         return 0.0
@@ -94,7 +105,9 @@ def above(objective: AbstractObjective, theta: PyTree, least: PyTree) -> float:
 
 
 def dual_form(objective: AbstractObjective, curvature: str, caller: str) -> AbstractObjective:
-    """Return the model in coordinates of its rows if `curvature` is "rows", or "auto" and rows are fewer; else itself."""
+    """Return the model in coordinates of its rows if `curvature` is "rows", or "auto" and rows are
+    fewer; else itself.
+    """
     ridge = ridge_strengths(objective) if curvature in ("rows", "auto") else None
     if curvature == "rows" and ridge is None:
         what = kind_of(objective)
@@ -103,19 +116,30 @@ def dual_form(objective: AbstractObjective, curvature: str, caller: str) -> Abst
         raise TypeError(
             f'{caller}: curvature="rows" is for a lo.GLM of one output under lo.penalties.Ridge, above zero; got {what}.'
         )
-    if ridge is None or (curvature == "auto" and (len(ridge) < MANY_COLUMNS or objective.num_units >= len(ridge))):
+    if ridge is None or (
+        curvature == "auto" and (len(ridge) < MANY_COLUMNS or objective.num_units >= len(ridge))
+    ):
         return objective
     return DualGLM(cast(AbstractRegression, objective))
 
 
-def at_zeros(objective: AbstractObjective, theta: Vector) -> tuple[AbstractObjective, Float[Array, " active"]]:
-    """Model on the parameters that are not held at a minimiser, and the minimiser in it; unchanged if there are no kinks."""
+def at_zeros(
+    objective: AbstractObjective, theta: Vector
+) -> tuple[AbstractObjective, Float[Array, " active"]]:
+    """Model on the parameters that are not held at a minimiser, and the minimiser in it.
+
+    Unchanged if there are no kinks.
+    """
     known = kinks(objective)
     if known is None:
         return objective, theta
     place, sign = _active(known.whole, theta)
-    found = ActiveMinimiser(theta, place, sign, look(known.whole, np.ones(objective.num_units), theta))
-    return known.whole.restrict(place, sign, theta, _describe_active(known.whole, found)), theta[place]
+    found = ActiveMinimiser(
+        theta, place, sign, look(known.whole, np.ones(objective.num_units), theta)
+    )
+    return known.whole.restrict(place, sign, theta, _describe_active(known.whole, found)), theta[
+        place
+    ]
 
 
 def without(caller: str, objective: AbstractObjective) -> None:
@@ -128,13 +152,21 @@ def without(caller: str, objective: AbstractObjective) -> None:
 
 
 def _describe_active(model: FullModel, minimiser: ActiveMinimiser) -> str:
-    """Count the coefficients that are not held in a sentence, and name the one nearest to being released."""
-    theta, a, limits = minimiser.theta, minimiser.at.a, np.stack(model.bounds)
+    """Count the coefficients that are not held in a sentence, and name the one nearest to being
+    released.
+    """
+    theta = minimiser.theta
+    a = minimiser.at.a
+    limits = np.stack(model.bounds)
     if model.norms is not None:
         length = model.norms.lengths(minimiser.theta)
         text = f"{int((length > 0).sum())} of {len(length)} penalised groups are not zero"
         margin = np.where(
-            length > 0, np.inf, 1 - model.norms.lengths(minimiser.at.gradient) / (minimiser.at.kappa * model.norms.weight)
+            length > 0,
+            np.inf,
+            1
+            - model.norms.lengths(minimiser.at.gradient)
+            / (minimiser.at.kappa * model.norms.weight),
         )
         if np.isinf(margin).all():
             return text
@@ -143,7 +175,10 @@ def _describe_active(model: FullModel, minimiser: ActiveMinimiser) -> str:
         if margin[g] <= TIE_DISTANCE:
             return f"{text}; {name} is at a tie: whether it is zero is within rounding"
         return f"{text}; {name} is nearest to joining, its gradient {margin[g]:.2g} of alpha off"
-    text = f"{int((theta[a > 0] != 0).sum())} of {int((a > 0).sum())} penalised coefficients are not zero" if a.any() else ""
+    if a.any():
+        text = f"{int((theta[a > 0] != 0).sum())} of {int((a > 0).sum())} penalised coefficients are not zero"
+    else:
+        text = ""
     if np.isfinite(limits).any():
         within = np.isfinite(limits).any(0)
         at = f"{int((theta == limits).any(0).sum())} of {int(within.sum())} coefficients with bounds are at one"
@@ -153,7 +188,9 @@ def _describe_active(model: FullModel, minimiser: ActiveMinimiser) -> str:
         return text
     least, most = _held_by(model, theta, minimiser.at)
     apart = np.minimum(minimiser.at.gradient - least, most - minimiser.at.gradient)
-    margin = np.divide(apart, minimiser.at.unit, out=np.full(len(a), np.inf), where=held & (minimiser.at.unit > 0))
+    margin = np.divide(
+        apart, minimiser.at.unit, out=np.full(len(a), np.inf), where=held & (minimiser.at.unit > 0)
+    )
     j = int(np.argmin(margin))
     if margin[j] <= TIE_DISTANCE:
         where = "zero" if theta[j] == 0 and a[j] > 0 else "there"
@@ -166,11 +203,15 @@ def _describe_active(model: FullModel, minimiser: ActiveMinimiser) -> str:
 def at_rest(model: FullModel, theta: Vector) -> Bool[Array, " params"]:
     """Whether each parameter is where a kink or a bound may hold it."""
     norms = model.norms
-    return resting(model, theta) if norms is None else norms.among(norms.lengths(theta) == 0)
+    if norms is None:
+        return resting(model, theta)
+    return norms.among(norms.lengths(theta) == 0)
 
 
 class ActivePoint(NamedTuple):
-    """F at some parameters, with ∇L, the slopes and curvatures of the units, and with a, the ridges and κ under the weights."""
+    """F at some parameters, with ∇L, the slopes and curvatures of the units, and with a, the ridges
+    and κ under the weights.
+    """
 
     value: float
     gradient: Vector
@@ -186,48 +227,86 @@ def look(kinked: FullModel, weights: Float[Array, " units"], theta: Vector) -> A
     model = kinked.smooth
     if isinstance(kinked, FullCox):
         (value,), (gradient,), (slope,), (kappa,) = model._by_units(theta[None], weights[None])
-        a, curvature = kappa * kinked.slope, np.zeros(0)
+        a = kappa * kinked.slope
+        curvature = np.zeros(0)
         unit = np.where(a > 0, a, np.abs(slope).sum() * kinked.largest)
         value = float(value + kappa * _worth(kinked, theta))
         worth = value if value == value else np.inf
-        return ActivePoint(worth, gradient, slope, curvature, a, kappa * kinked.ridge, float(kappa), unit)
+        return ActivePoint(
+            worth, gradient, slope, curvature, a, kappa * kinked.ridge, float(kappa), unit
+        )
     omega, kappa = (part[0] for part in model.weigh(weights[None]))
     with np.errstate(over="ignore", invalid="ignore"):
         told = model.loss.derivatives(model.eta(theta[None])[0], model.y, (0, 1, 2))
         loss, slope, curvature = (weight_terms(omega, part) for part in told)
-    a, ridge, norms = kappa * kinked.slope, kappa * kinked.ridge, kinked.norms
+    a = kappa * kinked.slope
+    ridge = kappa * kinked.ridge
+    norms = kinked.norms
     value = loss.sum() + 0.5 * ridge @ theta**2 + kappa * _worth(kinked, theta)
     gradient = model.design.pull(slope[None])[0] + ridge * theta
     smallest_unit_curvature = 1e-3  # least curvature of a unit, relative to the mean
-    curvature = np.maximum(curvature, smallest_unit_curvature * curvature.sum() / max(omega.sum(), 1e-300) * omega)
+    curvature = np.maximum(
+        curvature, smallest_unit_curvature * curvature.sum() / max(omega.sum(), 1e-300) * omega
+    )
     unit = np.where(a > 0, a, np.abs(slope).sum() * kinked.largest)
-    unit = unit if norms is None else np.where(norms.member.any(0), norms.each(kappa * norms.weight), unit)
-    return ActivePoint(float(value) if value == value else np.inf, gradient, slope, curvature, a, ridge, float(kappa), unit)
+    if norms is not None:
+        unit = np.where(norms.member.any(0), norms.each(kappa * norms.weight), unit)
+    return ActivePoint(
+        float(value) if value == value else np.inf,
+        gradient,
+        slope,
+        curvature,
+        a,
+        ridge,
+        float(kappa),
+        unit,
+    )
 
 
 def _worth(model: FullModel, theta: Vector) -> float:
     """Value of the kinked penalty."""
-    return float(model.slope @ np.abs(theta) + (0.0 if model.norms is None else model.norms.value(theta)))
+    return float(
+        model.slope @ np.abs(theta) + (0.0 if model.norms is None else model.norms.value(theta))
+    )
 
 
 class WeightedProblem:
-    """Model under given weights; keeps ∇²L if that is the same at every θ and there are fewer columns than rows."""
+    """Model under given weights.
+
+    Keeps ∇²L if that is the same at every θ and there are fewer columns than rows.
+    """
 
     full_model: FullModel
     weights: Array
     second: Callable[[], np.ndarray] | None
 
     def __init__(self, kinked: FullModel, weights: Float[Array, " units"]):
-        self.full_model, self.weights, model = kinked, weights, kinked.smooth
-        narrow = not isinstance(kinked, FullCox) and model.quadratic and np.count_nonzero(weights) > len(kinked.slope)
-        self.second = functools.cache(functools.partial(constant, model, weights)) if narrow else None
+        self.full_model = kinked
+        self.weights = weights
+        model = kinked.smooth
+        narrow = (
+            not isinstance(kinked, FullCox)
+            and model.quadratic
+            and np.count_nonzero(weights) > len(kinked.slope)
+        )
+        self.second = (
+            functools.cache(functools.partial(constant, model, weights)) if narrow else None
+        )
 
 
-def minimise_with_kinks(model: FullModel, weights: Float[Array, " units"], start: Vector | None = None) -> ActiveMinimiser:
-    """Minimise F(·, w). Raises `NoMinimiser` if the parameters that are not held are not determined."""
-    theta, posed = model.start() if start is None else start.copy(), WeightedProblem(model, weights)
-    quadratic_round_tolerance = 0.1  # first tolerance if L is quadratic, as one round then gets nearly all signs right
-    for tolerance in TOLERANCES if posed.second is None else (quadratic_round_tolerance, *TOLERANCES):
+def minimise_with_kinks(
+    model: FullModel, weights: Float[Array, " units"], start: Vector | None = None
+) -> ActiveMinimiser:
+    """Minimise F(·, w). Raises `NoMinimiser` if the parameters that are not held are not
+    determined.
+    """
+    theta = model.start() if start is None else start.copy()
+    posed = WeightedProblem(model, weights)
+    # first tolerance if L is quadratic, as one round then gets nearly all signs right
+    quadratic_round_tolerance = 0.1
+    for tolerance in (
+        TOLERANCES if posed.second is None else (quadratic_round_tolerance, *TOLERANCES)
+    ):
         theta = _descend(posed, theta, tolerance)
         found = _minimise_active(posed, theta)
         if found is None:
@@ -235,43 +314,60 @@ def minimise_with_kinks(model: FullModel, weights: Float[Array, " units"], start
             found = _minimise_active(posed, theta) if moved else None
         if found is not None:
             return found
-    place, rows = _active(model, theta)[0], int((weights > 0).sum())
+    place = _active(model, theta)[0]
+    rows = int((weights > 0).sum())
     raise NoMinimiser(
         f"fit: the coefficients that are not held, {len(place)} of them with {rows} rows, are not determined: are columns "
         "repeated, or is alpha too small? Drop columns, raise alpha, or add a Ridge."
     )
 
 
-def _active(model: FullModel, theta: Array) -> tuple[Int[Array, " active"], Float[Array, " active"]]:
+def _active(
+    model: FullModel, theta: Array
+) -> tuple[Int[Array, " active"], Float[Array, " active"]]:
     place = np.flatnonzero(~at_rest(model, theta))
     return place, np.where(model.slope[place] > 0, np.sign(theta[place]), 0.0)
 
 
 def _independent(problem: WeightedProblem, theta: Array) -> tuple[Vector, bool]:
-    """Move θ along directions in which F is constant until the active columns are linearly independent.
+    """Move θ along directions in which F is constant until the active columns are linearly
+    independent.
 
-    Returns θ and whether it moved. With all levels of a factor under an l1 penalty the coefficients are not unique, but the
-    predictions are.
+    Returns θ and whether it moved. With all levels of a factor under an l1 penalty the coefficients
+    are not unique, but the predictions are.
     """
-    kinked, theta, moved = problem.full_model, theta.copy(), False
+    kinked = problem.full_model
+    theta = theta.copy()
+    moved = False
     limits = np.stack(kinked.bounds)
-    if kinked.norms is not None or isinstance(kinked, FullCox) or np.any(np.isfinite(limits) & (limits != 0)):
+    if (
+        kinked.norms is not None
+        or isinstance(kinked, FullCox)
+        or np.any(np.isfinite(limits) & (limits != 0))
+    ):
         return theta, False
     at = look(kinked, problem.weights, theta)
-    independent_singular_value = 1e-9  # least singular value, relative to the largest, of independent columns of length one
+    # least singular value, relative to the largest, of independent columns of length one
+    independent_singular_value = 1e-9
     for _ in range(len(theta)):
         place, sign = _active(kinked, theta)
         columns = _scale_columns(kinked, place, np.sqrt(at.curvature), at.ridge)
         length = np.sqrt(np.sum(columns**2, axis=0))
         if not len(place) or not length.all():
             break
-        (r,) = scipy.linalg.qr(columns / length, mode="r")  # as long as it is wide; the rows may be many
-        null = scipy.linalg.null_space(r[: len(place)], rcond=independent_singular_value) / length[:, None]
-        own, slope = theta[place], at.a[place]
+        # as long as it is wide; the rows may be many
+        (r,) = scipy.linalg.qr(columns / length, mode="r")
+        null = (
+            scipy.linalg.null_space(r[: len(place)], rcond=independent_singular_value)
+            / length[:, None]
+        )
+        own = theta[place]
+        slope = at.a[place]
         if not null.size or not np.any(null[slope > 0]):
             break
         along = null[:, np.argmax(np.abs(null[slope > 0]).max(axis=0))]
-        along = -along if (slope * sign) @ along > 0 else along
+        if (slope * sign) @ along > 0:
+            along = -along
         towards = (slope > 0) & (own * along < 0)
         if not towards.any():
             along, towards = -along, (slope > 0) & (own * along > 0)
@@ -284,9 +380,12 @@ def _independent(problem: WeightedProblem, theta: Array) -> tuple[Vector, bool]:
 def _minimise_active(problem: WeightedProblem, theta: Array) -> ActiveMinimiser | None:
     """Minimise over the parameters that are not held, keeping their signs; writes into θ.
 
-    The result is the minimiser if the signs and bounds hold there and no other parameter joins; else None.
+    The result is the minimiser if the signs and bounds hold there and no other parameter joins;
+    else None.
     """
-    kinked, weights, second = problem.full_model, problem.weights, problem.second
+    kinked = problem.full_model
+    weights = problem.weights
+    second = problem.second
     max_sign_failures = 8  # times that signs may be wrong before coordinate descent goes on
     for _ in range(max_sign_failures):
         place, sign = _active(kinked, theta)
@@ -303,11 +402,9 @@ def _minimise_active(problem: WeightedProblem, theta: Array) -> ActiveMinimiser 
         wrong = (theta[place] <= floor) | (theta[place] >= ceiling)
         if not wrong.any():
             at = look(kinked, weights, theta)
-            return (
-                ActiveMinimiser(theta, place, sign, at)
-                if not np.any(np.abs(_beyond(kinked, theta, at)) > TIE_DISTANCE * at.unit)
-                else None
-            )
+            if not np.any(np.abs(_beyond(kinked, theta, at)) > TIE_DISTANCE * at.unit):
+                return ActiveMinimiser(theta, place, sign, at)
+            return None
         theta[place] = np.clip(theta[place], floor, ceiling)
     return None
 
@@ -315,18 +412,23 @@ def _minimise_active(problem: WeightedProblem, theta: Array) -> ActiveMinimiser 
 def _held_by(model: FullModel, theta: Array, at: ActivePoint) -> tuple[Array, Array]:
     """Compute the least and greatest ∇L that hold each parameter, under the weights."""
     with np.errstate(invalid="ignore"):
-        least, most = (np.nan_to_num(at.kappa * part, posinf=np.inf, neginf=-np.inf) for part in gates(model, theta))
+        least, most = (
+            np.nan_to_num(at.kappa * part, posinf=np.inf, neginf=-np.inf)
+            for part in gates(model, theta)
+        )
     return least, most
 
 
 def _beyond(model: FullModel, theta: Array, at: ActivePoint) -> Vector:
-    """Compute the excess of ∇L over the bounds that hold each resting parameter; zero for parameters that nothing holds."""
+    """Compute the excess of ∇L over the bounds that hold each resting parameter.
+
+    Zero for parameters that nothing holds.
+    """
     least, most = _held_by(model, theta, at)
-    beyond = (
-        at.gradient - np.clip(at.gradient, least, most)
-        if model.norms is None
-        else model.norms.times(at.kappa).excess(at.gradient)
-    )
+    if model.norms is None:
+        beyond = at.gradient - np.clip(at.gradient, least, most)
+    else:
+        beyond = model.norms.times(at.kappa).excess(at.gradient)
     return np.where(at_rest(model, theta), beyond, 0.0)
 
 
@@ -335,41 +437,61 @@ def _descend(problem: WeightedProblem, theta: Array, tolerance: float) -> Vector
 
     Each step is made by coordinate descent or an active set.
     """
-    kinked, weights = problem.full_model, problem.weights
+    kinked = problem.full_model
+    weights = problem.weights
     theta = np.clip(theta, *kinked.bounds)
     at = look(kinked, weights, theta)
-    kept_at_zero = 0.5  # gradient, relative to a_j, below which a parameter stays at zero in a round
+    # gradient, relative to a_j, below which a parameter stays at zero in a round
+    kept_at_zero = 0.5
     max_active_share = 0.5  # share of the parameters above which a round takes all of them
     shortest_step = 1e-8  # shortest step of the line search
     for _ in range(ROUNDS):
-        held, norms = at_rest(kinked, theta), kinked.norms
+        held = at_rest(kinked, theta)
+        norms = kinked.norms
         pull = at.a * np.sign(theta) + (0.0 if norms is None else at.kappa * norms.pull(theta))
         slope = np.where(held, _beyond(kinked, theta, at), at.gradient + pull)
         largest = float(at.a.max() if norms is None else at.kappa * norms.weight.max())
         if np.all(np.abs(slope) <= tolerance * (at.unit if largest == 0 else largest)):
             break
         size = at.gradient if norms is None else norms.each(norms.lengths(at.gradient))
-        some = np.flatnonzero(~held | (np.abs(size) >= kept_at_zero * (at.a if norms is None else at.unit)))
-        some = some if len(some) < max_active_share * len(theta) else np.arange(len(theta))
-        step, length = np.zeros(len(theta)), 1.0
+        some = np.flatnonzero(
+            ~held | (np.abs(size) >= kept_at_zero * (at.a if norms is None else at.unit))
+        )
+        if not (len(some) < max_active_share * len(theta)):
+            some = np.arange(len(theta))
+        step = np.zeros(len(theta))
+        length = 1.0
         step[some] = _quadratic_step(problem, some, theta[some], at, tolerance) - theta[some]
-        fall = float(at.gradient @ step + at.kappa * (_worth(kinked, theta + step) - _worth(kinked, theta)))
-        new, told = theta + step, look(kinked, weights, theta + step)
-        while not told.value <= at.value + 1e-4 * length * min(fall, 0.0) and length > shortest_step:
+        fall = float(
+            at.gradient @ step + at.kappa * (_worth(kinked, theta + step) - _worth(kinked, theta))
+        )
+        new = theta + step
+        told = look(kinked, weights, theta + step)
+        while (
+            not told.value <= at.value + 1e-4 * length * min(fall, 0.0) and length > shortest_step
+        ):
             length /= 2
             new = theta + length * step
             told = look(kinked, weights, new)
         if length <= shortest_step or np.array_equal(new, theta):
             break
-        theta, at = new, told
+        theta = new
+        at = told
     return theta
 
 
 def _quadratic_step(
-    problem: WeightedProblem, some: Int[Array, " some"], theta: Float[Array, " some"], at: ActivePoint, tolerance: float
+    problem: WeightedProblem,
+    some: Int[Array, " some"],
+    theta: Float[Array, " some"],
+    at: ActivePoint,
+    tolerance: float,
 ) -> Float[Array, " some"]:
-    """Minimise ½ Σ c (x (d − θ))² + ∇L (d − θ) + a |d| over d, or with a ‖d‖ for groups, between bounds if there are any."""
-    kinked, (low, high) = problem.full_model, (part[some] for part in problem.full_model.bounds)
+    """Minimise ½ Σ c (x (d − θ))² + ∇L (d − θ) + a |d| over d, or with a ‖d‖ for groups, between
+    bounds if there are any.
+    """
+    kinked = problem.full_model
+    (low, high) = (part[some] for part in problem.full_model.bounds)
     if isinstance(kinked, FullCox):
         everywhere = np.zeros(len(at.a))
         everywhere[some] = theta
@@ -386,16 +508,24 @@ def _quadratic_step(
         gram = _of(problem.second, some)
     pull = gram @ theta - at.gradient[some]
     if kinked.norms is not None:
-        return descend_by_groups(gram, pull, kinked.norms.of(some).times(at.kappa), theta, 0.1 * tolerance)
+        return descend_by_groups(
+            gram, pull, kinked.norms.of(some).times(at.kappa), theta, 0.1 * tolerance
+        )
     if not free:
         return solve_box(gram, pull, at.a[some], (low, high), theta)
-    # Σ c (x θ − z)², z the working response, with θ zero outside `some`; for least squares z is the response
-    everywhere, root = np.zeros(len(at.a)), np.sqrt(at.curvature)
+    # Σ c (x θ − z)², z the working response, with θ zero outside `some`; for least squares z is the
+    # response
+    everywhere = np.zeros(len(at.a))
+    root = np.sqrt(at.curvature)
     everywhere[some] = theta
     rest = root * kinked.smooth.design.predictors(everywhere[None])[0]
-    size = float(np.sum((rest - np.divide(at.slope, root, out=np.zeros(len(root)), where=root > 0)) ** 2))
+    size = float(
+        np.sum((rest - np.divide(at.slope, root, out=np.zeros(len(root)), where=root > 0)) ** 2)
+    )
     found = _by_products(gram, pull, at.a[some], theta, size, tolerance)
-    return _by_columns(kinked, some, theta, at, tolerance) if found is None else found
+    if found is None:
+        return _by_columns(kinked, some, theta, at, tolerance)
+    return found
 
 
 def _of(second: Callable[[], Array], some: Int[Array, " some"]) -> Float[Array, "some some"]:
@@ -405,14 +535,19 @@ def _of(second: Callable[[], Array], some: Int[Array, " some"]) -> Float[Array, 
 def _by_products(
     gram: Array, pull: Array, a: Array, theta: Array, size: float, tolerance: float
 ) -> Float[Array, " some"] | None:
-    """Minimise ½ dᵀ gram d − pullᵀ d + a |d| by scikit-learn's coordinate descent on products of columns.
+    """Minimise ½ dᵀ gram d − pullᵀ d + a |d| by scikit-learn's coordinate descent on products of
+    columns.
 
-    Columns without a kink are eliminated first; None if that loses too many digits. Only Σ y² of the rows is needed.
+    Columns without a kink are eliminated first; None if that loses too many digits. Only Σ y² of
+    the rows is needed.
     """
-    free, out = a == 0, np.empty(len(a))
+    free = a == 0
+    out = np.empty(len(a))
     own = gram[np.ix_(free, free)]
     try:
-        along = np.linalg.solve(own, np.concatenate([gram[np.ix_(free, ~free)], pull[free, None]], axis=1))
+        along = np.linalg.solve(
+            own, np.concatenate([gram[np.ix_(free, ~free)], pull[free, None]], axis=1)
+        )
     except np.linalg.LinAlgError:
         return None
     left = gram[np.ix_(~free, ~free)] - gram[np.ix_(~free, free)] @ along[:, :-1]
@@ -420,35 +555,56 @@ def _by_products(
         return None
     a = a[~free]
     if len(a):
-        known = {"precompute": left / np.multiply.outer(a, a), "Xy": (pull[~free] - pull[free] @ along[:, :-1]) / a}
+        known = {
+            "precompute": left / np.multiply.outer(a, a),
+            "Xy": (pull[~free] - pull[free] @ along[:, :-1]) / a,
+        }
         y = np.sqrt(np.maximum([size - pull[free] @ along[:, -1]], 0.0))
-        out[~free] = _coordinates(np.zeros((1, len(a))), y, theta[~free] * a, tolerance, **known, check_input=False) / a
+        out[~free] = (
+            _coordinates(
+                np.zeros((1, len(a))), y, theta[~free] * a, tolerance, **known, check_input=False
+            )
+            / a
+        )
     out[free] = along[:, -1] - along[:, :-1] @ out[~free]
     return out
 
 
 def _by_columns(
-    model: FullModel, some: Int[Array, " some"], theta: Float[Array, " some"], at: ActivePoint, tolerance: float
+    model: FullModel,
+    some: Int[Array, " some"],
+    theta: Float[Array, " some"],
+    at: ActivePoint,
+    tolerance: float,
 ) -> Float[Array, " some"]:
     """Minimise the same by coordinate descent on the rows √c x and √ridge."""
-    root, free = np.sqrt(at.curvature), at.a[some] == 0
+    root = np.sqrt(at.curvature)
+    free = at.a[some] == 0
     known, columns = (_scale_columns(model, some[own], root, at.ridge) for own in (free, ~free))
     target = np.zeros(len(columns))
     target[: len(root)] = np.divide(-at.slope, root, out=np.zeros(len(root)), where=root > 0)
     target += known @ theta[free] + columns @ theta[~free]
-    out, a, (q, r) = np.empty(len(some)), at.a[some][~free], scipy.linalg.qr(known, mode="economic")
+    out = np.empty(len(some))
+    a = at.a[some][~free]
+    (q, r) = scipy.linalg.qr(known, mode="economic")
     columns /= a
-    across, level = q.T @ columns, q.T @ target
+    across = q.T @ columns
+    level = q.T @ target
     if len(a):
-        columns = scipy.linalg.blas.dgemm(-1.0, q, across, 1.0, columns, overwrite_c=True) if free.any() else columns
+        if free.any():
+            columns = scipy.linalg.blas.dgemm(-1.0, q, across, 1.0, columns, overwrite_c=True)
         precompute = bool(np.count_nonzero(root) + len(columns) - len(root) > len(a))
-        found = _coordinates(columns, target - q @ level, theta[~free] * a, tolerance, precompute=precompute)
+        found = _coordinates(
+            columns, target - q @ level, theta[~free] * a, tolerance, precompute=precompute
+        )
         out[~free], level = found / a, level - across @ found
     out[free] = scipy.linalg.solve_triangular(r, level)
     return out
 
 
-def _coordinates(x: Array, y: Array, start: Array, tolerance: float, **more: Any) -> Float[Array, " columns"]:
+def _coordinates(
+    x: Array, y: Array, start: Array, tolerance: float, **more: Any
+) -> Float[Array, " columns"]:
     """Solve scikit-learn's lasso with α chosen such that the penalty is Σ |coef|."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import lasso_path
@@ -460,9 +616,14 @@ def _coordinates(x: Array, y: Array, start: Array, tolerance: float, **more: Any
         return lasso_path(x, y, alphas=[1 / len(x)], **more)[1][:, 0]
 
 
-def _scale_columns(model: FullModel, some: Int[Array, " some"], root: Float[Array, " units"], ridge: Vector) -> Array:
-    """Return the columns of the rows √c x and, if there are ridges, √ridge, in column-major order."""
-    x, more = model.smooth.design.x, np.diag(np.sqrt(ridge))[some] if ridge.any() else np.zeros((len(some), 0))
+def _scale_columns(
+    model: FullModel, some: Int[Array, " some"], root: Float[Array, " units"], ridge: Vector
+) -> Array:
+    """Return the columns of the rows √c x and, if there are ridges, √ridge, in column-major
+    order.
+    """
+    x = model.smooth.design.x
+    more = np.diag(np.sqrt(ridge))[some] if ridge.any() else np.zeros((len(some), 0))
     out = np.empty((len(some), len(x) + more.shape[1]))
     np.multiply(x.take(some, axis=1).T, root, out=out[:, : len(x)])
     out[:, len(x) :] = more

@@ -1,20 +1,22 @@
-"""Ridge regression of many targets with one penalty for each band of columns, and every fold in closed form.
+"""Ridge regression of many targets with one penalty for each band of columns, and every fold in
+closed form.
 
-X and Y are the rows times the roots s of their weights, projected off the intercept u = s/‖s‖. V has the columns X_b/√α_b of
-all bands. With W = V (I + VᵀV)⁻¹ and B = WᵀY, the residuals of the fit are R = Y − VB. If the units h are left out, their
-residuals are
+X and Y are the rows times the roots s of their weights, projected off the intercept u = s/‖s‖. V
+has the columns X_b/√α_b of all bands. With W = V (I + VᵀV)⁻¹ and B = WᵀY, the residuals of the fit
+are R = Y − VB. If the units h are left out, their residuals are
 
     e_h = S_h⁻¹ R_h,      S_h = I − W_hV_hᵀ − u_hu_hᵀ,
 
-exactly, for any linear smoother with a quadratic penalty, and for all targets at once. In ρ = log α, with c = B − W_hᵀe_h the
-fold's own coefficients,
+exactly, for any linear smoother with a quadratic penalty, and for all targets at once. In ρ = log
+α, with c = B − W_hᵀe_h the fold's own coefficients,
 
     ∂e_h/∂ρ_b = S_h⁻¹ W_hb c_b,
 
-which gives the held-out loss of each target its slope. Predictions do not depend on the noise of the units left out, so it
-also gives the curvature that Gauss and Newton use. One factor serves all targets at the same ρ: in each round the proposed ρ
-are gathered into a few points (k-means), and a target stays where it was if it is no better there. The loss reported for a
-target is its loss at the penalties reported for it, never one interpolated between them.
+which gives the held-out loss of each target its slope. Predictions do not depend on the noise of
+the units left out, so it also gives the curvature that Gauss and Newton use. One factor serves all
+targets at the same ρ: in each round the proposed ρ are gathered into a few points (k-means), and a
+target stays where it was if it is no better there. The loss reported for a target is its loss at
+the penalties reported for it, never one interpolated between them.
 """
 
 import functools
@@ -38,7 +40,8 @@ from ..plans.plan import Plan
 Array = np.ndarray
 LEVELS = 7  # number of penalties, the same for all bands, from which targets start
 GAIN = 1e-4  # least relative gain of a target's loss that is worth a round
-# damping of the first step; the least; the factor by which it falls after a step that helps, and rises otherwise
+# damping of the first step; the least; the factor by which it falls after a step that helps, and
+# rises otherwise
 DAMPING = (0.1, 1e-3, 3.0, 5.0)
 
 
@@ -50,8 +53,8 @@ class BandedFold(NamedTuple):
 class TargetLosses(NamedTuple):
     """Results of some targets at one point.
 
-    The results are mean held-out losses, slopes in ρ, Gauss–Newton curvatures, rounding errors of the means, and the losses of
-    all scored entries.
+    The results are mean held-out losses, slopes in ρ, Gauss–Newton curvatures, rounding errors of
+    the means, and the losses of all scored entries.
     """
 
     loss: Float[Array, " targets"]
@@ -81,9 +84,13 @@ class BandedRows:
         root = np.sqrt(weight)
         self.u = root / np.linalg.norm(root) if model.intercept else np.zeros(n)
         within = lambda part: part - np.multiply.outer(self.u, self.u @ part)
-        self.weight, self.root, self.bands = weight, root, len(model.bands)
-        self.whole, self.y = within(root[:, None] * model.design), within(root[:, None] * model.y)
-        parts, band = [], []
+        self.weight = weight
+        self.root = root
+        self.bands = len(model.bands)
+        self.whole = within(root[:, None] * model.design)
+        self.y = within(root[:, None] * model.y)
+        parts = []
+        band = []
         for b in range(self.bands):
             x = self.whole[:, model.band == b]
             if x.shape[1] > n:  # a square matrix with the same products replaces the columns
@@ -91,7 +98,8 @@ class BandedRows:
                 x = left * size
             parts.append(x)
             band += [b] * x.shape[1]
-        self.x, self.band = np.concatenate(parts, axis=1), np.array(band, int)
+        self.x = np.concatenate(parts, axis=1)
+        self.band = np.array(band, int)
         self.gram = self.x.T @ self.x if self.x.shape[1] <= n else None
         ends = zip(plan.indptr[:-1], plan.indptr[1:], strict=True)
         self.folds = [BandedFold(plan.index[a:z], plan.held[a:z]) for a, z in ends]
@@ -113,16 +121,21 @@ class BandedFactor:
     inverse: list[tuple[np.ndarray, np.ndarray]]
 
     def __init__(self, rows: BandedRows, alpha: Float[Array, " bands"]):
-        self.rows, root = rows, alpha[rows.band] ** -0.5
+        self.rows = rows
+        root = alpha[rows.band] ** -0.5
         self.v = rows.x * root
         inner = self.v @ self.v.T if rows.gram is None else rows.gram * root * root[:, None]
         inner[np.diag_indices(len(inner))] += 1
         factor = scipy.linalg.cho_factor(inner, lower=True)
         self.w = scipy.linalg.cho_solve(factor, self.v if rows.gram is None else self.v.T)
-        self.w = self.w if rows.gram is None else np.ascontiguousarray(self.w.T)
-        self.spread, self.inverse = float(np.abs(inner).sum(0).max()), []
+        if rows.gram is not None:
+            self.w = np.ascontiguousarray(self.w.T)
+        self.spread = float(np.abs(inner).sum(0).max())
+        self.inverse = []
         for h, _ in rows.folds:
-            left = np.eye(len(h)) - self.w[h] @ self.v[h].T - np.multiply.outer(rows.u[h], rows.u[h])
+            left = (
+                np.eye(len(h)) - self.w[h] @ self.v[h].T - np.multiply.outer(rows.u[h], rows.u[h])
+            )
             try:
                 own = scipy.linalg.cho_factor(left, lower=True)
             except np.linalg.LinAlgError:
@@ -135,19 +148,30 @@ class BandedFactor:
     @functools.cached_property
     def directions(self) -> list[Float[Array, "out params"]]:
         """Compute S⁻¹W of each fold."""
-        return [inverse @ self.w[h] for inverse, (h, _) in zip(self.inverse, self.rows.folds, strict=True)]
+        return [
+            inverse @ self.w[h]
+            for inverse, (h, _) in zip(self.inverse, self.rows.folds, strict=True)
+        ]
 
-    def residuals(self, y: Float[Array, "units targets"]) -> tuple[Float[Array, "params targets"], list[Array]]:
+    def residuals(
+        self, y: Float[Array, "units targets"]
+    ) -> tuple[Float[Array, "params targets"], list[Array]]:
         """Compute B, and the residuals e of every fold."""
         pulled = self.w.T @ y
         rest = y - self.v @ pulled
-        return pulled, [inverse @ rest[h] for inverse, (h, _) in zip(self.inverse, self.rows.folds, strict=True)]
+        return pulled, [
+            inverse @ rest[h] for inverse, (h, _) in zip(self.inverse, self.rows.folds, strict=True)
+        ]
 
     def losses(self, targets: Int[Array, " targets"]) -> Float[Array, " targets"]:
         """Mean held-out loss of each target."""
         out = np.zeros(len(targets))
-        for place, some in zip(self.rows.some(np.arange(len(targets))), self.rows.some(targets), strict=True):
-            for (_, scored), left in zip(self.rows.folds, self.residuals(self.rows.y[:, some])[1], strict=True):
+        for place, some in zip(
+            self.rows.some(np.arange(len(targets))), self.rows.some(targets), strict=True
+        ):
+            for (_, scored), left in zip(
+                self.rows.folds, self.residuals(self.rows.y[:, some])[1], strict=True
+            ):
                 out[place] += 0.5 * np.einsum("nt,nt->t", left[scored], left[scored])
         return out / self.rows.total
 
@@ -155,23 +179,43 @@ class BandedFactor:
         parts = [self._target_losses(self.rows.y[:, some]) for some in self.rows.some(targets)]
         return TargetLosses(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
-    def entries(self, y: Float[Array, "units targets"], remainder: list[Array]) -> tuple[Float[Array, " targets"], Array]:
-        """Bounds of the rounding errors of the mean losses, and the losses of all scored entries."""
-        length, error, losses = np.linalg.norm(y, axis=0), np.zeros(y.shape[1]), []
+    def entries(
+        self, y: Float[Array, "units targets"], remainder: list[Array]
+    ) -> tuple[Float[Array, " targets"], Array]:
+        """Bounds of the rounding errors of the mean losses, and the losses of all scored
+        entries.
+        """
+        length = np.linalg.norm(y, axis=0)
+        error = np.zeros(y.shape[1])
+        losses = []
         for inverse, (h, scored), e in zip(self.inverse, self.rows.folds, remainder, strict=True):
             size = np.sqrt(np.einsum("nt,nt->t", e, e))
-            half = (len(y) + len(self.w) + 16) * UNIT * self.spread * np.linalg.norm(inverse) * (length + size)
+            half = (
+                (len(y) + len(self.w) + 16)
+                * UNIT
+                * self.spread
+                * np.linalg.norm(inverse)
+                * (length + size)
+            )
             error += (size + 0.5 * half) * half
             losses.append(0.5 * (e[scored] / self.rows.root[h[scored], None]) ** 2)
         return error / self.rows.total, np.concatenate(losses).T
 
     def _target_losses(self, y: Float[Array, "units targets"]) -> TargetLosses:
-        count, bands, own, total = y.shape[1], self.rows.bands, self.rows.band, self.rows.total
-        loss, slope, curvature = np.zeros(count), np.zeros((count, bands)), np.zeros((count, bands, bands))
+        count = y.shape[1]
+        bands = self.rows.bands
+        own = self.rows.band
+        total = self.rows.total
+        loss = np.zeros(count)
+        slope = np.zeros((count, bands))
+        curvature = np.zeros((count, bands, bands))
         pulled, left = self.residuals(y)
         for (h, scored), e, along in zip(self.rows.folds, left, self.directions, strict=True):
-            coef, e = pulled - self.w[h].T @ e, e[scored]
-            moved = np.stack([along[np.ix_(scored, own == b)] @ coef[own == b] for b in range(bands)])
+            coef = pulled - self.w[h].T @ e
+            e = e[scored]
+            moved = np.stack(
+                [along[np.ix_(scored, own == b)] @ coef[own == b] for b in range(bands)]
+            )
             loss += 0.5 * np.einsum("nt,nt->t", e, e)
             slope += np.einsum("nt,bnt->tb", e, moved)
             for b in range(bands):
@@ -182,15 +226,22 @@ class BandedFactor:
         return TargetLosses(loss / total, slope / total, curvature / total, *self.entries(y, left))
 
 
-def _group_targets(rho: Float[Array, "targets bands"]) -> list[tuple[Float[Array, " bands"], Int[Array, " some"]]]:
+def _group_targets(
+    rho: Float[Array, "targets bands"],
+) -> list[tuple[Float[Array, " bands"], Int[Array, " some"]]]:
     """Group targets by their point."""
     points, which = np.unique(rho, axis=0, return_inverse=True)
     order = np.argsort(which.ravel(), kind="stable")
-    return list(zip(points, np.split(order, np.cumsum(np.bincount(which.ravel()))[:-1]), strict=True))
+    return list(
+        zip(points, np.split(order, np.cumsum(np.bincount(which.ravel()))[:-1]), strict=True)
+    )
 
 
 class Search:
-    """Descent of the targets: the point of each, the results there, and the damping of its next step."""
+    """Descent of the targets.
+
+    The point of each, the results there, and the damping of its next step.
+    """
 
     rows: BandedRows
     ends: tuple[Array, Array]
@@ -210,10 +261,13 @@ class Search:
         shared: bool,
         given: Float[Array, " bands"] | None,
     ):
-        self.rows, self.ends, self.is_shared = rows, ends, shared
+        self.rows = rows
+        self.ends = ends
+        self.is_shared = shared
         self.everyone = np.arange(rows.y.shape[1])
         self.count = 1 if shared else len(self.everyone)
-        self.rounds, self.factors = 0, 0
+        self.rounds = 0
+        self.factors = 0
         levels = np.linspace(*self.ends, LEVELS + 2)[1:-1] if given is None else given[None]
         with Slow("penalties", len(levels)) as bar:
             losses = []
@@ -227,17 +281,27 @@ class Search:
         self.factors += len(levels)
         self.rho = levels[np.argmin(losses, axis=0)]
         self.damping = np.full(self.count, DAMPING[0])
-        shape, targets = (self.count, self.rows.bands), len(self.everyone)
+        shape = (self.count, self.rows.bands)
+        targets = len(self.everyone)
         entries = sum(int(fold.score_mask.sum()) for fold in self.rows.folds)
-        begun = np.zeros(shape), np.zeros((*shape, shape[1])), np.zeros(targets), np.empty((targets, entries))
+        begun = (
+            np.zeros(shape),
+            np.zeros((*shape, shape[1])),
+            np.zeros(targets),
+            np.empty((targets, entries)),
+        )
         self.best_losses = TargetLosses(np.full(self.count, np.inf), *begun)
         if not self._try(np.arange(self.count), self.rho).all():
-            raise ValueError("tune: the folds are not determined at the penalties that it starts from: raise the bounds.")
+            raise ValueError(
+                "tune: the folds are not determined at the penalties that it starts from: raise the bounds."
+            )
 
     def _who(self, some: Int[Array, " some"]) -> Int[Array, " targets"]:
         return self.everyone if self.is_shared else some
 
-    def _try(self, some: Int[Array, " some"], rho: Float[Array, "some bands"]) -> Bool[Array, " some"]:
+    def _try(
+        self, some: Int[Array, " some"], rho: Float[Array, "some bands"]
+    ) -> Bool[Array, " some"]:
         """Move the targets that are better at the proposed points there, and mark them."""
         better = np.zeros(len(some), bool)
         for point, place in _group_targets(rho):
@@ -250,7 +314,10 @@ class Search:
             if self.is_shared:
                 loss, slope, curvature = (part.mean(0, keepdims=True) for part in told[:3])
                 told = told._replace(loss=loss, slope=slope, curvature=curvature)
-            good = told.loss + (told.error.mean() if self.is_shared else told.error) < self.best_losses.loss[who]
+            good = (
+                told.loss + (told.error.mean() if self.is_shared else told.error)
+                < self.best_losses.loss[who]
+            )
             for old, new in zip(self.best_losses[:3], told[:3], strict=True):
                 old[who[good]] = new[good]
             if good.any():
@@ -268,36 +335,47 @@ class Search:
                 if not some.size or gain[some].sum() < GAIN * self.best_losses.loss.sum():
                     break
                 better = self._try(some, rho[some])
-                fall, rise = np.maximum(self.damping[some] / DAMPING[2], DAMPING[1]), self.damping[some] * DAMPING[3]
+                fall = np.maximum(self.damping[some] / DAMPING[2], DAMPING[1])
+                rise = self.damping[some] * DAMPING[3]
                 self.damping[some] = np.where(better, fall, rise)
                 bar.advance()
 
     def _propose(self) -> tuple[Float[Array, "targets bands"], Float[Array, " targets"]]:
         """Propose a point for each target, one of few, and predict by how much its loss falls."""
-        slope, curvature = self.best_losses.slope, self.best_losses.curvature
+        slope = self.best_losses.slope
+        curvature = self.best_losses.curvature
         size = np.einsum("tbb->tb", curvature)
         floor = 1e-3 * size.max(1, keepdims=True) + 1e-300
-        damped = curvature + (self.damping[:, None] * size + floor)[:, :, None] * np.eye(slope.shape[1])
+        damped = curvature + (self.damping[:, None] * size + floor)[:, :, None] * np.eye(
+            slope.shape[1]
+        )
         step = -np.linalg.solve(damped, slope[..., None])[..., 0]
         round_reach = 2.0  # largest change of a log penalty in a round
         step /= np.maximum(np.abs(step).max(1, keepdims=True) / round_reach, 1.0)
         rho = np.clip(self.rho + step, *self.ends)
         gain = _gain(slope, damped, rho - self.rho)
         some = np.flatnonzero(gain > GAIN * self.best_losses.loss)
-        points_a_round = 48  # points to which targets go in a round, or as many as cost no more than their products
+        # points to which targets go in a round, or as many as cost no more than their products
+        points_a_round = 48
         points = max(points_a_round, 3 * len(some) // len(self.rows.x))
         if len(some) <= points:
             return rho, gain
         from scipy.cluster.vq import kmeans2
 
         centers = kmeans2(rho[some], points, iter=8, minit="++", rng=self.rounds)[0]
-        told = np.array([_gain(slope[some], damped[some], center - self.rho[some]) for center in centers])
+        told = np.array(
+            [_gain(slope[some], damped[some], center - self.rho[some]) for center in centers]
+        )
         rho[some], gain[some] = centers[told.argmax(0)], told.max(0)
         return rho, gain
 
 
-def _gain(slope: Float[Array, "targets bands"], curvature: Array, step: Float[Array, "targets bands"]) -> Array:
-    return -np.einsum("tb,tb->t", slope, step) - 0.5 * np.einsum("tb,tbc,tc->t", step, curvature, step)
+def _gain(
+    slope: Float[Array, "targets bands"], curvature: Array, step: Float[Array, "targets bands"]
+) -> Array:
+    return -np.einsum("tb,tb->t", slope, step) - 0.5 * np.einsum(
+        "tb,tbc,tc->t", step, curvature, step
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -349,8 +427,10 @@ class PerTarget(PrintedResult):
     @functools.cached_property
     def mean(self) -> Float[Array, " targets"]:
         """Mean held-out loss a unit of each target, weighted by the units' weights."""
-        known, weight = self.model.sample_weight, np.ones(len(self.losses))
-        weight = weight if known is None else known[self.plan.index[self.plan.held]]
+        known = self.model.sample_weight
+        weight = np.ones(len(self.losses))
+        if known is not None:
+            weight = known[self.plan.index[self.plan.held]]
         return weight @ self.losses / weight.sum()
 
     @conventional
@@ -360,50 +440,74 @@ class PerTarget(PrintedResult):
         Returns
         -------
         pandas.DataFrame
-            Columns `mean`, the held-out loss; `r2`, the share of the loss without any column that the model takes away;
-            `error`; and `alpha` of every band.
+            Columns `mean`, the held-out loss; `r2`, the share of the loss without any column that
+            the model takes away; `error`; and `alpha` of every band.
         """
-        own = {"mean": self.mean, "r2": 1 - self.mean / np.where(self.null > 0, self.null, np.nan), "error": self.error}
+        own = {
+            "mean": self.mean,
+            "r2": 1 - self.mean / np.where(self.null > 0, self.null, np.nan),
+            "error": self.error,
+        }
         bands = {f"alpha {name}": self.alpha[:, b] for b, name in enumerate(self.model.bands)}
         return pd.DataFrame(own | bands, index=pd.Index(self.model.targets, name="target"))
 
     @functools.cached_property
     def parameters(self) -> dict[str, Float[Array, "targets ..."]]:
-        """Coefficients `coef`, `[targets, features]`, and `intercept` of the fits to all units, by name."""
-        model, rows = self.model, BandedRows(self.model, self.plan)
+        """Coefficients `coef`, `[targets, features]`, and `intercept` of the fits to all units, by
+        name.
+        """
+        model = self.model
+        rows = BandedRows(self.model, self.plan)
         coef = np.empty((rows.y.shape[1], model.design.shape[1]))
-        refinement_solves = 2  # number of solves of (I + VVᵀ) e = y, each for the residual of the one before
+        # number of solves of (I + VVᵀ) e = y, each for the residual of the one before
+        refinement_solves = 2
         for rho, who in _group_targets(self.alpha):
             point = BandedFactor(rows, rho)
             left = np.zeros((len(rows.y), len(who)))
-            # columns far larger than their penalties lose digits, so the residual of y is solved for again
+            # columns far larger than their penalties lose digits, so the residual of y is solved
+            # for again
             for _ in range(refinement_solves):
                 rest = rows.y[:, who] - left - point.v @ (point.v.T @ left)
                 left += rest - point.v @ (point.w.T @ rest)
             coef[who] = (rows.whole.T @ left / rho[model.band][:, None]).T
         middle = rows.weight / rows.weight.sum()
-        level = middle @ model.y - coef @ (middle @ model.design) if model.intercept else np.zeros(len(coef))
+        level = (
+            middle @ model.y - coef @ (middle @ model.design)
+            if model.intercept
+            else np.zeros(len(coef))
+        )
         return {"intercept": level, "coef": coef}
 
     def _lines(self) -> list[tuple[str, str]]:
         r2 = self.table()["r2"].to_numpy()
-        ends = [f"{name} {np.exp(np.median(np.log(self.alpha[:, b]))):.3g}" for b, name in enumerate(self.model.bands[:8])]
-        low, middle, high = np.nanquantile(r2, [0.1, 0.5, 0.9]) if np.isfinite(r2).any() else [np.nan] * 3
+        ends = [
+            f"{name} {np.exp(np.median(np.log(self.alpha[:, b]))):.3g}"
+            for b, name in enumerate(self.model.bands[:8])
+        ]
+        low, middle, high = (
+            np.nanquantile(r2, [0.1, 0.5, 0.9]) if np.isfinite(r2).any() else [np.nan] * 3
+        )
         return [
             ("model", repr(self.model)),
             ("refits", f"{self.plan.num_refits} of each target, in closed form"),
             ("penalties", f"{self.how}; medians: {', '.join(ends)}"),
             ("held-out loss", f"{self.mean.mean():.6g} a unit and target"),
-            ("held-out r2", f"{middle:.3g} at the median, {low:.3g} and {high:.3g} at the tenth and the ninetieth hundredth"),
+            (
+                "held-out r2",
+                f"{middle:.3g} at the median, {low:.3g} and {high:.3g} at the tenth and the ninetieth hundredth",
+            ),
             ("approximation", f"± {self.error.max():.1g} on a mean at most, which is rounding"),
             ("note", "these losses are a little optimistic: the penalties were chosen by them"),
         ]
 
 
 def candidates(model: BandedRidge, penalties: Any, plan: Plan) -> PerTarget:
-    """Evaluate candidate penalties, `[candidates]` or `[candidates, bands]`, for every target, and choose the best."""
+    """Evaluate candidate penalties, `[candidates]` or `[candidates, bands]`, for every target, and
+    choose the best.
+    """
     alpha = np.asarray(numbers("path", "penalties", penalties), float)
-    alpha = np.repeat(alpha[:, None], len(model.bands), axis=1) if alpha.ndim == 1 else alpha
+    if alpha.ndim == 1:
+        alpha = np.repeat(alpha[:, None], len(model.bands), axis=1)
     if alpha.ndim != 2 or alpha.shape[1] != len(model.bands) or not len(alpha):
         raise ValueError(
             f"path: penalties of a BandedRidge are [candidates] or [candidates, {len(model.bands)} bands]; "
@@ -411,7 +515,8 @@ def candidates(model: BandedRidge, penalties: Any, plan: Plan) -> PerTarget:
         )
     if not (np.isfinite(alpha) & (alpha > 0)).all():
         raise ValueError("path: penalties must be positive and finite.")
-    rows, tried = BandedRows(model, _fitting(model, plan, "path")), []
+    rows = BandedRows(model, _fitting(model, plan, "path"))
+    tried = []
     with Slow("penalties", len(alpha)) as bar:
         for each in alpha:
             try:
@@ -424,64 +529,113 @@ def candidates(model: BandedRidge, penalties: Any, plan: Plan) -> PerTarget:
     losses = np.array(tried)
     known = np.where(np.isnan(losses), np.inf, losses)
     if np.isinf(known).all():
-        raise ValueError("path: the folds are not determined at any of these penalties, which are too small.")
+        raise ValueError(
+            "path: the folds are not determined at any of these penalties, which are too small."
+        )
     best = np.full(losses.shape[1], known.mean(1).argmin()) if model.shared else known.argmin(0)
-    error, own = np.empty(losses.shape[1]), np.empty((losses.shape[1], int(plan.held.sum())))
+    error = np.empty(losses.shape[1])
+    own = np.empty((losses.shape[1], int(plan.held.sum())))
     for k in np.unique(best):
         point = BandedFactor(rows, alpha[k])
         for some in rows.some(np.flatnonzero(best == k)):
-            error[some], own[some] = point.entries(rows.y[:, some], point.residuals(rows.y[:, some])[1])
+            error[some], own[some] = point.entries(
+                rows.y[:, some], point.residuals(rows.y[:, some])[1]
+            )
     how = f"the best of {len(alpha)} candidates{_of(model)}"
     return PerTarget(model, plan, alpha[best], own.T, error, _without(model, plan), how, losses)
 
 
-def descend_penalties(model: BandedRidge, space: Any, plan: Plan, start: Mapping[Any, float] | None, rounds: int) -> PerTarget:
-    """Choose penalties by the gradient in their logarithms between bounds: one pair for all bands, or one a band by name."""
+def descend_penalties(
+    model: BandedRidge, space: Any, plan: Plan, start: Mapping[Any, float] | None, rounds: int
+) -> PerTarget:
+    """Choose penalties by the gradient in their logarithms between bounds.
+
+    One pair for all bands, or one a band by name.
+    """
     named = space if isinstance(space, Mapping) else dict.fromkeys(model.bands, space)
     if set(named) != set(model.bands):
-        raise ValueError(f"tune: the space must have bounds for each band, {list(model.bands)}; got {list(named)}.")
+        raise ValueError(
+            f"tune: the space must have bounds for each band, {list(model.bands)}; got {list(named)}."
+        )
     try:
         ends = np.array([[float(end) for end in named[name]] for name in model.bands], float)
     except (TypeError, ValueError):
         ends = np.zeros((0, 0))
-    if ends.shape != (len(model.bands), 2) or not (np.isfinite(ends) & (ends > 0)).all() or np.any(ends[:, 0] >= ends[:, 1]):
-        raise ValueError(f"tune: bounds are (low, high), positive and finite, for all bands or by band; got {space!r}.")
+    if (
+        ends.shape != (len(model.bands), 2)
+        or not (np.isfinite(ends) & (ends > 0)).all()
+        or np.any(ends[:, 0] >= ends[:, 1])
+    ):
+        raise ValueError(
+            f"tune: bounds are (low, high), positive and finite, for all bands or by band; got {space!r}."
+        )
     low, high = np.log(ends).T
     begun = None
     if start is not None:
         if not isinstance(start, Mapping) or set(start) != set(model.bands):
             got = list(start) if isinstance(start, Mapping) else repr(start)
-            raise ValueError(f"tune: start must have a penalty for each band, {list(model.bands)}, by name; got {got}.")
+            raise ValueError(
+                f"tune: start must have a penalty for each band, {list(model.bands)}, by name; got {got}."
+            )
         known = [start[name] for name in model.bands]
-        if not all(isinstance(value, int | float | np.number) and 0 < value < np.inf for value in known):
+        if not all(
+            isinstance(value, int | float | np.number) and 0 < value < np.inf for value in known
+        ):
             raise ValueError(f"tune: start must hold positive numbers; got {start!r}.")
         begun = np.log(np.array(known, float))
         if not np.all((low <= begun) & (begun <= high)):
             raise ValueError(f"tune: start lies outside the bounds, {space!r}; got {start!r}.")
-    search = Search(BandedRows(model, _fitting(model, plan, "tune")), (low, high), model.shared, begun)
+    search = Search(
+        BandedRows(model, _fitting(model, plan, "tune")), (low, high), model.shared, begun
+    )
     search.descend(rounds)
-    alpha = np.exp(search.rho if not model.shared else np.tile(search.rho, (len(search.everyone), 1)))
+    alpha = np.exp(
+        search.rho if not model.shared else np.tile(search.rho, (len(search.everyone), 1))
+    )
     how = f"by gradient in {search.rounds} rounds, {search.factors} factors{_of(model)}"
-    return PerTarget(model, plan, alpha, search.best_losses.losses.T, search.best_losses.error, _without(model, plan), how)
+    return PerTarget(
+        model,
+        plan,
+        alpha,
+        search.best_losses.losses.T,
+        search.best_losses.error,
+        _without(model, plan),
+        how,
+    )
 
 
 def _of(model: BandedRidge) -> str:
-    return ", the same for all targets" if model.shared else ", for each target"
+    if model.shared:
+        return ", the same for all targets"
+    return ", for each target"
 
 
 def _fitting(model: BandedRidge, plan: Plan, caller: str) -> Plan:
     if not isinstance(plan, Plan) or plan.num_units != model.num_units:
         got = f"of {plan.num_units} units" if isinstance(plan, Plan) else type(plan).__name__
-        raise ValueError(f"{caller}: the plan must be of the {model.num_units} units of the model; got one {got}.")
+        raise ValueError(
+            f"{caller}: the plan must be of the {model.num_units} units of the model; got one {got}."
+        )
     if plan.weight.any() or not plan.held.any():
-        raise ValueError(f"{caller}: a BandedRidge takes plans that leave units out (weights of zero), and score some of them.")
-    if plan.names is not None and model.labels.index is not None and not plan.names.equals(model.labels.index):
-        raise ValueError(f"{caller}: the plan and the model have units of other names, or in another order.")
+        raise ValueError(
+            f"{caller}: a BandedRidge takes plans that leave units out (weights of zero), and score some of them."
+        )
+    if (
+        plan.names is not None
+        and model.labels.index is not None
+        and not plan.names.equals(model.labels.index)
+    ):
+        raise ValueError(
+            f"{caller}: the plan and the model have units of other names, or in another order."
+        )
     return plan
 
 
 def _without(model: BandedRidge, plan: Plan) -> Float[Array, " targets"]:
     """Compute the mean held-out losses without any column."""
-    empty, own = np.zeros((model.num_units, 1)), model.sample_weight
-    rows = BandedRows(BandedRidge(empty, model.y, sample_weight=own, intercept=model.intercept), plan)
+    empty = np.zeros((model.num_units, 1))
+    own = model.sample_weight
+    rows = BandedRows(
+        BandedRidge(empty, model.y, sample_weight=own, intercept=model.intercept), plan
+    )
     return BandedFactor(rows, np.ones(1)).losses(np.arange(model.y.shape[1]))

@@ -1,12 +1,14 @@
 """BFGS with unlimited memory, and Newton steps that use its inverse Hessian.
 
-An approximate inverse Hessian P₀ is updated by moves s and the changes y of the gradient along them,
+An approximate inverse Hessian P₀ is updated by moves s and the changes y of the gradient along
+them,
 
     P ← P + s vᵀ + v sᵀ,      v = ½ (1 + yᵀPy / sᵀy) s / sᵀy − Py / sᵀy,
 
-and P is kept as these pairs of vectors, so that a product with it takes four products with matrices of one row a move (J.
-Nocedal and S. J. Wright, Numerical Optimization, 2006, §6.1). A Newton step solves `∇²F s = ∇F` by conjugate gradients
-preconditioned by P, until the remaining error, as bounded by the smallest Ritz value, is a small part of the step.
+and P is kept as these pairs of vectors, so that a product with it takes four products with matrices
+of one row a move (J. Nocedal and S. J. Wright, Numerical Optimization, 2006, §6.1). A Newton step
+solves `∇²F s = ∇F` by conjugate gradients preconditioned by P, until the remaining error, as
+bounded by the smallest Ritz value, is a small part of the step.
 """
 
 from collections.abc import Callable
@@ -20,19 +22,29 @@ from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import Vector
 from .newton import FLOOR_DECREMENT, MAX_NEWTON_STEPS, OBJECTIVE_ROUNDING, Minimisation, factorise
 
-MOVES, NUMBERS = 1000, 2**25  # largest number of moves before a restart, and of numbers in them (a quarter of a gigabyte)
-FALL, FLATTER = 1e-4, 0.9  # Wolfe's constants: the share of the predicted fall, and of the slope, that a move must reach
-# largest number of products of a Newton step; share of its length that may remain unsolved (0.3 takes as long in all)
-PRODUCTS, PART = 100, 0.1
-# Products in the search for a direction along which F curves down. At a saddle of a hidden Markov model of 2,751 parameters,
-# whose loss was 8.6 above the minimum and bounded by 1.9, 15 products found one; at five minimisers they found none.
+# largest number of moves before a restart, and of numbers in them (a quarter of a gigabyte)
+MOVES = 1000
+NUMBERS = 2**25
+# Wolfe's constants: the share of the predicted fall, and of the slope, that a move must reach
+FALL = 1e-4
+FLATTER = 0.9
+# largest number of products of a Newton step; share of its length that may remain unsolved (0.3
+# takes as long in all)
+PRODUCTS = 100
+PART = 0.1
+# Products in the search for a direction along which F curves down. At a saddle of a hidden Markov
+# model of 2,751 parameters, whose loss was 8.6 above the minimum and bounded by 1.9, 15 products
+# found one; at five minimisers they found none.
 SADDLE = 20
 
 Solve = Callable[[Vector], Vector]
 
 
 class BFGS:
-    """State of a descent, and its approximate inverse Hessian; `start` multiplies by P₀. A first step is at most `longest`."""
+    """State of a descent, and its approximate inverse Hessian.
+
+    `start` multiplies by P₀. A first step is at most `longest`.
+    """
 
     start: Solve
     count: int
@@ -45,9 +57,14 @@ class BFGS:
 
     def __init__(self, F: Function, theta: Vector, start: Solve, longest: float = 1.0):
         most = max(8, min(MOVES, NUMBERS // (2 * theta.size)))
-        self.F, self.start, self.longest, self.count = F, start, longest, 0
-        self.moves, self.turns = np.empty((most, theta.size)), np.empty((most, theta.size))
-        self.theta, (self.value, self.gradient) = theta, F.look(theta)
+        self.F = F
+        self.start = start
+        self.longest = longest
+        self.count = 0
+        self.moves = np.empty((most, theta.size))
+        self.turns = np.empty((most, theta.size))
+        self.theta = theta
+        (self.value, self.gradient) = F.look(theta)
         self.step = start(self.gradient)
 
     def newton(self, gradient: Vector) -> Vector:
@@ -55,11 +72,15 @@ class BFGS:
         return self.start(gradient) + self._inverse_product(gradient)
 
     def _inverse_product(self, gradient: Vector) -> Vector:
-        moves, turns = self.moves[: self.count], self.turns[: self.count]
+        moves = self.moves[: self.count]
+        turns = self.turns[: self.count]
         return turns.T @ (moves @ gradient) + moves.T @ (turns @ gradient)
 
     def descend(self, enough: Callable[[float], bool], most: int) -> bool:
-        """Descend until the decrement √(gᵀPg) is small enough; False if F falls no more, or after `most` moves."""
+        """Descend until the decrement √(gᵀPg) is small enough.
+
+        False if F falls no more, or after `most` moves.
+        """
         for _ in range(most):
             promised = float(self.gradient @ self.step)
             if promised > 0 and enough(promised**0.5):
@@ -73,8 +94,10 @@ class BFGS:
         length, value, gradient = self._line_search(promise)
         if not length:
             return False
-        s, y = -length * self.step, gradient - self.gradient
-        step, change = self.newton(gradient), float(s @ y)
+        s = -length * self.step
+        y = gradient - self.gradient
+        step = self.newton(gradient)
+        change = float(s @ y)
         if self.count == len(self.moves):  # restart
             self.count, step = 0, self.start(gradient)
         elif change > 0:
@@ -83,21 +106,28 @@ class BFGS:
             self.moves[self.count], self.turns[self.count] = s, v
             self.count += 1
             step = step + s * (v @ gradient) + v * (s @ gradient)
-        self.theta, self.value, self.gradient, self.step = self.theta + s, value, gradient, step
+        self.theta = self.theta + s
+        self.value = value
+        self.gradient = gradient
+        self.step = step
         return True
 
     def _line_search(self, promise: float) -> tuple[float, float, Vector]:
-        """Find a length of step that meets Wolfe's conditions, with F and its gradient there; zero if there is none.
+        """Find a length of step that meets Wolfe's conditions, with F and its gradient there; zero
+        if there is none.
 
         A first step is no longer than one, unless P₀ is trusted, as it may lead over a hill.
         """
         length = 1.0 if self.count else min(1.0, self.longest * promise**-0.5)
-        low, high = (0.0, -promise), (np.inf, np.nan)
+        low = (0.0, -promise)
+        high = (np.inf, np.nan)
         max_line_looks = 30  # largest number of evaluations along one direction
         for _ in range(max_line_looks):
             value, gradient = self.F.look(self.theta - length * self.step)
             slope = -float(gradient @ self.step)
-            if not value <= self.value - FALL * length * promise + OBJECTIVE_ROUNDING * abs(self.value):
+            if not value <= self.value - FALL * length * promise + OBJECTIVE_ROUNDING * abs(
+                self.value
+            ):
                 high = length, slope
             elif slope < -FLATTER * promise:
                 low = length, slope
@@ -107,64 +137,96 @@ class BFGS:
         return 0.0, self.value, self.gradient
 
 
-def minimise_by_information(objective: AbstractClosedForm, F: Function, theta: Vector) -> Minimisation:
-    """Minimise without a Hessian, by BFGS from the model's matrix over all parameters that approximates ∇²F at a start.
+def minimise_by_information(
+    objective: AbstractClosedForm, F: Function, theta: Vector
+) -> Minimisation:
+    """Minimise without a Hessian, by BFGS from the model's matrix over all parameters that
+    approximates ∇²F at a start.
 
-    The last step, below a hundredth of `FLOOR_DECREMENT`, is taken without a look. A model may have no such matrix.
+    The last step, below a hundredth of `FLOOR_DECREMENT`, is taken without a look. A model may have
+    no such matrix.
     """
     parts = preconditioner(objective, F.to_tree(theta), np.ones(objective.num_units))
-    factor = factorise(np.asarray(parts[0].matrices[0])) if parts and len(parts[0].entries) == 1 else None
+    factor = (
+        factorise(np.asarray(parts[0].matrices[0]))
+        if parts and len(parts[0].entries) == 1
+        else None
+    )
     if factor is None:
         return Minimisation(np.inf, theta, False)
     way = BFGS(F, theta, lambda gradient: scipy.linalg.cho_solve((factor, True), gradient), np.inf)
-    exact = 1e-2 * FLOOR_DECREMENT  # at ten times as much the error of a second-order jackknife shows that of the fit
+    # at ten times as much the error of a second-order jackknife shows that of the fit
+    exact = 1e-2 * FLOOR_DECREMENT
     found = way.descend(lambda size: size < exact, MAX_NEWTON_STEPS)
     return Minimisation(way.value, way.theta - way.step if found else way.theta, found)
 
 
 def _between(low: tuple[float, float], high: tuple[float, float]) -> float:
-    """Find the length, between two lengths or beyond the first, at which the line through their slopes is zero."""
-    (a, falling), (b, rising) = low, high
+    """Find the length, between two lengths or beyond the first, at which the line through their
+    slopes is zero.
+    """
+    (a, falling) = low
+    (b, rising) = high
     if not np.isfinite(b):
         return 4 * a
     zero = a - falling * (b - a) / (rising - falling) if rising > 0 else np.nan
-    return min(max(zero, a + 0.1 * (b - a)), b - 0.1 * (b - a)) if np.isfinite(zero) else 0.5 * (a + b)
+    if np.isfinite(zero):
+        return min(max(zero, a + 0.1 * (b - a)), b - 0.1 * (b - a))
+    return 0.5 * (a + b)
 
 
 class NewtonDirection(NamedTuple):
-    """Newton step, and the share of its length, in the norm of the Hessian, still unsolved: infinite if F curves down."""
+    """Newton step, and the share of its length, in the norm of the Hessian, still unsolved.
+
+    Infinite if F curves down.
+    """
 
     step: Vector
     rest: float
 
 
 def curves_down(product: Solve, solve: Solve, gradient: Vector) -> bool:
-    """Tell whether F curves down along a direction that conjugate gradients meet from a random gradient.
+    """Tell whether F curves down along a direction that conjugate gradients meet from a random
+    gradient.
 
     The gradient of F itself need not show the saddle.
     """
     return not np.isfinite(newton_step(product, solve, gradient, SADDLE, 0.0).rest)
 
 
-def newton_step(product: Solve, solve: Solve, gradient: Vector, most: int = PRODUCTS, part: float = PART) -> NewtonDirection:
-    """Compute a Newton step by at most `most` conjugate gradients preconditioned by `solve`, until `part` of it is unsolved."""
-    step, residual, towards = np.zeros_like(gradient), gradient, solve(gradient)
-    square, length, rest = float(residual @ towards), 0.0, np.inf
+def newton_step(
+    product: Solve, solve: Solve, gradient: Vector, most: int = PRODUCTS, part: float = PART
+) -> NewtonDirection:
+    """Compute a Newton step by at most `most` conjugate gradients preconditioned by `solve`, until
+    `part` of it is unsolved.
+    """
+    step = np.zeros_like(gradient)
+    residual = gradient
+    towards = solve(gradient)
+    square = float(residual @ towards)
+    length = 0.0
+    rest = np.inf
     if square == 0:
         return NewtonDirection(step, 0.0)
-    diagonal, beside = np.zeros(most), np.zeros(most)  # diagonals of the Lanczos matrix
+    # diagonals of the Lanczos matrix
+    diagonal = np.zeros(most)
+    beside = np.zeros(most)
     for k in range(most):
         image = product(towards)
         curvature = float(towards @ image)
         if not curvature > 0:
             return NewtonDirection(step, np.inf)
         share = square / curvature
-        step, residual = step + share * towards, residual - share * image
+        step = step + share * towards
+        residual = residual - share * image
         length += share * square
-        next_, before = solve(residual), square
+        next_ = solve(residual)
+        before = square
         square = float(residual @ next_)
         diagonal[k] += 1 / share
-        least = scipy.linalg.eigvalsh_tridiagonal(diagonal[: k + 1], beside[:k], select="i", select_range=(0, 0))[0]
+        least = scipy.linalg.eigvalsh_tridiagonal(
+            diagonal[: k + 1], beside[:k], select="i", select_range=(0, 0)
+        )[0]
         rest = np.sqrt(max(square, 0.0) / (max(least, 1e-300) * length))
         if rest <= part or k + 1 == most:
             break

@@ -1,7 +1,9 @@
-"""The fit that every refit starts from: θ̂ = argmin F(θ, 1), its gradient, and H = ∇²F(θ̂, 1), factored once.
+"""The fit that every refit starts from: θ̂ = argmin F(θ, 1), its gradient, and H = ∇²F(θ̂, 1),
+factored once.
 
-`fit` minimises and ends in Newton steps; `anchor` takes a θ that another program found. Either way H must be positive definite.
-The distance of θ from stationary is measured by the Newton decrement √(gᵀH⁻¹g); half its square is the fall of F that remains.
+`fit` minimises and ends in Newton steps; `anchor` takes a θ that another program found. Either way
+H must be positive definite. The distance of θ from stationary is measured by the Newton decrement
+√(gᵀH⁻¹g); half its square is the fall of F that remains.
 """
 
 import re
@@ -53,17 +55,31 @@ from .hessian_products import (
 )
 from .newton import Flat, Minimisation, factorise, minimise, scaled_flat, with_flat
 from .null_space import unseen_directions
-from .starts import STARTS, Minima, alone, descended_from, distinct, own_start, starts_of, stored_leaves
+from .starts import (
+    STARTS,
+    Minima,
+    alone,
+    descended_from,
+    distinct,
+    own_start,
+    starts_of,
+    stored_leaves,
+)
 
 Array = np.ndarray
 
-WARN, REFUSE = 1e-2, 1.0  # decrements at which `anchor` warns and raises
-# share of a parameter's curvature that remains given the others; for repeated columns rounding leaves about 1e-15
+# decrements at which `anchor` warns and raises
+WARN = 1e-2
+REFUSE = 1.0
+# share of a parameter's curvature that remains given the others; for repeated columns rounding
+# leaves about 1e-15
 DOUBTFUL = 1e-10
 SCALAR = re.compile(r"array\(([^()\[\]]*)\)")  # a scalar array in a representation
 WORDS = 60  # characters of the description of an objective's part
-# parameters up to which H is formed (a gigabyte), and its factor is kept in a checkpoint (four megabytes)
-DENSE, KEPT_PARAMETERS = 12_000, 700
+# parameters up to which H is formed (a gigabyte), and its factor is kept in a checkpoint (four
+# megabytes)
+DENSE = 12_000
+KEPT_PARAMETERS = 700
 MAX_HESSIAN_BYTES = 2.0**33  # bytes that forming H may take
 
 Curvature = Literal["auto", "dense", "products", "rows"]
@@ -71,7 +87,10 @@ Curvature = Literal["auto", "dense", "products", "rows"]
 
 @dataclass(frozen=True, eq=False)
 class HostErrors:
-    """The standard errors that a host prints: arguments of `covariance`, the scale φ of a model-based one, and t's d.o.f."""
+    """The standard errors that a host prints.
+
+    Arguments of `covariance`, the scale φ of a model-based one, and t's d.o.f.
+    """
 
     cov_type: str = "nonrobust"
     scale: float = 1.0
@@ -92,9 +111,9 @@ class HostErrors:
 class Fit(Module, PrintedResult):
     """Objective with its stationary point θ̂ and the factor of its curvature there.
 
-    `fit`, `anchor` and the functions that read other libraries' fits return it. It is frozen, and holds NumPy arrays. If H is
-    too large to be formed, `factor` is None, `whitener` is a diagonal, and every solve is made by conjugate gradients on
-    products with H.
+    `fit`, `anchor` and the functions that read other libraries' fits return it. It is frozen, and
+    holds NumPy arrays. If H is too large to be formed, `factor` is None, `whitener` is a diagonal,
+    and every solve is made by conjugate gradients on products with H.
 
     Attributes
     ----------
@@ -119,7 +138,8 @@ class Fit(Module, PrintedResult):
     minima : Minima
         Distinct minima that the starts of `fit` reached, this one first.
     host_errors : HostErrors or None
-        The kind of standard errors that the host of the fit prints, which is the default of `covariance`.
+        The kind of standard errors that the host of the fit prints, which is the default of
+        `covariance`.
 
     See Also
     --------
@@ -142,14 +162,18 @@ class Fit(Module, PrintedResult):
     theta: PyTree
     value: Float[Array, ""]
     gradient: Vector
-    factor: Float[Array, "params params"] | None  # H + null_space.T @ null_space = factor @ factor.T, lower triangular
-    whitener: Float[Array, "params params"] | Scaling  # factor⁻¹, or a scaling that makes H about the identity
-    null_space: Float[Array, "flat params"]  # displacements d have null_space @ d = 0, so they avoid flat directions
+    # H + null_space.T @ null_space = factor @ factor.T, lower triangular
+    factor: Float[Array, "params params"] | None
+    # factor⁻¹, or a scaling that makes H about the identity
+    whitener: Float[Array, "params params"] | Scaling
+    # displacements d have null_space @ d = 0, so they avoid flat directions
+    null_space: Float[Array, "flat params"]
     decrement: Float[Array, ""]
     result: Int[Array, ""]
     minima: Minima = static()  # distinct minima that the starts of `fit` reached, this one first
     host_errors: HostErrors | None = static(default=None)
-    sent_alone: ClassVar[bool] = True  # is sent to another process once, whatever is computed from it
+    # is sent to another process once, whatever is computed from it
+    sent_alone: ClassVar[bool] = True
 
     @property
     def parameters(self) -> PyTree:
@@ -159,7 +183,9 @@ class Fit(Module, PrintedResult):
     @property
     def vector(self) -> Vector:
         """θ̂ as one vector."""
-        return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in leaves_of(self.theta)])
+        return np.concatenate(
+            [np.ravel(np.asarray(leaf, np.float64)) for leaf in leaves_of(self.theta)]
+        )
 
     def at(self, u: Vectors) -> Vectors:
         """Raveled θ at whitened displacements u.
@@ -185,7 +211,9 @@ class Fit(Module, PrintedResult):
     @property
     def coordinates(self) -> Coordinates:
         """Object that whitens: the fit itself if H is formed, else its scaling."""
-        return self.whitener if isinstance(self.whitener, Scaling) else self
+        if isinstance(self.whitener, Scaling):
+            return self.whitener
+        return self
 
     @property
     def scaling(self) -> Scaling:
@@ -200,15 +228,21 @@ class Fit(Module, PrintedResult):
 
     @property
     def rank(self) -> int:
-        """Number of directions of θ that data and penalties determine: `num_params` less the flat ones."""
+        """Number of directions of θ that data and penalties determine.
+
+        `num_params` less the flat ones.
+        """
         model = self.objective
-        number = len(model.as_given.names) - len(model.names) if isinstance(model, DualGLM) else 0  # rows in place of columns
+        # rows in place of columns
+        number = len(model.as_given.names) - len(model.names) if isinstance(model, DualGLM) else 0
         return self.num_params + number - len(self.null_space)
 
     @property
     @cached_on
     def predictor_data(self) -> Predictors | None:
-        """The model as data, if it is a convex loss of linear predictors plus a quadratic; else None."""
+        """The model as data, if it is a convex loss of linear predictors plus a quadratic; else
+        None.
+        """
         return self.objective.predictors
 
     @property
@@ -224,12 +258,15 @@ class Fit(Module, PrintedResult):
     def hessian(self) -> Float[Array, "params params"]:
         """Hessian `H = ∇²F(θ̂, 1)`. Raises `ValueError` if it is too large to be formed."""
         if self.factor is None:
-            raise ValueError(f"Fit.hessian: a matrix of {self.num_params} by {self.num_params} is not formed; use Fit.solve.")
+            raise ValueError(
+                f"Fit.hessian: a matrix of {self.num_params} by {self.num_params} is not formed; use Fit.solve."
+            )
         return self.factor @ self.factor.T - self.null_space.T @ self.null_space
 
     @float64
     def solve(self, vector: Float[Array, "params ..."]) -> Float[Array, "params ..."]:
-        """Compute `H⁻¹ vector`, from the stored factor or by conjugate gradients; nothing along flat directions.
+        """Compute `H⁻¹ vector`, from the stored factor or by conjugate gradients; nothing along
+        flat directions.
 
         Parameters
         ----------
@@ -242,24 +279,39 @@ class Fit(Module, PrintedResult):
             The solution, in the shape of `vector`.
         """
         if self.factor is not None:
-            return scipy.linalg.cho_solve((self.factor, True), vector) - self.flat @ (self.flat.T @ vector)
+            return scipy.linalg.cho_solve((self.factor, True), vector) - self.flat @ (
+                self.flat.T @ vector
+            )
         columns = np.asarray(vector, float).reshape(self.num_params, -1).T
         at = np.broadcast_to(self.vector, columns.shape)
         F = function(self.objective, self.theta).of
         lanes = np.zeros(len(columns), int)
-        u = solve_once(F, self.coordinates, self.null_space, at, self.whiten(columns), lanes, FINE, self.learned_inverse)
+        u = solve_once(
+            F,
+            self.coordinates,
+            self.null_space,
+            at,
+            self.whiten(columns),
+            lanes,
+            FINE,
+            self.learned_inverse,
+        )
         return self.unwhiten(u).T.reshape(np.shape(vector))
 
     @property
     @cached_on
     def learned_inverse(self) -> DeflationPreconditioner:
         """Approximate inverse that is learnt from solves with H, if H is not formed."""
-        return learn(function(self.objective, self.theta), self.scaling, self.null_space, self.vector)
+        return learn(
+            function(self.objective, self.theta), self.scaling, self.null_space, self.vector
+        )
 
     @property
     @cached_on
     def flat(self) -> Float[Array, "params flat"]:
-        """Directions in which F never changes, scaled so that `H⁻¹` is the inverse of `factor` less their outer products."""
+        """Directions in which F never changes, scaled so that `H⁻¹` is the inverse of `factor` less
+        their outer products.
+        """
         assert self.factor is not None
         return scipy.linalg.cho_solve((self.factor, True), self.null_space.T)
 
@@ -276,7 +328,9 @@ class Fit(Module, PrintedResult):
         array of float, shape (…, params)
             Gradients in u.
         """
-        return self.whitener.whiten(gradient) if isinstance(self.whitener, Scaling) else gradient @ self.whitener.T
+        if isinstance(self.whitener, Scaling):
+            return self.whitener.whiten(gradient)
+        return gradient @ self.whitener.T
 
     def raw(self, whitened: Vectors) -> Vectors:
         """Convert gradients in the coordinates u to gradients in θ.
@@ -334,7 +388,9 @@ class Fit(Module, PrintedResult):
         """
         if isinstance(self.whitener, Scaling):
             return self.unwhiten(self.learned_inverse.about(self.whiten(gradient)[None])[0])
-        return scipy.linalg.blas.dtrmv(self.root.T, scipy.linalg.blas.dtrmv(self.root.T, gradient, trans=1))
+        return scipy.linalg.blas.dtrmv(
+            self.root.T, scipy.linalg.blas.dtrmv(self.root.T, gradient, trans=1)
+        )
 
     def length(self, gradient: Vector) -> float:
         """Compute √(gᵀH⁻¹g).
@@ -351,7 +407,13 @@ class Fit(Module, PrintedResult):
         """
         if self.factor is not None:
             return float(np.linalg.norm(self.root @ gradient))
-        return decrement_of(function(self.objective, self.theta), self.scaling, self.null_space, self.vector, gradient)
+        return decrement_of(
+            function(self.objective, self.theta),
+            self.scaling,
+            self.null_space,
+            self.vector,
+            gradient,
+        )
 
     def back(self, displacement: Vectors) -> Vectors:
         """Convert displacements θ − θ̂ to coordinates u.
@@ -376,9 +438,12 @@ class Fit(Module, PrintedResult):
     def leverage(self) -> Float[Array, " units"]:
         """Trace `tr(U_i H⁻¹ U_iᵀ)` of every unit's linear predictor, without its curvature ℓ″."""
         assert isinstance(self.objective, AbstractLinearPredictor)
-        model, n = cast(Predictors, self.predictors), self.objective.num_units
+        model = cast(Predictors, self.predictors)
+        n = self.objective.num_units
         one = model is not None and model.design.outputs == 1
-        return model.design.extent(self.root, None).size[:n] if one else leverage(self.objective, self.root)
+        if one:
+            return model.design.extent(self.root, None).size[:n]
+        return leverage(self.objective, self.root)
 
     @property
     @cached_on
@@ -391,7 +456,8 @@ class Fit(Module, PrintedResult):
         if model is None or not model.separate:
             return influence(self.objective, self.theta, self.root)
         n = self.objective.num_units
-        weight, eta = model.weigh(np.ones((1, n)))[0][0, :n], model.at(np.arange(n)[None], self.vector[None])[0]
+        weight = model.weigh(np.ones((1, n)))[0][0, :n]
+        eta = model.at(np.arange(n)[None], self.vector[None])[0]
         slope = weight_terms(weight, model.unit_loss.derivatives(eta, model.y, (1,))[0])
         rows = model.design.whiten(np.arange(n), self.root)
         return np.einsum("nk,nkp->np", slope.reshape(n, -1), rows.reshape(n, -1, len(self.root)))
@@ -405,7 +471,10 @@ class Fit(Module, PrintedResult):
     def _lines(self) -> list[tuple[str, str]]:
         names = self.objective.parameters.names()
         printed_parameters = 12  # names of parameters in a printed fit
-        shown = f": {', '.join(names[:printed_parameters])}{', …' if len(names) > printed_parameters else ''}" if names else ""
+        if names:
+            shown = f": {', '.join(names[:printed_parameters])}{', …' if len(names) > printed_parameters else ''}"
+        else:
+            shown = ""
         lines = [
             ("model", f"{display_name(self.objective)}, {self.objective.num_units} units"),
             ("made of", self.settings),
@@ -418,24 +487,44 @@ class Fit(Module, PrintedResult):
 
     @property
     def settings(self) -> str:
-        """Loss, penalty or emission of the objective, in words; by its name alone if it takes many."""
-        parts = {name: part for name, part in vars(self.objective).items() if isinstance(part, Module)}
-        said = {name: SCALAR.sub(r"\1", repr(part)) for name, part in parts.items() if name not in ("padded", "original")}
-        short = {name: text if len(text) <= WORDS else kind_of(parts[name]) for name, text in said.items() if "\n" not in text}
+        """Loss, penalty or emission of the objective, in words.
+
+        By its name alone if it takes many.
+        """
+        parts = {
+            name: part for name, part in vars(self.objective).items() if isinstance(part, Module)
+        }
+        said = {
+            name: SCALAR.sub(r"\1", repr(part))
+            for name, part in parts.items()
+            if name not in ("padded", "original")
+        }
+        short = {
+            name: text if len(text) <= WORDS else kind_of(parts[name])
+            for name, text in said.items()
+            if "\n" not in text
+        }
         return ", ".join(f"{name}={text}" for name, text in short.items())
 
     @property
     def of_rank(self) -> str:
-        """Rank, in words, if the data leave directions undetermined that are not symmetries of the model; else ""."""
+        """Rank, in words, if the data leave directions undetermined that are not symmetries of the
+        model; else "".
+        """
         known = len(self.objective.parameters.symmetries(self.theta))
-        return f" of rank {self.num_params - len(self.null_space) + known}" if len(self.null_space) > known else ""
+        if len(self.null_space) > known:
+            return f" of rank {self.num_params - len(self.null_space) + known}"
+        return ""
 
     def _agreement(self) -> str:
         """Number of starts that reached this minimum, in words."""
         if self.minima.starts < 2:
             return ""
         others = len(self.minima.value) - 1
-        found = f", {others} other minim{'um' if others == 1 else 'a'}" if others else ""
+        if others:
+            found = f", {others} other minim{'um' if others == 1 else 'a'}"
+        else:
+            found = ""
         return f", reached from {self.minima.reached[0]} of {self.minima.starts} starts{found}"
 
 
@@ -460,19 +549,22 @@ def fit(
 ) -> Fit:
     """Minimise `F(·, 1)` and factor its curvature at the minimum.
 
-    The method is Newton's with a line search, preceded by BFGS if F is not convex or a Hessian costs many gradients. An `HMM`
-    goes down by L-BFGS in the coordinates of the complete data's Hessian, which is expectation–maximisation with memory, and by
-    Newton steps as soon as these contract. Beyond 2,000 parameters few Hessians are formed; between them L-BFGS goes on in
+    The method is Newton's with a line search, preceded by BFGS if F is not convex or a Hessian
+    costs many gradients. An `HMM` goes down by L-BFGS in the coordinates of the complete data's
+    Hessian, which is expectation–maximisation with memory, and by Newton steps as soon as these
+    contract. Beyond 2,000 parameters few Hessians are formed; between them L-BFGS goes on in
     coordinates in which the last one is the identity.
 
-    The lowest minimum is the fit, whichever start led there. `Fit.minima` has all minima found, and `cross_validate`
-    compares refits at them. For a particular basin give its θ as `theta0`, with `num_starts=1`.
+    The lowest minimum is the fit, whichever start led there. `Fit.minima` has all minima found, and
+    `cross_validate` compares refits at them. For a particular basin give its θ as `theta0`, with
+    `num_starts=1`.
 
-    If rows and penalty of a convex model of linear predictors leave directions undetermined (repeated columns, p > n), the
-    minimiser of least norm is taken, without the intercept in the norm; `Fit.rank` counts the directions that are
-    determined. Probabilities of a hidden Markov model and variances of a mixed model whose maximum likelihood is at zero are
-    held there, with a warning. Coefficients that an l1 penalty puts at zero are held there too. The fit's `objective` is then
-    the model that holds them.
+    If rows and penalty of a convex model of linear predictors leave directions undetermined
+    (repeated columns, p > n), the minimiser of least norm is taken, without the intercept in the
+    norm; `Fit.rank` counts the directions that are determined. Probabilities of a hidden Markov
+    model and variances of a mixed model whose maximum likelihood is at zero are held there, with a
+    warning. Coefficients that an l1 penalty puts at zero are held there too. The fit's `objective`
+    is then the model that holds them.
 
     Parameters
     ----------
@@ -481,18 +573,19 @@ def fit(
     theta0 : pytree of arrays, optional
         First start, in natural parameters; by default the objective's own.
     num_starts : int, optional
-        Number of starts; by default four, or one beyond 2,000 parameters, and for a mixed model unless that ends at a boundary.
-        A convex F always has one.
-        Starts run side by side on the available cores, or on joblib's workers. Starts after the first are the objective's own,
-        drawn with `seed`. If it does not draw, they are drawn around the first, so far off that F would rise by about half a
-        nat a unit.
+        Number of starts; by default four, or one beyond 2,000 parameters, and for a mixed model
+        unless that ends at a boundary. A convex F always has one.
+        Starts run side by side on the available cores, or on joblib's workers. Starts after the
+        first are the objective's own, drawn with `seed`. If it does not draw, they are drawn around
+        the first, so far off that F would rise by about half a nat a unit.
     seed : int, default: 0
         Seed of the starts.
     rng : int, numpy.random.Generator or None, optional
         In place of `seed`: a generator draws it, and None draws another one in each call.
     curvature : {"auto", "dense", "products", "rows"}, default: "auto"
-        "dense" factors H; "products" uses conjugate gradients on products with H; "auto" does the latter beyond 12,000
-        parameters, and a matrix over the rows, as "rows" does, for a `GLM` under a `Ridge` of 500 columns or more than rows.
+        "dense" factors H; "products" uses conjugate gradients on products with H; "auto" does the
+        latter beyond 12,000 parameters, and a matrix over the rows, as "rows" does, for a `GLM`
+        under a `Ridge` of 500 columns or more than rows.
     checkpoint : str or path, optional
         File that keeps what is done, so that a killed call goes on.
 
@@ -531,15 +624,30 @@ def fit(
     >>> len(cv.losses)
     40
     """
-    objective, theta0 = restrict_to_active(dual_form(_check_objective(objective, "fit"), curvature, "fit"), theta0)
-    number, seed = None if num_starts is None else count("fit: num_starts", num_starts, 1), count("fit: seed", seed, 0)
-    of = {"model or data": objective, "theta0": theta0, "num_starts": number, "seed": seed, "curvature": curvature}
+    objective, theta0 = restrict_to_active(
+        dual_form(_check_objective(objective, "fit"), curvature, "fit"), theta0
+    )
+    number, seed = (
+        None if num_starts is None else count("fit: num_starts", num_starts, 1),
+        count("fit: seed", seed, 0),
+    )
+    of = {
+        "model or data": objective,
+        "theta0": theta0,
+        "num_starts": number,
+        "seed": seed,
+        "curvature": curvature,
+    }
     with stoppable("fit"), keeping("fit", checkpoint, of):
-        return _without_cancellation(objective, lambda model: _lowest(model, theta0, number, seed, curvature))
+        return _without_cancellation(
+            objective, lambda model: _lowest(model, theta0, number, seed, curvature)
+        )
 
 
 def _without_cancellation(objective: AbstractObjective, make: Callable[[Any], Fit]) -> Fit:
-    """Make a fit, in other coordinates where float64 loses digits in those of the columns as given (`OrthogonalGLM`)."""
+    """Make a fit, in other coordinates where float64 loses digits in those of the columns as given
+    (`OrthogonalGLM`).
+    """
     try:
         found = make(objective)
         other = orthogonal_form(objective) if _is_crowded(found) else None
@@ -551,24 +659,38 @@ def _without_cancellation(objective: AbstractObjective, make: Callable[[Any], Fi
 
 
 def _is_crowded(found: Fit) -> bool:
-    """Tell whether columns of least squares are so nearly collinear, or far from zero, that refits lose digits."""
+    """Tell whether columns of least squares are so nearly collinear, or far from zero, that refits
+    lose digits.
+    """
     if found.factor is None or not is_least_squares(found.objective):
         return False
-    crowded_condition = 1e4  # ‖|L⁻¹| s‖² of a column, from which its rounding errors reach 10⁻¹⁰ of a loss
+    # ‖|L⁻¹| s‖² of a column, from which its rounding errors reach 10⁻¹⁰ of a loss
+    crowded_condition = 1e4
     size = float(condition(found.root, np.linalg.norm(found.factor, axis=1)))
     return size > crowded_condition * found.num_params
 
 
-def _lowest(objective: AbstractObjective, theta0: PyTree, num_starts: int | None, seed: int, curvature: Curvature) -> Fit:
+def _lowest(
+    objective: AbstractObjective,
+    theta0: PyTree,
+    num_starts: int | None,
+    seed: int,
+    curvature: Curvature,
+) -> Fit:
     """Fit at the lowest minimum that a start reaches."""
     starts: list[PyTree] = []
 
     def start() -> StepResult:
         """Return the starts and, if H is formed, the directions in which F never changes."""
         starts[:] = starts_of(objective, theta0, num_starts, seed)
-        flat = None if _by_products(objective, starts[0], curvature, "fit") else _known_flat(objective, starts[0])
+        flat = (
+            None
+            if _by_products(objective, starts[0], curvature, "fit")
+            else _known_flat(objective, starts[0])
+        )
         if flat is not None and len(flat) > len(objective.parameters.symmetries(starts[0])):
-            starts[:] = [stored_leaves(own_start(objective, seed))]  # the start of least norm, which steps preserve
+            # the start of least norm, which steps preserve
+            starts[:] = [stored_leaves(own_start(objective, seed))]
         told = {"starts": np.stack([np.asarray(ravel(start)) for start in starts])}
         return told if flat is None else told | {"flat": flat}
 
@@ -587,9 +709,12 @@ def _lowest(objective: AbstractObjective, theta0: PyTree, num_starts: int | None
         (like,) = starts_of(objective, theta0, 1, seed)
         starts = [unflatten(start, like) for start in told["starts"]]
     flat = told.get("flat")
-    runs = descended_from([np.asarray(ravel(start)) for start in starts], function(objective, starts[0]), descend)
+    runs = descended_from(
+        [np.asarray(ravel(start)) for start in starts], function(objective, starts[0]), descend
+    )
     single = num_starts is None and objective.parameters.usual_starts == 1
-    more = lambda: _lowest(objective, theta0, STARTS, seed, curvature)  # if a single start ends at a boundary or no minimum
+    # if a single start ends at a boundary or no minimum
+    more = lambda: _lowest(objective, theta0, STARTS, seed, curvature)
     try:
         found = _fit_at_end(objective, runs[0], starts[0], flat)
         bounded = objective.parameters.held(found.theta)
@@ -598,13 +723,18 @@ def _lowest(objective: AbstractObjective, theta0: PyTree, num_starts: int | None
     except (RuntimeError, IndefiniteHessianError) as error:
         if single:
             return more()
-        bounded = objective.parameters.held(objective.parameters.canonical(unflatten(runs[0][1], starts[0])))
-        runs = runs if bounded is not None else [run for run in runs[1:] if run[2] and np.isfinite(run[0])]
+        bounded = objective.parameters.held(
+            objective.parameters.canonical(unflatten(runs[0][1], starts[0]))
+        )
+        if bounded is None:
+            runs = [run for run in runs[1:] if run[2] and np.isfinite(run[0])]
         if not runs:
             raise
         if bounded is None:
             found = _fit_at_end(objective, runs[0], starts[0], flat)
-            warn(f"{error} Of {len(starts)} starts this one went lowest; the lowest minimum of the others is taken.")
+            warn(
+                f"{error} Of {len(starts)} starts this one went lowest; the lowest minimum of the others is taken."
+            )
     if bounded is not None:
         simpler, parameters, what = bounded
         warn(f"fit: {what}")
@@ -614,38 +744,60 @@ def _lowest(objective: AbstractObjective, theta0: PyTree, num_starts: int | None
 
 
 def _known_flat(objective: AbstractObjective, theta: PyTree) -> Flat:
-    """Return the directions in which F never changes; search for them if H at θ may have more than the symmetries."""
+    """Return the directions in which F never changes.
+
+    Search for them if H at θ may have more than the symmetries.
+    """
     known = np.asarray(objective.parameters.symmetries(theta), float)
     if not (isinstance(objective, AbstractLinearPredictor) and objective.convex):
         return known
     hessian = function(objective, theta).hessian(np.asarray(ravel(theta)))
-    clear = factorise(with_flat(hessian, known), DOUBTFUL) is not None and not getattr(objective, "cut", 0.0)
-    return known if clear else unseen_directions(objective, theta)
+    clear = factorise(with_flat(hessian, known), DOUBTFUL) is not None and not getattr(
+        objective, "cut", 0.0
+    )
+    if clear:
+        return known
+    return unseen_directions(objective, theta)
 
 
 def _separating_column(objective: AbstractObjective) -> str:
-    """Name a column whose values in one class are all on one side of those in the others; empty if there is none."""
+    """Name a column whose values in one class are all on one side of those in the others.
+
+    Empty if there is none.
+    """
     units = objective.units
     if not units.classes or units.target is None or units.features is None:
         return ""
     for name, column in units.features().items():
         for kind in np.unique(units.target):
-            inside, outside = column[units.target == kind], column[units.target != kind]
-            if np.ptp(column) and outside.size and (inside.min() >= outside.max() or inside.max() <= outside.min()):
+            inside = column[units.target == kind]
+            outside = column[units.target != kind]
+            if (
+                np.ptp(column)
+                and outside.size
+                and (inside.min() >= outside.max() or inside.max() <= outside.min())
+            ):
                 return name
     return ""
 
 
-def _fit_at_end(objective: AbstractObjective, run: Minimisation, like: PyTree, flat: Flat | None) -> Fit:
+def _fit_at_end(
+    objective: AbstractObjective, run: Minimisation, like: PyTree, flat: Flat | None
+) -> Fit:
     """Fit at the end of a descent; raise if that is not a minimum."""
     value, vector, converged = run
     theta = map_arrays(np.asarray, objective.parameters.canonical(unflatten(vector, like)))
     if flat is None or len(vector) > KEPT_PARAMETERS:
         found = anchored_at(objective, theta, "fit", flat)
     else:
-        found = _build_fit(objective, theta, read_or_make(lambda: _evaluate_curvature(objective, theta, "fit", flat)))
+        found = _build_fit(
+            objective,
+            theta,
+            read_or_make(lambda: _evaluate_curvature(objective, theta, "fit", flat)),
+        )
     if not converged and not (found.decrement <= WARN and _has_minimiser(objective)):
-        name, largest = kind_of(objective), np.abs(vector).max(initial=0)
+        name = kind_of(objective)
+        largest = np.abs(vector).max(initial=0)
         if found.decrement > WARN:
             what = f"no minimiser of {name} was reached by Newton's method "
             what += f"(F = {float(value):.6g}, decrement {found.decrement:.2g})"
@@ -659,24 +811,38 @@ def _fit_at_end(objective: AbstractObjective, run: Minimisation, like: PyTree, f
             target = objective.units.target
             column = _separating_column(objective)
             what += f" (the column {column!r} alone separates the classes)" if column else ""
-            what += f" (the response is {target[0]:g} in every unit)?" if target is not None and np.ptp(target) == 0 else "?"
+            what += (
+                f" (the response is {target[0]:g} in every unit)?"
+                if target is not None and np.ptp(target) == 0
+                else "?"
+            )
         way = "Add a penalty (a prior), such as lo.penalties.Ridge(1.0), or give another start, fit(..., theta0=)."
         raise RuntimeError(f"fit: {what}{'' if what.endswith('?') else '.'} {way}")
     return found
 
 
 def _has_minimiser(objective: AbstractObjective) -> bool:
-    """Tell whether a ridge on every coefficient, and responses that differ, keep all parameters finite."""
-    ridge, target = ridge_strengths(getattr(objective, "as_given", objective)), objective.units.target
+    """Tell whether a ridge on every coefficient, and responses that differ, keep all parameters
+    finite.
+    """
+    ridge = ridge_strengths(getattr(objective, "as_given", objective))
+    target = objective.units.target
     return ridge is not None and target is not None and np.ptp(target) > 0
 
 
 @float64
-def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, curvature: Curvature = "auto") -> Fit:
+def anchor(
+    objective: AbstractObjective,
+    theta: PyTree,
+    *,
+    throw: bool = True,
+    curvature: Curvature = "auto",
+) -> Fit:
     """Make a `Fit` at parameters that were found elsewhere.
 
-    Every approximation inherits H⁻¹ times the leftover gradient, so a decrement above 0.01 is warned of. Under a penalty with
-    kinks or bounds, √(2 (F(θ) − min F)) counts as a decrement too, as θ is not kept for parameters that these hold.
+    Every approximation inherits H⁻¹ times the leftover gradient, so a decrement above 0.01 is
+    warned of. Under a penalty with kinks or bounds, √(2 (F(θ) − min F)) counts as a decrement too,
+    as θ is not kept for parameters that these hold.
 
     Parameters
     ----------
@@ -723,7 +889,9 @@ def anchor(objective: AbstractObjective, theta: PyTree, *, throw: bool = True, c
 
 
 @float64
-def standing(objective: AbstractObjective, theta: PyTree, curvature: Curvature = "auto") -> tuple[Fit, float]:
+def standing(
+    objective: AbstractObjective, theta: PyTree, curvature: Curvature = "auto"
+) -> tuple[Fit, float]:
     """Return the fit at a θ found elsewhere, and its decrement."""
     whole = dual_form(_check_objective(objective, "anchor"), curvature, "anchor")
     objective, least = restrict_to_active(whole, theta)
@@ -735,7 +903,9 @@ def standing(objective: AbstractObjective, theta: PyTree, curvature: Curvature =
 
     def make(model: AbstractObjective) -> Fit:
         leaves = stored_leaves(model.parameters.unconstrained(theta))
-        flat = None if _by_products(model, leaves, curvature, "anchor") else _known_flat(model, leaves)
+        flat = (
+            None if _by_products(model, leaves, curvature, "anchor") else _known_flat(model, leaves)
+        )
         return anchored_at(model, leaves, "anchor", flat)
 
     found = _without_cancellation(objective, make)
@@ -761,45 +931,70 @@ def _check_objective(objective: AbstractObjective, caller: str) -> AbstractObjec
     return objective
 
 
-def _by_products(objective: AbstractObjective, theta: PyTree, curvature: Curvature, caller: str) -> bool:
+def _by_products(
+    objective: AbstractObjective, theta: PyTree, curvature: Curvature, caller: str
+) -> bool:
     """Tell whether H is left unformed."""
     if curvature not in ("auto", "dense", "products", "rows"):
-        raise ValueError(f'{caller}: curvature must be "auto", "dense", "products" or "rows"; got {curvature!r}.')
+        raise ValueError(
+            f'{caller}: curvature must be "auto", "dense", "products" or "rows"; got {curvature!r}.'
+        )
     size = sum(map(np.size, leaves_of(theta)))
     auto = curvature == "auto" and (size > DENSE or objective.costs.formed > MAX_HESSIAN_BYTES)
     if auto or curvature == "products":
         return True
-    require_memory(caller, 8.0 * size**2, f"the Hessian of {size:,} parameters", "curvature='products' forms none")
+    require_memory(
+        caller,
+        8.0 * size**2,
+        f"the Hessian of {size:,} parameters",
+        "curvature='products' forms none",
+    )
     return False
 
 
 def column_curvature(objective: Any) -> Curvature:
-    """Return the `curvature` under which rows do not take the place of columns, as derivatives in the penalty ask for."""
+    """Return the `curvature` under which rows do not take the place of columns, as derivatives in
+    the penalty ask for.
+    """
     if ridge_strengths(objective) is None:
         return "auto"
-    return "dense" if objective.num_features <= DENSE else "products"
+    if objective.num_features <= DENSE:
+        return "dense"
+    return "products"
 
 
 def anchored_at(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat | None) -> Fit:
-    """Fit at θ without the directions that are known to be flat; by Hessian products if `flat` is None."""
+    """Fit at θ without the directions that are known to be flat.
+
+    By Hessian products if `flat` is None.
+    """
     theta = map_arrays(np.asarray, theta)
     if flat is not None:
         return _build_fit(objective, theta, _evaluate_curvature(objective, theta, caller, flat))
-    F, vector = function(objective, theta), np.asarray(ravel(theta))
+    F = function(objective, theta)
+    vector = np.asarray(ravel(theta))
     value, gradient = F.look(vector)
     check_finite(objective, theta, caller, value, gradient)
-    return _build_anchor(objective, theta, value, gradient, (None, *coordinates(objective, F, vector, caller)))
+    return _build_anchor(
+        objective, theta, value, gradient, (None, *coordinates(objective, F, vector, caller))
+    )
 
 
-def _evaluate_curvature(objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat) -> StepResult:
+def _evaluate_curvature(
+    objective: AbstractObjective, theta: PyTree, caller: str, flat: Flat
+) -> StepResult:
     """Compute F at θ, its gradient, and a factor of its Hessian."""
-    F, vector = function(objective, theta), np.asarray(ravel(theta))
-    (value, gradient), hessian = F.look(vector), F.hessian(vector)
+    F = function(objective, theta)
+    vector = np.asarray(ravel(theta))
+    (value, gradient) = F.look(vector)
+    hessian = F.hessian(vector)
     check_finite(objective, theta, caller, value, gradient, hessian)
     null_space = as_stored(scaled_flat(flat, hessian))
-    if len(null_space) and getattr(objective, "cut", None):  # F depends on these directions, but the host's fit ignores them
+    # F depends on these directions, but the host's fit ignores them
+    if len(null_space) and getattr(objective, "cut", None):
         gradient = gradient - null_space.T @ (np.linalg.pinv(null_space).T @ gradient)
-    hessian = hessian + null_space.T @ null_space if len(null_space) else hessian
+    if len(null_space):
+        hessian = hessian + null_space.T @ null_space
     known = {"value": np.asarray(value), "gradient": np.asarray(gradient), "null_space": null_space}
     return known | {"factor": cholesky(hessian, objective, theta, caller)}
 
@@ -807,14 +1002,33 @@ def _evaluate_curvature(objective: AbstractObjective, theta: PyTree, caller: str
 def _build_fit(objective: AbstractObjective, theta: PyTree, result: StepResult) -> Fit:
     """Build a fit from F, its gradient and the factor of its Hessian."""
     # so that none is in memory twice
-    gradient, factor, null_space = (as_stored(result.pop(name)) for name in ("gradient", "factor", "null_space"))
+    gradient, factor, null_space = (
+        as_stored(result.pop(name)) for name in ("gradient", "factor", "null_space")
+    )
     whitener = as_stored(scipy.linalg.lapack.dtrtri(factor, lower=1)[0])
-    return _build_anchor(objective, theta, result["value"], gradient, (factor, whitener, null_space))
+    return _build_anchor(
+        objective, theta, result["value"], gradient, (factor, whitener, null_space)
+    )
 
 
-def _build_anchor(objective: AbstractObjective, theta: PyTree, value: Any, gradient: Any, parts: tuple[Any, Any, Any]) -> Fit:
+def _build_anchor(
+    objective: AbstractObjective,
+    theta: PyTree,
+    value: Any,
+    gradient: Any,
+    parts: tuple[Any, Any, Any],
+) -> Fit:
     value = np.asarray(value)
-    found = Fit(objective, theta, value, gradient, *parts, np.zeros(()), np.asarray(RESULTS.successful), alone(value, theta))
+    found = Fit(
+        objective,
+        theta,
+        value,
+        gradient,
+        *parts,
+        np.zeros(()),
+        np.asarray(RESULTS.successful),
+        alone(value, theta),
+    )
     decrement = found.length(gradient)
     result = RESULTS.successful if decrement <= WARN else RESULTS.not_converged
     return replace(found, decrement=np.asarray(decrement), result=np.asarray(result))

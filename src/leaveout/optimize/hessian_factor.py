@@ -11,11 +11,18 @@ from .newton import LARGE_NUM_PARAMETERS, Flat
 
 
 class IndefiniteHessianError(ValueError):
-    """Raised if the curvature at θ̂ is not positive definite: θ̂ is a saddle, or the data do not determine every parameter."""
+    """Raised if the curvature at θ̂ is not positive definite.
+
+    θ̂ is a saddle, or the data do not determine every parameter.
+    """
 
 
-def cholesky(hessian: np.ndarray, objective: AbstractObjective, theta: PyTree, caller: str) -> np.ndarray:
-    """Factor H. Its definiteness is judged with the diagonal scaled to one, so that units of measurement do not matter."""
+def cholesky(
+    hessian: np.ndarray, objective: AbstractObjective, theta: PyTree, caller: str
+) -> np.ndarray:
+    """Factor H. Its definiteness is judged with the diagonal scaled to one, so that units of
+    measurement do not matter.
+    """
     scale = np.sqrt(np.maximum(np.diag(hessian), 0))
     if (scale > 0).all():
         correlation = hessian / scale
@@ -42,7 +49,8 @@ def indefinite(
     objective: AbstractObjective, theta: PyTree, caller: str, least: float, vector: np.ndarray
 ) -> IndefiniteHessianError:
     names = objective.parameters.names()
-    names = names if len(names) == len(vector) else [f"parameter {i}" for i in range(len(vector))]
+    if not (len(names) == len(vector)):
+        names = [f"parameter {i}" for i in range(len(vector))]
     worst = np.argsort(-np.abs(vector))[:3]
     dominant = ", ".join(f"{names[i]} ({vector[i]:+.2f})" for i in worst if abs(vector[i]) > 0.05)
     message = (
@@ -50,17 +58,26 @@ def indefinite(
         f"(the diagonal scaled to about one) is {least:.2g}, along {dominant}. Constant or collinear columns and separated "
         "classes do this; so does a saddle. Drop a column, add a penalty (a prior), fit longer, or start elsewhere."
     )
-    return IndefiniteHessianError(f"{message} {far_out(objective) or objective.parameters.warning(theta)}".rstrip())
+    return IndefiniteHessianError(
+        f"{message} {far_out(objective) or objective.parameters.warning(theta)}".rstrip()
+    )
 
 
 def far_out(objective: AbstractObjective) -> str:
-    """Sentence that names columns whose mean is so large beside their spread that float64 takes them for a second intercept."""
-    x, names = getattr(objective, "design", None), getattr(objective, "names", ())
+    """Sentence that names columns whose mean is so large beside their spread that float64 takes
+    them for a second intercept.
+    """
+    x = getattr(objective, "design", None)
+    names = getattr(objective, "names", ())
     if not (getattr(objective, "intercept", False) and isinstance(x, np.ndarray)):
         return ""
     x = x[:, : len(names)]
-    constant_column_spread = 3e-6  # spread of a column, relative to its mean, that float64 hardly tells from an intercept
-    far = np.flatnonzero((np.ptp(x, axis=0) > 0) & (np.std(x, axis=0) < constant_column_spread * np.abs(np.mean(x, axis=0))))
+    # spread of a column, relative to its mean, that float64 hardly tells from an intercept
+    constant_column_spread = 3e-6
+    far = np.flatnonzero(
+        (np.ptp(x, axis=0) > 0)
+        & (np.std(x, axis=0) < constant_column_spread * np.abs(np.mean(x, axis=0)))
+    )
     if not far.size:
         return ""
     listed = ", ".join([*(names[j] for j in far[:3]), *(["…"] if len(far) > 3 else [])])
@@ -70,8 +87,12 @@ def far_out(objective: AbstractObjective) -> str:
     )
 
 
-def check_finite(objective: AbstractObjective, theta: PyTree, caller: str, *parts: np.ndarray | float) -> None:
-    """Raise ValueError if F or its derivatives are not finite, RuntimeError if θ ran to a limit that is not a minimiser."""
+def check_finite(
+    objective: AbstractObjective, theta: PyTree, caller: str, *parts: np.ndarray | float
+) -> None:
+    """Raise ValueError if F or its derivatives are not finite, RuntimeError if θ ran to a limit
+    that is not a minimiser.
+    """
     if limit := objective.parameters.limit(theta):
         raise RuntimeError(f"{caller}: {limit}")
     if not all(np.isfinite(part).all() for part in parts):
@@ -81,13 +102,19 @@ def check_finite(objective: AbstractObjective, theta: PyTree, caller: str, *part
         )
 
 
-def coordinates(objective: AbstractObjective, F: Function, theta: np.ndarray, caller: str) -> tuple[Scaling, Flat]:
-    """Return coordinates in which an H that is not formed is about the identity, and the flat directions."""
+def coordinates(
+    objective: AbstractObjective, F: Function, theta: np.ndarray, caller: str
+) -> tuple[Scaling, Flat]:
+    """Return coordinates in which an H that is not formed is about the identity, and the flat
+    directions.
+    """
     whitener = scaling(objective, F, theta)
     null_space = as_stored(whitened_null_space(objective, F.to_tree(theta), whitener))
     if not objective.convex:
         least, vector = least_curvature(F, theta, whitener, null_space)
         if least <= 0:
             direction = whitener.unwhiten(vector)
-            raise indefinite(objective, F.to_tree(theta), caller, least, direction / np.linalg.norm(direction))
+            raise indefinite(
+                objective, F.to_tree(theta), caller, least, direction / np.linalg.norm(direction)
+            )
     return whitener, null_space

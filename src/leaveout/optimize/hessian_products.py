@@ -1,18 +1,20 @@
 """Curvature by Hessian-vector products, for models with too many parameters to form a matrix.
 
-Everything is done in coordinates u in which the Hessian is near the identity, θ − θ̂ = S u, with S a positive diagonal: solves
-by conjugate gradients, the smallest eigenvalue by Lanczos' method, minimisation by L-BFGS and Newton steps after it.
+Everything is done in coordinates u in which the Hessian is near the identity, θ − θ̂ = S u, with S
+a positive diagonal: solves by conjugate gradients, the smallest eigenvalue by Lanczos' method,
+minimisation by L-BFGS and Newton steps after it.
 
-A solve uses what earlier solves with nearly the same matrix have found. The directions W of some of them, made H-orthonormal,
-and their images Y = HW with WᵀY = 1, give
+A solve uses what earlier solves with nearly the same matrix have found. The directions W of some of
+them, made H-orthonormal, and their images Y = HW with WᵀY = 1, give
 
     (1 − W Yᵀ) D (1 − Y Wᵀ) + W Wᵀ
 
-as an approximate inverse. It equals H⁻¹ on the span of W and D beside it, and is positive definite for whatever H it is used
-(Gratton, Sartenaer & Tshimanga 2011). Unlike eigenvectors it costs no product of its own. D is the identity; if a model knows
-the diagonal of H, D is the inverse of its square root, half-way between coordinates in which few directions are steep and those
-in which few are flat (for a CRF of 65,169 weights, solves to 0.1 and 0.01 took 12 and 21 products without it, 6 and 12 with
-it).
+as an approximate inverse. It equals H⁻¹ on the span of W and D beside it, and is positive definite
+for whatever H it is used (Gratton, Sartenaer & Tshimanga 2011). Unlike eigenvectors it costs no
+product of its own. D is the identity; if a model knows the diagonal of H, D is the inverse of its
+square root, half-way between coordinates in which few directions are steep and those in which few
+are flat (for a CRF of 65,169 weights, solves to 0.1 and 0.01 took 12 and 21 products without it, 6
+and 12 with it).
 """
 
 from typing import NamedTuple, Protocol
@@ -31,19 +33,26 @@ from .newton import Flat, Minimisation, contract, descend
 Array = np.ndarray
 Vectors = Float[Array, "*refits params"]  # one vector of parameters, or one a refit
 
-# Residuals of solves, relative to the gradient: of the first steps, of the last, of one that is not corrected, of one for
-# users.
-ROUGH, LOOSE, COARSE, FINE = 0.1, 1e-3, 1e-6, 1e-12
-# Largest number of learnt directions, for derived products and for products in array code, which take no longer than a pass
-# over so many directions; and largest number of entries in them (a quarter of a gigabyte).
-DIRECTIONS, NUMBERS = (128, 48), 2**25
+# Residuals of solves, relative to the gradient: of the first steps, of the last, of one that is not
+# corrected, of one for users.
+ROUGH = 0.1
+LOOSE = 1e-3
+COARSE = 1e-6
+FINE = 1e-12
+# Largest number of learnt directions, for derived products and for products in array code, which
+# take no longer than a pass over so many directions; and largest number of entries in them (a
+# quarter of a gigabyte).
+DIRECTIONS = (128, 48)
+NUMBERS = 2**25
 SMALLEST_SINGLE_SHARE = 1e-5  # the same in single precision, of a matrix of products
-SMALLEST_RESOLVED_CURVATURE = 1e-8  # least curvature of a direction, relative to the largest, that is told from rounding
-MINIMUM_DECREMENT, LAST_DECREMENT = (
-    1e-6,
-    1e-9,
-)  # decrements, relative to √F: that of a minimum; one after which no further step is taken
-NEARBY = (1e-4, 1e-6)  # relative fall of F by a step of L-BFGS at which Newton steps are tried: in array code; for other models
+# least curvature of a direction, relative to the largest, that is told from rounding
+SMALLEST_RESOLVED_CURVATURE = 1e-8
+# decrements, relative to √F: that of a minimum; one after which no further step is taken
+MINIMUM_DECREMENT = 1e-6
+LAST_DECREMENT = 1e-9
+# relative fall of F by a step of L-BFGS at which Newton steps are tried: in array code; for other
+# models
+NEARBY = (1e-4, 1e-6)
 
 
 class Coordinates(Protocol):
@@ -96,10 +105,11 @@ class DeflationPreconditioner(NamedTuple):
 
 
 class NystromPreconditioner(NamedTuple):
-    """Inverse of I + Â ≤ H = I + A, A the part of the data in H where the curvature of the penalty is the identity.
+    """Inverse of I + Â ≤ H = I + A, A the part of the data in H where the curvature of the penalty
+    is the identity.
 
-    Â = AΩ (ΩᵀAΩ)⁻¹ ΩᵀA with random Ω (Z. Frangella, J. A. Tropp and M. Udell, Randomized Nyström preconditioning, 2023), and
-    the inverse is I − RᵀR. It is at least H⁻¹.
+    Â = AΩ (ΩᵀAΩ)⁻¹ ΩᵀA with random Ω (Z. Frangella, J. A. Tropp and M. Udell, Randomized Nyström
+    preconditioning, 2023), and the inverse is I − RᵀR. It is at least H⁻¹.
     """
 
     rows: Float[Array, "rank params"]
@@ -110,9 +120,13 @@ class NystromPreconditioner(NamedTuple):
 
 
 def sketch(F: Function, coordinates: Scaling, theta: Vector, rank: int) -> NystromPreconditioner:
-    """Approximate the inverse of H by products in single precision, twice `rank`: Ω spans what A makes of random vectors."""
+    """Approximate the inverse of H by products in single precision, twice `rank`.
+
+    Ω spans what A makes of random vectors.
+    """
     along = np.random.default_rng(0).standard_normal((rank, theta.size), np.float32)
-    scale, image = coordinates.scale.astype(np.float32), np.empty_like(along)
+    scale = coordinates.scale.astype(np.float32)
+    image = np.empty_like(along)
     with Slow("curvature", 2 * rank) as bar:
         for power in range(2):
             for one, out in zip(along, image, strict=True):
@@ -129,7 +143,8 @@ def sketch(F: Function, coordinates: Scaling, theta: Vector, rank: int) -> Nystr
 
 def unlearnt(F: Function, coordinates: "Scaling", theta: Vector) -> DeflationPreconditioner:
     """Approximate inverse before any solve: D alone."""
-    none, beside = np.zeros((0, theta.size)), np.ones(theta.size)
+    none = np.zeros((0, theta.size))
+    beside = np.ones(theta.size)
     if isinstance(F.of, HostBatch):
         beside = 1 / np.sqrt(F.of.arrays.diagonal(theta) * coordinates.scale**2)
     return DeflationPreconditioner(none, none, beside)
@@ -141,16 +156,21 @@ def most_learnt(F: Function, size: int) -> int:
 
 
 def _least(answer: list[tuple[Array, Array, Array]], count: int) -> Float[Array, " refits"]:
-    """Smallest Ritz value of each refit, from the step lengths of conjugate gradients and the ratios of squares after them."""
+    """Smallest Ritz value of each refit, from the step lengths of conjugate gradients and the
+    ratios of squares after them.
+    """
     lengths, ratios = np.full((2, len(answer), count), np.nan)
     for k, (open_, length, ratio) in enumerate(answer):
         lengths[k, open_], ratios[k, open_] = length, ratio
     found = np.ones(count)
     for lane, known in enumerate(np.isfinite(lengths).sum(0).tolist()):
-        a, b = lengths[:known, lane], ratios[: known - 1, lane]
+        a = lengths[:known, lane]
+        b = ratios[: known - 1, lane]
         if known:
             diagonal = 1 / a + np.append(0.0, b / a[:-1])
-            found[lane] = scipy.linalg.eigvalsh_tridiagonal(diagonal, np.sqrt(b) / a[:-1], select="i", select_range=(0, 0))[0]
+            found[lane] = scipy.linalg.eigvalsh_tridiagonal(
+                diagonal, np.sqrt(b) / a[:-1], select="i", select_range=(0, 0)
+            )[0]
     return np.maximum(found, SMALLEST_RESOLVED_CURVATURE)
 
 
@@ -166,7 +186,10 @@ def orthonormal(
 
 
 class Solve:
-    """Conjugate gradients for several refits side by side; keeps the directions of the first one."""
+    """Conjugate gradients for several refits side by side.
+
+    Keeps the directions of the first one.
+    """
 
     def __init__(
         self,
@@ -176,9 +199,13 @@ class Solve:
         preconditioner: DeflationPreconditioner | NystromPreconditioner | None = None,
         keep: int = 0,
     ):
-        self.F, self.coordinates, self.null_space = F, coordinates, null_space
+        self.F = F
+        self.coordinates = coordinates
+        self.null_space = null_space
         max_solve_products = 1000  # largest number of products of a solve
-        self.inverse, self.keep, self.most = preconditioner, keep, max_solve_products
+        self.inverse = preconditioner
+        self.keep = keep
+        self.most = max_solve_products
         self.directions: list[tuple[Vector, Vector]] = []
         # estimate of the part that is not solved, in the norm of the Hessian
         self.rest: Float[Array, " refits"] = np.zeros(0)
@@ -190,28 +217,36 @@ class Solve:
         lanes: Int[Array, " refits"],
         tol: float,
     ) -> RefitPoints:
-        """Solve `(∇²F(θ, w) + null_spaceᵀ null_space) u = gradient` for each refit, all in coordinates u.
+        """Solve `(∇²F(θ, w) + null_spaceᵀ null_space) u = gradient` for each refit, all in
+        coordinates u.
 
-        A solve ends when its residual is `tol` of its gradient, both measured by the learnt inverse, or when it meets a
-        direction along which F curves down.
+        A solve ends when its residual is `tol` of its gradient, both measured by the learnt
+        inverse, or when it meets a direction along which F curves down.
         """
         about = (lambda residual: residual) if self.inverse is None else self.inverse.about
-        u, residual = np.zeros_like(gradient), gradient.copy()
+        u = np.zeros_like(gradient)
+        residual = gradient.copy()
         towards = np.array(about(residual))
         square = np.sum(residual * towards, axis=1)
-        enough, told = tol**2 * square, []
+        enough = tol**2 * square
+        told = []
         for k in range(self.most):
             open_ = np.flatnonzero(square > enough)
             if not open_.size:
                 break
             step = np.asarray(self.coordinates.unwhiten(towards[open_]))
-            image = self.F.products(theta[open_], lanes[open_])(step) + (step @ self.null_space.T) @ self.null_space
+            image = (
+                self.F.products(theta[open_], lanes[open_])(step)
+                + (step @ self.null_space.T) @ self.null_space
+            )
             image = np.asarray(self.coordinates.whiten(image))
             curvature = np.sum(towards[open_] * image, axis=1)
             down = ~(curvature > 0)
             u[open_[down & (k == 0)]] = gradient[open_[down & (k == 0)]]
             square[open_[down]] = 0.0
-            open_, image, curvature = open_[~down], image[~down], curvature[~down]
+            open_ = open_[~down]
+            image = image[~down]
+            curvature = curvature[~down]
             if len(self.directions) < self.keep and open_.size:
                 size = np.sqrt(curvature[0])
                 self.directions.append((towards[open_[0]] / size, image[0] / size))
@@ -219,7 +254,8 @@ class Solve:
             u[open_] += length[:, None] * towards[open_]
             residual[open_] -= length[:, None] * image
             turned = about(residual[open_])
-            before, square[open_] = square[open_], np.sum(residual[open_] * turned, axis=1)
+            before = square[open_]
+            square[open_] = np.sum(residual[open_] * turned, axis=1)
             ratio = square[open_] / before
             towards[open_] = turned + ratio[:, None] * towards[open_]
             told.append((open_, length, ratio))
@@ -233,7 +269,9 @@ class Solve:
             return self.inverse
         directions, images, beside = self.inverse
         along, made = (np.array(part) for part in zip(*self.directions, strict=True))
-        return orthonormal(np.concatenate([directions, along]), np.concatenate([images, made]), beside)
+        return orthonormal(
+            np.concatenate([directions, along]), np.concatenate([images, made]), beside
+        )
 
 
 def solve_once(
@@ -250,19 +288,27 @@ def solve_once(
     return Solve(F, coordinates, null_space, preconditioner)(theta, gradient, lanes, tol)
 
 
-def learn(F: Function, scaling: "Scaling", null_space: Flat, theta: Vector) -> DeflationPreconditioner:
+def learn(
+    F: Function, scaling: "Scaling", null_space: Flat, theta: Vector
+) -> DeflationPreconditioner:
     """Learn an approximate inverse at θ from a few solves of random right sides.
 
-    Nothing is learnt for sparse rows, as a product takes less time than the learnt inverse would add.
+    Nothing is learnt for sparse rows, as a product takes less time than the learnt inverse would
+    add.
     """
-    learnt, most = unlearnt(F, scaling, theta), most_learnt(F, theta.size)
+    learnt = unlearnt(F, scaling, theta)
+    most = most_learnt(F, theta.size)
     if _has_sparse_rows(F):
         return learnt
     rng = np.random.default_rng(0)
-    solves = 2  # number of solves to learn from (for a CRF they reduce 38 products of a solve to 38 %, two more to 34 %)
+    # number of solves to learn from (for a CRF they reduce 38 products of a solve to 38 %, two more
+    # to 34 %)
+    solves = 2
     with Slow("curvature", solves) as bar:
         for part in range(1, solves + 1):
-            solve = Solve(F.of, scaling, null_space, learnt, most * part // solves - len(learnt.directions))
+            solve = Solve(
+                F.of, scaling, null_space, learnt, most * part // solves - len(learnt.directions)
+            )
             solve.most = solve.keep
             solve(theta[None], rng.standard_normal((1, theta.size)), ONE, LOOSE)
             learnt = solve.extended_inverse()
@@ -270,23 +316,39 @@ def learn(F: Function, scaling: "Scaling", null_space: Flat, theta: Vector) -> D
     return DeflationPreconditioner(*map(as_stored, learnt))
 
 
-def products(F: Function, theta: Vector, vectors: Float[Array, "k params"]) -> Float[Array, "k params"]:
+def products(
+    F: Function, theta: Vector, vectors: Float[Array, "k params"]
+) -> Float[Array, "k params"]:
     """Multiply each vector by H."""
-    return F.of.products(np.broadcast_to(theta, vectors.shape), np.zeros(len(vectors), int))(vectors)
+    return F.of.products(np.broadcast_to(theta, vectors.shape), np.zeros(len(vectors), int))(
+        vectors
+    )
 
 
-def decrement_of(F: Function, coordinates: "Scaling", null_space: Flat, theta: Vector, gradient: Vector) -> float:
+def decrement_of(
+    F: Function, coordinates: "Scaling", null_space: Flat, theta: Vector, gradient: Vector
+) -> float:
     """Decrement √(gᵀH⁻¹g); the error of conjugate gradients enters by its square only."""
     whitened = coordinates.whiten(gradient)[None]
-    u = solve_once(F.of, coordinates, null_space, theta[None], whitened, ONE, ROUGH, unlearnt(F, coordinates, theta))
+    u = solve_once(
+        F.of,
+        coordinates,
+        null_space,
+        theta[None],
+        whitened,
+        ONE,
+        ROUGH,
+        unlearnt(F, coordinates, theta),
+    )
     return max(float(np.sum(whitened * u)), 0.0) ** 0.5
 
 
 def scaling(objective: AbstractObjective, F: Function, theta: Vector) -> Scaling:
     """Choose coordinates at θ, by the positive diagonal whose inverse is S².
 
-    It is the curvature of the penalty, to which the data add little in most directions and much in a few. If the penalty has
-    next to none, it is Hutchinson's estimate of diag(H), `E[z ∘ Hz]`, z of random signs.
+    It is the curvature of the penalty, to which the data add little in most directions and much in
+    a few. If the penalty has next to none, it is Hutchinson's estimate of diag(H), `E[z ∘ Hz]`, z
+    of random signs.
     """
     if isinstance(F.of, LinearBatch) and _has_sparse_rows(F):
         return Scaling(as_stored(F.of.diagonal(theta) ** -0.5))
@@ -306,9 +368,14 @@ def _has_sparse_rows(F: Function) -> bool:
     return isinstance(F.of, LinearBatch) and isinstance(F.of.model.design, SparseDesign)
 
 
-def least_curvature(F: Function, theta: Vector, scaling: Scaling, null_space: Array) -> tuple[float, Vector]:
-    """Smallest eigenvalue of H in coordinates u, to a few per cent of the largest, and its vector."""
-    size, product = len(scaling.scale), F.products(theta)
+def least_curvature(
+    F: Function, theta: Vector, scaling: Scaling, null_space: Array
+) -> tuple[float, Vector]:
+    """Smallest eigenvalue of H in coordinates u, to a few per cent of the largest, and its
+    vector.
+    """
+    size = len(scaling.scale)
+    product = F.products(theta)
 
     def along(u):
         step = scaling.unwhiten(np.ravel(u))
@@ -317,27 +384,41 @@ def least_curvature(F: Function, theta: Vector, scaling: Scaling, null_space: Ar
     operator = scipy.sparse.linalg.LinearOperator((size, size), matvec=along, dtype=float)
     start = np.random.default_rng(0).standard_normal(size)
     try:
-        values, vectors = scipy.sparse.linalg.eigsh(operator, k=1, which="SA", v0=start, ncv=20, maxiter=20, tol=1e-2)
+        values, vectors = scipy.sparse.linalg.eigsh(
+            operator, k=1, which="SA", v0=start, ncv=20, maxiter=20, tol=1e-2
+        )
     # a cluster of eigenvalues near the end, not negative, is known well enough
     except scipy.sparse.linalg.ArpackNoConvergence as stopped:
         if not len(stopped.eigenvalues):
             vector = start / np.linalg.norm(start)
             return float(vector @ along(vector)), vector
-        values, vectors = stopped.eigenvalues, stopped.eigenvectors
+        values = stopped.eigenvalues
+        vectors = stopped.eigenvectors
     return float(values[0]), vectors[:, 0]
 
 
 def minimise_by_products(objective: AbstractObjective, F: Function, start: Vector) -> Minimisation:
-    """Minimise by L-BFGS, then by Newton steps that learn from one another; for convex F these are tried early."""
-    early = (NEARBY[not (_has_sparse_rows(F) or isinstance(F.of, HostBatch))],) if objective.convex else ()
+    """Minimise by L-BFGS, then by Newton steps that learn from one another.
+
+    For convex F these are tried early.
+    """
+    early = (
+        (NEARBY[not (_has_sparse_rows(F) or isinstance(F.of, HostBatch))],)
+        if objective.convex
+        else ()
+    )
     run = Minimisation(np.inf, start, False)
     for ftol in (*early, 1e-12):
         about = None
         if isinstance(F.of, HostBatch):  # products are with D
             root = F.of.arrays.diagonal(run.theta) ** -0.25
             times = lambda v, root=root: root * np.ravel(v)
-            about = scipy.sparse.linalg.LinearOperator((start.size, start.size), times, rmatvec=times, dtype=float)
-        theta, _ = descend(F, run.theta, unwhitener=about, gtol=1e-5, ftol=ftol, maxiter=20000, maxfun=40000)
+            about = scipy.sparse.linalg.LinearOperator(
+                (start.size, start.size), times, rmatvec=times, dtype=float
+            )
+        theta, _ = descend(
+            F, run.theta, unwhitener=about, gtol=1e-5, ftol=ftol, maxiter=20000, maxfun=40000
+        )
         run = _newton(objective, F, theta)
         if run.converged:
             break
@@ -348,7 +429,10 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimis
     """Run Newton steps by products as long as they contract."""
     coordinates = scaling(objective, F, theta)
     learnt = unlearnt(F, coordinates, theta)
-    null_space, most = whitened_null_space(objective, F.to_tree(theta), coordinates), most_learnt(F, theta.size)
+    null_space, most = (
+        whitened_null_space(objective, F.to_tree(theta), coordinates),
+        most_learnt(F, theta.size),
+    )
 
     before = 0.0
 
@@ -356,7 +440,8 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimis
         nonlocal learnt, before
         whitened = coordinates.whiten(slope)
         size = float(np.linalg.norm(whitened))
-        tol, before = max(LOOSE, min(ROUGH, size / before if before else ROUGH)), size
+        tol = max(LOOSE, min(ROUGH, size / before if before else ROUGH))
+        before = size
         keep = 0 if _has_sparse_rows(F) else most - len(learnt.directions)
         solve = Solve(F.of, coordinates, null_space, learnt, keep)
         u = solve(at[None], whitened[None], ONE, tol)
@@ -365,11 +450,17 @@ def _newton(objective: AbstractObjective, F: Function, theta: Vector) -> Minimis
 
     max_product_newton_steps = 30  # largest number of Newton steps by products
     value, found, size, _ = contract(
-        F, theta, step, max_product_newton_steps, LAST_DECREMENT * max(1.0, abs(F.look(theta)[0])) ** 0.5
+        F,
+        theta,
+        step,
+        max_product_newton_steps,
+        LAST_DECREMENT * max(1.0, abs(F.look(theta)[0])) ** 0.5,
     )
     return Minimisation(value, found, size <= MINIMUM_DECREMENT * max(1.0, abs(value)) ** 0.5)
 
 
 def whitened_null_space(objective: AbstractObjective, theta: PyTree, scaling: Scaling) -> Flat:
     """Return the flat directions of the model, scaled to the size of the curvature."""
-    return np.sqrt(np.mean(scaling.scale**-2.0)) * np.asarray(objective.parameters.symmetries(theta), np.float64)
+    return np.sqrt(np.mean(scaling.scale**-2.0)) * np.asarray(
+        objective.parameters.symmetries(theta), np.float64
+    )

@@ -1,13 +1,16 @@
-"""Minimisation of `F(·, w)`: descent to the neighbourhood of a minimum, and Newton's method into it.
+"""Minimisation of `F(·, w)`: descent to the neighbourhood of a minimum, and Newton's method into
+it.
 
 A minimisation goes down one ladder, of which each model takes the rungs that it can afford:
 
     rung      method                                        used
-    walk      L-BFGS with the model's preconditioner        where a Hessian costs many gradients, or F is not convex
+    walk      L-BFGS with the model's preconditioner
+    where a Hessian costs many gradients, or F is not convex
     approach  BFGS, L-BFGS                                  the same, if there is no preconditioner
     near      Newton steps that share Hessians              after a walk, up to 2,000 parameters
     few       L-BFGS between Newton steps of one Hessian    above 2,000 parameters
-    products  Newton steps by conjugate gradients           where H is never formed (`hessian_products`)
+    products  Newton steps by conjugate gradients
+    where H is never formed (`hessian_products`)
     newton    a Hessian each step, with a line search       everywhere else, and at the end
 """
 
@@ -19,18 +22,40 @@ import scipy
 from jaxtyping import Bool, Float, Int
 
 from ..linalg.enclosure_theorem import CurvatureBounds, ball, gaps
-from ..objectives.batch_functions import ONE, Function, Functions, LinearBatch, PenaltyBatch, preconditioner
-from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, DiagonalBlocks, PerRefit, RefitPoints, Vector
+from ..objectives.batch_functions import (
+    ONE,
+    Function,
+    Functions,
+    LinearBatch,
+    PenaltyBatch,
+    preconditioner,
+)
+from ..objectives.objective import (
+    AbstractLinearPredictor,
+    AbstractObjective,
+    DiagonalBlocks,
+    PerRefit,
+    RefitPoints,
+    Vector,
+)
 
 Array = np.ndarray
 
 MAX_NEWTON_STEPS = 100  # Newton steps before a minimisation counts as not converged
 LARGE_NUM_PARAMETERS = 2000  # parameters beyond which one Hessian, or its eigenvalues, take a while
-HESSIANS, WALK = 20, 200  # largest number of Hessians of such a model, and of steps of L-BFGS with each
-PRECONDITIONERS, STROLL, MEMORY = 200, 50, 20  # the same with a preconditioner of the model, and the memory of L-BFGS
-PIVOT = 1e-14  # least pivot, relative to the parameter's curvature; below it most is rounding, as under separation
-SMALLEST_ADDED_CURVATURE = 1e-8  # least curvature added to a Hessian, or left in a preconditioner, relative to the largest
-CLOSE = (1e-4, 1e-6)  # slopes, in its coordinates, at which L-BFGS stops to test whether Newton steps contract
+# largest number of Hessians of such a model, and of steps of L-BFGS with each
+HESSIANS = 20
+WALK = 200
+# the same with a preconditioner of the model, and the memory of L-BFGS
+PRECONDITIONERS = 200
+STROLL = 50
+MEMORY = 20
+# least pivot, relative to the parameter's curvature; below it most is rounding, as under separation
+PIVOT = 1e-14
+# least curvature added to a Hessian, or left in a preconditioner, relative to the largest
+SMALLEST_ADDED_CURVATURE = 1e-8
+# slopes, in its coordinates, at which L-BFGS stops to test whether Newton steps contract
+CLOSE = (1e-4, 1e-6)
 # slopes at which Newton steps are tried; the first is the size of the noise at the true parameters
 NEARBY = (1.0, 0.1, 1e-2, 1e-4)
 QUICK = 0.3  # ratio of successive steps above which a new Hessian is formed
@@ -53,30 +78,50 @@ def dear(objective: AbstractObjective, size: int) -> bool:
     """Whether a Hessian costs many gradients."""
     # the Hessian has a block for each pair of outputs
     several = objective.predictors is not None and objective.predictors.design.outputs > 1
-    costly_hessian_parameters = 30  # parameters from which a Hessian costs many gradients, unless that is a sum over rows
-    return size > costly_hessian_parameters and (several or not isinstance(objective, AbstractLinearPredictor))
+    # parameters from which a Hessian costs many gradients, unless that is a sum over rows
+    costly_hessian_parameters = 30
+    return size > costly_hessian_parameters and (
+        several or not isinstance(objective, AbstractLinearPredictor)
+    )
 
 
 def minimise(
-    objective: AbstractObjective, F: Function, start: Vector, weights: Float[Array, " units"], flat: Flat
+    objective: AbstractObjective,
+    F: Function,
+    start: Vector,
+    weights: Float[Array, " units"],
+    flat: Flat,
 ) -> Minimisation:
-    """Minimise F from one start, without the directions that are known to be flat; `weights` are those of F."""
+    """Minimise F from one start, without the directions that are known to be flat.
+
+    `weights` are those of F.
+    """
     theta, large, near = start, start.size > LARGE_NUM_PARAMETERS, None
-    runaway_step = 1e-3  # largest last step, relative to a parameter or to one; a longer one means that parameters diverge
+    # largest last step, relative to a parameter or to one; a longer one means that parameters
+    # diverge
+    runaway_step = 1e-3
     if dear(objective, theta.size) or not objective.convex:
         for gtol in CLOSE if large else NEARBY:
             near = walk(objective, F, theta, weights, gtol, near)
             if near is None:  # there is no preconditioner
                 bfgs = theta.size <= 500 and not objective.convex
                 ftol, maxiter = (1e-15, theta.size // 2) if large else (1e-12, 2000)
-                options = {"method": "BFGS", "maxiter": 2000} if bfgs else {"ftol": ftol, "maxiter": maxiter}
+                options = (
+                    {"method": "BFGS", "maxiter": 2000}
+                    if bfgs
+                    else {"ftol": ftol, "maxiter": maxiter}
+                )
                 theta, _ = descend(F, theta, gtol=1e-6, **options)
                 break
             theta, solve = near.theta, _shared_hessian(F, flat)
             if large:
                 solve = lambda _, slope, near=near: near.newton(slope)
             value, found, size, step = contract(
-                F, theta, solve, enough=0.0 if large else QUICK * FLOOR_DECREMENT, downhill=not large
+                F,
+                theta,
+                solve,
+                enough=0.0 if large else QUICK * FLOOR_DECREMENT,
+                downhill=not large,
             )
             still = large or (np.abs(step) <= runaway_step * np.maximum(1.0, np.abs(found))).all()
             if size < FLOOR_DECREMENT and still:
@@ -84,19 +129,29 @@ def minimise(
         if large:
             return with_few_hessians(F, theta, flat)
     values, thetas, converged, _ = newton(F.of, theta[None], ONE, flat)
-    return Minimisation(float(values[0]), thetas[0], bool(converged[0]) or _nearby(F, thetas[0], flat))
+    return Minimisation(
+        float(values[0]), thetas[0], bool(converged[0]) or _nearby(F, thetas[0], flat)
+    )
 
 
 def _shared_hessian(F: Function, flat: Flat) -> Callable[[Vector, Vector], Vector]:
-    """Newton steps of which each Hessian serves for as many as contract quickly with it; NaN where it has no factor."""
-    factor, before = None, np.inf
+    """Newton steps of which each Hessian serves for as many as contract quickly with it.
+
+    NaN where it has no factor.
+    """
+    factor = None
+    before = np.inf
 
     def solve(theta: Vector, gradient: Vector) -> Vector:
         nonlocal factor, before
         step = None if factor is None else scipy.linalg.cho_solve((factor, True), gradient)
         if step is None or max(gradient @ step, 0.0) ** 0.5 > max(QUICK * before, FLOOR_DECREMENT):
             factor = factorise(with_flat(F.hessian(theta), flat))
-            step = np.full_like(gradient, np.nan) if factor is None else scipy.linalg.cho_solve((factor, True), gradient)
+            step = (
+                np.full_like(gradient, np.nan)
+                if factor is None
+                else scipy.linalg.cho_solve((factor, True), gradient)
+            )
         before = max(gradient @ step, 0.0) ** 0.5
         return step
 
@@ -104,7 +159,9 @@ def _shared_hessian(F: Function, flat: Flat) -> Callable[[Vector, Vector], Vecto
 
 
 def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
-    """Tell whether a minimiser is proved to lie within rounding of θ, for linear predictors whose steps ended there."""
+    """Tell whether a minimiser is proved to lie within rounding of θ, for linear predictors whose
+    steps ended there.
+    """
     if not isinstance(F.of, LinearBatch) or not np.isfinite(theta).all():
         return False
     hessian = F.hessian(theta)
@@ -112,16 +169,22 @@ def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
     if factor is None:
         return False
     root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0].T
-    size, model = float(np.linalg.norm(F.look(theta)[1] @ root)), F.of.model
+    size = float(np.linalg.norm(F.look(theta)[1] @ root))
+    model = F.of.model
     eta = model.eta(theta[None])
     (curvature,) = model.loss.derivatives(eta[0], model.y, (2,))
     norm, mass, *_ = model.design.extent(root.T, model.shares(eta[0], curvature))
     reference = np.ones(len(norm)) if model.design.outputs > 1 else curvature
-    gap = gaps(model.loss, model.y, eta, CurvatureBounds(reference, reference), 2 * size * norm, reference)
+    gap = gaps(
+        model.loss, model.y, eta, CurvatureBounds(reference, reference), 2 * size * norm, reference
+    )
     omega = model.weigh(np.ones((1, F.of.num_units)))[0][0]
     found = ball(gap, reference, omega * mass, np.array([size]), np.array([2 * size]))
-    proved_reach = 1e-6  # proved distance from the minimiser, relative to the length of θ, at which it counts as reached
-    return bool(found.distance[0] <= proved_reach * max(1.0, float(np.linalg.norm(factor.T @ theta))))
+    # proved distance from the minimiser, relative to the length of θ, at which it counts as reached
+    proved_reach = 1e-6
+    return bool(
+        found.distance[0] <= proved_reach * max(1.0, float(np.linalg.norm(factor.T @ theta)))
+    )
 
 
 def descend(
@@ -133,8 +196,9 @@ def descend(
 ) -> "tuple[Vector, scipy.optimize.OptimizeResult]":
     """Descend by one of SciPy's quasi-Newton methods from a θ where F is finite.
 
-    If `unwhitener` is given, it works in coordinates u, in which `unwhitener @ u` is the displacement of θ. BFGS ends where two
-    values differ by rounding, of which its line searches know nothing. Returns θ, and SciPy's result in these coordinates.
+    If `unwhitener` is given, it works in coordinates u, in which `unwhitener @ u` is the
+    displacement of θ. BFGS ends where two values differ by rounding, of which its line searches
+    know nothing. Returns θ, and SciPy's result in these coordinates.
     """
     scale = (lambda v: v) if unwhitener is None else (lambda v: unwhitener @ v)
     origin, first = (0.0, theta) if unwhitener is None else (theta, np.zeros_like(theta))
@@ -142,14 +206,18 @@ def descend(
 
     def look(u: Array) -> tuple[float, Array]:
         value, gradient = F.look(origin + scale(u))
-        same = abs(value - lowest.fun) <= OBJECTIVE_ROUNDING * abs(value) and not np.array_equal(u, lowest.x)
+        same = abs(value - lowest.fun) <= OBJECTIVE_ROUNDING * abs(value) and not np.array_equal(
+            u, lowest.x
+        )
         if value < lowest.fun:
-            lowest.x, lowest.fun = u.copy(), value
+            lowest.x = u.copy()
+            lowest.fun = value
         if same and method == "BFGS":
             raise StopIteration
         return value, gradient if unwhitener is None else unwhitener.T @ gradient
 
-    with np.errstate(over="ignore", invalid="ignore"):  # line searches try points where F overflows, and go back
+    # line searches try points where F overflows, and go back
+    with np.errstate(over="ignore", invalid="ignore"):
         try:
             found = scipy.optimize.minimize(look, first, jac=True, method=method, options=options)
         except StopIteration:
@@ -177,9 +245,11 @@ def walk(
     gtol: float,
     before: LBFGSState | None = None,
 ) -> LBFGSState | None:
-    """Run L-BFGS in coordinates in which the model's preconditioner is the identity, until no slope in them is above `gtol`.
+    """Run L-BFGS in coordinates in which the model's preconditioner is the identity, until no slope
+    in them is above `gtol`.
 
-    The coordinates are renewed on the way. Returns None if the model has no preconditioner. `before` is the walk that led to θ.
+    The coordinates are renewed on the way. Returns None if the model has no preconditioner.
+    `before` is the walk that led to θ.
     """
     learnt = None if before is None else (before.unwhitener, before.inverse)
     for _ in range(PRECONDITIONERS):
@@ -187,7 +257,9 @@ def walk(
         if not parts:
             return None
         unwhitener = _unwhitener(parts)
-        theta, found = descend(F, theta, unwhitener=unwhitener, gtol=gtol, ftol=1e-15, maxiter=STROLL, maxcor=MEMORY)
+        theta, found = descend(
+            F, theta, unwhitener=unwhitener, gtol=gtol, ftol=1e-15, maxiter=STROLL, maxcor=MEMORY
+        )
         if learnt is None or found.nit >= MEMORY:  # otherwise the earlier inverse Hessian is better
             learnt = unwhitener, found.hess_inv
         if found.nit < STROLL:
@@ -197,10 +269,13 @@ def walk(
 
 
 def _unwhitener(parts: tuple[DiagonalBlocks, ...]) -> "scipy.sparse.linalg.LinearOperator":
-    """Operator S with S Sᵀ the inverse of the blocks' matrix, whose curvatures are made positive and kept away from zero."""
+    """Operator S with S Sᵀ the inverse of the blocks' matrix, whose curvatures are made positive
+    and kept away from zero.
+    """
     roots = []
     for part in parts:
-        floor = SMALLEST_ADDED_CURVATURE * (float(np.abs(part.matrices).max(initial=0.0)) or 1.0)  # of indefinite blocks
+        # of indefinite blocks
+        floor = SMALLEST_ADDED_CURVATURE * (float(np.abs(part.matrices).max(initial=0.0)) or 1.0)
         for entries, matrices in _split_blocks(part):
             root, indefinite = np.empty(matrices.shape), np.zeros(len(matrices), bool)
             for k, matrix in enumerate(matrices):
@@ -221,12 +296,15 @@ def _unwhitener(parts: tuple[DiagonalBlocks, ...]) -> "scipy.sparse.linalg.Linea
         return out
 
     operator = scipy.sparse.linalg.LinearOperator
-    return operator((size, size), lambda v: times(v, False), rmatvec=lambda v: times(v, True), dtype=float)
+    return operator(
+        (size, size), lambda v: times(v, False), rmatvec=lambda v: times(v, True), dtype=float
+    )
 
 
 def _split_blocks(part: DiagonalBlocks) -> Iterator[tuple[Array, Array]]:
     """Split blocks into the smaller blocks that they decompose into, those of one size together."""
-    entries, matrices = np.asarray(part.entries), np.asarray(part.matrices)
+    entries = np.asarray(part.entries)
+    matrices = np.asarray(part.matrices)
     _, label = scipy.sparse.csgraph.connected_components((matrices != 0).any(0))
     sizes = np.bincount(label)[label]
     for size in np.unique(sizes):
@@ -239,8 +317,9 @@ def _split_blocks(part: DiagonalBlocks) -> Iterator[tuple[Array, Array]]:
 def with_few_hessians(F: Function, theta: Vector, flat: Flat) -> Minimisation:
     """Minimise by Newton steps that share one Hessian, where a Hessian a step would cost too much.
 
-    As long as the steps do not contract, L-BFGS goes on in coordinates in which that Hessian is the identity, or the Hessian
-    plus the multiple of the identity that makes it positive definite. At the end of that run a new Hessian is formed.
+    As long as the steps do not contract, L-BFGS goes on in coordinates in which that Hessian is the
+    identity, or the Hessian plus the multiple of the identity that makes it positive definite. At
+    the end of that run a new Hessian is formed.
     """
     for _ in range(HESSIANS):
         hessian = with_flat(F.hessian(theta), flat)
@@ -252,7 +331,8 @@ def with_few_hessians(F: Function, theta: Vector, flat: Flat) -> Minimisation:
                 return Minimisation(value, vector, True)
         shift = SMALLEST_ADDED_CURVATURE * np.abs(np.diag(hessian)).max()
         while factor is None and np.isfinite(shift):
-            factor, shift = factorise(hessian + shift * np.eye(len(hessian))), 10 * shift
+            factor = factorise(hessian + shift * np.eye(len(hessian)))
+            shift = 10 * shift
         if factor is None:
             break
         unwhitener = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True).T
@@ -268,27 +348,36 @@ def contract(
     enough: float = 0.0,
     downhill: bool = False,
 ) -> tuple[float, Vector, float, Vector]:
-    """Take steps `solve(θ, gradient)` while they contract, or until the decrement `√(gᵀ step)` is small enough.
+    """Take steps `solve(θ, gradient)` while they contract, or until the decrement `√(gᵀ step)` is
+    small enough.
 
-    If they are to go `downhill`, a rise of F ends them. Returns F, the raveled θ, the last decrement, and the last step.
+    If they are to go `downhill`, a rise of F ends them. Returns F, the raveled θ, the last
+    decrement, and the last step.
     """
-    size, lowest = np.inf, np.inf
+    size = np.inf
+    lowest = np.inf
     for _ in range(steps):
         value, gradient = F.look(theta)
         step = solve(theta, gradient)
-        before, size = size, max(float(gradient @ step), 0.0) ** 0.5
+        before = size
+        size = max(float(gradient @ step), 0.0) ** 0.5
         rises = downhill and not value <= lowest + OBJECTIVE_ROUNDING * abs(value)
         if rises or not size < 0.9 * before:  # rounding, or no contraction
-            size = np.inf if rises else size
+            if rises:
+                size = np.inf
             break
-        theta, lowest = theta - step, value
+        theta = theta - step
+        lowest = value
         if size <= enough:
             break
     return value, theta, size, step
 
 
 class NewtonResult(NamedTuple):
-    """Result of Newton's method: F, raveled θ, whether these are minima, and the lengths of the last steps."""
+    """Result of Newton's method.
+
+    F, raveled θ, whether these are minima, and the lengths of the last steps.
+    """
 
     value: PerRefit
     theta: RefitPoints
@@ -304,26 +393,36 @@ def newton(
     metric: Float[Array, "params params"] | None = None,
     origin: Vector | None = None,
 ) -> NewtonResult:
-    """Run Newton's method with a backtracking line search, by descent only, for several refits side by side.
+    """Run Newton's method with a backtracking line search, by descent only, for several refits side
+    by side.
 
-    The refits have come to `start` from `origin`. A costly Hessian serves for as long as its steps shrink quickly.
-    Convergence is judged in one fixed metric (that of the factor `metric`, by default of the Hessian at the first start): under
-    separation the decrement in the current metric goes to zero while the parameters run away.
+    The refits have come to `start` from `origin`. A costly Hessian serves for as long as its steps
+    shrink quickly. Convergence is judged in one fixed metric (that of the factor `metric`, by
+    default of the Hessian at the first start): under separation the decrement in the current metric
+    goes to zero while the parameters run away.
     """
-    theta, size, converged = start.copy(), np.full(len(start), np.inf), np.zeros(len(start), bool)
+    theta = start.copy()
+    size = np.full(len(start), np.inf)
+    converged = np.zeros(len(start), bool)
     value, gradient = (part.copy() for part in F.look(theta, lanes))
     going = np.isfinite(value) & np.isfinite(gradient).all(1)
-    factors, convex, fresh = np.empty((len(start), *2 * start.shape[1:])), np.zeros(len(start), bool), going.copy()
-    # steps shorter than this share of θ that no longer shrink are rounding; under separation they are 1e-2
+    factors = np.empty((len(start), *2 * start.shape[1:]))
+    convex = np.zeros(len(start), bool)
+    fresh = going.copy()
+    # steps shorter than this share of θ that no longer shrink are rounding; under separation they
+    # are 1e-2
     step_rounding = 1e-6
-    small_system = 64  # parameters up to which NumPy's batched solver is faster than a call of LAPACK for each matrix
+    # parameters up to which NumPy's batched solver is faster than a call of LAPACK for each matrix
+    small_system = 64
     for _ in range(MAX_NEWTON_STEPS):
         some = np.flatnonzero(going)
         if not some.size:
             break
         renewed = some[fresh[some]]
         if renewed.size:
-            factors[renewed], convex[renewed], going[renewed] = _factorise_hessians(F, theta[renewed], lanes[renewed], flat)
+            factors[renewed], convex[renewed], going[renewed] = _factorise_hessians(
+                F, theta[renewed], lanes[renewed], flat
+            )
             if metric is None:
                 metric = factors[0].copy() if convex[0] else np.eye(theta.shape[1])
             factors[~convex] = metric
@@ -334,14 +433,24 @@ def newton(
         else:
             step = np.stack([scipy.linalg.cho_solve((factors[k], True), gradient[k]) for k in some])
         share = _line_search(F, lanes, some, theta, value, gradient, step)
-        before, size[some] = size[some], np.linalg.norm(step @ metric, axis=1)
-        moved = np.linalg.norm((theta[some] - (start[some] if origin is None else origin)) @ metric, axis=1)
+        before = size[some]
+        size[some] = np.linalg.norm(step @ metric, axis=1)
+        moved = np.linalg.norm(
+            (theta[some] - (start[some] if origin is None else origin)) @ metric, axis=1
+        )
         still = (size[some] <= 1e-8 * moved) | (size[some] <= 1e-11 * np.sqrt(np.abs(value[some])))
-        short = np.abs(step).max(1, initial=0.0) <= step_rounding * np.abs(theta[some]).max(1, initial=0.0)
-        short &= (size[some] <= step_rounding * np.linalg.norm(theta[some] @ metric, axis=1)) & (size[some] > 0.5 * before)
+        short = np.abs(step).max(1, initial=0.0) <= step_rounding * np.abs(theta[some]).max(
+            1, initial=0.0
+        )
+        short &= (size[some] <= step_rounding * np.linalg.norm(theta[some] @ metric, axis=1)) & (
+            size[some] > 0.5 * before
+        )
         converged[some] = (still | short & fresh[some]) & (share == 1) & convex[some]
-        going[some] &= np.isfinite(value[some]) & np.isfinite(gradient[some]).all(1) & ~converged[some]
-        going[some] &= (share > SMALLEST_DECREASE) | ~fresh[some]  # otherwise the next step would repeat this one
+        going[some] &= (
+            np.isfinite(value[some]) & np.isfinite(gradient[some]).all(1) & ~converged[some]
+        )
+        # otherwise the next step would repeat this one
+        going[some] &= (share > SMALLEST_DECREASE) | ~fresh[some]
         slow = not isinstance(F, LinearBatch | PenaltyBatch)
         fresh[some] = ~(slow & (share == 1) & convex[some] & (size[some] <= QUICK * before))
     return NewtonResult(value, theta, converged, size)
@@ -358,11 +467,16 @@ def _line_search(
 ) -> Float[Array, " some"]:
     """Take the steps, halved where needed; returns the share of each that was taken, or tried last.
 
-    A step is halved until F falls enough, or does not rise while its slope along the step falls (Hager and Zhang 2005). It is
-    taken whole where F is too flat to decide, and not at all if no share of it helps.
+    A step is halved until F falls enough, or does not rise while its slope along the step falls
+    (Hager and Zhang 2005). It is taken whole where F is too flat to decide, and not at all if no
+    share of it helps.
     """
-    promised, before, origin, slopes = np.sum(gradient[some] * step, axis=1), value[some], theta[some], gradient[some]
-    share, wanting = np.ones(len(some)), np.ones(len(some), bool)
+    promised = np.sum(gradient[some] * step, axis=1)
+    before = value[some]
+    origin = theta[some]
+    slopes = gradient[some]
+    share = np.ones(len(some))
+    wanting = np.ones(len(some), bool)
     cancellation_noise = 1e-10  # relative noise of F if terms 1e6 times as large cancel
     while wanting.any():
         which = some[wanting]
@@ -372,11 +486,19 @@ def _line_search(
         # the last digits of F are rounding where the slope has fallen enough
         with np.errstate(invalid="ignore"):  # infinite where F is
             slope = np.abs(np.sum(gradient[some] * step, axis=1))
-        enough |= (value[some] <= before + cancellation_noise * np.abs(before)) & (slope <= 0.8 * promised)
-        wanting &= ~enough & (promised > OBJECTIVE_ROUNDING * np.abs(before)) & (share > SMALLEST_DECREASE)
+        enough |= (value[some] <= before + cancellation_noise * np.abs(before)) & (
+            slope <= 0.8 * promised
+        )
+        wanting &= (
+            ~enough & (promised > OBJECTIVE_ROUNDING * np.abs(before)) & (share > SMALLEST_DECREASE)
+        )
         share[wanting] /= 2
     none = share <= SMALLEST_DECREASE
-    theta[some[none]], value[some[none]], gradient[some[none]] = origin[none], before[none], slopes[none]
+    theta[some[none]], value[some[none]], gradient[some[none]] = (
+        origin[none],
+        before[none],
+        slopes[none],
+    )
     return share
 
 
@@ -387,9 +509,12 @@ def _factorise_hessians(
 
     Rows in float32 are used as long as their Hessians are accurate enough for steps.
     """
-    single_precision_tolerance = 1e-3  # least pivot with products in float32, whose steps are off by at most a hundredth
+    # least pivot with products in float32, whose steps are off by at most a hundredth
+    single_precision_tolerance = 1e-3
     if isinstance(F, LinearBatch) and F.rough is not None:
-        factors, convex = _factors(with_flat(F.hessian(theta, lanes, F.rough), flat), single_precision_tolerance)
+        factors, convex = _factors(
+            with_flat(F.hessian(theta, lanes, F.rough), flat), single_precision_tolerance
+        )
         if convex.all():
             return factors, convex, convex
         F.rough = None
@@ -400,25 +525,34 @@ def _factorise_hessians(
 def _factors(
     hessian: Float[Array, "some params params"], least: float = PIVOT
 ) -> tuple[Float[Array, "some params params"], Bool[Array, " some"]]:
-    """Cholesky factors, and whether each matrix has one: whether it is positive definite beyond rounding."""
+    """Cholesky factors, and whether each matrix has one.
+
+    Whether it is positive definite beyond rounding.
+    """
     try:
         factors = np.linalg.cholesky(hessian)
     except np.linalg.LinAlgError:
         if len(hessian) == 1:
             return np.zeros_like(hessian), np.zeros(1, bool)
         parts = [_factors(own[None], least) for own in hessian]
-        return np.concatenate([part for part, _ in parts]), np.concatenate([definite for _, definite in parts])
+        return np.concatenate([part for part, _ in parts]), np.concatenate(
+            [definite for _, definite in parts]
+        )
     pivot, diagonal = (np.einsum("rpp->rp", part) for part in (factors, hessian))
     return factors, (pivot**2 > least * diagonal).all(1)
 
 
-def factorise(hessian: Float[Array, "params params"], least: float = PIVOT) -> Float[Array, "params params"] | None:
+def factorise(
+    hessian: Float[Array, "params params"], least: float = PIVOT
+) -> Float[Array, "params params"] | None:
     """Compute the Cholesky factor; None if the matrix is not positive definite beyond rounding."""
     (factor,), (definite,) = _factors(hessian[None], least)
     return factor if definite else None
 
 
-def with_flat(hessian: Float[Array, "*some params params"], flat: Flat) -> Float[Array, "*some params params"]:
+def with_flat(
+    hessian: Float[Array, "*some params params"], flat: Flat
+) -> Float[Array, "*some params params"]:
     """Add curvature along flat directions. Steps are orthogonal to these and do not change."""
     if not len(flat):
         return hessian
@@ -426,8 +560,18 @@ def with_flat(hessian: Float[Array, "*some params params"], flat: Flat) -> Float
     return hessian + scaled.swapaxes(-1, -2) @ scaled
 
 
-def scaled_flat(flat: Flat, hessian: Float[Array, "*some params params"]) -> Float[Array, "*some flat params"]:
-    """Scale each flat direction by the mean curvature of its parameters, so that units of measurement do not matter."""
-    curvature, lengths = np.einsum("...pp->...p", hessian), np.sum(flat**2, axis=1)
+def scaled_flat(
+    flat: Flat, hessian: Float[Array, "*some params params"]
+) -> Float[Array, "*some flat params"]:
+    """Scale each flat direction by the mean curvature of its parameters, so that units of
+    measurement do not matter.
+    """
+    curvature = np.einsum("...pp->...p", hessian)
+    lengths = np.sum(flat**2, axis=1)
     own = curvature @ (flat**2).T / lengths
-    return flat * np.sqrt(np.where(own > 0, own, np.mean(np.abs(curvature), axis=-1, keepdims=True)) / lengths)[..., None]
+    return (
+        flat
+        * np.sqrt(
+            np.where(own > 0, own, np.mean(np.abs(curvature), axis=-1, keepdims=True)) / lengths
+        )[..., None]
+    )

@@ -1,14 +1,17 @@
-"""Directions that neither units nor penalty see: repeated columns, all levels of a factor beside an intercept, p > n.
+"""Directions that neither units nor penalty see: repeated columns, all levels of a factor beside an
+intercept, p > n.
 
-For linear predictors `U_n θ` with a convex loss, F(θ + v, w) = F(θ, w) for every θ and w if `U_n v = 0` for all n and the
-penalty is flat along v. Other libraries then take the minimiser of least norm, and so does this one. N, rows that span those v,
-comes from the pivoted factor of all U_n together, with columns of length one. M is the norm to be minimised: the identity or,
-with an intercept that is none of the columns, the identity without it. Displacements d are then kept to `F d = 0`,
+For linear predictors `U_n θ` with a convex loss, F(θ + v, w) = F(θ, w) for every θ and w if `U_n
+v = 0` for all n and the penalty is flat along v. Other libraries then take the minimiser of least
+norm, and so does this one. N, rows that span those v, comes from the pivoted factor of all U_n
+together, with columns of length one. M is the norm to be minimised: the identity or, with an
+intercept that is none of the columns, the identity without it. Displacements d are then kept to `F
+d = 0`,
 
     F = (N M Nᵀ)⁻¹ N M,
 
-by the curvature FᵀF added to H: steps for gradients, which N never sees, do not change along N by it. A direction that is flat
-at θ̂ only, as under separation, is not among these.
+by the curvature FᵀF added to H: steps for gradients, which N never sees, do not change along N by
+it. A direction that is flat at θ̂ only, as under separation, is not among these.
 """
 
 from typing import Any
@@ -22,10 +25,14 @@ from ..objectives.batch_functions import function
 from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, ravel
 
 
-def unseen_directions(objective: AbstractObjective, theta: PyTree) -> Float[np.ndarray, "flat params"]:
-    """Return the functionals F of the unseen directions, with the model's own symmetries; empty if every direction is seen.
+def unseen_directions(
+    objective: AbstractObjective, theta: PyTree
+) -> Float[np.ndarray, "flat params"]:
+    """Return the functionals F of the unseen directions, with the model's own symmetries; empty if
+    every direction is seen.
 
-    Models that are not convex, or not of linear predictors, are not examined: only their symmetries are returned.
+    Models that are not convex, or not of linear predictors, are not examined: only their symmetries
+    are returned.
     """
     if not (isinstance(objective, AbstractLinearPredictor) and objective.convex):
         return np.asarray(objective.parameters.symmetries(theta), float)
@@ -35,13 +42,17 @@ def unseen_directions(objective: AbstractObjective, theta: PyTree) -> Float[np.n
     root = _root(objective, size)
     scale = np.linalg.norm(root, axis=0)
     scale[scale == 0] = 1.0
-    repeated_column_pivot = 1e-11  # pivot of a repeated column, relative to the largest; float64 gives 1e-15, H resolves 1e-7
-    # pivots root[:, order] = Q [R S; 0 0], where R⁻¹S is short, give orthonormal rows in its null space
+    # pivot of a repeated column, relative to the largest; float64 gives 1e-15, H resolves 1e-7
+    repeated_column_pivot = 1e-11
+    # pivots root[:, order] = Q [R S; 0 0], where R⁻¹S is short, give orthonormal rows in its null
+    # space
     triangle, order = scipy.linalg.qr(root / scale, mode="r", pivoting=True)
     pivots = np.abs(np.diag(triangle))
     rank = int(np.sum(pivots > repeated_column_pivot * pivots.max(initial=0)))
     null = np.zeros((size - rank, size))
-    null[:, order[:rank]] = -scipy.linalg.solve_triangular(triangle[:rank, :rank], triangle[:rank, rank:]).T
+    null[:, order[:rank]] = -scipy.linalg.solve_triangular(
+        triangle[:rank, :rank], triangle[:rank, rank:]
+    ).T
     null[:, order[rank:]] = np.eye(size - rank)
     null = np.linalg.qr(null.T)[0].T
     # a penalty that is not quadratic may be flat far out
@@ -51,49 +62,72 @@ def unseen_directions(objective: AbstractObjective, theta: PyTree) -> Float[np.n
     if model is None:
         penalised = bool(np.any(np.asarray(objective.parameters.penalty_curvature(theta)) != 0))
     else:
-        penalised = bool(abs(model.penalty).sum() > 0) or model.design.shape[0] > objective.num_units
+        penalised = (
+            bool(abs(model.penalty).sum() > 0) or model.design.shape[0] > objective.num_units
+        )
     for at in (theta, objective.parameters.start(0)) if penalised else ():
         hessian = function(objective, at).hessian(np.asarray(ravel(at))) / scale / scale[:, None]
         values, vectors = np.linalg.eigh(null @ hessian @ null.T)
-        null = vectors[:, values <= penalty_curvature_share * size * np.abs(np.diag(hessian)).max(initial=0)].T @ null
+        null = (
+            vectors[
+                :,
+                values <= penalty_curvature_share * size * np.abs(np.diag(hessian)).max(initial=0),
+            ].T
+            @ null
+        )
     return _functionals(objective, theta, null / scale)
 
 
 def _cut(objective: Any) -> Float[np.ndarray, "flat params"]:
-    """Return the directions that the host treats as unseen: those of its centred rows' smallest singular values."""
-    x, weight = objective.design[:, : objective.num_features], objective.sample_weight
-    weight = np.ones(len(x)) if weight is None else weight
+    """Return the directions that the host treats as unseen.
+
+    Those of its centred rows' smallest singular values.
+    """
+    x = objective.design[:, : objective.num_features]
+    weight = objective.sample_weight
+    if weight is None:
+        weight = np.ones(len(x))
     mean = weight @ x / weight.sum() if objective.intercept else np.zeros(x.shape[1])
     root = np.linalg.qr(np.sqrt(weight)[:, None] * (x - mean), mode="r")
     _, s, vectors = np.linalg.svd(root, full_matrices=True)
     null = vectors[np.sum(s > objective.cut * s.max(initial=0.0)) :]
-    return np.c_[null, -null @ mean] if objective.intercept else null
+    if objective.intercept:
+        return np.c_[null, -null @ mean]
+    return null
 
 
 def _root(objective: AbstractLinearPredictor, size: int) -> Float[np.ndarray, "some params"]:
-    """Compute the triangle R with `RᵀR = Σ_n U_nᵀ U_n` over the units of positive weight, computed by blocks."""
-    weight, model = objective.units.weight, objective.predictors
-    units = np.arange(objective.num_units) if weight is None else np.flatnonzero(np.asarray(weight) > 0)
+    """Compute the triangle R with `RᵀR = Σ_n U_nᵀ U_n` over the units of positive weight, computed
+    by blocks.
+    """
+    weight = objective.units.weight
+    model = objective.predictors
+    units = (
+        np.arange(objective.num_units) if weight is None else np.flatnonzero(np.asarray(weight) > 0)
+    )
     null_space_block = 2**22  # numbers in a block of rows
     block = max(size, null_space_block // (objective.outputs * size))
     root = np.zeros((0, size))
     for start in range(0, len(units), block):
-        some = units[np.minimum(np.arange(start, start + min(block, len(units))), len(units) - 1)]  # the last unit is repeated
+        # the last unit is repeated
+        some = units[np.minimum(np.arange(start, start + min(block, len(units))), len(units) - 1)]
         rows = _rows(objective, some) if model is None else model.design.whiten(some, np.eye(size))
-        root = np.asarray(np.linalg.qr(np.concatenate([root, np.asarray(rows).reshape(-1, size)]), mode="r"))
+        root = np.asarray(
+            np.linalg.qr(np.concatenate([root, np.asarray(rows).reshape(-1, size)]), mode="r")
+        )
     return root
 
 
 @compile_static
 def _rows(objective: AbstractLinearPredictor, units: Arrays) -> Array:
-    return (
-        objective.rows(jnp.asarray(units))
-        if len(units) < objective.num_units
-        else objective.rows(jnp.arange(objective.num_units))
-    )
+    if len(units) < objective.num_units:
+        return objective.rows(jnp.asarray(units))
+    return objective.rows(jnp.arange(objective.num_units))
 
 
-def _functionals(objective: AbstractLinearPredictor, theta: PyTree, null: Float[np.ndarray, "null params"]) -> np.ndarray:
+def _functionals(
+    objective: AbstractLinearPredictor, theta: PyTree, null: Float[np.ndarray, "null params"]
+) -> np.ndarray:
     """Functionals F of null directions, and the symmetries that are not among them."""
     symmetries = np.asarray(objective.parameters.symmetries(theta), float)
     if not len(null):

@@ -1,9 +1,9 @@
 """Starts of a fit, and the minima of `F(·, 1)` that they lead to.
 
-The first start is the user's or the objective's own. The others are drawn by the objective, with a seed, if it draws. If not,
-they are drawn around the first: with normal moves of standard deviation `√(n / (p |H_jj|))` in each of p parameters, H the
-curvature at the first start, so that a move would cost a quadratic F about half a nat a unit; and twice and four times as far
-in turn.
+The first start is the user's or the objective's own. The others are drawn by the objective, with a
+seed, if it draws. If not, they are drawn around the first: with normal moves of standard deviation
+`√(n / (p |H_jj|))` in each of p parameters, H the curvature at the first start, so that a move
+would cost a quadratic F about half a nat a unit; and twice and four times as far in turn.
 """
 
 import copy
@@ -24,15 +24,20 @@ from ..objectives.batch_functions import Function, function
 from ..objectives.objective import AbstractObjective, as_stored, map_arrays, ravel, unflatten
 from .newton import LARGE_NUM_PARAMETERS, Minimisation
 
-WIDER = (1, 2, 4)  # factors of the distance, as a first start in a narrow basin does not show how far off others are
+# factors of the distance, as a first start in a narrow basin does not show how far off others are
+WIDER = (1, 2, 4)
 STARTS = 4  # default number of starts, if F is not convex and a start is affordable
-SAME_MINIMUM = 1e-6  # nats between values of one minimum: minimisers end at decrements of 1e-5 or less, that is at 5e-11
+# nats between values of one minimum: minimisers end at decrements of 1e-5 or less, that is at 5e-11
+SAME_MINIMUM = 1e-6
 START_ROUNDING = 1e-10  # the same, relative to F
 
 
 @dataclass(frozen=True, eq=False)
 class Minima:
-    """Distinct minima of `F(·, 1)`, lowest first: F, raveled θ, and how many starts reached each; and the number of starts."""
+    """Distinct minima of `F(·, 1)`, lowest first: F, raveled θ, and how many starts reached each.
+
+    And the number of starts.
+    """
 
     value: Float[np.ndarray, " minima"]
     theta: Float[np.ndarray, "minima params"]
@@ -40,7 +45,10 @@ class Minima:
     starts: int
 
     def __eq__(self, other: object) -> bool:
-        """Return True for any other minima: compiled programs ignore them, so a fit with one more compiles nothing anew."""
+        """Return True for any other minima.
+
+        Compiled programs ignore them, so a fit with one more compiles nothing anew.
+        """
         return isinstance(other, Minima)
 
     def __hash__(self) -> int:
@@ -61,15 +69,23 @@ def stored_leaves(theta: PyTree) -> PyTree:
     return map_arrays(convert, theta)
 
 
-def starts_of(objective: AbstractObjective, theta0: PyTree, number: int | None, seed: int) -> list[PyTree]:
+def starts_of(
+    objective: AbstractObjective, theta0: PyTree, number: int | None, seed: int
+) -> list[PyTree]:
     """List the starts: `theta0` first, if given, then others up to `number`.
 
-    A convex F has one start, whatever `number` is. By default a model whose starts take long has one too.
+    A convex F has one start, whatever `number` is. By default a model whose starts take long has
+    one too.
     """
     own = lambda seed: stored_leaves(own_start(objective, seed))
-    first = own(seed) if theta0 is None else stored_leaves(objective.parameters.unconstrained(theta0))
+    first = (
+        own(seed) if theta0 is None else stored_leaves(objective.parameters.unconstrained(theta0))
+    )
     usual = objective.parameters.usual_starts if ravel(first).size <= LARGE_NUM_PARAMETERS else 1
-    count = 1 if objective.convex else usual if number is None else number
+    if objective.convex:
+        count = 1
+    else:
+        count = usual if number is None else number
     if count == 1:
         return [first]
     seeds = range(seed + 1, seed + count)
@@ -84,13 +100,17 @@ def starts_of(objective: AbstractObjective, theta0: PyTree, number: int | None, 
 
 def _around(objective: AbstractObjective, first: PyTree, seeds: range) -> Iterator[PyTree]:
     """Yield starts around the first, one a seed."""
-    F, centre, n = function(objective, first), np.asarray(ravel(first)), objective.num_units
+    F = function(objective, first)
+    centre = np.asarray(ravel(first))
+    n = objective.num_units
     curvature = np.abs(np.diag(F.hessian(centre)))
     usual = np.median(curvature[curvature > 0]) if (curvature > 0).any() else float(n)
     flat_start_curvature = 1e-3  # least curvature that moves are scaled by, relative to the median
     scale = np.sqrt(n / (len(centre) * np.maximum(curvature, flat_start_curvature * usual)))
     for k, seed in enumerate(seeds):
-        away = WIDER[k % len(WIDER)] * scale * np.random.default_rng(seed).standard_normal(len(centre))
+        away = (
+            WIDER[k % len(WIDER)] * scale * np.random.default_rng(seed).standard_normal(len(centre))
+        )
         while not np.isfinite(np.sum(F.look(centre + away)[1])) and np.abs(away).max() > 0:
             away = away / 2  # the move leaves the domain of a link, or exponentials overflow
         yield unflatten(centre + away, first)
@@ -110,7 +130,9 @@ class WatchedFunction(Function):
     tell: Callable[..., None]
     looks: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
-    def look(self, vector: Float[np.ndarray, " params"]) -> tuple[float, Float[np.ndarray, " params"]]:
+    def look(
+        self, vector: Float[np.ndarray, " params"]
+    ) -> tuple[float, Float[np.ndarray, " params"]]:
         value, gradient = super().look(vector)
         self.tell(f"F = {value:.6g} after {next(self.looks)} gradients")
         return value, gradient
@@ -118,7 +140,10 @@ class WatchedFunction(Function):
 
 @dataclass(frozen=True, eq=False)
 class StartRunner:
-    """Descent from a start, given by its number, with a line of progress; contains everything that another process needs."""
+    """Descent from a start, given by its number, with a line of progress.
+
+    Contains everything that another process needs.
+    """
 
     starts: list[np.ndarray]
     F: Function
@@ -127,19 +152,24 @@ class StartRunner:
 
     def __call__(self, number: int) -> StepResult:
         tell = self.bar.line(f"start {number + 1}")
-        found = self.minimise(WatchedFunction(copy.copy(self.F.of), self.F.like, tell), self.starts[number])
-        tell(f"{'a minimum' if found.converged else 'no minimum'}, F = {found.value:.8g}", done=True)
+        found = self.minimise(
+            WatchedFunction(copy.copy(self.F.of), self.F.like, tell), self.starts[number]
+        )
+        tell(
+            f"{'a minimum' if found.converged else 'no minimum'}, F = {found.value:.8g}", done=True
+        )
         self.bar.advance()
         return {name: np.asarray(part) for name, part in found._asdict().items()}
 
     def each(self) -> Iterator[StepResult]:
         """Run every start, and keep the results in the checkpoint.
 
-        One start runs alone, so that programs are compiled once. The others run side by side, or on joblib's workers, if it has
-        some.
+        One start runs alone, so that programs are compiled once. The others run side by side, or on
+        joblib's workers, if it has some.
         """
         count = len(self.starts)
-        alone = 1 if count == 1 or workers() < 2 else 0  # the first run decides whether sending the others pays
+        # the first run decides whether sending the others pays
+        alone = 1 if count == 1 or workers() < 2 else 0
         yield from (read_or_make(lambda: self(0)) for _ in range(alone))
         if alone < count:  # else joblib need not be imported
             for _, told in steps(self, range(alone, count), min(count - 1, cores()) or 1):
@@ -152,22 +182,29 @@ def descended_from(
     """Run the descent from each start, and sort the results, lowest minimum first."""
     runs: list[Minimisation] = []
     with Slow("starts", len(starts)) as bar, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The line search algorithm did not converge")  # Newton steps follow
+        # Newton steps follow
+        warnings.filterwarnings("ignore", "The line search algorithm did not converge")
         for told in StartRunner(starts, F, minimise, bar).each():
             runs.append(Minimisation(float(told["value"]), told["theta"], bool(told["converged"])))
-            bar.advance(max(len(runs) - bar.num_done, 0))  # counts runs from the checkpoint or another process
+            # counts runs from the checkpoint or another process
+            bar.advance(max(len(runs) - bar.num_done, 0))
     return sorted(runs, key=lambda found: found[0] if np.isfinite(found[0]) else np.inf)
 
 
 def alone(value: np.ndarray, theta: PyTree) -> Minima:
     """Return the minima of a fit with one start."""
-    return Minima(np.reshape(np.asarray(value), 1), np.asarray(ravel(theta))[None], np.ones(1, int), 1)
+    return Minima(
+        np.reshape(np.asarray(value), 1), np.asarray(ravel(theta))[None], np.ones(1, int), 1
+    )
 
 
-def distinct(objective: AbstractObjective, runs: list[Minimisation], like: PyTree, starts: int) -> Minima:
+def distinct(
+    objective: AbstractObjective, runs: list[Minimisation], like: PyTree, starts: int
+) -> Minima:
     """Return the distinct minima that runs, lowest first, reached.
 
-    Values that differ by rounding belong to one minimum, whatever the order of interchangeable parts.
+    Values that differ by rounding belong to one minimum, whatever the order of interchangeable
+    parts.
     """
     found: list[list] = []  # F, θ and number of runs of each
     for value, vector, converged in runs:
@@ -176,14 +213,27 @@ def distinct(objective: AbstractObjective, runs: list[Minimisation], like: PyTre
         if found and value - found[-1][0] <= SAME_MINIMUM + START_ROUNDING * abs(value):
             found[-1][2] += 1
         else:
-            found.append([float(value), np.asarray(ravel(objective.parameters.canonical(unflatten(vector, like)))), 1])
+            found.append(
+                [
+                    float(value),
+                    np.asarray(ravel(objective.parameters.canonical(unflatten(vector, like)))),
+                    1,
+                ]
+            )
     values, thetas, times = zip(*found, strict=True) if found else ((), (), ())
-    return Minima(np.array(values), np.reshape(thetas, (len(values), ravel(like).size)), np.array(times, int), starts)
+    return Minima(
+        np.array(values),
+        np.reshape(thetas, (len(values), ravel(like).size)),
+        np.array(times, int),
+        starts,
+    )
 
 
 def own_start(objective: AbstractObjective, seed: int) -> PyTree:
     """Return the objective's own start for a seed."""
     start = objective.parameters.start
     if start is None:
-        raise ValueError(f"fit: {kind_of(objective)} has no start of its own; give one: fit(objective, theta0={{...}}).")
+        raise ValueError(
+            f"fit: {kind_of(objective)} has no start of its own; give one: fit(objective, theta0={{...}})."
+        )
     return start(seed)

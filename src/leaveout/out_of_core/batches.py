@@ -1,7 +1,9 @@
-"""Rows in batches: datasets of Arrow and Parquet files, memory maps and arrays, collections of Dask.
+"""Rows in batches: datasets of Arrow and Parquet files, memory maps and arrays, collections of
+Dask.
 
-They consist of parts, which other processes may read: row groups of Parquet files, other fragments of a dataset, partitions of
-a collection, slices of an array. Each part is read a block of rows at a time, in float64, and no two blocks are kept.
+They consist of parts, which other processes may read: row groups of Parquet files, other fragments
+of a dataset, partitions of a collection, slices of an array. Each part is read a block of rows at a
+time, in float64, and no two blocks are kept.
 """
 
 import glob
@@ -26,7 +28,9 @@ INSTALL = "pip install 'leaveout[{}]'"
 
 
 class RowBlock(NamedTuple):
-    """Consecutive rows, from number `start` on, each with a final one if the model has an intercept."""
+    """Consecutive rows, from number `start` on, each with a final one if the model has an
+    intercept.
+    """
 
     start: int
     x: Float[Array, "rows params"]
@@ -50,7 +54,10 @@ class Roles(NamedTuple):
 
 @dataclass(frozen=True)
 class FilePart:
-    """The rows `start` to `start + count`: `said` describes their place, `rows` reads them, `of` identifies them."""
+    """The rows `start` to `start + count`.
+
+    `said` describes their place, `rows` reads them, `of` identifies them.
+    """
 
     number: int
     start: int
@@ -62,7 +69,10 @@ class FilePart:
 
 @dataclass(frozen=True)
 class Batches:
-    """All parts of the data and their columns; Dask gives the blocks of parts that are `delayed`."""
+    """All parts of the data and their columns.
+
+    Dask gives the blocks of parts that are `delayed`.
+    """
 
     caller: str
     parts: tuple[FilePart, ...]
@@ -72,22 +82,43 @@ class Batches:
 
     @property
     def count(self) -> int:
-        return self.parts[-1].start + self.parts[-1].count if self.parts else 0
+        if self.parts:
+            return self.parts[-1].start + self.parts[-1].count
+        return 0
 
     def blocks(self, part: FilePart, ones: bool) -> Iterator[RowBlock]:
-        """Yield the rows in checked blocks; ValueError if a value is missing or infinite, with its row and part."""
-        features, start = len(self.roles.features), part.start
+        """Yield the rows in checked blocks.
+
+        ValueError if a value is missing or infinite, with its row and part.
+        """
+        features = len(self.roles.features)
+        start = part.start
         for x, others in part.rows.read(self.roles, max(1, DENSE_BLOCK // (features + 1))):
-            own = np.empty((features + ones, len(x)), float).T if x.flags.f_contiguous else np.empty((len(x), features + ones))
+            own = (
+                np.empty((features + ones, len(x)), float).T
+                if x.flags.f_contiguous
+                else np.empty((len(x), features + ones))
+            )
             own[:, :features], own[:, features:] = x, 1.0
             found = dict(zip(self.roles.others, others, strict=True))
-            for array, names in ((own, self.roles.features), *((found[name][:, None], (name,)) for name in found)):
+            for array, names in (
+                (own, self.roles.features),
+                *((found[name][:, None], (name,)) for name in found),
+            ):
                 self._check(part, start, array, names)
-            weight, offset = (None if name is None else found[name] for name in (self.roles.weight, self.roles.offset))
+            weight, offset = (
+                None if name is None else found[name]
+                for name in (self.roles.weight, self.roles.offset)
+            )
             if weight is not None and (weight < 0).any():
                 at = int(np.argmax(weight < 0))
-                raise ValueError(f"{self.caller}: the weight {weight[at]:g} in {self.where(part, start + at)} is below zero.")
-            weight, offset = np.ones(len(x)) if weight is None else weight, np.zeros(len(x)) if offset is None else offset
+                raise ValueError(
+                    f"{self.caller}: the weight {weight[at]:g} in {self.where(part, start + at)} is below zero."
+                )
+            if weight is None:
+                weight = np.ones(len(x))
+            if offset is None:
+                offset = np.zeros(len(x))
             yield RowBlock(start, own, found[self.roles.target], weight, offset)
             start += len(x)
 
@@ -102,7 +133,9 @@ class Batches:
 
     def where(self, part: FilePart, row: int) -> str:
         """Describe the place of a row in the data."""
-        inside = f"row {row - part.start} of batch {part.number} of {self.number or len(self.parts)}"
+        inside = (
+            f"row {row - part.start} of batch {part.number} of {self.number or len(self.parts)}"
+        )
         return f"row {row} ({inside}, {part.label})"
 
 
@@ -139,7 +172,9 @@ def _floats(column: Any) -> Array:
 
 @dataclass(frozen=True)
 class Frame:
-    """Rows of an Arrow table that is in memory, or of a partition of a data frame of Dask, in pandas."""
+    """Rows of an Arrow table that is in memory, or of a partition of a data frame of Dask, in
+    pandas.
+    """
 
     frame: Any
 
@@ -155,7 +190,10 @@ class Frame:
 
 @dataclass(frozen=True)
 class Slice:
-    """Rows of arrays of features and of single numbers; a memory map is sent to other processes by the name of its file."""
+    """Rows of arrays of features and of single numbers.
+
+    A memory map is sent to other processes by the name of its file.
+    """
 
     x: Array
     others: tuple[Array, ...]
@@ -174,8 +212,13 @@ class Slice:
         return cls(map_rows(x), tuple(map(map_rows, others)))
 
 
-def open_parts(caller: str, data: Any, target: Any, columns: Sequence[str] | None, weight: Any, offset: Any) -> Batches:
-    """Open data of any of these kinds as parts. TypeError for other data, or no numbers; ValueError for unknown columns."""
+def open_parts(
+    caller: str, data: Any, target: Any, columns: Sequence[str] | None, weight: Any, offset: Any
+) -> Batches:
+    """Open data of any of these kinds as parts. TypeError for other data, or no numbers.
+
+    ValueError for unknown columns.
+    """
     if isinstance(data, str | os.PathLike):
         data = _dataset(caller, data)
     module = type(data).__module__.split(".")[0]
@@ -196,7 +239,9 @@ def _dataset(caller: str, name: str | os.PathLike) -> Any:
     try:
         import pyarrow.dataset as ds
     except ImportError as error:
-        raise ImportError(f"{caller}: Parquet files are read by pyarrow: {INSTALL.format('parquet')}") from error
+        raise ImportError(
+            f"{caller}: Parquet files are read by pyarrow: {INSTALL.format('parquet')}"
+        ) from error
     text = os.fspath(name)
     files = sorted(glob.glob(text)) if any(sign in text for sign in "*?[") else [text]
     if not files or not Path(files[0]).exists():
@@ -217,13 +262,19 @@ def _roles(caller: str, given: tuple[Any, ...], numeric: dict[str, bool]) -> Rol
         if name is None and what != "target":
             continue
         if not isinstance(name, str):
-            raise TypeError(f"{caller}: {what} must be the name of a column of the data; got {type(name).__name__}.")
+            raise TypeError(
+                f"{caller}: {what} must be the name of a column of the data; got {type(name).__name__}."
+            )
     others = {target, weight, offset}
-    features = tuple(name for name in numeric if name not in others) if columns is None else tuple(columns)
+    features = (
+        tuple(name for name in numeric if name not in others) if columns is None else tuple(columns)
+    )
     missing = [name for name in [*features, *filter(None, others)] if name not in numeric]
     if missing:
         known = ", ".join(list(numeric)[:10])
-        raise ValueError(f"{caller}: the data have no columns {', '.join(map(repr, missing[:5]))}; there are {known}.")
+        raise ValueError(
+            f"{caller}: the data have no columns {', '.join(map(repr, missing[:5]))}; there are {known}."
+        )
     wrong = [name for name in [*features, *filter(None, others)] if not numeric[name]]
     if wrong:
         raise TypeError(
@@ -237,7 +288,8 @@ def _roles(caller: str, given: tuple[Any, ...], numeric: dict[str, bool]) -> Rol
 
 def _number_parts(listed: Sequence[tuple[int, str, Any, Any]]) -> tuple[FilePart, ...]:
     """Number the parts from their numbers of rows; empty parts are left out."""
-    found, start = list[FilePart](), 0
+    found = list[FilePart]()
+    start = 0
     for count, said, rows, of in listed:
         if count:
             found.append(FilePart(len(found), start, count, said, rows, of))
@@ -252,21 +304,38 @@ def _of_arrow(caller: str, data: Any, given: tuple[Any, ...]) -> Batches:
     if isinstance(data, ds.InMemoryDataset):
         data = data.to_table()
     if not isinstance(data, pa.Table | ds.Dataset):
-        raise TypeError(f"{caller}: data must be a dataset or a table of pyarrow; got {type(data).__name__}.")
+        raise TypeError(
+            f"{caller}: data must be a dataset or a table of pyarrow; got {type(data).__name__}."
+        )
     kinds = pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal
     numeric = {field.name: any(kind(field.type) for kind in kinds) for field in data.schema}
     listed = list[tuple[int, str, Any, Any]]()
     if isinstance(data, pa.Table):
         pieces = [data.slice(start, PART) for start in range(0, len(data), PART)]
-        listed = [(len(piece), f"rows from {PART * k} on", Frame(piece), piece) for k, piece in enumerate(pieces)]
+        listed = [
+            (len(piece), f"rows from {PART * k} on", Frame(piece), piece)
+            for k, piece in enumerate(pieces)
+        ]
     for fragment in [] if isinstance(data, pa.Table) else data.get_fragments():
         path = getattr(fragment, "path", "")
-        for piece in fragment.split_by_row_group() if isinstance(fragment, ds.ParquetFileFragment) else [fragment]:
+        for piece in (
+            fragment.split_by_row_group()
+            if isinstance(fragment, ds.ParquetFileFragment)
+            else [fragment]
+        ):
             groups = [group.id for group in getattr(piece, "row_groups", [])]
-            said = f"row group {groups[0]} of {Path(path).name}" if groups else Path(path).name or "a table in memory"
+            said = (
+                f"row group {groups[0]} of {Path(path).name}"
+                if groups
+                else Path(path).name or "a table in memory"
+            )
             known = Path(path)
-            stamp = (known.stat().st_size, known.stat().st_mtime_ns) if path and known.exists() else ()
-            count = sum(group.num_rows for group in piece.row_groups) if groups else piece.count_rows()
+            stamp = (
+                (known.stat().st_size, known.stat().st_mtime_ns) if path and known.exists() else ()
+            )
+            count = (
+                sum(group.num_rows for group in piece.row_groups) if groups else piece.count_rows()
+            )
             listed.append((count, said, Fragment(piece), (path, groups, stamp)))
     return Batches(caller, _number_parts(listed), _roles(caller, given, numeric))
 
@@ -276,22 +345,35 @@ def _of_dask(caller: str, data: Any, given: tuple[Any, ...]) -> Batches:
 
     if hasattr(data, "columns"):
         numeric = {str(name): dtype.kind in "biuf" for name, dtype in data.dtypes.items()}
-        parts, roles = data.to_delayed(), _roles(caller, given, numeric)
+        parts = data.to_delayed()
+        roles = _roles(caller, given, numeric)
         counts = dask.compute(*(dask.delayed(len)(part) for part in parts))
-        listed = [(n, f"partition {k}", part, (data._name, k)) for k, (n, part) in enumerate(zip(counts, parts, strict=True))]
+        listed = [
+            (n, f"partition {k}", part, (data._name, k))
+            for k, (n, part) in enumerate(zip(counts, parts, strict=True))
+        ]
         return Batches(caller, _number_parts(listed), roles, delayed=True)
     target, columns, weight, offset = given
     if data.ndim != 2 or columns is not None:
-        raise ValueError(f"{caller}: an array of Dask must be [rows, features], and columns= is for frames.")
+        raise ValueError(
+            f"{caller}: an array of Dask must be [rows, features], and columns= is for frames."
+        )
     data = data.rechunk({0: "auto", 1: -1})
     if np.isnan(data.chunks[0]).any():
         data = data.compute_chunk_sizes()
     listed_ = {"target": target, "weight": weight, "offset": offset}
-    beside = {name: _beside(caller, name, part, data) for name, part in listed_.items() if part is not None}
-    pieces = zip(data.to_delayed()[:, 0], *(part.to_delayed() for part in beside.values()), strict=True)
+    beside = {
+        name: _beside(caller, name, part, data)
+        for name, part in listed_.items()
+        if part is not None
+    }
+    pieces = zip(
+        data.to_delayed()[:, 0], *(part.to_delayed() for part in beside.values()), strict=True
+    )
     both = dask.delayed(lambda x, *others: (x, others), pure=False)
     listed = [
-        (n, f"chunk {k}", both(*piece), (data.name, k)) for k, (n, piece) in enumerate(zip(data.chunks[0], pieces, strict=True))
+        (n, f"chunk {k}", both(*piece), (data.name, k))
+        for k, (n, piece) in enumerate(zip(data.chunks[0], pieces, strict=True))
     ]
     return Batches(caller, _number_parts(listed), _of_no_names(data.shape[1], beside), delayed=True)
 
@@ -300,9 +382,12 @@ def _beside(caller: str, name: str, part: Any, data: Any) -> Any:
     """Return one number for each row, in the chunks of the rows."""
     import dask.array as da
 
-    part = part if isinstance(part, da.Array) else da.from_array(np.asarray(part))
+    if not isinstance(part, da.Array):
+        part = da.from_array(np.asarray(part))
     if part.shape != (data.shape[0],):
-        raise ValueError(f"{caller}: {name} must have one number for each of the {data.shape[0]} rows; got shape {part.shape}.")
+        raise ValueError(
+            f"{caller}: {name} must have one number for each of the {data.shape[0]} rows; got shape {part.shape}."
+        )
     return part.rechunk((data.chunks[0],))
 
 
@@ -313,8 +398,14 @@ def _of_no_names(features: int, others: Any) -> Roles:
 
 def _of_arrays(caller: str, x: Array, y: Any, weight: Any, offset: Any) -> Batches:
     if x.ndim != 2 or x.dtype.kind not in "biuf":
-        raise ValueError(f"{caller}: an array must be [rows, features], of numbers; got {x.dtype} of shape {x.shape}.")
-    others = {name: part for name, part in (("y", y), ("weight", weight), ("offset", offset)) if part is not None}
+        raise ValueError(
+            f"{caller}: an array must be [rows, features], of numbers; got {x.dtype} of shape {x.shape}."
+        )
+    others = {
+        name: part
+        for name, part in (("y", y), ("weight", weight), ("offset", offset))
+        if part is not None
+    }
     for name, part in others.items():
         others[name] = part if is_mapped(part) else numbers(caller, name, part)
         if others[name].shape != (len(x),):

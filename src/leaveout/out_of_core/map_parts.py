@@ -1,6 +1,8 @@
-"""Functions of the rows of every part, in this process, in joblib's workers, or on a cluster of Dask.
+"""Functions of the rows of every part, in this process, in joblib's workers, or on a cluster of
+Dask.
 
-Results come in the order of the parts, so that sums do not depend on the workers. If a worker dies, another gets its parts.
+Results come in the order of the parts, so that sums do not depend on the workers. If a worker dies,
+another gets its parts.
 """
 
 import functools
@@ -18,7 +20,10 @@ PassResult = dict[str, np.ndarray]
 
 
 class Pass(NamedTuple):
-    """Pass over the parts: `function(blocks, *given, *each[part])`, with a column of `ones` in the blocks on request."""
+    """Pass over the parts.
+
+    `function(blocks, *given, *each[part])`, with a column of `ones` in the blocks on request.
+    """
 
     function: Callable[..., PassResult]
     ones: bool
@@ -41,7 +46,10 @@ def over(data: Batches, a: Pass, first: int = 0) -> Iterator[PassResult]:
 
 
 def _bare(data: Batches) -> Batches:
-    """Return the data without their parts, which travel one by one; messages still give their number."""
+    """Return the data without their parts, which travel one by one.
+
+    Messages still give their number.
+    """
     return Batches(data.caller, (), data.roles, False, len(data.parts))
 
 
@@ -67,18 +75,27 @@ class _HiddenRows:
 def _by_dask(data: Batches, a: Pass, parts: tuple[FilePart, ...]) -> Iterator[PassResult]:
     import dask
 
-    client, task = _client(), dask.delayed(_apply_to_part, pure=False)
+    client = _client()
+    task = dask.delayed(_apply_to_part, pure=False)
     shared = dask.delayed(functools.partial(a.of, _bare(data)), pure=False, traverse=False)
     rows = [part.rows if data.delayed else _HiddenRows(part.rows) for part in parts]
-    tasks = [task(shared, replace(part, rows=None), own) for part, own in zip(parts, rows, strict=True)]
+    tasks = [
+        task(shared, replace(part, rows=None), own) for part, own in zip(parts, rows, strict=True)
+    ]
     if client is None:
         yield from dask.compute(*tasks)
         return
     waiting = client.compute(tasks)
     for k in range(len(waiting)):
-        future, waiting[k] = waiting[k], None  # releases the result
+        # releases the result
+        future = waiting[k]
+        waiting[k] = None
         yield future.result()
 
 
-def _apply_to_part(shared: Callable[[FilePart], PassResult], part: FilePart, rows: Any) -> PassResult:
-    return shared(replace(part, rows=rows.rows) if isinstance(rows, _HiddenRows) else fill_part(part, rows))
+def _apply_to_part(
+    shared: Callable[[FilePart], PassResult], part: FilePart, rows: Any
+) -> PassResult:
+    return shared(
+        replace(part, rows=rows.rows) if isinstance(rows, _HiddenRows) else fill_part(part, rows)
+    )

@@ -20,7 +20,18 @@ from ..optimize.hessian_factor import IndefiniteHessianError, cholesky
 from ..optimize.newton import NewtonResult, factorise, newton
 from .batches import Batches
 from .map_parts import Pass, over
-from .passes import SUMS, LeftOutRows, PassFit, beginning, leave_rows_out, looked_together, sample_of, sums, survey, worst
+from .passes import (
+    SUMS,
+    LeftOutRows,
+    PassFit,
+    beginning,
+    leave_rows_out,
+    looked_together,
+    sample_of,
+    sums,
+    survey,
+    worst,
+)
 from .result import Scan
 
 Array = np.ndarray
@@ -32,7 +43,9 @@ class PassRunner:
     """The passes of a scan in order; each is a step that `checkpoint` keeps."""
 
     def __init__(self, rows: Batches, model: GLM, folder: Path | None):
-        self.rows, self.model, self.folder = rows, model, folder
+        self.rows = rows
+        self.model = model
+        self.folder = folder
         predictors = model.predictors
         assert predictors is not None
         self.loss: AbstractLoss = model.loss_function
@@ -41,15 +54,25 @@ class PassRunner:
         self.cache: dict[str, Any] = {}
 
     def add_up(
-        self, function: Callable[..., StepResult], label: str, *given: Any, together: Together | None = None
+        self,
+        function: Callable[..., StepResult],
+        label: str,
+        *given: Any,
+        together: Together | None = None,
     ) -> StepResult:
         """Run a pass over all parts, and add up or combine the results."""
-        together = together or (lambda one, other: {name: one[name] + part for name, part in other.items()} if one else other)
+        together = together or (
+            lambda one, other: (
+                {name: one[name] + part for name, part in other.items()} if one else other
+            )
+        )
 
         def make() -> StepResult:
             total: StepResult = {}
             with Slow(label, len(self.rows.parts)) as bar:
-                for told in over(self.rows, Pass(function, self.model.intercept, (self.loss, *given))):
+                for told in over(
+                    self.rows, Pass(function, self.model.intercept, (self.loss, *given))
+                ):
                     total = together(total, told)
                     bar.advance()
             return total
@@ -62,9 +85,16 @@ class PassRunner:
         if not self.cache or not np.array_equal(self.cache["theta"], theta):
             told = self.add_up(sums, "fit", theta)
             pushed = self.penalty @ theta
-            self.cache = {"theta": theta.copy(), "weight": told["weight"], "level": told["value"] / told["weight"]}
+            self.cache = {
+                "theta": theta.copy(),
+                "weight": told["weight"],
+                "level": told["value"] / told["weight"],
+            }
             value = told["value"] + 0.5 * theta @ pushed
-            self.cache |= {"value": value if value == value else np.inf, "gradient": told["gradient"] + pushed}
+            self.cache |= {
+                "value": value if value == value else np.inf,
+                "gradient": told["gradient"] + pushed,
+            }
             self.cache |= {"hessian": told["hessian"] + self.penalty}
         return self.cache
 
@@ -81,19 +111,29 @@ class PassRunner:
     def _descend(self, start: Float[Array, " params"]) -> NewtonResult:
         return newton(self, start[None], ONE, np.zeros((0, self.model.design.shape[1])))  # type: ignore[arg-type]
 
-    def left_out(self, rtol: float, audit: int) -> tuple[Scan, PassFit, LeftOutRows, Int[Array, " rows"]]:
-        """Fit, and leave out every row; return the scan, the fit, the rows for a closer look, and those for the audit."""
+    def left_out(
+        self, rtol: float, audit: int
+    ) -> tuple[Scan, PassFit, LeftOutRows, Int[Array, " rows"]]:
+        """Fit, and leave out every row.
+
+        Return the scan, the fit, the rows for a closer look, and those for the audit.
+        """
         own = np.asarray(self.model.parameters.start(0))
 
         def begin() -> StepResult:
             """Return the minimiser of the first block, if it has one."""
             try:
-                return {"start": np.asarray(self.model.parameters.unconstrained(fit(self.model).parameters))}
+                return {
+                    "start": np.asarray(
+                        self.model.parameters.unconstrained(fit(self.model).parameters)
+                    )
+                }
             except (RuntimeError, IndefiniteHessianError):
                 return {"start": own}
 
         start = read_or_make(begin)["start"]
-        start = own if factorise(self.at(start)["hessian"]) is None else start
+        if factorise(self.at(start)["hessian"]) is None:
+            start = own
         found = self._descend(start)
         if not found.converged[0] and not np.array_equal(start, own):
             found = self._descend(own)
@@ -106,20 +146,39 @@ class PassRunner:
                 "lo.penalties.Ridge(1.0)."
             )
         root = scipy.linalg.lapack.dtrtri(factor, lower=1)[0]
-        scale, n, p = np.linalg.norm(factor, axis=1), self.rows.count, len(root)
+        scale = np.linalg.norm(factor, axis=1)
+        n = self.rows.count
+        p = len(root)
         known = float(condition(root, scale))
-        off, bulk = factor_error(known, n, p), float(np.abs(fitted["theta"]) @ scale)
+        off = factor_error(known, n, p)
+        bulk = float(np.abs(fitted["theta"]) @ scale)
         rounding = Rounding(n, p, known**0.5, off, bulk)
-        at = PassFit(fitted["theta"], root, root @ fitted["gradient"], rounding, float(fitted["level"]))
+        at = PassFit(
+            fitted["theta"], root, root @ fitted["gradient"], rounding, float(fitted["level"])
+        )
         seen = self.add_up(survey, "proofs", at, together=looked_together)
-        at = at._replace(noise=float(seen["noise"]), table=RadiusTable.of(self.loss, seen["tally"], float(seen["lost"])))
+        at = at._replace(
+            noise=float(seen["noise"]),
+            table=RadiusTable.of(self.loss, seen["tally"], float(seen["lost"])),
+        )
         at = at._replace(tolerance=rtol * float(np.sqrt(seen["square"]) / fitted["weight"]))
         at = at._replace(sample=sample_of(seen) if "row" in seen else None)
-        wanted = np.sort(np.random.default_rng(0).choice(self.rows.count, min(audit, self.rows.count), replace=False))
+        wanted = np.sort(
+            np.random.default_rng(0).choice(
+                self.rows.count, min(audit, self.rows.count), replace=False
+            )
+        )
         kinds = {"loss": float, "error": float, "proved": bool}
-        every = {name: np.empty(self.rows.count, kind) for name, kind in kinds.items()} if self.folder is None else None
-        several, total = list[LeftOutRows](), np.zeros(SUMS)
-        file = lambda number: None if self.folder is None else str(self.folder / f"{number:07}.parquet")
+        every = (
+            {name: np.empty(self.rows.count, kind) for name, kind in kinds.items()}
+            if self.folder is None
+            else None
+        )
+        several = list[LeftOutRows]()
+        total = np.zeros(SUMS)
+        file = lambda number: (
+            None if self.folder is None else str(self.folder / f"{number:07}.parquet")
+        )
         each = [(wanted, file(part.number)) for part in self.rows.parts]
         self.passes += 1
         with Slow("rows", self.rows.count) as bar:
@@ -130,15 +189,24 @@ class PassRunner:
                 own_rows = LeftOutRows(*(told[name] for name in LeftOutRows._fields))
                 several = [worst(LeftOutRows.join([*several, own_rows]), wanted)]
                 bar.advance(part.count)
-        for left_behind in () if self.folder is None else self.folder.glob(beginning(Path("*.parquet"), "*").name):
+        for left_behind in (
+            () if self.folder is None else self.folder.glob(beginning(Path("*.parquet"), "*").name)
+        ):
             left_behind.unlink()  # a file of a worker that died
-        return Scan(self.model, self.rows.count, fitted, factor, total, every, self.folder), at, several[0], wanted
+        return (
+            Scan(self.model, self.rows.count, fitted, factor, total, every, self.folder),
+            at,
+            several[0],
+            wanted,
+        )
 
     def _parts(self, at: PassFit, each: list[tuple]) -> Iterator[StepResult]:
         """Yield the result of each part; parts in the checkpoint are not computed again."""
         first = min(there(), len(self.rows.parts))
         yield from (again() for _ in range(first))
-        made = over(self.rows, Pass(leave_rows_out, self.model.intercept, (self.loss, at), each), first)
+        made = over(
+            self.rows, Pass(leave_rows_out, self.model.intercept, (self.loss, at), each), first
+        )
         while True:
             with making():
                 told = next(made, None)

@@ -1,10 +1,15 @@
-"""Functions of one pass over a part of the rows: F and its derivatives, the table for the proofs, and each row's held-out loss.
+"""Functions of one pass over a part of the rows: F and its derivatives, the table for the proofs,
+and each row's held-out loss.
 
-Sums are in the order of the rows. The results of the parts are added in their order, whichever process read them.
+Sums are in the order of the rows. The results of the parts are added in their order, whichever
+process read them.
 
     sums     Σ ω ℓ, Σ ω ℓ′ x, Σ ω ℓ″ x xᵀ                  a Newton step
-    looked   the weights of rows by ‖x‖_{H⁻¹}              the table of all rows, and a sample of them
-    left     every row after one step with its own Hessian, and the error of its loss: proved by the table or, if that does not
+    looked   the weights of rows by ‖x‖_{H⁻¹}
+    the table of all rows, and a sample of them
+    left
+    every row after one step with its own Hessian, and the error of its loss: proved by the table
+    or, if that does not
              suffice, estimated from the sample; O(p²) for each row
     pulls    Σ ω ℓ′(xᵀθ_r) x of some θ_r                   rows that are refitted to convergence
              and Σ ω ℓ″(xᵀθ_r) x xᵀ                        the few of them that move far
@@ -33,14 +38,16 @@ from .sample import DrawnRows, draw_sample, estimate_errors, merge_samples
 
 Array = np.ndarray
 SUMS = 10  # number of sums in `sum_losses`
-WORST, LONGEST = 64, 4  # numbers of rows with the largest errors, and with the longest steps, that are kept to be refitted
+# numbers of rows with the largest errors, and with the longest steps, that are kept to be refitted
+WORST = 64
+LONGEST = 4
 
 
 class PassFit(NamedTuple):
     """The fit in the form that later passes need.
 
-    It has θ̂, L⁻¹, the remaining gradient, the sizes of rounding errors, that of the gradient, and the table of proofs, once it
-    is there.
+    It has θ̂, L⁻¹, the remaining gradient, the sizes of rounding errors, that of the gradient, and
+    the table of proofs, once it is there.
     """
 
     theta: Float[Array, " params"]
@@ -55,9 +62,13 @@ class PassFit(NamedTuple):
 
     @property
     def floor(self) -> float:
-        """Share of the information along every direction that must remain for a refit to be known to be determined."""
+        """Share of the information along every direction that must remain for a refit to be known
+        to be determined.
+        """
         off = self.rounding.off
-        return max(OWN_HESSIAN_BELOW, 4 * off) if off < 0.5 else np.inf
+        if off < 0.5:
+            return max(OWN_HESSIAN_BELOW, 4 * off)
+        return np.inf
 
 
 class LeftOutRows(NamedTuple):
@@ -82,19 +93,31 @@ class LeftOutRows(NamedTuple):
 
 
 @float64
-def sums(blocks: Iterator[RowBlock], loss: AbstractLoss, theta: Float[Array, " params"]) -> dict[str, Array]:
+def sums(
+    blocks: Iterator[RowBlock], loss: AbstractLoss, theta: Float[Array, " params"]
+) -> dict[str, Array]:
     """Compute F without its penalty, its gradient and Hessian, and the sum of weights."""
-    plain, p = CachedLoss(loss), len(theta)
-    value, weight, gradient, hessian = np.zeros(()), np.zeros(()), np.zeros(p), np.zeros((p, p))
+    plain = CachedLoss(loss)
+    p = len(theta)
+    value = np.zeros(())
+    weight = np.zeros(())
+    gradient = np.zeros(p)
+    hessian = np.zeros((p, p))
     for block in blocks:
         try:
             loss.check(block.y)
         except ValueError as error:
-            raise ValueError(f"scan: rows {block.start} to {block.start + len(block.y) - 1}: {error}") from None
+            raise ValueError(
+                f"scan: rows {block.start} to {block.start + len(block.y) - 1}: {error}"
+            ) from None
         eta = block.x @ theta + block.offset
         with np.errstate(over="ignore", invalid="ignore"):
-            parts = [weight_terms(block.weight, part) for part in plain.derivatives(eta, block.y, (0, 1, 2))]
-        value, weight = value + parts[0].sum(), weight + block.weight.sum()
+            parts = [
+                weight_terms(block.weight, part)
+                for part in plain.derivatives(eta, block.y, (0, 1, 2))
+            ]
+        value = value + parts[0].sum()
+        weight = weight + block.weight.sum()
         gradient += parts[1] @ block.x
         hessian += DenseDesign(block.x).products(parts[2][None])[0]
     return {"value": value, "weight": weight, "gradient": gradient, "hessian": hessian}
@@ -102,21 +125,32 @@ def sums(blocks: Iterator[RowBlock], loss: AbstractLoss, theta: Float[Array, " p
 
 @float64
 def survey(blocks: Iterator[RowBlock], loss: Loss, at: PassFit) -> dict[str, Array]:
-    """Compute the entries of the table, the rounding of the gradient, Σω²(ℓ − level)², and a sample of the rows."""
-    plain, total = CachedLoss(loss), dict[str, Array]()
+    """Compute the entries of the table, the rounding of the gradient, Σω²(ℓ − level)², and a sample
+    of the rows.
+    """
+    plain = CachedLoss(loss)
+    total = dict[str, Array]()
     for block in blocks:
         eta = block.x @ at.theta + block.offset
         value, slope, curvature = plain.derivatives(eta, block.y, (0, 1, 2))
         norm, size, length = bounded(DenseDesign(block.x).extent(at.root, curvature), at.rounding)
         model = SimpleNamespace(loss=plain, y=block.y)
         blur = at.rounding.predictor(length, np.abs(eta))
-        told = {"noise": gradient_error(model, at.rounding, block.weight, slope, curvature, eta, length, blur)}
+        told = {
+            "noise": gradient_error(
+                model, at.rounding, block.weight, slope, curvature, eta, length, blur
+            )
+        }
         told["lost"] = curvature_error(model, curvature, eta, blur)
-        told["tally"] = RadiusTable.tally(plain, block.y, eta, curvature, block.weight * size, norm, blur)
+        told["tally"] = RadiusTable.tally(
+            plain, block.y, eta, curvature, block.weight * size, norm, blur
+        )
         told["square"] = np.sum(weight_terms(block.weight**2, (value - at.level) ** 2))
         if plain.self_concordance is not None:
             (third,) = plain.derivatives(eta, block.y, (3,))
-            told |= draw_sample(block, np.abs(weight_terms(block.weight, third)) * norm * size)._asdict()
+            told |= draw_sample(
+                block, np.abs(weight_terms(block.weight, third)) * norm * size
+            )._asdict()
         total = looked_together(total, told)
     return total
 
@@ -127,7 +161,9 @@ def looked_together(one: dict[str, Array], other: dict[str, Array]) -> dict[str,
         return one or other
     sums = {name: np.asarray(one[name] + other[name]) for name in ("noise", "tally", "square")}
     sums["lost"] = np.maximum(one["lost"], other["lost"])
-    return sums | merge_samples(sample_of(one), sample_of(other))._asdict() if "row" in one else sums
+    if "row" in one:
+        return sums | merge_samples(sample_of(one), sample_of(other))._asdict()
+    return sums
 
 
 def sample_of(answer: dict[str, Array]) -> DrawnRows:
@@ -136,14 +172,21 @@ def sample_of(answer: dict[str, Array]) -> DrawnRows:
 
 @float64
 def leave_rows_out(
-    blocks: Iterator[RowBlock], loss: Loss, at: PassFit, request: Int[Array, " rows"], file: str | None
+    blocks: Iterator[RowBlock],
+    loss: Loss,
+    at: PassFit,
+    request: Int[Array, " rows"],
+    file: str | None,
 ) -> dict[str, Array]:
     """Leave out every row by itself.
 
-    Returns sums of the results, the rows that need a closer look (with those of `request`), and the losses with their errors;
-    the latter go to `file` if one is given.
+    Returns sums of the results, the rows that need a closer look (with those of `request`), and the
+    losses with their errors; the latter go to `file` if one is given.
     """
-    plain, kept, tail, total = CachedLoss(loss), list[LeftOutRows](), list[LeftOutRows](), np.zeros(SUMS)
+    plain = CachedLoss(loss)
+    kept = list[LeftOutRows]()
+    tail = list[LeftOutRows]()
+    total = np.zeros(SUMS)
     with _writing(file) as write:
         for block in blocks:
             known = _step_rows(block, plain, at)
@@ -155,7 +198,8 @@ def leave_rows_out(
     if file:
         return told
     return told | {
-        f"every {name}": np.concatenate([getattr(some, name) for some in tail]) for name in ("loss", "error", "proved")
+        f"every {name}": np.concatenate([getattr(some, name) for some in tail])
+        for name in ("loss", "error", "proved")
     }
 
 
@@ -168,55 +212,88 @@ def _step_rows(block: RowBlock, loss: CachedLoss, at: PassFit) -> LeftOutRows:
     common = block.x @ (at.leftover @ at.root)
     row = Row(eta, slope, curvature, norm, size, size * curvature, common)
     rounded = lambda center, move: at.rounding.predictor(length, np.abs(center), move)
-    units, grown, table = block.start + np.arange(len(eta)), np.ones(len(eta)), at.table
+    units = block.start + np.arange(len(eta))
+    grown = np.ones(len(eta))
+    table = at.table
     rest = float(at.leftover @ at.leftover)
     ball = lambda slope, kept: table.ball(slope, kept, grown)
     parts = units, block.weight, row, rest, at.noise * grown
     one = sherman_morrison_step(*parts, ball, rounded, at.floor, at.rounding.step)
-    error, proved = change(loss, block.y, one.center, one.center, one.half), np.ones(len(eta), bool)
+    error = change(loss, block.y, one.center, one.center, one.half)
+    proved = np.ones(len(eta), bool)
     some = np.flatnonzero(~within(error, np.full(len(error), at.tolerance)) & one.is_determined)
     if at.sample is not None and some.size:
-        told, good = estimate_errors(at.sample, block, loss, at, one.take(some), float(table.scale[0]))
+        told, good = estimate_errors(
+            at.sample, block, loss, at, one.take(some), float(table.scale[0])
+        )
         better = good & (told < error[some])
         error[some[better]], proved[some[better]] = told[better], False
     value = np.where(one.is_determined, loss.derivatives(one.center, block.y, (0,))[0], np.nan)
     return LeftOutRows(
-        units, block.x, block.y, block.weight, block.offset, one.step_length, value, error, proved & np.isfinite(error)
+        units,
+        block.x,
+        block.y,
+        block.weight,
+        block.offset,
+        one.step_length,
+        value,
+        error,
+        proved & np.isfinite(error),
     )
 
 
 def worst(some: LeftOutRows, request: Int[Array, " rows"]) -> LeftOutRows:
     """Select the rows of the largest errors and of the longest steps, and those that are wanted."""
-    error, moved = np.nan_to_num(some.weight * some.error, nan=np.inf), np.where(np.isfinite(some.error), some.moved, 0.0)
-    first, longest = np.argsort(-error, kind="stable")[:WORST], np.argsort(-moved, kind="stable")[:LONGEST]
+    error = np.nan_to_num(some.weight * some.error, nan=np.inf)
+    moved = np.where(np.isfinite(some.error), some.moved, 0.0)
+    first = np.argsort(-error, kind="stable")[:WORST]
+    longest = np.argsort(-moved, kind="stable")[:LONGEST]
     return some.take(np.unique(np.r_[first, longest, np.flatnonzero(np.isin(some.row, request))]))
 
 
 def sum_losses(rows: LeftOutRows, level: float) -> Float[Array, "10"]:
-    """Sum over rows with a weight and a loss: their number, Σω, Σω(ℓ − level), Σω², Σω²(ℓ − level), Σω²(ℓ − level)², Σω error.
+    """Sum over rows with a weight and a loss: their number, Σω, Σω(ℓ − level), Σω², Σω²(ℓ − level),
+    Σω²(ℓ − level)², Σω error.
 
-    Three counts follow: the rows without an error, the rows whose error is proved, and the rows without an error that have a
-    loss.
+    Three counts follow: the rows without an error, the rows whose error is proved, and the rows
+    without an error that have a loss.
     """
     there = np.isfinite(rows.loss) & np.isfinite(rows.error) & (rows.weight > 0)
-    w, off, error = rows.weight[there], rows.loss[there] - level, rows.error[there]
+    w = rows.weight[there]
+    off = rows.loss[there] - level
+    error = rows.error[there]
     lost = ~there & (rows.weight > 0)
     sums = w.sum(), w @ off, w @ w, w**2 @ off, w**2 @ off**2, w @ error
-    return np.array([there.sum(), *sums, lost.sum(), np.sum(there & rows.proved), np.sum(lost & np.isfinite(rows.loss))])
+    return np.array(
+        [
+            there.sum(),
+            *sums,
+            lost.sum(),
+            np.sum(there & rows.proved),
+            np.sum(lost & np.isfinite(rows.loss)),
+        ]
+    )
 
 
 @float64
 def pulls(
-    blocks: Iterator[RowBlock], loss: Loss, thetas: Float[Array, "rows params"], curved: bool = False
+    blocks: Iterator[RowBlock],
+    loss: Loss,
+    thetas: Float[Array, "rows params"],
+    curved: bool = False,
 ) -> dict[str, Array]:
     """Compute Σ ω ℓ′(xᵀθ_r) x of some θ_r, and Σ ω ℓ″(xᵀθ_r) x xᵀ if `curved`."""
-    plain, total = CachedLoss(loss), {"gradient": np.zeros(thetas.shape)}
+    plain = CachedLoss(loss)
+    total = {"gradient": np.zeros(thetas.shape)}
     if curved:
         total["hessian"] = np.zeros((*thetas.shape, thetas.shape[1]))
     for block in blocks:
         eta = thetas @ block.x.T + block.offset
         weight = np.broadcast_to(block.weight, eta.shape)
-        slope, *curvature = (weight_terms(weight, part) for part in plain.derivatives(eta, block.y, (1, 2) if curved else (1,)))
+        slope, *curvature = (
+            weight_terms(weight, part)
+            for part in plain.derivatives(eta, block.y, (1, 2) if curved else (1,))
+        )
         total["gradient"] += slope @ block.x
         for part in curvature:
             total["hessian"] += DenseDesign(block.x).products(part)
@@ -224,7 +301,10 @@ def pulls(
 
 
 def beginning(file: Path, process: int | str) -> Path:
-    """Return the path under which a process writes a file before it is complete; readers of the folder ignore that name."""
+    """Return the path under which a process writes a file before it is complete.
+
+    Readers of the folder ignore that name.
+    """
     return file.with_name(f".{file.name}.{process}.part")
 
 
@@ -248,6 +328,15 @@ def _writing(file: str | None) -> Iterator[Callable[[LeftOutRows], object]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = pa.schema([("row", pa.int64()), ("loss", pa.float64()), ("error", pa.float64()), ("proved", pa.bool_())])
+    schema = pa.schema(
+        [
+            ("row", pa.int64()),
+            ("loss", pa.float64()),
+            ("error", pa.float64()),
+            ("proved", pa.bool_()),
+        ]
+    )
     with whole(file) as beside, pq.ParquetWriter(beside, schema) as writer:
-        yield lambda known: writer.write_table(pa.table([getattr(known, name) for name in schema.names], schema=schema))
+        yield lambda known: writer.write_table(
+            pa.table([getattr(known, name) for name in schema.names], schema=schema)
+        )

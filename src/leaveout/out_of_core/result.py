@@ -1,4 +1,7 @@
-"""The result of a scan: the fit, the mean of the losses with its errors, and the losses, in memory or in files."""
+"""The result of a scan.
+
+The fit, the mean of the losses with its errors, and the losses, in memory or in files.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +22,9 @@ Array = np.ndarray
 class Scan(PrintedResult):
     """Fit of rows in batches, and its leave-one-out.
 
-    `lo.scan` returns it. Its other properties are `losses`, `error` and `proved`, `[rows]`, which are None where the losses
-    went to files. The loss of a row whose prediction the other rows do not determine is NaN, and its error infinite.
+    `lo.scan` returns it. Its other properties are `losses`, `error` and `proved`, `[rows]`, which
+    are None where the losses went to files. The loss of a row whose prediction the other rows do
+    not determine is NaN, and its error infinite.
 
     Attributes
     ----------
@@ -33,7 +37,8 @@ class Scan(PrintedResult):
     passes : int
         The number of passes over the data.
     model, fitted, factor, totals, every
-        The model of the first rows, the minimiser, the factor of the Hessian, sums over the losses, and the losses.
+        The model of the first rows, the minimiser, the factor of the Hessian, sums over the losses,
+        and the losses.
 
     See Also
     --------
@@ -62,7 +67,10 @@ class Scan(PrintedResult):
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters `{"intercept", "coef"}`, as in a fit of `lo.GLM`."""
-        return {name: np.asarray(part) for name, part in self.model.parameters.natural(self.fitted["theta"]).items()}
+        return {
+            name: np.asarray(part)
+            for name, part in self.model.parameters.natural(self.fitted["theta"]).items()
+        }
 
     @property
     def hessian(self) -> Float[Array, "params params"]:
@@ -94,12 +102,20 @@ class Scan(PrintedResult):
         """The standard error of `mean`, as if rows were independent."""
         n, total, first, square, second, third = self.totals[:6]
         mean = first / total
-        return float(np.sqrt(max(n / max(n - 1, 1) * (third - 2 * mean * second + mean**2 * square), 0.0)) / total)
+        return float(
+            np.sqrt(max(n / max(n - 1, 1) * (third - 2 * mean * second + mean**2 * square), 0.0))
+            / total
+        )
 
     @property
     def approximation_error(self) -> float:
-        """Bound of the error of `mean` against exact refits; infinite if the error of some row is unknown."""
-        return float(self.totals[6] / self.totals[1]) if self.totals[9] == 0 else float("inf")
+        """Bound of the error of `mean` against exact refits.
+
+        Infinite if the error of some row is unknown.
+        """
+        if self.totals[9] == 0:
+            return float(self.totals[6] / self.totals[1])
+        return float("inf")
 
     @property
     def no_update(self) -> float:
@@ -132,7 +148,9 @@ class Scan(PrintedResult):
         elif len(better.row):
             for file in self.files():
                 _rewritten(file, better)
-        return replace(self, totals=self.totals - sum_losses(rows, level) + sum_losses(better, level))
+        return replace(
+            self, totals=self.totals - sum_losses(rows, level) + sum_losses(better, level)
+        )
 
     def files(self) -> list[Path]:
         """List the Parquet files of the losses, in order.
@@ -142,7 +160,9 @@ class Scan(PrintedResult):
         list of Path
             The files.
         """
-        return [] if self.folder is None else sorted(self.folder.glob("[0-9]*.parquet"))
+        if self.folder is None:
+            return []
+        return sorted(self.folder.glob("[0-9]*.parquet"))
 
     def _lines(self) -> list[tuple[str, str]]:
         what = f"{display_name(self.model)}, {len(self.factor)} parameters, {self.count} rows, {self.passes} passes over them"
@@ -171,7 +191,9 @@ class Scan(PrintedResult):
         }
         for why, count in whys.items():
             if count:
-                found.append(f"{'1 row is' if count == 1 else f'{count} rows are'} not in the mean: {why}")
+                found.append(
+                    f"{'1 row is' if count == 1 else f'{count} rows are'} not in the mean: {why}"
+                )
         # share of a standard error of the mean
         if np.isfinite(self.approximation_error) and self.approximation_error > 0.1 * self.se:
             found.append(
@@ -183,8 +205,11 @@ class Scan(PrintedResult):
     def _approximation(self) -> str:
         if np.isinf(self.approximation_error):
             return "not certified: the errors of some rows are not known (see checks)"
-        total, count = int(self.totals[0]), int(self.totals[8])
-        how = {0: "estimated", total: "proved"}.get(count, f"{count} of {total} rows proved, the others estimated")
+        total = int(self.totals[0])
+        count = int(self.totals[8])
+        how = {0: "estimated", total: "proved"}.get(
+            count, f"{count} of {total} rows proved, the others estimated"
+        )
         return f"± {self.approximation_error:.1g} on that mean, {how}"
 
 
@@ -198,7 +223,9 @@ def _rewritten(file: Path, better: LeftOutRows) -> None:
     mine = np.flatnonzero((better.row >= row[0]) & (better.row <= row[-1]))
     if not mine.size:
         return
-    columns = {name: np.array(table.column(name).to_numpy()) for name in ("loss", "error", "proved")}
+    columns = {
+        name: np.array(table.column(name).to_numpy()) for name in ("loss", "error", "proved")
+    }
     for name in columns:
         columns[name][better.row[mine] - row[0]] = getattr(better, name)[mine]
     with whole(file) as beside:

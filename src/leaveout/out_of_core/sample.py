@@ -1,7 +1,9 @@
-"""Sample of all rows for the next term of the expansion (`refit._row_sample`), drawn block by block in a single pass.
+"""Sample of all rows for the next term of the expansion (`refit._row_sample`), drawn block by block
+in a single pass.
 
-As many rows are drawn from each block as from all. When two samples are merged, each place goes to the second with probability
-its share of the sum, so that the result is a sample of all rows. Seeds are numbers of rows, so every process draws the same.
+As many rows are drawn from each block as from all. When two samples are merged, each place goes to
+the second with probability its share of the sum, so that the result is a sample of all rows. Seeds
+are numbers of rows, so every process draws the same.
 """
 
 from dataclasses import dataclass
@@ -19,12 +21,16 @@ from ..refit._one_row import OneRow
 from .batches import RowBlock
 
 Array = np.ndarray
-# rows of a sample, and the number of uniform draws; others are drawn in proportion to a bound of their terms
-DRAWS, EVEN = 512, 102
+# rows of a sample, and the number of uniform draws; others are drawn in proportion to a bound of
+# their terms
+DRAWS = 512
+EVEN = 102
 
 
 class DrawnRows(NamedTuple):
-    """Sample of rows: bounds of their terms, the sum of these over all rows, and the number of all rows."""
+    """Sample of rows: bounds of their terms, the sum of these over all rows, and the number of all
+    rows.
+    """
 
     row: Int[Array, " drawn"]
     x: Float[Array, "drawn params"]
@@ -39,24 +45,39 @@ class DrawnRows(NamedTuple):
     def chance(self) -> Float[Array, " drawn"]:
         """The probability of each sampled row in a single draw."""
         share = EVEN / DRAWS
-        return (1 - share) * self.large / max(float(self.total), 1e-300) + share / float(self.number)
+        return (1 - share) * self.large / max(float(self.total), 1e-300) + share / float(
+            self.number
+        )
 
 
 def draw_sample(block: RowBlock, large: Float[Array, " rows"]) -> DrawnRows:
     """Draw a sample of one block."""
-    rng, below = np.random.default_rng([1, block.start]), np.cumsum(np.maximum(large, 1e-300))
+    rng = np.random.default_rng([1, block.start])
+    below = np.cumsum(np.maximum(large, 1e-300))
     first = np.searchsorted(below / below[-1], rng.random(DRAWS - EVEN), side="right")
     some = np.append(np.minimum(first, len(large) - 1), rng.integers(len(large), size=EVEN))
     parts = [part[some] for part in (block.x, block.y, block.weight, block.offset, large)]
-    return DrawnRows(block.start + some, *parts, total=np.asarray(large.sum()), number=np.asarray(float(len(large))))
+    return DrawnRows(
+        block.start + some,
+        *parts,
+        total=np.asarray(large.sum()),
+        number=np.asarray(float(len(large))),
+    )
 
 
 def merge_samples(one: DrawnRows, other: DrawnRows) -> DrawnRows:
     """Merge two samples into one of the rows of both."""
-    total, count = one.total + other.total, one.number + other.number
-    share = np.append(np.full(DRAWS - EVEN, other.total / max(float(total), 1e-300)), np.full(EVEN, other.number / count))
+    total = one.total + other.total
+    count = one.number + other.number
+    share = np.append(
+        np.full(DRAWS - EVEN, other.total / max(float(total), 1e-300)),
+        np.full(EVEN, other.number / count),
+    )
     second = np.random.default_rng([2, int(count)]).random(DRAWS) < share
-    parts = [np.where(second.reshape(-1, *[1] * (b.ndim - 1)), b, a) for a, b in zip(one[:6], other[:6], strict=True)]
+    parts = [
+        np.where(second.reshape(-1, *[1] * (b.ndim - 1)), b, a)
+        for a, b in zip(one[:6], other[:6], strict=True)
+    ]
     return DrawnRows(*parts, total=total, number=count)
 
 
@@ -82,11 +103,15 @@ class _Near:
 def estimate_errors(
     sample: DrawnRows, block: RowBlock, loss: CachedLoss, at: Any, one: OneRow, turn: float
 ) -> tuple[Float[Array, " rows"], Bool[Array, " rows"]]:
-    """Estimate the errors of the losses of a block's rows by the next term, and mark where the estimate is usable."""
+    """Estimate the errors of the losses of a block's rows by the next term, and mark where the
+    estimate is usable.
+    """
     place = one.unit - block.start
     x, y, weight, offset = (
         np.concatenate([part[place], own])
-        for part, own in zip(block[1:], (sample.x, sample.y, sample.weight, sample.offset), strict=True)
+        for part, own in zip(
+            block[1:], (sample.x, sample.y, sample.weight, sample.offset), strict=True
+        )
     )
     eta = x @ at.theta + offset
     order = np.argsort(one.unit, kind="stable")

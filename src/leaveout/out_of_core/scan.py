@@ -1,7 +1,7 @@
 """Scan: fit and leave out every row, in passes over data that do not fit into memory.
 
-A Newton step takes one pass. One more computes the table for proofs, and one leaves out every row. A few more refit rows to
-convergence, because little is proved of them, or to check the proofs.
+A Newton step takes one pass. One more computes the table for proofs, and one leaves out every row.
+A few more refit rows to convergence, because little is proved of them, or to check the proofs.
 
     F(θ) = Σ_n ω_n ℓ(x_nᵀβ + o_n, y_n) + ½ βᵀPβ
 
@@ -49,18 +49,21 @@ def scan(
     out: File | None = None,
     checkpoint: File | None = None,
 ) -> Scan:
-    """Fit a `lo.GLM` to more rows than memory holds, and leave out each row, in passes over the data.
+    """Fit a `lo.GLM` to more rows than memory holds, and leave out each row, in passes over the
+    data.
 
-    A fit takes one pass for each Newton step, its leave-one-out two more. Every row takes one step with its own Hessian, and a
-    proof bounds the error of its loss. If the proof does not suffice, the error is estimated from a sample of 512 rows.
-    If these errors together exceed `rtol` standard errors of the mean, or the error of a row is unknown, the worst 64 rows are
-    refitted in a few more passes.
+    A fit takes one pass for each Newton step, its leave-one-out two more. Every row takes one step
+    with its own Hessian, and a proof bounds the error of its loss. If the proof does not suffice,
+    the error is estimated from a sample of 512 rows. If these errors together exceed `rtol`
+    standard errors of the mean, or the error of a row is unknown, the worst 64 rows are refitted in
+    a few more passes.
 
     Parameters
     ----------
     data : path, dataset, data frame or array
-        The name of a Parquet file, a folder or a pattern of them, a dataset of pyarrow, or a data frame of Dask. It may also
-        be an array, a memory map or an array of Dask, `[rows, features]`.
+        The name of a Parquet file, a folder or a pattern of them, a dataset of pyarrow, or a data
+        frame of Dask. It may also be an array, a memory map or an array of Dask, `[rows,
+        features]`.
     target : str or array
         The response: the name of a column, or an array if `data` is one.
     loss : str, loss or callable
@@ -76,25 +79,27 @@ def scan(
     rtol : float, default 0.01
         The tolerance, in standard errors of the mean.
     audit : int, default 5
-        The number of rows that are refitted to the end in any case (0 for none): those of the longest step, of the largest
-        error, and some at random.
+        The number of rows that are refitted to the end in any case (0 for none): those of the
+        longest step, of the largest error, and some at random.
     out : path, optional
-        A folder for Parquet files of the losses, one for each part of the data: `row`, `loss`, `error`, `proved`.
+        A folder for Parquet files of the losses, one for each part of the data: `row`, `loss`,
+        `error`, `proved`.
     checkpoint : path, optional
-        A file that keeps what is done. A call that was killed, or ended with a full disk, continues from there, to the same
-        numbers.
+        A file that keeps what is done. A call that was killed, or ended with a full disk, continues
+        from there, to the same numbers.
 
     Returns
     -------
     Scan
         The fit, the mean of the losses, and the losses, unless they went to `out`. Under
-        `joblib.parallel_config(n_jobs=...)` or a `dask.distributed.Client` the passes run in workers. Sums are in the order
-        of the rows, so the numbers are the same.
+        `joblib.parallel_config(n_jobs=...)` or a `dask.distributed.Client` the passes run in
+        workers. Sums are in the order of the rows, so the numbers are the same.
 
     Raises
     ------
     ValueError
-        If a number is missing, infinite or outside the domain of the loss (with its batch and row), or a column does not exist.
+        If a number is missing, infinite or outside the domain of the loss (with its batch and row),
+        or a column does not exist.
     TypeError
         If the data, the loss or the penalty are of another kind.
     RuntimeError
@@ -114,7 +119,8 @@ def scan(
     >>> round(found.mean, 3), found.losses.shape
     (0.506, (200,))
     """
-    rtol, audit = share("scan: rtol", rtol) if rtol != 1 else 1.0, count("scan: audit", audit, 0)
+    rtol = share("scan: rtol", rtol) if rtol != 1 else 1.0
+    audit = count("scan: audit", audit, 0)
     rows = open_parts("scan", data, target, columns, sample_weight, offset)
     if rows.count < 2:
         raise ValueError(f"scan: at least two rows are needed; got {rows.count}.")
@@ -125,14 +131,32 @@ def scan(
         try:
             import pyarrow  # noqa: F401
         except ImportError as error:
-            raise ImportError("scan: out= writes Parquet files: pip install 'leaveout[parquet]'") from error
+            raise ImportError(
+                "scan: out= writes Parquet files: pip install 'leaveout[parquet]'"
+            ) from error
         folder.mkdir(parents=True, exist_ok=True)
         if any(int(file.stem) >= len(rows.parts) for file in folder.glob("[0-9]*.parquet")):
-            raise ValueError(f"scan: out={out} holds files of another scan, of more parts; name an empty folder.")
+            raise ValueError(
+                f"scan: out={out} holds files of another scan, of more parts; name an empty folder."
+            )
     model = _standing(rows, loss, penalty, intercept)
-    of = {"data": [part.of for part in rows.parts], "roles": rows.roles, "loss": model.loss_function, "penalty": model.penalty}
-    of |= {"intercept": intercept, "rtol": rtol, "audit": audit, "out": None if folder is None else str(folder)}
-    with stoppable("scan"), keeping("scan", checkpoint, of), one_thread(model, rows.count and model.design.shape[1]):
+    of = {
+        "data": [part.of for part in rows.parts],
+        "roles": rows.roles,
+        "loss": model.loss_function,
+        "penalty": model.penalty,
+    }
+    of |= {
+        "intercept": intercept,
+        "rtol": rtol,
+        "audit": audit,
+        "out": None if folder is None else str(folder),
+    }
+    with (
+        stoppable("scan"),
+        keeping("scan", checkpoint, of),
+        one_thread(model, rows.count and model.design.shape[1]),
+    ):
         run = PassRunner(rows, model, folder)
         return refit_rows(run, *run.left_out(rtol, audit), rtol, audit)
 
@@ -151,10 +175,19 @@ def _standing(rows: Batches, loss: Any, penalty: Any, intercept: bool) -> GLM:
         part = fill_part(part, dask.compute(part.rows)[0])
     block = next(rows.blocks(part, False))
     x = pd.DataFrame(block.x, columns=list(rows.roles.features))
-    known = {"sample_weight": block.weight if block.weight.any() else None, "offset": block.offset, "intercept": intercept}
+    known = {
+        "sample_weight": block.weight if block.weight.any() else None,
+        "offset": block.offset,
+        "intercept": intercept,
+    }
     model = GLM(x, block.y, loss, penalty, **known)
     closed = model.predictors
-    if closed is None or closed.design.outputs > 1 or closed.design.shape[0] > len(x) or not closed.separate:
+    if (
+        closed is None
+        or closed.design.outputs > 1
+        or closed.design.shape[0] > len(x)
+        or not closed.separate
+    ):
         raise TypeError(
             "scan: it is for convex losses of one output that declare their self_concordance or the peak of their second "
             "derivative, under a quadratic penalty that does not grow with the rows; got "

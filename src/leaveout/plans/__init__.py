@@ -1,4 +1,7 @@
-"""Plans: which units weigh what in each refit, and which are scored; graphs of units; replicate weights of surveys."""
+"""Plans: which units weigh what in each refit, and which are scored; graphs of units.
+
+Replicate weights of surveys.
+"""
 
 import lazy_loader as _lazy
 

@@ -16,21 +16,24 @@ Edges = Int[np.ndarray, "edges 2"]
 def read_edges(
     caller: str, edges: Any, num_sites: int | None = None, names: pd.Index | None = None
 ) -> tuple[Edges, int, pd.Index | None]:
-    """Read each undirected edge once, in the order given; return the edges, the number of sites and their labels.
+    """Read each undirected edge once, in the order given; return the edges, the number of sites and
+    their labels.
 
-    `edges` is `[edges, 2]`, numbers of sites or labels that are not whole numbers; a symmetric sparse adjacency matrix; a
-    networkx graph (sites in the order of its nodes, unless these are 0, 1, …, n − 1) or a libpysal graph (sites in the order of
-    its ids). Weights of edges are ignored. If the data have labels `names`, sites are numbered as there.
+    `edges` is `[edges, 2]`, numbers of sites or labels that are not whole numbers; a symmetric
+    sparse adjacency matrix; a networkx graph (sites in the order of its nodes, unless these are 0,
+    1, …, n − 1) or a libpysal graph (sites in the order of its ids). Weights of edges are ignored.
+    If the data have labels `names`, sites are numbered as there.
 
-    Raises TypeError for anything else, and ValueError for loops, duplicates, one-sided edges, sites out of range or other
-    labels.
+    Raises TypeError for anything else, and ValueError for loops, duplicates, one-sided edges, sites
+    out of range or other labels.
     """
     own: pd.Index | None = None
     if hasattr(edges, "is_directed") and hasattr(edges, "nodes"):
         pairs, count, own = _of_networkx(caller, edges)
     elif scipy.sparse.issparse(edges) or scipy.sparse.issparse(getattr(edges, "sparse", None)):
         pairs, count = _of_sparse(caller, edges if scipy.sparse.issparse(edges) else edges.sparse)
-        ids = getattr(edges, "unique_ids", getattr(edges, "id_order", None))  # for both kinds of libpysal's graphs
+        # for both kinds of libpysal's graphs
+        ids = getattr(edges, "unique_ids", getattr(edges, "id_order", None))
         own = None if ids is None else pd.Index(ids)
     else:
         pairs, own = _of_pairs(caller, edges, names)
@@ -39,21 +42,29 @@ def read_edges(
         raise ValueError(f"{caller}: the graph has {count} sites, but the data have {num_sites}.")
     order = None if own is None or names is None else places(caller, "the graph", own, "x", names)
     if order is not None:
-        pairs, own = np.argsort(order)[pairs], names
+        pairs = np.argsort(order)[pairs]
+        own = names
     _check(caller, pairs, count)
     return pairs, count, own
 
 
-def _of_pairs(caller: str, edges: ArrayLike, names: pd.Index | None) -> tuple[Edges, pd.Index | None]:
-    pairs, own = np.asarray(edges), None
+def _of_pairs(
+    caller: str, edges: ArrayLike, names: pd.Index | None
+) -> tuple[Edges, pd.Index | None]:
+    pairs = np.asarray(edges)
+    own = None
     if pairs.ndim == 2 and pairs.shape[1] == 2 and pairs.dtype.kind in "OUS":
         own = pd.Index(pd.unique(pairs.ravel())) if names is None else names
         if not own.is_unique:
             twice = own[own.duplicated()][0]
-            raise ValueError(f"{caller}: edges name sites, but several sites of the data are called {twice!r}.")
+            raise ValueError(
+                f"{caller}: edges name sites, but several sites of the data are called {twice!r}."
+            )
         numbered = own.get_indexer(pd.Index(pairs.ravel())).reshape(-1, 2)
         if (numbered < 0).any():
-            raise ValueError(f"{caller}: edges name site {pairs[numbered < 0][0]!r}, which the data do not have.")
+            raise ValueError(
+                f"{caller}: edges name site {pairs[numbered < 0][0]!r}, which the data do not have."
+            )
         pairs = numbered
     if pairs.size == 0:
         pairs = np.zeros((0, 2), np.int64)
@@ -69,7 +80,9 @@ def _of_pairs(caller: str, edges: ArrayLike, names: pd.Index | None) -> tuple[Ed
 
 def _of_networkx(caller: str, graph: Any) -> tuple[Edges, int, pd.Index]:
     nodes = list(graph.nodes)
-    plain = all(isinstance(v, int | np.integer) for v in nodes) and set(nodes) == set(range(len(nodes)))
+    plain = all(isinstance(v, int | np.integer) for v in nodes) and set(nodes) == set(
+        range(len(nodes))
+    )
     number = {v: int(v) if plain else at for at, v in enumerate(nodes)}
     pairs = np.array([(number[s], number[t]) for s, t in graph.edges()], np.int64).reshape(-1, 2)
     if graph.is_directed():
@@ -81,16 +94,26 @@ def _of_networkx(caller: str, graph: Any) -> tuple[Edges, int, pd.Index]:
                 "use graph.to_undirected()."
             )
         pairs = pairs[pairs[:, 0] <= pairs[:, 1]]
-    return pairs, len(nodes), pd.RangeIndex(len(nodes)) if plain else pd.Index(nodes, tupleize_cols=False)
+    return (
+        pairs,
+        len(nodes),
+        pd.RangeIndex(len(nodes)) if plain else pd.Index(nodes, tupleize_cols=False),
+    )
 
 
 def _of_sparse(caller: str, matrix: Any) -> tuple[Edges, int]:
     matrix = scipy.sparse.coo_array(matrix)
     if matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(f"{caller}: the adjacency matrix must be square; got {list(matrix.shape)}.")
+        raise ValueError(
+            f"{caller}: the adjacency matrix must be square; got {list(matrix.shape)}."
+        )
     if not np.isfinite(matrix.data).all() or (matrix.data < 0).any():
-        raise ValueError(f"{caller}: the adjacency matrix holds negative or infinite values or NaN; nonzero means an edge.")
-    linked = scipy.sparse.csr_array((matrix.data != 0, (matrix.row, matrix.col)), shape=matrix.shape)
+        raise ValueError(
+            f"{caller}: the adjacency matrix holds negative or infinite values or NaN; nonzero means an edge."
+        )
+    linked = scipy.sparse.csr_array(
+        (matrix.data != 0, (matrix.row, matrix.col)), shape=matrix.shape
+    )
     linked.eliminate_zeros()
     lonely = scipy.sparse.coo_array(linked > linked.T)
     if lonely.nnz:
@@ -125,23 +148,31 @@ def _check(caller: str, pairs: Edges, count: int) -> None:
 
 def adjacency(edges: Edges, num_sites: int) -> "scipy.sparse.csr_array":
     both = np.concatenate([edges, edges[:, ::-1]])
-    return scipy.sparse.csr_array((np.ones(len(both)), (both[:, 0], both[:, 1])), shape=(num_sites, num_sites))
+    return scipy.sparse.csr_array(
+        (np.ones(len(both)), (both[:, 0], both[:, 1])), shape=(num_sites, num_sites)
+    )
 
 
 def distances(edges: Edges, num_sites: int, reach: int) -> "scipy.sparse.csr_array":
-    """One plus the number of edges between sites at most `reach` apart, as a sparse matrix; no entry for others."""
+    """One plus the number of edges between sites at most `reach` apart, as a sparse matrix.
+
+    No entry for others.
+    """
     near = found = scipy.sparse.eye_array(num_sites, format="csr")
     step = adjacency(edges, num_sites) + near
     for _ in range(reach):
         near = (near @ step).sign()
         found = found + near
-    found.data = reach + 2 - found.data  # the distance of two sites is the number of smaller neighbourhoods that lack the pair
+    # the distance of two sites is the number of smaller neighbourhoods that lack the pair
+    found.data = reach + 2 - found.data
     found.sort_indices()
     return found
 
 
 def blocks(edges: Edges, num_sites: int, count: int) -> Int[np.ndarray, " sites"]:
-    """Label `count` blocks of neighbouring sites of nearly one size, by repeated bisection of the graph."""
+    """Label `count` blocks of neighbouring sites of nearly one size, by repeated bisection of the
+    graph.
+    """
     label, graph = np.zeros(num_sites, np.int64), adjacency(edges, num_sites)
 
     def cut(sites: Int[np.ndarray, " piece"], parts: int, first: int) -> None:
@@ -159,14 +190,21 @@ def blocks(edges: Edges, num_sites: int, count: int) -> Int[np.ndarray, " sites"
 
 
 def _along(graph: "scipy.sparse.csr_array") -> Int[np.ndarray, " piece"]:
-    """Order the sites of a piece from one end to the other, one connected component after another."""
+    """Order the sites of a piece from one end to the other, one connected component after
+    another.
+    """
     _, component = scipy.sparse.csgraph.connected_components(graph, directed=False)
     order = []
-    for sites in np.split(np.argsort(component, kind="stable"), np.cumsum(np.bincount(component))[:-1]):
-        own, along = graph[sites][:, sites], np.arange(len(sites))
+    for sites in np.split(
+        np.argsort(component, kind="stable"), np.cumsum(np.bincount(component))[:-1]
+    ):
+        own = graph[sites][:, sites]
+        along = np.arange(len(sites))
         # sites up to which a piece is cut by the second eigenvector of its Laplacian
         if len(sites) > 1000:
-            end = scipy.sparse.csgraph.breadth_first_order(own, 0, directed=False, return_predecessors=False)[-1]
+            end = scipy.sparse.csgraph.breadth_first_order(
+                own, 0, directed=False, return_predecessors=False
+            )[-1]
             along = scipy.sparse.csgraph.shortest_path(own, indices=end, unweighted=True)
         elif len(sites) > 2:
             along = np.linalg.eigh(scipy.sparse.csgraph.laplacian(own).toarray())[1][:, 1]

@@ -1,8 +1,9 @@
 """Plans: the weight of every unit in every refit, and the units that each refit scores.
 
-A plan is a matrix of weights `W[refits, units]`. It stores only the departures from one, in compressed rows: refit `k` has
-`W[k, index[j]] = weight[j]` for `indptr[k] <= j < indptr[k + 1]`, and ones elsewhere. Leave-one-out of n units therefore takes
-O(n) numbers. Every scheme is a function that returns a `Plan`.
+A plan is a matrix of weights `W[refits, units]`. It stores only the departures from one, in
+compressed rows: refit `k` has `W[k, index[j]] = weight[j]` for `indptr[k] <= j < indptr[k + 1]`,
+and ones elsewhere. Leave-one-out of n units therefore takes O(n) numbers. Every scheme is a
+function that returns a `Plan`.
 """
 
 import copy
@@ -41,20 +42,23 @@ from ..data.arrays import (
 )
 from .graph import distances, read_edges
 
-ENTRY_BYTES = 34  # of a unit that a refit leaves out, while the plan is built: number, weight and mark, twice
+# of a unit that a refit leaves out, while the plan is built: number, weight and mark, twice
+ENTRY_BYTES = 34
 CAPACITY = 2**21  # numbers in all arrays of a batch of refits (16 MiB)
 FACTS = "clusters", "blocks", "series"  # attributes of a plan that have a label a unit
-PADDED_FROM = (
-    2**11
-)  # steps, units, refits up to which padding, an eighth of the work on average, costs less than compiling anew
+# steps, units, refits up to which padding, an eighth of the work on average, costs less than
+# compiling anew
+PADDED_FROM = 2**11
 
 
 class RefitRows(NamedTuple):
-    """Batch of refits, padded to one width: `index == num_units` marks padding, whose weight is one.
+    """Batch of refits, padded to one width: `index == num_units` marks padding, whose weight is
+    one.
 
-    A width of `num_units` means that every refit lists every unit in order. Folds that touch many units are written out in this
-    way, so that nothing has to be gathered or scattered. `scale` is the standard error of the mean no-update loss, the unit in
-    which tolerances are stated. `num_refits` is the number of refits in the whole plan; strategies decide by it what they can
+    A width of `num_units` means that every refit lists every unit in order. Folds that touch many
+    units are written out in this way, so that nothing has to be gathered or scattered. `scale` is
+    the standard error of the mean no-update loss, the unit in which tolerances are stated.
+    `num_refits` is the number of refits in the whole plan; strategies decide by it what they can
     afford.
     """
 
@@ -66,20 +70,25 @@ class RefitRows(NamedTuple):
 
     def take(self, lanes: IntArray) -> "RefitRows":
         """Select refits by their place in the batch."""
-        return self._replace(index=self.index[lanes], weight=self.weight[lanes], held=self.held[lanes])
+        return self._replace(
+            index=self.index[lanes], weight=self.weight[lanes], held=self.held[lanes]
+        )
 
     @staticmethod
     def of_all(num_units: int, num_refits: int) -> "RefitRows":
-        """Return a batch of one refit that scores every unit at weight one, which scores the full fit itself."""
-        index, one = np.arange(num_units)[None], np.ones((1, num_units))
+        """Return a batch of one refit that scores every unit at weight one, which scores the full
+        fit itself.
+        """
+        index = np.arange(num_units)[None]
+        one = np.ones((1, num_units))
         return RefitRows(index, one, one > 0, np.zeros(()), np.asarray(num_refits))
 
 
 class Batch(NamedTuple):
     """Refits of a plan that are computed together.
 
-    `refits` are their numbers, `place` is the position of each entry in `plan.index` (-1 for padding), `rows` are the padded
-    entries.
+    `refits` are their numbers, `place` is the position of each entry in `plan.index` (-1 for
+    padding), `rows` are the padded entries.
     """
 
     refits: IntArray
@@ -95,9 +104,9 @@ class Batch(NamedTuple):
 class Plan(PrintedResult):
     """Matrix of weights over units, one row a refit, stored as departures from one.
 
-    Refit `k` gives unit `index[j]` the weight `weight[j]` for `indptr[k] <= j < indptr[k + 1]`, and every other unit the weight
-    one. The functions of this module make plans; call the class itself for weights of your own. `clusters`, `serial` and
-    `blocks` are used for standard errors only.
+    Refit `k` gives unit `index[j]` the weight `weight[j]` for `indptr[k] <= j < indptr[k + 1]`, and
+    every other unit the weight one. The functions of this module make plans; call the class itself
+    for weights of your own. `clusters`, `serial` and `blocks` are used for standard errors only.
 
     Parameters
     ----------
@@ -108,8 +117,8 @@ class Plan(PrintedResult):
     weight : array of float, shape (entries,)
         Weight of that unit in that refit, zero or more.
     held : array of bool, shape (entries,)
-        True where the entry is scored. A scored entry has weight 0, or (f − c) / f where c of the f cases of a unit are left
-        out; a unit of weight 0 that is not scored is a buffer.
+        True where the entry is scored. A scored entry has weight 0, or (f − c) / f where c of the f
+        cases of a unit are left out; a unit of weight 0 that is not scored is a buffer.
     num_units : int
         Number of units.
     clusters : array, shape (units,), optional
@@ -117,7 +126,8 @@ class Plan(PrintedResult):
     serial : bool or None, default: False
         True if units that follow one another depend on one another; None if nobody knows.
     blocks : array, shape (units,), optional
-        Labels of blocks of neighbouring units, where units are serial but not in the order of their numbers.
+        Labels of blocks of neighbouring units, where units are serial but not in the order of their
+        numbers.
     names : pandas.Index, optional
         Labels of the units, which are matched with those of the fit.
     labels : array, shape (refits,), optional
@@ -127,15 +137,17 @@ class Plan(PrintedResult):
     note : str, default: ""
         What else the plan prints.
     series : array, shape (units,), optional
-        Label of the series of each unit, of plans in which the units of one label follow one another.
+        Label of the series of each unit, of plans in which the units of one label follow one
+        another.
     columns : dict of str to UnitColumn
-        Facts with labels of their own beside numbers of units; `match_labels` puts them in the order of the fit.
+        Facts with labels of their own beside numbers of units; `match_labels` puts them in the
+        order of the fit.
 
     Raises
     ------
     ValueError
-        If the arrays do not fit together, a weight is negative or not finite, a refit scores a unit that it sees, lists a unit
-        twice, leaves nothing out or leaves everything out.
+        If the arrays do not fit together, a weight is negative or not finite, a refit scores a unit
+        that it sees, lists a unit twice, leaves nothing out or leaves everything out.
 
     See Also
     --------
@@ -143,7 +155,8 @@ class Plan(PrintedResult):
 
     Examples
     --------
-    Two refits of four units: the first leaves out unit 0 and sees unit 1 twice, the second leaves out units 2 and 3.
+    Two refits of four units: the first leaves out unit 0 and sees unit 1 twice, the second leaves
+    out units 2 and 3.
 
     >>> import leaveout as lo
     >>> plan = lo.Plan([0, 2, 4], [0, 1, 2, 3], [0.0, 2.0, 0.0, 0.0], [True, False, True, True], 4)
@@ -169,7 +182,11 @@ class Plan(PrintedResult):
 
     def __post_init__(self) -> None:
         weight = np.asarray(numbers("Plan", "weight", self.weight), np.float64)
-        read = {"indptr": whole("Plan", "indptr", self.indptr), "index": whole("Plan", "index", self.index), "weight": weight}
+        read = {
+            "indptr": whole("Plan", "indptr", self.indptr),
+            "index": whole("Plan", "index", self.index),
+            "weight": weight,
+        }
         for name, array in {**read, "held": flags("Plan", "held", self.held)}.items():
             object.__setattr__(self, name, np.ascontiguousarray(array))
         columns = dict(self.columns)
@@ -184,13 +201,17 @@ class Plan(PrintedResult):
 
     def _check_shape(self) -> None:
         if len(self.indptr) < 2 or self.indptr[0] != 0 or self.indptr[-1] != len(self.index):
-            raise ValueError(f"Plan: indptr must rise from 0 to len(index) = {len(self.index)}; got {self.indptr[[0, -1]]}.")
+            raise ValueError(
+                f"Plan: indptr must rise from 0 to len(index) = {len(self.index)}; got {self.indptr[[0, -1]]}."
+            )
         if not len(self.index) == len(self.weight) == len(self.held):
             raise ValueError("Plan: index, weight and held must have one length.")
         for name in (*FACTS, "names"):
             given = getattr(self, name)
             if given is not None and len(given) != self.num_units:
-                raise ValueError(f"Plan: {name} must be one label a unit; got {len(given)} for {self.num_units} units.")
+                raise ValueError(
+                    f"Plan: {name} must be one label a unit; got {len(given)} for {self.num_units} units."
+                )
 
     def _check_entries(self) -> None:
         if np.any((self.index < 0) | (self.index >= self.num_units)):
@@ -199,13 +220,17 @@ class Plan(PrintedResult):
             raise ValueError("Plan: weights must be finite and not negative.")
         self.check_held("Plan", self.held & (self.weight >= 1))
         entry = self.refit * self.num_units + self.index
-        if np.any(np.diff(entry) <= 0):  # rows are usually sorted, and are then checked without a sort
+        # rows are usually sorted, and are then checked without a sort
+        if np.any(np.diff(entry) <= 0):
             entry = np.sort(entry)
         if (twice := np.flatnonzero(np.diff(entry) == 0)).size:
             raise ValueError(f"Plan: refit {entry[twice[0]] // self.num_units} lists a unit twice.")
         every = np.bincount(self.refit, self.weight == 0, self.num_refits) == self.num_units
         nothing = np.diff(self.indptr) == 0
-        for wrong, what in ((nothing, "leave nothing out; drop these empty folds"), (every, "leave out every unit")):
+        for wrong, what in (
+            (nothing, "leave nothing out; drop these empty folds"),
+            (every, "leave out every unit"),
+        ):
             if wrong.any():
                 raise ValueError(f"Plan: refits {_some(np.flatnonzero(wrong))} {what}.")
 
@@ -229,12 +254,17 @@ class Plan(PrintedResult):
 
     @property
     def of_cases(self) -> bool:
-        """Whether refits score units of which they leave out some of the cases, and see the others."""
+        """Whether refits score units of which they leave out some of the cases, and see the
+        others.
+        """
         return bool(np.any(self.held & (self.weight > 0)))
 
     @property
     def draws(self) -> bool:
-        """Whether refits are resamples: they see units more than once, as those of a bootstrap do, or score none."""
+        """Whether refits are resamples.
+
+        They see units more than once, as those of a bootstrap do, or score none.
+        """
         return bool(np.any(self.weight > 1)) or not self.held.any()
 
     @property
@@ -258,7 +288,8 @@ class Plan(PrintedResult):
         caller : str
             Name of the calling function, for messages.
         names : pandas.Index or None
-            Labels of the fit's units; None leaves the plan as it is, and so does a plan without labels.
+            Labels of the fit's units; None leaves the plan as it is, and so does a plan without
+            labels.
 
         Returns
         -------
@@ -275,7 +306,9 @@ class Plan(PrintedResult):
             order = places(caller, "plan", self.names, "fit", names)
             plan = self.replace_facts(names=names)
             if order is not None:
-                plan = replace(self, index=np.argsort(order)[self.index], names=names, **self.facts_of(order))
+                plan = replace(
+                    self, index=np.argsort(order)[self.index], names=names, **self.facts_of(order)
+                )
         if not self.columns:
             return plan
         facts = {name: column.in_order(caller, names) for name, column in self.columns.items()}
@@ -294,7 +327,8 @@ class Plan(PrintedResult):
         Returns
         -------
         dict of str to array
-            Clusters, blocks, series and whatever else the plan has of every unit, in the order of `units`.
+            Clusters, blocks, series and whatever else the plan has of every unit, in the order of
+            `units`.
         """
         facts = {name: getattr(self, name) for name in FACTS}
         return {name: labels[units] for name, labels in facts.items() if labels is not None}
@@ -302,7 +336,8 @@ class Plan(PrintedResult):
     def only(self, units: IntArray) -> "Plan":
         """Restrict the plan to some of its units, in the order given.
 
-        Refits that then leave nothing out, or that no longer score a unit although they did, are dropped.
+        Refits that then leave nothing out, or that no longer score a unit although they did, are
+        dropped.
 
         Parameters
         ----------
@@ -324,7 +359,9 @@ class Plan(PrintedResult):
         place[units] = np.arange(len(units))
         kept = place[self.index] >= 0
         count = lambda entries: np.bincount(self.refit[entries], minlength=self.num_refits)
-        refits = np.flatnonzero((count(kept) > 0) & ((count(kept & self.held) > 0) | (count(self.held) == 0)))
+        refits = np.flatnonzero(
+            (count(kept) > 0) & ((count(kept & self.held) > 0) | (count(self.held) == 0))
+        )
         kept &= np.isin(self.refit, refits)
         return replace(
             self,
@@ -342,7 +379,8 @@ class Plan(PrintedResult):
     def replace_facts(self, **facts: Any) -> "Plan":
         """Copy the plan with some attributes replaced, without checking it again.
 
-        The caller vouches for what it replaces: fewer `held` entries, or other `serial`, `blocks` and `names`.
+        The caller vouches for what it replaces: fewer `held` entries, or other `serial`, `blocks`
+        and `names`.
 
         Parameters
         ----------
@@ -363,11 +401,16 @@ class Plan(PrintedResult):
         """The labels of the units, or their numbers."""
         if self.names is None:
             return pd.RangeIndex(self.num_units)
-        return self.names.to_flat_index() if isinstance(self.names, pd.MultiIndex) else self.names
+        if isinstance(self.names, pd.MultiIndex):
+            return self.names.to_flat_index()
+        return self.names
 
     @property
     def refit_names(self) -> pd.Index:
-        """The names of the refits: of the groups that leave, or of the single units, or else numbers."""
+        """The names of the refits.
+
+        Of the groups that leave, or of the single units, or else numbers.
+        """
         if self.labels is not None:
             return pd.Index(self.labels, name="group")
         if len(self.index) != self.num_refits or len(np.unique(self.index)) != self.num_refits:
@@ -378,23 +421,44 @@ class Plan(PrintedResult):
     @property
     def widths(self) -> str:
         """Number of units that a refit leaves out or reweights, in words."""
-        low, high = np.diff(self.indptr).min(), np.diff(self.indptr).max()
-        return f"{low} unit{'s' if low != 1 else ''}" if low == high else f"{low}–{high} units"
+        low = np.diff(self.indptr).min()
+        high = np.diff(self.indptr).max()
+        if low == high:
+            return f"{low} unit{'s' if low != 1 else ''}"
+        return f"{low}–{high} units"
 
     def _lines(self) -> list[tuple[str, str]]:
         times = np.bincount(self.index[self.held], minlength=self.num_units)
         often = f"{times.min()}" if times.min() == times.max() else f"{times.min()}–{times.max()}"
-        dropped, most = np.sum(~self.held & (self.weight == 0)) / self.num_refits, self.weight.max()
+        dropped = np.sum(~self.held & (self.weight == 0)) / self.num_refits
+        most = self.weight.max()
         given = {"groups": self.clusters, "blocks of neighbours": self.blocks}
-        apart = [f"{len(np.unique(labels))} {name}" for name, labels in given.items() if labels is not None]
-        known = "not known" if self.serial is None else "blocks along their order" if self.serial else "every unit by itself"
+        apart = [
+            f"{len(np.unique(labels))} {name}"
+            for name, labels in given.items()
+            if labels is not None
+        ]
+        if self.serial is None:
+            known = "not known"
+        else:
+            known = "blocks along their order" if self.serial else "every unit by itself"
         lines = [
             ("plan", self.call or "of its own weights"),
-            ("units", f"{self.num_units}" + ("" if self.names is None else f", {self.names[0]} to {self.names[-1]}")),
+            (
+                "units",
+                f"{self.num_units}"
+                + ("" if self.names is None else f", {self.names[0]} to {self.names[-1]}"),
+            ),
             ("refits", f"{self.num_refits} of {self.widths} each"),
-            ("scored", f"every unit {often.replace('–', ' to ')} time{'' if often == '1' else 's'}"),
+            (
+                "scored",
+                f"every unit {often.replace('–', ' to ')} time{'' if often == '1' else 's'}",
+            ),
             ("dropped", f"{dropped:.3g} units a refit that are not scored" if dropped else ""),
-            ("weights", f"up to {most:g} of units that are seen more than once" if most > 1 else ""),
+            (
+                "weights",
+                f"up to {most:g} of units that are seen more than once" if most > 1 else "",
+            ),
             ("independent", ", ".join(apart) or known),
             ("note", self.note),
         ]
@@ -402,7 +466,9 @@ class Plan(PrintedResult):
 
     def __repr__(self) -> str:
         made = self.call or "of its own weights"
-        return f"Plan({made}: {self.num_refits} refits of {self.widths} each, {self.num_units} units)"
+        return (
+            f"Plan({made}: {self.num_refits} refits of {self.widths} each, {self.num_units} units)"
+        )
 
     def matrix(self) -> FloatArray:
         """Weights as a dense matrix.
@@ -414,7 +480,10 @@ class Plan(PrintedResult):
         """
         size = 8.0 * self.num_refits * self.num_units
         require_memory(
-            "Plan.matrix", size, "weights of every unit in every refit", "`index` and `weight` list those that are not 1"
+            "Plan.matrix",
+            size,
+            "weights of every unit in every refit",
+            "`index` and `weight` list those that are not 1",
         )
         dense = np.ones((self.num_refits, self.num_units))
         dense[self.refit, self.index] = self.weight
@@ -431,8 +500,8 @@ class Plan(PrintedResult):
     ) -> Iterator[Batch]:
         """Split the refits into padded batches of at most `capacity` numbers each.
 
-        Refits of similar width go together. A fold that touches at least a quarter of the units, and more than eight of them,
-        is written out over all units.
+        Refits of similar width go together. A fold that touches at least a quarter of the units,
+        and more than eight of them, is written out over all units.
 
         Parameters
         ----------
@@ -443,7 +512,8 @@ class Plan(PrintedResult):
         cost_per_refit : int
             Numbers that each refit takes beside its entries.
         least : int, default: 1
-            Smallest number of batches into which the refits of one width are split, as far as there are refits.
+            Smallest number of batches into which the refits of one width are split, as far as there
+            are refits.
         uniform : bool, default: False
             Whether all batches have the width of the widest refit.
         whole : bool, default: False
@@ -463,7 +533,8 @@ class Plan(PrintedResult):
         for width in padded[:1].tolist() if alike else np.unique(padded).tolist():
             members = np.arange(len(padded)) if alike else np.flatnonzero(padded == width)
             most = max(1, capacity // (width * cost_per_entry + cost_per_refit))
-            size = -(-len(members) // max(-(-len(members) // most), least))  # equal batches: two shapes at most
+            # equal batches: two shapes at most
+            size = -(-len(members) // max(-(-len(members) // most), least))
             for start in range(0, len(members), size):
                 yield self._batch(members[start : start + size], width)
 
@@ -484,9 +555,13 @@ class Plan(PrintedResult):
         size = np.diff(self.indptr)[refits]
         indptr = np.r_[0, np.cumsum(size)]
         mine = np.repeat(self.indptr[refits] - indptr[:-1], size) + np.arange(indptr[-1])
-        index, weight, held = self.index[mine], self.weight[mine], self.held[mine]
+        index = self.index[mine]
+        weight = self.weight[mine]
+        held = self.held[mine]
         labels = None if self.labels is None else self.labels[refits]
-        return replace(self, indptr=indptr, index=index, weight=weight, held=held, labels=labels, call="")
+        return replace(
+            self, indptr=indptr, index=index, weight=weight, held=held, labels=labels, call=""
+        )
 
     def one(self, refit: int, whole: bool = False) -> Batch:
         """Batch of a single refit.
@@ -503,13 +578,23 @@ class Plan(PrintedResult):
         Batch
             The refit, without padding.
         """
-        return self._batch(np.array([refit]), self.num_units if whole else int(np.diff(self.indptr)[refit]))
+        return self._batch(
+            np.array([refit]), self.num_units if whole else int(np.diff(self.indptr)[refit])
+        )
 
     def _batch(self, refits: IntArray, width: int) -> Batch:
-        first, end, n = self.indptr[refits[0]], self.indptr[refits[-1] + 1], self.num_units
-        if end - first == len(refits) * width and len(refits) == refits[-1] - refits[0] + 1 and width < n:
-            place = np.arange(first, end).reshape(len(refits), width)  # in their order, without padding
-            index, weight = self.index[first:end].reshape(place.shape), self.weight[first:end].reshape(place.shape)
+        first = self.indptr[refits[0]]
+        end = self.indptr[refits[-1] + 1]
+        n = self.num_units
+        if (
+            end - first == len(refits) * width
+            and len(refits) == refits[-1] - refits[0] + 1
+            and width < n
+        ):
+            # in their order, without padding
+            place = np.arange(first, end).reshape(len(refits), width)
+            index = self.index[first:end].reshape(place.shape)
+            weight = self.weight[first:end].reshape(place.shape)
             held = self.held[first:end].reshape(place.shape)
         else:
             count = self.indptr[refits + 1] - self.indptr[refits]
@@ -517,12 +602,19 @@ class Plan(PrintedResult):
             within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
             entry = self.indptr[refits][refit] + within
             place = np.full((len(refits), width), -1)
-            place[refit, self.index[entry] if width == n else within] = entry  # if all units have a place, in their order
+            # if all units have a place, in their order
+            place[refit, self.index[entry] if width == n else within] = entry
             real = place >= 0
-            index = np.broadcast_to(np.arange(n), place.shape) if width == n else np.where(real, self.index[place], n)
+            index = (
+                np.broadcast_to(np.arange(n), place.shape)
+                if width == n
+                else np.where(real, self.index[place], n)
+            )
             weight = np.where(real, self.weight[place], 1.0)
             held = real & self.held[place]
-        return Batch(refits, place, RefitRows(index, weight, held, np.zeros(()), np.asarray(self.num_refits)))
+        return Batch(
+            refits, place, RefitRows(index, weight, held, np.zeros(()), np.asarray(self.num_refits))
+        )
 
 
 def _few_sizes(widths: IntArray) -> IntArray:
@@ -541,7 +633,9 @@ def few_size(number: int) -> int:
 
     Numbers above the largest of these stay as they are, as padding them would cost too much.
     """
-    return int(_few_sizes(np.array([number]))[0]) if number <= PADDED_FROM else number
+    if number <= PADDED_FROM:
+        return int(_few_sizes(np.array([number]))[0])
+    return number
 
 
 def few_more(count: int) -> IntArray:
@@ -562,25 +656,49 @@ def plan_of_entries(refits: Iterable[Entries], num_units: int, **kind: Any) -> P
     """Build a plan from the entries of its refits."""
     index, weight, held = zip(*refits, strict=True)
     indptr = np.cumsum([0, *map(len, index)])
-    return Plan(indptr, np.concatenate(index), np.concatenate(weight), np.concatenate(held), num_units, **kind)
+    return Plan(
+        indptr,
+        np.concatenate(index),
+        np.concatenate(weight),
+        np.concatenate(held),
+        num_units,
+        **kind,
+    )
 
 
 def _require_entries(caller: str, entries: float) -> None:
     """Raise MemoryError if a plan of so many entries cannot be held."""
-    require_memory(caller, ENTRY_BYTES * entries, f"the {entries:,.0f} units that all refits leave out", "ask for fewer refits")
+    require_memory(
+        caller,
+        ENTRY_BYTES * entries,
+        f"the {entries:,.0f} units that all refits leave out",
+        "ask for fewer refits",
+    )
 
 
-def _plan(folds: Sequence[IntArray], num_units: int, dropped: Sequence[IntArray] = (), **kind: Any) -> Plan:
-    """Build a plan that gives the units of each fold weight zero and scores them; `dropped` units are not scored."""
-    rows = [np.concatenate(parts) for parts in zip(folds, dropped, strict=True)] if dropped else folds
+def _plan(
+    folds: Sequence[IntArray], num_units: int, dropped: Sequence[IntArray] = (), **kind: Any
+) -> Plan:
+    """Build a plan that gives the units of each fold weight zero and scores them.
+
+    `dropped` units are not scored.
+    """
+    rows = (
+        [np.concatenate(parts) for parts in zip(folds, dropped, strict=True)] if dropped else folds
+    )
     zipped = zip(rows, folds, strict=True)
     return plan_of_entries(
-        [(row, np.zeros(len(row)), np.arange(len(row)) < len(fold)) for row, fold in zipped], num_units, **kind
+        [(row, np.zeros(len(row)), np.arange(len(row)) < len(fold)) for row, fold in zipped],
+        num_units,
+        **kind,
     )
 
 
 def _departures(counts: IntArray, scored: BoolArray) -> Entries:
-    """List the entries of one refit that sees unit n `counts[n]` times: the units that it does not see exactly once."""
+    """List the entries of one refit that sees unit n `counts[n]` times.
+
+    The units that it does not see exactly once.
+    """
     index = np.flatnonzero(counts != 1)
     return index, counts[index].astype(float), scored[index]
 
@@ -605,7 +723,8 @@ def _brief(value: Any) -> str:
         value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
-    shape = getattr(value, "shape", None) or ((len(value),) if hasattr(value, "__len__") else ())  # sparse ones have no length
+    # sparse ones have no length
+    shape = getattr(value, "shape", None) or ((len(value),) if hasattr(value, "__len__") else ())
     size = f" of {shape[0]}" if shape else ""
     return f"<{type(value).__name__}{size}>"
 
@@ -613,17 +732,23 @@ def _brief(value: Any) -> str:
 class Splitter(Protocol):
     """Splitter of scikit-learn, or any object with its method `split`."""
 
-    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterable[tuple[ArrayLike, ArrayLike]]: ...
+    def split(
+        self, X: Any, y: Any = None, groups: Any = None
+    ) -> Iterable[tuple[ArrayLike, ArrayLike]]: ...
 
 
 @dataclass(frozen=True)
 class Cases:
-    """Leave-one-out of the cases that the rows of a fit stand for; a plan as soon as their weights are known."""
+    """Leave-one-out of the cases that the rows of a fit stand for.
+
+    A plan as soon as their weights are known.
+    """
 
     num_units: int | None = None
 
     def plan(self, caller: str, num_units: int, weight: FloatArray | None) -> Plan:
-        """Make the plan: a row of f cases keeps the weight (f − 1) / f, and is scored as the case that left.
+        """Make the plan: a row of f cases keeps the weight (f − 1) / f, and is scored as the case
+        that left.
 
         Parameters
         ----------
@@ -641,10 +766,18 @@ class Cases:
         """
         cases = np.ones(num_units) if weight is None else weight
         if self.num_units not in (None, num_units) or np.any(cases % 1):
-            what = f"it is for {self.num_units} units" if np.any(cases % 1) == 0 else "sample_weight are no whole numbers"
-            raise ValueError(f"{caller}: no plan of cases of these {num_units} units can be made: {what}.")
+            what = (
+                f"it is for {self.num_units} units"
+                if np.any(cases % 1) == 0
+                else "sample_weight are no whole numbers"
+            )
+            raise ValueError(
+                f"{caller}: no plan of cases of these {num_units} units can be made: {what}."
+            )
         unit = np.flatnonzero(cases)
-        made = Plan(np.arange(len(unit) + 1), unit, 1 - 1 / cases[unit], np.ones(len(unit), bool), num_units)
+        made = Plan(
+            np.arange(len(unit) + 1), unit, 1 - 1 / cases[unit], np.ones(len(unit), bool), num_units
+        )
         return made.replace_facts(call="lo.leave_one_out(cases=True)")
 
 
@@ -662,9 +795,10 @@ def leave_one_out(num_units: int | None = None, *, cases: bool = False) -> Plan 
     num_units : int
         Number of units n, 2 or more. It may be left out with `cases=True`.
     cases : bool, default: False
-        Whether rows of whole `sample_weight` f, such as `freq_weights` of statsmodels, stand for f cases, one of which is left
-        out. The row keeps the weight f − 1, its loss is that of the case which left, and means and standard errors are over
-        cases. The fit is then one of a linear predictor, as `lo.GLM`.
+        Whether rows of whole `sample_weight` f, such as `freq_weights` of statsmodels, stand for f
+        cases, one of which is left out. The row keeps the weight f − 1, its loss is that of the
+        case which left, and means and standard errors are over cases. The fit is then one of a
+        linear predictor, as `lo.GLM`.
 
     Returns
     -------
@@ -686,7 +820,9 @@ def leave_one_out(num_units: int | None = None, *, cases: bool = False) -> Plan 
 
     Two rows, which stand for three cases and one:
 
-    >>> fit = lo.fit(lo.GLM(np.ones((2, 1)), [1.0, 3.0], "squared", sample_weight=[3, 1], intercept=False))
+    >>> fit = lo.fit(
+    ...     lo.GLM(np.ones((2, 1)), [1.0, 3.0], "squared", sample_weight=[3, 1], intercept=False)
+    ... )
     >>> cv = lo.cross_validate(fit, lo.leave_one_out(cases=True), lo.Exact())
     >>> cv.per_unit().round(3), round(cv.mean, 3)
     (array([0.222, 2.   ]), 0.667)
@@ -700,7 +836,9 @@ def leave_one_out(num_units: int | None = None, *, cases: bool = False) -> Plan 
 
 @conventional
 @scheme
-def kfold(num_units: int, k: int, *, seed: int | None = None, rng: Rng = None, repeats: int = 1) -> Plan:
+def kfold(
+    num_units: int, k: int, *, seed: int | None = None, rng: Rng = None, repeats: int = 1
+) -> Plan:
     """Split the units into k folds of nearly equal size, each left out once.
 
     Parameters
@@ -744,12 +882,20 @@ def kfold(num_units: int, k: int, *, seed: int | None = None, rng: Rng = None, r
 
 
 def _repeated(
-    caller: str, draw: Callable[[np.random.Generator | None], Sequence[IntArray]], seed: Any, repeats: int
+    caller: str,
+    draw: Callable[[np.random.Generator | None], Sequence[IntArray]],
+    seed: Any,
+    repeats: int,
 ) -> list[IntArray]:
-    """Draw the folds of every repeat, one repeat after the other; without a seed there is one, that is not random."""
+    """Draw the folds of every repeat, one repeat after the other.
+
+    Without a seed there is one, that is not random.
+    """
     repeats = count(f"{caller}: repeats", repeats, 1)
     if seed is None and repeats > 1:
-        raise ValueError(f"{caller}: folds that are not random are the same in every repeat; give seed=, as seed=0.")
+        raise ValueError(
+            f"{caller}: folds that are not random are the same in every repeat; give seed=, as seed=0."
+        )
     rng = None if seed is None else generator(caller, seed)
     return [fold for _ in range(repeats) for fold in draw(rng)]
 
@@ -761,20 +907,25 @@ def _members(fold: IntArray, k: int) -> list[IntArray]:
 
 @conventional
 @scheme
-def stratified(y: ArrayLike, k: int, *, seed: int | None = None, rng: Rng = None, repeats: int = 1) -> Plan:
+def stratified(
+    y: ArrayLike, k: int, *, seed: int | None = None, rng: Rng = None, repeats: int = 1
+) -> Plan:
     """Split the units into k folds, each of which holds every class in its share of the whole.
 
-    Classes are spread over folds as scikit-learn's StratifiedKFold spreads them. Numbers with fractions, and numbers none of
-    which occurs k times, are cut at their deciles first, and the ten parts are the classes.
+    Classes are spread over folds as scikit-learn's StratifiedKFold spreads them. Numbers with
+    fractions, and numbers none of which occurs k times, are cut at their deciles first, and the ten
+    parts are the classes.
 
     Parameters
     ----------
     y : array-like or pandas.Series, shape (units,)
-        Class of each unit, of any kind, or a number. The index of a Series is matched with the labels of the fit.
+        Class of each unit, of any kind, or a number. The index of a Series is matched with the
+        labels of the fit.
     k : int
         Number of folds, from 2 to the number of units of the largest class.
     seed : int, optional
-        Seed by which the units of each class are shuffled. Without it they go to folds in their order.
+        Seed by which the units of each class are shuffled. Without it they go to folds in their
+        order.
     rng : int, numpy.random.Generator or None, optional
         In place of `seed`: a generator draws it, and None draws another one in each call.
     repeats : int, default: 1
@@ -788,7 +939,8 @@ def stratified(y: ArrayLike, k: int, *, seed: int | None = None, rng: Rng = None
     Raises
     ------
     ValueError
-        If a label is missing, no class has k units, or folds that are not random are to be repeated.
+        If a label is missing, no class has k units, or folds that are not random are to be
+        repeated.
 
     Examples
     --------
@@ -819,8 +971,11 @@ def stratified(y: ArrayLike, k: int, *, seed: int | None = None, rng: Rng = None
 
 @conventional
 @scheme
-def random_subsets(num_units: int, fraction: float, num_folds: int, *, seed: int = 0, rng: Rng = None) -> Plan:
-    """Leave out random subsets of `round(fraction · n)` units, drawn without replacement and independently of one another.
+def random_subsets(
+    num_units: int, fraction: float, num_folds: int, *, seed: int = 0, rng: Rng = None
+) -> Plan:
+    """Leave out random subsets of `round(fraction · n)` units, drawn without replacement and
+    independently of one another.
 
     Parameters
     ----------
@@ -848,7 +1003,8 @@ def random_subsets(num_units: int, fraction: float, num_folds: int, *, seed: int
     """
     n = count("random_subsets: num_units", num_units, 2)
     size = _subset_size("random_subsets", n, fraction)
-    rng, folds = generator("random_subsets", seed), count("random_subsets: num_folds", num_folds, 1)
+    rng = generator("random_subsets", seed)
+    folds = count("random_subsets: num_folds", num_folds, 1)
     _require_entries("random_subsets", folds * size)
     return _plan([rng.choice(n, size, replace=False) for _ in range(folds)], n)
 
@@ -864,7 +1020,8 @@ def contiguous(
     rng: Rng = None,
     groups: ArrayLike | None = None,
 ) -> Plan:
-    """Leave out runs of `round(fraction · n)` successive units, which start at uniformly drawn places.
+    """Leave out runs of `round(fraction · n)` successive units, which start at uniformly drawn
+    places.
 
     Of several series, each leaves a run of its own, where n is its length.
 
@@ -881,8 +1038,8 @@ def contiguous(
     rng : int, numpy.random.Generator or None, optional
         In place of `seed`: a generator draws it, and None draws another one in each call.
     groups : array-like, shape (units,), optional
-        The series of each unit, where several stand in the data, as by `lengths=`. The index of a Series is matched with the
-        labels of the fit.
+        The series of each unit, where several stand in the data, as by `lengths=`. The index of a
+        Series is matched with the labels of the fit.
 
     Returns
     -------
@@ -899,12 +1056,19 @@ def contiguous(
     >>> lo.contiguous(20, 0.25, 2)
     Plan(lo.contiguous(20, 0.25, 2): 2 refits of 5 units each, 20 units)
     """
-    steps, random = _number_steps("contiguous", num_units, groups), generator("contiguous", seed)
-    number, runs = count("contiguous: num_folds", num_folds, 1), []
+    steps = _number_steps("contiguous", num_units, groups)
+    random = generator("contiguous", seed)
+    number = count("contiguous: num_folds", num_folds, 1)
+    runs = []
     for units in _members(steps.series, steps.series.max() + 1):
         size = _subset_size("contiguous", len(units), fraction)
         _require_entries("contiguous", number * size)
-        runs.append([units[start : start + size] for start in random.integers(0, len(units) - size + 1, number)])
+        runs.append(
+            [
+                units[start : start + size]
+                for start in random.integers(0, len(units) - size + 1, number)
+            ]
+        )
     folds = [np.concatenate(parts) for parts in zip(*runs, strict=True)]
     return _plan(folds, len(steps.step), **steps.facts)
 
@@ -924,8 +1088,8 @@ def leave_future_out(
 ) -> Plan:
     """Leave out the future of each origin `t = start, …, n − 1`.
 
-    Units `t, …, n − 1` are unseen, and the first `horizon` of them are scored. Of several series, each leaves its own steps
-    from `t` on, and n is the length of the longest.
+    Units `t, …, n − 1` are unseen, and the first `horizon` of them are scored. Of several series,
+    each leaves its own steps from `t` on, and n is the length of the longest.
 
     Parameters
     ----------
@@ -936,10 +1100,11 @@ def leave_future_out(
     horizon : int, optional
         Number of units from each origin on that are scored; all of them by default.
     groups : array-like, shape (units,), optional
-        The series of each unit, where several stand in the data, as by `lengths=`. The index of a Series is matched with the
-        labels of the fit.
+        The series of each unit, where several stand in the data, as by `lengths=`. The index of a
+        Series is matched with the labels of the fit.
     times : array-like, shape (units,), optional
-        Time of each unit, which must not fall within a series. Units of one time, as of a panel, are one step.
+        Time of each unit, which must not fall within a series. Units of one time, as of a panel,
+        are one step.
 
     Returns
     -------
@@ -958,13 +1123,17 @@ def leave_future_out(
 
     Two series of three steps and two:
 
-    >>> lo.leave_future_out(5, start=1, horizon=1, groups=["a", "a", "a", "b", "b"]).matrix().astype(int)
+    >>> lo.leave_future_out(
+    ...     5, start=1, horizon=1, groups=["a", "a", "a", "b", "b"]
+    ... ).matrix().astype(int)
     array([[1, 0, 0, 1, 0],
            [1, 1, 0, 1, 1]])
     """
     steps = _number_steps("leave_future_out", num_units, groups, times)
     start = count("leave_future_out: start", start, 1, steps.shortest - 1)
-    horizon = count("leave_future_out: horizon", steps.longest if horizon is None else horizon, 1, steps.longest)
+    horizon = count(
+        "leave_future_out: horizon", steps.longest if horizon is None else horizon, 1, steps.longest
+    )
     return _forward(steps, range(start, steps.longest), horizon, steps.longest)
 
 
@@ -978,16 +1147,26 @@ class Steps(NamedTuple):
     longest: int
 
 
-def _number_steps(caller: str, num_units: int, groups: ArrayLike | None, times: ArrayLike | None = None) -> Steps:
+def _number_steps(
+    caller: str, num_units: int, groups: ArrayLike | None, times: ArrayLike | None = None
+) -> Steps:
     """Number the steps of every series; ValueError if times fall within one."""
     n = count(f"{caller}: num_units", num_units, 2)
     labels, groups, times = match_labels(caller, groups=groups, times=times)
-    series = np.zeros(n, np.int64) if groups is None else codes(caller, "groups", groups)[0].astype(np.int64)
+    series = (
+        np.zeros(n, np.int64)
+        if groups is None
+        else codes(caller, "groups", groups)[0].astype(np.int64)
+    )
     clock = np.arange(n) if times is None else codes(caller, "times", times)[0]
     if not len(series) == len(clock) == n:
-        raise ValueError(f"{caller}: groups and times must be one a unit, {n}; got {len(series)} and {len(clock)}.")
+        raise ValueError(
+            f"{caller}: groups and times must be one a unit, {n}; got {len(series)} and {len(clock)}."
+        )
     if times is not None and infer_dtype(times) not in {*TIMES, "integer", "floating"}:
-        raise TypeError(f"{caller}: times must be numbers or dates; got {infer_dtype(times)}. Convert them by pd.to_datetime.")
+        raise TypeError(
+            f"{caller}: times must be numbers or dates; got {infer_dtype(times)}. Convert them by pd.to_datetime."
+        )
     by_series = pd.Series(clock).groupby(series)
     if (by_series.diff() < 0).any():
         raise ValueError(
@@ -1004,8 +1183,12 @@ def _number_steps(caller: str, num_units: int, groups: ArrayLike | None, times: 
 
 
 def _forward(steps: Steps, origins: range, horizon: int, window: int) -> Plan:
-    """Plan of origins: each scores the `horizon` steps from it on and sees the `window` steps before it."""
-    starts, before = np.asarray(origins), np.cumsum(np.r_[0, np.bincount(steps.step)])  # units before each step
+    """Plan of origins: each scores the `horizon` steps from it on and sees the `window` steps
+    before it.
+    """
+    # units before each step
+    starts = np.asarray(origins)
+    before = np.cumsum(np.r_[0, np.bincount(steps.step)])
     unseen = len(steps.step) - before[starts] + before[np.maximum(starts - window, 0)]
     _require_entries("a plan of origins", int(unseen.sum()))
     ends = [(t, t + horizon) for t in origins]
@@ -1024,9 +1207,11 @@ def rolling(
     groups: ArrayLike | None = None,
     times: ArrayLike | None = None,
 ) -> Plan:
-    """Predict the units after a window that rolls along the series: each refit sees the `window` units before its origin.
+    """Predict the units after a window that rolls along the series: each refit sees the `window`
+    units before its origin.
 
-    Origins are `t = window, window + step, …`, as far as `horizon` units follow. Units `t, …, t + horizon − 1` are scored.
+    Origins are `t = window, window + step, …`, as far as `horizon` units follow. Units `t, …, t +
+    horizon − 1` are scored.
 
     Parameters
     ----------
@@ -1039,10 +1224,11 @@ def rolling(
     step : int, default: 1
         Number of units between origins.
     groups : array-like, shape (units,), optional
-        The series of each unit, where several stand in the data, as by `lengths=`. The index of a Series is matched with the
-        labels of the fit.
+        The series of each unit, where several stand in the data, as by `lengths=`. The index of a
+        Series is matched with the labels of the fit.
     times : array-like, shape (units,), optional
-        Time of each unit, which must not fall within a series. Units of one time, as of a panel, are one step.
+        Time of each unit, which must not fall within a series. Units of one time, as of a panel,
+        are one step.
 
     Returns
     -------
@@ -1081,18 +1267,19 @@ def purged(
     test_blocks: int = 1,
     groups: ArrayLike | None = None,
 ) -> Plan:
-    """Leave out each of k successive blocks of time, and purge the units whose labels overlap with it.
+    """Leave out each of k successive blocks of time, and purge the units whose labels overlap with
+    it.
 
-    The label of a unit spans from its time to its end, as a return over ten days does. A refit drops, without scoring them,
-    all units whose span meets that of the block that it scores, and those that begin within an embargo after it. With
-    several test blocks there is a refit for each choice of them: the plan is then combinatorial, and every unit is scored by
-    several refits.
+    The label of a unit spans from its time to its end, as a return over ten days does. A refit
+    drops, without scoring them, all units whose span meets that of the block that it scores, and
+    those that begin within an embargo after it. With several test blocks there is a refit for each
+    choice of them: the plan is then combinatorial, and every unit is scored by several refits.
 
     Parameters
     ----------
     times : array-like or pandas.Series, shape (units,)
-        Time of each unit, a number or a date, which must not fall from unit to unit. The index of a Series is matched with the
-        labels of the fit.
+        Time of each unit, a number or a date, which must not fall from unit to unit. The index of a
+        Series is matched with the labels of the fit.
     k : int
         Number of blocks, of nearly equal numbers of units.
     embargo : number or timedelta, default: 0
@@ -1102,13 +1289,14 @@ def purged(
     test_blocks : int, default: 1
         Number of blocks that each refit leaves out and scores.
     groups : array-like, shape (units,), optional
-        The series of each unit. Times then must not fall within a series, and blocks hold the units of all series at their
-        times.
+        The series of each unit. Times then must not fall within a series, and blocks hold the units
+        of all series at their times.
 
     Returns
     -------
     Plan
-        One refit a block, or a choice of blocks. Its standard errors treat units as serially dependent.
+        One refit a block, or a choice of blocks. Its standard errors treat units as serially
+        dependent.
 
     Raises
     ------
@@ -1135,13 +1323,18 @@ def purged(
     >>> lo.purged(day, 4, test_blocks=2).num_refits
     6
     """
-    labels, start, until, series = match_labels("purged", times=times, ends=times if ends is None else ends, groups=groups)
+    labels, start, until, series = match_labels(
+        "purged", times=times, ends=times if ends is None else ends, groups=groups
+    )
     start, until = (pd.Series(getattr(column, "array", column)) for column in (start, until))
     n = len(start)
     k = count("purged: k", k, 2, n)
     if len(until) != n or start.isna().any() or until.isna().any():
         raise ValueError(f"purged: times and ends must be one a unit, {n}, none of them missing.")
-    zones = {(column.dtype.kind == "M", getattr(column.dtype, "tz", None) is None) for column in (start, until)}
+    zones = {
+        (column.dtype.kind == "M", getattr(column.dtype, "tz", None) is None)
+        for column in (start, until)
+    }
     if len(zones) > 1:
         raise TypeError(
             f"purged: times are {start.dtype}, ends are {until.dtype}; give numbers for both, or dates of one kind, as by "
@@ -1156,7 +1349,11 @@ def purged(
     order = np.asarray(start.argsort(kind="stable"))
     start, until = (column.iloc[order].reset_index(drop=True) for column in (start, until))
     dated = start.dtype.kind == "M"
-    length = isinstance(embargo, str | datetime.timedelta | np.timedelta64) if dated else isinstance(embargo, int | float)
+    length = (
+        isinstance(embargo, str | datetime.timedelta | np.timedelta64)
+        if dated
+        else isinstance(embargo, int | float)
+    )
     if start.dtype.kind not in "iufM" or not (length or embargo == 0):
         raise TypeError(
             f"purged: times are numbers or dates, and embargo is a number or a pd.Timedelta; got {start.dtype}, {embargo!r}."
@@ -1164,8 +1361,12 @@ def purged(
     after = pd.Timedelta(embargo) if dated else embargo
     if embargo != 0 and not after > 0 * after:
         raise ValueError(f"purged: embargo must not be negative; got {embargo!r}.")
-    folds, dropped, blocks = [], [], np.array_split(np.arange(n), k)
-    for chosen in itertools.combinations(blocks, count("purged: test_blocks", test_blocks, 1, k - 1)):
+    folds = []
+    dropped = []
+    blocks = np.array_split(np.arange(n), k)
+    for chosen in itertools.combinations(
+        blocks, count("purged: test_blocks", test_blocks, 1, k - 1)
+    ):
         near = np.zeros(n, bool)
         for block in chosen:
             near |= (start <= until[block].max() + after) & (until >= start[block[0]])
@@ -1177,19 +1378,29 @@ def purged(
 
 @conventional
 @scheme
-def groups(labels: ArrayLike, k: int | None = None, *, seed: int | None = None, rng: Rng = None, repeats: int = 1) -> Plan:
-    """Leave out every group of units that share a label, or k folds of whole groups. Standard errors are over groups.
+def groups(
+    labels: ArrayLike,
+    k: int | None = None,
+    *,
+    seed: int | None = None,
+    rng: Rng = None,
+    repeats: int = 1,
+) -> Plan:
+    """Leave out every group of units that share a label, or k folds of whole groups. Standard
+    errors are over groups.
 
     Parameters
     ----------
     labels : array-like or pandas.Series, shape (units,)
-        Label of each unit, of any kind. The index of a Series is matched with the labels of the fit. A model whose units are
-        whole subjects also takes the labels of its rows, where those of one unit agree.
+        Label of each unit, of any kind. The index of a Series is matched with the labels of the
+        fit. A model whose units are whole subjects also takes the labels of its rows, where those
+        of one unit agree.
     k : int, optional
         Number of folds. By default every group is a fold of its own.
     seed : int, optional
-        Seed by which groups are shuffled and dealt to folds in equal numbers. Without it the largest group goes first, each to
-        the fold of the fewest units, as GroupKFold of scikit-learn has it.
+        Seed by which groups are shuffled and dealt to folds in equal numbers. Without it the
+        largest group goes first, each to the fold of the fewest units, as GroupKFold of
+        scikit-learn has it.
     rng : int, numpy.random.Generator or None, optional
         In place of `seed`: a generator draws it, and None draws another one in each call.
     repeats : int, default: 1
@@ -1203,7 +1414,8 @@ def groups(labels: ArrayLike, k: int | None = None, *, seed: int | None = None, 
     Raises
     ------
     ValueError
-        If a label is missing, there are fewer than two groups, or folds that are not random are to be repeated.
+        If a label is missing, there are fewer than two groups, or folds that are not random are to
+        be repeated.
 
     Examples
     --------
@@ -1235,12 +1447,15 @@ def groups(labels: ArrayLike, k: int | None = None, *, seed: int | None = None, 
 
     folds = _repeated("groups", draw, seed, repeats)
     kept = levels if k is None else None
-    return _plan(folds, len(found), clusters=found.astype(np.int64), names=index_of(labels), labels=kept)
+    return _plan(
+        folds, len(found), clusters=found.astype(np.int64), names=index_of(labels), labels=kept
+    )
 
 
 @scheme
 def blocks(num_units: int, size: int, *, buffer: int = 0, groups: ArrayLike | None = None) -> Plan:
-    """Leave out successive blocks of units. Units near a block may be dropped with it, without being scored.
+    """Leave out successive blocks of units. Units near a block may be dropped with it, without
+    being scored.
 
     Of several series, blocks begin anew with each.
 
@@ -1253,8 +1468,8 @@ def blocks(num_units: int, size: int, *, buffer: int = 0, groups: ArrayLike | No
     buffer : int, default: 0
         Units on either side of the block that are dropped and not scored.
     groups : array-like, shape (units,), optional
-        The series of each unit, where several stand in the data, as by `lengths=`. The index of a Series is matched with the
-        labels of the fit.
+        The series of each unit, where several stand in the data, as by `lengths=`. The index of a
+        Series is matched with the labels of the fit.
 
     Returns
     -------
@@ -1274,8 +1489,10 @@ def blocks(num_units: int, size: int, *, buffer: int = 0, groups: ArrayLike | No
     """
     steps = _number_steps("blocks", num_units, groups)
     n = len(steps.step)
-    size, buffer = count("blocks: size", size, 1, n - 1), count("blocks: buffer", buffer, 0, n)
-    folds, around = [], []
+    size = count("blocks: size", size, 1, n - 1)
+    buffer = count("blocks: buffer", buffer, 0, n)
+    folds = []
+    around = []
     for units in _members(steps.series, steps.series.max() + 1):
         for start in range(0, len(units), size):
             end = start + size
@@ -1285,7 +1502,9 @@ def blocks(num_units: int, size: int, *, buffer: int = 0, groups: ArrayLike | No
 
 
 @scheme
-def neighbourhoods(edges: Any, radius: int, *, buffer: int = 0, num_sites: int | None = None) -> Plan:
+def neighbourhoods(
+    edges: Any, radius: int, *, buffer: int = 0, num_sites: int | None = None
+) -> Plan:
     """Leave out and score, for every site of a graph, all sites within `radius` edges of it.
 
     Sites within `radius + buffer` edges are dropped too, but not scored.
@@ -1293,8 +1512,8 @@ def neighbourhoods(edges: Any, radius: int, *, buffer: int = 0, num_sites: int |
     Parameters
     ----------
     edges : array of shape (edges, 2), sparse matrix, networkx or libpysal graph
-        The undirected edges: pairs of sites, or a symmetric adjacency matrix. Labels of a graph's nodes are matched with those
-        of the fit.
+        The undirected edges: pairs of sites, or a symmetric adjacency matrix. Labels of a graph's
+        nodes are matched with those of the fit.
     radius : int
         Largest distance, in edges, at which a site is left out and scored; 0 for the site alone.
     buffer : int, default: 0
@@ -1347,18 +1566,21 @@ def nearest_neighbour_matched(
     rng: Rng = None,
     clustering: Literal["hierarchical", "kmeans"] = "hierarchical",
 ) -> Plan:
-    """Split places into k folds that are as far from one another as the places to predict are from the data.
+    """Split places into k folds that are as far from one another as the places to predict are from
+    the data.
 
-    The nearest-neighbour distance of a place in cross-validation is its distance from the nearest place of another fold, and
-    that of a new place its distance from the nearest place of the data. The folds are those, of many clusterings of the places
-    merged into k folds, whose distances are distributed most like those of the new places, by Wasserstein's distance W. If the
-    places are no more clustered than the new ones, by a one-sided Kolmogorov–Smirnov test at 5 %, the folds are random.
+    The nearest-neighbour distance of a place in cross-validation is its distance from the nearest
+    place of another fold, and that of a new place its distance from the nearest place of the data.
+    The folds are those, of many clusterings of the places merged into k folds, whose distances are
+    distributed most like those of the new places, by Wasserstein's distance W. If the places are no
+    more clustered than the new ones, by a one-sided Kolmogorov–Smirnov test at 5 %, the folds are
+    random.
 
     Parameters
     ----------
     points : array-like or DataFrame, shape (units, coordinates)
-        Places of the units. Distances are Euclidean: project longitudes and latitudes first. The index of a DataFrame is
-        matched with the labels of the fit.
+        Places of the units. Distances are Euclidean: project longitudes and latitudes first. The
+        index of a DataFrame is matched with the labels of the fit.
     new_points : array-like, shape (places, coordinates)
         Places where the model is to predict, such as the cells of a map.
     k : int
@@ -1373,7 +1595,8 @@ def nearest_neighbour_matched(
     Returns
     -------
     Plan
-        One refit a fold. It prints W, and that of random folds. Standard errors are over the clusters that were merged.
+        One refit a fold. It prints W, and that of random folds. Standard errors are over the
+        clusters that were merged.
 
     Raises
     ------
@@ -1382,8 +1605,9 @@ def nearest_neighbour_matched(
 
     References
     ----------
-    J. Linnenbrink, C. Milà, M. Ludwig and H. Meyer, "kNNDM CV: k-fold nearest-neighbour distance matching cross-validation for
-    map accuracy estimation", *Geoscientific Model Development* 17, 2024.
+    J. Linnenbrink, C. Milà, M. Ludwig and H. Meyer, "kNNDM CV: k-fold nearest-neighbour distance
+    matching cross-validation for map accuracy estimation", *Geoscientific Model Development*
+    17, 2024.
 
     Examples
     --------
@@ -1399,14 +1623,21 @@ def nearest_neighbour_matched(
     caller = "nearest_neighbour_matched"
     new_points = match_columns(caller, "new_points", new_points, "points", points)
     here, there = (
-        np.asarray(numbers(caller, name, each), np.float64) for name, each in (("points", points), ("new_points", new_points))
+        np.asarray(numbers(caller, name, each), np.float64)
+        for name, each in (("points", points), ("new_points", new_points))
     )
     if here.ndim != 2 or there.ndim != 2 or here.shape[1] != there.shape[1]:
-        raise ValueError(f"{caller}: points and new_points are [places, coordinates]; got {here.shape} and {there.shape}.")
+        raise ValueError(
+            f"{caller}: points and new_points are [places, coordinates]; got {here.shape} and {there.shape}."
+        )
     if not (np.isfinite(here).all() and np.isfinite(there).all() and len(there)):
-        raise ValueError(f"{caller}: points and new_points need coordinates that are finite numbers, and a place or more.")
+        raise ValueError(
+            f"{caller}: points and new_points need coordinates that are finite numbers, and a place or more."
+        )
     if clustering not in ("hierarchical", "kmeans"):
-        raise ValueError(f"{caller}: clustering must be 'hierarchical' or 'kmeans'; got {clustering!r}.")
+        raise ValueError(
+            f"{caller}: clustering must be 'hierarchical' or 'kmeans'; got {clustering!r}."
+        )
     n, tree = len(here), scipy.spatial.KDTree(here)
     k, rng = count(f"{caller}: k", k, 2, n // 2), generator(caller, seed)
     wanted, own = tree.query(there)[0], tree.query(here, 2)[0][:, 1]
@@ -1421,25 +1652,37 @@ def nearest_neighbour_matched(
     random = rng.permutation(np.arange(n) % k)
     fold, label, best = random, None, distance(random)
     note = f"{best:.3g} for random folds"
-    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # where its exact sum overflows, SciPy approximates
-        clustered = scipy.stats.ks_2samp(own, wanted, alternative="greater").pvalue < 0.05  # the level of the paper
+    # where its exact sum overflows, SciPy approximates
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
+        # the level of the paper
+        clustered = scipy.stats.ks_2samp(own, wanted, alternative="greater").pvalue < 0.05
     if clustered:
-        sizes = np.unique(np.exp(np.linspace(np.log(k), np.log(n - 2), 100)).round().astype(int))  # as many as in the paper
+        # as many as in the paper
+        sizes = np.unique(np.exp(np.linspace(np.log(k), np.log(n - 2), 100)).round().astype(int))
         for found in _clusterings(here, sizes, clustering, rng):
             merged = _merge(here, found, k)
-            if np.bincount(merged).max() > n / 2:  # the largest share of a fold that the paper allows
+            # the largest share of a fold that the paper allows
+            if np.bincount(merged).max() > n / 2:
                 continue
             if (W := distance(merged)) < best:
-                fold, label, best = merged, found, W
+                fold = merged
+                label = found
+                best = W
     note = f"W = {best:.3g} between the nearest-neighbour distances of folds and of new places ({note})"
-    kind: dict[str, Any] = {} if label is None else {"serial": True, "blocks": label.astype(np.int64)}
+    kind: dict[str, Any] = (
+        {} if label is None else {"serial": True, "blocks": label.astype(np.int64)}
+    )
     return _plan(_members(fold, k), n, names=index_of(points), note=note, **kind)
 
 
-def _clusterings(points: FloatArray, sizes: IntArray, kind: str, rng: np.random.Generator) -> Iterator[IntArray]:
+def _clusterings(
+    points: FloatArray, sizes: IntArray, kind: str, rng: np.random.Generator
+) -> Iterator[IntArray]:
     """Cluster points into each of the given numbers of clusters."""
     if kind == "hierarchical":
-        yield from scipy.cluster.hierarchy.cut_tree(scipy.cluster.hierarchy.linkage(points, "ward"), sizes).T
+        yield from scipy.cluster.hierarchy.cut_tree(
+            scipy.cluster.hierarchy.linkage(points, "ward"), sizes
+        ).T
         return
     from sklearn.cluster import KMeans
 
@@ -1451,15 +1694,17 @@ def _clusterings(points: FloatArray, sizes: IntArray, kind: str, rng: np.random.
 def _merge(points: FloatArray, cluster: IntArray, k: int) -> IntArray:
     """Merge clusters into k folds.
 
-    A cluster of a k-th of the points is a fold. The others are dealt to the remaining folds in turn, along the first principal
-    axis of the clusters' centres, so that neighbours are in different folds.
+    A cluster of a k-th of the points is a fold. The others are dealt to the remaining folds in
+    turn, along the first principal axis of the clusters' centres, so that neighbours are in
+    different folds.
     """
     sizes = np.bincount(cluster)
     centre = np.stack([np.bincount(cluster, x) / sizes for x in points.T], axis=1)
     centre -= centre.mean(0)
     along = np.argsort(centre @ np.linalg.svd(centre, full_matrices=False)[2][0])
     large = along[sizes[along] >= len(points) / k]
-    small, fold = along[sizes[along] < len(points) / k], np.zeros(len(sizes), np.int64)
+    small = along[sizes[along] < len(points) / k]
+    fold = np.zeros(len(sizes), np.int64)
     fold[large] = np.arange(len(large))
     fold[small] = len(large) + np.arange(len(small)) % max(k - len(large), 1)
     return fold[cluster]
@@ -1467,8 +1712,16 @@ def _merge(points: FloatArray, cluster: IntArray, k: int) -> IntArray:
 
 @conventional
 @scheme
-def bootstrap(num_units: int, num_resamples: int, *, groups: ArrayLike | None = None, seed: int = 0, rng: Rng = None) -> Plan:
-    """Draw n units with replacement, again and again: weights are counts, and units that were never drawn are scored.
+def bootstrap(
+    num_units: int,
+    num_resamples: int,
+    *,
+    groups: ArrayLike | None = None,
+    seed: int = 0,
+    rng: Rng = None,
+) -> Plan:
+    """Draw n units with replacement, again and again: weights are counts, and units that were never
+    drawn are scored.
 
     Only entries whose count is not one are stored. A resample that draws every unit is drawn again.
 
@@ -1498,8 +1751,10 @@ def bootstrap(num_units: int, num_resamples: int, *, groups: ArrayLike | None = 
     (100, True)
     """
     n = count("bootstrap: num_units", num_units, 2)
-    wanted, rng = count("bootstrap: num_resamples", num_resamples, 1), generator("bootstrap", seed)
-    label, size = np.arange(n), n
+    wanted = count("bootstrap: num_resamples", num_resamples, 1)
+    rng = generator("bootstrap", seed)
+    label = np.arange(n)
+    size = n
     if groups is not None:
         label, levels = codes("bootstrap", "groups", groups)
         size = len(levels)
@@ -1507,11 +1762,16 @@ def bootstrap(num_units: int, num_resamples: int, *, groups: ArrayLike | None = 
             raise ValueError(
                 f"bootstrap: groups must be one label a unit, {n}, of two groups or more; got {len(label)} labels."
             )
-    _require_entries("bootstrap", wanted * n * (1 - np.exp(-1)))  # units that a resample does not see exactly once
-    drawn = (np.bincount(rng.integers(0, size, size), minlength=size)[label] for _ in itertools.count())
+    # units that a resample does not see exactly once
+    _require_entries("bootstrap", wanted * n * (1 - np.exp(-1)))
+    drawn = (
+        np.bincount(rng.integers(0, size, size), minlength=size)[label] for _ in itertools.count()
+    )
     kept = (counts for counts in drawn if not counts.all())
     entries = (_departures(counts, counts == 0) for counts in itertools.islice(kept, wanted))
-    return plan_of_entries(entries, n, clusters=None if groups is None else label, names=index_of(groups))
+    return plan_of_entries(
+        entries, n, clusters=None if groups is None else label, names=index_of(groups)
+    )
 
 
 @scheme
@@ -1524,20 +1784,22 @@ def from_splits(
 ) -> Plan:
     """Plan of any scikit-learn splitter: `from_splits(splitter.split(X, y, groups), len(y))`.
 
-    Units that are in neither the train nor the test set of a split are dropped and not scored. A unit that is twice in the
-    train set weighs two.
+    Units that are in neither the train nor the test set of a split are dropped and not scored. A
+    unit that is twice in the train set weighs two.
 
     Parameters
     ----------
     splits : iterable of (train, test)
-        Sets of units of each split, as numbers of units or as one truth a unit. The index of a Series of truths is matched with
-        the labels of the fit.
+        Sets of units of each split, as numbers of units or as one truth a unit. The index of a
+        Series of truths is matched with the labels of the fit.
     num_units : int
         Number of units n, 2 or more.
     groups : array-like [units], optional
-        A label of each unit. Units of one label depend on one another: standard errors are over groups, as those of `groups`.
+        A label of each unit. Units of one label depend on one another: standard errors are over
+        groups, as those of `groups`.
     times : array-like [units], optional
-        The time of each unit, rising from unit to unit: the units are a series, and standard errors are over blocks along it.
+        The time of each unit, rising from unit to unit: the units are a series, and standard errors
+        are over blocks along it.
 
     Returns
     -------
@@ -1547,8 +1809,8 @@ def from_splits(
     Raises
     ------
     ValueError
-        If a unit is in the train and the test set of one split, a test set is empty, a number is none of a unit,
-        `groups` are all one, `times` do not rise, or both are given.
+        If a unit is in the train and the test set of one split, a test set is empty, a number is
+        none of a unit, `groups` are all one, `times` do not rise, or both are given.
 
     Examples
     --------
@@ -1562,13 +1824,21 @@ def from_splits(
     """
     n = count("from_splits: num_units", num_units, 2)
     if groups is not None and times is not None:
-        raise ValueError("from_splits: give groups or times, not both: standard errors are over groups, or along a series.")
+        raise ValueError(
+            "from_splits: give groups or times, not both: standard errors are over groups, or along a series."
+        )
     if not isinstance(splits, Iterable):
-        raise TypeError(f"from_splits: splits must be pairs (train, test), as of splitter.split(X, y); got {splits!r}.")
+        raise TypeError(
+            f"from_splits: splits must be pairs (train, test), as of splitter.split(X, y); got {splits!r}."
+        )
     refits: list[Entries] = []
     names: pd.Index | None = None
     for k, split in enumerate(splits):
-        if not isinstance(split, list | tuple | np.ndarray) or len(split) != 2 or any(np.ndim(part) != 1 for part in split):
+        if (
+            not isinstance(split, list | tuple | np.ndarray)
+            or len(split) != 2
+            or any(np.ndim(part) != 1 for part in split)
+        ):
             raise TypeError(
                 f"from_splits: split {k} must be a pair (train, test) of numbers of units, as of splitter.split(X, y); got "
                 f"{split!r:.60}. Labels of groups go into lo.groups(labels)."
@@ -1578,10 +1848,14 @@ def from_splits(
         if test.size == 0:
             raise ValueError(f"from_splits: the test set of split {k} is empty.")
         if max(train.max(initial=0), test.max()) >= n or min(train.min(initial=0), test.min()) < 0:
-            raise ValueError(f"from_splits: split {k} names units outside [0, {n}); is num_units right?")
+            raise ValueError(
+                f"from_splits: split {k} names units outside [0, {n}); is num_units right?"
+            )
         counts = np.bincount(train, minlength=n)
         if np.any(counts[test] > 0):
-            raise ValueError(f"from_splits: split {k} has units in both train and test: its loss would not be held out.")
+            raise ValueError(
+                f"from_splits: split {k} has units in both train and test: its loss would not be held out."
+            )
         refits.append(_departures(counts, np.isin(np.arange(n), test)))
     if not refits:
         raise ValueError("from_splits: the splitter yielded no split.")
@@ -1593,14 +1867,21 @@ def from_splits(
             raise ValueError("from_splits: at least two groups are needed; all labels are equal.")
         facts |= _settled("clusters", replace(column, values=labels.astype(np.int64)), names)
     if times is not None:
-        facts |= {"serial": True} | _settled("times", UnitColumn.read("from_splits", "times", times, n), names)
+        facts |= {"serial": True} | _settled(
+            "times", UnitColumn.read("from_splits", "times", times, n), names
+        )
     return plan_of_entries(refits, n, **facts)
 
 
 def _settled(name: str, column: UnitColumn, names: pd.Index | None) -> dict[str, Any]:
-    """Return a column in the order of the splits; without a common order of labels it also waits for that of the fit."""
+    """Return a column in the order of the splits.
+
+    Without a common order of labels it also waits for that of the fit.
+    """
     values = column.in_order("from_splits", names, "the splits")
-    waiting: dict[str, Any] = {"columns": {name: column}} if (column.names is None) != (names is None) else {}
+    waiting: dict[str, Any] = (
+        {"columns": {name: column}} if (column.names is None) != (names is None) else {}
+    )
     if name != "times":
         return {name: values} | waiting
     if not waiting:
@@ -1611,7 +1892,9 @@ def _settled(name: str, column: UnitColumn, names: pd.Index | None) -> dict[str,
 def _rising(times: pd.Series) -> None:
     """Raise ValueError if the times of successive units do not rise."""
     if times.isna().any():
-        raise ValueError(f"from_splits: times has {times.isna().sum()} missing values; drop those units.")
+        raise ValueError(
+            f"from_splits: times has {times.isna().sum()} missing values; drop those units."
+        )
     if not times.is_unique:
         raise ValueError(
             f"from_splits: times repeat, as {times[times.duplicated()].iloc[0]}: units of one time are no steps of a series; "
@@ -1628,13 +1911,22 @@ def _rising(times: pd.Series) -> None:
 def _by_labels(
     k: int, train: ArrayLike, test: ArrayLike, names: pd.Index | None
 ) -> tuple[ArrayLike, ArrayLike, pd.Index | None]:
-    """Put the sets of split `k` in the order of the labels of the first labelled split, and return these labels with them."""
-    if not any(index_of(part) is not None and np.asarray(part).dtype == bool for part in (train, test)):
+    """Put the sets of split `k` in the order of the labels of the first labelled split, and return
+    these labels with them.
+    """
+    if not any(
+        index_of(part) is not None and np.asarray(part).dtype == bool for part in (train, test)
+    ):
         return train, test, names
-    own, train, test = match_labels("from_splits", **{f"the train set of split {k}": train, f"its test set {k}": test})
-    order = None if names is None else places("from_splits", f"split {k}", own.index, "split 0", names)
+    own, train, test = match_labels(
+        "from_splits", **{f"the train set of split {k}": train, f"its test set {k}": test}
+    )
+    order = (
+        None if names is None else places("from_splits", f"split {k}", own.index, "split 0", names)
+    )
     if order is not None:
-        train, test = np.asarray(train)[order], np.asarray(test)[order]
+        train = np.asarray(train)[order]
+        test = np.asarray(test)[order]
     return train, test, own.index if names is None else names
 
 
@@ -1644,5 +1936,7 @@ def _unit_numbers(split: str, part: ArrayLike, n: int) -> IntArray:
     if array.dtype != bool:
         return whole("from_splits", f"the sets of {split}", array)
     if array.shape != (n,):
-        raise ValueError(f"from_splits: truths must be one a unit, {n}; {split} has shape {array.shape}.")
+        raise ValueError(
+            f"from_splits: truths must be one a unit, {n}; {split} has shape {array.shape}."
+        )
     return np.flatnonzero(array)

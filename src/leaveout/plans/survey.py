@@ -2,16 +2,20 @@
 
     cov = scale Σ_r rscale_r (θ_r − c)(θ_r − c)ᵀ,      c the mean of the replicates' θ_r, or θ̂
 
-θ_r is the fit with its weights times column r. A primary sampling unit (PSU) is a cluster of units that were drawn together,
-and clusters are counted within strata. With n_h PSUs in stratum h and R replicates,
+θ_r is the fit with its weights times column r. A primary sampling unit (PSU) is a cluster of units
+that were drawn together, and clusters are counted within strata. With n_h PSUs in stratum h and R
+replicates,
 
     JK1        0 for one PSU, n/(n − 1) for the others; scale (n − 1)/n
     JKn        0 for one PSU, n_h/(n_h − 1) for the others of its stratum; rscale (n_h − 1)/n_h
-    BRR        2 for one PSU of each stratum of two and 0 for the other, by a Hadamard matrix; scale 1/R
+    BRR
+    2 for one PSU of each stratum of two and 0 for the other, by a Hadamard matrix; scale 1/R
     Fay        2 − ρ and ρ in place of 2 and 0; scale 1/(R (1 − ρ)²)
-    bootstrap  n_h/(n_h − 1) times the count among n_h − 1 PSUs drawn with replacement; scale 1/(R − 1)
+    bootstrap  n_h/(n_h − 1) times the count among n_h − 1 PSUs drawn with replacement; scale 1/(R −
+    1)
 
-The formulas are those of Wolter, *Introduction to Variance Estimation* (2007), and of Rao, Wu & Yue, Survey Methodology 18,
+The formulas are those of Wolter, *Introduction to Variance Estimation* (2007), and of Rao, Wu &
+Yue, Survey Methodology 18,
 1992. R's survey has the same.
 """
 
@@ -29,9 +33,11 @@ Factors = NDArray[np.floating]
 
 
 class ReplicateWeights(pd.DataFrame):
-    """Factors on the weights of the units, `[units, replicates]`, with the scales of their covariance.
+    """Factors on the weights of the units, `[units, replicates]`, with the scales of their
+    covariance.
 
-    The functions of `lo.survey` return it. It is a DataFrame, so `weights.to_numpy()` is the matrix.
+    The functions of `lo.survey` return it. It is a DataFrame, so `weights.to_numpy()` is the
+    matrix.
 
     Attributes
     ----------
@@ -124,7 +130,8 @@ def jkn(strata: ArrayLike, clusters: ArrayLike | None = None) -> ReplicateWeight
     """
     labels, stratum, psu, of, names = _design("survey.jkn", strata, clusters)
     size = np.bincount(of)
-    mine, same = psu[:, None] == np.arange(len(of)), stratum[:, None] == of
+    mine = psu[:, None] == np.arange(len(of))
+    same = stratum[:, None] == of
     factors = np.where(mine, 0.0, np.where(same, (size / np.maximum(size - 1, 1))[of], 1.0))
     return _weights(factors, names, 1.0, ((size - 1) / size)[of], labels)
 
@@ -142,7 +149,8 @@ def brr(strata: ArrayLike, clusters: ArrayLike | None = None) -> ReplicateWeight
     Returns
     -------
     ReplicateWeights
-        As many replicates as the smallest Hadamard matrix has rows that these constructions reach, more than there are strata.
+        As many replicates as the smallest Hadamard matrix has rows that these constructions reach,
+        more than there are strata.
 
     Raises
     ------
@@ -168,7 +176,8 @@ def fay(strata: ArrayLike, clusters: ArrayLike | None = None, rho: float = 0.3) 
     clusters : array-like, `[units]`, optional
         The cluster of each unit, within its stratum. By default every unit is one.
     rho : float, default 0.3
-        The factor of the clusters that a replicate has less of, from 0 to below 1; the others have 2 − ρ.
+        The factor of the clusters that a replicate has less of, from 0 to below 1; the others have
+        2 − ρ.
 
     Returns
     -------
@@ -194,7 +203,12 @@ def fay(strata: ArrayLike, clusters: ArrayLike | None = None, rho: float = 0.3) 
 
 @conventional
 def bootstrap(
-    strata: ArrayLike | None, clusters: ArrayLike | None = None, replicates: int = 500, *, seed: int = 0, rng: Rng = None
+    strata: ArrayLike | None,
+    clusters: ArrayLike | None = None,
+    replicates: int = 500,
+    *,
+    seed: int = 0,
+    rng: Rng = None,
 ) -> ReplicateWeights:
     """Draw clusters with replacement within strata, one fewer than there are (Rao, Wu & Yue).
 
@@ -230,10 +244,13 @@ def bootstrap(
     >>> weights.shape, bool((weights.to_numpy().sum(axis=0) == 6).all())
     ((6, 100), True)
     """
-    wanted, draw = count("survey.bootstrap: replicates", replicates, 2), generator("survey.bootstrap", seed)
+    wanted = count("survey.bootstrap: replicates", replicates, 2)
+    draw = generator("survey.bootstrap", seed)
     if strata is None:
         if clusters is None:
-            raise TypeError("survey.bootstrap: give strata, clusters, or both; lo.bootstrap(n, replicates) draws single units.")
+            raise TypeError(
+                "survey.bootstrap: give strata, clusters, or both; lo.bootstrap(n, replicates) draws single units."
+            )
         table = pandas_of("survey.bootstrap", "clusters", clusters)
         strata = np.zeros(np.shape(table)[0], int)
     labels, _, psu, of, _ = _design("survey.bootstrap", strata, clusters)
@@ -245,7 +262,12 @@ def bootstrap(
 
 
 def read(
-    frame: pd.DataFrame, prefix: str, weight: str | None = None, *, scale: float, rscales: ArrayLike | None = None
+    frame: pd.DataFrame,
+    prefix: str,
+    weight: str | None = None,
+    *,
+    scale: float,
+    rscales: ArrayLike | None = None,
 ) -> ReplicateWeights:
     """Read the replicate weights that a survey's file brings.
 
@@ -256,7 +278,8 @@ def read(
     prefix : str
         What the names of the columns of replicate weights begin with.
     weight : str, optional
-        The column of the weights themselves, by which replicate weights are divided. Without it the columns are factors.
+        The column of the weights themselves, by which replicate weights are divided. Without it the
+        columns are factors.
     scale : float
         The common factor of the sum over replicates, from the survey's documentation.
     rscales : array-like, `[replicates]`, optional
@@ -270,7 +293,8 @@ def read(
     Raises
     ------
     ValueError
-        If no column begins so, a weight is missing or negative, or a unit of weight zero has a replicate weight.
+        If no column begins so, a weight is missing or negative, or a unit of weight zero has a
+        replicate weight.
 
     Examples
     --------
@@ -281,65 +305,104 @@ def read(
     array([[0., 2.],
            [2., 0.]])
     """
-    labels, table = index_of(frame), pandas_of("survey.read", "frame", frame)
+    labels = index_of(frame)
+    table = pandas_of("survey.read", "frame", frame)
     if not isinstance(table, pd.DataFrame):
         raise TypeError(f"survey.read: frame must be a DataFrame; got {type(frame).__name__}.")
     names = [name for name in table.columns if str(name).startswith(str(prefix)) and name != weight]
     if not names or (weight is not None and weight not in table):
         what = f"begins with {prefix!r}" if not names else f"is named {weight!r}"
-        raise ValueError(f"survey.read: no column {what}; there are {', '.join(map(str, table.columns[:8]))}.")
+        raise ValueError(
+            f"survey.read: no column {what}; there are {', '.join(map(str, table.columns[:8]))}."
+        )
     found = np.asarray(numbers("survey.read", "replicate weights", table[names]), np.float64)
-    base = np.ones(len(found)) if weight is None else np.asarray(numbers("survey.read", "weight", table[weight]), np.float64)
-    if not (np.isfinite(found).all() and np.isfinite(base).all() and (found >= 0).all() and (base >= 0).all()):
-        raise ValueError("survey.read: weights must be finite and not negative; drop the rows where they are not.")
+    if weight is None:
+        base = np.ones(len(found))
+    else:
+        base = np.asarray(numbers("survey.read", "weight", table[weight]), np.float64)
+    if not (
+        np.isfinite(found).all()
+        and np.isfinite(base).all()
+        and (found >= 0).all()
+        and (base >= 0).all()
+    ):
+        raise ValueError(
+            "survey.read: weights must be finite and not negative; drop the rows where they are not."
+        )
     if (zero := (base == 0) & found.any(axis=1)).any():
         raise ValueError(
             f"survey.read: row {np.flatnonzero(zero)[0]} has weight zero and replicate weights that are not, which no factor "
             "on zero is; drop it, or give it a small weight."
         )
-    scale, each = check_scales("survey.read", scale, np.ones(len(names)) if rscales is None else rscales, len(names))
+    scale, each = check_scales(
+        "survey.read", scale, np.ones(len(names)) if rscales is None else rscales, len(names)
+    )
     return _weights(found / np.where(base > 0, base, 1.0)[:, None], names, scale, each, labels)
 
 
-def check_scales(caller: str, scale: float, rscales: ArrayLike, replicates: int) -> tuple[float, FloatArray]:
-    """Return the factor of a sum over replicates, and that of each, as numbers; raise ValueError if they are none."""
+def check_scales(
+    caller: str, scale: float, rscales: ArrayLike, replicates: int
+) -> tuple[float, FloatArray]:
+    """Return the factor of a sum over replicates, and that of each, as numbers.
+
+    Raise ValueError if they are none.
+    """
     try:
-        whole, each = float(scale), np.asarray(rscales, float)
+        whole = float(scale)
+        each = np.asarray(rscales, float)
     except (TypeError, ValueError):
-        raise ValueError(f"{caller}: scale and rscales must be numbers; got {scale!r} and {rscales!r}.") from None
-    if each.shape != (replicates,) or not (np.isfinite(each).all() and (each >= 0).all() and each.any()):
-        raise ValueError(f"{caller}: rscales must be {replicates} numbers, one a replicate, none negative; got {each}.")
+        raise ValueError(
+            f"{caller}: scale and rscales must be numbers; got {scale!r} and {rscales!r}."
+        ) from None
+    if each.shape != (replicates,) or not (
+        np.isfinite(each).all() and (each >= 0).all() and each.any()
+    ):
+        raise ValueError(
+            f"{caller}: rscales must be {replicates} numbers, one a replicate, none negative; got {each}."
+        )
     if not (np.isfinite(whole) and whole > 0):
         raise ValueError(f"{caller}: scale must be a positive number; got {scale!r}.")
     return whole, each
 
 
-def _weights(factors: Factors, names: ArrayLike, scale: float, rscales: Factors, labels: pd.Index | None) -> ReplicateWeights:
+def _weights(
+    factors: Factors, names: ArrayLike, scale: float, rscales: Factors, labels: pd.Index | None
+) -> ReplicateWeights:
     found = ReplicateWeights(factors, index=labels, columns=list(np.asarray(names, object)))
-    found.scale, found.rscales = float(scale), np.asarray(rscales, float)
+    found.scale = float(scale)
+    found.rscales = np.asarray(rscales, float)
     return found
 
 
 def _design(
     caller: str, strata: ArrayLike, clusters: ArrayLike | None, size: int | None = None
 ) -> tuple[pd.Index | None, IntArray, IntArray, IntArray, list[str]]:
-    """Return the labels of the units, the stratum and the PSU of each unit, and the stratum and the name of each PSU.
+    """Return the labels of the units, the stratum and the PSU of each unit, and the stratum and the
+    name of each PSU.
 
     Raises ValueError if a stratum has one PSU, or not `size`.
     """
     labels, strata, clusters = match_labels(caller, strata=strata, clusters=clusters)
     stratum, levels = codes(caller, "strata", strata)
-    inside, own = (
-        (np.arange(len(stratum)), np.arange(len(stratum))) if clusters is None else codes(caller, "clusters", clusters)
-    )
+    if clusters is None:
+        inside = np.arange(len(stratum))
+        own = np.arange(len(stratum))
+    else:
+        inside, own = codes(caller, "clusters", clusters)
     if len(inside) != len(stratum):
-        raise ValueError(f"{caller}: strata and clusters must be one label a unit; got {len(stratum)} and {len(inside)}.")
+        raise ValueError(
+            f"{caller}: strata and clusters must be one label a unit; got {len(stratum)} and {len(inside)}."
+        )
     pairs, psu = np.unique(stratum * len(own) + inside, return_inverse=True)
     of = pairs // len(own)
     have = np.bincount(of)
     wrong = np.flatnonzero(have < 2 if size is None else have != size)
     if wrong.size:
-        needs, way = ("at least two", "merge it with another stratum") if size is None else (f"{size}", "pair them, or use jkn")
+        needs, way = (
+            ("at least two", "merge it with another stratum")
+            if size is None
+            else (f"{size}", "pair them, or use jkn")
+        )
         raise ValueError(
             f"{caller}: stratum {levels[wrong[0]]!s} has {have[wrong[0]]} cluster{'s' if have[wrong[0]] != 1 else ''}; "
             f"{needs} are needed in each: {way}."
@@ -348,7 +411,9 @@ def _design(
     return labels.index, stratum, psu.ravel(), of, names
 
 
-def _half_samples(caller: str, strata: ArrayLike, clusters: ArrayLike | None, rho: float) -> ReplicateWeights:
+def _half_samples(
+    caller: str, strata: ArrayLike, clusters: ArrayLike | None, rho: float
+) -> ReplicateWeights:
     labels, _, psu, of, _ = _design(caller, strata, clusters, 2)
     # the first column is of ones, to which the others are orthogonal
     signs: Factors = 1.0 * _hadamard_above(of.max() + 1)[:, 1 : of.max() + 2]
@@ -361,7 +426,9 @@ def _half_samples(caller: str, strata: ArrayLike, clusters: ArrayLike | None, rh
 
 
 def _hadamard_above(columns: int) -> IntArray:
-    """Return the smallest Hadamard matrix with more than `columns` columns, of those that `_hadamard` constructs."""
+    """Return the smallest Hadamard matrix with more than `columns` columns, of those that
+    `_hadamard` constructs.
+    """
     order = 4 * (columns // 4 + 1)
     while (found := _hadamard(order)) is None:
         order += 4
@@ -370,7 +437,9 @@ def _hadamard_above(columns: int) -> IntArray:
 
 @functools.cache
 def _hadamard(order: int) -> IntArray | None:
-    """Construct a Hadamard matrix with a first column of ones, by Sylvester's doubling or Paley's ways; None if none does."""
+    """Construct a Hadamard matrix with a first column of ones, by Sylvester's doubling or Paley's
+    ways; None if none does.
+    """
     if order == 1:
         return np.ones((1, 1), np.int64)
     if order != 2 and order % 4:
@@ -381,13 +450,21 @@ def _hadamard(order: int) -> IntArray | None:
     if _prime(order - 1):  # order − 1 ≡ 3 mod 4: I + S with S skew
         core = _jacobsthal(order - 1)
         found = np.eye(order, dtype=np.int64) + np.block(
-            [[np.zeros((1, 1), int), np.ones((1, order - 1), int)], [-np.ones((order - 1, 1), int), core]]
+            [
+                [np.zeros((1, 1), int), np.ones((1, order - 1), int)],
+                [-np.ones((order - 1, 1), int), core],
+            ]
         )
-    elif _prime(order // 2 - 1) and order // 2 % 4 == 2:  # a prime that is 1 mod 4: a symmetric conference matrix
+    # a prime that is 1 mod 4: a symmetric conference matrix
+    elif _prime(order // 2 - 1) and order // 2 % 4 == 2:
         q = order // 2 - 1
-        core = np.block([[np.zeros((1, 1), int), np.ones((1, q), int)], [np.ones((q, 1), int), _jacobsthal(q)]])
+        core = np.block(
+            [[np.zeros((1, 1), int), np.ones((1, q), int)], [np.ones((q, 1), int), _jacobsthal(q)]]
+        )
         one = np.eye(q + 1, dtype=np.int64)
-        found = np.kron(core, np.array([[1, 1], [1, -1]])) + np.kron(one, np.array([[1, -1], [-1, -1]]))
+        found = np.kron(core, np.array([[1, 1], [1, -1]])) + np.kron(
+            one, np.array([[1, -1], [-1, -1]])
+        )
     else:
         return None
     return found * found[:, :1]

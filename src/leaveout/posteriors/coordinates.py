@@ -1,7 +1,7 @@
 """Draws as callers have them, and their unconstrained coordinates.
 
-A parameter x on an interval or a simplex has an unconstrained coordinate u, x = c(u), whose posterior density is that of x
-times |det c′(u)|. The logarithm of this factor belongs to −F.
+A parameter x on an interval or a simplex has an unconstrained coordinate u, x = c(u), whose
+posterior density is that of x times |det c′(u)|. The logarithm of this factor belongs to −F.
 
 | transform | x | u | log |det c′(u)| |
 |---|---|---|---|
@@ -23,11 +23,15 @@ from .._runtime.arrays import NamedArrays
 from .._runtime.jax import Array, jax, jnp
 from ..data.arrays import numbers
 
-MIN_DRAWS = 100  # draws below which the tail of weights, a fifth of them, has too few to be smoothed
+# draws below which the tail of weights, a fifth of them, has too few to be smoothed
+MIN_DRAWS = 100
 
 
 class Transform(NamedTuple):
-    """A transform: x from u, in JAX; u from x, in NumPy; log |det c′(u)|, in JAX; and which values x may have."""
+    """A transform: x from u, in JAX; u from x, in NumPy; log |det c′(u)|, in JAX.
+
+    And which values x may have.
+    """
 
     constrain: Callable[[Any], Any]
     unconstrain: Callable[[Any], Any]
@@ -44,12 +48,15 @@ SIMPLEX = Transform(
     lambda u: jax.nn.softmax(_with_last(u)),
     lambda x: np.log(x[..., :-1]) - np.log(x[..., -1:]),
     lambda u: jnp.sum(jax.nn.log_softmax(_with_last(u))),
-    lambda x: (x > 0).all(-1) & (np.abs(x.sum(-1) - 1) < 1e-6),  # simplexes are stored in single precision too
+    # simplexes are stored in single precision too
+    lambda x: (x > 0).all(-1) & (np.abs(x.sum(-1) - 1) < 1e-6),
     "positive and sum to one along the last axis",
 )
 TRANSFORMS = {
     "identity": Transform(lambda u: u, lambda x: x, lambda u: 0.0, np.isfinite, "finite"),
-    "log": Transform(lambda u: jnp.exp(u), np.log, lambda u: jnp.sum(u), lambda x: x > 0, "positive"),
+    "log": Transform(
+        lambda u: jnp.exp(u), np.log, lambda u: jnp.sum(u), lambda x: x > 0, "positive"
+    ),
     "logit": Transform(
         lambda u: jax.nn.sigmoid(u),
         scipy.special.logit,
@@ -69,7 +76,10 @@ def by_column(given: Any) -> Any:
 
 
 class NamedDraws(NamedTuple):
-    """Draws by name, `[draws, ...]`, the draws of one chain after those of another; one array has the name ""."""
+    """Draws by name, `[draws, ...]`, the draws of one chain after those of another.
+
+    One array has the name "".
+    """
 
     arrays: NamedArrays
     chains: int
@@ -80,43 +90,69 @@ def read_draws(caller: str, draws: Any) -> NamedDraws:
 
     An array is `[chains, draws, params]` or `[draws, params]`.
 
-    Arrays of a dict are `[draws, ...]`, or `[chains, draws, ...]` if all have these two axes and chains are fewer than draws.
+    Arrays of a dict are `[draws, ...]`, or `[chains, draws, ...]` if all have these two axes and
+    chains are fewer than draws.
     """
-    draws = draws.get_samples(group_by_chain=True) if hasattr(draws, "get_samples") else draws
+    if hasattr(draws, "get_samples"):
+        draws = draws.get_samples(group_by_chain=True)
     found = getattr(draws, "posterior", draws)
     found = by_column(found)
-    if found is draws and not isinstance(draws, Mapping | np.ndarray) and hasattr(draws, "children") and "posterior" in draws:
+    if (
+        found is draws
+        and not isinstance(draws, Mapping | np.ndarray)
+        and hasattr(draws, "children")
+        and "posterior" in draws
+    ):
         found = draws["posterior"]
     if hasattr(found, "data_vars"):
         if not {"chain", "draw"} <= set(found.dims):
-            raise ValueError(f"{caller}: draws need the dimensions chain and draw; got {', '.join(map(str, found.dims))}.")
-        arrays = {str(name): found[name].transpose("chain", "draw", ...).to_numpy() for name in found.data_vars}
+            raise ValueError(
+                f"{caller}: draws need the dimensions chain and draw; got {', '.join(map(str, found.dims))}."
+            )
+        arrays = {
+            str(name): found[name].transpose("chain", "draw", ...).to_numpy()
+            for name in found.data_vars
+        }
         by_chain = True
     elif isinstance(found, Mapping):
-        arrays = {str(name): numbers(caller, f"draws[{name!r}]", value) for name, value in found.items()}
+        arrays = {
+            str(name): numbers(caller, f"draws[{name!r}]", value) for name, value in found.items()
+        }
         shapes = {array.shape[:2] for array in arrays.values()}
         by_chain = len(shapes) == 1 and len(min(shapes)) == 2 and min(shapes)[0] < min(shapes)[1]
     else:
         array = np.asarray(numbers(caller, "draws", found))
         if array.ndim not in (2, 3):
-            raise ValueError(f"{caller}: draws must be [chains, draws, params] or [draws, params]; got shape {array.shape}.")
-        arrays, by_chain = {"": array}, array.ndim == 3
+            raise ValueError(
+                f"{caller}: draws must be [chains, draws, params] or [draws, params]; got shape {array.shape}."
+            )
+        arrays = {"": array}
+        by_chain = array.ndim == 3
     if not arrays:
         raise ValueError(f"{caller}: draws have no parameter.")
     if min(array.ndim for array in arrays.values()) < 1 + by_chain:
-        raise ValueError(f"{caller}: draws of each parameter need an axis of draws; got a single number.")
+        raise ValueError(
+            f"{caller}: draws of each parameter need an axis of draws; got a single number."
+        )
     chains = next(iter(arrays.values())).shape[0] if by_chain else 1
-    flat = {name: np.asarray(a, np.float64).reshape(-1, *a.shape[1 + by_chain :]) for name, a in arrays.items()}
+    flat = {
+        name: np.asarray(a, np.float64).reshape(-1, *a.shape[1 + by_chain :])
+        for name, a in arrays.items()
+    }
     sizes = {name: len(array) for name, array in flat.items()}
     if len(set(sizes.values())) > 1:
         raise ValueError(f"{caller}: all parameters must have one number of draws; got {sizes}.")
     size = min(sizes.values())
     if size < MIN_DRAWS:
-        raise ValueError(f"{caller}: {size} draws are too few to weigh; give {MIN_DRAWS} or more, better some thousands.")
+        raise ValueError(
+            f"{caller}: {size} draws are too few to weigh; give {MIN_DRAWS} or more, better some thousands."
+        )
     for name, array in flat.items():
         if not np.isfinite(array).all():
             of = f" of {name!r}" if name else ""
-            raise ValueError(f"{caller}: draws{of} hold {np.sum(~np.isfinite(array))} values that are NaN or infinite.")
+            raise ValueError(
+                f"{caller}: draws{of} hold {np.sum(~np.isfinite(array))} values that are NaN or infinite."
+            )
     return NamedDraws(flat, chains)
 
 
@@ -125,8 +161,13 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(name or "one array" for name in sorted(names)) or "none"
 
 
-def pick_draws(caller: str, draws: NamedArrays, shapes: Mapping[str, tuple[int, ...]]) -> NamedArrays:
-    """Return the draws of a model's parameters; ValueError if some are missing or have another shape than the model's."""
+def pick_draws(
+    caller: str, draws: NamedArrays, shapes: Mapping[str, tuple[int, ...]]
+) -> NamedArrays:
+    """Return the draws of a model's parameters.
+
+    ValueError if some are missing or have another shape than the model's.
+    """
     if missing := shapes.keys() - draws.keys():
         raise ValueError(
             f"{caller}: draws of {listed(missing)} are missing; the model has {listed(shapes)}, the draws {listed(draws)}."
@@ -134,18 +175,25 @@ def pick_draws(caller: str, draws: NamedArrays, shapes: Mapping[str, tuple[int, 
     for name, shape in shapes.items():
         if draws[name].shape[1:] != shape:
             of = f" of {name!r}" if name else ""
-            raise ValueError(f"{caller}: draws{of} have the shape {draws[name].shape[1:]}; the model's is {shape}.")
+            raise ValueError(
+                f"{caller}: draws{of} have the shape {draws[name].shape[1:]}; the model's is {shape}."
+            )
     return {name: draws[name] for name in shapes}
 
 
 @dataclass(frozen=True)
 class DrawCoordinates:
-    """Unconstrained coordinates of draws; `kinds` are the names of parameters with their transforms, all others have none."""
+    """Unconstrained coordinates of draws.
+
+    `kinds` are the names of parameters with their transforms, all others have none.
+    """
 
     kinds: tuple[tuple[str, str], ...]
 
     @classmethod
-    def read(cls, caller: str, names: Iterable[str], transforms: Mapping[str, str]) -> "DrawCoordinates":
+    def read(
+        cls, caller: str, names: Iterable[str], transforms: Mapping[str, str]
+    ) -> "DrawCoordinates":
         """Read transforms by name; ValueError if a transform or a name is unknown."""
         if not isinstance(transforms, Mapping):
             raise TypeError(
@@ -153,11 +201,15 @@ class DrawCoordinates:
             )
         unknown = {str(kind) for kind in transforms.values() if kind not in TRANSFORMS}
         if unknown:
-            raise ValueError(f"{caller}: transforms are {', '.join(TRANSFORMS)}; got {', '.join(sorted(unknown))}.")
+            raise ValueError(
+                f"{caller}: transforms are {', '.join(TRANSFORMS)}; got {', '.join(sorted(unknown))}."
+            )
         known = sorted(set(names) - {""})
         if wrong := [name for name in transforms if name not in known]:
             what = (
-                f"the parameters are {', '.join(known)}" if known else "parameters of one array have none: give draws by name"
+                f"the parameters are {', '.join(known)}"
+                if known
+                else "parameters of one array have none: give draws by name"
             )
             raise ValueError(f"{caller}: transforms name {wrong[0]!r}; {what}.")
         return cls(tuple(transforms.items()))
@@ -170,8 +222,11 @@ class DrawCoordinates:
         for name, kind in self.kinds:
             outside = int(np.sum(~self._of(name).inside(draws[name])))
             if outside:
-                domain, what = self._of(name).domain, f"{outside} draws of {name!r} are not"
-                raise ValueError(f"{caller}: by the transform {kind!r}, values are {domain}; {what}.")
+                domain = self._of(name).domain
+                what = f"{outside} draws of {name!r} are not"
+                raise ValueError(
+                    f"{caller}: by the transform {kind!r}, values are {domain}; {what}."
+                )
         return {name: self._of(name).unconstrain(array) for name, array in draws.items()}
 
     def constrain(self, u: dict[str, Any]) -> dict[str, Any]:
@@ -185,5 +240,7 @@ class DrawCoordinates:
 
 def coordinate_names(like: dict[str, Any]) -> list[str]:
     """Name the entries of unconstrained variables by name."""
-    places = [(name or "theta", at) for name in sorted(like) for at in np.ndindex(np.shape(like[name]))]
+    places = [
+        (name or "theta", at) for name in sorted(like) for at in np.ndindex(np.shape(like[name]))
+    ]
     return [f"{name}{list(at) if at else ''}".replace(" ", "") for name, at in places]

@@ -46,31 +46,38 @@ def from_posterior(
 ) -> Posterior:
     """Take a posterior that was sampled, by its draws and its density.
 
-    The density is given by two functions in JAX, or by one of the library's models. exp(−F) must be the posterior that was
-    sampled, which is checked at the draws: a prior or a Jacobian that is missing is warned of.
+    The density is given by two functions in JAX, or by one of the library's models. exp(−F) must be
+    the posterior that was sampled, which is checked at the draws: a prior or a Jacobian that is
+    missing is warned of.
 
     Parameters
     ----------
     draws : InferenceData, DataTree, Dataset, dict of arrays, or array
-        Draws of the parameters: ArviZ data with a group `posterior`; arrays by name, `[draws, ...]` or `[chains, draws, ...]`,
-        of which those are taken that the functions read; a frame whose columns have names; or one array
-        `[draws, params]` or `[chains, draws, params]`.
+        Draws of the parameters: ArviZ data with a group `posterior`; arrays by name, `[draws, ...]`
+        or `[chains, draws, ...]`, of which those are taken that the functions read; a frame whose
+        columns have names; or one array `[draws, params]` or `[chains, draws, params]`.
     log_density : callable, AbstractObjective or Fit
-        `unit_loss(theta, datum)`, the −log density of one unit in JAX. `theta` holds the parameters of one draw as they were
-        sampled, by name or as one vector. Or a model such as `lo.GLM(X, y, "poisson", lo.penalties.Ridge(1.0))`, whose F is
-        minus the log posterior of its unconstrained parameters; or a fit of it.
+        `unit_loss(theta, datum)`, the −log density of one unit in JAX. `theta` holds the parameters
+        of one draw as they were sampled, by name or as one vector. Or a model such as `lo.GLM(X, y,
+        "poisson", lo.penalties.Ridge(1.0))`, whose F is minus the log posterior of its
+        unconstrained parameters; or a fit of it.
     data : array or pytree of arrays, optional
-        Data of `unit_loss`, whose first axis counts the units; a frame is a dict of its named columns.
+        Data of `unit_loss`, whose first axis counts the units; a frame is a dict of its named
+        columns.
     log_prior : callable, optional
-        Log prior density of the parameters of `unit_loss`, a function of theta in JAX. Without it the prior is flat.
+        Log prior density of the parameters of `unit_loss`, a function of theta in JAX. Without it
+        the prior is flat.
     transforms : dict of str, optional
-        "log", "logit", "softmax" or "stick_breaking" by the name of each parameter that is positive, between 0 and 1, or a
-        simplex. The density is given in the parameters themselves; their Jacobian is added.
+        "log", "logit", "softmax" or "stick_breaking" by the name of each parameter that is
+        positive, between 0 and 1, or a simplex. The density is given in the parameters themselves;
+        their Jacobian is added.
     integrate : dict of array, optional
-        Latent effects that are integrated out, one number a group: the group of each unit, 0, 1, …, by the name of the effect.
-        `unit_loss` reads `theta[name][group]`. Effects are standard normal, and `log_prior` must leave them out.
+        Latent effects that are integrated out, one number a group: the group of each unit, 0, 1, …,
+        by the name of the effect. `unit_loss` reads `theta[name][group]`. Effects are standard
+        normal, and `log_prior` must leave them out.
     effect_log_prior : callable, optional
-        Log prior density of one effect, a function of (theta, value), in place of the standard normal.
+        Log prior density of one effect, a function of (theta, value), in place of the standard
+        normal.
 
     Returns
     -------
@@ -80,8 +87,9 @@ def from_posterior(
     Raises
     ------
     ValueError
-        If draws are of the wrong shape, too few, NaN or outside their domain; if names or numbers of parameters do not match;
-        if the density is zero or not a number at a draw; or if it falls where draws are many, as with the wrong sign.
+        If draws are of the wrong shape, too few, NaN or outside their domain; if names or numbers
+        of parameters do not match; if the density is zero or not a number at a draw; or if it falls
+        where draws are many, as with the wrong sign.
     TypeError
         If the density is neither functions nor a model.
 
@@ -107,18 +115,26 @@ def from_posterior(
     >>> import jax.numpy as jnp
     >>> from jax.scipy.special import gammaln
     >>> unit_loss = lambda theta, y: theta["rate"] - y * jnp.log(theta["rate"]) + gammaln(y + 1)
-    >>> posterior = lo.from_posterior({"rate": rate}, unit_loss, y, log_prior=lambda theta: -theta["rate"],
-    ...                               transforms={"rate": "log"})
+    >>> posterior = lo.from_posterior(
+    ...     {"rate": rate},
+    ...     unit_loss,
+    ...     y,
+    ...     log_prior=lambda theta: -theta["rate"],
+    ...     transforms={"rate": "log"},
+    ... )
     >>> posterior.chains, posterior.names
     (4, ['rate'])
     """
     caller = "from_posterior"
-    found, functions = read_draws(caller, draws), {"log_prior": log_prior, "effect_log_prior": effect_log_prior}
+    found = read_draws(caller, draws)
+    functions = {"log_prior": log_prior, "effect_log_prior": effect_log_prior}
     if isinstance(log_density, Fit | AbstractObjective):
         given = {"data": data, "transforms": transforms, "integrate": integrate} | functions
         for name, value in given.items():
             if value is not None:
-                raise TypeError(f"{caller}: {name} goes with a function unit_loss; the model has its own.")
+                raise TypeError(
+                    f"{caller}: {name} goes with a function unit_loss; the model has its own."
+                )
         return check_posterior(caller, _of_model(caller, found.arrays, found.chains, log_density))
     if not callable(log_density):
         raise TypeError(
@@ -131,7 +147,9 @@ def from_posterior(
     if effect_log_prior is not None and not integrate:
         raise TypeError(f"{caller}: effect_log_prior is that of effects which integrate= names.")
     if data is None:
-        raise TypeError(f"{caller}: unit_loss needs data=, arrays whose first axis counts the units.")
+        raise TypeError(
+            f"{caller}: unit_loss needs data=, arrays whose first axis counts the units."
+        )
     data = _read_data(caller, data)
     names = _parameter_names(found.arrays, log_density, log_prior, data)
     _try_at_one_draw(found, names, log_density, data)
@@ -154,7 +172,9 @@ def from_posterior(
         def responses(key: Any, u: Any, units: Any) -> Any:
             theta = vector_or_names(at.constrain(u))
             some = jax.tree.map(lambda leaf: jnp.asarray(leaf)[units], data)
-            draw = lambda key, datum: call_for_number("predict: simulate", simulate, key, theta, datum)
+            draw = lambda key, datum: call_for_number(
+                "predict: simulate", simulate, key, theta, datum
+            )
             return jax.vmap(draw)(jax.random.split(key, len(units)), some)
 
         return draw_by_jax(responses, cast(Sampled, own.objective), own.like, effect)
@@ -163,16 +183,28 @@ def from_posterior(
 
 
 @functools.lru_cache(maxsize=32)
-def _densities(unit_loss: Any, log_prior: Any, at: DrawCoordinates, effect: str | None, effect_log_prior: Any) -> Any:
-    """Return the densities of (u, data, effects), the same function for other data, so that nothing is compiled anew."""
+def _densities(
+    unit_loss: Any, log_prior: Any, at: DrawCoordinates, effect: str | None, effect_log_prior: Any
+) -> Any:
+    """Return the densities of (u, data, effects), the same function for other data, so that nothing
+    is compiled anew.
+    """
 
     def densities(u: Any, data: Any, z: Any = None) -> Conditional:
         theta = vector_or_names(at.constrain(u))
         given = theta if effect is None else {**theta, effect: z}
-        each = jax.vmap(lambda datum: call_for_number("from_posterior: unit_loss", unit_loss, given, datum))(data)
-        prior = 0.0 if log_prior is None else call_for_number("from_posterior: log_prior", log_prior, theta)
+        each = jax.vmap(
+            lambda datum: call_for_number("from_posterior: unit_loss", unit_loss, given, datum)
+        )(data)
+        prior = (
+            0.0
+            if log_prior is None
+            else call_for_number("from_posterior: log_prior", log_prior, theta)
+        )
         own = effect_log_prior or (lambda theta, z: -0.5 * z**2 - 0.5 * np.log(2 * np.pi))
-        of_one = lambda value: call_for_number("from_posterior: effect_log_prior", own, theta, value)
+        of_one = lambda value: call_for_number(
+            "from_posterior: effect_log_prior", own, theta, value
+        )
         effects = None if effect is None else jax.vmap(of_one)(z)
         return Conditional(-each, effects, prior + at.log_jacobian(u))
 
@@ -180,16 +212,25 @@ def _densities(unit_loss: Any, log_prior: Any, at: DrawCoordinates, effect: str 
 
 
 def _read_data(caller: str, data: Any) -> Any:
-    """Store data as arrays that keep their types; ValueError if their lengths differ or values are missing."""
+    """Store data as arrays that keep their types.
+
+    ValueError if their lengths differ or values are missing.
+    """
     data = by_column(data)
     data = jax.tree.map(np.asarray, np.asarray(data) if isinstance(data, list | tuple) else data)
     leaves = jax.tree.leaves(data)
     sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in leaves}
     if len(sizes) != 1 or min(sizes) < 2:
-        raise ValueError(f"{caller}: arrays of data must have one length, 2 units or more; got {sorted(sizes)}.")
+        raise ValueError(
+            f"{caller}: arrays of data must have one length, 2 units or more; got {sorted(sizes)}."
+        )
     if any(leaf.dtype.kind not in "iubf" or not np.isfinite(leaf).all() for leaf in leaves):
-        raise ValueError(f"{caller}: data hold values that are no numbers, NaN or infinite; drop or impute them.")
-    return jax.tree.map(lambda leaf: leaf if leaf.dtype.kind in "iub" else leaf.astype(np.float64), data)
+        raise ValueError(
+            f"{caller}: data hold values that are no numbers, NaN or infinite; drop or impute them."
+        )
+    return jax.tree.map(
+        lambda leaf: leaf if leaf.dtype.kind in "iub" else leaf.astype(np.float64), data
+    )
 
 
 class _Reading(dict[str, Any]):
@@ -247,7 +288,9 @@ def _try_at_one_draw(draws: NamedDraws, names: set[str], unit_loss: Any, data: A
     except (TypeError, ValueError, IndexError) as error:
         if str(error).startswith("from_posterior"):
             raise
-        shapes = ", ".join(f"{name or 'theta'} {each.shape}" for name, each in sorted(first.items()))
+        shapes = ", ".join(
+            f"{name or 'theta'} {each.shape}" for name, each in sorted(first.items())
+        )
         size = len(next(iter(draws.arrays.values())))
         raise ValueError(
             f"from_posterior: unit_loss fails at one draw, {shapes}: {error}. The draws were read as {size} in {draws.chains} "
@@ -256,17 +299,26 @@ def _try_at_one_draw(draws: NamedDraws, names: set[str], unit_loss: Any, data: A
 
 
 def _of_model(caller: str, draws: NamedArrays, chains: int, given: Any) -> Posterior:
-    """Take draws of the parameters of one of the library's models: its θ as one array, or its natural parameters by name."""
+    """Take draws of the parameters of one of the library's models.
+
+    Its θ as one array, or its natural parameters by name.
+    """
     known, objective = (given, given.objective) if isinstance(given, Fit) else (None, given)
-    if isinstance(objective, ActiveGLM):  # the density is one of all coefficients, also of those that are held
-        known, objective = None, objective.whole.model
+    # the density is one of all coefficients, also of those that are held
+    if isinstance(objective, ActiveGLM):
+        known = None
+        objective = objective.whole.model
     start = objective.parameters.start
     if known is not None:
         like = known.theta
     elif start is not None:
         like = start(0)
     else:
-        like = draws[""][0] * 0.0 if "" in draws else {name: array[0] * 0.0 for name, array in draws.items()}
+        like = (
+            draws[""][0] * 0.0
+            if "" in draws
+            else {name: array[0] * 0.0 for name, array in draws.items()}
+        )
     like = map_arrays(lambda leaf: np.asarray(leaf, np.float64), like)
     size, names = len(np.ravel(ravel(like))), objective.parameters.names()
     listed = list(names) if len(names) == size else [f"theta[{k}]" for k in range(size)]
@@ -275,7 +327,9 @@ def _of_model(caller: str, draws: NamedArrays, chains: int, given: Any) -> Poste
     def to_theta(caller: str, draws: NamedArrays) -> np.ndarray:
         own = natural(np.asarray(ravel(like)))
         by_name = "" not in draws and isinstance(own, Mapping)
-        found = pick_draws(caller, draws, {name: np.shape(own[name]) for name in own} if by_name else {"": (size,)})
+        found = pick_draws(
+            caller, draws, {name: np.shape(own[name]) for name in own} if by_name else {"": (size,)}
+        )
         if not by_name:
             return np.ascontiguousarray(found[""])
         each = (dict(zip(found, one, strict=True)) for one in zip(*found.values(), strict=True))
@@ -285,21 +339,32 @@ def _of_model(caller: str, draws: NamedArrays, chains: int, given: Any) -> Poste
     def named(u: np.ndarray) -> Any:
         each = [natural(v) for v in u]
         if not isinstance(each[0], Mapping):
-            return np.stack(each) if isinstance(each[0], np.ndarray) else jax.tree.map(lambda *one: np.stack(one), *each)
+            if isinstance(each[0], np.ndarray):
+                return np.stack(each)
+            return jax.tree.map(lambda *one: np.stack(one), *each)
         return {str(name): np.stack([np.asarray(one[name]) for one in each]) for name in each[0]}
 
     score, constant, note = _density_of(caller, objective)
     simulate = responses_of(objective, like) if objective.units.weight is None else None
     facts = note, score, constant, objective.units.target, simulate
-    return Posterior(objective, to_theta(caller, draws), chains, like, to_theta, named, listed, known, *facts)
+    return Posterior(
+        objective, to_theta(caller, draws), chains, like, to_theta, named, listed, known, *facts
+    )
 
 
 def _density_of(caller: str, objective: AbstractObjective) -> tuple[str, Any, str]:
-    """Return the name of a model's losses, what they lack of −log densities, and a note; ValueError if they are none."""
-    score, units, loss = objective.units.score, objective.units, getattr(objective, "loss_function", None)
+    """Return the name of a model's losses, what they lack of −log densities, and a note.
+
+    ValueError if they are none.
+    """
+    score = objective.units.score
+    units = objective.units
+    loss = getattr(objective, "loss_function", None)
     weight = np.ones(1) if units.weight is None else np.asarray(units.weight)
     if getattr(objective, "class_code", None) is not None:
-        raise ValueError(f"{caller}: class_weight changes the weights of other units in every fold; leave it out.")
+        raise ValueError(
+            f"{caller}: class_weight changes the weights of other units in every fold; leave it out."
+        )
     if (weight < 1).any() or (weight % 1 != 0).any():
         raise ValueError(
             f"{caller}: weights must be whole numbers, of trials or of rows that a unit stands for; other powers of a density "
@@ -311,11 +376,21 @@ def _density_of(caller: str, objective: AbstractObjective) -> tuple[str, Any, st
             log = scipy.special.gammaln
             ways = log(weight + 1) - log(successes + 1) - log(weight - successes + 1)
             return LOG_PROBABILITY, -ways, "weights are numbers of trials"
-    note = objective.note if (weight == 1).all() else "a unit stands for as many equal rows as its weight"
+    note = (
+        objective.note
+        if (weight == 1).all()
+        else "a unit stands for as many equal rows as its weight"
+    )
     if score in (LOG_DENSITY, LOG_PROBABILITY, ""):
         return score or LOG_LIKELIHOOD, 0.0, note
     if isinstance(loss, Squared):
-        return LOG_DENSITY, 0.5 * np.log(2 * np.pi) * weight, "squared loss is that of a normal response of variance one"
+        return (
+            LOG_DENSITY,
+            0.5 * np.log(2 * np.pi) * weight,
+            "squared loss is that of a normal response of variance one",
+        )
     if score.startswith(LOG_DENSITY):  # of a parameter that the caller gave
         return LOG_DENSITY, 0.0, note
-    raise ValueError(f"{caller}: the loss of {display_name(objective)} is {score}, no −log density; see lo.Regression.")
+    raise ValueError(
+        f"{caller}: the loss of {display_name(objective)} is {score}, no −log density; see lo.Regression."
+    )

@@ -2,10 +2,11 @@
 
     elpd_o = log p(y_o | y_seen) = log Z(w_o with the held-out units at 1) − log Z(w_o)
 
-With nothing but the held-out units left out, the first normaliser is that of the posterior itself. The same weights give a
-second estimate, the weighted mean of p(y_o | θ). Where k̂ of the weights is high, or the two differ, the next proposal is tried:
-the draws, their mixture with moved draws, a multivariate t. A fold for which none will do is flagged, and sampled anew if the
-caller gives `refit`.
+With nothing but the held-out units left out, the first normaliser is that of the posterior itself.
+The same weights give a second estimate, the weighted mean of p(y_o | θ). Where k̂ of the weights is
+high, or the two differ, the next proposal is tried: the draws, their mixture with moved draws, a
+multivariate t. A fold for which none will do is flagged, and sampled anew if the caller gives
+`refit`.
 """
 
 from collections.abc import Callable
@@ -35,25 +36,30 @@ from .posterior import Posterior
 from .predictions import PosteriorPredictions, predict_left_out
 from .sampled import Integrated
 
-MANY = 0.3  # share of folds whose draws cannot be weighed as they are, beyond which sampled effects of groups may be why
+# share of folds whose draws cannot be weighed as they are, beyond which sampled effects of groups
+# may be why
+MANY = 0.3
 PROPOSALS = ("draws", "mixture", "t", "refit")  # in the order in which they are tried
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PosteriorEstimate(Estimate):
-    """The elpd of every fold of a plan, with Pareto's k̂, the gap between two estimates, and Monte-Carlo errors.
+    """The elpd of every fold of a plan, with Pareto's k̂, the gap between two estimates, and
+    Monte-Carlo errors.
 
-    `lo.elpd` returns it. It is an `Estimate` whose losses are −elpd, so that `lo.compare` takes it beside fits.
+    `lo.elpd` returns it. It is an `Estimate` whose losses are −elpd, so that `lo.compare` takes it
+    beside fits.
 
     Attributes
     ----------
     pareto_k : ndarray, `[refits]`
-        k̂ of the weights whose mean is the estimate; trusted below 0.7. Weights of a mixture are at most twice those of the
-        draws: it is the smaller of both.
+        k̂ of the weights whose mean is the estimate; trusted below 0.7. Weights of a mixture are at
+        most twice those of the draws: it is the smaller of both.
     raw_k : ndarray, `[refits]`
         k̂ of the draws as they are, which PSIS-LOO reports.
     gap : ndarray, `[refits]`
-        Absolute difference between the ratio of normalisers and the weighted mean of the predictive density.
+        Absolute difference between the ratio of normalisers and the weighted mean of the predictive
+        density.
     effective : ndarray, `[refits]`
         Effective number of draws.
     proposal : ndarray of str, `[refits]`
@@ -61,7 +67,8 @@ class PosteriorEstimate(Estimate):
     sampling_error : float
         Monte-Carlo standard error of `elpd`, over errors that folds share.
     loss_error : ndarray
-        Monte-Carlo standard error of each loss, in the order of `losses`; `error` has that of the summed losses of each refit.
+        Monte-Carlo standard error of each loss, in the order of `losses`; `error` has that of the
+        summed losses of each refit.
     draws : int
         Number of draws of the posterior.
     posterior : Posterior or None
@@ -101,12 +108,16 @@ class PosteriorEstimate(Estimate):
 
     @property
     def _count(self) -> int:
-        """The folds or units that have an elpd; or the cases that they stand for, where single cases are left out."""
+        """The folds or units that have an elpd.
+
+        Or the cases that they stand for, where single cases are left out.
+        """
         return round(float(self._weight[np.isfinite(self.per_unit())].sum()))
 
     @property
     def elpd(self) -> float:
-        """Summed log predictive density of the folds; or of the units, or their cases, if each is scored by itself.
+        """Summed log predictive density of the folds; or of the units, or their cases, if each is
+        scored by itself.
 
         Flagged folds, whose weights have no mean that can be trusted, are not in the sum.
         """
@@ -141,23 +152,34 @@ class PosteriorEstimate(Estimate):
     @conventional
     @float64
     def predict(
-        self, simulate: Any = None, level: float = 0.95, *, response: ArrayLike | None = None, seed: int = 0, rng: Rng = None
+        self,
+        simulate: Any = None,
+        level: float = 0.95,
+        *,
+        response: ArrayLike | None = None,
+        seed: int = 0,
+        rng: Rng = None,
     ) -> PosteriorPredictions:
-        """Predict the response of every left-out unit, and compare: mean, interval, PIT, CRPS or Brier score, R².
+        """Predict the response of every left-out unit, and compare: mean, interval, PIT, CRPS or
+        Brier score, R².
 
-        The predictive distribution of a unit is that of responses drawn at the weighted draws which give its fold's elpd.
+        The predictive distribution of a unit is that of responses drawn at the weighted draws which
+        give its fold's elpd.
 
         Parameters
         ----------
         simulate : callable, or predictive draws, optional
-            `simulate(key, theta, datum)`, which draws the response of one unit in JAX; `theta` and `datum` are those of
-            `unit_loss`, and an effect that is integrated out is drawn from its prior. Or predictive draws `[draws, units]` at
-            the draws of the posterior, such as `idata.posterior_predictive`; units whose fold weighs moved draws are then not
-            predicted. Models of PyMC and NumPyro, regressions and generalised linear models need neither.
+            `simulate(key, theta, datum)`, which draws the response of one unit in JAX; `theta` and
+            `datum` are those of `unit_loss`, and an effect that is integrated out is drawn from its
+            prior. Or predictive draws `[draws, units]` at the draws of the posterior, such as
+            `idata.posterior_predictive`; units whose fold weighs moved draws are then not
+            predicted. Models of PyMC and NumPyro, regressions and generalised linear models need
+            neither.
         level : float, default 0.95
             Share of the predictive distribution between the ends of an interval.
         response : array_like, shape (units,), optional
-            Response of each unit; by default that of the model, or of the data: the array, or its "y".
+            Response of each unit; by default that of the model, or of the data: the array, or its
+            "y".
         seed : int, default 0
             Seed of the drawn responses, and of ties of the PIT.
         rng : int, numpy.random.Generator or None, optional
@@ -171,7 +193,8 @@ class PosteriorEstimate(Estimate):
         Raises
         ------
         ValueError
-            If there is nothing to draw responses from, or responses are missing, of another shape, or more than two classes.
+            If there is nothing to draw responses from, or responses are missing, of another shape,
+            or more than two classes.
         TypeError
             If a function is given for a model of the library.
 
@@ -184,7 +207,9 @@ class PosteriorEstimate(Estimate):
         >>> y = rng.normal(size=20)
         >>> draws = y.sum() / 21 + rng.normal(size=(2000, 1)) / 21**0.5
         >>> loss = lambda theta, y: 0.5 * (y - theta[0]) ** 2 + 0.5 * np.log(2 * np.pi)
-        >>> posterior = lo.from_posterior(draws, loss, y, log_prior=lambda theta: -0.5 * theta[0] ** 2)
+        >>> posterior = lo.from_posterior(
+        ...     draws, loss, y, log_prior=lambda theta: -0.5 * theta[0] ** 2
+        ... )
         >>> found = lo.elpd(posterior, lo.leave_one_out(20))
         >>> predicted = found.predict(lambda key, theta, y: theta[0] + jax.random.normal(key))
         >>> bool(predicted.table["pit"].between(0, 1).all())
@@ -195,7 +220,9 @@ class PosteriorEstimate(Estimate):
                 "predict: the plan leaves out single cases of units; leave out whole units, as lo.leave_one_out(n)."
             )
         if self.posterior is None:
-            raise ValueError("predict: this estimate has no posterior, as one that was pickled; call lo.elpd again.")
+            raise ValueError(
+                "predict: this estimate has no posterior, as one that was pickled; call lo.elpd again."
+            )
         return predict_left_out(self, simulate, share("predict: level", level), response, seed)
 
     def without_data(self) -> "PosteriorEstimate":
@@ -211,12 +238,14 @@ class PosteriorEstimate(Estimate):
         Returns
         -------
         DataFrame
-            The columns of `Estimate.table`, whose `error` is the Monte-Carlo standard error of the `elpd` in the same row, and
-            `pareto_k`, `raw_k`, `gap`, `ess` and `proposal` of the refit. The `group` is that which leaves, if groups do. A
-            flagged refit has no elpd.
+            The columns of `Estimate.table`, whose `error` is the Monte-Carlo standard error of the
+            `elpd` in the same row, and `pareto_k`, `raw_k`, `gap`, `ess` and `proposal` of the
+            refit. The `group` is that which leaves, if groups do. A flagged refit has no elpd.
         """
         table = super().table()
-        result, loss, refit = table.pop("result"), table["loss"], table["refit"]
+        result = table.pop("result")
+        loss = table["loss"]
+        refit = table["refit"]
         table.insert(table.columns.get_loc("loss"), "elpd", -loss)
         table["error"] = self.loss_error[table.index]
         own = {
@@ -229,13 +258,27 @@ class PosteriorEstimate(Estimate):
         return table.assign(**{name: each[refit] for name, each in own.items()}, result=result)
 
     def _facts(self) -> list[tuple[str, str]]:
-        plan, se, bad, count = self.plan, self.standard_error, int(np.sum(self.raw_k >= MAX_K)), self._count
+        plan = self.plan
+        se = self.standard_error
+        bad = int(np.sum(self.raw_k >= MAX_K))
+        count = self._count
         known = f" ± {se.value * count:.3g}" if np.isfinite(se.value) else ""
-        each = "folds, joint" if self.joint else "units" if self.unit_weight is None else "cases"
-        used = ", ".join(f"{np.sum(self.proposal == name)} by {name}" for name in PROPOSALS if name in self.proposal)
-        flagged, total = self.flagged(), plan.num_refits
+        if self.joint:
+            each = "folds, joint"
+        else:
+            each = "units" if self.unit_weight is None else "cases"
+        used = ", ".join(
+            f"{np.sum(self.proposal == name)} by {name}"
+            for name in PROPOSALS
+            if name in self.proposal
+        )
+        flagged = self.flagged()
+        total = plan.num_refits
         names = label_texts(plan.refit_names[flagged[:8]])
-        some = f": {', '.join(names)}{', …' if len(flagged) > 8 else ''}" if len(flagged) else ""
+        if len(flagged):
+            some = f": {', '.join(names)}{', …' if len(flagged) > 8 else ''}"
+        else:
+            some = ""
         elpd = f"{self.elpd:.6g}{known} of {count} {each} (SE {se.kind})" if count else ""
         missing = ""
         if len(flagged):
@@ -247,7 +290,10 @@ class PosteriorEstimate(Estimate):
             ("of the others", elpd if missing else ""),
             ("Monte Carlo", f"± {self.sampling_error:.2g} on that sum" if count else ""),
             ("parameters", f"{self.effective_parameters:.3g} effective"),
-            ("Pareto k", f"{bad} of {total} above {MAX_K} as drawn, {np.sum(self.pareto_k >= MAX_K)} as estimated"),
+            (
+                "Pareto k",
+                f"{bad} of {total} above {MAX_K} as drawn, {np.sum(self.pareto_k >= MAX_K)} as estimated",
+            ),
             ("proposals", used),
             ("flagged", f"{len(flagged)} of {total}{some}" if len(flagged) else "none"),
         ]
@@ -255,7 +301,9 @@ class PosteriorEstimate(Estimate):
 
     @property
     def effective_parameters(self) -> float:
-        """Summed difference between the log density of the units within the posterior and left out."""
+        """Summed difference between the log density of the units within the posterior and left
+        out.
+        """
         return float(np.nansum(self._weight * (self.per_unit() - self.average(self.baseline))))
 
     def to_arviz(self) -> Any:
@@ -274,14 +322,33 @@ class PosteriorEstimate(Estimate):
             If ArviZ is not installed.
         """
         if self.unit_weight is not None:
-            raise ValueError("to_arviz: units stand for several cases, which ArviZ does not know of; lo.compare does.")
+            raise ValueError(
+                "to_arviz: units stand for several cases, which ArviZ does not know of; lo.compare does."
+            )
         if self._missing:
-            raise ValueError(f"to_arviz: {self._missing} units have no held-out density; ArviZ needs one of each.")
+            raise ValueError(
+                f"to_arviz: {self._missing} units have no held-out density; ArviZ needs one of each."
+            )
         names = self.plan.refit_names if self.joint else self.names()
-        k = self.pareto_k if self.joint else self.average(np.where(self._at.held, self.pareto_k[self._at.refit], np.nan))
-        losses, baseline = self.per_unit(), self.average(self.baseline)
-        some, suspect = np.isfinite(losses), len(self.flagged()) > 0  # units that the plan scores
-        return elpd_data(losses[some], baseline[some], names[some], self.se, suspect=suspect, k=k[some], draws=self.draws)
+        k = (
+            self.pareto_k
+            if self.joint
+            else self.average(np.where(self._at.held, self.pareto_k[self._at.refit], np.nan))
+        )
+        losses = self.per_unit()
+        baseline = self.average(self.baseline)
+        # units that the plan scores
+        some = np.isfinite(losses)
+        suspect = len(self.flagged()) > 0
+        return elpd_data(
+            losses[some],
+            baseline[some],
+            names[some],
+            self.se,
+            suspect=suspect,
+            k=k[some],
+            draws=self.draws,
+        )
 
 
 @conventional
@@ -295,33 +362,39 @@ def elpd(
     refit: Callable[[np.ndarray], Any] | None = None,
     checkpoint: File | None = None,
 ) -> PosteriorEstimate:
-    """Estimate the expected log predictive density of what a plan leaves out, from the draws of one posterior.
+    """Estimate the expected log predictive density of what a plan leaves out, from the draws of one
+    posterior.
 
-    The elpd of a fold is a ratio of normalisers, log Z(w_o with the scored units at 1) − log Z(w_o), which weighs draws by
-    exp(F(θ, 1) − F(θ, w_o)). Draws are taken as they are if k̂ of these weights is below 0.2, where they surely have a variance;
-    for leave-one-out this is PSIS-LOO. For other folds moved draws join them, which lie where the fold's posterior does, and if
-    that will not do, draws of a multivariate t at its mode do. An estimate by S draws is accepted at k̂ < min(1 − 1 / log₁₀ S,
-    0.7), for the t at k̂ < 0.5, with k̂ below 1.4 times the effective share of the draws, a gap below 0.1 between two estimates
-    of the same fold, and 50 effective draws or more.
-    Where the density of a fold has mass in places where no draw comes, as beyond an edge that only a left-out unit sets, the t
-    lies wide about the draws, and nothing else is accepted. Folds for which none is accepted are sampled anew if `refit` is
-    given, and flagged otherwise.
+    The elpd of a fold is a ratio of normalisers, log Z(w_o with the scored units at 1) − log
+    Z(w_o), which weighs draws by exp(F(θ, 1) − F(θ, w_o)). Draws are taken as they are if k̂ of
+    these weights is below 0.2, where they surely have a variance; for leave-one-out this is
+    PSIS-LOO. For other folds moved draws join them, which lie where the fold's posterior does, and
+    if that will not do, draws of a multivariate t at its mode do. An estimate by S draws is
+    accepted at k̂ < min(1 − 1 / log₁₀ S, 0.7), for the t at k̂ < 0.5, with k̂ below 1.4 times the
+    effective share of the draws, a gap below 0.1 between two estimates of the same fold, and 50
+    effective draws or more. Where the density of a fold has mass in places where no draw comes, as
+    beyond an edge that only a left-out unit sets, the t lies wide about the draws, and nothing else
+    is accepted. Folds for which none is accepted are sampled anew if `refit` is given, and flagged
+    otherwise.
 
     Parameters
     ----------
     posterior : Posterior
         The posterior, from `lo.from_posterior`, `lo.from_numpyro` or `lo.from_pymc`.
     plan : Plan, int or splitter
-        The units to leave out, such as `lo.leave_one_out(n)` or `lo.groups(labels)`, as in `lo.cross_validate`.
+        The units to leave out, such as `lo.leave_one_out(n)` or `lo.groups(labels)`, as in
+        `lo.cross_validate`.
     score : {"joint", "pointwise"}, default "joint"
-        Of a fold with several scored units, their joint density given all that is seen, or the density of each of them.
+        Of a fold with several scored units, their joint density given all that is seen, or the
+        density of each of them.
     groups : array-like, optional
         Labels of groups for a number of folds or a splitter, as in `lo.cross_validate`.
     refit : callable, optional
-        Function of the numbers of the units that a fold sees, which returns draws of that posterior in the form that
-        `lo.from_posterior` got. It is called for folds that are not accepted.
+        Function of the numbers of the units that a fold sees, which returns draws of that posterior
+        in the form that `lo.from_posterior` got. It is called for folds that are not accepted.
     checkpoint : path, optional
-        A file that keeps the folds for which the draws as they are will not do, so that a call that was stopped goes on.
+        A file that keeps the folds for which the draws as they are will not do, so that a call that
+        was stopped goes on.
 
     Returns
     -------
@@ -331,8 +404,8 @@ def elpd(
     Raises
     ------
     ValueError
-        If plan and posterior count other units, the score is pointwise and the units are not independent given θ, or
-        `checkpoint` belongs to another run.
+        If plan and posterior count other units, the score is pointwise and the units are not
+        independent given θ, or `checkpoint` belongs to another run.
     TypeError
         If the arguments are not a posterior and a plan.
     Interrupted
@@ -348,9 +421,11 @@ def elpd(
 
     References
     ----------
-    A. Vehtari, D. Simpson, A. Gelman, Y. Yao and J. Gabry, Pareto smoothed importance sampling, 2024.
+    A. Vehtari, D. Simpson, A. Gelman, Y. Yao and J. Gabry, Pareto smoothed importance
+    sampling, 2024.
 
-    X.-L. Meng and W. H. Wong, Simulating ratios of normalizing constants via a simple identity, 1996.
+    X.-L. Meng and W. H. Wong, Simulating ratios of normalizing constants via a simple
+    identity, 1996.
 
     Examples
     --------
@@ -360,7 +435,9 @@ def elpd(
     >>> X = rng.normal(size=(60, 2))
     >>> y = rng.poisson(np.exp(X[:, 0]))
     >>> fit = lo.fit(lo.GLM(X, y, "poisson", lo.penalties.Ridge(1.0)))
-    >>> draws = fit.at(rng.normal(size=(4, 500, 3)))  # of the Gaussian at the mode, which is near the posterior
+    >>> draws = fit.at(
+    ...     rng.normal(size=(4, 500, 3))
+    ... )  # of the Gaussian at the mode, which is near the posterior
     >>> found = lo.elpd(lo.from_posterior(draws, fit), lo.leave_one_out(60))
     >>> cv = lo.cross_validate(fit, lo.leave_one_out(60))
     >>> round(found.mean, 1), round(cv.mean, 1)
@@ -382,13 +459,19 @@ def elpd(
     scored = np.bincount(plan.refit, plan.held, count)
     if not scored.all():
         plan = plan.some(np.flatnonzero(scored))
-        count, scored = plan.num_refits, scored[scored > 0]
+        count = plan.num_refits
+        scored = scored[scored > 0]
     cases = _cases(posterior, plan) if plan.of_cases else None
     pointwise = score == "pointwise" and scored.max() > 1
     if pointwise and posterior.unit_losses is None:
-        raise ValueError("elpd: score='pointwise' needs units that are independent given θ; ask for score='joint'.")
+        raise ValueError(
+            "elpd: score='pointwise' needs units that are independent given θ; ask for score='joint'."
+        )
     estimator = FoldEstimator(posterior, plan, pointwise)
-    of = {"model or data": posterior.objective, "draws": (posterior.draws, posterior.chains, posterior.constant)}
+    of = {
+        "model or data": posterior.objective,
+        "draws": (posterior.draws, posterior.chains, posterior.constant),
+    }
     with keeping("elpd", checkpoint, of | {"plan": plan, "score": score, "refit": refit}):
         estimates = estimator.estimate()
         if refit is not None and not estimates.stopped.size:
@@ -401,22 +484,34 @@ def elpd(
     values = np.concatenate([each.value for each in scores])
     errors = np.concatenate([each.error for each in scores])
     fold_of_score = np.repeat(np.arange(count), [len(each.value) for each in scores])
-    values[~accepted[fold_of_score]] = np.nan  # no mean of weights that cannot be trusted is an elpd
+    # no mean of weights that cannot be trusted is an elpd
+    values[~accepted[fold_of_score]] = np.nan
     single = pointwise or scored.max() == 1  # a score of every held-out entry of the plan
     unit = plan.index[plan.held] if single else fold_of_score
     weight = np.ones(len(unit)) if cases is None else cases[unit]
     weight = weight * accepted[fold_of_score]
-    weight /= np.maximum(np.bincount(unit, accepted[fold_of_score])[unit], 1.0)  # units that several folds score are averaged
-    losses, baseline, loss_error = -values, -within, errors
+    # units that several folds score are averaged
+    weight /= np.maximum(np.bincount(unit, accepted[fold_of_score])[unit], 1.0)
+    losses = -values
+    baseline = -within
+    loss_error = errors
     if single:
         losses, baseline, loss_error = np.full((3, len(plan.index)), np.nan)
         losses[plan.held], baseline[plan.held], loss_error[plan.held] = -values, -within, errors
     notes = [posterior.note]
-    if scored.max() > 1 and np.mean(raw_k >= MAX_K) > MANY and not isinstance(posterior.objective, Integrated):
-        notes.append("many folds move the posterior far; if groups have effects, integrate them out")
+    if (
+        scored.max() > 1
+        and np.mean(raw_k >= MAX_K) > MANY
+        and not isinstance(posterior.objective, Integrated)
+    ):
+        notes.append(
+            "many folds move the posterior far; if groups have effects, integrate them out"
+        )
     units = posterior.objective.units
     response = units.modelled
-    title = f"{display_name(posterior.objective)}, {plan.num_units} units, {len(posterior.draws)} draws"
+    title = (
+        f"{display_name(posterior.objective)}, {plan.num_units} units, {len(posterior.draws)} draws"
+    )
     estimate = PosteriorEstimate(
         losses=losses,
         error=np.array([each.error_of_sum for each in scores]),
@@ -428,7 +523,11 @@ def elpd(
         score=posterior.score,
         response=None if response is None else np.asarray(response),
         classes=units.classes > 0,
-        labels={"objective": title, "refit": "importance sampling", "note": "; ".join(filter(None, notes))},
+        labels={
+            "objective": title,
+            "refit": "importance sampling",
+            "note": "; ".join(filter(None, notes)),
+        },
         pareto_k=np.array([fold.k for fold in results]),
         raw_k=raw_k,
         gap=np.array([abs(fold.ratio - fold.mean) for fold in results]),
@@ -441,20 +540,30 @@ def elpd(
         unit_weight=cases,
     )
     if stopped.size:
-        raise Interrupted(f"elpd: stopped after {count - stopped.size} of {count} folds", lambda: estimate)
+        raise Interrupted(
+            f"elpd: stopped after {count - stopped.size} of {count} folds", lambda: estimate
+        )
     return estimate
 
 
 def _error_of_sum(scores: list[LogDensities], weight: Float[np.ndarray, " scores"]) -> float:
     """Monte-Carlo standard error of a weighted sum of the scores of all folds."""
     weights = np.split(weight, np.cumsum([len(each.value) for each in scores])[:-1])
-    parts = [(w[w > 0], each.influence[w > 0], each.fold_influence[w > 0]) for w, each in zip(weights, scores, strict=True)]
+    parts = [
+        (w[w > 0], each.influence[w > 0], each.fold_influence[w > 0])
+        for w, each in zip(weights, scores, strict=True)
+    ]
     shared = error_of_batches(np.sum([w @ influence for w, influence, _ in parts], axis=0))
-    return float(np.linalg.norm([shared, *(error_of_batches(w @ influence) for w, _, influence in parts)]))
+    return float(
+        np.linalg.norm([shared, *(error_of_batches(w @ influence) for w, _, influence in parts)])
+    )
 
 
 def _cases(posterior: Posterior, plan: Plan) -> FloatArray:
-    """Return the number of cases of each unit; ValueError if folds leave out other than one case, or cases of no density."""
+    """Return the number of cases of each unit.
+
+    ValueError if folds leave out other than one case, or cases of no density.
+    """
     cases = np.asarray(posterior.objective.units.weight, np.float64)
     left = (cases[plan.index] * (1 - plan.weight))[plan.held]
     if len(left) != plan.num_refits or not np.allclose(left, 1.0):
@@ -462,5 +571,7 @@ def _cases(posterior: Posterior, plan: Plan) -> FloatArray:
             "elpd: a refit that leaves out a part of a unit must score one of its cases: leave_one_out(cases=True)."
         )
     if np.any(np.asarray(posterior.constant) < 0):
-        raise ValueError("elpd: units are counts of trials, none of which has a density of its own; give a row for each trial.")
+        raise ValueError(
+            "elpd: units are counts of trials, none of which has a density of its own; give a row for each trial."
+        )
     return cases

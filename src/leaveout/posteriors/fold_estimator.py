@@ -1,4 +1,7 @@
-"""Estimates of the elpd of folds: from the draws as they are, from moved draws too, or from those of a multivariate t."""
+"""Estimates of the elpd of folds.
+
+From the draws as they are, from moved draws too, or from those of a multivariate t.
+"""
 
 import contextlib
 import functools
@@ -46,7 +49,9 @@ NO_DRAWS = np.zeros(2)  # influence of draws of its own on a fold that has none
 
 
 class LogDensities(NamedTuple):
-    """Estimated log densities, and their influences by batches of the draws that all folds share, and of those of this fold."""
+    """Estimated log densities, and their influences by batches of the draws that all folds share,
+    and of those of this fold.
+    """
 
     value: Float[np.ndarray, " scores"]
     influence: Float[np.ndarray, "scores batches"]
@@ -60,15 +65,20 @@ class LogDensities(NamedTuple):
     @property
     def error_of_sum(self) -> float:
         """Monte-Carlo standard error of the sum."""
-        return float(np.hypot(error_of_batches(self.influence.sum(0)), error_of_batches(self.fold_influence.sum(0))))
+        return float(
+            np.hypot(
+                error_of_batches(self.influence.sum(0)),
+                error_of_batches(self.fold_influence.sum(0)),
+            )
+        )
 
 
 class FoldResult(NamedTuple):
     """The elpd of one fold by one proposal, and draws of the posterior given what the fold sees.
 
-    `ratio` is by normalisers, `mean` by the weighted mean of p(y_o | θ), and `units` the weighted mean of every unit's that is
-    scored by itself; `change` is A(w), `share` the effective share of the draws. `fold_influence` is of draws that no other
-    fold has.
+    `ratio` is by normalisers, `mean` by the weighted mean of p(y_o | θ), and `units` the weighted
+    mean of every unit's that is scored by itself; `change` is A(w), `share` the effective share of
+    the draws. `fold_influence` is of draws that no other fold has.
     """
 
     ratio: float
@@ -92,7 +102,10 @@ class FoldResult(NamedTuple):
 
     @property
     def scores(self) -> LogDensities:
-        """The part of the fold in the elpd: the log density of every unit that is scored by itself, or the joint one."""
+        """The part of the fold in the elpd.
+
+        The log density of every unit that is scored by itself, or the joint one.
+        """
         if self.units is not None:
             return self.units
         return LogDensities(np.array([self.ratio]), self.influence[None], self.fold_influence[None])
@@ -100,15 +113,25 @@ class FoldResult(NamedTuple):
     @property
     def arrays(self) -> StepResult:
         """Everything but draws that can be moved again."""
-        units = {} if self.units is None else {f"units {name}": value for name, value in self.units._asdict().items()}
+        units = (
+            {}
+            if self.units is None
+            else {f"units {name}": value for name, value in self.units._asdict().items()}
+        )
         theta = {"theta": self.draws.theta} if self.proposal == "refit" else {}
-        numbers = {name: np.asarray(value) for name, value in self._asdict().items() if name not in ("units", "draws")}
+        numbers = {
+            name: np.asarray(value)
+            for name, value in self._asdict().items()
+            if name not in ("units", "draws")
+        }
         return numbers | units | theta | {"weight": self.draws.weight}
 
     @property
     def error(self) -> float:
         """Monte-Carlo standard error of the ratio."""
-        return float(np.hypot(error_of_batches(self.influence), error_of_batches(self.fold_influence)))
+        return float(
+            np.hypot(error_of_batches(self.influence), error_of_batches(self.fold_influence))
+        )
 
 
 def error_of_batches(means: Float[np.ndarray, "*sets batches"]) -> Any:
@@ -117,7 +140,8 @@ def error_of_batches(means: Float[np.ndarray, "*sets batches"]) -> Any:
 
 
 class FoldEstimates(NamedTuple):
-    """Estimates of folds, k̂ of the draws as they are, and the log densities that are scored within the posterior.
+    """Estimates of folds, k̂ of the draws as they are, and the log densities that are scored within
+    the posterior.
 
     `stopped` lists the folds that Ctrl-C came before.
     """
@@ -137,12 +161,17 @@ class Evaluation(NamedTuple):
 
     def joined(self, other: "Evaluation") -> "Evaluation":
         """The same folds at these and other places."""
-        return Evaluation(*(np.concatenate(each, axis=-1) for each in zip(self, other, strict=True)))
+        return Evaluation(
+            *(np.concatenate(each, axis=-1) for each in zip(self, other, strict=True))
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class FoldEstimator:
-    """Estimate the folds of a plan; `pointwise` tells whether the units of a fold are scored one by one."""
+    """Estimate the folds of a plan.
+
+    `pointwise` tells whether the units of a fold are scored one by one.
+    """
 
     posterior: Posterior
     plan: Plan
@@ -150,10 +179,16 @@ class FoldEstimator:
 
     @functools.cached_property
     def away(self) -> tuple[scipy.sparse.csr_array, scipy.sparse.csr_array]:
-        """One minus the weights of every refit, `[refits, units]`, and the same with its scored units at one."""
-        away, shape = 1 - self.plan.weight, (self.plan.num_refits, self.plan.num_units)
+        """One minus the weights of every refit, `[refits, units]`, and the same with its scored
+        units at one.
+        """
+        away = 1 - self.plan.weight
+        shape = (self.plan.num_refits, self.plan.num_units)
         each = [away, np.where(self.plan.held, 0.0, away)]
-        left, full = (scipy.sparse.csr_array((one, self.plan.index, self.plan.indptr), shape, copy=True) for one in each)
+        left, full = (
+            scipy.sparse.csr_array((one, self.plan.index, self.plan.indptr), shape, copy=True)
+            for one in each
+        )
         full.eliminate_zeros()
         return left, full
 
@@ -169,14 +204,21 @@ class FoldEstimator:
 
     def at(self, some: IntArray, theta: Float[np.ndarray, "places params"]) -> Evaluation:
         """Evaluate folds at some θ."""
-        rows, nothing = [each[some] for each in self.away], scipy.sparse.csr_array((1, self.plan.num_units))
-        whole, found = np.split(self.posterior.values_without(theta, scipy.sparse.vstack([nothing, *rows], "csr")), [1])
+        rows = [each[some] for each in self.away]
+        nothing = scipy.sparse.csr_array((1, self.plan.num_units))
+        whole, found = np.split(
+            self.posterior.values_without(theta, scipy.sparse.vstack([nothing, *rows], "csr")), [1]
+        )
         left, full = np.split(found, 2)
         seen = np.subtract(left, full, out=np.full(left.shape, -np.inf), where=np.isfinite(left))
         return Evaluation(whole[0], left, seen)
 
-    def units(self, k: int, places: Callable[[], np.ndarray], log_weights: Float[np.ndarray, " places"]) -> LogDensities | None:
-        """Estimate log p(y_n) of the units that a fold scores one by one, from places of weights of mean one."""
+    def units(
+        self, k: int, places: Callable[[], np.ndarray], log_weights: Float[np.ndarray, " places"]
+    ) -> LogDensities | None:
+        """Estimate log p(y_n) of the units that a fold scores one by one, from places of weights of
+        mean one.
+        """
         if not self.pointwise:
             return None
         value, ratio = self._ratios(k, places(), log_weights)
@@ -184,9 +226,14 @@ class FoldEstimator:
         return LogDensities(value, influence, np.zeros((len(value), 2)))
 
     def _ratios(
-        self, k: int, theta: Float[np.ndarray, "places params"], log_weights: Float[np.ndarray, " places"]
+        self,
+        k: int,
+        theta: Float[np.ndarray, "places params"],
+        log_weights: Float[np.ndarray, " places"],
     ) -> tuple[Float[np.ndarray, " scored"], Float[np.ndarray, "scored places"]]:
-        """Return weighted log means of p(y_n | θ), and their derivatives by the log weights of the places."""
+        """Return weighted log means of p(y_n | θ), and their derivatives by the log weights of the
+        places.
+        """
         terms = log_weights - self.posterior.losses_at(theta, self.held(k)).T
         value = log_mean(terms.T)
         with np.errstate(invalid="ignore"):  # of a density that is zero at all places
@@ -215,13 +262,19 @@ class FoldEstimator:
 
     @functools.cached_property
     def moves(self) -> tuple[BoolArray, np.ndarray, Evaluation]:
-        """Which draws move to where the posterior has less density than at any draw, the places, and all folds there.
+        """Which draws move to where the posterior has less density than at any draw, the places,
+        and all folds there.
 
-        Draws move by differences of draws, the steps of differential evolution, which are symmetric (ter Braak, 2006).
+        Draws move by differences of draws, the steps of differential evolution, which are symmetric
+        (ter Braak, 2006).
         """
-        posterior, rng = self.posterior, np.random.default_rng(0)
-        draws, (count, size) = posterior.draws, posterior.draws.shape
-        moved = draws + 2.38 / np.sqrt(2 * size) * (draws[rng.permutation(count)] - draws[rng.permutation(count)])
+        posterior = self.posterior
+        rng = np.random.default_rng(0)
+        draws = posterior.draws
+        (count, size) = posterior.draws.shape
+        moved = draws + 2.38 / np.sqrt(2 * size) * (
+            draws[rng.permutation(count)] - draws[rng.permutation(count)]
+        )
         far = posterior.values(moved, np.ones(self.plan.num_units)) > posterior.value.max()
         return far, moved[far], self.at(np.arange(self.plan.num_refits), moved[far])
 
@@ -232,40 +285,56 @@ class FoldEstimator:
         before: Float[np.ndarray, "folds places"],
         back: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> BoolArray:
-        """Whether more of each fold than its error lies where no draw comes, nor a moved one, which `back` maps to a draw.
+        """Whether more of each fold than its error lies where no draw comes, nor a moved one, which
+        `back` maps to a draw.
 
-        Metropolis moves from the draws, weighed as the fold's posterior, lead there as often as those out of there lead back,
-        which a tenth of its share does, as moves of good size are accepted in 0.2 to 0.4 of tries, about half of them inwards.
-        What the posterior itself has there, as in its tails, is not counted. F(·, w) is `before` at the draws that move there.
+        Metropolis moves from the draws, weighed as the fold's posterior, lead there as often as
+        those out of there lead back, which a tenth of its share does, as moves of good size are
+        accepted in 0.2 to 0.4 of tries, about half of them inwards. What the posterior itself has
+        there, as in its tails, is not counted. F(·, w) is `before` at the draws that move there.
         """
         far, theta, after = self.moves
-        start, change = self.posterior.value[far], np.array([fold.change for fold in known])[:, None]
-        rates = np.exp(start - np.maximum(before, after.left[some]) - change) - np.exp(start - after.whole)
+        start = self.posterior.value[far]
+        change = np.array([fold.change for fold in known])[:, None]
+        rates = np.exp(start - np.maximum(before, after.left[some]) - change) - np.exp(
+            start - after.whole
+        )
         if back is not None and rates.any():
             mapped = self.posterior.values(back(theta), np.ones(self.plan.num_units))
             rates[:, mapped <= self.posterior.value.max()] = 0.0
-        return rates.sum(1) > len(self.posterior.draws) / 10 * np.maximum([fold.error for fold in known], 1e-9)
+        return rates.sum(1) > len(self.posterior.draws) / 10 * np.maximum(
+            [fold.error for fold in known], 1e-9
+        )
 
     def by_mixture(self, k: int, there: GaussianProposal) -> FoldResult:
         """Estimate a fold from draws and moved draws."""
-        posterior, own = self.posterior, self.own
+        posterior = self.posterior
+        own = self.own
         back = posterior.values(own.map_from(there, posterior.draws), np.ones(self.plan.num_units))
         log_jacobian = own.log_det - there.log_det  # log |det T|
         as_moved = np.r_[-back, -posterior.value] - log_jacobian
         return self._joined("mixture", k, lambda: there.map_from(own, posterior.draws), as_moved)[0]
 
     def by_students(self, k: int, there: GaussianProposal, start: Normaliser) -> FoldResult:
-        """Estimate a fold from draws and those of a multivariate t, whose density is relative to the posterior's normaliser."""
+        """Estimate a fold from draws and those of a multivariate t, whose density is relative to
+        the posterior's normaliser.
+        """
         draws = self.posterior.draws
         others = lambda: there.students(len(draws))
-        found, share = self._joined("t", k, others, there.log_student(np.concatenate([draws, others()])) + start.value)
+        found, share = self._joined(
+            "t", k, others, there.log_student(np.concatenate([draws, others()])) + start.value
+        )
         return found._replace(influence=found.influence + share * start.influence)
 
     def by_wide_students(self, k: int, known: FoldResult) -> FoldResult:
-        """Estimate a fold from draws and those of a t about what a wider t finds; not accepted if that has no normaliser."""
+        """Estimate a fold from draws and those of a t about what a wider t finds.
+
+        Not accepted if that has no normaliser.
+        """
         if self.start is None:
             return known._replace(k=np.inf)
-        found, own = known, about(self.posterior.draws)
+        found = known
+        own = about(self.posterior.draws)
         there = own._replace(factor=own.factor / 2)
         for _ in range(2):
             found = self.by_students(k, there, self.start)
@@ -273,16 +342,24 @@ class FoldEstimator:
         return found
 
     def _joined(
-        self, name: str, k: int, others: Callable[[], np.ndarray], log_others: Float[np.ndarray, " places"]
+        self,
+        name: str,
+        k: int,
+        others: Callable[[], np.ndarray],
+        log_others: Float[np.ndarray, " places"],
     ) -> tuple[FoldResult, float]:
-        """Estimate a fold from the draws and as many other places, and return the share of the weights owed to these.
+        """Estimate a fold from the draws and as many other places, and return the share of the
+        weights owed to these.
 
         `log_others` is their log density at all places, relative to exp(−F(·, 1)) / Z(1).
         """
-        one, draws = np.array([k]), self.posterior.draws
+        one = np.array([k])
+        draws = self.posterior.draws
         each = self.at_draws(k).joined(self.at(one, others()))
         log_density = np.logaddexp(-each.whole, log_others) - np.log(2)
-        (found,) = self._weigh(name, one, -each.left - log_density, each, lambda: np.concatenate([draws, others()]))
+        (found,) = self._weigh(
+            name, one, -each.left - log_density, each, lambda: np.concatenate([draws, others()])
+        )
         return found, float(found.draws.weight @ expit(log_others + each.whole))
 
     def _weigh(
@@ -293,19 +370,32 @@ class FoldEstimator:
         at: Evaluation,
         places: Callable[[], np.ndarray],
     ) -> list[FoldResult]:
-        """Combine the normalisers of folds and, unless it is that of the posterior, of all that their elpd is relative to."""
+        """Combine the normalisers of folds and, unless it is that of the posterior, of all that
+        their elpd is relative to.
+        """
         out, ratio, relative = summarise(log_weights, self.posterior)
-        value, worst, influence, effective, share = -out.value, out.k, -out.influence, out.effective, out.share
+        value = -out.value
+        worst = out.k
+        influence = -out.influence
+        effective = out.effective
+        share = out.share
         if (also := self.buffered[some]).any():
             more, _, _ = summarise((log_weights + at.seen)[also], self.posterior)
             value[also] += more.value
             influence[also] += more.influence
-            worst[also], effective[also] = np.maximum(worst[also], more.k), np.minimum(effective[also], more.effective)
+            worst[also], effective[also] = (
+                np.maximum(worst[also], more.k),
+                np.minimum(effective[also], more.effective),
+            )
             share[also] = np.minimum(share[also], more.share)
-        mean, most = log_mean((relative + at.seen).T), max_k(len(self.posterior.draws))
-        if name == "t":  # lies about one mode and has bounded weights there; heavier ones come from elsewhere
+        mean = log_mean((relative + at.seen).T)
+        most = max_k(len(self.posterior.draws))
+        # lies about one mode and has bounded weights there; heavier ones come from elsewhere
+        if name == "t":
             most = min(most, FINITE_K)
-        draws = [WeightedDraws(places, weight) for weight in (ratio / ratio.shape[1]).astype(np.float32)]
+        draws = [
+            WeightedDraws(places, weight) for weight in (ratio / ratio.shape[1]).astype(np.float32)
+        ]
         return [
             FoldResult(
                 ratio=value[j],
@@ -326,38 +416,50 @@ class FoldEstimator:
     def improve(self, k: int, drawn: FoldResult, there: GaussianProposal | None) -> FoldResult:
         """Estimate a fold by the mixture with moved draws, else by a t.
 
-        The mixture's weights are at most twice those of the draws, so that k̂ of either bounds its tail. Which of them has the
-        smaller k̂ is chance, and does not choose.
+        The mixture's weights are at most twice those of the draws, so that k̂ of either bounds its
+        tail. Which of them has the smaller k̂ is chance, and does not choose.
         """
-        found, back = drawn, None
+        found = drawn
+        back = None
         if there is not None:
-            found, back = self.by_mixture(k, there), functools.partial(self.own.map_from, there)
+            found = self.by_mixture(k, there)
+            back = functools.partial(self.own.map_from, there)
             found = found._replace(k=min(drawn.k, found.k))
         if self.unvisited(np.array([k]), [found], self.at_draws(k).left[:, self.moves[0]], back)[0]:
             return self.by_wide_students(k, found)
         if there is not None and not found.accepted and self.start is not None:
             other = self.by_students(k, there, self.start)
-            found = other if other.accepted else found
+            if other.accepted:
+                found = other
         serves = drawn.k < FINITE_K and drawn._replace(share=np.inf).accepted  # for summaries
-        return found._replace(draws=drawn.draws) if serves else found
+        if serves:
+            return found._replace(draws=drawn.draws)
+        return found
 
     def resample(self, k: int, known: FoldResult, refit: Callable[[np.ndarray], Any]) -> FoldResult:
         """Estimate a fold from draws of its own posterior, which the caller samples.
 
-        Where the fold leaves out what it scores only, the draws of both posteriors give the ratio of normalisers by a bridge.
+        Where the fold leaves out what it scores only, the draws of both posteriors give the ratio
+        of normalisers by a bridge.
         """
         one = np.array([k])
         out = 1 - self.away[0][one].toarray()[0]
         if not np.isin(out, (0.0, 1.0)).all():
-            raise ValueError(f"elpd: refit= samples the units that are seen; refit {k} has weights other than 0 and 1.")
+            raise ValueError(
+                f"elpd: refit= samples the units that are seen; refit {k} has weights other than 0 and 1."
+            )
         drawn = read_draws("elpd: refit", call_traced("elpd: refit", refit, np.flatnonzero(out)))
         theta = self.posterior.unconstrain("elpd: refit", drawn.arrays)
-        there, count = self.at(one, theta), len(theta)
+        there = self.at(one, theta)
+        count = len(theta)
         seen = there.seen[0]
         mean = ratio = float(log_mean(seen))
-        most, worst = max_k(count), float(smooth(seen, 1.0).k)
+        most = max_k(count)
+        worst = float(smooth(seen, 1.0).k)
         if not self.buffered[k]:
-            ratio, most = -bridge(self.posterior.value - self.at_draws(k).left[0], -seen), np.inf  # k̂ is of the mean alone
+            # k̂ is of the mean alone
+            ratio = -bridge(self.posterior.value - self.at_draws(k).left[0], -seen)
+            most = np.inf
         units = None
         if self.pointwise:
             value, derivatives = self._ratios(k, theta, np.zeros(count))
@@ -379,9 +481,14 @@ class FoldEstimator:
 
     def estimate(self) -> FoldEstimates:
         """Estimate every fold, from the draws as they are if that will do."""
-        posterior, every, found = self.posterior, np.arange(self.plan.num_refits), list[FoldResult]()
+        posterior, every, found = (
+            self.posterior,
+            np.arange(self.plan.num_refits),
+            list[FoldResult](),
+        )
         good, before, within = np.zeros(len(every), bool), list[np.ndarray](), list[np.ndarray]()
-        together = CAPACITY if posterior.block_losses is None else TOGETHER  # what all folds share is then computed once
+        # what all folds share is then computed once
+        together = CAPACITY if posterior.block_losses is None else TOGETHER
         for some in _parts(every, together // len(posterior.draws)):
             at = self.at(some, posterior.draws)
             log_weights = posterior.value - at.left
@@ -399,9 +506,15 @@ class FoldEstimator:
         stopped = bad
         with Slow("folds", len(bad)) as bar, contextlib.suppress(KeyboardInterrupt):
             for some in _parts(bad, CAPACITY // self.plan.num_units):
-                gaussians = functools.cache(functools.partial(gaussians_of_refits, posterior, 1 - self.away[0][some].toarray()))
+                gaussians = functools.cache(
+                    functools.partial(
+                        gaussians_of_refits, posterior, 1 - self.away[0][some].toarray()
+                    )
+                )
                 for place, k in enumerate(some.tolist()):
-                    make = lambda i=place, k=k, drawn=found[k], all=gaussians: self.improve(k, drawn, all()[i])
+                    make = lambda i=place, k=k, drawn=found[k], all=gaussians: self.improve(
+                        k, drawn, all()[i]
+                    )
                     found[k] = self.read_or_make(make)
                     stopped = stopped[1:]
                     bar.advance()
@@ -412,26 +525,41 @@ class FoldEstimator:
         return FoldEstimates(found, raw_k, within_fold, stopped)
 
     def read_or_make(self, make: Callable[[], FoldResult]) -> FoldResult:
-        """Return a fold from the checkpoint, or make and keep it; draws that were moved for it are moved anew on demand."""
+        """Return a fold from the checkpoint, or make and keep it.
+
+        Draws that were moved for it are moved anew on demand.
+        """
         if not there():
             with making():
                 fold = make()
             keep(fold.arrays)
             return fold
         arrays, draws = again(), self.posterior.draws
-        numbers: dict[str, Any] = {name: arrays[name][()] for name in FoldResult._fields if name in arrays}
+        numbers: dict[str, Any] = {
+            name: arrays[name][()] for name in FoldResult._fields if name in arrays
+        }
         theta = arrays.get("theta", draws if len(arrays["weight"]) == len(draws) else None)
         places = lambda: make().draws.theta if theta is None else theta
-        units = LogDensities(*(arrays[f"units {name}"] for name in LogDensities._fields)) if self.pointwise else None
+        units = (
+            LogDensities(*(arrays[f"units {name}"] for name in LogDensities._fields))
+            if self.pointwise
+            else None
+        )
         return FoldResult(units=units, draws=WeightedDraws(places, arrays["weight"]), **numbers)
 
-    def resample_folds(self, estimates: FoldEstimates, refit: Callable[[np.ndarray], Any]) -> FoldEstimates:
-        """Estimate the folds that are not accepted from draws of their own posteriors, up to Ctrl-C."""
+    def resample_folds(
+        self, estimates: FoldEstimates, refit: Callable[[np.ndarray], Any]
+    ) -> FoldEstimates:
+        """Estimate the folds that are not accepted from draws of their own posteriors, up to
+        Ctrl-C.
+        """
         results = list(estimates.results)
         stopped = np.array([k for k, fold in enumerate(results) if not fold.accepted], np.int64)
         with contextlib.suppress(KeyboardInterrupt):
             for k in stopped.copy():
-                results[k] = self.read_or_make(functools.partial(self.resample, int(k), results[k], refit))
+                results[k] = self.read_or_make(
+                    functools.partial(self.resample, int(k), results[k], refit)
+                )
                 stopped = stopped[1:]
         return estimates._replace(results=results, stopped=stopped)
 

@@ -2,13 +2,14 @@
 
     A(w) = log Z(w) − log Z(1) = log E[exp(F(θ, 1) − F(θ, w)) | posterior]
 
-The draws are used as they are; or half of them moved to where the posterior goes when units leave, by the affine map between
-the Gaussians at the two modes,
+The draws are used as they are; or half of them moved to where the posterior goes when units leave,
+by the affine map between the Gaussians at the two modes,
 
     T θ = m_w + L_w⁻ᵀ Lᵀ (θ − m),      H = L Lᵀ,  H_w = L_w L_wᵀ
 
-and weighted by the density of the mixture, exp(−F(x, 1))/2 + exp(−F(T⁻¹x, 1)) |L_w|/|L| / 2; or draws of a multivariate t at
-the fold's mode join them. Weights are smoothed by Pareto's distribution (PSIS), whose k̂ says whether their mean can be trusted.
+and weighted by the density of the mixture, exp(−F(x, 1))/2 + exp(−F(T⁻¹x, 1)) |L_w|/|L| / 2; or
+draws of a multivariate t at the fold's mode join them. Weights are smoothed by Pareto's
+distribution (PSIS), whose k̂ says whether their mean can be trusted.
 """
 
 from collections.abc import Callable
@@ -24,22 +25,35 @@ from ..optimize.fit import Fit
 from ..optimize.newton import newton
 from .posterior import Posterior, batch_means
 
-FREEDOM = 7  # degrees of freedom of the t, whose tails are heavier than those of posteriors of more than a few units
+# degrees of freedom of the t, whose tails are heavier than those of posteriors of more than a few
+# units
+FREEDOM = 7
 FINITE_K = 0.5  # Pareto's k below which weights have a variance
-EVEN = 0.3  # standard deviation of log weights below which their mean is nearly normal; unlike k̂ it does not select by errors
+# standard deviation of log weights below which their mean is nearly normal; unlike k̂ it does not
+# select by errors
+EVEN = 0.3
 FLAT = 1e-9  # difference of log weights that is rounding
-LEAST = np.log(np.finfo(float).tiny)  # log weight, beside the largest, below which none is in a tail
+# log weight, beside the largest, below which none is in a tail
+LEAST = np.log(np.finfo(float).tiny)
 FEWEST_OF_TAIL = 5  # weights to which a Pareto distribution is fitted
 GOOD_K = 0.2  # k̂ below which k is below that, as its own error is about 0.1
-MAX_K = 0.7  # Pareto's k̂ from which on means of weights are not to be trusted, however many (Vehtari et al., 2024)
-MIN_EFFECTIVE = 50  # effective draws below which neither k̂ nor an error can be told; silent errors came to 0.7 there
-K_OF_SHARE = 1.4  # k̂ over the effective share of draws from which on mass may be missed; silent errors came to 1.3 there
-MAX_GAP = 0.1  # difference of two estimates of one elpd from which on neither is; silent errors below it were 0.07 at most
+# Pareto's k̂ from which on means of weights are not to be trusted, however many (Vehtari et al.,
+# 2024)
+MAX_K = 0.7
+# effective draws below which neither k̂ nor an error can be told; silent errors came to 0.7 there
+MIN_EFFECTIVE = 50
+# k̂ over the effective share of draws from which on mass may be missed; silent errors came to 1.3
+# there
+K_OF_SHARE = 1.4
+# difference of two estimates of one elpd from which on neither is; silent errors below it were 0.07
+# at most
+MAX_GAP = 0.1
 PerSet = Float[np.ndarray, " *sets"]
 
 
 class WeightedDraws(NamedTuple):
-    """Draws with weights that sum to one; in single precision, as every fold has as many as there are draws.
+    """Draws with weights that sum to one; in single precision, as every fold has as many as there
+    are draws.
 
     `places` returns the draws, so that moved ones take no memory.
     """
@@ -61,7 +75,10 @@ class Smoothed(NamedTuple):
 
 
 def smooth(log_weights: Float[np.ndarray, "*sets draws"], efficiency: float) -> Smoothed:
-    """Smooth the tails of sets of weights by Pareto's distribution (PSIS); the scale of the weights stays."""
+    """Smooth the tails of sets of weights by Pareto's distribution (PSIS).
+
+    The scale of the weights stays.
+    """
     count = log_weights.shape[-1]
     tail = int(np.ceil(min(count / 5, 3 * np.sqrt(count / efficiency))))
     sets = np.array(log_weights.reshape(-1, count))
@@ -70,7 +87,10 @@ def smooth(log_weights: Float[np.ndarray, "*sets draws"], efficiency: float) -> 
 
 
 def _smooth_tail(log_weights: Float[np.ndarray, " draws"], tail: int) -> float:
-    """Smooth the largest of one set of weights in place, and return k̂; weights that are equal to rounding need none."""
+    """Smooth the largest of one set of weights in place, and return k̂.
+
+    Weights that are equal to rounding need none.
+    """
     largest = log_weights.max()
     if not np.isfinite(largest):
         return np.inf
@@ -87,14 +107,17 @@ def _smooth_tail(log_weights: Float[np.ndarray, " draws"], tail: int) -> float:
     k, scale = _fit_pareto(excess)
     if not (np.isfinite(k) and scale > 0):
         return np.inf
-    quantiles = -np.log1p(-np.arange(0.5, len(excess)) / len(excess))  # of the exponential distribution
+    # of the exponential distribution
+    quantiles = -np.log1p(-np.arange(0.5, len(excess)) / len(excess))
     quantiles = scale * (np.expm1(k * quantiles) / k if k else quantiles)
     log_weights[top[above]] = largest + np.minimum(np.log(quantiles + np.exp(cutoff)), 0.0)
     return float(k)
 
 
 def _fit_pareto(excess: Float[np.ndarray, " tail"]) -> tuple[float, float]:
-    """Estimate k and the scale of a generalised Pareto distribution from sorted numbers (Zhang and Stephens, 2009)."""
+    """Estimate k and the scale of a generalised Pareto distribution from sorted numbers (Zhang and
+    Stephens, 2009).
+    """
     n = len(excess)
     grid = np.arange(0.5, 30 + int(np.sqrt(n)))
     with np.errstate(all="ignore"):  # of numbers that are nearly equal, whose k is not finite
@@ -110,7 +133,9 @@ def _fit_pareto(excess: Float[np.ndarray, " tail"]) -> tuple[float, float]:
 
 
 def max_k(draws: int) -> float:
-    """Pareto's k̂ from which on the mean of so many weights is not to be trusted (Vehtari et al., 2024)."""
+    """Pareto's k̂ from which on the mean of so many weights is not to be trusted (Vehtari et al.,
+    2024).
+    """
     return float(min(1 - 1 / np.log10(draws), MAX_K))
 
 
@@ -125,8 +150,9 @@ def log_mean(each: np.ndarray) -> np.ndarray:
 class Normaliser(NamedTuple):
     """Estimates of A(w) = log mean r from sets of weights r.
 
-    `influence` holds the means of r / mean r − 1 over batches of draws, and `effective` is the number of draws that the weights
-    are worth. `share` is that number over the number of draws, if draws are independent.
+    `influence` holds the means of r / mean r − 1 over batches of draws, and `effective` is the
+    number of draws that the weights are worth. `share` is that number over the number of draws, if
+    draws are independent.
     """
 
     value: PerSet
@@ -139,34 +165,51 @@ class Normaliser(NamedTuple):
 def summarise(
     log_weights: Float[np.ndarray, "*sets places"], posterior: Posterior
 ) -> tuple[Normaliser, Float[np.ndarray, "*sets places"], Float[np.ndarray, "*sets places"]]:
-    """Estimate A, and return the smoothed weights over their mean, and the logarithms; the places of one draw are averaged."""
+    """Estimate A, and return the smoothed weights over their mean, and the logarithms.
+
+    The places of one draw are averaged.
+    """
     smoothed, k = smooth(log_weights, posterior.efficiency)
-    count, draws, top = log_weights.shape[-1], len(posterior.draws), smoothed.max(-1, keepdims=True)
+    count = log_weights.shape[-1]
+    draws = len(posterior.draws)
+    top = smoothed.max(-1, keepdims=True)
     top = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         ratio = np.exp(smoothed - top)
         mean = ratio.mean(-1, keepdims=True)
-        value, ratio = top + np.log(mean), ratio / mean
+        value = top + np.log(mean)
+        ratio = ratio / mean
     square = lambda each: np.einsum("...i,...i->...", each, each)
     paired = by_draw(ratio, draws) - 1
     means = means_of_batches(paired, posterior)
     by_chain = means.reshape(*k.shape, posterior.chains, -1).mean(-1)
     plain = (square(paired) / draws - paired.mean(-1) ** 2) / draws
-    batched = np.max([each.var(-1, ddof=1) / each.shape[-1] for each in (means, by_chain) if each.shape[-1] > 1], axis=0)
+    batched = np.max(
+        [each.var(-1, ddof=1) / each.shape[-1] for each in (means, by_chain) if each.shape[-1] > 1],
+        axis=0,
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         share = count**2 / square(ratio) / draws
         effective = share * draws * np.where(batched > plain, plain / batched, 1.0)
     return Normaliser(value[..., 0], k, means, effective, share), ratio, smoothed - value
 
 
-def by_draw(values: Float[np.ndarray, "*sets places"], draws: int) -> Float[np.ndarray, "*sets draws"]:
+def by_draw(
+    values: Float[np.ndarray, "*sets places"], draws: int
+) -> Float[np.ndarray, "*sets draws"]:
     """Average the places that belong to one draw."""
-    return values if values.shape[-1] == draws else values.reshape(*values.shape[:-1], -1, draws).mean(-2)
+    if values.shape[-1] == draws:
+        return values
+    return values.reshape(*values.shape[:-1], -1, draws).mean(-2)
 
 
-def means_of_batches(values: Float[np.ndarray, "*sets draws"], posterior: Posterior) -> Float[np.ndarray, "*sets batches"]:
+def means_of_batches(
+    values: Float[np.ndarray, "*sets draws"], posterior: Posterior
+) -> Float[np.ndarray, "*sets batches"]:
     """Means over batches of draws."""
-    return np.moveaxis(batch_means(np.moveaxis(values, -1, 0), posterior.chains, posterior.batches), 0, -1)
+    return np.moveaxis(
+        batch_means(np.moveaxis(values, -1, 0), posterior.chains, posterior.batches), 0, -1
+    )
 
 
 class GaussianProposal(NamedTuple):
@@ -186,14 +229,22 @@ class GaussianProposal(NamedTuple):
 
     def log_student(self, theta: np.ndarray) -> np.ndarray:
         """Logarithm of the density of the multivariate t about this Gaussian."""
-        z, size = (theta - self.mean) @ self.factor, len(self.mean)
-        found = scipy.stats.multivariate_t.logpdf(z, np.zeros(size), np.eye(size), FREEDOM) + self.log_det
+        z = (theta - self.mean) @ self.factor
+        size = len(self.mean)
+        found = (
+            scipy.stats.multivariate_t.logpdf(z, np.zeros(size), np.eye(size), FREEDOM)
+            + self.log_det
+        )
         return np.reshape(found, len(theta))
 
     def students(self, count: int) -> Float[np.ndarray, "draws params"]:
         """Draw from the multivariate t about this Gaussian, always by the same random numbers."""
-        rng, size = np.random.default_rng(0), len(self.mean)
-        z = rng.standard_normal((count, size)) * np.sqrt(FREEDOM / rng.chisquare(FREEDOM, count))[:, None]
+        rng = np.random.default_rng(0)
+        size = len(self.mean)
+        z = (
+            rng.standard_normal((count, size))
+            * np.sqrt(FREEDOM / rng.chisquare(FREEDOM, count))[:, None]
+        )
         return self.mean + self.unwhiten(z.T).T
 
     def unwhiten(self, z: np.ndarray) -> np.ndarray:
@@ -205,12 +256,16 @@ def about(draws: np.ndarray, weight: np.ndarray | None = None) -> GaussianPropos
     """Return the Gaussian of the moments of draws."""
     spread = np.atleast_2d(np.cov(draws.T, aweights=weight))
     own = _gaussian(mean := np.average(draws, 0, weight), np.linalg.pinv(spread))
-    return own if own is not None else GaussianProposal(mean, np.diag(1 / draws.std(0)))
+    if own is not None:
+        return own
+    return GaussianProposal(mean, np.diag(1 / draws.std(0)))
 
 
 def _gaussian(mean: np.ndarray, precision: np.ndarray) -> GaussianProposal | None:
     try:
-        return GaussianProposal(mean, np.linalg.cholesky(precision)) if np.isfinite(mean).all() else None
+        if np.isfinite(mean).all():
+            return GaussianProposal(mean, np.linalg.cholesky(precision))
+        return None
     except np.linalg.LinAlgError:
         return None
 
@@ -221,27 +276,43 @@ def gaussian_of(posterior: Posterior) -> GaussianProposal:
     return (None if fit is None else _gaussian(fit.vector, fit.hessian)) or about(posterior.draws)
 
 
-def gaussians_of_refits(posterior: Posterior, weights: Float[np.ndarray, "refits units"]) -> list[GaussianProposal | None]:
-    """Return the Gaussians at the modes of refits, or by a step from the mean of the draws; None where there is none."""
+def gaussians_of_refits(
+    posterior: Posterior, weights: Float[np.ndarray, "refits units"]
+) -> list[GaussianProposal | None]:
+    """Return the Gaussians at the modes of refits, or by a step from the mean of the draws.
+
+    None where there is none.
+    """
     fit = posterior.mode
     found = _about_draws(posterior, weights) if fit is None else _at_modes(fit, weights)
     return [_gaussian(mean, precision) for mean, precision in zip(*found, strict=True)]
 
 
 def _at_modes(fit: Fit, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Descend by Newton steps from the mode; where they end need not be exact, as weights make up for it."""
-    F, lanes = functions(fit.objective, fit.theta, whole(weights)), np.arange(len(weights))
-    _, theta, converged, _ = newton(F, np.tile(fit.vector, (len(weights), 1)), lanes, fit.null_space)
+    """Descend by Newton steps from the mode.
+
+    Where they end need not be exact, as weights make up for it.
+    """
+    F = functions(fit.objective, fit.theta, whole(weights))
+    lanes = np.arange(len(weights))
+    _, theta, converged, _ = newton(
+        F, np.tile(fit.vector, (len(weights), 1)), lanes, fit.null_space
+    )
     theta = np.where(converged[:, None] & np.isfinite(theta), theta, fit.vector)
     return theta, F.hessian(theta, lanes)
 
 
 def _about_draws(posterior: Posterior, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Take one Newton step from the mean of the draws, by the change of F alone, from the precision of the draws."""
-    own, lanes = about(posterior.draws), np.arange(len(weights) + 1)
+    """Take one Newton step from the mean of the draws, by the change of F alone, from the precision
+    of the draws.
+    """
+    own = about(posterior.draws)
+    lanes = np.arange(len(weights) + 1)
     rows = whole(np.concatenate([np.ones((1, weights.shape[1])), weights]))
-    F, at = functions(posterior.objective, posterior.like, rows), np.tile(own.mean, (len(lanes), 1))
-    slope, bend = F.look(at, lanes)[1], F.hessian(at, lanes)
+    F = functions(posterior.objective, posterior.like, rows)
+    at = np.tile(own.mean, (len(lanes), 1))
+    slope = F.look(at, lanes)[1]
+    bend = F.hessian(at, lanes)
     precision = own.factor @ own.factor.T
     changed = precision + bend[1:] - bend[:1]
     changed = np.where(np.linalg.eigvalsh(changed)[:, :1, None] > 0, changed, precision)
@@ -249,19 +320,29 @@ def _about_draws(posterior: Posterior, weights: np.ndarray) -> tuple[np.ndarray,
 
 
 def normaliser(posterior: Posterior) -> Normaliser | None:
-    """Estimate log Z(1) by a t about the draws; None if the draws say otherwise, as those of several modes may."""
+    """Estimate log Z(1) by a t about the draws.
+
+    None if the draws say otherwise, as those of several modes may.
+    """
     own = about(posterior.draws)
     theta = own.students(len(posterior.draws))
-    log_weights = -posterior.values(theta, np.ones(posterior.objective.num_units)) - own.log_student(theta)
+    log_weights = -posterior.values(
+        theta, np.ones(posterior.objective.num_units)
+    ) - own.log_student(theta)
     found, _, _ = summarise(log_weights, posterior)
     both = bridge(log_weights, -posterior.value - own.log_student(posterior.draws))
     return found if abs(found.value - both) < MAX_GAP else None
 
 
 def bridge(ratio: Float[np.ndarray, " draws"], there: Float[np.ndarray, " others"]) -> float:
-    """Estimate A(w) from log ratios F(θ, 1) − F(θ, w) at draws of both posteriors (Meng and Wong, 1996)."""
-    s, t, value = np.log(len(ratio)), np.log(len(there)), float(log_mean(ratio))
-    for _ in range(1000):  # the iteration is a contraction; a few dozen reach the tolerance where draws overlap
+    """Estimate A(w) from log ratios F(θ, 1) − F(θ, w) at draws of both posteriors (Meng and Wong,
+    1996).
+    """
+    s = np.log(len(ratio))
+    t = np.log(len(there))
+    value = float(log_mean(ratio))
+    # the iteration is a contraction; a few dozen reach the tolerance where draws overlap
+    for _ in range(1000):
         above = logsumexp(ratio - np.logaddexp(t + ratio - value, s)) - s
         below = logsumexp(-np.logaddexp(t + there - value, s)) - t
         if abs(above - below - value) < 1e-9:

@@ -2,8 +2,9 @@
 
     p(θ | y) ∝ exp(−F(θ, 1)),      F(θ, w) = −Σ_n w_n log p(y_n | θ) − log p(θ)
 
-θ is unconstrained, so the density of constrained parameters is multiplied by the Jacobian of their transforms
-(`coordinates`). Draws and F must belong together; two identities of every posterior show whether they do,
+θ is unconstrained, so the density of constrained parameters is multiplied by the Jacobian of their
+transforms (`coordinates`). Draws and F must belong together; two identities of every posterior show
+whether they do,
 
     E[∂F/∂θ_j] = 0,      E[(θ_j − E θ_j) ∂F/∂θ_j] = 1.
 """
@@ -40,14 +41,23 @@ from ..plans.plan import CAPACITY
 from .responses import DrawResponses
 from .sampled import Integrated, Sampled
 
-BATCHES = 50  # batches of draws, as few as tell a variance to a tenth, so that they are long beside the memory of most chains
-MAX_BATCHES = 200  # batches beyond which intervals of 1.96 errors do not gain a third of a per cent any more
-MEMORY = 10  # length of a batch, in draws that are worth one, beside which the memory of chains is short
-CACHED = 2**14  # numbers of an array that stays in a processor's cache with the other temporaries of a density
-FEWEST = 16  # draws together from which programs run in vector instructions, whether or not their arrays stay in the cache
+# batches of draws, as few as tell a variance to a tenth, so that they are long beside the memory of
+# most chains
+BATCHES = 50
+# batches beyond which intervals of 1.96 errors do not gain a third of a per cent any more
+MAX_BATCHES = 200
+# length of a batch, in draws that are worth one, beside which the memory of chains is short
+MEMORY = 10
+# numbers of an array that stays in a processor's cache with the other temporaries of a density
+CACHED = 2**14
+# draws together from which programs run in vector instructions, whether or not their arrays stay in
+# the cache
+FEWEST = 16
 CHECKED_DRAWS = 1000  # draws, evenly spaced, at which draws and density are compared
-# error of an identity that warns: so many standard errors, and so large a share of its size for draws of the density
-SURE, LARGE = 6.0, 0.3
+# error of an identity that warns: so many standard errors, and so large a share of its size for
+# draws of the density
+SURE = 6.0
+LARGE = 0.3
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,7 +75,8 @@ class Posterior(PrintedResult):
     like : pytree of arrays
         Shape of θ.
     unconstrain : callable
-        Maps the name of the calling function and arrays of draws by name, as the caller has them, to unconstrained draws.
+        Maps the name of the calling function and arrays of draws by name, as the caller has them,
+        to unconstrained draws.
     named : callable
         Maps unconstrained draws to parameters as the caller has them, by name or as one vector.
     names : list of str
@@ -83,7 +94,8 @@ class Posterior(PrintedResult):
     simulate : callable or None
         Draws responses, where the model says how.
     simulate_by : callable or None
-        Maps a function of the caller, which draws the response of one unit, to one that draws responses.
+        Maps a function of the caller, which draws the response of one unit, to one that draws
+        responses.
 
     See Also
     --------
@@ -97,8 +109,12 @@ class Posterior(PrintedResult):
     >>> import leaveout as lo
     >>> y = np.array([0.1, -0.4, 1.2, 0.7])
     >>> draws = 0.32 + 0.447 * np.random.default_rng(0).standard_normal((2000, 1))
-    >>> posterior = lo.from_posterior(draws, lambda theta, y: 0.5 * (y - theta[0]) ** 2 + 0.919, y,
-    ...                               log_prior=lambda theta: -0.5 * theta[0] ** 2)
+    >>> posterior = lo.from_posterior(
+    ...     draws,
+    ...     lambda theta, y: 0.5 * (y - theta[0]) ** 2 + 0.919,
+    ...     y,
+    ...     log_prior=lambda theta: -0.5 * theta[0] ** 2,
+    ... )
     >>> posterior.draws.shape, posterior.objective.num_units
     ((2000, 1), 4)
     """
@@ -120,7 +136,10 @@ class Posterior(PrintedResult):
 
     @functools.cached_property
     def mode(self) -> Fit | None:
-        """The fit at the mode nearest to the mean of the draws; None if the density has none, as in funnels."""
+        """The fit at the mode nearest to the mean of the draws.
+
+        None if the density has none, as in funnels.
+        """
         if self.known_fit is not None:
             return self.known_fit
         start = unflatten(self.draws.mean(0), self.like)
@@ -131,8 +150,13 @@ class Posterior(PrintedResult):
                 found = minimise(self.objective, natural, num_starts=1)
         except (RuntimeError, IndefiniteHessianError, ValueError):
             return None
-        fits = found.objective.num_units == self.objective.num_units and found.num_params == self.draws.shape[1]
-        return found if fits and found.factor is not None and int(found.result) == RESULTS.successful else None
+        fits = (
+            found.objective.num_units == self.objective.num_units
+            and found.num_params == self.draws.shape[1]
+        )
+        if fits and found.factor is not None and int(found.result) == RESULTS.successful:
+            return found
+        return None
 
     @functools.cached_property
     def value(self) -> Float[np.ndarray, " draws"]:
@@ -141,11 +165,15 @@ class Posterior(PrintedResult):
 
     @functools.cached_property
     def efficiency(self) -> float:
-        """Effective over actual number of draws, of the mean of a parameter that mixes as most do; one at most."""
+        """Effective over actual number of draws, of the mean of a parameter that mixes as most do.
+
+        One at most.
+        """
         means = batch_means(self.draws, self.chains)
         batched = means.var(0, ddof=1) / len(means)
         ratio = self.draws.var(0) / len(self.draws) / np.where(batched > 0, batched, 1.0)
-        return float(np.clip(np.median(ratio), 0.01, 1.0))  # below a hundredth the tail of weights no longer follows it
+        # below a hundredth the tail of weights no longer follows it
+        return float(np.clip(np.median(ratio), 0.01, 1.0))
 
     @property
     def batches(self) -> int:
@@ -157,7 +185,9 @@ class Posterior(PrintedResult):
         return self.objective.predictors
 
     @float64
-    def values(self, theta: Float[np.ndarray, "draws params"], weights: Float[np.ndarray, " units"]) -> np.ndarray:
+    def values(
+        self, theta: Float[np.ndarray, "draws params"], weights: Float[np.ndarray, " units"]
+    ) -> np.ndarray:
         """Evaluate F(·, w) at many θ.
 
         Parameters
@@ -194,18 +224,32 @@ class Posterior(PrintedResult):
         array of float, shape (sets, places)
             F of every set at every place; infinite where it has no value.
         """
-        n, sizes = self.objective.num_units, np.bincount(self.blocks)
+        n = self.objective.num_units
+        sizes = np.bincount(self.blocks)
         if not len(theta):
             return np.zeros((away.shape[0], 0))
-        share = away @ scipy.sparse.csr_array((np.ones(n), self.blocks, np.arange(n + 1)), shape=(n, len(sizes)))
-        size, parts = sizes[share.indices], isinstance(self.objective, Integrated) and not np.isin(away.data, (0, 1)).all()
-        if self.block_losses is None or parts or np.any((size > 1) & (share.data > 0) & (share.data < size)):
+        share = away @ scipy.sparse.csr_array(
+            (np.ones(n), self.blocks, np.arange(n + 1)), shape=(n, len(sizes))
+        )
+        size = sizes[share.indices]
+        parts = isinstance(self.objective, Integrated) and not np.isin(away.data, (0, 1)).all()
+        if (
+            self.block_losses is None
+            or parts
+            or np.any((size > 1) & (share.data > 0) & (share.data < size))
+        ):
             return self._values_of_sets(theta, 1 - away.toarray())
         share.data = share.data / size
         blocks, column = np.unique(share.indices, return_inverse=True)
         at_draws = theta is self.draws
-        value, losses = (self.value, self.block_losses[:, blocks]) if at_draws else self.values_and_losses(theta, blocks)
-        few = scipy.sparse.csr_array((share.data, column, share.indptr), shape=(away.shape[0], len(blocks)))
+        value, losses = (
+            (self.value, self.block_losses[:, blocks])
+            if at_draws
+            else self.values_and_losses(theta, blocks)
+        )
+        few = scipy.sparse.csr_array(
+            (share.data, column, share.indptr), shape=(away.shape[0], len(blocks))
+        )
         with np.errstate(invalid="ignore"):  # a block of density zero
             found = value - few @ losses.T
         if (zero := np.flatnonzero(~np.isfinite(value))).size:  # what leaves may be why
@@ -217,7 +261,11 @@ class Posterior(PrintedResult):
         losses = self.values_and_losses(theta, np.arange(share.shape[1]))[1]
         never = ~np.isfinite(losses)
         finite = np.where(never, 0.0, losses)
-        found = self.values(theta, np.zeros(self.objective.num_units)) + finite.sum(1) - share @ finite.T
+        found = (
+            self.values(theta, np.zeros(self.objective.num_units))
+            + finite.sum(1)
+            - share @ finite.T
+        )
         stays = never.sum(1) - (share == 1).astype(float) @ never.T
         return np.where(stays > 0, np.inf, found)
 
@@ -226,15 +274,20 @@ class Posterior(PrintedResult):
         sets, place = np.unique(weights, axis=0, return_inverse=True)
         if not isinstance(self.objective, AbstractClosedForm):
             return np.stack([self.values(theta, one) for one in sets])[place.ravel()]
-        parts = np.split(theta, range(size := max(1, CAPACITY // self.objective.num_units), len(theta), size))
+        parts = np.split(
+            theta, range(size := max(1, CAPACITY // self.objective.num_units), len(theta), size)
+        )
         found = np.concatenate([self.objective.values(at, sets) for at in parts])
-        return (found + sets @ np.broadcast_to(self.constant, self.objective.num_units)).T[place.ravel()]
+        return (found + sets @ np.broadcast_to(self.constant, self.objective.num_units)).T[
+            place.ravel()
+        ]
 
     @float64
     def values_and_losses(
         self, theta: Float[np.ndarray, "draws params"], blocks: Int[np.ndarray, " some"]
     ) -> tuple[Float[np.ndarray, " draws"], Float[np.ndarray, "draws some"]]:
-        """Evaluate F(·, 1) and the losses of some blocks of units at many θ, in one pass; `block_losses` says if there are any.
+        """Evaluate F(·, 1) and the losses of some blocks of units at many θ, in one pass;
+        `block_losses` says if there are any.
 
         Parameters
         ----------
@@ -255,9 +308,15 @@ class Posterior(PrintedResult):
         constant = np.broadcast_to(self.constant, self.objective.num_units)[blocks]
         return value, losses * (1.0 if weight is None else np.asarray(weight)[blocks]) + constant
 
-    def _evaluate(self, theta: np.ndarray, weights: np.ndarray, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _evaluate(
+        self, theta: np.ndarray, weights: np.ndarray, blocks: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Evaluate F(·, w), and the losses of some blocks as the objective counts them."""
-        found, losses, constant = self.objective, np.zeros((len(theta), 0)), np.sum(weights * self.constant)
+        found, losses, constant = (
+            self.objective,
+            np.zeros((len(theta), 0)),
+            np.sum(weights * self.constant),
+        )
         if isinstance(found, AbstractClosedForm):
             value = self._values_of_sets(theta, weights[None])[0] - constant
             if blocks.size:
@@ -266,32 +325,52 @@ class Posterior(PrintedResult):
         elif self._predictors is not None:
             value, losses = self._of_predictors(theta, weights, blocks)
         else:
-            found, up = repeatable(found), lambda count: 2 ** int(np.ceil(np.log2(count)))  # few programs
+            # few programs
+            found, up = repeatable(found), lambda count: 2 ** int(np.ceil(np.log2(count)))
             padded = np.resize(blocks, up(len(blocks))) if blocks.size else blocks
-            places = theta if len(theta) == len(self.draws) else np.resize(theta, (up(len(theta)), theta.shape[1]))
-            size, most = (max(1, capacity // self.objective.num_units) for capacity in (CACHED, CAPACITY // 4))
+            places = (
+                theta
+                if len(theta) == len(self.draws)
+                else np.resize(theta, (up(len(theta)), theta.shape[1]))
+            )
+            size, most = (
+                max(1, capacity // self.objective.num_units) for capacity in (CACHED, CAPACITY // 4)
+            )
             size = min(max(FEWEST, size), most, len(places))
-            every, each = _values_and_losses(found, self.like, places, padded_weights(found, weights), padded, size)
-            value, losses = np.asarray(every)[: len(theta)], losses if each is None else np.asarray(each)[: len(theta)]
+            every, each = _values_and_losses(
+                found, self.like, places, padded_weights(found, weights), padded, size
+            )
+            value, losses = (
+                np.asarray(every)[: len(theta)],
+                losses if each is None else np.asarray(each)[: len(theta)],
+            )
         return np.where(np.isnan(value), np.inf, value) + constant, losses[:, : len(blocks)]
 
-    def _of_predictors(self, theta: np.ndarray, weights: np.ndarray, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _of_predictors(
+        self, theta: np.ndarray, weights: np.ndarray, units: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Evaluate F and the losses of some units of a model of linear predictors."""
-        model, size = self._predictors, max(1, CAPACITY // self.objective.num_units)
+        model = self._predictors
+        size = max(1, CAPACITY // self.objective.num_units)
         omega, kappa = model.weigh(weights[None])
-        values, losses = list[np.ndarray](), list[np.ndarray]()
+        values = list[np.ndarray]()
+        losses = list[np.ndarray]()
         for at in np.split(theta, range(size, len(theta), size)):
             eta = model.eta(at)
             with np.errstate(over="ignore", invalid="ignore"):
                 (each,) = model.loss.derivatives(eta, model.y, (0,))
                 values.append(weight_terms(omega, each).sum(1) + kappa * model.penalty_terms(at)[0])
                 if units.size and model.unit_loss is not model.loss:
-                    (each,) = model.unit_loss.derivatives(eta[:, : self.objective.num_units], model.y, (0,))
+                    (each,) = model.unit_loss.derivatives(
+                        eta[:, : self.objective.num_units], model.y, (0,)
+                    )
                 losses.append(each[:, units])
         return np.concatenate(values), np.concatenate(losses)
 
     @float64
-    def looks(self, theta: Float[np.ndarray, "draws params"], weights: Float[np.ndarray, " units"]) -> tuple[Any, Any]:
+    def looks(
+        self, theta: Float[np.ndarray, "draws params"], weights: Float[np.ndarray, " units"]
+    ) -> tuple[Any, Any]:
         """Evaluate F(·, w) and its gradient at many θ.
 
         Parameters
@@ -310,36 +389,55 @@ class Posterior(PrintedResult):
         """
         size = max(1, CAPACITY // self.objective.num_units)
         rows = lambda at: whole(np.broadcast_to(weights, (len(at), len(weights))))
-        look = lambda at: functions(self.objective, self.like, rows(at)).look(at, np.arange(len(at)))
+        look = lambda at: functions(self.objective, self.like, rows(at)).look(
+            at, np.arange(len(at))
+        )
         pieces = [look(at) for at in np.split(theta, range(size, len(theta), size))]
         value, slope = (np.concatenate(each) for each in zip(*pieces, strict=True))
         return value + np.sum(weights * self.constant), slope
 
     @functools.cached_property
     def blocks(self) -> Int[np.ndarray, " units"]:
-        """Block of each unit: units of different blocks are independent given θ, if F has such terms at all."""
-        return self.objective.code if isinstance(self.objective, Integrated) else np.arange(self.objective.num_units)
+        """Block of each unit.
+
+        Units of different blocks are independent given θ, if F has such terms at all.
+        """
+        if isinstance(self.objective, Integrated):
+            return self.objective.code
+        return np.arange(self.objective.num_units)
 
     @functools.cached_property
     def block_losses(self) -> Float[np.ndarray, "draws blocks"] | None:
         """−log density of every block of units at every draw; None if F has no such terms.
 
-        F(θ, w) must differ from F(θ, 1) by the losses of units that leave, which is tried at two draws and three sets of them.
-        Groups whose effects are integrated out are independent anyway.
+        F(θ, w) must differ from F(θ, 1) by the losses of units that leave, which is tried at two
+        draws and three sets of them. Groups whose effects are integrated out are independent
+        anyway.
         """
         integrated = isinstance(self.objective, Integrated)
         if not (integrated or self.objective.pointwise or self._predictors is not None):
             return None
-        blocks, some = np.unique(self.blocks), np.array([0, len(self.draws) - 1])
-        few = isinstance(self.objective, AbstractClosedForm) or self.objective.units.serial is not False  # likely in vain
+        blocks = np.unique(self.blocks)
+        some = np.array([0, len(self.draws) - 1])
+        # likely in vain
+        few = (
+            isinstance(self.objective, AbstractClosedForm)
+            or self.objective.units.serial is not False
+        )
         value, found = self.values_and_losses(self.draws[some] if few else self.draws, blocks)
-        tried, rng, n = found[[0, -1]], np.random.default_rng(0), found.shape[1]
+        tried = found[[0, -1]]
+        rng = np.random.default_rng(0)
+        n = found.shape[1]
         for share in () if integrated else (1 / n, 0.2, 0.5):  # one unit, some, and half of them
             weights = np.ones(n)
             weights[rng.choice(n, max(1, int(share * n)), replace=False)] = 0.0
-            change = self.values(self.draws[some], weights) - self.values(self.draws[some], np.ones(n))
+            change = self.values(self.draws[some], weights) - self.values(
+                self.draws[some], np.ones(n)
+            )
             size = np.abs(tried).sum(1)
-            if not np.allclose(change, -tried @ (1 - weights), rtol=0, atol=1e-9 * float(size.max() + 1)):
+            if not np.allclose(
+                change, -tried @ (1 - weights), rtol=0, atol=1e-9 * float(size.max() + 1)
+            ):
                 return None
         if few:
             value, found = self.values_and_losses(self.draws, blocks)
@@ -348,9 +446,14 @@ class Posterior(PrintedResult):
 
     @property
     def unit_losses(self) -> Float[np.ndarray, "draws units"] | None:
-        """−log p(y_n | θ) of every unit at every draw; None if units depend on one another given θ."""
+        """−log p(y_n | θ) of every unit at every draw.
+
+        None if units depend on one another given θ.
+        """
         found = self.block_losses
-        return found if found is not None and found.shape[1] == self.objective.num_units else None
+        if found is not None and found.shape[1] == self.objective.num_units:
+            return found
+        return None
 
     def losses_at(
         self, theta: Float[np.ndarray, "places params"], units: Int[np.ndarray, " some"]
@@ -370,7 +473,9 @@ class Posterior(PrintedResult):
             The losses.
         """
         assert self.block_losses is not None
-        return self.block_losses[:, units] if theta is self.draws else self.values_and_losses(theta, units)[1]
+        if theta is self.draws:
+            return self.block_losses[:, units]
+        return self.values_and_losses(theta, units)[1]
 
     def _lines(self) -> list[tuple[str, str]]:
         shown = 12  # names that are printed
@@ -390,7 +495,12 @@ class Posterior(PrintedResult):
 
 @compile_static
 def _values_and_losses(
-    objective: AbstractObjective, like: PyTree, theta: Arrays, weights: Arrays, blocks: Arrays, size: int
+    objective: AbstractObjective,
+    like: PyTree,
+    theta: Arrays,
+    weights: Arrays,
+    blocks: Arrays,
+    size: int,
 ) -> tuple[Arrays, Arrays | None]:
     def one(v: Any) -> Any:
         tree = unravel(v, like)
@@ -399,18 +509,26 @@ def _values_and_losses(
         if isinstance(objective, Sampled):
             losses, prior = objective.terms(tree, weights)
             return jnp.sum(losses) - prior, losses[blocks]
-        return objective.loss(tree, weights), objective.score(tree, jnp.asarray(weights), blocks, jnp.ones(len(blocks)))
+        return objective.loss(tree, weights), objective.score(
+            tree, jnp.asarray(weights), blocks, jnp.ones(len(blocks))
+        )
 
     return jax.lax.map(one, theta, batch_size=size)
 
 
 def check_posterior(caller: str, posterior: Posterior) -> Posterior:
-    """Compare draws and density by identities of posteriors; ValueError if the density does not exist there."""
-    draws, n = posterior.draws, posterior.objective.num_units
+    """Compare draws and density by identities of posteriors.
+
+    ValueError if the density does not exist there.
+    """
+    draws = posterior.draws
+    n = posterior.objective.num_units
     spread = draws.std(0)
     equal = np.ptp(draws, axis=0) <= 1e-12 * np.abs(draws).max(0)  # to rounding, of transforms too
     if equal.any():
-        raise ValueError(f"{caller}: all draws of {posterior.names[int(np.argmax(equal))]!r} are equal.")
+        raise ValueError(
+            f"{caller}: all draws of {posterior.names[int(np.argmax(equal))]!r} are equal."
+        )
     some = np.unique(np.linspace(0, len(draws) - 1, CHECKED_DRAWS).astype(int))
     value, slope = posterior.looks(draws[some], np.ones(n))
     if not (np.isfinite(value).all() and np.isfinite(slope).all()):
@@ -419,11 +537,18 @@ def check_posterior(caller: str, posterior: Posterior) -> Posterior:
             f"{len(value)} draws: does it have the parameters and the data of the model that was sampled?"
         )
     away = draws[some] - draws[some].mean(0)
-    product, error = away * slope, lambda each: np.maximum(batch_error(each, posterior.chains), 1e-12)
-    size, shift = product.mean(0), slope.mean(0) * spread
+    product = away * slope
+    error = lambda each: np.maximum(batch_error(each, posterior.chains), 1e-12)
+    size = product.mean(0)
+    shift = slope.mean(0) * spread
     wrong = (np.abs(size - 1) > SURE * error(product)) & (np.abs(size - 1) > LARGE)
     wrong |= (np.abs(shift) > SURE * error(slope * spread)) & (np.abs(shift) > LARGE / 3)
-    if wrong.any() and np.isposinf(posterior.values(draws[some] + away[::-1] - np.roll(away, 1, 0), np.ones(n))).any():
+    if (
+        wrong.any()
+        and np.isposinf(
+            posterior.values(draws[some] + away[::-1] - np.roll(away, 1, 0), np.ones(n))
+        ).any()
+    ):
         note = "the density has an edge, where identities fail that compare it with the draws"
         return replace(posterior, note="; ".join(filter(None, (posterior.note, note))))
     if product.mean() < 0:
@@ -446,8 +571,13 @@ def batch_error(each: Float[np.ndarray, "draws ..."], chains: int) -> np.ndarray
     return means.std(0, ddof=1) / np.sqrt(len(means))
 
 
-def batch_means(each: Float[np.ndarray, "draws ..."], chains: int, batches: int = BATCHES) -> np.ndarray:
-    """Means over successive batches of draws, `[batches, ...]`; the last draws of a chain may be left over."""
+def batch_means(
+    each: Float[np.ndarray, "draws ..."], chains: int, batches: int = BATCHES
+) -> np.ndarray:
+    """Means over successive batches of draws, `[batches, ...]`.
+
+    The last draws of a chain may be left over.
+    """
     length = len(each) // chains
     size = max(1, length // -(-batches // chains))
     count = length // size

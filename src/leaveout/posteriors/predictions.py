@@ -2,9 +2,11 @@
 
     F(t) = Σ_s w_s 1[y_s ≤ t],      y_s ~ p(y | θ_s),   θ_s, w_s draws of p(θ | y_seen), Σ w = 1
 
-    PIT     Σ_s w_s (1[y_s < y] + u 1[y_s = y]), u uniform: uniform if the model is right, of counts too
-    CRPS    Σ_s w_s |y_s − y| − ½ Σ_s Σ_t w_s w_t |y_s − y_t| / (1 − Σ w²), whose last factor takes the pairs s = t out
-    Brier   (p − y)², p = Σ w_s y_s, of a response of zeros and ones
+    PIT
+    Σ_s w_s (1[y_s < y] + u 1[y_s = y]), u uniform: uniform if the model is right, of counts too
+    CRPS
+    Σ_s w_s |y_s − y| − ½ Σ_s Σ_t w_s w_t |y_s − y_t| / (1 − Σ w²), whose last factor takes the
+    pairs s = t out Brier   (p − y)², p = Σ w_s y_s, of a response of zeros and ones
     R²      1 − Σ (y − ŷ)² / Σ (y − ȳ)², ŷ = Σ w_s y_s
 
 Effects that are integrated out are drawn given θ_s and the units of their group that are seen.
@@ -41,15 +43,16 @@ SURE = 0.05  # p below which the printed line calls PITs not uniform
 class PosteriorPredictions(PrintedResult):
     """Predictive distributions of left-out units, against their responses.
 
-    `PosteriorEstimate.predict` returns it. Printing it shows R², the mean CRPS or Brier score, the coverage of the intervals
-    and whether the PIT is uniform.
+    `PosteriorEstimate.predict` returns it. Printing it shows R², the mean CRPS or Brier score, the
+    coverage of the intervals and whether the PIT is uniform.
 
     Attributes
     ----------
     table : DataFrame
-        A row for each left-out unit and refit: its response `y`; `mean`, `low` and `high` of its predictive distribution;
-        `pit`; `crps`, or `brier` of a response of zeros and ones; the `refit`, and whether it is `flagged`, as its weights
-        cannot be trusted: no score holds such a row. NaN where there are no predictive draws.
+        A row for each left-out unit and refit: its response `y`; `mean`, `low` and `high` of its
+        predictive distribution; `pit`; `crps`, or `brier` of a response of zeros and ones; the
+        `refit`, and whether it is `flagged`, as its weights cannot be trusted: no score holds such
+        a row. NaN where there are no predictive draws.
     level : float
         Share of the predictive distribution between `low` and `high`.
     plan : Plan
@@ -84,7 +87,9 @@ class PosteriorPredictions(PrintedResult):
     missing: str = ""
 
     def _average(self, values: Any) -> tuple[float, float]:
-        """Return the mean over units of one number a row, and its standard error by what is independent in the plan."""
+        """Return the mean over units of one number a row, and its standard error by what is
+        independent in the plan.
+        """
         each = average_by_unit(self._unit, np.asarray(values, np.float64), self.plan.num_units)
         return float(np.nanmean(each)), standard_error(each, np.ones(len(each)), self.plan).value
 
@@ -103,10 +108,13 @@ class PosteriorPredictions(PrintedResult):
 
     @property
     def scores(self) -> pd.DataFrame:
-        """R², the mean CRPS or Brier score, and the coverage of the intervals, each with its standard error."""
+        """R², the mean CRPS or Brier score, and the coverage of the intervals, each with its
+        standard error.
+        """
         known = self._known
         score = "brier" if "brier" in known else "crps"
-        y, mean = known["y"].to_numpy(), known["mean"].to_numpy()
+        y = known["y"].to_numpy()
+        mean = known["mean"].to_numpy()
         of_rows = {
             "r2": METRICS["r2"].functional.pseudo(y, mean, np.ones(len(y))),  # type: ignore[union-attr]
             score: known[score],
@@ -119,9 +127,13 @@ class PosteriorPredictions(PrintedResult):
 
     @property
     def uniformity(self) -> tuple[float, str]:
-        """The p-value of Neyman's smooth test of order two that the PIT is uniform, and what speaks most against it."""
-        pit, n = self._known["pit"].to_numpy() - 0.5, len(np.unique(self._unit))
-        scaled = (np.sqrt(12) * pit, np.sqrt(180) * (pit**2 - 1 / 12))  # of mean zero and variance one where it is uniform
+        """The p-value of Neyman's smooth test of order two that the PIT is uniform, and what speaks
+        most against it.
+        """
+        pit = self._known["pit"].to_numpy() - 0.5
+        n = len(np.unique(self._unit))
+        # of mean zero and variance one where it is uniform
+        scaled = (np.sqrt(12) * pit, np.sqrt(180) * (pit**2 - 1 / 12))
         place, spread = (mean / np.fmax(se, n**-0.5) for mean, se in map(self._average, scaled))
         said = f"responses lie {'above' if place > 0 else 'below'} the predictions"
         if abs(spread) > abs(place):
@@ -129,18 +141,33 @@ class PosteriorPredictions(PrintedResult):
         return float(scipy.stats.chi2.sf(place**2 + spread**2, 2)), said
 
     def _lines(self) -> list[tuple[str, str]]:
-        known, n, flagged = self._known, len(self.table), int(self.table["flagged"].sum())
+        known = self._known
+        n = len(self.table)
+        flagged = int(self.table["flagged"].sum())
         missing = f"; {flagged} are in folds that cannot be weighed" if flagged else ""
-        lines = [("model", self.title), ("predicted", f"{len(known)} of {n} left-out units{missing}{self.missing}")]
+        lines = [
+            ("model", self.title),
+            ("predicted", f"{len(known)} of {n} left-out units{missing}{self.missing}"),
+        ]
         if len(known):
             p, said = self.uniformity
             (r2, r2_se), (score, score_se), (share, share_se) = self.scores.to_numpy()
-            pm = lambda value, se, shown=".4g": f"{value:{shown}}" + (f" ± {se:.2g}" if np.isfinite(se) else "")
+            pm = lambda value, se, shown=".4g": (
+                f"{value:{shown}}" + (f" ± {se:.2g}" if np.isfinite(se) else "")
+            )
             lines += [
                 ("R²", pm(r2, r2_se)),
                 ("Brier" if "brier" in known else "CRPS", pm(score, score_se)),
-                ("intervals", f"of {self.level:.0%} hold {pm(100 * share, 100 * share_se, '.1f')} % of the responses"),
-                ("PIT", f"not uniform (p = {p:.1g}): {said}" if p < SURE else f"as uniform as expected (p = {p:.2f})"),
+                (
+                    "intervals",
+                    f"of {self.level:.0%} hold {pm(100 * share, 100 * share_se, '.1f')} % of the responses",
+                ),
+                (
+                    "PIT",
+                    f"not uniform (p = {p:.1g}): {said}"
+                    if p < SURE
+                    else f"as uniform as expected (p = {p:.2f})",
+                ),
             ]
         return lines
 
@@ -161,33 +188,56 @@ class PosteriorPredictions(PrintedResult):
 
 
 def summarise_predictive(
-    drawn: Float[np.ndarray, " draws"], weight: Float[np.ndarray, " draws"], y: float, level: float, u: float
+    drawn: Float[np.ndarray, " draws"],
+    weight: Float[np.ndarray, " draws"],
+    y: float,
+    level: float,
+    u: float,
 ) -> tuple[float, float, float, float, float]:
-    """Return mean, low, high, PIT and CRPS of weighted draws of the response y; a share u of ties with y is below it."""
+    """Return mean, low, high, PIT and CRPS of weighted draws of the response y.
+
+    A share u of ties with y is below it.
+    """
     order = np.argsort(drawn)
-    x, w = drawn[order], weight[order]
+    x = drawn[order]
+    w = weight[order]
     total = np.cumsum(w)
-    low, high = x[np.minimum(np.searchsorted(total, [0.5 - level / 2, 0.5 + level / 2]), len(x) - 1)]
+    low, high = x[
+        np.minimum(np.searchsorted(total, [0.5 - level / 2, 0.5 + level / 2]), len(x) - 1)
+    ]
     below, until = (w[: np.searchsorted(x, y, side)].sum() for side in ("left", "right"))
-    apart, pairs = w @ ((x - y) * (2 * total - w - 1)), 1 - w @ w  # ½ ΣΣ w w' |x − x'|
+    # ½ ΣΣ w w' |x − x'|
+    apart = w @ ((x - y) * (2 * total - w - 1))
+    pairs = 1 - w @ w
     crps = w @ np.abs(x - y) - (apart / pairs if pairs > 0 else np.nan)
     return float(w @ x), float(low), float(high), float(below + u * (until - below)), float(crps)
 
 
-def predict_left_out(estimate: Any, simulate: Any, level: float, response: Any, seed: int) -> PosteriorPredictions:
+def predict_left_out(
+    estimate: Any, simulate: Any, level: float, response: Any, seed: int
+) -> PosteriorPredictions:
     """Summarise the predictive distribution of every unit that a `PosteriorEstimate` scores."""
-    posterior, plan, names, rng = estimate.posterior, estimate.plan, estimate.names(), generator("predict", seed)
+    posterior = estimate.posterior
+    plan = estimate.plan
+    names = estimate.names()
+    rng = generator("predict", seed)
     if posterior.block_losses is None:
         raise ValueError(
             "predict: units depend on one another given the parameters, so these alone predict none of them. Effects of groups "
             "may be integrated out of functions of your own: lo.from_posterior(draws, unit_loss, data, integrate=…)."
         )
-    unit, refit = plan.index[plan.held], plan.refit[plan.held]
-    y, draw = _responses(posterior, names, response)[unit], _response_draws(posterior, simulate)
+    unit = plan.index[plan.held]
+    refit = plan.refit[plan.held]
+    y = _responses(posterior, names, response)[unit]
+    draw = _response_draws(posterior, simulate)
     as_drawn = np.array([fold.theta is posterior.draws for fold in estimate.folds])
-    found, ties, binary = np.full((len(unit), 5), np.nan), rng.random(len(unit)), np.isin(y, (0, 1)).all()
+    found = np.full((len(unit), 5), np.nan)
+    ties = rng.random(len(unit))
+    binary = np.isin(y, (0, 1)).all()
     for some in _passes(posterior, plan, as_drawn):
-        own, part, weights = np.flatnonzero(np.isin(refit, some)), np.isin(plan.refit, some), np.ones(plan.num_units)
+        own = np.flatnonzero(np.isin(refit, some))
+        part = np.isin(plan.refit, some)
+        weights = np.ones(plan.num_units)
         weights[plan.index[part]] = plan.weight[part]
         units, column = np.unique(unit[own], return_inverse=True)
         drawn = draw(estimate.folds[some[0]].theta, units, weights, rng)
@@ -209,16 +259,27 @@ def predict_left_out(estimate: Any, simulate: Any, level: float, response: Any, 
     table.insert(0, "y", y)
     table = table.assign(refit=refit, flagged=np.isin(refit, estimate.flagged()))
     lost = int((table["mean"].isna() & ~table["flagged"]).sum())
-    missing = f"; {lost} are in folds that weigh moved draws, which only a function simulate serves" if lost else ""
+    missing = (
+        f"; {lost} are in folds that weigh moved draws, which only a function simulate serves"
+        if lost
+        else ""
+    )
     return PosteriorPredictions(table, level, plan, estimate.labels["objective"], missing)
 
 
 def _passes(posterior: Posterior, plan: Plan, as_drawn: BoolArray) -> list[list[int]]:
-    """Group the folds whose responses are drawn together: those at the draws, unless they change the same group of effects."""
+    """Group the folds whose responses are drawn together.
+
+    Those at the draws, unless they change the same group of effects.
+    """
     passes = list[tuple[list[int], set[int]]]()
     for k in np.flatnonzero(as_drawn):
         changed = plan.index[plan.indptr[k] : plan.indptr[k + 1]]
-        blocks = set(posterior.blocks[changed]) if isinstance(posterior.objective, Integrated) else set[int]()
+        blocks = (
+            set(posterior.blocks[changed])
+            if isinstance(posterior.objective, Integrated)
+            else set[int]()
+        )
         folds, taken = next((each for each in passes if not each[1] & blocks), ([], set()))
         if not folds:
             passes.append((folds, taken))
@@ -228,45 +289,74 @@ def _passes(posterior: Posterior, plan: Plan, as_drawn: BoolArray) -> list[list[
 
 
 def _responses(posterior: Posterior, names: pd.Index, response: Any) -> FloatArray:
-    """Return the response of every unit; labels of a given one are those of the units, if these have some."""
+    """Return the response of every unit.
+
+    Labels of a given one are those of the units, if these have some.
+    """
     given = posterior.response
     if response is not None:
-        given = numbers("predict", "response", match_labels("predict", units=names.to_series(), response=response)[-1])
+        given = numbers(
+            "predict",
+            "response",
+            match_labels("predict", units=names.to_series(), response=response)[-1],
+        )
     if given is None:
-        raise ValueError("predict: give the response of each unit, response=: the data do not say which of them it is.")
-    y, n = np.asarray(given, np.float64), posterior.objective.num_units
+        raise ValueError(
+            "predict: give the response of each unit, response=: the data do not say which of them it is."
+        )
+    y = np.asarray(given, np.float64)
+    n = posterior.objective.num_units
     if y.shape != (n,) or not np.isfinite(y).all():
-        got = f"shape {y.shape}" if y.shape != (n,) else f"{np.sum(~np.isfinite(y))} that are NaN or infinite"
+        got = (
+            f"shape {y.shape}"
+            if y.shape != (n,)
+            else f"{np.sum(~np.isfinite(y))} that are NaN or infinite"
+        )
         raise ValueError(f"predict: response must be {n} finite numbers, one a unit; got {got}.")
     if posterior.objective.units.classes > 2:
-        raise ValueError("predict: PIT, intervals and CRPS are of numbers; these are of more than two classes.")
+        raise ValueError(
+            "predict: PIT, intervals and CRPS are of numbers; these are of more than two classes."
+        )
     return y
 
 
 def _response_draws(posterior: Posterior, simulate: Any) -> Callable[..., Any]:
-    """Return the function that draws responses at some θ; of predictive draws it returns None but at those of the posterior."""
-    n, size = posterior.objective.num_units, len(posterior.draws)
-    own, title = posterior.simulate_by, display_name(posterior.objective)
+    """Return the function that draws responses at some θ.
+
+    Of predictive draws it returns None but at those of the posterior.
+    """
+    n = posterior.objective.num_units
+    size = len(posterior.draws)
+    own = posterior.simulate_by
+    title = display_name(posterior.objective)
     if callable(simulate):
         if own is None:
-            raise TypeError(f"predict: {title} has no datum for a function simulate; give predictive draws [draws, units].")
+            raise TypeError(
+                f"predict: {title} has no datum for a function simulate; give predictive draws [draws, units]."
+            )
         return own(simulate)
     if simulate is None:
         if posterior.simulate is None:
-            what = (
-                f"{title} draws no responses; give"
-                if own is None
-                else "give simulate=, a function (key, theta, datum) in JAX that draws one response, or"
+            if own is None:
+                what = f"{title} draws no responses; give"
+            else:
+                what = "give simulate=, a function (key, theta, datum) in JAX that draws one response, or"
+            raise ValueError(
+                f"predict: {what} predictive draws [draws, units], such as idata.posterior_predictive."
             )
-            raise ValueError(f"predict: {what} predictive draws [draws, units], such as idata.posterior_predictive.")
         return posterior.simulate
     if len(np.unique(posterior.blocks)) < n:
-        raise ValueError("predict: predictive draws have effects that have seen what is left out; give a function simulate.")
+        raise ValueError(
+            "predict: predictive draws have effects that have seen what is left out; give a function simulate."
+        )
     found = getattr(simulate, "posterior_predictive", simulate)
-    found = found.to_numpy() if isinstance(found, pd.DataFrame) else found
+    if isinstance(found, pd.DataFrame):
+        found = found.to_numpy()
     arrays = read_draws("predict: simulate", found).arrays
     given = next(iter(arrays.values()))
     if len(arrays) > 1 or given.shape != (size, n):
         got = f"arrays {', '.join(arrays)}" if len(arrays) > 1 else given.shape
-        raise ValueError(f"predict: predictive draws must be one array [{size}, {n}], draws by units; got {got}.")
+        raise ValueError(
+            f"predict: predictive draws must be one array [{size}, {n}], draws by units; got {got}."
+        )
     return lambda theta, units, weights, rng: given[:, units] if theta is posterior.draws else None

@@ -21,13 +21,18 @@ from .sampled_model import SampledModel, densities_by_name, unit_variable
 @conventional
 @float64
 def from_pymc(
-    model: Any, draws: Any, *, observed: str | None = None, integrate: Mapping[str, ArrayLike] | None = None
+    model: Any,
+    draws: Any,
+    *,
+    observed: str | None = None,
+    integrate: Mapping[str, ArrayLike] | None = None,
 ) -> Posterior:
     """Take a posterior that PyMC sampled.
 
-    F is the model's log density by PyMC's JAX back end, with the data that the model now holds, in PyMC's own unconstrained
-    coordinates. The units are the entries of an observed variable, along its first axis. All else that the model says belongs
-    to the prior: other observed variables and potentials too. PyMC sets JAX to 64 bits.
+    F is the model's log density by PyMC's JAX back end, with the data that the model now holds, in
+    PyMC's own unconstrained coordinates. The units are the entries of an observed variable, along
+    its first axis. All else that the model says belongs to the prior: other observed variables and
+    potentials too. PyMC sets JAX to 64 bits.
 
     Parameters
     ----------
@@ -38,7 +43,8 @@ def from_pymc(
     observed : str, optional
         The observed variable whose entries are the units; needed if there are several.
     integrate : dict of array, optional
-        A latent variable with one number a group that is integrated out: the group of each unit, 0, 1, …, by its name.
+        A latent variable with one number a group that is integrated out: the group of each unit, 0,
+        1, …, by its name.
 
     Returns
     -------
@@ -48,8 +54,9 @@ def from_pymc(
     Raises
     ------
     ValueError
-        If no variable, or several, could be the units; if draws of a variable are missing; if observed values are missing; if
-        the density is that of a sample of the rows; or if effects cannot be integrated out one by one.
+        If no variable, or several, could be the units; if draws of a variable are missing; if
+        observed values are missing; if the density is that of a sample of the rows; or if effects
+        cannot be integrated out one by one.
     TypeError
         If the model is not PyMC's.
     NotImplementedError
@@ -86,18 +93,28 @@ def from_pymc(
     except ImportError:
         raise ImportError("from_pymc needs PyMC: pip install 'leaveout[pymc]'.") from None
     if not isinstance(model, pymc.Model):
-        raise TypeError(f"{caller}: the first argument must be a pymc.Model; got {type(model).__name__}.")
+        raise TypeError(
+            f"{caller}: the first argument must be a pymc.Model; got {type(model).__name__}."
+        )
     if model.discrete_value_vars:
         discrete = ", ".join(value.name for value in model.discrete_value_vars)
-        raise ValueError(f"{caller}: {discrete} is discrete, so its density has no gradient; sum it out.")
-    free, values, latent = model.free_RVs, model.value_vars, [rv.name for rv in model.free_RVs]
+        raise ValueError(
+            f"{caller}: {discrete} is discrete, so its density has no gradient; sum it out."
+        )
+    free = model.free_RVs
+    values = model.value_vars
+    latent = [rv.name for rv in model.free_RVs]
     seen = {rv.name: rv for rv in model.observed_RVs if rv.ndim}
     unit = unit_variable(caller, list(seen), observed)
     terms = [*free, *model.observed_RVs, *model.potentials]
-    densities = dict(zip([term.name for term in terms], model.logp(vars=terms, sum=False), strict=True))
+    densities = dict(
+        zip([term.name for term in terms], model.logp(vars=terms, sum=False), strict=True)
+    )
     wrong = "have one density together" if not densities[unit].ndim else ""
     if f"{unit.removesuffix('_observed')}_unobserved" in latent:
-        wrong = "are partly missing, and PyMC draws them; build the model of the rows that have them"
+        wrong = (
+            "are partly missing, and PyMC draws them; build the model of the rows that have them"
+        )
     if isinstance(seen[unit].owner.op, MinibatchRandomVariable):
         wrong = "are scaled by total_size; build the model of all rows"
     if wrong:
@@ -105,7 +122,9 @@ def from_pymc(
 
     given = [rv.type() for rv in free]
     transforms = [model.rvs_to_transforms[rv] for rv in free]
-    forward = [t.forward(rv, *rv.owner.inputs) if t else rv for rv, t in zip(free, transforms, strict=True)]
+    forward = [
+        t.forward(rv, *rv.owner.inputs) if t else rv for rv, t in zip(free, transforms, strict=True)
+    ]
     own = clone_replace(forward, dict(zip(free, given, strict=True)), rebuild_strict=False)
     by_name = lambda found: dict(zip(latent, found, strict=True))
     shapes = model.eval_rv_shapes()
@@ -123,28 +142,46 @@ def from_pymc(
     ).posterior(caller, read_draws(caller, draws), integrate)
 
     @float64
-    def simulate(theta: np.ndarray, units: np.ndarray, weights: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def simulate(
+        theta: np.ndarray, units: np.ndarray, weights: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
         """Draw responses by PyMC itself."""
         effects = draw_effects(found.objective, found.like, theta, weights, rng)
         own = lambda z: {effect: z} if effect else {}
         draws = jax.vmap(lambda v, z: constrain(unravel(v, found.like) | own(z)))(theta, effects)
-        axes = lambda name, value: ["chain", "draw", *(f"{name} {axis}" for axis in range(value.ndim - 1))]
-        named = {name: (axes(name, value), np.asarray(value)[None]) for name, value in draws.items()}
-        seed, quiet = int(rng.integers(2**31)), {"progressbar": False, "extend_inferencedata": False}
+        axes = lambda name, value: [
+            "chain",
+            "draw",
+            *(f"{name} {axis}" for axis in range(value.ndim - 1)),
+        ]
+        named = {
+            name: (axes(name, value), np.asarray(value)[None]) for name, value in draws.items()
+        }
+        seed = int(rng.integers(2**31))
+        quiet = {"progressbar": False, "extend_inferencedata": False}
         logger = logging.getLogger("pymc.sampling.forward")  # which tells of every fold
         level = logger.level
         try:
             logger.setLevel(logging.WARNING)
-            drawn = pymc.sample_posterior_predictive(xarray.Dataset(named), model, var_names=[unit], random_seed=seed, **quiet)
+            drawn = pymc.sample_posterior_predictive(
+                xarray.Dataset(named), model, var_names=[unit], random_seed=seed, **quiet
+            )
         finally:
             logger.setLevel(level)
         return drawn.posterior_predictive[unit].to_numpy()[0][:, units].astype(np.float64)
 
-    return found if y.ndim > 1 else replace(found, simulate=simulate)
+    if y.ndim > 1:
+        return found
+    return replace(found, simulate=simulate)
 
 
-def _in_jax(inputs: dict[str, Any], outputs: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Compile graphs to a function of values by name in JAX; a density is zero where its parameters are out of their domain."""
+def _in_jax(
+    inputs: dict[str, Any], outputs: dict[str, Any]
+) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Compile graphs to a function of values by name in JAX.
+
+    A density is zero where its parameters are out of their domain.
+    """
     from pytensor.graph.rewriting.utils import rewrite_graph
 
     jax.devices()  # before PyMC's module, which asks for a hundred of them, by the environment
@@ -152,9 +189,13 @@ def _in_jax(inputs: dict[str, Any], outputs: dict[str, Any]) -> Callable[[dict[s
     from pymc.sampling.jax import get_jaxified_graph
 
     os.environ.pop("XLA_FLAGS", None) if flags is None else os.environ.update(XLA_FLAGS=flags)
-    checked = rewrite_graph(list(outputs.values()), include=("canonicalize", "local_check_parameter_to_ninf_switch"))
+    checked = rewrite_graph(
+        list(outputs.values()), include=("canonicalize", "local_check_parameter_to_ninf_switch")
+    )
     try:
         compiled = get_jaxified_graph(list(inputs.values()), checked)
     except (ValueError, NotImplementedError) as error:
-        raise type(error)(f"from_pymc: PyMC cannot compile the density of this model in JAX: {error}") from error
+        raise type(error)(
+            f"from_pymc: PyMC cannot compile the density of this model in JAX: {error}"
+        ) from error
     return lambda u: dict(zip(outputs, compiled(*(u[name] for name in inputs)), strict=True))

@@ -1,4 +1,6 @@
-"""Models by the functions of their latent variables, and the posteriors that are made of them and draws."""
+"""Models by the functions of their latent variables, and the posteriors that are made of them and
+draws.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,12 +19,14 @@ from .posterior import Posterior, check_posterior
 from .responses import draw_by_jax
 from .sampled import Conditional, Integrated, Sampled
 
-PLACES = 401  # evenly spaced places over 24 standard deviations, which tell integrals of several modes
+# evenly spaced places over 24 standard deviations, which tell integrals of several modes
+PLACES = 401
 
 
 @dataclass(frozen=True)
 class SampledModel:
-    """A model of units that are independent given its latent variables, as a host or a caller gives it.
+    """A model of units that are independent given its latent variables, as a host or a caller gives
+    it.
 
     Attributes
     ----------
@@ -31,11 +35,13 @@ class SampledModel:
     num_units : int
         Number of units.
     unconstrain : callable
-        Maps the name of the calling function and draws by name to unconstrained draws, `[draws, ...]`.
+        Maps the name of the calling function and draws by name to unconstrained draws,
+        `[draws, ...]`.
     constrain : callable
         Maps the unconstrained variables of one draw to parameters by name, in JAX.
     densities : callable
-        Maps the name of the effect that is integrated out, or None, to the `densities` of `Sampled`.
+        Maps the name of the effect that is integrated out, or None, to the `densities` of
+        `Sampled`.
     data : pytree of arrays
         Data of `densities`.
     note : str
@@ -43,7 +49,8 @@ class SampledModel:
     response : array, or None
         Response of each unit, if it is one number.
     draw_responses : callable or None
-        Maps a key and the unconstrained variables of one draw, effects too, to drawn responses of all units.
+        Maps a key and the unconstrained variables of one draw, effects too, to drawn responses of
+        all units.
     """
 
     latent: dict[str, tuple[int, ...]]
@@ -56,24 +63,35 @@ class SampledModel:
     response: np.ndarray | None = None
     draw_responses: Callable[[Any, Any], Any] | None = None
 
-    def posterior(self, caller: str, draws: NamedDraws, integrate: Mapping[str, ArrayLike] | None) -> Posterior:
+    def posterior(
+        self, caller: str, draws: NamedDraws, integrate: Mapping[str, ArrayLike] | None
+    ) -> Posterior:
         """Combine the model with draws of it."""
         effect = effect_name(caller, integrate, set(self.latent))
 
-        free = lambda caller, draws: self.unconstrain(caller, pick_draws(caller, draws, self.latent))
+        free = lambda caller, draws: self.unconstrain(
+            caller, pick_draws(caller, draws, self.latent)
+        )
 
         @float64
         def to_theta(caller: str, draws: NamedArrays) -> np.ndarray:
             found = free(caller, draws)
-            leaves = [np.reshape(found[name], (len(found[name]), -1)) for name in sorted(found) if name != effect]
+            leaves = [
+                np.reshape(found[name], (len(found[name]), -1))
+                for name in sorted(found)
+                if name != effect
+            ]
             return np.concatenate(leaves, axis=1).astype(np.float64)
 
         @float64
         def named(u: np.ndarray) -> Any:
             found = jax.vmap(lambda v: self.constrain(unravel(v, like) | start))(u)
-            return vector_or_names({name: np.asarray(leaf) for name, leaf in found.items() if name != effect})
+            return vector_or_names(
+                {name: np.asarray(leaf) for name, leaf in found.items() if name != effect}
+            )
 
-        theta, found = to_theta(caller, draws.arrays), free(caller, draws.arrays)
+        theta = to_theta(caller, draws.arrays)
+        found = free(caller, draws.arrays)
         like = map_arrays(lambda leaf: np.asarray(np.mean(leaf, axis=0, dtype=np.float64)), found)
         start = {effect: like.pop(effect)} if effect else {}
         facts = self.densities(effect), self.data, self.num_units, like
@@ -89,20 +107,39 @@ class SampledModel:
             objective = Integrated(*facts, *more, all(_is_quadratic(tried, one) for one in at))
             if not objective.quadratic:
                 _check_integrals(caller, effect, objective, at)
-        own = Posterior(objective, theta, draws.chains, like, to_theta, named, coordinate_names(like), None, self.note)
-        simulate, of_all = None, self.draw_responses
+        own = Posterior(
+            objective,
+            theta,
+            draws.chains,
+            like,
+            to_theta,
+            named,
+            coordinate_names(like),
+            None,
+            self.note,
+        )
+        simulate = None
+        of_all = self.draw_responses
         if self.response is not None and of_all is not None:
-            simulate = draw_by_jax(lambda key, u, units: of_all(key, u)[units], objective, like, effect)
+            simulate = draw_by_jax(
+                lambda key, u, units: of_all(key, u)[units], objective, like, effect
+            )
         return check_posterior(caller, replace(own, response=self.response, simulate=simulate))
 
 
 def vector_or_names(theta: dict[str, Any]) -> Any:
-    """Return parameters as functions of the caller read them: by name, or the one vector without a name."""
+    """Return parameters as functions of the caller read them.
+
+    By name, or the one vector without a name.
+    """
     return theta.get("", theta)
 
 
 def effect_name(caller: str, integrate: Any, latent: set[str]) -> str | None:
-    """Return the name of the latent variable that is integrated out, if any; ValueError if it is none of the model's."""
+    """Return the name of the latent variable that is integrated out, if any.
+
+    ValueError if it is none of the model's.
+    """
     given = {} if integrate is None else integrate
     if not isinstance(given, Mapping) or len(given) > 1 or given.keys() - latent:
         got = ", ".join(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
@@ -111,39 +148,63 @@ def effect_name(caller: str, integrate: Any, latent: set[str]) -> str | None:
             f"{{name: groups}}; got {got}."
         )
     if len(given) == len(latent):
-        raise ValueError(f"{caller}: the model has no parameter whose draws could be weighed, but {listed(given)}.")
+        raise ValueError(
+            f"{caller}: the model has no parameter whose draws could be weighed, but {listed(given)}."
+        )
     return next(iter(given), None)
 
 
-def _places(caller: str, groups: ArrayLike, effect: str, shape: tuple[int, ...], num_units: int) -> np.ndarray:
+def _places(
+    caller: str, groups: ArrayLike, effect: str, shape: tuple[int, ...], num_units: int
+) -> np.ndarray:
     """Return the place of each unit's effect among the effects."""
     found, levels = codes(caller, "integrate", groups)
     place = found
-    if levels.dtype.kind in "iu" and levels[0] >= 0 and (levels[-1] < np.prod(shape) or len(levels) != np.prod(shape)):
-        place = levels[found].astype(int)  # numbers of the effects; as many other numbers as effects are their labels
+    if (
+        levels.dtype.kind in "iu"
+        and levels[0] >= 0
+        and (levels[-1] < np.prod(shape) or len(levels) != np.prod(shape))
+    ):
+        # numbers of the effects; as many other numbers as effects are their labels
+        place = levels[found].astype(int)
     if len(shape) != 1:
-        raise ValueError(f"{caller}: integrate takes one number a group; {effect!r} has the shape {shape}.")
+        raise ValueError(
+            f"{caller}: integrate takes one number a group; {effect!r} has the shape {shape}."
+        )
     if len(place) != num_units:
-        raise ValueError(f"{caller}: integrate gives {len(place)} groups, one a unit; there are {num_units} units.")
+        raise ValueError(
+            f"{caller}: integrate gives {len(place)} groups, one a unit; there are {num_units} units."
+        )
     if place.min() < 0 or place.max() >= shape[0]:
         known = f"groups are 0 to {shape[0] - 1}; got {place.min()} to {place.max()}"
         raise ValueError(f"{caller}: {effect!r} has {shape[0]} numbers, so {known}.")
     return place
 
 
-def _check_groups(caller: str, effect: str, objective: Integrated, place: np.ndarray, theta: PyTree) -> None:
-    """ValueError unless densities of units and effects depend on the effect of their own group alone, and the prior on none.
+def _check_groups(
+    caller: str, effect: str, objective: Integrated, place: np.ndarray, theta: PyTree
+) -> None:
+    """ValueError unless densities of units and effects depend on the effect of their own group
+    alone, and the prior on none.
 
-    Effects of some groups are changed: those whose number has a certain binary digit, so that any two groups differ once.
+    Effects of some groups are changed: those whose number has a certain binary digit, so that any
+    two groups differ once.
     """
-    old, size = objective.start, len(objective.start)
+    old = objective.start
+    size = len(objective.start)
     new = old + np.random.default_rng(0).standard_normal(size)
     changed = np.arange(size) >> np.arange(max(1, int(size - 1).bit_length()))[:, None] & 1 > 0
-    found = _conditionals(objective, theta, np.concatenate([old[None], new[None], np.where(changed, new, old)]))
+    found = _conditionals(
+        objective, theta, np.concatenate([old[None], new[None], np.where(changed, new, old)])
+    )
     units, effects, prior = (np.asarray(each) for each in found)
-    same = lambda each, apart: np.allclose(each[2:], np.where(apart, each[1], each[0]), rtol=1e-9, atol=1e-9, equal_nan=True)
+    same = lambda each, apart: np.allclose(
+        each[2:], np.where(apart, each[1], each[0]), rtol=1e-9, atol=1e-9, equal_nan=True
+    )
     if effects.shape[1:] != (size,) or not same(effects, changed):
-        raise ValueError(f"{caller}: {effect!r} cannot be integrated out: its numbers are not independent given the others.")
+        raise ValueError(
+            f"{caller}: {effect!r} cannot be integrated out: its numbers are not independent given the others."
+        )
     if not (same(units, changed[:, place]) and np.allclose(prior, prior[0])):
         raise ValueError(
             f"{caller}: {effect!r} cannot be integrated out: a unit depends on the number of another group than integrate "
@@ -152,30 +213,53 @@ def _check_groups(caller: str, effect: str, objective: Integrated, place: np.nda
 
 
 def _is_quadratic(objective: Integrated, theta: PyTree) -> bool:
-    """Whether the log density of each unit and each effect is quadratic in the effect, to rounding, near the draws and far."""
-    steps = np.array([-1.0, 0.0, 1.0, -2.5, 3.0, -30.0, 20.0])[:, None]  # three determine it, and the others try it
+    """Whether the log density of each unit and each effect is quadratic in the effect, to rounding,
+    near the draws and far.
+    """
+    # three determine it, and the others try it
+    steps = np.array([-1.0, 0.0, 1.0, -2.5, 3.0, -30.0, 20.0])[:, None]
     found = _conditionals(objective, theta, objective.start + steps * objective.scale)
     for low, middle, high, *others in (found.units, found.effects):
-        expected = middle + steps[3:] * (high - low) / 2 + steps[3:] ** 2 * (high + low - 2 * middle) / 2
+        expected = (
+            middle + steps[3:] * (high - low) / 2 + steps[3:] ** 2 * (high + low - 2 * middle) / 2
+        )
         if not np.allclose(others, expected, rtol=1e-11, atol=1e-10):
             return False
     return True
 
 
 def _check_integrals(caller: str, effect: str, objective: Integrated, at: list[PyTree]) -> None:
-    """ValueError if integrals of groups with all their units, or none, are not those over evenly spaced places."""
+    """ValueError if integrals of groups with all their units, or none, are not those over evenly
+    spaced places.
+    """
     step = np.linspace(-12, 12, PLACES)[:, None]
-    centre, reach = objective.start.mean(), objective.scale.max() + np.ptp(objective.start)
-    n, error = objective.num_units, 0.0
+    centre = objective.start.mean()
+    reach = objective.scale.max() + np.ptp(objective.start)
+    n = objective.num_units
+    error = 0.0
     for theta in at:
-        for weights, z in ((np.ones(n), objective.start + step * objective.scale), (np.zeros(n), centre + step / 4 * reach)):
-            found = _conditionals(objective, theta, np.broadcast_to(z, (PLACES, len(objective.start))))
+        for weights, z in (
+            (np.ones(n), objective.start + step * objective.scale),
+            (np.zeros(n), centre + step / 4 * reach),
+        ):
+            found = _conditionals(
+                objective, theta, np.broadcast_to(z, (PLACES, len(objective.start)))
+            )
             heights = np.asarray(found.effects)[:, objective.present]
-            np.add.at(heights.T, objective.code, (weights * np.where(weights > 0, found.units, 0.0)).T)
+            np.add.at(
+                heights.T, objective.code, (weights * np.where(weights > 0, found.units, 0.0)).T
+            )
             apart = np.log((z[1] - z[0]) * np.ones(len(objective.start)))[objective.present]
-            fine, coarse = (logsumexp(heights[::each], axis=0) + apart + np.log(each) for each in (1, 2))
+            fine, coarse = (
+                logsumexp(heights[::each], axis=0) + apart + np.log(each) for each in (1, 2)
+            )
             known = np.abs(fine - coarse) < 1e-4  # elsewhere places are too few to tell
-            error = max(error, np.abs(np.asarray(_integrals(objective, theta, weights)) - fine)[known].max(initial=0.0))
+            error = max(
+                error,
+                np.abs(np.asarray(_integrals(objective, theta, weights)) - fine)[known].max(
+                    initial=0.0
+                ),
+            )
     if error > 0.01:
         raise ValueError(
             f"{caller}: {effect!r} cannot be integrated out: an integral is off by {error:.2g}, as an effect has several "
@@ -193,15 +277,23 @@ def _conditionals(objective: Integrated, theta: PyTree, z: Arrays) -> Conditiona
     return jax.vmap(lambda one: objective.densities(theta, objective.data, one))(z)
 
 
-def densities_by_name(log_probs: Callable[[dict[str, Any]], dict[str, Any]], unit: str) -> Callable[[str | None], Any]:
-    """Return `SampledModel.densities` by the element-wise log densities of all variables, and the name of the units'."""
+def densities_by_name(
+    log_probs: Callable[[dict[str, Any]], dict[str, Any]], unit: str
+) -> Callable[[str | None], Any]:
+    """Return `SampledModel.densities` by the element-wise log densities of all variables, and the
+    name of the units'.
+    """
 
     def of_effect(effect: str | None) -> Callable[..., Conditional]:
         def densities(u: Any, data: Any, z: Any = None) -> Conditional:
             del data
             each = dict(log_probs(u if effect is None else {**u, effect: z}))
             own, effects = each.pop(unit), None if effect is None else each.pop(effect)
-            return Conditional(own.reshape(len(own), -1).sum(1), effects, sum((jnp.sum(one) for one in each.values()), 0.0))
+            return Conditional(
+                own.reshape(len(own), -1).sum(1),
+                effects,
+                sum((jnp.sum(one) for one in each.values()), 0.0),
+            )
 
         return densities
 
@@ -211,9 +303,15 @@ def densities_by_name(log_probs: Callable[[dict[str, Any]], dict[str, Any]], uni
 def unit_variable(caller: str, seen: list[str], observed: str | None) -> str:
     """Return the observed variable whose entries are the units."""
     if not seen:
-        raise ValueError(f"{caller}: the model observes no array, and so has no units; give it the data. A potential has none.")
+        raise ValueError(
+            f"{caller}: the model observes no array, and so has no units; give it the data. A potential has none."
+        )
     if observed is None and len(seen) != 1:
-        raise ValueError(f"{caller}: name the variable whose entries are the units, observed=; of {', '.join(seen)}.")
+        raise ValueError(
+            f"{caller}: name the variable whose entries are the units, observed=; of {', '.join(seen)}."
+        )
     if observed is not None and observed not in seen:
-        raise ValueError(f"{caller}: {observed!r} is no observed variable; the model has {', '.join(seen)}.")
+        raise ValueError(
+            f"{caller}: {observed!r} is no observed variable; the model has {', '.join(seen)}."
+        )
     return seen[0] if observed is None else observed

@@ -2,8 +2,8 @@
 
     F(θ, w) = −log p(θ, y) + Σ_n (1 − w_n) log p(y_n | θ)
 
-The first density is the model's, with the Jacobian of its transforms; the others are a generated quantity, whose gradients are
-differences. Where the first is zero, F is infinite for all w.
+The first density is the model's, with the Jacobian of its transforms; the others are a generated
+quantity, whose gradients are differences. Where the first is zero, F is infinite for all w.
 """
 
 from typing import Any
@@ -14,14 +14,21 @@ from jaxtyping import Bool, Float, Int
 from .._runtime.arrays import NamedArrays
 from .._runtime.conventions import conventional
 from .._runtime.jax import static
-from ..objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm, State, ValueAndGradient, Weights
+from ..objectives.closed_form import (
+    GRADIENT_DIFFERENCE,
+    AbstractClosedForm,
+    State,
+    ValueAndGradient,
+    Weights,
+)
 from ..objectives.objective import LOG_LIKELIHOOD, Points, Units
 from .coordinates import pick_draws, read_draws
 from .posterior import Posterior, check_posterior
 
 
 class StanDensity(AbstractClosedForm):
-    """Density of a Stan model; `places` are those of the log densities of the units among all that the model returns.
+    """Density of a Stan model; `places` are those of the log densities of the units among all that
+    the model returns.
 
     `rng` are the random numbers that BridgeStan asks for; log densities do not depend on them.
     """
@@ -40,7 +47,9 @@ class StanDensity(AbstractClosedForm):
 
     def _log_lik(self, theta: np.ndarray) -> Float[np.ndarray, " units"]:
         try:
-            return self.model.param_constrain(theta, include_tp=True, include_gq=True, rng=self.rng)[self.places]
+            return self.model.param_constrain(
+                theta, include_tp=True, include_gq=True, rng=self.rng
+            )[self.places]
         except RuntimeError:  # Stan's, where a parameter is out of its domain
             return np.full(len(self.places), -np.inf)
 
@@ -51,24 +60,33 @@ class StanDensity(AbstractClosedForm):
         except RuntimeError:
             return np.inf, np.zeros_like(theta)
         value = self._left_out(theta, left) - density
-        return (value, -gradient) if np.isfinite(value) else (np.inf, np.zeros_like(theta))
+        if np.isfinite(value):
+            return (value, -gradient)
+        return (np.inf, np.zeros_like(theta))
 
     def _left_out(self, theta: np.ndarray, left: np.ndarray) -> float:
         """Sum the log densities of the units that leave."""
-        return float(left[left != 0] @ self._log_lik(theta)[left != 0]) if left.any() else 0.0
+        if left.any():
+            return float(left[left != 0] @ self._log_lik(theta)[left != 0])
+        return 0.0
 
     def look(self, theta: Points, weights: Weights, state: State = None) -> ValueAndGradient:
-        value, slope = np.full(len(theta), np.inf), np.zeros_like(theta)
+        value = np.full(len(theta), np.inf)
+        slope = np.zeros_like(theta)
         for k, (at, left) in enumerate(zip(theta, 1 - weights, strict=True)):
             value[k], slope[k] = self._evaluate(at, left)
             if np.isfinite(value[k]) and left.any():
                 total = lambda place, left=left: self._left_out(place, left)
                 moves = np.diag(GRADIENT_DIFFERENCE * np.maximum(1.0, np.abs(at)))
                 with np.errstate(invalid="ignore"):  # beside the edge of a domain
-                    slope[k] += [(total(at + move) - total(at - move)) / (2 * move.sum()) for move in moves]
+                    slope[k] += [
+                        (total(at + move) - total(at - move)) / (2 * move.sum()) for move in moves
+                    ]
         return value, slope, None
 
-    def values(self, theta: Points, weights: Float[np.ndarray, "sets units"]) -> Float[np.ndarray, "places sets"]:
+    def values(
+        self, theta: Points, weights: Float[np.ndarray, "sets units"]
+    ) -> Float[np.ndarray, "places sets"]:
         return np.array([[self._evaluate(at, left)[0] for left in 1 - weights] for at in theta])
 
     def losses(
@@ -87,9 +105,9 @@ class StanDensity(AbstractClosedForm):
 def from_stan(model: Any, draws: Any, *, log_lik: str = "log_lik") -> Posterior:
     """Take a posterior that Stan sampled, with its model by BridgeStan.
 
-    F is the model's log density in Stan's unconstrained coordinates. The units are the entries of a generated quantity (or a
-    transformed parameter) with the log density of each of them, as R's `loo` reads it. Its constants count: write
-    `normal_lpdf`, not `normal_lupdf`.
+    F is the model's log density in Stan's unconstrained coordinates. The units are the entries of a
+    generated quantity (or a transformed parameter) with the log density of each of them, as R's
+    `loo` reads it. Its constants count: write `normal_lpdf`, not `normal_lupdf`.
 
     Parameters
     ----------
@@ -119,20 +137,31 @@ def from_stan(model: Any, draws: Any, *, log_lik: str = "log_lik") -> Posterior:
     >>> import leaveout as lo
     >>> def loo(stan_file, data, draws):  # by BridgeStan and CmdStanPy
     ...     import bridgestan
-    ...     return lo.elpd(lo.from_stan(bridgestan.StanModel(stan_file, data), draws), lo.leave_one_out(data["N"]))
+    ...
+    ...     return lo.elpd(
+    ...         lo.from_stan(bridgestan.StanModel(stan_file, data), draws),
+    ...         lo.leave_one_out(data["N"]),
+    ...     )
     """
     caller = "from_stan"
     known = model.param_names(include_tp=True, include_gq=True)
-    places = np.array([k for k, label in enumerate(known) if label.rpartition(".")[0] == log_lik], int)
+    places = np.array(
+        [k for k, label in enumerate(known) if label.rpartition(".")[0] == log_lik], int
+    )
     if len(places) < 2:
-        raise ValueError(f"{caller}: the model has no vector {log_lik!r} of the log densities of two units or more.")
+        raise ValueError(
+            f"{caller}: the model has no vector {log_lik!r} of the log densities of two units or more."
+        )
     labels = [label.split(".") for label in model.param_names()]
     found = read_draws(caller, draws)
-    shapes = {name: tuple(map(int, at)) for name, *at in labels}  # the last entry of an array tells its shape
+    # the last entry of an array tells its shape
+    shapes = {name: tuple(map(int, at)) for name, *at in labels}
 
     def to_theta(caller: str, draws: NamedArrays) -> np.ndarray:
         draws = pick_draws(caller, draws, shapes)
-        columns = [np.moveaxis(draws[name], 0, -1)[tuple(int(k) - 1 for k in at)] for name, *at in labels]
+        columns = [
+            np.moveaxis(draws[name], 0, -1)[tuple(int(k) - 1 for k in at)] for name, *at in labels
+        ]
         return np.stack([model.param_unconstrain(row) for row in np.stack(columns, axis=1)])
 
     def named(u: np.ndarray) -> NamedArrays:
@@ -143,4 +172,6 @@ def from_stan(model: Any, draws: Any, *, log_lik: str = "log_lik") -> Posterior:
     names, theta = model.param_unc_names(), to_theta(caller, found.arrays)
     objective = StanDensity(model=model, rng=model.new_rng(0), places=places)
     like = np.zeros(len(names))
-    return check_posterior(caller, Posterior(objective, theta, found.chains, like, to_theta, named, names))
+    return check_posterior(
+        caller, Posterior(objective, theta, found.chains, like, to_theta, named, names)
+    )

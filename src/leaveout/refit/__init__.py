@@ -1,4 +1,6 @@
-"""Refits in batches: the strategies, the rungs that they use, and the error of each refit against the exact one."""
+"""Refits in batches: the strategies, the rungs that they use, and the error of each refit against
+the exact one.
+"""
 
 from ._distance import (
     distance_of_fit as distance_of_fit,

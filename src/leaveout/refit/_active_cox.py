@@ -1,12 +1,15 @@
 """Refits of a Cox model under a penalty with kinks or bounds, whose errors are estimated.
 
-Each is first refitted on the active coefficients S of the fit, with their signs σ. It is the minimiser of all if, within its
-distance ρ from the exact refit in the norm of H, every coefficient keeps its sign and every other one its place:
+Each is first refitted on the active coefficients S of the fit, with their signs σ. It is the
+minimiser of all if, within its distance ρ from the exact refit in the norm of H, every coefficient
+keeps its sign and every other one its place:
 
-    floor_j < θ_w,j ± ρ ‖L⁻¹e_j‖ < ceiling_j  on S,      κ(w) least_j ≤ ∇_jL(θ_w, w) ± 2 ρ √H̃_jj ≤ κ(w) most_j  off S,
+    floor_j < θ_w,j ± ρ ‖L⁻¹e_j‖ < ceiling_j  on S,
+    κ(w) least_j ≤ ∇_jL(θ_w, w) ± 2 ρ √H̃_jj ≤ κ(w) most_j  off S,
 
-where H = L Lᵀ, and H̃_jj = Σ_i r_i x_ij² with the pull r of the risk sets is no less than H_jj; the factor 2 is for what the
-curvature changes. All other refits are minimised over all coefficients (`optimize.active_set`).
+where H = L Lᵀ, and H̃_jj = Σ_i r_i x_ij² with the pull r of the risk sets is no less than H_jj; the
+factor 2 is for what the curvature changes. All other refits are minimised over all coefficients
+(`optimize.active_set`).
 """
 
 from dataclasses import replace
@@ -28,14 +31,19 @@ from ._refit_batch import RefitBatch
 from ._strategies import AbstractRefit
 
 
-def refit_active_cox(refit: AbstractRefit, fit: Fit, model: ActiveCox, rows: RefitRows, judge: bool) -> RefitBatch:
+def refit_active_cox(
+    refit: AbstractRefit, fit: Fit, model: ActiveCox, rows: RefitRows, judge: bool
+) -> RefitBatch:
     """Refit a batch, each refit on the coefficients that are active in it."""
     first = refit(fit, rows, judge=judge)
     if not judge and not refit.iterates:
         return replace(first, make=lambda: model.spread(first.theta))
     assert first.ball is not None
-    center, radius, error, result = (np.array(part) for part in (*first.ball(), first.error, first.result))
-    theta, reported = model.spread(fit.at(center)), model.spread(first.theta)
+    center, radius, error, result = (
+        np.array(part) for part in (*first.ball(), first.error, first.result)
+    )
+    theta = model.spread(fit.at(center))
+    reported = model.spread(first.theta)
     scores = np.full(len(error), np.nan) if first.scores is None else np.array(first.scores)
     alone = ~_keeps(fit, model, rows, center, radius) | among(result, NO_REFIT_CODES)
     for lane in np.flatnonzero(alone):
@@ -57,8 +65,11 @@ def refit_active_cox(refit: AbstractRefit, fit: Fit, model: ActiveCox, rows: Ref
         out[:, model.place] += fit.unwhiten(u)
         return out
 
-    ball, known = lambda: (moves, radius), None if first.scores is None else scores
-    return replace(first, make=lambda: reported, error=error, result=result, scores=known, ball=ball, at=at)
+    ball = lambda: (moves, radius)
+    known = None if first.scores is None else scores
+    return replace(
+        first, make=lambda: reported, error=error, result=result, scores=known, ball=ball, at=at
+    )
 
 
 @cached_on
@@ -70,43 +81,66 @@ def _size(fit: Fit) -> Float[np.ndarray, " params"]:
     return np.sqrt(pulled @ model.whole.model.design**2 + model.whole.ridge)
 
 
-def _keeps(fit: Fit, model: ActiveCox, rows: RefitRows, center: RefitPoints, radius: PerRefit) -> Flags:
+def _keeps(
+    fit: Fit, model: ActiveCox, rows: RefitRows, center: RefitPoints, radius: PerRefit
+) -> Flags:
     """Whether each refit keeps the active coefficients and their signs, within a distance."""
-    whole, n, theta = model.whole, model.num_units, model.spread(fit.at(center))
+    whole = model.whole
+    n = model.num_units
+    theta = model.spread(fit.at(center))
     others = np.setdiff1d(np.arange(len(whole.slope)), model.place)
     reach = np.multiply.outer(radius, np.sqrt(np.sum(fit.root**2, axis=0)))
-    (floor, ceiling), own = segments(whole, model.place, model.sign), theta[:, model.place]
+    (floor, ceiling) = segments(whole, model.place, model.sign)
+    own = theta[:, model.place]
     with np.errstate(invalid="ignore"):
         keeps = ((own - reach > floor) & (own + reach < ceiling)).all(1)
     least, most = (part[others] for part in gates(whole, model.rest))
     off = np.multiply.outer(2 * radius, _size(fit)[others])
     lanes = np.flatnonzero(keeps & np.isfinite(radius))
     keeps[~np.isfinite(radius)] = False
-    for some in (lanes[k : k + max(1, CAPACITY // n)] for k in range(0, len(lanes), max(1, CAPACITY // n))):
+    for some in (
+        lanes[k : k + max(1, CAPACITY // n)] for k in range(0, len(lanes), max(1, CAPACITY // n))
+    ):
         _, gradient, pushed, kappa = whole.smooth._by_units(theta[some], weights_of(rows, n, some))
-        scale = np.where(whole.slope > 0, whole.slope, np.multiply.outer(np.abs(pushed).sum(1), whole.largest))[:, others]
+        scale = np.where(
+            whole.slope > 0, whole.slope, np.multiply.outer(np.abs(pushed).sum(1), whole.largest)
+        )[:, others]
         with np.errstate(invalid="ignore"):
-            low, high = (np.nan_to_num(np.multiply.outer(kappa, part), posinf=np.inf, neginf=-np.inf) for part in (least, most))
+            low, high = (
+                np.nan_to_num(np.multiply.outer(kappa, part), posinf=np.inf, neginf=-np.inf)
+                for part in (least, most)
+            )
         apart = off[some] - TIE_DISTANCE * scale
-        keeps[some] = ((gradient[:, others] - apart >= low) & (gradient[:, others] + apart <= high)).all(1)
+        keeps[some] = (
+            (gradient[:, others] - apart >= low) & (gradient[:, others] + apart <= high)
+        ).all(1)
     return keeps
 
 
 def _refit_alone(
     model: ActiveCox, rows: RefitRows, lane: Lanes, start: Float[np.ndarray, " params"]
 ) -> tuple[Float[np.ndarray, " params"], float, float, float] | None:
-    """Minimise one refit over all coefficients; returns θ, its distance, its loss and the error of that, or None."""
-    weights, smooth = weights_of(rows, model.num_units, lane), model.whole.smooth
+    """Minimise one refit over all coefficients.
+
+    Returns θ, its distance, its loss and the error of that, or None.
+    """
+    weights = weights_of(rows, model.num_units, lane)
+    smooth = model.whole.smooth
     try:
         found = minimise_with_kinks(model.whole, weights[0], start)
     except NoMinimiser:
         return None
-    loss = lambda theta: float(smooth.losses(theta[None], weights, rows.index[lane], rows.held[lane])[0])
-    moved, value, left = found.theta.copy(), loss(found.theta), 0.0
+    loss = lambda theta: float(
+        smooth.losses(theta[None], weights, rows.index[lane], rows.held[lane])[0]
+    )
+    moved = found.theta.copy()
+    value = loss(found.theta)
+    left = 0.0
     if len(found.place):
         own = model.whole.restrict(found.place, found.sign, found.theta)
         at = found.theta[found.place][None]
-        (gradient,), (hessian,) = own.look(at, weights)[1], own.hessians(at, weights)
+        (gradient,) = own.look(at, weights)[1]
+        (hessian,) = own.hessians(at, weights)
         step = np.linalg.solve(hessian, gradient)
         moved[found.place] -= step
         left = 2 * float(np.sqrt(max(gradient @ step, 0.0)))

@@ -1,7 +1,9 @@
-"""Quantities that all refits of linear predictors share, and each refit's metric: its own Hessian at θ̂.
+"""Quantities that all refits of linear predictors share, and each refit's metric: its own Hessian
+at θ̂.
 
-The anchor's coordinates are u = Lᵀ(θ − θ̂), H = L Lᵀ. For several outputs, arrays `[…, units]` of predictors and slopes have
-one more axis, and a range over all outputs of a unit takes the place of a radius.
+The anchor's coordinates are u = Lᵀ(θ − θ̂), H = L Lᵀ. For several outputs, arrays `[…, units]` of
+predictors and slopes have one more axis, and a range over all outputs of a unit takes the place of
+a radius.
 """
 
 import functools
@@ -33,22 +35,31 @@ from ._least_norm import cut_floor, least_norm
 
 Array = np.ndarray
 ELEMENTWISE = 400.0  # operations of a loss, its derivatives and their gaps for one unit
-PASS = 2**17  # numbers `[refits, units]` at a time: with 2**15 they stay in a cache, but calls of NumPy take a third more time
-GROUP, WIDE, HERD = 32, 16, 2**21  # refits in a product with all rows: at least 32, or p / 16; largest number of entries
-OWN_HESSIAN_BELOW = 1e-9  # a fold that keeps less of the information along a direction is judged by its own Hessian
-REPEATED_COLUMNS = 100.0  # ‖|R| s‖², relative to that of orthogonal columns, from which columns nearly repeat one another
+# numbers `[refits, units]` at a time: with 2**15 they stay in a cache, but calls of NumPy take a
+# third more time
+PASS = 2**17
+# refits in a product with all rows: at least 32, or p / 16; largest number of entries
+GROUP = 32
+WIDE = 16
+HERD = 2**21
+# a fold that keeps less of the information along a direction is judged by its own Hessian
+OWN_HESSIAN_BELOW = 1e-9
+# ‖|R| s‖², relative to that of orthogonal columns, from which columns nearly repeat one another
+REPEATED_COLUMNS = 100.0
 FAR = 0.1  # ‖A − I‖ from which eigenvalues tell the least one of A better
 KNOWN_MOVE = 1e-3  # change of a curvature from which the terms of second order count
 SINGLE_UNIT = 2.0**-24  # of float32
 SINGLE_SUM = 2**9  # rows whose sum in float32 loses no more than `digits`
-CONDITION = 1e-8  # rounding error of the whitened H from which it is measured, and errors allow for it
+# rounding error of the whitened H from which it is measured, and errors allow for it
+CONDITION = 1e-8
 
 
 @dataclass(frozen=True, eq=False)
 class LinearFitCache:
     """Quantities at θ̂ that all refits share.
 
-    They are the predictors, ω, ℓ′, ℓ″, the effect of moves of length one in the norm of H, the gradient at θ̂ and the table.
+    They are the predictors, ω, ℓ′, ℓ″, the effect of moves of length one in the norm of H, the
+    gradient at θ̂ and the table.
     """
 
     model: Predictors
@@ -78,7 +89,10 @@ class LinearFitCache:
 
     @functools.cached_property
     def bent(self) -> Float[np.ndarray, "units 2"]:
-        """Rounding errors of slopes for a curvature of one, times k: at θ̂, and for each length of a move."""
+        """Rounding errors of slopes for a curvature of one, times k.
+
+        At θ̂, and for each length of a move.
+        """
         still = self.rounding.predictor(self.length, 0.0)
         here = 2 * self.rounding.predictor(self.length, total(np.abs(self.eta), 1))
         away = 2 * (self.rounding.predictor(self.length, 0.0, 1.0) - still) + 8 * UNIT * self.length
@@ -91,23 +105,37 @@ class LinearFitCache:
 
     @functools.cached_property
     def slopes_and_changes(self) -> tuple[float, float] | None:
-        """Sums Σ ω |ℓ′| k at θ̂, and Σ ω ℓ″ k², which bounds their change by a move; None if terms of ℓ′ cancel."""
+        """Sums Σ ω |ℓ′| k at θ̂, and Σ ω ℓ″ k², which bounds their change by a move.
+
+        None if terms of ℓ′ cancel.
+        """
         size = np.abs(self.slope)
-        if self.roots is not None or self.model.loss.terms(1, size, self.eta, self.model.y) is not size:
+        if (
+            self.roots is not None
+            or self.model.loss.terms(1, size, self.eta, self.model.y) is not size
+        ):
             return None
-        mass = weight_terms(self.weight[None], np.stack([size, self.curvature * self.length])) @ self.length
+        mass = (
+            weight_terms(self.weight[None], np.stack([size, self.curvature * self.length]))
+            @ self.length
+        )
         return mass[0], mass[1]
 
-    def gradient_error(self, omega: Array, eta: Array, slope: Array, move: PerLane, growth: PerLane) -> PerLane:
+    def gradient_error(
+        self, omega: Array, eta: Array, slope: Array, move: PerLane, growth: PerLane
+    ) -> PerLane:
         """Bound the rounding errors of whitened gradients at candidates of length `move`.
 
         No unit weighs more than `growth` times what it did, and no curvature grows by
         more than e^{turn move}; for long moves the curvatures are computed.
         """
-        loss, several = self.model.loss, self.roots is not None
+        loss = self.model.loss
+        several = self.roots is not None
         turn = self.turn * move * (2 if several else 1)
         if self.slopes_and_changes is not None and growth.max() == 1 and turn.max() < 1:
-            sums = shaky = self.slopes_and_changes[0] + move * np.exp(turn) * self.slopes_and_changes[1]
+            sums = shaky = (
+                self.slopes_and_changes[0] + move * np.exp(turn) * self.slopes_and_changes[1]
+            )
         else:
             sums = total(np.abs(weight_terms(omega, slope)), 2) @ self.length
             if several:  # as `Multinomial.terms` has it, by the largest predictor
@@ -119,19 +147,30 @@ class LinearFitCache:
         with np.errstate(over="ignore", invalid="ignore"):
             moved = growth * np.exp(turn) * (self.bent_slopes[0] + move * self.bent_slopes[1])
         far = np.flatnonzero(~(turn < 1.0))
-        if far.size:  # the second derivatives of several outputs sum to two at most, Σ_k 2 p_k (1 − p_k)
+        # the second derivatives of several outputs sum to two at most, Σ_k 2 p_k (1 − p_k)
+        if far.size:
             sizes = 2.0 if several else loss.derivatives(eta[far], self.model.y, (2,))[0]
             own = weight_terms(omega[far], np.broadcast_to(sizes, omega[far].shape)) @ self.bent
             moved[far] = own[:, 0] + move[far] * own[:, 1]
         return self.rounding.gradient(sums, move) + FUNCTION * shaky + moved
 
-    def curvature_error(self, eta: Array, curvature: Array | None, blur: Any, move: PerLane) -> PerLane:
-        """Bound the shares by which curvatures at candidates are off; from the largest predictors where terms do not cancel."""
+    def curvature_error(
+        self, eta: Array, curvature: Array | None, blur: Any, move: PerLane
+    ) -> PerLane:
+        """Bound the shares by which curvatures at candidates are off.
+
+        From the largest predictors where terms do not cancel.
+        """
         if curvature is None or self.is_plain:
-            longest, concordance = self.length.max(), np.max(np.asarray(self.model.loss.self_concordance))
+            longest = self.length.max()
+            concordance = np.max(np.asarray(self.model.loss.self_concordance))
             largest = np.abs(self.eta).max() + longest * move
-            most = self.rounding.predictor(longest, largest * (1 if self.roots is None else self.eta.shape[1]), move)
-            moved = 4 * concordance * most + 4 * FUNCTION * (1 if self.roots is None else 1 + largest)
+            most = self.rounding.predictor(
+                longest, largest * (1 if self.roots is None else self.eta.shape[1]), move
+            )
+            moved = 4 * concordance * most + 4 * FUNCTION * (
+                1 if self.roots is None else 1 + largest
+            )
             return np.where(moved < KNOWN_MOVE, moved, np.inf)
         return curvature_error(self.model, curvature, eta, blur)
 
@@ -166,7 +205,8 @@ class LinearFitCache:
 
     def norm_share(self, theta: Points, radius: PerLane) -> PerLane | float:
         """Share of H that norms of groups add to C within a radius around other parameters."""
-        norms, reach = self.norms, self.reach
+        norms = self.norms
+        reach = self.reach
         if norms is None or reach is None:
             return 0.0
         apart = norms.lengths(theta - self.theta) + np.multiply.outer(radius, np.sqrt(reach.each))
@@ -175,12 +215,16 @@ class LinearFitCache:
     @property
     def few(self) -> bool:
         """Whether all rows may stay in memory whitened."""
-        # largest number of entries of whitened rows that are kept; for 20,000 x 500 they would be a third copy of the rows
+        # largest number of entries of whitened rows that are kept; for 20,000 x 500 they would be a
+        # third copy of the rows
         return self.eta.size * len(self.root) <= 2**22
 
     @property
     def by_whitened_rows(self) -> bool:
-        """Whether products with all rows are of whitened ones; those of sparse rows would be dense."""
+        """Whether products with all rows are of whitened ones.
+
+        Those of sparse rows would be dense.
+        """
         return self.few and isinstance(self.model.design, DenseDesign)
 
     @functools.cached_property
@@ -190,14 +234,24 @@ class LinearFitCache:
 
     @functools.cached_property
     def turn(self) -> float:
-        """M max k: along a move of length r no ℓ″ changes by more than a factor of e^{turn r}. Infinite if there is no M."""
+        """M max k: along a move of length r no ℓ″ changes by more than a factor of e^{turn r}.
+        Infinite if there is no M.
+        """
         concordance = self.model.loss.self_concordance
-        return np.inf if concordance is None else float(np.max(np.asarray(concordance) * self.norm))
+        if concordance is None:
+            return np.inf
+        return float(np.max(np.asarray(concordance) * self.norm))
 
     @functools.cached_property
-    def single(self) -> tuple[DenseDesign | SparseDesign | MultiOutputDesign, Float[np.ndarray, "rank params"] | None]:
+    def single(
+        self,
+    ) -> tuple[
+        DenseDesign | SparseDesign | MultiOutputDesign, Float[np.ndarray, "rank params"] | None
+    ]:
         """Rows and L⁻¹ in float32; of dense rows, rows whitened in float64 and then rounded."""
-        design, n, p = self.model.design, len(self.eta), len(self.root)
+        design = self.model.design
+        n = len(self.eta)
+        p = len(self.root)
         if not isinstance(design, DenseDesign):
             return design.single(), self.root.astype(np.float32)
         rows = np.empty((n, p), np.float32)
@@ -205,18 +259,31 @@ class LinearFitCache:
             rows[some] = self.whiten(some)
         return DenseDesign(rows), None
 
-    def ahead(self, moves: Float[np.ndarray, "lanes rank"], rough: bool = True) -> Float[np.ndarray, "lanes units ..."]:
+    def ahead(
+        self, moves: Float[np.ndarray, "lanes rank"], rough: bool = True
+    ) -> Float[np.ndarray, "lanes units ..."]:
         """Moves of the predictors along moves of u; `rough` products are in float32."""
         if not rough:
-            return moves @ self.rows.T if self.by_whitened_rows else self.model.design.predictors(moves @ self.root)
-        (design, root), moves = self.single, moves.astype(np.float32)
+            if self.by_whitened_rows:
+                return moves @ self.rows.T
+            return self.model.design.predictors(moves @ self.root)
+        (design, root) = self.single
+        moves = moves.astype(np.float32)
         return design.predictors(moves if root is None else moves @ root)
 
-    def back(self, slopes: Float[np.ndarray, "lanes units ..."], rough: bool = True) -> Float[np.ndarray, "lanes rank"]:
-        """Whitened gradient of slopes; `rough` products are in float32, sums of very many whitened rows added in float64."""
+    def back(
+        self, slopes: Float[np.ndarray, "lanes units ..."], rough: bool = True
+    ) -> Float[np.ndarray, "lanes rank"]:
+        """Whitened gradient of slopes.
+
+        `rough` products are in float32, sums of very many whitened rows added in float64.
+        """
         if not rough:
-            return slopes @ self.rows if self.by_whitened_rows else self.model.design.pull(slopes) @ self.root.T
-        (design, root), slopes = self.single, slopes.astype(np.float32)
+            if self.by_whitened_rows:
+                return slopes @ self.rows
+            return self.model.design.pull(slopes) @ self.root.T
+        (design, root) = self.single
+        slopes = slopes.astype(np.float32)
         if root is not None:
             return np.asarray(design.pull(slopes) @ root.T, float)
         whole = np.zeros((len(slopes), len(self.root)))
@@ -236,13 +303,23 @@ class LinearFitCache:
             return single_unit + self.rounding.step
         return single_unit * self.rounding.root
 
-    def whiten(self, units: Int[np.ndarray, "*refits width"]) -> Float[np.ndarray, "*refits touched rank"]:
+    def whiten(
+        self, units: Int[np.ndarray, "*refits width"]
+    ) -> Float[np.ndarray, "*refits touched rank"]:
         """Whitened rows of the listed units, one row for each output."""
-        z = self.rows[units] if self.few else self.model.design.whiten(units, self.root)  # whatever was asked for before
-        return z if self.roots is None else z.reshape(*units.shape[:-1], -1, len(self.root))
+        # whatever was asked for before
+        z = self.rows[units] if self.few else self.model.design.whiten(units, self.root)
+        if self.roots is None:
+            return z
+        return z.reshape(*units.shape[:-1], -1, len(self.root))
 
-    def carrying(self, units: Array, z: Float[np.ndarray, "*refits touched rank"]) -> Float[np.ndarray, "*refits touched rank"]:
-        """Rows with one curvature each, to which `lost` applies: the rows, or Bᵀ times those of a unit, with B Bᵀ = ℓ″."""
+    def carrying(
+        self, units: Array, z: Float[np.ndarray, "*refits touched rank"]
+    ) -> Float[np.ndarray, "*refits touched rank"]:
+        """Rows with one curvature each, to which `lost` applies.
+
+        The rows, or Bᵀ times those of a unit, with B Bᵀ = ℓ″.
+        """
         if self.roots is None:
             return z
         each = z.reshape(*units.shape, -1, z.shape[-1])
@@ -254,22 +331,42 @@ class LinearFitCache:
             return weight * (self.weight * self.curvature)[units]
         return np.repeat(weight * self.weight[units], self.model.design.outputs, axis=-1)
 
-    def ball(self, eta: Array, omega: Array, slope: PerLane, kept: PerLane, move: PerLane, more: PerLane | float = 0.0) -> Ball:
-        """Apply the theorem to candidates of length `move`, with predictors η, by the gaps of every unit.
+    def ball(
+        self,
+        eta: Array,
+        omega: Array,
+        slope: PerLane,
+        kept: PerLane,
+        move: PerLane,
+        more: PerLane | float = 0.0,
+    ) -> Ball:
+        """Apply the theorem to candidates of length `move`, with predictors η, by the gaps of every
+        unit.
 
-        `omega` are the weights, `slope` is λ, `kept` the least eigenvalue of A, and `more` is added to C for the penalty.
+        `omega` are the weights, `slope` is λ, `kept` the least eigenvalue of A, and `more` is added
+        to C for the penalty.
         """
-        loss, y, blur = self.model.loss, self.model.y, self.blur(eta, move)
+        loss = self.model.loss
+        y = self.model.y
+        blur = self.blur(eta, move)
         if self.roots is None:
             (curvature,) = loss.derivatives(eta, y, (2,))
             bend = CurvatureBounds(curvature, curvature)
         else:
-            curvature, bend = None, CurvatureBounds(*cast(LossOfSeveral, loss).ratios(eta, self.eta))
+            curvature = None
+            bend = CurvatureBounds(*cast(LossOfSeveral, loss).ratios(eta, self.eta))
         reach = np.multiply.outer(2 * slope / np.sqrt(kept), self.norm)
         size = omega * self.size
         size /= kept[:, None]
         more = more + 2 * self.curvature_error(eta, curvature, blur, move)
-        return ball(gaps(loss, y, eta, bend, reach, self.reference, blur), self.reference, size, slope, 2 * slope, more)
+        return ball(
+            gaps(loss, y, eta, bend, reach, self.reference, blur),
+            self.reference,
+            size,
+            slope,
+            2 * slope,
+            more,
+        )
 
 
 @cached_on
@@ -293,8 +390,11 @@ def linear_cache(fit: Fit) -> LinearFitCache:
     scale = np.sqrt(np.sum(np.asarray(fit.factor) ** 2, axis=1))
     moves = root
     if several and norms is None and model.design.shifts_apart(model.bending(theta[None])[0]):
-        moves = model.design.without_shifts(root)  # no refit moves along the others, of which the penalty alone may know
-    off, known = _root_rounding(fit, model, root, moves, scale, weight, roots, curvature, flat, float(kappa))
+        # no refit moves along the others, of which the penalty alone may know
+        moves = model.design.without_shifts(root)
+    off, known = _root_rounding(
+        fit, model, root, moves, scale, weight, roots, curvature, flat, float(kappa)
+    )
     columns = len(theta) + getattr(fit.objective, "further_columns", 0)
     rounding = Rounding(len(eta), columns, float(np.sqrt(known)), off, float(np.abs(theta) @ scale))
     norm, size, length = bounded(extents, rounding, several)
@@ -303,7 +403,12 @@ def linear_cache(fit: Fit) -> LinearFitCache:
     lost = curvature_error(model, curvature, eta, blur)
     far = _norm_share(norms, theta, reach)
     table = RadiusTable(model.loss, model.y, eta, reference, weight * size, norm, far, lost, blur)
-    floor = max(OWN_HESSIAN_BELOW, 4 * off if off < 0.5 else np.inf, _cut(fit), _required_information(fit, known))
+    floor = max(
+        OWN_HESSIAN_BELOW,
+        4 * off if off < 0.5 else np.inf,
+        _cut(fit),
+        _required_information(fit, known),
+    )
     return LinearFitCache(
         model,
         len(model.y),
@@ -346,31 +451,50 @@ def _root_rounding(
 ) -> tuple[float, float]:
     """Return the distance of R H Rᵀ from the identity, and ‖|R| s‖².
 
-    The distance is measured if its bound is large and columns nearly repeat one another; else the bound serves as well.
-    `moves` are the rows of R, or the parts M of them along which refits move. For such moves u, the factor's rounding changes
-    uᵀR H Rᵀu by at most ‖|M| s‖², and that of its inverse by ‖|M| s‖ ‖|R| s‖; then ‖|M| s‖² is returned.
+    The distance is measured if its bound is large and columns nearly repeat one another; else the
+    bound serves as well. `moves` are the rows of R, or the parts M of them along which refits move.
+    For such moves u, the factor's rounding changes uᵀR H Rᵀu by at most ‖|M| s‖², and that of its
+    inverse by ‖|M| s‖ ‖|R| s‖; then ‖|M| s‖² is returned.
     """
     own, whole = (float(condition(part, scale)) for part in (moves, root))
-    off = factor_error(np.sqrt(own * whole), len(weight), len(root) + getattr(fit.objective, "further_columns", 0))
-    clear = 4 * UNIT * len(root) ** 2 * np.sqrt(own)  # twice what a measurement cannot tell from rounding, at least
+    off = factor_error(
+        np.sqrt(own * whole), len(weight), len(root) + getattr(fit.objective, "further_columns", 0)
+    )
+    # twice what a measurement cannot tell from rounding, at least
+    clear = 4 * UNIT * len(root) ** 2 * np.sqrt(own)
     if off > max(CONDITION, clear) and own > REPEATED_COLUMNS * len(root):
         off = min(
-            off, whitening_error(model, root, weight, roots, curvature, kappa * model.bending(fit.vector[None])[0] + flat)
+            off,
+            whitening_error(
+                model,
+                root,
+                weight,
+                roots,
+                curvature,
+                kappa * model.bending(fit.vector[None])[0] + flat,
+            ),
         )
     return off, own
 
 
 def _required_information(fit: Fit, condition: float) -> float:
-    """Return the share of the information that a fold must keep for normal equations; infinite if a ridge alone decides."""
+    """Return the share of the information that a fold must keep for normal equations.
+
+    Infinite if a ridge alone decides.
+    """
     known = least_norm(fit)
     if known is None:
         return 0.0
     # times ‖|R| s‖²: least squares that keep less are solved by a factor of the rows instead
-    return np.inf if known.has_penalty and len(fit.null_space) else 1e-7 * condition
+    if known.has_penalty and len(fit.null_space):
+        return np.inf
+    return 1e-7 * condition
 
 
 def _cut(fit: Fit) -> float:
-    """Return the share of the information that a fold must keep for a host's own tolerance for rank not to matter."""
+    """Return the share of the information that a fold must keep for a host's own tolerance for rank
+    not to matter.
+    """
     objective: Any = fit.objective
     cut = getattr(objective, "cut", 0.0)
     if not cut:
@@ -386,23 +510,37 @@ def _cut(fit: Fit) -> float:
     return np.inf if known is None else known.floor
 
 
-def whitening_error(model: Predictors, root: Array, weight: Array, roots: Array | None, curvature: Array, bend: Array) -> float:
-    """Measure δ on the whitened rows Z, where the root of the condition enters: |fl(ZᵀZ) − I|, and the rounding of Z."""
-    n, p = len(weight), root.shape[1]
+def whitening_error(
+    model: Predictors,
+    root: Array,
+    weight: Array,
+    roots: Array | None,
+    curvature: Array,
+    bend: Array,
+) -> float:
+    """Measure δ on the whitened rows Z, where the root of the condition enters.
+
+    |fl(ZᵀZ) − I|, and the rounding of Z.
+    """
+    n = len(weight)
+    p = root.shape[1]
     z = model.design.whiten(np.arange(n), root)
-    z = (
-        np.sqrt(weight * curvature)[:, None] * z
-        if roots is None
-        else np.sqrt(weight)[:, None, None] * (roots.swapaxes(1, 2) @ z)
-    )
+    if roots is None:
+        z = np.sqrt(weight * curvature)[:, None] * z
+    else:
+        z = np.sqrt(weight)[:, None, None] * (roots.swapaxes(1, 2) @ z)
     z = z.reshape(-1, len(root))
     inner = root @ bend @ root.T
     own = z.T @ z
     scale = np.sqrt(np.diag(model.design.gram(weight[None], curvature[None])[0]) + np.diag(bend))
-    reach, size = float(np.linalg.norm(np.abs(root) @ scale)), float(np.trace(own + inner))
+    reach = float(np.linalg.norm(np.abs(root) @ scale))
+    size = float(np.trace(own + inner))
     lost = (p + 2) * 2.0**-53 * reach * np.sqrt(size)  # rounding of Z
     return (
-        float(np.linalg.norm(own + inner - np.eye(len(root)))) + (n + 8) * 2.0**-53 * size + 2 * np.sqrt(size) * lost + lost**2
+        float(np.linalg.norm(own + inner - np.eye(len(root))))
+        + (n + 8) * 2.0**-53 * size
+        + 2 * np.sqrt(size) * lost
+        + lost**2
     )
 
 
@@ -412,7 +550,8 @@ def _norm_share(norms: Norms | None, theta: Array, reach: Reach | None) -> More 
         return None
     length, root = norms.lengths(theta), np.sqrt(reach.each)
     return More(
-        float(np.max(root / length)), lambda radius: np.asarray(norms.share(length, np.multiply.outer(radius, root), reach))
+        float(np.max(root / length)),
+        lambda radius: np.asarray(norms.share(length, np.multiply.outer(radius, root), reach)),
     )
 
 
@@ -421,8 +560,12 @@ def total(part: Array, units: int) -> Array:
     return part if part.ndim == units else part.sum(-1)
 
 
-def slope_error(model: Any, slope: Array, curvature: Array, eta: Array, blur: Array) -> Float[np.ndarray, "... units"]:
-    """Bound the errors of units' slopes, as they are computed, where predictors are off by `blur`."""
+def slope_error(
+    model: Any, slope: Array, curvature: Array, eta: Array, blur: Array
+) -> Float[np.ndarray, "... units"]:
+    """Bound the errors of units' slopes, as they are computed, where predictors are off by
+    `blur`.
+    """
     own = FUNCTION * model.loss.terms(1, np.abs(slope), eta, model.y)
     if curvature.ndim == eta.ndim:
         return own + 2 * curvature * blur
@@ -439,7 +582,9 @@ def gradient_error(
     length: Float[np.ndarray, "... units"],
     blur: Array,
 ) -> Float[np.ndarray, "..."]:
-    """Bound the rounding errors of whitened gradients of slopes, where predictors are off by `blur`."""
+    """Bound the rounding errors of whitened gradients of slopes, where predictors are off by
+    `blur`.
+    """
     size = total(np.abs(slope), length.ndim)
     pulled = np.sum(weight * size * length, axis=-1, keepdims=True)
     own = np.sum(weight * slope_error(model, slope, curvature, eta, blur) * length, axis=-1)
@@ -447,7 +592,8 @@ def gradient_error(
 
 
 def curvature_error(model: Any, curvature: Array, eta: Array, blur: Array) -> Any:
-    """Bound the shares by which curvatures are off, where predictors are off by `blur`; infinite where that is far.
+    """Bound the shares by which curvatures are off, where predictors are off by `blur`; infinite
+    where that is far.
 
     Losses without an M have bounds of secants that know of both.
     """
@@ -466,21 +612,27 @@ def curvature_error(model: Any, curvature: Array, eta: Array, blur: Array) -> An
 
 def curvature_sizes(curvature: Array, eta: Array) -> Float[np.ndarray, "... units"]:
     """Sum the sizes of a unit's second derivatives."""
-    return curvature if curvature.ndim == eta.ndim else np.abs(curvature).sum((-2, -1))
+    if curvature.ndim == eta.ndim:
+        return curvature
+    return np.abs(curvature).sum((-2, -1))
 
 
 class FoldMetric:
-    """Inverse of each fold's own Hessian at θ̂, whitened, and that Hessian's least eigenvalue `kept`, zero if it has none."""
+    """Inverse of each fold's own Hessian at θ̂, whitened, and that Hessian's least eigenvalue
+    `kept`, zero if it has none.
+    """
 
     def __init__(self, anchor: LinearFitCache, rows: RefitRows, delta: Array):
         """Take the refits, and the changes of the weights of their units."""
-        width, count = rows.index.shape[1], len(rows.index)
+        width = rows.index.shape[1]
+        count = len(rows.index)
         rank = len(anchor.root)
         self.kept_share: Array = np.zeros(count)
         self.z: Array | None = None
         self.pull: Array | None = None  # change of the gradient at θ̂, if it is computed on the way
         self.inverse: Array | None = None
-        self.off = np.zeros(count)  # bound of the distance of the whitened Hessian from what is computed
+        # bound of the distance of the whitened Hessian from what is computed
+        self.off = np.zeros(count)
         self.core = np.zeros((0, 0, 0))
         units = np.where(np.asarray(rows.index) < anchor.units, rows.index, 0)
         self.lost = anchor.lost_curvature(units, -delta)  # curvature that is left out
@@ -494,8 +646,10 @@ class FoldMetric:
             self._dense(anchor, rows, delta, units)
 
     def _low_rank(self, anchor: LinearFitCache) -> None:
-        z, lost = self.carrying, self.lost
-        width, gram = lost.shape[1], z @ z.swapaxes(1, 2)
+        z = self.carrying
+        lost = self.lost
+        width = lost.shape[1]
+        gram = z @ z.swapaxes(1, 2)
         size = 1 + np.einsum("rk,rkk->r", np.abs(lost), gram)
         self.off = anchor.rounding.step * size
         if width == 1:
@@ -507,7 +661,9 @@ class FoldMetric:
             sign = np.sign(lost)
             inner = root[:, :, None] * gram * root[:, None, :]
             gone = np.where(sign > 0, 1.0, 0.0)
-            least = 1 - np.maximum(np.linalg.eigvalsh(inner * gone[:, :, None] * gone[:, None, :])[:, -1], 0.0)
+            least = 1 - np.maximum(
+                np.linalg.eigvalsh(inner * gone[:, :, None] * gone[:, None, :])[:, -1], 0.0
+            )
             good = least > anchor.floor + self.off
             whole = np.eye(width) - lost[:, :, None] * gram
             whole[~good] = np.eye(width)
@@ -515,61 +671,91 @@ class FoldMetric:
         self.kept_share = np.where(good, np.minimum(least - self.off, 1.0), 0.0)
 
     def _dense(self, anchor: LinearFitCache, rows: RefitRows, delta: Array, units: Array) -> None:
-        rank, z = len(anchor.root), self.z
+        rank = len(anchor.root)
+        z = self.z
         if z is not None:
-            whole = np.eye(rank) - (self.carrying * self.lost[:, :, None]).swapaxes(1, 2) @ self.carrying
+            whole = (
+                np.eye(rank)
+                - (self.carrying * self.lost[:, :, None]).swapaxes(1, 2) @ self.carrying
+            )
         elif anchor.model.separate and rows.index.shape[1] < anchor.units:
-            whole, self.pull = np.empty((len(delta), rank, rank)), np.empty((len(delta), rank))
+            whole = np.empty((len(delta), rank, rank))
+            self.pull = np.empty((len(delta), rank))
             for k, (own, change) in enumerate(zip(units, delta, strict=True)):
-                some, change = anchor.model.design.take(own), (change * anchor.weight[own])[None]
-                whole[k] = anchor.root @ some.gram(change, anchor.curvature[own][None])[0] @ anchor.root.T + np.eye(rank)
-                self.pull[k] = anchor.root @ some.pull(scale_units(change, anchor.slope[own][None]))[0]
+                some = anchor.model.design.take(own)
+                change = (change * anchor.weight[own])[None]
+                whole[k] = anchor.root @ some.gram(change, anchor.curvature[own][None])[
+                    0
+                ] @ anchor.root.T + np.eye(rank)
+                self.pull[k] = (
+                    anchor.root @ some.pull(scale_units(change, anchor.slope[own][None]))[0]
+                )
         else:
             omega, kappa = anchor.model.weigh(weights(rows, anchor.units))
             own = anchor.model.design.gram(omega, anchor.curvature[None])
             own += kappa[:, None, None] * anchor.model.bending(anchor.theta[None]) + anchor.flat
             whole = anchor.root @ own @ anchor.root.T
         apart = np.linalg.norm(whole - np.eye(rank), axis=(1, 2))
-        least, largest = 1 - apart, 1 + apart
+        least = 1 - apart
+        largest = 1 + apart
         far = np.flatnonzero(apart > FAR)
         least[far], largest[far] = (np.linalg.eigvalsh(whole[far])[:, k] for k in (0, -1))
         if z is not None:  # sums of rows that are whitened before
             size = 1 + np.einsum("rk,rkp,rkp->r", np.abs(self.lost), self.carrying, self.carrying)
             self.off = (anchor.rounding.step + 2 * self.lost.shape[1] * UNIT) * size
         else:
-            self.off = (2 * anchor.rounding.formed + anchor.rounding.step) * np.maximum(largest, 1.0)
+            self.off = (2 * anchor.rounding.formed + anchor.rounding.step) * np.maximum(
+                largest, 1.0
+            )
         good = least > anchor.floor + self.off
         self.kept_share = np.where(good, np.minimum(least - self.off, 1.0), 0.0)
         whole[~good] = np.eye(rank)
-        self.whole, self.inverse = whole, np.linalg.inv(whole)
+        self.whole = whole
+        self.inverse = np.linalg.inv(whole)
 
-    def solve(self, gradient: Float[np.ndarray, "refits rank"], which: Array) -> Float[np.ndarray, "refits rank"]:
+    def solve(
+        self, gradient: Float[np.ndarray, "refits rank"], which: Array
+    ) -> Float[np.ndarray, "refits rank"]:
         if self.inverse is not None:
             return np.einsum("rij,rj->ri", self.inverse[which], gradient)
         z = self.carrying[which]
         inner = np.einsum("rkp,rp->rk", z, gradient)
-        return gradient + np.einsum("rkp,rk->rp", z, np.einsum("rkl,rl->rk", self.core[which], inner))
+        return gradient + np.einsum(
+            "rkp,rk->rp", z, np.einsum("rkl,rl->rk", self.core[which], inner)
+        )
 
     def residual(
-        self, gradient: Float[np.ndarray, "refits rank"], step: Float[np.ndarray, "refits rank"], which: Array
+        self,
+        gradient: Float[np.ndarray, "refits rank"],
+        step: Float[np.ndarray, "refits rank"],
+        which: Array,
     ) -> Float[np.ndarray, " refits"]:
-        """Bound what the steps leave of the gradients that they are made for, in the norms of the refits' metrics."""
+        """Bound what the steps leave of the gradients that they are made for, in the norms of the
+        refits' metrics.
+        """
         if self.inverse is not None:
             image = np.einsum("rij,rj->ri", self.whole[which], step)
         else:
             z = self.carrying[which]
-            image = step - np.einsum("rkp,rk->rp", z, self.lost[which] * np.einsum("rkp,rp->rk", z, step))
-        left = np.linalg.norm(image + gradient, axis=1) + 2 * self.off[which] * np.linalg.norm(step, axis=1)
+            image = step - np.einsum(
+                "rkp,rk->rp", z, self.lost[which] * np.einsum("rkp,rp->rk", z, step)
+            )
+        left = np.linalg.norm(image + gradient, axis=1) + 2 * self.off[which] * np.linalg.norm(
+            step, axis=1
+        )
         return left / np.sqrt(np.where(self.kept_share[which] > 0, self.kept_share[which], 1.0))
 
 
-def weights(rows: RefitRows, n: int, lanes: Array | slice = EVERYONE) -> Float[np.ndarray, "lanes units"]:
+def weights(
+    rows: RefitRows, n: int, lanes: Array | slice = EVERYONE
+) -> Float[np.ndarray, "lanes units"]:
     """Weights of every unit in some refits, for reading only: they may be the array of the plan."""
     weight = np.asarray(rows.weight)[lanes]
     if rows.index.shape[1] == n:
         return weight
     index = np.asarray(rows.index)[lanes]
-    out, real = np.ones((len(index), n)), index < n
+    out = np.ones((len(index), n))
+    real = index < n
     out[np.nonzero(real)[0], index[real]] = weight[real]
     return out
 
@@ -580,7 +766,9 @@ def tiles(lanes: Array, n: int) -> list[Array]:
 
 
 def passes(lanes: Array, n: int, p: int) -> list[Array]:
-    """Split refits into groups like `tiles`, or somewhat larger where a product with all rows takes hardly longer."""
+    """Split refits into groups like `tiles`, or somewhat larger where a product with all rows takes
+    hardly longer.
+    """
     return groups(lanes, max(PASS // n, min(max(GROUP, p // WIDE), HERD // n)))
 
 

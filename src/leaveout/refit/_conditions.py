@@ -1,22 +1,26 @@
-"""Refits under a penalty with kinks or bounds: the conditions under which a refit holds the same parameters as the fit.
+"""Refits under a penalty with kinks or bounds: the conditions under which a refit holds the same
+parameters as the fit.
 
-On the active columns S of the fit, with its signs σ, F is smooth, and a refit's minimiser θ_w on them lies within a proved
-ball. It is the minimiser of F(·, w) if
+On the active columns S of the fit, with its signs σ, F is smooth, and a refit's minimiser θ_w on
+them lies within a proved ball. It is the minimiser of F(·, w) if
 
-    κ(w) least_j ≤ ∇_jL(θ_w, w) ≤ κ(w) most_j  off S,      floor_j < θ_w,j < ceiling_j  on S      (Karush, Kuhn & Tucker),
+    κ(w) least_j ≤ ∇_jL(θ_w, w) ≤ κ(w) most_j  off S,      floor_j < θ_w,j < ceiling_j  on S
+    (Karush, Kuhn & Tucker),
 
-or, for groups, if ‖∇_gL(θ_w, w)‖ ≤ κ(w) a_g off S, and θ_w,g ≠ 0 on it, as F is convex. The bounds least_j and most_j are −a_j
-and a_j where a kink holds θ_j at zero, and ±∞ on one side where a bound holds it; floor_j and ceiling_j are zero and the other
-end of the side of σ_j, bounds among it (`linalg.bounds`).
+or, for groups, if ‖∇_gL(θ_w, w)‖ ≤ κ(w) a_g off S, and θ_w,g ≠ 0 on it, as F is convex. The bounds
+least_j and most_j are −a_j and a_j where a kink holds θ_j at zero, and ±∞ on one side where a bound
+holds it; floor_j and ceiling_j are zero and the other end of the side of σ_j, bounds among it
+(`linalg.bounds`).
 
-With θ̂ + d the ball's centre, ρ its radius in the norm of H, s_i = x_iᵀ(θ_w − θ̂), |s_i| ≤ k_i (‖d‖_H + ρ), and |ℓ‴| ≤ M ℓ″,
+With θ̂ + d the ball's centre, ρ its radius in the norm of H, s_i = x_iᵀ(θ_w − θ̂), |s_i| ≤ k_i
+(‖d‖_H + ρ), and |ℓ‴| ≤ M ℓ″,
 
     ∇_jL(θ_w, w) = ∇_jL(θ̂, 1) + Σ_left (w_i − 1) ω_i ℓ′_i x_ij + (X_SᵀWx_j)ᵀ(θ_w − θ̂) + R_j,
     |R_j| ≤ M ψ(M max |s_i|) max_i |x_ij| (‖d‖_H + ρ)²,      ψ(t) = (eᵗ − 1 − t)/t²,
 
-since Σ ω ℓ″ s² ≤ ‖θ_w − θ̂‖_H². One product computes this for all refits, with the columns that no coarser bound settles. If
-that does not suffice, or weights do not go by rows, the gradient is computed at the centre, and the increasing ℓ′ at both ends
-of the interval of η.
+since Σ ω ℓ″ s² ≤ ‖θ_w − θ̂‖_H². One product computes this for all refits, with the columns that no
+coarser bound settles. If that does not suffice, or weights do not go by rows, the gradient is
+computed at the centre, and the increasing ℓ′ at both ends of the interval of η.
 """
 
 import functools
@@ -43,12 +47,16 @@ from ._refit_batch import RefitBatch
 Array = np.ndarray
 
 
-Key = tuple[tuple[int, ...], tuple[float, ...], bytes]  # active parameters, their signs, values of the others
+# active parameters, their signs, values of the others
+Key = tuple[tuple[int, ...], tuple[float, ...], bytes]
 
 
 @dataclass(frozen=True, eq=False)
 class Active:
-    """Fit on some of the parameters, `place`, with their signs, in the whole model; the others stand at `rest`."""
+    """Fit on some of the parameters, `place`, with their signs, in the whole model.
+
+    The others stand at `rest`.
+    """
 
     fit: Fit
     full_model: FullModel
@@ -70,27 +78,37 @@ class Active:
     @functools.cached_property
     def tie(self) -> Float[np.ndarray, " others"]:
         """Distance from its bound within which a gradient may be at that bound."""
-        a, slope = self.full_model.slope[self.others], float(self.at.weight @ np.abs(self.at.slope))
+        a = self.full_model.slope[self.others]
+        slope = float(self.at.weight @ np.abs(self.at.slope))
         return TIE_DISTANCE * np.where(a > 0, a, slope * self.full_model.largest[self.others])
 
     @functools.cached_property
     def limited_parameters(self) -> Int[np.ndarray, " limited"]:
         """Active parameters that a kink or a bound may hold."""
-        return np.flatnonzero(np.isfinite(np.stack(segments(self.full_model, self.place, self.sign))).any(0))
+        return np.flatnonzero(
+            np.isfinite(np.stack(segments(self.full_model, self.place, self.sign))).any(0)
+        )
 
     @functools.cached_property
     def segment(self) -> tuple[Float[np.ndarray, " limited"], Float[np.ndarray, " limited"]]:
         """Ends of the intervals of the active parameters."""
-        return segments(self.full_model, self.place[self.limited_parameters], self.sign[self.limited_parameters])
+        return segments(
+            self.full_model, self.place[self.limited_parameters], self.sign[self.limited_parameters]
+        )
 
     @functools.cached_property
     def groups(self) -> Norms | None:
         """Penalised groups among the held parameters."""
-        return None if self.full_model.norms is None else self.full_model.norms.of(self.others)
+        if self.full_model.norms is None:
+            return None
+        return self.full_model.norms.of(self.others)
 
-    def stays(self, theta: Float[np.ndarray, "refits active"], radius: PerRefit) -> Bool[np.ndarray, " refits"]:
+    def stays(
+        self, theta: Float[np.ndarray, "refits active"], radius: PerRefit
+    ) -> Bool[np.ndarray, " refits"]:
         """Whether no active group is zero within a radius."""
-        norms, reach = self.at.model.norms, self.at.reach
+        norms = self.at.model.norms
+        reach = self.at.reach
         if norms is None or reach is None:
             return np.ones(len(theta), bool)
         with np.errstate(invalid="ignore"):
@@ -102,7 +120,9 @@ class Active:
         """Held parameters that could be released, for gradients with error `off`."""
         if self.groups is None:
             return ~((gradient - off > least) & (gradient + off < most))
-        beyond = self.groups.lengths(np.abs(gradient) + off) >= np.multiply.outer(kappa, self.groups.weight)
+        beyond = self.groups.lengths(np.abs(gradient) + off) >= np.multiply.outer(
+            kappa, self.groups.weight
+        )
         return self.groups.among(beyond)
 
     @functools.cached_property
@@ -122,7 +142,9 @@ class Active:
     def gradient(self) -> Float[np.ndarray, " others"]:
         """Gradient ∇L at θ̂ and weights of one, of the held parameters."""
         pulled = (self.at.weight * self.at.slope)[: self.units]
-        return (self.full_model.smooth.design.pull(pulled[None])[0] + self.full_model.ridge * self.rest)[self.others]
+        return (
+            self.full_model.smooth.design.pull(pulled[None])[0] + self.full_model.ridge * self.rest
+        )[self.others]
 
     @functools.cached_property
     def size(self) -> Float[np.ndarray, " others"]:
@@ -133,9 +155,13 @@ class Active:
     @functools.cached_property
     def gradient_rounding(self) -> Float[np.ndarray, " others"]:
         """Rounding error of a gradient."""
-        at, n = self.at, self.units
+        at = self.at
+        n = self.units
         blur = at.rounding.predictor(at.length, np.abs(at.eta))
-        own = at.weight @ (slope_error(at.model, at.slope, at.curvature, at.eta, blur) + (n + 8) * UNIT * np.abs(at.slope))
+        own = at.weight @ (
+            slope_error(at.model, at.slope, at.curvature, at.eta, blur)
+            + (n + 8) * UNIT * np.abs(at.slope)
+        )
         return float(own) * self.full_model.largest[self.others]
 
     @functools.cached_property
@@ -167,29 +193,39 @@ def active(fit: Fit) -> Active | None:
     known = kinks(fit.objective)
     if known is None:
         return None
-    assert known.place is not None and known.sign is not None and known.rest is not None  # a fit has converged
+    # a fit has converged
+    assert known.place is not None and known.sign is not None and known.rest is not None
     return Active(fit, known.whole, known.place, known.sign, known.rest)
 
 
 class Conditions:
-    """Conditions of a batch of refits: which keep the fit's active parameters, which do except for a tie, and others.
+    """Conditions of a batch of refits: which keep the fit's active parameters, which do except for
+    a tie, and others.
 
     The gradients of all rows are computed only if `directly`, or if nothing else decides.
     """
 
     def __init__(self, own: Active, rows: RefitRows, batch: RefitBatch, directly: bool):
         assert batch.ball is not None
-        self.own, self.rows = own, rows
+        self.own = own
+        self.rows = rows
         self.center, self.radius = batch.ball()
         exists = np.isfinite(self.radius) & ~among(batch.result, NO_REFIT_CODES)
-        theta, (floor, ceiling) = own.at.theta + self.center @ own.at.root, own.segment
-        self.room = np.minimum(theta[:, own.limited_parameters] - floor, ceiling - theta[:, own.limited_parameters])
+        theta = own.at.theta + self.center @ own.at.root
+        (floor, ceiling) = own.segment
+        self.room = np.minimum(
+            theta[:, own.limited_parameters] - floor, ceiling - theta[:, own.limited_parameters]
+        )
         with np.errstate(invalid="ignore"):
-            self.may_leave = ~(self.room > self.radius[:, None] * own.spread[own.limited_parameters]) & exists[:, None]
+            self.may_leave = (
+                ~(self.room > self.radius[:, None] * own.spread[own.limited_parameters])
+                & exists[:, None]
+            )
         signs = ~self.may_leave.any(1) & own.stays(theta, self.radius)
         self.theta, self.is_outside = theta, self.room <= 0
         self.keeps, self.ties = np.zeros((2, len(theta)), bool)
-        self.pairs = [np.zeros((0, 6))]  # refit, parameter that may be released, ∇_jL, error of that, its bounds
+        # refit, parameter that may be released, ∇_jL, error of that, its bounds
+        self.pairs = [np.zeros((0, 6))]
         lanes = np.flatnonzero(exists)
         if not own.others.size:
             self.keeps[lanes] = True
@@ -221,23 +257,43 @@ class Conditions:
         self.ties[lanes] = self.keeps[lanes] & (beyond > 0).any(1)
 
     def _judge(
-        self, lanes: Array, columns: Array, gradient: Array, off: Array, held: tuple[Array, Array], kappa: Array | None = None
+        self,
+        lanes: Array,
+        columns: Array,
+        gradient: Array,
+        off: Array,
+        held: tuple[Array, Array],
+        kappa: Array | None = None,
     ) -> None:
-        """Judge held parameters in `columns` by gradients with error `off` and the bounds of these; groups by κ."""
+        """Judge held parameters in `columns` by gradients with error `off` and the bounds of these;
+        groups by κ.
+        """
         if self.own.groups is not None:
-            self._judged_groups(lanes, columns, np.abs(gradient) + off, np.ones(len(lanes)) if kappa is None else kappa)
+            self._judged_groups(
+                lanes,
+                columns,
+                np.abs(gradient) + off,
+                np.ones(len(lanes)) if kappa is None else kappa,
+            )
             return
-        beyond, tie = np.maximum(held[0] - (gradient - off), gradient + off - held[1]), self.own.tie[columns]
+        beyond = np.maximum(held[0] - (gradient - off), gradient + off - held[1])
+        tie = self.own.tie[columns]
         near = 1e3  # ties within which an error is that of rounding, and counts among them
         asking = ~(beyond <= np.where(off <= near * tie, np.maximum(tie, 2 * off), tie))
         self.keeps[lanes] = ~asking.any(1)
         self.ties[lanes] = self.keeps[lanes] & (beyond > 0).any(1)
         lane, column = np.nonzero(asking)
         parts = (gradient, off, *(np.broadcast_to(part, gradient.shape) for part in held))
-        self.pairs.append(np.stack([lanes[lane], columns[column], *(part[lane, column] for part in parts)], axis=1))
+        self.pairs.append(
+            np.stack(
+                [lanes[lane], columns[column], *(part[lane, column] for part in parts)], axis=1
+            )
+        )
 
     def _released(self, lanes: Array) -> Flags:
-        """Whether each parameter that may be released is released for sure, so that its refit needs no closer look."""
+        """Whether each parameter that may be released is released for sure, so that its refit needs
+        no closer look.
+        """
         lane, column, gradient, off, low, high = np.concatenate(self.pairs).T
         sure = np.maximum(low - gradient, gradient - high) - off > self.own.tie[column.astype(int)]
         asking, open_ = np.zeros((2, len(self.keeps)), bool)
@@ -245,16 +301,28 @@ class Conditions:
         return (asking & ~open_)[lanes]
 
     def _by_change(self, lanes: Array) -> None:
-        """Judge by the change that the touched units cause, and a bound of the other units' curvature."""
-        own, at, rows, x = self.own, self.own.at, self.rows, self.own.full_model.smooth.design.x
+        """Judge by the change that the touched units cause, and a bound of the other units'
+        curvature.
+        """
+        own = self.own
+        at = self.own.at
+        rows = self.rows
+        x = self.own.full_model.smooth.design.x
         units = np.where(rows.index < own.units, rows.index, 0)[lanes]
         delta = np.where(rows.index < own.units, rows.weight - 1, 0.0)[lanes] * at.weight[units]
-        length, radius = np.linalg.norm(self.center[lanes], axis=1), self.radius[lanes]
-        pull, range_ = _slopes(own, units, at.model.at(units, self.theta[lanes]), at.norm[units] * radius[:, None])
-        pull, range_ = delta * pull, np.abs(delta) * range_
-        largest, (low, high) = own.full_model.largest[own.others], own.gates
+        length = np.linalg.norm(self.center[lanes], axis=1)
+        radius = self.radius[lanes]
+        pull, range_ = _slopes(
+            own, units, at.model.at(units, self.theta[lanes]), at.norm[units] * radius[:, None]
+        )
+        pull = delta * pull
+        range_ = np.abs(delta) * range_
+        largest = own.full_model.largest[own.others]
+        (low, high) = own.gates
         beyond = (
-            own.concordance * _psi(own.concordance * at.norm[: own.units].max() * (length + radius)) * (length + radius) ** 2
+            own.concordance
+            * _psi(own.concordance * at.norm[: own.units].max() * (length + radius))
+            * (length + radius) ** 2
         )
         touched = (np.abs(pull) + range_).sum(1)
         most = [float(part.max(initial=0.0)) for part in (length + radius, beyond + touched)]
@@ -263,32 +331,50 @@ class Conditions:
         if not columns.size:
             self.keeps[lanes] = True
             return
-        beside, step = own.beside(columns), max(1, CAPACITY // (units.shape[1] * len(columns)))
+        beside = own.beside(columns)
+        step = max(1, CAPACITY // (units.shape[1] * len(columns)))
         for some in (slice(k, k + step) for k in range(0, len(lanes), step)):
             here = x[units[some][:, :, None], own.others[columns]]
-            gradient = own.gradient[columns] + self.center[lanes[some]] @ beside + np.einsum("lk,lkj->lj", pull[some], here)
-            off = np.multiply.outer(radius[some], np.linalg.norm(beside, axis=0)) + np.multiply.outer(
-                beyond[some], largest[columns]
+            gradient = (
+                own.gradient[columns]
+                + self.center[lanes[some]] @ beside
+                + np.einsum("lk,lkj->lj", pull[some], here)
             )
-            off += np.einsum("lk,lkj->lj", range_[some], np.abs(here)) + own.gradient_rounding[columns]
+            off = np.multiply.outer(
+                radius[some], np.linalg.norm(beside, axis=0)
+            ) + np.multiply.outer(beyond[some], largest[columns])
+            off += (
+                np.einsum("lk,lkj->lj", range_[some], np.abs(here)) + own.gradient_rounding[columns]
+            )
             self._judge(lanes[some], columns, gradient, off, (low[columns], high[columns]))
 
     def _by_rows(self, lanes: Array) -> None:
         """Judge by gradients at the centre."""
-        own, model, n = self.own, self.own.full_model.smooth, self.own.units
-        step, everyone = max(1, CAPACITY // n), np.arange(len(own.others))
+        own = self.own
+        model = self.own.full_model.smooth
+        n = self.own.units
+        step = max(1, CAPACITY // n)
+        everyone = np.arange(len(own.others))
         self.pairs = [part[~np.isin(part[:, 0], lanes)] for part in self.pairs]
         for some in (lanes[k : k + step] for k in range(0, len(lanes), step)):
             omega, kappa = model.weigh(weights_of(self.rows, n, some))
             least, most = (np.multiply.outer(np.maximum(kappa, 1e-300), part) for part in own.gates)
             eta = model.eta(own.whole(self.theta[some]))
-            slope, range_ = _slopes(own, slice(None), eta, np.multiply.outer(self.radius[some], own.at.norm[:n]))
-            slope, range_ = weight_terms(omega, slope), weight_terms(omega, range_)
+            slope, range_ = _slopes(
+                own, slice(None), eta, np.multiply.outer(self.radius[some], own.at.norm[:n])
+            )
+            slope = weight_terms(omega, slope)
+            range_ = weight_terms(omega, range_)
             gradient = model.design.pull(slope)[:, own.others]
             gradient += np.multiply.outer(kappa, (own.full_model.ridge * own.rest)[own.others])
-            off = np.multiply.outer(range_.sum(1), own.full_model.largest[own.others]) + own.gradient_rounding
+            off = (
+                np.multiply.outer(range_.sum(1), own.full_model.largest[own.others])
+                + own.gradient_rounding
+            )
             close = np.flatnonzero(own.near(gradient, off, least, most, kappa).any(0))
-            off[:, close] = range_ @ np.abs(model.design.x[:, own.others[close]]) + own.gradient_rounding[close]
+            off[:, close] = (
+                range_ @ np.abs(model.design.x[:, own.others[close]]) + own.gradient_rounding[close]
+            )
             self._judge(some, everyone, gradient, off, (least, most), kappa)
 
     @functools.cached_property
@@ -298,15 +384,18 @@ class Conditions:
         return found[np.argsort(found[:, 0], kind="stable")]
 
     def moves(self) -> tuple[PerRefit, PerRefit]:
-        """Estimate the moves of single rows' predictors if each parameter that violates its condition moved by itself.
+        """Estimate the moves of single rows' predictors if each parameter that violates its
+        condition moved by itself.
 
         A parameter is released, or held. Returns the sum of the moves, and the sum of their sizes.
 
-        Let z = L⁻¹x_S, c the curvature that the row loses, and 1 − q = 1 − c zᵀz. The residual of x_j regressed on S is x̃_j =
-        x_j − b_jᵀz at the row, and x̃_j/(1 − q) without it. Its curvature is x_jᵀWx_j + ridge_j − b_jᵀb_j − c x̃_j²/(1 − q).
-        For a parameter of S, with r the column of L⁻¹, the same are zᵀr/(1 − q) and rᵀr + c (zᵀr)²/(1 − q).
+        Let z = L⁻¹x_S, c the curvature that the row loses, and 1 − q = 1 − c zᵀz. The residual of
+        x_j regressed on S is x̃_j = x_j − b_jᵀz at the row, and x̃_j/(1 − q) without it. Its
+        curvature is x_jᵀWx_j + ridge_j − b_jᵀb_j − c x̃_j²/(1 − q). For a parameter of S, with r
+        the column of L⁻¹, the same are zᵀr/(1 − q) and rᵀr + c (zᵀr)²/(1 − q).
         """
-        own, unit = self.own, self.rows.index[:, 0]
+        own = self.own
+        unit = self.rows.index[:, 0]
         z = own.at.whiten(unit)
         lost = (1 - self.rows.weight[:, 0]) * own.bend[unit]
         kept = np.maximum(1 - lost * np.einsum("lr,lr->l", z, z), OWN_HESSIAN_BELOW)
@@ -320,11 +409,21 @@ class Conditions:
         lane, column = self.joining[:, 0].astype(int), self.joining[:, 1].astype(int)
         if lane.size:
             some, at = np.unique(column, return_inverse=True)
-            beside, j = own.beside(some), own.others[column]
-            along = own.full_model.smooth.design.x[unit[lane], j] - np.einsum("lr,rl->l", z[lane], beside[:, at])
-            bent = (own.size[some] ** 2 + own.full_model.ridge[own.others[some]] - np.sum(beside**2, axis=0))[at]
+            beside = own.beside(some)
+            j = own.others[column]
+            along = own.full_model.smooth.design.x[unit[lane], j] - np.einsum(
+                "lr,rl->l", z[lane], beside[:, at]
+            )
+            bent = (
+                own.size[some] ** 2
+                + own.full_model.ridge[own.others[some]]
+                - np.sum(beside**2, axis=0)
+            )[at]
             _, _, gradient, off, low, high = self.joining.T
-            way, most = np.clip(gradient, low, high) - gradient, np.maximum(low - gradient, gradient - high) + off
+            way, most = (
+                np.clip(gradient, low, high) - gradient,
+                np.maximum(low - gradient, gradient - high) + off,
+            )
             add(lane, along, bent - lost[lane] * along**2 / kept[lane], way, most)
         lane, free = np.nonzero(self.may_leave)
         if lane.size:
@@ -332,17 +431,29 @@ class Conditions:
             root = own.at.root[:, column]
             along = np.einsum("lr,rl->l", z[lane], root)
             bent = np.sum(root**2, axis=0) + lost[lane] * along**2 / kept[lane]
-            value, far = self.theta[lane, column], self.radius[lane] * own.spread[column]
-            add(lane, along, bent, np.clip(value, *(part[free] for part in own.segment)) - value, far - self.room[lane, free])
+            value = self.theta[lane, column]
+            far = self.radius[lane] * own.spread[column]
+            add(
+                lane,
+                along,
+                bent,
+                np.clip(value, *(part[free] for part in own.segment)) - value,
+                far - self.room[lane, free],
+            )
         return total, size
 
     def required_parameters(self, lane: int) -> Key | None:
-        """Active parameters by the conditions at the centre of a refit; None if they are those of the fit."""
-        own, found = self.own, self.joining
+        """Active parameters by the conditions at the centre of a refit.
+
+        None if they are those of the fit.
+        """
+        own = self.own
+        found = self.joining
         if own.groups is not None:
             return None
         mine = found[slice(*np.searchsorted(found[:, 0], [lane, lane + 1]))]
-        column, excess = mine[:, 1].astype(int), mine[:, 2] - np.clip(mine[:, 2], mine[:, 4], mine[:, 5])
+        column = mine[:, 1].astype(int)
+        excess = mine[:, 2] - np.clip(mine[:, 2], mine[:, 4], mine[:, 5])
         asking = np.abs(excess) > own.tie[column]
         coming = own.others[column[asking]]
         left = np.zeros(len(own.place), bool)
@@ -350,10 +461,17 @@ class Conditions:
         # parameters that are released or held one after another before coordinate descent decides
         if not (left.any() or len(coming)) or left.sum() + len(coming) > 4:
             return None
-        rest, beyond = own.rest.copy(), np.zeros(len(own.rest))
+        rest = own.rest.copy()
+        beyond = np.zeros(len(own.rest))
         beyond[coming] = excess[asking]
         sign = dict(zip(own.place[~left].tolist(), own.sign[~left].tolist(), strict=True))
-        sign |= dict(zip(coming.tolist(), leaving_signs(own.full_model.slope, rest, beyond)[coming].tolist(), strict=True))
+        sign |= dict(
+            zip(
+                coming.tolist(),
+                leaving_signs(own.full_model.slope, rest, beyond)[coming].tolist(),
+                strict=True,
+            )
+        )
         at = np.clip(self.theta[lane, own.limited_parameters], *own.segment)
         rest[own.place[own.limited_parameters]] = np.where(self.is_outside[lane], at, 0.0)
         place = tuple(sorted(sign))
@@ -373,5 +491,8 @@ def _slopes(own: Active, units: Array | slice, eta: Array, half: Array) -> tuple
     """Compute the slope ℓ′, and its error if η has the error `half`; ℓ′ increases."""
     model = own.at.model
     with np.errstate(over="ignore", invalid="ignore"):
-        low, slope, high = (model.unit_loss.derivatives(at, model.y[units], (1,))[0] for at in (eta - half, eta, eta + half))
+        low, slope, high = (
+            model.unit_loss.derivatives(at, model.y[units], (1,))[0]
+            for at in (eta - half, eta, eta + half)
+        )
         return slope, np.maximum(high - slope, slope - low)

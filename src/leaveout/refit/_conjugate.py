@@ -1,9 +1,10 @@
-"""Refits of wide linear predictors by Newton steps without a Hessian: conjugate gradients for many refits side by side.
+"""Refits of wide linear predictors by Newton steps without a Hessian: conjugate gradients for many
+refits side by side.
 
-In whitened coordinates H = I, and the Hessian of a refit is I + Z⊤ diag(ω ℓ″(η) − ω̂ ℓ̂″) Z. The preconditioner A is the
-refit's own Hessian at θ̂. The least Ritz value μ of A⁻¹ times the Hessian gives an estimate of a candidate's distance from the
-minimiser, in the norm of A: about ‖g‖_{A⁻¹} / μ (J. Nocedal and S. J. Wright, Numerical Optimization, 2006, §7.1, for the
-steps).
+In whitened coordinates H = I, and the Hessian of a refit is I + Z⊤ diag(ω ℓ″(η) − ω̂ ℓ̂″) Z. The
+preconditioner A is the refit's own Hessian at θ̂. The least Ritz value μ of A⁻¹ times the Hessian
+gives an estimate of a candidate's distance from the minimiser, in the norm of A: about ‖g‖_{A⁻¹} /
+μ (J. Nocedal and S. J. Wright, Numerical Optimization, 2006, §7.1, for the steps).
 """
 
 from collections.abc import Callable
@@ -18,8 +19,12 @@ from ._enclosure import CAUTION, CertifiedBatch
 
 Array = np.ndarray
 # largest number of steps; of products for one step; share of its length that may remain unsolved
-ROUNDS, PRODUCTS, PART = 12, 24, 0.1
-FALL, SHORTEST = 1e-4, 1e-6  # share of the predicted fall that a step must reach; shortest step
+ROUNDS = 12
+PRODUCTS = 24
+PART = 0.1
+# share of the predicted fall that a step must reach; shortest step
+FALL = 1e-4
+SHORTEST = 1e-6
 
 Enough = Callable[[Array], Flags]
 
@@ -28,17 +33,22 @@ def conjugate(state: CertifiedBatch, lanes: Lanes, enough: Enough) -> Int[np.nda
     """Run the steps; returns the lanes that are still open."""
     lanes = lanes[state.metric.kept_share[lanes] > 0]
     parts = passes(lanes, state.anchor.eta.size, state.u.shape[1])
-    return np.sort(np.concatenate([np.zeros(0, int), *(_Group(state, some).run(enough) for some in parts)]))
+    return np.sort(
+        np.concatenate([np.zeros(0, int), *(_Group(state, some).run(enough) for some in parts)])
+    )
 
 
 class _Group:
     """Lanes in progress: u, predictors, F, and the least Ritz value."""
 
     def __init__(self, state: CertifiedBatch, lanes: Array):
-        self.state, self.lanes, self.model = state, lanes, state.anchor.model
+        self.state = state
+        self.lanes = lanes
+        self.model = state.anchor.model
         self.omega = self.model.weigh(state._weights(lanes))[0]
         self.u, self.eta = state.u[lanes], self.model.eta(self._theta(state.u[lanes]))
-        self.F, self.least = self._value(self.omega, self.eta, self._theta(self.u)), np.full(len(lanes), np.inf)
+        self.F = self._value(self.omega, self.eta, self._theta(self.u))
+        self.least = np.full(len(lanes), np.inf)
         anchor = np.broadcast_to(state.anchor.eta, self.eta.shape)
         there = self._value(self.omega, anchor, self._theta(np.zeros_like(self.u)))
         lower = there < self.F
@@ -50,11 +60,15 @@ class _Group:
     def _value(self, omega: Array, eta: Array, theta: Array) -> PerLane:
         with np.errstate(over="ignore", invalid="ignore"):
             (loss,) = self.model.loss.derivatives(eta, self.model.y, (0,))
-            value = weight_terms(omega, loss).sum(1) + 0.5 * np.einsum("rp,rp->r", theta @ self.model.penalty, theta)
+            value = weight_terms(omega, loss).sum(1) + 0.5 * np.einsum(
+                "rp,rp->r", theta @ self.model.penalty, theta
+            )
         return np.where(np.isnan(value), np.inf, value)
 
     def run(self, enough: Enough) -> Int[np.ndarray, " open"]:
-        """Run the steps; returns the lanes that are not near enough, as F stops falling or is too flat."""
+        """Run the steps; returns the lanes that are not near enough, as F stops falling or is too
+        flat.
+        """
         lost = [np.zeros(0, int)]
         for _ in range(ROUNDS):
             if not self.lanes.size:
@@ -65,7 +79,9 @@ class _Group:
             self._keep(~done)
             if not self.lanes.size:
                 break
-            gradient, change, size, noise = (part[~done] for part in (gradient, change, size, noise))
+            gradient, change, size, noise = (
+                part[~done] for part in (gradient, change, size, noise)
+            )
             step, least = self._solve(gradient, change)
             self.least = np.minimum(self.least, least)
             moved = self._move(step, np.einsum("rp,rp->r", gradient, step))
@@ -80,17 +96,28 @@ class _Group:
             setattr(self, name, getattr(self, name)[some])
 
     def _gradient(self) -> tuple[Array, Array, Array]:
-        """Whitened gradients, the difference of ω ℓ″ from its value at θ̂, and the rounding error of the gradients' lengths."""
-        anchor, model, theta = self.state.anchor, self.model, self._theta(self.u)
-        pulled, change = np.empty_like(self.eta), np.empty((len(theta), *anchor.curvature.shape), np.float32)
+        """Whitened gradients, the difference of ω ℓ″ from its value at θ̂, and the rounding error
+        of the gradients' lengths.
+        """
+        anchor = self.state.anchor
+        model = self.model
+        theta = self._theta(self.u)
+        pulled = np.empty_like(self.eta)
+        change = np.empty((len(theta), *anchor.curvature.shape), np.float32)
         for some in tiles(np.arange(len(theta)), self.eta.shape[1]):
             slope, curvature = model.loss.derivatives(self.eta[some], model.y, (1, 2))
             pulled[some] = weight_terms(self.omega[some], slope)
-            change[some] = weight_terms(self.omega[some], curvature) - weight_terms(anchor.weight, anchor.curvature)
+            change[some] = weight_terms(self.omega[some], curvature) - weight_terms(
+                anchor.weight, anchor.curvature
+            )
         gradient = (model.design.pull(pulled) + theta @ model.penalty) @ anchor.root.T
         move = np.linalg.norm(self.u, axis=1)
-        noise = anchor.rounding.gradient(total(np.abs(pulled, out=pulled), 2) @ anchor.length, move) + anchor.noise
-        # an estimate counts rounding at its usual size: signs are random, in sums and among their terms
+        noise = (
+            anchor.rounding.gradient(total(np.abs(pulled, out=pulled), 2) @ anchor.length, move)
+            + anchor.noise
+        )
+        # an estimate counts rounding at its usual size: signs are random, in sums and among their
+        # terms
         scale = np.sqrt(np.sum(np.asarray(self.state.fit.factor) ** 2, axis=1))
         noise *= np.linalg.norm(anchor.root * scale) / (anchor.rounding.root * anchor.rounding.rows)
         self.state.gradients += len(theta)
@@ -98,26 +125,38 @@ class _Group:
 
     def _judge(self, gradient: Array, noise: Array) -> PerLane:
         """Write candidates and their distances into the batch."""
-        state, lanes = self.state, self.lanes
-        size = np.sqrt(np.maximum(np.sum(gradient * state.metric.solve(gradient, lanes), axis=1), 0.0)) + noise
+        state = self.state
+        lanes = self.lanes
+        size = (
+            np.sqrt(np.maximum(np.sum(gradient * state.metric.solve(gradient, lanes), axis=1), 0.0))
+            + noise
+        )
         state.u[lanes], state.slope[lanes], state.noise[lanes] = self.u, size, noise
         state.proved[lanes] = False
         told = np.isfinite(self.least)
-        state._place(lanes, np.where(told, CAUTION * size / np.where(told, self.least, 1.0), np.inf))
+        state._place(
+            lanes, np.where(told, CAUTION * size / np.where(told, self.least, 1.0), np.inf)
+        )
         return size
 
     def _solve(self, gradient: Array, change: Array) -> tuple[Array, Array]:
         """Compute Newton steps, and the least Ritz value of each solve."""
-        anchor, solve = self.state.anchor, self.state.metric.solve
-        step, residual, least = np.zeros_like(gradient), -gradient, np.full(len(gradient), np.inf)
+        anchor = self.state.anchor
+        solve = self.state.metric.solve
+        step = np.zeros_like(gradient)
+        residual = -gradient
+        least = np.full(len(gradient), np.inf)
         towards = solve(residual, self.lanes)
-        square, length = np.einsum("rp,rp->r", residual, towards), np.zeros(len(gradient))
+        square = np.einsum("rp,rp->r", residual, towards)
+        length = np.zeros(len(gradient))
         diagonal, beside = np.zeros((2, len(gradient), PRODUCTS))
-        open_, known = np.flatnonzero(square > 0), 0.0
+        open_ = np.flatnonzero(square > 0)
+        known = 0.0
         for k in range(PRODUCTS):
             if not open_.size:
                 break
-            own, r = towards[open_], residual[open_]
+            own = towards[open_]
+            r = residual[open_]
             image = own + anchor.back(apply_curvature(change[open_], anchor.ahead(own)))
             self.state.gradients += len(open_)
             share = square[open_] / np.maximum(np.einsum("rp,rp->r", own, image), 1e-300)
@@ -133,18 +172,26 @@ class _Group:
             towards[open_] = turned + ratio[:, None] * own
             square[open_] = after
             left = np.sqrt(after / (np.maximum(least[open_], 1e-300) * length[open_])) > PART
-            known, open_ = (ratio / share)[left], open_[left]
+            known = (ratio / share)[left]
+            open_ = open_[left]
         return step, least
 
     def _move(self, step: Array, slope: PerLane) -> Flags:
         """Take the steps, shortened until F falls, and mark the lanes in which it falls."""
-        theta, along = self._theta(self.u), step @ self.state.anchor.root
-        away, length, open_ = self.model.design.predictors(along), np.ones(len(step)), np.arange(len(step))
+        theta = self._theta(self.u)
+        along = step @ self.state.anchor.root
+        away, length, open_ = (
+            self.model.design.predictors(along),
+            np.ones(len(step)),
+            np.arange(len(step)),
+        )
         times = lambda length: length.reshape(-1, *(1,) * (away.ndim - 1))
         value = self.F.copy()
         while open_.size:
-            reach, before = length[open_], self.F[open_]
-            eta, at = self.eta[open_] + times(reach) * away[open_], theta[open_] + reach[:, None] * along[open_]
+            reach = length[open_]
+            before = self.F[open_]
+            eta = self.eta[open_] + times(reach) * away[open_]
+            at = theta[open_] + reach[:, None] * along[open_]
             value[open_] = self._value(self.omega[open_], eta, at)
             falls = value[open_] <= before + FALL * reach * slope[open_] + 1e-14 * np.abs(before)
             length[open_[~falls]] /= 2
@@ -157,10 +204,13 @@ class _Group:
         return good
 
 
-def _smallest(diagonal: Float[np.ndarray, "lanes some"], beside: Float[np.ndarray, "lanes rest"]) -> PerLane:
+def _smallest(
+    diagonal: Float[np.ndarray, "lanes some"], beside: Float[np.ndarray, "lanes rest"]
+) -> PerLane:
     """Least eigenvalue of each tridiagonal matrix."""
     size = diagonal.shape[1]
-    whole, k = np.zeros((len(diagonal), size, size)), np.arange(size)
+    whole = np.zeros((len(diagonal), size, size))
+    k = np.arange(size)
     whole[:, k, k] = diagonal
     whole[:, k[1:], k[:-1]] = beside
     return np.linalg.eigvalsh(whole)[:, 0]

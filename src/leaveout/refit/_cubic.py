@@ -1,22 +1,27 @@
-"""Single rows of few columns left out: the next term from all rows at once, and a theorem that bounds the remainder.
+"""Single rows of few columns left out: the next term from all rows at once, and a theorem that
+bounds the remainder.
 
-One step leads to u_j ≈ a_j z_j, at a distance ρ from the refit δ. With curvatures ω_i ℓ″_i and G = ZZᵀ, Z = XL⁻ᵀ, of one
-output,
+One step leads to u_j ≈ a_j z_j, at a distance ρ from the refit δ. With curvatures ω_i ℓ″_i and G =
+ZZᵀ, Z = XL⁻ᵀ, of one output,
 
-    z_jᵀδ = z_jᵀu_j − ½ S_j / (1 − h_j) + E_j,      S_j = a_j² Σ_{i≠j} ω_i ℓ‴_i G_ij³ = a_j² T[z_j, z_j, z_j],
+    z_jᵀδ = z_jᵀu_j − ½ S_j / (1 − h_j) + E_j,
+    S_j = a_j² Σ_{i≠j} ω_i ℓ‴_i G_ij³ = a_j² T[z_j, z_j, z_j],
 
-T = Σ ω_i ℓ‴_i z_i ⊗ z_i ⊗ z_i without row j: p²(p + 1)/2 numbers for all refits together. If |ℓ‴| ≤ Mℓ″ and |ℓ⁗| ≤ Kℓ″, and
-‖δ‖ ≤ D, ‖a_j z_j‖ ≤ λ, ‖δ − a_j z_j‖ ≤ ρ in the norm of the fold's own Hessian A,
+T = Σ ω_i ℓ‴_i z_i ⊗ z_i ⊗ z_i without row j: p²(p + 1)/2 numbers for all refits together. If |ℓ‴| ≤
+Mℓ″ and |ℓ⁗| ≤ Kℓ″, and ‖δ‖ ≤ D, ‖a_j z_j‖ ≤ λ, ‖δ − a_j z_j‖ ≤ ρ in the norm of the fold's own
+Hessian A,
 
     |E_j| (1 − h_j) ≤ κ (Mλρ + ½Mρ² + ⅙K b e^{Mb} D²),      κ = max_i k_i k_j ≥ |G_ij|,   b = max_i k_i D / √(1 − h_j).
 
-Proof. With s_i = z_iᵀδ, z_jᵀ(δ − u_j) = −Σ ω_i (ℓ′_i(η_i + s_i) − ℓ′_i − ℓ″_i s_i) z_iᵀA⁻¹z_j, where z_iᵀA⁻¹z_j is
-G_ij / (1 − h_j), and the bracket ½ℓ‴_i s_i² but for ⅙K ℓ″_i |s_i|³ e^{M|s_i|}. Let s_i = a_j G_ij + ε_i. As Σ ω_i ℓ″_i z_i z_iᵀ
-is at most A, no Σ ω_i ℓ″_i s_i² is above D², and likewise for a_j G_ij and ε_i: what remains is the inequality of Cauchy and
-Schwarz. The cross term Σ ω_i ℓ‴_i a_j G_ij² ε_i = a_j T[z_j, z_j, ε] is no larger than |a_j| ‖T[z_j, z_j, ·]‖ ρ / √(1 − h_j). ∎
+Proof. With s_i = z_iᵀδ, z_jᵀ(δ − u_j) = −Σ ω_i (ℓ′_i(η_i + s_i) − ℓ′_i − ℓ″_i s_i) z_iᵀA⁻¹z_j,
+where z_iᵀA⁻¹z_j is G_ij / (1 − h_j), and the bracket ½ℓ‴_i s_i² but for ⅙K ℓ″_i |s_i|³ e^{M|s_i|}.
+Let s_i = a_j G_ij + ε_i. As Σ ω_i ℓ″_i z_i z_iᵀ is at most A, no Σ ω_i ℓ″_i s_i² is above D², and
+likewise for a_j G_ij and ε_i: what remains is the inequality of Cauchy and Schwarz. The cross term
+Σ ω_i ℓ‴_i a_j G_ij² ε_i = a_j T[z_j, z_j, ε] is no larger than |a_j| ‖T[z_j, z_j, ·]‖ ρ / √(1 −
+h_j). ∎
 
-In the same way ‖δ − u_j‖_A ≤ (½a_j² ‖T[z_j, z_j, ·]‖ + max k_i (…)) / √(1 − h_j), with the same brackets, which bounds ρ
-better.
+In the same way ‖δ − u_j‖_A ≤ (½a_j² ‖T[z_j, z_j, ·]‖ + max k_i (…)) / √(1 − h_j), with the same
+brackets, which bounds ρ better.
 """
 
 import functools
@@ -41,10 +46,14 @@ def is_cheap(anchor: LinearFitCache, gradients: int) -> bool:
 
 
 def worthwhile(anchor: LinearFitCache, gradients: int) -> bool:
-    """Tell whether the next term with its bounds takes less than so many gradients, and a millisecond."""
+    """Tell whether the next term with its bounds takes less than so many gradients, and a
+    millisecond.
+    """
     n, p = anchor.model.design.shape
     loss = anchor.model.loss
-    known = loss.self_concordance is not None and loss.fourth is not None and anchor.model.norms is None
+    known = (
+        loss.self_concordance is not None and loss.fourth is not None and anchor.model.norms is None
+    )
     # numbers in the products of all rows: a millisecond
     return known and n * p * p * (p + 1) <= 2 * 2e7 and is_cheap(anchor, gradients)
 
@@ -56,14 +65,18 @@ def _pairs(p: int) -> tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]
 
 @cached_on
 def _third(anchor: LinearFitCache) -> Float[np.ndarray, "pairs rank"]:
-    """Compute the tensor T, with its first two axes as pairs, and pairs off the diagonal doubled."""
+    """Compute the tensor T, with its first two axes as pairs, and pairs off the diagonal
+    doubled.
+    """
     (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
     i, j = _pairs(len(anchor.root))
     whole = DenseDesign(anchor.rows).products(weight_terms(anchor.weight, third) * anchor.rows.T)
     return whole[:, i, j].T * np.where(i < j, 2.0, 1.0)[:, None]
 
 
-def third(anchor: LinearFitCache, moves: Float[np.ndarray, "some rank"]) -> Float[np.ndarray, "some rank"]:
+def third(
+    anchor: LinearFitCache, moves: Float[np.ndarray, "some rank"]
+) -> Float[np.ndarray, "some rank"]:
     """Compute T[u, u, ·] of some moves u."""
     i, j = _pairs(len(anchor.root))
     return (moves[:, i] * moves[:, j]) @ _third(anchor)
@@ -71,18 +84,31 @@ def third(anchor: LinearFitCache, moves: Float[np.ndarray, "some rank"]) -> Floa
 
 def settle_rows(anchor: LinearFitCache, look: OneRow) -> tuple[PerRefit, PerRefit]:
     """Predictors of rows that lose weight, and their errors, infinite for rows that gain weight."""
-    loss, unit, z = anchor.model.loss, look.unit, anchor.rows[look.unit]
+    loss = anchor.model.loss
+    unit = look.unit
+    z = anchor.rows[look.unit]
     (bend,) = loss.derivatives(anchor.eta[unit], anchor.model.y[unit], (3,))
     pushed = third(anchor, z) - (look.lost_curvature * bend * anchor.size[unit] ** 2)[:, None] * z
-    along = look.lost_curvature * (anchor.slope[unit] + anchor.curvature[unit] * (look.center - anchor.eta[unit]))
-    length, longest, root = np.linalg.norm(pushed, axis=1), anchor.norm.max(), np.sqrt(look.kept_share)
-    concordance, fourth = np.max(np.asarray(loss.self_concordance)), np.max(np.asarray(loss.fourth))
-    leftover, at = float(np.linalg.norm(anchor.leftover)), anchor.rounding
-    # share by which the sums of T are off: their rounding, that of z, three times in each term, and that of ℓ‴
+    along = look.lost_curvature * (
+        anchor.slope[unit] + anchor.curvature[unit] * (look.center - anchor.eta[unit])
+    )
+    length = np.linalg.norm(pushed, axis=1)
+    longest = anchor.norm.max()
+    root = np.sqrt(look.kept_share)
+    concordance = np.max(np.asarray(loss.self_concordance))
+    fourth = np.max(np.asarray(loss.fourth))
+    leftover = float(np.linalg.norm(anchor.leftover))
+    at = anchor.rounding
+    # share by which the sums of T are off: their rounding, that of z, three times in each term, and
+    # that of ℓ‴
     lost = (at.rows + 6 * (at.columns + 16) * (1 + at.root)) * UNIT + FUNCTION + anchor.lost
     with np.errstate(over="ignore", invalid="ignore"):
-        size, reach = look.step_length + leftover, longest * look.distance / root
-        beyond = fourth / 6 * reach * np.exp(concordance * reach) * look.distance**2 + concordance * lost * size**2
+        size = look.step_length + leftover
+        reach = longest * look.distance / root
+        beyond = (
+            fourth / 6 * reach * np.exp(concordance * reach) * look.distance**2
+            + concordance * lost * size**2
+        )
         off = look.after + leftover
         for _ in range(2):
             rest = concordance * (size + 0.5 * off) * off + beyond

@@ -1,19 +1,25 @@
-"""Refits of any model in a batch: candidates, their distances from the exact refits, and the errors of their losses.
+"""Refits of any model in a batch: candidates, their distances from the exact refits, and the errors
+of their losses.
 
-Coordinates are the anchor's whitened u = Lᵀ(θ − θ̂), H = L Lᵀ. There are these rungs. Each takes the refits that the one before
-left open:
+Coordinates are the anchor's whitened u = Lᵀ(θ − θ̂), H = L Lᵀ. There are these rungs. Each takes
+the refits that the one before left open:
 
     rung          one refit costs                            uses
-    first         its own units, or a gradient               the fold's own Hessian at θ̂ (linear predictors), the anchor's
-    expand        nothing: passes that all share             derivatives of every fold's own score, where folds are short runs
-    screen        its own units and a sample of others       the same, where there are very many refits
+    first         its own units, or a gradient
+    the fold's own Hessian at θ̂ (linear predictors), the anchor's
+    expand        nothing: passes that all share
+    derivatives of every fold's own score, where folds are short runs
+    screen        its own units and a sample of others
+    the same, where there are very many refits
     steps         a gradient each                            the same, accelerated
-    newton        a few Hessians, with a line search         its own, where a Hessian costs few gradients
-    alone         a descent from θ̂ of its own                quasi-Newton, and its own by products, elsewhere
+    newton        a few Hessians, with a line search
+    its own, where a Hessian costs few gradients
+    alone         a descent from θ̂ of its own
+    quasi-Newton, and its own by products, elsewhere
 
-The remaining distance is estimated as λ/(1 − C), with λ the length of the next step and C its contraction by the curvature at
-the candidate. The error is the largest change of the losses within that distance, in both directions of steepest change and
-along the step.
+The remaining distance is estimated as λ/(1 − C), with λ the length of the next step and C its
+contraction by the curvature at the candidate. The error is the largest change of the losses within
+that distance, in both directions of steepest change and along the step.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +42,14 @@ from ..objectives.batch_functions import (
     weights_of,
     work,
 )
-from ..objectives.objective import AbstractLinearPredictor, Flags, Lanes, PerLane, Points, RefitPoints
+from ..objectives.objective import (
+    AbstractLinearPredictor,
+    Flags,
+    Lanes,
+    PerLane,
+    Points,
+    RefitPoints,
+)
 from ..optimize.bfgs import BFGS, curves_down, newton_step
 from ..optimize.fit import Fit
 from ..optimize.hessian_products import COARSE, ROUGH
@@ -49,24 +62,33 @@ from ._metric import IdentityMetric, Products, RefitMetric, own_metric
 from ._screen import SIZES, available, whitened_gradients
 
 MAX_CHORD_STEPS = 20  # steps before a refit goes to the next rung
-STALL_RATIOS = (0.5, 0.9)  # ratios of successive steps above which another metric is used, for linear predictors and others
-NEAR = (1e-3, 1e-6)  # gradients, relative to the first, at which L-BFGS stops for a check; BFGS stops at the last
-# Descent of one refit: the factor by which it must come nearer before the next check (0.5 and 0.1 take as long, for networks of
-# 417 and 2,041 parameters and a hidden Markov model of 44); the factor on the distance by its inverse Hessian (the true
-# distance was 5 to 30 times as large; with factors of 1 and 10 checks and products take as long in all); its largest number of
-# moves.
-NEXT_LOOK_RATIO, LEARNED_DISTANCE_FACTOR, MOST = 0.25, 3.0, 3000
+# ratios of successive steps above which another metric is used, for linear predictors and others
+STALL_RATIOS = (0.5, 0.9)
+# gradients, relative to the first, at which L-BFGS stops for a check; BFGS stops at the last
+NEAR = (1e-3, 1e-6)
+# Descent of one refit: the factor by which it must come nearer before the next check (0.5 and 0.1
+# take as long, for networks of 417 and 2,041 parameters and a hidden Markov model of 44); the
+# factor on the distance by its inverse Hessian (the true distance was 5 to 30 times as large; with
+# factors of 1 and 10 checks and products take as long in all); its largest number of moves.
+NEXT_LOOK_RATIO = 0.25
+LEARNED_DISTANCE_FACTOR = 3.0
+MOST = 3000
 HURRY = 2  # steps to estimate the error of a refit whose reported losses are at another candidate
-# Factor on the largest ratio of successive steps, as an estimate of the contraction: if the curvature changes linearly the
-# first ratio is half of it (and less if there are few units for each parameter).
-FIRST_SAFETY, SAFETY = 3.5, 1.5
+# Factor on the largest ratio of successive steps, as an estimate of the contraction: if the
+# curvature changes linearly the first ratio is half of it (and less if there are few units for each
+# parameter).
+FIRST_SAFETY = 3.5
+SAFETY = 1.5
 PRODUCTS = 6  # products to estimate a ratio of lengths
 LOSS_ROUNDING = 1e-13  # relative rounding error of a loss
 LENGTH_NOISE = 1e-9  # steps shorter than this share of the natural length are rounding
 EXPANSION_SAFETY = 2.0  # factor on the worst ratio found there
-# length of a last step, relative to the whole displacement, that counts as none; its factor if steps show no distance
-LAST_STEP_RATIO, UNKNOWN_DISTANCE_FACTOR = 1e-4, 20.0
-FAR_REFIT_PARAMETERS = 500  # parameters from which the model's preconditioner may be a better metric than the anchor's Hessian
+# length of a last step, relative to the whole displacement, that counts as none; its factor if
+# steps show no distance
+LAST_STEP_RATIO = 1e-4
+UNKNOWN_DISTANCE_FACTOR = 20.0
+# parameters from which the model's preconditioner may be a better metric than the anchor's Hessian
+FAR_REFIT_PARAMETERS = 500
 
 
 class DescentLook(NamedTuple):
@@ -79,7 +101,9 @@ class DescentLook(NamedTuple):
 
     def error(self) -> PerLane:
         """Errors of their summed held-out losses, as foretold or by a look at the losses."""
-        return self.state.loss_change(self.lanes, self.distance_left) if self.foretold is None else self.foretold
+        if self.foretold is None:
+            return self.state.loss_change(self.lanes, self.distance_left)
+        return self.foretold
 
     def losses(self) -> Float[np.ndarray, "lanes ..."]:
         """Held-out losses at the candidate for which errors were computed last."""
@@ -90,43 +114,58 @@ Enough = Callable[[Lanes, "DescentLook | ScaledExpansion"], Flags]
 
 
 class RefitDescent:
-    """Batch in progress: whitened displacements, the next steps, distances, losses with errors, and codes."""
+    """Batch in progress: whitened displacements, the next steps, distances, losses with errors, and
+    codes.
+    """
 
     def __init__(self, fit: Fit, rows: RefitRows, own: bool = False, expanded: bool = False):
         """Set up the batch.
 
-        With `own` each refit uses its own Hessian at θ̂ even if the anchor's is cheaper. With `expanded` folds that are
-        short runs are expanded.
+        With `own` each refit uses its own Hessian at θ̂ even if the anchor's is cheaper. With
+        `expanded` folds that are short runs are expanded.
         """
-        self.fit, self.rows, self.center = fit, rows, fit.vector
+        self.fit = fit
+        self.rows = rows
+        self.center = fit.vector
         runs = expandable(fit, rows) if expanded else None
         self.expansion = Expansion(fit, rows, runs) if runs is not None else None
         self.gradients = GRADIENTS * len(rows.index)  # approximate number of gradients computed
         self.F = derive_batch(fit.objective, fit.theta, rows)
         count = len(rows.index)
         self.metric, lost, self.start = self._choose_metric(own)
-        self.u, self.step = np.zeros((count, fit.num_params)), np.zeros((count, fit.num_params))
-        self.seen = np.zeros((2, count, fit.num_params))  # candidates where the last gradients were computed, and these
-        self.first, self.distance_left = np.full(count, np.inf), np.full(count, np.inf)
-        self.size, self.extra, self.unsure = np.full(count, np.inf), np.zeros(count), np.zeros(count)
+        self.u = np.zeros((count, fit.num_params))
+        self.step = np.zeros((count, fit.num_params))
+        # candidates where the last gradients were computed, and these
+        self.seen = np.zeros((2, count, fit.num_params))
+        self.first = np.full(count, np.inf)
+        self.distance_left = np.full(count, np.inf)
+        self.size = np.full(count, np.inf)
+        self.extra = np.zeros(count)
+        self.unsure = np.zeros(count)
         self.error, self.scores = np.full(count, np.inf), np.zeros((count, *self._width()))
         self.looked_at = np.full(count, np.inf)  # distances for which errors were computed last
         self.result = np.where(lost, RESULTS.undetermined, RESULTS.successful)
         self.open = ~lost
 
     def _choose_metric(self, own: bool) -> tuple[RefitMetric, np.ndarray, np.ndarray | None]:
-        """Choose the metric: the folds' own Hessians for linear predictors and on request, else the anchor's.
+        """Choose the metric: the folds' own Hessians for linear predictors and on request, else the
+        anchor's.
 
-        Returns the metric, the refits whose Hessian is singular, and the whitened gradients at θ̂ if they are computed with it.
+        Returns the metric, the refits whose Hessian is singular, and the whitened gradients at θ̂
+        if they are computed with it.
         """
         none = np.zeros(len(self.rows.index), bool)
         if self.fit.factor is None:
             return Products(self.fit, self.F, COARSE if own else ROUGH), none, None
         own = own or self.linear
-        return own_metric(self.fit, self.rows) if own else (IdentityMetric(), none, None)
+        if own:
+            return own_metric(self.fit, self.rows)
+        return (IdentityMetric(), none, None)
 
     def _width(self) -> tuple[int, ...]:
-        return (self.rows.index.shape[1],) if self.fit.objective.pointwise else ()
+        if self.fit.objective.pointwise:
+            return (self.rows.index.shape[1],)
+        return ()
 
     def theta(self, lanes: Lanes | slice = slice(None)) -> Points:
         """Raveled parameters of the candidates."""
@@ -156,13 +195,18 @@ class RefitDescent:
         self.u = np.array(u)
 
     def loss_change(self, lanes: Lanes, remainder: PerLane) -> PerLane:
-        """Largest change of the summed losses of each refit within a given distance, evaluated at the ends and not by a slope.
+        """Largest change of the summed losses of each refit within a given distance, evaluated at
+        the ends and not by a slope.
 
-        A slope may be zero in a flat tail. For one scored unit the direction of the gradient is the worst case. For many units
-        it is not typical of an error's direction, and twice its root mean square share is used. In a long fold the losses
-        change in every direction, and the gradient, which may cost ten times as much, is not computed.
+        A slope may be zero in a flat tail. For one scored unit the direction of the gradient is the
+        worst case. For many units it is not typical of an error's direction, and twice its root
+        mean square share is used. In a long fold the losses change in every direction, and the
+        gradient, which may cost ten times as much, is not computed.
         """
-        fit, known, theta, self.looked_at[lanes] = self.fit, np.isfinite(remainder), self.theta(lanes), remainder
+        fit = self.fit
+        known = np.isfinite(remainder)
+        theta = self.theta(lanes)
+        self.looked_at[lanes] = remainder
         held = np.asarray(self.rows.held)[lanes]
         width = held.sum(1).max(initial=0)
         if isinstance(self.metric, ExpandedMetric):
@@ -172,58 +216,98 @@ class RefitDescent:
             )
             return self.error[lanes]
         reach = np.where(known, remainder, 0.0)[:, None]
-        last = self.step[lanes] / np.maximum(self.size[lanes, None], 1e-300) if self._sketched else _unit(self.step[lanes])
+        last = (
+            self.step[lanes] / np.maximum(self.size[lanes, None], 1e-300)
+            if self._sketched
+            else _unit(self.step[lanes])
+        )
         directions = [reach * last]
         # units for each parameter from which a fold counts as long
         if self.linear or not fit.objective.pointwise or width < 8 * fit.num_params:
-            count = np.clip(held.sum(1), 1, fit.num_params) if fit.objective.pointwise else np.ones(len(lanes))
-            slopes = self.u[lanes] if fit.objective.costs.falls else fit.whiten(self.F.slopes(theta, lanes))
-            directions.append(reach * np.minimum(1.0, 2 / np.sqrt(count))[:, None] * self._steepest(slopes))
-        moves = fit.unwhiten(np.stack([sign * d for d in directions for sign in (1.0, -1.0)], axis=1))
+            count = (
+                np.clip(held.sum(1), 1, fit.num_params)
+                if fit.objective.pointwise
+                else np.ones(len(lanes))
+            )
+            slopes = (
+                self.u[lanes]
+                if fit.objective.costs.falls
+                else fit.whiten(self.F.slopes(theta, lanes))
+            )
+            directions.append(
+                reach * np.minimum(1.0, 2 / np.sqrt(count))[:, None] * self._steepest(slopes)
+            )
+        moves = fit.unwhiten(
+            np.stack([sign * d for d in directions for sign in (1.0, -1.0)], axis=1)
+        )
         self.scores[lanes], changes = self.F.around(theta, moves, lanes)
         error = np.where(np.isnan(changes).any(1), np.inf, changes.max(1))
         lost = LOSS_ROUNDING * np.abs(self.scores[lanes]).reshape(len(lanes), -1).sum(1)
-        self.error[lanes] = np.where(known | ~held.any(1), error, np.inf) + self.unsure[lanes] + lost
+        self.error[lanes] = (
+            np.where(known | ~held.any(1), error, np.inf) + self.unsure[lanes] + lost
+        )
         return self.error[lanes]
 
     def losses_at(self, theta: Points) -> Callable[[], Float[np.ndarray, "refits ..."]]:
-        """Return the function that gives the held-out losses of all refits at θ, which are their candidates now."""
+        """Return the function that gives the held-out losses of all refits at θ, which are their
+        candidates now.
+        """
         if self.expansion is not None and not self.u.any():
             return self.expansion.whole_fit_losses
         return lambda: self.F.losses(theta, np.arange(len(theta)))
 
     # the rungs
 
-    def steps(self, lanes: Lanes, enough: Enough, most: int = MAX_CHORD_STEPS, fresh: bool = False) -> Int[np.ndarray, " open"]:
-        """Take accelerated steps with one metric, or Newton steps by products; returns the refits that are still open.
+    def steps(
+        self, lanes: Lanes, enough: Enough, most: int = MAX_CHORD_STEPS, fresh: bool = False
+    ) -> Int[np.ndarray, " open"]:
+        """Take accelerated steps with one metric, or Newton steps by products; returns the refits
+        that are still open.
 
         `fresh` tells that no step was taken with this metric yet.
         """
         first = np.where(np.isfinite(self.first), self.first, 0.0)
-        shortest, stalled = LENGTH_NOISE * np.maximum(self.natural, first), STALL_RATIOS[not self.linear]
-        previous, contraction = np.where(fresh, np.inf, self.first), np.zeros(len(self.u))
+        shortest = LENGTH_NOISE * np.maximum(self.natural, first)
+        stalled = STALL_RATIOS[not self.linear]
+        previous = np.where(fresh, np.inf, self.first)
+        contraction = np.zeros(len(self.u))
         rejected = [lanes[:0]]
-        memory = None if self._is_newton else Acceleration(np.zeros_like(self.u), self.step.copy(), np.isfinite(previous))
+        memory = (
+            None
+            if self._is_newton
+            else Acceleration(np.zeros_like(self.u), self.step.copy(), np.isfinite(previous))
+        )
         for k in range(most):
             if not lanes.size:
                 break
             gradient = self.gradient(lanes)
             self.seen[:, lanes] = self.u[lanes], gradient
             plain = self.metric.solve(gradient, self.u[lanes], lanes)
-            size, before = self._length(plain, gradient), previous[lanes]
+            size = self._length(plain, gradient)
+            before = previous[lanes]
             progress = size / np.maximum(before, 1e-300)
-            step, along = (plain, progress) if memory is None else memory.step(lanes, self.u[lanes], plain)
+            step, along = (
+                (plain, progress) if memory is None else memory.step(lanes, self.u[lanes], plain)
+            )
             floor = size <= shortest[lanes]
             stuck = ~(progress <= STALL_RATIOS[1]) & ~floor
-            ratio = np.where(floor, 0.0, np.maximum(progress, np.where(np.isfinite(along), along, 0.0)))
+            ratio = np.where(
+                floor, 0.0, np.maximum(progress, np.where(np.isfinite(along), along, 0.0))
+            )
             contraction[lanes] = np.maximum(contraction[lanes], ratio)
-            # what a Newton step leaves shrinks with its length: the next one leaves a smaller share, by as much
+            # what a Newton step leaves shrinks with its length: the next one leaves a smaller
+            # share, by as much
             shrinks = np.minimum(progress, 1.0) if self._sketched else np.ones(len(lanes))
             q = np.minimum((SAFETY if k else FIRST_SAFETY) * contraction[lanes] * shrinks, 0.95)
-            left = size * q / (1 - q) + self._unsolved_part(lanes)  # after a plain step nothing more is added
+            # after a plain step nothing more is added
+            left = size * q / (1 - q) + self._unsolved_part(lanes)
             further = np.linalg.norm(step - plain, axis=1)
             share = np.minimum(1.0, left / np.maximum(further, 1e-300))
-            self.size[lanes], self.extra[lanes], previous[lanes] = size, np.where(stuck, size, share * further), size
+            self.size[lanes], self.extra[lanes], previous[lanes] = (
+                size,
+                np.where(stuck, size, share * further),
+                size,
+            )
             self.first[lanes] = np.where(np.isinf(self.first[lanes]), size, self.first[lanes])
             self._take(lanes, plain + share[:, None] * (step - plain), ~stuck)
             left = np.where(stuck | np.isinf(before), np.inf, left + share * further)
@@ -231,7 +315,8 @@ class RefitDescent:
             ready = (k > 0) | (contraction[lanes] * shrinks <= 0.01)
             done, beyond = self._accept(lanes, left, ready, enough, k == most - 1)
             done |= floor & (progress > 0.3) & ~beyond
-            # share of the gradient; if more remains after the first step of a nonconvex F, it may have led to another minimum
+            # share of the gradient; if more remains after the first step of a nonconvex F, it may
+            # have led to another minimum
             astray = (k == 0) & (progress > 0.5) & (self.dear and not self.fit.objective.convex)
             slow = (stuck | beyond | astray | (progress > stalled)) & ~np.isinf(before) & ~done
             rejected.append(lanes[slow])
@@ -241,17 +326,26 @@ class RefitDescent:
 
     @property
     def _sketched(self) -> bool:
-        """Whether the metric knows an approximate inverse of H from above, by which lengths are measured."""
+        """Whether the metric knows an approximate inverse of H from above, by which lengths are
+        measured.
+        """
         return isinstance(self.metric, Products) and self.metric.sketched
 
     def _length(self, step: Points, gradient: Points) -> PerLane:
-        """Lengths of steps that were solved for whitened gradients: by the Hessian if it is sketched."""
-        return np.sqrt(np.maximum(np.sum(step * (gradient if self._sketched else step), axis=1), 0.0))
+        """Lengths of steps that were solved for whitened gradients.
+
+        By the Hessian if it is sketched.
+        """
+        return np.sqrt(
+            np.maximum(np.sum(step * (gradient if self._sketched else step), axis=1), 0.0)
+        )
 
     def _steepest(self, slopes: Points) -> Points:
         """Directions of length one along which numbers of these whitened gradients change most."""
         towards = cast(Products, self.metric).inverse.about(slopes) if self._sketched else slopes
-        return towards / np.sqrt(np.maximum(np.sum(slopes * towards, axis=1, keepdims=True), 1e-300))
+        return towards / np.sqrt(
+            np.maximum(np.sum(slopes * towards, axis=1, keepdims=True), 1e-300)
+        )
 
     @property
     def natural(self) -> float:
@@ -271,7 +365,9 @@ class RefitDescent:
     def _unsolved_part(self, lanes: np.ndarray) -> float | PerLane:
         """Part of the steps that conjugate gradients left unsolved, in the norm of the Hessian."""
         # factor on the estimated rest of a solve (for a CRF the rest was 0.4 to 0.8 of this)
-        return 2.0 * self.metric.rest[lanes] if isinstance(self.metric, Products) else 0.0
+        if isinstance(self.metric, Products):
+            return 2.0 * self.metric.rest[lanes]
+        return 0.0
 
     @property
     def _is_newton(self) -> bool:
@@ -288,42 +384,56 @@ class RefitDescent:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mark refits that are near enough, and those for which the curvature is uninformative.
 
-        The steps decide first, unless they are the last, then the curvature at the candidates. Until that tells the distance
-        errors are foretold, from the last look at them, as a look costs several losses.
+        The steps decide first, unless they are the last, then the curvature at the candidates.
+        Until that tells the distance errors are foretold, from the last look at them, as a look
+        costs several losses.
         """
-        done, beyond = np.zeros(len(lanes), bool), np.zeros(len(lanes), bool)
+        done = np.zeros(len(lanes), bool)
+        beyond = np.zeros(len(lanes), bool)
         with np.errstate(invalid="ignore", divide="ignore"):  # zero before the first look
             foretold = np.nan_to_num(self.error[lanes] * left / self.looked_at[lanes], posinf=0.0)
         self.distance_left[lanes] = left
         near = np.flatnonzero(np.isfinite(left) & ready)
         if near.size and not (last or self._is_newton):
-            near = near[enough(lanes[near], DescentLook(self, lanes[near], left[near], foretold[near]))]
+            near = near[
+                enough(lanes[near], DescentLook(self, lanes[near], left[near], foretold[near]))
+            ]
         if near.size and not self._is_newton:
-            left[near] = np.maximum(left[near], self._plain_distance(lanes[near]) + self.extra[lanes[near]])
+            left[near] = np.maximum(
+                left[near], self._plain_distance(lanes[near]) + self.extra[lanes[near]]
+            )
             self.distance_left[lanes[near]], beyond[near] = left[near], np.isinf(left[near])
         if near.size:
             done[near] = enough(lanes[near], DescentLook(self, lanes[near], left[near]))
         return done, beyond
 
     def _plain_distance(self, lanes: np.ndarray) -> PerLane:
-        """Remaining distances after plain steps, by the curvature at the candidates; infinite if it is uninformative.
+        """Remaining distances after plain steps, by the curvature at the candidates; infinite if it
+        is uninformative.
 
         A distance above the length of the first step counts as uninformative too.
         """
-        q, size = self.contractions(lanes), self.size[lanes]
+        q = self.contractions(lanes)
+        size = self.size[lanes]
         left = size * q / (1 - np.minimum(q, MAX_CONTRACTION))
         return np.where((q < MAX_CONTRACTION) & (left <= self.first[lanes]), left, np.inf)
 
     def contractions(self, lanes: Lanes) -> PerLane:
-        """Contraction of steps with the metric P, the size of I − P∇²F(u, w), by Lanczos' method from a random direction.
+        """Contraction of steps with the metric P, the size of I − P∇²F(u, w), by Lanczos' method
+        from a random direction.
 
-        Products are secants from the point of the last gradient. P∇²F is symmetric in the norm of P⁻¹. A refit is done when the
-        rest of its largest Ritz value is small. Contractions of the steps themselves are not enough: if a metric is far too
-        steep in some direction, both the step along it and the change of that step are small.
+        Products are secants from the point of the last gradient. P∇²F is symmetric in the norm of
+        P⁻¹. A refit is done when the rest of its largest Ritz value is small. Contractions of the
+        steps themselves are not enough: if a metric is far too steep in some direction, both the
+        step along it and the change of that step are small.
         """
-        # step of secants, relative to a length along which F changes by about one; 1e-9 of that length is noise
-        length, (point, here) = 1e-5 * self.natural, self.seen[:, lanes]
-        most, largest, going = min(PRODUCTS, self.u.shape[1]), np.zeros(len(lanes)), np.arange(len(lanes))
+        # step of secants, relative to a length along which F changes by about one; 1e-9 of that
+        # length is noise
+        length = 1e-5 * self.natural
+        (point, here) = self.seen[:, lanes]
+        most = min(PRODUCTS, self.u.shape[1])
+        largest = np.zeros(len(lanes))
+        going = np.arange(len(lanes))
         basis, duals = np.zeros((2, len(lanes), most, self.u.shape[1]))
         ritz = np.zeros((len(lanes), most, most))
         dual = np.random.default_rng(0).standard_normal(self.u.shape[1]) * np.ones_like(point)
@@ -337,7 +447,8 @@ class RefitDescent:
             image *= np.linalg.norm(basis[going, k], axis=1, keepdims=True)
             sound = np.isfinite(image).all(1)  # unless P is indefinite or F undefined there
             largest[going[~sound]] = np.inf
-            going, image = going[sound], image[sound]
+            going = going[sound]
+            image = image[sound]
             entries = np.einsum("lkp,lp->lk", basis[going, : k + 1], image)
             ritz[going, k, : k + 1] = ritz[going, : k + 1, k] = entries
             dual = image - np.einsum("lk,lkp->lp", entries, duals[going, : k + 1])
@@ -348,27 +459,37 @@ class RefitDescent:
             rest = np.sqrt(np.maximum(np.sum(along * dual, axis=1), 0.0))
             untold = rest * np.abs(np.take_along_axis(vectors[:, -1], worst, 1)[:, 0])
             largest[going] = np.maximum(largest[going], np.hypot(far, untold))
-            # after three products a rest of a twentieth of the largest value is small; a rest of a thousandth is noise
+            # after three products a rest of a twentieth of the largest value is small; a rest of a
+            # thousandth is noise
             more = ((k < 2) | (untold > 0.05 * far)) & (rest > 1e-3 * far)
-            going, along, dual = going[more], along[more], dual[more]
+            going = going[more]
+            along = along[more]
+            dual = dual[more]
             if not going.size:
                 break
         return CAUTION * largest
 
     def estimate(self, lanes: Lanes) -> Int[np.ndarray, " lost"]:
-        """Estimate distances and errors by the curvature at the candidates; returns the refits that stay open."""
+        """Estimate distances and errors by the curvature at the candidates.
+
+        Returns the refits that stay open.
+        """
         left = self.distance_left[lanes] = self._plain_distance(lanes) + self.extra[lanes]
         self.loss_change(lanes, left)
         return lanes[~np.isfinite(left)]
 
     def screen(self, lanes: Lanes, enough: Enough) -> Int[np.ndarray, " open"]:
-        """Step by the left-out units and samples of the others; returns the refits that samples do not settle."""
+        """Step by the left-out units and samples of the others.
+
+        Returns the refits that samples do not settle.
+        """
         for size in range(len(SIZES)):
             if not lanes.size:
                 break
             gradient, unsure = whitened_gradients(self.fit, self.rows, self.u, lanes, size)
             step = self.metric.solve(gradient, self.u[lanes], lanes)
-            length, first = np.linalg.norm(step, axis=1), self.first[lanes]
+            length = np.linalg.norm(step, axis=1)
+            first = self.first[lanes]
             ratio = length / np.maximum(first, 1e-300)
             q = np.minimum(FIRST_SAFETY * ratio, 0.95)
             near = ratio < 0.5
@@ -384,36 +505,48 @@ class RefitDescent:
         return lanes
 
     def newton(self, lanes: Lanes) -> None:
-        """Damped Newton steps to the minimiser reached by descent, or a code that says there is none.
+        """Damped Newton steps to the minimiser reached by descent, or a code that says there is
+        none.
 
-        They start at the candidates if the steps there had nearly ended, else from θ̂. Refits go one by one, with the programs
-        of the fit, if that takes less time than compiling others, or if a gradient costs much: as refits converge, a call for
-        all of them would cost as much as before.
+        They start at the candidates if the steps there had nearly ended, else from θ̂. Refits go
+        one by one, with the programs of the fit, if that takes less time than compiling others, or
+        if a gradient costs much: as refits converge, a call for all of them would cost as much as
+        before.
         """
         params = self.fit.num_params
         each = work(self.fit.objective, params)
-        # Newton's method takes about ten Hessians. A chain of 5,000 steps, 11 parameters (2e5 operations a gradient) took
-        # 30 ms a refit, and 130 ms side by side.
+        # Newton's method takes about ten Hessians. A chain of 5,000 steps, 11 parameters (2e5
+        # operations a gradient) took 30 ms a refit, and 130 ms side by side.
         alone = each >= 1e5 or len(lanes) * 10 * params * each <= COMPILING
         size = 1 if alone else max(1, HESSIAN_ENTRIES // params**2)
         finite, converged = np.zeros((2, len(self.u)), bool)
         for some in (lanes[k : k + size] for k in range(0, len(lanes), size)):
             F, own = (self._one(some), ONE) if size == 1 else (self.F, some)
             found = newton(
-                F, self._start(F, some, own), own, self.fit.null_space, cast(np.ndarray, self.fit.factor), self.center
+                F,
+                self._start(F, some, own),
+                own,
+                self.fit.null_space,
+                cast(np.ndarray, self.fit.factor),
+                self.center,
             )
             self.u[some] = self.fit.back(found.theta - self.center)
             self.distance_left[some] = found.size
             finite[some], converged[some] = np.isfinite(found.value), found.converged
             for k in np.flatnonzero(finite[some] & ~found.converged):
-                converged[some[k]] = self._to_limit(F, some[k : k + 1], own[k : k + 1], float(found.value[k]))
+                converged[some[k]] = self._to_limit(
+                    F, some[k : k + 1], own[k : k + 1], float(found.value[k])
+                )
         self._settle(lanes, finite[lanes], converged[lanes])
 
-    def _to_limit(self, F: Functions, one: Int[np.ndarray, " one"], own: Int[np.ndarray, " one"], value: float) -> bool:
-        """Finish a refit whose parameter runs to a limit that it does not reach, such as a dispersion to zero.
+    def _to_limit(
+        self, F: Functions, one: Int[np.ndarray, " one"], own: Int[np.ndarray, " one"], value: float
+    ) -> bool:
+        """Finish a refit whose parameter runs to a limit that it does not reach, such as a
+        dispersion to zero.
 
-        The parameter is held at the limit, and F is minimised over the others. Returns whether F is no higher there than
-        before.
+        The parameter is held at the limit, and F is minimised over the others. Returns whether F is
+        no higher there than before.
         """
         (theta,) = self.theta(one)
         limit = self.fit.objective.parameters.at_limit(theta)
@@ -422,17 +555,32 @@ class RefitDescent:
             return False
         flat = np.vstack([self.fit.null_space, np.eye(len(theta))[~free]])
         # the curvature along what is held is rounding, by which steps would move it
-        held = SimpleNamespace(look=F.look, hessian=lambda *at: F.hessian(*at) * np.outer(free, free))
-        found = newton(cast(Functions, held), limit[None], own, flat, cast(np.ndarray, self.fit.factor), self.center)
+        held = SimpleNamespace(
+            look=F.look, hessian=lambda *at: F.hessian(*at) * np.outer(free, free)
+        )
+        found = newton(
+            cast(Functions, held),
+            limit[None],
+            own,
+            flat,
+            cast(np.ndarray, self.fit.factor),
+            self.center,
+        )
         if not found.converged[0] or found.value[0] > value + LOSS_ROUNDING * (1 + abs(value)):
             return False
         self.u[one], self.distance_left[one] = self.fit.back(found.theta - self.center), found.size
         return True
 
-    def _start(self, F: Functions, some: Int[np.ndarray, " some"], own: Int[np.ndarray, " some"]) -> np.ndarray:
-        """Start of Newton's method: the candidates if they are nearly converged and lower than θ̂, else θ̂."""
+    def _start(
+        self, F: Functions, some: Int[np.ndarray, " some"], own: Int[np.ndarray, " some"]
+    ) -> np.ndarray:
+        """Start of Newton's method.
+
+        The candidates if they are nearly converged and lower than θ̂, else θ̂.
+        """
         # refits whose last step was shorter than this share of the first continue from their place
-        start, near = np.tile(self.center, (len(some), 1)), self.size[some] <= 0.1 * self.first[some]
+        start = np.tile(self.center, (len(some), 1))
+        near = self.size[some] <= 0.1 * self.first[some]
         if near.any():
             there = self.theta(some[near])
             lower = F.look(there, own[near])[0] < F.look(start[near], own[near])[0]
@@ -454,32 +602,54 @@ class RefitDescent:
     def alone(self, lanes: Lanes, enough: Enough) -> None:
         """Descend from θ̂ for each refit, then take Newton steps with its own Hessian, by products.
 
-        Near the minimum F itself is too flat to compare steps, and the inverse Hessian of a descent understates the distance.
+        Near the minimum F itself is too flat to compare steps, and the inverse Hessian of a descent
+        understates the distance.
         """
         self.metric = IdentityMetric()  # lengths are whitened ones
-        for lane, weight in zip(lanes, weights_of(self.rows, self.fit.objective.num_units, lanes), strict=True):
-            F, one = function(self.fit.objective, self.fit.theta, weight), np.array([lane])
-            if any(self._finish(F, found, one, enough) for found in self._descents(F, weight, one, enough)):
+        for lane, weight in zip(
+            lanes, weights_of(self.rows, self.fit.objective.num_units, lanes), strict=True
+        ):
+            F = function(self.fit.objective, self.fit.theta, weight)
+            one = np.array([lane])
+            if any(
+                self._finish(F, found, one, enough)
+                for found in self._descents(F, weight, one, enough)
+            ):
                 self.open[one] = False
                 continue
             self.distance_left[one] = UNKNOWN_DISTANCE_FACTOR * self.size[one]
-            near = self.size[one] <= LAST_STEP_RATIO * np.maximum(1.0, np.linalg.norm(self.u[one], axis=1))
+            near = self.size[one] <= LAST_STEP_RATIO * np.maximum(
+                1.0, np.linalg.norm(self.u[one], axis=1)
+            )
             self._settle(one, np.isfinite(self.size[one]), near)
 
-    def _descents(self, F: Function, weight: np.ndarray, one: np.ndarray, enough: Enough) -> Iterator[LBFGSState | BFGS]:
+    def _descents(
+        self, F: Function, weight: np.ndarray, one: np.ndarray, enough: Enough
+    ) -> Iterator[LBFGSState | BFGS]:
         """Yield the points of the descent of one refit, each nearer to the minimum.
 
-        It is L-BFGS in the coordinates of the model's preconditioner or, if there is none, BFGS from the anchor's Hessian.
+        It is L-BFGS in the coordinates of the model's preconditioner or, if there is none, BFGS
+        from the anchor's Hessian.
         """
-        fit, first, found = self.fit, float(self.first[one[0]]), None
+        fit = self.fit
+        first = float(self.first[one[0]])
+        found = None
         for share in NEAR if fit.num_params > FAR_REFIT_PARAMETERS else ():
-            found = walk(fit.objective, F, self.center if found is None else found.theta, weight, share * first, found)
+            found = walk(
+                fit.objective,
+                F,
+                self.center if found is None else found.theta,
+                weight,
+                share * first,
+                found,
+            )
             if found is None:
                 break
             yield found
         if found is not None:
             return
-        way, looked = BFGS(F, self.center, fit.newton_step), np.inf
+        way = BFGS(F, self.center, fit.newton_step)
+        looked = np.inf
 
         def near(size: float) -> bool:
             nonlocal looked
@@ -495,14 +665,21 @@ class RefitDescent:
             yield way
         yield way
 
-    def _finish(self, F: Function, result: LBFGSState | BFGS, one: np.ndarray, enough: Enough) -> bool:
-        """Take Newton steps of one refit from the end of a descent while they contract; returns whether it is near enough."""
-        theta, (_, gradient) = result.theta, F.look(result.theta)
+    def _finish(
+        self, F: Function, result: LBFGSState | BFGS, one: np.ndarray, enough: Enough
+    ) -> bool:
+        """Take Newton steps of one refit from the end of a descent while they contract.
+
+        Returns whether it is near enough.
+        """
+        theta = result.theta
+        (_, gradient) = F.look(result.theta)
         learnt = result.newton(gradient)
         shortest = LENGTH_NOISE * max(self.natural, float(self.first[one[0]]))
         self._stand(one, theta, learnt)
         for _ in range(MAX_CHORD_STEPS):
-            product, before = self._product(F, theta), max(float(gradient @ learnt), 1e-300)
+            product = self._product(F, theta)
+            before = max(float(gradient @ learnt), 1e-300)
             step, rest = newton_step(product, result.newton, gradient)
             if not np.isfinite(rest):
                 return False
@@ -512,21 +689,32 @@ class RefitDescent:
             self._stand(one, theta, step)
             kept = SAFETY * max(rest, (max(float(gradient @ learnt), 0.0) / before) ** 0.5)
             floor = self.size[one] <= shortest
-            # share of a gradient; if a Newton step leaves more, no minimum is guaranteed (of 1,008 refits two had none)
+            # share of a gradient; if a Newton step leaves more, no minimum is guaranteed (of 1,008
+            # refits two had none)
             if not (kept <= 0.25 or floor):
                 return False
             self.distance_left[one] = self.size[one] if floor else self.size[one] * _beyond(kept)
             if enough(one, DescentLook(self, one, self.distance_left[one]))[0] or floor:
-                return self.fit.objective.convex or not self._beside_saddle(one, self._product(F, theta), result)
+                return self.fit.objective.convex or not self._beside_saddle(
+                    one, self._product(F, theta), result
+                )
         return False
 
     def _product(self, F: Function, theta: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
         """Return the function that multiplies by ∇²F at θ, plus one along flat directions."""
-        of, flat = F.products(theta), self.fit.null_space
+        of = F.products(theta)
+        flat = self.fit.null_space
         return lambda v: of(v) + (v @ flat.T) @ flat
 
-    def _beside_saddle(self, one: np.ndarray, product: Callable[[np.ndarray], np.ndarray], result: LBFGSState | BFGS) -> bool:
-        """Tell whether F curves down at the point to which the Newton steps of one refit contract, which is then no minimum."""
+    def _beside_saddle(
+        self,
+        one: np.ndarray,
+        product: Callable[[np.ndarray], np.ndarray],
+        result: LBFGSState | BFGS,
+    ) -> bool:
+        """Tell whether F curves down at the point to which the Newton steps of one refit contract,
+        which is then no minimum.
+        """
         drawn = np.random.default_rng(0).standard_normal(self.u.shape[1])
         if not curves_down(product, result.newton, self.fit.raw(drawn)):
             return False
@@ -544,7 +732,8 @@ def _unit(vectors: Points) -> Points:
 
 
 def _beyond(keep: float) -> float:
-    """Bound the distance of the minimum after a Newton step that left a share `keep` of the gradient, in lengths of the step.
+    """Bound the distance of the minimum after a Newton step that left a share `keep` of the
+    gradient, in lengths of the step.
 
     It follows from Kantorovich's theorem, whose `h = L‖s‖ ≤ ½` is twice `keep`.
     """
@@ -552,15 +741,18 @@ def _beyond(keep: float) -> float:
 
 
 def lead(state: RefitDescent, enough: Enough, hurry: bool = False, sampled: bool = True) -> None:
-    """Refine a batch after its first step until `enough` holds, by samples of units first if these are accurate enough.
+    """Refine a batch after its first step until `enough` holds, by samples of units first if these
+    are accurate enough.
 
     In a hurry the batch is refined only until errors can be estimated.
     """
-    lanes, sampled = np.flatnonzero(state.open), sampled and available(state.fit, state.rows)
+    lanes = np.flatnonzero(state.open)
+    sampled = sampled and available(state.fit, state.rows)
     fresh = sampled or state.expansion is not None
     if state.expansion is not None:
         lanes = expand(state, lanes, enough, HURRY if hurry else MAX_CHORD_STEPS)
-    lanes = state.screen(lanes, enough) if sampled else lanes
+    if sampled:
+        lanes = state.screen(lanes, enough)
     lanes = state.steps(lanes, enough, HURRY if hurry else MAX_CHORD_STEPS, fresh=fresh)
     if hurry and lanes.size:
         lanes = state.estimate(lanes)
@@ -575,7 +767,8 @@ class ExpandedMetric:
 
     def __init__(self, state: RefitDescent, lanes: Lanes):
         assert state.expansion is not None
-        self.expansion, self.place = state.expansion, np.full(len(state.u), -1)
+        self.expansion = state.expansion
+        self.place = np.full(len(state.u), -1)
         self.place[lanes] = np.arange(len(lanes))
         self.inverse = np.linalg.inv(state.expansion.curvature(state.u[lanes], lanes))
 
@@ -588,15 +781,20 @@ class ExpandedMetric:
         return EXPANSION_SAFETY * self.expansion.change(u, remainder, lanes)
 
 
-def expand(state: RefitDescent, lanes: Lanes, enough: Enough, most: int) -> Int[np.ndarray, " open"]:
+def expand(
+    state: RefitDescent, lanes: Lanes, enough: Enough, most: int
+) -> Int[np.ndarray, " open"]:
     """Move a batch to the minimisers of the expansion; returns the refits that are still open.
 
-    These continue from there with full gradients and their own Hessians, which the expansion also gives.
+    These continue from there with full gradients and their own Hessians, which the expansion also
+    gives.
     """
     assert state.expansion is not None
-    found, usual = state.expansion.solve(), state.metric
+    found = state.expansion.solve()
+    usual = state.metric
     if state.fit.objective.costs.separate:
-        theta, everyone = state.center + state.fit.unwhiten(np.nan_to_num(found.u)), np.arange(len(found.u))
+        theta = state.center + state.fit.unwhiten(np.nan_to_num(found.u))
+        everyone = np.arange(len(found.u))
         error = state.expansion.change(found.u, found.distance_left, everyone)
         found = found._replace(losses=state.F.losses(theta, everyone), error=error)
     state.first[lanes] = np.linalg.norm(state.expansion.start[lanes], axis=1)
@@ -606,15 +804,19 @@ def expand(state: RefitDescent, lanes: Lanes, enough: Enough, most: int) -> Int[
         return lost
     state.u[lanes] = found.u[lanes]
     times, done = _calibration(state, lanes, enough, found)
-    some, lanes = lanes[done], lanes[~done]
-    error, scored = times * found.error[some], state.rows.held[some].sum(1)
+    some = lanes[done]
+    lanes = lanes[~done]
+    error = times * found.error[some]
+    scored = state.rows.held[some].sum(1)
     state.distance_left[some], state.scores[some], state.open[some] = (
         times * found.distance_left[some],
         found.losses[some],
         False,
     )
     # share of the largest accepted error for each scored unit below which errors count as equal
-    state.error[some] = np.maximum(error, 0.01 * scored * np.max(error / np.maximum(scored, 1), initial=0.0))
+    state.error[some] = np.maximum(
+        error, 0.01 * scored * np.max(error / np.maximum(scored, 1), initial=0.0)
+    )
     state.gradients = state.expansion.gradients + GRADIENTS * (len(lanes) + len(lost))
     state.metric = ExpandedMetric(state, lanes)
     lanes = state.steps(lanes, enough, most)
@@ -622,13 +824,17 @@ def expand(state: RefitDescent, lanes: Lanes, enough: Enough, most: int) -> Int[
     return np.sort(np.concatenate([lanes, lost]))
 
 
-def _calibration(state: RefitDescent, lanes: Lanes, enough: Enough, batch: ExpandedBatch) -> tuple[float, Flags]:
-    """Return the factor by which estimates are multiplied, and the refits that are then near enough.
+def _calibration(
+    state: RefitDescent, lanes: Lanes, enough: Enough, batch: ExpandedBatch
+) -> tuple[float, Flags]:
+    """Return the factor by which estimates are multiplied, and the refits that are then near
+    enough.
 
-    Full gradients of the worst refits that pass measure how good the estimates are. If the estimates are too small, the factor
-    grows and other refits are the worst that pass.
+    Full gradients of the worst refits that pass measure how good the estimates are. If the
+    estimates are too small, the factor grows and other refits are the worst that pass.
     """
-    times, seen = EXPANSION_SAFETY, np.zeros(len(state.u), bool)
+    times = EXPANSION_SAFETY
+    seen = np.zeros(len(state.u), bool)
     while True:
         done = enough(lanes, ScaledExpansion(batch, lanes, times))
         border = lanes[done & ~seen[lanes]]
@@ -644,11 +850,16 @@ def _calibration(state: RefitDescent, lanes: Lanes, enough: Enough, batch: Expan
 
 
 def _ratio(state: RefitDescent, lanes: Lanes, batch: ExpandedBatch) -> float:
-    """Return the largest ratio of the changes of refits and losses in one Newton step to the estimates of these changes."""
+    """Return the largest ratio of the changes of refits and losses in one Newton step to the
+    estimates of these changes.
+    """
     step = ExpandedMetric(state, lanes).solve(state.gradient(lanes), state.u[lanes], lanes)
     losses = state.F.losses(state.center + state.fit.unwhiten(state.u[lanes] - step), lanes)
     total = lambda each: np.abs(each).reshape(len(lanes), -1).sum(1)
     off = total(losses - batch.losses[lanes]), np.linalg.norm(step, axis=1)
     expansion_rounding = 1e-9  # rounding error of a loss, and of a whitened length
-    told = batch.error[lanes] + expansion_rounding * (1 + total(losses)), batch.distance_left[lanes] + expansion_rounding
+    told = (
+        batch.error[lanes] + expansion_rounding * (1 + total(losses)),
+        batch.distance_left[lanes] + expansion_rounding,
+    )
     return float(np.max(np.array(off) / np.array(told)))

@@ -1,11 +1,12 @@
 """Batch of refits of linear predictors in progress: candidates, and the proved balls around them.
 
-    θ = θ̂ + L⁻ᵀu,  H = L Lᵀ,  |u| = ‖θ − θ̂‖_H;      ‖θ_w − θ‖_A ≤ ρ  ⟹  |x_nᵀθ_w − x_nᵀθ| ≤ ‖x_n‖_A⁻¹ ρ
+    θ = θ̂ + L⁻ᵀu,  H = L Lᵀ,  |u| = ‖θ − θ̂‖_H;
+    ‖θ_w − θ‖_A ≤ ρ  ⟹  |x_nᵀθ_w − x_nᵀθ| ≤ ‖x_n‖_A⁻¹ ρ
 
-Here θ is the candidate of a refit, θ_w its minimiser, ρ the radius from `enclosure_theorem.ball`, and A the refit's metric: its
-own Hessian at θ̂ at first, and that at the candidate if steps stall. `look` takes the first step of all refits, `steps` takes
-more for those whose ball is too large, and `estimate` estimates the distance if nothing is proved. `_newton` uses another
-metric.
+Here θ is the candidate of a refit, θ_w its minimiser, ρ the radius from `enclosure_theorem.ball`,
+and A the refit's metric: its own Hessian at θ̂ at first, and that at the candidate if steps stall.
+`look` takes the first step of all refits, `steps` takes more for those whose ball is too large, and
+`estimate` estimates the distance if nothing is proved. `_newton` uses another metric.
 """
 
 from collections.abc import Callable
@@ -24,30 +25,46 @@ from . import _cubic as cubic
 from ._anchor import FoldMetric, linear_cache, passes, tiles, total, weights
 
 Array = np.ndarray
-STEPS, HURRY = 12, 2  # steps with one metric before a refit needs another; or before its error is estimated
-# The contraction of a step is measured for one refit in so many, by so many products; the largest of so many results counts.
-CONTRACTION_SPACING, LANCZOS_STEPS, CONTRACTION_NEIGHBOURS = 8, 10, 5
-CAUTION, MAX_CONTRACTION = 1.3, 0.9  # safety factor on a contraction, and the contraction from which it is uninformative
+# steps with one metric before a refit needs another; or before its error is estimated
+STEPS = 12
+HURRY = 2
+# The contraction of a step is measured for one refit in so many, by so many products; the largest
+# of so many results counts.
+CONTRACTION_SPACING = 8
+LANCZOS_STEPS = 10
+CONTRACTION_NEIGHBOURS = 5
+# safety factor on a contraction, and the contraction from which it is uninformative
+CAUTION = 1.3
+MAX_CONTRACTION = 0.9
 STALL_RATIO = 0.5  # a step that leaves a larger share of the gradient needs another metric
 
 
 class CertifiedBatch:
-    """Batch in progress: candidates u, and the radius ρ around each of them, in the norm of `kept` of its metric.
+    """Batch in progress: candidates u, and the radius ρ around each of them, in the norm of `kept`
+    of its metric.
 
-    `center` and `half` are the held units' predictors and their largest distance from those of the exact refit, `[refits,
-    width]`; for several outputs `half` is the largest range of the differences.
+    `center` and `half` are the held units' predictors and their largest distance from those of the
+    exact refit, `[refits, width]`; for several outputs `half` is the largest range of the
+    differences.
     """
 
-    def __init__(self, fit: Fit, rows: RefitRows, target: float = np.inf, allowed: Array | None = None):
+    def __init__(
+        self, fit: Fit, rows: RefitRows, target: float = np.inf, allowed: Array | None = None
+    ):
         """Set up the batch.
 
-        Where a proof takes the gaps of every unit, a refit is proved only if its step is at most `target` times its first, or
-        no longer shrinks, and if the proof can be expected to give at most the `allowed` error of its losses.
+        Where a proof takes the gaps of every unit, a refit is proved only if its step is at most
+        `target` times its first, or no longer shrinks, and if the proof can be expected to give at
+        most the `allowed` error of its losses.
         """
-        self.fit, self.rows, self.anchor, self.target = fit, rows, linear_cache(fit), target
+        self.fit = fit
+        self.rows = rows
+        self.anchor = linear_cache(fit)
+        self.target = target
         count, width = rows.index.shape
         n = self.anchor.units
-        self.delta = np.where(np.asarray(rows.index) < n, np.asarray(rows.weight) - 1.0, 0.0)  # changes of weights
+        # changes of weights
+        self.delta = np.where(np.asarray(rows.index) < n, np.asarray(rows.weight) - 1.0, 0.0)
         self.units = np.where(np.asarray(rows.index) < n, rows.index, 0)
         self.held = np.asarray(rows.held)
         self.u = np.zeros((count, len(self.anchor.root)))
@@ -57,11 +74,11 @@ class CertifiedBatch:
         self.noise = np.zeros(count)
         self.first = np.zeros(count)  # length of the first step
         self.result = np.full(count, int(RESULTS.successful))
-        self.radius, self.gradients = (
-            np.full(count, np.inf),
-            0.0,
-        )  # around u, in the norm of H; number of gradients computed in all
-        self.proved, self.is_taken = np.ones(count, bool), np.ones(count, bool)
+        # around u, in the norm of H; number of gradients computed in all
+        self.radius = np.full(count, np.inf)
+        self.gradients = 0.0
+        self.proved = np.ones(count, bool)
+        self.is_taken = np.ones(count, bool)
         self.shrunk = np.zeros(count)  # share of λ that the last step left
         self.contraction = np.full(count, np.inf)  # if it was estimated
         self.proved_radius = np.full(count, np.inf)  # the radius, unless it is from another metric
@@ -71,8 +88,12 @@ class CertifiedBatch:
         return self.anchor.theta + self.u @ self.anchor.root
 
     def _wanted(self, allowed: Array) -> PerLane | float:
-        """Radius at which the losses' error is about the allowed one, from slopes at θ̂; infinite for several outputs."""
-        anchor, held = self.anchor, self.held
+        """Radius at which the losses' error is about the allowed one, from slopes at θ̂.
+
+        Infinite for several outputs.
+        """
+        anchor = self.anchor
+        held = self.held
         if anchor.roots is not None:
             return np.inf
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -83,15 +104,21 @@ class CertifiedBatch:
     # the first look
 
     def look(self) -> None:
-        """Take one step with each fold's own Hessian at θ̂, and read its proved radius from the table."""
-        anchor, everyone = self.anchor, np.arange(len(self.u))
+        """Take one step with each fold's own Hessian at θ̂, and read its proved radius from the
+        table.
+        """
+        anchor = self.anchor
+        everyone = np.arange(len(self.u))
         self.metric = FoldMetric(anchor, self.rows, self.delta)
-        kept, grown = self.metric.kept_share, np.ones(len(self.u))
+        kept = self.metric.kept_share
+        grown = np.ones(len(self.u))
         if anchor.model.separate:
             grown += self.delta.max(1, initial=0.0)
         if self.metric.z is not None:
             moved = scale_units(self.delta, scale_units(anchor.weight, anchor.slope)[self.units])
-            gradient = anchor.leftover + np.einsum("rk,rkp->rp", moved.reshape(len(moved), -1), self.metric.z)
+            gradient = anchor.leftover + np.einsum(
+                "rk,rkp->rp", moved.reshape(len(moved), -1), self.metric.z
+            )
         elif self.metric.pull is not None:
             gradient = anchor.leftover + self.metric.pull
         else:
@@ -100,28 +127,41 @@ class CertifiedBatch:
         determined = kept > 0
         step = np.where(determined[:, None], -self.metric.solve(gradient, everyone), 0.0)
         noise = anchor.noise * grown / np.sqrt(np.where(determined, kept, 1.0))
-        self.slope, self.noise = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise, noise
+        self.slope = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0.0)) + noise
+        self.noise = noise
         found = anchor.table.ball(self.slope, kept, grown)
-        self.u, self.first = step, np.linalg.norm(step, axis=1)
-        after = np.where(determined, found.after + noise + self.metric.residual(gradient, step, everyone), np.inf)
+        self.u = step
+        self.first = np.linalg.norm(step, axis=1)
+        after = np.where(
+            determined, found.after + noise + self.metric.residual(gradient, step, everyone), np.inf
+        )
         if np.isfinite(self.target):
             far = determined & ~(after <= self.target * self.first * np.sqrt(kept))
             self._follow_the_expansion(np.flatnonzero(far), after)
-        some = everyone if np.isscalar(self.wanted) else np.flatnonzero(np.isfinite(after))  # others need no predictors yet
+        # others need no predictors yet
+        some = everyone if np.isscalar(self.wanted) else np.flatnonzero(np.isfinite(after))
         self._place(some, after[some])
 
     def _follow_the_expansion(self, lanes: Array, after: Array) -> None:
-        """Move candidates to the minimiser of F(·, w) expanded to the third order at θ̂; nothing is proved there.
+        """Move candidates to the minimiser of F(·, w) expanded to the third order at θ̂; nothing is
+        proved there.
 
         This takes fewer operations than a gradient of every refit.
         """
-        anchor, metric = self.anchor, self.metric
+        anchor = self.anchor
+        metric = self.metric
         known = anchor.few and anchor.roots is None and anchor.model.norms is None
-        if not lanes.size or metric.z is None or not known or not cubic.is_cheap(anchor, int(self.rows.num_refits)):
+        if (
+            not lanes.size
+            or metric.z is None
+            or not known
+            or not cubic.is_cheap(anchor, int(self.rows.num_refits))
+        ):
             return
         start = u = self.u[lanes]
         (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
-        z, changed = metric.z[lanes], self.delta[lanes] * weight_terms(anchor.weight, third)[self.units[lanes]]
+        z = metric.z[lanes]
+        changed = self.delta[lanes] * weight_terms(anchor.weight, third)[self.units[lanes]]
         for _ in range(2):  # what is left is then of the fourth order
             moved = (z @ u[:, :, None])[:, :, 0]
             bend = cubic.third(anchor, u) + ((changed * moved**2)[:, None] @ z)[:, 0]
@@ -130,14 +170,21 @@ class CertifiedBatch:
         self.u[lanes[good]], after[lanes[good]] = u[good], np.inf
 
     def _gradients(self, growth: Array) -> tuple[Float[np.ndarray, "refits rank"], Array]:
-        """Whitened gradients of F(·, w) at θ̂, and the largest ratio of a unit's weight to its weight in the fit."""
-        anchor, out = self.anchor, np.empty(self.u.shape)
+        """Whitened gradients of F(·, w) at θ̂, and the largest ratio of a unit's weight to its
+        weight in the fit.
+        """
+        anchor = self.anchor
+        out = np.empty(self.u.shape)
         for lanes in passes(np.arange(len(self.u)), anchor.eta.size, self.u.shape[1]):
             omega, kappa = anchor.model.weigh(self._weights(lanes))
             pull = anchor.model.design.pull(scale_units(omega, anchor.slope[None]))
-            out[lanes] = (pull + kappa[:, None] * anchor.model.penalty_terms(anchor.theta[None])[1]) @ anchor.root.T
+            out[lanes] = (
+                pull + kappa[:, None] * anchor.model.penalty_terms(anchor.theta[None])[1]
+            ) @ anchor.root.T
             if not anchor.model.separate:
-                ratio = np.divide(omega, anchor.weight, out=np.ones_like(omega), where=anchor.weight > 0)
+                ratio = np.divide(
+                    omega, anchor.weight, out=np.ones_like(omega), where=anchor.weight > 0
+                )
                 growth[lanes] = np.maximum(ratio.max(1), 1.0)
         return out, growth
 
@@ -145,16 +192,25 @@ class CertifiedBatch:
         """Weights of the selected refits."""
         return weights(self.rows, self.anchor.units, lanes)
 
-    def _place(self, lanes: Array, after: Array, norm: Array | None = None, lost: Array | None = None) -> None:
-        """Write held predictors at the candidates, and their errors; `norm` and the rounding `lost` are of other metrics."""
+    def _place(
+        self, lanes: Array, after: Array, norm: Array | None = None, lost: Array | None = None
+    ) -> None:
+        """Write held predictors at the candidates, and their errors.
+
+        `norm` and the rounding `lost` are of other metrics.
+        """
         anchor = self.anchor
         units = self.units[lanes] if self.units.shape[1] < anchor.units else slice(anchor.units)
         if self.metric.z is not None:
             moved = np.einsum("rkp,rp->rk", self.metric.z[lanes], self.u[lanes])
-            self.center[lanes] = anchor.eta[units] + moved.reshape(len(lanes), *self.center.shape[1:])
+            self.center[lanes] = anchor.eta[units] + moved.reshape(
+                len(lanes), *self.center.shape[1:]
+            )
         else:
             for some in passes(lanes, anchor.eta.size, self.u.shape[1]):
-                self.center[some] = anchor.model.at(self.units[some], anchor.theta + self.u[some] @ anchor.root)
+                self.center[some] = anchor.model.at(
+                    self.units[some], anchor.theta + self.u[some] @ anchor.root
+                )
         with np.errstate(divide="ignore", invalid="ignore"):
             self.proved_radius[lanes] = np.inf
             if norm is None:
@@ -165,13 +221,20 @@ class CertifiedBatch:
         half[~np.isfinite(after)] = np.inf
         if lost is None:
             size = total(np.abs(self.center[lanes]), 2)
-            lost = anchor.rounding.predictor(anchor.length[units], size, np.linalg.norm(self.u[lanes], axis=1)[:, None])
+            lost = anchor.rounding.predictor(
+                anchor.length[units], size, np.linalg.norm(self.u[lanes], axis=1)[:, None]
+            )
         self.half[lanes] = np.add(half, lost, out=half)
 
     # gradients
 
-    def steps(self, lanes: Array, enough: Callable[[Array], Flags], most: int = STEPS) -> Int[np.ndarray, " open"]:
-        """Take steps with the fold's own Hessian at θ̂ while they shrink; returns the refits still open."""
+    def steps(
+        self, lanes: Array, enough: Callable[[Array], Flags], most: int = STEPS
+    ) -> Int[np.ndarray, " open"]:
+        """Take steps with the fold's own Hessian at θ̂ while they shrink.
+
+        Returns the refits still open.
+        """
         lanes = lanes[self.metric.kept_share[lanes] > 0]
         rejected = [np.zeros(0, int)]
         for k in range(most):
@@ -183,7 +246,9 @@ class CertifiedBatch:
             done = np.isfinite(self.radius[lanes])
             if done.any():
                 done[done] = enough(lanes[done])
-            self.shrunk[lanes] = np.divide(self.slope[lanes], before, out=np.zeros(len(lanes)), where=before > 0)
+            self.shrunk[lanes] = np.divide(
+                self.slope[lanes], before, out=np.zeros(len(lanes)), where=before > 0
+            )
             stalled = ~(self.slope[lanes] <= STALL_RATIO * before)
             rejected.append(lanes[stalled & ~done])
             lanes = lanes[~(done | stalled)]
@@ -191,20 +256,29 @@ class CertifiedBatch:
 
     def _whole(self, lanes: Array) -> tuple[Array, Array, Array, Array]:
         """Predictors and weights of every unit, the whitened gradient, and its rounding error."""
-        anchor, model = self.anchor, self.anchor.model
+        anchor = self.anchor
+        model = self.anchor.model
         theta = anchor.theta + self.u[lanes] @ anchor.root
         eta = model.eta(theta)
         omega, kappa = model.weigh(self._weights(lanes))
-        pulled, noise, move = np.empty_like(eta), np.empty(len(lanes)), np.linalg.norm(self.u[lanes], axis=1)
+        pulled = np.empty_like(eta)
+        noise = np.empty(len(lanes))
+        move = np.linalg.norm(self.u[lanes], axis=1)
         for own in tiles(np.arange(len(lanes)), eta.shape[1]):
             some = slice(own[0], own[-1] + 1)  # views
             (slope,) = model.loss.derivatives(eta[some], model.y, (1,))
             pulled[some] = weight_terms(omega[some], slope)
-            noise[some] = anchor.gradient_error(omega[some], eta[some], slope, move[some], self.growth[lanes[some]])
-        gradient = (model.design.pull(pulled) + kappa[:, None] * model.penalty_terms(theta)[1]) @ anchor.root.T
+            noise[some] = anchor.gradient_error(
+                omega[some], eta[some], slope, move[some], self.growth[lanes[some]]
+            )
+        gradient = (
+            model.design.pull(pulled) + kappa[:, None] * model.penalty_terms(theta)[1]
+        ) @ anchor.root.T
         return eta, omega, gradient, noise
 
-    def _step(self, lanes: Array, eta: Array, omega: Array, gradient: Array, noise: Array, last: bool) -> None:
+    def _step(
+        self, lanes: Array, eta: Array, omega: Array, gradient: Array, noise: Array, last: bool
+    ) -> None:
         before = self.slope[lanes]
         self.gradients += len(lanes)
         step = -self.metric.solve(gradient, lanes)
@@ -215,13 +289,16 @@ class CertifiedBatch:
         wanted = np.asarray(self.wanted)
         if wanted.ndim and not last:  # a step is proved to shrink twice less than it does, or worse
             with np.errstate(invalid="ignore"):  # no slope allows any radius
-                near &= ~(2 * size**2 > before * wanted[lanes] * np.sqrt(self.metric.kept_share[lanes]))
+                near &= ~(
+                    2 * size**2 > before * wanted[lanes] * np.sqrt(self.metric.kept_share[lanes])
+                )
         found = self._ball(lanes, eta, omega, size, near | ~shrinks)
         good = shrinks | (np.isfinite(found.after) & (found.after <= 0.5 * found.distance))
         self.slope[lanes], self.noise[lanes] = size, noise
         self.is_taken[lanes] = good
         self.u[lanes[good]] += step[good]  # the step itself has an error
-        moved, after = lanes[good], (found.after + noise + self.metric.residual(gradient, step, lanes))[good]
+        moved = lanes[good]
+        after = (found.after + noise + self.metric.residual(gradient, step, lanes))[good]
         self.proved[moved] = True
         self.radius[moved], self.half[moved] = np.inf, np.inf
         if (placed := np.isfinite(after)).any():
@@ -232,45 +309,70 @@ class CertifiedBatch:
             self._estimate_radii(told)
 
     def _ball(self, lanes: Array, eta: Array, omega: Array, size: Array, near: Array) -> Ball:
-        """Ball from the table or, if that proves little and the refit is `near`, from the gaps of every unit."""
-        anchor, kept = self.anchor, self.metric.kept_share[lanes]
+        """Ball from the table or, if that proves little and the refit is `near`, from the gaps of
+        every unit.
+        """
+        anchor = self.anchor
+        kept = self.metric.kept_share[lanes]
         found = Ball(*np.full((2, len(lanes)), np.inf))
         growth = self.growth[lanes]
-        if (near.any() or np.isfinite(self.target)) and growth.min() == 1:  # with larger weights its sums prove next to nothing
+        # with larger weights its sums prove next to nothing
+        if (near.any() or np.isfinite(self.target)) and growth.min() == 1:
             found = anchor.table.ball(size, kept, growth, np.linalg.norm(self.u[lanes], axis=1))
         little = ~(found.after <= 0.5 * found.distance) | ~np.isfinite(found.after)
         for some in tiles(np.flatnonzero(little & near), eta.shape[1]):
-            u, slope = self.u[lanes[some]], size[some]
-            more = anchor.norm_share(anchor.theta + u @ anchor.root, 2 * slope / np.sqrt(kept[some]))
+            u = self.u[lanes[some]]
+            slope = size[some]
+            more = anchor.norm_share(
+                anchor.theta + u @ anchor.root, 2 * slope / np.sqrt(kept[some])
+            )
             more = more * self.growth[lanes[some]] / kept[some]
             apart = eta[some], omega[some], slope, kept[some], np.linalg.norm(u, axis=1), more
             found.distance[some], found.after[some] = anchor.ball(*apart)
         return found
 
     def estimate(self, lanes: Array) -> None:
-        """Estimate radii from the curvature at the candidates, by products with its difference from the metric's.
+        """Estimate radii from the curvature at the candidates, by products with its difference from
+        the metric's.
 
-        The products give the contraction of a step for one in a few refits, in order of length. For the others it is
-        proportional to the length, from the largest one nearby, and is no less than the contraction of the last step.
+        The products give the contraction of a step for one in a few refits, in order of length. For
+        the others it is proportional to the length, from the largest one nearby, and is no less
+        than the contraction of the last step.
         """
         length = np.linalg.norm(self.u[lanes], axis=1)
         order = np.argsort(-length, kind="stable")
-        lanes, length = lanes[order], np.maximum(length[order], 1e-300)
+        lanes = lanes[order]
+        length = np.maximum(length[order], 1e-300)
         told = lanes[::CONTRACTION_SPACING]
-        parts = [self._contraction(some) for some in passes(told, self.anchor.curvature.size, self.u.shape[1])]
+        parts = [
+            self._contraction(some)
+            for some in passes(told, self.anchor.curvature.size, self.u.shape[1])
+        ]
         ratio = np.concatenate([np.zeros(0), *parts]) / length[::CONTRACTION_SPACING]
-        beside = scipy.ndimage.maximum_filter1d(ratio, CONTRACTION_NEIGHBOURS, mode="nearest") if told.size else ratio
-        least = np.maximum(np.repeat(beside, CONTRACTION_SPACING)[: len(lanes)] * length, self.shrunk[lanes])
+        beside = (
+            scipy.ndimage.maximum_filter1d(ratio, CONTRACTION_NEIGHBOURS, mode="nearest")
+            if told.size
+            else ratio
+        )
+        least = np.maximum(
+            np.repeat(beside, CONTRACTION_SPACING)[: len(lanes)] * length, self.shrunk[lanes]
+        )
         self.contraction[lanes] = CAUTION * least
         self._estimate_radii(lanes)
 
     def _estimate_radii(self, lanes: Array) -> None:
-        """Radii for a contraction that grows in proportion to the distance: D ≤ λ + c (1 + D / ‖u‖) D."""
-        contraction, slope = self.contraction[lanes], self.slope[lanes]
+        """Radii for a contraction that grows in proportion to the distance.
+
+        D ≤ λ + c (1 + D / ‖u‖) D.
+        """
+        contraction = self.contraction[lanes]
+        slope = self.slope[lanes]
         whole = 1 - np.minimum(contraction, MAX_CONTRACTION)
         apart = whole**2 - 4 * contraction * self._relative_length(lanes, slope)
         distance = 2 * slope / (whole + np.sqrt(np.maximum(apart, 0.0)))
-        share = np.where(self.is_taken[lanes], contraction * (1 + self._relative_length(lanes, distance)), 1.0)
+        share = np.where(
+            self.is_taken[lanes], contraction * (1 + self._relative_length(lanes, distance)), 1.0
+        )
         self.proved[lanes] = False
         known = (contraction < MAX_CONTRACTION) & (apart >= 0)
         self._place(lanes, np.where(known, share * distance + self.noise[lanes], np.inf))
@@ -285,30 +387,43 @@ class CertifiedBatch:
 
         It is found by the first steps of Lanczos' method from random directions, in float32.
         """
-        anchor, model = self.anchor, self.anchor.model
+        anchor = self.anchor
+        model = self.anchor.model
         eta = model.eta(anchor.theta + self.u[lanes] @ anchor.root)
         omega = model.weigh(self._weights(lanes))[0]
-        change_ = np.asarray(weight_terms(omega, model.loss.derivatives(eta, model.y, (2,))[0] - anchor.curvature), np.float32)
-        turned, v = (
-            self._penalty_change(lanes),
-            np.random.default_rng(0).standard_normal(self.u.shape[1]) * np.ones((len(lanes), 1)),
+        change_ = np.asarray(
+            weight_terms(omega, model.loss.derivatives(eta, model.y, (2,))[0] - anchor.curvature),
+            np.float32,
         )
-        largest, image, before = np.zeros(len(lanes)), None, None
+        turned = self._penalty_change(lanes)
+        v = np.random.default_rng(0).standard_normal(self.u.shape[1]) * np.ones((len(lanes), 1))
+        largest = np.zeros(len(lanes))
+        image = None
+        before = None
         for _ in range(LANCZOS_STEPS):
             image = anchor.back(apply_curvature(change_, anchor.ahead(v))) + turned(v)
             if before is not None:  # v = A⁻¹ before: vᵀAv is known
                 norm = np.sum(v * before, axis=1)
-                largest = np.maximum(largest, np.abs(np.sum(v * image, axis=1)) / np.maximum(norm, 1e-300))
-            before, v = image, self.metric.solve(image, lanes)
+                largest = np.maximum(
+                    largest, np.abs(np.sum(v * image, axis=1)) / np.maximum(norm, 1e-300)
+                )
+            before = image
+            v = self.metric.solve(image, lanes)
             size = np.sqrt(np.maximum(np.sum(v * before, axis=1), 1e-300))[:, None]
-            before, v = before / size, v / size
+            before = before / size
+            v = v / size
         return largest
 
     def _penalty_change(self, lanes: Array) -> Callable[[Array], Array | float]:
-        """Return the function that multiplies moves by the change of the penalty's Hessian, whitened."""
-        anchor, norms = self.anchor, self.anchor.model.norms
+        """Return the function that multiplies moves by the change of the penalty's Hessian,
+        whitened.
+        """
+        anchor = self.anchor
+        norms = self.anchor.model.norms
         if norms is None:
             return lambda v: 0.0
-        change_ = norms.hessian(anchor.theta + self.u[lanes] @ anchor.root) - norms.hessian(anchor.theta[None])
+        change_ = norms.hessian(anchor.theta + self.u[lanes] @ anchor.root) - norms.hessian(
+            anchor.theta[None]
+        )
         kappa = anchor.model.weigh(self._weights(lanes))[1][:, None]
         return lambda v: kappa * np.einsum("rp,rpq->rq", v @ anchor.root, change_) @ anchor.root.T

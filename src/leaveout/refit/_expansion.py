@@ -1,14 +1,18 @@
-"""Refits without short runs of units, from derivatives of the scores of all folds, computed together by each pass.
+"""Refits without short runs of units, from derivatives of the scores of all folds, computed
+together by each pass.
 
-F(θ, w_o) = F(θ, 1) − s_o(θ), with s_o the joint score of the units of fold o (`objectives.contiguous_folds`). In whitened
-coordinates refits solve
+F(θ, w_o) = F(θ, 1) − s_o(θ), with s_o the joint score of the units of fold o
+(`objectives.contiguous_folds`). In whitened coordinates refits solve
 
-    g + u + ½ T[u, u] − ∇s_o − ∇²s_o u = r,      T = ∇³F,      r = ½ ∇³s_o[u, u] − (1/6) ∇⁴F[u, u, u] + …
+    g + u + ½ T[u, u] − ∇s_o − ∇²s_o u = r,      T = ∇³F,
+    r = ½ ∇³s_o[u, u] − (1/6) ∇⁴F[u, u, u] + …
 
-The left side is a quadratic in u with curvature I − ∇²s_o + T[u], which D(D+1)/2 passes give for all folds. The size of
-r, and with it the distance of u from the refit, is estimated from third derivatives of every s_o and fourth ones of F along the
-principal axes of all displacements: the largest of them stands for the fold's own direction. Losses are expanded to second
-order in the same way. Gradients of the folds that these estimates only just accept measure how good the estimates are.
+The left side is a quadratic in u with curvature I − ∇²s_o + T[u], which D(D+1)/2 passes give for
+all folds. The size of r, and with it the distance of u from the refit, is estimated from third
+derivatives of every s_o and fourth ones of F along the principal axes of all displacements: the
+largest of them stands for the fold's own direction. Losses are expanded to second order in the same
+way. Gradients of the folds that these estimates only just accept measure how good the estimates
+are.
 """
 
 from typing import NamedTuple
@@ -29,22 +33,32 @@ MIN_UNIT_SHARE = 0.05  # largest share of the units that a fold may leave out
 
 
 def expandable(fit: Fit, rows: RefitRows) -> Runs | None:
-    """Return the runs of a plan if the batch has all its refits, which can be expanded at less cost; else None."""
-    count, size = len(rows.index), fit.num_params
+    """Return the runs of a plan if the batch has all its refits, which can be expanded at less
+    cost; else None.
+    """
+    count = len(rows.index)
+    size = fit.num_params
     if fit.factor is None or len(fit.null_space) or count != int(rows.num_refits):
         return None
-    steps, units = MIN_REFIT_PASSES * count, fit.objective.num_units
-    if steps * units < 3 * size**2 * (units + rows.index.size) or steps * work(fit.objective, size) < COMPILING_COST:
+    steps = MIN_REFIT_PASSES * count
+    units = fit.objective.num_units
+    if (
+        steps * units < 3 * size**2 * (units + rows.index.size)
+        or steps * work(fit.objective, size) < COMPILING_COST
+    ):
         return None
     # largest number of entries in derivatives of all folds: a gigabyte
     if rows.index.size * size**2 > 2**27:
         return None
     found = runs(fit.objective, fit.theta, rows)
-    return found if found is not None and found.width <= max(1, MIN_UNIT_SHARE * units) else None
+    if found is not None and found.width <= max(1, MIN_UNIT_SHARE * units):
+        return found
+    return None
 
 
 class ExpandedBatch(NamedTuple):
-    """Expansion of all refits: its whitened minimiser, the error of that, the losses there, and their errors.
+    """Expansion of all refits: its whitened minimiser, the error of that, the losses there, and
+    their errors.
 
     Distance and error are infinite if the expansion is not valid.
     """
@@ -56,7 +70,9 @@ class ExpandedBatch(NamedTuple):
 
 
 class Beyond(NamedTuple):
-    """Third derivatives along some axes, of the joint scores and of the losses, and the largest fourth derivative of F."""
+    """Third derivatives along some axes, of the joint scores and of the losses, and the largest
+    fourth derivative of F.
+    """
 
     axes: Float[np.ndarray, "params params"]
     each: Float[np.ndarray, "params refits width"]
@@ -66,12 +82,15 @@ class Beyond(NamedTuple):
     def along(self, u: Points, lanes: Lanes) -> tuple[PerLane, Float[np.ndarray, "lanes width"]]:
         """Length of ∇³s_o[u, u], and third derivatives of the losses along u.
 
-        They are the largest along an axis or, if that is more, those of the a whose a ⊗ a ⊗ a has these values along the axes,
-        as for the loss of a linear predictor.
+        They are the largest along an axis or, if that is more, those of the a whose a ⊗ a ⊗ a has
+        these values along the axes, as for the loss of a linear predictor.
         """
-        length, along = np.linalg.norm(u, axis=1), (u @ self.axes.T).T
-        joint, each = self.joint[:, lanes], self.each[:, lanes]
-        a, b = np.cbrt(joint), np.cbrt(each)
+        length = np.linalg.norm(u, axis=1)
+        along = (u @ self.axes.T).T
+        joint = self.joint[:, lanes]
+        each = self.each[:, lanes]
+        a = np.cbrt(joint)
+        b = np.cbrt(each)
         of_one = np.linalg.norm(a, axis=0) * np.sum(a * along, axis=0) ** 2
         third = np.abs(np.einsum("iln,il->ln", b, along)) ** 3
         return (
@@ -101,28 +120,42 @@ class ScaledExpansion(NamedTuple):
 
 
 class Expansion:
-    """Derivatives at θ̂ of the scores of all folds and of F, in whitened coordinates; second ones as pairs i ≤ j."""
+    """Derivatives at θ̂ of the scores of all folds and of F, in whitened coordinates.
+
+    Second ones as pairs i ≤ j.
+    """
 
     def __init__(self, fit: Fit, rows: RefitRows, result: Runs):
-        self.fit, self.runs, self.rows = fit, result, rows
-        size, count, width = fit.num_params, len(rows.index), result.width
+        self.fit = fit
+        self.runs = result
+        self.rows = rows
+        size = fit.num_params
+        count = len(rows.index)
+        width = result.width
         i, j = np.triu_indices(size)
         self.pair = np.zeros((size, size), np.int64)
         self.pair[i, j] = self.pair[j, i] = np.arange(len(i))
         self.losses, _ = result.scores(fit.vector)
-        slopes, curves = np.empty((size, count, width)), np.empty((len(i), count, width))
+        slopes = np.empty((size, count, width))
+        curves = np.empty((len(i), count, width))
         one = width == 1  # the joint scores are the losses
-        joint_slopes, joint_curves = (part[..., 0] if one else np.empty(part.shape[:2]) for part in (slopes, curves))
+        joint_slopes, joint_curves = (
+            part[..., 0] if one else np.empty(part.shape[:2]) for part in (slopes, curves)
+        )
         eye = fit.unwhiten(np.eye(size))
         at = np.tile(fit.vector, (len(i), 1)), eye[i], eye[j]
         for k, (first, second) in enumerate(result.derivatives(at)):
             if i[k] == j[k]:
                 slopes[i[k]], joint_slopes[i[k]] = first
             curves[k], joint_curves[k] = second
-        self.slopes, self.curves, self.joint_curves = slopes, curves, joint_curves
+        self.slopes = slopes
+        self.curves = curves
+        self.joint_curves = joint_curves
         self.third = fit.whiten(result.bends(at))[self.pair]
-        self.start = fit.whiten(fit.gradient) - joint_slopes.T  # the gradient of each refit's own F at θ̂
-        # gradients that take as long as passes pushed along two directions: 3 and 49 ms at 50,000 steps
+        # the gradient of each refit's own F at θ̂
+        self.start = fit.whiten(fit.gradient) - joint_slopes.T
+        # gradients that take as long as passes pushed along two directions: 3 and 49 ms at 50,000
+        # steps
         self.gradients = 16.0 * (len(i) + 2 * size)
 
     def whole_fit_losses(self) -> Float[np.ndarray, "refits ..."]:
@@ -148,8 +181,12 @@ class Expansion:
         return ExpandedBatch(u, left, self.runs.shape_losses(losses), error)
 
     def change(self, u: Points, remainder: PerLane, lanes: Lanes) -> PerLane:
-        """Largest change of the summed losses of selected refits within a distance of u; infinite if the distance is."""
-        slopes, curves = np.moveaxis(self.slopes[:, lanes], 0, -1), self._square(self.curves[:, lanes])
+        """Largest change of the summed losses of selected refits within a distance of u.
+
+        Infinite if the distance is.
+        """
+        slopes = np.moveaxis(self.slopes[:, lanes], 0, -1)
+        curves = self._square(self.curves[:, lanes])
         steep = np.linalg.norm(slopes + np.einsum("nlij,nj->nli", curves, u), axis=-1)
         known = np.isfinite(remainder)
         far = np.where(known, remainder, 0.0)[:, None]
@@ -157,9 +194,14 @@ class Expansion:
         return np.where(known, self.runs.place_scores(each, self.rows, lanes).sum(1), np.inf)
 
     def _root(self, lanes: Lanes) -> Points:
-        """Stationary point of the quadratic, by Newton's method from θ̂; NaN if that does not converge."""
-        start, size = self.start[lanes], self.fit.num_params
-        u, curves = -start, self._square(self.joint_curves[:, lanes])
+        """Stationary point of the quadratic, by Newton's method from θ̂.
+
+        NaN if that does not converge.
+        """
+        start = self.start[lanes]
+        size = self.fit.num_params
+        u = -start
+        curves = self._square(self.joint_curves[:, lanes])
         moving = np.ones(len(u), bool)
         # steps of Newton's method on the quadratic
         for _ in range(20):
@@ -178,41 +220,63 @@ class Expansion:
         known = np.isfinite(u).all(1)
         weighed = u[known] * np.abs(self.slopes[:, known]).sum((0, 2))[:, None]
         axes = np.linalg.eigh(weighed.T @ weighed)[1].T
-        along, sign = self.fit.unwhiten(np.repeat(axes, 2, axis=0)), np.tile([1.0, -1.0], len(axes))
+        along = self.fit.unwhiten(np.repeat(axes, 2, axis=0))
+        sign = np.tile([1.0, -1.0], len(axes))
         third_difference = 0.2  # whitened step of the differences that give third derivatives
         at = self.fit.vector + third_difference * sign[:, None] * along, along, along
         pushed = (second for _, second in self.runs.derivatives(at))
-        each, joint = np.empty((len(axes), *self.losses.shape)), np.empty((len(axes), len(u)))
+        each = np.empty((len(axes), *self.losses.shape))
+        joint = np.empty((len(axes), len(u)))
         for k, (up, down) in enumerate(zip(pushed, pushed, strict=True)):
             each[k], joint[k] = up[0] - down[0], up[1] - down[1]
         bends = self.fit.whiten(self.runs.bends(at))
         fourth = np.linalg.norm(bends[::2] - bends[1::2], axis=1).max()
         return Beyond(
-            axes, each / (2 * third_difference), joint / (2 * third_difference), float(fourth) / (2 * third_difference)
+            axes,
+            each / (2 * third_difference),
+            joint / (2 * third_difference),
+            float(fourth) / (2 * third_difference),
         )
 
-    def _judge(self, u: Points, lanes: Lanes, beyond: Beyond) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _judge(
+        self, u: Points, lanes: Lanes, beyond: Beyond
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Remaining distances, losses and their errors."""
         length = np.linalg.norm(u, axis=1)
         away = np.linalg.norm(self.curvature(u, lanes) - np.eye(self.fit.num_params), axis=(1, 2))
         third, each = beyond.along(u, lanes)
         residual = 0.5 * third + beyond.fourth * length**3 / 6
-        # largest difference between the fold's curvature and the full fit's at which the expansion is used
+        # largest difference between the fold's curvature and the full fit's at which the expansion
+        # is used
         max_curvature_change = 0.9
-        left = np.where(away < max_curvature_change, residual / (1 - np.minimum(away, max_curvature_change)), np.inf)
+        left = np.where(
+            away < max_curvature_change,
+            residual / (1 - np.minimum(away, max_curvature_change)),
+            np.inf,
+        )
         left = np.where(left <= 0.5 * length, left, np.inf)
         slopes = np.moveaxis(self.slopes[:, lanes], 0, -1)
         bent = np.einsum("nlij,nj->nli", self._square(self.curves[:, lanes]), u)
         losses = self.losses[lanes] + np.einsum("nli,ni->nl", slopes + 0.5 * bent, u)
-        error = self.change(u, left, lanes) + self.runs.place_scores(each, self.rows, lanes).sum(1) / 6
-        return left, self.runs.place_scores(losses, self.rows, lanes), np.where(np.isfinite(error), error, np.inf)
+        error = (
+            self.change(u, left, lanes) + self.runs.place_scores(each, self.rows, lanes).sum(1) / 6
+        )
+        return (
+            left,
+            self.runs.place_scores(losses, self.rows, lanes),
+            np.where(np.isfinite(error), error, np.inf),
+        )
 
-    def _square(self, pairs: Float[np.ndarray, "pairs ..."]) -> Float[np.ndarray, "... params params"]:
+    def _square(
+        self, pairs: Float[np.ndarray, "pairs ..."]
+    ) -> Float[np.ndarray, "... params params"]:
         """Symmetric matrices from their entries i ≤ j."""
         return np.moveaxis(pairs, 0, -1)[..., self.pair]
 
 
-def _solve(matrices: Float[np.ndarray, "lanes n n"], vectors: Float[np.ndarray, "lanes n"]) -> Float[np.ndarray, "lanes n"]:
+def _solve(
+    matrices: Float[np.ndarray, "lanes n n"], vectors: Float[np.ndarray, "lanes n"]
+) -> Float[np.ndarray, "lanes n"]:
     try:
         return np.linalg.solve(matrices, vectors[..., None])[..., 0]
     except np.linalg.LinAlgError:

@@ -1,16 +1,20 @@
-"""Least squares by a factor of its rows: refits whose Hessians rounding hides, or whose rows leave directions undetermined.
+"""Least squares by a factor of its rows: refits whose Hessians rounding hides, or whose rows leave
+directions undetermined.
 
     F(θ, w) = ½ Σ_n w_n s_n (x_nᵀβ + b + o_n − y_n)² + ½ Σ_j r_j β_j²,      r = 0, or r_j > 0
 
 Hosts take the solution of least norm if the data determine no other, and so does this module.
-With √W(X − x̄)R^{-½} = Q s Vᵀ and u = √w / ‖√w‖ (nothing without an intercept), the residuals of rows o that are left out solve
-S_oo r_o = (S y)_o,
+With √W(X − x̄)R^{-½} = Q s Vᵀ and u = √w / ‖√w‖ (nothing without an intercept), the residuals of
+rows o that are left out solve S_oo r_o = (S y)_o,
 
-    S = S₁ + S₀,      S₁ = √W (I − uuᵀ − QQᵀ) √W,      S₀ = √W Q diag(1/(s² + 1)) Qᵀ √W      under a ridge,
-                                                       and infinitely smaller, √W Q s⁻² Qᵀ √W,  without one:
+    S = S₁ + S₀,      S₁ = √W (I − uuᵀ − QQᵀ) √W,      S₀ = √W Q diag(1/(s² + 1)) Qᵀ √W
+    under a ridge,
+                                                       and infinitely smaller, √W Q s⁻² Qᵀ √W,
+                                                       without one:
 
-in which case S₁ determines what it can, and S₀ the rest. A refit is the fit to a response that has its predictions in the place
-of y_o. If other weights change, or if it is not clear which directions the rows o alone determine, an SVD computes the refit.
+in which case S₁ determines what it can, and S₀ the rest. A refit is the fit to a response that has
+its predictions in the place of y_o. If other weights change, or if it is not clear which directions
+the rows o alone determine, an SVD computes the refit.
 """
 
 import functools
@@ -36,8 +40,8 @@ DEAR = 1e12  # largest number of operations of a plan's refits that are computed
 class Whole(NamedTuple):
     """Factor of all rows.
 
-    It has Q, s, V, the mean of the rows and √weight, the `gap`, whether the rank is `certain`, u, whether the rows are
-    interpolated, the mean response, and √weight times the residuals.
+    It has Q, s, V, the mean of the rows and √weight, the `gap`, whether the rank is `certain`, u,
+    whether the rows are interpolated, the mean response, and √weight times the residuals.
     """
 
     Q: Array
@@ -54,16 +58,31 @@ class Whole(NamedTuple):
 
 
 class LeastNorm:
-    """The rows of a least-squares fit, factorised; `gap` is the relative size of the smallest singular value that counts."""
+    """The rows of a least-squares fit, factorised.
 
-    def __init__(self, fit: Fit, model: Predictors, y: Array, intercept: bool, ridge: Float[np.ndarray, " features"]):
-        n, p = len(y), len(ridge)
-        self.x, self.cut, self.intercept = model.design.x[:, :p], getattr(fit.objective, "cut", 0.0), intercept
-        self.y, self.ridge = y - model.offset, ridge
+    `gap` is the relative size of the smallest singular value that counts.
+    """
+
+    def __init__(
+        self,
+        fit: Fit,
+        model: Predictors,
+        y: Array,
+        intercept: bool,
+        ridge: Float[np.ndarray, " features"],
+    ):
+        n = len(y)
+        p = len(ridge)
+        self.x = model.design.x[:, :p]
+        self.cut = getattr(fit.objective, "cut", 0.0)
+        self.intercept = intercept
+        self.y = y - model.offset
+        self.ridge = ridge
         self.has_host = bool(self.cut or getattr(fit.objective, "least_norm", False))
         self.weight = model.weigh(np.ones((1, n)))[0][0]
         self.has_penalty = bool(ridge.any())
-        self.back = np.eye(p) / np.sqrt(ridge) if self.has_penalty else np.eye(p)  # maps the solution to β
+        # maps the solution to β
+        self.back = np.eye(p) / np.sqrt(ridge) if self.has_penalty else np.eye(p)
         if len(fit.null_space) and not self.cut and not self.has_penalty:
             self.back = scipy.linalg.null_space(fit.null_space[:, :p])
         self.natural: Array | None = None  # maps β to the columns as given, whose norm counts
@@ -81,56 +100,80 @@ class LeastNorm:
         level = float(u @ (root * self.y) / np.linalg.norm(root)) if self.intercept else 0.0
         full = len(s) == np.sum(self.weight > 0) - self.intercept
         certain = clear and (not self.cut or np.isfinite(cut_floor(self.cut, self._singular())))
-        return Whole(Q, s, V, mean, root, gap, certain, u, bool(full), level, root * (self.y - level))
+        return Whole(
+            Q, s, V, mean, root, gap, certain, u, bool(full), level, root * (self.y - level)
+        )
 
     def _singular(self) -> Float[np.ndarray, " features"]:
-        mean = self.weight @ self.x / self.weight.sum() if self.intercept else np.zeros(self.x.shape[1])
+        mean = (
+            self.weight @ self.x / self.weight.sum()
+            if self.intercept
+            else np.zeros(self.x.shape[1])
+        )
         return np.linalg.svd(np.sqrt(self.weight)[:, None] * (self.x - mean), compute_uv=False)
 
-    def _factor(self, weight: Float[np.ndarray, " units"]) -> tuple[Array, Array, Array, Array, Array, float, bool]:
+    def _factor(
+        self, weight: Float[np.ndarray, " units"]
+    ) -> tuple[Array, Array, Array, Array, Array, float, bool]:
         """Compute Q, s, V of the weighted and centred rows up to the host's cut.
 
-        Returns them with the mean, √weight, the gap, and whether the cut is clear: no singular value is so near that rounding
-        decides.
+        Returns them with the mean, √weight, the gap, and whether the cut is clear: no singular
+        value is so near that rounding decides.
         """
         root = np.sqrt(weight)
         mean = weight @ self.z / weight.sum() if self.intercept else np.zeros(self.z.shape[1])
         Q, s, V = np.linalg.svd(root[:, None] * (self.z - mean), full_matrices=False)
         largest = float(s.max(initial=0.0))
-        shift = largest + float(np.linalg.norm(root)) * float(np.abs(mean).max(initial=0.0))  # rounding error of centring
+        # rounding error of centring
+        shift = largest + float(np.linalg.norm(root)) * float(np.abs(mean).max(initial=0.0))
         rounding = self.spare * shift
         least = max(self.cut * largest, rounding)
         good = s > least
-        away = rounding if least > rounding else least * (NONZERO_FROM - 1)  # the distance from the cut, or from zero
+        # the distance from the cut, or from zero
+        away = rounding if least > rounding else least * (NONZERO_FROM - 1)
         low = least - rounding if least > rounding else least
         clear = self.has_penalty or not np.any((s > low) & (s < least + away))
         if self.has_penalty:
-            good = (s > 0) & (np.arange(len(s)) < np.sum(weight > 0) - self.intercept)  # centring removes one
+            # centring removes one
+            good = (s > 0) & (np.arange(len(s)) < np.sum(weight > 0) - self.intercept)
         kept = s[good]
-        gap = float(shift / max(kept.min(initial=largest), 1.0 if self.has_penalty else 0.0)) if len(kept) else 1.0
+        if len(kept):
+            gap = float(shift / max(kept.min(initial=largest), 1.0 if self.has_penalty else 0.0))
+        else:
+            gap = 1.0
         return Q[:, good], kept, V[good].T, mean, root, gap, bool(clear)
 
     @functools.cached_property
     def floor(self) -> float:
         """Share of the information that a refit must keep (`cut_floor`)."""
-        return cut_floor(self.cut, self._singular()) if self.cut else 0.0
+        if self.cut:
+            return cut_floor(self.cut, self._singular())
+        return 0.0
 
     def tells(self, rank: int) -> bool:
         """Tell whether a refit of this rank has held-out losses for all units.
 
-        A refit of a host has, as hosts take the solution of least norm. A model of this library has none for units that depend
-        on a direction which only left-out rows determine, unless all rows are interpolated, when the fit itself is the solution
-        of least norm.
+        A refit of a host has, as hosts take the solution of least norm. A model of this library has
+        none for units that depend on a direction which only left-out rows determine, unless all
+        rows are interpolated, when the fit itself is the solution of least norm.
         """
-        return bool(self.has_host or self.has_penalty or self.whole.full or rank >= len(self.whole.s))
+        return bool(
+            self.has_host or self.has_penalty or self.whole.full or rank >= len(self.whole.s)
+        )
 
-    def refit(self, weights: Float[np.ndarray, " units"]) -> tuple[Float[np.ndarray, " features"], float, float] | None:
+    def refit(
+        self, weights: Float[np.ndarray, " units"]
+    ) -> tuple[Float[np.ndarray, " features"], float, float] | None:
         """Compute β, the intercept, and the error of predictions.
 
         None if rounding decides which directions the rows determine, or if they determine too few.
         """
         out = np.flatnonzero((weights == 0) & (self.weight > 0))
-        if np.all((weights == 1) | (weights == 0)) and self.whole.certain and (found := self._without(out)) is not None:
+        if (
+            np.all((weights == 1) | (weights == 0))
+            and self.whole.certain
+            and (found := self._without(out)) is not None
+        ):
             return found
         omega = weights * self.weight
         if not omega.any():
@@ -141,30 +184,56 @@ class LeastNorm:
         level = omega @ self.y / omega.sum() if self.intercept else 0.0
         damped = s / (s**2 + 1) if self.has_penalty else 1 / s
         b = V @ (damped * (Q.T @ (root * (self.y - level))))
-        size, spread = float(np.linalg.norm(root * (self.y - level)) / np.sqrt(omega.max())), 0.0
+        size = float(np.linalg.norm(root * (self.y - level)) / np.sqrt(omega.max()))
+        spread = 0.0
         if self.natural is not None and len(s) < len(b):
             null = scipy.linalg.null_space(V.T)
-            along, coef = self.natural @ null, self.natural @ b
+            along = self.natural @ null
+            coef = self.natural @ b
             spread = self._norm_error(along, coef)
             b -= null @ np.linalg.lstsq(along, coef, rcond=None)[0]
-        return self.back @ b, float(level - mean @ b), spread + self.spare * gap * size + self._digits(level)
+        return (
+            self.back @ b,
+            float(level - mean @ b),
+            spread + self.spare * gap * size + self._digits(level),
+        )
 
     def _norm_error(self, along: Array, coef: Array) -> float:
-        """Estimate the error of the least norm from that of the directions `along`, which collinear columns enlarge."""
+        """Estimate the error of the least norm from that of the directions `along`, which collinear
+        columns enlarge.
+        """
         if self.natural is None:
             return 0.0
-        return float(CAUTION * UNIT * np.linalg.cond(self.natural) * np.linalg.norm(coef) / np.linalg.norm(along, -2))
+        return float(
+            CAUTION
+            * UNIT
+            * np.linalg.cond(self.natural)
+            * np.linalg.norm(coef)
+            / np.linalg.norm(along, -2)
+        )
 
     def _digits(self, level: float) -> float:
         return self.spare * float(np.abs(self.y).max() + abs(level))
 
-    def _without(self, o: Int[np.ndarray, " out"]) -> tuple[Float[np.ndarray, " features"], float, float] | None:
-        """Refit by the block of S for the rows that leave; None if it does not determine the refit."""
+    def _without(
+        self, o: Int[np.ndarray, " out"]
+    ) -> tuple[Float[np.ndarray, " features"], float, float] | None:
+        """Refit by the block of S for the rows that leave.
+
+        None if it does not determine the refit.
+        """
         whole = self.whole
-        root, Q, s = whole.root[o], whole.Q[o], whole.s
+        root = whole.root[o]
+        Q = whole.Q[o]
+        s = whole.s
         fuzz = self.spare * whole.gap
-        one = np.zeros((len(o), len(o))) if whole.full else np.eye(len(o)) - np.outer(whole.u[o], whole.u[o]) - Q @ Q.T
-        t, spread = whole.Q.T @ whole.target, 0.0
+        one = (
+            np.zeros((len(o), len(o)))
+            if whole.full
+            else np.eye(len(o)) - np.outer(whole.u[o], whole.u[o]) - Q @ Q.T
+        )
+        t = whole.Q.T @ whole.target
+        spread = 0.0
         apart = np.zeros(len(o)) if whole.full else whole.target[o] - Q @ t
         if not whole.full:
             apart = apart - whole.u[o] * (whole.u @ whole.target)
@@ -172,42 +241,55 @@ class LeastNorm:
             ridged = Q / np.sqrt(s**2 + 1)
             inner = one + ridged @ ridged.T
             values, vectors = np.linalg.eigh(inner)
-            if not values[0] > NONZERO_FROM * (self.spare if whole.full else fuzz) * (values[-1] if whole.full else 1.0):
+            if not values[0] > NONZERO_FROM * (self.spare if whole.full else fuzz) * (
+                values[-1] if whole.full else 1.0
+            ):
                 return None
             r = vectors @ ((vectors.T @ (apart + Q @ (t / (s**2 + 1)))) / values)
             worst = float(np.sqrt(values[-1] / values[0])) if whole.full else float(1 / values[0])
         else:
             values, vectors = np.linalg.eigh(one)
             seen = values > max(np.sqrt(fuzz), NONZERO_FROM * fuzz)
-            if not (whole.full or seen.all()) or (self.cut * whole.gap) ** 2 * 10 > values[seen].min(initial=1.0):
+            if not (whole.full or seen.all()) or (self.cut * whole.gap) ** 2 * 10 > values[
+                seen
+            ].min(initial=1.0):
                 return None
-            V1, V0 = vectors[:, seen], vectors[:, ~seen]
+            V1 = vectors[:, seen]
+            V0 = vectors[:, ~seen]
             if not self.tells(len(s) - V0.shape[1]):
                 return None
             r = V1 @ ((V1.T @ apart) / values[seen])
             worst = float(1 / values[seen].min(initial=1.0))
             if V0.shape[1]:
                 norm = np.diag(1 / s) if self.natural is None else self.natural @ (whole.V / s)
-                along, coef = norm @ (Q.T @ V0), norm @ (t - Q.T @ r)
+                along = norm @ (Q.T @ V0)
+                coef = norm @ (t - Q.T @ r)
                 r = r + V0 @ np.linalg.lstsq(along, coef, rcond=None)[0]
                 spread = self._norm_error(along, coef)
         moved = -(Q.T @ r)  # change of t as predictions take the place of y
         damped = s / (s**2 + 1) if self.has_penalty else 1 / s
         b = whole.V @ (damped * (t + moved))
         r = r / root
-        level = whole.level - float(self.weight[o] @ r) / float(self.weight.sum()) if self.intercept else 0.0
+        level = (
+            whole.level - float(self.weight[o] @ r) / float(self.weight.sum())
+            if self.intercept
+            else 0.0
+        )
         size = float(np.linalg.norm(whole.target) / np.sqrt(self.weight.max()))
         off = spread + fuzz * worst * (size + float(np.abs(r).max(initial=0.0)))
         return self.back @ b, level - float(whole.mean @ b), off + self._digits(level)
 
 
 def cut_floor(cut: float, s: Float[np.ndarray, " features"]) -> float:
-    """Compute the share of the information that a refit must keep along every direction for its host's cut not to matter.
+    """Compute the share of the information that a refit must keep along every direction for its
+    host's cut not to matter.
 
-    It follows from the singular values of all rows, and is infinite if the cut removes a direction that these data determine.
+    It follows from the singular values of all rows, and is infinite if the cut removes a direction
+    that these data determine.
     """
     largest = s.max(initial=0.0)
-    seen, rounding = s > cut * largest, UNIT * CAUTION * NONZERO_FROM * len(s) * largest
+    seen = s > cut * largest
+    rounding = UNIT * CAUTION * NONZERO_FROM * len(s) * largest
     if not seen.any() or np.any(~seen & (s > rounding)):
         return np.inf
     return float(10 * (cut * largest / s[seen].min()) ** 2)
@@ -215,16 +297,32 @@ def cut_floor(cut: float, s: Float[np.ndarray, " features"]) -> float:
 
 @cached_on
 def least_norm(fit: Fit) -> LeastNorm | None:
-    """Factorise the rows of a least-squares fit with no penalty or a ridge on every coefficient; None for other fits."""
-    model, objective = fit.predictors, fit.objective
-    if model is None or not isinstance(model.design, DenseDesign) or not model.separate or model.norms is not None:
+    """Factorise the rows of a least-squares fit with no penalty or a ridge on every coefficient.
+
+    None for other fits.
+    """
+    model = fit.predictors
+    objective = fit.objective
+    if (
+        model is None
+        or not isinstance(model.design, DenseDesign)
+        or not model.separate
+        or model.norms is not None
+    ):
         return None
     n, p = model.design.shape
-    if np.any(model.unit_loss.self_concordance != 0) or n != objective.num_units or kinks(objective) is not None:
+    if (
+        np.any(model.unit_loss.self_concordance != 0)
+        or n != objective.num_units
+        or kinks(objective) is not None
+    ):
         return None
     slope, curvature = model.unit_loss.derivatives(np.zeros(n), model.y, (1, 2))
-    intercept, penalty = bool(getattr(objective, "intercept", False)), np.asarray(model.penalty)
+    intercept = bool(getattr(objective, "intercept", False))
+    penalty = np.asarray(model.penalty)
     ridge = np.diag(penalty)[: p - intercept]
     if np.any(curvature != 1) or not np.array_equal(penalty, np.diag(np.diag(penalty))):
         return None
-    return LeastNorm(fit, model, -slope, intercept, ridge) if (ridge > 0).all() or not ridge.any() else None
+    if (ridge > 0).all() or not ridge.any():
+        return LeastNorm(fit, model, -slope, intercept, ridge)
+    return None

@@ -1,21 +1,27 @@
-"""Refits of linear predictors with a convex loss and penalty (`Predictors`), each within a ball that is proved.
+"""Refits of linear predictors with a convex loss and penalty (`Predictors`), each within a ball
+that is proved.
 
-There is one predictor for each unit, or one for each of several outputs. For several outputs, arrays `[…, units]` of predictors
-and slopes have one more axis, and a range over all outputs of a unit takes the place of a radius.
+There is one predictor for each unit, or one for each of several outputs. For several outputs,
+arrays `[…, units]` of predictors and slopes have one more axis, and a range over all outputs of a
+unit takes the place of a radius.
 
-In the anchor's coordinates u = Lᵀ(θ − θ̂), H = L Lᵀ. There are these rungs. Each takes the refits that the one before
-left open:
+In the anchor's coordinates u = Lᵀ(θ − θ̂), H = L Lᵀ. There are these rungs. Each takes the refits
+that the one before left open:
 
     rung      one refit costs                       metric A
-    look      O(1) for one row, else a solve        the fold's own Hessian at θ̂, from the rows that leave; where
-              third derivatives of all rows,        refits are iterated, it goes on to the minimiser of the
-              once for all refits                   expansion to the third order, at which nothing is proved
+    look      O(1) for one row, else a solve
+    the fold's own Hessian at θ̂, from the rows that leave; where
+              third derivatives of all rows,
+              refits are iterated, it goes on to the minimiser of the
+              once for all refits
+              expansion to the third order, at which nothing is proved
     products  n products of rows, gradients         the same; single rows only (`_row_steps`)
     steps     a gradient each                       the same
     conjugate a few gradients each, estimated       the same; only where Hessians are dear
     newton    a Hessian each, with a line search    the fold's own at the candidate
 
-Every rung gives a candidate, and the radius within which the minimiser is proved to lie (`linalg.enclosure_theorem`).
+Every rung gives a candidate, and the radius within which the minimiser is proved to lie
+(`linalg.enclosure_theorem`).
 """
 
 import functools
@@ -41,9 +47,12 @@ from ._one_row import OneRow, one_row, span
 from ._row_steps import PRODUCTS, ROUGH, RowSteps
 
 Array = np.ndarray
-AFFORDABLE = 1e8  # operations that gradients of a plan's refits may cost before single rows are estimated
+# operations that gradients of a plan's refits may cost before single rows are estimated
+AFFORDABLE = 1e8
 COSTLY_OPERATIONS = (
-    3e10  # operations that Hessians, or gradients, of the refits of a plan may cost before they are estimated instead
+    # operations that Hessians, or gradients, of the refits of a plan may cost before they are
+    # estimated instead
+    3e10
 )
 TIGHT = 1.5  # factor on the known difference of a loss; a smaller error needs no closer look
 
@@ -51,18 +60,28 @@ TIGHT = 1.5  # factor on the known difference of a loss; a smaller error needs n
 class FirstStep:
     """Batch after one step with each refit's own Hessian at θ̂.
 
-    It has held predictors, the refits without such a Hessian, and the raveled θ, which single rows compute on demand.
+    It has held predictors, the refits without such a Hessian, and the raveled θ, which single rows
+    compute on demand.
     """
 
-    def __init__(self, fit: Fit, rows: RefitRows, target: float = np.inf, allowed: Array | None = None):
-        self.fit, self.rows, self.anchor, self.target, self.allowed = fit, rows, linear_cache(fit), target, allowed
+    def __init__(
+        self, fit: Fit, rows: RefitRows, target: float = np.inf, allowed: Array | None = None
+    ):
+        self.fit = fit
+        self.rows = rows
+        self.anchor = linear_cache(fit)
+        self.target = target
+        self.allowed = allowed
         model = self.anchor.model
         self.single = model.separate and rows.index.shape[1] == 1
         if self.single:
             self.one = one_row(fit, np.asarray(rows.index)[:, 0], np.asarray(rows.weight)[:, 0])
             self.center, self.lost_curvature = self.one.center[:, None], ~self.one.is_determined
         else:
-            self.center, self.lost_curvature = self.state.center.copy(), self.state.metric.kept_share == 0
+            self.center, self.lost_curvature = (
+                self.state.center.copy(),
+                self.state.metric.kept_share == 0,
+            )
             self.u = self.state.u.copy()
 
     @functools.cached_property
@@ -76,7 +95,8 @@ class FirstStep:
 
 
 class EnclosureLook(NamedTuple):
-    """Held predictors of some refits, their errors, λ, its rounding error, the length of the first step, and the radius.
+    """Held predictors of some refits, their errors, λ, its rounding error, the length of the first
+    step, and the radius.
 
     The radius is in the norm of H, and infinite unless it is proved there.
     """
@@ -93,14 +113,17 @@ Enough = Callable[[Lanes, EnclosureLook], Flags]
 
 
 class EnclosedRefits(NamedTuple):
-    """Result of a batch: held predictors, their errors, codes, whether these are proved, and the raveled θ if formed."""
+    """Result of a batch: held predictors, their errors, codes, whether these are proved, and the
+    raveled θ if formed.
+    """
 
     center: Float[np.ndarray, "refits width ..."]
     half: Float[np.ndarray, "refits width"]
     result: Int[np.ndarray, " refits"]
     proved: Bool[np.ndarray, " refits"]
     theta: Callable[[], RefitPoints]
-    ball: Callable[[], tuple[Float[np.ndarray, "refits rank"], PerRefit]]  # u, and the radius around it
+    # u, and the radius around it
+    ball: Callable[[], tuple[Float[np.ndarray, "refits rank"], PerRefit]]
     step_length: PerRefit  # the length of the first step
     gradients: float  # number of gradients computed
     open: Int[np.ndarray, " open"]  # refits of which `enough` may not have seen the end
@@ -109,19 +132,29 @@ class EnclosedRefits(NamedTuple):
 class Judge:
     """Decides which refits need no closer look, by the errors of their held-out losses.
 
-    The losses are at `reported` predictors, or at the candidates if none are given. Their error may be `allowed`, plus a part
-    of the known difference of the losses. `error` holds the last error of each refit; `left` returns the errors at the end.
+    The losses are at `reported` predictors, or at the candidates if none are given. Their error may
+    be `allowed`, plus a part of the known difference of the losses. `error` holds the last error of
+    each refit; `left` returns the errors at the end.
     """
 
     def __init__(self, fit: Fit, rows: RefitRows, allowed: Array, reported: Array | None = None):
-        self.fit, self.rows, self.tolerance, self.reported_center = fit, rows, allowed, reported
+        self.fit = fit
+        self.rows = rows
+        self.tolerance = allowed
+        self.reported_center = reported
         self.error = np.full(len(allowed), np.inf)
         self.reported_losses = None if reported is None else losses(fit, rows, reported)
 
-    def errors(self, lanes: Lanes, center: Array, half: Array, radius: PerLane | None = None) -> PerLane:
+    def errors(
+        self, lanes: Lanes, center: Array, half: Array, radius: PerLane | None = None
+    ) -> PerLane:
         """Errors of some refits."""
-        here = center if self.reported_center is None else select_refits(self.reported_center, lanes)
-        self.error[lanes] = error(self.fit, select_batch(self.rows, lanes), here, center, half, radius)
+        here = (
+            center if self.reported_center is None else select_refits(self.reported_center, lanes)
+        )
+        self.error[lanes] = error(
+            self.fit, select_batch(self.rows, lanes), here, center, half, radius
+        )
         return select_refits(self.error, lanes)
 
     def final_errors(self, refits: EnclosedRefits) -> PerRefit:
@@ -134,7 +167,10 @@ class Judge:
         off = self.errors(lanes, at.center, at.half, at.radius)
         if self.reported_losses is None or at.center is self.reported_center:
             return off <= select_refits(self.tolerance, lanes)
-        moved = np.abs(losses(self.fit, select_batch(self.rows, lanes), at.center) - self.reported_losses[lanes]).sum(1)
+        moved = np.abs(
+            losses(self.fit, select_batch(self.rows, lanes), at.center)
+            - self.reported_losses[lanes]
+        ).sum(1)
         return off <= TIGHT * moved + self.tolerance[lanes]
 
 
@@ -145,53 +181,100 @@ def select_refits(part: Array, lanes: Lanes) -> Array:
 
 def select_batch(rows: RefitRows, lanes: Lanes) -> RefitRows:
     """Select refits of a batch; the batch itself if these are all."""
-    return rows if len(lanes) == len(rows.index) else rows.take(lanes)
+    if len(lanes) == len(rows.index):
+        return rows
+    return rows.take(lanes)
 
 
-def enclose(step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None = None) -> EnclosedRefits:
-    """Refine every refit until `enough` holds. In a `hurry` no Hessians are computed, and errors are estimated.
+def enclose(
+    step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None = None
+) -> EnclosedRefits:
+    """Refine every refit until `enough` holds. In a `hurry` no Hessians are computed, and errors
+    are estimated.
 
-    If gradients of all refits cost too much, errors of single rows may be estimated too, within the `allowed` error together.
+    If gradients of all refits cost too much, errors of single rows may be estimated too, within the
+    `allowed` error together.
     """
     if step.single:
         return _by_rows(step, enough, hurry, allowed)
     state, lanes = _to_the_end(step.state, enough, hurry)
     ball = lambda: (state.u, state.radius)
-    known = state.center, state.half, state.result, state.proved, state.theta, ball, state.first, state.gradients
+    known = (
+        state.center,
+        state.half,
+        state.result,
+        state.proved,
+        state.theta,
+        ball,
+        state.first,
+        state.gradients,
+    )
     return EnclosedRefits(*known, lanes)
 
 
 def _by_rows(step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None) -> EnclosedRefits:
     """Enclose single rows; those that the first look does not settle continue as batches do."""
-    fit, rows, look, center = step.fit, step.rows, step.one, step.center
-    half, everyone, unknown = look.half[:, None], np.arange(len(center)), np.full(len(center), np.inf)
+    fit = step.fit
+    rows = step.rows
+    look = step.one
+    center = step.center
+    half = look.half[:, None]
+    everyone = np.arange(len(center))
+    unknown = np.full(len(center), np.inf)
     lanes = everyone[
-        ~enough(everyone, EnclosureLook(center, half, look.after, np.zeros(len(center)), look.step_length, unknown))
+        ~enough(
+            everyone,
+            EnclosureLook(
+                center, half, look.after, np.zeros(len(center)), look.step_length, unknown
+            ),
+        )
     ]
-    result, proved = np.full(len(center), int(RESULTS.successful)), np.ones(len(center), bool)
-    ended: list[tuple[Array, Callable[[], tuple[Array, Array]], float]] = []  # refits, their ends, and number of gradients
-    tried, asked = False, lanes[:0]  # refits for which `enough` saw a candidate that they do not have
+    result = np.full(len(center), int(RESULTS.successful))
+    proved = np.ones(len(center), bool)
+    # refits, their ends, and number of gradients
+    ended: list[tuple[Array, Callable[[], tuple[Array, Array]], float]] = []
+    # refits for which `enough` saw a candidate that they do not have
+    tried = False
+    asked = lanes[:0]
     if lanes.size:
-        center, half = center.copy(), half.copy()
+        center = center.copy()
+        half = half.copy()
         if allowed is not None and cubic.worthwhile(step.anchor, len(lanes)):
             asked = lanes = _by_the_cubic(step, enough, lanes, center, half)
         model = step.anchor.model
-        smooth = model.loss.self_concordance is not None and model.design.outputs == 1 and model.norms is None
-        few = smooth and len(step.anchor.eta) <= 2 * max(sampled.SIZES)  # products of all rows cost no more than a sample
+        smooth = (
+            model.loss.self_concordance is not None
+            and model.design.outputs == 1
+            and model.norms is None
+        )
+        # products of all rows cost no more than a sample
+        few = smooth and len(step.anchor.eta) <= 2 * max(sampled.SIZES)
         if allowed is not None and not few and _costs(fit, rows, len(lanes)) > AFFORDABLE:
             lanes = _by_the_next_term(fit, rows, look, allowed, hurry, center, half, proved)
-        # bounds at every step cost several steps of few columns, and only an allowed error ends them early
-        tried = smooth and (allowed is not None or 4 * fit.num_params > ELEMENTWISE) and not np.any(rows.weight[lanes])
+        # bounds at every step cost several steps of few columns, and only an allowed error ends
+        # them early
+        tried = (
+            smooth
+            and (allowed is not None or 4 * fit.num_params > ELEMENTWISE)
+            and not np.any(rows.weight[lanes])
+        )
         if tried:
             asked = np.union1d(asked, lanes)
             lanes, told = _by_products(step, enough, lanes, hurry, center, half)
             ended.append(told)
     size = max(1, CAPACITY // (4 * len(step.anchor.root) * step.anchor.model.design.outputs))
     for some in (lanes[start : start + size] for start in range(0, len(lanes), size)):
-        state = CertifiedBatch(fit, rows.take(some), step.target, None if step.allowed is None else step.allowed[some])
+        state = CertifiedBatch(
+            fit, rows.take(some), step.target, None if step.allowed is None else step.allowed[some]
+        )
         state.look()
         _to_the_end(state, lambda mine, seen, some=some: enough(some[mine], seen), hurry, tried)
-        center[some], half[some], result[some], proved[some] = state.center, state.half, state.result, state.proved
+        center[some], half[some], result[some], proved[some] = (
+            state.center,
+            state.half,
+            state.result,
+            state.proved,
+        )
         ended.append((some, lambda state=state: (state.u, state.radius), state.gradients))
 
     @functools.cache
@@ -202,15 +285,24 @@ def _by_rows(step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None
             found.u[some], found.radius[some] = candidates()
         return found
 
-    theta, ball = lambda: whole().theta(), lambda: (whole().u, whole().radius)
-    looked = len(center) / len(step.anchor.eta)  # each look costs as much as a gradient's share of a row
+    theta = lambda: whole().theta()
+    ball = lambda: (whole().u, whole().radius)
+    # each look costs as much as a gradient's share of a row
+    looked = len(center) / len(step.anchor.eta)
     gradients = looked + sum(each[-1] for each in ended)
     changed = np.union1d(np.flatnonzero(half[:, 0] != look.half), asked)
-    return EnclosedRefits(center, half, result, proved, theta, ball, look.step_length, gradients, changed)
+    return EnclosedRefits(
+        center, half, result, proved, theta, ball, look.step_length, gradients, changed
+    )
 
 
-def _by_the_cubic(step: FirstStep, enough: Enough, lanes: Array, center: Array, half: Array) -> Int[np.ndarray, " open"]:
-    """Accept single rows that the next term proves near enough; returns those still open. Writes into `center` and `half`."""
+def _by_the_cubic(
+    step: FirstStep, enough: Enough, lanes: Array, center: Array, half: Array
+) -> Int[np.ndarray, " open"]:
+    """Accept single rows that the next term proves near enough.
+
+    Returns those still open. Writes into `center` and `half`.
+    """
     middle, left = (part[:, None] for part in cubic.settle_rows(step.anchor, step.one.take(lanes)))
     unknown = np.broadcast_to(np.inf, len(lanes))
     good = enough(lanes, EnclosureLook(middle, left, *4 * [unknown]))
@@ -221,19 +313,25 @@ def _by_the_cubic(step: FirstStep, enough: Enough, lanes: Array, center: Array, 
 def _by_products(
     step: FirstStep, enough: Enough, lanes: Array, hurry: bool, center: Array, half: Array
 ) -> tuple[Int[np.ndarray, " open"], tuple[Array, Callable[[], tuple[Array, Array]], float]]:
-    """Take steps of rows that are left out, bounded by products of all rows with them; returns the open ones, and candidates.
+    """Take steps of rows that are left out, bounded by products of all rows with them; returns the
+    open ones, and candidates.
 
-    Writes into `center` and `half`. Candidates, which would be as large as all rows, are computed again if they are wanted.
+    Writes into `center` and `half`. Candidates, which would be as large as all rows, are computed
+    again if they are wanted.
     """
-    anchor, (n, p), count = step.anchor, step.anchor.model.design.shape, 0.0
+    anchor = step.anchor
+    (n, p) = step.anchor.model.design.shape
+    count = 0.0
     mine = lanes[step.one.is_determined[lanes]]
-    last, settled = np.full(len(mine), -1), np.zeros(len(mine), bool)  # number of the last look at each refit
+    # number of the last look at each refit
+    last, settled = np.full(len(mine), -1), np.zeros(len(mine), bool)
     rough = 4.0 * len(mine) * n * p * p > COSTLY_OPERATIONS and 4 * len(mine) > p
     rough &= isinstance(anchor.model.design, DenseDesign) and anchor.digits < ROUGH
     whole = anchor.few and 4 * len(mine) > n
 
     def run(near: Callable[[Array, RowSteps], Flags]) -> None:
-        gram = anchor.rows @ anchor.rows.T if whole and n * n <= 8 * PRODUCTS else None  # NumPy computes one half of it
+        # NumPy computes one half of it
+        gram = anchor.rows @ anchor.rows.T if whole and n * n <= 8 * PRODUCTS else None
         for some in groups(np.arange(len(mine)), PRODUCTS // n):
             at = RowSteps(anchor, step.one.take(mine[some]), rough, gram)
             at.run(lambda at, some=some: near(some[at.lanes], at), HURRY if hurry else STEPS)
@@ -241,7 +339,11 @@ def _by_products(
     def near(place: Array, at: RowSteps) -> Flags:
         nonlocal count
         refits, count = mine[place], count + 0.5 * len(place)
-        center[refits], half[refits], last[place] = at.center[:, None], at.half[:, None], last[place] + 1
+        center[refits], half[refits], last[place] = (
+            at.center[:, None],
+            at.half[:, None],
+            last[place] + 1,
+        )
         seen = center[refits], half[refits], at.slope, at.noise, at.look.step_length, _radius(at)
         settled[place] = enough(refits, EnclosureLook(*seen))
         return settled[place]
@@ -250,7 +352,11 @@ def _by_products(
     good = settled | (hurry & np.isfinite(half[mine, 0]))
 
     def candidates() -> tuple[Array, Array]:
-        u, radius, looks = np.zeros((len(mine), len(anchor.root))), np.full(len(mine), np.inf), np.full(len(mine), -1)
+        u, radius, looks = (
+            np.zeros((len(mine), len(anchor.root))),
+            np.full(len(mine), np.inf),
+            np.full(len(mine), -1),
+        )
 
         def find(place: Array, at: RowSteps) -> Flags:
             looks[place] += 1
@@ -269,22 +375,39 @@ def _radius(at: RowSteps) -> PerLane:
 
 
 def _costs(fit: Fit, rows: RefitRows, lanes: int) -> float:
-    """Operations of a gradient for so many refits of a batch, and for as many of every other batch."""
+    """Operations of a gradient for so many refits of a batch, and for as many of every other
+    batch.
+    """
     each = (4.0 * fit.num_params + ELEMENTWISE) * fit.objective.num_units
     return each * lanes * int(rows.num_refits) / len(rows.index)
 
 
 def _by_the_next_term(
-    fit: Fit, rows: RefitRows, look: OneRow, allowed: Array, hurry: bool, center: Array, half: Array, is_proved: Array
+    fit: Fit,
+    rows: RefitRows,
+    look: OneRow,
+    allowed: Array,
+    hurry: bool,
+    center: Array,
+    half: Array,
+    is_proved: Array,
 ) -> Int[np.ndarray, " open"]:
-    """Accept single rows by proved or estimated errors that are together within the allowed error; returns the open ones.
+    """Accept single rows by proved or estimated errors that are together within the allowed error;
+    returns the open ones.
 
-    In a hurry the smallest sample's estimate is accepted. Writes into `center`, `half` and `is_proved`.
+    In a hurry the smallest sample's estimate is accepted. Writes into `center`, `half` and
+    `is_proved`.
     """
     anchor = linear_cache(fit)
-    known = anchor.model.separate and anchor.model.loss.self_concordance is not None and anchor.model.norms is None
+    known = (
+        anchor.model.separate
+        and anchor.model.loss.self_concordance is not None
+        and anchor.model.norms is None
+    )
     wrong = error(fit, rows, center, center, half)
-    lanes, rest = np.flatnonzero(~within(wrong, allowed)), np.zeros(0, int)  # open rows, and those without a next term
+    # open rows, and those without a next term
+    lanes = np.flatnonzero(~within(wrong, allowed))
+    rest = np.zeros(0, int)
     for size in sampled.SIZES if known else ():
         if _costs(fit, rows, len(lanes)) <= AFFORDABLE or size > len(anchor.eta):
             break
@@ -292,7 +415,11 @@ def _by_the_next_term(
         short = sampled.short(anchor.turn, some)
         if not short.any():
             break
-        lanes, rest, some = lanes[short], np.union1d(rest, lanes[~short]), some.take(np.flatnonzero(short))
+        lanes, rest, some = (
+            lanes[short],
+            np.union1d(rest, lanes[~short]),
+            some.take(np.flatnonzero(short)),
+        )
         term = sampled.next_term(anchor, some, size)
         left = sampled.half(anchor.turn, some, term, True)[:, None]
         wrong[lanes] = error(fit, rows.take(lanes), center[lanes], center[lanes], left)
@@ -302,10 +429,16 @@ def _by_the_next_term(
     return np.union1d(lanes, rest)
 
 
-def within(wrong: Float[np.ndarray, "... refits"], allowed: Float[np.ndarray, "... refits"]) -> Bool[np.ndarray, "... refits"]:
-    """Refits of smallest error that are together within the allowed error, none of them above five times its share."""
+def within(
+    wrong: Float[np.ndarray, "... refits"], allowed: Float[np.ndarray, "... refits"]
+) -> Bool[np.ndarray, "... refits"]:
+    """Refits of smallest error that are together within the allowed error, none of them above five
+    times its share.
+    """
     rising = np.sort(wrong, axis=-1)
-    count = np.sum(np.cumsum(rising, axis=-1) <= allowed.sum(-1, keepdims=True), axis=-1, keepdims=True)
+    count = np.sum(
+        np.cumsum(rising, axis=-1) <= allowed.sum(-1, keepdims=True), axis=-1, keepdims=True
+    )
     rising = np.append(rising, np.full(count.shape, np.inf), axis=-1)
     return (wrong < np.take_along_axis(rising, count, axis=-1)) & (wrong <= 5 * allowed)
 
@@ -317,15 +450,25 @@ def _to_the_end(
 
     If steps with the metric were `tried`, refits whose Hessians are not dear take those at once.
     """
-    parts = lambda: (state.center, state.half, state.slope, state.noise, state.first, state.proved_radius)
+    parts = lambda: (
+        state.center,
+        state.half,
+        state.slope,
+        state.noise,
+        state.first,
+        state.proved_radius,
+    )
     asked = lambda lanes: enough(lanes, EnclosureLook(*(part[lanes] for part in parts())))
     lanes = np.arange(len(state.u))
     lanes = lanes[~asked(lanes)]
     unsettled = lanes[state.metric.kept_share[lanes] == 0]
     n, p = state.anchor.model.design.shape
     dear = 4.0 * len(lanes) * n * p * p > COSTLY_OPERATIONS
-    early = dear and np.isinf(state.target)  # an estimate can only be near enough where refits need not converge
-    for most in (HURRY,) if hurry else (HURRY, STEPS - HURRY) if early else (0 if tried else STEPS,):
+    # an estimate can only be near enough where refits need not converge
+    early = dear and np.isinf(state.target)
+    for most in (
+        (HURRY,) if hurry else (HURRY, STEPS - HURRY) if early else (0 if tried else STEPS,)
+    ):
         lanes = state.steps(lanes, asked, most)
         if hurry or dear:
             state.estimate(lanes)
@@ -337,7 +480,8 @@ def _to_the_end(
         lanes = conjugate(state, lanes, asked)
     lanes = lanes[: 0 if hurry and dear else None]
     lanes = np.union1d(lanes, unsettled[:0] if hurry else unsettled)
-    if least_norm(state.fit) is not None:  # a quadratic whose own Hessian is not known to have an inverse
+    # a quadratic whose own Hessian is not known to have an inverse
+    if least_norm(state.fit) is not None:
         rest = lanes[state.metric.kept_share[lanes] == 0]
         state.result[rest], lanes = RESULTS.undetermined, np.setdiff1d(lanes, rest)
     if lanes.size:
@@ -346,32 +490,52 @@ def _to_the_end(
     return state, left
 
 
-def error(fit: Fit, rows: RefitRows, reported: Array, center: Array, half: Array, radius: PerRefit | None = None) -> PerRefit:
+def error(
+    fit: Fit,
+    rows: RefitRows,
+    reported: Array,
+    center: Array,
+    half: Array,
+    radius: PerRefit | None = None,
+) -> PerRefit:
     """Largest error of the summed held-out losses at the reported predictors, `[refits]`.
 
-    It is a sum of the losses' own errors. If these are reported at the center of a ball of that `radius` in the norm of H, the
-    predictors' moves x_nᵀδ obey Σ ω_n ℓ″_n (x_nᵀδ)² ≤ ‖δ‖²_H, so Σ |ℓ′_n x_nᵀδ| is at most the radius times the root of
-    Σ ℓ′_n² / ω_n ℓ″_n, rather than Σ |ℓ′_n| ‖x_n‖_H⁻¹.
+    It is a sum of the losses' own errors. If these are reported at the center of a ball of that
+    `radius` in the norm of H, the predictors' moves x_nᵀδ obey Σ ω_n ℓ″_n (x_nᵀδ)² ≤ ‖δ‖²_H, so
+    Σ |ℓ′_n x_nᵀδ| is at most the radius times the root of Σ ℓ′_n² / ω_n ℓ″_n, rather than Σ |ℓ′_n|
+    ‖x_n‖_H⁻¹.
     """
     anchor = linear_cache(fit)
-    model, scored = anchor.model, np.asarray(rows.held)
+    model = anchor.model
+    scored = np.asarray(rows.held)
     if scored.shape[1] == 1 and scored.all():
-        y, own = model.y[span(np.asarray(rows.index)[:, 0])], center[:, 0]
-        return change(model.unit_loss, y, own if reported is center else reported[:, 0], own, half[:, 0])
+        y = model.y[span(np.asarray(rows.index)[:, 0])]
+        own = center[:, 0]
+        return change(
+            model.unit_loss, y, own if reported is center else reported[:, 0], own, half[:, 0]
+        )
     known = np.isfinite(half).all(1)
     place = np.flatnonzero(scored if known.all() else scored & known[:, None])  # row by row
     listed = lambda part: np.reshape(part, (-1, *np.shape(part)[2:]))[place]
     if not place.size:
         return np.where(scored.any(1), np.inf, 0.0)
     middle = listed(center)
-    other, unit = middle if reported is center else listed(reported), listed(rows.index)
+    other = middle if reported is center else listed(reported)
+    unit = listed(rows.index)
     each = change(model.unit_loss, model.y[unit], other, middle, listed(half))
     total = functools.partial(np.bincount, place // max(scored.shape[1], 1), minlength=len(center))
     wrong = total(each)
-    if radius is not None and reported is center and anchor.roots is None and np.isfinite(radius).any():
+    if (
+        radius is not None
+        and reported is center
+        and anchor.roots is None
+        and np.isfinite(radius).any()
+    ):
         slope = np.abs(model.unit_loss.derivatives(middle, model.y[unit], (1,))[0])
         with np.errstate(invalid="ignore"):
-            gain = total(slope * anchor.norm[unit]) - np.sqrt(total(slope**2 * anchor.flatness[unit]))
+            gain = total(slope * anchor.norm[unit]) - np.sqrt(
+                total(slope**2 * anchor.flatness[unit])
+            )
             wrong -= np.where(np.isfinite(radius), radius, 0.0) * np.fmax(gain, 0.0)
     return np.where(known | ~scored.any(1), wrong, np.inf)
 
@@ -384,17 +548,27 @@ def unit_losses(fit: Fit) -> Float[np.ndarray, " units"]:
 
 def losses(fit: Fit, rows: RefitRows, at: Array) -> Float[np.ndarray, "refits width"]:
     """Held-out losses at predictors, zero where not scored."""
-    model, index, held = linear_cache(fit).model, np.asarray(rows.index), np.asarray(rows.held)
+    model = linear_cache(fit).model
+    index = np.asarray(rows.index)
+    held = np.asarray(rows.held)
     if index.shape[1] == 1:
-        return np.where(held, model.unit_loss.derivatives(at, model.y[span(index[:, 0])][:, None], (0,))[0], 0.0)
-    out, place = np.zeros(held.shape), np.flatnonzero(held)
+        return np.where(
+            held, model.unit_loss.derivatives(at, model.y[span(index[:, 0])][:, None], (0,))[0], 0.0
+        )
+    out = np.zeros(held.shape)
+    place = np.flatnonzero(held)
     (out.ravel()[place],) = model.unit_loss.derivatives(
         at.reshape(-1, *at.shape[2:])[place], model.y[index.ravel()[place]], (0,)
     )
     return out
 
 
-def predictors_at(fit: Fit, rows: RefitRows, u: Float[np.ndarray, "refits rank"]) -> Float[np.ndarray, "refits width ..."]:
+def predictors_at(
+    fit: Fit, rows: RefitRows, u: Float[np.ndarray, "refits rank"]
+) -> Float[np.ndarray, "refits width ..."]:
     """Predictors of the listed units at displacements."""
     anchor = linear_cache(fit)
-    return anchor.model.at(np.where(np.asarray(rows.index) < anchor.units, rows.index, 0), anchor.theta + u @ anchor.root)
+    return anchor.model.at(
+        np.where(np.asarray(rows.index) < anchor.units, rows.index, 0),
+        anchor.theta + u @ anchor.root,
+    )

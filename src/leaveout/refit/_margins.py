@@ -1,9 +1,11 @@
-"""Refits under a penalty with kinks or bounds: each is assigned to a fit whose active parameters it keeps.
+"""Refits under a penalty with kinks or bounds: each is assigned to a fit whose active parameters it
+keeps.
 
-A refit that is not proved to keep S is moved nearer to its minimiser. If a condition fails there, S and σ are changed
-accordingly, in the end by coordinate descent. The refit is then one of a fit on these parameters, with its errors and proofs.
-If too many single rows would need such fits, the effect of each parameter that leaves zero, or goes there, is computed one by
-one, and the result is called estimated.
+A refit that is not proved to keep S is moved nearer to its minimiser. If a condition fails there, S
+and σ are changed accordingly, in the end by coordinate descent. The refit is then one of a fit on
+these parameters, with its errors and proofs. If too many single rows would need such fits, the
+effect of each parameter that leaves zero, or goes there, is computed one by one, and the result is
+called estimated.
 """
 
 import functools
@@ -28,20 +30,28 @@ from ._refit_batch import RefitBatch
 from ._strategies import AbstractRefit, Certified, Exact
 
 Array = np.ndarray
-NEAR_EXACT_REFIT, CERTIFIED_REFIT = Exact(1e-9), Certified()
+NEAR_EXACT_REFIT = Exact(1e-9)
+CERTIFIED_REFIT = Certified()
 MAX_OTHER_FIT_WORK = 1e10  # largest number of operations of fits on other parameters in a plan
 
 
 def refit_active_set(refit: AbstractRefit, fit: Fit, rows: RefitRows, judge: bool) -> RefitBatch:
-    """Refit a batch; under a penalty with kinks, each refit on the parameters that are active in it."""
+    """Refit a batch; under a penalty with kinks, each refit on the parameters that are active in
+    it.
+    """
     if isinstance(fit.objective, ActiveCox):
         return refit_active_cox(refit, fit, fit.objective, rows, judge)
     known = active(fit)
-    return refit(fit, rows, judge=judge) if known is None else Following(refit, known, rows, judge).run()
+    if known is None:
+        return refit(fit, rows, judge=judge)
+    return Following(refit, known, rows, judge).run()
 
 
 class ActiveBatch(NamedTuple):
-    """Refits of a batch that keep the active parameters of one fit; `which` are their places among the refits of that fit."""
+    """Refits of a batch that keep the active parameters of one fit.
+
+    `which` are their places among the refits of that fit.
+    """
 
     lanes: Lanes
     own: Active
@@ -54,25 +64,34 @@ class Following:
     """Batch of refits, each of which looks for a fit whose active parameters it keeps."""
 
     def __init__(self, refit: AbstractRefit, facts: Active, rows: RefitRows, judge: bool):
-        self.refit, self.conditions, self.rows, self.judge = refit, facts, rows, judge
+        self.refit = refit
+        self.conditions = facts
+        self.rows = rows
+        self.judge = judge
         self.parts: list[ActiveBatch] = []
         self.result = np.full(len(rows.index), int(RESULTS.uncertified))
-        self.gradients, self.alone = 0.0, list[int]()
+        self.gradients = 0.0
+        self.alone = list[int]()
 
     def run(self) -> RefitBatch:
         first = self.refit(self.conditions.fit, self.rows)
         wanted = self._keep_proved(self.conditions, np.arange(len(self.rows.index)), first)
-        max_active_sets = 4  # active sets that follow from one another before coordinate descent decides
+        # active sets that follow from one another before coordinate descent decides
+        max_active_sets = 4
         for turn in range(max_active_sets):
             further: dict[Key, list[int]] = {}
             for key, lanes in wanted.items():
-                place, sign, theta = np.array(key[0], int), np.array(key[1]), np.frombuffer(key[2]).copy()
+                place = np.array(key[0], int)
+                sign = np.array(key[1])
+                theta = np.frombuffer(key[2]).copy()
                 theta[place] = self.conditions.whole(self.conditions.at.theta[None])[0][place]
                 own = self._fit_near(place, sign, theta)
                 if own is None or turn == max_active_sets - 1:
                     self.alone += lanes
                     continue
-                for other, more in self._keep_proved(own, np.array(lanes), self._again(own, np.array(lanes))).items():
+                for other, more in self._keep_proved(
+                    own, np.array(lanes), self._again(own, np.array(lanes))
+                ).items():
                     further.setdefault(other, []).extend(more)
             wanted = further
         for lane in sorted(self.alone):
@@ -84,32 +103,46 @@ class Following:
     ) -> tuple[RefitBatch, Int[np.ndarray, " some"]]:
         """Estimate single rows if fits on all the parameters that they need would cost too much.
 
-        The rows that move least are estimated, each parameter by itself: as many as are together within the tolerance, and at
-        least those that exceed the affordable operations. Returns the batch with these, and which they are.
+        The rows that move least are estimated, each parameter by itself: as many as are together
+        within the tolerance, and at least those that exceed the affordable operations. Returns the
+        batch with these, and which they are.
         """
-        (n, p), rows = self.conditions.at.model.design.shape, self.rows
+        (n, p) = self.conditions.at.model.design.shape
+        rows = self.rows
         batches = max(int(rows.num_refits) / len(rows.index), 1.0)
         most = int(MAX_OTHER_FIT_WORK / (3.0 * n * p * p * batches))
         # fits on these parameters are affordable, or exact ones are wanted
         if rest.size <= most or isinstance(self.refit, Exact) or not self.judge:
             return batch, rest[:0]
         assert batch.scores is not None and batch.proved is not None
-        model, unit = self.conditions.at.model, rows.index[:, 0]
-        loss, y, (move, size) = model.unit_loss, model.y[unit], conditions.moves()
+        model = self.conditions.at.model
+        unit = rows.index[:, 0]
+        loss = model.unit_loss
+        y = model.y[unit]
+        (move, size) = conditions.moves()
         center = model.at(rows.index, conditions.theta)[:, 0] + move
-        scores, error = loss.derivatives(center, y, (0,))[0], change(loss, y, center, center, size)
+        scores = loss.derivatives(center, y, (0,))[0]
+        error = change(loss, y, center, center, size)
         if not self.refit.iterates:
             scores, error = batch.scores[:, 0], error + np.abs(scores - batch.scores[:, 0])
         error = np.where(rows.held[:, 0], error + batch.error, batch.error)
         order = rest[np.argsort(error[rest])]
         allowed = CERTIFIED_REFIT.rtol * float(rows.scale) * len(rows.index)
         some = order[: max(int(np.sum(np.cumsum(error[order]) <= allowed)), len(order) - most)]
-        radius = conditions.radius + (np.abs(move) + size) / np.maximum(self.conditions.at.norm[unit], 1e-300)
-        new, proved = np.isin(np.arange(len(unit)), some), batch.proved.copy()
+        radius = conditions.radius + (np.abs(move) + size) / np.maximum(
+            self.conditions.at.norm[unit], 1e-300
+        )
+        new = np.isin(np.arange(len(unit)), some)
+        proved = batch.proved.copy()
         proved[some] = False
-        parts = np.where(new, scores, batch.scores[:, 0])[:, None], np.where(new, error, batch.error)
+        parts = (
+            np.where(new, scores, batch.scores[:, 0])[:, None],
+            np.where(new, error, batch.error),
+        )
         where = conditions.center, np.where(new, radius, conditions.radius)
-        return replace(batch, scores=parts[0], error=parts[1], proved=proved, ball=lambda: where), some
+        return replace(
+            batch, scores=parts[0], error=parts[1], proved=proved, ball=lambda: where
+        ), some
 
     def _again(self, own: Active, lanes: Lanes) -> RefitBatch:
         refit = self.refit if self.refit.iterates else NEAR_EXACT_REFIT
@@ -124,13 +157,18 @@ class Following:
         """Return the fit on other parameters near some θ; None if there is none."""
         try:
             objective = self.conditions.full_model.restrict(place, sign, theta)
-            fit = anchored_at(objective, as_stored(theta[place]), "cross_validate", np.zeros((0, len(place))))
+            fit = anchored_at(
+                objective, as_stored(theta[place]), "cross_validate", np.zeros((0, len(place)))
+            )
         except (IndefiniteHessianError, ValueError):
             return None
         return active(fit)
 
     def _keep_proved(self, own: Active, lanes: Lanes, batch: RefitBatch) -> dict[Key, list[int]]:
-        """Keep the refits that are proved to keep these parameters; returns the parameters that the others need."""
+        """Keep the refits that are proved to keep these parameters.
+
+        Returns the parameters that the others need.
+        """
         self.gradients += batch.gradients
         rows = self._select(lanes)
         told = Conditions(own, rows, batch, directly=False)
@@ -145,27 +183,35 @@ class Following:
         close = NEAR_EXACT_REFIT(own.fit, self._select(lanes[rest]))
         self.gradients += close.gradients
         told = Conditions(own, rows.take(rest), close, directly=True)
-        self._keep(own, lanes, batch, rest[told.keeps], np.isin(np.arange(len(lanes)), rest[told.ties]))
+        self._keep(
+            own, lanes, batch, rest[told.keeps], np.isin(np.arange(len(lanes)), rest[told.ties])
+        )
         wanted: dict[Key, list[int]] = {}
         for k in np.flatnonzero(~told.keeps).tolist():
-            lane, key = int(lanes[rest[k]]), told.required_parameters(k)
+            lane = int(lanes[rest[k]])
+            key = told.required_parameters(k)
             if key is None or not key[0]:
                 self.alone.append(lane)
             else:
                 wanted.setdefault(key, []).append(lane)
         return wanted
 
-    def _keep(self, own: Active, lanes: Array, batch: RefitBatch, which: Array, tied: Array) -> None:
+    def _keep(
+        self, own: Active, lanes: Array, batch: RefitBatch, which: Array, tied: Array
+    ) -> None:
         if which.size:
             self.result[lanes[which]] = batch.result[which]
             self.parts.append(ActiveBatch(lanes[which], own, batch, which, tied[which]))
 
     def _by_itself(self, lane: int) -> None:
         """Refit one fold on the parameters that coordinate descent finds."""
-        lanes, known = np.array([lane]), self.conditions
+        lanes = np.array([lane])
+        known = self.conditions
         weights = weights_of(self.rows, known.units, lanes)[0]
         try:
-            found = minimise_with_kinks(known.full_model, weights, known.whole(known.at.theta[None])[0])
+            found = minimise_with_kinks(
+                known.full_model, weights, known.whole(known.at.theta[None])[0]
+            )
         except NoMinimiser:
             self.result[lane] = RESULTS.undetermined
             return
@@ -177,15 +223,16 @@ class Following:
     def _join(self, first: RefitBatch) -> RefitBatch:
         """Join the parts: the reported losses, and the candidate of each refit."""
         assert first.scores is not None and first.step_length is not None
-        count, own = len(self.rows.index), self.refit.iterates
-        error, proved, moved, scores = (
-            np.full(count, np.inf),
-            np.zeros(count, bool),
-            first.step_length.copy(),
-            first.scores.copy(),
-        )
+        count = len(self.rows.index)
+        own = self.refit.iterates
+        error = np.full(count, np.inf)
+        proved = np.zeros(count, bool)
+        moved = first.step_length.copy()
+        scores = first.scores.copy()
         for lanes, other, done, which, tied in self.parts:
-            assert done.scores is not None and done.proved is not None and done.step_length is not None
+            assert (
+                done.scores is not None and done.proved is not None and done.step_length is not None
+            )
             error[lanes], proved[lanes] = done.error[which], done.proved[which] & ~tied
             moved[lanes] = done.step_length[which]
             if other is self.conditions or own:
@@ -216,4 +263,6 @@ class Following:
                 out[lanes] = other.whole(other.fit.at(u[lanes, : len(other.at.root)]))
             return out
 
-        return RefitBatch(theta, error, self.result, scores, proved, ball, moved, self.gradients, at=at)
+        return RefitBatch(
+            theta, error, self.result, scores, proved, ball, moved, self.gradients, at=at
+        )

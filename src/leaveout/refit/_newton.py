@@ -1,4 +1,7 @@
-"""Damped Newton steps of refits of linear predictors, each with the Hessian at its candidate: the last rung."""
+"""Damped Newton steps of refits of linear predictors, each with the Hessian at its candidate.
+
+The last rung.
+"""
 
 from collections.abc import Callable
 
@@ -19,7 +22,10 @@ SQUARINGS = 2  # of a positive matrix, whose largest eigenvalue they tell to a f
 
 
 def newton(state: CertifiedBatch, lanes: Array, enough: Callable[[Array], Flags]) -> None:
-    """Take damped Newton steps, each with the Hessian at its candidate; refits left open then have no minimiser."""
+    """Take damped Newton steps, each with the Hessian at its candidate.
+
+    Refits left open then have no minimiser.
+    """
     n, p = state.anchor.model.design.shape
     size = max(1, PASS * 8 // (n * state.anchor.model.design.outputs * min(p, 8) + p * p))
     for start in range(0, len(lanes), size):
@@ -27,10 +33,14 @@ def newton(state: CertifiedBatch, lanes: Array, enough: Callable[[Array], Flags]
 
 
 class DampedNewton:
-    """Damped Newton steps of a few refits side by side, in θ with its columns scaled to curvature one."""
+    """Damped Newton steps of a few refits side by side, in θ with its columns scaled to curvature
+    one.
+    """
 
     def __init__(self, state: CertifiedBatch, lanes: Array):
-        self.state, self.lanes, self.model = state, lanes, state.anchor.model
+        self.state = state
+        self.lanes = lanes
+        self.model = state.anchor.model
         self.omega, self.kappa = self.model.weigh(state._weights(lanes))
         start = np.zeros_like(state.u[lanes])
         here = self._value(state.u[lanes])
@@ -38,7 +48,8 @@ class DampedNewton:
         better = here < there
         self.u = np.where(better[:, None], state.u[lanes], start)
         self.F = np.where(better, here, there)
-        self.open, self.has_begun = np.ones(len(lanes), bool), np.zeros(len(lanes), bool)
+        self.open = np.ones(len(lanes), bool)
+        self.has_begun = np.zeros(len(lanes), bool)
 
     def _theta(self, u: Array) -> Array:
         return self.state.anchor.theta + u @ self.state.anchor.root
@@ -69,7 +80,9 @@ class DampedNewton:
         self.state.result[lane], self.state.half[lane] = code, np.inf
 
     def _round(self, which: Array, enough: Callable[[Array], Flags]) -> None:
-        state, anchor, model = self.state, self.state.anchor, self.model
+        state = self.state
+        anchor = self.state.anchor
+        model = self.model
         theta = self._theta(self.u[which])
         eta = model.eta(theta)
         state.gradients += len(which) * (2 + theta.shape[1] / 2)
@@ -77,7 +90,11 @@ class DampedNewton:
         omega = self.omega[which]
         pulled = weight_terms(omega, slope)
         raw = model.design.pull(pulled) + self.kappa[which, None] * model.penalty_terms(theta)[1]
-        hessian = model.design.gram(omega, curvature) + self.kappa[which, None, None] * model.bending(theta) + anchor.flat
+        hessian = (
+            model.design.gram(omega, curvature)
+            + self.kappa[which, None, None] * model.bending(theta)
+            + anchor.flat
+        )
         root, bad, known = inverse_roots(hessian, eta.shape[1])
         for k in which[bad]:
             # the curvature vanished during the steps
@@ -86,14 +103,17 @@ class DampedNewton:
         if bad.all():
             return
         which, root, raw, theta, eta, slope, curvature, omega, hessian, known = (
-            part[~bad] for part in (which, root, raw, theta, eta, slope, curvature, omega, hessian, known)
+            part[~bad]
+            for part in (which, root, raw, theta, eta, slope, curvature, omega, hessian, known)
         )
         off = factor_error(known, eta.shape[1], theta.shape[1])
         whitened = np.einsum("rp,rpk->rk", raw, root)
         extents = model.design.extents(root, model.shares(eta, curvature))
         several = anchor.roots is not None
         bulk = np.einsum("rp,rp->r", np.abs(theta), np.sqrt(np.einsum("rpp->rp", hessian)))
-        rounding = Rounding(eta.shape[1], theta.shape[1], *(part[:, None] for part in (np.sqrt(known), off, bulk)))
+        rounding = Rounding(
+            eta.shape[1], theta.shape[1], *(part[:, None] for part in (np.sqrt(known), off, bulk))
+        )
         norm, share, length = bounded(extents, rounding, several)
         blur = rounding.predictor(length, total(np.abs(eta), 2))
         noise = gradient_error(model, rounding, omega, slope, curvature, eta, length, blur)
@@ -101,20 +121,38 @@ class DampedNewton:
         size = decrement + noise
         step = -np.einsum("rpk,rk->rp", root, whitened)
         reference = curvature if anchor.roots is None else np.ones(norm.shape)
-        gap = gaps(model.loss, model.y, eta, CurvatureBounds(reference, reference), 2 * size[:, None] * norm, reference, blur)
-        more = self._norm_share(which, root, 2 * size) + 2 * curvature_error(model, curvature, eta, blur)
+        gap = gaps(
+            model.loss,
+            model.y,
+            eta,
+            CurvatureBounds(reference, reference),
+            2 * size[:, None] * norm,
+            reference,
+            blur,
+        )
+        more = self._norm_share(which, root, 2 * size) + 2 * curvature_error(
+            model, curvature, eta, blur
+        )
         found = ball(gap, reference, omega * share, size, 2 * size, more)
-        left = noise + rounding.step[:, 0] * decrement  # the error of the step itself, and of the predictors after it
-        digits = rounding.predictor(length, total(np.abs(eta), 2), 2 * size[:, None]) + 4 * UNIT * size[:, None] * norm
+        # the error of the step itself, and of the predictors after it
+        left = noise + rounding.step[:, 0] * decrement
+        digits = (
+            rounding.predictor(length, total(np.abs(eta), 2), 2 * size[:, None])
+            + 4 * UNIT * size[:, None] * norm
+        )
         # the step is added to u, from which θ comes back by L⁻¹
         turned = np.abs(step) @ np.linalg.norm(np.asarray(state.fit.factor), axis=1)
         turned *= 2 * (theta.shape[1] + 4) * UNIT * anchor.rounding.root
         digits += turned[:, None] * anchor.length
         across = lambda some: self._across(root[some]) * rounding.growth[some, 0]
         step = np.asarray(state.fit.back(step))
-        self._advance(which, step, found, decrement, noise, left, norm, digits, turned, across, enough)
+        self._advance(
+            which, step, found, decrement, noise, left, norm, digits, turned, across, enough
+        )
 
-    def _norm_share(self, which: Array, root: Float[np.ndarray, "lanes params rank"], radius: Array) -> Array | float:
+    def _norm_share(
+        self, which: Array, root: Float[np.ndarray, "lanes params rank"], radius: Array
+    ) -> Array | float:
         """Share that norms of groups add to C, from the candidates and in their own metrics."""
         norms = self.model.norms
         if norms is None:
@@ -125,9 +163,13 @@ class DampedNewton:
         )
 
     def _across(self, root: Float[np.ndarray, "lanes params rank"]) -> PerLane:
-        """Bound the largest ratio of a length in the norm of H to that in the refit's own: ‖LᵀR‖, and the rounding of H."""
+        """Bound the largest ratio of a length in the norm of H to that in the refit's own.
+
+        ‖LᵀR‖, and the rounding of H.
+        """
         factor = np.asarray(self.state.fit.factor)
-        scale, (n, p) = np.sqrt(np.sum(factor**2, axis=1)), self.model.design.shape
+        scale = np.sqrt(np.sum(factor**2, axis=1))
+        (n, p) = self.model.design.shape
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a refit that diverges
             turned = factor.T @ root
             square = turned.swapaxes(1, 2) @ turned
@@ -136,14 +178,18 @@ class DampedNewton:
             for _ in range(SQUARINGS):
                 power = power @ power
             largest = largest * np.linalg.norm(power, axis=(1, 2)) ** (0.5**SQUARINGS)
-            return UP * np.sqrt(largest + (n + 5 * p + 8) * UNIT * condition(root.swapaxes(1, 2), scale))
+            return UP * np.sqrt(
+                largest + (n + 5 * p + 8) * UNIT * condition(root.swapaxes(1, 2), scale)
+            )
 
     def _vanishing_groups(self, which: Array) -> Array:
         """Whether a group goes to zero in the refit, where its norm is not smooth."""
         norms = self.model.norms
         if norms is None:
             return np.zeros(len(which), bool)
-        length = norms.lengths(np.concatenate([self.state.anchor.theta[None], self._theta(self.u[which])]))
+        length = norms.lengths(
+            np.concatenate([self.state.anchor.theta[None], self._theta(self.u[which])])
+        )
         # length, relative to that in the fit, below which a group is on its way to zero
         return (length[1:] < 1e-4 * length[0]).any(1)
 
@@ -171,7 +217,9 @@ class DampedNewton:
         length = np.ones(len(which))
         before = self.F[which]
         new = self._value(self.u[which] + step, which)
-        falls = lambda new, length: new <= before - 1e-4 * length * decrement**2 + 1e-14 * np.abs(before)
+        falls = lambda new, length: (
+            new <= before - 1e-4 * length * decrement**2 + 1e-14 * np.abs(before)
+        )
         wanting = ~(sure | falls(new, length))
         while wanting.any():
             length[wanting] /= 2
@@ -181,15 +229,21 @@ class DampedNewton:
         self.u[which] += length[:, None] * step
         self.F[which] = new
         lanes = self.lanes[which]
-        state.u[lanes], state.slope[lanes], state.noise[lanes] = self.u[which], decrement + noise, noise
+        state.u[lanes], state.slope[lanes], state.noise[lanes] = (
+            self.u[which],
+            decrement + noise,
+            noise,
+        )
         after = np.where(length == 1, result.after + left, np.inf)
         units = state.units[lanes]
         own, lost = (
-            part if part.shape[1] == units.shape[1] else np.take_along_axis(part, units, axis=1) for part in (norm, digits)
+            part if part.shape[1] == units.shape[1] else np.take_along_axis(part, units, axis=1)
+            for part in (norm, digits)
         )
         state._place(lanes, after, own, lost)
         done = enough(lanes)
-        floor = ~done & (length == 1) & (decrement <= 2 * noise)  # rounding allows no closer approach
+        # rounding allows no closer approach
+        floor = ~done & (length == 1) & (decrement <= 2 * noise)
         self.open[which[done | floor]] = False
         state.radius[lanes] = np.inf
         if (closed := (done | floor) & np.isfinite(after)).any():
@@ -206,7 +260,8 @@ def inverse_roots(
 ) -> tuple[Float[np.ndarray, "refits p p"], Bool[np.ndarray, " refits"], PerRefit]:
     """Compute R with R Rᵀ the inverse of each Hessian, a sum over n units.
 
-    Returns R, which Hessians are not known to have an inverse, and ‖|R| s‖². Both are judged with the diagonal scaled to one.
+    Returns R, which Hessians are not known to have an inverse, and ‖|R| s‖². Both are judged with
+    the diagonal scaled to one.
     """
     diagonal = np.einsum("rpp->rp", hessian)
     bad = ~(diagonal > 0).all(1) | ~np.isfinite(hessian).all((1, 2))

@@ -1,6 +1,8 @@
-"""Single rows left out: one step with the row's own Hessian, in O(1) each (J. Sherman and W. J. Morrison, 1950).
+"""Single rows left out: one step with the row's own Hessian, in O(1) each (J. Sherman and W. J.
+Morrison, 1950).
 
-If a row z loses `lost` of its weight, the Hessian becomes H − lost ℓ″ z zᵀ, and the step follows from zᵀH⁻¹z alone.
+If a row z loses `lost` of its weight, the Hessian becomes H − lost ℓ″ z zᵀ, and the step follows
+from zᵀH⁻¹z alone.
 """
 
 from collections.abc import Callable
@@ -41,7 +43,10 @@ class OneRow(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Quantities of the anchor for the rows that leave, one number each; vectors and matrices for several outputs."""
+    """Quantities of the anchor for the rows that leave, one number each.
+
+    Vectors and matrices for several outputs.
+    """
 
     eta: Float[np.ndarray, "refits ..."]
     slope: Float[np.ndarray, "refits ..."]
@@ -59,12 +64,18 @@ def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
     common = anchor.common[at] if rest else 0.0
     parts = anchor.eta[at], anchor.slope[at], anchor.curvature[at], anchor.norm[at]
     share = anchor.size[at] * (anchor.curvature[at] if anchor.roots is None else 1.0)
-    row, grown = Row(*parts, anchor.inner[at], share, common), np.maximum(weight, 1.0)
+    row = Row(*parts, anchor.inner[at], share, common)
+    grown = np.maximum(weight, 1.0)
 
-    rounded = lambda center, move: anchor.rounding.predictor(anchor.length[at], total(np.abs(center), 1), move)
+    rounded = lambda center, move: anchor.rounding.predictor(
+        anchor.length[at], total(np.abs(center), 1), move
+    )
     ball = lambda slope, kept: anchor.table.ball(slope, kept, grown)
-    lost, noise = (1 - weight) * anchor.weight[at], anchor.noise * grown
-    return sherman_morrison_step(unit, lost, row, rest, noise, ball, rounded, anchor.floor, anchor.rounding.step)
+    lost = (1 - weight) * anchor.weight[at]
+    noise = anchor.noise * grown
+    return sherman_morrison_step(
+        unit, lost, row, rest, noise, ball, rounded, anchor.floor, anchor.rounding.step
+    )
 
 
 def sherman_morrison_step(
@@ -78,12 +89,15 @@ def sherman_morrison_step(
     floor: PerRefit | float,
     off: PerRefit | float,
 ) -> OneRow:
-    """Step single rows with their own Hessian, I − `lost_weight` z ℓ″ zᵀ, without forming a vector of parameters.
+    """Step single rows with their own Hessian, I − `lost_weight` z ℓ″ zᵀ, without forming a vector
+    of parameters.
 
-    `rest` is ‖gradient‖² of the fit, whitened. `ball` maps λ to proved radii; `rounded` gives the rounding error of a
-    predictor after a move of a length, and `off` what a step leaves of its length.
+    `rest` is ‖gradient‖² of the fit, whitened. `ball` maps λ to proved radii; `rounded` gives the
+    rounding error of a predictor after a move of a length, and `off` what a step leaves of its
+    length.
     """
-    pull, bend = scale_units(lost_weight, row.slope), scale_units(lost_weight, row.curvature)
+    pull = scale_units(lost_weight, row.slope)
+    bend = scale_units(lost_weight, row.curvature)
     kept = 1 - lost_weight * row.share
     off = off * (1 + np.abs(lost_weight) * row.share)
     kept = kept - off
@@ -95,26 +109,35 @@ def sherman_morrison_step(
     else:
         own = _invert_outputs(row.inner, np.where(determined[:, None, None], bend, 0.0))
     step = apply_curvature(own, along)
-    length = rest - total(pull * (row.common + along), 1) + total(along * apply_curvature(bend, step), 1)
+    length = (
+        rest - total(pull * (row.common + along), 1) + total(along * apply_curvature(bend, step), 1)
+    )
     root = np.sqrt(kept)
     slope = np.sqrt(np.maximum(length, 0.0)) + noise / root
     distance, after = ball(slope, kept)
     center = row.eta - step
-    digits = rounded(center, slope / root) + row.norm / root * (noise / root + 2 * off / kept * slope)
+    digits = rounded(center, slope / root) + row.norm / root * (
+        noise / root + 2 * off / kept * slope
+    )
     with np.errstate(invalid="ignore"):
         half = np.where(determined, row.norm / root * after, np.inf) + digits
-    return OneRow(unit, lost_weight, center, half, slope, distance, after, kept, own, digits, determined)
+    return OneRow(
+        unit, lost_weight, center, half, slope, distance, after, kept, own, digits, determined
+    )
 
 
 def span(unit: Int[np.ndarray, " some"]) -> Int[np.ndarray, " some"] | slice:
     """Index units by a slice if they follow one another, so that nothing is gathered."""
     first = int(unit[0]) if len(unit) else 0
-    follow = len(unit) > 1 and unit[-1] - first == len(unit) - 1 and bool((np.diff(unit) == 1).all())
+    follow = (
+        len(unit) > 1 and unit[-1] - first == len(unit) - 1 and bool((np.diff(unit) == 1).all())
+    )
     return slice(first, first + len(unit)) if follow else unit
 
 
 def _invert_outputs(
-    inner: Float[np.ndarray, "refits outputs outputs"], bend: Float[np.ndarray, "refits outputs outputs"]
+    inner: Float[np.ndarray, "refits outputs outputs"],
+    bend: Float[np.ndarray, "refits outputs outputs"],
 ) -> Float[np.ndarray, "refits outputs outputs"]:
     """Compute (I − zᵀz ℓ″)⁻¹ of several outputs."""
     return np.linalg.inv(np.eye(inner.shape[1]) - inner @ bend)

@@ -1,14 +1,17 @@
 """Single rows left out under many penalties side by side: `_linear` in arrays over penalties.
 
-F_k(θ, w) = Σ_i ω_i ℓ(x_iᵀθ) + ½ θᵀP_kθ, one output a unit and ℓ self-concordant; H_k⁻¹ = R_kR_kᵀ, z = R_kᵀx. A lane is a
-penalty and a row that leaves: k m + j of m rows. There are these rungs. Each takes the lanes that the one before left
-open:
+F_k(θ, w) = Σ_i ω_i ℓ(x_iᵀθ) + ½ θᵀP_kθ, one output a unit and ℓ self-concordant; H_k⁻¹ = R_kR_kᵀ,
+z = R_kᵀx. A lane is a penalty and a row that leaves: k m + j of m rows. There are these rungs. Each
+takes the lanes that the one before left open:
 
     look     one step with the row's own Hessian, and its proved radius from the table    O(1)
-    term     the next term of the expansion, estimated from a sample of rows              if gradients cost too much
-    steps    gradients, with proved errors                                                a gradient each
+    term     the next term of the expansion, estimated from a sample of rows
+    if gradients cost too much
+    steps    gradients, with proved errors
+    a gradient each
 
-`_linear` takes the lanes that are still open then, and all penalties under which columns nearly repeat one another.
+`_linear` takes the lanes that are still open then, and all penalties under which columns nearly
+repeat one another.
 """
 
 import functools
@@ -31,15 +34,18 @@ from ._newton import inverse_roots
 from ._one_row import OneRow, Row, sherman_morrison_step
 
 Array = np.ndarray
-TOGETHER, WHITENED_ENTRIES = (
-    2**16,
-    2**17,
-)  # numbers `[penalties, units]` at a time, and numbers of whitened rows, that fit into a cache
-SIZES = (128, 2048)  # rows in a sample: half as many as for one fit, since open lanes are cheap here
+# numbers `[penalties, units]` at a time, and numbers of whitened rows, that fit into a cache
+TOGETHER = 2**16
+WHITENED_ENTRIES = 2**17
+# rows in a sample: half as many as for one fit, since open lanes are cheap here
+SIZES = (128, 2048)
 
 
 class Leaving(NamedTuple):
-    """Left-out rows of a plan, one for each refit: the share of its weight that each keeps, and whether it is scored."""
+    """Left-out rows of a plan, one for each refit.
+
+    The share of its weight that each keeps, and whether it is scored.
+    """
 
     unit: Int[Array, " refits"]
     weight: Float[Array, " refits"]
@@ -47,7 +53,10 @@ class Leaving(NamedTuple):
 
 
 class PathRefit(NamedTuple):
-    """Result for every penalty: held-out losses, and those with no update. The `bad` penalties have no result."""
+    """Result for every penalty.
+
+    Held-out losses, and those with no update. The `bad` penalties have no result.
+    """
 
     theta: Float[Array, "penalties params"]
     baseline: Float[Array, "penalties refits"]
@@ -80,12 +89,18 @@ class Stack:
         total: int,
     ):
         assert not isinstance(model.design, MultiOutputDesign)
-        self.model, self.design, self.leaving, self.theta, self.second = model, model.design, leaving, theta, second
+        self.model = model
+        self.design = model.design
+        self.leaving = leaving
+        self.theta = theta
+        self.second = second
         self.ratio = total / len(theta)
         self.eta = model.eta(theta)
         self.weight = model.weigh(np.ones((1, len(model.y))))[0][0]
         self.slope, self.curvature = model.loss.derivatives(self.eta, model.y, (1, 2))
-        hessian = self.design.gram(np.broadcast_to(self.weight, self.eta.shape), self.curvature) + second
+        hessian = (
+            self.design.gram(np.broadcast_to(self.weight, self.eta.shape), self.curvature) + second
+        )
         self.root, self.bad, known = inverse_roots(hessian, len(model.y))
         off = factor_error(known, len(model.y), hessian.shape[1])
         self.floor = np.maximum(OWN_HESSIAN_BELOW, 4 * off)
@@ -94,27 +109,39 @@ class Stack:
             self.bad |= (1 / (own * np.einsum("kpp->kp", self.root) ** 2)).min(1) < DOUBTFUL
         norm, self.inner = self._extents()
         bulk = np.einsum("kp,kp->k", np.abs(theta), np.sqrt(own))
-        self.rounding = Rounding(len(model.y), len(own.T), *(part[:, None] for part in (np.sqrt(known), off, bulk)))
+        self.rounding = Rounding(
+            len(model.y), len(own.T), *(part[:, None] for part in (np.sqrt(known), off, bulk))
+        )
         self.norm, size, _ = bounded(Extent(norm, self.inner, norm, self.inner), self.rounding)
-        gradient = self.design.pull(weight_terms(self.weight[None], self.slope)) + np.einsum("kp,kpq->kq", theta, second)
+        gradient = self.design.pull(weight_terms(self.weight[None], self.slope)) + np.einsum(
+            "kp,kpq->kq", theta, second
+        )
         self.leftover = np.einsum("kp,kpr->kr", gradient, self.root)
         size = size * self.weight
         blur = self.rounding.predictor(self.norm, np.abs(self.eta))
         told = self.slope, self.curvature, self.eta, self.norm, blur
         self.noise = gradient_error(model, self.rounding, self.weight, *told)
         self.lost = curvature_error(model, self.curvature, self.eta, blur)
-        self.table = RadiusTable(model.loss, model.y, self.eta, self.curvature, size, self.norm, None, self.lost)
+        self.table = RadiusTable(
+            model.loss, model.y, self.eta, self.curvature, size, self.norm, None, self.lost
+        )
         self.look = self._look()
 
     def _extents(self) -> tuple[Float[Array, "penalties units"], Float[Array, "penalties units"]]:
         """Norms ‖x‖ in every H⁻¹, and their squares."""
-        (n, p), count = self.design.shape, len(self.theta)
+        (n, p) = self.design.shape
+        count = len(self.theta)
         if n * p > WHITENED_ENTRIES:
             parts = [self.design.extent(root.T, np.zeros(n)) for root in self.root]
             return np.stack([part.norm for part in parts]), np.stack([part.size for part in parts])
         size = WHITENED_ENTRIES // (n * p)
-        parts = [self.design.extents(self.root[k : k + size], self.curvature) for k in range(0, count, size)]
-        return np.concatenate([part.norm for part in parts]), np.concatenate([part.size for part in parts])
+        parts = [
+            self.design.extents(self.root[k : k + size], self.curvature)
+            for k in range(0, count, size)
+        ]
+        return np.concatenate([part.norm for part in parts]), np.concatenate(
+            [part.size for part in parts]
+        )
 
     def at(self, part: Float[Array, "penalties units"]) -> Float[Array, " lanes"]:
         """Spread one number a unit to the lanes."""
@@ -148,7 +175,8 @@ class Stack:
 
     def _look(self) -> OneRow:
         """Take one step in every lane with the row's own Hessian."""
-        unit, each = self.leaving.unit, lambda part: np.repeat(part, len(self.leaving.unit))
+        unit = self.leaving.unit
+        each = lambda part: np.repeat(part, len(self.leaving.unit))
         common = self.at(self.design.predictors(np.einsum("kpr,kr->kp", self.root, self.leftover)))
         row = Row(*self.flat, self.at(self.inner), self.flat[2] * self.flat[-1] ** 2, common)
         lost = np.tile((1 - self.leaving.weight) * self.weight[unit], len(self.theta))
@@ -161,7 +189,9 @@ class Stack:
 
     def lane_rounding(self, penalty: Array) -> Rounding:
         """Rounding at the anchors of some lanes."""
-        return self.rounding._replace(**{name: getattr(self.rounding, name)[penalty, 0] for name in ("root", "off", "bulk")})
+        return self.rounding._replace(
+            **{name: getattr(self.rounding, name)[penalty, 0] for name in ("root", "off", "bulk")}
+        )
 
     @functools.cached_property
     def held(self) -> Bool[Array, " lanes"]:
@@ -181,7 +211,9 @@ class Stack:
         return self.model.unit_loss.derivatives(center, self.y[lanes], (0,))[0]
 
     def costs(self, lanes: int) -> float:
-        """Operations of a gradient for so many lanes, and for as many under the penalties of other stacks."""
+        """Operations of a gradient for so many lanes, and for as many under the penalties of other
+        stacks.
+        """
         n, p = self.design.shape
         return (4.0 * p + ELEMENTWISE) * n * lanes * self.ratio
 
@@ -197,7 +229,9 @@ class Stack:
 
     @functools.cached_property
     def _row_sample(self) -> sampled.RowSample:
-        """Draw a sample of rows, the same for all penalties, as in `_sampled` with the mean of their probabilities."""
+        """Draw a sample of rows, the same for all penalties, as in `_sampled` with the mean of
+        their probabilities.
+        """
         largest = np.abs(self._third) * self.norm**3
         chance = np.mean(largest / np.maximum(largest.sum(1), 1e-300)[:, None], axis=0)
         chance = 0.8 * chance + 0.2 / len(chance)
@@ -207,16 +241,20 @@ class Stack:
         return sampled.RowSample(index, chance[index])
 
     def term(self, lanes: Array, look: OneRow, size: int | None) -> sampled.Term:
-        """Compute −½ Σ_i ω_i ℓ‴_i (z_iᵀu)² z_iᵀz / (1 − q) over a sample of rows, or all; u = −a z makes them cubes.
+        """Compute −½ Σ_i ω_i ℓ‴_i (z_iᵀu)² z_iᵀz / (1 − q) over a sample of rows, or all; u = −a z
+        makes them cubes.
 
         The gradient of the fit is not part of it, as these fits have converged.
         """
         index, chance = (part[:size] for part in self._row_sample)
         if size is None:
-            index, chance, size = np.arange(self.eta.shape[1]), np.ones(1), 1
+            index = np.arange(self.eta.shape[1])
+            chance = np.ones(1)
+            size = 1
         weight = np.cbrt(self._third[:, index] / (chance * size))
         # cosines at a time
-        sums, step = np.empty((2, len(lanes))), max(1, 2**16 // len(index))
+        sums = np.empty((2, len(lanes)))
+        step = max(1, 2**16 // len(index))
         bounds = np.searchsorted(self.penalty[lanes], np.arange(len(self.theta) + 1)).tolist()
         for k, (start, stop) in enumerate(itertools.pairwise(bounds)):
             if start == stop:
@@ -231,21 +269,30 @@ class Stack:
 
     @functools.cached_property
     def _rough(self) -> tuple[DenseDesign | SparseDesign, Array]:
-        """Rows and R in the precision that the next term needs: z loses the root of the digits that H⁻¹x loses."""
+        """Rows and R in the precision that the next term needs.
+
+        Z loses the root of the digits that H⁻¹x loses.
+        """
         kind = sampled.precision(float(self.rounding.root.max()))
-        return self.design.single() if kind is np.float32 else self.design, self.root.astype(kind, copy=False)
+        return self.design.single() if kind is np.float32 else self.design, self.root.astype(
+            kind, copy=False
+        )
 
     def _whiten(self, k: int, units: Array, times: Array) -> Float[Array, "some rank"]:
         design, root = self._rough
         return design.ahead(units, root[k]) * times[:, None].astype(root.dtype)
 
-    def _sums(self, rows: Array, index: Array, k: int, units: Array, whole: bool) -> tuple[Array, Array]:
-        """Sums of the cubes of products between weighted rows and the left-out rows, without their own, and of their squares.
+    def _sums(
+        self, rows: Array, index: Array, k: int, units: Array, whole: bool
+    ) -> tuple[Array, Array]:
+        """Sums of the cubes of products between weighted rows and the left-out rows, without their
+        own, and of their squares.
 
         For all rows the second is the sum of the sizes of the cubes.
         """
         directions = self._whiten(k, units, 1 / np.maximum(self.norm[k, units], 1e-30))
-        cube, place = rows @ directions.T, np.full(self.eta.shape[1], -1)
+        cube = rows @ directions.T
+        place = np.full(self.eta.shape[1], -1)
         place[units] = np.arange(len(units))  # no row leaves twice, so this replaces a sort
         own = np.flatnonzero(place[index] >= 0)
         cube[own, place[index[own]]] = 0.0
@@ -256,17 +303,19 @@ class Stack:
 
 
 class ChordIteration:
-    """Lanes that iterate by gradients, with the Hessian of each row's own refit at θ̂; u = R⁻¹(θ − θ̂)."""
+    """Lanes that iterate by gradients, with the Hessian of each row's own refit at θ̂.
+
+    U = R⁻¹(θ − θ̂).
+    """
 
     def __init__(self, stack: Stack, lanes: Array):
-        self.stack, self.lanes = stack, lanes
+        self.stack = stack
+        self.lanes = lanes
         look = stack.look.take(lanes)
-        self.penalty, self.unit, self.kept_share, self.slope = (
-            stack.penalty[lanes],
-            look.unit,
-            look.kept_share,
-            look.step_length,
-        )
+        self.penalty = stack.penalty[lanes]
+        self.unit = look.unit
+        self.kept_share = look.kept_share
+        self.slope = look.step_length
         self.z = np.einsum("lp,lpr->lr", stack.design.rows(self.unit), stack.root[self.penalty])
         self.core = look.lost_curvature * stack.curvature[self.penalty, self.unit] / self.kept_share
         pull = look.lost_curvature * stack.slope[self.penalty, self.unit]
@@ -277,7 +326,9 @@ class ChordIteration:
         if some.all():
             return self
         other = object.__new__(ChordIteration)
-        vars(other).update({name: part if name == "stack" else part[some] for name, part in vars(self).items()})
+        vars(other).update(
+            {name: part if name == "stack" else part[some] for name, part in vars(self).items()}
+        )
         return other
 
     def _solve(self, gradient: Float[Array, "lanes rank"]) -> Float[Array, "lanes rank"]:
@@ -287,17 +338,24 @@ class ChordIteration:
     def step(self) -> tuple[Bool[Array, " lanes"], Float[Array, " lanes"]]:
         """Take one step in each lane, if it helps.
 
-        Returns the lanes that do not improve, and the remaining distance of the others in the norm of their own Hessian.
+        Returns the lanes that do not improve, and the remaining distance of the others in the norm
+        of their own Hessian.
         """
-        stack, model = self.stack, self.stack.model
+        stack = self.stack
+        model = self.stack.model
         root = stack.root[self.penalty]
         theta = stack.theta[self.penalty] + np.einsum("lpr,lr->lp", root, self.u)
         eta = model.eta(theta)
         slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
-        pulled, away = weight_terms(stack.weight[None], slope), np.linalg.norm(self.u, axis=1)
-        rounding, norm, each = stack.lane_rounding(self.penalty), stack.norm[self.penalty], np.arange(len(eta))
+        pulled = weight_terms(stack.weight[None], slope)
+        away = np.linalg.norm(self.u, axis=1)
+        rounding = stack.lane_rounding(self.penalty)
+        norm = stack.norm[self.penalty]
+        each = np.arange(len(eta))
         blur = rounding._replace(root=rounding.root[:, None], bulk=rounding.bulk[:, None])
-        wrong = slope_error(model, slope, curvature, eta, blur.predictor(norm, np.abs(eta), away[:, None]))
+        wrong = slope_error(
+            model, slope, curvature, eta, blur.predictor(norm, np.abs(eta), away[:, None])
+        )
         pulled[each, self.unit] *= 1 - self._share()
         raw = stack.design.pull(pulled) + np.einsum("lp,lpq->lq", theta, stack.second[self.penalty])
         gradient = np.einsum("lp,lpr->lr", raw, root)
@@ -308,10 +366,15 @@ class ChordIteration:
         bent = self.lost_curvature * stack.curvature[self.penalty, self.unit]
         image = gradient + move - (bent * np.einsum("lr,lr->l", self.z, move))[:, None] * self.z
         off = 2 * rounding.step * (1 + bent * norm[each, self.unit] ** 2)
-        left = noise + (np.linalg.norm(image, axis=1) + off * np.linalg.norm(move, axis=1)) / root_kept
+        left = (
+            noise + (np.linalg.norm(image, axis=1) + off * np.linalg.norm(move, axis=1)) / root_kept
+        )
         size = np.sqrt(np.maximum(-np.einsum("lr,lr->l", gradient, move), 0.0)) + noise
         found = self._ball(eta, size)
-        stuck = ~(np.isfinite(found.after) & ((size <= STALL_RATIO * self.slope) | (found.after <= 0.5 * found.distance)))
+        stuck = ~(
+            np.isfinite(found.after)
+            & ((size <= STALL_RATIO * self.slope) | (found.after <= 0.5 * found.distance))
+        )
         self.u[~stuck] += move[~stuck]
         self.slope = size
         return stuck, found.after + left
@@ -323,45 +386,73 @@ class ChordIteration:
 
     def _ball(self, eta: Float[Array, "lanes units"], size: Float[Array, " lanes"]) -> Ball:
         """Ball from the table or, if that proves little, from the gaps of every unit."""
-        stack, model = self.stack, self.stack.model
+        stack = self.stack
+        model = self.stack.model
         moved = np.linalg.norm(self.u, axis=1)
         found = stack.table.ball(size, self.kept_share, np.ones(len(size)), moved, self.penalty)
         some = np.flatnonzero(~(found.after <= 0.5 * found.distance) | ~np.isfinite(found.after))
         if some.size:
-            own, kept, radius = self.penalty[some], self.kept_share[some, None], 2 * size[some]
-            reference, norm = stack.curvature[own], stack.norm[own]
+            own = self.penalty[some]
+            kept = self.kept_share[some, None]
+            radius = 2 * size[some]
+            reference = stack.curvature[own]
+            norm = stack.norm[own]
             (curvature,) = model.loss.derivatives(eta[some], model.y, (2,))
             reach = norm * radius[:, None] / np.sqrt(kept)
-            gap = gaps(model.loss, model.y, eta[some], CurvatureBounds(curvature, curvature), reach, reference)
+            gap = gaps(
+                model.loss,
+                model.y,
+                eta[some],
+                CurvatureBounds(curvature, curvature),
+                reach,
+                reference,
+            )
             rounding = stack.lane_rounding(own)
             rounding = rounding._replace(root=rounding.root[:, None], bulk=rounding.bulk[:, None])
-            lost = curvature_error(model, curvature, eta[some], rounding.predictor(norm, np.abs(eta[some]), moved[some, None]))
+            lost = curvature_error(
+                model,
+                curvature,
+                eta[some],
+                rounding.predictor(norm, np.abs(eta[some]), moved[some, None]),
+            )
             omega = np.tile(stack.weight, (len(some), 1))
             omega[np.arange(len(some)), self.unit[some]] -= self.lost_curvature[some]
-            found.distance[some], found.after[some] = ball(gap, reference, omega * norm**2 / kept, size[some], radius, 2 * lost)
+            found.distance[some], found.after[some] = ball(
+                gap, reference, omega * norm**2 / kept, size[some], radius, 2 * lost
+            )
         return found
 
-    def place(self, some: Bool[Array, " lanes"], after: Float[Array, " some"]) -> tuple[Array, Array]:
+    def place(
+        self, some: Bool[Array, " lanes"], after: Float[Array, " some"]
+    ) -> tuple[Array, Array]:
         """Predictors of the left-out rows, and their errors."""
-        stack, penalty, unit = self.stack, self.penalty[some], self.unit[some]
+        stack = self.stack
+        penalty = self.penalty[some]
+        unit = self.unit[some]
         move = np.einsum("lr,lr->l", self.z[some], self.u[some])
         center = stack.eta[penalty, unit] + move
         half = stack.norm[penalty, unit] * after / np.sqrt(self.kept_share[some])
         away = np.linalg.norm(self.u[some], axis=1)
-        return center, half + stack.lane_rounding(penalty).predictor(stack.norm[penalty, unit], np.abs(center), away)
+        return center, half + stack.lane_rounding(penalty).predictor(
+            stack.norm[penalty, unit], np.abs(center), away
+        )
 
 
 class Settling:
-    """All lanes in progress: held predictors, the errors of these and of the losses, and whether the errors are proved.
+    """All lanes in progress: held predictors, the errors of these and of the losses, and whether
+    the errors are proved.
 
-    Losses are refined until their average error is `allowed`. In a hurry the losses of the first step are reported, and further
-    steps give their errors.
+    Losses are refined until their average error is `allowed`. In a hurry the losses of the first
+    step are reported, and further steps give their errors.
     """
 
     def __init__(self, stack: Stack, allowed: Float[Array, " penalties"], hurry: bool):
-        self.stack, self.tolerance, self.hurry = stack, allowed, hurry
+        self.stack = stack
+        self.tolerance = allowed
+        self.hurry = hurry
         self.first = stack.look.center
-        self.center, self.half = self.first.copy(), stack.look.half.copy()
+        self.center = self.first.copy()
+        self.half = stack.look.half.copy()
         self.losses = stack.losses(slice(None), self.first)  # the reported losses
         self.proved, self.wrong = np.ones(len(self.half), bool), np.zeros(len(self.half))
         self.gradients = np.full(
@@ -391,28 +482,43 @@ class Settling:
         left[lanes] = True
         held = stack.leaving.held
         shaped = lambda part: part.reshape(len(self.tolerance), -1)
-        losses, error, weight = shaped(self.losses), shaped(self.wrong), stack.weight[stack.leaving.unit] * held
+        losses = shaped(self.losses)
+        error = shaped(self.wrong)
+        weight = stack.weight[stack.leaving.unit] * held
         mean = (losses if held.all() else np.where(held, losses, 0.0)) @ (weight / weight.sum())
-        losses, baseline = (part if held.all() else np.where(held, part, np.nan) for part in (losses, stack.baseline))
+        losses, baseline = (
+            part if held.all() else np.where(held, part, np.nan)
+            for part in (losses, stack.baseline)
+        )
         told = shaped(self.proved), shaped(left), shaped(stack.look.step_length), self.gradients
         return PathRefit(stack.theta, baseline, losses, error, *told, mean, stack.bad)
 
     def _by_the_next_term(self) -> Int[Array, " open"]:
-        """Accept lanes whose errors are together within a penalty's allowed error; returns the open ones."""
-        stack, n = self.stack, self.stack.eta.shape[1]
+        """Accept lanes whose errors are together within a penalty's allowed error.
+
+        Returns the open ones.
+        """
+        stack = self.stack
+        n = self.stack.eta.shape[1]
         wanting = ~self._accept()
-        lanes, rest = np.flatnonzero(wanting & stack.short), np.flatnonzero(wanting & ~stack.short)
+        lanes = np.flatnonzero(wanting & stack.short)
+        rest = np.flatnonzero(wanting & ~stack.short)
         for size in [*(size for size in SIZES if size < n), n]:
             if not lanes.size or stack.costs(len(lanes)) <= AFFORDABLE:
                 break
-            some, whole = stack.look.take(lanes), size == n
+            some = stack.look.take(lanes)
+            whole = size == n
             term = stack.term(lanes, some, None if whole else size)
             half = sampled.half(stack.turn[stack.penalty[lanes]], some, term, not whole)
             center = some.center + whole * term.move
             self.judge(lanes, center, half)
             good = np.isfinite(self.wrong[lanes]) if self.hurry else self._accept()[lanes]
             settled = lanes[good]
-            self.center[settled], self.half[settled], self.proved[settled] = center[good], half[good], False
+            self.center[settled], self.half[settled], self.proved[settled] = (
+                center[good],
+                half[good],
+                False,
+            )
             lanes = lanes[~good]
         return np.union1d(lanes, rest)
 
@@ -422,17 +528,23 @@ class Settling:
         return within(each, np.broadcast_to(self.tolerance[:, None], each.shape)).ravel()
 
     def _by_gradients(self, lanes: Int[Array, " lanes"]) -> Int[Array, " open"]:
-        """Take steps by gradients while they shrink; returns the lanes still open, and those without a Hessian of their own."""
+        """Take steps by gradients while they shrink.
+
+        Returns the lanes still open, and those without a Hessian of their own.
+        """
         # numbers `[lanes, units]` of gradients computed together
         stack = self.stack
-        good, size = stack.look.is_determined[lanes], max(1, 2**16 // stack.eta.shape[1])
-        still, lanes = [lanes[~good]], lanes[good]
+        good = stack.look.is_determined[lanes]
+        size = max(1, 2**16 // stack.eta.shape[1])
+        still = [lanes[~good]]
+        lanes = lanes[good]
         for start in range(0, len(lanes), size):
             walk = ChordIteration(stack, lanes[start : start + size])
             for _ in range(HURRY if self.hurry else STEPS):
                 if not walk.lanes.size:
                     break
-                # number of gradients, computed together, in the time of a single one: 5 against 40 μs at 1,000 x 20
+                # number of gradients, computed together, in the time of a single one: 5 against 40
+                # μs at 1,000 x 20
                 np.add.at(self.gradients, walk.penalty, 1 / 8)
                 stuck, after = walk.step()
                 at = walk.lanes[~stuck]
@@ -440,9 +552,14 @@ class Settling:
                 self.proved[at] = True
                 self.judge(walk.lanes, self.center[walk.lanes], self.half[walk.lanes])
                 tolerance = self.tolerance[walk.penalty]
-                if self.hurry:  # beside the allowed error, a multiple of the known difference of the reported losses
+                # beside the allowed error, a multiple of the known difference of the reported
+                # losses
+                if self.hurry:
                     reported = self.losses[walk.lanes]
-                    tolerance = TIGHT * np.abs(stack.losses(walk.lanes, self.center[walk.lanes]) - reported) + tolerance
+                    tolerance = (
+                        TIGHT * np.abs(stack.losses(walk.lanes, self.center[walk.lanes]) - reported)
+                        + tolerance
+                    )
                 done = self.wrong[walk.lanes] <= tolerance
                 still.append(walk.lanes[stuck & ~done])
                 walk = walk.take(~(stuck | done))

@@ -1,18 +1,22 @@
-"""Single rows left out where there are too many parameters for a matrix: one step each, by leverages estimated from probes.
+"""Single rows left out where there are too many parameters for a matrix: one step each, by
+leverages estimated from probes.
 
-With s about √(ω ℓ″), K = X H⁻¹Xᵀ and v of random signs, s_j² K_jj is the mean of v_j s_j (K (s ∘ v))_j (M. F. Hutchinson 1990),
-whose variance Σ_{k≠j} s_j² K_jk² s_k² is small where rows are about orthogonal. Nearly all of it is removed by two numbers of
-known means, the first terms of a series: with A = s X P⁻¹Xᵀ s, its diagonal a taken off, and t = 1/(1 + a),
+With s about √(ω ℓ″), K = X H⁻¹Xᵀ and v of random signs, s_j² K_jj is the mean of v_j s_j (K (s ∘
+v))_j (M. F. Hutchinson 1990), whose variance Σ_{k≠j} s_j² K_jk² s_k² is small where rows are about
+orthogonal. Nearly all of it is removed by two numbers of known means, the first terms of a series:
+with A = s X P⁻¹Xᵀ s, its diagonal a taken off, and t = 1/(1 + a),
 
     v_j t_j (A (t ∘ v))_j,  mean 0,      v_j t_j (A (t ∘ A (t ∘ v)))_j,  mean t_j² Σ_k A_jk² t_k
 
-(control variates: on random sparse rows they leave a hundredth of the variance). A row's loss after its one step
+(control variates: on random sparse rows they leave a hundredth of the variance). A row's loss after
+its one step
 
     f(h) = ℓ(η + h p / (1 − h b)),      p, b the parts of ω ℓ′ and ω ℓ″ that leave
 
-is estimated with h from all probes, minus its bias by the jackknife over groups of probes. The jackknife also gives the error
-of the mean of many rows, which share probes. The error of the step itself is estimated from rows that are refitted to
-convergence, some at random and those with the longest steps. All of this is estimated; nothing is proved.
+is estimated with h from all probes, minus its bias by the jackknife over groups of probes. The
+jackknife also gives the error of the mean of many rows, which share probes. The error of the step
+itself is estimated from rows that are refitted to convergence, some at random and those with the
+longest steps. All of this is estimated; nothing is proved.
 """
 
 import functools
@@ -32,22 +36,36 @@ from ._refit_batch import CommonError, RefitBatch
 from ._wide import MAX_WIDE_NEWTON_STEPS, WideModel, exactly, settle_wide, wide
 
 Array = np.ndarray
-SIZE, FEWEST, MOST = 8, 8, 64  # probes in a group; least and largest number of groups
+# probes in a group; least and largest number of groups
+SIZE = 8
+FEWEST = 8
+MOST = 64
 PROBE_RESIDUAL = 1e-3  # residual, relative to the right side, at which a solve for a probe ends
-SAFETY, SAFE = 5.0, 3.0  # standard errors of the probes that are added to the error of a row, and of the mean
-# numbers of rows, random and of longest steps, that are refitted, and of their steps after the first
-RANDOM, LONGEST, FEW = 32, 8, 2
+# standard errors of the probes that are added to the error of a row, and of the mean
+SAFETY = 5.0
+SAFE = 3.0
+# numbers of rows, random and of longest steps, that are refitted, and of their steps after the
+# first
+RANDOM = 32
+LONGEST = 8
+FEW = 2
 TWICE = 2.0  # factor on the largest error of the step in these rows
 
 
 def by_probes(fit: Fit) -> bool:
-    """Tell whether single rows are estimated by probes: H is not formed, and they change their own terms only."""
+    """Tell whether single rows are estimated by probes.
+
+    H is not formed, and they change their own terms only.
+    """
     at = wide(fit)
     return at is not None and at.model.separate and at.model.design.shape[0] == at.units
 
 
 def alone(fit: Fit, rows: RefitRows) -> bool:
-    """Tell whether a batch is estimated by probes: every refit leaves out one row, or a part of its weight."""
+    """Tell whether a batch is estimated by probes.
+
+    Every refit leaves out one row, or a part of its weight.
+    """
     return rows.index.shape[1] == 1 and bool((rows.weight <= 1).all()) and by_probes(fit)
 
 
@@ -63,10 +81,11 @@ def _light(count: Int[np.ndarray, " params"]) -> Bool[np.ndarray, " params"]:
 class ProbedLeverages(NamedTuple):
     """Estimates from a number of groups of probes.
 
-    There are h of all rows, from all probes and without each group, with its standard error. For the refitted rows there are
-    their predictors and the errors of their losses. `bend` is the difference of η from one step in units of λ², `times` the
-    factor by which errors are larger than estimated, and `left` the error of the mean after the step. The standard deviation of
-    losses comes last.
+    There are h of all rows, from all probes and without each group, with its standard error. For
+    the refitted rows there are their predictors and the errors of their losses. `bend` is the
+    difference of η from one step in units of λ², `times` the factor by which errors are larger than
+    estimated, and `left` the error of the mean after the step. The standard deviation of losses
+    comes last.
     """
 
     h: Float[np.ndarray, " units"]
@@ -85,12 +104,15 @@ class Probes:
     """Groups of probes, drawn on demand; the first groups are the same for every caller."""
 
     def __init__(self, at: WideModel):
-        self.at, self.groups = at, list[tuple[Array, ...]]()
+        self.at = at
+        self.groups = list[tuple[Array, ...]]()
         weight = at.curvature
         # least curvature with which rows are probed, relative to the mean
         self.scale = np.sqrt(np.maximum(weight, 1e-2 * max(float(weight.mean()), 1e-300)))
         own = at.kappa * at.own
-        self.inverse = np.where(_light(np.diff(at.back.indptr)), 1 / np.where(own > 0, own, at.diagonal), 0.0)
+        self.inverse = np.where(
+            _light(np.diff(at.back.indptr)), 1 / np.where(own > 0, own, at.diagonal), 0.0
+        )
         self.size = self.scale**2 * (at.squares.T @ self.inverse)  # a
         self.second = self._second()
         self.leverages = functools.cache(self._leverages)
@@ -98,10 +120,16 @@ class Probes:
     def _second(self) -> Float[np.ndarray, " units"]:
         """Compute t_j² Σ_k A_jk² t_k."""
         t = 1 / (1 + self.size)
-        rows = scipy.sparse.diags_array(self.scale) @ self.at.x @ scipy.sparse.diags_array(np.sqrt(self.inverse))
+        rows = (
+            scipy.sparse.diags_array(self.scale)
+            @ self.at.x
+            @ scipy.sparse.diags_array(np.sqrt(self.inverse))
+        )
         rows.eliminate_zeros()
-        back, out = rows.T.tocsr(), np.zeros(self.at.units)
-        each = np.maximum(np.asarray((rows != 0) @ np.diff(back.indptr)), 1)  # upper bound of the entries of A
+        back = rows.T.tocsr()
+        out = np.zeros(self.at.units)
+        # upper bound of the entries of A
+        each = np.maximum(np.asarray((rows != 0) @ np.diff(back.indptr)), 1)
         # number of entries of A computed at a time
         bounds = np.searchsorted(np.cumsum(each), np.arange(0, each.sum(), 2**22))
         for start, stop in itertools.pairwise(np.unique(np.r_[bounds, self.at.units])):
@@ -111,22 +139,32 @@ class Probes:
         return t**2 * (out - self.size**2 * t)
 
     def _draw(self) -> tuple[Array, ...]:
-        """Draw one more group: the means of the three numbers, and of their products with one another."""
-        at, rng = self.at, np.random.default_rng(len(self.groups))
+        """Draw one more group.
+
+        The means of the three numbers, and of their products with one another.
+        """
+        at = self.at
+        rng = np.random.default_rng(len(self.groups))
         x, back = at.single
         single = lambda part: part.astype(np.float32)[:, None]
         v = rng.choice(np.array([-1.0, 1.0], np.float32), (at.units, SIZE))
         s, t, a = single(self.scale), single(1 / (1 + self.size)), single(self.size)
-        solved = at.solve(back @ (s * v), at.curvature[:, None], np.array([at.kappa]), PROBE_RESIDUAL)
+        solved = at.solve(
+            back @ (s * v), at.curvature[:, None], np.array([at.kappa]), PROBE_RESIDUAL
+        )
         first = v * s * (x @ solved)
         apart = lambda u: s * (x @ (single(self.inverse) * (back @ (s * u)))) - a * u
         once = apart(t * v)
         three = np.stack([first, v * t * once, v * t * apart(t * once) - single(self.second)])
         at.products += 3 * SIZE
-        return three.mean(2, dtype=float), np.einsum("ink,jnk->ijn", three, three, dtype=float) / SIZE
+        return three.mean(2, dtype=float), np.einsum(
+            "ink,jnk->ijn", three, three, dtype=float
+        ) / SIZE
 
     def upto(self, rtol: float) -> ProbedLeverages:
-        """Draw groups until the error of the mean of all rows is at most `rtol` of its standard error; return estimates."""
+        """Draw groups until the error of the mean of all rows is at most `rtol` of its standard
+        error; return estimates.
+        """
         for count in range(FEWEST, MOST + 1):
             while len(self.groups) < count:
                 self.groups.append(self._draw())
@@ -136,9 +174,12 @@ class Probes:
         return self.leverages(count)
 
     def _means(self, count: int) -> tuple[Array, Array, Array]:
-        """Leverages h of all rows by the first groups, without each of them, and their standard errors."""
+        """Leverages h of all rows by the first groups, without each of them, and their standard
+        errors.
+        """
         means, moments = (np.array(part) for part in zip(*self.groups[:count], strict=True))
-        mean, moment = means.mean(0), moments.mean(0)
+        mean = means.mean(0)
+        moment = moments.mean(0)
         apart = (moment - mean[:, None] * mean).sum(-1)  # sum over all rows
         share = np.r_[1.0, -np.linalg.lstsq(apart[1:, 1:], apart[1:, 0], rcond=1e-10)[0]]
         each = np.einsum("i,gin->gn", share, means)
@@ -154,15 +195,19 @@ class Probes:
         everyone = np.arange(self.at.units)
         losses, draws = (self.losses(part, everyone, self.at.omega) for part in (h, without))
         scored = self.at.omega > 0
-        spread = np.sqrt((count - 1) / count * np.sum((draws[:, scored].mean(1) - draws[:, scored].mean()) ** 2))
+        spread = np.sqrt(
+            (count - 1) / count * np.sum((draws[:, scored].mean(1) - draws[:, scored].mean()) ** 2)
+        )
         return float(SAFE * spread / max(losses[scored].std() / np.sqrt(scored.sum()), 1e-300))
 
-    def step(self, h: Array, units: Int[np.ndarray, " some"], lost_weight: Float[np.ndarray, " some"]) -> tuple[Array, Array]:
+    def step(
+        self, h: Array, units: Int[np.ndarray, " some"], lost_weight: Float[np.ndarray, " some"]
+    ) -> tuple[Array, Array]:
         """Predictor η after one step, and 1 − h b, the curvature left along the row."""
         at = self.at
-        slope, curvature = (
-            weight_terms(lost_weight, at.slope[units]),
-            weight_terms(lost_weight, at.curvature[units] / np.where(at.omega[units] > 0, at.omega[units], 1.0)),
+        slope = weight_terms(lost_weight, at.slope[units])
+        curvature = weight_terms(
+            lost_weight, at.curvature[units] / np.where(at.omega[units] > 0, at.omega[units], 1.0)
         )
         kept = 1 - h * curvature
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -173,11 +218,17 @@ class Probes:
     ) -> Float[np.ndarray, " some"]:
         """Part of ω ℓ″ that is left out."""
         at = self.at
-        return weight_terms(lost_weight, at.curvature[units] / np.where(at.omega[units] > 0, at.omega[units], 1.0))
+        return weight_terms(
+            lost_weight, at.curvature[units] / np.where(at.omega[units] > 0, at.omega[units], 1.0)
+        )
 
-    def losses(self, h: Array, units: Int[np.ndarray, " some"], lost_weight: Float[np.ndarray, " some"]) -> Array:
+    def losses(
+        self, h: Array, units: Int[np.ndarray, " some"], lost_weight: Float[np.ndarray, " some"]
+    ) -> Array:
         """Losses f(h) of some rows."""
-        return self.at.model.unit_loss.derivatives(self.step(h, units, lost_weight)[0], self.at.model.y[units], (0,))[0]
+        return self.at.model.unit_loss.derivatives(
+            self.step(h, units, lost_weight)[0], self.at.model.y[units], (0,)
+        )[0]
 
     def _leverages(self, count: int) -> ProbedLeverages:
         h, without, spread = self._means(count)
@@ -190,13 +241,25 @@ class Probes:
         known, exact, step, last = _refit_rows(self, some)
         own = self.length(known, some, at.omega[some])
         with np.errstate(divide="ignore", invalid="ignore"):
-            bend = TWICE * float(np.nanmax(np.where(own > 0, np.abs(exact - step) / own**2, 0.0), initial=0.0))
+            bend = TWICE * float(
+                np.nanmax(np.where(own > 0, np.abs(exact - step) / own**2, 0.0), initial=0.0)
+            )
         y, ell = at.model.y[some], lambda eta, y: at.model.unit_loss.derivatives(eta, y, (0,))[0]
-        whole, rest = ell(exact, y), (ell(exact, y) - ell(step, y))[: len(random)]
+        whole = ell(exact, y)
+        rest = (ell(exact, y) - ell(step, y))[: len(random)]
         left = abs(float(rest.mean())) + TWICE * float(rest.std() / np.sqrt(len(random)))
         deviation = float(np.nanstd(self.losses(h, units, at.omega[units])))
         found = ProbedLeverages(
-            h, without, spread, some, exact, np.abs(ell(exact, y) - ell(exact - last, y)), bend, 1.0, left, deviation
+            h,
+            without,
+            spread,
+            some,
+            exact,
+            np.abs(ell(exact, y) - ell(exact - last, y)),
+            bend,
+            1.0,
+            left,
+            deviation,
         )
         reported, error, _ = self.judge(found, random, at.omega[random])
         off = np.abs(reported - whole[: len(random)]) / np.maximum(error, 1e-300)
@@ -209,32 +272,54 @@ class Probes:
         kept = self.step(h[units] if len(h) == self.at.units else h, units, lost_weight)[1]
         own = h[units] if len(h) == self.at.units else h
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(kept > 0, np.abs(weight_terms(lost_weight, self.at.slope[units])) * np.sqrt(own / kept), np.nan)
+            return np.where(
+                kept > 0,
+                np.abs(weight_terms(lost_weight, self.at.slope[units])) * np.sqrt(own / kept),
+                np.nan,
+            )
 
     def judge(
-        self, leverages: ProbedLeverages, units: Int[np.ndarray, " some"], lost_weight: Float[np.ndarray, " some"]
+        self,
+        leverages: ProbedLeverages,
+        units: Int[np.ndarray, " some"],
+        lost_weight: Float[np.ndarray, " some"],
     ) -> tuple[Array, Array, Array]:
         """Losses of some rows, their errors, and the losses without each group of probes."""
-        own, count = leverages.h[units], len(leverages.without)
+        own = leverages.h[units]
+        count = len(leverages.without)
         draws = self.losses(leverages.without[:, units], units, lost_weight)
         middle = self.losses(own, units, lost_weight)
         reported = count * middle - (count - 1) * draws.mean(0)
         width = SAFETY * leverages.spread[units]
-        ends = [self.losses(np.maximum(own + sign * width, 0.0), units, lost_weight) for sign in (1, -1)]
+        ends = [
+            self.losses(np.maximum(own + sign * width, 0.0), units, lost_weight) for sign in (1, -1)
+        ]
         eta, _ = self.step(own, units, lost_weight)
-        reach, y = leverages.bend * self.length(leverages.h, units, lost_weight) ** 2, self.at.model.y[units]
+        reach = leverages.bend * self.length(leverages.h, units, lost_weight) ** 2
+        y = self.at.model.y[units]
         with np.errstate(invalid="ignore"):
-            bent = [np.abs(self.at.model.unit_loss.derivatives(eta + sign * reach, y, (0,))[0] - middle) for sign in (1, -1)]
-            error = leverages.times * (np.max(np.abs(np.array(ends) - reported), axis=0) + np.maximum(*bent))
+            bent = [
+                np.abs(self.at.model.unit_loss.derivatives(eta + sign * reach, y, (0,))[0] - middle)
+                for sign in (1, -1)
+            ]
+            error = leverages.times * (
+                np.max(np.abs(np.array(ends) - reported), axis=0) + np.maximum(*bent)
+            )
         return reported, np.where(np.isfinite(error) & np.isfinite(reported), error, np.inf), draws
 
 
-def _refit_rows(probes: Probes, units: Int[np.ndarray, " some"]) -> tuple[Array, Array, Array, Array]:
-    """Refit some rows by solves of their own: h, η of their refits, η after one step, and the change by the last step."""
+def _refit_rows(
+    probes: Probes, units: Int[np.ndarray, " some"]
+) -> tuple[Array, Array, Array, Array]:
+    """Refit some rows by solves of their own.
+
+    H, η of their refits, η after one step, and the change by the last step.
+    """
     at = probes.at
     right = at.back[:, units].toarray().astype(np.float32)
     solved = at.solve(right, at.curvature[:, None], np.array([at.kappa]), PROBE_RESIDUAL)
-    h = np.asarray(at.x[units].multiply(solved.T).sum(1)).ravel()  # accurate to the square of the residual, or float32
+    # accurate to the square of the residual, or float32
+    h = np.asarray(at.x[units].multiply(solved.T).sum(1)).ravel()
     step, kept = probes.step(h, units, at.omega[units])
     pull = weight_terms(at.omega[units], at.slope[units])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -246,7 +331,13 @@ def _refit_rows(probes: Probes, units: Int[np.ndarray, " some"]) -> tuple[Array,
 def _rows(units: Int[np.ndarray, " some"]) -> RefitRows:
     """Batch that leaves out each unit by itself."""
     index = units[:, None]
-    return RefitRows(index, np.zeros(index.shape), np.ones(index.shape, bool), np.zeros(()), np.asarray(len(units)))
+    return RefitRows(
+        index,
+        np.zeros(index.shape),
+        np.ones(index.shape, bool),
+        np.zeros(()),
+        np.asarray(len(units)),
+    )
 
 
 @cached_on
@@ -254,21 +345,30 @@ def _probes(fit: Fit) -> Probes:
     return Probes(cast(WideModel, wide(fit)))
 
 
-def refit_by_probes(fit: Fit, rows: RefitRows, rtol: float, steps: int = MAX_WIDE_NEWTON_STEPS) -> RefitBatch:
-    """Refit single rows by one step with leverages from probes, and to convergence if probes are too inaccurate.
+def refit_by_probes(
+    fit: Fit, rows: RefitRows, rtol: float, steps: int = MAX_WIDE_NEWTON_STEPS
+) -> RefitBatch:
+    """Refit single rows by one step with leverages from probes, and to convergence if probes are
+    too inaccurate.
 
     Their θ, computed on demand, is the result of `steps` Newton steps.
     """
-    probes, at = _probes(fit), cast(WideModel, wide(fit))
+    probes = _probes(fit)
+    at = cast(WideModel, wide(fit))
     before = at.products
     told = probes.upto(rtol)
-    units, weight = np.asarray(rows.index)[:, 0], np.asarray(rows.weight)[:, 0]
+    units = np.asarray(rows.index)[:, 0]
+    weight = np.asarray(rows.weight)[:, 0]
     lost = (1 - weight) * at.omega[units]
     losses, error, draws = probes.judge(told, units, lost)
     moved = np.nan_to_num(probes.length(told.h, units, lost), nan=np.inf)
     place = np.searchsorted(np.sort(told.known_units), units)
     order = np.argsort(told.known_units)
-    itself = (place < len(order)) & (told.known_units[order[np.minimum(place, len(order) - 1)]] == units) & (weight == 0)
+    itself = (
+        (place < len(order))
+        & (told.known_units[order[np.minimum(place, len(order) - 1)]] == units)
+        & (weight == 0)
+    )
     exact = told.exact[order[place[itself]]]
     losses[itself] = at.model.unit_loss.derivatives(exact, at.model.y[units[itself]], (0,))[0]
     error[itself] = told.unsure[order[place[itself]]] + 1e-9 * (1 + np.abs(losses[itself]))
@@ -285,7 +385,11 @@ def refit_by_probes(fit: Fit, rows: RefitRows, rtol: float, steps: int = MAX_WID
     draws[:, own_way] = losses[own_way]
     scored = np.where(np.asarray(rows.held), losses[:, None], 0.0)
     make = lambda: settle_wide(at, rows, steps=steps).theta
-    shared = CommonError(np.where(rows.held, draws.T, 0.0), told.distance_left, len(told.without) * SIZE)
+    shared = CommonError(
+        np.where(rows.held, draws.T, 0.0), told.distance_left, len(told.without) * SIZE
+    )
     none = np.zeros(len(units), bool)
     # cost of a product of many vectors side by side, in gradients
-    return RefitBatch(make, error, result, scored, none, None, moved, 0.1 * (at.products - before), shared)
+    return RefitBatch(
+        make, error, result, scored, none, None, moved, 0.1 * (at.products - before), shared
+    )

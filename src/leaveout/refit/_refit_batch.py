@@ -14,7 +14,8 @@ from ..objectives.objective import PerRefit, RefitPoints
 class CommonError(NamedTuple):
     """Common part of the errors of single rows.
 
-    It has their losses without each group of probes, the error of the mean from other sources, and the number of probes.
+    It has their losses without each group of probes, the error of the mean from other sources, and
+    the number of probes.
     """
 
     draws: Float[np.ndarray, "refits groups"]
@@ -26,11 +27,12 @@ class CommonError(NamedTuple):
 class RefitBatch:
     """Batch of refits.
 
-    `make` computes the raveled θ on demand. `error` is the absolute error of each refit's summed held-out loss, `proved` tells
-    whether it is proved, and `result` is the code. `scores` are the held-out losses, if they are known. `ball` returns whitened
-    centres and radii of balls that contain the exact refits. `step_length` is the length of each first step, `gradients` the
-    number of gradients of all refits, and `common_error` the common part of otherwise independent errors. `at` maps whitened u
-    to θ if the coordinates are not those of the fit.
+    `make` computes the raveled θ on demand. `error` is the absolute error of each refit's summed
+    held-out loss, `proved` tells whether it is proved, and `result` is the code. `scores` are the
+    held-out losses, if they are known. `ball` returns whitened centres and radii of balls that
+    contain the exact refits. `step_length` is the length of each first step, `gradients` the number
+    of gradients of all refits, and `common_error` the common part of otherwise independent errors.
+    `at` maps whitened u to θ if the coordinates are not those of the fit.
     """
 
     make: Callable[[], RefitPoints]

@@ -1,13 +1,16 @@
-"""Single rows left out of very many, where a gradient of every refit costs too much: the next term of the expansion.
+"""Single rows left out of very many, where a gradient of every refit costs too much: the next term
+of the expansion.
 
-After one step u_j with the row's own Hessian (`_one_row.one_row`) its predictor still moves by about
+After one step u_j with the row's own Hessian (`_one_row.one_row`) its predictor still moves by
+about
 
     −½ Σ_{i≠j} ω_i ℓ‴_i (z_iᵀu_j)² (z_iᵀz_j) / (1 − h_j ω_j ℓ″_j),      z = L⁻¹x whitened,
 
-and for several outputs by −½ Σ_{i≠j} (1 − G_jj ω_j ∇²ℓ_j)⁻¹ G_ji ω_i ∇³ℓ_i[U_iu_j, U_iu_j], G_ji = U_j H⁻¹ U_iᵀ. It is
-estimated from a sample of rows, with its standard error, or computed from all rows and added as a correction. The result is
-called an estimate. It is not used after a long step, when later terms would matter. Sums are in float32, unless columns nearly
-repeat one another: an error of 1e-6 of a small correction does not matter.
+and for several outputs by −½ Σ_{i≠j} (1 − G_jj ω_j ∇²ℓ_j)⁻¹ G_ji ω_i ∇³ℓ_i[U_iu_j, U_iu_j], G_ji =
+U_j H⁻¹ U_iᵀ. It is estimated from a sample of rows, with its standard error, or computed from all
+rows and added as a correction. The result is called an estimate. It is not used after a long step,
+when later terms would matter. Sums are in float32, unless columns nearly repeat one another: an
+error of 1e-6 of a small correction does not matter.
 """
 
 import functools
@@ -18,14 +21,22 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._runtime.jax import cached_on
-from ..linalg.design import DenseDesign, LossOfSeveral, MultiOutputDesign, apply_curvature, scale_units
+from ..linalg.design import (
+    DenseDesign,
+    LossOfSeveral,
+    MultiOutputDesign,
+    apply_curvature,
+    scale_units,
+)
 from ..objectives.objective import PerRefit
 from ._anchor import LinearFitCache
 from ._one_row import OneRow
 
 Array = np.ndarray
 SIZES = (256, 2048)  # rows in a sample
-LEAST_ROWS = 20.0  # effective number of sampled rows: a row of few entries meets few others, and a sample may miss the largest
+# effective number of sampled rows: a row of few entries meets few others, and a sample may miss the
+# largest
+LEAST_ROWS = 20.0
 SAMPLED_ROWS_AT_A_TIME = 64  # sampled rows at a time, for several outputs
 SINGLE_PRECISION_LOSS = 1e3  # largest factor on its rounding error at which float32 is used
 
@@ -42,7 +53,9 @@ class Term(NamedTuple):
 
 
 class RowSample(NamedTuple):
-    """Rows drawn in proportion to a bound of their terms, with one draw in five uniform, and their probabilities."""
+    """Rows drawn in proportion to a bound of their terms, with one draw in five uniform, and their
+    probabilities.
+    """
 
     rows: Int[np.ndarray, " drawn"]
     chance: Float[np.ndarray, " drawn"]
@@ -59,20 +72,29 @@ def draw_rows(anchor: LinearFitCache) -> RowSample:
     chance = 0.8 * largest / max(largest.sum(), 1e-300) + 0.2 / len(largest)
     chance /= chance.sum()
     below = np.cumsum(chance)
-    index = np.searchsorted(below / below[-1], np.random.default_rng(0).random(max(SIZES)), side="right")
+    index = np.searchsorted(
+        below / below[-1], np.random.default_rng(0).random(max(SIZES)), side="right"
+    )
     return RowSample(index, chance[index])
 
 
-def next_term(anchor: LinearFitCache, look: OneRow, size: int | None, sample: RowSample | None = None) -> Term:
-    """Compute the next term of refits after their first step, from a sample of that size, or from all rows."""
+def next_term(
+    anchor: LinearFitCache, look: OneRow, size: int | None, sample: RowSample | None = None
+) -> Term:
+    """Compute the next term of refits after their first step, from a sample of that size, or from
+    all rows.
+    """
     if size is None:
-        index, chance = np.arange(len(anchor.eta)), np.ones(len(anchor.eta))
+        index = np.arange(len(anchor.eta))
+        chance = np.ones(len(anchor.eta))
     else:
         index, chance = (part[:size] for part in (draw_rows(anchor) if sample is None else sample))
     weight = anchor.weight[index] / (chance * (size or 1))
     unit = look.unit
     along = scale_units(
-        look.lost_curvature, anchor.slope[unit] + apply_curvature(anchor.curvature[unit], look.center - anchor.eta[unit])
+        look.lost_curvature,
+        anchor.slope[unit]
+        + apply_curvature(anchor.curvature[unit], look.center - anchor.eta[unit]),
     )
     if anchor.roots is None:
         sums = _of_one(anchor, look, along, index, weight, size is not None)
@@ -82,11 +104,14 @@ def next_term(anchor: LinearFitCache, look: OneRow, size: int | None, sample: Ro
 
 
 def precision(lost_weight: float) -> type[np.floating]:
-    """Choose the precision for the sums of a small correction whose rounding error is multiplied by `lost_weight`.
+    """Choose the precision for the sums of a small correction whose rounding error is multiplied by
+    `lost_weight`.
 
     The factor is large if columns repeat one another.
     """
-    return np.float64 if lost_weight > SINGLE_PRECISION_LOSS else np.float32
+    if lost_weight > SINGLE_PRECISION_LOSS:
+        return np.float64
+    return np.float32
 
 
 def _precise(anchor: LinearFitCache) -> Callable[[Array], Array]:
@@ -98,14 +123,22 @@ def _of_one(
     anchor: LinearFitCache, look: OneRow, along: Array, index: Array, weight: Array, sampled: bool
 ) -> Float[np.ndarray, "3 refits"]:
     single = _precise(anchor)
-    third = single(weight * anchor.model.loss.derivatives(anchor.eta[index], anchor.model.y[index], (3,))[0])
-    along, common = single(along), single(anchor.common[index])
-    squared, size, images = third**2, np.abs(third), anchor.whiten(index)
+    third = single(
+        weight * anchor.model.loss.derivatives(anchor.eta[index], anchor.model.y[index], (3,))[0]
+    )
+    along = single(along)
+    common = single(anchor.common[index])
+    squared = third**2
+    size = np.abs(third)
+    images = anchor.whiten(index)
     if anchor.by_whitened_rows:
-        images, design = single(images).T, DenseDesign(single(anchor.rows))
+        images = single(images).T
+        design = DenseDesign(single(anchor.rows))
     else:  # of rows with H⁻¹x
-        images, design = single(images @ anchor.root).T, cast(DenseDesign, anchor.model.design)
-    sums, (itself, place) = np.empty((3, len(look.unit))), _itself(index, look.unit)
+        images = single(images @ anchor.root).T
+        design = cast(DenseDesign, anchor.model.design)
+    sums = np.empty((3, len(look.unit)))
+    (itself, place) = _itself(index, look.unit)
     # numbers in float32: half a core's cache
     step = max(1, 2**17 // len(index))
     for start in range(0, len(look.unit), step):
@@ -137,13 +170,17 @@ def _itself(
 def _of_several(
     anchor: LinearFitCache, look: OneRow, along: Array, index: Array, weight: Array
 ) -> Float[np.ndarray, "3 refits outputs"]:
-    loss, single = cast(LossOfSeveral, anchor.model.loss), _precise(anchor)
+    loss = cast(LossOfSeveral, anchor.model.loss)
+    single = _precise(anchor)
     own, along, sums = single(look.own), single(along), np.zeros((3, *along.shape))
     across = _across(anchor, look.unit, index, single)
     for some in _parts(len(index), SAMPLED_ROWS_AT_A_TIME):
         grams = across(some)
-        common, eta = (np.asfortranarray(single(part[index[some]])) for part in (anchor.common, anchor.eta))
-        (itself, place), (count, outputs) = _itself(index[some], look.unit), eta.shape
+        common, eta = (
+            np.asfortranarray(single(part[index[some]])) for part in (anchor.common, anchor.eta)
+        )
+        (itself, place) = _itself(index[some], look.unit)
+        (count, outputs) = eta.shape
         # numbers at a time, for several outputs
         for mine in _parts(len(look.unit), max(1, 2**19 // (count * outputs**2))):
             gram = grams(mine).reshape(-1, outputs, outputs, count)
@@ -160,16 +197,23 @@ def _of_several(
 
 
 def _across(
-    anchor: LinearFitCache, refits: Int[np.ndarray, " refits"], rows: Int[np.ndarray, " rows"], single: Callable[[Array], Array]
+    anchor: LinearFitCache,
+    refits: Int[np.ndarray, " refits"],
+    rows: Int[np.ndarray, " rows"],
+    single: Callable[[Array], Array],
 ) -> Callable[[slice], Callable[[slice], Float[np.ndarray, "..."]]]:
-    """Return products U_j H⁻¹U_iᵀ of left-out units and of rows, rows last, as a function of rows and then of units.
+    """Return products U_j H⁻¹U_iᵀ of left-out units and of rows, rows last, as a function of rows
+    and then of units.
 
     If the units are few, H⁻¹Uᵀ of the units is used.
     """
     design = cast(MultiOutputDesign, anchor.model.design)
-    outputs, features = design.outputs, design.features
+    outputs = design.outputs
+    features = design.features
     inverse, x = anchor.inverse.reshape(outputs, features, -1), single(design.each.rows(rows))
-    image = lambda units: single(design.each.rows(units) @ inverse).reshape(outputs, len(units), outputs, features)
+    image = lambda units: single(design.each.rows(units) @ inverse).reshape(
+        outputs, len(units), outputs, features
+    )
     if len(refits) <= SAMPLED_ROWS_AT_A_TIME:
         of = np.ascontiguousarray(image(refits).transpose(1, 0, 2, 3))
         return lambda some: lambda mine: of[mine].reshape(-1, features) @ x[some].T
@@ -186,7 +230,10 @@ def _parts(count: int, size: int) -> list[slice]:
 
 
 def _far(turn: PerRefit | float, look: OneRow) -> PerRefit:
-    """Bound the logarithmic change of the curvature along the step: M max k ‖u‖, with `turn` = M max k."""
+    """Bound the logarithmic change of the curvature along the step.
+
+    M max k ‖u‖, with `turn` = M max k.
+    """
     return turn * look.step_length / np.sqrt(look.kept_share)
 
 
@@ -197,19 +244,28 @@ def short(turn: PerRefit | float, look: OneRow) -> Bool[np.ndarray, " refits"]:
 
 
 def half(turn: PerRefit | float, look: OneRow, term: Term, sampled: bool) -> PerRefit:
-    """Estimate the remaining error of the predictors of refits with a short step, rounding included.
+    """Estimate the remaining error of the predictors of refits with a short step, rounding
+    included.
 
     For several outputs it is a range.
     """
     far = _far(turn, look)
-    move, size = np.abs(term.move), term.size
+    move = np.abs(term.move)
+    size = term.size
     sample_safety = 3.0  # standard errors of a sample that are added
     if term.move.ndim > 1:
         spread = sample_safety * term.spread if sampled else 0.0
-        move, size = (term.move + spread).max(1) - (term.move - spread).min(1), 2 * size.max(1)
+        move = (term.move + spread).max(1) - (term.move - spread).min(1)
+        size = 2 * size.max(1)
     elif sampled:
         move = move + sample_safety * term.spread
     if sampled:
         largest, spread = (part.reshape(len(move), -1).max(1) for part in (term.size, term.spread))
-        return np.where(largest**2 >= LEAST_ROWS * spread**2, move * (1 + far * np.exp(far)) + look.digits, np.inf)
-    return np.minimum(2 * far * np.exp(far) * np.maximum(move, 0.3 * size), move + size) + look.digits
+        return np.where(
+            largest**2 >= LEAST_ROWS * spread**2,
+            move * (1 + far * np.exp(far)) + look.digits,
+            np.inf,
+        )
+    return (
+        np.minimum(2 * far * np.exp(far) * np.maximum(move, 0.3 * size), move + size) + look.digits
+    )

@@ -1,23 +1,28 @@
-"""Single rows of one predictor each left out: steps whose errors are bounded by products of all rows with the left-out one.
+"""Single rows of one predictor each left out: steps whose errors are bounded by products of all
+rows with the left-out one.
 
-In the anchor's coordinates, H = I, let δ be the move of the refit without row j, s_i = z_iᵀδ, W_i = ω_i ℓ″_i, and g the
-gradient at θ̂ without it. Its own Hessian A = I − W_j z_j z_jᵀ has A⁻¹z_j = q z_j, q = 1 / (1 − h_j W_j). At δ F is stationary:
+In the anchor's coordinates, H = I, let δ be the move of the refit without row j, s_i = z_iᵀδ, W_i =
+ω_i ℓ″_i, and g the gradient at θ̂ without it. Its own Hessian A = I − W_j z_j z_jᵀ has A⁻¹z_j = q
+z_j, q = 1 / (1 − h_j W_j). At δ F is stationary:
 
     g + A δ + Σ_{i≠j} R_i(s_i) z_i = 0,      R_i(t) = ω_i (ℓ′_i(η_i + t) − ℓ′_i − ℓ″_i t).
 
-Take any t with Σ W_i (s_i − t_i)² ≤ D², the curvatures' ratios r_i = ℓ″_i(η_i + t_i) / ℓ″_i, and x = M max |s_i − t_i|. Then
+Take any t with Σ W_i (s_i − t_i)² ≤ D², the curvatures' ratios r_i = ℓ″_i(η_i + t_i) / ℓ″_i, and
+x = M max |s_i − t_i|. Then
 
     z_jᵀδ = z_jᵀu₁ − q Σ R_i(t_i) G_ij + E,      u₁ = −A⁻¹g,      G = ZZᵀ,
     |E| ≤ q D (√(Σ W_i (r_i − 1)² G_ij²) + ½ M eˣ D max r_i |G_ij|).
 
-Proof. R_i(s_i) − R_i(t_i) is s_i − t_i times a secant of ω_i ℓ′_i less W_i, which is W_i (r_i − 1) up to ½ M eˣ W_i r_i |s_i −
-t_i|. The first part gives the root, by the inequality of Cauchy and Schwarz, and the second the rest. ∎
+Proof. R_i(s_i) − R_i(t_i) is s_i − t_i times a secant of ω_i ℓ′_i less W_i, which is W_i (r_i − 1)
+up to ½ M eˣ W_i r_i |s_i − t_i|. The first part gives the root, by the inequality of Cauchy and
+Schwarz, and the second the rest. ∎
 
-The ball of `enclosure_theorem` around some u with predictors t gives D = λ / (1 − C), where 1 − C is at least min r_i (1 − ½x)
-for x over its radius; gaps prove less C where a row has much leverage. λ has a bound before a gradient is known: ‖Σ a_i z_i‖²
-in the norm of A⁻¹ is at most Σ a_i² / W_i, as Σ W_i z_i z_iᵀ ⪯ A. The gradient at u₁ is Σ R_i(t_i) z_i, and a step to
-u₁ − A⁻¹ Σ R_i(t_i) z_i leaves Σ (R_i(t′_i) − R_i(t_i)) z_i. Steps may be computed in float32: what they leave is added to λ,
-and the distance of t from the predictors at u to D.
+The ball of `enclosure_theorem` around some u with predictors t gives D = λ / (1 − C), where 1 − C
+is at least min r_i (1 − ½x) for x over its radius; gaps prove less C where a row has much leverage.
+λ has a bound before a gradient is known: ‖Σ a_i z_i‖² in the norm of A⁻¹ is at most Σ a_i² / W_i,
+as Σ W_i z_i z_iᵀ ⪯ A. The gradient at u₁ is Σ R_i(t_i) z_i, and a step to u₁ − A⁻¹ Σ R_i(t_i) z_i
+leaves Σ (R_i(t′_i) − R_i(t_i)) z_i. Steps may be computed in float32: what they leave is added to
+λ, and the distance of t from the predictors at u to D.
 """
 
 from collections.abc import Callable
@@ -33,37 +38,56 @@ from ._one_row import OneRow
 Array = np.ndarray
 ROUGH = 1e-4  # rounding error of float32, relative to a step, up to which it is used
 ROUGH_STEPS = 3  # steps in float32, after which their errors count
-PRODUCTS = 2**21  # numbers `[lanes, units]` in an array: so many lanes that matrix products run at full speed
+# numbers `[lanes, units]` in an array: so many lanes that matrix products run at full speed
+PRODUCTS = 2**21
 
 
 class RowSteps:
-    """Refits without one row each, in progress, at u₁ + `step`; only those that are still open, the `lanes`.
+    """Refits without one row each, in progress, at u₁ + `step`; only those that are still open, the
+    `lanes`.
 
-    `moves` are t, `bent` is R there, and `change` its difference from that before the last step. `center` are predictors of the
-    left-out rows, `half` their errors, `slope` is λ, with its rounding error `noise`, and `distance` is D.
+    `moves` are t, `bent` is R there, and `change` its difference from that before the last step.
+    `center` are predictors of the left-out rows, `half` their errors, `slope` is λ, with its
+    rounding error `noise`, and `distance` is D.
     """
 
-    def __init__(self, anchor: LinearFitCache, look: OneRow, rough: bool, gram: Array | None = None):
-        self.anchor, self.look, self.rough, count = anchor, look, rough, len(look.unit)
-        weight, length, blur = anchor.weight * anchor.curvature, anchor.length, anchor.rounding.predictor
+    def __init__(
+        self, anchor: LinearFitCache, look: OneRow, rough: bool, gram: Array | None = None
+    ):
+        self.anchor = anchor
+        self.look = look
+        self.rough = rough
+        count = len(look.unit)
+        weight = anchor.weight * anchor.curvature
+        length = anchor.length
+        blur = anchor.rounding.predictor
         with np.errstate(divide="ignore"):
             self.weights = weight, np.where(anchor.weight > 0, 1 / weight, 0.0)
         rounded = blur(length, np.abs(anchor.eta)), blur(length, length, 1.0)
         self.blur = [float(np.sqrt(weight @ part**2)) for part in rounded]
         self.spread = float(np.sqrt(weight @ length**2))
-        self.off = anchor.rounding.step * (1 + look.lost_curvature * (anchor.curvature * anchor.size)[look.unit])
-        slope = anchor.slope[look.unit] + anchor.curvature[look.unit] * (look.center - anchor.eta[look.unit])
+        self.off = anchor.rounding.step * (
+            1 + look.lost_curvature * (anchor.curvature * anchor.size)[look.unit]
+        )
+        slope = anchor.slope[look.unit] + anchor.curvature[look.unit] * (
+            look.center - anchor.eta[look.unit]
+        )
         self.along = look.lost_curvature * slope
-        self.lanes, self.z = np.arange(count), anchor.whiten(look.unit[:, None])[:, 0]
+        self.lanes = np.arange(count)
+        self.z = anchor.whiten(look.unit[:, None])[:, 0]
         self.gram = anchor.ahead(self.z, False) if gram is None else gram[look.unit]
         self.gram[self.lanes, look.unit] = 0.0
         self.bent, self.change = np.zeros((2, *self.gram.shape))
         self.pulled, self.step = np.zeros((2, *self.z.shape))
-        self.left, self.summed, self.slope = np.zeros(count), np.zeros(count), look.step_length
+        self.left = np.zeros(count)
+        self.summed = np.zeros(count)
+        self.slope = look.step_length
         self._move(0.0)
 
     def run(self, enough: Callable[["RowSteps"], Flags], most: int) -> None:
-        """Take at most so many steps, until each refit is near enough, or its steps do not shrink."""
+        """Take at most so many steps, until each refit is near enough, or its steps do not
+        shrink.
+        """
         with np.errstate(all="ignore"):  # steps that diverge
             for k in range(most + 1):
                 before = self.slope
@@ -77,7 +101,8 @@ class RowSteps:
                 self._pull()
                 going = ~enough(self) & (self.slope <= STALL_RATIO * before[going])
                 going &= np.isfinite(self.half) | (k == 0)  # a ball is not found by shorter steps
-                if 8 * np.count_nonzero(going) < 7 * len(going):  # a copy of all arrays costs more than a step of a few lanes
+                # a copy of all arrays costs more than a step of a few lanes
+                if 8 * np.count_nonzero(going) < 7 * len(going):
                     self._keep(going)
                 if k == most or not self.lanes.size:
                     break
@@ -101,17 +126,26 @@ class RowSteps:
         self.moves[np.arange(len(self.lanes)), self.look.unit] = 0.0
         step = np.linalg.norm(self.step, axis=1)
         self.moved = np.linalg.norm(self.u(), axis=1) + 2 * step
-        self.rounded = (len(self.anchor.root) + 4) * SINGLE_UNIT * step if self.rough else np.zeros(len(step))
+        self.rounded = (
+            (len(self.anchor.root) + 4) * SINGLE_UNIT * step if self.rough else np.zeros(len(step))
+        )
 
     def _evaluate(self) -> None:
         """Compute R, and the sums over all units that bounds are made of."""
-        anchor, model, (weight, inverse), look = self.anchor, self.anchor.model, self.weights, self.look
+        anchor = self.anchor
+        model = self.anchor.model
+        (weight, inverse) = self.weights
+        look = self.look
         size, least, width, peak, shift, lost, noise = np.empty((7, len(self.lanes)))
         for some in tiles(np.arange(len(self.lanes)), len(model.y)):
-            t, gram, moved = self.moves[some], self.gram[some], self.moved[some]
+            t = self.moves[some]
+            gram = self.gram[some]
+            moved = self.moved[some]
             eta = anchor.eta + t
             slope, curvature = model.loss.derivatives(eta, model.y, (1, 2))
-            lost[some] = 2 * (anchor.lost + anchor.curvature_error(eta, curvature, anchor.blur(eta, moved), moved))
+            lost[some] = 2 * (
+                anchor.lost + anchor.curvature_error(eta, curvature, anchor.blur(eta, moved), moved)
+            )
             omega = np.broadcast_to(anchor.weight, eta.shape)
             noise[some] = anchor.gradient_error(omega, eta, slope, moved, np.ones(len(some)))
             bent = anchor.weight * (slope - anchor.slope)
@@ -120,7 +154,8 @@ class RowSteps:
             self.change[some], self.bent[some] = change, bent
             size[some] = np.sqrt(np.square(change, out=change) @ inverse)
             shift[some] = np.vecdot(bent, gram)
-            ratio = curvature / anchor.curvature  # not in place: a loss of the user may keep its arrays
+            # not in place: a loss of the user may keep its arrays
+            ratio = curvature / anchor.curvature
             least[some] = ratio.min(1)
             peak[some] = np.abs(np.multiply(ratio, gram, out=t), out=t).max(1)
             ratio -= 1
@@ -129,54 +164,92 @@ class RowSteps:
         noise += anchor.noise + anchor.lost * self.moved
         noise /= np.sqrt(look.kept_share)
         noise += 2 * self.off / look.kept_share * look.step_length
-        self.size, self.least, self.width, self.peak, self.shift, self.lost, self.noise = (
-            size,
-            least,
-            width,
-            peak,
-            shift,
-            lost,
-            noise,
-        )
+        self.size = size
+        self.least = least
+        self.width = width
+        self.peak = peak
+        self.shift = shift
+        self.lost = lost
+        self.noise = noise
         self.summed = self.summed + size
 
     def _bound(self, slope: PerLane, closely: bool = False) -> None:
-        """Bound the errors of predictors by λ; if `closely`, rows of much leverage are counted by their leverage."""
-        anchor, look, lost, rounding = self.anchor, self.look, self.lost, self.anchor.rounding
-        kept, norm, root = look.kept_share, anchor.norm[look.unit], np.sqrt(look.kept_share)
+        """Bound the errors of predictors by λ.
+
+        If `closely`, rows of much leverage are counted by their leverage.
+        """
+        anchor = self.anchor
+        look = self.look
+        lost = self.lost
+        rounding = self.anchor.rounding
+        kept = look.kept_share
+        norm = anchor.norm[look.unit]
+        root = np.sqrt(look.kept_share)
         self.slope = slope = UP * (1 + lost) * slope
         whole = self.least * (1 - anchor.turn * slope / root) - lost
         self.distance = np.where(whole > 0.5, UP * slope / whole, np.inf)
-        for some in tiles(np.flatnonzero(~(whole > 0.5)) if closely else np.zeros(0, int), len(anchor.eta)):
-            omega = np.where(look.unit[some, None] == np.arange(len(anchor.eta)), 0.0, anchor.weight)
-            found = anchor.ball(anchor.eta + self.moves[some], omega, slope[some], kept[some], self.moved[some])
+        for some in tiles(
+            np.flatnonzero(~(whole > 0.5)) if closely else np.zeros(0, int), len(anchor.eta)
+        ):
+            omega = np.where(
+                look.unit[some, None] == np.arange(len(anchor.eta)), 0.0, anchor.weight
+            )
+            found = anchor.ball(
+                anchor.eta + self.moves[some], omega, slope[some], kept[some], self.moved[some]
+            )
             self.distance[some] = found.distance
-        off = (1 + lost) * self.distance + self.blur[0] + self.blur[1] * self.moved + self.spread * self.rounded
+        off = (
+            (1 + lost) * self.distance
+            + self.blur[0]
+            + self.blur[1] * self.moved
+            + self.spread * self.rounded
+        )
         far = np.exp(anchor.turn * (off / root + self.rounded) + lost)
         turned = rounding.step * np.exp(anchor.turn * self.moved) * norm
         width = (1 + lost) * self.width + lost * norm + far * self.spread * turned
-        peak = np.max(np.asarray(anchor.model.loss.self_concordance)) * ((1 + lost) * self.peak + anchor.norm.max() * turned)
-        digits = look.digits + norm / root * self.noise + 4 * (self.off / kept + FUNCTION) * np.abs(self.shift) / kept
-        digits += (rounding.step + rounding.rows * UNIT) * norm * self.spread * self.summed / kept**2
+        peak = np.max(np.asarray(anchor.model.loss.self_concordance)) * (
+            (1 + lost) * self.peak + anchor.norm.max() * turned
+        )
+        digits = (
+            look.digits
+            + norm / root * self.noise
+            + 4 * (self.off / kept + FUNCTION) * np.abs(self.shift) / kept
+        )
+        digits += (
+            (rounding.step + rounding.rows * UNIT) * norm * self.spread * self.summed / kept**2
+        )
         half = UP * (off * (width + 0.5 * far * off * peak) / kept + digits)
         self.half = np.where(np.isnan(half), np.inf, half)
         self.center = look.center - look.own * self.shift
 
     def _pull(self) -> None:
         """Compute the gradients, λ from them, and the steps."""
-        anchor, look, kept = self.anchor, self.look, self.look.kept_share
-        before, core = self.left, look.lost_curvature * anchor.curvature[look.unit] * look.own
+        anchor = self.anchor
+        look = self.look
+        kept = self.look.kept_share
+        before = self.left
+        core = look.lost_curvature * anchor.curvature[look.unit] * look.own
         turn = lambda v: v + (core * np.vecdot(self.z, v))[:, None] * self.z
         if self.rough:
-            gradient, summed = anchor.back(self.change), self.size
+            gradient = anchor.back(self.change)
+            summed = self.size
             self.pulled += gradient
         else:
-            whole, summed = anchor.back(self.bent, False), self.summed
-            gradient, self.pulled = whole - self.pulled, whole
+            whole = anchor.back(self.bent, False)
+            summed = self.summed
+            gradient = whole - self.pulled
+            self.pulled = whole
         self.step = -turn(self.pulled)
-        known = (1 + 2 * self.off / kept) * np.sqrt(np.maximum(np.vecdot(gradient, turn(gradient)), 0.0))
+        known = (1 + 2 * self.off / kept) * np.sqrt(
+            np.maximum(np.vecdot(gradient, turn(gradient)), 0.0)
+        )
         single = (SINGLE_SUM + 8) * SINGLE_UNIT if self.rough else 0.0
-        lost = anchor.rounding.gradient(self.spread * summed) + (anchor.rounding.step + single) * self.spread * summed
+        lost = (
+            anchor.rounding.gradient(self.spread * summed)
+            + (anchor.rounding.step + single) * self.spread * summed
+        )
         self.left = (self.left if self.rough else 0.0) + lost / np.sqrt(kept)
-        self._bound(np.fmin(self.size + self.noise + before, known + self.noise + self.left), closely=True)
+        self._bound(
+            np.fmin(self.size + self.noise + before, known + self.noise + self.left), closely=True
+        )
         self.left = self.left + 4 * self.off / kept**2 * np.linalg.norm(self.pulled, axis=1)

@@ -1,11 +1,14 @@
-"""Change of ∇F between θ̂ and a refit, estimated from a sample of units, if a gradient of every refit costs too much.
+"""Change of ∇F between θ̂ and a refit, estimated from a sample of units, if a gradient of every
+refit costs too much.
 
 For F(θ, w) = Σ_n w_n ℓ_n(θ) + a quadratic, and m units drawn with probabilities p_n,
 
-    ∇F(θ̂ + Δ, 1) = ∇F(θ̂, 1) + HΔ + b(Δ),      b(Δ) ≈ (1/m) Σ_drawn (½ (∇ℓ_n(θ̂ + Δ) + ∇ℓ_n(θ̂ − Δ)) − ∇ℓ_n(θ̂)) / p_n,
+    ∇F(θ̂ + Δ, 1) = ∇F(θ̂, 1) + HΔ + b(Δ),
+    b(Δ) ≈ (1/m) Σ_drawn (½ (∇ℓ_n(θ̂ + Δ) + ∇ℓ_n(θ̂ − Δ)) − ∇ℓ_n(θ̂)) / p_n,
 
-without the part that is odd and of third order in Δ. Only the effect of b on the refit's loss is computed, b · H⁻¹∇S, which
-needs one directional derivative for every drawn unit. The contribution of the left-out units is not sampled.
+without the part that is odd and of third order in Δ. Only the effect of b on the refit's loss is
+computed, b · H⁻¹∇S, which needs one directional derivative for every drawn unit. The contribution
+of the left-out units is not sampled.
 """
 
 from typing import NamedTuple
@@ -15,7 +18,15 @@ from jaxtyping import Float, Int
 
 from .._runtime.jax import Array, Arrays, cached_on, compile_static, jax, jnp
 from ..objectives.batch_functions import held_out, own_passes
-from ..objectives.objective import AbstractObjective, Lanes, PerLane, Points, RefitPoints, ravel, unravel
+from ..objectives.objective import (
+    AbstractObjective,
+    Lanes,
+    PerLane,
+    Points,
+    RefitPoints,
+    ravel,
+    unravel,
+)
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows, few_size
 
@@ -38,7 +49,9 @@ def available(fit: Fit, rows: RefitRows) -> bool:
     if not fit.objective.local or fit.factor is None or int(rows.num_refits) < MIN_SCREENED_REFITS:
         return False
     large = n >= max(10 * fit.num_params, 4 * max(SIZES))
-    return bool(large and rows.index.shape[1] < n and fit.objective.subset(np.arange(2)) is not None)
+    return bool(
+        large and rows.index.shape[1] < n and fit.objective.subset(np.arange(2)) is not None
+    )
 
 
 @cached_on
@@ -47,7 +60,8 @@ def samples(fit: Fit) -> tuple[Sample, ...]:
 
     One draw in five is uniform.
     """
-    n, size = fit.objective.num_units, np.sum(fit.influence**2, 1)
+    n = fit.objective.num_units
+    size = np.sum(fit.influence**2, 1)
     chance = 0.8 * size / max(size.sum(), 1e-300) + 0.2 / n
     chance /= chance.sum()
     drawn = np.random.default_rng(0).choice(n, max(SIZES), p=chance)
@@ -56,26 +70,36 @@ def samples(fit: Fit) -> tuple[Sample, ...]:
         units, times = np.unique(drawn[:m], return_counts=True)
         objective = fit.objective.subset(units)
         assert objective is not None
-        made.append(Sample(objective, 1 / (m * chance[units]), times.astype(float), fit.influence[units]))
+        made.append(
+            Sample(objective, 1 / (m * chance[units]), times.astype(float), fit.influence[units])
+        )
     return tuple(made)
 
 
-def whitened_gradients(fit: Fit, rows: RefitRows, u: RefitPoints, lanes: Lanes, size: int) -> tuple[Points, PerLane]:
-    """Whitened gradients of selected refits' own F at u, without b, and bounds of b's effect on their summed losses.
+def whitened_gradients(
+    fit: Fit, rows: RefitRows, u: RefitPoints, lanes: Lanes, size: int
+) -> tuple[Points, PerLane]:
+    """Whitened gradients of selected refits' own F at u, without b, and bounds of b's effect on
+    their summed losses.
 
     The bound is the estimate from one of the samples plus three standard errors.
     """
     some = _pad_lanes(lanes, len(u))
     chunk = max(1, own_passes(fit.objective, rows.index.shape[1]) // 8)
     taken = rows.take(some)
-    gradient, error = _chunked_gradients(fit, samples(fit)[size], taken.index, taken.weight, taken.held, u[some], chunk)
+    gradient, error = _chunked_gradients(
+        fit, samples(fit)[size], taken.index, taken.weight, taken.held, u[some], chunk
+    )
     return np.asarray(gradient)[: len(lanes)], np.asarray(error)[: len(lanes)]
 
 
 def _pad_lanes(lanes: Lanes, total: int) -> Int[np.ndarray, " more"]:
     """Repeat the last lane up to a power of eight, or up to the total."""
     # least number of refits in one call
-    size = min(max(8 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 3)), 64), few_size(max(total, len(lanes))))
+    size = min(
+        max(8 ** int(np.ceil(np.log2(max(len(lanes), 1)) / 3)), 64),
+        few_size(max(total, len(lanes))),
+    )
     return np.concatenate([lanes, np.repeat(lanes[-1:], size - len(lanes))])
 
 
@@ -87,7 +111,9 @@ def _chunked_gradients(
     whitener = jnp.asarray(fit.whitener)
     vector = lambda u: ravel(fit.theta) + u @ whitener
     at = lambda u: unravel(vector(u), fit.theta)
-    losses = lambda u: sample.objective.score(at(u), jnp.ones(some), jnp.arange(some), jnp.ones(some))
+    losses = lambda u: sample.objective.score(
+        at(u), jnp.ones(some), jnp.arange(some), jnp.ones(some)
+    )
 
     def one(args):
         index, weight, held, u = args

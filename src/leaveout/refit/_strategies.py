@@ -1,8 +1,9 @@
 """Strategies: from the fit to the parameters of a batch of refits, each with an error and a code.
 
-A strategy is called with a `Fit` and a batch of rows of a plan. All of them work in the anchor's whitened coordinates
-u = Lᵀ(θ − θ̂), in which the anchor's Hessian is the identity and ‖u‖ is the H-norm. Linear predictors with a convex loss are
-refitted as arrays, and their errors are proved (`_linear`). All other models go through `_descent`, where errors are estimated.
+A strategy is called with a `Fit` and a batch of rows of a plan. All of them work in the anchor's
+whitened coordinates u = Lᵀ(θ − θ̂), in which the anchor's Hessian is the identity and ‖u‖ is the
+H-norm. Linear predictors with a convex loss are refitted as arrays, and their errors are proved
+(`_linear`). All other models go through `_descent`, where errors are estimated.
 """
 
 import abc
@@ -17,9 +18,23 @@ from .._runtime.jax import Array, Arrays, Module, compile_static, jax, jnp
 from .._runtime.results import RESULTS
 from ..data.arrays import share
 from ..linalg.design import Predictors
-from ..objectives.batch_functions import ClosedFormBatch, derive_batch, function, own_passes, padded_batch, passes, weights_of
+from ..objectives.batch_functions import (
+    ClosedFormBatch,
+    derive_batch,
+    function,
+    own_passes,
+    padded_batch,
+    passes,
+    weights_of,
+)
 from ..objectives.closed_form import AbstractSolved
-from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, Points, ravel, unravel
+from ..objectives.objective import (
+    AbstractLinearPredictor,
+    AbstractObjective,
+    Points,
+    ravel,
+    unravel,
+)
 from ..optimize.fit import Fit
 from ..optimize.hessian_products import COARSE, solve_once
 from ..plans.plan import RefitRows
@@ -31,7 +46,8 @@ from ._probes import alone, refit_by_probes
 from ._refit_batch import RefitBatch
 from ._wide import exactly, one_step, wide
 
-SAMPLED = 30  # refits whose errors are computed if they are sampled: their mean is then known to about a fifth
+# refits whose errors are computed if they are sampled: their mean is then known to about a fifth
+SAMPLED = 30
 CLOSE_ENOUGH = 0.01  # proved error, in standard errors of the mean, that needs no closer look
 
 
@@ -42,14 +58,18 @@ class AbstractRefit(Module):
     """
 
     in_standard_errors: ClassVar[bool] = False  # whether its tolerance is a share of `rows.scale`
-    own_hessians: ClassVar[bool] = False  # whether it forms each refit's own Hessian for every model
-    together: ClassVar[bool] = False  # whether all refits together are quicker, if they share passes
-    probes: ClassVar[bool] = False  # whether it estimates single rows by probes, if H is not formed and rows are sparse
+    # whether it forms each refit's own Hessian for every model
+    own_hessians: ClassVar[bool] = False
+    # whether all refits together are quicker, if they share passes
+    together: ClassVar[bool] = False
+    # whether it estimates single rows by probes, if H is not formed and rows are sparse
+    probes: ClassVar[bool] = False
     quadratic: ClassVar[bool] = False  # whether its first step reaches the minimiser of a quadratic
     iterates: ClassVar[bool] = False  # whether it iterates to the minimiser of each refit
 
     def judged(self, refits: np.ndarray, num_refits: int) -> np.ndarray:
-        """Mark refits whose errors are computed: all, or those in a random sample if `errors` is "sampled".
+        """Mark refits whose errors are computed: all, or those in a random sample if `errors` is
+        "sampled".
 
         Parameters
         ----------
@@ -87,7 +107,8 @@ class AbstractRefit(Module):
         """
 
     def of_parameters(self) -> "AbstractRefit":
-        """Return the strategy for calls that want parameters and no losses, so that the tolerance is one of parameters.
+        """Return the strategy for calls that want parameters and no losses, so that the tolerance
+        is one of parameters.
 
         Returns
         -------
@@ -117,19 +138,22 @@ class AbstractRefit(Module):
 
 def _check_errors(refit: "NoUpdate | InfinitesimalJackknife") -> None:
     if refit.errors not in ("all", "sampled"):
-        raise ValueError(f"{type(refit).__name__}: errors must be 'all' or 'sampled'; got {refit.errors!r}.")
+        raise ValueError(
+            f"{type(refit).__name__}: errors must be 'all' or 'sampled'; got {refit.errors!r}."
+        )
 
 
 class NoUpdate(AbstractRefit):
     """Keep θ̂ in every refit: the baseline that other strategies are compared with.
 
-    The error of a refit is the change of its losses to a better candidate, plus the error of that candidate.
+    The error of a refit is the change of its losses to a better candidate, plus the error of that
+    candidate.
 
     Parameters
     ----------
     errors : {"all", "sampled"}, default: "all"
-        Whether the errors of all refits are computed, or of a random sample of 30. Those of the others are NaN, and the error
-        of the mean is that of the sample.
+        Whether the errors of all refits are computed, or of a random sample of 30. Those of the
+        others are NaN, and the error of the mean is that of the sample.
 
     Raises
     ------
@@ -144,9 +168,14 @@ class NoUpdate(AbstractRefit):
     --------
     >>> import numpy as np
     >>> import leaveout as lo
-    >>> fit = lo.fit(lo.GLM(np.array([[0.0], [1.0], [2.0], [3.0]]), [1.0, 2.0, 2.0, 4.0], "squared"))
+    >>> fit = lo.fit(
+    ...     lo.GLM(np.array([[0.0], [1.0], [2.0], [3.0]]), [1.0, 2.0, 2.0, 4.0], "squared")
+    ... )
     >>> plan = lo.leave_one_out(4)
-    >>> round(lo.cross_validate(fit, plan, lo.NoUpdate()).mean, 4), round(lo.cross_validate(fit, plan, lo.Exact()).mean, 4)
+    >>> (
+    ...     round(lo.cross_validate(fit, plan, lo.NoUpdate()).mean, 4),
+    ...     round(lo.cross_validate(fit, plan, lo.Exact()).mean, 4),
+    ... )
     (0.0875, 0.3713)
     """
 
@@ -170,8 +199,8 @@ class InfinitesimalJackknife(AbstractRefit):
     order : {1, 2}, default: 1
         Order of the expansion; θ₂ is used at order 2 only.
     errors : {"all", "sampled"}, default: "all"
-        Whether the errors of all refits are computed, or of a random sample of 30. Those of the others are NaN, and the error
-        of the mean is that of the sample.
+        Whether the errors of all refits are computed, or of a random sample of 30. Those of the
+        others are NaN, and the error of the mean is that of the sample.
 
     Raises
     ------
@@ -180,15 +209,17 @@ class InfinitesimalJackknife(AbstractRefit):
 
     References
     ----------
-    S. Ghosh, W. T. Stephenson, T. D. Nguyen, S. K. Deshpande and T. Broderick, Approximate cross-validation for structured
-    models,
+    S. Ghosh, W. T. Stephenson, T. D. Nguyen, S. K. Deshpande and T. Broderick, Approximate
+    cross-validation for structured models,
     NeurIPS 2020 (Algorithms 1–4).
 
     Examples
     --------
     >>> import numpy as np
     >>> import leaveout as lo
-    >>> fit = lo.fit(lo.GLM(np.array([[0.0], [1.0], [2.0], [3.0]]), [1.0, 2.0, 2.0, 4.0], "squared"))
+    >>> fit = lo.fit(
+    ...     lo.GLM(np.array([[0.0], [1.0], [2.0], [3.0]]), [1.0, 2.0, 2.0, 4.0], "squared")
+    ... )
     >>> round(lo.cross_validate(fit, lo.leave_one_out(4), lo.InfinitesimalJackknife()).mean, 4)
     0.1734
     """
@@ -208,14 +239,16 @@ class InfinitesimalJackknife(AbstractRefit):
 class NewtonStep(AbstractRefit):
     """Take one Newton step from θ̂ with the fold's own Hessian.
 
-    It is exact for quadratic F. For single rows of linear predictors it is approximate leave-one-out (ALO), by Woodbury's
-    formula.
+    It is exact for quadratic F. For single rows of linear predictors it is approximate
+    leave-one-out (ALO), by Woodbury's formula.
 
     Examples
     --------
     >>> import numpy as np
     >>> import leaveout as lo
-    >>> fit = lo.fit(lo.GLM(np.array([[0.0], [1.0], [2.0], [3.0]]), [1.0, 2.0, 2.0, 4.0], "squared"))
+    >>> fit = lo.fit(
+    ...     lo.GLM(np.array([[0.0], [1.0], [2.0], [3.0]]), [1.0, 2.0, 2.0, 4.0], "squared")
+    ... )
     >>> round(lo.cross_validate(fit, lo.leave_one_out(4), lo.NewtonStep()).mean, 4)
     0.3713
     """
@@ -229,13 +262,17 @@ class NewtonStep(AbstractRefit):
         if isinstance(fit.objective, AbstractSolved):
             return _solved(fit, rows, judge)
         if wide(fit) is not None:
-            return refit_by_probes(fit, rows, CLOSE_ENOUGH, steps=1) if alone(fit, rows) else one_step(fit, rows)
+            if alone(fit, rows):
+                return refit_by_probes(fit, rows, CLOSE_ENOUGH, steps=1)
+            return one_step(fit, rows)
         if fit.predictors is not None:
             return _newton_step(fit, rows, judge)
         state = RefitDescent(fit, rows, own=True)
         state.begin()
         _flag_crossed(state)
-        return _judge(state) if judge else _batch_of(state, np.full(len(state.u), np.inf))
+        if judge:
+            return _judge(state)
+        return _batch_of(state, np.full(len(state.u), np.inf))
 
 
 class Exact(AbstractRefit):
@@ -244,13 +281,16 @@ class Exact(AbstractRefit):
     Parameters
     ----------
     tol : float, default: 1e-8
-        Remaining distance at which a refit ends, as a share of its first step; iteration also ends at the floor of float64.
+        Remaining distance at which a refit ends, as a share of its first step; iteration also ends
+        at the floor of float64.
 
     Examples
     --------
     >>> import numpy as np
     >>> import leaveout as lo
-    >>> fit = lo.fit(lo.GLM(np.array([[0.0], [1.0], [2.0], [3.0]]), [1.0, 2.0, 2.0, 4.0], "squared"))
+    >>> fit = lo.fit(
+    ...     lo.GLM(np.array([[0.0], [1.0], [2.0], [3.0]]), [1.0, 2.0, 2.0, 4.0], "squared")
+    ... )
     >>> round(lo.cross_validate(fit, lo.leave_one_out(4), lo.Exact()).mean, 4)
     0.3713
     """
@@ -271,7 +311,11 @@ class Exact(AbstractRefit):
             return _enclose(fit, rows, self._is_converged, at_end, target=self.tol)
         state = RefitDescent(fit, rows)
         state.begin()
-        lead(state, lambda lanes, at: at.distance_left <= self.tol * state.first[lanes], sampled=False)
+        lead(
+            state,
+            lambda lanes, at: at.distance_left <= self.tol * state.first[lanes],
+            sampled=False,
+        )
         if not judge:
             return _batch_of(state, np.full(len(state.u), np.inf))
         state.loss_change(np.arange(len(state.u)), state.distance_left)
@@ -279,17 +323,22 @@ class Exact(AbstractRefit):
 
     def _is_converged(self, lanes, visible):
         del lanes
-        at_floor = (visible.slope <= 2 * visible.noise) & np.isfinite(visible.slope) & np.isfinite(visible.half).all(1)
+        at_floor = (
+            (visible.slope <= 2 * visible.noise)
+            & np.isfinite(visible.slope)
+            & np.isfinite(visible.half).all(1)
+        )
         return at_floor | (visible.radius <= self.tol * visible.first) | (visible.half == 0).all(1)
 
 
 class Certified(AbstractRefit):
-    """Take the cheapest step, then correct each refit until the error of its loss is small enough. The default strategy.
+    """Take the cheapest step, then correct each refit until the error of its loss is small enough.
+    The default strategy.
 
-    The error of a refit's loss is at most `rtol` standard errors of the no-update mean a scored unit, so the mean is off by at
-    most `rtol` of its standard error (a scale, not an inference). Errors are proved for convex losses of linear predictors, and
-    estimated for all other models. For calls that return parameters, such as `fold_parameters`, it iterates as `Exact(rtol)`
-    does.
+    The error of a refit's loss is at most `rtol` standard errors of the no-update mean a scored
+    unit, so the mean is off by at most `rtol` of its standard error (a scale, not an inference).
+    Errors are proved for convex losses of linear predictors, and estimated for all other models.
+    For calls that return parameters, such as `fold_parameters`, it iterates as `Exact(rtol)` does.
 
     Parameters
     ----------
@@ -307,7 +356,10 @@ class Certified(AbstractRefit):
     >>> X = np.array([[0.0], [1.0], [2.0], [3.0], [4.0]])
     >>> fit = lo.fit(lo.GLM(X, [1, 0, 3, 2, 9], "poisson", lo.penalties.Ridge(0.1)))
     >>> cv = lo.cross_validate(fit, lo.leave_one_out(5))
-    >>> bool(abs(cv.mean - lo.cross_validate(fit, lo.leave_one_out(5), lo.Exact()).mean) < 0.01 * cv.se)
+    >>> bool(
+    ...     abs(cv.mean - lo.cross_validate(fit, lo.leave_one_out(5), lo.Exact()).mean)
+    ...     < 0.01 * cv.se
+    ... )
     True
     """
 
@@ -329,7 +381,9 @@ class Certified(AbstractRefit):
         if isinstance(fit.objective, AbstractSolved):
             return _solved(fit, rows, judge)
         if wide(fit) is not None:
-            return refit_by_probes(fit, rows, self.rtol) if alone(fit, rows) else exactly(fit, rows)
+            if alone(fit, rows):
+                return refit_by_probes(fit, rows, self.rtol)
+            return exactly(fit, rows)
         allowed = self.rtol * float(rows.scale) * _num_scored(fit, rows)
         if fit.predictors is not None:
             judged = linear.Judge(fit, rows, allowed)
@@ -338,20 +392,34 @@ class Certified(AbstractRefit):
         state.begin()
         _flag_crossed(state)  # distances are unreliable across kinks, so iterate to convergence
         ends = np.where(state.result == RESULTS.kink, 1e-8 * state.first, np.inf)
-        lead(state, lambda lanes, at: (at.error() <= allowed[lanes]) & (at.distance_left <= ends[lanes]))
+        lead(
+            state,
+            lambda lanes, at: (at.error() <= allowed[lanes]) & (at.distance_left <= ends[lanes]),
+        )
         # share of the tolerance below which errors are not told apart
-        return _batch_of(state, np.maximum(state.error, 1e-4 * allowed * rows.held.any(1)), state.scores)
+        return _batch_of(
+            state, np.maximum(state.error, 1e-4 * allowed * rows.held.any(1)), state.scores
+        )
 
 
 def _solved(fit: Fit, rows: RefitRows, judge: bool) -> RefitBatch:
-    """Return refits that are known functions of the weights; their error is what a change of the last digits does to them."""
+    """Return refits that are known functions of the weights.
+
+    Their error is what a change of the last digits does to them.
+    """
     model: Any = fit.objective
     theta = model.solve(rows.index, rows.weight)
     other = model.solve(rows.index, rows.weight, True) if judge else theta
     ones = np.broadcast_to(1.0, (len(theta), model.num_units))
-    scores, apart = (np.where(rows.held, model.losses(at, ones, rows.index, rows.held), 0.0) for at in (theta, other))
+    scores, apart = (
+        np.where(rows.held, model.losses(at, ones, rows.index, rows.held), 0.0)
+        for at in (theta, other)
+    )
     safety = 10.0  # of a single draw of the last digits
-    radius, error = safety * np.linalg.norm(theta - other, axis=1), safety * np.abs(scores - apart).sum(1)
+    radius, error = (
+        safety * np.linalg.norm(theta - other, axis=1),
+        safety * np.abs(scores - apart).sum(1),
+    )
     radius, error = (part if judge else np.full(len(theta), np.inf) for part in (radius, error))
     result = np.where(np.isfinite(theta).all(1), RESULTS.successful, RESULTS.nonfinite)
     ball = lambda: (theta - fit.vector, radius)
@@ -361,7 +429,9 @@ def _solved(fit: Fit, rows: RefitRows, judge: bool) -> RefitBatch:
 
 def _num_scored(fit: Fit, rows: RefitRows) -> np.ndarray:
     """Count the losses of each refit: one for each scored unit, or one joint loss."""
-    return np.maximum(rows.held.sum(1), 1) if fit.objective.pointwise else np.ones(len(rows.held))
+    if fit.objective.pointwise:
+        return np.maximum(rows.held.sum(1), 1)
+    return np.ones(len(rows.held))
 
 
 def _at(fit: Fit, rows: RefitRows, u: np.ndarray, judge: bool) -> RefitBatch:
@@ -369,20 +439,29 @@ def _at(fit: Fit, rows: RefitRows, u: np.ndarray, judge: bool) -> RefitBatch:
     if not judge:
         return RefitBatch(lambda: fit.at(u), np.full(len(u), np.inf), np.zeros(len(u), int))
     if fit.predictors is not None:
-        return _judged_by_proof(linear.FirstStep(fit, rows), linear.predictors_at(fit, rows, u), lambda: fit.at(u))
+        return _judged_by_proof(
+            linear.FirstStep(fit, rows), linear.predictors_at(fit, rows, u), lambda: fit.at(u)
+        )
     state = RefitDescent(fit, rows, expanded=True)
     state.stand(u)
     _flag_crossed(state)
     return _judge(state)
 
 
-def _batch_of(state: RefitDescent, error: np.ndarray, scores: np.ndarray | None = None) -> RefitBatch:
+def _batch_of(
+    state: RefitDescent, error: np.ndarray, scores: np.ndarray | None = None
+) -> RefitBatch:
     ball = lambda: (state.u, state.distance_left)
-    return RefitBatch(state.theta, error, state.result, scores, None, ball, state.first, state.gradients)
+    return RefitBatch(
+        state.theta, error, state.result, scores, None, ball, state.first, state.gradients
+    )
 
 
 def _judge(state: RefitDescent) -> RefitBatch:
-    """Return refits with the errors of their reported losses: the change to a better estimate, plus the error of that."""
+    """Return refits with the errors of their reported losses.
+
+    The change to a better estimate, plus the error of that.
+    """
     theta, everyone, moved = state.theta(), np.arange(len(state.u)), np.linalg.norm(state.u, axis=1)
     known, result = functools.cache(state.losses_at(theta)), state.result.copy()
     apart = lambda some, lanes: np.abs(some - known()[lanes]).reshape(len(lanes), -1).sum(1)
@@ -394,7 +473,10 @@ def _judge(state: RefitDescent) -> RefitBatch:
     lead(state, enough, hurry=True)
     error = state.error + apart(state.scores, everyone)
     return replace(
-        _batch_of(state, error, known()), make=lambda: theta, result=result, step_length=np.maximum(moved, state.first)
+        _batch_of(state, error, known()),
+        make=lambda: theta,
+        result=result,
+        step_length=np.maximum(moved, state.first),
     )
 
 
@@ -406,11 +488,20 @@ def _enclose(
     allowed: np.ndarray | None = None,
     target: float = np.inf,
 ) -> RefitBatch:
-    """Refine linear predictors until `enough` holds, with errors that are proved from the `target` of a step on."""
+    """Refine linear predictors until `enough` holds, with errors that are proved from the `target`
+    of a step on.
+    """
     found = linear.enclose(linear.FirstStep(fit, rows, target, allowed), enough, False, allowed)
     scores = linear.losses(fit, rows, found.center)
     return RefitBatch(
-        found.theta, error(found), found.result, scores, found.proved, found.ball, found.step_length, found.gradients
+        found.theta,
+        error(found),
+        found.result,
+        scores,
+        found.proved,
+        found.ball,
+        found.step_length,
+        found.gradients,
     )
 
 
@@ -424,58 +515,98 @@ def _newton_step(fit: Fit, rows: RefitRows, judge: bool) -> RefitBatch:
     return replace(judged, result=result, error=np.where(step.lost_curvature, np.inf, judged.error))
 
 
-def _judged_by_proof(state: linear.FirstStep, reported: np.ndarray, theta: Callable[[], np.ndarray]) -> RefitBatch:
-    """Return refits with the errors of losses at held predictors, from the proved or estimated place of the exact refits."""
-    fit, rows = state.fit, state.rows
+def _judged_by_proof(
+    state: linear.FirstStep, reported: np.ndarray, theta: Callable[[], np.ndarray]
+) -> RefitBatch:
+    """Return refits with the errors of losses at held predictors, from the proved or estimated
+    place of the exact refits.
+    """
+    fit = state.fit
+    rows = state.rows
     floor = CLOSE_ENOUGH * float(rows.scale) * _num_scored(fit, rows)
     judge = linear.Judge(fit, rows, floor, reported)
     found = linear.enclose(state, judge, hurry=True, allowed=floor)
-    error, result = judge.final_errors(found), np.zeros(len(rows.index), int)
-    return RefitBatch(theta, error, result, judge.reported_losses, found.proved, found.ball, found.step_length, found.gradients)
+    error = judge.final_errors(found)
+    result = np.zeros(len(rows.index), int)
+    return RefitBatch(
+        theta,
+        error,
+        result,
+        judge.reported_losses,
+        found.proved,
+        found.ball,
+        found.step_length,
+        found.gradients,
+    )
 
 
 def _flag_crossed(state: RefitDescent) -> None:
     """Flag refits whose path crosses a kink of a unit's loss."""
     objective = state.fit.objective
     if isinstance(objective, AbstractLinearPredictor) and not objective.smooth:
-        count = np.asarray(_crossings(objective, state.fit.theta, state.theta(), passes(objective) // 16 + 1))
+        count = np.asarray(
+            _crossings(objective, state.fit.theta, state.theta(), passes(objective) // 16 + 1)
+        )
         state.result[(count > 0) & state.open] = RESULTS.kink
 
 
 @compile_static
-def _crossings(objective: AbstractLinearPredictor, start: object, theta: Arrays, chunk: int) -> Array:
-    return jax.lax.map(lambda v: objective.crossings(start, unravel(v, start)), theta, batch_size=chunk)
+def _crossings(
+    objective: AbstractLinearPredictor, start: object, theta: Arrays, chunk: int
+) -> Array:
+    return jax.lax.map(
+        lambda v: objective.crossings(start, unravel(v, start)), theta, batch_size=chunk
+    )
 
 
 def _expansion(fit: Fit, rows: RefitRows, order: int) -> np.ndarray:
-    """Infinitesimal jackknife in whitened coordinates, from J = ∂²F/∂θ∂w, computed once, or along each refit's own path."""
+    """Infinitesimal jackknife in whitened coordinates, from J = ∂²F/∂θ∂w, computed once, or along
+    each refit's own path.
+    """
     model = fit.predictors
     closed = model is not None and model.separate
-    together = closed or not fit.objective.local or type(fit.objective).jacobian is not AbstractObjective.jacobian
+    together = (
+        closed
+        or not fit.objective.local
+        or type(fit.objective).jacobian is not AbstractObjective.jacobian
+    )
     if together and fit.factor is not None and fit.num_params <= max(64, int(rows.num_refits)):
         delta = np.where(rows.index < fit.objective.num_units, rows.weight - 1.0, 0.0)
         places = np.minimum(rows.index, fit.objective.num_units - 1)  # δ is zero at padding
-        first = -np.array([d @ fit.influence[index] for index, d in zip(places, delta, strict=True)])
+        first = -np.array(
+            [d @ fit.influence[index] for index, d in zip(places, delta, strict=True)]
+        )
         if order == 1:
             return first
         if closed and model is not None and model.norms is None and model.design.outputs == 1:
-            return first + 0.5 * _back(fit, _second_derivative(fit, model, rows, fit.unwhiten(first)))
+            return first + 0.5 * _back(
+                fit, _second_derivative(fit, model, rows, fit.unwhiten(first))
+            )
     F = derive_batch(fit.objective, fit.theta, rows)
     if isinstance(F, ClosedFormBatch):
         first = _back(fit, F.path())
-        return first if order == 1 else first + 0.5 * _back(fit, F.path(fit.unwhiten(first)))
+        if order == 1:
+            return first
+        return first + 0.5 * _back(fit, F.path(fit.unwhiten(first)))
     objective, rows = padded_batch(fit.objective, rows)
-    gradients = np.asarray(_path(objective, fit.theta, rows.index, rows.weight, None, _chunk(fit, rows)))
+    gradients = np.asarray(
+        _path(objective, fit.theta, rows.index, rows.weight, None, _chunk(fit, rows))
+    )
     first = _back(fit, gradients)
     if order == 1:
         return first
     direction = fit.unwhiten(first)
-    gradients = np.asarray(_path(objective, fit.theta, rows.index, rows.weight, direction, _chunk(fit, rows)))
+    gradients = np.asarray(
+        _path(objective, fit.theta, rows.index, rows.weight, direction, _chunk(fit, rows))
+    )
     return first + 0.5 * _back(fit, gradients)
 
 
 def _second_derivative(fit: Fit, model: Predictors, rows: RefitRows, direction: Points) -> Points:
-    """Differentiate ∇F twice along s ↦ (θ̂ + s d, 1 + s δ) for linear predictors: Xᵀ(ω ℓ‴ (Xd)² + 2 Δω ℓ″ Xd) + 2 Δκ P d."""
+    """Differentiate ∇F twice along s ↦ (θ̂ + s d, 1 + s δ) for linear predictors.
+
+    Xᵀ(ω ℓ‴ (Xd)² + 2 Δω ℓ″ Xd) + 2 Δκ P d.
+    """
     (omega,), (kappa,) = model.weigh(np.ones((1, fit.objective.num_units)))
     curvature, third = model.loss.derivatives(model.eta(fit.vector[None])[0], model.y, (2, 3))
     found = np.empty_like(direction)
@@ -483,12 +614,16 @@ def _second_derivative(fit: Fit, model: Predictors, rows: RefitRows, direction: 
         weight, scale = model.weigh(weights_of(rows, fit.objective.num_units, some))
         along = model.design.predictors(direction[some])
         pulled = omega * third * along**2 + 2 * (weight - omega) * curvature * along
-        found[some] = model.design.pull(pulled) + 2 * (scale - kappa)[:, None] * (direction[some] @ model.penalty)
+        found[some] = model.design.pull(pulled) + 2 * (scale - kappa)[:, None] * (
+            direction[some] @ model.penalty
+        )
     return found
 
 
 def _chunk(fit: Fit, rows: RefitRows) -> int:
-    return own_passes(fit.objective, rows.index.shape[1]) if fit.factor is not None else passes(fit.objective)
+    if fit.factor is not None:
+        return own_passes(fit.objective, rows.index.shape[1])
+    return passes(fit.objective)
 
 
 def _back(fit: Fit, gradients: np.ndarray) -> np.ndarray:
@@ -496,15 +631,32 @@ def _back(fit: Fit, gradients: np.ndarray) -> np.ndarray:
     whitened = fit.whiten(gradients)
     if fit.factor is not None:
         return -whitened
-    F, at = function(fit.objective, fit.theta).of, np.broadcast_to(fit.vector, whitened.shape)
-    return -solve_once(F, fit.coordinates, fit.null_space, at, whitened, np.zeros(len(at), int), COARSE, fit.learned_inverse)
+    F = function(fit.objective, fit.theta).of
+    at = np.broadcast_to(fit.vector, whitened.shape)
+    return -solve_once(
+        F,
+        fit.coordinates,
+        fit.null_space,
+        at,
+        whitened,
+        np.zeros(len(at), int),
+        COARSE,
+        fit.learned_inverse,
+    )
 
 
 @compile_static
 def _path(
-    objective: AbstractObjective, like: object, index: Arrays, weight: Arrays, direction: Arrays | None, chunk: int
+    objective: AbstractObjective,
+    like: object,
+    index: Arrays,
+    weight: Arrays,
+    direction: Arrays | None,
+    chunk: int,
 ) -> Array:
-    """Differentiate ∇F along the path s ↦ θ̂(1 + s δ) at s = 0, once, or twice if the first derivative of the path is given."""
+    """Differentiate ∇F along the path s ↦ θ̂(1 + s δ) at s = 0, once, or twice if the first
+    derivative of the path is given.
+    """
     ones, start = jnp.ones(objective.num_units), ravel(like)
     delta = jnp.where(index < objective.num_units, weight - 1.0, 0.0)
 

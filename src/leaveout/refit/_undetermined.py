@@ -1,10 +1,12 @@
-"""Refits whose data leave some direction undetermined, and the held-out units that they predict nevertheless.
+"""Refits whose data leave some direction undetermined, and the held-out units that they predict
+nevertheless.
 
-If the units that stay do not determine a direction that the full fit determines (the last row of a level of a factor is left
-out), other libraries take the solution of least norm. A held-out unit that does not depend on that direction has the same
-prediction in every solution; one that depends on it has no held-out loss. With A = L⁻¹∇²F(θ̂, w)L⁻ᵀ the refit's Hessian,
-whitened, the rows of V its null vectors and U_n the unit's row, the first case is V L⁻¹U_nᵀ = 0. The refit is Newton's method
-from θ̂ in displacements d with V Lᵀd = 0.
+If the units that stay do not determine a direction that the full fit determines (the last row of a
+level of a factor is left out), other libraries take the solution of least norm. A held-out unit
+that does not depend on that direction has the same prediction in every solution; one that depends
+on it has no held-out loss. With A = L⁻¹∇²F(θ̂, w)L⁻ᵀ the refit's Hessian, whitened, the rows of V
+its null vectors and U_n the unit's row, the first case is V L⁻¹U_nᵀ = 0. The refit is Newton's
+method from θ̂ in displacements d with V Lᵀd = 0.
 """
 
 from dataclasses import replace
@@ -24,7 +26,10 @@ from ._refit_batch import RefitBatch
 
 
 def fill_undetermined(fit: Fit, rows: RefitRows, done: RefitBatch) -> tuple[RefitRows, RefitBatch]:
-    """Complete a batch with the results of its undetermined refits: θ, errors, and as `held` the units that they predict."""
+    """Complete a batch with the results of its undetermined refits.
+
+    θ, errors, and as `held` the units that they predict.
+    """
     open_ = fit.objective.parameters.undetermined(np.asarray(rows.index), np.asarray(rows.weight))
     if open_.any():
         done = replace(done, result=np.where(open_, int(RESULTS.undetermined), done.result))
@@ -32,12 +37,17 @@ def fill_undetermined(fit: Fit, rows: RefitRows, done: RefitBatch) -> tuple[Refi
     lost = done.result == RESULTS.undetermined
     if not lost.any():
         return rows, done
-    held, one_row = np.array(rows.held), np.sum(rows.index < fit.objective.num_units, axis=1) == 1
+    held = np.array(rows.held)
+    one_row = np.sum(rows.index < fit.objective.num_units, axis=1) == 1
     held[lost] = False
     lanes = np.flatnonzero(lost & ~one_row)
     if fit.predictors is None or kinks(fit.objective) or not lanes.size:
         return rows._replace(held=held), done
-    theta, error, scores = np.array(done.theta), np.array(done.error), None if done.scores is None else np.array(done.scores)
+    theta, error, scores = (
+        np.array(done.theta),
+        np.array(done.error),
+        None if done.scores is None else np.array(done.scores),
+    )
     proved = None if done.proved is None else np.array(done.proved)
     for lane in lanes:
         weights = weights_of(rows, fit.objective.num_units, np.array([lane]))[0]
@@ -48,15 +58,23 @@ def fill_undetermined(fit: Fit, rows: RefitRows, done: RefitBatch) -> tuple[Refi
                 proved[lane] = False  # Newton's last step tells the error
             if scores is not None:  # losses of other models are not functions of θ alone
                 scores[lane] = losses
-    return rows._replace(held=held), replace(done, make=lambda: theta, error=error, scores=scores, proved=proved)
+    return rows._replace(held=held), replace(
+        done, make=lambda: theta, error=error, scores=scores, proved=proved
+    )
 
 
 def _of_least_norm(fit: Fit, rows: RefitRows, batch: RefitBatch) -> tuple[RefitRows, RefitBatch]:
-    """Complete a batch with the refits of least squares that a factor of the rows determines, and their Hessians do not."""
+    """Complete a batch with the refits of least squares that a factor of the rows determines, and
+    their Hessians do not.
+    """
     lost = np.flatnonzero(batch.result == RESULTS.undetermined)
     known = least_norm(fit) if lost.size else None
     model = fit.predictors
-    if known is None or model is None or fit.objective.num_units * fit.num_params * len(lost) * _side(fit) > DEAR:
+    if (
+        known is None
+        or model is None
+        or fit.objective.num_units * fit.num_params * len(lost) * _side(fit) > DEAR
+    ):
         return rows, batch
     theta, error, result = np.array(batch.theta), np.array(batch.error), np.array(batch.result)
     proved = None if batch.proved is None else np.array(batch.proved)
@@ -86,7 +104,15 @@ def _of_least_norm(fit: Fit, rows: RefitRows, batch: RefitBatch) -> tuple[RefitR
         return center, radius
 
     scores = losses if batch.scores is not None else None
-    return rows, replace(batch, make=lambda: theta, error=error, result=result, scores=scores, proved=proved, ball=ball)
+    return rows, replace(
+        batch,
+        make=lambda: theta,
+        error=error,
+        result=result,
+        scores=scores,
+        proved=proved,
+        ball=ball,
+    )
 
 
 def _side(fit: Fit) -> int:
@@ -95,17 +121,23 @@ def _side(fit: Fit) -> int:
 
 
 def _within(
-    fit: Fit, index: Int[np.ndarray, " width"], weights: Float[np.ndarray, " units"], held: Bool[np.ndarray, " width"]
+    fit: Fit,
+    index: Int[np.ndarray, " width"],
+    weights: Float[np.ndarray, " units"],
+    held: Bool[np.ndarray, " width"],
 ) -> tuple[Bool[np.ndarray, " width"], Vector, float, Float[np.ndarray, " width"]] | None:
-    """Return the held-out units that one refit predicts, its raveled θ, the error of their summed loss, and the losses of all.
+    """Return the held-out units that one refit predicts, its raveled θ, the error of their summed
+    loss, and the losses of all.
 
     None if it predicts none.
     """
-    model, root = fit.predictors, np.asarray(fit.whitener)
+    model = fit.predictors
+    root = np.asarray(fit.whitener)
     assert model is not None
     null = undetermined_directions(fit, weights)
     units = np.where(index < len(weights), index, 0)
-    rows = model.design.whiten(units, root).reshape(len(index), -1, len(root))  # [width, outputs, params]
+    # [width, outputs, params]
+    rows = model.design.whiten(units, root).reshape(len(index), -1, len(root))
     along = np.sqrt(np.sum((rows @ null.T) ** 2, axis=(1, 2)))
     # share of a unit's row along undetermined directions: a thousand times its rounding error
     inside = held & (along <= 1e-6 * np.sqrt(np.sum(rows**2, axis=(1, 2))))
@@ -120,19 +152,29 @@ def _within(
     return inside, found.theta[0], float(found.size[0]) * float(reach[inside].sum()), losses
 
 
-def undetermined_directions(fit: Fit, weights: Float[np.ndarray, " units"]) -> Float[np.ndarray, "null rank"]:
+def undetermined_directions(
+    fit: Fit, weights: Float[np.ndarray, " units"]
+) -> Float[np.ndarray, "null rank"]:
     """Return the null vectors of a refit's Hessian in the fit's whitened coordinates, one a row."""
-    root, F = np.asarray(fit.whitener), function(fit.objective, fit.theta, weights)
-    values, vectors = np.linalg.eigh(root @ (F.hessian(fit.vector) + fit.null_space.T @ fit.null_space) @ root.T)
-    # share of the full fit's curvature along a direction: ten times the share at which a Hessian counts as singular
+    root = np.asarray(fit.whitener)
+    F = function(fit.objective, fit.theta, weights)
+    values, vectors = np.linalg.eigh(
+        root @ (F.hessian(fit.vector) + fit.null_space.T @ fit.null_space) @ root.T
+    )
+    # share of the full fit's curvature along a direction: ten times the share at which a Hessian
+    # counts as singular
     return vectors[:, values < 1e-9].T
 
 
-def refit_across(fit: Fit, weights: Float[np.ndarray, " units"], null: Float[np.ndarray, "null rank"]) -> NewtonResult:
+def refit_across(
+    fit: Fit, weights: Float[np.ndarray, " units"], null: Float[np.ndarray, "null rank"]
+) -> NewtonResult:
     """Minimise F(·, w) from θ̂ in displacements across the null vectors."""
     assert fit.factor is not None
     flat = np.concatenate([fit.null_space, null @ fit.factor.T])
-    return newton(function(fit.objective, fit.theta, weights).of, fit.vector[None], ONE, flat, fit.factor)
+    return newton(
+        function(fit.objective, fit.theta, weights).of, fit.vector[None], ONE, flat, fit.factor
+    )
 
 
 def inverse_root(fit: Fit) -> Float[np.ndarray, "rank params"]:

@@ -1,8 +1,9 @@
-"""Refits of linear predictors with sparse rows and too many parameters for a matrix, by products, many side by side.
+"""Refits of linear predictors with sparse rows and too many parameters for a matrix, by products,
+many side by side.
 
-A refit's Hessian is Xᵀ diag(ω ℓ″) X + κ P. Systems with it are solved by conjugate gradients, a block of right sides at a time,
-preconditioned by the diagonal. Newton steps of its own bring any fold from θ̂ to its minimum (`settle_wide`). Its estimated
-error is the change by the last step.
+A refit's Hessian is Xᵀ diag(ω ℓ″) X + κ P. Systems with it are solved by conjugate gradients, a
+block of right sides at a time, preconditioned by the diagonal. Newton steps of its own bring any
+fold from θ̂ to its minimum (`settle_wide`). Its estimated error is the change by the last step.
 """
 
 import functools
@@ -25,9 +26,13 @@ from ._refit_batch import RefitBatch
 
 Array = np.ndarray
 MAX_WIDE_NEWTON_STEPS = 30  # largest number of Newton steps
-MAX_SOLVE_RESIDUAL, MIN_SOLVE_RESIDUAL = 1e-2, 1e-6  # largest and smallest residual of a step's solve, relative to the gradient
+# largest and smallest residual of a step's solve, relative to the gradient
+MAX_SOLVE_RESIDUAL = 1e-2
+MIN_SOLVE_RESIDUAL = 1e-6
 SINGLE_RESIDUAL = 1e-4  # smallest residual of a step's solve in float32
-FALL, SHORTEST = 1e-4, 1e-8  # share of the predicted fall that a step must reach; shortest step
+# share of the predicted fall that a step must reach; shortest step
+FALL = 1e-4
+SHORTEST = 1e-8
 FLOOR = 1e-13  # relative rounding error of F
 
 
@@ -35,16 +40,18 @@ FLOOR = 1e-13  # relative rounding error of F
 def wide(fit: Fit) -> "WideModel | None":
     """Quantities that refits share, if rows are sparse and H is not formed; else None."""
     model = fit.predictor_data
-    return (
-        WideModel(fit, model) if fit.factor is None and model is not None and isinstance(model.design, SparseDesign) else None
-    )
+    if fit.factor is None and model is not None and isinstance(model.design, SparseDesign):
+        return WideModel(fit, model)
+    return None
 
 
 class WideModel:
     """Model at θ̂; vectors are columns, `[params, lanes]`."""
 
     def __init__(self, fit: Fit, model: Predictors):
-        self.fit, self.model, self.theta = fit, model, fit.vector
+        self.fit = fit
+        self.model = model
+        self.theta = fit.vector
         self.units = len(model.y)
         self.x: Any = cast(SparseDesign, model.design).csr
         self.back = self.x.T.tocsr()
@@ -53,8 +60,12 @@ class WideModel:
         self.loss, self.slope, curvature = model.loss.derivatives(self.eta, model.y, (0, 1, 2))
         self.curvature = weight_terms(self.omega, curvature)  # ω ℓ″
         self.own = np.asarray(model.penalty.diagonal())
-        whole = isinstance(model.penalty, np.ndarray) and np.count_nonzero(model.penalty) > np.count_nonzero(self.own)
-        self.penalty: Any = model.penalty if whole else scipy.sparse.diags_array(self.own, format="csr")
+        whole = isinstance(model.penalty, np.ndarray) and np.count_nonzero(
+            model.penalty
+        ) > np.count_nonzero(self.own)
+        self.penalty: Any = (
+            model.penalty if whole else scipy.sparse.diags_array(self.own, format="csr")
+        )
         self.products = 0.0  # number of products with one vector
 
     @functools.cached_property
@@ -79,19 +90,24 @@ class WideModel:
         kappa: Float[np.ndarray, "..."],
         tol: float | PerLane,
     ) -> Float[np.ndarray, "params lanes"]:
-        """Multiply columns by the inverses of the refits' Hessians, in the precision of the columns.
+        """Multiply columns by the inverses of the refits' Hessians, in the precision of the
+        columns.
 
         Each solve ends when its preconditioned residual is `tol` of the first.
         """
-        kind, penalty = right.dtype, self.penalty
+        kind = right.dtype
+        penalty = self.penalty
         x, back = self.single if kind == np.float32 else (self.x, self.back)
         scale = (1 / self.diagonal).astype(kind)[:, None]
-        curvature, kappa = curvature.astype(kind), kappa.astype(kind)
+        curvature = curvature.astype(kind)
+        kappa = kappa.astype(kind)
         own = self.own.astype(kind)[:, None] if _diagonal(penalty) else None
-        out, residual = np.zeros_like(right), right.copy()
+        out = np.zeros_like(right)
+        residual = right.copy()
         towards = scale * residual
         square = np.einsum("pk,pk->k", residual, towards)
-        enough, open_ = np.square(tol) * square, np.flatnonzero(square > 0)
+        enough = np.square(tol) * square
+        open_ = np.flatnonzero(square > 0)
         towards = towards[:, open_]
         # largest number of products in a solve
         for _ in range(1000):
@@ -99,7 +115,9 @@ class WideModel:
                 break
             part = lambda each, open_=open_: each[:, open_] if each.shape[1] > 1 else each
             image = back @ (part(curvature) * (x @ towards))
-            image += (kappa[open_] if len(kappa) > 1 else kappa) * (penalty @ towards if own is None else own * towards)
+            image += (kappa[open_] if len(kappa) > 1 else kappa) * (
+                penalty @ towards if own is None else own * towards
+            )
             self.products += len(open_)
             length = square[open_] / np.einsum("pk,pk->k", towards, image)
             whole = len(open_) == out.shape[1]
@@ -115,7 +133,9 @@ class WideModel:
                 open_, towards = open_[going], np.ascontiguousarray(towards[:, going])
         return out
 
-    def value(self, theta: Float[np.ndarray, "params lanes"], omega: Array, kappa: Array) -> tuple[Array, Array, Array]:
+    def value(
+        self, theta: Float[np.ndarray, "params lanes"], omega: Array, kappa: Array
+    ) -> tuple[Array, Array, Array]:
         """Evaluate F, its gradients, and ω ℓ″ for some refits."""
         eta = self.predict(theta)
         parts = self.model.loss.derivatives(eta.T, self.model.y, (0, 1, 2))
@@ -123,12 +143,18 @@ class WideModel:
         pushed = self.penalty @ theta
         F = loss.sum(1) + 0.5 * kappa * np.einsum("pk,pk->k", theta, pushed)
         self.products += len(kappa)
-        return np.where(np.isnan(F), np.inf, F), self.back @ np.ascontiguousarray(slope.T) + kappa * pushed, curvature.T
+        return (
+            np.where(np.isnan(F), np.inf, F),
+            self.back @ np.ascontiguousarray(slope.T) + kappa * pushed,
+            curvature.T,
+        )
 
     def predict(self, theta: Float[np.ndarray, "params lanes"]) -> Float[np.ndarray, "units lanes"]:
         """Linear predictors of every row."""
         shift = self.model.offset
-        return self.x @ theta + (shift[:, None] if isinstance(shift, np.ndarray) and shift.ndim else shift)
+        return self.x @ theta + (
+            shift[:, None] if isinstance(shift, np.ndarray) and shift.ndim else shift
+        )
 
 
 def _diagonal(penalty: Any) -> bool:
@@ -139,8 +165,8 @@ def _diagonal(penalty: Any) -> bool:
 class WideRefit(NamedTuple):
     """Results of refits.
 
-    They have raveled θ, the listed units' predictors there and before the last step, the length of the first step, and whether
-    they converged.
+    They have raveled θ, the listed units' predictors there and before the last step, the length of
+    the first step, and whether they converged.
     """
 
     theta: Points
@@ -157,38 +183,62 @@ def settle_wide(
     tol: float = 1e-9,  # length of the last step, relative to the displacement
     steps: int = MAX_WIDE_NEWTON_STEPS,
 ) -> WideRefit:
-    """Bring refits to their minima by Newton steps of their own, from θ̂ or from their candidates."""
+    """Bring refits to their minima by Newton steps of their own, from θ̂ or from their
+    candidates.
+    """
     # numbers in the vectors of one array, which stay near a cache
     size = max(1, 2**20 // len(at.theta))
     parts = []
     for first in range(0, len(rows.index), size):
         lanes = np.arange(first, min(first + size, len(rows.index)))
-        parts.append(_settle(at, rows.take(lanes), None if start is None else start[lanes], tol, steps))
+        parts.append(
+            _settle(at, rows.take(lanes), None if start is None else start[lanes], tol, steps)
+        )
     return WideRefit(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
-def _settle(at: WideModel, rows: RefitRows, start: Array | None, tol: float, steps: int) -> WideRefit:
+def _settle(
+    at: WideModel, rows: RefitRows, start: Array | None, tol: float, steps: int
+) -> WideRefit:
     omega, kappa = at.model.weigh(weights_of(rows, at.units))
-    count, units = len(kappa), np.where(rows.index < at.units, rows.index, 0)
+    count = len(kappa)
+    units = np.where(rows.index < at.units, rows.index, 0)
     place = np.arange(count)[:, None]
     theta = np.repeat(at.theta[:, None], count, axis=1) if start is None else start.T.copy()
     listed = lambda theta: at.predict(theta)[units, place]
     F, gradient, curvature = at.value(theta, omega, kappa)
     center = listed(theta)
-    before, arrived, first = center.copy(), np.zeros(count, bool), np.zeros(count)
-    way, open_ = np.zeros(count), np.arange(count)
+    before = center.copy()
+    arrived = np.zeros(count, bool)
+    first = np.zeros(count)
+    way = np.zeros(count)
+    open_ = np.arange(count)
     for k in range(steps):
         if not open_.size:
             break
-        size = np.sqrt(np.einsum("pk,pk->k", gradient[:, open_] ** 2, 1 / at.diagonal[:, None] * np.ones((1, open_.size))))
+        size = np.sqrt(
+            np.einsum(
+                "pk,pk->k",
+                gradient[:, open_] ** 2,
+                1 / at.diagonal[:, None] * np.ones((1, open_.size)),
+            )
+        )
         left = np.minimum(
             MAX_SOLVE_RESIDUAL,
-            np.maximum(size / np.maximum(first[open_], 1e-300) if k else MAX_SOLVE_RESIDUAL, MIN_SOLVE_RESIDUAL),
+            np.maximum(
+                size / np.maximum(first[open_], 1e-300) if k else MAX_SOLVE_RESIDUAL,
+                MIN_SOLVE_RESIDUAL,
+            ),
         )
-        left = np.full(len(open_), MIN_SOLVE_RESIDUAL) if steps == 1 else left
-        # the gradient is in float64, so that later steps correct what a rough solve in float32 leaves
-        kind, unit = np.float32 if left.min() >= SINGLE_RESIDUAL else np.float64, np.where(size > 0, size, 1.0)
-        step = unit * at.solve((gradient[:, open_] / unit).astype(kind), curvature[:, open_], kappa[open_], left)
+        if steps == 1:
+            left = np.full(len(open_), MIN_SOLVE_RESIDUAL)
+        # the gradient is in float64, so that later steps correct what a rough solve in float32
+        # leaves
+        kind = np.float32 if left.min() >= SINGLE_RESIDUAL else np.float64
+        unit = np.where(size > 0, size, 1.0)
+        step = unit * at.solve(
+            (gradient[:, open_] / unit).astype(kind), curvature[:, open_], kappa[open_], left
+        )
         slope = np.einsum("pk,pk->k", gradient[:, open_], step)
         decrement = np.sqrt(np.maximum(slope, 0.0))
         first = np.where(first == 0, _at(first, open_, decrement), first)
@@ -196,7 +246,9 @@ def _settle(at: WideModel, rows: RefitRows, start: Array | None, tol: float, ste
         good = _shorten_steps(at, (theta, F, gradient, curvature), step, slope, omega, kappa, open_)
         before[open_] = center[open_]
         center[open_] = at.predict(theta[:, open_])[units[open_], np.arange(len(open_))[:, None]]
-        done = (decrement <= tol * np.maximum(way[open_], 1e-300)) | (slope <= FLOOR * (1 + np.abs(F[open_])))
+        done = (decrement <= tol * np.maximum(way[open_], 1e-300)) | (
+            slope <= FLOOR * (1 + np.abs(F[open_]))
+        )
         arrived[open_] = done & good
         open_ = open_[~done & good]
     return WideRefit(np.ascontiguousarray(theta.T), center, before, first, arrived)
@@ -222,7 +274,8 @@ def _shorten_steps(
     `stand`, changed in place, has the candidates, and F, gradients and ω ℓ″ there.
     """
     theta, F, gradient, curvature = stand
-    wanting, length = np.arange(len(open_)), 1.0
+    wanting = np.arange(len(open_))
+    length = 1.0
     while wanting.size and length > SHORTEST:
         some = open_[wanting]
         there = theta[:, some] - length * step[:, wanting]
@@ -231,7 +284,8 @@ def _shorten_steps(
         good = some[enough]
         theta[:, good], F[good] = there[:, enough], value[enough]
         gradient[:, good], curvature[:, good] = own[:, enough], bent[:, enough]
-        wanting, length = wanting[~enough], length / 2
+        wanting = wanting[~enough]
+        length = length / 2
     return ~np.isin(np.arange(len(open_)), wanting)
 
 
@@ -240,21 +294,34 @@ def exactly(fit: Fit, rows: RefitRows, steps: int = MAX_WIDE_NEWTON_STEPS) -> Re
     at = cast(WideModel, wide(fit))
     products = at.products
     found = settle_wide(at, rows, steps=steps)
-    held, y = np.asarray(rows.held), at.model.y[np.where(rows.index < at.units, rows.index, 0)]
+    held = np.asarray(rows.held)
+    y = at.model.y[np.where(rows.index < at.units, rows.index, 0)]
     losses, last = (
-        np.where(held, at.model.unit_loss.derivatives(eta, y, (0,))[0], 0.0) for eta in (found.center, found.before)
+        np.where(held, at.model.unit_loss.derivatives(eta, y, (0,))[0], 0.0)
+        for eta in (found.center, found.before)
     )
     error = np.abs(losses - last).sum(1) + 1e-12 * np.abs(losses).sum(1)
     result = np.where(found.converged, RESULTS.successful, RESULTS.not_converged)
     ball = lambda: (fit.back(found.theta - at.theta), np.zeros(len(error)))
     return RefitBatch(
-        lambda: found.theta, error, result, losses, np.zeros(len(error), bool), ball, found.first, at.products - products
+        lambda: found.theta,
+        error,
+        result,
+        losses,
+        np.zeros(len(error), bool),
+        ball,
+        found.first,
+        at.products - products,
     )
 
 
 def one_step(fit: Fit, rows: RefitRows) -> RefitBatch:
-    """Take one Newton step of each refit with its own Hessian; its error is the distance to the converged refit."""
-    at, exact = cast(WideModel, wide(fit)), exactly(fit, rows)
+    """Take one Newton step of each refit with its own Hessian.
+
+    Its error is the distance to the converged refit.
+    """
+    at = cast(WideModel, wide(fit))
+    exact = exactly(fit, rows)
     found, held = settle_wide(at, rows, steps=1), np.asarray(rows.held)
     y = at.model.y[np.where(rows.index < at.units, rows.index, 0)]
     losses = np.where(held, at.model.unit_loss.derivatives(found.center, y, (0,))[0], 0.0)

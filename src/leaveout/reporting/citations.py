@@ -1,4 +1,7 @@
-"""What to cite for a result: the theorem behind its errors, the papers whose methods it uses, and software."""
+"""What to cite for a result.
+
+The theorem behind its errors, the papers whose methods it uses, and software.
+"""
 
 import dataclasses
 import re
@@ -14,7 +17,10 @@ THEOREM = "Errors are proved, as “The idea” in the documentation and leaveou
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Citations(PrintedResult):
-    """Citations of a result: a sentence on the theorem, if errors are proved, and entries of BibTeX by their keys."""
+    """Citations of a result.
+
+    A sentence on the theorem, if errors are proved, and entries of BibTeX by their keys.
+    """
 
     theorem: str
     entries: dict[str, str]
@@ -22,10 +28,22 @@ class Citations(PrintedResult):
     def _lines(self) -> list[tuple[str, str]]:
         told = [("theorem", self.theorem)] if self.theorem else []
         for key, entry in self.entries.items():
-            part = {name: re.sub("[{}]", "", text) for name, text in re.findall(r"(\w+) = \{(.*)\}", entry)}
-            where = [part[name] for name in ("journal", "booktitle", "publisher", "howpublished") if name in part]
+            part = {
+                name: re.sub("[{}]", "", text)
+                for name, text in re.findall(r"(\w+) = \{(.*)\}", entry)
+            }
+            where = [
+                part[name]
+                for name in ("journal", "booktitle", "publisher", "howpublished")
+                if name in part
+            ]
             where += [part[name] for name in ("volume", "pages", "year") if name in part]
-            told.append((key, f"{part['author'].replace(' and ', '; ')}. {part['title']}. {', '.join(where)}."))
+            told.append(
+                (
+                    key,
+                    f"{part['author'].replace(' and ', '; ')}. {part['title']}. {', '.join(where)}.",
+                )
+            )
         return told
 
     @property
@@ -60,9 +78,16 @@ def cite(result: Any) -> Citations:
     """
     own = "@software{leaveout,\n  author = {The leaveout developers},\n  title = {leaveout: one fit, every fold},"
     own += f"\n  howpublished = {{version {version('leaveout')}}},\n}}"
-    used = {*re.findall(r"\w+", " ".join(_names(result))), "numpy", "scipy", *({"jax"} & sys.modules.keys())}
+    used = {
+        *re.findall(r"\w+", " ".join(_names(result))),
+        "numpy",
+        "scipy",
+        *({"jax"} & sys.modules.keys()),
+    }
     entries = {"leaveout": own}
-    for entry in re.findall(r"^@.*?^\}", files(__package__).joinpath("references.bib").read_text("utf-8"), re.M | re.S):
+    for entry in re.findall(
+        r"^@.*?^\}", files(__package__).joinpath("references.bib").read_text("utf-8"), re.M | re.S
+    ):
         named = re.findall(r"keywords = \{(.*)\}", entry)[0].split(", ")
         if used & set(named):
             entries[re.findall(r"\{(\w+),", entry)[0]] = re.sub(r"\n  keywords = .*", "", entry)
@@ -70,12 +95,24 @@ def cite(result: Any) -> Citations:
 
 
 def _names(result: Any) -> list[str]:
-    """List the names of what a result used: strategy, model, penalty, plan, measures, and those of the results in it."""
-    said = [each for each in (getattr(result, "labels", None), getattr(result, "attrs", None)) if isinstance(each, dict)]
+    """List the names of what a result used.
+
+    Strategy, model, penalty, plan, measures, and those of the results in it.
+    """
+    said = [
+        each
+        for each in (getattr(result, "labels", None), getattr(result, "attrs", None))
+        if isinstance(each, dict)
+    ]
     texts = [each.get(name) for each in said for name in ("objective", "refit", "method", "score")]
-    texts += [getattr(result, name, None) for name in ("method", "refit", "call")] + [*getattr(result, "metrics", ())]
+    texts += [getattr(result, name, None) for name in ("method", "refit", "call")] + [
+        *getattr(result, "metrics", ())
+    ]
     several: Any = getattr(result, "estimates", ())
-    parts = [getattr(result, name, None) for name in ("estimate", "fit", "objective", "penalty", "whole", "plan")]
+    parts = [
+        getattr(result, name, None)
+        for name in ("estimate", "fit", "objective", "penalty", "whole", "plan")
+    ]
     parts += several.values() if isinstance(several, dict) else several
     ours = [part for part in parts if type(part).__module__.startswith(__name__.partition(".")[0])]
     return [

@@ -1,4 +1,7 @@
-"""Page of a clinical prediction model: what a clinician reads first, then optimism, stability, the equation, and TRIPOD+AI."""
+"""Page of a clinical prediction model.
+
+What a clinician reads first, then optimism, stability, the equation, and TRIPOD+AI.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,10 +51,13 @@ PATIENTS = 400  # patients whose range over resamples is drawn
 CENTRES = 20  # rows of a forest at most that have room for their numbers
 LEAST_BENEFIT = -0.05  # net benefit below which a curve is not drawn, as in most papers
 Z95 = float(scipy.stats.norm.ppf(0.975))
-MEASURES = Path(__file__).parent / "measures.csv"  # what each measure of `lo.validate` is, in a few words
-# items of TRIPOD+AI (Collins et al., BMJ 2024): what each asks for, and the part of this page that tells it, if any does
+# what each measure of `lo.validate` is, in a few words
+MEASURES = Path(__file__).parent / "measures.csv"
+# items of TRIPOD+AI (Collins et al., BMJ 2024): what each asks for, and the part of this page that
+# tells it, if any does
 ITEMS = Path(__file__).parent / "tripod_ai.csv"
-RISKS = {  # how a risk is computed from the sum η under each link, and what e to the power of a coefficient is
+# how a risk is computed from the sum η under each link, and what e to the power of a coefficient is
+RISKS = {
     "logit": ("1/(1 + e^(−η))", "odds ratio"),
     "log": ("e^η", "risk ratio"),
     "cloglog": ("1 − e^(−e^η)", "coefficient"),
@@ -63,9 +69,7 @@ CENTRES_NOTE = (
     "Each centre is predicted by a model of the others. Columns that end in SE are standard errors. In the large: zero is "
     "ideal, above it risks are too low in this centre. O/E: events that happened over those that were predicted."
 )
-ITEMS_NOTE = (
-    "Items of TRIPOD+AI (Collins et al., BMJ 2024). What has no part of this page is for its authors to report elsewhere."
-)
+ITEMS_NOTE = "Items of TRIPOD+AI (Collins et al., BMJ 2024). What has no part of this page is for its authors to report elsewhere."
 
 
 def page_of(
@@ -79,17 +83,29 @@ def page_of(
     thresholds: ArrayLike | None,
     B: int,
 ) -> Page:
-    """Build the page of an estimate, whose held-out predictions are judged, from further refits of its fit."""
-    fit, plan = estimate.fit, estimate.plan
+    """Build the page of an estimate, whose held-out predictions are judged, from further refits of
+    its fit.
+    """
+    fit = estimate.fit
+    plan = estimate.plan
     if not isinstance(excluded, Mapping | None):
-        raise TypeError(f"report: excluded must be counts of patients by the reason, {{reason: count}}; got {excluded!r}.")
-    excluded = {str(why): count(f"report: excluded[{why!r}]", number, 0) for why, number in (excluded or {}).items()}
+        raise TypeError(
+            f"report: excluded must be counts of patients by the reason, {{reason: count}}; got {excluded!r}."
+        )
+    excluded = {
+        str(why): count(f"report: excluded[{why!r}]", number, 0)
+        for why, number in (excluded or {}).items()
+    }
     if fit is None:
-        raise ValueError("report: kind='clinical' needs the fit of the estimate, which this one has lost.")
+        raise ValueError(
+            "report: kind='clinical' needs the fit of the estimate, which this one has lost."
+        )
     cases = plan.of_cases
     measure: Any = performance("report", fit, None, cases)
     if isinstance(measure, Continuous):
-        raise TypeError("report: kind='clinical' is for a response of two classes or lo.Cox; the response here is a number.")
+        raise TypeError(
+            "report: kind='clinical' is for a response of two classes or lo.Cox; the response here is a number."
+        )
     if isinstance(measure, Survival) and not measure.times.size:
         raise ValueError(f"report: kind='clinical' shows risks until a time: {NO_RISKS}")
     if not fit.objective.units.repeatable:
@@ -98,14 +114,19 @@ def page_of(
             f"{kind_of(fit.objective)} depend on one another, and are not drawn one by one. lo.report(cv, path) is its page; "
             "lo.calibration(cv) and lo.decision_curve(cv) are parts of this one."
         )
-    validated, stable = validate(fit, B=B, cases=cases), stability(fit, B=B, cases=cases)
-    curve, decisions = calibration(estimate), decision_curve(estimate, thresholds)
+    validated = validate(fit, B=B, cases=cases)
+    stable = stability(fit, B=B, cases=cases)
+    curve = calibration(estimate)
+    decisions = decision_curve(estimate, thresholds)
     across = None if centres is None else internal_external(fit, centres, cases=cases)
     labels = getattr(fit.objective, "labels", None)
     classes = getattr(labels, "classes", ()) or getattr(fit.objective, "classes", ())
     event = f"“{classes[1]}”" if len(classes) == 2 else "the event"
     until = "" if curve.time is None else f" until {curve.time:g}"
-    whom = "patients" if plan.clusters is None else f"{len(np.unique(plan.clusters))} groups of patients who are held out whole"
+    if plan.clusters is None:
+        whom = "patients"
+    else:
+        whom = f"{len(np.unique(plan.clusters))} groups of patients who are held out whole"
     name = "AUC" if "AUC" in validated.table.index else "C"
     figures = [_calibration_figure(curve, until, whom), _decision_figure(decisions, until, whom)]
     tables = [PageTable("optimism", "Optimism", _optimism_note(validated), _optimism(validated))]
@@ -117,13 +138,27 @@ def page_of(
     equation, note, whole = _equation(fit, measure, curve.time)
     items = pd.read_csv(ITEMS, keep_default_na=False)
     if across is None:
-        items["on this page"] = items["on this page"].str.replace(r"(; |counts only: |^)Centres$", "", regex=True)
+        items["on this page"] = items["on this page"].str.replace(
+            r"(; |counts only: |^)Centres$", "", regex=True
+        )
     if not whole:
-        items["on this page"] = items["on this page"].where(~items["item"].isin(["12g", "22"]), "in part: Model equation")
-    tables += [PageTable("equation", "Model equation", note, equation), PageTable("items", "TRIPOD+AI", ITEMS_NOTE, items)]
-    printed: dict[str, Lines] = {"All that is known of the cross-validation": estimate._facts(), "The fit": fit._lines()}
+        items["on this page"] = items["on this page"].where(
+            ~items["item"].isin(["12g", "22"]), "in part: Model equation"
+        )
+    tables += [
+        PageTable("equation", "Model equation", note, equation),
+        PageTable("items", "TRIPOD+AI", ITEMS_NOTE, items),
+    ]
+    printed: dict[str, Lines] = {
+        "All that is known of the cross-validation": estimate._facts(),
+        "The fit": fit._lines(),
+    }
     printed |= {"Resamples": validated._lines(), "Net benefit": decisions._lines()}
-    given = {"centres=...": centres is not None, f"excluded={excluded!r}": excluded, "thresholds=...": thresholds is not None}
+    given = {
+        "centres=...": centres is not None,
+        f"excluded={excluded!r}": excluded,
+        "thresholds=...": thresholds is not None,
+    }
     more = [text for text, there in given.items() if there]
     return Page(
         title or "Does this prediction model hold for patients that it has not seen?",
@@ -143,11 +178,15 @@ def page_of(
 
 
 def _number(value: float, digits: int = 2) -> str:
-    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−") if np.isfinite(value) else "not known"
+    if np.isfinite(value):
+        return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
+    return "not known"
 
 
 def _between(low: float, high: float, digits: int = 2) -> str:
-    return f"{_number(low, digits)} to {_number(high, digits)}" if np.isfinite(low + high) else "no interval"
+    if np.isfinite(low + high):
+        return f"{_number(low, digits)} to {_number(high, digits)}"
+    return "no interval"
 
 
 def _answers(
@@ -160,31 +199,53 @@ def _answers(
     across: InternalExternal | None,
     excluded: dict[str, int],
 ) -> list[tuple[str, str, str]]:
-    """Write the cards: who is in the data and who is not, discrimination, calibration, net benefit, a new centre."""
-    patients, happened = measure.case, measure.risk[:, 2] if isinstance(measure, Survival) else measure.y
+    """Write the cards: who is in the data and who is not, discrimination, calibration, net benefit,
+    a new centre.
+    """
+    patients = measure.case
+    happened = measure.risk[:, 2] if isinstance(measure, Survival) else measure.y
     events = patients @ happened
     left = "; ".join(f"{number} left out: {why}" for why, number in excluded.items())
     weighted = f"{measure.weights.note}; " if measure.weights.note else ""
-    row, slope, large = validated.table.loc[name], curve.table.loc["slope"], curve.table.loc["large"]
-    brier = next(key for key in validated.table.index if key in ("B", "IBS") or key.startswith("Brier"))
+    row = validated.table.loc[name]
+    slope = curve.table.loc["slope"]
+    large = curve.table.loc["large"]
+    brier = next(
+        key for key in validated.table.index if key in ("B", "IBS") or key.startswith("Brier")
+    )
     who = f"{patients.sum():g}, {events:g} ({events / patients.sum():.0%}) with {event}"
     ranked = (
         f"{_between(row.low, row.high, 3)} ({validated.level:.0%}, over patients), corrected for optimism; on its own patients "
         f"{_number(row['index.orig'], 3)}. One half is chance, one is perfect"
     )
-    slopes, larges = (f"{_between(of.low, of.high)} ({curve.level:.0%}), of held-out predictions" for of in (slope, large))
+    slopes, larges = (
+        f"{_between(of.low, of.high)} ({curve.level:.0%}), of held-out predictions"
+        for of in (slope, large)
+    )
     useful = f"of risk: there the {decisions.level:.0%} band of the net benefit is above treating all and treating none"
     error = "corrected for optimism: the mean squared error of risks, of which zero is best"
     cards = [
-        ("Patients", who, weighted + (left or "all rows that were given; none is said to be left out")),
+        (
+            "Patients",
+            who,
+            weighted + (left or "all rows that were given; none is said to be left out"),
+        ),
         (f"Discrimination ({name})", _number(row["index.corrected"], 3), ranked),
-        ("Calibration slope", _number(slope.estimate), f"{slopes}. One is ideal; below it risks are too extreme"),
+        (
+            "Calibration slope",
+            _number(slope.estimate),
+            f"{slopes}. One is ideal; below it risks are too extreme",
+        ),
         (
             "Calibration in the large",
             _number(large.estimate),
             f"{larges}, in log odds. Zero is ideal; above it risks are too low",
         ),
-        ("Useful thresholds", _runs(decisions.useful.to_numpy(), decisions.useful.index.to_numpy()), useful),
+        (
+            "Useful thresholds",
+            _runs(decisions.useful.to_numpy(), decisions.useful.index.to_numpy()),
+            useful,
+        ),
         ("Brier score", _number(validated.corrected[brier], 3), error),
     ]
     if across is None:
@@ -198,7 +259,10 @@ def _answers(
 def _runs(best: np.ndarray, thresholds: np.ndarray) -> str:
     """Write the thresholds at which the model is best, as runs of neighbours."""
     starts, ends = np.flatnonzero(np.diff(np.r_[False, best, False].astype(int))).reshape(-1, 2).T
-    runs = [(f"{thresholds[a]:.2g}", f"{thresholds[b - 1]:.2g}") for a, b in zip(starts, ends, strict=True)]
+    runs = [
+        (f"{thresholds[a]:.2g}", f"{thresholds[b - 1]:.2g}")
+        for a, b in zip(starts, ends, strict=True)
+    ]
     return ", ".join(low if low == high else f"{low} to {high}" for low, high in runs) or "none"
 
 
@@ -207,12 +271,18 @@ def _optimism(validated: Validation) -> pd.DataFrame:
     words = {"index.orig": "apparent", "index.corrected": "corrected"}
     table = validated.table.rename(columns=words).round(4).rename_axis("measure").reset_index()
     known = pd.read_csv(MEASURES, index_col="measure")["what it is"]
-    return table.assign(**{"what it is": [known.get(each.partition("(")[0], "") for each in table["measure"]]})
+    return table.assign(
+        **{"what it is": [known.get(each.partition("(")[0], "") for each in table["measure"]]}
+    )
 
 
 def _optimism_note(validated: Validation) -> str:
     lost = int((~validated.flagged["used"]).sum())
-    what = f"{lost} of {validated.plan.num_refits} resamples have no refit and leave every mean. " if lost else ""
+    what = (
+        f"{lost} of {validated.plan.num_refits} resamples have no refit and leave every mean. "
+        if lost
+        else ""
+    )
     return (
         f"Apparent measures are of the model on its own patients; training and test are means over {validated.plan.num_refits} "
         "models of bootstrap resamples, on their own patients and on all. The difference, optimism, is taken from the apparent "
@@ -222,19 +292,35 @@ def _optimism_note(validated: Validation) -> str:
 
 
 def _centres(across: InternalExternal, name: str) -> pd.DataFrame:
-    words = {"n": "patients", "C": name, "large": "in the large", "OE": "O/E", "brier": "Brier", "logloss": "log loss"}
-    table = across.centres.drop(columns=["result"] if set(across.centres["result"]) == {"successful"} else [])
-    heads = [words.get(each.removesuffix("_se"), each.removesuffix("_se")) + " SE" * each.endswith("_se") for each in table]
+    words = {
+        "n": "patients",
+        "C": name,
+        "large": "in the large",
+        "OE": "O/E",
+        "brier": "Brier",
+        "logloss": "log loss",
+    }
+    table = across.centres.drop(
+        columns=["result"] if set(across.centres["result"]) == {"successful"} else []
+    )
+    heads = [
+        words.get(each.removesuffix("_se"), each.removesuffix("_se")) + " SE" * each.endswith("_se")
+        for each in table
+    ]
     return table.set_axis(heads, axis=1).round(3).rename_axis("centre").reset_index()
 
 
 def _equation(fit: Fit, measure: Any, time: Any) -> tuple[pd.DataFrame, str, bool]:
-    """Tabulate the coefficients with standard errors, write how a risk is computed from them, and whether that is all."""
+    """Tabulate the coefficients with standard errors, write how a risk is computed from them, and
+    whether that is all.
+    """
     model: Any = fit.objective
     known = name_parameters(fit)
-    names, value = known.names, known.at(fit.vector[None])[0]
+    names = known.names
+    value = known.at(fit.vector[None])[0]
     if isinstance(model, ActiveGLM):  # its own parameters are those that the penalty does not hold
-        value, model = model.spread(fit.vector), model.whole.model
+        value = model.spread(fit.vector)
+        model = model.whole.model
         names = model.parameters.names()
     link = getattr(model.loss_function, "link", "") if isinstance(model, GLM) else ""
     whole = link in RISKS or isinstance(model, Cox)
@@ -245,9 +331,12 @@ def _equation(fit: Fit, measure: Any, time: Any) -> tuple[pd.DataFrame, str, boo
     if isinstance(measure, Survival):
         base = measure.own[1][0][:, np.searchsorted(measure.grid, time)]
         base = f"{base[0]:.6g}" if np.ptp(base) == 0 else "that of the patient's stratum"
-        notes, ratio = [f"Risk until {time:g} = 1 − e^(−H e^η), {eta}, H = {base}."], "hazard ratio"
+        notes = [f"Risk until {time:g} = 1 − e^(−H e^η), {eta}, H = {base}."]
+        ratio = "hazard ratio"
     elif not whole:
-        notes = ["These are the parameters of the model. How it computes a risk from them is not on this page."]
+        notes = [
+            "These are the parameters of the model. How it computes a risk from them is not on this page."
+        ]
     read = getattr(getattr(model, "labels", None), "read", None)
     if isinstance(read, FormulaReader):
         notes.append(f"The terms are the columns of the formula {read.formula}.")
@@ -264,8 +353,12 @@ def _equation(fit: Fit, measure: Any, time: Any) -> tuple[pd.DataFrame, str, boo
         se = np.full(len(names), np.nan)
         notes.append("There are no standard errors for this model.")
     table = pd.DataFrame({"term": names, "coefficient": value, "se": se})
-    shown = lambda x: x if ratio == "coefficient" else np.where(table["term"] == "intercept", np.nan, np.exp(x))
-    table[ratio], table["low"], table["high"] = map(shown, (value, value - Z95 * se, value + Z95 * se))
+    shown = lambda x: (
+        x if ratio == "coefficient" else np.where(table["term"] == "intercept", np.nan, np.exp(x))
+    )
+    table[ratio], table["low"], table["high"] = map(
+        shown, (value, value - Z95 * se, value + Z95 * se)
+    )
     return table, " ".join(notes), whole
 
 
@@ -279,8 +372,20 @@ def _calibration_figure(found: Calibration, until: str, whom: str) -> Figure:
     told = tooltip(predicted="predicted", observed="observed", low="from", high="to")
     number, edge = np.histogram(found.predicted, BINS, (0, 1))
     high = 0.12 * number / max(number.max(), 1)
-    bars = pd.DataFrame({"predicted": edge[:-1], "end": edge[1:], "observed": -0.14, "top": high - 0.14, "n": number})
-    ends = {"x2": {"field": "end"}, "y2": {"field": "top"}, "tooltip": tooltip(predicted="from", end="to", n="patients")}
+    bars = pd.DataFrame(
+        {
+            "predicted": edge[:-1],
+            "end": edge[1:],
+            "observed": -0.14,
+            "top": high - 0.14,
+            "n": number,
+        }
+    )
+    ends = {
+        "x2": {"field": "end"},
+        "y2": {"field": "top"},
+        "tooltip": tooltip(predicted="from", end="to", n="patients"),
+    }
     curve = data_of(found.curve)
     layers = [
         _diagonal("predicted", "observed"),
@@ -292,7 +397,9 @@ def _calibration_figure(found: Calibration, until: str, whom: str) -> Figure:
         f"The share of patients with the event by their held-out risk, and its {found.level:.0%} band over {whom}. On the grey "
         "line risks are right; where the curve is below it they are too high. Bars are numbers of patients."
     )
-    return Figure("calibration", "Calibration: can risks be taken at their word?", text, layers, 380)
+    return Figure(
+        "calibration", "Calibration: can risks be taken at their word?", text, layers, 380
+    )
 
 
 def _diagonal(across: str, up: str) -> dict[str, Any]:
@@ -304,13 +411,25 @@ def _decision_figure(found: DecisionCurve, until: str, whom: str) -> Figure:
     colors = {"by the model": BLUE, "treat all": ORANGE, "treat none": GREY}
     curves = found.table[["net_benefit", "all", "none"]].set_axis([*colors], axis=1).reset_index()
     curves = curves.melt("threshold", var_name="strategy").query("value >= @LEAST_BENEFIT")
-    band = found.table.assign(low=found.table["low"].clip(lower=LEAST_BENEFIT))[found.table["net_benefit"] >= LEAST_BENEFIT]
+    band = found.table.assign(low=found.table["low"].clip(lower=LEAST_BENEFIT))[
+        found.table["net_benefit"] >= LEAST_BENEFIT
+    ]
     across = {"x": axis("threshold", f"threshold of risk{until} above which one treats")}
     between = across | {"y": axis("low", "net benefit"), "y2": {"field": "high"}}
     told = tooltip(strategy="strategy", threshold="threshold", value="net benefit")
-    own = across | {"y": axis("value", "net benefit"), "color": colored("strategy", **colors), "tooltip": told}
+    own = across | {
+        "y": axis("value", "net benefit"),
+        "color": colored("strategy", **colors),
+        "tooltip": told,
+    }
     layers = [
-        layer(data_of(band.reset_index()[["threshold", "low", "high"]]), "area", between, color=BLUE, opacity=0.2),
+        layer(
+            data_of(band.reset_index()[["threshold", "low", "high"]]),
+            "area",
+            between,
+            color=BLUE,
+            opacity=0.2,
+        ),
         layer(data_of(curves), "line", own, strokeWidth=2),
     ]
     text = (
@@ -325,10 +444,19 @@ def _forest(across: InternalExternal, measure: str, what: str) -> Figure:
     frame = across.forest(measure).reset_index(names="model")
     frame["model"] = frame["model"].map(str)
     ends = [_between(*row) for row in frame[["low", "high"]].to_numpy()]
-    told = [f"{_number(value)} ({text})" for value, text in zip(frame["estimate"][:-1], ends, strict=False)] + ends[-1:]
+    told = [
+        f"{_number(value)} ({text})"
+        for value, text in zip(frame["estimate"][:-1], ends, strict=False)
+    ] + ends[-1:]
     frame["told"] = told if len(frame) <= CENTRES else ""
-    place = {"x": axis("estimate", what), "y": MODEL, "tooltip": tooltip(model="centre", estimate=what, low="from", high="to")}
-    own, pooled, new = (data_of(frame[part]) for part in (slice(-2), slice(-2, -1), slice(-1, None)))
+    place = {
+        "x": axis("estimate", what),
+        "y": MODEL,
+        "tooltip": tooltip(model="centre", estimate=what, low="from", high="to"),
+    }
+    own, pooled, new = (
+        data_of(frame[part]) for part in (slice(-2), slice(-2, -1), slice(-1, None))
+    )
     words = {"x": {"value": 4}, "y": MODEL, "text": {"field": "told"}}
     ideal = [value for value in [IDEAL[measure]] if np.isfinite(value)]
     layers = [  # the first names the rows in their order, also those that have no estimate
@@ -345,20 +473,37 @@ def _forest(across: InternalExternal, measure: str, what: str) -> Figure:
         "thick bar is where that of a new centre is expected."
     ) + " On the dashed line predictions are right." * bool(ideal)
     return Figure(
-        f"forest-{measure}", f"{what} by centre", text, layers, (34 if len(frame) <= CENTRES else 26) * len(frame) + 40
+        f"forest-{measure}",
+        f"{what} by centre",
+        text,
+        layers,
+        (34 if len(frame) <= CENTRES else 26) * len(frame) + 40,
     )
 
 
 def _stability_figure(found: Stability, until: str) -> Figure:
     units = found.units.sample(min(PATIENTS, len(found.units)), random_state=0)
     told = tooltip(prediction="predicted risk", low="from", high="to", mape="mean difference")
-    place = {"x": axis("prediction", f"predicted risk{until}"), "y": axis("low", "risk by resamples"), "y2": {"field": "high"}}
+    place = {
+        "x": axis("prediction", f"predicted risk{until}"),
+        "y": axis("low", "risk by resamples"),
+        "y2": {"field": "high"},
+    }
     ranges = data_of(units[["prediction", "low", "high", "mape"]])
-    layers = [layer(ranges, "rule", place | {"tooltip": told}, color=BLUE, opacity=0.5), _diagonal("prediction", "low")]
-    some = f" Shown are {len(units)} of {len(found.units)} patients, at random." if len(units) < len(found.units) else ""
+    layers = [
+        layer(ranges, "rule", place | {"tooltip": told}, color=BLUE, opacity=0.5),
+        _diagonal("prediction", "low"),
+    ]
+    some = (
+        f" Shown are {len(units)} of {len(found.units)} patients, at random."
+        if len(units) < len(found.units)
+        else ""
+    )
     text = (
         f"For each patient, where {found.level:.0%} of the risks by {len(found.predictions)} models of resampled patients lie. "
         f"They differ from the risk of the model by {found.table.loc['mape', 'mean']:.3f} for a patient on average, and by "
         f"{found.table.loc['mape', 'max']:.3f} for the least stable.{some}"
     )
-    return Figure("stability", "Stability: would other patients have made another model?", text, layers, 320)
+    return Figure(
+        "stability", "Stability: would other patients have made another model?", text, layers, 320
+    )

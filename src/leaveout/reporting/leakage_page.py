@@ -1,4 +1,7 @@
-"""Page of the report on leaking clusters: answers with their intervals, the effect of every cut, and the rows behind it."""
+"""Page of the report on leaking clusters.
+
+Answers with their intervals, the effect of every cut, and the rows behind it.
+"""
 
 import numpy as np
 import pandas as pd
@@ -26,7 +29,9 @@ from .page import (
     tooltip,
 )
 
-MOST, BARS = 20_000, 15  # rows in a table, rows named in a picture
+# rows in a table, rows named in a picture
+MOST = 20_000
+BARS = 15
 COLORS = (GREY, BLUE, GREEN, ORANGE, PURPLE, BROWN, RED)  # colours of the answers in their order
 
 
@@ -34,13 +39,28 @@ def page_of(report: LeakageReport, title: str) -> Page:
     """Build the page of a report, with the origin of each number."""
     answers = report.table.rename_axis("answer").reset_index()
     rows = report.rows.rename_axis("row").reset_index()
-    more = f" The {MOST} that carry most; LeakageReport.rows has all {len(rows)}." if len(rows) > MOST else ""
+    more = (
+        f" The {MOST} that carry most; LeakageReport.rows has all {len(rows)}."
+        if len(rows) > MOST
+        else ""
+    )
     what = (
         "Tested rows that may have mates in training: the likeliest mate and the probability of that pair, the probability of "
         f"any mate in training, and what the row adds to the correction.{more}"
     )
-    tables = [PageTable("answers", "Answers", "Each beside what it takes for granted, or why there is none.", answers)]
-    tables += [PageTable("rows", "Rows that carry the inflation", what, rows.head(MOST))] if len(rows) else []
+    tables = [
+        PageTable(
+            "answers",
+            "Answers",
+            "Each beside what it takes for granted, or why there is none.",
+            answers,
+        )
+    ]
+    tables += (
+        [PageTable("rows", "Rows that carry the inflation", what, rows.head(MOST))]
+        if len(rows)
+        else []
+    )
     return Page(
         title or f"{report.scoring} on new clusters, where links between records are uncertain",
         "What is the score on entities that the model has not seen, once their records in the training sets are taken out?",
@@ -67,22 +87,43 @@ def _answers(report: LeakageReport) -> list[tuple[str, str, str]]:
     level = f"{report.level:.0%} interval"
     better = "more is better" if report.more_is_better else "less is better"
     naive = report.table.loc["naive"]
-    said = [("As filed (naive)", f"{naive.score:.5g}", f"{_between(naive, level)}; {report.scoring}, {better}")]
+    said = [
+        (
+            "As filed (naive)",
+            f"{naive.score:.5g}",
+            f"{_between(naive, level)}; {report.scoring}, {better}",
+        )
+    ]
     if np.isfinite(naive.exposed):
-        said.append(("Exposed", f"{naive.exposed:.2g}", "of the tested records are expected to have a mate in training"))
+        said.append(
+            (
+                "Exposed",
+                f"{naive.exposed:.2g}",
+                "of the tested records are expected to have a mate in training",
+            )
+        )
     if report.recommended is None:
         return [("On new clusters", "no answer", "see the verdict"), *said]
     row = report.table.loc[report.recommended]
-    moved = (f"{row.correction:.3g}", f"{row.correction_low:.3g} to {row.correction_high:.3g}, {level}, paired over clusters")
+    moved = (
+        f"{row.correction:.3g}",
+        f"{row.correction_low:.3g} to {row.correction_high:.3g}, {level}, paired over clusters",
+    )
     return [
-        ("On new clusters", f"{row.score:.5g}", f"{_between(row, level)}; answer: {report.recommended}"),
+        (
+            "On new clusters",
+            f"{row.score:.5g}",
+            f"{_between(row, level)}; answer: {report.recommended}",
+        ),
         ("Correction", *moved),
         *said,
     ]
 
 
 def _between(row: pd.Series, level: str) -> str:
-    return f"{row.low:.4g} to {row.high:.4g}, {level}" if np.isfinite(row.low) else "no interval: all records score alike"
+    if np.isfinite(row.low):
+        return f"{row.low:.4g} to {row.high:.4g}, {level}"
+    return "no interval: all records score alike"
 
 
 def _beside(report: LeakageReport) -> Figure:
@@ -90,7 +131,14 @@ def _beside(report: LeakageReport) -> Figure:
     frame = table.drop(columns=["assumption", "refusal"]).assign(model=list(table.index))
     frame["told"] = np.where(frame.model == report.recommended, "believed", "not believed")
     data = data_of(frame)
-    told = tooltip(model="answer", score="score", low="from", high="to", correction="correction", exposed="exposed")
+    told = tooltip(
+        model="answer",
+        score="score",
+        low="from",
+        high="to",
+        correction="correction",
+        exposed="exposed",
+    )
     color = colored("told", **{"believed": ORANGE, "not believed": BLUE})
     place = {"x": axis("score", report.scoring), "y": MODEL, "color": color, "tooltip": told}
     dots = layer(data, "point", place, filled=True, size=80)
@@ -101,24 +149,41 @@ def _beside(report: LeakageReport) -> Figure:
 
 
 def _cuts(report: LeakageReport) -> list[Figure]:
-    """Plot the score at every cut, from the score as filed to the cut at which nothing is exposed."""
+    """Plot the score at every cut, from the score as filed to the cut at which nothing is
+    exposed.
+    """
     naive = report.answers["naive"]
-    points = [curve.assign(model=name, score=naive.score + curve.difference) for name, curve in report.curves.items()]
+    points = [
+        curve.assign(model=name, score=naive.score + curve.difference)
+        for name, curve in report.curves.items()
+    ]
     if not points:
         return []
     frame = pd.concat(points, ignore_index=True)
     frame["least"], frame["most"] = frame.score - 2 * frame.se, frame.score + 2 * frame.se
     names = list(report.curves)
     color = colored("model", **{name: COLORS[list(report.answers).index(name)] for name in names})
-    told = tooltip(model="answer", cut="cut", exposed="exposed", score="score", correction="correction, enlarged", se="SE")
-    shared = {"x": axis("exposed", "tested records expected to have a mate in training"), "color": color}
+    told = tooltip(
+        model="answer",
+        cut="cut",
+        exposed="exposed",
+        score="score",
+        correction="correction, enlarged",
+        se="SE",
+    )
+    shared = {
+        "x": axis("exposed", "tested records expected to have a mate in training"),
+        "color": color,
+    }
     data = data_of(frame)
     height = {"y": axis("least", ""), "y2": {"field": "most"}}
     errors = layer(data, "rule", shared | height, strokeWidth=1)
     place = shared | {"y": axis("score", report.scoring)}
     dots = layer(data, "point", place | {"tooltip": told}, filled=True, size=60)
     there = [name for name in names if not report.table.refusal[name]]
-    ends = [(name, naive.exposed, naive.score) for name in there] + [(name, 0.0, report.answers[name].score) for name in there]
+    ends = [(name, naive.exposed, naive.score) for name in there] + [
+        (name, 0.0, report.answers[name].score) for name in there
+    ]
     lines = data_of(pd.DataFrame(ends, columns=["model", "exposed", "score"]))
     line = layer(lines, "line", place, strokeWidth=1, strokeDash=[2, 3])
     text = (
@@ -132,8 +197,15 @@ def _row_figures(report: LeakageReport) -> list[Figure]:
     rows = report.rows.head(BARS)
     if rows.empty or rows.carries.isna().any():
         return []
-    frame = rows.assign(label=[str(name) for name in rows.index], mate=[str(name) for name in rows.mate])
-    told = tooltip(label="row", carries="adds to the correction", probability="of the likeliest pair", exposed="exposed")
+    frame = rows.assign(
+        label=[str(name) for name in rows.index], mate=[str(name) for name in rows.mate]
+    )
+    told = tooltip(
+        label="row",
+        carries="adds to the correction",
+        probability="of the likeliest pair",
+        exposed="exposed",
+    )
     told.insert(1, {"field": "mate", "title": "likeliest mate", "type": "nominal"})
     across = axis("carries", "adds to the correction", scale={"zero": True})
     text = f"The {len(frame)} rows that add most, of {len(report.rows)} that may have mates in training."

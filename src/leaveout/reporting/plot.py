@@ -1,7 +1,7 @@
 """Plots of estimates.
 
-Each function returns its axes. It draws on a new figure of pyplot, which a notebook or `plt.show()` shows, or on the given
-axes. No function changes matplotlib's global style.
+Each function returns its axes. It draws on a new figure of pyplot, which a notebook or `plt.show()`
+shows, or on the given axes. No function changes matplotlib's global style.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -36,11 +36,14 @@ from ..validation.scorers import more_is_better
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLORS = ("0.3", "tab:blue", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:orange")  # colours of answers
+# colours of answers
+COLORS = ("0.3", "tab:blue", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:orange")
 LONG = 40  # letters of a row's name that leave room for a forest
-REFERENCE: dict[str, Any] = {"color": "0.5", "linewidth": 0.8, "zorder": 0}  # a line to compare with
+# a line to compare with
+REFERENCE: dict[str, Any] = {"color": "0.5", "linewidth": 0.8, "zorder": 0}
 DASHED = REFERENCE | {"linestyle": "--"}
-POINTS: dict[str, Any] = {"s": 14, "alpha": 0.6, "linewidths": 0, "color": "tab:blue"}  # one a unit or a refit
+# one a unit or a refit
+POINTS: dict[str, Any] = {"s": 14, "alpha": 0.6, "linewidths": 0, "color": "tab:blue"}
 INFLUENCE_LABELS = {  # labels of the columns of an `Influence`
     "cook": "Cook's distance",
     "loss": "held-out loss",
@@ -89,27 +92,45 @@ def _plus_minus(value: float, se: float) -> str:
 
 def _of(estimate: Estimate, what: str) -> str:
     """Return the label of an axis: its name, followed by the name of the score."""
-    return f"{what}, {estimate.score}" if estimate.score else what
+    if estimate.score:
+        return f"{what}, {estimate.score}"
+    return what
 
 
 def _mean(estimate: Estimate) -> str:
     """Describe the mean, with its errors."""
     errors = {"data": estimate.se, "random folds": estimate.monte_carlo_error}
     known = {name: value for name, value in errors.items() if np.isfinite(value)}
-    said = "".join(f" ± {value:.2g}{f' ({name})' if len(known) > 1 else ''}" for name, value in known.items())
+    said = "".join(
+        f" ± {value:.2g}{f' ({name})' if len(known) > 1 else ''}" for name, value in known.items()
+    )
     return f"{estimate.mean:.4g}{said}"
 
 
 def _label_points(ax: "Axes", names: Any, x: Any, y: Any) -> None:
     """Write names above points, or below, right or left of them if a name would cover another."""
-    sides = [((0, 4), "center", "bottom"), ((0, -4), "center", "top"), ((6, 0), "left", "center"), ((-6, 0), "right", "center")]
+    sides = [
+        ((0, 4), "center", "bottom"),
+        ((0, -4), "center", "top"),
+        ((6, 0), "left", "center"),
+        ((-6, 0), "right", "center"),
+    ]
     behind = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5}
     boxes: list[Any] = []
     ax.apply_aspect()
     for name, across, up in zip(label_texts(pd.Index(names)), x, y, strict=True):
-        note = ax.annotate(name, (across, up), (0, 0), textcoords="offset points", fontsize=8, bbox=behind, zorder=2)
+        note = ax.annotate(
+            name,
+            (across, up),
+            (0, 0),
+            textcoords="offset points",
+            fontsize=8,
+            bbox=behind,
+            zorder=2,
+        )
         order = sides if up >= 0 else [sides[1], sides[0], *sides[2:]]
-        for shift, ha, va in [*order, order[0]]:  # the first again, if the name covers another everywhere
+        # the first again, if the name covers another everywhere
+        for shift, ha, va in [*order, order[0]]:
             note.set(position=shift, ha=ha, va=va)
             box = note.get_window_extent()
             if not any(box.overlaps(other) for other in boxes):
@@ -154,14 +175,26 @@ def losses(estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "
     ax.scatter(table.no_update, table.loss, zorder=3, **POINTS)
     flagged = table[table.refit.isin(estimate.flagged())]
     if len(flagged):
-        ax.scatter(flagged.no_update, flagged.loss, s=40, facecolors="none", edgecolors="tab:red", label="flagged")
+        ax.scatter(
+            flagged.no_update,
+            flagged.loss,
+            s=40,
+            facecolors="none",
+            edgecolors="tab:red",
+            label="flagged",
+        )
     label = next(name for name in ("unit", "group", "refit") if name in table)
     worst = table.loc[(table.loss - table.no_update).nlargest(named).index]
-    ax.vlines(worst.no_update, worst.no_update, worst.loss, color="tab:blue", alpha=0.4, linewidth=0.8)
+    ax.vlines(
+        worst.no_update, worst.no_update, worst.loss, color="tab:blue", alpha=0.4, linewidth=0.8
+    )
     _label_points(ax, worst[label], worst.no_update, worst.loss)
     ax.legend(frameon=False, loc="lower right")
     title = f"held-out loss {_mean(estimate)}\nwith no update {estimate.no_update:.4g}"
-    ax.set(xlabel=_of(estimate, f"loss of a {label} with no update"), ylabel=_of(estimate, f"held-out loss of a {label}"))
+    ax.set(
+        xlabel=_of(estimate, f"loss of a {label} with no update"),
+        ylabel=_of(estimate, f"held-out loss of a {label}"),
+    )
     ax.set_title(title, fontsize="medium")
     return ax
 
@@ -201,18 +234,28 @@ def agreement(estimate: Estimate, exact: Estimate, ax: "Axes | None" = None) -> 
     true = np.bincount(refit[scored], difference[scored], estimate.plan.num_refits)
     seen = np.unique(refit[scored])
     smallest_drawn_error = 1e-16  # smaller errors are drawn at this value
-    reported, true = (np.maximum(part[seen], smallest_drawn_error) for part in (estimate.error, true))
+    reported, true = (
+        np.maximum(part[seen], smallest_drawn_error) for part in (estimate.error, true)
+    )
     ax.scatter(reported, true, **POINTS)
     ends = [np.min(reported), np.max(reported)]
     ax.plot(ends, ends, label="equal", **REFERENCE)
     ax.legend(frameon=False, loc="upper left")
-    ax.set(xscale="log", yscale="log", xlabel="reported error of a refit's loss", ylabel="true error of a refit's loss")
-    ax.set_title(f"true error at most the reported one: {np.mean(true <= reported):.1%} of {len(seen)} refits")
+    ax.set(
+        xscale="log",
+        yscale="log",
+        xlabel="reported error of a refit's loss",
+        ylabel="true error of a refit's loss",
+    )
+    ax.set_title(
+        f"true error at most the reported one: {np.mean(true <= reported):.1%} of {len(seen)} refits"
+    )
     return ax
 
 
 def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
-    """Plot the difference of the held-out loss of each model from the best, ± its paired standard error.
+    """Plot the difference of the held-out loss of each model from the best, ± its paired standard
+    error.
 
     The no-update losses are in grey.
 
@@ -237,7 +280,9 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
     >>> fit = lo.fit(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"))
     >>> cv = lo.cross_validate(fit, lo.leave_one_out(8))
     >>> import warnings
-    >>> ridge = lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared", lo.penalties.Ridge(10.0))
+    >>> ridge = lo.GLM(
+    ...     np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared", lo.penalties.Ridge(10.0)
+    ... )
     >>> other = lo.cross_validate(lo.fit(ridge), lo.leave_one_out(8))
     >>> with warnings.catch_warnings():
     ...     warnings.simplefilter("ignore")  # 8 rows are few
@@ -247,13 +292,32 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
     """
     ax = _axes(ax, (6.0, 4.0))
     table = compare(estimates)
-    best, names = table.index[0], list(estimates)
-    table, place = table.loc[names], np.arange(len(names))
+    best = table.index[0]
+    names = list(estimates)
+    table = table.loc[names]
+    place = np.arange(len(names))
     seen = [estimate.no_update - table["mean"][best] for estimate in estimates.values()]
     ax.axhline(0, **REFERENCE)
-    ax.plot(place, seen, "o--", color="0.6", markerfacecolor="white", linewidth=0.8, label="with no update")
+    ax.plot(
+        place,
+        seen,
+        "o--",
+        color="0.6",
+        markerfacecolor="white",
+        linewidth=0.8,
+        label="with no update",
+    )
     bars = np.nan_to_num(table["se_difference"].to_numpy())
-    ax.errorbar(place, table["difference"], bars, fmt="o-", color="tab:blue", linewidth=1, capsize=3, label="held out")
+    ax.errorbar(
+        place,
+        table["difference"],
+        bars,
+        fmt="o-",
+        color="tab:blue",
+        linewidth=1,
+        capsize=3,
+        label="held out",
+    )
     ax.set_xticks(place, [str(name) for name in names])
     ax.margins(x=0.1)
     ax.set(
@@ -264,13 +328,17 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
 
 
 def _value_text(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
 
 
 def path(found: Any, ax: "Axes | None" = None) -> "Axes":
-    """Plot the held-out loss ± its standard error under every penalty of a `Path`, with the no-update loss in grey.
+    """Plot the held-out loss ± its standard error under every penalty of a `Path`, with the
+    no-update loss in grey.
 
-    The best is ringed. A line is drawn one standard error above it, below which the simplest is ringed too.
+    The best is ringed. A line is drawn one standard error above it, below which the simplest is
+    ringed too.
 
     Parameters
     ----------
@@ -290,16 +358,23 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
     >>> matplotlib.use("agg")
     >>> import numpy as np
     >>> import leaveout as lo
-    >>> found = lo.path(lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"), [1.0, 10.0], lo.leave_one_out(8))
+    >>> found = lo.path(
+    ...     lo.GLM(np.arange(8.0)[:, None], np.arange(8.0) ** 2, "squared"),
+    ...     [1.0, 10.0],
+    ...     lo.leave_one_out(8),
+    ... )
     >>> lo.plot.path(found).get_xlabel()
     'penalty'
     """
     ax = _axes(ax, (6.0, 4.0))
-    table, best = found.table(), found.best
+    table = found.table()
+    best = found.best
     by_number = table.index.dtype == float and bool((table.index > 0).all())
     place = table.index.to_numpy() if by_number else np.arange(len(table))
     order = np.argsort(place)
-    at, held, none, bars = (part[order] for part in (place, *table[["mean", "no_update", "se"]].to_numpy().T))
+    at, held, none, bars = (
+        part[order] for part in (place, *table[["mean", "no_update", "se"]].to_numpy().T)
+    )
     bars = np.nan_to_num(bars)
     ax.plot(at, none, color="0.6", linewidth=0.8, label="with no update")
     if by_number:
@@ -307,24 +382,50 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
         ax.plot(at, held, "o-", color="tab:blue", markersize=3, linewidth=1, label="held out")
         ax.set_xscale("log")
     else:
-        ax.errorbar(at, held, bars, fmt="o", color="tab:blue", markersize=4, linewidth=1, capsize=3, label="held out, ± SE")
+        ax.errorbar(
+            at,
+            held,
+            bars,
+            fmt="o",
+            color="tab:blue",
+            markersize=4,
+            linewidth=1,
+            capsize=3,
+            label="held out, ± SE",
+        )
         ax.set_xticks(place, [str(value) for value in table.index])
     marks = {"best": (best, "tab:red")}
     if np.isfinite(best.estimate.se):
         level = best.estimate.mean + best.estimate.se
-        ax.axhline(level, color="tab:orange", linewidth=0.8, linestyle="--", zorder=0, label="one SE above the best")
+        ax.axhline(
+            level,
+            color="tab:orange",
+            linewidth=0.8,
+            linestyle="--",
+            zorder=0,
+            label="one SE above the best",
+        )
         marks["simplest below it"] = (found.one_standard_error, "tab:orange")
     for name, (point, color) in marks.items():
         x = place[found.points.index(point)]
         label = f"{name}: {_value_text(point.value)}"
-        ax.plot(x, point.estimate.mean, "o", markersize=10, markerfacecolor="none", color=color, label=label)
+        ax.plot(
+            x,
+            point.estimate.mean,
+            "o",
+            markersize=10,
+            markerfacecolor="none",
+            color=color,
+            label=label,
+        )
     _legend_above(ax, 3)
     ax.set(xlabel="penalty", ylabel=_of(best.estimate, "loss a unit"))
     return ax
 
 
 def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> "Axes":
-    """Plot the criterion of every trial of a `Tuning` against a hyperparameter, ± its standard error.
+    """Plot the criterion of every trial of a `Tuning` against a hyperparameter, ± its standard
+    error.
 
     Pruned trials are hollow, and the best is ringed.
 
@@ -355,23 +456,61 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
     'l2'
     """
     ax = _axes(ax, (6.0, 4.0))
-    name = next(iter(found.space)) if name is None else name
+    if name is None:
+        name = next(iter(found.space))
     if name not in found.space:
-        raise ValueError(f"plot.tuning: name must be one of {', '.join(found.space)}; got {name!r}.")
+        raise ValueError(
+            f"plot.tuning: name must be one of {', '.join(found.space)}; got {name!r}."
+        )
     made = [trial for trial in found.all_trials if np.isfinite(trial.value)]
-    by_number, sign = isinstance(found.space[name], tuple), -1 if found.metric and more_is_better("plot", found.metric) else 1
-    place = lambda trial: trial.hyper[name] if by_number else found.space[name].index(trial.hyper[name])
-    kept, rest = [trial for trial in made if not trial.message], [trial for trial in made if trial.message]
-    at, value = np.array([place(trial) for trial in kept]), np.array([sign * trial.value for trial in kept])
+    by_number, sign = (
+        isinstance(found.space[name], tuple),
+        -1 if found.metric and more_is_better("plot", found.metric) else 1,
+    )
+    place = lambda trial: (
+        trial.hyper[name] if by_number else found.space[name].index(trial.hyper[name])
+    )
+    kept = [trial for trial in made if not trial.message]
+    rest = [trial for trial in made if trial.message]
+    at = np.array([place(trial) for trial in kept])
+    value = np.array([sign * trial.value for trial in kept])
     bars = None if found.metric else np.nan_to_num([trial.estimate.se for trial in kept])
-    ax.errorbar(at, value, bars, fmt="o", color="tab:blue", markersize=4, linewidth=0.6, alpha=0.8, label="trials")
+    ax.errorbar(
+        at,
+        value,
+        bars,
+        fmt="o",
+        color="tab:blue",
+        markersize=4,
+        linewidth=0.6,
+        alpha=0.8,
+        label="trials",
+    )
     if rest:
         shown = [sign * trial.value for trial in rest]
-        ax.plot([place(trial) for trial in rest], shown, "o", mfc="none", color="0.6", markersize=4, label="pruned")
-    best, label = place(found.best), f"best: {_value_text(found.best.hyper[name])}"
-    ax.plot(best, sign * found.best.value, "o", markersize=10, markerfacecolor="none", color="tab:red", label=label)
+        ax.plot(
+            [place(trial) for trial in rest],
+            shown,
+            "o",
+            mfc="none",
+            color="0.6",
+            markersize=4,
+            label="pruned",
+        )
+    best = place(found.best)
+    label = f"best: {_value_text(found.best.hyper[name])}"
+    ax.plot(
+        best,
+        sign * found.best.value,
+        "o",
+        markersize=10,
+        markerfacecolor="none",
+        color="tab:red",
+        label=label,
+    )
     if by_number:
-        ax.set_xscale("log" if at.max() > 5 * at.min() else "linear")  # linear, so that ticks have room if values are close
+        # linear, so that ticks have room if values are close
+        ax.set_xscale("log" if at.max() > 5 * at.min() else "linear")
     else:
         ax.set_xticks(range(len(found.space[name])), [str(value) for value in found.space[name]])
     _legend_above(ax, 3)
@@ -380,7 +519,8 @@ def tuning(found: Any, ax: "Axes | None" = None, *, name: str | None = None) -> 
 
 
 def leverage(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, named: int = 5) -> "Axes":
-    """Plot the held-out loss of every scored unit against its leverage, with flagged units ringed and labelled.
+    """Plot the held-out loss of every scored unit against its leverage, with flagged units ringed
+    and labelled.
 
     Parameters
     ----------
@@ -411,16 +551,32 @@ def leverage(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, named: i
     """
     per_unit = estimate.per_unit()
     if estimate.joint or len(per_unit) != fit.objective.num_units:
-        raise ValueError("plot.leverage: the estimate must score the units of this fit, one loss each.")
+        raise ValueError(
+            "plot.leverage: the estimate must score the units of this fit, one loss each."
+        )
     ax = _axes(ax, (6.0, 5.0))
     table = pd.DataFrame(
-        {"leverage": leverage_of(fit), "loss": per_unit, "rise": per_unit - estimate.average(estimate.baseline)}
+        {
+            "leverage": leverage_of(fit),
+            "loss": per_unit,
+            "rise": per_unit - estimate.average(estimate.baseline),
+        }
     )
     ax.scatter(table.leverage, table.loss, **POINTS)
-    plan, names = estimate.plan, estimate.names()
-    flagged = table.loc[np.unique(plan.index[plan.held & np.isin(plan.refit, estimate.flagged())])].dropna()
+    plan = estimate.plan
+    names = estimate.names()
+    flagged = table.loc[
+        np.unique(plan.index[plan.held & np.isin(plan.refit, estimate.flagged())])
+    ].dropna()
     if len(flagged):
-        ax.scatter(flagged.leverage, flagged.loss, s=40, facecolors="none", edgecolors="tab:red", label="flagged")
+        ax.scatter(
+            flagged.leverage,
+            flagged.loss,
+            s=40,
+            facecolors="none",
+            edgecolors="tab:red",
+            label="flagged",
+        )
         ax.legend(frameon=False)
     most = [*{*table.rise.nlargest(named).index, *flagged.index[:20]}]
     _label_points(ax, names[most], table.leverage[most], table.loss[most])
@@ -432,7 +588,13 @@ def leverage(fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, named: i
 
 @conventional
 def against_exact(
-    fit: Fit, estimate: Estimate, ax: "Axes | None" = None, *, sample: int = 50, seed: int = 0, rng: Rng = None
+    fit: Fit,
+    estimate: Estimate,
+    ax: "Axes | None" = None,
+    *,
+    sample: int = 50,
+    seed: int = 0,
+    rng: Rng = None,
 ) -> "Axes":
     """Plot held-out losses against those of exact refits, for a sample of the refits.
 
@@ -472,26 +634,47 @@ def against_exact(
     plan = estimate.plan
     worst = np.argsort(-np.nan_to_num(estimate.error, posinf=np.inf))[: sample // 2]
     rest = np.setdiff1d(np.arange(plan.num_refits), worst)
-    drawn = np.random.default_rng(seed).choice(rest, min(sample - len(worst), len(rest)), replace=False)
+    drawn = np.random.default_rng(seed).choice(
+        rest, min(sample - len(worst), len(rest)), replace=False
+    )
     chosen = np.sort(np.r_[worst, drawn])
-    entries, some = np.flatnonzero(np.isin(plan.refit, chosen)), plan.some(chosen)
-    exact = cross_validate(fit, some, Exact(), bases="refit" if "learned anew" in estimate.labels.get("note", "") else "frozen")
+    entries = np.flatnonzero(np.isin(plan.refit, chosen))
+    some = plan.some(chosen)
+    exact = cross_validate(
+        fit,
+        some,
+        Exact(),
+        bases="refit" if "learned anew" in estimate.labels.get("note", "") else "frozen",
+    )
     mine = estimate.losses[chosen if estimate.joint else entries]
     bars = estimate.error[chosen if estimate.joint else plan.refit[entries]]
     ax = _axes(ax, (6.0, 5.0))
     seen = np.isfinite(exact.losses) & np.isfinite(mine)
-    truth, mine, bars = exact.losses[seen], mine[seen], np.where(np.isfinite(bars), bars, 0.0)[seen]
+    truth = exact.losses[seen]
+    mine = mine[seen]
+    bars = np.where(np.isfinite(bars), bars, 0.0)[seen]
     if not len(truth):
-        raise ValueError("plot.against_exact: none of the refits drawn has a loss; see Estimate.flagged().")
+        raise ValueError(
+            "plot.against_exact: none of the refits drawn has a loss; see Estimate.flagged()."
+        )
     ax.axline((truth.min(), truth.min()), slope=1, **REFERENCE)
-    ax.errorbar(truth, mine, bars, fmt="o", markersize=3.5, color="tab:blue", elinewidth=0.8, alpha=0.8)
+    ax.errorbar(
+        truth, mine, bars, fmt="o", markersize=3.5, color="tab:blue", elinewidth=0.8, alpha=0.8
+    )
     title = f"{len(chosen)} of {plan.num_refits} refits; largest difference {np.abs(mine - truth).max():.1g}"
-    ax.set(xlabel=_of(estimate, "held-out loss of exact refits"), ylabel="held-out loss, as estimated", title=title)
+    ax.set(
+        xlabel=_of(estimate, "held-out loss of exact refits"),
+        ylabel="held-out loss, as estimated",
+        title=title,
+    )
     return ax
 
 
-def influence(found: Fit | Influence, ax: "Axes | None" = None, *, by: str = "cook", named: int = 5) -> "Axes":
-    """Plot Cook's distance of every unit from the fit without it, or another column of an `Influence`.
+def influence(
+    found: Fit | Influence, ax: "Axes | None" = None, *, by: str = "cook", named: int = 5
+) -> "Axes":
+    """Plot Cook's distance of every unit from the fit without it, or another column of an
+    `Influence`.
 
     The errors of the refits of an `Influence` are drawn where they are large enough to see.
 
@@ -526,13 +709,20 @@ def influence(found: Fit | Influence, ax: "Axes | None" = None, *, by: str = "co
     error = None
     if isinstance(found, Fit):
         names = found.objective.units.names
-        values = pd.Series(cooks_distance(found), index=pd.RangeIndex(found.objective.num_units) if names is None else names)
+        values = pd.Series(
+            cooks_distance(found),
+            index=pd.RangeIndex(found.objective.num_units) if names is None else names,
+        )
         values.index.name, by = values.index.name or "unit", "cook"  # type: ignore[assignment]
     else:
-        values, error = found.column(by), found.rows.get(f"{by}_error")
-    index = values.index.to_timestamp() if isinstance(values.index, pd.PeriodIndex) else values.index
+        values = found.column(by)
+        error = found.rows.get(f"{by}_error")
+    index = (
+        values.index.to_timestamp() if isinstance(values.index, pd.PeriodIndex) else values.index
+    )
     counted = pd.api.types.is_numeric_dtype(index) or pd.api.types.is_datetime64_any_dtype(index)
-    x, words = index.to_numpy() if counted else np.arange(len(values)), label_texts(values.index)
+    x = index.to_numpy() if counted else np.arange(len(values))
+    words = label_texts(values.index)
     if error is not None:
         bars = np.where(np.isfinite(error), error, 0.0)
         ax.errorbar(x, values, bars, fmt="none", ecolor="tab:orange", elinewidth=1.5, zorder=3)
@@ -554,8 +744,8 @@ def influence(found: Fit | Influence, ax: "Axes | None" = None, *, by: str = "co
 def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
     """Plot mean held-out losses with their errors.
 
-    A thin line is the standard error of the mean. Beside it is the Monte-Carlo error, if folds are random. A thick line
-    is the approximation error.
+    A thin line is the standard error of the mean. Beside it is the Monte-Carlo error, if folds are
+    random. A thick line is the approximation error.
 
     Parameters
     ----------
@@ -583,11 +773,17 @@ def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
     if not found:
         raise ValueError("plot.estimates: give one or more estimates, {name: estimate}.")
     ax = _axes(ax, (6.5, 0.5 * len(found) + 1.6))
-    each = [(e.mean, e.no_update, e.se, e.monte_carlo_error, e.approximation_error) for e in found.values()]
+    each = [
+        (e.mean, e.no_update, e.se, e.monte_carlo_error, e.approximation_error)
+        for e in found.values()
+    ]
     mean, no_update, *sizes = np.where(np.isfinite(each), each, np.nan).T
     bars: dict[str, tuple[float, dict[str, Any]]] = {
         "standard error (data)": (0.0, {"color": "tab:blue", "elinewidth": 1, "capsize": 3}),
-        "another draw of folds (Monte Carlo)": (0.18, {"color": "tab:green", "elinewidth": 1, "capsize": 3}),
+        "another draw of folds (Monte Carlo)": (
+            0.18,
+            {"color": "tab:green", "elinewidth": 1, "capsize": 3},
+        ),
         "approximation": (0.0, {"color": "tab:orange", "elinewidth": 6, "alpha": 0.6}),
     }
     place = np.arange(len(found))
@@ -595,17 +791,30 @@ def estimates(found: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axes":
         if np.isfinite(size).any():
             ax.errorbar(mean, place + aside, xerr=size, fmt="none", label=name, **style)
     ax.plot(mean, place, "o", color="tab:blue", markersize=4)
-    ax.plot(no_update, place, "o", color="0.6", markerfacecolor="white", markersize=4, label="no update")
+    ax.plot(
+        no_update, place, "o", color="0.6", markerfacecolor="white", markersize=4, label="no update"
+    )
     ax.set_yticks(place, [str(name) for name in found])
     scores = {estimate.score for estimate in found.values()}
     first = next(iter(found.values()))
-    label = _of(first, "held-out loss a unit") if len(scores) == 1 else "held-out loss a unit, of other scores"
+    label = (
+        _of(first, "held-out loss a unit")
+        if len(scores) == 1
+        else "held-out loss a unit, of other scores"
+    )
     ax.set(xlabel=label, ylim=(len(found) - 0.5, -0.5))
     _legend_above(ax, 2)
     return ax
 
 
-def states(fit: Any, estimate: Estimate | None = None, ax: "Axes | None" = None, *, channel: int = 0, named: int = 5) -> "Axes":
+def states(
+    fit: Any,
+    estimate: Estimate | None = None,
+    ax: "Axes | None" = None,
+    *,
+    channel: int = 0,
+    named: int = 5,
+) -> "Axes":
     """Plot a series, shaded by the most probable path of states of a fitted hidden Markov model.
 
     Parameters
@@ -648,25 +857,44 @@ def states(fit: Any, estimate: Estimate | None = None, ax: "Axes | None" = None,
     hmm: Any = getattr(fit, "objective", None)
     if not callable(getattr(hmm, "decode", None)):
         got = type(fit if hmm is None else hmm).__name__
-        raise TypeError(f"plot.states: the first argument is a Fit of a hidden Markov model; got {got}.")
+        raise TypeError(
+            f"plot.states: the first argument is a Fit of a hidden Markov model; got {got}."
+        )
     if estimate is not None and estimate.plan.num_units != len(hmm.x):
-        raise ValueError("plot.states: the estimate must score steps; leave estimate= out where sequences are held out.")
+        raise ValueError(
+            "plot.states: the estimate must score steps; leave estimate= out where sequences are held out."
+        )
     ax = _axes(ax, (9.0, 3.5))
     path = hmm.decode(fit)
     index = path.index if isinstance(path, pd.Series) else pd.RangeIndex(len(path))
     words = label_texts(index)
-    index = index.to_timestamp() if isinstance(index, pd.PeriodIndex) else index
-    x, at, path = hmm.x[:, channel], index.to_numpy(), np.asarray(path)
-    starts = np.flatnonzero(np.isin(np.arange(len(x)), np.cumsum(hmm.lengths)) | np.r_[True, np.diff(path) != 0])
+    if isinstance(index, pd.PeriodIndex):
+        index = index.to_timestamp()
+    x = hmm.x[:, channel]
+    at = index.to_numpy()
+    path = np.asarray(path)
+    starts = np.flatnonzero(
+        np.isin(np.arange(len(x)), np.cumsum(hmm.lengths)) | np.r_[True, np.diff(path) != 0]
+    )
     for start, end in zip(starts, [*starts[1:], len(x) - 1], strict=True):
         ax.axvspan(at[start], at[end], color=f"C{path[start] % 10}", alpha=0.15, linewidth=0)
     ax.plot(at, x, color="0.4", linewidth=0.7, zorder=1)
     for k in np.unique(path):
-        ax.scatter(at[path == k], x[path == k], s=12, color=f"C{k % 10}", zorder=2, label=f"state {k}")
+        ax.scatter(
+            at[path == k], x[path == k], s=12, color=f"C{k % 10}", zorder=2, label=f"state {k}"
+        )
     if estimate is not None:
         losses = pd.Series(estimate.per_unit()).dropna().nlargest(named)
         most = losses.index.to_numpy()
-        ax.scatter(at[most], x[most], s=70, facecolors="none", edgecolors="tab:red", zorder=3, label="most surprising")
+        ax.scatter(
+            at[most],
+            x[most],
+            s=70,
+            facecolors="none",
+            edgecolors="tab:red",
+            zorder=3,
+            label="most surprising",
+        )
         _label_points(ax, [words[t] for t in most], at[most], x[most])
     _legend_above(ax, 4, None)
     ax.set(xlabel=index.name, ylabel=hmm.labels.name)
@@ -674,9 +902,16 @@ def states(fit: Any, estimate: Estimate | None = None, ax: "Axes | None" = None,
 
 
 def field(
-    fit: Any, coordinates: Any, estimate: Estimate | None = None, ax: "Axes | None" = None, *, which: int = 0, named: int = 5
+    fit: Any,
+    coordinates: Any,
+    estimate: Estimate | None = None,
+    ax: "Axes | None" = None,
+    *,
+    which: int = 0,
+    named: int = 5,
 ) -> "Axes":
-    """Map a fitted Markov random field or Gaussian field: its edges, and its sites in the colour of their state or effect.
+    """Map a fitted Markov random field or Gaussian field: its edges, and its sites in the colour of
+    their state or effect.
 
     A site has the colour of its most probable state, pale where that is not certain.
 
@@ -705,7 +940,8 @@ def field(
     TypeError
         If the fit is not that of a field.
     ValueError
-        If the coordinates are not one pair for each site, or their labels are not those of the sites.
+        If the coordinates are not one pair for each site, or their labels are not those of the
+        sites.
 
     Examples
     --------
@@ -723,39 +959,69 @@ def field(
     mrf: Any = getattr(fit, "objective", None)
     if not hasattr(mrf, "edges"):
         got = type(fit if mrf is None else mrf).__name__
-        raise TypeError(f"plot.field: the first argument is a Fit of a Markov random field, or a Gaussian one; got {got}.")
+        raise TypeError(
+            f"plot.field: the first argument is a Fit of a Markov random field, or a Gaussian one; got {got}."
+        )
     effects = mrf.smoothed(fit)["effect"].to_numpy() if hasattr(mrf, "smoothed") else None
     number, sites = mrf.x.shape[:2] if effects is None else (1, len(effects))
     at = np.asarray(coordinates, float)
     if at.shape != (sites, 2) or not np.isfinite(at).all():
-        raise ValueError(f"plot.field: coordinates must be finite, one pair a site, shape ({sites}, 2); got shape {at.shape}.")
+        raise ValueError(
+            f"plot.field: coordinates must be finite, one pair a site, shape ({sites}, 2); got shape {at.shape}."
+        )
     if not 0 <= which < number:
         raise ValueError(f"plot.field: which must be a field, 0 to {number - 1}; got {which}.")
     if estimate is not None and estimate.plan.num_units != number * sites:
-        raise ValueError("plot.field: the estimate must score sites; leave estimate= out where whole fields are held out.")
+        raise ValueError(
+            "plot.field: the estimate must score sites; leave estimate= out where whole fields are held out."
+        )
     ax = _axes(ax, (6.0, 6.0))
     names = pd.RangeIndex(sites) if mrf.labels.index is None else mrf.labels.index
     if isinstance(coordinates, pd.DataFrame):
         order = places("plot.field", "coordinates", coordinates.index, "x", names)
-        at = at if order is None else at[order]
+        if order is not None:
+            at = at[order]
     ends = at[mrf.edges]
-    ax.plot(*np.insert(ends, 2, np.nan, axis=1).reshape(-1, 2).T, color="0.8", linewidth=0.7, zorder=1)
+    ax.plot(
+        *np.insert(ends, 2, np.nan, axis=1).reshape(-1, 2).T, color="0.8", linewidth=0.7, zorder=1
+    )
     if effects is None:
         probable = np.asarray(mrf.state_probabilities(fit)).reshape(number, sites, -1)[which]
-        state, K = probable.argmax(1), probable.shape[1]
-        certain = np.clip((probable.max(1) - 1 / K) / (1 - 1 / K), 0, 1) if K > 1 else np.ones(sites)
+        state = probable.argmax(1)
+        K = probable.shape[1]
+        certain = (
+            np.clip((probable.max(1) - 1 / K) / (1 - 1 / K), 0, 1) if K > 1 else np.ones(sites)
+        )
         for k in range(K):
             mine = state == k
-            ax.scatter(*at[mine].T, s=30, color=f"C{k % 10}", alpha=1 - 0.75 * (1 - certain[mine]), linewidths=0, zorder=2)
+            ax.scatter(
+                *at[mine].T,
+                s=30,
+                color=f"C{k % 10}",
+                alpha=1 - 0.75 * (1 - certain[mine]),
+                linewidths=0,
+                zorder=2,
+            )
             ax.scatter([], [], s=30, color=f"C{k % 10}", linewidths=0, label=f"state {k}")
     else:
         far = float(np.abs(effects).max())
-        drawn = ax.scatter(*at.T, s=30, c=effects, cmap="RdBu_r", vmin=-far, vmax=far, linewidths=0, zorder=2)
+        drawn = ax.scatter(
+            *at.T, s=30, c=effects, cmap="RdBu_r", vmin=-far, vmax=far, linewidths=0, zorder=2
+        )
         ax.figure.colorbar(drawn, ax=ax, label="effect", shrink=0.7)
     if estimate is not None:
-        losses = pd.Series(estimate.per_unit().reshape(number, sites)[which]).dropna().nlargest(named)
+        losses = (
+            pd.Series(estimate.per_unit().reshape(number, sites)[which]).dropna().nlargest(named)
+        )
         most = losses.index.to_numpy()
-        ax.scatter(*at[most].T, s=90, facecolors="none", edgecolors="tab:red", zorder=3, label="most surprising")
+        ax.scatter(
+            *at[most].T,
+            s=90,
+            facecolors="none",
+            edgecolors="tab:red",
+            zorder=3,
+            label="most surprising",
+        )
     if ax.get_legend_handles_labels()[1]:
         _legend_above(ax, 4, None)
     ax.set_aspect("equal")
@@ -766,12 +1032,18 @@ def field(
 
 
 def smooth(
-    found: Smoothing | Fit, term: str | None = None, ax: "Axes | None" = None, *, plan: Plan | None = None, level: float = 0.95
+    found: Smoothing | Fit,
+    term: str | None = None,
+    ax: "Axes | None" = None,
+    *,
+    plan: Plan | None = None,
+    level: float = 0.95,
 ) -> "Axes":
-    """Plot a smooth term of an additive model, the first by default, with its intervals as in `lo.tuning.curves`.
+    """Plot a smooth term of an additive model, the first by default, with its intervals as in
+    `lo.tuning.curves`.
 
-    A term of one column is a curve with a mark at every row. Effects of labels are in rising order. A term of two columns is
-    a map, with the rows as dots.
+    A term of one column is a curve with a mark at every row. Effects of labels are in rising order.
+    A term of two columns is a map, with the rows as dots.
 
     Parameters
     ----------
@@ -813,9 +1085,12 @@ def smooth(
     's(x)'
     """
     table = curves(found, plan, level)
-    term = table["term"].iloc[0] if term is None else term
+    if term is None:
+        term = table["term"].iloc[0]
     if term not in set(table["term"]):
-        raise ValueError(f"plot.smooth: term must be one of {', '.join(table['term'].unique())}; got {term!r}.")
+        raise ValueError(
+            f"plot.smooth: term must be one of {', '.join(table['term'].unique())}; got {term!r}."
+        )
     model: Any = (found.fit if isinstance(found, Smoothing) else found).objective
     bound = model.smooths[term][0]
     names = bound.term.columns
@@ -824,27 +1099,46 @@ def smooth(
     if len(names) == 2:
         grid = table.pivot_table(index=names[1], columns=names[0], values="value")
         most = np.abs(grid.to_numpy()).max()
-        drawn = ax.contourf(grid.columns, grid.index, grid.to_numpy(), 20, cmap="RdBu_r", vmin=-most, vmax=most)
+        drawn = ax.contourf(
+            grid.columns, grid.index, grid.to_numpy(), 20, cmap="RdBu_r", vmin=-most, vmax=most
+        )
         rows = np.column_stack([np.asarray(part).reshape(len(part), -1) for part in bound.columns])
         ax.plot(*rows.T, ".", color="0.2", markersize=2, alpha=0.5)
         ax.figure.colorbar(drawn, ax=ax, label=term)
         ax.set(xlabel=names[0], ylabel=names[1])
         return ax
     if len(names) > 2:
-        raise ValueError(f"plot.smooth: {term} is of {len(names)} columns; draw what lo.tuning.curves makes of it.")
-    (name,), ends = names, table[["low", "high"]].to_numpy().T
+        raise ValueError(
+            f"plot.smooth: {term} is of {len(names)} columns; draw what lo.tuning.curves makes of it."
+        )
+    (name,) = names
+    ends = table[["low", "high"]].to_numpy().T
     if bound.term.bs[0] in LABELS:
         order = np.argsort(table["value"].to_numpy())
         value = table["value"].to_numpy()[order]
         bars = np.abs(ends[:, order] - value)
-        ax.errorbar(np.arange(len(order)), value, bars, fmt="o", color="tab:blue", markersize=4, linewidth=1)
+        ax.errorbar(
+            np.arange(len(order)), value, bars, fmt="o", color="tab:blue", markersize=4, linewidth=1
+        )
         if len(order) <= 30:
-            ax.set_xticks(np.arange(len(order)), [str(label) for label in table[name].to_numpy()[order]], rotation=45)
+            ax.set_xticks(
+                np.arange(len(order)),
+                [str(label) for label in table[name].to_numpy()[order]],
+                rotation=45,
+            )
     else:
         _band(ax, table[name], ends[0], ends[1], f"{level:.0%} interval")
         ax.plot(table[name], table["value"], color="tab:blue", label="term")
         rows = np.asarray(bound.columns[0]).reshape(len(bound.columns[0]), -1)[:, 0]
-        ax.plot(rows, np.full(len(rows), 0.01), "|", color="0.4", markersize=5, alpha=0.5, transform=ax.get_xaxis_transform())
+        ax.plot(
+            rows,
+            np.full(len(rows), 0.01),
+            "|",
+            color="0.4",
+            markersize=5,
+            alpha=0.5,
+            transform=ax.get_xaxis_transform(),
+        )
         _legend_above(ax, 2)
     ax.axhline(0, color="0.5", linewidth=0.6, zorder=0)
     ax.set(xlabel=name, ylabel=term)
@@ -866,9 +1160,10 @@ def forest(
     Parameters
     ----------
     table : DataFrame
-        `estimate`, `low` and `high` of each row, whose labels are the index; and, if it is there, the `weight` of each, to
-        which the area of its mark is proportional. `InternalExternal.forest` makes one: its rows "pooled" and "new centre" are
-        drawn as a diamond and a bar.
+        `estimate`, `low` and `high` of each row, whose labels are the index; and, if it is there,
+        the `weight` of each, to which the area of its mark is proportional.
+        `InternalExternal.forest` makes one: its rows "pooled" and "new centre" are drawn as a
+        diamond and a bar.
     ax : Axes, optional
         The axes to draw on; new ones by default.
     pooled : (float, float, float), optional
@@ -898,35 +1193,67 @@ def forest(
     >>> matplotlib.use("agg")
     >>> import pandas as pd
     >>> import leaveout as lo
-    >>> table = pd.DataFrame({"estimate": [0.8, 0.7], "low": [0.7, 0.6], "high": [0.9, 0.8]}, index=["Rome", "Oslo"])
+    >>> table = pd.DataFrame(
+    ...     {"estimate": [0.8, 0.7], "low": [0.7, 0.6], "high": [0.9, 0.8]}, index=["Rome", "Oslo"]
+    ... )
     >>> ax = lo.plot.forest(table, pooled=(0.75, 0.66, 0.84), label="C")
     >>> [text.get_text() for text in ax.get_yticklabels()]
     ['Rome', 'Oslo', 'pooled']
     """
-    missing = [name for name in ("estimate", "low", "high") if name not in getattr(table, "columns", ())]
+    missing = [
+        name for name in ("estimate", "low", "high") if name not in getattr(table, "columns", ())
+    ]
     if missing or not len(table):
-        raise ValueError(f"plot.forest: the table needs rows, and estimate, low and high; it lacks {missing or 'rows'}.")
+        raise ValueError(
+            f"plot.forest: the table needs rows, and estimate, low and high; it lacks {missing or 'rows'}."
+        )
     rows = table.drop(index=["pooled", "new centre"], errors="ignore")
     if "pooled" in table.index and pooled is None:
         pooled = tuple(table.loc["pooled", ["estimate", "low", "high"]])
     if "new centre" in table.index and prediction is None:
         prediction = tuple(table.loc["new centre", ["low", "high"]])
-    names = [(text if len(text) <= LONG else f"{text[: LONG - 1]}…").replace("$", r"\$") for text in label_texts(rows.index)]
+    names = [
+        (text if len(text) <= LONG else f"{text[: LONG - 1]}…").replace("$", r"\$")
+        for text in label_texts(rows.index)
+    ]
     numbers = rows[["estimate", "low", "high"]].to_numpy(float)
     count = len(rows) + (pooled is not None)
     ax = _axes(ax, (7.0, 1.2 + 0.32 * count))
-    place, weight = np.arange(len(rows)), rows["weight"].to_numpy(float) if "weight" in rows else np.ones(len(rows))
-    colors = ["tab:orange" if marked is not None and name == marked else "tab:blue" for name in rows.index]
+    place = np.arange(len(rows))
+    weight = rows["weight"].to_numpy(float) if "weight" in rows else np.ones(len(rows))
+    colors = [
+        "tab:orange" if marked is not None and name == marked else "tab:blue" for name in rows.index
+    ]
     ax.hlines(place, *numbers[:, 1:].T, color=colors, linewidth=1.2)
-    ax.scatter(numbers[:, 0], place, s=60 * weight / np.nanmax(weight, initial=1e-300), marker="s", color=colors, zorder=3)
+    ax.scatter(
+        numbers[:, 0],
+        place,
+        s=60 * weight / np.nanmax(weight, initial=1e-300),
+        marker="s",
+        color=colors,
+        zorder=3,
+    )
     if pooled is not None:
         middle, low, high = pooled
-        ax.fill([low, middle, high, middle], len(rows) + np.array([0, -0.28, 0, 0.28]), color="0.25", zorder=3)
-        names, numbers = [*names, "pooled"], np.vstack([numbers, pooled])
+        ax.fill(
+            [low, middle, high, middle],
+            len(rows) + np.array([0, -0.28, 0, 0.28]),
+            color="0.25",
+            zorder=3,
+        )
+        names = [*names, "pooled"]
+        numbers = np.vstack([numbers, pooled])
         if prediction is not None and np.isfinite(prediction).all():
             what = "interval for a new one, {:.3g} to {:.3g}".format(*prediction).replace("-", "−")
-            ax.hlines(len(rows), *prediction, color="tab:orange", linewidth=2.5, label=what, zorder=2)
-            ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.3 / (1 + 0.1 * count)))
+            ax.hlines(
+                len(rows), *prediction, color="tab:orange", linewidth=2.5, label=what, zorder=2
+            )
+            ax.legend(
+                frameon=False,
+                fontsize=8,
+                loc="upper left",
+                bbox_to_anchor=(0, -0.3 / (1 + 0.1 * count)),
+            )
         ax.axhline(len(rows) - 0.5, color="0.85", linewidth=0.8)
     if reference is not None and np.isfinite(reference):
         ax.axvline(reference, **DASHED)
@@ -935,14 +1262,26 @@ def forest(
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
     for k, (value, low, high) in enumerate(numbers):
-        text = f"{value:.3g}" + f" ({low:.3g} to {high:.3g})" * bool(low < high) if np.isfinite(value) else "not known"
-        ax.text(1.02, k, text.replace("-", "−"), transform=ax.get_yaxis_transform(), va="center", fontsize=8)
+        text = (
+            f"{value:.3g}" + f" ({low:.3g} to {high:.3g})" * bool(low < high)
+            if np.isfinite(value)
+            else "not known"
+        )
+        ax.text(
+            1.02,
+            k,
+            text.replace("-", "−"),
+            transform=ax.get_yaxis_transform(),
+            va="center",
+            fontsize=8,
+        )
     ax.set(xlabel=label)
     return ax
 
 
 def folds(fit: Fit, plan: Plan, f: Any, ax: "Axes | None" = None, *, shown: int = 30) -> "Axes":
-    """Plot an estimate without each group, above the estimate of all; the group that moves it most is orange.
+    """Plot an estimate without each group, above the estimate of all; the group that moves it most
+    is orange.
 
     Parameters
     ----------
@@ -986,15 +1325,21 @@ def folds(fit: Fit, plan: Plan, f: Any, ax: "Axes | None" = None, *, shown: int 
     most = moved.idxmax()
     value = value[moved.rank(ascending=False, method="first") <= shown]
     table = pd.DataFrame({"estimate": value, "low": value, "high": value})
-    ends, label = (found.estimate, *found.interval), f if isinstance(f, str) else "estimate"
+    ends = (found.estimate, *found.interval)
+    label = f if isinstance(f, str) else "estimate"
     ax = forest(table, ax, pooled=ends, reference=found.estimate, marked=most, label=label)
-    ax.set_yticks(ax.get_yticks(), [f"without {name}" for name in label_texts(value.index)] + ["all"])
-    ax.set_title(f"without {most}: {value[most]:.3} instead of {found.estimate:.3}", fontsize="medium")
+    ax.set_yticks(
+        ax.get_yticks(), [f"without {name}" for name in label_texts(value.index)] + ["all"]
+    )
+    ax.set_title(
+        f"without {most}: {value[most]:.3} instead of {found.estimate:.3}", fontsize="medium"
+    )
     return ax
 
 
 def calibration(found: Calibration | Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
-    """Plot the calibration curve with its band over the diagonal, and how often predictions are made below it.
+    """Plot the calibration curve with its band over the diagonal, and how often predictions are
+    made below it.
 
     Parameters
     ----------
@@ -1021,9 +1366,16 @@ def calibration(found: Calibration | Estimate | Fit, ax: "Axes | None" = None) -
     'observed share'
     """
     ax = _axes(ax, (5.5, 5.5))
-    found = found if isinstance(found, Calibration) else calibrate(found)
-    curve, p, share = found.curve, found.predicted, np.isin(found.outcome, (0, 1)).all()
-    low, high = (0.0, 1.0) if share else (min(p.min(), curve["observed"].min()), max(p.max(), curve["observed"].max()))
+    if not isinstance(found, Calibration):
+        found = calibrate(found)
+    curve = found.curve
+    p = found.predicted
+    share = np.isin(found.outcome, (0, 1)).all()
+    low, high = (
+        (0.0, 1.0)
+        if share
+        else (min(p.min(), curve["observed"].min()), max(p.max(), curve["observed"].max()))
+    )
     ax.plot([low, high], [low, high], label="ideal", **DASHED)
     if curve["low"].notna().any():
         _band(ax, curve["predicted"], curve["low"], curve["high"], f"{found.level:.0%} band")
@@ -1031,17 +1383,33 @@ def calibration(found: Calibration | Estimate | Fit, ax: "Axes | None" = None) -
     color, label = ("0.6", "apparent") if corrected else ("tab:blue", f"observed, {found.smoother}")
     ax.plot(curve["predicted"], curve["observed"], color=color, linewidth=1.4, label=label)
     if corrected:
-        ax.plot(curve["predicted"], curve["corrected"], color="tab:blue", linewidth=1.4, label="corrected for optimism")
-    bins, tall = np.linspace(low, high, 51), 0.12 * (high - low)  # height of the tallest bar
-    parts = {"with the event": (found.outcome == 1, "tab:orange", 1), "without the event": (found.outcome == 0, "0.6", -1)}
-    parts = parts if share else {"": (np.ones(len(p), bool), "0.6", 1)}
+        ax.plot(
+            curve["predicted"],
+            curve["corrected"],
+            color="tab:blue",
+            linewidth=1.4,
+            label="corrected for optimism",
+        )
+    # height of the tallest bar
+    bins = np.linspace(low, high, 51)
+    tall = 0.12 * (high - low)
+    parts = {
+        "with the event": (found.outcome == 1, "tab:orange", 1),
+        "without the event": (found.outcome == 0, "0.6", -1),
+    }
+    if not share:
+        parts = {"": (np.ones(len(p), bool), "0.6", 1)}
     counts = np.array([np.histogram(p[part], bins)[0] for part, *_ in parts.values()])
-    for number, (name, (_, color, sign)) in zip(counts / max(1, counts.max()), parts.items(), strict=True):
+    for number, (name, (_, color, sign)) in zip(
+        counts / max(1, counts.max()), parts.items(), strict=True
+    ):
         style: dict[str, Any] = {"color": color, "linewidth": 0, "label": name or None}
         ax.bar(bins[:-1], sign * number * tall, np.diff(bins), low - tall, align="edge", **style)
     until = "" if found.time is None else f" until {found.time:g}"
     words = ("predicted risk", "observed share") if share else ("predicted", "observed")
-    slope, large = (_plus_minus(*found.table.loc[key, ["estimate", "se"]]) for key in ("slope", "large"))
+    slope, large = (
+        _plus_minus(*found.table.loc[key, ["estimate", "se"]]) for key in ("slope", "large")
+    )
     title = f"{'apparent ' * corrected}slope {slope}; in the large {large}"
     ax.set(xlabel=f"{words[0]}{until}", ylabel=words[1], xlim=(low, high))
     ax.set_title(title, fontsize="medium")
@@ -1078,20 +1446,27 @@ def decision_curve(found: DecisionCurve | Estimate | Fit, ax: "Axes | None" = No
     'net benefit'
     """
     ax = _axes(ax, (6.0, 4.0))
-    found = found if isinstance(found, DecisionCurve) else decide(found)
-    table, until = found.table, "" if found.time is None else f" until {found.time:g}"
+    if not isinstance(found, DecisionCurve):
+        found = decide(found)
+    table = found.table
+    until = "" if found.time is None else f" until {found.time:g}"
     t = table.index.to_numpy()
     ax.axhline(0, color="0.3", linewidth=0.8, label="treat none")
     ax.plot(t, table["all"], color="tab:orange", linewidth=1.2, linestyle="--", label="treat all")
     _band(ax, t, table["low"], table["high"], f"{found.level:.0%} interval")
     ax.plot(t, table["net_benefit"], color="tab:blue", linewidth=1.4, label="the model")
     top = max(table["net_benefit"].max(), table["all"].max(), 0.01)
-    ax.set(xlabel=f"threshold of risk{until} above which one treats", ylabel="net benefit", ylim=(-0.25 * top, 1.15 * top))
+    ax.set(
+        xlabel=f"threshold of risk{until} above which one treats",
+        ylabel="net benefit",
+        ylim=(-0.25 * top, 1.15 * top),
+    )
     return _legend_above(ax, 2)
 
 
 def stability(found: Stability, ax: "Axes | None" = None, *, most: int = 20_000) -> "Axes":
-    """Plot the predictions by resamples over those of the fit, with the ends between which most of them lie.
+    """Plot the predictions by resamples over those of the fit, with the ends between which most of
+    them lie.
 
     Parameters
     ----------
@@ -1123,21 +1498,38 @@ def stability(found: Stability, ax: "Axes | None" = None, *, most: int = 20_000)
     p = found.units["prediction"].to_numpy()
     shown = np.random.default_rng(0).permutation(found.predictions.size)[:most]
     place = np.tile(p, len(found.predictions))[shown]
-    ax.plot(place, found.predictions.ravel()[shown], ".", color="tab:blue", markersize=2, alpha=0.15, rasterized=True)
+    ax.plot(
+        place,
+        found.predictions.ravel()[shown],
+        ".",
+        color="tab:blue",
+        markersize=2,
+        alpha=0.15,
+        rasterized=True,
+    )
     ends = [min(p.min(), found.predictions.min()), max(p.max(), found.predictions.max())]
     ax.plot(ends, ends, color="0.3", linewidth=0.8, linestyle="--", label="the fit")
     order = np.argsort(p)
     near = max(1, len(p) // 20)  # units over which the ends are averaged
     smooth = lambda each: pd.Series(each).rolling(near, center=True, min_periods=1).mean()
     for name, label in (("low", f"middle {found.level:.0%}"), ("high", None)):
-        ax.plot(p[order], smooth(found.units[name].to_numpy()[order]), color="tab:orange", linewidth=1.2, label=label)
+        ax.plot(
+            p[order],
+            smooth(found.units[name].to_numpy()[order]),
+            color="tab:orange",
+            linewidth=1.2,
+            label=label,
+        )
     ax.set(xlabel="prediction by the fit", ylabel="prediction by resamples")
-    ax.set_title(f"mean absolute prediction error {found.units['mape'].mean():.3g}", fontsize="medium")
+    ax.set_title(
+        f"mean absolute prediction error {found.units['mape'].mean():.3g}", fontsize="medium"
+    )
     return _legend(ax, "upper left", None)
 
 
 def pit(found: PosteriorPredictions, ax: "Axes | None" = None) -> "Axes":
-    """Plot how often each value of the PIT of left-out responses occurs, and where 95 % of the bars of a right model lie.
+    """Plot how often each value of the PIT of left-out responses occurs, and where 95 % of the bars
+    of a right model lie.
 
     Parameters
     ----------
@@ -1165,14 +1557,24 @@ def pit(found: PosteriorPredictions, ax: "Axes | None" = None) -> "Axes":
     'PIT, place of a response in its predictive distribution'
     """
     if not isinstance(found, PosteriorPredictions):
-        raise TypeError(f"plot.pit: give lo.elpd(posterior, plan).predict(); got {type(found).__name__}.")
+        raise TypeError(
+            f"plot.pit: give lo.elpd(posterior, plan).predict(); got {type(found).__name__}."
+        )
     ax = _axes(ax, (6.0, 4.0))
     values = found.table["pit"].dropna().to_numpy()
     bars = int(np.clip(len(values) // 10, 5, 20))  # ten units or more in a bar
     low, high = scipy.stats.binom.interval(0.95, len(values), 1 / bars)
-    ax.hist(values, np.linspace(0, 1, bars + 1).tolist(), color="tab:blue", alpha=0.6, edgecolor="white")
-    ax.axhspan(low, high, color="0.5", alpha=0.25, linewidth=0, label="95 % of the bars, if uniform")
-    ax.set(xlabel="PIT, place of a response in its predictive distribution", ylabel="units", xlim=(0, 1))
+    ax.hist(
+        values, np.linspace(0, 1, bars + 1).tolist(), color="tab:blue", alpha=0.6, edgecolor="white"
+    )
+    ax.axhspan(
+        low, high, color="0.5", alpha=0.25, linewidth=0, label="95 % of the bars, if uniform"
+    )
+    ax.set(
+        xlabel="PIT, place of a response in its predictive distribution",
+        ylabel="units",
+        xlim=(0, 1),
+    )
     ax.set_title(dict(found._lines()).get("PIT", ""), fontsize="medium")
     return _legend(ax)
 
@@ -1211,7 +1613,8 @@ def roc(cv: Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
     ax.plot([0, 1], [0, 1], label="chance", **DASHED)
     ax.plot(false, true, color="tab:blue", linewidth=1.4)
     ax.set(
-        xlabel="1 − specificity, share flagged of those without the event", ylabel="sensitivity, share flagged of those with it"
+        xlabel="1 − specificity, share flagged of those without the event",
+        ylabel="sensitivity, share flagged of those with it",
     )
     ax.set_aspect("equal")
     return _legend(ax, "lower right")
@@ -1252,16 +1655,23 @@ def precision_recall(cv: Estimate | Fit, ax: "Axes | None" = None) -> "Axes":
     share = np.average(y, weights=rows.weight)
     ax.axhline(share, label=f"prevalence {share:.2f}", **DASHED)
     ax.step(recall, precision, where="post", color="tab:blue", linewidth=1.4)
-    ax.set(xlabel="recall, sensitivity", ylabel="precision, positive predictive value", ylim=(0, 1.02))
+    ax.set(
+        xlabel="recall, sensitivity", ylabel="precision, positive predictive value", ylim=(0, 1.02)
+    )
     return _legend(ax, "lower left")
 
 
-def _two_classes(caller: str, cv: Any, ax: "Axes | None", metric: str, name: str) -> tuple[HeldOutRows, "Axes"]:
-    """Return the rows of a picture of two classes, and its axes under the metric with its standard error."""
+def _two_classes(
+    caller: str, cv: Any, ax: "Axes | None", metric: str, name: str
+) -> tuple[HeldOutRows, "Axes"]:
+    """Return the rows of a picture of two classes, and its axes under the metric with its standard
+    error.
+    """
     rows = held_out_rows(f"plot.{caller}", cv)
     if not isinstance(rows.measure, Binary):
         raise TypeError(f"plot.{caller}: needs a response of two classes.")
-    values, ax = METRICS[metric].pseudo(rows.outcome[0], rows.score, rows.weight), _axes(ax, (5.0, 5.0))
+    values = METRICS[metric].pseudo(rows.outcome[0], rows.score, rows.weight)
+    ax = _axes(ax, (5.0, 5.0))
     of = ", apparent" if rows.plan is None else ", held out"
     value = f"{np.average(values, weights=rows.weight):.3f} ± {rows.mean(values).value:.2g}"
     ax.set_title(f"{name} {value}{of}", fontsize="medium")
@@ -1269,7 +1679,8 @@ def _two_classes(caller: str, cv: Any, ax: "Axes | None", metric: str, name: str
 
 
 def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
-    """Plot the mean loss at every level of injection, the curve e that explains it, and its extrapolations to zero.
+    """Plot the mean loss at every level of injection, the curve e that explains it, and its
+    extrapolations to zero.
 
     Nothing is observed left of the first point, as every training set has leaks already.
 
@@ -1298,30 +1709,78 @@ def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
     >>> y = X[:, 0] + rng.normal(size=40)[groups]
     >>> injection = lo.leakage.Injection(num_levels=4, num_boot=4)
     >>> leakage = lo.leakage.RecordLeakage(0.05)
-    >>> found = lo.leakage.leakage_corrected(Ridge(), X, y, groups=groups, leakage=leakage, injection=injection)
+    >>> found = lo.leakage.leakage_corrected(
+    ...     Ridge(), X, y, groups=groups, leakage=leakage, injection=injection
+    ... )
     >>> lo.plot.leakage(found).get_ylabel()
     'loss'
     """
     ax = _axes(ax, (6.5, 4.5))
-    pooled, curve = result.pooled, result.curve
+    pooled = result.pooled
+    curve = result.curve
     share = pooled.A @ pooled.grid
     seen = curve["leaked"] <= share.max()
     ax.axvspan(0, share[0], color="0.93", linewidth=0, zorder=0, label="not seen")
-    ax.plot(curve["leaked"][seen], curve["loss"][seen], color="tab:blue", linewidth=1.2, label="e, the loss by what leaked")
+    ax.plot(
+        curve["leaked"][seen],
+        curve["loss"][seen],
+        color="tab:blue",
+        linewidth=1.2,
+        label="e, the loss by what leaked",
+    )
     bars = 2 * np.sqrt(np.diag(pooled.noise))
-    ax.errorbar(share, pooled.b, bars, fmt="o", markersize=4, color="0.3", linewidth=0.8, label="levels, ± 2 Monte-Carlo SE")
+    ax.errorbar(
+        share,
+        pooled.b,
+        bars,
+        fmt="o",
+        markersize=4,
+        color="0.3",
+        linewidth=0.8,
+        label="levels, ± 2 Monte-Carlo SE",
+    )
     for (name, value), marker in zip(result.extrapolants.items(), ("D", "v", "^"), strict=True):
         label = f"{name}: {value:.4g}"
-        ax.plot(0, value, marker, color="tab:red", markersize=6, markerfacecolor="white", clip_on=False, label=label)
-    ax.axhline(result.naive, color="0.5", linewidth=0.8, linestyle="--", label=f"naive: {result.naive:.4g}")
+        ax.plot(
+            0,
+            value,
+            marker,
+            color="tab:red",
+            markersize=6,
+            markerfacecolor="white",
+            clip_on=False,
+            label=label,
+        )
+    ax.axhline(
+        result.naive, color="0.5", linewidth=0.8, linestyle="--", label=f"naive: {result.naive:.4g}"
+    )
     errors = {"Monte Carlo": (result.se_mc, -0.03, 2.0), "data": (result.se_data, -0.055, 1.0)}
     for name, (size, aside, width) in errors.items():
         if np.isfinite(size) and not result.refusal:
-            at, label = aside * share.max(), f"± {size:.2g}, {name}"
-            ax.errorbar(at, result.estimate, size, color="tab:red", elinewidth=width, capsize=3, label=label, clip_on=False)
-    what = "clusters of V̂ exposed" if result.plan[0].mechanism == "split" else "records trained on that are the test clusters'"
-    known = "".join(f" ± {size:.2g} ({name})" for name, (size, *_) in errors.items() if np.isfinite(size))
-    title = "cannot be corrected" if result.refusal else f"loss on new clusters {result.estimate:.4g}{known}"
+            at = aside * share.max()
+            label = f"± {size:.2g}, {name}"
+            ax.errorbar(
+                at,
+                result.estimate,
+                size,
+                color="tab:red",
+                elinewidth=width,
+                capsize=3,
+                label=label,
+                clip_on=False,
+            )
+    if result.plan[0].mechanism == "split":
+        what = "clusters of V̂ exposed"
+    else:
+        what = "records trained on that are the test clusters'"
+    known = "".join(
+        f" ± {size:.2g} ({name})" for name, (size, *_) in errors.items() if np.isfinite(size)
+    )
+    title = (
+        "cannot be corrected"
+        if result.refusal
+        else f"loss on new clusters {result.estimate:.4g}{known}"
+    )
     ax.set(xlabel=f"share of {what}", ylabel="loss", title=title)
     return _legend(ax)
 
@@ -1329,7 +1788,8 @@ def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
 def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
     """Plot the score against the expected share of tested records with a mate in training.
 
-    It shows the score as filed, the scores at every cut, and, at zero, the answers with their intervals.
+    It shows the score as filed, the scores at every cut, and, at zero, the answers with their
+    intervals.
 
     Parameters
     ----------
@@ -1360,14 +1820,23 @@ def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
     'expected share of tested records with a mate in training'
     """
     ax = _axes(ax, (7.5, 4.8))
-    table, naive = report.table, report.answers["naive"]
+    table = report.table
+    naive = report.answers["naive"]
     there = [name for name in table.index[1:] if not table.refusal[name]]
     width = max(naive.exposed, 1e-3) if np.isfinite(naive.exposed) else 1.0
     ax.axhline(naive.score, **DASHED)
     color = dict(zip(table.index, COLORS, strict=True))
     for name, curve in report.curves.items():
         scores = naive.score + curve.difference
-        ax.errorbar(curve.exposed, scores, 2 * curve.se, fmt="o", markersize=4, color=color[name], linewidth=0.8)
+        ax.errorbar(
+            curve.exposed,
+            scores,
+            2 * curve.se,
+            fmt="o",
+            markersize=4,
+            color=color[name],
+            linewidth=0.8,
+        )
         for cut, x, top in zip(curve.cut, curve.exposed, scores + 2 * curve.se, strict=True):
             ax.annotate(
                 f"{cut:.2g}", (x, top), xytext=(0, 3), textcoords="offset points", rotation=90, ha="center", va="bottom",
@@ -1379,17 +1848,45 @@ def leakage_report(report: Any, ax: "Axes | None" = None) -> "Axes":
         ends = np.abs([[row.score - row.low], [row.high - row.score]])
         between = f" ({row.low:.4g} to {row.high:.4g})" if np.isfinite(row.low) else ""
         label = f"{name}: {row.score:.4g}{between}{' *' * (name == report.recommended)}"
-        ax.errorbar(at, row.score, np.nan_to_num(ends), fmt="D", markersize=6, capsize=3, color=color[name], label=label)
+        ax.errorbar(
+            at,
+            row.score,
+            np.nan_to_num(ends),
+            fmt="D",
+            markersize=6,
+            capsize=3,
+            color=color[name],
+            label=label,
+        )
         if place and np.isfinite(naive.exposed):
-            ax.plot([naive.exposed, 0], [naive.score, row.score], color=color[name], linewidth=0.6, alpha=0.6, zorder=0)
+            ax.plot(
+                [naive.exposed, 0],
+                [naive.score, row.score],
+                color=color[name],
+                linewidth=0.6,
+                alpha=0.6,
+                zorder=0,
+            )
     ax.axvline(0, color="0.8", linewidth=0.8, zorder=0)
     limits = ax.get_xlim()
-    ax.set_xticks([tick for tick in ax.get_xticks() if 0 <= tick <= limits[1]])  # the answers are left of zero
+    # the answers are left of zero
+    ax.set_xticks([tick for tick in ax.get_xticks() if 0 <= tick <= limits[1]])
     ax.set_xlim(limits)
     if there:
         below = ax.get_xaxis_transform()
-        ax.text(-width * (0.025 + 0.035 * len(there)), -0.02, "answers", transform=below, ha="center", va="top", fontsize=8)
+        ax.text(
+            -width * (0.025 + 0.035 * len(there)),
+            -0.02,
+            "answers",
+            transform=below,
+            ha="center",
+            va="top",
+            fontsize=8,
+        )
     ax.set(xlabel="expected share of tested records with a mate in training", ylabel=report.scoring)
-    chosen = f"{report.recommended}: {table.score[report.recommended]:.4g}" if report.recommended else "no answer to believe"
+    if report.recommended:
+        chosen = f"{report.recommended}: {table.score[report.recommended]:.4g}"
+    else:
+        chosen = "no answer to believe"
     ax.set_title(f"{chosen}; cuts above their points", fontsize="medium")
     return _legend(ax, title="* believed" if report.recommended else None, title_fontsize=8)

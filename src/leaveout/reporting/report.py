@@ -1,4 +1,6 @@
-"""Report of a cross-validation, of several side by side, or of leaking clusters, as one self-contained page."""
+"""Report of a cross-validation, of several side by side, or of leaking clusters, as one
+self-contained page.
+"""
 
 import hashlib
 import inspect
@@ -44,7 +46,10 @@ from .page import (
     write_page,
 )
 
-MOST, POINTS, BARS = 20_000, 2_000, 15  # rows in a table, points in a picture, rows named in one
+# rows in a table, points in a picture, rows named in one
+MOST = 20_000
+POINTS = 2_000
+BARS = 15
 MODELS = 12  # largest number of models whose losses are in one table
 
 
@@ -62,10 +67,11 @@ def report(
 ) -> Path:
     """Write an estimate, a comparison of several, or a `LeakageReport` to one self-contained page.
 
-    The general page has the question, the answer with its errors, the checks, pictures, a table of the rows that can be sorted,
-    searched and downloaded, the audit, and the calls that reproduce it. The clinical page is on a model of the risk of an
-    event: discrimination, calibration, net benefit and centres, then optimism, stability, the equation of the model, and the
-    items of TRIPOD+AI that the page tells. Nothing is fetched when a page is opened.
+    The general page has the question, the answer with its errors, the checks, pictures, a table of
+    the rows that can be sorted, searched and downloaded, the audit, and the calls that reproduce
+    it. The clinical page is on a model of the risk of an event: discrimination, calibration, net
+    benefit and centres, then optimism, stability, the equation of the model, and the items of
+    TRIPOD+AI that the page tells. Nothing is fetched when a page is opened.
 
     Parameters
     ----------
@@ -80,9 +86,11 @@ def report(
     notes : sequence of str, default ()
         Notes below the answer.
     centres : array_like, `[units]`, optional
-        On a clinical page: the label of each patient's centre, which is left out whole, as by `internal_external`.
+        On a clinical page: the label of each patient's centre, which is left out whole, as by
+        `internal_external`.
     excluded : mapping of str to int, optional
-        On a clinical page: patients who are not in the data, by the reason, such as `{"cholesterol is missing": 30}`.
+        On a clinical page: patients who are not in the data, by the reason, such as `{"cholesterol
+        is missing": 30}`.
     thresholds : array_like, optional
         On a clinical page: the thresholds of risk, as in `decision_curve`.
     B : int, default 200
@@ -96,7 +104,8 @@ def report(
     Raises
     ------
     ValueError
-        If the name does not end in .html, the estimates cannot be compared (as by `compare`), or arguments do not go together.
+        If the name does not end in .html, the estimates cannot be compared (as by `compare`), or
+        arguments do not go together.
     TypeError
         If there is no page of such a result, or of that kind.
 
@@ -115,7 +124,9 @@ def report(
         raise TypeError(f"report: path must be the name of a file; got {path!r}.")
     file = Path(path)
     if file.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"report: the page is HTML, so its name must end in .html; got {file.name!r}.")
+        raise ValueError(
+            f"report: the page is HTML, so its name must end in .html; got {file.name!r}."
+        )
     if isinstance(found, Mapping) and len(found) == 1:
         (found,) = found.values()
     own = {"centres": centres, "excluded": excluded, "thresholds": thresholds}
@@ -134,8 +145,17 @@ def report(
     elif isinstance(found, Mapping) and all(isinstance(each, Estimate) for each in found.values()):
         page = _of_several(dict(found), title)
     else:
-        what = ", ".join(sorted({type(each).__name__ for each in (found.values() if isinstance(found, Mapping) else [found])}))
-        raise TypeError(f"report: give an Estimate, or several as {{name: estimate}}, or a LeakageReport; got {what}.")
+        what = ", ".join(
+            sorted(
+                {
+                    type(each).__name__
+                    for each in (found.values() if isinstance(found, Mapping) else [found])
+                }
+            )
+        )
+        raise TypeError(
+            f"report: give an Estimate, or several as {{name: estimate}}, or a LeakageReport; got {what}."
+        )
     return write_page(page, file, notes)
 
 
@@ -143,14 +163,32 @@ def report(
 
 
 def _of_one(estimate: Estimate, title: str) -> Page:
-    plan, model = estimate.plan, estimate.labels.get("objective", "").partition(",")[0]
+    plan = estimate.plan
+    model = estimate.labels.get("objective", "").partition(",")[0]
     asked = f"Each of {plan.num_refits} refits leaves out {plan.widths}, and is asked for what it left out."
     rows, missing = _rows(estimate)
-    what = f"The {len(rows)} of largest loss; Estimate.table() has the other {missing}." if missing else ""
-    tables = [PageTable("rows", "Refits" if estimate.joint else "Rows", f"{what} A dash is what is not known.".strip(), rows)]
+    what = (
+        f"The {len(rows)} of largest loss; Estimate.table() has the other {missing}."
+        if missing
+        else ""
+    )
+    tables = [
+        PageTable(
+            "rows",
+            "Refits" if estimate.joint else "Rows",
+            f"{what} A dash is what is not known.".strip(),
+            rows,
+        )
+    ]
     if estimate.audit is not None and len(estimate.audit):
-        tables.append(PageTable("audit", "Audit", f"{estimate.labels.get('audit', '')}.", estimate.audit))
-    figures = [_against(estimate), _row_figure(estimate)] if not estimate.joint and len(_units(estimate)) else []
+        tables.append(
+            PageTable("audit", "Audit", f"{estimate.labels.get('audit', '')}.", estimate.audit)
+        )
+    figures = (
+        [_against(estimate), _row_figure(estimate)]
+        if not estimate.joint and len(_units(estimate))
+        else []
+    )
     figures += [_in_order(estimate)] if figures and _is_series(estimate) else []
     return Page(
         title or f"{model or 'A model'} on data that it has not seen",
@@ -160,7 +198,8 @@ def _of_one(estimate: Estimate, title: str) -> Page:
         ", ".join(estimate.mute),
         figures,
         tables,
-        {"": estimate._facts()} | ({} if estimate.fit is None else {"The fit": estimate.fit._lines()}),
+        {"": estimate._facts()}
+        | ({} if estimate.fit is None else {"The fit": estimate.fit._lines()}),
         _calls(estimate),
         list(filter(None, [estimate.labels.get("note", "")])),
     )
@@ -171,18 +210,28 @@ def _is_series(estimate: Estimate) -> bool:
 
 
 def _answers(estimate: Estimate) -> list[tuple[str, str, str]]:
-    se, error = estimate.standard_error, estimate.approximation_error
+    se = estimate.standard_error
+    error = estimate.approximation_error
     unit = "a refit, joint" if estimate.joint else "a unit"
     try:
         known = estimate.interval()
-        interval = (f"{known.low:.4g} to {known.high:.4g}", f"for the mean on new units, method {known.method!r}")
+        interval = (
+            f"{known.low:.4g} to {known.high:.4g}",
+            f"for the mean on new units, method {known.method!r}",
+        )
     except ValueError as none:
         interval = ("not available", str(none).partition(": ")[2])
     plus = f" ± {se.value:.2g}" if np.isfinite(se.value) else ""
     proved = estimate._approximation().partition(", ")[2]
-    missing, held = estimate._missing, int(estimate._at.held.sum())
-    without = f"; {missing} of {held} held-out losses do not exist, and are not in it" if missing else ""
-    metrics = [(name, f"{estimate.metrics[name]:.5g}", estimate._metric(name).partition(" ")[2]) for name in estimate.metrics]
+    missing = estimate._missing
+    held = int(estimate._at.held.sum())
+    without = (
+        f"; {missing} of {held} held-out losses do not exist, and are not in it" if missing else ""
+    )
+    metrics = [
+        (name, f"{estimate.metrics[name]:.5g}", estimate._metric(name).partition(" ")[2])
+        for name in estimate.metrics
+    ]
     return [
         (
             "Held-out loss",
@@ -190,8 +239,16 @@ def _answers(estimate: Estimate) -> list[tuple[str, str, str]]:
             f"{unit}{', ' if estimate.score else ''}{estimate.score}; SE: {se.kind}{without}",
         ),
         ("95 % interval", *interval),
-        ("Approximation", f"± {error:.1g}" if np.isfinite(error) else "not certified", proved or "see the checks"),
-        ("With no update", f"{estimate.no_update:.5g}", "of data that the model was fitted to: too low"),
+        (
+            "Approximation",
+            f"± {error:.1g}" if np.isfinite(error) else "not certified",
+            proved or "see the checks",
+        ),
+        (
+            "With no update",
+            f"{estimate.no_update:.5g}",
+            "of data that the model was fitted to: too low",
+        ),
         *null_answer(estimate),
         *metrics,
     ]
@@ -199,16 +256,27 @@ def _answers(estimate: Estimate) -> list[tuple[str, str, str]]:
 
 def null_answer(estimate: Estimate) -> list[tuple[str, str, str]]:
     """Write what no model loses, if the model has such a null."""
-    share = f"; the model explains {estimate.explained:.1%} of it" if np.isfinite(estimate.explained) else ""
+    share = (
+        f"; the model explains {estimate.explained:.1%} of it"
+        if np.isfinite(estimate.explained)
+        else ""
+    )
     text = f"the held-out loss of the intercept alone, on the same folds{share}"
-    return [("With no model", f"{estimate.no_model:.5g}", text)] if np.isfinite(estimate.no_model) else []
+    if np.isfinite(estimate.no_model):
+        return [("With no model", f"{estimate.no_model:.5g}", text)]
+    return []
 
 
 def _calls(estimate: Estimate, file: str = "data.npz") -> list[str]:
-    """Write the calls that give the same numbers, and a checksum of the response. Those of a GLM run; `file` has its data."""
+    """Write the calls that give the same numbers, and a checksum of the response. Those of a GLM
+    run; `file` has its data.
+    """
     asked = "".join(f", {part}" for part in filter(None, [estimate.labels.get("asked", "")]))
     settings = "" if estimate.fit is None else estimate.fit.settings
-    plan = estimate.plan.call or f"lo.Plan(...)  # {estimate.plan.num_refits} refits of {estimate.plan.widths} each"
+    plan = (
+        estimate.plan.call
+        or f"lo.Plan(...)  # {estimate.plan.num_refits} refits of {estimate.plan.widths} each"
+    )
     lines = [
         f"fit = lo.fit(...)  # {'; '.join(filter(None, (estimate.labels.get('objective', ''), settings)))}",
         f"plan = {plan}",
@@ -217,25 +285,47 @@ def _calls(estimate: Estimate, file: str = "data.npz") -> list[str]:
     if "<" not in lines[-1]:  # no function among the measures
         lines[:2] = _calls_of_glm(estimate, file) or lines[:2]
     if estimate.response is not None:
-        number = hashlib.sha256(np.ascontiguousarray(estimate.response, np.float64).tobytes()).hexdigest()[:16]
-        lines.append(f"# the response, {estimate.plan.num_units} units as float64, has the SHA-256 {number}…")
+        number = hashlib.sha256(
+            np.ascontiguousarray(estimate.response, np.float64).tobytes()
+        ).hexdigest()[:16]
+        lines.append(
+            f"# the response, {estimate.plan.num_units} units as float64, has the SHA-256 {number}…"
+        )
     return [*lines, f"print(cv.mean)  # {estimate.mean:.6g}"]
 
 
 def _calls_of_glm(estimate: Estimate, file: str) -> list[str]:
-    """Write the fit of a GLM and its plan, with arrays from a file; nothing for other models, or where a setting is code."""
+    """Write the fit of a GLM and its plan, with arrays from a file.
+
+    Nothing for other models, or where a setting is code.
+    """
     plan, place = estimate.plan, "cv.fit.objective.as_given"
     model: Any = getattr(estimate.fit and estimate.fit.objective, "as_given", None)
-    if type(model) is not GLM or not isinstance(model.design, np.ndarray) or model.least_norm or model.cut:
+    if (
+        type(model) is not GLM
+        or not isinstance(model.design, np.ndarray)
+        or model.least_norm
+        or model.cut
+    ):
         return []
     saved = {"X": "model.design[:, :model.num_features]", "y": "model.y"}
     own = [name for name in ("sample_weight", "offset") if getattr(model, name) is not None]
-    arrays = ("indptr", "index", "weight", "held", "clusters", "blocks") if "<" in (plan.call or "<") else ()
+    arrays = (
+        ("indptr", "index", "weight", "held", "clusters", "blocks")
+        if "<" in (plan.call or "<")
+        else ()
+    )
     drawn = [name for name in arrays if getattr(plan, name) is not None]
     saved |= {name: f"model.{name}" for name in own} | {name: f"cv.plan.{name}" for name in drawn}
     read = {name: f'{name}=data["{name}"]' for name in saved}
-    settings = [_call_of(model.loss_function, losses), _call_of(model.penalty, penalties), *map(read.__getitem__, own)]
-    settings += ["intercept=False"] * (not model.intercept) + ['class_weight="balanced"'] * bool(model.is_balanced)
+    settings = [
+        _call_of(model.loss_function, losses),
+        _call_of(model.penalty, penalties),
+        *map(read.__getitem__, own),
+    ]
+    settings += ["intercept=False"] * (not model.intercept) + ['class_weight="balanced"'] * bool(
+        model.is_balanced
+    )
     units = f"num_units={plan.num_units}, serial={plan.serial}"
     lines = [
         "import leaveout as lo",
@@ -245,18 +335,30 @@ def _calls_of_glm(estimate: Estimate, file: str) -> list[str]:
         f'# model = {place}; np.savez("{file}", {", ".join(f"{name}={value}" for name, value in saved.items())})',
         f'data = np.load("{file}")',
         f'fit = lo.fit(lo.GLM(data["X"], data["y"], {", ".join(settings)}))',
-        f"plan = lo.Plan({', '.join(map(read.__getitem__, drawn))}, {units})" if drawn else f"plan = {plan.call}",
+        f"plan = lo.Plan({', '.join(map(read.__getitem__, drawn))}, {units})"
+        if drawn
+        else f"plan = {plan.call}",
     ]
-    return [] if re.search(r"<|\.\.\.", "".join(lines)) else lines  # objects that have no call, and long arrays
+    # objects that have no call, and long arrays
+    return [] if re.search(r"<|\.\.\.", "".join(lines)) else lines
 
 
 def _call_of(part: Any, room: ModuleType) -> str:
-    """Write the call that makes a loss or a penalty of the library; "<" for others, and where its fields do not make it."""
-    made = vars(room).get(type(part).__name__) is type(part) and {*vars(part)} <= {*inspect.signature(type(part)).parameters}
+    """Write the call that makes a loss or a penalty of the library.
+
+    "<" for others, and where its fields do not make it.
+    """
+    made = vars(room).get(type(part).__name__) is type(part) and {*vars(part)} <= {
+        *inspect.signature(type(part)).parameters
+    }
     with np.printoptions(floatmode="unique", threshold=100):
         text = re.sub(r"\b(array|inf)\b", r"np.\1", SCALAR.sub(r"\1", repr(part))) if made else "<"
     own = f"lo.{room.__name__.rpartition('.')[2]}"
-    return re.sub(r"\b([A-Z]\w*)\(", lambda kind: f"{'lo.losses.links' if kind[1] in vars(links) else own}.{kind[0]}", text)
+    return re.sub(
+        r"\b([A-Z]\w*)\(",
+        lambda kind: f"{'lo.losses.links' if kind[1] in vars(links) else own}.{kind[0]}",
+        text,
+    )
 
 
 def _rows(estimate: Estimate) -> tuple[pd.DataFrame, int]:
@@ -269,23 +371,40 @@ def _rows(estimate: Estimate) -> tuple[pd.DataFrame, int]:
 
 
 def _units(estimate: Estimate) -> pd.DataFrame:
-    """Tabulate every unit with a loss: its label, its losses held out and not, and whether its refit is flagged."""
-    plan, names = estimate.plan, estimate.names()
+    """Tabulate every unit with a loss.
+
+    Its label, its losses held out and not, and whether its refit is flagged.
+    """
+    plan = estimate.plan
+    names = estimate.names()
     words = worded(names)
     flagged = np.zeros(plan.num_units, bool)
     flagged[plan.index[plan.held & np.isin(plan.refit, estimate.flagged())]] = True
     label = words if names.is_unique else [f"{name} (row {k})" for k, name in enumerate(words)]
-    held, none = estimate.per_unit(), estimate.average(estimate.baseline)
+    held = estimate.per_unit()
+    none = estimate.average(estimate.baseline)
     told = np.where(flagged, "flagged", "not flagged")
     units = pd.DataFrame(
-        {"place": _places(names), "label": label, "loss": held, "none": none, "rise": held - none, "told": told}
+        {
+            "place": _places(names),
+            "label": label,
+            "loss": held,
+            "none": none,
+            "rise": held - none,
+            "told": told,
+        }
     )
-    units["share"] = np.abs(held) * estimate._weight / max(np.nansum(np.abs(held) * estimate._weight), 1e-300)
+    units["share"] = (
+        np.abs(held) * estimate._weight / max(np.nansum(np.abs(held) * estimate._weight), 1e-300)
+    )
     return units[np.isfinite(held) & np.isfinite(none)]
 
 
 def _places(names: pd.Index) -> Any:
-    """Return the positions of the units in order: times in the form that browsers read locally, else numbers."""
+    """Return the positions of the units in order.
+
+    Times in the form that browsers read locally, else numbers.
+    """
     times = names.to_timestamp() if isinstance(names, pd.PeriodIndex) else names
     if not isinstance(times, pd.DatetimeIndex) or times.hasnans:
         return np.arange(len(names))
@@ -299,15 +418,32 @@ def _against(estimate: Estimate) -> Figure:
     units = _units(estimate)
     flagged = units.index[units["told"] == "flagged"]
     if cut := len(units) > POINTS:
-        most, others = units["rise"].nlargest(POINTS // 2).index, units.sample(POINTS // 2, random_state=0).index
+        most = units["rise"].nlargest(POINTS // 2).index
+        others = units.sample(POINTS // 2, random_state=0).index
         units = units.loc[[*{*flagged[: POINTS // 2], *most, *others}]].sort_index()
-    low, high = units[["loss", "none"]].min().min(), units[["loss", "none"]].max().max()
-    color = colored("told", **{"not flagged": BLUE, "flagged": RED}) if len(flagged) else {"value": BLUE}
+    low = units[["loss", "none"]].min().min()
+    high = units[["loss", "none"]].max().max()
+    color = (
+        colored("told", **{"not flagged": BLUE, "flagged": RED})
+        if len(flagged)
+        else {"value": BLUE}
+    )
     place = {"x": axis("none", "loss with no update"), "y": axis("loss", "held-out loss")}
-    line = layer({"values": [{"none": low, "loss": low}, {"none": high, "loss": high}]}, "line", place, color=GREY)
+    line = layer(
+        {"values": [{"none": low, "loss": low}, {"none": high, "loss": high}]},
+        "line",
+        place,
+        color=GREY,
+    )
     own = place | {"color": color, "tooltip": tooltip(**ROW_HEADINGS, told="its refit")}
-    points = layer(data_of(units.drop(columns="share")), "point", own, filled=True, size=36, opacity=0.65)
-    shown = f" Shown are {len(units)} rows: those that rise most, flagged ones, and others at random." if cut else ""
+    points = layer(
+        data_of(units.drop(columns="share")), "point", own, filled=True, size=36, opacity=0.65
+    )
+    shown = (
+        f" Shown are {len(units)} rows: those that rise most, flagged ones, and others at random."
+        if cut
+        else ""
+    )
     text = f"Above the line a row loses more when the model has not seen it: how far, is its influence on its own loss.{shown}"
     return Figure("against", "What each row loses by being left out", text, [line, points], 360)
 
@@ -315,19 +451,29 @@ def _against(estimate: Estimate) -> Figure:
 def _row_figure(estimate: Estimate) -> Figure:
     units = _units(estimate).nlargest(BARS, "share")
     total = units["share"].sum()
-    across = axis("share", "share of the loss", scale={"zero": True}, axis={"format": ".1%", "tickCount": 5})
-    told = [*tooltip(**ROW_HEADINGS), {"field": "share", "title": "share", "type": "quantitative", "format": ".2%"}]
+    across = axis(
+        "share", "share of the loss", scale={"zero": True}, axis={"format": ".1%", "tickCount": 5}
+    )
+    told = [
+        *tooltip(**ROW_HEADINGS),
+        {"field": "share", "title": "share", "type": "quantitative", "format": ".2%"},
+    ]
     of = int(np.isfinite(estimate.per_unit()).sum())
     text = f"The {len(units)} rows of largest loss, of {of}, are {total:.0%} of it all."
     return bars("carried", "Which rows carry the loss", text, units, across, told)
 
 
 def _in_order(estimate: Estimate, model: str = "") -> Figure:
-    units, name = _units(estimate), estimate.names().name
+    units = _units(estimate)
+    name = estimate.names().name
     some = units.iloc[:: -(-len(units) // POINTS)]
     dated = not pd.api.types.is_numeric_dtype(units["place"])
     across = {"type": "temporal", "title": name} if dated else {"title": "unit, in order"}
-    place = {"x": axis("place", "") | across, "y": axis("loss", "held-out loss"), "tooltip": tooltip(**ROW_HEADINGS)}
+    place = {
+        "x": axis("place", "") | across,
+        "y": axis("loss", "held-out loss"),
+        "tooltip": tooltip(**ROW_HEADINGS),
+    }
     thin = f" One in {-(-len(units) // POINTS)} is shown." if len(some) < len(units) else ""
     points = {"filled": True, "size": 16, "color": BLUE}
     line = layer(data_of(some), "line", place, color=BLUE, strokeWidth=1, point=points)
@@ -343,17 +489,25 @@ def _of_several(estimates: dict[str, Estimate], title: str) -> Page:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         table = compare(estimates)
-    said = [*(str(each.message) for each in caught), *(each.labels.get("note", "") for each in estimates.values())]
+    said = [
+        *(str(each.message) for each in caught),
+        *(each.labels.get("note", "") for each in estimates.values()),
+    ]
     first = estimates[table.index[0]]
     rows = pd.DataFrame({"unit": first.plan.refit_names if first.joint else first.names()})
     losses = pd.DataFrame({str(name): estimates[name].per_unit() for name in table.index[:MODELS]})
     rows = pd.concat([rows, losses], axis=1)
     what = f"The held-out loss of every unit under {'each model' if len(estimates) <= MODELS else f'the best {MODELS} models'}."
     cut = f" The first {MOST} of {len(rows)}." if len(rows) > MOST else ""
-    ranked = (
-        "Those that lack fewest losses first, then the lowest mean." if table["missing"].any() else "The lowest mean first."
+    if table["missing"].any():
+        ranked = "Those that lack fewest losses first, then the lowest mean."
+    else:
+        ranked = "The lowest mean first."
+    models = (
+        table.drop(columns="kind" if len(set(table["kind"])) == 1 else [])
+        .rename_axis("model")
+        .reset_index()
     )
-    models = table.drop(columns="kind" if len(set(table["kind"])) == 1 else []).rename_axis("model").reset_index()
     return Page(
         title or "Which model loses least on data that it has not seen",
         f"Which of {len(estimates)} models loses least on data that they have not seen? All are asked for the same units.",
@@ -365,7 +519,10 @@ def _of_several(estimates: dict[str, Estimate], title: str) -> Page:
             _differences(table),
             *([_in_order(first, str(table.index[0]))] if _is_series(first) else []),
         ],
-        [PageTable("models", "Models", ranked, models), PageTable("rows", "Rows", what + cut, rows.head(MOST))],
+        [
+            PageTable("models", "Models", ranked, models),
+            PageTable("rows", "Rows", what + cut, rows.head(MOST)),
+        ],
         {str(name): each._facts() for name, each in estimates.items()},
         [
             line
@@ -377,18 +534,31 @@ def _of_several(estimates: dict[str, Estimate], title: str) -> Page:
 
 
 def _comparison_facts(table: pd.DataFrame, first: Estimate) -> list[tuple[str, str, str]]:
-    best, second = table.iloc[0], table.iloc[1]
+    best = table.iloc[0]
+    second = table.iloc[1]
     plus = lambda se: f" ± {se:.2g}" if np.isfinite(se) else ""
     score = first.score or "a loss that is not known by name"
-    sure = f"it is worse than {table.index[0]} with probability {second.p_worse:.2g}" if np.isfinite(second.p_worse) else ""
+    sure = (
+        f"it is worse than {table.index[0]} with probability {second.p_worse:.2g}"
+        if np.isfinite(second.p_worse)
+        else ""
+    )
     return [
         (
             "Best" if table["missing"].any() else "Lowest mean",
             str(table.index[0]),
             f"{best['mean']:.5g}{plus(best.se)} a unit, {score}; SE: {best.kind}{_without(table, best)}",
         ),
-        ("Next", str(table.index[1]), f"{second['mean']:.5g}{plus(second.se)} a unit{_without(table, second)}"),
-        ("Difference", f"{second.difference:.4g}{plus(second.se_difference)}", f"paired, unit by unit; {sure}".rstrip("; ")),
+        (
+            "Next",
+            str(table.index[1]),
+            f"{second['mean']:.5g}{plus(second.se)} a unit{_without(table, second)}",
+        ),
+        (
+            "Difference",
+            f"{second.difference:.4g}{plus(second.se_difference)}",
+            f"paired, unit by unit; {sure}".rstrip("; "),
+        ),
         (
             "Approximation",
             f"± {second.approximation_error:.1g}",
@@ -410,19 +580,34 @@ def _together(estimates: dict[str, Estimate]) -> list[tuple[str, Check]]:
     for name, estimate in estimates.items():
         for each in estimate.checks():
             of.setdefault(each, []).append(str(name))
-    order = sorted(of, key=lambda each: (("error", "warning", "info").index(each.severity), each.code))
-    return [("all models" if len(of[each]) == len(estimates) else ", ".join(of[each]), each) for each in order]
+    order = sorted(
+        of, key=lambda each: (("error", "warning", "info").index(each.severity), each.code)
+    )
+    return [
+        ("all models" if len(of[each]) == len(estimates) else ", ".join(of[each]), each)
+        for each in order
+    ]
 
 
 def _means(table: pd.DataFrame, estimates: dict[str, Estimate]) -> Figure:
     own = [estimates[name] for name in table.index]
     frame = table[["mean", "se"]].assign(
-        model=list(map(str, table.index)), error=[e.approximation_error for e in own], none=[e.no_update for e in own]
+        model=list(map(str, table.index)),
+        error=[e.approximation_error for e in own],
+        none=[e.no_update for e in own],
     )
     for low, high, by in (("low", "high", "se"), ("least", "most", "error")):
-        frame[low], frame[high] = (frame["mean"] + sign * frame[by].replace(np.inf, np.nan).fillna(0.0) for sign in (-1, 1))
+        frame[low], frame[high] = (
+            frame["mean"] + sign * frame[by].replace(np.inf, np.nan).fillna(0.0) for sign in (-1, 1)
+        )
     data = data_of(frame)
-    told = tooltip(model="model", mean="held-out loss", se="standard error", error="approximation", none="no update")
+    told = tooltip(
+        model="model",
+        mean="held-out loss",
+        se="standard error",
+        error="approximation",
+        none="no update",
+    )
     place = lambda name: {"x": axis(name, "loss a unit"), "y": MODEL, "tooltip": told}
     layers = [
         rules(data, "low", "high", BLUE, 1),
@@ -435,10 +620,14 @@ def _means(table: pd.DataFrame, estimates: dict[str, Estimate]) -> Figure:
 
 
 def _differences(table: pd.DataFrame) -> Figure:
-    frame = table.iloc[1:][["difference", "se_difference", "p_worse"]].assign(model=list(map(str, table.index[1:])))
+    frame = table.iloc[1:][["difference", "se_difference", "p_worse"]].assign(
+        model=list(map(str, table.index[1:]))
+    )
     half = frame["se_difference"].fillna(0.0)
     data = data_of(frame.assign(low=frame["difference"] - half, high=frame["difference"] + half))
-    told = tooltip(model="model", difference="difference", se_difference="standard error", p_worse="P(worse)")
+    told = tooltip(
+        model="model", difference="difference", se_difference="standard error", p_worse="P(worse)"
+    )
     place = {"x": axis("difference", f"above {table.index[0]}"), "y": MODEL, "tooltip": told}
     layers = [
         reference(0.0),

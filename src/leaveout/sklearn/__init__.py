@@ -1,4 +1,6 @@
-"""Cross-validation with scikit-learn's calls and results, from one fit, and the error of each score."""
+"""Cross-validation with scikit-learn's calls and results, from one fit, and the error of each
+score.
+"""
 
 from ._search import OneFitSearchCV as OneFitSearchCV
 from ._validation import (

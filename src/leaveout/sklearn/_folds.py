@@ -1,7 +1,7 @@
 """Estimators of all folds, from one fit.
 
-The host is fitted once, on all rows. For every fold it gets the parameters of that fold's refit. A fold that the whole fit does
-not determine is fitted by the host.
+The host is fitted once, on all rows. For every fold it gets the parameters of that fold's refit. A
+fold that the whole fit does not determine is fitted by the host.
 """
 
 import functools
@@ -34,7 +34,9 @@ Predict = Callable[[int, Any], NDArray]  # function of a fold and its estimator,
 
 
 class FoldData(NamedTuple):
-    """Rows, their response, further arguments of `fit`, the weights among these, and the weights of scores."""
+    """Rows, their response, further arguments of `fit`, the weights among these, and the weights of
+    scores.
+    """
 
     X: Any
     y: NDArray
@@ -45,7 +47,9 @@ class FoldData(NamedTuple):
     def some(self, rows: IntArray) -> "FoldData":
         part = lambda values: _safe_indexing(values, rows)
         params = {name: part(value) for name, value in self.params.items()}
-        weights = (None if each is None else each[rows] for each in (self.weight, self.score_weight))
+        weights = (
+            None if each is None else each[rows] for each in (self.weight, self.score_weight)
+        )
         return FoldData(part(self.X), self.y[rows], params, *weights)
 
 
@@ -61,10 +65,12 @@ class Scores(NamedTuple):
 
 
 def fit_host(estimator: Any, data: FoldData, *, anew: bool = False) -> tuple[Any, tuple[Fit, ...]]:
-    """Return the host fitted to all rows, and the `Fit` of each problem that it solves: most have one.
+    """Return the host fitted to all rows, and the `Fit` of each problem that it solves: most have
+    one.
 
-    The host is used as it is if it is at its minimum there. Otherwise it is fitted, and θ̂ is the minimum if its solver stopped
-    early. If `anew`, refits standardise the columns themselves if that is a change of their ridge.
+    The host is used as it is if it is at its minimum there. Otherwise it is fitted, and θ̂ is the
+    minimum if its solver stopped early. If `anew`, refits standardise the columns themselves if
+    that is a change of their ridge.
     """
     try:
         check_is_fitted(estimator)
@@ -78,22 +84,26 @@ def fit_host(estimator: Any, data: FoldData, *, anew: bool = False) -> tuple[Any
     fits = []
     for own, y in separate_problems(host, data.y):
         model, theta = read(own, data.X, y, data.weight, scaled=anew and rescales(own))
-        fits.append(anchor(model, theta) if model.cut else fit(model, theta))  # a host with a cut has its own solution
+        # a host with a cut has its own solution
+        fits.append(anchor(model, theta) if model.cut else fit(model, theta))
     warn_of_supervised("lo.sklearn", reader_of(fits[0]))
     return host, tuple(fits)
 
 
 def is_rescaled(*fits: Fit) -> bool:
     """Tell whether refits standardise the columns by the rows that they see."""
-    return all(isinstance(each.objective, StandardisedGLM) and each.predictors is not None for each in fits)
+    return all(
+        isinstance(each.objective, StandardisedGLM) and each.predictors is not None for each in fits
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class OneFit:
-    """Refits from one fit of a host, which may solve several problems: a class against the rest each, or a target each.
+    """Refits from one fit of a host, which may solve several problems: a class against the rest
+    each, or a target each.
 
-    Folds whose training rows do not determine all parameters of the whole fit, or lack a class, have a fit of their own, unless
-    transformers are frozen.
+    Folds whose training rows do not determine all parameters of the whole fit, or lack a class,
+    have a fit of their own, unless transformers are frozen.
     """
 
     host: Any
@@ -123,7 +133,11 @@ class OneFit:
         if len(self.fits) == 1 or not is_classifier(self.host):
             return set()
         count = len(self.host.classes_)
-        return {k for k, (train, _) in enumerate(self.splits) if len(np.unique(self.data.y[train])) < count}
+        return {
+            k
+            for k, (train, _) in enumerate(self.splits)
+            if len(np.unique(self.data.y[train])) < count
+        }
 
     @functools.cached_property
     def exists(self) -> BoolArray:
@@ -142,12 +156,16 @@ class OneFit:
     @functools.cached_property
     def _parameters(self) -> dict[str, NDArray]:
         each = [natural(*pair) for pair in zip(self.fits, self._theta, strict=True)]
-        return each[0] if len(each) == 1 else {name: np.stack([one[name] for one in each], axis=1) for name in each[0]}
+        if len(each) == 1:
+            return each[0]
+        return {name: np.stack([one[name] for one in each], axis=1) for name in each[0]}
 
     def of(self, k: int) -> Any:
         """Estimator of a fold; None if there is no refit."""
         if self.exists[k]:
-            return with_parameters(self.host, {name: values[k] for name, values in self._parameters.items()})
+            return with_parameters(
+                self.host, {name: values[k] for name, values in self._parameters.items()}
+            )
         return self._alone.of(k) if k in self._lost_folds else None
 
     def predictions(self, predict: Predict) -> list[NDArray]:
@@ -166,30 +184,43 @@ class OneFit:
             for k, found in steps(own, self._lost_folds):
                 if found["failed"] and k not in self._alone.estimators:  # read from a checkpoint
                     self.on_failure(ValueError("its fit failed in the run before"))
-                scores.values[k], scores.error[k] = found["value"], np.where(found["failed"], np.nan, 0.0)
+                scores.values[k], scores.error[k] = (
+                    found["value"],
+                    np.where(found["failed"], np.nan, 0.0),
+                )
         return scores
 
 
 class CalledScorer(NamedScore):
     """Scorer that is called on the held-out rows of every refit, with one number each."""
 
-    title, joint, directions = "", True, 2
+    title = ""
+    joint = True
+    directions = 2
 
     def __init__(self, of: OneFit, score: Score):
         cached_folds = 32  # number of folds whose rows are kept while scorers are called
-        self.fit, self.of, self.score, self.rows = of.fits[0], of, score, functools.lru_cache(cached_folds)(self._rows)
+        self.fit, self.of, self.score, self.rows = (
+            of.fits[0],
+            of,
+            score,
+            functools.lru_cache(cached_folds)(self._rows),
+        )
         self.whole = {_key(np.sort(test)) for _, test in of.splits}
 
     def _rows(self, held: bytes) -> FoldData:
         return self.of.data.some(np.frombuffer(held, np.int64))
 
     def losses(self, rows: RefitRows, theta: np.ndarray) -> FloatArray:
-        parameters, out = natural(self.fit, theta), np.full(len(theta), np.nan)
+        parameters = natural(self.fit, theta)
+        out = np.full(len(theta), np.nan)
         for k, (index, held) in enumerate(zip(rows.index, rows.held, strict=True)):
             key = _key(index[held])
             if key not in self.whole:  # some of its rows have no determined prediction
                 continue
-            host = with_parameters(self.of.host, {name: values[k] for name, values in parameters.items()})
+            host = with_parameters(
+                self.of.host, {name: values[k] for name, values in parameters.items()}
+            )
             out[k] = self.score(host, self.rows(key))
         return out
 
@@ -201,8 +232,13 @@ def _key(rows: NDArray) -> bytes:
 class HostFolds:
     """Host that is fitted anew on the training rows of each fold; fitted hosts are kept."""
 
-    def __init__(self, host: Any, data: FoldData, splits: Splits, failed: Callable[[Exception], None]):
-        self.host, self.data, self.splits, self.failed = host, data, splits, failed
+    def __init__(
+        self, host: Any, data: FoldData, splits: Splits, failed: Callable[[Exception], None]
+    ):
+        self.host = host
+        self.data = data
+        self.splits = splits
+        self.failed = failed
         self.estimators: dict[int, Any] = {}
 
     def of(self, k: int) -> Any:
@@ -219,9 +255,18 @@ class HostFolds:
 
     def predictions(self, predict: Predict) -> list[NDArray]:
         """Predictions of the estimator of every fold."""
-        made = (told for _, told in steps(functools.partial(self._predictions, predict), range(len(self.splits))))
-        return [told["labels"].astype(object) if "labels" in told else told["values"] for told in made]
+        made = (
+            told
+            for _, told in steps(
+                functools.partial(self._predictions, predict), range(len(self.splits))
+            )
+        )
+        return [
+            told["labels"].astype(object) if "labels" in told else told["values"] for told in made
+        ]
 
     def _predictions(self, predict: Predict, k: int) -> StepResult:
         found = np.asarray(predict(k, self.of(k)))
-        return {"labels": found.astype(str)} if found.dtype == object else {"values": found}
+        if found.dtype == object:
+            return {"labels": found.astype(str)}
+        return {"values": found}

@@ -1,8 +1,9 @@
 """Which way folds are refitted: from one fit, or by the host.
 
-The host refits what has no one fit, what would differ from its own refits, and what it refits sooner. A Newton step of ours
-costs rows × columns², a fit of the host's a few tens of passes of rows × columns: one fit pays from a number of folds on that
-grows with the columns. Operations are estimated, never timed.
+The host refits what has no one fit, what would differ from its own refits, and what it refits
+sooner. A Newton step of ours costs rows × columns², a fit of the host's a few tens of passes of
+rows × columns: one fit pays from a number of folds on that grows with the columns. Operations are
+estimated, never timed.
 """
 
 from typing import Any, NamedTuple
@@ -33,9 +34,12 @@ from ..models.glm.losses import AbstractRounded, HuberScale
 from ._scoring import table_measure
 
 FEWEST_FOLDS = 10  # folds from which one fit is cheaper than the host's, as measured at ten sizes
-SMALL_TABLE = 100_000  # entries that stay in cache, as a Newton step does not wait for memory; of larger tables twice the folds
+# entries that stay in cache, as a Newton step does not wait for memory; of larger tables twice the
+# folds
+SMALL_TABLE = 100_000
 COLUMNS_PER_FOLD = 5  # columns whose Hessian costs as much as the passes of one of the host's fits
-FEWEST_SHARED = 5  # number of candidates that differ in their penalty alone from which half as many folds are enough
+# number of candidates that differ in their penalty alone from which half as many folds are enough
+FEWEST_SHARED = 5
 FROM_ONE_FIT = "from one fit"
 
 
@@ -47,7 +51,9 @@ class Request(NamedTuple):
     params: dict[str, Any]
     scorings: list[Any]
     num_folds: int
-    has_strategy: bool  # whether the caller named a strategy, which decides that folds come from one fit wherever they can
+    # whether the caller named a strategy, which decides that folds come from one fit wherever they
+    # can
+    has_strategy: bool
     frozen: bool
     visible: bool = False  # whether the caller sees the estimators of folds
     candidates: int = 1  # number of candidates that share one fit
@@ -57,7 +63,8 @@ def weights_name(estimator: Any) -> str:
     """Return the name under which the estimator's `fit` takes the weights of rows."""
     steps: list[str] = []
     while hasattr(estimator, "steps"):
-        steps, estimator = [*steps, estimator.steps[-1][0]], estimator.steps[-1][1]
+        steps = [*steps, estimator.steps[-1][0]]
+        estimator = estimator.steps[-1][1]
     return "__".join([*steps, "sample_weight"])
 
 
@@ -67,9 +74,15 @@ def reason_for_host(estimator: Any, asked: Request) -> str:
     Raises TypeError if transformers are to stay frozen, and there is no one fit.
     """
     why = _no_one_fit(estimator, asked)
-    frozen = asked.frozen and isinstance(estimator, Pipeline | TransformedTargetRegressor) and learns(estimator)
+    frozen = (
+        asked.frozen
+        and isinstance(estimator, Pipeline | TransformedTargetRegressor)
+        and learns(estimator)
+    )
     if why and frozen:
-        raise TypeError(f"lo.sklearn: transformers='frozen' keeps what one fit learned, and here is none: {why}.")
+        raise TypeError(
+            f"lo.sklearn: transformers='frozen' keeps what one fit learned, and here is none: {why}."
+        )
     return why or ("" if frozen else _no_gain(estimator, asked))
 
 
@@ -86,11 +99,16 @@ def _no_one_fit(estimator: Any, asked: Request) -> str:
         return str(error).removeprefix("from_sklearn: ").rstrip(".")
     if isinstance(known.loss, AbstractRounded):
         return f"one fit would round the kinks of {name}'s loss"
-    y, several = np.asarray(asked.y), type(inner_step(estimator)) in SEVERAL_TARGETS
+    y = np.asarray(asked.y)
+    several = type(inner_step(estimator)) in SEVERAL_TARGETS
     if y.ndim != 1 and not (several and y.ndim == 2 and y.shape[1] > 1):
         return "the response is not one column"
     apart = y.ndim > 1 or (known.labels and _num_classes(y) > 2 and takes_classes_apart(estimator))
-    called = [each for each in asked.scorings if table_measure(each, estimator, y) is None] if apart else []
+    called = (
+        [each for each in asked.scorings if table_measure(each, estimator, y) is None]
+        if apart
+        else []
+    )
     if called:
         return f"the score {called[0] or 'of its own'!r} is called, and one fit is of each class or target"
     if apart and known.class_weight is not None:
@@ -101,7 +119,8 @@ def _no_one_fit(estimator: Any, asked: Request) -> str:
 
 
 def _no_gain(estimator: Any, asked: Request) -> str:
-    last, classes = inner(estimator), 0
+    last = inner(estimator)
+    classes = 0
     known: HostObjective = describe(last)
     if known.labels:
         classes = _num_classes(asked.y)
@@ -115,11 +134,15 @@ def _no_gain(estimator: Any, asked: Request) -> str:
     if isinstance(known.loss, HuberScale):
         return "its scale is fitted sooner by the host"
     try:
-        n, columns = len(asked.y), num_columns(estimator, asked.X)
+        n = len(asked.y)
+        columns = num_columns(estimator, asked.X)
     except (TypeError, ValueError, IndexError) as error:
         return f"the columns cannot be counted ({error})"
     shared = 2 if asked.candidates >= FEWEST_SHARED and not (apart and classes > 2) else 1
-    fewest = max(FEWEST_FOLDS * (1 if n * columns <= SMALL_TABLE else 2) // shared, columns / COLUMNS_PER_FOLD)
+    fewest = max(
+        FEWEST_FOLDS * (1 if n * columns <= SMALL_TABLE else 2) // shared,
+        columns / COLUMNS_PER_FOLD,
+    )
     # folds of several rows cost about as much as the host's
     one_by_one = (classes > 2 and not apart) or known.l1 or known.positive
     if asked.num_folds < (n - 1 if one_by_one else min(fewest, n - 1)):
@@ -134,7 +157,9 @@ def _no_gain(estimator: Any, asked: Request) -> str:
 
 def inner_step(estimator: Any) -> Any:
     """Return the last step of nested pipelines."""
-    return inner_step(estimator.steps[-1][1]) if isinstance(estimator, Pipeline) else estimator
+    if isinstance(estimator, Pipeline):
+        return inner_step(estimator.steps[-1][1])
+    return estimator
 
 
 def num_columns(estimator: Any, X: Any) -> int:

@@ -1,8 +1,9 @@
 """Scorers of scikit-learn, for all folds.
 
-A score that is a function of the mean of the model's own loss over the test rows comes from the losses of all folds at once,
-with their errors. Any other scorer of scikit-learn's that is in the table of measures comes from the held-out predictions and
-their errors. The rest are called on the test rows of every fold, also at parameters within the refit's error.
+A score that is a function of the mean of the model's own loss over the test rows comes from the
+losses of all folds at once, with their errors. Any other scorer of scikit-learn's that is in the
+table of measures comes from the held-out predictions and their errors. The rest are called on the
+test rows of every fold, also at parameters within the refit's error.
 """
 
 import contextlib
@@ -34,7 +35,8 @@ from ._folds import CalledScorer, FoldData, OneFit, Score, Scores
 
 ErrorScore = float | Literal["raise"]
 Scoring = str | Callable[..., Any]
-LARGEST = -np.log(np.finfo(np.float64).eps)  # largest log loss, as scikit-learn keeps probabilities off 0 and 1
+# largest log loss, as scikit-learn keeps probabilities off 0 and 1
+LARGEST = -np.log(np.finfo(np.float64).eps)
 
 
 def undefined_score(what: str) -> float:
@@ -43,7 +45,9 @@ def undefined_score(what: str) -> float:
     return float("nan")
 
 
-def named_scorers(scoring: Any, host: Any, X: Any, y: NDArray, error_score: ErrorScore) -> dict[str, Scoring]:
+def named_scorers(
+    scoring: Any, host: Any, X: Any, y: NDArray, error_score: ErrorScore
+) -> dict[str, Scoring]:
     """Return scorers by their names in scikit-learn; a single one is "score".
 
     Scores of a function that returns several keep its names.
@@ -58,59 +62,97 @@ def named_scorers(scoring: Any, host: Any, X: Any, y: NDArray, error_score: Erro
                 raise
             return {"score": scoring}
         one = lambda name: lambda host, X, y: scoring(host, X, y)[name]
-        return {name: one(name) for name in found} if isinstance(found, dict) else {"score": scoring}
+        if isinstance(found, dict):
+            return {name: one(name) for name in found}
+        return {"score": scoring}
     if scoring is None or isinstance(scoring, str):
         return {"score": scoring or usual_score(host) or ""}
     return {name: name for name in scoring}
 
 
 def table_measure(scoring: Any, host: Any, y: NDArray) -> Measure | None:
-    """Return the measure of predictions that a scorer is, for classes or for numbers; None if it has to be called.
+    """Return the measure of predictions that a scorer is, for classes or for numbers; None if it
+    has to be called.
 
     Its `function` is that of scikit-learn. That of several targets is the mean over them.
     """
-    name, labels = scoring or usual_score(host), np.unique(y) if is_classifier(host) else None
-    if not isinstance(name, str) or name not in get_scorer_names() or (y.ndim > 1 and "deviance" in name):
+    name = scoring or usual_score(host)
+    labels = np.unique(y) if is_classifier(host) else None
+    if (
+        not isinstance(name, str)
+        or name not in get_scorer_names()
+        or (y.ndim > 1 and "deviance" in name)
+    ):
         return None
     try:
         found = of_scorer("cross_validate: scoring", name, get_scorer(name), labels, host)
     except (TypeError, ValueError):
         return None
     known = found.functional is not None and not isinstance(found.functional, Called)
-    return replace(found, function=get_scorer(name)._score_func.__name__) if known else None
+    if known:
+        return replace(found, function=get_scorer(name)._score_func.__name__)
+    return None
 
 
 def multiple_of_loss(measure: Measure | None, fit: Fit, y: NDArray) -> float:
-    """Tell by which number the mean of the model's own loss is to be multiplied so that it gives the measure; 0 if by none."""
-    units, loss = fit.objective.units, getattr(fit.objective, "loss_function", None)
+    """Tell by which number the mean of the model's own loss is to be multiplied so that it gives
+    the measure; 0 if by none.
+    """
+    units = fit.objective.units
+    loss = getattr(fit.objective, "loss_function", None)
     name = "" if measure is None else measure.function
     if name == "log_loss":
-        return 1.0 if units.classes and units.score in (LOG_DENSITY, LOG_PROBABILITY) else 0.0
-    squared = isinstance(loss, Squared) and loss.link_name == "identity" and np.array_equal(np.asarray(units.modelled), y)
-    return 2.0 if squared and name in ("mean_squared_error", "root_mean_squared_error", "r2_score") else 0.0
+        if units.classes and units.score in (LOG_DENSITY, LOG_PROBABILITY):
+            return 1.0
+        return 0.0
+    squared = (
+        isinstance(loss, Squared)
+        and loss.link_name == "identity"
+        and np.array_equal(np.asarray(units.modelled), y)
+    )
+    if squared and name in ("mean_squared_error", "root_mean_squared_error", "r2_score"):
+        return 2.0
+    return 0.0
 
 
-def scores(folds: OneFit, scorings: dict[str, Scoring], host: Any, y: NDArray, error_score: ErrorScore) -> dict[str, Scores]:
+def scores(
+    folds: OneFit, scorings: dict[str, Scoring], host: Any, y: NDArray, error_score: ErrorScore
+) -> dict[str, Scores]:
     """Compute the scores of every fold by name, from the same refits."""
     calls = {name: score_of(scoring, host, error_score) for name, scoring in scorings.items()}
-    began, several = time.perf_counter(), len(folds.fits) > 1
-    units = folds.fits[0].objective.units  # of a transformed target, the inverse link does not give predictions of the host
+    began = time.perf_counter()
+    several = len(folds.fits) > 1
+    # of a transformed target, the inverse link does not give predictions of the host
+    units = folds.fits[0].objective.units
     predicts = several or is_classifier(host) or np.array_equal(np.asarray(units.modelled), y)
-    tables = {name: table_measure(scoring, host, y) if predicts else None for name, scoring in scorings.items()}
-    factors = {name: 0.0 if several else multiple_of_loss(measure, folds.fits[0], y) for name, measure in tables.items()}
-    called: dict[str, Any] = {name: CalledScorer(folds, calls[name]) for name, measure in tables.items() if measure is None}
+    tables = {
+        name: table_measure(scoring, host, y) if predicts else None
+        for name, scoring in scorings.items()
+    }
+    factors = {
+        name: 0.0 if several else multiple_of_loss(measure, folds.fits[0], y)
+        for name, measure in tables.items()
+    }
+    called: dict[str, Any] = {
+        name: CalledScorer(folds, calls[name])
+        for name, measure in tables.items()
+        if measure is None
+    }
     collected = [Predictions(folds.plan, "link", judged=True) for _ in folds.fits]
     needed = any(measure is not None and not factors[name] for name, measure in tables.items())
     asked = [None, *called.values()]
     for fit, own in zip(folds.fits, collected, strict=True):
-        own_loss, *found = scored_together(fit, folds.plan, folds.refit, asked, own if needed else None)
+        own_loss, *found = scored_together(
+            fit, folds.plan, folds.refit, asked, own if needed else None
+        )
     estimates = dict(zip(called, found, strict=True))
     each = (time.perf_counter() - began) / (len(scorings) * folds.plan.num_refits)
     out = {}
     for name, measure in tables.items():
         if measure is None:  # a fold with undetermined rows has no score
             estimate = estimates[name]
-            values, error = np.where(among(estimate.result, NO_REFIT_CODES), np.nan, estimate.losses), estimate.error
+            values = np.where(among(estimate.result, NO_REFIT_CODES), np.nan, estimate.losses)
+            error = estimate.error
         elif factors[name]:
             values, error = of_losses(own_loss, measure, factors[name], folds.data)
         else:
@@ -120,9 +162,11 @@ def scores(folds: OneFit, scorings: dict[str, Scoring], host: Any, y: NDArray, e
 
 
 def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]) -> FloatArray:
-    """Compute the measure of each fold's predictions, and its error, `[2, folds]`, by the host's rule.
+    """Compute the measure of each fold's predictions, and its error, `[2, folds]`, by the host's
+    rule.
 
-    The class is that of the largest linear predictor. Probabilities of classes against the rest are divided by their sum.
+    The class is that of the largest linear predictor. Probabilities of classes against the rest are
+    divided by their sum.
     """
     y, several, out = folds.data.y, len(collected) > 1, np.full((2, len(folds.splits)), np.nan)
     functional: Any = measure.functional
@@ -149,10 +193,17 @@ def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]
     for k, own, rows, weight in scored_rows(folds.plan, measure, folds.data):
         if k in folds.lacking or not np.isfinite(eta[own]).all():
             continue
-        columns = zip(y[rows].T, eta[own].T, off[own].T, strict=True) if y.ndim > 1 else [(y[rows], eta[own], off[own])]
+        columns = (
+            zip(y[rows].T, eta[own].T, off[own].T, strict=True)
+            if y.ndim > 1
+            else [(y[rows], eta[own], off[own])]
+        )
         value = lambda y, mean, off, w=weight: functional.value(y, measure.form(mean), w)
-        error = lambda y, mean, off, w=weight: np.average(np.broadcast_to(measure.error(y, mean, off, w), len(w)), weights=w)
-        with contextlib.suppress(ValueError), np.errstate(all="ignore"):  # areas of rows of one class are not defined
+        error = lambda y, mean, off, w=weight: np.average(
+            np.broadcast_to(measure.error(y, mean, off, w), len(w)), weights=w
+        )
+        # areas of rows of one class are not defined
+        with contextlib.suppress(ValueError), np.errstate(all="ignore"):
             out[:, k] = np.mean([(value(*each), error(*each)) for each in columns], axis=0)
     return out
 
@@ -160,12 +211,17 @@ def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]
 def shares(mean: NDArray, off: NDArray) -> tuple[NDArray, NDArray]:
     """Divide probabilities of classes against the rest by their sum."""
     total, move = (each.sum(1, keepdims=True) for each in (mean, off))
-    return mean / total, np.where(move < total, (off + mean / total * move) / np.abs(total - move), np.inf)
+    return mean / total, np.where(
+        move < total, (off + mean / total * move) / np.abs(total - move), np.inf
+    )
 
 
 @np.errstate(divide="ignore", invalid="ignore")
 def prediction_errors(folds: OneFit, predicted: NDArray, method: str) -> NDArray:
-    """Estimate the largest differences of predictions from those of exact refits; zero for folds with a fit of their own."""
+    """Estimate the largest differences of predictions from those of exact refits.
+
+    Zero for folds with a fit of their own.
+    """
     kind = "link" if method == "decision_function" else "response"
     collected = [held_out(fit, folds.plan, folds.refit, kind, judged=True) for fit in folds.fits]
     mean, off = _stacked(collected)
@@ -173,19 +229,32 @@ def prediction_errors(folds: OneFit, predicted: NDArray, method: str) -> NDArray
         off = shares(mean, off)[1]
     off[~folds.exists[collected[0].refit]] = 0.0
     off = off[np.argsort(collected[0].unit)]
-    off = off if off.ndim == predicted.ndim else off[:, None]  # that of both classes
-    return -np.log1p(-np.minimum(off / np.exp(predicted), 1)) if method == "predict_log_proba" else off
+    # that of both classes
+    if not (off.ndim == predicted.ndim):
+        off = off[:, None]
+    if method == "predict_log_proba":
+        return -np.log1p(-np.minimum(off / np.exp(predicted), 1))
+    return off
 
 
 def _stacked(collected: list[Predictions]) -> tuple[NDArray, NDArray]:
     """Return the predictions and errors of one problem, or those of several in columns."""
-    values, off = (np.stack([getattr(one, name) for one in collected], -1) for name in ("values", "off"))
-    return (values, off) if len(collected) > 1 else (values[..., 0], off[..., 0])
+    values, off = (
+        np.stack([getattr(one, name) for one in collected], -1) for name in ("values", "off")
+    )
+    if len(collected) > 1:
+        return (values, off)
+    return (values[..., 0], off[..., 0])
 
 
-def scored_rows(plan: Plan, measure: Measure, data: FoldData) -> Iterator[tuple[int, slice, NDArray, NDArray]]:
-    """Yield the number of each fold that has a score, the place of its scored entries, their rows and weights."""
-    unit, ends = plan.index[plan.held], np.cumsum(np.bincount(plan.refit[plan.held], minlength=plan.num_refits))
+def scored_rows(
+    plan: Plan, measure: Measure, data: FoldData
+) -> Iterator[tuple[int, slice, NDArray, NDArray]]:
+    """Yield the number of each fold that has a score, the place of its scored entries, their rows
+    and weights.
+    """
+    unit = plan.index[plan.held]
+    ends = np.cumsum(np.bincount(plan.refit[plan.held], minlength=plan.num_refits))
     weights = np.ones(len(data.y)) if data.score_weight is None else data.score_weight
     for k, own in enumerate(map(slice, [0, *ends[:-1]], ends)):
         weight = weights[unit[own]]
@@ -196,13 +265,21 @@ def scored_rows(plan: Plan, measure: Measure, data: FoldData) -> Iterator[tuple[
 
 
 def of_losses(estimate: Estimate, measure: Measure, factor: float, data: FoldData) -> FloatArray:
-    """Compute a measure of folds from the model's own losses of their rows, and its errors, `[2, folds]`."""
+    """Compute a measure of folds from the model's own losses of their rows, and its errors, `[2,
+    folds]`.
+    """
     functional: Any = measure.functional
     losses = estimate.losses[estimate.plan.held]
-    losses, out = np.minimum(losses, LARGEST) if measure.classes else losses, np.full((2, len(estimate.error)), np.nan)
+    if measure.classes:
+        losses = np.minimum(losses, LARGEST)
+    out = np.full((2, len(estimate.error)), np.nan)
     for k, own, rows, weight in scored_rows(estimate.plan, measure, data):
-        mean, off = np.average(losses[own], weights=weight), estimate.error[k] * weight.max() / weight.sum()
-        at = [functional.at(factor * each, data.y[rows], weight) for each in (mean, mean + off, max(mean - off, 0.0))]
+        mean = np.average(losses[own], weights=weight)
+        off = estimate.error[k] * weight.max() / weight.sum()
+        at = [
+            functional.at(factor * each, data.y[rows], weight)
+            for each in (mean, mean + off, max(mean - off, 0.0))
+        ]
         out[:, k] = at[0], np.abs(np.subtract(at[1:], at[0])).max()
     return out
 
@@ -213,7 +290,8 @@ def score_of(scoring: Scoring, host: Any, error_score: ErrorScore) -> Score:
 
     def score(host: Any, rows: FoldData) -> float:
         if len(rows.y) < 2 and getattr(scorer, "_score_func", None) is explained_variance_score:
-            return undefined_score("Explained variance score")  # scikit-learn's value is 1, as the variance is zero
+            # scikit-learn's value is 1, as the variance is zero
+            return undefined_score("Explained variance score")
         more = {} if rows.score_weight is None else {"sample_weight": rows.score_weight}
         try:
             return float(scorer(host, rows.X, rows.y, **more))

@@ -1,4 +1,6 @@
-"""Search over candidates in scikit-learn's manner, from one fit for each instead of one for each fold, where that pays."""
+"""Search over candidates in scikit-learn's manner, from one fit for each instead of one for each
+fold, where that pays.
+"""
 
 import time
 from collections.abc import Iterator
@@ -24,7 +26,15 @@ from ..refit import AbstractRefit
 from ..tuning.path import path
 from ._folds import FoldData, OneFit, Splits, is_rescaled
 from ._route import Request, reason_for_host, tell
-from ._scoring import Scores, multiple_of_loss, named_scorers, of_losses, score_of, scores, table_measure
+from ._scoring import (
+    Scores,
+    multiple_of_loss,
+    named_scorers,
+    of_losses,
+    score_of,
+    scores,
+    table_measure,
+)
 from ._validation import (
     NoOneFit,
     Transformers,
@@ -37,18 +47,21 @@ from ._validation import (
     with_weights,
 )
 
-SCORERS, TRAINING_SCORES = "several scorers, or a refit of its own choice", "training scores, or arguments of scorers"
+SCORERS = "several scorers, or a refit of its own choice"
+TRAINING_SCORES = "training scores, or arguments of scorers"
 
 
 class OneFitSearchCV(GridSearchCV):
     """`GridSearchCV` of any estimator, from one fit a candidate where that is possible and pays.
 
-    One fit a candidate serves linear estimators, and is chosen as in `leaveout.sklearn.cross_validate`; for candidates that
-    differ in their penalty alone (alpha, C), half as many folds are enough. Otherwise it searches as GridSearchCV does, and
-    `refits_` says which way, and why. The fitted attributes are GridSearchCV's. `cv_results_` also has
-    "mean_approximation_error" and "split0_approximation_error", …: the errors of scores against exact refits. Candidates that
-    differ in their penalty alone share one fit of the host: the others start from there, by `lo.path` if the score is a mean
-    of the estimator's own loss. `sklearn.model_selection.cross_validate` of this search chooses again in every fold: it
+    One fit a candidate serves linear estimators, and is chosen as in
+    `leaveout.sklearn.cross_validate`; for candidates that differ in their penalty alone (alpha, C),
+    half as many folds are enough. Otherwise it searches as GridSearchCV does, and `refits_` says
+    which way, and why. The fitted attributes are GridSearchCV's. `cv_results_` also has
+    "mean_approximation_error" and "split0_approximation_error", …: the errors of scores against
+    exact refits. Candidates that differ in their penalty alone share one fit of the host: the
+    others start from there, by `lo.path` if the score is a mean of the estimator's own loss.
+    `sklearn.model_selection.cross_validate` of this search chooses again in every fold: it
     estimates the loss with the choice left out.
 
     Parameters
@@ -74,11 +87,13 @@ class OneFitSearchCV(GridSearchCV):
     return_train_score : bool, default: False
         Whether training rows are scored too, which the host's refits do.
     strategy : AbstractRefit, optional
-        Strategy of the folds' refits. By default `lo.Certified()`, if one fit a candidate is cheaper.
+        Strategy of the folds' refits. By default `lo.Certified()`, if one fit a candidate is
+        cheaper.
     transformers : {"refit", "frozen"}, default: "refit"
         As in `leaveout.sklearn.cross_validate`.
     checkpoint : str or path, optional
-        File that keeps what is done: a `fit` to the same data that was killed goes on from there, to the same scores.
+        File that keeps what is done: a `fit` to the same data that was killed goes on from there,
+        to the same scores.
 
     Examples
     --------
@@ -107,9 +122,24 @@ class OneFitSearchCV(GridSearchCV):
         transformers: Transformers = "refit",
         checkpoint: File | None = None,
     ):
-        joined = {"n_jobs": n_jobs, "verbose": verbose, "pre_dispatch": pre_dispatch, "return_train_score": return_train_score}
-        super().__init__(estimator, param_grid, scoring=scoring, cv=cv, refit=refit, error_score=error_score, **joined)
-        self.strategy, self.transformers, self.checkpoint = strategy, transformers, checkpoint
+        joined = {
+            "n_jobs": n_jobs,
+            "verbose": verbose,
+            "pre_dispatch": pre_dispatch,
+            "return_train_score": return_train_score,
+        }
+        super().__init__(
+            estimator,
+            param_grid,
+            scoring=scoring,
+            cv=cv,
+            refit=refit,
+            error_score=error_score,
+            **joined,
+        )
+        self.strategy = strategy
+        self.transformers = transformers
+        self.checkpoint = checkpoint
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -126,9 +156,10 @@ class OneFitSearchCV(GridSearchCV):
         y : array-like, shape (rows,)
             Response or class.
         **params : Any
-            `groups`, and weights of rows under the name by which the estimator takes them. The weights go to the scores too
-            where GridSearchCV of the installed scikit-learn takes them there: where metadata are routed, as is asked for; else,
-            in newer versions, if they are called sample_weight.
+            `groups`, and weights of rows under the name by which the estimator takes them. The
+            weights go to the scores too where GridSearchCV of the installed scikit-learn takes them
+            there: where metadata are routed, as is asked for; else, in newer versions, if they are
+            called sample_weight.
 
         Returns
         -------
@@ -137,19 +168,27 @@ class OneFitSearchCV(GridSearchCV):
         """
         check("OneFitSearchCV", X, y, params, None, self.transformers)
         if y is None and get_tags(self).target_tags.required:
-            raise ValueError("OneFitSearchCV: this estimator requires y to be passed, but the target y is None.")
+            raise ValueError(
+                "OneFitSearchCV: this estimator requires y to be passed, but the target y is None."
+            )
         if not isinstance(self.param_grid, dict | list | tuple):
             return super().fit(X, y, **params)  # which raises
         candidates = list(ParameterGrid(self.param_grid))
         # the D² of a Tweedie deviance, for one, depends on its power
-        powers = {params[name] for params in candidates for name in params if name.rpartition("__")[2] == "power"}
+        powers = {
+            params[name]
+            for params in candidates
+            for name in params
+            if name.rpartition("__")[2] == "power"
+        }
         if self.scoring is None and len(powers) > 1:
             warn(
                 "OneFitSearchCV: candidates differ by their power, on which each one's own score depends: these scores are of "
                 "other things. Give one for all, as scoring='neg_mean_absolute_error'."
             )
         routed = self._get_routed_params_for_fit(params)
-        groups, weight = routed.splitter.split.get("groups"), routed.scorer.score.get("sample_weight")
+        groups = routed.splitter.split.get("groups")
+        weight = routed.scorer.score.get("sample_weight")
         hosts = [self._candidate(params) for params in candidates]
         cv = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
         why = self._reason_for_host(hosts, candidates, X, y, routed, cv.get_n_splits(X, y, groups))
@@ -161,10 +200,14 @@ class OneFitSearchCV(GridSearchCV):
         if why and self.checkpoint is None:
             return self._search_by_host(why, X, y, params)
         data = with_weights("OneFitSearchCV", self.estimator, X, y, routed.estimator.fit)
-        data = data._replace(score_weight=None if weight is None else np.asarray(weight, np.float64))
+        data = data._replace(
+            score_weight=None if weight is None else np.asarray(weight, np.float64)
+        )
         splits = splits_of(cv, data, groups)
         names = "estimator", "scoring", "strategy", "transformers", "error_score"
-        of = {"candidates": candidates, "data": data, "splits": splits} | {name: getattr(self, name) for name in names}
+        of = {"candidates": candidates, "data": data, "splits": splits} | {
+            name: getattr(self, name) for name in names
+        }
         with stoppable("OneFitSearchCV"), keeping("OneFitSearchCV", self.checkpoint, of):
             try:
                 make = self._score_by_host if why else self._score_candidates
@@ -177,14 +220,17 @@ class OneFitSearchCV(GridSearchCV):
         self.refits_ = tell("OneFitSearchCV", why)
         keys = [f"split{k}_approximation_error" for k in range(len(splits))]
         error = np.array([one.error for one, _ in found])
-        more = dict(zip(keys, error.T, strict=True)) | {"mean_approximation_error": error.mean(axis=1)}
+        more = dict(zip(keys, error.T, strict=True)) | {
+            "mean_approximation_error": error.mean(axis=1)
+        }
         out = [
             {"test_scores": score, "fit_time": fit_seconds, "score_time": seconds}
             for one, each in found
             for score, fit_seconds, seconds in zip(one.values, each, one.seconds, strict=True)
         ]
         self.cv_results_ = self._format_results(candidates, len(splits), out, more)
-        self.n_splits_, self.multimetric_ = len(splits), False
+        self.n_splits_ = len(splits)
+        self.multimetric_ = False
         self.scorer_ = check_scoring(self.estimator, scoring=self.scoring)
         self.best_index_ = int(self.cv_results_["rank_test_score"].argmin())
         self.best_score_ = self.cv_results_["mean_test_score"][self.best_index_]
@@ -200,16 +246,41 @@ class OneFitSearchCV(GridSearchCV):
     def _candidate(self, params: dict[str, Any]) -> Any:
         return clone(self.estimator).set_params(**clone(params, safe=False))
 
-    def _reason_for_host(self, hosts: list[Any], candidates: list[dict], X: Any, y: Any, routed: Any, num_folds: int) -> str:
-        """Say why the host refits the folds of all candidates; empty if these come from one fit each."""
+    def _reason_for_host(
+        self, hosts: list[Any], candidates: list[dict], X: Any, y: Any, routed: Any, num_folds: int
+    ) -> str:
+        """Say why the host refits the folds of all candidates.
+
+        Empty if these come from one fit each.
+        """
         if isinstance(self.scoring, list | tuple | set | dict) or not isinstance(self.refit, bool):
             return SCORERS
         if self.return_train_score or set(routed.scorer.score) - {"sample_weight"}:
             return TRAINING_SCORES
         family = len(hosts) if _is_family(candidates, hosts) else 1
-        frozen, visible = self.transformers == "frozen", callable(self.scoring)
-        given = X, y, routed.estimator.fit, [self.scoring], num_folds, self.strategy is not None, frozen, visible, family
-        return next(filter(None, (reason_for_host(host, Request(*given)) for host in hosts[: 1 if family > 1 else None])), "")
+        frozen = self.transformers == "frozen"
+        visible = callable(self.scoring)
+        given = (
+            X,
+            y,
+            routed.estimator.fit,
+            [self.scoring],
+            num_folds,
+            self.strategy is not None,
+            frozen,
+            visible,
+            family,
+        )
+        return next(
+            filter(
+                None,
+                (
+                    reason_for_host(host, Request(*given))
+                    for host in hosts[: 1 if family > 1 else None]
+                ),
+            ),
+            "",
+        )
 
     def _search_by_host(self, why: str, X: Any, y: Any, params: dict[str, Any]) -> Any:
         """Search as GridSearchCV does."""
@@ -224,11 +295,23 @@ class OneFitSearchCV(GridSearchCV):
     def _score_by_host(
         self, hosts: list[Any], candidates: list[dict[str, Any]], data: FoldData, splits: Splits
     ) -> Iterator[tuple[Scores, FloatArray]]:
-        """Yield the scores of every candidate by the host's refits, fold by fold, and the seconds that its fits took."""
-        if isinstance(self.scoring, list | tuple | set | dict) or self.return_train_score or data.score_weight is not None:
-            raise ValueError("OneFitSearchCV: checkpoint= keeps the host's refits for one unweighted scorer of test rows.")
+        """Yield the scores of every candidate by the host's refits, fold by fold, and the seconds
+        that its fits took.
+        """
+        if (
+            isinstance(self.scoring, list | tuple | set | dict)
+            or self.return_train_score
+            or data.score_weight is not None
+        ):
+            raise ValueError(
+                "OneFitSearchCV: checkpoint= keeps the host's refits for one unweighted scorer of test rows."
+            )
         for host in hosts:
-            given = {"scoring": self.scoring, "error_score": self.error_score, "params": data.params}
+            given = {
+                "scoring": self.scoring,
+                "error_score": self.error_score,
+                "params": data.params,
+            }
             found = host_scores(host, data.X, data.y, splits, **given)
             zero = errors_of_host(found)["approximation_error"]
             yield Scores(found["test_score"], zero, found["score_time"]), found["fit_time"]
@@ -236,24 +319,40 @@ class OneFitSearchCV(GridSearchCV):
     def _score_candidates(
         self, hosts: list[Any], candidates: list[dict[str, Any]], data: FoldData, splits: Splits
     ) -> Iterator[tuple[Scores, FloatArray]]:
-        """Yield the scores of every candidate from one fit each, and the seconds that its fits took."""
+        """Yield the scores of every candidate from one fit each, and the seconds that its fits
+        took.
+        """
         visible = callable(self.scoring)
         if _is_family(candidates, hosts):
-            first, _ = folds_of(hosts[0], data, splits, self.strategy, self.transformers, self.error_score, visible)
+            first, _ = folds_of(
+                hosts[0], data, splits, self.strategy, self.transformers, self.error_score, visible
+            )
             penalties = [penalty_of(describe(inner(each))) or Zero() for each in hosts]
             try:
                 yield from list(_family(first, penalties, self.scoring, self.error_score))
                 return
-            except (IndefiniteHessianError, NoMinimiser):  # one by one, so that those that need it are found
+            # one by one, so that those that need it are found
+            except (IndefiniteHessianError, NoMinimiser):
                 pass
         for host in hosts:
-            folds, own = folds_of(host, data, splits, self.strategy, self.transformers, self.error_score, visible)
+            folds, own = folds_of(
+                host, data, splits, self.strategy, self.transformers, self.error_score, visible
+            )
             found = scores(
-                folds, named_scorers(self.scoring, own, data.X, data.y, self.error_score), own, data.y, self.error_score
+                folds,
+                named_scorers(self.scoring, own, data.X, data.y, self.error_score),
+                own,
+                data.y,
+                self.error_score,
             )
             if "score" not in found:
-                raise ValueError("OneFitSearchCV: scoring must return one score, by which it chooses.")
-            yield found["score"]._replace(values=warn_of_missing(found["score"], self.error_score)), folds.fit_seconds
+                raise ValueError(
+                    "OneFitSearchCV: scoring must return one score, by which it chooses."
+                )
+            yield (
+                found["score"]._replace(values=warn_of_missing(found["score"], self.error_score)),
+                folds.fit_seconds,
+            )
 
 
 def _is_family(candidates: list[dict[str, Any]], hosts: list[Any]) -> bool:
@@ -264,7 +363,8 @@ def _is_family(candidates: list[dict[str, Any]], hosts: list[Any]) -> bool:
     (name,) = names
     last = name.rpartition("__")[2]
     return last in ("alpha", "C") and all(
-        np.ndim(params[name]) == 0 and np.array_equal(getattr(inner(host), last, np.nan), params[name])
+        np.ndim(params[name]) == 0
+        and np.array_equal(getattr(inner(host), last, np.nan), params[name])
         for params, host in zip(candidates, hosts, strict=True)
     )
 
@@ -276,22 +376,34 @@ def _family(
     host, data, fits = first.host, first.data, first.plan.num_refits
     each = named_scorers(scoring, host, data.X, data.y, error_score)["score"]
     measure, model = table_measure(each, host, data.y), first.fits[0].objective
-    factor = 0.0 if len(first.fits) > 1 or is_rescaled(*first.fits) else multiple_of_loss(measure, first.fits[0], data.y)
+    factor = (
+        0.0
+        if len(first.fits) > 1 or is_rescaled(*first.fits)
+        else multiple_of_loss(measure, first.fits[0], data.y)
+    )
     if measure is not None and factor and len(set(map(repr, penalties))) == len(penalties):
         began = time.perf_counter()
         points = path(model, dict(enumerate(penalties)), first.plan, first.refit, audit=0).points
-        seconds = np.full(fits, (first.seconds + time.perf_counter() - began) / (fits * len(penalties)))
+        seconds = np.full(
+            fits, (first.seconds + time.perf_counter() - began) / (fits * len(penalties))
+        )
         for point in points:
             values, error = of_losses(point.estimate, measure, factor, data)
             found = Scores(values, error, np.zeros(fits))
-            found = replace(first, fits=(point.fit,)).complete(found, score_of(each, host, error_score))
+            found = replace(first, fits=(point.fit,)).complete(
+                found, score_of(each, host, error_score)
+            )
             yield found._replace(values=warn_of_missing(found, error_score)), seconds
         return
     starts, seconds = first.fits, first.fit_seconds
     for penalty in penalties:
         began = time.perf_counter()
-        starts = tuple(fit(start.objective.as_given.under(penalty), start.parameters) for start in starts)  # type: ignore[attr-defined]
+        starts = tuple(
+            fit(start.objective.as_given.under(penalty), start.parameters) for start in starts
+        )  # type: ignore[attr-defined]
         seconds = seconds + (time.perf_counter() - began) / fits
-        found = scores(replace(first, fits=starts), {"score": each}, host, data.y, error_score)["score"]
+        found = scores(replace(first, fits=starts), {"score": each}, host, data.y, error_score)[
+            "score"
+        ]
         yield found._replace(values=warn_of_missing(found, error_score)), seconds
         seconds = np.zeros(fits)

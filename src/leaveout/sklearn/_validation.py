@@ -1,4 +1,6 @@
-"""scikit-learn's `cross_validate`, `cross_val_score` and `cross_val_predict`, from one fit where that is possible and pays."""
+"""scikit-learn's `cross_validate`, `cross_val_score` and `cross_val_predict`, from one fit where
+that is possible and pays.
+"""
 
 import functools
 import time
@@ -31,7 +33,8 @@ from ._scoring import ErrorScore, Scores, named_scorers, prediction_errors, scor
 
 Transformers = Literal["refit", "frozen"]
 LEAST = float(np.finfo(np.float64).min)
-ABSENT = {"predict_proba": 0.0, "predict_log_proba": LEAST, "decision_function": LEAST}  # outputs for a class that a fold lacks
+# outputs for a class that a fold lacks
+ABSENT = {"predict_proba": 0.0, "predict_log_proba": LEAST, "decision_function": LEAST}
 
 
 @conventional
@@ -55,21 +58,25 @@ def cross_validate(
     transformers: Transformers = "refit",
     checkpoint: File | None = None,
 ) -> dict[str, Any]:
-    """Cross-validate any estimator like `sklearn.model_selection.cross_validate`, from one fit where that is possible and pays.
+    """Cross-validate any estimator like `sklearn.model_selection.cross_validate`, from one fit
+    where that is possible and pays.
 
-    Folds come from one fit for the estimators of `lo.from_sklearn`, if that is cheaper than the host's own refits: from ten
-    folds on of small tables, and in leave-one-out. The estimator is then fitted once, and that of a fold is the host with the
-    parameters of that fold's refit: those of the minimum. Otherwise the host refits the folds, by scikit-learn's function with
-    these arguments: where no refits are known from one fit, transformers learn from the rows of each fold, its solver stops
-    before the minimum, a scorer has to be called (as your own function), or its fits cost less. The key "refits" says which way
-    and why; so does the logger "leaveout". A `strategy` asks for one fit wherever there is one. Rows are matched by
-    position, as in scikit-learn.
+    Folds come from one fit for the estimators of `lo.from_sklearn`, if that is cheaper than the
+    host's own refits: from ten folds on of small tables, and in leave-one-out. The estimator is
+    then fitted once, and that of a fold is the host with the parameters of that fold's refit: those
+    of the minimum. Otherwise the host refits the folds, by scikit-learn's function with these
+    arguments: where no refits are known from one fit, transformers learn from the rows of each
+    fold, its solver stops before the minimum, a scorer has to be called (as your own function), or
+    its fits cost less. The key "refits" says which way and why; so does the logger "leaveout". A
+    `strategy` asks for one fit wherever there is one. Rows are matched by position, as in
+    scikit-learn.
 
-    The key "approximation_error" (for several scorers "approximation_error_<name>") has the error of each fold's score against
-    the exact refit. It comes from the errors of the held-out losses or predictions for the names of scikit-learn's scores of
-    rows, ranks and tables of classes, else from the changes of the score within the refit's error. It is an estimate; NaN, with
-    a warning, if it is not known. Of the host's own refits it is zero. An estimator that fits each class against the rest,
-    or each of several targets, has one fit of each.
+    The key "approximation_error" (for several scorers "approximation_error_<name>") has the error
+    of each fold's score against the exact refit. It comes from the errors of the held-out losses or
+    predictions for the names of scikit-learn's scores of rows, ranks and tables of classes, else
+    from the changes of the score within the refit's error. It is an estimate; NaN, with a warning,
+    if it is not known. Of the host's own refits it is zero. An estimator that fits each class
+    against the rest, or each of several targets, has one fit of each.
 
     Parameters
     ----------
@@ -104,26 +111,28 @@ def cross_validate(
     strategy : AbstractRefit, optional
         Strategy of the folds' refits. By default `lo.Certified()`, if one fit is cheaper.
     transformers : {"refit", "frozen"}, default: "refit"
-        Whether transformers before the linear model (scalers, selections) are fitted on the training rows of every fold, or
-        stay as fitted on all rows. A StandardScaler before a model with an intercept is a change of the penalty, so
-        its refits can come from the one fit too. "frozen" is quicker and lets test rows into training; the result says so
-        under "transformers".
+        Whether transformers before the linear model (scalers, selections) are fitted on the
+        training rows of every fold, or stay as fitted on all rows. A StandardScaler before a model
+        with an intercept is a change of the penalty, so its refits can come from the one fit too.
+        "frozen" is quicker and lets test rows into training; the result says so under
+        "transformers".
     checkpoint : str or path, optional
         File that keeps what is done: a call that was killed goes on from there, to the same scores.
 
     Returns
     -------
     dict
-        Arrays with one entry a fold: "test_score" (or "test_<name>"), "approximation_error", "fit_time", "score_time" and those
-        asked for; "refits", which way the folds were refitted. Times of what is done for all folds at once are shared between
-        them.
+        Arrays with one entry a fold: "test_score" (or "test_<name>"), "approximation_error",
+        "fit_time", "score_time" and those asked for; "refits", which way the folds were refitted.
+        Times of what is done for all folds at once are shared between them.
 
     Raises
     ------
     TypeError
         If `transformers` are to stay frozen before an estimator that has no refits from one fit.
     ValueError
-        If labels of y, `groups` or weights stand in another order than those of X, or `checkpoint` belongs to another run.
+        If labels of y, `groups` or weights stand in another order than those of X, or `checkpoint`
+        belongs to another run.
 
     See Also
     --------
@@ -144,31 +153,64 @@ def cross_validate(
     """
     check("cross_validate", X, y, params, groups, transformers)
     listed = list(
-        scoring.values() if isinstance(scoring, dict) else scoring if isinstance(scoring, list | tuple | set) else [scoring]
+        scoring.values()
+        if isinstance(scoring, dict)
+        else scoring
+        if isinstance(scoring, list | tuple | set)
+        else [scoring]
     )
     visible = return_estimator or any(map(callable, listed))
     cv = check_cv(cv, y, classifier=is_classifier(estimator))
-    count, is_frozen = cv.get_n_splits(X, y, groups), transformers == "frozen"
-    why = reason_for_host(estimator, Request(X, y, params or {}, listed, count, strategy is not None, is_frozen, visible))
-    of = {"estimator": estimator, "data": (X, y, params), "refit": strategy, "transformers": transformers}
-    of |= {"scoring": scoring, "error_score": error_score, "returned": (return_estimator, return_train_score)}
+    count = cv.get_n_splits(X, y, groups)
+    is_frozen = transformers == "frozen"
+    why = reason_for_host(
+        estimator,
+        Request(X, y, params or {}, listed, count, strategy is not None, is_frozen, visible),
+    )
+    of = {
+        "estimator": estimator,
+        "data": (X, y, params),
+        "refit": strategy,
+        "transformers": transformers,
+    }
+    of |= {
+        "scoring": scoring,
+        "error_score": error_score,
+        "returned": (return_estimator, return_train_score),
+    }
     with stoppable("cross_validate"):
         if not why:
             data = with_weights("cross_validate", estimator, X, y, params)
             cv = splits_of(cv, data, groups)
             with keeping("cross_validate", checkpoint, of | {"splits": cv}):
                 try:
-                    folds, host = folds_of(estimator, data, cv, strategy, transformers, error_score, visible)
+                    folds, host = folds_of(
+                        estimator, data, cv, strategy, transformers, error_score, visible
+                    )
                     wanted = named_scorers(scoring, host, data.X, data.y, error_score)
                     found = scores(folds, wanted, host, data.y, error_score)
-                    hosts = [folds.of(k) for k in range(len(cv))] if return_estimator or return_train_score else []
+                    hosts = (
+                        [folds.of(k) for k in range(len(cv))]
+                        if return_estimator or return_train_score
+                        else []
+                    )
                 except NoOneFit as error:
                     why = str(error)
         said = tell("cross_validate", why)
         if why:
-            ready = {"scoring": scoring, "return_train_score": return_train_score, "error_score": error_score, "params": params}
+            ready = {
+                "scoring": scoring,
+                "return_train_score": return_train_score,
+                "error_score": error_score,
+                "params": params,
+            }
             ready |= {"return_estimator": return_estimator, "return_indices": return_indices}
-            joined = {"groups": groups, "n_jobs": n_jobs, "verbose": verbose, "pre_dispatch": pre_dispatch}
+            joined = {
+                "groups": groups,
+                "n_jobs": n_jobs,
+                "verbose": verbose,
+                "pre_dispatch": pre_dispatch,
+            }
             if checkpoint is None:
                 theirs = model_selection.cross_validate(estimator, X, y, cv=cv, **ready, **joined)
             else:
@@ -177,17 +219,26 @@ def cross_validate(
                     theirs = host_scores(estimator, X, y, splits, **ready)
             return theirs | errors_of_host(theirs) | {"refits": said}
     splits = cv
-    result = {"fit_time": folds.fit_seconds, "score_time": np.sum([one.seconds for one in found.values()], axis=0)}
+    result = {
+        "fit_time": folds.fit_seconds,
+        "score_time": np.sum([one.seconds for one in found.values()], axis=0),
+    }
     if return_estimator:
         result["estimator"] = hosts
     if return_indices:
         result["indices"] = _indices(splits)
-    trained = [None if each is None else data.some(train) for each, (train, _) in zip(hosts, splits, strict=False)]
+    trained = [
+        None if each is None else data.some(train)
+        for each, (train, _) in zip(hosts, splits, strict=False)
+    ]
     for name, one in found.items():
         result[f"test_{name}"] = warn_of_missing(one, error_score)
         if return_train_score:
             score = score_of(wanted[name], host, error_score)
-            each = [np.nan if rows is None else score(own, rows) for own, rows in zip(hosts, trained, strict=True)]
+            each = [
+                np.nan if rows is None else score(own, rows)
+                for own, rows in zip(hosts, trained, strict=True)
+            ]
             result[f"train_{name}"] = np.array(each)
         result["approximation_error" + ("" if name == "score" else f"_{name}")] = one.error
     frozen = {"transformers": "frozen"} if is_frozen and learns(estimator) else {}
@@ -195,7 +246,10 @@ def cross_validate(
 
 
 def host_scores(estimator: Any, X: Any, y: Any, splits: Splits, **given: Any) -> dict[str, Any]:
-    """Compute scikit-learn's result fold by fold, so that each fold is kept in the checkpoint; estimators are fitted again."""
+    """Compute scikit-learn's result fold by fold, so that each fold is kept in the checkpoint.
+
+    Estimators are fitted again.
+    """
     more = {"return_estimator": False, "return_indices": False}
 
     def fold(k: int) -> StepResult:
@@ -215,11 +269,18 @@ def host_scores(estimator: Any, X: Any, y: Any, splits: Splits, **given: Any) ->
     if names is None:
         raise ValueError(f"cross_validate: all {len(splits)} fits failed.")
     result: dict[str, Any] = {
-        name: np.concatenate([part.get(name, [given["error_score"]]) for part in parts]).astype(float) for name in names
+        name: np.concatenate([part.get(name, [given["error_score"]]) for part in parts]).astype(
+            float
+        )
+        for name in names
     }
     if given.get("return_estimator"):
-        options = {name: given[name] for name in ("params", "error_score", "scoring")} | {"return_estimator": True}
-        result["estimator"] = model_selection.cross_validate(estimator, X, y, cv=splits, **options)["estimator"]
+        options = {name: given[name] for name in ("params", "error_score", "scoring")} | {
+            "return_estimator": True
+        }
+        result["estimator"] = model_selection.cross_validate(estimator, X, y, cv=splits, **options)[
+            "estimator"
+        ]
     if given.get("return_indices"):
         result["indices"] = _indices(splits)
     return result
@@ -231,15 +292,26 @@ def _indices(splits: Splits) -> dict[str, tuple[IntArray, ...]]:
 
 
 def errors_of_host(found: dict[str, Any]) -> dict[str, FloatArray]:
-    """Return errors of zero for the scores of the host's own refits; of a fold without a score it is not known."""
-    scored = {name.removeprefix("test_"): np.asarray(values, float) for name, values in found.items() if name[:5] == "test_"}
+    """Return errors of zero for the scores of the host's own refits.
+
+    Of a fold without a score it is not known.
+    """
+    scored = {
+        name.removeprefix("test_"): np.asarray(values, float)
+        for name, values in found.items()
+        if name[:5] == "test_"
+    }
     return {
-        "approximation_error" + ("" if name == "score" else f"_{name}"): np.where(np.isnan(values), np.nan, 0.0)
+        "approximation_error" + ("" if name == "score" else f"_{name}"): np.where(
+            np.isnan(values), np.nan, 0.0
+        )
         for name, values in scored.items()
     }
 
 
-def cross_val_score(estimator: Any, X: Any, y: ArrayLike | None = None, *, scoring: Any = None, **more: Any) -> FloatArray:
+def cross_val_score(
+    estimator: Any, X: Any, y: ArrayLike | None = None, *, scoring: Any = None, **more: Any
+) -> FloatArray:
     """Test scores of `cross_validate` for one scorer, without their errors.
 
     Parameters
@@ -274,10 +346,14 @@ def cross_val_score(estimator: Any, X: Any, y: ArrayLike | None = None, *, scori
     array([0.41, 0.52, 0.49, 0.44, 0.54])
     """
     if not (scoring is None or isinstance(scoring, str) or callable(scoring)):
-        raise ValueError(f"cross_val_score: scoring must be one scorer; got {scoring!r}. cross_validate takes several.")
+        raise ValueError(
+            f"cross_val_score: scoring must be one scorer; got {scoring!r}. cross_validate takes several."
+        )
     found = cross_validate(estimator, X, y, scoring=scoring, **more)
     if "test_score" not in found:
-        raise ValueError("cross_val_score: scoring returned several scores; cross_validate takes such a function.")
+        raise ValueError(
+            "cross_val_score: scoring returned several scores; cross_validate takes such a function."
+        )
     return found["test_score"]
 
 
@@ -299,10 +375,11 @@ def cross_val_predict(
     checkpoint: File | None = None,
     error: bool = False,
 ) -> Any:
-    """Predict every row by the estimator of the fold that holds it out, from one fit where that is possible and pays.
+    """Predict every row by the estimator of the fold that holds it out, from one fit where that is
+    possible and pays.
 
-    It returns what `sklearn.model_selection.cross_val_predict` returns. Which way the folds are refitted is decided as in
-    `cross_validate`, and the logger "leaveout" says it.
+    It returns what `sklearn.model_selection.cross_val_predict` returns. Which way the folds are
+    refitted is decided as in `cross_validate`, and the logger "leaveout" says it.
 
     Parameters
     ----------
@@ -333,9 +410,10 @@ def cross_val_predict(
     checkpoint : str or path, optional
         File that keeps what is done.
     error : bool, default: False
-        Whether to return, beside the predictions, the largest difference of each number from that of an exact refit, which is
-        estimated, as in `lo.cross_predict`: infinite where the `strategy` does not tell it, as `lo.NewtonStep()`. Of the host's
-        own refits it is zero. Labels have none.
+        Whether to return, beside the predictions, the largest difference of each number from that
+        of an exact refit, which is estimated, as in `lo.cross_predict`: infinite where the
+        `strategy` does not tell it, as `lo.NewtonStep()`. Of the host's own refits it is zero.
+        Labels have none.
 
     Returns
     -------
@@ -345,7 +423,8 @@ def cross_val_predict(
     Raises
     ------
     ValueError
-        If the test sets are no partition of the rows, a fold has no refit, or errors of labels are asked for.
+        If the test sets are no partition of the rows, a fold has no refit, or errors of labels are
+        asked for.
 
     Examples
     --------
@@ -357,21 +436,44 @@ def cross_val_predict(
     """
     check("cross_val_predict", X, y, params, groups, transformers)
     if error and method == "predict" and is_classifier(estimator):
-        raise ValueError("cross_val_predict: labels have no error; predictions of method='predict_proba' have.")
+        raise ValueError(
+            "cross_val_predict: labels have no error; predictions of method='predict_proba' have."
+        )
     cv = check_cv(cv, y, classifier=is_classifier(estimator))
-    asked = Request(X, y, params or {}, [], cv.get_n_splits(X, y, groups), strategy is not None, transformers == "frozen")
+    asked = Request(
+        X,
+        y,
+        params or {},
+        [],
+        cv.get_n_splits(X, y, groups),
+        strategy is not None,
+        transformers == "frozen",
+    )
     why = reason_for_host(estimator, asked)
-    given = {"params": params, "method": method, "n_jobs": n_jobs, "verbose": verbose, "pre_dispatch": pre_dispatch}
+    given = {
+        "params": params,
+        "method": method,
+        "n_jobs": n_jobs,
+        "verbose": verbose,
+        "pre_dispatch": pre_dispatch,
+    }
     if why and checkpoint is None:
         tell("cross_val_predict", why)
         with stoppable("cross_val_predict"):
-            predicted = model_selection.cross_val_predict(estimator, X, y, cv=cv, groups=groups, **given)
-        return (predicted, np.zeros(predicted.shape)) if error else predicted
+            predicted = model_selection.cross_val_predict(
+                estimator, X, y, cv=cv, groups=groups, **given
+            )
+        if error:
+            return (predicted, np.zeros(predicted.shape))
+        return predicted
     data = with_weights("cross_val_predict", estimator, X, y, params)
     splits = splits_of(cv, data, groups)
-    tests, classes = np.concatenate([test for _, test in splits]), np.unique(data.y)
+    tests = np.concatenate([test for _, test in splits])
+    classes = np.unique(data.y)
     if not np.array_equal(np.sort(tests), np.arange(len(data.y))):
-        raise ValueError("cross_val_predict: the test sets of cv must hold every row once; cross_validate takes any splits.")
+        raise ValueError(
+            "cross_val_predict: the test sets of cv must hold every row once; cross_validate takes any splits."
+        )
 
     def predict(k: int, host: Any) -> np.ndarray:
         if host is None:
@@ -381,7 +483,9 @@ def cross_val_predict(
         found = getattr(host, method)(data.some(splits[k][1]).X)
         if method not in ABSENT or len(own := host.classes_) == len(classes):
             return found
-        advice = "To fix this, use a cross-validation technique resulting in properly stratified folds"
+        advice = (
+            "To fix this, use a cross-validation technique resulting in properly stratified folds"
+        )
         if found.ndim == 1:
             raise ValueError(
                 f"Only {len(own)} class/es in training fold, but {len(classes)} in overall dataset. This is not supported for "
@@ -396,16 +500,29 @@ def cross_val_predict(
         out[:, np.searchsorted(classes, own)] = found
         return out
 
-    of = {"estimator": estimator, "data": data, "splits": splits, "refit": strategy, "transformers": transformers}
-    with stoppable("cross_val_predict"), keeping("cross_val_predict", checkpoint, of | {"method": method}):
-        folds: OneFit | HostFolds = HostFolds(estimator, data, splits, functools.partial(fold_failed, error_score="raise"))
+    of = {
+        "estimator": estimator,
+        "data": data,
+        "splits": splits,
+        "refit": strategy,
+        "transformers": transformers,
+    }
+    with (
+        stoppable("cross_val_predict"),
+        keeping("cross_val_predict", checkpoint, of | {"method": method}),
+    ):
+        folds: OneFit | HostFolds = HostFolds(
+            estimator, data, splits, functools.partial(fold_failed, error_score="raise")
+        )
         try:
             if not why:
                 folds, _ = folds_of(estimator, data, splits, strategy, transformers, "raise")
         except NoOneFit as reason:
             why = str(reason)
         if isinstance(folds, OneFit):
-            folds = replace(folds, refit=strategy_of_predictions(folds.fits[0], folds.plan, folds.refit))
+            folds = replace(
+                folds, refit=strategy_of_predictions(folds.fits[0], folds.plan, folds.refit)
+            )
         tell("cross_val_predict", why)
         predicted = np.concatenate(folds.predictions(predict))[np.argsort(tests)]
         off = np.zeros(predicted.shape)
@@ -414,15 +531,28 @@ def cross_val_predict(
     return (predicted, off) if error else predicted
 
 
-def check(caller: str, X: Any, y: Any, params: dict[str, Any] | None, groups: Any, transformers: Transformers) -> None:
-    """Raise if labels contradict the positions of rows, by which scikit-learn takes them, or an option is none."""
+def check(
+    caller: str,
+    X: Any,
+    y: Any,
+    params: dict[str, Any] | None,
+    groups: Any,
+    transformers: Transformers,
+) -> None:
+    """Raise if labels contradict the positions of rows, by which scikit-learn takes them, or an
+    option is none.
+    """
     if transformers not in ("refit", "frozen"):
-        raise ValueError(f"{caller}: transformers must be 'refit' or 'frozen'; got {transformers!r}.")
-    first, names = "", None
+        raise ValueError(
+            f"{caller}: transformers must be 'refit' or 'frozen'; got {transformers!r}."
+        )
+    first = ""
+    names = None
     for name, value in {"X": X, "y": y, "groups": groups, **(params or {})}.items():
         labels = index_of(value)
         if names is None:
-            first, names = name, labels
+            first = name
+            names = labels
         elif labels is not None and not names.equals(labels) and set(names) == set(labels):
             raise ValueError(
                 f"{caller}: {name} has the labels of {first} in another order; scikit-learn takes rows by position. Give "
@@ -443,12 +573,15 @@ def folds_of(
     error_score: ErrorScore,
     visible: bool = False,
 ) -> tuple[OneFit, Any]:
-    """Return the estimators of all folds from one fit, and the host on all rows. Raises NoOneFit if there are none.
+    """Return the estimators of all folds from one fit, and the host on all rows. Raises NoOneFit if
+    there are none.
 
-    A StandardScaler that callers do not see inside estimators (`visible`) is a change of the refits' penalties.
+    A StandardScaler that callers do not see inside estimators (`visible`) is a change of the
+    refits' penalties.
     """
     began = time.perf_counter()
-    frozen, anew = learns(estimator) and transformers == "frozen", learns(estimator) and transformers == "refit"
+    frozen = learns(estimator) and transformers == "frozen"
+    anew = learns(estimator) and transformers == "refit"
     failed = lambda error: fold_failed(error, error_score)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -456,7 +589,9 @@ def folds_of(
             with making():  # a fit that does not serve leaves no step
                 host, fits = fit_host(estimator, data, anew=anew and not visible)
             folds = OneFit(host, fits, data, splits, refit or DEFAULT_REFIT, failed, frozen, 0.0)
-            if any(len(np.unique(test)) < len(test) for _, test in splits) or folds.plan.num_refits != len(splits):
+            if any(
+                len(np.unique(test)) < len(test) for _, test in splits
+            ) or folds.plan.num_refits != len(splits):
                 raise ValueError("a test set holds a row twice")
         except (IndefiniteHessianError, NoMinimiser, ValueError, TypeError) as error:
             if frozen:
@@ -467,7 +602,8 @@ def folds_of(
         raise NoOneFit("its solver stops before the minimum")
     for one in seen:
         warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-    if learns(host) and not frozen and not is_rescaled(*fits):  # the fitted host tells whether its components are approximate
+    # the fitted host tells whether its components are approximate
+    if learns(host) and not frozen and not is_rescaled(*fits):
         raise NoOneFit("transformers learn from the rows of each fold")
     return replace(folds, seconds=time.perf_counter() - began), host
 
@@ -475,18 +611,29 @@ def folds_of(
 def splits_of(cv: Any, data: FoldData, groups: ArrayLike | None) -> Splits:
     """Return the rows of every split as numbers, also if a splitter gives booleans."""
     numbers = lambda part: np.flatnonzero(part) if part.dtype == bool else part
-    return [(numbers(np.asarray(train)), numbers(np.asarray(test))) for train, test in cv.split(data.X, data.y, groups)]
+    return [
+        (numbers(np.asarray(train)), numbers(np.asarray(test)))
+        for train, test in cv.split(data.X, data.y, groups)
+    ]
 
 
-def with_weights(caller: str, estimator: Any, X: Any, y: Any, params: dict[str, Any] | None) -> FoldData:
+def with_weights(
+    caller: str, estimator: Any, X: Any, y: Any, params: dict[str, Any] | None
+) -> FoldData:
     """Read data by position, with the weights for `fit`."""
-    params, weights = dict(params or {}), weights_name(estimator)
+    params = dict(params or {})
+    weights = weights_name(estimator)
     unknown = set(params) - {weights}
     if unknown:
-        raise TypeError(f"{caller}: of params only {weights!r} is known; got {', '.join(sorted(unknown))}.")
-    X = X if hasattr(X, "shape") else np.asarray(X)
+        raise TypeError(
+            f"{caller}: of params only {weights!r} is known; got {', '.join(sorted(unknown))}."
+        )
+    if not hasattr(X, "shape"):
+        X = np.asarray(X)
     X, target, given = indexable(
-        X, y if np.ndim(y) > 1 and np.shape(y)[1] > 1 else column_or_1d(y, warn=True), params.get(weights)
+        X,
+        y if np.ndim(y) > 1 and np.shape(y)[1] > 1 else column_or_1d(y, warn=True),
+        params.get(weights),
     )
     weight = None if given is None else np.asarray(given, np.float64)
     if weight is not None and is_classifier(estimator):
@@ -506,7 +653,8 @@ def fold_failed(error: Exception, error_score: ErrorScore) -> None:
 
 def warn_of_missing(result: Scores, error_score: ErrorScore) -> FloatArray:
     """Return scores, with a warning about those that are missing or have no known error."""
-    missing, unknown = np.isnan(result.values), np.isfinite(result.values) & ~np.isfinite(result.error)
+    missing = np.isnan(result.values)
+    unknown = np.isfinite(result.values) & ~np.isfinite(result.error)
     result.error[~np.isfinite(result.error)] = np.nan
     if missing.any():
         said = f"{missing.sum()} of {len(missing)} folds have no refit, or a score that is not defined on their rows"

@@ -1,19 +1,22 @@
-"""Smooth terms of a fitted additive model, and means of new rows, with intervals that account for dependent units.
+"""Smooth terms of a fitted additive model, and means of new rows, with intervals that account for
+dependent units.
 
-Without a plan the covariance of θ̂ is φ̂H⁻¹, with penalties read as priors: on average over a term's values its intervals have
-their nominal coverage (D. Nychka, JASA 83, 1988). It is the sum of the sampling covariance and of the squared bias of
-smoothing,
+Without a plan the covariance of θ̂ is φ̂H⁻¹, with penalties read as priors: on average over a
+term's values its intervals have their nominal coverage (D. Nychka, JASA 83, 1988). It is the sum of
+the sampling covariance and of the squared bias of smoothing,
 
     H⁻¹ = H⁻¹(Σ ω ℓ″ x xᵀ)H⁻¹ + H⁻¹PH⁻¹.
 
-With a plan that leaves every unit s out with its neighbourhood α_s, the first is the jackknife's (Wood, arXiv 2404.16490),
+With a plan that leaves every unit s out with its neighbourhood α_s, the first is the jackknife's
+(Wood, arXiv 2404.16490),
 
     J = Σ_s d_s D_sᵀ,      d_s = θ̂ − θ_{−s},      D_s = θ̂ − θ_{−α_s}
 
-symmetrised, and without its negative part. Refits are Newton steps, and λ is chosen again in each to first order if `smooth`
-chose it by that plan. The second part is scaled term by term, by √r_j on either side, with r_j the ratio of the mean variances
-of the term over the rows under J and under the first part. Quantiles are Student's, with (Σ_s k_ss)² / Σ_s Σ_{a in α_s} k_sa²
-degrees of freedom, k the term's part of the influence matrix.
+symmetrised, and without its negative part. Refits are Newton steps, and λ is chosen again in each
+to first order if `smooth` chose it by that plan. The second part is scaled term by term, by √r_j on
+either side, with r_j the ratio of the mean variances of the term over the rows under J and under
+the first part. Quantiles are Student's, with (Σ_s k_ss)² / Σ_s Σ_{a in α_s} k_sa² degrees of
+freedom, k the term's part of the influence matrix.
 """
 
 from typing import Any, NamedTuple
@@ -36,10 +39,20 @@ from ..optimize.fit import Fit
 from ..plans.plan import Plan
 from ..refit import NewtonStep
 from ..validation.cross_validate import resolve_plan
-from .smooth import Choice, Neighbourhoods, PenalisedRows, Smoothing, SmoothingMinimum, data_of, minimum
+from .smooth import (
+    Choice,
+    Neighbourhoods,
+    PenalisedRows,
+    Smoothing,
+    SmoothingMinimum,
+    data_of,
+    minimum,
+)
 
 Array = np.ndarray
-POINTS, SIDE = 200, 40  # number of points of a curve; along each side of a surface
+# number of points of a curve; along each side of a surface
+POINTS = 200
+SIDE = 40
 
 
 class CoefficientSpread(NamedTuple):
@@ -50,7 +63,9 @@ class CoefficientSpread(NamedTuple):
 
 
 class CurveRequest(NamedTuple):
-    """A fit of an additive model, the plan that describes the dependence of units, and the choice of λ by it."""
+    """A fit of an additive model, the plan that describes the dependence of units, and the choice
+    of λ by it.
+    """
 
     fit: Fit
     plan: Plan | None
@@ -62,27 +77,39 @@ class CurveRequest(NamedTuple):
 
 
 def _make_request(caller: str, fit: Any, plan: Plan | None, level: float) -> CurveRequest:
-    found, fit = fit, fit.fit if isinstance(fit, Smoothing) else fit
+    found = fit
+    if isinstance(fit, Smoothing):
+        fit = fit.fit
     own = isinstance(found, Smoothing) and plan is None
     if not isinstance(fit, Fit) or not isinstance(fit.objective, Additive):
         of = kind_of(fit.objective) if isinstance(fit, Fit) else type(fit).__name__
-        raise TypeError(f"{caller}: the first argument must be what lo.smooth found, or a fit of lo.Additive; got {of}.")
+        raise TypeError(
+            f"{caller}: the first argument must be what lo.smooth found, or a fit of lo.Additive; got {of}."
+        )
     share(f"{caller}: level", level)
     if own:
         return CurveRequest(fit, found.plan, found.choice if found.method == "NCV" else None)
-    return CurveRequest(fit, None if plan is None else resolve_plan(caller, fit.objective, plan, NewtonStep()), None)
+    return CurveRequest(
+        fit, None if plan is None else resolve_plan(caller, fit.objective, plan, NewtonStep()), None
+    )
 
 
 def spread(request: CurveRequest) -> CoefficientSpread:
-    """Compute the covariance of θ̂, from penalties as priors or from the neighbourhoods of a plan."""
-    fit, model, plan = request.fit, request.model, request.plan
+    """Compute the covariance of θ̂, from penalties as priors or from the neighbourhoods of a
+    plan.
+    """
+    fit = request.fit
+    model = request.model
+    plan = request.plan
     data = data_of(model)
     here = minimum(data, np.log(np.maximum(list(model.smoothing.values()), 1e-300)), fit.vector)
     inverse = here.root.T @ here.root
     spans = {name: span for name, (_, span) in model.smooths.items()}
     if plan is None:
         phi = float(dispersion(fit)[0])
-        left = np.sum(data.weight > 0) - np.sum((data.x @ here.root.T) ** 2 * here.curvature[:, None])
+        left = np.sum(data.weight > 0) - np.sum(
+            (data.x @ here.root.T) ** 2 * here.curvature[:, None]
+        )
         degrees = float(left) if model.loss_function.has_dispersion else np.inf
         return CoefficientSpread(phi * inverse, dict.fromkeys(["", *spans], degrees))
     plan, alone = _scoring(plan)
@@ -91,17 +118,25 @@ def spread(request: CurveRequest) -> CoefficientSpread:
     own = inverse @ seen @ inverse
     scale = np.ones(len(inverse))
     smooth = {k for span in spans.values() for k in range(span.start, span.stop)}
-    for span in [*spans.values(), *(slice(k, k + 1) for k in range(len(inverse)) if k not in smooth)]:
-        ratio = np.sum(seen[span, span] * jackknife[span, span]) / np.sum(seen[span, span] * own[span, span])
+    for span in [
+        *spans.values(),
+        *(slice(k, k + 1) for k in range(len(inverse)) if k not in smooth),
+    ]:
+        ratio = np.sum(seen[span, span] * jackknife[span, span]) / np.sum(
+            seen[span, span] * own[span, span]
+        )
         scale[span] = np.sqrt(max(ratio, 0.0))
     hidden = np.multiply.outer(scale, scale) * (inverse @ here.penalty @ inverse)
-    return CoefficientSpread(jackknife + hidden, _degrees(data, here, plan, alone, {"": slice(None), **spans}))
+    return CoefficientSpread(
+        jackknife + hidden, _degrees(data, here, plan, alone, {"": slice(None), **spans})
+    )
 
 
 def _scoring(plan: Plan) -> tuple[Plan, Plan]:
     """Return the refits that score something, and those that leave out only what they score."""
     scored = np.bincount(plan.refit[plan.held], minlength=plan.num_refits) > 0
-    plan = plan if scored.all() else plan.some(np.flatnonzero(scored))
+    if not scored.all():
+        plan = plan.some(np.flatnonzero(scored))
     held = plan.held
     indptr = np.r_[0, np.cumsum(np.bincount(plan.refit[held]))]
     return plan, Plan(indptr, plan.index[held], plan.weight[held], held[held], plan.num_units)
@@ -117,7 +152,10 @@ def _jackknife(
     data: PenalisedRows, here: SmoothingMinimum, plan: Plan, alone: Plan, choice: Choice | None
 ) -> Float[Array, "params params"]:
     """Compute the jackknife covariance J."""
-    near, far = (Neighbourhoods(data, some, np.zeros(len(some.index)), here.theta).moves(here) for some in (alone, plan))
+    near, far = (
+        Neighbourhoods(data, some, np.zeros(len(some.index)), here.theta).moves(here)
+        for some in (alone, plan)
+    )
     if choice is not None:
         by_rho = scipy.linalg.solve_triangular(here.root.T, choice.by_rho.T).T  # whitened
         near, far = (d + choice.moves(some) @ by_rho for d, some in ((near, alone), (far, plan)))
@@ -126,18 +164,27 @@ def _jackknife(
     return here.root.T @ (vectors * np.maximum(values, 0.0)) @ vectors.T @ here.root
 
 
-def _degrees(data: PenalisedRows, here: SmoothingMinimum, plan: Plan, alone: Plan, spans: dict[str, slice]) -> dict[str, float]:
+def _degrees(
+    data: PenalisedRows, here: SmoothingMinimum, plan: Plan, alone: Plan, spans: dict[str, slice]
+) -> dict[str, float]:
     """Return the degrees of freedom of J, by terms."""
-    bent, share, found = np.sqrt(np.maximum(here.curvature, 0.0)), _share(alone), {}
-    inverse, q = here.root.T @ here.root, data.x.shape[1]
+    bent = np.sqrt(np.maximum(here.curvature, 0.0))
+    share = _share(alone)
+    found = {}
+    inverse = here.root.T @ here.root
+    q = data.x.shape[1]
     for name, span in spans.items():
         rows = (bent[:, None] * data.x[:, span]) @ np.linalg.cholesky(inverse[span, span])
-        total, spread = 0.0, 0.0
+        total = 0.0
+        spread = 0.0
         for batch in plan.batches(2**18, q, q):
             units = np.minimum(np.asarray(batch.rows.index), len(rows) - 1)
-            held, left = np.asarray(batch.rows.held), (1 - np.asarray(batch.rows.weight)) ** 2
+            held = np.asarray(batch.rows.held)
+            left = (1 - np.asarray(batch.rows.weight)) ** 2
             k = np.matmul(rows[units], rows[units].swapaxes(1, 2))
-            total += share[batch.refits] @ np.sum(np.where(held, np.einsum("rkk->rk", k), 0.0), axis=1)
+            total += share[batch.refits] @ np.sum(
+                np.where(held, np.einsum("rkk->rk", k), 0.0), axis=1
+            )
             spread += share[batch.refits] @ np.einsum("rk,rl,rkl->r", held * 1.0, left, k**2)
         found[name] = float(total**2 / spread)
     return found
@@ -145,19 +192,22 @@ def _degrees(data: PenalisedRows, here: SmoothingMinimum, plan: Plan, alone: Pla
 
 @conventional
 @float64
-def curves(fit: Fit | Smoothing, plan: Plan | None = None, level: float = 0.95, *, points: int = POINTS) -> HeadedTable:
-    """Compute the smooth terms of an additive model on a grid, with intervals, under a line that says which they are.
+def curves(
+    fit: Fit | Smoothing, plan: Plan | None = None, level: float = 0.95, *, points: int = POINTS
+) -> HeadedTable:
+    """Compute the smooth terms of an additive model on a grid, with intervals, under a line that
+    says which they are.
 
-    The intervals are pointwise, and have their nominal coverage on average over the term. They do not include the uncertainty
-    of λ.
+    The intervals are pointwise, and have their nominal coverage on average over the term. They do
+    not include the uncertainty of λ.
 
     Parameters
     ----------
     fit : Fit or Smoothing
         The result of `lo.smooth`, whose plan is used, or a fit of `lo.Additive`.
     plan : Plan, optional
-        A plan whose neighbourhoods account for the dependence of units. Without one the intervals treat penalties as
-        priors.
+        A plan whose neighbourhoods account for the dependence of units. Without one the intervals
+        treat penalties as priors.
     level : float, default 0.95
         The coverage.
     points : int
@@ -166,7 +216,8 @@ def curves(fit: Fit | Smoothing, plan: Plan | None = None, level: float = 0.95, 
     Returns
     -------
     DataFrame
-        `term`, its columns, `value`, `se`, `low`, `high`. A term with a numeric `by` shows the effect of one unit of that.
+        `term`, its columns, `value`, `se`, `low`, `high`. A term with a numeric `by` shows the
+        effect of one unit of that.
 
     Raises
     ------
@@ -187,13 +238,23 @@ def curves(fit: Fit | Smoothing, plan: Plan | None = None, level: float = 0.95, 
     """
     asked = _make_request("curves", fit, plan, level)
     known = spread(asked)
-    tables = [_curve(asked.fit, term, span, known, level, points) for term, span in asked.model.smooths.values()]
+    tables = [
+        _curve(asked.fit, term, span, known, level, points)
+        for term, span in asked.model.smooths.values()
+    ]
     found = HeadedTable(pd.concat(tables, ignore_index=True))
-    found.heading = [("standard errors", "penalties as priors" if asked.plan is None else "jackknife by the plan, bias added")]
+    found.heading = [
+        (
+            "standard errors",
+            "penalties as priors" if asked.plan is None else "jackknife by the plan, bias added",
+        )
+    ]
     return found
 
 
-def _curve(fit: Fit, term: BoundTerm, span: slice, facts: CoefficientSpread, level: float, points: int) -> pd.DataFrame:
+def _curve(
+    fit: Fit, term: BoundTerm, span: slice, facts: CoefficientSpread, level: float, points: int
+) -> pd.DataFrame:
     grid = _grid(term, points)
     design = term.basis.design(*grid)
     value = design @ fit.vector[span]
@@ -210,27 +271,43 @@ def _quantile(degrees: float, level: float) -> float:
 
 
 def _grid(term: BoundTerm, points: int) -> list[Array]:
-    """Return the values of the columns at which a term is evaluated, in the form that its basis takes."""
+    """Return the values of the columns at which a term is evaluated, in the form that its basis
+    takes.
+    """
     kinds = term.term.bs * (len(term.columns) if len(term.term.bs) == 1 else 1)
     axes: list[Array] = []
     for x, kind in zip(term.columns, kinds, strict=True):
         parts = x.T if x.ndim == 2 else [x]
-        many = points if sum(len(each.T) if each.ndim == 2 else 1 for each in term.columns) == 1 else SIDE
-        axes += [np.unique(part) if kind in LABELS else np.linspace(part.min(), part.max(), many) for part in parts]
+        if sum(len(each.T) if each.ndim == 2 else 1 for each in term.columns) == 1:
+            many = points
+        else:
+            many = SIDE
+        axes += [
+            np.unique(part) if kind in LABELS else np.linspace(part.min(), part.max(), many)
+            for part in parts
+        ]
     mesh = [part.ravel() for part in np.meshgrid(*axes, indexing="ij")]
     if len(term.columns) == 1:
         return [np.column_stack(mesh) if term.columns[0].ndim == 2 else mesh[0]]
-    return [part[:, None] if x.ndim == 2 else part for part, x in zip(mesh, term.columns, strict=True)]
+    return [
+        part[:, None] if x.ndim == 2 else part for part, x in zip(mesh, term.columns, strict=True)
+    ]
 
 
 @conventional
 @float64
 def mean_interval(
-    fit: Fit | Smoothing, X_new: Any, plan: Plan | None = None, level: float = 0.95, *, offset: ArrayLike | None = None
+    fit: Fit | Smoothing,
+    X_new: Any,
+    plan: Plan | None = None,
+    level: float = 0.95,
+    *,
+    offset: ArrayLike | None = None,
 ) -> pd.DataFrame:
     """Predict the mean response of new rows by an additive model, with intervals.
 
-    An interval for the response itself is `lo.interval`. A new level of a random effect is at the mean of its effect.
+    An interval for the response itself is `lo.interval`. A new level of a random effect is at the
+    mean of its effect.
 
     Parameters
     ----------
@@ -239,7 +316,8 @@ def mean_interval(
     X_new : table
         The new rows, with the columns of the model's terms.
     plan : Plan, optional
-        A plan that leaves out every unit together with the units that depend on it, as in `lo.tuning.curves`.
+        A plan that leaves out every unit together with the units that depend on it, as in
+        `lo.tuning.curves`.
     level : float, default 0.95
         The coverage of the intervals.
     offset : array_like, `[rows]`, optional
@@ -271,13 +349,20 @@ def mean_interval(
     asked = _make_request("mean_interval", fit, plan, level)
     model = asked.model
     if (offset is None) != (model.offset is None):
-        raise ValueError(f"mean_interval: the model has {'no' if model.offset is None else 'an'} offset; give offset= like it.")
+        raise ValueError(
+            f"mean_interval: the model has {'no' if model.offset is None else 'an'} offset; give offset= like it."
+        )
     _, frame, offset = match_labels("mean_interval", X_new=X_new, offset=offset)
     design = np.asarray(model.new_rows("mean_interval", frame))
     shift = 0.0 if offset is None else column("mean_interval", "offset", offset, len(design))
     known = spread(asked)
-    reach = _quantile(known.degrees[""], level) * np.sqrt(np.einsum("np,pq,nq->n", design, known.covariance, design))
+    reach = _quantile(known.degrees[""], level) * np.sqrt(
+        np.einsum("np,pq,nq->n", design, known.covariance, design)
+    )
     eta = design @ asked.fit.vector + shift
     link = model.loss_function.inverse_link
     ends = np.sort([np.asarray(link(eta - reach)), np.asarray(link(eta + reach))], axis=0)
-    return pd.DataFrame({"prediction": np.asarray(link(eta)), "low": ends[0], "high": ends[1]}, index=index_of(X_new))
+    return pd.DataFrame(
+        {"prediction": np.asarray(link(eta)), "low": ends[0], "high": ends[1]},
+        index=index_of(X_new),
+    )

@@ -1,21 +1,27 @@
-"""The exact gradient of the held-out loss after one Newton step in the hyperparameters ρ, by one adjoint solve for each refit.
+"""The exact gradient of the held-out loss after one Newton step in the hyperparameters ρ, by one
+adjoint solve for each refit.
 
-    θ̂ = argmin F(·, 1; ρ),      θ_o = θ̂ + q_o,      H_o q_o = −∇F(θ̂, w_o; ρ),      V(ρ) = Σ_o S_o(θ_o; ρ)
+    θ̂ = argmin F(·, 1; ρ),      θ_o = θ̂ + q_o,      H_o q_o = −∇F(θ̂, w_o; ρ),
+    V(ρ) = Σ_o S_o(θ_o; ρ)
 
 With r_o = ∇S_o(θ_o), p_o = H_o⁻¹ r_o and Φ_o(θ; ρ) = p_oᵀ (∇F + ∇²F q_o)(θ, w_o; ρ),
 
     dV = Σ_o ∂_ρ (S_o − Φ_o) + dθ̂ᵀ Σ_o (r_o − ∇Φ_o),      dθ̂ = −H⁻¹ ∂_ρ ∇F(θ̂, 1; ρ)
 
-JAX derives it in general. For linear predictors under a penalty ½ θᵀP(ρ)θ, if only that has hyperparameters, it is in arrays
+JAX derives it in general. For linear predictors under a penalty ½ θᵀP(ρ)θ, if only that has
+hyperparameters, it is in arrays
 
-    dV = ⟨dP, G⟩,      G = H⁻¹c θ̂ᵀ − Σ_o p_o θ_oᵀ,      c = Σ_i ω_i ℓ‴_i s_i x_i,      s_i = Σ_o w_oi (x_iᵀp_o)(x_iᵀq_o)
+    dV = ⟨dP, G⟩,      G = H⁻¹c θ̂ᵀ − Σ_o p_o θ_oᵀ,      c = Σ_i ω_i ℓ‴_i s_i x_i,
+    s_i = Σ_o w_oi (x_iᵀp_o)(x_iᵀq_o)
 
-(S. N. Wood, On neighbourhood cross-validation, arXiv 2404.16490, has the same for smoothers). Closed forms, which JAX cannot
-differentiate, are fitted again at a small distance on each side of every hyperparameter.
+(S. N. Wood, On neighbourhood cross-validation, arXiv 2404.16490, has the same for smoothers).
+Closed forms, which JAX cannot differentiate, are fitted again at a small distance on each side of
+every hyperparameter.
 
-Under a penalty with kinks, Σ_j a_j |θ_j| or Σ_g a_g ‖θ_g‖, the loss after one step jumps where coefficients leave or reach
-zero. The loss of exact refits has kinks there and no jumps, so V is the loss of exact refits. With u = σ or θ_g/‖θ_g‖, and H_o
-restricted to the parameters that a refit does not hold at zero,
+Under a penalty with kinks, Σ_j a_j |θ_j| or Σ_g a_g ‖θ_g‖, the loss after one step jumps where
+coefficients leave or reach zero. The loss of exact refits has kinks there and no jumps, so V is the
+loss of exact refits. With u = σ or θ_g/‖θ_g‖, and H_o restricted to the parameters that a refit
+does not hold at zero,
 
     dθ_o = −κ_o H_o⁻¹ (dP θ_o + u da),      dV = Σ_o ∇S_o(θ_o)ᵀ dθ_o
 """
@@ -51,15 +57,20 @@ from ..validation.estimate import Estimate
 from ..validation.scoring import HeldOutLoss
 
 Build = Callable[..., AbstractObjective]
-# function of targets, held-out predictors and weights of all units: the criterion, and its slope in each predictor
+# function of targets, held-out predictors and weights of all units: the criterion, and its slope in
+# each predictor
 PooledMeasure = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[float, np.ndarray]]
 Among = np.ndarray | None  # units to score; None for all
-REFIT_FIELDS = "losses", "result", "elsewhere"  # fields of an estimate that refits fill, without errors
-AREA_STEP_WIDTH = 0.1  # width of a smoothed step of the area, in standard deviations of the predictors
+# fields of an estimate that refits fill, without errors
+REFIT_FIELDS = "losses", "result", "elsewhere"
+# width of a smoothed step of the area, in standard deviations of the predictors
+AREA_STEP_WIDTH = 0.1
 
 
 class SlopeLook(NamedTuple):
-    """An estimate without errors, its criterion with the gradient, and the held-out predictors, if these are pooled."""
+    """An estimate without errors, its criterion with the gradient, and the held-out predictors, if
+    these are pooled.
+    """
 
     estimate: Estimate
     value: float
@@ -69,24 +80,41 @@ class SlopeLook(NamedTuple):
 
 def build_objective(build: Build, hyper: Mapping[str, Any]) -> AbstractObjective:
     """Build the objective, with numbers as arrays, so that new values compile nothing anew."""
-    found = build(**{name: np.float64(value) if isinstance(value, float) else value for name, value in hyper.items()})
+    found = build(
+        **{
+            name: np.float64(value) if isinstance(value, float) else value
+            for name, value in hyper.items()
+        }
+    )
     if not isinstance(found, AbstractObjective):
-        what = f"{type(found).__name__}" + (", give its .objective" if isinstance(found, Fit) else "")
-        raise TypeError(f"tune: build must return an objective, such as lo.GLM(...) or lo.Separable(...); got {what}.")
+        what = f"{type(found).__name__}" + (
+            ", give its .objective" if isinstance(found, Fit) else ""
+        )
+        raise TypeError(
+            f"tune: build must return an objective, such as lo.GLM(...) or lo.Separable(...); got {what}."
+        )
     return found
 
 
 def shares(estimate: Estimate, among: Among) -> Float[np.ndarray, " losses"]:
-    """Return the weight of each loss in the mean over some units (or refits, for joint losses); over all if `among` is None."""
+    """Return the weight of each loss in the mean over some units (or refits, for joint losses).
+
+    Over all if `among` is None.
+    """
     if estimate.joint:
         some = np.ones(estimate.plan.num_refits) if among is None else among.astype(float)
         return some / some.sum()
-    weight = np.ones(estimate.plan.num_units) if estimate.unit_weight is None else estimate.unit_weight
+    weight = (
+        np.ones(estimate.plan.num_units) if estimate.unit_weight is None else estimate.unit_weight
+    )
     return loss_shares(estimate.plan, weight if among is None else weight * among)
 
 
 def loss_shares(plan: Plan, weight: Float[np.ndarray, " units"]) -> Float[np.ndarray, " entries"]:
-    """Return the weight of each loss in the weighted mean over units; a unit that is scored often counts once."""
+    """Return the weight of each loss in the weighted mean over units.
+
+    A unit that is scored often counts once.
+    """
     times = np.bincount(plan.index[plan.held], minlength=plan.num_units)
     each = weight / np.maximum(times, 1) / weight[times > 0].sum()
     return np.where(plan.held, each[plan.index], 0.0)
@@ -94,14 +122,17 @@ def loss_shares(plan: Plan, weight: Float[np.ndarray, " units"]) -> Float[np.nda
 
 def mean(estimate: Estimate, among: Among) -> float:
     """Compute the mean loss over the units (or refits) `among`; over all if it is None."""
-    return estimate.mean if among is None else float(np.where(share := shares(estimate, among), estimate.losses, 0.0) @ share)
+    if among is None:
+        return estimate.mean
+    return float(np.where(share := shares(estimate, among), estimate.losses, 0.0) @ share)
 
 
 class LossSlopes:
-    """The held-out losses of a plan after one Newton step, and the gradient of their mean in the hyperparameters of `build`.
+    """The held-out losses of a plan after one Newton step, and the gradient of their mean in the
+    hyperparameters of `build`.
 
-    Instead of the mean, the criterion may be a metric that is `pooled` over the held-out predictors. Programs are compiled
-    once for all calls.
+    Instead of the mean, the criterion may be a metric that is `pooled` over the held-out
+    predictors. Programs are compiled once for all calls.
     """
 
     build: Build
@@ -109,16 +140,25 @@ class LossSlopes:
     pooled_criterion: PooledMeasure | None
 
     def __init__(self, build: Build, names: Sequence[str], pooled: PooledMeasure | None = None):
-        self.build, self.names, self.pooled_criterion = build, tuple(names), pooled
+        self.build = build
+        self.names = tuple(names)
+        self.pooled_criterion = pooled
         self.alone: bool | None = None  # whether hyperparameters enter the penalty alone
         self.constant: np.ndarray | None = None  # dP/dρ, if it is known to be the same for every ρ
 
-    def __call__(self, fit: Fit, plan: Plan, rho: Float[np.ndarray, " hyper"], among: Among = None) -> SlopeLook:
+    def __call__(
+        self, fit: Fit, plan: Plan, rho: Float[np.ndarray, " hyper"], among: Among = None
+    ) -> SlopeLook:
         """Compute the criterion and its gradient at a fit, over the units `among`, or over all."""
         return self.of_groups(fit, plan, rho, [among])[0]
 
-    def of_groups(self, fit: Fit, plan: Plan, rho: Float[np.ndarray, " hyper"], groups: Sequence[Among]) -> list[SlopeLook]:
-        """Compute the criterion and its gradient over each group of units; where arrays suffice, from the same refits."""
+    def of_groups(
+        self, fit: Fit, plan: Plan, rho: Float[np.ndarray, " hyper"], groups: Sequence[Among]
+    ) -> list[SlopeLook]:
+        """Compute the criterion and its gradient over each group of units.
+
+        Where arrays suffice, from the same refits.
+        """
         if len(groups) > 1 and not self._by_adjoints(fit, rho):
             return [self(fit, plan, rho, among) for among in groups]
         if fit.factor is None:
@@ -130,7 +170,11 @@ class LossSlopes:
         told = read_or_make(lambda: self._evaluate(fit, rho, gathered, batches, groups))
         for name in told.keys() & REFIT_FIELDS:
             getattr(found, name)[...] = told[name]
-        slopes = told["slope"] if "slope" in told else [self._beside(fit, plan, rho, among) for among in groups]
+        slopes = (
+            told["slope"]
+            if "slope" in told
+            else [self._beside(fit, plan, rho, among) for among in groups]
+        )
         values = np.atleast_1d(told["value"]).tolist()
         return [
             SlopeLook(found, value, slope, told.get("center"))
@@ -140,13 +184,25 @@ class LossSlopes:
     def _by_adjoints(self, fit: Fit, rho: np.ndarray) -> bool:
         """Whether the slope is in arrays."""
         model = fit.predictors
-        separate = model is not None and model.separate and model.design.outputs == 1 and model.loss is model.unit_loss
+        separate = (
+            model is not None
+            and model.separate
+            and model.design.outputs == 1
+            and model.loss is model.unit_loss
+        )
         return separate and kinks(fit.objective) is None and self._alone(rho)
 
     def _evaluate(
-        self, fit: Fit, rho: np.ndarray, builder: EstimateBuilder, batches: Iterable[Batch], groups: Sequence[Among]
+        self,
+        fit: Fit,
+        rho: np.ndarray,
+        builder: EstimateBuilder,
+        batches: Iterable[Batch],
+        groups: Sequence[Among],
     ) -> StepResult:
-        """Run the refits; return their results, the criterion, its slope, and the pooled held-out predictors."""
+        """Run the refits; return their results, the criterion, its slope, and the pooled held-out
+        predictors.
+        """
         among = groups[0]
         if kinks(fit.objective) is not None:
             told = self._by_refits(fit, rho, builder, batches, among)
@@ -178,8 +234,11 @@ class LossSlopes:
         def look(rho: Array) -> None:
             each = list(rho)
             model: Any = self._traceable(each)
-            leaves = jax.tree.leaves([part for name, part in vars(model).items() if name != "penalty"])
-            self.alone = not any(is_traced(leaf) or callable(leaf) for leaf in leaves)  # a function may contain hyperparameters
+            leaves = jax.tree.leaves(
+                [part for name, part in vars(model).items() if name != "penalty"]
+            )
+            # a function may contain hyperparameters
+            self.alone = not any(is_traced(leaf) or callable(leaf) for leaf in leaves)
             if (
                 self.alone
                 and type(getattr(model, "penalty", None)) is Ridge
@@ -205,9 +264,16 @@ class LossSlopes:
         return jax.jit(jax.jacfwd(second))
 
     def _by_arrays(
-        self, fit: Fit, rho: np.ndarray, builder: EstimateBuilder, batches: Iterable[Batch], groups: Sequence[Among]
+        self,
+        fit: Fit,
+        rho: np.ndarray,
+        builder: EstimateBuilder,
+        batches: Iterable[Batch],
+        groups: Sequence[Among],
     ) -> StepResult:
-        model, found, adjoints = linear_cache(fit).model, builder.draft, [Adjoint(fit) for _ in groups]
+        model = linear_cache(fit).model
+        found = builder.draft
+        adjoints = [Adjoint(fit) for _ in groups]
 
         def step(batch: Batch) -> CertifiedBatch:
             """Score a batch after one Newton step."""
@@ -215,7 +281,9 @@ class LossSlopes:
             state.look()
             lost = np.where(state.metric.kept_share > 0, RESULTS.successful, RESULTS.undetermined)
             scores, none = losses_at(fit, batch.rows, state.center), np.full(len(lost), np.inf)
-            builder.add(batch, RefitBatch(state.theta, none, lost, scores, step_length=state.first), scores)
+            builder.add(
+                batch, RefitBatch(state.theta, none, lost, scores, step_length=state.first), scores
+            )
             return state
 
         looks: Iterable[tuple[Batch, CertifiedBatch]] = ((batch, step(batch)) for batch in batches)
@@ -224,13 +292,16 @@ class LossSlopes:
             told = {"center": _by_unit(found.plan, looks)}
             weight = np.ones(len(model.y)) if found.unit_weight is None else found.unit_weight
             weights = [weight if among is None else weight * among for among in groups]
-            measured = [self.pooled_criterion(model.y, told["center"], weight) for weight in weights]
+            measured = [
+                self.pooled_criterion(model.y, told["center"], weight) for weight in weights
+            ]
             values = [value for value, _ in measured]
             for batch, state in looks:
                 for adjoint, (_, each) in zip(adjoints, measured, strict=True):
                     adjoint.add(state, np.where(batch.rows.held, each[state.units], 0.0))
         else:
-            told, weights = {}, [shares(found, among) for among in groups]
+            told = {}
+            weights = [shares(found, among) for among in groups]
             for batch, state in looks:
                 (each,) = model.unit_loss.derivatives(state.center, model.y[state.units], (1,))
                 for adjoint, share in zip(adjoints, weights, strict=True):
@@ -238,7 +309,9 @@ class LossSlopes:
             values = [mean(found, among) for among in groups]
         change = np.asarray(self._penalty(rho)) if self.constant is None else self.constant
         within = slice(len(change))
-        slopes = [np.einsum("pq,pqh->h", adjoint.slope()[within, within], change) for adjoint in adjoints]
+        slopes = [
+            np.einsum("pq,pqh->h", adjoint.slope()[within, within], change) for adjoint in adjoints
+        ]
         return told | {"value": np.array(values), "slope": np.array(slopes)}
 
     # refits under a penalty with kinks
@@ -248,7 +321,10 @@ class LossSlopes:
         """Return dP/dρ of the diagonal P, and da/dρ of coefficients and of groups."""
 
         def parts(rho: Array) -> tuple[Array, Array, Array]:
-            penalty, features = cast(Any, self._traceable(rho)).penalty, cast(Any, self._traceable(rho)).num_features
+            penalty, features = (
+                cast(Any, self._traceable(rho)).penalty,
+                cast(Any, self._traceable(rho)).num_features,
+            )
             norms = penalty.norms(features)
             groups = jnp.zeros(0) if norms is None else norms.weight
             return (
@@ -260,39 +336,64 @@ class LossSlopes:
         return jax.jit(jax.jacfwd(parts))
 
     def _by_refits(
-        self, fit: Fit, rho: np.ndarray, builder: EstimateBuilder, batches: Iterable[Batch], among: Among
+        self,
+        fit: Fit,
+        rho: np.ndarray,
+        builder: EstimateBuilder,
+        batches: Iterable[Batch],
+        among: Among,
     ) -> StepResult:
-        if self.pooled_criterion is not None or isinstance(fit.objective, ActiveCox) or not self._alone(rho):
+        if (
+            self.pooled_criterion is not None
+            or isinstance(fit.objective, ActiveCox)
+            or not self._alone(rho)
+        ):
             raise TypeError(
                 "tune: sampler='gradient' under an l1 penalty or bounds goes by the loss of a lo.GLM, and wants "
                 "hyperparameters in the penalty alone; use sampler='optuna', or lo.path."
             )
         known = kinks(fit.objective)
         assert known is not None
-        kinked, share, slope = known.whole, shares(builder.draft, among), np.zeros(len(rho))
+        kinked = known.whole
+        share = shares(builder.draft, among)
+        slope = np.zeros(len(rho))
         change = [np.asarray(part) for part in self._kinks(rho)]
         for batch in batches:
-            rows, done = batch.rows, along_zeros(criterion(fit), fit, batch.rows, True)
+            rows = batch.rows
+            done = along_zeros(criterion(fit), fit, batch.rows, True)
             assert done.scores is not None
             builder.add(batch, done, done.scores)
-            each, theta = np.where(rows.held, share[batch.place], 0.0), done.theta
+            each = np.where(rows.held, share[batch.place], 0.0)
+            theta = done.theta
             for k in np.flatnonzero(np.isfinite(theta).all(1)):
                 weights = weights_of(rows, fit.objective.num_units, np.array([k]))
                 held = rows.held[k]
-                slope += _loss_changes(kinked, theta[k], weights, rows.index[k][held], each[k][held], change)
+                slope += _loss_changes(
+                    kinked, theta[k], weights, rows.index[k][held], each[k][held], change
+                )
         return {"value": np.asarray(mean(builder.draft, among)), "slope": slope}
 
     # closed forms
 
-    def _beside(self, fit: Fit, plan: Plan, rho: np.ndarray, among: Among) -> Float[np.ndarray, " hyper"]:
+    def _beside(
+        self, fit: Fit, plan: Plan, rho: np.ndarray, among: Among
+    ) -> Float[np.ndarray, " hyper"]:
         """Compute the gradient by central differences, from fits that start at this one."""
 
         def at(rho: np.ndarray) -> float:
-            objective = build_objective(self.build, dict(zip(self.names, rho.tolist(), strict=True)))
-            near = minimum(objective, fit.parameters, num_starts=1, curvature=column_curvature(objective))
+            objective = build_objective(
+                self.build, dict(zip(self.names, rho.tolist(), strict=True))
+            )
+            near = minimum(
+                objective, fit.parameters, num_starts=1, curvature=column_curvature(objective)
+            )
             return float(
                 read_or_make(
-                    lambda: {"value": _one_step_criterion(*begin_estimate(HeldOutLoss(near, plan, None), NewtonStep()), among)}
+                    lambda: {
+                        "value": _one_step_criterion(
+                            *begin_estimate(HeldOutLoss(near, plan, None), NewtonStep()), among
+                        )
+                    }
                 )["value"]
             )
 
@@ -309,7 +410,10 @@ class LossSlopes:
         """
         own, tree = jax.tree.flatten(self._traceable(rho))
         known = zip(own, leaves, strict=True)
-        return jax.tree.unflatten(tree, [mine if is_traced(mine) or not _is_array(mine) else other for mine, other in known])
+        return jax.tree.unflatten(
+            tree,
+            [mine if is_traced(mine) or not _is_array(mine) else other for mine, other in known],
+        )
 
     @functools.cached_property
     def _pulls(self) -> Callable[..., Array]:
@@ -329,17 +433,24 @@ class LossSlopes:
 
     @functools.cached_property
     def _own(self) -> Callable[..., tuple[Array, Array]]:
-        """Compute the sums of ∂_ρ (S_o − Φ_o) and −∇Φ_o; a local objective needs only the listed units."""
+        """Compute the sums of ∂_ρ (S_o − Φ_o) and −∇Φ_o.
+
+        A local objective needs only the listed units.
+        """
 
         def program(rho, leaves, like, vector, args, chunk):
             def one(a):
-                return jax.grad(lambda rho, v: self._value(rho, leaves, like, v, a), (0, 1))(rho, vector)
+                return jax.grad(lambda rho, v: self._value(rho, leaves, like, v, a), (0, 1))(
+                    rho, vector
+                )
 
             return jax.tree.map(lambda part: part.sum(0), jax.lax.map(one, args, batch_size=chunk))
 
         return jax.jit(program, static_argnums=5)
 
-    def _value(self, rho: Array, leaves: Sequence[Arrays], like: PyTree, v: Array, refit: Sequence[Array]) -> Array:
+    def _value(
+        self, rho: Array, leaves: Sequence[Arrays], like: PyTree, v: Array, refit: Sequence[Array]
+    ) -> Array:
         """Compute S_o − Φ_o of one refit."""
         objective = self._build(rho, leaves)
         index, weight, held, share, theta, p, q = refit
@@ -357,9 +468,13 @@ class LossSlopes:
         def program(rho, leaves, like, vector, pull, bent):
             def value(rho, v):
                 objective = self._build(rho, leaves)
-                slope = jax.grad(lambda v: objective.loss(unravel(v, like), jnp.ones(objective.num_units)))
+                slope = jax.grad(
+                    lambda v: objective.loss(unravel(v, like), jnp.ones(objective.num_units))
+                )
                 turned = lambda pair: pair[0] @ jax.jvp(slope, (v,), (pair[1],))[1]
-                some = 0.0 if bent is None else jnp.sum(jax.lax.map(turned, (jnp.eye(len(v)), bent.T)))
+                some = (
+                    0.0 if bent is None else jnp.sum(jax.lax.map(turned, (jnp.eye(len(v)), bent.T)))
+                )
                 return pull @ slope(v) + some
 
             return jax.grad(value, (0, 1))(rho, vector)
@@ -367,32 +482,51 @@ class LossSlopes:
         return jax.jit(program)
 
     def _derivative(
-        self, fit: Fit, rho: np.ndarray, builder: EstimateBuilder, batches: Iterable[Batch], among: Among
+        self,
+        fit: Fit,
+        rho: np.ndarray,
+        builder: EstimateBuilder,
+        batches: Iterable[Batch],
+        among: Among,
     ) -> np.ndarray:
-        share, size, joint = shares(builder.draft, among), fit.num_params, builder.held_out_loss.joint
-        leaves = [leaf if _is_array(leaf) else np.zeros(()) for leaf in jax.tree.leaves(fit.objective)]
-        by_rho, by_theta, pull, bent = np.zeros(len(rho)), np.zeros(size), np.zeros(size), np.zeros((size, size))
+        share = shares(builder.draft, among)
+        size = fit.num_params
+        joint = builder.held_out_loss.joint
+        leaves = [
+            leaf if _is_array(leaf) else np.zeros(()) for leaf in jax.tree.leaves(fit.objective)
+        ]
+        by_rho = np.zeros(len(rho))
+        by_theta = np.zeros(size)
+        pull = np.zeros(size)
+        bent = np.zeros((size, size))
         for batch in batches:
             state, done = _take_step(builder, batch)
-            each = share[batch.refits] if joint else np.where(batch.rows.held, share[batch.place], 0.0)
+            each = (
+                share[batch.refits] if joint else np.where(batch.rows.held, share[batch.place], 0.0)
+            )
             chunk = own_passes(fit.objective, batch.rows.index.shape[1])
             args = (*map(np.asarray, batch.rows[:3]), each, done.theta)
             r = np.asarray(self._pulls(rho, leaves, fit.theta, args, chunk))
             p = fit.unwhiten(state.metric.solve(fit.whiten(r), state.u, np.arange(len(r))))
             q = fit.unwhiten(state.u)
             own = self._own(rho, leaves, fit.theta, fit.vector, (*args, p, q), chunk)
-            by_rho, by_theta = by_rho + np.asarray(own[0]), by_theta + np.asarray(own[1]) + r.sum(0)
-            pull, bent = pull + p.sum(0), bent + q.T @ p
+            by_rho = by_rho + np.asarray(own[0])
+            by_theta = by_theta + np.asarray(own[1]) + r.sum(0)
+            pull = pull + p.sum(0)
+            bent = bent + q.T @ p
         if fit.objective.local:
             common = self._common(rho, leaves, fit.theta, fit.vector, pull, bent)
-            by_rho, by_theta = by_rho - np.asarray(common[0]), by_theta - np.asarray(common[1])
+            by_rho = by_rho - np.asarray(common[0])
+            by_theta = by_theta - np.asarray(common[1])
         last = self._common(rho, leaves, fit.theta, fit.vector, fit.solve(by_theta), None)
         return by_rho - np.asarray(last[0])
 
 
 def criterion(fit: Fit) -> AbstractRefit:
     """Return the strategy whose mean held-out loss the search descends."""
-    return NewtonStep() if kinks(fit.objective) is None else Exact()
+    if kinks(fit.objective) is None:
+        return NewtonStep()
+    return Exact()
 
 
 def _loss_changes(
@@ -404,9 +538,12 @@ def _loss_changes(
     change: Sequence[np.ndarray],
 ) -> Float[np.ndarray, " hyper"]:
     """Return the changes of the losses of one refit, each weighted by `share`."""
-    model, norms, own = kinked.smooth, kinked.norms, ~at_rest(kinked, theta)
+    model = kinked.smooth
+    norms = kinked.norms
+    own = ~at_rest(kinked, theta)
     (omega,), (kappa,) = model.weigh(weights)
-    eta, x = model.eta(theta[None])[0], model.design.x[:, own]
+    eta = model.eta(theta[None])[0]
+    x = model.design.x[:, own]
     curvature = weight_terms(omega, model.loss.derivatives(eta, model.y, (2,))[0])
     hessian = (x.T * curvature) @ x + kappa * np.diag(kinked.ridge[own])
     coef = theta[: len(change[0])]
@@ -421,7 +558,9 @@ def _loss_changes(
     return -kappa * adjoint[: int(own[: len(coef)].sum())] @ pull[own[: len(coef)]]
 
 
-def _one_step_criterion(builder: EstimateBuilder, batches: Iterable[Batch], among: Among) -> np.ndarray:
+def _one_step_criterion(
+    builder: EstimateBuilder, batches: Iterable[Batch], among: Among
+) -> np.ndarray:
     """Return the criterion, with one Newton step for each refit."""
     for batch in batches:
         _take_step(builder, batch)
@@ -432,15 +571,21 @@ def _take_step(builder: EstimateBuilder, batch: Batch) -> tuple[RefitDescent, Re
     """Take one Newton step of each refit of any model, and add the losses there to the estimate."""
     state = RefitDescent(builder.held_out_loss.fit, batch.rows, own=True)
     state.begin()
-    done = RefitBatch(state.theta, np.full(len(state.u), np.inf), state.result, step_length=state.first)
+    done = RefitBatch(
+        state.theta, np.full(len(state.u), np.inf), state.result, step_length=state.first
+    )
     builder.add(batch, done, builder.held_out_loss.losses_of(batch.rows, done))
     return state, done
 
 
-def _by_unit(plan: Plan, looks: Iterable[tuple[Batch, CertifiedBatch]]) -> Float[np.ndarray, " units"]:
+def _by_unit(
+    plan: Plan, looks: Iterable[tuple[Batch, CertifiedBatch]]
+) -> Float[np.ndarray, " units"]:
     """Return the held-out predictors, one for each unit."""
     if not (np.bincount(plan.index[plan.held], minlength=plan.num_units) == 1).all():
-        raise ValueError("tune: metric='auc' by gradient needs a plan that scores every unit once; use sampler='optuna'.")
+        raise ValueError(
+            "tune: metric='auc' by gradient needs a plan that scores every unit once; use sampler='optuna'."
+        )
     out = np.full(plan.num_units, np.nan)
     for batch, state in looks:
         out[batch.rows.index[batch.rows.held]] = state.center[batch.rows.held]
@@ -448,11 +593,15 @@ def _by_unit(plan: Plan, looks: Iterable[tuple[Batch, CertifiedBatch]]) -> Float
 
 
 def smoothed_area(
-    y: Float[np.ndarray, " units"], eta: Float[np.ndarray, " units"], weight: Float[np.ndarray, " units"]
+    y: Float[np.ndarray, " units"],
+    eta: Float[np.ndarray, " units"],
+    weight: Float[np.ndarray, " units"],
 ) -> tuple[float, np.ndarray]:
-    """Compute minus the area under the curve, with steps smoothed over h = `WIDTH` standard deviations of the predictors.
+    """Compute minus the area under the curve, with steps smoothed over h = `WIDTH` standard
+    deviations of the predictors.
 
-        V = −Σ_{i of the upper class} Σ_{j of the lower} w_i w_j σ((η_i − η_j) / (h s)) / ΣΣ w_i w_j,      s² = Σ (η − η̄)² / n
+        V = −Σ_{i of the upper class} Σ_{j of the lower} w_i w_j σ((η_i − η_j) / (h s)) / ΣΣ w_i
+        w_j,      s² = Σ (η − η̄)² / n
 
     and its slope in each predictor.
     """
@@ -465,7 +614,8 @@ def smoothed_area(
             f"tune: metric='auc' by gradient compares pairs of rows, {most_pairs:.0e} at most; tune the loss instead."
         )
     mass = np.outer(weight[upper], weight[~upper])
-    apart, spread = eta - eta.mean(), eta.std()
+    apart = eta - eta.mean()
+    spread = eta.std()
     z = apart / (AREA_STEP_WIDTH * spread)
     share = scipy.special.expit(z[upper][:, None] - z[~upper])
     bend = mass / mass.sum() * share * (1 - share)
@@ -489,27 +639,41 @@ class Adjoint:
     turn: np.ndarray
 
     def __init__(self, fit: Fit):
-        self.fit, self.anchor = fit, linear_cache(fit)
+        self.fit = fit
+        self.anchor = linear_cache(fit)
         rank = len(self.anchor.root)
-        self.pull, self.curvature, self.turn = np.zeros(rank), np.zeros((rank, rank)), np.zeros(self.anchor.units)
+        self.pull, self.curvature, self.turn = (
+            np.zeros(rank),
+            np.zeros((rank, rank)),
+            np.zeros(self.anchor.units),
+        )
 
     def add(self, state: CertifiedBatch, slope: Float[np.ndarray, "refits width"]) -> None:
         """Add a batch, given the gradient of the criterion in each held-out predictor."""
-        metric, everyone, q = state.metric, np.arange(len(slope)), state.u
+        metric = state.metric
+        everyone = np.arange(len(slope))
+        q = state.u
         if metric.z is not None:
             p = metric.solve(np.einsum("rk,rkp->rp", slope, metric.z), everyone)
             moved = np.einsum("rkp,rp->rk", metric.z, p) * np.einsum("rkp,rp->rk", metric.z, q)
         else:
-            rows = [self.anchor.model.design.whiten(units, self.anchor.root) for units in state.units]
-            p = metric.solve(np.array([own @ z for own, z in zip(slope, rows, strict=True)]), everyone)
-            moved = np.array([(z @ one) * (z @ other) for z, one, other in zip(rows, p, q, strict=True)])
+            rows = [
+                self.anchor.model.design.whiten(units, self.anchor.root) for units in state.units
+            ]
+            p = metric.solve(
+                np.array([own @ z for own, z in zip(slope, rows, strict=True)]), everyone
+            )
+            moved = np.array(
+                [(z @ one) * (z @ other) for z, one, other in zip(rows, p, q, strict=True)]
+            )
         self.turn += np.bincount(state.units.ravel(), (state.delta * moved).ravel(), len(self.turn))
         self.pull += p.sum(0)
         self.curvature += p.T @ q
 
     def slope(self) -> Float[np.ndarray, "params params"]:
         """Return G, the gradient of the criterion in P."""
-        anchor, root = self.anchor, self.anchor.root
+        anchor = self.anchor
+        root = self.anchor.root
         (third,) = anchor.model.loss.derivatives(anchor.eta, anchor.model.y, (3,))
         bent = root.T @ self.curvature @ root
         x = cast(DenseDesign, anchor.model.design)

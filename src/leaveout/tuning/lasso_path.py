@@ -1,23 +1,29 @@
-"""Least squares under Lasso(α) or ElasticNet(α, ρ), every row left out by itself, for many α along one path.
+"""Least squares under Lasso(α) or ElasticNet(α, ρ), every row left out by itself, for many α along
+one path.
 
-X are the columns times the roots of the sample weights, including an intercept, S the columns that are active at α, σ their
-signs, A = X_SᵀX_S + ridge, r the residuals, h_i = x_iᵀA⁻¹x_i, a = αρ and g = −Xᵀr. If S and σ do not change, leaving row i out
-gives
+X are the columns times the roots of the sample weights, including an intercept, S the columns that
+are active at α, σ their signs, A = X_SᵀX_S + ridge, r the residuals, h_i = x_iᵀA⁻¹x_i, a = αρ and
+g = −Xᵀr. If S and σ do not change, leaving row i out gives
 
-    t_i = r_i/(1 − h_i),      β_j − t_i V_ij, j ∈ S,      g_j + t_i M_ij, j ∉ S,      V = X_S A⁻¹,  M = X − V X_SᵀX,
+    t_i = r_i/(1 − h_i),      β_j − t_i V_ij, j ∈ S,      g_j + t_i M_ij, j ∉ S,
+    V = X_S A⁻¹,  M = X − V X_SᵀX,
 
-as the residual, the coefficients and the gradient. S and σ do not change if the coefficients keep their signs and
+as the residual, the coefficients and the gradient. S and σ do not change if the coefficients keep
+their signs and
 |g_j + t_i M_ij| ≤ a: then t_i is proved, with rounding counted as in `linalg.rounding`. Otherwise each parameter that leaves
-zero, or goes there, moves the residual as if it moved alone (`refit._margins`), which is an estimate.
+zero, or goes there, moves the residual as if it moved alone (`refit._margins`), which is an
+estimate.
 
-Scikit-learn's coordinate descent on XᵀX gives S at each α, and is then converged. In a run of α along which columns only join,
-and with columns in that order, A of each is a leading block of the last A, and one factor L Lᵀ = A of the last is enough: with
-W = L⁻ᵀ, whose first columns are those of each block, A⁻¹ = W Wᵀ and
+Scikit-learn's coordinate descent on XᵀX gives S at each α, and is then converged. In a run of α
+along which columns only join, and with columns in that order, A of each is a leading block of the
+last A, and one factor L Lᵀ = A of the last is enough: with W = L⁻ᵀ, whose first columns are those
+of each block, A⁻¹ = W Wᵀ and
 
     h_i = Σ_k (XW)²_ik,      V = XW Wᵀ,      M = X − XW (WᵀXᵀX),
 
-are sums over the columns of W, to which the next α adds a few. Columns that leave, or join between two such runs, are ±WWᵀ too:
-A⁻¹ of S ∪ J is that of S and, with C = A_JJ − A_JS A⁻¹ A_SJ, W_J = C^{-½}, W_S = −A⁻¹A_SJ C^{-½}.
+are sums over the columns of W, to which the next α adds a few. Columns that leave, or join between
+two such runs, are ±WWᵀ too: A⁻¹ of S ∪ J is that of S and, with C = A_JJ − A_JS A⁻¹ A_SJ, W_J =
+C^{-½}, W_S = −A⁻¹A_SJ C^{-½}.
 """
 
 import contextlib
@@ -39,29 +45,41 @@ from .ridge_path import applies as is_least_squares
 
 Array = np.ndarray
 SAMPLED_ACTIVE_COLUMNS = (
-    250  # active columns beyond which a sample of rows gives the errors of losses, and float32 the leverages
+    # active columns beyond which a sample of rows gives the errors of losses, and float32 the
+    # leverages
+    250
 )
-NUM_SAFETY_ROWS, SAFETY, SINGLE = 200, 3.0, 1e-5  # sampled rows; factor on their result; rounding of float32
+# sampled rows; factor on their result; rounding of float32
+NUM_SAFETY_ROWS = 200
+SAFETY = 3.0
+SINGLE = 1e-5
 
 
 def applies(objective: object, penalties: list[AbstractPenalty], plan: Plan) -> bool:
     """Tell whether the path is of least squares under a lasso or an elastic net."""
     if not penalties or not all(
-        isinstance(each, Lasso | ElasticNet) and each.has_kinks and not each.alpha.ndim for each in penalties
+        isinstance(each, Lasso | ElasticNet) and each.has_kinks and not each.alpha.ndim
+        for each in penalties
     ):
         return False
     if not is_least_squares(objective) or len({_ratio(each) for each in penalties}) > 1:
         return False
     weight = objective.sample_weight  # type: ignore[attr-defined]
-    return bool((plan.weight == 0).all() and plan.held.all() and (weight is None or (weight > 0).all()))
+    return bool(
+        (plan.weight == 0).all() and plan.held.all() and (weight is None or (weight > 0).all())
+    )
 
 
 def _ratio(penalty: AbstractPenalty) -> float:
-    return float(penalty.l1_ratio) if isinstance(penalty, ElasticNet) else 1.0
+    if isinstance(penalty, ElasticNet):
+        return float(penalty.l1_ratio)
+    return 1.0
 
 
 class StandardisedColumns:
-    """Columns times the roots of weights, and their products, without large means if there is an intercept."""
+    """Columns times the roots of weights, and their products, without large means if there is an
+    intercept.
+    """
 
     root: np.ndarray
     free: np.ndarray
@@ -78,18 +96,24 @@ class StandardisedColumns:
         weight = objective.sample_weight
         self.root = np.ones(objective.num_units) if weight is None else np.sqrt(weight)
         offset = 0.0 if objective.offset is None else objective.offset
-        self.free = np.arange(objective.design.shape[1]) >= objective.num_features  # columns without a penalty
-        x, self.y = np.asarray(objective.design), self.root * (objective.y - offset)
+        # columns without a penalty
+        self.free = np.arange(objective.design.shape[1]) >= objective.num_features
+        x = np.asarray(objective.design)
+        self.y = self.root * (objective.y - offset)
         share = self.root**2 / np.sum(self.root**2)
         mean = np.where(self.free, 0.0, share @ x)
         # share of a column's sum of squares from which its mean is removed
         large = self.free.any() and np.any(mean**2 > 0.5 * np.einsum("n,np,np->p", share, x, x))
         self.mean = mean if large else np.zeros(len(mean))
-        x = x - mean if large else x
+        if large:
+            x = x - mean
         self.x = x if weight is None else x * self.root[:, None]
         self.gram, self.pull = self.x.T @ self.x, self.x.T @ self.y
         self.scale = np.sqrt(np.diag(self.gram))
-        self.largest, self.length = np.maximum(self.x.max(0), -self.x.min(0)), np.sqrt(np.einsum("np,np->n", self.x, self.x))
+        self.largest, self.length = (
+            np.maximum(self.x.max(0), -self.x.min(0)),
+            np.sqrt(np.einsum("np,np->n", self.x, self.x)),
+        )
 
     @functools.cached_property
     def single(self) -> Float[Array, "units params"]:
@@ -97,17 +121,32 @@ class StandardisedColumns:
         return np.asarray(self.x, np.float32)
 
     def path(self, alphas: Float[Array, " alphas"], ratio: float) -> Float[Array, "alphas params"]:
-        """Compute coefficients at falling α by coordinate descent, for centred columns and an intercept of zero."""
+        """Compute coefficients at falling α by coordinate descent, for centred columns and an
+        intercept of zero.
+        """
         from sklearn.linear_model import enet_path
 
-        some, theta = np.flatnonzero(~self.free), np.zeros((len(alphas), len(self.free)))
-        gram, pull, y = self.gram[np.ix_(some, some)], self.pull[some], self.y
+        some = np.flatnonzero(~self.free)
+        theta = np.zeros((len(alphas), len(self.free)))
+        gram = self.gram[np.ix_(some, some)]
+        pull = self.pull[some]
+        y = self.y
         if self.free.any():
-            cross, size = self.gram[some, -1], self.gram[-1, -1]
-            gram, pull = gram - np.multiply.outer(cross / size, cross), pull - cross * (self.pull[-1] / size)
+            cross = self.gram[some, -1]
+            size = self.gram[-1, -1]
+            gram = gram - np.multiply.outer(cross / size, cross)
+            pull = pull - cross * (self.pull[-1] / size)
             y = y - self.x[:, -1] * (self.pull[-1] / size)
-        more = {"precompute": gram, "Xy": pull, "tol": 1e-5, "max_iter": 10_000, "check_input": False}
-        theta[:, some] = enet_path(self.x[:, some[0] : some[-1] + 1], y, l1_ratio=ratio, alphas=alphas / len(y), **more)[1].T
+        more = {
+            "precompute": gram,
+            "Xy": pull,
+            "tol": 1e-5,
+            "max_iter": 10_000,
+            "check_input": False,
+        }
+        theta[:, some] = enet_path(
+            self.x[:, some[0] : some[-1] + 1], y, l1_ratio=ratio, alphas=alphas / len(y), **more
+        )[1].T
         return theta
 
     def shift_back(self, theta: Float[Array, "*alphas params"]) -> Float[Array, "*alphas params"]:
@@ -116,7 +155,8 @@ class StandardisedColumns:
 
 
 class PathRun:
-    """Minimisers at some falling α along which columns only join, given the active columns and their signs at each.
+    """Minimisers at some falling α along which columns only join, given the active columns and
+    their signs at each.
 
     Each A is a leading block of the last. Raises LinAlgError if that has no factor.
     """
@@ -134,17 +174,30 @@ class PathRun:
     right: np.ndarray
 
     def __init__(
-        self, rows: StandardisedColumns, at: Int[Array, " alphas"], a: Array, ridge: float, sign: Float[Array, "alphas params"]
+        self,
+        rows: StandardisedColumns,
+        at: Int[Array, " alphas"],
+        a: Array,
+        ridge: float,
+        sign: Float[Array, "alphas params"],
     ):
-        self.rows, self.at, self.a, self.ridge = rows, at, a, ridge
+        self.rows = rows
+        self.at = at
+        self.a = a
+        self.ridge = ridge
         listed = rows.free | (sign != 0)
         some = np.flatnonzero(listed[-1])
-        self.active, self.size = some[np.argsort(np.argmax(listed[:, some], axis=0), kind="stable")], listed.sum(axis=1)
+        self.active = some[np.argsort(np.argmax(listed[:, some], axis=0), kind="stable")]
+        self.size = listed.sum(axis=1)
         gram = rows.gram.take(self.active, axis=0).take(self.active, axis=1)
         gram.flat[:: len(gram) + 1] += np.where(rows.free[self.active], 0.0, ridge)
-        self.factor = scipy.linalg.cholesky(gram.T, lower=True, overwrite_a=True, check_finite=False)
+        self.factor = scipy.linalg.cholesky(
+            gram.T, lower=True, overwrite_a=True, check_finite=False
+        )
         both = self.forward(np.stack([rows.pull, sign[-1]], axis=1)[self.active])
-        right = np.where(np.arange(len(self.active))[:, None] < self.size, both[:, :1] - both[:, 1:] * a, 0.0)
+        right = np.where(
+            np.arange(len(self.active))[:, None] < self.size, both[:, :1] - both[:, 1:] * a, 0.0
+        )
         self.theta = np.zeros(listed.shape)
         self.theta[:, self.active] = self.back(right).T
         self.gradient = self.theta @ rows.gram - rows.pull
@@ -155,18 +208,24 @@ class PathRun:
 
     @property
     def many(self) -> bool:
-        """Tell whether so many columns are active that a sample of rows gives the moves, and float32 gives h."""
+        """Tell whether so many columns are active that a sample of rows gives the moves, and
+        float32 gives h.
+        """
         return bool(self.size[0] > SAMPLED_ACTIVE_COLUMNS)
 
     def forward(self, right: Float[Array, "some cols"]) -> Float[Array, "some cols"]:
         """Apply L⁻¹ of the first active columns."""
         some = len(right)
-        return scipy.linalg.solve_triangular(self.factor[:some, :some], right, lower=True, check_finite=False)
+        return scipy.linalg.solve_triangular(
+            self.factor[:some, :some], right, lower=True, check_finite=False
+        )
 
     def back(self, right: Float[Array, "some cols"]) -> Float[Array, "some cols"]:
         """Apply L⁻ᵀ of the first active columns."""
         some = len(right)
-        return scipy.linalg.solve_triangular(self.factor[:some, :some], right, lower=True, trans=1, check_finite=False)
+        return scipy.linalg.solve_triangular(
+            self.factor[:some, :some], right, lower=True, trans=1, check_finite=False
+        )
 
     def roots(self, first: int, last: int) -> Float[Array, "params some"]:
         """Return some columns of W."""
@@ -175,34 +234,51 @@ class PathRun:
         return out
 
     def beside(self, more: Int[Array, " more"], size: int) -> Float[Array, "params more"]:
-        """Compute W of some columns beside the first active ones. Raises LinAlgError if they are dependent."""
-        gram, out, active = self.rows.gram, np.zeros((len(self.rows.gram), len(more))), self.active[:size]
+        """Compute W of some columns beside the first active ones. Raises LinAlgError if they are
+        dependent.
+        """
+        gram = self.rows.gram
+        out = np.zeros((len(self.rows.gram), len(more)))
+        active = self.active[:size]
         if more.size:
             half = self.forward(gram[np.ix_(active, more)])
             left = gram[np.ix_(more, more)] - half.T @ half + self.ridge * np.eye(len(more))
             if np.any(np.diag(left) < CANCELLED_PRODUCT * np.diag(gram)[more]):
                 raise np.linalg.LinAlgError
-            root = scipy.linalg.solve_triangular(np.linalg.cholesky(left), np.eye(len(more)), lower=True).T
+            root = scipy.linalg.solve_triangular(
+                np.linalg.cholesky(left), np.eye(len(more)), lower=True
+            ).T
             out[more], out[active] = root, -self.back(half @ root)
         return out
 
     def after(self, before: "PathRun | None") -> "Change":
         """Return the change of the factor from the last α of another run."""
-        first, last = int(self.size[0]), int(self.size[-1])
+        first = int(self.size[0])
+        last = int(self.size[-1])
         if before is not None and before.ridge == self.ridge and (self.many or not before.many):
             own = self.active[:first]
-            coming, going = np.setdiff1d(own, before.active), np.setdiff1d(before.active, own)
+            coming = np.setdiff1d(own, before.active)
+            going = np.setdiff1d(before.active, own)
             with contextlib.suppress(np.linalg.LinAlgError):
                 # share of columns that change from which leverages are computed anew
                 if len(coming) + len(going) <= 0.5 * first:
-                    parts = before.beside(coming, len(before.active)), self.beside(going, first), self.roots(first, last)
+                    parts = (
+                        before.beside(coming, len(before.active)),
+                        self.beside(going, first),
+                        self.roots(first, last),
+                    )
                     sign = np.repeat([1.0, -1.0, 1.0], [len(coming), len(going), last - first])
-                    return Change(np.concatenate(parts, axis=1), sign, self.size - last + len(sign), False)
+                    return Change(
+                        np.concatenate(parts, axis=1), sign, self.size - last + len(sign), False
+                    )
         return Change(self.roots(0, last), np.ones(last), self.size, True)
 
 
 class Change(NamedTuple):
-    """Change of the factor: W, signs ± of W Wᵀ, its number of columns at each α of a run, and whether it replaces all."""
+    """Change of the factor.
+
+    W, signs ± of W Wᵀ, its number of columns at each α of a run, and whether it replaces all.
+    """
 
     root: Float[Array, "params some"]
     sign: Float[Array, " some"]
@@ -211,15 +287,22 @@ class Change(NamedTuple):
 
     def squares(self, rows: StandardisedColumns, rough: bool) -> Float[Array, "some units"]:
         """Compute (XW)² of every column of W, in float32 if that is accurate enough."""
-        data, used = rows.single if rough else rows.x, np.flatnonzero(self.root.any(axis=1))
+        data = rows.single if rough else rows.x
+        used = np.flatnonzero(self.root.any(axis=1))
         root = self.root.T.astype(data.dtype)
         # share of nonzero rows of W below which they are selected before a product
-        out = root[:, used] @ data.take(used, axis=1).T if len(used) < 0.3 * len(self.root) else root @ data.T
+        out = (
+            root[:, used] @ data.take(used, axis=1).T
+            if len(used) < 0.3 * len(self.root)
+            else root @ data.T
+        )
         return np.square(out, out=out)
 
 
 class Few:
-    """Sample of rows with V and M and, for all columns, the remaining squares and the diagonal of A⁻¹."""
+    """Sample of rows with V and M and, for all columns, the remaining squares and the diagonal of
+    A⁻¹.
+    """
 
     some: np.ndarray
     x: np.ndarray
@@ -229,12 +312,20 @@ class Few:
     spread: np.ndarray
 
     def __init__(self, rows: StandardisedColumns, ridge: float):
-        self.some = np.random.default_rng(0).choice(len(rows.y), min(NUM_SAFETY_ROWS, len(rows.y)), replace=False)
+        self.some = np.random.default_rng(0).choice(
+            len(rows.y), min(NUM_SAFETY_ROWS, len(rows.y)), replace=False
+        )
         self.x = rows.x[self.some]
         self.along, self.beside = np.zeros_like(self.x), self.x.copy()
-        self.residual_diagonal, self.spread = np.diag(rows.gram) + ridge, np.zeros(len(rows.gram))
+        self.residual_diagonal = np.diag(rows.gram) + ridge
+        self.spread = np.zeros(len(rows.gram))
 
-    def add(self, root: Float[Array, "params some"], sign: Float[Array, " some"], across: Float[Array, "some params"]) -> None:
+    def add(
+        self,
+        root: Float[Array, "params some"],
+        sign: Float[Array, " some"],
+        across: Float[Array, "some params"],
+    ) -> None:
         """Add ± W Wᵀ of some more columns; `across` is WᵀXᵀX."""
         scaled = (self.x @ root) * sign
         self.along += scaled @ root.T
@@ -260,61 +351,121 @@ class LassoMinimum:
     others: np.ndarray
 
     def __init__(
-        self, run: PathRun, k: int, residual: Float[Array, " units"], h: Float[Array, " units"], lost: Float[Array, " units"]
+        self,
+        run: PathRun,
+        k: int,
+        residual: Float[Array, " units"],
+        h: Float[Array, " units"],
+        lost: Float[Array, " units"],
     ):
-        self.rows, self.run, self.a, self.residual, self.h = run.rows, run, float(run.a[k]), residual, h
+        self.rows = run.rows
+        self.run = run
+        self.a = float(run.a[k])
+        self.residual = residual
+        self.h = h
         self.lost = lost
-        self.theta, self.active = run.theta[k], run.active[: run.size[k]]
-        self.sign, self.coef, self.gradient = run.sign[k, self.active], self.theta[self.active], run.gradient[k]
+        self.theta = run.theta[k]
+        self.active = run.active[: run.size[k]]
+        self.sign, self.coef, self.gradient = (
+            run.sign[k, self.active],
+            self.theta[self.active],
+            run.gradient[k],
+        )
         self.others = np.setdiff1d(np.arange(len(self.theta)), self.active)
 
-    def sample_moves(self, few: Few, t: Float[Array, " units"]) -> tuple[Array, Array, Bool[Array, " units"]]:
-        """Compute the result of `left_out` for all rows from a sample: a row's move is about b₁ t + b₂ t |t|.
+    def sample_moves(
+        self, few: Few, t: Float[Array, " units"]
+    ) -> tuple[Array, Array, Bool[Array, " units"]]:
+        """Compute the result of `left_out` for all rows from a sample: a row's move is about b₁ t +
+        b₂ t |t|.
 
-        The remainder grows for large t in proportion to |t|^{3/2}, since more parameters move, and each by more.
+        The remainder grows for large t in proportion to |t|^{3/2}, since more parameters move, and
+        each by more.
         """
         mine = t[few.some, None]
-        along, beside = few.along[:, self.active], few.beside[:, self.others]
-        h, (move, size) = np.einsum("up,up->u", few.along, few.x), np.zeros((2, len(mine)))
-        gradient, value = self.gradient[self.others] + mine * beside, self.coef - mine * along
+        along = few.along[:, self.active]
+        beside = few.beside[:, self.others]
+        h = np.einsum("up,up->u", few.along, few.x)
+        (move, size) = np.zeros((2, len(mine)))
+        gradient = self.gradient[self.others] + mine * beside
+        value = self.coef - mine * along
         unit, column = np.nonzero(np.abs(gradient) > self.a)
         beyond = gradient[unit, column] - self.a * np.sign(gradient[unit, column])
-        _add_moves(move, size, unit, beside[unit, column], few.residual_diagonal[self.others[column]], beyond, h, -1.0)
+        _add_moves(
+            move,
+            size,
+            unit,
+            beside[unit, column],
+            few.residual_diagonal[self.others[column]],
+            beyond,
+            h,
+            -1.0,
+        )
         unit, column = np.nonzero((value * self.sign <= 0) & (self.sign != 0))
-        _add_moves(move, size, unit, along[unit, column], few.spread[self.active[column]], value[unit, column], h, 1.0)
-        drawn, level = np.stack([t, t * np.abs(t)], axis=1), max(float(np.sqrt(np.mean(t**2))), 1e-300)
-        bend, length = np.linalg.lstsq(drawn[few.some], move, rcond=None)[0], level * np.maximum(np.abs(t) / level, 1.0) ** 1.5
+        _add_moves(
+            move,
+            size,
+            unit,
+            along[unit, column],
+            few.spread[self.active[column]],
+            value[unit, column],
+            h,
+            1.0,
+        )
+        drawn = np.stack([t, t * np.abs(t)], axis=1)
+        level = max(float(np.sqrt(np.mean(t**2))), 1e-300)
+        bend = np.linalg.lstsq(drawn[few.some], move, rcond=None)[0]
+        length = level * np.maximum(np.abs(t) / level, 1.0) ** 1.5
         share = np.sqrt(np.mean(((move - drawn[few.some] @ bend) / length[few.some]) ** 2))
         return t + drawn @ bend, (SAFETY * share + SINGLE) * length, np.zeros(len(t), bool)
 
     def left_out(self, few: Few | None) -> tuple[Array, Array, Bool[Array, " units"]]:
-        """Compute the residual of every row from a refit without it, its error, and whether that is proved."""
-        rows, active, t = self.rows, self.active, self.residual / (1 - self.h)
+        """Compute the residual of every row from a refit without it, its error, and whether that is
+        proved.
+        """
+        rows = self.rows
+        active = self.active
+        t = self.residual / (1 - self.h)
         if few is not None:
             t, size, known = self.sample_moves(few, t)
             return t, size + 4 * self._digits() / (1 - self.h), known
         root = self.run.roots(0, len(active))[active]
         near_zero, short = self._distance(root)
-        inverse, across = root @ root.T, rows.gram.take(active, axis=0).take(self.others, axis=1)
-        inside, level, coef = inverse @ across, np.abs(self.gradient[self.others]), np.abs(self.coef)
-        taken, spread = np.einsum("sj,sj->j", across, inside), np.sqrt(np.diag(inverse))
+        inverse = root @ root.T
+        across = rows.gram.take(active, axis=0).take(self.others, axis=1)
+        inside = inverse @ across
+        level = np.abs(self.gradient[self.others])
+        coef = np.abs(self.coef)
+        taken = np.einsum("sj,sj->j", across, inside)
+        spread = np.sqrt(np.diag(inverse))
         room = np.maximum(1 - self.h - self.lost, 1e-300)
-        rounding = (self._digits() + np.sqrt(self.h + self.lost) * short + np.abs(t) * self.lost) / room
+        rounding = (
+            self._digits() + np.sqrt(self.h + self.lost) * short + np.abs(t) * self.lost
+        ) / room
         far = float(np.max(np.abs(t) * np.sqrt(np.maximum(self.h, 0.0)))) + short
         level += near_zero[self.others] + short * rows.scale[self.others]
         reach = np.abs(t).max() * rows.largest[self.others] + far * np.sqrt(np.maximum(taken, 0.0))
         close, near = self._within(level + reach, coef - far * spread)
-        # beyond so many active columns times columns that may change, a sample of rows is used and nothing is proved
+        # beyond so many active columns times columns that may change, a sample of rows is used and
+        # nothing is proved
         whole = len(active) * (close.size + near.size) <= 10_000
         if not whole:  # from a sample of rows
             # number of sampled rows
             some = np.random.default_rng(0).choice(len(t), min(500, len(t)), replace=False)
-            x, weight = rows.x[some][:, active], np.abs(t[some, None])
-            reach = np.max(weight * np.abs(rows.x[np.ix_(some, self.others)] - x @ inside), axis=0, initial=0.0)
-            close, near = self._within(level + reach, coef - np.max(weight * np.abs(x @ inverse), axis=0))
+            x = rows.x[some][:, active]
+            weight = np.abs(t[some, None])
+            reach = np.max(
+                weight * np.abs(rows.x[np.ix_(some, self.others)] - x @ inside), axis=0, initial=0.0
+            )
+            close, near = self._within(
+                level + reach, coef - np.max(weight * np.abs(x @ inverse), axis=0)
+            )
         bent = rows.gram[self.others, self.others] + self.run.ridge - taken
         move, size = self._moves(
-            rows.x if whole else rows.single, t, (close, inside[:, close], bent[close]), (near, inverse[:, near])
+            rows.x if whole else rows.single,
+            t,
+            (close, inside[:, close], bent[close]),
+            (near, inverse[:, near]),
         )
         known = (size == 0) & whole & (self.h + self.lost < 1)
         return t + move, UP * ((size if whole else np.maximum(size, size.mean())) + rounding), known
@@ -325,8 +476,11 @@ class LassoMinimum:
         return count * UNIT * (np.linalg.norm(self.coef) * self.rows.length + np.abs(self.rows.y))
 
     def _distance(self, root: Float[Array, "some some"]) -> tuple[Float[Array, " params"], float]:
-        """Bound rounding errors of the gradient, and the distance of the coefficients from the minimiser in the norm of A."""
-        scale, active = self.rows.scale, self.active
+        """Bound rounding errors of the gradient, and the distance of the coefficients from the
+        minimiser in the norm of A.
+        """
+        scale = self.rows.scale
+        active = self.active
         size = scale[active] @ np.abs(self.coef) + np.linalg.norm(self.rows.y)
         blur = (len(self.residual) + len(scale) + 8) * UNIT * size * scale
         ridge = np.where(self.rows.free[active], 0.0, self.run.ridge)
@@ -343,39 +497,73 @@ class LassoMinimum:
     ) -> tuple[Array, Array]:
         """Return the moves of the residuals, and the sums of the sizes of the moves.
 
-        Columns that may join contribute by A⁻¹A_Sj and C of each, and columns that may leave by their columns of A⁻¹.
+        Columns that may join contribute by A⁻¹A_Sj and C of each, and columns that may leave by
+        their columns of A⁻¹.
         """
-        (move, size), (which, inside, bent), (stays, inverse) = np.zeros((2, len(t))), close, near
-        joins, count, spread = self.others[which], len(which), inverse[stays, np.arange(len(stays))]
+        (move, size) = np.zeros((2, len(t)))
+        (which, inside, bent) = close
+        (stays, inverse) = near
+        joins = self.others[which]
+        count = len(which)
+        spread = inverse[stays, np.arange(len(stays))]
         roots = np.concatenate([inside, inverse], axis=1).astype(data.dtype)
         block = 1_000  # rows at a time, which fit into a cache
         for some in (slice(k, k + block) for k in range(0, len(t) if roots.size else 0, block)):
-            x, mine, own = data[some], t[some], (move[some], size[some])
-            both, scale = x[:, self.active] @ roots, mine[:, None].astype(data.dtype)
-            beside, along = x[:, joins] - both[:, :count], both[:, count:]
+            x = data[some]
+            mine = t[some]
+            own = (move[some], size[some])
+            both = x[:, self.active] @ roots
+            scale = mine[:, None].astype(data.dtype)
+            beside = x[:, joins] - both[:, :count]
+            along = both[:, count:]
             gradient = self.gradient[joins].astype(data.dtype) + scale * beside
             unit, column = np.nonzero(np.abs(gradient) > self.a * (1 - TIE_DISTANCE))
             by = beside[unit, column]
-            beyond = self.gradient[joins[column]] + mine[unit] * by - self.a * np.sign(gradient[unit, column])
+            beyond = (
+                self.gradient[joins[column]]
+                + mine[unit] * by
+                - self.a * np.sign(gradient[unit, column])
+            )
             _add_moves(*own, unit, by, bent[column], beyond, self.h[some], -1.0)
             value = self.coef[stays].astype(data.dtype) - scale * along
             unit, column = np.nonzero(value * self.sign[stays] <= 0)
             by = along[unit, column]
-            _add_moves(*own, unit, by, spread[column], self.coef[stays[column]] - mine[unit] * by, self.h[some], 1.0)
+            _add_moves(
+                *own,
+                unit,
+                by,
+                spread[column],
+                self.coef[stays[column]] - mine[unit] * by,
+                self.h[some],
+                1.0,
+            )
         return move, size
 
-    def _within(self, level: Float[Array, " others"], least: Float[Array, " active"]) -> tuple[Array, Array]:
-        """Return the other parameters whose gradient may reach a, and the active ones that may reach zero."""
-        return np.flatnonzero(level >= self.a * (1 - TIE_DISTANCE)), np.flatnonzero((least <= 0) & (self.sign != 0))
+    def _within(
+        self, level: Float[Array, " others"], least: Float[Array, " active"]
+    ) -> tuple[Array, Array]:
+        """Return the other parameters whose gradient may reach a, and the active ones that may
+        reach zero.
+        """
+        return np.flatnonzero(level >= self.a * (1 - TIE_DISTANCE)), np.flatnonzero(
+            (least <= 0) & (self.sign != 0)
+        )
 
 
 def _add_moves(
-    move: Array, size: Array, unit: Int[Array, " pairs"], along: Array, bent: Array, beyond: Array, h: Array, side: float
+    move: Array,
+    size: Array,
+    unit: Int[Array, " pairs"],
+    along: Array,
+    bent: Array,
+    beyond: Array,
+    h: Array,
+    side: float,
 ) -> None:
     """Add the moves of the residuals of rows, each by a parameter that moves by `beyond`/`bent`.
 
-    Its direction is `along` at the row; without the row it is `along`/(1 − h). Without the row, `bent` is less for
-    parameters that join, and more for others.
+    Its direction is `along` at the row; without the row it is `along`/(1 − h). Without the row,
+    `bent` is less for parameters that join, and more for others.
     """
     kept = 1 - h[unit]
     bent = bent + side * along**2 / kept
@@ -385,12 +573,21 @@ def _add_moves(
 
 
 def _runs(
-    rows: StandardisedColumns, at: Int[Array, " some"], a: Array, ridge: Array, sign: Float[Array, "alphas params"]
+    rows: StandardisedColumns,
+    at: Int[Array, " some"],
+    a: Array,
+    ridge: Array,
+    sign: Float[Array, "alphas params"],
 ) -> list[PathRun]:
-    """Split some α into runs of consecutive active sets; an α whose A has no factor is in no run."""
-    own, made = sign[at], list[PathRun]()
+    """Split some α into runs of consecutive active sets.
+
+    An α whose A has no factor is in no run.
+    """
+    own = sign[at]
+    made = list[PathRun]()
     ends = np.any((own[1:] != own[:-1]) & (own[:-1] != 0), axis=1) | (np.diff(ridge[at]) != 0)
-    ends |= np.diff(np.sum((own != 0) | rows.free, axis=1) > SAMPLED_ACTIVE_COLUMNS)  # float32 proves nothing
+    # float32 proves nothing
+    ends |= np.diff(np.sum((own != 0) | rows.free, axis=1) > SAMPLED_ACTIVE_COLUMNS)
     for some in np.split(at, np.flatnonzero(ends) + 1):
         try:
             made.append(PathRun(rows, some, a[some], float(ridge[some[0]]), sign[some]))
@@ -401,7 +598,11 @@ def _runs(
 
 
 def _minima(
-    rows: StandardisedColumns, at: Int[Array, " some"], a: Array, ridge: Array, sign: Float[Array, "alphas params"]
+    rows: StandardisedColumns,
+    at: Int[Array, " some"],
+    a: Array,
+    ridge: Array,
+    sign: Float[Array, "alphas params"],
 ) -> list[PathRun]:
     """Return the converged minimisers at some α; an α without convergence is left out."""
     done = list[PathRun]()
@@ -416,27 +617,46 @@ def _minima(
         sign[at] = np.concatenate([run.sign for run in wrong])
     else:
         at = np.concatenate([run.at[run.right] for run in wrong])
-        done += [run for run in (_runs(rows, at, a, ridge, sign) if at.size else ()) if run.right.all()]
+        done += [
+            run for run in (_runs(rows, at, a, ridge, sign) if at.size else ()) if run.right.all()
+        ]
     return sorted(done, key=lambda run: run.at[0])
 
 
-def _along(rows: StandardisedColumns, runs: Iterable[PathRun]) -> Iterator[tuple[int, LassoMinimum, Few | None]]:
-    """Yield, for one α after another, its number, its minimiser, and the sample of rows if many columns are active."""
-    before, h, few, lost, known = None, np.zeros(len(rows.y)), None, np.zeros(len(rows.y)), 0.0
+def _along(
+    rows: StandardisedColumns, runs: Iterable[PathRun]
+) -> Iterator[tuple[int, LassoMinimum, Few | None]]:
+    """Yield, for one α after another, its number, its minimiser, and the sample of rows if many
+    columns are active.
+    """
+    before = None
+    h = np.zeros(len(rows.y))
+    few = None
+    lost = np.zeros(len(rows.y))
+    known = 0.0
     for run in runs:
-        change, begin = run.after(before), 0
+        change = run.after(before)
+        begin = 0
         square = change.squares(rows, run.many)
         across = change.root.T @ rows.gram if run.many else None
         residuals = rows.y - run.theta @ rows.x.T
-        h, few = np.zeros(len(rows.y)) if change.anew else h, few if run.many and not change.anew else None
-        known = float(condition(change.root.T, np.sqrt(rows.scale**2 + run.ridge))) + (0.0 if change.anew else known)
-        lost, off = 0.0 * lost if change.anew else lost, 2 * factor_error(known, len(rows.y), len(rows.gram))
+        if change.anew:
+            h = np.zeros(len(rows.y))
+        if not (run.many and not change.anew):
+            few = None
+        known = float(condition(change.root.T, np.sqrt(rows.scale**2 + run.ridge))) + (
+            0.0 if change.anew else known
+        )
+        if change.anew:
+            lost = 0.0 * lost
+        off = 2 * factor_error(known, len(rows.y), len(rows.gram))
         for k, (size, end) in enumerate(zip(run.size.tolist(), change.ends.tolist(), strict=True)):
             new = slice(begin, end)
             h = h + change.sign[new].astype(square.dtype) @ square[new]
             lost = lost + off * square[new].sum(0)
             if few is None and run.many:
-                few, root = Few(rows, run.ridge), run.roots(0, size)
+                few = Few(rows, run.ridge)
+                root = run.roots(0, size)
                 few.add(root, np.ones(size), root.T @ rows.gram)
             elif few is not None and across is not None:
                 few.add(change.root[:, new], change.sign[new], across[new])
@@ -447,25 +667,43 @@ def _along(rows: StandardisedColumns, runs: Iterable[PathRun]) -> Iterator[tuple
 
 def lassos(objective: Any, penalties: list[AbstractPenalty], plan: Plan) -> PathRefit:
     """Leave out single rows under every lasso penalty; `plan` names the rows."""
-    rows, ratio, unit = StandardisedColumns(objective), _ratio(penalties[0]), plan.index
+    rows = StandardisedColumns(objective)
+    ratio = _ratio(penalties[0])
+    unit = plan.index
     alphas = np.array([float(each.alpha) for each in penalties])  # type: ignore[attr-defined]
-    order, count = np.argsort(-alphas), len(alphas)
-    a, ridge, sign = alphas[order] * ratio, alphas[order] * (1 - ratio), np.sign(rows.path(alphas[order], ratio))
-    theta, bad = np.zeros((count, len(rows.gram))), np.ones(count, bool)
+    order = np.argsort(-alphas)
+    count = len(alphas)
+    a = alphas[order] * ratio
+    ridge = alphas[order] * (1 - ratio)
+    sign = np.sign(rows.path(alphas[order], ratio))
+    theta = np.zeros((count, len(rows.gram)))
+    bad = np.ones(count, bool)
     losses, error, baseline = np.full((3, count, len(unit)), np.nan)
     penalties_a_factor = 20  # largest number of α that share a factor
-    proved, together = (
-        np.zeros((count, len(unit)), bool),
-        np.split(np.arange(count), range(penalties_a_factor, count, penalties_a_factor)),
-    )
+    proved = np.zeros((count, len(unit)), bool)
+    together = np.split(np.arange(count), range(penalties_a_factor, count, penalties_a_factor))
     root = rows.root[unit]
-    for at, own, few in _along(rows, (run for some in together for run in _minima(rows, some, a, ridge, sign))):
+    for at, own, few in _along(
+        rows, (run for some in together for run in _minima(rows, some, a, ridge, sign))
+    ):
         if not (len(own.active) and (1 - own.h).min() > OWN_HESSIAN_BELOW):
             continue
-        k, (left, half, known) = order[at], (part[unit] for part in own.left_out(few))
+        k = order[at]
+        (left, half, known) = (part[unit] for part in own.left_out(few))
         theta[k], bad[k], proved[k] = rows.shift_back(own.theta), False, known
         losses[k], error[k] = 0.5 * (left / root) ** 2, (np.abs(left) + 0.5 * half) * half / root**2
         baseline[k] = 0.5 * (own.residual[unit] / root) ** 2
     weight = root**2
     mean = losses @ (weight / weight.sum())
-    return PathRefit(theta, baseline, losses, error, proved, np.zeros_like(proved), None, np.ones(count), mean, bad)
+    return PathRefit(
+        theta,
+        baseline,
+        losses,
+        error,
+        proved,
+        np.zeros_like(proved),
+        None,
+        np.ones(count),
+        mean,
+        bad,
+    )

@@ -1,10 +1,11 @@
 """The regularisation path: an estimate for each of many penalties, in one call.
 
-For least squares under Ridge(α) with every row left out by itself, all estimates come from one eigendecomposition
-(`ridge_path`). For other self-concordant losses under quadratic penalties, the refits of several penalties are computed side by
-side (`refit._penalty_stack`). Otherwise each fit starts from that of the next stronger penalty. A path counts as one call: its
-penalties share the work that refits may cost before errors are estimated instead of proved, and the exact repetitions of the
-audit.
+For least squares under Ridge(α) with every row left out by itself, all estimates come from one
+eigendecomposition (`ridge_path`). For other self-concordant losses under quadratic penalties, the
+refits of several penalties are computed side by side (`refit._penalty_stack`). Otherwise each fit
+starts from that of the next stronger penalty. A path counts as one call: its penalties share the
+work that refits may cost before errors are estimated instead of proved, and the exact repetitions
+of the audit.
 """
 
 import functools
@@ -28,7 +29,16 @@ from ..data.arrays import count, numbers
 from ..linalg.design import Predictors
 from ..models.glm.active_coefficients import kinks
 from ..models.glm.banded import BandedRidge
-from ..models.glm.penalties import AbstractPenalty, ElasticNet, GroupLasso, Lasso, PerWeight, Ridge, Zero, resolve
+from ..models.glm.penalties import (
+    AbstractPenalty,
+    ElasticNet,
+    GroupLasso,
+    Lasso,
+    PerWeight,
+    Ridge,
+    Zero,
+    resolve,
+)
 from ..objectives.batch_functions import HESSIAN_ENTRIES, PenaltyBatch, work
 from ..objectives.objective import as_stored
 from ..optimize.active_set import at_zeros
@@ -70,10 +80,12 @@ Penalties = Any  # positive numbers, a sequence of penalties, or a mapping of th
 
 @dataclass(eq=False, repr=False)
 class PathPoint:
-    """One penalty of a path: its label, the penalty, and the mean held-out loss under it (NaN if some refits do not exist).
+    """One penalty of a path: its label, the penalty, and the mean held-out loss under it (NaN if
+    some refits do not exist).
 
-    The fit and the estimate are built on demand. The object also has the mean of the known errors, the refits to repeat, their
-    parameters, the number of gradients so far, the table of the audit, and a sentence on the audit of the path.
+    The fit and the estimate are built on demand. The object also has the mean of the known errors,
+    the refits to repeat, their parameters, the number of gradients so far, the table of the audit,
+    and a sentence on the audit of the path.
     """
 
     value: Any
@@ -101,17 +113,33 @@ class PathPoint:
     @functools.cached_property
     def estimate(self) -> Estimate:
         """The estimate under this penalty."""
-        return replace(self.judged, audit=self.audit, labels=self.judged.labels | {"audit": self.note})
+        return replace(
+            self.judged, audit=self.audit, labels=self.judged.labels | {"audit": self.note}
+        )
 
     def with_estimate(self, estimate: Estimate) -> "PathPoint":
         """Copy with another estimate."""
-        return replace(self, make_fit=lambda: self.fit, make_estimate=lambda fit: estimate, mean=_mean(estimate))
+        return replace(
+            self,
+            make_fit=lambda: self.fit,
+            make_estimate=lambda fit: estimate,
+            mean=_mean(estimate),
+        )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for another process: the estimate without the fit, which has the data."""
+        """Return the state for another process.
+
+        The estimate without the fit, which has the data.
+        """
         names = ("value", "penalty", "mean", "error", "gradients", "audit", "note")
-        kept = {name: getattr(self, name) for name in names} | {"judged": self.judged.without_data()}
-        return dict.fromkeys(("make_fit", "make_estimate", "choose_audits", "fit")) | {"start": {}} | kept
+        kept = {name: getattr(self, name) for name in names} | {
+            "judged": self.judged.without_data()
+        }
+        return (
+            dict.fromkeys(("make_fit", "make_estimate", "choose_audits", "fit"))
+            | {"start": {}}
+            | kept
+        )
 
     def __repr__(self) -> str:
         return f"Point({value_text(self.value)}, {type(self.penalty).__name__}, held-out loss {self.mean:.6g})"
@@ -142,7 +170,11 @@ class Path(PrintedResult):
     >>> import leaveout as lo
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(30, 5))
-    >>> found = lo.path(lo.GLM(X, X[:, 0] + rng.normal(size=30), "squared"), [0.1, 1.0, 10.0], lo.leave_one_out(30))
+    >>> found = lo.path(
+    ...     lo.GLM(X, X[:, 0] + rng.normal(size=30), "squared"),
+    ...     [0.1, 1.0, 10.0],
+    ...     lo.leave_one_out(30),
+    ... )
     >>> found.table()["mean"].round(3).tolist()
     [0.564, 0.557, 0.561]
     """
@@ -153,7 +185,10 @@ class Path(PrintedResult):
 
     @property
     def values(self) -> pd.Index:
-        """Labels of the penalties: their numbers, the keys of a mapping, or else 0, 1, 2 and so on."""
+        """Labels of the penalties.
+
+        Their numbers, the keys of a mapping, or else 0, 1, 2 and so on.
+        """
         return pd.Index([point.value for point in self.points], name="penalty")
 
     @property
@@ -173,28 +208,38 @@ class Path(PrintedResult):
 
     @functools.cached_property
     def _comparable(self) -> list[PathPoint]:
-        """Return the points at which every loss of the plan exists: means over fewer units are not comparable."""
+        """Return the points at which every loss of the plan exists.
+
+        Means over fewer units are not comparable.
+        """
         found = [point for point in self.points if np.isfinite(point.mean)]
         if not found:
-            raise ValueError("Path: under every penalty some refits do not exist: see Path.table(), or penalise more.")
+            raise ValueError(
+                "Path: under every penalty some refits do not exist: see Path.table(), or penalise more."
+            )
         return found
 
     @functools.cached_property
     def best(self) -> PathPoint:
-        """The penalty of the lowest mean held-out loss, among those under which every refit exists."""
+        """The penalty of the lowest mean held-out loss, among those under which every refit
+        exists.
+        """
         return min(self._comparable, key=lambda point: point.mean)
 
     @functools.cached_property
     def one_standard_error(self) -> PathPoint:
-        """The simplest penalty whose mean is within one standard error of the best's (Breiman and others, 1984).
+        """The simplest penalty whose mean is within one standard error of the best's (Breiman and
+        others, 1984).
 
-        The standard error is that of the best's own mean, over the independent units of the plan (`Estimate.se`). The simplest
-        fits the data worst; among penalties that differ by a factor it is the strongest. Raises ValueError if the plan
-        has no standard error.
+        The standard error is that of the best's own mean, over the independent units of the plan
+        (`Estimate.se`). The simplest fits the data worst; among penalties that differ by a factor
+        it is the strongest. Raises ValueError if the plan has no standard error.
         """
         value, kind = self.best.estimate.standard_error
         if not np.isfinite(value):
-            raise ValueError(f"Path.one_standard_error: the standard error is {kind}. Path.best needs none.")
+            raise ValueError(
+                f"Path.one_standard_error: the standard error is {kind}. Path.best needs none."
+            )
         near = [point for point in self._comparable if point.mean <= self.best.mean + value]
         return max(near, key=lambda point: point.estimate.no_update)
 
@@ -205,30 +250,54 @@ class Path(PrintedResult):
         Returns
         -------
         DataFrame
-            One row a penalty: `mean`, `se`, `no_update`, `approximation_error`, the share `proved`, and the number `flagged`.
+            One row a penalty: `mean`, `se`, `no_update`, `approximation_error`, the share `proved`,
+            and the number `flagged`.
         """
         rows = [
             {"mean": e.mean, "se": e.se, "no_update": e.no_update}
-            | {"approximation_error": e.approximation_error, "proved": float(np.mean(e.proved)), "flagged": len(e.flagged())}
+            | {
+                "approximation_error": e.approximation_error,
+                "proved": float(np.mean(e.proved)),
+                "flagged": len(e.flagged()),
+            }
             for e in self.estimates
         ]
         return pd.DataFrame(rows, index=self.values)
 
     def _lines(self) -> list[tuple[str, str]]:
-        best, mean = self.best, self.best.mean
+        best = self.best
+        mean = self.best.mean
         value, kind = best.estimate.standard_error
-        known, score = f" ± {value:.2g}" if np.isfinite(value) else "", best.estimate.score
+        known = f" ± {value:.2g}" if np.isfinite(value) else ""
+        score = best.estimate.score
         what = f", {score}" if score else ""
         apart = lambda point: point.mean - point.estimate.approximation_error
-        close = [p for p in self._comparable if p is not best and apart(p) <= mean + best.estimate.approximation_error]
-        ends = best.value in (self.values.min(), self.values.max()) if self.values.dtype == float else False
+        close = [
+            p
+            for p in self._comparable
+            if p is not best and apart(p) <= mean + best.estimate.approximation_error
+        ]
+        ends = (
+            best.value in (self.values.min(), self.values.max())
+            if self.values.dtype == float
+            else False
+        )
         worst = max(point.estimate.approximation_error for point in self._comparable)
         proved = np.mean([np.mean(point.estimate.proved) for point in self.points])
         simplest = self.one_standard_error if np.isfinite(best.estimate.se) else None
-        within = simplest and f"{value_text(simplest.value)}: {simplest.mean:.6g}, the simplest within one SE of the best"
+        within = (
+            simplest
+            and f"{value_text(simplest.value)}: {simplest.mean:.6g}, the simplest within one SE of the best"
+        )
         checks: dict[str, list[Any]] = {}  # of refits under the other penalties
         for point in self.points:
-            flagged = [] if point is best else of_refits(point.estimate.flagged(), point.estimate.result, self.plan.refit_names)
+            flagged = (
+                []
+                if point is best
+                else of_refits(
+                    point.estimate.flagged(), point.estimate.result, self.plan.refit_names
+                )
+            )
             for found in flagged:
                 checks.setdefault(found.code, []).append(point.value)
         missing = [point.value for point in self.points if point not in self._comparable]
@@ -237,21 +306,40 @@ class Path(PrintedResult):
             ("penalties", f"{len(self.points)}: {join_texts(self.values)}"),
             ("stopped", self.labels.get("stopped", "")),
             ("refits", f"{self.plan.num_refits} under each, {self.labels['refit']}"),
-            ("best", f"{value_text(best.value)}: held-out loss {mean:.6g}{known} a unit{what} (SE {kind})"),
+            (
+                "best",
+                f"{value_text(best.value)}: held-out loss {mean:.6g}{known} a unit{what} (SE {kind})",
+            ),
             ("one SE", within or ""),
             ("approximation", f"± {worst:.1g} on a mean at most, {proved:.0%} of refits proved"),
-            ("not told apart", f"{join_texts([p.value for p in close])}: within refit error of the best" if close else ""),
-            ("at the end", "the best is the least or the largest of the penalties: look further" if ends else ""),
+            (
+                "not told apart",
+                f"{join_texts([p.value for p in close])}: within refit error of the best"
+                if close
+                else "",
+            ),
+            (
+                "at the end",
+                "the best is the least or the largest of the penalties: look further"
+                if ends
+                else "",
+            ),
             ("audit", self.labels["audit"]),
             ("not compared", f"{join_texts(missing)}: some refits do not exist" if missing else ""),
             *best.estimate._findings(),
-            ("elsewhere", "; ".join(f"{code} under {join_texts(values)}" for code, values in sorted(checks.items()))),
+            (
+                "elsewhere",
+                "; ".join(
+                    f"{code} under {join_texts(values)}" for code, values in sorted(checks.items())
+                ),
+            ),
             ("note", "the best's mean is a little optimistic: it was chosen by the same losses"),
         ]
         return [(name, text) for name, text in lines if text]
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Plot the held-out loss ± its standard error against the penalty, with both choices marked. Needs matplotlib.
+        """Plot the held-out loss ± its standard error against the penalty, with both choices
+        marked. Needs matplotlib.
 
         Parameters
         ----------
@@ -267,7 +355,9 @@ class Path(PrintedResult):
 
 
 def value_text(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
+    if isinstance(value, float | np.floating):
+        return f"{value:.6g}"
+    return str(value)
 
 
 def join_texts(values: Iterable[Any]) -> str:
@@ -316,18 +406,20 @@ def path(
     objective : GLM, Regression, Cox or BandedRidge
         The objective.
     penalties : sequence or mapping of penalties, or of numbers
-        Penalties of `lo.penalties`, in a sequence or, by names, in a mapping; or positive numbers. A number α means
-        `Ridge(α)`, `α/2 ‖coef‖²` beside the *summed* loss (scikit-learn's Ridge(α) for the squared loss, C = 1/α for the
-        logistic). If the objective's own penalty is a `Lasso` or an `ElasticNet`, α is that of such a penalty (n times
-        scikit-learn's alpha). For a `BandedRidge`, numbers `[candidates]` or `[candidates, bands]`.
+        Penalties of `lo.penalties`, in a sequence or, by names, in a mapping; or positive numbers.
+        A number α means `Ridge(α)`, `α/2 ‖coef‖²` beside the *summed* loss (scikit-learn's Ridge(α)
+        for the squared loss, C = 1/α for the logistic). If the objective's own penalty is a `Lasso`
+        or an `ElasticNet`, α is that of such a penalty (n times scikit-learn's alpha). For a
+        `BandedRidge`, numbers `[candidates]` or `[candidates, bands]`.
     plan : Plan, int or splitter
         The units to leave out, as in `cross_validate`; a Plan for a `BandedRidge`.
     strategy : AbstractRefit, default `Certified()`
-        The strategy. The penalties share the operations of one call: of many rows left out by themselves, fewer refits are
-        proved and more are estimated.
+        The strategy. The penalties share the operations of one call: of many rows left out by
+        themselves, fewer refits are proved and more are estimated.
     audit : int, default 5
-        The number of refits of the whole path to repeat exactly, as many as a tenth of its operations pay for, or one
-        within half of them. If one is off by more than its error, every penalty is cross-validated by itself.
+        The number of refits of the whole path to repeat exactly, as many as a tenth of its
+        operations pay for, or one within half of them. If one is off by more than its error, every
+        penalty is cross-validated by itself.
     checkpoint : path, optional
         A file that keeps what is done, as in `cross_validate`.
     groups : array-like, optional
@@ -336,8 +428,8 @@ def path(
     Returns
     -------
     Path
-        An estimate under every penalty. For a `BandedRidge`, every refit is in closed form, and a `PerTarget` has the best
-        penalty of each target.
+        An estimate under every penalty. For a `BandedRidge`, every refit is in closed form, and a
+        `PerTarget` has the best penalty of each target.
 
     Raises
     ------
@@ -358,7 +450,11 @@ def path(
     >>> import leaveout as lo
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(30, 5))
-    >>> found = lo.path(lo.GLM(X, X[:, 0] + rng.normal(size=30), "squared"), [0.1, 1.0, 10.0], lo.leave_one_out(30))
+    >>> found = lo.path(
+    ...     lo.GLM(X, X[:, 0] + rng.normal(size=30), "squared"),
+    ...     [0.1, 1.0, 10.0],
+    ...     lo.leave_one_out(30),
+    ... )
     >>> found.best.value, round(found.best.mean, 3)
     (1.0, 0.557)
     """
@@ -366,16 +462,35 @@ def path(
         if checkpoint is not None or groups is not None:
             raise ValueError("path: a BandedRidge takes a Plan, and keeps no checkpoint.")
         return candidates(objective, penalties, cast(Plan, plan))
-    if not (hasattr(objective, "design") and isinstance(getattr(objective, "penalty", None), AbstractPenalty)):
-        what = kind_of(objective) + ("" if not isinstance(objective, Fit) else ", give its .objective")
-        raise TypeError(f"path: the objective must have a penalty: lo.GLM, lo.Regression or lo.Cox; got {what}.")
+    if not (
+        hasattr(objective, "design")
+        and isinstance(getattr(objective, "penalty", None), AbstractPenalty)
+    ):
+        what = kind_of(objective) + (
+            "" if not isinstance(objective, Fit) else ", give its .objective"
+        )
+        raise TypeError(
+            f"path: the objective must have a penalty: lo.GLM, lo.Regression or lo.Cox; got {what}."
+        )
     known = kinks(objective)
-    objective = objective if known is None else known.whole.model  # the model of all columns
-    plan, audit = read_plan("path", objective, plan, strategy, groups), count("path: audit", audit, 0)
+    # the model of all columns
+    if known is not None:
+        objective = known.whole.model
+    plan, audit = (
+        read_plan("path", objective, plan, strategy, groups),
+        count("path: audit", audit, 0),
+    )
     keep_freed()
-    named, found = _label_penalties(objective, penalties), dict[Any, PathPoint]()
+    named = _label_penalties(objective, penalties)
+    found = dict[Any, PathPoint]()
     labels = {"model": repr(objective), "refit": repr(strategy)}
-    of = {"model or data": objective, "penalties": named, "plan": plan, "refit": strategy, "audit": audit}
+    of = {
+        "model or data": objective,
+        "penalties": named,
+        "plan": plan,
+        "refit": strategy,
+        "audit": audit,
+    }
     try:
         with one_thread(objective, objective.design.shape[1]), keeping("path", checkpoint, of):
             _find(found, objective, named, plan, strategy, audit)
@@ -383,23 +498,34 @@ def path(
             if missed:  # refits that were judged in the same way are refined
                 said = f"{said}: every penalty was cross-validated by itself"
                 for value in [*found]:
-                    estimate = cross_validate(found[value].fit, plan, strategy, audit=audit, bases="frozen")
+                    estimate = cross_validate(
+                        found[value].fit, plan, strategy, audit=audit, bases="frozen"
+                    )
                     point = found[value].with_estimate(estimate)
                     found[value] = replace(point, audit=point.judged.audit)
             for point in found.values():
                 point.note = said
     except KeyboardInterrupt:
         told = f"{len(found)} of {len(named)} penalties"
-        labels |= {"audit": "none, since it was stopped", "stopped": f"{told} are done: the best is one of these"}
-        done = tuple(replace(found[value], audit=None, note="") for value in named if value in found)
-        raise Interrupted(f"path: stopped after {told}", lambda: Path(done, plan, labels) if done else None) from None
+        labels |= {
+            "audit": "none, since it was stopped",
+            "stopped": f"{told} are done: the best is one of these",
+        }
+        done = tuple(
+            replace(found[value], audit=None, note="") for value in named if value in found
+        )
+        raise Interrupted(
+            f"path: stopped after {told}", lambda: Path(done, plan, labels) if done else None
+        ) from None
     return Path(tuple(found[value] for value in named), plan, labels | {"audit": said})
 
 
 def _mean(estimate: Estimate) -> float:
     """Return the mean of an estimate, NaN if some refits have no loss."""
     asked = estimate.losses if estimate.joint else estimate.losses[estimate.plan.held]
-    return estimate.mean if np.isfinite(asked).all() else float("nan")
+    if np.isfinite(asked).all():
+        return estimate.mean
+    return float("nan")
 
 
 def _mean_error(error: Float[Array, " refits"]) -> float:
@@ -412,14 +538,24 @@ def _label_penalties(objective: Model, penalties: Penalties) -> dict[Any, Abstra
     """Return the penalties by their labels."""
     if isinstance(penalties, Mapping):
         named = {label: resolve(penalty) for label, penalty in penalties.items()}
-    elif isinstance(penalties, Sequence) and any(isinstance(each, AbstractPenalty) for each in penalties):
+    elif isinstance(penalties, Sequence) and any(
+        isinstance(each, AbstractPenalty) for each in penalties
+    ):
         found = [resolve(each) for each in penalties]
         own = [_alpha(each) for each in found]
-        alike = len({type(each) for each in found}) == 1 and None not in own and len(set(own)) == len(found)
+        alike = (
+            len({type(each) for each in found}) == 1
+            and None not in own
+            and len(set(own)) == len(found)
+        )
         named = dict(zip(own if alike else range(len(found)), found, strict=True))
     else:
         alphas = np.asarray(numbers("path", "penalties", penalties), float)
-        if alphas.ndim != 1 or not (np.isfinite(alphas) & (alphas > 0)).all() or len(np.unique(alphas)) < len(alphas):
+        if (
+            alphas.ndim != 1
+            or not (np.isfinite(alphas) & (alphas > 0)).all()
+            or len(np.unique(alphas)) < len(alphas)
+        ):
             raise ValueError(
                 f"path: penalties that are numbers must be positive, finite and distinct, in one dimension; got {penalties!r}. "
                 "No penalty at all is lo.penalties.Zero(), in a sequence of penalties."
@@ -431,7 +567,9 @@ def _label_penalties(objective: Model, penalties: Penalties) -> dict[Any, Abstra
                 f"path: numbers mean Ridge(alpha), which would take the place of {type(own).__name__}; give penalties of "
                 "that kind, such as [lo.penalties.per_weight(lo.penalties.Ridge(a)) for a in alphas]."
             )
-        named = {float(alpha): _with_alpha(own, alpha) if kinked else Ridge(alpha) for alpha in alphas}
+        named = {
+            float(alpha): _with_alpha(own, alpha) if kinked else Ridge(alpha) for alpha in alphas
+        }
     if not named:
         raise ValueError("path: give one penalty at least.")
     for penalty in named.values():
@@ -443,7 +581,9 @@ def _alpha(penalty: AbstractPenalty) -> float | None:
     """Return the single number of a penalty, if it has one."""
     inner = penalty.penalty if isinstance(penalty, PerWeight) else penalty
     alpha = getattr(inner, "alpha", None)
-    return None if alpha is None or np.ndim(alpha) else float(alpha)
+    if alpha is None or np.ndim(alpha):
+        return None
+    return float(alpha)
 
 
 def _alphas(penalties: list[AbstractPenalty]) -> Float[np.ndarray, " penalties"] | None:
@@ -453,10 +593,15 @@ def _alphas(penalties: list[AbstractPenalty]) -> Float[np.ndarray, " penalties"]
 
 
 def _with_alpha(penalty: AbstractPenalty, alpha: float) -> Any:
-    """Return a copy of a lasso, grouped or not, or an elastic net, with another α; None for other penalties."""
+    """Return a copy of a lasso, grouped or not, or an elastic net, with another α.
+
+    None for other penalties.
+    """
     if isinstance(penalty, PerWeight):
         inner = _with_alpha(penalty.penalty, alpha)
-        return None if inner is None else PerWeight(inner, penalty.rows)
+        if inner is None:
+            return None
+        return PerWeight(inner, penalty.rows)
     if isinstance(penalty, ElasticNet):
         return ElasticNet(alpha, float(penalty.l1_ratio))
     if isinstance(penalty, GroupLasso):
@@ -472,12 +617,20 @@ def _find(
     refit: AbstractRefit,
     audit: int,
 ) -> None:
-    """Estimate every penalty: all at once for single rows where possible, else one after another, the strongest first."""
+    """Estimate every penalty.
+
+    All at once for single rows where possible, else one after another, the strongest first.
+    """
     plan = resolve_plan("path", objective, plan, refit)
     judged = functools.partial(_split_results, objective, plan, refit)
     # every refit leaves out one row, or a part of it, and none twice
-    rows = len(plan.index) == plan.num_refits and np.bincount(plan.index).max() == 1 and bool(np.all(plan.weight <= 1))
-    penalties, make = list(penalty_by_label.values()), None
+    rows = (
+        len(plan.index) == plan.num_refits
+        and np.bincount(plan.index).max() == 1
+        and bool(np.all(plan.weight <= 1))
+    )
+    penalties = list(penalty_by_label.values())
+    make = None
     if refit.quadratic and rows:
         alphas = _alphas(penalties)
         if along(objective, penalties, plan):
@@ -488,16 +641,35 @@ def _find(
     points.update({} if every is None else judged(penalty_by_label, every))
     order = [value for value in penalty_by_label if value not in points]
     model = _predictors(objective, [penalty_by_label[value] for value in order])
-    thetas = {} if model is None else _minimisers(objective, model, {value: penalty_by_label[value] for value in order})
-    if model is not None and thetas and rows and model.separate and model.loss.self_concordance is not None:
+    thetas = (
+        {}
+        if model is None
+        else _minimisers(objective, model, {value: penalty_by_label[value] for value in order})
+    )
+    if (
+        model is not None
+        and thetas
+        and rows
+        and model.separate
+        and model.loss.self_concordance is not None
+    ):
         # rows leave known fits in arrays over some of the penalties at a time
-        labels, theta = list(thetas), np.stack(list(thetas.values()))
+        labels = list(thetas)
+        theta = np.stack(list(thetas.values()))
         second = _seconds(objective, [penalty_by_label[value] for value in labels])
         for some in groups(len(theta), model):
-            stack = Stack(model, second[some], theta[some], Leaving(plan.index, plan.weight, plan.held), len(theta))
+            stack = Stack(
+                model,
+                second[some],
+                theta[some],
+                Leaving(plan.index, plan.weight, plan.held),
+                len(theta),
+            )
             baseline = stack.baseline if plan.held.all() else stack.baseline[:, plan.held]
             scale = naives(baseline, stack.weight[plan.index[plan.held]])
-            every = _read_or_make(lambda stack=stack, scale=scale: refit.refit_penalties(stack, scale))
+            every = _read_or_make(
+                lambda stack=stack, scale=scale: refit.refit_penalties(stack, scale)
+            )
             if every is None:
                 break
             points.update(judged({value: penalty_by_label[value] for value in labels[some]}, every))
@@ -516,17 +688,31 @@ def _find(
                 raise
             gathered = run_refits(HeldOutLoss(own, plan, None), refit, audit, times=len(order))
             # without the results that its refits cache
-            before, same, candidates = own.parameters, replace(own), gathered.candidates
+            before = own.parameters
+            same = replace(own)
+            candidates = gathered.candidates
             estimate = replace(gathered.finish(None, ""), fit=same)
-            make_both: tuple[Any, Any] = (lambda same=same: same, lambda fit, estimate=estimate: estimate)
-            known = *make_both, _mean(estimate), _mean_error(estimate.error), candidates.choose, candidates.start
+            make_both: tuple[Any, Any] = (
+                lambda same=same: same,
+                lambda fit, estimate=estimate: estimate,
+            )
+            known = (
+                *make_both,
+                _mean(estimate),
+                _mean_error(estimate.error),
+                candidates.choose,
+                candidates.start,
+            )
             points[value] = PathPoint(value, penalty, *known, gathered.gradients)
             bar.advance()
 
 
-def _seconds(objective: Model, penalties: list[AbstractPenalty]) -> Float[np.ndarray, "penalties params params"]:
+def _seconds(
+    objective: Model, penalties: list[AbstractPenalty]
+) -> Float[np.ndarray, "penalties params params"]:
     """Return ∇² of quadratic penalties."""
-    features, params = objective.num_features, objective.design.shape[1]
+    features = objective.num_features
+    params = objective.design.shape[1]
     second = np.zeros((len(penalties), params, params))
     for own, penalty in zip(second, penalties, strict=True):
         own[:features, :features] = penalty.second(features)
@@ -534,23 +720,36 @@ def _seconds(objective: Model, penalties: list[AbstractPenalty]) -> Float[np.nda
 
 
 def _predictors(objective: Model, penalties: list[AbstractPenalty]) -> Predictors | None:
-    """Return the model as data if it has one output and all penalties are quadratic; it has the first penalty."""
-    if not penalties or not all(penalty.quadratic and not isinstance(penalty, PerWeight) for penalty in penalties):
+    """Return the model as data if it has one output and all penalties are quadratic.
+
+    It has the first penalty.
+    """
+    if not penalties or not all(
+        penalty.quadratic and not isinstance(penalty, PerWeight) for penalty in penalties
+    ):
         return None
     model = objective.under(penalties[0]).predictors
-    return None if model is None or model.design.outputs > 1 else replace(model, design=model.design.pair_columns())
+    if model is None or model.design.outputs > 1:
+        return None
+    return replace(model, design=model.design.pair_columns())
 
 
-def _minimisers(objective: Model, model: Predictors, penalty_by_label: dict[Any, AbstractPenalty]) -> dict[Any, Array]:
+def _minimisers(
+    objective: Model, model: Predictors, penalty_by_label: dict[Any, AbstractPenalty]
+) -> dict[Any, Array]:
     """Minimise under each of many quadratic penalties by Newton's method side by side.
 
     It returns the penalties at which this converges and no direction is flat.
     """
-    (units, params), lanes = model.design.shape, np.arange(len(penalty_by_label))
+    (units, params) = model.design.shape
+    lanes = np.arange(len(penalty_by_label))
     if len(penalty_by_label) * (units + params**2) > HESSIAN_ENTRIES:
         return {}
-    F = PenaltyBatch(model, objective.num_units, _seconds(objective, list(penalty_by_label.values())))
-    theta, flat = np.tile(np.ravel(objective.parameters.start(0)), (len(penalty_by_label), 1)), np.zeros((0, params))
+    F = PenaltyBatch(
+        model, objective.num_units, _seconds(objective, list(penalty_by_label.values()))
+    )
+    theta = np.tile(np.ravel(objective.parameters.start(0)), (len(penalty_by_label), 1))
+    flat = np.zeros((0, params))
     alphas = _alphas(list(penalty_by_label.values()))
     if alphas is not None:
         order = np.argsort(alphas)
@@ -562,8 +761,14 @@ def _minimisers(objective: Model, model: Predictors, penalty_by_label: dict[Any,
     found = newton(F, theta, lanes, flat)
     good = found.converged
     if alphas is None:
-        good &= [factorise(hessian, DOUBTFUL) is not None for hessian in F.hessian(found.theta, lanes)]
-    return {value: theta for value, theta, arrived in zip(penalty_by_label, found.theta, good, strict=True) if arrived}
+        good &= [
+            factorise(hessian, DOUBTFUL) is not None for hessian in F.hessian(found.theta, lanes)
+        ]
+    return {
+        value: theta
+        for value, theta, arrived in zip(penalty_by_label, found.theta, good, strict=True)
+        if arrived
+    }
 
 
 def _read_or_make(make: Callable[[], PathRefit | None]) -> PathRefit | None:
@@ -571,10 +776,14 @@ def _read_or_make(make: Callable[[], PathRefit | None]) -> PathRefit | None:
 
     def told() -> StepResult:
         found = make()
-        return {} if found is None else {name: part for name, part in found._asdict().items() if part is not None}
+        if found is None:
+            return {}
+        return {name: part for name, part in found._asdict().items() if part is not None}
 
     parts: dict[str, Any] = read_or_make(told)
-    return PathRefit(**{"moved": None, **parts}) if parts else None
+    if parts:
+        return PathRefit(**{"moved": None, **parts})
+    return None
 
 
 def _split_results(
@@ -597,20 +806,34 @@ def _split_results(
     def chosen(k: int, number: int) -> dict[int, str]:
         if every.moved is None:
             return {int(np.argmax(every.error[k])): "largest error"}
-        return choose_refits(np.isfinite(every.error[k]), every.moved[k], every.error[k], every.proved[k], number)
+        return choose_refits(
+            np.isfinite(every.error[k]), every.moved[k], every.error[k], every.proved[k], number
+        )
 
-    mean, error, wanting = (part.tolist() for part in (every.mean, every.error.mean(axis=1), np.any(every.open, axis=1)))
+    mean, error, wanting = (
+        part.tolist() for part in (every.mean, every.error.mean(axis=1), np.any(every.open, axis=1))
+    )
     found = {}
     for k, (value, penalty) in enumerate(penalty_by_label.items()):
         if every.bad[k]:
             continue
         make = lambda k=k, penalty=penalty: _fit_at(objective.under(penalty), every.theta[k])
-        known = (make, functools.partial(estimate, k), mean[k], error[k], functools.partial(chosen, k))
+        known = (
+            make,
+            functools.partial(estimate, k),
+            mean[k],
+            error[k],
+            functools.partial(chosen, k),
+        )
         found[value] = PathPoint(value, penalty, *known, {}, float(every.gradients[k]))
         if wanting[k]:
-            asked, whole, rest = HeldOutLoss(found[value].fit, plan, None), found[value].judged, np.flatnonzero(every.open[k])
+            asked = HeldOutLoss(found[value].fit, plan, None)
+            whole = found[value].judged
+            rest = np.flatnonzero(every.open[k])
             overwrite_refits(whole, some_of(asked, refit, rest, whole, len(penalty_by_label)), rest)
-            found[value] = replace(found[value].with_estimate(whole), error=_mean_error(whole.error))
+            found[value] = replace(
+                found[value].with_estimate(whole), error=_mean_error(whole.error)
+            )
     return found
 
 
@@ -621,11 +844,17 @@ def _fit_at(objective: Model, theta: np.ndarray) -> Fit:
 
 
 def _audit_points(points: dict[Any, PathPoint], audit: int, operations: float) -> tuple[str, int]:
-    """Audit some refits under the penalties with the largest errors; a gradient takes `operations` operations.
+    """Audit some refits under the penalties with the largest errors; a gradient takes `operations`
+    operations.
 
-    Writes the tables into the points. Returns a sentence about the audits, and the number of failures.
+    Writes the tables into the points. Returns a sentence about the audits, and the number of
+    failures.
     """
-    number = min(audit, affordable(sum(each.gradients for each in points.values()), operations)) if audit else 0
+    number = (
+        min(audit, affordable(sum(each.gradients for each in points.values()), operations))
+        if audit
+        else 0
+    )
     order = sorted(points.values(), key=lambda point: -point.error)
     wanted: dict[PathPoint, dict[int, str]] = {}
     for turn in range(number):
@@ -633,9 +862,19 @@ def _audit_points(points: dict[Any, PathPoint], audit: int, operations: float) -
         listed = list(point.choose_audits(audit).items())
         if listed:  # otherwise no refit exists
             wanted.setdefault(point, {}).update([listed[turn % len(listed)]])
-    count, missed = 0, 0
+    count = 0
+    missed = 0
     for point, chosen in wanted.items():
-        table = audit_table(HeldOutLoss(point.fit, point.judged.plan, None), point.judged, chosen, point.start)
-        point.audit, count, missed = table, count + len(table), missed + int(table["beyond"].to_numpy().sum())
+        table = audit_table(
+            HeldOutLoss(point.fit, point.judged.plan, None), point.judged, chosen, point.start
+        )
+        point.audit = table
+        count = count + len(table)
+        missed = missed + int(table["beyond"].to_numpy().sum())
     its, refits = ("its", "refit") if count == 1 else ("their", "refits")
-    return f"{count} {refits} of the path repeated exactly, {missed} beyond {its} error" if number else "", missed
+    return (
+        f"{count} {refits} of the path repeated exactly, {missed} beyond {its} error"
+        if number
+        else "",
+        missed,
+    )

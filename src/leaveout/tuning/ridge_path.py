@@ -1,13 +1,15 @@
-"""Least squares under Ridge(α), every row left out by itself, for many α from one eigendecomposition.
+"""Least squares under Ridge(α), every row left out by itself, for many α from one
+eigendecomposition.
 
 With Ω the sample weights, centred by their means, (X − x̄)ᵀΩ(X − x̄) = VΛVᵀ and Z = (X − x̄)V:
 
     coef(α) = V(Λ + α)⁻¹ZᵀΩ(y − ȳ),      h_i(α) = Σ_j Z_ij²/(Λ_j + α) + 1/Σω,
     x_iᵀθ_(i) = η_i + ω_i h_i (η_i − y_i) / (1 − ω_i h_i)
 
-The last is the result of one Newton step with the fold's own Hessian (`refit._one_row.one_row`), which for a quadratic is the
-refit itself: `linalg.enclosure_theorem` holds with C = 0, and only the error by rounding remains. Its bound needs the distance
-of VΛVᵀ from the scatter, which is measured. Where the bound is too large, the error is estimated by its usual size.
+The last is the result of one Newton step with the fold's own Hessian (`refit._one_row.one_row`),
+which for a quadratic is the refit itself: `linalg.enclosure_theorem` holds with C = 0, and only the
+error by rounding remains. Its bound needs the distance of VΛVᵀ from the scatter, which is measured.
+Where the bound is too large, the error is estimated by its usual size.
 """
 
 import numpy as np
@@ -26,45 +28,66 @@ Array = np.ndarray
 
 def applies(objective: object) -> bool:
     """Tell whether the objective is least squares."""
-    if not isinstance(objective, AbstractRegression) or not isinstance(objective.loss_function, Squared):
+    if not isinstance(objective, AbstractRegression) or not isinstance(
+        objective.loss_function, Squared
+    ):
         return False
     dense = isinstance(objective.design, np.ndarray)  # the principal axes are dense
     return dense and objective.loss_function.self_concordance == 0 and objective.class_code is None
 
 
 class _Axes:
-    """The rows along the principal axes of their centred scatter, with the sums that the formulas need."""
+    """The rows along the principal axes of their centred scatter, with the sums that the formulas
+    need.
+    """
 
     def __init__(self, objective: AbstractRegression):
-        x, n = np.asarray(objective.design)[:, : objective.num_features], objective.num_units
+        x = np.asarray(objective.design)[:, : objective.num_features]
+        n = objective.num_units
         self.plain = objective.sample_weight is None
         self.omega = np.ones(n) if objective.sample_weight is None else objective.sample_weight
         offset = np.zeros(n) if objective.offset is None else objective.offset
-        self.target, self.shift = objective.y - offset, 1 + np.abs(offset) + np.abs(objective.y)
-        self.share = 1 / self.omega.sum() if objective.intercept else 0.0  # share of the intercept in a leverage
-        self.center, self.level = self.share * (self.omega @ x), self.share * (self.omega @ self.target)
+        self.target = objective.y - offset
+        self.shift = 1 + np.abs(offset) + np.abs(objective.y)
+        # share of the intercept in a leverage
+        self.share = 1 / self.omega.sum() if objective.intercept else 0.0
+        self.center, self.level = (
+            self.share * (self.omega @ x),
+            self.share * (self.omega @ self.target),
+        )
         z = x - self.center
         scatter = (z.T if self.plain else z.T * self.omega) @ z
         values, self.vectors = np.linalg.eigh(scatter)
         self.values, self.z = np.maximum(values, 0.0), z @ self.vectors
-        # how far V is from orthogonal, and VΛVᵀ from the scatter; and the rounding of both, and of the scatter
-        self.skew = np.linalg.norm(self.vectors.T @ self.vectors - np.eye(len(values))) + 4 * len(values) ** 2 * UNIT
+        # how far V is from orthogonal, and VΛVᵀ from the scatter; and the rounding of both, and of
+        # the scatter
+        self.skew = (
+            np.linalg.norm(self.vectors.T @ self.vectors - np.eye(len(values)))
+            + 4 * len(values) ** 2 * UNIT
+        )
         apart = np.linalg.norm(scatter @ self.vectors - self.vectors * self.values)
         self.apart = apart + (n + 4 * len(values) + 16) * UNIT * np.trace(scatter)
         self.pull = (self.omega * (self.target - self.level)) @ self.z
-        self.square, self.length = self.z**2, np.linalg.norm(x, axis=1)
+        self.square = self.z**2
+        self.length = np.linalg.norm(x, axis=1)
         self.diagonal = np.diag(scatter) + self.center**2 / (self.share or 1.0)  # diagonal of XᵀΩX
 
     def step_error(
         self, alpha: Float[Array, " alphas"], inverse: Float[Array, "alphas features"], proved: bool
     ) -> Float[Array, " alphas"]:
-        """Bound the relative errors of steps: ‖H − V(Λ + α)Vᵀ‖ times the largest (Λ + α)⁻¹, and rounding in each column.
+        """Bound the relative errors of steps: ‖H − V(Λ + α)Vᵀ‖ times the largest (Λ + α)⁻¹, and
+        rounding in each column.
 
-        The latter grows by H_jj (H⁻¹)_jj, if columns repeat one another or the intercept. The usual distance of V(Λ + α)Vᵀ is
-        that of rounding in its largest eigenvalue alone.
+        The latter grows by H_jj (H⁻¹)_jj, if columns repeat one another or the intercept. The usual
+        distance of V(Λ + α)Vᵀ is that of rounding in its largest eigenvalue alone.
         """
-        rounding, largest = (len(self.omega) + 4 * len(self.values) + 16) * UNIT, self.values.max(initial=0.0)
-        apart = self.apart + (largest + 2 * alpha) * self.skew if proved else rounding * (largest + alpha)
+        rounding = (len(self.omega) + 4 * len(self.values) + 16) * UNIT
+        largest = self.values.max(initial=0.0)
+        apart = (
+            self.apart + (largest + 2 * alpha) * self.skew
+            if proved
+            else rounding * (largest + alpha)
+        )
         own = (self.diagonal + alpha[:, None]) * (inverse @ (self.vectors**2).T)
         level = 1 + inverse @ (self.center @ self.vectors) ** 2 / (self.share or np.inf)
         return apart * inverse.max(1, initial=0.0) + rounding * (own.max(1, initial=1.0) + level)
@@ -75,7 +98,10 @@ def ridges(objective: AbstractRegression, alphas: Float[Array, " alphas"], plan:
     axes, size = _Axes(objective), max(GROUP, PASS // objective.num_units)
     run = lambda some, proved: [
         np.concatenate(part)
-        for part in zip(*(_some(axes, some[k : k + size], plan, proved) for k in range(0, len(some), size)), strict=True)
+        for part in zip(
+            *(_some(axes, some[k : k + size], plan, proved) for k in range(0, len(some), size)),
+            strict=True,
+        )
     ]
     found = run(alphas, True)
     proved = found[-1].copy()
@@ -85,12 +111,24 @@ def ridges(objective: AbstractRegression, alphas: Float[Array, " alphas"], plan:
     theta, baseline, losses, error, mean, resolved = found
     known = np.broadcast_to(proved[:, None], error.shape)
     return PathRefit(
-        theta, baseline, losses, error, known, np.zeros(error.shape, bool), None, np.ones(len(theta)), mean, ~resolved
+        theta,
+        baseline,
+        losses,
+        error,
+        known,
+        np.zeros(error.shape, bool),
+        None,
+        np.ones(len(theta)),
+        mean,
+        ~resolved,
     )
 
 
-def _some(axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan, proved: bool) -> tuple[Array, ...]:
-    omega, unit = axes.omega, plan.index
+def _some(
+    axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan, proved: bool
+) -> tuple[Array, ...]:
+    omega = axes.omega
+    unit = plan.index
     in_order = np.array_equal(unit, np.arange(len(omega)))
     taken = lambda part: part if in_order else part[..., unit]
     inverse = 1 / (axes.values + alpha[:, None])
@@ -98,10 +136,13 @@ def _some(axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan, proved: bool)
     slope = beta @ axes.z.T  # η − y, and ℓ′
     slope += axes.level - axes.target
     pulled = slope if axes.plain else omega * slope
-    gradient, total = pulled @ axes.z + alpha[:, None] * beta, pulled.sum(1)  # the gradient left by rounding
+    # the gradient left by rounding
+    gradient = pulled @ axes.z + alpha[:, None] * beta
+    total = pulled.sum(1)
     coef = beta @ axes.vectors.T
     level = axes.level - coef @ axes.center
-    seen, lost = taken(slope), (1 - plan.weight) * omega[unit]
+    seen = taken(slope)
+    lost = (1 - plan.weight) * omega[unit]
     kept = taken(inverse @ axes.square.T)
     kept += axes.share
     kept *= -lost
@@ -110,8 +151,10 @@ def _some(axes: _Axes, alpha: Float[Array, " alphas"], plan: Plan, proved: bool)
     held += seen - (axes.share * total)[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         held /= kept
-        losses, off = 0.5 * held**2, np.abs(held)
-        half = np.multiply.outer(np.linalg.norm(coef, axis=1), taken(axes.length))  # an upper bound of Σ_j |x_ij coef_j|
+        losses = 0.5 * held**2
+        off = np.abs(held)
+        # an upper bound of Σ_j |x_ij coef_j|
+        half = np.multiply.outer(np.linalg.norm(coef, axis=1), taken(axes.length))
         half += off
         half += np.abs(level)[:, None] + taken(axes.shift)
         half *= (len(omega) + 4 * len(axes.values) + 16) * UNIT

@@ -1,32 +1,40 @@
-"""Smoothness of the terms of an additive model: λ by neighbourhood cross-validation, or by restricted likelihood.
+"""Smoothness of the terms of an additive model: λ by neighbourhood cross-validation, or by
+restricted likelihood.
 
-Both criteria are minimised by their exact gradients in ρ = log λ, with SciPy's L-BFGS-B in boxes of two e-folds to each side,
-as in `tune`. At the bounds a term is as wiggly, or as straight, as its basis allows.
+Both criteria are minimised by their exact gradients in ρ = log λ, with SciPy's L-BFGS-B in boxes of
+two e-folds to each side, as in `tune`. At the bounds a term is as wiggly, or as straight, as its
+basis allows.
 
-The minimum of a criterion is optimistic. Therefore λ is chosen again in every refit o, from the data that it sees, to first
-order,
+The minimum of a criterion is optimistic. Therefore λ is chosen again in every refit o, from the
+data that it sees, to first order,
 
     ρ_o = ρ̂ + (∂²V/∂ρ²)⁻¹ Σ_n (1 − w_on) ∂²V/∂ρ∂w_n,
 
-with the second derivatives by differences of the exact first ones, two evaluations of V for each penalty.
+with the second derivatives by differences of the exact first ones, two evaluations of V for each
+penalty.
 
 The criteria are evaluated by arrays alone:
 
-    F(θ, w; ρ) = Σ_n w_n ω_n ℓ_n(x_nᵀθ) + ½ θᵀP θ,   P = Σ_j e^ρ_j S_j,       θ̂ = argmin F(·, 1; ρ),   H = ∇²F(θ̂, 1)
+    F(θ, w; ρ) = Σ_n w_n ω_n ℓ_n(x_nᵀθ) + ½ θᵀP θ,   P = Σ_j e^ρ_j S_j,
+    θ̂ = argmin F(·, 1; ρ),   H = ∇²F(θ̂, 1)
 
-In neighbourhood cross-validation (S. N. Wood, arXiv 2404.16490) every refit o is one Newton step, θ_o = θ̂ + q_o:
+In neighbourhood cross-validation (S. N. Wood, arXiv 2404.16490) every refit o is one Newton step,
+θ_o = θ̂ + q_o:
 
     V = Σ_o Σ_{s held in o} share_s ℓ_s(x_sᵀθ_o),      p_o = H_o⁻¹ ∂V/∂θ_o,      H_o = ∇²F(θ̂, w_o)
-    dV = ⟨dP, G⟩,      G = H⁻¹c θ̂ᵀ − Σ_o p_o θ_oᵀ,      c = Σ_n ω_n ℓ‴_n s_n x_n,      s_n = Σ_o w_on (x_nᵀp_o)(x_nᵀq_o)
+    dV = ⟨dP, G⟩,      G = H⁻¹c θ̂ᵀ − Σ_o p_o θ_oᵀ,      c = Σ_n ω_n ℓ‴_n s_n x_n,
+    s_n = Σ_o w_on (x_nᵀp_o)(x_nᵀq_o)
 
-(`hypergradient` has this for every plan and model, fit by fit. Here θ̂ is kept from one ρ to the next, and no errors are
-estimated.) The derivative by a unit's weight in every fit is, with m_n = Σ_o w_on x_nᵀp_o,
+(`hypergradient` has this for every plan and model, fit by fit. Here θ̂ is kept from one ρ to the
+next, and no errors are estimated.) The derivative by a unit's weight in every fit is, with m_n =
+Σ_o w_on x_nᵀp_o,
 
     ∂V/∂w_n = Σ share_s ℓ_s [s is n] − ω_n (ℓ′_n m_n + ℓ″_n s_n) + ω_n ℓ′_n x_nᵀH⁻¹c
 
 Restricted likelihood (Wood, JRSS B 73, 2011), whose gradient also has that of log|H| through θ̂:
 
-    R = F/φ + ½ log|H| − ½ log|P|₊ + ½ (n − m) log φ,      φ = 1, or of squared losses 2F/(n − m), m the unpenalised
+    R = F/φ + ½ log|H| − ½ log|P|₊ + ½ (n − m) log φ,
+    φ = 1, or of squared losses 2F/(n − m), m the unpenalised
 """
 
 import functools
@@ -59,7 +67,9 @@ SMOOTHING_DIFFERENCE = 0.01  # step of the differences for second derivatives, i
 
 
 class CriterionLook(NamedTuple):
-    """Criterion with its slope in ρ, held-out losses by the plan's entries (NaN if not scored), and ∂V/∂w of every unit."""
+    """Criterion with its slope in ρ, held-out losses by the plan's entries (NaN if not scored), and
+    ∂V/∂w of every unit.
+    """
 
     value: float
     slope: Float[Array, " smooths"]
@@ -85,12 +95,19 @@ class PenalisedRows:
             total[a:b, a:b] += strength * matrix
         return total
 
-    def along(self, rho: Float[Array, " smooths"], G: Float[Array, "params params"]) -> Float[Array, " smooths"]:
+    def along(
+        self, rho: Float[Array, " smooths"], G: Float[Array, "params params"]
+    ) -> Float[Array, " smooths"]:
         """Compute ⟨∂P/∂ρ_j, G⟩."""
-        each = [np.sum(matrix * G[a:b, a:b]) for matrix, (a, b) in zip(self.matrices, self.spans, strict=True)]
+        each = [
+            np.sum(matrix * G[a:b, a:b])
+            for matrix, (a, b) in zip(self.matrices, self.spans, strict=True)
+        ]
         return np.exp(rho) * np.array(each)
 
-    def derivatives(self, eta: Array, orders: tuple[int, ...], units: Any = slice(None)) -> tuple[Array, ...]:
+    def derivatives(
+        self, eta: Array, orders: tuple[int, ...], units: Any = slice(None)
+    ) -> tuple[Array, ...]:
         return self.loss.derivatives(eta, self.y[units], orders)
 
     def eta(self, theta: Float[Array, " params"]) -> Float[Array, " units"]:
@@ -114,7 +131,9 @@ class SmoothingMinimum:
         return self.root.T @ (self.root @ v)
 
 
-def minimum(model: PenalisedRows, rho: Float[Array, " smooths"], theta: Float[Array, " params"]) -> SmoothingMinimum:
+def minimum(
+    model: PenalisedRows, rho: Float[Array, " smooths"], theta: Float[Array, " params"]
+) -> SmoothingMinimum:
     """Minimise F by Newton's method with halved steps, from θ.
 
     Raises IndefiniteHessianError if H is singular, RuntimeError if F has no minimum.
@@ -124,28 +143,43 @@ def minimum(model: PenalisedRows, rho: Float[Array, " smooths"], theta: Float[Ar
     def at(theta: Array) -> tuple[Array, float]:
         eta = model.eta(theta)
         with np.errstate(all="ignore"):
-            value = float(np.sum(weight_terms(model.weight, model.derivatives(eta, (0,))[0])) + 0.5 * theta @ penalty @ theta)
+            value = float(
+                np.sum(weight_terms(model.weight, model.derivatives(eta, (0,))[0]))
+                + 0.5 * theta @ penalty @ theta
+            )
         return eta, value if np.isfinite(value) else np.inf
 
-    (eta, value), before, bent = at(theta), np.inf, None
+    (eta, value) = at(theta)
+    before = np.inf
+    bent = None
     # largest number of Newton steps
     for _ in range(100):
-        slope, curvature = (weight_terms(model.weight, part) for part in model.derivatives(eta, (1, 2)))
-        if bent is None or not np.array_equal(bent, curvature):  # that of squared losses is the same everywhere
+        slope, curvature = (
+            weight_terms(model.weight, part) for part in model.derivatives(eta, (1, 2))
+        )
+        # that of squared losses is the same everywhere
+        if bent is None or not np.array_equal(bent, curvature):
             root, logdet = _root((model.x.T * curvature) @ model.x + penalty)
             bent = curvature
         whitened = root @ (model.x.T @ slope + penalty @ theta)
-        step, gain, size = root.T @ whitened, float(whitened @ whitened), 1.0
-        # squared decrement, relative to F, from which Newton steps converge quadratically to rounding
+        step = root.T @ whitened
+        gain = float(whitened @ whitened)
+        size = 1.0
+        # squared decrement, relative to F, from which Newton steps converge quadratically to
+        # rounding
         near = gain <= 1e-10 * max(1.0, abs(value))
-        if near and gain > before / 4:  # rounding, which heavy penalties amplify, allows no closer approach
+        # rounding, which heavy penalties amplify, allows no closer approach
+        if near and gain > before / 4:
             return SmoothingMinimum(theta, value, penalty, eta, slope, curvature, root, logdet)
         while size > 1e-10:
             new, lower = at(theta - size * step)
             if near or lower <= value - 1e-4 * size * gain:
                 break
             size /= 2
-        theta, eta, value, before = theta - size * step, new, lower, gain
+        theta = theta - size * step
+        eta = new
+        value = lower
+        before = gain
     raise RuntimeError(
         "smooth: no minimum was reached at some λ; the data may be separated: a larger low end of λ keeps off it."
     )
@@ -163,7 +197,9 @@ def _root(H: Array) -> tuple[Array, float]:
             "smooth: the terms repeat one another, or the rows do not determine them. A te() holds what s() of its columns "
             "say: take ti(). s(x, by=z) of numbers z holds what z alone says: leave z out of the other terms."
         )
-    return scipy.linalg.lapack.dtrtri(factor, lower=1)[0] / size, 2 * float(np.sum(np.log(factor.diagonal() * size)))
+    return scipy.linalg.lapack.dtrtri(factor, lower=1)[0] / size, 2 * float(
+        np.sum(np.log(factor.diagonal() * size))
+    )
 
 
 @dataclass(eq=False)
@@ -182,41 +218,59 @@ class Neighbourhoods:
         self.batches = list(self.plan.batches(2**18, q, q * q))
 
     def without(self, units: Array) -> "Neighbourhoods":
-        """Return the criterion without some units, which have weight zero in every fit and are not scored."""
+        """Return the criterion without some units, which have weight zero in every fit and are not
+        scored.
+        """
         weight = np.where(units, 0.0, self.model.weight)
         share = np.where(units[self.plan.index], 0.0, self.share)
-        return Neighbourhoods(replace(self.model, weight=weight), self.plan, share / share.sum(), self.theta)
+        return Neighbourhoods(
+            replace(self.model, weight=weight), self.plan, share / share.sum(), self.theta
+        )
 
     def __call__(self, rho: Float[Array, " smooths"]) -> CriterionLook:
-        model, n = self.model, len(self.model.y)
+        model = self.model
+        n = len(self.model.y)
         self.looks += 1
         here = minimum(model, rho, self.theta)
         self.theta = here.theta
         z = model.x @ here.root.T
         length = np.sum(z**2, axis=1)
-        losses, sums = np.full(len(self.plan.index), np.nan), _CriterionSums(n, len(here.root))
+        losses = np.full(len(self.plan.index), np.nan)
+        sums = _CriterionSums(n, len(here.root))
         for batch in self.batches:
             self._add(batch, here, z, length, losses, sums)
         third = weight_terms(model.weight, model.derivatives(here.eta, (3,))[0])
         s = np.einsum("np,np->n", z @ sums.curvature, z) + sums.own_turn
         moved = here.solve(model.x.T @ weight_terms(third, s))
-        pull, bent = sums.pull @ here.root, here.root.T @ sums.curvature @ here.root
+        pull = sums.pull @ here.root
+        bent = here.root.T @ sums.curvature @ here.root
         G = np.outer(moved - pull, here.theta) - bent
         known = np.nan_to_num(losses)
         scored = np.bincount(self.plan.index, np.where(self.plan.held, self.share * known, 0.0), n)
         m = z @ sums.pull + sums.own_pull
         by_weight = scored - here.slope * (m - model.x @ moved) - here.curvature * s
-        return CriterionLook(float(np.nan_to_num(self.share) @ known), model.along(rho, G), losses, by_weight)
+        return CriterionLook(
+            float(np.nan_to_num(self.share) @ known), model.along(rho, G), losses, by_weight
+        )
 
     def _add(
-        self, batch: Batch, here: SmoothingMinimum, rows: Array, length: Array, losses: Array, sums: "_CriterionSums"
+        self,
+        batch: Batch,
+        here: SmoothingMinimum,
+        rows: Array,
+        length: Array,
+        losses: Array,
+        sums: "_CriterionSums",
     ) -> None:
         """Add a batch of refits."""
-        n, held = len(self.model.y), np.asarray(batch.rows.held)
+        n = len(self.model.y)
+        held = np.asarray(batch.rows.held)
         units, delta, z, metric = self._leave_out(batch, here, rows, length)
-        g, scored = -_sum(delta * here.slope[units], z)[:, None], int(held.sum(1).max(initial=0))
+        g = -_sum(delta * here.slope[units], z)[:, None]
+        scored = int(held.sum(1).max(initial=0))
         max_joint_units = 12  # scored units of a refit up to which one solve serves all
-        joint, whole = scored <= max_joint_units, scored == held.shape[1]
+        joint = scored <= max_joint_units
+        whole = scored == held.shape[1]
         few = np.argsort(~held, axis=1, kind="stable")[:, : scored * joint]
         # scored rows, if few, which are solved for together with q
         at = z if joint and whole else np.take_along_axis(z, few[:, :, None], 1)
@@ -238,7 +292,8 @@ class Neighbourhoods:
 
     def moves(self, here: SmoothingMinimum) -> Float[Array, "refits params"]:
         """Compute θ_o − θ̂ of every refit, whitened."""
-        rows, out = self.model.x @ here.root.T, np.zeros((self.plan.num_refits, len(here.root)))
+        rows = self.model.x @ here.root.T
+        out = np.zeros((self.plan.num_refits, len(here.root)))
         length = np.sum(rows**2, axis=1)
         for batch in self.batches:
             units, delta, z, metric = self._leave_out(batch, here, rows, length)
@@ -248,41 +303,68 @@ class Neighbourhoods:
     def _leave_out(
         self, batch: Batch, here: SmoothingMinimum, rows: Array, length: Array
     ) -> tuple[Array, Array, Array, "_Metric"]:
-        """Return the units that refits leave out, their weight changes, their whitened rows, and the curvature without them."""
+        """Return the units that refits leave out, their weight changes, their whitened rows, and
+        the curvature without them.
+        """
         units = np.minimum(np.asarray(batch.rows.index), len(self.model.y) - 1)
-        delta, z = np.asarray(batch.rows.weight) - 1.0, rows[units]
+        delta = np.asarray(batch.rows.weight) - 1.0
+        z = rows[units]
         bend = delta * here.curvature[units]
         # a matrix whose negative part has a trace below that stays positive definite
-        return units, delta, z, _Metric(z, bend, sure=np.sum(np.maximum(-bend, 0.0) * length[units], axis=1) < 0.99)
+        return (
+            units,
+            delta,
+            z,
+            _Metric(z, bend, sure=np.sum(np.maximum(-bend, 0.0) * length[units], axis=1) < 0.99),
+        )
 
 
 class _CriterionSums:
-    """Sums over all refits, whitened: Σ p, Σ p qᵀ, and the parts of m and s that left-out weights remove."""
+    """Sums over all refits, whitened.
+
+    Σ p, Σ p qᵀ, and the parts of m and s that left-out weights remove.
+    """
 
     def __init__(self, units: int, params: int):
-        self.pull, self.curvature = np.zeros(params), np.zeros((params, params))
-        self.own_pull, self.own_turn = np.zeros(units), np.zeros(units)
+        self.pull = np.zeros(params)
+        self.curvature = np.zeros((params, params))
+        self.own_pull = np.zeros(units)
+        self.own_turn = np.zeros(units)
 
 
-def _sum(weight: Float[Array, "refits width"], z: Float[Array, "refits width params"]) -> Float[Array, "refits params"]:
+def _sum(
+    weight: Float[Array, "refits width"], z: Float[Array, "refits width params"]
+) -> Float[Array, "refits params"]:
     return np.matmul(weight[:, None, :], z)[:, 0]
 
 
-def _along(z: Float[Array, "refits width params"], v: Float[Array, "refits params"]) -> Float[Array, "refits width"]:
+def _along(
+    z: Float[Array, "refits width params"], v: Float[Array, "refits params"]
+) -> Float[Array, "refits width"]:
     return np.matmul(z, v[:, :, None])[:, :, 0]
 
 
 class _Metric:
-    """`I + Σ bend z zᵀ` of every refit; IndefiniteHessianError if one that is not `sure` is singular."""
+    """`I + Σ bend z zᵀ` of every refit.
 
-    def __init__(self, z: Float[Array, "refits width params"], bend: Float[Array, "refits width"], sure: Array):
-        self.z, self.bend = z, bend
+    IndefiniteHessianError if one that is not `sure` is singular.
+    """
+
+    def __init__(
+        self,
+        z: Float[Array, "refits width params"],
+        bend: Float[Array, "refits width"],
+        sure: Array,
+    ):
+        self.z = z
+        self.bend = bend
         self.low = z.shape[1] < z.shape[2]  # in as many dimensions as there are rows
         turned = z.swapaxes(1, 2)
         self.whole = np.matmul(z, turned) if self.low else np.matmul(turned * bend[:, None, :], z)
         size = np.eye(self.whole.shape[1])
         if not sure.all():
-            gone, inner = np.sqrt(np.maximum(-bend[~sure], 0.0)), self.whole[~sure]
+            gone = np.sqrt(np.maximum(-bend[~sure], 0.0))
+            inner = self.whole[~sure]
             left = size - gone[:, :, None] * inner * gone[:, None, :] if self.low else size + inner
             try:
                 np.linalg.cholesky(left - 1e-12 * size)
@@ -294,11 +376,15 @@ class _Metric:
                 ) from None
         self.whole = size + (bend[:, :, None] * self.whole if self.low else self.whole)
 
-    def solve(self, rhs: Float[Array, "refits columns params"]) -> Float[Array, "refits columns params"]:
+    def solve(
+        self, rhs: Float[Array, "refits columns params"]
+    ) -> Float[Array, "refits columns params"]:
         if not self.low:
             return np.linalg.solve(self.whole, rhs.swapaxes(1, 2)).swapaxes(1, 2)
         inner = self.bend[:, :, None] * np.matmul(self.z, rhs.swapaxes(1, 2))
-        inner = inner / self.whole if self.whole.shape[1] == 1 else np.linalg.solve(self.whole, inner)
+        inner = (
+            inner / self.whole if self.whole.shape[1] == 1 else np.linalg.solve(self.whole, inner)
+        )
         return rhs - np.matmul(inner.swapaxes(1, 2), self.z)
 
 
@@ -320,38 +406,53 @@ class RestrictedLikelihood:
         units = int(np.sum(model.weight > 0)) - (model.x.shape[1] - rank)
         phi = 2 * here.value / units if self.profiles_dispersion else 1.0
         value = here.value / phi + 0.5 * (
-            here.logdet - logdet + (units * np.log(2 * np.pi * phi) if self.profiles_dispersion else 0.0)
+            here.logdet
+            - logdet
+            + (units * np.log(2 * np.pi * phi) if self.profiles_dispersion else 0.0)
         )
         # ½ d log|H| = ½⟨dP, H⁻¹⟩ + ½ Σ ω ℓ‴ h_n x_nᵀdθ̂,   dθ̂ = −H⁻¹ dP θ̂,   dF = ½ θ̂ᵀ dP θ̂
         third = weight_terms(model.weight, model.derivatives(here.eta, (3,))[0])
         size = np.sum((model.x @ here.root.T) ** 2, axis=1)
         moved = here.solve(model.x.T @ weight_terms(third, size))
-        G = 0.5 * (np.outer(here.theta, here.theta) / phi + here.root.T @ here.root - np.outer(moved, here.theta))
+        G = 0.5 * (
+            np.outer(here.theta, here.theta) / phi
+            + here.root.T @ here.root
+            - np.outer(moved, here.theta)
+        )
         return CriterionLook(value, model.along(rho, G - 0.5 * inverse))
 
     def _penalty(self, rho: Float[Array, " smooths"]) -> tuple[float, Array, int]:
-        """Compute log|P|₊, its slope in P, and the rank, for each group of coefficients with common penalties."""
-        model, logdet, rank = self.model, 0.0, 0
-        inverse, whole = np.zeros((model.x.shape[1],) * 2), model.penalty(rho)
+        """Compute log|P|₊, its slope in P, and the rank, for each group of coefficients with common
+        penalties.
+        """
+        model = self.model
+        logdet = 0.0
+        rank = 0
+        inverse = np.zeros((model.x.shape[1],) * 2)
+        whole = model.penalty(rho)
         for a, b in {*model.spans}:
             parts = [
-                matrix / np.trace(matrix) for matrix, span in zip(model.matrices, model.spans, strict=True) if span == (a, b)
+                matrix / np.trace(matrix)
+                for matrix, span in zip(model.matrices, model.spans, strict=True)
+                if span == (a, b)
             ]
-            values, vectors = np.linalg.eigh(sum(parts))  # the space on which any of them acts, for every λ
+            # the space on which any of them acts, for every λ
+            values, vectors = np.linalg.eigh(sum(parts))
             # share of the largest eigenvalue of a penalty below which one counts as zero
             seen = vectors[:, values > 1e-9 * values[-1]]
             factor = np.linalg.cholesky(seen.T @ whole[a:b, a:b] @ seen)
             half = scipy.linalg.solve_triangular(factor, seen.T, lower=True)
             inverse[a:b, a:b] = half.T @ half
-            logdet, rank = logdet + 2 * float(np.sum(np.log(factor.diagonal()))), rank + seen.shape[1]
+            logdet = logdet + 2 * float(np.sum(np.log(factor.diagonal())))
+            rank = rank + seen.shape[1]
         return logdet, inverse, rank
 
 
 class NestedChoice(NamedTuple):
     """The result of choosing λ again in every refit.
 
-    `mean` is the mean loss and `optimism` its excess over that with one λ. `losses` are by the plan's entries, and
-    `smoothing` is λ of each refit.
+    `mean` is the mean loss and `optimism` its excess over that with one λ. `losses` are by the
+    plan's entries, and `smoothing` is λ of each refit.
     """
 
     mean: float
@@ -367,8 +468,12 @@ class Choice(NamedTuple):
     by_rho: Float[Array, "smooths params"]
 
     def moves(self, plan: Plan) -> Float[Array, "refits smooths"]:
-        """Compute the change of ρ̂ in each refit, at most two e-folds, beyond which a first-order change says little."""
-        left = scipy.sparse.csr_array((1 - plan.weight, plan.index, plan.indptr), shape=(plan.num_refits, plan.num_units))
+        """Compute the change of ρ̂ in each refit, at most two e-folds, beyond which a first-order
+        change says little.
+        """
+        left = scipy.sparse.csr_array(
+            (1 - plan.weight, plan.index, plan.indptr), shape=(plan.num_refits, plan.num_units)
+        )
         return np.clip(left @ self.by_unit, -LONGEST, LONGEST)
 
 
@@ -449,10 +554,16 @@ class Smoothing(PrintedResult):
 
     @functools.cached_property
     def edf(self) -> pd.Series:
-        """The effective degrees of freedom of each smooth term: the trace of its coefficients' part of H⁻¹ Σ ω ℓ″ x xᵀ."""
+        """The effective degrees of freedom of each smooth term.
+
+        The trace of its coefficients' part of H⁻¹ Σ ω ℓ″ x xᵀ.
+        """
         here = self._here
         share = 1 - np.einsum("pq,qp->p", here.root.T @ here.root, here.penalty)
-        return pd.Series({name: float(share[span].sum()) for name, (_, span) in self.model.smooths.items()}, name="edf")
+        return pd.Series(
+            {name: float(share[span].sum()) for name, (_, span) in self.model.smooths.items()},
+            name="edf",
+        )
 
     @functools.cached_property
     def _here(self) -> SmoothingMinimum:
@@ -462,7 +573,9 @@ class Smoothing(PrintedResult):
     def estimate(self) -> Estimate:
         """The certified cross-validation of the fit, at the λ that all the data chose."""
         if self.plan is None:
-            raise ValueError("smooth: there was no plan; lo.cross_validate(found.fit, plan) takes one.")
+            raise ValueError(
+                "smooth: there was no plan; lo.cross_validate(found.fit, plan) takes one."
+            )
         return cross_validate(self.fit, self.plan)
 
     @functools.cached_property
@@ -473,7 +586,10 @@ class Smoothing(PrintedResult):
         """
         e = self.estimate
         # largest difference of the criterion from the certified loss, in standard errors
-        if self.method != "NCV" or abs(self.value - e.mean) <= 0.1 * e.scale + e.approximation_error:
+        if (
+            self.method != "NCV"
+            or abs(self.value - e.mean) <= 0.1 * e.scale + e.approximation_error
+        ):
             return ""
         return (
             f"one Newton step a refit makes that loss {self.value:.6g}, not {e.mean:.6g}: λ was chosen by another loss than it "
@@ -484,20 +600,23 @@ class Smoothing(PrintedResult):
     def nested(self) -> NestedChoice:
         """The loss with λ chosen again in every refit, to first order; a λ at a bound stays there.
 
-        Raises ValueError if λ was not chosen by a held-out loss. Warns if one Newton step is far from the exact
-        refits.
+        Raises ValueError if λ was not chosen by a held-out loss. Warns if one Newton step is far
+        from the exact refits.
         """
         criterion = self._criterion_name()
         if self._apart:
             warn(f"smooth: {self._apart}.")
-        here, plan, sides = self._second.here, criterion.plan, self._second.sides
+        here = self._second.here
+        plan = criterion.plan
+        sides = self._second.sides
         low, high = self.bounds.T
         rho = self.rho + self.choice.moves(plan)
         moved = (np.clip(rho, low, high) - self.rho)[plan.refit]
         assert here.losses is not None
         losses = here.losses.copy()
         for j, (up, down) in enumerate(sides):
-            straight, bent = (up - down) / (2 * SMOOTHING_DIFFERENCE), (up + down - 2 * here.losses) / SMOOTHING_DIFFERENCE**2
+            straight = (up - down) / (2 * SMOOTHING_DIFFERENCE)
+            bent = (up + down - 2 * here.losses) / SMOOTHING_DIFFERENCE**2
             losses += moved[:, j] * straight + 0.5 * moved[:, j] ** 2 * bent
         mean = float(criterion.share @ np.nan_to_num(losses))
         optimism = mean - here.value
@@ -511,10 +630,13 @@ class Smoothing(PrintedResult):
         Raises ValueError if λ was not chosen by a held-out loss.
         """
         self._criterion_name()
-        here, data = self._here, self.criterion.model
+        here = self._here
+        data = self.criterion.model
         by_rho = np.zeros((len(self.rho), len(here.theta)))
         for j, (matrix, (a, b)) in enumerate(zip(data.matrices, data.spans, strict=True)):
-            by_rho[j] = -np.exp(self.rho[j]) * here.solve(np.pad(matrix @ here.theta[a:b], (a, len(here.theta) - b)))
+            by_rho[j] = -np.exp(self.rho[j]) * here.solve(
+                np.pad(matrix @ here.theta[a:b], (a, len(here.theta) - b))
+            )
         return Choice(self._second.change @ self._inverse, by_rho)
 
     @property
@@ -525,7 +647,9 @@ class Smoothing(PrintedResult):
 
     def _criterion_name(self) -> Neighbourhoods:
         if self.method != "NCV":
-            raise ValueError("smooth: λ by REML is not chosen by a held-out loss: .estimate is as it is.")
+            raise ValueError(
+                "smooth: λ by REML is not chosen by a held-out loss: .estimate is as it is."
+            )
         return self.criterion
 
     @functools.cached_property
@@ -533,24 +657,47 @@ class Smoothing(PrintedResult):
         """Compute second derivatives at ρ̂."""
         count = len(self.rho)
         looks = [
-            [self.criterion(self.rho + sign * SMOOTHING_DIFFERENCE * np.eye(count)[j]) for sign in (1, -1)]
+            [
+                self.criterion(self.rho + sign * SMOOTHING_DIFFERENCE * np.eye(count)[j])
+                for sign in (1, -1)
+            ]
             for j in range(count)
         ]
-        curvature = np.array([(up.slope - down.slope) / (2 * SMOOTHING_DIFFERENCE) for up, down in looks])
-        change = [(up.by_weight - down.by_weight) / (2 * SMOOTHING_DIFFERENCE) for up, down in looks]
+        curvature = np.array(
+            [(up.slope - down.slope) / (2 * SMOOTHING_DIFFERENCE) for up, down in looks]
+        )
+        change = [
+            (up.by_weight - down.by_weight) / (2 * SMOOTHING_DIFFERENCE) for up, down in looks
+        ]
         sides = [(up.losses, down.losses) for up, down in looks]
-        return Second(self.criterion(self.rho), (curvature + curvature.T) / 2, np.stack(change, axis=1), sides)
+        return Second(
+            self.criterion(self.rho), (curvature + curvature.T) / 2, np.stack(change, axis=1), sides
+        )
 
     @property
     def at_bound(self) -> list[str]:
-        """The penalties that were chosen at an end of their range: terms without a bend, or without a penalty."""
-        return [name for name, r, (low, high) in zip(self.smoothing, self.rho, self.bounds, strict=True) if r in (low, high)]
+        """The penalties that were chosen at an end of their range.
+
+        Terms without a bend, or without a penalty.
+        """
+        return [
+            name
+            for name, r, (low, high) in zip(self.smoothing, self.rho, self.bounds, strict=True)
+            if r in (low, high)
+        ]
 
     def _lines(self) -> list[tuple[str, str]]:
         many = [f"{name} {value:.4g}" for name, value in self.smoothing.items()]
-        by = "neighbourhood cross-validation, one Newton step a refit" if self.method == "NCV" else "restricted likelihood"
+        by = (
+            "neighbourhood cross-validation, one Newton step a refit"
+            if self.method == "NCV"
+            else "restricted likelihood"
+        )
         lines = [
-            ("model", f"{type(self.model).__name__} ({type(self.model.loss_function).__name__}), {self.model.num_units} units"),
+            (
+                "model",
+                f"{type(self.model).__name__} ({type(self.model.loss_function).__name__}), {self.model.num_units} units",
+            ),
             ("smoothed by", f"{by}: {self.looks} looks, {self.ended}"),
             ("λ", ", ".join(many)),
             ("at a bound", ", ".join(self.at_bound)),
@@ -559,9 +706,17 @@ class Smoothing(PrintedResult):
         if self.plan is not None:
             e = self.estimate
             se = f" ± {e.se:.2g}" if np.isfinite(e.se) else ""
-            lines += [("held-out loss", f"{e.mean:.6g}{se} a unit at this λ, {e.score} ({e._approximation()})")]
+            lines += [
+                (
+                    "held-out loss",
+                    f"{e.mean:.6g}{se} a unit at this λ, {e.score} ({e._approximation()})",
+                )
+            ]
         if self.method == "NCV":
-            lines += [("check", self._apart), ("nested", "" if self._apart else self._chosen_again())]
+            lines += [
+                ("check", self._apart),
+                ("nested", "" if self._apart else self._chosen_again()),
+            ]
         return [(name, text) for name, text in lines if text]
 
     def _chosen_again(self) -> str:
@@ -569,12 +724,21 @@ class Smoothing(PrintedResult):
         assert self.plan is not None
         held = ", λ at a bound held there" if self.at_bound else ""
         far = int(np.sum(np.abs(self.choice.moves(self.plan)).max(1) >= LONGEST))
-        held += f", which says little of {far} refits, where λ goes {LONGEST:g} e-folds or more" if far else ""
+        held += (
+            f", which says little of {far} refits, where λ goes {LONGEST:g} e-folds or more"
+            if far
+            else ""
+        )
         return f"{told} ({self.nested.optimism:.2g} more, to first order{held})"
 
 
-def _inverse(curvature: Float[Array, "smooths smooths"], free: Array) -> Float[Array, "smooths smooths"]:
-    """Invert the curvature among the free parameters; flat directions, and those of negative curvature, get zero."""
+def _inverse(
+    curvature: Float[Array, "smooths smooths"], free: Array
+) -> Float[Array, "smooths smooths"]:
+    """Invert the curvature among the free parameters.
+
+    Flat directions, and those of negative curvature, get zero.
+    """
     out = np.zeros_like(curvature)
     values, vectors = np.linalg.eigh(curvature[np.ix_(free, free)])
     # share of the largest curvature in ρ below which a direction does not move
@@ -599,30 +763,34 @@ def smooth(
     model : Additive
         The model.
     plan : Plan, optional
-        The refits of "NCV": `lo.leave_one_out(n)` for independent rows, `lo.blocks(n, 1, buffer=h)` for a series whose
-        errors depend on one another up to `h` steps apart, `lo.neighbourhoods(graph, 0, buffer=r)` for sites, `lo.groups`
-        for clusters. "REML" needs no plan; one that is given is used to cross-validate the result.
+        The refits of "NCV": `lo.leave_one_out(n)` for independent rows, `lo.blocks(n, 1, buffer=h)`
+        for a series whose errors depend on one another up to `h` steps apart,
+        `lo.neighbourhoods(graph, 0, buffer=r)` for sites, `lo.groups` for clusters. "REML" needs no
+        plan; one that is given is used to cross-validate the result.
     method : {"NCV", "REML"}, default "NCV"
-        "NCV" minimises the held-out loss with every refit by one Newton step (neighbourhood cross-validation). "REML"
-        maximises the restricted likelihood, which takes errors as independent.
+        "NCV" minimises the held-out loss with every refit by one Newton step (neighbourhood
+        cross-validation). "REML" maximises the restricted likelihood, which takes errors as
+        independent.
     start : mapping of str to float, optional
         The first λ of each penalty.
     exact : bool, default False
-        Whether to take one more Newton step in log λ by the criterion of exact refits, which hardly moves λ.
+        Whether to take one more Newton step in log λ by the criterion of exact refits, which hardly
+        moves λ.
 
     Returns
     -------
     Smoothing
-        The λ, the fit, its certified estimate, and `.nested`, the loss with λ chosen again in every refit. That is the loss to
-        report, since the minimum of a criterion is optimistic. The minimum is a local one.
+        The λ, the fit, its certified estimate, and `.nested`, the loss with λ chosen again in every
+        refit. That is the loss to report, since the minimum of a criterion is optimistic. The
+        minimum is a local one.
 
     Raises
     ------
     TypeError
         If the model is no `lo.Additive`.
     ValueError
-        If the loss has several predictors or parameters of its own, terms repeat one another, or a refit does not determine
-        every coefficient.
+        If the loss has several predictors or parameters of its own, terms repeat one another, or a
+        refit does not determine every coefficient.
     RuntimeError
         If the data are separated.
 
@@ -641,9 +809,13 @@ def smooth(
     True
     """
     if not isinstance(model, Additive):
-        raise TypeError(f"smooth: the first argument must be a lo.Additive; got {type(model).__name__}.")
+        raise TypeError(
+            f"smooth: the first argument must be a lo.Additive; got {type(model).__name__}."
+        )
     if method not in ("NCV", "REML") or (method == "NCV" and plan is None):
-        raise ValueError(f"smooth: method is 'NCV', which needs a plan, or 'REML'; got {method!r}, plan={plan!r}.")
+        raise ValueError(
+            f"smooth: method is 'NCV', which needs a plan, or 'REML'; got {method!r}, plan={plan!r}."
+        )
     if exact and method != "NCV":
         raise ValueError("smooth: exact=True goes with method='NCV'.")
     plan = None if plan is None else resolve_plan("smooth", model, plan, NewtonStep())
@@ -655,27 +827,48 @@ def smooth(
     else:
         kind = type(model.loss_function).__name__
         if kind != "Squared" and model.loss_function.has_dispersion:
-            raise ValueError(f"smooth: REML of {kind} needs its dispersion, which is not known; use method='NCV'.")
+            raise ValueError(
+                f"smooth: REML of {kind} needs its dispersion, which is not known; use method='NCV'."
+            )
         criterion = RestrictedLikelihood(data, kind == "Squared", begin)
     bounds = _bounds(data)
     if start is not None:
         given = np.array(list(model.smoothed(dict(start)).smoothing.values()))
         rho = np.log(np.maximum(given, 1e-300))
     else:
-        # penalties a little larger than the curvature of the losses, as terms usually have few degrees of freedom
+        # penalties a little larger than the curvature of the losses, as terms usually have few
+        # degrees of freedom
         (curvature,) = data.derivatives(data.eta(begin), (2,))
-        rho = np.full(len(bounds), 3.0 + np.log(max(float(np.average(curvature, weights=data.weight)), 1e-300)))
+        rho = np.full(
+            len(bounds),
+            3.0 + np.log(max(float(np.average(curvature, weights=data.weight)), 1e-300)),
+        )
     found = _least(criterion, np.clip(rho, *bounds.T), bounds)
     made = _make_result(model, method, criterion, plan, found, bounds)
     return _exactly(made) if exact else made
 
 
 def _make_result(
-    model: Additive, method: Method, criterion: Any, plan: Plan | None, result: CriterionMinimum, bounds: Array
+    model: Additive,
+    method: Method,
+    criterion: Any,
+    plan: Plan | None,
+    result: CriterionMinimum,
+    bounds: Array,
 ) -> Smoothing:
     chosen = model.smoothed(np.exp(result.rho))
     fit = fitted(chosen, chosen.parameters.natural(criterion.theta))
-    return Smoothing(fit, method, result.value, result.reason, criterion.looks, plan, criterion, result.rho, bounds)
+    return Smoothing(
+        fit,
+        method,
+        result.value,
+        result.reason,
+        criterion.looks,
+        plan,
+        criterion,
+        result.rho,
+        bounds,
+    )
 
 
 def data_of(model: Additive) -> PenalisedRows:
@@ -684,10 +877,13 @@ def data_of(model: Additive) -> PenalisedRows:
         raise ValueError(
             f"smooth: {type(model.loss_function).__name__} has several predictors or parameters of its own: not taken."
         )
-    weight = np.ones(model.num_units) if model.sample_weight is None else np.asarray(model.sample_weight)
+    weight = (
+        np.ones(model.num_units) if model.sample_weight is None else np.asarray(model.sample_weight)
+    )
     offset = 0.0 if model.offset is None else np.asarray(model.offset)
     penalty: Any = model.penalty
-    x, y = np.asarray(model.design), np.asarray(model.y)
+    x = np.asarray(model.design)
+    y = np.asarray(model.y)
     return PenalisedRows(x, offset, y, weight, model.loss_function, penalty.matrices, penalty.spans)
 
 
@@ -697,11 +893,16 @@ def _parameters(model: Additive) -> Array:
 
 
 def _bounds(data: PenalisedRows) -> Float[Array, "smooths 2"]:
-    """Return the bounds of ρ: there the penalty is negligible in its sharpest direction, or dominates in its flattest."""
-    root, bounds = np.sqrt(data.weight)[:, None], []
+    """Return the bounds of ρ.
+
+    There the penalty is negligible in its sharpest direction, or dominates in its flattest.
+    """
+    root = np.sqrt(data.weight)[:, None]
+    bounds = []
     for matrix, (a, b) in zip(data.matrices, data.spans, strict=True):
         seen = against(matrix, root * data.x[:, a:b])
-        # ratio of the curvatures of a penalty and the rows, or its inverse, at which the range of λ ends
+        # ratio of the curvatures of a penalty and the rows, or its inverse, at which the range of λ
+        # ends
         bounds.append((np.log(1e-5 / seen[-1]), np.log(1 / (1e-5 * seen[0]))))
     return np.array(bounds)
 
@@ -729,16 +930,23 @@ def _least(criterion: Any, begin: Array, bounds: Array) -> CriterionMinimum:
 
 
 def _exactly(smoothing: Smoothing) -> Smoothing:
-    """Take one Newton step in ρ by the criterion of exact refits, whose gradient is by differences."""
-    criterion, rho = smoothing._criterion_name(), smoothing.rho
+    """Take one Newton step in ρ by the criterion of exact refits, whose gradient is by
+    differences.
+    """
+    criterion = smoothing._criterion_name()
+    rho = smoothing.rho
 
     def value(rho: Array) -> float:
         model = smoothing.model.smoothed(np.exp(rho))
-        return cross_validate(fitted(model, smoothing.fit.parameters), criterion.plan, Exact(1e-10), audit=0).mean
+        return cross_validate(
+            fitted(model, smoothing.fit.parameters), criterion.plan, Exact(1e-10), audit=0
+        ).mean
 
     far = 10 * SMOOTHING_DIFFERENCE
     slope = [(value(rho + far * e) - value(rho - far * e)) / (2 * far) for e in np.eye(len(rho))]
-    there = np.clip(rho - np.clip(smoothing._inverse @ slope, -LONGEST, LONGEST), *smoothing.bounds.T)
+    there = np.clip(
+        rho - np.clip(smoothing._inverse @ slope, -LONGEST, LONGEST), *smoothing.bounds.T
+    )
     ended = f"{smoothing.ended}; then {np.abs(there - rho).max():.2g} e-folds by exact refits"
     return _make_result(
         smoothing.model,

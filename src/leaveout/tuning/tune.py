@@ -1,19 +1,26 @@
-"""Hyperparameters by the held-out loss: each trial is one fit and one cross-validation, and `tune` needs few.
+"""Hyperparameters by the held-out loss: each trial is one fit and one cross-validation, and `tune`
+needs few.
 
-"gradient"  descends by the criterion's exact slope in log ρ (`hypergradient`), with L-BFGS-B in boxes of two e-folds to each
+"gradient"  descends by the criterion's exact slope in log ρ (`hypergradient`), with L-BFGS-B in
+boxes of two e-folds to each
             side: far out the criterion is flat, and a long first step would end there
-"optuna"    samples trials by Optuna, each fit from the nearest one; a trial stops once it is known to be no better
-"path"      evaluates one penalty by `lo.path`
+"optuna"
+samples trials by Optuna, each fit from the nearest one; a trial stops once it is known to be no
+better "path"      evaluates one penalty by `lo.path`
 
-The lowest of many estimates is optimistic. Nested cross-validation of the choice measures this optimism from one fit for each
-trial: with the units in three groups g, t_g chosen by the units outside g, and t̂ by all,
+The lowest of many estimates is optimistic. Nested cross-validation of the choice measures this
+optimism from one fit for each trial: with the units in three groups g, t_g chosen by the units
+outside g, and t̂ by all,
 
-    optimism = Σ_g n_g [L_g(t_g) − L_g(t̂)] / Σ_g n_g,      L_g(t) the criterion of trial t on group g.
+    optimism = Σ_g n_g [L_g(t_g) − L_g(t̂)] / Σ_g n_g,
+    L_g(t) the criterion of trial t on group g.
 
-From a table of trials t_g costs nothing, and many draws of the groups are averaged (I. Tsamardinos, E. Greasidou and G.
-Borboudakis resample units, Machine Learning 107, 2018). With gradients it is another descent from t̂, by the criterion outside
-g. More groups are no better, as t_g is then nearly always t̂. Of 40 trials of 400 units that differ only by noise of standard
-deviation one, the lowest mean is 0.107 too low; thirds correct it with a root mean square error of 0.04, tenths with 0.08.
+From a table of trials t_g costs nothing, and many draws of the groups are averaged (I. Tsamardinos,
+E. Greasidou and G. Borboudakis resample units, Machine Learning 107, 2018). With gradients it is
+another descent from t̂, by the criterion outside g. More groups are no better, as t_g is then
+nearly always t̂. Of 40 trials of 400 units that differ only by noise of standard deviation one, the
+lowest mean is 0.107 too low; thirds correct it with a root mean square error of 0.04, tenths
+with 0.08.
 """
 
 import functools
@@ -41,7 +48,14 @@ from ..optimize.fit import Fit, column_curvature, fit as fitted
 from ..optimize.hessian_factor import IndefiniteHessianError
 from ..plans.plan import Plan
 from ..refit import AbstractRefit, Certified, Exact, NewtonStep
-from ..validation.cross_validate import PlanLike, begin_estimate, cross_validate, held_out, read_plan, resolve_plan
+from ..validation.cross_validate import (
+    PlanLike,
+    begin_estimate,
+    cross_validate,
+    held_out,
+    read_plan,
+    resolve_plan,
+)
 from ..validation.estimate import Estimate, PrintedResult
 from ..validation.held_out_predictions import Predictions, in_order, metric_value, prediction_kind
 from ..validation.metrics import METRICS, AnyMetric
@@ -58,9 +72,11 @@ Sampler = Literal["gradient", "optuna", "path"]
 Space = Mapping[str, tuple[float, float] | list[Any]]
 
 OPTIMISM_DRAWS = 20  # draws of groups of the units for the optimism of choosing among trials
-COLUMNS = ("mean", "se", "no_update", "approximation_error", "message")  # columns of the table besides the hyperparameters
+# columns of the table besides the hyperparameters
+COLUMNS = ("mean", "se", "no_update", "approximation_error", "message")
 LONGEST = 2.0  # largest step of the descent in each hyperparameter, in e-folds
-# standard errors of the criterion by which an e-fold, or another step, must improve it for the descent to continue
+# standard errors of the criterion by which an e-fold, or another step, must improve it for the
+# descent to continue
 SMALL = 1e-3, 1e-5
 STEP = NewtonStep()
 
@@ -74,7 +90,8 @@ class Trial:
     hyper : dict
         The hyperparameters.
     value : float
-        The criterion: the mean held-out loss, or the metric, negative if more is better. NaN if some refits do not exist.
+        The criterion: the mean held-out loss, or the metric, negative if more is better. NaN if
+        some refits do not exist.
     estimate : Estimate or None
         The estimate, where there is one.
     predicted : ndarray or None
@@ -101,13 +118,19 @@ class Trial:
     value: float
     estimate: Estimate | None = None
     predicted: Predictions | None = None  # if there is a metric
-    slope: dict[str, float] | None = None  # derivative of the criterion in the logarithm of each hyperparameter
+    # derivative of the criterion in the logarithm of each hyperparameter
+    slope: dict[str, float] | None = None
     message: str = ""
     parameters: PyTree = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for another process: the estimate without the fit, which has the data."""
-        return vars(self) | {"estimate": None if self.estimate is None else self.estimate.without_data()}
+        """Return the state for another process.
+
+        The estimate without the fit, which has the data.
+        """
+        return vars(self) | {
+            "estimate": None if self.estimate is None else self.estimate.without_data()
+        }
 
     @property
     def known_estimate(self) -> Estimate:
@@ -120,9 +143,11 @@ class Trial:
 
 
 class SearchEnd(NamedTuple):
-    """The end of a search: the method, why it ended, and the estimate of the best trial if it is known.
+    """The end of a search: the method, why it ended, and the estimate of the best trial if it is
+    known.
 
-    If the number of trials is free, the object also has groups of the units and the trials chosen without each group.
+    If the number of trials is free, the object also has groups of the units and the trials chosen
+    without each group.
     """
 
     sampler: str
@@ -132,11 +157,20 @@ class SearchEnd(NamedTuple):
 
 
 def group_units(estimate: Estimate, rng: np.random.Generator) -> Array:
-    """Assign a group to each unit, or to each refit of joint losses: whole clusters, runs of a series, or random groups."""
-    plan, count = estimate.plan, estimate.plan.num_refits if estimate.joint else estimate.plan.num_units
-    which = np.arange(count) if plan.clusters is None or estimate.joint else np.unique(plan.clusters, return_inverse=True)[1]
+    """Assign a group to each unit, or to each refit of joint losses.
+
+    Whole clusters, runs of a series, or random groups.
+    """
+    plan = estimate.plan
+    count = estimate.plan.num_refits if estimate.joint else estimate.plan.num_units
+    if plan.clusters is None or estimate.joint:
+        which = np.arange(count)
+    else:
+        which = np.unique(plan.clusters, return_inverse=True)[1]
     total = int(which.max()) + 1
-    order = (np.arange(total) + rng.integers(total)) % total if plan.serial else rng.permutation(total)
+    order = (
+        (np.arange(total) + rng.integers(total)) % total if plan.serial else rng.permutation(total)
+    )
     # number of groups of units for the optimism of the choice
     return (order * min(3, total) // total)[which]
 
@@ -147,21 +181,31 @@ def describe_hyper(hyper: Mapping[str, Any]) -> str:
 
 
 def sign(metric: AnyMetric | None) -> int:
-    return -1 if metric is not None and more_is_better("tune", metric) else 1
+    if metric is not None and more_is_better("tune", metric):
+        return -1
+    return 1
 
 
-def measure_units(metric: AnyMetric, fit: Fit, predictions: Predictions | None, units: Array) -> float:
-    """Compute a metric of held-out predictions of some units, with a minus sign if more is better; NaN if undefined."""
+def measure_units(
+    metric: AnyMetric, fit: Fit, predictions: Predictions | None, units: Array
+) -> float:
+    """Compute a metric of held-out predictions of some units, with a minus sign if more is better.
+
+    NaN if undefined.
+    """
     assert predictions is not None
     measure = measure_of("tune", fit, metric)
     held = in_order(fit, predictions, measure)
     held = held.some(units[held.unit])
-    return sign(metric) * metric_value(measure, held).value if (held.weight[held.unit] > 0).any() else float("nan")
+    if (held.weight[held.unit] > 0).any():
+        return sign(metric) * metric_value(measure, held).value
+    return float("nan")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tuning(PrintedResult):
-    """The result of `tune`: the best trial, its fit and estimate, and all trials in order. A pickled one has no fit.
+    """The result of `tune`: the best trial, its fit and estimate, and all trials in order. A
+    pickled one has no fit.
 
     Attributes
     ----------
@@ -214,58 +258,90 @@ class Tuning(PrintedResult):
     def trials(self) -> pd.DataFrame:
         """The trials as a table, one row each, in order.
 
-        Its columns are the hyperparameters, `mean`, `se`, `no_update`, `approximation_error` (infinite where it was not
-        computed), the metric, and the message `said` about a trial that was pruned or failed.
+        Its columns are the hyperparameters, `mean`, `se`, `no_update`, `approximation_error`
+        (infinite where it was not computed), the metric, and the message `said` about a trial that
+        was pruned or failed.
         """
         rows = []
         for trial in self.all_trials:
             e = trial.estimate
             known = {} if e is None else {"mean": e.mean, "se": e.se, "no_update": e.no_update}
             known |= {} if e is None else {"approximation_error": _off(e)}
-            known |= {} if self.metric is None else {metric_name(self.metric): sign(self.metric) * trial.value}
+            known |= (
+                {}
+                if self.metric is None
+                else {metric_name(self.metric): sign(self.metric) * trial.value}
+            )
             rows.append(trial.hyper | known | {"message": trial.message})
         return pd.DataFrame(rows, index=pd.RangeIndex(len(rows), name="trial"))
 
     @functools.cached_property
     def optimism(self) -> float:
-        """An estimate of how much worse the choice is, on units that had no part in it, than it seems.
+        """An estimate of how much worse the choice is, on units that had no part in it, than it
+        seems.
 
-        It is an increase of the loss, or a decrease of the metric. NaN where it cannot be estimated.
+        It is an increase of the loss, or a decrease of the metric. NaN where it cannot be
+        estimated.
         """
         if self.how.sampler == "by gradient":
             return self._excess(self.how.nested_trials)
-        told, rng = self._comparable, np.random.default_rng(self.seed)
-        labels = [group_units(self.estimate, rng) for _ in range(OPTIMISM_DRAWS if len(told) > 1 else 0)]
-        return self._excess([(label, [self._least(told, label != g) for g in range(label.max() + 1)]) for label in labels])
+        told = self._comparable
+        rng = np.random.default_rng(self.seed)
+        labels = [
+            group_units(self.estimate, rng) for _ in range(OPTIMISM_DRAWS if len(told) > 1 else 0)
+        ]
+        return self._excess(
+            [
+                (label, [self._least(told, label != g) for g in range(label.max() + 1)])
+                for label in labels
+            ]
+        )
 
     def _least(self, trials: Sequence[Trial], units: Array) -> Trial | None:
         """The best trial by some of the units; None if these do not determine the criterion."""
         values = np.array([self._over(trial, units) for trial in trials])
-        return None if np.isnan(values).all() else trials[int(np.nanargmin(values))]
+        if np.isnan(values).all():
+            return None
+        return trials[int(np.nanargmin(values))]
 
     def _excess(self, nested: Sequence[tuple[Array, Sequence[Trial | None]]]) -> float:
-        """Compute by how much trials chosen without a group exceed the best trial there, over draws of the groups."""
-        over = lambda trial, label: np.array([self._over(trial, label == g) for g in range(label.max() + 1)])
+        """Compute by how much trials chosen without a group exceed the best trial there, over draws
+        of the groups.
+        """
+        over = lambda trial, label: np.array(
+            [self._over(trial, label == g) for g in range(label.max() + 1)]
+        )
         found = []
         for label, chosen in nested:
-            own = np.array([np.nan if trial is None else self._over(trial, label == g) for g, trial in enumerate(chosen)])
-            excess, size = own - over(self.best, label), np.bincount(label)
+            own = np.array(
+                [
+                    np.nan if trial is None else self._over(trial, label == g)
+                    for g, trial in enumerate(chosen)
+                ]
+            )
+            excess = own - over(self.best, label)
+            size = np.bincount(label)
             if (seen := np.isfinite(excess)).any():
                 found.append(np.average(excess[seen], weights=size[seen]))
         return float(np.mean(found)) if found else float("nan")
 
     @property
     def _comparable(self) -> list[Trial]:
-        return [trial for trial in self.all_trials if np.isfinite(trial.value) and not trial.message]
+        return [
+            trial for trial in self.all_trials if np.isfinite(trial.value) and not trial.message
+        ]
 
     def _over(self, trial: Trial, units: Array) -> float:
         """Compute the criterion of a trial on some of the units."""
         assert trial.estimate is not None
         if self.metric is None:
-            values, weight = trial.estimate.per_unit(), trial.estimate.unit_weight
+            values = trial.estimate.per_unit()
+            weight = trial.estimate.unit_weight
             seen = units & np.isfinite(values)
             heavy = np.ones(len(values)) if weight is None or trial.estimate.joint else weight
-            return float(np.average(values[seen], weights=heavy[seen])) if heavy[seen].sum() > 0 else float("nan")
+            if heavy[seen].sum() > 0:
+                return float(np.average(values[seen], weights=heavy[seen]))
+            return float("nan")
         return measure_units(self.metric, self.fit, trial.predicted, units)
 
     @property
@@ -274,29 +350,53 @@ class Tuning(PrintedResult):
         ends = {name: np.log(ends) for name, ends in self.space.items() if isinstance(ends, tuple)}
         on = 1e-6  # e-folds from a bound that count as on it
         chosen = {name: np.log(self.best.hyper[name]) for name in ends}
-        return [name for name, (low, high) in ends.items() if not low + on < chosen[name] < high - on]
+        return [
+            name for name, (low, high) in ends.items() if not low + on < chosen[name] < high - on
+        ]
 
     def _lines(self) -> list[tuple[str, str]]:
-        e, se = self.estimate, self.estimate.standard_error
+        e = self.estimate
+        se = self.estimate.standard_error
         known = f" ± {se.value:.2g}" if np.isfinite(se.value) else ""
-        what, apart = "a refit, joint" if e.joint else "a unit", 0
-        if self.metric is None:  # trials a tenth of an e-fold away or more, whose means are within both errors of the best's
+        what = "a refit, joint" if e.joint else "a unit"
+        apart = 0
+        # trials a tenth of an e-fold away or more, whose means are within both errors of the best's
+        if self.metric is None:
             for trial in self._comparable:
                 pairs = [(trial.hyper[name], self.best.hyper[name]) for name in self.best.hyper]
-                other = any(a != b if not isinstance(b, float) else abs(np.log(a / b)) > 0.1 for a, b in pairs)
+                other = any(
+                    a != b if not isinstance(b, float) else abs(np.log(a / b)) > 0.1
+                    for a, b in pairs
+                )
                 if other and trial is not self.best and trial.estimate is not None:
-                    off = e.approximation_error if np.isinf(_off(trial.estimate)) else _off(trial.estimate)
+                    off = (
+                        e.approximation_error
+                        if np.isinf(_off(trial.estimate))
+                        else _off(trial.estimate)
+                    )
                     apart += trial.estimate.mean - off <= e.mean + e.approximation_error
-        of, owed = "loss" if self.metric is None else metric_name(self.metric), self.optimism
+        of = "loss" if self.metric is None else metric_name(self.metric)
+        owed = self.optimism
         if not np.isfinite(owed):
-            choosing = "not told: the best of many estimates is a little lucky" if len(self._comparable) > 1 else ""
+            choosing = (
+                "not told: the best of many estimates is a little lucky"
+                if len(self._comparable) > 1
+                else ""
+            )
         elif owed <= 0:
-            choosing = f"none of that {of} is seen to be owed to choosing (nested, thirds of the units)"
+            choosing = (
+                f"none of that {of} is seen to be owed to choosing (nested, thirds of the units)"
+            )
         else:
             choosing = f"about {owed:.2g}, by which that {of} is too good for having been chosen (nested, thirds of the units)"
-        pruned, failed = ([t.message for t in self.all_trials if t.message.startswith(word)] for word in ("pruned", "no "))
+        pruned, failed = (
+            [t.message for t in self.all_trials if t.message.startswith(word)]
+            for word in ("pruned", "no ")
+        )
         span: Any = lambda ends: (
-            f" from {ends[0]:.4g} to {ends[1]:.4g}" if isinstance(ends, tuple) else f" of {len(ends)} choices"
+            f" from {ends[0]:.4g} to {ends[1]:.4g}"
+            if isinstance(ends, tuple)
+            else f" of {len(ends)} choices"
         )
         alike = {
             span(ends): [name for name, other in self.space.items() if span(other) == span(ends)]
@@ -309,10 +409,20 @@ class Tuning(PrintedResult):
             ("best", describe_hyper(self.best.hyper)),
             (
                 "flat",
-                f"along {', '.join(self._flat)} wherever it was looked: another start= may tell more" if self._flat else "",
+                f"along {', '.join(self._flat)} wherever it was looked: another start= may tell more"
+                if self._flat
+                else "",
             ),
-            ("at a bound", f"{', '.join(self.at_bound)}: look further, or leave it out" if self.at_bound else ""),
-            ("held-out loss", f"{e.mean:.6g}{known} {what}{f', {e.score}' if e.score else ''} (SE {se.kind})"),
+            (
+                "at a bound",
+                f"{', '.join(self.at_bound)}: look further, or leave it out"
+                if self.at_bound
+                else "",
+            ),
+            (
+                "held-out loss",
+                f"{e.mean:.6g}{known} {what}{f', {e.score}' if e.score else ''} (SE {se.kind})",
+            ),
             ("approximation", e._approximation()),
             *((name, e._metric(name)) for name in e.metrics),
             ("optimism", choosing),
@@ -325,7 +435,9 @@ class Tuning(PrintedResult):
         return [(name, text) for name, text in lines if text]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for another process, with the optimism computed first, since the fit is left out."""
+        """Return the state for another process, with the optimism computed first, since the fit is
+        left out.
+        """
         return vars(self) | {"optimism": self.optimism, "fit": None}
 
     @property
@@ -333,7 +445,11 @@ class Tuning(PrintedResult):
         """Name hyperparameters along which no trial had a slope worth a step."""
         slopes = [trial.slope for trial in self.all_trials if trial.slope is not None]
         least = SMALL[0] * self.estimate.scale
-        return [name for name in self.space if slopes and all(abs(slope[name]) <= least for slope in slopes)]
+        return [
+            name
+            for name in self.space
+            if slopes and all(abs(slope[name]) <= least for slope in slopes)
+        ]
 
     def plot(self, ax: "Axes | None" = None, *, name: str | None = None) -> "Axes":
         """Plot the criterion of every trial against a hyperparameter. Needs matplotlib.
@@ -355,12 +471,16 @@ class Tuning(PrintedResult):
 
 def _off(estimate: Estimate) -> float:
     """Return the approximation error; infinite if it was not computed."""
-    return estimate.approximation_error if np.isfinite(estimate.error).any() else np.inf
+    if np.isfinite(estimate.error).any():
+        return estimate.approximation_error
+    return np.inf
 
 
 @dataclass(frozen=True, eq=False)
 class TrialStudy:
-    """The arguments that all trials share, the trials so far, and the best one with its fit and estimate."""
+    """The arguments that all trials share, the trials so far, and the best one with its fit and
+    estimate.
+    """
 
     build: Build
     space: dict[str, Any]
@@ -373,11 +493,16 @@ class TrialStudy:
     nested: int
     trials: list[Trial] = field(default_factory=list)
     best: list[tuple[Trial, Fit]] = field(default_factory=list)  # at most one
-    measures: list[tuple[str, Array | None]] = field(default_factory=list)  # score and response of the first estimate
+    # score and response of the first estimate
+    measures: list[tuple[str, Array | None]] = field(default_factory=list)
 
     def add(self, trial: Trial, fit: Fit | None = None) -> Trial:
         self.trials.append(trial)
-        if fit is not None and np.isfinite(trial.value) and (not self.best or trial.value < self.best[0][0].value):
+        if (
+            fit is not None
+            and np.isfinite(trial.value)
+            and (not self.best or trial.value < self.best[0][0].value)
+        ):
             self.best[:] = [(trial, fit)]
         return trial
 
@@ -391,10 +516,18 @@ class TrialStudy:
         """Fit from the nearest trial of the same categories."""
         objective = self.build_model(hyper)
         choices = [name for name, ends in self.space.items() if isinstance(ends, list)]
-        ranges = {name: np.log(ends[1] / ends[0]) for name, ends in self.space.items() if isinstance(ends, tuple)}
+        ranges = {
+            name: np.log(ends[1] / ends[0])
+            for name, ends in self.space.items()
+            if isinstance(ends, tuple)
+        }
         near = [trial for trial in self.trials if trial.parameters is not None]
-        near = [trial for trial in near if all(trial.hyper[name] is hyper[name] for name in choices)]
-        distance = lambda one: sum((np.log(one.hyper[name] / hyper[name]) / width) ** 2 for name, width in ranges.items())
+        near = [
+            trial for trial in near if all(trial.hyper[name] is hyper[name] for name in choices)
+        ]
+        distance = lambda one: sum(
+            (np.log(one.hyper[name] / hyper[name]) / width) ** 2 for name, width in ranges.items()
+        )
         before = min(near, key=distance, default=None)
         try:
             start = None if before is None else before.parameters
@@ -406,27 +539,41 @@ class TrialStudy:
     def judge(self, hyper: dict[str, Any], fit: Fit, estimate: Estimate, **more: Any) -> Trial:
         """Judge a trial by its estimate."""
         asked = estimate.losses if estimate.joint else estimate.losses[estimate.plan.held]
-        exists, predicted = bool(np.isfinite(asked).all()), more.pop("predicted", None)
+        exists = bool(np.isfinite(asked).all())
+        predicted = more.pop("predicted", None)
         missing = f"no estimate: {np.sum(~np.isfinite(asked))} held-out losses do not exist"
         value, said = (estimate.mean, "") if exists else (float("nan"), missing)
         self.comparable(hyper, fit, estimate)
         if exists and self.metric is not None:
             kind = prediction_kind({"": measure_of("tune", fit, self.metric)})
-            predicted = held_out(fit, estimate.plan, self.refit, kind) if predicted is None else predicted
-            value = measure_units(self.metric, fit, predicted, np.ones(estimate.plan.num_units, bool))
-        return self.add(Trial(hyper, value, estimate, predicted, message=said, parameters=fit.parameters, **more), fit)
+            if predicted is None:
+                predicted = held_out(fit, estimate.plan, self.refit, kind)
+            value = measure_units(
+                self.metric, fit, predicted, np.ones(estimate.plan.num_units, bool)
+            )
+        return self.add(
+            Trial(
+                hyper, value, estimate, predicted, message=said, parameters=fit.parameters, **more
+            ),
+            fit,
+        )
 
     def comparable(self, hyper: dict[str, Any], fit: Fit, estimate: Estimate) -> None:
         """Raise unless trials have one response and, without a metric, one score."""
         loss = getattr(fit.objective, "loss_function", None)
         known = estimate.score in (LOG_DENSITY, LOG_PROBABILITY) or not isinstance(loss, Module)
-        own, other = estimate.score if known else f"by {loss!r}", estimate.response
+        own = estimate.score if known else f"by {loss!r}"
+        other = estimate.response
         self.measures[1:] = [] if self.measures else [(own, other)]
         score, response = self.measures[0]
         alike = response is None or other is None or np.array_equal(response, other)
         if not alike or (self.metric is None and own != score):
             unknown = "of a kind that is not known"
-            kind = f"losses are {own or unknown}, at first {score or unknown}" if alike else "the response is another one"
+            kind = (
+                f"losses are {own or unknown}, at first {score or unknown}"
+                if alike
+                else "the response is another one"
+            )
             raise ValueError(
                 f"tune: at {describe_hyper(hyper)} {kind}: they cannot be compared. "
                 "Trials of other losses are told apart by metric=, "
@@ -445,14 +592,22 @@ class TrialStudy:
         if estimate is not None:
             return trial, fit, estimate
         metrics: Any = () if self.metric is None else (self.metric,)
-        return trial, fit, cross_validate(fit, self.plan, self.refit, metric=metrics, bases="frozen")
+        return (
+            trial,
+            fit,
+            cross_validate(fit, self.plan, self.refit, metric=metrics, bases="frozen"),
+        )
 
     def result(self, best: Trial, fit: Fit, estimate: Estimate, how: SearchEnd) -> Tuning:
-        return Tuning(best, fit, estimate, tuple(self.trials), self.space, self.metric, self.seed, how)
+        return Tuning(
+            best, fit, estimate, tuple(self.trials), self.space, self.metric, self.seed, how
+        )
 
 
 @overload
-def tune(build: BandedRidge, space: Space | tuple[float, float], plan: Plan, **more: Any) -> PerTarget: ...
+def tune(
+    build: BandedRidge, space: Space | tuple[float, float], plan: Plan, **more: Any
+) -> PerTarget: ...
 @overload
 def tune(
     build: Build,
@@ -490,54 +645,59 @@ def tune(
 ) -> Tuning | PerTarget:
     """Find the hyperparameters with the lowest mean held-out loss.
 
-    Every trial is one fit, cross-validated under `plan` by `strategy`. The optimism of the choice is estimated from the trials;
-    by gradient, from further descents without some of the units.
+    Every trial is one fit, cross-validated under `plan` by `strategy`. The optimism of the choice
+    is estimated from the trials; by gradient, from further descents without some of the units.
 
     Parameters
     ----------
     build : callable or BandedRidge
-        `build(**hyper)` returns an objective. It is quicker if it reads its data once, as `model.under(penalty)` does. For a
-        `BandedRidge`, `space` is `(low, high)` for all bands, or a pair for each by name; `trials` is the most rounds, each
-        a step of every target.
+        `build(**hyper)` returns an objective. It is quicker if it reads its data once, as
+        `model.under(penalty)` does. For a `BandedRidge`, `space` is `(low, high)` for all bands, or
+        a pair for each by name; `trials` is the most rounds, each a step of every target.
     space : mapping
-        Bounds by the names of the hyperparameters: a tuple `(low, high)` of positive numbers, on the log scale, or a list of
-        choices.
+        Bounds by the names of the hyperparameters: a tuple `(low, high)` of positive numbers, on
+        the log scale, or a list of choices.
     plan : Plan, int or splitter
         The units to leave out, as in `cross_validate`; a Plan for a `BandedRidge`.
     strategy : AbstractRefit, default `NewtonStep()`
         The strategy of the refits.
     sampler : {"gradient", "optuna", "path"}, default "gradient"
-        "gradient" descends the exact gradient of the criterion of `NewtonStep()`, in steps of two e-folds at most, to a
-        local minimum. `build` must then pass its arguments on to penalties, or to functions in JAX, as they come. An
-        `AbstractClosedForm`, which JAX cannot differentiate, is also fitted a little to each side of every hyperparameter.
-        Under an l1 penalty or bounds the criterion is that of `Exact()`, and has kinks. "optuna" (pip install
-        'leaveout[tune]') samples by `seed`, and takes choices too. It prunes a trial whose fit shows that it is no better
-        (its loss on seen data is above the best's on unseen data), or whose `NewtonStep()` does, by its reported error.
-        "path" tries `trials` values of one penalty.
+        "gradient" descends the exact gradient of the criterion of `NewtonStep()`, in steps of two
+        e-folds at most, to a local minimum. `build` must then pass its arguments on to penalties,
+        or to functions in JAX, as they come. An `AbstractClosedForm`, which JAX cannot
+        differentiate, is also fitted a little to each side of every hyperparameter. Under an l1
+        penalty or bounds the criterion is that of `Exact()`, and has kinks. "optuna" (pip install
+        'leaveout[tune]') samples by `seed`, and takes choices too. It prunes a trial whose fit
+        shows that it is no better (its loss on seen data is above the best's on unseen data), or
+        whose `NewtonStep()` does, by its reported error. "path" tries `trials` values of one
+        penalty.
     trials : int, default 50
         The most fits to make.
     metric : str or scorer, optional
-        A metric of the held-out predictions ("auc", "mse", …, or one of scikit-learn's names or scorers, as in
-        `cross_validate`) to choose by instead of the loss. By gradient it can be "auc": the search descends a smoothed area,
-        and chooses by the area itself.
+        A metric of the held-out predictions ("auc", "mse", …, or one of scikit-learn's names or
+        scorers, as in `cross_validate`) to choose by instead of the loss. By gradient it can be
+        "auc": the search descends a smoothed area, and chooses by the area itself.
     start : mapping, optional
         The first hyperparameters of the descent; by default the geometric middle of the bounds.
     nested : int, default 1
-        The descents without each of three groups of units, which estimate the optimism (0 for none).
+        The descents without each of three groups of units, which estimate the optimism (0 for
+        none).
     seed : int, default 0
         The seed.
     rng : int, numpy.random.Generator or None, optional
         In place of `seed`: a generator draws it, and None draws another one in each call.
     checkpoint : path, optional
-        A file that keeps what is done. A call that was killed continues from there, to the same numbers. `build` is
-        identified by its code, what the code uses, and every objective that it returns.
+        A file that keeps what is done. A call that was killed continues from there, to the same
+        numbers. `build` is identified by its code, what the code uses, and every objective that it
+        returns.
     groups : array-like, optional
         Labels of groups for a number of folds or a splitter, as in `cross_validate`.
 
     Returns
     -------
     Tuning
-        The best trial with its fit and estimate, and all others. For a `BandedRidge`, a `PerTarget`.
+        The best trial with its fit and estimate, and all others. For a `BandedRidge`, a
+        `PerTarget`.
 
     Raises
     ------
@@ -568,20 +728,37 @@ def tune(
     (['l2'], True)
     """
     if isinstance(build, BandedRidge):
-        if sampler != "gradient" or metric is not None or checkpoint is not None or groups is not None:
-            raise ValueError("tune: a BandedRidge is tuned by gradient of its loss, takes a Plan, and keeps no checkpoint.")
-        return descend_penalties(build, space, cast(Plan, plan), start, count("tune: trials", trials, 1))
+        if (
+            sampler != "gradient"
+            or metric is not None
+            or checkpoint is not None
+            or groups is not None
+        ):
+            raise ValueError(
+                "tune: a BandedRidge is tuned by gradient of its loss, takes a Plan, and keeps no checkpoint."
+            )
+        return descend_penalties(
+            build, space, cast(Plan, plan), start, count("tune: trials", trials, 1)
+        )
     if not isinstance(space, Mapping) or not space:
-        raise ValueError(f"tune: space must map names to (low, high) or lists of choices; got {space!r}.")
+        raise ValueError(
+            f"tune: space must map names to (low, high) or lists of choices; got {space!r}."
+        )
     taken = [name for name in space if not isinstance(name, str) or name in (*COLUMNS, *METRICS)]
     if taken:
-        raise ValueError(f"tune: {taken[0]!r} cannot be the name of a hyperparameter: .trials has a column of that name.")
+        raise ValueError(
+            f"tune: {taken[0]!r} cannot be the name of a hyperparameter: .trials has a column of that name."
+        )
     read: dict[str, Any] = {}
     for name, ends in space.items():
         if isinstance(ends, list) and ends:
             read[name] = list(ends)
             continue
-        known = isinstance(ends, tuple) and len(ends) == 2 and all(isinstance(end, int | float | np.number) for end in ends)
+        known = (
+            isinstance(ends, tuple)
+            and len(ends) == 2
+            and all(isinstance(end, int | float | np.number) for end in ends)
+        )
         if not known or not 0 < ends[0] < ends[1] < np.inf:
             raise ValueError(
                 f"tune: space[{name!r}] must be a tuple (low, high) of positive numbers, low below high, or a list of choices; "
@@ -604,27 +781,42 @@ def tune(
     if start is not None:
         if not isinstance(start, Mapping) or set(start) != set(read):
             came = ", ".join(map(str, start)) if isinstance(start, Mapping) else repr(start)
-            raise ValueError(f"tune: start must be a value of each of {', '.join(read)}, by name; got {came}.")
+            raise ValueError(
+                f"tune: start must be a value of each of {', '.join(read)}, by name; got {came}."
+            )
         for name, value in start.items():
             ends = read[name]
             number = isinstance(value, int | float | np.number)
-            if not (value in ends if isinstance(ends, list) else number and ends[0] <= value <= ends[1]):
-                raise ValueError(f"tune: start[{name!r}] must be in the space, {ends!r}; got {value!r}.")
-    if not isinstance(plan, Plan) or groups is not None:  # folds are drawn once, for a model anywhere in the space
+            if not (
+                value in ends if isinstance(ends, list) else number and ends[0] <= value <= ends[1]
+            ):
+                raise ValueError(
+                    f"tune: start[{name!r}] must be in the space, {ends!r}; got {value!r}."
+                )
+    # folds are drawn once, for a model anywhere in the space
+    if not isinstance(plan, Plan) or groups is not None:
         some = {name: ends[0] for name, ends in read.items()}
         plan = read_plan("tune", build_objective(build, some), plan, strategy, groups)
-    study = TrialStudy(build, read, plan, strategy, int(trials), metric, dict(start or {}), int(seed), int(nested))
+    study = TrialStudy(
+        build, read, plan, strategy, int(trials), metric, dict(start or {}), int(seed), int(nested)
+    )
     if sampler not in get_args(Sampler):
-        raise ValueError(f"tune: sampler must be one of {', '.join(map(repr, get_args(Sampler)))}; got {sampler!r}.")
+        raise ValueError(
+            f"tune: sampler must be one of {', '.join(map(repr, get_args(Sampler)))}; got {sampler!r}."
+        )
     try:
         # everything that the trials depend on
         names = "build", "space", "plan", "refit", "metric", "start", "seed", "nested"
-        of = {name: getattr(study, name) for name in names} | {"trials": study.most, "sampler": sampler}
+        of = {name: getattr(study, name) for name in names} | {
+            "trials": study.most,
+            "sampler": sampler,
+        }
         with keeping("tune", checkpoint, of):
             how = {"gradient": by_gradient, "optuna": by_optuna, "path": by_path}[sampler](study)
             return study.result(*study.final(how.estimate), how)
     except KeyboardInterrupt:
-        ended, best = SearchEnd(f"by {sampler}", "stopped: the best is one of these"), study.best
+        ended = SearchEnd(f"by {sampler}", "stopped: the best is one of these")
+        best = study.best
         partial = lambda: study.result(*best[0], best[0][0].known_estimate, ended) if best else None
         raise Interrupted(f"tune: stopped after {len(study.trials)} trials", partial) from None
 
@@ -633,7 +825,9 @@ def _numbers(study: TrialStudy, sampler: str) -> tuple[Array, Array]:
     """Return the logarithms of all bounds."""
     lists = [name for name, ends in study.space.items() if isinstance(ends, list)]
     if lists:
-        raise ValueError(f"tune: sampler={sampler!r} takes bounds (low, high) only; {lists[0]!r} is a list: sampler='optuna'.")
+        raise ValueError(
+            f"tune: sampler={sampler!r} takes bounds (low, high) only; {lists[0]!r} is a list: sampler='optuna'."
+        )
     low, high = np.log(np.array(list(study.space.values()))).T
     return low, high
 
@@ -643,14 +837,18 @@ class _NoTrialLeft(Exception):
 
 
 def by_gradient(study: TrialStudy) -> SearchEnd:
-    """Descend by the gradient of the criterion over all units, and again over those without each group."""
+    """Descend by the gradient of the criterion over all units, and again over those without each
+    group.
+    """
     low, high = _numbers(study, "gradient")
     if type(study.refit) is not NewtonStep:
         raise ValueError(
             f"tune: sampler='gradient' derives NewtonStep(); got {study.refit!r}. Cross-validate .fit by that, or use 'optuna'."
         )
     if study.metric not in (None, "auc"):
-        raise ValueError(f"tune: sampler='gradient' has no slope of {study.metric!r}; use sampler='optuna'.")
+        raise ValueError(
+            f"tune: sampler='gradient' has no slope of {study.metric!r}; use sampler='optuna'."
+        )
     names = list(study.space)
     slopes = LossSlopes(study.build, names, smoothed_area if study.metric == "auc" else None)
 
@@ -661,9 +859,18 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
         fit, rho, out = study.fit_trial(hyper), np.array(list(hyper.values())), []
         plan = resolve_plan("tune", fit.objective, study.plan, criterion(fit))
         for among, found in zip(groups, slopes.of_groups(fit, plan, rho, groups), strict=True):
-            along, plan, center = found.slope * rho, found.estimate.plan, found.center
-            predicted = None if center is None else Predictions(plan, "link", values=center[plan.index[plan.held]])
-            more: dict[str, Any] = {"predicted": predicted, "slope": dict(zip(hyper, along.tolist(), strict=True))}
+            along = found.slope * rho
+            plan = found.estimate.plan
+            center = found.center
+            predicted = (
+                None
+                if center is None
+                else Predictions(plan, "link", values=center[plan.index[plan.held]])
+            )
+            more: dict[str, Any] = {
+                "predicted": predicted,
+                "slope": dict(zip(hyper, along.tolist(), strict=True)),
+            }
             if among is None:
                 trial = study.judge(hyper, fit, found.estimate, **more)
             else:
@@ -681,35 +888,60 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
         known = first.known_estimate
         return max(known.scale if study.metric is None else len(known.losses) ** -0.5, 1e-300)
 
-    def run(begin: Array, among: Array | None, first: Any = None, bend: float = 0.0) -> tuple[Trial, str]:
-        """Descend by the criterion over the units `among`; return the trial of the lowest criterion, and how it ended."""
-        look = lambda x: first if first is not None and np.array_equal(x, begin) else looks(x, [among])[0]
+    def run(
+        begin: Array, among: Array | None, first: Any = None, bend: float = 0.0
+    ) -> tuple[Trial, str]:
+        """Descend by the criterion over the units `among`.
+
+        Return the trial of the lowest criterion, and how it ended.
+        """
+        look = lambda x: (
+            first if first is not None and np.array_equal(x, begin) else looks(x, [among])[0]
+        )
         return descend_boxes(look, begin, low, high, error, study.most, bend=bend)
 
-    best, ended = run(np.log([study.start[name] for name in names]) if study.start else (low + high) / 2, None)
-    known, fit = None, study.best[0][1] if study.best else None
+    best, ended = run(
+        np.log([study.start[name] for name in names]) if study.start else (low + high) / 2, None
+    )
+    known = None
+    fit = study.best[0][1] if study.best else None
     if fit is not None and kinks(fit.objective) is not None:
         known = cross_validate(fit, study.plan, criterion(fit), bases="frozen")
         ended += "; the curve, of exact refits, has kinks where coefficients come and go"
-    rng, start = np.random.default_rng(study.seed), np.log(list(best.hyper.values()))
-    nested, bend = [], _bend(study.trials, best)
+    rng = np.random.default_rng(study.seed)
+    start = np.log(list(best.hyper.values()))
+    nested = []
+    bend = _bend(study.trials, best)
     for label in [group_units(best.known_estimate, rng) for _ in range(study.nested)]:
         groups = [label == g for g in range(label.max() + 1)]
         # units of one class have no area
-        area = lambda own: measure_units(study.metric or "auc", study.best[0][1], best.predicted, own)
-        some = [g for g, own in enumerate(groups) if study.metric is None or np.isfinite([area(own), area(~own)]).all()]
+        area = lambda own: measure_units(
+            study.metric or "auc", study.best[0][1], best.predicted, own
+        )
+        some = [
+            g
+            for g, own in enumerate(groups)
+            if study.metric is None or np.isfinite([area(own), area(~own)]).all()
+        ]
         firsts = looks(start, [~groups[g] for g in some]) if some else []
-        chosen = {g: run(start, ~groups[g], first, bend)[0] for g, first in zip(some, firsts, strict=True)}
+        chosen = {
+            g: run(start, ~groups[g], first, bend)[0] for g, first in zip(some, firsts, strict=True)
+        }
         nested.append((label, [chosen.get(g) for g in range(len(groups))]))
     return SearchEnd("by gradient", ended, known, nested_trials=tuple(nested))
 
 
 def _bend(trials: Sequence[Trial], best: Trial) -> float:
-    """Return the curvature of the criterion from the best trial to the nearest other one; zero if it is not positive."""
+    """Return the curvature of the criterion from the best trial to the nearest other one.
+
+    Zero if it is not positive.
+    """
     apart = lambda trial: np.log(list(trial.hyper.values())) - np.log(list(best.hyper.values()))
     slope = lambda trial: np.array(list((trial.slope or {}).values()))
     near = min(
-        (trial for trial in trials if apart(trial).any()), key=lambda trial: float(apart(trial) @ apart(trial)), default=best
+        (trial for trial in trials if apart(trial).any()),
+        key=lambda trial: float(apart(trial) @ apart(trial)),
+        default=best,
     )
     step = apart(near)
     return max(float((slope(near) - slope(best)) @ step / max(step @ step, 1e-300)), 0.0)
@@ -725,13 +957,15 @@ def descend_boxes(
     fine: float = 1.0,
     bend: float = 0.0,
 ) -> tuple[Any, str]:
-    """Descend to a minimum by SciPy's L-BFGS-B in one box after another, each started with a step of one e-fold.
+    """Descend to a minimum by SciPy's L-BFGS-B in one box after another, each started with a step
+    of one e-fold.
 
-    `evaluate` returns a value, its slope and a result, and `error` the value's standard error at the first result. The
-    function returns the result of the lowest value on the way, and how the descent ended: at a minimum, or after `most`
-    results. A slope counts as small relative to the largest slope so far, as a flat start may be a tail. `fine` is a factor on
-    the slope that counts as small. `bend` is the curvature at the start, if that is near a minimum: first steps are no longer
-    than Newton's, and no tail is suspected.
+    `evaluate` returns a value, its slope and a result, and `error` the value's standard error at
+    the first result. The function returns the result of the lowest value on the way, and how the
+    descent ended: at a minimum, or after `most` results. A slope counts as small relative to the
+    largest slope so far, as a flat start may be a tail. `fine` is a factor on the slope that counts
+    as small. `bend` is the curvature at the start, if that is near a minimum: first steps are no
+    longer than Newton's, and no tail is suspected.
     """
     seen: dict[bytes, tuple[float, Array, Any]] = {}
 
@@ -744,31 +978,47 @@ def descend_boxes(
         return seen[x.tobytes()][:2]
 
     with Slow("fits" if most else "looks", most or 200) as bar:
-        steepest, _ = np.inf if bend else 0.0, look(x)
+        steepest = np.inf if bend else 0.0
+        _ = look(x)
         se = error(seen[x.tobytes()][2])
         try:
             for _ in range(100):
                 value, slope = look(x)
-                steep, box = np.abs(slope).max(), (np.maximum(low, x - LONGEST), np.minimum(high, x + LONGEST))
-                steepest, unit = max(steepest, steep, 1e-300), max(steep, bend, 1e-300)
-                scaled = lambda x, value=value, unit=unit: ((look(x)[0] - value) / unit, look(x)[1] / unit)
+                steep = np.abs(slope).max()
+                box = (np.maximum(low, x - LONGEST), np.minimum(high, x + LONGEST))
+                steepest = max(steepest, steep, 1e-300)
+                unit = max(steep, bend, 1e-300)
+                scaled = lambda x, value=value, unit=unit: (
+                    (look(x)[0] - value) / unit,
+                    look(x)[1] / unit,
+                )
                 least = fine * min(se, steepest / SMALL[0] / 10) / unit
                 options = {"gtol": SMALL[0] * least, "ftol": SMALL[1] * least, "maxcor": 20}
 
                 def leave(x: Array, box: tuple[Array, Array] = box) -> None:
                     """Stop where the slope out of the box is all that matters."""
                     slope = look(x)[1]
-                    out = ((x <= box[0]) & (box[0] > low) & (slope > 0)) | ((x >= box[1]) & (box[1] < high) & (slope < 0))
+                    out = ((x <= box[0]) & (box[0] > low) & (slope > 0)) | (
+                        (x >= box[1]) & (box[1] < high) & (slope < 0)
+                    )
                     # share of that slope that the others are to reach before the next box
-                    if np.abs(slope[~out]).max(initial=0.0) < 0.1 * np.abs(slope[out]).max(initial=0.0):
+                    if np.abs(slope[~out]).max(initial=0.0) < 0.1 * np.abs(slope[out]).max(
+                        initial=0.0
+                    ):
                         raise StopIteration
 
-                more: dict[str, Any] = {"bounds": np.transpose(box), "options": options, "callback": leave}
+                more: dict[str, Any] = {
+                    "bounds": np.transpose(box),
+                    "options": options,
+                    "callback": leave,
+                }
                 x = scipy.optimize.minimize(scaled, x, jac=True, method="L-BFGS-B", **more).x
                 if not np.any(((x <= box[0]) & (box[0] > low)) | ((x >= box[1]) & (box[1] < high))):
                     break
             slope = look(x)[1]
-            left = np.abs(np.where(((x <= low) & (slope > 0)) | ((x >= high) & (slope < 0)), 0.0, slope)).max()
+            left = np.abs(
+                np.where(((x <= low) & (slope > 0)) | ((x >= high) & (slope < 0)), 0.0, slope)
+            ).max()
             ended = f"the slope left is {left / se:.1g} standard errors an e-fold"
         except _NoTrialLeft:
             ended = f"not converged: stopped after {most} fits (trials=)"
@@ -778,7 +1028,9 @@ def descend_boxes(
 def by_path(study: TrialStudy) -> SearchEnd:
     low, _ = _numbers(study, "path")
     if len(low) > 1 or study.metric is not None or study.start:
-        raise ValueError("tune: sampler='path' goes over the values of one penalty, by its loss: no metric=, no start=.")
+        raise ValueError(
+            "tune: sampler='path' goes over the values of one penalty, by its loss: no metric=, no start=."
+        )
     (name,) = study.space
     least, largest = study.space[name]
     values = np.clip(np.geomspace(least, largest, study.most), least, largest).tolist()
@@ -787,26 +1039,37 @@ def by_path(study: TrialStudy) -> SearchEnd:
     for value, other in made.items():
         names = [part for part in vars(first) if part not in ("penalty", "loss_function")]
         parts: Any = [(vars(first)[part], vars(other).get(part)) for part in names]
-        alike = all(a is b or (np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b) for a, b in parts)
+        alike = all(
+            a is b or (np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b)
+            for a, b in parts
+        )
         losses = [repr(getattr(each, "loss_function", "")) for each in (first, other)]
         if type(first) is not type(other) or not alike or losses[0] != losses[1]:
-            raise ValueError(f"tune: at {name} = {value:.4g} more than the penalty is another; use sampler='optuna'.")
+            raise ValueError(
+                f"tune: at {name} = {value:.4g} more than the penalty is another; use sampler='optuna'."
+            )
     penalties = {value: getattr(other, "penalty", None) for value, other in made.items()}
-    judged = lambda found: [study.judge({name: point.value}, point.fit, point.estimate) for point in found.points]
+    judged = lambda found: [
+        study.judge({name: point.value}, point.fit, point.estimate) for point in found.points
+    ]
     try:
         judged(found := path(first, penalties, study.plan, study.refit))
     except Interrupted as stop:
         if stop.partial is not None:
             judged(stop.partial)
         raise
-    return SearchEnd("by path", "from the least to the largest", found.best.estimate if study.best else None)
+    return SearchEnd(
+        "by path", "from the least to the largest", found.best.estimate if study.best else None
+    )
 
 
 def by_optuna(study: TrialStudy) -> SearchEnd:
     try:
         import optuna
     except ImportError as error:
-        raise ImportError("tune: sampler='optuna' needs Optuna: pip install 'leaveout[tune]'.") from error
+        raise ImportError(
+            "tune: sampler='optuna' needs Optuna: pip install 'leaveout[tune]'."
+        ) from error
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
@@ -820,19 +1083,29 @@ def by_optuna(study: TrialStudy) -> SearchEnd:
         for name, ends in study.space.items()
     }
     if study.start:
-        numbered = {k: study.space[k].index(v) if isinstance(study.space[k], list) else v for k, v in study.start.items()}
+        numbered = {
+            k: study.space[k].index(v) if isinstance(study.space[k], list) else v
+            for k, v in study.start.items()
+        }
         asked.enqueue_trial(numbered)
     states = optuna.trial.TrialState
     with Slow("fits", study.most) as bar:
         for _ in range(study.most):
             own = asked.ask(kinds)
-            hyper = {k: study.space[k][v] if isinstance(study.space[k], list) else float(v) for k, v in own.params.items()}
+            hyper = {
+                k: study.space[k][v] if isinstance(study.space[k], list) else float(v)
+                for k, v in own.params.items()
+            }
             trial = _try(study, hyper)
             if trial.message.startswith("pruned"):
                 own.report(trial.value, step=0)
                 asked.tell(own, state=states.PRUNED)
             else:
-                asked.tell(own, trial.value if not trial.message else None, state=states.FAIL if trial.message else None)
+                asked.tell(
+                    own,
+                    trial.value if not trial.message else None,
+                    state=states.FAIL if trial.message else None,
+                )
             bar.advance()
     return SearchEnd("by Optuna", "as many as were asked for")
 
@@ -851,22 +1124,38 @@ def _try(study: TrialStudy, hyper: dict[str, Any]) -> Trial:
         # standard errors by which a trial must be known to be worse before it is pruned
         least = best.mean + best.approximation_error + 0.01 * best.scale
         if (bound := floor(fit, gathered.draft)) > least:
-            return study.add(Trial(hyper, bound, message="pruned by its fit", parameters=fit.parameters))
+            return study.add(
+                Trial(hyper, bound, message="pruned by its fit", parameters=fit.parameters)
+            )
         if isinstance(study.refit, Exact | Certified):
             look = cross_validate(fit, study.plan, STEP, audit=0, bases="frozen")
             if look.mean - look.approximation_error > least:
-                return study.add(Trial(hyper, look.mean, look, message="pruned by its step", parameters=fit.parameters))
-    return study.judge(hyper, fit, cross_validate(fit, study.plan, study.refit, audit=0, bases="frozen"))
+                return study.add(
+                    Trial(
+                        hyper,
+                        look.mean,
+                        look,
+                        message="pruned by its step",
+                        parameters=fit.parameters,
+                    )
+                )
+    return study.judge(
+        hyper, fit, cross_validate(fit, study.plan, study.refit, audit=0, bases="frozen")
+    )
 
 
 def floor(fit: Fit, estimate: Estimate) -> float:
     """Compute a lower bound on the mean loss of exact refits from the fit alone.
 
-    θ̂ minimises F, and θ_o minimises F minus the terms of fold o, so F(θ̂) ≤ F(θ_o) and F_o(θ_o) ≤ F_o(θ̂): the losses of the
-    fold sum to no less at θ_o than at θ̂. This needs F to be convex, a sum over units and a penalty, and folds that score all
-    that they leave out, every unit as often as any other.
+    θ̂ minimises F, and θ_o minimises F minus the terms of fold o, so F(θ̂) ≤ F(θ_o) and F_o(θ_o) ≤
+    F_o(θ̂): the losses of the fold sum to no less at θ_o than at θ̂. This needs F to be convex, a
+    sum over units and a penalty, and folds that score all that they leave out, every unit as often
+    as any other.
     """
-    plan, model = estimate.plan, fit.predictors
+    plan = estimate.plan
+    model = fit.predictors
     times = np.bincount(plan.index, minlength=plan.num_units)
     alike = plan.held.all() and not plan.weight.any() and times.min() == times.max()
-    return estimate.no_update if model is not None and model.separate and alike else -np.inf
+    if model is not None and model.separate and alike:
+        return estimate.no_update
+    return -np.inf

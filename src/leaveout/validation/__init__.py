@@ -1,4 +1,6 @@
-"""Cross-validation: batches of refits, scores, metrics, standard errors, intervals, audit, comparison, checks."""
+"""Cross-validation: batches of refits, scores, metrics, standard errors, intervals, audit,
+comparison, checks.
+"""
 
 import lazy_loader as _lazy
 

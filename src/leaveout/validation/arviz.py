@@ -22,29 +22,53 @@ def elpd_data(
 ) -> Any:
     """Build ArviZ's `ELPDData` from the held-out and no-update −log densities of the units.
 
-    `se` is the standard error of the mean. ArviZ takes sums over units, so means are multiplied by n. `p` is the sum of the
-    differences between held-out and no-update losses. `k` is Pareto's of each unit, if draws were weighed.
+    `se` is the standard error of the mean. ArviZ takes sums over units, so means are multiplied by
+    n. `p` is the sum of the differences between held-out and no-update losses. `k` is Pareto's of
+    each unit, if draws were weighed.
     """
-    made, n = _class(), len(losses)
+    made = _class()
+    n = len(losses)
     import xarray
 
     pointwise = xarray.DataArray(-losses, dims="unit", coords={"unit": np.asarray(names)})
-    known = {"se": n * se, "n_samples": draws, "n_data_points": n, "warning": suspect, "scale": "log"}
-    elpd, p = -float(losses.sum()), float(np.sum(losses - baseline))
+    known = {
+        "se": n * se,
+        "n_samples": draws,
+        "n_data_points": n,
+        "warning": suspect,
+        "scale": "log",
+    }
+    elpd = -float(losses.sum())
+    p = float(np.sum(losses - baseline))
     if k is not None:
-        known |= {"good_k": 0.7, "pareto_k": xarray.DataArray(k, dims="unit", coords=pointwise.coords)}
+        known |= {
+            "good_k": 0.7,
+            "pareto_k": xarray.DataArray(k, dims="unit", coords=pointwise.coords),
+        }
     if dataclasses.is_dataclass(made):
         new: Any = made
-        kind = {"kind": "loo"} if "kind" in {field.name for field in dataclasses.fields(made)} else {}
+        kind = (
+            {"kind": "loo"} if "kind" in {field.name for field in dataclasses.fields(made)} else {}
+        )
         return new(**kind, elpd=elpd, p=p, elpd_i=pointwise, **{"good_k": None, **known})
     # in ArviZ's own order, by which it prints
-    old = {"elpd_loo": elpd, "se": known.pop("se"), "p_loo": p, **known, "loo_i": pointwise.rename("loo_i")}
+    old = {
+        "elpd_loo": elpd,
+        "se": known.pop("se"),
+        "p_loo": p,
+        **known,
+        "loo_i": pointwise.rename("loo_i"),
+    }
     return made(data=list(old.values()), index=list(old))
 
 
 def _class() -> Any:
     # from version 1.3 on, from version 1 on, and before
-    for module, name in (("arviz_stats.utils", "ELPDDataLOO"), ("arviz_stats.utils", "ELPDData"), ("arviz", "ELPDData")):
+    for module, name in (
+        ("arviz_stats.utils", "ELPDDataLOO"),
+        ("arviz_stats.utils", "ELPDData"),
+        ("arviz", "ELPDData"),
+    ):
         try:
             return getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError):

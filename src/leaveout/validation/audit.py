@@ -1,9 +1,10 @@
 """Audit a few refits of every call: repeat them exactly by another method, and compare.
 
-Newton's method by conjugate gradients (SciPy's), with a line search on F(·, w) itself, starts from a refit's candidate. It
-shares no metric, bound or estimate with the strategies. The choice of refits does not depend on the clock: they are those of
-the longest first step, those of the largest error, and some at random. They take at most a tenth of the operations of the call,
-or one refit is repeated if that is no more than half of them.
+Newton's method by conjugate gradients (SciPy's), with a line search on F(·, w) itself, starts from
+a refit's candidate. It shares no metric, bound or estimate with the strategies. The choice of
+refits does not depend on the clock: they are those of the longest first step, those of the largest
+error, and some at random. They take at most a tenth of the operations of the call, or one refit is
+repeated if that is no more than half of them.
 """
 
 from collections.abc import Callable
@@ -35,22 +36,37 @@ REASONS = ("longest step", "largest error", "random")
 
 
 def foremost_by_reason(
-    refits: Int[Array, " some"], move: Float[Array, " some"], error: Float[Array, " some"], is_proved: Array, number: int
+    refits: Int[Array, " some"],
+    move: Float[Array, " some"],
+    error: Float[Array, " some"],
+    is_proved: Array,
+    number: int,
 ) -> list[Int[Array, " number"]]:
-    """Return the positions of the foremost refits by each of `REASONS`, estimated errors before proved ones.
+    """Return the positions of the foremost refits by each of `REASONS`, estimated errors before
+    proved ones.
 
-    The random order hashes the number of each refit, so that it does not depend on the other refits.
+    The random order hashes the number of each refit, so that it does not depend on the other
+    refits.
     """
     mixed = refits.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mixed ^= mixed >> np.uint64(31)
     chance = (mixed * np.uint64(0xBF58476D1CE4E5B9) >> np.uint64(11)).astype(float)
     estimated = ~np.asarray(is_proved, bool)
-    return [*(_foremost(key, estimated, number) for key in (move, error)), _foremost(chance, np.zeros_like(estimated), number)]
+    return [
+        *(_foremost(key, estimated, number) for key in (move, error)),
+        _foremost(chance, np.zeros_like(estimated), number),
+    ]
 
 
-def _foremost(key: Float[Array, " some"], first: Bool[Array, " some"], number: int) -> Int[Array, " number"]:
-    """Return the positions of the largest keys, those marked `first` before all others; only these are sorted."""
-    key, pool = np.where(np.isnan(key), -np.inf, key), np.flatnonzero(first)
+def _foremost(
+    key: Float[Array, " some"], first: Bool[Array, " some"], number: int
+) -> Int[Array, " number"]:
+    """Return the positions of the largest keys, those marked `first` before all others.
+
+    Only these are sorted.
+    """
+    key = np.where(np.isnan(key), -np.inf, key)
+    pool = np.flatnonzero(first)
     if len(pool) < number:
         pool = np.arange(len(key))
     if len(pool) > number > 0:
@@ -60,7 +76,9 @@ def _foremost(key: Float[Array, " some"], first: Bool[Array, " some"], number: i
 
 
 class Candidates:
-    """The refits of an estimate that are most worth repeating, and the parameters that each of them reached."""
+    """The refits of an estimate that are most worth repeating, and the parameters that each of them
+    reached.
+    """
 
     estimate: Estimate
     number: int
@@ -68,28 +86,39 @@ class Candidates:
     exists: np.ndarray
 
     def __init__(self, estimate: Estimate, number: int):
-        self.estimate, self.number = estimate, number
-        self.step_length, self.exists = np.zeros(len(estimate.error)), np.zeros(len(estimate.error), bool)
+        self.estimate = estimate
+        self.number = number
+        self.step_length = np.zeros(len(estimate.error))
+        self.exists = np.zeros(len(estimate.error), bool)
         self.start: dict[int, Array] = {}
 
-    def add(self, refits: Int[Array, " some"], move: Float[Array, " some"], theta: Callable[[list[int]], Array] | None) -> None:
+    def add(
+        self,
+        refits: Int[Array, " some"],
+        move: Float[Array, " some"],
+        theta: Callable[[list[int]], Array] | None,
+    ) -> None:
         """Add refits with the lengths of their first steps.
 
-        `theta` returns the parameters of some of them; it is called only for refits that may be repeated. It is None if no
-        parameters are formed.
+        `theta` returns the parameters of some of them; it is called only for refits that may be
+        repeated. It is None if no parameters are formed.
         """
         self.step_length[refits], self.exists[refits] = move, True
         if theta is None or not self.number:
             return
         known = self.exists, self.step_length, self.estimate.error, self.estimate.proved
-        best = set().union(*_orders(*known, self.number))  # those of a batch are among its own foremost
+        # those of a batch are among its own foremost
+        best = set().union(*_orders(*known, self.number))
         mine = [place for place, refit in enumerate(refits.tolist()) if refit in best]
         if mine:
             self.start |= dict(zip(refits[mine].tolist(), theta(mine), strict=True))
             self.start = {refit: self.start[refit] for refit in best & self.start.keys()}
 
     def choose(self, number: int) -> dict[int, str]:
-        """Choose at most `number` refits, and no more than the caller allowed; return the reason for each."""
+        """Choose at most `number` refits, and no more than the caller allowed.
+
+        Return the reason for each.
+        """
         known = self.exists, self.step_length, self.estimate.error, self.estimate.proved
         return choose_refits(*known, min(number, self.number))
 
@@ -101,15 +130,21 @@ def choose_refits(
     is_proved: Bool[Array, " refits"],
     number: int,
 ) -> dict[int, str]:
-    """Choose `number` of the refits that exist, taking the reasons in turn; return the reason for each."""
-    orders, out = _orders(exists, move, error, is_proved, number), {}
+    """Choose `number` of the refits that exist, taking the reasons in turn.
+
+    Return the reason for each.
+    """
+    orders = _orders(exists, move, error, is_proved, number)
+    out = {}
     for turn in range(min(number, len(orders[0]))):
         refit = next(refit for refit in orders[turn % 3] if refit not in out)
         out[refit] = REASONS[turn % 3]
     return out
 
 
-def _orders(exists: Array, move: Array, error: Array, is_proved: Array, number: int) -> list[list[int]]:
+def _orders(
+    exists: Array, move: Array, error: Array, is_proved: Array, number: int
+) -> list[list[int]]:
     """List the foremost of the refits that exist, by each reason."""
     refits = np.flatnonzero(exists)
     places = foremost_by_reason(refits, move[refits], error[refits], is_proved[refits], number)
@@ -117,7 +152,8 @@ def _orders(exists: Array, move: Array, error: Array, is_proved: Array, number: 
 
 
 def affordable(gradients: float, operations: float) -> int:
-    """Return the number of repetitions that a tenth of a call pays for, given its gradients and the operations of one.
+    """Return the number of repetitions that a tenth of a call pays for, given its gradients and the
+    operations of one.
 
     One repetition is always allowed if it takes no more than half of the call, or hardly any time.
     """
@@ -132,13 +168,18 @@ def repeat_minimiser(
 
     Steps avoid flat directions, along which F varies by rounding only.
     """
-    F, whitened, flat = function(fit.objective, fit.theta, weights), fit.whiten, np.asarray(fit.null_space)
+    F, whitened, flat = (
+        function(fit.objective, fit.theta, weights),
+        fit.whiten,
+        np.asarray(fit.null_space),
+    )
 
     def look(u):
         value, slope = F.look(fit.at(u))
         return value, whitened(slope)
 
-    formed = fit.predictors is None and fit.factor is not None and len(start) <= 64  # its program is compiled already
+    # its program is compiled already
+    formed = fit.predictors is None and fit.factor is not None and len(start) <= 64
     u, (value, gradient) = start.copy(), look(start)
     max_audit_newton_steps = 60  # largest number of Newton steps
     for _ in range(max_audit_newton_steps):
@@ -147,17 +188,23 @@ def repeat_minimiser(
             return u, True
         product = F.hessian(fit.at(u)).__matmul__ if formed else F.products(fit.at(u))
 
-        def multiply(v, product=product):  # by ∇²F, with the curvature of the coordinates along flat directions
+        # by ∇²F, with the curvature of the coordinates along flat directions
+        def multiply(v, product=product):
             move = fit.unwhiten(np.ravel(v))
             return whitened(product(move) + (flat @ move) @ flat if len(flat) else product(move))
 
         hessian = scipy.sparse.linalg.LinearOperator((len(u), len(u)), multiply, dtype=float)
-        with np.errstate(divide="ignore", invalid="ignore"):  # rounding along undetermined directions
-            step, _ = scipy.sparse.linalg.cg(hessian, -gradient, rtol=min(0.1, size), maxiter=10 * len(u) + 10)
-        step = step if step @ gradient < 0 else -gradient
+        # rounding along undetermined directions
+        with np.errstate(divide="ignore", invalid="ignore"):
+            step, _ = scipy.sparse.linalg.cg(
+                hessian, -gradient, rtol=min(0.1, size), maxiter=10 * len(u) + 10
+            )
+        if not (step @ gradient < 0):
+            step = -gradient
         if np.linalg.norm(step) <= LAST_AUDIT_STEP * (1 + np.linalg.norm(u)):
             return u + step, True
-        length, (new, slope) = 1.0, look(u + step)
+        length = 1.0
+        (new, slope) = look(u + step)
         fine = abs(step @ gradient) <= 1e-11 * max(1.0, abs(value))  # F is flat to rounding
         while not fine and not new <= value + 1e-4 * length * (step @ gradient) and length > 1e-10:
             length /= 2
@@ -166,82 +213,111 @@ def repeat_minimiser(
             return u, True
         if length <= 1e-10:
             return u, False
-        u, value, gradient = u + length * step, new, slope
+        u = u + length * step
+        value = new
+        gradient = slope
     return u, False
 
 
-def _solve_least_squares(fit: Fit, weights: Float[Array, " units"]) -> tuple[Float[Array, " params"], bool] | None:
-    """Solve least squares of least norm by SciPy's `lstsq` on the rows that stay, in a basis without flat directions.
+def _solve_least_squares(
+    fit: Fit, weights: Float[Array, " units"]
+) -> tuple[Float[Array, " params"], bool] | None:
+    """Solve least squares of least norm by SciPy's `lstsq` on the rows that stay, in a basis
+    without flat directions.
 
     Returns the solution and whether rounding leaves the rank open. None for other models.
     """
     if (known := least_norm(fit)) is None:
         return None
-    p, ridge = known.x.shape[1], known.ridge
+    p = known.x.shape[1]
+    ridge = known.ridge
     omega = weights * known.weight
-    x, y = known.x[omega > 0], known.y[omega > 0]
+    x = known.x[omega > 0]
+    y = known.y[omega > 0]
     omega = omega[omega > 0]
     mean = omega @ x / omega.sum() if known.intercept else np.zeros(p)
     level = omega @ y / omega.sum() if known.intercept else 0.0
     size = 32 * (max(x.shape[0] + p * known.has_penalty, p)) * 2.0**-52
     natural = known.back if known.natural is None else np.linalg.inv(known.natural)
     for basis in (np.eye(p), natural):  # the second decides which solution is of least norm
-        rows, target = np.sqrt(omega)[:, None] * ((x - mean) @ basis), np.sqrt(omega) * (y - level)
+        rows = np.sqrt(omega)[:, None] * ((x - mean) @ basis)
+        target = np.sqrt(omega) * (y - level)
         if known.has_penalty:
-            rows, target = np.r_[rows, np.sqrt(ridge)[:, None] * basis], np.r_[target, np.zeros(p)]
-            length = np.linalg.norm(rows, axis=0)  # columns of one length: scales apart would add rounding
-            rows, basis = rows / length, basis / length
+            rows = np.r_[rows, np.sqrt(ridge)[:, None] * basis]
+            target = np.r_[target, np.zeros(p)]
+            # columns of one length: scales apart would add rounding
+            length = np.linalg.norm(rows, axis=0)
+            rows = rows / length
+            basis = basis / length
         found, _, _, s = scipy.linalg.lstsq(rows, target, cond=max(known.cut, size))
         assert s is not None
         least = max(known.cut, size) * s.max(initial=0.0)
         if known.has_penalty or s.min(initial=np.inf) > least:
             break
-    clear = not np.any((s > least * (0.999 if known.cut else 1.0)) & (s < least * (1.001 if known.cut else 1e3)))
+    clear = not np.any(
+        (s > least * (0.999 if known.cut else 1.0)) & (s < least * (1.001 if known.cut else 1e3))
+    )
     coef = basis @ found
     return (np.append(coef, level - mean @ coef) if known.intercept else coef), clear
 
 
 @dataclass(frozen=True, eq=False)
 class RepeatedRefit:
-    """Repeat one refit: descend from its candidate to its minimiser, and return the losses there and their places."""
+    """Repeat one refit: descend from its candidate to its minimiser, and return the losses there
+    and their places.
+    """
 
     held_out_loss: HeldOutLoss
     start: dict[int, Array]
 
     def __call__(self, refit: int) -> StepResult:
-        asked, fit = self.held_out_loss, self.held_out_loss.fit
+        asked = self.held_out_loss
+        fit = self.held_out_loss.fit
         _, place, rows = asked.plan.one(refit, lists_all_units(fit.objective))
         weights = weights_of(rows, asked.plan.num_units)[0]
         if (kinked := kinks(fit.objective)) is not None:  # by coordinate descent from zero
             try:
-                theta, reached = minimise_with_kinks(kinked.whole, weights).theta, True
+                theta = minimise_with_kinks(kinked.whole, weights).theta
+                reached = True
             except NoMinimiser:
-                theta, reached = fit.vector, False
+                theta = fit.vector
+                reached = False
         elif (solved := _solve_least_squares(fit, weights)) is not None:
             theta, reached = solved
         else:
-            u, reached = repeat_minimiser(fit, weights, fit.back(self.start.get(refit, fit.vector) - fit.vector))
+            u, reached = repeat_minimiser(
+                fit, weights, fit.back(self.start.get(refit, fit.vector) - fit.vector)
+            )
             theta = fit.at(u)
         value = asked.losses(rows, theta[None])[0]
         exact = np.atleast_1d(value) if asked.joint else value[rows.held[0]]
         return {"exact": exact, "reached": np.asarray(reached), "place": place[rows.held]}
 
 
-def audit_table(loss: HeldOutLoss, estimate: Estimate, chosen: dict[int, str], start: dict[int, Array]) -> pd.DataFrame:
+def audit_table(
+    loss: HeldOutLoss, estimate: Estimate, chosen: dict[int, str], start: dict[int, Array]
+) -> pd.DataFrame:
     """Tabulate `refit, reason, reported, exact, error, difference, beyond` for the chosen refits.
 
-    `beyond` marks refits whose difference exceeds their reported error. Descent begins at `start`, or at θ̂ for a refit that
-    `start` does not contain.
+    `beyond` marks refits whose difference exceeds their reported error. Descent begins at `start`,
+    or at θ̂ for a refit that `start` does not contain.
     """
     lines = []
     with Slow("audit", len(chosen)) as bar:
         for refit, told in steps(RepeatedRefit(loss, start), list(chosen)):
-            exact, reached, error = told["exact"], bool(told["reached"]), float(estimate.error[refit])
+            exact = told["exact"]
+            reached = bool(told["reached"])
+            error = float(estimate.error[refit])
             reported = estimate.losses[[refit] if loss.joint else told["place"]]
             off = float(np.abs(reported - exact).sum())
-            beyond = reached and off > error * (1 + 1e-6) + PROGRAM_ROUNDING * (1 + np.abs(exact).sum())
+            beyond = reached and off > error * (1 + 1e-6) + PROGRAM_ROUNDING * (
+                1 + np.abs(exact).sum()
+            )
             known = (exact.sum(), error, off) if reached else (np.nan, error, np.nan)
             lines.append((refit, chosen[refit], reported.sum(), *known, bool(beyond)))
             bar.advance()
     names = "refit", "reason", "reported", "exact", "error", "difference", "beyond"
-    return pd.DataFrame(dict(zip(names, map(list, zip(*lines, strict=True)), strict=True)) if lines else [], columns=names)
+    return pd.DataFrame(
+        dict(zip(names, map(list, zip(*lines, strict=True)), strict=True)) if lines else [],
+        columns=names,
+    )

@@ -1,6 +1,8 @@
-"""Run the batches of a plan in order: refit them here or in joblib's workers, and merge the results one by one.
+"""Run the batches of a plan in order: refit them here or in joblib's workers, and merge the results
+one by one.
 
-Results are kept in a checkpoint on request. The division of a plan into batches depends on the model and the plan only.
+Results are kept in a checkpoint on request. The division of a plan into batches depends on the
+model and the plan only.
 """
 
 import contextlib
@@ -20,19 +22,34 @@ from ..models.glm.active_coefficients import kinks
 from ..objectives.batch_functions import lists_all_units, work
 from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.contiguous_folds import Runs
-from ..objectives.objective import AbstractLinearPredictor, AbstractObjective, aligned_copy, display_name
+from ..objectives.objective import (
+    AbstractLinearPredictor,
+    AbstractObjective,
+    aligned_copy,
+    display_name,
+)
 from ..optimize.fit import Fit
 from ..optimize.starts import cores
 from ..plans.plan import CAPACITY, Batch, Plan, RefitRows
-from ..refit import AbstractRefit, RefitBatch, expandable, fill_undetermined, is_narrow, refit_active_set
+from ..refit import (
+    AbstractRefit,
+    RefitBatch,
+    expandable,
+    fill_undetermined,
+    is_narrow,
+    refit_active_set,
+)
 from ..refit._linear import unit_losses
 from ..refit._probes import by_probes
 from .estimate import Estimate
 from .scoring import HeldOutLoss, NamedScore, scores
 
-PARALLEL_OPERATIONS = 1e7  # operations of one gradient of every refit from which cores and workers share the batches
+# operations of one gradient of every refit from which cores and workers share the batches
+PARALLEL_OPERATIONS = 1e7
 PARTS = 16  # least number of batches that are shared
-NARROW = 500  # columns up to which threads of BLAS do not speed up products of blocks of rows, and wait for a busy core
+# columns up to which threads of BLAS do not speed up products of blocks of rows, and wait for a
+# busy core
+NARROW = 500
 SINGLE = 40  # numbers in memory for a refit of one row, which forms no parameters
 
 Tell = Callable[
@@ -44,7 +61,8 @@ Losses = Callable[[RefitRows, RefitBatch], np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class Refitter:
-    """Refit a batch and, if `losses` are given, estimate the errors of these; return the results of the batch.
+    """Refit a batch and, if `losses` are given, estimate the errors of these; return the results of
+    the batch.
 
     The object contains everything that another process needs.
     """
@@ -59,25 +77,42 @@ class Refitter:
     def __call__(self, batch: Batch) -> StepResult:
         rows = batch.rows._replace(scale=self.scale, num_refits=self.number)
         judged = self.refit.judged(batch.refits, int(self.number))
-        done = refit_active_set(self.refit, self.fit, rows, judge=self.losses is not None and bool(judged.all()))
+        done = refit_active_set(
+            self.refit, self.fit, rows, judge=self.losses is not None and bool(judged.all())
+        )
         if self.losses is not None:
-            done = replace(done, error=infinite_if_unknown(done)) if judged.all() else self._sample_errors(rows, done, judged)
+            done = (
+                replace(done, error=infinite_if_unknown(done))
+                if judged.all()
+                else self._sample_errors(rows, done, judged)
+            )
         rows, done = fill_undetermined(self.fit, batch.rows, done)
         values = np.zeros(0) if self.losses is None else self.losses(rows, done)
         return {"held": np.asarray(rows.held), **self.tell(batch._replace(rows=rows), done, values)}
 
     def _sample_errors(self, rows: RefitRows, done: RefitBatch, judged: np.ndarray) -> RefitBatch:
         """Return refits with the errors of those that are `judged`; the others have NaN."""
-        error, proved, result, gradients = np.full(len(judged), np.nan), np.zeros(len(judged), bool), np.array(done.result), 0.0
+        error = np.full(len(judged), np.nan)
+        proved = np.zeros(len(judged), bool)
+        result = np.array(done.result)
+        gradients = 0.0
         if judged.any():
-            found = refit_active_set(self.refit, self.fit, rows.take(np.flatnonzero(judged)), judge=True)
-            error[judged], result[judged], gradients = infinite_if_unknown(found), found.result, found.gradients
+            found = refit_active_set(
+                self.refit, self.fit, rows.take(np.flatnonzero(judged)), judge=True
+            )
+            error[judged], result[judged], gradients = (
+                infinite_if_unknown(found),
+                found.result,
+                found.gradients,
+            )
             proved[judged] = False if found.proved is None else found.proved
         return replace(done, error=error, proved=proved, result=result, gradients=gradients)
 
 
 def infinite_if_unknown(done: RefitBatch) -> np.ndarray:
-    """Return the errors, infinite where they could not be computed, as NaN is for errors that were not asked for."""
+    """Return the errors, infinite where they could not be computed, as NaN is for errors that were
+    not asked for.
+    """
     return np.where(np.isnan(done.error), np.inf, done.error)
 
 
@@ -90,12 +125,15 @@ class WholeFitLosses:
     def __call__(self, batch: Batch) -> StepResult:
         fit = self.held_out_loss.fit
         return {
-            "losses": self.held_out_loss.losses(batch.rows, np.broadcast_to(fit.vector, (len(batch.refits), fit.num_params)))
+            "losses": self.held_out_loss.losses(
+                batch.rows, np.broadcast_to(fit.vector, (len(batch.refits), fit.num_params))
+            )
         }
 
 
 class BatchRunner:
-    """Run over the batches of a plan, on the available cores or in joblib's workers, and merge the results in order.
+    """Run over the batches of a plan, on the available cores or in joblib's workers, and merge the
+    results in order.
 
     If no parameters have to be `formed`, batches of single rows are large.
     """
@@ -110,17 +148,25 @@ class BatchRunner:
     runs: Runs | None
     batch_list: list[Batch] | None
 
-    def __init__(self, fit: Fit, plan: Plan, refit: AbstractRefit, times: int = 1, *, formed: bool = True):
-        self.fit, self.plan, self.refit, self.times, self.forms_hessian = fit, plan, refit, times, formed
+    def __init__(
+        self, fit: Fit, plan: Plan, refit: AbstractRefit, times: int = 1, *, formed: bool = True
+    ):
+        self.fit = fit
+        self.plan = plan
+        self.refit = refit
+        self.times = times
+        self.forms_hessian = formed
         linear = isinstance(fit.objective, AbstractLinearPredictor)
-        self.threads, self.parts = (1, 1) if linear else (cores(), PARTS)  # wide products use all cores by themselves
+        # wide products use all cores by themselves
+        self.threads, self.parts = (1, 1) if linear else (cores(), PARTS)
         self.num_done = 0  # number of finished refits
         self.whole, self.runs = self._together()
         self.batch_list = list(self._make_batches()) if len(plan.index) <= CAPACITY // 4 else None
 
     def _together(self) -> tuple[Batch | None, Runs | None]:
         """Return all refits as one batch, if each leaves out one short run of units; else None."""
-        fit, plan = self.fit, self.plan
+        fit = self.fit
+        plan = self.plan
         if fit.objective.costs.runs is None or plan.weight.any():
             return None, None
         if plan.num_refits * int(np.diff(plan.indptr).max()) > 2 * len(plan.index) + CAPACITY:
@@ -130,24 +176,36 @@ class BatchRunner:
         return (batch, found) if found is not None else (None, None)
 
     def _make_batches(self) -> Iterator[Batch]:
-        fit, plan = self.fit, self.plan
+        fit = self.fit
+        plan = self.plan
         if self.whole is not None and self.refit.together:
             yield self.whole
             return
         narrow = fit.factor is None or (is_narrow(fit, 1) and np.diff(plan.indptr).max() == 1)
         wanted = self.refit.own_hessians or isinstance(fit.objective, AbstractLinearPredictor)
         own = fit.num_params**2 if wanted and not narrow else 0  # one inverse for each refit
-        least = self.parts if work(fit.objective, fit.num_params) * plan.num_refits > PARALLEL_OPERATIONS else 1
+        least = (
+            self.parts
+            if work(fit.objective, fit.num_params) * plan.num_refits > PARALLEL_OPERATIONS
+            else 1
+        )
         closed = isinstance(fit.objective, AbstractClosedForm) and fit.objective.costs.lanes
-        own += CAPACITY // (8 * closed) if closed else 0  # the states of refits, of which eight passes' are in memory
+        # the states of refits, of which eight passes' are in memory
+        own += CAPACITY // (8 * closed) if closed else 0
         uniform = not fit.objective.local  # each refit passes over all units anyway
         probed = self.refit.probes and by_probes(fit) and np.diff(plan.indptr).max() == 1
         smooth = kinks(fit.objective) is None
-        model = (fit.predictor_data if probed else fit.predictors) if narrow and smooth and not self.forms_hessian else None
-        # numbers for each parameter, fewer where refits in array code had better share passes over an approximate inverse
+        if narrow and smooth and not self.forms_hessian:
+            model = fit.predictor_data if probed else fit.predictors
+        else:
+            model = None
+        # numbers for each parameter, fewer where refits in array code had better share passes over
+        # an approximate inverse
         numbers = 4 if fit.objective.costs.arrays is None else 2
         each = numbers * fit.num_params + own if model is None else SINGLE * model.design.outputs
-        for batch in plan.batches(CAPACITY, 4, each, least, uniform, lists_all_units(fit.objective)):
+        for batch in plan.batches(
+            CAPACITY, 4, each, least, uniform, lists_all_units(fit.objective)
+        ):
             if fit.predictors is not None:
                 yield batch
                 continue
@@ -155,8 +213,13 @@ class BatchRunner:
             yield batch._replace(rows=batch.rows._replace(index=index, weight=weight, held=held))
 
     def batches(self) -> Iterable[Batch]:
-        """Return the batches, which may be iterated over several times; small plans keep them in memory."""
-        return self._make_batches() if self.batch_list is None else self.batch_list
+        """Return the batches, which may be iterated over several times.
+
+        Small plans keep them in memory.
+        """
+        if self.batch_list is None:
+            return self._make_batches()
+        return self.batch_list
 
     def over(self, make: Callable[[Batch], StepResult], merge: Merge) -> None:
         """Apply `make` to every batch, and merge the results in order."""
@@ -172,14 +235,18 @@ class BatchRunner:
         estimate: Estimate | None = None,
         anew: Callable[[Refitter, Batch], StepResult] | None = None,
     ) -> None:
-        """Refit every batch and, if `losses` are given, estimate the errors of these; show a progress bar if it takes long.
+        """Refit every batch and, if `losses` are given, estimate the errors of these; show a
+        progress bar if it takes long.
 
-        `estimate` has the losses with no update, if they are known already. `anew` refits one fold in another way.
+        `estimate` has the losses with no update, if they are known already. `anew` refits one fold
+        in another way.
         """
         if anew is not None:
             self.batch_list = [self.plan.one(k) for k in range(self.plan.num_refits)]
-        number, scale = np.asarray(self.times * self.plan.num_refits), 0.0
-        if estimate is None and self.refit.in_standard_errors:  # else the tolerance does not need it
+        number = np.asarray(self.times * self.plan.num_refits)
+        scale = 0.0
+        # else the tolerance does not need it
+        if estimate is None and self.refit.in_standard_errors:
             own = HeldOutLoss(self.fit, self.plan, None)
             estimate = blank(own, self.refit, self.baseline(own))
         if estimate is not None:
@@ -200,29 +267,50 @@ class BatchRunner:
         try:
             yield
         except KeyboardInterrupt:
-            raise Interrupted(f"{caller}: stopped after {self.num_done} of {self.plan.num_refits} refits", partial) from None
+            raise Interrupted(
+                f"{caller}: stopped after {self.num_done} of {self.plan.num_refits} refits", partial
+            ) from None
 
     def baseline(self, loss: HeldOutLoss) -> FloatArray:
         """Compute the losses with no update."""
-        fit, plan = self.fit, self.plan
+        fit = self.fit
+        plan = self.plan
         if isinstance(fit.objective, AbstractLinearPredictor) and loss.evaluate is None:
-            every = RefitRows.of_all(plan.num_units, plan.num_refits)  # one loss for each unit, whatever else is left out
-            each = scores(fit, every, fit.vector[None])[0] if fit.predictors is None else unit_losses(fit)
+            # one loss for each unit, whatever else is left out
+            every = RefitRows.of_all(plan.num_units, plan.num_refits)
+            each = (
+                scores(fit, every, fit.vector[None])[0]
+                if fit.predictors is None
+                else unit_losses(fit)
+            )
             return np.where(plan.held, each[plan.index], np.nan)
         baseline = np.full(plan.num_refits if loss.joint else len(plan.index), np.nan)
         if self.whole is not None and self.runs is not None and loss.evaluate is None:
             losses, _ = self.runs.scores(fit.vector)
-            put_losses(baseline, self.whole, self.runs.shape_losses(self.runs.place_scores(losses, self.whole.rows)))
+            put_losses(
+                baseline,
+                self.whole,
+                self.runs.shape_losses(self.runs.place_scores(losses, self.whole.rows)),
+            )
             return baseline
-        self.over(WholeFitLosses(loss), lambda batch, told: put_losses(baseline, batch, told["losses"]))
+        self.over(
+            WholeFitLosses(loss), lambda batch, told: put_losses(baseline, batch, told["losses"])
+        )
         return baseline
 
 
-def one_thread(objective: AbstractObjective, params: int) -> contextlib.AbstractContextManager[object]:
-    """Limit BLAS to one thread if more threads save no time and would wait for each other on a busy core."""
-    sparse = isinstance(getattr(objective, "design", None), SparseDesign)  # BLAS does not compute its products
+def one_thread(
+    objective: AbstractObjective, params: int
+) -> contextlib.AbstractContextManager[object]:
+    """Limit BLAS to one thread if more threads save no time and would wait for each other on a busy
+    core.
+    """
+    # BLAS does not compute its products
+    sparse = isinstance(getattr(objective, "design", None), SparseDesign)
     linear = isinstance(objective, AbstractLinearPredictor) and (params <= NARROW or sparse)
-    return single_threaded() if linear else contextlib.nullcontext()
+    if linear:
+        return single_threaded()
+    return contextlib.nullcontext()
 
 
 def put_losses(out: np.ndarray, batch: Batch, values: np.ndarray) -> None:
@@ -236,8 +324,10 @@ def put_losses(out: np.ndarray, batch: Batch, values: np.ndarray) -> None:
 
 def blank(loss: HeldOutLoss, refit: AbstractRefit, baseline: FloatArray) -> Estimate:
     """Return an estimate that has the losses with no update, and no refits yet."""
-    fit, count = loss.fit, loss.plan.num_refits
-    units, score = fit.objective.units, loss.evaluate
+    fit = loss.fit
+    count = loss.plan.num_refits
+    units = fit.objective.units
+    score = loss.evaluate
     response = score.response if isinstance(score, NamedScore) else units.modelled
     size = f"{fit.num_params} parameters{fit.of_rank}"
     what = f"{display_name(fit.objective)}, {size}, decrement of the fit {float(fit.decrement):.1e}"

@@ -1,6 +1,8 @@
-"""Certificates: files that state what is proved of each fold, for a program that shares no code with this one to check.
+"""Certificates: files that state what is proved of each fold, for a program that shares no code
+with this one to check.
 
-`verify/` has that program, `leaveout_verify`. Its README states the theorem; the format is what its `problem.py` reads.
+`verify/` has that program, `leaveout_verify`. Its README states the theorem; the format is what its
+`problem.py` reads.
 """
 
 import hashlib
@@ -28,7 +30,9 @@ CLAIM = "In each fold, the sum over its held-out rows of |loss - loss of the exa
 
 
 def named_loss(loss: losses.AbstractLoss) -> dict[str, Any] | None:
-    """Return the name and the parameters of a loss as a certificate has them, or None if the verifier does not know it."""
+    """Return the name and the parameters of a loss as a certificate has them, or None if the
+    verifier does not know it.
+    """
     link = getattr(loss, "link_name", None)
     if isinstance(loss, losses.Binomial):
         name = {"logit": "logistic", "probit": "probit", "cloglog": "cloglog"}.get(loss.link)
@@ -50,11 +54,17 @@ def named_loss(loss: losses.AbstractLoss) -> dict[str, Any] | None:
     return None
 
 
-def certify(fit: Fit | None, plan: Plan, values: Array, error: Array, proved: Array) -> tuple[dict, pd.DataFrame]:
+def certify(
+    fit: Fit | None, plan: Plan, values: Array, error: Array, proved: Array
+) -> tuple[dict, pd.DataFrame]:
     """Return what a certificate says, and the table of the data that it is about."""
     if fit is None:
-        raise ValueError("certificate: this estimate has no fit and no data, as `without_data` leaves it; make it again.")
-    model, objective, kinked = fit.predictors, fit.objective, None
+        raise ValueError(
+            "certificate: this estimate has no fit and no data, as `without_data` leaves it; make it again."
+        )
+    model = fit.predictors
+    objective = fit.objective
+    kinked = None
     if isinstance(objective, GLM):
         objective = objective.as_given
         kinked = kinks(objective)
@@ -76,18 +86,25 @@ def certify(fit: Fit | None, plan: Plan, values: Array, error: Array, proved: Ar
             f"{type(getattr(objective, 'penalty', None)).__name__}."
         )
     if not proved.any():
-        raise ValueError("certificate: no error is proved; take Certified() or Exact(), whose errors are.")
-    n, features, constant = len(model.y), objective.num_features, objective.intercept
+        raise ValueError(
+            "certificate: no error is proved; take Certified() or Exact(), whose errors are."
+        )
+    n = len(model.y)
+    features = objective.num_features
+    constant = objective.intercept
     labels = None
     if len(objective.labels.classes) == 2:
         labels = [str(label) for label in objective.labels.classes]
     X = np.asarray(objective.lines.rows(np.arange(n)), float)[:, :features]
     (base,), (times,) = model.weigh(np.ones((1, n)))
     offset = np.broadcast_to(np.asarray(model.offset, float), n)
-    *names, response, weight_name, offset_name = _distinct([*map(str, objective.names[:features]), "y", "weight", "offset"])
+    *names, response, weight_name, offset_name = _distinct(
+        [*map(str, objective.names[:features]), "y", "weight", "offset"]
+    )
     table = pd.DataFrame(X, columns=names)
     table[response] = model.y if labels is None else np.array(labels)[np.asarray(model.y, int)]
-    weighted, shifted = bool((base != 1).any()), bool(offset.any())
+    weighted = bool((base != 1).any())
+    shifted = bool(offset.any())
     if weighted:
         table[weight_name] = base
     if shifted:
@@ -103,7 +120,9 @@ def certify(fit: Fit | None, plan: Plan, values: Array, error: Array, proved: Ar
         "center": None,
         "labels": labels,
     }
-    penalty = np.asarray(model.penalty if isinstance(model.penalty, np.ndarray) else model.penalty.toarray())
+    penalty = np.asarray(
+        model.penalty if isinstance(model.penalty, np.ndarray) else model.penalty.toarray()
+    )
     diagonal = np.diag(penalty)
     folds = _folds(model, plan, values, error, proved)
     statement: dict[str, Any] = {
@@ -122,26 +141,50 @@ def certify(fit: Fit | None, plan: Plan, values: Array, error: Array, proved: Ar
         "folds": folds,
     }
     if kinked is not None:
-        limits = [[value if np.isfinite(value) else None for value in each.tolist()] for each in kinked.whole.bounds]
+        limits = [
+            [value if np.isfinite(value) else None for value in each.tolist()]
+            for each in kinked.whole.bounds
+        ]
         statement |= {"l1": kinked.whole.slope.tolist(), "bounds": limits}
     text = json.dumps(statement, sort_keys=True)
     return statement | {"sha256": hashlib.sha256(text.encode()).hexdigest()}, table
 
 
-def _folds(model: Predictors, plan: Plan, values: Array, error: Array, proved: Array) -> list[dict[str, Any]]:
-    """Return the claim on each proved refit: rows, weights, the held-out rows with their losses, and the error."""
-    out, n = [], len(model.y)
+def _folds(
+    model: Predictors, plan: Plan, values: Array, error: Array, proved: Array
+) -> list[dict[str, Any]]:
+    """Return the claim on each proved refit.
+
+    Rows, weights, the held-out rows with their losses, and the error.
+    """
+    out = []
+    n = len(model.y)
     (base,), _ = model.weigh(np.ones((1, n)))
     for k in np.flatnonzero(proved & np.isfinite(error)):
         some = slice(plan.indptr[k], plan.indptr[k + 1])
-        rows, held = plan.index[some], plan.held[some] & np.isfinite(values[some])  # others have no loss
+        # others have no loss
+        rows = plan.index[some]
+        held = plan.held[some] & np.isfinite(values[some])
         weight = np.ones(n)
         weight[rows] = plan.weight[some]
         (omega,), (times,) = model.weigh(weight[None])
-        changed = np.union1d(rows, np.flatnonzero(omega != base))  # weights of classes that are balanced change everywhere
-        fold = {"fold": int(k), "rows": changed.tolist(), "weights": omega[changed].tolist(), "times": float(times)}
+        # weights of classes that are balanced change everywhere
+        changed = np.union1d(rows, np.flatnonzero(omega != base))
+        fold = {
+            "fold": int(k),
+            "rows": changed.tolist(),
+            "weights": omega[changed].tolist(),
+            "times": float(times),
+        }
         if held.any():
-            out.append(fold | {"held": rows[held].tolist(), "losses": values[some][held].tolist(), "error": float(error[k])})
+            out.append(
+                fold
+                | {
+                    "held": rows[held].tolist(),
+                    "losses": values[some][held].tolist(),
+                    "error": float(error[k]),
+                }
+            )
     return out
 
 
@@ -155,7 +198,12 @@ def _distinct(names: list[str]) -> list[str]:
     return out
 
 
-def write(path: str | os.PathLike[str], whole: dict, table: pd.DataFrame, data: str | os.PathLike[str] | None) -> None:
+def write(
+    path: str | os.PathLike[str],
+    whole: dict,
+    table: pd.DataFrame,
+    data: str | os.PathLike[str] | None,
+) -> None:
     """Write a certificate and, if `data` names a file, the data."""
     Path(path).write_text(json.dumps(whole))
     if data is None:

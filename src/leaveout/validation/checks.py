@@ -1,12 +1,16 @@
-"""Checks of a cross-validation: problems, certain or possible, each with a code, as a linter reports them.
+"""Checks of a cross-validation: problems, certain or possible, each with a code, as a linter
+reports them.
 
-    LO1xx  the data: copies, ids, a row that is most of the loss, columns that repeat one another, classes that a refit lacks,
-           rows of one unit, transformers that were fitted with the response, columns that a host dropped
-    LO2xx  the plan: rows in time order, few independent units, folds of groups or of runs whose standard error is over rows
-    LO3xx  the refits: LO300 + the code in `RESULTS`; LO300 itself if only the error is too large
+    LO1xx  the data: copies, ids, a row that is most of the loss, columns that repeat one another,
+    classes that a refit lacks,
+           rows of one unit, transformers that were fitted with the response, columns that a host
+           dropped
+    LO2xx  the plan: rows in time order, few independent units, folds of groups or of runs whose
+    standard error is over rows LO3xx  the refits: LO300 + the code in `RESULTS`; LO300 itself if
+    only the error is too large
 
-A missed problem costs less than a false alarm. A problem that is only possible is therefore reported only with a second sign
-of it.
+A missed problem costs less than a false alarm. A problem that is only possible is therefore
+reported only with a second sign of it.
 """
 
 import math
@@ -33,20 +37,30 @@ ROWS = 200_000  # largest number of rows that are compared with one another
 VALUES = 10  # least number of values of a column that measures something; fewer are kinds
 NATURAL = 10  # ratio of copies to those expected by chance that counts as not by chance
 IDS = 20  # least number of whole numbers in a column that is named like an id
-HEAVY, FAIR = 0.3, 10  # share of the loss of one unit that is reported, and the least ratio to its equal share
-MIN_EQUAL_KINDS, MAX_PARTNERS, MAX_KINDS = (
-    10,
-    4,
-    5000,
-)  # kinds of equal rows at least; partners of a row; kinds that are asked for near ones
-LEAST, SURER = 3, 4.0  # ratio of likeness to that of near rows that no curve explains; standard errors of both
+# share of the loss of one unit that is reported, and the least ratio to its equal share
+HEAVY = 0.3
+FAIR = 10
+# kinds of equal rows at least; partners of a row; kinds that are asked for near ones
+MIN_EQUAL_KINDS = 10
+MAX_PARTNERS = 4
+MAX_KINDS = 5000
+# ratio of likeness to that of near rows that no curve explains; standard errors of both
+LEAST = 3
+SURER = 4.0
 BETWEEN = 0.1  # share of the held-out rows whose refits see the row before and the row after
 BY_CHANCE = 1e-3  # probability that residuals are as much alike within random folds
-ALIKE_BY_CHANCE = 0.01  # the same of nearest rows, which folds leave out together more often than by chance
+# the same of nearest rows, which folds leave out together more often than by chance
+ALIKE_BY_CHANCE = 0.01
 CERTAIN_CORRELATION = 3.0  # standard errors from which a correlation is certain
-FEW = 100  # number of independent units below which standard errors are rough (Sivula and others, arXiv 2008.10296)
-ID = re.compile(r"(.*[^a-z])?(id|ids|uid|uuid|guid)|id[^a-z].*|index|idx|rownum|row number|unnamed: \d+")
-CLOCK = re.compile(r"(.*[^a-z])?(t|time|date|datetime|timestamp|year|years|month|week|day|days|hour)([^a-z].*)?")
+# number of independent units below which standard errors are rough (Sivula and others, arXiv
+# 2008.10296)
+FEW = 100
+ID = re.compile(
+    r"(.*[^a-z])?(id|ids|uid|uuid|guid)|id[^a-z].*|index|idx|rownum|row number|unnamed: \d+"
+)
+CLOCK = re.compile(
+    r"(.*[^a-z])?(t|time|date|datetime|timestamp|year|years|month|week|day|days|hour)([^a-z].*)?"
+)
 
 
 class Check(NamedTuple):
@@ -55,7 +69,8 @@ class Check(NamedTuple):
     Attributes
     ----------
     code : str
-        The code, such as "LO101". `lo.validation.CHECKS` lists all codes with their severities and remedies.
+        The code, such as "LO101". `lo.validation.CHECKS` lists all codes with their severities and
+        remedies.
     severity : str
         "error" (a number is not to be trusted), "warning" or "info".
     reason : str
@@ -70,7 +85,14 @@ class Check(NamedTuple):
     Examples
     --------
     >>> import leaveout as lo
-    >>> print(lo.validation.Check("LO202", "info", "20 independent units", "take the standard error for a rough number"))
+    >>> print(
+    ...     lo.validation.Check(
+    ...         "LO202",
+    ...         "info",
+    ...         "20 independent units",
+    ...         "take the standard error for a rough number",
+    ...     )
+    ... )
     LO202 info: 20 independent units; take the standard error for a rough number
     """
 
@@ -91,20 +113,31 @@ def _split_message(code: RESULTS) -> tuple[str, str]:
     return (reason, remedy) if reason else (remedy, "")
 
 
-EXACT_ADVICE = "Exact() made them already: scale the columns, drop those that others tell, or add a penalty"
+EXACT_ADVICE = (
+    "Exact() made them already: scale the columns, drop those that others tell, or add a penalty"
+)
 GRAVE = (RESULTS.not_converged, RESULTS.undetermined, RESULTS.nonfinite, RESULTS.missed)
 CHECKS: dict[str, tuple[str, str]] = {  # severity and remedy of every finding
     "LO101": ("warning", "drop copies, or keep them in one fold by lo.groups"),
-    "LO102": ("warning", "leave it out of the features; if it names what rows share, lo.groups leaves that out whole"),
+    "LO102": (
+        "warning",
+        "leave it out of the features; if it names what rows share, lo.groups leaves that out whole",
+    ),
     "LO103": ("warning", "look at that row first: without it the answer may be another"),
     "LO104": ("info", "drop one, or read their coefficients together; predictions are not harmed"),
     "LO105": ("warning", "stratify the folds, or merge classes"),
     "LO106": ("warning", "leave out whole what the rows are of, by lo.groups"),
-    "LO107": ("error", "take lo.sklearn.cross_validate, which fits transformers anew in every fold"),
+    "LO107": (
+        "error",
+        "take lo.sklearn.cross_validate, which fits transformers anew in every fold",
+    ),
     "LO108": ("error", "scale the columns, or give the host a smaller tol="),
     "LO201": ("warning", "leave out lo.blocks with a buffer, or lo.leave_future_out"),
     "LO202": ("info", "take the standard error for a rough number"),
-    "LO203": ("warning", "name what rows share, by lo.groups or lo.from_splits(..., groups=), or their times, by times="),
+    "LO203": (
+        "warning",
+        "name what rows share, by lo.groups or lo.from_splits(..., groups=), or their times, by times=",
+    ),
     **{
         f"LO{300 + code}": (
             "error" if code in GRAVE else "info" if code == RESULTS.kink else "warning",
@@ -126,7 +159,9 @@ def codes_to_mute(caller: str, mute: Collection[str]) -> tuple[str, ...]:
     codes = (mute,) if isinstance(mute, str) or not isinstance(mute, Collection) else tuple(mute)
     wrong = [code for code in codes if code not in [*CHECKS]]
     if wrong:
-        raise ValueError(f"{caller}: codes are {', '.join(CHECKS)}; got {', '.join(map(repr, wrong))}.")
+        raise ValueError(
+            f"{caller}: codes are {', '.join(CHECKS)}; got {', '.join(map(repr, wrong))}."
+        )
     return codes
 
 
@@ -136,7 +171,10 @@ def with_all_columns(fit: Fit) -> Any:
 
 
 def reader_of(fit: Fit) -> Any:
-    """Return the function that builds the columns of new rows; None if these are the data as they are."""
+    """Return the function that builds the columns of new rows.
+
+    None if these are the data as they are.
+    """
     return getattr(getattr(with_all_columns(fit), "labels", None), "read", None)
 
 
@@ -157,35 +195,58 @@ def of_data(fit: Fit, plan: Plan) -> list[Check]:
 
 
 def of_losses(
-    losses: Float[Array, " units"], weight: Float[Array, " units"], plan: Plan, names: pd.Index, what: str
+    losses: Float[Array, " units"],
+    weight: Float[Array, " units"],
+    plan: Plan,
+    names: pd.Index,
+    what: str,
 ) -> list[Check]:
     """Check the losses of units, or the joint losses of refits."""
     size = np.nan_to_num(np.abs(losses) * weight)
-    share, n = size / max(size.sum(), 1e-300), np.count_nonzero(weight > 0)
-    heaviest, found = int(share.argmax()), []
+    share = size / max(size.sum(), 1e-300)
+    n = np.count_nonzero(weight > 0)
+    heaviest = int(share.argmax())
+    found = []
     if share[heaviest] > max(HEAVY, FAIR / n):
-        found.append(check("LO103", f"{what} {label_texts(names[[heaviest]])[0]} is {share[heaviest]:.0%} of the loss"))
+        found.append(
+            check(
+                "LO103",
+                f"{what} {label_texts(names[[heaviest]])[0]} is {share[heaviest]:.0%} of the loss",
+            )
+        )
     if what == "row":
         units = independent(losses, weight, plan)
         if units.enough and units.units < FEW:
-            found.append(check("LO202", f"the standard error is over {units.units} independent units, fewer than {FEW}"))
+            found.append(
+                check(
+                    "LO202",
+                    f"the standard error is over {units.units} independent units, fewer than {FEW}",
+                )
+            )
     return found
 
 
-def of_refits(flagged: Int[Array, " some"], result: Int[Array, " refits"], names: pd.Index, strategy: str = "") -> list[Check]:
+def of_refits(
+    flagged: Int[Array, " some"], result: Int[Array, " refits"], names: pd.Index, strategy: str = ""
+) -> list[Check]:
     """Report the codes of the flagged refits and, as information, of the refits that cross a kink.
 
     Advice to use the strategy that was used is left out.
     """
     codes = np.where(result[flagged] == RESULTS.kink, RESULTS.successful, result[flagged])
-    refits = {code: flagged[codes == code] for code in RESULTS} | {RESULTS.kink: np.flatnonzero(result == RESULTS.kink)}
+    refits = {code: flagged[codes == code] for code in RESULTS} | {
+        RESULTS.kink: np.flatnonzero(result == RESULTS.kink)
+    }
     found = [
         check(f"LO{300 + code}", f"{_refit_list(some, names)}: {_split_message(code)[0]}")
         for code, some in refits.items()
         if len(some)
     ]
     made = strategy.startswith("Exact(")
-    return [each._replace(remedy=EXACT_ADVICE) if made and "Exact()" in each.remedy else each for each in found]
+    return [
+        each._replace(remedy=EXACT_ADVICE) if made and "Exact()" in each.remedy else each
+        for each in found
+    ]
 
 
 def _refit_list(refits: Int[Array, " some"], names: pd.Index) -> str:
@@ -197,26 +258,40 @@ def _refit_list(refits: Int[Array, " some"], names: pd.Index) -> str:
 
 
 def _check_copies(fit: Fit, plan: Plan) -> str:
-    """Find held-out rows whose own refit sees a copy, unless there are so few kinds of rows that they are equal by chance."""
-    units, offset = fit.objective.units, getattr(fit.objective, "offset", None)
+    """Find held-out rows whose own refit sees a copy, unless there are so few kinds of rows that
+    they are equal by chance.
+    """
+    units = fit.objective.units
+    offset = getattr(fit.objective, "offset", None)
     features = list(units.features().values())
     if not features or plan.num_units > ROWS:
         return ""
     parts = (offset, units.modelled)
-    more, response = ([] if part is None else list(np.reshape(part, (len(part), -1)).T) for part in parts)
-    columns, own = features + more + response, len(response)
+    more, response = (
+        [] if part is None else list(np.reshape(part, (len(part), -1)).T) for part in parts
+    )
+    columns = features + more + response
+    own = len(response)
     kinds = _kinds(columns)
     leaks = _sees_copy(kinds, plan)
     if not leaks.size:
         return ""
-    # the number by chance, by the columns that measure something: for independent columns or, if that is more (polynomials and
-    # splines of one column), what follows from how often different rows agree in all features; the last columns are no features
-    n, last = len(columns[0]), len(columns) - own
+    # the number by chance, by the columns that measure something: for independent columns or, if
+    # that is more (polynomials and splines of one column), what follows from how often different
+    # rows agree in all features; the last columns are no features
+    n = len(columns[0])
+    last = len(columns) - own
     rows = np.unique(kinds, return_index=True)[1]
     measured = [len(np.unique(column)) >= VALUES for column in columns]
-    alike = [_alike_share(column) if one else 1.0 for column, one in zip(columns, measured, strict=True)]
+    alike = [
+        _alike_share(column) if one else 1.0 for column, one in zip(columns, measured, strict=True)
+    ]
     features = [column[rows] for column, one in zip(columns[:last], measured, strict=False) if one]
-    together = _alike_share(_kinds(features)) * math.prod(alike[last:]) if features and len(rows) > 1 else 0.0
+    together = (
+        _alike_share(_kinds(features)) * math.prod(alike[last:])
+        if features and len(rows) > 1
+        else 0.0
+    )
     if leaks.size <= NATURAL * n * (n - 1) * max(math.prod(alike), together):
         return ""
     if leaks.size <= NATURAL * n * (n - 1) * _one_column_apart(columns, rows, _alike_share(kinds)):
@@ -224,11 +299,14 @@ def _check_copies(fit: Fit, plan: Plan) -> str:
     return f"{len(leaks)} rows are seen by their own refits in a copy: the folds leak"
 
 
-def _one_column_apart(columns: list[Float[Array, " units"]], rows: Int[Array, " kinds"], equal_share: float) -> float:
-    """Estimate the share of pairs that are equal by chance from those that differ in one column alone, as scores do.
+def _one_column_apart(
+    columns: list[Float[Array, " units"]], rows: Int[Array, " kinds"], equal_share: float
+) -> float:
+    """Estimate the share of pairs that are equal by chance from those that differ in one column
+    alone, as scores do.
 
-    If a share a of different rows agree in the column, a/(1 − a) times as many pairs agree in it too. Copies of one record are
-    equal in all columns, so that nearly no pair differs in just one.
+    If a share a of different rows agree in the column, a/(1 − a) times as many pairs agree in it
+    too. Copies of one record are equal in all columns, so that nearly no pair differs in just one.
     """
     shares = np.array([_alike_share(column[rows]) if len(rows) > 1 else 0.0 for column in columns])
     most = 20  # columns of fewest values that are looked at, each with the cost of sorting the rows
@@ -252,27 +330,37 @@ def _sees_copy(label: Int[Array, " units"], plan: Plan) -> Int[Array, " some"]:
 
 
 def _of_one_unit(fit: Fit, plan: Plan) -> str:
-    """Find rows of one unit: rows equal in all features, whose residuals are more alike than those of near rows.
+    """Find rows of one unit: rows equal in all features, whose residuals are more alike than those
+    of near rows.
 
-    There must be more of them than independent columns would give by chance. Such units were measured several times without
-    change. If the model only misses a curve, near rows are as much alike.
+    There must be more of them than independent columns would give by chance. Such units were
+    measured several times without change. If the model only misses a curve, near rows are as much
+    alike.
     """
     features = list(fit.objective.units.features().values())
-    if not features or plan.num_units > ROWS or not any(len(np.unique(column)) >= VALUES for column in features):
+    if (
+        not features
+        or plan.num_units > ROWS
+        or not any(len(np.unique(column)) >= VALUES for column in features)
+    ):
         return ""
     label = _kinds(features)
-    leaks, chance = _sees_copy(label, plan), math.prod(map(_alike_share, features))
+    leaks = _sees_copy(label, plan)
+    chance = math.prod(map(_alike_share, features))
     if len(np.unique(label[leaks])) < MIN_EQUAL_KINDS or _alike_share(label) <= NATURAL * chance:
         return ""
     left = _residuals(fit)
     if left is None:
         return ""
     order = np.argsort(label, kind="stable")
-    pairs = np.concatenate([np.stack([order[:-lag], order[lag:]], axis=1) for lag in range(1, MAX_PARTNERS + 1)])
+    pairs = np.concatenate(
+        [np.stack([order[:-lag], order[lag:]], axis=1) for lag in range(1, MAX_PARTNERS + 1)]
+    )
     alike, error = _correlation(left, *pairs[label[pairs[:, 0]] == label[pairs[:, 1]]].T)
     if not alike > SURER * error:
         return ""
-    # one row of each of some kinds with one row of each of the nearest other kinds, by features in standard deviations
+    # one row of each of some kinds with one row of each of the nearest other kinds, by features in
+    # standard deviations
     rows = np.unique(label, return_index=True)[1]
     z = _standardised(features)[rows]
     some = np.random.default_rng(0).permutation(len(rows))[:MAX_KINDS]
@@ -287,11 +375,16 @@ def _of_one_unit(fit: Fit, plan: Plan) -> str:
 
 
 def _standardised(columns: list[Float[Array, " units"]]) -> Float[Array, "units columns"]:
-    return np.stack([(column - column.mean()) / max(column.std(), 1e-300) for column in columns], axis=1)
+    return np.stack(
+        [(column - column.mean()) / max(column.std(), 1e-300) for column in columns], axis=1
+    )
 
 
 def _nearest_pairs(columns: list[Float[Array, " units"]]) -> Int[Array, "2 pairs"]:
-    """Pair rows that are nearest to one another, of many rows a sample; among equal rows chance decides."""
+    """Pair rows that are nearest to one another, of many rows a sample.
+
+    Among equal rows chance decides.
+    """
     rng = np.random.default_rng(0)
     max_products = 10**8  # largest number of products for a search that no tree shortens
     z = _standardised(columns)
@@ -306,8 +399,11 @@ def _nearest_pairs(columns: list[Float[Array, " units"]]) -> Int[Array, "2 pairs
 def _correlation(
     remainder: Float[Array, " units"], one: Int[Array, " pairs"], other: Int[Array, " pairs"]
 ) -> tuple[float, float]:
-    """Return the correlation of the residuals of pairs, and its standard error under no correlation."""
-    a, b = remainder[one], remainder[other]
+    """Return the correlation of the residuals of pairs, and its standard error under no
+    correlation.
+    """
+    a = remainder[one]
+    b = remainder[other]
     size = max(float(np.sum(a**2 + b**2)) / 2, 1e-300)
     return float(a @ b) / size, float(np.sqrt(np.sum((a * b) ** 2))) / size
 
@@ -315,18 +411,21 @@ def _correlation(
 def _kinds(columns: list[Float[Array, " units"]]) -> Int[Array, " units"]:
     """Number the kinds of rows, so that equal rows have one number.
 
-    Rows are compared by their projections on a random direction, summed column by column: a product of matrices would round
-    equal rows differently.
+    Rows are compared by their projections on a random direction, summed column by column: a product
+    of matrices would round equal rows differently.
     """
     value = np.zeros(len(columns[0]))
-    for column, share in zip(columns, np.random.default_rng(0).standard_normal(len(columns)), strict=True):
+    for column, share in zip(
+        columns, np.random.default_rng(0).standard_normal(len(columns)), strict=True
+    ):
         value += share * column
     return np.unique(value, return_inverse=True)[1]
 
 
 def _alike_share(values: Float[Array, " units"] | Int[Array, " units"]) -> float:
     """Return the share of pairs of units that have equal values."""
-    count, n = np.unique(values, return_counts=True)[1], len(values)
+    count = np.unique(values, return_counts=True)[1]
+    n = len(values)
     return float(count @ (count - 1)) / (n * (n - 1))
 
 
@@ -351,19 +450,24 @@ def is_identifier(name: str, column: Float[Array, " units"]) -> bool:
     Returns
     -------
     bool
-        Whether the words of the name are those of an id, and the values whole multiples of their least step, 20 at least.
+        Whether the words of the name are those of an id, and the values whole multiples of their
+        least step, 20 at least.
 
     Examples
     --------
     >>> import numpy as np
     >>> import leaveout as lo
-    >>> lo.validation.is_identifier("patient_id", np.arange(30.0)), lo.validation.is_identifier("age", np.arange(30.0))
+    >>> (
+    ...     lo.validation.is_identifier("patient_id", np.arange(30.0)),
+    ...     lo.validation.is_identifier("age", np.arange(30.0)),
+    ... )
     (True, False)
     """
     values = np.unique(column)
     if len(values) < IDS or not ID.fullmatch(_words(name)):
         return False
-    steps = (values - values[0]) / np.diff(values).min()  # whole multiples of the least step, as the column may be scaled
+    # whole multiples of the least step, as the column may be scaled
+    steps = (values - values[0]) / np.diff(values).min()
     return bool(steps[-1] < 1e9 and np.abs(steps - np.round(steps)).max() < 1e-3)
 
 
@@ -375,9 +479,7 @@ def _check_identifiers(fit: Fit, plan: Plan) -> str:
     if not found:
         return ""
     count = len(np.unique(features[found[0]]))
-    return (
-        f"{_quote_names(found)} among the features: an id, by its name and its {count} values of {fit.objective.num_units} rows"
-    )
+    return f"{_quote_names(found)} among the features: an id, by its name and its {count} values of {fit.objective.num_units} rows"
 
 
 def _check_collinear(fit: Fit, plan: Plan) -> str:
@@ -386,8 +488,13 @@ def _check_collinear(fit: Fit, plan: Plan) -> str:
     A column that is predicted exactly has no coefficient of its own; the fit reports it.
     """
     del plan
-    features = {name: column for name, column in fit.objective.units.features().items() if np.ptp(column) > 0}
-    n, many = fit.objective.num_units, len(features)
+    features = {
+        name: column
+        for name, column in fit.objective.units.features().items()
+        if np.ptp(column) > 0
+    }
+    n = fit.objective.num_units
+    many = len(features)
     max_column_products = 10**9  # largest number of products for the comparison of columns
     if not 2 <= many <= n - 2 or many**2 * n > max_column_products:
         return ""
@@ -396,18 +503,24 @@ def _check_collinear(fit: Fit, plan: Plan) -> str:
     if value[0] < 1e-13 * many:
         return ""
     inflation = (vector**2 / value).sum(1)
-    variance_inflation = 1e5  # variance of a coefficient, relative to that of a column orthogonal to the others
-    found = [name for name, times in zip(features, inflation, strict=True) if times > variance_inflation]
+    # variance of a coefficient, relative to that of a column orthogonal to the others
+    variance_inflation = 1e5
+    found = [
+        name for name, times in zip(features, inflation, strict=True) if times > variance_inflation
+    ]
     if not found:
         return ""
     return f"{_quote_names(found)}: each is told by the other columns but for {1 / inflation.max():.0e} of its variance"
 
 
 def _dropped_by_host(fit: Fit, plan: Plan) -> str:
-    """Find columns that a host's cut of singular values removed, though they are no sum of the others."""
+    """Find columns that a host's cut of singular values removed, though they are no sum of the
+    others.
+    """
     del plan
     objective: Any = fit.objective
-    cut, features = getattr(objective, "cut", 0.0), objective.units.features()
+    cut = getattr(objective, "cut", 0.0)
+    features = objective.units.features()
     if not cut or not len(fit.null_space):
         return ""
     null = np.linalg.qr(fit.null_space[:, : len(features)].T)[0]
@@ -418,22 +531,26 @@ def _dropped_by_host(fit: Fit, plan: Plan) -> str:
     pivots = np.abs(np.diag(triangle))
     repeated_column_pivot = 1e-9  # pivot of a column that the others tell, relative to the largest
     rank = int(np.sum(pivots > repeated_column_pivot * pivots.max(initial=0.0)))
-    told = np.zeros((len(features), len(features) - rank))  # combinations of columns that are zero, in the units of the columns
-    told[order[:rank]] = -scipy.linalg.solve_triangular(triangle[:rank, :rank], triangle[:rank, rank:])
+    # combinations of columns that are zero, in the units of the columns
+    told = np.zeros((len(features), len(features) - rank))
+    told[order[:rank]] = -scipy.linalg.solve_triangular(
+        triangle[:rank, :rank], triangle[:rank, rank:]
+    )
     told[order[rank:]] = np.eye(len(features) - rank)
     told = np.linalg.qr(told / scale[:, None])[0]
     values = null - told @ (told.T @ null)  # what the host leaves out beyond these
     share = np.linalg.norm(values, axis=1)
-    names = [name for name, size in zip(features, share, strict=True) if size > 0.5]  # most of a direction of length one
+    # most of a direction of length one
+    names = [name for name, size in zip(features, share, strict=True) if size > 0.5]
     if not names:
         return ""
-    return (
-        f"the host dropped {_quote_names(names)}: its tol={cut:g} cuts singular values below that share of the largest column's"
-    )
+    return f"the host dropped {_quote_names(names)}: its tol={cut:g} cuts singular values below that share of the largest column's"
 
 
 def _quote_names(names: list[str]) -> str:
-    return ", ".join(map(repr, names[:5])) + (f", … ({len(names)} in all)" if len(names) > 5 else "")
+    return ", ".join(map(repr, names[:5])) + (
+        f", … ({len(names)} in all)" if len(names) > 5 else ""
+    )
 
 
 def _lacking(fit: Fit, plan: Plan) -> str:
@@ -443,13 +560,18 @@ def _lacking(fit: Fit, plan: Plan) -> str:
         return ""
     kinds, label, size = np.unique(target, return_inverse=True, return_counts=True)
     out = plan.weight == 0
-    key, count = np.unique(plan.refit[out] * len(kinds) + label[plan.index[out]], return_counts=True)
+    key, count = np.unique(
+        plan.refit[out] * len(kinds) + label[plan.index[out]], return_counts=True
+    )
     gone = key[count == size[key % len(kinds)]]
     if not len(gone):
         return ""
     lost = np.unique(gone % len(kinds))
-    listed = ", ".join(f"{kinds[k]:g} ({size[k]} row{'s' if size[k] > 1 else ''})" for k in lost[:5])
-    refits, more = _refit_list(np.unique(gone // len(kinds)), plan.refit_names), ", …" if len(lost) > 5 else ""
+    listed = ", ".join(
+        f"{kinds[k]:g} ({size[k]} row{'s' if size[k] > 1 else ''})" for k in lost[:5]
+    )
+    refits = _refit_list(np.unique(gone // len(kinds)), plan.refit_names)
+    more = ", …" if len(lost) > 5 else ""
     return f"{refits}: all rows of class {listed}{more} are left out"
 
 
@@ -464,20 +586,33 @@ def _transformed_by_response(fit: Fit, plan: Plan) -> str:
 
 @float64
 def _together(fit: Fit, plan: Plan) -> str:
-    """Describe folds whose rows belong together although the plan treats rows as independent; empty if there are none.
+    """Describe folds whose rows belong together although the plan treats rows as independent; empty
+    if there are none.
 
-    Such folds are runs of rows in time order, or have residuals that are more alike within folds than in random folds. Where a
-    fold has several groups, whose mean may be that of any, nearest rows share a fold too often and have residuals alike.
+    Such folds are runs of rows in time order, or have residuals that are more alike within folds
+    than in random folds. Where a fold has several groups, whose mean may be that of any, nearest
+    rows share a fold too often and have residuals alike.
     """
-    said, number = "the standard error takes rows for independent, but ", repeats(plan)
-    if plan.serial is not False or plan.clusters is not None or plan.blocks is not None or plan.num_refits < 2:
+    said = "the standard error takes rows for independent, but "
+    number = repeats(plan)
+    if (
+        plan.serial is not False
+        or plan.clusters is not None
+        or plan.blocks is not None
+        or plan.num_refits < 2
+    ):
         return ""
-    refit, unit, count = plan.refit[plan.held], plan.index[plan.held], plan.num_refits
-    first, last, scored = np.full(count, plan.num_units), np.full(count, -1), np.bincount(refit, minlength=count)
+    refit = plan.refit[plan.held]
+    unit = plan.index[plan.held]
+    count = plan.num_refits
+    first = np.full(count, plan.num_units)
+    last = np.full(count, -1)
+    scored = np.bincount(refit, minlength=count)
     np.minimum.at(first, refit, unit)
     np.maximum.at(last, refit, unit)
     alone = scored.max() == 1 and plan.held.all()
-    if not alone and np.all((last - first + 1 == scored) | (scored == 0)):  # every refit scores a run of rows
+    # every refit scores a run of rows
+    if not alone and np.all((last - first + 1 == scored) | (scored == 0)):
         clock = next(_clocks(fit, plan), "")
         if clock:
             return f"{said}folds are runs of rows in time order, by {clock}"
@@ -488,7 +623,8 @@ def _together(fit: Fit, plan: Plan) -> str:
     if number is None or alone:
         return ""
     mine = plan.held & (number[plan.refit] == 0)
-    unit, fold = plan.index[mine], np.unique(plan.refit[mine], return_inverse=True)[1]
+    unit = plan.index[mine]
+    fold = np.unique(plan.refit[mine], return_inverse=True)[1]
     size = np.bincount(fold)
     within = len(unit) - len(size)
     residuals = _residuals(fit) if 1 < len(size) <= within else None
@@ -505,10 +641,14 @@ def _together(fit: Fit, plan: Plan) -> str:
         return ""
     pairs = _nearest_pairs(features)
     one, other = pairs[:, np.equal(*fold[pairs])]
-    share = size @ (size - 1) / len(unit) / (len(unit) - 1)  # of pairs that random folds leave out together
+    # of pairs that random folds leave out together
+    share = size @ (size - 1) / len(unit) / (len(unit) - 1)
     if scipy.stats.binom.sf(len(one) - 1, pairs.shape[1], share) > BY_CHANCE:
         return ""
-    if not scipy.stats.kendalltau(left[one], left[other], alternative="greater").pvalue <= ALIKE_BY_CHANCE:
+    if (
+        not scipy.stats.kendalltau(left[one], left[other], alternative="greater").pvalue
+        <= ALIKE_BY_CHANCE
+    ):
         return ""
     return (
         f"{said}{len(one)} of {pairs.shape[1]} pairs of nearest rows share a fold and have residuals alike, "
@@ -520,20 +660,27 @@ def _together(fit: Fit, plan: Plan) -> str:
 
 
 def _in_time(fit: Fit, plan: Plan) -> str:
-    """Find rows in time order with correlated neighbouring residuals, and refits that see both neighbours of a held-out row."""
+    """Find rows in time order with correlated neighbouring residuals, and refits that see both
+    neighbours of a held-out row.
+    """
     if plan.serial is not False or plan.clusters is not None or plan.blocks is not None:
         return ""
     clock = next(_clocks(fit, plan), "")
     if not clock:
         return ""
-    refit, unit, n, gone = plan.refit[plan.held], plan.index[plan.held], plan.num_units, plan.weight == 0
+    refit = plan.refit[plan.held]
+    unit = plan.index[plan.held]
+    n = plan.num_units
+    gone = plan.weight == 0
     out = plan.refit[gone] * n + plan.index[gone]
     sees = lambda other: (other >= 0) & (other < n) & ~np.isin(refit * n + other, out)
     if (sees(unit - 1) & sees(unit + 1)).mean() <= BETWEEN:
         return ""
     left = _residuals(fit)
     size = 0.0 if left is None else float(left @ left)
-    correlation = float(left[1:] @ left[:-1]) / size if left is not None and 0 < size < np.inf else 0.0
+    correlation = (
+        float(left[1:] @ left[:-1]) / size if left is not None and 0 < size < np.inf else 0.0
+    )
     if not correlation > CERTAIN_CORRELATION / math.sqrt(plan.num_units):
         return ""
     return f"rows are in time order, by {clock}, and residuals of neighbours correlate {correlation:.2f}, which refits see"
@@ -541,8 +688,15 @@ def _in_time(fit: Fit, plan: Plan) -> str:
 
 def _clocks(fit: Fit, plan: Plan) -> Iterator[str]:
     """Yield the names of columns, or of the index, that are times of rows and never decrease."""
-    names, min_ordered_rows = plan.names, 20  # least number of rows that are not in time order by chance
-    given = [] if names is None else [("their index" if names.name is None else f"their index {str(names.name)!r}", names)]
+    # least number of rows that are not in time order by chance
+    names = plan.names
+    min_ordered_rows = 20
+    if names is None:
+        given = []
+    else:
+        given = [
+            ("their index" if names.name is None else f"their index {str(names.name)!r}", names)
+        ]
     for name, column in fit.objective.units.features().items():
         given.append((f"the column {name!r}", pd.Index(column, name=name)))
     for told, index in given:
@@ -555,8 +709,12 @@ def _clocks(fit: Fit, plan: Plan) -> Iterator[str]:
 
 @float64
 def _residuals(fit: Fit) -> Float[Array, " units"] | None:
-    """Return the residuals of all rows about their mean; None if predictions are not single numbers."""
-    target, everyone = fit.objective.units.target, RefitRows.of_all(fit.objective.num_units, 1)
+    """Return the residuals of all rows about their mean.
+
+    None if predictions are not single numbers.
+    """
+    target = fit.objective.units.target
+    everyone = RefitRows.of_all(fit.objective.num_units, 1)
     if target is None:
         return None
     mean = predictions(fit, everyone, fit.vector[None], "response")[0]

@@ -23,21 +23,24 @@ from .estimate import ROUNDING, Estimate
 from .standard_errors import InfluenceSpread, independent
 
 Array = np.ndarray
-FEW, CLOSE, SIGN = (
-    100,
-    4.0,
-    3.0,
-)  # independent units, and a difference of summed log densities, below which standard errors of differences
-# are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296); models are alike below so many standard errors
+# independent units, and a difference of summed log densities, below which standard errors of
+# differences
+FEW = 100
+CLOSE = 4.0
+SIGN = 3.0
+# are too small (Sivula, Magnusson, Matamoros & Vehtari, arXiv 2008.10296); models are alike below
+# so many standard errors
 HEAVY = 0.5  # Pareto's k of the tails of differences from which on their variance is infinite
-MAIN_COLUMNS = ("mean", "se", "difference", "se_difference", "p_worse")  # columns that are always printed
+# columns that are always printed
+MAIN_COLUMNS = ("mean", "se", "difference", "se_difference", "p_worse")
 
 
 class ComparableMean(NamedTuple):
     """A number to be compared with others of the same data.
 
-    `spread` is the influence of the data on it (None if not known). `drawn` `[folds, draws]` are its values over Monte-Carlo
-    draws that are common to all, weighted by `weight` `[folds]`. `of` names what must be the same in all.
+    `spread` is the influence of the data on it (None if not known). `drawn` `[folds, draws]` are
+    its values over Monte-Carlo draws that are common to all, weighted by `weight` `[folds]`. `of`
+    names what must be the same in all.
     """
 
     value: float
@@ -75,8 +78,14 @@ class Comparison(pd.DataFrame):
     >>> rng = np.random.default_rng(0)
     >>> x = rng.normal(size=(30, 1))
     >>> y = 2 * x[:, 0] + rng.normal(size=30)
-    >>> models = {"slope": lo.GLM(x, y, "squared"), "none": lo.GLM(0 * x, y, "squared", lo.penalties.Ridge(1.0))}
-    >>> cv = {name: lo.cross_validate(lo.fit(model), lo.kfold(30, 10, seed=0)) for name, model in models.items()}
+    >>> models = {
+    ...     "slope": lo.GLM(x, y, "squared"),
+    ...     "none": lo.GLM(0 * x, y, "squared", lo.penalties.Ridge(1.0)),
+    ... }
+    >>> cv = {
+    ...     name: lo.cross_validate(lo.fit(model), lo.kfold(30, 10, seed=0))
+    ...     for name, model in models.items()
+    ... }
     >>> import warnings
     >>> with warnings.catch_warnings():
     ...     warnings.simplefilter("ignore")  # 30 rows are few
@@ -85,18 +94,25 @@ class Comparison(pd.DataFrame):
     (['slope', 'none'], ['none', 'slope'])
     """
 
-    _metadata: ClassVar[list[str]] = ["estimates"]  # attributes that pandas must not take for columns
+    # attributes that pandas must not take for columns
+    _metadata: ClassVar[list[str]] = ["estimates"]
     estimates: dict[str, Estimate]
 
     def __repr__(self) -> str:
-        """Print names, means, differences and their standard errors, and the other columns as far as they fit.
+        """Print names, means, differences and their standard errors, and the other columns as far
+        as they fit.
 
-        Columns that do not fit are named below the table, and diagnoses stand there. Long names are cut.
+        Columns that do not fit are named below the table, and diagnoses stand there. Long names are
+        cut.
         """
         short = ["missing"] if "missing" in self and self["missing"].any() else []
         main = [name for name in (*MAIN_COLUMNS, *short) if name in self]
-        optional = [name for name in self.columns if name not in (*main, "kind", "missing", "diagnosis")]
-        text, omitted = text_within(self, main, [name for name in optional if self[name].notna().any()], 6)
+        optional = [
+            name for name in self.columns if name not in (*main, "kind", "missing", "diagnosis")
+        ]
+        text, omitted = text_within(
+            self, main, [name for name in optional if self[name].notna().any()], 6
+        )
         null = self["no_model"].dropna().unique() if "no_model" in self else []
         notes = [f"no model loses {', '.join(f'{loss:.6g}' for loss in null)}"] if len(null) else []
         notes += [f"SE: {kind}" for kind in dict.fromkeys(self.get("kind", ()))]
@@ -106,7 +122,8 @@ class Comparison(pd.DataFrame):
         return "\n".join([text, *(textwrap.fill(note, TERMINAL_WIDTH) for note in notes)])
 
     def report(self, path: str | os.PathLike[str], *, title: str = "") -> Path:
-        """Write the comparison to one self-contained page, as `lo.report` does. Needs `leaveout[report]`.
+        """Write the comparison to one self-contained page, as `lo.report` does. Needs
+        `leaveout[report]`.
 
         Parameters
         ----------
@@ -121,69 +138,82 @@ class Comparison(pd.DataFrame):
             The file that was written.
         """
         if not all(isinstance(each, Estimate) for each in self.estimates.values()):
-            raise TypeError("report: pages are of estimates of cross_validate; show this table by its to_markdown().")
+            raise TypeError(
+                "report: pages are of estimates of cross_validate; show this table by its to_markdown()."
+            )
         return provided("report").report(self.estimates, path, title=title)
 
 
 @conventional
-def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mapping[str, ArrayLike] | None = None) -> Comparison:
+def compare(
+    estimates: dict[str, Estimate] | dict[str, Any],
+    *,
+    jacobian: Mapping[str, ArrayLike] | None = None,
+) -> Comparison:
     """Compare estimates of several models by their paired differences from the best.
 
-    The difference of two models is the mean over units of the difference of their losses. Its standard error is that of the
-    paired difference, by the same rule as `Estimate.se`.
+    The difference of two models is the mean over units of the difference of their losses. Its
+    standard error is that of the paired difference, by the same rule as `Estimate.se`.
 
-    Every mean is over the losses that all models have: over rows of refits if the folds are the same, else over units. A model
-    that lacks more losses than another is ranked behind it, whatever its mean, as the losses that it lacks may be the high
-    ones.
+    Every mean is over the losses that all models have: over rows of refits if the folds are the
+    same, else over units. A model that lacks more losses than another is ranked behind it, whatever
+    its mean, as the losses that it lacks may be the high ones.
 
     Parameters
     ----------
     estimates : dict of str to Estimate
-        Two or more estimates by name, which score the same units, response and loss. Results of `leakage_corrected` and
-        reports of leakage are compared too, if they share folds, clusters and score.
+        Two or more estimates by name, which score the same units, response and loss. Results of
+        `leakage_corrected` and reports of leakage are compared too, if they share folds, clusters
+        and score.
     jacobian : dict of str to array-like [units], optional
-        For models of a transformed response z(y), log |dz/dy| of every unit by the model's name. It is subtracted from the
-        losses, as −log p(y) = −log p(z) − log |dz/dy|; for z = log y it is −log y.
+        For models of a transformed response z(y), log |dz/dy| of every unit by the model's name. It
+        is subtracted from the losses, as −log p(y) = −log p(z) − log |dz/dy|; for z = log y it is
+        −log y.
 
     Returns
     -------
     Comparison
-        A DataFrame with one row a model, the best first. `mean` and `se` are the model's own. `difference` is that from the
-        lowest mean, and `se_difference` its standard error. `p_worse` is the probability that the model is worse than the
-        best, Φ(difference / se_difference). `elpd_diff` and `se_diff` are the difference of the summed log densities, zero or
-        less as in R's `loo_compare`, and its standard error; NaN for losses that are no log densities. `diagnosis` says why
-        the normal distribution of a difference is not to be trusted, "" if nothing is seen: "N < 100" independent units,
-        "|elpd_diff| < 4" of near-equal models, or "heavy tails" of the differences of units, whose generalised Pareto
-        distribution has k > 0.5, so no variance. `approximation_error` is that of the difference, and `kind` describes the
-        standard error. Where losses are −log densities, `weight` is the weight of the model in the mixture of predictive
-        densities with the lowest mean loss (stacking), and `pseudo_bma` is proportional to exp(elpd). For results of leakage,
-        `approximation_error` is the Monte-Carlo error of the difference, over draws that both share.
+        A DataFrame with one row a model, the best first. `mean` and `se` are the model's own.
+        `difference` is that from the lowest mean, and `se_difference` its standard error. `p_worse`
+        is the probability that the model is worse than the best, Φ(difference / se_difference).
+        `elpd_diff` and `se_diff` are the difference of the summed log densities, zero or less as in
+        R's `loo_compare`, and its standard error; NaN for losses that are no log densities.
+        `diagnosis` says why the normal distribution of a difference is not to be trusted, "" if
+        nothing is seen: "N < 100" independent units, "|elpd_diff| < 4" of near-equal models, or
+        "heavy tails" of the differences of units, whose generalised Pareto distribution has k
+        > 0.5, so no variance. `approximation_error` is that of the difference, and `kind` describes
+        the standard error. Where losses are −log densities, `weight` is the weight of the model in
+        the mixture of predictive densities with the lowest mean loss (stacking), and `pseudo_bma`
+        is proportional to exp(elpd). For results of leakage, `approximation_error` is the
+        Monte-Carlo error of the difference, over draws that both share.
 
     Raises
     ------
     ValueError
-        If the estimates do not score the same units, the same response, or by the same score; or if `jacobian` is of losses
-        that are no −log densities of units. Different responses are accepted with `jacobian`, or if one function of yours
-        scores all.
+        If the estimates do not score the same units, the same response, or by the same score; or if
+        `jacobian` is of losses that are no −log densities of units. Different responses are
+        accepted with `jacobian`, or if one function of yours scores all.
     TypeError
         If an argument is not an estimate, or not all are of one kind.
 
     Warns
     -----
     UserWarning
-        If the approximation error exceeds a tenth of the standard error of a difference; if that standard error is too
-        small, with fewer than 100 independent units or models whose summed log densities differ by less than 4 and by no more
-        than three standard errors; if a model lacks losses; or if
-        `evaluate` was not the same function for all.
+        If the approximation error exceeds a tenth of the standard error of a difference; if that
+        standard error is too small, with fewer than 100 independent units or models whose summed
+        log densities differ by less than 4 and by no more than three standard errors; if a model
+        lacks losses; or if `evaluate` was not the same function for all.
 
     References
     ----------
-    T. Sivula, M. Magnusson, A. A. Matamoros and A. Vehtari, Uncertainty in Bayesian leave-one-out cross-validation based model
-    comparison, 2020.
+    T. Sivula, M. Magnusson, A. A. Matamoros and A. Vehtari, Uncertainty in Bayesian leave-one-out
+    cross-validation based model comparison, 2020.
 
-    Y. Yao, A. Vehtari, D. Simpson and A. Gelman, Using stacking to average Bayesian predictive distributions, 2018.
+    Y. Yao, A. Vehtari, D. Simpson and A. Gelman, Using stacking to average Bayesian predictive
+    distributions, 2018.
 
-    J. Zhang and M. A. Stephens, A new and efficient estimation method for the generalized Pareto distribution, 2009.
+    J. Zhang and M. A. Stephens, A new and efficient estimation method for the generalized Pareto
+    distribution, 2009.
 
     Examples
     --------
@@ -192,35 +222,52 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(200, 2))
     >>> y = 2 * X[:, 0] + rng.normal(size=200)
-    >>> fits = {"one": lo.fit(lo.GLM(X[:, :1], y, "squared")), "other": lo.fit(lo.GLM(X[:, 1:], y, "squared"))}
-    >>> table = lo.compare({name: lo.cross_validate(fit, lo.leave_one_out(200)) for name, fit in fits.items()})
+    >>> fits = {
+    ...     "one": lo.fit(lo.GLM(X[:, :1], y, "squared")),
+    ...     "other": lo.fit(lo.GLM(X[:, 1:], y, "squared")),
+    ... }
+    >>> table = lo.compare(
+    ...     {name: lo.cross_validate(fit, lo.leave_one_out(200)) for name, fit in fits.items()}
+    ... )
     >>> table[["mean", "difference", "se_difference"]].round(2)
            mean  difference  se_difference
     one    0.51        0.00           0.00
     other  2.36        1.85           0.23
     """
-    if isinstance(estimates, Mapping) and any(isinstance(each, AbstractComparable) for each in estimates.values()):
+    if isinstance(estimates, Mapping) and any(
+        isinstance(each, AbstractComparable) for each in estimates.values()
+    ):
         if jacobian is not None:
             raise TypeError("compare: jacobian is of estimates of cross_validate; leave it out.")
         return _of_numbers(estimates)
-    if not isinstance(estimates, Mapping) or not all(isinstance(each, Estimate) for each in estimates.values()):
-        of = ", ".join({type(e).__name__ for e in estimates.values()}) if isinstance(estimates, Mapping) else ""
+    if not isinstance(estimates, Mapping) or not all(
+        isinstance(each, Estimate) for each in estimates.values()
+    ):
+        of = (
+            ", ".join({type(e).__name__ for e in estimates.values()})
+            if isinstance(estimates, Mapping)
+            else ""
+        )
         raise TypeError(
             f"compare: give estimates by name, {{name: estimate}}; got {type(estimates).__name__}{of and ' of '}{of}."
         )
     if len(estimates) < 2:
-        raise ValueError(f"compare: give two or more estimates, {{name: estimate}}; got {len(estimates)}.")
+        raise ValueError(
+            f"compare: give two or more estimates, {{name: estimate}}; got {len(estimates)}."
+        )
     estimates = _add_jacobian(estimates, {} if jacobian is None else jacobian)
     _comparable(estimates)
     missing = {name: estimate._missing for name, estimate in estimates.items()}
-    # the losses that all have: of rows of refits if the folds are the same, so that every unit is averaged over the same refits
-    # in all estimates; else of units
+    # the losses that all have: of rows of refits if the folds are the same, so that every unit is
+    # averaged over the same refits in all estimates; else of units
     plan = next(iter(estimates.values())).plan
     same = all(_same_folds(each.plan, plan) for each in estimates.values())
     losses = {name: each.losses if same else each.per_unit() for name, each in estimates.items()}
     seen = np.isfinite(np.stack(list(losses.values())))
     alike = bool((seen.all(0) == seen.any(0)).all())
-    lacking = [f"{name!r} has no loss of {count} held-out rows" for name, count in missing.items() if count]
+    lacking = [
+        f"{name!r} has no loss of {count} held-out rows" for name, count in missing.items() if count
+    ]
     if lacking:
         warn(
             f"compare: {', '.join(lacking)}: means are of what all models have a loss of, and a model that lacks more than "
@@ -231,12 +278,19 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
     values = {name: each.per_unit() for name, each in estimates.items()}
     if not alike:
         common = {name: np.where(seen.all(0), each, np.nan) for name, each in losses.items()}
-        values = {name: estimates[name].average(each) for name, each in common.items()} if same else common
+        values = (
+            {name: estimates[name].average(each) for name, each in common.items()}
+            if same
+            else common
+        )
     best = min(values, key=lambda name: (missing[name], estimates[name]._mean(values[name])))
-    rows, is_density = {}, estimates[best].score in (LOG_DENSITY, LOG_PROBABILITY, LOG_LIKELIHOOD)
+    rows = {}
+    is_density = estimates[best].score in (LOG_DENSITY, LOG_PROBABILITY, LOG_LIKELIHOOD)
     for name, estimate in estimates.items():
-        own, difference = estimate._standard_error(values[name]), values[name] - values[best]
-        paired, apart = estimate._standard_error(difference), estimate._mean(difference)
+        own = estimate._standard_error(values[name])
+        difference = values[name] - values[best]
+        paired = estimate._standard_error(difference)
+        apart = estimate._mean(difference)
         count = _summed(difference, estimate)
         rows[name] = {
             "mean": estimate._mean(values[name]),
@@ -250,14 +304,18 @@ def compare(estimates: dict[str, Estimate] | dict[str, Any], *, jacobian: Mappin
             "no_model": estimate.no_model,
             "explained": estimate.explained,
             "missing": missing[name],
-            "approximation_error": 0.0 if name == best else estimate.approximation_error + estimates[best].approximation_error,
+            "approximation_error": 0.0
+            if name == best
+            else estimate.approximation_error + estimates[best].approximation_error,
             "kind": own.kind,
         }
     table = pd.DataFrame.from_dict(rows, orient="index")
     if is_density:
         place = int(table.columns.get_loc("approximation_error"))
         table.insert(place, "weight", _stacking_weights(values, estimates[best]._weight))
-        table.insert(place + 1, "pseudo_bma", scipy.special.softmax(table["elpd_diff"].to_numpy(float)))
+        table.insert(
+            place + 1, "pseudo_bma", scipy.special.softmax(table["elpd_diff"].to_numpy(float))
+        )
     _warn(table, estimates, values, best)
     found = Comparison(table.sort_values(["missing", "mean"]))
     found.estimates = dict(estimates)
@@ -268,18 +326,30 @@ def _of_numbers(given: dict[str, Any]) -> Comparison:
     """Compare numbers by their influences."""
     if any(not isinstance(each, AbstractComparable) for each in given.values()):
         kinds = ", ".join(f"{name!r}: {type(each).__name__}" for name, each in given.items())
-        raise TypeError(f"compare: give results of one kind, all of leakage_corrected or all of cross_validate; got {kinds}.")
+        raise TypeError(
+            f"compare: give results of one kind, all of leakage_corrected or all of cross_validate; got {kinds}."
+        )
     if len(given) < 2:
         raise ValueError(f"compare: give two or more results, {{name: result}}; got {len(given)}.")
     numbers = {name: each.as_comparable() for name, each in given.items()}
     first, reference = next(iter(numbers.items()))
     for name, number in numbers.items():
-        other = [what for what in reference.of | number.of if reference.of.get(what) != number.of.get(what)]
+        other = [
+            what
+            for what in reference.of | number.of
+            if reference.of.get(what) != number.of.get(what)
+        ]
         if other:
-            raise ValueError(f"compare: {first!r} and {name!r} are of another {', '.join(other)}; give both calls the same.")
+            raise ValueError(
+                f"compare: {first!r} and {name!r} are of another {', '.join(other)}; give both calls the same."
+            )
     sign = -1.0 if reference.more_is_better else 1.0
     best = min(numbers, key=lambda name: sign * numbers[name].value)
-    found = Comparison(pd.DataFrame.from_dict({k: _apart(v, numbers[best]) for k, v in numbers.items()}, orient="index"))
+    found = Comparison(
+        pd.DataFrame.from_dict(
+            {k: _apart(v, numbers[best]) for k, v in numbers.items()}, orient="index"
+        )
+    )
     found = Comparison(found.sort_values("mean", ascending=not reference.more_is_better))
     found.estimates = dict(given)
     return found
@@ -287,18 +357,31 @@ def _of_numbers(given: dict[str, Any]) -> Comparison:
 
 def _apart(number: ComparableMean, best: ComparableMean) -> dict[str, Any]:
     """Return the row of the table for one number."""
-    same, apart = number is best, number.value - best.value
+    same = number is best
+    apart = number.value - best.value
     se = se_apart = float("nan")
     if number.spread is not None and best.spread is not None:
-        se, se_apart = number.spread.error, 0.0 if same else number.spread.minus(best.spread).error
+        se = number.spread.error
+        se_apart = 0.0 if same else number.spread.minus(best.spread).error
     error = 0.0  # the Monte-Carlo error of the difference, over the draws that both share
-    if not same and number.draws is not None and best.draws is not None and number.weight is not None:
+    if (
+        not same
+        and number.draws is not None
+        and best.draws is not None
+        and number.weight is not None
+    ):
         count = min(number.draws.shape[1], best.draws.shape[1])
         variance = np.var(number.draws[:, :count] - best.draws[:, :count], axis=1, ddof=1) / count
         error = float(np.sqrt(number.weight**2 @ variance))
     towards = -1.0 if number.more_is_better else 1.0
     worse = 0.5 if same else _worse(towards * apart, float(np.hypot(se_apart, error)))
-    found = {"mean": number.value, "se": se, "difference": apart, "se_difference": se_apart, "p_worse": worse}
+    found = {
+        "mean": number.value,
+        "se": se,
+        "difference": apart,
+        "se_difference": se_apart,
+        "p_worse": worse,
+    }
     return found | {"approximation_error": error, "kind": "over clusters, as tested and trained on"}
 
 
@@ -307,80 +390,112 @@ def _same_folds(a: Plan, b: Plan) -> bool:
     return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in parts)
 
 
-def _warn(table: pd.DataFrame, estimates: dict[str, Estimate], values: dict[str, Array], best: str) -> None:
+def _warn(
+    table: pd.DataFrame, estimates: dict[str, Estimate], values: dict[str, Array], best: str
+) -> None:
     """Warn of differences that are less certain than they seem."""
     estimate = estimates[best]
     told = lambda text: warn(f"compare: {text}")
     others = table.drop(index=best)
     for name, row in others.iterrows():
         if row.approximation_error > 0.1 * row.se_difference + ROUNDING * (1 + abs(row["mean"])):
-            made = all(estimates[each].labels.get("refit", "").startswith("Exact(") for each in (name, best))
+            made = all(
+                estimates[each].labels.get("refit", "").startswith("Exact(")
+                for each in (name, best)
+            )
             told(
                 f"the approximation error of {name!r} against {best!r}, {row.approximation_error:.1g}, exceeds a tenth of the "
                 f"standard error of their difference, {row.se_difference:.1g}{'' if made else '; use Exact(), or more draws'}."
             )
     count = np.isfinite(values[best]).sum()
     apart = np.abs(others.difference)
-    close = others.index[(apart > 0) & (apart * count < CLOSE) & ~(apart > SIGN * others.se_difference)]
+    close = others.index[
+        (apart > 0) & (apart * count < CLOSE) & ~(apart > SIGN * others.se_difference)
+    ]
     if "weight" in table and len(close):
         told(
             f"{', '.join(map(repr, close))} and {best!r} differ by less than {CLOSE:g} in summed log density: they predict "
             "about alike, and the standard error of the difference is too small to say more."
         )
     if not all(_same_folds(each.plan, estimate.plan) for each in estimates.values()):
-        told("the plans leave out other units: models that see other data are compared, not models alone.")
+        told(
+            "the plans leave out other units: models that see other data are compared, not models alone."
+        )
     if not estimate.joint:
-        found = [independent(values[name] - values[best], estimate._weight, estimate.plan) for name in others.index]
+        found = [
+            independent(values[name] - values[best], estimate._weight, estimate.plan)
+            for name in others.index
+        ]
         for each in found:
             if not each.enough:
                 told(f"the difference has no standard error: {each.kind}.")
         fewest = min((each.units for each in found if each.enough), default=FEW)
         if fewest < FEW:
-            told(f"{fewest} independent units are fewer than {FEW}; standard errors of differences may be too small.")
+            told(
+                f"{fewest} independent units are fewer than {FEW}; standard errors of differences may be too small."
+            )
 
 
 def _diagnosis(difference: Array, estimate: Estimate, is_density: bool) -> str:
     """List the reasons why the difference of two models may not be distributed normally."""
     each = difference[np.isfinite(difference)]
-    units = len(each) if estimate.joint else independent(difference, estimate._weight, estimate.plan).units
+    units = (
+        len(each)
+        if estimate.joint
+        else independent(difference, estimate._weight, estimate.plan).units
+    )
     tails = [tail_index(side) for side in (each - np.median(each), np.median(each) - each)]
     found = {
         f"N < {FEW}": units < FEW,
-        f"|elpd_diff| < {CLOSE:g}": is_density and abs(estimate._mean(difference)) * _summed(difference, estimate) < CLOSE,
+        f"|elpd_diff| < {CLOSE:g}": is_density
+        and abs(estimate._mean(difference)) * _summed(difference, estimate) < CLOSE,
         "heavy tails": max(tails) > HEAVY,
     }
     return "; ".join(why for why, holds in found.items() if holds)
 
 
 def _summed(difference: Array, estimate: Estimate) -> float:
-    """Return the number of differences that a sum is of: of cases that units stand for, where single cases are left out."""
+    """Return the number of differences that a sum is of.
+
+    Of cases that units stand for, where single cases are left out.
+    """
     known = np.isfinite(difference)
     return float(estimate._weight[known].sum() if estimate.plan.of_cases else known.sum())
 
 
 def tail_index(values: Array) -> float:
-    """Estimate the k of the generalised Pareto distribution of the upper tail, by Zhang and Stephens; −∞ for short tails.
+    """Estimate the k of the generalised Pareto distribution of the upper tail, by Zhang and
+    Stephens; −∞ for short tails.
 
     Moments of order 1/k and above do not exist.
     """
-    length = int(min(0.2 * len(values), 3 * np.sqrt(len(values))))  # of the tail, as Pareto smoothing takes it
+    # of the tail, as Pareto smoothing takes it
+    length = int(min(0.2 * len(values), 3 * np.sqrt(len(values))))
     ranked = np.sort(values)
     x = ranked[len(ranked) - length :] - ranked[-length - 1] if length >= 5 else np.zeros(0)
     x = x[x > 1e-12 * np.abs(ranked).max()]
     if len(x) < 5:  # fewer show no tail
         return -np.inf
     grid = 30 + int(np.sqrt(len(x)))  # the authors' points and factor 3
-    theta = 1 / x[-1] + (1 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))) / (3 * x[int(len(x) / 4 + 0.5) - 1])
+    theta = 1 / x[-1] + (1 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))) / (
+        3 * x[int(len(x) / 4 + 0.5) - 1]
+    )
     k = np.log1p(-theta[:, None] * x).mean(1)
     with np.errstate(all="ignore"):
         likelihood = len(x) * (np.log(-theta / k) - k - 1)
-    return float(np.log1p(-(scipy.special.softmax(np.nan_to_num(likelihood, nan=-np.inf)) @ theta) * x).mean())
+    return float(
+        np.log1p(
+            -(scipy.special.softmax(np.nan_to_num(likelihood, nan=-np.inf)) @ theta) * x
+        ).mean()
+    )
 
 
 def _worse(difference: float, se: float) -> float:
     if np.isnan(se):
         return float("nan")
-    return float(scipy.special.ndtr(difference / se)) if se > 0 else 0.5 + 0.5 * float(np.sign(difference))
+    if se > 0:
+        return float(scipy.special.ndtr(difference / se))
+    return 0.5 + 0.5 * float(np.sign(difference))
 
 
 def _stacking_weights(values: dict[str, Array], weight: Array) -> Float[Array, " models"]:
@@ -390,7 +505,8 @@ def _stacking_weights(values: dict[str, Array], weight: Array) -> Float[Array, "
     """
     losses = np.stack(list(values.values()), axis=1)
     seen = np.isfinite(losses).all(1) & (weight > 0)
-    losses, weight = losses[seen], weight[seen] / weight[seen].sum()
+    losses = losses[seen]
+    weight = weight[seen] / weight[seen].sum()
     density = np.exp(losses.min(1, keepdims=True) - losses)
 
     def criterion(free: Array) -> tuple[float, Array]:
@@ -399,18 +515,26 @@ def _stacking_weights(values: dict[str, Array], weight: Array) -> Float[Array, "
         slope = -(weight / mixed) @ density
         return float(-weight @ np.log(mixed)), share * (slope - share @ slope)
 
-    found = scipy.optimize.minimize(criterion, np.zeros(losses.shape[1]), jac=True, method="L-BFGS-B", tol=1e-12)
+    found = scipy.optimize.minimize(
+        criterion, np.zeros(losses.shape[1]), jac=True, method="L-BFGS-B", tol=1e-12
+    )
     return scipy.special.softmax(found.x)
 
 
-def _add_jacobian(estimates: dict[str, Estimate], jacobian: Mapping[str, ArrayLike]) -> dict[str, Estimate]:
+def _add_jacobian(
+    estimates: dict[str, Estimate], jacobian: Mapping[str, ArrayLike]
+) -> dict[str, Estimate]:
     """Convert estimates to −log densities of the response as it was measured."""
     if not isinstance(jacobian, Mapping):
-        raise TypeError(f"compare: give jacobian by name, {{name: log |dz/dy| of every unit}}; got {type(jacobian).__name__}.")
+        raise TypeError(
+            f"compare: give jacobian by name, {{name: log |dz/dy| of every unit}}; got {type(jacobian).__name__}."
+        )
     found = dict(estimates)
     for name, given in jacobian.items():
         if name not in estimates:
-            raise ValueError(f"compare: jacobian names {name!r}, which is none of {', '.join(map(repr, estimates))}.")
+            raise ValueError(
+                f"compare: jacobian names {name!r}, which is none of {', '.join(map(repr, estimates))}."
+            )
         estimate = estimates[name]
         if estimate.joint or estimate.score not in (LOG_DENSITY, ""):
             what = "joint" if estimate.joint else estimate.score
@@ -418,7 +542,8 @@ def _add_jacobian(estimates: dict[str, Estimate], jacobian: Mapping[str, ArrayLi
                 f"compare: jacobian is of −log densities of units; the losses of {name!r} are {what}. Ask for "
                 "cross_validate(..., evaluate='log_density')."
             )
-        labels, names = getattr(given, "index", None), estimate.plan.names
+        labels = getattr(given, "index", None)
+        names = estimate.plan.names
         value = np.asarray(given, np.float64)
         if value.shape != (estimate.plan.num_units,) or not np.isfinite(value).all():
             raise ValueError(
@@ -426,9 +551,15 @@ def _add_jacobian(estimates: dict[str, Estimate], jacobian: Mapping[str, ArrayLi
                 f"got shape {value.shape}, {np.sum(~np.isfinite(value))} not finite."
             )
         if isinstance(labels, pd.Index) and names is not None and not labels.equals(names):
-            raise ValueError(f"compare: jacobian of {name!r} has other labels than the units, or in another order.")
+            raise ValueError(
+                f"compare: jacobian of {name!r} has other labels than the units, or in another order."
+            )
         each = value[estimate.plan.index]
-        note = "; ".join(filter(None, [estimate.labels.get("note", ""), "log |dz/dy| of its response is subtracted"]))
+        note = "; ".join(
+            filter(
+                None, [estimate.labels.get("note", ""), "log |dz/dy| of its response is subtracted"]
+            )
+        )
         found[name] = replace(
             estimate,
             losses=estimate.losses - each,
@@ -443,23 +574,36 @@ def _add_jacobian(estimates: dict[str, Estimate], jacobian: Mapping[str, ArrayLi
 def _comparable(estimates: dict[str, Estimate]) -> None:
     """Raise ValueError if the responses or the scores differ."""
     if len({(len(e.per_unit()), e.joint) for e in estimates.values()}) > 1:
-        raise ValueError("compare: the estimates must score the same units, all pointwise or all joint; use one plan for all.")
+        raise ValueError(
+            "compare: the estimates must score the same units, all pointwise or all joint; use one plan for all."
+        )
     for name, estimate in estimates.items():
         if np.any(estimate.result == RESULTS.interrupted):
-            raise ValueError(f"compare: {name!r} was stopped before all its refits were made; let it go on first.")
+            raise ValueError(
+                f"compare: {name!r} was stopped before all its refits were made; let it go on first."
+            )
     named = [e.plan.names for e in estimates.values() if e.plan.names is not None]
     if any(not names.equals(named[0]) for names in named):
-        raise ValueError("compare: the models number their units in another order, or have others; give all the same data.")
+        raise ValueError(
+            "compare: the models number their units in another order, or have others; give all the same data."
+        )
     known = {name: e for name, e in estimates.items() if e.response is not None}
     first, own = next(iter(known.items()), ("", None))
     own_score = lambda e: not e.score and "evaluate=" in e.labels.get("asked", "")
-    own_scores = all(own_score(e) for e in estimates.values())  # scores of the user, who alone knows their scale
+    # scores of the user, who alone knows their scale
+    own_scores = all(own_score(e) for e in estimates.values())
     for name, other in known.items():
         if own is not None and not _alike(own, other):
-            a, b, where = own.response, other.response, "of other shapes"
+            a = own.response
+            b = other.response
+            where = "of other shapes"
             if a is not None and b is not None and a.shape == b.shape:
-                at = np.flatnonzero(~np.isclose(a, b, rtol=1e-6, atol=0, equal_nan=True).reshape(len(a), -1).all(1))[0]
-                where = f"such as {np.ravel(a[at])[0]:.6g} and {np.ravel(b[at])[0]:.6g} of unit {at}"
+                at = np.flatnonzero(
+                    ~np.isclose(a, b, rtol=1e-6, atol=0, equal_nan=True).reshape(len(a), -1).all(1)
+                )[0]
+                where = (
+                    f"such as {np.ravel(a[at])[0]:.6g} and {np.ravel(b[at])[0]:.6g} of unit {at}"
+                )
             what = f"{first!r} and {name!r} predict other responses, {where}: their losses are"
             if own_scores:
                 told = f"compare: {what} taken to be on one scale, that of evaluate=, which is asked of all."
@@ -472,12 +616,17 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
             )
     weights = [e._weight / e._weight.mean() for e in estimates.values()]
     if not all(np.allclose(weight, weights[0]) for weight in weights):
-        raise ValueError("compare: the models weigh the units of the mean differently; give all the same sample_weight.")
+        raise ValueError(
+            "compare: the models weigh the units of the mean differently; give all the same sample_weight."
+        )
     scores = {name: e.score for name, e in estimates.items() if e.score}
     densities = {*scores.values()} & {LOG_DENSITY, LOG_PROBABILITY}
-    if len(densities) == 1:  # a likelihood that its user vouches for is of the same kind as the others
+    # a likelihood that its user vouches for is of the same kind as the others
+    if len(densities) == 1:
         (kind,) = densities
-        scores = {name: kind if score == LOG_LIKELIHOOD else score for name, score in scores.items()}
+        scores = {
+            name: kind if score == LOG_LIKELIHOOD else score for name, score in scores.items()
+        }
     if len(set(scores.values())) > 1:
         listed = "; ".join(f"{name!r} by {score}" for name, score in scores.items())
         both = {LOG_DENSITY, LOG_PROBABILITY} == set(scores.values())
@@ -486,21 +635,37 @@ def _comparable(estimates: dict[str, Estimate]) -> None:
             f"compare: these are other scores: {listed}. {why}Ask all models for one score: cross_validate(..., evaluate="
             "'squared_error'), 'absolute_error', 'crps' or another that all have."
         )
-    unknown = {name: e.labels.get("function", "") for name, e in estimates.items() if not e.score or "function" in e.labels}
+    unknown = {
+        name: e.labels.get("function", "")
+        for name, e in estimates.items()
+        if not e.score or "function" in e.labels
+    }
     ours = [score for name, score in scores.items() if name not in unknown]
     if (ours and unknown) or len(set(unknown.values())) > 1:
-        alike = f"{ours[0]}, as the others are" if ours else "of one score, though by other functions"
+        alike = (
+            f"{ours[0]}, as the others are" if ours else "of one score, though by other functions"
+        )
         listed = ", ".join(map(repr, unknown))
-        warn(f"compare: what the losses of {listed} are is not known; they are taken to be {alike}.")
+        warn(
+            f"compare: what the losses of {listed} are is not known; they are taken to be {alike}."
+        )
 
 
 def _alike(a: Estimate, b: Estimate) -> bool:
-    """Tell whether two estimates are of one response; classes may be numbered differently, if one to one."""
-    first, second = a.response, b.response
+    """Tell whether two estimates are of one response.
+
+    Classes may be numbered differently, if one to one.
+    """
+    first = a.response
+    second = b.response
     assert first is not None and second is not None
     if first.shape != second.shape:
         return False
     if not (a.classes or b.classes):
-        return bool(np.allclose(first, second, rtol=1e-6, atol=0, equal_nan=True))  # one of them may be in single precision
-    pairs = np.unique(np.stack([np.unique(part, return_inverse=True)[1].ravel() for part in (first, second)]), axis=1)
+        # one of them may be in single precision
+        return bool(np.allclose(first, second, rtol=1e-6, atol=0, equal_nan=True))
+    pairs = np.unique(
+        np.stack([np.unique(part, return_inverse=True)[1].ravel() for part in (first, second)]),
+        axis=1,
+    )
     return all(len(np.unique(part)) == pairs.shape[1] for part in pairs)

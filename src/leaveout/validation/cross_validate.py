@@ -1,11 +1,13 @@
 """Cross-validation: plan → refit → score, in batches of bounded memory.
 
-    θ_o ≈ argmin F(·, w_o),      loss of a held-out unit n = −log p(x_n | all seen units; θ_o), or `evaluate`
+    θ_o ≈ argmin F(·, w_o),
+    loss of a held-out unit n = −log p(x_n | all seen units; θ_o), or `evaluate`
 
-w_o are the weights of refit o of the plan. `BatchRunner` runs over the plan batch by batch. The strategy computes each θ_o and
-a bound of its distance from the exact one; `HeldOutLoss` converts that into an error of the loss; `EstimateBuilder` stores
-both. After the last batch some refits are repeated exactly (`audit`), and refits are compared with the fit's other minima
-(`minima`). `cross_predict` and `fold_parameters` run over the same batches, and keep predictions or parameters.
+w_o are the weights of refit o of the plan. `BatchRunner` runs over the plan batch by batch. The
+strategy computes each θ_o and a bound of its distance from the exact one; `HeldOutLoss` converts
+that into an error of the loss; `EstimateBuilder` stores both. After the last batch some refits are
+repeated exactly (`audit`), and refits are compared with the fit's other minima (`minima`).
+`cross_predict` and `fold_parameters` run over the same batches, and keep predictions or parameters.
 """
 
 import contextlib
@@ -35,14 +37,40 @@ from ..objectives.objective import AbstractLinearPredictor, AbstractObjective
 from ..objectives.unit_weights import unit_weights
 from ..optimize.active_set import without
 from ..optimize.fit import Fit, fit as minimise
-from ..plans.plan import Batch, Cases, Plan, Splitter, from_splits, groups as plan_of_groups, kfold, stratified
+from ..plans.plan import (
+    Batch,
+    Cases,
+    Plan,
+    Splitter,
+    from_splits,
+    groups as plan_of_groups,
+    kfold,
+    stratified,
+)
 from ..refit import AbstractRefit, Certified, Exact, RefitBatch
 from . import minima as minima
 from .audit import Candidates, affordable, audit_table, foremost_by_reason
-from .batches import BatchRunner, Losses, Merge, Refitter, Tell, blank, infinite_if_unknown, one_thread, put_losses
+from .batches import (
+    BatchRunner,
+    Losses,
+    Merge,
+    Refitter,
+    Tell,
+    blank,
+    infinite_if_unknown,
+    one_thread,
+    put_losses,
+)
 from .checks import reader_of, with_all_columns
 from .estimate import Estimate
-from .held_out_predictions import NO_LOSS_CODES, Average, Predictions, measure, measures, prediction_kind
+from .held_out_predictions import (
+    NO_LOSS_CODES,
+    Average,
+    Predictions,
+    measure,
+    measures,
+    prediction_kind,
+)
 from .metrics import AnyMetric, Measure, ScoreName
 from .named_parameters import PartialRefit, partial_refits
 from .scoring import Evaluate, HeldOutLoss, NamedScore, find_score, natural
@@ -55,8 +83,10 @@ MILD = (
     RESULTS.leaving,
 )  # codes that the code of an emptied refit replaces
 DEFAULT_REFIT = Certified()
-PREDICTION_TOLERANCE = 1e-7  # remaining distance of refits that predict, as a share of their first step
-# products of a gradient of every refit, about a second, beyond which predictions keep the tolerance of losses
+# remaining distance of refits that predict, as a share of their first step
+PREDICTION_TOLERANCE = 1e-7
+# products of a gradient of every refit, about a second, beyond which predictions keep the tolerance
+# of losses
 MOST_PRODUCTS = 2e9
 PlanLike = Plan | Cases | int | Splitter | Iterable[tuple[ArrayLike, ArrayLike]]
 
@@ -78,55 +108,64 @@ def cross_validate(
 ) -> Estimate:
     """Cross-validate a fit: compute the held-out loss of every unit that the plan scores.
 
-    Refit o of the plan is θ_o = argmin F(·, w_o), with w_o the weights of the units in it. The loss of a held-out unit n is
-    −log p(x_n | all that is seen; θ_o), or the loss that `evaluate` names. Every loss comes with an error against the exact
-    refit.
+    Refit o of the plan is θ_o = argmin F(·, w_o), with w_o the weights of the units in it. The loss
+    of a held-out unit n is −log p(x_n | all that is seen; θ_o), or the loss that `evaluate` names.
+    Every loss comes with an error against the exact refit.
 
     Parameters
     ----------
     fit : Fit
         The fitted model, from `lo.fit`, `lo.anchor` or `lo.from_sklearn` and the like.
     plan : Plan, int or splitter
-        The units to leave out in each refit, such as `lo.leave_one_out(n)`. If plan and fit have labels, they are matched by
-        these. A number k means k folds, drawn with the seed 0: `lo.stratified` if the response is a class, successive ones for
-        a series, `lo.groups` if there are `groups`, and otherwise `lo.kfold`. A splitter of scikit-learn, or pairs
-        (train, test), are taken as `lo.from_splits` takes them.
+        The units to leave out in each refit, such as `lo.leave_one_out(n)`. If plan and fit have
+        labels, they are matched by these. A number k means k folds, drawn with the seed 0:
+        `lo.stratified` if the response is a class, successive ones for a series, `lo.groups` if
+        there are `groups`, and otherwise `lo.kfold`. A splitter of scikit-learn, or pairs (train,
+        test), are taken as `lo.from_splits` takes them.
     strategy : AbstractRefit, default `Certified()`
         The strategy of the refits.
     evaluate : callable or str, optional
-        The loss of held-out units, instead of the objective's own score. A function `evaluate(held, seen, parameters)` gets
-        the numbers of the held-out and of the seen units and the natural parameters of one refit. It returns one loss a
-        held-out unit, or one joint number. It is called in Python once for every refit, and up to seventeen times more
-        around it to estimate the error of its value. The names are "log_density" (normalised; of discrete responses −log of
-        a probability), "squared_error", "absolute_error", "zero_one" and "crps", where the model has them. Scores of one
-        name compare models that were fitted by different losses.
+        The loss of held-out units, instead of the objective's own score. A function `evaluate(held,
+        seen, parameters)` gets the numbers of the held-out and of the seen units and the natural
+        parameters of one refit. It returns one loss a held-out unit, or one joint number. It is
+        called in Python once for every refit, and up to seventeen times more around it to estimate
+        the error of its value. The names are "log_density" (normalised; of discrete responses −log
+        of a probability), "squared_error", "absolute_error", "zero_one" and "crps", where the model
+        has them. Scores of one name compare models that were fitted by different losses.
     metric : str, scorer, callable, or a list or dict of them, default ()
-        Measures of the held-out predictions, kept in `Estimate.metrics` by name. A name is "auc", "accuracy", "brier", "mse",
-        "mae", "log_loss", "rmse", "mape", "pinball", "poisson_deviance", "gamma_deviance", "r2", "d2_poisson", "d2_gamma",
-        "average_precision", "balanced_accuracy", "top_k", "f1", "f1_macro", "f1_weighted", "matthews", "kappa",
-        "concordance" (Harrell's, for `lo.Cox`), or one of `sklearn.metrics.get_scorer_names()`, in scikit-learn's sign. A
-        scorer is made by `sklearn.metrics.make_scorer`. A function `f(y, prediction)` gets the predicted mean, or the
-        predicted class where the response is of classes; it returns one number, or one a row. Its standard error is the
-        jackknife's, which is for functions that change smoothly with the rows, as a median does not.
+        Measures of the held-out predictions, kept in `Estimate.metrics` by name. A name is "auc",
+        "accuracy", "brier", "mse", "mae", "log_loss", "rmse", "mape", "pinball",
+        "poisson_deviance", "gamma_deviance", "r2", "d2_poisson", "d2_gamma", "average_precision",
+        "balanced_accuracy", "top_k", "f1", "f1_macro", "f1_weighted", "matthews", "kappa",
+        "concordance" (Harrell's, for `lo.Cox`), or one of `sklearn.metrics.get_scorer_names()`, in
+        scikit-learn's sign. A scorer is made by `sklearn.metrics.make_scorer`. A function `f(y,
+        prediction)` gets the predicted mean, or the predicted class where the response is of
+        classes; it returns one number, or one a row. Its standard error is the jackknife's, which
+        is for functions that change smoothly with the rows, as a median does not.
     average : {"pooled", "fold", "repeat"}, optional
-        "pooled" measures all held-out predictions together; a mean over rows is then the mean over units, each averaged over
-        the refits that score it. "fold" is the mean over refits of the measure of each one's predictions, and "repeat" the
-        mean over repeats of k-fold of that of each one's. By default measures are pooled, except for the area under the ROC
-        curve ("auc", "roc_auc"): it is pooled if every unit is scored once, the mean over repeats of k-fold, and otherwise,
-        or if no fold has more than 20 rows and each holds every class, the mean over refits. `Estimate.metric_how` says
-        which.
+        "pooled" measures all held-out predictions together; a mean over rows is then the mean over
+        units, each averaged over the refits that score it. "fold" is the mean over refits of the
+        measure of each one's predictions, and "repeat" the mean over repeats of k-fold of that of
+        each one's. By default measures are pooled, except for the area under the ROC curve ("auc",
+        "roc_auc"): it is pooled if every unit is scored once, the mean over repeats of k-fold, and
+        otherwise, or if no fold has more than 20 rows and each holds every class, the mean over
+        refits. `Estimate.metric_how` says which.
     audit : int, default 5
-        The number of refits to repeat exactly by another method (0 for none). A tenth of the operations of the call pays for
-        them; one is repeated if that is no more than half of them. If one is off by more than its reported error, it is
-        flagged, and the others that were judged like it are iterated to the end.
+        The number of refits to repeat exactly by another method (0 for none). A tenth of the
+        operations of the call pays for them; one is repeated if that is no more than half of them.
+        If one is off by more than its reported error, it is flagged, and the others that were
+        judged like it are iterated to the end.
     checkpoint : path, optional
-        A file that keeps what is done. A call that was killed continues from there, to the same numbers.
+        A file that keeps what is done. A call that was killed continues from there, to the same
+        numbers.
     groups : array-like, optional
-        Labels of groups for a number of folds or a splitter: groups stay together, and standard errors are over them.
+        Labels of groups for a number of folds or a splitter: groups stay together, and standard
+        errors are over them.
     bases : {"refit", "frozen"}, default "refit"
-        Where `bs(...)`, `scale(...)` and the like in the formula of a GLM or Regression learn: from the rows of each refit,
-        which takes one fit a refit, or once from all rows. Columns that span the same whatever was learned, such as those of
-        `center(x)` without a penalty, stay. The note of the result says which.
+        Where `bs(...)`, `scale(...)` and the like in the formula of a GLM or Regression learn: from
+        the rows of each refit, which takes one fit a refit, or once from all rows. Columns that
+        span the same whatever was learned, such as those of `center(x)` without a penalty, stay.
+        The note of the result says which.
 
     Returns
     -------
@@ -136,7 +175,8 @@ def cross_validate(
     Raises
     ------
     ValueError
-        If plan and fit have different labels or numbers of units, or `checkpoint` belongs to another run.
+        If plan and fit have different labels or numbers of units, or `checkpoint` belongs to
+        another run.
     TypeError
         If the arguments are not a fit, a plan and a strategy.
     Interrupted
@@ -162,12 +202,18 @@ def cross_validate(
     >>> lo.cross_validate(fit, 5, evaluate="squared_error").plan
     Plan(lo.kfold(40, 5, seed=0): 5 refits of 8 units each, 40 units)
     """
-    plan = resolve_plan("cross_validate", objective_of("cross_validate", fit), plan, strategy, groups)
+    plan = resolve_plan(
+        "cross_validate", objective_of("cross_validate", fit), plan, strategy, groups
+    )
     if evaluate is not None and getattr(strategy, "errors", "all") == "sampled":
-        raise ValueError("cross_validate: errors='sampled' is for the model's own loss; leave evaluate= or errors= out.")
-    score, audit = find_score(fit, evaluate), count("cross_validate: audit", audit, 0)
+        raise ValueError(
+            "cross_validate: errors='sampled' is for the model's own loss; leave evaluate= or errors= out."
+        )
+    score = find_score(fit, evaluate)
+    audit = count("cross_validate: audit", audit, 0)
     by_name = measures("cross_validate", fit, metric, plan, average)
-    metrics, kind = tuple(by_name), prediction_kind(by_name)
+    metrics = tuple(by_name)
+    kind = prediction_kind(by_name)
     pooled = Predictions(plan, kind, judged=True) if metrics else None
 
     def of_fold(own: Fit) -> tuple[Losses, Tell]:
@@ -178,28 +224,42 @@ def cross_validate(
     of = cache_key(fit, plan, strategy, evaluate=evaluate, metric=metrics, audit=audit)
     of |= {} if anew is None else {"bases": anew.reader.own}
     with one_thread(fit.objective, fit.num_params), keeping("cross_validate", checkpoint, of):
-        gathered = run_refits(HeldOutLoss(fit, plan, score), strategy, 0 if anew else audit, pooled, anew=anew)
+        gathered = run_refits(
+            HeldOutLoss(fit, plan, score), strategy, 0 if anew else audit, pooled, anew=anew
+        )
         with gathered.stoppable():
             if evaluate is not None and strategy.in_standard_errors and anew is None:
                 gathered.sharpen()
             estimate = gathered.estimate(by_name, average, improve=strategy.in_standard_errors)
     if isinstance(reader := reader_of(fit), FormulaReader):
-        estimate.labels["note"] = estimate.labels["note"].replace(*reader.remarks(_learning(fit), anew is not None))
+        estimate.labels["note"] = estimate.labels["note"].replace(
+            *reader.remarks(_learning(fit), anew is not None)
+        )
     options: dict[str, tuple[Any, Any]] = {"metric": (metrics, ()), "average": (average, None)}
     options |= {"audit": (audit, 5), "bases": (bases, "refit")}
     changed = [f"{name}={value!r}" for name, (value, usual) in options.items() if value != usual]
     if evaluate is not None:
-        text = repr(evaluate) if isinstance(evaluate, str) else getattr(evaluate, "__name__", type(evaluate).__name__)
+        text = (
+            repr(evaluate)
+            if isinstance(evaluate, str)
+            else getattr(evaluate, "__name__", type(evaluate).__name__)
+        )
         changed.insert(0, f"evaluate={text}")
     estimate.labels["asked"] = ", ".join(changed)
     loss = type(getattr(fit.objective, "loss_function", None))
     of_user = issubclass(loss, Module) and loss.__module__.split(".")[0] != __name__.split(".")[0]
     if callable(evaluate) or not estimate.score or of_user:
-        parts_of_model = ("unit_loss", "score_function", "loss_function")  # those in which a user's model defines its losses
+        # those in which a user's model defines its losses
+        parts_of_model = ("unit_loss", "score_function", "loss_function")
         defined = (getattr(fit.objective, name, None) for name in parts_of_model)
-        chosen = evaluate if callable(evaluate) else next((part for part in defined if part is not None), type(fit.objective))
+        chosen = (
+            evaluate
+            if callable(evaluate)
+            else next((part for part in defined if part is not None), type(fit.objective))
+        )
         try:
-            estimate.labels["function"] = fingerprint(chosen, data=False)  # of its code, whatever data it holds
+            # of its code, whatever data it holds
+            estimate.labels["function"] = fingerprint(chosen, data=False)
         except TypeError:
             estimate.labels["function"] = repr(chosen)
     return estimate
@@ -219,24 +279,40 @@ def scored_together(
     request: Sequence[Evaluate | ScoreName | NamedScore | None],
     predictions: Predictions | None = None,
 ) -> list[Estimate]:
-    """Cross-validate by each of several scores, from the same refits, without audits; collect predictions if asked for."""
+    """Cross-validate by each of several scores, from the same refits, without audits.
+
+    Collect predictions if asked for.
+    """
     plan = resolve_plan("cross_validate", objective_of("cross_validate", fit), plan, refit)
-    own, walk = HeldOutLoss(fit, plan, None), BatchRunner(fit, plan, refit)
+    own = HeldOutLoss(fit, plan, None)
+    walk = BatchRunner(fit, plan, refit)
     asked = [replace(own, evaluate=find_score(fit, each)) for each in request]
     every = [
-        EstimateBuilder(each, blank(each, refit, walk.baseline(each)), predictions=None if k else predictions)
+        EstimateBuilder(
+            each, blank(each, refit, walk.baseline(each)), predictions=None if k else predictions
+        )
         for k, each in enumerate(asked)
     ]
-    tells = [gathered.tell for gathered in every]  # without their results, as another process may run them
+    # without their results, as another process may run them
+    tells = [gathered.tell for gathered in every]
 
     def tell(batch: Batch, done: RefitBatch, values: NDArray) -> StepResult:
-        of = lambda asked: values if asked.evaluate is None else asked.losses(batch.rows, done.theta)
+        of = lambda asked: (
+            values if asked.evaluate is None else asked.losses(batch.rows, done.theta)
+        )
         each = enumerate(tell(batch, done, of(tell.held_out_loss)) for tell in tells)
         return {f"{k} {name}": part for k, told in each for name, part in told.items()}
 
     def merge(batch: Batch, told: StepResult) -> None:
         for k, gathered in enumerate(every):
-            gathered.merge(batch, {name.removeprefix(f"{k} "): part for name, part in told.items() if name.startswith(f"{k} ")})
+            gathered.merge(
+                batch,
+                {
+                    name.removeprefix(f"{k} "): part
+                    for name, part in told.items()
+                    if name.startswith(f"{k} ")
+                },
+            )
 
     with walk.stoppable("cross_validate"):
         walk.refits(tell, merge, own.losses_of)
@@ -261,9 +337,10 @@ def cross_predict(
 ) -> Any:
     """Predict each unit from the refits that leave it out, averaged over them.
 
-    Its tolerance is one of predictions: `Certified()` iterates as `Exact(1e-6)` does, so that linear predictors are within
-    about 1e-6 of those of exact refits. It keeps its own tolerance, of losses, where refits × units × parameters are 2e9 or
-    more (as of 10,000 single rows of 20 columns), and where H is not formed; `error=True` tells how far they may be off.
+    Its tolerance is one of predictions: `Certified()` iterates as `Exact(1e-6)` does, so that
+    linear predictors are within about 1e-6 of those of exact refits. It keeps its own tolerance, of
+    losses, where refits × units × parameters are 2e9 or more (as of 10,000 single rows of 20
+    columns), and where H is not formed; `error=True` tells how far they may be off.
 
     Parameters
     ----------
@@ -274,9 +351,10 @@ def cross_predict(
     strategy : AbstractRefit, default `Certified()`
         The strategy of the refits.
     kind : {"response", "link", "state", "label"}, default "response"
-        "response" is the predicted mean, through the inverse link. "link" is the linear predictor. "state" are the
-        probabilities of hidden states, `[units, states]`. "label" are the codes of the labels that a conditional random
-        field decodes; for sequences these are `[units, longest]`, −1 behind the end, and `crf.join` puts them together.
+        "response" is the predicted mean, through the inverse link. "link" is the linear predictor.
+        "state" are the probabilities of hidden states, `[units, states]`. "label" are the codes of
+        the labels that a conditional random field decodes; for sequences these are `[units,
+        longest]`, −1 behind the end, and `crf.join` puts them together.
     checkpoint : path, optional
         A file that keeps what is done, as in `cross_validate`.
     groups : array-like, optional
@@ -284,18 +362,20 @@ def cross_predict(
     bases : {"refit", "frozen"}, default "refit"
         Where `bs(...)` and the like in a formula learn, as in `cross_validate`.
     error : bool, default False
-        Whether to return the largest difference from the predictions of exact refits too, which is estimated.
+        Whether to return the largest difference from the predictions of exact refits too, which is
+        estimated.
 
     Returns
     -------
     ndarray, or a pair of these
-        Predictions `[units]` or `[units, outputs]`. NaN for a unit that is never held out, or that no existing refit leaves
-        out. With `error`, predictions and their errors.
+        Predictions `[units]` or `[units, outputs]`. NaN for a unit that is never held out, or that
+        no existing refit leaves out. With `error`, predictions and their errors.
 
     Raises
     ------
     ValueError
-        If the model has no predictions of this kind, plan and fit do not match, or `checkpoint` belongs to another run.
+        If the model has no predictions of this kind, plan and fit do not match, or `checkpoint`
+        belongs to another run.
     TypeError
         If the arguments are not a fit, a plan and a strategy.
     Interrupted
@@ -316,8 +396,18 @@ def cross_predict(
     """
     plan = match_plan("cross_predict", objective_of("cross_predict", fit), plan, strategy, groups)
     if kind not in fit.objective.units.kinds:
-        raise ValueError(f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}.")
-    found = held_out(fit, plan, strategy_of_predictions(fit, plan, strategy), kind, checkpoint, bases, judged=error)
+        raise ValueError(
+            f"cross_predict: kind must be one of {', '.join(map(repr, fit.objective.units.kinds))}; got {kind!r}."
+        )
+    found = held_out(
+        fit,
+        plan,
+        strategy_of_predictions(fit, plan, strategy),
+        kind,
+        checkpoint,
+        bases,
+        judged=error,
+    )
     predicted = found.per_unit()
     lost = np.unique(found.unit[found.lost[found.refit]])
     missing = lost[np.isnan(predicted[lost]).any(tuple(range(1, predicted.ndim)))]
@@ -327,15 +417,20 @@ def cross_predict(
             f"{plan.unit_names[missing[0]]!s}: the refits without them do not determine them. A penalty does, or, where "
             "groups leave whole, effects of groups that are drawn: lo.Mixed('… + (1 | group)')."
         )
-    return (predicted, found.per_unit(found.off)) if error else predicted
+    if error:
+        return (predicted, found.per_unit(found.off))
+    return predicted
 
 
 def strategy_of_predictions(fit: Fit, plan: Plan, strategy: AbstractRefit) -> AbstractRefit:
-    """Return the strategy for calls that want predictions; the tolerance of `Certified` is one of losses."""
+    """Return the strategy for calls that want predictions.
+
+    The tolerance of `Certified` is one of losses.
+    """
     affordable = plan.num_refits * fit.objective.num_units * fit.num_params < MOST_PRODUCTS
-    return (
-        Exact(PREDICTION_TOLERANCE) if isinstance(strategy, Certified) and fit.factor is not None and affordable else strategy
-    )
+    if isinstance(strategy, Certified) and fit.factor is not None and affordable:
+        return Exact(PREDICTION_TOLERANCE)
+    return strategy
 
 
 def held_out(
@@ -347,11 +442,18 @@ def held_out(
     bases: str = "frozen",
     judged: bool = False,
 ) -> Predictions:
-    """Predict each unit by every refit that leaves it out, for a plan that is matched with the fit."""
+    """Predict each unit by every refit that leaves it out, for a plan that is matched with the
+    fit.
+    """
     pooled = Predictions(plan, kind, judged=judged)
-    of_fold = lambda own: (None, lambda batch, done, _: pooled.predict(own, batch.rows, done, done.result))
+    of_fold = lambda own: (
+        None,
+        lambda batch, done, _: pooled.predict(own, batch.rows, done, done.result),
+    )
     anew = relearned_bases("cross_predict", fit, plan, bases, of_fold)
-    of = cache_key(fit, plan, refit, kind=kind, judged=judged) | ({} if anew is None else {"bases": anew.reader.own})
+    of = cache_key(fit, plan, refit, kind=kind, judged=judged) | (
+        {} if anew is None else {"bases": anew.reader.own}
+    )
     with one_thread(fit.objective, fit.num_params), keeping("cross_predict", checkpoint, of):
         walk = BatchRunner(fit, plan, refit)
         with walk.stoppable("cross_predict", pooled.per_unit):
@@ -362,12 +464,17 @@ def held_out(
 @conventional
 @float64
 def fold_parameters(
-    fit: Fit, plan: PlanLike, strategy: AbstractRefit = DEFAULT_REFIT, *, checkpoint: File | None = None
+    fit: Fit,
+    plan: PlanLike,
+    strategy: AbstractRefit = DEFAULT_REFIT,
+    *,
+    checkpoint: File | None = None,
 ) -> PyTree:
     """Return the natural parameters of every refit.
 
-    The tolerance is one of parameters, whether or not the plan holds units out: `Certified(rtol)` iterates until the remaining
-    distance is at most `rtol` of the first step, in the norm √(dᵀHd), as `Exact(rtol)` does.
+    The tolerance is one of parameters, whether or not the plan holds units out: `Certified(rtol)`
+    iterates until the remaining distance is at most `rtol` of the first step, in the norm √(dᵀHd),
+    as `Exact(rtol)` does.
 
     Parameters
     ----------
@@ -383,8 +490,9 @@ def fold_parameters(
     Returns
     -------
     dict or pytree of ndarray
-        The fields of `fit.parameters`, each with a leading axis `[refits]`; NaN where a refit does not exist, or does not
-        determine a parameter, such as the effect of a group that leaves whole.
+        The fields of `fit.parameters`, each with a leading axis `[refits]`; NaN where a refit does
+        not exist, or does not determine a parameter, such as the effect of a group that leaves
+        whole.
 
     Raises
     ------
@@ -409,7 +517,8 @@ def fold_parameters(
     array([4.   , 2.857, 3.143, 2.   ])
     """
     theta, partial = fold_refits(fit, plan, strategy.of_parameters(), "fold_parameters", checkpoint)
-    parameters, first = natural(fit, theta), 0
+    parameters = natural(fit, theta)
+    first = 0
     if not partial:
         return parameters
 
@@ -423,11 +532,18 @@ def fold_parameters(
         return columns.reshape(np.shape(leaf))
 
     masked = jax.tree.map(determined, parameters)  # which sorts the names
-    return {name: masked[name] for name in parameters} if isinstance(parameters, dict) else masked
+    if isinstance(parameters, dict):
+        return {name: masked[name] for name in parameters}
+    return masked
 
 
-def fold_thetas(fit: Fit, plan: PlanLike, refit: AbstractRefit, caller: str, checkpoint: File | None = None) -> FloatArray:
-    """Return the raveled parameters of every refit as they are fitted, `[refits, params]`; NaN where there is none."""
+def fold_thetas(
+    fit: Fit, plan: PlanLike, refit: AbstractRefit, caller: str, checkpoint: File | None = None
+) -> FloatArray:
+    """Return the raveled parameters of every refit as they are fitted, `[refits, params]`.
+
+    NaN where there is none.
+    """
     theta, partial = fold_refits(fit, plan, refit, caller, checkpoint)
     theta[[*partial]] = np.nan
     return theta
@@ -436,11 +552,21 @@ def fold_thetas(fit: Fit, plan: PlanLike, refit: AbstractRefit, caller: str, che
 def fold_refits(
     fit: Fit, plan: PlanLike, refit: AbstractRefit, caller: str, checkpoint: File | None
 ) -> tuple[FloatArray, dict[int, PartialRefit]]:
-    """Return θ of every refit, NaN if it does not exist, and the refits that determine some parameters alone."""
+    """Return θ of every refit, NaN if it does not exist, and the refits that determine some
+    parameters alone.
+    """
     plan = match_plan(caller, objective_of(caller, fit), plan, refit)
     size = 2 * 8.0 * plan.num_refits * fit.num_params  # as they are fitted, and by their names
-    require_memory(caller, size, f"{fit.num_params:,} parameters of {plan.num_refits:,} refits", "plan.some takes some refits")
-    theta, result = np.full((plan.num_refits, fit.num_params), np.nan), np.zeros(plan.num_refits, np.int64)
+    require_memory(
+        caller,
+        size,
+        f"{fit.num_params:,} parameters of {plan.num_refits:,} refits",
+        "plan.some takes some refits",
+    )
+    theta, result = (
+        np.full((plan.num_refits, fit.num_params), np.nan),
+        np.zeros(plan.num_refits, np.int64),
+    )
 
     def merge(batch, told):
         nonlocal theta
@@ -450,9 +576,15 @@ def fold_refits(
 
     def tell(batch: Batch, done: RefitBatch, values: Any) -> StepResult:
         exists = ~among(done.result, NO_REFIT_CODES)
-        return {"theta": np.where(exists[:, None], done.theta, np.nan), "result": np.asarray(done.result)}
+        return {
+            "theta": np.where(exists[:, None], done.theta, np.nan),
+            "result": np.asarray(done.result),
+        }
 
-    with one_thread(fit.objective, fit.num_params), keeping(caller, checkpoint, cache_key(fit, plan, refit)):
+    with (
+        one_thread(fit.objective, fit.num_params),
+        keeping(caller, checkpoint, cache_key(fit, plan, refit)),
+    ):
         walk = BatchRunner(fit, plan, refit)
         with walk.stoppable(caller, lambda: natural(fit, theta)):
             walk.refits(tell, merge)
@@ -471,7 +603,8 @@ def refit_batches(
     merge: Merge,
     judge: bool = True,
 ) -> None:
-    """Refit every batch, apply `tell` to the refits and their error bounds, and merge the results in order.
+    """Refit every batch, apply `tell` to the refits and their error bounds, and merge the results
+    in order.
 
     Unless they are to be judged by losses, none is computed: bounds are those of parameters alone.
     """
@@ -485,10 +618,12 @@ def refit_batches(
 
 @functools.cache
 def keep_freed() -> None:
-    """Free an untouched block of 32 MiB, so that the C library keeps as much freed memory from then on.
+    """Free an untouched block of 32 MiB, so that the C library keeps as much freed memory from then
+    on.
 
-    Otherwise it returns memory beyond twice the largest block freed before, and each step of a first call fetches it again:
-    155,000 page faults for 1,000 groups of 20,000 rows instead of 4,000.
+    Otherwise it returns memory beyond twice the largest block freed before, and each step of a
+    first call fetches it again: 155,000 page faults for 1,000 groups of 20,000 rows instead of
+    4,000.
     """
     largest_kept = 2**25 - 2**14  # largest number of bytes that raises the C library's threshold
     np.empty(largest_kept, np.uint8)
@@ -502,12 +637,20 @@ def run_refits(
     times: int = 1,
     anew: "RelearnedBases | None" = None,
 ) -> "EstimateBuilder":
-    """Run every refit of a plan and collect the results; `times` such plans share the work allowed for one.
+    """Run every refit of a plan and collect the results; `times` such plans share the work allowed
+    for one.
 
-    With `anew`, each refit is a batch by itself, whose model learns the bases of its formula from its own rows.
+    With `anew`, each refit is a batch by itself, whose model learns the bases of its formula from
+    its own rows.
     """
     keep_freed()
-    walk = BatchRunner(loss.fit, loss.plan, refit, times, formed=loss.evaluate is not None or predictions is not None)
+    walk = BatchRunner(
+        loss.fit,
+        loss.plan,
+        refit,
+        times,
+        formed=loss.evaluate is not None or predictions is not None,
+    )
     with walk.stoppable("cross_validate"):
         nothing = blank(loss, refit, walk.baseline(loss))
     gathered = EstimateBuilder(loss, nothing, audit, predictions)
@@ -519,8 +662,12 @@ def run_refits(
     return gathered
 
 
-def begin_estimate(loss: HeldOutLoss, refit: AbstractRefit) -> tuple["EstimateBuilder", Iterable[Batch]]:
-    """Return an estimate without its refits, and their batches, for callers that run the refits themselves."""
+def begin_estimate(
+    loss: HeldOutLoss, refit: AbstractRefit
+) -> tuple["EstimateBuilder", Iterable[Batch]]:
+    """Return an estimate without its refits, and their batches, for callers that run the refits
+    themselves.
+    """
     walk = BatchRunner(loss.fit, loss.plan, refit)
     return EstimateBuilder(loss, blank(loss, refit, walk.baseline(loss))), walk.batches()
 
@@ -537,23 +684,38 @@ def objective_of(caller: str, fit: Fit) -> AbstractObjective:
 
 
 def read_plan(
-    caller: str, objective: AbstractObjective, plan: PlanLike, refit: AbstractRefit, groups: ArrayLike | None
+    caller: str,
+    objective: AbstractObjective,
+    plan: PlanLike,
+    refit: AbstractRefit,
+    groups: ArrayLike | None,
 ) -> Plan:
-    """Make the plan that a number of folds, a splitter, pairs of sets or `lo.leave_one_out(cases=True)` stand for."""
-    n, units = objective.num_units, objective.units
+    """Make the plan that a number of folds, a splitter, pairs of sets or
+    `lo.leave_one_out(cases=True)` stand for.
+    """
+    n = objective.num_units
+    units = objective.units
     if isinstance(plan, Plan | Cases):
         if groups is not None:
             raise TypeError(
                 f"{caller}: groups= goes with a number of folds or a splitter; a Plan has its own: lo.groups(labels)."
             )
-        return plan if isinstance(plan, Plan) else plan.plan(caller, n, unit_weights(objective, are_cases=True).values)
-    found = None if groups is None else match_plan(caller, objective, plan_of_groups(groups), refit).clusters
+        if isinstance(plan, Plan):
+            return plan
+        return plan.plan(caller, n, unit_weights(objective, are_cases=True).values)
+    found = (
+        None
+        if groups is None
+        else match_plan(caller, objective, plan_of_groups(groups), refit).clusters
+    )
     if isinstance(plan, int | np.integer) and not isinstance(plan, bool):
         if found is not None:
             return plan_of_groups(found, int(plan))
         if units.classes and units.target is not None:
             return stratified(units.target, int(plan), seed=0)
-        return kfold(n, int(plan)) if units.serial else kfold(n, int(plan), seed=0)
+        if units.serial:
+            return kfold(n, int(plan))
+        return kfold(n, int(plan), seed=0)
     are_labels = isinstance(plan, str | np.ndarray | pd.Series | pd.DataFrame)
     if are_labels or not (isinstance(plan, Iterable) or hasattr(plan, "split")):
         raise TypeError(
@@ -566,9 +728,13 @@ def read_plan(
             splits = list(splits.split(np.zeros((n, 1)), units.target, found))
         except (ValueError, TypeError) as error:
             if found is None and "groups" in str(error):
-                raise ValueError(f"{caller}: {plan!r} needs groups; give one label a unit as groups=.") from error
+                raise ValueError(
+                    f"{caller}: {plan!r} needs groups; give one label a unit as groups=."
+                ) from error
             if units.target is None:
-                raise ValueError(f"{caller}: {plan!r} does not split units that have no target: {error}") from error
+                raise ValueError(
+                    f"{caller}: {plan!r} does not split units that have no target: {error}"
+                ) from error
             raise
     made = "pairs (train, test)" if splits is plan else repr(plan)
     labelled = found if found is None or units.names is None else pd.Series(found, units.names)
@@ -576,20 +742,28 @@ def read_plan(
 
 
 def _by_units(caller: str, plan: Plan, unit: IntArray, what: str) -> Plan:
-    """Convert a plan of rows to one of units that are several rows; ValueError if it leaves out parts of a unit."""
+    """Convert a plan of rows to one of units that are several rows.
+
+    ValueError if it leaves out parts of a unit.
+    """
     size = np.bincount(unit)
     n = len(size)
-    key, first, entry = np.unique(plan.refit * n + unit[plan.index], return_index=True, return_inverse=True)
+    key, first, entry = np.unique(
+        plan.refit * n + unit[plan.index], return_index=True, return_inverse=True
+    )
     alike = (plan.weight == plan.weight[first][entry]) & (plan.held == plan.held[first][entry])
     wrong = np.bincount(entry, alike) < size[key % n]
     member = np.unique(unit, return_index=True)[1]
-    if wrong.any() or (plan.clusters is not None and np.any(plan.clusters != plan.clusters[member][unit])):
+    if wrong.any() or (
+        plan.clusters is not None and np.any(plan.clusters != plan.clusters[member][unit])
+    ):
         raise ValueError(
             f"{caller}: the plan is for {plan.num_units} rows and leaves out parts of the fit's {n} units, each of which "
             f"leaves with all its rows: give labels that agree within a unit, or make it with {n}, one for each {what}."
         )
     names = None
-    if plan.labels is not None and len(key) == plan.num_refits == n:  # each refit leaves one unit: the label is its name
+    # each refit leaves one unit: the label is its name
+    if plan.labels is not None and len(key) == plan.num_refits == n:
         names = pd.Index(plan.labels)[np.argsort(key % n)]
     return replace(
         plan,
@@ -604,30 +778,50 @@ def _by_units(caller: str, plan: Plan, unit: IntArray, what: str) -> Plan:
 
 
 def match_plan(
-    caller: str, objective: AbstractObjective, plan: PlanLike, refit: AbstractRefit, groups: ArrayLike | None = None
+    caller: str,
+    objective: AbstractObjective,
+    plan: PlanLike,
+    refit: AbstractRefit,
+    groups: ArrayLike | None = None,
 ) -> Plan:
-    """Match the plan to the units, by labels if both have them; raise for plans and fits that cannot be cross-validated."""
+    """Match the plan to the units, by labels if both have them.
+
+    Raise for plans and fits that cannot be cross-validated.
+    """
     plan = read_plan(caller, objective, plan, refit, groups)
-    count, units = objective.num_units, objective.units
+    count = objective.num_units
+    units = objective.units
     if units.rows is not None and plan.num_units not in (count, len(units.rows)):
         plan = _of_units(caller, plan, units.row_names)
     if units.rows is not None and plan.num_units == len(units.rows) > count:
         plan = _by_units(
-            caller, plan.match_labels(caller, units.row_names), np.asarray(units.rows), getattr(objective, "drop", "unit")
+            caller,
+            plan.match_labels(caller, units.row_names),
+            np.asarray(units.rows),
+            getattr(objective, "drop", "unit"),
         )
     plan = _of_units(caller, plan, units.names)
     if plan.of_cases:
         cases = unit_weights(objective, are_cases=True).values
-        left = cases[plan.index] * (1 - plan.weight)  # cases that leave, whole numbers but for rounding
-        whole = np.isclose(left, np.round(left), rtol=1e-9, atol=1e-9) & (cases[plan.index] % 1 == 0)
-        plan.check_held(caller, plan.held & (plan.weight > 0) & ~(whole & isinstance(objective, AbstractLinearPredictor)))
-    if plan.num_units != count:
-        labelled = (
-            ""
-            if units.names is None
-            else ", or of a Series labelled as the data were: units that the fit lacks then leave the plan"
+        # cases that leave, whole numbers but for rounding
+        left = cases[plan.index] * (1 - plan.weight)
+        whole = np.isclose(left, np.round(left), rtol=1e-9, atol=1e-9) & (
+            cases[plan.index] % 1 == 0
         )
-        of = getattr(objective, "drop", "row" if isinstance(objective, AbstractLinearPredictor) else "unit")
+        plan.check_held(
+            caller,
+            plan.held
+            & (plan.weight > 0)
+            & ~(whole & isinstance(objective, AbstractLinearPredictor)),
+        )
+    if plan.num_units != count:
+        if units.names is None:
+            labelled = ""
+        else:
+            labelled = ", or of a Series labelled as the data were: units that the fit lacks then leave the plan"
+        of = getattr(
+            objective, "drop", "row" if isinstance(objective, AbstractLinearPredictor) else "unit"
+        )
         raise ValueError(
             f"{caller}: the plan is for {plan.num_units} units, but the fit has {count}; make it with {count}, "
             f"one for each {of}{labelled}."
@@ -650,7 +844,9 @@ def match_plan(
     lengths = np.asarray(getattr(objective, "lengths", ()), np.int64)
     if plan.series is not None and len(lengths) > 1 and lengths.sum() == count:
         sequence = np.repeat(np.arange(len(lengths)), lengths)
-        if len(np.unique(np.stack([plan.series, sequence]), axis=1).T) > len(np.unique(plan.series)):
+        if len(np.unique(np.stack([plan.series, sequence]), axis=1).T) > len(
+            np.unique(plan.series)
+        ):
             raise ValueError(
                 f"{caller}: the plan takes {count} steps for one series, but the fit has {len(lengths)} (lengths=): give the "
                 "plan groups=, the series of each step, as groups=np.repeat(np.arange(len(lengths)), lengths)."
@@ -659,8 +855,15 @@ def match_plan(
 
 
 def _of_units(caller: str, plan: Plan, names: pd.Index | None) -> Plan:
-    """Restrict a plan to the units of a fit that lacks some labels, as hosts drop rows with missing values; warn of these."""
-    if names is None or plan.names is None or plan.num_units <= len(names) or not (names.is_unique and plan.names.is_unique):
+    """Restrict a plan to the units of a fit that lacks some labels, as hosts drop rows with missing
+    values; warn of these.
+    """
+    if (
+        names is None
+        or plan.names is None
+        or plan.num_units <= len(names)
+        or not (names.is_unique and plan.names.is_unique)
+    ):
         return plan
     units = plan.names.get_indexer(names)
     if (units < 0).any() or is_default_index(names):  # labels 0, 1, … may have been renumbered
@@ -674,29 +877,47 @@ def _of_units(caller: str, plan: Plan, names: pd.Index | None) -> Plan:
 
 
 def resolve_plan(
-    caller: str, objective: AbstractObjective, plan: PlanLike, refit: AbstractRefit, groups: ArrayLike | None = None
+    caller: str,
+    objective: AbstractObjective,
+    plan: PlanLike,
+    refit: AbstractRefit,
+    groups: ArrayLike | None = None,
 ) -> Plan:
-    """Return the plan with the model's facts about its units: labels, which have a loss, and their dependence."""
-    plan, units = match_plan(caller, objective, plan, refit, groups), objective.units
+    """Return the plan with the model's facts about its units.
+
+    Labels, which have a loss, and their dependence.
+    """
+    plan = match_plan(caller, objective, plan, refit, groups)
+    units = objective.units
     held = plan.held & units.scored_entries(plan.refit, plan.index, plan.weight)
     if not held.any():
-        raise ValueError(f"{caller}: no held-out unit has an observation; every one that the plan scores is missing.")
+        raise ValueError(
+            f"{caller}: no held-out unit has an observation; every one that the plan scores is missing."
+        )
     blocks = units.blocks if plan.blocks is None else plan.blocks
     if plan.serial and units.names is not None:
-        series = np.zeros(plan.num_units, int) if plan.series is None else np.unique(plan.series, return_inverse=True)[1]
-        check_times(caller, "the data", units.names[np.argsort(series, kind="stable")], np.bincount(series))
+        series = (
+            np.zeros(plan.num_units, int)
+            if plan.series is None
+            else np.unique(plan.series, return_inverse=True)[1]
+        )
+        check_times(
+            caller, "the data", units.names[np.argsort(series, kind="stable")], np.bincount(series)
+        )
     names = units.names
     if names is None and plan.names is not None and not is_default_index(plan.names):
         names = plan.names
-    return plan.replace_facts(held=held, serial=plan.serial or units.serial, blocks=blocks, names=names)
+    return plan.replace_facts(
+        held=held, serial=plan.serial or units.serial, blocks=blocks, names=names
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class BatchSummary:
     """Compute the results of a batch of refits: losses, errors and codes.
 
-    `compared` adds the losses at lower minima elsewhere, `pooled` the predictions, and `audit` the parameters of that many
-    refits which may be repeated.
+    `compared` adds the losses at lower minima elsewhere, `pooled` the predictions, and `audit` the
+    parameters of that many refits which may be repeated.
     """
 
     held_out_loss: HeldOutLoss
@@ -705,8 +926,10 @@ class BatchSummary:
     predictions: Predictions | None
 
     def __call__(self, batch: Batch, outcome: RefitBatch, values: np.ndarray) -> StepResult:
-        asked, rows = self.held_out_loss, batch.rows
-        result, pointwise = np.array(outcome.result), values.ndim > 1
+        asked = self.held_out_loss
+        rows = batch.rows
+        result = np.array(outcome.result)
+        pointwise = values.ndim > 1
         bad = (~np.isfinite(values) & rows.held).any(1) if pointwise else ~np.isfinite(values)
         result[bad & ~among(result, NO_REFIT_CODES)] = RESULTS.nonfinite
         exists = ~among(result, NO_REFIT_CODES)
@@ -717,26 +940,42 @@ class BatchSummary:
         known = told & np.isfinite(error)
         found = {
             "losses": values,
-            "error": np.where(known | np.isnan(outcome.error), error, np.inf),  # NaN where it was not asked for
+            # NaN where it was not asked for
+            "error": np.where(known | np.isnan(outcome.error), error, np.inf),
             "exists": exists,
-            "moved": np.zeros(len(error)) if outcome.step_length is None else np.asarray(outcome.step_length),
+            "moved": np.zeros(len(error))
+            if outcome.step_length is None
+            else np.asarray(outcome.step_length),
         }
-        found["proved"] = known & (False if outcome.proved is None or asked.evaluate is not None else outcome.proved)
+        found["proved"] = known & (
+            False if outcome.proved is None or asked.evaluate is not None else outcome.proved
+        )
         if self.compares_minima:
             lower, there = minima.lower(asked.fit, rows, outcome.theta, exists)
             result[lower] = RESULTS.other_minimum
-            found |= {"lower": lower, "elsewhere": asked.losses(rows, there)[lower]} if lower.any() else {}
+            found |= (
+                {"lower": lower, "elsewhere": asked.losses(rows, there)[lower]}
+                if lower.any()
+                else {}
+            )
         leaving = asked.fit.objective.parameters.leaving
         if leaving is not None:
-            at, weights = np.where(exists[:, None], outcome.theta, asked.fit.vector), weights_of(rows, asked.plan.num_units)
-            result[exists & leaving(asked.fit.objective, asked.fit.theta, at, weights)] = RESULTS.leaving
+            at = np.where(exists[:, None], outcome.theta, asked.fit.vector)
+            weights = weights_of(rows, asked.plan.num_units)
+            result[exists & leaving(asked.fit.objective, asked.fit.theta, at, weights)] = (
+                RESULTS.leaving
+            )
         found |= {"result": result, "gradients": np.asarray(outcome.gradients)}
         if outcome.common_error is not None and asked.evaluate is None:
             found |= {
                 "draws": outcome.common_error.draws,
                 "left": np.array([outcome.common_error.distance_left, outcome.common_error.probes]),
             }
-        found |= {} if self.predictions is None else self.predictions.predict(asked.fit, rows, outcome, result)
+        found |= (
+            {}
+            if self.predictions is None
+            else self.predictions.predict(asked.fit, rows, outcome, result)
+        )
         formed = asked.fit.predictors is None and outcome.common_error is None
         if self.audit and (formed or rows.index.shape[1] > 1):  # else their θ is not formed
             some = np.flatnonzero(exists & ~np.isnan(found["error"]))
@@ -749,7 +988,9 @@ class BatchSummary:
 
 @dataclass(frozen=True, eq=False)
 class RelearnedBases:
-    """Refit one fold from a fit of its own, whose columns are by what the rows of the fold teach."""
+    """Refit one fold from a fit of its own, whose columns are by what the rows of the fold
+    teach.
+    """
 
     fit: Fit
     plan: Plan
@@ -764,23 +1005,38 @@ class RelearnedBases:
 
 
 def relearned_bases(
-    caller: str, fit: Fit, plan: Plan, bases: str, of_fold: Callable[[Fit], tuple[Losses | None, Tell]]
+    caller: str,
+    fit: Fit,
+    plan: Plan,
+    bases: str,
+    of_fold: Callable[[Fit], tuple[Losses | None, Tell]],
 ) -> RelearnedBases | None:
-    """Return how folds are refitted whose rows teach the columns of a formula something else; None if none do."""
+    """Return how folds are refitted whose rows teach the columns of a formula something else.
+
+    None if none do.
+    """
     if bases not in ("refit", "frozen"):
         raise ValueError(f"{caller}: bases must be 'refit' or 'frozen'; got {bases!r}.")
-    return RelearnedBases(fit, plan, reader_of(fit), of_fold) if bases == "refit" and _learning(fit) else None
+    if bases == "refit" and _learning(fit):
+        return RelearnedBases(fit, plan, reader_of(fit), of_fold)
+    return None
 
 
 def _learning(fit: Fit) -> list[str]:
     """Name the calls of the fit's formula that change what its columns span by what they learn."""
-    model, reader = with_all_columns(fit), reader_of(fit)
-    return reader.learning(not isinstance(model.penalty, Zero)) if isinstance(reader, FormulaReader) else []
+    model = with_all_columns(fit)
+    reader = reader_of(fit)
+    if isinstance(reader, FormulaReader):
+        return reader.learning(not isinstance(model.penalty, Zero))
+    return []
 
 
 @cached_on
 def _shares(fit: Fit) -> FloatArray | None:
-    """Return the shares of every unit in the parts of the model, for a fit; None if it has no parts."""
+    """Return the shares of every unit in the parts of the model, for a fit.
+
+    None if it has no parts.
+    """
     return fit.objective.parameters.shares(fit.theta)
 
 
@@ -797,32 +1053,55 @@ class EstimateBuilder:
     draws: np.ndarray
     probe_error: np.ndarray
 
-    def __init__(self, loss: HeldOutLoss, blank: Estimate, audit: int = 0, predictions: Predictions | None = None):
-        self.held_out_loss, self.draft, self.predictions = loss, blank, predictions
+    def __init__(
+        self,
+        loss: HeldOutLoss,
+        blank: Estimate,
+        audit: int = 0,
+        predictions: Predictions | None = None,
+    ):
+        self.held_out_loss = loss
+        self.draft = blank
+        self.predictions = predictions
         self.tell = BatchSummary(loss, blank.elsewhere is not None, audit, predictions)
-        self.candidates, self.gradients = Candidates(blank, audit), 0.0
+        self.candidates = Candidates(blank, audit)
+        self.gradients = 0.0
         self.is_made = np.zeros(len(blank.error), bool)
-        self.draws, self.probe_error = np.zeros((0, 0)), np.zeros(2)  # for refits that share probes: see `Shared`
+        # for refits that share probes: see `Shared`
+        self.draws = np.zeros((0, 0))
+        self.probe_error = np.zeros(2)
 
     @functools.cached_property
     def emptied_refits(self) -> BoolArray:
-        """Mark refits that keep less than half an observation of a part of the model that has one in the fit."""
-        fit, plan = self.held_out_loss.fit, self.held_out_loss.plan
+        """Mark refits that keep less than half an observation of a part of the model that has one
+        in the fit.
+        """
+        fit = self.held_out_loss.fit
+        plan = self.held_out_loss.plan
         shares = _shares(fit)
         if shares is None:
             return np.zeros(plan.num_refits, bool)
-        change = scipy.sparse.csr_array((plan.weight - 1.0, plan.index, plan.indptr), (plan.num_refits, plan.num_units))
+        change = scipy.sparse.csr_array(
+            (plan.weight - 1.0, plan.index, plan.indptr), (plan.num_refits, plan.num_units)
+        )
         total = np.asarray(shares).sum(0)
-        min_observations = 0.5  # least number of observations of a part of the model that a refit must keep
-        return np.any((total + change @ shares < min_observations) & (total >= 2 * min_observations), axis=1)
+        # least number of observations of a part of the model that a refit must keep
+        min_observations = 0.5
+        return np.any(
+            (total + change @ shares < min_observations) & (total >= 2 * min_observations), axis=1
+        )
 
     def add(self, batch: Batch, outcome: RefitBatch, values: np.ndarray) -> None:
         """Add a batch of refits, all of whose errors were asked for."""
-        self.merge(batch, self.tell(batch, replace(outcome, error=infinite_if_unknown(outcome)), values))
+        self.merge(
+            batch, self.tell(batch, replace(outcome, error=infinite_if_unknown(outcome)), values)
+        )
 
     def merge(self, batch: Batch, result: StepResult) -> None:
         """Add the results of a batch."""
-        found, refits, exists = self.draft, batch.refits, result["exists"]
+        found = self.draft
+        refits = batch.refits
+        exists = result["exists"]
         put_losses(found.losses, batch, result["losses"])
         for name in ("error", "proved", "result"):
             getattr(found, name)[refits] = result[name]
@@ -836,7 +1115,11 @@ class EstimateBuilder:
         if self.predictions is not None:
             self.predictions.merge(batch, result)
         self.gradients += float(result["gradients"])
-        start = (lambda mine: result["start"][np.searchsorted(result["places"], mine)]) if "start" in result else None
+        start = (
+            (lambda mine: result["start"][np.searchsorted(result["places"], mine)])
+            if "start" in result
+            else None
+        )
         audited = exists & ~np.isnan(result["error"])
         self.candidates.add(refits[audited], result["moved"][audited], start)
         self.is_made[refits] = True
@@ -847,23 +1130,36 @@ class EstimateBuilder:
         try:
             yield
         except KeyboardInterrupt:
-            told = f"cross_validate: stopped after {self.is_made.sum()} of {len(self.is_made)} refits"
+            told = (
+                f"cross_validate: stopped after {self.is_made.sum()} of {len(self.is_made)} refits"
+            )
             raise Interrupted(told, self.partial) from None
 
     def partial(self) -> Estimate:
-        """Return the estimate so far; refits that were not run have a code of their own and NaN losses."""
-        found, rest = self.draft, ~self.is_made
+        """Return the estimate so far.
+
+        Refits that were not run have a code of their own and NaN losses.
+        """
+        found = self.draft
+        rest = ~self.is_made
         entries = rest if found.joint else rest[found.plan.refit]
         for losses in (found.losses, found.baseline, found.elsewhere):
             if losses is not None:
                 losses[entries] = np.nan
-        found.error[rest], found.proved[rest], found.result[rest] = np.inf, False, RESULTS.interrupted
+        found.error[rest], found.proved[rest], found.result[rest] = (
+            np.inf,
+            False,
+            RESULTS.interrupted,
+        )
         return self.finish(None, "none, since it was stopped")
 
-    def estimate(self, metrics: Mapping[str, Measure], average: Average | None, improve: bool) -> Estimate:
+    def estimate(
+        self, metrics: Mapping[str, Measure], average: Average | None, improve: bool
+    ) -> Estimate:
         """Return the complete estimate with its audit.
 
-        If the audit finds a miss and `improve` is set, the refits judged in the same way are iterated to convergence.
+        If the audit finds a miss and `improve` is set, the refits judged in the same way are
+        iterated to convergence.
         """
         table, said = self._run_audit(improve) if self.candidates.number else (None, "")
         found = self.finish(table, said)
@@ -876,55 +1172,76 @@ class EstimateBuilder:
         found = self.draft
         found.result[among(found.result, MILD) & self.emptied_refits] = RESULTS.emptied
         found = replace(found, audit=table, labels=found.labels | {"audit": audit})
-        return (
-            found
-            if np.isnan(self.draws).any() or not self.draws.size
-            else found.sharing(self.draws, *self.probe_error.tolist())
-        )
+        if np.isnan(self.draws).any() or not self.draws.size:
+            return found
+        return found.sharing(self.draws, *self.probe_error.tolist())
 
     def _run_audit(self, improve: bool) -> tuple[pd.DataFrame | None, str]:
-        """Run the audit, and describe it in a sentence; refits that miss are flagged, and others of their kind iterated."""
-        found, candidates = self.draft, self.candidates
+        """Run the audit, and describe it in a sentence.
+
+        Refits that miss are flagged, and others of their kind iterated.
+        """
+        found = self.draft
+        candidates = self.candidates
         fit = self.held_out_loss.fit
         chosen = candidates.choose(affordable(self.gradients, work(fit.objective, fit.num_params)))
         if not chosen and candidates.exists.any():
-            return None, "none: one refit repeated exactly would cost more than all the rest of the call"
+            return (
+                None,
+                "none: one refit repeated exactly would cost more than all the rest of the call",
+            )
         table = audit_table(self.held_out_loss, found, chosen, candidates.start)
         missed = table.refit.to_numpy(int)[table.beyond.to_numpy(bool)]
         found.result[missed] = RESULTS.missed
-        its, count = ("its" if len(chosen) == 1 else "their"), f"{len(chosen)} refit{'s' if len(chosen) != 1 else ''}"
+        its = "its" if len(chosen) == 1 else "their"
+        count = f"{len(chosen)} refit{'s' if len(chosen) != 1 else ''}"
         said = f"{count} repeated exactly, {len(missed)} beyond {its} error"
         short = min(candidates.number, int(candidates.exists.sum())) - len(chosen)
         if short:
             said += f" ({short} more would cost above a tenth of the work)"
         if len(missed) and improve:
-            alike = ~among(found.result, NO_REFIT_CODES) & np.isin(found.proved, found.proved[missed])
+            alike = ~among(found.result, NO_REFIT_CODES) & np.isin(
+                found.proved, found.proved[missed]
+            )
             self._to_the_end(np.flatnonzero(alike))
             said += f"; all {alike.sum()} judged like these were iterated to the end"
         found.result[missed] = RESULTS.missed
         return table, said
 
     def sharpen(self) -> None:
-        """Iterate further the refits that are close enough for the model's own loss but not for the given loss."""
+        """Iterate further the refits that are close enough for the model's own loss but not for the
+        given loss.
+        """
         wide = self.draft.flagged()
         self._to_the_end(wide[~among(self.draft.result[wide], NO_REFIT_CODES)])
 
     def _to_the_end(self, refits: IntArray) -> None:
         if refits.size:
-            overwrite_refits(self.draft, some_of(self.held_out_loss, Exact(), refits, self.draft), refits)
+            overwrite_refits(
+                self.draft, some_of(self.held_out_loss, Exact(), refits, self.draft), refits
+            )
 
 
-def some_of(loss: HeldOutLoss, refit: AbstractRefit, refits: IntArray, estimate: Estimate, times: int = 1) -> Estimate:
-    """Refit some rows of a plan, by the tolerances of the whole plan; `estimate` has the losses with no update."""
+def some_of(
+    loss: HeldOutLoss, refit: AbstractRefit, refits: IntArray, estimate: Estimate, times: int = 1
+) -> Estimate:
+    """Refit some rows of a plan, by the tolerances of the whole plan.
+
+    `estimate` has the losses with no update.
+    """
     some = replace(loss, plan=loss.plan.some(refits))
     at = refits if loss.joint else np.isin(loss.plan.refit, refits)
     own = EstimateBuilder(some, blank(some, refit, estimate.baseline[at]))
-    BatchRunner(loss.fit, some.plan, refit, times).refits(own.tell, own.merge, some.losses_of, estimate)
+    BatchRunner(loss.fit, some.plan, refit, times).refits(
+        own.tell, own.merge, some.losses_of, estimate
+    )
     return own.draft
 
 
 def overwrite_refits(estimate: Estimate, some: Estimate, refits: IntArray) -> None:
     """Overwrite some refits of an estimate by those of another, in place."""
-    estimate.losses[refits if estimate.joint else np.isin(estimate.plan.refit, refits)] = some.losses
+    estimate.losses[refits if estimate.joint else np.isin(estimate.plan.refit, refits)] = (
+        some.losses
+    )
     for name in ("error", "result", "proved"):
         getattr(estimate, name)[refits] = getattr(some, name)

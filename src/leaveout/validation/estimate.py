@@ -1,7 +1,8 @@
-"""The result of a cross-validation: losses, errors, codes and the plan. Everything else is derived from these.
+"""The result of a cross-validation: losses, errors, codes and the plan. Everything else is derived
+from these.
 
-Three different numbers are printed apart: the sampling error of the mean, the approximation error of the refits, and the
-Monte-Carlo error of random folds.
+Three different numbers are printed apart: the sampling error of the mean, the approximation error
+of the refits, and the Monte-Carlo error of random folds.
 """
 
 import contextlib
@@ -55,16 +56,17 @@ class LossPlaces(NamedTuple):
 class Estimate(PrintedResult):
     """The held-out loss of every scored unit, with an error and a code for every refit.
 
-    `lo.cross_validate` returns it; it is not built by hand. Printing it shows the mean with its sampling error, the
-    approximation error of the refits, the audit and the checks.
+    `lo.cross_validate` returns it; it is not built by hand. Printing it shows the mean with its
+    sampling error, the approximation error of the refits, the audit and the checks.
 
     Attributes
     ----------
     losses : ndarray
-        One loss for each entry of `plan.index`, NaN where not scored; or one a refit for a joint score. `table()` has those
-        that are scored: its index is their place here.
+        One loss for each entry of `plan.index`, NaN where not scored; or one a refit for a joint
+        score. `table()` has those that are scored: its index is their place here.
     error : ndarray, `[refits]`
-        The absolute error of each refit's summed loss against the exact refit; NaN if it was not asked for.
+        The absolute error of each refit's summed loss against the exact refit; NaN if it was not
+        asked for.
     result : ndarray of int, `[refits]`
         The codes of `lo.RESULTS`.
     proved : ndarray of bool, `[refits]`
@@ -74,19 +76,23 @@ class Estimate(PrintedResult):
     baseline : ndarray
         The losses with no update, in the order of `losses`.
     metrics, metric_se, metric_error : dict of str to float
-        The metrics of the call, their standard errors, and the effect of the refits' errors on them.
+        The metrics of the call, their standard errors, and the effect of the refits' errors on
+        them.
     metric_how, metric_limits : dict
-        How each metric is pooled or averaged; its bounds and the degrees of freedom of its standard error.
+        How each metric is pooled or averaged; its bounds and the degrees of freedom of its standard
+        error.
     audit : DataFrame or None
         The refits that were repeated exactly.
     elsewhere : ndarray or None
-        The losses at a lower minimum elsewhere, NaN for refits that have none; None if the fit has one minimum.
+        The losses at a lower minimum elsewhere, NaN for refits that have none; None if the fit has
+        one minimum.
     fit : Fit or None
-        The fit, which holds the data. A pickled estimate has it too, unless a function in it cannot be pickled.
+        The fit, which holds the data. A pickled estimate has it too, unless a function in it cannot
+        be pickled.
     unit_weight, response, classes, score, labels, mute, call, mean_error
-        The weights of units in the mean, the response and whether it is of classes, the name of the loss, the texts of the
-        printed result, the muted codes, the arguments of the call, and the error of the mean if it is estimated by
-        probes.
+        The weights of units in the mean, the response and whether it is of classes, the name of the
+        loss, the texts of the printed result, the muted codes, the arguments of the call, and the
+        error of the mean if it is estimated by probes.
 
     See Also
     --------
@@ -113,13 +119,16 @@ class Estimate(PrintedResult):
     baseline: FloatArray
     unit_weight: FloatArray | None = None
     metrics: dict[str, float] = field(default_factory=dict)
-    labels: dict[str, str] = field(default_factory=dict)  # objective, refit, note: for the printed result
-    proved: BoolArray = field(default_factory=lambda: np.zeros(0, bool))  # [refits]: whether a theorem bounds `error`
+    # objective, refit, note: for the printed result
+    labels: dict[str, str] = field(default_factory=dict)
+    # [refits]: whether a theorem bounds `error`
+    proved: BoolArray = field(default_factory=lambda: np.zeros(0, bool))
     elsewhere: FloatArray | None = None
     audit: pd.DataFrame | None = None  # the refits that were repeated exactly
     metric_se: dict[str, float] = field(default_factory=dict)
     metric_error: dict[str, float] = field(default_factory=dict)
-    metric_how: dict[str, str] = field(default_factory=dict)  # description of how each metric is averaged or pooled
+    # description of how each metric is averaged or pooled
+    metric_how: dict[str, str] = field(default_factory=dict)
     # the bounds of each metric, and the degrees of freedom of its standard error
     metric_limits: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     score: str = ""  # name of the loss, "" if it is not known
@@ -127,9 +136,11 @@ class Estimate(PrintedResult):
     classes: bool = False  # whether `response` has numbers of classes
     fit: Fit | None = None  # the fit, whose rows and columns are checked
     mute: tuple[str, ...] = ()  # codes of checks that are not reported
-    call: "tuple[AbstractRefit, Any] | None" = None  # the strategy and the score, for refits of other plans
+    # the strategy and the score, for refits of other plans
+    call: "tuple[AbstractRefit, Any] | None" = None
     mean_error: float | None = None  # error of `mean` by probes, if errors of refits average out
-    null_losses: FloatArray | None = None  # the losses with no model, where the fit that gives them has left
+    # the losses with no model, where the fit that gives them has left
+    null_losses: FloatArray | None = None
 
     @property
     def joint(self) -> bool:
@@ -138,7 +149,10 @@ class Estimate(PrintedResult):
 
     @cached_property
     def _at(self) -> LossPlaces:
-        """The places of the losses; a joint loss belongs to its refit, which counts as its own unit."""
+        """The places of the losses.
+
+        A joint loss belongs to its refit, which counts as its own unit.
+        """
         if self.joint:
             everyone = np.arange(self.plan.num_refits)
             return LossPlaces(everyone, everyone, everyone >= 0)
@@ -147,15 +161,20 @@ class Estimate(PrintedResult):
     @cached_property
     def _weight(self) -> FloatArray:
         count = self.plan.num_refits if self.joint else self.plan.num_units
-        return np.ones(count) if self.unit_weight is None or self.joint else self.unit_weight
+        if self.unit_weight is None or self.joint:
+            return np.ones(count)
+        return self.unit_weight
 
     @property
     def _missing(self) -> int:
         """Number of held-out losses in the mean that do not exist."""
-        return int(np.sum(self._at.held & ~np.isfinite(self.losses) & (self._weight[self._at.unit] > 0)))
+        return int(
+            np.sum(self._at.held & ~np.isfinite(self.losses) & (self._weight[self._at.unit] > 0))
+        )
 
     def average(self, losses: FloatArray) -> FloatArray:
-        """Average losses that are ordered as `losses`, such as `baseline`, over the refits that score each unit.
+        """Average losses that are ordered as `losses`, such as `baseline`, over the refits that
+        score each unit.
 
         Parameters
         ----------
@@ -167,8 +186,10 @@ class Estimate(PrintedResult):
         ndarray, `[units]`
             The means; NaN for a unit that no refit scores.
         """
-        scored, n = np.isfinite(losses) & self._at.held, len(self._weight)
-        if len(losses) == n and scored.all() and np.array_equal(self._at.unit, np.arange(n)):  # every unit once, in order
+        scored = np.isfinite(losses) & self._at.held
+        n = len(self._weight)
+        # every unit once, in order
+        if len(losses) == n and scored.all() and np.array_equal(self._at.unit, np.arange(n)):
             return losses
         return average_by_unit(self._at.unit[scored], losses[scored], n)
 
@@ -178,7 +199,8 @@ class Estimate(PrintedResult):
         Returns
         -------
         ndarray, `[units]`
-            NaN for a unit that no refit scores. For a joint score, the loss of each refit, `[refits]`.
+            NaN for a unit that no refit scores. For a joint score, the loss of each refit,
+            `[refits]`.
         """
         return self.average(self.losses)
 
@@ -186,8 +208,11 @@ class Estimate(PrintedResult):
         weight = self._weight
         seen = np.isfinite(values) & (weight > 0)
         if not seen.all():
-            values, weight = values[seen], weight[seen]
-        return float(weight @ values / weight.sum()) if len(values) else float("nan")
+            values = values[seen]
+            weight = weight[seen]
+        if len(values):
+            return float(weight @ values / weight.sum())
+        return float("nan")
 
     @property
     def mean(self) -> float:
@@ -201,17 +226,26 @@ class Estimate(PrintedResult):
 
     @cached_property
     def _null(self) -> FloatArray | None:
-        """The losses with no model, computed on demand; None if there is no such model, or it has no fit."""
+        """The losses with no model, computed on demand.
+
+        None if there is no such model, or it has no fit.
+        """
         if self.null_losses is not None or self.fit is None or self.call is None:
             return self.null_losses
-        with warnings.catch_warnings(), contextlib.suppress(ValueError, TypeError, RuntimeError, NotImplementedError):
+        with (
+            warnings.catch_warnings(),
+            contextlib.suppress(ValueError, TypeError, RuntimeError, NotImplementedError),
+        ):
             warnings.simplefilter("ignore")
-            return provided("no_model").losses_without_model(self.fit.objective, self.plan, self.call[1])
+            return provided("no_model").losses_without_model(
+                self.fit.objective, self.plan, self.call[1]
+            )
         return None
 
     @property
     def no_model(self) -> float:
-        """The mean held-out loss of the intercept alone, refitted without the same folds; NaN if the model has no such null.
+        """The mean held-out loss of the intercept alone, refitted without the same folds; NaN if
+        the model has no such null.
 
         Of a Cox model it is that of no coefficients.
         """
@@ -221,9 +255,14 @@ class Estimate(PrintedResult):
 
     @property
     def explained(self) -> float:
-        """The share of the loss of no model that the model explains, 1 − mean / no_model; NaN for densities."""
+        """The share of the loss of no model that the model explains, 1 − mean / no_model.
+
+        NaN for densities.
+        """
         is_share = self.score != "" and not self.score.startswith(LOG_DENSITY) and self.no_model > 0
-        return 1 - self.mean / self.no_model if is_share else float("nan")
+        if is_share:
+            return 1 - self.mean / self.no_model
+        return float("nan")
 
     @property
     def standard_error(self) -> StandardError:
@@ -235,7 +274,12 @@ class Estimate(PrintedResult):
             return standard_error(values, self._weight, self.plan)
         if np.bincount(self.plan.index[self.plan.held]).max() > 1:
             return StandardError(np.nan, "not available: joint losses of folds that share units")
-        folds = replace(self.plan, clusters=None, blocks=None, serial=None if self.plan.serial is None else False)
+        folds = replace(
+            self.plan,
+            clusters=None,
+            blocks=None,
+            serial=None if self.plan.serial is None else False,
+        )
         value, kind = standard_error(values, self._weight, folds)
         return StandardError(value, kind.replace("rows independent", "folds independent"))
 
@@ -247,18 +291,19 @@ class Estimate(PrintedResult):
     def interval(self, level: float = 0.95, method: Method | None = None) -> Interval:
         """Compute an interval for the mean loss, on new units, of the models that were refitted.
 
-        It is not an interval for a new response, which `lo.interval` gives. The approximation error of the refits is added
-        on both sides.
+        It is not an interval for a new response, which `lo.interval` gives. The approximation error
+        of the refits is added on both sides.
 
         Parameters
         ----------
         level : float, default 0.95
             The coverage of the interval.
         method : {"clusters", "blocks", "naive", "corrected", "nested"}, optional
-            "clusters" is Student's t over groups. "blocks" is for a series, by cosines with fixed-b critical values, or for
-            neighbours, as groups. "naive" takes rows as independent. "corrected" is for random folds (Nadeau & Bengio,
-            2003). "nested" is `lo.nested` with its defaults, whose refits are of other folds than the plan's. By default the
-            method follows from what is independent in the plan.
+            "clusters" is Student's t over groups. "blocks" is for a series, by cosines with fixed-b
+            critical values, or for neighbours, as groups. "naive" takes rows as independent.
+            "corrected" is for random folds (Nadeau & Bengio, 2003). "nested" is `lo.nested` with
+            its defaults, whose refits are of other folds than the plan's. By default the method
+            follows from what is independent in the plan.
 
         Returns
         -------
@@ -268,7 +313,8 @@ class Estimate(PrintedResult):
         Raises
         ------
         ValueError
-            If the plan does not have what the method needs, losses are joint, or the run was stopped.
+            If the plan does not have what the method needs, losses are joint, or the run was
+            stopped.
 
         Examples
         --------
@@ -281,13 +327,20 @@ class Estimate(PrintedResult):
         (0.35, 0.64, 'naive')
         """
         if self.joint:
-            raise ValueError("interval: it needs a loss of every unit, not joint ones; make it again with score='pointwise'.")
+            raise ValueError(
+                "interval: it needs a loss of every unit, not joint ones; make it again with score='pointwise'."
+            )
         if self._stop_note():
-            raise ValueError("interval: the run was stopped before all its refits were made; let it go on first.")
+            raise ValueError(
+                "interval: the run was stopped before all its refits were made; let it go on first."
+            )
         level = share("interval: level", level)
-        method = usual(self.plan) if method is None else method
+        if method is None:
+            method = usual(self.plan)
         if method not in METHODS:
-            raise ValueError(f"interval: method must be one of {', '.join(METHODS)}; got {method!r}.")
+            raise ValueError(
+                f"interval: method must be one of {', '.join(METHODS)}; got {method!r}."
+            )
         if method == "nested":
             if self.fit is None or self.call is None:
                 raise ValueError(
@@ -305,8 +358,9 @@ class Estimate(PrintedResult):
     def metric_interval(self, level: float = 0.95) -> dict[str, Interval]:
         """Compute an interval for each metric, on new units, of the models that were refitted.
 
-        It is Student's t over groups, or the normal distribution's where rows are independent, times the standard error. The
-        approximation error of the refits is added on both sides. No end passes a bound of the metric.
+        It is Student's t over groups, or the normal distribution's where rows are independent,
+        times the standard error. The approximation error of the refits is added on both sides. No
+        end passes a bound of the metric.
 
         Parameters
         ----------
@@ -316,7 +370,8 @@ class Estimate(PrintedResult):
         Returns
         -------
         dict of str to Interval
-            Named tuples `low`, `high`, `level`, `method` by the metrics' names; NaN where a metric has no standard error.
+            Named tuples `low`, `high`, `level`, `method` by the metrics' names; NaN where a metric
+            has no standard error.
 
         Examples
         --------
@@ -330,32 +385,46 @@ class Estimate(PrintedResult):
         >>> round(cv.metrics["f1"], 2), round(found.low, 2), round(found.high, 2)
         (0.79, 0.69, 0.89)
         """
-        tail, found = 0.5 + share("metric_interval: level", level) / 2, {}
+        tail = 0.5 + share("metric_interval: level", level) / 2
+        found = {}
         for name, value in self.metrics.items():
             low, high, freedom = self.metric_limits[name]
-            half = float(scipy.stats.t.ppf(tail, freedom)) * self.metric_se[name] + self.metric_error[name]
+            half = (
+                float(scipy.stats.t.ppf(tail, freedom)) * self.metric_se[name]
+                + self.metric_error[name]
+            )
             below, above = np.clip([value - half, value + half], low, high).tolist()
-            found[name] = Interval(below, above, level, "clusters" if np.isfinite(freedom) else "naive")
+            found[name] = Interval(
+                below, above, level, "clusters" if np.isfinite(freedom) else "naive"
+            )
         return found
 
     @property
     def approximation_error(self) -> float:
-        """Estimated error of `mean` against exact refits: the weighted mean of `error` over the scored units.
+        """Estimated error of `mean` against exact refits: the weighted mean of `error` over the
+        scored units.
 
-        If errors are estimated by probes, it is three standard errors of the probes' contribution to the mean.
+        If errors are estimated by probes, it is three standard errors of the probes' contribution
+        to the mean.
         """
         if self.mean_error is not None:
             return self.mean_error
-        scored = np.ones(self.plan.num_refits) if self.joint else self._sum_by_refit(np.ones(len(self.losses)))
+        scored = (
+            np.ones(self.plan.num_refits)
+            if self.joint
+            else self._sum_by_refit(np.ones(len(self.losses)))
+        )
         entry = np.where(self._at.held, self._weight[self._at.unit], 0.0) / np.average(self._weight)
         heaviest = entry if self.joint else np.maximum.reduceat(entry, self.plan.indptr[:-1])
-        scored = np.where(np.isnan(self.error), 0.0, scored)  # the others have errors that were not asked for
+        # the others have errors that were not asked for
+        scored = np.where(np.isnan(self.error), 0.0, scored)
         if not np.isfinite(self.losses).any():
             return float("nan")
         return float(np.sum((self.error * heaviest)[scored > 0]) / max(scored.sum(), 1))
 
     def sharing(self, draws: FloatArray, left: float, probes: float) -> "Estimate":
-        """Return a copy whose error of the mean is estimated by the jackknife over groups of probes.
+        """Return a copy whose error of the mean is estimated by the jackknife over groups of
+        probes.
 
         Parameters
         ----------
@@ -373,7 +442,9 @@ class Estimate(PrintedResult):
         """
         means = np.array([self._mean(self.average(each)) for each in draws.T[:, self._at.refit]])
         spread = np.sqrt((len(means) - 1) / len(means) * np.sum((means - means.mean()) ** 2))
-        labels = self.labels | {"probes": f"leverages by {int(probes)} probes: three of their standard errors"}
+        labels = self.labels | {
+            "probes": f"leverages by {int(probes)} probes: three of their standard errors"
+        }
         return replace(self, mean_error=float(3 * spread + left), labels=labels)
 
     def _sum_by_refit(self, each: FloatArray) -> NDArray:
@@ -385,35 +456,45 @@ class Estimate(PrintedResult):
     def monte_carlo_error(self) -> float:
         """The error of `mean` by the draw of random folds, by the jackknife over refits.
 
-        It is NaN if the plan scores every unit once, as k-fold does, or leaves out all sets of so many units or groups, as all
-        pairs are, since the mean then averages over no random folds.
+        It is NaN if the plan scores every unit once, as k-fold does, or leaves out all sets of so
+        many units or groups, as all pairs are, since the mean then averages over no random folds.
         """
         plan = self.plan
         if self.joint or plan.num_refits < 3:
             return float("nan")
-        scored, n, weight = plan.held & np.isfinite(self.losses), plan.num_units, self._weight
-        index, refit, losses = plan.index[scored], plan.refit[scored], self.losses[scored]
-        times, total = np.bincount(index, minlength=n), np.bincount(index, losses, n)
+        scored = plan.held & np.isfinite(self.losses)
+        n = plan.num_units
+        weight = self._weight
+        index = plan.index[scored]
+        refit = plan.refit[scored]
+        losses = self.losses[scored]
+        times = np.bincount(index, minlength=n)
+        total = np.bincount(index, losses, n)
         # plans with buffers, or of the future, have no random folds
         dropped = np.any(~plan.held & (plan.weight == 0))
         if times.max(initial=0) < 2 or dropped or _leaves_out_all_sets(plan):
             return float("nan")
-        # without refit k a unit's average is (total − loss) / (times − 1), and a unit that only k scored is gone
+        # without refit k a unit's average is (total − loss) / (times − 1), and a unit that only k
+        # scored is gone
         often = times[index] > 1
         mean = total / np.maximum(times, 1)
         other = np.where(often, (total[index] - losses) / np.maximum(times[index] - 1, 1), 0.0)
         moved = weight[index] * np.where(often, other - mean[index], -mean[index])
         lost = weight[index] * ~often
-        whole, mass = np.sum(weight * mean), np.sum(weight[times > 0])
+        whole = np.sum(weight * mean)
+        mass = np.sum(weight[times > 0])
         refits = plan.num_refits
-        means = (whole + np.bincount(refit, moved, refits)) / (mass - np.bincount(refit, lost, refits))
+        means = (whole + np.bincount(refit, moved, refits)) / (
+            mass - np.bincount(refit, lost, refits)
+        )
         return float(np.sqrt((refits - 1) * np.mean((means - means.mean()) ** 2)))
 
     def flagged(self, threshold: float = 0.1) -> IntArray:
-        """List the flagged refits: those with a code that is more than information, or with a large error.
+        """List the flagged refits: those with a code that is more than information, or with a large
+        error.
 
-        An error is large if it exceeds `threshold` naive standard errors of the mean for each scored unit. `Exact()` refits
-        them all exactly.
+        An error is large if it exceeds `threshold` naive standard errors of the mean for each
+        scored unit. `Exact()` refits them all exactly.
 
         Parameters
         ----------
@@ -431,10 +512,14 @@ class Estimate(PrintedResult):
             If `threshold` is negative or not a number.
         """
         if not (isinstance(threshold, int | float | np.number) and threshold >= 0):
-            raise ValueError(f"flagged: threshold must be a number of standard errors, 0 or more; got {threshold!r}.")
-        count, size = self._sum_by_refit(np.ones(len(self.losses))), self._sum_by_refit(np.abs(self.losses))
+            raise ValueError(
+                f"flagged: threshold must be a number of standard errors, 0 or more; got {threshold!r}."
+            )
+        count = self._sum_by_refit(np.ones(len(self.losses)))
+        size = self._sum_by_refit(np.abs(self.losses))
         allowed = threshold * self.scale * np.maximum(count, 1) + ROUNDING * (1 + size)
-        # errors of single losses average out, so ten times as much of their standard deviation is allowed
+        # errors of single losses average out, so ten times as much of their standard deviation is
+        # allowed
         if self.mean_error is not None:
             allowed = np.full(len(allowed), 10 * threshold * np.nanstd(self.per_unit()))
         wide = ~(self.error <= allowed) & ~np.isnan(self.error)
@@ -446,7 +531,8 @@ class Estimate(PrintedResult):
         return naive(self.average(self.baseline), self._weight)
 
     def checks(self, mute: Collection[str] = ()) -> list[Check]:
-        """List problems, certain or possible, with the data, the plan and the refits, the gravest first.
+        """List problems, certain or possible, with the data, the plan and the refits, the gravest
+        first.
 
         Parameters
         ----------
@@ -494,19 +580,32 @@ class Estimate(PrintedResult):
 
     @cached_property
     def _check_list(self) -> list[Check]:
-        refits, what = self.plan.refit_names, "row"
+        refits = self.plan.refit_names
+        what = "row"
         if self.joint:
             what = "group" if refits.name == "group" else "refit"
-        of_units = of_losses(self.per_unit(), self._weight, self.plan, refits if self.joint else self.names(), what)
-        found = [*self._of_data, *of_units, *of_refits(self.flagged(), self.result, refits, self.labels.get("refit", ""))]
-        return sorted(found, key=lambda each: (("error", "warning", "info").index(each.severity), each.code))
+        of_units = of_losses(
+            self.per_unit(), self._weight, self.plan, refits if self.joint else self.names(), what
+        )
+        found = [
+            *self._of_data,
+            *of_units,
+            *of_refits(self.flagged(), self.result, refits, self.labels.get("refit", "")),
+        ]
+        return sorted(
+            found, key=lambda each: (("error", "warning", "info").index(each.severity), each.code)
+        )
 
     @cached_property
     def _of_data(self) -> list[Check]:
-        return [] if self.fit is None else of_data(self.fit, self.plan)
+        if self.fit is None:
+            return []
+        return of_data(self.fit, self.plan)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state to pickle or copy, without the fit if a function in it cannot be pickled."""
+        """Return the state to pickle or copy, without the fit if a function in it cannot be
+        pickled.
+        """
         try:
             pickle.dumps((self.fit, self.call))
         except (pickle.PicklingError, AttributeError, TypeError):
@@ -514,7 +613,8 @@ class Estimate(PrintedResult):
         return vars(self)
 
     def without_data(self) -> "Estimate":
-        """Return a copy without the fit and its data, to send where the data may not go; checks are computed first.
+        """Return a copy without the fit and its data, to send where the data may not go; checks are
+        computed first.
 
         Returns
         -------
@@ -535,17 +635,22 @@ class Estimate(PrintedResult):
         Returns
         -------
         DataFrame
-            One row a scored unit of a refit: `refit, unit, loss, no_update, error, result`. `unit` is the unit's label, or
-            its number where the data had no labels, and `group` the group that leaves, if groups do. The last two columns are
-            the refit's. Joint losses have no `unit`. The index is the place of the loss in `losses`, which also has the
-            places of units that a refit leaves out, or counts twice, without scoring them.
+            One row a scored unit of a refit: `refit, unit, loss, no_update, error, result`. `unit`
+            is the unit's label, or its number where the data had no labels, and `group` the group
+            that leaves, if groups do. The last two columns are the refit's. Joint losses have no
+            `unit`. The index is the place of the loss in `losses`, which also has the places of
+            units that a refit leaves out, or counts twice, without scoring them.
 
         Examples
         --------
         >>> import numpy as np
         >>> import leaveout as lo
-        >>> fit = lo.fit(lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 3.0, 2.0, 5.0]), "squared"))
-        >>> lo.cross_validate(fit, lo.leave_one_out(5)).table()[["refit", "unit", "loss", "no_update"]].round(3)
+        >>> fit = lo.fit(
+        ...     lo.GLM(np.arange(5.0)[:, None], np.array([0.0, 1.0, 3.0, 2.0, 5.0]), "squared")
+        ... )
+        >>> lo.cross_validate(fit, lo.leave_one_out(5)).table()[
+        ...     ["refit", "unit", "loss", "no_update"]
+        ... ].round(3)
            refit  unit   loss  no_update
         0      0     0  0.000      0.000
         1      1     1  0.010      0.005
@@ -554,11 +659,18 @@ class Estimate(PrintedResult):
         4      4     4  1.125      0.180
         """
         refit, unit, held = self._at
-        refit, names = refit[held], np.array([code.name for code in RESULTS])
+        refit = refit[held]
+        names = np.array([code.name for code in RESULTS])
         group = {} if self.plan.labels is None else {"group": self.plan.labels[refit]}
         units = {} if self.joint else {"unit": self.names()[unit[held]]}
         return pd.DataFrame(
-            {"refit": refit, **group, **units, "loss": self.losses[held], "no_update": self.baseline[held]}
+            {
+                "refit": refit,
+                **group,
+                **units,
+                "loss": self.losses[held],
+                "no_update": self.baseline[held],
+            }
             | {"error": self.error[refit], "result": names[self.result[refit]]},
             index=pd.RangeIndex(len(held)) if held.all() else np.flatnonzero(held),
         )
@@ -575,7 +687,8 @@ class Estimate(PrintedResult):
 
     @conventional
     def summary(self) -> HeadedTable:
-        """Tabulate the numbers of the printed result, under lines that say what the losses and the standard error are.
+        """Tabulate the numbers of the printed result, under lines that say what the losses and the
+        standard error are.
 
         Returns
         -------
@@ -592,32 +705,51 @@ class Estimate(PrintedResult):
             "flagged refits": len(self.flagged()),
         }
         missing = int(np.sum(self.result == RESULTS.interrupted))
-        table = HeadedTable({"value": rows | self.metrics | ({"refits not made": missing} if missing else {})})
-        table.heading = [("losses", self.score or "as they were given"), ("standard error", self.standard_error.kind)]
+        table = HeadedTable(
+            {"value": rows | self.metrics | ({"refits not made": missing} if missing else {})}
+        )
+        table.heading = [
+            ("losses", self.score or "as they were given"),
+            ("standard error", self.standard_error.kind),
+        ]
         return table
 
     def _lines(self) -> list[tuple[str, str]]:
-        return [*self._facts(), *self._findings(), *([("note", note)] if (note := self.labels.get("note", "")) else [])]
+        return [
+            *self._facts(),
+            *self._findings(),
+            *([("note", note)] if (note := self.labels.get("note", "")) else []),
+        ]
 
     def _findings(self) -> list[tuple[str, str]]:
         """List the lines of the checks, and of the muted codes, for the printed result."""
         told = [str(found) for found in self.checks()] or ["none"]
         muted = ", ".join(sorted({each.code for each in self._check_list} & {*self.mute}))
-        return [*zip(("checks", *[""] * len(told)), told, strict=False), *([("muted", muted)] if muted else [])]
+        return [
+            *zip(("checks", *[""] * len(told)), told, strict=False),
+            *([("muted", muted)] if muted else []),
+        ]
 
     def _facts(self) -> list[tuple[str, str]]:
         """List all printed lines except the checks and the note."""
-        plan, se, random = self.plan, self.standard_error, self.monte_carlo_error
-        known, what = f" ± {se.value:.2g}" if np.isfinite(se.value) else "", "a refit, joint" if self.joint else "a unit"
+        plan = self.plan
+        se = self.standard_error
+        random = self.monte_carlo_error
+        known = f" ± {se.value:.2g}" if np.isfinite(se.value) else ""
+        what = "a refit, joint" if self.joint else "a unit"
         what += f", {self.score}" if self.score else ""
-        missing, interval, elsewhere = self._missing, "", ""
+        missing = self._missing
+        interval = ""
+        elsewhere = ""
         headline = f"{self.mean:.6g}{known} {what} (SE {se.kind})"
         if not np.isfinite(self.losses).any():
             headline = "not available: no held-out loss exists (see checks)"
         if np.isnan(se.value):  # a series may be too short for a standard error by blocks
             with contextlib.suppress(ValueError):
                 found = self.interval()
-                interval = f"{found.low:.4g} to {found.high:.4g}, by the slowest cosines of the series"
+                interval = (
+                    f"{found.low:.4g} to {found.high:.4g}, by the slowest cosines of the series"
+                )
         if self.elsewhere is not None:
             lower = np.isfinite(self.elsewhere)
             count = len(np.unique(self._at.refit[lower]))
@@ -632,24 +764,35 @@ class Estimate(PrintedResult):
             ("held-out loss", headline),
             ("95% interval", interval),
             ("approximation", self._approximation()),
-            ("random folds", f"± {random:.2g} on that mean, by another draw of them" if np.isfinite(random) else ""),
+            (
+                "random folds",
+                f"± {random:.2g} on that mean, by another draw of them"
+                if np.isfinite(random)
+                else "",
+            ),
             ("no update", f"{self.no_update:.6g}"),
             ("no model", self._no_model_text()),
             ("other minimum", elsewhere),
             *((name, self._metric(name)) for name in self.metrics),
             ("audit", self.labels.get("audit", "")),
             ("mean", "weighted by sample_weight" if self.unit_weight is not None else ""),
-            ("not in the mean", f"{missing} held-out losses that do not exist (see checks)" if missing else ""),
+            (
+                "not in the mean",
+                f"{missing} held-out losses that do not exist (see checks)" if missing else "",
+            ),
         ]
         return [(name, text) for name, text in lines if text]
 
     def _no_model_text(self) -> str:
         share = f"; share explained {self.explained:.1%}" if np.isfinite(self.explained) else ""
-        return f"{self.no_model:.6g}{share}" if np.isfinite(self.no_model) else ""
+        if np.isfinite(self.no_model):
+            return f"{self.no_model:.6g}{share}"
+        return ""
 
     def _stop_note(self) -> str:
         """State how many refits were run, if the run was stopped."""
-        missing, count = int(np.sum(self.result == RESULTS.interrupted)), self.plan.num_refits
+        missing = int(np.sum(self.result == RESULTS.interrupted))
+        count = self.plan.num_refits
         made = f"{count - missing} of {count} refits were made: all that follows is of these, which are no random sample"
         return made if missing else ""
 
@@ -659,24 +802,30 @@ class Estimate(PrintedResult):
             return ""
         if not np.isfinite(self.approximation_error):
             return "not certified: the errors of some refits are not known (see checks)"
-        count, total = int(np.sum(self.proved)), len(self.error)
+        count = int(np.sum(self.proved))
+        total = len(self.error)
         how = {0: "estimated", total: "proved"}.get(count, f"{count} of {total} refits proved")
-        known, asked = f"± {self.approximation_error:.1g} on that mean, {how}", int(np.sum(~np.isnan(self.error)))
+        known = f"± {self.approximation_error:.1g} on that mean, {how}"
+        asked = int(np.sum(~np.isnan(self.error)))
         if asked < total:
             known += f"; errors of {asked} of {total} folds, sampled"
-        return f"{known} ({self.labels['probes']})" if "probes" in self.labels else known
+        if "probes" in self.labels:
+            return f"{known} ({self.labels['probes']})"
+        return known
 
     def _metric(self, name: str) -> str:
-        se, error = self.metric_se.get(name, np.nan), self.metric_error.get(name, np.nan)
+        se = self.metric_se.get(name, np.nan)
+        error = self.metric_error.get(name, np.nan)
         sampling = f" ± {se:.2g} (SE)" if np.isfinite(se) else " (SE not available)"
         approximation = f"± {error:.1g} for the refits" if np.isfinite(error) else "not certified"
         return f"{self.metrics[name]:.6g}{sampling}, {approximation}; {self.metric_how[name]}"
 
     def to_arviz(self) -> Any:
-        """Convert to ArviZ's `ELPDData` of kind "loo", for `arviz.compare({"name": ...})`. Needs ArviZ.
+        """Convert to ArviZ's `ELPDData` of kind "loo", for `arviz.compare({"name": ...})`. Needs
+        ArviZ.
 
-        The log densities are summed over units. The effective number of parameters is the summed difference between the
-        held-out and the no-update losses.
+        The log densities are summed over units. The effective number of parameters is the summed
+        difference between the held-out and the no-update losses.
 
         Returns
         -------
@@ -686,26 +835,47 @@ class Estimate(PrintedResult):
         Raises
         ------
         ValueError
-            If the losses are not −log densities of units, units have different weights, or a unit has no loss.
+            If the losses are not −log densities of units, units have different weights, or a unit
+            has no loss.
         ImportError
             If ArviZ is not installed.
         """
         if self.joint or self.score not in (LOG_DENSITY, LOG_PROBABILITY):
-            what = "joint losses" if self.joint else self.score or "a loss that is not known to be a −log density"
-            raise ValueError(f"to_arviz: ArviZ compares log densities of units; this is {what}. See evaluate='log_density'.")
+            what = (
+                "joint losses"
+                if self.joint
+                else self.score or "a loss that is not known to be a −log density"
+            )
+            raise ValueError(
+                f"to_arviz: ArviZ compares log densities of units; this is {what}. See evaluate='log_density'."
+            )
         losses = self.per_unit()
         if self.unit_weight is not None and np.ptp(self.unit_weight) > 0:
-            raise ValueError("to_arviz: units have other sample_weight, which ArviZ does not know of; lo.compare does.")
+            raise ValueError(
+                "to_arviz: units have other sample_weight, which ArviZ does not know of; lo.compare does."
+            )
         if not np.isfinite(losses).all():
-            raise ValueError(f"to_arviz: {np.sum(~np.isfinite(losses))} units have no held-out loss; ArviZ needs one of each.")
-        return elpd_data(losses, self.average(self.baseline), self.names(), self.se, suspect=len(self.flagged()) > 0)
+            raise ValueError(
+                f"to_arviz: {np.sum(~np.isfinite(losses))} units have no held-out loss; ArviZ needs one of each."
+            )
+        return elpd_data(
+            losses,
+            self.average(self.baseline),
+            self.names(),
+            self.se,
+            suspect=len(self.flagged()) > 0,
+        )
 
-    def certificate(self, path: str | os.PathLike[str], *, data: str | os.PathLike[str] | None = None) -> Path:
-        """Write what is proved of every refit to a file that a program without any code of this library can check.
+    def certificate(
+        self, path: str | os.PathLike[str], *, data: str | os.PathLike[str] | None = None
+    ) -> Path:
+        """Write what is proved of every refit to a file that a program without any code of this
+        library can check.
 
-        The file has a hash of the data, the loss, the penalty and bounds of all coefficients, how many refits the plan has, and
-        for each that is proved the rows with their weights, the held-out losses and the error. `python -m leaveout_verify PATH
-        DATA` checks every claim by ball arithmetic, where DATA is a table with the features and the response. It is a
+        The file has a hash of the data, the loss, the penalty and bounds of all coefficients, how
+        many refits the plan has, and for each that is proved the rows with their weights, the
+        held-out losses and the error. `python -m leaveout_verify PATH DATA` checks every claim by
+        ball arithmetic, where DATA is a table with the features and the response. It is a
         distribution of its own, `leaveout-verify`.
 
         Parameters
@@ -713,7 +883,8 @@ class Estimate(PrintedResult):
         path : path
             The file to write, in JSON.
         data : path, optional
-            A file for the data, which ends in .parquet, .csv or .npz. Without it, check against your own table of the columns.
+            A file for the data, which ends in .parquet, .csv or .npz. Without it, check against
+            your own table of the columns.
 
         Returns
         -------
@@ -723,7 +894,8 @@ class Estimate(PrintedResult):
         Raises
         ------
         ValueError
-            If nothing is proved, the verifier does not know the model, or the estimate has no fit (`without_data`).
+            If nothing is proved, the verifier does not know the model, or the estimate has no fit
+            (`without_data`).
 
         Examples
         --------
@@ -731,7 +903,9 @@ class Estimate(PrintedResult):
         >>> import numpy as np
         >>> import leaveout as lo
         >>> x = np.arange(30.0)
-        >>> cv = lo.cross_validate(lo.fit(lo.GLM(x[:, None], np.sin(x), "squared")), lo.leave_one_out(30))
+        >>> cv = lo.cross_validate(
+        ...     lo.fit(lo.GLM(x[:, None], np.sin(x), "squared")), lo.leave_one_out(30)
+        ... )
         >>> cv.certificate(tempfile.mkdtemp() + "/sine.cert.json").name
         'sine.cert.json'
         """
@@ -740,7 +914,8 @@ class Estimate(PrintedResult):
         return Path(path)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Plot the held-out loss of each unit against its no-update loss, with flagged units named. Needs matplotlib.
+        """Plot the held-out loss of each unit against its no-update loss, with flagged units named.
+        Needs matplotlib.
 
         Parameters
         ----------
@@ -755,7 +930,8 @@ class Estimate(PrintedResult):
         return provided("plot").losses(self, ax=ax)
 
     def report(self, path: str | os.PathLike[str], *, title: str = "", **options: Any) -> Path:
-        """Write the estimate to one self-contained page, as `lo.report` does. Needs `leaveout[report]`.
+        """Write the estimate to one self-contained page, as `lo.report` does. Needs
+        `leaveout[report]`.
 
         Parameters
         ----------
@@ -775,14 +951,18 @@ class Estimate(PrintedResult):
 
 
 def _leaves_out_all_sets(plan: Plan) -> bool:
-    """Tell whether the refits leave out all sets of so many units, or of so many groups that are always left out together."""
+    """Tell whether the refits leave out all sets of so many units, or of so many groups that are
+    always left out together.
+    """
     entries = np.bincount(plan.index, minlength=plan.num_units)
     if len(plan.index) == plan.num_refits:  # one unit a refit
         return not plan.weight.any() and entries.max() == 1
     mark = np.random.default_rng(0).random(max(plan.num_refits, plan.num_units))
     units = np.flatnonzero(entries)
-    of_unit = np.bincount(plan.index, mark[plan.refit], plan.num_units)[units]  # units of the same refits have equal sums
-    group, count = np.unique(of_unit, return_index=True)[1], plan.num_refits
+    # units of the same refits have equal sums
+    of_unit = np.bincount(plan.index, mark[plan.refit], plan.num_units)[units]
+    group = np.unique(of_unit, return_index=True)[1]
+    count = plan.num_refits
     first = np.isin(plan.index, units[group])  # one unit of each group
     sizes = np.bincount(plan.refit[first], minlength=count)
     distinct = len(np.unique(np.bincount(plan.refit, mark[plan.index], count))) == count

@@ -1,14 +1,18 @@
-"""Held-out predictions, collected as batches of refits arrive, and their measures: `cross_validate(..., metric=)`.
+"""Held-out predictions, collected as batches of refits arrive, and their measures:
+`cross_validate(..., metric=)`.
 
-    pooled    the measure of all predictions together; of a mean over rows, the mean over units of each one's mean over the
+    pooled
+    the measure of all predictions together; of a mean over rows, the mean over units of each one's
+    mean over the
               refits that score it
     fold      the mean over refits of the measure of each one's predictions
     repeat    the mean over repeats of k-fold of the measure of each one's predictions together
 
-An area under the ROC curve is by default the mean over repeats of k-fold, over refits where these hold every class, or pooled.
-A metric of predictions that are averaged over refits would be that of an ensemble, which nobody fitted. Each metric has a
-standard error over independent units, from the influence of each unit or, for functions that are only called, from the measure
-without each unit (the jackknife), and a bound of the effect of the refits' errors, from the error of each prediction.
+An area under the ROC curve is by default the mean over repeats of k-fold, over refits where these
+hold every class, or pooled. A metric of predictions that are averaged over refits would be that of
+an ensemble, which nobody fitted. Each metric has a standard error over independent units, from the
+influence of each unit or, for functions that are only called, from the measure without each unit
+(the jackknife), and a bound of the effect of the refits' errors, from the error of each prediction.
 """
 
 import functools
@@ -36,18 +40,22 @@ from .standard_errors import MIN_BLOCKS, average_by_unit, independent, standard_
 Array = np.ndarray
 
 Average = Literal["pooled", "fold", "repeat"]
-SMALL = 20  # rows of a fold up to which areas are computed fold by fold, if each fold has every class
+# rows of a fold up to which areas are computed fold by fold, if each fold has every class
+SMALL = 20
 POOLING_NOTE = "pooled over held-out predictions"
-MOST_DELETED = 500  # groups of units that the jackknife leaves out: its standard error is then known to 3 %
+# groups of units that the jackknife leaves out: its standard error is then known to 3 %
+MOST_DELETED = 500
 
-NO_LOSS_CODES = NO_REFIT_CODES[1:]  # codes of refits without any loss; undetermined refits mark units with a loss as `held`
+# codes of refits without any loss; undetermined refits mark units with a loss as `held`
+NO_LOSS_CODES = NO_REFIT_CODES[1:]
 
 
 class Predictions:
-    """Predictions of one kind for every unit that a refit scores, in the order of the plan, `[scored, ...]`.
+    """Predictions of one kind for every unit that a refit scores, in the order of the plan,
+    `[scored, ...]`.
 
-    A missing prediction is NaN. `off` is the error of each if they are `judged`, else zero. `lost` marks
-    refits that do not exist.
+    A missing prediction is NaN. `off` is the error of each if they are `judged`, else zero. `lost`
+    marks refits that do not exist.
     """
 
     plan: Plan
@@ -57,23 +65,41 @@ class Predictions:
     off: Array
     lost: BoolArray
 
-    def __init__(self, plan: Plan, kind: str, *, judged: bool = False, values: Float[Array, "scored ..."] | None = None):
-        self.plan, self.kind, self.has_error = plan, kind, judged
+    def __init__(
+        self,
+        plan: Plan,
+        kind: str,
+        *,
+        judged: bool = False,
+        values: Float[Array, "scored ..."] | None = None,
+    ):
+        self.plan = plan
+        self.kind = kind
+        self.has_error = judged
         self.values = np.zeros(0) if values is None else values
         self.off = np.zeros_like(self.values)
         self.lost = np.zeros(plan.num_refits, bool)
 
-    def predict(self, fit: Fit, rows: RefitRows, batch: RefitBatch, result: Int[Array, " refits"]) -> StepResult:
+    def predict(
+        self, fit: Fit, rows: RefitRows, batch: RefitBatch, result: Int[Array, " refits"]
+    ) -> StepResult:
         """Compute the predictions of a batch of refits, and their errors."""
         at = lambda theta: predictions(fit, rows, theta, self.kind)
         values = at(batch.theta)
-        keep = rows.held & ~among(result, NO_LOSS_CODES)[:, None] & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
+        keep = (
+            rows.held
+            & ~among(result, NO_LOSS_CODES)[:, None]
+            & np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
+        )
         found = {"predicted": keep, "values": values[keep], "lost": among(result, NO_REFIT_CODES)}
-        return found | {"off": reach(fit, batch, values, at)[keep]} if self.has_error else found
+        if self.has_error:
+            return found | {"off": reach(fit, batch, values, at)[keep]}
+        return found
 
     def merge(self, batch: Batch, result: StepResult) -> None:
         """Store the predictions of a batch, computed now or read from the checkpoint."""
-        place, values = self._number[batch.place[result["predicted"]]], result["values"]
+        place = self._number[batch.place[result["predicted"]]]
+        values = result["values"]
         if not self.values.size:
             self.values = np.full((int(self.plan.held.sum()), *values.shape[1:]), np.nan)
             self.off = np.zeros_like(self.values)
@@ -102,18 +128,26 @@ class Predictions:
     def refit(self) -> Int[Array, " scored"]:
         return self.plan.refit[self.plan.held]
 
-    def per_unit(self, values: Float[Array, "scored ..."] | None = None) -> Float[Array, "units ..."]:
-        """Average the predictions of each unit, or other values beside them, over its refits; NaN without any."""
+    def per_unit(
+        self, values: Float[Array, "scored ..."] | None = None
+    ) -> Float[Array, "units ..."]:
+        """Average the predictions of each unit, or other values beside them, over its refits.
+
+        NaN without any.
+        """
         seen = self.existing
         if not self.values.size:
             return np.full(self.plan.num_units, np.nan)
-        return average_by_unit(self.unit[seen], (self.values if values is None else values)[seen], self.plan.num_units)
+        return average_by_unit(
+            self.unit[seen], (self.values if values is None else values)[seen], self.plan.num_units
+        )
 
 
 class HeldOutPredictions(NamedTuple):
     """Held-out predictions, `[scored]`, in the order of units.
 
-    Each has its unit, refit, target, prediction and the error of that. `weight` has the weight of every unit.
+    Each has its unit, refit, target, prediction and the error of that. `weight` has the weight of
+    every unit.
     """
 
     unit: IntArray
@@ -131,7 +165,8 @@ class HeldOutPredictions(NamedTuple):
 
 
 class Value(NamedTuple):
-    """Metric with the contributions of units `[units]`, whose mean it is, its error, and a description.
+    """Metric with the contributions of units `[units]`, whose mean it is, its error, and a
+    description.
 
     `groups` has a number for each unit, if contributions are those of groups of units.
     """
@@ -143,21 +178,34 @@ class Value(NamedTuple):
     groups: IntArray | None = None
 
 
-def measures(caller: str, fit: Fit, metric: Any, plan: Plan, average: Average | None = None) -> dict[str, Measure]:
-    """Return the measures by name; ValueError for one that is unknown, or that the model or the plan does not have.
+def measures(
+    caller: str, fit: Fit, metric: Any, plan: Plan, average: Average | None = None
+) -> dict[str, Measure]:
+    """Return the measures by name; ValueError for one that is unknown, or that the model or the
+    plan does not have.
 
-    A single measure may be a name, a scorer of scikit-learn's or a function of (y, prediction); several are a list or a dict.
+    A single measure may be a name, a scorer of scikit-learn's or a function of (y, prediction);
+    several are a list or a dict.
     """
     if average is not None and average not in get_args(Average):
-        raise ValueError(f"{caller}: average must be 'pooled', 'fold' or 'repeat'; got {average!r}.")
+        raise ValueError(
+            f"{caller}: average must be 'pooled', 'fold' or 'repeat'; got {average!r}."
+        )
     if average == "repeat" and repeats(plan) is None:
-        raise ValueError(f"{caller}: average='repeat' needs a plan whose successive refits score every unit once.")
+        raise ValueError(
+            f"{caller}: average='repeat' needs a plan whose successive refits score every unit once."
+        )
     several = isinstance(metric, Iterable) and not isinstance(metric, str)
     given = () if metric is None else metric if several else (metric,)
-    listed = [measure_of(caller, fit, each) for each in (given.values() if isinstance(given, Mapping) else given)]
+    listed = [
+        measure_of(caller, fit, each)
+        for each in (given.values() if isinstance(given, Mapping) else given)
+    ]
     names = list(given) if isinstance(given, Mapping) else [each.name for each in listed]
     if len({*names}) < len(names):
-        raise ValueError(f"{caller}: metric names {', '.join(names)}: give measures of one name as {{name: measure}}.")
+        raise ValueError(
+            f"{caller}: metric names {', '.join(names)}: give measures of one name as {{name: measure}}."
+        )
     times = np.bincount(plan.index[plan.held])
     uneven = np.ptp(unit_weights(fit.objective).values) > 0
     uneven |= average in (None, "pooled") and np.ptp(times[times > 0]) > 0
@@ -172,17 +220,32 @@ def measures(caller: str, fit: Fit, metric: Any, plan: Plan, average: Average | 
 
 def prediction_kind(measures: Mapping[str, Measure]) -> str:
     """Return the kind of predictions that measures take."""
-    return "link" if any(each.needs == "risk" for each in measures.values()) else "response"
+    if any(each.needs == "risk" for each in measures.values()):
+        return "link"
+    return "response"
 
 
 def measure(
     measures: Mapping[str, Measure], fit: Fit, predictions: Predictions, average: Average | None
 ) -> dict[str, dict[str, Any]]:
-    """Compute metrics of predictions: the fields of an estimate that hold them, each by the metrics' names."""
+    """Compute metrics of predictions.
+
+    The fields of an estimate that hold them, each by the metrics' names.
+    """
     plan = predictions.plan
-    found = {name: metric_value(each, in_order(fit, predictions, each), average) for name, each in measures.items()}
-    small = np.diff(plan.indptr).max() < 0.05 * plan.num_units or np.bincount(plan.refit[plan.held]).max() <= SMALL
-    pooled = [name for name, each in measures.items() if isinstance(each.functional, Ranks) and POOLING_NOTE in found[name].how]
+    found = {
+        name: metric_value(each, in_order(fit, predictions, each), average)
+        for name, each in measures.items()
+    }
+    small = (
+        np.diff(plan.indptr).max() < 0.05 * plan.num_units
+        or np.bincount(plan.refit[plan.held]).max() <= SMALL
+    )
+    pooled = [
+        name
+        for name, each in measures.items()
+        if isinstance(each.functional, Ranks) and POOLING_NOTE in found[name].how
+    ]
     if small and pooled:
         warn(
             f"cross_validate: {' and '.join(pooled)} pooled over small folds is biased downwards: predictions of different "
@@ -192,7 +255,9 @@ def measure(
     of_units = {}
     for name, each in found.items():
         own = plan if each.groups is None else replace(plan, clusters=each.groups)
-        groups = independent(each.values, of_weight := unit_weights(fit.objective, plan.of_cases).values, own)
+        groups = independent(
+            each.values, of_weight := unit_weights(fit.objective, plan.of_cases).values, own
+        )
         freedom = groups.units - 1.0 if groups.label is not None else np.inf
         of_units[name] = standard_error(each.values, of_weight, own).value, freedom
     bound = lambda end, none: none if end is None else end
@@ -201,7 +266,12 @@ def measure(
         "metric_se": {name: se for name, (se, _) in of_units.items()},
         "metric_error": {name: each.error for name, each in found.items()},
         "metric_how": {
-            name: ", ".join(filter(None, (each.how, measures[name].title if measures[name].needs == "label" else "")))
+            name: ", ".join(
+                filter(
+                    None,
+                    (each.how, measures[name].title if measures[name].needs == "label" else ""),
+                )
+            )
             for name, each in found.items()
         },
         "metric_limits": {
@@ -212,25 +282,39 @@ def measure(
 
 
 def in_order(fit: Fit, predictions: Predictions, measure: Measure) -> HeldOutPredictions:
-    """Collect the existing predictions in the order of units, with targets in the form of the measure."""
-    units, seen, plan = fit.objective.units, np.flatnonzero(predictions.existing), predictions.plan
+    """Collect the existing predictions in the order of units, with targets in the form of the
+    measure.
+    """
+    units = fit.objective.units
+    seen = np.flatnonzero(predictions.existing)
+    plan = predictions.plan
     order = seen[np.argsort(predictions.unit[seen], kind="stable")]
-    unit, refit = predictions.unit[order], predictions.refit[order]
+    unit = predictions.unit[order]
+    refit = predictions.refit[order]
     target = np.asarray(units.risk if measure.needs == "risk" else units.target)[unit]
-    values, off = predictions.values[order], predictions.off[order]
+    values = predictions.values[order]
+    off = predictions.off[order]
     if measure.labels is not None:
         target = measure.numbered(units, target)
         if not units.classes:  # two numbers: the nearer is the label
             low, high = map(float, measure.labels)
-            values, off = (values - low) / (high - low), off / (high - low)
+            values = (values - low) / (high - low)
+            off = off / (high - low)
         elif values.ndim > 1 and values.shape[1] == 2:
-            values, off = values[:, 1], off[:, 1]
-    return HeldOutPredictions(unit, refit, target, values, off, unit_weights(fit.objective, plan.of_cases).values, plan)
+            values = values[:, 1]
+            off = off[:, 1]
+    return HeldOutPredictions(
+        unit, refit, target, values, off, unit_weights(fit.objective, plan.of_cases).values, plan
+    )
 
 
-def divide(measure: Measure, held: HeldOutPredictions, average: Average | None) -> tuple[IntArray, str]:
+def divide(
+    measure: Measure, held: HeldOutPredictions, average: Average | None
+) -> tuple[IntArray, str]:
     """Number the parts over which a measure is averaged, and describe them."""
-    together, plan, refit = np.zeros_like(held.refit), held.plan, held.refit
+    together = np.zeros_like(held.refit)
+    plan = held.plan
+    refit = held.refit
     is_area = isinstance(measure.functional, Ranks) and measure.functional.of == "area"
     if average == "fold":
         return refit, "folds"
@@ -238,16 +322,28 @@ def divide(measure: Measure, held: HeldOutPredictions, average: Average | None) 
         return together, POOLING_NOTE
     repeat = repeats(plan)
     if average is None:
-        whole = _whole(refit, held.target, held.weight[held.unit], plan.num_refits)[np.unique(refit)]
+        whole = _whole(refit, held.target, held.weight[held.unit], plan.num_refits)[
+            np.unique(refit)
+        ]
         if repeat is None:
-            return (refit, "refits") if whole.any() else (together, POOLING_NOTE)
-        if whole.all() and np.bincount(plan.refit[plan.held]).max() <= SMALL and plan.clusters is None:
+            if whole.any():
+                return (refit, "refits")
+            return (together, POOLING_NOTE)
+        if (
+            whole.all()
+            and np.bincount(plan.refit[plan.held]).max() <= SMALL
+            and plan.clusters is None
+        ):
             return refit, "folds"
     assert repeat is not None
-    return (repeat[refit], f"repeats, each {POOLING_NOTE}") if repeat.max() else (together, POOLING_NOTE)
+    if repeat.max():
+        return (repeat[refit], f"repeats, each {POOLING_NOTE}")
+    return (together, POOLING_NOTE)
 
 
-def metric_value(measure: Measure, held: HeldOutPredictions, average: Average | None = None) -> Value:
+def metric_value(
+    measure: Measure, held: HeldOutPredictions, average: Average | None = None
+) -> Value:
     """Compute a metric of held-out predictions."""
     n = len(held.weight)
     of = lambda some, weight: measure.of_means(some.target, some.prediction, some.off, weight)
@@ -257,64 +353,102 @@ def metric_value(measure: Measure, held: HeldOutPredictions, average: Average | 
         values, error = (average_by_unit(held.unit, each, n) for each in found)
         there = np.bincount(held.unit, minlength=n) > 0
         mean = lambda each: float(np.average(each[there], weights=held.weight[there]))
-        how = "mean over units" + (", each its mean over refits" if len(held.unit) > there.sum() else "")
+        how = "mean over units" + (
+            ", each its mean over refits" if len(held.unit) > there.sum() else ""
+        )
         return Value(mean(values), values, mean(error), how)
-    # The mean over all parts in which the measure is defined; of areas by default, if there are none, that of all together. A
-    # unit contributes its part of each, and a share of the part's difference from the mean, as contributions within a part of
-    # few rows of a class vary too little.
+    # The mean over all parts in which the measure is defined; of areas by default, if there are
+    # none, that of all together. A unit contributes its part of each, and a share of the part's
+    # difference from the mean, as contributions within a part of few rows of a class vary too
+    # little.
     part, parts = divide(measure, held, average)
     if (
         parts != POOLING_NOTE
         and average is None
         and not _whole(part, held.target, held.weight[held.unit], part.max() + 1).any()
     ):
-        part, parts = np.zeros_like(part), POOLING_NOTE
+        part = np.zeros_like(part)
+        parts = POOLING_NOTE
     weight, sizes = held.weight[held.unit], np.bincount(part)
     if parts == POOLING_NOTE:
         weight = weight / np.bincount(held.unit, minlength=n)[held.unit]
-    rows = [own for own in np.split(np.argsort(part, kind="stable"), np.cumsum(sizes)[:-1]) if len(own)]
+    rows = [
+        own for own in np.split(np.argsort(part, kind="stable"), np.cumsum(sizes)[:-1]) if len(own)
+    ]
     if isinstance(measure.functional, Called):
         return _leave_groups_out(measure, held, rows, weight, parts)
     by_part = [_of_part(measure, held.some(own), weight[own]) for own in rows]
     each = [(*one, own) for one, own in zip(by_part, rows, strict=True) if one is not None]
     if not each:
-        return Value(np.nan, np.full(n, np.nan), np.nan, f"not defined: {_described(measure, parts, 0, len(rows))}")
+        return Value(
+            np.nan,
+            np.full(n, np.nan),
+            np.nan,
+            f"not defined: {_described(measure, parts, 0, len(rows))}",
+        )
     areas = np.array([np.average(one, weights=weight[own]) for one, _, own in each])
-    value, pull, seen = float(areas.mean()), np.zeros(n), np.zeros(n, bool)
+    value = float(areas.mean())
+    pull = np.zeros(n)
+    seen = np.zeros(n, bool)
     for (one, _, own), at in zip(each, areas, strict=True):
         kinds = np.unique(held.target[own] if measure.classes else own * 0, return_inverse=True)[1]
         share = np.bincount(kinds, weight[own]) / weight[own].sum()
         apart = (at - value) / (np.sqrt(len(share)) * np.maximum(share, 1e-300)[kinds])
-        pull += np.bincount(held.unit[own], weight[own] * (one - at + apart) / weight[own].sum() / len(each), n)
+        pull += np.bincount(
+            held.unit[own], weight[own] * (one - at + apart) / weight[own].sum() / len(each), n
+        )
         seen[held.unit[own]] = True
     scale = held.weight[seen].sum() / np.where(held.weight > 0, held.weight, 1.0)
     values = np.where(seen, value + scale * pull, np.nan)
-    return Value(value, values, float(np.mean([off for _, off, _ in each])), _described(measure, parts, len(each), len(rows)))
+    return Value(
+        value,
+        values,
+        float(np.mean([off for _, off, _ in each])),
+        _described(measure, parts, len(each), len(rows)),
+    )
 
 
-def _of_part(measure: Measure, held: HeldOutPredictions, weight: FloatArray) -> tuple[NDArray, float] | None:
-    """Compute the contributions of rows to the measure of a part, and its error; None where it is not defined."""
+def _of_part(
+    measure: Measure, held: HeldOutPredictions, weight: FloatArray
+) -> tuple[NDArray, float] | None:
+    """Compute the contributions of rows to the measure of a part, and its error.
+
+    None where it is not defined.
+    """
     ranked = isinstance(measure.functional, Ranks)
     if ranked and not _whole(held.unit * 0, held.target, weight, 1)[0]:
         return None
-    if measure.high == 1.0 and measure.needs == "response" and np.sum(weight > 0) < 2:  # a share of the variance
+    # a share of the variance
+    if measure.high == 1.0 and measure.needs == "response" and np.sum(weight > 0) < 2:
         return None
     with np.errstate(all="ignore"):
         values, error = measure.of_means(held.target, held.prediction, held.off, weight)
-        error = float(np.average(error, weights=weight)) if measure.per_record else error
-    return (values, error) if np.isfinite(np.average(values, weights=weight)) else None
+        if measure.per_record:
+            error = float(np.average(error, weights=weight))
+    if np.isfinite(np.average(values, weights=weight)):
+        return (values, error)
+    return None
 
 
 def _leave_groups_out(
     measure: Measure, held: HeldOutPredictions, rows: list[IntArray], weight: FloatArray, parts: str
 ) -> Value:
-    """Compute a measure that is only called, and the contributions of units from the measure without each group of units."""
-    functional, told, plan, n = measure.functional, measure.form(held.prediction), held.plan, len(held.weight)
+    """Compute a measure that is only called, and the contributions of units from the measure
+    without each group of units.
+    """
+    functional, told, plan, n = (
+        measure.functional,
+        measure.form(held.prediction),
+        held.plan,
+        len(held.weight),
+    )
     assert functional is not None
 
     def value(own: IntArray) -> float:
         try:
-            return functional.value(held.target[own], told[own], weight[own]) if weight[own].sum() > 0 else np.nan
+            if weight[own].sum() > 0:
+                return functional.value(held.target[own], told[own], weight[own])
+            return np.nan
         except (ValueError, ZeroDivisionError):  # such as a class that is missing
             return np.nan
 
@@ -325,11 +459,16 @@ def _leave_groups_out(
         return Value(np.nan, np.full(n, np.nan), np.nan, f"not defined: {how}")
     seen = np.flatnonzero((np.bincount(held.unit, minlength=n) > 0) & (held.weight > 0))
     groups = plan.clusters if plan.clusters is not None else plan.blocks
-    code = np.arange(len(seen)) if groups is None else np.unique(groups[seen], return_inverse=True)[1]
-    count, ordered = int(code.max()) + 1, groups is None and plan.serial
+    code = (
+        np.arange(len(seen)) if groups is None else np.unique(groups[seen], return_inverse=True)[1]
+    )
+    count = int(code.max()) + 1
+    ordered = groups is None and plan.serial
     if merged := count > MOST_DELETED:
-        spread = np.arange(count) * MOST_DELETED // count  # of a series successive steps, else at random
-        code, count = (spread if ordered else np.random.default_rng(0).permutation(spread))[code], MOST_DELETED
+        # of a series successive steps, else at random
+        spread = np.arange(count) * MOST_DELETED // count
+        code = (spread if ordered else np.random.default_rng(0).permutation(spread))[code]
+        count = MOST_DELETED
     label = np.full(n, -1)
     label[seen] = code
     without = np.tile(at[kept, None], count)
@@ -337,24 +476,39 @@ def _leave_groups_out(
         mine = label[held.unit[own]]
         for g in np.unique(mine[mine >= 0]):
             without[k, g] = value(own[mine != g])
-    result, exists = float(at[kept].mean()), np.isfinite(without)
-    change = result - np.where(exists, without, 0.0).sum(0) / np.where(exists.any(0), exists.sum(0), np.nan)
-    values, share = np.full(n, np.nan), np.bincount(code, held.weight[seen]) / held.weight[seen].sum()
+    result = float(at[kept].mean())
+    exists = np.isfinite(without)
+    change = result - np.where(exists, without, 0.0).sum(0) / np.where(
+        exists.any(0), exists.sum(0), np.nan
+    )
+    values = np.full(n, np.nan)
+    share = np.bincount(code, held.weight[seen]) / held.weight[seen].sum()
     few = count >= 2 * MIN_BLOCKS and np.sum(change != 0) < MIN_BLOCKS
     if few or not np.isfinite(change).all():
-        how += "; no SE, since " + ("it depends on few units, as a maximum does" if few else "it needs each of the units")
+        how += "; no SE, since " + (
+            "it depends on few units, as a maximum does" if few else "it needs each of the units"
+        )
     else:
         values[seen] = result + (change * (1 - share) / share)[code]
-        how += f"; SE by the jackknife over {count} {'groups of ' if count < len(seen) else ''}units"
+        how += (
+            f"; SE by the jackknife over {count} {'groups of ' if count < len(seen) else ''}units"
+        )
     some = [(held.some(rows[k]), weight[rows[k]]) for k in kept]
-    error = float(np.mean([measure.error(one.target, one.prediction, one.off, heavy) for one, heavy in some]))
+    error = float(
+        np.mean([measure.error(one.target, one.prediction, one.off, heavy) for one, heavy in some])
+    )
     return Value(result, values, error, how, label if merged and not ordered else None)
 
 
 def _described(measure: Measure, parts: str, count: int, total: int) -> str:
     ranked = isinstance(measure.functional, Ranks)
-    lacking = f" ({total - count} more {'lack a class' if ranked else 'do not define it'})" if count < total else ""
-    return parts + lacking if parts == POOLING_NOTE else f"mean over {count} {parts}{lacking}"
+    if count < total:
+        lacking = f" ({total - count} more {'lack a class' if ranked else 'do not define it'})"
+    else:
+        lacking = ""
+    if parts == POOLING_NOTE:
+        return parts + lacking
+    return f"mean over {count} {parts}{lacking}"
 
 
 def _whole(part: IntArray, target: NDArray, weight: FloatArray, count: int) -> BoolArray:
@@ -366,12 +520,19 @@ def _whole(part: IntArray, target: NDArray, weight: FloatArray, count: int) -> B
 
 
 def repeats(plan: Plan) -> IntArray | None:
-    """Number the repeat of every refit, if successive refits score every unit once; else return None."""
-    unit, ends = plan.index[plan.held], np.cumsum(np.bincount(plan.refit[plan.held], minlength=plan.num_refits))
+    """Number the repeat of every refit, if successive refits score every unit once.
+
+    Else return None.
+    """
+    unit = plan.index[plan.held]
+    ends = np.cumsum(np.bincount(plan.refit[plan.held], minlength=plan.num_refits))
     times = np.bincount(unit, minlength=plan.num_units)
     if times.max() == 1:
         return np.zeros(plan.num_refits, np.int64)
-    found, done, filled, total = np.zeros(plan.num_refits, np.int64), np.zeros(plan.num_units, np.int64), 0, np.sum(times > 0)
+    found = np.zeros(plan.num_refits, np.int64)
+    done = np.zeros(plan.num_units, np.int64)
+    filled = 0
+    total = np.sum(times > 0)
     for k, own in enumerate(np.split(unit, ends[:-1])):
         found[k] = filled // total
         if np.any(done[own] != found[k]):

@@ -3,9 +3,11 @@
 naive       l̄ ± z s/√n, rows independent (Bayle, Bayle, Janson & Mackey, 2020)
 corrected   l̄ ± t_{J−1} s √(1/J + n₂/n₁), s the SD of J random folds' means (Nadeau & Bengio, 2003)
 clusters    l̄ ± t_{G−1} × the standard error over G groups
-blocks      of a series l̄ ± t_ν √(Λ/n), Λ = Σ_{j ≤ ν} (√(2/n) Σ_i (l_i − l̄) cos(π j (i − ½)/n))² / ν, ν about 0.4 n^{2/3}, whose
-            critical values are those of fixed-b asymptotics (Lazarus, Lewis, Stock & Watson, 2018); of blocks of
-            neighbours as of groups
+blocks
+of a series l̄ ± t_ν √(Λ/n), Λ = Σ_{j ≤ ν} (√(2/n) Σ_i (l_i − l̄) cos(π j (i − ½)/n))² / ν, ν
+about 0.4 n^{2/3}, whose
+            critical values are those of fixed-b asymptotics (Lazarus, Lewis, Stock & Watson, 2018);
+            of blocks of neighbours as of groups
 """
 
 from typing import Literal, NamedTuple, get_args
@@ -31,7 +33,10 @@ class Interval(NamedTuple):
 
 
 def usual(plan: Plan) -> Method:
-    """Return the method that fits the dependence of a plan's units; ValueError if the dependence is not known."""
+    """Return the method that fits the dependence of a plan's units.
+
+    ValueError if the dependence is not known.
+    """
     if plan.clusters is not None:
         return "clusters"
     if plan.serial is None and plan.blocks is None:
@@ -39,11 +44,16 @@ def usual(plan: Plan) -> Method:
             "interval: the objective does not say whether its units depend on one another; name a method, or say so by "
             'lo.Objective(..., dependence="independent" or "serial").'
         )
-    return "blocks" if plan.serial or plan.blocks is not None else "naive"
+    if plan.serial or plan.blocks is not None:
+        return "blocks"
+    return "naive"
 
 
-def half_width(losses: FloatArray, weight: FloatArray, plan: Plan, level: float, method: str) -> float:
-    """Return half the width of the interval for the mean of per-unit losses `[units]`, NaN if a unit has none.
+def half_width(
+    losses: FloatArray, weight: FloatArray, plan: Plan, level: float, method: str
+) -> float:
+    """Return half the width of the interval for the mean of per-unit losses `[units]`, NaN if a
+    unit has none.
 
     Raises ValueError if the plan lacks what the method needs.
     """
@@ -53,7 +63,9 @@ def half_width(losses: FloatArray, weight: FloatArray, plan: Plan, level: float,
     if method == "naive":
         return float(scipy.stats.norm.ppf(tail)) * naive(losses, weight, plan.of_cases)
     if method == "clusters" and plan.clusters is None:
-        raise ValueError("interval: method='clusters' needs a plan of groups, such as lo.groups(labels).")
+        raise ValueError(
+            "interval: method='clusters' needs a plan of groups, such as lo.groups(labels)."
+        )
     if method == "blocks" and plan.clusters is None and plan.blocks is None:
         return _series(losses, weight, tail)
     found: StandardError = standard_error(losses, weight, plan)
@@ -63,28 +75,50 @@ def half_width(losses: FloatArray, weight: FloatArray, plan: Plan, level: float,
 
 
 def _series(losses: FloatArray, weight: FloatArray, tail: float) -> float:
-    """Compute the half-width for a series, from the first cosines of each step's contribution to the mean."""
+    """Compute the half-width for a series, from the first cosines of each step's contribution to
+    the mean.
+    """
     seen = np.isfinite(losses) & (weight > 0)
     n = int(seen.sum())
     min_series_steps = 20  # least number of steps of a series that shows its own dependence
     if n < min_series_steps:
-        raise ValueError(f"interval: method='blocks' needs a series of {min_series_steps} scored steps or more; got {n}.")
-    own = weight[seen] / np.mean(weight[seen]) * (losses[seen] - np.average(losses[seen], weights=weight[seen]))
+        raise ValueError(
+            f"interval: method='blocks' needs a series of {min_series_steps} scored steps or more; got {n}."
+        )
+    own = (
+        weight[seen]
+        / np.mean(weight[seen])
+        * (losses[seen] - np.average(losses[seen], weights=weight[seen]))
+    )
     count = max(2, round(0.4 * n ** (2 / 3)))
     waves = np.sqrt(2 / n) * scipy.fft.dct(own, type=2)[1 : count + 1] / 2
     return float(scipy.stats.t.ppf(tail, count) * np.sqrt(np.mean(waves**2) / n))
 
 
 def of_folds(losses: FloatArray, weight: FloatArray, plan: Plan, level: float) -> float:
-    """Compute the half-width for losses `[entries]` of random folds, corrected for the units that the folds share."""
+    """Compute the half-width for losses `[entries]` of random folds, corrected for the units that
+    the folds share.
+    """
     seen = plan.held & np.isfinite(losses)
     mass = np.bincount(plan.refit[seen], weight[plan.index[seen]], plan.num_refits)
     if plan.serial or plan.blocks is not None:
-        raise ValueError("interval: method='corrected' is for units that are independent; these are in a series or a field.")
+        raise ValueError(
+            "interval: method='corrected' is for units that are independent; these are in a series or a field."
+        )
     if plan.num_refits < 2 or (mass <= 0).any() or plan.weight.any():
         raise ValueError(
             "interval: method='corrected' needs two or more folds, each with held-out losses, such as random_subsets."
         )
-    means = np.bincount(plan.refit[seen], weight[plan.index[seen]] * losses[seen], plan.num_refits) / mass
-    share = np.mean(np.bincount(plan.refit[seen], minlength=plan.num_refits) / (plan.num_units - np.diff(plan.indptr)))
-    return float(scipy.stats.t.ppf(0.5 + level / 2, len(means) - 1) * means.std(ddof=1) * np.sqrt(1 / len(means) + share))
+    means = (
+        np.bincount(plan.refit[seen], weight[plan.index[seen]] * losses[seen], plan.num_refits)
+        / mass
+    )
+    share = np.mean(
+        np.bincount(plan.refit[seen], minlength=plan.num_refits)
+        / (plan.num_units - np.diff(plan.indptr))
+    )
+    return float(
+        scipy.stats.t.ppf(0.5 + level / 2, len(means) - 1)
+        * means.std(ddof=1)
+        * np.sqrt(1 / len(means) + share)
+    )

@@ -1,25 +1,30 @@
-"""Measures of predictions, one entry each in `MEASURES`: what metrics, scores, scikit-learn's scorers and leakage take from.
+"""Measures of predictions, one entry each in `MEASURES`: what metrics, scores, scikit-learn's
+scorers and leakage take from.
 
-A measure is one number θ of weighted rows P. The influence of a row i is the slope of θ as P moves towards it,
+A measure is one number θ of weighted rows P. The influence of a row i is the slope of θ as P moves
+towards it,
 
     IF_i = d/dt θ((1 − t) P + t δ_i) at t = 0,      Σ_i w_i IF_i = 0,
 
-so that with Σ w = 1 the variance of θ is that of sums of `w_i IF_i` over independent groups of rows. The influence on a mean is
-the deviation from the mean; on a function of means, its gradient times the deviations; on the area under the ROC curve, Hajek's
-projection (DeLong, DeLong and Clarke-Pearson, Biometrics 44, 1988). With S and P the weights of the rows of score ≥ t, of all
-and of the positive ones,
+so that with Σ w = 1 the variance of θ is that of sums of `w_i IF_i` over independent groups of
+rows. The influence on a mean is the deviation from the mean; on a function of means, its gradient
+times the deviations; on the area under the ROC curve, Hajek's projection (DeLong, DeLong and
+Clarke-Pearson, Biometrics 44, 1988). With S and P the weights of the rows of score ≥ t, of all and
+of the positive ones,
 
     average precision = 1/π Σ_{i+} w_i P_i/S_i,
     IF_j = 1/π {1[j+] (P_j/S_j − AP) + Σ_{i+, s_i ≤ s_j} w_i (1[j+] − P_i/S_i)/S_i}.
 
-Negative weights remove records that do not belong to the test set; functions of means and the area are then exact.
+Negative weights remove records that do not belong to the test set; functions of means and the area
+are then exact.
 
-Metrics of labels are functions of the table of classes, whose cells are means over rows. With T the shares of rows by true and
-predicted class, `t` its diagonal, `a` its row sums and `b` its column sums: precision t/b, recall t/a, F_β
-(1 + β²) t/(β² a + b), Jaccard t/(a + b − t). A ratio 0/0 is 0, as in scikit-learn. Every other metric is computed by
-scikit-learn itself, which takes milliseconds.
+Metrics of labels are functions of the table of classes, whose cells are means over rows. With T the
+shares of rows by true and predicted class, `t` its diagonal, `a` its row sums and `b` its column
+sums: precision t/b, recall t/a, F_β (1 + β²) t/(β² a + b), Jaccard t/(a + b − t). A ratio 0/0 is 0,
+as in scikit-learn. Every other metric is computed by scikit-learn itself, which takes milliseconds.
 
-The standard error of a measure follows from the influences by what depends on what (`standard_errors`).
+The standard error of a measure follows from the influences by what depends on what
+(`standard_errors`).
 """
 
 import abc
@@ -46,21 +51,30 @@ Metric = Literal[
     "d2_poisson", "d2_gamma", "average_precision", "balanced_accuracy", "top_k", "f1", "f1_macro", "f1_weighted", "matthews",
     "kappa", "concordance",
 ]  # fmt: skip
-AnyMetric = Metric | str | Callable[..., Any]  # a name, one of scikit-learn's names or scorers, or a function
+# a name, one of scikit-learn's names or scorers, or a function
+AnyMetric = Metric | str | Callable[..., Any]
 ScoreName = Literal["log_density", "squared_error", "absolute_error", "zero_one", "crps"]
-Needs = Literal["response", "label", "probability", "probabilities", "decision", "distribution", "risk"]
+Needs = Literal[
+    "response", "label", "probability", "probabilities", "decision", "distribution", "risk"
+]
 Rows = Float[Array, " rows"]
 NEARBY = 0.01  # relative change of the means below which the gradient is not computed anew
-SCORE_DIFFERENCE = 1e-3  # step of central differences, relative to a mean weight or a mean; their error goes with its square
-LEAST_PROBABILITY = np.finfo(np.float64).eps  # least distance of probabilities from 0 and 1, as in scikit-learn
-GROUPS_MOVED = 100  # groups of rows that are moved within their errors where a measure must be computed anew for each
+# step of central differences, relative to a mean weight or a mean; their error goes with its square
+SCORE_DIFFERENCE = 1e-3
+# least distance of probabilities from 0 and 1, as in scikit-learn
+LEAST_PROBABILITY = np.finfo(np.float64).eps
+# groups of rows that are moved within their errors where a measure must be computed anew for each
+GROUPS_MOVED = 100
 LEAF = 256  # units whose pairs are compared one by one; more are halved
 BESIDE = 0.5  # from a place to between it and the next: places are whole numbers
 
 
 @dataclass(frozen=True)
 class AbstractFunctional(abc.ABC):
-    """Functional of weighted rows, times `scale`: its value, and its value plus each row's influence, whose mean it is."""
+    """Functional of weighted rows, times `scale`.
+
+    Its value, and its value plus each row's influence, whose mean it is.
+    """
 
     scale: float = field(default=1.0, kw_only=True)
     allows_negative_weights = True
@@ -75,54 +89,88 @@ class AbstractFunctional(abc.ABC):
         """Compute `pseudo` of every fit's rows, predictions and weights."""
         return (self.pseudo(*fit) for fit in fits)
 
-    def error(self, y: FloatArray, prediction: FloatArray, off: FloatArray, weight: FloatArray) -> Any:
-        """Estimate how far errors `off` of predictions can move the value: the sum of what groups of rows can.
+    def error(
+        self, y: FloatArray, prediction: FloatArray, off: FloatArray, weight: FloatArray
+    ) -> Any:
+        """Estimate how far errors `off` of predictions can move the value: the sum of what groups
+        of rows can.
 
-        Of one row both ends are tried. m rows move with random signs; their joint move is √m times as large at most.
+        Of one row both ends are tried. m rows move with random signs; their joint move is √m times
+        as large at most.
         """
         if not np.isfinite(off).all():
             return np.inf
-        rng, value, total = np.random.default_rng(0), self.value(y, prediction, weight), 0.0
-        moving = rng.permutation(np.flatnonzero((off > 0).reshape(len(y), -1).any(1) & (weight > 0)))
+        rng = np.random.default_rng(0)
+        value = self.value(y, prediction, weight)
+        total = 0.0
+        moving = rng.permutation(
+            np.flatnonzero((off > 0).reshape(len(y), -1).any(1) & (weight > 0))
+        )
         for own in np.array_split(moving, min(GROUPS_MOVED, len(moving))) if len(moving) else ():
-            sign, ends = rng.choice((-1.0, 1.0), len(own)), []
+            sign = rng.choice((-1.0, 1.0), len(own))
+            ends = []
             for away in opposite_moves(y, off):
                 moved = prediction.copy()
                 moved[own] += (sign * away[own].T).T
                 if moved.ndim > 1:  # of several classes, whose probabilities sum to one
-                    moved[own] = np.clip(moved[own], 0.0, 1.0) / np.clip(moved[own], 0.0, 1.0).sum(1, keepdims=True)
+                    moved[own] = np.clip(moved[own], 0.0, 1.0) / np.clip(moved[own], 0.0, 1.0).sum(
+                        1, keepdims=True
+                    )
                 ends.append(abs(self.value(y, moved, weight) - value))
             total += np.sqrt(len(own)) * max(ends)
         return total
 
 
 def opposite_moves(y: NDArray, off: NDArray) -> tuple[NDArray, NDArray]:
-    """Return moves of predictions by their errors, up and down; of several classes the true one moves against the others."""
-    away = off if off.ndim == 1 else np.where(np.eye(off.shape[1], dtype=bool)[y.astype(int)], off, -off)
+    """Return moves of predictions by their errors, up and down.
+
+    Of several classes the true one moves against the others.
+    """
+    away = (
+        off
+        if off.ndim == 1
+        else np.where(np.eye(off.shape[1], dtype=bool)[y.astype(int)], off, -off)
+    )
     return away, -away
 
 
 @dataclass(frozen=True)
 class Mean(AbstractFunctional):
-    """Mean of a loss of single rows; `function` is vectorised over fits or, if `own`, called fit by fit."""
+    """Mean of a loss of single rows.
+
+    `function` is vectorised over fits or, if `own`, called fit by fit.
+    """
 
     function: Callable[[FloatArray, FloatArray], NDArray]
     own: bool = False
 
-    def records(self, y: Float[Array, "..."], prediction: Float[Array, "..."]) -> Float[Array, "fits rows"]:
-        """Compute losses of many fits `[fits, rows]` from predictions `[fits, rows, ...]`; y is `[rows]` or `[fits, rows]`."""
+    def records(
+        self, y: Float[Array, "..."], prediction: Float[Array, "..."]
+    ) -> Float[Array, "fits rows"]:
+        """Compute losses of many fits `[fits, rows]` from predictions `[fits, rows, ...]`.
+
+        Y is `[rows]` or `[fits, rows]`.
+        """
         if not self.own:
             return self.scale * np.asarray(self.function(y, prediction), np.float64)
         each = np.broadcast_to(y, prediction.shape[:2])
-        value = np.array([self.function(*pair) for pair in zip(each, prediction, strict=True)], np.float64)
+        value = np.array(
+            [self.function(*pair) for pair in zip(each, prediction, strict=True)], np.float64
+        )
         return self.scale * value.reshape(prediction.shape[:2])
 
     def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows:
         return self.records(y, prediction[None])[0]
 
-    def error(self, y: FloatArray, prediction: FloatArray, off: FloatArray, weight: FloatArray) -> Rows:
-        """Return the largest change of each row's loss at the ends of its prediction, which bounds that of a convex loss."""
-        here, *ends = (self.pseudo(y, prediction + away, weight) for away in (0 * off, *opposite_moves(y, off)))
+    def error(
+        self, y: FloatArray, prediction: FloatArray, off: FloatArray, weight: FloatArray
+    ) -> Rows:
+        """Return the largest change of each row's loss at the ends of its prediction, which bounds
+        that of a convex loss.
+        """
+        here, *ends = (
+            self.pseudo(y, prediction + away, weight) for away in (0 * off, *opposite_moves(y, off))
+        )
         return np.max([np.abs(end - here) for end in ends], axis=0)
 
     def at(self, mean: float, y: FloatArray, weight: FloatArray) -> float:
@@ -132,50 +180,77 @@ class Mean(AbstractFunctional):
 
 @dataclass(frozen=True)
 class OfMeans(AbstractFunctional):
-    """Function of the means of a few numbers of each row: R², a root of a mean, metrics of a table of classes."""
+    """Function of the means of a few numbers of each row.
+
+    R², a root of a mean, metrics of a table of classes.
+    """
 
     statistics: Callable[[FloatArray, FloatArray], NDArray]  # [rows, numbers]
     combine: Callable[[NDArray], float]
 
     def value(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> float:
-        return self.scale * float(self.combine(weight @ self.statistics(y, prediction) / weight.sum()))
+        return self.scale * float(
+            self.combine(weight @ self.statistics(y, prediction) / weight.sum())
+        )
 
     def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows:
         return next(self.many([(y, prediction, weight)]))
 
     def many(self, fits: Iterable[tuple[FloatArray, FloatArray, FloatArray]]) -> Iterator[Rows]:
-        """Compute `pseudo` of many fits; a gradient serves for fits with similar means, as influences only give errors."""
-        at, slope = None, np.zeros(0)
+        """Compute `pseudo` of many fits.
+
+        A gradient serves for fits with similar means, as influences only give errors.
+        """
+        at = None
+        slope = np.zeros(0)
         for y, prediction, weight in fits:
             each = self.statistics(y, prediction)
             mean = weight @ each / weight.sum()
             if at is None or np.abs(mean - at).sum() > NEARBY * np.abs(at).sum():
-                at, slope = mean, np.zeros(len(mean))
-                for k in np.flatnonzero(np.abs(each).max(0) > 0):  # by differences, in the means that are not all zero
+                at = mean
+                slope = np.zeros(len(mean))
+                # by differences, in the means that are not all zero
+                for k in np.flatnonzero(np.abs(each).max(0) > 0):
                     off = np.zeros(len(mean))
-                    off[k] = SCORE_DIFFERENCE * SCORE_DIFFERENCE * max(abs(mean[k]), np.abs(each[:, k]).max() / len(each))
+                    off[k] = (
+                        SCORE_DIFFERENCE
+                        * SCORE_DIFFERENCE
+                        * max(abs(mean[k]), np.abs(each[:, k]).max() / len(each))
+                    )
                     slope[k] = (self.combine(mean + off) - self.combine(mean - off)) / (2 * off[k])
             yield self.scale * (self.combine(mean) + (each - mean) @ slope)
 
-    def error(self, y: FloatArray, prediction: FloatArray, off: FloatArray, weight: FloatArray) -> float:
+    def error(
+        self, y: FloatArray, prediction: FloatArray, off: FloatArray, weight: FloatArray
+    ) -> float:
         """Sum the changes of the value as each of the means changes by as much as its rows can."""
-        here, *ends = (self.statistics(y, prediction + away) for away in (0 * off, *opposite_moves(y, off)))
-        mean, most = (weight @ each / weight.sum() for each in (here, np.max([np.abs(end - here) for end in ends], axis=0)))
+        here, *ends = (
+            self.statistics(y, prediction + away) for away in (0 * off, *opposite_moves(y, off))
+        )
+        mean, most = (
+            weight @ each / weight.sum()
+            for each in (here, np.max([np.abs(end - here) for end in ends], axis=0))
+        )
         moved = [[self.combine(mean + sign * step) for sign in (1, -1)] for step in np.diag(most)]
         return abs(self.scale) * float(np.abs(np.array(moved) - self.combine(mean)).max(1).sum())
 
     def at(self, mean: float, y: FloatArray, weight: FloatArray) -> float:
-        """Return the value for a mean loss, if it is the first of the means, and the response, whose moments follow."""
+        """Return the value for a mean loss, if it is the first of the means, and the response,
+        whose moments follow.
+        """
         centred = y - np.average(y, weights=weight)
-        return self.scale * self.combine(np.array([mean, 0.0, np.average(centred**2, weights=weight)]))
+        return self.scale * self.combine(
+            np.array([mean, 0.0, np.average(centred**2, weights=weight)])
+        )
 
 
 @dataclass(frozen=True)
 class Ranks(AbstractFunctional):
-    """Area under the ROC curve, or average precision, of two classes; for more, the mean of each against the rest.
+    """Area under the ROC curve, or average precision, of two classes; for more, the mean of each
+    against the rest.
 
-    The mean is plain, or weighted by the frequency of the classes. `flipped` tells that the first of two classes is the
-    positive one. If the measure is `strict`, rows must be of every class.
+    The mean is plain, or weighted by the frequency of the classes. `flipped` tells that the first
+    of two classes is the positive one. If the measure is `strict`, rows must be of every class.
     """
 
     of: Literal["area", "precision"]
@@ -188,19 +263,30 @@ class Ranks(AbstractFunctional):
         if prediction.ndim == 1:
             sought = (y == y.max()) != self.flipped
             if self.strict and (weight[sought].sum() <= 0 or weight[~sought].sum() <= 0):
-                raise ValueError("it needs rows of both classes among those that are scored; use fewer folds.")
+                raise ValueError(
+                    "it needs rows of both classes among those that are scored; use fewer folds."
+                )
             return self.scale * one(sought, -prediction if self.flipped else prediction, weight)
         share = np.array([weight[y == k].sum() for k in range(prediction.shape[1])]) / weight.sum()
         if self.strict and (share <= 0).any():
-            raise ValueError("an area of several classes needs rows of each of them; use fewer folds.")
-        parts = np.array([one(y == k, prediction[:, k], weight) for k in range(len(share)) if (y == k).any()])
+            raise ValueError(
+                "an area of several classes needs rows of each of them; use fewer folds."
+            )
+        parts = np.array(
+            [one(y == k, prediction[:, k], weight) for k in range(len(share)) if (y == k).any()]
+        )
         if not self.frequent:
             return self.scale * parts.mean(0)
         areas = parts @ weight / weight.sum()
         return self.scale * (share @ parts + (areas[y.astype(int)] - share @ areas))
 
-    def error(self, y: FloatArray, prediction: FloatArray, off: FloatArray, weight: FloatArray) -> float:
-        """Bound the change of the value: it is extreme where each class moves against the others."""
+    def error(
+        self, y: FloatArray, prediction: FloatArray, off: FloatArray, weight: FloatArray
+    ) -> float:
+        """Bound the change of the value.
+
+        It is extreme where each class moves against the others.
+        """
         away = opposite_moves(y, off)[0] if off.ndim > 1 else np.where(y == y.max(), off, -off)
         here, *ends = (self.value(y, prediction + move, weight) for move in (0 * away, away, -away))
         return max(abs(end - here) for end in ends)
@@ -208,12 +294,14 @@ class Ranks(AbstractFunctional):
 
 @dataclass(frozen=True)
 class Concordance(AbstractFunctional):
-    """Harrell's share of comparable pairs whose unit of higher risk dies first; equal risks count one half.
+    """Harrell's share of comparable pairs whose unit of higher risk dies first; equal risks count
+    one half.
 
-    y has the stratum, the place in time and the event of each unit, or the weight that its event has beside its own, as Uno's
-    1/G², and the place at which it enters. Comparable are two units of one stratum, the first of which died before the other's
-    place, when the other was at risk; one censored at the time of a death is behind it. With a_i the weight of the pairs of
-    unit i that are in order, b_i of its comparable ones, and B of all, the influence is `Σw (a_i − C b_i) / B`.
+    y has the stratum, the place in time and the event of each unit, or the weight that its event
+    has beside its own, as Uno's 1/G², and the place at which it enters. Comparable are two units of
+    one stratum, the first of which died before the other's place, when the other was at risk; one
+    censored at the time of a death is behind it. With a_i the weight of the pairs of unit i that
+    are in order, b_i of its comparable ones, and B of all, the influence is `Σw (a_i − C b_i) / B`.
     """
 
     def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows:
@@ -221,7 +309,9 @@ class Concordance(AbstractFunctional):
         value = weight @ good / (weight @ pairs)
         return self.scale * (value + 2 * weight.sum() * (good - value * pairs) / (weight @ pairs))
 
-    def error(self, y: FloatArray, prediction: FloatArray, off: FloatArray, weight: FloatArray) -> float:
+    def error(
+        self, y: FloatArray, prediction: FloatArray, off: FloatArray, weight: FloatArray
+    ) -> float:
         """Bound the change of the value, by the pairs that the errors can turn."""
         shares = []
         for move in (0 * off, off, -off):
@@ -230,21 +320,30 @@ class Concordance(AbstractFunctional):
         return float(max(abs(each - shares[0]) for each in shares))
 
 
-def ordered_pairs(y: FloatArray, first: FloatArray, later: FloatArray, weight: FloatArray) -> Float[Array, "2 rows"]:
-    """Sum the weights of each unit's pairs in order, and of its comparable ones, given risks as the first and as the later.
+def ordered_pairs(
+    y: FloatArray, first: FloatArray, later: FloatArray, weight: FloatArray
+) -> Float[Array, "2 rows"]:
+    """Sum the weights of each unit's pairs in order, and of its comparable ones, given risks as the
+    first and as the later.
 
-    Each pair counts with both units. The mass of a unit stands at its place, and is taken out again at the place of its entry,
-    as earlier deaths do not meet it. Masses are sorted by place; the pairs of the earlier with the later half follow from
-    sorted risks, those within the halves likewise.
+    Each pair counts with both units. The mass of a unit stands at its place, and is taken out again
+    at the place of its entry, as earlier deaths do not meet it. Masses are sorted by place; the
+    pairs of the earlier with the later half follow from sorted risks, those within the halves
+    likewise.
     """
     n = len(y)
     enters = y[:, 3] if y.shape[1] > 3 else np.full(n, -np.inf)
     entering = np.flatnonzero(np.isfinite(enters))
-    unit, sign = np.append(np.arange(n), entering), np.repeat([1.0, -1.0], [n, len(entering)])
-    place = np.append(y[:, 1], enters[entering] + BESIDE)  # who enters at the place of a death is not at risk there
-    event, mass = np.where(sign > 0, y[unit, 2], 0.0), sign * weight[unit]
-    first, later = first[unit], later[unit]
-    sums, order = np.zeros((2, len(unit))), np.lexsort((place, y[unit, 0]))
+    unit = np.append(np.arange(n), entering)
+    sign = np.repeat([1.0, -1.0], [n, len(entering)])
+    # who enters at the place of a death is not at risk there
+    place = np.append(y[:, 1], enters[entering] + BESIDE)
+    event = np.where(sign > 0, y[unit, 2], 0.0)
+    mass = sign * weight[unit]
+    first = first[unit]
+    later = later[unit]
+    sums = np.zeros((2, len(unit)))
+    order = np.lexsort((place, y[unit, 0]))
     begins = np.append(np.flatnonzero(np.diff(y[unit[order], 0], prepend=np.nan)), len(unit))
     ranges = [*itertools.pairwise(begins)]
     while ranges:
@@ -257,25 +356,31 @@ def ordered_pairs(y: FloatArray, first: FloatArray, later: FloatArray, weight: F
             continue
         if len(part) <= LEAF:
             comparable = (places[:, None] < places) * event[part][:, None]
-            in_order = (first[part][:, None] > later[part]) + 0.5 * (first[part][:, None] == later[part])
+            in_order = (first[part][:, None] > later[part]) + 0.5 * (
+                first[part][:, None] == later[part]
+            )
             for row, pairs in enumerate((comparable * in_order, comparable)):
                 sums[row, part] += pairs @ mass[part] + sign[part] * (mass[part] @ pairs)
             continue
         ranges += [(start, start + middle), (start + middle, stop)]
-        early, late = part[:middle][event[part[:middle]] > 0], part[middle:]
+        early = part[:middle][event[part[:middle]] > 0]
+        late = part[middle:]
         died = mass[early] * event[early]
         sums[0, early] += event[early] * _mass_below(first[early], mass[late], later[late])
         sums[0, late] += sign[late] * (died.sum() - _mass_below(later[late], died, first[early]))
         sums[1, early] += event[early] * mass[late].sum()
         sums[1, late] += sign[late] * died.sum()
     totals = np.stack([np.bincount(unit, row, n) for row in sums])
-    rounding = 1e-12 * weight.sum() * event.max(initial=0.0)  # of masses that were added and taken out again
+    # of masses that were added and taken out again
+    rounding = 1e-12 * weight.sum() * event.max(initial=0.0)
     return np.where(totals[1] > rounding, totals, 0.0)
 
 
 @dataclass(frozen=True)
 class Median(AbstractFunctional):
-    """Median of a loss of rows. The influence is (½ − 1[below]) over the density there, from the spacing of quantiles."""
+    """Median of a loss of rows. The influence is (½ − 1[below]) over the density there, from the
+    spacing of quantiles.
+    """
 
     function: Callable[[FloatArray, FloatArray], NDArray]
     allows_negative_weights = False
@@ -283,21 +388,30 @@ class Median(AbstractFunctional):
     def value(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> float:
         from sklearn.metrics import median_absolute_error
 
-        return self.scale * float(median_absolute_error(0 * y, self.function(y, prediction), sample_weight=weight))
+        return self.scale * float(
+            median_absolute_error(0 * y, self.function(y, prediction), sample_weight=weight)
+        )
 
     def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows:
-        each, value = self.function(y, prediction), self.value(y, prediction, weight)
+        each = self.function(y, prediction)
+        value = self.value(y, prediction, weight)
         order = np.argsort(each)
         share = np.cumsum(weight[order]) / weight.sum()
-        near = min(0.5, 1 / np.sqrt(np.sum(weight > 0)))  # of the order of the median's own standard error
+        # of the order of the median's own standard error
+        near = min(0.5, 1 / np.sqrt(np.sum(weight > 0)))
         low, high = np.interp([0.5 - near, 0.5 + near], share, each[order])
         below = np.where(each < abs(value), 1.0, np.where(each == abs(value), 0.5, 0.0))
-        return value + self.scale * (np.average(below, weights=weight) - below) * (high - low) / (2 * near)
+        return value + self.scale * (np.average(below, weights=weight) - below) * (high - low) / (
+            2 * near
+        )
 
 
 @dataclass(frozen=True)
 class Called(AbstractFunctional):
-    """Any `function(y, prediction)`; if it `weighs`, it takes sample_weight, and influences are central differences."""
+    """Any `function(y, prediction)`.
+
+    If it `weighs`, it takes sample_weight, and influences are central differences.
+    """
 
     function: Callable[..., float]
     weighs: bool
@@ -314,8 +428,11 @@ class Called(AbstractFunctional):
 
     def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray) -> Rows:
         if not self.weighs:
-            raise ValueError("it takes no sample_weight, so rows have no influence on it, and it no SE.")
-        step, slope = SCORE_DIFFERENCE * np.mean(weight[weight > 0]), np.zeros(len(y))
+            raise ValueError(
+                "it takes no sample_weight, so rows have no influence on it, and it no SE."
+            )
+        step = SCORE_DIFFERENCE * np.mean(weight[weight > 0])
+        slope = np.zeros(len(y))
         for i in np.flatnonzero(weight > 0):
             each = [weight.copy(), weight.copy()]
             each[0][i] += step
@@ -323,7 +440,9 @@ class Called(AbstractFunctional):
             ends = [self.value(y, prediction, w) for w in each]
             slope[i] = (ends[0] - ends[1]) / (each[0][i] - each[1][i])
         if not slope.any():
-            raise ValueError("it does not change with the weights of rows, as a median, so it has no influence, and no SE.")
+            raise ValueError(
+                "it does not change with the weights of rows, as a median, so it has no influence, and no SE."
+            )
         return self.value(y, prediction, weight) + weight.sum() * slope
 
 
@@ -331,15 +450,16 @@ class Called(AbstractFunctional):
 class Measure:
     """A measure of predictions: a number, its direction, its bounds, and its names.
 
-    `needs` is the kind of prediction: the response, the probability of the second class, those of all classes, a decision
-    value that grows with the second class, a label, or a whole distribution. Except for the response, y is the number of the
-    class. The measure lies between `low` and `high` (None: no bound). `parameters` are the keywords that the function of its
+    `needs` is the kind of prediction: the response, the probability of the second class, those of
+    all classes, a decision value that grows with the second class, a label, or a whole
+    distribution. Except for the response, y is the number of the class. The measure lies between
+    `low` and `high` (None: no bound). `parameters` are the keywords that the function of its
     functional takes.
 
-    The names are those as a metric, as the score of single units (with the `title` of these losses) and as a loss of leakage,
-    and the name of scikit-learn's function. `mean_of` is the other score of whose mean the measure is a function.
-    `of_table` computes it from the table of classes, and `ratio` its two parts from t, a, b and β. Where `functional` is None,
-    a host computes it.
+    The names are those as a metric, as the score of single units (with the `title` of these losses)
+    and as a loss of leakage, and the name of scikit-learn's function. `mean_of` is the other score
+    of whose mean the measure is a function. `of_table` computes it from the table of classes, and
+    `ratio` its two parts from t, a, b and β. Where `functional` is None, a host computes it.
     """
 
     name: str
@@ -356,7 +476,9 @@ class Measure:
     mean_of: ScoreName | None = None
     parameters: tuple[str, ...] = ()
     of_table: Callable[[FloatArray], float] | None = None
-    ratio: Callable[[FloatArray, FloatArray, FloatArray, float], tuple[FloatArray, FloatArray]] | None = None
+    ratio: (
+        Callable[[FloatArray, FloatArray, FloatArray, float], tuple[FloatArray, FloatArray]] | None
+    ) = None
     way_out: str = ""  # advice where a model lacks it
     labels: tuple[Any, ...] | None = None  # the classes of the model that is measured
 
@@ -391,37 +513,62 @@ class Measure:
         return np.asarray(target, np.float64)
 
     def form(self, mean: NDArray) -> FloatArray:
-        """Convert predicted means of the response, or probabilities of classes, to the predictions that the measure takes."""
+        """Convert predicted means of the response, or probabilities of classes, to the predictions
+        that the measure takes.
+        """
         if self.needs == "decision":
             return np.asarray(scipy.special.logit(mean))
-        told = mean if self.needs != "label" else mean.argmax(1) if mean.ndim > 1 else mean > 1 - mean
+        if self.needs != "label":
+            told = mean
+        else:
+            told = mean.argmax(1) if mean.ndim > 1 else mean > 1 - mean
         return np.asarray(told, np.float64)
 
-    def of_means(self, y: NDArray, mean: NDArray, off: NDArray, weight: NDArray) -> tuple[NDArray, Any]:
-        """Compute contributions from predicted means of the response, and their errors from those of the means."""
+    def of_means(
+        self, y: NDArray, mean: NDArray, off: NDArray, weight: NDArray
+    ) -> tuple[NDArray, Any]:
+        """Compute contributions from predicted means of the response, and their errors from those
+        of the means.
+        """
         assert self.functional is not None
         return self.functional.pseudo(y, self.form(mean), weight), self.error(y, mean, off, weight)
 
     def error(self, y: NDArray, mean: NDArray, off: NDArray, weight: NDArray) -> Any:
-        """Bound the changes of the rows' losses, or of another measure, by the errors of predicted means."""
+        """Bound the changes of the rows' losses, or of another measure, by the errors of predicted
+        means.
+        """
         functional = self.functional
         assert functional is not None
         if self.needs == "decision":
-            low, high = (np.abs(self.form(np.clip(mean + away, 0.0, 1.0)) - self.form(mean)) for away in (off, -off))
+            low, high = (
+                np.abs(self.form(np.clip(mean + away, 0.0, 1.0)) - self.form(mean))
+                for away in (off, -off)
+            )
             off = np.maximum(low, high)
         if self.needs != "label":
             return functional.error(y, self.form(mean), off, weight)
         unsure, second = unsure_labels(mean, off)
         if isinstance(functional, Mean):
             return abs(functional.scale) * unsure.astype(float)
-        told, rows = self.form(mean), np.random.default_rng(0).permutation(np.flatnonzero(unsure))
-        value, moves = functional.value(y, told, weight), []
+        told = self.form(mean)
+        rows = np.random.default_rng(0).permutation(np.flatnonzero(unsure))
+        value = functional.value(y, told, weight)
+        moves = []
         for i in rows[:GROUPS_MOVED]:
-            moves.append(abs(functional.value(y, np.where(np.arange(len(y)) == i, second, told), weight) - value))
+            moves.append(
+                abs(
+                    functional.value(y, np.where(np.arange(len(y)) == i, second, told), weight)
+                    - value
+                )
+            )
         return float(np.mean(moves)) * len(rows) if moves else 0.0
 
-    def losses(self, y: Float[Array, "..."], prediction: Float[Array, "..."]) -> Float[Array, "fits rows"]:
-        """Return the losses of the rows for many fits, given predictions `[fits, rows, ...]`, for a mean over rows."""
+    def losses(
+        self, y: Float[Array, "..."], prediction: Float[Array, "..."]
+    ) -> Float[Array, "fits rows"]:
+        """Return the losses of the rows for many fits, given predictions `[fits, rows, ...]`, for a
+        mean over rows.
+        """
         assert isinstance(self.functional, Mean)
         value = self.functional.records(y, prediction)
         self.check(value)
@@ -431,16 +578,25 @@ class Measure:
         """Return y in the form of the measure: the numbers of classes in order, or y itself."""
         return (np.unique(y, return_inverse=True)[1] if self.classes else y).astype(np.float64)
 
-    def __call__(self, y: FloatArray, prediction: FloatArray, weight: FloatArray | None = None) -> float:
+    def __call__(
+        self, y: FloatArray, prediction: FloatArray, weight: FloatArray | None = None
+    ) -> float:
         """Compute the measure of rows from `target(y)` and their predictions."""
         return self._call_functional("value", y, prediction, weight)
 
-    def pseudo(self, y: FloatArray, prediction: FloatArray, weight: FloatArray | None = None) -> Rows:
+    def pseudo(
+        self, y: FloatArray, prediction: FloatArray, weight: FloatArray | None = None
+    ) -> Rows:
         """Compute the value plus the influence of each row, whose weighted mean is the value."""
         return self._call_functional("pseudo", y, prediction, weight)
 
-    def influence(self, y: FloatArray, prediction: FloatArray, weight: FloatArray | None = None) -> Rows:
-        """Compute the influence of each row, with `Σ w_i IF_i = 0`; ValueError if rows have none (see `weighs`)."""
+    def influence(
+        self, y: FloatArray, prediction: FloatArray, weight: FloatArray | None = None
+    ) -> Rows:
+        """Compute the influence of each row, with `Σ w_i IF_i = 0`.
+
+        ValueError if rows have none (see `weighs`).
+        """
         found = self.pseudo(y, prediction, weight)
         return found - np.average(found, weights=weight)
 
@@ -454,7 +610,9 @@ class Measure:
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from error
 
-    def _call_functional(self, what: str, y: NDArray, prediction: NDArray, weight: NDArray | None) -> Any:
+    def _call_functional(
+        self, what: str, y: NDArray, prediction: NDArray, weight: NDArray | None
+    ) -> Any:
         assert self.functional is not None
         weight = np.ones(len(y)) if weight is None else np.asarray(weight, np.float64)
         if weight.min(initial=0) < 0 and not self.removes:
@@ -482,8 +640,13 @@ NO_MIXTURE = (
 
 
 def squares(y: NDArray, mu: NDArray) -> NDArray:
-    """Compute (y − μ)² of means `[fits, rows]`; of probabilities `[fits, rows, classes]`, Brier's Σ_k (1[y = k] − μ_k)²."""
-    return (y - mu) ** 2 if mu.ndim < 3 else ((np.eye(mu.shape[-1])[y.astype(int)] - mu) ** 2).sum(-1)
+    """Compute (y − μ)² of means `[fits, rows]`.
+
+    Of probabilities `[fits, rows, classes]`, Brier's Σ_k (1[y = k] − μ_k)².
+    """
+    if mu.ndim < 3:
+        return (y - mu) ** 2
+    return ((np.eye(mu.shape[-1])[y.astype(int)] - mu) ** 2).sum(-1)
 
 
 def absolute(y: NDArray, mu: NDArray) -> NDArray:
@@ -499,16 +662,21 @@ def wrong(y: NDArray, code: NDArray) -> NDArray:
 
 
 def unsure_labels(p: NDArray, off: NDArray) -> tuple[BoolArray, FloatArray]:
-    """Mark the rows whose most probable class may be another within the errors of probabilities, and return that other."""
+    """Mark the rows whose most probable class may be another within the errors of probabilities,
+    and return that other.
+    """
     if p.ndim == 1:
-        p, off = np.c_[1 - p, p], np.c_[off, off]
+        p = np.c_[1 - p, p]
+        off = np.c_[off, off]
     chosen = p.argmax(1)[:, None] == np.arange(p.shape[1])
-    best, others = np.where(chosen, p - off, -np.inf).max(1), np.where(chosen, -np.inf, p + off)
+    best = np.where(chosen, p - off, -np.inf).max(1)
+    others = np.where(chosen, -np.inf, p + off)
     return others.max(1) >= best, others.argmax(1).astype(float)
 
 
 def surprise(y: NDArray, p: NDArray) -> NDArray:
-    """Compute −log p̂(y) from probabilities of the second class `[fits, rows]`, or of all classes `[fits, rows, classes]`.
+    """Compute −log p̂(y) from probabilities of the second class `[fits, rows]`, or of all classes
+    `[fits, rows, classes]`.
 
     A probability of the second class that rounds to one becomes the largest number below one.
     """
@@ -537,7 +705,8 @@ def moments(y: NDArray, mu: NDArray) -> NDArray:
 
 def determination(mean: NDArray, centred: bool = False) -> float:
     """Compute R² or, without the mean of the residual, the explained share of the variance."""
-    left, spread = mean[0] - (mean[3] ** 2 if centred else 0.0), mean[2] - mean[1] ** 2
+    left = mean[0] - (mean[3] ** 2 if centred else 0.0)
+    spread = mean[2] - mean[1] ** 2
     return 1 - left / spread if spread > 0 else float(left == 0)
 
 
@@ -554,19 +723,34 @@ def gamma_deviance(y: NDArray, mu: NDArray) -> NDArray:
 
 
 def deviance_moments(y: NDArray, mu: NDArray, deviance: Callable) -> NDArray:
-    """Return the deviance, the response, and the y log y or −log y of the deviance from a constant mean."""
-    return np.stack([deviance(y, mu), y, scipy.special.xlogy(y, y) if deviance is poisson_deviance else -np.log(y)], axis=-1)
+    """Return the deviance, the response, and the y log y or −log y of the deviance from a constant
+    mean.
+    """
+    return np.stack(
+        [
+            deviance(y, mu),
+            y,
+            scipy.special.xlogy(y, y) if deviance is poisson_deviance else -np.log(y),
+        ],
+        axis=-1,
+    )
 
 
 def explained_deviance(mean: NDArray, deviance: Callable) -> float:
     """Compute D², the share of the deviance from the mean that predictions explain."""
-    at_mean = scipy.special.xlogy(mean[1], mean[1]) if deviance is poisson_deviance else -np.log(mean[1])
+    at_mean = (
+        scipy.special.xlogy(mean[1], mean[1]) if deviance is poisson_deviance else -np.log(mean[1])
+    )
     return float(1 - mean[0] / (2 * (mean[2] - at_mean)))
 
 
 def in_top(y: NDArray, p: NDArray, k: int = 2) -> NDArray:
-    """Mark the rows whose class is among the k most probable, `[fits, rows]`; of equal ones the last, as in scikit-learn."""
-    p = np.stack([1 - p, p], axis=-1) if p.ndim < 3 else p
+    """Mark the rows whose class is among the k most probable, `[fits, rows]`.
+
+    Of equal ones the last, as in scikit-learn.
+    """
+    if p.ndim < 3:
+        p = np.stack([1 - p, p], axis=-1)
     top = np.argsort(p, axis=-1, kind="stable")[..., ::-1][..., :k]
     return (top == y.astype(int)[:, None]).any(-1) * 1.0
 
@@ -582,16 +766,24 @@ def root(mean: NDArray) -> float:
 def area(positive: Array, predictions: Array, weight: Array) -> FloatArray:
     """Return the contribution of each unit to the area under the ROC curve of two classes.
 
-    A unit contributes the share of the other class that it is ranked above, scaled so that the mean is the area.
+    A unit contributes the share of the other class that it is ranked above, scaled so that the mean
+    is the area.
     """
-    beaten = np.where(positive, _below(predictions, weight * ~positive), 1 - _below(predictions, weight * positive))
+    beaten = np.where(
+        positive,
+        _below(predictions, weight * ~positive),
+        1 - _below(predictions, weight * positive),
+    )
     value = float(np.average(beaten[positive], weights=weight[positive]))
     share = np.where(positive, weight[positive].sum(), weight[~positive].sum()) / weight.sum()
     return value + (beaten - value) / share
 
 
 def _below(predictions: NDArray, mass: NDArray) -> FloatArray:
-    """Return the share of the weight `mass` of predictions below each prediction; ties count one half."""
+    """Return the share of the weight `mass` of predictions below each prediction.
+
+    Ties count one half.
+    """
     return _mass_below(predictions, mass, predictions) / max(mass.sum(), 1e-300)
 
 
@@ -607,14 +799,17 @@ def _mass_below(predictions: NDArray, mass: NDArray, others: NDArray) -> FloatAr
 def precision(positive: NDArray, predictions: NDArray, weight: NDArray) -> Rows:
     """Compute average precision plus each row's influence.
 
-    With negative weights, the weight above a threshold is first made to grow as the threshold falls, so that precisions are
-    shares.
+    With negative weights, the weight above a threshold is first made to grow as the threshold
+    falls, so that precisions are shares.
     """
     order = np.argsort(-predictions, kind="stable")
-    ranked, w, sought = predictions[order], weight[order], positive[order]
+    ranked = predictions[order]
+    w = weight[order]
+    sought = positive[order]
     last = np.append(np.flatnonzero(np.diff(ranked)), len(ranked) - 1)
     group = np.cumsum(np.append(0, np.diff(ranked) != 0))
-    hits, all_ = np.cumsum(w * sought)[last], np.cumsum(w)[last]
+    hits = np.cumsum(w * sought)[last]
+    all_ = np.cumsum(w)[last]
     if weight.min() < 0:
         misses = np.clip(np.maximum.accumulate(all_ - hits), 0, (all_ - hits)[-1])
         hits = np.clip(np.maximum.accumulate(hits), 0, hits[-1])
@@ -624,7 +819,8 @@ def precision(positive: NDArray, predictions: NDArray, weight: NDArray) -> Rows:
     share = hits / base
     value = own @ share / hits[-1]
     below = lambda x: np.cumsum(x[::-1])[::-1]
-    gained, lost = below(own / base), below(own * share / base)
+    gained = below(own / base)
+    lost = below(own * share / base)
     slope = np.where(sought, (share - value + gained)[group], 0.0) - lost[group]
     out = np.empty(len(w))
     out[order] = value + w.sum() * slope / hits[-1]
@@ -639,14 +835,21 @@ def balanced(table: NDArray) -> float:
 
 def matthews(table: NDArray) -> float:
     """Compute the correlation of true and predicted classes."""
-    true, said, whole = table.sum(1), table.sum(0), table.sum()
+    true = table.sum(1)
+    said = table.sum(0)
+    whole = table.sum()
     spread = (whole**2 - true @ true) * (whole**2 - said @ said)
-    return float((np.trace(table) * whole - true @ said) / np.sqrt(spread)) if spread > 0 else 0.0
+    if spread > 0:
+        return float((np.trace(table) * whole - true @ said) / np.sqrt(spread))
+    return 0.0
 
 
 @dataclass(frozen=True)
 class ConfusionCells:
-    """Metric of labels as a function of the table of classes; `cells` marks each row's cell, `[rows, classes²]`."""
+    """Metric of labels as a function of the table of classes.
+
+    `cells` marks each row's cell, `[rows, classes²]`.
+    """
 
     metric: Callable[..., float]
     keywords: dict[str, Any]
@@ -657,17 +860,35 @@ class ConfusionCells:
         return np.eye(count**2)[(y * count + code).astype(int)]
 
     def __call__(self, cells: FloatArray) -> float:
-        table, known = np.maximum(cells, 0.0).reshape(len(self.labels), -1), of_function(self.metric)
+        table = np.maximum(cells, 0.0).reshape(len(self.labels), -1)
+        known = of_function(self.metric)
         if known is not None and known.of_table is not None and not self.keywords:
             return known.of_table(table)
-        if known is None or known.ratio is None or not self.keywords.keys() <= {"average", "pos_label", "beta"}:
+        if (
+            known is None
+            or known.ratio is None
+            or not self.keywords.keys() <= {"average", "pos_label", "beta"}
+        ):
             y, predicted = (self.labels[part.ravel()] for part in np.indices(table.shape))
             seen = table.ravel() > 0
-            return float(quietly(self.metric, y[seen], predicted[seen], sample_weight=table.ravel()[seen], **self.keywords))
-        parts, average = np.stack([np.diag(table), table.sum(1), table.sum(0)]), self.keywords.get("average", "binary")
+            return float(
+                quietly(
+                    self.metric,
+                    y[seen],
+                    predicted[seen],
+                    sample_weight=table.ravel()[seen],
+                    **self.keywords,
+                )
+            )
+        parts = np.stack([np.diag(table), table.sum(1), table.sum(0)])
+        average = self.keywords.get("average", "binary")
         binary = average == "binary"
-        parts = parts[:, self.labels == self.keywords.get("pos_label", 1) if binary else parts[1] + parts[2] > 0]
-        parts = parts.sum(1, keepdims=True) if average == "micro" else parts
+        parts = parts[
+            :,
+            self.labels == self.keywords.get("pos_label", 1) if binary else parts[1] + parts[2] > 0,
+        ]
+        if average == "micro":
+            parts = parts.sum(1, keepdims=True)
         t, a, b = parts
         above, below = known.ratio(t, a, b, self.keywords.get("beta", 1.0))
         ratio = np.divide(above, below, out=np.zeros(len(above)), where=below > 0)
@@ -675,21 +896,33 @@ class ConfusionCells:
 
 
 def quietly(function: Callable, *args: Any, **named: Any) -> Any:
-    """Call a function without scikit-learn's warnings on classes that were never predicted; a ratio 0/0 is zero there."""
+    """Call a function without scikit-learn's warnings on classes that were never predicted.
+
+    A ratio 0/0 is zero there.
+    """
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         return function(*args, **named)
 
 
 def _score(
-    function: str, needs: Needs, functional: AbstractFunctional | None = None, low: float | None = 0.0, **more: Any
+    function: str,
+    needs: Needs,
+    functional: AbstractFunctional | None = None,
+    low: float | None = 0.0,
+    **more: Any,
 ) -> Measure:
-    """Build the entry of a score of scikit-learn's, which is at most one, and of which more is better."""
+    """Build the entry of a score of scikit-learn's, which is at most one, and of which more is
+    better.
+    """
     return Measure(function, needs, functional, True, low, 1.0, function=function, **more)
 
 
 def _d2(name: Metric, deviance: Callable) -> Measure:
-    moments, share = (functools.partial(part, deviance=deviance) for part in (deviance_moments, explained_deviance))
+    moments, share = (
+        functools.partial(part, deviance=deviance)
+        for part in (deviance_moments, explained_deviance)
+    )
     return Measure(name, "response", OfMeans(moments, share), True, None, 1.0, metrics=(name,))  # type: ignore[arg-type]
 
 
@@ -762,33 +995,87 @@ MEASURES = (
         function="root_mean_squared_error",
         mean_of="squared_error",
     ),
-    Measure("squared difference of logs", "response", Mean(squared_logs), function="mean_squared_log_error"),
+    Measure(
+        "squared difference of logs",
+        "response",
+        Mean(squared_logs),
+        function="mean_squared_log_error",
+    ),
     Measure(
         "root of the mean square of logs",
         "response",
         OfMeans(functools.partial(one_mean, loss=squared_logs), root),
         function="root_mean_squared_log_error",
     ),
-    Measure("relative error", "response", Mean(relative), metrics=("mape",), function="mean_absolute_percentage_error"),
-    Measure("pinball", "response", Mean(pinball), metrics=("pinball",), function="mean_pinball_loss", parameters=("alpha",)),
     Measure(
-        "Poisson deviance", "response", Mean(poisson_deviance), metrics=("poisson_deviance",), function="mean_poisson_deviance"
+        "relative error",
+        "response",
+        Mean(relative),
+        metrics=("mape",),
+        function="mean_absolute_percentage_error",
     ),
-    Measure("gamma deviance", "response", Mean(gamma_deviance), metrics=("gamma_deviance",), function="mean_gamma_deviance"),
+    Measure(
+        "pinball",
+        "response",
+        Mean(pinball),
+        metrics=("pinball",),
+        function="mean_pinball_loss",
+        parameters=("alpha",),
+    ),
+    Measure(
+        "Poisson deviance",
+        "response",
+        Mean(poisson_deviance),
+        metrics=("poisson_deviance",),
+        function="mean_poisson_deviance",
+    ),
+    Measure(
+        "gamma deviance",
+        "response",
+        Mean(gamma_deviance),
+        metrics=("gamma_deviance",),
+        function="mean_gamma_deviance",
+    ),
     Measure("median of |y − ŷ|", "response", Median(absolute), function="median_absolute_error"),
-    _score("r2_score", "response", OfMeans(moments, determination), None, metrics=("r2",), mean_of="squared_error"),
+    _score(
+        "r2_score",
+        "response",
+        OfMeans(moments, determination),
+        None,
+        metrics=("r2",),
+        mean_of="squared_error",
+    ),
     _d2("d2_poisson", poisson_deviance),
     _d2("d2_gamma", gamma_deviance),
-    _score("explained_variance_score", "response", OfMeans(moments, functools.partial(determination, centred=True)), None),
-    *(_score(f"d2_{of}_score", "response", low=None) for of in ("absolute_error", "pinball", "tweedie")),
+    _score(
+        "explained_variance_score",
+        "response",
+        OfMeans(moments, functools.partial(determination, centred=True)),
+        None,
+    ),
+    *(
+        _score(f"d2_{of}_score", "response", low=None)
+        for of in ("absolute_error", "pinball", "tweedie")
+    ),
     *(_score(f"d2_{of}_score", "probabilities", low=None) for of in ("log_loss", "brier")),
-    _score("average_precision_score", "probability", Ranks("precision"), metrics=("average_precision",)),
+    _score(
+        "average_precision_score", "probability", Ranks("precision"), metrics=("average_precision",)
+    ),
     _score("balanced_accuracy_score", "label", metrics=("balanced_accuracy",), of_table=balanced),
-    _score("top_k_accuracy_score", "probabilities", Mean(in_top), metrics=("top_k",), parameters=("k",)),
+    _score(
+        "top_k_accuracy_score", "probabilities", Mean(in_top), metrics=("top_k",), parameters=("k",)
+    ),
     _score("precision_score", "label", ratio=lambda t, a, b, beta: (t, b)),
     _score("recall_score", "label", ratio=lambda t, a, b, beta: (t, a)),
-    _score("f1_score", "label", metrics=("f1", "f1_macro", "f1_weighted"), ratio=lambda t, a, b, beta: (2 * t, a + b)),
-    _score("fbeta_score", "label", ratio=lambda t, a, b, beta: ((1 + beta**2) * t, beta**2 * a + b)),
+    _score(
+        "f1_score",
+        "label",
+        metrics=("f1", "f1_macro", "f1_weighted"),
+        ratio=lambda t, a, b, beta: (2 * t, a + b),
+    ),
+    _score(
+        "fbeta_score", "label", ratio=lambda t, a, b, beta: ((1 + beta**2) * t, beta**2 * a + b)
+    ),
     _score("jaccard_score", "label", ratio=lambda t, a, b, beta: (t, a + b - t)),
     _score("matthews_corrcoef", "label", low=-1.0, metrics=("matthews",), of_table=matthews),
     _score("cohen_kappa_score", "label", low=-1.0, metrics=("kappa",)),
@@ -796,12 +1083,18 @@ MEASURES = (
 )
 METRICS: dict[str, Measure] = {name: measure for measure in MEASURES for name in measure.metrics}
 SCORES = {measure.evaluate: measure for measure in MEASURES if measure.evaluate}
-AVERAGES = {"f1_macro": "macro", "f1_weighted": "weighted"}  # names of one entry that differ in their average over classes
+# names of one entry that differ in their average over classes
+AVERAGES = {"f1_macro": "macro", "f1_weighted": "weighted"}
 LOSSES = {measure.loss: measure for measure in MEASURES if measure.loss}
 FUNCTIONS = {measure.function: measure for measure in MEASURES if measure.function}
 
 
 def of_function(metric: Any) -> Measure | None:
-    """Return the measure that a function of scikit-learn's computes; None if it is not in the table."""
+    """Return the measure that a function of scikit-learn's computes.
+
+    None if it is not in the table.
+    """
     theirs = getattr(metric, "__module__", "").startswith("sklearn.metrics")
-    return FUNCTIONS.get(getattr(metric, "__name__", "")) if theirs else None
+    if theirs:
+        return FUNCTIONS.get(getattr(metric, "__name__", ""))
+    return None

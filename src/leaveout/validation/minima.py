@@ -1,12 +1,14 @@
 """Lower minima: compare refits with the other minima that the fit's starts found.
 
-A refit is the minimiser of `F(·, w)` that descent from θ̂ reaches. A second descent starts from every other minimum of `F(·,
-1)`,
+A refit is the minimiser of `F(·, w)` that descent from θ̂ reaches. A second descent starts from
+every other minimum of `F(·, 1)`,
 
-    θ ← θ − t C⁻¹∇F(θ, w),      C the Hessian of F(·, 1) at that minimum, t halved where F would rise,
+    θ ← θ − t C⁻¹∇F(θ, w),
+    C the Hessian of F(·, 1) at that minimum, t halved where F would rise,
 
-for a few steps first, and to convergence if it may lead below the refit. A value of F below the refit's proves that the refit
-is not the global minimiser. If no lower value is found, the refit may still not be the global minimiser.
+for a few steps first, and to convergence if it may lead below the refit. A value of F below the
+refit's proves that the refit is not the global minimiser. If no lower value is found, the refit may
+still not be the global minimiser.
 """
 
 import numpy as np
@@ -23,8 +25,11 @@ from ..plans.plan import RefitRows
 
 Array = np.ndarray
 
-LOOK, ARRIVE = 3, 50  # gradients from each minimum: for every refit, and for those that may be lower there
-DOUBT = 4.0  # factor on the predicted further fall of a refit's F, by which another value must be lower
+# gradients from each minimum: for every refit, and for those that may be lower there
+LOOK = 3
+ARRIVE = 50
+# factor on the predicted further fall of a refit's F, by which another value must be lower
+DOUBT = 4.0
 
 
 class Root:
@@ -44,16 +49,21 @@ class Root:
 def _others(fit: Fit) -> list[tuple[Array, Root | None]]:
     """List the other minima, raveled, with whitening coordinates at each.
 
-    The coordinates are None, for those of the fit, if the Hessian is too large or not positive definite.
+    The coordinates are None, for those of the fit, if the Hessian is too large or not positive
+    definite.
     """
-    found, F = [], function(fit.objective, fit.theta)
+    found = []
+    F = function(fit.objective, fit.theta)
     flat_curvature = 1e-12  # share of the largest curvature that counts as flat
     for theta in fit.minima.theta[1:]:
         scale = None  # not the fit, so that the cache does not keep it alive
         if fit.num_params <= LARGE_NUM_PARAMETERS:
             values, vectors = np.linalg.eigh(F.hessian(theta))
             if values[0] > -flat_curvature * values[-1]:
-                scale = Root(vectors * np.where(values > flat_curvature * values[-1], np.abs(values), np.inf) ** -0.5)
+                scale = Root(
+                    vectors
+                    * np.where(values > flat_curvature * values[-1], np.abs(values), np.inf) ** -0.5
+                )
         found.append((theta, scale))
     return found
 
@@ -62,20 +72,26 @@ def _others(fit: Fit) -> list[tuple[Array, Root | None]]:
 def lower(
     fit: Fit, rows: RefitRows, theta: RefitPoints, exists: Bool[Array, " refits"]
 ) -> tuple[Bool[Array, " refits"], RefitPoints]:
-    """Find the refits of a batch that have a lower minimum elsewhere, and the raveled θ of the lowest that was found.
+    """Find the refits of a batch that have a lower minimum elsewhere, and the raveled θ of the
+    lowest that was found.
 
     `theta` are the parameters of the refits that exist.
     """
     some = np.flatnonzero(exists & _promising(fit, rows))
-    found, best = np.zeros(len(theta), bool), np.array(theta)
+    found = np.zeros(len(theta), bool)
+    best = np.array(theta)
     if not some.size:
         return found, best
-    F, at, every = functions(fit.objective, fit.theta, rows.take(some)), theta[some], np.ones(len(some), bool)
+    F = functions(fit.objective, fit.theta, rows.take(some))
+    at = theta[some]
+    every = np.ones(len(some), bool)
     _, value, promised = _descend_steps(F, fit, at, every, 0)
     least = value - DOUBT * promised - SAME_MINIMUM - START_ROUNDING * np.abs(value)
     lowest = least.copy()
     for minimum, scale in _others(fit):
-        reached, value, promised = _descend_steps(F, scale or fit, np.broadcast_to(minimum, at.shape), every, LOOK)
+        reached, value, promised = _descend_steps(
+            F, scale or fit, np.broadcast_to(minimum, at.shape), every, LOOK
+        )
         worth = value - DOUBT * promised < lowest
         if worth.any():
             reached, value, _ = _descend_steps(F, scale or fit, reached, worth, ARRIVE)
@@ -86,18 +102,23 @@ def lower(
 
 
 def _promising(fit: Fit, rows: RefitRows) -> Bool[Array, " refits"]:
-    """Mark the refits that may be lower elsewhere: those that one step from another minimum would take below their value at θ̂.
+    """Mark the refits that may be lower elsewhere: those that one step from another minimum would
+    take below their value at θ̂.
 
     All refits are marked if one pass does not give F of all of them.
     """
     told = runs(fit.objective, fit.theta, rows)
     if told is None:
         return np.ones(len(rows.index), bool)
-    own, F, size = fit.value - told.scores(fit.vector)[1], function(fit.objective, fit.theta), fit.num_params
+    own = fit.value - told.scores(fit.vector)[1]
+    F = function(fit.objective, fit.theta)
+    size = fit.num_params
     found = np.zeros(len(own), bool)
     for minimum, scale in _others(fit):
-        (value, gradient), (_, joint) = F.look(minimum), told.scores(minimum)
-        at, eye = np.tile(minimum, (size, 1)), np.eye(size)
+        (value, gradient) = F.look(minimum)
+        (_, joint) = told.scores(minimum)
+        at = np.tile(minimum, (size, 1))
+        eye = np.eye(size)
         slopes = np.stack([first[1] for first, _ in told.derivatives((at, eye, eye))], axis=1)
         promised = 0.5 * np.sum((scale or fit).whiten(gradient - slopes) ** 2, axis=1)
         found |= ~(value - joint - DOUBT * promised >= own)  # also if the value is NaN
@@ -113,7 +134,8 @@ def _descend_steps(
     """
     theta = np.array(start)
     value, gradient = (part.copy() for part in F.look(theta, np.arange(len(theta))))
-    length, promised = np.ones(len(theta)), 0.5 * np.sum(scale.whiten(gradient) ** 2, axis=1)
+    length = np.ones(len(theta))
+    promised = 0.5 * np.sum(scale.whiten(gradient) ** 2, axis=1)
     resolved_fall = 1e-12  # predicted fall, relative to F, that float64 does not resolve
     for _ in range(most):
         lanes = np.flatnonzero(going & (promised > resolved_fall * np.abs(value)) & (length > 1e-6))

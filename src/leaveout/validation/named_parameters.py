@@ -1,4 +1,6 @@
-"""Names of the natural parameters, as one row of numbers. Those that a refit does not determine are NaN; the others stay."""
+"""Names of the natural parameters, as one row of numbers. Those that a refit does not determine are
+NaN; the others stay.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,11 +20,14 @@ from ..plans.plan import Plan
 from ..refit import inverse_root, refit_across, undetermined_directions
 from .scoring import natural
 
-TOUCHED = 1e-6  # share of a parameter's standard deviation along an undetermined direction: a thousand times its rounding error
+# share of a parameter's standard deviation along an undetermined direction: a thousand times its
+# rounding error
+TOUCHED = 1e-6
 
 
 class NamedParameters(NamedTuple):
-    """Names of the natural parameters, with their values as a function of raveled θ and their derivatives at θ̂.
+    """Names of the natural parameters, with their values as a function of raveled θ and their
+    derivatives at θ̂.
 
     The values are `[refits, natural]`. `slope` is None where the natural parameters are θ itself.
     """
@@ -33,21 +38,28 @@ class NamedParameters(NamedTuple):
 
 
 def name_parameters(fit: Fit) -> NamedParameters:
-    """Name the natural parameters of a fit; those of a generalised linear model are θ, and need no JAX."""
+    """Name the natural parameters of a fit.
+
+    Those of a generalised linear model are θ, and need no JAX.
+    """
     objective = fit.objective
     if isinstance(objective, OrthogonalGLM):
         basis = objective.basis
         return NamedParameters(objective.parameters.names(), lambda thetas: thetas @ basis.T, basis)
     if isinstance(objective, GLM):
         return NamedParameters(objective.parameters.names(), lambda thetas: thetas, None)
-    names: list[str] = []  # by the path of an array and the index in it; coefficients take the names of their features
-    features = getattr(objective, "names", ())  # of columns; a model of one's own may call anything so
+    # by the path of an array and the index in it; coefficients take the names of their features
+    names: list[str] = []
+    # of columns; a model of one's own may call anything so
+    features = getattr(objective, "names", ())
     for name, leaf in _named_arrays(fit.parameters):
         shape = np.shape(leaf)
         if name == "coef" and isinstance(features, tuple | list) and shape == (len(features),):
             names += features
         else:
-            names += [name + (f"[{', '.join(map(str, at))}]" if shape else "") for at in np.ndindex(shape)]
+            names += [
+                name + (f"[{', '.join(map(str, at))}]" if shape else "") for at in np.ndindex(shape)
+            ]
 
     def at(thetas: np.ndarray) -> np.ndarray:
         leaves = leaves_of(natural(fit, thetas))
@@ -57,12 +69,17 @@ def name_parameters(fit: Fit) -> NamedParameters:
         steps = GRADIENT_DIFFERENCE * np.maximum(1.0, np.abs(fit.vector)) * np.eye(fit.num_params)
         slope = (at(fit.vector + steps) - at(fit.vector - steps)).T / (2 * np.diag(steps))
     else:
-        slope = np.asarray(_natural_jacobian(repeatable(objective), fit.theta, jnp.asarray(fit.vector)))
+        slope = np.asarray(
+            _natural_jacobian(repeatable(objective), fit.theta, jnp.asarray(fit.vector))
+        )
     return NamedParameters(names, at, slope)
 
 
 class PartialRefit(NamedTuple):
-    """A refit whose units leave some directions open: one of its minimisers, and what all of them have in common."""
+    """A refit whose units leave some directions open.
+
+    One of its minimisers, and what all of them have in common.
+    """
 
     theta: Float[np.ndarray, " params"]
     error: float  # Newton's last step
@@ -70,19 +87,27 @@ class PartialRefit(NamedTuple):
     values: Float[np.ndarray, " natural"]  # natural parameters, NaN where they are not determined
 
 
-def partial_refits(fit: Fit, plan: Plan, result: np.ndarray, known: NamedParameters | None = None) -> dict[int, PartialRefit]:
-    """Refit across the directions that are open in refits of the code "undetermined", by their numbers."""
+def partial_refits(
+    fit: Fit, plan: Plan, result: np.ndarray, known: NamedParameters | None = None
+) -> dict[int, PartialRefit]:
+    """Refit across the directions that are open in refits of the code "undetermined", by their
+    numbers.
+    """
     refits: dict[int, PartialRefit] = {}
     if fit.predictors is None or fit.factor is None or kinks(fit.objective):
         return refits
     for k in np.flatnonzero(result == RESULTS.undetermined).tolist():
-        known = name_parameters(fit) if known is None else known
+        if known is None:
+            known = name_parameters(fit)
         (weights,) = plan.some(np.array([k])).matrix()
         null = undetermined_directions(fit, weights)
         refitted = refit_across(fit, weights, null)
         if refitted.converged[0]:
             free = fit.unwhiten(null)
-            along, root = (part if known.slope is None else part @ known.slope.T for part in (free, inverse_root(fit)))
+            along, root = (
+                part if known.slope is None else part @ known.slope.T
+                for part in (free, inverse_root(fit))
+            )
             touched = np.linalg.norm(along, axis=0) > TOUCHED * np.linalg.norm(root, axis=0)
             values = np.where(touched, np.nan, known.at(refitted.theta)[0])
             refits[k] = PartialRefit(refitted.theta[0], float(refitted.size[0]), free, values)
@@ -90,13 +115,23 @@ def partial_refits(fit: Fit, plan: Plan, result: np.ndarray, known: NamedParamet
 
 
 def _named_arrays(parameters: PyTree) -> list[tuple[str, Any]]:
-    """Arrays of a tree with their paths; dicts of arrays, as models in closed form have, are read without JAX."""
-    if isinstance(parameters, dict) and all(isinstance(leaf, np.ndarray | np.generic) for leaf in parameters.values()):
+    """Arrays of a tree with their paths.
+
+    Dicts of arrays, as models in closed form have, are read without JAX.
+    """
+    if isinstance(parameters, dict) and all(
+        isinstance(leaf, np.ndarray | np.generic) for leaf in parameters.values()
+    ):
         return sorted(parameters.items())
     found = jax.tree_util.tree_flatten_with_path(parameters)[0]
-    return [(".".join(str(getattr(part, "key", getattr(part, "idx", part))) for part in path), leaf) for path, leaf in found]
+    return [
+        (".".join(str(getattr(part, "key", getattr(part, "idx", part))) for part in path), leaf)
+        for path, leaf in found
+    ]
 
 
 @compile_static
 def _natural_jacobian(objective: AbstractObjective, like: PyTree, theta: Array) -> Array:
-    return jax.jacfwd(lambda v: ravel(jax.tree.map(jnp.asarray, objective.parameters.natural(unravel(v, like)))))(theta)
+    return jax.jacfwd(
+        lambda v: ravel(jax.tree.map(jnp.asarray, objective.parameters.natural(unravel(v, like))))
+    )(theta)

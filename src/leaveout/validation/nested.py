@@ -1,14 +1,18 @@
-"""Nested cross-validation: an interval for the mean loss that accounts for the error of cross-validation itself.
+"""Nested cross-validation: an interval for the mean loss that accounts for the error of
+cross-validation itself.
 
-For K random folds, the model is refitted without each fold k and without each pair {j, k}. The refit without k gives its loss
-on fold k. The pairs {j, k}, by the losses of their other folds j, estimate the same loss by cross-validation of all but k:
+For K random folds, the model is refitted without each fold k and without each pair {j, k}. The
+refit without k gives its loss on fold k. The pairs {j, k}, by the losses of their other folds j,
+estimate the same loss by cross-validation of all but k:
 
-    a_k = (mean of the others' losses − mean of fold k's)²,      b_k = s²_k / n_k,      MSE = (K − 1)/K · mean(a − b)
+    a_k = (mean of the others' losses − mean of fold k's)²,      b_k = s²_k / n_k,
+    MSE = (K − 1)/K · mean(a − b)
 
-over folds and repeats. The MSE is kept between s²/n, which holds if all units are independent, and K times that. The centre is
-corrected for the smaller samples of the refits, by how much the losses of the pairs exceed those of the single folds:
-ē_pairs − (1 + (K − 2)/K)(ē_pairs − ē_folds) (Bates, Hastie & Tibshirani, Journal of the American Statistical Association 119,
-2024). This takes K (K + 1)/2 refits a repeat, here from one fit.
+over folds and repeats. The MSE is kept between s²/n, which holds if all units are independent, and
+K times that. The centre is corrected for the smaller samples of the refits, by how much the losses
+of the pairs exceed those of the single folds: ē_pairs − (1 + (K − 2)/K)(ē_pairs − ē_folds) (Bates,
+Hastie & Tibshirani, Journal of the American Statistical Association 119, 2024). This takes K (K +
+1)/2 refits a repeat, here from one fit.
 """
 
 import numpy as np
@@ -43,11 +47,13 @@ def nested(
     rng: Rng = None,
     checkpoint: File | None = None,
 ) -> Interval:
-    """Compute an interval for the mean loss of the fitted model on new units, by nested cross-validation.
+    """Compute an interval for the mean loss of the fitted model on new units, by nested
+    cross-validation.
 
-    With a_k = (mean loss of the other folds − mean loss of fold k)² and b_k = s²_k / n_k, MSE = (K − 1)/K · mean(a − b) over
-    random folds and repeats. The interval is the corrected mean ± z √MSE, widened on both sides by the refits' errors. It is
-    not an interval for a new response, which `lo.interval` gives.
+    With a_k = (mean loss of the other folds − mean loss of fold k)² and b_k = s²_k / n_k, MSE = (K
+    − 1)/K · mean(a − b) over random folds and repeats. The interval is the corrected mean ± z √MSE,
+    widened on both sides by the refits' errors. It is not an interval for a new response, which
+    `lo.interval` gives.
 
     Parameters
     ----------
@@ -58,7 +64,8 @@ def nested(
     num_folds : int, default 10
         The number K of random folds, 3 or more, of two units or more each.
     repeats : int, default 20
-        The number of random partitions into folds. With more repeats the result depends less on `seed`.
+        The number of random partitions into folds. With more repeats the result depends less on
+        `seed`.
     strategy : AbstractRefit, default `Certified()`
         The strategy of the refits.
     evaluate : callable or str, optional
@@ -68,8 +75,8 @@ def nested(
     rng : int, numpy.random.Generator or None, optional
         In place of `seed`: a generator draws it, and None draws another one in each call.
     checkpoint : path, optional
-        A file that keeps what is done. A call that was killed continues from there, to the same numbers. One file serves every
-        `level`.
+        A file that keeps what is done. A call that was killed continues from there, to the same
+        numbers. One file serves every `level`.
 
     Returns
     -------
@@ -79,8 +86,8 @@ def nested(
     Raises
     ------
     ValueError
-        If units depend on one another or have different weights, folds have fewer than two units, a refit has no loss,
-        losses are joint, or `checkpoint` belongs to another run.
+        If units depend on one another or have different weights, folds have fewer than two units, a
+        refit has no loss, losses are joint, or `checkpoint` belongs to another run.
     TypeError
         If the first argument is not a fit.
     Interrupted
@@ -92,7 +99,8 @@ def nested(
 
     References
     ----------
-    S. Bates, T. Hastie and R. Tibshirani, Journal of the American Statistical Association 119, 2024.
+    S. Bates, T. Hastie and R. Tibshirani, Journal of the American Statistical Association
+    119, 2024.
 
     Examples
     --------
@@ -106,7 +114,9 @@ def nested(
     (0.19, 1.13)
     """
     if not isinstance(fit, Fit):
-        raise TypeError(f"nested: the first argument must be a Fit, from lo.fit or lo.from_sklearn; got {type(fit).__name__}.")
+        raise TypeError(
+            f"nested: the first argument must be a Fit, from lo.fit or lo.from_sklearn; got {type(fit).__name__}."
+        )
     share("nested: level", level)
     if not all(isinstance(count, int | np.integer) for count in (num_folds, repeats, seed)):
         raise ValueError(
@@ -117,30 +127,43 @@ def nested(
             f"nested: it needs 3 folds or more, of 2 units or more each, and 1 repeat or more; got {num_folds} folds of "
             f"{fit.objective.num_units} units, and {repeats} repeats."
         )
-    fold = np.empty((repeats, fit.objective.num_units), np.int64)  # the fold that each unit is in, of every repeat
+    # the fold that each unit is in, of every repeat
+    fold = np.empty((repeats, fit.objective.num_units), np.int64)
     for k, own in enumerate(fold):
         plan = kfold(fit.objective.num_units, num_folds, seed=seed + k)
         own[plan.index] = plan.refit
     pair = np.transpose(np.triu_indices(num_folds, 1))
     single = _plan(fold, np.arange(num_folds)[:, None])
-    with stoppable("nested"), keeping("nested", checkpoint, cache_key(fit, single, strategy, evaluate=evaluate)):
+    with (
+        stoppable("nested"),
+        keeping("nested", checkpoint, cache_key(fit, single, strategy, evaluate=evaluate)),
+    ):
         found: list[Estimate] = []
         for plan in (single, _plan(fold, pair)):
-            estimate = cross_validate(fit, plan, strategy, evaluate=evaluate, audit=0, bases="frozen")
+            estimate = cross_validate(
+                fit, plan, strategy, evaluate=evaluate, audit=0, bases="frozen"
+            )
             if estimate.joint:
-                raise ValueError("nested: it needs a loss of every unit, not joint ones; ask for score='pointwise'.")
+                raise ValueError(
+                    "nested: it needs a loss of every unit, not joint ones; ask for score='pointwise'."
+                )
             if estimate.plan.serial is not False or estimate.plan.blocks is not None:
-                raise ValueError("nested: it is for units that are independent; cv.interval() knows series, fields and groups.")
+                raise ValueError(
+                    "nested: it is for units that are independent; cv.interval() knows series, fields and groups."
+                )
             if estimate.unit_weight is not None and np.ptp(estimate.unit_weight) > 0:
                 raise ValueError(
                     "nested: units have other sample_weight, which its formulas do not know of; cv.interval() does."
                 )
             gone = np.sum(~np.isfinite(estimate.losses))
             if gone:
-                raise ValueError(f"nested: {gone} held-out losses do not exist; add a penalty, or take more folds.")
+                raise ValueError(
+                    f"nested: {gone} held-out losses do not exist; add a penalty, or take more folds."
+                )
             found.append(estimate)
     outer, inner = found
-    which = pair[inner.plan.refit % len(pair)].sum(1)  # sum of the pair of each loss; minus its own fold it is the other one
+    # sum of the pair of each loss; minus its own fold it is the other one
+    which = pair[inner.plan.refit % len(pair)].sum(1)
     first = inner.plan.refit // len(pair)
     beside = first * num_folds + which - fold[first, inner.plan.index]
     apart = _mean(inner.losses, beside) - _mean(outer.losses, outer.plan.refit)
@@ -161,7 +184,9 @@ def _plan(fold: Int[np.ndarray, "repeats units"], sets: Int[np.ndarray, "sets si
     units = [np.flatnonzero(np.isin(own, some)) for own in fold for some in sets]
     index = np.concatenate(units)
     zeros = np.zeros(len(index))
-    return Plan(np.r_[0, np.cumsum([len(some) for some in units])], index, zeros, zeros == 0, fold.shape[1])
+    return Plan(
+        np.r_[0, np.cumsum([len(some) for some in units])], index, zeros, zeros == 0, fold.shape[1]
+    )
 
 
 def _mean(values: FloatArray, group: IntArray) -> FloatArray:

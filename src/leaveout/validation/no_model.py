@@ -1,6 +1,8 @@
-"""The loss of no model: the intercept alone, refitted without the same folds; of Cox models no coefficients, θ = 0.
+"""The loss of no model: the intercept alone, refitted without the same folds; of Cox models no
+coefficients, θ = 0.
 
-For a mean μ without offsets, the intercept of every refit has a closed form, whatever the link: with s the sample weights,
+For a mean μ without offsets, the intercept of every refit has a closed form, whatever the link:
+with s the sample weights,
 
     μ_k = Σ_n w_kn s_n y_n / Σ_n w_kn s_n.
 """
@@ -23,15 +25,22 @@ from ..refit import Certified, Exact
 from .cross_validate import cross_validate
 from .scoring import SCORES, NamedScore
 
-EXACT_UNITS = 2_000  # units up to which refits of the intercept are exact; beyond, their errors are below 1e-6
+# units up to which refits of the intercept are exact; beyond, their errors are below 1e-6
+EXACT_UNITS = 2_000
 
 
 def losses_without_model(model: Any, plan: Plan, evaluate: Any) -> FloatArray | None:
-    """Compute the losses of a plan without a model, in the order of an estimate's; None for models without a null."""
+    """Compute the losses of a plan without a model, in the order of an estimate's.
+
+    None for models without a null.
+    """
     if isinstance(evaluate, NamedScore):
         if model.units.inverse is not None:
             return None  # in units of a response that the null does not know
-        evaluate = next((name for name, score in SCORES.items() if score.title == evaluate.title), "squared_error")
+        evaluate = next(
+            (name for name, score in SCORES.items() if score.title == evaluate.title),
+            "squared_error",
+        )
     elif evaluate is not None:
         return None  # a function of the parameters of this model
     model = getattr(model, "original", model)
@@ -41,10 +50,16 @@ def losses_without_model(model: Any, plan: Plan, evaluate: Any) -> FloatArray | 
         null = copy.copy(model.under(Ridge(1.0)))
         vars(null)["design"] = np.zeros_like(null.design)
         return cross_validate(fit_model(null), plan, Certified(), evaluate=evaluate).losses
-    if not isinstance(model, AbstractRegression) or not (model.loss_function.intercept or model.own):
+    if not isinstance(model, AbstractRegression) or not (
+        model.loss_function.intercept or model.own
+    ):
         return None
     loss = model.loss_function
-    is_mean = isinstance(loss, AbstractMeanLoss | Binomial) and model.offset is None and model.class_code is None
+    is_mean = (
+        isinstance(loss, AbstractMeanLoss | Binomial)
+        and model.offset is None
+        and model.class_code is None
+    )
     if is_mean and evaluate is None and isinstance(model, GLM):
         return _of_means(model, plan)
     ones, kind, more = np.ones((model.num_units, 1)), GLM, dict[str, Any]()
@@ -56,19 +71,25 @@ def losses_without_model(model: Any, plan: Plan, evaluate: Any) -> FloatArray | 
         ones, more["penalty"] = 0 * ones, Ridge(1.0)
     more |= {"sample_weight": model.sample_weight, "offset": model.offset, "intercept": False}
     null = fit_model(kind(ones, np.asarray(model.y), loss, **more))
-    return cross_validate(null, plan, Exact() if len(ones) <= EXACT_UNITS else Certified(), evaluate=evaluate).losses
+    return cross_validate(
+        null, plan, Exact() if len(ones) <= EXACT_UNITS else Certified(), evaluate=evaluate
+    ).losses
 
 
 def _of_means(model: GLM, plan: Plan) -> FloatArray:
     """Compute the losses of the mean of what each refit sees."""
-    y, loss = np.asarray(model.y), cast(Any, model.loss_function)
+    y = np.asarray(model.y)
+    loss = cast(Any, model.loss_function)
     weight = np.ones(len(y)) if model.sample_weight is None else np.asarray(model.sample_weight)
     change = weight[plan.index] * (plan.weight - 1)
     total = weight.sum() + np.bincount(plan.refit, change, plan.num_refits)
     with np.errstate(divide="ignore", invalid="ignore"):
-        mean = (weight @ y + np.bincount(plan.refit, change * y[plan.index], plan.num_refits)) / total
+        mean = (
+            weight @ y + np.bincount(plan.refit, change * y[plan.index], plan.num_refits)
+        ) / total
         if isinstance(loss, Binomial):  # the loss of a probability is the same under every link
-            loss, eta = Binomial("logit"), np.log(mean / (1 - mean))
+            loss = Binomial("logit")
+            eta = np.log(mean / (1 - mean))
         else:
             eta = np.asarray(loss.link(mean))
         return loss.derivatives(eta[plan.refit], y[plan.index], (0,))[0]

@@ -1,7 +1,8 @@
-"""Measures from what users name: scikit-learn's names, scorers and functions, and functions of their own.
+"""Measures from what users name: scikit-learn's names, scorers and functions, and functions of
+their own.
 
-The value and the influence come from the table (`metrics`) where the function is in it. Labels are measured by the table of
-classes, whose cells are means. Any other function is called.
+The value and the influence come from the table (`metrics`) where the function is in it. Labels are
+measured by the table of classes, whose cells are means. Any other function is called.
 """
 
 import difflib
@@ -58,7 +59,9 @@ class UnpicklableStub:
     name: str
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        raise TypeError(f"{self.name} was not kept when this was pickled; define it in a module, by def.")
+        raise TypeError(
+            f"{self.name} was not kept when this was pickled; define it in a module, by def."
+        )
 
 
 def function_name(function: Any) -> str:
@@ -79,14 +82,23 @@ class LabelFunction:
 
 
 def of_scorer(what: str, name: str, scorer: Any, labels: NDArray | None, estimator: Any) -> Measure:
-    """Convert a scorer of scikit-learn's, in its own sign; `labels` are the classes in order, None for a response of numbers.
+    """Convert a scorer of scikit-learn's, in its own sign; `labels` are the classes in order, None
+    for a response of numbers.
 
     `what` and `name` are the argument and its value, for messages.
     """
-    metric, sign, given, methods = scorer._score_func, scorer._sign, dict(scorer._kwargs), scorer._response_method
-    name, known = name or metric_name(scorer), of_function(metric)
+    metric = scorer._score_func
+    sign = scorer._sign
+    given = dict(scorer._kwargs)
+    methods = scorer._response_method
+    name = name or metric_name(scorer)
+    known = of_function(metric)
     low, high = (None, None) if known is None else (known.low, known.high)
-    if known is None and sign < 0 and getattr(metric, "__module__", "").startswith("sklearn.metrics"):
+    if (
+        known is None
+        and sign < 0
+        and getattr(metric, "__module__", "").startswith("sklearn.metrics")
+    ):
         low = 0.0
     if sign < 0:
         low, high = None if high is None else -high, None if low is None else -low
@@ -96,20 +108,30 @@ def of_scorer(what: str, name: str, scorer: Any, labels: NDArray | None, estimat
     else:
         needs = "response"
         if methods != "predict" and "predict" not in methods:
-            raise TypeError(f"{what}={name} is of classes; {type(estimator).__name__} predicts numbers.")
+            raise TypeError(
+                f"{what}={name} is of classes; {type(estimator).__name__} predicts numbers."
+            )
         functional = _of_numbers(metric, given)
     return Measure(name, needs, replace(functional, scale=sign), True, low, high)
 
 
 def metric_name(metric: Any) -> str:
-    """Return the name of a measure: its own, or that of its function, with scikit-learn's prefix of falling ones."""
+    """Return the name of a measure.
+
+    Its own, or that of its function, with scikit-learn's prefix of falling ones.
+    """
     if isinstance(metric, str):
         return metric
-    return ("neg_" if getattr(metric, "_sign", 1) < 0 else "") + function_name(getattr(metric, "_score_func", metric))
+    return ("neg_" if getattr(metric, "_sign", 1) < 0 else "") + function_name(
+        getattr(metric, "_score_func", metric)
+    )
 
 
 def more_is_better(caller: str, metric: Any) -> bool:
-    """Tell whether more of a measure is better; ValueError for a function of which that is not known."""
+    """Tell whether more of a measure is better.
+
+    ValueError for a function of which that is not known.
+    """
     known = METRICS.get(metric) if isinstance(metric, str) else of_function(metric)
     if known is not None:
         return known.more_is_better
@@ -123,12 +145,14 @@ def more_is_better(caller: str, metric: Any) -> bool:
 
 
 def measure_of(caller: str, fit: Fit, metric: Any) -> Measure:
-    """Return the measure of a name, a scorer or a function of (y, prediction), for a fit; its `labels` are the fit's classes.
+    """Return the measure of a name, a scorer or a function of (y, prediction), for a fit; its
+    `labels` are the fit's classes.
 
-    A function that is not in the table gets the predicted classes, as `make_scorer` gives them, or the predicted mean.
-    ValueError for unknown names, and for models that lack the predictions.
+    A function that is not in the table gets the predicted classes, as `make_scorer` gives them, or
+    the predicted mean. ValueError for unknown names, and for models that lack the predictions.
     """
-    what, units = f"{caller}: metric", fit.objective.units
+    what = f"{caller}: metric"
+    units = fit.objective.units
     name = metric if isinstance(metric, str) else ""
     known = METRICS.get(name) if name else of_function(metric)
     if name == "r2" and units.classes:  # scikit-learn's, of labels
@@ -139,7 +163,9 @@ def measure_of(caller: str, fit: Fit, metric: Any) -> Measure:
     name = metric_name(metric)
     if known is not None and known.needs == "risk":
         if units.risk is None:
-            raise ValueError(f"{what}={name!r} needs times and events, as of lo.Cox; got {display_name(fit.objective)}.")
+            raise ValueError(
+                f"{what}={name!r} needs times and events, as of lo.Cox; got {display_name(fit.objective)}."
+            )
         return replace(known, name=name)
     if units.target is None:
         raise ValueError(
@@ -149,7 +175,8 @@ def measure_of(caller: str, fit: Fit, metric: Any) -> Measure:
     labels = _classes(what, name, fit, known, scorer)
     if scorer is None:
         assert known is not None
-        measure, given = replace(known, name=name), {"average": AVERAGES[name]} if name in AVERAGES else {}
+        measure = replace(known, name=name)
+        given = {"average": AVERAGES[name]} if name in AVERAGES else {}
         if known.functional is None:
             import sklearn.metrics
 
@@ -157,21 +184,40 @@ def measure_of(caller: str, fit: Fit, metric: Any) -> Measure:
             if name == "f1" and labels is not None and len(labels) == 2:
                 given = {"pos_label": labels[1]}
             call = f"{what}={name!r}"
-            found = _of_numbers(function, given) if labels is None else _of_classes(call, function, given, known.needs, labels)
+            found = (
+                _of_numbers(function, given)
+                if labels is None
+                else _of_classes(call, function, given, known.needs, labels)
+            )
             measure = replace(measure, functional=found)
         level = getattr(getattr(fit.objective, "loss_function", None), "level", None)
         if name == "pinball" and level is not None:  # that of the quantile that the model is of
-            measure = replace(measure, functional=Mean(functools.partial(pinball, alpha=float(level))))
+            measure = replace(
+                measure, functional=Mean(functools.partial(pinball, alpha=float(level)))
+            )
     else:
         measure = of_scorer(what, name, scorer, labels, fit)
         if measure.needs == "decision" and not isinstance(measure.functional, Called):
             measure = replace(measure, needs="probability")  # whose order is that of decisions
         if scorer._score_func is metric and measure.needs == "label":
             measure = replace(measure, title="of predicted classes")
-    if units.classes > 2 and measure.needs == "response" and not (known and "brier" in known.metrics):
-        raise ValueError(f"{what}={name!r} needs a response that is a number; {display_name(fit.objective)} has classes.")
-    if not units.classes and measure.classes and measure.needs != "label" and not isinstance(measure.functional, Ranks):
-        raise ValueError(f"{what}={name!r} needs probabilities of classes; {display_name(fit.objective)} has none.")
+    if (
+        units.classes > 2
+        and measure.needs == "response"
+        and not (known and "brier" in known.metrics)
+    ):
+        raise ValueError(
+            f"{what}={name!r} needs a response that is a number; {display_name(fit.objective)} has classes."
+        )
+    if (
+        not units.classes
+        and measure.classes
+        and measure.needs != "label"
+        and not isinstance(measure.functional, Ranks)
+    ):
+        raise ValueError(
+            f"{what}={name!r} needs probabilities of classes; {display_name(fit.objective)} has none."
+        )
     measure = replace(measure, labels=None if labels is None else tuple(labels.tolist()))
     if isinstance(measure.functional, Called):
         measure = replace(measure, functional=_examined(f"{what}={name!r}", measure, fit))
@@ -198,25 +244,40 @@ def _scorer(what: str, metric: Any) -> Any:
 
 
 def _classes(what: str, name: str, fit: Fit, known: Measure | None, scorer: Any) -> NDArray | None:
-    """Return the classes of a fit, in the order of their numbers; None where the measure takes the response as a number."""
+    """Return the classes of a fit, in the order of their numbers.
+
+    None where the measure takes the response as a number.
+    """
     units = fit.objective.units
     if scorer is None and known is not None and not known.classes:
         return None
     if units.classes:
         return np.asarray(getattr(fit.objective, "classes", None) or range(units.classes))
     module = "" if scorer is None else getattr(scorer._score_func, "__module__", "")
-    of_classes = known.classes if known is not None else "cluster" in module or "predict" not in scorer._response_method
+    of_classes = (
+        known.classes
+        if known is not None
+        else "cluster" in module or "predict" not in scorer._response_method
+    )
     if not of_classes:
         return None
     values = np.unique(np.asarray(units.target, np.float64))
     if np.isfinite(values).sum() > 2:
-        raise ValueError(f"{what}={name!r} needs a response of classes; this one is a number: 'mse' or 'mae'.")
+        raise ValueError(
+            f"{what}={name!r} needs a response of classes; this one is a number: 'mse' or 'mae'."
+        )
     return values
 
 
 def _examined(what: str, measure: Measure, fit: Fit) -> AbstractFunctional:
-    """Call a function on the responses with good predictions: an error now, or whether it returns one number for each row."""
-    functional, y = measure.functional, measure.numbered(fit.objective.units, np.asarray(fit.objective.units.target))
+    """Call a function on the responses with good predictions.
+
+    An error now, or whether it returns one number for each row.
+    """
+    functional, y = (
+        measure.functional,
+        measure.numbered(fit.objective.units, np.asarray(fit.objective.units.target)),
+    )
     assert isinstance(functional, Called)
     prediction = y
     if measure.labels is not None and measure.needs != "label":
@@ -227,25 +288,39 @@ def _examined(what: str, measure: Measure, fit: Fit) -> AbstractFunctional:
     except (ValueError, TypeError, ZeroDivisionError) as error:
         raise ValueError(f"{what}: it fails on the responses of this model: {error}") from error
     if found.shape not in ((), (len(y),)):
-        raise ValueError(f"{what}: it must return one number, or one a row, ({len(y)},); got shape {found.shape}.")
-    return Mean(functional.function, own=True, scale=functional.scale) if found.shape else functional  # type: ignore[arg-type]
+        raise ValueError(
+            f"{what}: it must return one number, or one a row, ({len(y)},); got shape {found.shape}."
+        )
+    return (
+        Mean(functional.function, own=True, scale=functional.scale) if found.shape else functional
+    )  # type: ignore[arg-type]
 
 
 def _of_numbers(metric: Callable, given: dict[str, Any]) -> AbstractFunctional:
     known = of_function(metric)
-    if known is None or known.functional is None or known.classes or not given.keys() <= {*known.parameters}:
+    if (
+        known is None
+        or known.functional is None
+        or known.classes
+        or not given.keys() <= {*known.parameters}
+    ):
         return _generic(functools.partial(metric, **given), metric)
     return _with(known.functional, given)
 
 
 def _with(functional: AbstractFunctional, given: dict[str, Any]) -> AbstractFunctional:
     """Give the function of a mean its keywords."""
-    return replace(functional, function=functools.partial(functional.function, **given)) if given else functional  # type: ignore
+    return (
+        replace(functional, function=functools.partial(functional.function, **given))
+        if given
+        else functional
+    )  # type: ignore
 
 
 def _needs(what: str, name: str, methods: Any, estimator: Any, classes: int) -> Needs:
     """Return the first of the methods that the estimator has."""
-    methods = (methods,) if isinstance(methods, str) else methods
+    if isinstance(methods, str):
+        methods = (methods,)
     there = [m for m in methods if isinstance(estimator, Fit) or hasattr(estimator, m)]
     if not there:
         raise TypeError(
@@ -255,14 +330,24 @@ def _needs(what: str, name: str, methods: Any, estimator: Any, classes: int) -> 
     if there[0] == "predict":
         return "label"
     if classes > 2 and "predict_proba" not in there:
-        raise TypeError(f"{what}={name} of {classes} classes needs predict_proba; {type(estimator).__name__} has it not.")
-    return "probabilities" if classes > 2 else "decision" if there[0] == "decision_function" else "probability"
+        raise TypeError(
+            f"{what}={name} of {classes} classes needs predict_proba; {type(estimator).__name__} has it not."
+        )
+    if classes > 2:
+        return "probabilities"
+    if there[0] == "decision_function":
+        return "decision"
+    return "probability"
 
 
-def _of_classes(call: str, metric: Callable, given: dict, needs: Needs, labels: NDArray) -> AbstractFunctional:
-    two, known = len(labels) == 2, of_function(metric)
+def _of_classes(
+    call: str, metric: Callable, given: dict, needs: Needs, labels: NDArray
+) -> AbstractFunctional:
+    two = len(labels) == 2
+    known = of_function(metric)
     functional = None if known is None else known.functional
-    if two or needs == "label":  # scikit-learn may need to know which class, given by a word, is the positive one
+    # scikit-learn may need to know which class, given by a word, is the positive one
+    if two or needs == "label":
         try:
             quietly(metric, labels, labels if needs == "label" else np.array([0.0, 1.0]), **given)
         except ValueError as error:
@@ -272,14 +357,24 @@ def _of_classes(call: str, metric: Callable, given: dict, needs: Needs, labels: 
             raise ValueError(f"{call}: {error}{way}") from error
     flipped = two and given.get("pos_label") is not None and given["pos_label"] == labels[0]
     plain = {key: value for key, value in given.items() if key != "pos_label" or not two}
-    if isinstance(functional, Mean) and known is not None and known.classes and plain.keys() <= {*known.parameters}:
+    if (
+        isinstance(functional, Mean)
+        and known is not None
+        and known.classes
+        and plain.keys() <= {*known.parameters}
+    ):
         return _with(functional, plain)
     if isinstance(functional, Ranks):
         if two or (plain.get("multi_class") == "ovr" and needs == "probabilities"):
             average = plain.pop("average", "macro")
             plain.pop("multi_class", None)
             if not plain and average in ("macro", "weighted"):
-                return replace(functional, flipped=flipped, frequent=average == "weighted" and not two, strict=True)
+                return replace(
+                    functional,
+                    flipped=flipped,
+                    frequent=average == "weighted" and not two,
+                    strict=True,
+                )
         if not two and "multi_class" not in given:
             way = "use 'roc_auc_ovr'" if len(labels) > 2 else "there is nothing to tell apart"
             raise ValueError(f"{call} is of two classes; y has {len(labels)}: {way}.")
@@ -305,7 +400,9 @@ def _generic(ask: Callable, metric: Callable) -> AbstractFunctional:
     return Called(Picklable(ask), _takes_weights(metric))
 
 
-def _orient_predictions(y: NDArray, prediction: NDArray, ask: Callable, flipped: bool, needs: Needs, **named: Any) -> float:
+def _orient_predictions(
+    y: NDArray, prediction: NDArray, ask: Callable, flipped: bool, needs: Needs, **named: Any
+) -> float:
     """Turn predictions to the positive class, which may be the first."""
     if flipped:
         prediction = -prediction if needs == "decision" else 1 - prediction

@@ -1,4 +1,5 @@
-"""The loss of a batch of refits: the model's own score, a named one, or a user's function, with its error.
+"""The loss of a batch of refits: the model's own score, a named one, or a user's function, with its
+error.
 
 The scores that `cross_validate(..., evaluate="squared_error")` names are
 
@@ -8,9 +9,9 @@ The scores that `cross_validate(..., evaluate="squared_error")` names are
     zero_one         1 if the most probable class is wrong, else 0
     crps             ∫ (P(Y ≤ t) − 1[y ≤ t])² dt
 
-μ is the predicted mean of the response. A dispersion that is not a parameter of the model is estimated from the data of each
-refit: under squared loss the variance is φ = Σ w r² / Σ w over the units that the refit sees. Errors are estimates
-(`reach`), unless the score is the model's own loss.
+μ is the predicted mean of the response. A dispersion that is not a parameter of the model is
+estimated from the data of each refit: under squared loss the variance is φ = Σ w r² / Σ w over the
+units that the refit sees. Errors are estimates (`reach`), unless the score is the model's own loss.
 """
 
 import abc
@@ -25,7 +26,13 @@ from numpy.typing import ArrayLike, NDArray
 from .._runtime.arrays import FloatArray, IntArray
 from .._runtime.conventions import warn
 from .._runtime.jax import Array, Arrays, PyTree, compile_static, jax
-from ..objectives.batch_functions import ClosedFormBatch, derive_batch, fold_weights, own_passes, padded_batch
+from ..objectives.batch_functions import (
+    ClosedFormBatch,
+    derive_batch,
+    fold_weights,
+    own_passes,
+    padded_batch,
+)
 from ..objectives.closed_form import AbstractClosedForm
 from ..objectives.objective import (
     LOG_DENSITY,
@@ -44,8 +51,10 @@ from ..plans.plan import CAPACITY, Plan, RefitRows, few_more
 from ..refit import RefitBatch
 from .metrics import SCORES, Measure, ScoreName
 
-DIRECTIONS: Literal[8] = 8  # directions in which an unknown function is evaluated within the remaining distance
-# factor on the result of so few directions, if there are more; for a linear function too small once in ten
+# directions in which an unknown function is evaluated within the remaining distance
+DIRECTIONS: Literal[8] = 8
+# factor on the result of so few directions, if there are more; for a linear function too small once
+# in ten
 SAFETY = {8: 1.5, 2: 3.0}
 
 Evaluate = Callable[[IntArray, IntArray, PyTree], ArrayLike]
@@ -66,11 +75,16 @@ class NamedScore(abc.ABC):
 
     @abc.abstractmethod
     def losses(self, rows: RefitRows, theta: np.ndarray) -> FloatArray:
-        """Return the losses of a batch, `[refits, width]`, zero where not scored; joint ones `[refits]`."""
+        """Return the losses of a batch, `[refits, width]`, zero where not scored.
+
+        Joint ones `[refits]`.
+        """
 
     def error(self, rows: RefitRows, batch: RefitBatch, losses: np.ndarray) -> FloatArray:
         """Return the error of the summed losses of each refit, `[refits]`."""
-        each = reach(self.fit, batch, losses, lambda theta: self.losses(rows, theta), self.directions)
+        each = reach(
+            self.fit, batch, losses, lambda theta: self.losses(rows, theta), self.directions
+        )
         return each.reshape(len(each), -1).sum(1)
 
 
@@ -97,19 +111,25 @@ class OfPredictions(NamedScore):
 
     def _predict(self, rows: RefitRows, theta: np.ndarray) -> np.ndarray:
         """Return the predictions μ; for two classes, the probability of the second."""
-        values, classes = predictions(self.fit, rows, theta, "response"), self.fit.objective.units.classes
+        values = predictions(self.fit, rows, theta, "response")
+        classes = self.fit.objective.units.classes
         if values.ndim > 2 and not classes:
             raise ValueError(
                 f"cross_validate: evaluate= needs a prediction of one number; {display_name(self.fit.objective)} has several."
             )
-        return values[..., 1] if values.ndim > 2 and classes == 2 else values
+        if values.ndim > 2 and classes == 2:
+            return values[..., 1]
+        return values
 
     def _measure(self, rows: RefitRows, predicted: np.ndarray, off: np.ndarray) -> np.ndarray:
         """Return the values of a batch and their errors, zero where not scored."""
-        target, held = np.asarray(self.fit.objective.units.target), rows.held
+        target = np.asarray(self.fit.objective.units.target)
+        held = rows.held
         out = np.zeros((2, *rows.index.shape))
         with np.errstate(invalid="ignore"):
-            out[:, held] = self.measure.of_means(target[rows.index[held]], predicted[held], off[held], np.ones(int(held.sum())))
+            out[:, held] = self.measure.of_means(
+                target[rows.index[held]], predicted[held], off[held], np.ones(int(held.sum()))
+            )
         out[1][np.isnan(out[1])] = np.inf
         return out
 
@@ -127,17 +147,30 @@ class OfDistribution(NamedScore):
         y = np.asarray(self.fit.objective.units.target)
         mean = predictions(self.fit, rows, theta, "response")
         with np.errstate(all="ignore"):
-            values = self.score(mean, self.distribution.dispersion(rows, theta), y[np.minimum(rows.index, len(y) - 1)])
+            values = self.score(
+                mean,
+                self.distribution.dispersion(rows, theta),
+                y[np.minimum(rows.index, len(y) - 1)],
+            )
         return np.where(rows.held, values, 0.0)
 
 
-def find_score(fit: Fit, evaluate: Evaluate | ScoreName | NamedScore | None) -> Evaluate | NamedScore | None:
-    """Return the score of a name; None if it is the model's own loss, ValueError if the model has no such score."""
+def find_score(
+    fit: Fit, evaluate: Evaluate | ScoreName | NamedScore | None
+) -> Evaluate | NamedScore | None:
+    """Return the score of a name.
+
+    None if it is the model's own loss, ValueError if the model has no such score.
+    """
     if evaluate is None or callable(evaluate) or isinstance(evaluate, NamedScore):
         return evaluate
-    names, units, model = get_args(ScoreName), fit.objective.units, display_name(fit.objective)
+    names = get_args(ScoreName)
+    units = fit.objective.units
+    model = display_name(fit.objective)
     if not isinstance(evaluate, str) or evaluate not in names:
-        raise ValueError(f"cross_validate: evaluate must be a function or one of {', '.join(names)}; got {evaluate!r}.")
+        raise ValueError(
+            f"cross_validate: evaluate must be a function or one of {', '.join(names)}; got {evaluate!r}."
+        )
     measure = SCORES[evaluate]
     if measure.way_out:  # a score of the whole distribution
         if evaluate == "log_density" and units.score in (LOG_DENSITY, LOG_PROBABILITY):
@@ -154,11 +187,15 @@ def find_score(fit: Fit, evaluate: Evaluate | ScoreName | NamedScore | None) -> 
             warn(f"cross_validate: the {evaluate} of {model} is {known.note}.")
         return OfDistribution(fit, measure.title, known, known.scores[evaluate])
     if units.target is None:
-        raise ValueError(f"cross_validate: evaluate={evaluate!r} needs a model with predictions and a target; got {model}.")
+        raise ValueError(
+            f"cross_validate: evaluate={evaluate!r} needs a model with predictions and a target; got {model}."
+        )
     if measure.needs == "label" and not units.classes:
         raise ValueError(f"cross_validate: evaluate={evaluate!r} needs classes; {model} has none.")
     if evaluate == "absolute_error" and units.classes > 2:
-        raise ValueError(f"cross_validate: evaluate={evaluate!r} needs a response that is a number; {model} has classes.")
+        raise ValueError(
+            f"cross_validate: evaluate={evaluate!r} needs a response that is a number; {model} has classes."
+        )
     brier = evaluate == "squared_error" and units.classes > 2
     return OfPredictions(fit, measure, "Brier score" if brier else measure.title)
 
@@ -176,7 +213,9 @@ class HeldOutLoss:
         """The name of the losses."""
         if self.evaluate is None:
             return self.fit.objective.units.score
-        return self.evaluate.title if isinstance(self.evaluate, NamedScore) else ""
+        if isinstance(self.evaluate, NamedScore):
+            return self.evaluate.title
+        return ""
 
     @functools.cached_property
     def joint(self) -> bool:
@@ -194,7 +233,8 @@ class HeldOutLoss:
             return scores(self.fit, rows, theta)
         if isinstance(self.evaluate, NamedScore):
             return self.evaluate.losses(rows, theta)
-        parameters, joint = natural(self.fit, theta), self.joint
+        parameters = natural(self.fit, theta)
+        joint = self.joint
         out = np.zeros(len(rows.index) if joint else rows.index.shape)
         for k in range(len(out)):
             out[k if joint else (k, np.asarray(rows.held[k]))] = self._value(rows, k, parameters)
@@ -202,18 +242,24 @@ class HeldOutLoss:
 
     def losses_of(self, rows: RefitRows, batch: RefitBatch) -> FloatArray:
         """Return the losses of refits; a batch may already hold the model's own."""
-        return self.losses(rows, batch.theta) if self.evaluate is not None or batch.scores is None else batch.scores
+        if self.evaluate is not None or batch.scores is None:
+            return self.losses(rows, batch.theta)
+        return batch.scores
 
     def _value(self, rows: RefitRows, k: int, parameters: PyTree) -> NDArray:
         """Apply the user's function to one refit of a batch."""
         assert self.evaluate is not None and not isinstance(self.evaluate, NamedScore)
-        held, out = rows.index[k][rows.held[k]], rows.index[k][rows.weight[k] == 0]
+        held = rows.index[k][rows.held[k]]
+        out = rows.index[k][rows.weight[k] == 0]
         seen = np.setdiff1d(np.arange(self.plan.num_units), out, assume_unique=True)
         value = np.asarray(self.evaluate(held, seen, map_arrays(lambda leaf: leaf[k], parameters)))
-        if value.dtype == object and any(each is None for each in value.ravel()):  # None would become NaN, like a missing loss
+        # None would become NaN, like a missing loss
+        if value.dtype == object and any(each is None for each in value.ravel()):
             called = getattr(self.evaluate, "__qualname__", type(self.evaluate).__name__)
             what = "None" if value.ndim == 0 else "None among the losses"
-            raise TypeError(f"evaluate: {called} returned {what}; return one loss a held unit, or one number.")
+            raise TypeError(
+                f"evaluate: {called} returned {what}; return one loss a held unit, or one number."
+            )
         value = np.asarray(value, np.float64)
         if value.shape not in ((), (len(held),)):
             raise ValueError(
@@ -238,20 +284,27 @@ def reach(
     function: Callable[[np.ndarray], np.ndarray],
     directions: Literal[2, 8] = DIRECTIONS,
 ) -> FloatArray:
-    """Estimate the largest difference of a function of θ between the reported refits, `at`, and the exact refits.
+    """Estimate the largest difference of a function of θ between the reported refits, `at`, and the
+    exact refits.
 
-    The exact refits lie in balls around known centres. The function is evaluated at the ends of orthogonal steps of one length.
-    If it is about linear there, these changes are components of its gradient, and their root sum of squares bounds the change.
-    With only some of the directions, drawn at random for each refit, this is an estimate. For functions with one number a
-    refit, no slope is taken to be less than the median slope of the batch. Both ends of each direction are tried, since a tail
-    may be flat on one side.
+    The exact refits lie in balls around known centres. The function is evaluated at the ends of
+    orthogonal steps of one length. If it is about linear there, these changes are components of its
+    gradient, and their root sum of squares bounds the change. With only some of the directions,
+    drawn at random for each refit, this is an estimate. For functions with one number a refit, no
+    slope is taken to be less than the median slope of the batch. Both ends of each direction are
+    tried, since a tail may be flat on one side.
     """
     if batch.ball is None:
         return np.full(at.shape, np.inf)
     center, radius = batch.ball()
-    rank, known, placed_at = center.shape[1], np.isfinite(radius), fit.at if batch.at is None else batch.at
-    count, reached = min(rank, directions), np.where(known, radius, 0.0)
-    orthogonal = np.linalg.qr(np.random.default_rng(0).standard_normal((len(center), rank, count)))[0]
+    rank = center.shape[1]
+    known = np.isfinite(radius)
+    placed_at = fit.at if batch.at is None else batch.at
+    count = min(rank, directions)
+    reached = np.where(known, radius, 0.0)
+    orthogonal = np.linalg.qr(np.random.default_rng(0).standard_normal((len(center), rank, count)))[
+        0
+    ]
     start = placed_at(center)
     middle = at if np.array_equal(start, batch.theta) else function(start)
     squares = np.zeros(at.shape)
@@ -263,7 +316,9 @@ def reach(
         told = (reached > 0) & np.isfinite(squares)
         steep = np.sqrt(squares[told]) / reached[told]
         squares = np.maximum(squares, ((np.median(steep) if told.any() else 0.0) * reached) ** 2)
-    most = np.abs(middle - at) + np.sqrt(squares * rank / count) * (SAFETY[count] if count < rank else 1.0)
+    most = np.abs(middle - at) + np.sqrt(squares * rank / count) * (
+        SAFETY[count] if count < rank else 1.0
+    )
     return np.where(known.reshape(-1, *[1] * (at.ndim - 1)) & np.isfinite(most), most, np.inf)
 
 
@@ -274,7 +329,8 @@ def _natural(objective: AbstractObjective, like: PyTree, theta: Arrays) -> PyTre
 
 def natural(fit: Fit, theta: FloatArray) -> PyTree:
     """Return the natural parameters of many refits, with a leading axis for the refits."""
-    if fit.predictor_data is not None or isinstance(fit.objective, AbstractClosedForm):  # nothing needs to be compiled
+    # nothing needs to be compiled
+    if fit.predictor_data is not None or isinstance(fit.objective, AbstractClosedForm):
         each = [fit.objective.parameters.natural(unflatten(v, fit.theta)) for v in theta]
         return {name: np.array([parameters[name] for parameters in each]) for name in each[0]}
     found = _natural(repeatable(fit.objective), fit.theta, theta[few_more(len(theta))])
@@ -282,12 +338,16 @@ def natural(fit: Fit, theta: FloatArray) -> PyTree:
 
 
 @compile_static
-def _predict_units(objective: AbstractObjective, like: PyTree, rows: RefitRows, theta: Arrays, size: int, kind: str) -> Array:
+def _predict_units(
+    objective: AbstractObjective, like: PyTree, rows: RefitRows, theta: Arrays, size: int, kind: str
+) -> Array:
     """Predict the units of a batch, `size` refits at once."""
 
     def one(args):
         index, weight, theta = args
-        return objective.predict(unravel(theta, like), fold_weights(objective, index, weight), index, kind)
+        return objective.predict(
+            unravel(theta, like), fold_weights(objective, index, weight), index, kind
+        )
 
     return jax.lax.map(one, (rows.index, rows.weight, theta), batch_size=size)
 
@@ -298,7 +358,9 @@ def scores(fit: Fit, rows: RefitRows, theta: np.ndarray) -> FloatArray:
     if model is None:
         return derive_batch(fit.objective, fit.theta, rows).losses(theta, np.arange(len(theta)))
     index = np.minimum(rows.index, len(model.y) - 1)
-    return np.where(rows.held, model.unit_loss.derivatives(model.at(index, theta), model.y[index], (0,))[0], 0.0)
+    return np.where(
+        rows.held, model.unit_loss.derivatives(model.at(index, theta), model.y[index], (0,))[0], 0.0
+    )
 
 
 def predictions(fit: Fit, rows: RefitRows, theta: np.ndarray, kind: str) -> FloatArray:
@@ -313,7 +375,9 @@ def modelled_predictions(fit: Fit, rows: RefitRows, theta: np.ndarray, kind: str
     if model is not None:
         eta = model.at(np.minimum(rows.index, len(model.y) - 1), theta)
         with np.errstate(all="ignore"):
-            return eta if kind == "link" else np.asarray(model.inverse_link(eta))
+            if kind == "link":
+                return eta
+            return np.asarray(model.inverse_link(eta))
     F = derive_batch(fit.objective, fit.theta, rows)
     if isinstance(F, ClosedFormBatch):
         return F.predictions(theta, np.arange(len(theta)), kind)

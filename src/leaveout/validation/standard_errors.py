@@ -5,7 +5,8 @@
     one series           the same over successive blocks, longer than the losses are correlated
     one field            the same over blocks of neighbouring sites
 
-The SD of folds over √(number of folds) is never used: it goes to zero with more folds of the same data.
+The SD of folds over √(number of folds) is never used: it goes to zero with more folds of the same
+data.
 """
 
 import math
@@ -32,8 +33,8 @@ class StandardError(NamedTuple):
 class Independent(NamedTuple):
     """The independent groups of scored units.
 
-    `label` is the group of each unit, or None if each unit is its own. The other fields are the number of groups, their
-    description, and whether they are enough for a standard error.
+    `label` is the group of each unit, or None if each unit is its own. The other fields are the
+    number of groups, their description, and whether they are enough for a standard error.
     """
 
     label: IntArray | None
@@ -64,9 +65,10 @@ class TrainingInfluence(NamedTuple):
 class InfluenceSpread:
     """The influence of the data on a number, and the standard error that follows from it.
 
-    `tested` `[records]` sums to zero, and is not zero where a record is tested. `unit` is the cluster (or record) that each
-    belongs to, or several such partitions, `[partitions, records]`, over which variances are averaged. The influence through
-    training is either `trained`, or `moved` `[folds, folds]`: the contribution of fold i to the number without fold j in its
+    `tested` `[records]` sums to zero, and is not zero where a record is tested. `unit` is the
+    cluster (or record) that each belongs to, or several such partitions, `[partitions, records]`,
+    over which variances are averaged. The influence through training is either `trained`, or
+    `moved` `[folds, folds]`: the contribution of fold i to the number without fold j in its
     training data, minus its contribution with it.
     """
 
@@ -81,8 +83,11 @@ class InfluenceSpread:
         variance = self._over_units.value
         if self.training_part is not None:
             change, group, noise = self.training_part
-            tested, count = np.bincount(group, self.test_part, len(change)), len(change)
-            variance += max((np.sum((tested + change) ** 2 - tested**2) - noise) * count / (count - 1), 0.0)
+            tested = np.bincount(group, self.test_part, len(change))
+            count = len(change)
+            variance += max(
+                (np.sum((tested + change) ** 2 - tested**2) - noise) * count / (count - 1), 0.0
+            )
         if self.fold_effects is not None:
             variance += as_trained(self.fold_effects)
         return float(np.sqrt(variance))
@@ -95,46 +100,62 @@ class InfluenceSpread:
     @property
     def _over_units(self) -> Variance:
         there = self.test_part != 0
-        return over_units(self.test_part[there], np.atleast_2d(self.unit)[:, there]) if there.any() else Variance(0.0, 1.0)
+        if there.any():
+            return over_units(self.test_part[there], np.atleast_2d(self.unit)[:, there])
+        return Variance(0.0, 1.0)
 
     def minus(self, other: "InfluenceSpread") -> "InfluenceSpread":
         """Return the influence of the data on the difference of two numbers of the same records."""
-        both, moved = None, None
+        both = None
+        moved = None
         if self.training_part is not None and other.training_part is not None:
             change = self.training_part.change - other.training_part.change
-            both = self.training_part._replace(change=change, noise=self.training_part.noise + other.training_part.noise)
+            both = self.training_part._replace(
+                change=change, noise=self.training_part.noise + other.training_part.noise
+            )
         if self.fold_effects is not None and other.fold_effects is not None:
             moved = self.fold_effects - other.fold_effects
-        return replace(self, test_part=self.test_part - other.test_part, training_part=both, fold_effects=moved)
+        return replace(
+            self, test_part=self.test_part - other.test_part, training_part=both, fold_effects=moved
+        )
 
 
-def over_units(influence: Float[np.ndarray, " records"], partitions: Int[np.ndarray, "partitions records"]) -> Variance:
-    """Compute the variance `Σ_c (Σ_{i ∈ c} ψ_i)² / (1 − n_c/n)` and Satterthwaite's degrees of freedom.
+def over_units(
+    influence: Float[np.ndarray, " records"], partitions: Int[np.ndarray, "partitions records"]
+) -> Variance:
+    """Compute the variance `Σ_c (Σ_{i ∈ c} ψ_i)² / (1 − n_c/n)` and Satterthwaite's degrees of
+    freedom.
 
     Both are averaged over partitions into units.
     """
     found = []
     for unit in partitions:
         code = np.unique(unit, return_inverse=True)[1]
-        sums, sizes = np.bincount(code, influence), np.bincount(code)
+        sums = np.bincount(code, influence)
+        sizes = np.bincount(code)
         if len(sizes) < 2:
             found.append((np.nan, 1.0))
             continue
         variance = float(np.sum(sums**2 / (1 - sizes / len(code))))
-        single, joint = np.sum(influence**2), np.sum(sizes * (sizes - 1.0)) / len(code)
-        alike = np.clip((np.sum(sums**2) - single) / max(single * joint, 1e-300), 0.0, 1.0)  # the correlation within units
+        single = np.sum(influence**2)
+        joint = np.sum(sizes * (sizes - 1.0)) / len(code)
+        # the correlation within units
+        alike = np.clip((np.sum(sums**2) - single) / max(single * joint, 1e-300), 0.0, 1.0)
         each = sizes * (1 + alike * (sizes - 1.0))
         found.append((variance, max(float(np.sum(each) ** 2 / np.sum(each**2)) - 1, 1.0)))
     return Variance(*(float(np.mean(part)) for part in zip(*found, strict=True)))
 
 
 def as_trained(move: Float[np.ndarray, "folds folds"]) -> float:
-    """Compute the part of the variance of a score that is due to training: Σ_{i ≠ j} C_ij C_ji, if that is positive.
+    """Compute the part of the variance of a score that is due to training: Σ_{i ≠ j} C_ij C_ji, if
+    that is positive.
 
-    `moved[i, j]` is the contribution of fold i to the score without fold j in its training data, minus that with it; C is
-    `move` minus its mean. The losses of two clusters in different folds depend on one another, since each is in the other's
-    training set. Their covariance is the expected product of the effects of each on the other. An effect of a cluster on all
-    others alike is in no product of first order. Squares of C would count again the variance that is counted as tested.
+    `moved[i, j]` is the contribution of fold i to the score without fold j in its training data,
+    minus that with it; C is `move` minus its mean. The losses of two clusters in different folds
+    depend on one another, since each is in the other's training set. Their covariance is the
+    expected product of the effects of each on the other. An effect of a cluster on all others alike
+    is in no product of first order. Squares of C would count again the variance that is counted as
+    tested.
     """
     off = ~np.eye(len(move), dtype=bool)
     C = np.where(off, move - move[off].mean(), 0.0)
@@ -149,12 +170,20 @@ def independent(losses: FloatArray, weight: FloatArray, plan: Plan) -> Independe
         return missing("fewer than two scored units")
     label = plan.blocks if plan.clusters is None else plan.clusters
     if label is not None:
-        grouped, count = plan.clusters is not None, len(np.unique(label[seen]))
+        grouped = plan.clusters is not None
+        count = len(np.unique(label[seen]))
         if count < (2 if grouped else MIN_BLOCKS):
-            return missing("fewer than two groups" if grouped else f"{count} blocks of neighbours are fewer than {MIN_BLOCKS}")
+            return missing(
+                "fewer than two groups"
+                if grouped
+                else f"{count} blocks of neighbours are fewer than {MIN_BLOCKS}"
+            )
         few = "; few groups, so a rough number" if count < MIN_BLOCKS else ""
         size = round(seen.sum() / count)
-        what = f"groups{few}" if grouped else f"blocks of about {size} neighbours" if size > 1 else "units, each by itself"
+        if grouped:
+            what = f"groups{few}"
+        else:
+            what = f"blocks of about {size} neighbours" if size > 1 else "units, each by itself"
         return Independent(label[seen], count, f"over {count} {what}")
     if plan.serial is None:
         return missing("the objective does not say whether its units depend on one another")
@@ -163,29 +192,44 @@ def independent(losses: FloatArray, weight: FloatArray, plan: Plan) -> Independe
         count = int(seen.sum()) // length
         if count < MIN_BLOCKS:
             return missing(f"{count} blocks of {length} are fewer than {MIN_BLOCKS}")
-        return Independent(np.minimum(np.arange(seen.sum()) // length, count - 1), count, f"over {count} blocks of {length}")
+        return Independent(
+            np.minimum(np.arange(seen.sum()) // length, count - 1),
+            count,
+            f"over {count} blocks of {length}",
+        )
     if plan.of_cases:
         return Independent(None, int(weight[seen].sum()), "cases independent; usually optimistic")
     return Independent(None, int(seen.sum()), "rows independent; usually optimistic")
 
 
 def average_by_unit(unit: IntArray, values: NDArray, count: int) -> FloatArray:
-    """Average values `[entries, ...]` by the unit of each, `[count, ...]`; NaN for a unit without any."""
-    times, columns = np.bincount(unit, minlength=count), values.reshape(len(values), math.prod(values.shape[1:])).T
+    """Average values `[entries, ...]` by the unit of each, `[count, ...]`.
+
+    NaN for a unit without any.
+    """
+    times = np.bincount(unit, minlength=count)
+    columns = values.reshape(len(values), math.prod(values.shape[1:])).T
     with np.errstate(invalid="ignore"):
-        found = [np.where(times > 0, np.bincount(unit, column, count) / np.maximum(times, 1), np.nan) for column in columns]
+        found = [
+            np.where(times > 0, np.bincount(unit, column, count) / np.maximum(times, 1), np.nan)
+            for column in columns
+        ]
     return np.stack(found, axis=-1).reshape(count, *values.shape[1:])
 
 
 def standard_error(losses: FloatArray, weight: FloatArray, plan: Plan) -> StandardError:
-    """Compute the standard error of the weighted mean of per-unit losses, `[units]`; NaN losses are ignored."""
+    """Compute the standard error of the weighted mean of per-unit losses, `[units]`.
+
+    NaN losses are ignored.
+    """
     found = independent(losses, weight, plan)
     if not found.enough:
         return StandardError(np.nan, found.kind)
     if found.label is None:
         return StandardError(naive(losses, weight, plan.of_cases), found.kind)
     seen = np.isfinite(losses) & (weight > 0)
-    group, pull = np.unique(found.label, return_inverse=True)[1], _pull(losses[None, seen], weight[seen])[0]
+    group = np.unique(found.label, return_inverse=True)[1]
+    pull = _pull(losses[None, seen], weight[seen])[0]
     return StandardError(float(_root(np.bincount(group, pull)[None])[0]), found.kind)
 
 
@@ -196,16 +240,21 @@ def naive(losses: FloatArray, weight: FloatArray, cases: bool = False) -> float:
     """
     if cases:
         seen = np.isfinite(losses) & (weight > 0)
-        n, apart = weight[seen].sum(), losses[seen] - np.average(losses[seen], weights=weight[seen])
+        n = weight[seen].sum()
+        apart = losses[seen] - np.average(losses[seen], weights=weight[seen])
         return float(np.sqrt(np.sum(weight[seen] * apart**2) / (n * (n - 1))))
     return float(naives(losses[None], weight)[0])
 
 
 def naives(losses: FloatArray, weight: FloatArray) -> FloatArray:
-    """Compute the naive standard errors of many means, `[means, units]`, over the units that have a loss in all of them."""
+    """Compute the naive standard errors of many means, `[means, units]`, over the units that have a
+    loss in all of them.
+    """
     seen = np.isfinite(losses).all(0) & (weight > 0)
     some = losses if seen.all() else losses[:, seen]
-    return _root(_pull(some, weight[seen])) if seen.sum() > 1 else np.zeros(len(losses))
+    if seen.sum() > 1:
+        return _root(_pull(some, weight[seen]))
+    return np.zeros(len(losses))
 
 
 def _pull(losses: FloatArray, weight: FloatArray) -> FloatArray:
@@ -215,12 +264,17 @@ def _pull(losses: FloatArray, weight: FloatArray) -> FloatArray:
 
 def _root(sums: NDArray) -> FloatArray:
     """Compute √(G/(G − 1) Σ s²) of the sums s over groups."""
-    size, count = np.maximum(np.abs(sums).max(1), 1e-300), sums.shape[1]  # squares of predictions such as e^400 overflow
+    # squares of predictions such as e^400 overflow
+    size = np.maximum(np.abs(sums).max(1), 1e-300)
+    count = sums.shape[1]
     return size * np.sqrt(count / (count - 1) * np.sum((sums / size[:, None]) ** 2, axis=1))
 
 
 def _block_length(losses: FloatArray) -> int:
-    """Return the length of blocks: six correlation times (Sokal's window), at least the cube root of the number of losses."""
+    """Return the length of blocks.
+
+    Six correlation times (Sokal's window), at least the cube root of the number of losses.
+    """
     n = len(losses)
     x = losses - losses.mean()
     spectrum = np.abs(np.fft.rfft(x, 2 * n)) ** 2

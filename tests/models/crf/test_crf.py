@@ -26,7 +26,11 @@ def problem(K=3, lengths=LENGTHS, seed=0, features=0, zeros=False):
         impossible = (rng.random((steps, K)) < 0.3) & (np.arange(K) != labels[:, None])
         scores[impossible] = -np.inf
     X = rng.standard_normal((steps, features)) * (rng.random((steps, features)) < 0.6)
-    theta = {"start": rng.standard_normal(K), "end": rng.standard_normal(K), "transition": rng.standard_normal((K, K))}
+    theta = {
+        "start": rng.standard_normal(K),
+        "end": rng.standard_normal(K),
+        "transition": rng.standard_normal((K, K)),
+    }
     if features:
         theta["weights"] = rng.standard_normal((features, K))
     return labels, scores, X, theta
@@ -37,7 +41,11 @@ def paths(theta, emission, lengths):
     out, first = [], 0
     for length in lengths:
         z = np.array(list(itertools.product(range(emission.shape[1]), repeat=int(length))))
-        score = theta["start"][z[:, 0]] + theta["end"][z[:, -1]] + emission[first + np.arange(length), z].sum(1)
+        score = (
+            theta["start"][z[:, 0]]
+            + theta["end"][z[:, -1]]
+            + emission[first + np.arange(length), z].sum(1)
+        )
         score = score + theta["transition"][z[:, :-1], z[:, 1:]].sum(1)
         out.append((z, score))
         first += length
@@ -77,12 +85,16 @@ def ridge(theta):
 def built(K, drop, kind, lengths=LENGTHS, penalty=RIDGE):
     """A CRF on one kind of emission, its θ, and its emission scores `[steps, labels]`."""
     features = 2 if "features" in kind else 0
-    labels, scores, X, theta = problem(K, lengths, features=features, zeros=kind == "structural zeros")
+    labels, scores, X, theta = problem(
+        K, lengths, features=features, zeros=kind == "structural zeros"
+    )
     emission = scores if kind != "features" else np.zeros_like(scores)
     emission = emission + X @ theta["weights"] if features else emission
     given = None if kind == "features" else scores
     x = None if not features else X if kind == "features" else scipy.sparse.csr_array(X)
-    crf = lo.CRF(labels, lengths, scores=given, features=x, num_labels=K, drop=drop, penalty=penalty)
+    crf = lo.CRF(
+        labels, lengths, scores=given, features=x, num_labels=K, drop=drop, penalty=penalty
+    )
     return crf, theta, emission, labels
 
 
@@ -97,16 +109,22 @@ def test_sequences_by_enumeration(K, kind):
     whole = log_sums(theta, emission, LENGTHS, labels, nothing)
     own = log_sums(theta, emission, LENGTHS, labels, everything)
     for w in (np.ones(3), np.array([0.3, 0.0, 1.7])):
-        np.testing.assert_allclose(call(crf.loss, theta, w), w @ (whole - own) + ridge(theta), rtol=1e-12)
+        np.testing.assert_allclose(
+            call(crf.loss, theta, w), w @ (whole - own) + ridge(theta), rtol=1e-12
+        )
     got = call(crf.score, theta, np.ones(3), np.array([2, 0]), np.ones(2))
     np.testing.assert_allclose(got, (whole - own)[[2, 0]], rtol=1e-12)
-    np.testing.assert_allclose(call(crf.score, theta, np.ones(3), np.arange(3), np.ones(3)), whole - own, rtol=1e-12)
+    np.testing.assert_allclose(
+        call(crf.score, theta, np.ones(3), np.arange(3), np.ones(3)), whole - own, rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("K", [2, 3])
 def test_labels_by_enumeration(K, kind):
-    """The partial-label likelihood at the vertices, the multilinear path between them, the normaliser counted once."""
+    """The partial-label likelihood at the vertices, the multilinear path between them, the
+    normaliser counted once.
+    """
     crf, theta, emission, labels = built(K, "label", kind)
     rng = np.random.default_rng(1)
     whole = log_sums(theta, emission, LENGTHS, labels, np.zeros(8, bool)).sum()
@@ -129,7 +147,11 @@ def test_label_scores_by_enumeration(kind):
     got = call(crf.score, theta, w, index, np.array([1.0, 1, 1, 1, 0]))[:4]
     kept = w > 0
     seen = log_sums(theta, emission, LENGTHS, labels, kept).sum()
-    states = call(lambda *args: crf.predict(*args, "state"), theta, w, index)[:4] if kind == "scores" else None
+    states = (
+        call(lambda *args: crf.predict(*args, "state"), theta, w, index)[:4]
+        if kind == "scores"
+        else None
+    )
     total = np.zeros(4)
     for k in range(3):
         for i, t in enumerate(held):
@@ -148,21 +170,28 @@ def test_label_scores_by_enumeration(kind):
 @pytest.mark.parametrize("drop", ["sequence", "label"])
 @pytest.mark.parametrize("kind", ["structural zeros", "scores and sparse features"])
 def test_derivatives(drop, kind):
-    """The recursions' Hessian and Jacobian are those of the loss; what listed units change is the difference of losses."""
+    """The recursions' Hessian and Jacobian are those of the loss.
+
+    What listed units change is the difference of losses.
+    """
     crf, theta, _, _ = built(2, drop, kind, [4, 1, 3, 2, 5, 3, 2, 4])
     n, start = crf.num_units, flat(theta)
     rng, ones = np.random.default_rng(2), np.ones(n)
     with jax.enable_x64(True):
         unravel = jax.flatten_util.ravel_pytree(jax.tree.map(jnp.asarray, theta))[1]
         compiled = jax.jit(jax.value_and_grad(lambda v, w: crf.loss(unravel(v), w)))
-        loss, gradient = (lambda v, w: np.asarray(compiled(v, w)[0])), lambda v, w: np.asarray(compiled(v, w)[1])
+        loss, gradient = (
+            (lambda v, w: np.asarray(compiled(v, w)[0])),
+            lambda v, w: np.asarray(compiled(v, w)[1]),
+        )
 
         def hessian(w, h=1e-4):  # fourth-order differences of gradients
             along = lambda e: 8 * (gradient(start + e, w) - gradient(start - e, w))
             twice = lambda e: gradient(start + 2 * e, w) - gradient(start - 2 * e, w)
             return np.array([(along(e) - twice(e)) / (12 * h) for e in h * np.eye(len(start))])
 
-        mixed = [gradient(start, ones) - gradient(start, ones - e) for e in np.eye(n)]  # F is linear in each weight
+        # F is linear in each weight
+        mixed = [gradient(start, ones) - gradient(start, ones - e) for e in np.eye(n)]
         np.testing.assert_allclose(call(crf.jacobian, theta), mixed, atol=1e-11)
         interior = np.where(np.arange(n) % 3 > 0, rng.random(n), 1.0)
         for w in (ones, interior, (rng.random(n) < 0.6) * 1.0):
@@ -185,17 +214,21 @@ def test_jacobian():
     def losses(v):
         own = {"end": v[:K], "start": v[K : 2 * K], "transition": v[2 * K :].reshape(K, K)}
         known, nothing = np.ones(8, bool), np.zeros(8, bool)
-        return log_sums(own, emission, lengths, labels, nothing) - log_sums(own, emission, lengths, labels, known)
+        return log_sums(own, emission, lengths, labels, nothing) - log_sums(
+            own, emission, lengths, labels, known
+        )
 
     h = 1e-5
-    want = np.array([(losses(start + e) - losses(start - e)) / (2 * h) for e in h * np.eye(len(start))]).T
+    want = np.array(
+        [(losses(start + e) - losses(start - e)) / (2 * h) for e in h * np.eye(len(start))]
+    ).T
     np.testing.assert_allclose(call(crf.jacobian, theta), want, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["sparse features", "scores and sparse features"])
 def test_array_code_by_enumeration(kind):
-    """F of sparse features, its gradient and products, of any weights, also where some parameters are not free: differences of
-    sums over all paths."""
+    """F of sparse features, its gradient and products, of any weights, also where some parameters
+    are not free: differences of sums over all paths."""
     lengths, K, rng = [4, 1, 3, 4, 2], 3, np.random.default_rng(0)
     labels, scores, X, theta = problem(K, lengths, features=2)
     given = scores if "scores" in kind else None
@@ -204,8 +237,14 @@ def test_array_code_by_enumeration(kind):
     known, nothing, weights = np.ones(14, bool), np.zeros(14, bool), rng.random(5) * 2
     x = scipy.sparse.csr_array(X)
     for mask in ({}, free):
-        crf = lo.CRF(labels, lengths, scores=given, features=x, num_labels=K, penalty=RIDGE, free=mask)
-        F = function(crf, {name: leaf[mask[name]] if name in mask else leaf for name, leaf in theta.items()}, weights)
+        crf = lo.CRF(
+            labels, lengths, scores=given, features=x, num_labels=K, penalty=RIDGE, free=mask
+        )
+        F = function(
+            crf,
+            {name: leaf[mask[name]] if name in mask else leaf for name, leaf in theta.items()},
+            weights,
+        )
         assert isinstance(F.of, HostBatch)
 
         def value(vector, crf=crf, F=F):
@@ -219,11 +258,16 @@ def test_array_code_by_enumeration(kind):
         got, gradient = F.look(start)
         assert got == pytest.approx(value(start), rel=1e-12)
         eye = h * np.eye(len(start))
-        np.testing.assert_allclose(gradient, [(value(start + e) - value(start - e)) / (2 * h) for e in eye], atol=1e-6)
+        np.testing.assert_allclose(
+            gradient, [(value(start + e) - value(start - e)) / (2 * h) for e in eye], atol=1e-6
+        )
         along = rng.standard_normal(len(start))
         ends = [F.look(start + sign * h * along)[1] for sign in (1, -1)]
-        np.testing.assert_allclose(F.products(start)(along), (ends[0] - ends[1]) / (2 * h), atol=1e-6)
-        single = F.products(start)(along.astype(np.float32))  # the precision of the vector is that of the product
+        np.testing.assert_allclose(
+            F.products(start)(along), (ends[0] - ends[1]) / (2 * h), atol=1e-6
+        )
+        # the precision of the vector is that of the product
+        single = F.products(start)(along.astype(np.float32))
         assert single.dtype == np.float32
         np.testing.assert_allclose(single, F.products(start)(along), atol=1e-5)
         curvature = np.array([F.products(start)(e / h) @ e / h for e in eye])
@@ -231,7 +275,10 @@ def test_array_code_by_enumeration(kind):
 
 
 def test_products_beyond_single_precision():
-    """Potentials whose sums over paths leave the range of single precision: products are those of double precision."""
+    """Potentials whose sums over paths leave the range of single precision.
+
+    Products are those of double precision.
+    """
     lengths, rng = [4, 3, 4], np.random.default_rng(0)
     labels, _, X, theta = problem(3, lengths, features=2)
     theta["transition"][1:] += 120.0
@@ -241,24 +288,34 @@ def test_products_beyond_single_precision():
     start = flat(F.like)
     assert isinstance(F.of, HostBatch)
     assert F.of.arrays.single(start.tobytes()) is F.of.arrays.at(start.tobytes())[0]
-    np.testing.assert_allclose(F.products(start)(along.astype(np.float32)), F.products(start)(along), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        F.products(start)(along.astype(np.float32)), F.products(start)(along), rtol=1e-4, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("drop", ["sequence", "label"])
 def test_a_sum_that_underflows_is_no_minimum(drop):
-    """Scores too far apart for probabilities: the loss is what enumeration says, or +∞, and no search goes there."""
+    """Scores too far apart for probabilities.
+
+    The loss is what enumeration says, or +∞, and no search goes there.
+    """
     crf, theta, emission, labels = built(3, drop, "scores")
     theta["start"] = np.array([2000.0, 0.0, 0.0])
     theta["transition"][0] -= 2000.0
     known, nothing = np.ones(8, bool), np.zeros(8, bool)
-    want = (log_sums(theta, emission, LENGTHS, labels, nothing) - log_sums(theta, emission, LENGTHS, labels, known)).sum()
+    want = (
+        log_sums(theta, emission, LENGTHS, labels, nothing)
+        - log_sums(theta, emission, LENGTHS, labels, known)
+    ).sum()
     found = float(call(crf.loss, theta, np.ones(crf.num_units)))
     assert found == np.inf or np.isclose(found, want + ridge(theta))
 
 
 @pytest.mark.slow
 def test_fit_of_many_weights():
-    """More weights than are worth a Hessian at every step, from a start where the first Newton step would be far off."""
+    """More weights than are worth a Hessian at every step, from a start where the first Newton step
+    would be far off.
+    """
     lengths = [12] * 15
     labels, _, X, _ = problem(4, lengths, features=40)
     labels[X[:, 0] > 0] = 0
@@ -272,7 +329,10 @@ def test_fit_of_many_weights():
 
 
 def test_flat_directions_of_many_weights(monkeypatch):
-    """Without a penalty some directions change nothing: steps with one Hessian, as for thousands of weights, avoid them."""
+    """Without a penalty some directions change nothing.
+
+    Steps with one Hessian, as for thousands of weights, avoid them.
+    """
     labels, scores, _, _ = problem(5, [30] * 40)
     crf = lo.CRF(labels, [30] * 40, scores=scores, num_labels=5, penalty=None)
     few = lo.fit(crf)

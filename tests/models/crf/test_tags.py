@@ -1,5 +1,5 @@
-"""Conditional random fields in use: refits from scratch, samples instead of gradients, decoding, other libraries' layers,
-bad input."""
+"""Conditional random fields in use: refits from scratch, samples instead of gradients, decoding,
+other libraries' layers, bad input."""
 
 import functools
 import types
@@ -33,7 +33,10 @@ def fitted(drop):
 
 @pytest.mark.parametrize("drop", ["sequence", pytest.param("label", marks=pytest.mark.slow)])
 def test_refits_are_those_of_the_partial_likelihood(drop):
-    """By enumeration, minimised by SciPy alone: the likelihood without the sentences, or with unknown labels."""
+    """By enumeration, minimised by SciPy alone.
+
+    The likelihood without the sentences, or with unknown labels.
+    """
     lengths = [4, 3, 4]
     labels, scores, _, _ = problem(2, lengths, seed=3)
     crf = lo.CRF(labels, lengths, scores=scores, drop=drop, penalty=RIDGE)
@@ -47,9 +50,13 @@ def test_refits_are_those_of_the_partial_likelihood(drop):
         return weights @ (sums(np.zeros(11, bool)) - sums(kept)) + 0.35 * v @ v
 
     want = scipy.optimize.minimize(objective, np.zeros(8), tol=1e-12, options={"gtol": 1e-7}).x
-    plan = lo.Plan(np.array([0, len(held)]), held, np.zeros(len(held)), np.ones(len(held), bool), crf.num_units)
+    plan = lo.Plan(
+        np.array([0, len(held)]), held, np.zeros(len(held)), np.ones(len(held), bool), crf.num_units
+    )
     found = lo.fold_parameters(lo.fit(crf), plan, lo.Exact(1e-10))
-    np.testing.assert_allclose(flat({name: value[0] for name, value in found.items()}), want, atol=1e-5)
+    np.testing.assert_allclose(
+        flat({name: value[0] for name, value in found.items()}), want, atol=1e-5
+    )
 
 
 @pytest.mark.slow
@@ -64,7 +71,8 @@ def test_a_sample_tells_what_gradients_of_all_units_would(monkeypatch):
     off = np.abs(certified.losses - exact)
     assert off.mean() < 0.01 * np.std(exact) / np.sqrt(400)
     assert np.mean(off > certified.error + 1e-10) < 0.02 and len(certified.flagged()) == 0
-    ij = lo.cross_validate(fit, plan, lo.InfinitesimalJackknife())  # whose own error is told by the same sample
+    # whose own error is told by the same sample
+    ij = lo.cross_validate(fit, plan, lo.InfinitesimalJackknife())
     assert off.mean() < np.abs(ij.losses - exact).mean() < np.abs(ij.baseline - exact).mean() / 10
     assert np.mean(np.abs(ij.losses - exact) > ij.error + 1e-10) < 0.02
 
@@ -76,7 +84,9 @@ def test_without_a_penalty_flat_directions_are_projected_out():
     flats = crf.parameters.symmetries(crf.parameters.start(0))
     assert flats.shape == (4, 8)
     theta = np.random.default_rng(0).standard_normal(8)
-    at = lambda v: call(crf.loss, {"end": v[:2], "start": v[2:4], "transition": v[4:].reshape(2, 2)}, np.ones(40))
+    at = lambda v: call(
+        crf.loss, {"end": v[:2], "start": v[2:4], "transition": v[4:].reshape(2, 2)}, np.ones(40)
+    )
     for direction in flats:
         assert at(theta + 3 * direction) == pytest.approx(at(theta), rel=1e-12)
     fit = lo.fit(crf)
@@ -84,7 +94,8 @@ def test_without_a_penalty_flat_directions_are_projected_out():
     cv = lo.cross_validate(fit, lo.leave_one_out(40), lo.InfinitesimalJackknife())
     assert np.isfinite(cv.losses).all() and cv.mean > cv.baseline.mean()
     inside = ~np.isin(np.arange(len(labels)), np.cumsum(lengths) - lengths)
-    with pytest.raises((RuntimeError, ValueError), match="penalty"):  # 1 never follows anything: its weights run away
+    # 1 never follows anything: its weights run away
+    with pytest.raises((RuntimeError, ValueError), match="penalty"):
         lo.fit(lo.CRF(np.where(inside, 0, labels), lengths, scores=scores, penalty=None))
 
 
@@ -92,7 +103,9 @@ def test_decode_by_enumeration():
     lengths = [4, 1, 3, 2]
     labels, scores, X, theta = problem(3, lengths, seed=5, features=2)
     crf = lo.CRF(labels, lengths, scores=scores, features=scipy.sparse.csr_array(X), num_labels=3)
-    best = [z[np.argmax(score)] for z, score in paths(theta, scores + X @ theta["weights"], lengths)]
+    best = [
+        z[np.argmax(score)] for z, score in paths(theta, scores + X @ theta["weights"], lengths)
+    ]
     np.testing.assert_array_equal(crf.decode(theta), np.concatenate(best))
     np.testing.assert_array_equal(crf.decode(theta, [2, 1]), np.concatenate([best[2], best[1]]))
     np.testing.assert_array_equal(crf.labels_of([2, 1]), np.concatenate([labels[5:8], labels[4:5]]))
@@ -117,7 +130,9 @@ def test_held_out_labels_and_metrics():
     errors = lambda held, seen, found: np.mean(crf.decode(found, held) != crf.labels_of(held))
     cv = lo.cross_validate(fit, plan, ij, evaluate=errors)
     steps = [lengths[plan.index[plan.refit == k]].sum() for k in range(4)]
-    assert 1 - lo.models.token_accuracy(crf.labels_of(), predicted) == pytest.approx(np.average(cv.losses, weights=steps))
+    assert 1 - lo.models.token_accuracy(crf.labels_of(), predicted) == pytest.approx(
+        np.average(cv.losses, weights=steps)
+    )
     tags = np.array(["B-x", "I-x", "O"], object)
     assert 0 < lo.models.entity_f1(tags[crf.labels_of()], tags[predicted], lengths) < 1
     with pytest.raises(ValueError, match="some NaN"):
@@ -153,7 +168,9 @@ def test_probabilities_of_held_out_labels():
 )
 def test_entities(tags, want):
     assert lo.models.entities(tags, [3]) == want
-    assert lo.models.entities(tags * 2, [3, 3]) == want + [(a + 3, b + 3, kind) for a, b, kind in want]
+    assert lo.models.entities(tags * 2, [3, 3]) == want + [
+        (a + 3, b + 3, kind) for a, b, kind in want
+    ]
     split = lo.models.entities(tags, [1, 2])  # no entity crosses the end of a sentence
     assert all((a < 1) == (b < 1) for a, b, _ in split)
 
@@ -263,13 +280,28 @@ LABELS, GIVEN = [0, 1, 1, 0], np.zeros((4, 2))
             {"scores": np.where(np.arange(8).reshape(4, 2) == 5, -np.inf, 0.0)},
             r"step 2 \(sequence 1\) has score",
         ),
-        (LABELS, [2, 2], {"scores": GIVEN, "num_labels": 3}, "scores have 2 columns, but num_labels is 3"),
+        (
+            LABELS,
+            [2, 2],
+            {"scores": GIVEN, "num_labels": 3},
+            "scores have 2 columns, but num_labels is 3",
+        ),
         (LABELS, [2, 2], {"features": np.zeros((4, 0))}, "features must be"),
         (LABELS, [2, 2], {"features": np.full((4, 1), np.nan)}, "the first at step 0, feature 0"),
-        (LABELS, [2, 2], {"features": scipy.sparse.csr_array(np.full((4, 1), np.inf))}, "features hold NaN or infinite"),
+        (
+            LABELS,
+            [2, 2],
+            {"features": scipy.sparse.csr_array(np.full((4, 1), np.inf))},
+            "features hold NaN or infinite",
+        ),
         (LABELS, [2, 2], {"features": scipy.sparse.csr_array(np.ones((5, 1)))}, "with 4 steps"),
         (LABELS, [2, 2], {"num_labels": 3, "penalty": None}, "label 2 never occurs"),
-        (LABELS, [2, 2], {"features": np.ones((4, 1)), "penalty": None}, "weights of features are not determined"),
+        (
+            LABELS,
+            [2, 2],
+            {"features": np.ones((4, 1)), "penalty": None},
+            "weights of features are not determined",
+        ),
         (LABELS, [1, 1, 1, 1], {"penalty": None}, "every sequence has length one"),
         (LABELS, [2, 2], {"penalty": lo.penalties.Ridge(np.ones(3))}, "alpha must be a number"),
     ],
@@ -300,8 +332,11 @@ def test_sentences_of_length_one_and_labels_never_seen_are_legal_with_a_penalty(
     scores = np.arange(12.0).reshape(4, 3)
     crf = lo.CRF([0, 1, 1, 0], [1, 1, 1, 1], scores=scores, penalty=RIDGE)
     got = call(crf.score, crf.parameters.start(0), np.ones(4), np.arange(4), np.ones(4))
-    np.testing.assert_allclose(got, np.logaddexp.reduce(scores, 1) - scores[np.arange(4), [0, 1, 1, 0]])
-    assert (call(crf.jacobian, crf.parameters.start(0))[:, 6:] == 0).all()  # there are no transitions
+    np.testing.assert_allclose(
+        got, np.logaddexp.reduce(scores, 1) - scores[np.arange(4), [0, 1, 1, 0]]
+    )
+    # there are no transitions
+    assert (call(crf.jacobian, crf.parameters.start(0))[:, 6:] == 0).all()
 
 
 def test_a_bootstrap_of_labels_is_refused():
@@ -322,7 +357,11 @@ def test_impossible_labels_have_no_probability():
 def test_scores_far_apart_do_not_underflow():
     """A path that only logarithms can hold against one that is 900 above it at a step."""
     scores = np.array([[0.0, 900.0], [900.0, 0.0], [0.0, 0.0], [1.0, 2.0]])
-    theta = {"start": np.zeros(2), "end": np.zeros(2), "transition": np.array([[0.3, 0.1], [-0.2, 0.4]])}
+    theta = {
+        "start": np.zeros(2),
+        "end": np.zeros(2),
+        "transition": np.array([[0.3, 0.1], [-0.2, 0.4]]),
+    }
     crf = lo.CRF([0, 0, 1, 0], [2, 2], scores=scores, penalty=RIDGE)
     whole = log_sums(theta, scores, [2, 2], np.zeros(4), np.zeros(4, bool))
     own = log_sums(theta, scores, [2, 2], np.array([0, 0, 1, 0]), np.ones(4, bool))
@@ -337,5 +376,8 @@ def test_names_do_not_change_what_is_computed():
     start = coded.parameters.start(0)
     assert call(named.loss, start, np.ones(15)) == call(coded.loss, start, np.ones(15))
     assert set(named.decode(start)) <= {"no", "yes"}
-    assert named.parameters.names()[:2] == ["end[no]", "end[yes]"] and len(named.parameters.names()) == 12
+    assert (
+        named.parameters.names()[:2] == ["end[no]", "end[yes]"]
+        and len(named.parameters.names()) == 12
+    )
     assert named.note == 'drop="sequence": whole sequences are left out. Penalty: Ridge(0.7).'

@@ -31,7 +31,9 @@ from leaveout.models.emissions import (
 rng = np.random.default_rng(0)
 LENGTHS = np.array([70, 50])
 T = LENGTHS.sum()
-REAL = 100 + np.array([1.0, 5.0]) * (rng.standard_normal((T, 2)) + np.repeat([[-2.0], [2.0]], T // 2, axis=0))
+REAL = 100 + np.array([1.0, 5.0]) * (
+    rng.standard_normal((T, 2)) + np.repeat([[-2.0], [2.0]], T // 2, axis=0)
+)
 WALK = np.array([1.0, 3.0]) * rng.standard_normal((T, 2)).cumsum(axis=0)
 COUNTS = rng.poisson(rng.gamma(3.0, 2.0, (T, 2))).astype(float)
 SEASON = np.arange(T) % 3
@@ -56,7 +58,10 @@ CASES = {
     "negative binomial, two channels": (NegativeBinomial(), COUNTS),
     "poisson, regressors": (Poisson(exposure=PEOPLE, covariates=PLACES), COUNTS[:, :1]),
     "poisson, two channels, covariates": (Poisson(covariates=PLACES), COUNTS),
-    "negative binomial, two channels, regressors": (NegativeBinomial(exposure=PEOPLE, covariates=PLACES), COUNTS),
+    "negative binomial, two channels, regressors": (
+        NegativeBinomial(exposure=PEOPLE, covariates=PLACES),
+        COUNTS,
+    ),
     "negative binomial, exposure": (NegativeBinomial(exposure=PEOPLE), COUNTS[:, :1]),
     "binomial": (Binomial(60), COUNTS[:, :1]),
     "binomial, two channels": (Binomial([40, 60]), COUNTS),
@@ -80,7 +85,9 @@ def double_precision():
 
 @functools.cache
 def case(name, seed=0, missing=False):
-    """The emission at the data's scale, its data, the steps with a density, and parameters to start from."""
+    """The emission at the data's scale, its data, the steps with a density, and parameters to start
+    from.
+    """
     emission, x = CASES[name]
     if missing:
         x = x.copy()
@@ -98,11 +105,17 @@ def densities(emission, parameters, data):
 
 
 def unconstrained(emission, parameters):
-    return {name: constraint.unconstrained(jnp.asarray(parameters[name])) for name, constraint in emission.free.items()}
+    return {
+        name: constraint.unconstrained(jnp.asarray(parameters[name]))
+        for name, constraint in emission.free.items()
+    }
 
 
 def natural(emission, theta):
-    return {**{name: constraint.natural(theta[name]) for name, constraint in emission.free.items()}, **emission.fixed}
+    return {
+        **{name: constraint.natural(theta[name]) for name, constraint in emission.free.items()},
+        **emission.fixed,
+    }
 
 
 def by_scipy(name, emission, x, parameters):
@@ -127,7 +140,10 @@ def by_scipy(name, emission, x, parameters):
         return sum(steps, np.zeros_like(x)) + p["bias"][k]
 
     def network(k):
-        inner = sum(lagged(m + 1) @ p["input_weights"][k, m].T for m in range(emission.lags)) + p["input_bias"][k]
+        inner = (
+            sum(lagged(m + 1) @ p["input_weights"][k, m].T for m in range(emission.lags))
+            + p["input_bias"][k]
+        )
         return np.tanh(inner) @ p["output_weights"][k].T + p["output_bias"][k]
 
     def expected(mean):
@@ -145,14 +161,18 @@ def by_scipy(name, emission, x, parameters):
     def event(k):
         rate = p["rate"] * p["seasonal"][SEASON]
         return (
-            np.log(convolved(x[:, 0], rate, p["excess_shape"], p["excess_rate"])) if k else stats.poisson(rate).logpmf(x[:, 0])
+            np.log(convolved(x[:, 0], rate, p["excess_shape"], p["excess_rate"]))
+            if k
+            else stats.poisson(rate).logpmf(x[:, 0])
         )
 
     density = {
         "gaussian": lambda k: normal(p["mean"][k], k),
         "poisson": lambda k: stats.poisson(expected(p["rate"][k])).logpmf(x).sum(axis=1),
         "negative binomial": negative_binomial,
-        "binomial": lambda k: stats.binom(emission.trials, p["probability"][k]).logpmf(x).sum(axis=1),
+        "binomial": lambda k: (
+            stats.binom(emission.trials, p["probability"][k]).logpmf(x).sum(axis=1)
+        ),
         "categorical": lambda k: np.log(p["probability"][k][x[:, 0].astype(int)]),
         "autoregressive": lambda k: normal(linear(k), k),
         "neural autoregressive": lambda k: normal(network(k), k),
@@ -166,7 +186,11 @@ def convolved(x, rate, shape, b):
     out = []
     for count, r in zip(x.astype(int), np.broadcast_to(rate, x.shape), strict=True):
         excess = np.arange(count + 1)
-        out.append(np.sum(stats.poisson(r).pmf(count - excess) * stats.nbinom(shape, b / (1 + b)).pmf(excess)))
+        out.append(
+            np.sum(
+                stats.poisson(r).pmf(count - excess) * stats.nbinom(shape, b / (1 + b)).pmf(excess)
+            )
+        )
     return np.array(out)
 
 
@@ -191,24 +215,40 @@ COUNTING = [
 @pytest.mark.parametrize("name", COUNTING)
 def test_densities_of_counts_sum_to_one(name):
     emission, x, _, _, parameters = case(name)
-    upper = [6] if name == "categorical" else np.broadcast_to(emission.trials + 1, x.shape[1]) if "bin" in name[:3] else None
+    upper = (
+        [6]
+        if name == "categorical"
+        else np.broadcast_to(emission.trials + 1, x.shape[1])
+        if "bin" in name[:3]
+        else None
+    )
     upper = [200] * x.shape[1] if upper is None else upper
-    grid = np.stack(np.meshgrid(*(np.arange(u, dtype=float) for u in upper)), -1).reshape(-1, x.shape[1])
+    grid = np.stack(np.meshgrid(*(np.arange(u, dtype=float) for u in upper)), -1).reshape(
+        -1, x.shape[1]
+    )
     data = emission.prepare(grid, np.array([len(grid)]))
-    np.testing.assert_allclose(np.exp(densities(emission, parameters, data)).sum(axis=0), 1, rtol=1e-9)
+    np.testing.assert_allclose(
+        np.exp(densities(emission, parameters, data)).sum(axis=0), 1, rtol=1e-9
+    )
 
 
 @pytest.mark.parametrize(
-    "emission", [Gaussian(), Autoregressive(2, "full"), NeuralAutoregressive(2, 1, "diagonal")], ids=lambda e: type(e).__name__
+    "emission",
+    [Gaussian(), Autoregressive(2, "full"), NeuralAutoregressive(2, 1, "diagonal")],
+    ids=lambda e: type(e).__name__,
 )
 def test_densities_of_numbers_integrate_to_one(emission):
     series = WALK[:, :1]
     lags = emission.reach
-    start = emission.initial(emission.prepare(series, np.array([T])), emission.has_density(series, np.array([T])), 2, 0)
+    start = emission.initial(
+        emission.prepare(series, np.array([T])), emission.has_density(series, np.array([T])), 2, 0
+    )
     grid = np.linspace(-150, 150, 20001)
     sequences = np.stack([np.full_like(grid, 2.0), np.full_like(grid, -3.0), grid])[2 - lags :].T
     x, lengths = sequences.reshape(-1, 1), np.full(len(grid), lags + 1)
-    density = np.exp(emission.log_densities({**start, **emission.fixed}, emission.prepare(x, lengths)))
+    density = np.exp(
+        emission.log_densities({**start, **emission.fixed}, emission.prepare(x, lengths))
+    )
     last = density[emission.has_density(x, lengths)]
     np.testing.assert_allclose(np.trapezoid(last, grid, axis=0), 1, rtol=1e-8)
 
@@ -216,7 +256,13 @@ def test_densities_of_numbers_integrate_to_one(emission):
 def test_events_sum_to_one_and_match_the_convolution():
     length = 640
     emission = EventCounts(np.arange(length) % 2)
-    for rate, shape, b in [(15.0, 2.0, 0.1), (0.01, 0.3, 2.0), (200.0, 8.0, 0.05), (30.0, 0.05, 40.0), (2.0, 50.0, 9.0)]:
+    for rate, shape, b in [
+        (15.0, 2.0, 0.1),
+        (0.01, 0.3, 2.0),
+        (200.0, 8.0, 0.05),
+        (30.0, 0.05, 40.0),
+        (2.0, 50.0, 9.0),
+    ]:
         parameters = {
             "rate": jnp.asarray(rate),
             "seasonal": jnp.asarray([0.7, 1.3]),
@@ -226,11 +272,18 @@ def test_events_sum_to_one_and_match_the_convolution():
         table = np.asarray(emission.table(parameters, length))
         for season, factor in enumerate((0.7, 1.3)):
             counts = np.arange(length)
-            background, excess = stats.poisson(rate * factor).pmf(counts), stats.nbinom(shape, b / (1 + b)).pmf(counts)
+            background, excess = (
+                stats.poisson(rate * factor).pmf(counts),
+                stats.nbinom(shape, b / (1 + b)).pmf(counts),
+            )
             both = np.convolve(background, excess)[:length]
             usual = both > 1e-290
-            np.testing.assert_allclose(table[season, :, 0], stats.poisson(rate * factor).logpmf(counts), rtol=1e-9)
-            np.testing.assert_allclose(table[season, usual, 1], np.log(both[usual]), rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(
+                table[season, :, 0], stats.poisson(rate * factor).logpmf(counts), rtol=1e-9
+            )
+            np.testing.assert_allclose(
+                table[season, usual, 1], np.log(both[usual]), rtol=1e-9, atol=1e-9
+            )
             if b >= 0.1:  # the tail of the others is longer than the table
                 np.testing.assert_allclose(np.exp(table[season]).sum(axis=0), 1, rtol=1e-9)
 
@@ -243,8 +296,12 @@ def test_coordinates_there_and_back(name):
     for key in emission.free:
         np.testing.assert_allclose(back[key], parameters[key], rtol=1e-10)
         moved = jax.vmap(emission.free[key].natural)(jnp.stack([theta[key], theta[key] + 0.3]))
-        np.testing.assert_allclose(moved[1], emission.free[key].natural(theta[key] + 0.3), rtol=1e-12)
-        np.testing.assert_allclose(emission.free[key].unconstrained(moved[1]), theta[key] + 0.3, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(
+            moved[1], emission.free[key].natural(theta[key] + 0.3), rtol=1e-12
+        )
+        np.testing.assert_allclose(
+            emission.free[key].unconstrained(moved[1]), theta[key] + 0.3, rtol=1e-9, atol=1e-9
+        )
 
 
 ALIKE = {
@@ -265,18 +322,24 @@ ALIKE = {
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow if name in ("event counts", "autoregressive, full") else ())
+        pytest.param(
+            name, marks=pytest.mark.slow if name in ("event counts", "autoregressive, full") else ()
+        )
         for name in CASES
         if name not in ALIKE
     ],
 )
 def test_derivatives(name):
-    """The gradient, and the second and third derivative along a line, by finite differences; and no LAPACK inside."""
+    """The gradient, and the second and third derivative along a line, by finite differences.
+
+    And no LAPACK inside.
+    """
     emission, _, data, observed, parameters = case(name, missing=True)
     assert not observed[5] and not observed[80]
     theta, shape = ravel_pytree(unconstrained(emission, parameters))
     weights = jnp.asarray(
-        np.where(observed, 1.0, 0.0)[:, None] * np.random.default_rng(1).random((T, emission.num_states or 3))
+        np.where(observed, 1.0, 0.0)[:, None]
+        * np.random.default_rng(1).random((T, emission.num_states or 3))
     )
 
     def loss(v):
@@ -291,25 +354,49 @@ def test_derivatives(name):
     h, at = 2e-3, value(jnp.zeros(()))
     below, above = (value(-2 * h) - 8 * value(-h)), (8 * value(h) - value(2 * h))
     difference = (below + above) / (12 * h)
-    np.testing.assert_allclose(difference[:3], at[1:], rtol=1e-6, atol=1e-7 * abs(np.asarray(at)).max())
+    np.testing.assert_allclose(
+        difference[:3], at[1:], rtol=1e-6, atol=1e-7 * abs(np.asarray(at)).max()
+    )
     gradient = jax.jit(jax.grad(loss))
-    assert np.isfinite(gradient(theta)).all() and float(gradient(theta) @ line) == pytest.approx(float(at[1]), rel=1e-9)
-    assert not re.search("cholesky|triangular_solve|\\blu\\b|eigh", str(jax.make_jaxpr(jax.grad(loss))(theta)))
+    assert np.isfinite(gradient(theta)).all() and float(gradient(theta) @ line) == pytest.approx(
+        float(at[1]), rel=1e-9
+    )
+    assert not re.search(
+        "cholesky|triangular_solve|\\blu\\b|eigh", str(jax.make_jaxpr(jax.grad(loss))(theta))
+    )
 
 
 PRIORS = {
     "gaussian, diagonal": {"mean": lambda v, f: stats.norm(f.mean, f.sd).logpdf(v)},
-    "gaussian, full": {"covariance": lambda v, f: [stats.invwishart(float(f.freedom), f.scale).logpdf(m) for m in v]},
-    "gaussian, spherical": {"covariance": lambda v, f: stats.invgamma(f.shape, scale=f.scale).logpdf(v)},
-    "gaussian, one channel": {"covariance": lambda v, f: stats.invgamma(f.shape, scale=f.scale).logpdf(v)},
-    "poisson, two channels": {"rate": lambda v, f: stats.gamma(f.shape, scale=1 / f.rate).logpdf(v)},
-    "poisson, two channels, covariates": {"coefficients": lambda v, f: stats.norm(0, f.sd).logpdf(v)},
+    "gaussian, full": {
+        "covariance": lambda v, f: [
+            stats.invwishart(float(f.freedom), f.scale).logpdf(m) for m in v
+        ]
+    },
+    "gaussian, spherical": {
+        "covariance": lambda v, f: stats.invgamma(f.shape, scale=f.scale).logpdf(v)
+    },
+    "gaussian, one channel": {
+        "covariance": lambda v, f: stats.invgamma(f.shape, scale=f.scale).logpdf(v)
+    },
+    "poisson, two channels": {
+        "rate": lambda v, f: stats.gamma(f.shape, scale=1 / f.rate).logpdf(v)
+    },
+    "poisson, two channels, covariates": {
+        "coefficients": lambda v, f: stats.norm(0, f.sd).logpdf(v)
+    },
     "negative binomial": {"size": lambda v, f: stats.gamma(f.shape, scale=1 / f.rate).logpdf(v)},
     "binomial": {"probability": lambda v, f: stats.beta(f.a, f.b).logpdf(v)},
-    "categorical": {"probability": lambda v, f: [stats.dirichlet(np.full(6, f.concentration)).logpdf(p) for p in v]},
+    "categorical": {
+        "probability": lambda v, f: [
+            stats.dirichlet(np.full(6, f.concentration)).logpdf(p) for p in v
+        ]
+    },
     "autoregressive": {
         "coefficients": lambda v, f: [
-            stats.matrix_normal(np.eye(2), np.diag(f.sd[:, 0] ** 2) / f.sd[0, 0] ** 2, np.diag(f.sd[0] ** 2)).logpdf(m[0])
+            stats.matrix_normal(
+                np.eye(2), np.diag(f.sd[:, 0] ** 2) / f.sd[0, 0] ** 2, np.diag(f.sd[0] ** 2)
+            ).logpdf(m[0])
             for m in v
         ],
         "bias": lambda v, f: stats.norm(0, f.sd).logpdf(v),
@@ -324,8 +411,12 @@ def test_priors_are_scipys_up_to_a_constant(name):
     for key, density in PRIORS[name].items():
         prior = emission.prior[key]
         change = np.sum(density(second[key], prior)) - np.sum(density(first[key], prior))
-        assert change == pytest.approx(float(prior(second[key]) - prior(first[key])), rel=1e-9, abs=1e-9)
-    assert float(emission.log_prior(first)) == pytest.approx(sum(float(p(first[n])) for n, p in emission.prior.items()))
+        assert change == pytest.approx(
+            float(prior(second[key]) - prior(first[key])), rel=1e-9, abs=1e-9
+        )
+    assert float(emission.log_prior(first)) == pytest.approx(
+        sum(float(p(first[n])) for n, p in emission.prior.items())
+    )
     kinds = {key: type(emission.prior[key]).__name__.removesuffix("Prior") for key in emission.free}
     assert all(f"{key} ~ {kind}(" in emission.prior_note for key, kind in kinds.items())
 
@@ -356,7 +447,11 @@ def test_draws_have_the_means(name):
         draws = (draws == np.arange(6)).astype(float)
     error = draws.std(axis=0) / np.sqrt(many)
     assert (abs(draws.mean(axis=0) - mean) < 4.5 * error + 1e-9).all()
-    assert np.asarray(emission.means(parameters, data)).shape == (T, emission.num_states or 3, draws.shape[1])
+    assert np.asarray(emission.means(parameters, data)).shape == (
+        T,
+        emission.num_states or 3,
+        draws.shape[1],
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -377,9 +472,12 @@ def test_the_order_of_states():
     emission, *_, parameters = case("poisson")
     order = np.asarray(emission.order(parameters))
     assert (np.diff(np.asarray(emission.permute(parameters, order)["rate"])) > 0).all()
-    for name in ("event counts", "gaussian, matrices"):  # states that a fixed parameter tells apart stay
+    # states that a fixed parameter tells apart stay
+    for name in ("event counts", "gaussian, matrices"):
         emission, *_, parameters = case(name)
-        assert np.asarray(emission.order(parameters)).tolist() == list(range(emission.num_states or 3))
+        assert np.asarray(emission.order(parameters)).tolist() == list(
+            range(emission.num_states or 3)
+        )
 
 
 def test_autoregressions_never_look_across_sequences_or_gaps():
@@ -393,10 +491,19 @@ def test_autoregressions_never_look_across_sequences_or_gaps():
     np.testing.assert_array_equal(data["past"][75], x[[74, 73]])
     assert not data["past"][[0, 1, 21, 22, 70, 71]].any() and np.isfinite(data["x"]).all()
     np.testing.assert_array_equal(data["past"][20], x[[19, 18]])  # it can be predicted
-    assert np.flatnonzero(~Autoregressive(0, skip=2).has_density(x, LENGTHS)).tolist() == [0, 1, 20, 70, 71]
+    assert np.flatnonzero(~Autoregressive(0, skip=2).has_density(x, LENGTHS)).tolist() == [
+        0,
+        1,
+        20,
+        70,
+        71,
+    ]
 
 
-@pytest.mark.parametrize("name", ["gaussian, full", "gaussian, tied", "categorical", "event counts", "autoregressive, full"])
+@pytest.mark.parametrize(
+    "name",
+    ["gaussian, full", "gaussian, tied", "categorical", "event counts", "autoregressive, full"],
+)
 def test_every_parameter_has_a_name(name):
     """AIC and BIC count them: of K probabilities K − 1, of a matrix its lower triangle."""
     emission, x = CASES[name]
@@ -407,7 +514,9 @@ def test_every_parameter_has_a_name(name):
 def test_an_autoregression_of_the_papers_size_has_its_number_of_parameters():
     emission = Autoregressive(5)
     x = np.random.default_rng(0).standard_normal((300, 12))
-    start = emission.initial(emission.prepare(x, np.array([300])), emission.has_density(x, np.array([300])), 16, 0)
+    start = emission.initial(
+        emission.prepare(x, np.array([300])), emission.has_density(x, np.array([300])), 16, 0
+    )
     assert sum(start[name].size for name in emission.free) == 11712
 
 
@@ -432,7 +541,9 @@ def test_curvatures_of_autoregressions_are_those_of_their_densities(name, monkey
         of_one, unravel = ravel_pytree({name: jnp.asarray(value[k]) for name, value in own.items()})
 
         def total(v, k=k, unravel=unravel):
-            at = {name: jnp.asarray(value).at[k].set(unravel(v)[name]) for name, value in own.items()}
+            at = {
+                name: jnp.asarray(value).at[k].set(unravel(v)[name]) for name, value in own.items()
+            }
             return -jnp.sum(expected * emission.log_densities({**at, **emission.fixed}, data))
 
         plain = jax.jit(jax.hessian(total))(of_one)
@@ -446,14 +557,28 @@ def test_inverses_by_sweeps():
     precision, log_det = gaussian.inverse(jnp.asarray(matrices))
     np.testing.assert_allclose(precision, np.linalg.inv(matrices), rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(log_det, np.linalg.slogdet(matrices)[1], rtol=1e-10)
-    np.testing.assert_allclose(gaussian._sweeps(jnp.asarray(matrices))[1], np.linalg.cholesky(matrices), rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(
+        gaussian._sweeps(jnp.asarray(matrices))[1],
+        np.linalg.cholesky(matrices),
+        rtol=1e-8,
+        atol=1e-10,
+    )
 
 
 @pytest.mark.parametrize(
-    "prior", [gaussian.InverseWishart(4.0, A), _base.Normal([0.0, 1.0], 2.0), _base.DirichletPrior([1.0, 2.0])]
+    "prior",
+    [
+        gaussian.InverseWishart(4.0, A),
+        _base.Normal([0.0, 1.0], 2.0),
+        _base.DirichletPrior([1.0, 2.0]),
+    ],
 )
 def test_priors_print_their_numbers(prior):
-    assert str(prior) in ("InverseWishart(4, array [2, 2])", "Normal([0, 1], 2)", "Dirichlet([1, 2])")
+    assert str(prior) in (
+        "InverseWishart(4, array [2, 2])",
+        "Normal([0, 1], 2)",
+        "Dirichlet([1, 2])",
+    )
 
 
 def broken(x, value, where=(3, 0)):
@@ -468,15 +593,36 @@ def prepare(emission, x, lengths=LENGTHS):
 
 ONE = COUNTS[:, :1]
 BAD = [
-    (lambda: prepare(Poisson(), broken(ONE, -1.0)), r"Poisson: observations must be counts .* the first -1 at step 3"),
-    (lambda: prepare(NegativeBinomial(), broken(ONE, 0.5)), "NegativeBinomial: observations must be counts"),
-    (lambda: prepare(EventCounts(SEASON), broken(ONE, np.inf)), "EventCounts: observations must be counts"),
-    (lambda: prepare(Binomial(10), broken(np.minimum(ONE, 10), 11.0)), "at most the number of trials, 10; got 1 other"),
-    (lambda: prepare(Binomial([10, 5, 3]), COUNTS), "3 numbers of trials, but the data have 2 channels"),
-    (lambda: prepare(Categorical(5), broken(np.minimum(ONE, 4), 5.0)), "symbols 0, …, 4; got 1 other"),
+    (
+        lambda: prepare(Poisson(), broken(ONE, -1.0)),
+        r"Poisson: observations must be counts .* the first -1 at step 3",
+    ),
+    (
+        lambda: prepare(NegativeBinomial(), broken(ONE, 0.5)),
+        "NegativeBinomial: observations must be counts",
+    ),
+    (
+        lambda: prepare(EventCounts(SEASON), broken(ONE, np.inf)),
+        "EventCounts: observations must be counts",
+    ),
+    (
+        lambda: prepare(Binomial(10), broken(np.minimum(ONE, 10), 11.0)),
+        "at most the number of trials, 10; got 1 other",
+    ),
+    (
+        lambda: prepare(Binomial([10, 5, 3]), COUNTS),
+        "3 numbers of trials, but the data have 2 channels",
+    ),
+    (
+        lambda: prepare(Categorical(5), broken(np.minimum(ONE, 4), 5.0)),
+        "symbols 0, …, 4; got 1 other",
+    ),
     (lambda: prepare(Categorical(5), COUNTS), "one channel; got 2"),
     (lambda: prepare(Gaussian(), broken(REAL, np.inf)), "Gaussian: observations must be finite"),
-    (lambda: prepare(Autoregressive(1), broken(WALK, -np.inf)), "Autoregressive: observations must be finite"),
+    (
+        lambda: prepare(Autoregressive(1), broken(WALK, -np.inf)),
+        "Autoregressive: observations must be finite",
+    ),
     (lambda: prepare(EventCounts(SEASON[:-1]), ONE), "season has 119 steps, the data have 120"),
     (
         lambda: prepare(EventCounts(SEASON), np.where(SEASON == 1, 0.0, ONE[:, 0])[:, None]),
@@ -485,7 +631,10 @@ BAD = [
     (lambda: EventCounts(np.ones((3, 2), int)), "season must be integers, one a step"),
     (lambda: EventCounts([0.5, 1.0]), "season must be integers"),
     (lambda: EventCounts(SEASON, future=[7]), "future holds a season that the data do not have"),
-    (lambda: EventCounts(SEASON).draw(case("event counts")[-1], 0, T, ONE, rng), "no season is known for step 120"),
+    (
+        lambda: EventCounts(SEASON).draw(case("event counts")[-1], 0, T, ONE, rng),
+        "no season is known for step 120",
+    ),
     (lambda: prepare(Autoregressive(60), WALK), "more than 60 steps; sequence 1 has 50"),
     (lambda: Autoregressive(-1), "order must be a non-negative integer"),
     (lambda: Autoregressive(3, skip=2), "skip must be at least the order, 3"),
@@ -499,14 +648,29 @@ BAD = [
     (lambda: prepare(Gaussian(), np.stack([REAL[:, 0], np.ones(T)], 1)), "channel 1 is constant"),
     (lambda: Categorical(1), "num_symbols must be an integer of at least 2"),
     (lambda: Binomial(0), "trials must be a positive integer"),
-    (lambda: Poisson(prior={"mean": (1, 1)}), r"prior for \['mean'\], but the free parameters are \['rate'\]"),
+    (
+        lambda: Poisson(prior={"mean": (1, 1)}),
+        r"prior for \['mean'\], but the free parameters are \['rate'\]",
+    ),
     (lambda: Poisson(prior={"rate": (-1, 1)}), "Gamma prior: shape must be positive and finite"),
     (lambda: Poisson(prior="flat"), 'prior must be "default", None'),
-    (lambda: prepare(Poisson(exposure=PEOPLE[1:]), ONE), "exposure has 119 numbers, but the data have 120 steps"),
-    (lambda: prepare(NegativeBinomial(covariates=PLACES[1:]), ONE), "NegativeBinomial: covariates have 119 rows, but the data"),
-    (lambda: Poisson(exposure=PEOPLE, covariates=PLACES[1:]), "exposure has 120 numbers, but covariates have 119 rows"),
+    (
+        lambda: prepare(Poisson(exposure=PEOPLE[1:]), ONE),
+        "exposure has 119 numbers, but the data have 120 steps",
+    ),
+    (
+        lambda: prepare(NegativeBinomial(covariates=PLACES[1:]), ONE),
+        "NegativeBinomial: covariates have 119 rows, but the data",
+    ),
+    (
+        lambda: Poisson(exposure=PEOPLE, covariates=PLACES[1:]),
+        "exposure has 120 numbers, but covariates have 119 rows",
+    ),
     (lambda: Poisson(covariates=np.ones((T, 1))), "covariates must vary; column 0 does not"),
-    (lambda: Poisson(covariates=np.where(PLACES > 0, PLACES, np.nan)), "covariates must be finite numbers"),
+    (
+        lambda: Poisson(covariates=np.where(PLACES > 0, PLACES, np.nan)),
+        "covariates must be finite numbers",
+    ),
     (lambda: Poisson(exposure=-PEOPLE), "exposure must be positive and finite"),
     (
         lambda: Poisson(covariates=PLACES).draw(case("poisson, regressors")[-1], 0, T, ONE, rng),
@@ -522,8 +686,12 @@ def test_bad_input(make, message):
 
 
 def test_the_documented_example_of_ones_own():
-    """The zero-inflated Poisson of the docstring is a density, and has what else an emission needs by default."""
-    source = re.search(r"\n\n(    class ZeroInflated.*?)\n\n`prepare`", emissions.__doc__, re.DOTALL).group(1)
+    """The zero-inflated Poisson of the docstring is a density, and has what else an emission needs
+    by default.
+    """
+    source = re.search(
+        r"\n\n(    class ZeroInflated.*?)\n\n`prepare`", emissions.__doc__, re.DOTALL
+    ).group(1)
     scope = {"np": np, "jnp": jnp, "gammaln": gammaln, **vars(emissions)}
     exec(textwrap.dedent(source), scope)
     emission = scope["ZeroInflatedPoisson"]()
@@ -549,5 +717,8 @@ def test_a_log_density_of_several_numbers_is_refused():
         def initial(self, data, observed, num_states, seed):
             return {"mean": np.arange(float(num_states))}
 
-    with pytest.raises(ValueError, match=r"Wrong.log_density must return one number for each step.*got shape \(1,\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"Wrong.log_density must return one number for each step.*got shape \(1,\)",
+    ):
         lo.fit(lo.HMM(np.arange(12.0) % 3, Wrong(), 2))

@@ -14,7 +14,8 @@ from sklearn.preprocessing import StandardScaler
 
 import leaveout as lo
 
-SIZES = [(40, 7, 1, 40), (90, 6, 3, 20), (25, 40, 1, 25), (24, 30, 2, 8)]  # rows, columns, targets, folds
+# rows, columns, targets, folds
+SIZES = [(40, 7, 1, 40), (90, 6, 3, 20), (25, 40, 1, 25), (24, 30, 2, 8)]
 PCR = make_pipeline(PCA(3, svd_solver="full"), LinearRegression())
 HOSTS = {
     "PLS": PLSRegression(3),
@@ -28,7 +29,9 @@ HOSTS = {
 
 def data(rows: int, columns: int, targets: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(rows + columns + targets)
-    X = rng.normal(size=(rows, 4)) @ rng.normal(size=(4, columns)) + 0.3 * rng.normal(size=(rows, columns))
+    X = rng.normal(size=(rows, 4)) @ rng.normal(size=(4, columns)) + 0.3 * rng.normal(
+        size=(rows, columns)
+    )
     X = 100 + X * rng.uniform(0.1, 10, columns)
     Y = X[:, :3] @ rng.normal(size=(3, targets)) + rng.normal(size=(rows, targets)) * 5
     return X, Y if targets > 1 else Y[:, 0]
@@ -65,10 +68,16 @@ def test_folds_are_the_hosts_refits(name, rows, columns, targets, folds):
     held = np.asarray(lo.cross_predict(fit, plan, strategy))
     np.testing.assert_allclose(held[plan.index[plan.held][: len(predicted)]], predicted, rtol=1e-8)
     told = cv.error.max() / truth.mean()
-    print(f"{name:16} {X.shape}, {targets} targets: off by {off.max() / truth.mean():.1e} of the mean loss, told {told:.1e}")
+    print(
+        f"{name:16} {X.shape}, {targets} targets: off by {off.max() / truth.mean():.1e} of the mean loss, told {told:.1e}"
+    )
 
 
-@pytest.mark.parametrize("host", [LinearRegression(), Ridge(20.0), Ridge([0.1, 10.0, 1000.0])], ids=["none", "one", "each"])
+@pytest.mark.parametrize(
+    "host",
+    [LinearRegression(), Ridge(20.0), Ridge([0.1, 10.0, 1000.0])],
+    ids=["none", "one", "each"],
+)
 def test_several_targets_are_the_hosts_refits(host):
     X, Y = data(60, 6, 3)
     fit, plan = lo.from_sklearn(clone(host).fit(X, Y), X, Y), lo.kfold(60, 20)
@@ -76,7 +85,9 @@ def test_several_targets_are_the_hosts_refits(host):
     ours = np.array([cv.losses[plan.refit == k].sum() for k in range(20)])
     off = np.abs(ours - truth)
     assert (off <= cv.error + 1e-12 * truth).all()
-    print(f"{host}: off by {off.max() / truth.mean():.1e} of the mean loss, told {cv.error.max() / truth.mean():.1e}")
+    print(
+        f"{host}: off by {off.max() / truth.mean():.1e} of the mean loss, told {cv.error.max() / truth.mean():.1e}"
+    )
     held = np.asarray(lo.cross_predict(fit, plan))
     np.testing.assert_allclose(held[plan.index[plan.held]], predicted, rtol=1e-8)
 
@@ -96,7 +107,10 @@ def test_columns_that_are_constant_in_a_fold():
 def test_sklearn_calls_take_folds_from_one_fit():
     X, y = data(60, 5, 1)
     frame = pd.DataFrame(X, columns=list("abcde"))
-    for host in (PLSRegression(2), make_pipeline(SimpleImputer(), *[clone(step) for _, step in PCR.steps])):
+    for host in (
+        PLSRegression(2),
+        make_pipeline(SimpleImputer(), *[clone(step) for _, step in PCR.steps]),
+    ):
         ours = lo.sklearn.cross_validate(
             host, frame, y, cv=LeaveOneOut(), scoring="neg_mean_squared_error", strategy=lo.Exact()
         )
@@ -104,7 +118,9 @@ def test_sklearn_calls_take_folds_from_one_fit():
         np.testing.assert_allclose(ours["test_score"], truth, rtol=1e-8)
     for host in (PLSRegression(2), clone(HOSTS["PCR, scaled"])):
         ours = lo.sklearn.cross_val_predict(host, frame, y, cv=12, strategy=lo.Exact())
-        np.testing.assert_allclose(ours, cross_val_predict(host, frame, y, cv=12).ravel(), rtol=1e-8)
+        np.testing.assert_allclose(
+            ours, cross_val_predict(host, frame, y, cv=12).ravel(), rtol=1e-8
+        )
         fit = lo.from_sklearn(host.fit(frame, y), frame, y)
         np.testing.assert_allclose(lo.predict(fit, frame), host.predict(frame), rtol=1e-8)
 
@@ -117,7 +133,9 @@ def test_other_strategies_are_as_exact_as_they_say():
     first = lo.cross_validate(fit, plan, lo.InfinitesimalJackknife())
     kept = lo.cross_validate(fit, plan, lo.NoUpdate())
     assert abs(first.mean - exact.mean) < 0.2 * abs(kept.mean - exact.mean)
-    np.testing.assert_allclose(kept.losses, 0.5 * (y - PLSRegression(2).fit(X, y).predict(X)) ** 2, rtol=1e-8)
+    np.testing.assert_allclose(
+        kept.losses, 0.5 * (y - PLSRegression(2).fit(X, y).predict(X)) ** 2, rtol=1e-8
+    )
 
 
 def test_weights_are_refused():

@@ -1,4 +1,7 @@
-"""More columns than rows, by a matrix of the rows: the same fit and refits, and no matrix of the columns."""
+"""More columns than rows, by a matrix of the rows.
+
+The same fit and refits, and no matrix of the columns.
+"""
 
 import tracemalloc
 
@@ -35,7 +38,10 @@ def test_every_verb_gives_the_numbers_of_the_columns(loss, rows):
     model = lo.GLM(rows(X), y[loss], loss, ridge, sample_weight=weight, offset=0.1 * X[:, 7])
     columns, by_rows = lo.fit(model), lo.fit(model, curvature="rows")
     assert by_rows.num_params <= N + 1 < columns.num_params
-    alike(columns.parameters["coef"], by_rows.parameters["coef"]), alike(columns.value, by_rows.value)
+    (
+        alike(columns.parameters["coef"], by_rows.parameters["coef"]),
+        alike(columns.value, by_rows.value),
+    )
     for plan in (lo.leave_one_out(N), lo.kfold(N, 4), lo.bootstrap(N, 5)):
         a, b = (lo.cross_validate(fit, plan, lo.Exact()) for fit in (columns, by_rows))
         alike(np.nan_to_num(a.losses), np.nan_to_num(b.losses), 1e-6)
@@ -69,7 +75,10 @@ def test_what_it_is_not_for():
         lo.GLM(X, y["logistic"], "multinomial", lo.penalties.Ridge(1.0)),
         lo.Regression(X, y["squared"], "gaussian", lo.penalties.Ridge(1.0)),
     ):
-        with pytest.raises(TypeError, match=r'curvature="rows" is for a lo\.GLM of one output under lo\.penalties\.Ridge'):
+        with pytest.raises(
+            TypeError,
+            match=r'curvature="rows" is for a lo\.GLM of one output under lo\.penalties\.Ridge',
+        ):
             lo.fit(model, curvature="rows")
     with pytest.raises(TypeError, match="got Objective"):
         lo.fit(lo.Objective(lambda theta, w: theta @ theta, 3), np.zeros(2), curvature="rows")
@@ -79,7 +88,9 @@ def test_what_it_is_not_for():
 def test_no_matrix_of_the_columns_is_formed(kind):
     """It would take 7 GB of 30,000."""
     n, p, rng = 200, 30_000, np.random.default_rng(0)
-    X = scipy.sparse.random_array((n, p), density=0.01, rng=rng, format="csr", data_sampler=rng.standard_normal)
+    X = scipy.sparse.random_array(
+        (n, p), density=0.01, rng=rng, format="csr", data_sampler=rng.standard_normal
+    )
     y = (rng.random(n) < 0.5).astype(float)
     X = X.toarray() if kind == "dense" else X
     size = X.nbytes if kind == "dense" else X.data.nbytes
@@ -97,11 +108,17 @@ def test_rows_take_the_place_of_more_columns_by_themselves(far):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((20, 500)) + far * (np.arange(500) == 3)
     y = X[:, 0] + rng.standard_normal(20)
-    model, loo = lo.GLM(X, y, "squared", lo.penalties.Ridge(np.linspace(200.0, 400.0, 500))), lo.leave_one_out(20)
+    model, loo = (
+        lo.GLM(X, y, "squared", lo.penalties.Ridge(np.linspace(200.0, 400.0, 500))),
+        lo.leave_one_out(20),
+    )
     columns, by_rows = lo.fit(model, curvature="dense"), lo.fit(model)
     assert by_rows.objective.as_given is model and by_rows.rank == columns.rank == 501
     a, b = (lo.cross_validate(fit, loo) for fit in (columns, by_rows))
-    alike(a.losses, b.losses), alike(columns.parameters["intercept"], by_rows.parameters["intercept"], 1e-6)
+    (
+        alike(a.losses, b.losses),
+        alike(columns.parameters["intercept"], by_rows.parameters["intercept"], 1e-6),
+    )
     assert b.proved.all()
     for measure in (lo.cooks_distance, lo.leverage, lo.studentized_residuals):
         alike(measure(columns), measure(by_rows), 1e-6)
@@ -117,5 +134,8 @@ def test_rows_take_the_place_of_more_columns_by_themselves(far):
 def test_parameters_under_a_ridge_do_not_run_away(curvature):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((12, 12_500))
-    fit = lo.fit(lo.GLM(X, X[:, 0] + rng.standard_normal(12), "squared", lo.penalties.Ridge(1.0)), curvature=curvature)
+    fit = lo.fit(
+        lo.GLM(X, X[:, 0] + rng.standard_normal(12), "squared", lo.penalties.Ridge(1.0)),
+        curvature=curvature,
+    )
     assert fit.decrement < 1e-3

@@ -1,4 +1,6 @@
-"""Losses with links, losses with parameters of their own, and Cox's partial likelihood, against what they should be."""
+"""Losses with links, losses with parameters of their own, and Cox's partial likelihood, against
+what they should be.
+"""
 
 import itertools
 import math
@@ -31,14 +33,36 @@ def value(loss, eta, y, *own):
     [
         (L.InverseGaussian(2.5), (), lambda y: stats.invgauss(np.exp(0.3) / 2.5, scale=2.5).pdf(y)),
         (L.Gamma(2.5), (), lambda y: stats.gamma(2.5, scale=np.exp(0.3) / 2.5).pdf(y)),
-        (L.NegativeBinomial(0.7), (), lambda y: stats.nbinom(1 / 0.7, 1 / (1 + 0.7 * np.exp(0.3))).pmf(y)),
-        (L.NegativeBinomialDispersion(), ([np.log(0.7)],), lambda y: stats.nbinom(1 / 0.7, 1 / (1 + 0.7 * np.exp(0.3))).pmf(y)),
-        (L.NegativeBinomialDispersion(True), ([np.log(0.7)],), lambda y: stats.nbinom(np.exp(0.3) / 0.7, 1 / 1.7).pmf(y)),
-        (L.Beta(), ([np.log(4.0)],), lambda y: stats.beta(*(4 * np.r_[1, np.exp(-0.3)] / (1 + np.exp(-0.3)))).pdf(y)),
+        (
+            L.NegativeBinomial(0.7),
+            (),
+            lambda y: stats.nbinom(1 / 0.7, 1 / (1 + 0.7 * np.exp(0.3))).pmf(y),
+        ),
+        (
+            L.NegativeBinomialDispersion(),
+            ([np.log(0.7)],),
+            lambda y: stats.nbinom(1 / 0.7, 1 / (1 + 0.7 * np.exp(0.3))).pmf(y),
+        ),
+        (
+            L.NegativeBinomialDispersion(True),
+            ([np.log(0.7)],),
+            lambda y: stats.nbinom(np.exp(0.3) / 0.7, 1 / 1.7).pmf(y),
+        ),
+        (
+            L.Beta(),
+            ([np.log(4.0)],),
+            lambda y: stats.beta(*(4 * np.r_[1, np.exp(-0.3)] / (1 + np.exp(-0.3)))).pdf(y),
+        ),
         (L.GaussianScale(), ([np.log(2.0)],), lambda y: stats.norm(0.3, 2.0).pdf(y)),
-        (L.GammaShape(), ([np.log(2.5)],), lambda y: stats.gamma(2.5, scale=np.exp(0.3) / 2.5).pdf(y)),
+        (
+            L.GammaShape(),
+            ([np.log(2.5)],),
+            lambda y: stats.gamma(2.5, scale=np.exp(0.3) / 2.5).pdf(y),
+        ),
     ],
-    ids=lambda part: type(part).__name__ if isinstance(part, (L.AbstractLoss, L.AbstractSharedLoss)) else "",
+    ids=lambda part: (
+        type(part).__name__ if isinstance(part, (L.AbstractLoss, L.AbstractSharedLoss)) else ""
+    ),
 )
 def test_losses_are_the_negative_logs_of_densities(loss, own, density):
     whole = isinstance(loss, (L.NegativeBinomial, L.NegativeBinomialDispersion))
@@ -52,11 +76,18 @@ def test_ordinal_probabilities():
     loss, tau = L.Ordinal(4), [-0.5, np.log(0.8), np.log(1.1)]
     cut = np.r_[-np.inf, -0.5, 0.3, 1.4, np.inf]
     want = np.diff(1 / (1 + np.exp(-(cut - 0.6))))
-    np.testing.assert_allclose([value(loss, 0.6, float(k), tau) for k in range(4)], -np.log(want), rtol=1e-12)
+    np.testing.assert_allclose(
+        [value(loss, 0.6, float(k), tau) for k in range(4)], -np.log(want), rtol=1e-12
+    )
     with jax.enable_x64(True):
-        np.testing.assert_allclose(loss.inverse_link(jnp.array([0.6]), jnp.array(tau))[0], want, rtol=1e-12)
-        slope = jax.vmap(jax.grad(loss), (None, None, 0))(jnp.array(300.0), jnp.array(tau), jnp.arange(4.0))
-    np.testing.assert_allclose(slope, [1, 1, 1, 0], atol=1e-12)  # far away it stays finite, and linear
+        np.testing.assert_allclose(
+            loss.inverse_link(jnp.array([0.6]), jnp.array(tau))[0], want, rtol=1e-12
+        )
+        slope = jax.vmap(jax.grad(loss), (None, None, 0))(
+            jnp.array(300.0), jnp.array(tau), jnp.arange(4.0)
+        )
+    # far away it stays finite, and linear
+    np.testing.assert_allclose(slope, [1, 1, 1, 0], atol=1e-12)
 
 
 LINKED = [
@@ -65,7 +96,10 @@ LINKED = [
     (L.Poisson("identity"), F.Poisson(links.Identity())),
     (L.Gamma(1.0, "inverse"), F.Gamma(links.InversePower())),
     (L.InverseGaussian(1.0, "inverse_squared"), F.InverseGaussian(links.InverseSquared())),
-    (L.NegativeBinomial(0.6, L.links.NegativeBinomialLink(0.6)), F.NegativeBinomial(links.NegativeBinomial(0.6), alpha=0.6)),
+    (
+        L.NegativeBinomial(0.6, L.links.NegativeBinomialLink(0.6)),
+        F.NegativeBinomial(links.NegativeBinomial(0.6), alpha=0.6),
+    ),
     (L.Tweedie(1.6), F.Tweedie(links.Log(), var_power=1.6)),
     (L.Tweedie(2.4, 1.0, L.links.Power(-1.4)), F.Tweedie(links.Power(-1.4), var_power=2.4)),
     (L.QuasiPoisson(), F.Poisson()),
@@ -95,14 +129,24 @@ def test_links_means_and_deviances_are_statsmodels(loss, family):
         np.testing.assert_allclose(loss.inverse_link(jnp.asarray(eta)), mean, rtol=1e-10)
         np.testing.assert_allclose(loss.variance(mean), family.variance(mean), rtol=1e-12)
         losses = np.array([value(loss, e, v) for e, v in zip(eta, y, strict=True)])
-        saturated = np.array([value(loss, e, v) for e, v in zip(np.asarray(family.link(y)), y, strict=True)])
+        saturated = np.array(
+            [value(loss, e, v) for e, v in zip(np.asarray(family.link(y)), y, strict=True)]
+        )
         half = [family.deviance(y[[k]], mean[[k]]) / 2 for k in range(3)]
         np.testing.assert_allclose(losses - saturated, half, rtol=1e-8, atol=1e-10)
 
 
 def test_quasi_losses_and_tweedie_are_deviances_over_the_dispersion():
-    for loss in (L.QuasiPoisson(2.0), L.QuasiBinomial(2.0), L.Tweedie(1.0, 2.0), L.Tweedie(1.5, 2.0), L.Tweedie(2.0, 2.0)):
-        np.testing.assert_allclose(value(loss, 0.0, 0.5 if "Binomial" in type(loss).__name__ else 1.0), 0, atol=1e-12)
+    for loss in (
+        L.QuasiPoisson(2.0),
+        L.QuasiBinomial(2.0),
+        L.Tweedie(1.0, 2.0),
+        L.Tweedie(1.5, 2.0),
+        L.Tweedie(2.0, 2.0),
+    ):
+        np.testing.assert_allclose(
+            value(loss, 0.0, 0.5 if "Binomial" in type(loss).__name__ else 1.0), 0, atol=1e-12
+        )
         slope = lambda loss, y: float(jax.grad(loss)(jnp.array(0.1), jnp.array(y)))
         with jax.enable_x64(True):
             plain = type(loss)(loss.power, 1.0) if isinstance(loss, L.Tweedie) else type(loss)(1.0)
@@ -123,12 +167,21 @@ def test_quasi_losses_and_tweedie_are_deviances_over_the_dispersion():
 def test_self_concordance(loss):
     eta = np.linspace(-4, 4, 33)
     with jax.enable_x64(True):
-        orders = jax.hessian(loss), jax.jacfwd(jax.hessian(loss)), jax.jacfwd(jax.jacfwd(jax.hessian(loss)))
-        second, third, fourth = (jax.jit(jax.vmap(jax.vmap(d, (0, None)), (None, 0))) for d in orders)
+        orders = (
+            jax.hessian(loss),
+            jax.jacfwd(jax.hessian(loss)),
+            jax.jacfwd(jax.jacfwd(jax.hessian(loss))),
+        )
+        second, third, fourth = (
+            jax.jit(jax.vmap(jax.vmap(d, (0, None)), (None, 0))) for d in orders
+        )
         y = jnp.array([0.0, 0.3, 1.0])
         M = np.asarray(loss.self_concordance)
         assert np.all(np.abs(third(eta, y)) <= M * np.asarray(second(eta, y)) * (1 + 1e-9))
-        assert np.all(np.abs(fourth(eta, y)) <= np.asarray(loss.fourth) * np.asarray(second(eta, y)) * (1 + 1e-9))
+        assert np.all(
+            np.abs(fourth(eta, y))
+            <= np.asarray(loss.fourth) * np.asarray(second(eta, y)) * (1 + 1e-9)
+        )
 
 
 @pytest.mark.slow
@@ -150,8 +203,12 @@ def test_weight_zero_is_deletion_and_weight_two_is_duplication(loss):
     )
     with jax.enable_x64(True):
         ones = jnp.ones(len(rows))
-        np.testing.assert_allclose(whole.loss(theta, jnp.asarray(counts)), same.loss(theta, ones), rtol=1e-12)
-        np.testing.assert_allclose(whole.hessian(theta, jnp.asarray(counts)), same.hessian(theta, ones), atol=1e-9)
+        np.testing.assert_allclose(
+            whole.loss(theta, jnp.asarray(counts)), same.loss(theta, ones), rtol=1e-12
+        )
+        np.testing.assert_allclose(
+            whole.hessian(theta, jnp.asarray(counts)), same.hessian(theta, ones), atol=1e-9
+        )
 
 
 @pytest.mark.parametrize("ties", ["efron", "breslow"])
@@ -178,14 +235,23 @@ def test_cox_by_enumeration_with_units_out_and_twice(ties):
 
 @pytest.mark.slow
 def test_cox_leave_one_out_and_groups_on_transplant_patients():
-    """The Stanford heart transplants: Verweij and van Houwelingen's losses by statsmodels' own refits."""
+    """The Stanford heart transplants.
+
+    Verweij and van Houwelingen's losses by statsmodels' own refits.
+    """
     data = sm.datasets.heart.load_pandas().data
-    X, time, event = data[["age"]].to_numpy(), data["survival"].to_numpy(), data["censors"].to_numpy()
+    X, time, event = (
+        data[["age"]].to_numpy(),
+        data["survival"].to_numpy(),
+        data["censors"].to_numpy(),
+    )
     host = lambda keep: sm.PHReg(time[keep], X[keep], event[keep], ties="efron")
     fit = lo.fit(lo.Cox(X, time, event))
     n = len(time)
     for plan in (lo.leave_one_out(n), lo.groups(np.arange(n) % 7)):
-        exact, certified = (lo.cross_validate(fit, plan, refit) for refit in (lo.Exact(), lo.Certified()))
+        exact, certified = (
+            lo.cross_validate(fit, plan, refit) for refit in (lo.Exact(), lo.Certified())
+        )
         for k in range(0, plan.num_refits, 6):
             keep = plan.matrix()[k] > 0
             beta = host(keep).fit().params
@@ -207,7 +273,9 @@ CERTIFIED = {
     "inverse": lambda: positive(L.Gamma(1.0, "inverse")),
     "canonical": lambda: positive(L.InverseGaussian(1.0, "inverse_squared")),
     "negative binomial, fixed": lambda: positive(L.NegativeBinomial(0.5, "log")),
-    "negative binomial, linear variance": lambda: regression(L.NegativeBinomialDispersion(linear=True)),
+    "negative binomial, linear variance": lambda: regression(
+        L.NegativeBinomialDispersion(linear=True)
+    ),
     "gaussian": lambda: positive("gaussian"),
     "gamma": lambda: positive("gamma"),
     "negative binomial": lambda: fitted("negative binomial, its dispersion").objective,
@@ -217,7 +285,10 @@ CERTIFIED = {
 
 
 def positive(loss):
-    """Numbers about one that any mean suits, with weights; a loss by its name has a scale of its own."""
+    """Numbers about one that any mean suits, with weights.
+
+    A loss by its name has a scale of its own.
+    """
     rng = np.random.default_rng(9)
     X = rng.uniform(-1, 1, (90, 2))
     y = rng.gamma(9.0, (1 + 0.3 * X[:, 0] - 0.2 * X[:, 1]) ** -0.5 / 9)
@@ -235,7 +306,10 @@ def shares():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CERTIFIED)
 def test_certified_is_within_its_error(name):
-    """Links that are not canonical, parameters of the loss's own: leave-one-out against an optimiser from scratch."""
+    """Links that are not canonical, parameters of the loss's own.
+
+    Leave-one-out against an optimiser from scratch.
+    """
     fit = lo.fit(CERTIFIED[name]())
     n = fit.objective.num_units
     certified = lo.cross_validate(fit, lo.leave_one_out(n))
@@ -247,9 +321,15 @@ def test_certified_is_within_its_error(name):
         weights = np.ones(n)
         weights[i] = 0.0
         one = jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], parameters)
-        one = {k: v for k, v in one.items() if k != "intercept" or np.any(v) or getattr(fit.objective, "intercept", True)}
+        one = {
+            k: v
+            for k, v in one.items()
+            if k != "intercept" or np.any(v) or getattr(fit.objective, "intercept", True)
+        }
         np.testing.assert_allclose(
-            flat(fit.objective.parameters.unconstrained(one)), minimiser(fit.objective, fit.theta, weights), atol=1e-6
+            flat(fit.objective.parameters.unconstrained(one)),
+            minimiser(fit.objective, fit.theta, weights),
+            atol=1e-6,
         )
 
 
@@ -266,7 +346,9 @@ def test_huber_with_its_scale_has_kinks_and_knows_them():
 def test_ordered_categories():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((40, 2))
-    labels = pd.Categorical(rng.choice(["low", "mid", "high"], 40), ["low", "mid", "high"], ordered=True)
+    labels = pd.Categorical(
+        rng.choice(["low", "mid", "high"], 40), ["low", "mid", "high"], ordered=True
+    )
     model = lo.Regression(X, pd.Series(labels), "ordinal")
     assert model.levels == ("low", "mid", "high")
     np.testing.assert_array_equal(model.y, labels.codes)
@@ -279,30 +361,66 @@ X0, Y0 = np.random.default_rng(0).standard_normal((30, 2)), np.arange(30.0)
 @pytest.mark.parametrize(
     "make, error, message",
     [
-        (lambda: lo.GLM(X0, Y0, "negative_binomial"), ValueError, r"use lo.Regression\(X, y, \"negative_binomial\"\)"),
+        (
+            lambda: lo.GLM(X0, Y0, "negative_binomial"),
+            ValueError,
+            r"use lo.Regression\(X, y, \"negative_binomial\"\)",
+        ),
         (lambda: lo.GLM(X0, Y0, "cox"), ValueError, "use lo.Cox"),
         (lambda: lo.GLM(X0, Y0, L.Beta()), TypeError, "use lo.Regression"),
-        (lambda: lo.GLM(X0, -Y0, "inverse_gaussian"), ValueError, "inverse Gaussian loss needs y positive"),
+        (
+            lambda: lo.GLM(X0, -Y0, "inverse_gaussian"),
+            ValueError,
+            "inverse Gaussian loss needs y positive",
+        ),
         (lambda: lo.GLM(X0, Y0, L.Tweedie(2.5)), ValueError, "needs y positive"),
         (lambda: lo.GLM(X0, -Y0, L.Tweedie(1.5)), ValueError, "needs y not negative"),
-        (lambda: lo.GLM(X0, -Y0, "quasi_poisson"), ValueError, "quasi-Poisson loss needs y not negative"),
+        (
+            lambda: lo.GLM(X0, -Y0, "quasi_poisson"),
+            ValueError,
+            "quasi-Poisson loss needs y not negative",
+        ),
         (lambda: L.Tweedie(0.5), ValueError, "between 0 and 1"),
         (lambda: L.Gamma(1.0, "logit"), ValueError, "link must be one of identity, log"),
         (lambda: L.links.Power(0.0), ValueError, "not zero"),
         (lambda: L.NegativeBinomial(-1.0), ValueError, "positive and finite"),
         (lambda: L.QuasiBinomial(np.nan), ValueError, "positive and finite"),
-        (lambda: lo.Regression(X0, Y0, "poisson"), ValueError, "no loss with parameters of its own is called 'poisson'"),
+        (
+            lambda: lo.Regression(X0, Y0, "poisson"),
+            ValueError,
+            "no loss with parameters of its own is called 'poisson'",
+        ),
         (lambda: lo.Regression(X0, Y0, L.Poisson()), TypeError, "Losses without are for lo.GLM"),
         (lambda: lo.Regression(X0, Y0, "beta"), ValueError, "strictly between 0 and 1"),
-        (lambda: lo.Regression(X0, Y0 + 0.5, "negative_binomial"), ValueError, "whole and not negative"),
+        (
+            lambda: lo.Regression(X0, Y0 + 0.5, "negative_binomial"),
+            ValueError,
+            "whole and not negative",
+        ),
         (lambda: lo.Regression(X0, np.full(30, "a"), "ordinal"), TypeError, "order of its levels"),
         (lambda: lo.Regression(X0, np.r_[np.nan, Y0[1:]], "ordinal"), ValueError, "1 NaN"),
         (lambda: lo.Regression(X0, np.ones(30), "ordinal"), ValueError, "two or more levels"),
         (lambda: lo.Regression(X0, Y0, L.Ordinal(5)), ValueError, "among 0, …, 4"),
-        (lambda: lo.Regression(X0, np.r_[np.inf, Y0[1:]], "gaussian"), ValueError, "Regression: y holds 1"),
-        (lambda: lo.Regression(X0[:5], Y0, "gaussian"), ValueError, "one value for each of the 5 rows"),
-        (lambda: lo.Regression(X0, Y0, "gaussian", sample_weight=-Y0), ValueError, "must not be negative"),
-        (lambda: lo.anchor(lo.Regression(X0, Y0, "gaussian"), {"coef": np.zeros(2)}), ValueError, "parameters are"),
+        (
+            lambda: lo.Regression(X0, np.r_[np.inf, Y0[1:]], "gaussian"),
+            ValueError,
+            "Regression: y holds 1",
+        ),
+        (
+            lambda: lo.Regression(X0[:5], Y0, "gaussian"),
+            ValueError,
+            "one value for each of the 5 rows",
+        ),
+        (
+            lambda: lo.Regression(X0, Y0, "gaussian", sample_weight=-Y0),
+            ValueError,
+            "must not be negative",
+        ),
+        (
+            lambda: lo.anchor(lo.Regression(X0, Y0, "gaussian"), {"coef": np.zeros(2)}),
+            ValueError,
+            "parameters are",
+        ),
         (lambda: L.HuberScale(0.5), ValueError, "1 or more"),
         (lambda: lo.Cox(X0, Y0, Y0 > 3, ties="exact"), ValueError, "'efron' or 'breslow'"),
         (lambda: lo.Cox(X0, -Y0, Y0 > 3), ValueError, "must not be negative"),
@@ -310,8 +428,16 @@ X0, Y0 = np.random.default_rng(0).standard_normal((30, 2)), np.arange(30.0)
         (lambda: lo.Cox(X0, Y0, Y0), ValueError, "event must be 1"),
         (lambda: lo.Cox(X0, np.r_[np.nan, Y0[1:]], Y0 > 3), ValueError, "Cox: time holds 1 NaN"),
         (lambda: lo.Cox(X0, Y0, Y0 > 3, strata=[1, 2]), ValueError, "one label for each"),
-        (lambda: lo.anchor(lo.Cox(X0, Y0, Y0 > 3), {"coef": np.zeros(3)}), ValueError, r"parameters are \{'coef'\}"),
-        (lambda: lo.penalties.per_row(lo.penalties.Ridge(1.0)) + lo.penalties.Ridge(1.0), TypeError, "around the whole sum"),
+        (
+            lambda: lo.anchor(lo.Cox(X0, Y0, Y0 > 3), {"coef": np.zeros(3)}),
+            ValueError,
+            r"parameters are \{'coef'\}",
+        ),
+        (
+            lambda: lo.penalties.per_row(lo.penalties.Ridge(1.0)) + lo.penalties.Ridge(1.0),
+            TypeError,
+            "around the whole sum",
+        ),
     ],
 )
 def test_bad_input(make, error, message):
@@ -333,7 +459,10 @@ def test_densities_integrate_to_one():
 
 @pytest.mark.parametrize("linear", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_counts_that_scatter_less_than_poissons_have_no_dispersion(linear):
-    """The fit says so, as the density of scipy does: the likelihood of any dispersion is below that of none."""
+    """The fit says so, as the density of scipy does.
+
+    The likelihood of any dispersion is below that of none.
+    """
     rng = np.random.default_rng(0)
     X = rng.standard_normal((200, 1))
     y = rng.binomial(6, 0.6 / (1 + np.exp(-X[:, 0])))
@@ -347,30 +476,46 @@ def test_counts_that_scatter_less_than_poissons_have_no_dispersion(linear):
 
         return optimize.minimize(loss, np.zeros(2)).fun
 
-    poisson = optimize.minimize(lambda theta: -stats.poisson.logpmf(y, np.exp(design @ theta)).sum(), np.zeros(2)).fun
+    poisson = optimize.minimize(
+        lambda theta: -stats.poisson.logpmf(y, np.exp(design @ theta)).sum(), np.zeros(2)
+    ).fun
     assert all(lowest(dispersion) > poisson for dispersion in (1e-3, 1e-2, 0.1, 1.0))
-    with pytest.raises(RuntimeError, match=r"dispersion .* goes to zero: .* Take lo\.losses\.Poisson\(\)"):
+    with pytest.raises(
+        RuntimeError, match=r"dispersion .* goes to zero: .* Take lo\.losses\.Poisson\(\)"
+    ):
         lo.fit(lo.Regression(X, y, L.NegativeBinomialDispersion(linear)))
 
 
 @pytest.mark.parametrize("dispersion", [1e-14, 1e-9, 1e-4, 1 / 17, 1 / 15, 2.0])
 def test_the_negative_binomial_is_exact_near_poissons(dispersion):
-    """Against products of y factors, log Γ(s + y)/(Γ(s) sʸ) = Σ log(1 + k/s), by the closed form and by what JAX derives."""
+    """Against products of y factors, log Γ(s + y)/(Γ(s) sʸ) = Σ log(1 + k/s), by the closed form
+    and by what JAX derives.
+    """
     y, eta = np.array([0.0, 1.0, 7.0, 40.0]), np.array([0.3, -1.0, 2.0, 3.5])
     mean = np.exp(eta)
     rising = np.array([sum(math.log1p(k * dispersion) for k in range(int(count))) for count in y])
-    true = (y + 1 / dispersion) * np.log1p(dispersion * mean) - y * eta - rising + [math.lgamma(count + 1) for count in y]
+    true = (
+        (y + 1 / dispersion) * np.log1p(dispersion * mean)
+        - y * eta
+        - rising
+        + [math.lgamma(count + 1) for count in y]
+    )
     fixed = L.NegativeBinomial(dispersion).formulas(eta, y)[0]()
     np.testing.assert_allclose(fixed, true, rtol=1e-13, atol=1e-13)
     with jax.enable_x64(True):
-        shared = [L.NegativeBinomialDispersion()(e, np.log([dispersion]), count) for e, count in zip(eta, y, strict=True)]
+        shared = [
+            L.NegativeBinomialDispersion()(e, np.log([dispersion]), count)
+            for e, count in zip(eta, y, strict=True)
+        ]
     np.testing.assert_allclose(shared, true, rtol=1e-13, atol=1e-13)
 
 
 def test_a_quadratic_has_one_hessian(monkeypatch):
     """Made once a model, for its fit; and the fit is the solution of the normal equations."""
     rng, made, gram = np.random.default_rng(0), [], DenseDesign.gram
-    monkeypatch.setattr(DenseDesign, "gram", lambda self, *given: made.append(1) or gram(self, *given))
+    monkeypatch.setattr(
+        DenseDesign, "gram", lambda self, *given: made.append(1) or gram(self, *given)
+    )
     X, y = rng.standard_normal((50, 3)), rng.standard_normal(50)
     weight = rng.uniform(0.5, 2, 50)
     model = lo.GLM(X, y, "squared", lo.penalties.Ridge(2.0), sample_weight=weight)
@@ -379,30 +524,42 @@ def test_a_quadratic_has_one_hessian(monkeypatch):
     rows, penalty = np.c_[X, np.ones(50)], np.diag([2.0, 2.0, 2.0, 0.0])
     hessian = rows.T @ (weight[:, None] * rows) + penalty
     np.testing.assert_allclose(fit.hessian, hessian, rtol=1e-12)
-    np.testing.assert_allclose(fit.vector, np.linalg.solve(hessian, rows.T @ (weight * y)), rtol=1e-10)
+    np.testing.assert_allclose(
+        fit.vector, np.linalg.solve(hessian, rows.T @ (weight * y)), rtol=1e-10
+    )
     other = lo.fit(lo.GLM(X, y, "squared", lo.penalties.Ridge(5.0), sample_weight=weight))
     np.testing.assert_allclose(other.hessian - fit.hessian, 1.5 * penalty, atol=1e-10)
 
 
 @pytest.mark.parametrize("linear", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_refit_whose_dispersion_goes_to_zero_has_poissons_loss(linear):
-    """One row alone scatters more than Poisson's counts do: without it the likelihood grows towards no dispersion."""
+    """One row alone scatters more than Poisson's counts do.
+
+    Without it the likelihood grows towards no dispersion.
+    """
     x = np.linspace(-1, 1, 40)
     y = np.round(np.exp(1.5 + 0.5 * x))
     y[20] = 30.0
-    fit, plan = lo.fit(lo.Regression(x[:, None], y, L.NegativeBinomialDispersion(linear=linear))), lo.kfold(40, 8, seed=0)
+    fit, plan = (
+        lo.fit(lo.Regression(x[:, None], y, L.NegativeBinomialDispersion(linear=linear))),
+        lo.kfold(40, 8, seed=0),
+    )
     poisson = lo.fit(lo.GLM(x[:, None], y, "poisson"))
     wanted = lo.cross_validate(poisson, plan, lo.Exact(1e-13))
     (refit,) = plan.refit[(plan.index == 20) & plan.held]
     for strategy in (lo.Certified(), lo.Exact()):
         found = lo.cross_validate(fit, plan, strategy)
         entries = plan.held & (plan.refit == refit)
-        np.testing.assert_allclose(found.losses[entries], wanted.losses[entries], rtol=0, atol=found.error[refit] + 1e-12)
+        np.testing.assert_allclose(
+            found.losses[entries], wanted.losses[entries], rtol=0, atol=found.error[refit] + 1e-12
+        )
         assert found.result[refit] == lo.RESULTS.successful and found.error[refit] < 1e-4
     assert lo.fold_parameters(fit, plan)["dispersion"][refit] < 1e-12
 
 
-@pytest.mark.parametrize(("loss", "scale"), [("probit", 1.0), ("cloglog", 1.0), ("logistic", 1e3), ("multinomial", 1e3)])
+@pytest.mark.parametrize(
+    ("loss", "scale"), [("probit", 1.0), ("cloglog", 1.0), ("logistic", 1e3), ("multinomial", 1e3)]
+)
 def test_underflow_is_meant_whatever_the_caller_makes_of_it(loss, scale):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 3))

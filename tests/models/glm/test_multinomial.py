@@ -1,4 +1,6 @@
-"""Several outputs: refits of multinomial models against Newton's method written here, on problems that are hard to bound."""
+"""Several outputs: refits of multinomial models against Newton's method written here, on problems
+that are hard to bound.
+"""
 
 import jax
 import numpy as np
@@ -23,7 +25,10 @@ def value(eta, y):
 
 
 def newton(X, y, w, alpha, start):
-    """argmin Σ w ℓ(θ x, y) + ½ Σ alpha θ², θ `[classes, features]`, and whether it was reached; common shifts stay."""
+    """argmin Σ w ℓ(θ x, y) + ½ Σ alpha θ², θ `[classes, features]`, and whether it was reached.
+
+    Common shifts stay.
+    """
     theta, (K, q) = start.copy(), start.shape
     penalty = np.kron(np.eye(K), np.diag(alpha))
     flat = np.kron(np.ones((K, K)), np.diag((alpha == 0) * 1.0))
@@ -38,7 +43,9 @@ def newton(X, y, w, alpha, start):
         H = np.einsum("nkl,np,nq->kplq", W, X, X, optimize=True).reshape(K * q, K * q) + penalty
         scale = 1 / np.sqrt(np.diag(H) + 1e-300)
         try:
-            step = scale * np.linalg.solve(scale[:, None] * (H + flat * np.diag(H).mean()) * scale, scale * g)
+            step = scale * np.linalg.solve(
+                scale[:, None] * (H + flat * np.diag(H).mean()) * scale, scale * g
+            )
         except np.linalg.LinAlgError:
             return theta, False
         decrement, step = g @ step, step.reshape(K, q)
@@ -49,7 +56,9 @@ def newton(X, y, w, alpha, start):
             theta, last = theta - step, decrement
             continue
         size = 1.0
-        while size > 1e-12 and not (after := F(theta - size * step)) <= now - 1e-4 * size * decrement + 1e-15 * abs(now):
+        while size > 1e-12 and not (
+            after := F(theta - size * step)
+        ) <= now - 1e-4 * size * decrement + 1e-15 * abs(now):
             size /= 2
         if size <= 1e-12 or not np.isfinite(after):  # F can no longer tell, or there is no way down
             near = decrement < 1e-10 * max(1.0, abs(now))
@@ -85,10 +94,14 @@ def problem(seed):
 
 
 def attack(seed, refit=None):
-    """[folds, beyond, of these proved, missed, without an answer], proved, errors reported and true, of one problem."""
+    """[folds, beyond, of these proved, missed, without an answer], proved, errors reported and
+    true, of one problem.
+    """
     kind, X, y, w, group, alpha, intercept, K = problem(seed)
     n = len(y)
-    fit = lo.fit(lo.GLM(X, y, "multinomial", lo.penalties.Ridge(alpha), sample_weight=w, intercept=intercept))
+    fit = lo.fit(
+        lo.GLM(X, y, "multinomial", lo.penalties.Ridge(alpha), sample_weight=w, intercept=intercept)
+    )
     design = np.c_[X, np.ones(n)] if intercept else X
     alpha = np.r_[alpha, 0.0] if intercept else alpha
     full, _ = newton(design, y, w, alpha, np.zeros((K, design.shape[1])))
@@ -105,7 +118,8 @@ def attack(seed, refit=None):
             rest[units] *= plan.weight[entries]
             theta, reached = newton(design, y, rest, alpha, full)
             out = units[held]
-            if not reached or (intercept and len(np.unique(y[rest > 0])) < K):  # then there is no minimiser
+            # then there is no minimiser
+            if not reached or (intercept and len(np.unique(y[rest > 0])) < K):
                 continue
             counts[0] += 1
             losses, error = cv.losses[entries][held], cv.error[k]
@@ -137,7 +151,9 @@ def test_no_refit_of_many_problems_is(seed):
 
 
 def test_arithmetic_of_softmax():
-    """Curvatures between ratios of probabilities, their changes by the range of a move, the reach of the loss, at random."""
+    """Curvatures between ratios of probabilities, their changes by the range of a move, the reach
+    of the loss, at random.
+    """
     rng = np.random.default_rng(0)
     eta, at, s = rng.normal(size=(3, 300, 4)) * rng.choice([0.1, 1.0, 8.0], (3, 300, 1))
     y = rng.integers(4, size=300)
@@ -150,14 +166,21 @@ def test_arithmetic_of_softmax():
     spread = np.ptp(s, axis=1)
     fall, rise = L.within(eta, y, spread)
     moved = L.derivatives(eta + s, y, (0,))[0] - loss
-    assert np.all(moved <= rise * (1 + 1e-9) + 1e-12) and np.all(-moved <= fall * (1 + 1e-9) + 1e-12)
+    assert np.all(moved <= rise * (1 + 1e-9) + 1e-12) and np.all(
+        -moved <= fall * (1 + 1e-9) + 1e-12
+    )
     low, high = L.ratios(eta, at)
     v = rng.normal(size=(10, 300, 4))
     of = lambda M: np.einsum("vnk,nkl,vnl->vn", v, M, v)
     here, there = of(W), of(L.derivatives(at, y, (2,))[0])
-    assert np.all(low * there <= here * (1 + 1e-6) + 1e-12) and np.all(here <= high * there * (1 + 1e-6) + 1e-12)
+    assert np.all(low * there <= here * (1 + 1e-6) + 1e-12) and np.all(
+        here <= high * there * (1 + 1e-6) + 1e-12
+    )
     nodes, weights = np.polynomial.legendre.leggauss(30)
-    secant = sum(0.5 * c * of(L.derivatives(eta + 0.5 * (1 + t) * s, y, (2,))[0]) for t, c in zip(nodes, weights, strict=True))
+    secant = sum(
+        0.5 * c * of(L.derivatives(eta + 0.5 * (1 + t) * s, y, (2,))[0])
+        for t, c in zip(nodes, weights, strict=True)
+    )
     assert np.all(here * -np.expm1(-spread) / spread <= secant * (1 + 1e-6) + 1e-12)
     assert np.all(secant <= here * np.expm1(spread) / spread * (1 + 1e-6) + 1e-12)
     assert np.isfinite(L.derivatives(eta * 1e3, y, (0, 1, 2))[0]).all()
@@ -169,18 +192,31 @@ def hard(n=60, **options):
     y = np.argmax(X @ rng.normal(size=(3, 3)) + offset + rng.gumbel(size=(n, 3)), axis=1)
     penalty = options.pop("penalty", lo.penalties.Ridge(0.3))
     make = lambda rows: lo.GLM(
-        X[rows], y[rows], "multinomial", penalty, sample_weight=weight[rows], offset=offset[rows], **options
+        X[rows],
+        y[rows],
+        "multinomial",
+        penalty,
+        sample_weight=weight[rows],
+        offset=offset[rows],
+        **options,
     )
     return X, y, offset, make
 
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"class_weight": "balanced"}, {"penalty": lo.penalties.per_weight(lo.penalties.Ridge(0.01))}],
+    [
+        {},
+        {"class_weight": "balanced"},
+        {"penalty": lo.penalties.per_weight(lo.penalties.Ridge(0.01))},
+    ],
     ids=["plain", "balanced", "by weight"],
 )
 def test_weights_of_its_own(options):
-    """Offsets, weights, class weights and penalties that follow the fold: refits of the rest from scratch are as told."""
+    """Offsets, weights, class weights and penalties that follow the fold.
+
+    Refits of the rest from scratch are as told.
+    """
     X, y, offset, make = hard(**dict(options))
     fit, plan = lo.fit(make(np.arange(60))), lo.kfold(60, 6, seed=0)
     found = lo.cross_validate(fit, plan), lo.cross_validate(fit, plan, lo.Exact())
@@ -194,13 +230,20 @@ def test_weights_of_its_own(options):
             assert off <= cv.error[k] + 1e-8 and (not slack or off <= slack)
 
 
-@pytest.mark.parametrize("refit", [lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.NewtonStep(), lo.Certified(0.1)])
+@pytest.mark.parametrize(
+    "refit", [lo.NoUpdate(), lo.InfinitesimalJackknife(), lo.NewtonStep(), lo.Certified(0.1)]
+)
 def test_every_strategy_tells_how_far_it_is(refit):
     *_, make = hard()
     fit = lo.fit(make(np.arange(60)))
     for plan in (lo.leave_one_out(60), lo.kfold(60, 5, seed=0), lo.bootstrap(60, 5, seed=0)):
-        exact, cv = lo.cross_validate(fit, plan, lo.Exact(1e-12)), lo.cross_validate(fit, plan, refit)
-        true = np.bincount(plan.refit[plan.held], np.abs(cv.losses - exact.losses)[plan.held], plan.num_refits)
+        exact, cv = (
+            lo.cross_validate(fit, plan, lo.Exact(1e-12)),
+            lo.cross_validate(fit, plan, refit),
+        )
+        true = np.bincount(
+            plan.refit[plan.held], np.abs(cv.losses - exact.losses)[plan.held], plan.num_refits
+        )
         assert np.all(true <= cv.error + exact.error + 1e-9)
         assert not cv.audit.beyond.any() and np.isfinite(cv.error).all()
 
@@ -210,22 +253,30 @@ def test_predictions_parameters_and_measures():
     fit, plan = lo.fit(make(np.arange(60))), lo.leave_one_out(60)
     exact = lo.cross_predict(fit, plan, lo.Exact(1e-12), "link")
     found = lo.fold_parameters(fit, plan, lo.Exact(1e-12))
-    np.testing.assert_allclose(np.einsum("nkq,nq->nk", found["coef"], X) + found["intercept"] + offset, exact, atol=1e-9)
+    np.testing.assert_allclose(
+        np.einsum("nkq,nq->nk", found["coef"], X) + found["intercept"] + offset, exact, atol=1e-9
+    )
     p = lo.cross_predict(fit, plan)
     np.testing.assert_allclose(p.sum(1), 1)
     cv = lo.cross_validate(fit, plan, metric=("accuracy", "brier"))
     np.testing.assert_allclose(-np.log(p[np.arange(60), y]), cv.losses, atol=1e-3)
     assert all(np.isfinite(cv.metric_error[name]) for name in cv.metrics)
-    own = lambda held, seen, at: value(X[held] @ at["coef"].T + at["intercept"] + offset[held], y[held])
+    own = lambda held, seen, at: value(
+        X[held] @ at["coef"].T + at["intercept"] + offset[held], y[held]
+    )
     asked = lo.cross_validate(fit, plan, evaluate=own)
     true = value(exact, y)
-    assert np.all(np.abs(asked.losses - true) <= asked.error + 1e-8) and np.isfinite(asked.error).all()
+    assert (
+        np.all(np.abs(asked.losses - true) <= asked.error + 1e-8) and np.isfinite(asked.error).all()
+    )
 
 
 def test_a_common_shift_of_the_intercepts_changes_nothing():
     *_, make = hard()
     fit, plan = lo.fit(make(np.arange(60))), lo.kfold(60, 5, seed=0)
-    moved = lo.anchor(fit.objective, fit.parameters | {"intercept": fit.parameters["intercept"] + 3.0})
+    moved = lo.anchor(
+        fit.objective, fit.parameters | {"intercept": fit.parameters["intercept"] + 3.0}
+    )
     for refit in (lo.Certified(), lo.Exact()):
         one, other = (lo.cross_validate(at, plan, refit) for at in (fit, moved))
         np.testing.assert_allclose(other.losses, one.losses, atol=1e-9)
@@ -251,27 +302,46 @@ def test_the_next_term_is_the_sum_it_says(monkeypatch):
     """−½ U_j A_j⁻¹ Σ_i U_iᵀ ∇³ℓ_i[U_iu_j, U_iu_j], row by row and class by class."""
     monkeypatch.setattr(linear.sampled, "SIZES", (32, 20_000))
     (fit, w), plan = weighted_fit(), lo.leave_one_out(80)
-    anchor, state = linear.linear_cache(fit), linear.CertifiedBatch(fit, next(iter(plan.batches(10**9, 4, 1, 1, True))).rows)
+    anchor, state = (
+        linear.linear_cache(fit),
+        linear.CertifiedBatch(fit, next(iter(plan.batches(10**9, 4, 1, 1, True))).rows),
+    )
     state.look()
     look, move = linear.one_row(fit, np.arange(80), np.zeros(80)), np.zeros((80, 3))
     x, inverse = anchor.model.design.each.x, anchor.root.T @ anchor.root
     p = np.exp(anchor.eta) / np.exp(anchor.eta).sum(1, keepdims=True)
     for j in range(80):
         own = np.kron(np.eye(3), x[j])
-        across = np.linalg.solve(np.eye(3) - own @ inverse @ own.T @ (w[j] * anchor.curvature[j]), own @ inverse)
+        across = np.linalg.solve(
+            np.eye(3) - own @ inverse @ own.T @ (w[j] * anchor.curvature[j]), own @ inverse
+        )
         for i in np.delete(np.arange(80), j):
             other = np.kron(np.eye(3), x[i])
             s = other @ (state.u[j] @ anchor.root)
-            move[j] -= 0.5 * across @ other.T @ (w[i] * p[i] * ((s - p[i] @ s) ** 2 - p[i] @ (s - p[i] @ s) ** 2))
-    np.testing.assert_allclose(linear.sampled.next_term(anchor, look, None).move, move, atol=1e-5 * abs(move).max())
+            move[j] -= (
+                0.5
+                * across
+                @ other.T
+                @ (w[i] * p[i] * ((s - p[i] @ s) ** 2 - p[i] @ (s - p[i] @ s) ** 2))
+            )
+    np.testing.assert_allclose(
+        linear.sampled.next_term(anchor, look, None).move, move, atol=1e-5 * abs(move).max()
+    )
     with monkeypatch.context() as patch:
         patch.setattr(linear.sampled, "SINGLE_PRECISION_LOSS", 0.0)  # float64
         few = look.take(np.arange(7))  # by the images of the rows that leave
-        np.testing.assert_allclose(linear.sampled.next_term(anchor, few, None).move, move[:7], atol=1e-12)
-        np.testing.assert_allclose(linear.sampled.next_term(anchor, look, None).move, move, atol=1e-12)
+        np.testing.assert_allclose(
+            linear.sampled.next_term(anchor, few, None).move, move[:7], atol=1e-12
+        )
+        np.testing.assert_allclose(
+            linear.sampled.next_term(anchor, look, None).move, move, atol=1e-12
+        )
     sample = linear.sampled.next_term(anchor, look, 20_000)
     assert (np.abs(sample.move - move) <= 5 * sample.spread + 1e-12).all()
-    exact, centered = lo.cross_predict(fit, plan, lo.Exact(1e-12), "link"), lambda z: z - z.mean(1, keepdims=True)
+    exact, centered = (
+        lo.cross_predict(fit, plan, lo.Exact(1e-12), "link"),
+        lambda z: z - z.mean(1, keepdims=True),
+    )
     before, after = (np.abs(centered(z - exact)) for z in (look.center, look.center + move))
     assert np.median(after) < np.median(before) / 5
 
@@ -290,8 +360,9 @@ def test_samples_are_estimates_and_honest(monkeypatch):
 
 @pytest.mark.parametrize("gone", [1.0, 0.4, -1.0])
 def test_one_step_of_single_rows_is_newton_s(gone):
-    """Predictors, the length of the step and the least eigenvalue, in matrices of outputs and by the fold's own Hessian; from a
-    θ that is not quite the minimiser, its classes shifted together."""
+    """Predictors, the length of the step and the least eigenvalue, in matrices of outputs and by
+    the fold's own Hessian; from a θ that is not quite the minimiser, its classes shifted
+    together."""
     fit, w = weighted_fit()
     rng = np.random.default_rng(0)
     shifted = {k: v + 1e-4 * rng.normal(size=v.shape) + 1e-3 for k, v in fit.parameters.items()}
@@ -306,17 +377,27 @@ def test_one_step_of_single_rows_is_newton_s(gone):
         step = np.linalg.solve(hessian, gradient)
         np.testing.assert_allclose(look.center[k], anchor.eta[j] - own @ step, atol=1e-10)
         np.testing.assert_allclose(look.step_length[k], np.sqrt(gradient @ step), rtol=1e-9)
-        np.testing.assert_allclose(look.kept_share[k], min(1.0, np.linalg.eigvalsh(root @ hessian @ root.T)[0]), rtol=1e-9)
+        np.testing.assert_allclose(
+            look.kept_share[k], min(1.0, np.linalg.eigvalsh(root @ hessian @ root.T)[0]), rtol=1e-9
+        )
 
 
 @pytest.mark.parametrize("outputs, features", [(3, 4), (4, 40)])
 def test_extents_are_the_largest_of_moves_of_length_one(outputs, features):
-    """Ranges, shares of curvature and lengths, from whitened rows; common shifts are hardly held, as by a small penalty."""
+    """Ranges, shares of curvature and lengths, from whitened rows.
+
+    Common shifts are hardly held, as by a small penalty.
+    """
     rng = np.random.default_rng(2)
-    design, size = MultiOutputDesign(DenseDesign(rng.normal(size=(30, features))), outputs), outputs * features
+    design, size = (
+        MultiOutputDesign(DenseDesign(rng.normal(size=(30, features))), outputs),
+        outputs * features,
+    )
     half = rng.normal(size=(size, size)) / 10
     shift = np.kron(np.eye(outputs) - 1 / outputs, np.eye(features))
-    root = np.linalg.inv(np.linalg.cholesky(shift @ half @ half.T @ shift + 0.1 * shift + 1e-6 * np.eye(size)))
+    root = np.linalg.inv(
+        np.linalg.cholesky(shift @ half @ half.T @ shift + 0.1 * shift + 1e-6 * np.eye(size))
+    )
     B = L.roots(rng.normal(size=(30, outputs)))
     norm, share, length, inner = design.extent(root, B)
     for n in range(30):
@@ -336,36 +417,64 @@ def test_sums_over_rows_and_forms_of_them(monkeypatch, block, count):
     """One by one, or together by products of two columns each, in blocks of rows."""
     monkeypatch.setattr(_design, "DENSE_BLOCK", block)
     rng = np.random.default_rng(0)
-    rows, weight, matrices = DenseDesign(rng.normal(size=(50, 4))), rng.normal(size=(count, 50)), rng.normal(size=(count, 4, 4))
-    np.testing.assert_allclose(rows.products(weight), np.einsum("rn,np,nq->rpq", weight, rows.x, rows.x), atol=1e-12)
-    np.testing.assert_allclose(rows.forms(matrices), np.einsum("np,rpq,nq->nr", rows.x, matrices, rows.x), atol=1e-12)
-    several, C = MultiOutputDesign(rows, 3), L.derivatives(rng.normal(size=(50, 3)), rng.integers(3, size=50), (2,))[0]
-    whole = np.einsum("rn,nkl,np,nq->rkplq", weight, C, rows.x, rows.x, optimize=True).reshape(count, 12, 12)
+    rows, weight, matrices = (
+        DenseDesign(rng.normal(size=(50, 4))),
+        rng.normal(size=(count, 50)),
+        rng.normal(size=(count, 4, 4)),
+    )
+    np.testing.assert_allclose(
+        rows.products(weight), np.einsum("rn,np,nq->rpq", weight, rows.x, rows.x), atol=1e-12
+    )
+    np.testing.assert_allclose(
+        rows.forms(matrices), np.einsum("np,rpq,nq->nr", rows.x, matrices, rows.x), atol=1e-12
+    )
+    several, C = (
+        MultiOutputDesign(rows, 3),
+        L.derivatives(rng.normal(size=(50, 3)), rng.integers(3, size=50), (2,))[0],
+    )
+    whole = np.einsum("rn,nkl,np,nq->rkplq", weight, C, rows.x, rows.x, optimize=True).reshape(
+        count, 12, 12
+    )
     np.testing.assert_allclose(several.gram(weight, C[None]), whole, atol=1e-12)
     blocks = np.einsum("rkpkq->rkpq", whole.reshape(count, 3, 4, 3, 4))
     np.testing.assert_allclose(several.blocks(weight[0], C), blocks[0], atol=1e-12)
-    alike = np.einsum("rn,kl,np,nq->rkplq", weight, C[0], rows.x, rows.x, optimize=True).reshape(count, 12, 12)
+    alike = np.einsum("rn,kl,np,nq->rkplq", weight, C[0], rows.x, rows.x, optimize=True).reshape(
+        count, 12, 12
+    )
     own = np.einsum("kpkq->kpq", alike[0].reshape(3, 4, 3, 4))
-    np.testing.assert_allclose(several.blocks(weight[0], np.broadcast_to(C[0], C.shape)), own, atol=1e-12)
-    np.testing.assert_allclose(several.gram(weight, np.broadcast_to(C[0], (1, *C.shape))), alike, atol=1e-12)
+    np.testing.assert_allclose(
+        several.blocks(weight[0], np.broadcast_to(C[0], C.shape)), own, atol=1e-12
+    )
+    np.testing.assert_allclose(
+        several.gram(weight, np.broadcast_to(C[0], (1, *C.shape))), alike, atol=1e-12
+    )
 
 
 def test_shifts_of_all_classes_are_no_repeated_columns(monkeypatch):
-    """Only a weak ridge has curvature along them, and no refit moves there: rounding is bounded on the other moves."""
+    """Only a weak ridge has curvature along them, and no refit moves there.
+
+    Rounding is bounded on the other moves.
+    """
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(4000, 4)), rng.integers(0, 4, 4000)
     fit = lo.fit(lo.GLM(X, y, "multinomial", lo.penalties.Ridge(1e-2)))
-    monkeypatch.setattr(_anchor, "whitening_error", None)  # nothing is measured by whitening all rows
+    # nothing is measured by whitening all rows
+    monkeypatch.setattr(_anchor, "whitening_error", None)
     anchor = linear.linear_cache(fit)
     penalty, design = anchor.model.bending(anchor.theta[None])[0], anchor.model.design
     scale = np.linalg.norm(np.asarray(fit.factor), axis=1)
     assert anchor.rounding.root < 100 and anchor.floor < 1e-6
     assert factor_error(condition(anchor.root, scale), 4000, len(anchor.root)) > _anchor.CONDITION
     x, wide = design.each.x.astype(np.longdouble), anchor.root.astype(np.longdouble)
-    curved = np.einsum("nkl,np,nq->kplq", anchor.curvature, x, x).reshape(penalty.shape) + penalty + anchor.flat
+    curved = (
+        np.einsum("nkl,np,nq->kplq", anchor.curvature, x, x).reshape(penalty.shape)
+        + penalty
+        + anchor.flat
+    )
     off = np.asarray(wide @ curved @ wide.T, float) - np.eye(len(wide))
     basis = np.linalg.svd(design.without_shifts(np.eye(len(wide))))[0][:, :15]
     moves = np.linalg.qr(np.linalg.solve(anchor.root.T, basis))[0]
     assert np.linalg.norm(moves.T @ off @ moves, 2) <= anchor.floor / 4
     assert np.linalg.norm(moves.T @ off @ moves, 2) < 1e-2 * np.linalg.norm(off, 2)
-    assert design.shifts_apart(penalty) and not design.shifts_apart(np.diag(np.arange(20.0)))  # classes penalised unlike
+    # classes penalised unlike
+    assert design.shifts_apart(penalty) and not design.shifts_apart(np.diag(np.arange(20.0)))

@@ -1,4 +1,7 @@
-"""Columns far from zero, and nearly collinear ones: numbers do not depend on where a column begins, and the proofs hold."""
+"""Columns far from zero, and nearly collinear ones.
+
+Numbers do not depend on where a column begins, and the proofs hold.
+"""
 
 import warnings
 from fractions import Fraction
@@ -30,20 +33,46 @@ def inverse(matrix):
 
 def exact(X, y):
     """Left-out losses and leverages of least squares with an intercept, in rational arithmetic."""
-    rows, y = [[Fraction(1), *map(Fraction, row)] for row in X.tolist()], [Fraction(value) for value in y.tolist()]
+    rows, y = (
+        [[Fraction(1), *map(Fraction, row)] for row in X.tolist()],
+        [Fraction(value) for value in y.tolist()],
+    )
     size = range(len(rows[0]))
     known = inverse([[sum(row[i] * row[j] for row in rows) for j in size] for i in size])
     pulled = [sum(row[j] * value for row, value in zip(rows, y, strict=True)) for j in size]
     coef = [sum(known[i][j] * pulled[j] for j in size) for i in size]
     leverage = [sum(row[i] * known[i][j] * row[j] for i in size for j in size) for row in rows]
-    residual = [value - sum(a * b for a, b in zip(row, coef, strict=True)) for row, value in zip(rows, y, strict=True)]
+    residual = [
+        value - sum(a * b for a, b in zip(row, coef, strict=True))
+        for row, value in zip(rows, y, strict=True)
+    ]
     return [(r / (1 - h)) ** 2 / 2 for r, h in zip(residual, leverage, strict=True)], leverage
 
 
 def wampler():
     x = np.arange(21.0)
-    noise = [759, -2048, 2048, -2048, 2523, -2048, 2048, -2048, 1838, -2048, 2048, -2048, 1838, -2048, 2048, -2048, 2523]
-    return x[:, None] ** np.arange(1, 6), sum(x**k for k in range(6)) + np.array([*noise, -2048, 2048, -2048, 759.0])
+    noise = [
+        759,
+        -2048,
+        2048,
+        -2048,
+        2523,
+        -2048,
+        2048,
+        -2048,
+        1838,
+        -2048,
+        2048,
+        -2048,
+        1838,
+        -2048,
+        2048,
+        -2048,
+        2523,
+    ]
+    return x[:, None] ** np.arange(1, 6), sum(x**k for k in range(6)) + np.array(
+        [*noise, -2048, 2048, -2048, 759.0]
+    )
 
 
 def longley():
@@ -52,7 +81,9 @@ def longley():
     year = np.arange(1947.0, 1963.0)
     product = np.round(2.3e5 + 2.1e4 * (year - 1947) + 2e3 * rng.standard_normal(16))
     deflator = np.round(np.sqrt(product) / 5 + 0.05 * rng.standard_normal(16), 1)
-    return np.column_stack([product, deflator, year]), np.round(5e4 + 0.03 * product + 300 * rng.standard_normal(16))
+    return np.column_stack([product, deflator, year]), np.round(
+        5e4 + 0.03 * product + 300 * rng.standard_normal(16)
+    )
 
 
 @pytest.mark.parametrize("table", [wampler, longley])
@@ -61,7 +92,12 @@ def test_losses_are_those_of_rational_arithmetic_and_proved(table):
     fit = lo.fit(lo.GLM(X, y, "squared"))
     truth, leverage = exact(X, y)
     cv = lo.cross_validate(fit, lo.leave_one_out(len(y)))
-    off = np.array([float(abs(Fraction(loss) - true)) for loss, true in zip(cv.per_unit().tolist(), truth, strict=True)])
+    off = np.array(
+        [
+            float(abs(Fraction(loss) - true))
+            for loss, true in zip(cv.per_unit().tolist(), truth, strict=True)
+        ]
+    )
     assert isinstance(fit.objective, OrthogonalGLM) and cv.proved.all()
     assert (off <= cv.error).all() and (cv.error <= 1e-7 * np.array(truth, float)).all()
     np.testing.assert_allclose(lo.leverage(fit), np.array(leverage, float), rtol=1e-10)
@@ -75,8 +111,13 @@ def test_products_are_rounded_once():
     found, error = product(rows, basis)
     for i in range(6):
         for j in range(3):
-            true = sum(Fraction(a) * Fraction(b) for a, b in zip(rows[i].tolist(), basis[:, j].tolist(), strict=True))
-            assert abs(Fraction(found[i, j]) - true) <= abs(true) * Fraction(2.0**-53) + Fraction(error[i, j])
+            true = sum(
+                Fraction(a) * Fraction(b)
+                for a, b in zip(rows[i].tolist(), basis[:, j].tolist(), strict=True)
+            )
+            assert abs(Fraction(found[i, j]) - true) <= abs(true) * Fraction(2.0**-53) + Fraction(
+                error[i, j]
+            )
             assert error[i, j] < 1e-24 * np.abs(rows[i]).max() * np.abs(basis[:, j]).max() * 1e3
 
 
@@ -93,7 +134,9 @@ def from_statsmodels(X, y):
 
 def of_a_factor(X, y):
     sm = pytest.importorskip("statsmodels.api")
-    return lo.from_statsmodels(sm.OLS(y, np.column_stack([X, np.arange(N) < N // 2, np.arange(N) >= N // 2])).fit())
+    return lo.from_statsmodels(
+        sm.OLS(y, np.column_stack([X, np.arange(N) < N // 2, np.arange(N) >= N // 2])).fit()
+    )
 
 
 def of_dummies_and_a_constant(X, y):
@@ -136,22 +179,38 @@ def test_every_verb_speaks_of_the_columns_as_given(penalty):
     x, z, y = dyadic(np.random.default_rng(1))
     weight, shift = 1.0 + np.arange(N) % 3, 2.0**22
     far, near = (
-        lo.fit(lo.GLM(np.column_stack([column, z]), y, "squared", penalty, sample_weight=weight)) for column in (x + shift, x)
+        lo.fit(lo.GLM(np.column_stack([column, z]), y, "squared", penalty, sample_weight=weight))
+        for column in (x + shift, x)
     )
-    assert isinstance(far.objective, OrthogonalGLM) and not isinstance(near.objective, OrthogonalGLM)
-    close = lambda a, b: np.testing.assert_allclose(np.asarray(a, float), np.asarray(b, float), rtol=1e-7, atol=1e-9)
+    assert isinstance(far.objective, OrthogonalGLM) and not isinstance(
+        near.objective, OrthogonalGLM
+    )
+    close = lambda a, b: np.testing.assert_allclose(
+        np.asarray(a, float), np.asarray(b, float), rtol=1e-7, atol=1e-9
+    )
     close(far.parameters["coef"], near.parameters["coef"])
-    close(far.parameters["intercept"] + shift * far.parameters["coef"][0], near.parameters["intercept"])
+    close(
+        far.parameters["intercept"] + shift * far.parameters["coef"][0],
+        near.parameters["intercept"],
+    )
     new = np.array([[0.3, 0.1], [-2.0, 1.5]])
     close(lo.predict(far, new + np.array([shift, 0.0])), lo.predict(near, new))
     for plan in (lo.kfold(N, 5), lo.bootstrap(N, 4)):
         close(lo.cross_predict(far, plan), lo.cross_predict(near, plan))
-    close(lo.fold_parameters(far, lo.kfold(N, 5))["coef"], lo.fold_parameters(near, lo.kfold(N, 5))["coef"])
+    close(
+        lo.fold_parameters(far, lo.kfold(N, 5))["coef"],
+        lo.fold_parameters(near, lo.kfold(N, 5))["coef"],
+    )
     for kind in ("nonrobust", "HC3"):
-        close(lo.covariance(far, kind).summary().iloc[:2, :2], lo.covariance(near, kind).summary().iloc[:2, :2])
+        close(
+            lo.covariance(far, kind).summary().iloc[:2, :2],
+            lo.covariance(near, kind).summary().iloc[:2, :2],
+        )
     close(lo.dfbetas(far).iloc[:, :2], lo.dfbetas(near).iloc[:, :2])
     row = [
-        lo.influence(lo.cross_validate(fit, lo.leave_one_out(N)), prediction=new[0] + np.array([a, 0.0]))
+        lo.influence(
+            lo.cross_validate(fit, lo.leave_one_out(N)), prediction=new[0] + np.array([a, 0.0])
+        )
         for fit, a in ((far, shift), (near, 0))
     ]
     close(row[0].rows["prediction"], row[1].rows["prediction"])
@@ -160,7 +219,10 @@ def test_every_verb_speaks_of_the_columns_as_given(penalty):
 
 @pytest.mark.parametrize("has_constant", [True, False], ids=["a constant", "two factors"])
 def test_losses_of_dependent_columns_beside_one_far_from_zero_are_determined(has_constant):
-    """An easting beside all dummies and a constant, or beside two factors: the space of the columns is well-posed."""
+    """An easting beside all dummies and a constant, or beside two factors.
+
+    The space of the columns is well-posed.
+    """
     sm = pytest.importorskip("statsmodels.api")
     rng = np.random.default_rng(0)
     factor, easting = np.eye(4)[np.arange(N) % 4], 1e3 * rng.standard_normal(N)
@@ -170,7 +232,9 @@ def test_losses_of_dependent_columns_beside_one_far_from_zero_are_determined(has
     press = ((y - Q @ (Q.T @ y)) / (1 - (Q**2).sum(1))) ** 2 / 2
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # statsmodels speaks of the rank
-        fit = lo.from_statsmodels(sm.OLS(y, np.column_stack([factor, others, easting + 4.5e6])).fit())
+        fit = lo.from_statsmodels(
+            sm.OLS(y, np.column_stack([factor, others, easting + 4.5e6])).fit()
+        )
     cv = lo.cross_validate(fit, lo.leave_one_out(N))
     assert cv.proved.all()
     np.testing.assert_allclose(cv.per_unit(), press, rtol=0, atol=1e-9)
@@ -193,4 +257,6 @@ def test_sklearn_ridge_is_centred():
     near = lo.fit(lo.GLM(np.column_stack([x, z]), y, "squared", lo.penalties.Ridge(0.5)))
     far = lo.from_sklearn(Ridge(0.5).fit(X, y), X, y)
     cv = lo.cross_validate(far, lo.leave_one_out(N))
-    assert cv.proved.all() and cv.mean == pytest.approx(lo.cross_validate(near, lo.leave_one_out(N)).mean, rel=1e-9)
+    assert cv.proved.all() and cv.mean == pytest.approx(
+        lo.cross_validate(near, lo.leave_one_out(N)).mean, rel=1e-9
+    )

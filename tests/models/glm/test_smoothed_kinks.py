@@ -1,4 +1,7 @@
-"""Losses with kinks, rounded: derivatives and bounds, how far the objective with kinks is off, and the hosts' own refits."""
+"""Losses with kinks, rounded.
+
+Derivatives and bounds, how far the objective with kinks is off, and the hosts' own refits.
+"""
 
 import jax
 import numpy as np
@@ -34,7 +37,10 @@ def made(n=100, p=4, seed=0, spread=0.0, labels=False):
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_formulas_and_bounds(name):
-    """Derivatives by JAX; above the loss with kinks by no more than is said; |ℓ‴| ≤ M ℓ″; no NaN far away."""
+    """Derivatives by JAX; above the loss with kinks by no more than is said; |ℓ‴| ≤ M ℓ″.
+
+    No NaN far away.
+    """
     loss, rng = LOSSES[name], np.random.default_rng(0)
     eta = np.r_[3 * rng.standard_normal(200), -1e6, 1e6, 0.0]
     y = np.sign(rng.standard_normal(203)) if name == "hinge" else rng.standard_normal(203)
@@ -46,10 +52,19 @@ def test_formulas_and_bounds(name):
     np.testing.assert_allclose(loss.sharp(eta, y), SHARP[name](eta, y), atol=1e-12)
     apart = found[0] - SHARP[name](eta, y)
     apart, far = apart[:200], apart[200:202]
-    assert np.all((apart >= -1e-12) & (apart <= loss.most * (1 + 1e-12))) and apart.max() > 0.3 * loss.most
+    assert (
+        np.all((apart >= -1e-12) & (apart <= loss.most * (1 + 1e-12)))
+        and apart.max() > 0.3 * loss.most
+    )
     assert np.all(np.abs(far) < 1e-9)
-    assert np.all(np.abs(found[3]) <= loss.self_concordance * found[2] * (1 + 1e-12)) and found[2].max() <= loss.ceiling
-    assert np.all((loss.gap(eta, y) >= 0) & (loss.gap(eta, y) <= loss.most)) and np.isfinite(loss.gap(eta, y)).all()
+    assert (
+        np.all(np.abs(found[3]) <= loss.self_concordance * found[2] * (1 + 1e-12))
+        and found[2].max() <= loss.ceiling
+    )
+    assert (
+        np.all((loss.gap(eta, y) >= 0) & (loss.gap(eta, y) <= loss.most))
+        and np.isfinite(loss.gap(eta, y)).all()
+    )
 
 
 def least(X, y, w, level):
@@ -79,7 +94,10 @@ def test_how_far_the_objective_with_kinks_is_off(level, spread):
 
 @pytest.mark.parametrize("name", ["quantile", "epsilon", "hinge"])
 def test_every_row_left_out_is_another_solvers(name):
-    """Under weights whose logarithms have a standard deviation of 2: proved, and BFGS says the same."""
+    """Under weights whose logarithms have a standard deviation of 2.
+
+    Proved, and BFGS says the same.
+    """
     X, y, w = made(n=60, spread=2.0, labels=name == "hinge")
     X = np.c_[X, np.ones(60)]
     loss, plan = LOSSES[name], lo.leave_one_out(60)
@@ -87,9 +105,13 @@ def test_every_row_left_out_is_another_solvers(name):
     found, theta = lo.cross_validate(fit, plan), lo.fold_parameters(fit, plan, lo.Exact())["coef"]
     assert found.proved.all()
     for i, own in enumerate(plan.matrix()):
-        gradient = lambda v, own=own: X.T @ (w * own * loss.derivatives(X @ v, y, (1,))[0]) + 0.5 * v
+        gradient = lambda v, own=own: (
+            X.T @ (w * own * loss.derivatives(X @ v, y, (1,))[0]) + 0.5 * v
+        )
         F = lambda v, own=own: (w * own) @ loss.derivatives(X @ v, y, (0,))[0] + 0.25 * v @ v
-        other = scipy.optimize.minimize(F, fit.theta, jac=gradient, method="BFGS", options={"gtol": 1e-9}).x
+        other = scipy.optimize.minimize(
+            F, fit.theta, jac=gradient, method="BFGS", options={"gtol": 1e-9}
+        ).x
         np.testing.assert_allclose(theta[i], other, atol=2e-6)
         told = loss.derivatives(X[[i]] @ other, y[[i]], (0,))[0][0]
         assert abs(found.losses[i] - told) <= found.error[i] + 1e-5
@@ -102,7 +124,10 @@ HOSTS = {
     "quantile, lasso": (QuantileRegressor(quantile=0.5, alpha=0.05), 0.06),
     "support vector regression": (LinearSVR(C=0.5, epsilon=0.2, **TIGHT), 0.005),
     "support vectors": (LinearSVC(C=0.1, loss="hinge", **TIGHT), 0.03),
-    "support vectors, no intercept": (LinearSVC(C=0.1, loss="hinge", fit_intercept=False, **TIGHT), 0.03),
+    "support vectors, no intercept": (
+        LinearSVC(C=0.1, loss="hinge", fit_intercept=False, **TIGHT),
+        0.03,
+    ),
 }
 
 
@@ -125,11 +150,17 @@ def test_refits_are_near_the_hosts_own(name):
 
 
 def test_a_host_that_is_a_little_off_is_told():
-    """Further above the least than rounding explains: other data, or a solver that did not arrive; the fit is at the least."""
+    """Further above the least than rounding explains: other data, or a solver that did not arrive.
+
+    The fit is at the least.
+    """
     X, y, _ = made(n=150)
     host = LinearSVR(C=0.5, **TIGHT).fit(X, y)
     assert lo.from_sklearn(host, X, y).decrement < 1e-6
-    with pytest.warns(UserWarning, match="not at a minimum on these data.*rounding its kinks explains .* is at that least"):
+    with pytest.warns(
+        UserWarning,
+        match="not at a minimum on these data.*rounding its kinks explains .* is at that least",
+    ):
         fit = lo.from_sklearn(host, X, y + 0.1 * np.sin(np.arange(150)))
     assert fit.decrement < 1e-6
 
@@ -139,9 +170,17 @@ def test_what_is_refused():
     for error, match, call in (
         (ValueError, "between 0 and 1", lambda: lo.losses.Quantile(1.5, width=0.1)),
         (ValueError, "width must be positive", lambda: lo.losses.Quantile(0.5, width=0.0)),
-        (ValueError, "epsilon must be finite", lambda: lo.losses.EpsilonInsensitive(-1.0, width=0.1)),
+        (
+            ValueError,
+            "epsilon must be finite",
+            lambda: lo.losses.EpsilonInsensitive(-1.0, width=0.1),
+        ),
         (ValueError, "−1 or 1", lambda: lo.GLM(X, y, "hinge")),
-        (TypeError, "loss='epsilon_insensitive'", lambda: _from(LinearSVR(loss="squared_epsilon_insensitive", C=0.01), X, y)),
+        (
+            TypeError,
+            "loss='epsilon_insensitive'",
+            lambda: _from(LinearSVR(loss="squared_epsilon_insensitive", C=0.01), X, y),
+        ),
     ):
         with pytest.raises(error, match=match):
             call()

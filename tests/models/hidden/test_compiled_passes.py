@@ -11,7 +11,11 @@ from leaveout.objectives.objective import ravel
 from tests.models.hidden.test_hmm import CASES, at, built, oracle
 
 pytest.importorskip("numba")
-COUNTS = {lo.InfinitesimalJackknife(): (11, 7, 9), lo.Certified(): (15, 8, 11), lo.Exact(): (15, 11, 13)}
+COUNTS = {
+    lo.InfinitesimalJackknife(): (11, 7, 9),
+    lo.Certified(): (15, 8, 11),
+    lo.Exact(): (15, 11, 13),
+}
 PLAIN = [name for name in CASES if name != "linked lanes"]
 
 
@@ -59,7 +63,11 @@ def test_as_jax_derives_it():
     x[5] = np.nan
     hmm, plan = lo.HMM(x, lo.emissions.EventCounts(day), 2, initial=[0.5, 0.5]), lo.blocks(n, 40)
     (batch,) = plan.batches(10**9, 1, 0, uniform=True)
-    rows = batch.rows._replace(weight=np.where(batch.rows.weight > 0, batch.rows.weight, 0.25 * (batch.rows.index % 3 == 0)))
+    rows = batch.rows._replace(
+        weight=np.where(
+            batch.rows.weight > 0, batch.rows.weight, 0.25 * (batch.rows.index % 3 == 0)
+        )
+    )
     lanes = np.array([0, 2, 3])
     start = hmm.parameters.start(0)
     with jax.enable_x64(True):
@@ -74,7 +82,9 @@ def test_as_jax_derives_it():
             lambda of: of.losses(theta, lanes),
             lambda of: of.around(theta, moves, lanes),
         ):
-            for a, b in zip(jax.tree.leaves(call(ours)), jax.tree.leaves(call(theirs)), strict=True):
+            for a, b in zip(
+                jax.tree.leaves(call(ours)), jax.tree.leaves(call(theirs)), strict=True
+            ):
                 np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
@@ -82,7 +92,10 @@ def test_estimates_are_the_same(monkeypatch):
     rng = np.random.default_rng(1)
     x = rng.normal(2.0 * (np.cumsum(rng.random(300) < 0.1) % 2))
     made = lambda: lo.fit(lo.HMM(x, lo.emissions.Gaussian(), 2), num_starts=1)
-    ours = {refit: lo.cross_validate(made(), lo.blocks(300, 60), refit) for refit in (lo.Certified(), lo.NoUpdate())}
+    ours = {
+        refit: lo.cross_validate(made(), lo.blocks(300, 60), refit)
+        for refit in (lo.Certified(), lo.NoUpdate())
+    }
     monkeypatch.setattr(compiled_passes, "available", lambda hmm: False)
     monkeypatch.setattr("leaveout.models.hidden.hmm.available", lambda hmm: False)
     for refit, cv in ours.items():
@@ -92,7 +105,9 @@ def test_estimates_are_the_same(monkeypatch):
 
 
 def test_looks_are_counted():
-    """The recursions of one fold, its gradients, and calls of several at once do not depend on the machine."""
+    """The recursions of one fold, its gradients, and calls of several at once do not depend on the
+    machine.
+    """
     rng = np.random.default_rng(2)
     x = rng.poisson(np.array([2.0, 9.0])[np.cumsum(rng.random(3000) < 0.02) % 2])
     fit = lo.fit(lo.HMM(x, lo.emissions.Poisson(), 2), num_starts=1)

@@ -1,5 +1,5 @@
-"""Series of another length use the programs that were compiled for one: padded, they say what they said. Against the same
-models without padding, and against enumeration of paths."""
+"""Series of another length use the programs that were compiled for one: padded, they say what they
+said. Against the same models without padding, and against enumeration of paths."""
 
 from dataclasses import replace
 
@@ -51,7 +51,10 @@ def counts(steps: int, seed: int = 0) -> np.ndarray:
 
 def test_sizes_are_few():
     sizes = [few_size(n) for n in range(1, 3000)]
-    assert all(n <= size <= 1.5 * n for n, size in enumerate(sizes, 1)) and len(set(sizes[:2048])) == 22
+    assert (
+        all(n <= size <= 1.5 * n for n, size in enumerate(sizes, 1))
+        and len(set(sizes[:2048])) == 22
+    )
     assert sizes[2048:] == list(range(2049, 3000))
     np.testing.assert_array_equal(sizes[:2048], _few_sizes(np.arange(1, 2049)))
 
@@ -70,7 +73,9 @@ def test_padding_says_nothing(name, drop, plain, monkeypatch):
     lengths = [2, 1, 1, 1, 2] if drop == "sequence" else lengths
     make = lambda: built(x, parameters, drop, lengths, linked, monkeypatch)
     padded, own = make(), plain(make)
-    assert padded.padded_chain.num_units == few_size(own.num_units) > own.num_units == padded.num_units
+    assert (
+        padded.padded_chain.num_units == few_size(own.num_units) > own.num_units == padded.num_units
+    )
     theta, rng = at(own, parameters), np.random.default_rng(0)
     vector, n = flat(theta), own.num_units
     weights = np.stack([np.ones(n), rng.uniform(0, 1.5, n), (rng.random(n) < 0.6) * 1.0])
@@ -79,7 +84,10 @@ def test_padding_says_nothing(name, drop, plain, monkeypatch):
         one, two = (DerivedBatch(model, theta, whole(weights)) for model in (padded, own))
         values = one.look(at_each, everyone)[0]
         for what in ("look", "hessian"):
-            for a, b in zip(*(jax.tree.leaves(getattr(F, what)(at_each, everyone)) for F in (one, two)), strict=True):
+            for a, b in zip(
+                *(jax.tree.leaves(getattr(F, what)(at_each, everyone)) for F in (one, two)),
+                strict=True,
+            ):
                 np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
     for value, w in zip(values, weights, strict=True):
         np.testing.assert_allclose(value, oracle(own, parameters, x, w), rtol=1e-11)
@@ -100,7 +108,9 @@ REFITS = [lo.Certified(), lo.Exact(), lo.NewtonStep(), lo.InfinitesimalJackknife
 def of_five(plain, drop="observation", score="pointwise"):
     """A model of five sequences, with padding and without."""
     lengths = np.array([9, 6, 11, 7, 10])
-    make = lambda: lo.HMM(counts(43), lo.emissions.Poisson(), 2, lengths=lengths, drop=drop, score=score)
+    make = lambda: lo.HMM(
+        counts(43), lo.emissions.Poisson(), 2, lengths=lengths, drop=drop, score=score
+    )
     return make(), plain(make)
 
 
@@ -128,9 +138,15 @@ def test_refits_are_those_without_padding(drop, plain):
             found = [lo.cross_validate(fit, plan, refit) for fit in fits]
             close(found[0].losses, found[1].losses, 1e-6)
             close(*(np.minimum(estimate.error, 1e6) for estimate in found), 1e-3)
-        for a, b in zip(*(jax.tree.leaves(lo.fold_parameters(fit, plan, lo.Exact())) for fit in fits), strict=True):
+        for a, b in zip(
+            *(jax.tree.leaves(lo.fold_parameters(fit, plan, lo.Exact())) for fit in fits),
+            strict=True,
+        ):
             close(a, b, 1e-6)
-    joint = [replace(fit, objective=model) for fit, model in zip(fits, of_five(plain, drop, "joint"), strict=True)]
+    joint = [
+        replace(fit, objective=model)
+        for fit, model in zip(fits, of_five(plain, drop, "joint"), strict=True)
+    ]
     close(*(lo.cross_validate(fit, plan, lo.NoUpdate(), audit=0).losses for fit in joint))
     if drop != "sequence":
         close(*(lo.cross_predict(fit, plan) for fit in fits), 1e-6)
@@ -176,7 +192,9 @@ def test_runs_of_steps_are_those_without_padding(plain, monkeypatch):
 @pytest.mark.slow
 def test_another_length_compiles_nothing():
     def trial(steps, seed=0, lengths=None):
-        fit = lo.fit(lo.HMM(counts(steps, seed), lo.emissions.Poisson(), 2, lengths=lengths), num_starts=1)
+        fit = lo.fit(
+            lo.HMM(counts(steps, seed), lo.emissions.Poisson(), 2, lengths=lengths), num_starts=1
+        )
         lo.cross_validate(fit, lo.leave_one_out(steps))
         lo.fold_parameters(fit, lo.leave_one_out(steps))
         return fit.objective.decode(fit)
@@ -195,7 +213,9 @@ def test_another_length_compiles_nothing():
 @pytest.mark.slow
 def test_other_lengths_of_sequences_compile_nothing():
     def trial(lengths):
-        model = lo.HMM(counts(sum(lengths)), lo.emissions.Poisson(), 2, lengths=lengths, drop="sequence")
+        model = lo.HMM(
+            counts(sum(lengths)), lo.emissions.Poisson(), 2, lengths=lengths, drop="sequence"
+        )
         return lo.cross_validate(lo.fit(model, num_starts=1), lo.leave_one_out(len(lengths))).losses
 
     assert trial([9, 10, 5, 10, 8, 5]).shape == (6,)

@@ -1,4 +1,7 @@
-"""Hidden Markov random fields: every style against enumeration, chains, exact refits, laws, bad input."""
+"""Hidden Markov random fields.
+
+Every style against enumeration, chains, exact refits, laws, bad input.
+"""
 
 import itertools
 import warnings
@@ -31,15 +34,21 @@ def grid(rows, columns):
 
 def built(x, edges, K, coupling, drop="observation", **kwargs):
     prior = kwargs.pop("emission_prior", None)
-    return lo.MRF(x, edges, lo.emissions.Poisson(prior=prior), K, coupling=coupling, drop=drop, **kwargs)
+    return lo.MRF(
+        x, edges, lo.emissions.Poisson(prior=prior), K, coupling=coupling, drop=drop, **kwargs
+    )
 
 
 def enumerated(edges, coupling, logs, pair_weight=None):
-    """log Σ_z exp(Σ_s logs[s, z_s] + Σ_e coupling_e weight_e 1{z_s = z_t}) over one field, `logs` `[sites, states]`."""
+    """log Σ_z exp(Σ_s logs[s, z_s] + Σ_e coupling_e weight_e 1{z_s = z_t}) over one field, `logs`
+    `[sites, states]`.
+    """
     n, K = logs.shape
     z = np.array(list(itertools.product(range(K), repeat=n)))
     agree = z[:, edges[:, 0]] == z[:, edges[:, 1]]
-    strength = np.broadcast_to(coupling, (len(edges),)) * (1.0 if pair_weight is None else pair_weight)
+    strength = np.broadcast_to(coupling, (len(edges),)) * (
+        1.0 if pair_weight is None else pair_weight
+    )
     return np.logaddexp.reduce(logs[np.arange(n), z].sum(1) + agree @ strength)
 
 
@@ -51,7 +60,11 @@ def oracle(field, parameters, x, w):
     seen = ~np.isnan(x)
     if field.drop == "field":
         return sum(
-            w[f] * (enumerated(edges, beta, np.zeros_like(e)) - enumerated(edges, beta, seen[f][:, None] * e))
+            w[f]
+            * (
+                enumerated(edges, beta, np.zeros_like(e))
+                - enumerated(edges, beta, seen[f][:, None] * e)
+            )
             for f, e in enumerate(log_e)
         )
     w, total = w.reshape(x.shape), 0.0
@@ -63,7 +76,9 @@ def oracle(field, parameters, x, w):
 
 
 def at(field, parameters):
-    wanted = {k: np.asarray(v, float) for k, v in parameters.items() if field.learned or k != "coupling"}
+    wanted = {
+        k: np.asarray(v, float) for k, v in parameters.items() if field.learned or k != "coupling"
+    }
     return jax.tree.map(np.asarray, field.parameters.unconstrained(wanted))
 
 
@@ -92,8 +107,16 @@ def case(name, drop):
     x = counts(rng, fields, n) if fields else counts(rng, n)
     if "missing" in name:
         x[0, 1] = x[1, 3] = np.nan
-    beta = rng.normal(size=len(edges)) if coupling == "edges" else 0.6 if coupling == "learned" else coupling
-    field = built(x, edges, K, lo.models.Free(0.6, prior=None) if coupling == "learned" else beta, drop)
+    beta = (
+        rng.normal(size=len(edges))
+        if coupling == "edges"
+        else 0.6
+        if coupling == "learned"
+        else coupling
+    )
+    field = built(
+        x, edges, K, lo.models.Free(0.6, prior=None) if coupling == "learned" else beta, drop
+    )
     return field, x, {"coupling": beta, "rate": RATES[K]}
 
 
@@ -102,14 +125,25 @@ def case(name, drop):
 def test_enumeration(name, drop):
     field, x, parameters = case(name, drop)
     rng = np.random.default_rng(1)
-    for w in (np.ones(field.num_units), rng.uniform(0, 1.5, field.num_units), (rng.random(field.num_units) < 0.6) * 1.0):
-        np.testing.assert_allclose(call(field.loss, at(field, parameters), w), oracle(field, parameters, x, w), rtol=1e-11)
+    for w in (
+        np.ones(field.num_units),
+        rng.uniform(0, 1.5, field.num_units),
+        (rng.random(field.num_units) < 0.6) * 1.0,
+    ):
+        np.testing.assert_allclose(
+            call(field.loss, at(field, parameters), w), oracle(field, parameters, x, w), rtol=1e-11
+        )
 
 
 @pytest.mark.parametrize("drop", ["observation", "site"])
-@pytest.mark.parametrize("name", ["ring", "random, coupling by edge", "random, fields, missing", "two pieces, three states"])
+@pytest.mark.parametrize(
+    "name",
+    ["ring", "random, coupling by edge", "random, fields, missing", "two pieces, three states"],
+)
 def test_scores_by_enumeration(name, drop):
-    """`−log p(x_s | all that is seen)` in the whole graph, of a few units, of all in order, and joint."""
+    """`−log p(x_s | all that is seen)` in the whole graph, of a few units, of all in order, and
+    joint.
+    """
     field, x, parameters = case(name, drop)
     whole = built(x, field.edges, field.number, field.coupling, "observation")
     w, held = np.ones(field.num_units), np.array([0, 2, field.num_units - 1])
@@ -124,7 +158,13 @@ def test_scores_by_enumeration(name, drop):
     everything = call(field.score, theta, w, np.arange(len(w)), 1 - w)
     np.testing.assert_allclose(everything[held], want, rtol=1e-10)
     together = built(x, field.edges, field.number, parameters["coupling"], drop, score="joint")
-    joint = call(together.score, at(together, parameters), w, np.array([*held, field.num_units]), np.array([1.0, 1, 1, 0]))
+    joint = call(
+        together.score,
+        at(together, parameters),
+        w,
+        np.array([*held, field.num_units]),
+        np.array([1.0, 1, 1, 0]),
+    )
     np.testing.assert_allclose(joint, loss(np.ones_like(w)) - loss(w), rtol=1e-10)
 
 
@@ -134,7 +174,9 @@ def test_scores_of_fields():
     for index in (np.array([1]), np.array([0, 1])):
         got = call(field.score, at(field, parameters), np.zeros(2), index, np.ones(len(index)))
         np.testing.assert_allclose(got, np.array(want)[index], rtol=1e-11)
-    moved = call(field.perturbation, at(field, parameters), np.array([1, 2, 2]), np.array([-0.3, 9.0, 9.0]))
+    moved = call(
+        field.perturbation, at(field, parameters), np.array([1, 2, 2]), np.array([-0.3, 9.0, 9.0])
+    )
     np.testing.assert_allclose(moved, -0.3 * want[1], rtol=1e-11)
 
 
@@ -144,13 +186,15 @@ def test_held_out_densities_sum_to_one(drop):
     x, total = counts(np.random.default_rng(2), 6), np.zeros(2)
     for value in range(60):
         field = built(np.where(w == 0, value, x), edges, 3, 0.8, drop)
-        total += np.exp(-call(field.score, at(field, {"rate": RATES[3]}), w, np.array([1, 4]), np.ones(2)))
+        total += np.exp(
+            -call(field.score, at(field, {"rate": RATES[3]}), w, np.array([1, 4]), np.ones(2))
+        )
     np.testing.assert_allclose(total, 1.0, atol=1e-10)
 
 
 def test_the_ring_of_appendix_e():
-    """A site of a ring left out: without its state the rest is a chain, with it a ring: A and B differ. The end of a chain
-    adds nothing, and they agree."""
+    """A site of a ring left out: without its state the rest is a chain, with it a ring: A and B
+    differ. The end of a chain adds nothing, and they agree."""
     x, theta = counts(np.random.default_rng(3), 4), {"coupling": 0.9, "rate": RATES[2]}
     last = np.array([1.0, 1, 1, 0])
     losses = {}
@@ -165,25 +209,41 @@ def test_the_ring_of_appendix_e():
 
 @pytest.mark.slow
 def test_a_chain_is_a_hidden_markov_model():
-    """A Potts chain is the Markov chain that stays with odds exp(β) : 1 for each other state; both are left out alike."""
+    """A Potts chain is the Markov chain that stays with odds exp(β) : 1 for each other state.
+
+    Both are left out alike.
+    """
     rng, T, beta = np.random.default_rng(4), 40, 1.3
     x = rng.poisson(np.where(np.cumsum(rng.random(T) < 0.2) % 2, 8.0, 2.0)).astype(float)
     x[7] = np.nan
     move = np.exp(beta * np.eye(2))
     move /= move.sum(1, keepdims=True)
     hmm = lo.HMM(x, lo.emissions.Poisson(), 2, initial=[0.5, 0.5], transition=move)
-    field = lo.MRF(x, np.stack([np.arange(T - 1), np.arange(1, T)], 1), lo.emissions.Poisson(), 2, coupling=beta)
+    field = lo.MRF(
+        x,
+        np.stack([np.arange(T - 1), np.arange(1, T)], 1),
+        lo.emissions.Poisson(),
+        2,
+        coupling=beta,
+    )
     fits = [lo.fit(model) for model in (hmm, field)]
     np.testing.assert_allclose(fits[0].parameters["rate"], fits[1].parameters["rate"], rtol=1e-7)
     assert hmm.log_likelihood(fits[0]) == pytest.approx(field.log_likelihood(fits[1]), rel=1e-10)
     assert hmm.bic(fits[0]) - field.bic(fits[1]) == pytest.approx(0, abs=1e-6)
-    np.testing.assert_allclose(hmm.state_probabilities(fits[0]), field.state_probabilities(fits[1]), atol=1e-7)
+    np.testing.assert_allclose(
+        hmm.state_probabilities(fits[0]), field.state_probabilities(fits[1]), atol=1e-7
+    )
     seen = np.isfinite(x)  # the missing step, between two states, is a tie
     np.testing.assert_array_equal(hmm.decode(fits[0])[seen], field.decode(fits[1])[seen])
-    both = [lo.fold_parameters(fit, lo.leave_one_out(T), lo.InfinitesimalJackknife())["rate"] for fit in fits]
+    both = [
+        lo.fold_parameters(fit, lo.leave_one_out(T), lo.InfinitesimalJackknife())["rate"]
+        for fit in fits
+    ]
     np.testing.assert_allclose(*both, rtol=1e-6)
     weights = np.where(np.arange(T) % 3 == 0, 0.0, 1.0)
-    scores = [call(fit.objective.score, fit.theta, weights, np.arange(T), 1 - weights) for fit in fits]
+    scores = [
+        call(fit.objective.score, fit.theta, weights, np.arange(T), 1 - weights) for fit in fits
+    ]
     np.testing.assert_allclose(*scores, rtol=1e-6)
 
 
@@ -205,10 +265,19 @@ def fitted(name):
         FITS[name] = lo.fit(
             {
                 "observation": lambda: lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=0.5),
-                "site": lambda: lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=0.5, drop="site"),
-                "site, learned": lambda: lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=lo.models.Free(0.5), drop="site"),
+                "site": lambda: lo.MRF(
+                    x, edges, lo.emissions.Poisson(), 2, coupling=0.5, drop="site"
+                ),
+                "site, learned": lambda: lo.MRF(
+                    x, edges, lo.emissions.Poisson(), 2, coupling=lo.models.Free(0.5), drop="site"
+                ),
                 "field, learned": lambda: lo.MRF(
-                    years, grid(4, 4), lo.emissions.Poisson(), 2, coupling=lo.models.Free(), drop="field"
+                    years,
+                    grid(4, 4),
+                    lo.emissions.Poisson(),
+                    2,
+                    coupling=lo.models.Free(),
+                    drop="field",
                 ),
                 "site, matrix and external": lambda: lo.MRF(
                     x,
@@ -228,15 +297,33 @@ def fitted(name):
                     external=lo.models.External(np.arange(36) % 6),
                 ),
                 "site, trw": lambda: lo.MRF(
-                    x, edges, lo.emissions.Poisson(), 2, coupling=lo.models.Free(), drop="site", inference="trw"
+                    x,
+                    edges,
+                    lo.emissions.Poisson(),
+                    2,
+                    coupling=lo.models.Free(),
+                    drop="site",
+                    inference="trw",
                 ),
             }[name]()
         )
     return FITS[name]
 
 
-NAMES = ["observation", "site", "site, learned", "field, learned", "site, matrix and external", "observed", "site, trw"]
-ORDERS = {"NoUpdate": (lo.NoUpdate(), 1), "IJ": (lo.InfinitesimalJackknife(), 2), "Newton": (lo.NewtonStep(), 2)}
+NAMES = [
+    "observation",
+    "site",
+    "site, learned",
+    "field, learned",
+    "site, matrix and external",
+    "observed",
+    "site, trw",
+]
+ORDERS = {
+    "NoUpdate": (lo.NoUpdate(), 1),
+    "IJ": (lo.InfinitesimalJackknife(), 2),
+    "Newton": (lo.NewtonStep(), 2),
+}
 
 
 @pytest.mark.slow
@@ -248,16 +335,25 @@ def test_order_of_accuracy_and_exact_refits(name):
     steps, width = (0.2, 0.1, 0.05, 1.0), min(8, units // 3)
     index = np.tile(np.arange(1, 1 + width), len(steps))
     weight = np.repeat(1 - np.array(steps), width)
-    plan = lo.Plan(np.arange(len(steps) + 1) * width, index, weight, np.zeros(len(index), bool), units)
+    plan = lo.Plan(
+        np.arange(len(steps) + 1) * width, index, weight, np.zeros(len(index), bool), units
+    )
     oracle = np.array([minimiser(objective, fit.theta, w) for w in plan.matrix()])
     unravelled = lambda found: np.array(
-        [flat(objective.parameters.unconstrained(jax.tree.map(lambda leaf, k=k: leaf[k], found))) for k in range(len(steps))]
+        [
+            flat(objective.parameters.unconstrained(jax.tree.map(lambda leaf, k=k: leaf[k], found)))
+            for k in range(len(steps))
+        ]
     )
     for refit, order in ORDERS.values():
-        errors = np.linalg.norm(unravelled(lo.fold_parameters(fit, plan, refit)) - oracle, axis=1)[:3]
+        errors = np.linalg.norm(unravelled(lo.fold_parameters(fit, plan, refit)) - oracle, axis=1)[
+            :3
+        ]
         slope = np.log2(errors[1] / errors[2])
         assert abs(slope - order) < 0.4 or slope > order, (refit, errors)
-    np.testing.assert_allclose(unravelled(lo.fold_parameters(fit, plan, lo.Exact(1e-10))), oracle, atol=1e-6)
+    np.testing.assert_allclose(
+        unravelled(lo.fold_parameters(fit, plan, lo.Exact(1e-10))), oracle, atol=1e-6
+    )
 
 
 @pytest.mark.slow
@@ -277,10 +373,16 @@ def test_certified_against_exact():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["observation", "site"])
 def test_certified_is_hundreds_of_times_closer_than_the_jackknife(name):
-    """A ratio of steps that is not small is not judged by alone: the second look brings the rest."""
+    """A ratio of steps that is not small is not judged by alone.
+
+    The second look brings the rest.
+    """
     fit = fitted(name)
     plan = lo.leave_one_out(fit.objective.num_units)
-    exact, jackknife, got = (lo.cross_validate(fit, plan, r) for r in (lo.Exact(), lo.InfinitesimalJackknife(), lo.Certified()))
+    exact, jackknife, got = (
+        lo.cross_validate(fit, plan, r)
+        for r in (lo.Exact(), lo.InfinitesimalJackknife(), lo.Certified())
+    )
     assert abs(got.losses - exact.losses).mean() < abs(jackknife.losses - exact.losses).mean() / 500
 
 
@@ -293,15 +395,22 @@ def test_expectation_maximisation_climbs_to_the_fit():
         with jax.enable_x64(True):
             _, values = climb(field, start if field.learned else {"rate": start["rate"]}, 30)
         assert (np.diff(values) < 1e-9).all()
-        found = field.em(start if field.learned else {"rate": start["rate"]}, num_steps=300, tol=1e-10)
+        found = field.em(
+            start if field.learned else {"rate": start["rate"]}, num_steps=300, tol=1e-10
+        )
         np.testing.assert_allclose(found["rate"], fit.parameters["rate"], rtol=1e-3)
 
 
 def test_fit_learns_the_coupling():
-    """Simulated fields of known coupling; the estimate is within a few standard errors, by the Hessian of the fit."""
+    """Simulated fields of known coupling.
+
+    The estimate is within a few standard errors, by the Hessian of the fit.
+    """
     edges = grid(6, 6)
     law = {"coupling": 0.8, "rate": [2.0, 8.0]}
-    x, z = built(counts(np.random.default_rng(5), 2, 36), edges, 2, lo.models.Free(0.5)).simulate(law, 25, seed=1)
+    x, z = built(counts(np.random.default_rng(5), 2, 36), edges, 2, lo.models.Free(0.5)).simulate(
+        law, 25, seed=1
+    )
     assert x.shape == z.shape == (25, 36)
     fit = lo.fit(built(x, edges, 2, lo.models.Free(0.1, prior=None), "field"))
     sd = np.sqrt(fit.solve(np.eye(3))[0, 0])
@@ -327,7 +436,9 @@ def test_the_most_probable_configuration():
         field = built(x, edges, 3, 0.6)
         every = np.array(list(itertools.product(range(3), repeat=7)))
         log_e = scipy.stats.poisson.logpmf(x[:, None], RATES[3])
-        value = log_e[np.arange(7), every].sum(1) + 0.6 * (every[:, edges[:, 0]] == every[:, edges[:, 1]]).sum(1)
+        value = log_e[np.arange(7), every].sum(1) + 0.6 * (
+            every[:, edges[:, 0]] == every[:, edges[:, 1]]
+        ).sum(1)
         np.testing.assert_array_equal(field.decode({"rate": RATES[3]}), every[value.argmax()])
 
 
@@ -372,20 +483,26 @@ def test_graphs_of_all_kinds_are_one(kind):
             given.add_edges_from((f"tract {s}", f"tract {t}") for s, t in edges)
     field, same = (built(x, graph, 2, 0.5) for graph in (given, edges))
     parameters = {"rate": RATES[2]}
-    np.testing.assert_allclose(field.state_probabilities(parameters), same.state_probabilities(parameters), atol=1e-12)
+    np.testing.assert_allclose(
+        field.state_probabilities(parameters), same.state_probabilities(parameters), atol=1e-12
+    )
     plan, other = lo.neighbourhoods(given, 1), lo.neighbourhoods(edges, 1)
     np.testing.assert_array_equal(plan.matrix(), other.matrix())
 
 
 def test_neighbourhoods():
     plan = lo.neighbourhoods(grid(5, 5), 1, buffer=1)
-    distance = np.abs(np.arange(25)[:, None] // 5 - np.arange(25) // 5) + np.abs(np.arange(25)[:, None] % 5 - np.arange(25) % 5)
+    distance = np.abs(np.arange(25)[:, None] // 5 - np.arange(25) // 5) + np.abs(
+        np.arange(25)[:, None] % 5 - np.arange(25) % 5
+    )
     np.testing.assert_array_equal(plan.matrix(), np.where(distance <= 2, 0.0, 1.0))
     held = np.zeros((25, 25), bool)
     held[plan.refit, plan.index] = plan.held
     np.testing.assert_array_equal(held, distance <= 1)
     alone = lo.neighbourhoods(np.array([[0, 1]]), 1, num_sites=4)
-    np.testing.assert_array_equal(alone.matrix(), [[0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 0, 1], [1, 1, 1, 0]])
+    np.testing.assert_array_equal(
+        alone.matrix(), [[0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 0, 1], [1, 1, 1, 0]]
+    )
     with pytest.raises(ValueError, match="leave out every unit"):
         lo.neighbourhoods(RING, 2)
     with pytest.raises(ValueError, match="radius must be"):
@@ -421,32 +538,48 @@ def test_predictions_and_labels():
     left = np.arange(36) % 6 < 3
     assert states[1][left].mean() < 0.2 < 0.8 < states[1][~left].mean()
     plan = lo.kfold(36, 6, seed=0)
-    predicted, probable = lo.cross_predict(fit, plan, lo.NoUpdate()), lo.cross_predict(fit, plan, lo.NoUpdate(), kind="state")
+    predicted, probable = (
+        lo.cross_predict(fit, plan, lo.NoUpdate()),
+        lo.cross_predict(fit, plan, lo.NoUpdate(), kind="state"),
+    )
     np.testing.assert_allclose(probable @ fit.parameters["rate"], predicted, rtol=1e-10)
     first = plan.index[plan.refit == 0]
     weights = np.where(np.isin(np.arange(36), first), 0.0, 1.0)
-    np.testing.assert_allclose(probable[first], field.state_probabilities(fit, weights).to_numpy()[first], atol=1e-12)
+    np.testing.assert_allclose(
+        probable[first], field.state_probabilities(fit, weights).to_numpy()[first], atol=1e-12
+    )
     with pytest.raises(ValueError, match="predictions are of sites"):
         lo.cross_predict(fitted("field, learned"), lo.leave_one_out(6), kind="state")
 
 
 @pytest.mark.slow
 def test_the_map():
-    """Every site in the colour of its state, where it is; the sites that surprise most are named; wrong input is refused."""
+    """Every site in the colour of its state, where it is; the sites that surprise most are named.
+
+    Wrong input is refused.
+    """
     rng, (_, edges) = np.random.default_rng(3), planted()
     at = rng.random((36, 2))
     names = pd.Index([f"site {s}" for s in range(36)])
-    x = pd.Series(rng.poisson(np.where(np.arange(36) % 6 < 3, 3.0, 30.0)).astype(float), index=names)
+    x = pd.Series(
+        rng.poisson(np.where(np.arange(36) % 6 < 3, 3.0, 30.0)).astype(float), index=names
+    )
     fit = lo.fit(lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=0.5))
     cv = lo.cross_validate(fit, lo.leave_one_out(36), lo.NoUpdate())
     axes = lo.plot.field(fit, at, cv, named=3)
     drawn = [np.asarray(group.get_offsets()) for group in axes.collections]
     state = np.asarray(fit.objective.decode(fit))
     for k in (0, 1):
-        assert any(group.shape == at[state == k].shape and (group == at[state == k]).all() for group in drawn)
+        assert any(
+            group.shape == at[state == k].shape and (group == at[state == k]).all()
+            for group in drawn
+        )
     worst = names[np.argsort(-cv.per_unit())[:3]]
     assert {text.get_text() for text in axes.texts} == set(worst)
-    for wrong, message in (((fit, at[:, :1]), "one pair a site"), ((fit, at * np.nan), "must be finite")):
+    for wrong, message in (
+        ((fit, at[:, :1]), "one pair a site"),
+        ((fit, at * np.nan), "must be finite"),
+    ):
         with pytest.raises(ValueError, match=message):
             lo.plot.field(*wrong)
     with pytest.raises(ValueError, match="which must be a field, 0 to 0"):
@@ -469,15 +602,20 @@ def test_population_at_risk():
     with jax.enable_x64(True):
         np.testing.assert_allclose(field.densities(fit.theta)[0], log_e, rtol=1e-9)
     years = np.stack([x, x[::-1]])
-    several = lo.MRF(years, edges, lo.emissions.Poisson(exposure=people), 2, coupling=0.5, drop="field")
+    several = lo.MRF(
+        years, edges, lo.emissions.Poisson(exposure=people), 2, coupling=0.5, drop="field"
+    )
     with jax.enable_x64(True):
         np.testing.assert_allclose(several.densities(fit.theta)[0], log_e, rtol=1e-9)
     drawn, z = field.simulate(fit, 1000, seed=0)
-    np.testing.assert_allclose(drawn.mean(0), (people * np.asarray(fit.parameters["rate"])[z]).mean(0), rtol=0.05)
+    np.testing.assert_allclose(
+        drawn.mean(0), (people * np.asarray(fit.parameters["rate"])[z]).mean(0), rtol=0.05
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:compare. the difference has no standard error")  # 36 sites are too few
+# 36 sites are too few
+@pytest.mark.filterwarnings("ignore:compare. the difference has no standard error")
 @pytest.mark.parametrize("family", ["Poisson", "NegativeBinomial"])
 def test_covariates(family):
     """Their coefficients are found again, and a left-out site is one that was never seen."""
@@ -485,20 +623,29 @@ def test_covariates(family):
     places = rng.standard_normal((36, 2)) * [1.0, 50.0] + [0.0, 900.0]
     level = np.where(np.arange(36) % 6 < 3, 20.0, 90.0)
     x = rng.poisson(level * np.exp((places - places.mean(0)) @ [0.3, -0.01])).astype(float)
-    make = lambda x: lo.MRF(x, edges, getattr(lo.emissions, family)(prior=prior, covariates=places), 2, coupling=0.5)
+    make = lambda x: lo.MRF(
+        x, edges, getattr(lo.emissions, family)(prior=prior, covariates=places), 2, coupling=0.5
+    )
     prior = None if family == "Poisson" else {"mean": (2, 0.02), "size": (20, 0.1)}
     fit = lo.fit(make(x))
     np.testing.assert_allclose(fit.parameters["coefficients"], [0.3, -0.01], rtol=0.25)
-    np.testing.assert_allclose(fit.parameters["rate" if prior is None else "mean"], [20, 90], rtol=0.15)
+    np.testing.assert_allclose(
+        fit.parameters["rate" if prior is None else "mean"], [20, 90], rtol=0.15
+    )
     for refit in (lo.Exact(), lo.InfinitesimalJackknife()):
         moved = lo.fold_parameters(fit, lo.leave_one_out(36), refit)["coefficients"]
         for site in (0, 17):
-            unseen = lo.fit(make(np.where(np.arange(36) == site, np.nan, x))).parameters["coefficients"]
+            unseen = lo.fit(make(np.where(np.arange(36) == site, np.nan, x))).parameters[
+                "coefficients"
+            ]
             step = np.abs(unseen - fit.parameters["coefficients"])
             off = np.abs(moved[site] - unseen) / step
             assert (off < (1e-6 if isinstance(refit, lo.Exact) else 0.5)).all()
     plain = lo.fit(lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=0.5))
-    found = {name: lo.cross_validate(each, lo.leave_one_out(36)) for name, each in {"with": fit, "without": plain}.items()}
+    found = {
+        name: lo.cross_validate(each, lo.leave_one_out(36))
+        for name, each in {"with": fit, "without": plain}.items()
+    }
     assert lo.compare(found).index[0] == "with"
 
 
@@ -512,14 +659,30 @@ def test_other_emissions():
 
 BAD_GRAPHS = {
     "loop": (np.array([[0, 1], [2, 2]]), ValueError, "1 edges are loops, the first at site 2"),
-    "twice": (np.array([[0, 1], [1, 0]]), ValueError, r"given more than once, such as \((0, 1|1, 0)\)"),
-    "out of range": (np.array([[0, 1], [1, 9]]), ValueError, "site 9, but sites are numbered from 0 to 3"),
+    "twice": (
+        np.array([[0, 1], [1, 0]]),
+        ValueError,
+        r"given more than once, such as \((0, 1|1, 0)\)",
+    ),
+    "out of range": (
+        np.array([[0, 1], [1, 9]]),
+        ValueError,
+        "site 9, but sites are numbered from 0 to 3",
+    ),
     "negative": (np.array([[0, -1]]), ValueError, "site -1"),
     "floats": (np.array([[0.5, 1.0]]), TypeError, "integers"),
     "three columns": (np.array([[0, 1, 2]]), TypeError, r"\[1, 3\]"),
-    "one-sided": (scipy.sparse.csr_array(np.eye(4, k=1)), ValueError, "3 edges are one-sided, the first from site 0 to 1"),
+    "one-sided": (
+        scipy.sparse.csr_array(np.eye(4, k=1)),
+        ValueError,
+        "3 edges are one-sided, the first from site 0 to 1",
+    ),
     "loops of a matrix": (scipy.sparse.csr_array(np.eye(4)), ValueError, "4 edges are loops"),
-    "matrix of another size": (scipy.sparse.csr_array((5, 5)), ValueError, "the graph has 5 sites, but the data have 4"),
+    "matrix of another size": (
+        scipy.sparse.csr_array((5, 5)),
+        ValueError,
+        "the graph has 5 sites, but the data have 4",
+    ),
     "not square": (scipy.sparse.csr_array((4, 5)), ValueError, "must be square"),
     "negative weights": (scipy.sparse.csr_array(-np.eye(4)), ValueError, "negative"),
     "text": ("edges.csv", TypeError, "edges must be"),
@@ -545,10 +708,18 @@ def test_directed_graphs_must_go_both_ways():
 
 
 BAD = {
-    "infinite": (dict(x=[1.0, np.inf, 2, 3]), ValueError, "1 infinite values, the first in field 0 at site 1"),
+    "infinite": (
+        dict(x=[1.0, np.inf, 2, 3]),
+        ValueError,
+        "1 infinite values, the first in field 0 at site 1",
+    ),
     "all missing": (dict(x=np.full(4, np.nan)), ValueError, "every observation"),
     "text": (dict(x=["a", "b", "c", "d"]), TypeError, "numbers"),
-    "dates": (dict(x=np.arange(4).astype("M8[D]")), TypeError, r"MRF: x must hold numbers.*0 \(datetime"),
+    "dates": (
+        dict(x=np.arange(4).astype("M8[D]")),
+        TypeError,
+        r"MRF: x must hold numbers.*0 \(datetime",
+    ),
     "complex": (dict(x=np.arange(4) * 1j), TypeError, "complex"),
     "empty": (dict(x=np.zeros(0)), ValueError, "none empty"),
     "one site": (dict(x=[1.0], edges=np.zeros((0, 2), int)), ValueError, "at least two sites"),
@@ -556,8 +727,16 @@ BAD = {
     "coupling by edge": (dict(coupling=np.ones(3)), ValueError, "each of 4 edges"),
     "coupling NaN": (dict(coupling=np.nan), ValueError, "finite"),
     "coupling text": (dict(coupling="strong"), TypeError, "coupling must be"),
-    "coupling prior": (dict(coupling=lo.models.Free(1.0, prior=(0.0, -1.0))), ValueError, "standard deviation"),
-    "learned, one state": (dict(coupling=lo.models.Free(), num_states=1), ValueError, "two states or more"),
+    "coupling prior": (
+        dict(coupling=lo.models.Free(1.0, prior=(0.0, -1.0))),
+        ValueError,
+        "standard deviation",
+    ),
+    "learned, one state": (
+        dict(coupling=lo.models.Free(), num_states=1),
+        ValueError,
+        "two states or more",
+    ),
     "states": (dict(num_states=0), ValueError, "num_states"),
     "more states than sites": (dict(num_states=5), ValueError, "cannot determine"),
     "drop": (dict(drop="step"), ValueError, "'observation', 'site', 'field'"),
@@ -565,7 +744,11 @@ BAD = {
     "prior": (dict(prior="flat"), ValueError, "prior must be"),
     "score": (dict(score="both"), ValueError, "score must be"),
     "emission": (dict(emission=lo.emissions.Poisson), TypeError, "emission must be an object"),
-    "regressors": (dict(emission=lo.emissions.Autoregressive(1)), ValueError, "sites of a graph do not have"),
+    "regressors": (
+        dict(emission=lo.emissions.Autoregressive(1)),
+        ValueError,
+        "sites of a graph do not have",
+    ),
     "exposure": (dict(emission=lo.emissions.Poisson(exposure=np.ones(3))), ValueError, "exposure"),
 }
 
@@ -573,10 +756,22 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input(name):
     given, error, match = BAD[name]
-    usual = {"x": [1.0, 2, 3, 4], "edges": RING, "emission": lo.emissions.Poisson(), "num_states": 2, "coupling": 0.5}
+    usual = {
+        "x": [1.0, 2, 3, 4],
+        "edges": RING,
+        "emission": lo.emissions.Poisson(),
+        "num_states": 2,
+        "coupling": 0.5,
+    }
     with pytest.raises(error, match=match):
         given = {**usual, **given}
-        lo.MRF(given.pop("x"), given.pop("edges"), given.pop("emission"), given.pop("num_states"), **given)
+        lo.MRF(
+            given.pop("x"),
+            given.pop("edges"),
+            given.pop("emission"),
+            given.pop("num_states"),
+            **given,
+        )
 
 
 def test_what_is_masked_is_missing_and_weights_are_checked():
@@ -600,20 +795,28 @@ def test_a_coupling_so_strong_that_one_state_takes_all():
     with pytest.warns(UserWarning, match=r"One state takes all 36 observed sites.*weaker coupling"):
         fit = lo.fit(lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=30.0))
     assert np.isfinite(fit.objective.log_likelihood(fit))
-    with pytest.raises((lo.IndefiniteHessianError, RuntimeError), match="One state takes all 36 observed sites"):
-        lo.fit(lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=30.0, prior=None), {"rate": [3.0, 9.0]}, num_starts=1)
+    with pytest.raises(
+        (lo.IndefiniteHessianError, RuntimeError), match="One state takes all 36 observed sites"
+    ):
+        lo.fit(
+            lo.MRF(x, edges, lo.emissions.Poisson(), 2, coupling=30.0, prior=None),
+            {"rate": [3.0, 9.0]},
+            num_starts=1,
+        )
 
 
 def test_states_too_many():
     x, edges = planted()
-    with pytest.warns(UserWarning, match="States 0 and 1 are the same: .* 2 states apart; take fewer"):
+    with pytest.warns(
+        UserWarning, match="States 0 and 1 are the same: .* 2 states apart; take fewer"
+    ):
         lo.fit(lo.MRF(x, edges, lo.emissions.Poisson(), 3, coupling=4.0))
     field = lo.MRF(x, edges, lo.emissions.Poisson(), 3, coupling=0.5)
     said = field.parameters.warning(field.parameters.unconstrained({"rate": [3.0, 9.0, 60.0]}))
     assert said.startswith("State 2 explains nothing") and "State 1" not in said
-    assert field.parameters.warning(field.parameters.unconstrained({"rate": [2e-6, 3.0, 9.0]})).endswith(
-        "a prior keeps them off it."
-    )
+    assert field.parameters.warning(
+        field.parameters.unconstrained({"rate": [2e-6, 3.0, 9.0]})
+    ).endswith("a prior keeps them off it.")
 
 
 def test_wrong_parameters():

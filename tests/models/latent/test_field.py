@@ -1,4 +1,6 @@
-"""Gaussian fields against the same written out again, dense (`tests.oracles.dense_fields`), and sums over responses."""
+"""Gaussian fields against the same written out again, dense (`tests.oracles.dense_fields`), and
+sums over responses.
+"""
 
 import copy
 import warnings
@@ -27,13 +29,19 @@ def data(family, edges, n, seed=0):
     R = np.zeros((n, n))
     R[edges[:, 0], edges[:, 1]] = R[edges[:, 1], edges[:, 0]] = -1
     R -= np.diag(R.sum(1))
-    u = np.linalg.solve(np.linalg.cholesky(3 * (0.9 * R + 0.1 * np.eye(n))).T, rng.standard_normal(n))
+    u = np.linalg.solve(
+        np.linalg.cholesky(3 * (0.9 * R + 0.1 * np.eye(n))).T, rng.standard_normal(n)
+    )
     eta = 0.2 + 0.3 * x + u
     if family == "poisson":
         return rng.poisson(exposure * np.exp(eta)).astype(float), x, {"exposure": exposure}
     if family == "binomial":
         trials = rng.integers(1, 9, n).astype(float)
-        return rng.binomial(trials.astype(int), 1 / (1 + np.exp(-eta))).astype(float), x, {"trials": trials}
+        return (
+            rng.binomial(trials.astype(int), 1 / (1 + np.exp(-eta))).astype(float),
+            x,
+            {"trials": trials},
+        )
     return eta + 0.4 * rng.standard_normal(n), x, {}
 
 
@@ -43,7 +51,15 @@ def both(family, structure, edges=None, n=20, **more):
     y, x, extra = data(family, edges, n)
     return (
         lo.GaussianField(y, edges, x, family=family, structure=structure, **extra, **more),
-        Dense(y, edges, np.c_[np.ones(n), x], family, structure, prior=more.get("prior", True) is not None, **extra),
+        Dense(
+            y,
+            edges,
+            np.c_[np.ones(n), x],
+            family,
+            structure,
+            prior=more.get("prior", True) is not None,
+            **extra,
+        ),
     )
 
 
@@ -75,42 +91,70 @@ SPARSE = {
 def test_sparse_factors(name, share):
     edges, n = SPARSE[name]
     rng = np.random.default_rng(0)
-    lower = scipy.sparse.coo_array((rng.uniform(-1, 1, len(edges)), (edges.max(1), edges.min(1))), shape=(n, n)).tocsr()
+    lower = scipy.sparse.coo_array(
+        (rng.uniform(-1, 1, len(edges)), (edges.max(1), edges.min(1))), shape=(n, n)
+    ).tocsr()
     matrices = [
-        lower + lower.T + scipy.sparse.diags_array(rng.uniform(1, 2, n) + abs(lower + lower.T).sum(1)) for _ in range(3)
+        lower
+        + lower.T
+        + scipy.sparse.diags_array(rng.uniform(1, 2, n) + abs(lower + lower.T).sum(1))
+        for _ in range(3)
     ]
-    known = pattern(matrices[0], np.arange(int(share * n)))  # of "crossed" one side is eliminated first
-    factor, right = known.factor(np.array([known.values(m) for m in matrices])), rng.standard_normal((3, n, 2))
+    # of "crossed" one side is eliminated first
+    known = pattern(matrices[0], np.arange(int(share * n)))
+    factor, right = (
+        known.factor(np.array([known.values(m) for m in matrices])),
+        rng.standard_normal((3, n, 2)),
+    )
     for k, dense in enumerate(m.toarray() for m in matrices):
         assert factor.logdet[k] == pytest.approx(np.linalg.slogdet(dense)[1])
-        np.testing.assert_allclose(factor.inverse[k], np.linalg.inv(dense)[known.row, known.column], atol=1e-13)
-        np.testing.assert_allclose(factor.solve(right)[k], np.linalg.solve(dense, right[k]), atol=1e-12)
+        np.testing.assert_allclose(
+            factor.inverse[k], np.linalg.inv(dense)[known.row, known.column], atol=1e-13
+        )
+        np.testing.assert_allclose(
+            factor.solve(right)[k], np.linalg.solve(dense, right[k]), atol=1e-12
+        )
     values = known.values(matrices[0])
-    spoilt = np.array([values, -values, np.full_like(values, np.nan), np.full_like(values, np.inf)])  # the first is not lost
+    # the first is not lost
+    spoilt = np.array([values, -values, np.full_like(values, np.nan), np.full_like(values, np.inf)])
     assert np.array_equal(np.isfinite(known.factor(spoilt).logdet), [True, False, False, False])
 
 
-CASES = [(f, s) for f in ("poisson", "binomial", "gaussian") for s in ("bym2", "leroux", "car", "icar", "matern")]
+CASES = [
+    (f, s)
+    for f in ("poisson", "binomial", "gaussian")
+    for s in ("bym2", "leroux", "car", "icar", "matern")
+]
 
 
 @pytest.mark.parametrize(("family", "structure"), CASES)
 def test_f_and_its_gradient(family, structure):
     field, dense = both(family, structure)
     rng = np.random.default_rng(1)
-    theta, w = field._start(0) + 0.3 * rng.standard_normal(len(field._start(0))), rng.uniform(0, 2, 20)
+    theta, w = (
+        field._start(0) + 0.3 * rng.standard_normal(len(field._start(0))),
+        rng.uniform(0, 2, 20),
+    )
     w[[3, 7]] = 0
     natural = field.parameters.natural(theta)
     at, start = (as_dense(field, dense, v) for v in (theta, field._start(0)))
     value, gradient, _ = field.look(theta[None], w[None])
     other = field.look(field._start(0)[None], w[None])[0]
     # up to the prior's constant, and weights of |Q| on what it is of
-    np.testing.assert_allclose(value - other, dense.value(at, w) - dense.value(start, w), rtol=1e-8, atol=1e-7)
+    np.testing.assert_allclose(
+        value - other, dense.value(at, w) - dense.value(start, w), rtol=1e-8, atol=1e-7
+    )
     for k, step in enumerate(1e-5 * np.eye(len(theta))):
         ends = [field.look((theta + sign * step)[None], w[None])[0][0] for sign in (1, -1)]
         assert gradient[0, k] == pytest.approx((ends[0] - ends[1]) / 2e-5, abs=1e-5)
     np.testing.assert_allclose(field.parameters.unconstrained(natural), theta, atol=1e-10)
-    fresh = field.look(np.stack([theta, theta + 0.1]), np.stack([w, w]), field.look((theta + 1)[None], w[None])[2].repeat(2, 0))
-    np.testing.assert_allclose(fresh[0][0], value[0], rtol=1e-12)  # wherever the mode is looked for from
+    fresh = field.look(
+        np.stack([theta, theta + 0.1]),
+        np.stack([w, w]),
+        field.look((theta + 1)[None], w[None])[2].repeat(2, 0),
+    )
+    # wherever the mode is looked for from
+    np.testing.assert_allclose(fresh[0][0], value[0], rtol=1e-12)
     np.testing.assert_allclose(fresh[1][0], gradient[0], atol=1e-9)
 
 
@@ -118,7 +162,8 @@ slowly = lambda *case: pytest.param(*case, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
-    ("family", "structure"), [("poisson", "bym2"), slowly("binomial", "leroux"), slowly("gaussian", "matern")]
+    ("family", "structure"),
+    [("poisson", "bym2"), slowly("binomial", "leroux"), slowly("gaussian", "matern")],
 )
 def test_refits_are_those_from_scratch(family, structure):
     field, dense = both(family, structure)
@@ -143,18 +188,29 @@ def test_scores_are_densities(family):
 
     def density(y):
         at = answering(field, np.where(np.arange(20) == 4, y, field.y))
-        return np.exp(-marginal_losses(at.engine.data.select_rows(np.array([4])), mean[0], variance[0], tau[:, 0])[0])
+        return np.exp(
+            -marginal_losses(
+                at.engine.data.select_rows(np.array([4])), mean[0], variance[0], tau[:, 0]
+            )[0]
+        )
 
     mean, variance, tau, _ = field._given_seen(theta, w, np.array([[4]]), None)
-    assert density(field.y[4]) == pytest.approx(np.exp(-field.losses(theta, w, np.array([[4]]), np.ones((1, 1), bool))[0, 0]))
+    assert density(field.y[4]) == pytest.approx(
+        np.exp(-field.losses(theta, w, np.array([[4]]), np.ones((1, 1), bool))[0, 0])
+    )
     if family == "gaussian":
         total = integrate.quad(density, -40, 40, points=[0.0])[0]
     else:
-        total = sum(density(float(k)) for k in range(int(field.trials[4]) + 1 if family == "binomial" else 400))
+        total = sum(
+            density(float(k))
+            for k in range(int(field.trials[4]) + 1 if family == "binomial" else 400)
+        )
     assert total == pytest.approx(1, abs=1e-6)
 
 
-@pytest.mark.parametrize(("family", "structure"), [("poisson", "bym2"), ("binomial", "matern"), ("gaussian", "icar")])
+@pytest.mark.parametrize(
+    ("family", "structure"), [("poisson", "bym2"), ("binomial", "matern"), ("gaussian", "icar")]
+)
 def test_one_pass_leaves_every_site_out(family, structure):
     edges = grid(8, 14)
     y, x, extra = data(family, edges, 112)
@@ -163,20 +219,30 @@ def test_one_pass_leaves_every_site_out(family, structure):
     at = field.engine.mode(theta, ones)
     exactly = lambda some: field._alone(at, some)
     ring = _latent_alone.rings(at, some, exactly)
-    for got, want, close in zip(_latent_alone.alone(at, ring), exactly(some), _latent_alone.CLOSE_BY, strict=True):
+    for got, want, close in zip(
+        _latent_alone.alone(at, ring), exactly(some), _latent_alone.CLOSE_BY, strict=True
+    ):
         np.testing.assert_allclose(got, want, atol=1.5 * close, rtol=0)
     w = np.ones((len(some), 112))
     w[np.arange(len(some)), some] = 0
-    np.testing.assert_allclose(exactly(some).joint, at.value[0] - field.look(np.repeat(theta, len(some), 0), w)[0], atol=1e-9)
+    np.testing.assert_allclose(
+        exactly(some).joint,
+        at.value[0] - field.look(np.repeat(theta, len(some), 0), w)[0],
+        atol=1e-9,
+    )
 
 
-@pytest.mark.parametrize("refit", [lo.Certified(), lo.Exact(), lo.NewtonStep(), lo.InfinitesimalJackknife()])
+@pytest.mark.parametrize(
+    "refit", [lo.Certified(), lo.Exact(), lo.NewtonStep(), lo.InfinitesimalJackknife()]
+)
 @pytest.mark.parametrize("family", ["gaussian", "poisson"])
 def test_a_refit_whose_sites_leave_a_coefficient_open_has_no_loss(family, refit):
     edges = grid(5, 6)
     y, _, _ = data(family, edges, 30)
     y[2] = np.nan  # without a response, it tells nothing of the coefficient
-    fit = lo.fit(lo.GaussianField(y, edges, (np.arange(30) < 3) * 1.0, family=family, structure="icar"))
+    fit = lo.fit(
+        lo.GaussianField(y, edges, (np.arange(30) < 3) * 1.0, family=family, structure="icar")
+    )
     out = [[0, 1], [0, 5], [0, 1, 7]]
     plan = lo.from_splits([(np.setdiff1d(np.arange(30), some), some) for some in out], 30)
     with warnings.catch_warnings():
@@ -210,11 +276,16 @@ def test_predictions_missing_sites_and_labels():
     names = [f"tract {k}" for k in range(30)]
     y[[2, 9]] = np.nan
     frame = pd.DataFrame({"deprivation": x}, index=names)
-    field = lo.GaussianField(pd.Series(y, names), edges, frame, exposure=pd.Series(extra["exposure"], names)[::-1])
+    field = lo.GaussianField(
+        pd.Series(y, names), edges, frame, exposure=pd.Series(extra["exposure"], names)[::-1]
+    )
     fit = lo.fit(field, num_starts=1)
     assert field.parameters.names()[:2] == ["intercept", "deprivation"] and "2 sites" in field.note
     estimate = lo.cross_validate(fit, lo.kfold(30, 5))
-    assert np.isnan(estimate.per_unit()[[2, 9]]).all() and np.isfinite(np.delete(estimate.per_unit(), [2, 9])).all()
+    assert (
+        np.isnan(estimate.per_unit()[[2, 9]]).all()
+        and np.isfinite(np.delete(estimate.per_unit(), [2, 9])).all()
+    )
     surface = field.smoothed(fit)
     assert list(surface.index) == names and (surface.sd > 0).all()
     mean = lo.cross_predict(fit, lo.kfold(30, 5))
@@ -223,17 +294,23 @@ def test_predictions_missing_sites_and_labels():
     assert rebuilt.decrement < 1e-4
     for unit in (2, 9):  # whatever is written there
         other = answering(field, np.where(np.arange(30) == unit, 1e6, field.y))
-        assert field.loss(fit.theta, np.ones(30)) == pytest.approx(other.loss(fit.theta, np.ones(30)), rel=1e-14)
+        assert field.loss(fit.theta, np.ones(30)) == pytest.approx(
+            other.loss(fit.theta, np.ones(30)), rel=1e-14
+        )
 
 
 def test_areas_of_geopandas():
     geopandas, shapely = pytest.importorskip("geopandas"), pytest.importorskip("shapely")
-    areas = geopandas.GeoDataFrame(geometry=[shapely.box(j, i, j + 1, i + 1) for i in range(3) for j in range(4)])
+    areas = geopandas.GeoDataFrame(
+        geometry=[shapely.box(j, i, j + 1, i + 1) for i in range(3) for j in range(4)]
+    )
     y = np.arange(12) % 5
     field = lo.GaussianField(y, areas, structure="leroux")
     pairs = {tuple(pair) for pair in np.sort(field.edges, axis=1).tolist()}
     diagonal = {(0, 5), (1, 4), (6, 11)}
-    assert {tuple(pair) for pair in grid(3, 4).tolist()} | diagonal <= pairs and len(pairs) == 17 + 12
+    assert {tuple(pair) for pair in grid(3, 4).tolist()} | diagonal <= pairs and len(
+        pairs
+    ) == 17 + 12
 
 
 BAD = {
@@ -243,7 +320,9 @@ BAD = {
     "positive and finite": lambda y, e: lo.GaussianField(y, e, exposure=y * 0),
     "goes with family": lambda y, e: lo.GaussianField(y, e, trials=y + 1),
     "constant": lambda y, e: lo.GaussianField(y, e, np.ones(9)),
-    "repeat one another": lambda y, e: lo.GaussianField(y, e, np.c_[np.arange(9), 2 * np.arange(9)]),
+    "repeat one another": lambda y, e: lo.GaussianField(
+        y, e, np.c_[np.arange(9), 2 * np.arange(9)]
+    ),
     "infinite values": lambda y, e: lo.GaussianField(np.where(y == 1, np.inf, y), e),
     "three are needed": lambda y, e: lo.GaussianField(np.where(np.arange(9) > 1, np.nan, y), e),
     "structure must be": lambda y, e: lo.GaussianField(y, e, structure="cars"),
@@ -263,18 +342,28 @@ def test_what_cannot_be_is_said(message):
 
 @pytest.mark.slow
 def test_ugly_numbers():
-    """Exposures over ten orders of magnitude, a site whose count is a million times the others'; and no field at all."""
+    """Exposures over ten orders of magnitude, a site whose count is a million times the others'.
+
+    And no field at all.
+    """
     edges = grid(5, 6)
     rng = np.random.default_rng(0)
     exposure = 10 ** rng.uniform(-3, 7, 30)
     y = rng.poisson(exposure * 0.01).astype(float)
     fit = lo.fit(lo.GaussianField(y, edges, exposure=exposure), num_starts=1)
-    exact, certified = (lo.cross_validate(fit, lo.leave_one_out(30), refit) for refit in (lo.Exact(), lo.Certified()))
-    assert np.isfinite(exact.losses).all() and (np.abs(exact.losses - certified.losses) <= certified.error + 1e-7).all()
+    exact, certified = (
+        lo.cross_validate(fit, lo.leave_one_out(30), refit)
+        for refit in (lo.Exact(), lo.Certified())
+    )
+    assert (
+        np.isfinite(exact.losses).all()
+        and (np.abs(exact.losses - certified.losses) <= certified.error + 1e-7).all()
+    )
     flat = lo.GaussianField(np.full(30, 7.0), edges, structure="leroux")
     fit = lo.fit(flat, num_starts=1)
     assert 0 < fit.parameters["sd"] < 0.2  # kept off zero
-    assert np.isinf(flat.look(np.array([[800.0, 0.0, 0.0]]), np.ones((1, 30)))[0]).all()  # no number for what overflows
+    # no number for what overflows
+    assert np.isinf(flat.look(np.array([[800.0, 0.0, 0.0]]), np.ones((1, 30)))[0]).all()
 
 
 def test_maps_and_influence():
@@ -283,10 +372,15 @@ def test_maps_and_influence():
     y, x, extra = data("poisson", grid(5, 6), 30)
     frame = pd.DataFrame({"deprivation": x}, index=names)
     fit = lo.fit(lo.GaussianField(pd.Series(y, names), grid(5, 6), frame, **extra), num_starts=1)
-    cv, at = lo.cross_validate(fit, lo.leave_one_out(30), lo.NoUpdate()), np.random.default_rng(0).random((30, 2))
+    cv, at = (
+        lo.cross_validate(fit, lo.leave_one_out(30), lo.NoUpdate()),
+        np.random.default_rng(0).random((30, 2)),
+    )
     axes = lo.plot.field(fit, at, cv, named=3)
     drawn = next(group for group in axes.collections if len(group.get_offsets()) == 30)
     np.testing.assert_array_equal(drawn.get_array(), fit.objective.smoothed(fit).effect)
     assert {text.get_text() for text in axes.texts} == set(names[np.argsort(-cv.per_unit())[:3]])
-    told = lo.influence(lo.cross_validate(fit, lo.leave_one_out(30), lo.InfinitesimalJackknife(), audit=0), pairs=0)
+    told = lo.influence(
+        lo.cross_validate(fit, lo.leave_one_out(30), lo.InfinitesimalJackknife(), audit=0), pairs=0
+    )
     assert "deprivation" in told.parameters and len(told.parameters) == 30

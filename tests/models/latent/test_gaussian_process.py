@@ -16,7 +16,11 @@ def data(n=40, seed=0):
 
 
 def theirs(kernel, sd, length, noise):
-    own = kernels.RBF(length) if kernel == "rbf" else kernels.Matern(length, nu={"1": 0.5, "3": 1.5, "5": 2.5}[kernel[-2]])
+    own = (
+        kernels.RBF(length)
+        if kernel == "rbf"
+        else kernels.Matern(length, nu={"1": 0.5, "3": 1.5, "5": 2.5}[kernel[-2]])
+    )
     return kernels.ConstantKernel(sd**2) * own + kernels.WhiteKernel(noise**2)
 
 
@@ -27,19 +31,29 @@ def test_likelihood_and_gradient(kernel, ard):
     model = lo.GaussianProcess(X, y, kernel=kernel, ard=ard, prior=None)
     theta = np.array([0.8, 0.2, *([0.1, 0.6] if ard else [0.3]), -1.2])
     known = model.parameters.natural(theta)
-    host = GaussianProcessRegressor(theirs(kernel, known["sd"], known["length"], known["noise_sd"]), optimizer=None)
+    host = GaussianProcessRegressor(
+        theirs(kernel, known["sd"], known["length"], known["noise_sd"]), optimizer=None
+    )
     host.fit(X, y - 0.8)
-    assert model.loss(theta, np.ones(25)) == pytest.approx(-host.log_marginal_likelihood_value_, rel=1e-9)
+    assert model.loss(theta, np.ones(25)) == pytest.approx(
+        -host.log_marginal_likelihood_value_, rel=1e-9
+    )
     np.testing.assert_allclose(model.parameters.unconstrained(known), theta, atol=1e-12)
     w = np.random.default_rng(1).uniform(0, 2, 25)
     w[3] = 0
     for of in (model, lo.GaussianProcess(X, y, kernel=kernel, ard=ard)):
         slope = of.look(theta[None], w[None])[1][0]
-        ends = [[of.loss(theta + sign * step, w) for sign in (1, -1)] for step in 1e-5 * np.eye(len(theta))]
+        ends = [
+            [of.loss(theta + sign * step, w) for sign in (1, -1)]
+            for step in 1e-5 * np.eye(len(theta))
+        ]
         np.testing.assert_allclose(slope, [(up - down) / 2e-5 for up, down in ends], atol=1e-6)
-    few = lo.GaussianProcess(np.delete(X, 3, 0), np.delete(y, 3), kernel=kernel, ard=ard, prior=None)
+    few = lo.GaussianProcess(
+        np.delete(X, 3, 0), np.delete(y, 3), kernel=kernel, ard=ard, prior=None
+    )
     w = np.where(np.arange(25) == 3, 0.0, 1.0)
-    assert model.loss(theta, w) == pytest.approx(few.loss(theta, np.ones(24)), rel=1e-10)  # weight zero is deletion
+    # weight zero is deletion
+    assert model.loss(theta, w) == pytest.approx(few.loss(theta, np.ones(24)), rel=1e-10)
     given = lo.models.AbstractClosedForm.jacobian(model, theta)
     np.testing.assert_allclose(model.jacobian(theta), given, atol=2e-5)
 
@@ -63,7 +77,9 @@ def test_values_of_sets_of_rows(ard):
             for weight, value in zip(sets, values, strict=True):
                 some = weight > 0
                 if weight.max() < 1:
-                    assert value == pytest.approx(model.look(one[None], weight[None])[0][0], rel=1e-12)
+                    assert value == pytest.approx(
+                        model.look(one[None], weight[None])[0][0], rel=1e-12
+                    )
                 elif some.any():
                     own = multivariate_normal(np.full(some.sum(), one[0]), K[np.ix_(some, some)])
                     assert value == pytest.approx(-own.logpdf(y[some]), abs=1e-9)
@@ -76,13 +92,18 @@ def test_refits_and_scores():
     model = lo.GaussianProcess(X, y, kernel="matern32")
     fit, n = lo.fit(model, num_starts=1), len(y)
     plan = lo.leave_one_out(n)
-    certified, exact = (lo.cross_validate(fit, plan, refit, audit=0) for refit in (lo.Certified(), lo.Exact()))
+    certified, exact = (
+        lo.cross_validate(fit, plan, refit, audit=0) for refit in (lo.Certified(), lo.Exact())
+    )
     assert (np.abs(certified.losses - exact.losses) <= certified.error + 1e-9).all()
     parameters = lo.fold_parameters(fit, plan, lo.Exact())
     rest = np.arange(1, n)
     again = lo.fit(lo.GaussianProcess(X[1:], y[1:], kernel="matern32", prior=None), num_starts=1)
-    assert again.parameters["sd"] > 0  # without a prior, whose scale is that of the rows, there is a minimum too
-    sd, length, noise, mean = (float(parameters[name][0]) for name in ("sd", "length", "noise_sd", "mean"))
+    # without a prior, whose scale is that of the rows, there is a minimum too
+    assert again.parameters["sd"] > 0
+    sd, length, noise, mean = (
+        float(parameters[name][0]) for name in ("sd", "length", "noise_sd", "mean")
+    )
     K = theirs("matern32", sd, length, noise)(X)
     joint = multivariate_normal(np.full(n, mean), K).logpdf(y)
     marginal = multivariate_normal(np.full(n - 1, mean), K[np.ix_(rest, rest)]).logpdf(y[1:])
@@ -110,7 +131,8 @@ def test_what_cannot_be_is_said():
     ):
         with pytest.raises(ValueError, match=message):
             lo.GaussianProcess(*given, **more)
-    model = lo.GaussianProcess(np.r_[X, X], np.r_[y, y + 0.1], kernel="rbf")  # rows twice: the kernel alone is singular
+    # rows twice: the kernel alone is singular
+    model = lo.GaussianProcess(np.r_[X, X], np.r_[y, y + 0.1], kernel="rbf")
     assert np.isfinite(lo.fit(model, num_starts=1).value)
     with pytest.raises(RuntimeError, match="noise goes to zero"):
         lo.fit(lo.GaussianProcess(np.r_[X, X], np.r_[y, y], kernel="rbf"), num_starts=1)
@@ -126,11 +148,19 @@ def uneven(seed):
 def density(theta, X, y):
     mean, (sd, *length, noise) = theta[0], np.exp(theta[1:])
     own = kernels.ConstantKernel(sd**2) * kernels.RBF(length)
-    return own, noise, multivariate_normal(np.full(len(y), mean), own(X) + noise**2 * np.eye(len(y)), allow_singular=True)
+    return (
+        own,
+        noise,
+        multivariate_normal(
+            np.full(len(y), mean), own(X) + noise**2 * np.eye(len(y)), allow_singular=True
+        ),
+    )
 
 
 @pytest.mark.parametrize(("seed", "ends"), [(0, (2, 0)), (6, (2, 2)), (10, (1, 0))])
-def test_refits_whose_likelihood_is_highest_at_no_noise_or_an_infinite_length_have_the_losses_of_that_limit(seed, ends):
+def test_refits_whose_likelihood_is_highest_at_no_noise_or_an_infinite_length_have_the_losses_of_that_limit(
+    seed, ends
+):
     X, y = uneven(seed)
     fit = lo.fit(lo.GaussianProcess(X, y, kernel="rbf", ard=True, prior=None))
     plan = lo.kfold(25, 5, seed=1)
@@ -141,7 +171,10 @@ def test_refits_whose_likelihood_is_highest_at_no_noise_or_an_infinite_length_ha
     for k in range(5):
         held = plan.index[(plan.refit == k) & plan.held]
         rows = np.setdiff1d(np.arange(25), held)
-        theta = np.r_[refits["mean"][k], np.log(np.r_[refits["sd"][k], refits["length"][k], refits["noise_sd"][k]])]
+        theta = np.r_[
+            refits["mean"][k],
+            np.log(np.r_[refits["sd"][k], refits["length"][k], refits["noise_sd"][k]]),
+        ]
         minus = lambda t, rows=rows: -density(t, X[rows], y[rows])[2].logpdf(y[rows])
         found = minimize(minus, fit.vector, method="BFGS", options={"gtol": 1e-7})
         if found.fun < minus(theta) - 1e-4:
@@ -158,6 +191,8 @@ def test_refits_whose_likelihood_is_highest_at_no_noise_or_an_infinite_length_ha
 
 def test_a_length_without_end_is_named():
     X, y = uneven(9)
-    with pytest.raises(RuntimeError, match=r"length\[1\] grows without end.*Keep the default prior"):
+    with pytest.raises(
+        RuntimeError, match=r"length\[1\] grows without end.*Keep the default prior"
+    ):
         lo.fit(lo.GaussianProcess(X, y, kernel="rbf", ard=True, prior=None))
     assert np.isfinite(lo.fit(lo.GaussianProcess(X, y, kernel="rbf", ard=True)).value)

@@ -1,4 +1,5 @@
-"""Losses of a linear predictor, each written twice: as a power series of balls, which is believed, and as float64 derivatives.
+"""Losses of a linear predictor, each written twice: as a power series of balls, which is believed,
+and as float64 derivatives.
 
 The float64 derivatives only say where to look for the minimiser.
 """
@@ -22,7 +23,10 @@ class Loss(NamedTuple):
     slopes: Callable[[Array, Array], tuple[Array, Array]]
 
     def taylor(self, eta: arb, y: arb) -> tuple[arb, arb, arb]:
-        """Return balls that contain ℓ, ℓ′ and ℓ″ at every point of the ball `eta`: NaN where nothing is known."""
+        """Return balls that contain ℓ, ℓ′ and ℓ″ at every point of the ball `eta`.
+
+        NaN where nothing is known.
+        """
         try:
             found = self.series(arb_series([eta, 1], prec=3), y)
         except (ValueError, ZeroDivisionError):  # a ball that contains a pole
@@ -70,7 +74,9 @@ def cloglog() -> Loss:
     def slopes(x: Array, y: Array) -> tuple[Array, Array]:
         u = np.maximum(exp(np.minimum(x, 6.0)), 1e-300)
         b = u / np.expm1(u)
-        return (1 - y) * exp(x) - y * b, (1 - y) * exp(x) + y * b * np.where(u < 1e-3, u / 2 + u * u / 12, u + b - 1)
+        return (1 - y) * exp(x) - y * b, (1 - y) * exp(x) + y * b * np.where(
+            u < 1e-3, u / 2 + u * u / 12, u + b - 1
+        )
 
     return Loss(series, slopes)
 
@@ -132,7 +138,17 @@ def pseudo_huber(delta: float = 1.345) -> Loss:
 
 NAMED: dict[str, Callable[..., Loss]] = {
     made.__name__: made
-    for made in (squared, logistic, probit, cloglog, poisson, gamma, negative_binomial, tweedie, pseudo_huber)
+    for made in (
+        squared,
+        logistic,
+        probit,
+        cloglog,
+        poisson,
+        gamma,
+        negative_binomial,
+        tweedie,
+        pseudo_huber,
+    )
 }
 
 

@@ -1,15 +1,16 @@
 """The proof that a claim is true, or false, of the exact minimiser, by balls of 128 bits and more.
 
-For any matrix R let z_i = R x_i, and let |R (KP + Σ W_i a_i x_i x_iᵀ) Rᵀ − I| ≤ δ for some weights W and K and numbers a ≥ 0.
-A refit has weights w and κ. With μ = 1 − δ − Σ max(W_i − w_i, 0) a_i |z_i|², a candidate t, the gradient g there, and
-ℓ_i″ ≥ s a_i within |z_i| r of every x_iᵀt + o_i whose w_i > 0:
+For any matrix R let z_i = R x_i, and let |R (KP + Σ W_i a_i x_i x_iᵀ) Rᵀ − I| ≤ δ for some weights
+W and K and numbers a ≥ 0. A refit has weights w and κ. With μ = 1 − δ − Σ max(W_i − w_i, 0)
+a_i |z_i|², a candidate t, the gradient g there, and ℓ_i″ ≥ s a_i within |z_i| r of every x_iᵀt +
+o_i whose w_i > 0:
 
     |R g| < r m,  m = μ min(1, s, κ/K)   ⟹   the refit has one minimiser, and |x_iᵀθ − x_iᵀt| ≤ |z_i| |R g| / m.
 
-The proof is in the README. Coefficients at a kink or a bound are held: R has rows of zeros for them, and the refit is the
-minimiser of all if the conditions of Karush, Kuhn and Tucker hold for every point within the proved distance. Where least
-squares have no penalty and no unique minimiser, the claim is on that of least norm,
-whose rank is decided by rational numbers.
+The proof is in the README. Coefficients at a kink or a bound are held: R has rows of zeros for
+them, and the refit is the minimiser of all if the conditions of Karush, Kuhn and Tucker hold for
+every point within the proved distance. Where least squares have no penalty and no unique minimiser,
+the claim is on that of least norm, whose rank is decided by rational numbers.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,8 @@ from .problem import Fold, Problem
 
 Array = np.ndarray
 PRECISIONS = (128, 320, 1280)  # bits; more for what fewer leave undecided
-SHARED = 0.3  # least μ with which a refit is checked by the R of all rows; others get an R of their own
+# least μ with which a refit is checked by the R of all rows; others get an R of their own
+SHARED = 0.3
 FAR = 1e9  # predictors, of losses that have an exponential, beyond which float64 finds no minimiser
 ENTRIES = 200_000  # predictors of rows and refits that are held as balls at a time
 UP, DOWN = 1 + 1e-12, 1 - 1e-12  # more than the rounding of the float64 sums that they multiply
@@ -63,7 +65,8 @@ def whitener(X: Array, weight: Array, penalty: Array) -> Array:
 
 
 class Reference:
-    """R, the z_i, and δ, for the weights W and curvatures a of some refit, whose coefficients that are not `free` are held.
+    """R, the z_i, and δ, for the weights W and curvatures a of some refit, whose coefficients that
+    are not `free` are held.
 
     `tilt` is the slope a_j sign(θ_j) of the kinks beside the free coefficients.
     """
@@ -81,9 +84,12 @@ class Reference:
         free = np.ones(p, bool) if free is None else free
         self.free, self.tilt = free, np.zeros(p) if tilt is None else tilt
         self.weight, self.times, self.R = weight, times, np.zeros((free.sum(), p))
-        self.R[:, free] = whitener(X[:, free], weight * curvature, times * problem.penalty[np.ix_(free, free)])
+        self.R[:, free] = whitener(
+            X[:, free], weight * curvature, times * problem.penalty[np.ix_(free, free)]
+        )
         share = weight * curvature * np.sum((X @ self.R.T) ** 2, axis=1)
-        self.a = np.where(share > 1e-9, curvature, 0.0)  # any a will do, and a row that carries nothing needs no bound
+        # any a will do, and a row that carries nothing needs no bound
+        self.a = np.where(share > 1e-9, curvature, 0.0)
         self.X, self.R_balls, self.P = matrix(X), matrix(self.R), matrix(problem.penalty)
         Z = self.X * self.R_balls.transpose()
         count = len(self.R)
@@ -96,10 +102,14 @@ class Reference:
 
     def mu(self, fold: Fold) -> float:
         lost = np.maximum(self.weight[fold.rows] - fold.weights, 0.0)
-        return DOWN * (1 - self.delta * UP) - UP**3 * float(lost @ (self.a[fold.rows] * self.length[fold.rows] ** 2))
+        return DOWN * (1 - self.delta * UP) - UP**3 * float(
+            lost @ (self.a[fold.rows] * self.length[fold.rows] ** 2)
+        )
 
     def without(self, folds: Sequence[Fold], gradients: Array) -> Array:
-        """Steps for whitened gradients [columns, folds], by about the inverse of each refit's own matrix."""
+        """Steps for whitened gradients [columns, folds], by about the inverse of each refit's own
+        matrix.
+        """
         out = gradients.copy()
         for k, fold in enumerate(folds):
             lost = (self.weight[fold.rows] - fold.weights) * self.a[fold.rows]
@@ -116,9 +126,14 @@ def stay(problem: Problem, theta: Array) -> None:
 
 
 def minimise(problem: Problem, weight: Array, times: float, theta: Array) -> tuple[Array, Array]:
-    """Take Newton steps in float64, halved where they overshoot; return θ and every ℓ″ there. Nothing of it is believed."""
+    """Take Newton steps in float64, halved where they overshoot.
+
+    Return θ and every ℓ″ there. Nothing of it is believed.
+    """
     slopes = lambda theta: problem.loss.slopes(problem.X @ theta + problem.offset, problem.y)
-    gradient = lambda theta: problem.X.T @ (weight * slopes(theta)[0]) + times * problem.penalty @ theta
+    gradient = lambda theta: (
+        problem.X.T @ (weight * slopes(theta)[0]) + times * problem.penalty @ theta
+    )
     for _ in range(200):
         g = gradient(theta)
         R = whitener(problem.X, weight * slopes(theta)[1], times * problem.penalty)
@@ -132,15 +147,22 @@ def minimise(problem: Problem, weight: Array, times: float, theta: Array) -> tup
     return theta, slopes(theta)[1]
 
 
-def check(problem: Problem, reference: Reference, folds: Sequence[Fold], theta: Array) -> list[Verdict]:
+def check(
+    problem: Problem, reference: Reference, folds: Sequence[Fold], theta: Array
+) -> list[Verdict]:
     """Check folds that share a reference, from the candidates `theta` [columns, folds]."""
     verdicts, n, last = [UNDECIDED] * len(folds), len(problem.y), np.inf
     weights = np.stack([problem.weights(fold) for fold in folds], axis=1)
-    times, mu = np.array([fold.times for fold in folds]), np.array([reference.mu(fold) for fold in folds])
+    times, mu = (
+        np.array([fold.times for fold in folds]),
+        np.array([reference.mu(fold) for fold in folds]),
+    )
     eta = lambda theta: problem.X @ theta + problem.offset[:, None]
     for _ in range(60):  # float64 steps while they shrink
         slope, _ = problem.loss.slopes(eta(theta), problem.y[:, None])
-        smooth = problem.X.T @ (weights * slope) + times * (problem.penalty @ theta + reference.tilt[:, None])
+        smooth = problem.X.T @ (weights * slope) + times * (
+            problem.penalty @ theta + reference.tilt[:, None]
+        )
         gradient = reference.R @ smooth
         theta = theta - reference.R.T @ reference.without(folds, gradient)
         size = np.abs(gradient).max(initial=0)
@@ -153,14 +175,25 @@ def check(problem: Problem, reference: Reference, folds: Sequence[Fold], theta: 
         count = len(open_)
         predictors = (reference.X * points).entries()
         if problem.offset.any():
-            predictors = [e + arb(o) for e, o in zip(predictors, np.repeat(problem.offset, count).tolist(), strict=True)]
+            predictors = [
+                e + arb(o)
+                for e, o in zip(predictors, np.repeat(problem.offset, count).tolist(), strict=True)
+            ]
         w = weights[:, open_].ravel().tolist()
         slopes = [
             problem.loss.taylor(e, y[i // count])[1] * v if v else arb(0)
             for i, (e, v) in enumerate(zip(predictors, w, strict=True))
         ]
         pull = reference.X.transpose() * arb_mat(n, count, slopes)
-        kappa = arb_mat(count, count, [arb(times[k]) if j == i else arb(0) for i, k in enumerate(open_) for j in range(count)])
+        kappa = arb_mat(
+            count,
+            count,
+            [
+                arb(times[k]) if j == i else arb(0)
+                for i, k in enumerate(open_)
+                for j in range(count)
+            ],
+        )
         tilt = matrix(np.repeat(reference.tilt[:, None], count, 1))
         white = reference.R_balls * (pull + (reference.P * points + tilt) * kappa)
         size = lengths(above(white.entries()).reshape(-1, count), 0)
@@ -168,27 +201,52 @@ def check(problem: Problem, reference: Reference, folds: Sequence[Fold], theta: 
             own = predictors[k::count]
             distance = enclose(problem, reference, weights[:, j], own, size[k], mu[j], times[j], y)
             theta_of_fold = points.entries()[k::count]
-            if problem.kinked and not optimal(problem, reference, weights[:, j], times[j], theta_of_fold, own, distance, y):
+            if problem.kinked and not optimal(
+                problem, reference, weights[:, j], times[j], theta_of_fold, own, distance, y
+            ):
                 continue
             if np.isfinite(distance):
-                near = {i: own[i] + arb(0, UP**2 * reference.length[i] * distance) for i in folds[j].held.tolist()}
+                near = {
+                    i: own[i] + arb(0, UP**2 * reference.length[i] * distance)
+                    for i in folds[j].held.tolist()
+                }
                 verdicts[j] = judge(problem, folds[j], near)
-        left = np.array([k for k, j in enumerate(open_) if verdicts[j] is UNDECIDED or verdicts[j].status == "undecided"], int)
+        left = np.array(
+            [
+                k
+                for k, j in enumerate(open_)
+                if verdicts[j] is UNDECIDED or verdicts[j].status == "undecided"
+            ],
+            int,
+        )
         if not left.size:
             break
         gradient = np.array([float(v) for v in white.entries()]).reshape(-1, count)[:, left]
         open_, entries = open_[left], np.array(points.entries(), object).reshape(-1, count)[:, left]
         step = reference.R.T @ reference.without([folds[j] for j in open_], gradient)
         points = arb_mat(
-            [[(v - arb(float(s))).mid() for v, s in zip(*pair, strict=True)] for pair in zip(entries, step, strict=True)]
+            [
+                [(v - arb(float(s))).mid() for v, s in zip(*pair, strict=True)]
+                for pair in zip(entries, step, strict=True)
+            ]
         )
     return verdicts
 
 
 def enclose(
-    problem: Problem, reference: Reference, weight: Array, eta: list[arb], size: float, mu: float, times: float, y: list[arb]
+    problem: Problem,
+    reference: Reference,
+    weight: Array,
+    eta: list[arb],
+    size: float,
+    mu: float,
+    times: float,
+    y: list[arb],
 ) -> float:
-    """Return a bound of |u| for the minimiser t + Rᵀu, or infinity if none is proved; `size` is |R g|."""
+    """Return a bound of |u| for the minimiser t + Rᵀu, or infinity if none is proved.
+
+    `size` is |R g|.
+    """
     if not (mu > 0 and (weight >= 0).all() and times >= 0):
         return np.inf
     radius, least = 3 * size / mu + 1e-300, 1.0
@@ -207,8 +265,13 @@ def held_at(problem: Problem, theta: Array) -> Array:
     return ((problem.slope > 0) & (theta == 0)) | (theta == problem.low) | (theta == problem.high)
 
 
-def minimise_kinked(problem: Problem, weight: Array, times: float, theta: Array) -> tuple[Array, Array]:
-    """Take proximal Newton steps by coordinate descent in float64; return θ and every ℓ″ there. Nothing of it is believed."""
+def minimise_kinked(
+    problem: Problem, weight: Array, times: float, theta: Array
+) -> tuple[Array, Array]:
+    """Take proximal Newton steps by coordinate descent in float64.
+
+    Return θ and every ℓ″ there. Nothing of it is believed.
+    """
     X, a = problem.X, times * problem.slope
     theta = np.clip(theta, problem.low, problem.high)
     for _ in range(50):
@@ -230,7 +293,11 @@ def minimise_kinked(problem: Problem, weight: Array, times: float, theta: Array)
         free = ~held_at(problem, goal)
         polished = goal.copy()
         polished[free] -= np.linalg.solve(H[np.ix_(free, free)], (pull + a * np.sign(goal))[free])
-        inside = (polished > problem.low) & (polished < problem.high) & ((a == 0) | (polished * goal > 0))
+        inside = (
+            (polished > problem.low)
+            & (polished < problem.high)
+            & ((a == 0) | (polished * goal > 0))
+        )
         goal = polished if inside[free].all() else goal
         step, size = goal - theta, 1.0
 
@@ -239,11 +306,13 @@ def minimise_kinked(problem: Problem, weight: Array, times: float, theta: Array)
             smooth = X.T @ (weight * slope) + times * problem.penalty @ point
             return float(smooth @ step + a @ (np.sign(point + 1e-12 * step) * step))
 
-        short = np.abs(X @ step).max(initial=0) < 1e-6  # where rounding decides signs of slopes, and Newton's steps converge
+        # where rounding decides signs of slopes, and Newton's steps converge
+        short = np.abs(X @ step).max(initial=0) < 1e-6
         fall = abs(along(theta))
         while not short and size > 1e-6 and along(theta + size * step) > 0.5 * fall:
             size /= 2
-        theta = goal if size == 1 else theta + size * step  # the sum of a start and a step is not an end itself
+        # the sum of a start and a step is not an end itself
+        theta = goal if size == 1 else theta + size * step
         stay(problem, theta)
         if np.abs(X @ step).max(initial=0) < 1e-11:
             break
@@ -260,14 +329,19 @@ def optimal(
     distance: float,
     y: list[arb],
 ) -> bool:
-    """Whether each point within `distance` fulfils the conditions of kinks and bounds: no coefficient may move downhill."""
+    """Whether each point within `distance` fulfils the conditions of kinks and bounds.
+
+    No coefficient may move downhill.
+    """
     if not np.isfinite(distance):
         return False
     spread = UP**2 * lengths(reference.R, 0) * distance
     theta = [v + arb(0, s) for v, s in zip(theta, spread.tolist(), strict=True)]
     for j in np.flatnonzero(reference.free):
         low, high, tilt = float(problem.low[j]), float(problem.high[j]), float(reference.tilt[j])
-        inside = (low == -np.inf or theta[j] > arb(low)) and (high == np.inf or theta[j] < arb(high))
+        inside = (low == -np.inf or theta[j] > arb(low)) and (
+            high == np.inf or theta[j] < arb(high)
+        )
         if not inside or (problem.slope[j] > 0 and not theta[j] * arb(tilt) > 0):
             return False
     held = np.flatnonzero(~reference.free)
@@ -291,20 +365,37 @@ def optimal(
 def judge(problem: Problem, fold: Fold, eta: dict[int, arb]) -> Verdict:
     """Compare a claim with balls around the exact predictors of the rows that are held out."""
     exact = (problem.loss.taylor(eta[i], arb(float(problem.y[i])))[0] for i in fold.held.tolist())
-    total = sum((abs(value - arb(claimed)) for value, claimed in zip(exact, fold.losses.tolist(), strict=True)), arb(0))
+    total = sum(
+        (
+            abs(value - arb(claimed))
+            for value, claimed in zip(exact, fold.losses.tolist(), strict=True)
+        ),
+        arb(0),
+    )
     beyond = total - arb(fold.error)
-    status = "accepted" if beyond <= 0 else "rejected" if beyond > 0 or not np.isfinite(fold.error) else "undecided"
+    status = (
+        "accepted"
+        if beyond <= 0
+        else "rejected"
+        if beyond > 0 or not np.isfinite(fold.error)
+        else "undecided"
+    )
     return Verdict(status, float(beyond.mid()))
 
 
 def least_norm(problem: Problem, fold: Fold) -> Verdict:
-    """Check the least-squares fit of least norm, the intercept's not counted, of any rank: rational numbers decide the rank."""
+    """Check the least-squares fit of least norm, the intercept's not counted, of any rank.
+
+    Rational numbers decide the rank.
+    """
     weight, own = problem.weights(fold), problem.X.shape[1] - problem.intercept
     kept = np.flatnonzero(weight > 0).tolist()
     exact = lambda v: fmpq(*map(int, float(v).as_integer_ratio()))
     w = {i: exact(weight[i]) for i in kept}
     mean = lambda values: (
-        sum((w[i] * values[i] for i in kept), fmpq(0)) / sum(w.values(), fmpq(0)) if problem.intercept else fmpq(0)
+        sum((w[i] * values[i] for i in kept), fmpq(0)) / sum(w.values(), fmpq(0))
+        if problem.intercept
+        else fmpq(0)
     )
     rows = [[exact(v) for v in row[:own]] for row in problem.X]
     middle = [mean([row[j] for row in rows]) for j in range(own)]
@@ -313,31 +404,48 @@ def least_norm(problem: Problem, fold: Fold) -> Verdict:
     level = mean(target)
     reduced, rank = fmpq_mat([rows[i] for i in kept]).rref()
     basis = reduced.tolist()[:rank]
-    pivots = [next(j for j, v in enumerate(row) if v != 0) for row in basis]  # the rows kept are those columns times the basis
+    # the rows kept are those columns times the basis
+    pivots = [next(j for j, v in enumerate(row) if v != 0) for row in basis]
     F = arb_mat([[arb(v) for v in row] for row in basis])
     C = arb_mat([[arb(rows[i][j]) for j in pivots] for i in kept])
     WC = arb_mat([[arb(w[i] * rows[i][j]) for j in pivots] for i in kept])
-    short = (C.transpose() * WC).solve(WC.transpose() * arb_mat([[arb(target[i] - level)] for i in kept]))
+    short = (C.transpose() * WC).solve(
+        WC.transpose() * arb_mat([[arb(target[i] - level)] for i in kept])
+    )
     theta = F.transpose() * (F * F.transpose()).solve(short)
     found = (arb_mat([[arb(v) for v in rows[i]] for i in fold.held.tolist()]) * theta).entries()
     return judge(
-        problem, fold, {i: e + arb(level + exact(problem.offset[i])) for i, e in zip(fold.held.tolist(), found, strict=True)}
+        problem,
+        fold,
+        {
+            i: e + arb(level + exact(problem.offset[i]))
+            for i, e in zip(fold.held.tolist(), found, strict=True)
+        },
     )
 
 
 def alone(problem: Problem, fold: Fold, theta: Array) -> Verdict:
-    """Check a fold by an R of its own or, for least squares without a penalty, as the fit of least norm."""
+    """Check a fold by an R of its own or, for least squares without a penalty, as the fit of least
+    norm.
+    """
     weight = problem.weights(fold)
     with suppress(np.linalg.LinAlgError, ZeroDivisionError):
         if problem.kinked:
             theta, curvature = minimise_kinked(problem, weight, fold.times, theta)
             held = held_at(problem, theta)
             reference = Reference(
-                problem, weight, fold.times, curvature, ~held, np.where(held, 0, problem.slope * np.sign(theta))
+                problem,
+                weight,
+                fold.times,
+                curvature,
+                ~held,
+                np.where(held, 0, problem.slope * np.sign(theta)),
             )
             return check(problem, reference, [fold], theta[:, None])[0]
         theta, curvature = minimise(problem, weight, fold.times, theta)
-        (found,) = check(problem, Reference(problem, weight, fold.times, curvature), [fold], theta[:, None])
+        (found,) = check(
+            problem, Reference(problem, weight, fold.times, curvature), [fold], theta[:, None]
+        )
         if found.status != "undecided":
             return found
     with suppress(ZeroDivisionError):
@@ -350,7 +458,8 @@ def alone(problem: Problem, fold: Fold, theta: Array) -> Verdict:
 def verify(problem: Problem) -> list[Verdict]:
     """Check every claim of a certificate; one verdict for each fold, in order."""
     verdicts, before = [UNDECIDED] * len(problem.folds), ctx.prec
-    if problem.exponential and not np.abs(problem.X @ problem.theta).max(initial=0) < FAR:  # a hint that is of no use
+    # a hint that is of no use
+    if problem.exponential and not np.abs(problem.X @ problem.theta).max(initial=0) < FAR:
         problem = problem._replace(theta=np.zeros_like(problem.theta))
     try:
         for ctx.prec in PRECISIONS:
@@ -360,7 +469,9 @@ def verify(problem: Problem) -> list[Verdict]:
             theta = problem.theta
             try:
                 if problem.kinked:
-                    raise np.linalg.LinAlgError("coefficients that are held differ from refit to refit")
+                    raise np.linalg.LinAlgError(
+                        "coefficients that are held differ from refit to refit"
+                    )
                 theta, curvature = minimise(problem, problem.weight, problem.times, theta)
                 reference = Reference(problem, problem.weight, problem.times, curvature)
                 near = [k for k in wanting if reference.mu(problem.folds[k]) > SHARED]
@@ -368,7 +479,12 @@ def verify(problem: Problem) -> list[Verdict]:
                 near = []
             size = max(1, ENTRIES // len(problem.y))
             for some in (near[start : start + size] for start in range(0, len(near), size)):
-                found = check(problem, reference, [problem.folds[k] for k in some], np.repeat(theta[:, None], len(some), 1))
+                found = check(
+                    problem,
+                    reference,
+                    [problem.folds[k] for k in some],
+                    np.repeat(theta[:, None], len(some), 1),
+                )
                 for k, verdict in zip(some, found, strict=True):
                     verdicts[k] = verdict
             for k in wanting:

@@ -1,19 +1,23 @@
 """Linear-chain conditional random fields: leave whole sequences out, or labels within them.
 
-    log p(y | x; θ) = s(y) − log Σ_z exp s(z),      s(z) = start[z_1] + Σ_t e_t(z_t) + Σ_t transition[z_{t−1}, z_t] + end[z_T]
+    log p(y | x; θ) = s(y) − log Σ_z exp s(z),
+    s(z) = start[z_1] + Σ_t e_t(z_t) + Σ_t transition[z_{t−1}, z_t] + end[z_T]
 
     "sequence"   F(θ, w) = −Σ_n w_n log p(y_n | x_n; θ) + penalty(θ)
     "label"      F(θ, w) = Σ_n (log Z_n − M_n(θ, w)) + penalty(θ)
 
-with e_t(k) = scores[t, k] + Σ_f x_t[f] weights[f, k]. Ghosh et al. (2020), "Approximate cross-validation for structured
-models", algorithms 3 and 4 (style C, equation 13). At weights 0 and 1 M is the logarithm of the sum over the labels of
-weight zero, M = log Σ exp s(z) over the z that agree with y where w = 1; between them it is multilinear in w:
+with e_t(k) = scores[t, k] + Σ_f x_t[f] weights[f, k]. Ghosh et al. (2020), "Approximate
+cross-validation for structured models", algorithms 3 and 4 (style C, equation 13). At weights 0 and
+1 M is the logarithm of the sum over the labels of weight zero, M = log Σ exp s(z) over the z that
+agree with y where w = 1; between them it is multilinear in w:
 
-    M(w) = s(y) + Σ over runs i, …, j of successive labels   w_{i−1} (1 − w_i) ⋯ (1 − w_j) w_{j+1} Γ(i, j),
+    M(w) = s(y) + Σ over runs i, …, j of successive labels
+    w_{i−1} (1 − w_i) ⋯ (1 − w_j) w_{j+1} Γ(i, j),
 
-where Γ is the increase of the logarithm by the sum over the run's labels, given its neighbours. For one label that is the
-printed path w_t s + (1 − w_t) log Σ exp s. A run of three or more labels with weights *between* 0 and 1 lacks its own term, of
-third order in 1 − w: derivatives at w = 1 are those of M up to the second.
+where Γ is the increase of the logarithm by the sum over the run's labels, given its neighbours. For
+one label that is the printed path w_t s + (1 − w_t) log Σ exp s. A run of three or more labels with
+weights *between* 0 and 1 lacks its own term, of third order in 1 − w: derivatives at w = 1 are
+those of M up to the second.
 """
 
 import copy
@@ -32,7 +36,15 @@ from ..._runtime.jax import Arrays as Arrays, PyTree, Scalar, cached_on, static
 from ...data.arrays import Names, match_labels
 from ...inference.moments import expected_counts, memory
 from ...inference.sparse import SparseFeatures
-from ...objectives.objective import LOG_PROBABILITY, AbstractObjective, Costs, Parameters, Units, float64, ravel
+from ...objectives.objective import (
+    LOG_PROBABILITY,
+    AbstractObjective,
+    Costs,
+    Parameters,
+    Units,
+    float64,
+    ravel,
+)
 from ..glm import penalties
 from ..hidden.hidden import GivenParameters, read_lengths, read_parameters
 from . import lattice as _lattice, tags as _tags
@@ -50,10 +62,11 @@ STYLES = {
 class CRF(AbstractObjective):
     """Linear-chain conditional random field.
 
-        log p(y | x) = start_{y_1} + Σ_t transition_{y_{t−1}, y_t} + Σ_t (scores_t + x_tᵀ weights)_{y_t} + end_{y_T} − log Z(x)
+        log p(y | x) = start_{y_1} + Σ_t transition_{y_{t−1}, y_t} + Σ_t (scores_t + x_tᵀ
+        weights)_{y_t} + end_{y_T} − log Z(x)
 
-    `fit(...).parameters` is `{"start": [K], "end": [K], "transition": [K, K] (from row to column)}` and, with features,
-    `"weights": [features, K]`.
+    `fit(...).parameters` is `{"start": [K], "end": [K], "transition": [K, K] (from row to column)}`
+    and, with features, `"weights": [features, K]`.
 
     Parameters
     ----------
@@ -62,7 +75,8 @@ class CRF(AbstractObjective):
     lengths : array of int, shape (sequences,)
         Lengths of the sequences, one after another.
     scores : array, shape (steps, labels), optional
-        Emission scores that are held fixed, such as those of a neural network; −inf excludes a label at a step.
+        Emission scores that are held fixed, such as those of a neural network; −inf excludes a
+        label at a step.
     features : array or sparse matrix, shape (steps, features), optional
         Features, which have weights of their own.
     num_labels : int, optional
@@ -70,16 +84,17 @@ class CRF(AbstractObjective):
     drop : {"sequence", "label"}, default: "sequence"
         Unit that is left out: a sequence, or a label, whose step stays.
     penalty : penalty of lo.penalties, callable or None, default: Ridge(1.0)
-        Penalty on all parameters as one vector (end, start, transition, weights). With None, directions in which no probability
-        changes are projected out.
+        Penalty on all parameters as one vector (end, start, transition, weights). With None,
+        directions in which no probability changes are projected out.
     free : dict of array of bool, optional
-        True for the entries of a parameter that are free, by its name. Other entries are held at zero.
+        True for the entries of a parameter that are free, by its name. Other entries are held at
+        zero.
 
     Raises
     ------
     ValueError
-        If labels are outside the set, lengths do not add up, sequences are empty, values are NaN, or the data have probability
-        zero.
+        If labels are outside the set, lengths do not add up, sequences are empty, values are NaN,
+        or the data have probability zero.
     TypeError
         If labels are neither codes nor text, or the penalty has kinks.
 
@@ -96,10 +111,12 @@ class CRF(AbstractObjective):
     """
 
     block: SequenceBlock
-    slots: Int[np.ndarray, "sequences longest"]  # places of each sequence in the layout; −1 is padding
+    # places of each sequence in the layout; −1 is padding
+    slots: Int[np.ndarray, "sequences longest"]
     codes: Int[np.ndarray, " steps"]
     lengths: Int[np.ndarray, " sequences"]
-    free: dict[str, Int[np.ndarray, " free"]]  # the free entries of parameters of which only some are free
+    # the free entries of parameters of which only some are free
+    free: dict[str, Int[np.ndarray, " free"]]
     sequence: Int[np.ndarray, " steps"]
     penalty: penalties.AbstractPenalty
     drop: str = static()
@@ -122,14 +139,22 @@ class CRF(AbstractObjective):
         free: Mapping[str, ArrayLike] | None = None,
     ):
         if drop not in STYLES:
-            raise ValueError(f"CRF: drop must be one of {', '.join(map(repr, STYLES))}; got {drop!r}.")
-        self.steps, labels, scores, features = match_labels("CRF", labels=labels, scores=scores, features=features)
+            raise ValueError(
+                f"CRF: drop must be one of {', '.join(map(repr, STYLES))}; got {drop!r}."
+            )
+        self.steps, labels, scores, features = match_labels(
+            "CRF", labels=labels, scores=scores, features=features
+        )
         shape = None if scores is None else np.shape(scores)
         columns = shape[1] if shape is not None and len(shape) == 2 else None
         self.codes, self.num_labels, self.names = _tags.read_labels(labels, num_labels, columns)
-        self.lengths = read_lengths("CRF", lengths, len(self.codes), f"there are {len(self.codes)} labels")
+        self.lengths = read_lengths(
+            "CRF", lengths, len(self.codes), f"there are {len(self.codes)} labels"
+        )
         if drop == "sequence" and len(self.lengths) < 2:
-            raise ValueError('CRF: drop="sequence" needs several sequences; got one. Leave its labels out: drop="label".')
+            raise ValueError(
+                'CRF: drop="sequence" needs several sequences; got one. Leave its labels out: drop="label".'
+            )
         self.drop = drop
         given = None if scores is None else _tags.read_scores(scores, self.codes, self.lengths)
         found = None if features is None else _tags.read_features(features, len(self.codes))
@@ -137,11 +162,15 @@ class CRF(AbstractObjective):
         self.free = _tags.read_free(free or {}, self._shapes)
         self.penalty = self._check_penalty(penalty)
         self.sequence = np.repeat(np.arange(len(self.lengths)), self.lengths).astype(np.int32)
-        self.block, self.slots = _lattice.lay_out(self.codes, self.lengths, self.num_labels, given, found)
+        self.block, self.slots = _lattice.lay_out(
+            self.codes, self.lengths, self.num_labels, given, found
+        )
 
     def _check_penalty(self, penalty: object) -> penalties.AbstractPenalty:
         if penalty is not None and not callable(penalty):
-            raise TypeError(f"CRF: penalty must be None or one of lo.penalties, such as Ridge(1.0); got {penalty!r}.")
+            raise TypeError(
+                f"CRF: penalty must be None or one of lo.penalties, such as Ridge(1.0); got {penalty!r}."
+            )
         found = penalties.smooth("CRF", penalty)
         if isinstance(found, penalties.PerWeight):
             raise TypeError(
@@ -166,7 +195,9 @@ class CRF(AbstractObjective):
                     "nothing. Give one, such as lo.penalties.Ridge(1.0)."
                 )
             if self.lengths.max() == 1:
-                raise ValueError("CRF: every sequence has length one, so there are no transitions: give a penalty.")
+                raise ValueError(
+                    "CRF: every sequence has length one, so there are no transitions: give a penalty."
+                )
         return found
 
     # θ
@@ -180,7 +211,10 @@ class CRF(AbstractObjective):
     @property
     def _own_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the free parameters."""
-        return {name: (len(self.free[name]),) if name in self.free else shape for name, shape in self._shapes.items()}
+        return {
+            name: (len(self.free[name]),) if name in self.free else shape
+            for name, shape in self._shapes.items()
+        }
 
     @property
     def _size(self) -> int:
@@ -191,19 +225,29 @@ class CRF(AbstractObjective):
         """Places of the free parameters among all."""
         sizes = {name: int(np.prod(shape)) for name, shape in self._shapes.items()}
         starts = np.cumsum([0, *sizes.values()])
-        own = [start + self.free.get(name, np.arange(sizes[name])) for name, start in zip(sizes, starts, strict=False)]
+        own = [
+            start + self.free.get(name, np.arange(sizes[name]))
+            for name, start in zip(sizes, starts, strict=False)
+        ]
         return jnp.concatenate(own)
 
     def _whole(self, theta: PyTree) -> PyTree:
         """Put the free parameters into all parameters, in their shapes."""
         if not self.free:
             return theta
-        laid = lambda name, shape: jnp.zeros(int(np.prod(shape))).at[self.free[name]].set(theta[name]).reshape(shape)
-        return {name: laid(name, shape) if name in self.free else theta[name] for name, shape in self._shapes.items()}
+        laid = lambda name, shape: (
+            jnp.zeros(int(np.prod(shape))).at[self.free[name]].set(theta[name]).reshape(shape)
+        )
+        return {
+            name: laid(name, shape) if name in self.free else theta[name]
+            for name, shape in self._shapes.items()
+        }
 
     def _part(self, matrix: Array) -> Array:
         """Take the free parameters' part of a matrix of all parameters."""
-        return matrix[self._entries][:, self._entries] if self.free else matrix
+        if self.free:
+            return matrix[self._entries][:, self._entries]
+        return matrix
 
     @property
     def parameters(self) -> Parameters:
@@ -213,7 +257,8 @@ class CRF(AbstractObjective):
             start=self._start,
             names=self._names,
             symmetries=self._symmetries,
-            shares=lambda theta: _tags.counts(self),  # a refit without a step of a label does not determine it
+            # a refit without a step of a label does not determine it
+            shares=lambda theta: _tags.counts(self),
             penalty_curvature=self._penalty_curvature,
             warning=self._warning,
         )
@@ -229,7 +274,9 @@ class CRF(AbstractObjective):
             found[name] = found[name].ravel()
             other = np.flatnonzero(np.delete(found[name], entries))
             if other.size:
-                raise ValueError(f"CRF: {name} must be zero where it is not free; {other.size} of its entries are not.")
+                raise ValueError(
+                    f"CRF: {name} must be zero where it is not free; {other.size} of its entries are not."
+                )
             found[name] = found[name][entries]
         return found
 
@@ -248,23 +295,35 @@ class CRF(AbstractObjective):
     def _names(self) -> list[str]:
         one = self.names.one
         names = [f"{which}[{one(k)}]" for which in ("end", "start") for k in range(self.num_labels)]
-        names += [f"transition[{one(j)}, {one(k)}]" for j, k in np.ndindex(self.num_labels, self.num_labels)]
-        names += [f"weights[{f}, {one(k)}]" for f, k in np.ndindex(self.num_features, self.num_labels)]
-        return [names[at] for at in np.asarray(self._entries)] if self.free else names
+        names += [
+            f"transition[{one(j)}, {one(k)}]"
+            for j, k in np.ndindex(self.num_labels, self.num_labels)
+        ]
+        names += [
+            f"weights[{f}, {one(k)}]" for f, k in np.ndindex(self.num_features, self.num_labels)
+        ]
+        if self.free:
+            return [names[at] for at in np.asarray(self._entries)]
+        return names
 
     # F
 
     @property
     def num_units(self) -> int:
-        return len(self.lengths) if self.drop == "sequence" else len(self.codes)
+        if self.drop == "sequence":
+            return len(self.lengths)
+        return len(self.codes)
 
     def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         whole = self._whole(theta)
         if self.drop == "sequence":
             found = _lattice.losses(whole, self.block, self._per_place(weights))
         else:
-            found = _lattice.whole(whole, self.block) - _lattice.known_score(whole, self.block, self._lay_out(weights))
-        found = jnp.where(found > -jnp.inf, found, jnp.inf)  # otherwise a sum has underflowed, far from any minimum
+            found = _lattice.whole(whole, self.block) - _lattice.known_score(
+                whole, self.block, self._lay_out(weights)
+            )
+        # otherwise a sum has underflowed, far from any minimum
+        found = jnp.where(found > -jnp.inf, found, jnp.inf)
         return found + self.penalty(ravel(theta))
 
     def _per_place(self, weights: Arrays) -> Float[Array, "rows lanes"]:
@@ -276,8 +335,13 @@ class CRF(AbstractObjective):
         return self.block.layout.arrange(weights, fill=1.0)
 
     def _few(self, index: Arrays) -> bool:
-        """Tell whether the sequences of the listed units, padded to the longest, have fewer steps than all sequences."""
-        return bool(len(index) * self.slots.shape[1] < len(self.codes)) and len(index) != self.num_units
+        """Tell whether the sequences of the listed units, padded to the longest, have fewer steps
+        than all sequences.
+        """
+        return (
+            bool(len(index) * self.slots.shape[1] < len(self.codes))
+            and len(index) != self.num_units
+        )
 
     def _dense(self, index: Arrays, delta: Array) -> Float[Array, " units"]:
         return jnp.zeros(self.num_units).at[index].add(delta, mode="drop")
@@ -288,21 +352,33 @@ class CRF(AbstractObjective):
             return index
         return jnp.asarray(self.sequence).at[index].get(mode="fill", fill_value=len(self.lengths))
 
-    def _gather(self, sequences: Int[Array | np.ndarray, " width"]) -> tuple[SequenceBlock, Int[Array, "rows width"]]:
+    def _gather(
+        self, sequences: Int[Array | np.ndarray, " width"]
+    ) -> tuple[SequenceBlock, Int[Array, "rows width"]]:
         """Gather the listed sequences, one in each lane, with their places among all."""
         slots = jnp.asarray(self.slots).at[sequences].get(mode="clip").T
         inside = (slots >= 0) & (sequences < len(self.lengths))
-        take = lambda leaf: jnp.where(inside.reshape(-1, *[1] * (leaf.ndim - 1)), jnp.asarray(leaf)[slots.reshape(-1)], 0)
-        laid = lambda leaf: take(leaf.reshape(-1, *leaf.shape[2:])).reshape(*slots.shape, *leaf.shape[2:])
+        take = lambda leaf: jnp.where(
+            inside.reshape(-1, *[1] * (leaf.ndim - 1)), jnp.asarray(leaf)[slots.reshape(-1)], 0
+        )
+        laid = lambda leaf: take(leaf.reshape(-1, *leaf.shape[2:])).reshape(
+            *slots.shape, *leaf.shape[2:]
+        )
         where = self.block.layout.side_by_side(inside)
         unit = jnp.broadcast_to(jnp.arange(len(sequences)), slots.shape)
         scores = None if self.block.scores is None else laid(self.block.scores)
         return SequenceBlock(
-            where, laid(self.block.labels), laid(self.block.ends) > 0, unit, scores, jax.tree.map(take, self.block.features)
+            where,
+            laid(self.block.labels),
+            laid(self.block.ends) > 0,
+            unit,
+            scores,
+            jax.tree.map(take, self.block.features),
         ), slots
 
     def _some_labels(self, index: Arrays, delta: Array) -> tuple[SequenceBlock, Array, Array]:
-        """Return the sequences of the listed labels, one lane for each label, `1 + δ` laid out, and which lanes count.
+        """Return the sequences of the listed labels, one lane for each label, `1 + δ` laid out, and
+        which lanes count.
 
         The first lane of a sequence has all its weights, and is the only one that counts.
         """
@@ -318,25 +394,33 @@ class CRF(AbstractObjective):
         first = jnp.cumsum(jnp.asarray(self.lengths)) - self.lengths
         return index - first.at[self._sequences(index)].get(mode="clip")
 
-    def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
+    def perturbation(
+        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+    ) -> Scalar:
         theta = self._whole(theta)
         delta = jnp.where(index < self.num_units, delta, 0.0)
         if self.drop == "sequence":
             if not self._few(index):
-                return _lattice.losses(theta, self.block, self._per_place(self._dense(index, delta)))
+                return _lattice.losses(
+                    theta, self.block, self._per_place(self._dense(index, delta))
+                )
             block, _ = self._gather(index)
             return _lattice.losses(theta, block, jnp.broadcast_to(delta, block.labels.shape))
         if self._few(index):
             block, weights, counts = self._some_labels(index, delta)
             worth = jnp.broadcast_to(counts * 1.0, block.labels.shape)
         else:
-            block, weights = self.block, self._lay_out(1 + self._dense(index, delta))
+            block = self.block
+            weights = self._lay_out(1 + self._dense(index, delta))
             worth = jnp.ones(weights.shape)
         path = _lattice.path(theta, block, _lattice.emission(theta, block))
         return jnp.sum(worth * path) - _lattice.known_score(theta, block, weights, worth)
 
-    def hessian(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
-        bend, everyone = jax.hessian(self.penalty)(ravel(theta)), jnp.ones(len(self.lengths))
+    def hessian(
+        self, theta: PyTree, weights: Float[Arrays, " units"]
+    ) -> Float[Array, "params params"]:
+        bend = jax.hessian(self.penalty)(ravel(theta))
+        everyone = jnp.ones(len(self.lengths))
         theta = self._whole(theta)
         if self.drop == "sequence":
             return self._part(_lattice.spread(theta, self.block, weights)) + bend
@@ -349,10 +433,16 @@ class CRF(AbstractObjective):
         return self._part(self._spread_change(self._whole(theta), index, delta))
 
     def _spread_change(self, theta: PyTree, index: Arrays, delta: Arrays) -> Array:
-        delta, few = jnp.where(index < self.num_units, delta, 0.0), self._few(index)
+        delta = jnp.where(index < self.num_units, delta, 0.0)
+        few = self._few(index)
         if self.drop == "sequence":
             return _lattice.spread(
-                theta, *((self._gather(index)[0], delta) if few else (self.block, self._dense(index, delta)))
+                theta,
+                *(
+                    (self._gather(index)[0], delta)
+                    if few
+                    else (self.block, self._dense(index, delta))
+                ),
             )
         if few:
             block, weights, counts = self._some_labels(index, delta)
@@ -361,7 +451,11 @@ class CRF(AbstractObjective):
         return -_lattice.known_hessian(theta, self.block, weights, jnp.ones(len(self.lengths)))
 
     def score(
-        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+        self,
+        theta: PyTree,
+        weights: Float[Array, " units"],
+        index: Int[Arrays, " width"],
+        held: Float[Arrays, " width"],
     ) -> Array:
         theta = self._whole(theta)
         if self.drop == "label":
@@ -370,16 +464,24 @@ class CRF(AbstractObjective):
             return -jnp.log(jnp.take_along_axis(states, codes[:, None], 1)[:, 0])
         few = self._few(index)
         block = self._gather(index)[0] if few else self.block
-        steps = _lattice.chain(theta, block).log_normaliser - _lattice.path(theta, block, _lattice.emission(theta, block))
+        steps = _lattice.chain(theta, block).log_normaliser - _lattice.path(
+            theta, block, _lattice.emission(theta, block)
+        )
         if few:
             return steps.sum(0)
-        return jnp.zeros(self.num_units + 1).at[block.unit].add(steps)[:-1].at[index].get(mode="clip")
+        return (
+            jnp.zeros(self.num_units + 1).at[block.unit].add(steps)[:-1].at[index].get(mode="clip")
+        )
 
     def _hidden_probabilities(
         self, theta: PyTree, weights: Arrays, index: Arrays, held: Arrays
     ) -> Float[Array, "width labels"]:
-        """Compute `p(z_t = k | kept labels, x)` of the listed steps, whose held labels are unseen."""
-        seen = self._lay_out(jnp.asarray(weights).at[index].min(jnp.where(held > 0, 0.0, jnp.inf), mode="drop"))
+        """Compute `p(z_t = k | kept labels, x)` of the listed steps, whose held labels are
+        unseen.
+        """
+        seen = self._lay_out(
+            jnp.asarray(weights).at[index].min(jnp.where(held > 0, 0.0, jnp.inf), mode="drop")
+        )
         if not self._few(index):
             states = self.block.layout.restore(_lattice.chain(theta, self.block, seen).states)
             return states.at[index].get(mode="clip")
@@ -420,51 +522,70 @@ class CRF(AbstractObjective):
         Returns
         -------
         array
-            Labels `[steps]`, or probabilities `[steps, labels]`; for units of the model in the shape of these.
+            Labels `[steps]`, or probabilities `[steps, labels]`; for units of the model in the
+            shape of these.
         """
         if not (lengths is None and scores is None and features is None):
             return self._of_new(theta, lengths, scores, features, kind)
         theta = self._whole(theta)
         listed = cast(Array, index)
         if self.drop == "label":
-            states = self._hidden_probabilities(theta, cast(Array, weights), listed, jnp.ones(len(listed)))
+            states = self._hidden_probabilities(
+                theta, cast(Array, weights), listed, jnp.ones(len(listed))
+            )
             return states if kind == "state" else jnp.argmax(states, -1) * 1.0
         block, _ = self._gather(listed)
-        return _lattice.shares(theta, block) if kind == "state" else _lattice.paths(theta, block) * 1.0
+        return (
+            _lattice.shares(theta, block) if kind == "state" else _lattice.paths(theta, block) * 1.0
+        )
 
     def jacobian(self, theta: PyTree) -> Float[Arrays, "units params"]:
         if self.num_features or self.drop == "label":
             return super().jacobian(theta)
         theta = self._whole(theta)
-        block, count = self.block, self.num_units
+        block = self.block
+        count = self.num_units
         chain = _lattice.chain(theta, block)
-        expected = expected_counts(chain, theta["transition"], block.layout, block.ends, block.unit, count)
+        expected = expected_counts(
+            chain, theta["transition"], block.layout, block.ends, block.unit, count
+        )
         found = expected - self._observed_counts()
         return found[:, self._entries] if self.free else found
 
     def _observed_counts(self) -> Float[Array, "sequences params"]:
-        K, block, count = self.num_labels, self.block, self.num_units
-        labels, unit = jnp.asarray(block.labels), jnp.asarray(block.unit)
+        K = self.num_labels
+        block = self.block
+        count = self.num_units
+        labels = jnp.asarray(block.labels)
+        unit = jnp.asarray(block.unit)
         before = jnp.concatenate([labels[:1], labels[:-1]])
         out = jnp.zeros((count + 1, 2 * K + K * K))
         out = out.at[jnp.where(block.ends, unit, count), labels].add(1.0)
         out = out.at[jnp.where(block.starts, unit, count), K + labels].add(1.0)
-        return out.at[jnp.where(block.starts, count, unit), 2 * K + K * before + labels].add(1.0)[:-1]
+        return out.at[jnp.where(block.starts, count, unit), 2 * K + K * before + labels].add(1.0)[
+            :-1
+        ]
 
     def subset(self, units: Int[np.ndarray, " some"]) -> "AbstractObjective | None":
         if self.drop == "label" or self.num_features or self.free or not self.penalty.quadratic:
             return None
         steps = self._steps(units)
-        K, scores = self.num_labels, self.block.scores
+        K = self.num_labels
+        scores = self.block.scores
         scores = None if scores is None else scores.reshape(-1, K)[self.block.layout.inverse[steps]]
         return CRF(self.codes[steps], self.lengths[units], scores=scores, num_labels=K)
 
     def _steps(self, sequences: ArrayLike) -> Int[np.ndarray, " some"]:
         first = np.cumsum(self.lengths) - self.lengths
-        return np.concatenate([first[n] + np.arange(self.lengths[n]) for n in np.atleast_1d(sequences)])
+        return np.concatenate(
+            [first[n] + np.arange(self.lengths[n]) for n in np.atleast_1d(sequences)]
+        )
 
-    def with_labels(self, labels: Sequence[str], read: Callable[[Any], tuple[Any, np.ndarray]]) -> Self:
-        """Copy the model for a host that names its labels, and reads its features and lengths itself.
+    def with_labels(
+        self, labels: Sequence[str], read: Callable[[Any], tuple[Any, np.ndarray]]
+    ) -> Self:
+        """Copy the model for a host that names its labels, and reads its features and lengths
+        itself.
 
         Parameters
         ----------
@@ -499,7 +620,11 @@ class CRF(AbstractObjective):
         }
         if self.drop == "label":
             return Units(self.steps.index, serial=True, **known)
-        return Units(**known, rows=np.repeat(np.arange(len(self.lengths)), self.lengths), row_names=self.steps.index)
+        return Units(
+            **known,
+            rows=np.repeat(np.arange(len(self.lengths)), self.lengths),
+            row_names=self.steps.index,
+        )
 
     def _predict_new(self, fit, features, kind, offset):
         """Predict the labels of a host's new sentences, or their probabilities."""
@@ -511,17 +636,19 @@ class CRF(AbstractObjective):
                 "fit.objective.predict(fit, lengths=..., features=...)."
             )
         found = self.predict(fit, kind=kind, features=features)
-        return (
-            pd.DataFrame(found, columns=list(self.names.of(np.arange(self.num_labels))))
-            if kind == "state"
-            else pd.Series(found, name="prediction")
-        )
+        if kind == "state":
+            return pd.DataFrame(found, columns=list(self.names.of(np.arange(self.num_labels))))
+        return pd.Series(found, name="prediction")
 
     @property
     def costs(self) -> Costs:
         crf_scan_entries = 2**12  # numbers that a step of the scan carries along, by measurement
-        lanes = int(np.clip(crf_scan_entries // (self.block.labels.shape[1] * self.num_labels), 1, 256))
-        formed = memory(self.block.labels.shape[1], len(self.lengths), self.num_labels, self.num_features)
+        lanes = int(
+            np.clip(crf_scan_entries // (self.block.labels.shape[1] * self.num_labels), 1, 256)
+        )
+        formed = memory(
+            self.block.labels.shape[1], len(self.lengths), self.num_labels, self.num_features
+        )
         return Costs(lanes=lanes, arrays=_arrays(self), formed=formed)
 
     @property
@@ -533,13 +660,17 @@ class CRF(AbstractObjective):
         return f'drop="{self.drop}": {STYLES[self.drop]}. {said}.'
 
     def _warning(self, theta):
-        """Name transitions that are not in the data, and whose weights diverge without a penalty."""
+        """Name transitions that are not in the data, and whose weights diverge without a
+        penalty.
+        """
         if not isinstance(self.penalty, penalties.Zero):
             return ""
         table = np.asarray(self._whole(theta)["transition"])
-        impossible_transition = 15.0  # a weight so far below the others marks an impossible transition
+        # a weight so far below the others marks an impossible transition
+        impossible_transition = 15.0
         lost = np.argwhere(
-            ~_tags.seen_pairs(self.codes, self.lengths, self.num_labels) & (table < np.median(table) - impossible_transition)
+            ~_tags.seen_pairs(self.codes, self.lengths, self.num_labels)
+            & (table < np.median(table) - impossible_transition)
         )
         if not len(lost):
             return ""
@@ -577,25 +708,45 @@ class CRF(AbstractObjective):
             return self.names.of(np.asarray(_lattice.decode(theta, self.block)))
         index = np.atleast_1d(np.asarray(sequences, np.int64))
         if index.size == 0 or index.min() < 0 or index.max() >= len(self.lengths):
-            raise ValueError(f"CRF: sequences must be numbers from 0 to {len(self.lengths) - 1}; got {sequences!r}.")
+            raise ValueError(
+                f"CRF: sequences must be numbers from 0 to {len(self.lengths) - 1}; got {sequences!r}."
+            )
         path = np.asarray(_lattice.paths(theta, self._gather(index)[0]))
         return self.names.of(path[path >= 0])
 
     @float64
-    def _of_new(self, parameters: GivenParameters, lengths: Any, scores: Any, features: Any, kind: str) -> np.ndarray:
+    def _of_new(
+        self, parameters: GivenParameters, lengths: Any, scores: Any, features: Any, kind: str
+    ) -> np.ndarray:
         if kind not in ("label", "state"):
-            raise ValueError(f'CRF: predictions of new sequences are of kind "label" or "state"; got {kind!r}.')
+            raise ValueError(
+                f'CRF: predictions of new sequences are of kind "label" or "state"; got {kind!r}.'
+            )
         theta = self._whole(jax.tree.map(jnp.asarray, self._to_unconstrained(parameters)))
         if self.steps.read is not None and lengths is None:
             features, lengths = self.steps.read(features)
-        if (features is None) != (not self.num_features) or (scores is None) != (self.block.scores is None):
-            raise ValueError("CRF: new sequences need what the model was fitted on, scores, features or both, and lengths.")
-        likely = (
-            np.zeros(np.shape(features)[0], int) if scores is None else np.argmax(np.nan_to_num(np.asarray(scores)), axis=1)
+        if (features is None) != (not self.num_features) or (scores is None) != (
+            self.block.scores is None
+        ):
+            raise ValueError(
+                "CRF: new sequences need what the model was fitted on, scores, features or both, and lengths."
+            )
+        if scores is None:
+            likely = np.zeros(np.shape(features)[0], int)
+        else:
+            likely = np.argmax(np.nan_to_num(np.asarray(scores)), axis=1)
+        new = CRF(
+            likely,
+            lengths,
+            scores=scores,
+            features=features,
+            num_labels=self.num_labels,
+            drop="label",
         )
-        new = CRF(likely, lengths, scores=scores, features=features, num_labels=self.num_labels, drop="label")
         if new.num_features != self.num_features:
-            raise ValueError(f"CRF: new sequences need {self.num_features} features; got {new.num_features}.")
+            raise ValueError(
+                f"CRF: new sequences need {self.num_features} features; got {new.num_features}."
+            )
         if kind == "state":
             return np.asarray(_lattice.marginals(theta, new.block))
         return self.names.of(np.asarray(_lattice.decode(theta, new.block)))
@@ -625,7 +776,9 @@ class CRF(AbstractObjective):
                 f"CRF: join needs what was predicted of every sequence, {self.slots.shape}; got {parts.shape}"
                 f"{', some NaN: does the plan leave every sequence out?' if len(own) > 1 else ''}."
             )
-        return self.names.of(own.astype(int)) if own.ndim == 1 else own
+        if own.ndim == 1:
+            return self.names.of(own.astype(int))
+        return own
 
     def label_errors(self, probabilities: Float[np.ndarray, "steps labels"]) -> _tags.Table:
         """Rank the steps by the probability of their label, the least probable first.
@@ -635,8 +788,8 @@ class CRF(AbstractObjective):
         Parameters
         ----------
         probabilities : array, shape (steps, labels)
-            Result of `lo.cross_predict(fit, plan, kind="state")` for a plan that leaves every label out; for plans of whole
-            sequences the result of `join`.
+            Result of `lo.cross_predict(fit, plan, kind="state")` for a plan that leaves every label
+            out; for plans of whole sequences the result of `join`.
 
         Returns
         -------
@@ -648,7 +801,9 @@ class CRF(AbstractObjective):
         ValueError
             If the shape of the probabilities is not that of the data.
         """
-        return _tags.rank_steps(probabilities, self.codes, self.sequence, self.names, self.steps.index)
+        return _tags.rank_steps(
+            probabilities, self.codes, self.sequence, self.names, self.steps.index
+        )
 
     def labels_of(self, sequences: ArrayLike | None = None) -> np.ndarray:
         """Return the labels of sequences, as they were given.
@@ -663,20 +818,33 @@ class CRF(AbstractObjective):
         array
             Labels of the sequences, one after another.
         """
-        return self.names.of(self.codes if sequences is None else self.codes[self._steps(sequences)])
+        return self.names.of(
+            self.codes if sequences is None else self.codes[self._steps(sequences)]
+        )
 
 
 def _arrays(crf: CRF) -> Callable[[], Indicators] | None:
-    """Return F in array code, for sequences with sparse features under a ridge penalty if no label is impossible."""
+    """Return F in array code, for sequences with sparse features under a ridge penalty if no label
+    is impossible.
+    """
     plain = isinstance(crf.penalty, penalties.Ridge) and not crf.block.layout.zeros
     sparse = crf.drop == "sequence" and isinstance(crf.block.features, SparseFeatures)
-    return functools.partial(_make_indicators, crf) if plain and sparse else None
+    if plain and sparse:
+        return functools.partial(_make_indicators, crf)
+    return None
 
 
 @cached_on
 def _make_indicators(crf: CRF) -> Indicators:
-    block, place = crf.block, crf.block.layout.inverse
+    block = crf.block
+    place = crf.block.layout.inverse
     assert isinstance(block.features, SparseFeatures)
     scores = None if block.scores is None else np.reshape(block.scores, (-1, crf.num_labels))[place]
     parameters = np.asarray(crf._entries), np.asarray(crf.penalty.diagonal(crf._size))
-    return Indicators(crf.codes, crf.lengths, (block.features.compressed_rows(place), scores), crf._shapes, parameters)
+    return Indicators(
+        crf.codes,
+        crf.lengths,
+        (block.features.compressed_rows(place), scores),
+        crf._shapes,
+        parameters,
+    )

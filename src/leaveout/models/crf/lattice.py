@@ -2,8 +2,8 @@
 
     s(z) = start[z_1] + Σ_t e_t(z_t) + Σ_t transition[z_{t−1}, z_t] + end[z_T]
 
-The end belongs to the emission of the last step. θ is `{"start": [K], "end": [K], "transition": [K, K]}` and, with
-features, `"weights": [features, K]`.
+The end belongs to the emission of the last step. θ is `{"start": [K], "end": [K], "transition": [K,
+K]}` and, with features, `"weights": [features, K]`.
 """
 
 import jax
@@ -27,9 +27,9 @@ from ...inference.moments import covariance
 from ...inference.sparse import ColumnFeatures, SparseFeatures, to_columns
 from ...objectives.objective import ravel, unravel
 
-LATTICE_ENTRIES = (
-    2**17
-)  # numbers of an array that fits into a cache beside ten others (halves a product for 62,848 steps and 13 labels)
+# numbers of an array that fits into a cache beside ten others (halves a product for 62,848 steps
+# and 13 labels)
+LATTICE_ENTRIES = 2**17
 RANGE = 500.0  # difference of scores beyond which probabilities underflow
 
 Places = Float[Array, "rows lanes"]
@@ -65,35 +65,50 @@ def lay_out(
     scores: Float[np.ndarray, "steps labels"] | None,
     features: Float[np.ndarray, "steps features"] | SparseFeatures | None,
 ) -> tuple[SequenceBlock, Int[np.ndarray, "sequences longest"]]:
-    """Lay out all sequences in few lanes; return the layout and the places of each sequence's steps, with −1 for padding."""
+    """Lay out all sequences in few lanes.
+
+    Return the layout and the places of each sequence's steps, with −1 for padding.
+    """
     finite = np.zeros((1, 1)) if scores is None else np.where(np.isfinite(scores), scores, np.nan)
     zeros = bool(np.max(np.nanmax(finite, 1) - np.nanmin(finite, 1)) > RANGE)
     parts = max(1, round(len(codes) * num_labels / LATTICE_ENTRIES))
-    where = layout(lengths, max(num_labels, FEW_STATES + 1), zeros, parts=parts)  # no lanes are linked
+    # no lanes are linked
+    where = layout(lengths, max(num_labels, FEW_STATES + 1), zeros, parts=parts)
     laid = where.lay_out
     last = np.zeros(len(codes), bool)
     last[np.cumsum(lengths) - 1] = True
     sequence = np.repeat(np.arange(len(lengths)), lengths).astype(np.int32)
     if isinstance(features, SparseFeatures):
         columns = laid(features.columns, features.number).reshape(-1, features.columns.shape[1])
-        features = SparseFeatures(columns, laid(features.values).reshape(columns.shape), features.number)
+        features = SparseFeatures(
+            columns, laid(features.values).reshape(columns.shape), features.number
+        )
     elif features is not None:
         features = laid(features).reshape(-1, features.shape[1])
     scores = None if scores is None else laid(scores)
     by_column = to_columns(features) if isinstance(features, SparseFeatures) else None
-    block = SequenceBlock(where, laid(codes), laid(last), laid(sequence, len(lengths)), scores, features, by_column)
+    block = SequenceBlock(
+        where, laid(codes), laid(last), laid(sequence, len(lengths)), scores, features, by_column
+    )
     return block, where.slots(lengths)
 
 
 def flat_directions(K: int) -> Float[np.ndarray, "flat params"]:
     """Directions of the parameters in which no probability changes.
 
-    These are a shift of all starts, ends or transitions; and u_j − u_k on the transition from j to k with −u on starts and u on
-    ends, whose sum over a path is zero.
+    These are a shift of all starts, ends or transitions; and u_j − u_k on the transition from j to
+    k with −u on starts and u on ends, whose sum over a path is zero.
     """
-    eye, none, table = np.eye(K), np.zeros((1, K)), np.zeros((1, K * K))
+    eye = np.eye(K)
+    none = np.zeros((1, K))
+    table = np.zeros((1, K * K))
     shifts = (eye[:, :, None] - eye[:, None, :]).reshape(K, K * K)
-    rows = (np.c_[none + 1, none, table], np.c_[none, none + 1, table], np.c_[none, none, table + 1], np.c_[eye, -eye, shifts])
+    rows = (
+        np.c_[none + 1, none, table],
+        np.c_[none, none + 1, table],
+        np.c_[none, none, table + 1],
+        np.c_[eye, -eye, shifts],
+    )
     _, size, directions = np.linalg.svd(np.concatenate(rows), full_matrices=False)
     return directions[size > 1e-9 * size[0]]
 
@@ -114,28 +129,39 @@ def emission(theta: PyTree, block: SequenceBlock) -> Scores:
 
 
 def path(theta: PyTree, block: SequenceBlock, emission: Scores) -> Places:
-    """Compute the contribution of each step to the score of the labels; the contributions sum to `s(y)`."""
+    """Compute the contribution of each step to the score of the labels.
+
+    The contributions sum to `s(y)`.
+    """
     own = _one_hot(theta, block)
     return jnp.where(block.real, _at(own, _into(theta, block, own) + emission), 0.0)
 
 
 def whole(theta: PyTree, block: SequenceBlock) -> Scalar:
     """Compute `Σ log Z` over sequences."""
-    return log_partition(Potentials(theta["start"], theta["transition"], emission(theta, block)), None, block.layout)
+    return log_partition(
+        Potentials(theta["start"], theta["transition"], emission(theta, block)), None, block.layout
+    )
 
 
 def losses(theta: PyTree, block: SequenceBlock, worth: Places | None) -> Scalar:
-    """Compute `−Σ worth log p(y | x)` over sequences; `worth` has one number for each sequence at all its steps."""
+    """Compute `−Σ worth log p(y | x)` over sequences.
+
+    `worth` has one number for each sequence at all its steps.
+    """
     scores = emission(theta, block)
     known = path(theta, block, scores)
-    whole = log_partition(Potentials(theta["start"], theta["transition"], scores), worth, block.layout)
+    whole = log_partition(
+        Potentials(theta["start"], theta["transition"], scores), worth, block.layout
+    )
     return whole - jnp.sum(known if worth is None else worth * known)
 
 
 def chain(theta: PyTree, block: SequenceBlock, weights: Places | None = None) -> StatePosterior:
     """Run forward–backward. With weights, labels of positive weight are known."""
     scores = emission(theta, block)
-    scores = scores if weights is None else _mask_scores(theta, block, scores, weights)
+    if weights is not None:
+        scores = _mask_scores(theta, block, scores, weights)
     return posterior(Potentials(theta["start"], theta["transition"], scores), block.layout)
 
 
@@ -153,7 +179,8 @@ def shares(theta: PyTree, block: SequenceBlock) -> Float[Array, "sequences longe
 @compile_static
 def decode(theta: PyTree, block: SequenceBlock) -> Int[Array, " steps"]:
     """The most probable labels (Viterbi) of all steps, in their order."""
-    scores, starts = block.layout.restore(emission(theta, block)), block.layout.restore(block.starts)
+    scores = block.layout.restore(emission(theta, block))
+    starts = block.layout.restore(block.starts)
     return best_path(theta["start"], theta["transition"], scores, starts)
 
 
@@ -161,24 +188,44 @@ def decode(theta: PyTree, block: SequenceBlock) -> Int[Array, " steps"]:
 def paths(theta: PyTree, block: SequenceBlock) -> Int[Array, "sequences longest"]:
     """Most probable labels of sequences side by side; −1 behind their ends."""
     best = lambda scores, starts: best_path(theta["start"], theta["transition"], scores, starts)
-    return jnp.where(block.real, jax.vmap(best, (1, 1), 1)(emission(theta, block), block.starts), -1).T
+    return jnp.where(
+        block.real, jax.vmap(best, (1, 1), 1)(emission(theta, block), block.starts), -1
+    ).T
 
 
-def known_score(theta: PyTree, block: SequenceBlock, weights: Places, worth: Places | None = None) -> Scalar:
+def known_score(
+    theta: PyTree, block: SequenceBlock, weights: Places, worth: Places | None = None
+) -> Scalar:
     """Compute `Σ worth M(θ, w)` over sequences, `worth` one or zero."""
     scores = emission(theta, block)
     counts = jnp.where(block.real, 1.0 if worth is None else worth, 0.0)
-    masked = Potentials(theta["start"], theta["transition"], _mask_scores(theta, block, scores, weights))
-    return log_partition(masked, counts, block.layout) + _between(theta, block, jnp.where(counts > 0, weights, 1.0))
+    masked = Potentials(
+        theta["start"], theta["transition"], _mask_scores(theta, block, scores, weights)
+    )
+    return log_partition(masked, counts, block.layout) + _between(
+        theta, block, jnp.where(counts > 0, weights, 1.0)
+    )
 
 
-def spread(theta: PyTree, block: SequenceBlock, worth: Float[Arrays, " sequences"], weights: Places | None = None) -> Array:
-    """Compute `Σ worth ∇² log Z` over sequences; with weights, of the sum in which the labels of positive weight are known."""
+def spread(
+    theta: PyTree,
+    block: SequenceBlock,
+    worth: Float[Arrays, " sequences"],
+    weights: Places | None = None,
+) -> Array:
+    """Compute `Σ worth ∇² log Z` over sequences.
+
+    With weights, of the sum in which the labels of positive weight are known.
+    """
     found = chain(theta, block, weights)
-    return covariance(found, theta["transition"], block.layout, block.ends, block.unit, worth, block.features)
+    return covariance(
+        found, theta["transition"], block.layout, block.ends, block.unit, worth, block.features
+    )
 
 
-def known_hessian(theta: PyTree, block: SequenceBlock, weights: Places, worth: Float[Array, " sequences"]) -> Array:
+def known_hessian(
+    theta: PyTree, block: SequenceBlock, weights: Places, worth: Float[Array, " sequences"]
+) -> Array:
     """Compute `∇² Σ worth M(θ, w)`, which is costly for weights between 0 and 1."""
     counts = jnp.asarray(worth).at[block.unit].get(mode="fill", fill_value=0.0)
     weights = jnp.where(counts > 0, weights, 1.0)
@@ -187,7 +234,9 @@ def known_hessian(theta: PyTree, block: SequenceBlock, weights: Places, worth: F
     along = lambda i: jax.jvp(gradient, (vector,), (jnp.zeros_like(vector).at[i].set(1.0),))[1]
     fractions = jnp.any((weights != 0) & (weights != 1))
     rows = jnp.zeros((len(vector), len(vector)))
-    rows = jax.lax.fori_loop(0, jnp.where(fractions, len(vector), 0), lambda i, rows: rows.at[i].set(along(i)), rows)
+    rows = jax.lax.fori_loop(
+        0, jnp.where(fractions, len(vector), 0), lambda i, rows: rows.at[i].set(along(i)), rows
+    )
     return spread(theta, block, worth, weights) + rows
 
 
@@ -198,10 +247,13 @@ def _mask_scores(theta: PyTree, block: SequenceBlock, scores: Scores, weights: P
 
 
 def _between(theta: PyTree, block: SequenceBlock, weights: Places) -> Scalar:
-    """Difference between `M(w)` and its value with positive weights replaced by one, from runs of one label and of two."""
+    """Difference between `M(w)` and its value with positive weights replaced by one, from runs of
+    one label and of two.
+    """
     vertex = jnp.where(weights > 0, 1.0, 0.0)
     one, two = (w - v for w, v in zip(_runs(block, weights), _runs(block, vertex), strict=True))
-    own, scores = _one_hot(theta, block), emission(theta, block)
+    own = _one_hot(theta, block)
+    scores = emission(theta, block)
     into = _into(theta, block, own) + scores
     out = jnp.where(jnp.asarray(block.ends)[..., None], 0.0, _up(own) @ theta["transition"].T)
     single = jax.nn.logsumexp(into + out, axis=-1) - _at(own, into + out)

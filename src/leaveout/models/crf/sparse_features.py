@@ -1,18 +1,25 @@
-"""F(θ, w) of a CRF with sparse features, its gradient, and products with its Hessian, in array code.
+"""F(θ, w) of a CRF with sparse features, its gradient, and products with its Hessian, in array
+code.
 
-    F = −Σ_n w_n log p(y_n | x_n; θ) + ½ Σ_i α_i θ_i²,      emissions Xθ, whose transpose gathers the steps
+    F = −Σ_n w_n log p(y_n | x_n; θ) + ½ Σ_i α_i θ_i²,
+    emissions Xθ, whose transpose gathers the steps
 
-The sums over all paths are computed in NumPy, with sequences side by side and the longest first, so that none is padded:
+The sums over all paths are computed in NumPy, with sequences side by side and the longest first, so
+that none is padded:
 
-    α_t = (Mᵀ α_{t−1}) ∘ ε_t,    β_{t−1} = M (ε_t ∘ β_t),    p(z_t | x) = α_t ∘ β_t,    M = exp(transition),
+    α_t = (Mᵀ α_{t−1}) ∘ ε_t,    β_{t−1} = M (ε_t ∘ β_t),    p(z_t | x) = α_t ∘ β_t,
+    M = exp(transition),
 
-where ε_t is exp(emission) divided by the normaliser of α_t. Along a direction of the potentials, v_t of emissions and U of
-transitions, the scores s of paths change by ṡ and probabilities by their covariances with it, p(z_t = k)
-(E[ṡ | z_t = k] − E[ṡ]). Two similar passes compute these: a_t = α_t ∘ E[ṡ up to t | z_t], b_t = β_t ∘ E[ṡ beyond t | z_t],
+where ε_t is exp(emission) divided by the normaliser of α_t. Along a direction of the potentials,
+v_t of emissions and U of transitions, the scores s of paths change by ṡ and probabilities by their
+covariances with it, p(z_t = k) (E[ṡ | z_t = k] − E[ṡ]). Two similar passes compute these: a_t = α_t
+∘ E[ṡ up to t | z_t], b_t = β_t ∘ E[ṡ beyond t | z_t],
 
-    a_t = α_t ∘ v_t + (Mᵀ a_{t−1} + (M ∘ U)ᵀ α_{t−1}) ∘ ε_t,    b_{t−1} = M (ε_t ∘ (β_t ∘ v_t + b_t)) + (M ∘ U) (ε_t ∘ β_t).
+    a_t = α_t ∘ v_t + (Mᵀ a_{t−1} + (M ∘ U)ᵀ α_{t−1}) ∘ ε_t,
+    b_{t−1} = M (ε_t ∘ (β_t ∘ v_t + b_t)) + (M ∘ U) (ε_t ∘ β_t).
 
-(J. Lafferty, A. McCallum and F. Pereira, Conditional random fields, 2001; terms of starts and ends are part of emissions.)
+(J. Lafferty, A. McCallum and F. Pereira, Conditional random fields, 2001; terms of starts and ends
+are part of emissions.)
 
 Results of the passes at a few θ are kept for all products there.
 """
@@ -38,7 +45,8 @@ Weight = Float[np.ndarray, " steps"]
 class StepOrder(NamedTuple):
     """Order of the steps: the first ones of all sequences, then the second ones, and so on."""
 
-    order: Int[np.ndarray, " steps"]  # numbers of the steps, as they stand in all sequences one after another
+    # numbers of the steps, as they stand in all sequences one after another
+    order: Int[np.ndarray, " steps"]
     bounds: list[int]  # first step of each time, and the end
     unit: Int[np.ndarray, " steps"]  # sequence of each step
     last: Int[np.ndarray, " sequences"]  # last step of each sequence
@@ -47,7 +55,10 @@ class StepOrder(NamedTuple):
     def moves(self) -> list[tuple[slice, slice]]:
         """Slices of the steps that moves come from and lead to, time by time."""
         spans = zip(self.bounds, self.bounds[1:], self.bounds[2:], strict=False)
-        return [(slice(start, start + stop - middle), slice(middle, stop)) for start, middle, stop in spans]
+        return [
+            (slice(start, start + stop - middle), slice(middle, stop))
+            for start, middle, stop in spans
+        ]
 
 
 def order_steps(lengths: Int[np.ndarray, " sequences"]) -> StepOrder:
@@ -79,9 +90,12 @@ class PassResult(NamedTuple):
         return self.matrix * _pair_counts(self.where, self.forward, weight[:, None] * self.ahead)
 
     def along(self, emission: Steps, transition: Table, weight: Weight) -> tuple[Steps, Table]:
-        """Compute the change of `states` and `pairs(weight)` along a direction of the potentials."""
+        """Compute the change of `states` and `pairs(weight)` along a direction of the
+        potentials.
+        """
         turned = self.matrix * transition
-        a, b = self.forward * emission, np.zeros_like(emission)
+        a = self.forward * emission
+        b = np.zeros_like(emission)
         for before, here in self.where.moves:
             a[here] += (a[before] @ self.matrix + self.forward[before] @ turned) * self.own[here]
         inner = self.backward * emission
@@ -102,14 +116,20 @@ class PassResult(NamedTuple):
 
 
 def _pair_counts(where: StepOrder, before: Steps, here: Steps) -> Table:
-    return sum((before[past].T @ here[now] for past, now in where.moves), np.zeros((before.shape[1], here.shape[1])))
+    return sum(
+        (before[past].T @ here[now] for past, now in where.moves),
+        np.zeros((before.shape[1], here.shape[1])),
+    )
 
 
 def forward_backward(where: StepOrder, emission: Steps, transition: Table) -> PassResult:
     """Run the forward–backward pass; a normaliser that underflows makes log Z infinite."""
-    top, peak = emission.max(1), transition.max()
-    own, matrix = np.exp(emission - top[:, None]), np.exp(transition - peak)
-    forward, total = np.empty_like(own), np.empty(len(own))
+    top = emission.max(1)
+    peak = transition.max()
+    own = np.exp(emission - top[:, None])
+    matrix = np.exp(transition - peak)
+    forward = np.empty_like(own)
+    total = np.empty(len(own))
     start = slice(0, where.bounds[1])
     for before, here in [(None, start), *where.moves]:
         alpha = forward[here]
@@ -117,7 +137,8 @@ def forward_backward(where: StepOrder, emission: Steps, transition: Table) -> Pa
         total[here] = alpha.sum(1)
         alpha /= np.maximum(total[here], SMALLEST_NORMALISER)[:, None]
     own /= np.maximum(total, SMALLEST_NORMALISER)[:, None]
-    backward, ahead = np.ones_like(own), np.empty_like(own)
+    backward = np.ones_like(own)
+    ahead = np.empty_like(own)
     for before, here in reversed(where.moves):
         np.multiply(own[here], backward[here], out=ahead[here])
         np.matmul(ahead[here], matrix.T, out=backward[before])
@@ -125,11 +146,16 @@ def forward_backward(where: StepOrder, emission: Steps, transition: Table) -> Pa
     with np.errstate(divide="ignore"):
         log_normaliser = np.log(total) + top
     log_normaliser[where.bounds[1] :] += peak
-    return PassResult(where, matrix, log_normaliser, forward, backward, own, ahead, forward * backward)
+    return PassResult(
+        where, matrix, log_normaliser, forward, backward, own, ahead, forward * backward
+    )
 
 
 class Indicators(AbstractByArrays):
-    """Labels, features and scores of all steps, in their order; `free` are the places of θ among all parameters."""
+    """Labels, features and scores of all steps, in their order.
+
+    `free` are the places of θ among all parameters.
+    """
 
     shapes: Shapes
     features: Any
@@ -149,17 +175,23 @@ class Indicators(AbstractByArrays):
     ):
         features, scores = emissions
         self.where: StepOrder = order_steps(lengths)
-        order, self.shapes = self.where.order, shapes
-        self.features, self.codes = features[order], codes[order]
+        order = self.where.order
+        self.shapes = shapes
+        self.features = features[order]
+        self.codes = codes[order]
         self.rough_features = self.features.astype(np.float32)
         self.scores = None if scores is None else scores[order]
         self.free, self.alpha = parameters
         self.start = slice(0, self.where.bounds[1])
         cached_places = 4  # places θ whose results are kept: two for each of two threads
-        self.at: Callable[[bytes], tuple[PassResult, dict[str, Any], np.ndarray]] = functools.lru_cache(cached_places)(self._at)
+        self.at: Callable[[bytes], tuple[PassResult, dict[str, Any], np.ndarray]] = (
+            functools.lru_cache(cached_places)(self._at)
+        )
         # in single precision sixteen for each thread, or as many as have 2²⁴ entries in each array
         self.together = int(np.clip(2**24 // (len(codes) * shapes["end"][0]), 2, 16))
-        self.single: Callable[[bytes], PassResult] = functools.lru_cache(2 * self.together)(self._single)
+        self.single: Callable[[bytes], PassResult] = functools.lru_cache(2 * self.together)(
+            self._single
+        )
 
     def _parts(self, vector: Vector) -> dict[str, np.ndarray]:
         """Split a vector of free parameters, or a direction, into all parameters by name."""
@@ -167,22 +199,37 @@ class Indicators(AbstractByArrays):
         whole = np.zeros(sum(sizes), vector.dtype)
         whole[self.free] = vector
         parts = np.split(whole, np.cumsum(sizes)[:-1])
-        return {name: part.reshape(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+        return {
+            name: part.reshape(shape)
+            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
 
     def _emission(self, parts: dict[str, np.ndarray]) -> Float[np.ndarray, "steps labels"]:
-        out = (self.rough_features if parts["weights"].dtype == np.float32 else self.features) @ parts["weights"]
+        out = (
+            self.rough_features if parts["weights"].dtype == np.float32 else self.features
+        ) @ parts["weights"]
         out[self.start] += parts["start"]
         out[self.where.last] += parts["end"]
         return out
 
-    def _pull(self, states: Float[np.ndarray, "steps labels"], pairs: Float[np.ndarray, "labels labels"]) -> Vector:
+    def _pull(
+        self, states: Float[np.ndarray, "steps labels"], pairs: Float[np.ndarray, "labels labels"]
+    ) -> Vector:
         """Multiply by the transpose: from numbers of steps and of pairs of steps to θ."""
         weights = (self.rough_features if states.dtype == np.float32 else self.features).T @ states
-        parts = {"end": states[self.where.last].sum(0), "start": states[self.start].sum(0), "transition": pairs}
-        whole = np.concatenate([np.ravel((parts | {"weights": weights})[name]) for name in self.shapes])
+        parts = {
+            "end": states[self.where.last].sum(0),
+            "start": states[self.start].sum(0),
+            "transition": pairs,
+        }
+        whole = np.concatenate(
+            [np.ravel((parts | {"weights": weights})[name]) for name in self.shapes]
+        )
         return whole[self.free]
 
-    def _at(self, vector: bytes) -> tuple[PassResult, dict[str, np.ndarray], Float[np.ndarray, "steps labels"]]:
+    def _at(
+        self, vector: bytes
+    ) -> tuple[PassResult, dict[str, np.ndarray], Float[np.ndarray, "steps labels"]]:
         parts = self._parts(np.frombuffer(vector))
         emission = self._emission(parts)
         if self.scores is not None:
@@ -194,13 +241,17 @@ class Indicators(AbstractByArrays):
         found = self.at(vector)[0]
         with np.errstate(over="ignore"):
             arrays = [part.astype(np.float32) for part in found[1:]]
-        return PassResult(found.where, *arrays) if all(np.isfinite(part).all() for part in arrays) else found
+        if all(np.isfinite(part).all() for part in arrays):
+            return PassResult(found.where, *arrays)
+        return found
 
     def look(self, theta: Vector, weights: Float[np.ndarray, " sequences"]) -> tuple[float, Vector]:
         """F and its gradient."""
         found, parts, emission = self.at(theta.tobytes())
-        weight, each = weights[self.where.unit], np.arange(len(self.codes))
-        known, pairs = emission[each, self.codes], found.pairs(weight)
+        weight = weights[self.where.unit]
+        each = np.arange(len(self.codes))
+        known = emission[each, self.codes]
+        pairs = found.pairs(weight)
         if (weights != 1).any():  # the step of a refit from there takes products next
             self.single(theta.tobytes())
         for before, here in self.where.moves:
@@ -212,12 +263,19 @@ class Indicators(AbstractByArrays):
         value = float(value + 0.5 * np.sum(self.alpha * theta**2)) if value > -np.inf else np.inf
         return value, self._pull(states, pairs) + self.alpha * theta
 
-    def product(self, theta: Vector, weights: Float[np.ndarray, " sequences"], vector: Vector) -> Vector:
+    def product(
+        self, theta: Vector, weights: Float[np.ndarray, " sequences"], vector: Vector
+    ) -> Vector:
         """Multiply ∇²F by a vector, in the precision of that."""
         parts = self._parts(vector)
-        found = self.single(theta.tobytes()) if vector.dtype == np.float32 else self.at(theta.tobytes())[0]
+        found = (
+            self.single(theta.tobytes())
+            if vector.dtype == np.float32
+            else self.at(theta.tobytes())[0]
+        )
         kind = found.own.dtype
-        weight, emission = weights[self.where.unit].astype(kind), self._emission(parts).astype(kind, copy=False)
+        weight = weights[self.where.unit].astype(kind)
+        emission = self._emission(parts).astype(kind, copy=False)
         states, pairs = found.along(emission, parts["transition"], weight)
         states *= weight[:, None]
         return (self._pull(states, pairs) + self.alpha * vector).astype(vector.dtype, copy=False)
@@ -225,11 +283,18 @@ class Indicators(AbstractByArrays):
     def diagonal(self, theta: Vector) -> Vector:
         """Diagonal of ∇²F at weights of one, computed as if labels were independent."""
         found = self.at(theta.tobytes())[0]
-        p, pairs = found.states, found.pairs(np.ones(len(self.codes)))
+        p = found.states
+        pairs = found.pairs(np.ones(len(self.codes)))
         spread = p * (1 - p)
-        parts = {"end": spread[self.where.last].sum(0), "start": spread[self.start].sum(0), "transition": pairs}
+        parts = {
+            "end": spread[self.where.last].sum(0),
+            "start": spread[self.start].sum(0),
+            "transition": pairs,
+        }
         parts["weights"] = self.features.power(2).T @ spread
-        found = np.concatenate([np.ravel(parts[name]) for name in self.shapes])[self.free] + self.alpha
+        found = (
+            np.concatenate([np.ravel(parts[name]) for name in self.shapes])[self.free] + self.alpha
+        )
         # share of the largest curvature given to features without information that have no penalty
         smallest_feature_curvature = 1e-12
         return np.maximum(found, smallest_feature_curvature * found.max())

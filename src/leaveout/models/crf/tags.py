@@ -1,4 +1,7 @@
-"""Readers of labels, scores and features of sequences, and scores of decoded labels: shares of right ones, F1 of entities."""
+"""Readers of labels, scores and features of sequences, and scores of decoded labels.
+
+Shares of right ones, F1 of entities.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,7 +23,9 @@ class LabelNames(Names):
 
     def of(self, codes: Int[np.ndarray, "..."]) -> np.ndarray:
         """Return the labels of codes, in the type of the original labels."""
-        return codes if self.index is None else self.index.to_numpy()[codes]
+        if self.index is None:
+            return codes
+        return self.index.to_numpy()[codes]
 
     def one(self, code: int) -> str:
         return str(code) if self.index is None else self.index[code]
@@ -33,11 +38,14 @@ def named_labels(labels: Sequence[str]) -> LabelNames:
 
 Table = pd.DataFrame
 TAG = re.compile(r"O|[BIESLU]-.+")  # a tag of BIO, BIOES or BILOU
-BEGIN, END = "BSU", "ESLU"
+BEGIN = "BSU"
+END = "ESLU"
 Features = Float[np.ndarray, "steps features"] | SparseFeatures
 
 
-def read_labels(labels: ArrayLike, num_labels: int | None, columns: int | None) -> tuple[np.ndarray, int, LabelNames]:
+def read_labels(
+    labels: ArrayLike, num_labels: int | None, columns: int | None
+) -> tuple[np.ndarray, int, LabelNames]:
     """Return codes from 0, the number of labels, and their names if they are text."""
     array = np.asarray(labels)
     if array.ndim != 1 or not array.size:
@@ -49,18 +57,31 @@ def read_labels(labels: ArrayLike, num_labels: int | None, columns: int | None) 
     known = columns if num_labels is None else int(num_labels)
     if array.dtype.kind in "OUS":
         if not all(isinstance(label, str | np.str_) for label in array):
-            raise TypeError("CRF: labels must be all text or all whole numbers; got a mixture, or missing values.")
+            raise TypeError(
+                "CRF: labels must be all text or all whole numbers; got a mixture, or missing values."
+            )
         if columns is not None:
-            raise TypeError("CRF: with scores, labels must be whole numbers: the columns of scores that they stand for.")
+            raise TypeError(
+                "CRF: with scores, labels must be whole numbers: the columns of scores that they stand for."
+            )
         names, codes = np.unique(array.astype(str), return_inverse=True)
         if known is not None and known != len(names):
-            raise ValueError(f"CRF: labels have {len(names)} names, but num_labels is {known}; leave it out.")
+            raise ValueError(
+                f"CRF: labels have {len(names)} names, but num_labels is {known}; leave it out."
+            )
         if len(names) < 2:
             raise ValueError(f"CRF: at least two labels are needed; all are {str(names[0])!r}.")
-        return codes.astype(np.int32), len(names), LabelNames(pd.Index(names.astype(object), dtype=object))
+        return (
+            codes.astype(np.int32),
+            len(names),
+            LabelNames(pd.Index(names.astype(object), dtype=object)),
+        )
     if array.dtype.kind not in "iu":
-        raise TypeError(f"CRF: labels must be text or whole numbers from 0; got an array of {array.dtype}.")
-    known = int(array.max()) + 1 if known is None else known
+        raise TypeError(
+            f"CRF: labels must be text or whole numbers from 0; got an array of {array.dtype}."
+        )
+    if known is None:
+        known = int(array.max()) + 1
     outside = np.flatnonzero((array < 0) | (array >= known))
     if outside.size:
         raise ValueError(
@@ -75,10 +96,14 @@ def read_scores(scores: ArrayLike, codes: np.ndarray, lengths: np.ndarray) -> np
     """Read frozen scores, in which −∞ marks an impossible label of a step."""
     array = _numbers("scores", scores)
     if array.ndim != 2 or len(array) != len(codes) or array.shape[1] < 2:
-        raise ValueError(f"CRF: scores must be [steps, labels], with {len(codes)} steps; got shape {array.shape}.")
+        raise ValueError(
+            f"CRF: scores must be [steps, labels], with {len(codes)} steps; got shape {array.shape}."
+        )
     if np.isnan(array).any() or np.isposinf(array).any():
         t, k = np.argwhere(np.isnan(array) | np.isposinf(array))[0]
-        raise ValueError(f"CRF: scores hold NaN or +inf, the first at step {t}, label {k}. (−inf is legal: impossible.)")
+        raise ValueError(
+            f"CRF: scores hold NaN or +inf, the first at step {t}, label {k}. (−inf is legal: impossible.)"
+        )
     never = np.flatnonzero(np.isneginf(array[np.arange(len(codes)), codes]))
     if never.size:
         n = int(np.searchsorted(np.cumsum(lengths), never[0], side="right"))
@@ -95,26 +120,37 @@ def read_features(features: Any, steps: int) -> Features:
         matrix = scipy.sparse.csr_array(features).astype(np.float64)
         matrix.sum_duplicates()
         if matrix.ndim != 2 or matrix.shape[0] != steps or not matrix.shape[1]:
-            raise ValueError(f"CRF: features must be [steps, features], with {steps} steps; got shape {matrix.shape}.")
+            raise ValueError(
+                f"CRF: features must be [steps, features], with {steps} steps; got shape {matrix.shape}."
+            )
         if not np.isfinite(matrix.data).all():
             raise ValueError("CRF: features hold NaN or infinite values.")
         entries = np.diff(matrix.indptr)
         place = matrix.indptr[:-1, None] + np.arange(max(int(entries.max()), 1))
         inside = np.arange(place.shape[1]) < entries[:, None]
         place = np.where(inside, place, 0)
-        data, indices = np.append(matrix.data, 0.0), np.append(matrix.indices, 0)
+        data = np.append(matrix.data, 0.0)
+        indices = np.append(matrix.indices, 0)
         columns = np.where(inside, indices[place], matrix.shape[1]).astype(np.int32)
-        return SparseFeatures(columns, as_stored(np.where(inside, data[place], 0.0)), matrix.shape[1])
+        return SparseFeatures(
+            columns, as_stored(np.where(inside, data[place], 0.0)), matrix.shape[1]
+        )
     array = _numbers("features", features)
     if array.ndim != 2 or len(array) != steps or not array.shape[1]:
-        raise ValueError(f"CRF: features must be [steps, features], with {steps} steps; got shape {array.shape}.")
+        raise ValueError(
+            f"CRF: features must be [steps, features], with {steps} steps; got shape {array.shape}."
+        )
     if not np.isfinite(array).all():
         t, f = np.argwhere(~np.isfinite(array))[0]
-        raise ValueError(f"CRF: features hold NaN or infinite values, the first at step {t}, feature {f}.")
+        raise ValueError(
+            f"CRF: features hold NaN or infinite values, the first at step {t}, feature {f}."
+        )
     return as_stored(array)
 
 
-def read_free(free: Mapping[str, ArrayLike], shapes: dict[str, tuple[int, ...]]) -> dict[str, Int[np.ndarray, " free"]]:
+def read_free(
+    free: Mapping[str, ArrayLike], shapes: dict[str, tuple[int, ...]]
+) -> dict[str, Int[np.ndarray, " free"]]:
     """Read the indices of the free entries, for parameters of which only some are free."""
     found = {}
     for name, mask in free.items():
@@ -132,7 +168,9 @@ def read_free(free: Mapping[str, ArrayLike], shapes: dict[str, tuple[int, ...]])
 def counts(crf: Any) -> Float[np.ndarray, "units labels"]:
     """Count the steps of each unit with each label."""
     out = np.zeros((crf.num_units, crf.num_labels))
-    np.add.at(out, (crf.sequence if crf.drop == "sequence" else np.arange(len(crf.codes)), crf.codes), 1.0)
+    np.add.at(
+        out, (crf.sequence if crf.drop == "sequence" else np.arange(len(crf.codes)), crf.codes), 1.0
+    )
     return out
 
 
@@ -153,8 +191,11 @@ def rank_steps(
     names: LabelNames,
     index: pd.Index | None,
 ) -> Table:
-    """Rank the steps by the probability of their label, the least probable first, with the likeliest other label."""
-    p, steps = np.array(probabilities, np.float64), np.arange(len(codes))
+    """Rank the steps by the probability of their label, the least probable first, with the
+    likeliest other label.
+    """
+    p = np.array(probabilities, np.float64)
+    steps = np.arange(len(codes))
     if p.ndim != 2 or len(p) != len(codes) or p.shape[1] <= codes.max():
         raise ValueError(
             f"CRF: label_errors needs the probability of every label at {len(codes)} steps, [steps, labels]; got {p.shape}."
@@ -164,7 +205,9 @@ def rank_steps(
     other = p.argmax(1)
     columns = {"sequence": sequence, "label": names.of(codes), "probability": own}
     columns |= {"likeliest other": names.of(other), "its probability": p[steps, other]}
-    table = pd.DataFrame(columns, index=pd.RangeIndex(len(steps), name="step") if index is None else index)
+    table = pd.DataFrame(
+        columns, index=pd.RangeIndex(len(steps), name="step") if index is None else index
+    )
     return table.sort_values("probability", kind="stable")
 
 
@@ -235,8 +278,11 @@ def entity_f1(labels: ArrayLike, predicted: ArrayLike, lengths: ArrayLike) -> fl
     0.667
     """
     known, found = _pair("entity_f1", labels, predicted)
-    known_entities, found_entities = set(entities(known, lengths)), set(entities(found, lengths))
-    return 2 * len(known_entities & found_entities) / max(len(known_entities) + len(found_entities), 1)
+    known_entities = set(entities(known, lengths))
+    found_entities = set(entities(found, lengths))
+    return (
+        2 * len(known_entities & found_entities) / max(len(known_entities) + len(found_entities), 1)
+    )
 
 
 def entities(labels: ArrayLike, lengths: ArrayLike) -> list[tuple[int, int, str]]:
@@ -268,20 +314,26 @@ def entities(labels: ArrayLike, lengths: ArrayLike) -> list[tuple[int, int, str]
     tags = [str(tag) for tag in np.asarray(labels)]
     strange = next((tag for tag in tags if not TAG.fullmatch(tag)), None)
     if strange is not None:
-        raise ValueError(f"entities: labels must be O, or B-, I-, E-, S-, L- or U- and a type; got {strange!r}.")
+        raise ValueError(
+            f"entities: labels must be O, or B-, I-, E-, S-, L- or U- and a type; got {strange!r}."
+        )
     ends = np.cumsum(np.asarray(lengths, int))
     if not len(ends) or ends[-1] != len(tags):
-        raise ValueError(f"entities: lengths add up to {ends[-1] if len(ends) else 0}, but there are {len(tags)} labels.")
+        raise ValueError(
+            f"entities: lengths add up to {ends[-1] if len(ends) else 0}, but there are {len(tags)} labels."
+        )
     starts = {0, *ends.tolist()}
     found: list[tuple[int, int, str]] = []
-    begin, kind = 0, ""
+    begin = 0
+    kind = ""
     for t, tag in enumerate([*tags, "O"]):
         new = tag[2:]
         if kind and (t in starts or tag[0] in BEGIN or new != kind):
             found.append((begin, t - 1, kind))
             kind = ""
         if new and not kind:
-            begin, kind = t, new
+            begin = t
+            kind = new
         if kind and tag[0] in END:
             found.append((begin, t, kind))
             kind = ""
@@ -289,7 +341,10 @@ def entities(labels: ArrayLike, lengths: ArrayLike) -> list[tuple[int, int, str]
 
 
 def _pair(caller: str, labels: ArrayLike, predictions: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    known, found = np.asarray(labels), np.asarray(predictions)
+    known = np.asarray(labels)
+    found = np.asarray(predictions)
     if known.shape != found.shape or known.ndim != 1 or not known.size:
-        raise ValueError(f"{caller}: give one label and one prediction a step; got shapes {known.shape} and {found.shape}.")
+        raise ValueError(
+            f"{caller}: give one label and one prediction a step; got shapes {known.shape} and {found.shape}."
+        )
     return known, found

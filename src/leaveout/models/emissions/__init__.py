@@ -1,7 +1,7 @@
 """Emissions: the density of an observation given the state of a hidden Markov model.
 
-An emission of your own needs its parameters, a log-density of one step in one state, and starts; a prior keeps the fit off the
-boundary:
+An emission of your own needs its parameters, a log-density of one step in one state, and starts; a
+prior keeps the fit off the boundary:
 
     class ZeroInflatedPoisson(AbstractEmission):
         @property
@@ -15,13 +15,15 @@ boundary:
 
         def log_prior(self, parameters):
             rate, absent = parameters["rate"], parameters["absent"]
-            return jnp.sum(jnp.log(rate) - 0.1 * rate + 0.5 * jnp.log(absent) + 0.5 * jnp.log1p(-absent))
+            return jnp.sum(jnp.log(rate) - 0.1 * rate + 0.5 * jnp.log(absent) + 0.5 *
+            jnp.log1p(-absent))
 
         def initial(self, data, observed, num_states, seed):
             spread = np.exp(0.5 * np.random.default_rng(seed).standard_normal(num_states))
             return {"rate": data[observed].mean() * spread, "absent": np.full(num_states, 0.1)}
 
-`prepare` checks and transforms the data; `means` and `draw` are for predictions and simulations. See AbstractEmission.
+`prepare` checks and transforms the data; `means` and `draw` are for predictions and simulations.
+See AbstractEmission.
 """
 
 from ._base import (
@@ -32,7 +34,10 @@ from ._base import (
     AbstractEmission as AbstractEmission,
     Constraint as Constraint,
 )
-from .autoregressive import Autoregressive as Autoregressive, NeuralAutoregressive as NeuralAutoregressive
+from .autoregressive import (
+    Autoregressive as Autoregressive,
+    NeuralAutoregressive as NeuralAutoregressive,
+)
 from .categorical import Categorical as Categorical, Observed as Observed
 from .counts import Binomial as Binomial, NegativeBinomial as NegativeBinomial, Poisson as Poisson
 from .event_counts import EventCounts as EventCounts

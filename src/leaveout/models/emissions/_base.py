@@ -1,9 +1,10 @@
-"""Base classes of emissions: the log-density of one observation in one state, its parameters, their priors and starts.
+"""Base classes of emissions: the log-density of one observation in one state, its parameters, their
+priors and starts.
 
-Parameters are natural everywhere but in θ: a dict of named arrays, whose first axis counts the states unless
-the name is in `shared`. Priors are densities of the natural parameters, without Jacobian, so that the posterior
-mode does not depend on the parametrisation. A prior that is not given takes its scale from the data, once, by `with_data`;
-hyperparameters that were given stay.
+Parameters are natural everywhere but in θ: a dict of named arrays, whose first axis counts the
+states unless the name is in `shared`. Priors are densities of the natural parameters, without
+Jacobian, so that the posterior mode does not depend on the parametrisation. A prior that is not
+given takes its scale from the data, once, by `with_data`; hyperparameters that were given stay.
 """
 
 import abc
@@ -53,14 +54,16 @@ class Constraint(NamedTuple):
     Parameters
     ----------
     natural : callable
-        Function from the unconstrained array to the parameter, in JAX; ours compute arrays of NumPy in NumPy.
+        Function from the unconstrained array to the parameter, in JAX; ours compute arrays of NumPy
+        in NumPy.
     unconstrained : callable
         Function from the parameter to the unconstrained array, in NumPy or JAX.
     entries : callable, optional
-        Function from the shape of the parameter to a boolean array, true for entries that θ holds. The default is all.
+        Function from the shape of the parameter to a boolean array, true for entries that θ holds.
+        The default is all.
     legal : callable, optional
-        Function from the parameter to booleans, true for entries, rows or matrices in the domain. The default is finite
-        numbers.
+        Function from the parameter to booleans, true for entries, rows or matrices in the domain.
+        The default is finite numbers.
     domain : str, default: "finite"
         Domain in words, for messages.
 
@@ -74,7 +77,9 @@ class Constraint(NamedTuple):
     natural: Callable[[Any], Any]
     unconstrained: Callable[[np.ndarray], ArrayLike]
     # marks as many entries as θ has
-    entries: Callable[[tuple[int, ...]], Bool[np.ndarray, "..."]] = lambda shape: np.ones(shape, bool)
+    entries: Callable[[tuple[int, ...]], Bool[np.ndarray, "..."]] = lambda shape: np.ones(
+        shape, bool
+    )
     legal: Callable[[np.ndarray], Bool[np.ndarray, "..."] | np.bool_] = (
         np.isfinite
     )  # tells which entries, rows or matrices are in the domain
@@ -82,7 +87,8 @@ class Constraint(NamedTuple):
 
 
 def _log_ratios(p: np.ndarray) -> np.ndarray:
-    return np.log(p[..., :-1]) - np.log(np.maximum(p[..., -1:], 1e-300))  # keeps a last entry of zero finite
+    # keeps a last entry of zero finite
+    return np.log(p[..., :-1]) - np.log(np.maximum(p[..., -1:], 1e-300))
 
 
 def but_last(shape: tuple[int, ...]) -> Bool[np.ndarray, "..."]:
@@ -96,7 +102,9 @@ def with_last(ratios: Arrays) -> Arrays:
 
 
 def _simplex(ratios: Arrays) -> Arrays:
-    return (scipy.special if isinstance(ratios, np.ndarray) else jax.nn).softmax(with_last(ratios), axis=-1)
+    return (scipy.special if isinstance(ratios, np.ndarray) else jax.nn).softmax(
+        with_last(ratios), axis=-1
+    )
 
 
 def _sums_to_one(p: np.ndarray) -> Bool[np.ndarray, "*rows"] | np.bool_:
@@ -105,7 +113,10 @@ def _sums_to_one(p: np.ndarray) -> Bool[np.ndarray, "*rows"] | np.bool_:
 
 REAL = Constraint(lambda v: v, lambda v: v)
 POSITIVE = Constraint(
-    lambda v: numpy_of(v).exp(v), np.log, legal=lambda v: (v > 0) & (v < np.inf), domain="positive and finite"
+    lambda v: numpy_of(v).exp(v),
+    np.log,
+    legal=lambda v: (v > 0) & (v < np.inf),
+    domain="positive and finite",
 )
 PROBABILITY = Constraint(
     lambda v: special_of(v).expit(v),
@@ -123,7 +134,10 @@ SIMPLEX = Constraint(  # over the last axis, against the last entry
 
 
 def check(x: np.ndarray, inside: np.ndarray, emission: str, domain: str) -> None:
-    """Raise ValueError if an observed entry of x is outside the emission's domain; NaN is missing and accepted."""
+    """Raise ValueError if an observed entry of x is outside the emission's domain.
+
+    NaN is missing and accepted.
+    """
     outside = ~np.isnan(x) & ~inside
     if outside.any():
         step = int(np.flatnonzero(outside.reshape(len(x), -1).any(axis=1))[0])
@@ -135,15 +149,18 @@ def check(x: np.ndarray, inside: np.ndarray, emission: str, domain: str) -> None
 
 
 def times(weights: Array, logs: Array) -> Array:
-    """Compute `w log p`, zero if both are zero, as a zero probability to the power of zero is one."""
+    """Compute `w log p`, zero if both are zero, as a zero probability to the power of zero is
+    one.
+    """
     return weights * jnp.where((weights == 0) & ~jnp.isfinite(logs), 0.0, logs)
 
 
 class AbstractEmission(Module):
     """Density of an observation given the state.
 
-    An emission of your own defines `free`, `log_density` and `initial`, and `log_prior` for a prior. Parameters are natural: a
-    dict of arrays, whose first axis counts the states, unless all states share them.
+    An emission of your own defines `free`, `log_density` and `initial`, and `log_prior` for a
+    prior. Parameters are natural: a dict of arrays, whose first axis counts the states, unless all
+    states share them.
     """
 
     @property
@@ -169,7 +186,9 @@ class AbstractEmission(Module):
         """
 
     @abc.abstractmethod
-    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
+    def initial(
+        self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int
+    ) -> Parameters:
         """Return natural parameters from which a fit starts.
 
         Parameters
@@ -190,7 +209,8 @@ class AbstractEmission(Module):
         """
 
     def log_prior(self, parameters: Parameters) -> Scalar:
-        """Compute the log-density of the prior of the natural parameters, up to a constant. The default is flat.
+        """Compute the log-density of the prior of the natural parameters, up to a constant. The
+        default is flat.
 
         Parameters
         ----------
@@ -206,14 +226,19 @@ class AbstractEmission(Module):
 
     @property
     def score(self) -> str:
-        """Score that −log of the density is: `LOG_DENSITY`, `LOG_PROBABILITY`, or "" where the emission does not say."""
+        """Score that −log of the density is.
+
+        `LOG_DENSITY`, `LOG_PROBABILITY`, or "" where the emission does not say.
+        """
         return ""
 
     @property
     def prior_note(self) -> str:
         """Prior in words, for printed results."""
         own = type(self).log_prior is not AbstractEmission.log_prior
-        return f"{type(self).__name__}'s own" if own else f"{', '.join(self.free)} flat"
+        if own:
+            return f"{type(self).__name__}'s own"
+        return f"{', '.join(self.free)} flat"
 
     def prepare(self, x: Observations, lengths: Lengths) -> PyTree:
         """Return the data that `log_density` takes, after a check of the domain.
@@ -241,7 +266,8 @@ class AbstractEmission(Module):
         return np.where(np.isnan(x), 0.0, x)
 
     def match_labels(self, caller: str, index: pd.Index | None) -> "AbstractEmission":
-        """Copy the emission with its data on steps, such as an exposure, in the order of the labels of the steps.
+        """Copy the emission with its data on steps, such as an exposure, in the order of the labels
+        of the steps.
 
         Parameters
         ----------
@@ -258,9 +284,11 @@ class AbstractEmission(Module):
         return self
 
     def with_data(self, x: Observations) -> "AbstractEmission":
-        """Copy the emission with the hyperparameters that its default prior takes from the scale of the data.
+        """Copy the emission with the hyperparameters that its default prior takes from the scale of
+        the data.
 
-        It is called once, before `prepare`. Hyperparameters stay as they are when data are left out.
+        It is called once, before `prepare`. Hyperparameters stay as they are when data are left
+        out.
 
         Parameters
         ----------
@@ -275,7 +303,8 @@ class AbstractEmission(Module):
         return self
 
     def has_density(self, x: Observations, lengths: Lengths) -> Bool[np.ndarray, " steps"]:
-        """Tell which steps have a density: those observed in all channels, with observed regressors. Others have weight zero.
+        """Tell which steps have a density: those observed in all channels, with observed
+        regressors. Others have weight zero.
 
         Parameters
         ----------
@@ -292,7 +321,8 @@ class AbstractEmission(Module):
         return ~np.isnan(x).any(axis=1)
 
     def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
-        """Compute `log_density` of every step in every state. Override it if tables or matrix products are faster.
+        """Compute `log_density` of every step in every state. Override it if tables or matrix
+        products are faster.
 
         Parameters
         ----------
@@ -321,7 +351,8 @@ class AbstractEmission(Module):
         return jax.vmap(states, (None, 0))(parameters, data)
 
     def weigh(self, weights: Array, logs: Array) -> Array:
-        """Weigh log-densities: the contribution of observations to the log-potentials of their states, zero at weight zero.
+        """Weigh log-densities: the contribution of observations to the log-potentials of their
+        states, zero at weight zero.
 
         Parameters
         ----------
@@ -337,11 +368,14 @@ class AbstractEmission(Module):
         """
         return times(weights, logs)
 
-    def curvature(self, parameters: Parameters, data: PyTree, expected: LogDensities) -> Float[Array, "states own own"] | None:
-        """Compute `−Σ_t expected_{tk} ∇² log e_t(k)` in the unconstrained parameters of each state k.
+    def curvature(
+        self, parameters: Parameters, data: PyTree, expected: LogDensities
+    ) -> Float[Array, "states own own"] | None:
+        """Compute `−Σ_t expected_{tk} ∇² log e_t(k)` in the unconstrained parameters of each state
+        k.
 
-        Parameters that states share are left out; the others are raveled by name, in alphabetical order. Override the method
-        if there are many parameters and a closed form.
+        Parameters that states share are left out; the others are raveled by name, in alphabetical
+        order. Override the method if there are many parameters and a closed form.
 
         Parameters
         ----------
@@ -381,7 +415,9 @@ class AbstractEmission(Module):
         """
         raise NotImplementedError(f"{type(self).__name__} has no means(); predictions need them.")
 
-    def draw(self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator) -> Row:
+    def draw(
+        self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator
+    ) -> Row:
         """Draw one observation in a state.
 
         Parameters
@@ -407,7 +443,9 @@ class AbstractEmission(Module):
         NotImplementedError
             If the emission defines none; simulations and forecasts need it.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no draw(); simulations and forecasts need it.")
+        raise NotImplementedError(
+            f"{type(self).__name__} has no draw(); simulations and forecasts need it."
+        )
 
     @property
     def shared(self) -> frozenset[str]:
@@ -421,7 +459,10 @@ class AbstractEmission(Module):
 
     @property
     def reach(self) -> int:
-        """Number of later steps that have an observation among their regressors: the order of an autoregression."""
+        """Number of later steps that have an observation among their regressors.
+
+        The order of an autoregression.
+        """
         return 0
 
     @property
@@ -430,7 +471,8 @@ class AbstractEmission(Module):
         return None
 
     def order(self, parameters: Parameters) -> Int[Array | np.ndarray, " states"]:
-        """Return the canonical order of the states: by the first number of the first free parameter that has an axis of states.
+        """Return the canonical order of the states: by the first number of the first free parameter
+        that has an axis of states.
 
         States that a fixed parameter distinguishes keep their order.
 
@@ -451,7 +493,9 @@ class AbstractEmission(Module):
         value = np.asarray(parameters[name])
         return np.argsort(value.reshape(len(value), -1)[:, 0], kind="stable")
 
-    def permute(self, parameters: Parameters, order: Int[Array | np.ndarray, " states"]) -> Parameters:
+    def permute(
+        self, parameters: Parameters, order: Int[Array | np.ndarray, " states"]
+    ) -> Parameters:
         """Put the states into another order.
 
         Parameters
@@ -466,7 +510,10 @@ class AbstractEmission(Module):
         dict of array
             Natural parameters in this order.
         """
-        return {name: value if name in self.shared else value[order] for name, value in parameters.items()}
+        return {
+            name: value if name in self.shared else value[order]
+            for name, value in parameters.items()
+        }
 
 
 Numbers = Any  # a number or an array of hyperparameters, which is stored as an array of NumPy
@@ -478,7 +525,8 @@ class AbstractPrior(Module):
     signed: ClassVar[str] = ""  # the field that need not be positive, if there is one
 
     def __init__(self, *numbers: ArrayLike):
-        prior, names = type(self).__name__.removesuffix("Prior"), [field.name for field in dataclasses.fields(self)]
+        prior = type(self).__name__.removesuffix("Prior")
+        names = [field.name for field in dataclasses.fields(self)]
         if len(numbers) != len(names):
             raise TypeError(f"{prior} prior: give {', '.join(names)}; got {len(numbers)} values.")
         for name, value in zip(names, numbers, strict=True):
@@ -495,7 +543,12 @@ class AbstractPrior(Module):
         numbers = [getattr(self, field.name) for field in dataclasses.fields(self)]
         few = lambda v: f"[{', '.join(f'{entry:.4g}' for entry in v)}]"
         shown = [
-            f"{v:.4g}" if v.ndim == 0 else few(v) if v.ndim == 1 and len(v) < 4 else f"array {list(v.shape)}" for v in numbers
+            f"{v:.4g}"
+            if v.ndim == 0
+            else few(v)
+            if v.ndim == 1 and len(v) < 4
+            else f"array {list(v.shape)}"
+            for v in numbers
         ]
         return f"{type(self).__name__.removesuffix('Prior')}({', '.join(shown)})"
 
@@ -521,7 +574,10 @@ class InverseGamma(AbstractPrior):
 
 
 class Normal(AbstractPrior):
-    """`−½ ((v − m) / s)²`, mean m and standard deviation s: of a matrix, the matrix normal with diagonal covariances."""
+    """`−½ ((v − m) / s)²`, mean m and standard deviation s.
+
+    Of a matrix, the matrix normal with diagonal covariances.
+    """
 
     signed = "mean"
 
@@ -533,7 +589,8 @@ class Normal(AbstractPrior):
 
 
 class MatrixNormal(AbstractPrior):
-    """Prior of independent entries `[…, lags, R, R]` about c times the identity at the first lag and about zero at the others.
+    """Prior of independent entries `[…, lags, R, R]` about c times the identity at the first lag
+    and about zero at the others.
 
     Its logarithm is `−½ ((v − c 1) / s)²`.
     """
@@ -573,7 +630,9 @@ Choice = Mapping[str, tuple[Any, ...] | None] | None | Literal["default"]
 
 
 class AbstractWithPrior(AbstractEmission):
-    """Emission with independent priors by parameter, whose `log_density` is that of one step in `log_densities`."""
+    """Emission with independent priors by parameter, whose `log_density` is that of one step in
+    `log_densities`.
+    """
 
     prior: Priors
     adaptive: frozenset[str] = static()
@@ -583,40 +642,68 @@ class AbstractWithPrior(AbstractEmission):
         """Return the default priors at the data's scale, which is one where nothing is observed."""
 
     def _choose_prior(self, choice: Choice, channels: int = 1) -> None:
-        """Choose the priors by parameter; the data will determine the scale of the `adaptive` ones."""
+        """Choose the priors by parameter.
+
+        The data will determine the scale of the `adaptive` ones.
+        """
         default, name = self.default_prior(np.full((1, channels), np.nan)), type(self).__name__
         if isinstance(choice, str) and choice != "default":
-            raise ValueError(f'{name}: prior must be "default", None (flat) or a dict; got {choice!r}.')
-        chosen = {} if isinstance(choice, str) else dict.fromkeys(default) if choice is None else choice
+            raise ValueError(
+                f'{name}: prior must be "default", None (flat) or a dict; got {choice!r}.'
+            )
+        chosen = (
+            {} if isinstance(choice, str) else dict.fromkeys(default) if choice is None else choice
+        )
         if unknown := set(chosen) - set(default):
-            raise ValueError(f"{name}: prior for {sorted(unknown)}, but the free parameters are {list(default)}.")
+            raise ValueError(
+                f"{name}: prior for {sorted(unknown)}, but the free parameters are {list(default)}."
+            )
         kept = {key: prior for key, prior in default.items() if key not in chosen}
-        given = {key: type(default[key])(*values) for key, values in chosen.items() if values is not None}
+        given = {
+            key: type(default[key])(*values) for key, values in chosen.items() if values is not None
+        }
         self.prior, self.adaptive = {**kept, **given}, frozenset(kept)
 
     def with_data(self, x: Observations) -> AbstractEmission:
         if not self.adaptive:
             return self
-        scaled = self.default_prior(np.where(np.isfinite(x), x, np.nan))  # `prepare` refuses values that are not finite
-        prior = {name: scaled[name] if name in self.adaptive else value for name, value in self.prior.items()}
+        # `prepare` refuses values that are not finite
+        scaled = self.default_prior(np.where(np.isfinite(x), x, np.nan))
+        prior = {
+            name: scaled[name] if name in self.adaptive else value
+            for name, value in self.prior.items()
+        }
         out = copy.copy(self)
         vars(out)["prior"] = prior
         return out
 
     def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
-        state = {name: value if name in self.shared else jnp.asarray(value)[None] for name, value in parameters.items()}
-        return self.log_densities(state, jax.tree.map(lambda value: jnp.asarray(value)[None], datum))[0, 0]
+        state = {
+            name: value if name in self.shared else jnp.asarray(value)[None]
+            for name, value in parameters.items()
+        }
+        return self.log_densities(
+            state, jax.tree.map(lambda value: jnp.asarray(value)[None], datum)
+        )[0, 0]
 
     def log_prior(self, parameters: Parameters) -> Scalar:
         return sum((prior(parameters[name]) for name, prior in self.prior.items()), jnp.zeros(()))
 
     @property
     def prior_note(self) -> str:
-        return ", ".join(f"{name} ~ {self.prior[name]}" if name in self.prior else f"{name} flat" for name in self.free)
+        return ", ".join(
+            f"{name} ~ {self.prior[name]}" if name in self.prior else f"{name} flat"
+            for name in self.free
+        )
 
 
-def clusters(x: Float[np.ndarray, "steps features"], num_states: int, seed: int) -> Int[np.ndarray, " steps"]:
-    """Label standardised rows by k-means, with centres from a subsample; too few rows are labelled in turn."""
+def clusters(
+    x: Float[np.ndarray, "steps features"], num_states: int, seed: int
+) -> Int[np.ndarray, " steps"]:
+    """Label standardised rows by k-means, with centres from a subsample.
+
+    Too few rows are labelled in turn.
+    """
     rng = np.random.default_rng(seed)
     if len(x) <= num_states:
         return rng.permutation(num_states)[: len(x)]

@@ -1,8 +1,10 @@
-"""Autoregressive emissions: Gaussian noise about a prediction from the observations before, linear or by a small network.
+"""Autoregressive emissions: Gaussian noise about a prediction from the observations before, linear
+or by a small network.
 
-The first steps of a sequence have no density (the likelihood is conditional on them), nor has a step with a missing regressor;
-such steps do not inform the state. `skip` is the number of first steps without density, at least the order. Give models of
-different orders the same `skip`, and their losses are of the same observations.
+The first steps of a sequence have no density (the likelihood is conditional on them), nor has a
+step with a missing regressor; such steps do not inform the state. `skip` is the number of first
+steps without density, at least the order. Give models of different orders the same `skip`, and
+their losses are of the same observations.
 """
 
 import abc
@@ -43,21 +45,23 @@ class AbstractAutoregression(AbstractGaussian):
     lags: int = static()
     skip: int = static()
 
-    def _bind(self, order: int, skip: int | None, covariance: "str | ArrayLike", prior: Choice) -> None:
+    def _bind(
+        self, order: int, skip: int | None, covariance: "str | ArrayLike", prior: Choice
+    ) -> None:
         name = type(self).__name__
         if not isinstance(order, int | np.integer) or order < 0:
             raise ValueError(f"{name}: order must be a non-negative integer; got {order}.")
         if skip is not None and skip < order:
             raise ValueError(f"{name}: skip must be at least the order, {order}; got {skip}.")
-        self.lags, self.skip, self.covariance = (
-            int(order),
-            int(order if skip is None else skip),
-            CovarianceKind(name, covariance),
-        )
+        self.lags = int(order)
+        self.skip = int(order if skip is None else skip)
+        self.covariance = CovarianceKind(name, covariance)
         self._choose_prior(prior)
 
     @abc.abstractmethod
-    def predictions(self, parameters: Parameters, past: Float[Arrays, "steps lags channels"]) -> Any:
+    def predictions(
+        self, parameters: Parameters, past: Float[Arrays, "steps lags channels"]
+    ) -> Any:
         """Compute the mean of every step in every state, in NumPy or in JAX, as the past is."""
 
     @property
@@ -69,7 +73,8 @@ class AbstractAutoregression(AbstractGaussian):
 
     def _has_regressors(self, x, lengths, skip):
         """Mark steps after the first `skip` of a sequence whose regressors are observed."""
-        seen, starts = ~np.isnan(x).any(axis=1), np.cumsum(lengths) - lengths
+        seen = ~np.isnan(x).any(axis=1)
+        starts = np.cumsum(lengths) - lengths
         has = np.arange(len(x)) - np.repeat(starts, lengths) >= skip
         for lag in range(1, self.lags + 1):
             has[lag:] &= seen[:-lag]
@@ -95,23 +100,34 @@ class AbstractAutoregression(AbstractGaussian):
 
     def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
         residual = data["x"][:, None] - self.predictions(parameters, data["past"])
-        return data["dense"][:, None] * self.covariance.log_density(residual, parameters["covariance"])
+        return data["dense"][:, None] * self.covariance.log_density(
+            residual, parameters["covariance"]
+        )
 
     def means(self, parameters: Parameters, data: PyTree) -> Means:
         return self.predictions(parameters, data["past"])
 
-    def curvature(self, parameters: Parameters, data: PyTree, expected: LogDensities) -> Float[Array, "states own own"] | None:
+    def curvature(
+        self, parameters: Parameters, data: PyTree, expected: LogDensities
+    ) -> Float[Array, "states own own"] | None:
         if self.covariance.value is None:
             return None
-        x, past = data["x"], data["past"].reshape(len(data["x"]), -1)
-        steps, states, channels = len(x), expected.shape[1], x.shape[1]
+        x = data["x"]
+        past = data["past"].reshape(len(data["x"]), -1)
+        steps = len(x)
+        states = expected.shape[1]
+        channels = x.shape[1]
         precision = self.covariance.precision(parameters["covariance"], channels)[0]
-        precision = precision if self.covariance.matrices else jnp.diag(precision)
+        if not self.covariance.matrices:
+            precision = jnp.diag(precision)
         precision = jnp.broadcast_to(precision, (states, channels, channels))
         features = jnp.concatenate([jnp.ones((steps, 1)), past], axis=1)
         size = min(steps, STEPS_AT_A_TIME)
         groups = lambda a: jnp.pad(a, ((0, -steps % size), (0, 0))).reshape(-1, size, a.shape[1])
-        of_steps, known = (groups(x), groups(features)), jnp.moveaxis(groups(expected * data["dense"][:, None]), 2, 0)
+        of_steps, known = (
+            (groups(x), groups(features)),
+            jnp.moveaxis(groups(expected * data["dense"][:, None]), 2, 0),
+        )
         own = {name: parameters[name] for name in self.free}
         width = sum(value[0].size for value in own.values())
 
@@ -124,22 +140,36 @@ class AbstractAutoregression(AbstractGaussian):
 
     @abc.abstractmethod
     def _curvature(self, own, precision, x, features, expected):
-        """Compute the curvature of one state `[own, own]`, where steps are `expected`; `features` are a one and the past."""
+        """Compute the curvature of one state `[own, own]`, where steps are `expected`.
+
+        `features` are a one and the past.
+        """
 
     def _clustered(self, data, observed, num_states, seed):
-        """Return the steps with a density, those before each, the scale of the channels, and labels of clusters."""
+        """Return the steps with a density, those before each, the scale of the channels, and labels
+        of clusters.
+        """
         use = np.asarray(observed) & (np.asarray(data["dense"]) > 0)
-        x, past = np.asarray(data["x"])[use], np.asarray(data["past"])[use]
+        x = np.asarray(data["x"])[use]
+        past = np.asarray(data["past"])[use]
         labels = clusters(np.concatenate([x, past.reshape(len(x), -1)], axis=1), num_states, seed)
         return x, past, np.sqrt(squares(x, 0.0)), labels
 
-    def draw(self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator) -> Row:
+    def draw(
+        self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator
+    ) -> Row:
         """Draw one observation; values before the first of `past` count as zeros."""
-        own = {name: np.asarray(parameters[name])[state][None] for name in self.free if name != "covariance"}
+        own = {
+            name: np.asarray(parameters[name])[state][None]
+            for name in self.free
+            if name != "covariance"
+        }
         channels = own[next(iter(own))].shape[-1]
         before = np.reshape(past, (-1, channels))[::-1][: self.lags]
         recent = np.concatenate([before, np.zeros((self.lags - len(before), channels))])
-        return self.predictions(own, recent[None])[0, 0] + self.covariance.noise(parameters, state, channels, rng)
+        return self.predictions(own, recent[None])[0, 0] + self.covariance.noise(
+            parameters, state, channels, rng
+        )
 
 
 def _linear(first: int, outputs: int, lags: int, inputs: int) -> Int[np.ndarray, " entries"]:
@@ -159,24 +189,27 @@ def _ridge(features: np.ndarray, response: np.ndarray, towards: np.ndarray) -> n
 
 
 class Autoregressive(AbstractAutoregression):
-    """Linear autoregression, `x_t | z_t = k ~ N(Σ_m coefficients_{km} x_{t−m} + bias_k, covariance_k)`, lags m = 1, …, order.
+    """Linear autoregression, `x_t | z_t = k ~ N(Σ_m coefficients_{km} x_{t−m} + bias_k,
+    covariance_k)`, lags m = 1, …, order.
 
-    Parameters are `bias` [K, R], `coefficients` [K, order, R, R] (none at order 0, which is a Gaussian), and `covariance` as in
-    `Gaussian`. Default priors are in units of each channel's root mean square s: `coefficients_{kmij} ~ Normal(1{m = 1, i = j},
-    s_i/s_j)` and `bias ~ Normal(0, s)`. The paper has s = 1: `prior={"coefficients": (1, 1), "bias": (0, 1)}`, a multiple of
-    the identity with a standard deviation, and a mean with a standard deviation. A free covariance has the priors of
-    `Gaussian`.
+    Parameters are `bias` [K, R], `coefficients` [K, order, R, R] (none at order 0, which is a
+    Gaussian), and `covariance` as in `Gaussian`. Default priors are in units of each channel's root
+    mean square s: `coefficients_{kmij} ~ Normal(1{m = 1, i = j}, s_i/s_j)` and `bias ~ Normal(0,
+    s)`. The paper has s = 1: `prior={"coefficients": (1, 1), "bias": (0, 1)}`, a multiple of the
+    identity with a standard deviation, and a mean with a standard deviation. A free covariance has
+    the priors of `Gaussian`.
 
     Parameters
     ----------
     order : int
         Number of lags.
     covariance : str or array, default: 1.0
-        Kind of covariance, as in `Gaussian`, or a number or array that is held fixed. The default suits channels whose
-        innovations have a variance of about one; "diagonal" estimates it.
+        Kind of covariance, as in `Gaussian`, or a number or array that is held fixed. The default
+        suits channels whose innovations have a variance of about one; "diagonal" estimates it.
     skip : int, optional
-        Number of first steps of a sequence that have no density, at least the order, which is the default. Losses of models of
-        different orders are of the same observations if they have the same `skip`.
+        Number of first steps of a sequence that have no density, at least the order, which is the
+        default. Losses of models of different orders are of the same observations if they have the
+        same `skip`.
     prior : {"default"}, dict or None, default: "default"
         Priors by parameter; None makes one or all of them flat.
 
@@ -196,24 +229,47 @@ class Autoregressive(AbstractAutoregression):
     ['bias', 'coefficients', 'covariance']
     """
 
-    def __init__(self, order: int, covariance: "str | ArrayLike" = 1.0, *, skip: int | None = None, prior: Choice = "default"):
+    def __init__(
+        self,
+        order: int,
+        covariance: "str | ArrayLike" = 1.0,
+        *,
+        skip: int | None = None,
+        prior: Choice = "default",
+    ):
         self._bind(order, skip, covariance, prior)
 
     def default_prior(self, x: Observations) -> Priors:
         scale = np.sqrt(squares(x, 0.0))
-        coefficients = {"coefficients": MatrixNormal(1.0, scale[:, None] / scale)} if self.lags else {}
-        return {"bias": Normal(0.0, scale), **coefficients, **self.scale_prior(squares(x, centre(x)))}
+        coefficients = (
+            {"coefficients": MatrixNormal(1.0, scale[:, None] / scale)} if self.lags else {}
+        )
+        return {
+            "bias": Normal(0.0, scale),
+            **coefficients,
+            **self.scale_prior(squares(x, centre(x))),
+        }
 
     @property
     def free(self) -> dict[str, Constraint]:
-        return {"bias": REAL, **({"coefficients": REAL} if self.lags else {}), **self.covariance.free}
+        return {
+            "bias": REAL,
+            **({"coefficients": REAL} if self.lags else {}),
+            **self.covariance.free,
+        }
 
-    def predictions(self, parameters: Parameters, past: Float[Arrays, "steps lags channels"]) -> Any:
+    def predictions(
+        self, parameters: Parameters, past: Float[Arrays, "steps lags channels"]
+    ) -> Any:
         bias = parameters["bias"]
         if not self.lags:
             return numpy_of(bias).broadcast_to(bias, (len(past), *bias.shape))
         states, channels = bias.shape
-        matrix = parameters["coefficients"].transpose(1, 3, 0, 2).reshape(self.lags * channels, states * channels)
+        matrix = (
+            parameters["coefficients"]
+            .transpose(1, 3, 0, 2)
+            .reshape(self.lags * channels, states * channels)
+        )
         return (past.reshape(len(past), -1) @ matrix).reshape(len(past), states, channels) + bias
 
     def _curvature(self, own, precision, x, features, expected):
@@ -222,14 +278,21 @@ class Autoregressive(AbstractAutoregression):
         order = _linear(0, channels, self.lags, channels)
         return jnp.kron(precision, gram)[order[:, None], order]
 
-    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
+    def initial(
+        self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int
+    ) -> Parameters:
         x, past, scale, labels = self._clustered(data, observed, num_states, seed)
-        channels, response, regressors = x.shape[1], x / scale, (past / scale).reshape(len(x), -1)
+        channels = x.shape[1]
+        response = x / scale
+        regressors = (past / scale).reshape(len(x), -1)
         features = np.concatenate([np.ones((len(x), 1)), regressors], axis=1)
         walk = np.eye(1 + self.lags * channels, channels, -1)
-        weights = np.stack([_ridge(features[labels == k], response[labels == k], walk) for k in range(num_states)])
+        weights = np.stack(
+            [_ridge(features[labels == k], response[labels == k], walk) for k in range(num_states)]
+        )
         residual = (response - np.einsum("tf,tfr->tr", features, weights[labels])) * scale
-        bias, matrices = weights[:, 0] * scale, weights[:, 1:].reshape(num_states, self.lags, channels, channels)
+        bias = weights[:, 0] * scale
+        matrices = weights[:, 1:].reshape(num_states, self.lags, channels, channels)
         coefficients = np.swapaxes(matrices, -1, -2) * scale[:, None] / scale
         return {
             "bias": bias,
@@ -243,9 +306,10 @@ class NeuralAutoregressive(AbstractAutoregression):
 
         x_t | z_t = k ~ N(V_k tanh(Σ_m W_{km} x_{t−m} + c_k) + d_k, covariance_k)
 
-    Parameters are `output_bias` d [K, R], `output_weights` V [K, R, hidden], `input_weights` W [K, order, hidden, R],
-    `input_bias` c [K, hidden], and `covariance` as in `Autoregressive`. The default prior of the weights and biases is
-    Normal(0, 1) as in the paper (λ = 1), in units of each channel's root mean square.
+    Parameters are `output_bias` d [K, R], `output_weights` V [K, R, hidden], `input_weights` W [K,
+    order, hidden, R], `input_bias` c [K, hidden], and `covariance` as in `Autoregressive`. The
+    default prior of the weights and biases is Normal(0, 1) as in the paper (λ = 1), in units of
+    each channel's root mean square.
 
     Parameters
     ----------
@@ -256,7 +320,8 @@ class NeuralAutoregressive(AbstractAutoregression):
     covariance : str or array, default: 1.0
         Kind of covariance, or a number or array that is held fixed, as in `Autoregressive`.
     skip : int, optional
-        Number of first steps of a sequence that have no density, at least the order, which is the default.
+        Number of first steps of a sequence that have no density, at least the order, which is the
+        default.
     prior : {"default"}, dict or None, default: "default"
         Priors, such as `{"input_weights": (mean, sd)}`; None makes one or all of them flat.
 
@@ -288,7 +353,9 @@ class NeuralAutoregressive(AbstractAutoregression):
         prior: Choice = "default",
     ):
         if not isinstance(hidden, int | np.integer) or hidden < 1 or order == 0:
-            raise ValueError(f"NeuralAutoregressive: hidden and order must be positive integers; got {hidden} and {order}.")
+            raise ValueError(
+                f"NeuralAutoregressive: hidden and order must be positive integers; got {hidden} and {order}."
+            )
         self.hidden = int(hidden)
         self._bind(order, skip, covariance, prior)
 
@@ -307,24 +374,34 @@ class NeuralAutoregressive(AbstractAutoregression):
         names = ("output_bias", "output_weights", "input_weights", "input_bias")
         return {**dict.fromkeys(names, REAL), **self.covariance.free}
 
-    def predictions(self, parameters: Parameters, past: Float[Arrays, "steps lags channels"]) -> Any:
+    def predictions(
+        self, parameters: Parameters, past: Float[Arrays, "steps lags channels"]
+    ) -> Any:
         weights = parameters["input_weights"]
         states, lags, hidden, channels = weights.shape
         matrix = weights.transpose(1, 3, 0, 2).reshape(lags * channels, states * hidden)
-        inner = (past.reshape(len(past), -1) @ matrix).reshape(len(past), states, hidden) + parameters["input_bias"]
+        inner = (past.reshape(len(past), -1) @ matrix).reshape(
+            len(past), states, hidden
+        ) + parameters["input_bias"]
         xp = numpy_of(inner)
-        return xp.einsum("tkh,krh->tkr", xp.tanh(inner), parameters["output_weights"]) + parameters["output_bias"]
+        return (
+            xp.einsum("tkh,krh->tkr", xp.tanh(inner), parameters["output_weights"])
+            + parameters["output_bias"]
+        )
 
     def _curvature(self, own, precision, x, features, expected):
         """Compute the negative Hessian of −½ rᵀ Σ⁻¹ r in V, in W, and in both.
 
         With z = W (1, past), h = tanh z, u = (1, h) and e = Σ⁻¹ (x − V u).
         """
-        hidden, channels = own["input_bias"].shape[0], x.shape[1]
-        weights, turn = own["input_weights"], precision @ own["output_weights"]
+        hidden = own["input_bias"].shape[0]
+        channels = x.shape[1]
+        weights = own["input_weights"]
+        turn = precision @ own["output_weights"]
         matrix = jnp.moveaxis(weights, 0, 1).reshape(hidden, -1)
         layer = jnp.tanh(features[:, 1:] @ matrix.T + own["input_bias"])
-        units, slope = jnp.concatenate([jnp.ones((len(x), 1)), layer], axis=1), 1 - layer**2
+        units = jnp.concatenate([jnp.ones((len(x), 1)), layer], axis=1)
+        slope = 1 - layer**2
         error = (x - layer @ own["output_weights"].T - own["output_bias"]) @ precision
         pushed = error @ own["output_weights"]  # ∂/∂h
         bend = slope[:, :, None] * slope[:, None] * (own["output_weights"].T @ turn)
@@ -341,17 +418,23 @@ class NeuralAutoregressive(AbstractAutoregression):
         between = between.reshape(channels * (1 + hidden), -1)
         outside = jnp.kron(precision, summed(units, units))
         whole = jnp.block([[inside, between.T], [between, outside]])
-        order = np.concatenate([_linear(0, hidden, self.lags, channels), _linear(hidden * width, channels, 1, hidden)])
+        order = np.concatenate(
+            [_linear(0, hidden, self.lags, channels), _linear(hidden * width, channels, 1, hidden)]
+        )
         return whole[order[:, None], order]
 
-    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
+    def initial(
+        self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int
+    ) -> Parameters:
         x, past, scale, labels = self._clustered(data, observed, num_states, seed)
-        rng, channels = np.random.default_rng(seed), x.shape[1]
+        rng = np.random.default_rng(seed)
+        channels = x.shape[1]
         size = (num_states, self.lags, self.hidden, channels)
         inside = rng.standard_normal(size) / np.sqrt(self.lags * channels) / scale
         shift = 0.5 * rng.standard_normal((num_states, self.hidden))
         towards = np.zeros((1 + self.hidden, channels))
-        outside, residual = np.zeros((num_states, 1 + self.hidden, channels)), np.zeros_like(x)
+        outside = np.zeros((num_states, 1 + self.hidden, channels))
+        residual = np.zeros_like(x)
         for k in range(num_states):
             own = labels == k
             layer = np.tanh(np.einsum("tmr,mhr->th", past[own], inside[k]) + shift[k])

@@ -1,4 +1,7 @@
-"""Emissions of symbols: `x_t | z_t = k ~ Categorical(probability_k)`, and of the states themselves."""
+"""Emissions of symbols.
+
+`x_t | z_t = k ~ Categorical(probability_k)`, and of the states themselves.
+"""
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,15 +32,19 @@ def read_symbols(x: Observations, number: int, emission: str, symbols: str) -> n
     """Read symbols 0, …, of one channel; ValueError for anything else."""
     if x.shape[1] != 1:
         raise ValueError(f"{emission}: {symbols} come in one channel; got {x.shape[1]}.")
-    check(x, (x >= 0) & (x < number) & (x == np.floor(x)), emission, f"{symbols} 0, …, {number - 1}")
+    check(
+        x, (x >= 0) & (x < number) & (x == np.floor(x)), emission, f"{symbols} 0, …, {number - 1}"
+    )
     return np.where(np.isnan(x), 0, x)[:, 0].astype(int)
 
 
 class Categorical(AbstractWithPrior):
-    """Categorical emission, `p(x_t = s | z_t = k) = probability_{ks}`, of symbols 0, …, S − 1 in one channel.
+    """Categorical emission, `p(x_t = s | z_t = k) = probability_{ks}`, of symbols 0, …, S − 1 in
+    one channel.
 
-    The parameter is `probability` [K, S]. Its default prior is Dirichlet(1 + 1/S), one pseudo-observation spread over the
-    symbols. Means are the probabilities of all S symbols, [T, K, S].
+    The parameter is `probability` [K, S]. Its default prior is Dirichlet(1 + 1/S), one
+    pseudo-observation spread over the symbols. Means are the probabilities of all S symbols, [T, K,
+    S].
 
     Parameters
     ----------
@@ -64,7 +71,9 @@ class Categorical(AbstractWithPrior):
 
     def __init__(self, num_symbols: int, prior: Choice = "default"):
         if not isinstance(num_symbols, int | np.integer) or num_symbols < 2:
-            raise ValueError(f"Categorical: num_symbols must be an integer of at least 2; got {num_symbols}.")
+            raise ValueError(
+                f"Categorical: num_symbols must be an integer of at least 2; got {num_symbols}."
+            )
         self.num_symbols = int(num_symbols)
         self._choose_prior(prior)
 
@@ -81,16 +90,25 @@ class Categorical(AbstractWithPrior):
     def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
         return jnp.log(parameters["probability"]).T[data]
 
-    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
+    def initial(
+        self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int
+    ) -> Parameters:
         rng = np.random.default_rng(seed)
-        frequency = np.bincount(np.asarray(data)[observed], minlength=self.num_symbols) + 1 / self.num_symbols
+        frequency = (
+            np.bincount(np.asarray(data)[observed], minlength=self.num_symbols)
+            + 1 / self.num_symbols
+        )
         p = frequency * rng.gamma(2.0, size=(num_states, self.num_symbols))
         return {"probability": p / p.sum(axis=1, keepdims=True)}
 
     def means(self, parameters: Parameters, data: PyTree) -> Means:
-        return jnp.broadcast_to(parameters["probability"], (len(data), *parameters["probability"].shape))
+        return jnp.broadcast_to(
+            parameters["probability"], (len(data), *parameters["probability"].shape)
+        )
 
-    def draw(self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator) -> Row:
+    def draw(
+        self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator
+    ) -> Row:
         p = np.asarray(parameters["probability"], np.float64)[state]
         return np.array([float(rng.choice(self.num_symbols, p=p / p.sum()))])
 
@@ -98,9 +116,10 @@ class Categorical(AbstractWithPrior):
 class Observed(AbstractEmission):
     """Emission that shows the state itself, 0, …, K − 1, in one channel: `x_s = z_s`.
 
-    With it a field is an autologistic model (Besag 1974), by its exact likelihood; observations that are missing or left out
-    are summed over. There are no parameters. An observation of weight w leaves `1 − w` for each other state, so that F is
-    smooth in the weights. Means are the probabilities of all K states.
+    With it a field is an autologistic model (Besag 1974), by its exact likelihood; observations
+    that are missing or left out are summed over. There are no parameters. An observation of weight
+    w leaves `1 − w` for each other state, so that F is smooth in the weights. Means are the
+    probabilities of all K states.
 
     Parameters
     ----------
@@ -126,7 +145,9 @@ class Observed(AbstractEmission):
 
     def __init__(self, num_states: int):
         if not isinstance(num_states, int | np.integer) or num_states < 2:
-            raise ValueError(f"Observed: num_states must be an integer of at least 2; got {num_states!r}.")
+            raise ValueError(
+                f"Observed: num_states must be an integer of at least 2; got {num_states!r}."
+            )
         self.number = int(num_states)
 
     @property
@@ -151,14 +172,19 @@ class Observed(AbstractEmission):
         return jnp.where(jnp.arange(self.number) == data[:, None], 0.0, -jnp.inf)
 
     def weigh(self, weights: Array, logs: Array) -> Array:
-        rest = jnp.where(weights <= 1, 1 - weights, 0.0) + 1e-30  # not zero, so that derivatives by the weights are finite
+        # not zero, so that derivatives by the weights are finite
+        rest = jnp.where(weights <= 1, 1 - weights, 0.0) + 1e-30
         return jnp.where(jnp.isneginf(logs), jnp.log(rest), 0.0)
 
-    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
+    def initial(
+        self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int
+    ) -> Parameters:
         return {}
 
     def means(self, parameters: Parameters, data: PyTree) -> Means:
         return jnp.broadcast_to(parameters["state"], (len(data), self.number, self.number))
 
-    def draw(self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator) -> Row:
+    def draw(
+        self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator
+    ) -> Row:
         return np.array([float(state)])

@@ -1,4 +1,7 @@
-"""Emissions of counts: Poisson, negative binomial, binomial; the channels are independent given the state."""
+"""Emissions of counts: Poisson, negative binomial, binomial.
+
+The channels are independent given the state.
+"""
 
 import copy
 from dataclasses import replace
@@ -45,37 +48,57 @@ def check_counts(x: np.ndarray, emission: str) -> None:
 
 
 def table_length(x: np.ndarray) -> int:
-    """Return the length of a table of all counts from zero to the largest, rounded up so that few lengths are compiled."""
+    """Return the length of a table of all counts from zero to the largest, rounded up so that few
+    lengths are compiled.
+    """
     return int(-(-(x.max(initial=0) + 1) // 32) * 32)
 
 
 def by_state(parameter: Array | np.ndarray) -> Float[Array | np.ndarray, "states channels"]:
     """Reshape `[K]` of one channel to `[K, 1]`."""
-    return parameter[:, None] if parameter.ndim == 1 else parameter
+    if parameter.ndim == 1:
+        return parameter[:, None]
+    return parameter
 
 
 def single(parameter: np.ndarray) -> np.ndarray:
     """Drop the axis of a single channel."""
-    return parameter[..., 0] if parameter.shape[-1] == 1 else parameter
+    if parameter.shape[-1] == 1:
+        return parameter[..., 0]
+    return parameter
 
 
 def level(x: Observations) -> np.ndarray:
     """Compute the mean count of each channel; without events half an event in total."""
     seen = x[~np.isnan(x).any(axis=1)]
-    return single(np.maximum(seen.mean(axis=0), 0.5 / len(seen)) if len(seen) else np.ones(x.shape[1]))
+    return single(
+        np.maximum(seen.mean(axis=0), 0.5 / len(seen)) if len(seen) else np.ones(x.shape[1])
+    )
 
 
-def cluster_means(x: np.ndarray, num_states: int, seed: int) -> tuple[Float[np.ndarray, "states channels"], np.ndarray]:
-    """Cluster counts on the square-root scale; return mean counts, perturbed by a fifth and moved off zero, and labels."""
+def cluster_means(
+    x: np.ndarray, num_states: int, seed: int
+) -> tuple[Float[np.ndarray, "states channels"], np.ndarray]:
+    """Cluster counts on the square-root scale.
+
+    Return mean counts, perturbed by a fifth and moved off zero, and labels.
+    """
     rng = np.random.default_rng(seed)
     labels = clusters(np.sqrt(x), num_states, seed)
     overall = np.maximum(x.mean(axis=0), 0.5 / len(x))
-    mean = np.stack([(x[labels == k].sum(axis=0) + overall) / (np.sum(labels == k) + 1) for k in range(num_states)])
+    mean = np.stack(
+        [
+            (x[labels == k].sum(axis=0) + overall) / (np.sum(labels == k) + 1)
+            for k in range(num_states)
+        ]
+    )
     return mean * np.exp(0.2 * rng.standard_normal(mean.shape)), labels
 
 
 class Counts(Module):
-    """Counts, the factors of their means, and the length of a table of all possible counts, zero if there is none."""
+    """Counts, the factors of their means, and the length of a table of all possible counts, zero if
+    there is none.
+    """
 
     count: Float[np.ndarray, "steps channels"]
     log_factorial: Float[np.ndarray, " steps"]
@@ -84,9 +107,11 @@ class Counts(Module):
 
 
 class AbstractCounts(AbstractWithPrior):
-    """Counts whose mean is a parameter of the state, called `named`, times a factor of the step that all states share.
+    """Counts whose mean is a parameter of the state, called `named`, times a factor of the step
+    that all states share.
 
-    The mean is `exposure_t · exp((c_t − c̄)ᵀ b) · mean_k`, where c̄ is the mean of the covariates c.
+    The mean is `exposure_t · exp((c_t − c̄)ᵀ b) · mean_k`, where c̄ is the mean of the covariates
+    c.
     """
 
     score = LOG_PROBABILITY
@@ -96,9 +121,13 @@ class AbstractCounts(AbstractWithPrior):
     covariates: Float[np.ndarray, "steps covariates"] | None  # centred
     names: Names = static()  # labels of the steps or sites, if there are any
 
-    def _bind(self, prior: Choice, exposure: ArrayLike | None, covariates: ArrayLike | None) -> None:
+    def _bind(
+        self, prior: Choice, exposure: ArrayLike | None, covariates: ArrayLike | None
+    ) -> None:
         emission = type(self).__name__
-        self.names, exposure, covariates = match_labels(emission, exposure=exposure, covariates=covariates)
+        self.names, exposure, covariates = match_labels(
+            emission, exposure=exposure, covariates=covariates
+        )
         factor = None if exposure is None else numbers(emission, "exposure", exposure)
         if factor is not None:
             if factor.ndim != 1 or factor.dtype == bool:
@@ -113,7 +142,11 @@ class AbstractCounts(AbstractWithPrior):
                 )
         self.exposure = None if factor is None else as_stored(factor)
         self.covariates = None if covariates is None else _read_covariates(emission, covariates)
-        if self.exposure is not None and self.covariates is not None and len(self.exposure) != len(self.covariates):
+        if (
+            self.exposure is not None
+            and self.covariates is not None
+            and len(self.exposure) != len(self.covariates)
+        ):
             raise ValueError(
                 f"{emission}: exposure has {len(self.exposure)} numbers, but covariates have {len(self.covariates)} rows."
             )
@@ -123,7 +156,9 @@ class AbstractCounts(AbstractWithPrior):
     def _factors(self) -> dict[str, np.ndarray]:
         """Log exposure and covariates, if there are any."""
         found = {} if self.exposure is None else {"exposure": np.log(self.exposure)}
-        return found if self.covariates is None else {**found, "covariates": self.covariates}
+        if self.covariates is None:
+            return found
+        return {**found, "covariates": self.covariates}
 
     def match_labels(self, caller: str, index: pd.Index | None) -> AbstractEmission:
         """Put exposure and covariates into the order of the data's labels, if both have labels.
@@ -133,7 +168,9 @@ class AbstractCounts(AbstractWithPrior):
         own = self.names.index
         if own is None or index is None or len(own) != len(index):
             return self
-        order = places(type(self).__name__, "exposure or covariates", own, f"x of the {caller}", index)
+        order = places(
+            type(self).__name__, "exposure or covariates", own, f"x of the {caller}", index
+        )
         if order is None:
             return self
         out = copy.copy(self)
@@ -145,7 +182,9 @@ class AbstractCounts(AbstractWithPrior):
     def default_prior(self, x: Observations) -> Priors:
         seen = ~np.isnan(x).any(axis=1)
         at_risk = np.ones(len(x)) if self.exposure is None else np.resize(self.exposure, len(x))
-        prior: Priors = {self.named: GammaPrior(2.0, at_risk[seen if seen.any() else ~seen].mean() / level(x))}
+        prior: Priors = {
+            self.named: GammaPrior(2.0, at_risk[seen if seen.any() else ~seen].mean() / level(x))
+        }
         if self.covariates is not None:
             sd = 2.5 / self.covariates.std(axis=0)
             prior["coefficients"] = Normal(0.0, sd if x.shape[1] == 1 else sd[:, None])
@@ -158,18 +197,26 @@ class AbstractCounts(AbstractWithPrior):
             return {self.named: POSITIVE}
         scale = jnp.std(jnp.asarray(self.covariates), axis=0)
         wide = lambda value: scale if value.ndim == 1 else scale[:, None]
-        return {self.named: POSITIVE, "coefficients": Constraint(lambda v: v / wide(v), lambda b: b * wide(b))}
+        return {
+            self.named: POSITIVE,
+            "coefficients": Constraint(lambda v: v / wide(v), lambda b: b * wide(b)),
+        }
 
     @property
     def shared(self) -> frozenset[str]:
         return frozenset(() if self.covariates is None else ("coefficients",))
 
     def prepare(self, x: Observations, lengths: Lengths) -> PyTree:
-        emission, given = type(self).__name__, {}
+        emission = type(self).__name__
+        given = {}
         check_counts(x, emission)
         for name, array in self._factors.items():
             if not (len(array) == len(x) or (lengths == len(array)).all()):
-                what = f"exposure has {len(array)} numbers" if name == "exposure" else f"covariates have {len(array)} rows"
+                what = (
+                    f"exposure has {len(array)} numbers"
+                    if name == "exposure"
+                    else f"covariates have {len(array)} rows"
+                )
                 raise ValueError(f"{emission}: {what}, but the data have {len(x)} steps or sites.")
             given[name] = np.resize(array, (len(x), *array.shape[1:]))
         x = np.where(np.isnan(x), 0.0, x)
@@ -177,7 +224,10 @@ class AbstractCounts(AbstractWithPrior):
 
     @staticmethod
     def log_factor(parameters: Parameters, data: dict) -> Float[Arrays, "*steps channels"]:
-        """Compute the logarithm of the factor of all states' means; the last axis is one if channels share it."""
+        """Compute the logarithm of the factor of all states' means.
+
+        The last axis is one if channels share it.
+        """
         log = data["exposure"][..., None] if "exposure" in data else np.zeros(1)
         if "covariates" in data:
             b = parameters["coefficients"]
@@ -192,17 +242,28 @@ class AbstractCounts(AbstractWithPrior):
                 raise ValueError(
                     f"{type(self).__name__}: there {what} for step {step}; those of {len(array)} steps were given."
                 )
-        return np.exp(np.asarray(self.log_factor(parameters, {name: array[step] for name, array in self._factors.items()})))
+        return np.exp(
+            np.asarray(
+                self.log_factor(
+                    parameters, {name: array[step] for name, array in self._factors.items()}
+                )
+            )
+        )
 
-    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
+    def initial(
+        self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int
+    ) -> Parameters:
         return self._start(data, observed, num_states, seed)[0]
 
     def _start(self, data, observed, num_states, seed):
-        """Return the coefficients and the mean counts of clusters, and the expected count of each observed step.
+        """Return the coefficients and the mean counts of clusters, and the expected count of each
+        observed step.
 
-        The coefficients `[C]`, or `[C, R]` for several channels, are those of a Poisson regression without states.
+        The coefficients `[C]`, or `[C, R]` for several channels, are those of a Poisson regression
+        without states.
         """
-        counts, own = np.asarray(data.count)[observed], {}
+        counts = np.asarray(data.count)[observed]
+        own = {}
         if self.covariates is not None:
             c = np.asarray(data.regressors["covariates"])[observed]
             fitted = [np.zeros(c.shape[1])] * counts.shape[1]
@@ -210,32 +271,42 @@ class AbstractCounts(AbstractWithPrior):
                 from sklearn.linear_model import PoissonRegressor
 
                 scale = np.asarray(jnp.std(jnp.asarray(self.covariates), axis=0))
-                risk = np.exp(np.asarray(data.regressors.get("exposure", np.zeros(len(observed)))))[observed]
-                regression = lambda y: PoissonRegressor(alpha=1e-4, max_iter=300).fit(c / scale, y / risk, risk / risk.mean())
+                risk = np.exp(np.asarray(data.regressors.get("exposure", np.zeros(len(observed)))))[
+                    observed
+                ]
+                regression = lambda y: PoissonRegressor(alpha=1e-4, max_iter=300).fit(
+                    c / scale, y / risk, risk / risk.mean()
+                )
                 fitted = [regression(y).coef_ / scale for y in counts.T]
             own["coefficients"] = fitted[0] if len(fitted) == 1 else np.stack(fitted, axis=1)
         factor = np.exp(np.asarray(self.log_factor(own, data.regressors)))
-        factor = factor[observed] if factor.ndim > 1 else factor
+        if factor.ndim > 1:
+            factor = factor[observed]
         usual = factor.mean() if len(counts) else 1.0
         mean, labels = cluster_means(counts * usual / factor, num_states, seed)
         return {self.named: single(mean / usual), **own}, mean[labels] * factor / usual
 
     def means(self, parameters: Parameters, data: PyTree) -> Means:
         factor = jnp.exp(self.log_factor(parameters, data.regressors))
-        return jnp.broadcast_to(factor, data.count.shape)[:, None] * by_state(parameters[self.named])
+        return jnp.broadcast_to(factor, data.count.shape)[:, None] * by_state(
+            parameters[self.named]
+        )
 
 
 def _read_covariates(emission: str, covariates: ArrayLike) -> np.ndarray:
     """Read covariates, about their means."""
     array = numbers(emission, "covariates", covariates)
-    array = array[:, None] if array.ndim == 1 else array
+    if array.ndim == 1:
+        array = array[:, None]
     if array.ndim != 2 or not np.isfinite(array).all():
         raise ValueError(
             f"{emission}: covariates must be finite numbers, one row a step or site; got an array of "
             f"{array.dtype}, shape {list(array.shape)}{'' if array.dtype.kind not in 'f' else ', perhaps with NaN'}."
         )
     array = np.asarray(array, np.float64)
-    constant = np.flatnonzero(np.ptp(array, axis=0) == 0) if len(array) else np.arange(array.shape[1])
+    constant = (
+        np.flatnonzero(np.ptp(array, axis=0) == 0) if len(array) else np.arange(array.shape[1])
+    )
     if constant.size:
         raise ValueError(
             f"{emission}: covariates must vary; column {constant[0]} does not. The states have "
@@ -245,18 +316,21 @@ def _read_covariates(emission: str, covariates: ArrayLike) -> np.ndarray:
 
 
 class Poisson(AbstractCounts):
-    """Poisson emission, `x_t | z_t = k ~ Poisson(exposure_t · exp((c_t − c̄)ᵀ b) · rate_k)`, independently in each channel.
+    """Poisson emission, `x_t | z_t = k ~ Poisson(exposure_t · exp((c_t − c̄)ᵀ b) · rate_k)`,
+    independently in each channel.
 
-    Parameters are `rate` [K], or [K, R] for R > 1 channels, and, with covariates, `coefficients` b [C], or [C, R], which all
-    states share. By default the rate has the prior Gamma(2, 1/m), where m is the channel's overall rate (one pseudo-event, in
-    the exposure that one takes), and coefficients have Normal(0, 2.5 / (standard deviation of the covariate)).
+    Parameters are `rate` [K], or [K, R] for R > 1 channels, and, with covariates, `coefficients` b
+    [C], or [C, R], which all states share. By default the rate has the prior Gamma(2, 1/m), where m
+    is the channel's overall rate (one pseudo-event, in the exposure that one takes), and
+    coefficients have Normal(0, 2.5 / (standard deviation of the covariate)).
 
     Parameters
     ----------
     prior : {"default"}, dict or None, default: "default"
         Priors, such as `{"rate": (shape, rate)}`; None is flat.
     exposure : array, shape (steps,), optional
-        Population at risk, or the time or area observed, of each step or site. It is the same in every sequence or field.
+        Population at risk, or the time or area observed, of each step or site. It is the same in
+        every sequence or field.
     covariates : array or DataFrame, shape (steps, C), optional
         Covariates of each step or site, which are taken about their means c̄.
 
@@ -274,36 +348,48 @@ class Poisson(AbstractCounts):
 
     named = "rate"
 
-    def __init__(self, prior: Choice = "default", exposure: ArrayLike | None = None, covariates: ArrayLike | None = None):
+    def __init__(
+        self,
+        prior: Choice = "default",
+        exposure: ArrayLike | None = None,
+        covariates: ArrayLike | None = None,
+    ):
         self._bind(prior, exposure, covariates)
 
     def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
-        rate, factor = by_state(parameters["rate"]), self.log_factor(parameters, data.regressors)
+        rate = by_state(parameters["rate"])
+        factor = self.log_factor(parameters, data.regressors)
         expected = jnp.broadcast_to(jnp.exp(factor), data.count.shape) @ rate.T
         common = jnp.sum(data.count * factor, axis=1) - data.log_factorial
         return data.count @ jnp.log(rate).T - expected + common[:, None]
 
-    def draw(self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator) -> Row:
+    def draw(
+        self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator
+    ) -> Row:
         rate = np.asarray(parameters["rate"])[state]
-        return np.atleast_1d(rng.poisson(self.factor_of_step(parameters, step) * rate)).astype(float)
+        return np.atleast_1d(rng.poisson(self.factor_of_step(parameters, step) * rate)).astype(
+            float
+        )
 
 
 class NegativeBinomial(AbstractCounts):
-    """Negative binomial emission, `x_t | z_t = k ~ NegativeBinomial(m, size_k)`, independently in each channel.
+    """Negative binomial emission, `x_t | z_t = k ~ NegativeBinomial(m, size_k)`, independently in
+    each channel.
 
     The mean is `m = exposure_t · exp((c_t − c̄)ᵀ b) · mean_k`, and the variance `m + m²/size_k`.
 
         log p(x) = log Γ(x + s) − log Γ(s) − log x! + s log(s / (s + m)) + x log(m / (s + m))
 
-    Parameters are `mean` and `size`, each [K], or [K, R] for R > 1 channels, and `coefficients` with covariates. A large size
-    is nearly Poisson. Default priors are mean ~ Gamma(2, 1/m), where m is the channel's mean count for an exposure of one, size
-    ~ Gamma(2, 0.1), and coefficients as in `Poisson`.
+    Parameters are `mean` and `size`, each [K], or [K, R] for R > 1 channels, and `coefficients`
+    with covariates. A large size is nearly Poisson. Default priors are mean ~ Gamma(2, 1/m), where
+    m is the channel's mean count for an exposure of one, size ~ Gamma(2, 0.1), and coefficients as
+    in `Poisson`.
 
     Parameters
     ----------
     prior : {"default"}, dict or None, default: "default"
-        Priors, such as `{"mean": (shape, rate)}`. None is flat; then the size has no interior optimum where counts are no more
-        dispersed than Poisson's.
+        Priors, such as `{"mean": (shape, rate)}`. None is flat; then the size has no interior
+        optimum where counts are no more dispersed than Poisson's.
     exposure : array, shape (steps,), optional
         Population at risk, or the time or area observed, of each step or site.
     covariates : array or DataFrame, shape (steps, C), optional
@@ -327,7 +413,12 @@ class NegativeBinomial(AbstractCounts):
 
     named = "mean"
 
-    def __init__(self, prior: Choice = "default", exposure: ArrayLike | None = None, covariates: ArrayLike | None = None):
+    def __init__(
+        self,
+        prior: Choice = "default",
+        exposure: ArrayLike | None = None,
+        covariates: ArrayLike | None = None,
+    ):
         self._bind(prior, exposure, covariates)
 
     def default_prior(self, x: Observations) -> Priors:
@@ -343,14 +434,21 @@ class NegativeBinomial(AbstractCounts):
         return replace(super().prepare(x, lengths), length=table_length(np.nan_to_num(x)))
 
     def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
-        size, log_factor = jnp.asarray(parameters["size"]), self.log_factor(parameters, datum.regressors)
+        size = jnp.asarray(parameters["size"])
+        log_factor = self.log_factor(parameters, datum.regressors)
         log_mean = jnp.log(parameters["mean"]) + log_factor
-        return -jnp.sum(NEGATIVE_BINOMIAL.loss(jnp.exp(log_mean), log_mean, 1 / size, -jnp.log(size), datum.count))
+        return -jnp.sum(
+            NEGATIVE_BINOMIAL.loss(
+                jnp.exp(log_mean), log_mean, 1 / size, -jnp.log(size), datum.count
+            )
+        )
 
     def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
         if data.length > LARGEST_TABLE:
             return AbstractEmission.log_densities(self, parameters, data)
-        mean, size, channels = by_state(parameters["mean"]), by_state(parameters["size"]), np.arange(data.count.shape[1])
+        mean = by_state(parameters["mean"])
+        size = by_state(parameters["size"])
+        channels = np.arange(data.count.shape[1])
         # log Γ(x + size) − log Γ(size) for x = 0, 1, … as a running sum, without cancellation
         steps = jnp.log(size[..., None] + jnp.arange(data.length - 1))
         table = jnp.concatenate([jnp.zeros((*size.shape, 1)), jnp.cumsum(steps, axis=-1)], axis=-1)
@@ -361,16 +459,25 @@ class NegativeBinomial(AbstractCounts):
         else:
             table = table + _success(jnp.arange(data.length), mean[..., None], size[..., None])
         rows = jnp.transpose(table, (1, 2, 0))[channels, jnp.asarray(data.count).astype(int)]
-        return jnp.sum(rows + jnp.swapaxes(each, 1, 2) if data.regressors else rows, axis=1) - data.log_factorial[:, None]
+        return (
+            jnp.sum(rows + jnp.swapaxes(each, 1, 2) if data.regressors else rows, axis=1)
+            - data.log_factorial[:, None]
+        )
 
-    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
+    def initial(
+        self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int
+    ) -> Parameters:
         own, expected = self._start(data, observed, num_states, seed)
         excess = np.mean((np.asarray(data.count)[observed] - expected) ** 2 - expected, axis=0)
         size = np.clip(np.mean(expected**2, axis=0) / np.maximum(excess, 1e-3), 0.5, 50.0)
         return {**own, "size": single(np.tile(size, (num_states, 1)))}
 
-    def draw(self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator) -> Row:
-        mean, size = (np.atleast_1d(np.asarray(parameters[name])[state]) for name in ("mean", "size"))
+    def draw(
+        self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator
+    ) -> Row:
+        mean, size = (
+            np.atleast_1d(np.asarray(parameters[name])[state]) for name in ("mean", "size")
+        )
         mean = self.factor_of_step(parameters, step) * mean
         return rng.poisson(rng.gamma(size, mean / size)).astype(float)
 
@@ -381,10 +488,11 @@ def _success(x: Array, mean: Arrays, size: Arrays) -> Array:
 
 
 class Binomial(AbstractWithPrior):
-    """Binomial emission, `x_t | z_t = k ~ Binomial(trials, probability_k)`, independently in each channel.
+    """Binomial emission, `x_t | z_t = k ~ Binomial(trials, probability_k)`, independently in each
+    channel.
 
-    The parameter is `probability` [K], or [K, R] for R > 1 channels. Its default prior is Beta(1.5, 1.5): one pseudo-trial,
-    half a success.
+    The parameter is `probability` [K], or [K, R] for R > 1 channels. Its default prior is
+    Beta(1.5, 1.5): one pseudo-trial, half a success.
 
     Parameters
     ----------
@@ -412,7 +520,9 @@ class Binomial(AbstractWithPrior):
     def __init__(self, trials: "int | np.ndarray", prior: Choice = "default"):
         number = np.asarray(trials)
         if number.ndim > 1 or number.dtype.kind not in "iu" or (number < 1).any():
-            raise ValueError(f"Binomial: trials must be a positive integer, or one a channel; got {trials}.")
+            raise ValueError(
+                f"Binomial: trials must be a positive integer, or one a channel; got {trials}."
+            )
         self.trials = number.astype(int)
         self._choose_prior(prior)
 
@@ -425,7 +535,9 @@ class Binomial(AbstractWithPrior):
 
     def prepare(self, x: Observations, lengths: Lengths) -> PyTree:
         if self.trials.ndim and len(self.trials) != x.shape[1]:
-            raise ValueError(f"Binomial: {len(self.trials)} numbers of trials, but the data have {x.shape[1]} channels.")
+            raise ValueError(
+                f"Binomial: {len(self.trials)} numbers of trials, but the data have {x.shape[1]} channels."
+            )
         check_counts(x, "Binomial")
         check(x, x <= self.trials, "Binomial", f"at most the number of trials, {self.trials}")
         x = np.where(np.isnan(x), 0.0, x)
@@ -435,9 +547,15 @@ class Binomial(AbstractWithPrior):
 
     def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
         p = by_state(parameters["probability"])
-        return data["count"] @ jnp.log(p).T + data["failures"] @ jnp.log1p(-p).T + data["log_ways"][:, None]
+        return (
+            data["count"] @ jnp.log(p).T
+            + data["failures"] @ jnp.log1p(-p).T
+            + data["log_ways"][:, None]
+        )
 
-    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
+    def initial(
+        self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int
+    ) -> Parameters:
         x = np.asarray(data["count"])[observed]
         mean, _ = cluster_means(x, num_states, seed)
         return {"probability": single(np.clip(mean / self.trials, 0.02, 0.98))}
@@ -446,5 +564,9 @@ class Binomial(AbstractWithPrior):
         mean = self.trials * by_state(parameters["probability"])
         return jnp.broadcast_to(mean, (len(data["count"]), *mean.shape))
 
-    def draw(self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator) -> Row:
-        return np.atleast_1d(rng.binomial(self.trials, np.asarray(parameters["probability"])[state])).astype(float)
+    def draw(
+        self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator
+    ) -> Row:
+        return np.atleast_1d(
+            rng.binomial(self.trials, np.asarray(parameters["probability"])[state])
+        ).astype(float)

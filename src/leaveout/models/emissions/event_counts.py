@@ -1,4 +1,7 @@
-"""Counts with a seasonal background and bursts: Ihler, Hutchins & Smyth (2006), as in the time-varying Poisson model."""
+"""Counts with a seasonal background and bursts.
+
+Ihler, Hutchins & Smyth (2006), as in the time-varying Poisson model.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -47,14 +50,17 @@ class SeasonCounts(Module):
 
 
 class EventCounts(AbstractWithPrior):
-    """Counts with a seasonal Poisson background, and an excess while an event is on; for two states.
+    """Counts with a seasonal Poisson background, and an excess while an event is on; for two
+    states.
 
         z_t = 0:  x_t ~ Poisson(λ_t),  λ_t = rate · seasonal_{d_t}
-        z_t = 1:  x_t = background + excess,  excess ~ Poisson(Gamma(a, b)), a negative binomial of mean a/b; summed out
+        z_t = 1:  x_t = background + excess,  excess ~ Poisson(Gamma(a, b)), a negative binomial of
+        mean a/b; summed out
 
-    State 0 is without and state 1 with an event. Parameters, which the states share, are `rate` [], `seasonal` [S] of mean one,
-    `excess_shape` a and `excess_rate` b, []. `event` [0, 1] is fixed and tells the states apart. Default priors are rate ~
-    Gamma(1.05, 0.01), seasonal/S ~ Dirichlet(1), a and b ~ Gamma(2, 0.1); the paper uses these families and does not print its
+    State 0 is without and state 1 with an event. Parameters, which the states share, are `rate` [],
+    `seasonal` [S] of mean one, `excess_shape` a and `excess_rate` b, []. `event` [0, 1] is fixed
+    and tells the states apart. Default priors are rate ~ Gamma(1.05, 0.01), seasonal/S ~
+    Dirichlet(1), a and b ~ Gamma(2, 0.1); the paper uses these families and does not print its
     numbers. Priors of the transitions belong to the model.
 
     Parameters
@@ -73,7 +79,8 @@ class EventCounts(AbstractWithPrior):
 
     References
     ----------
-    A. Ihler, J. Hutchins and P. Smyth, "Adaptive event detection with time-varying Poisson processes", *KDD*, 2006.
+    A. Ihler, J. Hutchins and P. Smyth, "Adaptive event detection with time-varying Poisson
+    processes", *KDD*, 2006.
 
     Examples
     --------
@@ -89,24 +96,35 @@ class EventCounts(AbstractWithPrior):
     num_seasons: int = static()
 
     def __init__(self, season: ArrayLike, future: ArrayLike = (), prior: Choice = "default"):
-        season, future = np.asarray(season), np.asarray(future)
+        season = np.asarray(season)
+        future = np.asarray(future)
         if season.ndim != 1 or season.dtype.kind not in "iu" or not len(season):
-            raise ValueError(f"EventCounts: season must be integers, one a step; got {season.dtype} {list(season.shape)}.")
+            raise ValueError(
+                f"EventCounts: season must be integers, one a step; got {season.dtype} {list(season.shape)}."
+            )
         labels, self.season = np.unique(season, return_inverse=True)
         if not np.isin(future, labels).all():
-            raise ValueError(f"EventCounts: future holds a season that the data do not have; they have {labels.tolist()}.")
+            raise ValueError(
+                f"EventCounts: future holds a season that the data do not have; they have {labels.tolist()}."
+            )
         self.future = np.searchsorted(labels, future)
         self.num_seasons = len(labels)
         self._choose_prior(prior)
 
     def default_prior(self, x: Observations) -> Priors:
         excess = GammaPrior(2.0, 0.1)
-        rate, seasonal = GammaPrior(1.05, 0.01), DirichletPrior(1.0)
+        rate = GammaPrior(1.05, 0.01)
+        seasonal = DirichletPrior(1.0)
         return {"rate": rate, "seasonal": seasonal, "excess_shape": excess, "excess_rate": excess}
 
     @property
     def free(self) -> dict[str, Constraint]:
-        return {"rate": POSITIVE, "seasonal": MEAN_ONE, "excess_shape": POSITIVE, "excess_rate": POSITIVE}
+        return {
+            "rate": POSITIVE,
+            "seasonal": MEAN_ONE,
+            "excess_shape": POSITIVE,
+            "excess_rate": POSITIVE,
+        }
 
     @property
     def fixed(self) -> Parameters:
@@ -124,7 +142,9 @@ class EventCounts(AbstractWithPrior):
         if x.shape[1] != 1:
             raise ValueError(f"EventCounts: counts come in one channel; got {x.shape[1]}.")
         if len(x) != len(self.season):
-            raise ValueError(f"EventCounts: season has {len(self.season)} steps, the data have {len(x)}.")
+            raise ValueError(
+                f"EventCounts: season has {len(self.season)} steps, the data have {len(x)}."
+            )
         check_counts(x, "EventCounts")
         total = np.bincount(self.season, np.nan_to_num(x[:, 0]), minlength=self.num_seasons)
         if (total == 0).any():
@@ -132,18 +152,22 @@ class EventCounts(AbstractWithPrior):
                 f"EventCounts: no count above zero was observed in season {np.flatnonzero(total == 0)[0]} "
                 f"of {self.num_seasons} (in the order of the labels), so that its rate would be zero; merge it with another."
             )
-        count, length = np.where(np.isnan(x), 0, x)[:, 0].astype(int), table_length(np.nan_to_num(x))
+        count = np.where(np.isnan(x), 0, x)[:, 0].astype(int)
+        length = table_length(np.nan_to_num(x))
         return SeasonCounts(self.season * length + count, length)
 
     def table(self, parameters: Parameters, length: int) -> Float[Array, "seasons length 2"]:
-        """Compute the log-densities of the counts 0, 1, … in each season, without and with an event.
+        """Compute the log-densities of the counts 0, 1, … in each season, without and with an
+        event.
 
-        The sum of Poisson and negative binomial counts has the generating function `G(z) = e^{λ(z−1)} (b/(1+b−z))^a`, and
-        `(1 + b − z) G′ = (λ (1 + b − z) + a) G` is a recursion for the ratios ρ_n = p_{n+1} / p_n:
+        The sum of Poisson and negative binomial counts has the generating function `G(z) =
+        e^{λ(z−1)} (b/(1+b−z))^a`, and `(1 + b − z) G′ = (λ (1 + b − z) + a) G` is a recursion for
+        the ratios ρ_n = p_{n+1} / p_n:
 
             (1 + b)(n + 1) ρ_n = n + a + λ (1 + b) − λ / ρ_{n−1}
 
-        λ/ρ_{n−1} is the expected background given the total n, so that errors shrink from step to step.
+        λ/ρ_{n−1} is the expected background given the total n, so that errors shrink from step to
+        step.
 
         Parameters
         ----------
@@ -158,7 +182,8 @@ class EventCounts(AbstractWithPrior):
             The log-densities.
         """
         rate = parameters["rate"] * parameters["seasonal"]
-        a, b = parameters["excess_shape"], parameters["excess_rate"]
+        a = parameters["excess_shape"]
+        b = parameters["excess_rate"]
         n = jnp.arange(length)
         background = n * jnp.log(rate)[:, None] - rate[:, None] - gammaln(n + 1.0)
 
@@ -167,9 +192,13 @@ class EventCounts(AbstractWithPrior):
             return now, now
 
         first = rate + a / (1 + b)
-        ratios = jnp.concatenate([first[None], jax.lax.scan(ratio, first, jnp.arange(1.0, length - 1))[1]])
+        ratios = jnp.concatenate(
+            [first[None], jax.lax.scan(ratio, first, jnp.arange(1.0, length - 1))[1]]
+        )
         zero = -rate - a * jnp.log1p(1 / b)
-        both = jnp.concatenate([zero[:, None], zero[:, None] + jnp.cumsum(jnp.log(ratios), axis=0).T], axis=1)
+        both = jnp.concatenate(
+            [zero[:, None], zero[:, None] + jnp.cumsum(jnp.log(ratios), axis=0).T], axis=1
+        )
         return jnp.stack([background, both], axis=-1)
 
     def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
@@ -179,14 +208,22 @@ class EventCounts(AbstractWithPrior):
     def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
         return self.table(parameters, data.length).reshape(-1, 2)[data.row]
 
-    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
+    def initial(
+        self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int
+    ) -> Parameters:
         rng = np.random.default_rng(seed)
-        x, season = np.asarray(data.row)[observed] % data.length, self.season[observed]
+        x = np.asarray(data.row)[observed] % data.length
+        season = self.season[observed]
         overall = x.mean()
-        low, high = np.mean(x[x <= np.median(x)]), np.quantile(x, 0.9)
-        steps, total = (np.bincount(season, weight, self.num_seasons) for weight in (np.ones(len(x)), x))
+        low = np.mean(x[x <= np.median(x)])
+        high = np.quantile(x, 0.9)
+        steps, total = (
+            np.bincount(season, weight, self.num_seasons) for weight in (np.ones(len(x)), x)
+        )
         seasonal = (total + overall) / (steps + 1)
-        rate = np.maximum(0.5 * (low + overall), 0.1 * overall) * np.exp(0.3 * rng.standard_normal())
+        rate = np.maximum(0.5 * (low + overall), 0.1 * overall) * np.exp(
+            0.3 * rng.standard_normal()
+        )
         shape = 2.0 * np.exp(0.3 * rng.standard_normal())
         return {
             "rate": np.asarray(rate),
@@ -200,10 +237,14 @@ class EventCounts(AbstractWithPrior):
         excess = parameters["excess_shape"] / parameters["excess_rate"]
         return jnp.stack([rate, rate + excess], axis=1)[..., None]
 
-    def draw(self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator) -> Row:
+    def draw(
+        self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator
+    ) -> Row:
         seasons = np.concatenate([self.season, self.future])
         if step >= len(seasons):
-            raise ValueError(f"EventCounts: no season is known for step {step}; give those after the data as future=.")
+            raise ValueError(
+                f"EventCounts: no season is known for step {step}; give those after the data as future=."
+            )
         value = {name: np.asarray(parameters[name]) for name in self.free}
         count = rng.poisson(value["rate"] * value["seasonal"][seasons[step]])
         if state == 1:

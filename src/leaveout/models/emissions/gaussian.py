@@ -1,9 +1,11 @@
-"""Gaussian emissions, `x_t | z_t = k ~ N(mean_k, covariance_k)`, and the covariances of Gaussian noise.
+"""Gaussian emissions, `x_t | z_t = k ~ N(mean_k, covariance_k)`, and the covariances of Gaussian
+noise.
 
-A covariance is `[K, R, R]` ("full"), `[R, R]` for all states ("tied"), variances `[K, R]` ("diagonal") or `[K]`
-("spherical"), or held fixed: one variance `[]`, or `[R, R]`, or `[K, R, R]`. Free matrices live in θ as their Cholesky
-factor with the logarithm of its diagonal, row by row. XLA's calls of LAPACK on the CPU can deadlock inside a compiled loop
-over folds, so matrices are inverted by sweeps of elementwise operations, and differentiated by matrix products.
+A covariance is `[K, R, R]` ("full"), `[R, R]` for all states ("tied"), variances `[K, R]`
+("diagonal") or `[K]` ("spherical"), or held fixed: one variance `[]`, or `[R, R]`, or `[K, R, R]`.
+Free matrices live in θ as their Cholesky factor with the logarithm of its diagonal, row by row.
+XLA's calls of LAPACK on the CPU can deadlock inside a compiled loop over folds, so matrices are
+inverted by sweeps of elementwise operations, and differentiated by matrix products.
 """
 
 import math
@@ -44,17 +46,25 @@ LOG_TAU = math.log(2 * math.pi)
 SKEW = 1e-6  # largest asymmetry by rounding of a matrix whose diagonal is one
 
 
-def _sweeps(matrix: Float[Array, "... n n"]) -> tuple[Float[Array, "... n n"], Float[Array, "... n n"]]:
-    """Compute the inverse and the Cholesky factor of positive definite matrices by sweeping column after column."""
+def _sweeps(
+    matrix: Float[Array, "... n n"],
+) -> tuple[Float[Array, "... n n"], Float[Array, "... n n"]]:
+    """Compute the inverse and the Cholesky factor of positive definite matrices by sweeping column
+    after column.
+    """
     rows = jnp.arange(matrix.shape[-1])
 
     def sweep(a, j):
         here = rows == j
         column = jnp.sum(jnp.where(here, a, 0.0), axis=-1)
         pivot = jnp.sum(jnp.where(here, column, 0.0), axis=-1, keepdims=True)
-        factor = jnp.where(rows >= j, column, 0.0) / jnp.sqrt(pivot)  # the part not yet swept is the Schur complement
+        # the part not yet swept is the Schur complement
+        factor = jnp.where(rows >= j, column, 0.0) / jnp.sqrt(pivot)
         c = jnp.where(here, -1.0, column)
-        swept = jnp.where(here | here[:, None], 0.0, a) - c[..., :, None] * c[..., None, :] / pivot[..., None]
+        swept = (
+            jnp.where(here | here[:, None], 0.0, a)
+            - c[..., :, None] * c[..., None, :] / pivot[..., None]
+        )
         return swept, factor
 
     swept, columns = jax.lax.scan(sweep, matrix, rows)
@@ -62,7 +72,9 @@ def _sweeps(matrix: Float[Array, "... n n"]) -> tuple[Float[Array, "... n n"], F
 
 
 @jax.custom_jvp
-def inverse(matrix: Float[Array | np.ndarray, "... n n"]) -> tuple[Float[Array, "... n n"], Float[Array, "..."]]:
+def inverse(
+    matrix: Float[Array | np.ndarray, "... n n"],
+) -> tuple[Float[Array, "... n n"], Float[Array, "..."]]:
     """Compute the inverse and the log-determinant of positive definite matrices."""
     precision, factor = _sweeps(jnp.asarray(matrix))
     return precision, 2 * jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), axis=-1)
@@ -70,9 +82,13 @@ def inverse(matrix: Float[Array | np.ndarray, "... n n"]) -> tuple[Float[Array, 
 
 @inverse.defjvp
 def _(primals, tangents):
-    (matrix,), (change,) = primals, tangents
+    (matrix,) = primals
+    (change,) = tangents
     precision, log_det = inverse(matrix)
-    return (precision, log_det), (-precision @ change @ precision, jnp.sum(precision * change, axis=(-2, -1)))
+    return (precision, log_det), (
+        -precision @ change @ precision,
+        jnp.sum(precision * change, axis=(-2, -1)),
+    )
 
 
 def _covariance(vector: Float[Array, "... entries"]) -> Float[Array, "... n n"]:
@@ -120,7 +136,9 @@ class InverseWishart(AbstractPrior):
     def __call__(self, value: Arrays) -> Scalar:
         precision, log_det = inverse(value)
         channels = value.shape[-1]
-        return -0.5 * jnp.sum((self.freedom + channels + 1) * log_det + jnp.sum(self.scale * precision, axis=(-2, -1)))
+        return -0.5 * jnp.sum(
+            (self.freedom + channels + 1) * log_det + jnp.sum(self.scale * precision, axis=(-2, -1))
+        )
 
 
 class CovarianceKind(Module):
@@ -132,8 +150,11 @@ class CovarianceKind(Module):
     def __init__(self, emission: str, covariance: "str | ArrayLike"):
         if isinstance(covariance, str):
             if covariance not in KINDS:
-                raise ValueError(f"{emission}: covariance must be one of {', '.join(KINDS)}, or an array; got {covariance!r}.")
-            self.kind, self.value = covariance, None
+                raise ValueError(
+                    f"{emission}: covariance must be one of {', '.join(KINDS)}, or an array; got {covariance!r}."
+                )
+            self.kind = covariance
+            self.value = None
             return
         value = as_stored(covariance)
         if value.ndim not in (0, 2, 3) or (value.ndim and value.shape[-1] != value.shape[-2]):
@@ -143,9 +164,14 @@ class CovarianceKind(Module):
             )
         matrices = value if value.ndim else value[None, None]
         symmetric = np.allclose(matrices, np.swapaxes(matrices, -1, -2), rtol=1e-10, atol=0)
-        if not (np.isfinite(matrices).all() and symmetric and (np.linalg.eigvalsh(matrices) > 0).all()):
-            raise ValueError(f"{emission}: a fixed covariance must be symmetric, positive definite and finite; got\n{value}")
-        self.kind, self.value = {0: "spherical", 2: "tied", 3: "full"}[value.ndim], value
+        if not (
+            np.isfinite(matrices).all() and symmetric and (np.linalg.eigvalsh(matrices) > 0).all()
+        ):
+            raise ValueError(
+                f"{emission}: a fixed covariance must be symmetric, positive definite and finite; got\n{value}"
+            )
+        self.kind = {0: "spherical", 2: "tied", 3: "full"}[value.ndim]
+        self.value = value
 
     @property
     def matrices(self) -> bool:
@@ -159,7 +185,9 @@ class CovarianceKind(Module):
 
     @property
     def fixed(self) -> dict[str, np.ndarray]:
-        return {} if self.value is None else {"covariance": self.value}
+        if self.value is None:
+            return {}
+        return {"covariance": self.value}
 
     @property
     def shared(self) -> frozenset[str]:
@@ -167,7 +195,9 @@ class CovarianceKind(Module):
         return frozenset({"covariance"} if one_for_all else ())
 
     def check(self, emission: str, x: Float[np.ndarray, "steps channels"]) -> None:
-        """Raise ValueError if the data do not fit the fixed value, or cannot distinguish a free one from zero."""
+        """Raise ValueError if the data do not fit the fixed value, or cannot distinguish a free one
+        from zero.
+        """
         channels = x.shape[1]
         if self.value is not None:
             if self.value.ndim and self.value.shape[-1] != channels:
@@ -184,14 +214,23 @@ class CovarianceKind(Module):
                 )
 
     def precision(self, covariance: Arrays, channels: int) -> tuple[Arrays, Array]:
-        """Compute the inverse of the covariance, `[..., R, R]` or its diagonal `[..., R]`, and its log-determinant `[...]`."""
+        """Compute the inverse of the covariance, `[..., R, R]` or its diagonal `[..., R]`, and its
+        log-determinant `[...]`.
+        """
         if self.matrices:
             return inverse(covariance)
-        variance = covariance[..., None] * jnp.ones(channels) if self.kind == "spherical" else covariance
+        variance = (
+            covariance[..., None] * jnp.ones(channels) if self.kind == "spherical" else covariance
+        )
         return 1 / variance, jnp.sum(jnp.log(variance), axis=-1)
 
-    def log_density(self, residual: Float[Array, "... channels"], covariance: Arrays) -> Float[Array, "..."]:
-        """`−½ (rᵀ Σ⁻¹ r + log |2πΣ|)`; residuals `[..., K, R]` for a covariance with a state axis, else `[..., R]`."""
+    def log_density(
+        self, residual: Float[Array, "... channels"], covariance: Arrays
+    ) -> Float[Array, "..."]:
+        """`−½ (rᵀ Σ⁻¹ r + log |2πΣ|)`.
+
+        Residuals `[..., K, R]` for a covariance with a state axis, else `[..., R]`.
+        """
         precision, log_det = self.precision(covariance, residual.shape[-1])
         if precision.ndim < 2 or not self.matrices:
             square = jnp.sum(precision * residual**2, axis=-1)
@@ -202,9 +241,14 @@ class CovarianceKind(Module):
         return -0.5 * (square + log_det + residual.shape[-1] * LOG_TAU)
 
     def start(
-        self, residual: Float[np.ndarray, "steps channels"], labels: Int[np.ndarray, " steps"], num_states: int
+        self,
+        residual: Float[np.ndarray, "steps channels"],
+        labels: Int[np.ndarray, " steps"],
+        num_states: int,
     ) -> dict[str, np.ndarray]:
-        """Compute the covariance of the residuals in each cluster, shrunk a little towards that of all."""
+        """Compute the covariance of the residuals in each cluster, shrunk a little towards that of
+        all.
+        """
         if self.value is not None:
             return {}
         channels = residual.shape[1]
@@ -216,24 +260,40 @@ class CovarianceKind(Module):
         worth = channels + 1
         full = np.stack([(r.T @ r + worth * total) / (len(r) + worth) for r in inside])
         variances = np.diagonal(full, axis1=1, axis2=2)
-        return {"covariance": {"full": full, "diagonal": variances, "spherical": variances.mean(axis=1)}[self.kind]}
+        return {
+            "covariance": {
+                "full": full,
+                "diagonal": variances,
+                "spherical": variances.mean(axis=1),
+            }[self.kind]
+        }
 
-    def noise(self, parameters: Mapping[str, Arrays], state: int, channels: int, rng: np.random.Generator) -> np.ndarray:
+    def noise(
+        self, parameters: Mapping[str, Arrays], state: int, channels: int, rng: np.random.Generator
+    ) -> np.ndarray:
         """Draw the noise of one observation in a state."""
         value = np.asarray(parameters["covariance"])
-        value = value if "covariance" in self.shared else value[state]
+        if "covariance" not in self.shared:
+            value = value[state]
         normal = rng.standard_normal(channels)
-        return np.linalg.cholesky(value) @ normal if self.matrices else np.sqrt(value) * normal
+        if self.matrices:
+            return np.linalg.cholesky(value) @ normal
+        return np.sqrt(value) * normal
 
 
 def centre(x: np.ndarray) -> np.ndarray:
     """Compute the mean of each channel, zero without observations."""
     seen = x[~np.isnan(x).any(axis=1)]
-    return seen.mean(axis=0) if len(seen) else np.zeros(x.shape[1])
+    if len(seen):
+        return seen.mean(axis=0)
+    return np.zeros(x.shape[1])
 
 
 def squares(x: np.ndarray, about: np.ndarray | float) -> np.ndarray:
-    """Compute the mean square of each channel about a point; one if that is zero or nothing is observed."""
+    """Compute the mean square of each channel about a point.
+
+    One if that is zero or nothing is observed.
+    """
     seen = x[~np.isnan(x).any(axis=1)]
     square = np.mean((seen - about) ** 2, axis=0) if len(seen) else np.zeros(x.shape[1])
     return np.where(square > 0, square, 1.0)
@@ -247,16 +307,21 @@ class AbstractGaussian(AbstractWithPrior):
     covariance: CovarianceKind
 
     def scale_prior(self, square: np.ndarray) -> dict[str, AbstractPrior]:
-        """Return the prior of the covariance: two pseudo-observations of a tenth of each channel's squared scale.
+        """Return the prior of the covariance: two pseudo-observations of a tenth of each channel's
+        squared scale.
 
-        It is `InverseGamma(1, s²/10)` for a variance and, for a matrix, the inverse Wishart with these margins, which has
-        `R + 1` degrees of freedom and the scale `diag(s²)/5`.
+        It is `InverseGamma(1, s²/10)` for a variance and, for a matrix, the inverse Wishart with
+        these margins, which has `R + 1` degrees of freedom and the scale `diag(s²)/5`.
         """
         if self.covariance.value is not None:
             return {}
         if self.covariance.matrices:
             return {"covariance": InverseWishart(len(square) + 1.0, np.diag(square) / 5)}
-        return {"covariance": InverseGamma(1.0, square.mean() / 10 if self.covariance.kind == "spherical" else square / 10)}
+        return {
+            "covariance": InverseGamma(
+                1.0, square.mean() / 10 if self.covariance.kind == "spherical" else square / 10
+            )
+        }
 
     @property
     def fixed(self) -> Parameters:
@@ -270,18 +335,18 @@ class AbstractGaussian(AbstractWithPrior):
 class Gaussian(AbstractGaussian):
     """Gaussian emission, `x_t | z_t = k ~ N(mean_k, covariance_k)`, in R channels.
 
-    Parameters of K states are `mean` [K, R], and `covariance` [K, R, R] for "full", [R, R] for "tied" (one for all states),
-    variances [K, R] for "diagonal" and [K] for "spherical". By default a mean has the prior Normal(m, 3s), a variance
-    InverseGamma(1, s²/10) and a matrix InverseWishart(R + 1, diag(s²)/5), where m and s are the data's mean and standard
-    deviation.
+    Parameters of K states are `mean` [K, R], and `covariance` [K, R, R] for "full", [R, R] for
+    "tied" (one for all states), variances [K, R] for "diagonal" and [K] for "spherical". By default
+    a mean has the prior Normal(m, 3s), a variance InverseGamma(1, s²/10) and a matrix
+    InverseWishart(R + 1, diag(s²)/5), where m and s are the data's mean and standard deviation.
 
     Parameters
     ----------
     covariance : {"full", "tied", "diagonal", "spherical"} or array, default: "diagonal"
         Kind of covariance; or an array that is held fixed: a variance, [R, R] or [K, R, R].
     prior : {"default"}, dict or None, default: "default"
-        Priors, such as `{"mean": (m, s), "covariance": (a, b)}`. None makes one or all of them flat; then a variance has no
-        interior optimum when a state holds one point.
+        Priors, such as `{"mean": (m, s), "covariance": (a, b)}`. None makes one or all of them
+        flat; then a variance has no interior optimum when a state holds one point.
 
     Examples
     --------
@@ -310,33 +375,49 @@ class Gaussian(AbstractGaussian):
         return np.where(np.isnan(x), 0.0, x)
 
     def log_densities(self, parameters: Parameters, data: PyTree) -> LogDensities:
-        # an exponential family: one matrix product with the features [x, xxᵀ], centred against cancellation
+        # an exponential family: one matrix product with the features [x, xxᵀ], centred against
+        # cancellation
         origin = jnp.mean(data, axis=0)
-        x, mean = data - origin, parameters["mean"] - origin
+        x = data - origin
+        mean = parameters["mean"] - origin
         states, channels = mean.shape
         precision, log_det = self.covariance.precision(parameters["covariance"], channels)
         if self.covariance.matrices:
             precision = jnp.broadcast_to(precision, (states, channels, channels))
             i, j = np.tril_indices(channels)
-            second, weight = x[:, i] * x[:, j], precision[:, i, j] * np.where(i == j, 0.5, 1.0)
+            second = x[:, i] * x[:, j]
+            weight = precision[:, i, j] * np.where(i == j, 0.5, 1.0)
             first = jnp.einsum("krs,ks->kr", precision, mean)
         else:
-            second, weight = x**2, jnp.broadcast_to(precision, (states, channels)) / 2
+            second = x**2
+            weight = jnp.broadcast_to(precision, (states, channels)) / 2
             first = jnp.asarray(precision * mean)
         constant = -0.5 * (jnp.sum(first * mean, axis=1) + log_det + channels * LOG_TAU)
-        return jnp.concatenate([x, second], axis=1) @ jnp.concatenate([first, -weight], axis=1).T + constant
+        return (
+            jnp.concatenate([x, second], axis=1) @ jnp.concatenate([first, -weight], axis=1).T
+            + constant
+        )
 
-    def initial(self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int) -> Parameters:
+    def initial(
+        self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int
+    ) -> Parameters:
         x = np.asarray(data)[observed]
         labels = clusters(x, num_states, seed)
         rng = np.random.default_rng(seed)
         alone = rng.choice(len(x), num_states)
-        mean = np.stack([x[labels == k].mean(axis=0) if (labels == k).any() else x[alone[k]] for k in range(num_states)])
+        mean = np.stack(
+            [
+                x[labels == k].mean(axis=0) if (labels == k).any() else x[alone[k]]
+                for k in range(num_states)
+            ]
+        )
         return {"mean": mean, **self.covariance.start(x - mean[labels], labels, num_states)}
 
     def means(self, parameters: Parameters, data: PyTree) -> Means:
         return jnp.broadcast_to(parameters["mean"], (len(data), *parameters["mean"].shape))
 
-    def draw(self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator) -> Row:
+    def draw(
+        self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator
+    ) -> Row:
         mean = np.asarray(parameters["mean"])[state]
         return mean + self.covariance.noise(parameters, state, len(mean), rng)

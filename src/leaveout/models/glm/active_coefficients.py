@@ -1,11 +1,14 @@
-"""Model whose penalty has kinks or bounds, a `GLM` or `Cox`, and the smooth model on the coefficients that are not at them.
+"""Model whose penalty has kinks or bounds, a `GLM` or `Cox`, and the smooth model on the
+coefficients that are not at them.
 
-    F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + o_n, y_n) + κ(w) (½ Σ_j ridge_j β_j² + Σ_j a_j |β_j|),   or Σ_g a_g ‖β_g‖ as the last term
+    F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + o_n, y_n) + κ(w) (½ Σ_j ridge_j β_j² + Σ_j a_j |β_j|),
+    or Σ_g a_g ‖β_g‖ as the last term
 
-Let S be the columns of the coefficients that are at no kink and no bound, and σ their signs. F on them is smooth, with the
-penalty `½ Σ_S ridge_j β_j² + Σ_S a_j σ_j β_j`; coefficients at bounds are part of the offset. It has the minimum of F if the
-rest of the gradient holds the other coefficients (|∇_j| ≤ κ a_j at zero), and every β_j keeps its sign and stays between its
-bounds (Karush, Kuhn & Tucker). The norms of groups that are not zero are smooth, and ‖∇_g‖ ≤ κ a_g holds the other groups.
+Let S be the columns of the coefficients that are at no kink and no bound, and σ their signs. F on
+them is smooth, with the penalty `½ Σ_S ridge_j β_j² + Σ_S a_j σ_j β_j`; coefficients at bounds are
+part of the offset. It has the minimum of F if the rest of the gradient holds the other coefficients
+(|∇_j| ≤ κ a_j at zero), and every β_j keeps its sign and stays between its bounds (Karush, Kuhn &
+Tucker). The norms of groups that are not zero are smooth, and ‖∇_g‖ ≤ κ a_g holds the other groups.
 """
 
 import functools
@@ -25,13 +28,17 @@ from ..survival.cox import Cox
 from . import penalties
 from .glm import GLM, AbstractRegression
 
-Places = Int[np.ndarray, " active"]  # of parameters of the whole model that no kink and no bound holds
+# of parameters of the whole model that no kink and no bound holds
+Places = Int[np.ndarray, " active"]
 PerPlace = Float[np.ndarray, " active"]
 
 
 @dataclass(frozen=True, eq=False)
 class FullModel:
-    """The model of all columns: its smooth part as data, and `slope`, a of every parameter, zero where there is no kink."""
+    """The model of all columns.
+
+    Its smooth part as data, and `slope`, a of every parameter, zero where there is no kink.
+    """
 
     model: Any
 
@@ -46,13 +53,17 @@ class FullModel:
     @functools.cached_property
     def bounds(self) -> tuple[Vector, Vector]:
         low, high = self.model.penalty.bounds(self.num_features)
-        return _append_intercept(self.model, low, -np.inf), _append_intercept(self.model, high, np.inf)
+        return _append_intercept(self.model, low, -np.inf), _append_intercept(
+            self.model, high, np.inf
+        )
 
     @functools.cached_property
     def norms(self) -> Norms | None:
         """Groups of parameters whose norms are penalised."""
         found = self.model.penalty.norms(self.num_features)
-        return None if found is None else found.beside(len(self.slope) - self.num_features)
+        if found is None:
+            return None
+        return found.beside(len(self.slope) - self.num_features)
 
     @functools.cached_property
     def ridge(self) -> Vector:
@@ -78,7 +89,10 @@ class FullModel:
         theta: Vector,
         text: str = "",
     ) -> Any:
-        """Restrict the model to some of the parameters, with the given signs; the others keep their values in θ."""
+        """Restrict the model to some of the parameters, with the given signs.
+
+        The others keep their values in θ.
+        """
         rest = theta.copy()
         rest[place] = 0.0
         return self.active_class(self, (place, sign, rest), text)
@@ -95,13 +109,21 @@ class FullModel:
         index[place] = np.arange(len(place))
         return xp.concatenate([theta, xp.zeros((*theta.shape[:-1], 1))], axis=-1)[..., index] + rest
 
-    def tilt(self, place: Places, sign: PerPlace) -> tuple[Float[np.ndarray, " own"], penalties.AbstractPenalty]:
+    def tilt(
+        self, place: Places, sign: PerPlace
+    ) -> tuple[Float[np.ndarray, " own"], penalties.AbstractPenalty]:
         """Slopes of the kinks of some coefficients, and the smooth penalty on these."""
         own = place[place < self.num_features]
         slope = self.slope[own] * sign[: len(own)]
-        norms = Norms(np.zeros(0), np.zeros((0, len(own)), bool)) if self.norms is None else self.norms.of(own)
+        norms = (
+            Norms(np.zeros(0), np.zeros((0, len(own)), bool))
+            if self.norms is None
+            else self.norms.of(own)
+        )
         penalty = self.model.penalty
-        return slope, around(penalty, penalties.Tilted(penalty, slope, self.ridge[own], norms.weight, norms.member))
+        return slope, around(
+            penalty, penalties.Tilted(penalty, slope, self.ridge[own], norms.weight, norms.member)
+        )
 
     def start(self) -> Vector:
         """Start of a fit: every coefficient with a kink at zero, or at the nearest bound."""
@@ -134,15 +156,20 @@ class Columns(Predictors):
 
     whole: Predictors
 
-    def at(self, units: Int[Array, "refits width"], theta: Float[Array, "refits params"]) -> Float[Array, "refits width ..."]:
-        return super().at(units, theta) if theta.shape[-1] == self.design.shape[1] else self.whole.at(units, theta)
+    def at(
+        self, units: Int[Array, "refits width"], theta: Float[Array, "refits params"]
+    ) -> Float[Array, "refits width ..."]:
+        if theta.shape[-1] == self.design.shape[1]:
+            return super().at(units, theta)
+        return self.whole.at(units, theta)
 
 
 class ActiveGLM(GLM):
-    """A `GLM` on the coefficients that its penalty, one with kinks or bounds, does not hold; natural parameters are of all.
+    """A `GLM` on the coefficients that its penalty, one with kinks or bounds, does not hold;
+    natural parameters are of all.
 
-    θ has one entry for each of `place`, numbers of the parameters of the whole model; `sign` is zero where there is no kink;
-    `rest` has the values of the others, and is zero at `place`.
+    θ has one entry for each of `place`, numbers of the parameters of the whole model; `sign` is
+    zero where there is no kink; `rest` has the values of the others, and is zero at `place`.
     """
 
     shown = "GLM"
@@ -153,18 +180,24 @@ class ActiveGLM(GLM):
     summary: str = static()
 
     def __init__(self, whole: FullModel, at: tuple[np.ndarray, np.ndarray, np.ndarray], text: str):
-        glm, (place, sign, rest) = whole.model, at
+        glm = whole.model
+        (place, sign, rest) = at
         vars(self).update(vars(glm))
-        own, (slope, penalty) = place[place < glm.num_features], whole.tilt(place, sign)
+        own = place[place < glm.num_features]
+        (slope, penalty) = whole.tilt(place, sign)
         whole_rows = cast(np.ndarray, glm.design)  # a model with kinks copies its rows into memory
-        n, rows = len(whole_rows), np.zeros((len(whole_rows) + 1, len(place)), whole_rows.dtype)
-        rows[n, : len(own)] = slope  # in the layout of `predictors`, so that one copy of the columns serves both
+        n = len(whole_rows)
+        rows = np.zeros((len(whole_rows) + 1, len(place)), whole_rows.dtype)
+        # in the layout of `predictors`, so that one copy of the columns serves both
+        rows[n, : len(own)] = slope
         np.take(whole_rows, place, axis=1, out=rows[:n], mode="clip")
         new = {"design": rows[:n], "penalty": penalty}
         new["names"] = tuple(glm.names[j] for j in own)
         if rest.any():
             new["offset"] = glm.design @ rest + (0.0 if glm.offset is None else glm.offset)
-        vars(self).update(new | {"whole": whole, "place": place, "sign": sign, "rest": rest, "summary": text})
+        vars(self).update(
+            new | {"whole": whole, "place": place, "sign": sign, "rest": rest, "summary": text}
+        )
 
     def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> GLM:  # type: ignore[override]
         return self.whole.model.under(penalty)
@@ -172,14 +205,18 @@ class ActiveGLM(GLM):
     @property
     def predictors(self) -> Predictors | None:
         known = super().predictors
-        return None if known is None else Columns(**vars(known), whole=self.whole.smooth)
+        if known is None:
+            return None
+        return Columns(**vars(known), whole=self.whole.smooth)
 
     @property
     def as_given(self) -> GLM:
         return self.whole.model.as_given
 
     def _natural(self, theta):
-        return self.whole.model._natural(theta if theta.shape[-1] == len(self.whole.slope) else self.spread(theta))
+        return self.whole.model._natural(
+            theta if theta.shape[-1] == len(self.whole.slope) else self.spread(theta)
+        )
 
     def _to_unconstrained(self, parameters):
         return self.whole.model._to_unconstrained(parameters)[..., self.place]
@@ -188,7 +225,9 @@ class ActiveGLM(GLM):
         """θ of the whole model."""
         return self.whole.spread(theta, self.place, self.rest)
 
-    def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"] | SparseDesign:
+    def new_rows(
+        self, caller: str, X: Any
+    ) -> Float[np.ndarray, "rows coefficients"] | SparseDesign:
         return self.whole.model.new_rows(caller, X)
 
     @property
@@ -197,7 +236,8 @@ class ActiveGLM(GLM):
 
 
 class ActiveCox(Cox):
-    """A `Cox` on the coefficients that its penalty, one with kinks or bounds, does not hold; natural parameters are of all.
+    """A `Cox` on the coefficients that its penalty, one with kinks or bounds, does not hold;
+    natural parameters are of all.
 
     Losses and predictions also take θ of all.
     """
@@ -210,12 +250,22 @@ class ActiveCox(Cox):
     summary: str = static()
 
     def __init__(self, whole: FullCox, at: tuple[np.ndarray, np.ndarray, np.ndarray], text: str):
-        cox, (place, sign, rest) = whole.model, at
+        cox = whole.model
+        (place, sign, rest) = at
         vars(self).update(vars(cox))
-        new: dict[str, Any] = {"design": cox.design[:, place], "names": tuple(cox.names[j] for j in place)}
+        new: dict[str, Any] = {
+            "design": cox.design[:, place],
+            "names": tuple(cox.names[j] for j in place),
+        }
         if rest.any():
             new["offset"] = cox.design @ rest + (0.0 if cox.offset is None else cox.offset)
-        new |= {"penalty": whole.tilt(place, sign)[1], "whole": whole, "place": place, "sign": sign, "rest": rest}
+        new |= {
+            "penalty": whole.tilt(place, sign)[1],
+            "whole": whole,
+            "place": place,
+            "sign": sign,
+            "rest": rest,
+        }
         vars(self).update(new | {"summary": text})
 
     def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Cox:  # type: ignore[override]
@@ -226,7 +276,9 @@ class ActiveCox(Cox):
         return self.whole.spread(theta, self.place, self.rest)
 
     def _of(self, theta):
-        return self if theta.shape[-1] == len(self.place) else self.whole.smooth
+        if theta.shape[-1] == len(self.place):
+            return self
+        return self.whole.smooth
 
     def _natural(self, theta):
         return {"coef": theta if theta.shape[-1] == len(self.rest) else self.spread(theta)}
@@ -243,7 +295,9 @@ class ActiveCox(Cox):
 
 
 class Kinks(NamedTuple):
-    """Model of all columns under a penalty with kinks or bounds and, for a fit, the parameters that these do not hold."""
+    """Model of all columns under a penalty with kinks or bounds and, for a fit, the parameters that
+    these do not hold.
+    """
 
     whole: FullModel
     place: Places | None = None
@@ -263,7 +317,9 @@ def kinks(objective: Any) -> Kinks | None:
     if isinstance(objective, Cox):
         found = FullCox(objective)
         if found.norms is not None:
-            raise TypeError("fit: lo.penalties.GroupLasso is for lo.GLM; lo.Cox takes Lasso, ElasticNet, Box and Ridge.")
+            raise TypeError(
+                "fit: lo.penalties.GroupLasso is for lo.GLM; lo.Cox takes Lasso, ElasticNet, Box and Ridge."
+            )
         return Kinks(found)
     if isinstance(objective.design, SparseDesign):
         raise TypeError(
@@ -280,7 +336,12 @@ def _whole(model: Any) -> FullModel:
             f"{what}, {type(model.loss_function).__name__}. Use lo.penalties.Ridge, or the smooth lo.penalties.PseudoHuber."
         )
     found = FullModel(model)
-    if model.under(around(model.penalty, penalties.Ridge(found.ridge[: model.num_features]))).predictors is None:
+    if (
+        model.under(
+            around(model.penalty, penalties.Ridge(found.ridge[: model.num_features]))
+        ).predictors
+        is None
+    ):
         raise TypeError(
             f"fit: an l1 penalty, or a Box, needs a loss that declares its self_concordance or the peak of its second "
             f"derivative; {type(model.loss_function).__name__} does not."
@@ -288,20 +349,31 @@ def _whole(model: Any) -> FullModel:
     return found
 
 
-def around(penalty: penalties.AbstractPenalty, inner: penalties.AbstractPenalty) -> penalties.AbstractPenalty:
+def around(
+    penalty: penalties.AbstractPenalty, inner: penalties.AbstractPenalty
+) -> penalties.AbstractPenalty:
     """Wrap another penalty so that it grows with the weights as this one does."""
-    return penalties.PerWeight(inner, penalty.rows) if isinstance(penalty, penalties.PerWeight) else inner
+    if isinstance(penalty, penalties.PerWeight):
+        return penalties.PerWeight(inner, penalty.rows)
+    return inner
 
 
 def ridge_of(penalty: penalties.AbstractPenalty, features: int) -> Float[np.ndarray, " features"]:
-    """Strengths of the ridge `½ Σ_j ridge_j β_j²` beside the kinks; TypeError if the rest of the penalty is not a ridge."""
+    """Strengths of the ridge `½ Σ_j ridge_j β_j²` beside the kinks.
+
+    TypeError if the rest of the penalty is not a ridge.
+    """
     inner = penalty.penalty if isinstance(penalty, penalties.PerWeight) else penalty
     terms = penalties.terms_of(inner)
     known = penalties.Ridge | penalties.Quadratic | penalties.Zero
     groups = [term for term in terms if isinstance(term, penalties.GroupLasso)]
-    beside = penalties.GroupLasso if groups else penalties.Lasso | penalties.ElasticNet | penalties.Box
+    beside = (
+        penalties.GroupLasso if groups else penalties.Lasso | penalties.ElasticNet | penalties.Box
+    )
     known |= type(None) if len(groups) > 1 else beside
-    second = sum(np.asarray(term.second(features)) if isinstance(term, known) else np.nan for term in terms)
+    second = sum(
+        np.asarray(term.second(features)) if isinstance(term, known) else np.nan for term in terms
+    )
     if not np.array_equal(second, np.diag(np.diagonal(second)) if np.ndim(second) == 2 else np.nan):
         listed = ", ".join(type(term).__name__ for term in terms)
         raise TypeError(
@@ -311,5 +383,9 @@ def ridge_of(penalty: penalties.AbstractPenalty, features: int) -> Float[np.ndar
     return np.diagonal(second).copy()
 
 
-def _append_intercept(model: Any, own: Float[np.ndarray, " features"], intercept: float = 0.0) -> Vector:
-    return np.append(own, intercept) if getattr(model, "intercept", False) else own
+def _append_intercept(
+    model: Any, own: Float[np.ndarray, " features"], intercept: float = 0.0
+) -> Vector:
+    if getattr(model, "intercept", False):
+        return np.append(own, intercept)
+    return own

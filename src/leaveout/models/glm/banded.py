@@ -1,6 +1,8 @@
-"""Least squares of many targets on the same columns, which come in bands, each with a ridge penalty of its own.
+"""Least squares of many targets on the same columns, which come in bands, each with a ridge penalty
+of its own.
 
-    F_t(θ, w) = Σ_n w_n s_n ½ (y_nt − x_nᵀβ_t − μ_t)² + Σ_b α_tb/2 ‖β_tb‖²,      b the bands, t the targets
+    F_t(θ, w) = Σ_n w_n s_n ½ (y_nt − x_nᵀβ_t − μ_t)² + Σ_b α_tb/2 ‖β_tb‖²,
+    b the bands, t the targets
 
 Every target is a model of its own. The targets share the columns, and so a factor.
 """
@@ -21,12 +23,14 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False, init=False)
 class BandedRidge:
-    """Linear regression of many targets with a ridge penalty for each band of columns (banded ridge regression).
+    """Linear regression of many targets with a ridge penalty for each band of columns (banded ridge
+    regression).
 
-        F_t(θ, w) = Σ_n w_n s_n ½ (y_nt − x_nᵀβ_t − μ_t)² + Σ_b α_tb/2 ‖β_tb‖²,      b the bands, t the targets
+        F_t(θ, w) = Σ_n w_n s_n ½ (y_nt − x_nᵀβ_t − μ_t)² + Σ_b α_tb/2 ‖β_tb‖²,
+        b the bands, t the targets
 
-    `lo.path(model, alphas, plan)` cross-validates candidates of penalties, `lo.tune(model, (low, high), plan)` descends the
-    gradient in their logarithms. The intercept is not penalised.
+    `lo.path(model, alphas, plan)` cross-validates candidates of penalties, `lo.tune(model, (low,
+    high), plan)` descends the gradient in their logarithms. The intercept is not penalised.
 
     Parameters
     ----------
@@ -54,7 +58,9 @@ class BandedRidge:
     --------
     >>> import leaveout as lo
     >>> rng = np.random.default_rng(0)
-    >>> lo.BandedRidge({"a": rng.normal(size=(9, 2)), "b": rng.normal(size=(9, 3))}, rng.normal(size=(9, 4)))
+    >>> lo.BandedRidge(
+    ...     {"a": rng.normal(size=(9, 2)), "b": rng.normal(size=(9, 3))}, rng.normal(size=(9, 4))
+    ... )
     BandedRidge(9 units, 4 targets; bands a: 2, b: 3)
     """
 
@@ -80,32 +86,51 @@ class BandedRidge:
         shared: bool = False,
     ):
         if isinstance(X, Mapping) and bands is not None:
-            raise ValueError("BandedRidge: a mapping of matrices names the bands: give no `bands` beside it.")
+            raise ValueError(
+                "BandedRidge: a mapping of matrices names the bands: give no `bands` beside it."
+            )
         given: Mapping[Any, Any] = X if isinstance(X, Mapping) else {"all": X}
         if not given:
             raise ValueError("BandedRidge: X holds no band.")
         labels, *read = match_labels(
-            "BandedRidge", **{f"X{k}": part for k, part in enumerate(given.values())}, Y=Y, w=sample_weight
+            "BandedRidge",
+            **{f"X{k}": part for k, part in enumerate(given.values())},
+            Y=Y,
+            w=sample_weight,
         )
         *parts, y, weight = read
         made = [design("BandedRidge", part, False) for part in parts]
         if any(not isinstance(x, np.ndarray) for x, _ in made):
             raise TypeError("BandedRidge: X must be dense; give X.toarray().")
         if len({len(x) for x, _ in made}) > 1:
-            raise ValueError(f"BandedRidge: the bands have {[len(x) for x, _ in made]} rows; they must be of the same units.")
+            raise ValueError(
+                f"BandedRidge: the bands have {[len(x) for x, _ in made]} rows; they must be of the same units."
+            )
         x = np.concatenate([np.asarray(x, np.float64) for x, _ in made], axis=1)
-        code, kinds = np.repeat(np.arange(len(made)), [x.shape[1] for x, _ in made]), tuple(given)
+        code = np.repeat(np.arange(len(made)), [x.shape[1] for x, _ in made])
+        kinds = tuple(given)
         if bands is not None:
             if len(bands) != x.shape[1]:
-                raise ValueError(f"BandedRidge: bands must be one label a column, {x.shape[1]} of them; got {len(bands)}.")
+                raise ValueError(
+                    f"BandedRidge: bands must be one label a column, {x.shape[1]} of them; got {len(bands)}."
+                )
             code, found = codes("BandedRidge", "bands", bands)
             kinds = tuple(found.tolist())
         own = {"design": x, "band": np.asarray(code, int), "bands": kinds, "labels": labels}
         own |= {"names": tuple(name for _, some in made for name in some)}
-        own |= {"targets": tuple(y.columns) if hasattr(y, "columns") else None, "y": _targets(y, len(x))}
-        own |= {"sample_weight": None if weight is None else column("BandedRidge", "sample_weight", weight, len(x))}
+        own |= {
+            "targets": tuple(y.columns) if hasattr(y, "columns") else None,
+            "y": _targets(y, len(x)),
+        }
+        own |= {
+            "sample_weight": None
+            if weight is None
+            else column("BandedRidge", "sample_weight", weight, len(x))
+        }
         if weight is not None and (own["sample_weight"] <= 0).any():
-            raise ValueError("BandedRidge: sample_weight must be positive: leave other rows out of the data.")
+            raise ValueError(
+                "BandedRidge: sample_weight must be positive: leave other rows out of the data."
+            )
         own["targets"] = own["targets"] or tuple(range(own["y"].shape[1]))
         vars(self).update(own | {"intercept": bool(intercept), "shared": bool(shared)})
 
@@ -116,16 +141,23 @@ class BandedRidge:
 
     def __repr__(self) -> str:
         sizes = np.bincount(self.band, minlength=len(self.bands))
-        shown = ", ".join(f"{name}: {size}" for name, size in zip(self.bands[:6], sizes, strict=False))
+        shown = ", ".join(
+            f"{name}: {size}" for name, size in zip(self.bands[:6], sizes, strict=False)
+        )
         more = ", …" if len(self.bands) > 6 else ""
-        return f"BandedRidge({self.num_units} units, {self.y.shape[1]} targets; bands {shown}{more})"
+        return (
+            f"BandedRidge({self.num_units} units, {self.y.shape[1]} targets; bands {shown}{more})"
+        )
 
 
 def _targets(Y: Any, n: int) -> Float[Array, "units targets"]:
     y = np.asarray(numbers("BandedRidge", "Y", Y), np.float64)
-    y = y[:, None] if y.ndim == 1 else y
+    if y.ndim == 1:
+        y = y[:, None]
     if y.ndim != 2 or len(y) != n or not y.shape[1]:
-        raise ValueError(f"BandedRidge: Y must be [units, targets], of the {n} rows of X; got shape {np.shape(Y)}.")
+        raise ValueError(
+            f"BandedRidge: Y must be [units, targets], of the {n} rows of X; got shape {np.shape(Y)}."
+        )
     wrong = np.flatnonzero(~np.isfinite(y).all(0))
     if wrong.size:
         raise ValueError(

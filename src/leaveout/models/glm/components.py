@@ -1,15 +1,18 @@
-"""Regression on components, by partial least squares (PLS) or principal components (PCR), refitted exactly without any rows.
+"""Regression on components, by partial least squares (PLS) or principal components (PCR), refitted
+exactly without any rows.
 
-Both need of the rows only Σ w x xᵀ, Σ w x yᵀ, Σ w x and Σ w y, from which a fold takes what its rows add:
+Both need of the rows only Σ w x xᵀ, Σ w x yᵀ, Σ w x and Σ w y, from which a fold takes what its
+rows add:
 
     S = Σ w x xᵀ − N x̄ x̄ᵀ,      C = Σ w x yᵀ − N x̄ ȳᵀ,      N = Σ w,
 
-centred, and scaled if the model scales, within the fold. PLS takes direction after direction from C, which it deflates (B. S.
-Dayal and J. F. MacGregor, *Improved PLS algorithms*, Journal of Chemometrics 11, 1997); of S it needs products with vectors
-alone, one for each component, for all folds together. PCR takes the leading eigenvectors of S.
+centred, and scaled if the model scales, within the fold. PLS takes direction after direction from
+C, which it deflates (B. S. Dayal and J. F. MacGregor, *Improved PLS algorithms*, Journal of
+Chemometrics 11, 1997); of S it needs products with vectors alone, one for each component, for all
+folds together. PCR takes the leading eigenvectors of S.
 
-θ are the coefficients times the spread of their column, over that of the target, times √n. What the sums lose by rounding is
-estimated: sums that are changed in their last digits are solved too.
+θ are the coefficients times the spread of their column, over that of the target, times √n. What the
+sums lose by rounding is estimated: sums that are changed in their last digits are solved too.
 """
 
 import copy
@@ -29,14 +32,18 @@ from .families import Squared
 from .rows import column, design, new_rows
 
 Array = np.ndarray
-LOST_SPREAD = 1e-4  # share of a column's squares below which those of a fold have lost digits, and are summed over its rows
+# share of a column's squares below which those of a fold have lost digits, and are summed over its
+# rows
+LOST_SPREAD = 1e-4
 LAST_DIGITS = 4 * np.finfo(np.float64).eps  # relative change of sums that stands for their rounding
 EMPTY = 1e-13  # share of the first covariances below which those left are rounding
 BATCH = 2**22  # numbers of a batch of folds that are in memory together
 
 
 class CrossProducts(NamedTuple):
-    """Rows and targets, less their means over their spreads, and the sums of their products over all rows."""
+    """Rows and targets, less their means over their spreads, and the sums of their products over
+    all rows.
+    """
 
     x: Float[Array, "units features"]
     y: Float[Array, "units targets"]
@@ -46,7 +53,10 @@ class CrossProducts(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Moments of a batch of folds, centred within each: C, and S by its products with vectors or, of one fold, by its rows."""
+    """Moments of a batch of folds, centred within each.
+
+    C, and S by its products with vectors or, of one fold, by its rows.
+    """
 
     total: Float[Array, " lanes"]
     mean: tuple[Float[Array, "lanes features"], Float[Array, "lanes targets"]]
@@ -67,20 +77,32 @@ class AbstractComponents(AbstractSolved):
     flat: bool = static()  # whether there is one target, without an axis of its own
     labels: Names = static()
     remark: str = static()
-    cut: float = static()  # share of the largest singular value of the components below which one counts as zero
+    # share of the largest singular value of the components below which one counts as zero
+    cut: float = static()
 
     def _bind(self, X: ArrayLike, y: ArrayLike, scales: bool, cut: float, remark: str) -> None:
         me = type(self).__name__
         self.labels, X, y = match_labels(me, X=X, y=y)
         rows, self.names = design(me, X, False)
         if not isinstance(rows, np.ndarray):
-            raise TypeError(f"{me}: X must be a dense array in memory; give X.toarray(), if it is not too large for that.")
-        self.design, self.flat, self.scales, self.cut, self.remark = rows, np.ndim(y) == 1, scales, cut, remark
+            raise TypeError(
+                f"{me}: X must be a dense array in memory; give X.toarray(), if it is not too large for that."
+            )
+        self.design = rows
+        self.flat = np.ndim(y) == 1
+        self.scales = scales
+        self.cut = cut
+        self.remark = remark
         targets = () if self.flat else np.shape(y)[1:]
         self.y = as_stored(column(me, "y", y, len(rows), targets).reshape(len(rows), -1))
 
-    def directions(self, known: Moments, scale: Float[Array, "lanes features"]) -> Float[Array, "lanes features targets"]:
-        """Coefficients of a batch of folds, of columns times `scale`, whose C is given; S is that of the columns."""
+    def directions(
+        self, known: Moments, scale: Float[Array, "lanes features"]
+    ) -> Float[Array, "lanes features targets"]:
+        """Coefficients of a batch of folds, of columns times `scale`, whose C is given.
+
+        S is that of the columns.
+        """
         raise NotImplementedError
 
     @property
@@ -97,10 +119,17 @@ class AbstractComponents(AbstractSolved):
     def num_units(self) -> int:
         return len(self.design)
 
-    def solve(self, index: Int[Array, "lanes width"], weight: Float[Array, "lanes width"], changed: bool = False) -> Points:
-        sums, n = _sums(self)[changed], len(self.design)
+    def solve(
+        self,
+        index: Int[Array, "lanes width"],
+        weight: Float[Array, "lanes width"],
+        changed: bool = False,
+    ) -> Points:
+        sums = _sums(self)[changed]
+        n = len(self.design)
         index, delta = np.minimum(index, n - 1), np.where(index < n, weight - 1.0, 0.0)
-        p, found = self.design.shape[1], np.empty((len(index), self.y.shape[1] * (self.design.shape[1] + 1)))
+        p = self.design.shape[1]
+        found = np.empty((len(index), self.y.shape[1] * (self.design.shape[1] + 1)))
         each = max(1, BATCH // (p * (index.shape[1] + (p if self.forms else 8))))
         for lanes in (np.arange(k, min(k + each, len(index))) for k in range(0, len(index), each)):
             own = lanes
@@ -108,7 +137,8 @@ class AbstractComponents(AbstractSolved):
                 known = _moments(sums, index[lanes], delta[lanes])
                 found[lanes] = self._coefficients(known)
                 lost = [
-                    (now < LOST_SPREAD * all_rows).any(1) for now, all_rows in zip(known.squares, sums.squares, strict=True)
+                    (now < LOST_SPREAD * all_rows).any(1)
+                    for now, all_rows in zip(known.squares, sums.squares, strict=True)
                 ]
                 own = lanes[(lost[0] | lost[1]) & self.scales]
             for lane in own:
@@ -122,13 +152,21 @@ class AbstractComponents(AbstractSolved):
         sizes = _origin(self)[1::2]
         if self.scales:
             less = known.total[:, None] - 1.0
-            scale, own = (np.where(part > 0, np.maximum(part, 0) / less, 1.0) ** -0.5 for part in known.squares)
+            scale, own = (
+                np.where(part > 0, np.maximum(part, 0) / less, 1.0) ** -0.5
+                for part in known.squares
+            )
         else:
             scale, own = (
-                np.broadcast_to(size / size.max(), part.shape) for size, part in zip(sizes, known.squares, strict=True)
+                np.broadcast_to(size / size.max(), part.shape)
+                for size, part in zip(sizes, known.squares, strict=True)
             )
         cross = known.cross * scale[:, :, None] * own[:, None, :]
-        coef = self.directions(known._replace(cross=cross), scale) * scale[:, :, None] / own[:, None, :]
+        coef = (
+            self.directions(known._replace(cross=cross), scale)
+            * scale[:, :, None]
+            / own[:, None, :]
+        )
         level = known.mean[1] - np.einsum("lp,lpt->lt", known.mean[0], coef)
         both = np.concatenate([coef, level[:, None]], axis=1) * np.sqrt(len(self.design))
         return both.swapaxes(1, 2).reshape(len(both), -1)
@@ -136,18 +174,27 @@ class AbstractComponents(AbstractSolved):
     @property
     def parameters(self) -> Parameters:
         start = lambda seed: self.solve(np.zeros((1, 0), int), np.zeros((1, 0)))[0]
-        return Parameters(natural=self._natural, unconstrained=self._to_unconstrained, start=start, names=self._names)
+        return Parameters(
+            natural=self._natural,
+            unconstrained=self._to_unconstrained,
+            start=start,
+            names=self._names,
+        )
 
     def _names(self) -> list[str]:
         one = [*self.names, "intercept"]
-        return one if self.flat else [f"{k}: {name}" for k in range(self.y.shape[1]) for name in one]
+        if self.flat:
+            return one
+        return [f"{k}: {name}" for k in range(self.y.shape[1]) for name in one]
 
     def _natural(self, theta):
         center, spread, middle, size = _origin(self)
         own = np.reshape(theta, (self.y.shape[1], -1)) / np.sqrt(len(self.design))
         coef = own[:, :-1] * size[:, None] / spread
         intercept = middle + own[:, -1] * size - coef @ center
-        return {"intercept": intercept[0], "coef": coef[0]} if self.flat else {"intercept": intercept, "coef": coef}
+        if self.flat:
+            return {"intercept": intercept[0], "coef": coef[0]}
+        return {"intercept": intercept, "coef": coef}
 
     def _to_unconstrained(self, parameters):
         center, spread, middle, size = _origin(self)
@@ -156,11 +203,15 @@ class AbstractComponents(AbstractSolved):
         own = np.concatenate([coef * spread, level[:, None]], axis=1) / size[:, None]
         return np.ravel(own) * np.sqrt(len(self.design))
 
-    def losses(self, theta: Points, weights: Weights, index: Array, held: Array, state: State = None) -> Array:
+    def losses(
+        self, theta: Points, weights: Weights, index: Array, held: Array, state: State = None
+    ) -> Array:
         some = np.minimum(index, self.num_units - 1)
         return 0.5 * np.sum((self.y[some] - self._predict(theta, some)) ** 2, axis=-1)
 
-    def predictions(self, theta: Points, weights: Weights, index: Array, kind: str, state: State = None) -> Array:
+    def predictions(
+        self, theta: Points, weights: Weights, index: Array, kind: str, state: State = None
+    ) -> Array:
         found = self._predict(theta, np.minimum(index, self.num_units - 1))
         return found[..., 0] if self.flat else found
 
@@ -170,7 +221,9 @@ class AbstractComponents(AbstractSolved):
         x = _sums(self)[0].x[index]
         return middle + size * (x @ own[:, :, :-1].swapaxes(1, 2) + own[:, None, :, -1])
 
-    def reading(self, read: Callable[[Any], Any], index: pd.Index | None = None, names: tuple[str, ...] = ()) -> Self:
+    def reading(
+        self, read: Callable[[Any], Any], index: pd.Index | None = None, names: tuple[str, ...] = ()
+    ) -> Self:
         """Copy the model for a host that builds its columns from data itself, as for a `GLM`."""
         out = copy.copy(self)
         vars(out)["labels"] = Names(index if self.labels.index is None else self.labels.index, read)
@@ -181,16 +234,25 @@ class AbstractComponents(AbstractSolved):
     def units(self) -> Units:
         target = self.y[:, 0] if self.flat else None
         columns = lambda: dict(zip(self.names, self.design.T, strict=True))
-        known: dict[str, Any] = {"features": columns, "predict_new": self._predict_new, "score": Squared().scale(self.y)}
-        return Units(names=self.labels.index, target=target, **known).measured_as(self.labels.response)
+        known: dict[str, Any] = {
+            "features": columns,
+            "predict_new": self._predict_new,
+            "score": Squared().scale(self.y),
+        }
+        return Units(names=self.labels.index, target=target, **known).measured_as(
+            self.labels.response
+        )
 
     def _predict_new(self, fit, X, kind, offset):
         if offset is not None:
             raise ValueError("predict: the model has no offset; give none of new rows.")
         read = self.labels.read
-        rows, known = np.asarray(new_rows("predict", X if read is None else read(X), self.names, False)), fit.parameters
+        rows = np.asarray(new_rows("predict", X if read is None else read(X), self.names, False))
+        known = fit.parameters
         found = rows @ np.asarray(known["coef"]).T + known["intercept"]
-        return pd.Series(found, index_of(X), name="prediction") if self.flat else pd.DataFrame(found, index_of(X))
+        if self.flat:
+            return pd.Series(found, index_of(X), name="prediction")
+        return pd.DataFrame(found, index_of(X))
 
     @property
     def note(self) -> str:
@@ -220,10 +282,13 @@ class PartialLeastSquares(AbstractComponents):
         remark: str = "",
     ):
         self._bind(X, y, scales, 0.0, remark)
-        self.count, self.tol, self.max_iter = count, tol, max_iter
+        self.count = count
+        self.tol = tol
+        self.max_iter = max_iter
 
     def directions(self, known: Moments, scale: Array) -> Array:
-        cross, given = known.cross.copy(), known.cross
+        cross = known.cross.copy()
+        given = known.cross
         floor = EMPTY * np.linalg.norm(cross, axis=1).max(1)
         turned: list[Array] = []
         loadings: list[Array] = []
@@ -236,18 +301,28 @@ class PartialLeastSquares(AbstractComponents):
             pulled = scale * known.times(scale * r)
             size = np.einsum("lp,lp->l", r, pulled)
             size = np.where(size > 0, size, np.inf)[:, None]
-            loading, own = pulled / size, np.einsum("lp,lpt->lt", r, given) / size
+            loading = pulled / size
+            own = np.einsum("lp,lpt->lt", r, given) / size
             coef += r[:, :, None] * own[:, None, :]
-            cross -= np.where(np.isfinite(size), size, 0.0)[:, :, None] * loading[:, :, None] * own[:, None, :]
+            cross -= (
+                np.where(np.isfinite(size), size, 0.0)[:, :, None]
+                * loading[:, :, None]
+                * own[:, None, :]
+            )
             turned.append(r)
             loadings.append(loading)
         return coef
 
-    def _weights(self, cross: Float[Array, "lanes features targets"], floor: Float[Array, " lanes"]) -> Array:
-        """Leading left singular vector of C by the power method, from the first target that is left; zero if none is."""
+    def _weights(
+        self, cross: Float[Array, "lanes features targets"], floor: Float[Array, " lanes"]
+    ) -> Array:
+        """Leading left singular vector of C by the power method, from the first target that is
+        left; zero if none is.
+        """
         length = np.linalg.norm(cross, axis=1)
         left = length > floor[:, None]
-        toward, w = np.eye(length.shape[1])[left.argmax(1)], np.zeros(cross.shape[:2])
+        toward = np.eye(length.shape[1])[left.argmax(1)]
+        w = np.zeros(cross.shape[:2])
         going = left.any(1)
         for _ in range(self.max_iter):
             new = np.einsum("lpt,lt->lp", cross, toward)
@@ -271,7 +346,14 @@ class PrincipalComponents(AbstractComponents):
 
     @float64
     def __init__(
-        self, X: ArrayLike, y: ArrayLike, count: int | float | None, *, scales: bool = False, cut: float = 0.0, remark: str = ""
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        count: int | float | None,
+        *,
+        scales: bool = False,
+        cut: float = 0.0,
+        remark: str = "",
     ):
         self._bind(X, y, scales, cut, remark)
         self.count = count
@@ -287,10 +369,12 @@ class PrincipalComponents(AbstractComponents):
     def directions(self, known: Moments, scale: Array) -> Array:
         if known.rows is None:
             power, axes = np.linalg.eigh(known.formed() * scale[:, :, None] * scale[:, None, :])
-            power, axes = power[:, ::-1], axes[:, :, ::-1]
+            power = power[:, ::-1]
+            axes = axes[:, :, ::-1]
         else:
             _, root, lines = np.linalg.svd(known.rows * scale, full_matrices=False)
-            power, axes = root[None] ** 2, lines.T[None]
+            power = root[None] ** 2
+            axes = lines.T[None]
         power = np.maximum(power, 0.0)
         kept = np.arange(power.shape[1]) < (power.shape[1] if self.count is None else self.count)
         if isinstance(self.count, float):
@@ -307,14 +391,19 @@ class PrincipalComponents(AbstractComponents):
 
 
 class SeveralTargets(PrincipalComponents):
-    """Least squares of several targets at once, with a ridge or without, one for all targets or one for each."""
+    """Least squares of several targets at once, with a ridge or without, one for all targets or one
+    for each.
+    """
 
     ridge: Float[np.ndarray, " ..."]
 
     @float64
-    def __init__(self, X: ArrayLike, y: ArrayLike, ridge: ArrayLike, *, cut: float = 0.0, remark: str = ""):
+    def __init__(
+        self, X: ArrayLike, y: ArrayLike, ridge: ArrayLike, *, cut: float = 0.0, remark: str = ""
+    ):
         self._bind(X, y, False, cut, remark)
-        self.count, self.ridge = None, as_stored(np.asarray(ridge, np.float64))
+        self.count = None
+        self.ridge = as_stored(np.asarray(ridge, np.float64))
 
     def _damped(self, power: Float[Array, "lanes axes"]) -> Float[Array, "lanes axes targets"]:
         return power[..., None] + self.ridge / _origin(self)[1].max() ** 2
@@ -322,10 +411,14 @@ class SeveralTargets(PrincipalComponents):
 
 @cached_on
 def _origin(model: AbstractComponents) -> tuple[Array, Array, Array, Array]:
-    """Mean and spread of each column and each target over all rows; the spread of a constant is one."""
+    """Mean and spread of each column and each target over all rows.
+
+    The spread of a constant is one.
+    """
     found: list[Array] = []
     for values in (model.design, model.y):
-        mean, spread = values.mean(0), values.std(0)
+        mean = values.mean(0)
+        spread = values.std(0)
         found += [mean, np.where(spread > np.finfo(float).eps * np.abs(mean), spread, 1.0)]
     return found[0], found[1], found[2], found[3]
 
@@ -334,25 +427,45 @@ def _origin(model: AbstractComponents) -> tuple[Array, Array, Array, Array]:
 def _sums(model: AbstractComponents) -> tuple[CrossProducts, CrossProducts]:
     """Return the sums over all rows as they are, and changed in their last digits."""
     center, spread, middle, size = _origin(model)
-    rng, found = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    found = []
     for off in (0.0, LAST_DIGITS):
-        changed = lambda part, around, off=off: part + off * around * rng.standard_normal(part.shape)
-        x, y = (changed(part, part) for part in ((model.design - center) / spread, (model.y - middle) / size))
+        changed = lambda part, around, off=off: (
+            part + off * around * rng.standard_normal(part.shape)
+        )
+        x, y = (
+            changed(part, part)
+            for part in ((model.design - center) / spread, (model.y - middle) / size)
+        )
         lengths = np.linalg.norm(x, axis=0), np.linalg.norm(y, axis=0)
-        gram = changed(x.T @ x, np.multiply.outer(lengths[0], lengths[0])) if x.shape[1] <= len(x) else None
+        gram = (
+            changed(x.T @ x, np.multiply.outer(lengths[0], lengths[0]))
+            if x.shape[1] <= len(x)
+            else None
+        )
         gram = None if gram is None else (gram + gram.T) / 2
         cross = changed(x.T @ y, np.multiply.outer(*lengths))
         found.append(CrossProducts(x, y, gram, cross, (lengths[0] ** 2, lengths[1] ** 2)))
     return found[0], found[1]
 
 
-def _moments(sums: CrossProducts, index: Int[Array, "lanes width"], delta: Float[Array, "lanes width"]) -> Moments:
+def _moments(
+    sums: CrossProducts, index: Int[Array, "lanes width"], delta: Float[Array, "lanes width"]
+) -> Moments:
     """Moments of folds: those of all rows with what the weights of the listed rows change."""
-    x, y, gram = sums.x, sums.y, sums.gram
+    x = sums.x
+    y = sums.y
+    gram = sums.gram
     out, own, total = x[index], y[index], len(x) + delta.sum(1)
-    less, scaled = delta[..., None] * out, total[:, None]
-    mean, target = (x.sum(0) + less.sum(1)) / scaled, (y.sum(0) + np.sum(delta[..., None] * own, axis=1)) / scaled
-    cross = sums.cross + less.swapaxes(1, 2) @ own - (scaled * mean)[:, :, None] * target[:, None, :]
+    less = delta[..., None] * out
+    scaled = total[:, None]
+    mean, target = (
+        (x.sum(0) + less.sum(1)) / scaled,
+        (y.sum(0) + np.sum(delta[..., None] * own, axis=1)) / scaled,
+    )
+    cross = (
+        sums.cross + less.swapaxes(1, 2) @ own - (scaled * mean)[:, :, None] * target[:, None, :]
+    )
     around = sums.squares[0] + np.sum(less * out, axis=1) - scaled * mean**2
     apart = sums.squares[1] + np.sum(delta[..., None] * own**2, axis=1) - scaled * target**2
 
@@ -369,9 +482,15 @@ def _moments(sums: CrossProducts, index: Int[Array, "lanes width"], delta: Float
 
 
 def _moments_of_rows(sums: CrossProducts, weight: Float[Array, " units"]) -> Moments:
-    """Moments of one fold over its own rows, centred before they are multiplied; a column that is constant there is zero."""
-    seen, total = weight != 0, weight.sum()
-    root, both, means = np.sqrt(weight[seen])[:, None], [], []
+    """Moments of one fold over its own rows, centred before they are multiplied.
+
+    A column that is constant there is zero.
+    """
+    seen = weight != 0
+    total = weight.sum()
+    root = np.sqrt(weight[seen])[:, None]
+    both = []
+    means = []
     for part in (sums.x[seen], sums.y[seen]):
         means.append(weight[seen] @ part / total)
         both.append(np.where(part.min(0) == part.max(0), 0.0, root * (part - means[-1])))

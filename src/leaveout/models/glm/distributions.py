@@ -1,15 +1,20 @@
-"""Families of distributions, each written once: what losses, fits of their parameters, latent models and scores take of them.
+"""Families of distributions, each written once: what losses, fits of their parameters, latent
+models and scores take of them.
 
-A family has a mean μ and, in most, a parameter φ = e^τ of its own; methods get φ and τ, since each caller has both. Formulas
-are those of −log density in a linear predictor η, which is log μ, or μ itself where `link` is "identity":
+A family has a mean μ and, in most, a parameter φ = e^τ of its own; methods get φ and τ, since each
+caller has both. Formulas are those of −log density in a linear predictor η, which is log μ, or μ
+itself where `link` is "identity":
 
     gaussian            ½ (y − η)² e^{−2τ} + τ + ½ log 2π                         scale σ = e^τ
     gamma               ν (η + y e^{−η}) − (ν − 1) log y − ν log ν + log Γ(ν)     shape ν = e^τ
-    negative binomial   (s + y) log(1 + e^η / s) − yη + y log s − log[Γ(s + y) / (Γ(s) y!)]     dispersion α = 1/s = e^τ
-    ordinal             −log[sigmoid(c_y − η) − sigmoid(c_{y−1} − η)]             thresholds c, by the logs of their gaps
+    negative binomial   (s + y) log(1 + e^η / s) − yη + y log s − log[Γ(s + y) / (Γ(s) y!)]
+    dispersion α = 1/s = e^τ
+    ordinal             −log[sigmoid(c_y − η) − sigmoid(c_{y−1} − η)]
+    thresholds c, by the logs of their gaps
 
-The part that does not depend on η is apart: `constant` is needed once a row, and not once a node of a quadrature. CRPS has
-closed forms (Jordan, Krüger & Lerch, Journal of Statistical Software 90, 2019), by functions that do not overflow.
+The part that does not depend on η is apart: `constant` is needed once a row, and not once a node of
+a quadrature. CRPS has closed forms (Jordan, Krüger & Lerch, Journal of Statistical Software 90,
+2019), by functions that do not overflow.
 """
 
 import abc
@@ -24,13 +29,17 @@ from ...objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 
 Array = np.ndarray
 Formulas = dict[int, Callable[[], Array]]  # formulas by the order of the derivative
-HUGE = 500.0  # exponent whose squared exponential does not overflow; no row of a refit has a larger curvature
+# exponent whose squared exponential does not overflow; no row of a refit has a larger curvature
+HUGE = 500.0
 LARGEST_COUNT = 1e18  # mean of Poisson's distribution above which NumPy's integers overflow
 STIRLING = 16.0  # argument from which four terms of the series are exact to rounding
 
 
 def exponential(x: Array) -> Array:
-    """Compute eˣ without overflow, as it is summed with weights; nothing is proved of larger losses (`enclosure_theorem`)."""
+    """Compute eˣ without overflow, as it is summed with weights.
+
+    Nothing is proved of larger losses (`enclosure_theorem`).
+    """
     return np.exp(np.minimum(x, HUGE))
 
 
@@ -38,7 +47,9 @@ def domain(y: Array, inside: Array, loss: str, allowed: str) -> None:
     """Raise `ValueError` if some y is outside."""
     if not inside.all():
         worst = y[~inside]
-        raise ValueError(f"the {loss} loss needs y {allowed}; got {worst.size} other values, such as {worst.flat[0]:g}.")
+        raise ValueError(
+            f"the {loss} loss needs y {allowed}; got {worst.size} other values, such as {worst.flat[0]:g}."
+        )
 
 
 def whole(y: Array) -> Array:
@@ -81,11 +92,16 @@ class Family(abc.ABC):
         raise NotImplementedError
 
     def start(self, y: Array, weight: Array, share: float = 1.0) -> tuple[float, Array]:
-        """Return an η without regressors and τ, from which a fit starts: moments, with φ times a share."""
+        """Return an η without regressors and τ, from which a fit starts.
+
+        Moments, with φ times a share.
+        """
         raise NotImplementedError
 
     def formulas(self, eta: Array, phi: Any, tau: Any, y: Array) -> Formulas:
-        """Return −log density without its `constant`, and its derivatives in η up to the third order, in NumPy."""
+        """Return −log density without its `constant`, and its derivatives in η up to the third
+        order, in NumPy.
+        """
         return {}
 
     def constant(self, phi: Any, tau: Any, y: Array) -> Array | float:
@@ -93,7 +109,9 @@ class Family(abc.ABC):
         return 0.0
 
     def terms(self, order: int, size: Array, eta: Array, phi: Any, tau: Any, y: Array) -> Array:
-        """Bound the sum of the sizes of the terms of −log density or of a derivative in η, of which `size` is the size."""
+        """Bound the sum of the sizes of the terms of −log density or of a derivative in η, of which
+        `size` is the size.
+        """
         return size
 
     def formulas_of_tau(self, eta: Array, phi: Any, tau: Any, y: Array) -> Formulas:
@@ -104,17 +122,22 @@ class Family(abc.ABC):
         """Compute the derivative of `constant` in τ."""
         raise NotImplementedError
 
-    crps: Callable[[Array, Array, Array], Array] | None = None  # CRPS, a function of the mean, φ and y
+    # CRPS, a function of the mean, φ and y
+    crps: Callable[[Array, Array, Array], Array] | None = None
 
     @property
     def scores(self) -> dict[str, Callable[[Array, Array, Array], Array]]:
         """Proper scores by name, functions of the mean, φ and y."""
-        density = lambda mean, phi, y: self.loss(mean, np.log(mean) if self.link == "log" else mean, phi, np.log(phi), y)
+        density = lambda mean, phi, y: self.loss(
+            mean, np.log(mean) if self.link == "log" else mean, phi, np.log(phi), y
+        )
         return {"log_density": density} | ({} if self.crps is None else {"crps": self.crps})
 
 
 class GaussianFamily(Family):
-    title, parameter, link = "Gaussian", "scale", "identity"
+    title = "Gaussian"
+    parameter = "scale"
+    link = "identity"
     quadratic = True
 
     def loss(self, mean, log_mean, phi, tau, y):
@@ -134,15 +157,18 @@ class GaussianFamily(Family):
         return mean, np.log([np.sqrt(max(variance, 1e-12)) * share])
 
     def formulas(self, eta, phi, tau, y):
-        precision, r = np.exp(-2 * tau), y - eta
-        bend, zero = lambda: np.broadcast_to(precision, r.shape), lambda: np.zeros_like(r)
+        precision = np.exp(-2 * tau)
+        r = y - eta
+        bend = lambda: np.broadcast_to(precision, r.shape)
+        zero = lambda: np.zeros_like(r)
         return {0: lambda: 0.5 * precision * r**2, 1: lambda: -precision * r, 2: bend, 3: zero}
 
     def constant(self, phi, tau, y):
         return tau + 0.5 * np.log(2 * np.pi)
 
     def formulas_of_tau(self, eta, phi, tau, y):
-        precision, r = np.exp(-2 * tau), y - eta
+        precision = np.exp(-2 * tau)
+        r = y - eta
         bend = lambda: np.broadcast_to(-2 * precision, r.shape)
         return {0: lambda: -precision * r**2, 1: lambda: 2 * precision * r, 2: bend}
 
@@ -151,11 +177,16 @@ class GaussianFamily(Family):
 
     def crps(self, mean, sigma, y):
         z = (y - mean) / sigma
-        return sigma * (z * (2 * special.ndtr(z) - 1) + np.sqrt(2 / np.pi) * np.exp(-0.5 * z**2) - 1 / np.sqrt(np.pi))
+        return sigma * (
+            z * (2 * special.ndtr(z) - 1)
+            + np.sqrt(2 / np.pi) * np.exp(-0.5 * z**2)
+            - 1 / np.sqrt(np.pi)
+        )
 
 
 class GammaFamily(Family):
-    title, parameter = "gamma", "shape"
+    title = "gamma"
+    parameter = "shape"
 
     def loss(self, mean, log_mean, nu, tau, y):
         own = nu * (y * numpy_of(log_mean).exp(-log_mean) + log_mean)
@@ -169,7 +200,9 @@ class GammaFamily(Family):
 
     def start(self, y, weight, share=1.0):
         mean, variance = moments(y, weight)
-        return float(np.log(mean)), np.log([max(mean**2 / max(variance, 1e-12 * mean**2), 0.1) * share])
+        return float(np.log(mean)), np.log(
+            [max(mean**2 / max(variance, 1e-12 * mean**2), 0.1) * share]
+        )
 
     def formulas(self, eta, nu, tau, y):
         term = nu * y * exponential(-eta)
@@ -185,7 +218,9 @@ class GammaFamily(Family):
         if order == 1:
             return size + 2 * nu
         logs = np.abs((nu - 1) * np.log(y)) + np.abs(nu * tau) + np.abs(special.gammaln(nu))
-        return size if order else size + 2 * (nu * np.abs(eta) + logs)
+        if order:
+            return size
+        return size + 2 * (nu * np.abs(eta) + logs)
 
     def constant_of_tau(self, nu, tau, y):
         return nu * (special.digamma(nu) - np.log(y) - tau - 1)
@@ -197,10 +232,13 @@ class GammaFamily(Family):
 
 
 class InverseGaussianFamily(Family):
-    title, parameter = "inverse Gaussian", "shape"
+    title = "inverse Gaussian"
+    parameter = "shape"
 
     def loss(self, mean, log_mean, shape, tau, y):
-        return (y - mean) ** 2 * shape / (2 * mean**2 * y) + 0.5 * numpy_of(y).log(2 * np.pi * y**3 / shape)
+        return (y - mean) ** 2 * shape / (2 * mean**2 * y) + 0.5 * numpy_of(y).log(
+            2 * np.pi * y**3 / shape
+        )
 
     def variance(self, mean, shape):
         return mean**3 / shape
@@ -210,7 +248,9 @@ class InverseGaussianFamily(Family):
 
 
 class BernoulliFamily(Family):
-    title, link, scale = "binomial", "", LOG_PROBABILITY
+    title = "binomial"
+    link = ""
+    scale = LOG_PROBABILITY
 
     def loss(self, mean, log_mean, phi, tau, y):
         return -(special.xlogy(y, mean) + special.xlog1py(1 - y, -mean))
@@ -226,7 +266,8 @@ class BernoulliFamily(Family):
 
 
 class PoissonFamily(Family):
-    title, scale = "Poisson", LOG_PROBABILITY
+    title = "Poisson"
+    scale = LOG_PROBABILITY
 
     def loss(self, mean, log_mean, phi, tau, y):
         return mean - y * log_mean + special_of(y).gammaln(y + 1.0)
@@ -250,32 +291,52 @@ class PoissonFamily(Family):
     def terms(self, order, size, eta, phi, tau, y):
         if order == 1:
             return size + 2 * y
-        return size if order else size + 2 * (y * np.abs(eta) + np.abs(special.gammaln(y + 1.0)))
+        if order:
+            return size
+        return size + 2 * (y * np.abs(eta) + np.abs(special.gammaln(y + 1.0)))
 
     def crps(self, mean, phi, y):
-        below, mass = special.gammaincc(y + 1, mean), np.exp(special.xlogy(y, mean) - mean - special.gammaln(y + 1))
-        return (y - mean) * (2 * below - 1) + 2 * mean * mass - mean * (special.ive(0, 2 * mean) + special.ive(1, 2 * mean))
+        below = special.gammaincc(y + 1, mean)
+        mass = np.exp(special.xlogy(y, mean) - mean - special.gammaln(y + 1))
+        return (
+            (y - mean) * (2 * below - 1)
+            + 2 * mean * mass
+            - mean * (special.ive(0, 2 * mean) + special.ive(1, 2 * mean))
+        )
 
 
 class NegativeBinomialFamily(Family):
     """Variance μ + α μ²."""
 
-    title, parameter, scale = "negative binomial", "dispersion", LOG_PROBABILITY
+    title = "negative binomial"
+    parameter = "dispersion"
+    scale = LOG_PROBABILITY
 
     def loss(self, mean, log_mean, alpha, tau, y):
         size = numpy_of(tau).exp(-tau)
         odds = mean / size
         total = numpy_of(odds).log1p(odds)  # log(1 + αμ)
-        return special_of(y).gammaln(y + 1.0) - self._rising(size, y) + size * total + y * (total - log_mean)
+        return (
+            special_of(y).gammaln(y + 1.0)
+            - self._rising(size, y)
+            + size * total
+            + y * (total - log_mean)
+        )
 
     @staticmethod
     def _rising(size, y):
-        """Compute log Γ(s + y) − log Γ(s) − y log s, by Stirling's series for large s, where the logarithms of Γ cancel."""
-        xp, gammaln = numpy_of(size + y), special_of(size + y).gammaln
-        large, small = xp.maximum(size, STIRLING), xp.minimum(size, STIRLING)
+        """Compute log Γ(s + y) − log Γ(s) − y log s, by Stirling's series for large s, where the
+        logarithms of Γ cancel.
+        """
+        xp = numpy_of(size + y)
+        gammaln = special_of(size + y).gammaln
+        large = xp.maximum(size, STIRLING)
+        small = xp.minimum(size, STIRLING)
         rest = lambda x: (1 / 12 - (1 / 360 - (1 / 1260 - 1 / 1680 / x**2) / x**2) / x**2) / x
         series = (large + y - 0.5) * xp.log1p(y / large) - y + rest(large + y) - rest(large)
-        return xp.where(size > STIRLING, series, gammaln(small + y) - gammaln(small) - y * xp.log(small))
+        return xp.where(
+            size > STIRLING, series, gammaln(small + y) - gammaln(small) - y * xp.log(small)
+        )
 
     def check(self, y):
         domain(y, whole(y), self.title, "whole and not negative")
@@ -289,10 +350,13 @@ class NegativeBinomialFamily(Family):
     def start(self, y, weight, share=1.0):
         mean, variance = moments(y, weight)
         mean = max(mean, 1e-3)
-        return float(np.log(mean)), np.log([max(max(variance / mean - 1, 0.1) / mean, 0.05) * share])
+        return float(np.log(mean)), np.log(
+            [max(max(variance / mean - 1, 0.1) / mean, 0.05) * share]
+        )
 
     def formulas(self, eta, alpha, tau, y):
-        s, x = 1 / alpha, eta + tau
+        s = 1 / alpha
+        x = eta + tau
         p, q = special.expit(x), special.expit(-x)
         return {
             0: lambda: (s + y) * np.logaddexp(0.0, x) - y * eta,
@@ -309,11 +373,17 @@ class NegativeBinomialFamily(Family):
         if order:
             return (size + 2 * y * (order == 1)) * bent
         s = 1 / alpha
-        logs = np.abs(special.gammaln(y + 1.0)) + np.abs(special.gammaln(s + y)) + np.abs(special.gammaln(s)) + y * np.abs(tau)
+        logs = (
+            np.abs(special.gammaln(y + 1.0))
+            + np.abs(special.gammaln(s + y))
+            + np.abs(special.gammaln(s))
+            + y * np.abs(tau)
+        )
         return (size + 2 * (y * np.abs(eta) + logs)) * bent
 
     def formulas_of_tau(self, eta, alpha, tau, y):
-        s, x = 1 / alpha, eta + tau
+        s = 1 / alpha
+        x = eta + tau
         p, q = special.expit(x), special.expit(-x)
         return {
             0: lambda: (s + y) * p - s * np.logaddexp(0.0, x),
@@ -323,7 +393,8 @@ class NegativeBinomialFamily(Family):
 
     def constant_of_tau(self, alpha, tau, y):
         s = 1 / alpha
-        small, large = np.minimum(s, STIRLING), np.maximum(s, STIRLING)
+        small = np.minimum(s, STIRLING)
+        large = np.maximum(s, STIRLING)
         tail = lambda x: (0.5 + (1 / 12 - (1 / 120 - 1 / 252 / x**2) / x**2) / x) / x
         far = large * (np.log1p(y / large) - tail(large + y) + tail(large)) - y
         near = small * (special.digamma(small + y) - special.digamma(small)) - y
@@ -331,11 +402,10 @@ class NegativeBinomialFamily(Family):
 
     def crps(self, mean, alpha, y):
         """Compute E|Y − y| − ½ E|Y − Y′|, of the size 1/α and p = 1/(1 + αμ)."""
-        size, p = 1 / alpha, 1 / (1 + alpha * mean)
-        below, before = (
-            special.betainc(size, y + 1, p),
-            np.where(y > 0, special.betainc(size + 1, np.maximum(y, 1e-300), p), 0.0),
-        )
+        size = 1 / alpha
+        p = 1 / (1 + alpha * mean)
+        below = special.betainc(size, y + 1, p)
+        before = np.where(y > 0, special.betainc(size + 1, np.maximum(y, 1e-300), p), 0.0)
         own = y * (2 * below - 1) - mean * (2 * before - 1)
         return own - mean / p * _hypergeometric(size + 1, 4 * (1 - p) / p**2)
 
@@ -343,14 +413,23 @@ class NegativeBinomialFamily(Family):
 def _hypergeometric(a: Array, x: Array) -> Array:
     """Compute ₂F₁(a, ½; 2; −x) = 4/π ∫ cos²θ (1 + x sin²θ)^{−a} dθ from 0 to π/2.
 
-    It uses the trapezoidal rule in v, where tan θ = sinh(v) / √(1 + a x). SciPy's function overflows for a in the hundreds.
+    It uses the trapezoidal rule in v, where tan θ = sinh(v) / √(1 + a x). SciPy's function
+    overflows for a in the hundreds.
     """
-    step, far = 0.125, 1e5  # of the rule, whose integrand is zero beyond that tan θ
+    # of the rule, whose integrand is zero beyond that tan θ
+    step = 0.125
+    far = 1e5
     width = 1 / np.sqrt(1 + a * x)
-    total, most = np.zeros_like(width), np.arcsinh(far / np.min(width[np.isfinite(width)], initial=1.0))
+    total = np.zeros_like(width)
+    most = np.arcsinh(far / np.min(width[np.isfinite(width)], initial=1.0))
     for v in np.arange(0.0, most, step):
         square = (width * np.sinh(v)) ** 2
-        value = np.exp(-a * np.log1p(x * square / (1 + square))) / (1 + square) ** 2 * width * np.cosh(v)
+        value = (
+            np.exp(-a * np.log1p(x * square / (1 + square)))
+            / (1 + square) ** 2
+            * width
+            * np.cosh(v)
+        )
         total = total + (value if v else value / 2)
     return 4 / np.pi * step * total
 
@@ -358,24 +437,36 @@ def _hypergeometric(a: Array, x: Array) -> Array:
 def thresholds(tau: Any) -> Any:
     """Compute the thresholds c from τ, `[own, ...]`, in NumPy or in JAX."""
     xp = numpy_of(tau)
-    return tau[0] + xp.concatenate([xp.zeros((1, *tau.shape[1:])), xp.cumsum(xp.exp(tau[1:]), axis=0)])
+    return tau[0] + xp.concatenate(
+        [xp.zeros((1, *tau.shape[1:])), xp.cumsum(xp.exp(tau[1:]), axis=0)]
+    )
 
 
 class OrdinalFamily(Family):
-    """Proportional odds of levels 0, …, in NumPy; τ is `[levels − 1, ...]`, and φ has the gaps between thresholds."""
+    """Proportional odds of levels 0, …, in NumPy.
 
-    title, link, scale = "ordinal", "", LOG_PROBABILITY
+    τ is `[levels − 1, ...]`, and φ has the gaps between thresholds.
+    """
+
+    title = "ordinal"
+    link = ""
+    scale = LOG_PROBABILITY
 
     def loss(self, mean, log_mean, phi, tau, y):
         raise NotImplementedError  # it has no mean
 
     def _ends(self, eta, tau, y):
-        """Return `c_y − η` and `c_{y−1} − η`, infinite beyond the last and before the first, with their sigmoids and slopes."""
+        """Return `c_y − η` and `c_{y−1} − η`, infinite beyond the last and before the first, with
+        their sigmoids and slopes.
+        """
         edge = np.full((1, *tau.shape[1:]), np.inf)
         cut = np.concatenate([-edge, thresholds(tau), edge])
-        cut, level = np.broadcast_to(cut, (len(cut), *eta.shape)), np.broadcast_to(y.astype(int), eta.shape)[None]
-        upper, lower = np.take_along_axis(cut, level + 1, 0)[0] - eta, np.take_along_axis(cut, level, 0)[0] - eta
-        a, b = special.expit(-upper), special.expit(lower)
+        cut = np.broadcast_to(cut, (len(cut), *eta.shape))
+        level = np.broadcast_to(y.astype(int), eta.shape)[None]
+        upper = np.take_along_axis(cut, level + 1, 0)[0] - eta
+        lower = np.take_along_axis(cut, level, 0)[0] - eta
+        a = special.expit(-upper)
+        b = special.expit(lower)
         return upper, lower, a, b, a * special.expit(upper), b * special.expit(-lower)
 
     def formulas(self, eta, gaps, tau, y):
@@ -393,24 +484,36 @@ class OrdinalFamily(Family):
         of_lower = (lambda: b, lambda: -vb, lambda: vb * (1 - 2 * b))
         level, own = y.astype(int), len(tau)
 
-        def each(k: int, m: int) -> Array:  # c_y and c_{y−1} depend on τ_m from level m on, and from the next on
+        # c_y and c_{y−1} depend on τ_m from level m on, and from the next on
+        def each(k: int, m: int) -> Array:
             change = of_upper[k]() * ((level >= m) & (level < own)) + of_lower[k]() * (level > m)
             return change * (gaps[m] if m else 1.0)
 
         return {k: lambda k=k: np.stack([each(k, m) for m in range(own)]) for k in range(3)}
 
     def constant(self, gaps, tau, y):
-        return sum((np.where(y == m, -np.log(-np.expm1(-gaps[m])), 0.0) for m in range(1, len(tau))), np.zeros(()))
+        return sum(
+            (np.where(y == m, -np.log(-np.expm1(-gaps[m])), 0.0) for m in range(1, len(tau))),
+            np.zeros(()),
+        )
 
     def constant_of_tau(self, gaps, tau, y):
         first = np.zeros(np.broadcast_shapes(tau[0].shape, y.shape))
-        return np.stack([first, *(np.where(y == m, -gaps[m] / np.expm1(gaps[m]), first) for m in range(1, len(tau)))])
+        return np.stack(
+            [
+                first,
+                *(
+                    np.where(y == m, -gaps[m] / np.expm1(gaps[m]), first)
+                    for m in range(1, len(tau))
+                ),
+            ]
+        )
 
 
-GAUSSIAN, GAMMA, INVERSE_GAUSSIAN, NEGATIVE_BINOMIAL = (
-    GaussianFamily(),
-    GammaFamily(),
-    InverseGaussianFamily(),
-    NegativeBinomialFamily(),
-)
-BERNOULLI, POISSON, ORDINAL = BernoulliFamily(), PoissonFamily(), OrdinalFamily()
+GAUSSIAN = GaussianFamily()
+GAMMA = GammaFamily()
+INVERSE_GAUSSIAN = InverseGaussianFamily()
+NEGATIVE_BINOMIAL = NegativeBinomialFamily()
+BERNOULLI = BernoulliFamily()
+POISSON = PoissonFamily()
+ORDINAL = OrdinalFamily()

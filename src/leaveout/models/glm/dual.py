@@ -1,10 +1,12 @@
-"""Regression of more columns than rows by a matrix of the rows: the same F in as many coordinates as there are rows.
+"""Regression of more columns than rows by a matrix of the rows: the same F in as many coordinates
+as there are rows.
 
     F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + b + o_n, y_n) + κ(w) ½ Σ_j r_j β_j²,      r_j > 0
 
-In any refit β = R⁻¹Xᵀa, as directions orthogonal to these change the penalty only. With X R⁻¹Xᵀ = Q Λ Qᵀ, a = Q Λ^{-½} u, a
-refit has the rows z_n of Q Λ^½ and the penalty ½ ‖u‖². No matrix of the columns is formed. With an intercept the columns are
-centred first, so that it is not collinear with the rows z_n.
+In any refit β = R⁻¹Xᵀa, as directions orthogonal to these change the penalty only. With X R⁻¹Xᵀ = Q
+Λ Qᵀ, a = Q Λ^{-½} u, a refit has the rows z_n of Q Λ^½ and the penalty ½ ‖u‖². No matrix of the
+columns is formed. With an intercept the columns are centred first, so that it is not collinear with
+the rows z_n.
 """
 
 import math
@@ -26,16 +28,21 @@ from .glm import GLM, PRODUCTS_FROM, AbstractRegression
 from .penalties import PerWeight, Ridge
 
 Array = np.ndarray
-GRAM_COLUMNS = 512  # columns whose products are summed at a time, so that rounding grows with them and not with all
+# columns whose products are summed at a time, so that rounding grows with them and not with all
+GRAM_COLUMNS = 512
 
 
 class DualGLM(AbstractRegression):
-    """A `GLM` of one output under a `Ridge`, in coordinates of its rows; natural parameters are those of all columns."""
+    """A `GLM` of one output under a `Ridge`, in coordinates of its rows.
+
+    Natural parameters are those of all columns.
+    """
 
     shown = "GLM"
     whole: AbstractRegression = static()
     ridge: Float[Array, " features"]
-    back: Float[Array, "units rank"]  # QΛ^{-½}, or with an intercept its rows less their mean by the weights
+    # QΛ^{-½}, or with an intercept its rows less their mean by the weights
+    back: Float[Array, "units rank"]
     mean: Float[Array, " features"]  # of the columns; zero without an intercept
     further_columns: int = (
         static()
@@ -59,9 +66,15 @@ class DualGLM(AbstractRegression):
             "back": as_stored(back - np.outer(share, back.sum(0))),
         }
         new["design"] = as_stored(_with_ones(vectors[:, good] * root, whole.intercept))
-        new["penalty"], new["names"] = around(whole.penalty, Ridge(1.0)), tuple(f"u{k}" for k in range(len(root)))
-        spread = np.sqrt((values[-1] + 1) / (values[good][0] + 1))  # between norms of coordinates and of moves
-        terms = GRAM_COLUMNS + len(ridge) / GRAM_COLUMNS if len(ridge) > GRAM_COLUMNS else len(ridge)
+        new["penalty"], new["names"] = (
+            around(whole.penalty, Ridge(1.0)),
+            tuple(f"u{k}" for k in range(len(root))),
+        )
+        # between norms of coordinates and of moves
+        spread = np.sqrt((values[-1] + 1) / (values[good][0] + 1))
+        terms = (
+            GRAM_COLUMNS + len(ridge) / GRAM_COLUMNS if len(ridge) > GRAM_COLUMNS else len(ridge)
+        )
         if isinstance(whole.design, SparseDesign):
             terms = int(np.diff(whole.design.csr.indptr).max())
         new["further_columns"] = math.ceil((terms + len(root)) * spread)
@@ -72,21 +85,39 @@ class DualGLM(AbstractRegression):
         return self.whole
 
     def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Self:
-        raise TypeError("a fit by a matrix of the rows has its penalty in its coordinates; give the lo.GLM itself.")
+        raise TypeError(
+            "a fit by a matrix of the rows has its penalty in its coordinates; give the lo.GLM itself."
+        )
 
     def _natural(self, theta):
-        u, p = theta[..., : self.num_features], len(self.ridge)
+        u = theta[..., : self.num_features]
+        p = len(self.ridge)
         weights = u @ self.back.T
         known = isinstance(weights, np.ndarray)
-        flat = self.whole.lines.pull(weights.reshape(-1, weights.shape[-1]))[:, :p] if known else None
-        coef = weights @ jnp.asarray(self.whole.design)[:, :p] if flat is None else flat.reshape(*weights.shape[:-1], -1)
+        flat = (
+            self.whole.lines.pull(weights.reshape(-1, weights.shape[-1]))[:, :p] if known else None
+        )
+        coef = (
+            weights @ jnp.asarray(self.whole.design)[:, :p]
+            if flat is None
+            else flat.reshape(*weights.shape[:-1], -1)
+        )
         coef = coef / self.ridge
-        return {"intercept": theta[..., -1] - coef @ self.mean if self.intercept else np.zeros(theta.shape[:-1]), "coef": coef}
+        return {
+            "intercept": theta[..., -1] - coef @ self.mean
+            if self.intercept
+            else np.zeros(theta.shape[:-1]),
+            "coef": coef,
+        }
 
     def _to_unconstrained(self, parameters):
         theta = self.whole._to_unconstrained(parameters)
-        along = self.whole.lines.predictors(np.append(theta[: len(self.ridge)], np.zeros(int(self.intercept)))[None])[0]
-        return np.append(along @ self.back, theta[len(self.ridge) :] + theta[: len(self.ridge)] @ self.mean)
+        along = self.whole.lines.predictors(
+            np.append(theta[: len(self.ridge)], np.zeros(int(self.intercept)))[None]
+        )[0]
+        return np.append(
+            along @ self.back, theta[len(self.ridge) :] + theta[: len(self.ridge)] @ self.mean
+        )
 
     def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"]:
         return self.coordinates(self.whole.new_rows(caller, X))
@@ -104,16 +135,23 @@ class DualGLM(AbstractRegression):
 
     @property
     def unseen_variance(self) -> Float[Array, " natural"]:
-        """Diagonal of H⁻¹ of coefficients and intercept along moves that no row sees, where the penalty alone is curved."""
+        """Diagonal of H⁻¹ of coefficients and intercept along moves that no row sees, where the
+        penalty alone is curved.
+        """
         along = self.whole.lines.pull(self.back.T)[:, : len(self.ridge)] / self.ridge
         variance = np.append(
-            1 / self.ridge - (along**2).sum(0), self.mean**2 @ (1 / self.ridge) - ((along @ self.mean) ** 2).sum()
+            1 / self.ridge - (along**2).sum(0),
+            self.mean**2 @ (1 / self.ridge) - ((along @ self.mean) ** 2).sum(),
         )
-        return variance[: len(self.ridge) + self.intercept] / self._weigh(np.ones(self.num_units))[1]
+        return (
+            variance[: len(self.ridge) + self.intercept] / self._weigh(np.ones(self.num_units))[1]
+        )
 
     @property
     def note(self) -> str:
-        return "; ".join(filter(None, (f"by a matrix of the rows, of {len(self.ridge)} columns", super().note)))
+        return "; ".join(
+            filter(None, (f"by a matrix of the rows, of {len(self.ridge)} columns", super().note))
+        )
 
 
 def ridge_strengths(whole: Any) -> Float[Array, " features"] | None:
@@ -122,21 +160,30 @@ def ridge_strengths(whole: Any) -> Float[Array, " features"] | None:
         return None
     inner = whole.penalty.penalty if isinstance(whole.penalty, PerWeight) else whole.penalty
     diagonal = inner.diagonal(whole.num_features)
-    return np.array(diagonal, float) if diagonal is not None and np.all(np.asarray(diagonal) > 0) else None
+    if diagonal is not None and np.all(np.asarray(diagonal) > 0):
+        return np.array(diagonal, float)
+    return None
 
 
 def _gram(
-    whole: AbstractRegression, ridge: Float[Array, " features"], mean: Float[Array, " features"], share: Float[Array, " units"]
+    whole: AbstractRegression,
+    ridge: Float[Array, " features"],
+    mean: Float[Array, " features"],
+    share: Float[Array, " units"],
 ) -> Float[Array, "units units"]:
     """Compute X R⁻¹Xᵀ of centred columns, some columns at a time."""
-    n, p = whole.num_units, len(ridge)
+    n = whole.num_units
+    p = len(ridge)
     if isinstance(whole.design, SparseDesign):
         rows = whole.design.csr[:, :p]
         gram = (rows.multiply(1 / ridge).tocsr() @ rows.T).toarray()
         left = gram @ share
         return gram - left - left[:, None] + share @ left
-    out, step = np.zeros((n, n)), GRAM_COLUMNS
-    source = whole.design.source if isinstance(whole.design, MappedDesign | Resident) else whole.design
+    out = np.zeros((n, n))
+    step = GRAM_COLUMNS
+    source = (
+        whole.design.source if isinstance(whole.design, MappedDesign | Resident) else whole.design
+    )
     for start in range(0, p, step):
         some = slice(start, min(start + step, p))
         part = (np.asarray(source[:, some], float) - mean[some]) / np.sqrt(ridge[some])
@@ -144,5 +191,9 @@ def _gram(
     return out
 
 
-def _with_ones(rows: Float[Array, "rows rank"], intercept: bool) -> Float[Array, "rows coefficients"]:
-    return np.append(rows, np.ones((len(rows), 1)), axis=1) if intercept else rows
+def _with_ones(
+    rows: Float[Array, "rows rank"], intercept: bool
+) -> Float[Array, "rows coefficients"]:
+    if intercept:
+        return np.append(rows, np.ones((len(rows), 1)), axis=1)
+    return rows

@@ -13,13 +13,24 @@ from ..._runtime.jax import Array, Arrays, jnp, jspecial, numpy_of, static
 from ...objectives.objective import LOG_DENSITY
 from . import distributions, links
 from .distributions import Formulas, domain, exponential
-from .loss import AbstractLoss, AbstractMeanLoss, Convex, Number, members_of, positive, probability, within
+from .loss import (
+    AbstractLoss,
+    AbstractMeanLoss,
+    Convex,
+    Number,
+    members_of,
+    positive,
+    probability,
+    within,
+)
 
 SMALLEST_PREDICTOR = 1e-50  # least positive predictor, whose inverse third power does not overflow
 
 
 class AbstractFamilyLoss(AbstractMeanLoss):
-    """−log of the density of a family, whose own parameter, if it has one, is given and held fixed."""
+    """−log of the density of a family, whose own parameter, if it has one, is given and held
+    fixed.
+    """
 
     family: ClassVar[distributions.Family]
 
@@ -29,7 +40,8 @@ class AbstractFamilyLoss(AbstractMeanLoss):
         if not self.family.parameter:
             return 1.0, 0.0
         value = getattr(self, self.family.parameter)
-        value = float(value) if isinstance(value, np.ndarray) else value
+        if isinstance(value, np.ndarray):
+            value = float(value)
         return value, numpy_of(value).log(value)
 
     def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
@@ -52,10 +64,17 @@ class AbstractFamilyLoss(AbstractMeanLoss):
     def terms(self, order, size, eta, y):
         if self.link_name == self.family.link:
             return self.family.terms(order, size, eta, *self.given, y)
-        # the terms under a link of powers are, but for constants, y and powers of η times logarithms of η
+        # the terms under a link of powers are, but for constants, y and powers of η times
+        # logarithms of η
         power = 1 + np.abs(eta) + np.abs(1 / np.where(eta == 0, 1.0, eta))
-        constant = np.abs(self.family.constant(*self.given, np.maximum(y, SMALLEST_PREDICTOR))) if order == 0 else 0.0
-        return size + (1 + float(self.given[0])) * (1 + np.abs(y)) * power**2 + constant if order < 2 else size
+        constant = (
+            np.abs(self.family.constant(*self.given, np.maximum(y, SMALLEST_PREDICTOR)))
+            if order == 0
+            else 0.0
+        )
+        if order < 2:
+            return size + (1 + float(self.given[0])) * (1 + np.abs(y)) * power**2 + constant
+        return size
 
     def check(self, y: np.ndarray) -> None:
         self.family.check(y)
@@ -84,7 +103,9 @@ class Squared(AbstractMeanLoss):
     Examples
     --------
     >>> import leaveout as lo
-    >>> fit = lo.fit(lo.GLM(np.array([[0.0], [1.0], [2.0]]), np.array([1.0, 3.0, 5.0]), lo.losses.Squared()))
+    >>> fit = lo.fit(
+    ...     lo.GLM(np.array([[0.0], [1.0], [2.0]]), np.array([1.0, 3.0, 5.0]), lo.losses.Squared())
+    ... )
     >>> fit.parameters["coef"].round(3)
     array([2.])
     """
@@ -105,10 +126,17 @@ class Squared(AbstractMeanLoss):
         if not self.convex:
             return {}
         r = eta - y
-        return {0: lambda: 0.5 * r**2, 1: lambda: r, 2: lambda: np.ones_like(r), 3: lambda: np.zeros_like(r)}
+        return {
+            0: lambda: 0.5 * r**2,
+            1: lambda: r,
+            2: lambda: np.ones_like(r),
+            3: lambda: np.zeros_like(r),
+        }
 
     def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
-        return float(np.average(y, weights=weight)) if self.convex else super().start(y, weight)
+        if self.convex:
+            return float(np.average(y, weights=weight))
+        return super().start(y, weight)
 
     def variance(self, mean: Arrays) -> Arrays:
         return jnp.ones_like(mean)
@@ -135,13 +163,16 @@ class Poisson(AbstractFamilyLoss):
     Examples
     --------
     >>> import leaveout as lo
-    >>> loss, slope = lo.losses.Poisson().derivatives(np.zeros(3), np.array([0.0, 1.0, 2.0]), (0, 1))
+    >>> loss, slope = lo.losses.Poisson().derivatives(
+    ...     np.zeros(3), np.array([0.0, 1.0, 2.0]), (0, 1)
+    ... )
     >>> loss.round(3), slope
     (array([1.   , 1.   , 1.693]), array([ 1.,  0., -1.]))
     """
 
     family = distributions.POISSON
-    convex_links: ClassVar[Convex] = {"log": 1.0, "identity": None, "sqrt": None}  # ℓ″ = e^η; y/η²; 2 + 2y/η²
+    # ℓ″ = e^η; y/η²; 2 + 2y/η²
+    convex_links: ClassVar[Convex] = {"log": 1.0, "identity": None, "sqrt": None}
     fourth: ClassVar[float] = 1.0
 
     def __init__(self, link: str | links.AbstractLink = "log"):
@@ -165,7 +196,8 @@ class Poisson(AbstractFamilyLoss):
 
 
 class Gamma(AbstractFamilyLoss):
-    """Gamma loss, `ν (y/μ + log μ) − (ν − 1) log y − ν log ν + log Γ(ν)`: −log of the gamma density of mean μ and shape ν.
+    """Gamma loss, `ν (y/μ + log μ) − (ν − 1) log y − ν log ν + log Γ(ν)`: −log of the gamma density
+    of mean μ and shape ν.
 
     The variance of y is μ²/ν. Responses are positive.
 
@@ -200,19 +232,27 @@ class Gamma(AbstractFamilyLoss):
     fourth: ClassVar[float] = 1.0
 
     def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
-        self.shape, self.link = positive("Gamma: shape", shape), links.resolve(link)
+        self.shape = positive("Gamma: shape", shape)
+        self.link = links.resolve(link)
 
     def _formulas_under(self, link: str, eta: np.ndarray, y: np.ndarray) -> Formulas:
         if link != "inverse":
             return {}
-        (nu, tau), x = self.given, np.maximum(eta, SMALLEST_PREDICTOR)
+        (nu, tau) = self.given
+        x = np.maximum(eta, SMALLEST_PREDICTOR)
         value = lambda: nu * (y * x - np.log(x)) + self.family.constant(nu, tau, y)
-        known = {0: value, 1: lambda: nu * (y - 1 / x), 2: lambda: nu / x**2, 3: lambda: -2 * nu / x**3}
+        known = {
+            0: value,
+            1: lambda: nu * (y - 1 / x),
+            2: lambda: nu / x**2,
+            3: lambda: -2 * nu / x**3,
+        }
         return within(eta > 0, known)
 
 
 class InverseGaussian(AbstractFamilyLoss):
-    """Inverse Gaussian loss, `λ (y − μ)² / (2 μ² y) + ½ log(2π y³ / λ)`: −log of the density of mean μ and shape λ.
+    """Inverse Gaussian loss, `λ (y − μ)² / (2 μ² y) + ½ log(2π y³ / λ)`: −log of the density of
+    mean μ and shape λ.
 
     The variance of y is μ³/λ. Responses are positive.
 
@@ -243,7 +283,8 @@ class InverseGaussian(AbstractFamilyLoss):
     convex_links: ClassVar[Convex] = {"inverse_squared": None}  # ℓ″ = λ/4 η^{−3/2}
 
     def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
-        self.shape, self.link = positive("InverseGaussian: shape", shape), links.resolve(link)
+        self.shape = positive("InverseGaussian: shape", shape)
+        self.link = links.resolve(link)
 
     def _formulas_under(self, link: str, eta: np.ndarray, y: np.ndarray) -> Formulas:
         if link != "inverse_squared":
@@ -259,7 +300,8 @@ class InverseGaussian(AbstractFamilyLoss):
 
 
 class NegativeBinomial(AbstractFamilyLoss):
-    """Negative binomial loss of a fixed dispersion: −log of the density of mean μ and variance `μ + α μ²`.
+    """Negative binomial loss of a fixed dispersion: −log of the density of mean μ and variance `μ +
+    α μ²`.
 
     Parameters
     ----------
@@ -280,7 +322,9 @@ class NegativeBinomial(AbstractFamilyLoss):
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.losses.NegativeBinomial(0.5).derivatives(np.zeros(3), np.array([0.0, 1.0, 2.0]), (0,))[0].round(3)
+    >>> lo.losses.NegativeBinomial(0.5).derivatives(np.zeros(3), np.array([0.0, 1.0, 2.0]), (0,))[
+    ...     0
+    ... ].round(3)
     array([0.811, 1.216, 1.91 ])
     """
 
@@ -291,7 +335,8 @@ class NegativeBinomial(AbstractFamilyLoss):
     fourth: ClassVar[float] = 1.0
 
     def __init__(self, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
-        self.dispersion, self.link = positive("NegativeBinomial: dispersion", dispersion), links.resolve(link)
+        self.dispersion = positive("NegativeBinomial: dispersion", dispersion)
+        self.link = links.resolve(link)
 
     def check(self, y: np.ndarray) -> None:
         domain(y, y >= 0, "negative binomial", "not negative")
@@ -302,9 +347,9 @@ class Tweedie(AbstractMeanLoss):
 
         ½ d(y, μ) / φ,      d/dμ ½d = (μ − y) / μ^p
 
-    For 1 < p < 2 this is −log of the compound Poisson-gamma density up to a term of y, p and φ alone. Differences of losses
-    of models that share p and φ are therefore differences of log densities. p = 0, 1, 2, 3 are the squared, Poisson, gamma and
-    inverse Gaussian deviances.
+    For 1 < p < 2 this is −log of the compound Poisson-gamma density up to a term of y, p and φ
+    alone. Differences of losses of models that share p and φ are therefore differences of log
+    densities. p = 0, 1, 2, 3 are the squared, Poisson, gamma and inverse Gaussian deviances.
 
     Parameters
     ----------
@@ -333,13 +378,18 @@ class Tweedie(AbstractMeanLoss):
     kind: str = static()
     has_dispersion = True
 
-    def __init__(self, power: float = 1.5, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
+    def __init__(
+        self, power: float = 1.5, dispersion: float = 1.0, link: str | links.AbstractLink = "log"
+    ):
         if not np.isfinite(power) or 0 < power < 1:
             raise ValueError(f"Tweedie: no distribution has a power between 0 and 1; got {power}.")
-        self.power, self.link = np.asarray(power, np.float64), links.resolve(link)
+        self.power = np.asarray(power, np.float64)
+        self.link = links.resolve(link)
         self.dispersion = positive("Tweedie: dispersion", dispersion)
         named = {0.0: "normal", 1.0: "Poisson", 2.0: "gamma"}
-        self.kind = named.get(float(power), "compound" if 1 < power < 2 else "positive" if power > 2 else "extreme")
+        self.kind = named.get(
+            float(power), "compound" if 1 < power < 2 else "positive" if power > 2 else "extreme"
+        )
 
     def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
         p = self.power
@@ -351,7 +401,11 @@ class Tweedie(AbstractMeanLoss):
             half = y * jnp.exp(-log_mean) - 1 + log_mean - jnp.log(y)
         else:
             reference = jnp.maximum(y, 0.0) ** (2 - p) / ((1 - p) * (2 - p))
-            half = reference - y * jnp.exp((1 - p) * log_mean) / (1 - p) + jnp.exp((2 - p) * log_mean) / (2 - p)
+            half = (
+                reference
+                - y * jnp.exp((1 - p) * log_mean) / (1 - p)
+                + jnp.exp((2 - p) * log_mean) / (2 - p)
+            )
         return half / self.dispersion
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
@@ -369,16 +423,21 @@ class Tweedie(AbstractMeanLoss):
         }
 
     def terms(self, order, size, eta, y):
-        p, phi = float(self.power), float(self.dispersion)
-        first, second = y * exponential((1 - p) * eta) / phi, exponential((2 - p) * eta) / phi
+        p = float(self.power)
+        phi = float(self.dispersion)
+        first = y * exponential((1 - p) * eta) / phi
+        second = exponential((2 - p) * eta) / phi
         bent = 1 + np.abs(eta)  # (1 − p)η is rounded before it is an exponent
         if order == 0:
-            own = (
-                np.maximum(y, 0.0) ** (2 - p) / (phi * np.maximum(np.abs((1 - p) * (2 - p)), 1e-300))
-                if self.kind == "compound"
-                else y
-            )
-            return (size + own + first / max(abs(p - 1), 1e-3) + second / max(abs(2 - p), 1e-3)) * bent
+            if self.kind == "compound":
+                own = np.maximum(y, 0.0) ** (2 - p) / (
+                    phi * np.maximum(np.abs((1 - p) * (2 - p)), 1e-300)
+                )
+            else:
+                own = y
+            return (
+                size + own + first / max(abs(p - 1), 1e-3) + second / max(abs(2 - p), 1e-3)
+            ) * bent
         return (size + first + second) * bent
 
     def check(self, y: np.ndarray) -> None:
@@ -397,19 +456,20 @@ class Tweedie(AbstractMeanLoss):
     def self_concordance(self) -> float | Number | None:
         if self.kind == "normal" or not self.convex:
             return 0.0 if self.convex else None
-        return np.maximum(self.power - 1, 2 - self.power)  # ℓ″ = (p − 1) y e^{(1−p)η} + (2 − p) e^{(2−p)η}
+        # ℓ″ = (p − 1) y e^{(1−p)η} + (2 − p) e^{(2−p)η}
+        return np.maximum(self.power - 1, 2 - self.power)
 
     @property
     def fourth(self) -> float | Number | None:
-        return None if self.self_concordance is None else self.self_concordance**2
+        if self.self_concordance is None:
+            return None
+        return self.self_concordance**2
 
     @property
     def convex(self) -> bool:
-        return (
-            self.link_name == "identity"
-            if self.kind == "normal"
-            else self.link_name == "log" and self.kind in ("Poisson", "gamma", "compound")
-        )
+        if self.kind == "normal":
+            return self.link_name == "identity"
+        return self.link_name == "log" and self.kind in ("Poisson", "gamma", "compound")
 
     @property
     def remark(self) -> str:
@@ -417,9 +477,11 @@ class Tweedie(AbstractMeanLoss):
 
 
 class AbstractQuasiLoss(AbstractLoss):
-    """Half the deviance of another loss, divided by a dispersion φ; the fit is that of the other loss.
+    """Half the deviance of another loss, divided by a dispersion φ; the fit is that of the other
+    loss.
 
-    The loss specifies a mean and a variance. It is not a −log density: compare it with models of the same φ only.
+    The loss specifies a mean and a variance. It is not a −log density: compare it with models of
+    the same φ only.
 
     Parameters
     ----------
@@ -478,15 +540,22 @@ class AbstractQuasiLoss(AbstractLoss):
         return self.likelihood.peak(y)
 
     inverse_link, check, start, inside, self_concordance, fourth, convex = members_of(
-        "likelihood", "inverse_link", "check", "start", "inside", "self_concordance", "fourth", "convex"
+        "likelihood",
+        "inverse_link",
+        "check",
+        "start",
+        "inside",
+        "self_concordance",
+        "fourth",
+        "convex",
     )
 
 
 class QuasiPoisson(AbstractQuasiLoss):
     """Quasi-Poisson loss, `(y log(y/μ) − (y − μ)) / φ`: half the Poisson deviance, divided by φ.
 
-    It specifies the variance φμ. The fit is the Poisson one, and y need not be whole. It is not a −log density: compare it with
-    models of the same φ only.
+    It specifies the variance φμ. The fit is the Poisson one, and y need not be whole. It is not a
+    −log density: compare it with models of the same φ only.
 
     Parameters
     ----------
@@ -507,7 +576,9 @@ class QuasiPoisson(AbstractQuasiLoss):
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.losses.QuasiPoisson(2.0).derivatives(np.zeros(3), np.array([0.0, 1.0, 2.0]), (0,))[0].round(3)
+    >>> lo.losses.QuasiPoisson(2.0).derivatives(np.zeros(3), np.array([0.0, 1.0, 2.0]), (0,))[
+    ...     0
+    ... ].round(3)
     array([0.5  , 0.   , 0.193])
     """
 
@@ -515,7 +586,8 @@ class QuasiPoisson(AbstractQuasiLoss):
     likelihood: Poisson
 
     def __init__(self, dispersion: float = 1.0, link: str | links.AbstractLink = "log"):
-        self.dispersion, self.likelihood = positive("QuasiPoisson: dispersion", dispersion), Poisson(link)
+        self.dispersion = positive("QuasiPoisson: dispersion", dispersion)
+        self.likelihood = Poisson(link)
 
     def least(self, y: Arrays, special: Any) -> Arrays:
         return y - special.xlogy(y, y) + special.gammaln(y + 1.0)

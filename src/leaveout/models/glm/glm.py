@@ -1,12 +1,16 @@
-"""Linear predictors with any smooth loss and penalty, and perhaps a few parameters τ that all units share.
+"""Linear predictors with any smooth loss and penalty, and perhaps a few parameters τ that all units
+share.
 
-    F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + o_n, τ, y_n) + R(coef),      s sample weights, o offsets,      θ = (β, τ)
+    F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + o_n, τ, y_n) + R(coef),      s sample weights, o offsets,
+    θ = (β, τ)
 
-This extends T. Shlomo, *Efficient Leave One Out Cross Validation, Part 2*, 2024, by offsets, weights, several outputs and hosts
-that average. The intercept, the last entry of β, is not penalised, nor is τ.
+This extends T. Shlomo, *Efficient Leave One Out Cross Validation, Part 2*, 2024, by offsets,
+weights, several outputs and hosts that average. The intercept, the last entry of β, is not
+penalised, nor is τ.
 
-A unit depends on θ through z_n = U_n θ alone: x_nᵀβ, or one such for each class, or x_nᵀβ and τ, with U_n = diag(x_nᵀ, I).
-Leaving a unit out is therefore as cheap with a τ (a dispersion, thresholds) as without, and changes τ too.
+A unit depends on θ through z_n = U_n θ alone: x_nᵀβ, or one such for each class, or x_nᵀβ and τ,
+with U_n = diag(x_nᵀ, I). Leaving a unit out is therefore as cheap with a τ (a dispersion,
+thresholds) as without, and changes τ too.
 """
 
 import copy
@@ -27,18 +31,28 @@ from ...linalg.design import Beside, CachedLoss, DenseDesign, Loss, MultiOutputD
 from ...linalg.device_design import Resident
 from ...linalg.mapped_design import MappedDesign
 from ...linalg.sparse_design import SparseDesign
-from ...objectives.objective import AbstractLinearPredictor, DiagonalBlocks, Parameters, Units, as_stored
+from ...objectives.objective import (
+    AbstractLinearPredictor,
+    DiagonalBlocks,
+    Parameters,
+    Units,
+    as_stored,
+)
 from . import losses, penalties
 from .gram import gram
 from .predictive import ResidualVariance, classes, distribution
 from .rows import all_finite, by_name, column, design, new_rows, pick, shift, times
 
 EVERYONE = slice(None)
-PRODUCTS_FROM = 12_000  # columns beyond which the diagonal matrix of a penalty is sparse, as `fit` then uses products
+# columns beyond which the diagonal matrix of a penalty is sparse, as `fit` then uses products
+PRODUCTS_FROM = 12_000
 
 
 class AbstractRegression(AbstractLinearPredictor):
-    """Sum of losses of rows plus a penalty: the base of `GLM` and `Regression`, which take different losses."""
+    """Sum of losses of rows plus a penalty.
+
+    The base of `GLM` and `Regression`, which take different losses.
+    """
 
     design: Float[np.ndarray, "units coefficients"] | SparseDesign | MappedDesign | Resident
     y: Float[np.ndarray, " units"]
@@ -55,25 +69,49 @@ class AbstractRegression(AbstractLinearPredictor):
     remark: str = static()
     scale: str = static()
     labels: Names = static()
-    # Cut of the host: singular values of the centred rows below this share of the largest count as zero; 0 is rounding alone.
+    # Cut of the host: singular values of the centred rows below this share of the largest count as
+    # zero; 0 is rounding alone.
     cut: float = static()
     trials: Float[np.ndarray, " units"] | None  # numbers of trials, which `sample_weight` contains
-    least_norm: bool = static()  # whether the host takes the solution of least norm if a refit's rows leave coefficients open
+    # whether the host takes the solution of least norm if a refit's rows leave coefficients open
+    least_norm: bool = static()
 
-    def _bind(self, X, y, resolve, penalty, sample_weight, offset, intercept, class_weight, remark, trials=None, weights=None):
-        """Read the data; `resolve` maps y to the loss, y in the loss's form, and the levels of an ordinal y."""
-        me, read = type(self).__name__, None
+    def _bind(
+        self,
+        X,
+        y,
+        resolve,
+        penalty,
+        sample_weight,
+        offset,
+        intercept,
+        class_weight,
+        remark,
+        trials=None,
+        weights=None,
+    ):
+        """Read the data; `resolve` maps y to the loss, y in the loss's form, and the levels of an
+        ordinal y.
+        """
+        me = type(self).__name__
+        read = None
         if weights is not None and sample_weight is not None:
-            raise ValueError(f"{me}: give weights= or sample_weight=, two names of one argument, not both.")
-        sample_weight = weights if sample_weight is None else sample_weight
+            raise ValueError(
+                f"{me}: give weights= or sample_weight=, two names of one argument, not both."
+            )
+        if sample_weight is None:
+            sample_weight = weights
         if isinstance(X, str):
             remark = "; ".join(filter(None, (remark, stateful_remark(X))))
             found = read_columns(me, X, y)
             sample_weight, offset, trials = map(found.of, (sample_weight, offset, trials))
             intercept = intercept and "Intercept" in found.X
             read = FormulaReader(me, X, found.spec, found.data)
-            X, y = found.X.drop(columns="Intercept", errors="ignore"), found.y
-        self.penalty, self.cut, self.least_norm = penalties.resolve(penalty), 0.0, False
+            X = found.X.drop(columns="Intercept", errors="ignore")
+            y = found.y
+        self.penalty = penalties.resolve(penalty)
+        self.cut = 0.0
+        self.least_norm = False
         given = {"X": X, "y": y, "sample_weight": sample_weight, "offset": offset, "trials": trials}
         labels, X, y, sample_weight, offset, trials = match_labels(me, **given)
         self.loss_function, y, self.levels = resolve(y)
@@ -84,7 +122,11 @@ class AbstractRegression(AbstractLinearPredictor):
         self.intercept = bool(intercept) and self.loss_function.intercept
         self.design, self.names = design(me, X, self.intercept)
         n = len(self.design)
-        y, self.classes = _class_codes(me, y, n) if isinstance(self.loss_function, losses.Multinomial) else (y, ())
+        y, self.classes = (
+            _class_codes(me, y, n)
+            if isinstance(self.loss_function, losses.Multinomial)
+            else (y, ())
+        )
         self.y = column(me, "y", y, n)
         self.loss_function.check(self.y)
         self.scale = self.loss_function.scale(self.y)
@@ -93,21 +135,29 @@ class AbstractRegression(AbstractLinearPredictor):
         if trials is not None:
             size = column(me, "trials", trials, n)
             if not isinstance(self.loss_function, losses.Binomial) or (size <= 0).any():
-                raise ValueError(f"{me}: trials must be positive, and are for binomial proportions y.")
+                raise ValueError(
+                    f"{me}: trials must be positive, and are for binomial proportions y."
+                )
             weight = size if weight is None else as_stored(size * weight)
         elif weight is not None and _are_trials(self.loss_function, self.y, weight):
             size = np.where(weight > 0, weight, 1.0)
-        self.sample_weight, self.trials = weight, size
-        if self.sample_weight is not None and ((self.sample_weight < 0).any() or not self.sample_weight.any()):
+        self.sample_weight = weight
+        self.trials = size
+        if self.sample_weight is not None and (
+            (self.sample_weight < 0).any() or not self.sample_weight.any()
+        ):
             raise ValueError(f"{me}: sample_weight must not be negative, nor zero everywhere.")
         each = (len(self.classes),) if self.classes else ()
         if offset is not None and self.classes:
             offset = np.broadcast_to(numbers(me, "offset", offset).reshape(n, -1), (n, *each))
         self.offset = None if offset is None else column(me, "offset", offset, n, each)
         if class_weight not in (None, "balanced"):
-            raise ValueError(f"{me}: class_weight must be None or 'balanced'; got {class_weight!r}. Use sample_weight.")
+            raise ValueError(
+                f"{me}: class_weight must be None or 'balanced'; got {class_weight!r}. Use sample_weight."
+            )
         code, found = _class_codes(me, self.y, n) if class_weight else (None, ())
-        self.class_code, self.is_balanced = None if code is None else as_stored(code), len(found)
+        self.class_code = None if code is None else as_stored(code)
+        self.is_balanced = len(found)
         self.penalty.check(self.num_features)
         _copy_to_memory(self)
 
@@ -117,8 +167,11 @@ class AbstractRegression(AbstractLinearPredictor):
 
     def relearn(self, seen: Bool[np.ndarray, " units"]) -> Self:
         """Copy the model, with the columns of its formula by what the `seen` rows teach."""
-        other, read = copy.copy(self), cast(FormulaReader, self.labels.read)
-        vars(other)["design"] = design(type(self).__name__, read.learned_from(seen), self.intercept)[0]
+        other = copy.copy(self)
+        read = cast(FormulaReader, self.labels.read)
+        vars(other)["design"] = design(
+            type(self).__name__, read.learned_from(seen), self.intercept
+        )[0]
         return _copy_to_memory(other)
 
     # the shape of θ: [params], or [outputs, params_per_output]
@@ -152,7 +205,9 @@ class AbstractRegression(AbstractLinearPredictor):
             symmetries=self._symmetries,
             penalty_curvature=self._penalty_curvature,
             limit=lambda theta: own.limit(tau(theta)) if self.own else "",
-            at_limit=lambda theta: np.r_[theta[: -self.own], own.at_limit(tau(theta))] if self.own else theta,
+            at_limit=lambda theta: (
+                np.r_[theta[: -self.own], own.at_limit(tau(theta))] if self.own else theta
+            ),
         )
 
     def _start(self, seed):
@@ -160,12 +215,18 @@ class AbstractRegression(AbstractLinearPredictor):
         q = self.design.shape[1]
         if self.classes:
             return np.zeros((len(self.classes), q))
-        weight = np.ones(self.num_units) if self.sample_weight is None else np.asarray(self.sample_weight)
+        weight = (
+            np.ones(self.num_units)
+            if self.sample_weight is None
+            else np.asarray(self.sample_weight)
+        )
         found = self.loss_function.start(np.asarray(self.y), weight)
         start, tau = found if self.own else (found, [])
         theta = np.r_[np.zeros(q), tau]
         if self.intercept:
-            theta[q - 1] = start - (0.0 if self.offset is None else np.average(self.offset, weights=weight))
+            theta[q - 1] = start - (
+                0.0 if self.offset is None else np.average(self.offset, weights=weight)
+            )
         return theta
 
     def _natural(self, theta):
@@ -173,41 +234,70 @@ class AbstractRegression(AbstractLinearPredictor):
         found = {"coef": self._coef(theta)} | self.loss_function.natural(theta[q:])
         if self.intercept:
             return {"intercept": theta[..., q - 1]} | found
-        return found if self.own else {"intercept": np.zeros(theta.shape[:-1])} | found
+        if self.own:
+            return found
+        return {"intercept": np.zeros(theta.shape[:-1])} | found
 
     def _to_unconstrained(self, parameters):
-        me, shape = type(self).__name__, (len(self.classes),) if self.classes else ()
+        me = type(self).__name__
+        shape = (len(self.classes),) if self.classes else ()
         own = list(self.loss_function.natural(np.zeros(self.own)))
-        if not isinstance(parameters, dict) or {*parameters, "intercept"} != {"intercept", "coef", *own}:
+        if not isinstance(parameters, dict) or {*parameters, "intercept"} != {
+            "intercept",
+            "coef",
+            *own,
+        }:
             wanted = ", ".join(map(repr, ["intercept", "coef", *own]))
             got = sorted(parameters) if isinstance(parameters, dict) else type(parameters).__name__
             raise ValueError(f"{me}: parameters are {{{wanted}}}; got {got}.")
         coef = np.asarray(parameters["coef"], np.float64)
         intercept = np.asarray(parameters.get("intercept", 0.0), np.float64)
         if coef.shape != (*shape, self.num_features):
-            raise ValueError(f"{me}: coef must have shape {(*shape, self.num_features)}; got {coef.shape}.")
+            raise ValueError(
+                f"{me}: coef must have shape {(*shape, self.num_features)}; got {coef.shape}."
+            )
         if not self.intercept and np.any(intercept != 0):
             raise ValueError(f"{me}: this model has no intercept, yet one was given.")
         parts = [coef, np.broadcast_to(intercept, shape)[..., None]] if self.intercept else [coef]
-        return np.concatenate([*parts, self.loss_function.unconstrained(parameters)] if own else parts, axis=-1)
+        return np.concatenate(
+            [*parts, self.loss_function.unconstrained(parameters)] if own else parts, axis=-1
+        )
 
     def _names(self) -> list[str]:
         one = [*self.names, *["intercept"] * self.intercept]
         own = self.loss_function.natural(np.zeros(self.own))
-        listed = [f"{name} {k}" if np.ndim(value) else name for name, value in own.items() for k in range(np.size(value))]
-        return [f"{c}: {name}" for c in self.classes for name in one] if self.classes else [*one, *listed]
+        listed = [
+            f"{name} {k}" if np.ndim(value) else name
+            for name, value in own.items()
+            for k in range(np.size(value))
+        ]
+        if self.classes:
+            return [f"{c}: {name}" for c in self.classes for name in one]
+        return [*one, *listed]
 
     def _penalty_curvature(self, theta):
         kappa, shape = self._weigh(jnp.ones(self.num_units), jnp)[1], np.shape(theta)
-        return penalties.curvature(lambda v: kappa * self.penalty(self._coef(v.reshape(shape))), jnp.ravel(theta))
+        return penalties.curvature(
+            lambda v: kappa * self.penalty(self._coef(v.reshape(shape))), jnp.ravel(theta)
+        )
 
     def _symmetries(self, theta):
-        """Flat directions of F: common shifts of a multinomial's intercepts and, without a penalty, of each coefficient."""
+        """Flat directions of F.
+
+        Common shifts of a multinomial's intercepts and, without a penalty, of each coefficient.
+        """
         if not self.classes:
             return np.zeros((0, len(theta)))
         K, q = theta.shape
-        free = range(q) if isinstance(self.penalty, penalties.Zero) else range(q - self.intercept, q)
-        return np.concatenate([np.zeros((0, K * q)), *(np.kron(np.ones((1, K)), np.eye(q)[[at]]) / np.sqrt(K) for at in free)])
+        free = (
+            range(q) if isinstance(self.penalty, penalties.Zero) else range(q - self.intercept, q)
+        )
+        return np.concatenate(
+            [
+                np.zeros((0, K * q)),
+                *(np.kron(np.ones((1, K)), np.eye(q)[[at]]) / np.sqrt(K) for at in free),
+            ]
+        )
 
     # F and its parts
 
@@ -216,12 +306,17 @@ class AbstractRegression(AbstractLinearPredictor):
 
     def _predictor(self, theta: Array, index: Any) -> Array:
         """Compute z of the listed units, `[width]` or `[width, outputs]`."""
-        whole = isinstance(self.design, SparseDesign) and (isinstance(index, slice) or len(index) == self.num_units)
-        q, x = self.design.shape[1], cast(Array, self.design) if whole else pick(self.design, index)
+        whole = isinstance(self.design, SparseDesign) and (
+            isinstance(index, slice) or len(index) == self.num_units
+        )
+        q = self.design.shape[1]
+        x = cast(Array, self.design) if whole else pick(self.design, index)
         if not self.own:
             return x @ theta.T + shift(self.offset, index)
         eta = x @ theta[:q] + shift(self.offset, index)
-        return jnp.concatenate([eta[:, None], jnp.broadcast_to(theta[q:], (len(eta), self.own))], axis=1)
+        return jnp.concatenate(
+            [eta[:, None], jnp.broadcast_to(theta[q:], (len(eta), self.own))], axis=1
+        )
 
     def _each(self, z: Array, index: Any, order: int = 0) -> Array:
         """Compute ℓ of the listed units, or a derivative of it in z."""
@@ -232,22 +327,34 @@ class AbstractRegression(AbstractLinearPredictor):
         return jax.vmap(function)(z, pick(self.y, index))
 
     def _times_weight(self, value: Arrays, index: Any) -> Arrays:
-        """Multiply values of the listed units, `[width, ...]`, by their sample weights, if there are any."""
-        return value if self.sample_weight is None else times(pick(self.sample_weight, index), value)
+        """Multiply values of the listed units, `[width, ...]`, by their sample weights, if there
+        are any.
+        """
+        if self.sample_weight is None:
+            return value
+        return times(pick(self.sample_weight, index), value)
 
     def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
         omega, kappa = self._weigh(weights, jnp)
         z = self._predictor(theta, EVERYONE)
-        out = omega == 0  # a row of weight zero may lie outside the domain of ℓ, and must not enter F or its derivatives
+        # a row of weight zero may lie outside the domain of ℓ, and must not enter F or its
+        # derivatives
+        out = omega == 0
         z = jnp.where(out[:, None] if z.ndim > 1 else out, self.loss_function.inside, z)
         return omega @ self._each(z, EVERYONE) + kappa * self.penalty(self._coef(theta))
 
-    def hessian(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
+    def hessian(
+        self, theta: PyTree, weights: Float[Arrays, " units"]
+    ) -> Float[Array, "params params"]:
         omega, kappa = self._weigh(weights, jnp)
         curvature = self._each(self._predictor(theta, EVERYONE), EVERYONE, 2)
-        return self._gram(self.design, times(omega, curvature)) + kappa * self._penalty_hessian(theta)
+        return self._gram(self.design, times(omega, curvature)) + kappa * self._penalty_hessian(
+            theta
+        )
 
-    def preconditioner(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[DiagonalBlocks, ...]:
+    def preconditioner(
+        self, theta: PyTree, weights: Float[Arrays, " units"]
+    ) -> tuple[DiagonalBlocks, ...]:
         """Blocks of the Hessian for single classes."""
         model = self.predictors
         if not self.classes or model is None:
@@ -256,21 +363,33 @@ class AbstractRegression(AbstractLinearPredictor):
         (curvature,) = model.loss.derivatives(model.eta(np.ravel(theta)[None])[0], self.y, (2,))
         own = model.design.blocks(omega, curvature)
         entries = np.arange(model.penalty.shape[0]).reshape(self.outputs, -1)
-        return (DiagonalBlocks(entries, own + kappa * model.penalty[entries[:, :, None], entries[:, None, :]]),)
+        return (
+            DiagonalBlocks(
+                entries, own + kappa * model.penalty[entries[:, :, None], entries[:, None, :]]
+            ),
+        )
 
     def score(
-        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+        self,
+        theta: PyTree,
+        weights: Float[Array, " units"],
+        index: Int[Arrays, " width"],
+        held: Float[Arrays, " width"],
     ) -> Array:
         del weights, held
         return self._each(self._predictor(theta, index), index)
 
-    def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
+    def perturbation(
+        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+    ) -> Scalar:
         if self.class_code is not None:  # every row's weight changes with the size of its class
             return super().perturbation(theta, index, delta)
         index, delta = self._touched_units(index, delta)
         omega = self._times_weight(delta, index)
         value = jnp.asarray(omega @ self._each(self._predictor(theta, index), index))
-        return value if self.low_rank else value + self.penalty(self._coef(theta)) * self.penalty.times(delta, omega)
+        if self.low_rank:
+            return value
+        return value + self.penalty(self._coef(theta)) * self.penalty.times(delta, omega)
 
     def hessian_change(
         self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
@@ -278,47 +397,73 @@ class AbstractRegression(AbstractLinearPredictor):
         if self.class_code is not None:
             return super().hessian_change(theta, index, delta)
         index, delta = self._touched_units(index, delta)
-        change = self._gram(pick(self.design, index), times(delta, self.derivative(theta, index, 2)))
+        change = self._gram(
+            pick(self.design, index), times(delta, self.derivative(theta, index, 2))
+        )
         if self.low_rank:
             return change
-        return change + self._penalty_hessian(theta) * self.penalty.times(delta, self._times_weight(delta, index))
+        return change + self._penalty_hessian(theta) * self.penalty.times(
+            delta, self._times_weight(delta, index)
+        )
 
     def _touched_units(self, index: Arrays, delta: Arrays) -> tuple[Any, Arrays]:
         """Return the touched units and their δ, zero for padding; all units are not gathered."""
         n = self.num_units
-        return (EVERYONE, delta) if len(index) == n else (index, jnp.where(index < n, delta, 0.0))
+        if len(index) == n:
+            return (EVERYONE, delta)
+        return (index, jnp.where(index < n, delta, 0.0))
 
     def _gram(self, x: Any, curvature: Arrays) -> Array:
         """`Σ_n U_nᵀ C_n U_n` of rows `x`."""
         if not self.own:
             return gram(x, curvature)
         across = (curvature[:, 0, 1:].T @ x).T
-        return jnp.block([[gram(x, curvature[:, 0, 0]), across], [across.T, curvature[:, 1:, 1:].sum(0)]])
+        return jnp.block(
+            [[gram(x, curvature[:, 0, 0]), across], [across.T, curvature[:, 1:, 1:].sum(0)]]
+        )
 
     def _penalty_hessian(self, theta: Array) -> Array:
-        return jax.hessian(lambda v: self.penalty(self._coef(v.reshape(theta.shape))))(theta.reshape(-1))
+        return jax.hessian(lambda v: self.penalty(self._coef(v.reshape(theta.shape))))(
+            theta.reshape(-1)
+        )
 
-    def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Arrays:
+    def predict(
+        self,
+        theta: PyTree,
+        weights: Float[Arrays, " units"],
+        index: Int[Arrays, " width"],
+        kind: str,
+    ) -> Arrays:
         z = self._predictor(theta, index)
         eta, *tau = (z[:, 0], theta[self.design.shape[1] :]) if self.own else (z,)
-        return eta if kind == "link" else self.loss_function.inverse_link(eta, *tau)
+        if kind == "link":
+            return eta
+        return self.loss_function.inverse_link(eta, *tau)
 
-    def reading(self, read: Callable[[Any], Any], index: pd.Index | None = None, names: tuple[str, ...] = ()) -> Self:
+    def reading(
+        self, read: Callable[[Any], Any], index: pd.Index | None = None, names: tuple[str, ...] = ()
+    ) -> Self:
         """Copy the model for a host that builds its columns from data itself.
 
-        `read` builds those of new rows. `index` labels the rows, and `names` the columns, if these have no labels yet.
+        `read` builds those of new rows. `index` labels the rows, and `names` the columns, if these
+        have no labels yet.
         """
         out = copy.copy(self)
-        index = index if self.labels.index is None else self.labels.index
+        if self.labels.index is not None:
+            index = self.labels.index
         vars(out)["labels"] = Names(index, read, getattr(read, "classes", self.labels.classes))
         if names:
             vars(out)["names"] = names + self.names[len(names) :]
         return out
 
-    def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"] | SparseDesign:
+    def new_rows(
+        self, caller: str, X: Any
+    ) -> Float[np.ndarray, "rows coefficients"] | SparseDesign:
         """Read rows to be predicted, other than those of the design."""
         read = self.labels.read
-        return self.coordinates(new_rows(caller, X if read is None else read(X), self.names, self.intercept))
+        return self.coordinates(
+            new_rows(caller, X if read is None else read(X), self.names, self.intercept)
+        )
 
     @property
     def as_given(self) -> Any:
@@ -342,7 +487,9 @@ class AbstractRegression(AbstractLinearPredictor):
     def rows(self, index: Int[Arrays, " width"]) -> Float[Array, "width outputs params"]:
         x = pick(self.design, index)
         if self.classes:
-            return jnp.einsum("kl,nq->nklq", jnp.eye(self.outputs), x).reshape(len(index), self.outputs, -1)
+            return jnp.einsum("kl,nq->nklq", jnp.eye(self.outputs), x).reshape(
+                len(index), self.outputs, -1
+            )
         own = jnp.pad(jnp.eye(self.own), ((1, 0), (x.shape[1], 0)))
         return jnp.pad(x[:, None, :], ((0, 0), (0, self.own), (0, self.own))) + own
 
@@ -352,10 +499,12 @@ class AbstractRegression(AbstractLinearPredictor):
     def crossings(self, start: PyTree, end: PyTree) -> Scalar:
         if self.smooth or self.classes:
             return jnp.zeros(())
-        # ℓ″ at 17 points between: the change of a smooth loss is spread over the pieces, that of a kink is in one
+        # ℓ″ at 17 points between: the change of a smooth loss is spread over the pieces, that of a
+        # kink is in one
         between = jnp.linspace(self._predictor(start, EVERYONE), self._predictor(end, EVERYONE), 17)
         curvature = jax.vmap(lambda z: self._each(z, EVERYONE, 2))(between)
-        curvature = curvature[..., 0, 0] if self.own else curvature
+        if self.own:
+            curvature = curvature[..., 0, 0]
         spread = curvature.max(0) - curvature.min(0)
         jump = jnp.abs(jnp.diff(curvature, axis=0)).max(0)
         return jnp.sum((jump > 0.5 * spread) & (spread > 0.05 * jnp.abs(curvature).max(0)))
@@ -363,40 +512,63 @@ class AbstractRegression(AbstractLinearPredictor):
     @property
     def lines(self) -> DenseDesign | SparseDesign | MappedDesign | Resident:
         """The rows of the design, as refits of them are computed."""
-        return DenseDesign(self.design) if isinstance(self.design, np.ndarray) else self.design
+        if isinstance(self.design, np.ndarray):
+            return DenseDesign(self.design)
+        return self.design
 
     @property
     def predictors(self) -> Predictors | None:
-        function, bent = self.loss_function, self.penalty.curved_terms(self.num_features)
+        function = self.loss_function
+        bent = self.penalty.curved_terms(self.num_features)
         if not function.convex or bent is None or (self.classes and len(bent.rows)):
             return None
-        if function.self_concordance is None and function.peak(self.y) is None:  # without these nothing can be proved
+        # without these nothing can be proved
+        if function.self_concordance is None and function.peak(self.y) is None:
             return None
         pad = self.design.shape[1] - self.num_features
-        offset, wide = self.offset, self.num_features > PRODUCTS_FROM and not self.classes
+        offset = self.offset
+        wide = self.num_features > PRODUCTS_FROM and not self.classes
         diagonal = self.penalty.diagonal(self.num_features) if wide else None
         matrix: Any = self.penalty.second(self.num_features) if diagonal is None else diagonal
-        matrix = np.pad(matrix, (0, pad)) if pad else matrix
+        if pad:
+            matrix = np.pad(matrix, (0, pad))
         if diagonal is not None:
             matrix = scipy.sparse.diags_array(matrix, format="csr")
         rows: DenseDesign | SparseDesign | MappedDesign | Resident | MultiOutputDesign = self.lines
         own: Loss = function if self.classes else CachedLoss(function)
         loss = own
         if self.classes:
-            matrix, rows = np.kron(np.eye(self.outputs), matrix), MultiOutputDesign(self.lines, self.outputs)
+            matrix = np.kron(np.eye(self.outputs), matrix)
+            rows = MultiOutputDesign(self.lines, self.outputs)
         elif len(bent.rows):
             rows = self.lines.below(np.pad(bent.rows, ((0, 0), (0, pad))))
             loss = Beside(own, bent.loss, (self.num_units, len(bent.rows)))
             offset = None if offset is None else np.append(offset, np.zeros(len(bent.rows)))
-        weigh, norms = functools.partial(self._weigh_rows, beside=bent.weight), self.penalty.norms(self.num_features)
+        weigh = functools.partial(self._weigh_rows, beside=bent.weight)
+        norms = self.penalty.norms(self.num_features)
         separate = self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
-        parts = rows, 0.0 if offset is None else offset, self.y, own, loss, matrix, weigh, separate, function.inverse_link
+        parts = (
+            rows,
+            0.0 if offset is None else offset,
+            self.y,
+            own,
+            loss,
+            matrix,
+            weigh,
+            separate,
+            function.inverse_link,
+        )
         return Predictors(*parts, norms=None if norms is None else norms.beside(pad))
 
     def _weigh_rows(self, weights: np.ndarray, beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Compute ω and κ of many refits; ω of the penalty's rows, which is κ times theirs, follows that of the units."""
+        """Compute ω and κ of many refits.
+
+        ω of the penalty's rows, which is κ times theirs, follows that of the units.
+        """
         omega, kappa = self._weigh(weights)
-        return np.concatenate([omega, np.multiply.outer(kappa, beside)], axis=1) if len(beside) else omega, kappa
+        return np.concatenate([omega, np.multiply.outer(kappa, beside)], axis=1) if len(
+            beside
+        ) else omega, kappa
 
     def _weigh(self, weights: Any, xp: Any = np) -> tuple[Any, Any]:
         """Compute ω and κ of one refit or of many, in NumPy or in JAX."""
@@ -417,12 +589,18 @@ class AbstractRegression(AbstractLinearPredictor):
         return self.loss_function.convex and not isinstance(self.penalty, penalties.Custom)
 
     def _distribution(self):
-        variance = lambda: ResidualVariance(self.lines, self.y, self.offset, self.sample_weight, self.loss_function)
-        return distribution(self.loss_function, self.scale, variance if self.class_code is None else None)
+        variance = lambda: ResidualVariance(
+            self.lines, self.y, self.offset, self.sample_weight, self.loss_function
+        )
+        return distribution(
+            self.loss_function, self.scale, variance if self.class_code is None else None
+        )
 
     @property
     def units(self) -> Units:
-        observed: dict[str, Any] = {"target" if self.loss_function.has_response else "response": self.y}
+        observed: dict[str, Any] = {
+            "target" if self.loss_function.has_response else "response": self.y
+        }
         return Units(
             **observed,
             names=self.labels.index,
@@ -439,34 +617,42 @@ class AbstractRegression(AbstractLinearPredictor):
 
 
 def _are_trials(loss: losses.AbstractLoss, y: np.ndarray, weight: np.ndarray) -> bool:
-    """Tell whether weights of proportions are their numbers of trials, as in R: with them successes are whole numbers."""
+    """Tell whether weights of proportions are their numbers of trials, as in R.
+
+    With them successes are whole numbers.
+    """
     successes = weight * y
     proportions = isinstance(loss, losses.Binomial) and bool((y % 1).any())
-    return proportions and np.allclose(successes, np.rint(successes), rtol=0, atol=1e-6)  # proportions are rounded
+    # proportions are rounded
+    return proportions and np.allclose(successes, np.rint(successes), rtol=0, atol=1e-6)
 
 
 class GLM(AbstractRegression):
     """Generalised linear model: a sum of losses of rows plus a penalty.
 
-        F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀcoef + intercept + o_n, y_n) + R(coef),      s sample weights, o offsets
+        F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀcoef + intercept + o_n, y_n) + R(coef),
+        s sample weights, o offsets
 
-    A unit is a row. Leaving it out removes it with all its sample weight. `fit(...).parameters` is `{"intercept", "coef"}`: a
-    number and `[features]`, or `[classes]` and `[classes, features]` for the multinomial loss.
+    A unit is a row. Leaving it out removes it with all its sample weight. `fit(...).parameters` is
+    `{"intercept", "coef"}`: a number and `[features]`, or `[classes]` and `[classes, features]` for
+    the multinomial loss.
 
     Parameters
     ----------
     X : array, DataFrame, sparse matrix or device array, shape (units, features), or str
-        Rows. Names of the columns of a DataFrame are kept; an array on a device stays there. Or a formula, such as
-        "y ~ x * site + bs(age, 4)", which formulaic reads. What its calls learn, such as knots, `cross_validate` and
-        `cross_predict` learn anew from the rows of each refit; other functions take what all rows gave. Results say so.
+        Rows. Names of the columns of a DataFrame are kept; an array on a device stays there. Or a
+        formula, such as "y ~ x * site + bs(age, 4)", which formulaic reads. What its calls learn,
+        such as knots, `cross_validate` and `cross_predict` learn anew from the rows of each refit;
+        other functions take what all rows gave. Results say so.
     y : array, shape (units,), or DataFrame
-        Responses, or labels of classes for "multinomial"; of a binary loss also two labels, the second of which is the event.
-        The table of a formula.
+        Responses, or labels of classes for "multinomial"; of a binary loss also two labels, the
+        second of which is the event. The table of a formula.
     loss : str, loss of lo.losses or callable
         Name such as "squared", "logistic", "poisson" or "multinomial"; an object; or a JAX function
         `(linear_predictor, y) -> scalar`.
     penalty : penalty of lo.penalties, callable or None, default: None
-        Penalty on the coefficients; a callable is a JAX function of them. The intercept is not penalised.
+        Penalty on the coefficients; a callable is a JAX function of them. The intercept is not
+        penalised.
     sample_weight : array, shape (units,), or str, optional
         Weights s, zero or more, or the column of a formula's table. The default is one each.
     offset : array, shape (units,) or (units, classes), or str, optional
@@ -474,19 +660,21 @@ class GLM(AbstractRegression):
     intercept : bool, default: True
         Whether there is an intercept.
     class_weight : {"balanced"} or None, default: None
-        "balanced" multiplies the weights of each class by `Σw / (K Σ_class w)`, which is recomputed in every refit.
+        "balanced" multiplies the weights of each class by `Σw / (K Σ_class w)`, which is recomputed
+        in every refit.
     remark : str, default: ""
         Sentence to print with results.
     trials : array, shape (units,), or str, optional
-        Denominators m of binomial proportions y, which multiply the weights: the loss is that of one trial.
+        Denominators m of binomial proportions y, which multiply the weights: the loss is that of
+        one trial.
     weights : array, shape (units,), or str, optional
         Another name of `sample_weight`.
 
     Raises
     ------
     ValueError
-        If labels of the arguments differ, values are missing or infinite, lengths differ, weights are negative, or y lies
-        outside the domain of the loss.
+        If labels of the arguments differ, values are missing or infinite, lengths differ, weights
+        are negative, or y lies outside the domain of the loss.
     TypeError
         If an argument holds no numbers.
 
@@ -539,27 +727,41 @@ class GLM(AbstractRegression):
         weights: ArrayLike | str | None = None,
     ):
         resolve = lambda y: (losses.resolve(loss), y, ())
-        self._bind(X, y, resolve, penalty, sample_weight, offset, intercept, class_weight, remark, trials, weights)
+        self._bind(
+            X,
+            y,
+            resolve,
+            penalty,
+            sample_weight,
+            offset,
+            intercept,
+            class_weight,
+            remark,
+            trials,
+            weights,
+        )
 
 
 class Regression(AbstractRegression):
-    """Regression whose loss has parameters of its own, estimated with the coefficients: a dispersion, scale, shape, thresholds.
+    """Regression whose loss has parameters of its own, estimated with the coefficients: a
+    dispersion, scale, shape, thresholds.
 
-        F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀcoef + intercept + o_n, τ, y_n) + R(coef),      θ = (intercept, coef, τ)
+        F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀcoef + intercept + o_n, τ, y_n) + R(coef),
+        θ = (intercept, coef, τ)
 
-    `fit(...).parameters` is `{"intercept", "coef"}` and the loss's own: `dispersion`, `precision`, `scale`, `shape` or
-    `thresholds`. Parameters of the loss are not penalised. A unit is a row.
+    `fit(...).parameters` is `{"intercept", "coef"}` and the loss's own: `dispersion`, `precision`,
+    `scale`, `shape` or `thresholds`. Parameters of the loss are not penalised. A unit is a row.
 
     Parameters
     ----------
     X : array, DataFrame or sparse matrix, shape (units, features), or str
         Rows, or a formula, as of `GLM`.
     y : array, shape (units,), or DataFrame
-        Responses, or the table of a formula. For "ordinal" they are numbers or an ordered categorical; the thresholds take the
-        place of an intercept.
+        Responses, or the table of a formula. For "ordinal" they are numbers or an ordered
+        categorical; the thresholds take the place of an intercept.
     loss : str or loss of lo.losses
-        "negative_binomial", "beta", "ordinal", "gaussian", "gamma", "huber_scale", or an object such as
-        `lo.losses.NegativeBinomialDispersion()`.
+        "negative_binomial", "beta", "ordinal", "gaussian", "gamma", "huber_scale", or an object
+        such as `lo.losses.NegativeBinomialDispersion()`.
     penalty : penalty of lo.penalties or None, default: None
         Penalty on the coefficients. It must be smooth.
     sample_weight : array, shape (units,), or str, optional
@@ -576,7 +778,8 @@ class Regression(AbstractRegression):
     Raises
     ------
     ValueError
-        If values are missing or infinite, lengths differ, weights are negative, or y lies outside the domain of the loss.
+        If values are missing or infinite, lengths differ, weights are negative, or y lies outside
+        the domain of the loss.
     TypeError
         If the loss has no parameters of its own, or an ordinal y has no order.
 
@@ -612,24 +815,41 @@ class Regression(AbstractRegression):
     ):
         ordinal = isinstance(loss, str) and loss.lower() == "ordinal"
         resolve = _ordinal if ordinal else lambda y: (losses.resolve_shared(loss), y, ())
-        self._bind(X, y, resolve, penalty, sample_weight, offset, intercept, None, remark, None, weights)
+        self._bind(
+            X, y, resolve, penalty, sample_weight, offset, intercept, None, remark, None, weights
+        )
 
 
 def _copy_to_memory(model: Any) -> Any:
     """Copy rows that are mapped or on a device into memory, where the computation needs them there.
 
-    This is needed for mapped rows that JAX has to see, for coordinate descent, and for models that standardise the rows.
+    This is needed for mapped rows that JAX has to see, for coordinate descent, and for models that
+    standardise the rows.
     """
     if isinstance(model.design, MappedDesign | Resident):
-        derived = isinstance(model.design, MappedDesign) and (type(model) is Regression or model.predictors is None)
-        if derived or type(model) not in (GLM, Regression) or model.num_features > PRODUCTS_FROM or model.penalty.has_kinks:
+        derived = isinstance(model.design, MappedDesign) and (
+            type(model) is Regression or model.predictors is None
+        )
+        if (
+            derived
+            or type(model) not in (GLM, Regression)
+            or model.num_features > PRODUCTS_FROM
+            or model.penalty.has_kinks
+        ):
             vars(model)["design"] = as_stored(model.design)
     return model
 
 
 def _two_labels(caller: str, y: Any, loss: losses.AbstractLoss) -> tuple[Any, tuple[Any, ...]]:
-    """Return the two labels of a binary y as zero and one, and the labels; any other y as it is, and none."""
-    kind = pd.api.types.infer_dtype(y, skipna=True) if np.ndim(y) == 1 and isinstance(loss, losses.Binomial) else ""
+    """Return the two labels of a binary y as zero and one, and the labels.
+
+    Any other y as it is, and none.
+    """
+    kind = (
+        pd.api.types.infer_dtype(y, skipna=True)
+        if np.ndim(y) == 1 and isinstance(loss, losses.Binomial)
+        else ""
+    )
     if kind not in ("string", "categorical"):
         return y, ()
     found, levels = codes(caller, "y", y)
@@ -643,7 +863,9 @@ def _two_labels(caller: str, y: Any, loss: losses.AbstractLoss) -> tuple[Any, tu
 def _class_codes(caller: str, y: ArrayLike, n: int) -> tuple[np.ndarray, tuple]:
     """Number the class of each unit; return the numbers and the classes."""
     if np.shape(y) != (n,):
-        raise ValueError(f"{caller}: y must have one value for each of the {n} rows of X; got shape {np.shape(y)}.")
+        raise ValueError(
+            f"{caller}: y must have one value for each of the {n} rows of X; got shape {np.shape(y)}."
+        )
     found, classes = codes(caller, "y", y)
     if len(classes) < 2:
         raise ValueError(f"{caller}: y has one class only; two or more are needed.")

@@ -1,4 +1,6 @@
-"""Sums `Σ_n U_nᵀ C_n U_n` over rows in JAX's programs, in blocks, so that the rows are not copied."""
+"""Sums `Σ_n U_nᵀ C_n U_n` over rows in JAX's programs, in blocks, so that the rows are not
+copied.
+"""
 
 import numpy as np
 
@@ -17,7 +19,11 @@ def gram(design: Arrays | SparseDesign, curvature: Arrays) -> Array:
 
     def add(k, total):
         units = k * size + jnp.arange(size)
-        own = jnp.where((units < len(design)).reshape(-1, *[1] * (curvature.ndim - 1)), pick(curvature, units), 0.0)
+        own = jnp.where(
+            (units < len(design)).reshape(-1, *[1] * (curvature.ndim - 1)),
+            pick(curvature, units),
+            0.0,
+        )
         return total + _gram(design.dense_rows(units), own)
 
     params = design.shape[1] * (curvature.shape[-1] if curvature.ndim > 1 else 1)
@@ -30,13 +36,18 @@ def _gram_by_blocks(design: Array, curvature: Arrays) -> Array:
     total = _gram(design[len(design) - left :], curvature[len(design) - left :])
     block = lambda array, k: jax.lax.dynamic_slice_in_dim(array, k * WEIGHTED_ROWS, WEIGHTED_ROWS)
     add = lambda k, total: total + _gram(block(design, k), block(curvature, k))
-    return jax.lax.fori_loop(0, whole, add, total) if whole else total
+    if whole:
+        return jax.lax.fori_loop(0, whole, add, total)
+    return total
 
 
 def _mapped_gram(axis_size, in_batched, design, curvature):
-    """Compute the sums of many refits, by one product of all curvatures with all x xᵀ if these fit into memory."""
+    """Compute the sums of many refits, by one product of all curvatures with all x xᵀ if these fit
+    into memory.
+    """
     n, q = design.shape[-2:]
-    if in_batched == [False, True] and curvature.ndim == 2 and n * q * q <= 2**21:  # so many numbers are formed
+    # so many numbers are formed
+    if in_batched == [False, True] and curvature.ndim == 2 and n * q * q <= 2**21:
         i, j = np.triu_indices(q)
         place = np.zeros((q, q), int)
         place[i, j] = place[j, i] = np.arange(len(i))
@@ -53,7 +64,9 @@ def _weighted_gram():
 
 
 def _gram(x: Array, curvature: Arrays) -> Array:
-    """Compute `Σ_n U_nᵀ C_n U_n` of rows `x`, for `curvature` `[units]` or `[units, outputs, outputs]`."""
+    """Compute `Σ_n U_nᵀ C_n U_n` of rows `x`, for `curvature` `[units]` or `[units, outputs,
+    outputs]`.
+    """
     if curvature.ndim == 1:
         return x.T @ (curvature[:, None] * x)
     params = x.shape[1] * curvature.shape[-1]

@@ -1,7 +1,7 @@
 """Links `η = g(μ)` between a mean and its linear predictor, for the losses that take one.
 
-identity, log, inverse (1/μ), sqrt, inverse_squared (1/μ²), Power(p): μ^p, cloglog: log(−log(1 − μ)),
-NegativeBinomial(α): log(αμ / (1 + αμ))
+identity, log, inverse (1/μ), sqrt, inverse_squared (1/μ²), Power(p): μ^p, cloglog: log(−log(1 −
+μ)), NegativeBinomial(α): log(αμ / (1 + αμ))
 """
 
 import abc
@@ -14,7 +14,10 @@ from ..._runtime.jax import Arrays, Module, numpy_of, static
 
 
 class AbstractLink(Module):
-    """Link: `link(mean)` is the linear predictor; `inverse` is NaN outside the domain of η. Arrays are of NumPy or JAX."""
+    """Link: `link(mean)` is the linear predictor.
+
+    `inverse` is NaN outside the domain of η. Arrays are of NumPy or JAX.
+    """
 
     @abc.abstractmethod
     def __call__(self, mean: Arrays) -> Arrays:
@@ -62,25 +65,35 @@ class Log(AbstractLink):
 
 
 class Power(AbstractLink):
-    """`η = μ^p`, p not zero; η must be positive, except for p = ½, when its sign does not matter."""
+    """`η = μ^p`, p not zero.
+
+    η must be positive, except for p = ½, when its sign does not matter.
+    """
 
     exponent: Float[np.ndarray, ""]
     even: bool = static()
 
     def __init__(self, exponent: float):
         if not np.isfinite(exponent) or exponent == 0:
-            raise ValueError(f"Power: the exponent must be finite and not zero; got {exponent}. Use the link 'log' for zero.")
-        self.exponent, self.even = np.asarray(exponent, np.float64), exponent == 0.5
+            raise ValueError(
+                f"Power: the exponent must be finite and not zero; got {exponent}. Use the link 'log' for zero."
+            )
+        self.exponent = np.asarray(exponent, np.float64)
+        self.even = exponent == 0.5
 
     def __call__(self, mean: Arrays) -> Arrays:
         return mean**self.exponent
 
     def inverse(self, eta: Arrays) -> Arrays:
-        return eta**2 if self.even else numpy_of(eta).exp(self.log_inverse(eta))
+        if self.even:
+            return eta**2
+        return numpy_of(eta).exp(self.log_inverse(eta))
 
     def log_inverse(self, eta: Arrays) -> Arrays:
         log = numpy_of(eta).log
-        return log(eta**2) if self.even else log(eta) / self.exponent
+        if self.even:
+            return log(eta**2)
+        return log(eta) / self.exponent
 
     @property
     def inside(self) -> float:
@@ -94,7 +107,9 @@ class NegativeBinomialLink(AbstractLink):
 
     def __init__(self, dispersion: float = 1.0):
         if not (np.isfinite(dispersion) and dispersion > 0):
-            raise ValueError(f"NegativeBinomial: the link's dispersion must be positive; got {dispersion}.")
+            raise ValueError(
+                f"NegativeBinomial: the link's dispersion must be positive; got {dispersion}."
+            )
         self.dispersion = np.asarray(dispersion, np.float64)
 
     def __call__(self, mean: Arrays) -> Arrays:
@@ -135,13 +150,20 @@ def resolve(link: str | AbstractLink) -> AbstractLink:
     if isinstance(link, AbstractLink):
         return link
     if not isinstance(link, str) or link not in NAMED:
-        raise ValueError(f"link must be one of {', '.join(NAMED)}, or an object of lo.losses.links; got {link!r}.")
+        raise ValueError(
+            f"link must be one of {', '.join(NAMED)}, or an object of lo.losses.links; got {link!r}."
+        )
     return NAMED[link]()
 
 
 def name_of(link: AbstractLink) -> str:
-    """Name of the link in `NAMED`, for links that have closed forms; "" for others, and for a power that is being traced."""
+    """Name of the link in `NAMED`, for links that have closed forms.
+
+    "" for others, and for a power that is being traced.
+    """
     if isinstance(link, Power):
         known = {-1.0: "inverse", 0.5: "sqrt", -2.0: "inverse_squared", 1.0: "identity"}
-        return known.get(float(link.exponent), "") if isinstance(link.exponent, np.ndarray) else ""
+        if isinstance(link.exponent, np.ndarray):
+            return known.get(float(link.exponent), "")
+        return ""
     return {Identity: "identity", Log: "log"}.get(type(link), "")

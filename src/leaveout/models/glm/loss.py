@@ -1,6 +1,7 @@
 """Base classes of losses of one observation.
 
-A loss is `ℓ(η, y)`, a loss through a mean `ℓ(μ(η), y)`, or a loss with parameters that all units share `ℓ(η, τ, y)`.
+A loss is `ℓ(η, y)`, a loss through a mean `ℓ(μ(η), y)`, or a loss with parameters that all units
+share `ℓ(η, τ, y)`.
 """
 
 import abc
@@ -16,24 +17,30 @@ from . import links
 from .distributions import Family, Formulas
 
 Number = Float[np.ndarray, ""]
-Convex = dict[str, float | None]  # the M of |ℓ‴| ≤ M ℓ″ by the links under which ℓ is convex; None if ℓ″ falls as |η| grows
-OUTSIDE_DOMAIN = -1e100  # not a derivative of a convex loss, so that nothing is proved of a ball that leaves the domain
+# the M of |ℓ‴| ≤ M ℓ″ by the links under which ℓ is convex; None if ℓ″ falls as |η| grows
+Convex = dict[str, float | None]
+# not a derivative of a convex loss, so that nothing is proved of a ball that leaves the domain
+OUTSIDE_DOMAIN = -1e100
 
 
 def members_of(part: str, *names: str) -> Iterator[Any]:
     """Yield properties that are members of a part of the object, by name."""
     for name in names:
-        yield property(lambda self, name=name: getattr(getattr(self, part), name), doc=f"The member `{name}` of `{part}`.")
+        yield property(
+            lambda self, name=name: getattr(getattr(self, part), name),
+            doc=f"The member `{name}` of `{part}`.",
+        )
 
 
 class AbstractLoss(Module):
     """Loss `ℓ(η, y)` of one observation; `__call__` is written for scalars, in JAX.
 
-    A subclass counts as convex unless its `convex` is False. Errors of refits are proved if it has a `self_concordance`, or a
-    `peak` of ℓ″.
+    A subclass counts as convex unless its `convex` is False. Errors of refits are proved if it has
+    a `self_concordance`, or a `peak` of ℓ″.
     """
 
-    family: ClassVar[Family | None] = None  # distribution of y, of which the loss is −log density up to a factor
+    # distribution of y, of which the loss is −log density up to a factor
+    family: ClassVar[Family | None] = None
     scale_name: ClassVar[str | None] = None  # scale of ℓ, if it is the same for all y
 
     @abc.abstractmethod
@@ -134,7 +141,9 @@ class AbstractLoss(Module):
         NotImplementedError
             If the loss states no variance.
         """
-        raise NotImplementedError(f"{type(self).__name__} states no variance of y; it has no standardised residuals.")
+        raise NotImplementedError(
+            f"{type(self).__name__} states no variance of y; it has no standardised residuals."
+        )
 
     @property
     def has_dispersion(self) -> bool:
@@ -171,11 +180,14 @@ class AbstractLoss(Module):
         Returns
         -------
         dict of callable
-            Functions that compute the value and the derivatives, by order; empty if there is no closed form.
+            Functions that compute the value and the derivatives, by order; empty if there is no
+            closed form.
         """
         return {}
 
-    def derivatives(self, eta: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    def derivatives(
+        self, eta: np.ndarray, y: np.ndarray, orders: tuple[int, ...]
+    ) -> tuple[np.ndarray, ...]:
         """Compute the loss and its derivatives in η, in NumPy by a closed form, or else by JAX.
 
         Parameters
@@ -205,7 +217,8 @@ class AbstractLoss(Module):
     def terms(self, order: int, size: np.ndarray, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Bound the sum of the sizes of the terms that ℓ, or a derivative of it, is computed from.
 
-        Rounding is at most 64 units of the last place of it, which proofs count. Override it where terms cancel.
+        Rounding is at most 64 units of the last place of it, which proofs count. Override it where
+        terms cancel.
 
         Parameters
         ----------
@@ -275,21 +288,30 @@ class AbstractLoss(Module):
             Name of the scale, such as "−log probability"; "" where it is not known.
         """
         del y
-        return f"{type(self).__name__} loss" if self.scale_name is None else self.scale_name
+        if self.scale_name is None:
+            return f"{type(self).__name__} loss"
+        return self.scale_name
 
 
 class AbstractMeanLoss(AbstractLoss):
-    """Loss through the mean of y: `ℓ(η, y) = of_mean(μ, log μ, y)`, μ = g⁻¹(η) by any of `lo.losses.links`."""
+    """Loss through the mean of y.
+
+    `ℓ(η, y) = of_mean(μ, log μ, y)`, μ = g⁻¹(η) by any of `lo.losses.links`.
+    """
 
     link: links.AbstractLink
     convex_links: ClassVar[Convex] = {}
 
     @abc.abstractmethod
     def of_mean(self, mean: Scalar, log_mean: Scalar, y: Scalar) -> Scalar:
-        """Compute the loss of a mean. If y may be negative, so may the mean; do not use `log_mean` then."""
+        """Compute the loss of a mean. If y may be negative, so may the mean.
+
+        Do not use `log_mean` then.
+        """
 
     def __call__(self, eta: Array, y: Array) -> Array:
-        mean, log_mean = self.link.inverse(eta), self.link.log_inverse(eta)
+        mean = self.link.inverse(eta)
+        log_mean = self.link.log_inverse(eta)
         return self.of_mean(cast(Array, mean), cast(Array, log_mean), y)
 
     def inverse_link(self, eta: Arrays) -> Arrays:
@@ -316,11 +338,16 @@ class AbstractMeanLoss(AbstractLoss):
         return self.convex_links.get(self.link_name)
 
     def peak(self, y: np.ndarray) -> np.ndarray | None:
-        return np.zeros_like(y) if self.convex and self.self_concordance is None else None
+        if self.convex and self.self_concordance is None:
+            return np.zeros_like(y)
+        return None
 
 
 class AbstractSharedLoss(AbstractLoss):
-    """Loss `ℓ(η, τ, y)` of one observation, `tau` `[own]` shared by all; `__call__` is written for scalars, in JAX."""
+    """Loss `ℓ(η, τ, y)` of one observation, `tau` `[own]` shared by all.
+
+    `__call__` is written for scalars, in JAX.
+    """
 
     own = 1
     convex = False
@@ -377,7 +404,8 @@ class AbstractSharedLoss(AbstractLoss):
         """
 
     def limit(self, tau: np.ndarray) -> str:
-        """Explain why there is no minimum, if the loss's own parameters came out at a limit that they cannot reach.
+        """Explain why there is no minimum, if the loss's own parameters came out at a limit that
+        they cannot reach.
 
         Parameters
         ----------
@@ -426,7 +454,9 @@ class AbstractSharedLoss(AbstractLoss):
 
 
 @compile_static
-def _vmapped_derivative(loss: AbstractLoss, eta: Array | np.ndarray, y: Array | np.ndarray, order: int) -> Array:
+def _vmapped_derivative(
+    loss: AbstractLoss, eta: Array | np.ndarray, y: Array | np.ndarray, order: int
+) -> Array:
     function = loss.__call__
     for _ in range(order):
         function = jax.grad(function)
@@ -435,12 +465,17 @@ def _vmapped_derivative(loss: AbstractLoss, eta: Array | np.ndarray, y: Array | 
 
 def probability(y: np.ndarray, otherwise: str) -> str:
     """Return the scale of −log probabilities if y are whole numbers."""
-    return LOG_PROBABILITY if np.all(y == np.floor(y)) else otherwise
+    if np.all(y == np.floor(y)):
+        return LOG_PROBABILITY
+    return otherwise
 
 
 def within(inside: np.ndarray, formulas: Formulas) -> Formulas:
     """Formulas of a loss, with their values outside its domain."""
-    return {k: lambda k=k: np.where(inside, formulas[k](), OUTSIDE_DOMAIN if k else np.nan) for k in formulas}
+    return {
+        k: lambda k=k: np.where(inside, formulas[k](), OUTSIDE_DOMAIN if k else np.nan)
+        for k in formulas
+    }
 
 
 def positive(name: str, value: float) -> np.ndarray:

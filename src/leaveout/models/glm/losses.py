@@ -1,7 +1,9 @@
-"""Losses of one observation given its linear predictor, `ℓ(η, y)`: negative log densities, or robust losses.
+"""Losses of one observation given its linear predictor, `ℓ(η, y)`: negative log densities, or
+robust losses.
 
-Derivatives come from autodiff, so the curvature is the *observed* one, whatever the link. Each loss also
-knows its inverse link, the domain of y, and, where there is one, the constant M of `|ℓ‴| ≤ M ℓ″`.
+Derivatives come from autodiff, so the curvature is the *observed* one, whatever the link. Each loss
+also knows its inverse link, the domain of y, and, where there is one, the constant M of `|ℓ‴| ≤ M
+ℓ″`.
 """
 
 from collections.abc import Callable
@@ -63,9 +65,14 @@ from .smoothed_kinks import (
 
 @make_on_first_call
 def _softplus():
-    """`log(1 + e^x)`, with the sigmoid as its derivative: one exponential, where autodiff would take three."""
+    """`log(1 + e^x)`, with the sigmoid as its derivative.
+
+    One exponential, where autodiff would take three.
+    """
     softplus = jax.custom_jvp(lambda x: jnp.logaddexp(x, 0.0))
-    softplus.defjvp(lambda primals, tangents: (softplus(*primals), jax.nn.sigmoid(*primals) * tangents[0]))
+    softplus.defjvp(
+        lambda primals, tangents: (softplus(*primals), jax.nn.sigmoid(*primals) * tangents[0])
+    )
     return softplus
 
 
@@ -80,30 +87,52 @@ LINKS: dict[
     str, tuple[Callable[..., Any], Callable[..., Any], float]
 ] = {  # name: η ↦ (log μ, log(1 − μ)), η ↦ μ, an η inside the domain
     "logit": (lambda e: (-_softplus(-e), -_softplus(e)), lambda e: special_of(e).expit(e), 0.0),
-    "probit": (lambda e: (jspecial.log_ndtr(e), jspecial.log_ndtr(-e)), lambda e: special_of(e).ndtr(e), 0.0),
-    "cloglog": (lambda e: (_log1mexp(-jnp.exp(e)), -jnp.exp(e)), lambda e: -numpy_of(e).expm1(-numpy_of(e).exp(e)), 0.0),
-    "loglog": (lambda e: (-jnp.exp(-e), _log1mexp(-jnp.exp(-e))), lambda e: numpy_of(e).exp(-numpy_of(e).exp(-e)), 0.0),
+    "probit": (
+        lambda e: (jspecial.log_ndtr(e), jspecial.log_ndtr(-e)),
+        lambda e: special_of(e).ndtr(e),
+        0.0,
+    ),
+    "cloglog": (
+        lambda e: (_log1mexp(-jnp.exp(e)), -jnp.exp(e)),
+        lambda e: -numpy_of(e).expm1(-numpy_of(e).exp(e)),
+        0.0,
+    ),
+    "loglog": (
+        lambda e: (-jnp.exp(-e), _log1mexp(-jnp.exp(-e))),
+        lambda e: numpy_of(e).exp(-numpy_of(e).exp(-e)),
+        0.0,
+    ),
     "cauchit": (
         lambda e: (jnp.log(jnp.arctan2(1.0, -e) / jnp.pi), jnp.log(jnp.arctan2(1.0, e) / jnp.pi)),
         lambda e: jnp.arctan2(1.0, -e) / jnp.pi,
         0.0,
     ),
-    "log": (lambda e: (e, _log1mexp(jnp.where(e < 0, e, jnp.nan))), lambda e: numpy_of(e).exp(e), -1.0),
-    "log_complement": (lambda e: (_log1mexp(jnp.where(e < 0, e, jnp.nan)), e), lambda e: -numpy_of(e).expm1(e), -1.0),
+    "log": (
+        lambda e: (e, _log1mexp(jnp.where(e < 0, e, jnp.nan))),
+        lambda e: numpy_of(e).exp(e),
+        -1.0,
+    ),
+    "log_complement": (
+        lambda e: (_log1mexp(jnp.where(e < 0, e, jnp.nan)), e),
+        lambda e: -numpy_of(e).expm1(e),
+        -1.0,
+    ),
     "identity": (lambda e: (jnp.log(e), jnp.log1p(-e)), lambda e: e, 0.5),
 }
 
 
 class Binomial(AbstractLoss):
-    """Binomial loss, `−y log μ − (1 − y) log(1 − μ)`: −log probability of a success or a failure of probability μ.
+    """Binomial loss, `−y log μ − (1 − y) log(1 − μ)`: −log probability of a success or a failure of
+    probability μ.
 
-    Responses y are 0 or 1, or proportions between. For a proportion of m trials give m as its `sample_weight`; the density then
-    lacks its binomial coefficient.
+    Responses y are 0 or 1, or proportions between. For a proportion of m trials give m as its
+    `sample_weight`; the density then lacks its binomial coefficient.
 
     Parameters
     ----------
     link : str, default: "logit"
-        "logit", "probit", "cloglog", "loglog", "cauchit", "log", "log_complement" (`η = log(1 − μ)`) or "identity".
+        "logit", "probit", "cloglog", "loglog", "cauchit", "log", "log_complement" (`η = log(1 −
+        μ)`) or "identity".
 
     Raises
     ------
@@ -123,7 +152,9 @@ class Binomial(AbstractLoss):
 
     def __post_init__(self) -> None:
         if self.link not in LINKS:
-            raise ValueError(f"Binomial: link must be one of {', '.join(LINKS)}; got {self.link!r}.")
+            raise ValueError(
+                f"Binomial: link must be one of {', '.join(LINKS)}; got {self.link!r}."
+            )
 
     def __call__(self, eta: Array, y: Array) -> Array:
         if self.link == "logit":
@@ -136,8 +167,10 @@ class Binomial(AbstractLoss):
             return _logistic(eta, y)
         if self.link not in CLOSED:
             return {}
-        closed, (eta, y) = CLOSED[self.link], np.broadcast_arrays(eta, y)
-        some, others = y > 0, y < 1
+        closed = CLOSED[self.link]
+        (eta, y) = np.broadcast_arrays(eta, y)
+        some = y > 0
+        others = y < 1
         success, failure = closed.success(eta[some]), closed.failure(eta[others])
 
         def total(k):
@@ -146,14 +179,19 @@ class Binomial(AbstractLoss):
             out[others] += (1 - y[others]) * failure[k]()
             return out
 
-        return within((closed.domain[0] < eta) & (eta < closed.domain[1]), {k: lambda k=k: total(k) for k in success})
+        return within(
+            (closed.domain[0] < eta) & (eta < closed.domain[1]),
+            {k: lambda k=k: total(k) for k in success},
+        )
 
     def terms(self, order, size, eta, y):
         if self.link == "probit":  # η² is rounded before it is an exponent, and η + m cancels
             return size * (1 + eta**2)
-        if self.link in ("cloglog", "loglog"):  # u is rounded before it is an exponent; u/(1 − e⁻ᵘ) − 1 cancels
+        # u is rounded before it is an exponent; u/(1 − e⁻ᵘ) − 1 cancels
+        if self.link in ("cloglog", "loglog"):
             return size * (8 + np.exp(np.minimum(eta if self.link == "cloglog" else -eta, 7.0)))
-        if order == 1 and np.any((y > 0) & (y < 1)):  # the terms of a success and of a failure have other signs
+        # the terms of a success and of a failure have other signs
+        if order == 1 and np.any((y > 0) & (y < 1)):
             return size + 2 * np.minimum(y, 1 - y)
         return size
 
@@ -175,17 +213,29 @@ class Binomial(AbstractLoss):
             Places of the maxima, by the link; None for fractions, whose ℓ″ may have two maxima.
         """
         known = self.link in CLOSED and np.all((y == 0) | (y == 1))
-        return np.where(y == 1, *CLOSED[self.link].peaks) if known else None
+        if known:
+            return np.where(y == 1, *CLOSED[self.link].peaks)
+        return None
 
     def inverse_link(self, eta: Arrays) -> Arrays:
         return LINKS[self.link][1](eta)
 
     def check(self, y: np.ndarray) -> None:
-        domain(y, (y >= 0) & (y <= 1), {"logit": "logistic"}.get(self.link, f"binomial ({self.link})"), "in [0, 1]")
+        domain(
+            y,
+            (y >= 0) & (y <= 1),
+            {"logit": "logistic"}.get(self.link, f"binomial ({self.link})"),
+            "in [0, 1]",
+        )
 
     def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
         mean = float(np.clip(np.average(y, weights=weight), 1e-3, 1 - 1e-3))
-        known = {"logit": np.log(mean / (1 - mean)), "log": np.log(mean), "log_complement": np.log1p(-mean), "identity": mean}
+        known = {
+            "logit": np.log(mean / (1 - mean)),
+            "log": np.log(mean),
+            "log_complement": np.log1p(-mean),
+            "identity": mean,
+        }
         return float(known.get(self.link, 0.0))
 
     def variance(self, mean: Arrays) -> Arrays:
@@ -212,10 +262,11 @@ class Binomial(AbstractLoss):
 
 
 def _logistic(eta: np.ndarray, y: np.ndarray) -> Formulas:
-    """Derivatives of log(1 + e^η) − yη, from μ and 1 − μ, each computed without a subtraction from one.
+    """Derivatives of log(1 + e^η) − yη, from μ and 1 − μ, each computed without a subtraction from
+    one.
 
-    If all y are zero or one, these are the probabilities of the other class and of y. It works in place, since each pass over
-    large arrays takes as long as the exponential.
+    If all y are zero or one, these are the probabilities of the other class and of y. It works in
+    place, since each pass over large arrays takes as long as the exponential.
     """
     known: list[np.ndarray] = []
     sign = 1 - 2 * np.asarray(y)
@@ -229,7 +280,8 @@ def _logistic(eta: np.ndarray, y: np.ndarray) -> Formulas:
             known.extend((np.divide(1, mean, out=mean), odds))
         return known
 
-    def value():  # a sum of two numbers that are not negative, so that small losses keep their digits
+    # a sum of two numbers that are not negative, so that small losses keep their digits
+    def value():
         out = np.abs(eta)
         np.log1p(np.exp(np.negative(out, out=out), out=out), out=out)
         out += np.where(eta > 0, 1 - y, -np.asarray(y)) * eta
@@ -237,7 +289,9 @@ def _logistic(eta: np.ndarray, y: np.ndarray) -> Formulas:
 
     def slope():
         mean, odds = mean_and_odds()
-        return sign * mean if binary else (1 - y) * mean - y * (odds * mean)
+        if binary:
+            return sign * mean
+        return (1 - y) * mean - y * (odds * mean)
 
     def second():
         mean, odds = mean_and_odds()
@@ -255,13 +309,20 @@ def _normal(x: np.ndarray) -> Formulas:
     """Compute −log Φ(x), by m = φ/Φ and s = x + m: m′ = −ms."""
     m = np.sqrt(2 / np.pi) / scipy.special.erfcx(-x / np.sqrt(2))
     s = np.where(x < -1e4, -1 / np.minimum(x, -1.0), x + m)  # otherwise digits cancel
-    return {0: lambda: -scipy.special.log_ndtr(x), 1: lambda: -m, 2: lambda: m * s, 3: lambda: m * (1 - m * s - s**2)}
+    return {
+        0: lambda: -scipy.special.log_ndtr(x),
+        1: lambda: -m,
+        2: lambda: m * s,
+        3: lambda: m * (1 - m * s - s**2),
+    }
 
 
 def _extreme(x: np.ndarray) -> Formulas:
-    """−log(1 − e⁻ᵘ), u = eˣ, by b = u/(eᵘ − 1) and c = u/(1 − e⁻ᵘ) − 1: ℓ′ = −b, ℓ″ = bc, ℓ‴ = bc (u/c − 2c − 1 + u).
+    """−log(1 − e⁻ᵘ), u = eˣ, by b = u/(eᵘ − 1) and c = u/(1 − e⁻ᵘ) − 1: ℓ′ = −b, ℓ″ = bc, ℓ‴ = bc
+    (u/c − 2c − 1 + u).
 
-    ℓ″ is unimodal: c is zero at zero, convex (as tanh(u/2) ≤ u/2) and c′ ≥ ½, so that the bracket falls from 1 to −∞.
+    ℓ″ is unimodal: c is zero at zero, convex (as tanh(u/2) ≤ u/2) and c′ ≥ ½, so that the bracket
+    falls from 1 to −∞.
     """
     u = np.exp(np.minimum(x, 7.0))  # beyond this e⁻ᵘ underflows
     left, near = np.exp(-u), np.flatnonzero(u < 0.1)
@@ -285,15 +346,28 @@ def _growing(x: np.ndarray) -> Formulas:
 
 
 def _rest(x: np.ndarray) -> Formulas:
-    """−log(1 − eˣ), x < 0, by v = 1/(e⁻ˣ − 1), v′ = v + v²: ℓ″ = v + v² grows with v, and so with x."""
+    """−log(1 − eˣ), x < 0, by v = 1/(e⁻ˣ − 1), v′ = v + v².
+
+    ℓ″ = v + v² grows with v, and so with x.
+    """
     x = np.minimum(x, -SMALLEST_PREDICTOR)
     v = np.exp(x) / -np.expm1(x)
-    return {0: lambda: np.log1p(v), 1: lambda: v, 2: lambda: v + v**2, 3: lambda: (v + v**2) * (1 + 2 * v)}
+    return {
+        0: lambda: np.log1p(v),
+        1: lambda: v,
+        2: lambda: v + v**2,
+        3: lambda: (v + v**2) * (1 + 2 * v),
+    }
 
 
 def _line(x: np.ndarray) -> Formulas:
     """Compute −x."""
-    return {0: lambda: -x, 1: lambda: -np.ones_like(x), 2: lambda: np.zeros_like(x), 3: lambda: np.zeros_like(x)}
+    return {
+        0: lambda: -x,
+        1: lambda: -np.ones_like(x),
+        2: lambda: np.zeros_like(x),
+        3: lambda: np.zeros_like(x),
+    }
 
 
 def _log(x: np.ndarray) -> Formulas:
@@ -339,7 +413,11 @@ EXTREME_PEAK = 0.6208296638972954  # place of the largest ℓ″ in `_extreme`
 CLOSED = {
     "probit": ClosedLink(_normal, lambda eta: _mirror(_normal, -eta), (-np.inf, np.inf)),
     "cloglog": ClosedLink(_extreme, _growing, (EXTREME_PEAK, np.inf)),
-    "loglog": ClosedLink(lambda eta: _mirror(_growing, -eta), lambda eta: _mirror(_extreme, -eta), (-np.inf, -EXTREME_PEAK)),
+    "loglog": ClosedLink(
+        lambda eta: _mirror(_growing, -eta),
+        lambda eta: _mirror(_extreme, -eta),
+        (-np.inf, -EXTREME_PEAK),
+    ),
     "log": ClosedLink(_line, _rest, (0.0, 0.0), (-np.inf, 0.0)),
     "log_complement": ClosedLink(_rest, _line, (0.0, 0.0), (-np.inf, 0.0)),
     "identity": ClosedLink(_log, lambda eta: _mirror(_log, 1 - eta), (0.0, 1.0), (0.0, 1.0)),
@@ -347,10 +425,11 @@ CLOSED = {
 
 
 class QuasiBinomial(AbstractQuasiLoss):
-    """Quasi-binomial loss, `(y log(y/μ) + (1 − y) log((1 − y)/(1 − μ))) / φ`: half the binomial deviance, divided by φ.
+    """Quasi-binomial loss, `(y log(y/μ) + (1 − y) log((1 − y)/(1 − μ))) / φ`: half the binomial
+    deviance, divided by φ.
 
-    It specifies the variance φμ(1 − μ) of y in [0, 1]. The fit is the binomial one. It is not a −log density: compare it with
-    models of the same φ only.
+    It specifies the variance φμ(1 − μ) of y in [0, 1]. The fit is the binomial one. It is not a
+    −log density: compare it with models of the same φ only.
 
     Parameters
     ----------
@@ -371,7 +450,9 @@ class QuasiBinomial(AbstractQuasiLoss):
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.losses.QuasiBinomial(2.0).derivatives(np.zeros(3), np.array([0.0, 0.5, 1.0]), (0,))[0].round(3)
+    >>> lo.losses.QuasiBinomial(2.0).derivatives(np.zeros(3), np.array([0.0, 0.5, 1.0]), (0,))[
+    ...     0
+    ... ].round(3)
     array([0.347, 0.   , 0.347])
     """
 
@@ -379,7 +460,8 @@ class QuasiBinomial(AbstractQuasiLoss):
     likelihood: Binomial
 
     def __init__(self, dispersion: float = 1.0, link: str = "logit"):
-        self.dispersion, self.likelihood = positive("QuasiBinomial: dispersion", dispersion), Binomial(link)
+        self.dispersion = positive("QuasiBinomial: dispersion", dispersion)
+        self.likelihood = Binomial(link)
 
     def least(self, y: Arrays, special: Any) -> Arrays:
         return -special.xlogy(y, y) - special.xlog1py(1 - y, -y)
@@ -450,7 +532,8 @@ class Huber(AbstractRobust):
         return jnp.where(r <= self.delta, 0.5 * r**2, self.delta * r - 0.5 * self.delta**2)
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
-        delta, r = float(self.delta), eta - y
+        delta = float(self.delta)
+        r = eta - y
         near = np.abs(r) <= delta
         return {
             0: lambda: np.where(near, 0.5 * r**2, delta * np.abs(r) - 0.5 * delta**2),
@@ -461,7 +544,8 @@ class Huber(AbstractRobust):
 
 
 class PseudoHuber(AbstractRobust):
-    """Pseudo-Huber loss, `δ² (√(1 + (r/δ)²) − 1)` with r = y − η: squared near zero, linear far away, and smooth.
+    """Pseudo-Huber loss, `δ² (√(1 + (r/δ)²) − 1)` with r = y − η: squared near zero, linear far
+    away, and smooth.
 
     Parameters
     ----------
@@ -480,7 +564,9 @@ class PseudoHuber(AbstractRobust):
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.losses.PseudoHuber(1.0).derivatives(np.zeros(3), np.array([0.5, 1.0, 10.0]), (0,))[0].round(3)
+    >>> lo.losses.PseudoHuber(1.0).derivatives(np.zeros(3), np.array([0.5, 1.0, 10.0]), (0,))[
+    ...     0
+    ... ].round(3)
     array([0.118, 0.414, 9.05 ])
     """
 
@@ -538,7 +624,8 @@ class Straight(AbstractLoss):
 
 
 class SquaredHinge(AbstractLoss):
-    """Squared hinge loss, `max(0, 1 − yη)²` of responses −1 and 1. Its second derivative jumps at the margin, yη = 1.
+    """Squared hinge loss, `max(0, 1 − yη)²` of responses −1 and 1. Its second derivative jumps at
+    the margin, yη = 1.
 
     See Also
     --------
@@ -575,15 +662,16 @@ class SquaredHinge(AbstractLoss):
 
 
 class Custom(AbstractLoss):
-    """Loss that a user gives as a JAX function. It has no domain, and its second derivative may jump.
+    """Loss that a user gives as a JAX function. It has no domain, and its second derivative may
+    jump.
 
     Parameters
     ----------
     function : callable
         JAX function `(linear_predictor, y) -> scalar`.
     mean : callable, optional
-        Inverse link, a JAX function of the linear predictor that returns the mean of the response. Without it, predictions are
-        of kind "link" alone.
+        Inverse link, a JAX function of the linear predictor that returns the mean of the response.
+        Without it, predictions are of kind "link" alone.
 
     Examples
     --------
@@ -633,7 +721,8 @@ NAMED: dict[str, Callable[[], AbstractLoss]] = {
     "squared_hinge": SquaredHinge,
     "hinge": Hinge,
 }
-SHARED: dict[str, Callable[[], AbstractSharedLoss]] = {  # losses with parameters of their own, of lo.Regression
+# losses with parameters of their own, of lo.Regression
+SHARED: dict[str, Callable[[], AbstractSharedLoss]] = {
     "negative_binomial": NegativeBinomialDispersion,
     "beta": Beta,
     "gaussian": GaussianScale,
@@ -648,7 +737,9 @@ def canonical_name(loss: str) -> str:
 
 
 OTHER_NAMES = {  # names of losses in other libraries
-    **dict.fromkeys(("binomial", "bernoulli", "logit", "log_loss", "binary_crossentropy"), "logistic"),
+    **dict.fromkeys(
+        ("binomial", "bernoulli", "logit", "log_loss", "binary_crossentropy"), "logistic"
+    ),
     **dict.fromkeys(("squared_error", "mse", "ols", "least_squares", "linear"), "squared"),
     **dict.fromkeys(("categorical", "softmax", "cross_entropy"), "multinomial"),
     "hinge_loss": "hinge",
@@ -656,9 +747,13 @@ OTHER_NAMES = {  # names of losses in other libraries
 
 
 def resolve(loss: "str | AbstractLoss | Callable[..., Any]") -> AbstractLoss:
-    """Make a loss from its name, an object of `losses`, or a JAX function `(linear_predictor, y) -> scalar`."""
+    """Make a loss from its name, an object of `losses`, or a JAX function `(linear_predictor, y) ->
+    scalar`.
+    """
     if isinstance(loss, AbstractSharedLoss):
-        raise TypeError(f"GLM: {type(loss).__name__} has parameters of its own: use lo.Regression(X, y, loss).")
+        raise TypeError(
+            f"GLM: {type(loss).__name__} has parameters of its own: use lo.Regression(X, y, loss)."
+        )
     if isinstance(loss, AbstractLoss):
         return loss
     if isinstance(loss, str):
@@ -666,16 +761,26 @@ def resolve(loss: "str | AbstractLoss | Callable[..., Any]") -> AbstractLoss:
         if name in NAMED:
             return NAMED[name]()
         if name in SHARED or name == "ordinal":
-            raise ValueError(f'GLM: the loss "{name}" has parameters of its own: use lo.Regression(X, y, "{name}").')
+            raise ValueError(
+                f'GLM: the loss "{name}" has parameters of its own: use lo.Regression(X, y, "{name}").'
+            )
         if name == "cox":
-            raise ValueError("GLM: the Cox partial likelihood is not a sum over rows: use lo.Cox(X, time, event).")
-        way = f"it is {OTHER_NAMES[name]!r} here" if name in OTHER_NAMES else f"choose one of {', '.join(NAMED)}"
+            raise ValueError(
+                "GLM: the Cox partial likelihood is not a sum over rows: use lo.Cox(X, time, event)."
+            )
+        way = (
+            f"it is {OTHER_NAMES[name]!r} here"
+            if name in OTHER_NAMES
+            else f"choose one of {', '.join(NAMED)}"
+        )
         raise ValueError(f"GLM: no loss is called {loss!r}; {way}, or give a function.")
     if isinstance(loss, type) and issubclass(loss, AbstractLoss):
         return resolve(loss())
     if callable(loss) and not isinstance(loss, type):
         return Custom(loss)
-    raise TypeError(f"GLM: loss must be a name, a loss of lo.losses or a JAX function; got {type(loss).__name__}.")
+    raise TypeError(
+        f"GLM: loss must be a name, a loss of lo.losses or a JAX function; got {type(loss).__name__}."
+    )
 
 
 def resolve_shared(loss: str | AbstractSharedLoss) -> AbstractSharedLoss:

@@ -12,14 +12,17 @@ from .loss import AbstractLoss
 
 
 class Multinomial(AbstractLoss):
-    """Multinomial loss, `log Σ_k e^{η_k} − η_y`: −log probability of class y, with one linear predictor for each class.
+    """Multinomial loss, `log Σ_k e^{η_k} − η_y`: −log probability of class y, with one linear
+    predictor for each class.
 
     A common shift of all η changes nothing.
 
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.losses.Multinomial().derivatives(np.zeros((2, 3)), np.array([0.0, 2.0]), (0,))[0].round(3)
+    >>> lo.losses.Multinomial().derivatives(np.zeros((2, 3)), np.array([0.0, 2.0]), (0,))[0].round(
+    ...     3
+    ... )
     array([1.099, 1.099])
     """
 
@@ -35,7 +38,8 @@ class Multinomial(AbstractLoss):
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         """Return the loss ℓ, p − e_y and diag(p) − p pᵀ, in NumPy.
 
-        Where a probability is close to one, its difference from one is computed as a sum of the others.
+        Where a probability is close to one, its difference from one is computed as a sum of the
+        others.
 
         Parameters
         ----------
@@ -49,7 +53,8 @@ class Multinomial(AbstractLoss):
         dict of callable
             Functions that compute the value and the derivatives, by order.
         """
-        hot = np.moveaxis(np.equal.outer(np.arange(eta.shape[-1]), y), 0, -1)  # classes one after another, like predictors
+        # classes one after another, like predictors
+        hot = np.moveaxis(np.equal.outer(np.arange(eta.shape[-1]), y), 0, -1)
         top = eta.max(-1, keepdims=True)
         e = np.exp(eta - top)
         total, others = e.sum(-1, keepdims=True), np.where(hot, 0.0, e).sum(-1, keepdims=True)
@@ -86,7 +91,8 @@ class Multinomial(AbstractLoss):
         """
         e = _exponentials(eta)
         total = e.sum(-1, keepdims=True)
-        p, k = e / total, np.arange(e.shape[-1])
+        p = e / total
+        k = np.arange(e.shape[-1])
         root = -p[..., :, None] * np.sqrt(p)[..., None, :]
         root[..., k, k] = np.sqrt(p) * (e @ (1 - np.eye(len(k))) / total)
         return root
@@ -117,7 +123,8 @@ class Multinomial(AbstractLoss):
     def ratios(self, eta: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Bound how ℓ″ changes between two linear predictors, by the ratios of their probabilities.
 
-        Since vᵀ∇²ℓ v = min over m of Σ_k p_k (v_k − m)², ℓ″ at `eta` lies between `low` and `high` times that at `at`.
+        Since vᵀ∇²ℓ v = min over m of Σ_k p_k (v_k − m)², ℓ″ at `eta` lies between `low` and `high`
+        times that at `at`.
 
         Parameters
         ----------
@@ -127,12 +134,15 @@ class Multinomial(AbstractLoss):
         Returns
         -------
         tuple of array of float, shape (...)
-            `low` and `high`: the least and the largest ratio of the probabilities at `eta` to those at `at`.
+            `low` and `high`: the least and the largest ratio of the probabilities at `eta` to those
+            at `at`.
         """
         change = scipy.special.log_softmax(eta, axis=-1) - scipy.special.log_softmax(at, axis=-1)
         return np.exp(change.min(-1)), np.exp(np.minimum(change.max(-1), 700.0))
 
-    def within(self, eta: np.ndarray, y: np.ndarray, spread: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def within(
+        self, eta: np.ndarray, y: np.ndarray, spread: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Bound the change of the loss within a spread of the linear predictors.
 
         ℓ(η + s) − ℓ(η) = log Σ_k p_k e^{s_k − s_y} lies between log(p_y + (1 − p_y) e^{∓spread}).

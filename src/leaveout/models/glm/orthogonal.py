@@ -1,11 +1,13 @@
-"""Least squares on columns far from zero, or nearly collinear: the same F in coordinates where float64 loses no digits.
+"""Least squares on columns far from zero, or nearly collinear: the same F in coordinates where
+float64 loses no digits.
 
     Z = X B,      coef = B θ,      X with the intercept's column of ones at its end
 
-Without a penalty the columns of √s Z are orthonormal, B = R⁻¹ of √s X = QR; under a penalty B only centres columns. Products
-with B are sums of products of slices of numbers, each without rounding (K. Ozaki, T. Ogita, S. Oishi, S. M. Rump, Error-free
-transformations of matrix multiplication, 2012), so that entries of Z are off by a unit of their last place, whatever cancels.
-`Rounding` counts this as a further column.
+Without a penalty the columns of √s Z are orthonormal, B = R⁻¹ of √s X = QR; under a penalty B only
+centres columns. Products with B are sums of products of slices of numbers, each without rounding
+(K. Ozaki, T. Ogita, S. Oishi, S. M. Rump, Error-free transformations of matrix multiplication,
+2012), so that entries of Z are off by a unit of their last place, whatever cancels. `Rounding`
+counts this as a further column.
 """
 
 import copy
@@ -26,12 +28,16 @@ from .glm import GLM
 
 Array = np.ndarray
 SLICES = 5  # slices of a number: 100 bits, so that 10¹³ may cancel
-FAR = 100  # mean by standard deviation, from which a column beside others that span the constant is centred
+# mean by standard deviation, from which a column beside others that span the constant is centred
+FAR = 100
 DEPENDENT = 1e-11  # pivot of columns of length one, below which one depends on those before
 
 
 class OrthogonalGLM(GLM):
-    """A `GLM` in other coordinates; natural parameters are of the columns as given, which `as_given` has."""
+    """A `GLM` in other coordinates.
+
+    Natural parameters are of the columns as given, which `as_given` has.
+    """
 
     shown = "GLM"
     further_columns: ClassVar[int] = 1  # rounding of entries, which proofs count as a column
@@ -57,7 +63,9 @@ class OrthogonalGLM(GLM):
 
     def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Any:
         other = self.original.under(penalty)
-        return OrthogonalGLM(other, self.basis, True) if self.is_shift else other
+        if self.is_shift:
+            return OrthogonalGLM(other, self.basis, True)
+        return other
 
     def relearn(self, seen: Bool[Array, " units"]) -> Self:
         other = copy.copy(self)
@@ -76,7 +84,10 @@ class OrthogonalGLM(GLM):
 
 
 def orthogonal_form(model: Any) -> OrthogonalGLM | None:
-    """Return a model in coordinates where its columns are orthogonal, or else centred; None where neither is to be had."""
+    """Return a model in coordinates where its columns are orthogonal, or else centred.
+
+    None where neither is to be had.
+    """
     if type(model) is not GLM or model.classes or not isinstance(model.design, np.ndarray):
         return None
     weight = np.ones(model.num_units) if model.sample_weight is None else model.sample_weight
@@ -86,9 +97,12 @@ def orthogonal_form(model: Any) -> OrthogonalGLM | None:
         return OrthogonalGLM(model, basis, False)
     if not (model.intercept or plain):
         return None
-    x, basis = model.design[:, : model.num_features], np.eye(model.design.shape[1])
+    x = model.design[:, : model.num_features]
+    basis = np.eye(model.design.shape[1])
     mean = weight @ x / weight.sum()
-    far = np.abs(mean) > (1 if model.intercept else FAR) * np.sqrt(weight @ (x - mean) ** 2 / weight.sum())
+    far = np.abs(mean) > (1 if model.intercept else FAR) * np.sqrt(
+        weight @ (x - mean) ** 2 / weight.sum()
+    )
     places: Array = np.array([-1])
     constant: Array = np.ones(1)
     if not model.intercept:  # columns near zero, such as those of a factor, may span the constant
@@ -98,7 +112,9 @@ def orthogonal_form(model: Any) -> OrthogonalGLM | None:
         if not np.allclose(x[:, places] @ constant, 1, rtol=0, atol=DEPENDENT):
             return None
     basis[np.ix_(places, np.flatnonzero(far))] = -np.outer(constant, mean[far])
-    return OrthogonalGLM(model, basis, model.intercept) if far.any() else None
+    if far.any():
+        return OrthogonalGLM(model, basis, model.intercept)
+    return None
 
 
 def is_least_squares(model: Any) -> bool:
@@ -107,10 +123,19 @@ def is_least_squares(model: Any) -> bool:
     return isinstance(loss, losses.Squared) and loss.link_name == "identity"
 
 
-def _orthogonal_basis(model: GLM, weight: Float[Array, " units"]) -> Float[Array, "params params"] | None:
-    """Return B; None if columns depend on one another, or so much cancels that entries of Z would lose digits."""
-    x, count = np.asarray(model.design), model.num_features
-    rows = np.sqrt(weight)[:, None] * np.roll(x, 1, axis=1) if model.intercept else np.sqrt(weight)[:, None] * x
+def _orthogonal_basis(
+    model: GLM, weight: Float[Array, " units"]
+) -> Float[Array, "params params"] | None:
+    """Return B; None if columns depend on one another, or so much cancels that entries of Z would
+    lose digits.
+    """
+    x = np.asarray(model.design)
+    count = model.num_features
+    rows = (
+        np.sqrt(weight)[:, None] * np.roll(x, 1, axis=1)
+        if model.intercept
+        else np.sqrt(weight)[:, None] * x
+    )
     length = np.linalg.norm(rows, axis=0)
     if not (np.isfinite(length).all() and length.all()) or len(x) < x.shape[1]:
         return None
@@ -122,18 +147,26 @@ def _orthogonal_basis(model: GLM, weight: Float[Array, " units"]) -> Float[Array
         basis = np.roll(basis, -1, axis=(0, 1))
         basis[:, -1] = np.eye(len(basis))[-1]
     z, error = product(x, basis)
-    norm = np.linalg.norm(z[:, :count], axis=1) + (1 / np.sqrt(weight.sum()) if model.intercept else 0.0)
-    return basis if np.all(error[:, :count] <= 0.25 * UNIT * norm[:, None]) else None
+    norm = np.linalg.norm(z[:, :count], axis=1) + (
+        1 / np.sqrt(weight.sum()) if model.intercept else 0.0
+    )
+    if np.all(error[:, :count] <= 0.25 * UNIT * norm[:, None]):
+        return basis
+    return None
 
 
 def product(
     rows: Float[Array, "rows inner"], basis: Float[Array, "inner columns"]
 ) -> tuple[Float[Array, "rows columns"], Float[Array, "rows columns"]]:
-    """Compute a product whose entries are off by a unit of their last place and the second array."""
+    """Compute a product whose entries are off by a unit of their last place and the second
+    array.
+    """
     inner = rows.shape[1]
-    bits = (53 - math.ceil(math.log2(inner + 1))) // 2  # sums of products of slices are whole numbers below 2⁵³
+    # sums of products of slices are whole numbers below 2⁵³
+    bits = (53 - math.ceil(math.log2(inner + 1))) // 2
     scale = 2.0 ** np.frexp(np.abs(rows).max(axis=0))[1]
-    left, right = _slices(rows / scale, 1, bits), _slices(basis * scale[:, None], 0, bits)
+    left = _slices(rows / scale, 1, bits)
+    right = _slices(basis * scale[:, None], 0, bits)
     high, low, sizes = (np.zeros((len(rows), basis.shape[1])) for _ in range(3))
     for level in range(SLICES):
         for k in range(level + 1):
@@ -148,7 +181,9 @@ def product(
     return high + low, error
 
 
-def _slices(numbers: Float[Array, "rows columns"], axis: int, bits: int) -> list[Float[Array, "rows columns"]]:
+def _slices(
+    numbers: Float[Array, "rows columns"], axis: int, bits: int
+) -> list[Float[Array, "rows columns"]]:
     """Cut numbers into slices of so many bits, counted from the largest along an axis."""
     slices = []
     for _ in range(SLICES):

@@ -1,14 +1,16 @@
 """Penalties on the coefficients (never on the intercept), added once to the summed loss.
 
 Ridge(α)         α/2 ‖coef‖²                       α a number, or one a coefficient
-Quadratic(M)     ½ coefᵀ M coef                    M symmetric, positive semidefinite: Laplacians, stratified models
+Quadratic(M)     ½ coefᵀ M coef
+M symmetric, positive semidefinite: Laplacians, stratified models
 Lasso(α)         α Σ |coef|                        α a number, or one a coefficient
 ElasticNet(α, ρ) α (ρ Σ |coef| + (1 − ρ)/2 ‖coef‖²)
 GroupLasso(α, groups)  α Σ_g √|g| ‖coef_g‖
 Box(low, high)   low ≤ coef ≤ high, by default not negative
 PseudoHuber(α, δ)  α Σ δ² (√(1 + (c/δ)²) − 1)      a smooth stand-in for the lasso
 a + b            sums;  any JAX function of the coefficients
-per_weight(R)    Σ_n w_n s_n · R: for hosts that average the loss, whose penalty shrinks as rows leave
+per_weight(R)
+Σ_n w_n s_n · R: for hosts that average the loss, whose penalty shrinks as rows leave
 per_row(R)       Σ_n w_n · R: for hosts that divide a weighted sum by the number of rows
 """
 
@@ -143,11 +145,16 @@ class Quadratic(AbstractPenalty):
 
     def check(self, features: int) -> None:
         if len(self.matrix) != features:
-            raise ValueError(f"Quadratic: M is {self.matrix.shape}, but there are {features} coefficients.")
+            raise ValueError(
+                f"Quadratic: M is {self.matrix.shape}, but there are {features} coefficients."
+            )
 
 
 class AbstractKinked(AbstractCurved):
-    """Penalty with terms that have kinks, of the weights `steepness`; without these it is quadratic."""
+    """Penalty with terms that have kinks, of the weights `steepness`.
+
+    Without these it is quadratic.
+    """
 
     @property
     @abc.abstractmethod
@@ -182,7 +189,8 @@ class AbstractAbsolute(AbstractKinked):
 
 
 class Lasso(AbstractAbsolute):
-    """Lasso penalty, `α Σ |coef|`, or `Σ α_i |coef_i|` for one α a coefficient. Some coefficients are exactly zero.
+    """Lasso penalty, `α Σ |coef|`, or `Σ α_i |coef_i|` for one α a coefficient. Some coefficients
+    are exactly zero.
 
     It is supported for `lo.Cox`, and for `lo.GLM` with a convex loss of one output.
 
@@ -253,9 +261,12 @@ class ElasticNet(AbstractAbsolute):
     l1_ratio: Number
 
     def __init__(self, alpha: ArrayLike = 1.0, l1_ratio: float = 0.5):
-        self.alpha, self.l1_ratio = _not_negative("ElasticNet: alpha", alpha), _not_negative("ElasticNet: l1_ratio", l1_ratio)
+        self.alpha = _not_negative("ElasticNet: alpha", alpha)
+        self.l1_ratio = _not_negative("ElasticNet: l1_ratio", l1_ratio)
         if self.l1_ratio.ndim or (not is_traced(self.l1_ratio) and self.l1_ratio > 1):
-            raise ValueError(f"ElasticNet: l1_ratio must be one number from 0 to 1; got {l1_ratio!r}.")
+            raise ValueError(
+                f"ElasticNet: l1_ratio must be one number from 0 to 1; got {l1_ratio!r}."
+            )
 
     def __call__(self, coef: Array) -> Array:
         share = self.l1_ratio
@@ -282,7 +293,8 @@ class GroupLasso(AbstractKinked):
     groups : array, shape (features,)
         Label of the group of each coefficient.
     weights : array, shape (groups,), optional
-        Weight c of each group, in the order of sorted labels. The default is √|g|, |g| the number of coefficients in the group.
+        Weight c of each group, in the order of sorted labels. The default is √|g|, |g| the number
+        of coefficients in the group.
 
     Raises
     ------
@@ -295,7 +307,8 @@ class GroupLasso(AbstractKinked):
 
     References
     ----------
-    M. Yuan and Y. Lin, "Model selection and estimation in regression with grouped variables", *J. R. Stat. Soc. B* 68, 2006.
+    M. Yuan and Y. Lin, "Model selection and estimation in regression with grouped variables", *J.
+    R. Stat. Soc. B* 68, 2006.
 
     Examples
     --------
@@ -312,18 +325,29 @@ class GroupLasso(AbstractKinked):
     def __init__(self, alpha: float, groups: ArrayLike, weights: ArrayLike | None = None):
         self.alpha = _not_negative("GroupLasso: alpha", alpha)
         if self.alpha.ndim:
-            raise ValueError(f"GroupLasso: alpha must be one number; got {alpha!r}. Use weights, one a group.")
+            raise ValueError(
+                f"GroupLasso: alpha must be one number; got {alpha!r}. Use weights, one a group."
+            )
         labels = np.asarray(groups)
         if labels.ndim != 1 or not labels.size or pd.isna(labels).any():
-            raise ValueError(f"GroupLasso: groups must be one label a coefficient, and none missing; got shape {labels.shape}.")
+            raise ValueError(
+                f"GroupLasso: groups must be one label a coefficient, and none missing; got shape {labels.shape}."
+            )
         found, code, size = np.unique(labels, return_inverse=True, return_counts=True)
         self.member = code == np.arange(len(found))[:, None]
-        self.weights = np.sqrt(size) if weights is None else _not_negative("GroupLasso: weights", weights)
+        self.weights = (
+            np.sqrt(size) if weights is None else _not_negative("GroupLasso: weights", weights)
+        )
         if self.weights.shape != (len(found),):
-            raise ValueError(f"GroupLasso: weights must be one a group, of {len(found)}; got shape {self.weights.shape}.")
+            raise ValueError(
+                f"GroupLasso: weights must be one a group, of {len(found)}; got shape {self.weights.shape}."
+            )
 
     def __call__(self, coef: Array) -> Array:
-        return jnp.sum(self.weights * jnp.sqrt(jnp.sum(jnp.where(self.member, coef**2, 0.0), axis=1))) * self.alpha
+        return (
+            jnp.sum(self.weights * jnp.sqrt(jnp.sum(jnp.where(self.member, coef**2, 0.0), axis=1)))
+            * self.alpha
+        )
 
     def norms(self, features: int) -> Norms | None:
         some = np.asarray(self.weights > 0)
@@ -335,14 +359,16 @@ class GroupLasso(AbstractKinked):
 
     def check(self, features: int) -> None:
         if self.member.shape[1] != features:
-            raise ValueError(f"GroupLasso: groups has {self.member.shape[1]} labels, but there are {features} coefficients.")
+            raise ValueError(
+                f"GroupLasso: groups has {self.member.shape[1]} labels, but there are {features} coefficients."
+            )
 
 
 class Box(AbstractCurved):
     """Bounds `low ≤ coef ≤ high` on the coefficients; by default coefficients are not negative.
 
-    They are supported for `lo.Cox`, and for `lo.GLM` with a convex loss of one output, alone or beside `Ridge`, `Lasso` or
-    `ElasticNet`.
+    They are supported for `lo.Cox`, and for `lo.GLM` with a convex loss of one output, alone or
+    beside `Ridge`, `Lasso` or `ElasticNet`.
 
     Parameters
     ----------
@@ -362,7 +388,9 @@ class Box(AbstractCurved):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(30, 2))
     >>> y = X[:, 0] - X[:, 1]
-    >>> lo.fit(lo.GLM(X, y, "squared", lo.penalties.Box() + lo.penalties.Ridge(0.1))).parameters["coef"].round(2)
+    >>> lo.fit(lo.GLM(X, y, "squared", lo.penalties.Box() + lo.penalties.Ridge(0.1))).parameters[
+    ...     "coef"
+    ... ].round(2)
     array([0.58, 0.  ])
     """
 
@@ -372,17 +400,26 @@ class Box(AbstractCurved):
     quadratic = False
 
     def __init__(self, low: ArrayLike = 0.0, high: ArrayLike = np.inf):
-        self.low, self.high = _read_bound("low", low), _read_bound("high", high)
+        self.low = _read_bound("low", low)
+        self.high = _read_bound("high", high)
         if self.low.ndim and self.high.ndim and self.low.shape != self.high.shape:
             raise ValueError(f"Box: low has shape {self.low.shape}, and high {self.high.shape}.")
-        if np.any(self.low > self.high) or np.any(self.low == np.inf) or np.any(self.high == -np.inf):
-            raise ValueError(f"Box: low must not be above high, nor hold inf, nor high -inf; got {low!r} and {high!r}.")
+        if (
+            np.any(self.low > self.high)
+            or np.any(self.low == np.inf)
+            or np.any(self.high == -np.inf)
+        ):
+            raise ValueError(
+                f"Box: low must not be above high, nor hold inf, nor high -inf; got {low!r} and {high!r}."
+            )
 
     def __call__(self, coef: Array) -> Array:
         return jnp.where(jnp.all((coef >= self.low) & (coef <= self.high)), 0.0, jnp.inf)
 
     def bounds(self, features: int) -> tuple[PerFeature, PerFeature]:
-        return np.broadcast_to(self.low, features).copy(), np.broadcast_to(self.high, features).copy()
+        return np.broadcast_to(self.low, features).copy(), np.broadcast_to(
+            self.high, features
+        ).copy()
 
     def check(self, features: int) -> None:
         _one_each("Box", self.low, features, "low")
@@ -390,7 +427,8 @@ class Box(AbstractCurved):
 
 
 class Tilted(AbstractPenalty):
-    """Penalty that equals a penalty with kinks near a solution: `½ Σ ridge_j coef_j² + slopeᵀ coef + Σ_g weight_g ‖coef_g‖`.
+    """Penalty that equals a penalty with kinks near a solution: `½ Σ ridge_j coef_j² + slopeᵀ
+    coef + Σ_g weight_g ‖coef_g‖`.
 
     It acts on coefficients whose signs are known, or on groups that are not zero.
 
@@ -411,7 +449,9 @@ class Tilted(AbstractPenalty):
     --------
     >>> import leaveout as lo
     >>> nothing = np.zeros(0), np.zeros((0, 2), bool)
-    >>> penalty = lo.penalties.Tilted(lo.penalties.Lasso(1.0), np.array([1.0, -1.0]), np.zeros(2), *nothing)
+    >>> penalty = lo.penalties.Tilted(
+    ...     lo.penalties.Lasso(1.0), np.array([1.0, -1.0]), np.zeros(2), *nothing
+    ... )
     >>> float(penalty(np.array([2.0, -3.0])))
     5.0
     """
@@ -425,11 +465,15 @@ class Tilted(AbstractPenalty):
 
     def __call__(self, coef: Array) -> Array:
         lengths = jnp.sqrt(jnp.sum(jnp.where(self.member, coef**2, 0.0), axis=1))
-        return jnp.sum(self.slope * coef + 0.5 * self.ridge * coef**2) + jnp.sum(self.weight * lengths)
+        return jnp.sum(self.slope * coef + 0.5 * self.ridge * coef**2) + jnp.sum(
+            self.weight * lengths
+        )
 
     def norms(self, features: int) -> Norms | None:
         del features
-        return Norms(self.weight, self.member) if len(self.weight) else None
+        if len(self.weight):
+            return Norms(self.weight, self.member)
+        return None
 
     def second(self, features: int) -> np.ndarray:
         del features
@@ -444,7 +488,8 @@ class Tilted(AbstractPenalty):
 
 
 class PseudoHuber(AbstractCurved):
-    """Pseudo-Huber penalty, `α Σ δ² (√(1 + (coef/δ)²) − 1)`: smooth, and close to `α δ |coef|` beyond δ.
+    """Pseudo-Huber penalty, `α Σ δ² (√(1 + (coef/δ)²) − 1)`: smooth, and close to `α δ |coef|`
+    beyond δ.
 
     Parameters
     ----------
@@ -474,7 +519,8 @@ class PseudoHuber(AbstractCurved):
     quadratic = False
 
     def __init__(self, alpha: ArrayLike = 1.0, delta: float = 1.0):
-        self.alpha, self.delta = _not_negative("PseudoHuber: alpha", alpha), _not_negative("PseudoHuber: delta", delta)
+        self.alpha = _not_negative("PseudoHuber: alpha", alpha)
+        self.delta = _not_negative("PseudoHuber: delta", delta)
         if self.delta.ndim or (not is_traced(self.delta) and self.delta == 0):
             raise ValueError(f"PseudoHuber: delta must be one positive number; got {delta}.")
 
@@ -489,8 +535,8 @@ class PseudoHuber(AbstractCurved):
 def per_weight(penalty: "AbstractPenalty | Callable[..., Any] | None") -> PerWeight:
     """Multiply a penalty by the total weight of the rows, `Σ_n w_n s_n`.
 
-    F is then Σ_n w_n s_n (ℓ_n + R), the objective of a library that averages the loss. The penalty shrinks as rows are left
-    out.
+    F is then Σ_n w_n s_n (ℓ_n + R), the objective of a library that averages the loss. The penalty
+    shrinks as rows are left out.
 
     Parameters
     ----------
@@ -524,7 +570,8 @@ def per_weight(penalty: "AbstractPenalty | Callable[..., Any] | None") -> PerWei
 def per_row(penalty: "AbstractPenalty | Callable[..., Any] | None") -> PerWeight:
     """Multiply a penalty by the number of rows, `Σ_n w_n`, whatever their sample weights.
 
-    F is then Σ_n w_n (s_n ℓ_n + R), the objective of a library that divides a weighted sum of losses by the number of rows.
+    F is then Σ_n w_n (s_n ℓ_n + R), the objective of a library that divides a weighted sum of
+    losses by the number of rows.
 
     Parameters
     ----------
@@ -555,19 +602,31 @@ def per_row(penalty: "AbstractPenalty | Callable[..., Any] | None") -> PerWeight
     return PerWeight(resolve(penalty), rows=True)
 
 
-def curvature(penalty: Callable[[Array], Scalar], vector: Float[Array, " params"]) -> Float[Array, " params"]:
+def curvature(
+    penalty: Callable[[Array], Scalar], vector: Float[Array, " params"]
+) -> Float[Array, " params"]:
     """Compute the diagonal of the Hessian of a penalty.
 
-    It is exact if the penalty is a sum over parameters; otherwise it is estimated by vectors of random signs.
+    It is exact if the penalty is a sum over parameters; otherwise it is estimated by vectors of
+    random signs.
     """
     signs = jnp.asarray(np.random.default_rng(0).choice([-1.0, 1.0], (32, len(vector))))
-    return jnp.mean(jax.lax.map(lambda z: z * jax.jvp(jax.grad(penalty), (vector,), (z,))[1], signs), axis=0)
+    return jnp.mean(
+        jax.lax.map(lambda z: z * jax.jvp(jax.grad(penalty), (vector,), (z,))[1], signs), axis=0
+    )
 
 
 def derivatives(
     penalty: AbstractPenalty, theta: Float[np.ndarray, "refits features"]
-) -> tuple[Float[np.ndarray, " refits"], Float[np.ndarray, "refits features"], Float[np.ndarray, "refits features features"]]:
-    """Compute a smooth penalty of each refit, its gradient and its Hessian; JAX derives those of a function of the user."""
+) -> tuple[
+    Float[np.ndarray, " refits"],
+    Float[np.ndarray, "refits features"],
+    Float[np.ndarray, "refits features features"],
+]:
+    """Compute a smooth penalty of each refit, its gradient and its Hessian.
+
+    JAX derives those of a function of the user.
+    """
     bent = penalty.curved_terms(theta.shape[1])
     if bent is None:
         value, slope, curvature = zip(*(_derived(penalty, coef) for coef in theta), strict=True)
@@ -575,10 +634,15 @@ def derivatives(
     second = penalty.second(theta.shape[1])
     pushed = theta @ second
     value, slope, curvature = (
-        bent.weight * part for part in bent.loss.derivatives(theta @ bent.rows.T, np.zeros(()), (0, 1, 2))
+        bent.weight * part
+        for part in bent.loss.derivatives(theta @ bent.rows.T, np.zeros(()), (0, 1, 2))
     )
     turned = np.einsum("rt,tp,tq->rpq", curvature, bent.rows, bent.rows)
-    return 0.5 * np.sum(pushed * theta, axis=1) + value.sum(1), pushed + slope @ bent.rows, second + turned
+    return (
+        0.5 * np.sum(pushed * theta, axis=1) + value.sum(1),
+        pushed + slope @ bent.rows,
+        second + turned,
+    )
 
 
 @compile_static
@@ -593,7 +657,9 @@ def _not_negative(name: str, value: Any) -> Any:
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} must be a number, or one a coefficient; got {value!r}.")
     array = array.astype(np.float64)
-    array = array.reshape(()) if array.shape == (1,) else array  # the same for one coefficient
+    # the same for one coefficient
+    if array.shape == (1,):
+        array = array.reshape(())
     if array.ndim > 1 or not np.isfinite(array).all() or (array < 0).any():
         raise ValueError(f"{name} must be finite and not negative; got {value!r}.")
     return array
@@ -604,7 +670,9 @@ def _read_bound(name: str, value: ArrayLike) -> AnyShape:
     if array.dtype.kind not in "biuf":
         raise TypeError(f"Box: {name} must be a number, or one a coefficient; got {value!r}.")
     if array.ndim > 1 or np.isnan(array).any():
-        raise ValueError(f"Box: {name} must be a number or one a coefficient, and no NaN; got {value!r}.")
+        raise ValueError(
+            f"Box: {name} must be a number or one a coefficient, and no NaN; got {value!r}."
+        )
     return array.astype(np.float64)
 
 
@@ -626,9 +694,12 @@ def smooth(caller: str, penalty: "AbstractPenalty | Callable[..., Any] | None") 
     return found
 
 
-def under(model: Model, penalty: "AbstractPenalty | Callable[..., Any] | None", features: int) -> Model:
+def under(
+    model: Model, penalty: "AbstractPenalty | Callable[..., Any] | None", features: int
+) -> Model:
     """Copy the model with another penalty; its data are shared, and not read again."""
-    other, found = copy.copy(model), resolve(penalty)
+    other = copy.copy(model)
+    found = resolve(penalty)
     found.check(features)
     object.__setattr__(other, "penalty", found)
     return other

@@ -1,4 +1,7 @@
-"""Contract of a penalty on the coefficients, and penalties made from others: sums, multiples, functions."""
+"""Contract of a penalty on the coefficients, and penalties made from others.
+
+Sums, multiples, functions.
+"""
 
 import abc
 from collections.abc import Callable
@@ -66,7 +69,8 @@ class AbstractPenalty(Module):
         """
 
     def times(self, weights: Arrays, weighted: Arrays) -> Arrays:
-        """Return the factor of the penalty in a refit of these weights. It is one unless the penalty grows with the data.
+        """Return the factor of the penalty in a refit of these weights. It is one unless the
+        penalty grows with the data.
 
         Parameters
         ----------
@@ -120,7 +124,8 @@ class AbstractPenalty(Module):
         return None
 
     def curved_terms(self, features: int) -> CurvedTerms | None:
-        """Return the part of the penalty that is not quadratic, as a sum of functions of linear combinations.
+        """Return the part of the penalty that is not quadratic, as a sum of functions of linear
+        combinations.
 
         Parameters
         ----------
@@ -132,7 +137,9 @@ class AbstractPenalty(Module):
         Bent or None
             The sum, which may be empty; None where the penalty is not known to be such a sum.
         """
-        return CurvedTerms(np.zeros((0, features)), np.zeros(0)) if self.quadratic else None
+        if self.quadratic:
+            return CurvedTerms(np.zeros((0, features)), np.zeros(0))
+        return None
 
     @property
     def has_kinks(self) -> bool:
@@ -261,7 +268,9 @@ class Sum(AbstractPenalty):
 
     def __post_init__(self) -> None:
         if any(isinstance(term, PerWeight) for term in self.terms):
-            raise TypeError("penalties: per_weight goes around the whole sum: per_weight(Ridge(1.0) + Quadratic(M)).")
+            raise TypeError(
+                "penalties: per_weight goes around the whole sum: per_weight(Ridge(1.0) + Quadratic(M))."
+            )
 
     def __call__(self, coef: Array) -> Array:
         return sum((term(coef) for term in self.terms), jnp.zeros(()))
@@ -281,7 +290,9 @@ class Sum(AbstractPenalty):
         return np.max(low, axis=0), np.min(high, axis=0)
 
     def norms(self, features: int) -> Norms | None:
-        return next((found for term in self.terms if (found := term.norms(features)) is not None), None)
+        return next(
+            (found for term in self.terms if (found := term.norms(features)) is not None), None
+        )
 
     def curved_terms(self, features: int) -> CurvedTerms | None:
         found = [term.curved_terms(features) for term in self.terms]
@@ -303,7 +314,8 @@ class Sum(AbstractPenalty):
 
 
 class PerWeight(AbstractPenalty):
-    """Penalty times the total weight of the rows, `Σ_n w_n s_n` or `Σ_n w_n`; made by `per_weight` and `per_row`.
+    """Penalty times the total weight of the rows, `Σ_n w_n s_n` or `Σ_n w_n`; made by `per_weight`
+    and `per_row`.
 
     Parameters
     ----------
@@ -330,17 +342,31 @@ class PerWeight(AbstractPenalty):
         return (weights if self.rows else weighted).sum(-1)
 
     second, diagonal, curved_terms, has_kinks, kinks, bounds, norms, quadratic, check = members_of(
-        "penalty", "second", "diagonal", "curved_terms", "has_kinks", "kinks", "bounds", "norms", "quadratic", "check"
+        "penalty",
+        "second",
+        "diagonal",
+        "curved_terms",
+        "has_kinks",
+        "kinks",
+        "bounds",
+        "norms",
+        "quadratic",
+        "check",
     )
 
 
 def terms_of(penalty: AbstractPenalty) -> tuple[AbstractPenalty, ...]:
     """Return the terms of a sum; any other penalty is its only term."""
-    return penalty.terms if isinstance(penalty, Sum) else (penalty,)
+    if isinstance(penalty, Sum):
+        return penalty.terms
+    return (penalty,)
 
 
 def resolve(penalty: "AbstractPenalty | Callable[..., Any] | None") -> AbstractPenalty:
-    """Make a penalty from an object of `penalties` or a JAX function of the coefficients; None is no penalty."""
+    """Make a penalty from an object of `penalties` or a JAX function of the coefficients.
+
+    None is no penalty.
+    """
     if penalty is None:
         return Zero()
     if isinstance(penalty, AbstractPenalty):

@@ -1,7 +1,7 @@
 """The distributions that regressions predict: a family, and its own parameter in every refit.
 
-Under squared loss the variance is φ = Σ w r² / Σ w over the rows that a refit sees, for every link. A shape or a dispersion
-that the user gives to the loss is used as it is, and printed.
+Under squared loss the variance is φ = Σ w r² / Σ w over the rows that a refit sees, for every link.
+A shape or a dispersion that the user gives to the loss is used as it is, and printed.
 """
 
 import functools
@@ -24,7 +24,8 @@ def distribution(
 ) -> Distribution | None:
     """Distribution of the response that a loss on this scale states; None if it states none.
 
-    The variance of squared loss is estimated by `variance`, unless the response is the code of a class.
+    The variance of squared loss is estimated by `variance`, unless the response is the code of a
+    class.
     """
     family: Any = loss.family
     given: Any = loss
@@ -36,14 +37,33 @@ def distribution(
     if isinstance(loss, losses.Squared):
         residual = None if variance is None else variance()
         spread = lambda rows, theta: residual(rows, theta) ** 0.5  # type: ignore[misc]
-        return None if residual is None else Distribution(spread, family.scores, family.draw)
+        if residual is None:
+            return None
+        return Distribution(spread, family.scores, family.draw)
     if loss.own:
         usual = family.crps is not None and not getattr(loss, "linear", False)
-        return Distribution(lambda rows, theta: np.exp(theta[:, -1:]), family.scores, family.draw) if usual else None
-    name, value = ("dispersion", given.dispersion) if tweedie else (family.parameter, getattr(loss, family.parameter, 1.0))
-    own = value if not tweedie else 1 / value if given.power else value**0.5
-    note = f"of the {name} {value:g}, which is as it was given: nothing has estimated it" if loss.has_dispersion else ""
-    return Distribution(lambda rows, theta: np.full((len(theta), 1), float(own)), family.scores, family.draw, note)
+        if usual:
+            return Distribution(
+                lambda rows, theta: np.exp(theta[:, -1:]), family.scores, family.draw
+            )
+        return None
+    name, value = (
+        ("dispersion", given.dispersion)
+        if tweedie
+        else (family.parameter, getattr(loss, family.parameter, 1.0))
+    )
+    if not tweedie:
+        own = value
+    else:
+        own = 1 / value if given.power else value**0.5
+    note = (
+        f"of the {name} {value:g}, which is as it was given: nothing has estimated it"
+        if loss.has_dispersion
+        else ""
+    )
+    return Distribution(
+        lambda rows, theta: np.full((len(theta), 1), float(own)), family.scores, family.draw, note
+    )
 
 
 def classes(loss: losses.AbstractLoss, outputs: int, scale: str) -> int:
@@ -68,34 +88,62 @@ class ResidualVariance:
     mean: Callable[[Any], Any]
     linear: bool
 
-    def __init__(self, rows: Any, y: Array, offset: Array | None, weight: Array | None, loss: losses.AbstractLoss):
-        self.rows, self.y, self.offset = rows, np.asarray(y), 0.0 if offset is None else offset
+    def __init__(
+        self,
+        rows: Any,
+        y: Array,
+        offset: Array | None,
+        weight: Array | None,
+        loss: losses.AbstractLoss,
+    ):
+        self.rows = rows
+        self.y = np.asarray(y)
+        self.offset = 0.0 if offset is None else offset
         self.weight = np.ones(len(self.y)) if weight is None else np.asarray(weight)
-        self.mean, self.linear = loss.inverse_link, loss.convex
+        self.mean = loss.inverse_link
+        self.linear = loss.convex
 
     @functools.cached_property
     def _gram(self) -> Float[Array, "params params"]:
         return self.rows.products(self.weight[None])[0]
 
-    def __call__(self, rows: RefitRows, theta: Float[Array, "refits params"]) -> Float[Array, "refits 1"]:
+    def __call__(
+        self, rows: RefitRows, theta: Float[Array, "refits params"]
+    ) -> Float[Array, "refits 1"]:
         index = np.minimum(rows.index, len(self.y) - 1)
         left = np.where(rows.index < len(self.y), (1 - rows.weight) * self.weight[index], 0.0)
-        squares = self._quadratic(index, left, theta) if self.linear else np.full(len(theta), np.nan)
+        squares = (
+            self._quadratic(index, left, theta) if self.linear else np.full(len(theta), np.nan)
+        )
         for k in np.flatnonzero(np.isnan(squares)):
             seen = self.weight.copy()
             np.subtract.at(seen, index[k], left[k])
-            squares[k] = seen @ (self.y - self.mean(self.rows.predictors(theta[k][None])[0] + self.offset)) ** 2
+            squares[k] = (
+                seen
+                @ (self.y - self.mean(self.rows.predictors(theta[k][None])[0] + self.offset)) ** 2
+            )
         return (squares / (self.weight.sum() - left.sum(axis=1)))[:, None]
 
     def _quadratic(
-        self, index: Int[Array, "refits width"], remainder: Float[Array, "refits width"], theta: Float[Array, "refits params"]
+        self,
+        index: Int[Array, "refits width"],
+        remainder: Float[Array, "refits width"],
+        theta: Float[Array, "refits params"],
     ) -> Float[Array, " refits"]:
-        """Compute Σ w r² without the left-out rows from its value at a nearby θ; NaN if little of it remains."""
+        """Compute Σ w r² without the left-out rows from its value at a nearby θ.
+
+        NaN if little of it remains.
+        """
         start = np.mean(theta[np.isfinite(theta).all(1)], axis=0)
-        move, r = theta - start, self.y - self.offset - self.rows.predictors(start[None])[0]
+        move = theta - start
+        r = self.y - self.offset - self.rows.predictors(start[None])[0]
         own = r[index] - self.rows.at(index, move)
         total = self.weight @ r**2
-        whole = total - 2 * move @ self.rows.pull((self.weight * r)[None])[0] + np.einsum("rp,rp->r", move @ self._gram, move)
+        whole = (
+            total
+            - 2 * move @ self.rows.pull((self.weight * r)[None])[0]
+            + np.einsum("rp,rp->r", move @ self._gram, move)
+        )
         squares = whole - np.sum(remainder * own**2, axis=1)
         # below this share digits cancel, and the sum is computed as one
         return np.where(squares > 1e-3 * np.maximum(total, whole), squares, np.nan)

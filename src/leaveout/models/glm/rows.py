@@ -17,11 +17,15 @@ from ...linalg.mapped_design import MappedDesign, elsewhere
 from ...linalg.sparse_design import SparseDesign
 from ...objectives.objective import as_stored, room
 
-LARGEST = 1e100  # absolute value beyond which products of four are beyond float64, as their inverses are
+# absolute value beyond which products of four are beyond float64, as their inverses are
+LARGEST = 1e100
 
 
 def pick(array: Any, index: Any) -> Array:
-    """Select the listed rows, with any row for padding; all rows in their order if as many are listed."""
+    """Select the listed rows, with any row for padding.
+
+    All rows in their order if as many are listed.
+    """
     if isinstance(array, SparseDesign):
         return array.dense_rows(jnp.arange(len(array)) if isinstance(index, slice) else index)
     if isinstance(index, slice) or len(index) == len(array):
@@ -35,7 +39,9 @@ def shift(offset: Any, index: Any = slice(None)) -> Any:
 
 
 def times(weight: Arrays, value: Arrays) -> Arrays:
-    """Multiply values `[units, ...]` by weights `[units]`, zero where a weight is zero even if the value is not finite."""
+    """Multiply values `[units, ...]` by weights `[units]`, zero where a weight is zero even if the
+    value is not finite.
+    """
     weight = weight.reshape(weight.shape + (1,) * (value.ndim - 1))
     return jnp.where(weight == 0, 0.0, weight * value)
 
@@ -43,17 +49,24 @@ def times(weight: Arrays, value: Arrays) -> Arrays:
 def design(
     caller: str, X: ArrayLike, intercept: bool
 ) -> tuple[np.ndarray | SparseDesign | MappedDesign | Resident, tuple[str, ...]]:
-    """Return the rows, with a last column of ones if there is an intercept, and the names of the columns."""
+    """Return the rows, with a last column of ones if there is an intercept, and the names of the
+    columns.
+    """
     names = tuple(str(c) for c in X.columns) if hasattr(X, "columns") else ()
     if len(set(names)) < len(names):
-        raise ValueError(f"{caller}: X has duplicate column names: {sorted({c for c in names if names.count(c) > 1})}.")
+        raise ValueError(
+            f"{caller}: X has duplicate column names: {sorted({c for c in names if names.count(c) > 1})}."
+        )
     array = compress_rows(caller, "X", X)
     if array is None:  # JAX's array for many rows on a device, and NumPy's otherwise
         there = on_device(caller, "X", X)
         array = None if there is None else device_copy(there)
-    array = numbers(caller, "X", X) if array is None else array
+    if array is None:
+        array = numbers(caller, "X", X)
     if array.ndim != 2:
-        raise ValueError(f"{caller}: X must be [units, features]; got shape {array.shape}. For one feature: X.reshape(-1, 1).")
+        raise ValueError(
+            f"{caller}: X must be [units, features]; got shape {array.shape}. For one feature: X.reshape(-1, 1)."
+        )
     if array.shape[0] < 2:
         raise ValueError(f"{caller}: at least two rows are needed; got {array.shape[0]}.")
     if array.shape[1] + intercept == 0:
@@ -68,8 +81,12 @@ def design(
 
 
 def check_range(caller: str, names: Sequence[str], largest: Float[np.ndarray, " columns"]) -> None:
-    """Raise ValueError if the largest absolute value of a column is so far from one that products with its square are lost."""
-    for place in np.flatnonzero((largest > LARGEST) | ((largest > 0) & (largest < 1 / LARGEST))).tolist():
+    """Raise ValueError if the largest absolute value of a column is so far from one that products
+    with its square are lost.
+    """
+    for place in np.flatnonzero(
+        (largest > LARGEST) | ((largest > 0) & (largest < 1 / LARGEST))
+    ).tolist():
         raise ValueError(
             f"{caller}: {names[place]!r} reaches {largest[place]:.2g}, whose square float64 can hardly hold; give it in "
             "another unit."
@@ -78,7 +95,9 @@ def check_range(caller: str, names: Sequence[str], largest: Float[np.ndarray, " 
 
 def by_name(rows: Any, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     """Return the columns of rows in memory."""
-    return dict(zip(names, rows.T, strict=False)) if isinstance(rows, np.ndarray) else {}
+    if isinstance(rows, np.ndarray):
+        return dict(zip(names, rows.T, strict=False))
+    return {}
 
 
 def _default_names(count: int) -> tuple[str, ...]:
@@ -92,10 +111,14 @@ def _check_finite(caller: str, name: str, array: Any, columns: tuple[str, ...]) 
         array = np.asarray(array)
     values = array.data if scipy.sparse.issparse(array) else array
     step = max(1, DENSE_BLOCK // max(1, values[:1].size))
-    if array.dtype.kind != "f" or all(np.isfinite(values[k : k + step]).all() for k in range(0, len(values), step)):
+    if array.dtype.kind != "f" or all(
+        np.isfinite(values[k : k + step]).all() for k in range(0, len(values), step)
+    ):
         return
     finite = np.isfinite(values)
-    where = np.unique(array.indices[~finite]) if values is not array else np.flatnonzero(~finite.all(0))
+    where = (
+        np.unique(array.indices[~finite]) if values is not array else np.flatnonzero(~finite.all(0))
+    )
     bad = [columns[j] if columns else int(j) for j in where]
     first = "" if values is not array else f", the first in row {int(np.argmin(finite.all(1)))}"
     raise ValueError(
@@ -119,37 +142,50 @@ def _with_ones(array: Any, intercept: bool) -> np.ndarray | SparseDesign | Mappe
     return design
 
 
-def new_rows(caller: str, X: Any, names: tuple[str, ...], intercept: bool) -> np.ndarray | SparseDesign:
+def new_rows(
+    caller: str, X: Any, names: tuple[str, ...], intercept: bool
+) -> np.ndarray | SparseDesign:
     """Read other rows of a model whose columns are called `names`.
 
-    The columns of a DataFrame are found by their names, in any order and among others. They are found by position if X, or the
-    data of the model, had no names.
+    The columns of a DataFrame are found by their names, in any order and among others. They are
+    found by position if X, or the data of the model, had no names.
     """
     if hasattr(X, "columns"):
         columns = [str(c) for c in X.columns]
         missing = [name for name in names if name not in columns]
         if missing and names != _default_names(len(names)):
-            raise ValueError(f"{caller}: X_new lacks columns that the model was fitted on: {', '.join(missing[:5])}.")
+            raise ValueError(
+                f"{caller}: X_new lacks columns that the model was fitted on: {', '.join(missing[:5])}."
+            )
         twice = sorted({name for name in names if columns.count(name) > 1})
         if twice:
             raise ValueError(f"{caller}: X_new has duplicate column names: {twice}.")
-        X = X if missing else X[[X.columns[columns.index(name)] for name in names]]
+        if not missing:
+            X = X[[X.columns[columns.index(name)] for name in names]]
     sparse = compress_rows(caller, "X_new", X)
     array = numbers(caller, "X_new", X) if sparse is None else sparse
     if array.ndim != 2 or array.shape[1] != len(names) or not array.shape[0]:
-        raise ValueError(f"{caller}: X_new must be [rows, {len(names)}], of one row or more; got shape {array.shape}.")
+        raise ValueError(
+            f"{caller}: X_new must be [rows, {len(names)}], of one row or more; got shape {array.shape}."
+        )
     _check_finite(caller, "X_new", array, names)
     found = _with_ones(array, intercept)
-    return as_stored(found) if isinstance(found, MappedDesign | Resident) else found
+    if isinstance(found, MappedDesign | Resident):
+        return as_stored(found)
+    return found
 
 
-def column(caller: str, name: str, value: ArrayLike, n: int, outputs: tuple[int, ...] = ()) -> np.ndarray:
+def column(
+    caller: str, name: str, value: ArrayLike, n: int, outputs: tuple[int, ...] = ()
+) -> np.ndarray:
     """Read one finite number a row, or one for each of its outputs."""
     array = numbers(caller, name, value)
     if array.shape == (n, 1) and not outputs:
         array = array[:, 0]
     if array.shape != (n, *outputs):
-        raise ValueError(f"{caller}: {name} must have one value for each of the {n} rows of X; got shape {array.shape}.")
+        raise ValueError(
+            f"{caller}: {name} must have one value for each of the {n} rows of X; got shape {array.shape}."
+        )
     all_finite(caller, name, array)
     check_range(caller, (name,), np.array([np.abs(array).max(initial=0)], float))
     return as_stored(array)

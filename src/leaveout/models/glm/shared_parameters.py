@@ -1,14 +1,17 @@
 """Losses with parameters of their own, shared by all units: `ℓ(η, τ, y)`.
 
-Such parameters are a dispersion, a scale or thresholds. They are estimated with the coefficients, and so differ from refit to
-refit. τ is unconstrained.
+Such parameters are a dispersion, a scale or thresholds. They are estimated with the coefficients,
+and so differ from refit to refit. τ is unconstrained.
 
-    NegativeBinomialDispersion   variance μ + α μ², or μ + α μ         log link     dispersion α = e^τ
-    Beta                         variance μ (1 − μ) / (1 + φ)          logit link   precision φ = e^τ
+    NegativeBinomialDispersion   variance μ + α μ², or μ + α μ         log link
+    dispersion α = e^τ
+    Beta                         variance μ (1 − μ) / (1 + φ)          logit link
+    precision φ = e^τ
     GaussianScale                ½ ((y − η)/σ)² + log σ + ½ log 2π                   scale σ = e^τ
     GammaShape                   variance μ² / ν                       log link     shape ν = e^τ
     HuberScale                   σ + σ H((y − η)/σ)                                  scale σ = e^τ
-    Ordinal                      P(y ≤ k) = sigmoid(c_k − η)                         thresholds c, by the logs of their gaps
+    Ordinal                      P(y ≤ k) = sigmoid(c_k − η)
+    thresholds c, by the logs of their gaps
 """
 
 from typing import Any, ClassVar
@@ -32,7 +35,9 @@ class AbstractScaleLoss(AbstractSharedLoss):
         return {self.parameter: numpy_of(tau).exp(tau[0])}
 
     def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
-        return np.log(positive(f"{type(self).__name__}: {self.parameter}", parameters[self.parameter]))[None]
+        return np.log(
+            positive(f"{type(self).__name__}: {self.parameter}", parameters[self.parameter])
+        )[None]
 
     def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
         return eta
@@ -51,7 +56,9 @@ class AbstractFamilyScale(AbstractScaleLoss):
         return self.family.loss(self.inverse_link(eta, tau), eta, jnp.exp(tau[0]), tau[0], y)
 
     def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
-        return eta if self.family.link == "identity" else jnp.exp(eta)
+        if self.family.link == "identity":
+            return eta
+        return jnp.exp(eta)
 
     def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
         return self.family.start(y, weight)
@@ -106,12 +113,14 @@ class NegativeBinomialDispersion(AbstractFamilyScale):
         )
 
     def at_limit(self, tau: np.ndarray) -> np.ndarray:
-        # losses of this dispersion are Poisson's, as they differ by half of it times the squared mean
+        # losses of this dispersion are Poisson's, as they differ by half of it times the squared
+        # mean
         return np.log([1e-16]) if self.limit(tau) else tau
 
 
 class Beta(AbstractScaleLoss):
-    """Beta loss whose precision φ is estimated, for `lo.Regression`: y in (0, 1) with mean μ = sigmoid(η).
+    """Beta loss whose precision φ is estimated, for `lo.Regression`: y in (0, 1) with mean μ =
+    sigmoid(η).
 
     The variance of y is `μ (1 − μ) / (1 + φ)`.
 
@@ -127,13 +136,16 @@ class Beta(AbstractScaleLoss):
 
     def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
         precision = jnp.exp(tau[0])
-        a, b = jax.nn.sigmoid(eta) * precision, jax.nn.sigmoid(-eta) * precision
+        a = jax.nn.sigmoid(eta) * precision
+        b = jax.nn.sigmoid(-eta) * precision
         constant = jspecial.gammaln(a) + jspecial.gammaln(b) - jspecial.gammaln(precision)
         return constant - (a - 1) * jnp.log(y) - (b - 1) * jnp.log1p(-y)
 
     def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
         mean, variance = moments(y, weight)
-        return float(np.log(mean / (1 - mean))), np.log([max(mean * (1 - mean) / max(variance, 1e-12) - 1, 0.5)])
+        return float(np.log(mean / (1 - mean))), np.log(
+            [max(mean * (1 - mean) / max(variance, 1e-12) - 1, 0.5)]
+        )
 
     def inverse_link(self, eta: Arrays, tau: Arrays) -> Arrays:  # type: ignore[override]
         return jax.nn.sigmoid(eta)
@@ -143,7 +155,8 @@ class Beta(AbstractScaleLoss):
 
 
 class GaussianScale(AbstractFamilyScale):
-    """Gaussian loss whose standard deviation σ is estimated, for `lo.Regression`: −log of the density of mean η.
+    """Gaussian loss whose standard deviation σ is estimated, for `lo.Regression`: −log of the
+    density of mean η.
 
     See Also
     --------
@@ -160,7 +173,8 @@ class GaussianScale(AbstractFamilyScale):
 
 
 class GammaShape(AbstractFamilyScale):
-    """Gamma loss whose shape ν is estimated, for `lo.Regression`: −log of the density of mean μ = e^η.
+    """Gamma loss whose shape ν is estimated, for `lo.Regression`: −log of the density of mean μ =
+    e^η.
 
     The variance of y is `μ² / ν`.
 
@@ -181,7 +195,8 @@ class GammaShape(AbstractFamilyScale):
 class HuberScale(AbstractScaleLoss):
     """Huber loss whose scale σ is estimated, for `lo.Regression`.
 
-    The loss is `σ + σ H((y − η)/σ)`, H(z) = z² for |z| < ε, else 2ε|z| − ε². Its second derivative jumps where |y − η| = εσ.
+    The loss is `σ + σ H((y − η)/σ)`, H(z) = z² for |z| < ε, else 2ε|z| − ε². Its second derivative
+    jumps where |y − η| = εσ.
 
     Parameters
     ----------
@@ -219,7 +234,8 @@ class HuberScale(AbstractScaleLoss):
         self.epsilon = np.asarray(epsilon, np.float64)
 
     def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
-        scale, r = jnp.exp(tau[0]), y - eta
+        scale = jnp.exp(tau[0])
+        r = y - eta
         far = jnp.abs(r) >= self.epsilon * scale
         near = r**2 / scale
         return scale + jnp.where(far, 2 * self.epsilon * jnp.abs(r) - scale * self.epsilon**2, near)
@@ -233,10 +249,12 @@ class HuberScale(AbstractScaleLoss):
 
 
 class Ordinal(AbstractSharedLoss):
-    """Proportional-odds loss of ordered levels, for `lo.Regression`: `P(y ≤ k) = sigmoid(c_k − η)`, y the number of a level.
+    """Proportional-odds loss of ordered levels, for `lo.Regression`: `P(y ≤ k) = sigmoid(c_k − η)`,
+    y the number of a level.
 
-    The increasing thresholds c are estimated, and take the place of an intercept. −log of a difference of sigmoids is computed
-    as `softplus(−a) + softplus(b) − log(1 − e^(b − a))`, a = c_y − η, b = c_{y−1} − η.
+    The increasing thresholds c are estimated, and take the place of an intercept. −log of a
+    difference of sigmoids is computed as `softplus(−a) + softplus(b) − log(1 − e^(b − a))`, a = c_y
+    − η, b = c_{y−1} − η.
 
     Parameters
     ----------
@@ -252,7 +270,10 @@ class Ordinal(AbstractSharedLoss):
     --------
     >>> import leaveout as lo
     >>> loss = lo.losses.Ordinal(3)
-    >>> [round(float(p), 3) for p in loss.inverse_link(np.zeros(1), np.array([-1.0, np.log(2.0)]))[0]]
+    >>> [
+    ...     round(float(p), 3)
+    ...     for p in loss.inverse_link(np.zeros(1), np.array([-1.0, np.log(2.0)]))[0]
+    ... ]
     [0.269, 0.462, 0.269]
     """
 
@@ -268,19 +289,35 @@ class Ordinal(AbstractSharedLoss):
     def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
         k = y.astype(int)
         cut = jnp.concatenate([jnp.zeros(1), thresholds(tau), jnp.zeros(1)])
-        upper, lower = cut[k + 1] - eta, cut[k] - eta
-        above, below, last = k > 0, k < self.num_levels - 1, self.num_levels - 2
-        gap = jnp.where(k <= last, jnp.exp(tau)[jnp.minimum(k, last)], 1.0)  # c_k − c_{k−1}, for 0 < k
-        between = jnp.where(above & below, -jnp.log(-jnp.expm1(-jnp.where(above & below, gap, 1.0))), 0.0)
-        return jnp.where(below, jax.nn.softplus(-upper), 0.0) + jnp.where(above, jax.nn.softplus(lower), 0.0) + between
+        upper = cut[k + 1] - eta
+        lower = cut[k] - eta
+        above = k > 0
+        below = k < self.num_levels - 1
+        last = self.num_levels - 2
+        # c_k − c_{k−1}, for 0 < k
+        gap = jnp.where(k <= last, jnp.exp(tau)[jnp.minimum(k, last)], 1.0)
+        between = jnp.where(
+            above & below, -jnp.log(-jnp.expm1(-jnp.where(above & below, gap, 1.0))), 0.0
+        )
+        return (
+            jnp.where(below, jax.nn.softplus(-upper), 0.0)
+            + jnp.where(above, jax.nn.softplus(lower), 0.0)
+            + between
+        )
 
     def natural(self, tau: Float[Arrays, " own"]) -> dict[str, Arrays]:
         return {"thresholds": thresholds(tau)}
 
     def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
         cut = np.asarray(parameters["thresholds"], np.float64)
-        if cut.shape != (self.num_levels - 1,) or not np.isfinite(cut).all() or (np.diff(cut) <= 0).any():
-            raise ValueError(f"Regression: thresholds must be {self.num_levels - 1} increasing numbers; got {cut}.")
+        if (
+            cut.shape != (self.num_levels - 1,)
+            or not np.isfinite(cut).all()
+            or (np.diff(cut) <= 0).any()
+        ):
+            raise ValueError(
+                f"Regression: thresholds must be {self.num_levels - 1} increasing numbers; got {cut}."
+            )
         return np.r_[cut[0], np.log(np.diff(cut))]
 
     def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
@@ -304,8 +341,11 @@ class Ordinal(AbstractSharedLoss):
         array of float, shape (..., levels)
             The probabilities.
         """
-        xp, cut = numpy_of(eta), thresholds(tau)
-        seen = special_of(eta).expit(xp.moveaxis((cut.reshape(-1, *[1] * eta.ndim) if cut.ndim == 1 else cut) - eta, 0, -1))
+        xp = numpy_of(eta)
+        cut = thresholds(tau)
+        seen = special_of(eta).expit(
+            xp.moveaxis((cut.reshape(-1, *[1] * eta.ndim) if cut.ndim == 1 else cut) - eta, 0, -1)
+        )
         edge = xp.zeros((*seen.shape[:-1], 1))
         return xp.diff(xp.concatenate([edge, seen, edge + 1], axis=-1), axis=-1)
 

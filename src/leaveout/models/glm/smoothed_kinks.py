@@ -1,14 +1,18 @@
-"""Losses with kinks, rounded over a width h: the quantile loss, the ε-insensitive loss and the hinge.
+"""Losses with kinks, rounded over a width h: the quantile loss, the ε-insensitive loss and the
+hinge.
 
-    max(0, t)  becomes  h log(1 + e^{t/h}) = max over s in [0, 1] of s t + h Ent(s),      Ent(s) = −s log s − (1 − s) log(1 − s)
+    max(0, t)  becomes  h log(1 + e^{t/h}) = max over s in [0, 1] of s t + h Ent(s),
+    Ent(s) = −s log s − (1 − s) log(1 − s)
 
-It exceeds max(0, t) by at most h log 2, at the kink, and by less than h e^{−|t|/h} away from it; |ℓ‴| ≤ ℓ″/h. By Fenchel
-duality the minimiser θ of the rounded objective is near one of the objective with kinks, F: with t and s = σ(t/h) there,
+It exceeds max(0, t) by at most h log 2, at the kink, and by less than h e^{−|t|/h} away from
+it; |ℓ‴| ≤ ℓ″/h. By Fenchel duality the minimiser θ of the rounded objective is near one of the
+objective with kinks, F: with t and s = σ(t/h) there,
 
-    F(θ, w) − min F(·, w) ≤ Σ_n w_n gap_n,      gap = max(0, t) − h log(1 + e^{t/h}) + h Ent(s) ≤ h log 2,
+    F(θ, w) − min F(·, w) ≤ Σ_n w_n gap_n,
+    gap = max(0, t) − h log(1 + e^{t/h}) + h Ent(s) ≤ h log 2,
 
-summed over the kinks of a loss, as these s are feasible in the dual, and the penalty's part of the bound is tight where θ is
-stationary.
+summed over the kinks of a loss, as these s are feasible in the dual, and the penalty's part of the
+bound is tight where θ is stationary.
 """
 
 import abc
@@ -27,7 +31,8 @@ Kinks = tuple[tuple[float, Any, Any], ...]
 
 
 class AbstractRounded(AbstractLoss):
-    """Loss with kinks, `Σ a max(0, t)` with t = bη + c for each kink and |b| = 1, rounded over a width.
+    """Loss with kinks, `Σ a max(0, t)` with t = bη + c for each kink and |b| = 1, rounded over a
+    width.
 
     Parameters
     ----------
@@ -80,7 +85,10 @@ class AbstractRounded(AbstractLoss):
         return other
 
     def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
-        terms = (a * self.width * jax.nn.softplus((b * eta + c) / self.width) for a, b, c in self.kinks(y))
+        terms = (
+            a * self.width * jax.nn.softplus((b * eta + c) / self.width)
+            for a, b, c in self.kinks(y)
+        )
         return jnp.asarray(sum(terms))
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
@@ -95,7 +103,8 @@ class AbstractRounded(AbstractLoss):
         }
 
     def terms(self, order, size, eta, y):
-        bent = 1 + (1 + np.abs(eta) + np.abs(y)) / float(self.width)  # (bη + c)/h is rounded before it is an exponent
+        # (bη + c)/h is rounded before it is an exponent
+        bent = 1 + (1 + np.abs(eta) + np.abs(y)) / float(self.width)
         return (size + sum(a for a, *_ in self.kinks(0.0)) * (order == 1)) * bent
 
     def sharp(self, eta: Array, y: Array) -> Array:
@@ -116,7 +125,8 @@ class AbstractRounded(AbstractLoss):
         return sum(a * np.maximum(b * eta + c, 0.0) for a, b, c in self.kinks(np.asarray(y, float)))
 
     def gap(self, eta: Array, y: Array) -> Array:
-        """Bound a row's share, by its weight, of the distance of the objective with kinks from its minimum.
+        """Bound a row's share, by its weight, of the distance of the objective with kinks from its
+        minimum.
 
         Parameters
         ----------
@@ -130,7 +140,8 @@ class AbstractRounded(AbstractLoss):
         array of float
             The bound of each row, zero or more.
         """
-        h, entropy = float(self.width), scipy.special.entr
+        h = float(self.width)
+        entropy = scipy.special.entr
         known = [(a, (b * eta + c) / h) for a, b, c in self.kinks(np.asarray(y, float))]
         own = lambda t, s: np.maximum(t, 0) - np.logaddexp(0, t) + entropy(s) + entropy(1 - s)
         return np.maximum(sum(a * h * own(t, scipy.special.expit(t)) for a, t in known), 0.0)
@@ -165,10 +176,12 @@ class AbstractRounded(AbstractLoss):
 
 
 class Quantile(AbstractRounded):
-    """Quantile loss, `level max(0, r) + (1 − level) max(0, −r)` with r = y − η, rounded over a width.
+    """Quantile loss, `level max(0, r) + (1 − level) max(0, −r)` with r = y − η, rounded over a
+    width.
 
-    The linear predictor is the conditional quantile at `level`. At ½ the loss is half the absolute error. A width below the
-    distance between neighbouring residuals rounds nothing; use a hundredth to a tenth of their standard deviation.
+    The linear predictor is the conditional quantile at `level`. At ½ the loss is half the absolute
+    error. A width below the distance between neighbouring residuals rounds nothing; use a hundredth
+    to a tenth of their standard deviation.
 
     Parameters
     ----------
@@ -185,14 +198,17 @@ class Quantile(AbstractRounded):
     Examples
     --------
     >>> import leaveout as lo
-    >>> lo.losses.Quantile(0.9, width=0.01).derivatives(np.zeros(2), np.array([-1.0, 1.0]), (0,))[0].round(3)
+    >>> lo.losses.Quantile(0.9, width=0.01).derivatives(np.zeros(2), np.array([-1.0, 1.0]), (0,))[
+    ...     0
+    ... ].round(3)
     array([0.1, 0.9])
     """
 
     level: Number
 
     def __init__(self, level: float = 0.5, *, width: float):
-        self.level, self.width = positive("Quantile: level", level), positive("Quantile: width", width)
+        self.level = positive("Quantile: level", level)
+        self.width = positive("Quantile: width", width)
         if self.level >= 1:
             raise ValueError(f"Quantile: level must lie between 0 and 1; got {level}.")
 
@@ -209,7 +225,8 @@ class Quantile(AbstractRounded):
 
 
 class EpsilonInsensitive(AbstractRounded):
-    """Loss of support vector regression (ε-insensitive), `max(0, |y − η| − ε)`, rounded over a width.
+    """Loss of support vector regression (ε-insensitive), `max(0, |y − η| − ε)`, rounded over a
+    width.
 
     Parameters
     ----------
@@ -236,7 +253,9 @@ class EpsilonInsensitive(AbstractRounded):
     def __init__(self, epsilon: float = 0.0, *, width: float):
         self.width = positive("EpsilonInsensitive: width", width)
         if not np.isfinite(epsilon) or epsilon < 0:
-            raise ValueError(f"EpsilonInsensitive: epsilon must be finite and not negative; got {epsilon}.")
+            raise ValueError(
+                f"EpsilonInsensitive: epsilon must be finite and not negative; got {epsilon}."
+            )
         self.epsilon = np.asarray(epsilon, np.float64)
 
     def kinks(self, y: Any) -> Kinks:
@@ -252,7 +271,8 @@ class EpsilonInsensitive(AbstractRounded):
 
 
 class Hinge(AbstractRounded):
-    """Hinge loss of linear support vector machines, `max(0, 1 − yη)` of responses −1 and 1, rounded over a width.
+    """Hinge loss of linear support vector machines, `max(0, 1 − yη)` of responses −1 and 1, rounded
+    over a width.
 
     Parameters
     ----------

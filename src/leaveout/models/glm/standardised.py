@@ -1,10 +1,12 @@
 """Generalised linear models on columns that every refit standardises by the rows that it sees.
 
-    F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + α, y_n) + κ(w) ½ Σ_j r_j v_j(w) β_j²,      v_j(w) = Var_w(x_j) / Var_1(x_j)
+    F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + α, y_n) + κ(w) ½ Σ_j r_j v_j(w) β_j²,
+    v_j(w) = Var_w(x_j) / Var_1(x_j)
 
-With an intercept, a shift of the columns changes nothing, and a scale of column j changes only the penalty on its coefficient:
-a refit on (x − m(w)) / s(w) is a refit on x whose ridge is multiplied by v(w). Predictions are the same; coefficients are those
-of x. The terms of the penalty are further rows, whose weights depend on w.
+With an intercept, a shift of the columns changes nothing, and a scale of column j changes only the
+penalty on its coefficient: a refit on (x − m(w)) / s(w) is a refit on x whose ridge is multiplied
+by v(w). Predictions are the same; coefficients are those of x. The terms of the penalty are further
+rows, whose weights depend on w.
 """
 
 from dataclasses import replace
@@ -26,19 +28,30 @@ CONSTANT = 1e-12  # share of a column's variance; scikit-learn does not scale co
 class BesideSeveral(Beside):
     """Loss of several outputs whose last rows are those of a ridge, `½ Σ_k (η_k − η̄)²`.
 
-    The ridge of a multinomial is that of the differences from the mean over classes, which is zero at its minimum.
+    The ridge of a multinomial is that of the differences from the mean over classes, which is zero
+    at its minimum.
     """
 
     def _parts(self, eta):
-        """Split into the predictors of units, and the value, gradient and Hessian of the ridge, which is its own root."""
+        """Split into the predictors of units, and the value, gradient and Hessian of the ridge,
+        which is its own root.
+        """
         units, beside = np.split(eta, self.split[:1], axis=-2)
-        apart, centring = beside - beside.mean(-1, keepdims=True), np.eye(eta.shape[-1]) - 1 / eta.shape[-1]
-        return units, (0.5 * np.sum(apart**2, -1), apart, np.broadcast_to(centring, (*apart.shape, eta.shape[-1])))
+        apart = beside - beside.mean(-1, keepdims=True)
+        centring = np.eye(eta.shape[-1]) - 1 / eta.shape[-1]
+        return units, (
+            0.5 * np.sum(apart**2, -1),
+            apart,
+            np.broadcast_to(centring, (*apart.shape, eta.shape[-1])),
+        )
 
     def derivatives(self, eta, y, orders):
         units, ridge = self._parts(eta)
         known = self.units.derivatives(units, y, orders)
-        return tuple(np.concatenate([own, ridge[order]], eta.ndim - 2) for own, order in zip(known, orders, strict=True))
+        return tuple(
+            np.concatenate([own, ridge[order]], eta.ndim - 2)
+            for own, order in zip(known, orders, strict=True)
+        )
 
     def roots(self, eta):
         units, ridge = self._parts(eta)
@@ -46,7 +59,9 @@ class BesideSeveral(Beside):
 
     def ratios(self, eta, at):
         found = self.units.ratios(eta[..., : self.split[0], :], at[..., : self.split[0], :])
-        return tuple(np.concatenate([own, np.ones((*own.shape[:-1], self.split[1]))], -1) for own in found)
+        return tuple(
+            np.concatenate([own, np.ones((*own.shape[:-1], self.split[1]))], -1) for own in found
+        )
 
 
 class StandardisedGLM(GLM):
@@ -56,10 +71,13 @@ class StandardisedGLM(GLM):
 
     def _ratios(self, weights: Arrays) -> Array:
         """Compute v of many refits or of one, `[..., features]`."""
-        x, total = cast(SparseDesign, self.design), weights.sum(-1)[..., None]
+        x = cast(SparseDesign, self.design)
+        total = weights.sum(-1)[..., None]
         mean, square = ((weights @ x**k)[..., : self.num_features] / total for k in (1, 2))
-        whole, variance = self._variance, square - mean**2
-        constant, xp = (whole == 0) | (variance <= CONSTANT * whole), numpy_of(variance)
+        whole = self._variance
+        variance = square - mean**2
+        constant = (whole == 0) | (variance <= CONSTANT * whole)
+        xp = numpy_of(variance)
         return xp.where(constant, 1.0, variance / xp.where(whole == 0, 1.0, whole))
 
     @property
@@ -67,7 +85,9 @@ class StandardisedGLM(GLM):
         """Variance of each column; zero for a column that is constant up to rounding."""
         if not isinstance(self.design, SparseDesign):
             return self.design[:, : self.num_features].var(0)
-        level, square = ((self.design**k).pull(np.ones((1, self.num_units)))[0] / self.num_units for k in (1, 2))
+        level, square = (
+            (self.design**k).pull(np.ones((1, self.num_units)))[0] / self.num_units for k in (1, 2)
+        )
         found = (square - level**2)[: self.num_features]
         return np.where(found <= CONSTANT * square[: self.num_features], 0.0, found)
 
@@ -77,21 +97,27 @@ class StandardisedGLM(GLM):
 
     @property
     def predictors(self) -> Predictors | None:
-        known, features = super().predictors, self.num_features
+        known = super().predictors
+        features = self.num_features
         if known is None:
             return None
         ridges = self._ridges()
 
         def weigh(weights):
             omega, kappa = self._weigh(weights)
-            return np.concatenate([omega, kappa[:, None] * ridges * self._ratios(weights)], axis=1), kappa
+            return np.concatenate(
+                [omega, kappa[:, None] * ridges * self._ratios(weights)], axis=1
+            ), kappa
 
-        rows, split = self.lines.below(np.eye(features, self.design.shape[1])), (self.num_units, features)
+        rows = self.lines.below(np.eye(features, self.design.shape[1]))
+        split = (self.num_units, features)
         several: Any = self.outputs > 1
         return replace(
             known,
             design=MultiOutputDesign(rows, self.outputs) if several else rows,
-            loss=(BesideSeveral if several else Beside)(known.unit_loss, CachedLoss(losses.Squared()), split),
+            loss=(BesideSeveral if several else Beside)(
+                known.unit_loss, CachedLoss(losses.Squared()), split
+            ),
             penalty=np.zeros_like(known.penalty),
             weigh=weigh,
             separate=False,
@@ -99,7 +125,9 @@ class StandardisedGLM(GLM):
 
     def _symmetries(self, theta):
         K, q = np.shape(theta) if self.classes else (0, 0)
-        return np.kron(np.ones((1, K)), np.eye(q)) / np.sqrt(K) if K else super()._symmetries(theta)
+        if K:
+            return np.kron(np.ones((1, K)), np.eye(q)) / np.sqrt(K)
+        return super()._symmetries(theta)
 
     @property
     def low_rank(self) -> bool:
@@ -110,16 +138,23 @@ class StandardisedGLM(GLM):
         return self._weigh(weights, jnp)[1] * self._ridges() * (self._ratios(weights) - 1)
 
     def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
-        theta = theta - theta.mean(0) if self.classes else theta
-        return super().loss(theta, weights) + 0.5 * jnp.sum(self._further(weights) * self._coef(theta) ** 2)
+        if self.classes:
+            theta = theta - theta.mean(0)
+        return super().loss(theta, weights) + 0.5 * jnp.sum(
+            self._further(weights) * self._coef(theta) ** 2
+        )
 
-    def hessian(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
+    def hessian(
+        self, theta: PyTree, weights: Float[Arrays, " units"]
+    ) -> Float[Array, "params params"]:
         if self.classes:
             return AbstractLinearPredictor.hessian(self, theta, weights)
         pad = self.design.shape[1] - self.num_features
         return super().hessian(theta, weights) + jnp.diag(jnp.pad(self._further(weights), (0, pad)))
 
-    def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
+    def perturbation(
+        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+    ) -> Scalar:
         return AbstractLinearPredictor.perturbation(self, theta, index, delta)
 
     def hessian_change(

@@ -1,7 +1,9 @@
-"""F of a chain whose observations are left out, and its held-out losses, by compiled loops over its steps.
+"""F of a chain whose observations are left out, and its held-out losses, by compiled loops over its
+steps.
 
-JAX computes the likelihoods of the distinct observations, the loops of `inference.compiled` the expected counts, and JAX from
-these the gradient, which is that of the complete data's expected log-likelihood (Fisher's identity).
+JAX computes the likelihoods of the distinct observations, the loops of `inference.compiled` the
+expected counts, and JAX from these the gradient, which is that of the complete data's expected
+log-likelihood (Fisher's identity).
 """
 
 import copy
@@ -26,8 +28,15 @@ RARE = 1e-30  # least probability with which four steps without a normaliser can
 
 
 def available(hmm: AbstractHiddenChain) -> bool:
-    """Tell whether the loops are quicker: numba is installed, the chain is long, and its arrays are not on a device."""
-    return len(hmm.dense) > PADDED_FROM and jax.default_backend() == "cpu" and loops(hmm.num_states) is not None
+    """Tell whether the loops are quicker.
+
+    Numba is installed, the chain is long, and its arrays are not on a device.
+    """
+    return (
+        len(hmm.dense) > PADDED_FROM
+        and jax.default_backend() == "cpu"
+        and loops(hmm.num_states) is not None
+    )
 
 
 class LaidRefits(NamedTuple):
@@ -41,7 +50,9 @@ class LaidRefits(NamedTuple):
 
 
 class _Potentials(NamedTuple):
-    """Likelihoods of the distinct observations, each by the largest of its row, the logarithm of that, and the rest of F."""
+    """Likelihoods of the distinct observations, each by the largest of its row, the logarithm of
+    that, and the rest of F.
+    """
 
     table: Float[Arrays, "rows states refits"]
     top: Float[Arrays, "rows refits"]
@@ -52,7 +63,9 @@ class _Potentials(NamedTuple):
 
 @compile_static
 def _potentials(hmm: AbstractHiddenChain, like: PyTree, thetas: Arrays) -> _Potentials:
-    """Compute the potentials at each θ. An observation whose density is not a number is impossible."""
+    """Compute the potentials at each θ. An observation whose density is not a number is
+    impossible.
+    """
 
     def one(theta):
         at = unravel(theta, like)
@@ -61,14 +74,25 @@ def _potentials(hmm: AbstractHiddenChain, like: PyTree, thetas: Arrays) -> _Pote
         top = densities.max(1)
         top = jnp.where(jnp.isfinite(top), top, 0.0)
         initial, transition = hmm.states.logs(at)
-        return _Potentials(jnp.exp(densities - top[:, None]), top, jnp.exp(initial), jnp.exp(transition), hmm.log_prior(at))
+        return _Potentials(
+            jnp.exp(densities - top[:, None]),
+            top,
+            jnp.exp(initial),
+            jnp.exp(transition),
+            hmm.log_prior(at),
+        )
 
     return jax.vmap(one, out_axes=-1)(thetas)
 
 
 @compile_static
 def _gradients(
-    hmm: AbstractHiddenChain, like: PyTree, thetas: Arrays, seen: Arrays, moves: Arrays, first: Arrays
+    hmm: AbstractHiddenChain,
+    like: PyTree,
+    thetas: Arrays,
+    seen: Arrays,
+    moves: Arrays,
+    first: Arrays,
 ) -> Float[Array, "refits params"]:
     """Compute ∇F at each θ from the expected counts."""
 
@@ -76,7 +100,12 @@ def _gradients(
         at = unravel(theta, like)
         densities = jnp.where(seen > 0, seen * hmm.log_densities(at)[:, 0], 0.0)
         initial, transition = hmm.states.logs(at)
-        return -jnp.sum(densities) - jnp.sum(first * initial) - jnp.sum(moves * transition) - hmm.log_prior(at)
+        return (
+            -jnp.sum(densities)
+            - jnp.sum(first * initial)
+            - jnp.sum(moves * transition)
+            - hmm.log_prior(at)
+        )
 
     return jax.vmap(jax.grad(expected), (0, -1, -1, -1))(thetas, seen, moves, first)
 
@@ -86,59 +115,117 @@ class ChainPasses:
 
     def __init__(self, hmm: AbstractHiddenChain):
         parts = jax.tree.map(lambda leaf: np.asarray(leaf)[hmm.layout.inverse], hmm.data)
-        rows = np.concatenate([leaf.reshape(len(hmm.dense), -1) for leaf in jax.tree.leaves(parts)], axis=1)
-        self.code, some = np.arange(len(rows)), np.arange(len(rows))
+        rows = np.concatenate(
+            [leaf.reshape(len(hmm.dense), -1) for leaf in jax.tree.leaves(parts)], axis=1
+        )
+        self.code = np.arange(len(rows))
+        some = np.arange(len(rows))
         if len(np.unique(rows[:SAMPLE], axis=0)) < min(SAMPLE, len(rows)) // 2 + 1:
             _, some, self.code = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-        self.code, self.starts = self.code.reshape(-1).astype(np.int32), np.asarray(hmm.position) == 0
-        self.dense, self.length, self.loops = np.asarray(hmm.dense), len(hmm.dense), cast(Loops, loops(hmm.num_states))
-        self.together, self.distinct = self.loops.lanes, copy.copy(hmm)  # refits that one call takes together
+        self.code = self.code.reshape(-1).astype(np.int32)
+        self.starts = np.asarray(hmm.position) == 0
+        self.dense, self.length, self.loops = (
+            np.asarray(hmm.dense),
+            len(hmm.dense),
+            cast(Loops, loops(hmm.num_states)),
+        )
+        # refits that one call takes together
+        self.together = self.loops.lanes
+        self.distinct = copy.copy(hmm)
         place = np.arange(len(some), dtype=np.int32)
         layout = Layout(place[:, None], place[:, None] < 0, place[:0], False, False)
         of_steps = dict.fromkeys(("x", "dense", "sequence", "position", "lengths"))
         data = jax.tree.map(lambda leaf: aligned_copy(leaf[some]), parts)
         vars(self.distinct).update(of_steps, layout=layout, data=data)
-        self.room, self.counted = threading.local(), np.zeros(3, int)  # numbers of recursions, gradients and calls
+        # numbers of recursions, gradients and calls
+        self.room = threading.local()
+        self.counted = np.zeros(3, int)
 
     def laid(self, index: np.ndarray, weight: np.ndarray, held: np.ndarray) -> LaidRefits:
-        """Lay the weights of a few refits out by steps, and find the steps whose losses are asked for."""
-        weights, lane = np.ones((self.length, self.together)), np.arange(len(index))[:, None]
-        real, lanes = index < self.length, np.broadcast_to(lane, index.shape)
+        """Lay the weights of a few refits out by steps, and find the steps whose losses are asked
+        for.
+        """
+        weights = np.ones((self.length, self.together))
+        lane = np.arange(len(index))[:, None]
+        real = index < self.length
+        lanes = np.broadcast_to(lane, index.shape)
         weights[index[real], lanes[real]] = weight[real]
         if not self.dense.all():
             weights[~self.dense] = 0.0
-        steps, code = index[held] * self.together, self.code[index[held]] * self.together
-        return LaidRefits(weights, bool(((weight != 0) & (weight != 1)).any()), held, steps + lanes[held], code + lanes[held])
+        steps = index[held] * self.together
+        code = self.code[index[held]] * self.together
+        return LaidRefits(
+            weights,
+            bool(((weight != 0) & (weight != 1)).any()),
+            held,
+            steps + lanes[held],
+            code + lanes[held],
+        )
 
-    def __call__(self, like: PyTree, theta: Points, refits: LaidRefits, gradients: bool) -> list[Look]:
-        count, lanes, loops = len(theta), self.together, self.loops
+    def __call__(
+        self, like: PyTree, theta: Points, refits: LaidRefits, gradients: bool
+    ) -> list[Look]:
+        count = len(theta)
+        lanes = self.together
+        loops = self.loops
         self.counted += count, count * gradients, 1
-        size = next(size for size in (1, lanes // 2, lanes) if size >= count)  # for which programs are compiled
-        theta, fill = theta[np.minimum(np.arange(size), count - 1)], np.arange(lanes) % size
+        # for which programs are compiled
+        size = next(size for size in (1, lanes // 2, lanes) if size >= count)
+        theta = theta[np.minimum(np.arange(size), count - 1)]
+        fill = np.arange(lanes) % size
         given = jax.tree.map(np.asarray, _potentials(self.distinct, like, theta))
         table, top, initial, transition = (np.take(part, fill, axis=-1) for part in given[:4])
-        plain, logs, code, weight, (states, mixed) = table, top, self.code, refits.weight, self._room(table.shape[1])
+        plain = table
+        logs = top
+        code = self.code
+        weight = refits.weight
+        (states, mixed) = self._room(table.shape[1])
         if refits.tempered:  # rows for every step, with their weights
-            plain, logs, code = table[code], weight * top[code], np.arange(self.length, dtype=np.int32)
-            table, weight = np.where(weight[:, None] == 0, 1.0, plain ** weight[:, None]), np.ones_like(weight)
+            plain = table[code]
+            logs = weight * top[code]
+            code = np.arange(self.length, dtype=np.int32)
+            table = np.where(weight[:, None] == 0, 1.0, plain ** weight[:, None])
+            weight = np.ones_like(weight)
         # a step multiplies probabilities by no less than the least transition
-        mask = 3 if min(initial.min(), transition.min()) > RARE else 0  # the steps that are normalised
-        log_z, seen, moves, first = (np.zeros(size) for size in (lanes, table.shape, transition.shape, initial.shape))
+        # the steps that are normalised
+        mask = 3 if min(initial.min(), transition.min()) > RARE else 0
+        log_z, seen, moves, first = (
+            np.zeros(size) for size in (lanes, table.shape, transition.shape, initial.shape)
+        )
         known = transition.reshape(-1), self.starts, code, weight.reshape(-1), table.reshape(-1)
         loops.forward(initial.reshape(-1), *known, logs.reshape(-1), mask, states, log_z)
-        loops.backward(*known, plain.reshape(-1), mask, states, mixed, *(part.reshape(-1) for part in (seen, moves, first)))
+        loops.backward(
+            *known,
+            plain.reshape(-1),
+            mask,
+            states,
+            mixed,
+            *(part.reshape(-1) for part in (seen, moves, first)),
+        )
         losses = np.zeros(refits.held.shape)
         losses[refits.held] = -np.log(mixed[refits.steps]) - top.reshape(-1)[refits.rows]
         slopes: Any = [None] * count
         if gradients:
             if refits.tempered:
-                by_step, seen = seen * refits.weight[:, None], np.zeros((*given.table.shape[:2], lanes))
+                by_step = seen * refits.weight[:, None]
+                seen = np.zeros((*given.table.shape[:2], lanes))
                 np.add.at(seen, self.code, by_step)
-            slopes = np.asarray(_gradients(self.distinct, like, theta, *(part[..., :size] for part in (seen, moves, first))))
-        return [Look(*parts) for parts in zip(-log_z[:count] - given.log_prior[:count], slopes, losses, strict=False)]
+            slopes = np.asarray(
+                _gradients(
+                    self.distinct, like, theta, *(part[..., :size] for part in (seen, moves, first))
+                )
+            )
+        return [
+            Look(*parts)
+            for parts in zip(-log_z[:count] - given.log_prior[:count], slopes, losses, strict=False)
+        ]
 
-    def _room(self, num_states: int) -> tuple[Float[np.ndarray, " filtered"], Float[np.ndarray, " mixed"]]:
-        """Return memory of the passes, once for each thread, as new memory takes half as long as a recursion."""
+    def _room(
+        self, num_states: int
+    ) -> tuple[Float[np.ndarray, " filtered"], Float[np.ndarray, " mixed"]]:
+        """Return memory of the passes, once for each thread, as new memory takes half as long as a
+        recursion.
+        """
         if not hasattr(self.room, "both"):
             size = self.length * self.together
             self.room.both = np.empty(size * num_states), np.empty(size)

@@ -1,4 +1,7 @@
-"""Models of hidden states: readers of sequences and fields, results in the type of the data, and the parameters."""
+"""Models of hidden states.
+
+Readers of sequences and fields, results in the type of the data, and the parameters.
+"""
 
 import abc
 from collections.abc import Collection, Hashable, Mapping
@@ -29,7 +32,8 @@ Steps = np.ndarray | pd.Series  # one value for each step or site, in the type o
 Table = np.ndarray | pd.DataFrame  # several values
 Shape = tuple[int, ...]
 KINDS = ("response", "state")  # kinds of predictions
-BOUNDARY_SHARE = 1e-6  # share of a usual value below which a probability, a rate or a variance is at the boundary
+# share of a usual value below which a probability, a rate or a variance is at the boundary
+BOUNDARY_SHARE = 1e-6
 IDLE_STATE_COUNT = 1.0  # expected observations below which a state explains nothing
 LATENT = {
     "initial": SIMPLEX,
@@ -58,7 +62,8 @@ class SeriesLabels(Names):
 
     def __init__(self, index: pd.Index | None, columns: pd.Index | None, name: Hashable = None):
         super().__init__(index)
-        self.columns, self.name = columns, name
+        self.columns = columns
+        self.name = name
 
     def units(self, drop: str) -> pd.Index | None:
         """Labels of the units if these are steps; None if they are sequences."""
@@ -66,17 +71,21 @@ class SeriesLabels(Names):
 
     def series(self, values: np.ndarray, name: Hashable = None) -> Steps:
         """Return one value a step: a Series if the data came as a Series or DataFrame."""
-        return values if self.index is None else pd.Series(values, index=self.index, name=name)
+        if self.index is None:
+            return values
+        return pd.Series(values, index=self.index, name=name)
 
     def frame(self, values: np.ndarray, columns: Collection[Any]) -> Table:
         """Return several values a step."""
-        return values if self.index is None else pd.DataFrame(values, index=self.index, columns=columns)
+        if self.index is None:
+            return values
+        return pd.DataFrame(values, index=self.index, columns=columns)
 
     def channels(self, values: np.ndarray) -> Steps | Table:
         """Return values of channels in the type of the data.
 
-        The shape is `[steps, channels]`, or `[steps]` if the data had no axis of channels. If the means are probabilities of
-        symbols, there is a column for each symbol.
+        The shape is `[steps, channels]`, or `[steps]` if the data had no axis of channels. If the
+        means are probabilities of symbols, there is a column for each symbol.
         """
         if values.shape[1] != (1 if self.columns is None else len(self.columns)):
             return self.frame(values, range(values.shape[1]))
@@ -84,10 +93,17 @@ class SeriesLabels(Names):
             return self.series(values[:, 0], self.name)
         return self.frame(values, self.columns)
 
-    def ahead(self, steps: int, parts: Mapping[Hashable, Float[np.ndarray, "horizon channels"]]) -> pd.DataFrame:
-        """Table of the steps after the data, a column for each part; several channels have a group of columns each."""
+    def ahead(
+        self, steps: int, parts: Mapping[Hashable, Float[np.ndarray, "horizon channels"]]
+    ) -> pd.DataFrame:
+        """Table of the steps after the data, a column for each part.
+
+        Several channels have a group of columns each.
+        """
         index = self._later(steps, len(next(iter(parts.values()))))
-        one = lambda r: pd.DataFrame({name: value[:, r] for name, value in parts.items()}, index=index)
+        one = lambda r: pd.DataFrame(
+            {name: value[:, r] for name, value in parts.items()}, index=index
+        )
         if self.columns is None or len(self.columns) == 1:
             return one(0)
         return pd.concat({column: one(r) for r, column in enumerate(self.columns)}, axis=1)
@@ -95,17 +111,19 @@ class SeriesLabels(Names):
     def _later(self, steps: int, horizon: int) -> pd.Index:
         """Return labels of the steps after the data; a regular index is continued."""
         if isinstance(self.index, pd.DatetimeIndex | pd.PeriodIndex):
-            frequency = getattr(self.index, "freq", None) or (pd.infer_freq(self.index) if len(self.index) > 2 else None)
+            frequency = getattr(self.index, "freq", None) or (
+                pd.infer_freq(self.index) if len(self.index) > 2 else None
+            )
             if frequency is not None:
-                return (
-                    pd.date_range(self.index[-1], periods=horizon + 1, freq=frequency)[1:]
-                    if isinstance(self.index, pd.DatetimeIndex)
-                    else pd.period_range(self.index[-1], periods=horizon + 1, freq=frequency)[1:]
-                )
+                if isinstance(self.index, pd.DatetimeIndex):
+                    return pd.date_range(self.index[-1], periods=horizon + 1, freq=frequency)[1:]
+                return pd.period_range(self.index[-1], periods=horizon + 1, freq=frequency)[1:]
         elif self.index is not None and self.index.dtype.kind in "iuf" and len(self.index) > 1:
             gaps = np.diff(np.asarray(self.index))
             if (gaps == gaps[0]).all():
-                return pd.Index(self.index[-1] + gaps[0] * np.arange(1, horizon + 1), name=self.index.name)
+                return pd.Index(
+                    self.index[-1] + gaps[0] * np.arange(1, horizon + 1), name=self.index.name
+                )
         return pd.RangeIndex(steps, steps + horizon)
 
 
@@ -117,7 +135,8 @@ class FieldLabels(Names):
 
     def __init__(self, index: pd.Index | None, fields: pd.Index | None, single: bool):
         super().__init__(index)
-        self.fields, self.single = fields, single
+        self.fields = fields
+        self.single = single
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FieldLabels) and self.single == other.single
@@ -129,16 +148,25 @@ class FieldLabels(Names):
         """Labels of the units: sites, pairs of a field and a site, or fields."""
         if drop == "field" or self.index is None:
             return self.fields if drop == "field" else None
-        return self.index if self.fields is None else pd.MultiIndex.from_product([self.fields, self.index])
+        if self.fields is None:
+            return self.index
+        return pd.MultiIndex.from_product([self.fields, self.index])
 
     def sites(self, values: np.ndarray) -> Steps:
-        """Return one value a site: a Series if the data came as a Series, without an axis of fields if the data had none."""
-        values = values[0] if self.single else values
-        return values if self.index is None or not self.single else pd.Series(values, index=self.index, name="state")
+        """Return one value a site.
+
+        A Series if the data came as a Series, without an axis of fields if the data had none.
+        """
+        if self.single:
+            values = values[0]
+        if self.index is None or not self.single:
+            return values
+        return pd.Series(values, index=self.index, name="state")
 
     def states(self, values: np.ndarray) -> Table:
         """Return one value for each site and state."""
-        values = values[0] if self.single else values
+        if self.single:
+            values = values[0]
         if self.index is None or not self.single:
             return values
         return pd.DataFrame(values, index=self.index, columns=range(values.shape[-1]))
@@ -146,11 +174,14 @@ class FieldLabels(Names):
 
 def read_series(x: ArrayLike) -> tuple[Float[np.ndarray, "steps channels"], SeriesLabels]:
     """Read the data as float64, with NaN where missing or masked, and their labels."""
-    index, x = index_of(x), pandas_of("HMM", "x", x)
+    index = index_of(x)
+    x = pandas_of("HMM", "x", x)
     columns = x.columns if isinstance(x, pd.DataFrame) else None
     shape = np.shape(x)
     if len(shape) not in (1, 2) or 0 in shape[1:]:
-        raise ValueError(f"HMM: x must be [steps] or [steps, channels], a channel or more; got shape {shape}.")
+        raise ValueError(
+            f"HMM: x must be [steps] or [steps, channels], a channel or more; got shape {shape}."
+        )
     if shape[0] < 2:
         raise ValueError(f"HMM: at least two steps are needed; got {shape[0]}.")
     if len(shape) == 2 and columns is None:
@@ -158,7 +189,9 @@ def read_series(x: ArrayLike) -> tuple[Float[np.ndarray, "steps channels"], Seri
     array = np.array(numbers("HMM", "x", x), np.float64).reshape(shape[0], -1)
     if np.isinf(array).any():
         t, r = np.argwhere(np.isinf(array))[0]
-        raise ValueError(f"HMM: x holds {np.isinf(array).sum()} infinite values, the first at step {t}, channel {r}.")
+        raise ValueError(
+            f"HMM: x holds {np.isinf(array).sum()} infinite values, the first at step {t}, channel {r}."
+        )
     if np.isnan(array).any(1).all():
         raise ValueError("HMM: every step of x is missing (NaN).")
     return array, SeriesLabels(index, columns, getattr(x, "name", None))
@@ -166,9 +199,12 @@ def read_series(x: ArrayLike) -> tuple[Float[np.ndarray, "steps channels"], Seri
 
 def read_fields(x: ArrayLike) -> tuple[Float[np.ndarray, "fields sites channels"], FieldLabels]:
     """Read the data as float64, with NaN where missing."""
-    index, fields, x = index_of(x), None, pandas_of("MRF", "x", x)
+    index = index_of(x)
+    fields = None
+    x = pandas_of("MRF", "x", x)
     if isinstance(x, pd.DataFrame):  # rows are fields and columns sites
-        index, fields = x.columns, x.index
+        index = x.columns
+        fields = x.index
     shape = np.shape(x)
     if len(shape) not in (1, 2, 3) or 0 in shape:
         raise ValueError(
@@ -176,24 +212,36 @@ def read_fields(x: ArrayLike) -> tuple[Float[np.ndarray, "fields sites channels"
         )
     array = np.array(numbers("MRF", "x", x), np.float64)
     single = array.ndim == 1
-    array = array[None, :, None] if single else array[..., None] if array.ndim == 2 else array
+    if single:
+        array = array[None, :, None]
+    else:
+        if array.ndim == 2:
+            array = array[..., None]
     if array.shape[1] < 2:
         raise ValueError(f"MRF: at least two sites are needed; got {array.shape[1]}.")
     if np.isinf(array).any():
         f, s, _ = np.argwhere(np.isinf(array))[0]
-        raise ValueError(f"MRF: x holds {np.isinf(array).sum()} infinite values, the first in field {f} at site {s}.")
+        raise ValueError(
+            f"MRF: x holds {np.isinf(array).sum()} infinite values, the first in field {f} at site {s}."
+        )
     if np.isnan(array).any(-1).all():
         raise ValueError("MRF: every observation in x is missing (NaN).")
     return as_stored(array), FieldLabels(index, fields, single)
 
 
-def read_weights(model: str, weights: ArrayLike | None, num_units: int, names: pd.Index | None) -> Float[np.ndarray, " units"]:
+def read_weights(
+    model: str, weights: ArrayLike | None, num_units: int, names: pd.Index | None
+) -> Float[np.ndarray, " units"]:
     """Read the weights of the units, one by default, in the units' order by their labels."""
     index = index_of(weights)
     if names is not None and index is not None and len(index) == num_units:
         order = places(model, "weights", index, "x", names)
         weights = weights if order is None else weights.iloc[order]  # type: ignore[union-attr]
-    array = np.ones(num_units) if weights is None else np.asarray(numbers(model, "weights", weights), np.float64)
+    array = (
+        np.ones(num_units)
+        if weights is None
+        else np.asarray(numbers(model, "weights", weights), np.float64)
+    )
     if array.shape != (num_units,) or not (np.isfinite(array) & (array >= 0)).all():
         raise ValueError(
             f"{model}: weights must be {num_units} numbers, one a unit, finite, not negative; "
@@ -211,27 +259,40 @@ def _describe_weights(weights: np.ndarray, num_units: int) -> str:
 
 
 def read_parameters(
-    model: str, parameters: GivenParameters, shapes: dict[str, tuple[int, ...]], others: Collection[str] = ()
+    model: str,
+    parameters: GivenParameters,
+    shapes: dict[str, tuple[int, ...]],
+    others: Collection[str] = (),
 ) -> dict[str, np.ndarray]:
     """Read natural parameters of these shapes from a `Fit` or a dict; `others` are allowed too."""
-    found = parameters if isinstance(parameters, dict) else getattr(parameters, "parameters", parameters)
+    found = (
+        parameters
+        if isinstance(parameters, dict)
+        else getattr(parameters, "parameters", parameters)
+    )
     if not isinstance(found, dict) or set(shapes) - set(found) or set(found) - {*shapes, *others}:
         got = sorted(found) if isinstance(found, dict) else type(found).__name__
         raise ValueError(f"{model}: parameters are {sorted(shapes)}; got {got}.")
     values = {name: np.asarray(found[name], np.float64) for name in shapes}
     for name, shape in shapes.items():
         if values[name].shape != shape:
-            raise ValueError(f"{model}: {name} must have shape {list(shape)}; got {list(values[name].shape)}.")
+            raise ValueError(
+                f"{model}: {name} must have shape {list(shape)}; got {list(values[name].shape)}."
+            )
     return values
 
 
-def read_lengths(model: str, lengths: ArrayLike | None, steps: int, there: str) -> Int[np.ndarray, " sequences"]:
+def read_lengths(
+    model: str, lengths: ArrayLike | None, steps: int, there: str
+) -> Int[np.ndarray, " sequences"]:
     """Read the lengths of the sequences in the data; without them there is one sequence."""
     if lengths is None:
         return np.array([steps])
     array = np.asarray(lengths)
     if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
-        raise ValueError(f"{model}: lengths must be whole numbers, one for each sequence; got {lengths!r}.")
+        raise ValueError(
+            f"{model}: lengths must be whole numbers, one for each sequence; got {lengths!r}."
+        )
     empty = np.flatnonzero(array < 1)
     if empty.size:
         raise ValueError(
@@ -255,7 +316,8 @@ class AbstractHiddenStates(AbstractObjective):
     shapes: tuple[Any, ...] = static()  # shapes of the emission's free parameters
     labels: Any = static()  # of the steps or sites
     latent: ClassVar[tuple[str, ...]]  # natural parameters of the states' distribution
-    styles: ClassVar[dict[str, str]]  # what is left out by each `drop`; the last leaves whole sequences or fields out
+    # what is left out by each `drop`; the last leaves whole sequences or fields out
+    styles: ClassVar[dict[str, str]]
 
     @property
     @abc.abstractmethod
@@ -287,32 +349,53 @@ class AbstractHiddenStates(AbstractObjective):
         """
 
     def read_choices(self, emission: object, num_states: object, drop: str, score: str) -> None:
-        """Set what is left out and scored; raise TypeError or ValueError if a choice, or the emission, is not valid."""
+        """Set what is left out and scored.
+
+        Raise TypeError or ValueError if a choice, or the emission, is not valid.
+        """
         model = type(self).__name__
         if not isinstance(emission, AbstractEmission):
-            raise TypeError(f"{model}: emission must be an object such as lo.emissions.Gaussian(); got {emission!r}.")
+            raise TypeError(
+                f"{model}: emission must be an object such as lo.emissions.Gaussian(); got {emission!r}."
+            )
         if model == "HMM" and type(emission).weigh is not AbstractEmission.weigh:
             raise ValueError(
                 f"HMM: {type(emission).__name__} is for fields; a chain whose states are seen is a Markov chain: its "
                 "transitions are counted."
             )
         if not isinstance(num_states, int | np.integer) or num_states < 1:
-            raise ValueError(f"{model}: num_states must be a whole number, 1 or more; got {num_states!r}.")
+            raise ValueError(
+                f"{model}: num_states must be a whole number, 1 or more; got {num_states!r}."
+            )
         if emission.num_states not in (None, num_states):
             raise ValueError(
                 f"{model}: {type(emission).__name__} has {emission.num_states} states; got num_states={num_states}."
             )
-        for name, value, known in (("drop", drop, self.styles), ("score", score, ("pointwise", "joint"))):
+        for name, value, known in (
+            ("drop", drop, self.styles),
+            ("score", score, ("pointwise", "joint")),
+        ):
             if value not in known:
-                raise ValueError(f"{model}: {name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
-        self.drop, self.joint = drop, score == "joint"
+                raise ValueError(
+                    f"{model}: {name} must be one of {', '.join(map(repr, known))}; got {value!r}."
+                )
+        self.drop = drop
+        self.joint = score == "joint"
 
     def read_emission(
-        self, emission: AbstractEmission, rows: Float[np.ndarray, "steps channels"], lengths: Int[np.ndarray, " sequences"]
+        self,
+        emission: AbstractEmission,
+        rows: Float[np.ndarray, "steps channels"],
+        lengths: Int[np.ndarray, " sequences"],
     ) -> tuple[PyTree, Bool[np.ndarray, " steps"], Parameters]:
-        """Set the emission; return its data, which steps or sites have a density, and parameters to start from."""
-        self.emission = emission.match_labels(type(self).__name__, self.labels.index).with_data(rows)
-        data, dense = self.emission.prepare(rows, lengths), self.emission.has_density(rows, lengths)
+        """Set the emission; return its data, which steps or sites have a density, and parameters to
+        start from.
+        """
+        self.emission = emission.match_labels(type(self).__name__, self.labels.index).with_data(
+            rows
+        )
+        data = self.emission.prepare(rows, lengths)
+        dense = self.emission.has_density(rows, lengths)
         start = self.emission.initial(data, dense, self.num_states, 0)
         self.shapes = tuple((name, np.shape(start[name])) for name in self.emission.free)
         return data, dense, start
@@ -323,18 +406,27 @@ class AbstractHiddenStates(AbstractObjective):
 
     def emission_parameters(self, theta: PyTree) -> dict[str, Array]:
         """Return the emission's natural parameters, free and fixed."""
-        own = {name: constraint.natural(theta[name]) for name, constraint in self.emission.free.items()}
+        own = {
+            name: constraint.natural(theta[name]) for name, constraint in self.emission.free.items()
+        }
         return {**own, **{name: jnp.asarray(value) for name, value in self.emission.fixed.items()}}
 
     @float64
     def _to_unconstrained(self, parameters):
-        model, shapes = type(self).__name__, {**self.latent_shapes, **dict(self.shapes)}
+        model = type(self).__name__
+        shapes = {**self.latent_shapes, **dict(self.shapes)}
         theta = {}
-        for name, value in read_parameters(model, parameters, shapes, {*self.latent, *self.emission.fixed}).items():
+        for name, value in read_parameters(
+            model, parameters, shapes, {*self.latent, *self.emission.fixed}
+        ).items():
             own = self.emission.free.get(name)
             constraint = LATENT[name] if own is None else own
             with np.errstate(divide="ignore", invalid="ignore"):  # logarithms of zeros are infinite
-                found = np.asarray(self.latent_unconstrained(name, value) if own is None else own.unconstrained(value))
+                found = np.asarray(
+                    self.latent_unconstrained(name, value)
+                    if own is None
+                    else own.unconstrained(value)
+                )
                 at = _outside(value, found, constraint)
             if at is not None:
                 got = f"{name}{at or ''} = {value[tuple(at)].tolist()}"
@@ -344,12 +436,18 @@ class AbstractHiddenStates(AbstractObjective):
 
     def _names(self) -> list[str]:
         latent = {name: self.latent_names(name) for name in self.latent_shapes}
-        own = {name: entries(name, self.emission.free[name].entries(shape)) for name, shape in self.shapes}
+        own = {
+            name: entries(name, self.emission.free[name].entries(shape))
+            for name, shape in self.shapes
+        }
         return [entry for _, entries in sorted({**latent, **own}.items()) for entry in entries]
 
     def check_size(self, prior: bool) -> None:
-        """Raise ValueError if the data cannot determine the parameters, with or without a `prior` of all of them."""
-        count, seen = len(self._names()), int(self.dense.sum())
+        """Raise ValueError if the data cannot determine the parameters, with or without a `prior`
+        of all of them.
+        """
+        count = len(self._names())
+        seen = int(self.dense.sum())
         if seen < self.num_states or (not prior and seen * self.x.shape[-1] < count):
             raise ValueError(
                 f"{type(self).__name__}: {seen * self.x.shape[-1]} observations cannot determine {count} parameters of "
@@ -364,22 +462,34 @@ class AbstractHiddenStates(AbstractObjective):
                 f"drop={self.drop!r}."
             )
 
-    def means(self, states: Float[Array, "some states"], own: dict[str, Array], data: PyTree) -> Float[Array, "some channels"]:
-        """Compute the mean observation of each step or site from its state probabilities and the emission's parameters."""
+    def means(
+        self, states: Float[Array, "some states"], own: dict[str, Array], data: PyTree
+    ) -> Float[Array, "some channels"]:
+        """Compute the mean observation of each step or site from its state probabilities and the
+        emission's parameters.
+        """
         return jnp.einsum("tk,tkr->tr", states, self.emission.means(own, data))
 
     def on_boundary(
-        self, result: dict[str, np.ndarray], spread: Float[np.ndarray, " channels"], support: dict[str, Any]
+        self,
+        result: dict[str, np.ndarray],
+        spread: Float[np.ndarray, " channels"],
+        support: dict[str, Any],
     ) -> str:
-        """Name natural parameters at a boundary in a sentence, or return ""; `support` marks those that are not held there."""
+        """Name natural parameters at a boundary in a sentence, or return "".
+
+        `support` marks those that are not held there.
+        """
         near = [
-            entry for name in result for entry in near_edge(self.emission, name, result[name], spread, support.get(name, True))
+            entry
+            for name in result
+            for entry in near_edge(
+                self.emission, name, result[name], spread, support.get(name, True)
+            )
         ]
-        return (
-            f"On the boundary: {', '.join(near[:5])}{', …' if len(near) > 5 else ''}; a prior keeps them off it."
-            if near
-            else ""
-        )
+        if near:
+            return f"On the boundary: {', '.join(near[:5])}{', …' if len(near) > 5 else ''}; a prior keeps them off it."
+        return ""
 
     @property
     def local(self) -> bool:
@@ -401,7 +511,8 @@ class AbstractHiddenStates(AbstractObjective):
 
     @property
     def units(self) -> Units:
-        names, seen = self.labels.units(self.drop), self.seen_wholes() if self.local else np.asarray(self.dense).ravel()
+        names = self.labels.units(self.drop)
+        seen = self.seen_wholes() if self.local else np.asarray(self.dense).ravel()
         known: dict[str, Any] = {"kinds": KINDS, "response": self.x, "score": self.emission.score}
         known["observed"] = None if seen.all() else seen  # units with an observation to score
         if self.drop == "sequence":
@@ -420,8 +531,9 @@ class AbstractHiddenStates(AbstractObjective):
     def aic(self, parameters: GivenParameters) -> float:
         """Compute Akaike's information criterion, `2 D − 2 log p(x; θ)`.
 
-        D is the number of parameters that were specified. Those that the data put on a boundary, where `fit` holds them, count
-        (Zucchini and MacDonald 2009); zeros that the user specified do not.
+        D is the number of parameters that were specified. Those that the data put on a boundary,
+        where `fit` holds them, count (Zucchini and MacDonald 2009); zeros that the user specified
+        do not.
 
         Parameters
         ----------
@@ -436,7 +548,8 @@ class AbstractHiddenStates(AbstractObjective):
         return 2 * self.num_specified - 2 * self.log_likelihood(parameters)
 
     def bic(self, parameters: GivenParameters) -> float:
-        """Compute the Bayesian information criterion, `D log(number of observations) − 2 log p(x; θ)`, with D as in `aic`.
+        """Compute the Bayesian information criterion, `D log(number of observations) − 2 log p(x;
+        θ)`, with D as in `aic`.
 
         Parameters
         ----------
@@ -448,11 +561,15 @@ class AbstractHiddenStates(AbstractObjective):
         float
             The criterion.
         """
-        return self.num_specified * float(np.log(self.dense.sum())) - 2 * self.log_likelihood(parameters)
+        return self.num_specified * float(np.log(self.dense.sum())) - 2 * self.log_likelihood(
+            parameters
+        )
 
 
 def _outside(value: np.ndarray, result: np.ndarray, constraint: Constraint) -> list[int] | None:
-    """Find the first entry, row or matrix of a natural parameter that is outside its domain or has no finite θ."""
+    """Find the first entry, row or matrix of a natural parameter that is outside its domain or has
+    no finite θ.
+    """
     illegal = np.argwhere(np.logical_not(constraint.legal(value))).tolist()
     if illegal:
         return illegal[0]
@@ -467,7 +584,9 @@ def entries(name: str, which: Bool[np.ndarray, "..."]) -> list[str]:
     return [name + (str(at) if at else "") for at in np.argwhere(which).tolist()]
 
 
-def mixture(states: Float[Array, "units states"], densities: Float[Array, "units states"]) -> Float[Array, " units"]:
+def mixture(
+    states: Float[Array, "units states"], densities: Float[Array, "units states"]
+) -> Float[Array, " units"]:
     """Compute `log Σ_k p_k e_k`."""
     top = jax.lax.stop_gradient(densities.max(-1))
     top = jnp.where(jnp.isfinite(top), top, 0.0)
@@ -485,11 +604,13 @@ def near_edge(
 
     `spread` are the variances of the channels; `free` marks the probabilities that are not held.
     """
-    constraint, spread = emission.free.get(name, SIMPLEX), np.where(spread > 0, spread, 1.0)
+    constraint = emission.free.get(name, SIMPLEX)
+    spread = np.where(spread > 0, spread, 1.0)
     if constraint is MATRIX:
         least = _least_eigenvalue(value, spread)
         return [
-            f"{name}{at or ''} (smallest eigenvalue {least[*at]:.1g})" for at in np.argwhere(least < BOUNDARY_SHARE).tolist()
+            f"{name}{at or ''} (smallest eigenvalue {least[*at]:.1g})"
+            for at in np.argwhere(least < BOUNDARY_SHARE).tolist()
         ]
     if constraint is SIMPLEX:
         where = (value < BOUNDARY_SHARE) & free
@@ -507,18 +628,23 @@ def _small(
 ) -> Bool[np.ndarray, "..."]:
     """Mark entries of a parameter that are close to zero, at a degenerate state.
 
-    A variance is compared with those of other states in the same channel and with the variance of the data, since channels have
-    scales of their own. Rates and probabilities are compared with those of other states, or by a further factor `EDGE` with all
-    channels.
+    A variance is compared with those of other states in the same channel and with the variance of
+    the data, since channels have scales of their own. Rates and probabilities are compared with
+    those of other states, or by a further factor `EDGE` with all channels.
     """
     states = value if name in emission.shared else value.max(axis=0)
-    spread = spread if value.ndim > 1 else spread.min()
+    if not (value.ndim > 1):
+        spread = spread.min()
     return np.asarray(
-        value < BOUNDARY_SHARE * np.maximum(states, spread if name == "covariance" else BOUNDARY_SHARE * value.max())
+        value
+        < BOUNDARY_SHARE
+        * np.maximum(states, spread if name == "covariance" else BOUNDARY_SHARE * value.max())
     )
 
 
-def _least_eigenvalue(matrix: Float[np.ndarray, "... n n"], spread: Float[np.ndarray, " n"]) -> Float[np.ndarray, "..."]:
+def _least_eigenvalue(
+    matrix: Float[np.ndarray, "... n n"], spread: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, "..."]:
     """Least eigenvalue of covariances, in units in which the variance of each channel is one."""
     scaled = matrix / np.sqrt(spread[:, None] * spread)
     return np.linalg.eigvalsh(np.where(np.isfinite(scaled), scaled, 0.0))[..., 0]

@@ -1,6 +1,8 @@
-"""Hidden Markov chains: their states, F and its parts, results of a fit for its own data, and forecasts.
+"""Hidden Markov chains: their states, F and its parts, results of a fit for its own data, and
+forecasts.
 
-The states have an initial distribution and a transition matrix, each free or fixed, and priors of these.
+The states have an initial distribution and a transition matrix, each free or fixed, and priors of
+these.
 """
 
 import copy
@@ -34,7 +36,8 @@ from .hidden import IDLE_STATE_COUNT, AbstractHiddenStates, entries, mixture
 
 
 class Dirichlet(Module):
-    """Dirichlet priors of the initial distribution and of every row of the transition matrix, for `lo.HMM`.
+    """Dirichlet priors of the initial distribution and of every row of the transition matrix, for
+    `lo.HMM`.
 
     The default concentration of two is one pseudo-transition of each kind (Laplace's rule).
 
@@ -63,33 +66,53 @@ class Dirichlet(Module):
 class States(Module):
     """Initial distribution and transitions of K states.
 
-    `θ["initial"]` `[K − 1]` and `θ["transition"]` `[K, K − 1]` are log-ratios against the last state. If some probabilities are
-    held at zero, they are one vector of log-ratios against the last free state of each row.
+    `θ["initial"]` `[K − 1]` and `θ["transition"]` `[K, K − 1]` are log-ratios against the last
+    state. If some probabilities are held at zero, they are one vector of log-ratios against the
+    last free state of each row.
     """
 
     initial: Float[np.ndarray, " states"] | None  # held fixed
     transition: Float[np.ndarray, "states states"] | None
     prior: Dirichlet | None
-    edge: dict[str, Bool[np.ndarray, "..."]] | None  # probabilities held at zero because the fit put them there
+    # probabilities held at zero because the fit put them there
+    edge: dict[str, Bool[np.ndarray, "..."]] | None
     number: int = static()
     stationary: bool = static()
     masks: tuple[Any, ...] = static()  # free probabilities by name, if others are zero
 
     def __init__(self, number: int, initial: ArrayLike, transition: ArrayLike, prior: object):
-        self.number, self.edge = number, None
+        self.number = number
+        self.edge = None
         self.stationary = isinstance(initial, str) and initial == "stationary"
-        self.initial, first = _read_distribution("initial", initial, (number,), ("free", "stationary"))
-        self.transition, moves = _read_distribution("transition", transition, (number, number), ("free",))
+        self.initial, first = _read_distribution(
+            "initial", initial, (number,), ("free", "stationary")
+        )
+        self.transition, moves = _read_distribution(
+            "transition", transition, (number, number), ("free",)
+        )
         if self.stationary and self.transition is not None and not has_stationary(self.transition):
             raise ValueError(
                 'HMM: initial="stationary" needs a transition matrix all of whose states lead to the first, in the end; got '
                 f"{self.transition.tolist()}. Give the initial distribution as an array."
             )
         masks = (("initial", first), ("transition", moves))
-        self.masks = tuple((name, (free.shape, tuple(free.ravel().tolist()))) for name, free in masks if free is not None)
-        if not (prior is None or isinstance(prior, Dirichlet) or (isinstance(prior, str) and prior == "default")):
-            raise ValueError(f"HMM: prior must be 'default', None or lo.models.Dirichlet(...); got {prior!r}.")
-        self.prior = None if prior is None else _concentrations(Dirichlet() if isinstance(prior, str) else prior, number)
+        self.masks = tuple(
+            (name, (free.shape, tuple(free.ravel().tolist())))
+            for name, free in masks
+            if free is not None
+        )
+        if not (
+            prior is None
+            or isinstance(prior, Dirichlet)
+            or (isinstance(prior, str) and prior == "default")
+        ):
+            raise ValueError(
+                f"HMM: prior must be 'default', None or lo.models.Dirichlet(...); got {prior!r}."
+            )
+        if prior is None:
+            self.prior = None
+        else:
+            self.prior = _concentrations(Dirichlet() if isinstance(prior, str) else prior, number)
 
     @property
     def free(self) -> dict[str, tuple[int, ...]]:
@@ -137,7 +160,9 @@ class States(Module):
     def _logs(self, name: str, theta: PyTree) -> Array:
         if name not in self.support:
             ratios = theta[name]
-            return (scipy.special if isinstance(ratios, np.ndarray) else jax.nn).log_softmax(with_last(ratios), axis=-1)
+            return (scipy.special if isinstance(ratios, np.ndarray) else jax.nn).log_softmax(
+                with_last(ratios), axis=-1
+            )
         free = self.support[name]
         last = _last(free)
         logits = jnp.where(last, 0.0, -jnp.inf).at[np.nonzero(free & ~last)].set(theta[name])
@@ -162,13 +187,15 @@ class States(Module):
         if self.prior is not None:
             for name, log in zip(("initial", "transition"), self.logs(theta), strict=True):
                 if name in self.free:
-                    log = jnp.where(self.support[name], log, 0.0) if name in self.support else log
+                    if name in self.support:
+                        log = jnp.where(self.support[name], log, 0.0)
                     total = total + jnp.sum((getattr(self.prior, name) - 1) * log)
         return total
 
     def start(self, seed: int) -> dict[str, np.ndarray]:
         """Return natural parameters to start a fit from, with persistent states."""
-        K, rng = self.number, np.random.default_rng(seed)
+        K = self.number
+        rng = np.random.default_rng(seed)
         stay = rng.uniform(0.6, 0.95)
         moves = (1 - stay) * rng.dirichlet(np.full(K, 5.0), K) + stay * np.eye(K)
         return {"initial": np.full(K, 1 / K), "transition": moves}
@@ -177,7 +204,9 @@ class States(Module):
     def zero_note(self) -> str:
         """Count of the probabilities held at zero, as text."""
         counts = [f"{np.sum(~free)} {name}" for name, free in self.support.items()]
-        return f"; {' and '.join(counts)} probabilities held at zero" if counts else ""
+        if counts:
+            return f"; {' and '.join(counts)} probabilities held at zero"
+        return ""
 
     @property
     def note(self) -> str:
@@ -185,7 +214,10 @@ class States(Module):
         assert self.prior is not None
         words = {"initial": "initial", "transition": "transition rows"}
         given = {name: np.asarray(getattr(self.prior, name)) for name in self.free}
-        texts = {name: f"{a.flat[0]:g}" if np.ptp(a) == 0 else str(a.tolist()) for name, a in given.items()}
+        texts = {
+            name: f"{a.flat[0]:g}" if np.ptp(a) == 0 else str(a.tolist())
+            for name, a in given.items()
+        }
         return "; ".join(f"{words[name]} ~ Dirichlet({text})" for name, text in texts.items())
 
 
@@ -199,17 +231,24 @@ def _read_distribution(
 ) -> tuple[np.ndarray | None, Bool[np.ndarray, "*rows states"] | None]:
     """Read a distribution.
 
-    Returns its values if it is held fixed as a whole; for an array of NaN (free) and zeros, returns its free entries.
+    Returns its values if it is held fixed as a whole; for an array of NaN (free) and zeros, returns
+    its free entries.
     """
     if isinstance(value, str):
         if value not in words:
-            raise ValueError(f"HMM: {name} must be {' or '.join(map(repr, words))} or an array; got {value!r}.")
+            raise ValueError(
+                f"HMM: {name} must be {' or '.join(map(repr, words))} or an array; got {value!r}."
+            )
         return None, None
     array = np.asarray(value, np.float64)
     free = np.isnan(array)
     if array.shape == shape and free.any(-1).all() and (array[~free] == 0).all():
         return None, None if free.all() else free
-    if array.shape != shape or not (array >= 0).all() or not np.allclose(array.sum(-1), 1, atol=1e-8):
+    if (
+        array.shape != shape
+        or not (array >= 0).all()
+        or not np.allclose(array.sum(-1), 1, atol=1e-8)
+    ):
         rows = " in each row" if len(shape) > 1 else ""
         raise ValueError(
             f"HMM: {name} must be probabilities {list(shape)} that sum to one{rows}, or NaN where free and zero elsewhere; "
@@ -222,7 +261,9 @@ def _concentrations(prior: Dirichlet, K: int) -> Dirichlet:
     def checked(name, shape):
         array = np.asarray(getattr(prior, name), np.float64)
         if array.shape not in ((), shape) or not (np.isfinite(array) & (array >= 1)).all():
-            raise ValueError(f"HMM: Dirichlet {name} must be a number or {list(shape)}, 1 or more; got {array.tolist()}.")
+            raise ValueError(
+                f"HMM: Dirichlet {name} must be a number or {list(shape)}, 1 or more; got {array.tolist()}."
+            )
         return np.array(np.broadcast_to(array, shape))
 
     return Dirichlet(checked("initial", (K,)), checked("transition", (K, K)))
@@ -233,11 +274,16 @@ def _is_symmetric(array: np.ndarray) -> bool:
     if array.ndim == 1:
         return bool(np.ptp(array) == 0)
     off = array[~np.eye(len(array), dtype=bool)]
-    return bool(np.ptp(off) == 0 and np.ptp(np.diag(array)) == 0) if off.size else True
+    if off.size:
+        return bool(np.ptp(off) == 0 and np.ptp(np.diag(array)) == 0)
+    return True
 
 
 class AbstractHiddenChain(AbstractHiddenStates):
-    """Objective whose hidden states form chains: `F(θ, w)` as in `hmm`, from the densities of an emission."""
+    """Objective whose hidden states form chains.
+
+    `F(θ, w)` as in `hmm`, from the densities of an emission.
+    """
 
     latent: ClassVar[tuple[str, ...]] = ("initial", "transition")
 
@@ -258,16 +304,20 @@ class AbstractHiddenChain(AbstractHiddenStates):
 
     @property
     def num_units(self) -> int:
-        return len(self.lengths) if self.drop == "sequence" else len(self.dense)
+        if self.drop == "sequence":
+            return len(self.lengths)
+        return len(self.dense)
 
     @functools.cached_property
     def padded_chain(self) -> "AbstractHiddenChain":
-        """Pad the chain to one of few numbers of steps and sequences, so that few programs are compiled.
+        """Pad the chain to one of few numbers of steps and sequences, so that few programs are
+        compiled.
 
         Padding has no effect on results, as padded steps are not part of the chain.
         """
         size = few_size if len(self.dense) <= PADDED_FROM else int
-        steps, sequences = size(len(self.dense)), size(len(self.lengths))
+        steps = size(len(self.dense))
+        sequences = size(len(self.lengths))
         if (steps, sequences) == (len(self.dense), len(self.lengths)):
             return self
 
@@ -279,8 +329,13 @@ class AbstractHiddenChain(AbstractHiddenStates):
             return aligned_copy(np.pad(array, beyond, constant_values=value))
 
         of_steps = {"x": np.nan, "dense": False, "sequence": 0, "position": 0}
-        found: dict[str, Any] = {name: longer(name, steps, value) for name, value in of_steps.items()}
-        found |= {name: longer(name, sequences, value) for name, value in {"lengths": 0, "slots": -1}.items()}
+        found: dict[str, Any] = {
+            name: longer(name, steps, value) for name, value in of_steps.items()
+        }
+        found |= {
+            name: longer(name, sequences, value)
+            for name, value in {"lengths": 0, "slots": -1}.items()
+        }
         found["layout"] = self.layout.pad_to(steps)
         padded = copy.copy(self)
         vars(padded).update(found)
@@ -292,21 +347,31 @@ class AbstractHiddenChain(AbstractHiddenStates):
         )
 
     def observation_weights(self, weights: Array | np.ndarray) -> Float[Array, " steps"]:
-        """Weights of the observations: zero for the missing, and for those whose regressors are left out."""
+        """Weights of the observations.
+
+        Zero for the missing, and for those whose regressors are left out.
+        """
         return jnp.where(self.dense, weights, 0.0) * self.regressors(weights)
 
     def regressors(self, weights: Array | np.ndarray) -> Float[Array, " steps"]:
         """Product of the weights of each step's regressors, zero for steps without regressors."""
-        product, seen = jnp.ones(len(self.dense)), jnp.where(jnp.isnan(self.x).any(1), 0.0, weights)
+        product = jnp.ones(len(self.dense))
+        seen = jnp.where(jnp.isnan(self.x).any(1), 0.0, weights)
         for lag in range(1, self.emission.reach + 1):
-            product = product * jnp.where(self.position >= lag, jnp.concatenate([jnp.zeros(lag), seen[:-lag]]), 0.0)
+            product = product * jnp.where(
+                self.position >= lag, jnp.concatenate([jnp.zeros(lag), seen[:-lag]]), 0.0
+            )
         return product
 
-    def whole(self, theta: PyTree, weights: Array | np.ndarray) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
+    def whole(
+        self, theta: PyTree, weights: Array | np.ndarray
+    ) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
         """Return the whole chain with weighted emissions, and the emissions without weights."""
         return self.chain(theta, self.observation_weights(weights))
 
-    def chain(self, theta: PyTree, visible: Array) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
+    def chain(
+        self, theta: PyTree, visible: Array
+    ) -> tuple[Potentials, Float[Array, "rows lanes states"]]:
         """Potentials of the chain and log-densities, where `visible` weighs each observation."""
         densities = self.log_densities(theta)
         weighted = times(self.layout.arrange(visible)[..., None], densities)
@@ -323,11 +388,15 @@ class AbstractHiddenChain(AbstractHiddenStates):
         # log transitions times w_{t−1} w_t, the initial ones times w_1
         initial, transition = self.states.logs(theta)
         before = jnp.concatenate([jnp.ones(1), weights[:-1]])
-        tempered = self.layout.arrange(jnp.where(self.position == 0, weights, before * weights))[..., None, None]
+        tempered = self.layout.arrange(jnp.where(self.position == 0, weights, before * weights))[
+            ..., None, None
+        ]
         starts = jnp.asarray(self.layout.starts)[..., None, None]
         steps = times(tempered, jnp.where(starts, initial[None], transition))
         seen_and_unseen = jnp.stack([whole.emission, jnp.zeros_like(whole.emission)])
-        both = jax.vmap(lambda e: log_partition(Potentials(None, steps, e), None, self.layout))(seen_and_unseen)
+        both = jax.vmap(lambda e: log_partition(Potentials(None, steps, e), None, self.layout))(
+            seen_and_unseen
+        )
         return both[1] - both[0] - self.log_prior(theta)
 
     def runs(self, theta: PyTree, first: np.ndarray, length: np.ndarray) -> "Apart":
@@ -338,7 +407,9 @@ class AbstractHiddenChain(AbstractHiddenStates):
     def log_prior(self, theta: PyTree) -> Scalar:
         if self.states.prior is None:
             return jnp.zeros(())
-        return self.states.log_prior(theta) + self.emission.log_prior(self.emission_parameters(theta))
+        return self.states.log_prior(theta) + self.emission.log_prior(
+            self.emission_parameters(theta)
+        )
 
     def take_steps(self, layout_steps: Array, index: Arrays) -> Array:
         """Select the listed steps of an array in the layout; any step for padding."""
@@ -350,21 +421,35 @@ class AbstractHiddenChain(AbstractHiddenStates):
         """Return the potentials of the listed sequences, one in each lane."""
         slots = jnp.asarray(self.slots).at[index].get(mode="clip").T
         data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[slots.reshape(-1)], self.data)
-        densities = self.emission.log_densities(self.emission_parameters(theta), data).reshape(*slots.shape, self.num_states)
+        densities = self.emission.log_densities(self.emission_parameters(theta), data).reshape(
+            *slots.shape, self.num_states
+        )
         real = slots >= 0
-        dense = real & jnp.asarray(self.dense).at[self.layout.place].get(mode="clip").reshape(-1)[slots]
-        return Potentials(*self.states.logs(theta), times(dense[..., None], densities)), self.layout.side_by_side(real)
+        dense = (
+            real & jnp.asarray(self.dense).at[self.layout.place].get(mode="clip").reshape(-1)[slots]
+        )
+        return Potentials(
+            *self.states.logs(theta), times(dense[..., None], densities)
+        ), self.layout.side_by_side(real)
 
     @float64
     def visits(self, theta: PyTree) -> Float[np.ndarray, "units states"]:
         """Compute the expected visits of every state by each unit, a step or a sequence."""
-        steps = np.where(self.dense[:, None], smoothed_states(self, theta, np.ones(self.num_units)), 0.0)
-        return np.add.reduceat(steps, np.cumsum(self.lengths) - self.lengths, axis=0) if self.local else steps
+        steps = np.where(
+            self.dense[:, None], smoothed_states(self, theta, np.ones(self.num_units)), 0.0
+        )
+        if self.local:
+            return np.add.reduceat(steps, np.cumsum(self.lengths) - self.lengths, axis=0)
+        return steps
 
     @float64
     def _warning(self, theta: PyTree) -> str:
-        """Describe states that explain nothing and parameters on a boundary, after a fit; or return ""."""
-        found, visited = jax.tree.map(np.asarray, self.parameters.natural(theta)), self.visits(theta).sum(0)
+        """Describe states that explain nothing and parameters on a boundary, after a fit.
+
+        Or return "".
+        """
+        found = jax.tree.map(np.asarray, self.parameters.natural(theta))
+        visited = self.visits(theta).sum(0)
         sentences = [
             f"State {k} explains nothing (expected visits {visited[k]:.2g} of {self.dense.sum()} steps): take fewer states."
             for k in np.flatnonzero(visited < IDLE_STATE_COUNT)
@@ -372,10 +457,15 @@ class AbstractHiddenChain(AbstractHiddenStates):
         # the level of an autoregression may drift
         spread = np.nanvar(np.diff(self.x, axis=0) if self.emission.reach else self.x, axis=0)
         free = {name: found[name] for name in (*self.states.free, *self.emission.free)}
-        return " ".join(filter(None, (*sentences, self.on_boundary(free, spread, self.states.support))))
+        return " ".join(
+            filter(None, (*sentences, self.on_boundary(free, spread, self.states.support)))
+        )
 
     def along(
-        self, function: Callable[[Array], Array], vector: Array, entries: Int[Array | np.ndarray, "some ..."]
+        self,
+        function: Callable[[Array], Array],
+        vector: Array,
+        entries: Int[Array | np.ndarray, "some ..."],
     ) -> Float[Array, "some ..."]:
         """Differentiate a function of the raveled θ by some of its entries, or by sums of several.
 
@@ -383,21 +473,27 @@ class AbstractHiddenChain(AbstractHiddenStates):
         """
         tangent_entries = 2**18  # numbers in one array of a group of tangents of a Hessian
         size = max(1, tangent_entries // (self.layout.place.size * self.num_states))
-        derivative = lambda i: jax.jvp(function, (vector,), (jnp.zeros_like(vector).at[i].set(1.0),))[1]
+        derivative = lambda i: jax.jvp(
+            function, (vector,), (jnp.zeros_like(vector).at[i].set(1.0),)
+        )[1]
         if not len(entries):
             return jnp.zeros((0, *jax.eval_shape(function, vector).shape))
         return jax.lax.map(derivative, jnp.asarray(entries), batch_size=min(size, len(entries)))
 
 
 class Apart(Module):
-    """Losses of runs of steps whose observations are left out, of all runs in one pass; a run has `length` steps from `first`.
+    """Losses of runs of steps whose observations are left out, of all runs in one pass; a run has
+    `length` steps from `first`.
 
-    The results are the held-out loss of every step of a run (any value behind its end), and the joint loss of the run, by which
-    F falls. For runs of one step only the joint losses are returned. They are zero where an observation is missing.
+    The results are the held-out loss of every step of a run (any value behind its end), and the
+    joint loss of the run, by which F falls. For runs of one step only the joint losses are
+    returned. They are zero where an observation is missing.
 
-        p(z_t = k | the rest) ∝ (α A^{t−a+1})_k (A^{b−t} β)_k,    −log p(x_a…x_b | the rest) = log α A^{b−a+1} β − Σ log c_t
+        p(z_t = k | the rest) ∝ (α A^{t−a+1})_k (A^{b−t} β)_k,
+        −log p(x_a…x_b | the rest) = log α A^{b−a+1} β − Σ log c_t
 
-    α is the filtered distribution before the run, β what is ahead of its last step b, and c normalises each step.
+    α is the filtered distribution before the run, β what is ahead of its last step b, and c
+    normalises each step.
     """
 
     chain: AbstractHiddenChain
@@ -405,8 +501,11 @@ class Apart(Module):
     length: Int[Arrays, " folds"]
     width: int = static()
 
-    def __call__(self, theta: PyTree) -> tuple[Float[Array, "folds width"] | None, Float[Array, " folds"]]:
-        chain, length = self.chain, self.length
+    def __call__(
+        self, theta: PyTree
+    ) -> tuple[Float[Array, "folds width"] | None, Float[Array, " folds"]]:
+        chain = self.chain
+        length = self.length
         whole, densities = chain.whole(theta, jnp.ones(len(chain.dense)))
         found = posterior(whole, chain.layout)
         laid = found.filtered, found.ahead, found.log_normaliser, densities
@@ -429,9 +528,14 @@ class Apart(Module):
         _, right = jax.lax.scan(back, jnp.ones_like(left[0]), (at, step, starts), reverse=True)
         unseen = left * right
         total = unseen.sum(-1, keepdims=True)
-        losses = -mixture((unseen / total).reshape(-1, chain.num_states), densities[step].reshape(-1, chain.num_states))
+        losses = -mixture(
+            (unseen / total).reshape(-1, chain.num_states),
+            densities[step].reshape(-1, chain.num_states),
+        )
         seen = jnp.where(at[:, None] < length, normaliser[step], 0.0).sum(0)
-        return None if self.width == 1 else losses.reshape(step.shape).T, jnp.log(total[0, :, 0]) - seen
+        return None if self.width == 1 else losses.reshape(step.shape).T, jnp.log(
+            total[0, :, 0]
+        ) - seen
 
 
 @compile_static
@@ -439,7 +543,9 @@ def log_likelihood(hmm: AbstractHiddenChain, theta: PyTree) -> Scalar:
     return log_partition(hmm.whole(theta, jnp.ones(len(hmm.dense)))[0], None, hmm.layout)
 
 
-def _posterior(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray) -> StatePosterior:
+def _posterior(
+    hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray
+) -> StatePosterior:
     steps = weights[hmm.sequence] if hmm.drop == "sequence" else weights
     return posterior(hmm.whole(theta, steps)[0], hmm.layout)
 
@@ -457,7 +563,9 @@ def of_steps(function: Callable[..., Array]) -> Callable[..., np.ndarray]:
 
 @of_steps
 @compile_static
-def smoothed_states(hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray) -> Float[Array, "steps states"]:
+def smoothed_states(
+    hmm: AbstractHiddenChain, theta: PyTree, weights: Array | np.ndarray
+) -> Float[Array, "steps states"]:
     return hmm.layout.restore(_posterior(hmm, theta, weights).states)
 
 
@@ -483,7 +591,9 @@ def expected_observations(
 def decode_path(hmm: AbstractHiddenChain, theta: PyTree) -> Int[Array, " steps"]:
     whole, _ = hmm.whole(theta, jnp.ones(len(hmm.dense)))
     initial, transition = hmm.states.logs(theta)
-    return best_path(initial, transition, hmm.layout.restore(whole.emission), jnp.asarray(hmm.position) == 0)
+    return best_path(
+        initial, transition, hmm.layout.restore(whole.emission), jnp.asarray(hmm.position) == 0
+    )
 
 
 @float64
@@ -495,8 +605,8 @@ def leaving(
 ) -> Bool[np.ndarray, " refits"]:
     """Tell for which refits F would fall if a probability left the zero at which the fit holds it.
 
-    The derivative is `∂F/∂p_jk − Σ_l p_jl ∂F/∂p_jl`, as the others of the row shrink in proportion. At a minimum it is not
-    negative (Karush, Kuhn & Tucker).
+    The derivative is `∂F/∂p_jk − Σ_l p_jl ∂F/∂p_jl`, as the others of the row shrink in proportion.
+    At a minimum it is not negative (Karush, Kuhn & Tucker).
     """
     some = few_more(len(thetas))
     refits = thetas[some], padded_weights(hmm.padded_chain, weights)[some]
@@ -504,15 +614,20 @@ def leaving(
 
 
 @compile_static
-def _least_multipliers(hmm: AbstractHiddenChain, like: PyTree, refits: tuple[Arrays, Arrays]) -> Float[Array, " refits"]:
+def _least_multipliers(
+    hmm: AbstractHiddenChain, like: PyTree, refits: tuple[Arrays, Arrays]
+) -> Float[Array, " refits"]:
     barely = 1e-8  # a probability that stands for zero, where logarithms are taken
 
     def one(args):
-        theta, least = unravel(args[0], like), []
+        theta = unravel(args[0], like)
+        least = []
         for name, log in zip(hmm.latent, hmm.states.logs(theta), strict=True):
             if name in hmm.states.edge:
                 edge = hmm.states.edge[name]
-                given = lambda p, name=name: eqx.tree_at(lambda m: getattr(m.states, name), hmm, p, is_leaf=lambda x: x is None)
+                given = lambda p, name=name: eqx.tree_at(
+                    lambda m: getattr(m.states, name), hmm, p, is_leaf=lambda x: x is None
+                )
                 p = jnp.where(edge, barely, jnp.exp(log))
                 slope = jax.grad(lambda p, given=given: given(p).loss(theta, args[1]))(p)
                 room = jnp.sum(p * slope, -1, keepdims=True)
@@ -522,9 +637,16 @@ def _least_multipliers(hmm: AbstractHiddenChain, like: PyTree, refits: tuple[Arr
     return jax.lax.map(one, refits, batch_size=hmm.costs.lanes)
 
 
-def futures(hmm: AbstractHiddenChain, theta: PyTree, horizon: int) -> Float[np.ndarray, "draws horizon channels"]:
-    """Draw the steps after the last one, many times; ValueError if an observation that they regress on is missing."""
-    found, rng, steps = hmm.parameters.natural(theta), np.random.default_rng(0), len(hmm.x)
+def futures(
+    hmm: AbstractHiddenChain, theta: PyTree, horizon: int
+) -> Float[np.ndarray, "draws horizon channels"]:
+    """Draw the steps after the last one, many times.
+
+    ValueError if an observation that they regress on is missing.
+    """
+    found = hmm.parameters.natural(theta)
+    rng = np.random.default_rng(0)
+    steps = len(hmm.x)
     first = filtered_states(hmm, theta)[-1] @ np.asarray(found["transition"])
     reach = hmm.emission.reach
     past = hmm.x[steps - reach :]  # what the first step ahead regresses on
@@ -535,7 +657,12 @@ def futures(hmm: AbstractHiddenChain, theta: PyTree, horizon: int) -> Float[np.n
             f"or cut the series after the last {reach} steps in a row that are observed."
         )
     future_draws = 2000  # number of draws of the future
-    return np.stack([draw(hmm.emission, found, first, past, steps, horizon, rng)[0] for _ in range(future_draws)])
+    return np.stack(
+        [
+            draw(hmm.emission, found, first, past, steps, horizon, rng)[0]
+            for _ in range(future_draws)
+        ]
+    )
 
 
 def draw(
@@ -549,13 +676,17 @@ def draw(
 ) -> tuple[Float[np.ndarray, "steps channels"], Int[np.ndarray, " steps"]]:
     """Draw steps from `at` on and their states, the first of which has the distribution `first`."""
     found = {name: np.asarray(value) for name, value in parameters.items()}
-    transition, K = found["transition"], len(first)
+    transition = found["transition"]
+    K = len(first)
     own = {name: value for name, value in found.items() if name not in ("initial", "transition")}
-    steps, states = np.concatenate([past, np.empty((num_steps, past.shape[1]))]), np.empty(num_steps, int)
+    steps = np.concatenate([past, np.empty((num_steps, past.shape[1]))])
+    states = np.empty(num_steps, int)
     chances = first
     for t in range(num_steps):
         states[t] = rng.choice(K, p=chances / chances.sum())
         chances = transition[states[t]]
         now = len(past) + t
-        steps[now] = emission.draw(own, states[t], at + t, steps[max(0, now - max(emission.reach, 1)) : now], rng)
+        steps[now] = emission.draw(
+            own, states[t], at + t, steps[max(0, now - max(emission.reach, 1)) : now], rng
+        )
     return steps[len(past) :], states

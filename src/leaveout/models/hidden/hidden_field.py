@@ -1,14 +1,19 @@
-"""Hidden Markov fields: their potentials, F and its parts, results of a fit for its own data, expectation–maximisation.
+"""Hidden Markov fields: their potentials, F and its parts, results of a fit for its own data,
+expectation–maximisation.
 
     log p(z) = Σ_{(s,t)} φ_st(z_s, z_t) + Σ_s h_s(z_s) − log Z
 
-φ is β 1{j = k}, with one β or one an edge; or a matrix `[states, states]`, one for all edges or one an edge. A matrix that is
-not symmetric applies to the edges as they are given, from s to t. h is `[sites, states]`, or D γ of covariates D
-`[sites, terms]`, whose first column is one, with γ `[terms, states]`. A number added to all entries of a learned matrix, or of
-a row of γ, changes no probability. Natural parameters therefore sum to zero, and θ has their differences from the last entry.
+φ is β 1{j = k}, with one β or one an edge; or a matrix `[states, states]`, one for all edges or one
+an edge. A matrix that is not symmetric applies to the edges as they are given, from s to t. h is
+`[sites, states]`, or D γ of covariates D `[sites, terms]`, whose first column is one, with γ
+`[terms, states]`. A number added to all entries of a learned matrix, or of a row of γ, changes no
+probability. Natural parameters therefore sum to zero, and θ has their differences from the last
+entry.
 
     E   q = p(z | x; θ) by passes
-    M   argmax_θ Σ_s Σ_k q_s(k) (log e_s(k; θ) + h_s(k)) + Σ_{(s,t)} Σ_jk q_st(j, k) φ_st(j, k) − fields · log Z + log p(θ)
+    M
+    argmax_θ Σ_s Σ_k q_s(k) (log e_s(k; θ) + h_s(k)) + Σ_{(s,t)} Σ_jk q_st(j, k) φ_st(j, k) − fields
+    · log Z + log p(θ)
 
 BFGS finds the maximum: the only sum over configurations in it is Z, if φ or h is learned.
 """
@@ -41,8 +46,9 @@ class Free(Module):
     start : float or array, default: 0.5
         Coupling to start from: a number, one an edge, or a matrix `[states, states]` of all edges.
     prior : tuple of float or None, default: (0.0, 1.0)
-        Mean and standard deviation of a normal prior of each entry. For a matrix the mean is that of the diagonal, and zero
-        elsewhere. None is flat; then a field all of whose neighbours agree has no interior optimum.
+        Mean and standard deviation of a normal prior of each entry. For a matrix the mean is that
+        of the diagonal, and zero elsewhere. None is flat; then a field all of whose neighbours
+        agree has no interior optimum.
     directed : bool, default: False
         Whether a matrix need not be symmetric.
 
@@ -63,14 +69,16 @@ class Free(Module):
 
 
 class External(Module):
-    """External field to be learned, for `lo.MRF`: for each state an intercept and a coefficient of each covariate.
+    """External field to be learned, for `lo.MRF`: for each state an intercept and a coefficient of
+    each covariate.
 
     Parameters
     ----------
     covariates : array or DataFrame, shape (sites,) or (sites, covariates), optional
         Covariates, which are taken about their means. The default is intercepts only.
     prior : tuple of float or None, default: (0.0, 1.0)
-        Mean and standard deviation of a normal prior of each, for a covariate of standard deviation one; None is flat.
+        Mean and standard deviation of a normal prior of each, for a covariate of standard deviation
+        one; None is flat.
 
     See Also
     --------
@@ -88,19 +96,31 @@ class External(Module):
 
 
 def read_coupling(
-    coupling: "float | ArrayLike | Free", num_edges: int, num_states: int, flat: bool, directed: bool
+    coupling: "float | ArrayLike | Free",
+    num_edges: int,
+    num_states: int,
+    flat: bool,
+    directed: bool,
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return φ, or its start if it is free, and its prior or None; `directed` tells whether the edges have a direction."""
+    """Return φ, or its start if it is free, and its prior or None.
+
+    `directed` tells whether the edges have a direction.
+    """
     free = coupling if isinstance(coupling, Free) else None
     try:
-        value = as_stored(np.asarray(coupling.start if isinstance(coupling, Free) else coupling, np.float64))
+        value = as_stored(
+            np.asarray(coupling.start if isinstance(coupling, Free) else coupling, np.float64)
+        )
     except (TypeError, ValueError):
         raise TypeError(
             f"MRF: coupling must be a number, one an edge, a matrix of states by states, or lo.models.Free(...); "
             f"got {coupling!r}."
         ) from None
     square = (num_states, num_states)
-    if value.shape not in ((), (num_edges,), square, (num_edges, *square)) or not np.isfinite(value).all():
+    if (
+        value.shape not in ((), (num_edges,), square, (num_edges, *square))
+        or not np.isfinite(value).all()
+    ):
         raise ValueError(
             f"MRF: coupling must be a finite number, one for each of {num_edges} edges, or a matrix {list(square)}, one in all "
             f"or one an edge; got {_describe_value(value)}."
@@ -113,7 +133,9 @@ def read_coupling(
     if free is None:
         return value, None
     if num_states == 1 or num_edges == 0:
-        raise ValueError("MRF: a coupling can be learned where there are edges, and two states or more.")
+        raise ValueError(
+            "MRF: a coupling can be learned where there are edges, and two states or more."
+        )
     if value.ndim == 3 or (skew and not free.directed):
         raise ValueError(
             "Free: a matrix is learned for all edges together, symmetric unless directed=True; got "
@@ -129,7 +151,9 @@ def read_external(
     if external is None:
         return None, None, None
     if not isinstance(external, External):
-        value = np.asarray(numbers("MRF", "external", _in_order("external", external, index)), np.float64)
+        value = np.asarray(
+            numbers("MRF", "external", _in_order("external", external, index)), np.float64
+        )
         if value.shape != (num_sites, num_states) or not np.isfinite(value).all():
             raise ValueError(
                 f"MRF: external must be finite numbers, sites by states {[num_sites, num_states]}, or lo.models.External(...); "
@@ -137,12 +161,23 @@ def read_external(
             )
         return as_stored(value), None, None
     if num_states == 1:
-        raise ValueError("MRF: an external field can be learned where there are two states or more.")
+        raise ValueError(
+            "MRF: an external field can be learned where there are two states or more."
+        )
     design = np.ones((num_sites, 1))
     if external.covariates is not None:
-        given = np.asarray(numbers("External", "covariates", _in_order("covariates", external.covariates, index)), np.float64)
-        given = given[:, None] if given.ndim == 1 else given
-        if given.ndim != 2 or len(given) != num_sites or not np.isfinite(given).all() or (np.ptp(given, axis=0) == 0).any():
+        given = np.asarray(
+            numbers("External", "covariates", _in_order("covariates", external.covariates, index)),
+            np.float64,
+        )
+        if given.ndim == 1:
+            given = given[:, None]
+        if (
+            given.ndim != 2
+            or len(given) != num_sites
+            or not np.isfinite(given).all()
+            or (np.ptp(given, axis=0) == 0).any()
+        ):
             raise ValueError(
                 f"External: covariates must be finite numbers that vary, one row for each of {num_sites} sites; got "
                 f"{_describe_value(given)}. An intercept is there already."
@@ -154,7 +189,8 @@ def read_external(
 
 def _in_order(name: str, value: Any, index: Any) -> Any:
     """Put potentials into the order of the data's labels, if both have labels."""
-    own, value = index_of(value), pandas_of("MRF", name, value)
+    own = index_of(value)
+    value = pandas_of("MRF", name, value)
     if own is None or index is None or len(own) != len(index):
         return value
     order = places("MRF", name, own, "x", index)
@@ -163,7 +199,9 @@ def _in_order(name: str, value: Any, index: Any) -> Any:
 
 def _describe_value(value: np.ndarray) -> str:
     finite = "" if np.isfinite(value).all() else ", some not finite"
-    return str(value.tolist()) if value.size <= 9 else f"an array of shape {list(value.shape)}{finite}"
+    if value.size <= 9:
+        return str(value.tolist())
+    return f"an array of shape {list(value.shape)}{finite}"
 
 
 def _prior(caller: str, given: tuple[float, float] | None) -> np.ndarray | None:
@@ -171,19 +209,26 @@ def _prior(caller: str, given: tuple[float, float] | None) -> np.ndarray | None:
         return None
     prior = as_stored(given)
     if prior.shape != (2,) or not np.isfinite(prior).all() or prior[1] <= 0:
-        raise ValueError(f"{caller}: prior must be a mean and a standard deviation, or None; got {given!r}.")
+        raise ValueError(
+            f"{caller}: prior must be a mean and a standard deviation, or None; got {given!r}."
+        )
     return prior
 
 
 def has_direction(edges: Any) -> bool:
     """Tell whether edges have a direction: pairs have, graphs and adjacency matrices have not."""
     return not (
-        hasattr(edges, "nodes") or scipy.sparse.issparse(edges) or scipy.sparse.issparse(getattr(edges, "sparse", None))
+        hasattr(edges, "nodes")
+        or scipy.sparse.issparse(edges)
+        or scipy.sparse.issparse(getattr(edges, "sparse", None))
     )
 
 
 class AbstractHiddenField(AbstractHiddenStates):
-    """Objective whose hidden states form fields over one graph: `F(θ, w)` as in `mrf`, from an emission's densities."""
+    """Objective whose hidden states form fields over one graph.
+
+    `F(θ, w)` as in `mrf`, from an emission's densities.
+    """
 
     latent: ClassVar[tuple[str, ...]] = ("coupling", "external")
 
@@ -211,7 +256,9 @@ class AbstractHiddenField(AbstractHiddenStates):
 
     @property
     def num_units(self) -> int:
-        return len(self.x) if self.drop == "field" else self.dense.size
+        if self.drop == "field":
+            return len(self.x)
+        return self.dense.size
 
     @property
     def prior_learned(self) -> bool:
@@ -220,12 +267,16 @@ class AbstractHiddenField(AbstractHiddenStates):
     @property
     def told_apart(self) -> bool:
         """Whether fixed potentials distinguish the states."""
-        return (not self.learned and self.coupling.ndim > 1) or (self.external is not None and self.design is None)
+        return (not self.learned and self.coupling.ndim > 1) or (
+            self.external is not None and self.design is None
+        )
 
     @property
     def latent_shapes(self) -> dict[str, Shape]:
         own = {"coupling": self.coupling.shape} if self.learned else {}
-        return own if self.design is None or self.external is None else {**own, "external": self.external.shape}
+        if self.design is None or self.external is None:
+            return own
+        return {**own, "external": self.external.shape}
 
     @property
     def _scale(self) -> Float[np.ndarray, "terms 1"]:
@@ -248,13 +299,17 @@ class AbstractHiddenField(AbstractHiddenStates):
             return scaled[:, :-1] - scaled[:, -1:]
         if value.ndim < 2:
             return value
-        value = value if self.directed else (value + value.T) / 2
+        if not self.directed:
+            value = (value + value.T) / 2
         return (value - value[-1, -1])[self._matrix_entries]
 
     def latent_names(self, name: str) -> list[str]:
         if name == "external":
             return entries(name, but_last(self.latent_shapes[name]))
-        return entries(name, self._matrix_entries if self.coupling.ndim > 1 else np.ones(self.coupling.shape, bool))
+        return entries(
+            name,
+            self._matrix_entries if self.coupling.ndim > 1 else np.ones(self.coupling.shape, bool),
+        )
 
     def coupling_of(self, theta: PyTree) -> Array | np.ndarray:
         """Return the natural coupling; the entries of a learned matrix sum to zero."""
@@ -280,11 +335,15 @@ class AbstractHiddenField(AbstractHiddenStates):
         """Return h, `[sites, states]`; zero without an external field."""
         if self.external is None:
             return 0.0
-        return jnp.asarray(self.external if self.design is None else self.design @ self.external_of(theta))
+        return jnp.asarray(
+            self.external if self.design is None else self.design @ self.external_of(theta)
+        )
 
     def pairs(self, coupling: Array | np.ndarray) -> Float[Array, "edges states states"]:
         """Return φ of every edge."""
-        coupling, edges, K = jnp.asarray(coupling), len(self.edges), self.num_states
+        coupling = jnp.asarray(coupling)
+        edges = len(self.edges)
+        K = self.num_states
         if coupling.ndim > 1:
             return jnp.broadcast_to(coupling, (edges, K, K))
         return jnp.broadcast_to(coupling, (edges,))[:, None, None] * jnp.eye(K)
@@ -293,16 +352,25 @@ class AbstractHiddenField(AbstractHiddenStates):
         return self.pairs(self.coupling_of(theta))
 
     def densities(self, theta: PyTree, data: PyTree = None) -> Float[Array, "fields sites states"]:
-        data = self.data if data is None else data
-        return self.emission.log_densities(self.emission_parameters(theta), data).reshape(-1, self.x.shape[1], self.num_states)
+        if data is None:
+            data = self.data
+        return self.emission.log_densities(self.emission_parameters(theta), data).reshape(
+            -1, self.x.shape[1], self.num_states
+        )
 
-    def weighted_emissions(self, weights: Array | np.ndarray, densities: Array) -> Float[Array, "fields sites states"]:
+    def weighted_emissions(
+        self, weights: Array | np.ndarray, densities: Array
+    ) -> Float[Array, "fields sites states"]:
         """Return the weighted emissions; zero for missing observations."""
-        return self.emission.weigh(jnp.where(self.dense, weights.reshape(self.dense.shape), 0.0)[..., None], densities)
+        return self.emission.weigh(
+            jnp.where(self.dense, weights.reshape(self.dense.shape), 0.0)[..., None], densities
+        )
 
     def log_prior_partition(self, pairs: Array, outside: Array | float) -> Array:
         """Compute `log Z` of fields without observations."""
-        return log_partition(jnp.zeros((self.x.shape[1], self.num_states)) + outside, pairs, self.tree)
+        return log_partition(
+            jnp.zeros((self.x.shape[1], self.num_states)) + outside, pairs, self.tree
+        )
 
     def log_normaliser(self, theta: PyTree) -> Scalar:
         if self.normaliser is not None:
@@ -310,30 +378,45 @@ class AbstractHiddenField(AbstractHiddenStates):
         return self.log_prior_partition(self.pair_potentials(theta), self.outside(theta))
 
     def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
-        weights, pairs, densities = jnp.asarray(weights), self.pair_potentials(theta), self.densities(theta)
+        weights = jnp.asarray(weights)
+        pairs = self.pair_potentials(theta)
+        densities = self.densities(theta)
         outside = self.outside(theta)
         if self.drop == "field":
-            return weights @ self.losses(theta, densities, jnp.asarray(self.dense)) - self.log_prior(theta)
+            return weights @ self.losses(
+                theta, densities, jnp.asarray(self.dense)
+            ) - self.log_prior(theta)
         if self.drop == "observation":
-            total = log_partition(self.weighted_emissions(weights, densities) + outside, pairs, self.tree)
+            total = log_partition(
+                self.weighted_emissions(weights, densities) + outside, pairs, self.tree
+            )
             return len(self.x) * self.log_normaliser(theta) - jnp.sum(total) - self.log_prior(theta)
         by_site = weights.reshape(self.dense.shape)
-        pairs = (by_site[:, self.edges[:, 0]] * by_site[:, self.edges[:, 1]])[..., None, None] * pairs
+        pairs = (by_site[:, self.edges[:, 0]] * by_site[:, self.edges[:, 1]])[
+            ..., None, None
+        ] * pairs
         outside = by_site[..., None] * outside if self.external is not None else 0.0
-        total = log_partition(self.weighted_emissions(weights, densities) + outside, pairs, self.tree)
+        total = log_partition(
+            self.weighted_emissions(weights, densities) + outside, pairs, self.tree
+        )
         return jnp.sum(self.log_prior_partition(pairs, outside) - total) - self.log_prior(theta)
 
     def losses(self, theta: PyTree, densities: Array, dense: Array) -> Float[Array, " fields"]:
         """Compute `−log p(x_n; θ)` of fields."""
-        seen = self.emission.weigh(jnp.where(dense, 1.0, 0.0)[..., None], densities) + self.outside(theta)
-        return self.log_normaliser(theta) - log_partition(seen, self.pair_potentials(theta), self.tree)
+        seen = self.emission.weigh(jnp.where(dense, 1.0, 0.0)[..., None], densities) + self.outside(
+            theta
+        )
+        return self.log_normaliser(theta) - log_partition(
+            seen, self.pair_potentials(theta), self.tree
+        )
 
     def log_prior(self, theta: PyTree) -> Scalar:
         if self.flat:
             return jnp.zeros(())
         total = self.emission.log_prior(self.emission_parameters(theta))
         if self.coupling_prior is not None:
-            value, (mean, sd) = self.coupling_of(theta), self.coupling_prior
+            value = self.coupling_of(theta)
+            (mean, sd) = self.coupling_prior
             if jnp.ndim(value) > 1:  # the prior mean of a matrix is on its diagonal, centred
                 mean = mean * (jnp.eye(len(value)) - 1 / len(value))
             total = total - 0.5 * jnp.sum(((value - mean) / sd) ** 2)
@@ -345,15 +428,22 @@ class AbstractHiddenField(AbstractHiddenStates):
 
     @float64
     def _warning(self, theta: PyTree) -> str:
-        """Describe states that explain nothing and parameters on a boundary, after a fit; or return ""."""
+        """Describe states that explain nothing and parameters on a boundary, after a fit.
+
+        Or return "".
+        """
         found = jax.tree.map(np.asarray, self.parameters.natural(jax.tree.map(jnp.asarray, theta)))
         everything, pairs = (np.asarray(part) for part in expected_pairs(self, theta))
         agree = np.trace(pairs, axis1=-2, axis2=-1)
         visits = (everything * self.dense[..., None]).sum((0, 1))
-        empty, sentences = np.flatnonzero(visits < IDLE_STATE_COUNT), []
+        empty = np.flatnonzero(visits < IDLE_STATE_COUNT)
+        sentences = []
         disagree = len(self.x) * len(self.edges) - agree.sum()
-        one_state_disagreement = 0.1  # expected edges whose ends differ, below which the field is of one state
-        if self.num_states > 1 and (len(empty) == self.num_states - 1 or (len(agree) and disagree < one_state_disagreement)):
+        # expected edges whose ends differ, below which the field is of one state
+        one_state_disagreement = 0.1
+        if self.num_states > 1 and (
+            len(empty) == self.num_states - 1 or (len(agree) and disagree < one_state_disagreement)
+        ):
             sentences.append(
                 f"One state takes all {self.dense.sum()} observed sites (expected {np.sort(visits)[-2]:.2g} in the next, and "
                 f"{disagree:.2g} edges whose ends differ): the coupling is so strong, or the observations so alike, that the "
@@ -367,10 +457,17 @@ class AbstractHiddenField(AbstractHiddenStates):
             ]
         own = {name: found[name] for name in self.emission.free}
         of_states = [value for name, value in own.items() if name not in self.emission.shared]
-        same_state = 1e-4  # relative difference of the parameters of two states below which they are one
-        alike = lambda value, j, k: np.allclose(value[j], value[k], rtol=same_state, atol=same_state * np.abs(value).max())
-        pairs_of_states = [(j, k) for k in range(self.num_states) for j in range(k)] if of_states else []
-        twins = [(j, k) for j, k in pairs_of_states if all(alike(value, j, k) for value in of_states)]
+        # relative difference of the parameters of two states below which they are one
+        same_state = 1e-4
+        alike = lambda value, j, k: np.allclose(
+            value[j], value[k], rtol=same_state, atol=same_state * np.abs(value).max()
+        )
+        pairs_of_states = (
+            [(j, k) for k in range(self.num_states) for j in range(k)] if of_states else []
+        )
+        twins = [
+            (j, k) for j, k in pairs_of_states if all(alike(value, j, k) for value in of_states)
+        ]
         if twins and len(sentences) == 0:
             sentences.append(
                 f"States {twins[0][0]} and {twins[0][1]} are the same: the observations tell no more than "
@@ -396,7 +493,9 @@ def smoothed_sites(
 ) -> Float[Array, "fields sites states"]:
     sites = jnp.repeat(weights, field.x.shape[1]) if field.drop == "field" else weights
     return marginals(
-        field.weighted_emissions(sites, field.densities(theta)) + field.outside(theta), field.pair_potentials(theta), field.tree
+        field.weighted_emissions(sites, field.densities(theta)) + field.outside(theta),
+        field.pair_potentials(theta),
+        field.tree,
     )
 
 
@@ -404,7 +503,9 @@ def smoothed_sites(
 def expected_pairs(
     field: AbstractHiddenField, theta: PyTree
 ) -> tuple[Float[Array, "fields sites states"], Float[Array, "edges states states"]]:
-    """Compute state probabilities, and the expected number of fields with each pair of states at each edge."""
+    """Compute state probabilities, and the expected number of fields with each pair of states at
+    each edge.
+    """
     sites, edges = _potentials_of(field, theta)
     states, pairs = pair_marginals(sites, edges, field.tree)
     return states, pairs.sum(0)
@@ -426,18 +527,26 @@ def draw(
     field: AbstractHiddenField, theta: PyTree, num_fields: int, rng: np.random.Generator
 ) -> tuple[Float[np.ndarray, "fields sites ..."], Int[np.ndarray, "fields sites"]]:
     """Draw states from the roots down, and an observation at each site."""
-    outside, edges = np.asarray(field.outside(theta)), np.asarray(_potentials_of(field, theta)[1])
-    z = clique.draw(np.zeros((field.x.shape[1], field.num_states)) + outside, edges, field.tree, num_fields, rng)
+    outside = np.asarray(field.outside(theta))
+    edges = np.asarray(_potentials_of(field, theta)[1])
+    z = clique.draw(
+        np.zeros((field.x.shape[1], field.num_states)) + outside, edges, field.tree, num_fields, rng
+    )
     own = jax.tree.map(np.asarray, field.emission_parameters(theta))
     past = np.zeros((0, field.x.shape[2]))
-    x = np.array([[field.emission.draw(own, k, s, past, rng) for s, k in enumerate(row)] for row in z])
+    x = np.array(
+        [[field.emission.draw(own, k, s, past, rng) for s, k in enumerate(row)] for row in z]
+    )
     return (x[..., 0] if field.x.shape[2] == 1 else x), z
 
 
 def climb(
     field: AbstractHiddenField, parameters: dict[str, ArrayLike], num_steps: int, tol: float = 0.0
 ) -> tuple[dict[str, np.ndarray], list[float]]:
-    """Take steps of expectation–maximisation; return natural parameters, and F before each step and at the end."""
+    """Take steps of expectation–maximisation.
+
+    Return natural parameters, and F before each step and at the end.
+    """
     theta = field.parameters.unconstrained(parameters)
     values = []
     for step in range(num_steps + 1):
@@ -446,7 +555,9 @@ def climb(
             break
         states, pairs = expected_pairs(field, theta)
         start = np.asarray(ravel(theta))
-        found = scipy.optimize.minimize(_maximand, start, (field, theta, states, pairs), "BFGS", True, options=PRECISE)
+        found = scipy.optimize.minimize(
+            _maximand, start, (field, theta, states, pairs), "BFGS", True, options=PRECISE
+        )
         theta = jax.tree.map(np.asarray, unravel(jnp.asarray(found.x), theta))
     return jax.tree.map(np.asarray, field.parameters.natural(theta)), values
 
@@ -463,17 +574,31 @@ def lowest(field: AbstractHiddenField, starts: list[dict[str, ArrayLike]]) -> di
     return min(starts, key=lambda start: float(_loss(field, field.parameters.unconstrained(start))))
 
 
-def _maximand(vector: np.ndarray, field: AbstractHiddenField, like: PyTree, states: Array, pairs: Array) -> list[np.ndarray]:
-    return [np.asarray(part) for part in _minus_expected(field, unravel(jnp.asarray(vector), like), states, pairs)]
+def _maximand(
+    vector: np.ndarray, field: AbstractHiddenField, like: PyTree, states: Array, pairs: Array
+) -> list[np.ndarray]:
+    return [
+        np.asarray(part)
+        for part in _minus_expected(field, unravel(jnp.asarray(vector), like), states, pairs)
+    ]
 
 
 @compile_static
-def _minus_expected(field: AbstractHiddenField, theta: PyTree, states: Array, pairs: Array) -> tuple[Scalar, Array]:
+def _minus_expected(
+    field: AbstractHiddenField, theta: PyTree, states: Array, pairs: Array
+) -> tuple[Scalar, Array]:
     def value(theta):
-        seen, logs = states * field.dense[..., None], field.emission.weigh(jnp.ones(()), field.densities(theta))
+        seen, logs = (
+            states * field.dense[..., None],
+            field.emission.weigh(jnp.ones(()), field.densities(theta)),
+        )
         total = jnp.sum(seen * jnp.where(seen > 0, logs, 0.0)) + field.log_prior(theta)
         if field.prior_learned:
-            total = total + jnp.sum(pairs * field.pair_potentials(theta)) + jnp.sum(states * field.outside(theta))
+            total = (
+                total
+                + jnp.sum(pairs * field.pair_potentials(theta))
+                + jnp.sum(states * field.outside(theta))
+            )
             total = total - len(field.x) * field.log_normaliser(theta)
         return -total
 

@@ -1,12 +1,14 @@
 """Hidden Markov models: leave observations, steps or whole sequences out.
 
     "observation"   F(θ, w) = −log Σ_z π(z_1) Π_t A(z_{t−1}, z_t) Π_t e_t(z_t)^{w_t} − log p(θ)
-    "step"          F(θ, w) = −log Σ_z π(z_1)^{w_1} Π_t A(z_{t−1}, z_t)^{w_{t−1} w_t} e_t(z_t)^{w_t} + log Z(θ, w) − log p(θ)
-    "sequence"      F(θ, w) = −Σ_n w_n log p(x_n; θ) − log p(θ)
+    "step"
+    F(θ, w) = −log Σ_z π(z_1)^{w_1} Π_t A(z_{t−1}, z_t)^{w_{t−1} w_t} e_t(z_t)^{w_t} + log Z(θ, w) −
+    log p(θ) "sequence"      F(θ, w) = −Σ_n w_n log p(x_n; θ) − log p(θ)
 
-Ghosh et al. (2020), "Approximate cross-validation for structured models": equations 4 and 5, algorithm 2. Z is the sum
-over paths without the emissions, as the latent chain of "step" is not normalised when it is cut at a step of weight zero.
-A missing observation always has weight zero. Scores are computed in the whole chain with the held-out observation unseen:
+Ghosh et al. (2020), "Approximate cross-validation for structured models": equations 4 and 5,
+algorithm 2. Z is the sum over paths without the emissions, as the latent chain of "step" is not
+normalised when it is cut at a step of weight zero. A missing observation always has weight zero.
+Scores are computed in the whole chain with the held-out observation unseen:
 
     −log p(x_t | everything seen; θ) = −log Σ_k p(z_t = k | everything seen) e_t(k).
 """
@@ -25,7 +27,16 @@ from ..._runtime.conventions import Rng, conventional
 from ..._runtime.jax import Arrays as Arrays, PyTree, Scalar, numpy_of, static
 from ...data.arrays import check_times
 from ...inference.chain import layout, log_partition, posterior
-from ...objectives.objective import Costs, DiagonalBlocks, Parameters, aligned_copy, as_stored, float64, ravel, unravel
+from ...objectives.objective import (
+    Costs,
+    DiagonalBlocks,
+    Parameters,
+    aligned_copy,
+    as_stored,
+    float64,
+    ravel,
+    unravel,
+)
 from ...plans.plan import PADDED_FROM, few_size
 from .. import emissions
 from ..emissions._base import AbstractEmission
@@ -52,7 +63,8 @@ class HMM(AbstractHiddenChain):
 
         p(x, z; θ) = π(z_1) Π_t A(z_{t−1}, z_t) Π_t e_t(z_t)
 
-    `fit(...).parameters` is `{"initial": [K], "transition": [K, K] (from row to column), ...}` and the emission's own.
+    `fit(...).parameters` is `{"initial": [K], "transition": [K, K] (from row to column), ...}` and
+    the emission's own.
 
     Parameters
     ----------
@@ -65,12 +77,13 @@ class HMM(AbstractHiddenChain):
     lengths : array of int, shape (sequences,), optional
         Lengths of the sequences, one after another in `x`. The default is one sequence.
     drop : {"observation", "step", "sequence"}, default: "observation"
-        Unit that is left out: the observation of a step, whose state stays in the chain; a step with its state; or a sequence.
+        Unit that is left out: the observation of a step, whose state stays in the chain; a step
+        with its state; or a sequence.
     prior : {"default"}, Dirichlet or None, default: "default"
         "default" is `Dirichlet()` and the emission's own prior; None is maximum likelihood.
     initial : {"free", "stationary"} or array, shape (states,), default: "free"
-        Initial distribution: free, the stationary one of the transition matrix, or held fixed. An array of NaN and zeros holds
-        the zeros only.
+        Initial distribution: free, the stationary one of the transition matrix, or held fixed. An
+        array of NaN and zeros holds the zeros only.
     transition : {"free"} or array, shape (states, states), default: "free"
         Transition matrix: free or held fixed. An array of NaN and zeros holds the zeros only.
     score : {"pointwise", "joint"}, default: "pointwise"
@@ -87,8 +100,8 @@ class HMM(AbstractHiddenChain):
 
     References
     ----------
-    S. Ghosh, W. T. Stephenson, T. D. Nguyen, S. K. Deshpande and T. Broderick, "Approximate cross-validation for structured
-    models", *NeurIPS*, 2020.
+    S. Ghosh, W. T. Stephenson, T. D. Nguyen, S. K. Deshpande and T. Broderick, "Approximate
+    cross-validation for structured models", *NeurIPS*, 2020.
 
     Examples
     --------
@@ -106,7 +119,8 @@ class HMM(AbstractHiddenChain):
     }
 
     num_params: int = static()
-    by_parts: bool = static()  # whether the Hessian is the complete data's minus that of the hidden states
+    # whether the Hessian is the complete data's minus that of the hidden states
+    by_parts: bool = static()
     stands_in: bool = static()  # whether the complete data's Hessian replaces it
     labels: SeriesLabels = static()
 
@@ -126,7 +140,8 @@ class HMM(AbstractHiddenChain):
     ):
         self.read_choices(emission, num_states, drop, score)
         x, self.labels = read_series(x)
-        self.x, self.lengths = as_stored(x), read_lengths("HMM", lengths, len(x), f"x has {len(x)} steps")
+        self.x = as_stored(x)
+        self.lengths = read_lengths("HMM", lengths, len(x), f"x has {len(x)} steps")
         check_times("HMM", "x", self.labels.index, self.lengths)
         if drop == "sequence" and len(self.lengths) < 2:
             raise ValueError('HMM: drop="sequence" needs several sequences; give their lengths=.')
@@ -143,13 +158,17 @@ class HMM(AbstractHiddenChain):
         self.sequence = np.repeat(np.arange(len(self.lengths)), self.lengths).astype(np.int32)
         first = np.cumsum(self.lengths) - self.lengths
         self.position = (np.arange(len(x)) - first[self.sequence]).astype(np.int32)
-        place = np.minimum(self.layout.place.reshape(-1), len(x) - 1)  # padding repeats a step, whose values are valid
+        # padding repeats a step, whose values are valid
+        place = np.minimum(self.layout.place.reshape(-1), len(x) - 1)
         self.data = jax.tree.map(lambda leaf: aligned_copy(leaf[place]), data)
         self.slots = self.layout.slots(self.lengths, size) if drop == "sequence" else None
         theta = self._to_unconstrained({**self.states.start(0), **start})
         self.num_params = sum(map(np.size, theta.values()))
         self.apart = _information.apart(self.emission, theta)
-        self.by_parts, self.stands_in = _information.fits(self, theta), _information.stands_in(self, theta)
+        self.by_parts, self.stands_in = (
+            _information.fits(self, theta),
+            _information.stands_in(self, theta),
+        )
 
     # parameters
 
@@ -169,7 +188,9 @@ class HMM(AbstractHiddenChain):
 
     @property
     def num_specified(self) -> int:
-        return super().num_specified + sum(int(where.sum()) for where in (self.states.edge or {}).values())
+        return super().num_specified + sum(
+            int(where.sum()) for where in (self.states.edge or {}).values()
+        )
 
     def _natural(self, theta):
         initial, transition = (numpy_of(log).exp(log) for log in self.states.logs(theta))
@@ -193,19 +214,29 @@ class HMM(AbstractHiddenChain):
 
     @float64
     def _canonical(self, theta):
-        """Put states into the emission's order, unless fixed parameters or the prior distinguish them."""
+        """Put states into the emission's order, unless fixed parameters or the prior distinguish
+        them.
+        """
         if not self.states.exchangeable:
             return theta
         found = jax.tree.map(np.asarray, self._natural(theta))
         own = {name: found[name] for name in (*self.emission.free, *self.emission.fixed)}
-        order = np.asarray(self.emission.order(own))  # NumPy from here on, as JAX would compile a program for every operation
-        chain = {"initial": found["initial"][order], "transition": found["transition"][order][:, order]}
+        # NumPy from here on, as JAX would compile a program for every operation
+        order = np.asarray(self.emission.order(own))
+        chain = {
+            "initial": found["initial"][order],
+            "transition": found["transition"][order][:, order],
+        }
         return self._to_unconstrained({**chain, **self.emission.permute(own, order)})
 
     # F
 
     def score(
-        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+        self,
+        theta: PyTree,
+        weights: Float[Array, " units"],
+        index: Int[Arrays, " width"],
+        held: Float[Arrays, " width"],
     ) -> Array:
         if self.drop == "sequence":
             if self.joint:
@@ -216,26 +247,34 @@ class HMM(AbstractHiddenChain):
             asked = jnp.zeros_like(weights).at[index].max(held, mode="drop")
             # without the steps that follow
             seen = jnp.where(
-                asked > 0, self.observation_weights(jnp.maximum(weights, asked)), self.observation_weights(weights)
+                asked > 0,
+                self.observation_weights(jnp.maximum(weights, asked)),
+                self.observation_weights(weights),
             )
             known = self.chain(theta, seen)[0]
             return log_partition(whole, None, self.layout) - log_partition(known, None, self.layout)
         found = posterior(whole, self.layout)
         return -mixture(self.take_steps(found.states, index), self.take_steps(densities, index))
 
-    def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
+    def perturbation(
+        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+    ) -> Scalar:
         if self.drop != "sequence" or len(index) == self.num_units:
             return super().perturbation(theta, index, delta)
         potentials, lanes = self.alone(theta, index)
         worth = jnp.broadcast_to(jnp.where(index < self.num_units, delta, 0.0), lanes.place.shape)
         return -log_partition(potentials, worth, lanes)
 
-    def hessian(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
+    def hessian(
+        self, theta: PyTree, weights: Float[Arrays, " units"]
+    ) -> Float[Array, "params params"]:
         if self.by_parts:
             return _information.hessian(self, theta, weights)
         return self._hessian(lambda theta: self.loss(theta, weights), theta)
 
-    def preconditioner(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[DiagonalBlocks, ...]:
+    def preconditioner(
+        self, theta: PyTree, weights: Float[Arrays, " units"]
+    ) -> tuple[DiagonalBlocks, ...]:
         return _information.complete(self, theta, weights) if self.stands_in else ()
 
     def hessian_change(
@@ -245,10 +284,14 @@ class HMM(AbstractHiddenChain):
             return super().hessian_change(theta, index, delta)
         return self._hessian(lambda theta: self.perturbation(theta, index, delta), theta)
 
-    def _hessian(self, function: Callable[[PyTree], Array], theta: PyTree) -> Float[Array, "params params"]:
+    def _hessian(
+        self, function: Callable[[PyTree], Array], theta: PyTree
+    ) -> Float[Array, "params params"]:
         """Compute a Hessian, forward over reverse."""
         vector = ravel(theta)
-        hessian = self.along(jax.grad(lambda v: function(unravel(v, theta))), vector, np.arange(len(vector)))
+        hessian = self.along(
+            jax.grad(lambda v: function(unravel(v, theta))), vector, np.arange(len(vector))
+        )
         return (hessian + hessian.T) / 2
 
     def predict(
@@ -258,7 +301,8 @@ class HMM(AbstractHiddenChain):
         index: Int[Arrays, " width"] | None = None,
         kind: str = "response",
     ) -> Array:
-        """Predict observations or states; without `index` it is `predictive_means`, or `state_probabilities` for kind "state".
+        """Predict observations or states; without `index` it is `predictive_means`, or
+        `state_probabilities` for kind "state".
 
         Parameters
         ----------
@@ -277,14 +321,21 @@ class HMM(AbstractHiddenChain):
             The predictions.
         """
         if index is None:
-            return (self.state_probabilities if kind == "state" else self.predictive_means)(theta, weights)
+            return (self.state_probabilities if kind == "state" else self.predictive_means)(
+                theta, weights
+            )
         self.check_kind(kind, "steps")
-        weights = jnp.ones(self.num_units) if weights is None else weights
-        states = self.take_steps(posterior(self.whole(theta, weights)[0], self.layout).states, index)
+        if weights is None:
+            weights = jnp.ones(self.num_units)
+        states = self.take_steps(
+            posterior(self.whole(theta, weights)[0], self.layout).states, index
+        )
         if kind == "state":
             return states
         steps = self.layout.shape
-        data = jax.tree.map(lambda leaf: self.take_steps(leaf.reshape(*steps, *leaf.shape[1:]), index), self.data)
+        data = jax.tree.map(
+            lambda leaf: self.take_steps(leaf.reshape(*steps, *leaf.shape[1:]), index), self.data
+        )
         means = self.means(states, self.emission_parameters(theta), data)
         known = jnp.asarray(self.regressors(weights) > 0).at[index].get(mode="clip")
         means = jnp.where(known[:, None], means, jnp.nan)
@@ -303,19 +354,32 @@ class HMM(AbstractHiddenChain):
     def costs(self) -> Costs:
         """Cost in steps, also where units are sequences.
 
-        The refits that share a pass fill a vector register and fit into the cache. Sixteen leave few places empty in ten folds.
+        The refits that share a pass fill a vector register and fit into the cache. Sixteen leave
+        few places empty in ten folds.
         """
         hmm_scan_entries = 2**10  # numbers that a step of the scan carries along, by measurement
         lanes = int(np.clip(hmm_scan_entries // (self.layout.shape[1] * self.num_states), 4, 16))
-        apart = self.drop == "observation" and not (self.joint or self.emission.reach or self.layout.zeros)
+        apart = self.drop == "observation" and not (
+            self.joint or self.emission.reach or self.layout.zeros
+        )
         runs = self.runs if apart else None
         passes = (lambda: chain_passes(self)) if apart and available(self) else None
-        return Costs(lanes, 4.0 * len(self.dense) * self.num_params, runs, lambda: self.padded_chain, passes=passes)
+        return Costs(
+            lanes,
+            4.0 * len(self.dense) * self.num_params,
+            runs,
+            lambda: self.padded_chain,
+            passes=passes,
+        )
 
     def _scorable(self, refit, index, weight):
-        """Mark steps that can be scored: those whose regressors, in an autoregression, are not left out."""
+        """Mark steps that can be scored.
+
+        Those whose regressors, in an autoregression, are not left out.
+        """
         found = np.ones(len(index), bool)
-        here, left = refit.astype(np.int64) * self.num_units + index, weight == 0
+        here = refit.astype(np.int64) * self.num_units + index
+        left = weight == 0
         for lag in range(1, self.emission.reach + 1):
             found = found & ~((self.position[index] >= lag) & np.isin(here - lag, here[left]))
         return found
@@ -325,25 +389,37 @@ class HMM(AbstractHiddenChain):
         style = f'drop="{self.drop}": {self.styles[self.drop]}{self.states.zero_note}'
         if self.emission.reach and self.drop != "sequence":
             style += f"; so do the {self.emission.reach} steps after it, which have it as a regressor, and they are not scored"
-            style += "" if self.joint else ", nor are held-out steps of which a regressor is held out"
+            style += (
+                "" if self.joint else ", nor are held-out steps of which a regressor is held out"
+            )
         if self.states.prior is None:
             return f"{style}. Maximum likelihood, no prior."
         return f"{style}. Prior: {'; '.join(filter(None, (self.states.note, self.emission.prior_note)))}."
 
     @float64
     def _hold_zeros(self, theta):
-        """Return the model that holds initial and transition probabilities at zero, if θ has them there.
+        """Return the model that holds initial and transition probabilities at zero, if θ has them
+        there.
 
-        Its parameters and a description come with it. None if no probability is at zero, or a prior keeps them away from it.
+        Its parameters and a description come with it. None if no probability is at zero, or a prior
+        keeps them away from it.
         """
-        states, found = self.states, jax.tree.map(np.asarray, self._natural(theta))
-        free = {name: states.support.get(name, np.ones(shape, bool)) for name, shape in states.free.items()}
+        states = self.states
+        found = jax.tree.map(np.asarray, self._natural(theta))
+        free = {
+            name: states.support.get(name, np.ones(shape, bool))
+            for name, shape in states.free.items()
+        }
         zero = {name: where & (found[name] < BOUNDARY_SHARE) for name, where in free.items()}
         if states.prior is not None or not any(where.any() for where in zero.values()):
             return None
-        fixed = {"initial": "stationary" if states.stationary else states.initial, "transition": states.transition}
+        fixed = {
+            "initial": "stationary" if states.stationary else states.initial,
+            "transition": states.transition,
+        }
         fixed |= {name: np.where(free[name] & ~zero[name], np.nan, 0.0) for name in free}
-        fixed = {name: "free" if value is None else value for name, value in fixed.items()}  # a single state
+        # a single state
+        fixed = {name: "free" if value is None else value for name, value in fixed.items()}
         simpler = HMM(
             self.labels.channels(self.x),
             self.emission,
@@ -355,7 +431,9 @@ class HMM(AbstractHiddenChain):
             **fixed,
         )
         edge = {name: where | (states.edge or {}).get(name, False) for name, where in zero.items()}
-        simpler = eqx.tree_at(lambda hmm: hmm.states.edge, simpler, edge, is_leaf=lambda leaf: leaf is None)
+        simpler = eqx.tree_at(
+            lambda hmm: hmm.states.edge, simpler, edge, is_leaf=lambda leaf: leaf is None
+        )
         for name, where in zero.items():
             kept = np.where(where, 0.0, found[name])
             found[name] = kept / kept.sum(-1, keepdims=True)
@@ -379,7 +457,9 @@ class HMM(AbstractHiddenChain):
         float
             The log-likelihood.
         """
-        return float(_hidden_chain.log_likelihood(self.padded_chain, self._to_unconstrained(parameters)))
+        return float(
+            _hidden_chain.log_likelihood(self.padded_chain, self._to_unconstrained(parameters))
+        )
 
     @float64
     def decode(self, parameters: GivenParameters) -> Steps:
@@ -395,10 +475,14 @@ class HMM(AbstractHiddenChain):
         array or Series, shape (steps,)
             The states.
         """
-        return self.labels.series(_hidden_chain.decode_path(self, self._to_unconstrained(parameters)), "state")
+        return self.labels.series(
+            _hidden_chain.decode_path(self, self._to_unconstrained(parameters)), "state"
+        )
 
     @float64
-    def state_probabilities(self, parameters: GivenParameters, weights: ArrayLike | None = None) -> Table:
+    def state_probabilities(
+        self, parameters: GivenParameters, weights: ArrayLike | None = None
+    ) -> Table:
         """Compute p(z_t = k | everything seen).
 
         Parameters
@@ -418,7 +502,9 @@ class HMM(AbstractHiddenChain):
         return self.labels.frame(states, range(self.num_states))
 
     @float64
-    def predictive_means(self, parameters: GivenParameters, weights: ArrayLike | None = None) -> Steps | Table:
+    def predictive_means(
+        self, parameters: GivenParameters, weights: ArrayLike | None = None
+    ) -> Steps | Table:
         """Compute the mean observation of every step given everything seen.
 
         Parameters
@@ -434,7 +520,9 @@ class HMM(AbstractHiddenChain):
             The means, in the type of `x`; for symbols their probabilities, `[steps, symbols]`.
         """
         weights = read_weights("HMM", weights, self.num_units, self.labels.units(self.drop))
-        return self.labels.channels(_hidden_chain.expected_observations(self, self._to_unconstrained(parameters), weights))
+        return self.labels.channels(
+            _hidden_chain.expected_observations(self, self._to_unconstrained(parameters), weights)
+        )
 
     @conventional
     @float64
@@ -460,8 +548,11 @@ class HMM(AbstractHiddenChain):
             Observations `[steps]` or `[steps, channels]`, and states `[steps]`.
         """
         found = self._natural(self._to_unconstrained(parameters))
-        nothing, rng = np.zeros((0, self.x.shape[1])), np.random.default_rng(seed)
-        x, states = _hidden_chain.draw(self.emission, found, np.asarray(found["initial"]), nothing, 0, num_steps, rng)
+        nothing = np.zeros((0, self.x.shape[1]))
+        rng = np.random.default_rng(seed)
+        x, states = _hidden_chain.draw(
+            self.emission, found, np.asarray(found["initial"]), nothing, 0, num_steps, rng
+        )
         return (x[:, 0] if self.labels.columns is None else x), states
 
     @float64
@@ -480,8 +571,8 @@ class HMM(AbstractHiddenChain):
         Returns
         -------
         DataFrame
-            Mean, lower and upper bound of each step; for several channels under a heading each; for symbols the probability of
-            each.
+            Mean, lower and upper bound of each step; for several channels under a heading each; for
+            symbols the probability of each.
 
         Raises
         ------
@@ -489,10 +580,14 @@ class HMM(AbstractHiddenChain):
             If the horizon or the level is out of range, or a regressor is missing.
         """
         if not (0 < level < 1 and horizon >= 1):
-            raise ValueError(f"forecast: horizon must be 1 or more, level between 0 and 1; got {horizon} and {level}.")
+            raise ValueError(
+                f"forecast: horizon must be 1 or more, level between 0 and 1; got {horizon} and {level}."
+            )
         draws = _hidden_chain.futures(self, self._to_unconstrained(parameters), horizon)
         if isinstance(self.emission, emissions.Categorical):
             symbols = range(self.emission.num_symbols)
             return self.labels.ahead(len(self.x), {s: (draws == s).mean(0) for s in symbols})
         lower, upper = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
-        return self.labels.ahead(len(self.x), {"mean": draws.mean(0), "lower": lower, "upper": upper})
+        return self.labels.ahead(
+            len(self.x), {"mean": draws.mean(0), "lower": lower, "upper": upper}
+        )

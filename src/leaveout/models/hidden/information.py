@@ -1,16 +1,20 @@
-"""The Hessian of a hidden Markov model: the complete data's Hessian minus the covariance of the complete data's score.
+"""The Hessian of a hidden Markov model: the complete data's Hessian minus the covariance of the
+complete data's score.
 
-With s = ∇ log π(z_1) + Σ_t ∇ log A(z_{t−1}, z_t) + Σ_t ∇ log e_t(z_t), the score for a known path z (Louis 1982),
+With s = ∇ log π(z_1) + Σ_t ∇ log A(z_{t−1}, z_t) + Σ_t ∇ log e_t(z_t), the score for a known path z
+(Louis 1982),
 
     −∇² log p(x) = −E[∇s] − Cov(s),      both over paths given everything seen.
 
-The first part consists of blocks: for each state's own parameters, for those that states share, and for the distribution of
-states. The second is one recursion over the steps for all parameters with products of large matrices. It costs as much as a few
-gradients, while derivatives of the gradient would cost several gradients for each parameter.
+The first part consists of blocks: for each state's own parameters, for those that states share, and
+for the distribution of states. The second is one recursion over the steps for all parameters with
+products of large matrices. It costs as much as a few gradients, while derivatives of the gradient
+would cost several gradients for each parameter.
 
-The first part alone needs no recursion, but only a gradient of the emissions for each of a state's own parameters, or a closed
-form of the emission. It is positive definite if log e_t is concave. Its Newton step is about a step of
-expectation–maximisation, so that descent in coordinates in which it is the identity is short, even from far away.
+The first part alone needs no recursion, but only a gradient of the emissions for each of a state's
+own parameters, or a closed form of the emission. It is positive definite if log e_t is concave. Its
+Newton step is about a step of expectation–maximisation, so that descent in coordinates in which it
+is the identity is short, even from far away.
 """
 
 from collections.abc import Callable
@@ -28,11 +32,15 @@ from ...objectives.objective import DiagonalBlocks, ravel, unravel
 from ..emissions._base import AbstractEmission, times
 from .hidden_chain import AbstractHiddenChain
 
-INFORMATION_ENTRIES = 2**27  # largest number of entries in scores of all steps, and in blocks of all states
+# largest number of entries in scores of all steps, and in blocks of all states
+INFORMATION_ENTRIES = 2**27
 
 
 class ParameterPlaces(NamedTuple):
-    """Places of parameters in the raveled θ: each state's own, those that states share, those of the states' distribution."""
+    """Places of parameters in the raveled θ.
+
+    Each state's own, those that states share, those of the states' distribution.
+    """
 
     own: Int[np.ndarray, "states own"]
     shared_places: Int[np.ndarray, " shared"]
@@ -40,8 +48,13 @@ class ParameterPlaces(NamedTuple):
 
 
 def places(hmm: AbstractHiddenChain, theta: PyTree) -> ParameterPlaces:
-    """Find the places of the parameters in θ. An emission whose states are not `apart` shares all its parameters."""
-    own, shared, chain, first = [np.zeros((hmm.num_states, 0), int)], [np.zeros(0, int)], [np.zeros(0, int)], 0
+    """Find the places of the parameters in θ. An emission whose states are not `apart` shares all
+    its parameters.
+    """
+    own = [np.zeros((hmm.num_states, 0), int)]
+    shared = [np.zeros(0, int)]
+    chain = [np.zeros(0, int)]
+    first = 0
     for name in sorted(theta):
         here = first + np.arange(np.size(theta[name]))
         if name not in hmm.emission.free:
@@ -55,7 +68,9 @@ def places(hmm: AbstractHiddenChain, theta: PyTree) -> ParameterPlaces:
 
 
 def fits(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
-    """Tell whether the scores of all steps fit into memory, and weights act on observations or sequences, not on steps."""
+    """Tell whether the scores of all steps fit into memory, and weights act on observations or
+    sequences, not on steps.
+    """
     where = places(hmm, theta)
     scores = (where.own.size + hmm.num_states * where.shared_places.size) * hmm.layout.place.size
     return hmm.drop != "step" and scores <= INFORMATION_ENTRIES
@@ -64,11 +79,15 @@ def fits(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
 def stands_in(hmm: AbstractHiddenChain, theta: PyTree) -> bool:
     """Tell whether the matrix that replaces the Hessian fits into memory."""
     where = places(hmm, theta)
-    return hmm.drop != "step" and where.own.shape[1] * sum(map(np.size, where)) <= INFORMATION_ENTRIES
+    return (
+        hmm.drop != "step" and where.own.shape[1] * sum(map(np.size, where)) <= INFORMATION_ENTRIES
+    )
 
 
 def apart(emission: AbstractEmission, theta: PyTree) -> bool:
-    """Tell whether natural parameters of each state depend on its own part of θ only. A user's emission may order states."""
+    """Tell whether natural parameters of each state depend on its own part of θ only. A user's
+    emission may order states.
+    """
     for name, constraint in emission.free.items():
         if name not in emission.shared:
             before = np.asarray(constraint.natural(np.asarray(theta[name], float)))
@@ -91,15 +110,20 @@ class _Evidence(NamedTuple):
     expected_observations: Float[Array, "steps states"]  # expected observations of each state
 
 
-def _evidence(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Arrays, " units"]) -> _Evidence:
+def _evidence(
+    hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Arrays, " units"]
+) -> _Evidence:
     """Compute the posterior for an `hmm` that drops observations or sequences."""
-    everyone, laid = jnp.ones(len(hmm.dense)), lambda of_steps: hmm.layout.arrange(of_steps).reshape(-1)
+    everyone = jnp.ones(len(hmm.dense))
+    laid = lambda of_steps: hmm.layout.arrange(of_steps).reshape(-1)
     sequences = hmm.drop == "sequence"
     seen = laid(hmm.observation_weights(everyone if sequences else weights))
     worth = laid(jnp.asarray(weights)[hmm.sequence] if sequences else everyone)
     whole, _ = hmm.whole(theta, everyone if sequences else weights)
     found = posterior(whole, hmm.layout, worth.reshape(hmm.layout.shape))
-    return _Evidence(whole, found, seen, worth, (worth * seen)[:, None] * found.states.reshape(len(worth), -1))
+    return _Evidence(
+        whole, found, seen, worth, (worth * seen)[:, None] * found.states.reshape(len(worth), -1)
+    )
 
 
 @compile_static
@@ -108,16 +132,24 @@ def complete(
 ) -> tuple[DiagonalBlocks, DiagonalBlocks, DiagonalBlocks]:
     """Compute −∇² of the complete data's expected log-density and of the prior.
 
-    There is a block for each state, one for the parameters that states share, and one for the distribution of states.
+    There is a block for each state, one for the parameters that states share, and one for the
+    distribution of states.
     """
-    vector, (own, shared, chain) = ravel(theta), places(hmm, theta)
+    vector = ravel(theta)
+    (own, shared, chain) = places(hmm, theta)
     known = _evidence(hmm, theta, weights)
     plain, slope = _prior_and_path(hmm, theta, known), _slope(hmm, theta, known)
     closed = None if shared.size else _closed(hmm, theta, known)
-    gradient = plain if closed is not None or not (own.size or shared.size) else lambda v: plain(v) - slope(v)
+    gradient = (
+        plain
+        if closed is not None or not (own.size or shared.size)
+        else lambda v: plain(v) - slope(v)
+    )
     alone = np.repeat(np.concatenate([shared, chain])[:, None], hmm.num_states, 1)
-    rows = hmm.along(gradient, vector, np.concatenate([own.T, alone]))  # in the parameters of all states at once
-    first, last = own.shape[1], own.shape[1] + shared.size
+    # in the parameters of all states at once
+    rows = hmm.along(gradient, vector, np.concatenate([own.T, alone]))
+    first = own.shape[1]
+    last = own.shape[1] + shared.size
     bend = jnp.moveaxis(rows[:first, own], 0, 1)
     return (
         DiagonalBlocks(jnp.asarray(own), bend if closed is None else bend + closed),
@@ -126,50 +158,80 @@ def complete(
     )
 
 
-def _slope(hmm: AbstractHiddenChain, theta: PyTree, evidence: _Evidence) -> Callable[[Array], Array]:
+def _slope(
+    hmm: AbstractHiddenChain, theta: PyTree, evidence: _Evidence
+) -> Callable[[Array], Array]:
     """Return the gradient of the emissions' expected log-density as a function of the raveled θ."""
 
     def expected(v):
-        densities = hmm.log_densities(unravel(v, theta)).reshape(evidence.expected_observations.shape)
-        return jnp.sum(jnp.where(evidence.expected_observations > 0, evidence.expected_observations * densities, 0.0))
+        densities = hmm.log_densities(unravel(v, theta)).reshape(
+            evidence.expected_observations.shape
+        )
+        return jnp.sum(
+            jnp.where(
+                evidence.expected_observations > 0, evidence.expected_observations * densities, 0.0
+            )
+        )
 
     return jax.grad(expected)
 
 
-def _prior_and_path(hmm: AbstractHiddenChain, theta: PyTree, evidence: _Evidence) -> Callable[[Array], Array]:
-    """Return the gradient of minus the log-density of the prior and the expected log-probability of the path."""
+def _prior_and_path(
+    hmm: AbstractHiddenChain, theta: PyTree, evidence: _Evidence
+) -> Callable[[Array], Array]:
+    """Return the gradient of minus the log-density of the prior and the expected log-probability of
+    the path.
+    """
 
     def expected(v):
-        at, counts = unravel(v, theta), (evidence.posterior.initial, evidence.posterior.transition)
+        at = unravel(v, theta)
+        counts = (evidence.posterior.initial, evidence.posterior.transition)
         parts = zip(counts, hmm.states.logs(at), strict=True)
         return -hmm.log_prior(at) - sum(jnp.sum(times(count, log)) for count, log in parts)
 
     return jax.grad(expected)
 
 
-def _closed(hmm: AbstractHiddenChain, theta: PyTree, evidence: _Evidence) -> Float[Array, "states own own"] | None:
-    """Compute minus the derivative of `_slope` in the own parameters of each state, if the emission has a closed form."""
+def _closed(
+    hmm: AbstractHiddenChain, theta: PyTree, evidence: _Evidence
+) -> Float[Array, "states own own"] | None:
+    """Compute minus the derivative of `_slope` in the own parameters of each state, if the emission
+    has a closed form.
+    """
     if not places(hmm, theta).own.size:
         return None
-    return hmm.emission.curvature(hmm.emission_parameters(theta), hmm.data, evidence.expected_observations)
+    return hmm.emission.curvature(
+        hmm.emission_parameters(theta), hmm.data, evidence.expected_observations
+    )
 
 
-def hessian(hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Arrays, " units"]) -> Float[Array, "params params"]:
+def hessian(
+    hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Arrays, " units"]
+) -> Float[Array, "params params"]:
     """Compute ∇²F(θ, w) for an `hmm` that drops observations or sequences."""
-    vector, (own, shared, _) = ravel(theta), places(hmm, theta)
+    vector = ravel(theta)
+    (own, shared, _) = places(hmm, theta)
     known = _evidence(hmm, theta, weights)
-    out, slope = hmm.along(_prior_and_path(hmm, theta, known), vector, np.arange(len(vector))), _slope(hmm, theta, known)
+    out = hmm.along(_prior_and_path(hmm, theta, known), vector, np.arange(len(vector)))
+    slope = _slope(hmm, theta, known)
     bend = _closed(hmm, theta, known)
     if bend is None:
         bend = -jnp.moveaxis(hmm.along(slope, vector, own.T)[:, own], 0, 1)
     out = out.at[own[:, :, None], own[:, None]].add(bend)
     if shared.size:
         rows = -hmm.along(slope, vector, shared)
-        out = out.at[shared].add(rows).at[own.reshape(-1)[:, None], shared].add(rows[:, own.reshape(-1)].T)
+        out = (
+            out.at[shared]
+            .add(rows)
+            .at[own.reshape(-1)[:, None], shared]
+            .add(rows[:, own.reshape(-1)].T)
+        )
     return out - _hidden_away(hmm, theta, known)
 
 
-def _hidden_away(hmm: AbstractHiddenChain, theta: PyTree, evidence: "_Evidence") -> Float[Array, "params params"]:
+def _hidden_away(
+    hmm: AbstractHiddenChain, theta: PyTree, evidence: "_Evidence"
+) -> Float[Array, "params params"]:
     """Compute `Cov(s)`, the information that is lost because the states are hidden."""
     vector, where, layout, K = ravel(theta), places(hmm, theta), hmm.layout, hmm.num_states
     densities = lambda v: hmm.log_densities(unravel(v, theta)).reshape(-1, K)
@@ -184,7 +246,9 @@ def _hidden_away(hmm: AbstractHiddenChain, theta: PyTree, evidence: "_Evidence")
         """Scores of all steps, parameters on the last axis."""
         if not len(entries):
             return jnp.zeros((*layout.shape, K, 0))
-        return jnp.moveaxis(jax.lax.map(scores, jnp.asarray(entries)), 0, -1).reshape(*layout.shape, K, -1)
+        return jnp.moveaxis(jax.lax.map(scores, jnp.asarray(entries)), 0, -1).reshape(
+            *layout.shape, K, -1
+        )
 
     spread = spread_of_sums(
         evidence.posterior,
@@ -194,8 +258,11 @@ def _hidden_away(hmm: AbstractHiddenChain, theta: PyTree, evidence: "_Evidence")
         evidence.worth.reshape(layout.shape),
         len(hmm.lengths),
     )
-    logs = lambda v: jnp.concatenate([part.reshape(-1) for part in hmm.states.logs(unravel(v, theta))])
-    turn = jnp.nan_to_num(hmm.along(logs, vector, where.chain))  # probabilities that are held at zero have no score
+    logs = lambda v: jnp.concatenate(
+        [part.reshape(-1) for part in hmm.states.logs(unravel(v, theta))]
+    )
+    # probabilities that are held at zero have no score
+    turn = jnp.nan_to_num(hmm.along(logs, vector, where.chain))
     half = jnp.concatenate([turn @ spread[: turn.shape[1]], spread[turn.shape[1] :]])
     spread = jnp.concatenate([half[:, : turn.shape[1]] @ turn.T, half[:, turn.shape[1] :]], 1)
     order = np.argsort(np.concatenate([where.chain, where.own.reshape(-1), where.shared_places]))

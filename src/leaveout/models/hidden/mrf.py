@@ -1,20 +1,25 @@
 """Hidden Markov random fields on any graph: leave observations, sites or whole fields out.
 
-A field z with p(z) = exp(Σ_s h_s(z_s) + Σ_{(s,t)} φ_st(z_s, z_t)) / Z, every edge counted once, by default Potts',
-φ_st(j, k) = β_st 1{j = k} and h = 0 (`hidden_field`), is seen through emissions e_s(z_s) = p(x_s | z_s):
+A field z with p(z) = exp(Σ_s h_s(z_s) + Σ_{(s,t)} φ_st(z_s, z_t)) / Z, every edge counted once, by
+default Potts', φ_st(j, k) = β_st 1{j = k} and h = 0 (`hidden_field`), is seen through emissions
+e_s(z_s) = p(x_s | z_s):
 
-    "observation"   F(θ, w) = −log Σ_z Π_s e_s(z_s)^{w_s} exp(Σ_s h_s + Σ_{(s,t)} φ_st) + log Z − log p(θ)
-    "site"          F(θ, w) = −log Σ_z Π_s e_s(z_s)^{w_s} exp(Σ_s w_s h_s + Σ_{(s,t)} w_s w_t φ_st) + log Z(w) − log p(θ)
-    "field"         F(θ, w) = −Σ_n w_n log p(x_n; θ) − log p(θ)
+    "observation"
+    F(θ, w) = −log Σ_z Π_s e_s(z_s)^{w_s} exp(Σ_s h_s + Σ_{(s,t)} φ_st) + log Z − log p(θ)
+    "site"
+    F(θ, w) = −log Σ_z Π_s e_s(z_s)^{w_s} exp(Σ_s w_s h_s + Σ_{(s,t)} w_s w_t φ_st) + log Z(w) − log
+    p(θ) "field"         F(θ, w) = −Σ_n w_n log p(x_n; θ) − log p(θ)
 
-Ghosh et al. (2020), "Approximate cross-validation for structured models": equations 4 and 5, algorithms 1 and 2. (Their β is
-half of ours: in appendix L.3 every edge is counted twice.) Z is the sum over configurations without emissions: a site of weight
-zero has no edges. A missing observation has weight zero. Scores are computed in the whole graph with held-out units unseen:
+Ghosh et al. (2020), "Approximate cross-validation for structured models": equations 4 and 5,
+algorithms 1 and 2. (Their β is half of ours: in appendix L.3 every edge is counted twice.) Z is the
+sum over configurations without emissions: a site of weight zero has no edges. A missing observation
+has weight zero. Scores are computed in the whole graph with held-out units unseen:
 
     −log p(x_s | everything seen; θ) = −log Σ_k p(z_s = k | everything seen) e_s(k).
 
-With approximate inference all of these are the same functions of approximate sums: F and its derivatives are consistent, and
-so are refits and their certificate, but all are those of the approximation. `against_exact` compares it with exact sums.
+With approximate inference all of these are the same functions of approximate sums: F and its
+derivatives are consistent, and so are refits and their certificate, but all are those of the
+approximation. `against_exact` compares it with exact sums.
 """
 
 import itertools
@@ -37,13 +42,21 @@ from ...plans.graph import blocks, read_edges
 from ..emissions._base import AbstractEmission
 from . import hidden_field as _hidden_field
 from .hidden import FieldLabels, GivenParameters, Steps, Table, mixture, read_fields, read_weights
-from .hidden_field import AbstractHiddenField, External, Free, has_direction, read_coupling, read_external
+from .hidden_field import (
+    AbstractHiddenField,
+    External,
+    Free,
+    has_direction,
+    read_coupling,
+    read_external,
+)
 
 ORDERS = 24  # largest number of orders of the states that are tried at a start
 LEARN = "a coupling, lo.models.Free(...), or an external field, lo.models.External(...)"
 APART = "losses, their errors and their certificate are of that model, not of the exact one; against_exact says how far apart"
 
-MAX_PART_ENTRIES = 2**19  # largest number of entries of all tables of a part where inference is compared with exact sums
+# largest number of entries of all tables of a part where inference is compared with exact sums
+MAX_PART_ENTRIES = 2**19
 INFERENCE = {
     "exact": "sums over all configurations are exact",
     "bethe": "sums over all configurations are Bethe's approximation",
@@ -56,8 +69,8 @@ class MRF(AbstractHiddenField):
 
         log p(z) = Σ_{(s,t)} φ_st(z_s, z_t) + Σ_s h_s(z_s) − log Z,      x_s | z_s ~ emission
 
-    `fit(...).parameters` is `{"coupling": [], [edges] or [states, states], ...}`, "external" where there is one, and the
-    emission's own.
+    `fit(...).parameters` is `{"coupling": [], [edges] or [states, states], ...}`, "external" where
+    there is one, and the emission's own.
 
     Parameters
     ----------
@@ -70,12 +83,13 @@ class MRF(AbstractHiddenField):
     num_states : int
         Number of states.
     coupling : float, array or Free
-        β, a number or one an edge; φ, a matrix `[states, states]` or one an edge; or `Free(...)`, which is learned.
+        β, a number or one an edge; φ, a matrix `[states, states]` or one an edge; or `Free(...)`,
+        which is learned.
     external : array, shape (sites, states), External or None, default: None
         External field h, held fixed; or `External(...)`, which is learned.
     drop : {"observation", "site", "field"}, default: "observation"
-        Unit that is left out: the observation of a site, whose state stays in the field; a site with its edges; or a field.
-        Units of several fields are numbered field by field.
+        Unit that is left out: the observation of a site, whose state stays in the field; a site
+        with its edges; or a field. Units of several fields are numbered field by field.
     prior : {"default"} or None, default: "default"
         Priors of the emission, `Free` and `External`; None is maximum likelihood.
     score : {"pointwise", "joint"}, default: "pointwise"
@@ -88,8 +102,8 @@ class MRF(AbstractHiddenField):
     Raises
     ------
     ValueError
-        If the graph has loops, duplicate or one-sided edges, exact inference needs more memory, or the data cannot determine
-        the model.
+        If the graph has loops, duplicate or one-sided edges, exact inference needs more memory, or
+        the data cannot determine the model.
     TypeError
         If the coupling is none of these.
 
@@ -101,7 +115,9 @@ class MRF(AbstractHiddenField):
     --------
     >>> import leaveout as lo
     >>> x = np.array([0.1, 0.2, 0.0, 2.1, 1.9, 2.2])
-    >>> model = lo.MRF(x, np.c_[np.arange(5), np.arange(1, 6)], lo.emissions.Gaussian(), 2, coupling=0.5)
+    >>> model = lo.MRF(
+    ...     x, np.c_[np.arange(5), np.arange(1, 6)], lo.emissions.Gaussian(), 2, coupling=0.5
+    ... )
     >>> model.num_units, model.num_states
     (6, 2)
     """
@@ -133,22 +149,30 @@ class MRF(AbstractHiddenField):
     ):
         self.read_choices(emission, num_states, drop, score)
         if emission.reach:
-            raise ValueError(f"MRF: {type(emission).__name__} regresses on earlier steps, which sites of a graph do not have.")
+            raise ValueError(
+                f"MRF: {type(emission).__name__} regresses on earlier steps, which sites of a graph do not have."
+            )
         if not (prior is None or (isinstance(prior, str) and prior == "default")):
             raise ValueError(f"MRF: prior must be 'default' or None; got {prior!r}.")
-        if inference not in INFERENCE or not (isinstance(memory, int | float | np.number) and memory > 0):
+        if inference not in INFERENCE or not (
+            isinstance(memory, int | float | np.number) and memory > 0
+        ):
             raise ValueError(
                 f"MRF: inference must be one of {', '.join(map(repr, INFERENCE))}, memory GiB, a positive number; got "
                 f"{inference!r}, {memory!r}."
             )
-        self.flat, self.number = prior is None, int(num_states)
+        self.flat = prior is None
+        self.number = int(num_states)
         self.x, self.labels = read_fields(x)
         directed = has_direction(edges)
         self.edges, _, _ = read_edges("MRF", edges, self.x.shape[1], self.labels.index)
         if drop == "field" and len(self.x) < 2:
             raise ValueError('MRF: drop="field" needs several fields; give x as [fields, sites].')
-        self.learned, self.directed = isinstance(coupling, Free), isinstance(coupling, Free) and coupling.directed
-        self.coupling, self.coupling_prior = read_coupling(coupling, len(self.edges), self.number, self.flat, directed)
+        self.learned = isinstance(coupling, Free)
+        self.directed = isinstance(coupling, Free) and coupling.directed
+        self.coupling, self.coupling_prior = read_coupling(
+            coupling, len(self.edges), self.number, self.flat, directed
+        )
         read = read_external(external, self.labels.index, self.x.shape[1], self.number, self.flat)
         self.external, self.design, self.external_prior = read
         self.inference = inference
@@ -157,19 +181,30 @@ class MRF(AbstractHiddenField):
                 'MRF: inference="bethe" takes couplings and external fields that are held fixed: without observations its '
                 'messages settle at a point that is none of its optima where the coupling is strong. Take "trw" to learn them.'
             )
-        rows, lengths = self.x.reshape(-1, self.x.shape[2]), np.full(len(self.x), self.x.shape[1])
+        rows = self.x.reshape(-1, self.x.shape[2])
+        lengths = np.full(len(self.x), self.x.shape[1])
         self.data, dense, _ = self.read_emission(emission, rows, lengths)
         self.dense = dense.reshape(self.x.shape[:2])
         if not (self.shapes or self.prior_learned):
-            raise ValueError(f"MRF: with {type(emission).__name__} there is something to learn of the states only: {LEARN}.")
-        flat = (self.learned and self.coupling_prior is None) or (self.design is not None and self.external_prior is None)
+            raise ValueError(
+                f"MRF: with {type(emission).__name__} there is something to learn of the states only: {LEARN}."
+            )
+        flat = (self.learned and self.coupling_prior is None) or (
+            self.design is not None and self.external_prior is None
+        )
         self.check_size(not (self.flat or flat))
         self.tree = tree(self.x.shape[1], self.edges, self.number, memory * 2**30, inference)
-        fixed = None if self.prior_learned else self.log_prior_partition(self.pairs(self.coupling), self.outside({}))
+        fixed = (
+            None
+            if self.prior_learned
+            else self.log_prior_partition(self.pairs(self.coupling), self.outside({}))
+        )
         self.normaliser = None if fixed is None else as_stored(fixed)
         sites = self.x.shape[1]
         min_site_blocks = 20  # least number of blocks of sites for standard errors
-        self.block = blocks(self.edges, sites, max(1, min(max(min_site_blocks, round(sites**0.5)), sites // 2)))
+        self.block = blocks(
+            self.edges, sites, max(1, min(max(min_site_blocks, round(sites**0.5)), sites // 2))
+        )
 
     # parameters
 
@@ -186,7 +221,11 @@ class MRF(AbstractHiddenField):
 
     def _natural(self, theta):
         field = {} if self.external is None else {"external": self.external_of(theta)}
-        return {"coupling": jnp.asarray(self.coupling_of(theta)), **field, **self.emission_parameters(theta)}
+        return {
+            "coupling": jnp.asarray(self.coupling_of(theta)),
+            **field,
+            **self.emission_parameters(theta),
+        }
 
     @float64
     def _start(self, seed):
@@ -195,11 +234,24 @@ class MRF(AbstractHiddenField):
         If fixed potentials tell the states apart, the order of states that fits best is taken.
         """
         own = self.emission.initial(self.data, self.dense.ravel(), self.number, seed)
-        prior = {name: value for name, value in (("coupling", self.coupling), ("external", self.external)) if value is not None}
-        orders = itertools.permutations(range(self.number)) if self.told_apart and own else [range(self.number)]
-        starts = [{**prior, **self.emission.permute(own, np.array(order))} for order in itertools.islice(orders, ORDERS)]
+        prior = {
+            name: value
+            for name, value in (("coupling", self.coupling), ("external", self.external))
+            if value is not None
+        }
+        orders = (
+            itertools.permutations(range(self.number))
+            if self.told_apart and own
+            else [range(self.number)]
+        )
+        starts = [
+            {**prior, **self.emission.permute(own, np.array(order))}
+            for order in itertools.islice(orders, ORDERS)
+        ]
         em_steps = 5  # steps of expectation–maximisation before descent
-        return self._to_unconstrained(_hidden_field.climb(self, _hidden_field.lowest(self, starts), em_steps)[0])
+        return self._to_unconstrained(
+            _hidden_field.climb(self, _hidden_field.lowest(self, starts), em_steps)[0]
+        )
 
     @float64
     def _canonical(self, theta):
@@ -218,56 +270,83 @@ class MRF(AbstractHiddenField):
     # F
 
     def score(
-        self, theta: PyTree, weights: Float[Array, " units"], index: Int[Arrays, " width"], held: Float[Arrays, " width"]
+        self,
+        theta: PyTree,
+        weights: Float[Array, " units"],
+        index: Int[Arrays, " width"],
+        held: Float[Arrays, " width"],
     ) -> Array:
         if self.drop == "field":
-            return (
-                super().score(theta, weights, index, held)
-                if self.joint
-                else self.losses(theta, *self._listed_densities(theta, index))
-            )
+            if self.joint:
+                return super().score(theta, weights, index, held)
+            return self.losses(theta, *self._listed_densities(theta, index))
         pairs = self.pair_potentials(theta)
         if self.joint:
-            densities, known = self.densities(theta), jnp.asarray(weights).at[index].max(held, mode="drop")
+            densities = self.densities(theta)
+            known = jnp.asarray(weights).at[index].max(held, mode="drop")
             both = jnp.stack(
-                [self.weighted_emissions(weights, densities), self.weighted_emissions(known, densities)]
+                [
+                    self.weighted_emissions(weights, densities),
+                    self.weighted_emissions(known, densities),
+                ]
             ) + self.outside(theta)
             without, complete = jnp.sum(log_partition(both, pairs, self.tree), -1)
             return without - complete
         states, densities = self._posterior(theta, weights, index, pairs)
         return -mixture(states, densities)
 
-    def _posterior(self, theta: PyTree, weights: Arrays, index: Arrays, pairs: Array) -> tuple[Array, Array]:
-        """Compute state probabilities and densities of the listed units, `[width, states]` each; any values for padding."""
+    def _posterior(
+        self, theta: PyTree, weights: Arrays, index: Arrays, pairs: Array
+    ) -> tuple[Array, Array]:
+        """Compute state probabilities and densities of the listed units, `[width, states]` each.
+
+        Any values for padding.
+        """
         densities = self.densities(theta)
-        seen, sites = self.weighted_emissions(jnp.asarray(weights), densities) + self.outside(theta), self.x.shape[1]
+        seen = self.weighted_emissions(jnp.asarray(weights), densities) + self.outside(theta)
+        sites = self.x.shape[1]
         place = jnp.minimum(index, self.num_units - 1)
         if len(index) < len(self.x):  # only the fields of the listed units
-            states = marginals(seen[place // sites], pairs, self.tree)[jnp.arange(len(index)), place % sites]
+            states = marginals(seen[place // sites], pairs, self.tree)[
+                jnp.arange(len(index)), place % sites
+            ]
         else:
             states = marginals(seen, pairs, self.tree).reshape(-1, self.number)[place]
         return states, densities.reshape(-1, self.number)[place]
 
     def _listed_densities(self, theta: PyTree, index: Arrays) -> tuple[Array, Array]:
         """Return densities of the listed fields, and which of them have observations."""
-        sites, place = self.x.shape[1], jnp.minimum(index, len(self.x) - 1)
+        sites = self.x.shape[1]
+        place = jnp.minimum(index, len(self.x) - 1)
         rows = (place[:, None] * sites + jnp.arange(sites)).reshape(-1)
         data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], self.data)
         return self.densities(theta, data), jnp.asarray(self.dense)[place]
 
-    def perturbation(self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]) -> Scalar:
+    def perturbation(
+        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+    ) -> Scalar:
         if self.drop != "field" or len(index) == self.num_units:
             return super().perturbation(theta, index, delta)
-        return jnp.where(index < self.num_units, delta, 0.0) @ self.losses(theta, *self._listed_densities(theta, index))
+        return jnp.where(index < self.num_units, delta, 0.0) @ self.losses(
+            theta, *self._listed_densities(theta, index)
+        )
 
     def hessian_change(
         self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
     ) -> Float[Array, "params params"]:
         if self.drop != "field" or len(index) == self.num_units:
             return super().hessian_change(theta, index, delta)
-        return jax.hessian(lambda v: self.perturbation(unravel(v, theta), index, delta))(ravel(theta))
+        return jax.hessian(lambda v: self.perturbation(unravel(v, theta), index, delta))(
+            ravel(theta)
+        )
 
-    def predict(self, theta: PyTree, weights: Float[Arrays, " units"], index: Int[Arrays, " width"], kind: str) -> Array:
+    def predict(
+        self,
+        theta: PyTree,
+        weights: Float[Arrays, " units"],
+        index: Int[Arrays, " width"],
+        kind: str,
+    ) -> Array:
         self.check_kind(kind, "sites")
         states, _ = self._posterior(theta, weights, index, self.pair_potentials(theta))
         if kind == "state":
@@ -284,23 +363,36 @@ class MRF(AbstractHiddenField):
 
     @property
     def neighbourhood(self) -> dict[str, Any]:
-        """Blocks of neighbouring sites, each of all fields, as effects of a place are common to these."""
+        """Blocks of neighbouring sites, each of all fields, as effects of a place are common to
+        these.
+        """
         return {"blocks": np.tile(self.block, len(self.x))}
 
     @property
     def costs(self) -> Costs:
         """Cost of a refit: a few operations for each entry of the tables."""
         mrf_lanes = 16  # refits that share a pass, by measurement
-        return Costs(int(np.clip(mrf_lanes // len(self.x), 1, mrf_lanes)), 10.0 * self.tree.entries * len(self.x))
+        return Costs(
+            int(np.clip(mrf_lanes // len(self.x), 1, mrf_lanes)),
+            10.0 * self.tree.entries * len(self.x),
+        )
 
     @property
     def note(self) -> str:
         style = f'drop="{self.drop}": {self.styles[self.drop]}'
-        told = "" if self.inference == "exact" else f' inference="{self.inference}": {INFERENCE[self.inference]}; {APART}.'
+        told = (
+            ""
+            if self.inference == "exact"
+            else f' inference="{self.inference}": {INFERENCE[self.inference]}; {APART}.'
+        )
         if self.flat:
             return f"{style}. Maximum likelihood, no prior.{told}"
         priors = {"coupling": self.coupling_prior, "external": self.external_prior}
-        said = [f"{name} ~ Normal({prior[0]:g}, {prior[1]:g})" for name, prior in priors.items() if prior is not None]
+        said = [
+            f"{name} ~ Normal({prior[0]:g}, {prior[1]:g})"
+            for name, prior in priors.items()
+            if prior is not None
+        ]
         return f"{style}. Prior: {'; '.join(filter(None, (self.emission.prior_note, *said))) or 'none'}.{told}"
 
     # for users
@@ -338,10 +430,13 @@ class MRF(AbstractHiddenField):
         return -float(jnp.sum(_hidden_field.losses(self, self._to_unconstrained(parameters))))
 
     @float64
-    def em(self, parameters: GivenParameters, num_steps: int = 100, tol: float = 1e-8) -> dict[str, np.ndarray]:
+    def em(
+        self, parameters: GivenParameters, num_steps: int = 100, tol: float = 1e-8
+    ) -> dict[str, np.ndarray]:
         """Take steps of expectation–maximisation, until F falls by less than `tol` in a step.
 
-        Expectations are those of `inference`. `lo.fit(mrf, theta0=mrf.em(start))` goes on by Newton's method.
+        Expectations are those of `inference`. `lo.fit(mrf, theta0=mrf.em(start))` goes on by
+        Newton's method.
 
         Parameters
         ----------
@@ -361,7 +456,9 @@ class MRF(AbstractHiddenField):
         return _hidden_field.climb(self, jax.tree.map(np.asarray, found), num_steps, tol)[0]
 
     @float64
-    def state_probabilities(self, parameters: GivenParameters, weights: ArrayLike | None = None) -> Table:
+    def state_probabilities(
+        self, parameters: GivenParameters, weights: ArrayLike | None = None
+    ) -> Table:
         """Compute p(z_s = k | everything seen).
 
         Parameters
@@ -377,11 +474,16 @@ class MRF(AbstractHiddenField):
             The probabilities.
         """
         weights = read_weights("MRF", weights, self.num_units, self.labels.units(self.drop))
-        return self.labels.states(np.asarray(_hidden_field.smoothed_sites(self, self._to_unconstrained(parameters), weights)))
+        return self.labels.states(
+            np.asarray(
+                _hidden_field.smoothed_sites(self, self._to_unconstrained(parameters), weights)
+            )
+        )
 
     @float64
     def against_exact(self, parameters: GivenParameters) -> Table:
-        """Compare approximate with exact inference, on parts of the graph that are small enough for both.
+        """Compare approximate with exact inference, on parts of the graph that are small enough for
+        both.
 
         Each part is a field of its own, so errors at the borders of parts are not seen.
 
@@ -393,8 +495,8 @@ class MRF(AbstractHiddenField):
         Returns
         -------
         DataFrame
-            A row for each part, and one for all: mean losses with each site left out alone by either inference, and the largest
-            differences.
+            A row for each part, and one for all: mean losses with each site left out alone by
+            either inference, and the largest differences.
 
         Raises
         ------
@@ -402,7 +504,9 @@ class MRF(AbstractHiddenField):
             If inference is exact.
         """
         if self.inference == "exact":
-            raise ValueError('MRF: against_exact compares inference="bethe" or "trw" with exact sums; these are exact.')
+            raise ValueError(
+                'MRF: against_exact compares inference="bethe" or "trw" with exact sums; these are exact.'
+            )
         return _against_exact(self, jax.tree.map(jnp.asarray, self._to_unconstrained(parameters)))
 
     @float64
@@ -419,7 +523,9 @@ class MRF(AbstractHiddenField):
         array or Series, shape (sites,) or (fields, sites)
             The states.
         """
-        return self.labels.sites(_hidden_field.decode_field(self, self._to_unconstrained(parameters)))
+        return self.labels.sites(
+            _hidden_field.decode_field(self, self._to_unconstrained(parameters))
+        )
 
     @conventional
     @float64
@@ -442,29 +548,42 @@ class MRF(AbstractHiddenField):
         Returns
         -------
         tuple of array
-            Observations `[fields, sites]` or `[fields, sites, channels]`, and states `[fields, sites]`.
+            Observations `[fields, sites]` or `[fields, sites, channels]`, and states `[fields,
+            sites]`.
         """
-        return _hidden_field.draw(self, self._to_unconstrained(parameters), num_fields, np.random.default_rng(seed))
+        return _hidden_field.draw(
+            self, self._to_unconstrained(parameters), num_fields, np.random.default_rng(seed)
+        )
 
 
 def _against_exact(field: AbstractHiddenField, theta: PyTree) -> pd.DataFrame:
     """Build a table with a row for each part of the graph, and one for all.
 
-    Columns are the sites, the edges, the mean held-out loss by exact and by approximate sums, the largest difference of a
-    site's loss and of a state's probability, and the difference of log p(x). A part is a field of its own, small enough for
-    exact sums: its sites, the edges between them, and the observations there. The loss of every observed site is computed with
-    that one observation left out, at the same parameters, by either kind of sums.
+    Columns are the sites, the edges, the mean held-out loss by exact and by approximate sums, the
+    largest difference of a site's loss and of a state's probability, and the difference of log
+    p(x). A part is a field of its own, small enough for exact sums: its sites, the edges between
+    them, and the observations there. The loss of every observed site is computed with that one
+    observation left out, at the same parameters, by either kind of sums.
     """
-    densities, pairs = field.densities(theta), np.asarray(field.pair_potentials(theta))
+    densities = field.densities(theta)
+    pairs = np.asarray(field.pair_potentials(theta))
     outside = np.broadcast_to(np.asarray(field.outside(theta)), densities.shape[1:])
-    rows, losses = [], []
+    rows = []
+    losses = []
     parts = _parts(field)
     with Slow("parts of the field", len(parts)) as bar:
         for sites, inside, exact in parts:
             edges = _renumber_edges(field.edges[inside], sites)
             near = tree(len(sites), edges, field.num_states, inference=field.inference)
             found = [
-                _losses(field, densities[:, sites], field.dense[:, sites], outside[sites], pairs[inside], sums)
+                _losses(
+                    field,
+                    densities[:, sites],
+                    field.dense[:, sites],
+                    outside[sites],
+                    pairs[inside],
+                    sums,
+                )
                 for sums in (exact, near)
             ]
             (one, states, total), (other, beliefs, nearly) = found
@@ -481,15 +600,21 @@ def _against_exact(field: AbstractHiddenField, theta: PyTree) -> pd.DataFrame:
                 }
             )
             bar.advance()
-    whole: dict[str, Any] = {name: sum(row[name] for row in rows) for name in ("sites", "edges", "log_likelihood")}
+    whole: dict[str, Any] = {
+        name: sum(row[name] for row in rows) for name in ("sites", "edges", "log_likelihood")
+    }
     whole |= zip(("exact", "approximate"), np.concatenate(losses, axis=1).mean(1), strict=True)
     whole |= {name: max(row[name] for row in rows) for name in ("largest", "state")}
     return pd.DataFrame([*rows, whole], index=[*range(len(rows)), "all"])
 
 
 def _parts(field: AbstractHiddenField) -> list[tuple[np.ndarray, np.ndarray, Sums]]:
-    """Divide the graph into as few blocks of neighbouring sites as exact sums allow; return sites, edges and exact sums."""
-    sites, count = field.x.shape[1], 1
+    """Divide the graph into as few blocks of neighbouring sites as exact sums allow.
+
+    Return sites, edges and exact sums.
+    """
+    sites = field.x.shape[1]
+    count = 1
     while True:
         label = blocks(field.edges, sites, count)
         found = []
@@ -497,7 +622,12 @@ def _parts(field: AbstractHiddenField) -> list[tuple[np.ndarray, np.ndarray, Sum
             mine = np.flatnonzero(label == part)
             inside = np.flatnonzero((label[field.edges] == part).all(1))
             edges = _renumber_edges(field.edges[inside], mine)
-            if table_entries(first_scopes(neighbours(len(mine), edges), field.num_states), field.num_states) > MAX_PART_ENTRIES:
+            if (
+                table_entries(
+                    first_scopes(neighbours(len(mine), edges), field.num_states), field.num_states
+                )
+                > MAX_PART_ENTRIES
+            ):
                 break
             found.append((mine, inside, tree(len(mine), edges, field.num_states)))
         if len(found) == count:
@@ -505,12 +635,19 @@ def _parts(field: AbstractHiddenField) -> list[tuple[np.ndarray, np.ndarray, Sum
         count *= 2
 
 
-def _renumber_edges(edges: Int[np.ndarray, "edges 2"], sites: Int[np.ndarray, " part"]) -> Int[np.ndarray, "edges 2"]:
+def _renumber_edges(
+    edges: Int[np.ndarray, "edges 2"], sites: Int[np.ndarray, " part"]
+) -> Int[np.ndarray, "edges 2"]:
     return np.searchsorted(sites, edges).reshape(-1, 2)
 
 
 def _losses(
-    field: AbstractHiddenField, densities: jax.Array, dense: np.ndarray, outside: np.ndarray, pairs: np.ndarray, sums: Sums
+    field: AbstractHiddenField,
+    densities: jax.Array,
+    dense: np.ndarray,
+    outside: np.ndarray,
+    pairs: np.ndarray,
+    sums: Sums,
 ) -> tuple[Float[np.ndarray, " observed"], Float[np.ndarray, "fields sites states"], float]:
     """Compute the loss of every observed site with that site left out.
 
@@ -518,7 +655,9 @@ def _losses(
     """
     weigh = lambda weights, own: field.emission.weigh(jnp.asarray(weights)[..., None], own)
     seen = weigh(dense * 1.0, densities) + outside
-    total = log_partition(seen, pairs, sums).sum() - len(seen) * log_partition(jnp.zeros(outside.shape) + outside, pairs, sums)
+    total = log_partition(seen, pairs, sums).sum() - len(seen) * log_partition(
+        jnp.zeros(outside.shape) + outside, pairs, sums
+    )
     losses = []
     for own, there in zip(densities, dense, strict=True):
         held = np.flatnonzero(there)

@@ -1,1 +1,4 @@
-"""Latent Gaussian models: mixed models, fields, Gaussian processes, by Laplace's method and quadrature."""
+"""Latent Gaussian models.
+
+Mixed models, fields, Gaussian processes, by Laplace's method and quadrature.
+"""

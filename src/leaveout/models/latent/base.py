@@ -1,4 +1,7 @@
-"""Frame of models of latent Gaussian variables: refits, held-out losses and predictions, by the engine that computes F."""
+"""Frame of models of latent Gaussian variables.
+
+Refits, held-out losses and predictions, by the engine that computes F.
+"""
 
 import abc
 import functools
@@ -9,24 +12,33 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ..._runtime.jax import PyTree
-from ...objectives.closed_form import GRADIENT_DIFFERENCE, AbstractClosedForm, Points, State, ValueAndGradient, Weights
+from ...objectives.closed_form import (
+    GRADIENT_DIFFERENCE,
+    AbstractClosedForm,
+    Points,
+    State,
+    ValueAndGradient,
+    Weights,
+)
 from ...objectives.objective import Costs
 from .quadrature import marginal_losses, marginal_means, with_coefficients
 from .responses import ResponseRows
 
 
 class DesignRegressions(NamedTuple):
-    """Regressions of the columns X of the design on the effects, given θ and w: effects U and residuals R = X − AU.
+    """Regressions of the columns X of the design on the effects, given θ and w: effects U and
+    residuals R = X − AU.
 
-    They minimise RᵀWR + UᵀU, so that XᵀV⁻¹X = XᵀWR, and, as U is at a minimum, d(XᵀV⁻¹X) = Rᵀ dW R − RᵀW dA U − Uᵀ dAᵀ WR.
-    Rows are in an order of the engine's own, except those of `eta`.
+    They minimise RᵀWR + UᵀU, so that XᵀV⁻¹X = XᵀWR, and, as U is at a minimum, d(XᵀV⁻¹X) = Rᵀ dW R
+    − RᵀW dA U − Uᵀ dAᵀ WR. Rows are in an order of the engine's own, except those of `eta`.
     """
 
     eta: Float[np.ndarray, "refits rows"]  # linear predictors at the modes
     design: Float[np.ndarray, "rows coefficients"]
     unit: Int[np.ndarray, " rows"]
     outer: Float[np.ndarray, "refits rows"] | float  # weights outside of the integrals
-    weight: Float[np.ndarray, "refits rows"]  # W, the curvatures ℓ″ at the modes with the weights inside
+    # W, the curvatures ℓ″ at the modes with the weights inside
+    weight: Float[np.ndarray, "refits rows"]
     effects: Float[np.ndarray, "couplings coefficients refits rows"]  # U at the effects of each row
     residual: Float[np.ndarray, "coefficients refits rows"]
 
@@ -35,19 +47,26 @@ class DesignRegressions(NamedTuple):
         """XᵀV⁻¹X."""
         return np.moveaxis((self.residual * (self.weight * self.outer)) @ self.design, 0, 1)
 
-    def solve(self) -> tuple[Float[np.ndarray, " refits"], Float[np.ndarray, "coefficients refits rows"]]:
+    def solve(
+        self,
+    ) -> tuple[Float[np.ndarray, " refits"], Float[np.ndarray, "coefficients refits rows"]]:
         """Compute log|XᵀV⁻¹X|, infinite where X is collinear, and (XᵀV⁻¹X)⁻¹Rᵀ."""
-        information, collinear_share = self.information, 1e-13  # least eigenvalue, relative to the largest, beyond rounding
+        # least eigenvalue, relative to the largest, beyond rounding
+        information = self.information
+        collinear_share = 1e-13
         known = np.isfinite(information).all((1, 2), keepdims=True)
         size, basis = np.linalg.eigh(np.where(known, information, 0.0))
         logdet = np.where(size > collinear_share * size[:, -1:], np.log(size), np.inf).sum(1)
-        return logdet, np.einsum("ljk,kli->jli", (basis / size[:, None]) @ basis.swapaxes(1, 2), self.residual)
+        return logdet, np.einsum(
+            "ljk,kli->jli", (basis / size[:, None]) @ basis.swapaxes(1, 2), self.residual
+        )
 
 
 class AbstractEngine(abc.ABC):
     """F(θ, w) of a batch of refits, its gradients, and the posterior of the linear predictors.
 
-    `apart` tells whether weights stand outside of the integrals, one for each level of the only factor.
+    `apart` tells whether weights stand outside of the integrals, one for each level of the only
+    factor.
     """
 
     apart: bool
@@ -71,34 +90,61 @@ class AbstractEngine(abc.ABC):
         """Compute ∂²F/∂θ∂w at weights one."""
 
     @abc.abstractmethod
-    def predictors(self, theta: Points, weights: Weights, state: State = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Compute mean and variance of every row's predictor given the seen rows `[refits, rows]`, and τ `[own, refits, 1]`."""
+    def predictors(
+        self, theta: Points, weights: Weights, state: State = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Compute mean and variance of every row's predictor given the seen rows `[refits, rows]`,
+        and τ `[own, refits, 1]`.
+        """
 
     @abc.abstractmethod
     def covariances(self, theta: Float[np.ndarray, " params"]) -> tuple[np.ndarray, np.ndarray]:
-        """Covariance of all rows' predictors given β and all data, `[rows, rows]`; and wℓ″ of each row."""
+        """Covariance of all rows' predictors given β and all data, `[rows, rows]`.
+
+        And wℓ″ of each row.
+        """
 
     @abc.abstractmethod
-    def regressions(self, theta: Points, weights: Weights, state: State = None) -> DesignRegressions:
+    def regressions(
+        self, theta: Points, weights: Weights, state: State = None
+    ) -> DesignRegressions:
         """Regress the columns of the design on the effects."""
 
     @abc.abstractmethod
-    def by_loadings(self, slopes: Float[np.ndarray, "couplings refits rows"]) -> Float[np.ndarray, "refits hyper"]:
-        """Slopes in the parameters of A, from those in the entries of A, of rows as in `regressions`."""
+    def by_loadings(
+        self, slopes: Float[np.ndarray, "couplings refits rows"]
+    ) -> Float[np.ndarray, "refits hyper"]:
+        """Slopes in the parameters of A, from those in the entries of A, of rows as in
+        `regressions`.
+        """
 
-    def restricted(self, theta: Points, weights: Weights, state: State) -> tuple[np.ndarray, np.ndarray]:
-        """Compute ½ log|XᵀV⁻¹X| and its gradients, for a Gaussian response; it is infinite where X is collinear."""
-        lanes, value, gradient = np.arange(len(theta)), np.empty(len(theta)), np.zeros_like(theta)
-        for some in np.array_split(lanes, 1 + len(theta) * self.data.design.size // RESTRICTED_ENTRIES):
-            at = self.regressions(theta[some], weights[some], None if state is None else state[some])
+    def restricted(
+        self, theta: Points, weights: Weights, state: State
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Compute ½ log|XᵀV⁻¹X| and its gradients, for a Gaussian response.
+
+        It is infinite where X is collinear.
+        """
+        lanes = np.arange(len(theta))
+        value = np.empty(len(theta))
+        gradient = np.zeros_like(theta)
+        for some in np.array_split(
+            lanes, 1 + len(theta) * self.data.design.size // RESTRICTED_ENTRIES
+        ):
+            at = self.regressions(
+                theta[some], weights[some], None if state is None else state[some]
+            )
             logdet, solved = at.solve()
             value[some], weight = 0.5 * logdet, at.weight * at.outer
             by_loadings = self.by_loadings(-weight * np.einsum("cjli,jli->cli", at.effects, solved))
             gradient[some, len(at.residual) : -1] = by_loadings
-            gradient[some, -1] = -np.sum(weight * np.sum(at.residual * solved, 0), 1)  # W = ω e^{−2τ}
+            # W = ω e^{−2τ}
+            gradient[some, -1] = -np.sum(weight * np.sum(at.residual * solved, 0), 1)
         return value, gradient
 
-    def restricted_by_weight(self, theta: Points, weights: Weights) -> Float[np.ndarray, "refits units"]:
+    def restricted_by_weight(
+        self, theta: Points, weights: Weights
+    ) -> Float[np.ndarray, "refits units"]:
         """Compute the derivatives of ½ log|XᵀV⁻¹X| by the weights of units, at weights one."""
         at = self.regressions(theta, weights)
         inside = at.residual if isinstance(at.outer, float) else at.design.T[:, None]
@@ -106,31 +152,50 @@ class AbstractEngine(abc.ABC):
         return np.array([np.bincount(at.unit, one, weights.shape[1]) for one in each])
 
     def restricted_alone(
-        self, theta: Float[np.ndarray, " params"], unit: Int[np.ndarray, " some"], run: Int[np.ndarray, " some"], units: int
+        self,
+        theta: Float[np.ndarray, " params"],
+        unit: Int[np.ndarray, " some"],
+        run: Int[np.ndarray, " some"],
+        units: int,
     ) -> Float[np.ndarray, " runs"]:
-        """Compute what ½ log|XᵀV⁻¹X| falls by without runs of clusters that are apart, or without single rows.
+        """Compute what ½ log|XᵀV⁻¹X| falls by without runs of clusters that are apart, or without
+        single rows.
 
-        XᵀV⁻¹X lacks the shares of the clusters, or kkᵀ/c of a row, with k its row of V⁻¹X and c = (V⁻¹)ᵢᵢ = w(1 − wv).
+        XᵀV⁻¹X lacks the shares of the clusters, or kkᵀ/c of a row, with k its row of V⁻¹X and c =
+        (V⁻¹)ᵢᵢ = w(1 − wv).
         """
-        at, total = self.regressions(theta[None], np.ones((1, units))), lambda part: np.bincount(at.unit, part, units)
+        at, total = (
+            self.regressions(theta[None], np.ones((1, units))),
+            lambda part: np.bincount(at.unit, part, units),
+        )
         (logdet,), solved = at.solve()
-        weight, residual = at.weight[0], at.residual[:, 0]
+        weight = at.weight[0]
+        residual = at.residual[:, 0]
         if not self.apart:
             variance = self.predictors(theta[None], np.ones((1, units)))[1][0]
-            share = total(weight * np.sum(residual * solved[:, 0], 0)) / (1 - total(weight) * variance)
+            share = total(weight * np.sum(residual * solved[:, 0], 0)) / (
+                1 - total(weight) * variance
+            )
             return -0.5 * np.log1p(-share[unit])
-        lost = np.array([[np.bincount(run, total(weight * r * x)[unit]) for x in at.design.T] for r in residual])
+        lost = np.array(
+            [[np.bincount(run, total(weight * r * x)[unit]) for x in at.design.T] for r in residual]
+        )
         return 0.5 * (logdet - np.linalg.slogdet(at.information[0] - np.moveaxis(lost, 2, 0))[1])
 
 
-RESTRICTED_ENTRIES = 2**20  # numbers of rows, columns and refits whose regressions are in memory together
+# numbers of rows, columns and refits whose regressions are in memory together
+RESTRICTED_ENTRIES = 2**20
 
 
 def jacobian_by_differences(
-    by_weight: Callable[[Points, State], tuple[Float[np.ndarray, "points units"], State]], theta: Float[np.ndarray, " params"]
+    by_weight: Callable[[Points, State], tuple[Float[np.ndarray, "points units"], State]],
+    theta: Float[np.ndarray, " params"],
 ) -> Float[np.ndarray, "units params"]:
-    """Compute ∂²F/∂θ∂w by central differences of the exact ∂F/∂w, which `by_weight` returns with its state."""
-    found, state = [], None
+    """Compute ∂²F/∂θ∂w by central differences of the exact ∂F/∂w, which `by_weight` returns with
+    its state.
+    """
+    found = []
+    state = None
     for k, one in enumerate(np.eye(len(theta))):
         step = GRADIENT_DIFFERENCE * max(1.0, abs(theta[k]))
         ends, state = by_weight(np.stack([theta + step * one, theta - step * one]), state)
@@ -139,7 +204,10 @@ def jacobian_by_differences(
 
 
 class AbstractLatentModel(AbstractClosedForm):
-    """Base of models of latent Gaussian variables; the losses are those of units that are rows, −log p(y_n | all seen)."""
+    """Base of models of latent Gaussian variables.
+
+    The losses are those of units that are rows, −log p(y_n | all seen).
+    """
 
     @property
     @abc.abstractmethod
@@ -153,7 +221,9 @@ class AbstractLatentModel(AbstractClosedForm):
     def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
         return self.engine.jacobian(np.asarray(theta, float))
 
-    def predictor_covariance(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, "units units"] | None:
+    def predictor_covariance(
+        self, theta: Float[np.ndarray, " params"]
+    ) -> Float[np.ndarray, "units units"] | None:
         own, curvature = self.engine.covariances(np.asarray(theta, float))
         return with_coefficients(own, self.engine.data.design, curvature)
 
@@ -164,7 +234,9 @@ class AbstractLatentModel(AbstractClosedForm):
 
     @functools.cached_property
     def _basis(self) -> tuple[Float[np.ndarray, "rows coefficients"], Int[np.ndarray, " rows"]]:
-        """Orthonormal basis of the design of the rows that have a response, and the units of these rows."""
+        """Orthonormal basis of the design of the rows that have a response, and the units of these
+        rows.
+        """
         known = self._row_units >= 0
         return np.linalg.qr(self.engine.data.design[known])[0], self._row_units[known]
 
@@ -172,12 +244,16 @@ class AbstractLatentModel(AbstractClosedForm):
         self, index: Int[np.ndarray, "refits width"], weight: Float[np.ndarray, "refits width"]
     ) -> Bool[np.ndarray, " refits"]:
         """Say of which refits the rows leave a coefficient open, whose prior is flat."""
-        (basis, unit), rest = self._basis, 1e-10  # share of a direction's squares that is rounding
+        # share of a direction's squares that is rounding
+        (basis, unit) = self._basis
+        rest = 1e-10
         out = (weight == 0) & (index < self.num_units)
         own = np.append(np.bincount(unit, np.sum(basis**2, axis=1), self.num_units), 0.0)
         found = np.sum(own[index] * out, axis=1) >= 1 - rest  # else no direction can have left
         for lane in np.flatnonzero(found):
-            found[lane] = np.linalg.norm(basis[np.isin(unit, index[lane][out[lane]])], 2) ** 2 >= 1 - rest
+            found[lane] = (
+                np.linalg.norm(basis[np.isin(unit, index[lane][out[lane]])], 2) ** 2 >= 1 - rest
+            )
         return found
 
     def losses(
@@ -190,20 +266,34 @@ class AbstractLatentModel(AbstractClosedForm):
     ) -> Float[np.ndarray, "refits ..."]:
         mean, variance, tau, some = self._given_seen(theta, weights, index, state)
         own = np.repeat(tau[..., 0], index.shape[1], axis=1)
-        found = marginal_losses(self.engine.data.select_rows(some.ravel()), mean.ravel(), variance.ravel(), own)
+        found = marginal_losses(
+            self.engine.data.select_rows(some.ravel()), mean.ravel(), variance.ravel(), own
+        )
         return found.reshape(index.shape)
 
     def predictions(
-        self, theta: Points, weights: Weights, index: Int[np.ndarray, "refits width"], kind: str, state: State = None
+        self,
+        theta: Points,
+        weights: Weights,
+        index: Int[np.ndarray, "refits width"],
+        kind: str,
+        state: State = None,
     ) -> Float[np.ndarray, "refits width"]:
         mean, variance, tau, _ = self._given_seen(theta, weights, index, state)
-        return mean if kind == "link" else marginal_means(self.engine.data.response, mean, variance, tau)
+        if kind == "link":
+            return mean
+        return marginal_means(self.engine.data.response, mean, variance, tau)
 
-    def _given_seen(self, theta: Points, weights: Weights, index: np.ndarray, state: State) -> tuple[np.ndarray, ...]:
-        """Compute means and variances of the linear predictors of some rows given the seen ones, `[refits, width]`.
+    def _given_seen(
+        self, theta: Points, weights: Weights, index: np.ndarray, state: State
+    ) -> tuple[np.ndarray, ...]:
+        """Compute means and variances of the linear predictors of some rows given the seen ones,
+        `[refits, width]`.
 
         Returns them with τ `[own, refits, 1]`, and the rows; padding is replaced by the last row.
         """
-        mean, variance, tau = self.engine.predictors(np.asarray(theta, float), np.asarray(weights, float), state)
+        mean, variance, tau = self.engine.predictors(
+            np.asarray(theta, float), np.asarray(weights, float), state
+        )
         some = np.minimum(index, mean.shape[1] - 1)
         return *(np.take_along_axis(part, some, axis=1) for part in (mean, variance)), tau, some

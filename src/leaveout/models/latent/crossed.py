@@ -1,7 +1,8 @@
-"""Several grouping factors, nested or crossed: F(θ, w) by one Laplace approximation over all random effects together.
+"""Several grouping factors, nested or crossed: F(θ, w) by one Laplace approximation over all random
+effects together.
 
-The effects of all levels are latent variables u of `laplace`, with u ~ N(0, I) and A = Z Λ, where Λ is the same for all levels
-of a factor. This is exact for a Gaussian response.
+The effects of all levels are latent variables u of `laplace`, with u ~ N(0, I) and A = Z Λ, where Λ
+is the same for all levels of a factor. This is exact for a Gaussian response.
 """
 
 import functools
@@ -31,11 +32,19 @@ class CrossedFactors(LaplaceEngine):
 
     @classmethod
     def of(
-        cls, data: ResponseRows, factors: tuple[GroupingFactor, ...], unit: np.ndarray, known: Incidence | None = None
+        cls,
+        data: ResponseRows,
+        factors: tuple[GroupingFactor, ...],
+        unit: np.ndarray,
+        known: Incidence | None = None,
     ) -> Self:
-        """Make the engine; `known` is the incidence of the same factors with other entries of Λ free."""
+        """Make the engine; `known` is the incidence of the same factors with other entries of Λ
+        free.
+        """
         ends = np.cumsum([0, *(factor.q * len(factor.levels) for factor in factors)])
-        largest, max_dense_effects = int(np.argmax(np.diff(ends))), 6000  # effects whose matrix is a dense front of H
+        # effects whose matrix is a dense front of H
+        largest = int(np.argmax(np.diff(ends)))
+        max_dense_effects = 6000
         rest = int(ends[-1] - np.diff(ends)[largest])
         if rest > max_dense_effects:
             raise ValueError(
@@ -43,18 +52,30 @@ class CrossedFactors(LaplaceEngine):
                 f"up to {max_dense_effects}."
             )
         if known is None:
-            index = [end + f.code * f.q + j for f, end in zip(factors, ends[:-1], strict=True) for j in range(f.q)]
+            index = [
+                end + f.code * f.q + j
+                for f, end in zip(factors, ends[:-1], strict=True)
+                for j in range(f.q)
+            ]
             every = [scipy.sparse.eye_array(int(ends[-1]), format="csr")]
             known = Incidence(np.array(index), every, np.arange(ends[largest], ends[largest + 1]))
-        count, parts = sum(len(factor.row) for factor in factors), np.cumsum([0, *(factor.q for factor in factors)])
+        count, parts = (
+            sum(len(factor.row) for factor in factors),
+            np.cumsum([0, *(factor.q for factor in factors)]),
+        )
         of_psi = np.cumsum([len(factor.row) for factor in factors])[:-1]
 
         def loadings(psi: NDArray) -> NDArray:
             free = np.split(psi, of_psi, axis=1)
-            return np.concatenate([f.rotate(own, f.design) for f, own in zip(factors, free, strict=True)])
+            return np.concatenate(
+                [f.rotate(own, f.design) for f, own in zip(factors, free, strict=True)]
+            )
 
         def by_psi(slopes: NDArray) -> NDArray:
-            own = [f.by_free(slopes[first:], f.design) for f, first in zip(factors, parts[:-1], strict=True)]
+            own = [
+                f.by_free(slopes[first:], f.design)
+                for f, first in zip(factors, parts[:-1], strict=True)
+            ]
             return np.concatenate([np.sum(part, axis=-1) for part in own]).T
 
         field = Field(
@@ -67,26 +88,37 @@ class CrossedFactors(LaplaceEngine):
 
     # scores
 
-    def conditional(self, theta: NDArray, weights: NDArray, lane: NDArray, unit: NDArray, state: State) -> NDArray:
-        """Compute −log p(y_i | everything seen) of the rows of listed units, summed, each in a refit."""
+    def conditional(
+        self, theta: NDArray, weights: NDArray, lane: NDArray, unit: NDArray, state: State
+    ) -> NDArray:
+        """Compute −log p(y_i | everything seen) of the rows of listed units, summed, each in a
+        refit.
+        """
         mean, variance, tau = self.predictors(theta, weights, state)
         rows = np.concatenate([self.members[u] for u in unit])
         place = np.repeat(np.arange(len(unit)), [len(self.members[u]) for u in unit])
         of = lane[place]
-        each = marginal_losses(self.data.select_rows(rows), mean[of, rows], variance[of, rows], tau[:, of, 0])
+        each = marginal_losses(
+            self.data.select_rows(rows), mean[of, rows], variance[of, rows], tau[:, of, 0]
+        )
         return np.bincount(place, each, len(unit))
 
     pointwise = conditional
 
-    def joint(self, theta: NDArray, weights: NDArray, lane: NDArray, unit: NDArray, state: State) -> NDArray:
+    def joint(
+        self, theta: NDArray, weights: NDArray, lane: NDArray, unit: NDArray, state: State
+    ) -> NDArray:
         """Compute −log p(y_g | everything seen) of all rows of each listed unit."""
         out = np.zeros(len(unit))
         for k in np.unique(lane):
             at = self.mode(theta[[k]], weights[[k]], None if state is None else state[[k]])
             for place in np.flatnonzero(lane == k):
                 rows = self.members[unit[place]]
-                data, covariance = self.data.select_rows(rows), self.latent.covariance(at, rows)
-                out[place] = joint_density(data.response, at.eta[0, rows], covariance, at.refits.tau[:, 0], data)
+                data = self.data.select_rows(rows)
+                covariance = self.latent.covariance(at, rows)
+                out[place] = joint_density(
+                    data.response, at.eta[0, rows], covariance, at.refits.tau[:, 0], data
+                )
         return out
 
     @functools.cached_property
@@ -95,15 +127,24 @@ class CrossedFactors(LaplaceEngine):
         order = np.argsort(self.unit, kind="stable")
         return np.split(order, np.cumsum(np.bincount(self.unit))[:-1])
 
-    def effects(self, theta: np.ndarray, codes: list[np.ndarray], designs: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of `zᵀu` given all data, at θ `[params]`, for rows with these levels; −1 is a new level."""
-        at, free = self.whole(theta), split(theta[None], self.data, self.factors).free
-        mean, variance = np.zeros(len(codes[0])), np.zeros(len(codes[0]))
+    def effects(
+        self, theta: np.ndarray, codes: list[np.ndarray], designs: list[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of `zᵀu` given all data, at θ `[params]`, for rows with these levels.
+
+        −1 is a new level.
+        """
+        at = self.whole(theta)
+        free = split(theta[None], self.data, self.factors).free
+        mean = np.zeros(len(codes[0]))
+        variance = np.zeros(len(codes[0]))
         for start in range(0, len(mean), SIDES):
-            some, end = slice(start, start + SIDES), 0
+            some = slice(start, start + SIDES)
+            end = 0
             right = np.zeros((at.u.shape[1], len(mean[some])))
             for factor, lam, code, design in zip(self.factors, free, codes, designs, strict=True):
-                own, known = factor.rotate(lam[0], design[:, some]), np.flatnonzero(code[some] >= 0)
+                own = factor.rotate(lam[0], design[:, some])
+                known = np.flatnonzero(code[some] >= 0)
                 for j in range(factor.q):
                     right[end + code[some][known] * factor.q + j, known] = own[j, known]
                 variance[some] += np.where(code[some] >= 0, 0.0, np.sum(own**2, 0))
@@ -120,11 +161,14 @@ class CrossedFactors(LaplaceEngine):
         """Modes given all data."""
         return self.whole(theta).starts(False)
 
-    def alone(self, theta: np.ndarray, unit: np.ndarray, joint: bool, start: State) -> tuple[np.ndarray, np.ndarray]:
-        """Leave each listed unit out by itself, for a quadratic ℓ: the change of F, and the loss of the unit.
+    def alone(
+        self, theta: np.ndarray, unit: np.ndarray, joint: bool, start: State
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Leave each listed unit out by itself, for a quadratic ℓ: the change of F, and the loss of
+        the unit.
 
-        Both come from the posterior N(m, K) of the unit's predictors given all data, from which its own W = ωℓ″ is removed:
-        K_c = K (I − WK)⁻¹, m_c = m + K_c W (m − y).
+        Both come from the posterior N(m, K) of the unit's predictors given all data, from which its
+        own W = ωℓ″ is removed: K_c = K (I − WK)⁻¹, m_c = m + K_c W (m − y).
         """
         at = self.mode(theta[None], np.ones((1, self.num_units)), start)
         members = [self.members[u] for u in unit]
@@ -134,8 +178,11 @@ class CrossedFactors(LaplaceEngine):
         else:
             ends = np.cumsum([len(rows) for rows in members])
             blocks = []
-            for part in np.split(np.arange(len(members)), np.flatnonzero(np.diff(ends // SIDES)) + 1):
-                K, last = self.latent.covariance(at, np.concatenate([members[k] for k in part])), 0
+            for part in np.split(
+                np.arange(len(members)), np.flatnonzero(np.diff(ends // SIDES)) + 1
+            ):
+                K = self.latent.covariance(at, np.concatenate([members[k] for k in part]))
+                last = 0
                 for k in part:
                     own = slice(last, last := last + len(members[k]))
                     blocks.append((members[k], K[None, own, own]))
@@ -144,24 +191,38 @@ class CrossedFactors(LaplaceEngine):
         return away, away if joint else each
 
     def _without(self, at: LaplaceMode, rows: NDArray, K: NDArray) -> tuple[NDArray, NDArray]:
-        """Compute −log p of y of some rows given all others, jointly `[blocks]`, and its sum over single rows.
+        """Compute −log p of y of some rows given all others, jointly `[blocks]`, and its sum over
+        single rows.
 
         K is the covariance of one block or, for rows by themselves, `[rows, 1, 1]`.
         """
-        (count, size), data = K.shape[:2], self.data
+        (count, size) = K.shape[:2]
+        data = self.data
         W, apart = (part[0, rows].reshape(count, size) for part in (at.losses[2], at.eta - data.y))
         left = K @ np.linalg.inv(np.eye(size) - W[:, :, None] * K)
         apart = apart + np.einsum("kij,kj->ki", left, W * apart)
         total = left + np.eye(size) / W[:, :, None]
-        own, half = np.einsum("kii->ki", total), 0.5 * np.log(2 * np.pi)
+        own = np.einsum("kii->ki", total)
+        half = 0.5 * np.log(2 * np.pi)
         fixed = (data.size * data.fixed)[rows].reshape(count, size).sum(1) + size * half
-        joint = 0.5 * np.linalg.slogdet(total)[1] + 0.5 * np.sum(apart * np.linalg.solve(total, apart[..., None])[..., 0], 1)
+        joint = 0.5 * np.linalg.slogdet(total)[1] + 0.5 * np.sum(
+            apart * np.linalg.solve(total, apart[..., None])[..., 0], 1
+        )
         return joint + fixed, 0.5 * np.sum(np.log(own) + apart**2 / own, 1) + fixed
 
 
-def joint_density(response: Response, mean: np.ndarray, covariance: np.ndarray, tau: np.ndarray, data: ResponseRows) -> float:
-    """−log ∫ Π_i p(y_i | η_i) N(η; m, K) dη, by Laplace's approximation (Rasmussen and Williams 2006, §3.4)."""
-    low, value = np.zeros_like(covariance), np.inf
+def joint_density(
+    response: Response,
+    mean: np.ndarray,
+    covariance: np.ndarray,
+    tau: np.ndarray,
+    data: ResponseRows,
+) -> float:
+    """−log ∫ Π_i p(y_i | η_i) N(η; m, K) dη, by Laplace's approximation (Rasmussen and Williams
+    2006, §3.4).
+    """
+    low = np.zeros_like(covariance)
+    value = np.inf
 
     def look(pull: np.ndarray) -> ValueAndSteps:
         """Evaluate at η = m + K pull, for any K."""
@@ -176,5 +237,7 @@ def joint_density(response: Response, mean: np.ndarray, covariance: np.ndarray, 
         return np.array(value), lambda fresh: pull - (wanted - root * solved)
 
     look(newton(look, np.zeros(len(mean)))[0])
-    fixed = data.size @ np.broadcast_to(response.constant(tau, data.y)[0] + data.fixed, data.y.shape)
+    fixed = data.size @ np.broadcast_to(
+        response.constant(tau, data.y)[0] + data.fixed, data.y.shape
+    )
     return value + float(np.sum(np.log(np.diag(low))) + fixed)

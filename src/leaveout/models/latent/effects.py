@@ -1,9 +1,12 @@
-"""Random effects as data: grouping factors, the effects that vary over their levels, and formulas of both.
+"""Random effects as data: grouping factors, the effects that vary over their levels, and formulas
+of both.
 
     y ~ x + (1 + x | patient) + (1 | hospital)
 
-as in lme4 and bambi: the terms before the bar vary over the levels of the factor behind it, with an intercept unless there is a
-0. `a/b` is a and b within a, `a:b` the pairs of levels in the data, and `||` marks effects that do not correlate. Formulaic
+as in lme4 and bambi: the terms before the bar vary over the levels of the factor behind it, with an
+intercept unless there is a
+0. `a/b` is a and b within a, `a:b` the pairs of levels in the data, and `||` marks effects that do
+   not correlate. Formulaic
 reads the fixed part and the terms before bars.
 """
 
@@ -32,7 +35,10 @@ class Bar(NamedTuple):
 
 
 class EffectBlock(NamedTuple):
-    """Effects of one bar of a formula: the factor, columns by name `[rows, effects]`, and the sizes of correlated groups."""
+    """Effects of one bar of a formula.
+
+    The factor, columns by name `[rows, effects]`, and the sizes of correlated groups.
+    """
 
     factor: str
     columns: tuple[str, ...]
@@ -44,7 +50,8 @@ class EffectBlock(NamedTuple):
 class GroupingFactor:
     """Grouping factor: the level of each row, and the columns of its effects, of about unit size.
 
-    The covariance of effects is Λ Λᵀ. Only the entries of Λ at `row`, `column` are free, those of effects that correlate.
+    The covariance of effects is Λ Λᵀ. Only the entries of Λ at `row`, `column` are free, those of
+    effects that correlate.
     """
 
     name: str
@@ -66,14 +73,18 @@ class GroupingFactor:
         out[..., self.row, self.column] = free
         return out
 
-    def rotate(self, free: Float[np.ndarray, "... free"], design: np.ndarray) -> Float[np.ndarray, "effects ... rows"]:
+    def rotate(
+        self, free: Float[np.ndarray, "... free"], design: np.ndarray
+    ) -> Float[np.ndarray, "effects ... rows"]:
         """Compute Λᵀz of rows `[effects, rows]`."""
         out = np.zeros((self.q, *free.shape[:-1], design.shape[-1]))
         for k, (i, j) in enumerate(zip(self.row, self.column, strict=True)):
             out[j] += free[..., k, None] * design[i]
         return out
 
-    def by_free(self, slopes: Float[np.ndarray, "effects ... rows"], design: np.ndarray) -> Float[np.ndarray, "free ... rows"]:
+    def by_free(
+        self, slopes: Float[np.ndarray, "effects ... rows"], design: np.ndarray
+    ) -> Float[np.ndarray, "free ... rows"]:
         """Return each row's slopes in the free entries, from those in Λᵀz."""
         own = np.empty((len(self.row), *slopes.shape[1:]))
         for k, (i, j) in enumerate(zip(self.row, self.column, strict=True)):
@@ -83,16 +94,31 @@ class GroupingFactor:
     def information(
         self, free: Float[np.ndarray, " free"], weight: Float[np.ndarray, " rows"]
     ) -> Float[np.ndarray, "free free"]:
-        """Information ½ tr(V⁻¹ ∂V V⁻¹ ∂V) on the free entries from rows of these weights, as if there were no other factor."""
-        root, count, (i, j) = self.root(free), len(self.levels), (self.row, self.column)
-        C = np.array([[np.bincount(self.code, weight * a * b, count) for a in self.design] for b in self.design]).T
+        """Information ½ tr(V⁻¹ ∂V V⁻¹ ∂V) on the free entries from rows of these weights, as if
+        there were no other factor.
+        """
+        root = self.root(free)
+        count = len(self.levels)
+        i = self.row
+        j = self.column
+        C = np.array(
+            [
+                [np.bincount(self.code, weight * a * b, count) for a in self.design]
+                for b in self.design
+            ]
+        ).T
         S = np.linalg.solve(np.eye(self.q) + C @ (root @ root.T), C)  # (C⁻¹ + ΛΛᵀ)⁻¹ of each level
         across = S @ root
         both = root.T @ across
-        found = S[:, i[:, None], i] * both[:, j[:, None], j] + across[:, i[:, None], j] * across[:, i, j[:, None]]
+        found = (
+            S[:, i[:, None], i] * both[:, j[:, None], j]
+            + across[:, i[:, None], j] * across[:, i, j[:, None]]
+        )
         return found.sum(0)
 
-    def covariance(self, free: Float[np.ndarray, "... free"], unit: float) -> Float[np.ndarray, "... effects effects"]:
+    def covariance(
+        self, free: Float[np.ndarray, "... free"], unit: float
+    ) -> Float[np.ndarray, "... effects effects"]:
         """Covariance of the effects, in units of the given columns."""
         root = self.root(free) * (self.scale * unit)[:, None]
         return root @ root.swapaxes(-1, -2)
@@ -102,10 +128,14 @@ class GroupingFactor:
         own = self.scale * unit
         given = np.reshape(np.asarray(covariance, np.float64), (-1,))
         if given.size != self.q**2 or not np.isfinite(given).all():
-            raise ValueError(f"Mixed: the covariance of {self.name} must be [{self.q}, {self.q}] numbers; got {covariance}.")
+            raise ValueError(
+                f"Mixed: the covariance of {self.name} must be [{self.q}, {self.q}] numbers; got {covariance}."
+            )
         scaled = given.reshape(self.q, self.q) / np.outer(own, own)
         if not np.allclose(scaled, scaled.T):
-            raise ValueError(f"Mixed: the covariance of {self.name} must be symmetric; got {covariance}.")
+            raise ValueError(
+                f"Mixed: the covariance of {self.name} must be symmetric; got {covariance}."
+            )
         return _semidefinite(scaled, self.name)[self.row, self.column]
 
     @property
@@ -125,7 +155,8 @@ class Parts:
 
 def split(theta: np.ndarray, data: ResponseRows, factors: tuple[GroupingFactor, ...]) -> Parts:
     """Split θ `[refits, params]` into its parts."""
-    p, own = data.design.shape[1], data.response.own
+    p = data.design.shape[1]
+    own = data.response.own
     ends = np.cumsum([p, *(len(factor.row) for factor in factors)])
     free = tuple(theta[:, a:b] for a, b in itertools.pairwise(ends))
     return Parts(theta[:, :p], free, theta[:, theta.shape[1] - own :])
@@ -133,7 +164,8 @@ def split(theta: np.ndarray, data: ResponseRows, factors: tuple[GroupingFactor, 
 
 def _semidefinite(matrix: np.ndarray, name: str) -> np.ndarray:
     """Cholesky factor of a semidefinite matrix, with columns of zeros for zero pivots."""
-    low, left = np.zeros_like(matrix), matrix.copy()
+    low = np.zeros_like(matrix)
+    left = matrix.copy()
     for j in range(len(matrix)):
         if left[j, j] < -1e-8 * max(1.0, matrix[j, j]):
             raise ValueError(f"Mixed: the covariance of {name} has a negative eigenvalue.")
@@ -145,14 +177,21 @@ def _semidefinite(matrix: np.ndarray, name: str) -> np.ndarray:
 
 def bars(formula: str) -> tuple[str, list[Bar]]:
     """Split a formula into the part without bars, and its bars."""
-    kept, found, depth, start = "", list[Bar](), 0, 0
+    kept = ""
+    found = list[Bar]()
+    depth = 0
+    start = 0
     for k, letter in enumerate(formula):
         if letter == "(":
-            start, depth = (k if depth == 0 else start), depth + 1
+            if depth == 0:
+                start = k
+            depth = depth + 1
         elif letter == ")":
             depth -= 1
             if depth < 0:
-                raise ValueError(f"Mixed: formula {formula!r} closes a parenthesis that it did not open.")
+                raise ValueError(
+                    f"Mixed: formula {formula!r} closes a parenthesis that it did not open."
+                )
             if depth == 0:
                 inside = formula[start + 1 : k]
                 if "|" in inside:
@@ -163,7 +202,9 @@ def bars(formula: str) -> tuple[str, list[Bar]]:
         elif depth == 0:
             kept += letter
     if depth or "|" in kept:
-        raise ValueError(f"Mixed: formula {formula!r}: write what varies by a factor in parentheses, as (1 + x | patient).")
+        raise ValueError(
+            f"Mixed: formula {formula!r}: write what varies by a factor in parentheses, as (1 + x | patient)."
+        )
     kept = re.sub(r"\s+", " ", re.sub(r"\+\s*\0|\0\s*\+", "", kept).replace("\0", "1")).strip()
     return (kept + " 1" if kept.endswith("~") else kept), found
 
@@ -174,7 +215,9 @@ def _bar(formula: str, inside: str) -> list[Bar]:
     factor = factor.lstrip("|").strip()
     parts = [part.strip() for part in factor.split("/")]
     if not effects or not all(parts) or "|" in factor or not re.fullmatch(r"[\w.:\s/`]+", factor):
-        raise ValueError(f"Mixed: formula {formula!r}: ({inside}) is no (effects | factor), a factor being a, a:b or a/b.")
+        raise ValueError(
+            f"Mixed: formula {formula!r}: ({inside}) is no (effects | factor), a factor being a, a:b or a/b."
+        )
     return [Bar(effects, ":".join(parts[: k + 1]), correlated) for k in range(len(parts))]
 
 
@@ -183,7 +226,9 @@ def factor_codes(data: pd.DataFrame, name: str) -> tuple[np.ndarray, np.ndarray]
     parts = [part.strip().strip("`") for part in name.split(":")]
     missing = [part for part in parts if part not in data.columns]
     if missing:
-        raise ValueError(f"Mixed: the data have no column {missing[0]!r}, a grouping factor of the formula.")
+        raise ValueError(
+            f"Mixed: the data have no column {missing[0]!r}, a grouping factor of the formula."
+        )
     if len(parts) == 1:
         return codes("Mixed", parts[0], data[parts[0]])
     for part in parts:
@@ -196,14 +241,18 @@ def factor_codes(data: pd.DataFrame, name: str) -> tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class BoundFormula:
-    """Formula bound to data: the response, the fixed part, the blocks, and the reader of new rows."""
+    """Formula bound to data.
+
+    The response, the fixed part, the blocks, and the reader of new rows.
+    """
 
     y: Any
     X: pd.DataFrame
     blocks: tuple[EffectBlock, ...]
     codes: dict[str, tuple[np.ndarray, np.ndarray]]
     fixed_part: Any  # formulaic's specification
-    effects: tuple[tuple[str, Any], ...]  # factors, each with formulaic's specification of the terms that vary over it
+    # factors, each with formulaic's specification of the terms that vary over it
+    effects: tuple[tuple[str, Any], ...]
 
     def new(self, data: Any) -> tuple[np.ndarray, list[np.ndarray]]:
         """Return the rows of the fixed part and of each block for new data."""
@@ -213,13 +262,18 @@ class BoundFormula:
 
 
 def read_formula(formula: str, data: Any) -> BoundFormula:
-    """Read a formula by formulaic; raise a ValueError that quotes the formula if it is not valid."""
+    """Read a formula by formulaic.
+
+    Raise a ValueError that quotes the formula if it is not valid.
+    """
     left, tilde, right = formula.partition("~")
     if not tilde or not left.strip():
         raise ValueError(f"Mixed: formula {formula!r} must name a response: 'y ~ x + (1 | group)'.")
     fixed, found = bars(right)
     if not found:
-        raise ValueError(f"Mixed: formula {formula!r} has no random effects, as (1 | group); without any take lo.GLM.")
+        raise ValueError(
+            f"Mixed: formula {formula!r} has no random effects, as (1 | group); without any take lo.GLM."
+        )
     data = frame_of("Mixed", data)
     with reading("Mixed", formula) as model_matrix:
         X = model_matrix(fixed or "1", data, na_action="raise")
@@ -229,45 +283,72 @@ def read_formula(formula: str, data: Any) -> BoundFormula:
     blocks = []
     for bar, design in zip(found, designs, strict=True):
         terms = design.model_spec.term_slices.values()
-        sizes = (design.shape[1],) if bar.is_correlated else tuple(part.stop - part.start for part in terms)
-        blocks.append(EffectBlock(bar.factor, tuple(map(str, design.columns)), np.asarray(design, np.float64), sizes))
-    specs = tuple((bar.factor, design.model_spec) for bar, design in zip(found, designs, strict=True))
+        sizes = (
+            (design.shape[1],)
+            if bar.is_correlated
+            else tuple(part.stop - part.start for part in terms)
+        )
+        blocks.append(
+            EffectBlock(
+                bar.factor, tuple(map(str, design.columns)), np.asarray(design, np.float64), sizes
+            )
+        )
+    specs = tuple(
+        (bar.factor, design.model_spec) for bar, design in zip(found, designs, strict=True)
+    )
     return BoundFormula(y, pd.DataFrame(X), tuple(blocks), groups, X.model_spec, specs)
 
 
 def align_groupings(groups: Any, **given: Any) -> tuple[dict[str, Any], list[Any]]:
-    """Match groupings, by name, and other arguments of the same rows by their labels, in the order of the first argument."""
-    groups = groups if index_of(groups) is not None else pandas_of("Mixed", "groups", groups)
+    """Match groupings, by name, and other arguments of the same rows by their labels, in the order
+    of the first argument.
+    """
+    if index_of(groups) is None:
+        groups = pandas_of("Mixed", "groups", groups)
     if isinstance(groups, pd.DataFrame | dict):
         named = {str(name): groups[name] for name in groups}
     else:
         named = {str(getattr(groups, "name", None) or "group"): groups}
-    _, *found = match_labels("Mixed", **given, **{f"groups ({name})": labels for name, labels in named.items()})
+    _, *found = match_labels(
+        "Mixed", **given, **{f"groups ({name})": labels for name, labels in named.items()}
+    )
     return dict(zip(named, found[len(given) :], strict=True)), found[: len(given)]
 
 
 def given_blocks(
     names_by_key: dict[str, Any], slopes: Any, n: int
 ) -> tuple[tuple[EffectBlock, ...], dict[str, tuple[np.ndarray, np.ndarray]]]:
-    """Build blocks from arrays: an intercept for each grouping and, for a single grouping, slopes."""
+    """Build blocks from arrays.
+
+    An intercept for each grouping and, for a single grouping, slopes.
+    """
     if slopes is not None and len(names_by_key) > 1:
         raise ValueError("Mixed: slopes= go with one grouping; for several write a formula.")
-    found = {name: codes("Mixed", f"groups ({name})", labels) for name, labels in names_by_key.items()}
+    found = {
+        name: codes("Mixed", f"groups ({name})", labels) for name, labels in names_by_key.items()
+    }
     wrong = {name: len(code) for name, (code, _) in found.items() if len(code) != n}
     if wrong or not found:
-        raise ValueError(f"Mixed: groups must give one label for each of the {n} rows; got {wrong or 'none'}.")
-    design, columns = np.ones((n, 1)), ("Intercept",)
+        raise ValueError(
+            f"Mixed: groups must give one label for each of the {n} rows; got {wrong or 'none'}."
+        )
+    design = np.ones((n, 1))
+    columns = ("Intercept",)
     if slopes is not None:
         own = tuple(map(str, slopes.columns)) if hasattr(slopes, "columns") else ()
         more = np.asarray(numbers("Mixed", "slopes", slopes), np.float64)
-        more = more[:, None] if more.ndim == 1 else more
+        if more.ndim == 1:
+            more = more[:, None]
         if more.shape[0] != n or more.ndim != 2:
             raise ValueError(f"Mixed: slopes must be [{n}, effects]; got shape {more.shape}.")
-        design, columns = np.hstack([design, more]), (*columns, *(own or (f"z{j}" for j in range(more.shape[1]))))
+        design = np.hstack([design, more])
+        columns = (*columns, *(own or (f"z{j}" for j in range(more.shape[1]))))
     return tuple(EffectBlock(name, columns, design, (len(columns),)) for name in found), found
 
 
-def factors(blocks: tuple[EffectBlock, ...], facts: dict[str, tuple[np.ndarray, np.ndarray]]) -> tuple[GroupingFactor, ...]:
+def factors(
+    blocks: tuple[EffectBlock, ...], facts: dict[str, tuple[np.ndarray, np.ndarray]]
+) -> tuple[GroupingFactor, ...]:
     """Build the grouping factors, each with all its blocks."""
     found = []
     for name, (code, levels) in facts.items():
@@ -284,27 +365,49 @@ def factors(blocks: tuple[EffectBlock, ...], facts: dict[str, tuple[np.ndarray, 
             )
         size = np.sqrt(np.mean(design**2, axis=1))
         if (size == 0).any():
-            raise ValueError(f"Mixed: the effect {columns[int(np.argmin(size))]!r} of {name} is zero in every row.")
-        row, column, at = list[int](), list[int](), 0
+            raise ValueError(
+                f"Mixed: the effect {columns[int(np.argmin(size))]!r} of {name} is zero in every row."
+            )
+        row = list[int]()
+        column = list[int]()
+        at = 0
         for width in (width for block in own for width in block.sizes):
             pairs = [(at + i, at + j) for i in range(width) for j in range(i + 1)]
-            row, column, at = row + [i for i, _ in pairs], column + [j for _, j in pairs], at + width
+            row = row + [i for i, _ in pairs]
+            column = column + [j for _, j in pairs]
+            at = at + width
         place = np.array(row), np.array(column)
-        found.append(GroupingFactor(name, code.astype(np.int64), levels, columns, design / size[:, None], 1 / size, *place))
+        found.append(
+            GroupingFactor(
+                name,
+                code.astype(np.int64),
+                levels,
+                columns,
+                design / size[:, None],
+                1 / size,
+                *place,
+            )
+        )
     return tuple(found)
 
 
 def sharing(given: tuple[GroupingFactor, ...], name: str) -> Int[np.ndarray, " levels"]:
-    """Label the levels of one factor by which of them share effects of the other factors, directly or through further levels.
+    """Label the levels of one factor by which of them share effects of the other factors, directly
+    or through further levels.
 
-    If fewer than `MIN_CLUSTER_GROUPS` groups remain, every level is a group of its own, and the other effects count as given.
+    If fewer than `MIN_CLUSTER_GROUPS` groups remain, every level is a group of its own, and the
+    other effects count as given.
     """
-    (own,), others = [f for f in given if f.name == name], [f for f in given if f.name != name]
+    (own,) = [f for f in given if f.name == name]
+    others = [f for f in given if f.name != name]
     count = len(own.levels)
     ends = count + np.cumsum([0, *(len(factor.levels) for factor in others)])
     row = np.tile(own.code, len(others))
     column = np.concatenate([end + factor.code for end, factor in zip(ends, others, strict=False)])
     graph = scipy.sparse.csr_array((np.ones(len(row)), (row, column)), shape=(ends[-1], ends[-1]))
     groups, label = scipy.sparse.csgraph.connected_components(graph, directed=False)
-    min_cluster_groups = 20  # least number of groups of clusters without common effects for standard errors
-    return label[:count] if groups >= min_cluster_groups else np.arange(count)
+    # least number of groups of clusters without common effects for standard errors
+    min_cluster_groups = 20
+    if groups >= min_cluster_groups:
+        return label[:count]
+    return np.arange(count)

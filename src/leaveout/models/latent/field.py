@@ -1,10 +1,11 @@
-"""Gaussian fields on graphs: responses of sites, whose linear predictors depend on those of their neighbours.
+"""Gaussian fields on graphs: responses of sites, whose linear predictors depend on those of their
+neighbours.
 
     y_s ~ p(y | η_s),   η_s = α + x_sᵀβ + log exposure_s + u_s,   u ~ N(0, Q(ψ)⁻¹)
 
-F is the marginal likelihood by Laplace's method (`laplace`), exact for Gaussian responses. Unlike that of `MRF`, its cost does
-not depend on cliques. A held-out site's loss is −log p(y_s | everything seen): its likelihood, integrated over the posterior of
-η_s given the seen sites.
+F is the marginal likelihood by Laplace's method (`laplace`), exact for Gaussian responses. Unlike
+that of `MRF`, its cost does not depend on cliques. A held-out site's loss is −log p(y_s |
+everything seen): its likelihood, integrated over the posterior of η_s given the seen sites.
 """
 
 import functools
@@ -20,7 +21,15 @@ from ..._runtime.conventions import conventional
 from ..._runtime.jax import static
 from ...data.arrays import Names, match_labels, numbers
 from ...objectives.closed_form import Points, State, Weights
-from ...objectives.objective import LOG_DENSITY, LOG_PROBABILITY, Costs, Parameters, Units, as_stored, float64
+from ...objectives.objective import (
+    LOG_DENSITY,
+    LOG_PROBABILITY,
+    Costs,
+    Parameters,
+    Units,
+    as_stored,
+    float64,
+)
 from ...plans.graph import blocks, read_edges
 from .base import AbstractLatentModel
 from .laplace import Incidence, LaplaceEngine, LaplaceMode, Latent
@@ -37,19 +46,20 @@ class GaussianField(AbstractLatentModel):
 
         y_s ~ p(y | η_s),   η_s = α + x_sᵀβ + log exposure_s + u_s,   u ~ N(0, Q(ψ)⁻¹)
 
-    A unit is a site. F is the marginal likelihood by Laplace's method, exact for Gaussian responses. `fit(...).parameters` is
-    `{"intercept", "coef", "sd"}` and what the structure has: "mixing" (the spatial share), "rho" or "range" (in edges); and
-    "noise_sd" for a Gaussian response. Default priors are σ ~ Gamma(2, 2) on the scale of the linear predictor (for a Gaussian
-    response, of y), shares ~ Beta(2, 2), and a range of more than two edges with probability 0.95. The prior of the
-    coefficients is flat.
+    A unit is a site. F is the marginal likelihood by Laplace's method, exact for Gaussian
+    responses. `fit(...).parameters` is `{"intercept", "coef", "sd"}` and what the structure has:
+    "mixing" (the spatial share), "rho" or "range" (in edges); and "noise_sd" for a Gaussian
+    response. Default priors are σ ~ Gamma(2, 2) on the scale of the linear predictor (for a
+    Gaussian response, of y), shares ~ Beta(2, 2), and a range of more than two edges with
+    probability 0.95. The prior of the coefficients is flat.
 
     Parameters
     ----------
     y : array, shape (sites,)
         Responses; NaN is missing.
     edges : array, sparse matrix, graph or GeoDataFrame
-        Edges `[edges, 2]`, a symmetric adjacency matrix, a networkx or libpysal graph, or a GeoDataFrame whose areas are
-        neighbours where they touch.
+        Edges `[edges, 2]`, a symmetric adjacency matrix, a networkx or libpysal graph, or a
+        GeoDataFrame whose areas are neighbours where they touch.
     X : array or DataFrame, shape (sites, features), optional
         Covariates.
     family : {"poisson", "binomial", "gaussian"}, default: "poisson"
@@ -66,8 +76,8 @@ class GaussianField(AbstractLatentModel):
     Raises
     ------
     ValueError
-        If responses lie outside their domain, exposures are not positive, covariates are constant, or the graph has loops,
-        duplicate or one-sided edges.
+        If responses lie outside their domain, exposures are not positive, covariates are constant,
+        or the graph has loops, duplicate or one-sided edges.
 
     See Also
     --------
@@ -114,7 +124,9 @@ class GaussianField(AbstractLatentModel):
         _check_choice("structure", structure, tuple(STRUCTURES))
         if not (prior is None or (isinstance(prior, str) and prior == "default")):
             raise ValueError(f"GaussianField: prior must be 'default' or None; got {prior!r}.")
-        self.labels, y, X, exposure, trials = match_labels("GaussianField", y=y, X=X, exposure=exposure, trials=trials)
+        self.labels, y, X, exposure, trials = match_labels(
+            "GaussianField", y=y, X=X, exposure=exposure, trials=trials
+        )
         self.y, self.observed = _response(y)
         count = len(self.y)
         self.trials = _sizes("trials", trials, family == "binomial", count)
@@ -123,9 +135,13 @@ class GaussianField(AbstractLatentModel):
         self.columns = tuple(map(str, X.columns)) if isinstance(X, pd.DataFrame) else ()
         self.rows, self.center, self.scale = _covariates(X, self.observed)
         self.edges, _, _ = read_edges("GaussianField", _touching(edges), count, self.labels.index)
-        self.family, self.structure, self.flat = family, structure, prior is None
+        self.family = family
+        self.structure = structure
+        self.flat = prior is None
         min_field_blocks = 20  # least number of blocks of sites for standard errors
-        self.block = blocks(self.edges, count, max(1, min(max(min_field_blocks, round(count**0.5)), count // 2)))
+        self.block = blocks(
+            self.edges, count, max(1, min(max(min_field_blocks, round(count**0.5)), count // 2))
+        )
         self.graph.terms  # noqa: B018  raises for a graph that the structure does not support
 
     @functools.cached_property
@@ -136,30 +152,50 @@ class GaussianField(AbstractLatentModel):
     @functools.cached_property
     def engine(self) -> LaplaceEngine:
         y = np.where(self.observed, self.y, 0.0)
-        fixed = ways(y, self.trials) / self.trials if self.family == "binomial" else np.zeros(len(y))
-        data = ResponseRows(self.rows, self.offset, y / self.trials, self.trials, fixed, FAMILIES[self.family]())
+        fixed = (
+            ways(y, self.trials) / self.trials if self.family == "binomial" else np.zeros(len(y))
+        )
+        data = ResponseRows(
+            self.rows, self.offset, y / self.trials, self.trials, fixed, FAMILIES[self.family]()
+        )
         field = self.graph.field(None if self.flat else self._prior)
         sites = np.arange(self.num_units)
         incidence = Incidence(sites[None], [scipy.sparse.csr_array(term) for term in field.terms])
-        return LaplaceEngine(Latent(data, incidence, field), np.where(self.observed, sites, -1), self.num_units)
+        return LaplaceEngine(
+            Latent(data, incidence, field), np.where(self.observed, sites, -1), self.num_units
+        )
 
     def predictions(
-        self, theta: Points, weights: Weights, index: Int[np.ndarray, "refits width"], kind: str, state: State = None
+        self,
+        theta: Points,
+        weights: Weights,
+        index: Int[np.ndarray, "refits width"],
+        kind: str,
+        state: State = None,
     ) -> Float[np.ndarray, "refits width"]:
         found = super().predictions(theta, weights, index, kind, state)
-        return found if kind == "link" else self.trials[np.minimum(index, self.num_units - 1)] * found
+        if kind == "link":
+            return found
+        return self.trials[np.minimum(index, self.num_units - 1)] * found
 
     @property
     def costs(self) -> Costs:
-        return self.engine.costs._replace(runs=self._runs if self.num_units <= MAX_COVARIANCE_ROWS else None)
+        return self.engine.costs._replace(
+            runs=self._runs if self.num_units <= MAX_COVARIANCE_ROWS else None
+        )
 
     def _runs(self, like: Any, first: np.ndarray, length: np.ndarray) -> Any:
-        """Return the pass over the data that computes the changes by leaving out each single unit."""
+        """Return the pass over the data that computes the changes by leaving out each single
+        unit.
+        """
         if (length > 1).any():
             return None
         ones = np.ones((1, self.num_units))
         at, first = self.engine.whole(np.asarray(like)), np.asarray(first, np.int64)
-        ring, start = rings(at, first, lambda some: self._alone(at, some)), at.starts(self.engine.keeps_factors)
+        ring, start = (
+            rings(at, first, lambda some: self._alone(at, some)),
+            at.starts(self.engine.keeps_factors),
+        )
         if ring is None:
             return None
 
@@ -173,8 +209,12 @@ class GaussianField(AbstractLatentModel):
         """Leave out each of some units, one by one."""
         weights = np.ones((len(some), self.num_units))
         weights[np.arange(len(some)), some] = 0.0
-        theta, start = (np.repeat(part, len(some), axis=0) for part in (at.refits.theta, at.starts(False)))
-        losses = self.losses(theta, weights, some[:, None], np.ones((len(some), 1), bool), start)[:, 0]
+        theta, start = (
+            np.repeat(part, len(some), axis=0) for part in (at.refits.theta, at.starts(False))
+        )
+        losses = self.losses(theta, weights, some[:, None], np.ones((len(some), 1), bool), start)[
+            :, 0
+        ]
         return RowsAlone(losses, at.value[0] - self.engine.mode(theta, weights, start).value)
 
     @property
@@ -185,11 +225,18 @@ class GaussianField(AbstractLatentModel):
     @property
     def _spread(self) -> float:
         """Scale of the linear predictor."""
-        return float(np.std(self.y[self.observed])) if self.family == "gaussian" else 1.0
+        if self.family == "gaussian":
+            return float(np.std(self.y[self.observed]))
+        return 1.0
 
     def _prior(self, rest: Float[np.ndarray, "lanes hyper"]) -> tuple[np.ndarray, np.ndarray]:
-        parts = [prior_of(name, value, self._spread) for name, value in zip(self._hyper, rest.T, strict=True)]
-        return np.sum([value for value, _ in parts], axis=0), np.stack([slope for _, slope in parts], axis=1)
+        parts = [
+            prior_of(name, value, self._spread)
+            for name, value in zip(self._hyper, rest.T, strict=True)
+        ]
+        return np.sum([value for value, _ in parts], axis=0), np.stack(
+            [slope for _, slope in parts], axis=1
+        )
 
     @property
     def num_units(self) -> int:
@@ -203,7 +250,9 @@ class GaussianField(AbstractLatentModel):
     def units(self) -> Units:
         score = LOG_DENSITY if self.family == "gaussian" else LOG_PROBABILITY
         more: dict[str, Any] = {"target": np.where(self.observed, self.y, np.nan), "score": score}
-        return Units(names=self.labels.index, serial=True, blocks=self.block, observed=self.observed, **more)
+        return Units(
+            names=self.labels.index, serial=True, blocks=self.block, observed=self.observed, **more
+        )
 
     @property
     def parameters(self) -> Parameters:
@@ -225,15 +274,23 @@ class GaussianField(AbstractLatentModel):
         first = 1 + len(self.center)
         coef = theta[1:first] / self.scale
         found = {"intercept": np.asarray(theta[0] - coef @ self.center), "coef": coef}
-        return found | {name: np.asarray(natural_of(name, v)) for name, v in zip(self._hyper, theta[first:], strict=True)}
+        return found | {
+            name: np.asarray(natural_of(name, v))
+            for name, v in zip(self._hyper, theta[first:], strict=True)
+        }
 
     def _to_unconstrained(self, names_by_key):
         missing = [name for name in ("intercept", "coef", *self._hyper) if name not in names_by_key]
         if missing:
-            raise ValueError(f"GaussianField: parameters need {', '.join(map(repr, missing))}; got {sorted(names_by_key)}.")
+            raise ValueError(
+                f"GaussianField: parameters need {', '.join(map(repr, missing))}; got {sorted(names_by_key)}."
+            )
         coef = np.reshape(np.asarray(names_by_key["coef"], float), -1)
         intercept = float(np.asarray(names_by_key["intercept"])) + coef @ self.center
-        hyper = [float(unconstrained_of(name, np.asarray(names_by_key[name], float))) for name in self._hyper]
+        hyper = [
+            float(unconstrained_of(name, np.asarray(names_by_key[name], float)))
+            for name in self._hyper
+        ]
         return np.array([intercept, *(coef * self.scale), *hyper])
 
     def _start(self, seed):
@@ -244,8 +301,14 @@ class GaussianField(AbstractLatentModel):
             "binomial": lambda: np.log((y.sum() + 0.5) / (trials.sum() - y.sum() + 0.5)),
             "gaussian": lambda: y.mean(),
         }[self.family]()
-        usual = {"sd": np.log(0.5 * self._spread), "noise_sd": np.log(0.5 * self._spread), "range": np.log(6.0)}
-        return np.array([mean, *np.zeros(len(self.center)), *(usual.get(name, 0.0) for name in self._hyper)])
+        usual = {
+            "sd": np.log(0.5 * self._spread),
+            "noise_sd": np.log(0.5 * self._spread),
+            "range": np.log(6.0),
+        }
+        return np.array(
+            [mean, *np.zeros(len(self.center)), *(usual.get(name, 0.0) for name in self._hyper)]
+        )
 
     def _warning(self, theta):
         share = dict(zip(self._hyper, theta[1 + len(self.center) :], strict=True))
@@ -268,11 +331,14 @@ class GaussianField(AbstractLatentModel):
         Returns
         -------
         pandas.DataFrame
-            A row for each site: its `effect` u_s and the standard deviation `sd` of it (about the mode, parameters held), the
-            `linear_predictor` without exposure, and the `mean` of the response with it.
+            A row for each site: its `effect` u_s and the standard deviation `sd` of it (about the
+            mode, parameters held), the `linear_predictor` without exposure, and the `mean` of the
+            response with it.
         """
-        theta, ones = np.asarray(fit.theta)[None], np.ones((1, self.num_units))
-        at, every = self.engine.mode(theta, ones), np.arange(self.num_units)[None]
+        theta = np.asarray(fit.theta)[None]
+        ones = np.ones((1, self.num_units))
+        at = self.engine.mode(theta, ones)
+        every = np.arange(self.num_units)[None]
         columns = {
             "effect": at.u[0, : self.num_units],
             "sd": np.sqrt(at.variance[0]),
@@ -284,12 +350,16 @@ class GaussianField(AbstractLatentModel):
     @property
     def note(self) -> str:
         missing = int(np.sum(~self.observed))
-        return f"{missing} sites without an observation are predicted, and not scored" if missing else ""
+        if missing:
+            return f"{missing} sites without an observation are predicted, and not scored"
+        return ""
 
 
 def _check_choice(name: str, value: object, facts: tuple[str, ...]) -> None:
     if value not in facts:
-        raise ValueError(f"GaussianField: {name} must be one of {', '.join(map(repr, facts))}; got {value!r}.")
+        raise ValueError(
+            f"GaussianField: {name} must be one of {', '.join(map(repr, facts))}; got {value!r}."
+        )
 
 
 def _touching(edges: Any) -> Any:
@@ -299,19 +369,27 @@ def _touching(edges: Any) -> Any:
     try:
         from libpysal.graph import Graph
     except ImportError:
-        raise ImportError("GaussianField: areas need libpysal: pip install 'leaveout[spatial]'") from None
+        raise ImportError(
+            "GaussianField: areas need libpysal: pip install 'leaveout[spatial]'"
+        ) from None
     return Graph.build_contiguity(edges, rook=False)
 
 
 def _response(y: Any) -> tuple[Float[np.ndarray, " sites"], Bool[np.ndarray, " sites"]]:
     y = np.asarray(numbers("GaussianField", "y", y), float)
     if y.ndim != 1 or len(y) < 3:
-        raise ValueError(f"GaussianField: y must be [sites], three at least; got shape {list(y.shape)}.")
+        raise ValueError(
+            f"GaussianField: y must be [sites], three at least; got shape {list(y.shape)}."
+        )
     if np.isinf(y).any():
-        raise ValueError(f"GaussianField: y holds {np.isinf(y).sum()} infinite values; NaN is missing.")
+        raise ValueError(
+            f"GaussianField: y holds {np.isinf(y).sum()} infinite values; NaN is missing."
+        )
     observed = ~np.isnan(y)
     if observed.sum() < 3:
-        raise ValueError(f"GaussianField: y has {observed.sum()} observations; three are needed at least.")
+        raise ValueError(
+            f"GaussianField: y has {observed.sum()} observations; three are needed at least."
+        )
     return as_stored(y), observed
 
 
@@ -323,36 +401,55 @@ def _sizes(name: str, value: Any, request: bool, sites: int) -> Float[np.ndarray
         raise ValueError(f"GaussianField: {name} goes with family={of!r}.")
     found = np.asarray(numbers("GaussianField", name, value), float)
     if found.shape != (sites,) or not np.isfinite(found).all() or not (found > 0).all():
-        raise ValueError(f"GaussianField: {name} must be [{sites}], positive and finite; got shape {list(found.shape)}.")
+        raise ValueError(
+            f"GaussianField: {name} must be [{sites}], positive and finite; got shape {list(found.shape)}."
+        )
     return as_stored(found)
 
 
 def _check_response(family: str, y: np.ndarray, trials: np.ndarray) -> None:
     if family == "gaussian":
         if np.ptp(y) == 0:
-            raise ValueError("GaussianField: all values of y are the same; there is no deviation to estimate.")
+            raise ValueError(
+                "GaussianField: all values of y are the same; there is no deviation to estimate."
+            )
         return
     if (y < 0).any() or (y != np.round(y)).any():
-        raise ValueError(f"GaussianField: family={family!r} needs counts 0, 1, 2, …; got {y[(y < 0) | (y != np.round(y))][0]}.")
+        raise ValueError(
+            f"GaussianField: family={family!r} needs counts 0, 1, 2, …; got {y[(y < 0) | (y != np.round(y))][0]}."
+        )
     if family == "binomial" and (y > trials).any():
-        raise ValueError(f"GaussianField: y must not be above trials; got {y[y > trials][0]:g} of {trials[y > trials][0]:g}.")
+        raise ValueError(
+            f"GaussianField: y must not be above trials; got {y[y > trials][0]:g} of {trials[y > trials][0]:g}."
+        )
     if (y == 0).all() or (family == "binomial" and (y == trials).all()):
-        raise ValueError("GaussianField: every y is at the end of its range, so that the intercept has no finite estimate.")
+        raise ValueError(
+            "GaussianField: every y is at the end of its range, so that the intercept has no finite estimate."
+        )
 
 
 def _covariates(X: Any, observed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Read the covariates: a column of ones and the standardised columns, with their means and deviations."""
+    """Read the covariates.
+
+    A column of ones and the standardised columns, with their means and deviations.
+    """
     count = len(observed)
     if X is None:
         return np.ones((count, 1)), np.zeros(0), np.ones(0)
     X = np.asarray(numbers("GaussianField", "X", X), float)
-    X = X[:, None] if X.ndim == 1 else X
+    if X.ndim == 1:
+        X = X[:, None]
     if X.shape[:1] != (count,) or X.ndim != 2 or not np.isfinite(X).all():
-        raise ValueError(f"GaussianField: X must be [{count}, features] and finite; got shape {list(X.shape)}.")
-    center, scale = X[observed].mean(0), X[observed].std(0)
+        raise ValueError(
+            f"GaussianField: X must be [{count}, features] and finite; got shape {list(X.shape)}."
+        )
+    center = X[observed].mean(0)
+    scale = X[observed].std(0)
     flat = scale <= 1e-12 * np.abs(X).max(0)
     if flat.any():
-        raise ValueError(f"GaussianField: column {int(np.argmax(flat))} of X is constant; the intercept is there already.")
+        raise ValueError(
+            f"GaussianField: column {int(np.argmax(flat))} of X is constant; the intercept is there already."
+        )
     rows = np.c_[np.ones(count), (X - center) / scale]
     if np.linalg.matrix_rank(rows[observed]) < rows.shape[1]:
         raise ValueError("GaussianField: columns of X repeat one another; drop some.")

@@ -1,12 +1,14 @@
-"""Gaussian processes of a few thousand points, by the exact likelihood, with every row left out by itself in closed form.
+"""Gaussian processes of a few thousand points, by the exact likelihood, with every row left out by
+itself in closed form.
 
     y_n = μ + f(x_n) + noise,   f ~ GP(0, σ² k(r)),   r² = Σ_d (Δ_d / ℓ_d)²,   noise ~ N(0, s²)
 
-    F(θ, w) = ½ βᵀβ̃ + ½ log|M| + Σ w_n (log s + ½ log 2π) − log p(θ),   M = I + S K S,  S = diag(√w) / s
+    F(θ, w) = ½ βᵀβ̃ + ½ log|M| + Σ w_n (log s + ½ log 2π) − log p(θ),
+    M = I + S K S,  S = diag(√w) / s
 
-with β = M⁻¹S(y − μ) and β̃ = S(y − μ): weights multiply log-likelihoods, as in every model of latent Gaussian variables, so
-that a row of weight zero has no effect. With α = Sβ and A = S M⁻¹ S, ∂F/∂c = ½ tr(A ∂K) − ½ αᵀ∂K α, and leaving out row n
-alone lowers F by
+with β = M⁻¹S(y − μ) and β̃ = S(y − μ): weights multiply log-likelihoods, as in every model of
+latent Gaussian variables, so that a row of weight zero has no effect. With α = Sβ and A = S M⁻¹ S,
+∂F/∂c = ½ tr(A ∂K) − ½ αᵀ∂K α, and leaving out row n alone lowers F by
 
     s_n = −log N(y_n; y_n − α_n / A_nn, 1 / A_nn)        (Rasmussen & Williams 2006, section 5.4.2)
 """
@@ -61,14 +63,17 @@ KERNELS: dict[str, Callable[[np.ndarray], tuple[np.ndarray, Callable[[], np.ndar
     "matern32": _matern32,
     "matern52": _matern52,
 }
-FACTORISED_ENTRIES = 2**16  # entries of the covariances that are factorised together, which a cache holds
+# entries of the covariances that are factorised together, which a cache holds
+FACTORISED_ENTRIES = 2**16
 HALF_LOG = 0.5 * np.log(2 * np.pi)
 
 
 class ProcessFactor(NamedTuple):
-    """Factorised covariances at some θ and w, from which all results are computed; NaN where there is no factor.
+    """Factorised covariances at some θ and w, from which all results are computed; NaN where there
+    is no factor.
 
-    `factor` is that of M with S(y − μ) for a last row, so that its own last row begins with L⁻¹S(y − μ), where M = LLᵀ.
+    `factor` is that of M with S(y − μ) for a last row, so that its own last row begins with L⁻¹S(y
+    − μ), where M = LLᵀ.
     """
 
     k: Float[Array, "places pairs"]  # of the pairs of rows in the lower triangle
@@ -80,7 +85,9 @@ class ProcessFactor(NamedTuple):
     @property
     def terms(self) -> Float[Array, "places rows"]:
         """Terms of ½ βᵀβ̃ + ½ log|M|, of which the first m are those of the first m rows alone."""
-        return 0.5 * self.factor[:, -1, :-1] ** 2 + np.log(np.einsum("pii->pi", self.factor)[:, :-1])
+        return 0.5 * self.factor[:, -1, :-1] ** 2 + np.log(
+            np.einsum("pii->pi", self.factor)[:, :-1]
+        )
 
     def inverse(self) -> tuple[Float[Array, "places rows rows"], Float[Array, "places rows"]]:
         """Return M⁻¹ and β."""
@@ -94,9 +101,10 @@ class ProcessFactor(NamedTuple):
 class GaussianProcess(AbstractClosedForm):
     """Gaussian-process regression with a constant mean.
 
-    A unit is a row. Its held-out loss is −log p(y_n | all rows that are seen). `fit(...).parameters` is `{"mean", "sd",
-    "length", "noise_sd"}`, where "length" is a number or `[features]`. An evaluation takes time with the cube of the rows.
-    Default priors are Gamma(2, 2 / sd(y)) for standard deviations and Gamma(2, 1 / sd(x)) for lengths, whose modes are half of
+    A unit is a row. Its held-out loss is −log p(y_n | all rows that are seen).
+    `fit(...).parameters` is `{"mean", "sd", "length", "noise_sd"}`, where "length" is a number or
+    `[features]`. An evaluation takes time with the cube of the rows. Default priors are Gamma(2, 2
+    / sd(y)) for standard deviations and Gamma(2, 1 / sd(x)) for lengths, whose modes are half of
     sd(y), and sd(x).
 
     Parameters
@@ -115,7 +123,8 @@ class GaussianProcess(AbstractClosedForm):
     Raises
     ------
     ValueError
-        If values are missing or infinite, a column or the response is constant, or there are more than 10,000 rows.
+        If values are missing or infinite, a column or the response is constant, or there are more
+        than 10,000 rows.
 
     Examples
     --------
@@ -143,16 +152,23 @@ class GaussianProcess(AbstractClosedForm):
         prior: Literal["default"] | None = "default",
     ):
         if kernel not in KERNELS:
-            raise ValueError(f"GaussianProcess: kernel must be one of {', '.join(map(repr, KERNELS))}; got {kernel!r}.")
+            raise ValueError(
+                f"GaussianProcess: kernel must be one of {', '.join(map(repr, KERNELS))}; got {kernel!r}."
+            )
         if not (prior is None or (isinstance(prior, str) and prior == "default")):
             raise ValueError(f"GaussianProcess: prior must be 'default' or None; got {prior!r}.")
         self.labels, X, y = match_labels("GaussianProcess", X=X, y=y)
         count = 1 if np.ndim(X) < 2 else np.shape(X)[1]
-        self.columns = tuple(map(str, X.columns)) if hasattr(X, "columns") else tuple(f"x{j}" for j in range(count))
+        self.columns = (
+            tuple(map(str, X.columns))
+            if hasattr(X, "columns")
+            else tuple(f"x{j}" for j in range(count))
+        )
         self.X, self.y = _read(X, y)
         deviation = self.X.std(0)
         self.spread = as_stored(deviation if ard else [np.sqrt(np.mean(deviation**2))])
-        self.kernel, self.flat = kernel, prior is None
+        self.kernel = kernel
+        self.flat = prior is None
 
     @property
     def num_units(self) -> int:
@@ -160,7 +176,13 @@ class GaussianProcess(AbstractClosedForm):
 
     @property
     def units(self) -> Units:
-        return Units(names=self.labels.index, serial=None, target=self.y, score=LOG_DENSITY, predict_new=self._predict_new)
+        return Units(
+            names=self.labels.index,
+            serial=None,
+            target=self.y,
+            score=LOG_DENSITY,
+            predict_new=self._predict_new,
+        )
 
     def _predict_new(self, fit, X, kind, offset):
         """Compute the means of f + μ at new rows, k(x, X) (K + σ²I)⁻¹ (y − μ) + μ."""
@@ -173,23 +195,42 @@ class GaussianProcess(AbstractClosedForm):
         lengths = np.broadcast_to(np.exp(fit.vector[2:-1]), rows.shape[1:])
         apart = scipy.spatial.distance.cdist(rows / lengths, self.X / lengths)
         covariance = np.exp(2 * fit.vector[1]) * KERNELS[self.kernel](apart)[0]
-        return pd.Series(fit.vector[0] + covariance @ (at.S[0] * at.inverse()[1][0]), index=labels.index, name="prediction")
+        return pd.Series(
+            fit.vector[0] + covariance @ (at.S[0] * at.inverse()[1][0]),
+            index=labels.index,
+            name="prediction",
+        )
 
     @property
     def parameters(self) -> Parameters:
-        several = [f"length[{k}]" for k in range(len(self.spread))] if len(self.spread) > 1 else ["length"]
+        several = (
+            [f"length[{k}]" for k in range(len(self.spread))]
+            if len(self.spread) > 1
+            else ["length"]
+        )
         return Parameters(
             natural=self._natural,
             unconstrained=self._to_unconstrained,
-            start=lambda seed: np.array([self.y.mean(), *np.log([0.7 * self.y.std(), *self.spread, 0.5 * self.y.std()])]),
+            start=lambda seed: np.array(
+                [self.y.mean(), *np.log([0.7 * self.y.std(), *self.spread, 0.5 * self.y.std()])]
+            ),
             names=lambda: ["mean", "sd", *several, "noise_sd"],
             limit=self._limit,
             at_limit=self._to_limit,
         )
 
-    def _at_end(self, theta: Float[Array, " params"], noise: float, length: float) -> Bool[Array, " params"]:
-        """Mark a deviation of the noise so far below that of y, and lengths so far above those of the columns."""
-        return np.r_[False, False, theta[2:-1] > np.log(self.spread * length), theta[-1] < np.log(self.y.std() / noise)]
+    def _at_end(
+        self, theta: Float[Array, " params"], noise: float, length: float
+    ) -> Bool[Array, " params"]:
+        """Mark a deviation of the noise so far below that of y, and lengths so far above those of
+        the columns.
+        """
+        return np.r_[
+            False,
+            False,
+            theta[2:-1] > np.log(self.spread * length),
+            theta[-1] < np.log(self.y.std() / noise),
+        ]
 
     def _limit(self, theta: Float[Array, " params"]) -> str:
         end = self._at_end(theta, 1e6, 1e4)
@@ -217,14 +258,21 @@ class GaussianProcess(AbstractClosedForm):
     def _to_unconstrained(self, names_by_key):
         lengths = np.broadcast_to(np.asarray(names_by_key["length"], float), self.spread.shape)
         return np.array(
-            [float(names_by_key["mean"]), *np.log([float(names_by_key["sd"]), *lengths, float(names_by_key["noise_sd"])])]
+            [
+                float(names_by_key["mean"]),
+                *np.log([float(names_by_key["sd"]), *lengths, float(names_by_key["noise_sd"])]),
+            ]
         )
 
     @functools.cached_property
     def _apart(self) -> Float[Array, "lengths rows rows"]:
         """Compute squared distances along every feature with a length of its own."""
         square = lambda x: np.maximum(scipy.spatial.distance.cdist(x, x, "sqeuclidean"), 0.0)
-        return np.stack([square(self.X[:, [k]]) for k in range(self.X.shape[1])] if len(self.spread) > 1 else [square(self.X)])
+        return np.stack(
+            [square(self.X[:, [k]]) for k in range(self.X.shape[1])]
+            if len(self.spread) > 1
+            else [square(self.X)]
+        )
 
     def _pairs(self, matrices: Float[Array, "some rows rows"]) -> Float[Array, "some pairs"]:
         """Return the lower triangles."""
@@ -236,26 +284,38 @@ class GaussianProcess(AbstractClosedForm):
         return row * self.num_units + column
 
     def _factorise(
-        self, theta: Points, weights: Float[Array, "places rows"], order: Int[Array, " rows"] | None = None
+        self,
+        theta: Points,
+        weights: Float[Array, "places rows"],
+        order: Int[Array, " rows"] | None = None,
     ) -> ProcessFactor:
         """Factorise the covariances at some θ, of rows in some order."""
-        n, y = self.num_units, self.y if order is None else self.y[order]
+        n = self.num_units
+        y = self.y if order is None else self.y[order]
         apart = self._pairs(self._apart if order is None else self._apart[:, order][:, :, order])
         shares = np.exp(-2 * theta[:, 2:-1])
-        r = np.sqrt(shares @ apart) if len(apart) > 1 else np.sqrt(shares) * np.sqrt(apart)  # few roots, if of one length
+        # few roots, if of one length
+        r = np.sqrt(shares @ apart) if len(apart) > 1 else np.sqrt(shares) * np.sqrt(apart)
         k, bend = KERNELS[self.kernel](r)
-        root, ratio = np.sqrt(weights), np.exp(2 * (theta[:, 1:2] - theta[:, -1:]))
+        root = np.sqrt(weights)
+        ratio = np.exp(2 * (theta[:, 1:2] - theta[:, -1:]))
         S = root * np.exp(-theta[:, -1:])
-        right, pairs = S * (y - theta[:, :1]), ratio * k * self._pairs(root[:, :, None] * root[:, None, :])
+        right = S * (y - theta[:, :1])
+        pairs = ratio * k * self._pairs(root[:, :, None] * root[:, None, :])
         M = np.zeros((len(theta), n + 1, n + 1))
-        M.reshape(len(M), (n + 1) ** 2)[:, self._below + self._below // n] = pairs  # rows of M are longer by one
+        # rows of M are longer by one
+        M.reshape(len(M), (n + 1) ** 2)[:, self._below + self._below // n] = pairs
         M[:, n, :n] = right
         own = np.einsum("pii->pi", M)
-        own[:, :n], own[:, n] = 1 + ratio * weights, 1 + 2 * np.sum(right**2, axis=1)  # above βᵀβ̃, so that there is a factor
+        # above βᵀβ̃, so that there is a factor
+        own[:, :n], own[:, n] = 1 + ratio * weights, 1 + 2 * np.sum(right**2, axis=1)
         return ProcessFactor(k, bend, S, right, cholesky(M))
 
     def _prior(self, theta: Points) -> tuple[Float[Array, " places"], Points]:
-        """Compute −log p and its gradient; lengths and deviations are independent, each Gamma(2, rate)."""
+        """Compute −log p and its gradient.
+
+        Lengths and deviations are independent, each Gamma(2, rate).
+        """
         slope = np.zeros(theta.shape)
         if self.flat:
             return np.zeros(len(theta)), slope
@@ -266,38 +326,61 @@ class GaussianProcess(AbstractClosedForm):
         slope[:, 1:] = grown - 1
         return np.sum(grown - theta[:, 1:], axis=1), slope
 
-    def _in_parts(self, function: Callable[..., tuple[np.ndarray, ...]], *each: np.ndarray) -> tuple[np.ndarray, ...]:
+    def _in_parts(
+        self, function: Callable[..., tuple[np.ndarray, ...]], *each: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
         """Apply a function to as many places as are factorised together."""
         size = max(1, FACTORISED_ENTRIES // self.num_units**2)
         with np.errstate(all="ignore"):
-            parts = [function(*(one[k : k + size] for one in each)) for k in range(0, max(1, len(each[0])), size)]
+            parts = [
+                function(*(one[k : k + size] for one in each))
+                for k in range(0, max(1, len(each[0])), size)
+            ]
         return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
     def look(self, theta: Points, weights: Weights, state: State = None) -> ValueAndGradient:
-        value, slope = self._in_parts(self._look, np.asarray(theta, float), np.asarray(weights, float))
+        value, slope = self._in_parts(
+            self._look, np.asarray(theta, float), np.asarray(weights, float)
+        )
         return value, slope, None
 
     def _look(self, theta: Points, weights: Weights) -> tuple[Float[Array, " places"], Points]:
-        at, (prior, slope) = self._factorise(theta, weights), self._prior(theta)
-        (inverse, beta), size = at.inverse(), weights.sum(1)
+        at = self._factorise(theta, weights)
+        (prior, slope) = self._prior(theta)
+        (inverse, beta) = at.inverse()
+        size = weights.sum(1)
         value = at.terms.sum(1) + size * (theta[:, -1] + HALF_LOG) + prior
-        alpha, diagonal, variance = at.S * beta, np.einsum("pii->pi", inverse), np.exp(2 * theta[:, 1:2])
-        pull = self._pairs(at.S[:, :, None] * inverse * at.S[:, None, :] - alpha[:, :, None] * alpha[:, None, :])
+        alpha = at.S * beta
+        diagonal = np.einsum("pii->pi", inverse)
+        variance = np.exp(2 * theta[:, 1:2])
+        pull = self._pairs(
+            at.S[:, :, None] * inverse * at.S[:, None, :] - alpha[:, :, None] * alpha[:, None, :]
+        )
         slope[:, 0] -= alpha.sum(1)
-        slope[:, 1] += variance[:, 0] * (2 * np.sum(pull * at.k, axis=1) + np.sum(at.S**2 * diagonal - alpha**2, axis=1))
-        slope[:, 2:-1] += variance * np.exp(-2 * theta[:, 2:-1]) * ((pull * at.bend()) @ self._pairs(self._apart).T)
+        slope[:, 1] += variance[:, 0] * (
+            2 * np.sum(pull * at.k, axis=1) + np.sum(at.S**2 * diagonal - alpha**2, axis=1)
+        )
+        slope[:, 2:-1] += (
+            variance
+            * np.exp(-2 * theta[:, 2:-1])
+            * ((pull * at.bend()) @ self._pairs(self._apart).T)
+        )
         slope[:, -1] += size - self.num_units + diagonal.sum(1) - np.sum(beta**2, axis=1)
         known = np.isfinite(value)
         return np.where(known, value, np.inf), np.where(known[:, None], slope, 0.0)
 
-    def values(self, theta: Points, weights: Float[np.ndarray, "sets units"]) -> Float[np.ndarray, "places sets"]:
+    def values(
+        self, theta: Points, weights: Float[np.ndarray, "sets units"]
+    ) -> Float[np.ndarray, "places sets"]:
         # one factor at each θ gives F of all sets of rows that are seen
         seen = np.asarray(weights) > 0
         if not np.array_equal(seen, weights):
             return super().values(theta, weights)
-        size, order = seen.sum(1), np.argsort(-seen.sum(0), kind="stable")
+        size = seen.sum(1)
+        order = np.argsort(-seen.sum(0), kind="stable")
         nested = np.array_equal(seen[:, order], np.arange(self.num_units) < size[:, None])
-        theta, ones = np.asarray(theta, float), np.ones((1, self.num_units))
+        theta = np.asarray(theta, float)
+        ones = np.ones((1, self.num_units))
         if nested:
             rows = None if seen.all() else order
             (terms,) = self._in_parts(lambda at: (self._factorise(at, ones, rows).terms,), theta)
@@ -308,10 +391,16 @@ class GaussianProcess(AbstractClosedForm):
             found = found + size * (theta[:, -1:] + HALF_LOG) + self._prior(theta)[0][:, None]
         return np.where(np.isnan(found), np.inf, found)
 
-    def _without(self, theta: Points, seen: Bool[Array, "sets rows"]) -> Float[Array, "places sets"]:
-        """Compute ½ βᵀβ̃ + ½ log|M| of some sets of rows, from that of all rows and blocks of M⁻¹."""
-        at, missing = self._factorise(theta, np.ones((1, self.num_units))), (~seen).sum(1)
-        (inverse, beta), first = at.inverse(), np.argsort(seen, axis=1, kind="stable")
+    def _without(
+        self, theta: Points, seen: Bool[Array, "sets rows"]
+    ) -> Float[Array, "places sets"]:
+        """Compute ½ βᵀβ̃ + ½ log|M| of some sets of rows, from that of all rows and blocks of
+        M⁻¹.
+        """
+        at = self._factorise(theta, np.ones((1, self.num_units)))
+        missing = (~seen).sum(1)
+        (inverse, beta) = at.inverse()
+        first = np.argsort(seen, axis=1, kind="stable")
         found = np.repeat(at.terms.sum(1)[:, None], len(seen), axis=1)
         for count in np.unique(missing[missing > 0]):
             sets = np.flatnonzero(missing == count)
@@ -323,15 +412,23 @@ class GaussianProcess(AbstractClosedForm):
         """Covariance of f."""
         found = np.zeros((len(theta), self.num_units, self.num_units))
         found.reshape(len(found), self.num_units**2)[:, self._below] = at.k
-        return np.exp(2 * theta[:, 1])[:, None, None] * (found + found.swapaxes(1, 2) + np.eye(self.num_units))
+        return np.exp(2 * theta[:, 1])[:, None, None] * (
+            found + found.swapaxes(1, 2) + np.eye(self.num_units)
+        )
 
-    def _conditional(self, theta: Points, weights: Weights) -> tuple[Float[Array, "refits rows"], Float[Array, "refits rows"]]:
+    def _conditional(
+        self, theta: Points, weights: Weights
+    ) -> tuple[Float[Array, "refits rows"], Float[Array, "refits rows"]]:
         """Compute means and variances of f + μ given the seen rows."""
 
         def given(theta: Points, weights: Weights) -> tuple[np.ndarray, np.ndarray]:
             at = self._factorise(theta, weights)
-            (inverse, beta), half = at.inverse(), self._covariance(theta, at) * at.S[:, None, :]
-            mean, gained = theta[:, :1] + np.einsum("pij,pj->pi", half, beta), np.einsum("pij,pij->pi", half @ inverse, half)
+            (inverse, beta) = at.inverse()
+            half = self._covariance(theta, at) * at.S[:, None, :]
+            mean, gained = (
+                theta[:, :1] + np.einsum("pij,pj->pi", half, beta),
+                np.einsum("pij,pij->pi", half @ inverse, half),
+            )
             return mean, np.maximum(np.exp(2 * theta[:, 1:2]) - gained, 0.0)
 
         mean, variance = self._in_parts(given, np.asarray(theta, float), np.asarray(weights, float))
@@ -346,16 +443,26 @@ class GaussianProcess(AbstractClosedForm):
         state: State = None,
     ) -> Float[np.ndarray, "refits ..."]:
         some = np.minimum(index, self.num_units - 1)
-        mean, variance = (np.take_along_axis(part, some, axis=1) for part in self._conditional(theta, weights))
+        mean, variance = (
+            np.take_along_axis(part, some, axis=1) for part in self._conditional(theta, weights)
+        )
         return _gaussian(self.y[some] - mean, variance + np.exp(2 * theta[:, -1:]))
 
     def predictions(
-        self, theta: Points, weights: Weights, index: Int[np.ndarray, "refits width"], kind: str, state: State = None
+        self,
+        theta: Points,
+        weights: Weights,
+        index: Int[np.ndarray, "refits width"],
+        kind: str,
+        state: State = None,
     ) -> Float[np.ndarray, "refits width"]:
-        return np.take_along_axis(self._conditional(theta, weights)[0], np.minimum(index, self.num_units - 1), axis=1)
+        return np.take_along_axis(
+            self._conditional(theta, weights)[0], np.minimum(index, self.num_units - 1), axis=1
+        )
 
     def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
-        """Compute ∂²F/∂θ∂w, by central differences of ∂F/∂w_n = E[−log p(y_n | f)] over f given all rows.
+        """Compute ∂²F/∂θ∂w, by central differences of ∂F/∂w_n = E[−log p(y_n | f)] over f given all
+        rows.
 
         Parameters
         ----------
@@ -370,12 +477,17 @@ class GaussianProcess(AbstractClosedForm):
 
         def by_weight(at: Points, state: State) -> tuple[Float[np.ndarray, "points units"], State]:
             mean, variance = self._conditional(at, np.ones((len(at), self.num_units)))
-            return at[:, -1:] + 0.5 * np.exp(-2 * at[:, -1:]) * ((self.y - mean) ** 2 + variance), None
+            return at[:, -1:] + 0.5 * np.exp(-2 * at[:, -1:]) * (
+                (self.y - mean) ** 2 + variance
+            ), None
 
         return jacobian_by_differences(by_weight, np.asarray(theta, float))
 
-    def predictor_covariance(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, "units units"] | None:
-        """Covariance of the linear predictors of all rows, given all data; the prior of the constant mean is flat.
+    def predictor_covariance(
+        self, theta: Float[np.ndarray, " params"]
+    ) -> Float[np.ndarray, "units units"] | None:
+        """Covariance of the linear predictors of all rows, given all data; the prior of the
+        constant mean is flat.
 
         Parameters
         ----------
@@ -388,17 +500,25 @@ class GaussianProcess(AbstractClosedForm):
             The matrix.
         """
         at = self._factorise(theta[None], np.ones((1, self.num_units)))
-        inverse, S, K = at.inverse()[0][0], at.S[0], self._covariance(theta[None], at)[0]
+        inverse = at.inverse()[0][0]
+        S = at.S[0]
+        K = self._covariance(theta[None], at)[0]
         half = K * S
         rest = np.ones(self.num_units) - half @ inverse @ S
         return K - half @ inverse @ half.T + np.outer(rest, rest) / (S @ inverse @ S)
 
     @property
     def costs(self) -> Costs:
-        return Costs(lanes=max(1, FACTORISED_ENTRIES // self.num_units**2), work=4.0 * self.num_units**3, runs=self._runs)
+        return Costs(
+            lanes=max(1, FACTORISED_ENTRIES // self.num_units**2),
+            work=4.0 * self.num_units**3,
+            runs=self._runs,
+        )
 
     def _runs(self, like: Any, first: Array, length: Array) -> Any:
-        """Return the pass over the data that computes the exact changes by leaving out each single row."""
+        """Return the pass over the data that computes the exact changes by leaving out each single
+        row.
+        """
         del like
         if (length > 1).any():
             return None
@@ -414,13 +534,19 @@ class GaussianProcess(AbstractClosedForm):
 
 
 def _eliminate(
-    inverse: Float[Array, "places rows rows"], beta: Float[Array, "places rows"], index: Int[Array, "sets width"]
+    inverse: Float[Array, "places rows rows"],
+    beta: Float[Array, "places rows"],
+    index: Int[Array, "sets width"],
 ) -> Float[Array, "places sets"]:
-    """Compute ½ βᵀB⁻¹β − ½ log|B| with B a block of M⁻¹ and β a part, for each set of rows, one row after the other."""
-    block, left = inverse[:, index[:, :, None], index[:, None, :]], beta[:, index]
+    """Compute ½ βᵀB⁻¹β − ½ log|B| with B a block of M⁻¹ and β a part, for each set of rows, one row
+    after the other.
+    """
+    block = inverse[:, index[:, :, None], index[:, None, :]]
+    left = beta[:, index]
     found = np.zeros((len(beta), len(index)))
     for k in range(index.shape[1]):
-        pivot, slopes = block[..., k, k], block[..., k + 1 :, k] / block[..., k, k, None]
+        pivot = block[..., k, k]
+        slopes = block[..., k + 1 :, k] / block[..., k, k, None]
         found += 0.5 * (left[..., k] ** 2 / pivot - np.log(pivot))
         left[..., k + 1 :] -= slopes * left[..., k, None]
         block[..., k + 1 :, k + 1 :] -= slopes[..., :, None] * block[..., k, None, k + 1 :]
@@ -432,8 +558,12 @@ def _gaussian(apart: Array, variance: Array) -> Array:
 
 
 def _read(X: Any, y: Any) -> tuple[Float[Array, "rows features"], Float[Array, " rows"]]:
-    X, y = (np.asarray(numbers("GaussianProcess", name, value), float) for name, value in (("X", X), ("y", y)))
-    X = X[:, None] if X.ndim == 1 else X
+    X, y = (
+        np.asarray(numbers("GaussianProcess", name, value), float)
+        for name, value in (("X", X), ("y", y))
+    )
+    if X.ndim == 1:
+        X = X[:, None]
     max_process_rows = 10_000  # largest number of rows, whose covariance takes 800 megabytes
     if y.ndim != 1 or X.ndim != 2 or len(X) != len(y) or not 3 <= len(y) <= max_process_rows:
         raise ValueError(

@@ -1,10 +1,12 @@
-"""Marginal likelihood with one grouping factor: a sum of integrals over its levels (`quadrature`), for many refits.
+"""Marginal likelihood with one grouping factor: a sum of integrals over its levels (`quadrature`),
+for many refits.
 
-    F(θ, w) = Σ_g w_g f_g(θ)                   if clusters are left out: a weight of two is a second copy
+    F(θ, w) = Σ_g w_g f_g(θ)
+    if clusters are left out: a weight of two is a second copy
     F(θ, w) = Σ_g f_g(θ, ω = w of its rows)    if rows are left out
 
-θ is (z, λ, τ): coefficients in coordinates in which the columns of the design are orthogonal, the free entries of Λ, and the
-response's own.
+θ is (z, λ, τ): coefficients in coordinates in which the columns of the design are orthogonal, the
+free entries of Λ, and the response's own.
 """
 
 from collections.abc import Callable
@@ -16,10 +18,20 @@ from numpy.typing import NDArray
 from ...objectives.objective import Costs
 from .base import AbstractEngine, DesignRegressions
 from .effects import GroupingFactor, split
-from .quadrature import NODES, Clusters, ClusterSlopes, RaggedRows, Rule, backward, forward, marginal_losses
+from .quadrature import (
+    NODES,
+    Clusters,
+    ClusterSlopes,
+    RaggedRows,
+    Rule,
+    backward,
+    forward,
+    marginal_losses,
+)
 from .responses import ResponseRows
 
-NODE_ENTRIES = 2**17  # numbers of rows, nodes and refits that are computed together: about the size of a cache
+# numbers of rows, nodes and refits that are computed together: about the size of a cache
+NODE_ENTRIES = 2**17
 SCORE_NODES = {
     1: NODES,
     2: 7,
@@ -49,7 +61,17 @@ class OneFactor(AbstractEngine):
         rule = None if quadrature == 1 else Rule.of(factor.q, quadrature)
         nodes = 1 if data.response.quadratic else max(quadrature, SCORE_NODES.get(factor.q, 1))
         scoring = rule if nodes == quadrature else Rule.of(factor.q, nodes)
-        return OneFactor(data, data.select_rows(order), factor, factor.design[:, order], order, rows, rule, scoring, apart)
+        return OneFactor(
+            data,
+            data.select_rows(order),
+            factor,
+            factor.design[:, order],
+            order,
+            rows,
+            rule,
+            scoring,
+            apart,
+        )
 
     @property
     def data(self) -> ResponseRows:
@@ -60,30 +82,49 @@ class OneFactor(AbstractEngine):
         return len(self.rows.first)
 
     def make_clusters(self, theta: np.ndarray, omega: np.ndarray) -> Clusters:
-        """Make the clusters at θ `[refits, params]`, with rows of weight ω `[refits or 1, rows]`."""
-        parts, data = split(theta, self.sorted, (self.factor,)), self.sorted
+        """Make the clusters at θ `[refits, params]`, with rows of weight ω `[refits or 1,
+        rows]`.
+        """
+        parts = split(theta, self.sorted, (self.factor,))
+        data = self.sorted
         e = data.offset + parts.z @ data.design.T
         a = self.factor.rotate(parts.free[0], self.design)
         weights = np.broadcast_to(omega * data.size, e.shape)
-        return Clusters(data.response, self.rows, e, a, parts.tau.T[:, :, None], data.y, weights, data.fixed)
+        return Clusters(
+            data.response, self.rows, e, a, parts.tau.T[:, :, None], data.y, weights, data.fixed
+        )
 
     def gather_clusters(
-        self, theta: np.ndarray, lane: np.ndarray, cluster: np.ndarray, omega: np.ndarray | None = None
+        self,
+        theta: np.ndarray,
+        lane: np.ndarray,
+        cluster: np.ndarray,
+        omega: np.ndarray | None = None,
     ) -> tuple[Clusters, np.ndarray, np.ndarray]:
-        """Gather the listed clusters, each at the θ of a refit, with the given weights of their rows, by default one.
+        """Gather the listed clusters, each at the θ of a refit, with the given weights of their
+        rows, by default one.
 
-        Returns them with the places of their rows among the sorted ones, and the number in the list of each row's cluster.
+        Returns them with the places of their rows among the sorted ones, and the number in the list
+        of each row's cluster.
         """
         sizes = np.diff(np.r_[self.rows.first, len(self.order)])[cluster]
         ragged = RaggedRows.of(sizes)
-        place = np.arange(sizes.sum()) - ragged.first[ragged.cluster] + self.rows.first[cluster][ragged.cluster]
-        parts, data, of = split(theta, self.sorted, (self.factor,)), self.sorted.select_rows(place), lane[ragged.cluster]
+        place = (
+            np.arange(sizes.sum())
+            - ragged.first[ragged.cluster]
+            + self.rows.first[cluster][ragged.cluster]
+        )
+        parts = split(theta, self.sorted, (self.factor,))
+        data = self.sorted.select_rows(place)
+        of = lane[ragged.cluster]
         e = data.offset + np.einsum("np,np->n", data.design, parts.z[of])
         a = np.zeros((self.factor.q, len(place)))
         for k, (i, j) in enumerate(zip(self.factor.row, self.factor.column, strict=True)):
             a[j] += parts.free[0][of, k] * self.design[i, place]
         weights = data.size if omega is None else data.size * omega
-        found = Clusters(data.response, ragged, e, a, parts.tau.T[:, of], data.y, weights, data.fixed)
+        found = Clusters(
+            data.response, ragged, e, a, parts.tau.T[:, of], data.y, weights, data.fixed
+        )
         return found, place, ragged.cluster
 
     def look(
@@ -95,14 +136,17 @@ class OneFactor(AbstractEngine):
             return weights @ value[0], weights @ gradient[0], np.repeat(modes, len(theta), 0)
         omega = np.ones((1, len(self.order))) if self.apart else weights[:, self.order]
         parts = [
-            self._evaluate(theta[k], weights[k], omega if self.apart else omega[k], state, k) for k in self._chunks(len(theta))
+            self._evaluate(theta[k], weights[k], omega if self.apart else omega[k], state, k)
+            for k in self._chunks(len(theta))
         ]
         value, gradient, modes = (np.concatenate(part) for part in zip(*parts, strict=True))
         return value, gradient, modes
 
     @property
     def costs(self) -> Costs:
-        return Costs(work=50.0 * len(self.order) * (1 if self.rule is None else self.rule.nodes.shape[1]))
+        return Costs(
+            work=50.0 * len(self.order) * (1 if self.rule is None else self.rule.nodes.shape[1])
+        )
 
     def _chunks(self, lanes: int) -> list[slice]:
         nodes = 1 if self.rule is None else self.rule.nodes.shape[1]
@@ -118,18 +162,26 @@ class OneFactor(AbstractEngine):
         found = self.make_clusters(theta, omega).slopes(self.rule, self._start(state, some))
         outer = weights[:, self.rows.cluster] if self.apart else 1.0
         value = np.sum(found.value * weights, 1) if self.apart else found.value.sum(1)
-        return value, self._gradient(found, outer), np.moveaxis(found.b, 0, 1).reshape(len(theta), -1)
+        return (
+            value,
+            self._gradient(found, outer),
+            np.moveaxis(found.b, 0, 1).reshape(len(theta), -1),
+        )
 
     def _gradient(self, slopes: ClusterSlopes, outer: NDArray | float) -> NDArray:
         """Gradient in θ of a sum over rows, with weights `outer` `[refits, rows]`."""
         of_free = np.sum(self.factor.by_free(slopes.a, self.design) * outer, -1)
         of_tau = np.sum(slopes.tau * outer, -1)
-        return np.concatenate([(slopes.e * outer) @ self.sorted.design, of_free.T, of_tau.T], axis=1)
+        return np.concatenate(
+            [(slopes.e * outer) @ self.sorted.design, of_free.T, of_tau.T], axis=1
+        )
 
     def each(
         self, theta: np.ndarray, state: np.ndarray | None = None, omega: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Compute f of every cluster `[refits, clusters]`, its gradients `[refits, clusters, params]`, and the modes."""
+        """Compute f of every cluster `[refits, clusters]`, its gradients `[refits, clusters,
+        params]`, and the modes.
+        """
         whole = np.ones((len(theta), len(self.order))) if omega is None else omega
         found = self.make_clusters(theta, whole).slopes(self.rule, self._start(state, slice(None)))
         total = self.rows.total
@@ -141,55 +193,90 @@ class OneFactor(AbstractEngine):
     def jacobian(self, theta: np.ndarray) -> np.ndarray:
         """Compute `∂²F/∂θ∂w_n` at weights one.
 
-        For clusters these are their gradients. For rows they are differences in the weight of each row, for the rows at one
-        place of all clusters together.
+        For clusters these are their gradients. For rows they are differences in the weight of each
+        row, for the rows at one place of all clusters together.
         """
         if self.apart:
             return self.each(theta[None])[1][0]
         place = np.arange(len(self.order)) - self.rows.first[self.rows.cluster]
-        out, state = np.empty((len(self.order), theta.size)), self.each(theta[None])[2]
-        row_weight_difference = 0.02  # step of the fourth-order differences by a row's weight that give ∂²F/∂θ∂w_n
+        out = np.empty((len(self.order), theta.size))
+        state = self.each(theta[None])[2]
+        # step of the fourth-order differences by a row's weight that give ∂²F/∂θ∂w_n
+        row_weight_difference = 0.02
         for k in range(place.max() + 1):
             here = place == k
             slopes = [
-                self.each(theta[None], state, (1.0 + row_weight_difference * step * here)[None])[1][0] for step in STENCIL[0]
+                self.each(theta[None], state, (1.0 + row_weight_difference * step * here)[None])[1][
+                    0
+                ]
+                for step in STENCIL[0]
             ]
             moved = np.tensordot(STENCIL[1], slopes, 1) / row_weight_difference
             out[self.order[here]] = moved[self.rows.cluster[here]]
         return out
 
     def joint(
-        self, theta: np.ndarray, weights: np.ndarray, lane: np.ndarray, cluster: np.ndarray, state: np.ndarray | None
+        self,
+        theta: np.ndarray,
+        weights: np.ndarray,
+        lane: np.ndarray,
+        cluster: np.ndarray,
+        state: np.ndarray | None,
     ) -> np.ndarray:
-        """Compute −log of the density of the listed clusters as new ones, each at the θ of a refit."""
+        """Compute −log of the density of the listed clusters as new ones, each at the θ of a
+        refit.
+        """
         return self._by_chunks(
-            cluster, lambda some: self.gather_clusters(theta, lane[some], cluster[some])[0].score(self.scoring)
+            cluster,
+            lambda some: self.gather_clusters(theta, lane[some], cluster[some])[0].score(
+                self.scoring
+            ),
         )
 
     def pointwise(
-        self, theta: np.ndarray, weights: np.ndarray | None, lane: np.ndarray, cluster: np.ndarray, state: np.ndarray | None
+        self,
+        theta: np.ndarray,
+        weights: np.ndarray | None,
+        lane: np.ndarray,
+        cluster: np.ndarray,
+        state: np.ndarray | None,
     ) -> np.ndarray:
         """Compute the sum over the rows of each cluster of −log of a row's own density."""
 
         def one(some):
             found, place, listed = self.gather_clusters(theta, lane[some], cluster[some])
-            each = marginal_losses(self.sorted.select_rows(place), found.e, np.sum(found.a**2, 0), found.tau)
+            each = marginal_losses(
+                self.sorted.select_rows(place), found.e, np.sum(found.a**2, 0), found.tau
+            )
             return np.bincount(listed, each, minlength=len(cluster[some]))
 
         return self._by_chunks(cluster, one)
 
     def conditional(
-        self, theta: np.ndarray, weights: np.ndarray | None, lane: np.ndarray, unit: np.ndarray, state: np.ndarray | None
+        self,
+        theta: np.ndarray,
+        weights: np.ndarray | None,
+        lane: np.ndarray,
+        unit: np.ndarray,
+        state: np.ndarray | None,
     ) -> np.ndarray:
-        """Compute −log p(y_i | seen rows of its cluster) of listed rows, each in a refit; by default all others are seen."""
-        return self._ratio(theta, weights, lane, unit, lambda found, cluster: found.score(self.scoring))
+        """Compute −log p(y_i | seen rows of its cluster) of listed rows, each in a refit.
+
+        By default all others are seen.
+        """
+        return self._ratio(
+            theta, weights, lane, unit, lambda found, cluster: found.score(self.scoring)
+        )
 
     def modes(self, theta: np.ndarray) -> np.ndarray:
         """Modes given all data, `[effects, clusters]`."""
         return self.make_clusters(theta[None], np.ones((1, len(self.order)))).mode().b[:, 0]
 
-    def alone(self, theta: np.ndarray, unit: np.ndarray, joint: bool, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Leave each listed unit out by itself: the change of F, and the loss of the unit, which joint losses of rows are not.
+    def alone(
+        self, theta: np.ndarray, unit: np.ndarray, joint: bool, start: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Leave each listed unit out by itself: the change of F, and the loss of the unit, which
+        joint losses of rows are not.
 
         The search for modes begins at `start`, as of `modes`.
         """
@@ -198,12 +285,16 @@ class OneFactor(AbstractEngine):
         def both(found: Clusters, cluster: NDArray) -> NDArray:
             mode = found.mode(start[:, cluster])
             away = found.value(self.rule, mode)
-            return np.stack([away, found.score(self.scoring, mode) if joint == self.apart else away])
+            return np.stack(
+                [away, found.score(self.scoring, mode) if joint == self.apart else away]
+            )
 
         if not self.apart:
             away, losses = self._ratio(at, None, lane, unit, both)
             return away, losses
-        away, losses = self._by_chunks(unit, lambda some: both(self.gather_clusters(at, lane[some], unit[some])[0], unit[some]))
+        away, losses = self._by_chunks(
+            unit, lambda some: both(self.gather_clusters(at, lane[some], unit[some])[0], unit[some])
+        )
         return away, losses if joint else self.pointwise(at, None, lane, unit, None)
 
     def _ratio(
@@ -223,16 +314,29 @@ class OneFactor(AbstractEngine):
             out = []
             for asked in (True, False):
                 own = self._omega(weights, lane[some], cluster[some], unit[some], asked)
-                out.append(answer(self.gather_clusters(theta, lane[some], cluster[some], own)[0], cluster[some]))
+                out.append(
+                    answer(
+                        self.gather_clusters(theta, lane[some], cluster[some], own)[0],
+                        cluster[some],
+                    )
+                )
             return out[0] - out[1]
 
         return self._by_chunks(cluster, one)
 
-    def _omega(self, weights: NDArray | None, lane: NDArray, cluster: NDArray, unit: NDArray, request: bool) -> NDArray:
-        """Return the weights of the rows of listed clusters, with a weight of one for the given unit."""
+    def _omega(
+        self, weights: NDArray | None, lane: NDArray, cluster: NDArray, unit: NDArray, request: bool
+    ) -> NDArray:
+        """Return the weights of the rows of listed clusters, with a weight of one for the given
+        unit.
+        """
         sizes = np.diff(np.r_[self.rows.first, len(self.order)])[cluster]
         ragged = RaggedRows.of(sizes)
-        place = np.arange(sizes.sum()) - ragged.first[ragged.cluster] + self.rows.first[cluster][ragged.cluster]
+        place = (
+            np.arange(sizes.sum())
+            - ragged.first[ragged.cluster]
+            + self.rows.first[cluster][ragged.cluster]
+        )
         itself = self.order[place] == unit[ragged.cluster]
         if weights is None:
             return np.where(itself, float(request), 1.0)
@@ -244,8 +348,14 @@ class OneFactor(AbstractEngine):
         nodes = 1 if self.scoring is None else self.scoring.nodes.shape[1]
         sizes = np.diff(np.r_[self.rows.first, len(self.order)])[cluster] * nodes
         part = np.cumsum(sizes) // (8 * NODE_ENTRIES)
-        pieces = np.split(np.arange(len(cluster)), np.flatnonzero(np.diff(part)) + 1) if len(cluster) else []
-        return np.concatenate([one(some) for some in pieces], axis=-1) if pieces else np.zeros(0)
+        pieces = (
+            np.split(np.arange(len(cluster)), np.flatnonzero(np.diff(part)) + 1)
+            if len(cluster)
+            else []
+        )
+        if pieces:
+            return np.concatenate([one(some) for some in pieces], axis=-1)
+        return np.zeros(0)
 
     def predictors(
         self, theta: np.ndarray, weights: np.ndarray, state: np.ndarray | None = None
@@ -254,36 +364,58 @@ class OneFactor(AbstractEngine):
         found = self.make_clusters(theta, omega)
         mode = found.mode()
         spread = np.sum(forward(np.take(mode.low, self.rows.cluster, -1), found.a) ** 2, 0)
-        mean, variance = np.empty_like(mode.eta), np.empty_like(mode.eta)
+        mean = np.empty_like(mode.eta)
+        variance = np.empty_like(mode.eta)
         mean[:, self.order], variance[:, self.order] = mode.eta, spread
         return mean, variance, found.tau
 
     def covariances(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Covariance of all rows' predictors given β and all data at θ `[params]`, `[rows, rows]`; and ωℓ″ of each row."""
+        """Covariance of all rows' predictors given β and all data at θ `[params]`, `[rows, rows]`.
+
+        And ωℓ″ of each row.
+        """
         found = self.make_clusters(theta[None], np.ones((1, len(self.order))))
-        mode, of = found.mode(), self.rows.cluster
+        mode = found.mode()
+        of = self.rows.cluster
         whitened = forward(np.take(mode.low, of, -1), found.a)[:, 0]
         back = np.argsort(self.order)
         across = np.where(of[:, None] == of, whitened.T @ whitened, 0.0)
         return across[np.ix_(back, back)], (found.omega * mode.orders[2])[0, back]
 
-    def regressions(self, theta: np.ndarray, weights: np.ndarray, state: np.ndarray | None = None) -> DesignRegressions:
-        found = self.make_clusters(theta, np.ones((1, len(self.order))) if self.apart else weights[:, self.order])
-        mode, of, X = found.mode(self._start(state, slice(None))), self.rows.cluster, self.sorted.design
-        weight, columns = found.omega * mode.orders[2], X.T[:, None]
+    def regressions(
+        self, theta: np.ndarray, weights: np.ndarray, state: np.ndarray | None = None
+    ) -> DesignRegressions:
+        found = self.make_clusters(
+            theta, np.ones((1, len(self.order))) if self.apart else weights[:, self.order]
+        )
+        mode = found.mode(self._start(state, slice(None)))
+        of = self.rows.cluster
+        X = self.sorted.design
+        weight = found.omega * mode.orders[2]
+        columns = X.T[:, None]
         pulled = self.rows.total(found.a[:, None] * (weight * columns))
         effects = np.take(backward(mode.low, forward(mode.low, pulled)), of, -1)
         residual = columns - np.sum(found.a[:, None] * effects, 0)
         unit, outer = (of, weights[:, of]) if self.apart else (self.order, 1.0)
-        return DesignRegressions(mode.eta[:, np.argsort(self.order)], X, unit, outer, weight, effects, residual)
+        return DesignRegressions(
+            mode.eta[:, np.argsort(self.order)], X, unit, outer, weight, effects, residual
+        )
 
     def by_loadings(self, slopes: np.ndarray) -> np.ndarray:
         return np.sum(self.factor.by_free(slopes, self.design), -1).T
 
-    def effects(self, theta: np.ndarray, codes: list[np.ndarray], designs: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of `zᵀu` given all data, at θ `[params]`, for rows with these levels; −1 is a new level."""
+    def effects(
+        self, theta: np.ndarray, codes: list[np.ndarray], designs: list[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of `zᵀu` given all data, at θ `[params]`, for rows with these levels.
+
+        −1 is a new level.
+        """
         mode = self.make_clusters(theta[None], np.ones((1, len(self.order)))).mode()
-        known, a = codes[0] >= 0, self.factor.rotate(split(theta[None], self.sorted, (self.factor,)).free[0][0], designs[0])
+        known = codes[0] >= 0
+        a = self.factor.rotate(
+            split(theta[None], self.sorted, (self.factor,)).free[0][0], designs[0]
+        )
         level = np.where(known, codes[0], 0)
         mean = np.sum(a * mode.b[:, 0, level], 0)
         seen = np.sum(forward(mode.low[:, :, 0, level], a) ** 2, 0)

@@ -1,28 +1,36 @@
-"""Latent Gaussian models: the marginal likelihood by Laplace's method, its gradient, and its derivatives by weights.
+"""Latent Gaussian models: the marginal likelihood by Laplace's method, its gradient, and its
+derivatives by weights.
 
-    y_i ~ p(y | η_i, φ),   η = Xβ + A(ψ)u + offset,   u ~ N(0, Q(ψ)⁻¹),   Q(ψ) = Σ_k c_k(ψ) Q_k sparse,   perhaps C u = 0
+    y_i ~ p(y | η_i, φ),   η = Xβ + A(ψ)u + offset,   u ~ N(0, Q(ψ)⁻¹),
+    Q(ψ) = Σ_k c_k(ψ) Q_k sparse,   perhaps C u = 0
 
-    F(θ, w) = Σ w_i ℓ_i(η_i) + ½ uᵀQu + ½ log|H| − ½ log|Q| + prior(ψ),   H = Q + Aᵀ diag(w ℓ″) A,   θ = (β, ψ, φ)
+    F(θ, w) = Σ w_i ℓ_i(η_i) + ½ uᵀQu + ½ log|H| − ½ log|Q| + prior(ψ),   H = Q + Aᵀ diag(w ℓ″) A,
+    θ = (β, ψ, φ)
 
-at the mode u(θ, w) of the terms before the determinants; it is exact for a quadratic ℓ. Determinants are those on C u = 0. A
-batch of θ and w has arrays `[lanes, …]`. With G = H⁻¹ (on C u = 0), v_i = a_iᵀ G a_i, s = ½ w v ℓ‴, g = G Aᵀ s and t = A g, by
-implicit differentiation (the derivative of the mode is −G ∂∇):
+at the mode u(θ, w) of the terms before the determinants; it is exact for a quadratic ℓ.
+Determinants are those on C u = 0. A batch of θ and w has arrays `[lanes, …]`. With G = H⁻¹ (on C
+u = 0), v_i = a_iᵀ G a_i, s = ½ w v ℓ‴, g = G Aᵀ s and t = A g, by implicit differentiation (the
+derivative of the mode is −G ∂∇):
 
     ∂F/∂η = wℓ′ + s − wℓ″t,     ∂F/∂β = Xᵀ ∂F/∂η,     ∂F/∂w_i = ℓ_i + ½ v_i ℓ″_i − t_i ℓ′_i
-    ∂F/∂c_k = ½ uᵀQ_k u + ½ tr(G Q_k) − gᵀQ_k u − ½ ∂log|Q|,     ∂F/∂φ = Σ w_i (∂ℓ_i + ½ v_i ∂ℓ″_i − t_i ∂ℓ′_i)
+    ∂F/∂c_k = ½ uᵀQ_k u + ½ tr(G Q_k) − gᵀQ_k u − ½ ∂log|Q|,
+    ∂F/∂φ = Σ w_i (∂ℓ_i + ½ v_i ∂ℓ″_i − t_i ∂ℓ′_i)
     ∂F/∂a_i = (∂F/∂η)_i u − w_iℓ′_i g + w_iℓ″_i G a_i
 
-Fields on graphs have a fixed A and a Q that depends on ψ. Random effects of several grouping factors, nested or crossed, have
-Q = I, and Λ in A (Bates et al. 2015), so that a variance may be zero. For another model, build `ResponseRows` (X, offsets, y,
-and ℓ from `responses`; φ is its τ), a `Field` (the matrices Q_k and their coefficients as functions of ψ), the `Incidence` of
-rows and latent variables, and `Latent` of these. Then
+Fields on graphs have a fixed A and a Q that depends on ψ. Random effects of several grouping
+factors, nested or crossed, have Q = I, and Λ in A (Bates et al. 2015), so that a variance may be
+zero. For another model, build `ResponseRows` (X, offsets, y, and ℓ from `responses`; φ is its τ), a
+`Field` (the matrices Q_k and their coefficients as functions of ψ), the `Incidence` of rows and
+latent variables, and `Latent` of these. Then
 
-    at = latent.mode(theta, weights, u0)      everything at the mode: `at.value`, `at.u`, `at.eta`, `at.variance` [lanes, rows]
+    at = latent.mode(theta, weights, u0)
+    everything at the mode: `at.value`, `at.u`, `at.eta`, `at.variance` [lanes, rows]
     latent.gradient(at)                       ∂F/∂θ [lanes, params]
     latent.by_weight(at)                      ∂F/∂w [lanes, rows]
     at.solver.solve(b)                        G b, for covariances of u
 
-θ is laid out as β, ψ, φ (`latent.sizes`). Weights are those of rows: a unit that is a cluster has one weight, on all its rows.
+θ is laid out as β, ψ, φ (`latent.sizes`). Weights are those of rows: a unit that is a cluster has
+one weight, on all its rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,9 +58,10 @@ Loadings = Float[np.ndarray, "couplings lanes rows"]
 class Field:
     """Gaussian field u ~ N(0, Q(ψ)⁻¹), Q = Σ_k c_k(ψ) Q_k, with C u = 0.
 
-    The matrices Q_k are sparse, `[size, size]`. `coefficients` maps ψ `[lanes, psi]` to c `[lanes, terms]` and ∂c/∂ψ `[lanes,
-    terms, psi]`. `logdet` maps ψ to log|Q| on C u = 0 `[lanes]` and its gradient `[lanes, psi]`; it is None if Q has to be
-    factorised for it. `constraint` is C `[k, size]`. `prior` maps ψ and φ `[lanes, psi + phi]` to −log p and its gradient.
+    The matrices Q_k are sparse, `[size, size]`. `coefficients` maps ψ `[lanes, psi]` to c `[lanes,
+    terms]` and ∂c/∂ψ `[lanes, terms, psi]`. `logdet` maps ψ to log|Q| on C u = 0 `[lanes]` and its
+    gradient `[lanes, psi]`; it is None if Q has to be factorised for it. `constraint` is C `[k,
+    size]`. `prior` maps ψ and φ `[lanes, psi + phi]` to −log p and its gradient.
     """
 
     terms: Sequence["scipy.sparse.sparray"]
@@ -71,7 +80,9 @@ class Solver:
     logdet: np.ndarray
 
     def __init__(self, factor: FrontalFactor, constraint: np.ndarray | None):
-        self.factor, self.edge, self.logdet = factor, None, factor.logdet
+        self.factor = factor
+        self.edge = None
+        self.logdet = factor.logdet
         if constraint is None:
             return
         lanes = len(factor.logdet)
@@ -81,15 +92,20 @@ class Solver:
         self.edge = np.linalg.solve(inner, turned.swapaxes(1, 2)).swapaxes(1, 2)
         self.logdet = factor.logdet + 2 * np.log(np.einsum("lkk->lk", inner)).sum(1) - own
 
-    def solve(self, right: Float[np.ndarray, "lanes size columns"]) -> Float[np.ndarray, "lanes size columns"]:
+    def solve(
+        self, right: Float[np.ndarray, "lanes size columns"]
+    ) -> Float[np.ndarray, "lanes size columns"]:
         """G b."""
         found = self.factor.solve(right)
-        return found if self.edge is None else found - self.edge @ (self.edge.swapaxes(1, 2) @ right)
+        if self.edge is None:
+            return found
+        return found - self.edge @ (self.edge.swapaxes(1, 2) @ right)
 
     @cached_property
     def entries(self) -> Float[np.ndarray, "lanes entries"]:
         """Entries of G in the pattern."""
-        found, known = self.factor.inverse, self.factor.pattern
+        found = self.factor.inverse
+        known = self.factor.pattern
         if self.edge is None:
             return found
         return found - np.einsum("lek,lek->le", self.edge[:, known.row], self.edge[:, known.column])
@@ -97,7 +113,9 @@ class Solver:
 
 @dataclass(frozen=True, eq=False)
 class Incidence:
-    """Latent variables of each row, `index` `[couplings, rows]`, none of them twice, and the pattern of H."""
+    """Latent variables of each row, `index` `[couplings, rows]`, none of them twice, and the
+    pattern of H.
+    """
 
     index: Int[np.ndarray, "couplings rows"]
     terms: list["scipy.sparse.csr_array"]
@@ -112,7 +130,9 @@ class Incidence:
     def pattern(self) -> Pattern:
         """Pattern of nonzero entries of H."""
         every = np.arange(self.index.shape[1])
-        rows = scipy.sparse.csr_array((np.ones(self.index.size), (self.index.ravel(), np.tile(every, len(self.index)))))
+        rows = scipy.sparse.csr_array(
+            (np.ones(self.index.size), (self.index.ravel(), np.tile(every, len(self.index))))
+        )
         rows.resize(self.terms[0].shape[0], len(every))
         return pattern(sum((abs(term) for term in self.terms), rows @ rows.T), self.first)
 
@@ -146,7 +166,10 @@ class ModeStart(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LaplaceMode:
-    """Batch of θ and w at u, most often its modes; lanes without a mode have an infinite `value`."""
+    """Batch of θ and w at u, most often its modes.
+
+    Lanes without a mode have an infinite `value`.
+    """
 
     latent: "Latent"
     refits: "LatentRefits"
@@ -154,7 +177,8 @@ class LaplaceMode:
 
     def starts(self, keep: bool) -> np.ndarray:
         """Return where searches near these modes begin; `keep` the factor of a single one."""
-        found, solver = np.empty((len(self.u), 1), object), self.solver if keep and len(self.u) == 1 else None
+        found = np.empty((len(self.u), 1), object)
+        solver = self.solver if keep and len(self.u) == 1 else None
         for lane, u in enumerate(self.u):
             found[lane, 0] = ModeStart(u, solver)
         return found
@@ -167,7 +191,9 @@ class LaplaceMode:
     @cached_property
     def losses(self) -> tuple[Rows, Rows, Rows]:
         """wℓ, wℓ′ and wℓ″, of which the first lacks the part that does not depend on η."""
-        found = self.latent.data.response.orders(self.eta, self.refits.tau, self.latent.data.y, (0, 1, 2))
+        found = self.latent.data.response.orders(
+            self.eta, self.refits.tau, self.latent.data.y, (0, 1, 2)
+        )
         first, second, third = (times(self.refits.weights, part) for part in found)
         return first, second, third
 
@@ -179,7 +205,9 @@ class LaplaceMode:
     @cached_property
     def solver(self) -> Solver:
         """G, with the curvatures at η."""
-        return self.latent.solver(self.refits.precision + self.latent.gram(self.refits, self.losses[2]))
+        return self.latent.solver(
+            self.refits.precision + self.latent.gram(self.refits, self.losses[2])
+        )
 
     @cached_property
     def inner(self) -> Lanes:
@@ -196,7 +224,8 @@ class LaplaceMode:
     @cached_property
     def turned(self) -> Loadings:
         """G a_i of each row, at the latent variables of the row."""
-        a, places = self.refits.loadings, self.latent.incidence.places
+        a = self.refits.loadings
+        places = self.latent.incidence.places
         found = np.zeros((len(a), *self.eta.shape))
         for place, (i, j) in zip(places, self.latent.incidence.pairs, strict=True):
             own = np.take(self.solver.entries, place, axis=1)
@@ -213,7 +242,8 @@ class LaplaceMode:
     @cached_property
     def normaliser(self) -> tuple[Lanes, Float[np.ndarray, "lanes psi"]]:
         """log|Q| and its gradient."""
-        field, known = self.latent.field, self.latent.incidence
+        field = self.latent.field
+        known = self.latent.incidence
         if field.logdet is not None:
             return field.logdet(self.refits.psi)
         found = self.latent.solver(self.refits.precision)
@@ -223,14 +253,19 @@ class LaplaceMode:
     @cached_property
     def prior(self) -> tuple[Lanes, Float[np.ndarray, "lanes hyper"]]:
         """−log p(ψ, φ) and its gradient."""
-        prior, rest = self.latent.field.prior, self.refits.theta[:, self.latent.sizes[0] :]
-        return (np.zeros(len(rest)), np.zeros_like(rest)) if prior is None else prior(rest)
+        prior = self.latent.field.prior
+        rest = self.refits.theta[:, self.latent.sizes[0] :]
+        if prior is None:
+            return (np.zeros(len(rest)), np.zeros_like(rest))
+        return prior(rest)
 
     @cached_property
     def value(self) -> Lanes:
         """The objective F."""
         data = self.latent.data
-        constant = np.broadcast_to(data.response.constant(self.refits.tau, data.y)[0] + data.fixed, self.eta.shape)
+        constant = np.broadcast_to(
+            data.response.constant(self.refits.tau, data.y)[0] + data.fixed, self.eta.shape
+        )
         found = self.inner + np.sum(times(self.refits.weights, constant), 1)
         found = found + 0.5 * (self.solver.logdet - self.normaliser[0]) + self.prior[0]
         return np.where(np.isfinite(found), found, np.inf)
@@ -248,7 +283,10 @@ class LaplaceMode:
 
 
 class LatentRefits(NamedTuple):
-    """Parts of a batch of θ and w: weights of rows with their sizes, c and its slopes, entries of Q, Xβ + offset, and A."""
+    """Parts of a batch of θ and w.
+
+    Weights of rows with their sizes, c and its slopes, entries of Q, Xβ + offset, and A.
+    """
 
     theta: np.ndarray
     psi: np.ndarray
@@ -265,8 +303,8 @@ class LatentRefits(NamedTuple):
 class Latent:
     """Latent Gaussian model: rows, the latent variables of each of them, and a field.
 
-    A is one at these, unless `loadings` maps ψ to its entries `[couplings, lanes, rows]`, and `by_psi` the slopes in these to
-    slopes in ψ `[lanes, psi]`.
+    A is one at these, unless `loadings` maps ψ to its entries `[couplings, lanes, rows]`, and
+    `by_psi` the slopes in these to slopes in ψ `[lanes, psi]`.
     """
 
     data: ResponseRows
@@ -298,7 +336,9 @@ class Latent:
         own = np.concatenate([a[i] * a[j] * curvature for i, j in self.incidence.pairs], axis=-1)
         return (self.incidence.gram @ own.T).T
 
-    def columns(self, refits: LatentRefits, rows: Int[np.ndarray, " some"]) -> Float[np.ndarray, "1 size some"]:
+    def columns(
+        self, refits: LatentRefits, rows: Int[np.ndarray, " some"]
+    ) -> Float[np.ndarray, "1 size some"]:
         """Aᵀ of some rows, for a batch of one."""
         found = np.zeros((1, self.incidence.gather.shape[0], len(rows)))
         for index, own in zip(self.incidence.index, refits.loadings, strict=True):
@@ -327,10 +367,17 @@ class Latent:
             loadings if self.loadings is None else self.loadings(psi),
         )
 
-    def mode(self, theta: Float[np.ndarray, "lanes params"], weights: Rows, start: State = None) -> LaplaceMode:
-        """Find the modes by Newton's method from `start`, as of `LaplaceMode.starts`, or from zero."""
-        quadratic, factor_reuse = self.data.response.quadratic, 0.1
-        most = 30  # steps with halvings; where more are needed F is far from its minimum, and counts as infinite
+    def mode(
+        self, theta: Float[np.ndarray, "lanes params"], weights: Rows, start: State = None
+    ) -> LaplaceMode:
+        """Find the modes by Newton's method from `start`, as of `LaplaceMode.starts`, or from
+        zero.
+        """
+        quadratic = self.data.response.quadratic
+        factor_reuse = 0.1
+        # steps with halvings; where more are needed F is far from its minimum, and counts as
+        # infinite
+        most = 30
         solver: Solver | None = None
         u = np.zeros((len(theta), self.incidence.gather.shape[0]))
         if start is not None:
@@ -347,8 +394,13 @@ class Latent:
                     nonlocal solver
                     if solver is None or (fresh and not quadratic):
                         solver = at.solver
-                    if quadratic and self.loadings is not None and np.abs(at.slope).max(initial=0.0) <= ROUNDING:
-                        return 0.0 * u  # as H is the identity or more, steps are no longer than slopes
+                    if (
+                        quadratic
+                        and self.loadings is not None
+                        and np.abs(at.slope).max(initial=0.0) <= ROUNDING
+                    ):
+                        # as H is the identity or more, steps are no longer than slopes
+                        return 0.0 * u
                     return solver.solve(at.slope[..., None])[..., 0].T
 
                 return at.inner, steps
@@ -362,31 +414,49 @@ class Latent:
 
     def gradient(self, at: LaplaceMode) -> Float[np.ndarray, "lanes params"]:
         """∂F/∂θ."""
-        refits, data, own = at.refits, self.data, self.data.response
+        refits = at.refits
+        data = self.data
+        own = self.data.response
         with np.errstate(all="ignore"):
             s, back, t = at.leverage_terms
             _, first, second = at.losses
             by_eta = first + s - second * t
             traces = (at.solver.entries * self.incidence.pattern.times) @ self.incidence.values.T
-            by_term = np.einsum("lkm,lm->lk", at.precision_product, 0.5 * at.u - back) + 0.5 * traces
+            by_term = (
+                np.einsum("lkm,lm->lk", at.precision_product, 0.5 * at.u - back) + 0.5 * traces
+            )
             rest = np.zeros((len(at.u), sum(self.sizes[1:])))
-            rest[:, : self.field.size] = np.einsum("lk,lkq->lq", by_term, refits.slopes) - 0.5 * at.normaliser[1]
+            rest[:, : self.field.size] = (
+                np.einsum("lk,lkq->lq", by_term, refits.slopes) - 0.5 * at.normaliser[1]
+            )
             if self.by_psi is not None:
                 index = self.incidence.index
                 each = [
-                    by_eta * np.take(at.u, k, axis=1) - first * np.take(back, k, axis=1) + second * turned
+                    by_eta * np.take(at.u, k, axis=1)
+                    - first * np.take(back, k, axis=1)
+                    + second * turned
                     for k, turned in zip(index, at.turned, strict=True)
                 ]
                 rest[:, : self.field.size] += self.by_psi(np.array(each))
             if own.own:
-                value, slope, curvature = own.shared_derivatives(at.eta, refits.tau, data.y, (0, 1, 2))
-                value = value + own.constant(refits.tau, data.y)[1] + 0.5 * at.variance * curvature - t * slope
+                value, slope, curvature = own.shared_derivatives(
+                    at.eta, refits.tau, data.y, (0, 1, 2)
+                )
+                value = (
+                    value
+                    + own.constant(refits.tau, data.y)[1]
+                    + 0.5 * at.variance * curvature
+                    - t * slope
+                )
                 rest[:, self.field.size :] = times(refits.weights, value).sum(2).T
             return np.concatenate([by_eta @ data.design, rest + at.prior[1]], axis=1)
 
-    def covariance(self, at: LaplaceMode, rows: Int[np.ndarray, " some"]) -> Float[np.ndarray, "some some"]:
+    def covariance(
+        self, at: LaplaceMode, rows: Int[np.ndarray, " some"]
+    ) -> Float[np.ndarray, "some some"]:
         """Compute A G Aᵀ of some rows, for a batch of one."""
-        covariance_columns = 64  # columns of a covariance that are solved for together: about the size of a cache
+        # columns of a covariance that are solved for together: about the size of a cache
+        covariance_columns = 64
         if len(rows) <= covariance_columns and at.solver.edge is None:
             half = at.solver.factor.whiten(self.columns(at.refits, rows))[0]
             return half.T @ half
@@ -399,7 +469,8 @@ class Latent:
 
     def by_weight(self, at: LaplaceMode) -> Rows:
         """∂F/∂w of every row."""
-        data, own = self.data, self.data.response
+        data = self.data
+        own = self.data.response
         with np.errstate(all="ignore"):
             _, _, t = at.leverage_terms
             value, slope, curvature = own.orders(at.eta, at.refits.tau, data.y, (0, 1, 2))
@@ -409,7 +480,10 @@ class Latent:
 
 @dataclass(frozen=True, eq=False)
 class LaplaceEngine(AbstractEngine):
-    """F(θ, w) of a latent Gaussian model; `unit` is the unit of each row, −1 for rows whose response is missing."""
+    """F(θ, w) of a latent Gaussian model.
+
+    `unit` is the unit of each row, −1 for rows whose response is missing.
+    """
 
     latent: Latent
     unit: Int[np.ndarray, " rows"]
@@ -435,29 +509,46 @@ class LaplaceEngine(AbstractEngine):
     def keeps_factors(self) -> bool:
         """Whether factors are kept to begin from, of as many refits as there are units."""
         kept_entries = 2**27  # numbers in them: a gigabyte
-        return not self.data.response.quadratic and self.latent.incidence.pattern.length * self.num_units <= kept_entries
+        return (
+            not self.data.response.quadratic
+            and self.latent.incidence.pattern.length * self.num_units <= kept_entries
+        )
 
     def jacobian(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, "units params"]:
         rows = np.flatnonzero(self.unit >= 0)
 
-        def by_weight(theta: Points, state: State) -> tuple[Float[np.ndarray, "points units"], State]:
+        def by_weight(
+            theta: Points, state: State
+        ) -> tuple[Float[np.ndarray, "points units"], State]:
             at = self.mode(theta, np.ones((len(theta), self.num_units)), state)
             each = self.latent.by_weight(at)[:, rows]
-            return np.array([np.bincount(self.unit[rows], own, self.num_units) for own in each]), at.starts(False)
+            return np.array(
+                [np.bincount(self.unit[rows], own, self.num_units) for own in each]
+            ), at.starts(False)
 
         return jacobian_by_differences(by_weight, theta)
 
-    def predictors(self, theta: Points, weights: Weights, state: State = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def predictors(
+        self, theta: Points, weights: Weights, state: State = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         at = self.mode(theta, weights, state)
-        return at.eta + np.where(np.isfinite(at.value), 0.0, np.nan)[:, None], at.variance, at.refits.tau
+        return (
+            at.eta + np.where(np.isfinite(at.value), 0.0, np.nan)[:, None],
+            at.variance,
+            at.refits.tau,
+        )
 
     def covariances(self, theta: Float[np.ndarray, " params"]) -> tuple[np.ndarray, np.ndarray]:
         at = self.whole(theta)
         return self.latent.covariance(at, np.arange(len(self.unit))), at.losses[2][0]
 
-    def regressions(self, theta: Points, weights: Weights, state: State = None) -> DesignRegressions:
-        at, X = self.mode(theta, weights, state), self.data.design
-        weight, columns = at.losses[2], X.T[:, None]
+    def regressions(
+        self, theta: Points, weights: Weights, state: State = None
+    ) -> DesignRegressions:
+        at = self.mode(theta, weights, state)
+        X = self.data.design
+        weight = at.losses[2]
+        columns = X.T[:, None]
         pulled = np.empty((*at.u.shape, len(columns)))
         for k, column in enumerate(columns):
             pulled[..., k] = self.latent.pull(at.refits, weight * column)
@@ -473,16 +564,21 @@ class LaplaceEngine(AbstractEngine):
     @property
     def costs(self) -> Costs:
         length = max(self.latent.incidence.pattern.length, 1)
-        factor_entries = 2**18  # numbers in the factors of a batch, beyond which larger batches save no time
+        # numbers in the factors of a batch, beyond which larger batches save no time
+        factor_entries = 2**18
         return Costs(lanes=max(1, factor_entries // length), work=20.0 * length)
 
 
 def times(weights: Rows, each: np.ndarray) -> np.ndarray:
     """Multiply by the weights of rows; rows of weight zero give zero, whatever their values."""
-    return weights * each if weights.all() else np.where(weights == 0, 0.0, weights * each)
+    if weights.all():
+        return weights * each
+    return np.where(weights == 0, 0.0, weights * each)
 
 
 def _sums(places: Int[np.ndarray, "kinds rows"], count: int) -> "scipy.sparse.csr_array":
     """Matrix that sums numbers at the same place."""
     every = np.arange(places.size)
-    return scipy.sparse.csr_array((np.ones(places.size), (places.ravel(), every)), shape=(count, places.size))
+    return scipy.sparse.csr_array(
+        (np.ones(places.size), (places.ravel(), every)), shape=(count, places.size)
+    )

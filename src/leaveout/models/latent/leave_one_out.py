@@ -1,13 +1,17 @@
-"""Every row left out by itself with fixed parameters: F without the row and the row's loss, for all rows by one pass.
+"""Every row left out by itself with fixed parameters: F without the row and the row's loss, for all
+rows by one pass.
 
-Without row s the predictors move by d = −C q, C = Z G Zᵀ their covariance with all rows, and q the change of slopes
-beyond first order: q_i = ℓ′_i(η_i + d_i) − ℓ′_i − ℓ″_i d_i, and q_s = −ℓ′_s − ℓ″_s d_s. With δ_i = ℓ″_i(η_i + d_i) − ℓ″_i, δ_s
+Without row s the predictors move by d = −C q, C = Z G Zᵀ their covariance with all rows, and q the
+change of slopes beyond first order: q_i = ℓ′_i(η_i + d_i) − ℓ′_i − ℓ″_i d_i, and q_s = −ℓ′_s − ℓ″_s
+d_s. With δ_i = ℓ″_i(η_i + d_i) − ℓ″_i, δ_s
 = −ℓ″_s,
 
-    F(w − e_s) − F(w) = Σ_{i≠s} [ℓ_i(η_i + d_i) − ℓ_i] − ℓ_s − Σ ℓ′_i d_i − ½ Σ ℓ″_i d_i² − ½ qᵀd + ½ log|I + C δ|
+    F(w − e_s) − F(w) = Σ_{i≠s} [ℓ_i(η_i + d_i) − ℓ_i] − ℓ_s − Σ ℓ′_i d_i − ½ Σ ℓ″_i d_i² − ½ qᵀd +
+    ½ log|I + C δ|
 
-and η_s given the others has mean η_s + d_s and variance [(I + Cδ)⁻¹ C]_ss. q is of second order in d, and falls off with the
-cube of correlations: it is solved for on the rows most correlated with s, and the others enter to first order.
+and η_s given the others has mean η_s + d_s and variance [(I + Cδ)⁻¹ C]_ss. q is of second order in
+d, and falls off with the cube of correlations: it is solved for on the rows most correlated with s,
+and the others enter to first order.
 """
 
 from collections.abc import Callable
@@ -20,21 +24,30 @@ from .laplace import LaplaceMode, times
 from .quadrature import marginal_losses
 
 # numbers of rows in determinants and slopes; factor on these for the rows that enter to first order
-NEAR, RING = (32, 64, 128), 3
-CLOSE_BY = (2e-5, 3e-4)  # largest errors of a loss and of F in the rows with most correlation outside their ring
+NEAR = (32, 64, 128)
+RING = 3
+# largest errors of a loss and of F in the rows with most correlation outside their ring
+CLOSE_BY = (2e-5, 3e-4)
 MAX_COVARIANCE_ROWS = 5000  # largest number of rows whose covariances are formed
-STEPS, CLOSE = 12, 1e-10  # largest number of Newton steps, and length of the last
+# largest number of Newton steps, and length of the last
+STEPS = 12
+CLOSE = 1e-10
 
 
 class RowsAlone(NamedTuple):
-    """Results of leaving rows out one by one: −log p(y_s | the others), and F less F without the row."""
+    """Results of leaving rows out one by one.
+
+    −log p(y_s | the others), and F less F without the row.
+    """
 
     losses: Float[np.ndarray, " some"]
     joint: Float[np.ndarray, " some"]
 
 
 class Rings(NamedTuple):
-    """Rows, each followed by the rows most correlated with it, of which the first `near` are solved for."""
+    """Rows, each followed by the rows most correlated with it, of which the first `near` are solved
+    for.
+    """
 
     rows: Int[np.ndarray, "some ring"]
     near: int
@@ -66,7 +79,8 @@ def alone(at: LaplaceMode, rings: Rings) -> RowsAlone:
 def rings(at: LaplaceMode, some: Int[np.ndarray, " some"], exactly: Exactly) -> Rings | None:
     """Choose for each row the rows most correlated with it, as many as make a pass accurate enough.
 
-    Accuracy is judged by `exactly` on the rows with most correlation outside their ring. None if no number of rows suffices.
+    Accuracy is judged by `exactly` on the rows with most correlation outside their ring. None if no
+    number of rows suffices.
     """
     C = at.latent.covariance(at, np.arange(len(at.eta[0])))
     share = np.abs(C[some]) / np.sqrt(np.diag(C))
@@ -76,8 +90,10 @@ def rings(at: LaplaceMode, some: Int[np.ndarray, " some"], exactly: Exactly) -> 
     for near in NEAR:
         reached = np.take_along_axis(C[some], every[:, :near], axis=1)
         beyond = np.sum(np.abs(C[some]), axis=1) - np.abs(reached).sum(1)
-        tried, rows = np.argsort(-beyond, kind="stable")[:probed_factors], every[:, : RING * near]
-        found, known = alone(at, Rings(rows[tried], min(near, len(C)))), exactly(some[tried])
+        tried = np.argsort(-beyond, kind="stable")[:probed_factors]
+        rows = every[:, : RING * near]
+        found = alone(at, Rings(rows[tried], min(near, len(C))))
+        known = exactly(some[tried])
         off = [np.abs(a - b).max() for a, b in zip(found, known, strict=True)]
         if off[0] <= CLOSE_BY[0] and off[1] <= CLOSE_BY[1]:
             return Rings(rows, min(near, len(C)))
@@ -86,9 +102,13 @@ def rings(at: LaplaceMode, some: Int[np.ndarray, " some"], exactly: Exactly) -> 
     return None
 
 
-def _some(at: LaplaceMode, C: np.ndarray, rings: Rings, tilt: np.ndarray, far: np.ndarray) -> RowsAlone:
+def _some(
+    at: LaplaceMode, C: np.ndarray, rings: Rings, tilt: np.ndarray, far: np.ndarray
+) -> RowsAlone:
     """Leave out some of the rows; `tilt` is ℓ‴ v of every row, and `far` is C times it."""
-    ring, near, some = rings.rows, rings.rows[:, : rings.near], rings.rows[:, 0]
+    ring = rings.rows
+    near = rings.rows[:, : rings.near]
+    some = rings.rows[:, 0]
     across = C[ring[:, :, None], near[:, None, :]]
     own = across[:, : near.shape[1]]
     moved, bend = _solve_near(at, own, near)
@@ -96,20 +116,30 @@ def _some(at: LaplaceMode, C: np.ndarray, rings: Rings, tilt: np.ndarray, far: n
     d = -np.einsum("sij,sj->si", across, q)
     value, first, second = (part[0, ring] for part in at.losses)
     there_value, there_first, there_second = _at(at, at.eta[0, ring] + d, ring, (0, 1, 2))
-    data, rest = at.latent.data, there_value - value
+    data = at.latent.data
+    rest = there_value - value
     constant = data.response.constant(at.refits.tau, data.y[some])[0] + data.fixed[some]
     rest[:, 0] = -value[:, 0] - times(at.refits.weights[:, some], constant)[0]
-    inner = (rest - first * d - 0.5 * second * d**2).sum(1) - 0.5 * np.einsum("sk,sk->s", q, d[:, : near.shape[1]])
+    inner = (rest - first * d - 0.5 * second * d**2).sum(1) - 0.5 * np.einsum(
+        "sk,sk->s", q, d[:, : near.shape[1]]
+    )
     changed = (there_second - second)[:, near.shape[1] :]  # the others, to first order
-    inside, outer = np.eye(near.shape[1]) + own * bend[:, None, :], across[:, near.shape[1] :]
+    inside = np.eye(near.shape[1]) + own * bend[:, None, :]
+    outer = across[:, near.shape[1] :]
     sign, logdet = np.linalg.slogdet(inside)
     turned = np.linalg.solve(inside, np.concatenate([own[:, :, :1], outer.swapaxes(1, 2)], axis=2))
-    left, spread = turned[:, 0, 0], np.diag(C)[ring[:, near.shape[1] :]]
+    left = turned[:, 0, 0]
+    spread = np.diag(C)[ring[:, near.shape[1] :]]
     # variance from the other rows, given the near ones
     spread = spread - np.einsum("sji,si,sij->sj", outer, bend, turned[:, :, 1:])
-    others = there_first[:, near.shape[1] :] - (first + second * d)[:, near.shape[1] :]  # q of the others
+    # q of the others
+    others = there_first[:, near.shape[1] :] - (first + second * d)[:, near.shape[1] :]
     every = np.concatenate([q, others], axis=1)
-    trace = -np.einsum("si,si->s", every, far[ring]) - np.einsum("si,si->s", tilt[ring], d) + (spread * changed).sum(1)
+    trace = (
+        -np.einsum("si,si->s", every, far[ring])
+        - np.einsum("si,si->s", tilt[ring], d)
+        + (spread * changed).sum(1)
+    )
     moved = at.eta[0, some] + d[:, 0] - np.einsum("sj,sj->s", outer[:, :, 0], others)
     grown = (left / own[:, 0, 0]) ** 2
     variance = left - grown * np.einsum("si,si->s", outer[:, :, 0] ** 2, changed)
@@ -117,7 +147,9 @@ def _some(at: LaplaceMode, C: np.ndarray, rings: Rings, tilt: np.ndarray, far: n
     return RowsAlone(loss, -(inner + 0.5 * (np.where(sign > 0, logdet, np.nan) + trace)))
 
 
-def _at(at: LaplaceMode, eta: np.ndarray, some: np.ndarray, orders: tuple[int, ...]) -> list[np.ndarray]:
+def _at(
+    at: LaplaceMode, eta: np.ndarray, some: np.ndarray, orders: tuple[int, ...]
+) -> list[np.ndarray]:
     """Compute derivatives of the weighted losses of some rows."""
     data = at.latent.data
     found = data.response.orders(eta, at.refits.tau, data.y[some], orders)
@@ -127,8 +159,12 @@ def _at(at: LaplaceMode, eta: np.ndarray, some: np.ndarray, orders: tuple[int, .
 def _solve_near(
     at: LaplaceMode, own: np.ndarray, near: np.ndarray
 ) -> tuple[Float[np.ndarray, "some near"], Float[np.ndarray, "some near"]]:
-    """Solve for d on the near rows by Newton's method; return d and δ there, NaN without convergence."""
-    first, curvature = at.losses[1][0, near[:, 0]], at.losses[2][0, near]
+    """Solve for d on the near rows by Newton's method.
+
+    Return d and δ there, NaN without convergence.
+    """
+    first = at.losses[1][0, near[:, 0]]
+    curvature = at.losses[2][0, near]
     d = own[:, :, 0] * (first / (1 - curvature[:, 0] * own[:, 0, 0]))[:, None]
     step = np.full_like(d, np.inf)
     for _ in range(STEPS):
@@ -137,7 +173,9 @@ def _solve_near(
         if (np.abs(step).max(1) <= CLOSE).all():
             break
         residual = d + np.einsum("sij,sj->si", own, _slopes(at, d, near))
-        step = np.linalg.solve(np.eye(d.shape[1]) + own * bend[:, None, :], residual[..., None])[..., 0]
+        step = np.linalg.solve(np.eye(d.shape[1]) + own * bend[:, None, :], residual[..., None])[
+            ..., 0
+        ]
         step = np.nan_to_num(step, posinf=0.0, neginf=0.0)
         d = d - step
     lost = ~(np.abs(step).max(1) <= CLOSE**0.5)
@@ -145,9 +183,12 @@ def _solve_near(
     return d, bend
 
 
-def _slopes(at: LaplaceMode, d: Float[np.ndarray, "some near"], near: np.ndarray) -> Float[np.ndarray, "some near"]:
+def _slopes(
+    at: LaplaceMode, d: Float[np.ndarray, "some near"], near: np.ndarray
+) -> Float[np.ndarray, "some near"]:
     """Compute q at the given moves."""
-    first, second = at.losses[1][0, near], at.losses[2][0, near]
+    first = at.losses[1][0, near]
+    second = at.losses[2][0, near]
     q = _at(at, at.eta[0, near] + d, near, (1,))[0] - first - second * d
     q[:, 0] = -(first + second * d)[:, 0]
     return q

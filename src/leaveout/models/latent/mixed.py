@@ -1,19 +1,22 @@
 """Mixed models by their marginal likelihood: rows, or whole clusters, left out.
 
-    y_i | u ~ family(η_i),      η_i = x_iᵀβ + o_i + Σ_f z_ifᵀu_f,level(i),      u_f,level ~ N(0, Σ_f),      Σ_f = Λ_f Λ_fᵀ
+    y_i | u ~ family(η_i),      η_i = x_iᵀβ + o_i + Σ_f z_ifᵀu_f,level(i),
+    u_f,level ~ N(0, Σ_f),      Σ_f = Λ_f Λ_fᵀ
 
     F(θ, w) = −log ∫ Π_i p(y_i | u)^{w_i} dP(u),      θ = (β, Λ, the family's own)
 
-or, by REML of a Gaussian response, F + ½ log|XᵀV⁻¹X|, whose minimum over β is the restricted likelihood. F is exact for
-Gaussian responses, by Laplace's approximation for others, or, with one grouping factor, by adaptive Gauss–Hermite quadrature
-(`grouped`, `crossed`). Two questions are possible, and they differ:
+or, by REML of a Gaussian response, F + ½ log|XᵀV⁻¹X|, whose minimum over β is the restricted
+likelihood. F is exact for Gaussian responses, by Laplace's approximation for others, or, with one
+grouping factor, by adaptive Gauss–Hermite quadrature (`grouped`, `crossed`). Two questions are
+possible, and they differ:
 
-    drop="row"       a row is left out, and scored given the seen rows of its clusters: −log p(y_i | everything seen; θ)
-    drop="patient"   a cluster is left out with all its rows, and scored as a new one
+    drop="row"
+    a row is left out, and scored given the seen rows of its clusters: −log p(y_i | everything seen;
+    θ) drop="patient"   a cluster is left out with all its rows, and scored as a new one
 
-Λ is not restricted to diagonals above zero: F does not change with the sign of a column, so that a variance at zero
-is an ordinary minimum in Λ. Entries that the fit puts at zero are held there in every refit, and refits in which they would
-leave zero are flagged (`singular`).
+Λ is not restricted to diagonals above zero: F does not change with the sign of a column, so that a
+variance at zero is an ordinary minimum in Λ. Entries that the fit puts at zero are held there in
+every refit, and refits in which they would leave zero are flagged (`singular`).
 """
 
 import functools
@@ -53,43 +56,50 @@ from .responses import Response, ResponseRows, response, ways
 
 ROWS = "row"
 NODES = 400  # largest number of nodes of a cluster
-ZERO_DEVIATION = 1e-4  # standard deviation, relative to the predictor's usual size, that counts as zero
+# standard deviation, relative to the predictor's usual size, that counts as zero
+ZERO_DEVIATION = 1e-4
 TABLE_DIFFERENCE = 1e-4
 
 
 class Mixed(AbstractLatentModel):
     """Mixed model, by its marginal likelihood; units are rows or clusters.
 
-        y_i | u ~ family(η_i),      η_i = x_iᵀβ + o_i + Σ_f z_ifᵀu_f,level(i),      u_f,level ~ N(0, Σ_f)
+        y_i | u ~ family(η_i),      η_i = x_iᵀβ + o_i + Σ_f z_ifᵀu_f,level(i),
+        u_f,level ~ N(0, Σ_f)
 
-    It is fitted by maximum likelihood, or by REML. `fit(...).parameters` is `{"coef", "covariance[patient]", …}` and the
-    family's own: `scale`, `shape`, `dispersion`, `thresholds`.
+    It is fitted by maximum likelihood, or by REML. `fit(...).parameters` is `{"coef",
+    "covariance[patient]", …}` and the family's own: `scale`, `shape`, `dispersion`, `thresholds`.
 
     Parameters
     ----------
     formula : str or array, shape (rows, features)
-        Formula as lme4 and bambi write it, such as "y ~ x + (1 + x | patient) + (1 | hospital)"; or columns of the fixed part.
+        Formula as lme4 and bambi write it, such as "y ~ x + (1 + x | patient) + (1 | hospital)"; or
+        columns of the fixed part.
     data : DataFrame or array, shape (rows,)
         Table of a formula; or the response, beside an array.
     family : str or loss of lo.losses, default: "gaussian"
-        "gaussian", "binomial" (y zero or one), "poisson", "gamma", "negative_binomial", "ordinal"; or a convex loss that has a
-        closed form, such as `lo.losses.Binomial("probit")`.
+        "gaussian", "binomial" (y zero or one), "poisson", "gamma", "negative_binomial", "ordinal";
+        or a convex loss that has a closed form, such as `lo.losses.Binomial("probit")`.
     drop : str, default: "row"
         Unit that is left out: "row", or the name of a grouping factor.
     score : {"pointwise", "joint"}, optional
-        Joint density of a cluster's rows (of rows: one number a refit), or one density a row, summed over those of a cluster.
-        The default is "pointwise" for rows and "joint" for clusters.
+        Joint density of a cluster's rows (of rows: one number a refit), or one density a row,
+        summed over those of a cluster. The default is "pointwise" for rows and "joint" for
+        clusters.
     method : {"ML", "REML"}, default: "ML"
-        Maximum likelihood or, for a Gaussian response, restricted maximum likelihood. Every refit is by the same method.
+        Maximum likelihood or, for a Gaussian response, restricted maximum likelihood. Every refit
+        is by the same method.
     quadrature : int, default: 1
-        Number of nodes for each effect of a cluster; 1 is Laplace's approximation. More need a single grouping factor.
+        Number of nodes for each effect of a cluster; 1 is Laplace's approximation. More need a
+        single grouping factor.
     groups : array, dict or DataFrame, optional
-        Labels of the levels of each row, beside arrays; a dict or a DataFrame holds several groupings. Every level has an
-        intercept.
+        Labels of the levels of each row, beside arrays; a dict or a DataFrame holds several
+        groupings. Every level has an intercept.
     slopes : array, shape (rows, effects), optional
         Columns whose coefficients vary between levels, beside arrays and one grouping.
     offset : array, shape (rows,), or str, optional
-        Constants o that are added to the linear predictors. With a formula the name of a column will do.
+        Constants o that are added to the linear predictors. With a formula the name of a column
+        will do.
     trials : array, shape (rows,), or str, optional
         Denominators of binomial proportions y. With a formula the name of a column will do.
     intercept : bool, default: True
@@ -98,8 +108,8 @@ class Mixed(AbstractLatentModel):
     Raises
     ------
     ValueError
-        If values or labels are missing, columns of the fixed part are combinations of one another, y lies outside the domain,
-        or the levels do not identify a variance.
+        If values or labels are missing, columns of the fixed part are combinations of one another,
+        y lies outside the domain, or the levels do not identify a variance.
     TypeError
         If an argument holds no numbers, or X is sparse.
 
@@ -117,7 +127,8 @@ class Mixed(AbstractLatentModel):
 
     data: ResponseRows = static()
     factors: tuple[GroupingFactor, ...] = static()
-    whole: tuple[GroupingFactor, ...] = static()  # the factors before entries of Λ were held at zero
+    # the factors before entries of Λ were held at zero
+    whole: tuple[GroupingFactor, ...] = static()
     transform: Float[np.ndarray, "coefficients coefficients"]
     unit: float = static()
     code: Any = static()  # the unit of each row
@@ -151,19 +162,29 @@ class Mixed(AbstractLatentModel):
         if isinstance(formula, str):
             self._refuse(groups=groups, slopes=slopes)
             self.spec = read_formula(formula, data)
-            y, X, blocks, known = self.spec.y, self.spec.X, self.spec.blocks, self.spec.codes
+            y = self.spec.y
+            X = self.spec.X
+            blocks = self.spec.blocks
+            known = self.spec.codes
             frame = frame_of("Mixed", data)
-            offset, trials = named_column(frame, offset), named_column(frame, trials)
+            offset = named_column(frame, offset)
+            trials = named_column(frame, trials)
             intercept = False
         else:
-            self.spec, X, y = None, formula, data
+            self.spec = None
+            X = formula
+            y = data
             if groups is None:
-                raise ValueError("Mixed: give groups=, one label a row, or a formula with random effects, as (1 | group).")
+                raise ValueError(
+                    "Mixed: give groups=, one label a row, or a formula with random effects, as (1 | group)."
+                )
             named, (X, y, slopes, offset, trials) = align_groupings(
                 groups, X=X, y=y, slopes=slopes, offset=offset, trials=trials
             )
             blocks, known = given_blocks(named, slopes, np.shape(X)[0])
-        self._bind(X, y, family, blocks, known, drop, score, method, quadrature, offset, trials, intercept)
+        self._bind(
+            X, y, family, blocks, known, drop, score, method, quadrature, offset, trials, intercept
+        )
 
     @classmethod
     def of(
@@ -176,7 +197,8 @@ class Mixed(AbstractLatentModel):
         drop: str = ROWS,
         method: str = "ML",
     ) -> Self:
-        """Make a model from blocks of effects and the levels of their factors, for a host that reads them itself.
+        """Make a model from blocks of effects and the levels of their factors, for a host that
+        reads them itself.
 
         Parameters
         ----------
@@ -205,8 +227,24 @@ class Mixed(AbstractLatentModel):
         new._bind(X, y, family, blocks, known, drop, None, method, 1, None, None, False)
         return new
 
-    def _bind(self, X, y, family, blocks, facts, drop, score, method, quadrature, offset, trials, intercept):
-        self.labels, X, y, offset, trials = match_labels("Mixed", X=X, y=y, offset=offset, trials=trials)
+    def _bind(
+        self,
+        X,
+        y,
+        family,
+        blocks,
+        facts,
+        drop,
+        score,
+        method,
+        quadrature,
+        offset,
+        trials,
+        intercept,
+    ):
+        self.labels, X, y, offset, trials = match_labels(
+            "Mixed", X=X, y=y, offset=offset, trials=trials
+        )
         y, self.levels = _ordinal_levels(family, y)
         own = response(family, y)
         if self.spec is not None and not own.intercept:
@@ -216,18 +254,25 @@ class Mixed(AbstractLatentModel):
         y = column("Mixed", "y", y, n)
         own.check(y)
         if method not in ("ML", "REML") or (method == "REML" and not own.quadratic):
-            raise ValueError(f'Mixed: method is "ML" or, for a Gaussian response, "REML"; got {method!r} for {own.title}.')
+            raise ValueError(
+                f'Mixed: method is "ML" or, for a Gaussian response, "REML"; got {method!r} for {own.title}.'
+            )
         self.restricted = method == "REML"
         if (y == y[0]).all():
             raise ValueError(f"Mixed: y is {y[0]:g} in every row: there is nothing to tell.")
         self.factors = self.whole = factors(blocks, facts)
         self.unit = float(y.std()) if own.quadratic else 1.0
         self.data, self.transform = self._data(X, y, own, offset, trials)
-        self.quadrature, self.joint = count("Mixed: quadrature", quadrature, 1, 101), (score or self._usual(drop)) == "joint"
+        self.quadrature, self.joint = (
+            count("Mixed: quadrature", quadrature, 1, 101),
+            (score or self._usual(drop)) == "joint",
+        )
         self._check(drop, score)
         self.drop = drop
         found = next((factor for factor in self.factors if factor.name == drop), None)
-        self.code, self.num = (np.arange(n), n) if found is None else (found.code, len(found.levels))
+        self.code, self.num = (
+            (np.arange(n), n) if found is None else (found.code, len(found.levels))
+        )
         for factor in self.factors:
             self._check_levels(factor)
         self.engine  # noqa: B018  raises for factors that the engine does not support
@@ -236,7 +281,9 @@ class Mixed(AbstractLatentModel):
     def _refuse(**given: Any) -> None:
         for name, value in given.items():
             if value is not None:
-                raise ValueError(f"Mixed: {name}= goes with arrays; a formula says it by (… | group).")
+                raise ValueError(
+                    f"Mixed: {name}= goes with arrays; a formula says it by (… | group)."
+                )
 
     @staticmethod
     def _usual(drop: str) -> str:
@@ -245,7 +292,9 @@ class Mixed(AbstractLatentModel):
     def _check(self, drop: str, score: str | None) -> None:
         known = [ROWS, *(factor.name for factor in self.factors)]
         if drop not in known:
-            raise ValueError(f"Mixed: drop must be one of {', '.join(map(repr, known))}; got {drop!r}.")
+            raise ValueError(
+                f"Mixed: drop must be one of {', '.join(map(repr, known))}; got {drop!r}."
+            )
         if score not in (None, "pointwise", "joint"):
             raise ValueError(f'Mixed: score must be "pointwise" or "joint"; got {score!r}.')
         if self.quadrature > 1 and len(self.factors) > 1:
@@ -260,9 +309,12 @@ class Mixed(AbstractLatentModel):
 
     def _check_levels(self, factor: GroupingFactor) -> None:
         """Raise ValueError if the levels of a factor do not identify its variance."""
-        count, y = np.bincount(factor.code), self.data.y
+        count = np.bincount(factor.code)
+        y = self.data.y
         if len(count) < 2:
-            raise ValueError(f"Mixed: {factor.name} has one level: no variance can be told from it. Two or more are needed.")
+            raise ValueError(
+                f"Mixed: {factor.name} has one level: no variance can be told from it. Two or more are needed."
+            )
         if self.data.response.quadratic and count.max() == 1:
             raise ValueError(
                 f"Mixed: every level of {factor.name} has one row: what varies between its levels cannot be told from what "
@@ -276,19 +328,28 @@ class Mixed(AbstractLatentModel):
                 "row each."
             )
 
-    def _data(self, X: np.ndarray, y: np.ndarray, own: Response, offset: Any, trials: Any) -> tuple[ResponseRows, np.ndarray]:
-        """Return the rows in coordinates of unit size, and the matrix that maps coefficients in these to the natural ones."""
-        n, unit = len(y), self.unit
+    def _data(
+        self, X: np.ndarray, y: np.ndarray, own: Response, offset: Any, trials: Any
+    ) -> tuple[ResponseRows, np.ndarray]:
+        """Return the rows in coordinates of unit size, and the matrix that maps coefficients in
+        these to the natural ones.
+        """
+        n = len(y)
+        unit = self.unit
         shift = np.zeros(n) if offset is None else column("Mixed", "offset", offset, n)
-        size, fixed = np.ones(n), np.full(n, np.log(unit))
+        size = np.ones(n)
+        fixed = np.full(n, np.log(unit))
         if trials is not None:
             size = column("Mixed", "trials", trials, n)
             if own.title != "binomial" or (size <= 0).any():
-                raise ValueError("Mixed: trials must be positive, and are for binomial proportions.")
+                raise ValueError(
+                    "Mixed: trials must be positive, and are for binomial proportions."
+                )
             fixed = ways(size * y, size) / size
         length = np.linalg.norm(X, axis=0)
         Q, R = np.linalg.qr(X / np.where(length > 0, length, 1.0))
-        # residual of a column, relative to its size, below which it is a combination of the columns before it
+        # residual of a column, relative to its size, below which it is a combination of the columns
+        # before it
         collinear_share = 1e-10
         poor = np.flatnonzero(np.abs(np.diag(R)) <= collinear_share)
         if poor.size or len(R) < X.shape[1]:
@@ -311,23 +372,29 @@ class Mixed(AbstractLatentModel):
             natural=self._natural,
             unconstrained=self._to_unconstrained,
             start=self._start,
-            usual_starts=1,  # of 96 small problems of five families, none had a second minimum inside
+            # of 96 small problems of five families, none had a second minimum inside
+            usual_starts=1,
             canonical=self._canonical,
             names=self._names,
             undetermined=self._undetermined,
             warning=self._warning,
-            limit=lambda theta: self.data.response.limit(split(theta[None], self.data, self.factors).tau[0]),
+            limit=lambda theta: self.data.response.limit(
+                split(theta[None], self.data, self.factors).tau[0]
+            ),
             held=self._without_zero_pivots,
             leaving=type(self)._leaving if self._num_held else None,
         )
 
     def _natural(self, theta):
-        parts, own = split(np.asarray(theta)[None], self.data, self.factors), self.data.response
+        parts = split(np.asarray(theta)[None], self.data, self.factors)
+        own = self.data.response
         found = {"coef": self.transform @ parts.z[0]}
         for factor, free in zip(self.factors, parts.free, strict=True):
             found[f"covariance[{factor.name}]"] = factor.covariance(free[0], self.unit)
         named = own.natural(parts.tau[0])
-        return found | {name: value * self.unit if own.quadratic else value for name, value in named.items()}
+        return found | {
+            name: value * self.unit if own.quadratic else value for name, value in named.items()
+        }
 
     def _to_unconstrained(self, natural):
         own = self.data.response
@@ -336,9 +403,16 @@ class Mixed(AbstractLatentModel):
             raise ValueError(
                 f"Mixed: coef must be {len(self.names)} numbers ({', '.join(self.names)}); got shape {coef.shape}."
             )
-        free = [factor.free(natural[f"covariance[{factor.name}]"], self.unit) for factor in self.factors]
-        named = {name: np.asarray(value) / self.unit if own.quadratic else value for name, value in natural.items()}
-        return np.concatenate([np.linalg.solve(self.transform, coef), *free, own.unconstrained(named)])
+        free = [
+            factor.free(natural[f"covariance[{factor.name}]"], self.unit) for factor in self.factors
+        ]
+        named = {
+            name: np.asarray(value) / self.unit if own.quadratic else value
+            for name, value in natural.items()
+        }
+        return np.concatenate(
+            [np.linalg.solve(self.transform, coef), *free, own.unconstrained(named)]
+        )
 
     def _names(self):
         free = [
@@ -349,8 +423,12 @@ class Mixed(AbstractLatentModel):
         return [*self.names, *free, *(f"τ[{k}]" for k in range(self.data.response.own))]
 
     def _canonical(self, theta):
-        """Change the signs of columns of Λ so that no diagonal is below zero; F does not change with them."""
-        theta, at = np.array(theta, np.float64), self.data.design.shape[1]
+        """Change the signs of columns of Λ so that no diagonal is below zero.
+
+        F does not change with them.
+        """
+        theta = np.array(theta, np.float64)
+        at = self.data.design.shape[1]
         for factor in self.factors:
             free = theta[at : at + len(factor.row)]
             sign = np.ones(factor.q)
@@ -360,19 +438,30 @@ class Mixed(AbstractLatentModel):
         return theta
 
     def _start(self, seed):
-        """Start from approximate coefficients of the model without random effects, and standard deviations around one half.
+        """Start from approximate coefficients of the model without random effects, and standard
+        deviations around one half.
 
         A seed draws the deviations around one half.
         """
-        data, rng = self.data, np.random.default_rng(seed)
+        data = self.data
+        rng = np.random.default_rng(seed)
         first, tau = data.response.start(data.y)
         z = _without_effects(data, first, tau)
-        draws = (np.exp(0.7 * rng.standard_normal(len(f.row))) if seed else np.ones(len(f.row)) for f in self.factors)
-        free = [np.where(f.diagonal, 0.5 * draw, 0.0) for f, draw in zip(self.factors, draws, strict=True)]
+        draws = (
+            np.exp(0.7 * rng.standard_normal(len(f.row))) if seed else np.ones(len(f.row))
+            for f in self.factors
+        )
+        free = [
+            np.where(f.diagonal, 0.5 * draw, 0.0)
+            for f, draw in zip(self.factors, draws, strict=True)
+        ]
         return np.concatenate([z, *free, tau])
 
-    def preconditioner(self, theta: PyTree, weights: Float[Arrays, " units"]) -> tuple[DiagonalBlocks, ...]:
-        """Approximate ∇²F by the information on β, on each factor's Λ alone and, by the rows' scores at the modes, on τ.
+    def preconditioner(
+        self, theta: PyTree, weights: Float[Arrays, " units"]
+    ) -> tuple[DiagonalBlocks, ...]:
+        """Approximate ∇²F by the information on β, on each factor's Λ alone and, by the rows'
+        scores at the modes, on τ.
 
         Parameters
         ----------
@@ -387,13 +476,18 @@ class Mixed(AbstractLatentModel):
             One block with all parameters.
         """
         del weights
-        theta, own, data = np.asarray(theta, float), self.data.response, self.data
+        theta = np.asarray(theta, float)
+        own = self.data.response
+        data = self.data
         at = self.engine.regressions(theta[None], np.ones((1, self.num)))
         eta = at.eta[0]
         parts = split(theta[None], data, self.factors)
         tau = parts.tau[0][:, None]
         weight = data.size * own.orders(eta, tau, data.y, (2,))[0]
-        blocks = [factor.information(free[0], weight) for factor, free in zip(self.factors, parts.free, strict=True)]
+        blocks = [
+            factor.information(free[0], weight)
+            for factor, free in zip(self.factors, parts.free, strict=True)
+        ]
         scores = own.shared_derivatives(eta, tau, data.y, (0,))[0] + own.constant(tau, data.y)[1]
         scores = scores - np.average(scores, axis=1, weights=data.size)[:, None]
         found = scipy.linalg.block_diag(at.information[0], *blocks, (data.size * scores) @ scores.T)
@@ -404,14 +498,24 @@ class Mixed(AbstractLatentModel):
     @property
     def _num_held(self) -> int:
         """Number of entries of Λ that are held at zero."""
-        return sum(len(full.row) - len(own.row) for full, own in zip(self.whole, self.factors, strict=True))
+        return sum(
+            len(full.row) - len(own.row) for full, own in zip(self.whole, self.factors, strict=True)
+        )
 
     def _with_factors(self, factors: tuple[GroupingFactor, ...]) -> Self:
-        """Copy the model with other entries of Λ free, those of the given factors; the copy shares its data with this one."""
+        """Copy the model with other entries of Λ free, those of the given factors.
+
+        The copy shares its data with this one.
+        """
         new = object.__new__(type(self))
-        vars(new).update({name: value for name, value in vars(self).items() if name != "engine"} | {"factors": factors})
+        vars(new).update(
+            {name: value for name, value in vars(self).items() if name != "engine"}
+            | {"factors": factors}
+        )
         if isinstance(self.engine, CrossedFactors):
-            vars(new)["engine"] = CrossedFactors.of(self.data, factors, self.code, self.engine.latent.incidence)
+            vars(new)["engine"] = CrossedFactors.of(
+                self.data, factors, self.code, self.engine.latent.incidence
+            )
         return new
 
     def _roots(self, theta: Any) -> list[Float[np.ndarray, "effects effects"]]:
@@ -421,7 +525,8 @@ class Mixed(AbstractLatentModel):
 
     def _warning(self, theta: Any) -> str:
         """Name effects that vary so much that clusters may be separated; "" if there are none."""
-        separated_deviation = 10.0  # standard deviation in logits from which clusters look separated
+        # standard deviation in logits from which clusters look separated
+        separated_deviation = 10.0
         far = [
             f"{factor.columns[i]} by {factor.name}"
             for factor, root in zip(self.factors, self._roots(theta), strict=True)
@@ -435,11 +540,14 @@ class Mixed(AbstractLatentModel):
     def _without_zero_pivots(self, theta: Any) -> tuple[Any, Any, str] | None:
         """Return the model without the columns of Λ whose pivots are at zero.
 
-        F does not change with the sign of a column of Λ. It is therefore even in a pivot at zero, with a minimum there or a
-        saddle. Columns of such pivots are held at zero, so that no refit ends on a saddle. None if there are none, or if F
-        would fall as they left zero.
+        F does not change with the sign of a column of Λ. It is therefore even in a pivot at zero,
+        with a minimum there or a saddle. Columns of such pivots are held at zero, so that no refit
+        ends on a saddle. None if there are none, or if F would fall as they left zero.
         """
-        theta, at, kept, said = np.array(theta, np.float64), self.data.design.shape[1], list[GroupingFactor](), list[str]()
+        theta = np.array(theta, np.float64)
+        at = self.data.design.shape[1]
+        kept = list[GroupingFactor]()
+        said = list[str]()
         for factor, root in zip(self.factors, self._roots(theta), strict=True):
             zero = np.zeros(factor.q, bool)
             zero[factor.row[factor.diagonal]] = True
@@ -449,36 +557,50 @@ class Mixed(AbstractLatentModel):
             free = ~zero[factor.column]
             kept.append(replace(factor, row=factor.row[free], column=factor.column[free]))
             nothing = zero & (np.linalg.norm(root, axis=1) < ZERO_DEVIATION)
-            said += [f"the variance of {factor.columns[i]} by {factor.name} is zero" for i in np.flatnonzero(nothing)]
+            said += [
+                f"the variance of {factor.columns[i]} by {factor.name} is zero"
+                for i in np.flatnonzero(nothing)
+            ]
             if (zero & ~nothing).any():
                 said.append(f"the effects of {factor.name} are perfectly correlated")
         if not said:
             return None
-        simpler, found = self._with_factors(tuple(kept)), self.parameters.natural(theta)
+        simpler = self._with_factors(tuple(kept))
+        found = self.parameters.natural(theta)
         start = simpler.parameters.unconstrained(found)
         if simpler._leaving(start, start[None], np.ones((1, self.num_units))).any():
             return None
-        what = f"{'; '.join(said)} at the maximum of the likelihood: held there, in every refit too."
+        what = (
+            f"{'; '.join(said)} at the maximum of the likelihood: held there, in every refit too."
+        )
         return simpler, found, f"{what} Refits that would leave it are flagged."
 
     def _leaving(
-        self, like: Any, thetas: Float[np.ndarray, "refits params"], weights: Float[np.ndarray, "refits units"]
+        self,
+        like: Any,
+        thetas: Float[np.ndarray, "refits params"],
+        weights: Float[np.ndarray, "refits units"],
     ) -> Bool[np.ndarray, " refits"]:
         """Tell for which refits F would fall if an entry that is held at zero left it.
 
-        As F(Σ) = F(ΛΛᵀ), ∂F/∂Λ = 2GΛ with G = ∂F/∂Σ. A pivot would leave zero where G, on the effects of such pivots, has a
-        negative eigenvalue; as GΛ = 0 at the minimum, these effects determine the sign of G.
+        As F(Σ) = F(ΛΛᵀ), ∂F/∂Λ = 2GΛ with G = ∂F/∂Σ. A pivot would leave zero where G, on the
+        effects of such pivots, has a negative eigenvalue; as GΛ = 0 at the minimum, these effects
+        determine the sign of G.
         """
         del like
-        whole, pushed = self._with_factors(self.whole), np.empty((len(thetas), 0))
-        parts, missing = split(thetas, self.data, self.factors), list[Bool[np.ndarray, " effects"]]()
+        whole = self._with_factors(self.whole)
+        pushed = np.empty((len(thetas), 0))
+        parts = split(thetas, self.data, self.factors)
+        missing = list[Bool[np.ndarray, " effects"]]()
         pivot_difference = 1e-3  # step of pivots from zero, for the slope of F in their squares
         for full, own, free in zip(self.whole, self.factors, parts.free, strict=True):
             root = own.root(free)
             missing.append(np.isin(np.arange(full.q), np.setdiff1d(full.column, own.column)))
             root[:, missing[-1], missing[-1]] = pivot_difference
             pushed = np.concatenate([pushed, root[:, full.row, full.column]], axis=1)
-        value, gradient, _ = whole.look(np.concatenate([parts.z, pushed, parts.tau], axis=1), weights)
+        value, gradient, _ = whole.look(
+            np.concatenate([parts.z, pushed, parts.tau], axis=1), weights
+        )
         found = np.zeros(len(thetas), bool)
         slope_noise = 1e-10  # relative error of slopes of F
         slack = slope_noise * (1 + np.abs(value)) / (2 * pivot_difference)
@@ -504,14 +626,19 @@ class Mixed(AbstractLatentModel):
             return value, gradient, state
         fixed = 0.5 * len(self.transform) * np.log(2 * np.pi) + np.linalg.slogdet(self.transform)[1]
         with np.errstate(all="ignore"):
-            more, slope = self.engine.restricted(np.asarray(theta, float), np.asarray(weights, float), state)
+            more, slope = self.engine.restricted(
+                np.asarray(theta, float), np.asarray(weights, float), state
+            )
         return value + more - fixed, gradient + slope, state
 
     def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
         found = super().jacobian(theta)
         if not self.restricted:
             return found
-        by_weight = lambda at, state: (self.engine.restricted_by_weight(at, np.ones((len(at), self.num))), None)
+        by_weight = lambda at, state: (
+            self.engine.restricted_by_weight(at, np.ones((len(at), self.num))),
+            None,
+        )
         return found + jacobian_by_differences(by_weight, np.asarray(theta, float))
 
     def losses(
@@ -527,7 +654,10 @@ class Mixed(AbstractLatentModel):
         unit = index[lane, place]
         if self.drop == ROWS and self.joint:
             look = super().look  # of a density at the parameters of the refit
-            return look(theta, self._with_held(weights, index, held), state)[0] - look(theta, weights, state)[0]
+            return (
+                look(theta, self._with_held(weights, index, held), state)[0]
+                - look(theta, weights, state)[0]
+            )
         out = np.zeros(held.shape)
         out[lane, place] = self._unit_losses(theta, weights, lane, unit, state)
         return out
@@ -536,7 +666,9 @@ class Mixed(AbstractLatentModel):
         """Compute the losses of listed units, each in a refit."""
         if self.drop == ROWS:
             return self.engine.conditional(theta, weights, lane, unit, state)
-        return (self.engine.joint if self.joint else self.engine.pointwise)(theta, weights, lane, unit, state)
+        return (self.engine.joint if self.joint else self.engine.pointwise)(
+            theta, weights, lane, unit, state
+        )
 
     @property
     def costs(self) -> Costs:
@@ -546,13 +678,18 @@ class Mixed(AbstractLatentModel):
         return found._replace(runs=self._runs if known else None)
 
     def _runs(self, like: Any, first: np.ndarray, length: np.ndarray) -> Any:
-        """Return the pass over the data that computes the fall of F by leaving out single units, or runs of clusters."""
+        """Return the pass over the data that computes the fall of F by leaving out single units, or
+        runs of clusters.
+        """
         if (length > 1).any() and (self.drop == ROWS or not self.joint or not self.engine.apart):
             return None
         engine: Any = self.engine
         start = engine.modes(np.asarray(like))
         ends = np.cumsum(length)
-        run, place = np.repeat(np.arange(len(first)), length), np.arange(ends[-1]) - np.repeat(ends - length, length)
+        run, place = (
+            np.repeat(np.arange(len(first)), length),
+            np.arange(ends[-1]) - np.repeat(ends - length, length),
+        )
         unit = first[run] + place
 
         def told(theta: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
@@ -573,9 +710,15 @@ class Mixed(AbstractLatentModel):
         return not (self.drop == ROWS and self.joint)
 
     def predictions(
-        self, theta: Points, weights: Weights, index: Int[np.ndarray, "refits width"], kind: str, state: State = None
+        self,
+        theta: Points,
+        weights: Weights,
+        index: Int[np.ndarray, "refits width"],
+        kind: str,
+        state: State = None,
     ) -> Float[np.ndarray, "refits width"]:
-        """Predict the response of rows, or their linear predictors, given the seen rows of their clusters.
+        """Predict the response of rows, or their linear predictors, given the seen rows of their
+        clusters.
 
         Parameters
         ----------
@@ -607,8 +750,12 @@ class Mixed(AbstractLatentModel):
             )
         return self.unit * super().predictions(theta, weights, index, kind, state)
 
-    def predictor_covariance(self, theta: Float[np.ndarray, " params"]) -> Float[np.ndarray, "units units"] | None:
-        return super().predictor_covariance(theta) if self.drop == ROWS else None
+    def predictor_covariance(
+        self, theta: Float[np.ndarray, " params"]
+    ) -> Float[np.ndarray, "units units"] | None:
+        if self.drop == ROWS:
+            return super().predictor_covariance(theta)
+        return None
 
     @property
     def _row_units(self) -> Int[np.ndarray, " rows"]:
@@ -616,20 +763,41 @@ class Mixed(AbstractLatentModel):
 
     @property
     def units(self) -> Units:
-        rows, y, apart = self.drop == ROWS, self.data.y * self.unit, self.engine.apart
-        blocks = None if apart else self.factors[0].code if rows else sharing(self.factors, self.drop)
-        levels = next((pd.Index(factor.levels, name=self.drop) for factor in self.factors if factor.name == self.drop), None)
-        names, score = self.labels.index if rows else levels, self.data.response.scale(y)
-        known: dict[str, Any] = {"serial": not apart, "blocks": blocks, "predict_new": self._predict_new}
+        rows = self.drop == ROWS
+        y = self.data.y * self.unit
+        apart = self.engine.apart
+        if apart:
+            blocks = None
+        else:
+            blocks = self.factors[0].code if rows else sharing(self.factors, self.drop)
+        levels = next(
+            (
+                pd.Index(factor.levels, name=self.drop)
+                for factor in self.factors
+                if factor.name == self.drop
+            ),
+            None,
+        )
+        names = self.labels.index if rows else levels
+        score = self.data.response.scale(y)
+        known: dict[str, Any] = {
+            "serial": not apart,
+            "blocks": blocks,
+            "predict_new": self._predict_new,
+        }
         known |= {} if rows else {"rows": self.code, "row_names": self.labels.index}
         return Units(names=names, target=y if rows else None, score=score, **known)
 
     def _predict_new(self, fit, data, kind, offset):
         """Predict the mean responses of new rows; new levels are averaged over the population."""
         if kind != "response":
-            raise ValueError(f"predict: Mixed predicts the response of new rows, a mean over effects; got kind={kind!r}.")
+            raise ValueError(
+                f"predict: Mixed predicts the response of new rows, a mean over effects; got kind={kind!r}."
+            )
         found = self._predict_rows(fit, data, 0.9, False, offset)
-        return found["mean"].rename("prediction") if "mean" in found else found
+        if "mean" in found:
+            return found["mean"].rename("prediction")
+        return found
 
     # for users
 
@@ -639,14 +807,19 @@ class Mixed(AbstractLatentModel):
             raise TypeError(f"Mixed: give the Fit, from lo.fit; got {type(fit).__name__}.")
         theta = np.asarray(fit.vector, np.float64)
         if theta.shape != (len(self.parameters.names()),):
-            raise ValueError("Mixed: the fit is of another model: take fit.objective, of which this is a method.")
+            raise ValueError(
+                "Mixed: the fit is of another model: take fit.objective, of which this is a method."
+            )
         return theta
 
-    def _predict_rows(self, fit: Any, data: Any, level: float, new: bool, offset: Any) -> pd.DataFrame:
+    def _predict_rows(
+        self, fit: Any, data: Any, level: float, new: bool, offset: Any
+    ) -> pd.DataFrame:
         """Predict means of rows, with intervals.
 
-        A mean response is averaged over the effects given θ̂, η ~ N(m, aᵀM⁻¹a). Its interval is that of the predictor, whose
-        variance adds the uncertainty of θ̂ to first order (Kass and Steffey 1989):
+        A mean response is averaged over the effects given θ̂, η ~ N(m, aᵀM⁻¹a). Its interval is
+        that of the predictor, whose variance adds the uncertainty of θ̂ to first order (Kass and
+        Steffey 1989):
 
             v = aᵀM⁻¹a + dᵀH⁻¹d,      d = ∂m/∂θ.
         """
@@ -664,15 +837,20 @@ class Mixed(AbstractLatentModel):
 
         mean, variance = at(theta)
         steps = TABLE_DIFFERENCE * np.maximum(1.0, np.abs(theta))
-        slopes = [(at(theta + one)[0] - at(theta - one)[0]) / (2 * one.sum()) for one in np.diag(steps)]
-        tau, own = split(theta[None], self.data, self.factors).tau[0][:, None], self.data.response
+        slopes = [
+            (at(theta + one)[0] - at(theta - one)[0]) / (2 * one.sum()) for one in np.diag(steps)
+        ]
+        tau = split(theta[None], self.data, self.factors).tau[0][:, None]
+        own = self.data.response
         middle = marginal_means(own, mean, variance, tau) * self.unit
         variance = variance + np.sum(fit.whiten(np.array(slopes).T) ** 2, axis=1)
         if middle.ndim > 1:
             return pd.DataFrame(middle, index=index, columns=list(self.levels))
         reach = scipy.special.ndtri(0.5 + level / 2) * np.sqrt(variance)
         ends = [own.mean(mean + sign * reach, tau) * self.unit for sign in (-1, 1)]
-        return pd.DataFrame({"mean": middle, "lower": np.minimum(*ends), "upper": np.maximum(*ends)}, index=index)
+        return pd.DataFrame(
+            {"mean": middle, "lower": np.minimum(*ends), "upper": np.maximum(*ends)}, index=index
+        )
 
     def _shift(self, data: Any, offset: Any, n: int) -> NDArray:
         if offset is not None:
@@ -684,24 +862,43 @@ class Mixed(AbstractLatentModel):
         return np.zeros(n)
 
     def _read_rows(self, data: Any) -> tuple[NDArray, list[NDArray], list[NDArray], Any]:
-        """Read columns of the coefficients, columns of the effects of each factor, levels (−1 if new), and labels."""
+        """Read columns of the coefficients, columns of the effects of each factor, levels (−1 if
+        new), and labels.
+        """
         if data is None:
             X = self.data.design @ np.linalg.inv(self.transform) * self.unit
-            return X, [f.design for f in self.factors], [f.code for f in self.factors], self.labels.index
+            return (
+                X,
+                [f.design for f in self.factors],
+                [f.code for f in self.factors],
+                self.labels.index,
+            )
         if self.spec is not None:
             data = pandas_of("predict", "data", data)
             X, blocks = self.spec.new(data)
             names = [str(name) for name in self.spec.X.columns]
-            X = X[:, [names.index(name) for name in self.names]] if self.names else np.zeros((len(data), 0))
+            X = (
+                X[:, [names.index(name) for name in self.names]]
+                if self.names
+                else np.zeros((len(data), 0))
+            )
             raw = {
-                f.name: np.hstack([b for (name, _), b in zip(self.spec.effects, blocks, strict=True) if name == f.name]).T
+                f.name: np.hstack(
+                    [
+                        b
+                        for (name, _), b in zip(self.spec.effects, blocks, strict=True)
+                        if name == f.name
+                    ]
+                ).T
                 for f in self.factors
             }
             known = {f.name: factor_codes(data, f.name) for f in self.factors}
             index = getattr(data, "index", None)
         else:
             if not isinstance(data, tuple) or len(data) not in (2, 3):
-                raise TypeError("predict: the model was made of arrays: give data=(X, groups) or (X, groups, slopes).")
+                raise TypeError(
+                    "predict: the model was made of arrays: give data=(X, groups) or (X, groups, slopes)."
+                )
             ones = self.names[:1] == ("Intercept",)
             slopes = data[2] if len(data) == 3 else None
             if slopes is not None and self.factors[0].columns[1:2] != ("z0",):
@@ -725,7 +922,8 @@ class Mixed(AbstractLatentModel):
         codes = []
         for factor in self.factors:
             code, levels = known[factor.name]
-            codes.append(pd.Index(factor.levels).get_indexer(pd.Index(levels))[code])  # −1 if unknown
+            # −1 if unknown
+            codes.append(pd.Index(factor.levels).get_indexer(pd.Index(levels))[code])
         return X, designs, codes, index
 
     @float64
@@ -743,8 +941,9 @@ class Mixed(AbstractLatentModel):
     ) -> Array:
         """Predict the mean response of rows, with a central interval of its posterior.
 
-        The posterior is that of the effects and, to first order, of the parameters. Levels that the fit has seen are known by
-        their conditional modes. Other levels, and all of them if `new`, are drawn from the population.
+        The posterior is that of the effects and, to first order, of the parameters. Levels that the
+        fit has seen are known by their conditional modes. Other levels, and all of them if `new`,
+        are drawn from the population.
 
         Parameters
         ----------
@@ -757,8 +956,8 @@ class Mixed(AbstractLatentModel):
         kind : {"response", "link"}, default: "response"
             Response or linear predictor, for a call with `index`.
         data : DataFrame or tuple, optional
-            New rows: a table with the columns of the formula; for arrays `(X, groups)` or `(X, groups, slopes)`. The default is
-            all rows of the model.
+            New rows: a table with the columns of the formula; for arrays `(X, groups)` or `(X,
+            groups, slopes)`. The default is all rows of the model.
         level : float, default: 0.9
             Level of the interval.
         new : bool, default: False
@@ -778,7 +977,8 @@ class Mixed(AbstractLatentModel):
     @conventional
     @float64
     def components(self, fit: Any) -> pd.DataFrame:
-        """Return the variance components: variance, standard deviation and correlations of the effects of each factor.
+        """Return the variance components: variance, standard deviation and correlations of the
+        effects of each factor.
 
         Parameters
         ----------
@@ -788,18 +988,23 @@ class Mixed(AbstractLatentModel):
         Returns
         -------
         pandas.DataFrame
-            A row for each effect of each factor, with its correlations with the effects before it; and, for a Gaussian
-            response, a row for the residual.
+            A row for each effect of each factor, with its correlations with the effects before it;
+            and, for a Gaussian response, a row for the residual.
         """
-        theta, rows = self._vector(fit), []
-        for factor, free in zip(self.factors, split(theta[None], self.data, self.factors).free, strict=True):
+        theta = self._vector(fit)
+        rows = []
+        for factor, free in zip(
+            self.factors, split(theta[None], self.data, self.factors).free, strict=True
+        ):
             covariance = factor.covariance(free[0], self.unit)
             sd = np.sqrt(np.diag(covariance))
             with np.errstate(invalid="ignore", divide="ignore"):
                 correlation = covariance / np.outer(sd, sd)
             together = factor.root(np.ones(len(factor.row))) != 0
             for i, name in enumerate(factor.columns):
-                before = {factor.columns[j]: float(correlation[i, j]) for j in range(i) if together[i, j]}
+                before = {
+                    factor.columns[j]: float(correlation[i, j]) for j in range(i) if together[i, j]
+                }
                 rows.append((factor.name, name, covariance[i, i], sd[i], before))
         if self.data.response.quadratic:
             scale = float(self.parameters.natural(theta)["scale"])
@@ -813,7 +1018,8 @@ class Mixed(AbstractLatentModel):
     @conventional
     @float64
     def coefficients(self, fit: Any) -> pd.DataFrame:
-        """Return the coefficients with standard errors, from the curvature of F in all parameters, as `lo.covariance` has them.
+        """Return the coefficients with standard errors, from the curvature of F in all parameters,
+        as `lo.covariance` has them.
 
         Parameters
         ----------
@@ -825,16 +1031,25 @@ class Mixed(AbstractLatentModel):
         pandas.DataFrame
             A row for each coefficient, under lines that say what the standard errors are.
         """
-        theta, p = self._vector(fit), len(self.names)
+        theta = self._vector(fit)
+        p = len(self.names)
         across = np.zeros((p, len(theta)))
         across[:, :p] = self.transform
         error = np.sqrt(np.sum(fit.whiten(across) ** 2, axis=1))
         estimate = self.transform @ theta[:p]
         z = estimate / error
-        columns = {"estimate": estimate, "se": error, "z": z, "P>|z|": 2 * scipy.special.ndtr(-np.abs(z))}
+        columns = {
+            "estimate": estimate,
+            "se": error,
+            "z": z,
+            "P>|z|": 2 * scipy.special.ndtr(-np.abs(z)),
+        }
         table = HeadedTable(pd.DataFrame(columns, index=pd.Index(self.names, name="coefficient")))
         table.heading = [
-            ("standard errors", "nonrobust: model-based, by the observed information of all parameters"),
+            (
+                "standard errors",
+                "nonrobust: model-based, by the observed information of all parameters",
+            ),
             ("clusters", "none but the model's own"),
             ("degrees of freedom", "none: normal distribution"),
         ]
@@ -843,7 +1058,8 @@ class Mixed(AbstractLatentModel):
     @conventional
     @float64
     def modes(self, fit: Any) -> pd.DataFrame:
-        """Return the conditional modes of the effects of every level, and the standard deviations of their posteriors at θ̂.
+        """Return the conditional modes of the effects of every level, and the standard deviations
+        of their posteriors at θ̂.
 
         Parameters
         ----------
@@ -855,7 +1071,8 @@ class Mixed(AbstractLatentModel):
         pandas.DataFrame
             A row for each effect of each level.
         """
-        theta, tables = self._vector(fit), []
+        theta = self._vector(fit)
+        tables = []
         for k, factor in enumerate(self.factors):
             count = len(factor.levels)
             codes = [np.full(count, -1) for _ in self.factors]
@@ -864,31 +1081,43 @@ class Mixed(AbstractLatentModel):
                 designs = [np.zeros((other.q, count)) for other in self.factors]
                 designs[k][j] = factor.scale[j] * self.unit
                 mean, variance = self.engine.effects(theta, codes, designs)
-                own = {"factor": factor.name, "level": factor.levels, "effect": name, "mode": mean, "sd": np.sqrt(variance)}
+                own = {
+                    "factor": factor.name,
+                    "level": factor.levels,
+                    "effect": name,
+                    "mode": mean,
+                    "sd": np.sqrt(variance),
+                }
                 tables.append(pd.DataFrame(own))
         return pd.concat(tables, ignore_index=True)
 
     @property
     def note(self) -> str:
-        how = (
-            "exact"
-            if self.data.response.quadratic
-            else f"{self.quadrature} nodes an effect"
-            if self.quadrature > 1
-            else "Laplace"
-        )
+        if self.data.response.quadratic:
+            how = "exact"
+        else:
+            how = f"{self.quadrature} nodes an effect" if self.quadrature > 1 else "Laplace"
         if self.drop == ROWS:
             what = "a row left out is scored given what is seen of its clusters"
         else:
-            by = "the joint density of its rows" if self.joint else "the sum over its rows of their own densities"
+            by = (
+                "the joint density of its rows"
+                if self.joint
+                else "the sum over its rows of their own densities"
+            )
             what = f"a {self.drop} left out is scored as a new one, by {by}"
             what += "" if self.engine.apart else ", given everything seen of the others"
         single = [f for f in self.factors if (np.bincount(f.code) == 1).any()]
         alone = "".join(
-            f" {np.sum(np.bincount(f.code) == 1)} of {len(f.levels)} levels of {f.name} have one row." for f in single
+            f" {np.sum(np.bincount(f.code) == 1)} of {len(f.levels)} levels of {f.name} have one row."
+            for f in single
         )
         zero = f" {self._num_held} entries of Λ held at zero." if self._num_held else ""
-        formulas = [] if self.spec is None else [self.spec.fixed_part.formula, *(spec.formula for _, spec in self.spec.effects)]
+        formulas = (
+            []
+            if self.spec is None
+            else [self.spec.fixed_part.formula, *(spec.formula for _, spec in self.spec.effects)]
+        )
         said = stateful_remark(" + ".join(map(str, formulas)))
         said = f" {said[:1].upper()}{said[1:]}." if said else ""
         of = "Restricted" if self.restricted else "Marginal"
@@ -902,7 +1131,9 @@ def _ordinal_levels(family: Any, y: Any) -> tuple[Any, tuple]:
     categories: Any = getattr(y, "cat", y)
     if getattr(categories, "ordered", False):
         used, found = np.unique(np.asarray(categories.codes), return_inverse=True)
-        return pd.Series(found.astype(float), index=getattr(y, "index", None)), tuple(np.asarray(categories.categories)[used])
+        return pd.Series(found.astype(float), index=getattr(y, "index", None)), tuple(
+            np.asarray(categories.categories)[used]
+        )
     array = numbers("Mixed", "y", y)
     all_finite("Mixed", "y", array)
     levels, found = np.unique(array, return_inverse=True)
@@ -922,11 +1153,15 @@ def _design(X: Any, intercept: bool) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def _without_effects(data: ResponseRows, first: float, tau: np.ndarray) -> np.ndarray:
-    """Approximate the coefficients without random effects by a few Newton steps, halved if the loss rises."""
-    Q, own = data.design, data.response
+    """Approximate the coefficients without random effects by a few Newton steps, halved if the loss
+    rises.
+    """
+    Q = data.design
+    own = data.response
     z = Q.T @ np.full(len(Q), first) / len(Q)
     at = lambda z, orders: own.orders(data.offset + Q @ z, tau[:, None], data.y, orders)
-    step, lowest = np.zeros_like(z), np.inf
+    step = np.zeros_like(z)
+    lowest = np.inf
     with np.errstate(all="ignore"):
         for _ in range(12):
             loss, slope, bend = at(z - step, (0, 1, 2))
@@ -934,7 +1169,8 @@ def _without_effects(data: ResponseRows, first: float, tau: np.ndarray) -> np.nd
             if not value <= lowest:
                 step = step / 2
                 continue
-            z, lowest = z - step, value
+            z = z - step
+            lowest = value
             hessian = (Q.T * (data.size * bend)) @ Q + 1e-6 * len(Q) * np.eye(len(z))
             step = np.linalg.solve(hessian, Q.T @ (data.size * slope))
     return z

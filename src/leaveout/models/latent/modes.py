@@ -1,14 +1,19 @@
-"""Newton's method for modes: minima of many convex functions at once, with one control of steps for all of them."""
+"""Newton's method for modes.
+
+Minima of many convex functions at once, with one control of steps for all of them.
+"""
 
 from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-# values `[...]`, and a function that returns Newton steps `[variables, ...]`, by new factors if it is asked for these
+# values `[...]`, and a function that returns Newton steps `[variables, ...]`, by new factors if it
+# is asked for these
 ValueAndSteps = tuple[np.ndarray, Callable[[bool], np.ndarray]]
 
-MAX_STEPS = 100  # with halvings; far from the mode of a Poisson response ten halvings come before five steps
+# with halvings; far from the mode of a Poisson response ten halvings come before five steps
+MAX_STEPS = 100
 ROUNDING = 1e-13  # distance from a mode, relative to a variable or to one, that is rounding
 ALLOWED_RISE = 1e-10  # rise of a function that counts as rounding
 
@@ -20,13 +25,15 @@ def newton(
     most: int = MAX_STEPS,
     fresh: bool = True,
 ) -> tuple[Float[np.ndarray, "variables ..."], Bool[np.ndarray, "..."]]:
-    """Minimise convex functions by Newton's method from a start; steps are halved where a function rises.
+    """Minimise convex functions by Newton's method from a start; steps are halved where a function
+    rises.
 
-    The factors of a step serve for as long as successive steps shrink below the ratio `reuse`; the first are new if `fresh`.
-    A search ends where the next step would be rounding, or after the `most` steps. The last step is not checked. Returns the
-    minima, and where the search ended.
+    The factors of a step serve for as long as successive steps shrink below the ratio `reuse`; the
+    first are new if `fresh`. A search ends where the next step would be rounding, or after the
+    `most` steps. The last step is not checked. Returns the minima, and where the search ended.
     """
-    at, step = start, np.zeros_like(start)
+    at = start
+    step = np.zeros_like(start)
     lowest = before = np.full(start.shape[1:], np.inf)
     with np.errstate(all="ignore"):
         for _ in range(most):
@@ -34,17 +41,26 @@ def newton(
             value, steps = look(b)
             wanted = steps(fresh)
             size = np.max(np.abs(wanted) / (1 + np.abs(b)), axis=0, initial=0.0)
-            good = value <= lowest + ALLOWED_RISE * (1 + np.abs(np.where(np.isfinite(lowest), lowest, 0.0)))
+            good = value <= lowest + ALLOWED_RISE * (
+                1 + np.abs(np.where(np.isfinite(lowest), lowest, 0.0))
+            )
             if not fresh and (good & ~(size <= np.maximum(reuse * before, ROUNDING))).any():
-                wanted, fresh = steps(True), True
+                wanted = steps(True)
+                fresh = True
                 size = np.max(np.abs(wanted) / (1 + np.abs(b)), axis=0, initial=0.0)
             good &= np.isfinite(size)
             shrinks = size if fresh else np.where(np.isfinite(before), size / before, 1.0)
             ended = good & (size * np.minimum(shrinks, 1.0) <= ROUNDING)
-            lowest, at, step = np.where(good, value, lowest), np.where(good, b, at), np.where(good, wanted, step / 2)
-            # a search from where a function has no value, and one whose steps have become rounding, lead nowhere
-            lost = np.isinf(lowest) | (np.max(np.abs(step) / (1 + np.abs(at)), axis=0, initial=0.0) <= ROUNDING)
+            lowest = np.where(good, value, lowest)
+            at = np.where(good, b, at)
+            step = np.where(good, wanted, step / 2)
+            # a search from where a function has no value, and one whose steps have become rounding,
+            # lead nowhere
+            lost = np.isinf(lowest) | (
+                np.max(np.abs(step) / (1 + np.abs(at)), axis=0, initial=0.0) <= ROUNDING
+            )
             if (ended | lost).all():
                 break
-            before, fresh = np.where(good, size, before), not reuse or not good.all()
+            before = np.where(good, size, before)
+            fresh = not reuse or not good.all()
     return at - step, ended

@@ -5,12 +5,15 @@ R = D − A is the graph's Laplacian, with A the adjacency matrix and D the numb
     car      Q = (D − ρA) / σ²
     leroux   Q = (φR + (1 − φ)I) / σ²                              Leroux, Lei & Breslow (2000)
     icar     Q = R* / σ², summing to zero on each component        Besag, York & Mollié (1991)
-    bym2     x = σ(√(1 − φ) v + √φ u),  v ~ N(0, I),  u of R*      Riebler et al. (2016): as (x, u), whose precision is sparse
-    matern   Q = (κ²I + R)² / (4πκ²σ²),  κ = √8 / range            Lindgren, Rue & Lindström (2011): of a grid, σ its deviation
+    bym2     x = σ(√(1 − φ) v + √φ u),  v ~ N(0, I),  u of R*
+    Riebler et al. (2016): as (x, u), whose precision is sparse
+    matern   Q = (κ²I + R)² / (4πκ²σ²),  κ = √8 / range
+    Lindgren, Rue & Lindström (2011): of a grid, σ its deviation
 
-R* is R times the geometric mean of its variances, on each component; sites without neighbours are N(0, 1) (Freni-Sterrantino et
-al. 2018). Priors are densities of natural parameters: σ ~ Gamma(2, rate), φ, ρ ~ Beta(2, 2), and of the range, in edges, ∝ r⁻²
-exp(−c/r), the penalised-complexity prior in two dimensions (Fuglstad et al. 2019). With these a maximum exists away from the
+R* is R times the geometric mean of its variances, on each component; sites without neighbours are
+N(0, 1) (Freni-Sterrantino et al. 2018). Priors are densities of natural parameters: σ ~ Gamma(2,
+rate), φ, ρ ~ Beta(2, 2), and of the range, in edges, ∝ r⁻² exp(−c/r), the penalised-complexity
+prior in two dimensions (Fuglstad et al. 2019). With these a maximum exists away from the
 boundaries.
 """
 
@@ -28,35 +31,46 @@ from ...linalg.sparse_cholesky import pattern
 from ...plans.graph import adjacency
 from .laplace import Field, Solver
 
-# rate of the prior of the standard deviation, whose mean is one and mode a half on the scale of the response
+# rate of the prior of the standard deviation, whose mean is one and mode a half on the scale of the
+# response
 FIELD_PRIOR_RATE = 2.0
-EIGEN = 800  # sites up to which eigenvalues are computed once, instead of a factor for each determinant
+# sites up to which eigenvalues are computed once, instead of a factor for each determinant
+EIGEN = 800
 Array = np.ndarray
 WithGradient = Callable[[Array], tuple[Array, Array]]  # of ψ: a value and its gradient
 
 
 def natural_of(name: str, value: Array) -> Array:
     """Natural parameter from the unconstrained one."""
-    return scipy.special.expit(value) if name in SHARES else np.exp(value)
+    if name in SHARES:
+        return scipy.special.expit(value)
+    return np.exp(value)
 
 
 def unconstrained_of(name: str, value: Array) -> Array:
     """Unconstrained parameter from the natural one; the inverse of `natural_of`."""
-    return scipy.special.logit(value) if name in SHARES else np.log(value)
+    if name in SHARES:
+        return scipy.special.logit(value)
+    return np.log(value)
 
 
 SHARES = ("rho", "mixing")  # parameters between zero and one; all others are positive
 
 
 def prior_of(name: str, value: Float[Array, " lanes"], scale: float) -> tuple[Array, Array]:
-    """Compute −log of the density of the natural parameter, and its derivative in the unconstrained one."""
+    """Compute −log of the density of the natural parameter, and its derivative in the unconstrained
+    one.
+    """
     if name in SHARES:
-        share, rest = scipy.special.expit(value), scipy.special.expit(-value)
+        share = scipy.special.expit(value)
+        rest = scipy.special.expit(-value)
         return np.logaddexp(0, value) + np.logaddexp(0, -value), share - rest
     range_prior_rate = 6.0  # c: a range below two edges has probability exp(−3)
     if name == "range":
         return 2 * value + range_prior_rate * np.exp(-value), 2 - range_prior_rate * np.exp(-value)
-    return FIELD_PRIOR_RATE / scale * np.exp(value) - value, FIELD_PRIOR_RATE / scale * np.exp(value) - 1
+    return FIELD_PRIOR_RATE / scale * np.exp(value) - value, FIELD_PRIOR_RATE / scale * np.exp(
+        value
+    ) - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +102,9 @@ class AbstractStructure(abc.ABC):
 
     def field(self, prior: WithGradient | None) -> Field:
         """Return the field in the form of `laplace`."""
-        return Field(self.terms, self.coefficients, self.logdet, self.constraint, prior, len(self.names))
+        return Field(
+            self.terms, self.coefficients, self.logdet, self.constraint, prior, len(self.names)
+        )
 
     @property
     def logdet(self) -> WithGradient | None:
@@ -102,7 +118,9 @@ class AbstractStructure(abc.ABC):
     @cached_property
     def laplacian(self) -> "scipy.sparse.csr_array":
         """The graph's Laplacian R."""
-        return scipy.sparse.csr_array(scipy.sparse.diags_array(self.touching.sum(1)) - self.touching)
+        return scipy.sparse.csr_array(
+            scipy.sparse.diags_array(self.touching.sum(1)) - self.touching
+        )
 
     @property
     def eye(self) -> "scipy.sparse.csr_array":
@@ -130,12 +148,18 @@ class CAR(AbstractStructure):
 
     @property
     def terms(self) -> "list[scipy.sparse.csr_array]":
-        return [scipy.sparse.csr_array(scipy.sparse.diags_array(self.touching.sum(1))), self.touching]
+        return [
+            scipy.sparse.csr_array(scipy.sparse.diags_array(self.touching.sum(1))),
+            self.touching,
+        ]
 
     def coefficients(self, psi: Float[Array, "lanes psi"]) -> tuple[Array, Array]:
-        tau, rho = np.exp(-2 * psi[:, 0]), scipy.special.expit(psi[:, 1])
+        tau = np.exp(-2 * psi[:, 0])
+        rho = scipy.special.expit(psi[:, 1])
         c = np.stack([tau, -tau * rho], axis=1)
-        return c, np.stack([-2 * c, np.stack([np.zeros_like(tau), -tau * rho * (1 - rho)], axis=1)], axis=2)
+        return c, np.stack(
+            [-2 * c, np.stack([np.zeros_like(tau), -tau * rho * (1 - rho)], axis=1)], axis=2
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +171,9 @@ class Leroux(AbstractStructure):
         return [self.laplacian, self.eye]
 
     def coefficients(self, psi: Float[Array, "lanes psi"]) -> tuple[Array, Array]:
-        tau, share, rest = np.exp(-2 * psi[:, 0]), scipy.special.expit(psi[:, 1]), scipy.special.expit(-psi[:, 1])
+        tau = np.exp(-2 * psi[:, 0])
+        share = scipy.special.expit(psi[:, 1])
+        rest = scipy.special.expit(-psi[:, 1])
         c = np.stack([tau * share, tau * rest], axis=1)
         by_share = tau * share * rest
         return c, np.stack([-2 * c, np.stack([by_share, -by_share], axis=1)], axis=2)
@@ -157,10 +183,13 @@ class Leroux(AbstractStructure):
         return self._logdet if self.sites <= EIGEN else None
 
     def _logdet(self, psi):
-        share, rest = scipy.special.expit(psi[:, 1:]), scipy.special.expit(-psi[:, 1:])
+        share = scipy.special.expit(psi[:, 1:])
+        rest = scipy.special.expit(-psi[:, 1:])
         each = share * self.spectrum + rest
         slope = (share * rest * (self.spectrum - 1) / each).sum(1)
-        return np.log(each).sum(1) - 2 * self.sites * psi[:, 0], np.stack([np.full(len(psi), -2.0 * self.sites), slope], axis=1)
+        return np.log(each).sum(1) - 2 * self.sites * psi[:, 0], np.stack(
+            [np.full(len(psi), -2.0 * self.sites), slope], axis=1
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +200,9 @@ class ICAR(AbstractStructure):
 
     def __post_init__(self) -> None:
         if not len(self.edges):
-            raise ValueError("GaussianField: structure='icar' and 'bym2' need edges; the graph has none.")
+            raise ValueError(
+                "GaussianField: structure='icar' and 'bym2' need edges; the graph has none."
+            )
 
     @cached_property
     def components(self) -> Int[Array, " sites"]:
@@ -185,7 +216,8 @@ class ICAR(AbstractStructure):
     @cached_property
     def scaled_precision(self) -> "scipy.sparse.csr_array":
         """R* with a few entries added that are zero on A u = 0 and make it positive definite."""
-        raw, constraint = self._pin(np.ones(self.sites)), self.constraint
+        raw = self._pin(np.ones(self.sites))
+        constraint = self.constraint
         known = pattern(raw)
         solver = Solver(known.factor(known.values(raw)[None]), constraint)
         diagonal = solver.entries[0, known.row == known.column]
@@ -196,16 +228,19 @@ class ICAR(AbstractStructure):
     def _pin(self, scale: Float[Array, " sites"]) -> "scipy.sparse.csr_array":
         """Return R times its scale on every component, made positive definite.
 
-        For one site j of each component, a (1 e_jᵀ + e_j 1ᵀ) is added, with a as large as keeps the matrix positive definite;
-        it is zero on A u = 0. Sites without neighbours get a one.
+        For one site j of each component, a (1 e_jᵀ + e_j 1ᵀ) is added, with a as large as keeps the
+        matrix positive definite; it is zero on A u = 0. Sites without neighbours get a one.
         """
         out = scipy.sparse.csr_array(scipy.sparse.diags_array(scale) @ self.laplacian)
         for number in np.flatnonzero(np.bincount(self.components) > 1):
             own = np.flatnonzero(self.components == number)
             site = own[np.argmax(self.touching.sum(1)[own])]
-            ground = scipy.sparse.csc_array(self.laplacian[own][:, own] + scipy.sparse.eye_array(len(own)) * 1e-10)
+            ground = scipy.sparse.csc_array(
+                self.laplacian[own][:, own] + scipy.sparse.eye_array(len(own)) * 1e-10
+            )
             unit = (own == site).astype(float)
-            bound = unit @ scipy.sparse.linalg.spsolve(ground, unit - 1 / len(own)) + 1e-12  # about that of R's inverse
+            # about that of R's inverse
+            bound = unit @ scipy.sparse.linalg.spsolve(ground, unit - 1 / len(own)) + 1e-12
             size = scale[site] / (len(own) * bound)
             values = np.full(len(own), size)
             one = scipy.sparse.csr_array((values, (np.full(len(own), site), own)), shape=out.shape)
@@ -230,7 +265,11 @@ class ICAR(AbstractStructure):
     def constant(self) -> float:
         """log|R*| on A u = 0."""
         known = pattern(self.scaled_precision)
-        return float(Solver(known.factor(known.values(self.scaled_precision)[None]), self.constraint).logdet[0])
+        return float(
+            Solver(known.factor(known.values(self.scaled_precision)[None]), self.constraint).logdet[
+                0
+            ]
+        )
 
     @property
     def logdet(self) -> WithGradient | None:
@@ -264,15 +303,21 @@ class BYM2(ICAR):
             (zero, zero, self.eye),
             (zero, zero, self._spatial.scaled_precision),
         )
-        return [scipy.sparse.csr_array(scipy.sparse.block_array([[a, b], [b, d]])) for a, b, d in both]
+        return [
+            scipy.sparse.csr_array(scipy.sparse.block_array([[a, b], [b, d]])) for a, b, d in both
+        ]
 
     @cached_property
     def _spatial(self) -> ICAR:
         return ICAR(self.edges, self.sites)
 
     def coefficients(self, psi: Float[Array, "lanes psi"]) -> tuple[Array, Array]:
-        tau, share, rest = np.exp(-2 * psi[:, 0]), scipy.special.expit(psi[:, 1]), scipy.special.expit(-psi[:, 1])
-        odds, one, none = share / rest, np.ones_like(share), np.zeros_like(share)
+        tau = np.exp(-2 * psi[:, 0])
+        share = scipy.special.expit(psi[:, 1])
+        rest = scipy.special.expit(-psi[:, 1])
+        odds = share / rest
+        one = np.ones_like(share)
+        none = np.zeros_like(share)
         c = np.stack([tau / rest, -np.sqrt(tau * share) / rest, odds, one], axis=1)
         by_sd = np.stack([-2 * c[:, 0], -c[:, 1], none, none], axis=1)
         by_mixing = np.stack([c[:, 0] * share, c[:, 1] * (0.5 * rest + share), odds, none], axis=1)
@@ -306,7 +351,9 @@ class Matern(AbstractStructure):
 
     def _logdet(self, psi):
         square = 8 * np.exp(-2 * psi[:, 1:])
-        value = 2 * np.log(square + self.spectrum).sum(1) - self.sites * (np.log(4 * np.pi * square[:, 0]) + 2 * psi[:, 0])
+        value = 2 * np.log(square + self.spectrum).sum(1) - self.sites * (
+            np.log(4 * np.pi * square[:, 0]) + 2 * psi[:, 0]
+        )
         slope = self.sites * 2 - 4 * (square / (square + self.spectrum)).sum(1)
         return value, np.stack([np.full(len(psi), -2.0 * self.sites), slope], axis=1)
 

@@ -1,23 +1,27 @@
-"""Marginal likelihood of clusters with random effects of their own, and its slopes, batched over clusters and refits.
+"""Marginal likelihood of clusters with random effects of their own, and its slopes, batched over
+clusters and refits.
 
-A cluster has rows j with predictors η_j = e_j + a_jᵀb, b ~ N(0, I) in q dimensions, and weights ω_j inside the integral:
+A cluster has rows j with predictors η_j = e_j + a_jᵀb, b ~ N(0, I) in q dimensions, and weights ω_j
+inside the integral:
 
     f = −log ∫ exp(−h(b)) φ(b) db,      h(b) = Σ_j ω_j ℓ(η_j, τ, y_j),
 
-by Laplace's approximation about the mode b̂ of h + ½|b|², or by adaptive Gauss–Hermite quadrature with nodes
+by Laplace's approximation about the mode b̂ of h + ½|b|², or by adaptive Gauss–Hermite quadrature
+with nodes
 
     b_k = b̂ + L⁻ᵀz_k,      M = I + Σ_j ω_j ℓ″_j a_j a_jᵀ = L Lᵀ,
 
-(Pinheiro and Chao 2006). Laplace's approximation is the rule of one node. Both are exact for a Gaussian response. The slopes
-are those of the approximation itself, including the changes of b̂ and M: with node weights π_k, h's gradient G_k at the nodes,
-Ḡ = Σ π_k G_k and M̄ = ∂f/∂M,
+(Pinheiro and Chao 2006). Laplace's approximation is the rule of one node. Both are exact for a
+Gaussian response. The slopes are those of the approximation itself, including the changes of b̂ and
+M: with node weights π_k, h's gradient G_k at the nodes, Ḡ = Σ π_k G_k and M̄ = ∂f/∂M,
 
     s_j = a_jᵀM̄a_j,   v_j = ω_jℓ‴_j s_j,   r = M⁻¹(Ḡ + Σ_j v_j a_j)
     ∂f/∂e_j = Σ_k π_kω_jℓ′_jk + v_j − ω_jℓ″_j a_jᵀr
     ∂f/∂a_j = Σ_k π_kω_jℓ′_jk b_k + (v_j − ω_jℓ″_j a_jᵀr) b̂ + 2ω_jℓ″_j M̄a_j − ω_jℓ′_j r
     ∂f/∂τ   = Σ_jk π_kω_j ∂ℓ_jk + Σ_j ω_j s_j ∂ℓ″_j − Σ_j ω_j (a_jᵀr) ∂ℓ′_j.
 
-Arrays are `[..., rows]` of rows sorted by cluster, `[..., clusters]`, and have components (of a, b, M) in front.
+Arrays are `[..., rows]` of rows sorted by cluster, `[..., clusters]`, and have components (of a, b,
+M) in front.
 """
 
 import functools
@@ -33,11 +37,18 @@ from ..._runtime.arrays import FloatArray, IntArray
 from .modes import ValueAndSteps, newton
 from .responses import Orders, Response, ResponseRows
 
-# Nodes of an integral over one effect, and a smaller number that must agree with them. Otherwise the integral is summed at even
-# distances: their reach from the mode, the first and the largest number of intervals, the change of the logarithm at which
-# halving ends, and the change at the largest number from which the result is NaN.
-NODES, CHECK_NODES, RULE_AGREEMENT = 25, 15, 1e-6
-REACH, INTERVALS, MOST, STAYS, MODE_DISPLACEMENT = 9.0, 64, 2**15, 1e-10, 1e-6
+# Nodes of an integral over one effect, and a smaller number that must agree with them. Otherwise
+# the integral is summed at even distances: their reach from the mode, the first and the largest
+# number of intervals, the change of the logarithm at which halving ends, and the change at the
+# largest number from which the result is NaN.
+NODES = 25
+CHECK_NODES = 15
+RULE_AGREEMENT = 1e-6
+REACH = 9.0
+INTERVALS = 64
+MOST = 2**15
+STAYS = 1e-10
+MODE_DISPLACEMENT = 1e-6
 
 
 class RaggedRows(NamedTuple):
@@ -48,7 +59,10 @@ class RaggedRows(NamedTuple):
 
     @staticmethod
     def of(sizes: IntArray) -> "RaggedRows":
-        return RaggedRows(np.repeat(np.arange(len(sizes)), sizes), np.r_[0, np.cumsum(sizes)[:-1]].astype(np.int64))
+        return RaggedRows(
+            np.repeat(np.arange(len(sizes)), sizes),
+            np.r_[0, np.cumsum(sizes)[:-1]].astype(np.int64),
+        )
 
     def total(self, of_rows: np.ndarray) -> np.ndarray:
         """Sum over the rows of each cluster."""
@@ -58,7 +72,8 @@ class RaggedRows(NamedTuple):
 class ClusterSlopes(NamedTuple):
     """Values f of each cluster `[..., clusters]`, their derivatives, and the modes.
 
-    The derivatives are ∂f/∂e `[..., rows]`, ∂f/∂a `[q, ..., rows]`, and each row's share of ∂f/∂τ `[own, ..., rows]`.
+    The derivatives are ∂f/∂e `[..., rows]`, ∂f/∂a `[q, ..., rows]`, and each row's share of ∂f/∂τ
+    `[own, ..., rows]`.
     """
 
     value: FloatArray
@@ -79,7 +94,10 @@ class ClusterMode(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """Nodes z `[q, nodes]` and log weights of φ(b)-free integrals: `log ∫ exp(−g) ≈ log Σ_k exp(c_k − g(b_k)) − log |L|`."""
+    """Nodes z `[q, nodes]` and log weights of φ(b)-free integrals.
+
+    `log ∫ exp(−g) ≈ log Σ_k exp(c_k − g(b_k)) − log |L|`.
+    """
 
     nodes: FloatArray
     log_weight: FloatArray
@@ -87,16 +105,21 @@ class Rule:
     @staticmethod
     @functools.cache
     def of(q: int, count: int) -> "Rule":
-        """Build the product rule of `count` nodes in each dimension, for the standard normal density."""
+        """Build the product rule of `count` nodes in each dimension, for the standard normal
+        density.
+        """
         z, w = np.polynomial.hermite_e.hermegauss(count)
         nodes = np.array(list(itertools.product(z, repeat=q))).reshape(-1, q).T
-        log = np.array([sum(part) for part in itertools.product(np.log(w / np.sqrt(2 * np.pi)), repeat=q)])
+        log = np.array(
+            [sum(part) for part in itertools.product(np.log(w / np.sqrt(2 * np.pi)), repeat=q)]
+        )
         return Rule(nodes, log + 0.5 * np.sum(nodes**2, 0))
 
 
 def cholesky(M: np.ndarray) -> np.ndarray:
     """Compute the Cholesky factor L of small matrices `[q, q, ...]`, by columns."""
-    q, low = len(M), np.zeros_like(M)
+    q = len(M)
+    low = np.zeros_like(M)
     for i in range(q):
         low[i, i] = np.sqrt(_less(M[i, i], low[i, :i], low[i, :i]))
         for j in range(i + 1, q):
@@ -121,7 +144,9 @@ def backward(low: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def _less(v: np.ndarray, a: Iterable[np.ndarray], b: Iterable[np.ndarray]) -> np.ndarray:
-    """Compute v − Σ aᵢbᵢ, without NumPy's sums, whose calls would take most of the time for one effect."""
+    """Compute v − Σ aᵢbᵢ, without NumPy's sums, whose calls would take most of the time for one
+    effect.
+    """
     for one, other in zip(a, b, strict=True):
         v = v - one * other
     return v
@@ -131,8 +156,8 @@ def _less(v: np.ndarray, a: Iterable[np.ndarray], b: Iterable[np.ndarray]) -> np
 class Clusters:
     """Arguments of the integrals, row by row.
 
-    They are e `[..., rows]`, a `[q, ..., rows]`, τ `[own, ..., rows or 1]`, y `[rows]`, weights ω `[..., rows]`, and the part
-    of ℓ that does not depend on θ, `[rows]`.
+    They are e `[..., rows]`, a `[q, ..., rows]`, τ `[own, ..., rows or 1]`, y `[rows]`, weights ω
+    `[..., rows]`, and the part of ℓ that does not depend on θ, `[rows]`.
     """
 
     response: Response
@@ -168,7 +193,9 @@ class Clusters:
         """Find the modes by Newton's method from a start, zero by default."""
 
         def look(b: np.ndarray) -> ValueAndSteps:
-            loss, slope, bend = self.response.orders(self._predictors(b), self.tau, self.y, (0, 1, 2))
+            loss, slope, bend = self.response.orders(
+                self._predictors(b), self.tau, self.y, (0, 1, 2)
+            )
             low = cholesky(self._information(self.omega * bend))
             step = backward(low, forward(low, self._pull(self.omega * slope) + b))
             return self.rows.total(self.omega * loss) + 0.5 * np.sum(b**2, 0), lambda fresh: step
@@ -187,14 +214,19 @@ class Clusters:
     def score(self, rule: Rule | None, mode: ClusterMode | None = None) -> FloatArray:
         """Compute f of each cluster by a rule; the modes are found if they are not given.
 
-        A cluster of one effect whose value changes with the number of nodes, as near a narrow step, is integrated by even sums.
+        A cluster of one effect whose value changes with the number of nodes, as near a narrow step,
+        is integrated by even sums.
         """
-        mode = self.mode() if mode is None else mode
+        if mode is None:
+            mode = self.mode()
         told = _Nodes(self, mode, rule, False) if rule is not None else None
         found = self._value(mode, told)
         if told is None or len(self.a) > 1:
             return found
-        apart = np.abs(self._value(mode, _Nodes(self, mode, Rule.of(1, CHECK_NODES), False)) - found) > RULE_AGREEMENT
+        apart = (
+            np.abs(self._value(mode, _Nodes(self, mode, Rule.of(1, CHECK_NODES), False)) - found)
+            > RULE_AGREEMENT
+        )
         hard = apart.reshape(-1, apart.shape[-1]).any(0)
         if hard.any():
             found[..., hard] = self._select(hard)._quadrature_sums(mode.b[0][..., hard])
@@ -202,21 +234,38 @@ class Clusters:
 
     def _select(self, some: NDArray) -> "Clusters":
         """Select clusters."""
-        rows, sizes = some[self.rows.cluster], np.bincount(self.rows.cluster)[some]
+        rows = some[self.rows.cluster]
+        sizes = np.bincount(self.rows.cluster)[some]
         tau = self.tau if self.tau.shape[-1] == 1 else self.tau[..., rows]
-        parts = self.e[..., rows], self.a[..., rows], tau, self.y[rows], self.omega[..., rows], self.fixed[rows]
+        parts = (
+            self.e[..., rows],
+            self.a[..., rows],
+            tau,
+            self.y[rows],
+            self.omega[..., rows],
+            self.fixed[rows],
+        )
         return Clusters(self.response, RaggedRows.of(sizes), *parts)
 
     def _quadrature_sums(self, middle: NDArray) -> NDArray:
-        """Compute f of one effect by even sums about the modes; h + ½b² has curvature one or more, so tails vanish."""
+        """Compute f of one effect by even sums about the modes.
+
+        H + ½b² has curvature one or more, so tails vanish.
+        """
 
         def log(move: NDArray) -> NDArray:
             b = middle + move
-            (loss,) = self.response.orders(self._predictors(b[None]), self.tau[:, None], self.y, (0,))
+            (loss,) = self.response.orders(
+                self._predictors(b[None]), self.tau[:, None], self.y, (0,)
+            )
             return -self.rows.total(self.omega * loss) - 0.5 * b**2
 
-        fixed = self.rows.total(self.omega * (self.response.constant(self.tau, self.y)[0] + self.fixed))
-        return fixed + 0.5 * np.log(2 * np.pi) - evenly(log, np.full(middle.shape, REACH), self.e.size)
+        fixed = self.rows.total(
+            self.omega * (self.response.constant(self.tau, self.y)[0] + self.fixed)
+        )
+        return (
+            fixed + 0.5 * np.log(2 * np.pi) - evenly(log, np.full(middle.shape, REACH), self.e.size)
+        )
 
     def _value(self, mode: ClusterMode, nodes: "_Nodes | None") -> NDArray:
         fixed = self.omega * (self.response.constant(self.tau, self.y)[0] + self.fixed)
@@ -227,25 +276,41 @@ class Clusters:
 
     def slopes(self, rule: Rule | None, start: np.ndarray | None = None) -> ClusterSlopes:
         """Compute f and its slopes."""
-        mode, omega = self.mode(start), self.omega
+        mode = self.mode(start)
+        omega = self.omega
         _, one, bend, third = mode.orders
         own_slope, own_bend = self.response.shared_derivatives(mode.eta, self.tau, self.y, (1, 2))
         told = None if rule is None else _Nodes(self, mode, rule, True)
         Mbar = _adjoint(mode.low, told)
         rows = self.rows.cluster
         push = np.stack(
-            [sum(np.take(Mbar[i, j], rows, -1) * self.a[j] for j in range(len(self.a))) for i in range(len(self.a))]
+            [
+                sum(np.take(Mbar[i, j], rows, -1) * self.a[j] for j in range(len(self.a)))
+                for i in range(len(self.a))
+            ]
         )
         s = np.sum(self.a * push, 0)
         v = omega * third * s
         pulled = self._pull(v) + (0.0 if told is None else told.slope)
         r = np.take(backward(mode.low, forward(mode.low, pulled)), rows, -1)
-        along, b = np.sum(self.a * r, 0), np.take(mode.b, rows, -1)
+        along = np.sum(self.a * r, 0)
+        b = np.take(mode.b, rows, -1)
         through = v - omega * bend * along
         e = through + (omega * one if told is None else told.e)
-        a = through * b + 2 * omega * bend * push - omega * one * r + (omega * one * b if told is None else told.a)
-        direct = omega * self.response.shared_derivatives(mode.eta, self.tau, self.y, (0,))[0] if told is None else told.tau
-        tau = direct + omega * (s * own_bend - along * own_slope + self.response.constant(self.tau, self.y)[1])
+        a = (
+            through * b
+            + 2 * omega * bend * push
+            - omega * one * r
+            + (omega * one * b if told is None else told.a)
+        )
+        direct = (
+            omega * self.response.shared_derivatives(mode.eta, self.tau, self.y, (0,))[0]
+            if told is None
+            else told.tau
+        )
+        tau = direct + omega * (
+            s * own_bend - along * own_slope + self.response.constant(self.tau, self.y)[1]
+        )
         return ClusterSlopes(self._value(mode, told), e, a, tau, mode.b)
 
 
@@ -272,7 +337,9 @@ class _Nodes:
         share = np.take(weight, of.rows.cluster, axis=-1) * of.omega
         pulled = share * slope[0]
         self.e = pulled.sum(0)
-        self.a = np.stack([np.sum(pulled * np.take(effect, of.rows.cluster, axis=-1), 0) for effect in at])
+        self.a = np.stack(
+            [np.sum(pulled * np.take(effect, of.rows.cluster, axis=-1), 0) for effect in at]
+        )
         own_slope = of.response.shared_derivatives(eta, of.tau[:, None], of.y, (0,))[0]
         self.tau = np.sum(share * own_slope, 1)
         gradient = np.stack([of.rows.total(pulled * one) for one in of.a]) + weight * at  # π_k G_k
@@ -282,7 +349,9 @@ class _Nodes:
 
 
 def _adjoint(low: NDArray, nodes: _Nodes | None) -> NDArray:
-    """Compute ∂f/∂M = ½ L⁻ᵀ S L⁻¹, with S the mirrored lower triangle of I − Σ_k π_k z_k (L⁻¹G_k)ᵀ."""
+    """Compute ∂f/∂M = ½ L⁻ᵀ S L⁻¹, with S the mirrored lower triangle of I − Σ_k π_k z_k
+    (L⁻¹G_k)ᵀ.
+    """
     q = len(low)
     S = np.zeros_like(low)
     for i in range(q):
@@ -305,29 +374,53 @@ def evenly(log: Callable[[np.ndarray], np.ndarray], reach: np.ndarray, size: int
         return np.logaddexp.reduce(each)
 
     with np.errstate(all="ignore"):
-        count, total = INTERVALS, summed(np.linspace(-1, 1, INTERVALS + 1))
-        now, moved = total - np.log(count), np.full(reach.shape, np.inf)
+        count = INTERVALS
+        total = summed(np.linspace(-1, 1, INTERVALS + 1))
+        now = total - np.log(count)
+        moved = np.full(reach.shape, np.inf)
         while moved.max(initial=0.0) > STAYS and count < MOST:
             total = np.logaddexp(total, summed((2 * np.arange(count) + 1) / count - 1))
-            count, last = 2 * count, now
+            count = 2 * count
+            last = now
             now = total - np.log(count)
             moved = np.where(now == last, 0.0, np.abs(now - last))
     return np.where(moved <= MODE_DISPLACEMENT, now, np.nan) + np.log(2 * reach)
 
 
-def marginal_losses(data: ResponseRows, mean: np.ndarray, variance: np.ndarray, tau: np.ndarray) -> FloatArray:
-    """Compute −log ∫ p(y_i | η, τ) N(η; m, v) dη of each row, m and v `[..., rows]`, τ `[own, ..., rows or 1]`."""
-    alone, spread = RaggedRows.of(np.ones(len(data.y), np.int64)), np.sqrt(np.maximum(variance, 0.0))[None]
-    rows = Clusters(data.response, alone, mean, spread, tau, data.y, np.broadcast_to(data.size, mean.shape), data.fixed)
+def marginal_losses(
+    data: ResponseRows, mean: np.ndarray, variance: np.ndarray, tau: np.ndarray
+) -> FloatArray:
+    """Compute −log ∫ p(y_i | η, τ) N(η; m, v) dη of each row, m and v `[..., rows]`, τ `[own, ...,
+    rows or 1]`.
+    """
+    alone = RaggedRows.of(np.ones(len(data.y), np.int64))
+    spread = np.sqrt(np.maximum(variance, 0.0))[None]
+    rows = Clusters(
+        data.response,
+        alone,
+        mean,
+        spread,
+        tau,
+        data.y,
+        np.broadcast_to(data.size, mean.shape),
+        data.fixed,
+    )
     return rows.score(None if data.response.quadratic else Rule.of(1, NODES))
 
 
-def marginal_means(response: Response, mean: np.ndarray, variance: np.ndarray, tau: np.ndarray) -> FloatArray:
-    """Compute ∫ E[y | η, τ] N(η; m, v) dη of each row; for an ordinal response the last axis has the levels' probabilities."""
+def marginal_means(
+    response: Response, mean: np.ndarray, variance: np.ndarray, tau: np.ndarray
+) -> FloatArray:
+    """Compute ∫ E[y | η, τ] N(η; m, v) dη of each row.
+
+    For an ordinal response the last axis has the levels' probabilities.
+    """
     if response.quadratic:
         return mean
     spread = np.sqrt(np.maximum(variance, 0.0))
-    found, fewer = (_expected_response(response, mean, spread, tau, nodes) for nodes in (NODES, CHECK_NODES))
+    found, fewer = (
+        _expected_response(response, mean, spread, tau, nodes) for nodes in (NODES, CHECK_NODES)
+    )
     apart = (np.abs(fewer - found) > RULE_AGREEMENT * np.abs(found)) & (found > 0)
     hard = apart.any(-1) if found.ndim > mean.ndim else apart
     if hard.any():
@@ -336,13 +429,20 @@ def marginal_means(response: Response, mean: np.ndarray, variance: np.ndarray, t
     return found
 
 
-def _expected_response(response: Response, mean: NDArray, spread: NDArray, tau: NDArray, nodes: int) -> FloatArray:
+def _expected_response(
+    response: Response, mean: NDArray, spread: NDArray, tau: NDArray, nodes: int
+) -> FloatArray:
     z, w = np.polynomial.hermite_e.hermegauss(nodes)
-    each = (share * response.mean(mean + spread * node, tau) for node, share in zip(z, w / np.sqrt(2 * np.pi), strict=True))
+    each = (
+        share * response.mean(mean + spread * node, tau)
+        for node, share in zip(z, w / np.sqrt(2 * np.pi), strict=True)
+    )
     return np.asarray(sum(each))
 
 
-def _evenly_expected(response: Response, mean: NDArray, spread: NDArray, tau: NDArray, shape: tuple[int, ...]) -> FloatArray:
+def _evenly_expected(
+    response: Response, mean: NDArray, spread: NDArray, tau: NDArray, shape: tuple[int, ...]
+) -> FloatArray:
     """Expectation over the linear predictor of listed rows, by sums over even nodes.
 
     The nodes reach as far out as exponentials of the predictor need and do not overflow.
@@ -353,14 +453,17 @@ def _evenly_expected(response: Response, mean: NDArray, spread: NDArray, tau: ND
         return np.log(response.mean(mean + spread * alone, tau[:, None])) - 0.5 * z**2
 
     overflow = 40.0  # deviation of the predictor beyond which the mean of its exponential overflows
-    reach = np.broadcast_to((REACH + np.minimum(spread, overflow)).reshape(-1, *[1] * (len(shape) - 1)), shape)
+    reach = np.broadcast_to(
+        (REACH + np.minimum(spread, overflow)).reshape(-1, *[1] * (len(shape) - 1)), shape
+    )
     return np.exp(evenly(log, reach, int(np.prod(shape)))) / np.sqrt(2 * np.pi)
 
 
 def with_coefficients(own: np.ndarray, X: np.ndarray, bend: np.ndarray) -> FloatArray:
     """Compute the covariance of predictors with the uncertainty of β, whose prior is flat.
 
-    It is `C + R (XᵀWR)⁻¹ Rᵀ`, with C `[rows, rows]` the covariance given β, R = X − C W X and W = diag(ℓ″).
+    It is `C + R (XᵀWR)⁻¹ Rᵀ`, with C `[rows, rows]` the covariance given β, R = X − C W X and W =
+    diag(ℓ″).
     """
     rest = X - own @ (bend[:, None] * X)
     return own + rest @ np.linalg.solve(X.T @ (bend[:, None] * rest), rest.T)

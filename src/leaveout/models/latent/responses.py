@@ -1,8 +1,10 @@
-"""Losses of a row given its linear predictor, `ℓ(η, τ, y)`, in closed form, with derivatives in η up to ℓ‴.
+"""Losses of a row given its linear predictor, `ℓ(η, τ, y)`, in closed form, with derivatives in η
+up to ℓ‴.
 
-The closed forms are those of a family (`glm.distributions`), with the derivatives of ℓ, ℓ′ and ℓ″ in τ, parameters that all
-rows share, or those of a loss of `lo.losses` without a τ. All are convex in η. The part of ℓ that does not depend on η is
-computed apart, since it is needed once a row and not once a node. Arrays are `[..., rows]`, τ is `[own, ..., rows or 1]`.
+The closed forms are those of a family (`glm.distributions`), with the derivatives of ℓ, ℓ′ and ℓ″
+in τ, parameters that all rows share, or those of a loss of `lo.losses` without a τ. All are convex
+in η. The part of ℓ that does not depend on η is computed apart, since it is needed once a row and
+not once a node. Arrays are `[..., rows]`, τ is `[own, ..., rows or 1]`.
 """
 
 from collections.abc import Callable
@@ -47,21 +49,33 @@ class Response:
         return isinstance(self.loss, losses.GaussianScale)
 
     def _family(self, tau: np.ndarray) -> tuple[Any, Any, Any]:
-        """Return the family, its parameter φ and log φ = τ; a family of one parameter has no axis for it."""
+        """Return the family, its parameter φ and log φ = τ.
+
+        A family of one parameter has no axis for it.
+        """
         family: Any = self.loss.family
-        tau = tau[0] if self.own and family.parameter else tau
+        if self.own and family.parameter:
+            tau = tau[0]
         return family, np.exp(tau), tau
 
-    def orders(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
-        """Derivatives of ℓ in η of the given orders, 0 to 3, without the part of ℓ that does not depend on η."""
+    def orders(
+        self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]
+    ) -> Orders:
+        """Derivatives of ℓ in η of the given orders, 0 to 3, without the part of ℓ that does not
+        depend on η.
+        """
         if not self.apart:
             return self.loss.derivatives(eta, y, orders)
         family, *own = self._family(tau)
         known = family.formulas(eta, *own, y)
         return tuple(known[order]() for order in orders)
 
-    def shared_derivatives(self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]) -> Orders:
-        """Derivatives in τ of ℓ, ℓ′ and ℓ″, for the given orders 0 to 2, `[own, ..., rows]` each."""
+    def shared_derivatives(
+        self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]
+    ) -> Orders:
+        """Derivatives in τ of ℓ, ℓ′ and ℓ″, for the given orders 0 to 2, `[own, ..., rows]`
+        each.
+        """
         if not self.own:
             return tuple(np.zeros((0, *eta.shape)) for _ in orders)
         family, *own = self._family(tau)
@@ -73,17 +87,24 @@ class Response:
         shape = np.broadcast_shapes(tau.shape[1:], y.shape)
         family, *own = self._family(tau)
         value = family.constant(*own, y) if self.apart else 0.0
-        return value, family.constant_of_tau(*own, y).reshape(self.own, *shape) if self.own else np.zeros((0, *shape))
+        return value, family.constant_of_tau(*own, y).reshape(
+            self.own, *shape
+        ) if self.own else np.zeros((0, *shape))
 
     def check(self, y: np.ndarray) -> None:
         """Raise ValueError if some y is outside the domain."""
         self.loss.check(y)
 
     def start(self, y: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return an intercept and τ to start from, where random effects take a share of what scatters."""
-        family, weight = self.loss.family, np.ones(len(y))
+        """Return an intercept and τ to start from, where random effects take a share of what
+        scatters.
+        """
+        family = self.loss.family
+        weight = np.ones(len(y))
         if family is not None and self.own and family.parameter:
-            return family.start(y, weight, {"scale": 0.7, "dispersion": 0.5}.get(family.parameter, 1.0))
+            return family.start(
+                y, weight, {"scale": 0.7, "dispersion": 0.5}.get(family.parameter, 1.0)
+            )
         found = self.loss.start(y, weight)
         return found if self.own else (float(found), np.zeros(0))
 
@@ -93,10 +114,15 @@ class Response:
 
     def unconstrained(self, parameters: dict[str, Any]) -> np.ndarray:
         """Return τ from natural parameters; the inverse of `natural`."""
-        return self.loss.unconstrained(parameters) if isinstance(self.loss, losses.AbstractSharedLoss) else np.zeros(0)
+        if isinstance(self.loss, losses.AbstractSharedLoss):
+            return self.loss.unconstrained(parameters)
+        return np.zeros(0)
 
     def mean(self, eta: np.ndarray, tau: np.ndarray) -> np.ndarray:
-        """Compute the mean of y; for an ordinal response the last axis has the probabilities of the levels."""
+        """Compute the mean of y.
+
+        For an ordinal response the last axis has the probabilities of the levels.
+        """
         family: Any = self.loss.family
         if self.apart and family.link:
             return family.mean(eta)
@@ -120,7 +146,9 @@ class Response:
 
 
 class ResponseRows(NamedTuple):
-    """Rows: the design `[rows, coefficients]`, offsets, y, weights of rows inside the integral, constants, and the response."""
+    """Rows: the design `[rows, coefficients]`, offsets, y, weights of rows inside the integral,
+    constants, and the response.
+    """
 
     design: FloatArray
     offset: FloatArray
@@ -151,14 +179,18 @@ FAMILIES: dict[str, Callable[[], Response]] = {
 
 
 def response(family: Any, y: ArrayLike) -> Response:
-    """Return the response of a name, an ordinal one with as many levels as y, or that of a loss of `lo.losses`."""
+    """Return the response of a name, an ordinal one with as many levels as y, or that of a loss of
+    `lo.losses`.
+    """
     if isinstance(family, str):
         name = losses.canonical_name(family).replace("negativebinomial", "negative_binomial")
         if name in ("ordinal", "cumulative"):
             return Response(losses.Ordinal(len(np.unique(np.asarray(y)))))
         if name in FAMILIES:
             return FAMILIES[name]()
-        raise ValueError(f"Mixed: no family is called {family!r}; choose one of {', '.join([*FAMILIES, 'ordinal'])}.")
+        raise ValueError(
+            f"Mixed: no family is called {family!r}; choose one of {', '.join([*FAMILIES, 'ordinal'])}."
+        )
     if isinstance(family, AbstractLoss) and family.own == 0 and family.convex:
         known = np.zeros(1) + family.inside
         if family.formulas(known, known):

@@ -1,9 +1,10 @@
-"""Additive models: smooth functions of columns beside linear terms, in a predictor of any loss of the linear models.
+"""Additive models: smooth functions of columns beside linear terms, in a predictor of any loss of
+the linear models.
 
     F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + Σ_j f_j(x_n), y_n) + ½ Σ_j λ_j βᵀS_jβ
 
-It is a `lo.GLM` under a quadratic penalty: its design has the bases of the terms, its penalty is their roughness, and its
-refits have the same proofs.
+It is a `lo.GLM` under a quadratic penalty: its design has the bases of the terms, its penalty is
+their roughness, and its refits have the same proofs.
 """
 
 import itertools
@@ -25,7 +26,9 @@ Strengths = ArrayLike | dict[str, float]
 
 
 class Roughness(penalties.AbstractPenalty):
-    """Penalty `½ Σ_j λ_j coefᵀS_jcoef`, in which S_j acts on a range of coefficients, from `spans`."""
+    """Penalty `½ Σ_j λ_j coefᵀS_jcoef`, in which S_j acts on a range of coefficients, from
+    `spans`.
+    """
 
     strengths: Float[np.ndarray, " smooths"]
     matrices: tuple[Float[np.ndarray, "_ _"], ...]
@@ -34,7 +37,9 @@ class Roughness(penalties.AbstractPenalty):
     def __call__(self, coef: Array) -> Array:
         parts = [coef[..., a:b] for a, b in self.spans]
         each = [jnp.sum(c * (c @ matrix)) for c, matrix in zip(parts, self.matrices, strict=True)]
-        return sum((0.5 * s * part for s, part in zip(self.strengths, each, strict=True)), jnp.zeros(()))
+        return sum(
+            (0.5 * s * part for s, part in zip(self.strengths, each, strict=True)), jnp.zeros(())
+        )
 
     def second(self, features: int) -> np.ndarray:
         xp = numpy_of(self.strengths)
@@ -58,7 +63,8 @@ class Reader:
     smooths: tuple[BoundTerm, ...]
 
     def __init__(self, linear: Any, smooths: tuple[BoundTerm, ...]):
-        self.linear, self.smooths = linear, smooths
+        self.linear = linear
+        self.smooths = smooths
 
     def __call__(self, data: Any) -> pd.DataFrame:
         frame = frame_of(data, "X_new")
@@ -66,34 +72,49 @@ class Reader:
 
     def join(self, frame: pd.DataFrame, designs: list[Float[np.ndarray, "rows _"]]) -> pd.DataFrame:
         """Join the linear columns and designs of the smooth terms."""
-        names = [f"{term.label}.{k + 1}" for term, x in zip(self.smooths, designs, strict=True) for k in range(x.shape[1])]
+        names = [
+            f"{term.label}.{k + 1}"
+            for term, x in zip(self.smooths, designs, strict=True)
+            for k in range(x.shape[1])
+        ]
         smooth = pd.DataFrame(np.hstack(designs), index=frame.index, columns=names)
         if self.linear is None:
             return smooth
         linear = pd.DataFrame(self.linear.get_model_matrix(frame, na_action="raise"))
-        return pd.concat([linear.drop(columns="Intercept", errors="ignore").astype(float), smooth], axis=1)
+        return pd.concat(
+            [linear.drop(columns="Intercept", errors="ignore").astype(float), smooth], axis=1
+        )
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """First and last place of the coefficients of each smooth term; the first term follows the linear columns."""
-        first = 0 if self.linear is None else sum(name != "Intercept" for name in self.linear.column_names)
+        """First and last place of the coefficients of each smooth term.
+
+        The first term follows the linear columns.
+        """
+        first = (
+            0
+            if self.linear is None
+            else sum(name != "Intercept" for name in self.linear.column_names)
+        )
         ends = np.cumsum([first, *(len(term.basis.penalties[0]) for term in self.smooths)]).tolist()
         return list(itertools.pairwise(ends))
 
 
 class Additive(GLM):
-    """Additive model: smooth functions of columns beside linear terms, under any loss of the linear models.
+    """Additive model: smooth functions of columns beside linear terms, under any loss of the linear
+    models.
 
         F(θ, w) = Σ_n w_n s_n ℓ(x_nᵀβ + Σ_j f_j(x_n), y_n) + ½ Σ_j λ_j βᵀS_jβ
 
-    A smooth term sums to zero over the rows, unless it is a random effect or is multiplied by a column of numbers. New rows are
-    tables with the same columns: `lo.interval(fit, new)`, `lo.predict(fit, new)`.
+    A smooth term sums to zero over the rows, unless it is a random effect or is multiplied by a
+    column of numbers. New rows are tables with the same columns: `lo.interval(fit, new)`,
+    `lo.predict(fit, new)`.
 
     Parameters
     ----------
     terms : str or list
-        Formula such as "y ~ s(x) + te(a, b) + z", which needs `pip install 'leaveout[formula]'`; or a list of `lo.s(...)`,
-        `lo.te(...)`, `lo.ti(...)` and pieces of a formula.
+        Formula such as "y ~ s(x) + te(a, b) + z", which needs `pip install 'leaveout[formula]'`; or
+        a list of `lo.s(...)`, `lo.te(...)`, `lo.ti(...)` and pieces of a formula.
     data : DataFrame, Polars frame or dict
         Table with the columns.
     y : str or array, shape (units,), optional
@@ -101,8 +122,9 @@ class Additive(GLM):
     loss : str or loss of lo.losses, default: "squared"
         Loss, as in `GLM`. The multinomial loss is not supported.
     smoothing : float, array or dict, default: 1.0
-        Smoothing parameter λ of each penalty, in the order of `strengths` or by these names, or one for all. A λ of one is
-        neither much nor little for a loss whose second derivative is one. `lo.smooth` chooses them.
+        Smoothing parameter λ of each penalty, in the order of `strengths` or by these names, or one
+        for all. A λ of one is neither much nor little for a loss whose second derivative is one.
+        `lo.smooth` chooses them.
     sample_weight : str or array, shape (units,), optional
         Weights of the rows.
     offset : str or array, shape (units,), optional
@@ -111,7 +133,8 @@ class Additive(GLM):
     Raises
     ------
     ValueError
-        If values are missing, there is no smooth term, a term does not fit its columns, or `GLM` refuses the data.
+        If values are missing, there is no smooth term, a term does not fit its columns, or `GLM`
+        refuses the data.
     KeyError
         If a column is not in the table.
     TypeError
@@ -147,21 +170,34 @@ class Additive(GLM):
         sample_weight: str | ArrayLike | None = None,
         offset: str | ArrayLike | None = None,
     ):
-        formula, frame = parse(terms), frame_of(data)
-        y = formula.response if y is None else y
+        formula = parse(terms)
+        frame = frame_of(data)
+        if y is None:
+            y = formula.response
         if y is None or (formula.response is not None and y is not formula.response):
-            got = "neither" if y is None else f"{formula.response!r} and y={y if isinstance(y, str) else '...'!r}"
+            if y is None:
+                got = "neither"
+            else:
+                got = f"{formula.response!r} and y={y if isinstance(y, str) else '...'!r}"
             raise ValueError(
                 f"Additive: name the response once, on the left of the formula or as y=; got {got}. Losses go by loss=."
             )
         if not formula.smooths:
             raise ValueError("Additive: there is no smooth term; that is lo.GLM.")
         given = {"y": y, "sample_weight": sample_weight, "offset": offset}
-        y, sample_weight, offset = (column(frame, of) if isinstance(of, str) else of for of in given.values())
-        smooths, designs = zip(*(part for term in formula.smooths for part in bind(term, frame)), strict=True)
+        y, sample_weight, offset = (
+            column(frame, of) if isinstance(of, str) else of for of in given.values()
+        )
+        smooths, designs = zip(
+            *(part for term in formula.smooths for part in bind(term, frame)), strict=True
+        )
         read = Reader(_linear(formula.rest, frame), smooths)
         matrices = tuple(matrix for term in smooths for matrix in term.basis.penalties)
-        spans = tuple(span for term, span in zip(smooths, read.spans, strict=True) for _ in term.basis.penalties)
+        spans = tuple(
+            span
+            for term, span in zip(smooths, read.spans, strict=True)
+            for _ in term.basis.penalties
+        )
         self.strengths = tuple(name for term in smooths for name in term.strengths)
         penalty = Roughness(_values(self.strengths, smoothing), matrices, spans)
         resolve = lambda y: (losses.resolve(loss), y, ())
@@ -177,9 +213,13 @@ class Additive(GLM):
             stateful_remark(formula.rest or ""),
         )
         if self.classes:
-            raise TypeError("Additive: the multinomial loss has several predictors; give one with one.")
+            raise TypeError(
+                "Additive: the multinomial loss has several predictors; give one with one."
+            )
         own = self.labels.index
-        vars(self)["labels"] = Names(None if index_of(data) is None and is_default_index(own) else own, read)
+        vars(self)["labels"] = Names(
+            None if index_of(data) is None and is_default_index(own) else own, read
+        )
 
     @property
     def smoothing(self) -> dict[str, float]:
@@ -191,7 +231,10 @@ class Additive(GLM):
     def smooths(self) -> dict[str, tuple[BoundTerm, slice]]:
         """Smooth terms by name, each with the place of its coefficients."""
         read: Any = self.labels.read
-        return {term.label: (term, slice(*span)) for term, span in zip(read.smooths, read.spans, strict=True)}
+        return {
+            term.label: (term, slice(*span))
+            for term, span in zip(read.smooths, read.spans, strict=True)
+        }
 
     @float64
     def smoothed(self, smoothing: Strengths | None = None, **named: Any) -> Self:
@@ -218,21 +261,28 @@ def _values(names: tuple[str, ...], given: Any) -> Any:
     """Return λ in the order of their names."""
     if isinstance(given, dict):
         if {*given} != {*names}:
-            raise ValueError(f"Additive: smoothing is a λ for each of {', '.join(names)}; got {', '.join(map(str, given))}.")
+            raise ValueError(
+                f"Additive: smoothing is a λ for each of {', '.join(names)}; got {', '.join(map(str, given))}."
+            )
         given = [given[name] for name in names]
     if is_traced(given):
         return jnp.asarray(given)
     try:
         values = np.broadcast_to(np.asarray(given, np.float64), len(names)).copy()
     except ValueError:
-        raise ValueError(f"Additive: smoothing is one λ or {len(names)}: {', '.join(names)}; got {given!r}.") from None
+        raise ValueError(
+            f"Additive: smoothing is one λ or {len(names)}: {', '.join(names)}; got {given!r}."
+        ) from None
     if not (np.isfinite(values) & (values >= 0)).all():
         raise ValueError(f"Additive: every λ must be finite and not negative; got {given!r}.")
     return values
 
 
 def _linear(rest: str, frame: pd.DataFrame) -> Any:
-    """Return formulaic's specification of the columns of the linear terms; None if there are none."""
+    """Return formulaic's specification of the columns of the linear terms.
+
+    None if there are none.
+    """
     if not rest:
         return None
     from formulaic import model_matrix

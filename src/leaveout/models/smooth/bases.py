@@ -1,15 +1,20 @@
 """Bases of smooth functions `f(x) = b(x)ᵀβ`, each with the matrices S of its roughness `βᵀSβ`.
 
 name  functions of x                                                            S
-tp    thin-plate splines, cut to the leading eigenvectors of their kernel       ∫ of all squared second derivatives
+tp    thin-plate splines, cut to the leading eigenvectors of their kernel
+∫ of all squared second derivatives
 cr    natural cubic splines by their values at knots                            ∫ f″²
 cc    the same, periodic                                                        ∫ f″²
-ps    cubic B-splines on even knots                                             squared second differences of coefficients
-re    one for each level                                                        I: independent random effects
-mrf   one for each site of a graph                                              the graph's Laplacian
+ps    cubic B-splines on even knots
+squared second differences of coefficients
+re    one for each level
+I: independent random effects
+mrf   one for each site of a graph
+the graph's Laplacian
 
-(S. N. Wood, *Thin plate regression splines*, JRSS B 65, 2003; P. Eilers and B. Marx, *Flexible smoothing with
-B-splines*, 1996.) Splines are SciPy's. Beyond the data `cr` and `ps` are linear; `cc` is periodic.
+(S. N. Wood, *Thin plate regression splines*, JRSS B 65, 2003; P. Eilers and B. Marx, *Flexible
+smoothing with B-splines*, 1996.) Splines are SciPy's. Beyond the data `cr` and `ps` are linear;
+`cc` is periodic.
 """
 
 import functools
@@ -32,7 +37,10 @@ MAX_KERNEL_POINTS = 2000  # largest number of points of a thin-plate kernel; mor
 
 @dataclass(frozen=True, eq=False)
 class Basis:
-    """Basis: `design` maps columns of data to `[rows, size]`; `penalties` are matrices `[size, size]`."""
+    """Basis: `design` maps columns of data to `[rows, size]`.
+
+    `penalties` are matrices `[size, size]`.
+    """
 
     design: Callable[..., Float[Array, "rows size"]]
     penalties: tuple[Float[Array, "size size"], ...]
@@ -42,25 +50,36 @@ def spread(who: str, x: Float[Array, " rows"], k: int) -> Float[Array, " knots"]
     """Place knots at quantiles of the values."""
     values = np.unique(x)
     if len(values) < k:
-        raise ValueError(f"{who}: {len(values)} distinct values are fewer than k = {k}; give k={max(3, len(values))} or less.")
+        raise ValueError(
+            f"{who}: {len(values)} distinct values are fewer than k = {k}; give k={max(3, len(values))} or less."
+        )
     return np.quantile(values, np.linspace(0, 1, k))
 
 
-def cubic(who: str, x: Float[Array, " rows"], k: int, period: tuple[float, float] | None, cyclic: bool) -> Basis:
+def cubic(
+    who: str, x: Float[Array, " rows"], k: int, period: tuple[float, float] | None, cyclic: bool
+) -> Basis:
     """Build the bases `cr` and `cc`.
 
-    The second derivative of a cubic spline is linear between knots, so the integral of its square is a sum.
+    The second derivative of a cubic spline is linear between knots, so the integral of its square
+    is a sum.
     """
     knots = np.linspace(*period, k) if cyclic and period is not None else spread(who, x, k)
     values = np.vstack([np.eye(k - 1), np.eye(k - 1)[:1]]) if cyclic else np.eye(k)
-    spline = scipy.interpolate.CubicSpline(knots, values, bc_type="periodic" if cyclic else "natural")
-    h, bend = np.diff(knots), spline(knots, 2)
+    spline = scipy.interpolate.CubicSpline(
+        knots, values, bc_type="periodic" if cyclic else "natural"
+    )
+    h = np.diff(knots)
+    bend = spline(knots, 2)
     mass = np.zeros((k, k))
     at = np.arange(k - 1)
     mass[at, at] += h / 3
     mass[at + 1, at + 1] += h / 3
     mass[at, at + 1] = mass[at + 1, at] = h / 6
-    return Basis(functools.partial(_around if cyclic else _straight, spline, knots[0], knots[-1]), (bend.T @ mass @ bend,))
+    return Basis(
+        functools.partial(_around if cyclic else _straight, spline, knots[0], knots[-1]),
+        (bend.T @ mass @ bend,),
+    )
 
 
 def _around(spline: Any, low: float, high: float, x: Array) -> Array:
@@ -71,13 +90,15 @@ def _around(spline: Any, low: float, high: float, x: Array) -> Array:
 def _straight(spline: Any, low: float, high: float, x: Array) -> Array:
     """Evaluate a cubic spline that is linear outside the knots."""
     inside = np.clip(x, low, high)
-    value, out = spline(inside), x != inside
+    value = spline(inside)
+    out = x != inside
     value[out] += spline(inside[out], 1) * (x - inside)[out, None]
     return value
 
 
 def b_splines(who: str, x: Float[Array, " rows"], k: int) -> Basis:
-    low, high = np.min(x), np.max(x)
+    low = np.min(x)
+    high = np.max(x)
     if not low < high:
         raise ValueError(f"{who}: x is constant; leave the term out.")
     step = (high - low) / (k - 3)
@@ -87,27 +108,37 @@ def b_splines(who: str, x: Float[Array, " rows"], k: int) -> Basis:
 
 
 def thin_plate(who: str, x: Float[Array, "rows axes"], k: int) -> Basis:
-    """Build a thin-plate basis from the k leading eigenvectors U D Uᵀ of the kernel at the data's points."""
-    points, d = np.unique(x, axis=0), x.shape[1]
+    """Build a thin-plate basis from the k leading eigenvectors U D Uᵀ of the kernel at the data's
+    points.
+    """
+    points = np.unique(x, axis=0)
+    d = x.shape[1]
     if len(points) > MAX_KERNEL_POINTS:
         points = _thin(points)
     if d > 3:
-        raise ValueError(f"{who}: a thin-plate spline is of three columns at most; got {d}. Use te().")
+        raise ValueError(
+            f"{who}: a thin-plate spline is of three columns at most; got {d}. Use te()."
+        )
     if k < d + 2 or len(points) < k:
-        raise ValueError(f"{who}: k must lie between {d + 2} and the {len(points)} distinct points that there are; got {k}.")
-    center, scale = points.mean(0), np.maximum(points.std(0).max(), 1e-300)
+        raise ValueError(
+            f"{who}: k must lie between {d + 2} and the {len(points)} distinct points that there are; got {k}."
+        )
+    center = points.mean(0)
+    scale = np.maximum(points.std(0).max(), 1e-300)
     points = (points - center) / scale
     kernel = _kernel(points, points)
     if len(points) <= MAX_DENSE_POINTS:
         values, vectors = np.linalg.eigh(kernel)
         lead = np.argsort(-np.abs(values), kind="stable")[:k]
-        values, vectors = values[lead], vectors[:, lead]
+        values = values[lead]
+        vectors = vectors[:, lead]
     else:
         start = np.linspace(1.0, 2.0, len(points))
         values, vectors = scipy.sparse.linalg.eigsh(kernel, k, which="LM", v0=start, tol=1e-13)
     flat = np.c_[np.ones(len(points)), points]
     free = np.linalg.qr(vectors.T @ flat, mode="complete")[0][:, d + 1 :]
-    inner, bent = vectors @ free, free.T @ (values[:, None] * free)
+    inner = vectors @ free
+    bent = free.T @ (values[:, None] * free)
     design = functools.partial(_plate, points, inner, center, scale)
     return Basis(design, (np.pad((bent + bent.T) / 2, (0, d + 1)),))
 
@@ -116,10 +147,14 @@ def _thin(points: Float[Array, "points axes"]) -> Float[Array, "fewer axes"]:
     """Thin the points: one column to its quantiles, several columns to a random sample."""
     if points.shape[1] == 1:
         return points[np.linspace(0, len(points) - 1, MAX_DENSE_POINTS).round().astype(int)]
-    return points[np.sort(np.random.default_rng(0).choice(len(points), MAX_KERNEL_POINTS, replace=False))]
+    return points[
+        np.sort(np.random.default_rng(0).choice(len(points), MAX_KERNEL_POINTS, replace=False))
+    ]
 
 
-def _plate(points: Array, inner: Array, center: Array, scale: float, x: Float[Array, "rows axes"]) -> Array:
+def _plate(
+    points: Array, inner: Array, center: Array, scale: float, x: Float[Array, "rows axes"]
+) -> Array:
     at = (x - center) / scale
     kernel_block = 2**21  # entries of a kernel that are computed at a time
     some = np.array_split(at, -(-len(at) * len(points) // kernel_block))
@@ -127,15 +162,20 @@ def _plate(points: Array, inner: Array, center: Array, scale: float, x: Float[Ar
     return np.hstack([bent, np.ones((len(at), 1)), at])
 
 
-def _kernel(x: Float[Array, "rows axes"], at: Float[Array, "points axes"]) -> Float[Array, "rows points"]:
-    r, d = scipy.spatial.distance.cdist(x, at), x.shape[1]
+def _kernel(
+    x: Float[Array, "rows axes"], at: Float[Array, "points axes"]
+) -> Float[Array, "rows points"]:
+    r = scipy.spatial.distance.cdist(x, at)
+    d = x.shape[1]
     if d == 2:
         return scipy.special.xlogy(r**2, r) / (8 * math.pi)
     return r**3 / 12 if d == 1 else -r / (8 * math.pi)
 
 
 def effects(who: str, labels: Any) -> Basis:
-    """Build a basis of random effects, one for each level. Levels that are not in the data get the mean effect, zero."""
+    """Build a basis of random effects, one for each level. Levels that are not in the data get the
+    mean effect, zero.
+    """
     _, levels = codes(who, "x", labels)
     return Basis(functools.partial(_indicators, levels), (np.eye(len(levels)),))
 
@@ -145,7 +185,8 @@ def _indicators(levels: Array, labels: Any) -> Float[Array, "rows levels"]:
 
 
 def markov(who: str, labels: Any, edges: Any) -> Basis:
-    """Build a basis of a Markov random field, one function for each site, also for sites without data.
+    """Build a basis of a Markov random field, one function for each site, also for sites without
+    data.
 
     Raises ValueError for labels that are not sites of the graph.
     """
@@ -156,7 +197,9 @@ def markov(who: str, labels: Any, edges: Any) -> Basis:
     sites = np.arange(count) if names is None else np.asarray(names)
     lost = found[~np.isin(found, sites)]
     if len(lost):
-        raise ValueError(f"{who}: {len(lost)} levels are no sites of the graph, such as {lost[0]!r}.")
+        raise ValueError(
+            f"{who}: {len(lost)} levels are no sites of the graph, such as {lost[0]!r}."
+        )
     links = adjacency(pairs, count).toarray()
     return Basis(functools.partial(_sites, who, sites), (np.diag(links.sum(0)) - links,))
 
@@ -169,9 +212,12 @@ def _sites(who: str, sites: Array, labels: Any) -> Float[Array, "rows sites"]:
 
 
 def tensor(parts: list[Basis]) -> Basis:
-    """Build the products of functions of each part, `[rows, Π sizes]`, with each part's roughness summed over the others."""
+    """Build the products of functions of each part, `[rows, Π sizes]`, with each part's roughness
+    summed over the others.
+    """
     sizes = [part.penalties[0].shape[0] for part in parts]
-    before, after = np.cumprod([1, *sizes[:-1]]), np.cumprod([1, *sizes[:0:-1]])[::-1]
+    before = np.cumprod([1, *sizes[:-1]])
+    after = np.cumprod([1, *sizes[:0:-1]])[::-1]
     penalties = [
         np.kron(np.eye(m), np.kron(penalty, np.eye(n)))
         for part, m, n in zip(parts, before, after, strict=True)
@@ -190,7 +236,10 @@ def _products(parts: list[Basis], *columns: Array) -> Float[Array, "rows size"]:
 def under(basis: Basis, matrix: Float[Array, "size fewer"]) -> Basis:
     """Transform a basis to the functions `b(x)ᵀ matrix`."""
     penalties = (matrix.T @ penalty @ matrix for penalty in basis.penalties)
-    return Basis(functools.partial(_times, basis, matrix), tuple((penalty + penalty.T) / 2 for penalty in penalties))
+    return Basis(
+        functools.partial(_times, basis, matrix),
+        tuple((penalty + penalty.T) / 2 for penalty in penalties),
+    )
 
 
 def _times(basis: Basis, matrix: Array, *columns: Any) -> Float[Array, "rows size"]:
@@ -198,7 +247,9 @@ def _times(basis: Basis, matrix: Array, *columns: Any) -> Float[Array, "rows siz
 
 
 def summing_to_zero(design: Float[Array, "rows size"]) -> Float[Array, "size fewer"]:
-    """Restrict a basis to functions that sum to zero over the rows, as otherwise a constant could belong to any term."""
+    """Restrict a basis to functions that sum to zero over the rows, as otherwise a constant could
+    belong to any term.
+    """
     return np.linalg.qr(design.sum(0)[:, None], mode="complete")[0][:, 1:]
 
 
@@ -210,20 +261,31 @@ def diagonalise_roughness(basis: Basis) -> Float[Array, "size size"]:
     return np.linalg.eigh(basis.penalties[0])[1]
 
 
-def scale_basis(basis: Basis, design: Float[Array, "rows size"]) -> tuple[Basis, Float[Array, "rows size"]]:
-    """Scale columns to mean square one and penalties to a unit at which they balance the rows; return basis and design.
+def scale_basis(
+    basis: Basis, design: Float[Array, "rows size"]
+) -> tuple[Basis, Float[Array, "rows size"]]:
+    """Scale columns to mean square one and penalties to a unit at which they balance the rows;
+    return basis and design.
 
-    Under λ = 1 and losses of curvature one, half of the functions that a penalty acts on have more curvature from it than from
-    the rows.
+    Under λ = 1 and losses of curvature one, half of the functions that a penalty acts on have more
+    curvature from it than from the rows.
     """
     size = np.sqrt(np.mean(design**2, axis=0))
     size[size == 0] = 1.0
-    basis, design = under(basis, np.diag(1 / size)), design / size
-    return Basis(basis.design, tuple(penalty / np.median(against(penalty, design)) for penalty in basis.penalties)), design
+    basis = under(basis, np.diag(1 / size))
+    design = design / size
+    return Basis(
+        basis.design,
+        tuple(penalty / np.median(against(penalty, design)) for penalty in basis.penalties),
+    ), design
 
 
-def against(penalty: Float[Array, "size size"], weighed: Float[Array, "rows size"]) -> Float[Array, " seen"]:
-    """Compute the curvature of a penalty relative to that of the rows, where both determine directions, in rising order."""
+def against(
+    penalty: Float[Array, "size size"], weighed: Float[Array, "rows size"]
+) -> Float[Array, " seen"]:
+    """Compute the curvature of a penalty relative to that of the rows, where both determine
+    directions, in rising order.
+    """
     gram = weighed.T @ weighed
     gram += np.eye(len(gram)) * 1e-10 * np.trace(gram) / len(gram)
     values = scipy.linalg.eigh(penalty, gram, eigvals_only=True)

@@ -1,7 +1,7 @@
 """Terms of additive models: formulas, and terms bound to data.
 
-Formulaic reads formulas. Python's own parser reads calls in them such as `s(x, k=20)`, whose names are columns and whose values
-are literals.
+Formulaic reads formulas. Python's own parser reads calls in them such as `s(x, k=20)`, whose names
+are columns and whose values are literals.
 """
 
 import ast
@@ -54,19 +54,23 @@ def s(
     period: tuple[float, float] | None = None,
     edges: Any = None,
 ) -> Smooth:
-    """Define a smooth function of one column, or of two or three columns in the same unit, for `lo.Additive`.
+    """Define a smooth function of one column, or of two or three columns in the same unit, for
+    `lo.Additive`.
 
     Parameters
     ----------
     *columns : str
         Names of columns, or expressions of columns such as "log(x)".
     k : int, optional
-        Number of basis functions. The default is 10 for one column and 30 for more. "re" and "mrf" take none.
+        Number of basis functions. The default is 10 for one column and 30 for more. "re" and "mrf"
+        take none.
     bs : {"tp", "cr", "cc", "ps", "re", "mrf"}, default: "tp"
-        Basis. "tp" are thin-plate splines, "cr" cubic splines, "cc" periodic cubic splines, "ps" P-splines, "re" a random
-        effect of each level, "mrf" an effect of each site of a graph, close to those of its neighbours.
+        Basis. "tp" are thin-plate splines, "cr" cubic splines, "cc" periodic cubic splines, "ps"
+        P-splines, "re" a random effect of each level, "mrf" an effect of each site of a graph,
+        close to those of its neighbours.
     by : str, optional
-        Column of numbers that multiplies the function; or of labels, which have a function and a λ each.
+        Column of numbers that multiplies the function; or of labels, which have a function and a λ
+        each.
     period : tuple of float, optional
         Lowest and highest value of a period, for "cc".
     edges : optional
@@ -97,9 +101,13 @@ def s(
     if bs not in KINDS:
         raise ValueError(f"s: bs must be one of {', '.join(map(repr, KINDS))}; got {bs!r}.")
     if not columns or (len(columns) > 1 and bs != "tp"):
-        raise ValueError(f"s: bs={bs!r} takes one column; got {len(columns)}. Use te() for products.")
+        raise ValueError(
+            f"s: bs={bs!r} takes one column; got {len(columns)}. Use te() for products."
+        )
     if period is not None and (bs != "cc" or not period[0] < period[1]):
-        raise ValueError(f"s: period=(low, high) goes with bs='cc', low below high; got {period!r}, bs={bs!r}.")
+        raise ValueError(
+            f"s: period=(low, high) goes with bs='cc', low below high; got {period!r}, bs={bs!r}."
+        )
     if edges is not None and bs != "mrf":
         raise ValueError(f"s: edges= go with bs='mrf'; got bs={bs!r}.")
     if k is None:
@@ -107,13 +115,21 @@ def s(
     elif bs in LABELS:
         raise ValueError(f"s: bs={bs!r} has a function a level, and takes no k.")
     least = LEAST.get(bs, 0)
-    return Smooth("s", _check_columns("s", columns), (count("s: k", k, least),), (bs,), by, period, edges)
+    return Smooth(
+        "s", _check_columns("s", columns), (count("s: k", k, least),), (bs,), by, period, edges
+    )
 
 
-def te(*columns: str, k: int | Sequence[int] = 5, bs: Kind | Sequence[Kind] = "cr", by: str | None = None) -> Smooth:
+def te(
+    *columns: str,
+    k: int | Sequence[int] = 5,
+    bs: Kind | Sequence[Kind] = "cr",
+    by: str | None = None,
+) -> Smooth:
     """Define a smooth function of several columns, each in units of its own, for `lo.Additive`.
 
-    Its basis holds the products of the bases of the columns. Every column has a smoothing parameter λ of its own.
+    Its basis holds the products of the bases of the columns. Every column has a smoothing parameter
+    λ of its own.
 
     Parameters
     ----------
@@ -151,10 +167,16 @@ def te(*columns: str, k: int | Sequence[int] = 5, bs: Kind | Sequence[Kind] = "c
     return _product("te", columns, k, bs, by)
 
 
-def ti(*columns: str, k: int | Sequence[int] = 5, bs: Kind | Sequence[Kind] = "cr", by: str | None = None) -> Smooth:
+def ti(
+    *columns: str,
+    k: int | Sequence[int] = 5,
+    bs: Kind | Sequence[Kind] = "cr",
+    by: str | None = None,
+) -> Smooth:
     """Define the interaction of several columns alone, for `lo.Additive`.
 
-    The function is that of `te` without the functions of single columns. Add `s` of each column beside it.
+    The function is that of `te` without the functions of single columns. Add `s` of each column
+    beside it.
 
     Parameters
     ----------
@@ -197,10 +219,14 @@ def _product(call: str, columns: tuple[str, ...], k: Any, bs: Any, by: str | Non
     ks = (k,) * len(columns) if np.ndim(k) == 0 else tuple(k)
     kinds = (bs,) * len(columns) if isinstance(bs, str) else tuple(bs)
     if len(columns) < 2 or not len(ks) == len(kinds) == len(columns):
-        raise ValueError(f"{call}: it takes two columns or more, and k and bs one for all or one for each; got {columns}.")
+        raise ValueError(
+            f"{call}: it takes two columns or more, and k and bs one for all or one for each; got {columns}."
+        )
     if not {*kinds} <= {*KINDS} - {"mrf"}:
         raise ValueError(f"{call}: bs must be among 'tp', 'cr', 'cc', 'ps', 're'; got {bs!r}.")
-    sizes = tuple(count(f"{call}: k", each, LEAST.get(kind, 1)) for each, kind in zip(ks, kinds, strict=True))
+    sizes = tuple(
+        count(f"{call}: k", each, LEAST.get(kind, 1)) for each, kind in zip(ks, kinds, strict=True)
+    )
     return Smooth(call, _check_columns(call, columns), sizes, kinds, by)
 
 
@@ -215,7 +241,10 @@ def _check_columns(call: str, columns: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Formula:
-    """Parts of a formula: the response, the smooth terms, the rest as a formula, and whether there is an intercept."""
+    """Parts of a formula.
+
+    The response, the smooth terms, the rest as a formula, and whether there is an intercept.
+    """
 
     response: str | None
     smooths: tuple[Smooth, ...]
@@ -224,15 +253,24 @@ class Formula:
 
 
 def parse(formula: Any) -> Formula:
-    """Parse a formula, or a list of terms, each `lo.s(...)` or a piece of a formula; raise ValueError if it is not valid."""
+    """Parse a formula, or a list of terms, each `lo.s(...)` or a piece of a formula.
+
+    Raise ValueError if it is not valid.
+    """
     given = [formula] if isinstance(formula, str | Smooth) else list(formula)
     known = [term for term in given if isinstance(term, Smooth)]
     pieces = [piece for piece in given if not isinstance(piece, Smooth)]
     if not all(isinstance(piece, str) for piece in pieces):
-        raise TypeError(f"Additive: terms are lo.s(...), lo.te(...) or pieces of a formula; got {pieces!r}.")
-    response, found, rest, intercept = _split(" + ".join(pieces)) if pieces else (None, [], "", True)
+        raise TypeError(
+            f"Additive: terms are lo.s(...), lo.te(...) or pieces of a formula; got {pieces!r}."
+        )
+    response, found, rest, intercept = (
+        _split(" + ".join(pieces)) if pieces else (None, [], "", True)
+    )
     smooths = (*found, *known)
-    twice = sorted({term.label for term in smooths if [other.label for other in smooths].count(term.label) > 1})
+    twice = sorted(
+        {term.label for term in smooths if [other.label for other in smooths].count(term.label) > 1}
+    )
     if twice:
         raise ValueError(f"Additive: the term {twice[0]} is there twice.")
     return Formula(response, smooths, rest, intercept)
@@ -242,7 +280,9 @@ def _formulaic() -> Any:
     try:
         import formulaic
     except ImportError as error:
-        raise ImportError("Additive: formulas need formulaic: pip install 'leaveout[formula]'.") from error
+        raise ImportError(
+            "Additive: formulas need formulaic: pip install 'leaveout[formula]'."
+        ) from error
     return formulaic
 
 
@@ -251,7 +291,9 @@ def _split(text: str) -> tuple[str | None, list[Smooth], str, bool]:
     try:
         whole = formulaic.Formula(text)
     except Exception as error:
-        raise ValueError(f"Additive: {text!r} is no formula ({_reason(text, error)}); write it as 'y ~ s(x) + z'.") from error
+        raise ValueError(
+            f"Additive: {text!r} is no formula ({_reason(text, error)}); write it as 'y ~ s(x) + z'."
+        ) from error
     sides = whole if hasattr(whole, "lhs") else None
     response = None if sides is None else " + ".join(map(str, sides.lhs))
     terms = list(whole if sides is None else sides.rhs)
@@ -263,15 +305,24 @@ def _split(text: str) -> tuple[str | None, list[Smooth], str, bool]:
 
 
 def _reason(text: str, error: Exception) -> str:
-    """Explain why a formula cannot be read; the parser does not report columns that are named like a keyword of Python."""
-    taken = next((word for word in re.findall(r"[^\W\d]\w*", text) if keyword.iskeyword(word)), None)
-    return str(error) if taken is None else f"{taken!r} is a keyword of Python: rename that column"
+    """Explain why a formula cannot be read.
+
+    The parser does not report columns that are named like a keyword of Python.
+    """
+    taken = next(
+        (word for word in re.findall(r"[^\W\d]\w*", text) if keyword.iskeyword(word)), None
+    )
+    if taken is None:
+        return str(error)
+    return f"{taken!r} is a keyword of Python: rename that column"
 
 
 def _is_smooth(term: Any) -> bool:
     calls = [factor.expr.split("(")[0].strip() in CALLS for factor in term.factors]
     if any(calls) and len(calls) > 1:
-        raise ValueError(f"Additive: {term} multiplies a smooth term; use by=, as in s(x, by=z), or te(x, z).")
+        raise ValueError(
+            f"Additive: {term} multiplies a smooth term; use by=, as in s(x, by=z), or te(x, z)."
+        )
     return any(calls)
 
 
@@ -280,13 +331,20 @@ def _call_term(term: Any) -> Smooth:
     try:
         call = ast.parse(factor.expr, mode="eval").body
     except SyntaxError as error:
-        raise ValueError(f"Additive: {factor.expr!r} could not be read ({_reason(factor.expr, error)}).") from error
+        raise ValueError(
+            f"Additive: {factor.expr!r} could not be read ({_reason(factor.expr, error)})."
+        ) from error
     assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
     try:
-        columns = [ast.unparse(column) if not isinstance(column, ast.Constant) else column.value for column in call.args]
+        columns = [
+            ast.unparse(column) if not isinstance(column, ast.Constant) else column.value
+            for column in call.args
+        ]
         given = {str(more.arg): _value(more.value, str(more.arg)) for more in call.keywords}
     except ValueError as error:
-        raise ValueError(f"Additive: {term}: its options are numbers, words or lists ({error}).") from error
+        raise ValueError(
+            f"Additive: {term}: its options are numbers, words or lists ({error})."
+        ) from error
     try:
         return CALLS[call.func.id](*columns, **given)
     except TypeError as error:
@@ -294,7 +352,9 @@ def _call_term(term: Any) -> Smooth:
 
 
 def _value(node: ast.expr, name: str) -> Any:
-    return ast.unparse(node) if name == "by" and not isinstance(node, ast.Constant) else ast.literal_eval(node)
+    if name == "by" and not isinstance(node, ast.Constant):
+        return ast.unparse(node)
+    return ast.literal_eval(node)
 
 
 CALLS: dict[str, Callable[..., Smooth]] = {"s": s, "te": te, "ti": ti}
@@ -304,7 +364,10 @@ CALLS: dict[str, Callable[..., Smooth]] = {"s": s, "te": te, "ti": ti}
 
 
 def column(frame: pd.DataFrame, name: str) -> pd.Series:
-    """Evaluate a column, or an expression of columns, by pandas; raise KeyError if there is none."""
+    """Evaluate a column, or an expression of columns, by pandas.
+
+    Raise KeyError if there is none.
+    """
     if name in frame.columns:
         return frame[name]
     try:
@@ -314,18 +377,26 @@ def column(frame: pd.DataFrame, name: str) -> pd.Series:
         raise KeyError(
             f"Additive: {name!r} is no column, nor an expression of columns ({error}); there are {listed}."
         ) from error
-    return found if isinstance(found, pd.Series) else pd.Series(found, frame.index)
+    if isinstance(found, pd.Series):
+        return found
+    return pd.Series(found, frame.index)
 
 
 def frame_of(data: Any, name: str = "data") -> pd.DataFrame:
-    """Convert a table of pandas, Polars or Arrow, or a mapping of columns, to a DataFrame with matched labels."""
+    """Convert a table of pandas, Polars or Arrow, or a mapping of columns, to a DataFrame with
+    matched labels.
+    """
     found = pandas_of("Additive", name, data)
     if isinstance(found, dict):
-        labels, *columns = match_labels("Additive", **{str(column): part for column, part in found.items()})
+        labels, *columns = match_labels(
+            "Additive", **{str(column): part for column, part in found.items()}
+        )
         plain = (part.array if isinstance(part, pd.Series) else part for part in columns)
         found = pd.DataFrame(dict(zip(found, plain, strict=True)), index=labels.index)
     if not isinstance(found, pd.DataFrame):
-        raise TypeError(f"Additive: {name} must be a table with named columns; got {type(data).__name__}.")
+        raise TypeError(
+            f"Additive: {name} must be a table with named columns; got {type(data).__name__}."
+        )
     if not len(found):
         raise ValueError(f"Additive: {name} has no rows.")
     return found
@@ -334,7 +405,9 @@ def frame_of(data: Any, name: str = "data") -> pd.DataFrame:
 def _numbers(who: str, frame: pd.DataFrame, name: str) -> Float[Array, " rows"]:
     found = np.asarray(numbers(who, name, column(frame, name)), float)
     if not np.isfinite(found).all():
-        raise ValueError(f"{who}: {name!r} holds {np.sum(~np.isfinite(found))} NaN or infinite values; drop or impute.")
+        raise ValueError(
+            f"{who}: {name!r} holds {np.sum(~np.isfinite(found))} NaN or infinite values; drop or impute."
+        )
     return found
 
 
@@ -349,7 +422,10 @@ def _labels(who: str, frame: pd.DataFrame, name: str) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class BoundTerm:
-    """Smooth term bound to data: its name, its basis, and the columns in the form that the basis takes."""
+    """Smooth term bound to data.
+
+    Its name, its basis, and the columns in the form that the basis takes.
+    """
 
     label: str
     term: Smooth
@@ -358,10 +434,14 @@ class BoundTerm:
     level: Any = None  # level of `by`, if that holds labels
 
     def design(self, frame: pd.DataFrame) -> Float[Array, "rows size"]:
-        """Design matrix of the term, which times its coefficients is its contribution to the linear predictor."""
+        """Design matrix of the term, which times its coefficients is its contribution to the linear
+        predictor.
+        """
         return self.times(self.basis.design(*_read(self.term, frame)), frame)
 
-    def times(self, design: Float[Array, "rows size"], frame: pd.DataFrame) -> Float[Array, "rows size"]:
+    def times(
+        self, design: Float[Array, "rows size"], frame: pd.DataFrame
+    ) -> Float[Array, "rows size"]:
         """Multiply a design by `by`, or set it to zero where `by` has another label."""
         if self.term.by is None:
             return design
@@ -373,7 +453,9 @@ class BoundTerm:
     def strengths(self) -> list[str]:
         """Names of the smoothing parameters, one for each λ."""
         many = len(self.basis.penalties) > 1
-        return [f"{self.label}{k + 1}" if many else self.label for k in range(len(self.basis.penalties))]
+        return [
+            f"{self.label}{k + 1}" if many else self.label for k in range(len(self.basis.penalties))
+        ]
 
 
 def _read(term: Smooth, frame: pd.DataFrame) -> list[Array]:
@@ -386,26 +468,42 @@ def _read(term: Smooth, frame: pd.DataFrame) -> list[Array]:
 
 
 def bind(term: Smooth, frame: pd.DataFrame) -> list[tuple[BoundTerm, Float[Array, "rows size"]]]:
-    """Bind a term to data, with its design; if `by` holds labels, one term for each. ValueError if the columns do not fit."""
-    who, columns = term.label, _read(term, frame)
+    """Bind a term to data, with its design.
+
+    If `by` holds labels, one term for each. ValueError if the columns do not fit.
+    """
+    who = term.label
+    columns = _read(term, frame)
     parts = [_basis(who, term, *each) for each in zip(term.bs, term.k, columns, strict=True)]
     if term.call == "ti":
-        parts = [bases.under(part, bases.summing_to_zero(part.design(x))) for part, x in zip(parts, columns, strict=True)]
+        parts = [
+            bases.under(part, bases.summing_to_zero(part.design(x)))
+            for part, x in zip(parts, columns, strict=True)
+        ]
     if len(parts) > 1:
         parts = [bases.under(part, bases.diagonalise_roughness(part)) for part in parts]
     basis = bases.tensor(parts) if len(parts) > 1 else parts[0]
-    design, levels = basis.design(*columns), _levels(term, frame)
+    design = basis.design(*columns)
+    levels = _levels(term, frame)
     free = term.call == "ti" or term.bs == ("re",) or (term.by is not None and levels is None)
     if not free:
         zero = bases.summing_to_zero(design)
-        basis, design = bases.under(basis, zero), design @ zero
+        basis = bases.under(basis, zero)
+        design = design @ zero
     if len(parts) == 1 and term.bs[0] not in LABELS:
         along = bases.diagonalise_roughness(basis)
-        basis, design = bases.under(basis, along), design @ along
+        basis = bases.under(basis, along)
+        design = design @ along
     whole = BoundTerm(who, term, basis, tuple(columns))
-    found = [whole] if levels is None else [replace(whole, label=f"{who}[{x}]", level=x) for x in levels]
+    found = (
+        [whole]
+        if levels is None
+        else [replace(whole, label=f"{who}[{x}]", level=x) for x in levels]
+    )
     made = [bases.scale_basis(basis, each.times(design, frame)) for each in found]
-    return [(replace(each, basis=own), design) for each, (own, design) in zip(found, made, strict=True)]
+    return [
+        (replace(each, basis=own), design) for each, (own, design) in zip(found, made, strict=True)
+    ]
 
 
 def _levels(term: Smooth, frame: pd.DataFrame) -> Array | None:
@@ -425,4 +523,6 @@ def _basis(who: str, term: Smooth, kind: str, k: int, x: Array) -> bases.Basis:
         return bases.cubic(who, x, k, term.period, cyclic=kind == "cc")
     if kind == "ps":
         return bases.b_splines(who, x, k)
-    return bases.effects(who, x) if kind == "re" else bases.markov(who, x, term.edges)
+    if kind == "re":
+        return bases.effects(who, x)
+    return bases.markov(who, x, term.edges)

@@ -1,31 +1,38 @@
-"""Cox's partial likelihood, which is not a sum over rows, since a unit that leaves also leaves the risk sets of others.
+"""Cox's partial likelihood, which is not a sum over rows, since a unit that leaves also leaves the
+risk sets of others.
 
-    F(β, w) = −Σ_i ω_i d_i η_i + Σ_t [ m_t log S_t + (m_t/c_t) E(c_t, D_t / S_t) ] + R(β),      η = Xβ + o,
+    F(β, w) = −Σ_i ω_i d_i η_i + Σ_t [ m_t log S_t + (m_t/c_t) E(c_t, D_t / S_t) ] + R(β),
+    η = Xβ + o,
 
-over the times t of events (within strata), where ω_i = w_i s_i, with case weights s: S_t = Σ ω_i e^{η_i} over those at risk,
-D_t the same over those who die at t, m_t = Σ ω_i of these and c_t = Σ w_i, their number. Ties by Breslow have E = 0; by Efron
+over the times t of events (within strata), where ω_i = w_i s_i, with case weights s: S_t = Σ ω_i
+e^{η_i} over those at risk, D_t the same over those who die at t, m_t = Σ ω_i of these and c_t = Σ
+w_i, their number. Ties by Breslow have E = 0; by Efron
 
     E(c, ρ) = Σ_{l<c} log(1 − lρ/c) = c log(ρ/c) + log Γ(c/ρ + 1) − log Γ(c/ρ − c + 1),
 
-whose right-hand side is smooth in c, so weights may go from one to zero. Those who die at t share their mean weight m/c, as in
-R's survival.
+whose right-hand side is smooth in c, so weights may go from one to zero. Those who die at t share
+their mean weight m/c, as in R's survival.
 
-At risk at t are those with entry < t ≤ time. Without entry times S_t is a running sum. With them a unit is at risk at a range
-of the times. Each range is made of a few nodes of a binary tree over the times, and S_t is a sum over the nodes above t: sums
-of positive terms, as differences of running sums would cancel.
+At risk at t are those with entry < t ≤ time. Without entry times S_t is a running sum. With them a
+unit is at risk at a range of the times. Each range is made of a few nodes of a binary tree over the
+times, and S_t is a sum over the nodes above t: sums of positive terms, as differences of running
+sums would cancel.
 
-A unit's held-out loss is that of Verweij and van Houwelingen (1993): the fall of the log partial likelihood of all, at the
-coefficients fitted without the unit, when the unit is taken out. A fixed number of passes computes it for all units.
+A unit's held-out loss is that of Verweij and van Houwelingen (1993): the fall of the log partial
+likelihood of all, at the coefficients fitted without the unit, when the unit is taken out. A fixed
+number of passes computes it for all units.
 
-A unit takes r = ω e^η out of the risk sets up to its own time, so without it the log partial likelihood of all falls by
+A unit takes r = ω e^η out of the risk sets up to its own time, so without it the log partial
+likelihood of all falls by
 
     s_o = d_o (V − V' − ω_o η_o) − Σ_rows (m/c) log(1 − r_o / A_row)
 
-where V and V' are the contributions of the deaths at the unit's own time with and without it. Every death at another time at
-which the unit was at risk is a row: A = S − (l/c) D for the l-th of c tied deaths, with l = 0 by Breslow. Without entry times A
-falls in order of time. While it is above 64 r, logarithms are expanded as Σ_k r^k/k Σ A^{−k}, with running inner sums over all
-rows. After that they are computed pair by pair: the r of those at risk add up to A, so no row has more than 64 pairs. With
-entry times every unit is left out by a pass of its own.
+where V and V' are the contributions of the deaths at the unit's own time with and without it. Every
+death at another time at which the unit was at risk is a row: A = S − (l/c) D for the l-th of c tied
+deaths, with l = 0 by Breslow. Without entry times A falls in order of time. While it is above 64 r,
+logarithms are expanded as Σ_k r^k/k Σ A^{−k}, with running inner sums over all rows. After that
+they are computed pair by pair: the r of those at risk add up to A, so no row has more than 64
+pairs. With entry times every unit is left out by a pass of its own.
 """
 
 import functools
@@ -43,49 +50,64 @@ from ...data.arrays import Names, codes, index_of, match_labels
 from ...data.formulas import new_columns, read_survival, stateful_remark
 from ...linalg.sparse_design import SparseDesign
 from ...objectives.closed_form import AbstractClosedForm, Points, State, ValueAndGradient, Weights
-from ...objectives.objective import Costs, Matrices, Parameters, PerLane, Units, Vector, as_stored, float64
+from ...objectives.objective import (
+    Costs,
+    Matrices,
+    Parameters,
+    PerLane,
+    Units,
+    Vector,
+    as_stored,
+    float64,
+)
 from ..glm import penalties
 from ..glm.rows import column, design, new_rows
 from .partial_likelihood import Ranges, Sums, efron, log_rest, running
 
-LOG_EXPANSION_BOUND = 1 / 64  # largest r/A at which logarithms are expanded; it may double as θ changes
+# largest r/A at which logarithms are expanded; it may double as θ changes
+LOG_EXPANSION_BOUND = 1 / 64
 
 
 class Cox(AbstractClosedForm):
     """Cox's proportional-hazards model, by its partial likelihood.
 
-        F(β, w) = −Σ_i ω_i d_i η_i + Σ_t [ m_t log S_t + (m_t/c_t) E(c_t, D_t / S_t) ] + R(β),      η = Xβ + o
+        F(β, w) = −Σ_i ω_i d_i η_i + Σ_t [ m_t log S_t + (m_t/c_t) E(c_t, D_t / S_t) ] + R(β),
+        η = Xβ + o
 
-    The sum goes over the times t of events, ω are the weights times `sample_weight`, S_t is the sum of ω_i e^{η_i} over those
-    at risk, D_t over those who die at t, c_t and m_t are the number and the weight of these. E corrects for ties. A unit's loss
-    is the fall of the log partial likelihood of all when the unit is taken out, with all of its weight. `fit(...).parameters`
-    is `{"coef"}`.
+    The sum goes over the times t of events, ω are the weights times `sample_weight`, S_t is the sum
+    of ω_i e^{η_i} over those at risk, D_t over those who die at t, c_t and m_t are the number and
+    the weight of these. E corrects for ties. A unit's loss is the fall of the log partial
+    likelihood of all when the unit is taken out, with all of its weight. `fit(...).parameters` is
+    `{"coef"}`.
 
     Parameters
     ----------
     X : array or DataFrame, shape (units, features), or str
-        Rows, dense. Or a formula, such as "Surv(time, event) ~ age + C(sex) + strata(site)" or one of
-        "Surv(start, stop, event)", which formulaic reads. What its calls learn from all rows, such as knots, is not left out:
-        results say so.
+        Rows, dense. Or a formula, such as "Surv(time, event) ~ age + C(sex) + strata(site)" or one
+        of "Surv(start, stop, event)", which formulaic reads. What its calls learn from all rows,
+        such as knots, is not left out: results say so.
     time : array, shape (units,), or DataFrame
         Times of events or of censoring, zero or more. The table of a formula.
     event : array, shape (units,), optional
         1 where the event was seen, 0 where it was censored. A formula has it.
     penalty : penalty of lo.penalties or None, default: None
-        Penalty on the coefficients. It may be `Lasso`, `ElasticNet` or `Box`, which hold coefficients.
+        Penalty on the coefficients. It may be `Lasso`, `ElasticNet` or `Box`, which hold
+        coefficients.
     ties : {"efron", "breslow"}, default: "efron"
         Treatment of events at the same time.
     strata : array, shape (units,), or str, optional
-        Labels of strata, each of which has a baseline hazard of its own, or the column of a formula's table.
+        Labels of strata, each of which has a baseline hazard of its own, or the column of a
+        formula's table.
     offset : array, shape (units,), or str, optional
         Constants o that are added to the linear predictors, or the column of a formula's table.
     sample_weight : array, shape (units,), or str, optional
-        Weights of cases, positive, or the column of a formula's table. By Breslow a weight of two means the same unit twice. By
-        Efron those who die at the same time share their mean weight, as in R's survival.
+        Weights of cases, positive, or the column of a formula's table. By Breslow a weight of two
+        means the same unit twice. By Efron those who die at the same time share their mean weight,
+        as in R's survival.
     entry : array, shape (units,), or str, optional
-        Times from which on, but not at which, units are at risk, each less than its `time`. A subject whose covariates change
-        has several rows, one behind another; leave it out by `lo.groups(subject)`.
-        The column of a formula's table.
+        Times from which on, but not at which, units are at risk, each less than its `time`. A
+        subject whose covariates change has several rows, one behind another; leave it out by
+        `lo.groups(subject)`. The column of a formula's table.
     remark : str, default: ""
         Sentence to print with results.
     weights : array, shape (units,), or str, optional
@@ -94,14 +116,15 @@ class Cox(AbstractClosedForm):
     Raises
     ------
     ValueError
-        If values are missing or infinite, times are negative or not after entry, weights are not positive, or there is no
-        event.
+        If values are missing or infinite, times are negative or not after entry, weights are not
+        positive, or there is no event.
     TypeError
         If X is sparse.
 
     References
     ----------
-    P. J. M. Verweij and H. C. van Houwelingen, "Cross-validation in survival analysis", *Statistics in Medicine* 12, 1993.
+    P. J. M. Verweij and H. C. van Houwelingen, "Cross-validation in survival analysis", *Statistics
+    in Medicine* 12, 1993.
 
     Examples
     --------
@@ -127,12 +150,15 @@ class Cox(AbstractClosedForm):
     event: Float[np.ndarray, " units"]
     time: Float[np.ndarray, " units"]
     order: Int[np.ndarray, " units"]  # by stratum, then from the latest time to the earliest
-    first: Int[np.ndarray, " times"]  # in that order, the beginning of the stratum of each time of events
+    # in that order, the beginning of the stratum of each time of events
+    first: Int[np.ndarray, " times"]
     last: Int[np.ndarray, " times"]  # in that order, the end of the units at risk
-    group: Int[np.ndarray, " units"]  # number of the time at which a unit dies; the number of times if it does not
+    # number of the time at which a unit dies; the number of times if it does not
+    group: Int[np.ndarray, " units"]
     dead: Int[np.ndarray, " deaths"]  # units that die, by time
     begin: Int[np.ndarray, " times"]  # the beginning of each time among these
-    spans: Int[np.ndarray, "2 units"] | None  # with entry times, the range of times at which each unit is at risk
+    # with entry times, the range of times at which each unit is at risk
+    spans: Int[np.ndarray, "2 units"] | None
     penalty: penalties.AbstractPenalty
     ties: str = static()
     names: tuple[str, ...] = static()
@@ -158,17 +184,36 @@ class Cox(AbstractClosedForm):
         if ties not in ("efron", "breslow"):
             raise ValueError(f"Cox: ties must be 'efron' or 'breslow'; got {ties!r}.")
         if weights is not None and sample_weight is not None:
-            raise ValueError("Cox: give weights= or sample_weight=, two names of one argument, not both.")
-        sample_weight, read = weights if sample_weight is None else sample_weight, None
+            raise ValueError(
+                "Cox: give weights= or sample_weight=, two names of one argument, not both."
+            )
+        if sample_weight is None:
+            sample_weight = weights
+        read = None
         if isinstance(X, str):
             if event is not None:
-                raise ValueError("Cox: a formula names the events itself: lo.Cox(formula, data, penalty=...).")
-            remark, found = "; ".join(filter(None, (remark, stateful_remark(X)))), read_survival("Cox", X, time)
-            strata, offset, sample_weight, entry = map(found.of, (strata, offset, sample_weight, entry))
-            if any(a is not None and b is not None for a, b in ((entry, found.entry), (strata, found.strata))):
-                raise ValueError("Cox: the formula has entry times, or strata, already; give them once.")
-            entry, strata = (a if b is None else b for a, b in ((entry, found.entry), (strata, found.strata)))
-            X, time, event, read = found.X, found.time, found.event, functools.partial(new_columns, "Cox", found.spec)
+                raise ValueError(
+                    "Cox: a formula names the events itself: lo.Cox(formula, data, penalty=...)."
+                )
+            remark = "; ".join(filter(None, (remark, stateful_remark(X))))
+            found = read_survival("Cox", X, time)
+            strata, offset, sample_weight, entry = map(
+                found.of, (strata, offset, sample_weight, entry)
+            )
+            if any(
+                a is not None and b is not None
+                for a, b in ((entry, found.entry), (strata, found.strata))
+            ):
+                raise ValueError(
+                    "Cox: the formula has entry times, or strata, already; give them once."
+                )
+            entry, strata = (
+                a if b is None else b for a, b in ((entry, found.entry), (strata, found.strata))
+            )
+            X = found.X
+            time = found.time
+            event = found.event
+            read = functools.partial(new_columns, "Cox", found.spec)
         given = {"X": X, "time": time, "event": event, "strata": strata, "offset": offset}
         labels, X, time, event, strata, offset, sample_weight, entry = match_labels(
             "Cox", **given, sample_weight=sample_weight, entry=entry
@@ -178,29 +223,44 @@ class Cox(AbstractClosedForm):
         self.labels = Names(labels.index, read)
         rows, self.names = design("Cox", X, False)
         if isinstance(rows, SparseDesign):
-            raise TypeError("Cox: X must be dense; got a sparse matrix. Give X.toarray(), if it is not too large for that.")
+            raise TypeError(
+                "Cox: X must be dense; got a sparse matrix. Give X.toarray(), if it is not too large for that."
+            )
         self.design = rows if isinstance(rows, np.ndarray) else as_stored(rows)
         n = len(self.design)
-        self.time, self.event = column("Cox", "time", time, n), column("Cox", "event", event, n)
+        self.time = column("Cox", "time", time, n)
+        self.event = column("Cox", "event", event, n)
         if (self.time < 0).any():
             raise ValueError(f"Cox: times must not be negative; got {self.time.min():g}.")
         if not np.isin(self.event, (0, 1)).all() or not self.event.any():
-            raise ValueError("Cox: event must be 1 where it was seen, 0 where it was censored, and 1 somewhere.")
+            raise ValueError(
+                "Cox: event must be 1 where it was seen, 0 where it was censored, and 1 somewhere."
+            )
         self.offset = None if offset is None else column("Cox", "offset", offset, n)
-        self.sample_weight = None if sample_weight is None else column("Cox", "sample_weight", sample_weight, n)
+        self.sample_weight = (
+            None if sample_weight is None else column("Cox", "sample_weight", sample_weight, n)
+        )
         if self.sample_weight is not None and (self.sample_weight <= 0).any():
-            raise ValueError("Cox: sample_weight must be positive: leave other rows out of the data.")
+            raise ValueError(
+                "Cox: sample_weight must be positive: leave other rows out of the data."
+            )
         begins = None if entry is None else column("Cox", "entry", entry, n)
         if begins is not None and (begins >= self.time).any():
             row = int(np.argmax(begins >= self.time))
             ends = f"row {row} enters at {begins[row]:g} and ends at {self.time[row]:g}"
             raise ValueError(f"Cox: entry must be before time; {ends}.")
-        self.penalty, self.ties, self.remark = penalties.resolve(penalty), ties, remark
+        self.penalty = penalties.resolve(penalty)
+        self.ties = ties
+        self.remark = remark
         self.penalty.check(self.design.shape[1])
         if strata is not None and np.shape(strata) != (n,):
-            raise ValueError(f"Cox: strata must have one label for each of the {n} rows; got shape {np.shape(strata)}.")
+            raise ValueError(
+                f"Cox: strata must have one label for each of the {n} rows; got shape {np.shape(strata)}."
+            )
         stratum = np.zeros(n, int) if strata is None else codes("Cox", "strata", strata)[0]
-        self.order, self.first, self.last, self.group, self.spans = _risk_sets(self.time, begins, self.event == 1, stratum)
+        self.order, self.first, self.last, self.group, self.spans = _risk_sets(
+            self.time, begins, self.event == 1, stratum
+        )
         self.dead = self.order[self.event[self.order] == 1]
         self.begin = np.searchsorted(self.group[self.dead], np.arange(len(self.first)))
 
@@ -241,13 +301,14 @@ class Cox(AbstractClosedForm):
         return {"coef": theta}
 
     def _to_unconstrained(self, parameters):
-        coef = (
-            np.asarray(parameters["coef"], np.float64)
-            if isinstance(parameters, dict) and set(parameters) == {"coef"}
-            else np.zeros(0)
-        )
+        if isinstance(parameters, dict) and set(parameters) == {"coef"}:
+            coef = np.asarray(parameters["coef"], np.float64)
+        else:
+            coef = np.zeros(0)
         if coef.shape != self.design.shape[1:]:
-            raise ValueError(f"Cox: parameters are {{'coef'}}, of shape {self.design.shape[1:]}; got {parameters}.")
+            raise ValueError(
+                f"Cox: parameters are {{'coef'}}, of shape {self.design.shape[1:]}; got {parameters}."
+            )
         return coef
 
     def look(self, theta: Points, weights: Weights, state: State = None) -> ValueAndGradient:
@@ -255,15 +316,21 @@ class Cox(AbstractClosedForm):
         return value, gradient, None
 
     @np.errstate(all="ignore")  # F may be infinite far from the fit
-    def _by_units(self, theta: Points, weights: Weights) -> tuple[PerLane, Points, Float[np.ndarray, "refits units"], PerLane]:
-        """Evaluate F, its gradients, its derivatives by the linear predictors, and the factor of the penalty."""
+    def _by_units(
+        self, theta: Points, weights: Weights
+    ) -> tuple[PerLane, Points, Float[np.ndarray, "refits units"], PerLane]:
+        """Evaluate F, its gradients, its derivatives by the linear predictors, and the factor of
+        the penalty.
+        """
         found = self.sums(theta, weights)
         penalty, slope, _ = penalties.derivatives(self.penalty, theta)
         kappa = np.broadcast_to(self.penalty.times(weights, found.cases), len(theta))
         value, pushed, _ = self.partial(found)
         return value + kappa * penalty, pushed @ self.design + kappa[:, None] * slope, pushed, kappa
 
-    def partial(self, sums: Sums) -> tuple[PerLane, Float[np.ndarray, "refits units"], Float[np.ndarray, "refits times"]]:
+    def partial(
+        self, sums: Sums
+    ) -> tuple[PerLane, Float[np.ndarray, "refits units"], Float[np.ndarray, "refits times"]]:
         """Compute the negative log partial likelihood, without the penalty.
 
         Parameters
@@ -274,8 +341,9 @@ class Cox(AbstractClosedForm):
         Returns
         -------
         tuple of array
-            The values, the derivatives by the linear predictors, and the increments of the baseline's cumulative hazard at each
-            time of events, which are Efron's or Breslow's as the ties are.
+            The values, the derivatives by the linear predictors, and the increments of the
+            baseline's cumulative hazard at each time of events, which are Efron's or Breslow's as
+            the ties are.
         """
         ties, by_risk, by_dying = self._slopes(sums)
         contributions = sums.deaths * (np.log(sums.at_risk) + sums.shift) + sums.mean * ties[0]
@@ -283,7 +351,9 @@ class Cox(AbstractClosedForm):
         hazard = np.where(sums.number > 0, by_risk, 0.0) * np.exp(-sums.shift)
         return value, self._pushed(sums, by_risk, by_dying), hazard
 
-    def _pushed(self, sums: Sums, by_risk: np.ndarray, by_dying: np.ndarray) -> Float[np.ndarray, "refits units"]:
+    def _pushed(
+        self, sums: Sums, by_risk: np.ndarray, by_dying: np.ndarray
+    ) -> Float[np.ndarray, "refits units"]:
         """Derivatives of F by the linear predictors."""
         return sums.risk * self.over_units(by_risk, by_dying) - sums.cases * self.event
 
@@ -294,7 +364,9 @@ class Cox(AbstractClosedForm):
         pulled = found.risk * self.over_units(by_risk, by_dying)
         kappa = np.broadcast_to(self.penalty.times(weights, found.cases), len(theta))
         own = kappa[:, None, None] * penalties.derivatives(self.penalty, theta)[2]
-        for k, (by_risks, by_both, by_deaths) in enumerate(zip(*self._curvatures(found, ties), strict=True)):
+        for k, (by_risks, by_both, by_deaths) in enumerate(
+            zip(*self._curvatures(found, ties), strict=True)
+        ):
             at_risk, dying = self._moments(found.risk[k])
             own[k] += (self.design.T * pulled[k]) @ self.design + (by_risks * at_risk) @ at_risk.T
             if by_both.any() or by_deaths.any():  # not without ties
@@ -305,16 +377,24 @@ class Cox(AbstractClosedForm):
     def jacobian(self, theta: Vector) -> Float[np.ndarray, "units params"]:
         found = self.sums(theta[None], np.ones((1, self.num_units)))
         ties, by_risk, by_dying = self._slopes(found, ones=False)
-        m, at_risk, dying = found.deaths, found.at_risk, found.dying
-        each = m / dying * (at_risk / dying * ties[2] + ties[3])  # m/D times the derivative of E_z by c, where z is c S/D
-        by_weight = 1 / at_risk + ties[1] / dying, -at_risk / dying**2 * ties[1]  # derivatives by m; those by c are:
+        m = found.deaths
+        at_risk = found.at_risk
+        dying = found.dying
+        # m/D times the derivative of E_z by c, where z is c S/D
+        each = m / dying * (at_risk / dying * ties[2] + ties[3])
+        # derivatives by m; those by c are:
+        by_weight = 1 / at_risk + ties[1] / dying, -at_risk / dying**2 * ties[1]
         by_count = each, -at_risk / dying * each
         by_risks, by_both, by_deaths = self._curvatures(found, ties)
         of_risk, of_dying = self._moments(found.risk[0])
-        entered = self.over_units(by_risks * of_risk + by_both * of_dying, by_both * of_risk + by_deaths * of_dying)
+        entered = self.over_units(
+            by_risks * of_risk + by_both * of_dying, by_both * of_risk + by_deaths * of_dying
+        )
         died = found.cases * self._at_deaths(by_weight[0] * of_risk + by_weight[1] * of_dying)
         died += self._at_deaths(by_count[0] * of_risk + by_count[1] * of_dying)
-        slopes = self._pushed(found, by_risk, by_dying).T * self.design + (found.risk * entered + died).T
+        slopes = (
+            self._pushed(found, by_risk, by_dying).T * self.design + (found.risk * entered + died).T
+        )
         if not isinstance(self.penalty, penalties.PerWeight):
             return slopes
         grown = np.ones((self.num_units, 1)) if self.penalty.rows else found.cases.T
@@ -324,7 +404,9 @@ class Cox(AbstractClosedForm):
     def pointwise(self) -> bool:
         return False
 
-    def losses(self, theta: Points, weights: Weights, index: Any, held: Any, state: State = None) -> Any:
+    def losses(
+        self, theta: Points, weights: Weights, index: Any, held: Any, state: State = None
+    ) -> Any:
         # a penalty that grows with the weights has no part in the fall of the partial likelihood
         own = penalties.under(self._of(theta), None, theta.shape[1])
         return super(Cox, own).losses(theta, weights, index, held, state)
@@ -369,12 +451,17 @@ class Cox(AbstractClosedForm):
         shift = eta.max(1, keepdims=True)
         cases = self._cases(weights)
         risk = np.exp(eta - shift) * cases
-        count, deaths = self._of_dying(weights), self._of_dying(cases)
-        at_risk, dying = (np.where(count > 0, part, 1.0) for part in (self._of_risk(risk), self._of_dying(risk)))
+        count = self._of_dying(weights)
+        deaths = self._of_dying(cases)
+        at_risk, dying = (
+            np.where(count > 0, part, 1.0) for part in (self._of_risk(risk), self._of_dying(risk))
+        )
         return Sums(eta, shift, cases, risk, count, deaths, at_risk, dying)
 
     def _cases(self, weights: Float[np.ndarray, "*sums units"]) -> Float[np.ndarray, "*sums units"]:
-        return weights if self.sample_weight is None else weights * self.sample_weight
+        if self.sample_weight is None:
+            return weights
+        return weights * self.sample_weight
 
     def _of_risk(self, values: Float[np.ndarray, "sums units"]) -> Float[np.ndarray, "sums times"]:
         """Sums over those at risk at each time."""
@@ -395,7 +482,8 @@ class Cox(AbstractClosedForm):
     def over_units(
         self, of_risk: Float[np.ndarray, "sums times"], of_dying: Float[np.ndarray, "sums times"]
     ) -> Float[np.ndarray, "sums units"]:
-        """Sum, for each unit, over the times at which it is at risk, and add what belongs to the time of its death.
+        """Sum, for each unit, over the times at which it is at risk, and add what belongs to the
+        time of its death.
 
         Parameters
         ----------
@@ -411,37 +499,53 @@ class Cox(AbstractClosedForm):
         """
         if self.spans is not None:
             return _ranges(self).back(of_risk) + self._at_deaths(of_dying)
-        placed, found = np.zeros((len(of_risk), self.num_units)), np.empty((len(of_risk), self.num_units))
+        placed = np.zeros((len(of_risk), self.num_units))
+        found = np.empty((len(of_risk), self.num_units))
         placed[:, self.last - 1] = of_risk
         found[:, self.order] = running(placed, self._opens, back=True)
         return found + self._at_deaths(of_dying)
 
-    def _at_deaths(self, values: Float[np.ndarray, "sums times"]) -> Float[np.ndarray, "sums units"]:
+    def _at_deaths(
+        self, values: Float[np.ndarray, "sums times"]
+    ) -> Float[np.ndarray, "sums units"]:
         """Values at the time of each unit's death, zero for units that do not die."""
         found = np.zeros((len(values), self.num_units))
         found[:, self.dead] = values[:, self.group[self.dead]]
         return found
 
-    def _moments(self, risk: Float[np.ndarray, " units"]) -> tuple[Float[np.ndarray, "features times"], ...]:
+    def _moments(
+        self, risk: Float[np.ndarray, " units"]
+    ) -> tuple[Float[np.ndarray, "features times"], ...]:
         """Sums of r x over those at risk and those who die."""
         moments = risk * self.design.T
         return self._of_risk(moments), self._of_dying(moments)
 
     def _slopes(self, sums: Sums, ones: bool = True) -> tuple[np.ndarray, ...]:
-        """E of each time with its derivatives, `[4, refits, times]`, and the derivatives of F by S and by D.
+        """E of each time with its derivatives, `[4, refits, times]`, and the derivatives of F by S
+        and by D.
 
-        Of a single death E is zero whatever its risk, but its derivatives by weights are not: these need `ones=False`.
+        Of a single death E is zero whatever its risk, but its derivatives by weights are not: these
+        need `ones=False`.
         """
-        c, m, at_risk, dying = sums.number, sums.deaths, sums.at_risk, sums.dying
+        c = sums.number
+        m = sums.deaths
+        at_risk = sums.at_risk
+        dying = sums.dying
         ties = np.zeros((4, *m.shape))
         some = (c > 0) & (c != 1 if ones else True) & (self.ties == "efron")
         ties[:, some] = efron(c[some], c[some] * at_risk[some] / dying[some])
         return ties, m / at_risk + ties[1] * m / dying, -ties[1] * m * at_risk / dying**2
 
-    def _curvatures(self, sums: Sums, ties: np.ndarray) -> tuple[Float[np.ndarray, "refits times"], ...]:
+    def _curvatures(
+        self, sums: Sums, ties: np.ndarray
+    ) -> tuple[Float[np.ndarray, "refits times"], ...]:
         """Second derivatives of F by S, by S and D, and by D."""
-        c, m, at_risk, dying = sums.number, sums.deaths, sums.at_risk, sums.dying
-        z, bend = c * at_risk / dying, c * m / dying**2 * ties[2]
+        c = sums.number
+        m = sums.deaths
+        at_risk = sums.at_risk
+        dying = sums.dying
+        z = c * at_risk / dying
+        bend = c * m / dying**2 * ties[2]
         both = -(m / dying**2) * (ties[1] + z * ties[2])
         return bend - m / at_risk**2, both, (2 * ties[1] + z * ties[2]) * m * at_risk / dying**3
 
@@ -451,50 +555,88 @@ class Cox(AbstractClosedForm):
         return Costs(runs=self._alone if by_runs else None)
 
     def _alone(self, theta: Vector, first: np.ndarray, length: np.ndarray) -> "UnitScores | None":
-        return alone(self, theta, first) if length.max() == 1 else None
+        if length.max() == 1:
+            return alone(self, theta, first)
+        return None
 
     def _penalty_curvature(self, theta):
         ones = np.ones(self.num_units)
-        return self.penalty.times(ones, self._cases(ones)) * np.diag(penalties.derivatives(self.penalty, theta[None])[2][0])
+        return self.penalty.times(ones, self._cases(ones)) * np.diag(
+            penalties.derivatives(self.penalty, theta[None])[2][0]
+        )
 
     def predictions(
-        self, theta: Points, weights: Weights, index: Int[np.ndarray, "refits width"], kind: str, state: State = None
+        self,
+        theta: Points,
+        weights: Weights,
+        index: Int[np.ndarray, "refits width"],
+        kind: str,
+        state: State = None,
     ) -> Float[np.ndarray, "refits width"]:
-        some, own = np.minimum(index, self.num_units - 1), self._of(theta)
-        eta = np.einsum("rwp,rp->rw", own.design[some], theta) + (0.0 if own.offset is None else own.offset[some])
+        some = np.minimum(index, self.num_units - 1)
+        own = self._of(theta)
+        eta = np.einsum("rwp,rp->rw", own.design[some], theta) + (
+            0.0 if own.offset is None else own.offset[some]
+        )
         return eta if kind == "link" else np.exp(eta)
 
     @property
     def units(self) -> Units:
-        told = [self.group, self.event, *([] if self.sample_weight is None else [self.sample_weight])]
+        told = [
+            self.group,
+            self.event,
+            *([] if self.sample_weight is None else [self.sample_weight]),
+        ]
         order = np.stack([*told, *([] if self.spans is None else self.spans)], axis=1)
         columns = lambda: dict(zip(self.names, self.design.T, strict=True))
         known: dict[str, Any] = {"features": columns, "predict_new": self._predict_new}
-        return Units(names=self.labels.index, score="−log partial likelihood", response=order, risk=self._places(), **known)
+        return Units(
+            names=self.labels.index,
+            score="−log partial likelihood",
+            response=order,
+            risk=self._places(),
+            **known,
+        )
 
     def _places(self) -> np.ndarray:
         """Return the stratum, the place in time, the event and the place of entry of each unit.
 
-        Times of events have even places. A censored unit is at the odd place behind the last event that it outlived. A unit is
-        at risk at the times of events behind its entry.
+        Times of events have even places. A censored unit is at the odd place behind the last event
+        that it outlived. A unit is at risk at the times of events behind its entry.
         """
         first, last, event = (np.asarray(part) for part in (self.first, self.last, self.event))
         place = np.argsort(np.asarray(self.order))
-        latest = np.searchsorted(last, place, side="right")  # the last time of events, in the order of these, at risk
+        # the last time of events, in the order of these, at risk
+        latest = np.searchsorted(last, place, side="right")
         stratum = np.searchsorted(np.unique(first), place, side="right")
-        enters = np.full(len(place), -np.inf) if self.spans is None else -2 * np.asarray(self.spans)[1]
-        return np.stack([stratum, np.where(event == 1, 0, 1) - 2 * latest, event, enters], axis=1).astype(np.float64)
+        enters = (
+            np.full(len(place), -np.inf) if self.spans is None else -2 * np.asarray(self.spans)[1]
+        )
+        return np.stack(
+            [stratum, np.where(event == 1, 0, 1) - 2 * latest, event, enters], axis=1
+        ).astype(np.float64)
 
     def _predict_new(self, fit, X, kind, offset):
-        """Linear predictors of new rows, or their exponentials: risks relative to a row of zeros."""
+        """Linear predictors of new rows, or their exponentials.
+
+        Risks relative to a row of zeros.
+        """
         if (offset is None) != (self.offset is None):
             raise ValueError(
                 f"predict: the model has {'no ' if self.offset is None else 'an '}offset; give the same of new rows."
             )
         _, X, offset = match_labels("predict", X=X, offset=offset)
-        rows = np.asarray(new_rows("predict", X if self.labels.read is None else self.labels.read(X), self.names, False))
-        eta = rows @ fit.parameters["coef"] + (0.0 if offset is None else column("predict", "offset", offset, len(rows)))
-        return pd.Series(eta if kind == "link" else np.exp(eta), index=index_of(X), name="prediction")
+        rows = np.asarray(
+            new_rows(
+                "predict", X if self.labels.read is None else self.labels.read(X), self.names, False
+            )
+        )
+        eta = rows @ fit.parameters["coef"] + (
+            0.0 if offset is None else column("predict", "offset", offset, len(rows))
+        )
+        return pd.Series(
+            eta if kind == "link" else np.exp(eta), index=index_of(X), name="prediction"
+        )
 
     @property
     def convex(self) -> bool:
@@ -502,22 +644,36 @@ class Cox(AbstractClosedForm):
 
     @property
     def note(self) -> str:
-        return self.remark or "the loss of a unit is what it adds to the log partial likelihood of all, its sign changed"
+        return (
+            self.remark
+            or "the loss of a unit is what it adds to the log partial likelihood of all, its sign changed"
+        )
 
 
 def _risk_sets(
     time: np.ndarray, entry: np.ndarray | None, dies: np.ndarray, stratum: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return the order of the units, the range of it that is at risk at each time of events, and each unit's time and range."""
-    values, rank = np.unique(-np.concatenate([time, time if entry is None else entry]), return_inverse=True)
-    leaves, enters = stratum * len(values) + np.ravel(rank).reshape(2, -1)  # by stratum, then from the latest time on
+    """Return the order of the units, the range of it that is at risk at each time of events, and
+    each unit's time and range.
+    """
+    values, rank = np.unique(
+        -np.concatenate([time, time if entry is None else entry]), return_inverse=True
+    )
+    # by stratum, then from the latest time on
+    leaves, enters = stratum * len(values) + np.ravel(rank).reshape(2, -1)
     order = np.argsort(leaves, kind="stable")
     events, group = np.unique(leaves[dies], return_inverse=True)
     places = np.full(len(time), len(events))
     places[dies] = np.ravel(group)
     first = np.searchsorted(leaves[order], events // len(values) * len(values))
     last = np.searchsorted(leaves[order], events, side="right")
-    return order, first, last, places, None if entry is None else np.searchsorted(events, [leaves, enters])
+    return (
+        order,
+        first,
+        last,
+        places,
+        None if entry is None else np.searchsorted(events, [leaves, enters]),
+    )
 
 
 @cached_on
@@ -546,17 +702,26 @@ class UnitScores:
     def __call__(self, theta: Vector) -> tuple[None, Float[np.ndarray, " folds"]]:
         cox = self.cox
         found = cox.sums(theta[None], np.ones((1, cox.num_units)))
-        risk, at = found.risk[0], found.at_risk[0, self.time] - self.share * found.dying[0, self.time]
-        own = found.cases[0] * (cox._at_deaths(np.log(found.at_risk) + found.shift)[0] - cox.event * found.eta[0])
+        risk = found.risk[0]
+        at = found.at_risk[0, self.time] - self.share * found.dying[0, self.time]
+        own = found.cases[0] * (
+            cox._at_deaths(np.log(found.at_risk) + found.shift)[0] - cox.event * found.eta[0]
+        )
         joint = own + self._expand(risk, at)
         joint[self.tied] += self._tie_terms(found)
-        pairs = np.bincount(self.unit, -self.mean[self.row] * log_rest(risk[self.unit] / at[self.row]), len(joint))
+        pairs = np.bincount(
+            self.unit, -self.mean[self.row] * log_rest(risk[self.unit] / at[self.row]), len(joint)
+        )
         return None, (joint + pairs)[self.units]
 
     def _tie_terms(self, found: Sums) -> Float[np.ndarray, " tied"]:
         """Compute V − V' − ω log S, the part due to the others that die at the same time."""
-        time, risk = self.cox.group[self.tied], found.risk[0, self.tied]
-        c, m, at_risk, dying = found.number[0, time], found.deaths[0, time], found.at_risk[0, time], found.dying[0, time]
+        time = self.cox.group[self.tied]
+        risk = found.risk[0, self.tied]
+        c = found.number[0, time]
+        m = found.deaths[0, time]
+        at_risk = found.at_risk[0, time]
+        dying = found.dying[0, time]
         rest = m - found.cases[0, self.tied]
         others = -rest * log_rest(risk / at_risk)
         if self.cox.ties == "breslow":
@@ -564,36 +729,55 @@ class UnitScores:
         without = efron(c - 1, (c - 1) * (at_risk - risk) / (dying - risk))[0]
         return others + m / c * efron(c, c * at_risk / dying)[0] - rest / (c - 1) * without
 
-    def _expand(self, risk: Float[np.ndarray, " units"], at: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " units"]:
+    def _expand(
+        self, risk: Float[np.ndarray, " units"], at: Float[np.ndarray, " rows"]
+    ) -> Float[np.ndarray, " units"]:
         """Compute −Σ (m/c) log(1 − r/A) over the rows up to the last that is expanded."""
-        power, inverse, total = np.ones_like(risk), self.mean, np.zeros_like(risk)
-        terms = 9  # terms of the expansion, whose remainder is 1e-16 of r/A, and 1e-13 if that has doubled
+        power = np.ones_like(risk)
+        inverse = self.mean
+        total = np.zeros_like(risk)
+        # terms of the expansion, whose remainder is 1e-16 of r/A, and 1e-13 if that has doubled
+        terms = 9
         for k in range(1, terms + 1):
-            power, inverse = power * risk, inverse / at
+            power = power * risk
+            inverse = inverse / at
             total += power * running(inverse, self.opens)[self.last] / k
         near = risk < 2 * LOG_EXPANSION_BOUND * at[self.last]
         return np.where(self.last < 0, 0.0, np.where(near, total, np.nan))
 
 
 def alone(cox: Cox, theta: Vector, units: Int[np.ndarray, " folds"]) -> UnitScores:
-    """Return the rows of a model, from the last stratum to the first, and each unit's expanded rows, at some θ."""
+    """Return the rows of a model, from the last stratum to the first, and each unit's expanded
+    rows, at some θ.
+    """
     sums = cox.sums(theta[None], np.ones((1, cox.num_units)))
-    risk, count, place = sums.risk[0], sums.number[0].astype(int), np.argsort(cox.order)
+    risk = sums.risk[0]
+    count = sums.number[0].astype(int)
+    place = np.argsort(cox.order)
     time = np.repeat(np.arange(len(count))[::-1], count[::-1])
     begin = np.append(np.cumsum(count[::-1])[::-1] - count, 0)  # the first row of each time
     nth = np.arange(len(time)) - begin[time]
     share = nth / count[time] if cox.ties == "efron" else np.zeros(len(time))
     opens = np.append(True, np.diff(cox.first[time]) != 0)
     at = sums.at_risk[0, time] - share * sums.dying[0, time]
-    latest = np.searchsorted(cox.last, place, side="right")  # the last of the times at which a unit is at risk
+    # the last of the times at which a unit is at risk
+    latest = np.searchsorted(cox.last, place, side="right")
     seen = np.append(cox.first, len(place))[latest] <= place
-    start = np.where(seen, begin[np.searchsorted(cox.first, np.append(cox.first, 0)[latest], side="right") - 1], 0)
-    stop = np.where(seen, begin[latest] + np.where(cox.event == 1, 0, np.append(count, 0)[latest]), 0)
-    low, high = start.copy(), stop.copy()
+    start = np.where(
+        seen,
+        begin[np.searchsorted(cox.first, np.append(cox.first, 0)[latest], side="right") - 1],
+        0,
+    )
+    stop = np.where(
+        seen, begin[latest] + np.where(cox.event == 1, 0, np.append(count, 0)[latest]), 0
+    )
+    low = start.copy()
+    high = stop.copy()
     while (low < high).any():
         middle = (low + high) // 2
         above = (low < high) & (risk <= LOG_EXPANSION_BOUND * at[np.minimum(middle, len(at) - 1)])
-        low, high = np.where(above, middle + 1, low), np.where(above, high, np.minimum(middle, high))
+        low = np.where(above, middle + 1, low)
+        high = np.where(above, high, np.minimum(middle, high))
     pairs = stop - low
     unit = np.repeat(np.arange(len(pairs)), pairs)
     row = np.arange(len(unit)) - np.repeat(np.cumsum(pairs) - pairs - low, pairs)

@@ -12,8 +12,9 @@ from scipy.special import gammaln, polygamma, psi
 class Sums(NamedTuple):
     """Sums of the partial likelihood of a batch of refits.
 
-    Units have η, the weight of their cases and r e^−shift. Times of events have the number of those who die, their weight, and
-    the sums of r at risk and of the dying, which are one where all who die are left out.
+    Units have η, the weight of their cases and r e^−shift. Times of events have the number of those
+    who die, their weight, and the sums of r at risk and of the dying, which are one where all who
+    die are left out.
     """
 
     eta: Float[np.ndarray, "refits units"]
@@ -28,28 +29,42 @@ class Sums(NamedTuple):
     @property
     def mean(self) -> Float[np.ndarray, "refits times"]:
         """Mean weight of those who die at each time."""
-        return np.divide(self.deaths, self.number, out=np.zeros_like(self.deaths), where=self.number > 0)
+        return np.divide(
+            self.deaths, self.number, out=np.zeros_like(self.deaths), where=self.number > 0
+        )
 
 
 class Ranges:
-    """Sums over units whose range holds a time, and over the times of each range, without differences.
+    """Sums over units whose range holds a time, and over the times of each range, without
+    differences.
 
     Every range is made of nodes of a binary tree over the times, two of a level at most.
     """
 
     def __init__(self, ranges: Int[np.ndarray, "2 units"], times: int):
-        low, high = ranges + times  # the leaves of the tree are the nodes from `times` on, and half of a number is above it
-        high, everyone, nodes, units = np.maximum(low, high), np.arange(ranges.shape[1]), [], []
+        # the leaves of the tree are the nodes from `times` on, and half of a number is above it
+        low, high = ranges + times
+        high = np.maximum(low, high)
+        everyone = np.arange(ranges.shape[1])
+        nodes = []
+        units = []
         while (low < high).any():
-            for node, own in ((low, (low < high) & (low % 2 == 1)), (high - 1, (low < high) & (high % 2 == 1))):
+            for node, own in (
+                (low, (low < high) & (low % 2 == 1)),
+                (high - 1, (low < high) & (high % 2 == 1)),
+            ):
                 nodes.append(node[own])
                 units.append(everyone[own])
-            low, high = (low + 1) // 2, high // 2
+            low = (low + 1) // 2
+            high = high // 2
         place = np.concatenate(nodes), np.concatenate(units)
-        self.parts = sparse.csr_array((np.ones(len(place[0])), place), shape=(2 * times, ranges.shape[1]))
+        self.parts = sparse.csr_array(
+            (np.ones(len(place[0])), place), shape=(2 * times, ranges.shape[1])
+        )
         above = times + np.arange(times)
         levels = [above >> k for k in range(int(above[-1]).bit_length())]
-        at, node = np.tile(np.arange(times), len(levels)), np.concatenate(levels)
+        at = np.tile(np.arange(times), len(levels))
+        node = np.concatenate(levels)
         self.above = sparse.csr_array((np.ones(len(at)), (at, node)), shape=(times, 2 * times))
 
     def sums(self, values: Float[np.ndarray, "sums units"]) -> Float[np.ndarray, "sums times"]:
@@ -62,15 +77,20 @@ class Ranges:
 
 
 def running(
-    values: Float[np.ndarray, "*sums places"], opens: Bool[np.ndarray, " places"], back: bool = False
+    values: Float[np.ndarray, "*sums places"],
+    opens: Bool[np.ndarray, " places"],
+    back: bool = False,
 ) -> Float[np.ndarray, "*sums places"]:
-    """Compute running sums that restart with each stratum, as differences of sums over others would cancel.
+    """Compute running sums that restart with each stratum, as differences of sums over others would
+    cancel.
 
     With `back` they run from the end of each stratum to its beginning.
     """
     band = np.ones((2, len(opens)))  # of the matrix that takes running sums back to values
     band[1, :-1] = np.where(opens[1:], 0.0, -1.0)
-    found, _ = dtbtrs(band, values.reshape(-1, len(opens)).T, uplo="L", trans="T" if back else "N", diag="U")
+    found, _ = dtbtrs(
+        band, values.reshape(-1, len(opens)).T, uplo="L", trans="T" if back else "N", diag="U"
+    )
     return found.T.reshape(values.shape)
 
 
@@ -81,30 +101,47 @@ def log_rest(share: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
 
 
 def efron(m: Float[np.ndarray, "..."], z: Float[np.ndarray, "..."]) -> Float[np.ndarray, "4 ..."]:
-    """Compute `E = Σ_{l<m} log(1 − l/z)` for any m > 0, and its derivatives E_z, E_zz and E_zm; z = m/ρ is m or more.
+    """Compute `E = Σ_{l<m} log(1 − l/z)` for any m > 0, and its derivatives E_z, E_zz and E_zm; z =
+    m/ρ is m or more.
 
     ρ is the share of the risk that dies.
     """
-    stirling_from = 20.0  # m/ρ − m from which log Γ is expanded, as differences of large values cancel
-    far, found = z - m > stirling_from, np.empty((4, *np.shape(m)))
+    # m/ρ − m from which log Γ is expanded, as differences of large values cancel
+    stirling_from = 20.0
+    far = z - m > stirling_from
+    found = np.empty((4, *np.shape(m)))
     found[:, far], found[:, ~far] = _by_series(m[far], z[far]), _by_gamma(m[~far], z[~far])
     return found
 
 
 def _by_gamma(m: np.ndarray, z: np.ndarray) -> np.ndarray:
-    rest, bend = z - m + 1, polygamma(1, z - m + 1)
+    rest = z - m + 1
+    bend = polygamma(1, z - m + 1)
     value = gammaln(z + 1) - gammaln(rest) - m * np.log(z)
-    return np.array([value, psi(z + 1) - psi(rest) - m / z, polygamma(1, z + 1) - bend + m / z**2, bend - 1 / z])
+    return np.array(
+        [value, psi(z + 1) - psi(rest) - m / z, polygamma(1, z + 1) - bend + m / z**2, bend - 1 / z]
+    )
 
 
 def _by_series(m: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Log Γ's ratio is the integral of digamma at y + ½, which is log y and a rest, from a − h to a + h."""
-    h, a = m / 2, z + 0.5 - m / 2
-    low, high, x = a - h, a + h, h / a
+    """Log Γ's ratio is the integral of digamma at y + ½, which is log y and a rest, from a − h to
+    a + h.
+    """
+    h = m / 2
+    a = z + 0.5 - m / 2
+    low = a - h
+    high = a + h
+    x = h / a
     rest = lambda y: -1 / (24 * y) + 7 / (2880 * y**3) - 31 / (40320 * y**5) + 127 / (215040 * y**7)
     slope = lambda y: 1 / (24 * y**2) - 7 / (960 * y**4) + 31 / (8064 * y**6) - 127 / (30720 * y**8)
     bend = lambda y: -1 / (12 * y**3) + 7 / (240 * y**5) - 31 / (1344 * y**7) + 127 / (3840 * y**9)
-    value = m * np.log1p((1 - m) / (2 * z)) + 2 * a * (np.arctanh(x) - x) + h * np.log1p(-(x**2)) + rest(high) - rest(low)
+    value = (
+        m * np.log1p((1 - m) / (2 * z))
+        + 2 * a * (np.arctanh(x) - x)
+        + h * np.log1p(-(x**2))
+        + rest(high)
+        - rest(low)
+    )
     first = np.log1p(m / low) - m / z + slope(high) - slope(low)
     second = m / z**2 - m / (low * high) + bend(high) - bend(low)
     return np.array([value, first, second, (m - 0.5) / (z * low) + bend(low)])
