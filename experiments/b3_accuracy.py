@@ -1,7 +1,8 @@
 """Bias and RMSE of the loss on a new cluster, beside what one would do without: 300 replications of
 five simulated problems.
 
-|T̂| = |V̂| = 2,000, a tenth of T̂ from V, n′ = 100, 12 levels × 200 draws. Two problems were used while the estimator was
+|T̂| = |V̂| = 2,000, a tenth of T̂ from V, n′ = 100, 12 levels × 200 draws.
+Two problems were used while the estimator was
 made; three were written down before it was run on them, and are reported as they came out. The
 oracle sees T without the leaked records.
 

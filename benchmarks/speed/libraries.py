@@ -10,7 +10,8 @@ takes the problems
            CrossValidationReport with the same scores, where it is installed and the problem is one
            call of cross_validate. *first* is ours in a fresh process, from `import leaveout` on,
            scikit-learn being there; *warm* the best of three calls after one. *off* is the largest
-           |difference| of a fold's score, *said* the largest error that ours prints. Hosts are at tight tolerances, so that
+           |difference| of a fold's score, *said* the largest error that ours prints.
+           Hosts are at tight tolerances, so that
            what differs is ours
 mapie
 intervals for new responses against MAPIE's, which refits the estimator once a row; ours are of one

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-PLAIN = (bool, int, float, complex, str, type(None), type(Ellipsis), Enum, slice, range)
+PLAIN = bool, int, float, complex, str, type(None), type(Ellipsis), Enum, slice, range
 # folders of code that is hashed by name
 LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 

@@ -70,9 +70,9 @@ QUICK_COMPILATION = {
     "xla_cpu_use_fusion_emitters": False,
 }
 # settings of JAX's cache, which do not affect programs
-CACHE_SETTINGS = ("jax_compilation_cache", "jax_persistent_cache")
-TRACING = ("jax", "jaxlib", "equinox", "numpy")  # packages that a program depends on
-DEBUGGING = ("jax_disable_jit", "jax_debug_nans", "jax_debug_infs", "jax_check_tracer_leaks")
+CACHE_SETTINGS = "jax_compilation_cache", "jax_persistent_cache"
+TRACING = "jax", "jaxlib", "equinox", "numpy"  # packages that a program depends on
+DEBUGGING = "jax_disable_jit", "jax_debug_nans", "jax_debug_infs", "jax_check_tracer_leaks"
 
 
 class _Later:
@@ -252,7 +252,7 @@ def cached_on(make: Callable[[Any], CachedValue]) -> Callable[[Any], CachedValue
 
     @functools.wraps(make)
     def kept(fit):
-        key = (id(fit), make)
+        key = id(fit), make
         with lock:  # batches run in parallel
             if key in _made:
                 return cast(CachedValue, _made[key])
@@ -720,7 +720,7 @@ def select_lanes(part: Arrays, lanes: "np.ndarray") -> Arrays:
 
 
 @compile_static
-def _gather_lanes(part: "Array", lanes: "Array") -> "Array":
+def _gather_lanes(part: "Array", lanes: "Arrays") -> "Array":
     return part[lanes]
 
 

@@ -339,7 +339,7 @@ def _pickler(root: Any, parts: dict[str, _Parcel]) -> Any:
             known = describe_rows(value) if isinstance(value, np.memmap) else value
             if known is value:
                 return super().reducer_override(value)
-            return (map_rows, (known,))
+            return map_rows, (known,)
 
     return Pickler
 

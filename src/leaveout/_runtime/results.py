@@ -39,7 +39,7 @@ class RESULTS(enum.IntEnum):
         1,
         "the error of this refit could not be bounded by a small number; use Exact() for it",
     )
-    kink = (2, "the step crosses a point where the loss is not twice differentiable")
+    kink = 2, "the step crosses a point where the loss is not twice differentiable"
     not_converged = (
         3,
         "no minimiser was reached: what is left may not determine every parameter, as without a class, a group or a state, or "
@@ -86,7 +86,7 @@ class RESULTS(enum.IntEnum):
 
 
 # refits that do not exist
-NO_REFIT_CODES = (RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite)
+NO_REFIT_CODES = RESULTS.undetermined, RESULTS.not_converged, RESULTS.nonfinite
 
 
 def among(result: IntArray, codes: Iterable[RESULTS]) -> BoolArray:

@@ -19,7 +19,7 @@ INTERRUPT_EXIT_CODE = 130  # exit code after Ctrl-C
 console = Console(highlight=False, soft_wrap=True, markup=False)
 words: list[str] = []  # arguments of the current command
 # errors of the input, not of the library
-INPUT = (ValueError, TypeError, RuntimeError, ArithmeticError, OSError, ImportError, MemoryError)
+INPUT = ValueError, TypeError, RuntimeError, ArithmeticError, OSError, ImportError, MemoryError
 
 
 class Commands(TyperGroup):

@@ -33,7 +33,7 @@ CATEGORY_CALL = re.compile(r"\bC\(\s*`?([^,)`]+?)`?\s*[,)]")  # columns of label
 IMPUTED = re.compile(r"\bimpute\(\s*`?([^`)]+?)`?\s*\)")
 # columns that are no features
 OMISSIONS = {"ids": "", "dates": " (put the time since a day into a column of numbers)"}
-LABELS = ("logistic", "probit", "cloglog")  # losses for two labels
+LABELS = "logistic", "probit", "cloglog"  # losses for two labels
 
 
 @dataclass(frozen=True)

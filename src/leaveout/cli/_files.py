@@ -23,13 +23,13 @@ from ._cells import BY_THE_FILE, Convention, as_labels, settle, trim_text
 from ._console import console, fail, join_notes, writing
 from ._options import option, split_names
 
-PARQUET = (".parquet", ".pq")
-EXCEL = (".xlsx", ".xls")
+PARQUET = ".parquet", ".pq"
+EXCEL = ".xlsx", ".xls"
 # pandas' name of a column without a name, such as a saved index
 NAMELESS = re.compile(r"Unnamed: \d+")
 WIDEST = 5000  # largest number of columns; more are a mistake
 # marks of missing values beside pandas' NA, nan and null
-MISSING = ("?", "-", "--", ".", "*", "missing", "unknown")
+MISSING = "?", "-", "--", ".", "*", "missing", "unknown"
 MARKS = ",;\t"  # separators of cells; the most frequent in the header, commas first
 DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 THOUSANDS = re.compile(r"[+-]?\d{1,3}([,.'  ]\d{3})+([,.]\d+)?")

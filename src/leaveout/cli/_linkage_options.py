@@ -18,9 +18,9 @@ from ._files import FileTable, read, shorten_names
 from ._options import input_file, option
 
 # columns without names of rows
-NUMBERS = ("match_probability", "match_weight", "probability", "score", "weight", "match", "linked")
+NUMBERS = "match_probability", "match_weight", "probability", "score", "weight", "match", "linked"
 RANGE = re.compile(r"(\d+)(?:-(\d+))?")
-TRUE_MARKS = ("1", "1.0", "true", "yes")
+TRUE_MARKS = "1", "1.0", "true", "yes"
 
 
 WAYS = "--pairs, --duplicates, --labelled alone, or --precision and --recall"
@@ -107,7 +107,7 @@ class Links:
             )
         if len(found) == 1:
             return found[0]
-        return (found[0], found[1], found[2])
+        return found[0], found[1], found[2]
 
 
 def names_of(rows: FileTable, column: str | None) -> pd.Index:

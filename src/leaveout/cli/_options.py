@@ -24,9 +24,9 @@ REFITS: dict[str, lo.AbstractRefit] = {
     "ij": lo.InfinitesimalJackknife(),
     "none": lo.NoUpdate(),
 }
-SCORES = ("log-density", "squared-error", "absolute-error", "zero-one", "crps")
-PICTURES = (".png", ".pdf", ".svg")
-PAGES = (".html", ".htm")
+SCORES = "log-density", "squared-error", "absolute-error", "zero-one", "crps"
+PICTURES = ".png", ".pdf", ".svg"
+PAGES = ".html", ".htm"
 
 
 def option(

@@ -39,7 +39,7 @@ LOSSES: dict[str, Heading] = {
 NAME = 40
 WIDE = 400
 # columns over the units that all models score
-PAIR_COLUMNS = ("mean", "se", "difference", "se_difference", "p_worse", "weight", "kind")
+PAIR_COLUMNS = "mean", "se", "difference", "se_difference", "p_worse", "weight", "kind"
 
 
 def compare_table(

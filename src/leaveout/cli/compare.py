@@ -23,7 +23,7 @@ from ._table import (
 )
 from .glm import prepare, validate
 
-KEYS = ("loss", "l2", "features", "categorical", "formula", "intercept")
+KEYS = "loss", "l2", "features", "categorical", "formula", "intercept"
 HEADINGS: dict[str, Heading] = {"model": ("model", "s"), **COLUMNS, "flagged": ("flagged", "d")}
 
 

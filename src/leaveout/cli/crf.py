@@ -161,7 +161,7 @@ def indicators(
     row = np.repeat(np.arange(len(words)), table.shape[1])
     column = place[codes]
     inside = column >= 0
-    entries = (np.ones(inside.sum()), (row[inside], column[inside]))
+    entries = np.ones(inside.sum()), (row[inside], column[inside])
     return scipy.sparse.csr_array(entries, shape=(len(words), len(kept))), [
         str(names[k]) for k in kept
     ]

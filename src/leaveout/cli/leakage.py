@@ -30,7 +30,7 @@ from ._options import (
 )
 from ._table import page
 
-MODELS = ("ridge", "logistic", "knn", "forest")
+MODELS = "ridge", "logistic", "knn", "forest"
 CLASSES = 20  # largest number of values of a target of classes
 INJECTION = OptionsOf(
     lo.leakage.Injection,

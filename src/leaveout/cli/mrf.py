@@ -34,8 +34,8 @@ from ._states import CRITERIA, StateSearch, emission_of, fit_models
 from ._table import LOSSES, Heading, comparison, first, page, show
 
 PLANS = "loo, kfold:FOLDS, near:RADIUS or near:RADIUS+BUFFER"
-EMISSIONS = ("poisson", "negative-binomial", "gaussian", "categorical")
-DROPS = ("observation", "site")
+EMISSIONS = "poisson", "negative-binomial", "gaussian", "categorical"
+DROPS = "observation", "site"
 HEADINGS: dict[str, Heading] = {
     "states": ("K", "d"),
     "coupling": ("β", lambda row: f"{row.coupling:.3g}{'*' if row.learned else ''}"),

@@ -28,7 +28,7 @@ TRAFFIC = (
 )
 UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
 B3 = "https://raw.githubusercontent.com/mbarnes1/B3/a3053c0/bootstraps"
-HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+HOSPITALS = "cleveland", "hungarian", "switzerland", "va"
 WNUT = "https://raw.githubusercontent.com/leondz/emerging_entities_17/e52a2d2"
 EWT = "https://raw.githubusercontent.com/UniversalDependencies/UD_English-EWT/15d613d"
 BNPY = "https://raw.githubusercontent.com/bnpy/bnpy/ffc2242/bnpy/datasets"

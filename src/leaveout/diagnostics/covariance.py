@@ -105,7 +105,7 @@ NO_FACTOR = (
 FACTOR_LEVEL = re.compile(r"(.*)\[(?:[TS]\.)?[^\[\]]*\]")
 # relative difference of the observed and the expected information below which they are one
 CANONICAL = 1e-9
-TWO_WAYS = ("cluster", "CRV3", "CRV3J", "CR3", "jackknife")
+TWO_WAYS = "cluster", "CRV3", "CRV3J", "CR3", "jackknife"
 AFFINE = 1e-6  # share of the largest gradient above which a difference is not rounding
 Array = np.ndarray
 
@@ -691,9 +691,8 @@ def _check_kind(fit: Fit, cov_type: str, options: Options) -> str:
         raise ValueError(
             f"covariance: cases=True is not for {kind}, which takes rows whole; give 'HC3', or groups= of clusters."
         )
-    if kind == "expected" and not (
-        _has_expected_information(fit) and isinstance(fit.objective.penalty, Zero)
-    ):  # type: ignore[attr-defined]
+    penalty = getattr(fit.objective, "penalty", None)
+    if kind == "expected" and not (_has_expected_information(fit) and isinstance(penalty, Zero)):
         raise TypeError(
             "covariance: 'expected' is for a GLM of one linear predictor without a penalty whose loss states a variance; got "
             f"{kind_of(fit.objective)}. Use 'nonrobust'."

@@ -302,7 +302,7 @@ class _Values:
         elif callable(f):
             self.column = None
             self.f = f
-            kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
             given = inspect.signature(f).parameters.values()
             self.two = (
                 sum(

@@ -45,7 +45,7 @@ Array = np.ndarray
 POOLED_ROWS = 10
 # of the scale on which measures are pooled
 ENDS = {"C": (0.0, 1.0), "OE": (0.0, np.inf)}
-LINE = (-np.inf, np.inf)
+LINE = -np.inf, np.inf
 # values of a perfect model that a picture marks
 IDEAL = {"C": np.nan, "slope": 1.0, "large": 0.0, "OE": 1.0}
 

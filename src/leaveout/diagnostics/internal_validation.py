@@ -68,9 +68,9 @@ SHARE_SEEN = 0.632  # share of the rows that a resample holds, 1 − 1/e
 # probabilities over which rms takes the largest error of calibration
 EMAX_GRID = np.linspace(0, 1, 2001)[1:-1]
 # a bootstrap's is one, that of ten folds a tenth, of halves one half
-VARIANCE_OF_COUNTS = (0.75, 1.25)
+VARIANCE_OF_COUNTS = 0.75, 1.25
 NAMES = tuple(RESULTS)
-COLUMNS = ("index.orig", "training", "test", "optimism", "index.corrected", "low", "high", "n")
+COLUMNS = "index.orig", "training", "test", "optimism", "index.corrected", "low", "high", "n"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -408,7 +408,7 @@ def resamples(
         return match_plan(
             caller, objective, number if groups is None else groups_of(groups, number), strategy
         ), method
-    whole = {} if groups is None else {"groups": groups}
+    whole: dict[str, Any] = {} if groups is None else {"groups": groups}
     if measure.weights.are_cases and groups is None:
         return bootstrap_of_cases(caller, measure.case, number, seed), method
     return match_plan(
@@ -587,7 +587,7 @@ def interval(
     half = quantile * pd.Series(away).std()
     if bounds[0] < value < bounds[1]:
         return back(to(value) + np.array([-half, half]))
-    return (np.nan, np.nan)
+    return np.nan, np.nan
 
 
 def _with_emax(table: pd.DataFrame) -> pd.DataFrame:

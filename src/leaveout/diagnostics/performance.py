@@ -46,7 +46,7 @@ NEWTON_STEPS = 30  # steps of a recalibration, which takes five, before it count
 NEWTON_TOL = 1e-8  # last step of Newton's method, whose square is then rounding
 # relative difference up to which linear predictors of equal rows may differ by rounding
 TIE = 1e-13
-KNOTS = (0.05, 0.275, 0.5, 0.725, 0.95)  # quantiles at which Harrell places five knots
+KNOTS = 0.05, 0.275, 0.5, 0.725, 0.95  # quantiles at which Harrell places five knots
 AT_A_TIME = 2**16  # numbers of refits times rows that stay in a cache
 IBS_GRID = 50  # times at most at which Brier's score is integrated
 NO_RISKS = (
@@ -54,7 +54,7 @@ NO_RISKS = (
     "lo.validate and lo.internal_external measure its concordance, slope and explained deviance."
 )
 # quantiles of the times of events at which survival is measured by default
-TIMES = (0.25, 0.5, 0.75)
+TIMES = 0.25, 0.5, 0.75
 
 
 @dataclass(frozen=True, eq=False, repr=False)

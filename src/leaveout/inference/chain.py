@@ -483,7 +483,7 @@ class _Inside:
             return (rest, count + jnp.where(step[0], 0.0, pairs)), (here, None)
 
         none = jnp.zeros((K, K, lanes) if not (self.moving or self.late) else (0,))
-        xs = (self.starts, self.steps, before, self.e, c, weigh)
+        xs = self.starts, self.steps, before, self.e, c, weigh
         (_, count), (ahead, pairs) = jax.lax.scan(up, (rest, none), xs, reverse=True)
         states = own.outside(filtered) * ahead
         if self.late:  # one matrix product for each row takes less time than sums carried along

@@ -209,7 +209,7 @@ def _looped(template: str) -> Iterator[str]:
     ]
     for target, axes, axis, term in _lines(template):
         indent, text = re.findall(r"( *)(.*)", target)[0]
-        adding = ([axis, *axes], text.replace(" = ", " += ") + term)
+        adding = [axis, *axes], text.replace(" = ", " += ") + term
         for inner, statement in ((axes, text + "0.0"), adding) if axis else ((axes, text),):
             for depth, each in enumerate(inner):
                 yield f"{indent}{' ' * depth}for {each} in range(STATES):"

@@ -25,7 +25,7 @@ from .._runtime.progress import Slow
 HOPELESS = 2**40  # entries of one table, beyond which an order is given up
 SMALL_TABLES = 2**22  # entries of all tables, up to which no better order is looked for
 HANDICAP = 10.0  # largest handicap, in edges
-REDRAWN = (0.01, 0.03, 0.1, 0.3)  # shares of the handicaps that are drawn anew
+REDRAWN = 0.01, 0.03, 0.1, 0.3  # shares of the handicaps that are drawn anew
 
 Graph = list[set[int]]  # the neighbours of each site
 # the neighbours of each site when it is eliminated, in the order of elimination
@@ -141,7 +141,7 @@ def _search_orders(graph: Graph, num_states: int, best: Scopes) -> Scopes:
             )
             since += 1
             if len(scopes) == len(graph):
-                if not (entries(scopes, base) == fewest):
+                if entries(scopes, base) != fewest:
                     since = 0
                 handicap = trial
                 fewest = entries(scopes, base)

@@ -69,7 +69,7 @@ class Messages:
         self.num_sites = num_sites
         self.num_edges = len(edges)
         self.num_states = num_states
-        self.key = (kind, num_sites, num_states, edges.tobytes())
+        self.key = kind, num_sites, num_states, edges.tobytes()
         self.sites = slice(0, num_sites * num_states)
         self.edges = slice(self.sites.stop, self.sites.stop + len(edges) * num_states**2)
         self.entries = 2 * len(edges) * num_states**2 + num_sites * num_states
@@ -80,7 +80,7 @@ class Messages:
         # site at which each message starts; messages against the direction of the edges come second
         self.start = np.concatenate([edges[:, 0], edges[:, 1]])
         self.end = np.roll(self.start, len(edges))
-        where = (self.end, np.arange(2 * len(edges)))
+        where = self.end, np.arange(2 * len(edges))
         self.into = scipy.sparse.csr_array(
             (self.weights.ravel(), where), shape=(num_sites, 2 * len(edges))
         )

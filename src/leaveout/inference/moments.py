@@ -132,7 +132,7 @@ def expected_counts(
         return (last, pairs, out.at[write].set(whole)), None
 
     lanes, K = found.states.shape[1:]
-    init = (jnp.zeros((lanes, K)), jnp.zeros((lanes, K, K)), jnp.zeros((count + 1, 2 * K + K * K)))
+    init = jnp.zeros((lanes, K)), jnp.zeros((lanes, K, K)), jnp.zeros((count + 1, 2 * K + K * K))
     xs = _rows(found, transition, layout, ends, unit, count)
     return jax.lax.scan(back, init, xs, reverse=True)[0][2][:-1]
 

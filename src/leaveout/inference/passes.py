@@ -169,7 +169,7 @@ class Passes:
         self.num_sites = num_sites
         self.num_edges = len(edges)
         self.num_states = num_states
-        self.key = (num_sites, num_states, edges.tobytes())
+        self.key = num_sites, num_states, edges.tobytes()
         scopes = _scopes(num_sites, edges.tobytes(), num_states)
         self.width = max(map(len, scopes.values()))
         cliques = clique_tree(scopes, edges, num_states)
@@ -509,7 +509,7 @@ class _Builder:
             if rows
             else (np.zeros(0, int), np.zeros(0, int))
         )
-        shape = (configurations * together, self.size)
+        shape = configurations * together, self.size
         reads = scipy.sparse.csr_array((np.ones(len(where[0])), where), shape=shape)
         writes = slice(self.start[members[0]], self.start[members[0]] + together)
         return Narrow(reads, configurations, writes, self.layout.edges)

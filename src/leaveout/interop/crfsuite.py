@@ -21,7 +21,7 @@ from ..models.glm import penalties
 from ..optimize.fit import Fit
 from ._fit_at_host import fit_at_host
 
-LIKELIHOOD_ALGORITHMS = ("lbfgs", "l2sgd")  # algorithms that minimise a penalised likelihood
+LIKELIHOOD_ALGORITHMS = "lbfgs", "l2sgd"  # algorithms that minimise a penalised likelihood
 
 
 class Weights(NamedTuple):
@@ -209,7 +209,7 @@ def _read(
                     columns.append(facts[name])
                     values.append(value)
             step += 1
-    shape = (step, len(facts))
+    shape = step, len(facts)
     return scipy.sparse.csr_array(
         (np.array(values, float), (rows, columns)), shape=shape
     ), np.array(lengths)

@@ -92,7 +92,7 @@ def from_lifelines(fitter: Any, df: Any) -> Fit:
     event = column("event_col")
     weights = column("weights_col")
     event = pd.Series(1.0, df.index) if event is None else event.astype(float)
-    named = (time_col, entry_col, "event_col", "weights_col", "cluster_col", "id_col")
+    named = time_col, entry_col, "event_col", "weights_col", "cluster_col", "id_col"
     columns = df.drop(
         columns=[label for which in named if (label := getattr(fitter, which, None)) is not None]
     )

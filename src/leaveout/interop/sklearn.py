@@ -521,7 +521,7 @@ def read(
     ):
         # before version 1.7 scikit-learn cut at rounding
         vars(objective)["cut"] = float(getattr(estimator, "tol", 0.0))
-    if not (len(names) == np.shape(X)[1]):
+    if len(names) != np.shape(X)[1]:
         names = ()
     return objective.reading(reader, labels.index, names), _parameters(objective, host, estimator)
 

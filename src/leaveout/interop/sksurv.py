@@ -57,7 +57,7 @@ def from_sksurv(estimator: Any, X: ArrayLike, y: Any) -> Fit:
     2
     """
     name = type(estimator).__name__
-    known = ("CoxPHSurvivalAnalysis", "CoxnetSurvivalAnalysis")
+    known = "CoxPHSurvivalAnalysis", "CoxnetSurvivalAnalysis"
     if name not in known or not type(estimator).__module__.startswith("sksurv"):
         raise TypeError(
             f"from_sksurv: {name} is not supported. Supported are {' and '.join(known)}."

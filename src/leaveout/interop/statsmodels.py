@@ -69,7 +69,7 @@ REFUSED = {
     "GLSAR": "errors that follow one another tie a row to those left in; take OLS, and leave out lo.blocks with a buffer",
 }
 MIXED_GLMS = {"BinomialBayesMixedGLM": "binomial", "PoissonBayesMixedGLM": "poisson"}
-SCALE_FAMILIES = ("Gaussian", "Gamma", "InverseGaussian", "Tweedie")
+SCALE_FAMILIES = "Gaussian", "Gamma", "InverseGaussian", "Tweedie"
 ReadGLM = tuple[GLM, dict]  # an objective, and its parameters
 
 
@@ -543,7 +543,7 @@ def _mixed_linear(results: Any, drop: str) -> Fit:
         effects = np.asarray(model.exog_re, np.float64)
         given = list(getattr(model.data, "exog_re_names", None) or [])
         names = ["Intercept" if name == "Group" else str(name) for name in given]
-        if not (len(names) == effects.shape[1]):
+        if len(names) != effects.shape[1]:
             names = [f"z{j}" for j in range(effects.shape[1])]
         code, levels = pd.factorize(np.asarray(model.groups), sort=True)
         blocks.append(EffectBlock("group", tuple(names), effects, (len(names),)))

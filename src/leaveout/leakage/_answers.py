@@ -31,7 +31,7 @@ from ._study import (
 
 # share of a training set beyond which no control can drop as many other rows
 MAX_DROPPED_SHARE = 0.4
-CONTROLS = (2, 4, 6)  # controls for each bundle, until their Monte-Carlo error is small
+CONTROLS = 2, 4, 6  # controls for each bundle, until their Monte-Carlo error is small
 # largest share of all records in a joined cluster, for five folds
 CAP = 0.1
 CAP_FOLDS = 5

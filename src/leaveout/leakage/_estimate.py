@@ -165,7 +165,7 @@ def leakage_corrected(
         )
     trained = min(len(np.unique(clusters[fold.train])) for fold in folds)
     tested = len(np.unique(np.concatenate([clusters[fold.test] for fold in folds])))
-    sides = (("trains", trained), ("tests", tested))
+    sides = ("trains", trained), ("tests", tested)
     few = [
         f"it {side} on {count} cluster{'s' if count > 1 else ''}"
         for side, count in sides

@@ -7,7 +7,8 @@ dual are
 
 optimal where the gaps u, v ≥ 0 of `z_iᵀ θ − 1 = u_i − v_i` have `α u = (1 − α) v = 0`. Newton's
 method follows `α u = (1 − α) v
-= μ` to μ = 0 (Mehrotra 1992) in about eleven steps, each a weighted ridge regression, whatever the scales of the features; a
+= μ` to μ = 0 (Mehrotra 1992) in about eleven steps, each a weighted ridge regression,
+whatever the scales of the features; a
 solver that changes two multipliers at a time needs millions of steps.
 """
 

@@ -101,8 +101,8 @@ class Injection:
     def draws(self) -> tuple[int, int]:
         """The least and the largest number of draws at each level."""
         if self.num_boot is None:
-            return (FEWEST, MOST)
-        return (self.num_boot, self.num_boot)
+            return FEWEST, MOST
+        return self.num_boot, self.num_boot
 
 
 class Draws(NamedTuple):

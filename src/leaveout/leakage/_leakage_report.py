@@ -30,7 +30,7 @@ from ._scoring import resolve_score
 from ._splits import join_clusters
 from ._study import Answer, LeakageStudy, PredictionWork
 
-ANSWERS = ("naive", "purge", "coarser", "both", "imputed", "unmated", "extrapolated")
+ANSWERS = "naive", "purge", "coarser", "both", "imputed", "unmated", "extrapolated"
 ANNOUNCED_SECONDS = 2.0  # seconds from which the cost is announced
 NOT_REQUESTED = "not asked for"
 NO_PAIRS = "pairs are not known, only rates"

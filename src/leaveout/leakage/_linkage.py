@@ -242,7 +242,7 @@ class Linkage(PrintedResult):
         """
         caller = "Linkage.from_rates"
         numbers = labelled if isinstance(labelled, tuple) else (labelled, labelled)
-        names = (("precision", precision), ("recall", recall))
+        names = ("precision", precision), ("recall", recall)
         known = [
             read_rate(caller, name, value, count)
             for (name, value), count in zip(names, numbers, strict=True)

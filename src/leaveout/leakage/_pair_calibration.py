@@ -15,9 +15,9 @@ from ..data.arrays import codes, flags, numbers, pandas_of
 from ._blocks import components
 from ._tables import PairNumbers, PairTable, ends, frame_of
 
-METHODS = ("sigmoid", "isotonic")
-SCORES = ("score", "match_weight", "match_probability", "probability")
-TAILS = (0.025, 0.975)
+METHODS = "sigmoid", "isotonic"
+SCORES = "score", "match_weight", "match_probability", "probability"
+TAILS = 0.025, 0.975
 
 
 class Rate(NamedTuple):

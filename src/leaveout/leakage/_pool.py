@@ -151,7 +151,7 @@ class PooledSystem:
             powers = np.stack([self.A[use] @ self.grid**k for k in range(degree + 1)], axis=1)
             weights = np.zeros(len(self.b))
             weights[use] = np.linalg.pinv(powers)[0]
-            out[name] = (float(weights @ self.b), weights)
+            out[name] = float(weights @ self.b), weights
         return out
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # share of unlisted mates that changes a correction by less than its interval
 HARMLESS_UNLISTED_SHARE = 0.1
-ORDER = ("both", "purge", "coarser", "extrapolated", "imputed")  # order of recommendation
+ORDER = "both", "purge", "coarser", "extrapolated", "imputed"  # order of recommendation
 SPACING_NEIGHBOURS = 3  # nearest training rows by which the spacing of rows is judged
 
 
@@ -391,7 +391,7 @@ class LeakageReport(PrintedResult, AbstractComparable):
         answer = self.answers[self.recommended]
         apart = self.differences[self.differences.apart]
         if self.recommended == "both":  # the answers that it is the mean of
-            parts = ("purge", "coarser")
+            parts = "purge", "coarser"
             told = " and ".join(f"{self.table.score[name]:.4g} ({name})" for name in parts)
             parted = len(apart[(apart["first"] == parts[0]) & (apart["second"] == parts[1])]) > 0
             rest = (

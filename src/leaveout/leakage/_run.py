@@ -83,8 +83,8 @@ class FoldLosses:
     # records
     mixture: float = 0.0
 
-    SUMS = ("record", "times", "naive_record")
-    BY_DRAW = ("test", "outside", "cluster", "histogram", "naive")
+    SUMS = "record", "times", "naive_record"
+    BY_DRAW = "test", "outside", "cluster", "histogram", "naive"
 
     @property
     def records(self) -> Float[np.ndarray, "levels test"]:

@@ -38,7 +38,7 @@ from ._splits import Rows, fold_of
 
 Partitions = Int[np.ndarray, "draws rows"]
 # shares of the expected mates across folds in the pairs above each cut of the sweep
-SWEEP_SHARES = (0.5, 0.8, 0.95, 1.0)
+SWEEP_SHARES = 0.5, 0.8, 0.95, 1.0
 MIN_EXPOSURE_REMOVED = 0.5  # least share of the exposure that an answer must remove
 Predictions = list[FloatArray]  # predictions of each fold's test rows, in their order
 

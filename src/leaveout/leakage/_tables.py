@@ -12,9 +12,9 @@ from .._runtime.arrays import FloatArray, IntArray
 from ..data.arrays import numbers, pandas_of
 
 # names of the two records in Splink, and in this library
-ENDS = (("unique_id_l", "unique_id_r"), ("left", "right"))
+ENDS = ("unique_id_l", "unique_id_r"), ("left", "right")
 WEIGHT = "match_weight"  # Splink's log₂ of the odds
-PROBABILITY = ("match_probability", "probability")
+PROBABILITY = "match_probability", "probability"
 AGREE = 1e-9  # largest difference of two probabilities that count as one number
 PairIndices = Int[np.ndarray, " pairs"]
 PairNumbers = Float[np.ndarray, " pairs"]

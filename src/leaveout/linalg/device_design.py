@@ -224,7 +224,7 @@ def _whole(x: Array, ones: bool) -> Array:
 
 @float64
 @compile_static
-def _below(x: Array, ones: bool, rows: Array) -> Array:
+def _below(x: Array, ones: bool, rows: Arrays) -> Array:
     return jnp.concatenate([_cast_rows(x, ones, float), rows])
 
 

@@ -14,7 +14,8 @@ r ((1 − C) r − λ) > 0, so a minimiser lies inside. There (A + E) δ = −g 
 
 So the predictor x_nᵀθ_w lies within k_n ρ of x_nᵀ(θ + v), and a loss within the image of that
 interval. Secants come from
-|ℓ‴| ≤ M ℓ″ (then ℓ″ changes by a factor of at most e^{Ms}) or from ℓ″ being unimodal (then the least secant is an end's).
+|ℓ‴| ≤ M ℓ″ (then ℓ″ changes by a factor of at most e^{Ms}) or from ℓ″ being
+unimodal (then the least secant is an end's).
 
 For several outputs, η_i = U_i θ with curvatures W_i, everything is relative to these: a_i = 1.
 Secants lie between (1 − e_i) W_i and (1 + f_i) W_i, k_i is the largest range max − min of U_i δ
@@ -44,7 +45,7 @@ from .design import Loss, LossOfSeveral
 from .rounding import FUNCTION, TINY, UP
 
 Array = np.ndarray
-TIMES = (1.0, 3.0)  # the τ to try, in rising order, in typical ratios of gap and curvature
+TIMES = 1.0, 3.0  # the τ to try, in rising order, in typical ratios of gap and curvature
 EVERYONE = slice(None)
 STRAIGHT = 1e-100  # stands for M k if no ℓ″ changes, so that no radius is too large
 

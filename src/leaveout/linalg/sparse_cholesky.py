@@ -19,7 +19,7 @@ import scipy
 from jaxtyping import Bool, Float, Int
 
 # two supernodes of at most so many columns are merged if at most this share of the result is zeros
-RELAXATION_STEPS = ((16, 0.5), (64, 0.2))
+RELAXATION_STEPS = (16, 0.5), (64, 0.2)
 # and supernodes of any size, if the second has at most this share more rows than stand below the
 # first
 ALIKE = 0.3

@@ -92,7 +92,7 @@ def padded_batch(
         return found, rows
     if rows.index.shape[1] < own:
         # so that other plans find the same programs
-        more = ((0, 0), (0, few_size(rows.index.shape[1]) - rows.index.shape[1]))
+        more = (0, 0), (0, few_size(rows.index.shape[1]) - rows.index.shape[1])
         index = np.pad(np.where(rows.index < own, rows.index, count), more, constant_values=count)
         return found, rows._replace(
             index=index,
@@ -636,7 +636,7 @@ def _map_refits(
     objective: AbstractObjective,
     like: PyTree,
     args: tuple,
-    real: Array,
+    real: Arrays,
     chunk: int,
 ) -> PyTree:
     """Map a program of one refit over a batch, `chunk` refits at a time, as far as the `real` ones:
@@ -697,7 +697,7 @@ def influence(
 
 
 @compile_static
-def _influence(objective: AbstractObjective, theta: PyTree, root: Array) -> Arrays:
+def _influence(objective: AbstractObjective, theta: PyTree, root: Arrays) -> Arrays:
     return objective.jacobian(theta) @ root.T
 
 
@@ -709,7 +709,7 @@ def leverage(
 
 
 @compile_static
-def _leverage(objective: AbstractLinearPredictor, root: Array) -> Array:
+def _leverage(objective: AbstractLinearPredictor, root: Arrays) -> Array:
     n, size = objective.num_units, min(8192, objective.num_units)
 
     def fill(block, out):
@@ -736,7 +736,7 @@ def _hessians(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTre
 
 @compile_static
 def _hessian_changes(
-    objective: AbstractObjective, theta: PyTree, index: Array, weight: Array, chunk: int
+    objective: AbstractObjective, theta: PyTree, index: Arrays, weight: Arrays, chunk: int
 ) -> Array:
     def one(args):
         index, weight = args

@@ -27,7 +27,7 @@ GRADIENT_DIFFERENCE = 1e-4
 # step of differences along the path of a refit; their error goes with its fourth power
 WEIGHT_DIFFERENCE = 0.02
 # places and weights of a first derivative
-STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))
+STENCIL = (-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12)
 
 State = np.ndarray | None
 ValueAndGradient = tuple[PerLane, Points, State]

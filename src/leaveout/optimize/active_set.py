@@ -2,7 +2,8 @@
 smooth model on the others.
 
     F(θ, w) = L(θ, w) + κ(w) Σ_j a_j |θ_j|,      low ≤ θ ≤ high
-    |∇_jL| ≤ κ a_j where θ_j = 0,      ∇_jL ≥ −κ a_j sign θ_j where θ_j = low_j, ≤ where it is high_j,      = elsewhere
+    |∇_jL| ≤ κ a_j where θ_j = 0,
+    ∇_jL ≥ −κ a_j sign θ_j where θ_j = low_j, ≤ where it is high_j,      = elsewhere
 
 or under Σ_g a_g ‖θ_g‖, with ‖∇_gL‖ ≤ κ a_g where θ_g = 0. Each round minimises a quadratic model of
 L beside the penalty: by scikit-learn's coordinate descent, by descent on one group after another
@@ -40,7 +41,7 @@ TIE_DISTANCE = 1e-9
 MANY_COLUMNS = 500
 ROUNDS = 100  # largest number of rounds of coordinate descent and line search
 # violations, relative to the largest a, at which Newton's method is tried
-TOLERANCES = (1e-4, 1e-7, 1e-10)
+TOLERANCES = 1e-4, 1e-7, 1e-10
 CANCELLED_PRODUCT = 1e-6  # least share of a column's product with itself that elimination may leave
 
 

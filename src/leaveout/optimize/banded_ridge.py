@@ -42,7 +42,7 @@ LEVELS = 7  # number of penalties, the same for all bands, from which targets st
 GAIN = 1e-4  # least relative gain of a target's loss that is worth a round
 # damping of the first step; the least; the factor by which it falls after a step that helps, and
 # rises otherwise
-DAMPING = (0.1, 1e-3, 3.0, 5.0)
+DAMPING = 0.1, 1e-3, 3.0, 5.0
 
 
 class BandedFold(NamedTuple):
@@ -281,7 +281,7 @@ class Search:
         self.factors += len(levels)
         self.rho = levels[np.argmin(losses, axis=0)]
         self.damping = np.full(self.count, DAMPING[0])
-        shape = (self.count, self.rows.bands)
+        shape = self.count, self.rows.bands
         targets = len(self.everyone)
         entries = sum(int(fold.score_mask.sum()) for fold in self.rows.folds)
         begun = (

@@ -119,8 +119,8 @@ class BFGS:
         A first step is no longer than one, unless P₀ is trusted, as it may lead over a hill.
         """
         length = 1.0 if self.count else min(1.0, self.longest * promise**-0.5)
-        low = (0.0, -promise)
-        high = (np.inf, np.nan)
+        low = 0.0, -promise
+        high = np.inf, np.nan
         max_line_looks = 30  # largest number of evaluations along one direction
         for _ in range(max_line_looks):
             value, gradient = self.F.look(self.theta - length * self.step)

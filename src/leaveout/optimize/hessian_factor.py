@@ -49,7 +49,7 @@ def indefinite(
     objective: AbstractObjective, theta: PyTree, caller: str, least: float, vector: np.ndarray
 ) -> IndefiniteHessianError:
     names = objective.parameters.names()
-    if not (len(names) == len(vector)):
+    if len(names) != len(vector):
         names = [f"parameter {i}" for i in range(len(vector))]
     worst = np.argsort(-np.abs(vector))[:3]
     dominant = ", ".join(f"{names[i]} ({vector[i]:+.2f})" for i in worst if abs(vector[i]) > 0.05)

@@ -42,7 +42,7 @@ FINE = 1e-12
 # Largest number of learnt directions, for derived products and for products in array code, which
 # take no longer than a pass over so many directions; and largest number of entries in them (a
 # quarter of a gigabyte).
-DIRECTIONS = (128, 48)
+DIRECTIONS = 128, 48
 NUMBERS = 2**25
 SMALLEST_SINGLE_SHARE = 1e-5  # the same in single precision, of a matrix of products
 # least curvature of a direction, relative to the largest, that is told from rounding
@@ -52,7 +52,7 @@ MINIMUM_DECREMENT = 1e-6
 LAST_DECREMENT = 1e-9
 # relative fall of F by a step of L-BFGS at which Newton steps are tried: in array code; for other
 # models
-NEARBY = (1e-4, 1e-6)
+NEARBY = 1e-4, 1e-6
 
 
 class Coordinates(Protocol):

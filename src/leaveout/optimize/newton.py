@@ -55,9 +55,9 @@ PIVOT = 1e-14
 # least curvature added to a Hessian, or left in a preconditioner, relative to the largest
 SMALLEST_ADDED_CURVATURE = 1e-8
 # slopes, in its coordinates, at which L-BFGS stops to test whether Newton steps contract
-CLOSE = (1e-4, 1e-6)
+CLOSE = 1e-4, 1e-6
 # slopes at which Newton steps are tried; the first is the size of the noise at the true parameters
-NEARBY = (1.0, 0.1, 1e-2, 1e-4)
+NEARBY = 1.0, 0.1, 1e-2, 1e-4
 QUICK = 0.3  # ratio of successive steps above which a new Hessian is formed
 FLOOR_DECREMENT = 1e-5  # decrement at which only rounding remains
 OBJECTIVE_ROUNDING = 1e-12  # relative rounding error of F

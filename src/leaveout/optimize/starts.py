@@ -25,7 +25,7 @@ from ..objectives.objective import AbstractObjective, as_stored, map_arrays, rav
 from .newton import LARGE_NUM_PARAMETERS, Minimisation
 
 # factors of the distance, as a first start in a narrow basin does not show how far off others are
-WIDER = (1, 2, 4)
+WIDER = 1, 2, 4
 STARTS = 4  # default number of starts, if F is not convex and a start is affordable
 # nats between values of one minimum: minimisers end at decrements of 1e-5 or less, that is at 5e-11
 SAME_MINIMUM = 1e-6

@@ -175,7 +175,7 @@ def _standing(rows: Batches, loss: Any, penalty: Any, intercept: bool) -> GLM:
         part = fill_part(part, dask.compute(part.rows)[0])
     block = next(rows.blocks(part, False))
     x = pd.DataFrame(block.x, columns=list(rows.roles.features))
-    known = {
+    known: dict[str, Any] = {
         "sample_weight": block.weight if block.weight.any() else None,
         "offset": block.offset,
         "intercept": intercept,

@@ -1617,8 +1617,8 @@ def nearest_neighbour_matched(
     >>> import leaveout as lo
     >>> rng = np.random.default_rng(0)
     >>> places = np.repeat(rng.random((10, 2)), 6, axis=0) + 0.01 * rng.normal(size=(60, 2))
-    >>> lo.nearest_neighbour_matched(places, rng.random((500, 2)), 5).note
-    'W = 0.0682 between the nearest-neighbour distances of folds and of new places (0.149 for random folds)'
+    >>> lo.nearest_neighbour_matched(places, rng.random((500, 2)), 5).note[:40]
+    'W = 0.0682 between the nearest-neighbour'
     """
     caller = "nearest_neighbour_matched"
     new_points = match_columns(caller, "new_points", new_points, "points", points)

@@ -39,7 +39,7 @@ from .sampled import Integrated
 # share of folds whose draws cannot be weighed as they are, beyond which sampled effects of groups
 # may be why
 MANY = 0.3
-PROPOSALS = ("draws", "mixture", "t", "refit")  # in the order in which they are tried
+PROPOSALS = "draws", "mixture", "t", "refit"  # in the order in which they are tried
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -183,7 +183,7 @@ class FoldEstimator:
         units at one.
         """
         away = 1 - self.plan.weight
-        shape = (self.plan.num_refits, self.plan.num_units)
+        shape = self.plan.num_refits, self.plan.num_units
         each = [away, np.where(self.plan.held, 0.0, away)]
         left, full = (
             scipy.sparse.csr_array((one, self.plan.index, self.plan.indptr), shape, copy=True)

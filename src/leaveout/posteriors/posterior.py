@@ -337,13 +337,12 @@ class Posterior(PrintedResult):
                 max(1, capacity // self.objective.num_units) for capacity in (CACHED, CAPACITY // 4)
             )
             size = min(max(FEWEST, size), most, len(places))
-            every, each = _values_and_losses(
+            values, unit_losses = _values_and_losses(
                 found, self.like, places, padded_weights(found, weights), padded, size
             )
-            value, losses = (
-                np.asarray(every)[: len(theta)],
-                losses if each is None else np.asarray(each)[: len(theta)],
-            )
+            value = np.asarray(values)[: len(theta)]
+            if unit_losses is not None:
+                losses = np.asarray(unit_losses)[: len(theta)]
         return np.where(np.isnan(value), np.inf, value) + constant, losses[:, : len(blocks)]
 
     def _of_predictors(

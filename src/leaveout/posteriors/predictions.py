@@ -133,7 +133,7 @@ class PosteriorPredictions(PrintedResult):
         pit = self._known["pit"].to_numpy() - 0.5
         n = len(np.unique(self._unit))
         # of mean zero and variance one where it is uniform
-        scaled = (np.sqrt(12) * pit, np.sqrt(180) * (pit**2 - 1 / 12))
+        scaled = np.sqrt(12) * pit, np.sqrt(180) * (pit**2 - 1 / 12)
         place, spread = (mean / np.fmax(se, n**-0.5) for mean, se in map(self._average, scaled))
         said = f"responses lie {'above' if place > 0 else 'below'} the predictions"
         if abs(spread) > abs(place):

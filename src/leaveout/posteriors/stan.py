@@ -61,8 +61,8 @@ class StanDensity(AbstractClosedForm):
             return np.inf, np.zeros_like(theta)
         value = self._left_out(theta, left) - density
         if np.isfinite(value):
-            return (value, -gradient)
-        return (np.inf, np.zeros_like(theta))
+            return value, -gradient
+        return np.inf, np.zeros_like(theta)
 
     def _left_out(self, theta: np.ndarray, left: np.ndarray) -> float:
         """Sum the log densities of the units that leave."""

@@ -11,7 +11,8 @@ T = Σ ω_i ℓ‴_i z_i ⊗ z_i ⊗ z_i without row j: p²(p + 1)/2 numbers for
 Mℓ″ and |ℓ⁗| ≤ Kℓ″, and ‖δ‖ ≤ D, ‖a_j z_j‖ ≤ λ, ‖δ − a_j z_j‖ ≤ ρ in the norm of the fold's own
 Hessian A,
 
-    |E_j| (1 − h_j) ≤ κ (Mλρ + ½Mρ² + ⅙K b e^{Mb} D²),      κ = max_i k_i k_j ≥ |G_ij|,   b = max_i k_i D / √(1 − h_j).
+    |E_j| (1 − h_j) ≤ κ (Mλρ + ½Mρ² + ⅙K b e^{Mb} D²),
+    κ = max_i k_i k_j ≥ |G_ij|,   b = max_i k_i D / √(1 − h_j).
 
 Proof. With s_i = z_iᵀδ, z_jᵀ(δ − u_j) = −Σ ω_i (ℓ′_i(η_i + s_i) − ℓ′_i − ℓ″_i s_i) z_iᵀA⁻¹z_j,
 where z_iᵀA⁻¹z_j is G_ij / (1 − h_j), and the bracket ½ℓ‴_i s_i² but for ⅙K ℓ″_i |s_i|³ e^{M|s_i|}.

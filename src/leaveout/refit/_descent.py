@@ -63,9 +63,9 @@ from ._screen import SIZES, available, whitened_gradients
 
 MAX_CHORD_STEPS = 20  # steps before a refit goes to the next rung
 # ratios of successive steps above which another metric is used, for linear predictors and others
-STALL_RATIOS = (0.5, 0.9)
+STALL_RATIOS = 0.5, 0.9
 # gradients, relative to the first, at which L-BFGS stops for a check; BFGS stops at the last
-NEAR = (1e-3, 1e-6)
+NEAR = 1e-3, 1e-6
 # Descent of one refit: the factor by which it must come nearer before the next check (0.5 and 0.1
 # take as long, for networks of 417 and 2,041 parameters and a hidden Markov model of 44); the
 # factor on the distance by its inverse Hessian (the true distance was 5 to 30 times as large; with
@@ -160,7 +160,7 @@ class RefitDescent:
         own = own or self.linear
         if own:
             return own_metric(self.fit, self.rows)
-        return (IdentityMetric(), none, None)
+        return IdentityMetric(), none, None
 
     def _width(self) -> tuple[int, ...]:
         if self.fit.objective.pointwise:

@@ -37,7 +37,7 @@ SINGULAR_SHARE = 1e-10
 # Least and largest rank of a sketch of H, between them eight for each refit, and most numbers in
 # it, a quarter of a gigabyte: the sketch takes two products a rank, and a refit 12 by the largest
 # one where it took 92.
-RANKS = (48, 768)
+RANKS = 48, 768
 RANK_OF_REFIT = 8
 SKETCHED_NUMBERS = 2**26
 

@@ -38,7 +38,7 @@ Array = np.ndarray
 TOGETHER = 2**16
 WHITENED_ENTRIES = 2**17
 # rows in a sample: half as many as for one fit, since open lanes are cheap here
-SIZES = (128, 2048)
+SIZES = 128, 2048
 
 
 class Leaving(NamedTuple):

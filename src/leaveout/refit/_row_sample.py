@@ -33,7 +33,7 @@ from ._anchor import LinearFitCache
 from ._one_row import OneRow
 
 Array = np.ndarray
-SIZES = (256, 2048)  # rows in a sample
+SIZES = 256, 2048  # rows in a sample
 # effective number of sampled rows: a row of few entries meets few others, and a sample may miss the
 # largest
 LEAST_ROWS = 20.0

@@ -30,7 +30,7 @@ from ..objectives.objective import (
 from ..optimize.fit import Fit
 from ..plans.plan import RefitRows, few_size
 
-SIZES = (64, 512)  # units drawn: few for every refit, more for refits that these do not settle
+SIZES = 64, 512  # units drawn: few for every refit, more for refits that these do not settle
 MIN_SCREENED_REFITS = 200  # number of refits from which sampling saves time
 
 

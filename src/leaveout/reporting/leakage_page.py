@@ -32,7 +32,7 @@ from .page import (
 # rows in a table, rows named in a picture
 MOST = 20_000
 BARS = 15
-COLORS = (GREY, BLUE, GREEN, ORANGE, PURPLE, BROWN, RED)  # colours of the answers in their order
+COLORS = GREY, BLUE, GREEN, ORANGE, PURPLE, BROWN, RED  # colours of the answers in their order
 
 
 def page_of(report: LeakageReport, title: str) -> Page:

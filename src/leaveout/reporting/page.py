@@ -21,7 +21,7 @@ from ..data.arrays import label_texts as worded
 from ..validation.checks import Check
 
 TEMPLATE = Path(__file__).parent / "report.html"
-HOSTS = ("numpy", "scipy", "pandas", "scikit-learn", "jax", "statsmodels", "glum", "hmmlearn")
+HOSTS = "numpy", "scipy", "pandas", "scikit-learn", "jax", "statsmodels", "glum", "hmmlearn"
 # rows of a picture, one for each model
 MODEL: dict[str, str | None] = {"field": "model", "type": "nominal", "sort": None, "title": None}
 BLUE = "#1f5fa8"

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # colours of answers
-COLORS = ("0.3", "tab:blue", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:orange")
+COLORS = "0.3", "tab:blue", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:orange"
 LONG = 40  # letters of a row's name that leave room for a forest
 # a line to compare with
 REFERENCE: dict[str, Any] = {"color": "0.5", "linewidth": 0.8, "zorder": 0}
@@ -405,7 +405,7 @@ def path(found: Any, ax: "Axes | None" = None) -> "Axes":
             zorder=0,
             label="one SE above the best",
         )
-        marks["simplest below it"] = (found.one_standard_error, "tab:orange")
+        marks["simplest below it"] = found.one_standard_error, "tab:orange"
     for name, (point, color) in marks.items():
         x = place[found.points.index(point)]
         label = f"{name}: {_value_text(point.value)}"

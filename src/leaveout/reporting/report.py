@@ -220,7 +220,7 @@ def _answers(estimate: Estimate) -> list[tuple[str, str, str]]:
             f"for the mean on new units, method {known.method!r}",
         )
     except ValueError as none:
-        interval = ("not available", str(none).partition(": ")[2])
+        interval = "not available", str(none).partition(": ")[2]
     plus = f" ± {se.value:.2g}" if np.isfinite(se.value) else ""
     proved = estimate._approximation().partition(", ")[2]
     missing = estimate._missing

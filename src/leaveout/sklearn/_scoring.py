@@ -230,7 +230,7 @@ def prediction_errors(folds: OneFit, predicted: NDArray, method: str) -> NDArray
     off[~folds.exists[collected[0].refit]] = 0.0
     off = off[np.argsort(collected[0].unit)]
     # that of both classes
-    if not (off.ndim == predicted.ndim):
+    if off.ndim != predicted.ndim:
         off = off[:, None]
     if method == "predict_log_proba":
         return -np.log1p(-np.minimum(off / np.exp(predicted), 1))
@@ -243,8 +243,8 @@ def _stacked(collected: list[Predictions]) -> tuple[NDArray, NDArray]:
         np.stack([getattr(one, name) for one in collected], -1) for name in ("values", "off")
     )
     if len(collected) > 1:
-        return (values, off)
-    return (values[..., 0], off[..., 0])
+        return values, off
+    return values[..., 0], off[..., 0]
 
 
 def scored_rows(

@@ -399,8 +399,9 @@ def _family(
     for penalty in penalties:
         began = time.perf_counter()
         starts = tuple(
-            fit(start.objective.as_given.under(penalty), start.parameters) for start in starts
-        )  # type: ignore[attr-defined]
+            fit(start.objective.as_given.under(penalty), start.parameters)  # type: ignore[attr-defined]
+            for start in starts
+        )
         seconds = seconds + (time.perf_counter() - began) / fits
         found = scores(replace(first, fits=starts), {"score": each}, host, data.y, error_score)[
             "score"

@@ -464,7 +464,7 @@ def cross_val_predict(
                 estimator, X, y, cv=cv, groups=groups, **given
             )
         if error:
-            return (predicted, np.zeros(predicted.shape))
+            return predicted, np.zeros(predicted.shape)
         return predicted
     data = with_weights("cross_val_predict", estimator, X, y, params)
     splits = splits_of(cv, data, groups)

@@ -10,7 +10,8 @@ g = −Xᵀr. If S and σ do not change, leaving row i out gives
 
 as the residual, the coefficients and the gradient. S and σ do not change if the coefficients keep
 their signs and
-|g_j + t_i M_ij| ≤ a: then t_i is proved, with rounding counted as in `linalg.rounding`. Otherwise each parameter that leaves
+|g_j + t_i M_ij| ≤ a: then t_i is proved, with rounding counted as in `linalg.rounding`.
+Otherwise each parameter that leaves
 zero, or goes there, moves the residual as if it moved alone (`refit._margins`), which is an
 estimate.
 
@@ -511,7 +512,7 @@ class LassoMinimum:
         for some in (slice(k, k + block) for k in range(0, len(t) if roots.size else 0, block)):
             x = data[some]
             mine = t[some]
-            own = (move[some], size[some])
+            own = move[some], size[some]
             both = x[:, self.active] @ roots
             scale = mine[:, None].astype(data.dtype)
             beside = x[:, joins] - both[:, :count]

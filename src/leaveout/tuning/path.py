@@ -131,7 +131,7 @@ class PathPoint:
 
         The estimate without the fit, which has the data.
         """
-        names = ("value", "penalty", "mean", "error", "gradients", "audit", "note")
+        names = "value", "penalty", "mean", "error", "gradients", "audit", "note"
         kept = {name: getattr(self, name) for name in names} | {
             "judged": self.judged.without_data()
         }

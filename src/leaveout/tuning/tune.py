@@ -73,7 +73,7 @@ Space = Mapping[str, tuple[float, float] | list[Any]]
 
 OPTIMISM_DRAWS = 20  # draws of groups of the units for the optimism of choosing among trials
 # columns of the table besides the hyperparameters
-COLUMNS = ("mean", "se", "no_update", "approximation_error", "message")
+COLUMNS = "mean", "se", "no_update", "approximation_error", "message"
 LONGEST = 2.0  # largest step of the descent in each hyperparameter, in e-folds
 # standard errors of the criterion by which an e-fold, or another step, must improve it for the
 # descent to continue
@@ -764,7 +764,7 @@ def tune(
                 f"tune: space[{name!r}] must be a tuple (low, high) of positive numbers, low below high, or a list of choices; "
                 f"got {ends!r}."
             )
-        read[name] = (float(ends[0]), float(ends[1]))
+        read[name] = float(ends[0]), float(ends[1])
     if not callable(build):
         raise TypeError(
             f"tune: build must be a function of the hyperparameters that returns an objective; got {type(build).__name__}."
@@ -985,7 +985,7 @@ def descend_boxes(
             for _ in range(100):
                 value, slope = look(x)
                 steep = np.abs(slope).max()
-                box = (np.maximum(low, x - LONGEST), np.minimum(high, x + LONGEST))
+                box = np.maximum(low, x - LONGEST), np.minimum(high, x + LONGEST)
                 steepest = max(steepest, steep, 1e-300)
                 unit = max(steep, bend, 1e-300)
                 scaled = lambda x, value=value, unit=unit: (

@@ -32,7 +32,7 @@ REPEATING = 30  # approximate number of gradients of one repetition
 TRIFLE = 2e8  # operations that take a tenth of a second or less
 LAST_AUDIT_STEP = 1e-9  # length of a last step, relative to the whole displacement
 PROGRAM_ROUNDING = 1e-8  # relative difference of a loss that two programs may have by rounding
-REASONS = ("longest step", "largest error", "random")
+REASONS = "longest step", "largest error", "random"
 
 
 def foremost_by_reason(

@@ -116,7 +116,7 @@ def _split_message(code: RESULTS) -> tuple[str, str]:
 EXACT_ADVICE = (
     "Exact() made them already: scale the columns, drop those that others tell, or add a penalty"
 )
-GRAVE = (RESULTS.not_converged, RESULTS.undetermined, RESULTS.nonfinite, RESULTS.missed)
+GRAVE = RESULTS.not_converged, RESULTS.undetermined, RESULTS.nonfinite, RESULTS.missed
 CHECKS: dict[str, tuple[str, str]] = {  # severity and remedy of every finding
     "LO101": ("warning", "drop copies, or keep them in one fold by lo.groups"),
     "LO102": (
@@ -266,7 +266,7 @@ def _check_copies(fit: Fit, plan: Plan) -> str:
     features = list(units.features().values())
     if not features or plan.num_units > ROWS:
         return ""
-    parts = (offset, units.modelled)
+    parts = offset, units.modelled
     more, response = (
         [] if part is None else list(np.reshape(part, (len(part), -1)).T) for part in parts
     )

@@ -32,7 +32,7 @@ SIGN = 3.0
 # so many standard errors
 HEAVY = 0.5  # Pareto's k of the tails of differences from which on their variance is infinite
 # columns that are always printed
-MAIN_COLUMNS = ("mean", "se", "difference", "se_difference", "p_worse")
+MAIN_COLUMNS = "mean", "se", "difference", "se_difference", "p_worse"
 
 
 class ComparableMean(NamedTuple):
@@ -386,7 +386,7 @@ def _apart(number: ComparableMean, best: ComparableMean) -> dict[str, Any]:
 
 
 def _same_folds(a: Plan, b: Plan) -> bool:
-    parts = ("index", "indptr", "weight", "held")
+    parts = "index", "indptr", "weight", "held"
     return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in parts)
 
 

@@ -250,7 +250,7 @@ def cross_validate(
     of_user = issubclass(loss, Module) and loss.__module__.split(".")[0] != __name__.split(".")[0]
     if callable(evaluate) or not estimate.score or of_user:
         # those in which a user's model defines its losses
-        parts_of_model = ("unit_loss", "score_function", "loss_function")
+        parts_of_model = "unit_loss", "score_function", "loss_function"
         defined = (getattr(fit.objective, name, None) for name in parts_of_model)
         chosen = (
             evaluate
@@ -418,7 +418,7 @@ def cross_predict(
             "groups leave whole, effects of groups that are drawn: lo.Mixed('… + (1 | group)')."
         )
     if error:
-        return (predicted, found.per_unit(found.off))
+        return predicted, found.per_unit(found.off)
     return predicted
 
 

@@ -327,8 +327,8 @@ def divide(
         ]
         if repeat is None:
             if whole.any():
-                return (refit, "refits")
-            return (together, POOLING_NOTE)
+                return refit, "refits"
+            return together, POOLING_NOTE
         if (
             whole.all()
             and np.bincount(plan.refit[plan.held]).max() <= SMALL
@@ -337,8 +337,8 @@ def divide(
             return refit, "folds"
     assert repeat is not None
     if repeat.max():
-        return (repeat[refit], f"repeats, each {POOLING_NOTE}")
-    return (together, POOLING_NOTE)
+        return repeat[refit], f"repeats, each {POOLING_NOTE}"
+    return together, POOLING_NOTE
 
 
 def metric_value(
@@ -426,7 +426,7 @@ def _of_part(
         if measure.per_record:
             error = float(np.average(error, weights=weight))
     if np.isfinite(np.average(values, weights=weight)):
-        return (values, error)
+        return values, error
     return None
 
 

@@ -62,7 +62,9 @@ def losses_without_model(model: Any, plan: Plan, evaluate: Any) -> FloatArray | 
     )
     if is_mean and evaluate is None and isinstance(model, GLM):
         return _of_means(model, plan)
-    ones, kind, more = np.ones((model.num_units, 1)), GLM, dict[str, Any]()
+    ones = np.ones((model.num_units, 1))
+    kind: type[GLM] | type[Regression] = GLM
+    more: dict[str, Any] = {}
     if isinstance(model, Regression):
         kind = Regression
     elif model.class_code is not None:
@@ -70,10 +72,9 @@ def losses_without_model(model: Any, plan: Plan, evaluate: Any) -> FloatArray | 
     if not loss.intercept:  # thresholds alone
         ones, more["penalty"] = 0 * ones, Ridge(1.0)
     more |= {"sample_weight": model.sample_weight, "offset": model.offset, "intercept": False}
-    null = fit_model(kind(ones, np.asarray(model.y), loss, **more))
-    return cross_validate(
-        null, plan, Exact() if len(ones) <= EXACT_UNITS else Certified(), evaluate=evaluate
-    ).losses
+    intercept = fit_model(kind(ones, np.asarray(model.y), loss, **more))
+    strategy = Exact() if len(ones) <= EXACT_UNITS else Certified()
+    return cross_validate(intercept, plan, strategy, evaluate=evaluate).losses
 
 
 def _of_means(model: GLM, plan: Plan) -> FloatArray:

@@ -291,9 +291,9 @@ def _examined(what: str, measure: Measure, fit: Fit) -> AbstractFunctional:
         raise ValueError(
             f"{what}: it must return one number, or one a row, ({len(y)},); got shape {found.shape}."
         )
-    return (
-        Mean(functional.function, own=True, scale=functional.scale) if found.shape else functional
-    )  # type: ignore[arg-type]
+    if found.shape:
+        return Mean(functional.function, own=True, scale=functional.scale)  # type: ignore[arg-type]
+    return functional
 
 
 def _of_numbers(metric: Callable, given: dict[str, Any]) -> AbstractFunctional:
@@ -310,11 +310,10 @@ def _of_numbers(metric: Callable, given: dict[str, Any]) -> AbstractFunctional:
 
 def _with(functional: AbstractFunctional, given: dict[str, Any]) -> AbstractFunctional:
     """Give the function of a mean its keywords."""
-    return (
-        replace(functional, function=functools.partial(functional.function, **given))
-        if given
-        else functional
-    )  # type: ignore
+    if not given:
+        return functional
+    function = functools.partial(functional.function, **given)  # type: ignore[attr-defined]
+    return replace(functional, function=function)  # type: ignore[call-arg]
 
 
 def _needs(what: str, name: str, methods: Any, estimator: Any, classes: int) -> Needs:

@@ -5,7 +5,8 @@ W and K and numbers a ≥ 0. A refit has weights w and κ. With μ = 1 − δ �
 a_i |z_i|², a candidate t, the gradient g there, and ℓ_i″ ≥ s a_i within |z_i| r of every x_iᵀt +
 o_i whose w_i > 0:
 
-    |R g| < r m,  m = μ min(1, s, κ/K)   ⟹   the refit has one minimiser, and |x_iᵀθ − x_iᵀt| ≤ |z_i| |R g| / m.
+    |R g| < r m,  m = μ min(1, s, κ/K)
+    ⟹   the refit has one minimiser, and |x_iᵀθ − x_iᵀt| ≤ |z_i| |R g| / m.
 
 The proof is in the README. Coefficients at a kink or a bound are held: R has rows of zeros for
 them, and the refit is the minimiser of all if the conditions of Karush, Kuhn and Tucker hold for

@@ -526,7 +526,7 @@ class CRF(AbstractObjective):
             shape of these.
         """
         if not (lengths is None and scores is None and features is None):
-            return self._of_new(theta, lengths, scores, features, kind)
+            return cast(Array, self._of_new(theta, lengths, scores, features, kind))
         theta = self._whole(theta)
         listed = cast(Array, index)
         if self.drop == "label":

@@ -371,7 +371,7 @@ class NeuralAutoregressive(AbstractAutoregression):
 
     @property
     def free(self) -> dict[str, Constraint]:
-        names = ("output_bias", "output_weights", "input_weights", "input_bias")
+        names = "output_bias", "output_weights", "input_weights", "input_bias"
         return {**dict.fromkeys(names, REAL), **self.covariance.free}
 
     def predictions(
@@ -429,7 +429,7 @@ class NeuralAutoregressive(AbstractAutoregression):
         x, past, scale, labels = self._clustered(data, observed, num_states, seed)
         rng = np.random.default_rng(seed)
         channels = x.shape[1]
-        size = (num_states, self.lags, self.hidden, channels)
+        size = num_states, self.lags, self.hidden, channels
         inside = rng.standard_normal(size) / np.sqrt(self.lags * channels) / scale
         shift = 0.5 * rng.standard_normal((num_states, self.hidden))
         towards = np.zeros((1 + self.hidden, channels))

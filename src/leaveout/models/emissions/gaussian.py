@@ -41,7 +41,7 @@ from ._base import (
     clusters,
 )
 
-KINDS = ("diagonal", "full", "spherical", "tied")
+KINDS = "diagonal", "full", "spherical", "tied"
 LOG_TAU = math.log(2 * math.pi)
 SKEW = 1e-6  # largest asymmetry by rounding of a matrix whose diagonal is one
 

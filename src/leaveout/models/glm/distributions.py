@@ -480,8 +480,8 @@ class OrdinalFamily(Family):
 
     def formulas_of_tau(self, eta, gaps, tau, y):
         _, _, a, b, va, vb = self._ends(eta, tau, y)
-        of_upper = (lambda: -a, lambda: -va, lambda: -va * (1 - 2 * a))
-        of_lower = (lambda: b, lambda: -vb, lambda: vb * (1 - 2 * b))
+        of_upper = lambda: -a, lambda: -va, lambda: -va * (1 - 2 * a)
+        of_lower = lambda: b, lambda: -vb, lambda: vb * (1 - 2 * b)
         level, own = y.astype(int), len(tau)
 
         # c_y and c_{y−1} depend on τ_m from level m on, and from the next on

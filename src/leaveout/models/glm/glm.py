@@ -410,8 +410,8 @@ class AbstractRegression(AbstractLinearPredictor):
         """Return the touched units and their δ, zero for padding; all units are not gathered."""
         n = self.num_units
         if len(index) == n:
-            return (EVERYONE, delta)
-        return (index, jnp.where(index < n, delta, 0.0))
+            return EVERYONE, delta
+        return index, jnp.where(index < n, delta, 0.0)
 
     def _gram(self, x: Any, curvature: Arrays) -> Array:
         """`Σ_n U_nᵀ C_n U_n` of rows `x`."""

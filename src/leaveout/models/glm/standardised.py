@@ -110,7 +110,7 @@ class StandardisedGLM(GLM):
             ), kappa
 
         rows = self.lines.below(np.eye(features, self.design.shape[1]))
-        split = (self.num_units, features)
+        split = self.num_units, features
         several: Any = self.outputs > 1
         return replace(
             known,

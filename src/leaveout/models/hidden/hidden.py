@@ -31,7 +31,7 @@ from ..emissions.gaussian import MATRIX
 Steps = np.ndarray | pd.Series  # one value for each step or site, in the type of the data
 Table = np.ndarray | pd.DataFrame  # several values
 Shape = tuple[int, ...]
-KINDS = ("response", "state")  # kinds of predictions
+KINDS = "response", "state"  # kinds of predictions
 # share of a usual value below which a probability, a rate or a variance is at the boundary
 BOUNDARY_SHARE = 1e-6
 IDLE_STATE_COUNT = 1.0  # expected observations below which a state explains nothing

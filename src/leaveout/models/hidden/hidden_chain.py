@@ -95,7 +95,7 @@ class States(Module):
                 'HMM: initial="stationary" needs a transition matrix all of whose states lead to the first, in the end; got '
                 f"{self.transition.tolist()}. Give the initial distribution as an array."
             )
-        masks = (("initial", first), ("transition", moves))
+        masks = ("initial", first), ("transition", moves)
         self.masks = tuple(
             (name, (free.shape, tuple(free.ravel().tolist())))
             for name, free in masks
@@ -122,7 +122,7 @@ class States(Module):
         if K > 1 and self.initial is None and not self.stationary:
             free["initial"] = (K,)
         if K > 1 and self.transition is None:
-            free["transition"] = (K, K)
+            free["transition"] = K, K
         return free
 
     @property

@@ -116,7 +116,7 @@ def read_coupling(
             f"MRF: coupling must be a number, one an edge, a matrix of states by states, or lo.models.Free(...); "
             f"got {coupling!r}."
         ) from None
-    square = (num_states, num_states)
+    square = num_states, num_states
     if (
         value.shape not in ((), (num_edges,), square, (num_edges, *square))
         or not np.isfinite(value).all()

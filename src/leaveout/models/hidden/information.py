@@ -128,7 +128,7 @@ def _evidence(
 
 @compile_static
 def complete(
-    hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Array, " units"]
+    hmm: AbstractHiddenChain, theta: PyTree, weights: Float[Arrays, " units"]
 ) -> tuple[DiagonalBlocks, DiagonalBlocks, DiagonalBlocks]:
     """Compute −∇² of the complete data's expected log-density and of the prior.
 
@@ -185,7 +185,7 @@ def _prior_and_path(
 
     def expected(v):
         at = unravel(v, theta)
-        counts = (evidence.posterior.initial, evidence.posterior.transition)
+        counts = evidence.posterior.initial, evidence.posterior.transition
         parts = zip(counts, hmm.states.logs(at), strict=True)
         return -hmm.log_prior(at) - sum(jnp.sum(times(count, log)) for count, log in parts)
 

@@ -37,7 +37,7 @@ SCORE_NODES = {
     2: 7,
     3: 5,
 }  # nodes for each effect in scores, by the number of effects; with more effects those of the fit
-STENCIL = ((-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12))
+STENCIL = (-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12)
 
 
 @dataclass(frozen=True, eq=False)

@@ -256,7 +256,7 @@ class LaplaceMode:
         prior = self.latent.field.prior
         rest = self.refits.theta[:, self.latent.sizes[0] :]
         if prior is None:
-            return (np.zeros(len(rest)), np.zeros_like(rest))
+            return np.zeros(len(rest)), np.zeros_like(rest)
         return prior(rest)
 
     @cached_property

@@ -24,10 +24,10 @@ from .laplace import LaplaceMode, times
 from .quadrature import marginal_losses
 
 # numbers of rows in determinants and slopes; factor on these for the rows that enter to first order
-NEAR = (32, 64, 128)
+NEAR = 32, 64, 128
 RING = 3
 # largest errors of a loss and of F in the rows with most correlation outside their ring
-CLOSE_BY = (2e-5, 3e-4)
+CLOSE_BY = 2e-5, 3e-4
 MAX_COVARIANCE_ROWS = 5000  # largest number of rows whose covariances are formed
 # largest number of Newton steps, and length of the last
 STEPS = 12

@@ -54,7 +54,7 @@ def unconstrained_of(name: str, value: Array) -> Array:
     return np.log(value)
 
 
-SHARES = ("rho", "mixing")  # parameters between zero and one; all others are positive
+SHARES = "rho", "mixing"  # parameters between zero and one; all others are positive
 
 
 def prior_of(name: str, value: Float[Array, " lanes"], scale: float) -> tuple[Array, Array]:

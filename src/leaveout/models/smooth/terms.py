@@ -21,7 +21,7 @@ from . import bases as bases
 Array = np.ndarray
 Kind = Literal["tp", "cr", "cc", "ps", "re", "mrf"]
 KINDS: tuple[Kind, ...] = ("tp", "cr", "cc", "ps", "re", "mrf")
-LABELS = ("re", "mrf")  # bases whose column holds labels
+LABELS = "re", "mrf"  # bases whose column holds labels
 LEAST = {"tp": 3, "cr": 3, "cc": 4, "ps": 5}
 
 
