@@ -69,10 +69,12 @@ TRANSFORMS = {
 }
 
 
-def by_column(given: Any) -> Any:
+def by_column(data: Any) -> Any:
     """Return a frame whose columns have names as a dict of them; all else as it is."""
-    named = isinstance(given, pd.DataFrame) and all(isinstance(name, str) for name in given.columns)
-    return dict(given.items()) if named else given
+    has_names = isinstance(data, pd.DataFrame) and all(
+        isinstance(name, str) for name in data.columns
+    )
+    return dict(data.items()) if has_names else data
 
 
 class NamedDraws(NamedTuple):
@@ -95,33 +97,34 @@ def read_draws(caller: str, draws: Any) -> NamedDraws:
     """
     if hasattr(draws, "get_samples"):
         draws = draws.get_samples(group_by_chain=True)
-    found = getattr(draws, "posterior", draws)
-    found = by_column(found)
+    posterior = getattr(draws, "posterior", draws)
+    posterior = by_column(posterior)
     if (
-        found is draws
+        posterior is draws
         and not isinstance(draws, Mapping | np.ndarray)
         and hasattr(draws, "children")
         and "posterior" in draws
     ):
-        found = draws["posterior"]
-    if hasattr(found, "data_vars"):
-        if not {"chain", "draw"} <= set(found.dims):
+        posterior = draws["posterior"]
+    if hasattr(posterior, "data_vars"):
+        if not {"chain", "draw"} <= set(posterior.dims):
             raise ValueError(
-                f"{caller}: draws need the dimensions chain and draw; got {', '.join(map(str, found.dims))}."
+                f"{caller}: draws need the dimensions chain and draw; got {', '.join(map(str, posterior.dims))}."
             )
         arrays = {
-            str(name): found[name].transpose("chain", "draw", ...).to_numpy()
-            for name in found.data_vars
+            str(name): posterior[name].transpose("chain", "draw", ...).to_numpy()
+            for name in posterior.data_vars
         }
         by_chain = True
-    elif isinstance(found, Mapping):
+    elif isinstance(posterior, Mapping):
         arrays = {
-            str(name): numbers(caller, f"draws[{name!r}]", value) for name, value in found.items()
+            str(name): numbers(caller, f"draws[{name!r}]", value)
+            for name, value in posterior.items()
         }
         shapes = {array.shape[:2] for array in arrays.values()}
         by_chain = len(shapes) == 1 and len(min(shapes)) == 2 and min(shapes)[0] < min(shapes)[1]
     else:
-        array = np.asarray(numbers(caller, "draws", found))
+        array = np.asarray(numbers(caller, "draws", posterior))
         if array.ndim not in (2, 3):
             raise ValueError(
                 f"{caller}: draws must be [chains, draws, params] or [draws, params]; got shape {array.shape}."
@@ -149,9 +152,9 @@ def read_draws(caller: str, draws: Any) -> NamedDraws:
         )
     for name, array in flat.items():
         if not np.isfinite(array).all():
-            of = f" of {name!r}" if name else ""
+            suffix = f" of {name!r}" if name else ""
             raise ValueError(
-                f"{caller}: draws{of} hold {np.sum(~np.isfinite(array))} values that are NaN or infinite."
+                f"{caller}: draws{suffix} hold {np.sum(~np.isfinite(array))} values that are NaN or infinite."
             )
     return NamedDraws(flat, chains)
 
@@ -174,9 +177,9 @@ def pick_draws(
         )
     for name, shape in shapes.items():
         if draws[name].shape[1:] != shape:
-            of = f" of {name!r}" if name else ""
+            suffix = f" of {name!r}" if name else ""
             raise ValueError(
-                f"{caller}: draws{of} have the shape {draws[name].shape[1:]}; the model's is {shape}."
+                f"{caller}: draws{suffix} have the shape {draws[name].shape[1:]}; the model's is {shape}."
             )
     return {name: draws[name] for name in shapes}
 
@@ -204,43 +207,45 @@ class DrawCoordinates:
             raise ValueError(
                 f"{caller}: transforms are {', '.join(TRANSFORMS)}; got {', '.join(sorted(unknown))}."
             )
-        known = sorted(set(names) - {""})
-        if wrong := [name for name in transforms if name not in known]:
-            what = (
-                f"the parameters are {', '.join(known)}"
-                if known
+        parameters = sorted(set(names) - {""})
+        if wrong := [name for name in transforms if name not in parameters]:
+            advice = (
+                f"the parameters are {', '.join(parameters)}"
+                if parameters
                 else "parameters of one array have none: give draws by name"
             )
-            raise ValueError(f"{caller}: transforms name {wrong[0]!r}; {what}.")
+            raise ValueError(f"{caller}: transforms name {wrong[0]!r}; {advice}.")
         return cls(tuple(transforms.items()))
 
-    def _of(self, name: str) -> Transform:
+    def _transform(self, name: str) -> Transform:
         return TRANSFORMS[dict(self.kinds).get(name, "identity")]
 
     def unconstrain(self, caller: str, draws: NamedArrays) -> NamedArrays:
         """Convert draws to coordinates; ValueError if some are outside their domain."""
         for name, kind in self.kinds:
-            outside = int(np.sum(~self._of(name).inside(draws[name])))
+            outside = int(np.sum(~self._transform(name).inside(draws[name])))
             if outside:
-                domain = self._of(name).domain
-                what = f"{outside} draws of {name!r} are not"
+                domain = self._transform(name).domain
+                problem = f"{outside} draws of {name!r} are not"
                 raise ValueError(
-                    f"{caller}: by the transform {kind!r}, values are {domain}; {what}."
+                    f"{caller}: by the transform {kind!r}, values are {domain}; {problem}."
                 )
-        return {name: self._of(name).unconstrain(array) for name, array in draws.items()}
+        return {name: self._transform(name).unconstrain(array) for name, array in draws.items()}
 
     def constrain(self, u: dict[str, Any]) -> dict[str, Any]:
         """Convert coordinates of one draw to parameters, in JAX."""
-        return {name: self._of(name).constrain(value) for name, value in u.items()}
+        return {name: self._transform(name).constrain(value) for name, value in u.items()}
 
     def log_jacobian(self, u: dict[str, Any]) -> Array | float:
         """Compute log |det c′(u)| of one draw, in JAX."""
-        return sum((self._of(name).log_jacobian(u[name]) for name, _ in self.kinds), 0.0)
+        return sum((self._transform(name).log_jacobian(u[name]) for name, _ in self.kinds), 0.0)
 
 
 def coordinate_names(like: dict[str, Any]) -> list[str]:
     """Name the entries of unconstrained variables by name."""
     places = [
-        (name or "theta", at) for name in sorted(like) for at in np.ndindex(np.shape(like[name]))
+        (name or "theta", index)
+        for name in sorted(like)
+        for index in np.ndindex(np.shape(like[name]))
     ]
-    return [f"{name}{list(at) if at else ''}".replace(" ", "") for name, at in places]
+    return [f"{name}{list(index) if index else ''}".replace(" ", "") for name, index in places]

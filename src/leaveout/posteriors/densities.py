@@ -126,16 +126,18 @@ def from_posterior(
     (4, ['rate'])
     """
     caller = "from_posterior"
-    found = read_draws(caller, draws)
+    named_draws = read_draws(caller, draws)
     functions = {"log_prior": log_prior, "effect_log_prior": effect_log_prior}
     if isinstance(log_density, Fit | AbstractObjective):
-        given = {"data": data, "transforms": transforms, "integrate": integrate} | functions
-        for name, value in given.items():
+        arguments = {"data": data, "transforms": transforms, "integrate": integrate} | functions
+        for name, value in arguments.items():
             if value is not None:
                 raise TypeError(
                     f"{caller}: {name} goes with a function unit_loss; the model has its own."
                 )
-        return check_posterior(caller, _of_model(caller, found.arrays, found.chains, log_density))
+        return check_posterior(
+            caller, _of_model(caller, named_draws.arrays, named_draws.chains, log_density)
+        )
     if not callable(log_density):
         raise TypeError(
             f"{caller}: log_density must be a function unit_loss(theta, datum), a model or a fit; got "
@@ -151,62 +153,68 @@ def from_posterior(
             f"{caller}: unit_loss needs data=, arrays whose first axis counts the units."
         )
     data = _read_data(caller, data)
-    names = _parameter_names(found.arrays, log_density, log_prior, data)
-    _try_at_one_draw(found, names, log_density, data)
+    names = _parameter_names(named_draws.arrays, log_density, log_prior, data)
+    _try_at_one_draw(named_draws, names, log_density, data)
     effect = effect_name(caller, integrate, names)
-    at = DrawCoordinates.read(caller, names - {effect}, transforms or {})
+    coordinates = DrawCoordinates.read(caller, names - {effect}, transforms or {})
     y = data.get("y") if isinstance(data, Mapping) else data
     model = SampledModel(
-        latent={name: found.arrays[name].shape[1:] for name in names},
+        latent={name: named_draws.arrays[name].shape[1:] for name in names},
         num_units=len(jax.tree.leaves(data)[0]),
-        unconstrain=at.unconstrain,
-        constrain=at.constrain,
-        densities=lambda effect: _densities(log_density, log_prior, at, effect, effect_log_prior),
+        unconstrain=coordinates.unconstrain,
+        constrain=coordinates.constrain,
+        densities=lambda effect: _densities(
+            log_density, log_prior, coordinates, effect, effect_log_prior
+        ),
         data=data,
         note="the prior is flat" if log_prior is None else "",
         response=y if isinstance(y, np.ndarray) and y.ndim == 1 else None,
     )
-    own = model.posterior(caller, found, integrate)
+    posterior = model.posterior(caller, named_draws, integrate)
 
     def simulate_by(simulate: Callable[..., Any]) -> DrawResponses:
         def responses(key: Any, u: Any, units: Any) -> Any:
-            theta = vector_or_names(at.constrain(u))
-            some = jax.tree.map(lambda leaf: jnp.asarray(leaf)[units], data)
+            theta = vector_or_names(coordinates.constrain(u))
+            unit_data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[units], data)
             draw = lambda key, datum: call_for_number(
                 "predict: simulate", simulate, key, theta, datum
             )
-            return jax.vmap(draw)(jax.random.split(key, len(units)), some)
+            return jax.vmap(draw)(jax.random.split(key, len(units)), unit_data)
 
-        return draw_by_jax(responses, cast(Sampled, own.objective), own.like, effect)
+        return draw_by_jax(responses, cast(Sampled, posterior.objective), posterior.like, effect)
 
-    return replace(own, simulate_by=simulate_by)
+    return replace(posterior, simulate_by=simulate_by)
 
 
 @functools.lru_cache(maxsize=32)
 def _densities(
-    unit_loss: Any, log_prior: Any, at: DrawCoordinates, effect: str | None, effect_log_prior: Any
+    unit_loss: Any,
+    log_prior: Any,
+    coordinates: DrawCoordinates,
+    effect: str | None,
+    effect_log_prior: Any,
 ) -> Any:
     """Return the densities of (u, data, effects), the same function for other data, so that nothing
     is compiled anew.
     """
 
     def densities(u: Any, data: Any, z: Any = None) -> Conditional:
-        theta = vector_or_names(at.constrain(u))
-        given = theta if effect is None else {**theta, effect: z}
-        each = jax.vmap(
-            lambda datum: call_for_number("from_posterior: unit_loss", unit_loss, given, datum)
+        theta = vector_or_names(coordinates.constrain(u))
+        parameters = theta if effect is None else {**theta, effect: z}
+        losses = jax.vmap(
+            lambda datum: call_for_number("from_posterior: unit_loss", unit_loss, parameters, datum)
         )(data)
         prior = (
             0.0
             if log_prior is None
             else call_for_number("from_posterior: log_prior", log_prior, theta)
         )
-        own = effect_log_prior or (lambda theta, z: -0.5 * z**2 - 0.5 * np.log(2 * np.pi))
-        of_one = lambda value: call_for_number(
-            "from_posterior: effect_log_prior", own, theta, value
+        effect_prior = effect_log_prior or (lambda theta, z: -0.5 * z**2 - 0.5 * np.log(2 * np.pi))
+        effect_density = lambda value: call_for_number(
+            "from_posterior: effect_log_prior", effect_prior, theta, value
         )
-        effects = None if effect is None else jax.vmap(of_one)(z)
-        return Conditional(-each, effects, prior + at.log_jacobian(u))
+        effects = None if effect is None else jax.vmap(effect_density)(z)
+        return Conditional(-losses, effects, prior + coordinates.log_jacobian(u))
 
     return densities
 
@@ -236,8 +244,8 @@ def _read_data(caller: str, data: Any) -> Any:
 class _Reading(dict[str, Any]):
     """Parameters that record which of them are read."""
 
-    def __init__(self, given: Mapping[str, Any]):
-        super().__init__(given)
+    def __init__(self, parameters: Mapping[str, Any]):
+        super().__init__(parameters)
         self.read = set[str]()
 
     def __getitem__(self, name: str) -> Any:
@@ -262,13 +270,13 @@ def _parameter_names(draws: NamedArrays, unit_loss: Any, log_prior: Any, data: A
 
     def call(first: dict[str, Any], datum: Any) -> Any:
         theta = _Reading(first)
-        found = unit_loss(theta, datum), (0.0 if log_prior is None else log_prior(theta))
+        values = unit_loss(theta, datum), (0.0 if log_prior is None else log_prior(theta))
         read.update(theta.read if theta.read else first)
-        return found
+        return values
 
-    one = lambda tree: jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), tree)
+    first_entries = lambda tree: jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), tree)
     try:
-        jax.eval_shape(call, one(draws), one(data))
+        jax.eval_shape(call, first_entries(draws), first_entries(data))
     except TypeError:  # a compiled function reads all
         return set(draws)
     return read & draws.keys()
@@ -289,7 +297,7 @@ def _try_at_one_draw(draws: NamedDraws, names: set[str], unit_loss: Any, data: A
         if str(error).startswith("from_posterior"):
             raise
         shapes = ", ".join(
-            f"{name or 'theta'} {each.shape}" for name, each in sorted(first.items())
+            f"{name or 'theta'} {value.shape}" for name, value in sorted(first.items())
         )
         size = len(next(iter(draws.arrays.values())))
         raise ValueError(
@@ -298,19 +306,19 @@ def _try_at_one_draw(draws: NamedDraws, names: set[str], unit_loss: Any, data: A
         ) from error
 
 
-def _of_model(caller: str, draws: NamedArrays, chains: int, given: Any) -> Posterior:
+def _of_model(caller: str, draws: NamedArrays, chains: int, model: Any) -> Posterior:
     """Take draws of the parameters of one of the library's models.
 
     Its θ as one array, or its natural parameters by name.
     """
-    known, objective = (given, given.objective) if isinstance(given, Fit) else (None, given)
+    fit, objective = (model, model.objective) if isinstance(model, Fit) else (None, model)
     # the density is one of all coefficients, also of those that are held
     if isinstance(objective, ActiveGLM):
-        known = None
+        fit = None
         objective = objective.whole.model
     start = objective.parameters.start
-    if known is not None:
-        like = known.theta
+    if fit is not None:
+        like = fit.theta
     elif start is not None:
         like = start(0)
     else:
@@ -321,34 +329,46 @@ def _of_model(caller: str, draws: NamedArrays, chains: int, given: Any) -> Poste
         )
     like = map_arrays(lambda leaf: np.asarray(leaf, np.float64), like)
     size, names = len(np.ravel(ravel(like))), objective.parameters.names()
-    listed = list(names) if len(names) == size else [f"theta[{k}]" for k in range(size)]
+    labels = list(names) if len(names) == size else [f"theta[{k}]" for k in range(size)]
     natural = lambda v: objective.parameters.natural(unflatten(v, like))
 
     def to_theta(caller: str, draws: NamedArrays) -> np.ndarray:
-        own = natural(np.asarray(ravel(like)))
-        by_name = "" not in draws and isinstance(own, Mapping)
-        found = pick_draws(
-            caller, draws, {name: np.shape(own[name]) for name in own} if by_name else {"": (size,)}
+        example = natural(np.asarray(ravel(like)))
+        by_name = "" not in draws and isinstance(example, Mapping)
+        arrays = pick_draws(
+            caller,
+            draws,
+            {name: np.shape(example[name]) for name in example} if by_name else {"": (size,)},
         )
         if not by_name:
-            return np.ascontiguousarray(found[""])
-        each = (dict(zip(found, one, strict=True)) for one in zip(*found.values(), strict=True))
-        back = objective.parameters.unconstrained
-        return np.stack([np.asarray(ravel(map_arrays(np.asarray, back(one)))) for one in each])
+            return np.ascontiguousarray(arrays[""])
+        rows = (dict(zip(arrays, row, strict=True)) for row in zip(*arrays.values(), strict=True))
+        unconstrain = objective.parameters.unconstrained
+        return np.stack(
+            [np.asarray(ravel(map_arrays(np.asarray, unconstrain(row)))) for row in rows]
+        )
 
-    def named(u: np.ndarray) -> Any:
-        each = [natural(v) for v in u]
-        if not isinstance(each[0], Mapping):
-            if isinstance(each[0], np.ndarray):
-                return np.stack(each)
-            return jax.tree.map(lambda *one: np.stack(one), *each)
-        return {str(name): np.stack([np.asarray(one[name]) for one in each]) for name in each[0]}
+    def to_parameters(u: np.ndarray) -> Any:
+        rows = [natural(v) for v in u]
+        if not isinstance(rows[0], Mapping):
+            if isinstance(rows[0], np.ndarray):
+                return np.stack(rows)
+            return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+        return {str(name): np.stack([np.asarray(row[name]) for row in rows]) for name in rows[0]}
 
     score, constant, note = _density_of(caller, objective)
     simulate = responses_of(objective, like) if objective.units.weight is None else None
     facts = note, score, constant, objective.units.target, simulate
     return Posterior(
-        objective, to_theta(caller, draws), chains, like, to_theta, named, listed, known, *facts
+        objective,
+        to_theta(caller, draws),
+        chains,
+        like,
+        to_theta,
+        to_parameters,
+        labels,
+        fit,
+        *facts,
     )
 
 

@@ -248,25 +248,27 @@ class PosteriorEstimate(Estimate):
         refit = table["refit"]
         table.insert(table.columns.get_loc("loss"), "elpd", -loss)
         table["error"] = self.loss_error[table.index]
-        own = {
+        columns = {
             "pareto_k": self.pareto_k,
             "raw_k": self.raw_k,
             "gap": self.gap,
             "ess": self.effective,
             "proposal": self.proposal,
         }
-        return table.assign(**{name: each[refit] for name, each in own.items()}, result=result)
+        return table.assign(
+            **{name: values[refit] for name, values in columns.items()}, result=result
+        )
 
     def _facts(self) -> list[tuple[str, str]]:
         plan = self.plan
         se = self.standard_error
         bad = int(np.sum(self.raw_k >= MAX_K))
         count = self._count
-        known = f" ± {se.value * count:.3g}" if np.isfinite(se.value) else ""
+        error = f" ± {se.value * count:.3g}" if np.isfinite(se.value) else ""
         if self.joint:
-            each = "folds, joint"
+            terms = "folds, joint"
         else:
-            each = "units" if self.unit_weight is None else "cases"
+            terms = "units" if self.unit_weight is None else "cases"
         used = ", ".join(
             f"{np.sum(self.proposal == name)} by {name}"
             for name in PROPOSALS
@@ -276,10 +278,10 @@ class PosteriorEstimate(Estimate):
         total = plan.num_refits
         names = label_texts(plan.refit_names[flagged[:8]])
         if len(flagged):
-            some = f": {', '.join(names)}{', …' if len(flagged) > 8 else ''}"
+            flagged_names = f": {', '.join(names)}{', …' if len(flagged) > 8 else ''}"
         else:
-            some = ""
-        elpd = f"{self.elpd:.6g}{known} of {count} {each} (SE {se.kind})" if count else ""
+            flagged_names = ""
+        elpd = f"{self.elpd:.6g}{error} of {count} {terms} (SE {se.kind})" if count else ""
         missing = ""
         if len(flagged):
             missing = f"not available: {len(flagged)} of {total} folds cannot be weighed; integrate=…, refit= or more draws"
@@ -295,7 +297,7 @@ class PosteriorEstimate(Estimate):
                 f"{bad} of {total} above {MAX_K} as drawn, {np.sum(self.pareto_k >= MAX_K)} as estimated",
             ),
             ("proposals", used),
-            ("flagged", f"{len(flagged)} of {total}{some}" if len(flagged) else "none"),
+            ("flagged", f"{len(flagged)} of {total}{flagged_names}" if len(flagged) else "none"),
         ]
         return [(name, text) for name, text in lines if text]
 
@@ -338,15 +340,15 @@ class PosteriorEstimate(Estimate):
         losses = self.per_unit()
         baseline = self.average(self.baseline)
         # units that the plan scores
-        some = np.isfinite(losses)
+        scored = np.isfinite(losses)
         suspect = len(self.flagged()) > 0
         return elpd_data(
-            losses[some],
-            baseline[some],
-            names[some],
+            losses[scored],
+            baseline[scored],
+            names[scored],
             self.se,
             suspect=suspect,
-            k=k[some],
+            k=k[scored],
             draws=self.draws,
         )
 
@@ -468,11 +470,11 @@ def elpd(
             "elpd: score='pointwise' needs units that are independent given θ; ask for score='joint'."
         )
     estimator = FoldEstimator(posterior, plan, pointwise)
-    of = {
+    identity = {
         "model or data": posterior.objective,
         "draws": (posterior.draws, posterior.chains, posterior.constant),
     }
-    with keeping("elpd", checkpoint, of | {"plan": plan, "score": score, "refit": refit}):
+    with keeping("elpd", checkpoint, identity | {"plan": plan, "score": score, "refit": refit}):
         estimates = estimator.estimate()
         if refit is not None and not estimates.stopped.size:
             estimates = estimator.resample_folds(estimates, refit)
@@ -481,9 +483,9 @@ def elpd(
     result = np.where(accepted, RESULTS.successful, RESULTS.heavy_weights).astype(np.int64)
     accepted[stopped], result[stopped] = False, RESULTS.interrupted
     scores = [fold.scores for fold in results]
-    values = np.concatenate([each.value for each in scores])
-    errors = np.concatenate([each.error for each in scores])
-    fold_of_score = np.repeat(np.arange(count), [len(each.value) for each in scores])
+    values = np.concatenate([densities.value for densities in scores])
+    errors = np.concatenate([densities.error for densities in scores])
+    fold_of_score = np.repeat(np.arange(count), [len(densities.value) for densities in scores])
     # no mean of weights that cannot be trusted is an elpd
     values[~accepted[fold_of_score]] = np.nan
     single = pointwise or scored.max() == 1  # a score of every held-out entry of the plan
@@ -514,7 +516,7 @@ def elpd(
     )
     estimate = PosteriorEstimate(
         losses=losses,
-        error=np.array([each.error_of_sum for each in scores]),
+        error=np.array([densities.error_of_sum for densities in scores]),
         loss_error=loss_error,
         result=result,
         plan=plan,
@@ -548,10 +550,10 @@ def elpd(
 
 def _error_of_sum(scores: list[LogDensities], weight: Float[np.ndarray, " scores"]) -> float:
     """Monte-Carlo standard error of a weighted sum of the scores of all folds."""
-    weights = np.split(weight, np.cumsum([len(each.value) for each in scores])[:-1])
+    weights = np.split(weight, np.cumsum([len(densities.value) for densities in scores])[:-1])
     parts = [
-        (w[w > 0], each.influence[w > 0], each.fold_influence[w > 0])
-        for w, each in zip(weights, scores, strict=True)
+        (w[w > 0], densities.influence[w > 0], densities.fold_influence[w > 0])
+        for w, densities in zip(weights, scores, strict=True)
     ]
     shared = error_of_batches(np.sum([w @ influence for w, influence, _ in parts], axis=0))
     return float(
@@ -565,8 +567,8 @@ def _cases(posterior: Posterior, plan: Plan) -> FloatArray:
     ValueError if folds leave out other than one case, or cases of no density.
     """
     cases = np.asarray(posterior.objective.units.weight, np.float64)
-    left = (cases[plan.index] * (1 - plan.weight))[plan.held]
-    if len(left) != plan.num_refits or not np.allclose(left, 1.0):
+    left_out_cases = (cases[plan.index] * (1 - plan.weight))[plan.held]
+    if len(left_out_cases) != plan.num_refits or not np.allclose(left_out_cases, 1.0):
         raise ValueError(
             "elpd: a refit that leaves out a part of a unit must score one of its cases: leave_one_out(cases=True)."
         )

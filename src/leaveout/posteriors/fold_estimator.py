@@ -97,8 +97,8 @@ class FoldResult(NamedTuple):
     @property
     def accepted(self) -> bool:
         """Whether k̂ and the gap are as small as they must be, and effective draws as many."""
-        few = self.effective < MIN_EFFECTIVE or self.k > K_OF_SHARE * self.share
-        return self.k < self.max_k and abs(self.ratio - self.mean) < MAX_GAP and not few
+        too_few = self.effective < MIN_EFFECTIVE or self.k > K_OF_SHARE * self.share
+        return self.k < self.max_k and abs(self.ratio - self.mean) < MAX_GAP and not too_few
 
     @property
     def scores(self) -> LogDensities:
@@ -155,14 +155,14 @@ class FoldEstimates(NamedTuple):
 class Evaluation(NamedTuple):
     """Folds at some places: F(θ, 1), F(θ, w), and log p(y_o | θ)."""
 
-    whole: Float[np.ndarray, " places"]
-    left: Float[np.ndarray, "folds places"]
+    total: Float[np.ndarray, " places"]
+    reduced: Float[np.ndarray, "folds places"]
     seen: Float[np.ndarray, "folds places"]
 
     def joined(self, other: "Evaluation") -> "Evaluation":
         """The same folds at these and other places."""
         return Evaluation(
-            *(np.concatenate(each, axis=-1) for each in zip(self, other, strict=True))
+            *(np.concatenate(pair, axis=-1) for pair in zip(self, other, strict=True))
         )
 
 
@@ -184,13 +184,13 @@ class FoldEstimator:
         """
         away = 1 - self.plan.weight
         shape = self.plan.num_refits, self.plan.num_units
-        each = [away, np.where(self.plan.held, 0.0, away)]
-        left, full = (
-            scipy.sparse.csr_array((one, self.plan.index, self.plan.indptr), shape, copy=True)
-            for one in each
+        entries = [away, np.where(self.plan.held, 0.0, away)]
+        reductions, unscored = (
+            scipy.sparse.csr_array((data, self.plan.index, self.plan.indptr), shape, copy=True)
+            for data in entries
         )
-        full.eliminate_zeros()
-        return left, full
+        unscored.eliminate_zeros()
+        return reductions, unscored
 
     @functools.cached_property
     def buffered(self) -> BoolArray:
@@ -202,16 +202,18 @@ class FoldEstimator:
         part = slice(self.plan.indptr[k], self.plan.indptr[k + 1])
         return self.plan.index[part][self.plan.held[part]]
 
-    def at(self, some: IntArray, theta: Float[np.ndarray, "places params"]) -> Evaluation:
+    def evaluate(self, folds: IntArray, theta: Float[np.ndarray, "places params"]) -> Evaluation:
         """Evaluate folds at some θ."""
-        rows = [each[some] for each in self.away]
+        rows = [matrix[folds] for matrix in self.away]
         nothing = scipy.sparse.csr_array((1, self.plan.num_units))
-        whole, found = np.split(
+        total, values = np.split(
             self.posterior.values_without(theta, scipy.sparse.vstack([nothing, *rows], "csr")), [1]
         )
-        left, full = np.split(found, 2)
-        seen = np.subtract(left, full, out=np.full(left.shape, -np.inf), where=np.isfinite(left))
-        return Evaluation(whole[0], left, seen)
+        reduced, full = np.split(values, 2)
+        seen = np.subtract(
+            reduced, full, out=np.full(reduced.shape, -np.inf), where=np.isfinite(reduced)
+        )
+        return Evaluation(total[0], reduced, seen)
 
     def units(
         self, k: int, places: Callable[[], np.ndarray], log_weights: Float[np.ndarray, " places"]
@@ -240,18 +242,18 @@ class FoldEstimator:
             return value, np.exp(terms - value[:, None]) - np.exp(log_weights)
 
     @functools.cached_property
-    def _known(self) -> dict[int, Evaluation]:
+    def _evaluations(self) -> dict[int, Evaluation]:
         """Evaluations at the draws of folds that need more than these."""
         return {}
 
     def at_draws(self, k: int) -> Evaluation:
         """Evaluate a fold at the draws, once."""
-        if k not in self._known:
-            self._known[k] = self.at(np.array([k]), self.posterior.draws)
-        return self._known[k]
+        if k not in self._evaluations:
+            self._evaluations[k] = self.evaluate(np.array([k]), self.posterior.draws)
+        return self._evaluations[k]
 
     @functools.cached_property
-    def own(self) -> GaussianProposal:
+    def gaussian(self) -> GaussianProposal:
         """The Gaussian of the posterior."""
         return gaussian_of(self.posterior)
 
@@ -272,123 +274,138 @@ class FoldEstimator:
         rng = np.random.default_rng(0)
         draws = posterior.draws
         (count, size) = posterior.draws.shape
-        moved = draws + 2.38 / np.sqrt(2 * size) * (
+        places = draws + 2.38 / np.sqrt(2 * size) * (
             draws[rng.permutation(count)] - draws[rng.permutation(count)]
         )
-        far = posterior.values(moved, np.ones(self.plan.num_units)) > posterior.value.max()
-        return far, moved[far], self.at(np.arange(self.plan.num_refits), moved[far])
+        outside = posterior.values(places, np.ones(self.plan.num_units)) > posterior.value.max()
+        return (
+            outside,
+            places[outside],
+            self.evaluate(np.arange(self.plan.num_refits), places[outside]),
+        )
 
     def unvisited(
         self,
-        some: IntArray,
-        known: list[FoldResult],
+        folds: IntArray,
+        results: list[FoldResult],
         before: Float[np.ndarray, "folds places"],
-        back: Callable[[np.ndarray], np.ndarray] | None = None,
+        inverse_map: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> BoolArray:
         """Whether more of each fold than its error lies where no draw comes, nor a moved one, which
-        `back` maps to a draw.
+        `inverse_map` maps to a draw.
 
         Metropolis moves from the draws, weighed as the fold's posterior, lead there as often as
         those out of there lead back, which a tenth of its share does, as moves of good size are
         accepted in 0.2 to 0.4 of tries, about half of them inwards. What the posterior itself has
         there, as in its tails, is not counted. F(·, w) is `before` at the draws that move there.
         """
-        far, theta, after = self.moves
-        start = self.posterior.value[far]
-        change = np.array([fold.change for fold in known])[:, None]
-        rates = np.exp(start - np.maximum(before, after.left[some]) - change) - np.exp(
-            start - after.whole
+        outside, theta, after = self.moves
+        start = self.posterior.value[outside]
+        change = np.array([fold.change for fold in results])[:, None]
+        rates = np.exp(start - np.maximum(before, after.reduced[folds]) - change) - np.exp(
+            start - after.total
         )
-        if back is not None and rates.any():
-            mapped = self.posterior.values(back(theta), np.ones(self.plan.num_units))
+        if inverse_map is not None and rates.any():
+            mapped = self.posterior.values(inverse_map(theta), np.ones(self.plan.num_units))
             rates[:, mapped <= self.posterior.value.max()] = 0.0
         return rates.sum(1) > len(self.posterior.draws) / 10 * np.maximum(
-            [fold.error for fold in known], 1e-9
+            [fold.error for fold in results], 1e-9
         )
 
-    def by_mixture(self, k: int, there: GaussianProposal) -> FoldResult:
+    def by_mixture(self, k: int, proposal: GaussianProposal) -> FoldResult:
         """Estimate a fold from draws and moved draws."""
         posterior = self.posterior
-        own = self.own
-        back = posterior.values(own.map_from(there, posterior.draws), np.ones(self.plan.num_units))
-        log_jacobian = own.log_det - there.log_det  # log |det T|
-        as_moved = np.r_[-back, -posterior.value] - log_jacobian
-        return self._joined("mixture", k, lambda: there.map_from(own, posterior.draws), as_moved)[0]
+        gaussian = self.gaussian
+        mapped_values = posterior.values(
+            gaussian.map_from(proposal, posterior.draws), np.ones(self.plan.num_units)
+        )
+        log_jacobian = gaussian.log_det - proposal.log_det  # log |det T|
+        as_moved = np.r_[-mapped_values, -posterior.value] - log_jacobian
+        return self._joined(
+            "mixture", k, lambda: proposal.map_from(gaussian, posterior.draws), as_moved
+        )[0]
 
-    def by_students(self, k: int, there: GaussianProposal, start: Normaliser) -> FoldResult:
+    def by_students(self, k: int, proposal: GaussianProposal, start: Normaliser) -> FoldResult:
         """Estimate a fold from draws and those of a multivariate t, whose density is relative to
         the posterior's normaliser.
         """
         draws = self.posterior.draws
-        others = lambda: there.students(len(draws))
-        found, share = self._joined(
-            "t", k, others, there.log_student(np.concatenate([draws, others()])) + start.value
+        extra_places = lambda: proposal.students(len(draws))
+        result, share = self._joined(
+            "t",
+            k,
+            extra_places,
+            proposal.log_student(np.concatenate([draws, extra_places()])) + start.value,
         )
-        return found._replace(influence=found.influence + share * start.influence)
+        return result._replace(influence=result.influence + share * start.influence)
 
-    def by_wide_students(self, k: int, known: FoldResult) -> FoldResult:
+    def by_wide_students(self, k: int, previous: FoldResult) -> FoldResult:
         """Estimate a fold from draws and those of a t about what a wider t finds.
 
         Not accepted if that has no normaliser.
         """
         if self.start is None:
-            return known._replace(k=np.inf)
-        found = known
-        own = about(self.posterior.draws)
-        there = own._replace(factor=own.factor / 2)
+            return previous._replace(k=np.inf)
+        result = previous
+        gaussian = about(self.posterior.draws)
+        proposal = gaussian._replace(factor=gaussian.factor / 2)
         for _ in range(2):
-            found = self.by_students(k, there, self.start)
-            there = about(found.draws.theta, found.draws.weight)
-        return found
+            result = self.by_students(k, proposal, self.start)
+            proposal = about(result.draws.theta, result.draws.weight)
+        return result
 
     def _joined(
         self,
         name: str,
         k: int,
-        others: Callable[[], np.ndarray],
-        log_others: Float[np.ndarray, " places"],
+        extra_places: Callable[[], np.ndarray],
+        log_proposal: Float[np.ndarray, " places"],
     ) -> tuple[FoldResult, float]:
         """Estimate a fold from the draws and as many other places, and return the share of the
         weights owed to these.
 
-        `log_others` is their log density at all places, relative to exp(−F(·, 1)) / Z(1).
+        `log_proposal` is their log density at all places, relative to exp(−F(·, 1)) / Z(1).
         """
-        one = np.array([k])
+        folds = np.array([k])
         draws = self.posterior.draws
-        each = self.at_draws(k).joined(self.at(one, others()))
-        log_density = np.logaddexp(-each.whole, log_others) - np.log(2)
-        (found,) = self._weigh(
-            name, one, -each.left - log_density, each, lambda: np.concatenate([draws, others()])
+        evaluation = self.at_draws(k).joined(self.evaluate(folds, extra_places()))
+        log_density = np.logaddexp(-evaluation.total, log_proposal) - np.log(2)
+        (result,) = self._weigh(
+            name,
+            folds,
+            -evaluation.reduced - log_density,
+            evaluation,
+            lambda: np.concatenate([draws, extra_places()]),
         )
-        return found, float(found.draws.weight @ expit(log_others + each.whole))
+        return result, float(result.draws.weight @ expit(log_proposal + evaluation.total))
 
     def _weigh(
         self,
         name: str,
-        some: IntArray,
+        folds: IntArray,
         log_weights: Float[np.ndarray, "folds places"],
-        at: Evaluation,
+        evaluation: Evaluation,
         places: Callable[[], np.ndarray],
     ) -> list[FoldResult]:
         """Combine the normalisers of folds and, unless it is that of the posterior, of all that
         their elpd is relative to.
         """
-        out, ratio, relative = summarise(log_weights, self.posterior)
-        value = -out.value
-        worst = out.k
-        influence = -out.influence
-        effective = out.effective
-        share = out.share
-        if (also := self.buffered[some]).any():
-            more, _, _ = summarise((log_weights + at.seen)[also], self.posterior)
-            value[also] += more.value
-            influence[also] += more.influence
-            worst[also], effective[also] = (
-                np.maximum(worst[also], more.k),
-                np.minimum(effective[also], more.effective),
+        denominator, ratio, relative = summarise(log_weights, self.posterior)
+        value = -denominator.value
+        worst = denominator.k
+        influence = -denominator.influence
+        effective = denominator.effective
+        share = denominator.share
+        if (buffered := self.buffered[folds]).any():
+            numerator, _, _ = summarise((log_weights + evaluation.seen)[buffered], self.posterior)
+            value[buffered] += numerator.value
+            influence[buffered] += numerator.influence
+            worst[buffered], effective[buffered] = (
+                np.maximum(worst[buffered], numerator.k),
+                np.minimum(effective[buffered], numerator.effective),
             )
-            share[also] = np.minimum(share[also], more.share)
-        mean = log_mean((relative + at.seen).T)
+            share[buffered] = np.minimum(share[buffered], numerator.share)
+        mean = log_mean((relative + evaluation.seen).T)
         most = max_k(len(self.posterior.draws))
         # lies about one mode and has bounded weights there; heavier ones come from elsewhere
         if name == "t":
@@ -406,123 +423,137 @@ class FoldEstimator:
                 influence=influence[j],
                 effective=effective[j],
                 share=share[j],
-                change=out.value[j],
+                change=denominator.value[j],
                 proposal=name,
                 draws=draws[j],
             )
-            for j, k in enumerate(some)
+            for j, k in enumerate(folds)
         ]
 
-    def improve(self, k: int, drawn: FoldResult, there: GaussianProposal | None) -> FoldResult:
+    def improve(
+        self, k: int, as_drawn: FoldResult, proposal: GaussianProposal | None
+    ) -> FoldResult:
         """Estimate a fold by the mixture with moved draws, else by a t.
 
         The mixture's weights are at most twice those of the draws, so that k̂ of either bounds its
         tail. Which of them has the smaller k̂ is chance, and does not choose.
         """
-        found = drawn
-        back = None
-        if there is not None:
-            found = self.by_mixture(k, there)
-            back = functools.partial(self.own.map_from, there)
-            found = found._replace(k=min(drawn.k, found.k))
-        if self.unvisited(np.array([k]), [found], self.at_draws(k).left[:, self.moves[0]], back)[0]:
-            return self.by_wide_students(k, found)
-        if there is not None and not found.accepted and self.start is not None:
-            other = self.by_students(k, there, self.start)
-            if other.accepted:
-                found = other
-        serves = drawn.k < FINITE_K and drawn._replace(share=np.inf).accepted  # for summaries
+        result = as_drawn
+        inverse_map = None
+        if proposal is not None:
+            result = self.by_mixture(k, proposal)
+            inverse_map = functools.partial(self.gaussian.map_from, proposal)
+            result = result._replace(k=min(as_drawn.k, result.k))
+        if self.unvisited(
+            np.array([k]), [result], self.at_draws(k).reduced[:, self.moves[0]], inverse_map
+        )[0]:
+            return self.by_wide_students(k, result)
+        if proposal is not None and not result.accepted and self.start is not None:
+            alternative = self.by_students(k, proposal, self.start)
+            if alternative.accepted:
+                result = alternative
+        serves = as_drawn.k < FINITE_K and as_drawn._replace(share=np.inf).accepted  # for summaries
         if serves:
-            return found._replace(draws=drawn.draws)
-        return found
+            return result._replace(draws=as_drawn.draws)
+        return result
 
-    def resample(self, k: int, known: FoldResult, refit: Callable[[np.ndarray], Any]) -> FoldResult:
+    def resample(
+        self, k: int, result: FoldResult, refit: Callable[[np.ndarray], Any]
+    ) -> FoldResult:
         """Estimate a fold from draws of its own posterior, which the caller samples.
 
         Where the fold leaves out what it scores only, the draws of both posteriors give the ratio
         of normalisers by a bridge.
         """
-        one = np.array([k])
-        out = 1 - self.away[0][one].toarray()[0]
-        if not np.isin(out, (0.0, 1.0)).all():
+        folds = np.array([k])
+        weights = 1 - self.away[0][folds].toarray()[0]
+        if not np.isin(weights, (0.0, 1.0)).all():
             raise ValueError(
                 f"elpd: refit= samples the units that are seen; refit {k} has weights other than 0 and 1."
             )
-        drawn = read_draws("elpd: refit", call_traced("elpd: refit", refit, np.flatnonzero(out)))
-        theta = self.posterior.unconstrain("elpd: refit", drawn.arrays)
-        there = self.at(one, theta)
+        named_draws = read_draws(
+            "elpd: refit", call_traced("elpd: refit", refit, np.flatnonzero(weights))
+        )
+        theta = self.posterior.unconstrain("elpd: refit", named_draws.arrays)
+        evaluation = self.evaluate(folds, theta)
         count = len(theta)
-        seen = there.seen[0]
+        seen = evaluation.seen[0]
         mean = ratio = float(log_mean(seen))
         most = max_k(count)
         worst = float(smooth(seen, 1.0).k)
         if not self.buffered[k]:
             # k̂ is of the mean alone
-            ratio = -bridge(self.posterior.value - self.at_draws(k).left[0], -seen)
+            ratio = -bridge(self.posterior.value - self.at_draws(k).reduced[0], -seen)
             most = np.inf
         units = None
         if self.pointwise:
             value, derivatives = self._ratios(k, theta, np.zeros(count))
-            shared = np.zeros((len(value), known.influence.shape[-1]))
-            units = LogDensities(value, shared, batch_means(derivatives.T, drawn.chains).T)
-        return known._replace(
+            shared = np.zeros((len(value), result.influence.shape[-1]))
+            units = LogDensities(value, shared, batch_means(derivatives.T, named_draws.chains).T)
+        return result._replace(
             ratio=ratio,
             mean=mean,
             units=units,
             k=worst,
             max_k=most,
-            influence=0.0 * known.influence,
+            influence=0.0 * result.influence,
             effective=float(count),
             share=np.inf,
             proposal="refit",
             draws=WeightedDraws(lambda: theta, np.full(count, 1 / count, np.float32)),
-            fold_influence=batch_means(np.exp(seen - mean), drawn.chains),
+            fold_influence=batch_means(np.exp(seen - mean), named_draws.chains),
         )
 
     def estimate(self) -> FoldEstimates:
         """Estimate every fold, from the draws as they are if that will do."""
-        posterior, every, found = (
+        posterior, folds, results = (
             self.posterior,
             np.arange(self.plan.num_refits),
             list[FoldResult](),
         )
-        good, before, within = np.zeros(len(every), bool), list[np.ndarray](), list[np.ndarray]()
+        good, before, within = np.zeros(len(folds), bool), list[np.ndarray](), list[np.ndarray]()
         # what all folds share is then computed once
         together = CAPACITY if posterior.block_losses is None else TOGETHER
-        for some in _parts(every, together // len(posterior.draws)):
-            at = self.at(some, posterior.draws)
-            log_weights = posterior.value - at.left
-            own = self._weigh("draws", some, log_weights, at, lambda: posterior.draws)
+        for batch in _parts(folds, together // len(posterior.draws)):
+            evaluation = self.evaluate(batch, posterior.draws)
+            log_weights = posterior.value - evaluation.reduced
+            estimates = self._weigh(
+                "draws", batch, log_weights, evaluation, lambda: posterior.draws
+            )
             with np.errstate(invalid="ignore"):  # of weights that are zero
                 even = log_weights.std(-1) < EVEN
-            good[some] = even & [fold.accepted and fold.k < GOOD_K for fold in own]
-            for j in np.flatnonzero(~good[some]):
-                self._known[int(some[j])] = Evaluation(at.whole, at.left[[j]], at.seen[[j]])
-            found += own
-            before.append(at.left[:, self.moves[0]])
-            within.append(log_mean(at.seen.T))
-        raw_k = np.array([fold.k for fold in found])
-        bad = np.flatnonzero(~good | self.unvisited(every, found, np.concatenate(before)))
+            good[batch] = even & [fold.accepted and fold.k < GOOD_K for fold in estimates]
+            for j in np.flatnonzero(~good[batch]):
+                self._evaluations[int(batch[j])] = Evaluation(
+                    evaluation.total, evaluation.reduced[[j]], evaluation.seen[[j]]
+                )
+            results += estimates
+            before.append(evaluation.reduced[:, self.moves[0]])
+            within.append(log_mean(evaluation.seen.T))
+        raw_k = np.array([fold.k for fold in results])
+        bad = np.flatnonzero(~good | self.unvisited(folds, results, np.concatenate(before)))
         stopped = bad
         with Slow("folds", len(bad)) as bar, contextlib.suppress(KeyboardInterrupt):
-            for some in _parts(bad, CAPACITY // self.plan.num_units):
+            for batch in _parts(bad, CAPACITY // self.plan.num_units):
                 gaussians = functools.cache(
                     functools.partial(
-                        gaussians_of_refits, posterior, 1 - self.away[0][some].toarray()
+                        gaussians_of_refits, posterior, 1 - self.away[0][batch].toarray()
                     )
                 )
-                for place, k in enumerate(some.tolist()):
-                    make = lambda i=place, k=k, drawn=found[k], all=gaussians: self.improve(
-                        k, drawn, all()[i]
+                for place, k in enumerate(batch.tolist()):
+                    make = lambda i=place, k=k, as_drawn=results[k], batch_gaussians=gaussians: (
+                        self.improve(k, as_drawn, batch_gaussians()[i])
                     )
-                    found[k] = self.read_or_make(make)
+                    results[k] = self.read_or_make(make)
                     stopped = stopped[1:]
                     bar.advance()
         within_fold = np.concatenate(within)
         if self.pointwise:
-            each = (posterior.losses_at(posterior.draws, self.held(k)) for k in every.tolist())
-            within_fold = np.concatenate([log_mean(-losses) for losses in each])
-        return FoldEstimates(found, raw_k, within_fold, stopped)
+            unit_losses = (
+                posterior.losses_at(posterior.draws, self.held(k)) for k in folds.tolist()
+            )
+            within_fold = np.concatenate([log_mean(-losses) for losses in unit_losses])
+        return FoldEstimates(results, raw_k, within_fold, stopped)
 
     def read_or_make(self, make: Callable[[], FoldResult]) -> FoldResult:
         """Return a fold from the checkpoint, or make and keep it.
@@ -564,5 +595,5 @@ class FoldEstimator:
         return estimates._replace(results=results, stopped=stopped)
 
 
-def _parts(each: IntArray, size: int) -> Iterator[IntArray]:
-    return (each[start : start + max(1, size)] for start in range(0, len(each), max(1, size)))
+def _parts(folds: IntArray, size: int) -> Iterator[IntArray]:
+    return (folds[start : start + max(1, size)] for start in range(0, len(folds), max(1, size)))

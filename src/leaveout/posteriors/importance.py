@@ -82,7 +82,7 @@ def smooth(log_weights: Float[np.ndarray, "*sets draws"], efficiency: float) -> 
     count = log_weights.shape[-1]
     tail = int(np.ceil(min(count / 5, 3 * np.sqrt(count / efficiency))))
     sets = np.array(log_weights.reshape(-1, count))
-    k = np.array([_smooth_tail(each, tail) for each in sets])
+    k = np.array([_smooth_tail(row, tail) for row in sets])
     return Smoothed(sets.reshape(log_weights.shape), k.reshape(log_weights.shape[:-1]))
 
 
@@ -139,12 +139,12 @@ def max_k(draws: int) -> float:
     return float(min(1 - 1 / np.log10(draws), MAX_K))
 
 
-def log_mean(each: np.ndarray) -> np.ndarray:
+def log_mean(log_values: np.ndarray) -> np.ndarray:
     """Logarithm of the mean of exponentials over the first axis."""
-    top = each.max(axis=0)
+    top = log_values.max(axis=0)
     top = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):
-        return top + np.log(np.exp(each - top).mean(axis=0))
+        return top + np.log(np.exp(log_values - top).mean(axis=0))
 
 
 class Normaliser(NamedTuple):
@@ -179,13 +179,17 @@ def summarise(
         mean = ratio.mean(-1, keepdims=True)
         value = top + np.log(mean)
         ratio = ratio / mean
-    square = lambda each: np.einsum("...i,...i->...", each, each)
+    square = lambda values: np.einsum("...i,...i->...", values, values)
     paired = by_draw(ratio, draws) - 1
     means = means_of_batches(paired, posterior)
     by_chain = means.reshape(*k.shape, posterior.chains, -1).mean(-1)
     plain = (square(paired) / draws - paired.mean(-1) ** 2) / draws
     batched = np.max(
-        [each.var(-1, ddof=1) / each.shape[-1] for each in (means, by_chain) if each.shape[-1] > 1],
+        [
+            values.var(-1, ddof=1) / values.shape[-1]
+            for values in (means, by_chain)
+            if values.shape[-1] > 1
+        ],
         axis=0,
     )
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -231,11 +235,11 @@ class GaussianProposal(NamedTuple):
         """Logarithm of the density of the multivariate t about this Gaussian."""
         z = (theta - self.mean) @ self.factor
         size = len(self.mean)
-        found = (
+        log_density = (
             scipy.stats.multivariate_t.logpdf(z, np.zeros(size), np.eye(size), FREEDOM)
             + self.log_det
         )
-        return np.reshape(found, len(theta))
+        return np.reshape(log_density, len(theta))
 
     def students(self, count: int) -> Float[np.ndarray, "draws params"]:
         """Draw from the multivariate t about this Gaussian, always by the same random numbers."""
@@ -255,9 +259,9 @@ class GaussianProposal(NamedTuple):
 def about(draws: np.ndarray, weight: np.ndarray | None = None) -> GaussianProposal:
     """Return the Gaussian of the moments of draws."""
     spread = np.atleast_2d(np.cov(draws.T, aweights=weight))
-    own = _gaussian(mean := np.average(draws, 0, weight), np.linalg.pinv(spread))
-    if own is not None:
-        return own
+    gaussian = _gaussian(mean := np.average(draws, 0, weight), np.linalg.pinv(spread))
+    if gaussian is not None:
+        return gaussian
     return GaussianProposal(mean, np.diag(1 / draws.std(0)))
 
 
@@ -284,8 +288,8 @@ def gaussians_of_refits(
     None where there is none.
     """
     fit = posterior.mode
-    found = _about_draws(posterior, weights) if fit is None else _at_modes(fit, weights)
-    return [_gaussian(mean, precision) for mean, precision in zip(*found, strict=True)]
+    moments = _about_draws(posterior, weights) if fit is None else _at_modes(fit, weights)
+    return [_gaussian(mean, precision) for mean, precision in zip(*moments, strict=True)]
 
 
 def _at_modes(fit: Fit, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -306,17 +310,19 @@ def _about_draws(posterior: Posterior, weights: np.ndarray) -> tuple[np.ndarray,
     """Take one Newton step from the mean of the draws, by the change of F alone, from the precision
     of the draws.
     """
-    own = about(posterior.draws)
+    gaussian = about(posterior.draws)
     lanes = np.arange(len(weights) + 1)
     rows = whole(np.concatenate([np.ones((1, weights.shape[1])), weights]))
     F = functions(posterior.objective, posterior.like, rows)
-    at = np.tile(own.mean, (len(lanes), 1))
-    slope = F.look(at, lanes)[1]
-    bend = F.hessian(at, lanes)
-    precision = own.factor @ own.factor.T
-    changed = precision + bend[1:] - bend[:1]
-    changed = np.where(np.linalg.eigvalsh(changed)[:, :1, None] > 0, changed, precision)
-    return own.mean - np.linalg.solve(changed, (slope[1:] - slope[:1])[..., None])[..., 0], changed
+    points = np.tile(gaussian.mean, (len(lanes), 1))
+    slope = F.look(points, lanes)[1]
+    hessians = F.hessian(points, lanes)
+    precision = gaussian.factor @ gaussian.factor.T
+    precisions = precision + hessians[1:] - hessians[:1]
+    precisions = np.where(np.linalg.eigvalsh(precisions)[:, :1, None] > 0, precisions, precision)
+    return gaussian.mean - np.linalg.solve(precisions, (slope[1:] - slope[:1])[..., None])[
+        ..., 0
+    ], precisions
 
 
 def normaliser(posterior: Posterior) -> Normaliser | None:
@@ -324,27 +330,27 @@ def normaliser(posterior: Posterior) -> Normaliser | None:
 
     None if the draws say otherwise, as those of several modes may.
     """
-    own = about(posterior.draws)
-    theta = own.students(len(posterior.draws))
+    gaussian = about(posterior.draws)
+    theta = gaussian.students(len(posterior.draws))
     log_weights = -posterior.values(
         theta, np.ones(posterior.objective.num_units)
-    ) - own.log_student(theta)
-    found, _, _ = summarise(log_weights, posterior)
-    both = bridge(log_weights, -posterior.value - own.log_student(posterior.draws))
-    return found if abs(found.value - both) < MAX_GAP else None
+    ) - gaussian.log_student(theta)
+    estimate, _, _ = summarise(log_weights, posterior)
+    by_bridge = bridge(log_weights, -posterior.value - gaussian.log_student(posterior.draws))
+    return estimate if abs(estimate.value - by_bridge) < MAX_GAP else None
 
 
-def bridge(ratio: Float[np.ndarray, " draws"], there: Float[np.ndarray, " others"]) -> float:
+def bridge(ratio: Float[np.ndarray, " draws"], refit_ratio: Float[np.ndarray, " others"]) -> float:
     """Estimate A(w) from log ratios F(θ, 1) − F(θ, w) at draws of both posteriors (Meng and Wong,
     1996).
     """
     s = np.log(len(ratio))
-    t = np.log(len(there))
+    t = np.log(len(refit_ratio))
     value = float(log_mean(ratio))
     # the iteration is a contraction; a few dozen reach the tolerance where draws overlap
     for _ in range(1000):
         above = logsumexp(ratio - np.logaddexp(t + ratio - value, s)) - s
-        below = logsumexp(-np.logaddexp(t + there - value, s)) - t
+        below = logsumexp(-np.logaddexp(t + refit_ratio - value, s)) - t
         if abs(above - below - value) < 1e-9:
             break
         value = above - below

@@ -93,10 +93,10 @@ def from_numpyro(
     if not args and not kwargs:
         args, kwargs = getattr(mcmc, "_args", ()), getattr(mcmc, "_kwargs", {})
     # of arrays of NumPy JAX confuses programs in double and in single precision
-    of_jax = lambda leaf: (
+    to_jax = lambda leaf: (
         jnp.asarray(leaf) if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biuf" else leaf
     )
-    args, kwargs = jax.tree.map(of_jax, (args, kwargs))
+    args, kwargs = jax.tree.map(to_jax, (args, kwargs))
     seeded = handlers.seed(model, 0)
     trace = lambda: handlers.trace(seeded).get_trace(*args, **kwargs)
     try:
@@ -138,12 +138,15 @@ def from_numpyro(
         filled = handlers.substitute(
             seeded, substitute_fn=functools.partial(util._unconstrain_reparam, u)
         )
-        each, _ = util.compute_log_probs(filled, args, kwargs, {}, sum_log_prob=False)
+        log_densities, _ = util.compute_log_probs(filled, args, kwargs, {}, sum_log_prob=False)
         for name in latent:  # the Jacobian of a transform belongs to the density of its site
             jacobian = f"_{name}_log_det"
-            if jacobian in each and each[jacobian].shape == each[name].shape:
-                each[name] = each[name] + each.pop(jacobian)
-        return each
+            if (
+                jacobian in log_densities
+                and log_densities[jacobian].shape == log_densities[name].shape
+            ):
+                log_densities[name] = log_densities[name] + log_densities.pop(jacobian)
+        return log_densities
 
     unconstrain = jax.vmap(
         lambda draws: {
@@ -152,15 +155,15 @@ def from_numpyro(
     )
 
     def constrain(u: dict[str, Any]) -> dict[str, Any]:
-        found = util.constrain_fn(model, args, kwargs, u)
-        return {name: found[name] for name in latent}
+        parameters = util.constrain_fn(model, args, kwargs, u)
+        return {name: parameters[name] for name in latent}
 
     def draw_responses(key: Any, u: dict[str, Any]) -> Any:
         filled = handlers.substitute(
             handlers.seed(model, key), substitute_fn=functools.partial(util._unconstrain_reparam, u)
         )
-        own = handlers.trace(filled).get_trace(*args, **kwargs)[unit["name"]]["fn"]
-        return own.expand(shape).sample(jax.random.fold_in(key, 1))
+        distribution = handlers.trace(filled).get_trace(*args, **kwargs)[unit["name"]]["fn"]
+        return distribution.expand(shape).sample(jax.random.fold_in(key, 1))
 
     return SampledModel(
         latent,

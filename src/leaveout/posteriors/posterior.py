@@ -147,15 +147,15 @@ class Posterior(PrintedResult):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a mode that is doubtful is not used
-                found = minimise(self.objective, natural, num_starts=1)
+                fit = minimise(self.objective, natural, num_starts=1)
         except (RuntimeError, IndefiniteHessianError, ValueError):
             return None
-        fits = (
-            found.objective.num_units == self.objective.num_units
-            and found.num_params == self.draws.shape[1]
+        matches = (
+            fit.objective.num_units == self.objective.num_units
+            and fit.num_params == self.draws.shape[1]
         )
-        if fits and found.factor is not None and int(found.result) == RESULTS.successful:
-            return found
+        if matches and fit.factor is not None and int(fit.result) == RESULTS.successful:
+            return fit
         return None
 
     @functools.cached_property
@@ -247,38 +247,40 @@ class Posterior(PrintedResult):
             if at_draws
             else self.values_and_losses(theta, blocks)
         )
-        few = scipy.sparse.csr_array(
+        block_share = scipy.sparse.csr_array(
             (share.data, column, share.indptr), shape=(away.shape[0], len(blocks))
         )
         with np.errstate(invalid="ignore"):  # a block of density zero
-            found = value - few @ losses.T
+            values = value - block_share @ losses.T
         if (zero := np.flatnonzero(~np.isfinite(value))).size:  # what leaves may be why
-            found[:, zero] = self._values_of_infinite(theta[zero], share)
-        return found
+            values[:, zero] = self._values_of_infinite(theta[zero], share)
+        return values
 
     def _values_of_infinite(self, theta: np.ndarray, share: scipy.sparse.csr_array) -> np.ndarray:
         """Evaluate F without some sets of blocks where some blocks have no density."""
         losses = self.values_and_losses(theta, np.arange(share.shape[1]))[1]
         never = ~np.isfinite(losses)
         finite = np.where(never, 0.0, losses)
-        found = (
+        values = (
             self.values(theta, np.zeros(self.objective.num_units))
             + finite.sum(1)
             - share @ finite.T
         )
         stays = never.sum(1) - (share == 1).astype(float) @ never.T
-        return np.where(stays > 0, np.inf, found)
+        return np.where(stays > 0, np.inf, values)
 
     def _values_of_sets(self, theta: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Evaluate F at many θ, each with some sets of weights, `[sets, places]`."""
         sets, place = np.unique(weights, axis=0, return_inverse=True)
         if not isinstance(self.objective, AbstractClosedForm):
-            return np.stack([self.values(theta, one) for one in sets])[place.ravel()]
+            return np.stack([self.values(theta, set_weights) for set_weights in sets])[
+                place.ravel()
+            ]
         parts = np.split(
             theta, range(size := max(1, CAPACITY // self.objective.num_units), len(theta), size)
         )
-        found = np.concatenate([self.objective.values(at, sets) for at in parts])
-        return (found + sets @ np.broadcast_to(self.constant, self.objective.num_units)).T[
+        values = np.concatenate([self.objective.values(part, sets) for part in parts])
+        return (values + sets @ np.broadcast_to(self.constant, self.objective.num_units)).T[
             place.ravel()
         ]
 
@@ -312,21 +314,23 @@ class Posterior(PrintedResult):
         self, theta: np.ndarray, weights: np.ndarray, blocks: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Evaluate F(·, w), and the losses of some blocks as the objective counts them."""
-        found, losses, constant = (
+        objective, losses, constant = (
             self.objective,
             np.zeros((len(theta), 0)),
             np.sum(weights * self.constant),
         )
-        if isinstance(found, AbstractClosedForm):
+        if isinstance(objective, AbstractClosedForm):
             value = self._values_of_sets(theta, weights[None])[0] - constant
             if blocks.size:
-                every = np.broadcast_to(blocks, (len(theta), len(blocks)))
-                losses = found.losses(theta, np.tile(weights, (len(theta), 1)), every, every >= 0)
+                index = np.broadcast_to(blocks, (len(theta), len(blocks)))
+                losses = objective.losses(
+                    theta, np.tile(weights, (len(theta), 1)), index, index >= 0
+                )
         elif self._predictors is not None:
             value, losses = self._of_predictors(theta, weights, blocks)
         else:
             # few programs
-            found, up = repeatable(found), lambda count: 2 ** int(np.ceil(np.log2(count)))
+            objective, up = repeatable(objective), lambda count: 2 ** int(np.ceil(np.log2(count)))
             padded = np.resize(blocks, up(len(blocks))) if blocks.size else blocks
             places = (
                 theta
@@ -338,7 +342,7 @@ class Posterior(PrintedResult):
             )
             size = min(max(FEWEST, size), most, len(places))
             values, unit_losses = _values_and_losses(
-                found, self.like, places, padded_weights(found, weights), padded, size
+                objective, self.like, places, padded_weights(objective, weights), padded, size
             )
             value = np.asarray(values)[: len(theta)]
             if unit_losses is not None:
@@ -354,16 +358,18 @@ class Posterior(PrintedResult):
         omega, kappa = model.weigh(weights[None])
         values = list[np.ndarray]()
         losses = list[np.ndarray]()
-        for at in np.split(theta, range(size, len(theta), size)):
-            eta = model.eta(at)
+        for points in np.split(theta, range(size, len(theta), size)):
+            eta = model.eta(points)
             with np.errstate(over="ignore", invalid="ignore"):
-                (each,) = model.loss.derivatives(eta, model.y, (0,))
-                values.append(weight_terms(omega, each).sum(1) + kappa * model.penalty_terms(at)[0])
+                (row_losses,) = model.loss.derivatives(eta, model.y, (0,))
+                values.append(
+                    weight_terms(omega, row_losses).sum(1) + kappa * model.penalty_terms(points)[0]
+                )
                 if units.size and model.unit_loss is not model.loss:
-                    (each,) = model.unit_loss.derivatives(
+                    (row_losses,) = model.unit_loss.derivatives(
                         eta[:, : self.objective.num_units], model.y, (0,)
                     )
-                losses.append(each[:, units])
+                losses.append(row_losses[:, units])
         return np.concatenate(values), np.concatenate(losses)
 
     @float64
@@ -387,12 +393,12 @@ class Posterior(PrintedResult):
             Its gradients.
         """
         size = max(1, CAPACITY // self.objective.num_units)
-        rows = lambda at: whole(np.broadcast_to(weights, (len(at), len(weights))))
-        look = lambda at: functions(self.objective, self.like, rows(at)).look(
-            at, np.arange(len(at))
+        rows = lambda points: whole(np.broadcast_to(weights, (len(points), len(weights))))
+        look = lambda points: functions(self.objective, self.like, rows(points)).look(
+            points, np.arange(len(points))
         )
-        pieces = [look(at) for at in np.split(theta, range(size, len(theta), size))]
-        value, slope = (np.concatenate(each) for each in zip(*pieces, strict=True))
+        pieces = [look(points) for points in np.split(theta, range(size, len(theta), size))]
+        value, slope = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
         return value + np.sum(weights * self.constant), slope
 
     @functools.cached_property
@@ -417,31 +423,33 @@ class Posterior(PrintedResult):
         if not (integrated or self.objective.pointwise or self._predictors is not None):
             return None
         blocks = np.unique(self.blocks)
-        some = np.array([0, len(self.draws) - 1])
+        trial_draws = np.array([0, len(self.draws) - 1])
         # likely in vain
-        few = (
+        doubtful = (
             isinstance(self.objective, AbstractClosedForm)
             or self.objective.units.serial is not False
         )
-        value, found = self.values_and_losses(self.draws[some] if few else self.draws, blocks)
-        tried = found[[0, -1]]
+        value, losses = self.values_and_losses(
+            self.draws[trial_draws] if doubtful else self.draws, blocks
+        )
+        trial_losses = losses[[0, -1]]
         rng = np.random.default_rng(0)
-        n = found.shape[1]
+        n = losses.shape[1]
         for share in () if integrated else (1 / n, 0.2, 0.5):  # one unit, some, and half of them
             weights = np.ones(n)
             weights[rng.choice(n, max(1, int(share * n)), replace=False)] = 0.0
-            change = self.values(self.draws[some], weights) - self.values(
-                self.draws[some], np.ones(n)
+            change = self.values(self.draws[trial_draws], weights) - self.values(
+                self.draws[trial_draws], np.ones(n)
             )
-            size = np.abs(tried).sum(1)
+            size = np.abs(trial_losses).sum(1)
             if not np.allclose(
-                change, -tried @ (1 - weights), rtol=0, atol=1e-9 * float(size.max() + 1)
+                change, -trial_losses @ (1 - weights), rtol=0, atol=1e-9 * float(size.max() + 1)
             ):
                 return None
-        if few:
-            value, found = self.values_and_losses(self.draws, blocks)
+        if doubtful:
+            value, losses = self.values_and_losses(self.draws, blocks)
         vars(self)["value"] = value  # the same pass gave it
-        return found
+        return losses
 
     @property
     def unit_losses(self) -> Float[np.ndarray, "draws units"] | None:
@@ -449,9 +457,9 @@ class Posterior(PrintedResult):
 
         None if units depend on one another given θ.
         """
-        found = self.block_losses
-        if found is not None and found.shape[1] == self.objective.num_units:
-            return found
+        losses = self.block_losses
+        if losses is not None and losses.shape[1] == self.objective.num_units:
+            return losses
         return None
 
     def losses_at(
@@ -501,7 +509,7 @@ def _values_and_losses(
     blocks: Arrays,
     size: int,
 ) -> tuple[Arrays, Arrays | None]:
-    def one(v: Any) -> Any:
+    def evaluate(v: Any) -> Any:
         tree = unravel(v, like)
         if not len(blocks):
             return objective.loss(tree, weights), None
@@ -512,7 +520,7 @@ def _values_and_losses(
             tree, jnp.asarray(weights), blocks, jnp.ones(len(blocks))
         )
 
-    return jax.lax.map(one, theta, batch_size=size)
+    return jax.lax.map(evaluate, theta, batch_size=size)
 
 
 def check_posterior(caller: str, posterior: Posterior) -> Posterior:
@@ -528,16 +536,16 @@ def check_posterior(caller: str, posterior: Posterior) -> Posterior:
         raise ValueError(
             f"{caller}: all draws of {posterior.names[int(np.argmax(equal))]!r} are equal."
         )
-    some = np.unique(np.linspace(0, len(draws) - 1, CHECKED_DRAWS).astype(int))
-    value, slope = posterior.looks(draws[some], np.ones(n))
+    rows = np.unique(np.linspace(0, len(draws) - 1, CHECKED_DRAWS).astype(int))
+    value, slope = posterior.looks(draws[rows], np.ones(n))
     if not (np.isfinite(value).all() and np.isfinite(slope).all()):
         raise ValueError(
             f"{caller}: the density is zero, or its logarithm or gradient not a number, at {np.sum(~np.isfinite(value))} of "
             f"{len(value)} draws: does it have the parameters and the data of the model that was sampled?"
         )
-    away = draws[some] - draws[some].mean(0)
+    away = draws[rows] - draws[rows].mean(0)
     product = away * slope
-    error = lambda each: np.maximum(batch_error(each, posterior.chains), 1e-12)
+    error = lambda values: np.maximum(batch_error(values, posterior.chains), 1e-12)
     size = product.mean(0)
     shift = slope.mean(0) * spread
     wrong = (np.abs(size - 1) > SURE * error(product)) & (np.abs(size - 1) > LARGE)
@@ -545,7 +553,7 @@ def check_posterior(caller: str, posterior: Posterior) -> Posterior:
     if (
         wrong.any()
         and np.isposinf(
-            posterior.values(draws[some] + away[::-1] - np.roll(away, 1, 0), np.ones(n))
+            posterior.values(draws[rows] + away[::-1] - np.roll(away, 1, 0), np.ones(n))
         ).any()
     ):
         note = "the density has an edge, where identities fail that compare it with the draws"
@@ -564,21 +572,23 @@ def check_posterior(caller: str, posterior: Posterior) -> Posterior:
     return posterior
 
 
-def batch_error(each: Float[np.ndarray, "draws ..."], chains: int) -> np.ndarray:
+def batch_error(values: Float[np.ndarray, "draws ..."], chains: int) -> np.ndarray:
     """Monte-Carlo standard error of means over draws, by batches of successive draws."""
-    means = batch_means(each, chains)
+    means = batch_means(values, chains)
     return means.std(0, ddof=1) / np.sqrt(len(means))
 
 
 def batch_means(
-    each: Float[np.ndarray, "draws ..."], chains: int, batches: int = BATCHES
+    values: Float[np.ndarray, "draws ..."], chains: int, batches: int = BATCHES
 ) -> np.ndarray:
     """Means over successive batches of draws, `[batches, ...]`.
 
     The last draws of a chain may be left over.
     """
-    length = len(each) // chains
+    length = len(values) // chains
     size = max(1, length // -(-batches // chains))
     count = length // size
-    by_chain = each[: chains * length].reshape(chains, length, *each.shape[1:])[:, : count * size]
-    return by_chain.reshape(chains * count, size, *each.shape[1:]).mean(1)
+    by_chain = values[: chains * length].reshape(chains, length, *values.shape[1:])[
+        :, : count * size
+    ]
+    return by_chain.reshape(chains * count, size, *values.shape[1:]).mean(1)

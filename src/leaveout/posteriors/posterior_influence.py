@@ -23,10 +23,10 @@ def posterior_influence(
     """Tabulate how means and standard deviations of the parameters, or of a prediction, change in
     every fold.
     """
-    given = (
+    folds = (
         leave_one_out(posterior.objective.num_units) if isinstance(plan, AbstractRefit) else plan
     )
-    plan = resolve_plan("influence", posterior.objective, given, DEFAULT_REFIT)
+    plan = resolve_plan("influence", posterior.objective, folds, DEFAULT_REFIT)
     if prediction is not None and not callable(prediction):
         raise TypeError(
             f"influence: prediction must be a function of the parameters; got {type(prediction).__name__}."
@@ -35,38 +35,42 @@ def posterior_influence(
     estimates = FoldEstimator(posterior, plan, False).estimate()
     if estimates.stopped.size:
         raise KeyboardInterrupt
-    found = estimates.results
-    drawn = watch(posterior.draws)
+    results = estimates.results
+    values_at_draws = watch(posterior.draws)
     values = (
-        drawn if fold.draws.theta is posterior.draws else watch(fold.draws.theta) for fold in found
+        values_at_draws if fold.draws.theta is posterior.draws else watch(fold.draws.theta)
+        for fold in results
     )
     moments = np.stack(
         [
-            _moments(*each)
-            for each in zip(values, (fold.draws.weight for fold in found), strict=True)
+            _moments(*pair)
+            for pair in zip(values, (fold.draws.weight for fold in results), strict=True)
         ]
     )
-    now = _moments(drawn, np.ones(len(drawn)))
+    baseline = _moments(values_at_draws, np.ones(len(values_at_draws)))
     # an intercept that the model has not is zero
-    varies = now[1] > np.sqrt(np.finfo(float).eps) * np.abs(now[0])
+    varies = baseline[1] > np.sqrt(np.finfo(float).eps) * np.abs(baseline[0])
     if not varies.any():
         raise ValueError(
             "influence: the prediction is the same at all draws; it must be a function of the parameters."
         )
-    names, now, moments = (
-        [name for name, own in zip(names, varies, strict=True) if own],
-        now[:, varies],
+    names, baseline, moments = (
+        [name for name, varying in zip(names, varies, strict=True) if varying],
+        baseline[:, varies],
         moments[..., varies],
     )
-    shift, ratio = (moments[:, 0] - now[0]) / now[1], moments[:, 1] / now[1]
+    shift, ratio = (moments[:, 0] - baseline[0]) / baseline[1], moments[:, 1] / baseline[1]
     most = np.argmax(np.abs(shift), axis=1)
     table = pd.DataFrame(
         {"moved": shift[np.arange(len(shift)), most], "parameter": np.asarray(names, object)[most]}
     )
     columns = {f"mean[{name}]": shift[:, k] for k, name in enumerate(names)}
     columns |= {f"sd[{name}]": ratio[:, k] for k, name in enumerate(names)}
-    own = {"pareto_k": [fold.k for fold in found], "good": [fold.accepted for fold in found]}
-    return table.assign(**columns, **own).set_index(plan.refit_names)
+    diagnostics = {
+        "pareto_k": [fold.k for fold in results],
+        "good": [fold.accepted for fold in results],
+    }
+    return table.assign(**columns, **diagnostics).set_index(plan.refit_names)
 
 
 def _moments(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -84,19 +88,25 @@ def _summaries(
     """
     if prediction is not None:
 
-        def of_one(named: Any, k: int) -> float:
-            found = np.asarray(
+        def predict_one(theta: Any, k: int) -> float:
+            number = np.asarray(
                 call_traced(
-                    "influence: prediction", prediction, map_arrays(lambda leaf: leaf[k], named)
+                    "influence: prediction",
+                    prediction,
+                    map_arrays(lambda leaf: leaf[k], theta),
                 )
             )
-            if found.ndim or found.dtype.kind not in "biuf" or not np.isfinite(found):
-                got = f"shape {found.shape}" if found.ndim else repr(found.item())
+            if number.ndim or number.dtype.kind not in "biuf" or not np.isfinite(number):
+                got = f"shape {number.shape}" if number.ndim else repr(number.item())
                 raise ValueError(f"influence: prediction must return one finite number; got {got}.")
-            return float(found)
+            return float(number)
 
         return ["prediction"], lambda u: np.array(
-            [[of_one(named, k)] for named in [posterior.named(u)] for k in range(len(u))]
+            [
+                [predict_one(parameters, k)]
+                for parameters in [posterior.named(u)]
+                for k in range(len(u))
+            ]
         )
     first = posterior.named(posterior.draws[:1])
     leaves = dict.values if isinstance(first, dict) else leaves_of
@@ -105,8 +115,8 @@ def _summaries(
     )
     by_name = first.items() if isinstance(first, dict) else [("theta", stack(first))]
     names = [
-        f"{name}{list(at) if at else ''}"
+        f"{name}{list(index) if index else ''}"
         for name, leaf in by_name
-        for at in np.ndindex(np.shape(leaf)[1:])
+        for index in np.ndindex(np.shape(leaf)[1:])
     ]
     return names, lambda u: stack(posterior.named(u))

@@ -90,8 +90,12 @@ class PosteriorPredictions(PrintedResult):
         """Return the mean over units of one number a row, and its standard error by what is
         independent in the plan.
         """
-        each = average_by_unit(self._unit, np.asarray(values, np.float64), self.plan.num_units)
-        return float(np.nanmean(each)), standard_error(each, np.ones(len(each)), self.plan).value
+        unit_means = average_by_unit(
+            self._unit, np.asarray(values, np.float64), self.plan.num_units
+        )
+        return float(np.nanmean(unit_means)), standard_error(
+            unit_means, np.ones(len(unit_means)), self.plan
+        ).value
 
     @property
     def _weighed(self) -> BoolArray:
@@ -103,7 +107,7 @@ class PosteriorPredictions(PrintedResult):
         return self.plan.index[self.plan.held][self._weighed]
 
     @property
-    def _known(self) -> pd.DataFrame:
+    def _weighed_table(self) -> pd.DataFrame:
         return self.table[self._weighed]
 
     @property
@@ -111,14 +115,14 @@ class PosteriorPredictions(PrintedResult):
         """R², the mean CRPS or Brier score, and the coverage of the intervals, each with its
         standard error.
         """
-        known = self._known
-        score = "brier" if "brier" in known else "crps"
-        y = known["y"].to_numpy()
-        mean = known["mean"].to_numpy()
+        table = self._weighed_table
+        score = "brier" if "brier" in table else "crps"
+        y = table["y"].to_numpy()
+        mean = table["mean"].to_numpy()
         of_rows = {
             "r2": METRICS["r2"].functional.pseudo(y, mean, np.ones(len(y))),  # type: ignore[union-attr]
-            score: known[score],
-            "coverage": (known["low"] <= y) & (y <= known["high"]),
+            score: table[score],
+            "coverage": (table["low"] <= y) & (y <= table["high"]),
         }
         rows = {name: self._average(values) for name, values in of_rows.items()}
         if np.ptp(y) == 0:  # responses that do not scatter have no R²
@@ -130,41 +134,41 @@ class PosteriorPredictions(PrintedResult):
         """The p-value of Neyman's smooth test of order two that the PIT is uniform, and what speaks
         most against it.
         """
-        pit = self._known["pit"].to_numpy() - 0.5
+        pit = self._weighed_table["pit"].to_numpy() - 0.5
         n = len(np.unique(self._unit))
         # of mean zero and variance one where it is uniform
         scaled = np.sqrt(12) * pit, np.sqrt(180) * (pit**2 - 1 / 12)
         place, spread = (mean / np.fmax(se, n**-0.5) for mean, se in map(self._average, scaled))
-        said = f"responses lie {'above' if place > 0 else 'below'} the predictions"
+        message = f"responses lie {'above' if place > 0 else 'below'} the predictions"
         if abs(spread) > abs(place):
-            said = f"predictions are too {'sure' if spread > 0 else 'wide'}"
-        return float(scipy.stats.chi2.sf(place**2 + spread**2, 2)), said
+            message = f"predictions are too {'sure' if spread > 0 else 'wide'}"
+        return float(scipy.stats.chi2.sf(place**2 + spread**2, 2)), message
 
     def _lines(self) -> list[tuple[str, str]]:
-        known = self._known
+        table = self._weighed_table
         n = len(self.table)
         flagged = int(self.table["flagged"].sum())
         missing = f"; {flagged} are in folds that cannot be weighed" if flagged else ""
         lines = [
             ("model", self.title),
-            ("predicted", f"{len(known)} of {n} left-out units{missing}{self.missing}"),
+            ("predicted", f"{len(table)} of {n} left-out units{missing}{self.missing}"),
         ]
-        if len(known):
-            p, said = self.uniformity
+        if len(table):
+            p, message = self.uniformity
             (r2, r2_se), (score, score_se), (share, share_se) = self.scores.to_numpy()
             pm = lambda value, se, shown=".4g": (
                 f"{value:{shown}}" + (f" ± {se:.2g}" if np.isfinite(se) else "")
             )
             lines += [
                 ("R²", pm(r2, r2_se)),
-                ("Brier" if "brier" in known else "CRPS", pm(score, score_se)),
+                ("Brier" if "brier" in table else "CRPS", pm(score, score_se)),
                 (
                     "intervals",
                     f"of {self.level:.0%} hold {pm(100 * share, 100 * share_se, '.1f')} % of the responses",
                 ),
                 (
                     "PIT",
-                    f"not uniform (p = {p:.1g}): {said}"
+                    f"not uniform (p = {p:.1g}): {message}"
                     if p < SURE
                     else f"as uniform as expected (p = {p:.2f})",
                 ),
@@ -188,7 +192,7 @@ class PosteriorPredictions(PrintedResult):
 
 
 def summarise_predictive(
-    drawn: Float[np.ndarray, " draws"],
+    responses: Float[np.ndarray, " draws"],
     weight: Float[np.ndarray, " draws"],
     y: float,
     level: float,
@@ -198,8 +202,8 @@ def summarise_predictive(
 
     A share u of ties with y is below it.
     """
-    order = np.argsort(drawn)
-    x = drawn[order]
+    order = np.argsort(responses)
+    x = responses[order]
     w = weight[order]
     total = np.cumsum(w)
     low, high = x[
@@ -207,9 +211,9 @@ def summarise_predictive(
     ]
     below, until = (w[: np.searchsorted(x, y, side)].sum() for side in ("left", "right"))
     # ½ ΣΣ w w' |x − x'|
-    apart = w @ ((x - y) * (2 * total - w - 1))
+    distance = w @ ((x - y) * (2 * total - w - 1))
     pairs = 1 - w @ w
-    crps = w @ np.abs(x - y) - (apart / pairs if pairs > 0 else np.nan)
+    crps = w @ np.abs(x - y) - (distance / pairs if pairs > 0 else np.nan)
     return float(w @ x), float(low), float(high), float(below + u * (until - below)), float(crps)
 
 
@@ -231,37 +235,37 @@ def predict_left_out(
     y = _responses(posterior, names, response)[unit]
     draw = _response_draws(posterior, simulate)
     as_drawn = np.array([fold.theta is posterior.draws for fold in estimate.folds])
-    found = np.full((len(unit), 5), np.nan)
+    summaries = np.full((len(unit), 5), np.nan)
     ties = rng.random(len(unit))
     binary = np.isin(y, (0, 1)).all()
-    for some in _passes(posterior, plan, as_drawn):
-        own = np.flatnonzero(np.isin(refit, some))
-        part = np.isin(plan.refit, some)
+    for folds in _passes(posterior, plan, as_drawn):
+        rows = np.flatnonzero(np.isin(refit, folds))
+        part = np.isin(plan.refit, folds)
         weights = np.ones(plan.num_units)
         weights[plan.index[part]] = plan.weight[part]
-        units, column = np.unique(unit[own], return_inverse=True)
-        drawn = draw(estimate.folds[some[0]].theta, units, weights, rng)
-        if drawn is None:
+        units, column = np.unique(unit[rows], return_inverse=True)
+        responses = draw(estimate.folds[folds[0]].theta, units, weights, rng)
+        if responses is None:
             continue
-        if len(bad := np.flatnonzero(~np.isfinite(drawn).all(0))):
+        if len(bad := np.flatnonzero(~np.isfinite(responses).all(0))):
             raise ValueError(
                 f"predict: responses drawn for unit {names[units[bad[0]]]!r} hold NaN or infinity: is simulate defined at "
                 "all draws?"
             )
-        binary = binary and np.isin(drawn, (0, 1)).all()
-        for i, j in zip(own, column, strict=True):
+        binary = binary and np.isin(responses, (0, 1)).all()
+        for i, j in zip(rows, column, strict=True):
             weight = estimate.folds[refit[i]].weight
             share = weight / weight.sum(dtype=np.float64)
-            found[i] = summarise_predictive(drawn[:, j], share, y[i], level, ties[i])
-    table = pd.DataFrame(found, names[unit], ["mean", "low", "high", "pit", "crps"])
+            summaries[i] = summarise_predictive(responses[:, j], share, y[i], level, ties[i])
+    table = pd.DataFrame(summaries, names[unit], ["mean", "low", "high", "pit", "crps"])
     if binary:
         table = table.assign(crps=(table["mean"] - y) ** 2).rename(columns={"crps": "brier"})
     table.insert(0, "y", y)
     table = table.assign(refit=refit, flagged=np.isin(refit, estimate.flagged()))
-    lost = int((table["mean"].isna() & ~table["flagged"]).sum())
+    unpredicted = int((table["mean"].isna() & ~table["flagged"]).sum())
     missing = (
-        f"; {lost} are in folds that weigh moved draws, which only a function simulate serves"
-        if lost
+        f"; {unpredicted} are in folds that weigh moved draws, which only a function simulate serves"
+        if unpredicted
         else ""
     )
     return PosteriorPredictions(table, level, plan, estimate.labels["objective"], missing)
@@ -280,11 +284,11 @@ def _passes(posterior: Posterior, plan: Plan, as_drawn: BoolArray) -> list[list[
             if isinstance(posterior.objective, Integrated)
             else set[int]()
         )
-        folds, taken = next((each for each in passes if not each[1] & blocks), ([], set()))
+        folds, pass_blocks = next((entry for entry in passes if not entry[1] & blocks), ([], set()))
         if not folds:
-            passes.append((folds, taken))
+            passes.append((folds, pass_blocks))
         folds.append(int(k))
-        taken |= blocks
+        pass_blocks |= blocks
     return [folds for folds, _ in passes] + [[int(k)] for k in np.flatnonzero(~as_drawn)]
 
 
@@ -293,18 +297,18 @@ def _responses(posterior: Posterior, names: pd.Index, response: Any) -> FloatArr
 
     Labels of a given one are those of the units, if these have some.
     """
-    given = posterior.response
+    target = posterior.response
     if response is not None:
-        given = numbers(
+        target = numbers(
             "predict",
             "response",
             match_labels("predict", units=names.to_series(), response=response)[-1],
         )
-    if given is None:
+    if target is None:
         raise ValueError(
             "predict: give the response of each unit, response=: the data do not say which of them it is."
         )
-    y = np.asarray(given, np.float64)
+    y = np.asarray(target, np.float64)
     n = posterior.objective.num_units
     if y.shape != (n,) or not np.isfinite(y).all():
         got = (
@@ -327,36 +331,36 @@ def _response_draws(posterior: Posterior, simulate: Any) -> Callable[..., Any]:
     """
     n = posterior.objective.num_units
     size = len(posterior.draws)
-    own = posterior.simulate_by
+    simulate_by = posterior.simulate_by
     title = display_name(posterior.objective)
     if callable(simulate):
-        if own is None:
+        if simulate_by is None:
             raise TypeError(
                 f"predict: {title} has no datum for a function simulate; give predictive draws [draws, units]."
             )
-        return own(simulate)
+        return simulate_by(simulate)
     if simulate is None:
         if posterior.simulate is None:
-            if own is None:
-                what = f"{title} draws no responses; give"
+            if simulate_by is None:
+                advice = f"{title} draws no responses; give"
             else:
-                what = "give simulate=, a function (key, theta, datum) in JAX that draws one response, or"
+                advice = "give simulate=, a function (key, theta, datum) in JAX that draws one response, or"
             raise ValueError(
-                f"predict: {what} predictive draws [draws, units], such as idata.posterior_predictive."
+                f"predict: {advice} predictive draws [draws, units], such as idata.posterior_predictive."
             )
         return posterior.simulate
     if len(np.unique(posterior.blocks)) < n:
         raise ValueError(
             "predict: predictive draws have effects that have seen what is left out; give a function simulate."
         )
-    found = getattr(simulate, "posterior_predictive", simulate)
-    if isinstance(found, pd.DataFrame):
-        found = found.to_numpy()
-    arrays = read_draws("predict: simulate", found).arrays
-    given = next(iter(arrays.values()))
-    if len(arrays) > 1 or given.shape != (size, n):
-        got = f"arrays {', '.join(arrays)}" if len(arrays) > 1 else given.shape
+    predictive = getattr(simulate, "posterior_predictive", simulate)
+    if isinstance(predictive, pd.DataFrame):
+        predictive = predictive.to_numpy()
+    arrays = read_draws("predict: simulate", predictive).arrays
+    array = next(iter(arrays.values()))
+    if len(arrays) > 1 or array.shape != (size, n):
+        got = f"arrays {', '.join(arrays)}" if len(arrays) > 1 else array.shape
         raise ValueError(
             f"predict: predictive draws must be one array [{size}, {n}], draws by units; got {got}."
         )
-    return lambda theta, units, weights, rng: given[:, units] if theta is posterior.draws else None
+    return lambda theta, units, weights, rng: array[:, units] if theta is posterior.draws else None

@@ -120,19 +120,19 @@ def from_pymc(
     if wrong:
         raise ValueError(f"{caller}: the entries of {unit!r} are no units: they {wrong}.")
 
-    given = [rv.type() for rv in free]
+    inputs = [rv.type() for rv in free]
     transforms = [model.rvs_to_transforms[rv] for rv in free]
     forward = [
         t.forward(rv, *rv.owner.inputs) if t else rv for rv, t in zip(free, transforms, strict=True)
     ]
-    own = clone_replace(forward, dict(zip(free, given, strict=True)), rebuild_strict=False)
-    by_name = lambda found: dict(zip(latent, found, strict=True))
+    natural = clone_replace(forward, dict(zip(free, inputs, strict=True)), rebuild_strict=False)
+    by_name = lambda graphs: dict(zip(latent, graphs, strict=True))
     shapes = model.eval_rv_shapes()
     y = np.asarray(model.rvs_to_values[seen[unit]].eval())
-    unconstrain = jax.vmap(_in_jax(by_name(given), by_name(own)))
+    unconstrain = jax.vmap(_in_jax(by_name(inputs), by_name(natural)))
     constrain = _in_jax(by_name(values), by_name(model.replace_rvs_by_values(free)))
     effect = next(iter(integrate or {}), None)
-    found = SampledModel(
+    posterior = SampledModel(
         {name: tuple(map(int, shapes[name])) for name in latent},
         len(y),
         lambda caller, draws: unconstrain(draws),
@@ -146,15 +146,17 @@ def from_pymc(
         theta: np.ndarray, units: np.ndarray, weights: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
         """Draw responses by PyMC itself."""
-        effects = draw_effects(found.objective, found.like, theta, weights, rng)
-        own = lambda z: {effect: z} if effect else {}
-        draws = jax.vmap(lambda v, z: constrain(unravel(v, found.like) | own(z)))(theta, effects)
+        effects = draw_effects(posterior.objective, posterior.like, theta, weights, rng)
+        effect_by_name = lambda z: {effect: z} if effect else {}
+        draws = jax.vmap(lambda v, z: constrain(unravel(v, posterior.like) | effect_by_name(z)))(
+            theta, effects
+        )
         axes = lambda name, value: [
             "chain",
             "draw",
             *(f"{name} {axis}" for axis in range(value.ndim - 1)),
         ]
-        named = {
+        variables = {
             name: (axes(name, value), np.asarray(value)[None]) for name, value in draws.items()
         }
         seed = int(rng.integers(2**31))
@@ -163,16 +165,16 @@ def from_pymc(
         level = logger.level
         try:
             logger.setLevel(logging.WARNING)
-            drawn = pymc.sample_posterior_predictive(
-                xarray.Dataset(named), model, var_names=[unit], random_seed=seed, **quiet
+            predictive = pymc.sample_posterior_predictive(
+                xarray.Dataset(variables), model, var_names=[unit], random_seed=seed, **quiet
             )
         finally:
             logger.setLevel(level)
-        return drawn.posterior_predictive[unit].to_numpy()[0][:, units].astype(np.float64)
+        return predictive.posterior_predictive[unit].to_numpy()[0][:, units].astype(np.float64)
 
     if y.ndim > 1:
-        return found
-    return replace(found, simulate=simulate)
+        return posterior
+    return replace(posterior, simulate=simulate)
 
 
 def _in_jax(

@@ -22,8 +22,8 @@ def responses_of(objective: AbstractObjective, like: PyTree) -> DrawResponses | 
     Squared loss has variance one.
     """
     units_of = objective.units
-    known = units_of.distribution()
-    if known is None:
+    distribution = units_of.distribution()
+    if distribution is None:
         return None
     squared = isinstance(getattr(objective, "loss_function", None), Squared)
 
@@ -33,9 +33,9 @@ def responses_of(objective: AbstractObjective, like: PyTree) -> DrawResponses | 
         del weights  # units are independent given θ
         size = min(len(theta), max(1, CAPACITY // objective.num_units))
         mean = np.asarray(_means(objective, like, theta, units, size))
-        phi = np.ones((len(theta), 1)) if squared else known.dispersion(None, theta)
+        phi = np.ones((len(theta), 1)) if squared else distribution.dispersion(None, theta)
         return units_of.to_target(
-            known.draw(rng, mean, np.broadcast_to(phi, mean.shape)).astype(np.float64)
+            distribution.draw(rng, mean, np.broadcast_to(phi, mean.shape)).astype(np.float64)
         )
 
     return draw
@@ -50,11 +50,11 @@ def draw_by_jax(
     size = max(1, CAPACITY // objective.num_units)
 
     @jax.jit
-    def at_all(keys: Array, theta: Array, effects: Array, units: Array) -> Array:
-        own = lambda z: {effect: z} if effect else {}
-        one = lambda key, v, z: responses(key, unravel(v, like) | own(z), units)
+    def respond_at_all(keys: Array, theta: Array, effects: Array, units: Array) -> Array:
+        effect_by_name = lambda z: {effect: z} if effect else {}
+        respond = lambda key, v, z: responses(key, unravel(v, like) | effect_by_name(z), units)
         return jax.lax.map(
-            lambda each: one(*each), (keys, theta, effects), batch_size=min(len(theta), size)
+            lambda state: respond(*state), (keys, theta, effects), batch_size=min(len(theta), size)
         )
 
     @float64
@@ -63,7 +63,7 @@ def draw_by_jax(
     ) -> np.ndarray:
         effects = draw_effects(objective, like, theta, weights, rng)
         padded = np.resize(units, 2 ** int(np.ceil(np.log2(len(units)))))  # few programs
-        return np.asarray(at_all(_keys(rng, theta), theta, effects, padded), np.float64)[
+        return np.asarray(respond_at_all(_keys(rng, theta), theta, effects, padded), np.float64)[
             :, : len(units)
         ]
 
@@ -94,8 +94,8 @@ def _keys(rng: np.random.Generator, theta: np.ndarray) -> Array:
 def _effects(
     objective: Integrated, like: PyTree, keys: Arrays, theta: Arrays, weights: Arrays, size: int
 ) -> Arrays:
-    one = lambda each: objective.draw_effects(each[0], unravel(each[1], like), weights)
-    return jax.lax.map(one, (keys, theta), batch_size=size)
+    draw_one = lambda state: objective.draw_effects(state[0], unravel(state[1], like), weights)
+    return jax.lax.map(draw_one, (keys, theta), batch_size=size)
 
 
 @compile_static

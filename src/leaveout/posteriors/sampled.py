@@ -79,8 +79,8 @@ class Sampled(AbstractObjective):
 
     def terms(self, theta: PyTree, weights: UnitWeights) -> tuple[Float[Array, " blocks"], Scalar]:
         """Losses of blocks of units that are independent given θ, and the log density of θ."""
-        given = self.densities(theta, self.data)
-        return -jnp.where(weights == 0, 0.0, weights * given.units), given.prior
+        conditional = self.densities(theta, self.data)
+        return -jnp.where(weights == 0, 0.0, weights * conditional.units), conditional.prior
 
     def score(
         self,
@@ -123,13 +123,13 @@ class Integrated(Sampled):
         """Return the log integrand of each group, a function of its effect."""
 
         def height(z: Array) -> Array:
-            given = self.densities(
+            conditional = self.densities(
                 theta, self.data, jnp.asarray(self.start).at[self.present].set(z)
             )
-            units = jnp.where(weights > 0, weights * given.units, 0.0)
-            return given.effects[self.present] + jnp.zeros(len(self.present)).at[self.code].add(
-                units
-            )
+            units = jnp.where(weights > 0, weights * conditional.units, 0.0)
+            return conditional.effects[self.present] + jnp.zeros(len(self.present)).at[
+                self.code
+            ].add(units)
 
         return height
 
@@ -137,11 +137,13 @@ class Integrated(Sampled):
         """Return the mode of each integrand and its standard deviation there, without their
         derivatives by θ.
         """
-        ones, own, scale = (jnp.ones(len(self.present)), *self._start_and_scale)
+        ones, centre, scale = (jnp.ones(len(self.present)), *self._start_and_scale)
         height = self._height(*jax.lax.stop_gradient((theta, weights)))
         # without its units an effect lies where effects lie, and not near its own draws
-        grid = jnp.linspace(jnp.min(own - 2 * scale), jnp.max(own + 2 * scale), STARTS)
-        places = jnp.concatenate([own[None], jnp.broadcast_to(grid[:, None], (STARTS, len(own)))])
+        grid = jnp.linspace(jnp.min(centre - 2 * scale), jnp.max(centre + 2 * scale), STARTS)
+        places = jnp.concatenate(
+            [centre[None], jnp.broadcast_to(grid[:, None], (STARTS, len(centre)))]
+        )
         best = jnp.argmax(jnp.nan_to_num(jax.vmap(height)(places), nan=-jnp.inf), axis=0)
         start = jnp.take_along_axis(places, best[None], axis=0)[0]
         # groups do not share z, so one direction gives all slopes
@@ -154,9 +156,9 @@ class Integrated(Sampled):
             move = jnp.clip(g / root, -LONGEST_MOVE, LONGEST_MOVE)
             return step + 1, z + move / root, 1 / root, jnp.max(jnp.abs(move))
 
-        going = lambda state: (state[0] < STEPS) & (state[3] > NEAR)
+        unfinished = lambda state: (state[0] < STEPS) & (state[3] > NEAR)
         return jax.lax.while_loop(
-            going, newton, (0, start, scale, jnp.asarray(jnp.inf, start.dtype))
+            unfinished, newton, (0, start, scale, jnp.asarray(jnp.inf, start.dtype))
         )[1:3]
 
     @property
@@ -202,9 +204,9 @@ class Integrated(Sampled):
         nodes = mode + spread * (
             jax.random.uniform(first, mode.shape) - 0.5 + jnp.arange(DRAWN)[:, None] - DRAWN // 2
         )
-        drawn = jax.random.categorical(choice, jax.vmap(height)(nodes), axis=0)
+        node = jax.random.categorical(choice, jax.vmap(height)(nodes), axis=0)
         return (
             jnp.asarray(self.start)
             .at[self.present]
-            .set(jnp.take_along_axis(nodes, drawn[None], axis=0)[0])
+            .set(jnp.take_along_axis(nodes, node[None], axis=0)[0])
         )

@@ -75,45 +75,49 @@ class SampledModel:
 
         @float64
         def to_theta(caller: str, draws: NamedArrays) -> np.ndarray:
-            found = free(caller, draws)
+            variables = free(caller, draws)
             leaves = [
-                np.reshape(found[name], (len(found[name]), -1))
-                for name in sorted(found)
+                np.reshape(variables[name], (len(variables[name]), -1))
+                for name in sorted(variables)
                 if name != effect
             ]
             return np.concatenate(leaves, axis=1).astype(np.float64)
 
         @float64
-        def named(u: np.ndarray) -> Any:
-            found = jax.vmap(lambda v: self.constrain(unravel(v, like) | start))(u)
+        def to_parameters(u: np.ndarray) -> Any:
+            parameters = jax.vmap(lambda v: self.constrain(unravel(v, like) | start))(u)
             return vector_or_names(
-                {name: np.asarray(leaf) for name, leaf in found.items() if name != effect}
+                {name: np.asarray(leaf) for name, leaf in parameters.items() if name != effect}
             )
 
         theta = to_theta(caller, draws.arrays)
-        found = free(caller, draws.arrays)
-        like = map_arrays(lambda leaf: np.asarray(np.mean(leaf, axis=0, dtype=np.float64)), found)
+        unconstrained = free(caller, draws.arrays)
+        like = map_arrays(
+            lambda leaf: np.asarray(np.mean(leaf, axis=0, dtype=np.float64)), unconstrained
+        )
         start = {effect: like.pop(effect)} if effect else {}
         facts = self.densities(effect), self.data, self.num_units, like
         objective = Sampled(*facts)
         if effect and integrate:
             place = _places(caller, integrate[effect], effect, start[effect].shape, self.num_units)
             present, code = np.unique(place, return_inverse=True)
-            spread = np.std(found[effect], axis=0, dtype=np.float64)
-            more = code, present, start[effect], np.where(spread > 0, spread, 1.0)
-            tried = Integrated(*facts, *more, False)
-            at = [unflatten(theta[k], like) for k in (0, -1)]
-            _check_groups(caller, effect, tried, place, at[0])
-            objective = Integrated(*facts, *more, all(_is_quadratic(tried, one) for one in at))
+            spread = np.std(unconstrained[effect], axis=0, dtype=np.float64)
+            effect_facts = code, present, start[effect], np.where(spread > 0, spread, 1.0)
+            candidate = Integrated(*facts, *effect_facts, False)
+            points = [unflatten(theta[k], like) for k in (0, -1)]
+            _check_groups(caller, effect, candidate, place, points[0])
+            objective = Integrated(
+                *facts, *effect_facts, all(_is_quadratic(candidate, point) for point in points)
+            )
             if not objective.quadratic:
-                _check_integrals(caller, effect, objective, at)
-        own = Posterior(
+                _check_integrals(caller, effect, objective, points)
+        sampled_posterior = Posterior(
             objective,
             theta,
             draws.chains,
             like,
             to_theta,
-            named,
+            to_parameters,
             coordinate_names(like),
             None,
             self.note,
@@ -124,7 +128,9 @@ class SampledModel:
             simulate = draw_by_jax(
                 lambda key, u, units: of_all(key, u)[units], objective, like, effect
             )
-        return check_posterior(caller, replace(own, response=self.response, simulate=simulate))
+        return check_posterior(
+            caller, replace(sampled_posterior, response=self.response, simulate=simulate)
+        )
 
 
 def vector_or_names(theta: dict[str, Any]) -> Any:
@@ -140,33 +146,37 @@ def effect_name(caller: str, integrate: Any, latent: set[str]) -> str | None:
 
     ValueError if it is none of the model's.
     """
-    given = {} if integrate is None else integrate
-    if not isinstance(given, Mapping) or len(given) > 1 or given.keys() - latent:
-        got = ", ".join(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
+    integrated = {} if integrate is None else integrate
+    if not isinstance(integrated, Mapping) or len(integrated) > 1 or integrated.keys() - latent:
+        got = (
+            ", ".join(map(str, integrated))
+            if isinstance(integrated, Mapping)
+            else type(integrated).__name__
+        )
         raise ValueError(
             f"{caller}: integrate gives the group of each unit by the name of one of {listed(latent)}, as "
             f"{{name: groups}}; got {got}."
         )
-    if len(given) == len(latent):
+    if len(integrated) == len(latent):
         raise ValueError(
-            f"{caller}: the model has no parameter whose draws could be weighed, but {listed(given)}."
+            f"{caller}: the model has no parameter whose draws could be weighed, but {listed(integrated)}."
         )
-    return next(iter(given), None)
+    return next(iter(integrated), None)
 
 
 def _places(
     caller: str, groups: ArrayLike, effect: str, shape: tuple[int, ...], num_units: int
 ) -> np.ndarray:
     """Return the place of each unit's effect among the effects."""
-    found, levels = codes(caller, "integrate", groups)
-    place = found
+    code, levels = codes(caller, "integrate", groups)
+    place = code
     if (
         levels.dtype.kind in "iu"
         and levels[0] >= 0
         and (levels[-1] < np.prod(shape) or len(levels) != np.prod(shape))
     ):
         # numbers of the effects; as many other numbers as effects are their labels
-        place = levels[found].astype(int)
+        place = levels[code].astype(int)
     if len(shape) != 1:
         raise ValueError(
             f"{caller}: integrate takes one number a group; {effect!r} has the shape {shape}."
@@ -176,8 +186,8 @@ def _places(
             f"{caller}: integrate gives {len(place)} groups, one a unit; there are {num_units} units."
         )
     if place.min() < 0 or place.max() >= shape[0]:
-        known = f"groups are 0 to {shape[0] - 1}; got {place.min()} to {place.max()}"
-        raise ValueError(f"{caller}: {effect!r} has {shape[0]} numbers, so {known}.")
+        bounds = f"groups are 0 to {shape[0] - 1}; got {place.min()} to {place.max()}"
+        raise ValueError(f"{caller}: {effect!r} has {shape[0]} numbers, so {bounds}.")
     return place
 
 
@@ -194,12 +204,12 @@ def _check_groups(
     size = len(objective.start)
     new = old + np.random.default_rng(0).standard_normal(size)
     changed = np.arange(size) >> np.arange(max(1, int(size - 1).bit_length()))[:, None] & 1 > 0
-    found = _conditionals(
+    conditionals = _conditionals(
         objective, theta, np.concatenate([old[None], new[None], np.where(changed, new, old)])
     )
-    units, effects, prior = (np.asarray(each) for each in found)
-    same = lambda each, apart: np.allclose(
-        each[2:], np.where(apart, each[1], each[0]), rtol=1e-9, atol=1e-9, equal_nan=True
+    units, effects, prior = (np.asarray(values) for values in conditionals)
+    same = lambda values, differs: np.allclose(
+        values[2:], np.where(differs, values[1], values[0]), rtol=1e-9, atol=1e-9, equal_nan=True
     )
     if effects.shape[1:] != (size,) or not same(effects, changed):
         raise ValueError(
@@ -218,45 +228,48 @@ def _is_quadratic(objective: Integrated, theta: PyTree) -> bool:
     """
     # three determine it, and the others try it
     steps = np.array([-1.0, 0.0, 1.0, -2.5, 3.0, -30.0, 20.0])[:, None]
-    found = _conditionals(objective, theta, objective.start + steps * objective.scale)
-    for low, middle, high, *others in (found.units, found.effects):
+    conditionals = _conditionals(objective, theta, objective.start + steps * objective.scale)
+    for low, middle, high, *trials in (conditionals.units, conditionals.effects):
         expected = (
             middle + steps[3:] * (high - low) / 2 + steps[3:] ** 2 * (high + low - 2 * middle) / 2
         )
-        if not np.allclose(others, expected, rtol=1e-11, atol=1e-10):
+        if not np.allclose(trials, expected, rtol=1e-11, atol=1e-10):
             return False
     return True
 
 
-def _check_integrals(caller: str, effect: str, objective: Integrated, at: list[PyTree]) -> None:
+def _check_integrals(caller: str, effect: str, objective: Integrated, points: list[PyTree]) -> None:
     """ValueError if integrals of groups with all their units, or none, are not those over evenly
     spaced places.
     """
     step = np.linspace(-12, 12, PLACES)[:, None]
     centre = objective.start.mean()
-    reach = objective.scale.max() + np.ptp(objective.start)
+    half_width = objective.scale.max() + np.ptp(objective.start)
     n = objective.num_units
     error = 0.0
-    for theta in at:
+    for theta in points:
         for weights, z in (
             (np.ones(n), objective.start + step * objective.scale),
-            (np.zeros(n), centre + step / 4 * reach),
+            (np.zeros(n), centre + step / 4 * half_width),
         ):
-            found = _conditionals(
+            conditional = _conditionals(
                 objective, theta, np.broadcast_to(z, (PLACES, len(objective.start)))
             )
-            heights = np.asarray(found.effects)[:, objective.present]
+            heights = np.asarray(conditional.effects)[:, objective.present]
             np.add.at(
-                heights.T, objective.code, (weights * np.where(weights > 0, found.units, 0.0)).T
+                heights.T,
+                objective.code,
+                (weights * np.where(weights > 0, conditional.units, 0.0)).T,
             )
-            apart = np.log((z[1] - z[0]) * np.ones(len(objective.start)))[objective.present]
+            log_step = np.log((z[1] - z[0]) * np.ones(len(objective.start)))[objective.present]
             fine, coarse = (
-                logsumexp(heights[::each], axis=0) + apart + np.log(each) for each in (1, 2)
+                logsumexp(heights[::stride], axis=0) + log_step + np.log(stride)
+                for stride in (1, 2)
             )
-            known = np.abs(fine - coarse) < 1e-4  # elsewhere places are too few to tell
+            reliable = np.abs(fine - coarse) < 1e-4  # elsewhere places are too few to tell
             error = max(
                 error,
-                np.abs(np.asarray(_integrals(objective, theta, weights)) - fine)[known].max(
+                np.abs(np.asarray(_integrals(objective, theta, weights)) - fine)[reliable].max(
                     initial=0.0
                 ),
             )
@@ -274,7 +287,7 @@ def _integrals(objective: Integrated, theta: PyTree, weights: Arrays) -> Arrays:
 
 @compile_static
 def _conditionals(objective: Integrated, theta: PyTree, z: Arrays) -> Conditional:
-    return jax.vmap(lambda one: objective.densities(theta, objective.data, one))(z)
+    return jax.vmap(lambda effects: objective.densities(theta, objective.data, effects))(z)
 
 
 def densities_by_name(
@@ -287,12 +300,15 @@ def densities_by_name(
     def of_effect(effect: str | None) -> Callable[..., Conditional]:
         def densities(u: Any, data: Any, z: Any = None) -> Conditional:
             del data
-            each = dict(log_probs(u if effect is None else {**u, effect: z}))
-            own, effects = each.pop(unit), None if effect is None else each.pop(effect)
+            log_densities = dict(log_probs(u if effect is None else {**u, effect: z}))
+            units, effects = (
+                log_densities.pop(unit),
+                None if effect is None else log_densities.pop(effect),
+            )
             return Conditional(
-                own.reshape(len(own), -1).sum(1),
+                units.reshape(len(units), -1).sum(1),
                 effects,
-                sum((jnp.sum(one) for one in each.values()), 0.0),
+                sum((jnp.sum(values) for values in log_densities.values()), 0.0),
             )
 
         return densities

@@ -53,41 +53,44 @@ class StanDensity(AbstractClosedForm):
         except RuntimeError:  # Stan's, where a parameter is out of its domain
             return np.full(len(self.places), -np.inf)
 
-    def _evaluate(self, theta: np.ndarray, left: np.ndarray) -> tuple[float, np.ndarray]:
+    def _evaluate(self, theta: np.ndarray, reduction: np.ndarray) -> tuple[float, np.ndarray]:
         """Evaluate F, infinite where it has no value, and the gradient of the model's own term."""
         try:
             density, gradient = self.model.log_density_gradient(np.ascontiguousarray(theta))
         except RuntimeError:
             return np.inf, np.zeros_like(theta)
-        value = self._left_out(theta, left) - density
+        value = self._left_out(theta, reduction) - density
         if np.isfinite(value):
             return value, -gradient
         return np.inf, np.zeros_like(theta)
 
-    def _left_out(self, theta: np.ndarray, left: np.ndarray) -> float:
+    def _left_out(self, theta: np.ndarray, reduction: np.ndarray) -> float:
         """Sum the log densities of the units that leave."""
-        if left.any():
-            return float(left[left != 0] @ self._log_lik(theta)[left != 0])
+        if reduction.any():
+            return float(reduction[reduction != 0] @ self._log_lik(theta)[reduction != 0])
         return 0.0
 
     def look(self, theta: Points, weights: Weights, state: State = None) -> ValueAndGradient:
         value = np.full(len(theta), np.inf)
         slope = np.zeros_like(theta)
-        for k, (at, left) in enumerate(zip(theta, 1 - weights, strict=True)):
-            value[k], slope[k] = self._evaluate(at, left)
-            if np.isfinite(value[k]) and left.any():
-                total = lambda place, left=left: self._left_out(place, left)
-                moves = np.diag(GRADIENT_DIFFERENCE * np.maximum(1.0, np.abs(at)))
+        for k, (point, reduction) in enumerate(zip(theta, 1 - weights, strict=True)):
+            value[k], slope[k] = self._evaluate(point, reduction)
+            if np.isfinite(value[k]) and reduction.any():
+                total = lambda place, reduction=reduction: self._left_out(place, reduction)
+                moves = np.diag(GRADIENT_DIFFERENCE * np.maximum(1.0, np.abs(point)))
                 with np.errstate(invalid="ignore"):  # beside the edge of a domain
                     slope[k] += [
-                        (total(at + move) - total(at - move)) / (2 * move.sum()) for move in moves
+                        (total(point + move) - total(point - move)) / (2 * move.sum())
+                        for move in moves
                     ]
         return value, slope, None
 
     def values(
         self, theta: Points, weights: Float[np.ndarray, "sets units"]
     ) -> Float[np.ndarray, "places sets"]:
-        return np.array([[self._evaluate(at, left)[0] for left in 1 - weights] for at in theta])
+        return np.array(
+            [[self._evaluate(point, reduction)[0] for reduction in 1 - weights] for point in theta]
+        )
 
     def losses(
         self,
@@ -97,8 +100,8 @@ class StanDensity(AbstractClosedForm):
         held: Bool[np.ndarray, "lanes width"],
         state: State = None,
     ) -> Float[np.ndarray, "lanes width"]:
-        every = np.stack([-self._log_lik(at) for at in theta])
-        return np.take_along_axis(every, np.minimum(index, self.num_units - 1), axis=1)
+        all_losses = np.stack([-self._log_lik(point) for point in theta])
+        return np.take_along_axis(all_losses, np.minimum(index, self.num_units - 1), axis=1)
 
 
 @conventional
@@ -144,34 +147,36 @@ def from_stan(model: Any, draws: Any, *, log_lik: str = "log_lik") -> Posterior:
     ...     )
     """
     caller = "from_stan"
-    known = model.param_names(include_tp=True, include_gq=True)
+    all_labels = model.param_names(include_tp=True, include_gq=True)
     places = np.array(
-        [k for k, label in enumerate(known) if label.rpartition(".")[0] == log_lik], int
+        [k for k, label in enumerate(all_labels) if label.rpartition(".")[0] == log_lik], int
     )
     if len(places) < 2:
         raise ValueError(
             f"{caller}: the model has no vector {log_lik!r} of the log densities of two units or more."
         )
     labels = [label.split(".") for label in model.param_names()]
-    found = read_draws(caller, draws)
+    named_draws = read_draws(caller, draws)
     # the last entry of an array tells its shape
-    shapes = {name: tuple(map(int, at)) for name, *at in labels}
+    shapes = {name: tuple(map(int, index)) for name, *index in labels}
 
     def to_theta(caller: str, draws: NamedArrays) -> np.ndarray:
         draws = pick_draws(caller, draws, shapes)
         columns = [
-            np.moveaxis(draws[name], 0, -1)[tuple(int(k) - 1 for k in at)] for name, *at in labels
+            np.moveaxis(draws[name], 0, -1)[tuple(int(k) - 1 for k in index)]
+            for name, *index in labels
         ]
         return np.stack([model.param_unconstrain(row) for row in np.stack(columns, axis=1)])
 
-    def named(u: np.ndarray) -> NamedArrays:
-        columns = np.stack([model.param_constrain(np.ascontiguousarray(one)) for one in u]).T
-        names = [name + (f"[{','.join(at)}]" if at else "") for name, *at in labels]
+    def to_parameters(u: np.ndarray) -> NamedArrays:
+        columns = np.stack([model.param_constrain(np.ascontiguousarray(point)) for point in u]).T
+        names = [name + (f"[{','.join(index)}]" if index else "") for name, *index in labels]
         return dict(zip(names, columns, strict=True))
 
-    names, theta = model.param_unc_names(), to_theta(caller, found.arrays)
+    names, theta = model.param_unc_names(), to_theta(caller, named_draws.arrays)
     objective = StanDensity(model=model, rng=model.new_rng(0), places=places)
     like = np.zeros(len(names))
     return check_posterior(
-        caller, Posterior(objective, theta, found.chains, like, to_theta, named, names)
+        caller,
+        Posterior(objective, theta, named_draws.chains, like, to_theta, to_parameters, names),
     )
