@@ -31,7 +31,9 @@ Loss = str | losses.AbstractLoss | Callable[[np.ndarray, np.ndarray], ArrayLike]
 
 def _of_mean(y: NDArray, mu: NDArray, loss: losses.Poisson | losses.Gamma) -> NDArray:
     """Compute −log density of a mean, which may be zero where y is."""
-    return loss.family.loss(mu, np.log(np.where((mu == 0) & (y == 0), 1.0, mu)), *loss.given, y)
+    return loss.family.loss(
+        mu, np.log(np.where((mu == 0) & (y == 0), 1.0, mu)), *loss.parameter_and_log, y
+    )
 
 
 def _of_residual(y: NDArray, eta: NDArray, loss: losses.Huber | losses.PseudoHuber) -> NDArray:

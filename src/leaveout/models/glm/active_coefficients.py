@@ -60,10 +60,10 @@ class FullModel:
     @functools.cached_property
     def norms(self) -> Norms | None:
         """Groups of parameters whose norms are penalised."""
-        found = self.model.penalty.norms(self.num_features)
-        if found is None:
+        groups = self.model.penalty.norms(self.num_features)
+        if groups is None:
             return None
-        return found.beside(len(self.slope) - self.num_features)
+        return groups.beside(len(self.slope) - self.num_features)
 
     @functools.cached_property
     def ridge(self) -> Vector:
@@ -72,9 +72,9 @@ class FullModel:
     @functools.cached_property
     def smooth(self) -> Any:
         ridge = self.ridge[: self.num_features]
-        found = self.model.under(around(self.model.penalty, penalties.Ridge(ridge))).predictors
-        assert found is not None
-        return found
+        predictors = self.model.under(around(self.model.penalty, penalties.Ridge(ridge))).predictors
+        assert predictors is not None
+        return predictors
 
     @functools.cached_property
     def largest(self) -> Vector:
@@ -93,36 +93,40 @@ class FullModel:
 
         The others keep their values in θ.
         """
-        rest = theta.copy()
-        rest[place] = 0.0
-        return self.active_class(self, (place, sign, rest), text)
+        fixed_values = theta.copy()
+        fixed_values[place] = 0.0
+        return self.active_class(self, (place, sign, fixed_values), text)
 
     @property
     def active_class(self) -> type:
         """Class of the model on some of the parameters."""
         return ActiveGLM
 
-    def spread(self, theta: Any, place: Places, rest: Vector) -> Any:
+    def spread(self, theta: Any, place: Places, fixed_values: Vector) -> Any:
         """θ of the whole model, from some of its parameters and the values of the others."""
         xp = np if isinstance(theta, np.ndarray) else jnp
         index = np.full(len(self.slope), len(place))
         index[place] = np.arange(len(place))
-        return xp.concatenate([theta, xp.zeros((*theta.shape[:-1], 1))], axis=-1)[..., index] + rest
+        return (
+            xp.concatenate([theta, xp.zeros((*theta.shape[:-1], 1))], axis=-1)[..., index]
+            + fixed_values
+        )
 
     def tilt(
         self, place: Places, sign: PerPlace
     ) -> tuple[Float[np.ndarray, " own"], penalties.AbstractPenalty]:
         """Slopes of the kinks of some coefficients, and the smooth penalty on these."""
-        own = place[place < self.num_features]
-        slope = self.slope[own] * sign[: len(own)]
+        features = place[place < self.num_features]
+        slope = self.slope[features] * sign[: len(features)]
         norms = (
-            Norms(np.zeros(0), np.zeros((0, len(own)), bool))
+            Norms(np.zeros(0), np.zeros((0, len(features)), bool))
             if self.norms is None
-            else self.norms.of(own)
+            else self.norms.of(features)
         )
         penalty = self.model.penalty
         return slope, around(
-            penalty, penalties.Tilted(penalty, slope, self.ridge[own], norms.weight, norms.member)
+            penalty,
+            penalties.Tilted(penalty, slope, self.ridge[features], norms.weight, norms.member),
         )
 
     def start(self) -> Vector:
@@ -179,24 +183,33 @@ class ActiveGLM(GLM):
     rest: Vector
     summary: str = static()
 
-    def __init__(self, whole: FullModel, at: tuple[np.ndarray, np.ndarray, np.ndarray], text: str):
-        glm = whole.model
-        (place, sign, rest) = at
+    def __init__(
+        self, full_model: FullModel, active: tuple[np.ndarray, np.ndarray, np.ndarray], text: str
+    ):
+        glm = full_model.model
+        (place, sign, fixed_values) = active
         vars(self).update(vars(glm))
-        own = place[place < glm.num_features]
-        (slope, penalty) = whole.tilt(place, sign)
-        whole_rows = cast(np.ndarray, glm.design)  # a model with kinks copies its rows into memory
-        n = len(whole_rows)
-        rows = np.zeros((len(whole_rows) + 1, len(place)), whole_rows.dtype)
+        features = place[place < glm.num_features]
+        (slope, penalty) = full_model.tilt(place, sign)
+        full_rows = cast(np.ndarray, glm.design)  # a model with kinks copies its rows into memory
+        n = len(full_rows)
+        rows = np.zeros((len(full_rows) + 1, len(place)), full_rows.dtype)
         # in the layout of `predictors`, so that one copy of the columns serves both
-        rows[n, : len(own)] = slope
-        np.take(whole_rows, place, axis=1, out=rows[:n], mode="clip")
+        rows[n, : len(features)] = slope
+        np.take(full_rows, place, axis=1, out=rows[:n], mode="clip")
         new = {"design": rows[:n], "penalty": penalty}
-        new["names"] = tuple(glm.names[j] for j in own)
-        if rest.any():
-            new["offset"] = glm.design @ rest + (0.0 if glm.offset is None else glm.offset)
+        new["names"] = tuple(glm.names[j] for j in features)
+        if fixed_values.any():
+            new["offset"] = glm.design @ fixed_values + (0.0 if glm.offset is None else glm.offset)
         vars(self).update(
-            new | {"whole": whole, "place": place, "sign": sign, "rest": rest, "summary": text}
+            new
+            | {
+                "whole": full_model,
+                "place": place,
+                "sign": sign,
+                "rest": fixed_values,
+                "summary": text,
+            }
         )
 
     def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> GLM:  # type: ignore[override]
@@ -204,10 +217,10 @@ class ActiveGLM(GLM):
 
     @property
     def predictors(self) -> Predictors | None:
-        known = super().predictors
-        if known is None:
+        model = super().predictors
+        if model is None:
             return None
-        return Columns(**vars(known), whole=self.whole.smooth)
+        return Columns(**vars(model), whole=self.whole.smooth)
 
     @property
     def as_given(self) -> GLM:
@@ -249,22 +262,24 @@ class ActiveCox(Cox):
     rest: Vector
     summary: str = static()
 
-    def __init__(self, whole: FullCox, at: tuple[np.ndarray, np.ndarray, np.ndarray], text: str):
-        cox = whole.model
-        (place, sign, rest) = at
+    def __init__(
+        self, full_model: FullCox, active: tuple[np.ndarray, np.ndarray, np.ndarray], text: str
+    ):
+        cox = full_model.model
+        (place, sign, fixed_values) = active
         vars(self).update(vars(cox))
         new: dict[str, Any] = {
             "design": cox.design[:, place],
             "names": tuple(cox.names[j] for j in place),
         }
-        if rest.any():
-            new["offset"] = cox.design @ rest + (0.0 if cox.offset is None else cox.offset)
+        if fixed_values.any():
+            new["offset"] = cox.design @ fixed_values + (0.0 if cox.offset is None else cox.offset)
         new |= {
-            "penalty": whole.tilt(place, sign)[1],
-            "whole": whole,
+            "penalty": full_model.tilt(place, sign)[1],
+            "whole": full_model,
             "place": place,
             "sign": sign,
-            "rest": rest,
+            "rest": fixed_values,
         }
         vars(self).update(new | {"summary": text})
 
@@ -275,7 +290,7 @@ class ActiveCox(Cox):
         """θ of the whole model."""
         return self.whole.spread(theta, self.place, self.rest)
 
-    def _of(self, theta):
+    def _model_of(self, theta):
         if theta.shape[-1] == len(self.place):
             return self
         return self.whole.smooth
@@ -315,30 +330,30 @@ def kinks(objective: Any) -> Kinks | None:
     if not isinstance(objective, AbstractRegression | Cox) or not objective.penalty.has_kinks:
         return None
     if isinstance(objective, Cox):
-        found = FullCox(objective)
-        if found.norms is not None:
+        full_model = FullCox(objective)
+        if full_model.norms is not None:
             raise TypeError(
                 "fit: lo.penalties.GroupLasso is for lo.GLM; lo.Cox takes Lasso, ElasticNet, Box and Ridge."
             )
-        return Kinks(found)
+        return Kinks(full_model)
     if isinstance(objective.design, SparseDesign):
         raise TypeError(
             "GLM: an l1 penalty, or a Box, wants dense rows, and X is sparse; give X.toarray(), or lo.penalties.Ridge."
         )
-    return Kinks(_whole(objective))
+    return Kinks(_full_model(objective))
 
 
-def _whole(model: Any) -> FullModel:
+def _full_model(model: Any) -> FullModel:
     if type(model) is not GLM or model.classes or not model.loss_function.convex:
-        what = type(model).__name__ + (" with several outputs" if model.classes else "")
+        kind = type(model).__name__ + (" with several outputs" if model.classes else "")
         raise TypeError(
             "fit: an l1 penalty, or a Box, is supported for lo.Cox, and for lo.GLM with a convex loss of one output; got "
-            f"{what}, {type(model.loss_function).__name__}. Use lo.penalties.Ridge, or the smooth lo.penalties.PseudoHuber."
+            f"{kind}, {type(model.loss_function).__name__}. Use lo.penalties.Ridge, or the smooth lo.penalties.PseudoHuber."
         )
-    found = FullModel(model)
+    full_model = FullModel(model)
     if (
         model.under(
-            around(model.penalty, penalties.Ridge(found.ridge[: model.num_features]))
+            around(model.penalty, penalties.Ridge(full_model.ridge[: model.num_features]))
         ).predictors
         is None
     ):
@@ -346,7 +361,7 @@ def _whole(model: Any) -> FullModel:
             f"fit: an l1 penalty, or a Box, needs a loss that declares its self_concordance or the peak of its second "
             f"derivative; {type(model.loss_function).__name__} does not."
         )
-    return found
+    return full_model
 
 
 def around(
@@ -365,14 +380,14 @@ def ridge_of(penalty: penalties.AbstractPenalty, features: int) -> Float[np.ndar
     """
     inner = penalty.penalty if isinstance(penalty, penalties.PerWeight) else penalty
     terms = penalties.terms_of(inner)
-    known = penalties.Ridge | penalties.Quadratic | penalties.Zero
+    kinds = penalties.Ridge | penalties.Quadratic | penalties.Zero
     groups = [term for term in terms if isinstance(term, penalties.GroupLasso)]
-    beside = (
+    kinked = (
         penalties.GroupLasso if groups else penalties.Lasso | penalties.ElasticNet | penalties.Box
     )
-    known |= type(None) if len(groups) > 1 else beside
+    kinds |= type(None) if len(groups) > 1 else kinked
     second = sum(
-        np.asarray(term.second(features)) if isinstance(term, known) else np.nan for term in terms
+        np.asarray(term.second(features)) if isinstance(term, kinds) else np.nan for term in terms
     )
     if not np.array_equal(second, np.diag(np.diagonal(second)) if np.ndim(second) == 2 else np.nan):
         listed = ", ".join(type(term).__name__ for term in terms)
@@ -384,8 +399,8 @@ def ridge_of(penalty: penalties.AbstractPenalty, features: int) -> Float[np.ndar
 
 
 def _append_intercept(
-    model: Any, own: Float[np.ndarray, " features"], intercept: float = 0.0
+    model: Any, values: Float[np.ndarray, " features"], intercept: float = 0.0
 ) -> Vector:
     if getattr(model, "intercept", False):
-        return np.append(own, intercept)
-    return own
+        return np.append(values, intercept)
+    return values

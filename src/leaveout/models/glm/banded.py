@@ -89,50 +89,55 @@ class BandedRidge:
             raise ValueError(
                 "BandedRidge: a mapping of matrices names the bands: give no `bands` beside it."
             )
-        given: Mapping[Any, Any] = X if isinstance(X, Mapping) else {"all": X}
-        if not given:
+        matrices: Mapping[Any, Any] = X if isinstance(X, Mapping) else {"all": X}
+        if not matrices:
             raise ValueError("BandedRidge: X holds no band.")
         labels, *read = match_labels(
             "BandedRidge",
-            **{f"X{k}": part for k, part in enumerate(given.values())},
+            **{f"X{k}": part for k, part in enumerate(matrices.values())},
             Y=Y,
             w=sample_weight,
         )
         *parts, y, weight = read
-        made = [design("BandedRidge", part, False) for part in parts]
-        if any(not isinstance(x, np.ndarray) for x, _ in made):
+        designs = [design("BandedRidge", part, False) for part in parts]
+        if any(not isinstance(x, np.ndarray) for x, _ in designs):
             raise TypeError("BandedRidge: X must be dense; give X.toarray().")
-        if len({len(x) for x, _ in made}) > 1:
+        if len({len(x) for x, _ in designs}) > 1:
             raise ValueError(
-                f"BandedRidge: the bands have {[len(x) for x, _ in made]} rows; they must be of the same units."
+                f"BandedRidge: the bands have {[len(x) for x, _ in designs]} rows; they must be of the same units."
             )
-        x = np.concatenate([np.asarray(x, np.float64) for x, _ in made], axis=1)
-        code = np.repeat(np.arange(len(made)), [x.shape[1] for x, _ in made])
-        kinds = tuple(given)
+        x = np.concatenate([np.asarray(x, np.float64) for x, _ in designs], axis=1)
+        code = np.repeat(np.arange(len(designs)), [x.shape[1] for x, _ in designs])
+        band_labels = tuple(matrices)
         if bands is not None:
             if len(bands) != x.shape[1]:
                 raise ValueError(
                     f"BandedRidge: bands must be one label a column, {x.shape[1]} of them; got {len(bands)}."
                 )
-            code, found = codes("BandedRidge", "bands", bands)
-            kinds = tuple(found.tolist())
-        own = {"design": x, "band": np.asarray(code, int), "bands": kinds, "labels": labels}
-        own |= {"names": tuple(name for _, some in made for name in some)}
-        own |= {
+            code, levels = codes("BandedRidge", "bands", bands)
+            band_labels = tuple(levels.tolist())
+        fields = {
+            "design": x,
+            "band": np.asarray(code, int),
+            "bands": band_labels,
+            "labels": labels,
+        }
+        fields |= {"names": tuple(name for _, columns in designs for name in columns)}
+        fields |= {
             "targets": tuple(y.columns) if hasattr(y, "columns") else None,
             "y": _targets(y, len(x)),
         }
-        own |= {
+        fields |= {
             "sample_weight": None
             if weight is None
             else column("BandedRidge", "sample_weight", weight, len(x))
         }
-        if weight is not None and (own["sample_weight"] <= 0).any():
+        if weight is not None and (fields["sample_weight"] <= 0).any():
             raise ValueError(
                 "BandedRidge: sample_weight must be positive: leave other rows out of the data."
             )
-        own["targets"] = own["targets"] or tuple(range(own["y"].shape[1]))
-        vars(self).update(own | {"intercept": bool(intercept), "shared": bool(shared)})
+        fields["targets"] = fields["targets"] or tuple(range(fields["y"].shape[1]))
+        vars(self).update(fields | {"intercept": bool(intercept), "shared": bool(shared)})
 
     @property
     def num_units(self) -> int:
@@ -144,10 +149,8 @@ class BandedRidge:
         shown = ", ".join(
             f"{name}: {size}" for name, size in zip(self.bands[:6], sizes, strict=False)
         )
-        more = ", …" if len(self.bands) > 6 else ""
-        return (
-            f"BandedRidge({self.num_units} units, {self.y.shape[1]} targets; bands {shown}{more})"
-        )
+        ellipsis = ", …" if len(self.bands) > 6 else ""
+        return f"BandedRidge({self.num_units} units, {self.y.shape[1]} targets; bands {shown}{ellipsis})"
 
 
 def _targets(Y: Any, n: int) -> Float[Array, "units targets"]:

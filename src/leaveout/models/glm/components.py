@@ -81,12 +81,12 @@ class AbstractComponents(AbstractSolved):
     cut: float = static()
 
     def _bind(self, X: ArrayLike, y: ArrayLike, scales: bool, cut: float, remark: str) -> None:
-        me = type(self).__name__
-        self.labels, X, y = match_labels(me, X=X, y=y)
-        rows, self.names = design(me, X, False)
+        caller = type(self).__name__
+        self.labels, X, y = match_labels(caller, X=X, y=y)
+        rows, self.names = design(caller, X, False)
         if not isinstance(rows, np.ndarray):
             raise TypeError(
-                f"{me}: X must be a dense array in memory; give X.toarray(), if it is not too large for that."
+                f"{caller}: X must be a dense array in memory; give X.toarray(), if it is not too large for that."
             )
         self.design = rows
         self.flat = np.ndim(y) == 1
@@ -94,10 +94,10 @@ class AbstractComponents(AbstractSolved):
         self.cut = cut
         self.remark = remark
         targets = () if self.flat else np.shape(y)[1:]
-        self.y = as_stored(column(me, "y", y, len(rows), targets).reshape(len(rows), -1))
+        self.y = as_stored(column(caller, "y", y, len(rows), targets).reshape(len(rows), -1))
 
     def directions(
-        self, known: Moments, scale: Float[Array, "lanes features"]
+        self, moments: Moments, scale: Float[Array, "lanes features"]
     ) -> Float[Array, "lanes features targets"]:
         """Coefficients of a batch of folds, of columns times `scale`, whose C is given.
 
@@ -129,47 +129,51 @@ class AbstractComponents(AbstractSolved):
         n = len(self.design)
         index, delta = np.minimum(index, n - 1), np.where(index < n, weight - 1.0, 0.0)
         p = self.design.shape[1]
-        found = np.empty((len(index), self.y.shape[1] * (self.design.shape[1] + 1)))
-        each = max(1, BATCH // (p * (index.shape[1] + (p if self.forms else 8))))
-        for lanes in (np.arange(k, min(k + each, len(index))) for k in range(0, len(index), each)):
-            own = lanes
+        solutions = np.empty((len(index), self.y.shape[1] * (self.design.shape[1] + 1)))
+        batch_size = max(1, BATCH // (p * (index.shape[1] + (p if self.forms else 8))))
+        for lanes in (
+            np.arange(k, min(k + batch_size, len(index))) for k in range(0, len(index), batch_size)
+        ):
+            row_lanes = lanes
             if not self.by_rows:
-                known = _moments(sums, index[lanes], delta[lanes])
-                found[lanes] = self._coefficients(known)
-                lost = [
-                    (now < LOST_SPREAD * all_rows).any(1)
-                    for now, all_rows in zip(known.squares, sums.squares, strict=True)
+                moments = _moments(sums, index[lanes], delta[lanes])
+                solutions[lanes] = self._coefficients(moments)
+                cancelled = [
+                    (fold_squares < LOST_SPREAD * total_squares).any(1)
+                    for fold_squares, total_squares in zip(
+                        moments.squares, sums.squares, strict=True
+                    )
                 ]
-                own = lanes[(lost[0] | lost[1]) & self.scales]
-            for lane in own:
+                row_lanes = lanes[(cancelled[0] | cancelled[1]) & self.scales]
+            for lane in row_lanes:
                 seen = np.ones(n)
                 np.add.at(seen, index[lane], delta[lane])
-                found[lane] = self._coefficients(_moments_of_rows(sums, seen))[0]
-        return found
+                solutions[lane] = self._coefficients(_moments_of_rows(sums, seen))[0]
+        return solutions
 
-    def _coefficients(self, known: Moments) -> Points:
+    def _coefficients(self, moments: Moments) -> Points:
         """Parameters θ of folds with these moments."""
         sizes = _origin(self)[1::2]
         if self.scales:
-            less = known.total[:, None] - 1.0
-            scale, own = (
+            less = moments.total[:, None] - 1.0
+            scale, target_scale = (
                 np.where(part > 0, np.maximum(part, 0) / less, 1.0) ** -0.5
-                for part in known.squares
+                for part in moments.squares
             )
         else:
-            scale, own = (
+            scale, target_scale = (
                 np.broadcast_to(size / size.max(), part.shape)
-                for size, part in zip(sizes, known.squares, strict=True)
+                for size, part in zip(sizes, moments.squares, strict=True)
             )
-        cross = known.cross * scale[:, :, None] * own[:, None, :]
+        cross = moments.cross * scale[:, :, None] * target_scale[:, None, :]
         coef = (
-            self.directions(known._replace(cross=cross), scale)
+            self.directions(moments._replace(cross=cross), scale)
             * scale[:, :, None]
-            / own[:, None, :]
+            / target_scale[:, None, :]
         )
-        level = known.mean[1] - np.einsum("lp,lpt->lt", known.mean[0], coef)
-        both = np.concatenate([coef, level[:, None]], axis=1) * np.sqrt(len(self.design))
-        return both.swapaxes(1, 2).reshape(len(both), -1)
+        level = moments.mean[1] - np.einsum("lp,lpt->lt", moments.mean[0], coef)
+        theta = np.concatenate([coef, level[:, None]], axis=1) * np.sqrt(len(self.design))
+        return theta.swapaxes(1, 2).reshape(len(theta), -1)
 
     @property
     def parameters(self) -> Parameters:
@@ -182,16 +186,16 @@ class AbstractComponents(AbstractSolved):
         )
 
     def _names(self) -> list[str]:
-        one = [*self.names, "intercept"]
+        names = [*self.names, "intercept"]
         if self.flat:
-            return one
-        return [f"{k}: {name}" for k in range(self.y.shape[1]) for name in one]
+            return names
+        return [f"{k}: {name}" for k in range(self.y.shape[1]) for name in names]
 
     def _natural(self, theta):
         center, spread, middle, size = _origin(self)
-        own = np.reshape(theta, (self.y.shape[1], -1)) / np.sqrt(len(self.design))
-        coef = own[:, :-1] * size[:, None] / spread
-        intercept = middle + own[:, -1] * size - coef @ center
+        standard_coef = np.reshape(theta, (self.y.shape[1], -1)) / np.sqrt(len(self.design))
+        coef = standard_coef[:, :-1] * size[:, None] / spread
+        intercept = middle + standard_coef[:, -1] * size - coef @ center
         if self.flat:
             return {"intercept": intercept[0], "coef": coef[0]}
         return {"intercept": intercept, "coef": coef}
@@ -200,26 +204,28 @@ class AbstractComponents(AbstractSolved):
         center, spread, middle, size = _origin(self)
         coef = np.asarray(parameters["coef"], float).reshape(len(size), len(spread))
         level = np.reshape(parameters["intercept"], -1) - middle + coef @ center
-        own = np.concatenate([coef * spread, level[:, None]], axis=1) / size[:, None]
-        return np.ravel(own) * np.sqrt(len(self.design))
+        standard_coef = np.concatenate([coef * spread, level[:, None]], axis=1) / size[:, None]
+        return np.ravel(standard_coef) * np.sqrt(len(self.design))
 
     def losses(
         self, theta: Points, weights: Weights, index: Array, held: Array, state: State = None
     ) -> Array:
-        some = np.minimum(index, self.num_units - 1)
-        return 0.5 * np.sum((self.y[some] - self._predict(theta, some)) ** 2, axis=-1)
+        units = np.minimum(index, self.num_units - 1)
+        return 0.5 * np.sum((self.y[units] - self._predict(theta, units)) ** 2, axis=-1)
 
     def predictions(
         self, theta: Points, weights: Weights, index: Array, kind: str, state: State = None
     ) -> Array:
-        found = self._predict(theta, np.minimum(index, self.num_units - 1))
-        return found[..., 0] if self.flat else found
+        values = self._predict(theta, np.minimum(index, self.num_units - 1))
+        return values[..., 0] if self.flat else values
 
     def _predict(self, theta: Points, index: Array) -> Float[Array, "lanes width targets"]:
         _, _, middle, size = _origin(self)
-        own = theta.reshape(len(theta), len(size), -1) / np.sqrt(self.num_units)
+        standard_coef = theta.reshape(len(theta), len(size), -1) / np.sqrt(self.num_units)
         x = _sums(self)[0].x[index]
-        return middle + size * (x @ own[:, :, :-1].swapaxes(1, 2) + own[:, None, :, -1])
+        return middle + size * (
+            x @ standard_coef[:, :, :-1].swapaxes(1, 2) + standard_coef[:, None, :, -1]
+        )
 
     def reading(
         self, read: Callable[[Any], Any], index: pd.Index | None = None, names: tuple[str, ...] = ()
@@ -234,25 +240,27 @@ class AbstractComponents(AbstractSolved):
     def units(self) -> Units:
         target = self.y[:, 0] if self.flat else None
         columns = lambda: dict(zip(self.names, self.design.T, strict=True))
-        known: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "features": columns,
             "predict_new": self._predict_new,
             "score": Squared().scale(self.y),
         }
-        return Units(names=self.labels.index, target=target, **known).measured_as(
+        return Units(names=self.labels.index, target=target, **facts).measured_as(
             self.labels.response
         )
 
     def _predict_new(self, fit, X, kind, offset):
         if offset is not None:
             raise ValueError("predict: the model has no offset; give none of new rows.")
-        read = self.labels.read
-        rows = np.asarray(new_rows("predict", X if read is None else read(X), self.names, False))
-        known = fit.parameters
-        found = rows @ np.asarray(known["coef"]).T + known["intercept"]
+        reader = self.labels.read
+        rows = np.asarray(
+            new_rows("predict", X if reader is None else reader(X), self.names, False)
+        )
+        parameters = fit.parameters
+        predictions = rows @ np.asarray(parameters["coef"]).T + parameters["intercept"]
         if self.flat:
-            return pd.Series(found, index_of(X), name="prediction")
-        return pd.DataFrame(found, index_of(X))
+            return pd.Series(predictions, index_of(X), name="prediction")
+        return pd.DataFrame(predictions, index_of(X))
 
     @property
     def note(self) -> str:
@@ -286,30 +294,30 @@ class PartialLeastSquares(AbstractComponents):
         self.tol = tol
         self.max_iter = max_iter
 
-    def directions(self, known: Moments, scale: Array) -> Array:
-        cross = known.cross.copy()
-        given = known.cross
+    def directions(self, moments: Moments, scale: Array) -> Array:
+        cross = moments.cross.copy()
+        full_cross = moments.cross
         floor = EMPTY * np.linalg.norm(cross, axis=1).max(1)
-        turned: list[Array] = []
+        rotations: list[Array] = []
         loadings: list[Array] = []
         coef = np.zeros_like(cross)
         for _ in range(self.count):
             w = self._weights(cross, floor)
             r = w.copy()
-            for before, loading in zip(turned, loadings, strict=True):
-                r -= before * np.einsum("lp,lp->l", loading, w)[:, None]
-            pulled = scale * known.times(scale * r)
-            size = np.einsum("lp,lp->l", r, pulled)
+            for direction, loading in zip(rotations, loadings, strict=True):
+                r -= direction * np.einsum("lp,lp->l", loading, w)[:, None]
+            product = scale * moments.times(scale * r)
+            size = np.einsum("lp,lp->l", r, product)
             size = np.where(size > 0, size, np.inf)[:, None]
-            loading = pulled / size
-            own = np.einsum("lp,lpt->lt", r, given) / size
-            coef += r[:, :, None] * own[:, None, :]
+            loading = product / size
+            target_loading = np.einsum("lp,lpt->lt", r, full_cross) / size
+            coef += r[:, :, None] * target_loading[:, None, :]
             cross -= (
                 np.where(np.isfinite(size), size, 0.0)[:, :, None]
                 * loading[:, :, None]
-                * own[:, None, :]
+                * target_loading[:, None, :]
             )
-            turned.append(r)
+            rotations.append(r)
             loadings.append(loading)
         return coef
 
@@ -320,18 +328,18 @@ class PartialLeastSquares(AbstractComponents):
         left; zero if none is.
         """
         length = np.linalg.norm(cross, axis=1)
-        left = length > floor[:, None]
-        toward = np.eye(length.shape[1])[left.argmax(1)]
+        open_targets = length > floor[:, None]
+        toward = np.eye(length.shape[1])[open_targets.argmax(1)]
         w = np.zeros(cross.shape[:2])
-        going = left.any(1)
+        active = open_targets.any(1)
         for _ in range(self.max_iter):
             new = np.einsum("lpt,lt->lp", cross, toward)
             new /= np.maximum(np.linalg.norm(new, axis=1, keepdims=True), np.finfo(float).tiny)
-            moved = np.sum((new - w) ** 2, axis=1)
-            w[going] = new[going]
+            change = np.sum((new - w) ** 2, axis=1)
+            w[active] = new[active]
             toward = np.einsum("lpt,lp->lt", cross, w)
-            going = going & (moved >= self.tol)
-            if cross.shape[2] == 1 or not going.any():
+            active = active & (change >= self.tol)
+            if cross.shape[2] == 1 or not active.any():
                 break
         return w
 
@@ -366,24 +374,24 @@ class PrincipalComponents(AbstractComponents):
     def by_rows(self) -> bool:
         return self.design.shape[1] > len(self.design)
 
-    def directions(self, known: Moments, scale: Array) -> Array:
-        if known.rows is None:
-            power, axes = np.linalg.eigh(known.formed() * scale[:, :, None] * scale[:, None, :])
+    def directions(self, moments: Moments, scale: Array) -> Array:
+        if moments.rows is None:
+            power, axes = np.linalg.eigh(moments.formed() * scale[:, :, None] * scale[:, None, :])
             power = power[:, ::-1]
             axes = axes[:, :, ::-1]
         else:
-            _, root, lines = np.linalg.svd(known.rows * scale, full_matrices=False)
+            _, root, lines = np.linalg.svd(moments.rows * scale, full_matrices=False)
             power = root[None] ** 2
             axes = lines.T[None]
         power = np.maximum(power, 0.0)
-        kept = np.arange(power.shape[1]) < (power.shape[1] if self.count is None else self.count)
+        leading = np.arange(power.shape[1]) < (power.shape[1] if self.count is None else self.count)
         if isinstance(self.count, float):
             share = np.cumsum(power, 1) / power.sum(1, keepdims=True)
-            kept = np.arange(power.shape[1]) <= np.sum(share <= self.count, axis=1)[:, None]
+            leading = np.arange(power.shape[1]) <= np.sum(share <= self.count, axis=1)[:, None]
         floor = max(self.cut, np.finfo(float).eps * max(self.design.shape)) ** 2
-        used = kept & (power > floor * power[:, :1])
+        used = leading & (power > floor * power[:, :1])
         inverse = np.where(used[..., None], 1.0 / self._damped(np.where(used, power, 1.0)), 0.0)
-        return axes @ (inverse * (axes.swapaxes(1, 2) @ known.cross))
+        return axes @ (inverse * (axes.swapaxes(1, 2) @ moments.cross))
 
     def _damped(self, power: Float[Array, "lanes axes"]) -> Float[Array, "lanes axes targets"]:
         """Eigenvalues by which covariances are divided."""
@@ -415,12 +423,12 @@ def _origin(model: AbstractComponents) -> tuple[Array, Array, Array, Array]:
 
     The spread of a constant is one.
     """
-    found: list[Array] = []
+    moments: list[Array] = []
     for values in (model.design, model.y):
         mean = values.mean(0)
         spread = values.std(0)
-        found += [mean, np.where(spread > np.finfo(float).eps * np.abs(mean), spread, 1.0)]
-    return found[0], found[1], found[2], found[3]
+        moments += [mean, np.where(spread > np.finfo(float).eps * np.abs(mean), spread, 1.0)]
+    return moments[0], moments[1], moments[2], moments[3]
 
 
 @cached_on
@@ -428,10 +436,10 @@ def _sums(model: AbstractComponents) -> tuple[CrossProducts, CrossProducts]:
     """Return the sums over all rows as they are, and changed in their last digits."""
     center, spread, middle, size = _origin(model)
     rng = np.random.default_rng(0)
-    found = []
-    for off in (0.0, LAST_DIGITS):
-        changed = lambda part, around, off=off: (
-            part + off * around * rng.standard_normal(part.shape)
+    sums = []
+    for error in (0.0, LAST_DIGITS):
+        changed = lambda part, around, error=error: (
+            part + error * around * rng.standard_normal(part.shape)
         )
         x, y = (
             changed(part, part)
@@ -445,8 +453,8 @@ def _sums(model: AbstractComponents) -> tuple[CrossProducts, CrossProducts]:
         )
         gram = None if gram is None else (gram + gram.T) / 2
         cross = changed(x.T @ y, np.multiply.outer(*lengths))
-        found.append(CrossProducts(x, y, gram, cross, (lengths[0] ** 2, lengths[1] ** 2)))
-    return found[0], found[1]
+        sums.append(CrossProducts(x, y, gram, cross, (lengths[0] ** 2, lengths[1] ** 2)))
+    return sums[0], sums[1]
 
 
 def _moments(
@@ -456,29 +464,35 @@ def _moments(
     x = sums.x
     y = sums.y
     gram = sums.gram
-    out, own, total = x[index], y[index], len(x) + delta.sum(1)
-    less = delta[..., None] * out
+    x_rows, y_rows, total = x[index], y[index], len(x) + delta.sum(1)
+    x_change = delta[..., None] * x_rows
     scaled = total[:, None]
     mean, target = (
-        (x.sum(0) + less.sum(1)) / scaled,
-        (y.sum(0) + np.sum(delta[..., None] * own, axis=1)) / scaled,
+        (x.sum(0) + x_change.sum(1)) / scaled,
+        (y.sum(0) + np.sum(delta[..., None] * y_rows, axis=1)) / scaled,
     )
     cross = (
-        sums.cross + less.swapaxes(1, 2) @ own - (scaled * mean)[:, :, None] * target[:, None, :]
+        sums.cross
+        + x_change.swapaxes(1, 2) @ y_rows
+        - (scaled * mean)[:, :, None] * target[:, None, :]
     )
-    around = sums.squares[0] + np.sum(less * out, axis=1) - scaled * mean**2
-    apart = sums.squares[1] + np.sum(delta[..., None] * own**2, axis=1) - scaled * target**2
+    x_squares = sums.squares[0] + np.sum(x_change * x_rows, axis=1) - scaled * mean**2
+    y_squares = sums.squares[1] + np.sum(delta[..., None] * y_rows**2, axis=1) - scaled * target**2
 
     def times(v: Array) -> Array:
-        whole = (v @ x.T) @ x if gram is None else v @ gram
-        touched = (less.swapaxes(1, 2) @ (out @ v[..., None]))[..., 0]
-        return whole + touched - scaled * np.sum(mean * v, axis=1, keepdims=True) * mean
+        product = (v @ x.T) @ x if gram is None else v @ gram
+        touched = (x_change.swapaxes(1, 2) @ (x_rows @ v[..., None]))[..., 0]
+        return product + touched - scaled * np.sum(mean * v, axis=1, keepdims=True) * mean
 
     def formed() -> Array:
-        whole = x.T @ x if gram is None else gram
-        return whole + less.swapaxes(1, 2) @ out - (scaled * mean)[:, :, None] * mean[:, None, :]
+        full_gram = x.T @ x if gram is None else gram
+        return (
+            full_gram
+            + x_change.swapaxes(1, 2) @ x_rows
+            - (scaled * mean)[:, :, None] * mean[:, None, :]
+        )
 
-    return Moments(total, (mean, target), cross, times, formed, (around, apart))
+    return Moments(total, (mean, target), cross, times, formed, (x_squares, y_squares))
 
 
 def _moments_of_rows(sums: CrossProducts, weight: Float[Array, " units"]) -> Moments:
@@ -489,12 +503,12 @@ def _moments_of_rows(sums: CrossProducts, weight: Float[Array, " units"]) -> Mom
     seen = weight != 0
     total = weight.sum()
     root = np.sqrt(weight[seen])[:, None]
-    both = []
+    centred = []
     means = []
     for part in (sums.x[seen], sums.y[seen]):
         means.append(weight[seen] @ part / total)
-        both.append(np.where(part.min(0) == part.max(0), 0.0, root * (part - means[-1])))
-    x, y = both
+        centred.append(np.where(part.min(0) == part.max(0), 0.0, root * (part - means[-1])))
+    x, y = centred
     squares = np.sum(x**2, axis=0)[None], np.sum(y**2, axis=0)[None]
     parts = np.array([total]), (means[0][None], means[1][None]), (x.T @ y)[None]
     return Moments(*parts, lambda v: (v @ x.T) @ x, lambda: (x.T @ x)[None], squares, x)

@@ -52,7 +52,7 @@ def domain(y: Array, inside: Array, loss: str, allowed: str) -> None:
         )
 
 
-def whole(y: Array) -> Array:
+def are_counts(y: Array) -> Array:
     return (y >= 0) & (y == np.floor(y))
 
 
@@ -159,9 +159,9 @@ class GaussianFamily(Family):
     def formulas(self, eta, phi, tau, y):
         precision = np.exp(-2 * tau)
         r = y - eta
-        bend = lambda: np.broadcast_to(precision, r.shape)
+        curvature = lambda: np.broadcast_to(precision, r.shape)
         zero = lambda: np.zeros_like(r)
-        return {0: lambda: 0.5 * precision * r**2, 1: lambda: -precision * r, 2: bend, 3: zero}
+        return {0: lambda: 0.5 * precision * r**2, 1: lambda: -precision * r, 2: curvature, 3: zero}
 
     def constant(self, phi, tau, y):
         return tau + 0.5 * np.log(2 * np.pi)
@@ -169,8 +169,8 @@ class GaussianFamily(Family):
     def formulas_of_tau(self, eta, phi, tau, y):
         precision = np.exp(-2 * tau)
         r = y - eta
-        bend = lambda: np.broadcast_to(-2 * precision, r.shape)
-        return {0: lambda: -precision * r**2, 1: lambda: 2 * precision * r, 2: bend}
+        curvature = lambda: np.broadcast_to(-2 * precision, r.shape)
+        return {0: lambda: -precision * r**2, 1: lambda: 2 * precision * r, 2: curvature}
 
     def constant_of_tau(self, phi, tau, y):
         return np.ones(np.broadcast_shapes(tau.shape, y.shape))
@@ -189,8 +189,8 @@ class GammaFamily(Family):
     parameter = "shape"
 
     def loss(self, mean, log_mean, nu, tau, y):
-        own = nu * (y * numpy_of(log_mean).exp(-log_mean) + log_mean)
-        return own - (nu - 1) * numpy_of(y).log(y) - nu * tau + special_of(nu).gammaln(nu)
+        kernel = nu * (y * numpy_of(log_mean).exp(-log_mean) + log_mean)
+        return kernel - (nu - 1) * numpy_of(y).log(y) - nu * tau + special_of(nu).gammaln(nu)
 
     def variance(self, mean, nu):
         return mean**2 / nu
@@ -226,9 +226,11 @@ class GammaFamily(Family):
         return nu * (special.digamma(nu) - np.log(y) - tau - 1)
 
     def crps(self, mean, nu, y):
-        at = nu * y / mean
-        own = y * (2 * special.gammainc(nu, at) - 1) - mean * (2 * special.gammainc(nu + 1, at) - 1)
-        return own - mean / (nu * special.beta(0.5, nu))
+        x = nu * y / mean
+        distance = y * (2 * special.gammainc(nu, x) - 1) - mean * (
+            2 * special.gammainc(nu + 1, x) - 1
+        )
+        return distance - mean / (nu * special.beta(0.5, nu))
 
 
 class InverseGaussianFamily(Family):
@@ -332,14 +334,16 @@ class NegativeBinomialFamily(Family):
         gammaln = special_of(size + y).gammaln
         large = xp.maximum(size, STIRLING)
         small = xp.minimum(size, STIRLING)
-        rest = lambda x: (1 / 12 - (1 / 360 - (1 / 1260 - 1 / 1680 / x**2) / x**2) / x**2) / x
-        series = (large + y - 0.5) * xp.log1p(y / large) - y + rest(large + y) - rest(large)
+        remainder = lambda x: (1 / 12 - (1 / 360 - (1 / 1260 - 1 / 1680 / x**2) / x**2) / x**2) / x
+        series = (
+            (large + y - 0.5) * xp.log1p(y / large) - y + remainder(large + y) - remainder(large)
+        )
         return xp.where(
             size > STIRLING, series, gammaln(small + y) - gammaln(small) - y * xp.log(small)
         )
 
     def check(self, y):
-        domain(y, whole(y), self.title, "whole and not negative")
+        domain(y, are_counts(y), self.title, "whole and not negative")
 
     def variance(self, mean, alpha):
         return mean + alpha * mean**2
@@ -369,9 +373,11 @@ class NegativeBinomialFamily(Family):
         return special.gammaln(y + 1.0) - self._rising(1 / alpha, y)
 
     def terms(self, order, size, eta, alpha, tau, y):
-        bent = 1 + np.abs(eta) + np.abs(tau)  # η + τ loses digits, which e^{η + τ} multiplies
+        amplification = (
+            1 + np.abs(eta) + np.abs(tau)
+        )  # η + τ loses digits, which e^{η + τ} multiplies
         if order:
-            return (size + 2 * y * (order == 1)) * bent
+            return (size + 2 * y * (order == 1)) * amplification
         s = 1 / alpha
         logs = (
             np.abs(special.gammaln(y + 1.0))
@@ -379,7 +385,7 @@ class NegativeBinomialFamily(Family):
             + np.abs(special.gammaln(s))
             + y * np.abs(tau)
         )
-        return (size + 2 * (y * np.abs(eta) + logs)) * bent
+        return (size + 2 * (y * np.abs(eta) + logs)) * amplification
 
     def formulas_of_tau(self, eta, alpha, tau, y):
         s = 1 / alpha
@@ -396,9 +402,9 @@ class NegativeBinomialFamily(Family):
         small = np.minimum(s, STIRLING)
         large = np.maximum(s, STIRLING)
         tail = lambda x: (0.5 + (1 / 12 - (1 / 120 - 1 / 252 / x**2) / x**2) / x) / x
-        far = large * (np.log1p(y / large) - tail(large + y) + tail(large)) - y
-        near = small * (special.digamma(small + y) - special.digamma(small)) - y
-        return np.where(s > STIRLING, far, near)
+        by_series = large * (np.log1p(y / large) - tail(large + y) + tail(large)) - y
+        by_digamma = small * (special.digamma(small + y) - special.digamma(small)) - y
+        return np.where(s > STIRLING, by_series, by_digamma)
 
     def crps(self, mean, alpha, y):
         """Compute E|Y − y| − ½ E|Y − Y′|, of the size 1/α and p = 1/(1 + αμ)."""
@@ -406,8 +412,8 @@ class NegativeBinomialFamily(Family):
         p = 1 / (1 + alpha * mean)
         below = special.betainc(size, y + 1, p)
         before = np.where(y > 0, special.betainc(size + 1, np.maximum(y, 1e-300), p), 0.0)
-        own = y * (2 * below - 1) - mean * (2 * before - 1)
-        return own - mean / p * _hypergeometric(size + 1, 4 * (1 - p) / p**2)
+        distance = y * (2 * below - 1) - mean * (2 * before - 1)
+        return distance - mean / p * _hypergeometric(size + 1, 4 * (1 - p) / p**2)
 
 
 def _hypergeometric(a: Array, x: Array) -> Array:
@@ -418,11 +424,11 @@ def _hypergeometric(a: Array, x: Array) -> Array:
     """
     # of the rule, whose integrand is zero beyond that tan θ
     step = 0.125
-    far = 1e5
+    largest_tangent = 1e5
     width = 1 / np.sqrt(1 + a * x)
     total = np.zeros_like(width)
-    most = np.arcsinh(far / np.min(width[np.isfinite(width)], initial=1.0))
-    for v in np.arange(0.0, most, step):
+    end = np.arcsinh(largest_tangent / np.min(width[np.isfinite(width)], initial=1.0))
+    for v in np.arange(0.0, end, step):
         square = (width * np.sinh(v)) ** 2
         value = (
             np.exp(-a * np.log1p(x * square / (1 + square)))
@@ -482,14 +488,14 @@ class OrdinalFamily(Family):
         _, _, a, b, va, vb = self._ends(eta, tau, y)
         of_upper = lambda: -a, lambda: -va, lambda: -va * (1 - 2 * a)
         of_lower = lambda: b, lambda: -vb, lambda: vb * (1 - 2 * b)
-        level, own = y.astype(int), len(tau)
+        level, count = y.astype(int), len(tau)
 
         # c_y and c_{y−1} depend on τ_m from level m on, and from the next on
-        def each(k: int, m: int) -> Array:
-            change = of_upper[k]() * ((level >= m) & (level < own)) + of_lower[k]() * (level > m)
+        def derivative(k: int, m: int) -> Array:
+            change = of_upper[k]() * ((level >= m) & (level < count)) + of_lower[k]() * (level > m)
             return change * (gaps[m] if m else 1.0)
 
-        return {k: lambda k=k: np.stack([each(k, m) for m in range(own)]) for k in range(3)}
+        return {k: lambda k=k: np.stack([derivative(k, m) for m in range(count)]) for k in range(3)}
 
     def constant(self, gaps, tau, y):
         return sum(

@@ -39,35 +39,39 @@ class DualGLM(AbstractRegression):
     """
 
     shown = "GLM"
-    whole: AbstractRegression = static()
+    original: AbstractRegression = static()
     ridge: Float[Array, " features"]
     # QΛ^{-½}, or with an intercept its rows less their mean by the weights
-    back: Float[Array, "units rank"]
+    row_basis: Float[Array, "units rank"]
     mean: Float[Array, " features"]  # of the columns; zero without an intercept
     further_columns: int = (
         static()
     )  # sums over columns and eigenvectors are off by so many units, which proofs count as columns
 
-    def __init__(self, whole: AbstractRegression):
-        vars(self).update(vars(whole))
-        ridge = ridge_strengths(whole)
+    def __init__(self, original: AbstractRegression):
+        vars(self).update(vars(original))
+        ridge = ridge_strengths(original)
         assert ridge is not None
-        weight = np.ones(whole.num_units) if whole.sample_weight is None else whole.sample_weight
-        share = whole.intercept * weight / weight.sum()
-        mean = whole.lines.pull(share[None])[0, : len(ridge)]
-        values, vectors = np.linalg.eigh(_gram(whole, ridge, mean, share))
+        weight = (
+            np.ones(original.num_units)
+            if original.sample_weight is None
+            else original.sample_weight
+        )
+        share = original.intercept * weight / weight.sum()
+        mean = original.lines.pull(share[None])[0, : len(ridge)]
+        values, vectors = np.linalg.eigh(_gram(original, ridge, mean, share))
         good = values > 1e-15 * len(values) * values[-1]  # what is less is rounding
         root = np.sqrt(values[good])
-        back = vectors[:, good] / root
+        row_basis = vectors[:, good] / root
         new: dict[str, Any] = {
-            "whole": whole,
+            "original": original,
             "ridge": ridge,
             "mean": mean,
-            "back": as_stored(back - np.outer(share, back.sum(0))),
+            "row_basis": as_stored(row_basis - np.outer(share, row_basis.sum(0))),
         }
-        new["design"] = as_stored(_with_ones(vectors[:, good] * root, whole.intercept))
+        new["design"] = as_stored(_with_ones(vectors[:, good] * root, original.intercept))
         new["penalty"], new["names"] = (
-            around(whole.penalty, Ridge(1.0)),
+            around(original.penalty, Ridge(1.0)),
             tuple(f"u{k}" for k in range(len(root))),
         )
         # between norms of coordinates and of moves
@@ -75,14 +79,14 @@ class DualGLM(AbstractRegression):
         terms = (
             GRAM_COLUMNS + len(ridge) / GRAM_COLUMNS if len(ridge) > GRAM_COLUMNS else len(ridge)
         )
-        if isinstance(whole.design, SparseDesign):
-            terms = int(np.diff(whole.design.csr.indptr).max())
+        if isinstance(original.design, SparseDesign):
+            terms = int(np.diff(original.design.csr.indptr).max())
         new["further_columns"] = math.ceil((terms + len(root)) * spread)
         vars(self).update(new)
 
     @property
     def as_given(self) -> AbstractRegression:
-        return self.whole
+        return self.original
 
     def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Self:
         raise TypeError(
@@ -92,13 +96,15 @@ class DualGLM(AbstractRegression):
     def _natural(self, theta):
         u = theta[..., : self.num_features]
         p = len(self.ridge)
-        weights = u @ self.back.T
-        known = isinstance(weights, np.ndarray)
+        weights = u @ self.row_basis.T
+        concrete = isinstance(weights, np.ndarray)
         flat = (
-            self.whole.lines.pull(weights.reshape(-1, weights.shape[-1]))[:, :p] if known else None
+            self.original.lines.pull(weights.reshape(-1, weights.shape[-1]))[:, :p]
+            if concrete
+            else None
         )
         coef = (
-            weights @ jnp.asarray(self.whole.design)[:, :p]
+            weights @ jnp.asarray(self.original.design)[:, :p]
             if flat is None
             else flat.reshape(*weights.shape[:-1], -1)
         )
@@ -111,26 +117,26 @@ class DualGLM(AbstractRegression):
         }
 
     def _to_unconstrained(self, parameters):
-        theta = self.whole._to_unconstrained(parameters)
-        along = self.whole.lines.predictors(
+        theta = self.original._to_unconstrained(parameters)
+        along = self.original.lines.predictors(
             np.append(theta[: len(self.ridge)], np.zeros(int(self.intercept)))[None]
         )[0]
         return np.append(
-            along @ self.back, theta[len(self.ridge) :] + theta[: len(self.ridge)] @ self.mean
+            along @ self.row_basis, theta[len(self.ridge) :] + theta[: len(self.ridge)] @ self.mean
         )
 
     def new_rows(self, caller: str, X: Any) -> Float[np.ndarray, "rows coefficients"]:
-        return self.coordinates(self.whole.new_rows(caller, X))
+        return self.coordinates(self.original.new_rows(caller, X))
 
     def coordinates(self, rows: Any) -> Float[np.ndarray, "rows coefficients"]:
         x = rows.rows(slice(None)) if isinstance(rows, SparseDesign | MappedDesign) else rows
         p = len(self.ridge)
         scaled = np.pad((x[:, :p] - self.mean) / self.ridge, ((0, 0), (0, int(self.intercept))))
-        return _with_ones(self.whole.lines.predictors(scaled) @ self.back, self.intercept)
+        return _with_ones(self.original.lines.predictors(scaled) @ self.row_basis, self.intercept)
 
     @property
     def units(self) -> Units:
-        features = self.whole.units.features if len(self.ridge) <= PRODUCTS_FROM else dict
+        features = self.original.units.features if len(self.ridge) <= PRODUCTS_FROM else dict
         return replace(super().units, features=features)
 
     @property
@@ -138,7 +144,7 @@ class DualGLM(AbstractRegression):
         """Diagonal of H⁻¹ of coefficients and intercept along moves that no row sees, where the
         penalty alone is curved.
         """
-        along = self.whole.lines.pull(self.back.T)[:, : len(self.ridge)] / self.ridge
+        along = self.original.lines.pull(self.row_basis.T)[:, : len(self.ridge)] / self.ridge
         variance = np.append(
             1 / self.ridge - (along**2).sum(0),
             self.mean**2 @ (1 / self.ridge) - ((along @ self.mean) ** 2).sum(),
@@ -154,39 +160,39 @@ class DualGLM(AbstractRegression):
         )
 
 
-def ridge_strengths(whole: Any) -> Float[Array, " features"] | None:
+def ridge_strengths(model: Any) -> Float[Array, " features"] | None:
     """Strengths r of a ridge on every coefficient of a GLM of one output; None for other models."""
-    if type(whole) is not GLM or whole.classes:
+    if type(model) is not GLM or model.classes:
         return None
-    inner = whole.penalty.penalty if isinstance(whole.penalty, PerWeight) else whole.penalty
-    diagonal = inner.diagonal(whole.num_features)
+    inner = model.penalty.penalty if isinstance(model.penalty, PerWeight) else model.penalty
+    diagonal = inner.diagonal(model.num_features)
     if diagonal is not None and np.all(np.asarray(diagonal) > 0):
         return np.array(diagonal, float)
     return None
 
 
 def _gram(
-    whole: AbstractRegression,
+    model: AbstractRegression,
     ridge: Float[Array, " features"],
     mean: Float[Array, " features"],
     share: Float[Array, " units"],
 ) -> Float[Array, "units units"]:
     """Compute X R⁻¹Xᵀ of centred columns, some columns at a time."""
-    n = whole.num_units
+    n = model.num_units
     p = len(ridge)
-    if isinstance(whole.design, SparseDesign):
-        rows = whole.design.csr[:, :p]
+    if isinstance(model.design, SparseDesign):
+        rows = model.design.csr[:, :p]
         gram = (rows.multiply(1 / ridge).tocsr() @ rows.T).toarray()
-        left = gram @ share
-        return gram - left - left[:, None] + share @ left
+        row_means = gram @ share
+        return gram - row_means - row_means[:, None] + share @ row_means
     out = np.zeros((n, n))
     step = GRAM_COLUMNS
     source = (
-        whole.design.source if isinstance(whole.design, MappedDesign | Resident) else whole.design
+        model.design.source if isinstance(model.design, MappedDesign | Resident) else model.design
     )
     for start in range(0, p, step):
-        some = slice(start, min(start + step, p))
-        part = (np.asarray(source[:, some], float) - mean[some]) / np.sqrt(ridge[some])
+        columns = slice(start, min(start + step, p))
+        part = (np.asarray(source[:, columns], float) - mean[columns]) / np.sqrt(ridge[columns])
         out += part @ part.T
     return out
 

@@ -35,7 +35,7 @@ class AbstractFamilyLoss(AbstractMeanLoss):
     family: ClassVar[distributions.Family]
 
     @property
-    def given(self) -> tuple[Any, Any]:
+    def parameter_and_log(self) -> tuple[Any, Any]:
         """The parameter of the family and its logarithm."""
         if not self.family.parameter:
             return 1.0, 0.0
@@ -45,17 +45,17 @@ class AbstractFamilyLoss(AbstractMeanLoss):
         return value, numpy_of(value).log(value)
 
     def of_mean(self, mean: Array, log_mean: Array, y: Array) -> Array:
-        return self.family.loss(mean, log_mean, *self.given, y)
+        return self.family.loss(mean, log_mean, *self.parameter_and_log, y)
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         link = self.link_name
         if link != self.family.link:
             return self._formulas_under(link, eta, y)
-        given = self.given
-        known = self.family.formulas(eta, *given, y)
-        value = known[0]
-        known[0] = lambda: value() + self.family.constant(*given, y)
-        return known
+        parameters = self.parameter_and_log
+        functions = self.family.formulas(eta, *parameters, y)
+        value = functions[0]
+        functions[0] = lambda: value() + self.family.constant(*parameters, y)
+        return functions
 
     def _formulas_under(self, link: str, eta: np.ndarray, y: np.ndarray) -> Formulas:
         """Return `formulas` under a link that is not that of the family."""
@@ -63,28 +63,32 @@ class AbstractFamilyLoss(AbstractMeanLoss):
 
     def terms(self, order, size, eta, y):
         if self.link_name == self.family.link:
-            return self.family.terms(order, size, eta, *self.given, y)
+            return self.family.terms(order, size, eta, *self.parameter_and_log, y)
         # the terms under a link of powers are, but for constants, y and powers of η times
         # logarithms of η
         power = 1 + np.abs(eta) + np.abs(1 / np.where(eta == 0, 1.0, eta))
         constant = (
-            np.abs(self.family.constant(*self.given, np.maximum(y, SMALLEST_PREDICTOR)))
+            np.abs(self.family.constant(*self.parameter_and_log, np.maximum(y, SMALLEST_PREDICTOR)))
             if order == 0
             else 0.0
         )
         if order < 2:
-            return size + (1 + float(self.given[0])) * (1 + np.abs(y)) * power**2 + constant
+            return (
+                size
+                + (1 + float(self.parameter_and_log[0])) * (1 + np.abs(y)) * power**2
+                + constant
+            )
         return size
 
     def check(self, y: np.ndarray) -> None:
         self.family.check(y)
 
     def variance(self, mean: Arrays) -> Arrays:
-        return self.family.variance(mean, self.given[0])
+        return self.family.variance(mean, self.parameter_and_log[0])
 
     def scale(self, y: np.ndarray) -> str:
         if self.family.scale == LOG_DENSITY:  # the parameter is given, not estimated
-            return f"−log density of {self.family.parameter} {float(self.given[0]):g}"
+            return f"−log density of {self.family.parameter} {float(self.parameter_and_log[0]):g}"
         return probability(y, f"{self.family.title} loss of numbers that are not whole")
 
 
@@ -190,8 +194,8 @@ class Poisson(AbstractFamilyLoss):
             }
         if link == "identity":
             x = np.maximum(eta, SMALLEST_PREDICTOR)
-            known = {0: lambda: x - y * np.log(x) + constant(), 1: lambda: 1 - y / x}
-            return within(eta > 0, known | {2: lambda: y / x**2, 3: lambda: -2 * y / x**3})
+            formulas = {0: lambda: x - y * np.log(x) + constant(), 1: lambda: 1 - y / x}
+            return within(eta > 0, formulas | {2: lambda: y / x**2, 3: lambda: -2 * y / x**3})
         return {}
 
 
@@ -238,16 +242,16 @@ class Gamma(AbstractFamilyLoss):
     def _formulas_under(self, link: str, eta: np.ndarray, y: np.ndarray) -> Formulas:
         if link != "inverse":
             return {}
-        (nu, tau) = self.given
+        (nu, tau) = self.parameter_and_log
         x = np.maximum(eta, SMALLEST_PREDICTOR)
         value = lambda: nu * (y * x - np.log(x)) + self.family.constant(nu, tau, y)
-        known = {
+        formulas = {
             0: value,
             1: lambda: nu * (y - 1 / x),
             2: lambda: nu / x**2,
             3: lambda: -2 * nu / x**3,
         }
-        return within(eta > 0, known)
+        return within(eta > 0, formulas)
 
 
 class InverseGaussian(AbstractFamilyLoss):
@@ -290,13 +294,13 @@ class InverseGaussian(AbstractFamilyLoss):
         if link != "inverse_squared":
             return {}
         half, x = float(self.shape) / 2, np.maximum(eta, SMALLEST_PREDICTOR)
-        known = {
+        formulas = {
             0: lambda: half * (y * x - 2 * np.sqrt(x) + 1 / y) + 0.5 * np.log(np.pi * y**3 / half),
             1: lambda: half * (y - x**-0.5),
             2: lambda: half / 2 * x**-1.5,
             3: lambda: -0.75 * half * x**-2.5,
         }
-        return within(eta > 0, known)
+        return within(eta > 0, formulas)
 
 
 class NegativeBinomial(AbstractFamilyLoss):
@@ -386,8 +390,8 @@ class Tweedie(AbstractMeanLoss):
         self.power = np.asarray(power, np.float64)
         self.link = links.resolve(link)
         self.dispersion = positive("Tweedie: dispersion", dispersion)
-        named = {0.0: "normal", 1.0: "Poisson", 2.0: "gamma"}
-        self.kind = named.get(
+        kinds = {0.0: "normal", 1.0: "Poisson", 2.0: "gamma"}
+        self.kind = kinds.get(
             float(power), "compound" if 1 < power < 2 else "positive" if power > 2 else "extreme"
         )
 
@@ -427,18 +431,18 @@ class Tweedie(AbstractMeanLoss):
         phi = float(self.dispersion)
         first = y * exponential((1 - p) * eta) / phi
         second = exponential((2 - p) * eta) / phi
-        bent = 1 + np.abs(eta)  # (1 − p)η is rounded before it is an exponent
+        amplification = 1 + np.abs(eta)  # (1 − p)η is rounded before it is an exponent
         if order == 0:
             if self.kind == "compound":
-                own = np.maximum(y, 0.0) ** (2 - p) / (
+                reference = np.maximum(y, 0.0) ** (2 - p) / (
                     phi * np.maximum(np.abs((1 - p) * (2 - p)), 1e-300)
                 )
             else:
-                own = y
+                reference = y
             return (
-                size + own + first / max(abs(p - 1), 1e-3) + second / max(abs(2 - p), 1e-3)
-            ) * bent
-        return (size + first + second) * bent
+                size + reference + first / max(abs(p - 1), 1e-3) + second / max(abs(2 - p), 1e-3)
+            ) * amplification
+        return (size + first + second) * amplification
 
     def check(self, y: np.ndarray) -> None:
         if self.kind in ("Poisson", "compound"):
@@ -517,14 +521,16 @@ class AbstractQuasiLoss(AbstractLoss):
         return (self.likelihood(eta, y) - self.least(y, jspecial)) / self.dispersion
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
-        known = self.likelihood.formulas(eta, y)
+        functions = self.likelihood.formulas(eta, y)
         least = lambda k: 0.0 if k else self.least(y, scipy.special)
-        return {k: lambda k=k: (known[k]() - least(k)) / float(self.dispersion) for k in known}
+        return {
+            k: lambda k=k: (functions[k]() - least(k)) / float(self.dispersion) for k in functions
+        }
 
     def terms(self, order, size, eta, y):
         phi = float(self.dispersion)
-        own = self.likelihood.terms(order, phi * size, eta, y)
-        return (own + 4 * np.abs(self.least(y, scipy.special)) + y if order == 0 else own) / phi
+        total = self.likelihood.terms(order, phi * size, eta, y)
+        return (total + 4 * np.abs(self.least(y, scipy.special)) + y if order == 0 else total) / phi
 
     @property
     def ceiling(self) -> float:

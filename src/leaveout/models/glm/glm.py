@@ -93,69 +93,83 @@ class AbstractRegression(AbstractLinearPredictor):
         """Read the data; `resolve` maps y to the loss, y in the loss's form, and the levels of an
         ordinal y.
         """
-        me = type(self).__name__
-        read = None
+        caller = type(self).__name__
+        reader = None
         if weights is not None and sample_weight is not None:
             raise ValueError(
-                f"{me}: give weights= or sample_weight=, two names of one argument, not both."
+                f"{caller}: give weights= or sample_weight=, two names of one argument, not both."
             )
         if sample_weight is None:
             sample_weight = weights
         if isinstance(X, str):
             remark = "; ".join(filter(None, (remark, stateful_remark(X))))
-            found = read_columns(me, X, y)
+            found = read_columns(caller, X, y)
             sample_weight, offset, trials = map(found.of, (sample_weight, offset, trials))
             intercept = intercept and "Intercept" in found.X
-            read = FormulaReader(me, X, found.spec, found.data)
+            reader = FormulaReader(caller, X, found.spec, found.data)
             X = found.X.drop(columns="Intercept", errors="ignore")
             y = found.y
         self.penalty = penalties.resolve(penalty)
         self.cut = 0.0
         self.least_norm = False
-        given = {"X": X, "y": y, "sample_weight": sample_weight, "offset": offset, "trials": trials}
-        labels, X, y, sample_weight, offset, trials = match_labels(me, **given)
+        arguments = {
+            "X": X,
+            "y": y,
+            "sample_weight": sample_weight,
+            "offset": offset,
+            "trials": trials,
+        }
+        labels, X, y, sample_weight, offset, trials = match_labels(caller, **arguments)
         self.loss_function, y, self.levels = resolve(y)
-        y, two = _two_labels(me, y, self.loss_function)
-        event = f"y is 1 where it is {two[1]!s} and 0 where it is {two[0]!s}" if two else ""
-        self.labels = Names(labels.index, read, two)
+        y, event_labels = _two_labels(caller, y, self.loss_function)
+        event = (
+            f"y is 1 where it is {event_labels[1]!s} and 0 where it is {event_labels[0]!s}"
+            if event_labels
+            else ""
+        )
+        self.labels = Names(labels.index, reader, event_labels)
         self.remark = "; ".join(filter(None, (remark, event)))
         self.intercept = bool(intercept) and self.loss_function.intercept
-        self.design, self.names = design(me, X, self.intercept)
+        self.design, self.names = design(caller, X, self.intercept)
         n = len(self.design)
         y, self.classes = (
-            _class_codes(me, y, n)
+            _class_codes(caller, y, n)
             if isinstance(self.loss_function, losses.Multinomial)
             else (y, ())
         )
-        self.y = column(me, "y", y, n)
+        self.y = column(caller, "y", y, n)
         self.loss_function.check(self.y)
         self.scale = self.loss_function.scale(self.y)
-        weight = None if sample_weight is None else column(me, "sample_weight", sample_weight, n)
-        size = None
+        weight = (
+            None if sample_weight is None else column(caller, "sample_weight", sample_weight, n)
+        )
+        num_trials = None
         if trials is not None:
-            size = column(me, "trials", trials, n)
-            if not isinstance(self.loss_function, losses.Binomial) or (size <= 0).any():
+            num_trials = column(caller, "trials", trials, n)
+            if not isinstance(self.loss_function, losses.Binomial) or (num_trials <= 0).any():
                 raise ValueError(
-                    f"{me}: trials must be positive, and are for binomial proportions y."
+                    f"{caller}: trials must be positive, and are for binomial proportions y."
                 )
-            weight = size if weight is None else as_stored(size * weight)
+            weight = num_trials if weight is None else as_stored(num_trials * weight)
         elif weight is not None and _are_trials(self.loss_function, self.y, weight):
-            size = np.where(weight > 0, weight, 1.0)
+            num_trials = np.where(weight > 0, weight, 1.0)
         self.sample_weight = weight
-        self.trials = size
+        self.trials = num_trials
         if self.sample_weight is not None and (
             (self.sample_weight < 0).any() or not self.sample_weight.any()
         ):
-            raise ValueError(f"{me}: sample_weight must not be negative, nor zero everywhere.")
-        each = (len(self.classes),) if self.classes else ()
+            raise ValueError(f"{caller}: sample_weight must not be negative, nor zero everywhere.")
+        outputs = (len(self.classes),) if self.classes else ()
         if offset is not None and self.classes:
-            offset = np.broadcast_to(numbers(me, "offset", offset).reshape(n, -1), (n, *each))
-        self.offset = None if offset is None else column(me, "offset", offset, n, each)
+            offset = np.broadcast_to(
+                numbers(caller, "offset", offset).reshape(n, -1), (n, *outputs)
+            )
+        self.offset = None if offset is None else column(caller, "offset", offset, n, outputs)
         if class_weight not in (None, "balanced"):
             raise ValueError(
-                f"{me}: class_weight must be None or 'balanced'; got {class_weight!r}. Use sample_weight."
+                f"{caller}: class_weight must be None or 'balanced'; got {class_weight!r}. Use sample_weight."
             )
-        code, found = _class_codes(me, self.y, n) if class_weight else (None, ())
+        code, found = _class_codes(caller, self.y, n) if class_weight else (None, ())
         self.class_code = None if code is None else as_stored(code)
         self.is_balanced = len(found)
         self.penalty.check(self.num_features)
@@ -167,12 +181,12 @@ class AbstractRegression(AbstractLinearPredictor):
 
     def relearn(self, seen: Bool[np.ndarray, " units"]) -> Self:
         """Copy the model, with the columns of its formula by what the `seen` rows teach."""
-        other = copy.copy(self)
-        read = cast(FormulaReader, self.labels.read)
-        vars(other)["design"] = design(
-            type(self).__name__, read.learned_from(seen), self.intercept
+        model = copy.copy(self)
+        reader = cast(FormulaReader, self.labels.read)
+        vars(model)["design"] = design(
+            type(self).__name__, reader.learned_from(seen), self.intercept
         )[0]
-        return _copy_to_memory(other)
+        return _copy_to_memory(model)
 
     # the shape of θ: [params], or [outputs, params_per_output]
 
@@ -195,7 +209,7 @@ class AbstractRegression(AbstractLinearPredictor):
 
     @property
     def parameters(self) -> Parameters:
-        own: Any = self.loss_function
+        loss: Any = self.loss_function
         tau = lambda theta: theta[len(theta) - self.own :]
         return Parameters(
             natural=self._natural,
@@ -204,9 +218,9 @@ class AbstractRegression(AbstractLinearPredictor):
             names=self._names,
             symmetries=self._symmetries,
             penalty_curvature=self._penalty_curvature,
-            limit=lambda theta: own.limit(tau(theta)) if self.own else "",
+            limit=lambda theta: loss.limit(tau(theta)) if self.own else "",
             at_limit=lambda theta: (
-                np.r_[theta[: -self.own], own.at_limit(tau(theta))] if self.own else theta
+                np.r_[theta[: -self.own], loss.at_limit(tau(theta))] if self.own else theta
             ),
         )
 
@@ -220,8 +234,8 @@ class AbstractRegression(AbstractLinearPredictor):
             if self.sample_weight is None
             else np.asarray(self.sample_weight)
         )
-        found = self.loss_function.start(np.asarray(self.y), weight)
-        start, tau = found if self.own else (found, [])
+        loss_start = self.loss_function.start(np.asarray(self.y), weight)
+        start, tau = loss_start if self.own else (loss_start, [])
         theta = np.r_[np.zeros(q), tau]
         if self.intercept:
             theta[q - 1] = start - (
@@ -231,49 +245,49 @@ class AbstractRegression(AbstractLinearPredictor):
 
     def _natural(self, theta):
         q = self.design.shape[1]
-        found = {"coef": self._coef(theta)} | self.loss_function.natural(theta[q:])
+        natural = {"coef": self._coef(theta)} | self.loss_function.natural(theta[q:])
         if self.intercept:
-            return {"intercept": theta[..., q - 1]} | found
+            return {"intercept": theta[..., q - 1]} | natural
         if self.own:
-            return found
-        return {"intercept": np.zeros(theta.shape[:-1])} | found
+            return natural
+        return {"intercept": np.zeros(theta.shape[:-1])} | natural
 
     def _to_unconstrained(self, parameters):
-        me = type(self).__name__
+        caller = type(self).__name__
         shape = (len(self.classes),) if self.classes else ()
-        own = list(self.loss_function.natural(np.zeros(self.own)))
+        shared = list(self.loss_function.natural(np.zeros(self.own)))
         if not isinstance(parameters, dict) or {*parameters, "intercept"} != {
             "intercept",
             "coef",
-            *own,
+            *shared,
         }:
-            wanted = ", ".join(map(repr, ["intercept", "coef", *own]))
+            expected = ", ".join(map(repr, ["intercept", "coef", *shared]))
             got = sorted(parameters) if isinstance(parameters, dict) else type(parameters).__name__
-            raise ValueError(f"{me}: parameters are {{{wanted}}}; got {got}.")
+            raise ValueError(f"{caller}: parameters are {{{expected}}}; got {got}.")
         coef = np.asarray(parameters["coef"], np.float64)
         intercept = np.asarray(parameters.get("intercept", 0.0), np.float64)
         if coef.shape != (*shape, self.num_features):
             raise ValueError(
-                f"{me}: coef must have shape {(*shape, self.num_features)}; got {coef.shape}."
+                f"{caller}: coef must have shape {(*shape, self.num_features)}; got {coef.shape}."
             )
         if not self.intercept and np.any(intercept != 0):
-            raise ValueError(f"{me}: this model has no intercept, yet one was given.")
+            raise ValueError(f"{caller}: this model has no intercept, yet one was given.")
         parts = [coef, np.broadcast_to(intercept, shape)[..., None]] if self.intercept else [coef]
         return np.concatenate(
-            [*parts, self.loss_function.unconstrained(parameters)] if own else parts, axis=-1
+            [*parts, self.loss_function.unconstrained(parameters)] if shared else parts, axis=-1
         )
 
     def _names(self) -> list[str]:
-        one = [*self.names, *["intercept"] * self.intercept]
-        own = self.loss_function.natural(np.zeros(self.own))
-        listed = [
+        names = [*self.names, *["intercept"] * self.intercept]
+        shared = self.loss_function.natural(np.zeros(self.own))
+        shared_names = [
             f"{name} {k}" if np.ndim(value) else name
-            for name, value in own.items()
+            for name, value in shared.items()
             for k in range(np.size(value))
         ]
         if self.classes:
-            return [f"{c}: {name}" for c in self.classes for name in one]
-        return [*one, *listed]
+            return [f"{c}: {name}" for c in self.classes for name in names]
+        return [*names, *shared_names]
 
     def _penalty_curvature(self, theta):
         kappa, shape = self._weigh(jnp.ones(self.num_units), jnp)[1], np.shape(theta)
@@ -295,7 +309,7 @@ class AbstractRegression(AbstractLinearPredictor):
         return np.concatenate(
             [
                 np.zeros((0, K * q)),
-                *(np.kron(np.ones((1, K)), np.eye(q)[[at]]) / np.sqrt(K) for at in free),
+                *(np.kron(np.ones((1, K)), np.eye(q)[[j]]) / np.sqrt(K) for j in free),
             ]
         )
 
@@ -306,11 +320,11 @@ class AbstractRegression(AbstractLinearPredictor):
 
     def _predictor(self, theta: Array, index: Any) -> Array:
         """Compute z of the listed units, `[width]` or `[width, outputs]`."""
-        whole = isinstance(self.design, SparseDesign) and (
+        all_rows = isinstance(self.design, SparseDesign) and (
             isinstance(index, slice) or len(index) == self.num_units
         )
         q = self.design.shape[1]
-        x = cast(Array, self.design) if whole else pick(self.design, index)
+        x = cast(Array, self.design) if all_rows else pick(self.design, index)
         if not self.own:
             return x @ theta.T + shift(self.offset, index)
         eta = x @ theta[:q] + shift(self.offset, index)
@@ -318,7 +332,7 @@ class AbstractRegression(AbstractLinearPredictor):
             [eta[:, None], jnp.broadcast_to(theta[q:], (len(eta), self.own))], axis=1
         )
 
-    def _each(self, z: Array, index: Any, order: int = 0) -> Array:
+    def _unit_losses(self, z: Array, index: Any, order: int = 0) -> Array:
         """Compute ℓ of the listed units, or a derivative of it in z."""
         loss: Callable[..., Array] = self.loss_function
         function = (lambda z, y: loss(z[0], z[1:], y)) if self.own else loss
@@ -341,13 +355,13 @@ class AbstractRegression(AbstractLinearPredictor):
         # derivatives
         out = omega == 0
         z = jnp.where(out[:, None] if z.ndim > 1 else out, self.loss_function.inside, z)
-        return omega @ self._each(z, EVERYONE) + kappa * self.penalty(self._coef(theta))
+        return omega @ self._unit_losses(z, EVERYONE) + kappa * self.penalty(self._coef(theta))
 
     def hessian(
         self, theta: PyTree, weights: Float[Arrays, " units"]
     ) -> Float[Array, "params params"]:
         omega, kappa = self._weigh(weights, jnp)
-        curvature = self._each(self._predictor(theta, EVERYONE), EVERYONE, 2)
+        curvature = self._unit_losses(self._predictor(theta, EVERYONE), EVERYONE, 2)
         return self._gram(self.design, times(omega, curvature)) + kappa * self._penalty_hessian(
             theta
         )
@@ -361,11 +375,11 @@ class AbstractRegression(AbstractLinearPredictor):
             return ()
         (omega,), (kappa,) = model.weigh(np.asarray(weights)[None])
         (curvature,) = model.loss.derivatives(model.eta(np.ravel(theta)[None])[0], self.y, (2,))
-        own = model.design.blocks(omega, curvature)
+        blocks = model.design.blocks(omega, curvature)
         entries = np.arange(model.penalty.shape[0]).reshape(self.outputs, -1)
         return (
             DiagonalBlocks(
-                entries, own + kappa * model.penalty[entries[:, :, None], entries[:, None, :]]
+                entries, blocks + kappa * model.penalty[entries[:, :, None], entries[:, None, :]]
             ),
         )
 
@@ -377,7 +391,7 @@ class AbstractRegression(AbstractLinearPredictor):
         held: Float[Arrays, " width"],
     ) -> Array:
         del weights, held
-        return self._each(self._predictor(theta, index), index)
+        return self._unit_losses(self._predictor(theta, index), index)
 
     def perturbation(
         self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
@@ -386,7 +400,7 @@ class AbstractRegression(AbstractLinearPredictor):
             return super().perturbation(theta, index, delta)
         index, delta = self._touched_units(index, delta)
         omega = self._times_weight(delta, index)
-        value = jnp.asarray(omega @ self._each(self._predictor(theta, index), index))
+        value = jnp.asarray(omega @ self._unit_losses(self._predictor(theta, index), index))
         if self.low_rank:
             return value
         return value + self.penalty(self._coef(theta)) * self.penalty.times(delta, omega)
@@ -490,11 +504,13 @@ class AbstractRegression(AbstractLinearPredictor):
             return jnp.einsum("kl,nq->nklq", jnp.eye(self.outputs), x).reshape(
                 len(index), self.outputs, -1
             )
-        own = jnp.pad(jnp.eye(self.own), ((1, 0), (x.shape[1], 0)))
-        return jnp.pad(x[:, None, :], ((0, 0), (0, self.own), (0, self.own))) + own
+        identity = jnp.pad(jnp.eye(self.own), ((1, 0), (x.shape[1], 0)))
+        return jnp.pad(x[:, None, :], ((0, 0), (0, self.own), (0, self.own))) + identity
 
     def derivative(self, theta: PyTree, index: Int[Arrays, " width"] | slice, order: int) -> Arrays:
-        return self._times_weight(self._each(self._predictor(theta, index), index, order), index)
+        return self._times_weight(
+            self._unit_losses(self._predictor(theta, index), index, order), index
+        )
 
     def crossings(self, start: PyTree, end: PyTree) -> Scalar:
         if self.smooth or self.classes:
@@ -502,7 +518,7 @@ class AbstractRegression(AbstractLinearPredictor):
         # ℓ″ at 17 points between: the change of a smooth loss is spread over the pieces, that of a
         # kink is in one
         between = jnp.linspace(self._predictor(start, EVERYONE), self._predictor(end, EVERYONE), 17)
-        curvature = jax.vmap(lambda z: self._each(z, EVERYONE, 2))(between)
+        curvature = jax.vmap(lambda z: self._unit_losses(z, EVERYONE, 2))(between)
         if self.own:
             curvature = curvature[..., 0, 0]
         spread = curvature.max(0) - curvature.min(0)
@@ -519,8 +535,8 @@ class AbstractRegression(AbstractLinearPredictor):
     @property
     def predictors(self) -> Predictors | None:
         function = self.loss_function
-        bent = self.penalty.curved_terms(self.num_features)
-        if not function.convex or bent is None or (self.classes and len(bent.rows)):
+        curved = self.penalty.curved_terms(self.num_features)
+        if not function.convex or curved is None or (self.classes and len(curved.rows)):
             return None
         # without these nothing can be proved
         if function.self_concordance is None and function.peak(self.y) is None:
@@ -535,23 +551,23 @@ class AbstractRegression(AbstractLinearPredictor):
         if diagonal is not None:
             matrix = scipy.sparse.diags_array(matrix, format="csr")
         rows: DenseDesign | SparseDesign | MappedDesign | Resident | MultiOutputDesign = self.lines
-        own: Loss = function if self.classes else CachedLoss(function)
-        loss = own
+        unit_loss: Loss = function if self.classes else CachedLoss(function)
+        loss = unit_loss
         if self.classes:
             matrix = np.kron(np.eye(self.outputs), matrix)
             rows = MultiOutputDesign(self.lines, self.outputs)
-        elif len(bent.rows):
-            rows = self.lines.below(np.pad(bent.rows, ((0, 0), (0, pad))))
-            loss = Beside(own, bent.loss, (self.num_units, len(bent.rows)))
-            offset = None if offset is None else np.append(offset, np.zeros(len(bent.rows)))
-        weigh = functools.partial(self._weigh_rows, beside=bent.weight)
+        elif len(curved.rows):
+            rows = self.lines.below(np.pad(curved.rows, ((0, 0), (0, pad))))
+            loss = Beside(unit_loss, curved.loss, (self.num_units, len(curved.rows)))
+            offset = None if offset is None else np.append(offset, np.zeros(len(curved.rows)))
+        weigh = functools.partial(self._weigh_rows, penalty_weights=curved.weight)
         norms = self.penalty.norms(self.num_features)
         separate = self.class_code is None and not isinstance(self.penalty, penalties.PerWeight)
         parts = (
             rows,
             0.0 if offset is None else offset,
             self.y,
-            own,
+            unit_loss,
             loss,
             matrix,
             weigh,
@@ -560,14 +576,16 @@ class AbstractRegression(AbstractLinearPredictor):
         )
         return Predictors(*parts, norms=None if norms is None else norms.beside(pad))
 
-    def _weigh_rows(self, weights: np.ndarray, beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _weigh_rows(
+        self, weights: np.ndarray, penalty_weights: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Compute ω and κ of many refits.
 
         ω of the penalty's rows, which is κ times theirs, follows that of the units.
         """
         omega, kappa = self._weigh(weights)
-        return np.concatenate([omega, np.multiply.outer(kappa, beside)], axis=1) if len(
-            beside
+        return np.concatenate([omega, np.multiply.outer(kappa, penalty_weights)], axis=1) if len(
+            penalty_weights
         ) else omega, kappa
 
     def _weigh(self, weights: Any, xp: Any = np) -> tuple[Any, Any]:
@@ -852,12 +870,12 @@ def _two_labels(caller: str, y: Any, loss: losses.AbstractLoss) -> tuple[Any, tu
     )
     if kind not in ("string", "categorical"):
         return y, ()
-    found, levels = codes(caller, "y", y)
+    code, levels = codes(caller, "y", y)
     if len(levels) != 2:
         raise ValueError(
             f"{caller}: y has {len(levels)} labels, and this loss takes two, or numbers; the loss 'multinomial' takes more."
         )
-    return found.astype(float), tuple(levels.tolist())
+    return code.astype(float), tuple(levels.tolist())
 
 
 def _class_codes(caller: str, y: ArrayLike, n: int) -> tuple[np.ndarray, tuple]:
@@ -866,10 +884,10 @@ def _class_codes(caller: str, y: ArrayLike, n: int) -> tuple[np.ndarray, tuple]:
         raise ValueError(
             f"{caller}: y must have one value for each of the {n} rows of X; got shape {np.shape(y)}."
         )
-    found, classes = codes(caller, "y", y)
+    code, classes = codes(caller, "y", y)
     if len(classes) < 2:
         raise ValueError(f"{caller}: y has one class only; two or more are needed.")
-    return found, tuple(classes.tolist())
+    return code, tuple(classes.tolist())
 
 
 def _ordinal(y: ArrayLike) -> tuple[losses.Ordinal, np.ndarray, tuple]:
@@ -887,6 +905,6 @@ def _ordinal(y: ArrayLike) -> tuple[losses.Ordinal, np.ndarray, tuple]:
                 f"{error}"
             ) from None
     all_finite("Regression", "y", array)
-    levels, found = np.unique(array, return_inverse=True)
-    named = levels if names is None else names[levels.astype(int)]
-    return losses.Ordinal(len(levels)), found.astype(float), tuple(named.tolist())
+    levels, code = np.unique(array, return_inverse=True)
+    labels = levels if names is None else names[levels.astype(int)]
+    return losses.Ordinal(len(levels)), code.astype(float), tuple(labels.tolist())

@@ -19,12 +19,12 @@ def gram(design: Arrays | SparseDesign, curvature: Arrays) -> Array:
 
     def add(k, total):
         units = k * size + jnp.arange(size)
-        own = jnp.where(
+        block_curvature = jnp.where(
             (units < len(design)).reshape(-1, *[1] * (curvature.ndim - 1)),
             pick(curvature, units),
             0.0,
         )
-        return total + _gram(design.dense_rows(units), own)
+        return total + _gram(design.dense_rows(units), block_curvature)
 
     params = design.shape[1] * (curvature.shape[-1] if curvature.ndim > 1 else 1)
     return jax.lax.fori_loop(0, -(-len(design) // size), add, jnp.zeros((params, params)))
@@ -32,12 +32,12 @@ def gram(design: Arrays | SparseDesign, curvature: Arrays) -> Array:
 
 def _gram_by_blocks(design: Array, curvature: Arrays) -> Array:
     """Sum over all rows, block by block."""
-    whole, left = divmod(len(design), WEIGHTED_ROWS)
-    total = _gram(design[len(design) - left :], curvature[len(design) - left :])
+    num_blocks, remainder = divmod(len(design), WEIGHTED_ROWS)
+    total = _gram(design[len(design) - remainder :], curvature[len(design) - remainder :])
     block = lambda array, k: jax.lax.dynamic_slice_in_dim(array, k * WEIGHTED_ROWS, WEIGHTED_ROWS)
     add = lambda k, total: total + _gram(block(design, k), block(curvature, k))
-    if whole:
-        return jax.lax.fori_loop(0, whole, add, total)
+    if num_blocks:
+        return jax.lax.fori_loop(0, num_blocks, add, total)
     return total
 
 

@@ -162,8 +162,8 @@ def name_of(link: AbstractLink) -> str:
     "" for others, and for a power that is being traced.
     """
     if isinstance(link, Power):
-        known = {-1.0: "inverse", 0.5: "sqrt", -2.0: "inverse_squared", 1.0: "identity"}
+        names = {-1.0: "inverse", 0.5: "sqrt", -2.0: "inverse_squared", 1.0: "identity"}
         if isinstance(link.exponent, np.ndarray):
-            return known.get(float(link.exponent), "")
+            return names.get(float(link.exponent), "")
         return ""
     return {Identity: "identity", Log: "log"}.get(type(link), "")

@@ -204,15 +204,20 @@ class AbstractLoss(Module):
         tuple of array of float
             An array for each order.
         """
-        known = self.formulas(eta, y)
-        if known:
-            return tuple(known[order]() for order in orders)
+        formulas = self.formulas(eta, y)
+        if formulas:
+            return tuple(formulas[order]() for order in orders)
         eta, y = np.broadcast_arrays(np.asarray(eta, np.float64), np.asarray(y, np.float64))
         size = max(1024, 1 << max(eta.size - 1, 1).bit_length())  # few sizes to compile for
-        at, of = (np.pad(part.ravel(), (0, size - eta.size), mode="edge") for part in (eta, y))
+        padded_eta, padded_y = (
+            np.pad(part.ravel(), (0, size - eta.size), mode="edge") for part in (eta, y)
+        )
         with jax.enable_x64(True):
-            found = [np.asarray(_vmapped_derivative(self, at, of, order)) for order in orders]
-        return tuple(part[: eta.size].reshape(eta.shape) for part in found)
+            values = [
+                np.asarray(_vmapped_derivative(self, padded_eta, padded_y, order))
+                for order in orders
+            ]
+        return tuple(part[: eta.size].reshape(eta.shape) for part in values)
 
     def terms(self, order: int, size: np.ndarray, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Bound the sum of the sizes of the terms that ℓ, or a derivative of it, is computed from.

@@ -78,9 +78,9 @@ def _softplus():
 
 def _log1mexp(x: Array) -> Array:
     """`log(1 − e^x)` for x < 0, without cancellation and with finite derivatives of every order."""
-    near = x > -0.6931471805599453
-    a = jnp.log(-jnp.expm1(jnp.where(near, x, -1.0)))
-    return jnp.where(near, a, jnp.log1p(-jnp.exp(jnp.where(near, -1.0, x))))
+    small = x > -0.6931471805599453
+    a = jnp.log(-jnp.expm1(jnp.where(small, x, -1.0)))
+    return jnp.where(small, a, jnp.log1p(-jnp.exp(jnp.where(small, -1.0, x))))
 
 
 LINKS: dict[
@@ -167,20 +167,20 @@ class Binomial(AbstractLoss):
             return _logistic(eta, y)
         if self.link not in CLOSED:
             return {}
-        closed = CLOSED[self.link]
+        link = CLOSED[self.link]
         (eta, y) = np.broadcast_arrays(eta, y)
-        some = y > 0
-        others = y < 1
-        success, failure = closed.success(eta[some]), closed.failure(eta[others])
+        has_success = y > 0
+        has_failure = y < 1
+        success, failure = link.success(eta[has_success]), link.failure(eta[has_failure])
 
         def total(k):
             out = np.zeros(eta.shape)
-            out[some] += y[some] * success[k]()
-            out[others] += (1 - y[others]) * failure[k]()
+            out[has_success] += y[has_success] * success[k]()
+            out[has_failure] += (1 - y[has_failure]) * failure[k]()
             return out
 
         return within(
-            (closed.domain[0] < eta) & (eta < closed.domain[1]),
+            (link.domain[0] < eta) & (eta < link.domain[1]),
             {k: lambda k=k: total(k) for k in success},
         )
 
@@ -212,8 +212,8 @@ class Binomial(AbstractLoss):
         array of float or None
             Places of the maxima, by the link; None for fractions, whose ℓ″ may have two maxima.
         """
-        known = self.link in CLOSED and np.all((y == 0) | (y == 1))
-        if known:
+        unimodal = self.link in CLOSED and np.all((y == 0) | (y == 1))
+        if unimodal:
             return np.where(y == 1, *CLOSED[self.link].peaks)
         return None
 
@@ -230,13 +230,13 @@ class Binomial(AbstractLoss):
 
     def start(self, y: np.ndarray, weight: np.ndarray) -> Any:
         mean = float(np.clip(np.average(y, weights=weight), 1e-3, 1 - 1e-3))
-        known = {
+        starts = {
             "logit": np.log(mean / (1 - mean)),
             "log": np.log(mean),
             "log_complement": np.log1p(-mean),
             "identity": mean,
         }
-        return float(known.get(self.link, 0.0))
+        return float(starts.get(self.link, 0.0))
 
     def variance(self, mean: Arrays) -> Arrays:
         return distributions.BERNOULLI.variance(mean, 1.0)
@@ -268,17 +268,17 @@ def _logistic(eta: np.ndarray, y: np.ndarray) -> Formulas:
     If all y are zero or one, these are the probabilities of the other class and of y. It works in
     place, since each pass over large arrays takes as long as the exponential.
     """
-    known: list[np.ndarray] = []
+    cache: list[np.ndarray] = []
     sign = 1 - 2 * np.asarray(y)
     binary = bool((np.abs(sign) == 1).all())
 
     def mean_and_odds():
-        if not known:
+        if not cache:
             odds = -sign * eta if binary else np.negative(eta)
             np.exp(np.clip(odds, -700.0, 700.0, out=odds), out=odds)
             mean = 1 + odds
-            known.extend((np.divide(1, mean, out=mean), odds))
-        return known
+            cache.extend((np.divide(1, mean, out=mean), odds))
+        return cache
 
     # a sum of two numbers that are not negative, so that small losses keep their digits
     def value():
@@ -299,8 +299,8 @@ def _logistic(eta: np.ndarray, y: np.ndarray) -> Formulas:
 
     def third():
         mean, odds = mean_and_odds()
-        rest = odds * mean
-        return mean * rest * (rest - mean) * (sign if binary else 1.0)
+        complement = odds * mean
+        return mean * complement * (complement - mean) * (sign if binary else 1.0)
 
     return {0: value, 1: slope, 2: second, 3: third}
 
@@ -325,15 +325,15 @@ def _extreme(x: np.ndarray) -> Formulas:
     falls from 1 to −∞.
     """
     u = np.exp(np.minimum(x, 7.0))  # beyond this e⁻ᵘ underflows
-    left, near = np.exp(-u), np.flatnonzero(u < 0.1)
+    failure, small = np.exp(-u), np.flatnonzero(u < 0.1)
     c = u / np.maximum(-np.expm1(-u), 1e-300) - 1
-    v = u[near]
-    c[near] = v / 2 + v**2 / 12 - v**4 / 720 + v**6 / 30240 - v**8 / 1209600
-    b = left * (1 + c)
+    v = u[small]
+    c[small] = v / 2 + v**2 / 12 - v**4 / 720 + v**6 / 30240 - v**8 / 1209600
+    b = failure * (1 + c)
 
     def value():
-        out = -np.log1p(-np.minimum(left, 0.95))
-        out[near] = np.log1p(c[near]) - x[near]
+        out = -np.log1p(-np.minimum(failure, 0.95))
+        out[small] = np.log1p(c[small]) - x[small]
         return out
 
     return {0: value, 1: lambda: -b, 2: lambda: b * c, 3: lambda: b * (u - c * (2 * c + 1 - u))}
@@ -345,7 +345,7 @@ def _growing(x: np.ndarray) -> Formulas:
     return dict.fromkeys(range(4), lambda: u)
 
 
-def _rest(x: np.ndarray) -> Formulas:
+def _log_complement(x: np.ndarray) -> Formulas:
     """−log(1 − eˣ), x < 0, by v = 1/(e⁻ˣ − 1), v′ = v + v².
 
     ℓ″ = v + v² grows with v, and so with x.
@@ -376,10 +376,10 @@ def _log(x: np.ndarray) -> Formulas:
     return {0: lambda: -np.log(x), 1: lambda: -1 / x, 2: lambda: x**-2.0, 3: lambda: -2 * x**-3.0}
 
 
-def _mirror(of: Callable[[np.ndarray], Formulas], at: np.ndarray) -> Formulas:
+def _mirror(function: Callable[[np.ndarray], Formulas], x: np.ndarray) -> Formulas:
     """Return the derivatives of f(c − η) in η, from those of f."""
-    known = of(at)
-    return {k: lambda k=k: (-1.0) ** k * known[k]() for k in known}
+    formulas = function(x)
+    return {k: lambda k=k: (-1.0) ** k * formulas[k]() for k in formulas}
 
 
 class ClosedLink(NamedTuple):
@@ -418,8 +418,8 @@ CLOSED = {
         lambda eta: _mirror(_extreme, -eta),
         (-np.inf, -EXTREME_PEAK),
     ),
-    "log": ClosedLink(_line, _rest, (0.0, 0.0), (-np.inf, 0.0)),
-    "log_complement": ClosedLink(_rest, _line, (0.0, 0.0), (-np.inf, 0.0)),
+    "log": ClosedLink(_line, _log_complement, (0.0, 0.0), (-np.inf, 0.0)),
+    "log_complement": ClosedLink(_log_complement, _line, (0.0, 0.0), (-np.inf, 0.0)),
     "identity": ClosedLink(_log, lambda eta: _mirror(_log, 1 - eta), (0.0, 1.0), (0.0, 1.0)),
 }
 
@@ -534,11 +534,11 @@ class Huber(AbstractRobust):
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         delta = float(self.delta)
         r = eta - y
-        near = np.abs(r) <= delta
+        inner = np.abs(r) <= delta
         return {
-            0: lambda: np.where(near, 0.5 * r**2, delta * np.abs(r) - 0.5 * delta**2),
+            0: lambda: np.where(inner, 0.5 * r**2, delta * np.abs(r) - 0.5 * delta**2),
             1: lambda: np.clip(r, -delta, delta),
-            2: lambda: near.astype(float),
+            2: lambda: inner.astype(float),
             3: lambda: np.zeros_like(r),
         }
 
@@ -616,8 +616,8 @@ class Straight(AbstractLoss):
         return eta
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
-        rest = lambda: np.zeros_like(eta)
-        return {0: lambda: eta, 1: lambda: np.ones_like(eta), 2: rest, 3: rest}
+        zero = lambda: np.zeros_like(eta)
+        return {0: lambda: eta, 1: lambda: np.ones_like(eta), 2: zero, 3: zero}
 
     def peak(self, y: np.ndarray) -> np.ndarray | None:
         return np.zeros_like(y)

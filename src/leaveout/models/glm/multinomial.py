@@ -57,24 +57,29 @@ class Multinomial(AbstractLoss):
         hot = np.moveaxis(np.equal.outer(np.arange(eta.shape[-1]), y), 0, -1)
         top = eta.max(-1, keepdims=True)
         e = np.exp(eta - top)
-        total, others = e.sum(-1, keepdims=True), np.where(hot, 0.0, e).sum(-1, keepdims=True)
-        own = np.where(hot, eta - top, 0.0).sum(-1, keepdims=True)
+        total, other_sum = e.sum(-1, keepdims=True), np.where(hot, 0.0, e).sum(-1, keepdims=True)
+        response_eta = np.where(hot, eta - top, 0.0).sum(-1, keepdims=True)
 
         def second() -> np.ndarray:  # diag(p) − p pᵀ
-            p, rest = e / total, e @ (1 - np.eye(e.shape[-1])) / total
+            p, complement = e / total, e @ (1 - np.eye(e.shape[-1])) / total
             out, k = -p[..., :, None] * p[..., None, :], np.arange(p.shape[-1])
-            out[..., k, k] = p * rest
+            out[..., k, k] = p * complement
             return out
 
         return {
-            0: lambda: np.where(own == 0, np.log1p(others), np.log(total) - own)[..., 0],
-            1: lambda: np.where(hot, -others, e) / total,
+            0: lambda: np.where(
+                response_eta == 0, np.log1p(other_sum), np.log(total) - response_eta
+            )[..., 0],
+            1: lambda: np.where(hot, -other_sum, e) / total,
             2: second,
         }
 
     def terms(self, order, size, eta, y):
-        lost = 1 + np.abs(eta).max(-1)  # η less its maximum is rounded before it is an exponent
-        return size * lost.reshape(lost.shape + (1,) * (size.ndim - lost.ndim))
+        # η less its maximum is rounded before it is an exponent
+        amplification = 1 + np.abs(eta).max(-1)
+        return size * amplification.reshape(
+            amplification.shape + (1,) * (size.ndim - amplification.ndim)
+        )
 
     def roots(self, eta: np.ndarray) -> np.ndarray:
         """Compute the root diag(√p) − p √pᵀ of the second derivative.
@@ -114,11 +119,11 @@ class Multinomial(AbstractLoss):
         """
         p = _exponentials(eta)
         p /= p.sum(-1, keepdims=True)
-        apart = move - np.einsum("...k,...k->...", p, move)[..., None]
-        apart *= apart
-        apart -= np.einsum("...k,...k->...", p, apart)[..., None]
-        apart *= p
-        return apart
+        deviations = move - np.einsum("...k,...k->...", p, move)[..., None]
+        deviations *= deviations
+        deviations -= np.einsum("...k,...k->...", p, deviations)[..., None]
+        deviations *= p
+        return deviations
 
     def ratios(self, eta: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Bound how ℓ″ changes between two linear predictors, by the ratios of their probabilities.
@@ -162,11 +167,13 @@ class Multinomial(AbstractLoss):
             Bounds on the fall and on the rise of the loss.
         """
         hot = np.asarray(y)[..., None] == np.arange(eta.shape[-1])
-        other = np.where(hot, 0.0, scipy.special.softmax(eta, axis=-1)).sum(-1)
-        near = np.minimum(spread, 50.0)
-        rise = np.log1p(other * np.expm1(near)) + (spread - near)
+        complement = np.where(hot, 0.0, scipy.special.softmax(eta, axis=-1)).sum(-1)
+        capped = np.minimum(spread, 50.0)
+        rise = np.log1p(complement * np.expm1(capped)) + (spread - capped)
         with np.errstate(divide="ignore"):
-            return np.minimum(spread, -np.log1p(np.maximum(other * np.expm1(-spread), -1.0))), rise
+            return np.minimum(
+                spread, -np.log1p(np.maximum(complement * np.expm1(-spread), -1.0))
+            ), rise
 
 
 def _exponentials(eta: np.ndarray) -> np.ndarray:

@@ -62,15 +62,15 @@ class OrthogonalGLM(GLM):
         return centred
 
     def under(self, penalty: penalties.AbstractPenalty | Callable[..., Any] | None) -> Any:
-        other = self.original.under(penalty)
+        model = self.original.under(penalty)
         if self.is_shift:
-            return OrthogonalGLM(other, self.basis, True)
-        return other
+            return OrthogonalGLM(model, self.basis, True)
+        return model
 
     def relearn(self, seen: Bool[Array, " units"]) -> Self:
-        other = copy.copy(self)
-        vars(other)["design"] = as_stored(self.coordinates(self.original.relearn(seen).design))
-        return other
+        model = copy.copy(self)
+        vars(model)["design"] = as_stored(self.coordinates(self.original.relearn(seen).design))
+        return model
 
     def _natural(self, theta):
         return super()._natural(theta @ self.basis.T)
@@ -100,19 +100,19 @@ def orthogonal_form(model: Any) -> OrthogonalGLM | None:
     x = model.design[:, : model.num_features]
     basis = np.eye(model.design.shape[1])
     mean = weight @ x / weight.sum()
-    far = np.abs(mean) > (1 if model.intercept else FAR) * np.sqrt(
+    off_centre = np.abs(mean) > (1 if model.intercept else FAR) * np.sqrt(
         weight @ (x - mean) ** 2 / weight.sum()
     )
     places: Array = np.array([-1])
     constant: Array = np.ones(1)
     if not model.intercept:  # columns near zero, such as those of a factor, may span the constant
-        far &= np.ptp(x, axis=0) > 0
-        places = np.flatnonzero(~far)
+        off_centre &= np.ptp(x, axis=0) > 0
+        places = np.flatnonzero(~off_centre)
         constant = np.linalg.lstsq(x[:, places], np.ones(len(x)))[0]
         if not np.allclose(x[:, places] @ constant, 1, rtol=0, atol=DEPENDENT):
             return None
-    basis[np.ix_(places, np.flatnonzero(far))] = -np.outer(constant, mean[far])
-    if far.any():
+    basis[np.ix_(places, np.flatnonzero(off_centre))] = -np.outer(constant, mean[off_centre])
+    if off_centre.any():
         return OrthogonalGLM(model, basis, model.intercept)
     return None
 

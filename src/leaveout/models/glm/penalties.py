@@ -89,7 +89,7 @@ class Ridge(AbstractPenalty):
         return np.broadcast_to(self.alpha, features)
 
     def check(self, features: int) -> None:
-        _one_each("Ridge", self.alpha, features)
+        _check_length("Ridge", self.alpha, features)
 
 
 class Quadratic(AbstractPenalty):
@@ -124,8 +124,8 @@ class Quadratic(AbstractPenalty):
 
     def __init__(self, matrix: ArrayLike):
         if is_traced(matrix):
-            known: Any = jnp.asarray(matrix, float)
-            self.matrix = known  # its properties are checked where it has values
+            traced: Any = jnp.asarray(matrix, float)
+            self.matrix = traced  # its properties are checked where it has values
             return
         m = np.asarray(matrix, np.float64)
         if m.ndim != 2 or m.shape[0] != m.shape[1]:
@@ -185,7 +185,7 @@ class AbstractAbsolute(AbstractKinked):
         return numpy_of(self.steepness).broadcast_to(self.steepness, (features,)).copy()
 
     def check(self, features: int) -> None:
-        _one_each(type(self).__name__, self.alpha, features)
+        _check_length(type(self).__name__, self.alpha, features)
 
 
 class Lasso(AbstractAbsolute):
@@ -277,8 +277,8 @@ class ElasticNet(AbstractAbsolute):
         return self.alpha * self.l1_ratio
 
     def second(self, features: int) -> np.ndarray:
-        each = self.alpha * (1 - self.l1_ratio)
-        return numpy_of(each).diag(numpy_of(each).broadcast_to(each, (features,)))
+        strength = self.alpha * (1 - self.l1_ratio)
+        return numpy_of(strength).diag(numpy_of(strength).broadcast_to(strength, (features,)))
 
 
 class GroupLasso(AbstractKinked):
@@ -333,14 +333,14 @@ class GroupLasso(AbstractKinked):
             raise ValueError(
                 f"GroupLasso: groups must be one label a coefficient, and none missing; got shape {labels.shape}."
             )
-        found, code, size = np.unique(labels, return_inverse=True, return_counts=True)
-        self.member = code == np.arange(len(found))[:, None]
+        levels, code, size = np.unique(labels, return_inverse=True, return_counts=True)
+        self.member = code == np.arange(len(levels))[:, None]
         self.weights = (
             np.sqrt(size) if weights is None else _not_negative("GroupLasso: weights", weights)
         )
-        if self.weights.shape != (len(found),):
+        if self.weights.shape != (len(levels),):
             raise ValueError(
-                f"GroupLasso: weights must be one a group, of {len(found)}; got shape {self.weights.shape}."
+                f"GroupLasso: weights must be one a group, of {len(levels)}; got shape {self.weights.shape}."
             )
 
     def __call__(self, coef: Array) -> Array:
@@ -350,8 +350,8 @@ class GroupLasso(AbstractKinked):
         )
 
     def norms(self, features: int) -> Norms | None:
-        some = np.asarray(self.weights > 0)
-        return Norms(self.alpha * self.weights[some], self.member[some])
+        positive = np.asarray(self.weights > 0)
+        return Norms(self.alpha * self.weights[positive], self.member[positive])
 
     @property
     def steepness(self) -> AnyShape:
@@ -422,8 +422,8 @@ class Box(AbstractCurved):
         ).copy()
 
     def check(self, features: int) -> None:
-        _one_each("Box", self.low, features, "low")
-        _one_each("Box", self.high, features, "high")
+        _check_length("Box", self.low, features, "low")
+        _check_length("Box", self.high, features, "high")
 
 
 class Tilted(AbstractPenalty):
@@ -627,21 +627,21 @@ def derivatives(
 
     JAX derives those of a function of the user.
     """
-    bent = penalty.curved_terms(theta.shape[1])
-    if bent is None:
+    curved = penalty.curved_terms(theta.shape[1])
+    if curved is None:
         value, slope, curvature = zip(*(_derived(penalty, coef) for coef in theta), strict=True)
         return np.array(value), np.array(slope), np.array(curvature)
     second = penalty.second(theta.shape[1])
-    pushed = theta @ second
+    product = theta @ second
     value, slope, curvature = (
-        bent.weight * part
-        for part in bent.loss.derivatives(theta @ bent.rows.T, np.zeros(()), (0, 1, 2))
+        curved.weight * part
+        for part in curved.loss.derivatives(theta @ curved.rows.T, np.zeros(()), (0, 1, 2))
     )
-    turned = np.einsum("rt,tp,tq->rpq", curvature, bent.rows, bent.rows)
+    curved_hessian = np.einsum("rt,tp,tq->rpq", curvature, curved.rows, curved.rows)
     return (
-        0.5 * np.sum(pushed * theta, axis=1) + value.sum(1),
-        pushed + slope @ bent.rows,
-        second + turned,
+        0.5 * np.sum(product * theta, axis=1) + value.sum(1),
+        product + slope @ curved.rows,
+        second + curved_hessian,
     )
 
 
@@ -676,30 +676,30 @@ def _read_bound(name: str, value: ArrayLike) -> AnyShape:
     return array.astype(np.float64)
 
 
-def _one_each(name: str, alpha: Any, features: int, what: str = "alpha") -> None:
+def _check_length(name: str, alpha: Any, features: int, argument: str = "alpha") -> None:
     if alpha.ndim and alpha.shape != (features,):
         raise ValueError(
-            f"{name}: {what} must be a number or one number a coefficient, shape ({features},); got {alpha.shape}."
+            f"{name}: {argument} must be a number or one number a coefficient, shape ({features},); got {alpha.shape}."
         )
 
 
 def smooth(caller: str, penalty: "AbstractPenalty | Callable[..., Any] | None") -> AbstractPenalty:
     """Resolve a penalty; raise TypeError if it has kinks, which only `lo.GLM` supports."""
-    found = resolve(penalty)
-    if found.has_kinks:
+    smooth_penalty = resolve(penalty)
+    if smooth_penalty.has_kinks:
         raise TypeError(
             f"{caller}: an l1 penalty has kinks, a Box has bounds; they are supported for lo.Cox, and lo.GLM with one output; "
-            f"got {found!r}. Use lo.penalties.Ridge, or the smooth lo.penalties.PseudoHuber."
+            f"got {smooth_penalty!r}. Use lo.penalties.Ridge, or the smooth lo.penalties.PseudoHuber."
         )
-    return found
+    return smooth_penalty
 
 
 def under(
     model: Model, penalty: "AbstractPenalty | Callable[..., Any] | None", features: int
 ) -> Model:
     """Copy the model with another penalty; its data are shared, and not read again."""
-    other = copy.copy(model)
-    found = resolve(penalty)
-    found.check(features)
-    object.__setattr__(other, "penalty", found)
-    return other
+    new_model = copy.copy(model)
+    new_penalty = resolve(penalty)
+    new_penalty.check(features)
+    object.__setattr__(new_model, "penalty", new_penalty)
+    return new_model

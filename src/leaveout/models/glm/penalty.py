@@ -291,14 +291,14 @@ class Sum(AbstractPenalty):
 
     def norms(self, features: int) -> Norms | None:
         return next(
-            (found for term in self.terms if (found := term.norms(features)) is not None), None
+            (groups for term in self.terms if (groups := term.norms(features)) is not None), None
         )
 
     def curved_terms(self, features: int) -> CurvedTerms | None:
-        found = [term.curved_terms(features) for term in self.terms]
-        if None in found:
+        parts = [term.curved_terms(features) for term in self.terms]
+        if None in parts:
             return None
-        rows, weight, _ = zip(*found, strict=True)
+        rows, weight, _ = zip(*parts, strict=True)
         return CurvedTerms(np.concatenate(rows), np.concatenate(weight))
 
     @property

@@ -28,10 +28,10 @@ def distribution(
     class.
     """
     family: Any = loss.family
-    given: Any = loss
+    attributes: Any = loss
     tweedie = isinstance(loss, losses.Tweedie)
     if tweedie:
-        family = {0.0: GAUSSIAN, 2.0: GAMMA, 3.0: INVERSE_GAUSSIAN}.get(float(given.power))
+        family = {0.0: GAUSSIAN, 2.0: GAMMA, 3.0: INVERSE_GAUSSIAN}.get(float(attributes.power))
     if family is None or (family.scale == LOG_PROBABILITY and scale != LOG_PROBABILITY):
         return None
     if isinstance(loss, losses.Squared):
@@ -41,28 +41,31 @@ def distribution(
             return None
         return Distribution(spread, family.scores, family.draw)
     if loss.own:
-        usual = family.crps is not None and not getattr(loss, "linear", False)
-        if usual:
+        has_scores = family.crps is not None and not getattr(loss, "linear", False)
+        if has_scores:
             return Distribution(
                 lambda rows, theta: np.exp(theta[:, -1:]), family.scores, family.draw
             )
         return None
     name, value = (
-        ("dispersion", given.dispersion)
+        ("dispersion", attributes.dispersion)
         if tweedie
         else (family.parameter, getattr(loss, family.parameter, 1.0))
     )
     if not tweedie:
-        own = value
+        dispersion = value
     else:
-        own = 1 / value if given.power else value**0.5
+        dispersion = 1 / value if attributes.power else value**0.5
     note = (
         f"of the {name} {value:g}, which is as it was given: nothing has estimated it"
         if loss.has_dispersion
         else ""
     )
     return Distribution(
-        lambda rows, theta: np.full((len(theta), 1), float(own)), family.scores, family.draw, note
+        lambda rows, theta: np.full((len(theta), 1), float(dispersion)),
+        family.scores,
+        family.draw,
+        note,
     )
 
 
@@ -111,23 +114,27 @@ class ResidualVariance:
         self, rows: RefitRows, theta: Float[Array, "refits params"]
     ) -> Float[Array, "refits 1"]:
         index = np.minimum(rows.index, len(self.y) - 1)
-        left = np.where(rows.index < len(self.y), (1 - rows.weight) * self.weight[index], 0.0)
+        removed_weight = np.where(
+            rows.index < len(self.y), (1 - rows.weight) * self.weight[index], 0.0
+        )
         squares = (
-            self._quadratic(index, left, theta) if self.linear else np.full(len(theta), np.nan)
+            self._quadratic(index, removed_weight, theta)
+            if self.linear
+            else np.full(len(theta), np.nan)
         )
         for k in np.flatnonzero(np.isnan(squares)):
             seen = self.weight.copy()
-            np.subtract.at(seen, index[k], left[k])
+            np.subtract.at(seen, index[k], removed_weight[k])
             squares[k] = (
                 seen
                 @ (self.y - self.mean(self.rows.predictors(theta[k][None])[0] + self.offset)) ** 2
             )
-        return (squares / (self.weight.sum() - left.sum(axis=1)))[:, None]
+        return (squares / (self.weight.sum() - removed_weight.sum(axis=1)))[:, None]
 
     def _quadratic(
         self,
         index: Int[Array, "refits width"],
-        remainder: Float[Array, "refits width"],
+        removed_weight: Float[Array, "refits width"],
         theta: Float[Array, "refits params"],
     ) -> Float[Array, " refits"]:
         """Compute Σ w r² without the left-out rows from its value at a nearby θ.
@@ -137,13 +144,13 @@ class ResidualVariance:
         start = np.mean(theta[np.isfinite(theta).all(1)], axis=0)
         move = theta - start
         r = self.y - self.offset - self.rows.predictors(start[None])[0]
-        own = r[index] - self.rows.at(index, move)
+        residuals = r[index] - self.rows.at(index, move)
         total = self.weight @ r**2
-        whole = (
+        all_squares = (
             total
             - 2 * move @ self.rows.pull((self.weight * r)[None])[0]
             + np.einsum("rp,rp->r", move @ self._gram, move)
         )
-        squares = whole - np.sum(remainder * own**2, axis=1)
+        squares = all_squares - np.sum(removed_weight * residuals**2, axis=1)
         # below this share digits cancel, and the sum is computed as one
-        return np.where(squares > 1e-3 * np.maximum(total, whole), squares, np.nan)
+        return np.where(squares > 1e-3 * np.maximum(total, all_squares), squares, np.nan)

@@ -59,8 +59,8 @@ def design(
         )
     array = compress_rows(caller, "X", X)
     if array is None:  # JAX's array for many rows on a device, and NumPy's otherwise
-        there = on_device(caller, "X", X)
-        array = None if there is None else device_copy(there)
+        resident = on_device(caller, "X", X)
+        array = None if resident is None else device_copy(resident)
     if array is None:
         array = numbers(caller, "X", X)
     if array.ndim != 2:
@@ -157,9 +157,9 @@ def new_rows(
             raise ValueError(
                 f"{caller}: X_new lacks columns that the model was fitted on: {', '.join(missing[:5])}."
             )
-        twice = sorted({name for name in names if columns.count(name) > 1})
-        if twice:
-            raise ValueError(f"{caller}: X_new has duplicate column names: {twice}.")
+        duplicates = sorted({name for name in names if columns.count(name) > 1})
+        if duplicates:
+            raise ValueError(f"{caller}: X_new has duplicate column names: {duplicates}.")
         if not missing:
             X = X[[X.columns[columns.index(name)] for name in names]]
     sparse = compress_rows(caller, "X_new", X)
@@ -169,10 +169,10 @@ def new_rows(
             f"{caller}: X_new must be [rows, {len(names)}], of one row or more; got shape {array.shape}."
         )
     _check_finite(caller, "X_new", array, names)
-    found = _with_ones(array, intercept)
-    if isinstance(found, MappedDesign | Resident):
-        return as_stored(found)
-    return found
+    rows = _with_ones(array, intercept)
+    if isinstance(rows, MappedDesign | Resident):
+        return as_stored(rows)
+    return rows
 
 
 def column(

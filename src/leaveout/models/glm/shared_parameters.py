@@ -22,7 +22,7 @@ from jaxtyping import Float
 from ..._runtime.jax import Array, Arrays, jax, jnp, jspecial, numpy_of, special_of, static
 from ...objectives.objective import LOG_DENSITY, LOG_PROBABILITY
 from . import distributions
-from .distributions import domain, moments, thresholds, whole
+from .distributions import are_counts, domain, moments, thresholds
 from .loss import AbstractSharedLoss, positive
 
 
@@ -236,9 +236,11 @@ class HuberScale(AbstractScaleLoss):
     def __call__(self, eta: Array, tau: Float[Array, " own"], y: Array) -> Array:  # type: ignore[override]
         scale = jnp.exp(tau[0])
         r = y - eta
-        far = jnp.abs(r) >= self.epsilon * scale
-        near = r**2 / scale
-        return scale + jnp.where(far, 2 * self.epsilon * jnp.abs(r) - scale * self.epsilon**2, near)
+        linear = jnp.abs(r) >= self.epsilon * scale
+        square = r**2 / scale
+        return scale + jnp.where(
+            linear, 2 * self.epsilon * jnp.abs(r) - scale * self.epsilon**2, square
+        )
 
     def start(self, y: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray]:
         median = float(np.median(y))
@@ -350,7 +352,12 @@ class Ordinal(AbstractSharedLoss):
         return xp.diff(xp.concatenate([edge, seen, edge + 1], axis=-1), axis=-1)
 
     def check(self, y: np.ndarray) -> None:
-        domain(y, whole(y) & (y < self.num_levels), "ordinal", f"among 0, …, {self.num_levels - 1}")
+        domain(
+            y,
+            are_counts(y) & (y < self.num_levels),
+            "ordinal",
+            f"among 0, …, {self.num_levels - 1}",
+        )
 
     @property
     def own(self) -> int:  # type: ignore[override]

@@ -80,9 +80,9 @@ class AbstractRounded(AbstractLoss):
         ValueError
             If the width is not positive and finite.
         """
-        other = copy.copy(self)
-        object.__setattr__(other, "width", positive(f"{type(self).__name__}: width", width))
-        return other
+        loss = copy.copy(self)
+        object.__setattr__(loss, "width", positive(f"{type(self).__name__}: width", width))
+        return loss
 
     def __call__(self, eta: Scalar, y: Scalar) -> Scalar:
         terms = (
@@ -93,19 +93,19 @@ class AbstractRounded(AbstractLoss):
 
     def formulas(self, eta: np.ndarray, y: np.ndarray) -> Formulas:
         h = float(self.width)
-        known = [(a, b, (b * eta + c) / h) for a, b, c in self.kinks(y)]
-        bend = lambda t: scipy.special.expit(t) * scipy.special.expit(-t)
+        kinks = [(a, b, (b * eta + c) / h) for a, b, c in self.kinks(y)]
+        curvature = lambda t: scipy.special.expit(t) * scipy.special.expit(-t)
         return {
-            0: lambda: sum(a * h * np.logaddexp(0, t) for a, _, t in known),
-            1: lambda: sum(a * b * scipy.special.expit(t) for a, b, t in known),
-            2: lambda: sum(a * bend(t) / h for a, _, t in known),
-            3: lambda: sum(-a * b * bend(t) * np.tanh(t / 2) / h**2 for a, b, t in known),
+            0: lambda: sum(a * h * np.logaddexp(0, t) for a, _, t in kinks),
+            1: lambda: sum(a * b * scipy.special.expit(t) for a, b, t in kinks),
+            2: lambda: sum(a * curvature(t) / h for a, _, t in kinks),
+            3: lambda: sum(-a * b * curvature(t) * np.tanh(t / 2) / h**2 for a, b, t in kinks),
         }
 
     def terms(self, order, size, eta, y):
         # (bη + c)/h is rounded before it is an exponent
-        bent = 1 + (1 + np.abs(eta) + np.abs(y)) / float(self.width)
-        return (size + sum(a for a, *_ in self.kinks(0.0)) * (order == 1)) * bent
+        amplification = 1 + (1 + np.abs(eta) + np.abs(y)) / float(self.width)
+        return (size + sum(a for a, *_ in self.kinks(0.0)) * (order == 1)) * amplification
 
     def sharp(self, eta: Array, y: Array) -> Array:
         """Compute the loss with its kinks, not rounded.
@@ -142,9 +142,9 @@ class AbstractRounded(AbstractLoss):
         """
         h = float(self.width)
         entropy = scipy.special.entr
-        known = [(a, (b * eta + c) / h) for a, b, c in self.kinks(np.asarray(y, float))]
-        own = lambda t, s: np.maximum(t, 0) - np.logaddexp(0, t) + entropy(s) + entropy(1 - s)
-        return np.maximum(sum(a * h * own(t, scipy.special.expit(t)) for a, t in known), 0.0)
+        kinks = [(a, (b * eta + c) / h) for a, b, c in self.kinks(np.asarray(y, float))]
+        kink_gap = lambda t, s: np.maximum(t, 0) - np.logaddexp(0, t) + entropy(s) + entropy(1 - s)
+        return np.maximum(sum(a * h * kink_gap(t, scipy.special.expit(t)) for a, t in kinks), 0.0)
 
     @property
     def self_concordance(self) -> float | Number | None:

@@ -36,31 +36,34 @@ class BesideSeveral(Beside):
         """Split into the predictors of units, and the value, gradient and Hessian of the ridge,
         which is its own root.
         """
-        units, beside = np.split(eta, self.split[:1], axis=-2)
-        apart = beside - beside.mean(-1, keepdims=True)
+        units, ridge_predictors = np.split(eta, self.split[:1], axis=-2)
+        deviations = ridge_predictors - ridge_predictors.mean(-1, keepdims=True)
         centring = np.eye(eta.shape[-1]) - 1 / eta.shape[-1]
         return units, (
-            0.5 * np.sum(apart**2, -1),
-            apart,
-            np.broadcast_to(centring, (*apart.shape, eta.shape[-1])),
+            0.5 * np.sum(deviations**2, -1),
+            deviations,
+            np.broadcast_to(centring, (*deviations.shape, eta.shape[-1])),
         )
 
     def derivatives(self, eta, y, orders):
         units, ridge = self._parts(eta)
-        known = self.units.derivatives(units, y, orders)
+        unit_derivatives = self.units.derivatives(units, y, orders)
         return tuple(
-            np.concatenate([own, ridge[order]], eta.ndim - 2)
-            for own, order in zip(known, orders, strict=True)
+            np.concatenate([derivative, ridge[order]], eta.ndim - 2)
+            for derivative, order in zip(unit_derivatives, orders, strict=True)
         )
 
     def roots(self, eta):
         units, ridge = self._parts(eta)
         return np.concatenate([self.units.roots(units), ridge[2]], eta.ndim - 2)
 
-    def ratios(self, eta, at):
-        found = self.units.ratios(eta[..., : self.split[0], :], at[..., : self.split[0], :])
+    def ratios(self, eta, reference):
+        unit_ratios = self.units.ratios(
+            eta[..., : self.split[0], :], reference[..., : self.split[0], :]
+        )
         return tuple(
-            np.concatenate([own, np.ones((*own.shape[:-1], self.split[1]))], -1) for own in found
+            np.concatenate([ratio, np.ones((*ratio.shape[:-1], self.split[1]))], -1)
+            for ratio in unit_ratios
         )
 
 
@@ -74,11 +77,11 @@ class StandardisedGLM(GLM):
         x = cast(SparseDesign, self.design)
         total = weights.sum(-1)[..., None]
         mean, square = ((weights @ x**k)[..., : self.num_features] / total for k in (1, 2))
-        whole = self._variance
+        full_variance = self._variance
         variance = square - mean**2
-        constant = (whole == 0) | (variance <= CONSTANT * whole)
+        constant = (full_variance == 0) | (variance <= CONSTANT * full_variance)
         xp = numpy_of(variance)
-        return xp.where(constant, 1.0, variance / xp.where(whole == 0, 1.0, whole))
+        return xp.where(constant, 1.0, variance / xp.where(full_variance == 0, 1.0, full_variance))
 
     @property
     def _variance(self) -> np.ndarray:
@@ -88,8 +91,8 @@ class StandardisedGLM(GLM):
         level, square = (
             (self.design**k).pull(np.ones((1, self.num_units)))[0] / self.num_units for k in (1, 2)
         )
-        found = (square - level**2)[: self.num_features]
-        return np.where(found <= CONSTANT * square[: self.num_features], 0.0, found)
+        variance = (square - level**2)[: self.num_features]
+        return np.where(variance <= CONSTANT * square[: self.num_features], 0.0, variance)
 
     def _ridges(self) -> np.ndarray:
         second = self.penalty.second(self.num_features)
@@ -97,9 +100,9 @@ class StandardisedGLM(GLM):
 
     @property
     def predictors(self) -> Predictors | None:
-        known = super().predictors
+        model = super().predictors
         features = self.num_features
-        if known is None:
+        if model is None:
             return None
         ridges = self._ridges()
 
@@ -113,12 +116,12 @@ class StandardisedGLM(GLM):
         split = self.num_units, features
         several: Any = self.outputs > 1
         return replace(
-            known,
+            model,
             design=MultiOutputDesign(rows, self.outputs) if several else rows,
             loss=(BesideSeveral if several else Beside)(
-                known.unit_loss, CachedLoss(losses.Squared()), split
+                model.unit_loss, CachedLoss(losses.Squared()), split
             ),
-            penalty=np.zeros_like(known.penalty),
+            penalty=np.zeros_like(model.penalty),
             weigh=weigh,
             separate=False,
         )
@@ -133,7 +136,7 @@ class StandardisedGLM(GLM):
     def low_rank(self) -> bool:
         return False
 
-    def _further(self, weights: Arrays) -> Array:
+    def _ridge_growth(self, weights: Arrays) -> Array:
         """Growth of the ridges with the weights."""
         return self._weigh(weights, jnp)[1] * self._ridges() * (self._ratios(weights) - 1)
 
@@ -141,7 +144,7 @@ class StandardisedGLM(GLM):
         if self.classes:
             theta = theta - theta.mean(0)
         return super().loss(theta, weights) + 0.5 * jnp.sum(
-            self._further(weights) * self._coef(theta) ** 2
+            self._ridge_growth(weights) * self._coef(theta) ** 2
         )
 
     def hessian(
@@ -150,7 +153,9 @@ class StandardisedGLM(GLM):
         if self.classes:
             return AbstractLinearPredictor.hessian(self, theta, weights)
         pad = self.design.shape[1] - self.num_features
-        return super().hessian(theta, weights) + jnp.diag(jnp.pad(self._further(weights), (0, pad)))
+        return super().hessian(theta, weights) + jnp.diag(
+            jnp.pad(self._ridge_growth(weights), (0, pad))
+        )
 
     def perturbation(
         self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]

@@ -408,10 +408,10 @@ class Cox(AbstractClosedForm):
         self, theta: Points, weights: Weights, index: Any, held: Any, state: State = None
     ) -> Any:
         # a penalty that grows with the weights has no part in the fall of the partial likelihood
-        own = penalties.under(self._of(theta), None, theta.shape[1])
+        own = penalties.under(self._model_of(theta), None, theta.shape[1])
         return super(Cox, own).losses(theta, weights, index, held, state)
 
-    def _of(self, theta: Points) -> "Cox":
+    def _model_of(self, theta: Points) -> "Cox":
         """Return the model whose parameters θ are."""
         return self
 
@@ -574,7 +574,7 @@ class Cox(AbstractClosedForm):
         state: State = None,
     ) -> Float[np.ndarray, "refits width"]:
         some = np.minimum(index, self.num_units - 1)
-        own = self._of(theta)
+        own = self._model_of(theta)
         eta = np.einsum("rwp,rp->rw", own.design[some], theta) + (
             0.0 if own.offset is None else own.offset[some]
         )
