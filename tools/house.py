@@ -6,12 +6,17 @@
     python tools/house.py --write     # put the table into CONTRIBUTING.md
 
 The table stands in CONTRIBUTING.md under "Measures", between two markers. Without `--types` and
-`--calls` the figures that they measure are those that stand there. Pyright comes with `pip install
-"leaveout[release]"`. The exit status is 1 if a goal is missed.
+`--calls` the figures that they measure are those that stand there. Pyright comes with
+`pip install "leaveout[release]"`. The exit status is 1 if a measure misses its goal and is worse
+than it stands there: a goal that is not reached yet is come nearer to, never left further behind.
+
+Tokens of code are counted without comments, docstrings, blanks, layout and commas before a closing
+bracket; an f-string is one. So neither packing nor formatting changes their number.
 """
 
 import argparse
 import ast
+import inspect
 import io
 import json
 import os
@@ -40,16 +45,92 @@ TYPES = "types of public names that pyright knows"
 # of 200 steps
 CALLS = [
     [
-        ("functions in a leave-one-out of a GLM", None),
-        ("files in it", None),
+        ("functions in a leave-one-out of a GLM", 150),
+        ("files in it", 20),
         ("crossings between files in it", None),
     ],
     [
-        ("functions in ten folds of an HMM", None),
-        ("files in these", None),
+        ("functions in ten folds of an HMM", 140),
+        ("files in these", 22),
         ("crossings between files in these", None),
     ],
 ]
+# all other rooms are the core
+EXTENSIONS = ("leakage", "posteriors", "cli", "interop", "sklearn", "out_of_core", "extensions")
+# Pronouns, participles and particles that stand where a noun of the field should stand.
+PRIVATE_WORDS = frozenset(
+    [
+        "told",
+        "said",
+        "asked",
+        "made",
+        "found",
+        "given",
+        "known",
+        "own",
+        "mine",
+        "some",
+        "each",
+        "here",
+        "there",
+        "at",
+        "of",
+        "beside",
+        "apart",
+        "further",
+        "left",
+        "kept",
+        "bent",
+        "turned",
+        "pulled",
+        "moved",
+        "lost",
+        "shaky",
+        "near",
+        "far",
+        "anew",
+        "whole",
+        "every",
+        "both",
+        "rest",
+        "other",
+        "others",
+        "more",
+        "few",
+        "what",
+        "how",
+        "many",
+        "wanted",
+        "meant",
+        "posed",
+        "taken",
+        "tried",
+        "looked",
+        "stood",
+        "drawn",
+        "named",
+        "let",
+        "now",
+        "then",
+        "than",
+        "thing",
+        "things",
+        "one",
+        "those",
+        "these",
+        "that",
+        "this",
+        "it",
+        "its",
+        "so",
+        "such",
+        "ahead",
+        "back",
+    ]
+)
+# kinds of tokens, from Python 3.12 on
+FSTRING_START = getattr(tokenize, "FSTRING_START", None)
+FSTRING_END = getattr(tokenize, "FSTRING_END", None)
 NO_CODE = {
     tokenize.NL,
     tokenize.NEWLINE,
@@ -90,9 +171,18 @@ class Measure:
     @property
     def met(self) -> bool:
         """Whether the value is within the goal."""
-        return self.goal is None or (
-            self.value >= self.goal if self.at_least else self.value <= self.goal
-        )
+        if self.goal is None:
+            return True
+        return self.value >= self.goal if self.at_least else self.value <= self.goal
+
+    @property
+    def holds(self) -> bool:
+        """Whether the goal is met, or the value is no worse than it stands in CONTRIBUTING.md."""
+        stands = written_value(self.name)
+        if self.met or np.isnan(self.value) or np.isnan(stands):
+            return True
+        shown = float(self.form.format(self.value).strip(" %").replace(",", ""))
+        return shown >= stands if self.at_least else shown <= stands
 
     @property
     def row(self) -> str:
@@ -182,20 +272,88 @@ def is_number(node: ast.AST | None) -> bool:
     )
 
 
+def holds_number(node: ast.AST) -> bool:
+    """Whether a number stands in an expression."""
+    return any(is_number(part) for part in ast.walk(node))
+
+
 def constants(tree: ast.Module) -> list[str]:
-    """Names of the numeric constants of a module."""
+    """Names of the numeric constants of a module and of its classes.
+
+    They are numbers, expressions of numbers, and tuples, tables and calls with numbers whose names
+    are in capitals.
+    """
     names = []
-    for node in tree.body:
-        targets = (
-            node.targets
-            if isinstance(node, ast.Assign)
-            else [node.target]
-            if isinstance(node, ast.AnnAssign)
-            else []
-        )
-        if len(targets) == 1 and isinstance(targets[0], ast.Name) and is_number(node.value):
-            names.append(targets[0].id)
+    bodies = [tree.body, *(node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]
+    for node in (node for body in bodies for node in body):
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        for target in targets:
+            if isinstance(target, ast.Name) and (
+                is_number(node.value) or (target.id.isupper() and holds_number(node.value))
+            ):
+                names.append(target.id)
     return names
+
+
+def docstring_lines(nodes: list[ast.AST]) -> set[int]:
+    """Lines of docstrings."""
+    lines: set[int] = set()
+    for node in nodes:
+        documented = isinstance(node, ast.Module | ast.ClassDef | Function)
+        if documented and ast.get_docstring(node) is not None:
+            lines |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    return lines
+
+
+def tokens_of_code(text: str, nodes: list[ast.AST]) -> int:
+    """Number of tokens: no comments, docstrings, layout, commas before a closing bracket."""
+    docstrings = docstring_lines(nodes)
+    count = 0
+    depth = 0  # of f-strings, each of which is one token
+    last = ""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in NO_CODE or token.start[0] in docstrings:
+            continue
+        if token.type == FSTRING_END:
+            depth -= 1
+            continue
+        if depth == 0:
+            count += 1 - (last == "," and token.string in ")]}")
+            last = token.string
+        if token.type == FSTRING_START:
+            depth += 1
+    return count
+
+
+def bound_names(nodes: list[ast.AST]) -> list[str]:
+    """Names that are bound: variables, parameters, functions, attributes of self.
+
+    `left` beside `right`, and `other` of an operator, are English.
+    """
+    stored = [node for node in nodes if isinstance(getattr(node, "ctx", None), ast.Store)]
+    names = [node.id for node in stored if isinstance(node, ast.Name)]
+    if names.count("right") >= names.count("left"):
+        names = [name for name in names if name != "left"]
+    names += [node.name.lstrip("_") for node in nodes if isinstance(node, Function)]
+    names += [node.arg for node in nodes if isinstance(node, ast.arg) and node.arg != "other"]
+    attributes = [node for node in stored if isinstance(node, ast.Attribute)]
+    return names + [
+        node.attr.lstrip("_") for node in attributes if ast.unparse(node.value) == "self"
+    ]
+
+
+def is_exception(value: object) -> bool:
+    """Whether a value is a class of exceptions, which may lack a signature."""
+    return inspect.isclass(value) and issubclass(value, BaseException)
+
+
+def is_parallel(node: ast.AST) -> bool:
+    """Whether a statement assigns several values to several names, written out on both sides."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):
+        return False
+    return isinstance(node.targets[0], ast.Tuple)
 
 
 def lines_of_code(text: str, nodes: list[ast.AST]) -> int:
@@ -207,13 +365,7 @@ def lines_of_code(text: str, nodes: list[ast.AST]) -> int:
         if token.type not in NO_CODE
         for line in range(token.start[0], token.end[0] + 1)
     }
-    for node in nodes:
-        if (
-            isinstance(node, ast.Module | ast.ClassDef | Function)
-            and ast.get_docstring(node) is not None
-        ):
-            lines -= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
-    return len(lines)
+    return len(lines - docstring_lines(nodes))
 
 
 def mirrors(path: Path) -> bool:
@@ -304,28 +456,45 @@ def measures(found: Mapping[str, float] | None = None) -> list[Measure]:
     tests = [mirrors(path) for path in TESTS.rglob("test_*.py")]
     pronouns = 100 * len(opening_with_a_pronoun(texts)) / len(texts)
     incomplete = [name for name, value in public().items() if lacks(name, value)]
-    code = sum(lines_of_code(library.texts[path], library.nodes[path]) for path in library.files)
+    sources = [(library.texts[path], library.nodes[path]) for path in library.files]
+    code = sum(lines_of_code(*source) for source in sources)
+    tokens = [tokens_of_code(*source) for source in sources]
+    is_core = [path.relative_to(SOURCE).parts[0] not in EXTENSIONS for path in library.files]
+    nodes = [node for _, nodes in sources for node in nodes]
+    names = [name for _, nodes in sources for name in bound_names(nodes)]
+    private = np.mean([name in PRIVATE_WORDS for name in names])
+    conditional = sum(isinstance(node, ast.IfExp) for node in nodes)
+    callables = [value for value in public().values() if callable(value)]
+    callables = [value for value in callables if not is_exception(value)]
+    longest = max(len(str(inspect.signature(value))) for value in callables)
+    refit = [path for path in library.files if path.parent.name == "refit"]
     return [
+        Measure("tokens of code, core", np.dot(tokens, is_core), 430_000),
+        Measure("tokens of code, all", sum(tokens), 610_000),
+        Measure("tokens a line", sum(tokens) / code, 9, form="{:.1f}"),
+        Measure("private words among bound names", 100 * private, 1, form="{:.1f} %"),
+        Measure("conditional expressions per 1,000 lines", 1000 * conditional / code, 20),
+        Measure("assignments of several values at once", sum(map(is_parallel, nodes)), 200),
+        Measure("numeric constants, in all forms", len(numbers), 350),
+        Measure("characters of the longest public signature", longest, 600),
+        Measure("files of refit", len(refit), 12),
         Measure("entries in the package's root", entries(), 19),
         Measure("circles of modules, imports inside functions counted", library.circles(), 0),
         Measure("functions per 1,000 lines", 1000 * functions / lines, 70),
         Measure("class names in several modules", several(classes), 6),
-        Measure("constants' names in several modules", several(numbers), 5),
+        Measure(
+            "constants' names in several modules",
+            several([name for name in numbers if name.isupper()]),
+            5,
+        ),
         Measure("docstrings that open with a pronoun", pronouns, 0.2, form="{:.1f} %"),
         Measure(
             "public callables without Parameters, Returns or a run example", len(incomplete), 0
         ),
-        Measure(
-            "test files that mirror a module",
-            100 * sum(tests) / len(tests),
-            90,
-            at_least=True,
-            form="{:.0f} %",
-        ),
-        Measure("public names at the root", public_names(), 102),
+        Measure("test files that mirror a module", 100 * np.mean(tests), 90, True, "{:.0f} %"),
+        Measure("public names at the root", public_names(), 80),
         Measure(TYPES, known(TYPES), 95, at_least=True, form="{:.1f} %"),
         Measure("lines of code, in thousands", code / 1000, None),
-        Measure("numeric constants of modules", len(numbers), None),
         *(Measure(name, known(name), goal) for call in CALLS for name, goal in call),
     ]
 
@@ -350,7 +519,7 @@ def write(text: str) -> None:
 
 
 def main() -> None:
-    """Print the table, and say which goals are missed."""
+    """Print the table, and say which measures miss their goals and became worse."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -368,9 +537,9 @@ def main() -> None:
     print(table(found))
     if given.write:
         write(table(found))
-    missed = [measure.name for measure in found if not measure.met]
-    if missed:
-        sys.exit(f"missed: {'; '.join(missed)}")
+    worse = [measure.name for measure in found if not measure.holds]
+    if worse:
+        sys.exit(f"further from the goal than CONTRIBUTING.md says: {'; '.join(worse)}")
 
 
 if __name__ == "__main__":
