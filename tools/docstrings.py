@@ -31,10 +31,11 @@ NAMESPACES = (  # public names that hold others
         "penalties",
         "plot",
         "sklearn",
+        "survey",
         "tuning",
         "validation",
     ),
-    *(f"inference.{module}" for module in INFERENCE),
+    *("inference", *(f"inference.{module}" for module in INFERENCE), "losses.links"),
 )
 PRONOUN = re.compile(
     r"^(What|Of|That|Those|The same|Some|None|As|Where|Which|How it|And|From where)\b"
@@ -86,37 +87,24 @@ def opening_with_a_pronoun(found: list[tuple[str, int, str]]) -> list[tuple[str,
     return [(name, text.split("\n")[0]) for name, _, text in found if PRONOUN.match(text)]
 
 
+def namespaces() -> dict[str, types.ModuleType]:
+    """The modules of public names, by what stands before their names below `leaveout`."""
+    for module in INFERENCE:
+        import_module(f"leaveout.inference.{module}")
+    return {"": lo, **{f"{name}.": attrgetter(name)(lo) for name in NAMESPACES}}
+
+
 def public() -> dict[str, object]:
     """Every public callable and property by its name below `leaveout`.
 
     Functions, classes, and what classes of ours define.
     """
     found = {}
-    for module in INFERENCE:
-        import_module(f"leaveout.inference.{module}")
-    spaces = {"": lo, **{f"{name}.": attrgetter(name)(lo) for name in NAMESPACES}}
-    for prefix, space in spaces.items():
-        names = getattr(space, "__all__", None) or [
-            name for name in vars(space) if not name.startswith("_")
-        ]
-        for name in names:
+    for prefix, space in namespaces().items():
+        for name in space.__all__:
             value = getattr(space, name)
-            shared = prefix in ("losses.", "penalties.") and name not in ("per_row", "per_weight")
-            # functions that these modules share with others of the library
-            if shared and not inspect.isclass(value):
-                continue
-            if (
-                not callable(value)
-                or not getattr(value, "__module__", "").startswith("leaveout")
-                or value in found.values()
-            ):
-                continue
-            home = (
-                space.__name__
-                if prefix.startswith("inference.")
-                else space.__name__.rpartition(".")[0]
-            )
-            if not prefix or value.__module__.startswith(home):
+            ours = callable(value) and getattr(value, "__module__", "").startswith("leaveout")
+            if ours and value not in found.values():
                 found[prefix + name] = value
     kinds = types.FunctionType | property | classmethod | staticmethod
     for name, value in list(found.items()):

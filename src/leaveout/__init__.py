@@ -4,12 +4,11 @@ from importlib import import_module as _import
 from importlib.metadata import version as _version
 from warnings import warn as _warn
 
-import lazy_loader as _lazy
-
+from ._runtime.namespaces import attach as _attach
 from ._runtime.providers import provide as _provide
 
 # modules are imported when one of their names is used
-_found, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)
+_found, __dir__, __all__ = _attach(__name__, __file__)
 __version__ = _version("leaveout")
 _provide(  # results load plots and pages on demand
     plot=lambda: _import(".reporting.plot", __name__),

@@ -1,12 +1,13 @@
 """Docstrings: their examples run, and those of public names are complete."""
 
 import doctest
+import inspect
 import io
 import sys
 
 import numpy as np
 import pytest
-from docstrings import MODULES, SOURCE, docstrings, lacks, public
+from docstrings import MODULES, SOURCE, docstrings, lacks, namespaces, public
 
 import leaveout as lo
 
@@ -53,3 +54,10 @@ def test_public_names_are_documented():
         name: sorted(lacking) for name, value in public().items() if (lacking := lacks(name, value))
     }
     assert not found, f"incomplete docstrings: {found}"
+
+
+@pytest.mark.parametrize("name", namespaces())
+def test_a_public_module_lists_its_public_names_alone(name):
+    space = namespaces()[name]
+    assert [entry for entry in dir(space) if not entry.startswith("__")] == sorted(space.__all__)
+    assert not [entry for entry in space.__all__ if not inspect.getdoc(getattr(space, entry))]

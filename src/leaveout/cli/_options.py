@@ -57,9 +57,10 @@ class OptionsOf:
 
     def __init__(self, verb: Callable[..., Any], **texts: str | typer.models.OptionInfo) -> None:
         known = inspect.signature(verb).parameters
+        kinds = get_type_hints(verb)
         self.options: dict[str, tuple[Any, Any]] = {}
         for name, text in texts.items():
-            kind = known[name].annotation
+            kind = kinds[name]
             default = known[name].default
             literals = [each for each in (kind, *get_args(kind)) if get_origin(each) is Literal]
             choices = [choice for each in literals for choice in get_args(each)]

@@ -17,7 +17,32 @@ from typing import TYPE_CHECKING, NamedTuple
 import pooch
 
 from .._runtime.conventions import log
-from .conll import Corpus as Corpus, Tagged as Tagged, parse, read_conll as read_conll
+from .conll import Corpus, Tagged, parse, read_conll
+
+__all__ = [
+    "Areas",
+    "BlockBootstraps",
+    "Corpus",
+    "Dodgers",
+    "MotionCapture",
+    "Tagged",
+    "adult",
+    "b3_bootstraps",
+    "breast_cancer",
+    "diabetes",
+    "dodgers",
+    "earthquakes",
+    "heart_failure",
+    "heart_uci",
+    "mocap6",
+    "path",
+    "philadelphia",
+    "read_conll",
+    "st_louis",
+    "ud_english",
+    "wnut17",
+]
+__dir__ = __all__.copy
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,6 +5,9 @@ Call `chain` for sequences, `clique` for graphs and `moments` for the covariance
 other modules serve these.
 """
 
+import lazy_loader as _lazy
+
 from .._runtime.jax import ensure_jax
 
 ensure_jax()
+__getattr__, __dir__, __all__ = _lazy.attach(__name__, ["chain", "clique", "moments"])

@@ -28,6 +28,19 @@ from scipy.sparse.csgraph import breadth_first_order
 from .._runtime.jax import Arrays, Module, static
 from ..objectives.objective import aligned_copy
 
+__all__ = [
+    "Layout",
+    "Potentials",
+    "StatePosterior",
+    "best_path",
+    "has_stationary",
+    "layout",
+    "log_partition",
+    "posterior",
+    "stationary",
+]
+__dir__ = __all__.copy
+
 FEW_STATES = 4  # states up to which linking lanes is worth its matrix products
 MAX_SCAN_LANES = 128  # lanes of one scan; more lanes go in parts
 MIN_SPLIT_ROWS = 64  # rows below which a scan is not split further

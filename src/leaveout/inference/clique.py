@@ -30,6 +30,16 @@ from numpy.typing import ArrayLike
 from .loopy import Messages, messages
 from .passes import MEMORY, Passes, passes
 
+__all__ = [
+    "best",
+    "draw",
+    "log_partition",
+    "marginals",
+    "pair_marginals",
+    "tree",
+]
+__dir__ = __all__.copy
+
 # [lanes, sites, states], where lanes, any number of axes, broadcast
 Sites = Float[Array | np.ndarray, "..."]
 Edges = Float[Array | np.ndarray, "..."]  # [lanes, edges, states, states]

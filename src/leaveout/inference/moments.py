@@ -24,8 +24,17 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._runtime.jax import Arrays
+from .._runtime.signatures import readable
 from .chain import SMALLEST_NORMALISER, Layout, StatePosterior
 from .sparse import SparseFeatures
+
+__all__ = [
+    "covariance",
+    "expected_counts",
+    "memory",
+    "spread_of_sums",
+]
+__dir__ = __all__.copy
 
 # numbers that a step of the recursion carries along, for the columns of some states
 MOMENT_COLUMNS = 2**14
@@ -168,6 +177,7 @@ def memory(lanes: int, sequences: int, K: int, F: int) -> float:
     )
 
 
+@readable
 def covariance(
     found: StatePosterior,
     transition: Float[Array, "states states"],

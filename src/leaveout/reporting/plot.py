@@ -33,6 +33,32 @@ from ..validation.estimate import Estimate
 from ..validation.metrics import METRICS
 from ..validation.scorers import more_is_better
 
+__all__ = [
+    "against_exact",
+    "agreement",
+    "calibration",
+    "comparison",
+    "decision_curve",
+    "estimates",
+    "field",
+    "folds",
+    "forest",
+    "influence",
+    "leakage",
+    "leakage_report",
+    "leverage",
+    "losses",
+    "path",
+    "pit",
+    "precision_recall",
+    "roc",
+    "smooth",
+    "stability",
+    "states",
+    "tuning",
+]
+__dir__ = __all__.copy
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 

@@ -2,9 +2,6 @@
 score.
 """
 
-from ._search import OneFitSearchCV as OneFitSearchCV
-from ._validation import (
-    cross_val_predict as cross_val_predict,
-    cross_val_score as cross_val_score,
-    cross_validate as cross_validate,
-)
+from .._runtime.namespaces import attach as _attach
+
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)

@@ -1,5 +1,5 @@
 """Paths over penalties, tuning of hyperparameters by the held-out loss, smoothing parameters."""
 
-import lazy_loader as _lazy
+from .._runtime.namespaces import attach as _attach
 
-__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)

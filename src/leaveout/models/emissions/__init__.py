@@ -26,19 +26,6 @@ prior keeps the fit off the boundary:
 See AbstractEmission.
 """
 
-from ._base import (
-    POSITIVE as POSITIVE,
-    PROBABILITY as PROBABILITY,
-    REAL as REAL,
-    SIMPLEX as SIMPLEX,
-    AbstractEmission as AbstractEmission,
-    Constraint as Constraint,
-)
-from .autoregressive import (
-    Autoregressive as Autoregressive,
-    NeuralAutoregressive as NeuralAutoregressive,
-)
-from .categorical import Categorical as Categorical, Observed as Observed
-from .counts import Binomial as Binomial, NegativeBinomial as NegativeBinomial, Poisson as Poisson
-from .event_counts import EventCounts as EventCounts
-from .gaussian import Gaussian as Gaussian
+from ..._runtime.namespaces import attach as _attach
+
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)

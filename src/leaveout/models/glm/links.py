@@ -12,6 +12,16 @@ from jaxtyping import Float
 
 from ..._runtime.jax import Arrays, Module, numpy_of, static
 
+__all__ = [
+    "AbstractLink",
+    "ComplementaryLogLog",
+    "Identity",
+    "Log",
+    "NegativeBinomialLink",
+    "Power",
+]
+__dir__ = __all__.copy
+
 
 class AbstractLink(Module):
     """Link: `link(mean)` is the linear predictor.
@@ -25,10 +35,32 @@ class AbstractLink(Module):
 
     @abc.abstractmethod
     def inverse(self, eta: Arrays) -> Arrays:
-        """Compute `μ = g⁻¹(η)`."""
+        """Compute `μ = g⁻¹(η)`.
+
+        Parameters
+        ----------
+        eta : array
+            Linear predictors.
+
+        Returns
+        -------
+        array
+            Means.
+        """
 
     def log_inverse(self, eta: Arrays) -> Arrays:
-        """Compute `log μ`, for links with μ > 0."""
+        """Compute `log μ`, for links with μ > 0.
+
+        Parameters
+        ----------
+        eta : array
+            Linear predictors.
+
+        Returns
+        -------
+        array
+            Logarithms of means.
+        """
         return numpy_of(eta).log(self.inverse(eta))
 
     @property
@@ -38,7 +70,13 @@ class AbstractLink(Module):
 
 
 class Identity(AbstractLink):
-    """`η = μ`."""
+    """`η = μ`.
+
+    Examples
+    --------
+    >>> lo.losses.links.Identity()(np.array([0.5])).round(3)
+    array([0.5])
+    """
 
     def __call__(self, mean: Arrays) -> Arrays:
         return mean
@@ -52,7 +90,13 @@ class Identity(AbstractLink):
 
 
 class Log(AbstractLink):
-    """`η = log μ`."""
+    """`η = log μ`.
+
+    Examples
+    --------
+    >>> lo.losses.links.Log()(np.array([1.0, 2.0])).round(3)
+    array([0.   , 0.693])
+    """
 
     def __call__(self, mean: Arrays) -> Arrays:
         return numpy_of(mean).log(mean)
@@ -68,6 +112,21 @@ class Power(AbstractLink):
     """`η = μ^p`, p not zero.
 
     η must be positive, except for p = ½, when its sign does not matter.
+
+    Parameters
+    ----------
+    exponent : float
+        Power p.
+
+    Raises
+    ------
+    ValueError
+        If p is zero or not finite.
+
+    Examples
+    --------
+    >>> lo.losses.links.Power(-1.0)(np.array([2.0, 4.0])).round(3)
+    array([0.5 , 0.25])
     """
 
     exponent: Float[np.ndarray, ""]
@@ -101,7 +160,23 @@ class Power(AbstractLink):
 
 
 class NegativeBinomialLink(AbstractLink):
-    """`η = log(αμ / (1 + αμ))`, canonical for the negative binomial; η must be negative."""
+    """`η = log(αμ / (1 + αμ))`, canonical for the negative binomial; η must be negative.
+
+    Parameters
+    ----------
+    dispersion : float, default: 1.0
+        Dispersion α, positive.
+
+    Raises
+    ------
+    ValueError
+        If α is not positive and finite.
+
+    Examples
+    --------
+    >>> lo.losses.links.NegativeBinomialLink()(np.array([1.0, 2.0])).round(3)
+    array([-0.693, -0.405])
+    """
 
     dispersion: Float[np.ndarray, ""]
 
@@ -124,7 +199,13 @@ class NegativeBinomialLink(AbstractLink):
 
 
 class ComplementaryLogLog(AbstractLink):
-    """`η = log(−log(1 − μ))`, of a mean between 0 and 1."""
+    """`η = log(−log(1 − μ))`, of a mean between 0 and 1.
+
+    Examples
+    --------
+    >>> lo.losses.links.ComplementaryLogLog()(np.array([0.5])).round(3)
+    array([-0.367])
+    """
 
     def __call__(self, mean: Arrays) -> Arrays:
         xp = numpy_of(mean)

@@ -25,42 +25,73 @@ from ..._runtime.jax import (
     special_of,
     static,
 )
-from . import distributions, links as links
+from . import distributions, links
 from .distributions import Formulas, domain, exponential
 from .families import (
     SMALLEST_PREDICTOR,
     AbstractQuasiLoss,
-    Gamma as Gamma,
-    InverseGaussian as InverseGaussian,
-    NegativeBinomial as NegativeBinomial,
-    Poisson as Poisson,
-    QuasiPoisson as QuasiPoisson,
-    Squared as Squared,
-    Tweedie as Tweedie,
+    Gamma,
+    InverseGaussian,
+    NegativeBinomial,
+    Poisson,
+    QuasiPoisson,
+    Squared,
+    Tweedie,
 )
 from .loss import (
-    AbstractLoss as AbstractLoss,
-    AbstractSharedLoss as AbstractSharedLoss,
+    AbstractLoss,
+    AbstractSharedLoss,
     Number,
     positive,
     probability,
     within,
 )
-from .multinomial import Multinomial as Multinomial
+from .multinomial import Multinomial
 from .shared_parameters import (
-    Beta as Beta,
-    GammaShape as GammaShape,
-    GaussianScale as GaussianScale,
-    HuberScale as HuberScale,
-    NegativeBinomialDispersion as NegativeBinomialDispersion,
-    Ordinal as Ordinal,
+    Beta,
+    GammaShape,
+    GaussianScale,
+    HuberScale,
+    NegativeBinomialDispersion,
+    Ordinal,
 )
 from .smoothed_kinks import (
-    AbstractRounded as AbstractRounded,
-    EpsilonInsensitive as EpsilonInsensitive,
-    Hinge as Hinge,
-    Quantile as Quantile,
+    AbstractRounded,
+    EpsilonInsensitive,
+    Hinge,
+    Quantile,
 )
+
+__all__ = [
+    "AbstractLoss",
+    "AbstractRounded",
+    "AbstractSharedLoss",
+    "Beta",
+    "Binomial",
+    "Custom",
+    "EpsilonInsensitive",
+    "Gamma",
+    "GammaShape",
+    "GaussianScale",
+    "Hinge",
+    "Huber",
+    "HuberScale",
+    "InverseGaussian",
+    "Multinomial",
+    "NegativeBinomial",
+    "NegativeBinomialDispersion",
+    "Ordinal",
+    "Poisson",
+    "PseudoHuber",
+    "Quantile",
+    "QuasiBinomial",
+    "QuasiPoisson",
+    "Squared",
+    "SquaredHinge",
+    "Tweedie",
+    "links",
+]
+__dir__ = __all__.copy
 
 
 @make_on_first_call

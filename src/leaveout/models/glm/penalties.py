@@ -31,16 +31,34 @@ from .loss import Number
 from .losses import Straight
 from .penalty import (
     AbstractCurved,
-    AbstractPenalty as AbstractPenalty,
+    AbstractPenalty,
     CurvedTerms as CurvedTerms,
-    Custom as Custom,
+    Custom,
     PerFeature,
-    PerWeight as PerWeight,
-    Sum as Sum,
-    Zero as Zero,
+    PerWeight,
+    Sum,
+    Zero,
     resolve as resolve,
     terms_of as terms_of,
 )
+
+__all__ = [
+    "AbstractPenalty",
+    "Box",
+    "Custom",
+    "ElasticNet",
+    "GroupLasso",
+    "Lasso",
+    "PerWeight",
+    "PseudoHuber",
+    "Quadratic",
+    "Ridge",
+    "Sum",
+    "Zero",
+    "per_row",
+    "per_weight",
+]
+__dir__ = __all__.copy
 
 AnyShape = Float[np.ndarray, "..."]
 
