@@ -6,7 +6,10 @@ import lazy_loader
 
 
 def attach(package: str, file: str) -> Any:
-    """Return `__getattr__`, `__dir__` and `__all__` of a package. What it hands out has signatures that can be read."""
+    """Return `__getattr__`, `__dir__` and `__all__` of a package.
+
+    What it hands out has signatures that can be read.
+    """
     find, *names = lazy_loader.attach_stub(package, file)
 
     def hand_out(name: str) -> Any:

@@ -1,6 +1,7 @@
-"""Signatures that can be read: `X: ArrayLike`, where `inspect` prints all that NumPy's name stands for.
+"""Signatures that can be read: `X: ArrayLike`, not all that NumPy's name stands for.
 
-Only `__signature__` is set. Annotations, and with them the checks of types at run time, stay as they are.
+Only `__signature__` is set. Annotations, and with them the checks of types at run time, stay as
+they are.
 """
 
 import inspect
@@ -11,9 +12,8 @@ from numpy.typing import ArrayLike
 
 ARRAY_LIKE = frozenset(get_args(ArrayLike))
 MAX_CHOICES = 3  # values of a Literal that are printed
-MAX_PARAMETERS = (
-    20  # of a signature that has types: records of more are results, and nobody calls them
-)
+# of a signature that prints types: records of more are results, which nobody calls
+MAX_PARAMETERS = 20
 NAMES = {"NoneType": "None", "Ellipsis": "...", "Callable": "callable"}
 PLAN = "Plan | Cases | int | Splitter | Iterable[tuple[ArrayLike, ArrayLike]]"
 
@@ -27,7 +27,10 @@ class _Text(str):
 
 
 def readable(value: Any) -> Any:
-    """Give a function of ours, or those of a class or module, and of the classes that they return, a short `__signature__`."""
+    """Give a function of ours, or those of a class or module, a short `__signature__`.
+
+    The classes that they return have theirs too.
+    """
     home = getattr(value, "__module__", getattr(value, "__name__", None))
     if not str(home).startswith(("leaveout", "namedtuple_")):
         return value

@@ -16,28 +16,29 @@ import scipy
 from jaxtyping import Bool, Float, Int
 
 Array = np.ndarray
+Vector = Float[Array, " params"]
 
 
 class Limits(Protocol):
     """Kinks and bounds of the parameters."""
 
     @property
-    def slope(self) -> Float[Array, " params"]:
+    def slope(self) -> Vector:
         """Slopes a of the kinks at zero."""
 
     @property
-    def bounds(self) -> tuple[Float[Array, " params"], Float[Array, " params"]]:
+    def bounds(self) -> tuple[Vector, Vector]:
         """Lower and upper bounds."""
 
 
 class Box(NamedTuple):
     """Limits of some parameters."""
 
-    slope: Float[Array, " params"]
-    bounds: tuple[Float[Array, " params"], Float[Array, " params"]]
+    slope: Vector
+    bounds: tuple[Vector, Vector]
 
 
-def resting(limits: Limits, theta: Float[Array, " params"]) -> Bool[Array, " params"]:
+def resting(limits: Limits, theta: Vector) -> Bool[Array, " params"]:
     """Whether each parameter is at a bound or a kink."""
     return (
         (theta == limits.bounds[0])
@@ -46,9 +47,7 @@ def resting(limits: Limits, theta: Float[Array, " params"]) -> Bool[Array, " par
     )
 
 
-def gates(
-    limits: Limits, theta: Float[Array, " params"]
-) -> tuple[Float[Array, " params"], Float[Array, " params"]]:
+def gates(limits: Limits, theta: Vector) -> tuple[Vector, Vector]:
     """Least and greatest ∇_jL that hold a parameter at rest at θ_j."""
     a = limits.slope
     (low, high) = limits.bounds
@@ -69,7 +68,7 @@ def segments(
     )
 
 
-def leaving_signs(a: Array, theta: Array, beyond: Array) -> Float[Array, " params"]:
+def leaving_signs(a: Array, theta: Array, beyond: Array) -> Vector:
     """Signs of the parameters that leave their resting place.
 
     `beyond` is how far ∇L exceeds the bound that holds them.
@@ -79,11 +78,11 @@ def leaving_signs(a: Array, theta: Array, beyond: Array) -> Float[Array, " param
 
 def solve_box(
     gram: Float[Array, "params params"],
-    pull: Float[Array, " params"],
-    a: Float[Array, " params"],
-    bounds: tuple[Float[Array, " params"], Float[Array, " params"]],
-    theta: Float[Array, " params"],
-) -> Float[Array, " params"]:
+    pull: Vector,
+    a: Vector,
+    bounds: tuple[Vector, Vector],
+    theta: Vector,
+) -> Vector:
     """Minimise ½ θᵀGθ − pullᵀθ + Σ_j a_j |θ_j| between bounds, from a feasible θ.
 
     If G does not determine the minimiser, the result is a θ no worse than the start.

@@ -18,6 +18,12 @@ from .._runtime.jax import Arrays
 from .group_norms import Norms
 
 Array = np.ndarray
+PerUnit = Float[Array, " units"]
+PerOutput = Float[Array, "... outputs"]
+RefitPoints = Float[Array, "refits params"]
+RefitUnits = Float[Array, "refits units"]
+Directions = Float[Array, "rank params"]
+
 EVERYONE = slice(None)
 
 
@@ -52,22 +58,16 @@ class Loss(Protocol):
 class LossOfSeveral(Loss, Protocol):
     """Convex loss of several outputs, flat along their common shift."""
 
-    def roots(self, eta: Float[Array, "... outputs"]) -> Float[Array, "... outputs outputs"]:
+    def roots(self, eta: PerOutput) -> Float[Array, "... outputs outputs"]:
         """Factor B with B Bᵀ = ∇²ℓ(η)."""
 
-    def third(
-        self, eta: Float[Array, "... outputs"], move: Float[Array, "... outputs"]
-    ) -> Float[Array, "... outputs"]:
+    def third(self, eta: PerOutput, move: PerOutput) -> PerOutput:
         """Compute ∇³ℓ(η)[s, s]."""
 
-    def ratios(
-        self, eta: Float[Array, "... outputs"], at: Float[Array, "... outputs"]
-    ) -> tuple[Array, Array]:
+    def ratios(self, eta: PerOutput, at: PerOutput) -> tuple[Array, Array]:
         """Bounds of the c with vᵀ∇²ℓ(η)v = c vᵀ∇²ℓ(at)v over all v: the least and the greatest."""
 
-    def within(
-        self, eta: Float[Array, "... outputs"], y: Array, spread: Array
-    ) -> tuple[Array, Array]:
+    def within(self, eta: PerOutput, y: Array, spread: Array) -> tuple[Array, Array]:
         """Largest fall and rise of ℓ from η over moves s with max s − min s ≤ `spread`."""
 
 
@@ -127,7 +127,7 @@ class Beside:
     def ceiling(self) -> Float[Array, " rows"]:
         return self._both(self.units.ceiling, self.penalty.ceiling)
 
-    def peak(self, y: Float[Array, " units"]) -> Float[Array, " rows"] | None:
+    def peak(self, y: PerUnit) -> Float[Array, " rows"] | None:
         own = self.units.peak(y)
         beside = self.penalty.peak(np.zeros(()))
         if own is None or beside is None:
@@ -135,7 +135,7 @@ class Beside:
         return self._both(own, beside)
 
     def derivatives(
-        self, eta: Float[Array, "... rows"], y: Float[Array, " units"], orders: tuple[int, ...]
+        self, eta: Float[Array, "... rows"], y: PerUnit, orders: tuple[int, ...]
     ) -> tuple[Array, ...]:
         own, beside = np.split(eta, self.split[:1], axis=-1)
         parts = (
@@ -215,17 +215,15 @@ class SingleOutput(abc.ABC):
     outputs: ClassVar[int] = 1
 
     @abc.abstractmethod
-    def predictors(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits units"]:
+    def predictors(self, theta: RefitPoints) -> RefitUnits:
         """Compute x_nᵀθ of every unit."""
 
     @abc.abstractmethod
-    def pull(self, slope: Float[Array, "refits units"]) -> Float[Array, "refits params"]:
+    def pull(self, slope: RefitUnits) -> RefitPoints:
         """Compute Σ_n slope_n x_n."""
 
     @abc.abstractmethod
-    def products(
-        self, weight: Float[Array, "refits units"]
-    ) -> Float[Array, "refits params params"]:
+    def products(self, weight: RefitUnits) -> Float[Array, "refits params params"]:
         """Compute Σ_n weight_n x_n x_nᵀ."""
 
     @abc.abstractmethod
@@ -233,12 +231,10 @@ class SingleOutput(abc.ABC):
         """Selected rows as an array."""
 
     @abc.abstractmethod
-    def sizes(self, root: Float[Array, "rank params"]) -> Float[Array, " units"]:
+    def sizes(self, root: Directions) -> PerUnit:
         """Squares ‖root x_n‖² of all rows."""
 
-    def sizes_by_refit(
-        self, roots: Float[Array, "refits params rank"]
-    ) -> Float[Array, "refits units"]:
+    def sizes_by_refit(self, roots: Float[Array, "refits params rank"]) -> RefitUnits:
         """Squares ‖rootᵀ x_n‖² of all rows for the root of each refit."""
         return np.stack([self.sizes(root.T) for root in roots])
 
@@ -248,15 +244,11 @@ class SingleOutput(abc.ABC):
         """Compute x_nᵀθ of the listed units."""
         return (self.rows(units) @ theta[..., None])[..., 0]
 
-    def whiten(
-        self, units: Array | slice, root: Float[Array, "rank params"]
-    ) -> Float[Array, "... rank"]:
+    def whiten(self, units: Array | slice, root: Directions) -> Float[Array, "... rank"]:
         """Compute root x_n of the listed units."""
         return self.rows(units) @ root.T
 
-    def gram(
-        self, omega: Float[Array, "refits units"], curvature: Array
-    ) -> Float[Array, "refits params params"]:
+    def gram(self, omega: RefitUnits, curvature: Array) -> Float[Array, "refits params params"]:
         """Compute Σ_n ω_n c_n x_n x_nᵀ."""
         return self.products(weight_terms(omega, curvature))
 
@@ -267,7 +259,7 @@ class SingleOutput(abc.ABC):
         """
         return self
 
-    def extent(self, root: Float[Array, "rank params"], shares: Array) -> Extent:
+    def extent(self, root: Directions, shares: Array) -> Extent:
         """Extent of all rows in the norm of (rootᵀ root)⁻¹."""
         del shares
         size = self.sizes(root)
@@ -296,11 +288,11 @@ class DenseDesign(SingleOutput):
     def shape(self) -> tuple[int, int]:
         return self.x.shape[0], self.x.shape[1]
 
-    def predictors(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits units"]:
+    def predictors(self, theta: RefitPoints) -> RefitUnits:
         """Compute x_nᵀθ of every unit."""
         return theta @ self.x.T
 
-    def pull(self, slope: Float[Array, "refits units"]) -> Float[Array, "refits params"]:
+    def pull(self, slope: RefitUnits) -> RefitPoints:
         """Compute Σ_n slope_n x_n."""
         return slope @ self.x
 
@@ -323,7 +315,7 @@ class DenseDesign(SingleOutput):
         return DenseDesign(self.x.astype(np.float32))
 
     @property
-    def lengths(self) -> Float[Array, " units"]:
+    def lengths(self) -> PerUnit:
         """Norms ‖x_n‖."""
         return np.sqrt(np.einsum("np,np->n", self.x, self.x))
 
@@ -375,9 +367,7 @@ class DenseDesign(SingleOutput):
             return [slice(k, k + size) for k in range(0, n, size)]
         return []
 
-    def products(
-        self, weight: Float[Array, "refits units"]
-    ) -> Float[Array, "refits params params"]:
+    def products(self, weight: RefitUnits) -> Float[Array, "refits params params"]:
         """Compute Σ_n weight_n x_n x_nᵀ, for many refits by one product with all x xᵀ."""
         p = self.x.shape[1]
         blocks = self._pair_blocks(len(weight))
@@ -410,7 +400,7 @@ class DenseDesign(SingleOutput):
             np.einsum("np,np->n", self.x @ matrix, self.x, out=out[:, k])
         return out
 
-    def sizes(self, root: Float[Array, "rank params"]) -> Float[Array, " units"]:
+    def sizes(self, root: Directions) -> PerUnit:
         """Squares ‖root x_n‖² of all rows.
 
         Root is lower triangular, which halves the operations.
@@ -428,9 +418,7 @@ class DenseDesign(SingleOutput):
             np.einsum("np,np->n", z, z, out=size[some])
         return size
 
-    def sizes_by_refit(
-        self, roots: Float[Array, "refits params rank"]
-    ) -> Float[Array, "refits units"]:
+    def sizes_by_refit(self, roots: Float[Array, "refits params rank"]) -> RefitUnits:
         """Squares ‖rootᵀ x_n‖² of all rows for the root of each refit."""
         z = self.predictors(roots.swapaxes(1, 2).reshape(-1, roots.shape[1])).reshape(
             len(roots), roots.shape[2], -1
@@ -453,14 +441,12 @@ class MultiOutputDesign:
     def features(self) -> int:
         return self.each.shape[1]
 
-    def predictors(
-        self, theta: Float[Array, "refits params"]
-    ) -> Float[Array, "refits units outputs"]:
+    def predictors(self, theta: RefitPoints) -> Float[Array, "refits units outputs"]:
         """Compute θ x_n of every unit."""
         found = self.each.predictors(theta.reshape(-1, self.features))
         return found.reshape(len(theta), self.outputs, -1).swapaxes(1, 2)
 
-    def pull(self, slope: Float[Array, "refits units outputs"]) -> Float[Array, "refits params"]:
+    def pull(self, slope: Float[Array, "refits units outputs"]) -> RefitPoints:
         """Compute Σ_n slope_n ⊗ x_n."""
         return self.each.pull(slope.swapaxes(1, 2).reshape(-1, self.shape[0])).reshape(
             len(slope), -1
@@ -481,9 +467,7 @@ class MultiOutputDesign:
         """Copy of the rows in float32."""
         return MultiOutputDesign(self.each.single(), self.outputs)
 
-    def whiten(
-        self, units: Array, root: Float[Array, "rank params"]
-    ) -> Float[Array, "... outputs rank"]:
+    def whiten(self, units: Array, root: Directions) -> Float[Array, "... outputs rank"]:
         """Compute root U_nᵀ of the listed units, one row an output."""
         each = (
             root.reshape(-1, self.outputs, self.features).swapaxes(0, 1).reshape(-1, self.features)
@@ -492,7 +476,7 @@ class MultiOutputDesign:
 
     def gram(
         self,
-        omega: Float[Array, "refits units"],
+        omega: RefitUnits,
         curvature: Float[Array, "#refits units outputs outputs"],
     ) -> Float[Array, "refits params params"]:
         """Compute Σ_n ω_n U_nᵀ C_n U_n, block by block of two outputs.
@@ -521,7 +505,7 @@ class MultiOutputDesign:
         return out.reshape(len(omega), self.outputs * q, -1)
 
     def blocks(
-        self, omega: Float[Array, " units"], curvature: Float[Array, "units outputs outputs"]
+        self, omega: PerUnit, curvature: Float[Array, "units outputs outputs"]
     ) -> Float[Array, "outputs features features"]:
         """Diagonal blocks of such a sum, one for each output."""
         own = np.einsum("nkk->kn", curvature)
@@ -529,7 +513,7 @@ class MultiOutputDesign:
             return np.multiply.outer(own[:, 0], self.each.products(omega[None])[0])
         return self.each.products(omega * own)
 
-    def without_shifts(self, root: Float[Array, "rank params"]) -> Float[Array, "rank params"]:
+    def without_shifts(self, root: Directions) -> Directions:
         """Project moves of θ on those without a common shift of all outputs, which changes no
         predictor.
         """
@@ -543,7 +527,7 @@ class MultiOutputDesign:
         shifted = penalty.reshape(self.outputs, self.features, self.outputs, -1).sum(0)
         return bool((shifted == shifted[:, :1]).all())
 
-    def inverse(self, root: Float[Array, "rank params"]) -> Float[Array, "params params"]:
+    def inverse(self, root: Directions) -> Float[Array, "params params"]:
         """Compute rootᵀ root without common shifts of all outputs."""
         rest = self.without_shifts(root)
         return rest.T @ rest
@@ -561,9 +545,7 @@ class MultiOutputDesign:
         out[:, k, other] = out[:, other, k] = some.forms(blocks)
         return out
 
-    def extent(
-        self, root: Float[Array, "rank params"], roots: Float[Array, "units outputs outputs"]
-    ) -> Extent:
+    def extent(self, root: Directions, roots: Float[Array, "units outputs outputs"]) -> Extent:
         """Extent of all rows in the norm of (rootᵀ root)⁻¹, in blocks.
 
         `roots` are the factors B of the curvatures.
@@ -622,7 +604,7 @@ class Predictors:
 
     design: Any  # `DenseDesign`, `MultiOutputDesign`, or `sparse_design.SparseDesign`
     offset: Float[Array, "rows ..."] | float
-    y: Float[Array, " units"]
+    y: PerUnit
     unit_loss: Loss
     loss: Loss
     # a matrix `[params, params]`; a diagonal one of very many columns in compressed rows
@@ -632,9 +614,7 @@ class Predictors:
     inverse_link: Callable[[Arrays], Arrays]
     norms: Norms | None  # the penalty's norms of groups, none of which is zero
 
-    def penalty_terms(
-        self, theta: Float[Array, "refits params"]
-    ) -> tuple[Float[Array, " refits"], Float[Array, "refits params"]]:
+    def penalty_terms(self, theta: RefitPoints) -> tuple[Float[Array, " refits"], RefitPoints]:
         """Value and gradient of the penalty beside the rows."""
         pushed = theta @ self.penalty
         value = 0.5 * np.sum(pushed * theta, axis=1)
@@ -642,9 +622,7 @@ class Predictors:
             return value, pushed
         return value + self.norms.value(theta), pushed + self.norms.pull(theta)
 
-    def bending(
-        self, theta: Float[Array, "refits params"]
-    ) -> Float[Array, "#refits params params"]:
+    def bending(self, theta: RefitPoints) -> Float[Array, "#refits params params"]:
         """Hessian of the penalty beside the rows."""
         penalty = self.penalty if isinstance(self.penalty, np.ndarray) else self.penalty.toarray()
         if self.norms is None:
@@ -657,7 +635,7 @@ class Predictors:
         concordance = self.loss.self_concordance
         return self.norms is None and concordance is not None and not np.any(concordance)
 
-    def eta(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits rows ..."]:
+    def eta(self, theta: RefitPoints) -> Float[Array, "refits rows ..."]:
         """Compute the linear predictors of every row."""
         out = self.design.predictors(theta)
         out += self.offset
@@ -672,7 +650,7 @@ class Predictors:
         return cast(LossOfSeveral, self.loss).roots(eta)
 
     def at(
-        self, units: Int[Array, "refits width"], theta: Float[Array, "refits params"]
+        self, units: Int[Array, "refits width"], theta: RefitPoints
     ) -> Float[Array, "refits width ..."]:
         """Compute the linear predictors of the listed units, through those of all rows if the list
         is long.

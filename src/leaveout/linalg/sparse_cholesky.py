@@ -18,6 +18,12 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float, Int
 
+Entries = Int[np.ndarray, " entries"]
+Places = Int[np.ndarray, " some"]
+# Stacks of matrices, and of right-hand sides of them.
+Squares = Float[np.ndarray, "*some k k"]
+Columns = Float[np.ndarray, "*some k n"]
+
 # two supernodes of at most so many columns are merged if at most this share of the result is zeros
 RELAXATION_STEPS = (16, 0.5), (64, 0.2)
 # and supernodes of any size, if the second has at most this share more rows than stand below the
@@ -41,7 +47,7 @@ class Group(NamedTuple):
     rows: Int[np.ndarray, "fronts r"]
     at: slice  # place of the fronts in the workspace
     # places in the workspace to which the updated rows are added
-    above: Int[np.ndarray, " entries"]
+    above: Entries
     # the same, if several rows go to one place
     place_sums: "tuple[Int[np.ndarray, ' places'], scipy.sparse.csr_array] | None"
     summed_rows: "scipy.sparse.csr_array | None"
@@ -55,11 +61,11 @@ class Pattern:
     """
 
     size: int
-    row: Int[np.ndarray, " entries"]
-    column: Int[np.ndarray, " entries"]
+    row: Entries
+    column: Entries
     order: Int[np.ndarray, " size"]  # columns, in the order in which they are eliminated
     groups: list[Group]
-    place: Int[np.ndarray, " entries"]  # in the workspace
+    place: Entries  # in the workspace
     length: int
 
     @cached_property
@@ -71,12 +77,10 @@ class Pattern:
         return np.where(self.row == self.column, 1.0, 2.0)
 
     @cached_property
-    def _key(self) -> Int[np.ndarray, " entries"]:
+    def _key(self) -> Entries:
         return self.row * self.size + self.column
 
-    def entries(
-        self, row: Int[np.ndarray, " some"], column: Int[np.ndarray, " some"]
-    ) -> Int[np.ndarray, " some"]:
+    def entries(self, row: Places, column: Places) -> Places:
         """Positions of the entries (row, column) among those of the pattern."""
         return np.searchsorted(
             self._key, np.maximum(row, column) * self.size + np.minimum(row, column)
@@ -190,9 +194,7 @@ class FrontalFactor:
         return space[:, self.pattern.place]
 
 
-def pattern(
-    matrix: "scipy.sparse.sparray", first: Int[np.ndarray, " some"] | None = None
-) -> Pattern:
+def pattern(matrix: "scipy.sparse.sparray", first: Places | None = None) -> Pattern:
     """Pattern of a symmetric matrix with a full diagonal, and fronts of its factor.
 
     Columns `first` are eliminated first.
@@ -354,7 +356,7 @@ def _laid_out(
     return groups, order[columns], base[s] + _entries(fronts, width, s, i, j), int(area.sum())
 
 
-def _local(front: Front, rows: Int[np.ndarray, " some"]) -> Int[np.ndarray, " some"]:
+def _local(front: Front, rows: Places) -> Places:
     """Positions of rows in a front."""
     first, k, below = front
     return np.where(rows < first + k, rows - first, k + np.searchsorted(below, rows))
@@ -362,7 +364,7 @@ def _local(front: Front, rows: Int[np.ndarray, " some"]) -> Int[np.ndarray, " so
 
 def _entries(
     fronts: list[Front], lengths: np.ndarray, front: np.ndarray, i: np.ndarray, j: np.ndarray
-) -> Int[np.ndarray, " entries"]:
+) -> Entries:
     """Positions of entries in the fronts of their columns, of given lengths, row by row."""
     line = np.empty(len(i), np.int64)
     by_front = np.argsort(front, kind="stable")
@@ -386,7 +388,7 @@ def _scatter_sums(
 
 
 def _product(
-    left: Float[np.ndarray, "*some m k"], right: Float[np.ndarray, "*some k n"]
+    left: Float[np.ndarray, "*some m k"], right: Columns
 ) -> Float[np.ndarray, "*some m n"]:
     """Multiply matrices, a single column by a row in one pass."""
     if left.shape[-1] == 1:
@@ -411,7 +413,7 @@ def _sums(
     )
 
 
-def cholesky(matrices: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*some k k"]:
+def cholesky(matrices: Squares) -> Squares:
     """Lower factors; NaN where a matrix is not positive definite."""
     if matrices.shape[-1] == 1:
         return np.sqrt(np.where(matrices > 0, matrices, np.nan))
@@ -428,7 +430,7 @@ def cholesky(matrices: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*so
     return out.reshape(matrices.shape)
 
 
-def _triangles(lower: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*some k k"]:
+def _triangles(lower: Squares) -> Squares:
     """Return lower triangles as `_forward` and `_backward` take them: small ones are inverted."""
     k = lower.shape[-1]
     if k >= TRIANGULAR:
@@ -441,18 +443,14 @@ def _triangles(lower: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*som
     return np.linalg.inv(lower)
 
 
-def _forward(
-    triangles: Float[np.ndarray, "*some k k"], right: Float[np.ndarray, "*some k n"]
-) -> Float[np.ndarray, "*some k n"]:
+def _forward(triangles: Squares, right: Columns) -> Columns:
     """Compute L⁻¹b."""
     if triangles.shape[-1] < TRIANGULAR:
         return _product(triangles, right)
     return _solved(triangles, right, 1)
 
 
-def _backward(
-    triangles: Float[np.ndarray, "*some k k"], right: Float[np.ndarray, "*some k n"]
-) -> Float[np.ndarray, "*some k n"]:
+def _backward(triangles: Squares, right: Columns) -> Columns:
     """Compute L⁻ᵀb."""
     if triangles.shape[-1] < TRIANGULAR:
         return triangles.swapaxes(-1, -2) @ right
@@ -467,7 +465,7 @@ def _solved(lower: np.ndarray, right: np.ndarray, transposed: int) -> np.ndarray
     return found
 
 
-def _inverse_grams(triangles: Float[np.ndarray, "*some k k"]) -> Float[np.ndarray, "*some k k"]:
+def _inverse_grams(triangles: Squares) -> Squares:
     """Compute L⁻ᵀL⁻¹."""
     k = triangles.shape[-1]
     if k < TRIANGULAR:

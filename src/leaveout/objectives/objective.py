@@ -34,6 +34,9 @@ from ..data.arrays import Names, TransformedResponse, match_labels, numbers, on_
 from ..linalg.design import Predictors
 from ..linalg.device_design import is_finite
 
+UnitIndex = Int[Arrays, " width"]  # places of the units that a refit lists
+UnitWeights = Float[Arrays, " units"]
+
 # Arrays of the refits in a batch that are computed together, its lanes, or of all its refits.
 Lanes = Int[np.ndarray, " lanes"]  # their places in the batch
 Flags = Bool[np.ndarray, " lanes"]
@@ -535,7 +538,7 @@ class AbstractObjective(Module):
         """Number of units that can be left out."""
 
     @abc.abstractmethod
-    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
+    def loss(self, theta: PyTree, weights: UnitWeights) -> Scalar:
         """Evaluate `F(θ, w)`.
 
         Parameters
@@ -555,7 +558,7 @@ class AbstractObjective(Module):
         self,
         theta: PyTree,
         weights: Float[Array, " units"],
-        index: Int[Arrays, " width"],
+        index: UnitIndex,
         held: Float[Arrays, " width"],
     ) -> Array:
         """Held-out loss of the listed units given all units that are seen, or one joint number.
@@ -584,7 +587,7 @@ class AbstractObjective(Module):
         return self.loss(theta, whole) - self.loss(theta, weights)
 
     def perturbation(
-        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+        self, theta: PyTree, index: UnitIndex, delta: Float[Arrays, " width"]
     ) -> Scalar:
         """Evaluate `F(θ, 1 + δ) − F(θ, 1)`, δ zero off `index`. Override it where only the listed
         units matter.
@@ -625,9 +628,7 @@ class AbstractObjective(Module):
         along = lambda direction: jax.jvp(lambda v: by_weight(ones, v), (start,), (direction,))[1]
         return jax.lax.map(along, jnp.eye(len(start))).T
 
-    def hessian(
-        self, theta: PyTree, weights: Float[Arrays, " units"]
-    ) -> Float[Array, "params params"]:
+    def hessian(self, theta: PyTree, weights: UnitWeights) -> Float[Array, "params params"]:
         """Compute `∇²F(θ, w)` over the raveled parameters.
 
         Parameters
@@ -645,7 +646,7 @@ class AbstractObjective(Module):
         return jax.hessian(lambda vector: self.loss(unravel(vector, theta), weights))(ravel(theta))
 
     def hessian_change(
-        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+        self, theta: PyTree, index: UnitIndex, delta: Float[Arrays, " width"]
     ) -> Float[Array, "params params"]:
         """Compute `∇²F(θ, 1 + δ) − ∇²F(θ, 1)`. Override it where only the listed units matter.
 
@@ -668,9 +669,7 @@ class AbstractObjective(Module):
             theta, ones
         )
 
-    def preconditioner(
-        self, theta: PyTree, weights: Float[Arrays, " units"]
-    ) -> tuple[DiagonalBlocks, ...]:
+    def preconditioner(self, theta: PyTree, weights: UnitWeights) -> tuple[DiagonalBlocks, ...]:
         """Approximate `∇²F(θ, w)` by diagonal blocks that cost far less than the Hessian.
 
         Descent uses them far from a minimum, where a Hessian would soon be out of date.
@@ -712,8 +711,8 @@ class AbstractObjective(Module):
     def predict(
         self,
         theta: PyTree,
-        weights: Float[Arrays, " units"],
-        index: Int[Arrays, " width"],
+        weights: UnitWeights,
+        index: UnitIndex,
         kind: str,
     ) -> Arrays:
         """Predict the listed units, given all units that are seen.
@@ -894,7 +893,7 @@ class Separable(AbstractObjective):
     def num_units(self) -> int:
         return jax.tree.leaves(self.data)[0].shape[0]
 
-    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
+    def loss(self, theta: PyTree, weights: UnitWeights) -> Scalar:
         total = jnp.asarray(weights) @ self._losses(theta, self.data)
         if self.penalty is None:
             return total
@@ -909,24 +908,24 @@ class Separable(AbstractObjective):
         self,
         theta: PyTree,
         weights: Float[Array, " units"],
-        index: Int[Arrays, " width"],
+        index: UnitIndex,
         held: Float[Arrays, " width"],
     ) -> Array:
         del weights, held  # units are independent, so the other seen units do not matter
         return self._listed(theta, index)
 
-    def _listed(self, theta: PyTree, index: Int[Arrays, " width"]) -> Float[Array, " width"]:
+    def _listed(self, theta: PyTree, index: UnitIndex) -> Float[Array, " width"]:
         return self._losses(
             theta, jax.tree.map(lambda x: jnp.asarray(x).at[index].get(mode="clip"), self.data)
         )
 
     def perturbation(
-        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+        self, theta: PyTree, index: UnitIndex, delta: Float[Arrays, " width"]
     ) -> Scalar:
         return jnp.where(index < self.num_units, delta, 0.0) @ self._listed(theta, index)
 
     def hessian_change(
-        self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
+        self, theta: PyTree, index: UnitIndex, delta: Float[Arrays, " width"]
     ) -> Float[Array, "params params"]:
         return jax.hessian(lambda vector: self.perturbation(unravel(vector, theta), index, delta))(
             ravel(theta)
@@ -1030,14 +1029,14 @@ class Objective(AbstractObjective):
     def pointwise(self) -> bool:
         return self.score_function is not None
 
-    def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
+    def loss(self, theta: PyTree, weights: UnitWeights) -> Scalar:
         return call_traced("Objective: loss", self.loss_function, theta, weights)
 
     def score(
         self,
         theta: PyTree,
         weights: Float[Array, " units"],
-        index: Int[Arrays, " width"],
+        index: UnitIndex,
         held: Float[Arrays, " width"],
     ) -> Array:
         if self.score_function is None:
@@ -1077,7 +1076,7 @@ class AbstractLinearPredictor(AbstractObjective):
         """Whether ℓ is known to be twice continuously differentiable."""
 
     @abc.abstractmethod
-    def rows(self, index: Int[Arrays, " width"]) -> Float[Array, "width outputs params"]:
+    def rows(self, index: UnitIndex) -> Float[Array, "width outputs params"]:
         """Rows `U_n` of the listed units; any row for padding.
 
         Parameters
@@ -1092,7 +1091,7 @@ class AbstractLinearPredictor(AbstractObjective):
         """
 
     @abc.abstractmethod
-    def derivative(self, theta: PyTree, index: Int[Arrays, " width"], order: int) -> Arrays:
+    def derivative(self, theta: PyTree, index: UnitIndex, order: int) -> Arrays:
         """Compute `ω_n(1)` times the derivative of ℓ in η of the given order.
 
         Parameters

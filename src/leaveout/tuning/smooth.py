@@ -62,6 +62,9 @@ from .hypergradient import loss_shares
 from .tune import LONGEST, descend_boxes
 
 Array = np.ndarray
+PerSmooth = Float[Array, " smooths"]
+PerUnit = Float[Array, " units"]
+
 Method = Literal["NCV", "REML"]
 SMOOTHING_DIFFERENCE = 0.01  # step of the differences for second derivatives, in e-folds
 
@@ -72,9 +75,9 @@ class CriterionLook(NamedTuple):
     """
 
     value: float
-    slope: Float[Array, " smooths"]
+    slope: PerSmooth
     losses: Float[Array, " entries"] | None = None
-    by_weight: Float[Array, " units"] | None = None
+    by_weight: PerUnit | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,21 +86,19 @@ class PenalisedRows:
 
     x: Float[Array, "units params"]
     offset: Any
-    y: Float[Array, " units"]
-    weight: Float[Array, " units"]
+    y: PerUnit
+    weight: PerUnit
     loss: Any
     matrices: tuple[Array, ...]
     spans: tuple[tuple[int, int], ...]
 
-    def penalty(self, rho: Float[Array, " smooths"]) -> Float[Array, "params params"]:
+    def penalty(self, rho: PerSmooth) -> Float[Array, "params params"]:
         total = np.zeros((self.x.shape[1],) * 2)
         for strength, matrix, (a, b) in zip(np.exp(rho), self.matrices, self.spans, strict=True):
             total[a:b, a:b] += strength * matrix
         return total
 
-    def along(
-        self, rho: Float[Array, " smooths"], G: Float[Array, "params params"]
-    ) -> Float[Array, " smooths"]:
+    def along(self, rho: PerSmooth, G: Float[Array, "params params"]) -> PerSmooth:
         """Compute ⟨∂P/∂ρ_j, G⟩."""
         each = [
             np.sum(matrix * G[a:b, a:b])
@@ -110,7 +111,7 @@ class PenalisedRows:
     ) -> tuple[Array, ...]:
         return self.loss.derivatives(eta, self.y[units], orders)
 
-    def eta(self, theta: Float[Array, " params"]) -> Float[Array, " units"]:
+    def eta(self, theta: Float[Array, " params"]) -> PerUnit:
         return self.x @ theta + self.offset
 
 
@@ -121,9 +122,9 @@ class SmoothingMinimum:
     theta: Float[Array, " params"]
     value: float
     penalty: Float[Array, "params params"]
-    eta: Float[Array, " units"]
-    slope: Float[Array, " units"]
-    curvature: Float[Array, " units"]
+    eta: PerUnit
+    slope: PerUnit
+    curvature: PerUnit
     root: Float[Array, "params params"]
     logdet: float
 
@@ -132,7 +133,7 @@ class SmoothingMinimum:
 
 
 def minimum(
-    model: PenalisedRows, rho: Float[Array, " smooths"], theta: Float[Array, " params"]
+    model: PenalisedRows, rho: PerSmooth, theta: Float[Array, " params"]
 ) -> SmoothingMinimum:
     """Minimise F by Newton's method with halved steps, from θ.
 
@@ -227,7 +228,7 @@ class Neighbourhoods:
             replace(self.model, weight=weight), self.plan, share / share.sum(), self.theta
         )
 
-    def __call__(self, rho: Float[Array, " smooths"]) -> CriterionLook:
+    def __call__(self, rho: PerSmooth) -> CriterionLook:
         model = self.model
         n = len(self.model.y)
         self.looks += 1
@@ -397,7 +398,7 @@ class RestrictedLikelihood:
     theta: Float[Array, " params"]
     looks: int = 0
 
-    def __call__(self, rho: Float[Array, " smooths"]) -> CriterionLook:
+    def __call__(self, rho: PerSmooth) -> CriterionLook:
         model = self.model
         self.looks += 1
         here = minimum(model, rho, self.theta)
@@ -421,7 +422,7 @@ class RestrictedLikelihood:
         )
         return CriterionLook(value, model.along(rho, G - 0.5 * inverse))
 
-    def _penalty(self, rho: Float[Array, " smooths"]) -> tuple[float, Array, int]:
+    def _penalty(self, rho: PerSmooth) -> tuple[float, Array, int]:
         """Compute log|P|₊, its slope in P, and the rank, for each group of coefficients with common
         penalties.
         """
@@ -489,7 +490,7 @@ class Second(NamedTuple):
 class CriterionMinimum(NamedTuple):
     """Minimum of a criterion: ρ, the criterion there, and how the descent ended."""
 
-    rho: Float[Array, " smooths"]
+    rho: PerSmooth
     value: float
     reason: str
 
@@ -538,7 +539,7 @@ class Smoothing(PrintedResult):
     looks: int
     plan: Plan | None
     criterion: Any
-    rho: Float[Array, " smooths"]
+    rho: PerSmooth
     bounds: Float[Array, "smooths 2"]
 
     @property

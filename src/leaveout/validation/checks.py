@@ -33,6 +33,8 @@ from .scoring import predictions
 from .standard_errors import independent
 
 Array = np.ndarray
+PerUnit = Float[Array, " units"]
+
 ROWS = 200_000  # largest number of rows that are compared with one another
 VALUES = 10  # least number of values of a column that measures something; fewer are kinds
 NATURAL = 10  # ratio of copies to those expected by chance that counts as not by chance
@@ -195,8 +197,8 @@ def of_data(fit: Fit, plan: Plan) -> list[Check]:
 
 
 def of_losses(
-    losses: Float[Array, " units"],
-    weight: Float[Array, " units"],
+    losses: PerUnit,
+    weight: PerUnit,
     plan: Plan,
     names: pd.Index,
     what: str,
@@ -300,7 +302,7 @@ def _check_copies(fit: Fit, plan: Plan) -> str:
 
 
 def _one_column_apart(
-    columns: list[Float[Array, " units"]], rows: Int[Array, " kinds"], equal_share: float
+    columns: list[PerUnit], rows: Int[Array, " kinds"], equal_share: float
 ) -> float:
     """Estimate the share of pairs that are equal by chance from those that differ in one column
     alone, as scores do.
@@ -374,13 +376,13 @@ def _of_one_unit(fit: Fit, plan: Plan) -> str:
     )
 
 
-def _standardised(columns: list[Float[Array, " units"]]) -> Float[Array, "units columns"]:
+def _standardised(columns: list[PerUnit]) -> Float[Array, "units columns"]:
     return np.stack(
         [(column - column.mean()) / max(column.std(), 1e-300) for column in columns], axis=1
     )
 
 
-def _nearest_pairs(columns: list[Float[Array, " units"]]) -> Int[Array, "2 pairs"]:
+def _nearest_pairs(columns: list[PerUnit]) -> Int[Array, "2 pairs"]:
     """Pair rows that are nearest to one another, of many rows a sample.
 
     Among equal rows chance decides.
@@ -397,7 +399,7 @@ def _nearest_pairs(columns: list[Float[Array, " units"]]) -> Int[Array, "2 pairs
 
 
 def _correlation(
-    remainder: Float[Array, " units"], one: Int[Array, " pairs"], other: Int[Array, " pairs"]
+    remainder: PerUnit, one: Int[Array, " pairs"], other: Int[Array, " pairs"]
 ) -> tuple[float, float]:
     """Return the correlation of the residuals of pairs, and its standard error under no
     correlation.
@@ -408,7 +410,7 @@ def _correlation(
     return float(a @ b) / size, float(np.sqrt(np.sum((a * b) ** 2))) / size
 
 
-def _kinds(columns: list[Float[Array, " units"]]) -> Int[Array, " units"]:
+def _kinds(columns: list[PerUnit]) -> Int[Array, " units"]:
     """Number the kinds of rows, so that equal rows have one number.
 
     Rows are compared by their projections on a random direction, summed column by column: a product
@@ -422,7 +424,7 @@ def _kinds(columns: list[Float[Array, " units"]]) -> Int[Array, " units"]:
     return np.unique(value, return_inverse=True)[1]
 
 
-def _alike_share(values: Float[Array, " units"] | Int[Array, " units"]) -> float:
+def _alike_share(values: PerUnit | Int[Array, " units"]) -> float:
     """Return the share of pairs of units that have equal values."""
     count = np.unique(values, return_counts=True)[1]
     n = len(values)
@@ -437,7 +439,7 @@ def _words(name: str) -> str:
     return re.sub(r"[_\s.\-]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)).strip().lower()
 
 
-def is_identifier(name: str, column: Float[Array, " units"]) -> bool:
+def is_identifier(name: str, column: PerUnit) -> bool:
     """Tell whether a column holds whole numbers, and is named like an id.
 
     Parameters
@@ -708,7 +710,7 @@ def _clocks(fit: Fit, plan: Plan) -> Iterator[str]:
 
 
 @float64
-def _residuals(fit: Fit) -> Float[Array, " units"] | None:
+def _residuals(fit: Fit) -> PerUnit | None:
     """Return the residuals of all rows about their mean.
 
     None if predictions are not single numbers.
