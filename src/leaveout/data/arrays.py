@@ -69,11 +69,13 @@ class UnitColumn:
             )
         return cls(name, np.asarray(values), names)
 
-    def in_order(self, caller: str, names: pd.Index | None, of: str = "the fit") -> np.ndarray:
+    def in_order(
+        self, caller: str, names: pd.Index | None, reference: str = "the fit"
+    ) -> np.ndarray:
         """Return the values in the order of the units of a fit."""
         if self.names is None or names is None:
             return self.values
-        order = places(caller, self.name, self.names, of, names)
+        order = places(caller, self.name, self.names, reference, names)
         return self.values if order is None else self.values[order]
 
     def labelled(self, caller: str, names: pd.Index | None) -> "pd.Series | np.ndarray":
@@ -145,17 +147,17 @@ def pandas_of(caller: str, name: str, value: Any) -> Any:
         return value
     import narwhals as nw
 
-    found = nw.from_native(value, pass_through=True, allow_series=True)
-    if isinstance(found, nw.LazyFrame):
+    frame = nw.from_native(value, pass_through=True, allow_series=True)
+    if isinstance(frame, nw.LazyFrame):
         raise TypeError(
             f"{caller}: {name} is a {type(value).__name__}, whose rows are not there yet; give {name}.collect()."
         )
-    if isinstance(found, nw.DataFrame):
+    if isinstance(frame, nw.DataFrame):
         return pd.DataFrame(
-            {column: found[column].to_numpy() for column in found.columns}, columns=found.columns
+            {column: frame[column].to_numpy() for column in frame.columns}, columns=frame.columns
         )
-    if isinstance(found, nw.Series):
-        return pd.Series(found.to_numpy(), name=found.name or None)
+    if isinstance(frame, nw.Series):
+        return pd.Series(frame.to_numpy(), name=frame.name or None)
     return value
 
 
@@ -181,22 +183,22 @@ def check_times(
         part = index[first:last]
         if part.is_monotonic_increasing and part.is_unique:
             continue
-        of = f"{name}, whose index holds times" + (
+        subject = f"{name}, whose index holds times" + (
             "" if lengths is None or len(ends) == 1 else " in each sequence"
         )
         if part.hasnans:
             raise ValueError(
-                f"{caller}: the order of rows counts for {of}, but some are missing (NaT). Drop those rows."
+                f"{caller}: the order of rows counts for {subject}, but some are missing (NaT). Drop those rows."
             )
         if part.is_unique:
             early = str(part[1:][part[1:] < part[:-1]][0])
             raise ValueError(
-                f"{caller}: the order of rows counts for {of}, but these do not rise: {early!r} stands after a later one. Sort "
+                f"{caller}: the order of rows counts for {subject}, but these do not rise: {early!r} stands after a later one. Sort "
                 "the data first, by .sort_index()."
             )
         twice = str(part[part.duplicated()][0])
         raise ValueError(
-            f"{caller}: the order of rows counts for {of}, but {twice!r} is there twice, and which of its rows comes "
+            f"{caller}: the order of rows counts for {subject}, but {twice!r} is there twice, and which of its rows comes "
             "first is not known. Give every row a time of its own, or give the data without index, by position."
         )
 
@@ -207,10 +209,11 @@ def is_default_index(index: pd.Index) -> bool:
 
 
 def places(
-    caller: str, name: str, index: pd.Index, of: str, request: pd.Index
+    caller: str, name: str, index: pd.Index, reference: str, request: pd.Index
 ) -> Int[np.ndarray, " units"] | None:
-    """Positions of the `request` labels, those of the argument `of`, in the index of `name`; None
-    if rows go by position.
+    """Positions of the `request` labels, those of the argument `reference`, in the index of `name`.
+
+    None if rows go by position.
 
     Raises ValueError if the two do not hold the same labels, or hold some twice and in another
     order.
@@ -218,81 +221,81 @@ def places(
     if index.equals(request):
         return None
     if len(index) == len(request) and index.is_unique and request.is_unique:
-        found = index.get_indexer(request)
-        if (found >= 0).all():
-            return found
+        positions = index.get_indexer(request)
+        if (positions >= 0).all():
+            return positions
     if len(index) == len(request) and (is_default_index(index) or is_default_index(request)):
         return None
     if set(index) == set(request):
-        twice = next(iter([*index[index.duplicated()], *request[request.duplicated()]]), None)
+        duplicate = next(iter([*index[index.duplicated()], *request[request.duplicated()]]), None)
         raise ValueError(
-            f"{caller}: {name} and {of} have the same labels, but some are there twice, as {twice!r}, and not in the same "
+            f"{caller}: {name} and {reference} have the same labels, but some are there twice, as {duplicate!r}, and not in the same "
             f"order, so that their rows cannot be told apart. Sort them alike, or give {name} as an array, by position."
         )
-    other = index.difference(request, sort=False)
-    own = request.difference(index, sort=False)
+    surplus = index.difference(request, sort=False)
+    missing = request.difference(index, sort=False)
     shown = "; ".join(
         f"only {which} has {len(only)}, such as {only[:1].tolist()[0]!r}"
-        for which, only in ((name, other), (of, own))
+        for which, only in ((name, surplus), (reference, missing))
         if len(only)
     )
     raise ValueError(
-        f"{caller}: {name} and {of} do not have the same labels: {shown}. Give both for the same units, as by "
-        f"{name}.loc[{of}.index], or as arrays, by position."
+        f"{caller}: {name} and {reference} do not have the same labels: {shown}. Give both for the same units, as by "
+        f"{name}.loc[{reference}.index], or as arrays, by position."
     )
 
 
-def match_labels(caller: str, **given: Any) -> tuple[Any, ...]:
+def match_labels(caller: str, **arguments: Any) -> tuple[Any, ...]:
     """Return the common labels as `Names`, then the arguments in the order of the first one that
     carries labels.
 
     Arguments of another length stay as they are; the functions that read their numbers refuse them.
     """
-    of = ""
-    wanted = None
-    found = []
-    for name, value in given.items():
+    reference = ""
+    labels = None
+    values = []
+    for name, value in arguments.items():
         index = index_of(value)
         if index is None:
-            found.append(pandas_of(caller, name, value))
+            values.append(pandas_of(caller, name, value))
             continue
-        if wanted is None:
-            of = name
-            wanted = index
-        if len(index) == len(wanted):
-            order = places(caller, name, index, of, wanted)
+        if labels is None:
+            reference = name
+            labels = index
+        if len(index) == len(labels):
+            order = places(caller, name, index, reference, labels)
             if order is not None:
                 value = value.iloc[order]
-            if order is None and is_default_index(wanted) and not is_default_index(index):
-                of = name
-                wanted = index
-        found.append(value)
-    return Names(wanted), *found
+            if order is None and is_default_index(labels) and not is_default_index(index):
+                reference = name
+                labels = index
+        values.append(value)
+    return Names(labels), *values
 
 
-def match_columns(caller: str, name: str, value: Any, of: str, request: Any) -> Any:
+def match_columns(caller: str, name: str, value: Any, reference: str, request: Any) -> Any:
     """Return a table with its columns in the order of another one's names; arrays, and tables
     without names, go by position.
 
     Raises ValueError if both have names and these differ.
     """
     table = pandas_of(caller, name, value)
-    other = pandas_of(caller, of, request)
+    reference_table = pandas_of(caller, reference, request)
     if not (
-        isinstance(table, pd.DataFrame) and isinstance(other, pd.DataFrame)
-    ) or table.columns.equals(other.columns):
+        isinstance(table, pd.DataFrame) and isinstance(reference_table, pd.DataFrame)
+    ) or table.columns.equals(reference_table.columns):
         return value
-    if is_default_index(table.columns) or is_default_index(other.columns):
+    if is_default_index(table.columns) or is_default_index(reference_table.columns):
         return value
     if (
-        sorted(map(str, table.columns)) != sorted(map(str, other.columns))
-        or not other.columns.is_unique
+        sorted(map(str, table.columns)) != sorted(map(str, reference_table.columns))
+        or not reference_table.columns.is_unique
     ):
         raise ValueError(
-            f"{caller}: {name} has the columns {', '.join(map(repr, table.columns[:8]))}, {of} has "
-            f"{', '.join(map(repr, other.columns[:8]))}: give both the same, or arrays, by position."
+            f"{caller}: {name} has the columns {', '.join(map(repr, table.columns[:8]))}, {reference} has "
+            f"{', '.join(map(repr, reference_table.columns[:8]))}: give both the same, or arrays, by position."
         )
-    return table[other.columns.tolist()]
+    return table[reference_table.columns.tolist()]
 
 
 @float64
@@ -305,24 +308,24 @@ def on_device(caller: str, name: str, value: Any) -> Any:
     """
     shared = getattr(value, "__dlpack_device__", None)
     if "jax" in sys.modules and isinstance(value, jax.Array):
-        found = value
+        array = value
     elif isinstance(value, np.ndarray) or shared is None or shared()[0] in MEMORY:
         return None
     else:
         try:
-            found = jnp.from_dlpack(value)
+            array = jnp.from_dlpack(value)
         except Exception as error:
             raise TypeError(
                 f"{caller}: {name} is on a device that JAX does not see here ({error}). Install JAX for that device, or give "
                 f"{name} from memory, as by .cpu() or .get()."
             ) from error
-    real = any(jnp.issubdtype(found.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
+    real = any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
     if not real or not any(
-        foreign(device) and device.platform in DOUBLE for device in found.devices()
+        foreign(device) and device.platform in DOUBLE for device in array.devices()
     ):
         return None
     with jax.ensure_compile_time_eval():  # also inside a program of JAX that builds the model
-        return jax.device_put(found, found.sharding)
+        return jax.device_put(array, array.sharding)
 
 
 def numbers(caller: str, name: str, value: Any) -> np.ndarray:
@@ -346,9 +349,9 @@ def numbers(caller: str, name: str, value: Any) -> np.ndarray:
     elif isinstance(value, pd.Series | pd.Index | pd.api.extensions.ExtensionArray):
         frame = pd.Series(value).to_frame(0 if getattr(value, "name", None) is None else value.name)  # type: ignore[union-attr]
     else:
-        there = on_device(caller, name, value)
+        resident = on_device(caller, name, value)
         try:
-            value = np.asarray(value if there is None else there)
+            value = np.asarray(value if resident is None else resident)
         except ValueError:  # of lists
             raise ValueError(
                 f"{caller}: the parts of {name} must have one length, as those of an array."
@@ -363,12 +366,12 @@ def numbers(caller: str, name: str, value: Any) -> np.ndarray:
     read = [_column(column) for column in columns]
     wrong = [
         (label, c)
-        for label, c, found in zip(frame.columns.tolist(), columns, read, strict=True)
-        if found is None
+        for label, c, values in zip(frame.columns.tolist(), columns, read, strict=True)
+        if values is None
     ]
     if wrong:
         kinds = [infer_dtype(column) for _, column in wrong]
-        said = ", ".join(
+        kinds_of_columns = ", ".join(
             f"{label!r} ({kind}, dtype {c.dtype})"
             for (label, c), kind in zip(wrong[:5], kinds, strict=False)
         )
@@ -376,7 +379,7 @@ def numbers(caller: str, name: str, value: Any) -> np.ndarray:
             (text for kind, text in ADVICE.items() if kinds[0].startswith(kind)), OTHERWISE
         )
         raise TypeError(
-            f"{caller}: {name} must hold numbers; these columns do not: {said}. {advice}."
+            f"{caller}: {name} must hold numbers; these columns do not: {kinds_of_columns}. {advice}."
         )
     return np.array(read, np.float64).T.reshape(value.shape)
 
@@ -529,11 +532,11 @@ def codes(caller: str, name: str, value: ArrayLike) -> tuple[Int[np.ndarray, " u
         )
     plain = np.asarray(array)
     if plain.dtype.kind != "O":
-        levels, found = np.unique(plain, return_inverse=True)
-        return found.ravel(), levels
-    found, levels = pd.factorize(plain)
+        levels, number = np.unique(plain, return_inverse=True)
+        return number.ravel(), levels
+    number, levels = pd.factorize(plain)
     try:
         order = np.argsort(levels, kind="stable")
     except TypeError:  # labels of several types have no order
         order = np.argsort([f"{type(level).__name__} {level}" for level in levels], kind="stable")
-    return np.argsort(order)[found], np.asarray(levels)[order]
+    return np.argsort(order)[number], np.asarray(levels)[order]

@@ -632,12 +632,12 @@ def st_louis() -> Areas:
     import numpy as np
     import pandas as pd
 
-    found = importlib.util.find_spec("libpysal")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("libpysal")
+    if spec is None or spec.origin is None:
         raise ImportError(
             "datasets.st_louis: its files come with libpysal: pip install 'leaveout[spatial]'"
         )
-    folder = Path(found.origin).parent / "examples" / "stl"
+    folder = Path(spec.origin).parent / "examples" / "stl"
     areas = pd.read_csv(folder / "stl_hom.csv")
     corners = areas.pop("WKT").str.extractall(r"(-?[\d.]+) (-?[\d.]+)").astype(float)
     areas[["longitude", "latitude"]] = corners.groupby(level=0).agg(
@@ -645,9 +645,9 @@ def st_louis() -> Areas:
     )
     lines = [line.split() for line in (folder / "stl.gal").read_text().splitlines()[1:]]
     pairs = [
-        (int(site[0]) - 1, int(near) - 1)
+        (int(site[0]) - 1, int(neighbour) - 1)
         for site, row in zip(lines[::2], lines[1::2], strict=True)
-        for near in row
+        for neighbour in row
     ]
     return Areas(areas, np.array([pair for pair in pairs if pair[0] < pair[1]]))
 
@@ -681,12 +681,12 @@ def path(name: str) -> Path:
     digest, url = REGISTRY[name]
     folder = os.environ.get("LEAVEOUT_DATA")
     if folder and (Path(folder) / name).exists():
-        found = Path(folder) / name
-        if pooch.file_hash(str(found)) != digest:
+        file = Path(folder) / name
+        if pooch.file_hash(str(file)) != digest:
             raise ValueError(
-                f"datasets: {found} is not the file we know (its SHA-256 differs); remove it to fetch the original."
+                f"datasets: {file} is not the file we know (its SHA-256 differs); remove it to fetch the original."
             )
-        return found
+        return file
     if url.startswith(DERIVATION_MARK):
         raise FileNotFoundError(
             f"datasets: {name} is not in LEAVEOUT_DATA ({folder or 'not set'}) and cannot be fetched: it is {url}. Put it in a "

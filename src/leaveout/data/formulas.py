@@ -31,12 +31,12 @@ CALL = re.compile(
 SAME_SPAN = "center", "scale", "standardize", "poly"
 
 
-def stateful_remark(formula: str, known: Collection[str] = ()) -> str:
-    """Describe the calls of a formula that learn from all rows, beside `known` ones.
+def stateful_remark(formula: str, exceptions: Collection[str] = ()) -> str:
+    """Describe the calls of a formula that learn from all rows, but for `exceptions`.
 
     Empty if there are none.
     """
-    names = dict.fromkeys(f"{name}(...)" for name, _ in _calls(formula) if name not in known)
+    names = dict.fromkeys(f"{name}(...)" for name, _ in _calls(formula) if name not in exceptions)
     if not names:
         return ""
     return f"the formula's {', '.join(names)} stays as made of all rows: what it learned is not left out"
@@ -44,11 +44,11 @@ def stateful_remark(formula: str, known: Collection[str] = ()) -> str:
 
 def _calls(formula: str) -> list[tuple[str, str]]:
     """Return the names and texts of the calls of a formula that learn from rows."""
-    found = [(*_of(formula, call), call.start()) for call in CALL.finditer(formula)]
-    return [(name, formula[start:end]) for name, end, start in found if name]
+    calls = [(*_parse_call(formula, call), call.start()) for call in CALL.finditer(formula)]
+    return [(name, formula[start:end]) for name, end, start in calls if name]
 
 
-def _of(formula: str, call: re.Match[str]) -> tuple[str, int]:
+def _parse_call(formula: str, call: re.Match[str]) -> tuple[str, int]:
     """Return the name of a call, empty if its arguments leave nothing to learn, and the place where
     it ends.
     """
@@ -57,9 +57,9 @@ def _of(formula: str, call: re.Match[str]) -> tuple[str, int]:
     while end < len(formula) and depth:
         depth += {"(": 1, ")": -1}.get(formula[end], 0)
         end += 1
-    given = formula[call.end() : end]
+    arguments = formula[call.end() : end]
     fixed = all(
-        f"{word}=" in given.replace(" ", "") for word in ("knots", "lower_bound", "upper_bound")
+        f"{word}=" in arguments.replace(" ", "") for word in ("knots", "lower_bound", "upper_bound")
     )
     return ("" if fixed else call[1] or call[2]), end
 
@@ -91,7 +91,7 @@ class FormulaColumns(NamedTuple):
     spec: Any
     data: pd.DataFrame
 
-    def of(self, value: Any) -> Any:
+    def argument(self, value: Any) -> Any:
         """Return a column of the table, if an argument is a name."""
         return named_column(self.data, value)
 
@@ -154,18 +154,18 @@ def read_columns(caller: str, formula: str, data: Any) -> FormulaColumns:
 
     Its columns have an `Intercept` unless it says otherwise.
     """
-    left, tilde, right = (part.strip() for part in formula.partition("~"))
-    if not tilde or not left or "|" in right:
-        way = "; (1 | group) is for lo.Mixed" if "|" in right else ""
+    lhs, tilde, rhs = (part.strip() for part in formula.partition("~"))
+    if not tilde or not lhs or "|" in rhs:
+        way = "; (1 | group) is for lo.Mixed" if "|" in rhs else ""
         raise ValueError(
             f"{caller}: formula {formula!r} must name a response and columns: 'y ~ x + C(site)'{way}."
         )
     data = frame_of(caller, data)
     with reading(caller, formula) as model_matrix:
-        own = data.drop(columns=left.strip("`")) if EVERY_COLUMN.search(right) else data
-        X = model_matrix(right, own, na_action="raise", context=_own_calls())
+        table = data.drop(columns=lhs.strip("`")) if EVERY_COLUMN.search(rhs) else data
+        X = model_matrix(rhs, table, na_action="raise", context=_own_calls())
         return FormulaColumns(
-            response(left, data, model_matrix), pd.DataFrame(X), X.model_spec, data
+            response(lhs, data, model_matrix), pd.DataFrame(X), X.model_spec, data
         )
 
 
@@ -182,7 +182,7 @@ class SurvivalColumns(NamedTuple):
     spec: Any
     data: pd.DataFrame
 
-    def of(self, value: Any) -> Any:
+    def argument(self, value: Any) -> Any:
         """Return a column of the table, if an argument is a name."""
         return named_column(self.data, value)
 
@@ -191,18 +191,18 @@ def read_survival(caller: str, formula: str, data: Any) -> SurvivalColumns:
     """Read a formula `Surv(time, event) ~ x + strata(site)`, or one of `Surv(start, stop,
     event)`.
     """
-    left, _, right = (part.strip() for part in formula.partition("~"))
-    known = re.fullmatch(r"Surv\((.+)\)", left, re.DOTALL)
-    given = _split(known[1], ",") if known else []
-    terms = _split(right, "+")
+    lhs, _, rhs = (part.strip() for part in formula.partition("~"))
+    match = re.fullmatch(r"Surv\((.+)\)", lhs, re.DOTALL)
+    arguments = _split(match[1], ",") if match else []
+    terms = _split(rhs, "+")
     within = [
         inner
         for term in terms
-        if (found := re.fullmatch(r"strata\((.+)\)", term))
-        for inner in _split(found[1], ",")
+        if (strata_match := re.fullmatch(r"strata\((.+)\)", term))
+        for inner in _split(strata_match[1], ",")
     ]
-    right = " + ".join(term for term in terms if not re.fullmatch(r"strata\((.+)\)", term))
-    if len(given) not in (2, 3) or not right or re.search(r"\bstrata\(", right):
+    rhs = " + ".join(term for term in terms if not re.fullmatch(r"strata\((.+)\)", term))
+    if len(arguments) not in (2, 3) or not rhs or re.search(r"\bstrata\(", rhs):
         raise ValueError(
             f"{caller}: formula {formula!r} must be 'Surv(time, event) ~ x + strata(site)', or of Surv(start, stop, event), "
             "with columns, and each strata(...) a term of its own."
@@ -212,7 +212,7 @@ def read_survival(caller: str, formula: str, data: Any) -> SurvivalColumns:
         column = lambda name: (
             data[name.strip("`")] if name.strip("`") in data.columns else data.eval(name)
         )
-        *begins, time, event = (column(name) for name in given)
+        *begins, time, event = (column(name) for name in arguments)
         labels = pd.concat([column(name) for name in within], axis=1) if within else None
         if labels is not None and labels.isna().any(axis=None):
             raise ValueError("its strata have null values.")
@@ -223,11 +223,11 @@ def read_survival(caller: str, formula: str, data: Any) -> SurvivalColumns:
         used = [
             name
             for name in map(str, data.columns)
-            if re.search(rf"\b{re.escape(name)}\b", " ".join([left, *within]))
+            if re.search(rf"\b{re.escape(name)}\b", " ".join([lhs, *within]))
         ]
         X = model_matrix(
-            right,
-            data.drop(columns=used) if EVERY_COLUMN.search(right) else data,
+            rhs,
+            data.drop(columns=used) if EVERY_COLUMN.search(rhs) else data,
             na_action="raise",
         )
         columns = pd.DataFrame(X).drop(columns="Intercept", errors="ignore")
@@ -262,7 +262,7 @@ class FormulaReader(NamedTuple):
     caller: str
     formula: str
     spec: Any
-    own: pd.DataFrame
+    table: pd.DataFrame
 
     def __call__(self, data: Any) -> pd.DataFrame:
         return new_columns(self.caller, self.spec, data)
@@ -270,8 +270,8 @@ class FormulaReader(NamedTuple):
     @property
     def learned(self) -> list[tuple[str, str]]:
         """Names and texts of the calls that can learn anew."""
-        kept = {call.partition("(")[0] for call in self.spec.transform_state}
-        return [(name, text) for name, text in _calls(self.formula) if name in kept]
+        names = {call.partition("(")[0] for call in self.spec.transform_state}
+        return [(name, text) for name, text in _calls(self.formula) if name in names]
 
     def learning(self, penalised: bool) -> list[str]:
         """Name the calls, of those that can learn anew, whose columns span something else by what
@@ -285,23 +285,23 @@ class FormulaReader(NamedTuple):
             )
         )
 
-    def remarks(self, learning: list[str], anew: bool) -> tuple[str, str]:
+    def remarks(self, learning: list[str], relearned: bool) -> tuple[str, str]:
         """Return the remark that all calls keep what they learned, and what is true where those of
-        `learning` do so `anew`.
+        `learning` may be `relearned`.
         """
         same = [name for name, _ in self.learned if name not in learning]
         listed = lambda names: (
             f"the formula's {', '.join(f'{name}(...)' for name in dict.fromkeys(names))}"
         )
-        said = [f"{listed(same)} spans the same columns whatever was learned"] if same else []
-        if learning and anew:
-            said += [
+        parts = [f"{listed(same)} spans the same columns whatever was learned"] if same else []
+        if learning and relearned:
+            parts += [
                 f"{listed(learning)} learned anew from the rows of each refit; boundary knots stay"
             ]
         else:
-            said += []
-        others = stateful_remark(self.formula, [*same, *(learning if anew else ())])
-        return stateful_remark(self.formula), "; ".join([*said, *filter(None, [others])])
+            parts += []
+        remark = stateful_remark(self.formula, [*same, *(learning if relearned else ())])
+        return stateful_remark(self.formula), "; ".join([*parts, *filter(None, [remark])])
 
     def learned_from(self, seen: BoolArray) -> pd.DataFrame:
         """Return the columns of all rows by what the `seen` ones teach. Splines keep their boundary
@@ -314,10 +314,10 @@ class FormulaReader(NamedTuple):
         with reading(self.caller, self.formula):
             taught = (
                 self.spec.update(transform_state=bounds)
-                .get_model_matrix(self.own[seen], context=_own_calls())
+                .get_model_matrix(self.table[seen], context=_own_calls())
                 .model_spec
             )
-        return self._replace(spec=taught)(self.own)
+        return self._replace(spec=taught)(self.table)
 
 
 def response(remainder: str, data: pd.DataFrame, model_matrix: Any) -> Any:
@@ -327,9 +327,9 @@ def response(remainder: str, data: pd.DataFrame, model_matrix: Any) -> Any:
         return data[remainder.strip("`")]
     if event and event[1] in data.columns:
         return (data[event[1]].astype(str) == event[3]).astype(float)
-    found = model_matrix(f"0 + {remainder}", data, na_action="raise")
-    if found.shape[1] != 1:
+    matrix = model_matrix(f"0 + {remainder}", data, na_action="raise")
+    if matrix.shape[1] != 1:
         raise ValueError(
-            f"its left side {remainder!r} has {found.shape[1]} columns; give one of numbers"
+            f"its left side {remainder!r} has {matrix.shape[1]} columns; give one of numbers"
         )
-    return found.iloc[:, 0]
+    return matrix.iloc[:, 0]

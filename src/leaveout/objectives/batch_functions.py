@@ -85,31 +85,33 @@ def padded_batch(
 
     Padding units are neither dropped nor scored.
     """
-    found = repeatable(objective)
-    own = objective.num_units
-    count = found.num_units
-    if own == count:
-        return found, rows
-    if rows.index.shape[1] < own:
+    padded = repeatable(objective)
+    num_units = objective.num_units
+    count = padded.num_units
+    if num_units == count:
+        return padded, rows
+    if rows.index.shape[1] < num_units:
         # so that other plans find the same programs
-        more = (0, 0), (0, few_size(rows.index.shape[1]) - rows.index.shape[1])
-        index = np.pad(np.where(rows.index < own, rows.index, count), more, constant_values=count)
-        return found, rows._replace(
+        padding = (0, 0), (0, few_size(rows.index.shape[1]) - rows.index.shape[1])
+        index = np.pad(
+            np.where(rows.index < num_units, rows.index, count), padding, constant_values=count
+        )
+        return padded, rows._replace(
             index=index,
-            weight=np.pad(rows.weight, more, constant_values=1.0),
-            held=np.pad(rows.held, more),
+            weight=np.pad(rows.weight, padding, constant_values=1.0),
+            held=np.pad(rows.held, padding),
         )
     index = np.broadcast_to(np.arange(count), (len(rows.index), count))
-    held = np.pad(rows.held, ((0, 0), (0, count - own)))
-    return found, rows._replace(index=index, weight=padded_weights(found, rows.weight), held=held)
+    held = np.pad(rows.held, ((0, 0), (0, count - num_units)))
+    return padded, rows._replace(index=index, weight=padded_weights(padded, rows.weight), held=held)
 
 
 def preconditioner(
     objective: AbstractObjective, theta: PyTree, weights: Float[np.ndarray, " units"]
 ) -> tuple[DiagonalBlocks, ...]:
     """Blocks that approximate `∇²F(θ, w)`; empty if the model has none."""
-    found = repeatable(objective)
-    return found.preconditioner(theta, padded_weights(found, weights))
+    padded = repeatable(objective)
+    return padded.preconditioner(theta, padded_weights(padded, weights))
 
 
 def lists_all_units(objective: AbstractObjective) -> bool:
@@ -133,19 +135,19 @@ def passes(objective: AbstractObjective) -> int:
 
 def own_passes(objective: AbstractObjective, width: int) -> int:
     """Number of refits that share one pass if each needs its own units only."""
-    every = passes(objective)
+    shared = passes(objective)
     # units that refits of few units evaluate together
     if objective.local:
-        return max(every, 256 // width)
-    return every
+        return max(shared, 256 // width)
+    return shared
 
 
 def work(objective: AbstractObjective, size: int) -> float:
     """Number of operations of one gradient of one refit with `size` parameters."""
-    known = objective.costs.work
-    if known is None:
+    operations = objective.costs.work
+    if operations is None:
         return 4.0 * objective.num_units * size
-    return known
+    return operations
 
 
 class LinearBatch:
@@ -171,7 +173,7 @@ class LinearBatch:
         self.num_units = num_units
         self.constant = constant
 
-    def _at(
+    def _weighted_terms(
         self, theta: np.ndarray, lanes: np.ndarray, orders: tuple[int, ...]
     ) -> tuple[list[np.ndarray], np.ndarray]:
         """Derivatives of the loss at θ times ω, and κ."""
@@ -186,7 +188,7 @@ class LinearBatch:
 
     def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
         """Evaluate F and its gradients."""
-        (loss, slope), kappa = self._at(theta, lanes, (0, 1))
+        (loss, slope), kappa = self._weighted_terms(theta, lanes, (0, 1))
         return _assemble(self.model, loss, slope, kappa, self.model.penalty_terms(theta))
 
     def hessian(self, theta: Points, lanes: Lanes, design: Any = None) -> Matrices:
@@ -196,8 +198,8 @@ class LinearBatch:
         eta = self.model.eta(theta)
         omega, kappa = self.model.weigh(weights_of(self.rows, self.num_units, lanes))
         (curvature,) = self.model.loss.derivatives(eta, self.model.y, (2,))
-        own = self.model.design if design is None else design
-        return own.gram(omega, curvature) + kappa[:, None, None] * self.model.bending(theta)
+        rows = self.model.design if design is None else design
+        return rows.gram(omega, curvature) + kappa[:, None, None] * self.model.bending(theta)
 
     @functools.cached_property
     def rough(self) -> Any:
@@ -206,35 +208,35 @@ class LinearBatch:
         They serve the Hessians of steps only: gradients, in float64, decide where the steps end.
         """
         design = self.model.design
-        each = design.each if isinstance(design, MultiOutputDesign) else design
-        kept = isinstance(each, Resident) and each.source.dtype == np.float32
-        if kept and self.constant is None:
+        rows = design.each if isinstance(design, MultiOutputDesign) else design
+        single_precision = isinstance(rows, Resident) and rows.source.dtype == np.float32
+        if single_precision and self.constant is None:
             return design.single()
         return None
 
     def diagonal(self, theta: Vector) -> Vector:
         """Diagonal of ∇²F at weights of one."""
-        (curvature,), kappa = self._at(theta[None], np.zeros(1, int), (2,))
+        (curvature,), kappa = self._weighted_terms(theta[None], np.zeros(1, int), (2,))
         penalty = np.asarray(self.model.penalty.diagonal())
         return (self.model.design**2).pull(curvature)[0] + kappa[0] * penalty
 
     def products(self, theta: Points, lanes: Lanes) -> Callable[[Points], Points]:
         """Return, for each refit, the function that multiplies ∇²F by a vector."""
-        (curvature,), kappa = self._at(theta, lanes, (2,))
+        (curvature,), kappa = self._weighted_terms(theta, lanes, (2,))
         norms = self.model.norms
-        bends = (
+        multiply_norms = (
             (lambda v: 0.0)
             if norms is None
             else functools.partial(np.einsum, "rpq,rq->rp", norms.hessian(theta))
         )
 
-        def of(vector):
+        def multiply(vector):
             along = apply_curvature(curvature, self.model.design.predictors(vector))
             return self.model.design.pull(along) + kappa[:, None] * (
-                vector @ self.model.penalty + bends(vector)
+                vector @ self.model.penalty + multiply_norms(vector)
             )
 
-        return of
+        return multiply
 
 
 class PenaltyBatch:
@@ -340,7 +342,7 @@ class DerivedBatch:
 
         `[lanes, width]`, or `[lanes]` for a joint loss.
         """
-        return self._own(self._map_lanes(_losses, lanes, theta, held=True))
+        return self._drop_padding(self._map_lanes(_losses, lanes, theta, held=True))
 
     def slopes(self, theta: Points, lanes: Lanes) -> Points:
         """Gradients of the summed held-out losses."""
@@ -351,13 +353,13 @@ class DerivedBatch:
     ) -> tuple[Float[np.ndarray, "lanes ..."], Float[np.ndarray, "lanes moves"]]:
         """Held-out losses, and the sum of their absolute changes along each of the given moves."""
         losses, changes = self._map_lanes(_around, lanes, theta, moves, held=True)
-        return self._own(losses), changes
+        return self._drop_padding(losses), changes
 
     @functools.cached_property
     def _padded_batch(self) -> tuple[AbstractObjective, RefitRows]:
         """Padded objective and batch, sent once to the device where the data are."""
-        found, rows = padded_batch(self.objective, self.rows)
-        return found, resident((found, rows))[1]
+        padded, rows = padded_batch(self.objective, self.rows)
+        return padded, resident((padded, rows))[1]
 
     @functools.cached_property
     def _costs(self) -> tuple[int, int, float]:
@@ -372,7 +374,9 @@ class DerivedBatch:
             work(objective, size_of(self.like)),
         )
 
-    def _own(self, losses: Float[np.ndarray, "lanes ..."]) -> Float[np.ndarray, "lanes ..."]:
+    def _drop_padding(
+        self, losses: Float[np.ndarray, "lanes ..."]
+    ) -> Float[np.ndarray, "lanes ..."]:
         """Drop the losses of units that are padding."""
         if losses.ndim > 1:
             return losses[:, : self.rows.index.shape[1]]
@@ -391,35 +395,35 @@ class DerivedBatch:
         where a group is not full.
         """
         objective, rows = self._padded_batch
-        every, own, _ = self._costs
-        together = _power(2, max(1, own // 4) if held else own if local else every)
+        shared, by_unit, _ = self._costs
+        together = _power(2, max(1, by_unit // 4) if held else by_unit if local else shared)
         size = self._size(together, dear, held)
 
-        def some(lanes: np.ndarray, *parts: np.ndarray) -> PyTree:
-            every = [
+        def run_group(lanes: np.ndarray, *parts: np.ndarray) -> PyTree:
+            filled = [
                 np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)])
                 for part in (lanes, *parts)
             ]
-            of = [
-                select_lanes(part, every[0])
+            group_rows = [
+                select_lanes(part, filled[0])
                 for part in (rows.index, rows.weight, rows.held)[: 3 if held else 2]
             ]
             return _map_refits(
                 program,
                 objective,
                 self.like,
-                (*of, *every[1:]),
+                (*group_rows, *filled[1:]),
                 np.asarray(len(lanes)),
                 min(together, size),
             )
 
-        found = [
-            some(*(part[k : k + size] for part in (lanes, *parts)))
+        results = [
+            run_group(*(part[k : k + size] for part in (lanes, *parts)))
             for k in range(0, max(len(lanes), 1), size)
         ]
         if not isinstance(rows.index, np.ndarray):
-            found = jax.device_get(found)
-        return jax.tree.map(lambda *pieces: np.concatenate(pieces)[: len(lanes)], *found)
+            results = jax.device_get(results)
+        return jax.tree.map(lambda *pieces: np.concatenate(pieces)[: len(lanes)], *results)
 
     def _size(self, together: int, gradients: int, held: bool) -> int:
         """Number of refits in one call of a program that costs so many gradients a refit.
@@ -429,12 +433,12 @@ class DerivedBatch:
         so that other plans find the same program.
         """
         total = len(self.rows.index)
-        few = lambda most: 8 ** min(4, max(0, int(np.log2(max(most / self._costs[2], 1)) / 3)))
+        rounded = lambda most: 8 ** min(4, max(0, int(np.log2(max(most / self._costs[2], 1)) / 3)))
         # operations of padding, in every call, that are accepted so that other plans find the same
         # programs
-        always = min(few(4e6), self._padded_batch[0].num_units) if total > 1 or held else 1
+        always = min(rounded(4e6), self._padded_batch[0].num_units) if total > 1 or held else 1
         return max(
-            min(max(few(COMPILING / gradients), _power(8, together)), few_size(total)), always
+            min(max(rounded(COMPILING / gradients), _power(8, together)), few_size(total)), always
         )
 
 
@@ -449,9 +453,9 @@ class HostBatch(DerivedBatch):
 
     def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
         weights = weights_of(self.rows, self.objective.num_units, lanes)
-        found = [self.arrays.look(at, w) for at, w in zip(theta, weights, strict=True)]
-        return np.array([value for value, _ in found]), np.stack(
-            [gradient for _, gradient in found]
+        looks = [self.arrays.look(point, w) for point, w in zip(theta, weights, strict=True)]
+        return np.array([value for value, _ in looks]), np.stack(
+            [gradient for _, gradient in looks]
         )
 
     def products(self, theta: Points, lanes: Lanes) -> Callable[[Points], Points]:
@@ -477,7 +481,7 @@ class PassBatch(DerivedBatch):
     """
 
     @functools.cached_property
-    def _known(self) -> dict[tuple[int, bytes], Look]:
+    def _looks(self) -> dict[tuple[int, bytes], Look]:
         """Looks with gradients by refit and θ.
 
         Losses at the same place are those of the same pass.
@@ -485,33 +489,37 @@ class PassBatch(DerivedBatch):
         return {}
 
     @functools.cached_property
-    def _laid(self) -> dict[bytes, Any]:
+    def _layouts(self) -> dict[bytes, Any]:
         """Groups of refits as the passes lay them out."""
         return {}
 
     def _passes(self, theta: Points, lanes: Lanes, gradients: bool) -> list[Look]:
         """Look at each refit, at its θ."""
-        keys = [(int(lane), at.tobytes()) for lane, at in zip(lanes, theta, strict=True)]
-        found = dict[tuple[int, bytes], Look]()
-        new = np.array([k for k, key in enumerate(keys) if key not in self._known], int)
+        keys = [(int(lane), point.tobytes()) for lane, point in zip(lanes, theta, strict=True)]
+        new_looks = dict[tuple[int, bytes], Look]()
+        new = np.array([k for k, key in enumerate(keys) if key not in self._looks], int)
         passes = cast(Any, self.objective.costs.passes)()
 
         def run() -> None:
-            for some in (new[k : k + passes.together] for k in range(0, len(new), passes.together)):
-                key = lanes[some].tobytes()
-                if key not in self._laid:
-                    while len(self._laid) >= KEPT_GROUPS:
-                        self._laid.pop(next(iter(self._laid)))
-                    self._laid[key] = passes.laid(*(part[lanes[some]] for part in self.rows[:3]))
-                looks = passes(self.like, theta[some], self._laid[key], gradients)
-                found.update(zip((keys[k] for k in some), looks, strict=True))
+            for group in (
+                new[k : k + passes.together] for k in range(0, len(new), passes.together)
+            ):
+                key = lanes[group].tobytes()
+                if key not in self._layouts:
+                    while len(self._layouts) >= KEPT_GROUPS:
+                        self._layouts.pop(next(iter(self._layouts)))
+                    self._layouts[key] = passes.laid(
+                        *(part[lanes[group]] for part in self.rows[:3])
+                    )
+                looks = passes(self.like, theta[group], self._layouts[key], gradients)
+                new_looks.update(zip((keys[k] for k in group), looks, strict=True))
 
         run_in_thread(carry_settings(run))  # one change of threads for all programs
-        looks = [found[key] if key in found else self._known[key] for key in keys]
+        looks = [new_looks[key] if key in new_looks else self._looks[key] for key in keys]
         if gradients:
-            self._known.update(found)
-        while len(self._known) * self.rows.index.shape[1] > KEPT_LOSSES:
-            self._known.pop(next(iter(self._known)))
+            self._looks.update(new_looks)
+        while len(self._looks) * self.rows.index.shape[1] > KEPT_LOSSES:
+            self._looks.pop(next(iter(self._looks)))
         return looks
 
     def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
@@ -524,9 +532,11 @@ class PassBatch(DerivedBatch):
     def around(
         self, theta: Points, moves: Float[np.ndarray, "lanes moves params"], lanes: Lanes
     ) -> tuple[Float[np.ndarray, "lanes ..."], Float[np.ndarray, "lanes moves"]]:
-        there = np.concatenate([theta[:, None], theta[:, None] + moves], axis=1)
-        found = self.losses(there.reshape(-1, theta.shape[1]), np.repeat(lanes, there.shape[1]))
-        losses = found.reshape(*there.shape[:2], -1)
+        points = np.concatenate([theta[:, None], theta[:, None] + moves], axis=1)
+        flat_losses = self.losses(
+            points.reshape(-1, theta.shape[1]), np.repeat(lanes, points.shape[1])
+        )
+        losses = flat_losses.reshape(*points.shape[:2], -1)
         return losses[:, 0], np.abs(losses[:, 1:] - losses[:, :1]).sum(2)
 
 
@@ -583,8 +593,8 @@ class Function:
 
     def products(self, vector: Vector) -> Callable[[np.ndarray], Vector]:
         """Return the function that multiplies ∇²F at raveled parameters by a vector."""
-        of = self.of.products(vector[None], ONE)
-        return lambda along: of(along[None])[0]
+        multiply = self.of.products(vector[None], ONE)
+        return lambda along: multiply(along[None])[0]
 
     def to_tree(self, vector: Vector) -> PyTree:
         """Reshape raveled parameters to the tree `like`."""
@@ -598,12 +608,12 @@ def function(
     objective: AbstractObjective, like: PyTree, weights: Float[np.ndarray, " units"] | None = None
 ) -> Function:
     """Return F at the given weights, by default one."""
-    given = np.ones(objective.num_units) if weights is None else np.asarray(weights, float)
-    of = functions(objective, like, whole(given[None]))
-    if isinstance(of, LinearBatch) and of.model.quadratic:
-        alone = functools.cache(functools.partial(constant, of.model, given))
-        of.constant = functools.partial(_hessian, objective) if weights is None else alone
-    return Function(of, like)
+    all_weights = np.ones(objective.num_units) if weights is None else np.asarray(weights, float)
+    batch = functions(objective, like, whole(all_weights[None]))
+    if isinstance(batch, LinearBatch) and batch.model.quadratic:
+        hessian = functools.cache(functools.partial(constant, batch.model, all_weights))
+        batch.constant = functools.partial(_hessian, objective) if weights is None else hessian
+    return Function(batch, like)
 
 
 @cached_on
@@ -644,13 +654,15 @@ def _map_refits(
 
     A single refit skips the batch axis, with which some products are slower.
     """
-    one, size = functools.partial(program, objective, like), len(args[0])
+    refit_program, size = functools.partial(program, objective, like), len(args[0])
 
     @jax.jit  # traced once for its shapes and the loop
     def together(args):
         if len(args[0]) == 1:
-            return jax.tree.map(lambda part: part[None], one(tuple(part[0] for part in args)))
-        return jax.vmap(one)(args)
+            return jax.tree.map(
+                lambda part: part[None], refit_program(tuple(part[0] for part in args))
+            )
+        return jax.vmap(refit_program)(args)
 
     if size <= chunk:
         return together(args)
@@ -659,17 +671,19 @@ def _map_refits(
         start = jnp.minimum(k * chunk, size - chunk)
         return start, tuple(jax.lax.dynamic_slice_in_dim(part, start, chunk) for part in args)
 
-    def fill(k, found):
-        start, some = slices(k)
+    def fill(k, results):
+        start, pieces = slices(k)
         write = lambda out, part: jax.lax.dynamic_update_slice_in_dim(out, part, start, 0)
-        return jax.tree.map(write, found, together(some))
+        return jax.tree.map(write, results, together(pieces))
 
     shapes = jax.eval_shape(lambda: together(slices(0)[1]))
     blank = jax.tree.map(lambda of: jnp.zeros((size, *of.shape[1:]), of.dtype), shapes)
     return jax.lax.fori_loop(0, -(-real // chunk), fill, blank)
 
 
-def _of(objective: AbstractObjective, like: PyTree, index: Array, weight: Array) -> Callable:
+def _objective_at(
+    objective: AbstractObjective, like: PyTree, index: Array, weight: Array
+) -> Callable:
     weights = fold_weights(objective, index, weight)
     return lambda vector: objective.loss(unravel(vector, like), weights)
 
@@ -721,7 +735,7 @@ def _leverage(objective: AbstractLinearPredictor, root: Arrays) -> Array:
 
 
 def _looks(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTree:
-    return jax.value_and_grad(_of(objective, like, *refit[:2]))(refit[2])
+    return jax.value_and_grad(_objective_at(objective, like, *refit[:2]))(refit[2])
 
 
 def _weight_gradients(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTree:
@@ -738,18 +752,18 @@ def _hessians(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTre
 def _hessian_changes(
     objective: AbstractObjective, theta: PyTree, index: Arrays, weight: Arrays, chunk: int
 ) -> Array:
-    def one(args):
+    def change(args):
         index, weight = args
         return objective.hessian_change(
             theta, index, jnp.where(index < objective.num_units, weight - 1.0, 0.0)
         )
 
-    return jax.lax.map(one, (index, weight), batch_size=chunk)
+    return jax.lax.map(change, (index, weight), batch_size=chunk)
 
 
 def _products(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTree:
     *rows, theta, vector = refit
-    return jax.jvp(jax.grad(_of(objective, like, *rows)), (theta,), (vector,))[1]
+    return jax.jvp(jax.grad(_objective_at(objective, like, *rows)), (theta,), (vector,))[1]
 
 
 def _losses(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTree:

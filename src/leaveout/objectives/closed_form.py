@@ -137,15 +137,15 @@ class AbstractClosedForm(AbstractObjective):
         array of float, shape (places, sets)
             F of every set at every place; infinite where it has no value.
         """
-        found = np.empty((len(theta), len(weights)))
+        objectives = np.empty((len(theta), len(weights)))
         state = None
-        for k, one in enumerate(weights):
-            found[:, k], _, last = self.look(
-                theta, np.broadcast_to(one, (len(theta), len(one))), state
+        for k, row in enumerate(weights):
+            objectives[:, k], _, last = self.look(
+                theta, np.broadcast_to(row, (len(theta), len(row))), state
             )
-            if state is None and np.isfinite(found[:, k]).all():
+            if state is None and np.isfinite(objectives[:, k]).all():
                 state = last
-        return np.where(np.isnan(found), np.inf, found)
+        return np.where(np.isnan(objectives), np.inf, objectives)
 
     def losses(
         self,
@@ -186,10 +186,10 @@ class AbstractClosedForm(AbstractObjective):
     @staticmethod
     def _with_held(weights: Weights, index: Entries, held: Scored) -> Weights:
         """Weights with the held units at one."""
-        whole = np.concatenate([weights, np.ones((len(weights), 1))], axis=1)
+        extended = np.concatenate([weights, np.ones((len(weights), 1))], axis=1)
         refit, place = np.nonzero(held)
-        whole[refit, index[refit, place]] = np.maximum(whole[refit, index[refit, place]], 1.0)
-        return whole[:, :-1]
+        extended[refit, index[refit, place]] = np.maximum(extended[refit, index[refit, place]], 1.0)
+        return extended[:, :-1]
 
     def steepest(
         self,
@@ -223,15 +223,15 @@ class AbstractClosedForm(AbstractObjective):
             A gradient for each refit.
         """
         if not self.pointwise:
-            whole = self._with_held(weights, index, held)
-            return self.look(theta, whole, state)[1] - self.look(theta, weights, state)[1]
-        found = np.empty_like(theta)
-        total = lambda at: self._sum_held(self.losses(at, weights, index, held, state), held)
+            full_weights = self._with_held(weights, index, held)
+            return self.look(theta, full_weights, state)[1] - self.look(theta, weights, state)[1]
+        gradients = np.empty_like(theta)
+        total = lambda point: self._sum_held(self.losses(point, weights, index, held, state), held)
         for k in range(theta.shape[1]):
             step = np.zeros_like(theta)
             step[:, k] = GRADIENT_DIFFERENCE * np.maximum(1.0, np.abs(theta[:, k]))
-            found[:, k] = (total(theta + step) - total(theta - step)) / (2 * step[:, k])
-        return found
+            gradients[:, k] = (total(theta + step) - total(theta - step)) / (2 * step[:, k])
+        return gradients
 
     @staticmethod
     def _sum_held(losses: Float[np.ndarray, "lanes ..."], held: Scored) -> PerLane:
@@ -265,18 +265,19 @@ class AbstractClosedForm(AbstractObjective):
         slopes = np.empty_like(ends)
         most = self.costs.lanes or 2**15 // self.num_units
         together = max(1, most // max(len(theta), 1))
-        for some in (slice(k, k + together) for k in range(0, len(ends), together)):
-            part = ends[some]
-            every, start = (
-                None if one is None else np.tile(one, (len(part), 1)) for one in (weights, state)
+        for places in (slice(k, k + together) for k in range(0, len(ends), together)):
+            part = ends[places]
+            lane_weights, start = (
+                None if array is None else np.tile(array, (len(part), 1))
+                for array in (weights, state)
             )
-            slopes[some] = self.look(part.reshape(-1, part.shape[2]), np.asarray(every), start)[
-                1
-            ].reshape(part.shape)
-        found = ((slopes[: len(moves)] - slopes[len(moves) :]) / (2 * step.T[..., None])).swapaxes(
-            0, 1
-        )
-        return (found + found.swapaxes(1, 2)) / 2
+            slopes[places] = self.look(
+                part.reshape(-1, part.shape[2]), np.asarray(lane_weights), start
+            )[1].reshape(part.shape)
+        derivatives = (
+            (slopes[: len(moves)] - slopes[len(moves) :]) / (2 * step.T[..., None])
+        ).swapaxes(0, 1)
+        return (derivatives + derivatives.swapaxes(1, 2)) / 2
 
     def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
         """Compute `∂²F/∂θ∂w_n` at weights one, by differences of gradients along the weight of each
@@ -292,13 +293,13 @@ class AbstractClosedForm(AbstractObjective):
         array of float, shape (units, params)
             One row a unit.
         """
-        found = []
+        rows = []
         for unit in range(self.num_units):
             weights = np.ones((len(STENCIL[0]), self.num_units))
             weights[:, unit] += WEIGHT_DIFFERENCE * np.array(STENCIL[0])
             slopes = self.look(np.tile(theta, (len(weights), 1)), weights, None)[1]
-            found.append(np.array(STENCIL[1]) @ slopes / WEIGHT_DIFFERENCE)
-        return np.array(found)
+            rows.append(np.array(STENCIL[1]) @ slopes / WEIGHT_DIFFERENCE)
+        return np.array(rows)
 
     def predictions(
         self, theta: Points, weights: Weights, index: Entries, kind: str, state: State = None
@@ -413,8 +414,8 @@ class AbstractSolved(AbstractClosedForm):
         weights = np.broadcast_to(weights, (len(theta), self.num_units))
         touched = weights != 1
         order = np.argsort(~touched, axis=1, kind="stable")[:, : touched.sum(1).max(initial=0)]
-        left = theta - self.solve(order, np.take_along_axis(weights, order, 1))
-        return 0.5 * np.sum(left**2, axis=1), left, None
+        displacement = theta - self.solve(order, np.take_along_axis(weights, order, 1))
+        return 0.5 * np.sum(displacement**2, axis=1), displacement, None
 
     def hessians(self, theta: Points, weights: Weights, state: State = None) -> Matrices:
         return np.broadcast_to(np.eye(theta.shape[1]), (len(theta), theta.shape[1], theta.shape[1]))
@@ -439,19 +440,19 @@ class ClosedFormBatch:
     def look(self, theta: Points, lanes: Lanes) -> tuple[PerLane, Points]:
         """Evaluate F and its gradients."""
 
-        def one(theta, some):
+        def evaluate(theta, group):
             unshared = self._unshared
             value, gradient, state = self.objective.look(
-                theta, self.weigh(some), None if unshared else self._start_states(some)
+                theta, self.weigh(group), None if unshared else self._start_states(group)
             )
             if unshared and np.isfinite(value).all():
                 self.states[-1] = state
             if state is not None:
                 fine = np.flatnonzero(np.isfinite(value))
-                self.states |= {int(some[k]): state[k] for k in fine}
+                self.states |= {int(group[k]): state[k] for k in fine}
             return np.where(np.isnan(value), np.inf, value), gradient
 
-        return self._by_group(one, lanes, theta)
+        return self._by_group(evaluate, lanes, theta)
 
     def gradient(self, theta: Points, lanes: Lanes) -> Points:
         """Evaluate ∇F alone."""
@@ -460,8 +461,8 @@ class ClosedFormBatch:
     def hessian(self, theta: Points, lanes: Lanes) -> Matrices:
         """Compute ∇²F."""
         return self._by_group(
-            lambda at, some: (
-                self.objective.hessians(at, self.weigh(some), self._start_states(some)),
+            lambda points, group: (
+                self.objective.hessians(points, self.weigh(group), self._start_states(group)),
             ),
             lanes,
             theta,
@@ -472,11 +473,11 @@ class ClosedFormBatch:
         one.
         """
         del chunk
-        at = self._center()
+        center = self._center()
         lanes = np.arange(len(self.rows.index))
         ones = np.ones((1, self.objective.num_units))
-        return self.hessian(np.repeat(at, len(lanes), axis=0), lanes) - self.objective.hessians(
-            at, ones, self._anchor_states()
+        return self.hessian(np.repeat(center, len(lanes), axis=0), lanes) - self.objective.hessians(
+            center, ones, self._anchor_states()
         )
 
     def products(self, theta: Points, lanes: Lanes) -> Callable[[Points], Points]:
@@ -490,39 +491,46 @@ class ClosedFormBatch:
         `[lanes, width]`, or `[lanes]` for a joint loss.
         """
 
-        def one(theta, some):
-            held = np.asarray(self.rows.held)[some]
-            found = self.objective.losses(
+        def evaluate(theta, group):
+            held = np.asarray(self.rows.held)[group]
+            values = self.objective.losses(
                 theta,
-                self.weigh(some),
-                np.asarray(self.rows.index)[some],
+                self.weigh(group),
+                np.asarray(self.rows.index)[group],
                 held,
-                self._start_states(some),
+                self._start_states(group),
             )
-            return (np.where(held, found, 0.0) if found.ndim > 1 else found,)
+            return (np.where(held, values, 0.0) if values.ndim > 1 else values,)
 
-        return self._by_group(one, lanes, theta)[0]
+        return self._by_group(evaluate, lanes, theta)[0]
 
     def slopes(self, theta: Points, lanes: Lanes) -> Points:
         """Gradients of the summed held-out losses."""
 
-        def one(theta, some):
-            held = np.asarray(self.rows.held)[some]
-            at = self.weigh(some), np.asarray(self.rows.index)[some], held, self._start_states(some)
-            return (self.objective.steepest(theta, *at),)
+        def evaluate(theta, group):
+            held = np.asarray(self.rows.held)[group]
+            arguments = (
+                self.weigh(group),
+                np.asarray(self.rows.index)[group],
+                held,
+                self._start_states(group),
+            )
+            return (self.objective.steepest(theta, *arguments),)
 
-        return self._by_group(one, lanes, theta)[0]
+        return self._by_group(evaluate, lanes, theta)[0]
 
     def around(
         self, theta: Points, moves: Float[np.ndarray, "lanes moves params"], lanes: Lanes
     ) -> tuple[Float[np.ndarray, "lanes ..."], Float[np.ndarray, "lanes moves"]]:
         """Held-out losses, and the sum of their absolute changes along each of the given moves."""
-        at = self.losses(theta, lanes)
-        apart = [
-            np.abs(self.losses(theta + move, lanes) - at).reshape(len(at), -1).sum(1)
+        losses_at_theta = self.losses(theta, lanes)
+        changes = [
+            np.abs(self.losses(theta + move, lanes) - losses_at_theta)
+            .reshape(len(losses_at_theta), -1)
+            .sum(1)
             for move in moves.swapaxes(0, 1)
         ]
-        return at, np.stack(apart, axis=1)
+        return losses_at_theta, np.stack(changes, axis=1)
 
     def path(self, direction: Points | None = None) -> Points:
         """Compute the derivative of ∇F along the path s ↦ θ̂(1 + s δ) at s = 0.
@@ -530,19 +538,21 @@ class ClosedFormBatch:
         This is the first derivative, or the second if `direction`, the first derivative of the
         path, is given.
         """
-        lanes, at = np.arange(len(self.rows.index)), self._center()
+        lanes, center = np.arange(len(self.rows.index)), self._center()
         # places and weights of a second derivative
         move, (places, shares) = (
-            (np.zeros_like(at), STENCIL)
+            (np.zeros_like(center), STENCIL)
             if direction is None
             else (direction, ((-2, -1, 0, 1, 2), (-1 / 12, 16 / 12, -30 / 12, 16 / 12, -1 / 12)))
         )
 
-        def one(move, some):
-            delta, start = self.weigh(some) - 1.0, self._anchor_states(len(some))
+        def evaluate(move, group):
+            delta, start = self.weigh(group) - 1.0, self._anchor_states(len(group))
             slopes = [
                 self.objective.look(
-                    at + k * WEIGHT_DIFFERENCE * move, 1.0 + k * WEIGHT_DIFFERENCE * delta, start
+                    center + k * WEIGHT_DIFFERENCE * move,
+                    1.0 + k * WEIGHT_DIFFERENCE * delta,
+                    start,
                 )[1]
                 for k in places
             ]
@@ -551,19 +561,21 @@ class ClosedFormBatch:
                 / WEIGHT_DIFFERENCE ** (1 if direction is None else 2),
             )
 
-        return self._by_group(one, lanes, np.broadcast_to(move, (len(lanes), at.shape[1])))[0]
+        return self._by_group(
+            evaluate, lanes, np.broadcast_to(move, (len(lanes), center.shape[1]))
+        )[0]
 
     def predictions(
         self, theta: Points, lanes: Lanes, kind: str
     ) -> Float[np.ndarray, "lanes width ..."]:
         """Predict the units of a batch."""
         index = np.asarray(self.rows.index)
-        one = lambda at, some: (
+        evaluate = lambda points, group: (
             self.objective.predictions(
-                at, self.weigh(some), index[some], kind, self._start_states(some)
+                points, self.weigh(group), index[group], kind, self._start_states(group)
             ),
         )
-        return self._by_group(one, lanes, theta)[0]
+        return self._by_group(evaluate, lanes, theta)[0]
 
     def _center(self) -> Float[np.ndarray, "1 params"]:
         return np.reshape(np.asarray(self.like, float), (1, -1))
@@ -573,12 +585,12 @@ class ClosedFormBatch:
         of their own begin.
         """
         if -1 not in self.states:
-            at = self._center()
-            known = _whole_states(self.objective)
-            last = known.get("last")
-            if last is None or last[0] != at.tobytes():
-                state = self.objective.look(at, np.ones((1, self.objective.num_units)))[2]
-                last = known["last"] = at.tobytes(), state
+            center = self._center()
+            cache = _last_states(self.objective)
+            last = cache.get("last")
+            if last is None or last[0] != center.tobytes():
+                state = self.objective.look(center, np.ones((1, self.objective.num_units)))[2]
+                last = cache["last"] = center.tobytes(), state
             self.states[-1] = last[1]
         if self.states[-1] is None:
             return None
@@ -598,25 +610,25 @@ class ClosedFormBatch:
         return np.stack([self.states.get(lane, usual[0]) for lane in lanes.tolist()])
 
     def _by_group(
-        self, one: Callable[..., Sequence[np.ndarray]], lanes: Lanes, theta: Points
+        self, evaluate: Callable[..., Sequence[np.ndarray]], lanes: Lanes, theta: Points
     ) -> Any:
         """Apply a function to the refits in groups, so that the weights and states of a group fit
         into memory.
         """
         usual = None if self._unshared else self._anchor_states()
         # entries of weights and states that are in memory together
-        each = self.objective.costs.lanes or max(
+        size = self.objective.costs.lanes or max(
             1, 2**21 // (self.objective.num_units + (0 if usual is None else usual.size))
         )
         pieces = [
-            one(theta[k : k + each], lanes[k : k + each])
-            for k in range(0, max(len(lanes), 1), each)
+            evaluate(theta[k : k + size], lanes[k : k + size])
+            for k in range(0, max(len(lanes), 1), size)
         ]
         return tuple(np.concatenate(parts) for parts in zip(*pieces, strict=True))
 
 
 @cached_on
-def _whole_states(objective: AbstractClosedForm) -> dict[str, tuple[bytes, State]]:
+def _last_states(objective: AbstractClosedForm) -> dict[str, tuple[bytes, State]]:
     """Keep the last θ at which F was evaluated with weights of one, and the state of that, for all
     batches of refits.
     """

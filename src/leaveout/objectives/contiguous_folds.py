@@ -46,14 +46,14 @@ class Runs:
 
         Entries behind the end of a run or without an observation have an arbitrary value.
         """
-        given = isinstance(self.objective, AbstractClosedForm)
+        closed_form = isinstance(self.objective, AbstractClosedForm)
         return self._alike(
-            self.scores_at(theta) if given else _scores(self.scores_at, self.like, theta)
+            self.scores_at(theta) if closed_form else _scores(self.scores_at, self.like, theta)
         )
 
     def place_scores(
         self,
-        each: Float[np.ndarray, "lanes width"],
+        values: Float[np.ndarray, "lanes width"],
         rows: RefitRows,
         lanes: Lanes | slice = slice(None),
     ) -> Float[np.ndarray, "lanes entries"]:
@@ -61,7 +61,7 @@ class Runs:
         scored.
         """
         place = np.clip(rows.index[lanes] - self.first[lanes, None], 0, self.width - 1)
-        return np.where(rows.held[lanes], np.take_along_axis(each, place, axis=1), 0.0)
+        return np.where(rows.held[lanes], np.take_along_axis(values, place, axis=1), 0.0)
 
     def shape_losses(
         self, losses: Float[np.ndarray, "folds entries"]
@@ -69,36 +69,40 @@ class Runs:
         """Return losses in the shape that the model gives: one for each fold if they are joint."""
         return losses if self.objective.pointwise else losses[:, 0]
 
-    def derivatives(self, at: Directions) -> Iterator[tuple[Scores, Scores]]:
+    def derivatives(self, directions: Directions) -> Iterator[tuple[Scores, Scores]]:
         """Yield derivatives of the scores at each θ, along its first direction, and along both."""
         if isinstance(self.objective, AbstractClosedForm):
             scores = lambda theta: np.concatenate(
                 [part.reshape(len(self.first), -1) for part in self.scores(theta)], axis=1
             )
-            for found in _differences(scores, at):
-                first, second = ((part[:, :-1], part[:, -1]) for part in found)
+            for pair in _differences(scores, directions):
+                first, second = ((part[:, :-1], part[:, -1]) for part in pair)
                 yield first, second
             return
-        for group, count in self._groups(len(at[0])):
-            found = _directional_derivatives(
-                self.scores_at, self.like, tuple(part[group] for part in at)
+        for group, count in self._groups(len(directions[0])):
+            pair = _directional_derivatives(
+                self.scores_at, self.like, tuple(part[group] for part in directions)
             )
             for k in range(count):
-                first, second = jax.tree.map(lambda part, k=k: part[k], found)
+                first, second = jax.tree.map(lambda part, k=k: part[k], pair)
                 yield self._alike(first), self._alike(second)
 
-    def bends(self, at: Directions) -> Float[np.ndarray, "some params"]:
+    def bends(self, directions: Directions) -> Float[np.ndarray, "some params"]:
         """Compute ∇³F(θ, 1) along both directions, at each θ."""
         if isinstance(self.objective, AbstractClosedForm):
             objective, ones = self.objective, np.ones((1, self.objective.num_units))
-            start = objective.look(at[0][:1], ones)[2]
+            start = objective.look(directions[0][:1], ones)[2]
             slope = lambda theta: objective.look(theta[None], ones, start)[1][0]
-            return np.array([second for _, second in _differences(slope, at)])
-        made = [
-            np.asarray(_bends(self.objective, self.like, tuple(part[group] for part in at)))[:count]
-            for group, count in self._groups(len(at[0]))
+            return np.array([second for _, second in _differences(slope, directions)])
+        pieces = [
+            np.asarray(
+                _third_derivatives(
+                    self.objective, self.like, tuple(part[group] for part in directions)
+                )
+            )[:count]
+            for group, count in self._groups(len(directions[0]))
         ]
-        return np.concatenate(made)
+        return np.concatenate(pieces)
 
     def _alike(self, result: tuple[Arrays | None, Arrays]) -> Scores:
         """Convert scores to NumPy.
@@ -138,45 +142,47 @@ def runs(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> Runs | 
     last = np.where(real, rows.index, -1).max(1)
     if (last - first + 1 != length).any():
         return None
-    found = repeatable(objective)
-    some = few_more(len(first))
-    assert found.costs.runs is not None
-    told = found.costs.runs(like, first[some].astype(np.int32), length[some].astype(np.int32))
-    if told is None:
+    padded = repeatable(objective)
+    lanes = few_more(len(first))
+    assert padded.costs.runs is not None
+    scores_at = padded.costs.runs(
+        like, first[lanes].astype(np.int32), length[lanes].astype(np.int32)
+    )
+    if scores_at is None:
         return None
-    return Runs(found, like, told, first, int(length.max()))
+    return Runs(padded, like, scores_at, first, int(length.max()))
 
 
 def _differences(
-    function: Callable[[np.ndarray], np.ndarray], at: Directions
+    function: Callable[[np.ndarray], np.ndarray], directions: Directions
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Derivatives of a function at each θ along its first direction and along both, by central
     differences.
 
     The function is evaluated once at each place along one of them.
     """
-    known: dict[bytes, np.ndarray] = {}
+    cache: dict[bytes, np.ndarray] = {}
 
-    def there(theta: np.ndarray) -> np.ndarray:
+    def evaluate(theta: np.ndarray) -> np.ndarray:
         key = np.round(theta, 12).tobytes()
-        if key not in known:
-            known[key] = function(theta)
-        return known[key]
+        if key not in cache:
+            cache[key] = function(theta)
+        return cache[key]
 
     length = 0.05  # step of differences along a direction; their error goes with its square
-    for theta, a, b in zip(*at, strict=True):
+    for theta, a, b in zip(*directions, strict=True):
         a = length * a
         b = length * b
-        up = there(theta + a)
-        down = there(theta - a)
-        middle = there(theta)
+        up = evaluate(theta + a)
+        down = evaluate(theta - a)
+        middle = evaluate(theta)
         if np.array_equal(a, b):
             second = up + down - 2 * middle
         else:
             second = 0.5 * (
                 function(theta + a + b) + function(theta - a - b) + 2 * middle - up - down
             )
-            second = second - 0.5 * (there(theta + b) + there(theta - b))
+            second = second - 0.5 * (evaluate(theta + b) + evaluate(theta - b))
         yield (up - down) / (2 * length), second / length**2
 
 
@@ -185,19 +191,23 @@ def _scores(answer: RunScores, like: PyTree, theta: Arrays):
     return answer(unravel(jnp.asarray(theta), like))
 
 
-def _twice(function: Callable[[Array], PyTree], at: Directions) -> tuple[PyTree, PyTree]:
+def _both_derivatives(
+    function: Callable[[Array], PyTree], directions: Directions
+) -> tuple[PyTree, PyTree]:
     """Derivatives at each θ along its first direction, and along both."""
     return jax.vmap(
         lambda v, a, b: jax.jvp(lambda v: jax.jvp(function, (v,), (a,))[1], (v,), (b,))
-    )(*at)
+    )(*directions)
 
 
 @compile_static
-def _directional_derivatives(answer: RunScores, like: PyTree, at: Directions):
-    return _twice(lambda v: answer(unravel(v, like)), at)
+def _directional_derivatives(answer: RunScores, like: PyTree, directions: Directions):
+    return _both_derivatives(lambda v: answer(unravel(v, like)), directions)
 
 
 @compile_static
-def _bends(objective: AbstractObjective, like: PyTree, at: Directions):
+def _third_derivatives(objective: AbstractObjective, like: PyTree, directions: Directions):
     ones = np.ones(objective.num_units)
-    return _twice(jax.grad(lambda v: objective.loss(unravel(v, like), ones)), at)[1]
+    return _both_derivatives(
+        jax.grad(lambda v: objective.loss(unravel(v, like), ones)), directions
+    )[1]

@@ -330,12 +330,12 @@ class Units:
         array of bool, shape (entries,)
             True where the unit is observed and scorable.
         """
-        found = (
+        scored = (
             np.ones(len(index), bool) if self.observed is None else np.asarray(self.observed)[index]
         )
         if self.scorable is None:
-            return found
-        return found & self.scorable(refit, index, weight)
+            return scored
+        return scored & self.scorable(refit, index, weight)
 
 
 @dataclass(frozen=True)
@@ -583,8 +583,8 @@ class AbstractObjective(Module):
         array, shape (width,) or ()
             Losses of the units, any value for padding; or the joint loss.
         """
-        whole = weights.at[index].max(held, mode="drop")
-        return self.loss(theta, whole) - self.loss(theta, weights)
+        full_weights = weights.at[index].max(held, mode="drop")
+        return self.loss(theta, full_weights) - self.loss(theta, weights)
 
     def perturbation(
         self, theta: PyTree, index: UnitIndex, delta: Float[Arrays, " width"]
@@ -745,8 +745,8 @@ class AbstractObjective(Module):
 
     def __repr__(self) -> str:
         try:
-            known = len(self.parameters.names())
-            return f"{type(self).__name__}({self.num_units} units{f', {known} parameters' if known else ''})"
+            count = len(self.parameters.names())
+            return f"{type(self).__name__}({self.num_units} units{f', {count} parameters' if count else ''})"
         except Exception:  # without its arrays, as inside JAX, or half constructed
             return super().__repr__()
 
@@ -900,9 +900,9 @@ class Separable(AbstractObjective):
         return total + call_traced("Separable: penalty", self.penalty, theta)
 
     def _losses(self, theta: PyTree, data: PyTree) -> Float[Array, " some"]:
-        each = lambda datum: call_traced("Separable: unit_loss", self.unit_loss, theta, datum)
+        unit_loss = lambda datum: call_traced("Separable: unit_loss", self.unit_loss, theta, datum)
         # data on a device may be in float32
-        return jax.vmap(each)(jax.tree.map(lambda x: jnp.asarray(x, float), data))
+        return jax.vmap(unit_loss)(jax.tree.map(lambda x: jnp.asarray(x, float), data))
 
     def score(
         self,
@@ -1130,9 +1130,9 @@ def _checked_data(leaf: Any) -> Arrays:
 
     Data on a device stay there as they are.
     """
-    there = on_device("Separable", "data", leaf)
-    if there is not None and is_finite(there):
-        return there
+    resident = on_device("Separable", "data", leaf)
+    if resident is not None and is_finite(resident):
+        return resident
     array = np.asarray(numbers("Separable", "data", leaf), np.float64)
     if not np.isfinite(array).all():
         raise ValueError(

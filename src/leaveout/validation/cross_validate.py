@@ -222,7 +222,7 @@ def cross_validate(
 
     anew = relearned_bases("cross_validate", fit, plan, bases, of_fold)
     of = cache_key(fit, plan, strategy, evaluate=evaluate, metric=metrics, audit=audit)
-    of |= {} if anew is None else {"bases": anew.reader.own}
+    of |= {} if anew is None else {"bases": anew.reader.table}
     with one_thread(fit.objective, fit.num_params), keeping("cross_validate", checkpoint, of):
         gathered = run_refits(
             HeldOutLoss(fit, plan, score), strategy, 0 if anew else audit, pooled, anew=anew
@@ -452,7 +452,7 @@ def held_out(
     )
     anew = relearned_bases("cross_predict", fit, plan, bases, of_fold)
     of = cache_key(fit, plan, refit, kind=kind, judged=judged) | (
-        {} if anew is None else {"bases": anew.reader.own}
+        {} if anew is None else {"bases": anew.reader.table}
     )
     with one_thread(fit.objective, fit.num_params), keeping("cross_predict", checkpoint, of):
         walk = BatchRunner(fit, plan, refit)

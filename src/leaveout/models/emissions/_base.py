@@ -235,8 +235,8 @@ class AbstractEmission(Module):
     @property
     def prior_note(self) -> str:
         """Prior in words, for printed results."""
-        own = type(self).log_prior is not AbstractEmission.log_prior
-        if own:
+        overridden = type(self).log_prior is not AbstractEmission.log_prior
+        if overridden:
             return f"{type(self).__name__}'s own"
         return f"{', '.join(self.free)} flat"
 
@@ -339,15 +339,15 @@ class AbstractEmission(Module):
         axes = {name: None if name in self.shared else 0 for name in parameters}
         caller = f"{type(self).__name__}.log_density"
 
-        def each(own: Parameters, datum: PyTree) -> Scalar:
-            found = call_traced(caller, self.log_density, own, datum)
-            if jnp.shape(found):
+        def density(state: Parameters, datum: PyTree) -> Scalar:
+            value = call_traced(caller, self.log_density, state, datum)
+            if jnp.shape(value):
                 raise ValueError(
-                    f"{caller} must return one number for each step, whose channels are an array; got shape {found.shape}."
+                    f"{caller} must return one number for each step, whose channels are an array; got shape {value.shape}."
                 )
-            return found
+            return value
 
-        states = jax.vmap(each, (axes, None))
+        states = jax.vmap(density, (axes, None))
         return jax.vmap(states, (None, 0))(parameters, data)
 
     def weigh(self, weights: Array, logs: Array) -> Array:
@@ -541,11 +541,11 @@ class AbstractPrior(Module):
 
     def __str__(self) -> str:
         numbers = [getattr(self, field.name) for field in dataclasses.fields(self)]
-        few = lambda v: f"[{', '.join(f'{entry:.4g}' for entry in v)}]"
+        listed = lambda v: f"[{', '.join(f'{entry:.4g}' for entry in v)}]"
         shown = [
             f"{v:.4g}"
             if v.ndim == 0
-            else few(v)
+            else listed(v)
             if v.ndim == 1 and len(v) < 4
             else f"array {list(v.shape)}"
             for v in numbers
@@ -658,11 +658,11 @@ class AbstractWithPrior(AbstractEmission):
             raise ValueError(
                 f"{name}: prior for {sorted(unknown)}, but the free parameters are {list(default)}."
             )
-        kept = {key: prior for key, prior in default.items() if key not in chosen}
-        given = {
+        defaults = {key: prior for key, prior in default.items() if key not in chosen}
+        choices = {
             key: type(default[key])(*values) for key, values in chosen.items() if values is not None
         }
-        self.prior, self.adaptive = {**kept, **given}, frozenset(kept)
+        self.prior, self.adaptive = {**defaults, **choices}, frozenset(defaults)
 
     def with_data(self, x: Observations) -> AbstractEmission:
         if not self.adaptive:
@@ -709,9 +709,9 @@ def clusters(
         return rng.permutation(num_states)[: len(x)]
     sd = x.std(axis=0)
     z = (x - x.mean(axis=0)) / np.where(sd > 0, sd, 1.0)
-    some = z if len(z) <= 5000 else z[rng.choice(len(z), 5000, replace=False)]
+    sample = z if len(z) <= 5000 else z[rng.choice(len(z), 5000, replace=False)]
     # a cluster is empty if there are fewer distinct rows than states
     with warnings.catch_warnings(), np.errstate(invalid="ignore"):
         warnings.simplefilter("ignore", UserWarning)
-        centres, _ = vq.kmeans2(some, num_states, 30, minit="++", rng=rng)
+        centres, _ = vq.kmeans2(sample, num_states, 30, minit="++", rng=rng)
     return vq.vq(z, centres)[0].astype(int)

@@ -75,10 +75,10 @@ class AbstractAutoregression(AbstractGaussian):
         """Mark steps after the first `skip` of a sequence whose regressors are observed."""
         seen = ~np.isnan(x).any(axis=1)
         starts = np.cumsum(lengths) - lengths
-        has = np.arange(len(x)) - np.repeat(starts, lengths) >= skip
+        complete = np.arange(len(x)) - np.repeat(starts, lengths) >= skip
         for lag in range(1, self.lags + 1):
-            has[lag:] &= seen[:-lag]
-        return has
+            complete[lag:] &= seen[:-lag]
+        return complete
 
     def prepare(self, x: Observations, lengths: Lengths) -> PyTree:
         name = type(self).__name__
@@ -124,22 +124,25 @@ class AbstractAutoregression(AbstractGaussian):
         features = jnp.concatenate([jnp.ones((steps, 1)), past], axis=1)
         size = min(steps, STEPS_AT_A_TIME)
         groups = lambda a: jnp.pad(a, ((0, -steps % size), (0, 0))).reshape(-1, size, a.shape[1])
-        of_steps, known = (
+        of_steps, expected_groups = (
             (groups(x), groups(features)),
             jnp.moveaxis(groups(expected * data["dense"][:, None]), 2, 0),
         )
-        own = {name: parameters[name] for name in self.free}
-        width = sum(value[0].size for value in own.values())
+        state_parameters = {name: parameters[name] for name in self.free}
+        width = sum(value[0].size for value in state_parameters.values())
 
-        def one(state):
-            own, precision, expected = state
-            add = lambda total, group: (total + self._curvature(own, precision, *group), None)
+        def state_curvature(state):
+            state_parameters, precision, expected = state
+            add = lambda total, group: (
+                total + self._curvature(state_parameters, precision, *group),
+                None,
+            )
             return jax.lax.scan(add, jnp.zeros((width, width)), (*of_steps, expected))[0]
 
-        return jax.lax.map(one, (own, precision, known))
+        return jax.lax.map(state_curvature, (state_parameters, precision, expected_groups))
 
     @abc.abstractmethod
-    def _curvature(self, own, precision, x, features, expected):
+    def _curvature(self, parameters, precision, x, features, expected):
         """Compute the curvature of one state `[own, own]`, where steps are `expected`.
 
         `features` are a one and the past.
@@ -159,15 +162,15 @@ class AbstractAutoregression(AbstractGaussian):
         self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator
     ) -> Row:
         """Draw one observation; values before the first of `past` count as zeros."""
-        own = {
+        state_parameters = {
             name: np.asarray(parameters[name])[state][None]
             for name in self.free
             if name != "covariance"
         }
-        channels = own[next(iter(own))].shape[-1]
+        channels = state_parameters[next(iter(state_parameters))].shape[-1]
         before = np.reshape(past, (-1, channels))[::-1][: self.lags]
         recent = np.concatenate([before, np.zeros((self.lags - len(before), channels))])
-        return self.predictions(own, recent[None])[0, 0] + self.covariance.noise(
+        return self.predictions(state_parameters, recent[None])[0, 0] + self.covariance.noise(
             parameters, state, channels, rng
         )
 
@@ -272,7 +275,7 @@ class Autoregressive(AbstractAutoregression):
         )
         return (past.reshape(len(past), -1) @ matrix).reshape(len(past), states, channels) + bias
 
-    def _curvature(self, own, precision, x, features, expected):
+    def _curvature(self, parameters, precision, x, features, expected):
         channels = x.shape[1]
         gram = (expected[:, None] * features).T @ features
         order = _linear(0, channels, self.lags, channels)
@@ -389,39 +392,45 @@ class NeuralAutoregressive(AbstractAutoregression):
             + parameters["output_bias"]
         )
 
-    def _curvature(self, own, precision, x, features, expected):
+    def _curvature(self, parameters, precision, x, features, expected):
         """Compute the negative Hessian of −½ rᵀ Σ⁻¹ r in V, in W, and in both.
 
         With z = W (1, past), h = tanh z, u = (1, h) and e = Σ⁻¹ (x − V u).
         """
-        hidden = own["input_bias"].shape[0]
+        hidden = parameters["input_bias"].shape[0]
         channels = x.shape[1]
-        weights = own["input_weights"]
-        turn = precision @ own["output_weights"]
+        weights = parameters["input_weights"]
+        weighted_output = precision @ parameters["output_weights"]
         matrix = jnp.moveaxis(weights, 0, 1).reshape(hidden, -1)
-        layer = jnp.tanh(features[:, 1:] @ matrix.T + own["input_bias"])
+        layer = jnp.tanh(features[:, 1:] @ matrix.T + parameters["input_bias"])
         units = jnp.concatenate([jnp.ones((len(x), 1)), layer], axis=1)
         slope = 1 - layer**2
-        error = (x - layer @ own["output_weights"].T - own["output_bias"]) @ precision
-        pushed = error @ own["output_weights"]  # ∂/∂h
-        bend = slope[:, :, None] * slope[:, None] * (own["output_weights"].T @ turn)
-        bend = bend + jnp.eye(hidden) * (2 * layer * slope * pushed)[:, None]
+        error = (x - layer @ parameters["output_weights"].T - parameters["output_bias"]) @ precision
+        layer_slope = error @ parameters["output_weights"]  # ∂/∂h
+        layer_curvature = (
+            slope[:, :, None] * slope[:, None] * (parameters["output_weights"].T @ weighted_output)
+        )
+        layer_curvature = (
+            layer_curvature + jnp.eye(hidden) * (2 * layer * slope * layer_slope)[:, None]
+        )
         summed = lambda a, b: (expected[:, None] * a.reshape(len(x), -1)).T @ b.reshape(len(x), -1)
         outer = lambda a, b: a[:, :, None] * b[:, None]
         width = features.shape[1]
-        inside = summed(bend, outer(features, features)).reshape(hidden, hidden, width, width)
+        inside = summed(layer_curvature, outer(features, features)).reshape(
+            hidden, hidden, width, width
+        )
         meet = summed(units, outer(slope, features)).reshape(1, 1 + hidden, hidden, width)
-        between = turn[:, None, :, None] * meet
+        between = weighted_output[:, None, :, None] * meet
         missed = summed(error, outer(slope, features)).reshape(channels, hidden, width)
         between = between.at[:, 1 + np.arange(hidden), np.arange(hidden)].add(-missed)
         inside = jnp.swapaxes(inside, 1, 2).reshape(hidden * width, -1)
         between = between.reshape(channels * (1 + hidden), -1)
         outside = jnp.kron(precision, summed(units, units))
-        whole = jnp.block([[inside, between.T], [between, outside]])
+        hessian = jnp.block([[inside, between.T], [between, outside]])
         order = np.concatenate(
             [_linear(0, hidden, self.lags, channels), _linear(hidden * width, channels, 1, hidden)]
         )
-        return whole[order[:, None], order]
+        return hessian[order[:, None], order]
 
     def initial(
         self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int
@@ -436,11 +445,11 @@ class NeuralAutoregressive(AbstractAutoregression):
         outside = np.zeros((num_states, 1 + self.hidden, channels))
         residual = np.zeros_like(x)
         for k in range(num_states):
-            own = labels == k
-            layer = np.tanh(np.einsum("tmr,mhr->th", past[own], inside[k]) + shift[k])
+            members = labels == k
+            layer = np.tanh(np.einsum("tmr,mhr->th", past[members], inside[k]) + shift[k])
             features = np.concatenate([np.ones((len(layer), 1)), layer], axis=1)
-            outside[k] = _ridge(features, x[own] / scale, towards) * scale
-            residual[own] = x[own] - features @ outside[k]
+            outside[k] = _ridge(features, x[members] / scale, towards) * scale
+            residual[members] = x[members] - features @ outside[k]
         return {
             "output_bias": outside[:, 0],
             "output_weights": np.swapaxes(outside[:, 1:], 1, 2),

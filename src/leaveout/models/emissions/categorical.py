@@ -173,8 +173,8 @@ class Observed(AbstractEmission):
 
     def weigh(self, weights: Array, logs: Array) -> Array:
         # not zero, so that derivatives by the weights are finite
-        rest = jnp.where(weights <= 1, 1 - weights, 0.0) + 1e-30
-        return jnp.where(jnp.isneginf(logs), jnp.log(rest), 0.0)
+        complement = jnp.where(weights <= 1, 1 - weights, 0.0) + 1e-30
+        return jnp.where(jnp.isneginf(logs), jnp.log(complement), 0.0)
 
     def initial(
         self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int

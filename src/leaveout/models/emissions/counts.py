@@ -107,7 +107,7 @@ class Counts(Module):
 
 
 class AbstractCounts(AbstractWithPrior):
-    """Counts whose mean is a parameter of the state, called `named`, times a factor of the step
+    """Counts whose mean is a parameter of the state, called `mean_name`, times a factor of the step
     that all states share.
 
     The mean is `exposure_t · exp((c_t − c̄)ᵀ b) · mean_k`, where c̄ is the mean of the covariates
@@ -115,7 +115,7 @@ class AbstractCounts(AbstractWithPrior):
     """
 
     score = LOG_PROBABILITY
-    named: ClassVar[str]
+    mean_name: ClassVar[str]
 
     exposure: Float[np.ndarray, " steps"] | None
     covariates: Float[np.ndarray, "steps covariates"] | None  # centred
@@ -155,21 +155,21 @@ class AbstractCounts(AbstractWithPrior):
     @property
     def _factors(self) -> dict[str, np.ndarray]:
         """Log exposure and covariates, if there are any."""
-        found = {} if self.exposure is None else {"exposure": np.log(self.exposure)}
+        factors = {} if self.exposure is None else {"exposure": np.log(self.exposure)}
         if self.covariates is None:
-            return found
-        return {**found, "covariates": self.covariates}
+            return factors
+        return {**factors, "covariates": self.covariates}
 
     def match_labels(self, caller: str, index: pd.Index | None) -> AbstractEmission:
         """Put exposure and covariates into the order of the data's labels, if both have labels.
 
         If there are fewer rows than data, they serve every sequence or field.
         """
-        own = self.names.index
-        if own is None or index is None or len(own) != len(index):
+        labels = self.names.index
+        if labels is None or index is None or len(labels) != len(index):
             return self
         order = places(
-            type(self).__name__, "exposure or covariates", own, f"x of the {caller}", index
+            type(self).__name__, "exposure or covariates", labels, f"x of the {caller}", index
         )
         if order is None:
             return self
@@ -183,7 +183,9 @@ class AbstractCounts(AbstractWithPrior):
         seen = ~np.isnan(x).any(axis=1)
         at_risk = np.ones(len(x)) if self.exposure is None else np.resize(self.exposure, len(x))
         prior: Priors = {
-            self.named: GammaPrior(2.0, at_risk[seen if seen.any() else ~seen].mean() / level(x))
+            self.mean_name: GammaPrior(
+                2.0, at_risk[seen if seen.any() else ~seen].mean() / level(x)
+            )
         }
         if self.covariates is not None:
             sd = 2.5 / self.covariates.std(axis=0)
@@ -194,11 +196,11 @@ class AbstractCounts(AbstractWithPrior):
     def free(self) -> dict[str, Constraint]:
         """Free parameters; `coefficients` are in standard deviations of their covariates."""
         if self.covariates is None:
-            return {self.named: POSITIVE}
+            return {self.mean_name: POSITIVE}
         scale = jnp.std(jnp.asarray(self.covariates), axis=0)
         wide = lambda value: scale if value.ndim == 1 else scale[:, None]
         return {
-            self.named: POSITIVE,
+            self.mean_name: POSITIVE,
             "coefficients": Constraint(lambda v: v / wide(v), lambda b: b * wide(b)),
         }
 
@@ -208,19 +210,19 @@ class AbstractCounts(AbstractWithPrior):
 
     def prepare(self, x: Observations, lengths: Lengths) -> PyTree:
         emission = type(self).__name__
-        given = {}
+        factors = {}
         check_counts(x, emission)
         for name, array in self._factors.items():
             if not (len(array) == len(x) or (lengths == len(array)).all()):
-                what = (
+                size = (
                     f"exposure has {len(array)} numbers"
                     if name == "exposure"
                     else f"covariates have {len(array)} rows"
                 )
-                raise ValueError(f"{emission}: {what}, but the data have {len(x)} steps or sites.")
-            given[name] = np.resize(array, (len(x), *array.shape[1:]))
+                raise ValueError(f"{emission}: {size}, but the data have {len(x)} steps or sites.")
+            factors[name] = np.resize(array, (len(x), *array.shape[1:]))
         x = np.where(np.isnan(x), 0.0, x)
-        return Counts(x, gammaln_of_data(x + 1).sum(axis=1), given)
+        return Counts(x, gammaln_of_data(x + 1).sum(axis=1), factors)
 
     @staticmethod
     def log_factor(parameters: Parameters, data: dict) -> Float[Arrays, "*steps channels"]:
@@ -238,9 +240,9 @@ class AbstractCounts(AbstractWithPrior):
         """Return the factor of one step, for draws."""
         for name, array in self._factors.items():
             if step >= len(array):
-                what = "is no exposure" if name == "exposure" else "are no covariates"
+                absence = "is no exposure" if name == "exposure" else "are no covariates"
                 raise ValueError(
-                    f"{type(self).__name__}: there {what} for step {step}; those of {len(array)} steps were given."
+                    f"{type(self).__name__}: there {absence} for step {step}; those of {len(array)} steps were given."
                 )
         return np.exp(
             np.asarray(
@@ -263,7 +265,7 @@ class AbstractCounts(AbstractWithPrior):
         without states.
         """
         counts = np.asarray(data.count)[observed]
-        own = {}
+        coefficients = {}
         if self.covariates is not None:
             c = np.asarray(data.regressors["covariates"])[observed]
             fitted = [np.zeros(c.shape[1])] * counts.shape[1]
@@ -278,18 +280,20 @@ class AbstractCounts(AbstractWithPrior):
                     c / scale, y / risk, risk / risk.mean()
                 )
                 fitted = [regression(y).coef_ / scale for y in counts.T]
-            own["coefficients"] = fitted[0] if len(fitted) == 1 else np.stack(fitted, axis=1)
-        factor = np.exp(np.asarray(self.log_factor(own, data.regressors)))
+            coefficients["coefficients"] = (
+                fitted[0] if len(fitted) == 1 else np.stack(fitted, axis=1)
+            )
+        factor = np.exp(np.asarray(self.log_factor(coefficients, data.regressors)))
         if factor.ndim > 1:
             factor = factor[observed]
         usual = factor.mean() if len(counts) else 1.0
         mean, labels = cluster_means(counts * usual / factor, num_states, seed)
-        return {self.named: single(mean / usual), **own}, mean[labels] * factor / usual
+        return {self.mean_name: single(mean / usual), **coefficients}, mean[labels] * factor / usual
 
     def means(self, parameters: Parameters, data: PyTree) -> Means:
         factor = jnp.exp(self.log_factor(parameters, data.regressors))
         return jnp.broadcast_to(factor, data.count.shape)[:, None] * by_state(
-            parameters[self.named]
+            parameters[self.mean_name]
         )
 
 
@@ -346,7 +350,7 @@ class Poisson(AbstractCounts):
     ['rate']
     """
 
-    named = "rate"
+    mean_name = "rate"
 
     def __init__(
         self,
@@ -411,7 +415,7 @@ class NegativeBinomial(AbstractCounts):
     ['mean', 'size']
     """
 
-    named = "mean"
+    mean_name = "mean"
 
     def __init__(
         self,
@@ -422,13 +426,13 @@ class NegativeBinomial(AbstractCounts):
         self._bind(prior, exposure, covariates)
 
     def default_prior(self, x: Observations) -> Priors:
-        mean, *rest = super().default_prior(x).items()
-        return dict([mean, ("size", GammaPrior(2.0, 0.1)), *rest])
+        mean, *coefficients = super().default_prior(x).items()
+        return dict([mean, ("size", GammaPrior(2.0, 0.1)), *coefficients])
 
     @property
     def free(self) -> dict[str, Constraint]:
-        mean, *rest = super().free.items()
-        return dict([mean, ("size", POSITIVE), *rest])
+        mean, *coefficients = super().free.items()
+        return dict([mean, ("size", POSITIVE), *coefficients])
 
     def prepare(self, x: Observations, lengths: Lengths) -> PyTree:
         return replace(super().prepare(x, lengths), length=table_length(np.nan_to_num(x)))
@@ -452,25 +456,25 @@ class NegativeBinomial(AbstractCounts):
         # log Γ(x + size) − log Γ(size) for x = 0, 1, … as a running sum, without cancellation
         steps = jnp.log(size[..., None] + jnp.arange(data.length - 1))
         table = jnp.concatenate([jnp.zeros((*size.shape, 1)), jnp.cumsum(steps, axis=-1)], axis=-1)
-        each: Array | float = 0.0
+        success_terms: Array | float = 0.0
         if data.regressors:
             factor = jnp.exp(self.log_factor(parameters, data.regressors))[:, None]
-            each = _success(jnp.asarray(data.count)[:, None], mean * factor, size)
+            success_terms = _success(jnp.asarray(data.count)[:, None], mean * factor, size)
         else:
             table = table + _success(jnp.arange(data.length), mean[..., None], size[..., None])
         rows = jnp.transpose(table, (1, 2, 0))[channels, jnp.asarray(data.count).astype(int)]
         return (
-            jnp.sum(rows + jnp.swapaxes(each, 1, 2) if data.regressors else rows, axis=1)
+            jnp.sum(rows + jnp.swapaxes(success_terms, 1, 2) if data.regressors else rows, axis=1)
             - data.log_factorial[:, None]
         )
 
     def initial(
         self, data: PyTree, observed: Bool[np.ndarray, " steps"], num_states: int, seed: int
     ) -> Parameters:
-        own, expected = self._start(data, observed, num_states, seed)
+        start, expected = self._start(data, observed, num_states, seed)
         excess = np.mean((np.asarray(data.count)[observed] - expected) ** 2 - expected, axis=0)
         size = np.clip(np.mean(expected**2, axis=0) / np.maximum(excess, 1e-3), 0.5, 50.0)
-        return {**own, "size": single(np.tile(size, (num_states, 1)))}
+        return {**start, "size": single(np.tile(size, (num_states, 1)))}
 
     def draw(
         self, parameters: Parameters, state: int, step: int, past: Past, rng: np.random.Generator

@@ -188,18 +188,18 @@ class EventCounts(AbstractWithPrior):
         background = n * jnp.log(rate)[:, None] - rate[:, None] - gammaln(n + 1.0)
 
         def ratio(before, n):
-            now = (n + a + rate * (1 + b) - rate / before) / ((1 + b) * (n + 1))
-            return now, now
+            value = (n + a + rate * (1 + b) - rate / before) / ((1 + b) * (n + 1))
+            return value, value
 
         first = rate + a / (1 + b)
         ratios = jnp.concatenate(
             [first[None], jax.lax.scan(ratio, first, jnp.arange(1.0, length - 1))[1]]
         )
         zero = -rate - a * jnp.log1p(1 / b)
-        both = jnp.concatenate(
+        event = jnp.concatenate(
             [zero[:, None], zero[:, None] + jnp.cumsum(jnp.log(ratios), axis=0).T], axis=1
         )
-        return jnp.stack([background, both], axis=-1)
+        return jnp.stack([background, event], axis=-1)
 
     def log_density(self, parameters: Parameters, datum: PyTree) -> Scalar:
         rows = self.table(parameters, datum.length).reshape(-1, 2)[datum.row]

@@ -55,14 +55,14 @@ def _sweeps(
     rows = jnp.arange(matrix.shape[-1])
 
     def sweep(a, j):
-        here = rows == j
-        column = jnp.sum(jnp.where(here, a, 0.0), axis=-1)
-        pivot = jnp.sum(jnp.where(here, column, 0.0), axis=-1, keepdims=True)
+        is_pivot = rows == j
+        column = jnp.sum(jnp.where(is_pivot, a, 0.0), axis=-1)
+        pivot = jnp.sum(jnp.where(is_pivot, column, 0.0), axis=-1, keepdims=True)
         # the part not yet swept is the Schur complement
         factor = jnp.where(rows >= j, column, 0.0) / jnp.sqrt(pivot)
-        c = jnp.where(here, -1.0, column)
+        c = jnp.where(is_pivot, -1.0, column)
         swept = (
-            jnp.where(here | here[:, None], 0.0, a)
+            jnp.where(is_pivot | is_pivot[:, None], 0.0, a)
             - c[..., :, None] * c[..., None, :] / pivot[..., None]
         )
         return swept, factor

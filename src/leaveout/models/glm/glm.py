@@ -104,7 +104,7 @@ class AbstractRegression(AbstractLinearPredictor):
         if isinstance(X, str):
             remark = "; ".join(filter(None, (remark, stateful_remark(X))))
             found = read_columns(caller, X, y)
-            sample_weight, offset, trials = map(found.of, (sample_weight, offset, trials))
+            sample_weight, offset, trials = map(found.argument, (sample_weight, offset, trials))
             intercept = intercept and "Intercept" in found.X
             reader = FormulaReader(caller, X, found.spec, found.data)
             X = found.X.drop(columns="Intercept", errors="ignore")

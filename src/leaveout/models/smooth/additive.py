@@ -36,9 +36,9 @@ class Roughness(penalties.AbstractPenalty):
 
     def __call__(self, coef: Array) -> Array:
         parts = [coef[..., a:b] for a, b in self.spans]
-        each = [jnp.sum(c * (c @ matrix)) for c, matrix in zip(parts, self.matrices, strict=True)]
+        forms = [jnp.sum(c * (c @ matrix)) for c, matrix in zip(parts, self.matrices, strict=True)]
         return sum(
-            (0.5 * s * part for s, part in zip(self.strengths, each, strict=True)), jnp.zeros(())
+            (0.5 * s * part for s, part in zip(self.strengths, forms, strict=True)), jnp.zeros(())
         )
 
     def second(self, features: int) -> np.ndarray:
@@ -184,25 +184,26 @@ class Additive(GLM):
             )
         if not formula.smooths:
             raise ValueError("Additive: there is no smooth term; that is lo.GLM.")
-        given = {"y": y, "sample_weight": sample_weight, "offset": offset}
+        arguments = {"y": y, "sample_weight": sample_weight, "offset": offset}
         y, sample_weight, offset = (
-            column(frame, of) if isinstance(of, str) else of for of in given.values()
+            column(frame, argument) if isinstance(argument, str) else argument
+            for argument in arguments.values()
         )
         smooths, designs = zip(
             *(part for term in formula.smooths for part in bind(term, frame)), strict=True
         )
-        read = Reader(_linear(formula.rest, frame), smooths)
+        reader = Reader(_linear(formula.linear, frame), smooths)
         matrices = tuple(matrix for term in smooths for matrix in term.basis.penalties)
         spans = tuple(
             span
-            for term, span in zip(smooths, read.spans, strict=True)
+            for term, span in zip(smooths, reader.spans, strict=True)
             for _ in term.basis.penalties
         )
         self.strengths = tuple(name for term in smooths for name in term.strengths)
         penalty = Roughness(_values(self.strengths, smoothing), matrices, spans)
         resolve = lambda y: (losses.resolve(loss), y, ())
         self._bind(
-            read.join(frame, list(designs)),
+            reader.join(frame, list(designs)),
             y,
             resolve,
             penalty,
@@ -210,15 +211,15 @@ class Additive(GLM):
             offset,
             formula.intercept,
             None,
-            stateful_remark(formula.rest or ""),
+            stateful_remark(formula.linear or ""),
         )
         if self.classes:
             raise TypeError(
                 "Additive: the multinomial loss has several predictors; give one with one."
             )
-        own = self.labels.index
+        index = self.labels.index
         vars(self)["labels"] = Names(
-            None if index_of(data) is None and is_default_index(own) else own, read
+            None if index_of(data) is None and is_default_index(index) else index, reader
         )
 
     @property
@@ -257,38 +258,38 @@ class Additive(GLM):
         return self.under(Roughness(values, self.penalty.matrices, self.penalty.spans))
 
 
-def _values(names: tuple[str, ...], given: Any) -> Any:
+def _values(names: tuple[str, ...], smoothing: Any) -> Any:
     """Return λ in the order of their names."""
-    if isinstance(given, dict):
-        if {*given} != {*names}:
+    if isinstance(smoothing, dict):
+        if {*smoothing} != {*names}:
             raise ValueError(
-                f"Additive: smoothing is a λ for each of {', '.join(names)}; got {', '.join(map(str, given))}."
+                f"Additive: smoothing is a λ for each of {', '.join(names)}; got {', '.join(map(str, smoothing))}."
             )
-        given = [given[name] for name in names]
-    if is_traced(given):
-        return jnp.asarray(given)
+        smoothing = [smoothing[name] for name in names]
+    if is_traced(smoothing):
+        return jnp.asarray(smoothing)
     try:
-        values = np.broadcast_to(np.asarray(given, np.float64), len(names)).copy()
+        values = np.broadcast_to(np.asarray(smoothing, np.float64), len(names)).copy()
     except ValueError:
         raise ValueError(
-            f"Additive: smoothing is one λ or {len(names)}: {', '.join(names)}; got {given!r}."
+            f"Additive: smoothing is one λ or {len(names)}: {', '.join(names)}; got {smoothing!r}."
         ) from None
     if not (np.isfinite(values) & (values >= 0)).all():
-        raise ValueError(f"Additive: every λ must be finite and not negative; got {given!r}.")
+        raise ValueError(f"Additive: every λ must be finite and not negative; got {smoothing!r}.")
     return values
 
 
-def _linear(rest: str, frame: pd.DataFrame) -> Any:
+def _linear(formula: str, frame: pd.DataFrame) -> Any:
     """Return formulaic's specification of the columns of the linear terms.
 
     None if there are none.
     """
-    if not rest:
+    if not formula:
         return None
     from formulaic import model_matrix
     from formulaic.errors import FormulaicError
 
     try:
-        return model_matrix(rest, frame, na_action="raise").model_spec
+        return model_matrix(formula, frame, na_action="raise").model_spec
     except (FormulaicError, KeyError, ValueError, SyntaxError, TypeError, NameError) as error:
-        raise ValueError(f"Additive: {rest!r} could not be used ({error}).") from error
+        raise ValueError(f"Additive: {formula!r} could not be used ({error}).") from error

@@ -46,39 +46,39 @@ class Basis:
     penalties: tuple[Float[Array, "size size"], ...]
 
 
-def spread(who: str, x: Float[Array, " rows"], k: int) -> Float[Array, " knots"]:
+def spread(caller: str, x: Float[Array, " rows"], k: int) -> Float[Array, " knots"]:
     """Place knots at quantiles of the values."""
     values = np.unique(x)
     if len(values) < k:
         raise ValueError(
-            f"{who}: {len(values)} distinct values are fewer than k = {k}; give k={max(3, len(values))} or less."
+            f"{caller}: {len(values)} distinct values are fewer than k = {k}; give k={max(3, len(values))} or less."
         )
     return np.quantile(values, np.linspace(0, 1, k))
 
 
 def cubic(
-    who: str, x: Float[Array, " rows"], k: int, period: tuple[float, float] | None, cyclic: bool
+    caller: str, x: Float[Array, " rows"], k: int, period: tuple[float, float] | None, cyclic: bool
 ) -> Basis:
     """Build the bases `cr` and `cc`.
 
     The second derivative of a cubic spline is linear between knots, so the integral of its square
     is a sum.
     """
-    knots = np.linspace(*period, k) if cyclic and period is not None else spread(who, x, k)
+    knots = np.linspace(*period, k) if cyclic and period is not None else spread(caller, x, k)
     values = np.vstack([np.eye(k - 1), np.eye(k - 1)[:1]]) if cyclic else np.eye(k)
     spline = scipy.interpolate.CubicSpline(
         knots, values, bc_type="periodic" if cyclic else "natural"
     )
     h = np.diff(knots)
-    bend = spline(knots, 2)
+    curvatures = spline(knots, 2)
     mass = np.zeros((k, k))
-    at = np.arange(k - 1)
-    mass[at, at] += h / 3
-    mass[at + 1, at + 1] += h / 3
-    mass[at, at + 1] = mass[at + 1, at] = h / 6
+    j = np.arange(k - 1)
+    mass[j, j] += h / 3
+    mass[j + 1, j + 1] += h / 3
+    mass[j, j + 1] = mass[j + 1, j] = h / 6
     return Basis(
         functools.partial(_around if cyclic else _straight, spline, knots[0], knots[-1]),
-        (bend.T @ mass @ bend,),
+        (curvatures.T @ mass @ curvatures,),
     )
 
 
@@ -96,18 +96,18 @@ def _straight(spline: Any, low: float, high: float, x: Array) -> Array:
     return value
 
 
-def b_splines(who: str, x: Float[Array, " rows"], k: int) -> Basis:
+def b_splines(caller: str, x: Float[Array, " rows"], k: int) -> Basis:
     low = np.min(x)
     high = np.max(x)
     if not low < high:
-        raise ValueError(f"{who}: x is constant; leave the term out.")
+        raise ValueError(f"{caller}: x is constant; leave the term out.")
     step = (high - low) / (k - 3)
     spline = scipy.interpolate.BSpline(low + step * np.arange(-3, k + 1), np.eye(k), 3)
     differences = np.diff(np.eye(k), 2, axis=0)
     return Basis(functools.partial(_straight, spline, low, high), (differences.T @ differences,))
 
 
-def thin_plate(who: str, x: Float[Array, "rows axes"], k: int) -> Basis:
+def thin_plate(caller: str, x: Float[Array, "rows axes"], k: int) -> Basis:
     """Build a thin-plate basis from the k leading eigenvectors U D Uᵀ of the kernel at the data's
     points.
     """
@@ -117,11 +117,11 @@ def thin_plate(who: str, x: Float[Array, "rows axes"], k: int) -> Basis:
         points = _thin(points)
     if d > 3:
         raise ValueError(
-            f"{who}: a thin-plate spline is of three columns at most; got {d}. Use te()."
+            f"{caller}: a thin-plate spline is of three columns at most; got {d}. Use te()."
         )
     if k < d + 2 or len(points) < k:
         raise ValueError(
-            f"{who}: k must lie between {d + 2} and the {len(points)} distinct points that there are; got {k}."
+            f"{caller}: k must lie between {d + 2} and the {len(points)} distinct points that there are; got {k}."
         )
     center = points.mean(0)
     scale = np.maximum(points.std(0).max(), 1e-300)
@@ -138,9 +138,9 @@ def thin_plate(who: str, x: Float[Array, "rows axes"], k: int) -> Basis:
     flat = np.c_[np.ones(len(points)), points]
     free = np.linalg.qr(vectors.T @ flat, mode="complete")[0][:, d + 1 :]
     inner = vectors @ free
-    bent = free.T @ (values[:, None] * free)
+    roughness = free.T @ (values[:, None] * free)
     design = functools.partial(_plate, points, inner, center, scale)
-    return Basis(design, (np.pad((bent + bent.T) / 2, (0, d + 1)),))
+    return Basis(design, (np.pad((roughness + roughness.T) / 2, (0, d + 1)),))
 
 
 def _thin(points: Float[Array, "points axes"]) -> Float[Array, "fewer axes"]:
@@ -155,28 +155,28 @@ def _thin(points: Float[Array, "points axes"]) -> Float[Array, "fewer axes"]:
 def _plate(
     points: Array, inner: Array, center: Array, scale: float, x: Float[Array, "rows axes"]
 ) -> Array:
-    at = (x - center) / scale
+    standard = (x - center) / scale
     kernel_block = 2**21  # entries of a kernel that are computed at a time
-    some = np.array_split(at, -(-len(at) * len(points) // kernel_block))
-    bent = np.vstack([_kernel(part, points) @ inner for part in some])
-    return np.hstack([bent, np.ones((len(at), 1)), at])
+    pieces = np.array_split(standard, -(-len(standard) * len(points) // kernel_block))
+    values = np.vstack([_kernel(part, points) @ inner for part in pieces])
+    return np.hstack([values, np.ones((len(standard), 1)), standard])
 
 
 def _kernel(
-    x: Float[Array, "rows axes"], at: Float[Array, "points axes"]
+    x: Float[Array, "rows axes"], points: Float[Array, "points axes"]
 ) -> Float[Array, "rows points"]:
-    r = scipy.spatial.distance.cdist(x, at)
+    r = scipy.spatial.distance.cdist(x, points)
     d = x.shape[1]
     if d == 2:
         return scipy.special.xlogy(r**2, r) / (8 * math.pi)
     return r**3 / 12 if d == 1 else -r / (8 * math.pi)
 
 
-def effects(who: str, labels: Any) -> Basis:
+def effects(caller: str, labels: Any) -> Basis:
     """Build a basis of random effects, one for each level. Levels that are not in the data get the
     mean effect, zero.
     """
-    _, levels = codes(who, "x", labels)
+    _, levels = codes(caller, "x", labels)
     return Basis(functools.partial(_indicators, levels), (np.eye(len(levels)),))
 
 
@@ -184,30 +184,30 @@ def _indicators(levels: Array, labels: Any) -> Float[Array, "rows levels"]:
     return (np.asarray(labels)[:, None] == levels).astype(float)
 
 
-def markov(who: str, labels: Any, edges: Any) -> Basis:
+def markov(caller: str, labels: Any, edges: Any) -> Basis:
     """Build a basis of a Markov random field, one function for each site, also for sites without
     data.
 
     Raises ValueError for labels that are not sites of the graph.
     """
     if edges is None:
-        raise ValueError(f"{who}: bs='mrf' needs edges=, a graph of the sites.")
-    found = codes(who, "x", labels)[1]
-    pairs, count, names = read_edges(who, edges, None, None)
+        raise ValueError(f"{caller}: bs='mrf' needs edges=, a graph of the sites.")
+    levels = codes(caller, "x", labels)[1]
+    pairs, count, names = read_edges(caller, edges, None, None)
     sites = np.arange(count) if names is None else np.asarray(names)
-    lost = found[~np.isin(found, sites)]
-    if len(lost):
+    strangers = levels[~np.isin(levels, sites)]
+    if len(strangers):
         raise ValueError(
-            f"{who}: {len(lost)} levels are no sites of the graph, such as {lost[0]!r}."
+            f"{caller}: {len(strangers)} levels are no sites of the graph, such as {strangers[0]!r}."
         )
     links = adjacency(pairs, count).toarray()
-    return Basis(functools.partial(_sites, who, sites), (np.diag(links.sum(0)) - links,))
+    return Basis(functools.partial(_sites, caller, sites), (np.diag(links.sum(0)) - links,))
 
 
-def _sites(who: str, sites: Array, labels: Any) -> Float[Array, "rows sites"]:
+def _sites(caller: str, sites: Array, labels: Any) -> Float[Array, "rows sites"]:
     new = np.asarray(labels)[~np.isin(np.asarray(labels), sites)]
     if len(new):
-        raise ValueError(f"{who}: {new[0]!r} is no site of the graph.")
+        raise ValueError(f"{caller}: {new[0]!r} is no site of the graph.")
     return _indicators(sites, labels)
 
 
@@ -227,10 +227,10 @@ def tensor(parts: list[Basis]) -> Basis:
 
 
 def _products(parts: list[Basis], *columns: Array) -> Float[Array, "rows size"]:
-    whole = np.ones((len(columns[0]), 1))
+    product = np.ones((len(columns[0]), 1))
     for part, x in zip(parts, columns, strict=True):
-        whole = (whole[:, :, None] * part.design(x)[:, None, :]).reshape(len(whole), -1)
-    return whole
+        product = (product[:, :, None] * part.design(x)[:, None, :]).reshape(len(product), -1)
+    return product
 
 
 def under(basis: Basis, matrix: Float[Array, "size fewer"]) -> Basis:

@@ -39,8 +39,8 @@ class Smooth:
 
     @property
     def label(self) -> str:
-        own = f"{self.call}({', '.join(self.columns)})"
-        return own if self.by is None else f"{own}:{self.by}"
+        call = f"{self.call}({', '.join(self.columns)})"
+        return call if self.by is None else f"{call}:{self.by}"
 
     def __repr__(self) -> str:
         return self.label
@@ -225,7 +225,7 @@ def _product(call: str, columns: tuple[str, ...], k: Any, bs: Any, by: str | Non
     if not {*kinds} <= {*KINDS} - {"mrf"}:
         raise ValueError(f"{call}: bs must be among 'tp', 'cr', 'cc', 'ps', 're'; got {bs!r}.")
     sizes = tuple(
-        count(f"{call}: k", each, LEAST.get(kind, 1)) for each, kind in zip(ks, kinds, strict=True)
+        count(f"{call}: k", size, LEAST.get(kind, 1)) for size, kind in zip(ks, kinds, strict=True)
     )
     return Smooth(call, _check_columns(call, columns), sizes, kinds, by)
 
@@ -248,7 +248,7 @@ class Formula:
 
     response: str | None
     smooths: tuple[Smooth, ...]
-    rest: str
+    linear: str
     intercept: bool
 
 
@@ -257,23 +257,27 @@ def parse(formula: Any) -> Formula:
 
     Raise ValueError if it is not valid.
     """
-    given = [formula] if isinstance(formula, str | Smooth) else list(formula)
-    known = [term for term in given if isinstance(term, Smooth)]
-    pieces = [piece for piece in given if not isinstance(piece, Smooth)]
+    terms = [formula] if isinstance(formula, str | Smooth) else list(formula)
+    term_smooths = [term for term in terms if isinstance(term, Smooth)]
+    pieces = [piece for piece in terms if not isinstance(piece, Smooth)]
     if not all(isinstance(piece, str) for piece in pieces):
         raise TypeError(
             f"Additive: terms are lo.s(...), lo.te(...) or pieces of a formula; got {pieces!r}."
         )
-    response, found, rest, intercept = (
+    response, text_smooths, linear, intercept = (
         _split(" + ".join(pieces)) if pieces else (None, [], "", True)
     )
-    smooths = (*found, *known)
-    twice = sorted(
-        {term.label for term in smooths if [other.label for other in smooths].count(term.label) > 1}
+    smooths = (*text_smooths, *term_smooths)
+    duplicates = sorted(
+        {
+            term.label
+            for term in smooths
+            if [smooth.label for smooth in smooths].count(term.label) > 1
+        }
     )
-    if twice:
-        raise ValueError(f"Additive: the term {twice[0]} is there twice.")
-    return Formula(response, smooths, rest, intercept)
+    if duplicates:
+        raise ValueError(f"Additive: the term {duplicates[0]} is there twice.")
+    return Formula(response, smooths, linear, intercept)
 
 
 def _formulaic() -> Any:
@@ -289,19 +293,21 @@ def _formulaic() -> Any:
 def _split(text: str) -> tuple[str | None, list[Smooth], str, bool]:
     formulaic = _formulaic()
     try:
-        whole = formulaic.Formula(text)
+        parsed = formulaic.Formula(text)
     except Exception as error:
         raise ValueError(
             f"Additive: {text!r} is no formula ({_reason(text, error)}); write it as 'y ~ s(x) + z'."
         ) from error
-    sides = whole if hasattr(whole, "lhs") else None
+    sides = parsed if hasattr(parsed, "lhs") else None
     response = None if sides is None else " + ".join(map(str, sides.lhs))
-    terms = list(whole if sides is None else sides.rhs)
+    terms = list(parsed if sides is None else sides.rhs)
     smooths = [_call_term(term) for term in terms if _is_smooth(term)]
-    others = [str(term) for term in terms if not _is_smooth(term)]
-    intercept = "1" in others
-    rest = " + ".join(["1" if intercept else "0", *(term for term in others if term != "1")])
-    return response, smooths, rest if len(others) > intercept else "", intercept
+    linear_terms = [str(term) for term in terms if not _is_smooth(term)]
+    intercept = "1" in linear_terms
+    linear = " + ".join(
+        ["1" if intercept else "0", *(term for term in linear_terms if term != "1")]
+    )
+    return response, smooths, linear if len(linear_terms) > intercept else "", intercept
 
 
 def _reason(text: str, error: Exception) -> str:
@@ -309,12 +315,12 @@ def _reason(text: str, error: Exception) -> str:
 
     The parser does not report columns that are named like a keyword of Python.
     """
-    taken = next(
+    reserved = next(
         (word for word in re.findall(r"[^\W\d]\w*", text) if keyword.iskeyword(word)), None
     )
-    if taken is None:
+    if reserved is None:
         return str(error)
-    return f"{taken!r} is a keyword of Python: rename that column"
+    return f"{reserved!r} is a keyword of Python: rename that column"
 
 
 def _is_smooth(term: Any) -> bool:
@@ -340,13 +346,15 @@ def _call_term(term: Any) -> Smooth:
             ast.unparse(column) if not isinstance(column, ast.Constant) else column.value
             for column in call.args
         ]
-        given = {str(more.arg): _value(more.value, str(more.arg)) for more in call.keywords}
+        options = {
+            str(option.arg): _value(option.value, str(option.arg)) for option in call.keywords
+        }
     except ValueError as error:
         raise ValueError(
             f"Additive: {term}: its options are numbers, words or lists ({error})."
         ) from error
     try:
-        return CALLS[call.func.id](*columns, **given)
+        return CALLS[call.func.id](*columns, **options)
     except TypeError as error:
         raise TypeError(f"Additive: {term}: {error}") from error
 
@@ -371,53 +379,53 @@ def column(frame: pd.DataFrame, name: str) -> pd.Series:
     if name in frame.columns:
         return frame[name]
     try:
-        found = frame.eval(name)
+        values = frame.eval(name)
     except Exception as error:
         listed = ", ".join(map(str, frame.columns[:8]))
         raise KeyError(
             f"Additive: {name!r} is no column, nor an expression of columns ({error}); there are {listed}."
         ) from error
-    if isinstance(found, pd.Series):
-        return found
-    return pd.Series(found, frame.index)
+    if isinstance(values, pd.Series):
+        return values
+    return pd.Series(values, frame.index)
 
 
 def frame_of(data: Any, name: str = "data") -> pd.DataFrame:
     """Convert a table of pandas, Polars or Arrow, or a mapping of columns, to a DataFrame with
     matched labels.
     """
-    found = pandas_of("Additive", name, data)
-    if isinstance(found, dict):
+    table = pandas_of("Additive", name, data)
+    if isinstance(table, dict):
         labels, *columns = match_labels(
-            "Additive", **{str(column): part for column, part in found.items()}
+            "Additive", **{str(column): part for column, part in table.items()}
         )
         plain = (part.array if isinstance(part, pd.Series) else part for part in columns)
-        found = pd.DataFrame(dict(zip(found, plain, strict=True)), index=labels.index)
-    if not isinstance(found, pd.DataFrame):
+        table = pd.DataFrame(dict(zip(table, plain, strict=True)), index=labels.index)
+    if not isinstance(table, pd.DataFrame):
         raise TypeError(
             f"Additive: {name} must be a table with named columns; got {type(data).__name__}."
         )
-    if not len(found):
+    if not len(table):
         raise ValueError(f"Additive: {name} has no rows.")
-    return found
+    return table
 
 
-def _numbers(who: str, frame: pd.DataFrame, name: str) -> Float[Array, " rows"]:
-    found = np.asarray(numbers(who, name, column(frame, name)), float)
-    if not np.isfinite(found).all():
+def _numbers(caller: str, frame: pd.DataFrame, name: str) -> Float[Array, " rows"]:
+    values = np.asarray(numbers(caller, name, column(frame, name)), float)
+    if not np.isfinite(values).all():
         raise ValueError(
-            f"{who}: {name!r} holds {np.sum(~np.isfinite(found))} NaN or infinite values; drop or impute."
+            f"{caller}: {name!r} holds {np.sum(~np.isfinite(values))} NaN or infinite values; drop or impute."
         )
-    return found
+    return values
 
 
-def _labels(who: str, frame: pd.DataFrame, name: str) -> Array:
-    found = column(frame, name)
-    if found.isna().any():
+def _labels(caller: str, frame: pd.DataFrame, name: str) -> Array:
+    labels = column(frame, name)
+    if labels.isna().any():
         raise ValueError(
-            f"{who}: {name!r} holds {found.isna().sum()} missing labels; drop them, or give them one of their own."
+            f"{caller}: {name!r} holds {labels.isna().sum()} missing labels; drop them, or give them one of their own."
         )
-    return np.asarray(found)
+    return np.asarray(labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -452,9 +460,10 @@ class BoundTerm:
     @property
     def strengths(self) -> list[str]:
         """Names of the smoothing parameters, one for each λ."""
-        many = len(self.basis.penalties) > 1
+        several = len(self.basis.penalties) > 1
         return [
-            f"{self.label}{k + 1}" if many else self.label for k in range(len(self.basis.penalties))
+            f"{self.label}{k + 1}" if several else self.label
+            for k in range(len(self.basis.penalties))
         ]
 
 
@@ -462,8 +471,10 @@ def _read(term: Smooth, frame: pd.DataFrame) -> list[Array]:
     """Return the columns of a term in the form that its basis takes."""
     if term.call == "s" and term.bs[0] == "tp":
         return [np.column_stack([_numbers(term.label, frame, name) for name in term.columns])]
-    read = [_labels if kind in LABELS else _numbers for kind in term.bs]
-    columns = [of(term.label, frame, name) for of, name in zip(read, term.columns, strict=True)]
+    readers = [_labels if kind in LABELS else _numbers for kind in term.bs]
+    columns = [
+        reader(term.label, frame, name) for reader, name in zip(readers, term.columns, strict=True)
+    ]
     return [x[:, None] if kind == "tp" else x for x, kind in zip(columns, term.bs, strict=True)]
 
 
@@ -472,9 +483,9 @@ def bind(term: Smooth, frame: pd.DataFrame) -> list[tuple[BoundTerm, Float[Array
 
     If `by` holds labels, one term for each. ValueError if the columns do not fit.
     """
-    who = term.label
+    caller = term.label
     columns = _read(term, frame)
-    parts = [_basis(who, term, *each) for each in zip(term.bs, term.k, columns, strict=True)]
+    parts = [_basis(caller, term, *entry) for entry in zip(term.bs, term.k, columns, strict=True)]
     if term.call == "ti":
         parts = [
             bases.under(part, bases.summing_to_zero(part.design(x)))
@@ -494,15 +505,16 @@ def bind(term: Smooth, frame: pd.DataFrame) -> list[tuple[BoundTerm, Float[Array
         along = bases.diagonalise_roughness(basis)
         basis = bases.under(basis, along)
         design = design @ along
-    whole = BoundTerm(who, term, basis, tuple(columns))
-    found = (
-        [whole]
+    bound_term = BoundTerm(caller, term, basis, tuple(columns))
+    terms = (
+        [bound_term]
         if levels is None
-        else [replace(whole, label=f"{who}[{x}]", level=x) for x in levels]
+        else [replace(bound_term, label=f"{caller}[{x}]", level=x) for x in levels]
     )
-    made = [bases.scale_basis(basis, each.times(design, frame)) for each in found]
+    scaled = [bases.scale_basis(basis, entry.times(design, frame)) for entry in terms]
     return [
-        (replace(each, basis=own), design) for each, (own, design) in zip(found, made, strict=True)
+        (replace(entry, basis=scaled_basis), design)
+        for entry, (scaled_basis, design) in zip(terms, scaled, strict=True)
     ]
 
 
@@ -516,13 +528,13 @@ def _levels(term: Smooth, frame: pd.DataFrame) -> Array | None:
     return codes(term.label, term.by, by)[1]
 
 
-def _basis(who: str, term: Smooth, kind: str, k: int, x: Array) -> bases.Basis:
+def _basis(caller: str, term: Smooth, kind: str, k: int, x: Array) -> bases.Basis:
     if kind == "tp":
-        return bases.thin_plate(who, x, k)
+        return bases.thin_plate(caller, x, k)
     if kind in ("cr", "cc"):
-        return bases.cubic(who, x, k, term.period, cyclic=kind == "cc")
+        return bases.cubic(caller, x, k, term.period, cyclic=kind == "cc")
     if kind == "ps":
-        return bases.b_splines(who, x, k)
+        return bases.b_splines(caller, x, k)
     if kind == "re":
-        return bases.effects(who, x)
-    return bases.markov(who, x, term.edges)
+        return bases.effects(caller, x)
+    return bases.markov(caller, x, term.edges)

@@ -62,7 +62,7 @@ from ...objectives.objective import (
 )
 from ..glm import penalties
 from ..glm.rows import column, design, new_rows
-from .partial_likelihood import Ranges, Sums, efron, log_rest, running
+from .partial_likelihood import Ranges, Sums, efron, log_complement, running
 
 # largest r/A at which logarithms are expanded; it may double as θ changes
 LOG_EXPANSION_BOUND = 1 / 64
@@ -189,38 +189,39 @@ class Cox(AbstractClosedForm):
             )
         if sample_weight is None:
             sample_weight = weights
-        read = None
+        reader = None
         if isinstance(X, str):
             if event is not None:
                 raise ValueError(
                     "Cox: a formula names the events itself: lo.Cox(formula, data, penalty=...)."
                 )
             remark = "; ".join(filter(None, (remark, stateful_remark(X))))
-            found = read_survival("Cox", X, time)
+            survival = read_survival("Cox", X, time)
             strata, offset, sample_weight, entry = map(
-                found.of, (strata, offset, sample_weight, entry)
+                survival.argument, (strata, offset, sample_weight, entry)
             )
             if any(
                 a is not None and b is not None
-                for a, b in ((entry, found.entry), (strata, found.strata))
+                for a, b in ((entry, survival.entry), (strata, survival.strata))
             ):
                 raise ValueError(
                     "Cox: the formula has entry times, or strata, already; give them once."
                 )
             entry, strata = (
-                a if b is None else b for a, b in ((entry, found.entry), (strata, found.strata))
+                a if b is None else b
+                for a, b in ((entry, survival.entry), (strata, survival.strata))
             )
-            X = found.X
-            time = found.time
-            event = found.event
-            read = functools.partial(new_columns, "Cox", found.spec)
-        given = {"X": X, "time": time, "event": event, "strata": strata, "offset": offset}
+            X = survival.X
+            time = survival.time
+            event = survival.event
+            reader = functools.partial(new_columns, "Cox", survival.spec)
+        arguments = {"X": X, "time": time, "event": event, "strata": strata, "offset": offset}
         labels, X, time, event, strata, offset, sample_weight, entry = match_labels(
-            "Cox", **given, sample_weight=sample_weight, entry=entry
+            "Cox", **arguments, sample_weight=sample_weight, entry=entry
         )
         if event is None:
             raise ValueError("Cox: event is missing: 1 where it was seen, 0 where it was censored.")
-        self.labels = Names(labels.index, read)
+        self.labels = Names(labels.index, reader)
         rows, self.names = design("Cox", X, False)
         if isinstance(rows, SparseDesign):
             raise TypeError(
@@ -322,11 +323,16 @@ class Cox(AbstractClosedForm):
         """Evaluate F, its gradients, its derivatives by the linear predictors, and the factor of
         the penalty.
         """
-        found = self.sums(theta, weights)
+        sums = self.sums(theta, weights)
         penalty, slope, _ = penalties.derivatives(self.penalty, theta)
-        kappa = np.broadcast_to(self.penalty.times(weights, found.cases), len(theta))
-        value, pushed, _ = self.partial(found)
-        return value + kappa * penalty, pushed @ self.design + kappa[:, None] * slope, pushed, kappa
+        kappa = np.broadcast_to(self.penalty.times(weights, sums.cases), len(theta))
+        value, unit_slopes, _ = self.partial(sums)
+        return (
+            value + kappa * penalty,
+            unit_slopes @ self.design + kappa[:, None] * slope,
+            unit_slopes,
+            kappa,
+        )
 
     def partial(
         self, sums: Sums
@@ -359,45 +365,47 @@ class Cox(AbstractClosedForm):
 
     @np.errstate(all="ignore")
     def hessians(self, theta: Points, weights: Weights, state: State = None) -> Matrices:
-        found = self.sums(theta, weights)
-        ties, by_risk, by_dying = self._slopes(found)
-        pulled = found.risk * self.over_units(by_risk, by_dying)
-        kappa = np.broadcast_to(self.penalty.times(weights, found.cases), len(theta))
-        own = kappa[:, None, None] * penalties.derivatives(self.penalty, theta)[2]
+        sums = self.sums(theta, weights)
+        ties, by_risk, by_dying = self._slopes(sums)
+        unit_slopes = sums.risk * self.over_units(by_risk, by_dying)
+        kappa = np.broadcast_to(self.penalty.times(weights, sums.cases), len(theta))
+        matrices = kappa[:, None, None] * penalties.derivatives(self.penalty, theta)[2]
         for k, (by_risks, by_both, by_deaths) in enumerate(
-            zip(*self._curvatures(found, ties), strict=True)
+            zip(*self._curvatures(sums, ties), strict=True)
         ):
-            at_risk, dying = self._moments(found.risk[k])
-            own[k] += (self.design.T * pulled[k]) @ self.design + (by_risks * at_risk) @ at_risk.T
+            at_risk, dying = self._moments(sums.risk[k])
+            matrices[k] += (self.design.T * unit_slopes[k]) @ self.design + (
+                by_risks * at_risk
+            ) @ at_risk.T
             if by_both.any() or by_deaths.any():  # not without ties
                 mixed = (by_both * at_risk) @ dying.T
-                own[k] += mixed + mixed.T + (by_deaths * dying) @ dying.T
-        return own
+                matrices[k] += mixed + mixed.T + (by_deaths * dying) @ dying.T
+        return matrices
 
     def jacobian(self, theta: Vector) -> Float[np.ndarray, "units params"]:
-        found = self.sums(theta[None], np.ones((1, self.num_units)))
-        ties, by_risk, by_dying = self._slopes(found, ones=False)
-        m = found.deaths
-        at_risk = found.at_risk
-        dying = found.dying
+        sums = self.sums(theta[None], np.ones((1, self.num_units)))
+        ties, by_risk, by_dying = self._slopes(sums, ones=False)
+        m = sums.deaths
+        at_risk = sums.at_risk
+        dying = sums.dying
         # m/D times the derivative of E_z by c, where z is c S/D
-        each = m / dying * (at_risk / dying * ties[2] + ties[3])
+        by_number = m / dying * (at_risk / dying * ties[2] + ties[3])
         # derivatives by m; those by c are:
         by_weight = 1 / at_risk + ties[1] / dying, -at_risk / dying**2 * ties[1]
-        by_count = each, -at_risk / dying * each
-        by_risks, by_both, by_deaths = self._curvatures(found, ties)
-        of_risk, of_dying = self._moments(found.risk[0])
+        by_count = by_number, -at_risk / dying * by_number
+        by_risks, by_both, by_deaths = self._curvatures(sums, ties)
+        of_risk, of_dying = self._moments(sums.risk[0])
         entered = self.over_units(
             by_risks * of_risk + by_both * of_dying, by_both * of_risk + by_deaths * of_dying
         )
-        died = found.cases * self._at_deaths(by_weight[0] * of_risk + by_weight[1] * of_dying)
+        died = sums.cases * self._at_deaths(by_weight[0] * of_risk + by_weight[1] * of_dying)
         died += self._at_deaths(by_count[0] * of_risk + by_count[1] * of_dying)
         slopes = (
-            self._pushed(found, by_risk, by_dying).T * self.design + (found.risk * entered + died).T
+            self._pushed(sums, by_risk, by_dying).T * self.design + (sums.risk * entered + died).T
         )
         if not isinstance(self.penalty, penalties.PerWeight):
             return slopes
-        grown = np.ones((self.num_units, 1)) if self.penalty.rows else found.cases.T
+        grown = np.ones((self.num_units, 1)) if self.penalty.rows else sums.cases.T
         return slopes + grown * penalties.derivatives(self.penalty, theta[None])[1]
 
     @property
@@ -408,8 +416,8 @@ class Cox(AbstractClosedForm):
         self, theta: Points, weights: Weights, index: Any, held: Any, state: State = None
     ) -> Any:
         # a penalty that grows with the weights has no part in the fall of the partial likelihood
-        own = penalties.under(self._model_of(theta), None, theta.shape[1])
-        return super(Cox, own).losses(theta, weights, index, held, state)
+        model = penalties.under(self._model_of(theta), None, theta.shape[1])
+        return super(Cox, model).losses(theta, weights, index, held, state)
 
     def _model_of(self, theta: Points) -> "Cox":
         """Return the model whose parameters θ are."""
@@ -498,20 +506,20 @@ class Cox(AbstractClosedForm):
             The sums.
         """
         if self.spans is not None:
-            return _ranges(self).back(of_risk) + self._at_deaths(of_dying)
+            return _ranges(self).sums_over_times(of_risk) + self._at_deaths(of_dying)
         placed = np.zeros((len(of_risk), self.num_units))
-        found = np.empty((len(of_risk), self.num_units))
+        totals = np.empty((len(of_risk), self.num_units))
         placed[:, self.last - 1] = of_risk
-        found[:, self.order] = running(placed, self._opens, back=True)
-        return found + self._at_deaths(of_dying)
+        totals[:, self.order] = running(placed, self._opens, reverse=True)
+        return totals + self._at_deaths(of_dying)
 
     def _at_deaths(
         self, values: Float[np.ndarray, "sums times"]
     ) -> Float[np.ndarray, "sums units"]:
         """Values at the time of each unit's death, zero for units that do not die."""
-        found = np.zeros((len(values), self.num_units))
-        found[:, self.dead] = values[:, self.group[self.dead]]
-        return found
+        placed = np.zeros((len(values), self.num_units))
+        placed[:, self.dead] = values[:, self.group[self.dead]]
+        return placed
 
     def _moments(
         self, risk: Float[np.ndarray, " units"]
@@ -532,8 +540,10 @@ class Cox(AbstractClosedForm):
         at_risk = sums.at_risk
         dying = sums.dying
         ties = np.zeros((4, *m.shape))
-        some = (c > 0) & (c != 1 if ones else True) & (self.ties == "efron")
-        ties[:, some] = efron(c[some], c[some] * at_risk[some] / dying[some])
+        corrected = (c > 0) & (c != 1 if ones else True) & (self.ties == "efron")
+        ties[:, corrected] = efron(
+            c[corrected], c[corrected] * at_risk[corrected] / dying[corrected]
+        )
         return ties, m / at_risk + ties[1] * m / dying, -ties[1] * m * at_risk / dying**2
 
     def _curvatures(
@@ -546,8 +556,8 @@ class Cox(AbstractClosedForm):
         dying = sums.dying
         z = c * at_risk / dying
         bend = c * m / dying**2 * ties[2]
-        both = -(m / dying**2) * (ties[1] + z * ties[2])
-        return bend - m / at_risk**2, both, (2 * ties[1] + z * ties[2]) * m * at_risk / dying**3
+        mixed = -(m / dying**2) * (ties[1] + z * ties[2])
+        return bend - m / at_risk**2, mixed, (2 * ties[1] + z * ties[2]) * m * at_risk / dying**3
 
     @property
     def costs(self) -> Costs:
@@ -573,29 +583,29 @@ class Cox(AbstractClosedForm):
         kind: str,
         state: State = None,
     ) -> Float[np.ndarray, "refits width"]:
-        some = np.minimum(index, self.num_units - 1)
-        own = self._model_of(theta)
-        eta = np.einsum("rwp,rp->rw", own.design[some], theta) + (
-            0.0 if own.offset is None else own.offset[some]
+        units = np.minimum(index, self.num_units - 1)
+        model = self._model_of(theta)
+        eta = np.einsum("rwp,rp->rw", model.design[units], theta) + (
+            0.0 if model.offset is None else model.offset[units]
         )
         return eta if kind == "link" else np.exp(eta)
 
     @property
     def units(self) -> Units:
-        told = [
+        facts = [
             self.group,
             self.event,
             *([] if self.sample_weight is None else [self.sample_weight]),
         ]
-        order = np.stack([*told, *([] if self.spans is None else self.spans)], axis=1)
+        order = np.stack([*facts, *([] if self.spans is None else self.spans)], axis=1)
         columns = lambda: dict(zip(self.names, self.design.T, strict=True))
-        known: dict[str, Any] = {"features": columns, "predict_new": self._predict_new}
+        functions: dict[str, Any] = {"features": columns, "predict_new": self._predict_new}
         return Units(
             names=self.labels.index,
             score="−log partial likelihood",
             response=order,
             risk=self._places(),
-            **known,
+            **functions,
         )
 
     def _places(self) -> np.ndarray:
@@ -701,36 +711,40 @@ class UnitScores:
     @np.errstate(all="ignore")
     def __call__(self, theta: Vector) -> tuple[None, Float[np.ndarray, " folds"]]:
         cox = self.cox
-        found = cox.sums(theta[None], np.ones((1, cox.num_units)))
-        risk = found.risk[0]
-        at = found.at_risk[0, self.time] - self.share * found.dying[0, self.time]
-        own = found.cases[0] * (
-            cox._at_deaths(np.log(found.at_risk) + found.shift)[0] - cox.event * found.eta[0]
+        sums = cox.sums(theta[None], np.ones((1, cox.num_units)))
+        risk = sums.risk[0]
+        at_risk = sums.at_risk[0, self.time] - self.share * sums.dying[0, self.time]
+        by_death = sums.cases[0] * (
+            cox._at_deaths(np.log(sums.at_risk) + sums.shift)[0] - cox.event * sums.eta[0]
         )
-        joint = own + self._expand(risk, at)
-        joint[self.tied] += self._tie_terms(found)
+        joint = by_death + self._expand(risk, at_risk)
+        joint[self.tied] += self._tie_terms(sums)
         pairs = np.bincount(
-            self.unit, -self.mean[self.row] * log_rest(risk[self.unit] / at[self.row]), len(joint)
+            self.unit,
+            -self.mean[self.row] * log_complement(risk[self.unit] / at_risk[self.row]),
+            len(joint),
         )
         return None, (joint + pairs)[self.units]
 
-    def _tie_terms(self, found: Sums) -> Float[np.ndarray, " tied"]:
+    def _tie_terms(self, sums: Sums) -> Float[np.ndarray, " tied"]:
         """Compute V − V' − ω log S, the part due to the others that die at the same time."""
         time = self.cox.group[self.tied]
-        risk = found.risk[0, self.tied]
-        c = found.number[0, time]
-        m = found.deaths[0, time]
-        at_risk = found.at_risk[0, time]
-        dying = found.dying[0, time]
-        rest = m - found.cases[0, self.tied]
-        others = -rest * log_rest(risk / at_risk)
+        risk = sums.risk[0, self.tied]
+        c = sums.number[0, time]
+        m = sums.deaths[0, time]
+        at_risk = sums.at_risk[0, time]
+        dying = sums.dying[0, time]
+        other_deaths = m - sums.cases[0, self.tied]
+        tie_terms = -other_deaths * log_complement(risk / at_risk)
         if self.cox.ties == "breslow":
-            return others
+            return tie_terms
         without = efron(c - 1, (c - 1) * (at_risk - risk) / (dying - risk))[0]
-        return others + m / c * efron(c, c * at_risk / dying)[0] - rest / (c - 1) * without
+        return (
+            tie_terms + m / c * efron(c, c * at_risk / dying)[0] - other_deaths / (c - 1) * without
+        )
 
     def _expand(
-        self, risk: Float[np.ndarray, " units"], at: Float[np.ndarray, " rows"]
+        self, risk: Float[np.ndarray, " units"], at_risk: Float[np.ndarray, " rows"]
     ) -> Float[np.ndarray, " units"]:
         """Compute −Σ (m/c) log(1 − r/A) over the rows up to the last that is expanded."""
         power = np.ones_like(risk)
@@ -740,10 +754,10 @@ class UnitScores:
         terms = 9
         for k in range(1, terms + 1):
             power = power * risk
-            inverse = inverse / at
+            inverse = inverse / at_risk
             total += power * running(inverse, self.opens)[self.last] / k
-        near = risk < 2 * LOG_EXPANSION_BOUND * at[self.last]
-        return np.where(self.last < 0, 0.0, np.where(near, total, np.nan))
+        converges = risk < 2 * LOG_EXPANSION_BOUND * at_risk[self.last]
+        return np.where(self.last < 0, 0.0, np.where(converges, total, np.nan))
 
 
 def alone(cox: Cox, theta: Vector, units: Int[np.ndarray, " folds"]) -> UnitScores:
@@ -759,7 +773,7 @@ def alone(cox: Cox, theta: Vector, units: Int[np.ndarray, " folds"]) -> UnitScor
     nth = np.arange(len(time)) - begin[time]
     share = nth / count[time] if cox.ties == "efron" else np.zeros(len(time))
     opens = np.append(True, np.diff(cox.first[time]) != 0)
-    at = sums.at_risk[0, time] - share * sums.dying[0, time]
+    at_risk = sums.at_risk[0, time] - share * sums.dying[0, time]
     # the last of the times at which a unit is at risk
     latest = np.searchsorted(cox.last, place, side="right")
     seen = np.append(cox.first, len(place))[latest] <= place
@@ -775,7 +789,9 @@ def alone(cox: Cox, theta: Vector, units: Int[np.ndarray, " folds"]) -> UnitScor
     high = stop.copy()
     while (low < high).any():
         middle = (low + high) // 2
-        above = (low < high) & (risk <= LOG_EXPANSION_BOUND * at[np.minimum(middle, len(at) - 1)])
+        above = (low < high) & (
+            risk <= LOG_EXPANSION_BOUND * at_risk[np.minimum(middle, len(at_risk) - 1)]
+        )
         low = np.where(above, middle + 1, low)
         high = np.where(above, high, np.minimum(middle, high))
     pairs = stop - low

@@ -49,12 +49,12 @@ class Ranges:
         nodes = []
         units = []
         while (low < high).any():
-            for node, own in (
+            for node, mask in (
                 (low, (low < high) & (low % 2 == 1)),
                 (high - 1, (low < high) & (high % 2 == 1)),
             ):
-                nodes.append(node[own])
-                units.append(everyone[own])
+                nodes.append(node[mask])
+                units.append(everyone[mask])
             low = (low + 1) // 2
             high = high // 2
         place = np.concatenate(nodes), np.concatenate(units)
@@ -63,15 +63,17 @@ class Ranges:
         )
         above = times + np.arange(times)
         levels = [above >> k for k in range(int(above[-1]).bit_length())]
-        at = np.tile(np.arange(times), len(levels))
+        time = np.tile(np.arange(times), len(levels))
         node = np.concatenate(levels)
-        self.above = sparse.csr_array((np.ones(len(at)), (at, node)), shape=(times, 2 * times))
+        self.above = sparse.csr_array((np.ones(len(time)), (time, node)), shape=(times, 2 * times))
 
     def sums(self, values: Float[np.ndarray, "sums units"]) -> Float[np.ndarray, "sums times"]:
         """Compute sums over the units whose range holds each time."""
         return (self.above @ (self.parts @ values.T)).T
 
-    def back(self, values: Float[np.ndarray, "sums times"]) -> Float[np.ndarray, "sums units"]:
+    def sums_over_times(
+        self, values: Float[np.ndarray, "sums times"]
+    ) -> Float[np.ndarray, "sums units"]:
         """Compute sums over the times of each unit's range."""
         return (self.parts.T @ (self.above.T @ values.T)).T
 
@@ -79,25 +81,25 @@ class Ranges:
 def running(
     values: Float[np.ndarray, "*sums places"],
     opens: Bool[np.ndarray, " places"],
-    back: bool = False,
+    reverse: bool = False,
 ) -> Float[np.ndarray, "*sums places"]:
     """Compute running sums that restart with each stratum, as differences of sums over others would
     cancel.
 
-    With `back` they run from the end of each stratum to its beginning.
+    With `reverse` they run from the end of each stratum to its beginning.
     """
     band = np.ones((2, len(opens)))  # of the matrix that takes running sums back to values
     band[1, :-1] = np.where(opens[1:], 0.0, -1.0)
-    found, _ = dtbtrs(
-        band, values.reshape(-1, len(opens)).T, uplo="L", trans="T" if back else "N", diag="U"
+    solution, _ = dtbtrs(
+        band, values.reshape(-1, len(opens)).T, uplo="L", trans="T" if reverse else "N", diag="U"
     )
-    return found.T.reshape(values.shape)
+    return solution.T.reshape(values.shape)
 
 
-def log_rest(share: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+def log_complement(share: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
     """Compute `log(1 − share)`."""
-    rest = 1e-8  # share of a risk set below which differences of sums lose the rest
-    return np.log1p(-np.where(share < 1 - rest, share, np.nan))
+    threshold = 1e-8  # share of a risk set below which differences of sums lose the rest
+    return np.log1p(-np.where(share < 1 - threshold, share, np.nan))
 
 
 def efron(m: Float[np.ndarray, "..."], z: Float[np.ndarray, "..."]) -> Float[np.ndarray, "4 ..."]:
@@ -108,18 +110,26 @@ def efron(m: Float[np.ndarray, "..."], z: Float[np.ndarray, "..."]) -> Float[np.
     """
     # m/ρ − m from which log Γ is expanded, as differences of large values cancel
     stirling_from = 20.0
-    far = z - m > stirling_from
-    found = np.empty((4, *np.shape(m)))
-    found[:, far], found[:, ~far] = _by_series(m[far], z[far]), _by_gamma(m[~far], z[~far])
-    return found
+    large = z - m > stirling_from
+    terms = np.empty((4, *np.shape(m)))
+    terms[:, large], terms[:, ~large] = (
+        _by_series(m[large], z[large]),
+        _by_gamma(m[~large], z[~large]),
+    )
+    return terms
 
 
 def _by_gamma(m: np.ndarray, z: np.ndarray) -> np.ndarray:
-    rest = z - m + 1
-    bend = polygamma(1, z - m + 1)
-    value = gammaln(z + 1) - gammaln(rest) - m * np.log(z)
+    difference = z - m + 1
+    trigamma = polygamma(1, z - m + 1)
+    value = gammaln(z + 1) - gammaln(difference) - m * np.log(z)
     return np.array(
-        [value, psi(z + 1) - psi(rest) - m / z, polygamma(1, z + 1) - bend + m / z**2, bend - 1 / z]
+        [
+            value,
+            psi(z + 1) - psi(difference) - m / z,
+            polygamma(1, z + 1) - trigamma + m / z**2,
+            trigamma - 1 / z,
+        ]
     )
 
 
@@ -132,16 +142,20 @@ def _by_series(m: np.ndarray, z: np.ndarray) -> np.ndarray:
     low = a - h
     high = a + h
     x = h / a
-    rest = lambda y: -1 / (24 * y) + 7 / (2880 * y**3) - 31 / (40320 * y**5) + 127 / (215040 * y**7)
+    remainder = lambda y: (
+        -1 / (24 * y) + 7 / (2880 * y**3) - 31 / (40320 * y**5) + 127 / (215040 * y**7)
+    )
     slope = lambda y: 1 / (24 * y**2) - 7 / (960 * y**4) + 31 / (8064 * y**6) - 127 / (30720 * y**8)
-    bend = lambda y: -1 / (12 * y**3) + 7 / (240 * y**5) - 31 / (1344 * y**7) + 127 / (3840 * y**9)
+    curvature = lambda y: (
+        -1 / (12 * y**3) + 7 / (240 * y**5) - 31 / (1344 * y**7) + 127 / (3840 * y**9)
+    )
     value = (
         m * np.log1p((1 - m) / (2 * z))
         + 2 * a * (np.arctanh(x) - x)
         + h * np.log1p(-(x**2))
-        + rest(high)
-        - rest(low)
+        + remainder(high)
+        - remainder(low)
     )
     first = np.log1p(m / low) - m / z + slope(high) - slope(low)
-    second = m / z**2 - m / (low * high) + bend(high) - bend(low)
-    return np.array([value, first, second, (m - 0.5) / (z * low) + bend(low)])
+    second = m / z**2 - m / (low * high) + curvature(high) - curvature(low)
+    return np.array([value, first, second, (m - 0.5) / (z * low) + curvature(low)])
