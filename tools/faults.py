@@ -626,7 +626,7 @@ FAULTS = (
     ),
     Fault(
         "mixed: leverages count posterior correlations once instead of twice",
-        "LaplaceMode.turned",
+        "LaplaceMode.solved_loadings",
         "found[j] += own * a[i]",
         "pass",
         "test_mixed",
@@ -689,7 +689,7 @@ FAULTS = (
     ),
     Fault(
         "leave-one-out in one pass drops the rows beyond the near ones",
-        "leave_one_out._some",
+        "leave_one_out._leave_out",
         '-np.einsum("si,si->s", every, far[ring])',
         '-0 * np.einsum("si,si->s", every, far[ring])',
         "test_field",

@@ -356,7 +356,7 @@ def test_units_by_themselves_are_what_f_lacks_without_them(data, drop, score, me
         np.testing.assert_allclose(away, fall, rtol=1e-8)
         want = model.losses(every, weights, units[:, None], np.ones((4, 1), bool))
         np.testing.assert_allclose(losses, want, rtol=1e-8)
-        if model.engine.apart:  # pairs of clusters
+        if model.engine.outer_weights:  # pairs of clusters
             _, away = model.costs.runs(theta, units[::2], np.full(2, 2))(theta)
             fall = (
                 model.look(every[:2], np.ones_like(weights[:2]))[0]

@@ -54,8 +54,8 @@ class DesignRegressions(NamedTuple):
         # least eigenvalue, relative to the largest, beyond rounding
         information = self.information
         collinear_share = 1e-13
-        known = np.isfinite(information).all((1, 2), keepdims=True)
-        size, basis = np.linalg.eigh(np.where(known, information, 0.0))
+        finite = np.isfinite(information).all((1, 2), keepdims=True)
+        size, basis = np.linalg.eigh(np.where(finite, information, 0.0))
         logdet = np.where(size > collinear_share * size[:, -1:], np.log(size), np.inf).sum(1)
         return logdet, np.einsum(
             "ljk,kli->jli", (basis / size[:, None]) @ basis.swapaxes(1, 2), self.residual
@@ -65,11 +65,11 @@ class DesignRegressions(NamedTuple):
 class AbstractEngine(abc.ABC):
     """F(θ, w) of a batch of refits, its gradients, and the posterior of the linear predictors.
 
-    `apart` tells whether weights stand outside of the integrals, one for each level of the only
+    `outer_weights` tells whether weights stand outside of the integrals, one for each level of the only
     factor.
     """
 
-    apart: bool
+    outer_weights: bool
 
     @property
     @abc.abstractmethod
@@ -94,7 +94,7 @@ class AbstractEngine(abc.ABC):
         self, theta: Points, weights: Weights, state: State = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Compute mean and variance of every row's predictor given the seen rows `[refits, rows]`,
-        and τ `[own, refits, 1]`.
+        and τ `[shared, refits, 1]`.
         """
 
     @abc.abstractmethod
@@ -128,28 +128,28 @@ class AbstractEngine(abc.ABC):
         lanes = np.arange(len(theta))
         value = np.empty(len(theta))
         gradient = np.zeros_like(theta)
-        for some in np.array_split(
+        for chunk in np.array_split(
             lanes, 1 + len(theta) * self.data.design.size // RESTRICTED_ENTRIES
         ):
-            at = self.regressions(
-                theta[some], weights[some], None if state is None else state[some]
+            regressions = self.regressions(
+                theta[chunk], weights[chunk], None if state is None else state[chunk]
             )
-            logdet, solved = at.solve()
-            value[some], weight = 0.5 * logdet, at.weight * at.outer
-            by_loadings = self.by_loadings(-weight * np.einsum("cjli,jli->cli", at.effects, solved))
-            gradient[some, len(at.residual) : -1] = by_loadings
+            logdet, solved = regressions.solve()
+            value[chunk], weight = 0.5 * logdet, regressions.weight * regressions.outer
+            by_loadings = self.by_loadings(-weight * np.einsum("cjli,jli->cli", regressions.effects, solved))
+            gradient[chunk, len(regressions.residual) : -1] = by_loadings
             # W = ω e^{−2τ}
-            gradient[some, -1] = -np.sum(weight * np.sum(at.residual * solved, 0), 1)
+            gradient[chunk, -1] = -np.sum(weight * np.sum(regressions.residual * solved, 0), 1)
         return value, gradient
 
     def restricted_by_weight(
         self, theta: Points, weights: Weights
     ) -> Float[np.ndarray, "refits units"]:
         """Compute the derivatives of ½ log|XᵀV⁻¹X| by the weights of units, at weights one."""
-        at = self.regressions(theta, weights)
-        inside = at.residual if isinstance(at.outer, float) else at.design.T[:, None]
-        each = 0.5 * at.weight * np.sum(inside * at.solve()[1], 0)
-        return np.array([np.bincount(at.unit, one, weights.shape[1]) for one in each])
+        regressions = self.regressions(theta, weights)
+        inside = regressions.residual if isinstance(regressions.outer, float) else regressions.design.T[:, None]
+        slopes = 0.5 * regressions.weight * np.sum(inside * regressions.solve()[1], 0)
+        return np.array([np.bincount(regressions.unit, refit_slopes, weights.shape[1]) for refit_slopes in slopes])
 
     def restricted_alone(
         self,
@@ -164,23 +164,23 @@ class AbstractEngine(abc.ABC):
         XᵀV⁻¹X lacks the shares of the clusters, or kkᵀ/c of a row, with k its row of V⁻¹X and c =
         (V⁻¹)ᵢᵢ = w(1 − wv).
         """
-        at, total = (
+        regressions, total = (
             self.regressions(theta[None], np.ones((1, units))),
-            lambda part: np.bincount(at.unit, part, units),
+            lambda part: np.bincount(regressions.unit, part, units),
         )
-        (logdet,), solved = at.solve()
-        weight = at.weight[0]
-        residual = at.residual[:, 0]
-        if not self.apart:
+        (logdet,), solved = regressions.solve()
+        weight = regressions.weight[0]
+        residual = regressions.residual[:, 0]
+        if not self.outer_weights:
             variance = self.predictors(theta[None], np.ones((1, units)))[1][0]
             share = total(weight * np.sum(residual * solved[:, 0], 0)) / (
                 1 - total(weight) * variance
             )
             return -0.5 * np.log1p(-share[unit])
-        lost = np.array(
-            [[np.bincount(run, total(weight * r * x)[unit]) for x in at.design.T] for r in residual]
+        cluster_information = np.array(
+            [[np.bincount(run, total(weight * r * x)[unit]) for x in regressions.design.T] for r in residual]
         )
-        return 0.5 * (logdet - np.linalg.slogdet(at.information[0] - np.moveaxis(lost, 2, 0))[1])
+        return 0.5 * (logdet - np.linalg.slogdet(regressions.information[0] - np.moveaxis(cluster_information, 2, 0))[1])
 
 
 # numbers of rows, columns and refits whose regressions are in memory together
@@ -194,13 +194,13 @@ def jacobian_by_differences(
     """Compute ∂²F/∂θ∂w by central differences of the exact ∂F/∂w, which `by_weight` returns with
     its state.
     """
-    found = []
+    columns = []
     state = None
-    for k, one in enumerate(np.eye(len(theta))):
+    for k, direction in enumerate(np.eye(len(theta))):
         step = GRADIENT_DIFFERENCE * max(1.0, abs(theta[k]))
-        ends, state = by_weight(np.stack([theta + step * one, theta - step * one]), state)
-        found.append((ends[0] - ends[1]) / (2 * step))
-    return np.stack(found, axis=1)
+        ends, state = by_weight(np.stack([theta + step * direction, theta - step * direction]), state)
+        columns.append((ends[0] - ends[1]) / (2 * step))
+    return np.stack(columns, axis=1)
 
 
 class AbstractLatentModel(AbstractClosedForm):
@@ -224,8 +224,8 @@ class AbstractLatentModel(AbstractClosedForm):
     def predictor_covariance(
         self, theta: Float[np.ndarray, " params"]
     ) -> Float[np.ndarray, "units units"] | None:
-        own, curvature = self.engine.covariances(np.asarray(theta, float))
-        return with_coefficients(own, self.engine.data.design, curvature)
+        covariance, curvature = self.engine.covariances(np.asarray(theta, float))
+        return with_coefficients(covariance, self.engine.data.design, curvature)
 
     @property
     @abc.abstractmethod
@@ -237,8 +237,8 @@ class AbstractLatentModel(AbstractClosedForm):
         """Orthonormal basis of the design of the rows that have a response, and the units of these
         rows.
         """
-        known = self._row_units >= 0
-        return np.linalg.qr(self.engine.data.design[known])[0], self._row_units[known]
+        observed = self._row_units >= 0
+        return np.linalg.qr(self.engine.data.design[observed])[0], self._row_units[observed]
 
     def _undetermined(
         self, index: Int[np.ndarray, "refits width"], weight: Float[np.ndarray, "refits width"]
@@ -246,15 +246,15 @@ class AbstractLatentModel(AbstractClosedForm):
         """Say of which refits the rows leave a coefficient open, whose prior is flat."""
         # share of a direction's squares that is rounding
         (basis, unit) = self._basis
-        rest = 1e-10
+        rounding = 1e-10
         out = (weight == 0) & (index < self.num_units)
-        own = np.append(np.bincount(unit, np.sum(basis**2, axis=1), self.num_units), 0.0)
-        found = np.sum(own[index] * out, axis=1) >= 1 - rest  # else no direction can have left
-        for lane in np.flatnonzero(found):
-            found[lane] = (
-                np.linalg.norm(basis[np.isin(unit, index[lane][out[lane]])], 2) ** 2 >= 1 - rest
+        leverages = np.append(np.bincount(unit, np.sum(basis**2, axis=1), self.num_units), 0.0)
+        undetermined = np.sum(leverages[index] * out, axis=1) >= 1 - rounding  # else no direction can have left
+        for lane in np.flatnonzero(undetermined):
+            undetermined[lane] = (
+                np.linalg.norm(basis[np.isin(unit, index[lane][out[lane]])], 2) ** 2 >= 1 - rounding
             )
-        return found
+        return undetermined
 
     def losses(
         self,
@@ -264,12 +264,12 @@ class AbstractLatentModel(AbstractClosedForm):
         held: Bool[np.ndarray, "refits width"],
         state: State = None,
     ) -> Float[np.ndarray, "refits ..."]:
-        mean, variance, tau, some = self._given_seen(theta, weights, index, state)
-        own = np.repeat(tau[..., 0], index.shape[1], axis=1)
-        found = marginal_losses(
-            self.engine.data.select_rows(some.ravel()), mean.ravel(), variance.ravel(), own
+        mean, variance, tau, rows = self._conditional_moments(theta, weights, index, state)
+        row_tau = np.repeat(tau[..., 0], index.shape[1], axis=1)
+        losses = marginal_losses(
+            self.engine.data.select_rows(rows.ravel()), mean.ravel(), variance.ravel(), row_tau
         )
-        return found.reshape(index.shape)
+        return losses.reshape(index.shape)
 
     def predictions(
         self,
@@ -279,21 +279,21 @@ class AbstractLatentModel(AbstractClosedForm):
         kind: str,
         state: State = None,
     ) -> Float[np.ndarray, "refits width"]:
-        mean, variance, tau, _ = self._given_seen(theta, weights, index, state)
+        mean, variance, tau, _ = self._conditional_moments(theta, weights, index, state)
         if kind == "link":
             return mean
         return marginal_means(self.engine.data.response, mean, variance, tau)
 
-    def _given_seen(
+    def _conditional_moments(
         self, theta: Points, weights: Weights, index: np.ndarray, state: State
     ) -> tuple[np.ndarray, ...]:
         """Compute means and variances of the linear predictors of some rows given the seen ones,
         `[refits, width]`.
 
-        Returns them with τ `[own, refits, 1]`, and the rows; padding is replaced by the last row.
+        Returns them with τ `[shared, refits, 1]`, and the rows; padding is replaced by the last row.
         """
         mean, variance, tau = self.engine.predictors(
             np.asarray(theta, float), np.asarray(weights, float), state
         )
-        some = np.minimum(index, mean.shape[1] - 1)
-        return *(np.take_along_axis(part, some, axis=1) for part in (mean, variance)), tau, some
+        rows = np.minimum(index, mean.shape[1] - 1)
+        return *(np.take_along_axis(part, rows, axis=1) for part in (mean, variance)), tau, rows

@@ -28,63 +28,63 @@ class CrossedFactors(LaplaceEngine):
     """Rows, their factors, and the unit of each row."""
 
     factors: tuple[GroupingFactor, ...]
-    apart = False  # whether weights stand outside of the integral
+    outer_weights = False  # whether weights stand outside of the integral
 
     @classmethod
-    def of(
+    def build(
         cls,
         data: ResponseRows,
         factors: tuple[GroupingFactor, ...],
         unit: np.ndarray,
-        known: Incidence | None = None,
+        incidence: Incidence | None = None,
     ) -> Self:
-        """Make the engine; `known` is the incidence of the same factors with other entries of Λ
+        """Make the engine; `incidence` is the incidence of the same factors with other entries of Λ
         free.
         """
         ends = np.cumsum([0, *(factor.q * len(factor.levels) for factor in factors)])
         # effects whose matrix is a dense front of H
         largest = int(np.argmax(np.diff(ends)))
         max_dense_effects = 6000
-        rest = int(ends[-1] - np.diff(ends)[largest])
-        if rest > max_dense_effects:
+        num_dense = int(ends[-1] - np.diff(ends)[largest])
+        if num_dense > max_dense_effects:
             raise ValueError(
-                f"Mixed: {rest} random effects beside those of {factors[largest].name!r} are too many: their matrix is dense, "
+                f"Mixed: {num_dense} random effects beside those of {factors[largest].name!r} are too many: their matrix is dense, "
                 f"up to {max_dense_effects}."
             )
-        if known is None:
+        if incidence is None:
             index = [
                 end + f.code * f.q + j
                 for f, end in zip(factors, ends[:-1], strict=True)
                 for j in range(f.q)
             ]
-            every = [scipy.sparse.eye_array(int(ends[-1]), format="csr")]
-            known = Incidence(np.array(index), every, np.arange(ends[largest], ends[largest + 1]))
+            terms = [scipy.sparse.eye_array(int(ends[-1]), format="csr")]
+            incidence = Incidence(np.array(index), terms, np.arange(ends[largest], ends[largest + 1]))
         count, parts = (
             sum(len(factor.row) for factor in factors),
             np.cumsum([0, *(factor.q for factor in factors)]),
         )
-        of_psi = np.cumsum([len(factor.row) for factor in factors])[:-1]
+        bounds = np.cumsum([len(factor.row) for factor in factors])[:-1]
 
         def loadings(psi: NDArray) -> NDArray:
-            free = np.split(psi, of_psi, axis=1)
+            free = np.split(psi, bounds, axis=1)
             return np.concatenate(
-                [f.rotate(own, f.design) for f, own in zip(factors, free, strict=True)]
+                [f.rotate(entries, f.design) for f, entries in zip(factors, free, strict=True)]
             )
 
         def by_psi(slopes: NDArray) -> NDArray:
-            own = [
+            row_slopes = [
                 f.by_free(slopes[first:], f.design)
                 for f, first in zip(factors, parts[:-1], strict=True)
             ]
-            return np.concatenate([np.sum(part, axis=-1) for part in own]).T
+            return np.concatenate([np.sum(part, axis=-1) for part in row_slopes]).T
 
         field = Field(
-            known.terms,
+            incidence.terms,
             lambda psi: (np.ones((len(psi), 1)), np.zeros((len(psi), 1, count))),
             lambda psi: (np.zeros(len(psi)), np.zeros_like(psi)),
             size=count,
         )
-        return cls(Latent(data, known, field, loadings, by_psi), unit, int(unit.max()) + 1, factors)
+        return cls(Latent(data, incidence, field, loadings, by_psi), unit, int(unit.max()) + 1, factors)
 
     # scores
 
@@ -97,11 +97,11 @@ class CrossedFactors(LaplaceEngine):
         mean, variance, tau = self.predictors(theta, weights, state)
         rows = np.concatenate([self.members[u] for u in unit])
         place = np.repeat(np.arange(len(unit)), [len(self.members[u]) for u in unit])
-        of = lane[place]
-        each = marginal_losses(
-            self.data.select_rows(rows), mean[of, rows], variance[of, rows], tau[:, of, 0]
+        row_lane = lane[place]
+        losses = marginal_losses(
+            self.data.select_rows(rows), mean[row_lane, rows], variance[row_lane, rows], tau[:, row_lane, 0]
         )
-        return np.bincount(place, each, len(unit))
+        return np.bincount(place, losses, len(unit))
 
     pointwise = conditional
 
@@ -111,13 +111,13 @@ class CrossedFactors(LaplaceEngine):
         """Compute −log p(y_g | everything seen) of all rows of each listed unit."""
         out = np.zeros(len(unit))
         for k in np.unique(lane):
-            at = self.mode(theta[[k]], weights[[k]], None if state is None else state[[k]])
+            mode = self.mode(theta[[k]], weights[[k]], None if state is None else state[[k]])
             for place in np.flatnonzero(lane == k):
                 rows = self.members[unit[place]]
                 data = self.data.select_rows(rows)
-                covariance = self.latent.covariance(at, rows)
+                covariance = self.latent.covariance(mode, rows)
                 out[place] = joint_density(
-                    data.response, at.eta[0, rows], covariance, at.refits.tau[:, 0], data
+                    data.response, mode.eta[0, rows], covariance, mode.refits.tau[:, 0], data
                 )
         return out
 
@@ -134,23 +134,23 @@ class CrossedFactors(LaplaceEngine):
 
         −1 is a new level.
         """
-        at = self.whole(theta)
+        mode = self.full_mode(theta)
         free = split(theta[None], self.data, self.factors).free
         mean = np.zeros(len(codes[0]))
         variance = np.zeros(len(codes[0]))
         for start in range(0, len(mean), SIDES):
-            some = slice(start, start + SIDES)
+            rows = slice(start, start + SIDES)
             end = 0
-            right = np.zeros((at.u.shape[1], len(mean[some])))
+            right = np.zeros((mode.u.shape[1], len(mean[rows])))
             for factor, lam, code, design in zip(self.factors, free, codes, designs, strict=True):
-                own = factor.rotate(lam[0], design[:, some])
-                known = np.flatnonzero(code[some] >= 0)
+                loadings = factor.rotate(lam[0], design[:, rows])
+                seen = np.flatnonzero(code[rows] >= 0)
                 for j in range(factor.q):
-                    right[end + code[some][known] * factor.q + j, known] = own[j, known]
-                variance[some] += np.where(code[some] >= 0, 0.0, np.sum(own**2, 0))
+                    right[end + code[rows][seen] * factor.q + j, seen] = loadings[j, seen]
+                variance[rows] += np.where(code[rows] >= 0, 0.0, np.sum(loadings**2, 0))
                 end += factor.q * len(factor.levels)
-            mean[some] = at.u[0] @ right
-            variance[some] += np.sum(right * at.solver.solve(right[None])[0], 0)
+            mean[rows] = mode.u[0] @ right
+            variance[rows] += np.sum(right * mode.solver.solve(right[None])[0], 0)
         return mean, variance
 
     @property
@@ -159,7 +159,7 @@ class CrossedFactors(LaplaceEngine):
 
     def modes(self, theta: np.ndarray) -> State:
         """Modes given all data."""
-        return self.whole(theta).starts(False)
+        return self.full_mode(theta).starts(False)
 
     def alone(
         self, theta: np.ndarray, unit: np.ndarray, joint: bool, start: State
@@ -170,27 +170,27 @@ class CrossedFactors(LaplaceEngine):
         Both come from the posterior N(m, K) of the unit's predictors given all data, from which its
         own W = ωℓ″ is removed: K_c = K (I − WK)⁻¹, m_c = m + K_c W (m − y).
         """
-        at = self.mode(theta[None], np.ones((1, self.num_units)), start)
+        mode = self.mode(theta[None], np.ones((1, self.num_units)), start)
         members = [self.members[u] for u in unit]
         if max(map(len, members)) == 1:
             rows = np.concatenate(members)
-            blocks = [(rows, at.variance[0, rows, None, None])]
+            blocks = [(rows, mode.variance[0, rows, None, None])]
         else:
             ends = np.cumsum([len(rows) for rows in members])
             blocks = []
             for part in np.split(
                 np.arange(len(members)), np.flatnonzero(np.diff(ends // SIDES)) + 1
             ):
-                K = self.latent.covariance(at, np.concatenate([members[k] for k in part]))
+                K = self.latent.covariance(mode, np.concatenate([members[k] for k in part]))
                 last = 0
                 for k in part:
-                    own = slice(last, last := last + len(members[k]))
-                    blocks.append((members[k], K[None, own, own]))
-        found = [self._without(at, rows, K) for rows, K in blocks]
-        away, each = (np.concatenate(part) for part in zip(*found, strict=True))
-        return away, away if joint else each
+                    block = slice(last, last := last + len(members[k]))
+                    blocks.append((members[k], K[None, block, block]))
+        block_losses = [self._without(mode, rows, K) for rows, K in blocks]
+        changes, losses = (np.concatenate(part) for part in zip(*block_losses, strict=True))
+        return changes, changes if joint else losses
 
-    def _without(self, at: LaplaceMode, rows: NDArray, K: NDArray) -> tuple[NDArray, NDArray]:
+    def _without(self, mode: LaplaceMode, rows: NDArray, K: NDArray) -> tuple[NDArray, NDArray]:
         """Compute −log p of y of some rows given all others, jointly `[blocks]`, and its sum over
         single rows.
 
@@ -198,17 +198,17 @@ class CrossedFactors(LaplaceEngine):
         """
         (count, size) = K.shape[:2]
         data = self.data
-        W, apart = (part[0, rows].reshape(count, size) for part in (at.losses[2], at.eta - data.y))
-        left = K @ np.linalg.inv(np.eye(size) - W[:, :, None] * K)
-        apart = apart + np.einsum("kij,kj->ki", left, W * apart)
-        total = left + np.eye(size) / W[:, :, None]
-        own = np.einsum("kii->ki", total)
+        W, residual = (part[0, rows].reshape(count, size) for part in (mode.losses[2], mode.eta - data.y))
+        cavity = K @ np.linalg.inv(np.eye(size) - W[:, :, None] * K)
+        residual = residual + np.einsum("kij,kj->ki", cavity, W * residual)
+        total = cavity + np.eye(size) / W[:, :, None]
+        variances = np.einsum("kii->ki", total)
         half = 0.5 * np.log(2 * np.pi)
         fixed = (data.size * data.fixed)[rows].reshape(count, size).sum(1) + size * half
         joint = 0.5 * np.linalg.slogdet(total)[1] + 0.5 * np.sum(
-            apart * np.linalg.solve(total, apart[..., None])[..., 0], 1
+            residual * np.linalg.solve(total, residual[..., None])[..., 0], 1
         )
-        return joint + fixed, 0.5 * np.sum(np.log(own) + apart**2 / own, 1) + fixed
+        return joint + fixed, 0.5 * np.sum(np.log(variances) + residual**2 / variances, 1) + fixed
 
 
 def joint_density(
@@ -224,17 +224,17 @@ def joint_density(
     low = np.zeros_like(covariance)
     value = np.inf
 
-    def look(pull: np.ndarray) -> ValueAndSteps:
+    def look(dual: np.ndarray) -> ValueAndSteps:
         """Evaluate at η = m + K pull, for any K."""
         nonlocal low, value
-        moved = covariance @ pull
-        loss, slope, bend = response.orders(mean + moved, tau, data.y, (0, 1, 2))
-        value = float(data.size @ loss + 0.5 * pull @ moved)
-        root = np.sqrt(data.size * bend)
+        shift = covariance @ dual
+        loss, slope, curvature = response.orders(mean + shift, tau, data.y, (0, 1, 2))
+        value = float(data.size @ loss + 0.5 * dual @ shift)
+        root = np.sqrt(data.size * curvature)
         low = np.linalg.cholesky(np.eye(len(mean)) + root[:, None] * covariance * root)
-        wanted = data.size * bend * moved - data.size * slope
-        solved = scipy.linalg.cho_solve((low, True), root * (covariance @ wanted))
-        return np.array(value), lambda fresh: pull - (wanted - root * solved)
+        target = data.size * curvature * shift - data.size * slope
+        solved = scipy.linalg.cho_solve((low, True), root * (covariance @ target))
+        return np.array(value), lambda fresh: dual - (target - root * solved)
 
     look(newton(look, np.zeros(len(mean)))[0])
     fixed = data.size @ np.broadcast_to(

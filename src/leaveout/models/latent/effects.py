@@ -86,10 +86,10 @@ class GroupingFactor:
         self, slopes: Float[np.ndarray, "effects ... rows"], design: np.ndarray
     ) -> Float[np.ndarray, "free ... rows"]:
         """Return each row's slopes in the free entries, from those in Λᵀz."""
-        own = np.empty((len(self.row), *slopes.shape[1:]))
+        free_slopes = np.empty((len(self.row), *slopes.shape[1:]))
         for k, (i, j) in enumerate(zip(self.row, self.column, strict=True)):
-            own[k] = design[i] * slopes[j]
-        return own
+            free_slopes[k] = design[i] * slopes[j]
+        return free_slopes
 
     def information(
         self, free: Float[np.ndarray, " free"], weight: Float[np.ndarray, " rows"]
@@ -109,12 +109,12 @@ class GroupingFactor:
         ).T
         S = np.linalg.solve(np.eye(self.q) + C @ (root @ root.T), C)  # (C⁻¹ + ΛΛᵀ)⁻¹ of each level
         across = S @ root
-        both = root.T @ across
-        found = (
-            S[:, i[:, None], i] * both[:, j[:, None], j]
+        root_information = root.T @ across
+        information = (
+            S[:, i[:, None], i] * root_information[:, j[:, None], j]
             + across[:, i[:, None], j] * across[:, i, j[:, None]]
         )
-        return found.sum(0)
+        return information.sum(0)
 
     def covariance(
         self, free: Float[np.ndarray, "... free"], unit: float
@@ -125,13 +125,13 @@ class GroupingFactor:
 
     def free(self, covariance: Any, unit: float) -> Float[np.ndarray, " free"]:
         """Return the free entries of Λ of a covariance, which may be singular."""
-        own = self.scale * unit
-        given = np.reshape(np.asarray(covariance, np.float64), (-1,))
-        if given.size != self.q**2 or not np.isfinite(given).all():
+        scales = self.scale * unit
+        entries = np.reshape(np.asarray(covariance, np.float64), (-1,))
+        if entries.size != self.q**2 or not np.isfinite(entries).all():
             raise ValueError(
                 f"Mixed: the covariance of {self.name} must be [{self.q}, {self.q}] numbers; got {covariance}."
             )
-        scaled = given.reshape(self.q, self.q) / np.outer(own, own)
+        scaled = entries.reshape(self.q, self.q) / np.outer(scales, scales)
         if not np.allclose(scaled, scaled.T):
             raise ValueError(
                 f"Mixed: the covariance of {self.name} must be symmetric; got {covariance}."
@@ -156,29 +156,29 @@ class Parts:
 def split(theta: np.ndarray, data: ResponseRows, factors: tuple[GroupingFactor, ...]) -> Parts:
     """Split θ `[refits, params]` into its parts."""
     p = data.design.shape[1]
-    own = data.response.own
+    num_shared = data.response.num_shared
     ends = np.cumsum([p, *(len(factor.row) for factor in factors)])
     free = tuple(theta[:, a:b] for a, b in itertools.pairwise(ends))
-    return Parts(theta[:, :p], free, theta[:, theta.shape[1] - own :])
+    return Parts(theta[:, :p], free, theta[:, theta.shape[1] - num_shared :])
 
 
 def _semidefinite(matrix: np.ndarray, name: str) -> np.ndarray:
     """Cholesky factor of a semidefinite matrix, with columns of zeros for zero pivots."""
     low = np.zeros_like(matrix)
-    left = matrix.copy()
+    remainder = matrix.copy()
     for j in range(len(matrix)):
-        if left[j, j] < -1e-8 * max(1.0, matrix[j, j]):
+        if remainder[j, j] < -1e-8 * max(1.0, matrix[j, j]):
             raise ValueError(f"Mixed: the covariance of {name} has a negative eigenvalue.")
-        if left[j, j] > 1e-14 * max(matrix[j, j], 1e-300):
-            low[j:, j] = left[j:, j] / np.sqrt(left[j, j])
-            left -= np.outer(low[:, j], low[:, j])
+        if remainder[j, j] > 1e-14 * max(matrix[j, j], 1e-300):
+            low[j:, j] = remainder[j:, j] / np.sqrt(remainder[j, j])
+            remainder -= np.outer(low[:, j], low[:, j])
     return low
 
 
 def bars(formula: str) -> tuple[str, list[Bar]]:
     """Split a formula into the part without bars, and its bars."""
-    kept = ""
-    found = list[Bar]()
+    fixed_part = ""
+    effect_bars = list[Bar]()
     depth = 0
     start = 0
     for k, letter in enumerate(formula):
@@ -195,18 +195,18 @@ def bars(formula: str) -> tuple[str, list[Bar]]:
             if depth == 0:
                 inside = formula[start + 1 : k]
                 if "|" in inside:
-                    kept += "\0"
-                    found += _bar(formula, inside)
+                    fixed_part += "\0"
+                    effect_bars += _bar(formula, inside)
                 else:
-                    kept += formula[start : k + 1]
+                    fixed_part += formula[start : k + 1]
         elif depth == 0:
-            kept += letter
-    if depth or "|" in kept:
+            fixed_part += letter
+    if depth or "|" in fixed_part:
         raise ValueError(
             f"Mixed: formula {formula!r}: write what varies by a factor in parentheses, as (1 + x | patient)."
         )
-    kept = re.sub(r"\s+", " ", re.sub(r"\+\s*\0|\0\s*\+", "", kept).replace("\0", "1")).strip()
-    return (kept + " 1" if kept.endswith("~") else kept), found
+    fixed_part = re.sub(r"\s+", " ", re.sub(r"\+\s*\0|\0\s*\+", "", fixed_part).replace("\0", "1")).strip()
+    return (fixed_part + " 1" if fixed_part.endswith("~") else fixed_part), effect_bars
 
 
 def _bar(formula: str, inside: str) -> list[Bar]:
@@ -269,8 +269,8 @@ def read_formula(formula: str, data: Any) -> BoundFormula:
     left, tilde, right = formula.partition("~")
     if not tilde or not left.strip():
         raise ValueError(f"Mixed: formula {formula!r} must name a response: 'y ~ x + (1 | group)'.")
-    fixed, found = bars(right)
-    if not found:
+    fixed, effect_bars = bars(right)
+    if not effect_bars:
         raise ValueError(
             f"Mixed: formula {formula!r} has no random effects, as (1 | group); without any take lo.GLM."
         )
@@ -278,10 +278,10 @@ def read_formula(formula: str, data: Any) -> BoundFormula:
     with reading("Mixed", formula) as model_matrix:
         X = model_matrix(fixed or "1", data, na_action="raise")
         y = response(left.strip(), data, model_matrix)
-        designs = [model_matrix(bar.effects, data, na_action="raise") for bar in found]
-    groups = {bar.factor: factor_codes(data, bar.factor) for bar in found}
+        designs = [model_matrix(bar.effects, data, na_action="raise") for bar in effect_bars]
+    groups = {bar.factor: factor_codes(data, bar.factor) for bar in effect_bars}
     blocks = []
-    for bar, design in zip(found, designs, strict=True):
+    for bar, design in zip(effect_bars, designs, strict=True):
         terms = design.model_spec.term_slices.values()
         sizes = (
             (design.shape[1],)
@@ -294,28 +294,28 @@ def read_formula(formula: str, data: Any) -> BoundFormula:
             )
         )
     specs = tuple(
-        (bar.factor, design.model_spec) for bar, design in zip(found, designs, strict=True)
+        (bar.factor, design.model_spec) for bar, design in zip(effect_bars, designs, strict=True)
     )
     return BoundFormula(y, pd.DataFrame(X), tuple(blocks), groups, X.model_spec, specs)
 
 
-def align_groupings(groups: Any, **given: Any) -> tuple[dict[str, Any], list[Any]]:
+def align_groupings(groups: Any, **arguments: Any) -> tuple[dict[str, Any], list[Any]]:
     """Match groupings, by name, and other arguments of the same rows by their labels, in the order
     of the first argument.
     """
     if index_of(groups) is None:
         groups = pandas_of("Mixed", "groups", groups)
     if isinstance(groups, pd.DataFrame | dict):
-        named = {str(name): groups[name] for name in groups}
+        groupings = {str(name): groups[name] for name in groups}
     else:
-        named = {str(getattr(groups, "name", None) or "group"): groups}
-    _, *found = match_labels(
-        "Mixed", **given, **{f"groups ({name})": labels for name, labels in named.items()}
+        groupings = {str(getattr(groups, "name", None) or "group"): groups}
+    _, *aligned = match_labels(
+        "Mixed", **arguments, **{f"groups ({name})": labels for name, labels in groupings.items()}
     )
-    return dict(zip(named, found[len(given) :], strict=True)), found[: len(given)]
+    return dict(zip(groupings, aligned[len(arguments) :], strict=True)), aligned[: len(arguments)]
 
 
-def given_blocks(
+def array_blocks(
     names_by_key: dict[str, Any], slopes: Any, n: int
 ) -> tuple[tuple[EffectBlock, ...], dict[str, tuple[np.ndarray, np.ndarray]]]:
     """Build blocks from arrays.
@@ -324,37 +324,37 @@ def given_blocks(
     """
     if slopes is not None and len(names_by_key) > 1:
         raise ValueError("Mixed: slopes= go with one grouping; for several write a formula.")
-    found = {
+    codes_by_name = {
         name: codes("Mixed", f"groups ({name})", labels) for name, labels in names_by_key.items()
     }
-    wrong = {name: len(code) for name, (code, _) in found.items() if len(code) != n}
-    if wrong or not found:
+    wrong = {name: len(code) for name, (code, _) in codes_by_name.items() if len(code) != n}
+    if wrong or not codes_by_name:
         raise ValueError(
             f"Mixed: groups must give one label for each of the {n} rows; got {wrong or 'none'}."
         )
     design = np.ones((n, 1))
     columns = ("Intercept",)
     if slopes is not None:
-        own = tuple(map(str, slopes.columns)) if hasattr(slopes, "columns") else ()
-        more = np.asarray(numbers("Mixed", "slopes", slopes), np.float64)
-        if more.ndim == 1:
-            more = more[:, None]
-        if more.shape[0] != n or more.ndim != 2:
-            raise ValueError(f"Mixed: slopes must be [{n}, effects]; got shape {more.shape}.")
-        design = np.hstack([design, more])
-        columns = (*columns, *(own or (f"z{j}" for j in range(more.shape[1]))))
-    return tuple(EffectBlock(name, columns, design, (len(columns),)) for name in found), found
+        names = tuple(map(str, slopes.columns)) if hasattr(slopes, "columns") else ()
+        slope_columns = np.asarray(numbers("Mixed", "slopes", slopes), np.float64)
+        if slope_columns.ndim == 1:
+            slope_columns = slope_columns[:, None]
+        if slope_columns.shape[0] != n or slope_columns.ndim != 2:
+            raise ValueError(f"Mixed: slopes must be [{n}, effects]; got shape {slope_columns.shape}.")
+        design = np.hstack([design, slope_columns])
+        columns = (*columns, *(names or (f"z{j}" for j in range(slope_columns.shape[1]))))
+    return tuple(EffectBlock(name, columns, design, (len(columns),)) for name in codes_by_name), codes_by_name
 
 
 def factors(
-    blocks: tuple[EffectBlock, ...], facts: dict[str, tuple[np.ndarray, np.ndarray]]
+    blocks: tuple[EffectBlock, ...], codes_by_name: dict[str, tuple[np.ndarray, np.ndarray]]
 ) -> tuple[GroupingFactor, ...]:
     """Build the grouping factors, each with all its blocks."""
-    found = []
-    for name, (code, levels) in facts.items():
-        own = [block for block in blocks if block.factor == name]
-        columns = tuple(column for block in own for column in block.columns)
-        design = np.hstack([block.design for block in own]).T
+    grouping_factors = []
+    for name, (code, levels) in codes_by_name.items():
+        factor_blocks = [block for block in blocks if block.factor == name]
+        columns = tuple(column for block in factor_blocks for column in block.columns)
+        design = np.hstack([block.design for block in factor_blocks]).T
         if not np.isfinite(design).all():
             raise ValueError(
                 f"Mixed: effects of {name} hold {np.sum(~np.isfinite(design))} NaN or infinite values; drop or impute."
@@ -370,14 +370,14 @@ def factors(
             )
         row = list[int]()
         column = list[int]()
-        at = 0
-        for width in (width for block in own for width in block.sizes):
-            pairs = [(at + i, at + j) for i in range(width) for j in range(i + 1)]
+        first = 0
+        for width in (width for block in factor_blocks for width in block.sizes):
+            pairs = [(first + i, first + j) for i in range(width) for j in range(i + 1)]
             row = row + [i for i, _ in pairs]
             column = column + [j for _, j in pairs]
-            at = at + width
+            first = first + width
         place = np.array(row), np.array(column)
-        found.append(
+        grouping_factors.append(
             GroupingFactor(
                 name,
                 code.astype(np.int64),
@@ -388,22 +388,22 @@ def factors(
                 *place,
             )
         )
-    return tuple(found)
+    return tuple(grouping_factors)
 
 
-def sharing(given: tuple[GroupingFactor, ...], name: str) -> Int[np.ndarray, " levels"]:
+def level_clusters(grouping_factors: tuple[GroupingFactor, ...], name: str) -> Int[np.ndarray, " levels"]:
     """Label the levels of one factor by which of them share effects of the other factors, directly
     or through further levels.
 
     If fewer than `MIN_CLUSTER_GROUPS` groups remain, every level is a group of its own, and the
     other effects count as given.
     """
-    (own,) = [f for f in given if f.name == name]
-    others = [f for f in given if f.name != name]
-    count = len(own.levels)
-    ends = count + np.cumsum([0, *(len(factor.levels) for factor in others)])
-    row = np.tile(own.code, len(others))
-    column = np.concatenate([end + factor.code for end, factor in zip(ends, others, strict=False)])
+    (target,) = [f for f in grouping_factors if f.name == name]
+    neighbours = [f for f in grouping_factors if f.name != name]
+    count = len(target.levels)
+    ends = count + np.cumsum([0, *(len(factor.levels) for factor in neighbours)])
+    row = np.tile(target.code, len(neighbours))
+    column = np.concatenate([end + factor.code for end, factor in zip(ends, neighbours, strict=False)])
     graph = scipy.sparse.csr_array((np.ones(len(row)), (row, column)), shape=(ends[-1], ends[-1]))
     groups, label = scipy.sparse.csgraph.connected_components(graph, directed=False)
     # least number of groups of clusters without common effects for standard errors

@@ -134,7 +134,7 @@ class GaussianField(AbstractLatentModel):
         _check_response(family, self.y[self.observed], self.trials[self.observed])
         self.columns = tuple(map(str, X.columns)) if isinstance(X, pd.DataFrame) else ()
         self.rows, self.center, self.scale = _covariates(X, self.observed)
-        self.edges, _, _ = read_edges("GaussianField", _touching(edges), count, self.labels.index)
+        self.edges, _, _ = read_edges("GaussianField", _area_graph(edges), count, self.labels.index)
         self.family = family
         self.structure = structure
         self.flat = prior is None
@@ -173,10 +173,10 @@ class GaussianField(AbstractLatentModel):
         kind: str,
         state: State = None,
     ) -> Float[np.ndarray, "refits width"]:
-        found = super().predictions(theta, weights, index, kind, state)
+        means = super().predictions(theta, weights, index, kind, state)
         if kind == "link":
-            return found
-        return self.trials[np.minimum(index, self.num_units - 1)] * found
+            return means
+        return self.trials[np.minimum(index, self.num_units - 1)] * means
 
     @property
     def costs(self) -> Costs:
@@ -191,31 +191,31 @@ class GaussianField(AbstractLatentModel):
         if (length > 1).any():
             return None
         ones = np.ones((1, self.num_units))
-        at, first = self.engine.whole(np.asarray(like)), np.asarray(first, np.int64)
+        mode, first = self.engine.full_mode(np.asarray(like)), np.asarray(first, np.int64)
         ring, start = (
-            rings(at, first, lambda some: self._alone(at, some)),
-            at.starts(self.engine.keeps_factors),
+            rings(mode, first, lambda sites: self._alone(mode, sites)),
+            mode.starts(self.engine.keeps_factors),
         )
         if ring is None:
             return None
 
-        def told(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            found = alone(self.engine.mode(np.reshape(theta, (1, -1)), ones, start), ring)
-            return found.losses[:, None], found.joint
+        def unit_changes(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            changes = alone(self.engine.mode(np.reshape(theta, (1, -1)), ones, start), ring)
+            return changes.losses[:, None], changes.joint
 
-        return told
+        return unit_changes
 
-    def _alone(self, at: LaplaceMode, some: Int[np.ndarray, " some"]) -> RowsAlone:
+    def _alone(self, mode: LaplaceMode, sites: Int[np.ndarray, " some"]) -> RowsAlone:
         """Leave out each of some units, one by one."""
-        weights = np.ones((len(some), self.num_units))
-        weights[np.arange(len(some)), some] = 0.0
+        weights = np.ones((len(sites), self.num_units))
+        weights[np.arange(len(sites)), sites] = 0.0
         theta, start = (
-            np.repeat(part, len(some), axis=0) for part in (at.refits.theta, at.starts(False))
+            np.repeat(part, len(sites), axis=0) for part in (mode.refits.theta, mode.starts(False))
         )
-        losses = self.losses(theta, weights, some[:, None], np.ones((len(some), 1), bool), start)[
+        losses = self.losses(theta, weights, sites[:, None], np.ones((len(sites), 1), bool), start)[
             :, 0
         ]
-        return RowsAlone(losses, at.value[0] - self.engine.mode(theta, weights, start).value)
+        return RowsAlone(losses, mode.value[0] - self.engine.mode(theta, weights, start).value)
 
     @property
     def _hyper(self) -> tuple[str, ...]:
@@ -229,10 +229,10 @@ class GaussianField(AbstractLatentModel):
             return float(np.std(self.y[self.observed]))
         return 1.0
 
-    def _prior(self, rest: Float[np.ndarray, "lanes hyper"]) -> tuple[np.ndarray, np.ndarray]:
+    def _prior(self, hyper: Float[np.ndarray, "lanes hyper"]) -> tuple[np.ndarray, np.ndarray]:
         parts = [
             prior_of(name, value, self._spread)
-            for name, value in zip(self._hyper, rest.T, strict=True)
+            for name, value in zip(self._hyper, hyper.T, strict=True)
         ]
         return np.sum([value for value, _ in parts], axis=0), np.stack(
             [slope for _, slope in parts], axis=1
@@ -249,9 +249,9 @@ class GaussianField(AbstractLatentModel):
     @property
     def units(self) -> Units:
         score = LOG_DENSITY if self.family == "gaussian" else LOG_PROBABILITY
-        more: dict[str, Any] = {"target": np.where(self.observed, self.y, np.nan), "score": score}
+        facts: dict[str, Any] = {"target": np.where(self.observed, self.y, np.nan), "score": score}
         return Units(
-            names=self.labels.index, serial=True, blocks=self.block, observed=self.observed, **more
+            names=self.labels.index, serial=True, blocks=self.block, observed=self.observed, **facts
         )
 
     @property
@@ -273,8 +273,8 @@ class GaussianField(AbstractLatentModel):
     def _natural(self, theta):
         first = 1 + len(self.center)
         coef = theta[1:first] / self.scale
-        found = {"intercept": np.asarray(theta[0] - coef @ self.center), "coef": coef}
-        return found | {
+        parameters = {"intercept": np.asarray(theta[0] - coef @ self.center), "coef": coef}
+        return parameters | {
             name: np.asarray(natural_of(name, v))
             for name, v in zip(self._hyper, theta[first:], strict=True)
         }
@@ -337,13 +337,13 @@ class GaussianField(AbstractLatentModel):
         """
         theta = np.asarray(fit.theta)[None]
         ones = np.ones((1, self.num_units))
-        at = self.engine.mode(theta, ones)
-        every = np.arange(self.num_units)[None]
+        mode = self.engine.mode(theta, ones)
+        sites = np.arange(self.num_units)[None]
         columns = {
-            "effect": at.u[0, : self.num_units],
-            "sd": np.sqrt(at.variance[0]),
-            "linear_predictor": at.eta[0] - self.offset,
-            "mean": self.predictions(theta, ones, every, "response")[0],
+            "effect": mode.u[0, : self.num_units],
+            "sd": np.sqrt(mode.variance[0]),
+            "linear_predictor": mode.eta[0] - self.offset,
+            "mean": self.predictions(theta, ones, sites, "response")[0],
         }
         return pd.DataFrame(columns, index=self.labels.index)
 
@@ -362,7 +362,7 @@ def _check_choice(name: str, value: object, facts: tuple[str, ...]) -> None:
         )
 
 
-def _touching(edges: Any) -> Any:
+def _area_graph(edges: Any) -> Any:
     """Build the graph of the areas of a GeoDataFrame that touch."""
     if not (hasattr(edges, "geometry") and hasattr(edges, "crs")):
         return edges
@@ -397,14 +397,14 @@ def _sizes(name: str, value: Any, request: bool, sites: int) -> Float[np.ndarray
     if value is None:
         return np.ones(sites)
     if not request:
-        of = "poisson" if name == "exposure" else "binomial"
-        raise ValueError(f"GaussianField: {name} goes with family={of!r}.")
-    found = np.asarray(numbers("GaussianField", name, value), float)
-    if found.shape != (sites,) or not np.isfinite(found).all() or not (found > 0).all():
+        family = "poisson" if name == "exposure" else "binomial"
+        raise ValueError(f"GaussianField: {name} goes with family={family!r}.")
+    array = np.asarray(numbers("GaussianField", name, value), float)
+    if array.shape != (sites,) or not np.isfinite(array).all() or not (array > 0).all():
         raise ValueError(
-            f"GaussianField: {name} must be [{sites}], positive and finite; got shape {list(found.shape)}."
+            f"GaussianField: {name} must be [{sites}], positive and finite; got shape {list(array.shape)}."
         )
-    return as_stored(found)
+    return as_stored(array)
 
 
 def _check_response(family: str, y: np.ndarray, trials: np.ndarray) -> None:

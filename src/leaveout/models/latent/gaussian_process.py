@@ -40,20 +40,20 @@ def _matern12(r):
 
 
 def _matern32(r):
-    own = np.sqrt(3) * r
-    decay = np.exp(-own)
-    return (1 + own) * decay, lambda: 3 * decay
+    distance = np.sqrt(3) * r
+    decay = np.exp(-distance)
+    return (1 + distance) * decay, lambda: 3 * decay
 
 
 def _matern52(r):
-    own = np.sqrt(5) * r
-    decay = np.exp(-own)
-    return ((own / 3 + 1) * own + 1) * decay, lambda: 5 / 3 * (1 + own) * decay
+    distance = np.sqrt(5) * r
+    decay = np.exp(-distance)
+    return ((distance / 3 + 1) * distance + 1) * decay, lambda: 5 / 3 * (1 + distance) * decay
 
 
 def _rbf(r):
-    own = np.exp(-0.5 * r**2)
-    return own, lambda: own
+    decay = np.exp(-0.5 * r**2)
+    return decay, lambda: decay
 
 
 # k(r), and a function that returns −k′(r) / r
@@ -77,7 +77,7 @@ class ProcessFactor(NamedTuple):
     """
 
     k: Float[Array, "places pairs"]  # of the pairs of rows in the lower triangle
-    bend: Callable[[], Float[Array, "places pairs"]]  # −k′(r) / r
+    kernel_slope: Callable[[], Float[Array, "places pairs"]]  # −k′(r) / r
     S: Float[Array, "places rows"]
     right: Float[Array, "places rows"]  # S(y − μ)
     factor: Float[Array, "places one_more one_more"]
@@ -91,11 +91,11 @@ class ProcessFactor(NamedTuple):
 
     def inverse(self) -> tuple[Float[Array, "places rows rows"], Float[Array, "places rows"]]:
         """Return M⁻¹ and β."""
-        each = [scipy.linalg.lapack.dpotri(one[:-1, :-1].T)[0].T for one in self.factor]
-        found = np.reshape(each, (*self.S.shape, self.S.shape[1]))
-        np.einsum("pii->pi", found)[:] *= 0.5
-        found = found + found.swapaxes(1, 2)  # its upper triangle is that of the factor, zero
-        return found, np.einsum("pij,pj->pi", found, self.right)
+        triangles = [scipy.linalg.lapack.dpotri(factor[:-1, :-1].T)[0].T for factor in self.factor]
+        inverse = np.reshape(triangles, (*self.S.shape, self.S.shape[1]))
+        np.einsum("pii->pi", inverse)[:] *= 0.5
+        inverse = inverse + inverse.swapaxes(1, 2)  # its upper triangle is that of the factor, zero
+        return inverse, np.einsum("pij,pj->pi", inverse, self.right)
 
 
 class GaussianProcess(AbstractClosedForm):
@@ -191,12 +191,12 @@ class GaussianProcess(AbstractClosedForm):
             raise ValueError("predict: the model has no offset, but one was given.")
         labels, X = match_labels("predict", X=X)
         rows = np.asarray(new_rows("predict", X, self.columns, False))
-        at = self._factorise(fit.vector[None], np.ones((1, self.num_units)))
+        factor = self._factorise(fit.vector[None], np.ones((1, self.num_units)))
         lengths = np.broadcast_to(np.exp(fit.vector[2:-1]), rows.shape[1:])
-        apart = scipy.spatial.distance.cdist(rows / lengths, self.X / lengths)
-        covariance = np.exp(2 * fit.vector[1]) * KERNELS[self.kernel](apart)[0]
+        distances = scipy.spatial.distance.cdist(rows / lengths, self.X / lengths)
+        covariance = np.exp(2 * fit.vector[1]) * KERNELS[self.kernel](distances)[0]
         return pd.Series(
-            fit.vector[0] + covariance @ (at.S[0] * at.inverse()[1][0]),
+            fit.vector[0] + covariance @ (factor.S[0] * factor.inverse()[1][0]),
             index=labels.index,
             name="prediction",
         )
@@ -252,8 +252,8 @@ class GaussianProcess(AbstractClosedForm):
 
     def _natural(self, theta):
         length = np.exp(theta[2:-1])
-        one = {"mean": np.asarray(theta[0]), "sd": np.exp(theta[1]), "noise_sd": np.exp(theta[-1])}
-        return one | {"length": length if len(self.spread) > 1 else length[0]}
+        numbers_by_name = {"mean": np.asarray(theta[0]), "sd": np.exp(theta[1]), "noise_sd": np.exp(theta[-1])}
+        return numbers_by_name | {"length": length if len(self.spread) > 1 else length[0]}
 
     def _to_unconstrained(self, names_by_key):
         lengths = np.broadcast_to(np.asarray(names_by_key["length"], float), self.spread.shape)
@@ -265,7 +265,7 @@ class GaussianProcess(AbstractClosedForm):
         )
 
     @functools.cached_property
-    def _apart(self) -> Float[Array, "lengths rows rows"]:
+    def _squares(self) -> Float[Array, "lengths rows rows"]:
         """Compute squared distances along every feature with a length of its own."""
         square = lambda x: np.maximum(scipy.spatial.distance.cdist(x, x, "sqeuclidean"), 0.0)
         return np.stack(
@@ -292,11 +292,11 @@ class GaussianProcess(AbstractClosedForm):
         """Factorise the covariances at some θ, of rows in some order."""
         n = self.num_units
         y = self.y if order is None else self.y[order]
-        apart = self._pairs(self._apart if order is None else self._apart[:, order][:, :, order])
+        squares = self._pairs(self._squares if order is None else self._squares[:, order][:, :, order])
         shares = np.exp(-2 * theta[:, 2:-1])
         # few roots, if of one length
-        r = np.sqrt(shares @ apart) if len(apart) > 1 else np.sqrt(shares) * np.sqrt(apart)
-        k, bend = KERNELS[self.kernel](r)
+        r = np.sqrt(shares @ squares) if len(squares) > 1 else np.sqrt(shares) * np.sqrt(squares)
+        k, kernel_slope = KERNELS[self.kernel](r)
         root = np.sqrt(weights)
         ratio = np.exp(2 * (theta[:, 1:2] - theta[:, -1:]))
         S = root * np.exp(-theta[:, -1:])
@@ -306,10 +306,10 @@ class GaussianProcess(AbstractClosedForm):
         # rows of M are longer by one
         M.reshape(len(M), (n + 1) ** 2)[:, self._below + self._below // n] = pairs
         M[:, n, :n] = right
-        own = np.einsum("pii->pi", M)
+        diagonal = np.einsum("pii->pi", M)
         # above βᵀβ̃, so that there is a factor
-        own[:, :n], own[:, n] = 1 + ratio * weights, 1 + 2 * np.sum(right**2, axis=1)
-        return ProcessFactor(k, bend, S, right, cholesky(M))
+        diagonal[:, :n], diagonal[:, n] = 1 + ratio * weights, 1 + 2 * np.sum(right**2, axis=1)
+        return ProcessFactor(k, kernel_slope, S, right, cholesky(M))
 
     def _prior(self, theta: Points) -> tuple[Float[Array, " places"], Points]:
         """Compute −log p and its gradient.
@@ -327,14 +327,14 @@ class GaussianProcess(AbstractClosedForm):
         return np.sum(grown - theta[:, 1:], axis=1), slope
 
     def _in_parts(
-        self, function: Callable[..., tuple[np.ndarray, ...]], *each: np.ndarray
+        self, function: Callable[..., tuple[np.ndarray, ...]], *arrays: np.ndarray
     ) -> tuple[np.ndarray, ...]:
         """Apply a function to as many places as are factorised together."""
         size = max(1, FACTORISED_ENTRIES // self.num_units**2)
         with np.errstate(all="ignore"):
             parts = [
-                function(*(one[k : k + size] for one in each))
-                for k in range(0, max(1, len(each[0])), size)
+                function(*(array[k : k + size] for array in arrays))
+                for k in range(0, max(1, len(arrays[0])), size)
             ]
         return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
@@ -345,29 +345,29 @@ class GaussianProcess(AbstractClosedForm):
         return value, slope, None
 
     def _look(self, theta: Points, weights: Weights) -> tuple[Float[Array, " places"], Points]:
-        at = self._factorise(theta, weights)
+        factor = self._factorise(theta, weights)
         (prior, slope) = self._prior(theta)
-        (inverse, beta) = at.inverse()
+        (inverse, beta) = factor.inverse()
         size = weights.sum(1)
-        value = at.terms.sum(1) + size * (theta[:, -1] + HALF_LOG) + prior
-        alpha = at.S * beta
+        value = factor.terms.sum(1) + size * (theta[:, -1] + HALF_LOG) + prior
+        alpha = factor.S * beta
         diagonal = np.einsum("pii->pi", inverse)
         variance = np.exp(2 * theta[:, 1:2])
-        pull = self._pairs(
-            at.S[:, :, None] * inverse * at.S[:, None, :] - alpha[:, :, None] * alpha[:, None, :]
+        sensitivity = self._pairs(
+            factor.S[:, :, None] * inverse * factor.S[:, None, :] - alpha[:, :, None] * alpha[:, None, :]
         )
         slope[:, 0] -= alpha.sum(1)
         slope[:, 1] += variance[:, 0] * (
-            2 * np.sum(pull * at.k, axis=1) + np.sum(at.S**2 * diagonal - alpha**2, axis=1)
+            2 * np.sum(sensitivity * factor.k, axis=1) + np.sum(factor.S**2 * diagonal - alpha**2, axis=1)
         )
         slope[:, 2:-1] += (
             variance
             * np.exp(-2 * theta[:, 2:-1])
-            * ((pull * at.bend()) @ self._pairs(self._apart).T)
+            * ((sensitivity * factor.kernel_slope()) @ self._pairs(self._squares).T)
         )
         slope[:, -1] += size - self.num_units + diagonal.sum(1) - np.sum(beta**2, axis=1)
-        known = np.isfinite(value)
-        return np.where(known, value, np.inf), np.where(known[:, None], slope, 0.0)
+        finite = np.isfinite(value)
+        return np.where(finite, value, np.inf), np.where(finite[:, None], slope, 0.0)
 
     def values(
         self, theta: Points, weights: Float[np.ndarray, "sets units"]
@@ -383,13 +383,13 @@ class GaussianProcess(AbstractClosedForm):
         ones = np.ones((1, self.num_units))
         if nested:
             rows = None if seen.all() else order
-            (terms,) = self._in_parts(lambda at: (self._factorise(at, ones, rows).terms,), theta)
-            found = np.pad(np.cumsum(terms, axis=1), ((0, 0), (1, 0)))[:, size]
+            (terms,) = self._in_parts(lambda chunk: (self._factorise(chunk, ones, rows).terms,), theta)
+            values = np.pad(np.cumsum(terms, axis=1), ((0, 0), (1, 0)))[:, size]
         else:
-            (found,) = self._in_parts(lambda at: (self._without(at, seen),), theta)
+            (values,) = self._in_parts(lambda chunk: (self._without(chunk, seen),), theta)
         with np.errstate(over="ignore", invalid="ignore"):
-            found = found + size * (theta[:, -1:] + HALF_LOG) + self._prior(theta)[0][:, None]
-        return np.where(np.isnan(found), np.inf, found)
+            values = values + size * (theta[:, -1:] + HALF_LOG) + self._prior(theta)[0][:, None]
+        return np.where(np.isnan(values), np.inf, values)
 
     def _without(
         self, theta: Points, seen: Bool[Array, "sets rows"]
@@ -397,23 +397,23 @@ class GaussianProcess(AbstractClosedForm):
         """Compute ½ βᵀβ̃ + ½ log|M| of some sets of rows, from that of all rows and blocks of
         M⁻¹.
         """
-        at = self._factorise(theta, np.ones((1, self.num_units)))
+        factor = self._factorise(theta, np.ones((1, self.num_units)))
         missing = (~seen).sum(1)
-        (inverse, beta) = at.inverse()
+        (inverse, beta) = factor.inverse()
         first = np.argsort(seen, axis=1, kind="stable")
-        found = np.repeat(at.terms.sum(1)[:, None], len(seen), axis=1)
+        values = np.repeat(factor.terms.sum(1)[:, None], len(seen), axis=1)
         for count in np.unique(missing[missing > 0]):
             sets = np.flatnonzero(missing == count)
-            for some in np.array_split(sets, 1 + len(sets) * count**2 // FACTORISED_ENTRIES):
-                found[:, some] -= _eliminate(inverse, beta, first[some, :count])
-        return found
+            for chunk in np.array_split(sets, 1 + len(sets) * count**2 // FACTORISED_ENTRIES):
+                values[:, chunk] -= _eliminate(inverse, beta, first[chunk, :count])
+        return values
 
-    def _covariance(self, theta: Points, at: ProcessFactor) -> Float[Array, "places rows rows"]:
+    def _covariance(self, theta: Points, factor: ProcessFactor) -> Float[Array, "places rows rows"]:
         """Covariance of f."""
-        found = np.zeros((len(theta), self.num_units, self.num_units))
-        found.reshape(len(found), self.num_units**2)[:, self._below] = at.k
+        correlation = np.zeros((len(theta), self.num_units, self.num_units))
+        correlation.reshape(len(correlation), self.num_units**2)[:, self._below] = factor.k
         return np.exp(2 * theta[:, 1])[:, None, None] * (
-            found + found.swapaxes(1, 2) + np.eye(self.num_units)
+            correlation + correlation.swapaxes(1, 2) + np.eye(self.num_units)
         )
 
     def _conditional(
@@ -421,17 +421,17 @@ class GaussianProcess(AbstractClosedForm):
     ) -> tuple[Float[Array, "refits rows"], Float[Array, "refits rows"]]:
         """Compute means and variances of f + μ given the seen rows."""
 
-        def given(theta: Points, weights: Weights) -> tuple[np.ndarray, np.ndarray]:
-            at = self._factorise(theta, weights)
-            (inverse, beta) = at.inverse()
-            half = self._covariance(theta, at) * at.S[:, None, :]
-            mean, gained = (
+        def moments(theta: Points, weights: Weights) -> tuple[np.ndarray, np.ndarray]:
+            factor = self._factorise(theta, weights)
+            (inverse, beta) = factor.inverse()
+            half = self._covariance(theta, factor) * factor.S[:, None, :]
+            mean, reduction = (
                 theta[:, :1] + np.einsum("pij,pj->pi", half, beta),
                 np.einsum("pij,pij->pi", half @ inverse, half),
             )
-            return mean, np.maximum(np.exp(2 * theta[:, 1:2]) - gained, 0.0)
+            return mean, np.maximum(np.exp(2 * theta[:, 1:2]) - reduction, 0.0)
 
-        mean, variance = self._in_parts(given, np.asarray(theta, float), np.asarray(weights, float))
+        mean, variance = self._in_parts(moments, np.asarray(theta, float), np.asarray(weights, float))
         return mean, variance
 
     def losses(
@@ -442,11 +442,11 @@ class GaussianProcess(AbstractClosedForm):
         held: Bool[np.ndarray, "refits width"],
         state: State = None,
     ) -> Float[np.ndarray, "refits ..."]:
-        some = np.minimum(index, self.num_units - 1)
+        rows = np.minimum(index, self.num_units - 1)
         mean, variance = (
-            np.take_along_axis(part, some, axis=1) for part in self._conditional(theta, weights)
+            np.take_along_axis(part, rows, axis=1) for part in self._conditional(theta, weights)
         )
-        return _gaussian(self.y[some] - mean, variance + np.exp(2 * theta[:, -1:]))
+        return _gaussian(self.y[rows] - mean, variance + np.exp(2 * theta[:, -1:]))
 
     def predictions(
         self,
@@ -475,9 +475,9 @@ class GaussianProcess(AbstractClosedForm):
             The mixed derivatives.
         """
 
-        def by_weight(at: Points, state: State) -> tuple[Float[np.ndarray, "points units"], State]:
-            mean, variance = self._conditional(at, np.ones((len(at), self.num_units)))
-            return at[:, -1:] + 0.5 * np.exp(-2 * at[:, -1:]) * (
+        def by_weight(points: Points, state: State) -> tuple[Float[np.ndarray, "points units"], State]:
+            mean, variance = self._conditional(points, np.ones((len(points), self.num_units)))
+            return points[:, -1:] + 0.5 * np.exp(-2 * points[:, -1:]) * (
                 (self.y - mean) ** 2 + variance
             ), None
 
@@ -499,13 +499,13 @@ class GaussianProcess(AbstractClosedForm):
         array of float, shape (rows, rows)
             The matrix.
         """
-        at = self._factorise(theta[None], np.ones((1, self.num_units)))
-        inverse = at.inverse()[0][0]
-        S = at.S[0]
-        K = self._covariance(theta[None], at)[0]
+        factor = self._factorise(theta[None], np.ones((1, self.num_units)))
+        inverse = factor.inverse()[0][0]
+        S = factor.S[0]
+        K = self._covariance(theta[None], factor)[0]
         half = K * S
-        rest = np.ones(self.num_units) - half @ inverse @ S
-        return K - half @ inverse @ half.T + np.outer(rest, rest) / (S @ inverse @ S)
+        residual = np.ones(self.num_units) - half @ inverse @ S
+        return K - half @ inverse @ half.T + np.outer(residual, residual) / (S @ inverse @ S)
 
     @property
     def costs(self) -> Costs:
@@ -524,13 +524,13 @@ class GaussianProcess(AbstractClosedForm):
             return None
         first = np.asarray(first, np.int64)
 
-        def told(theta: Float[Array, " params"]) -> tuple[Array, Array]:
+        def unit_changes(theta: Float[Array, " params"]) -> tuple[Array, Array]:
             with np.errstate(all="ignore"):
                 inverse, beta = self._factorise(theta[None], np.ones((1, self.num_units))).inverse()
                 loss = _eliminate(inverse, beta, first[:, None])[0] + theta[-1] + HALF_LOG
             return loss[:, None], loss
 
-        return told
+        return unit_changes
 
 
 def _eliminate(
@@ -542,19 +542,19 @@ def _eliminate(
     after the other.
     """
     block = inverse[:, index[:, :, None], index[:, None, :]]
-    left = beta[:, index]
-    found = np.zeros((len(beta), len(index)))
+    remainder = beta[:, index]
+    values = np.zeros((len(beta), len(index)))
     for k in range(index.shape[1]):
         pivot = block[..., k, k]
         slopes = block[..., k + 1 :, k] / block[..., k, k, None]
-        found += 0.5 * (left[..., k] ** 2 / pivot - np.log(pivot))
-        left[..., k + 1 :] -= slopes * left[..., k, None]
+        values += 0.5 * (remainder[..., k] ** 2 / pivot - np.log(pivot))
+        remainder[..., k + 1 :] -= slopes * remainder[..., k, None]
         block[..., k + 1 :, k + 1 :] -= slopes[..., :, None] * block[..., k, None, k + 1 :]
-    return found
+    return values
 
 
-def _gaussian(apart: Array, variance: Array) -> Array:
-    return 0.5 * (apart**2 / variance + np.log(2 * np.pi * variance))
+def _gaussian(residual: Array, variance: Array) -> Array:
+    return 0.5 * (residual**2 / variance + np.log(2 * np.pi * variance))
 
 
 def _read(X: Any, y: Any) -> tuple[Float[Array, "rows features"], Float[Array, " rows"]]:

@@ -44,23 +44,23 @@ STENCIL = (-2, -1, 1, 2), (1 / 12, -8 / 12, 8 / 12, -1 / 12)
 class OneFactor(AbstractEngine):
     """Rows sorted by the levels of one factor."""
 
-    given: ResponseRows
-    sorted: ResponseRows
+    model_rows: ResponseRows
+    sorted_rows: ResponseRows
     factor: GroupingFactor
     design: NDArray[np.float64]  # design of the effects, sorted
     order: NDArray[np.int64]  # the rows' numbers, sorted
     rows: RaggedRows
     rule: Rule | None
     scoring: Rule | None
-    apart: bool  # whether weights stand outside of the integrals, one for each level
+    outer_weights: bool  # whether weights stand outside of the integrals, one for each level
 
     @staticmethod
-    def of(data: ResponseRows, factor: GroupingFactor, quadrature: int, apart: bool) -> "OneFactor":
+    def build(data: ResponseRows, factor: GroupingFactor, quadrature: int, outer_weights: bool) -> "OneFactor":
         order = np.argsort(factor.code, kind="stable")
-        rows = RaggedRows.of(np.bincount(factor.code, minlength=len(factor.levels)))
-        rule = None if quadrature == 1 else Rule.of(factor.q, quadrature)
+        rows = RaggedRows.from_sizes(np.bincount(factor.code, minlength=len(factor.levels)))
+        rule = None if quadrature == 1 else Rule.product(factor.q, quadrature)
         nodes = 1 if data.response.quadratic else max(quadrature, SCORE_NODES.get(factor.q, 1))
-        scoring = rule if nodes == quadrature else Rule.of(factor.q, nodes)
+        scoring = rule if nodes == quadrature else Rule.product(factor.q, nodes)
         return OneFactor(
             data,
             data.select_rows(order),
@@ -70,23 +70,23 @@ class OneFactor(AbstractEngine):
             rows,
             rule,
             scoring,
-            apart,
+            outer_weights,
         )
 
     @property
     def data(self) -> ResponseRows:
-        return self.given
+        return self.model_rows
 
     @property
-    def clusters(self) -> int:
+    def num_clusters(self) -> int:
         return len(self.rows.first)
 
     def make_clusters(self, theta: np.ndarray, omega: np.ndarray) -> Clusters:
         """Make the clusters at θ `[refits, params]`, with rows of weight ω `[refits or 1,
         rows]`.
         """
-        parts = split(theta, self.sorted, (self.factor,))
-        data = self.sorted
+        parts = split(theta, self.sorted_rows, (self.factor,))
+        data = self.sorted_rows
         e = data.offset + parts.z @ data.design.T
         a = self.factor.rotate(parts.free[0], self.design)
         weights = np.broadcast_to(omega * data.size, e.shape)
@@ -108,35 +108,35 @@ class OneFactor(AbstractEngine):
         of each row's cluster.
         """
         sizes = np.diff(np.r_[self.rows.first, len(self.order)])[cluster]
-        ragged = RaggedRows.of(sizes)
+        ragged = RaggedRows.from_sizes(sizes)
         place = (
             np.arange(sizes.sum())
             - ragged.first[ragged.cluster]
             + self.rows.first[cluster][ragged.cluster]
         )
-        parts = split(theta, self.sorted, (self.factor,))
-        data = self.sorted.select_rows(place)
-        of = lane[ragged.cluster]
-        e = data.offset + np.einsum("np,np->n", data.design, parts.z[of])
+        parts = split(theta, self.sorted_rows, (self.factor,))
+        data = self.sorted_rows.select_rows(place)
+        row_lane = lane[ragged.cluster]
+        e = data.offset + np.einsum("np,np->n", data.design, parts.z[row_lane])
         a = np.zeros((self.factor.q, len(place)))
         for k, (i, j) in enumerate(zip(self.factor.row, self.factor.column, strict=True)):
-            a[j] += parts.free[0][of, k] * self.design[i, place]
+            a[j] += parts.free[0][row_lane, k] * self.design[i, place]
         weights = data.size if omega is None else data.size * omega
-        found = Clusters(
-            data.response, ragged, e, a, parts.tau.T[:, of], data.y, weights, data.fixed
+        clusters = Clusters(
+            data.response, ragged, e, a, parts.tau.T[:, row_lane], data.y, weights, data.fixed
         )
-        return found, place, ragged.cluster
+        return clusters, place, ragged.cluster
 
     def look(
         self, theta: np.ndarray, weights: np.ndarray, state: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Compute F, its gradients, and the modes `[refits, effects · clusters]`."""
-        if self.apart and len(theta) > 1 and (theta == theta[0]).all():
-            value, gradient, modes = self.each(theta[:1], None if state is None else state[:1])
+        """Compute F, its gradients, and the modes `[refits, effects · num_clusters]`."""
+        if self.outer_weights and len(theta) > 1 and (theta == theta[0]).all():
+            value, gradient, modes = self.cluster_gradients(theta[:1], None if state is None else state[:1])
             return weights @ value[0], weights @ gradient[0], np.repeat(modes, len(theta), 0)
-        omega = np.ones((1, len(self.order))) if self.apart else weights[:, self.order]
+        omega = np.ones((1, len(self.order))) if self.outer_weights else weights[:, self.order]
         parts = [
-            self._evaluate(theta[k], weights[k], omega if self.apart else omega[k], state, k)
+            self._evaluate(theta[k], weights[k], omega if self.outer_weights else omega[k], state, k)
             for k in self._chunks(len(theta))
         ]
         value, gradient, modes = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -153,19 +153,19 @@ class OneFactor(AbstractEngine):
         size = max(1, NODE_ENTRIES // (len(self.order) * nodes))
         return [slice(k, k + size) for k in range(0, lanes, size)]
 
-    def _start(self, state: NDArray | None, some: slice) -> NDArray | None:
+    def _start(self, state: NDArray | None, chunk: slice) -> NDArray | None:
         if state is None:
             return None
-        return np.moveaxis(state[some].reshape(-1, self.factor.q, self.clusters), 1, 0)
+        return np.moveaxis(state[chunk].reshape(-1, self.factor.q, self.num_clusters), 1, 0)
 
-    def _evaluate(self, theta, weights, omega, state, some):
-        found = self.make_clusters(theta, omega).slopes(self.rule, self._start(state, some))
-        outer = weights[:, self.rows.cluster] if self.apart else 1.0
-        value = np.sum(found.value * weights, 1) if self.apart else found.value.sum(1)
+    def _evaluate(self, theta, weights, omega, state, chunk):
+        slopes = self.make_clusters(theta, omega).slopes(self.rule, self._start(state, chunk))
+        outer = weights[:, self.rows.cluster] if self.outer_weights else 1.0
+        value = np.sum(slopes.value * weights, 1) if self.outer_weights else slopes.value.sum(1)
         return (
             value,
-            self._gradient(found, outer),
-            np.moveaxis(found.b, 0, 1).reshape(len(theta), -1),
+            self._gradient(slopes, outer),
+            np.moveaxis(slopes.b, 0, 1).reshape(len(theta), -1),
         )
 
     def _gradient(self, slopes: ClusterSlopes, outer: NDArray | float) -> NDArray:
@@ -173,22 +173,22 @@ class OneFactor(AbstractEngine):
         of_free = np.sum(self.factor.by_free(slopes.a, self.design) * outer, -1)
         of_tau = np.sum(slopes.tau * outer, -1)
         return np.concatenate(
-            [(slopes.e * outer) @ self.sorted.design, of_free.T, of_tau.T], axis=1
+            [(slopes.e * outer) @ self.sorted_rows.design, of_free.T, of_tau.T], axis=1
         )
 
-    def each(
+    def cluster_gradients(
         self, theta: np.ndarray, state: np.ndarray | None = None, omega: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Compute f of every cluster `[refits, clusters]`, its gradients `[refits, clusters,
+        """Compute f of every cluster `[refits, num_clusters]`, its gradients `[refits, clusters,
         params]`, and the modes.
         """
-        whole = np.ones((len(theta), len(self.order))) if omega is None else omega
-        found = self.make_clusters(theta, whole).slopes(self.rule, self._start(state, slice(None)))
+        row_weights = np.ones((len(theta), len(self.order))) if omega is None else omega
+        slopes = self.make_clusters(theta, row_weights).slopes(self.rule, self._start(state, slice(None)))
         total = self.rows.total
-        of_z = [total(found.e * column) for column in self.sorted.design.T]
-        of_free = map(total, self.factor.by_free(found.a, self.design))
-        gradient = np.stack([*of_z, *of_free, *map(total, found.tau)], axis=-1)
-        return found.value, gradient, np.moveaxis(found.b, 0, 1).reshape(len(theta), -1)
+        of_z = [total(slopes.e * column) for column in self.sorted_rows.design.T]
+        of_free = map(total, self.factor.by_free(slopes.a, self.design))
+        gradient = np.stack([*of_z, *of_free, *map(total, slopes.tau)], axis=-1)
+        return slopes.value, gradient, np.moveaxis(slopes.b, 0, 1).reshape(len(theta), -1)
 
     def jacobian(self, theta: np.ndarray) -> np.ndarray:
         """Compute `∂²F/∂θ∂w_n` at weights one.
@@ -196,23 +196,23 @@ class OneFactor(AbstractEngine):
         For clusters these are their gradients. For rows they are differences in the weight of each
         row, for the rows at one place of all clusters together.
         """
-        if self.apart:
-            return self.each(theta[None])[1][0]
+        if self.outer_weights:
+            return self.cluster_gradients(theta[None])[1][0]
         place = np.arange(len(self.order)) - self.rows.first[self.rows.cluster]
         out = np.empty((len(self.order), theta.size))
-        state = self.each(theta[None])[2]
+        state = self.cluster_gradients(theta[None])[2]
         # step of the fourth-order differences by a row's weight that give ∂²F/∂θ∂w_n
         row_weight_difference = 0.02
         for k in range(place.max() + 1):
-            here = place == k
+            rows = place == k
             slopes = [
-                self.each(theta[None], state, (1.0 + row_weight_difference * step * here)[None])[1][
+                self.cluster_gradients(theta[None], state, (1.0 + row_weight_difference * step * rows)[None])[1][
                     0
                 ]
                 for step in STENCIL[0]
             ]
-            moved = np.tensordot(STENCIL[1], slopes, 1) / row_weight_difference
-            out[self.order[here]] = moved[self.rows.cluster[here]]
+            derivative = np.tensordot(STENCIL[1], slopes, 1) / row_weight_difference
+            out[self.order[rows]] = derivative[self.rows.cluster[rows]]
         return out
 
     def joint(
@@ -228,7 +228,7 @@ class OneFactor(AbstractEngine):
         """
         return self._by_chunks(
             cluster,
-            lambda some: self.gather_clusters(theta, lane[some], cluster[some])[0].score(
+            lambda chunk: self.gather_clusters(theta, lane[chunk], cluster[chunk])[0].score(
                 self.scoring
             ),
         )
@@ -243,14 +243,14 @@ class OneFactor(AbstractEngine):
     ) -> np.ndarray:
         """Compute the sum over the rows of each cluster of −log of a row's own density."""
 
-        def one(some):
-            found, place, listed = self.gather_clusters(theta, lane[some], cluster[some])
-            each = marginal_losses(
-                self.sorted.select_rows(place), found.e, np.sum(found.a**2, 0), found.tau
+        def chunk_losses(chunk):
+            clusters, place, row_cluster = self.gather_clusters(theta, lane[chunk], cluster[chunk])
+            losses = marginal_losses(
+                self.sorted_rows.select_rows(place), clusters.e, np.sum(clusters.a**2, 0), clusters.tau
             )
-            return np.bincount(listed, each, minlength=len(cluster[some]))
+            return np.bincount(row_cluster, losses, minlength=len(cluster[chunk]))
 
-        return self._by_chunks(cluster, one)
+        return self._by_chunks(cluster, chunk_losses)
 
     def conditional(
         self,
@@ -264,12 +264,12 @@ class OneFactor(AbstractEngine):
 
         By default all others are seen.
         """
-        return self._ratio(
-            theta, weights, lane, unit, lambda found, cluster: found.score(self.scoring)
+        return self._row_difference(
+            theta, weights, lane, unit, lambda clusters, cluster: clusters.score(self.scoring)
         )
 
     def modes(self, theta: np.ndarray) -> np.ndarray:
-        """Modes given all data, `[effects, clusters]`."""
+        """Modes given all data, `[effects, num_clusters]`."""
         return self.make_clusters(theta[None], np.ones((1, len(self.order)))).mode().b[:, 0]
 
     def alone(
@@ -280,58 +280,58 @@ class OneFactor(AbstractEngine):
 
         The search for modes begins at `start`, as of `modes`.
         """
-        at, lane = theta[None], np.zeros(len(unit), np.int64)
+        batch, lane = theta[None], np.zeros(len(unit), np.int64)
 
-        def both(found: Clusters, cluster: NDArray) -> NDArray:
-            mode = found.mode(start[:, cluster])
-            away = found.value(self.rule, mode)
+        def change_and_loss(clusters: Clusters, cluster: NDArray) -> NDArray:
+            mode = clusters.mode(start[:, cluster])
+            change = clusters.value(self.rule, mode)
             return np.stack(
-                [away, found.score(self.scoring, mode) if joint == self.apart else away]
+                [change, clusters.score(self.scoring, mode) if joint == self.outer_weights else change]
             )
 
-        if not self.apart:
-            away, losses = self._ratio(at, None, lane, unit, both)
-            return away, losses
-        away, losses = self._by_chunks(
-            unit, lambda some: both(self.gather_clusters(at, lane[some], unit[some])[0], unit[some])
+        if not self.outer_weights:
+            changes, losses = self._row_difference(batch, None, lane, unit, change_and_loss)
+            return changes, losses
+        changes, losses = self._by_chunks(
+            unit, lambda chunk: change_and_loss(self.gather_clusters(batch, lane[chunk], unit[chunk])[0], unit[chunk])
         )
-        return away, losses if joint else self.pointwise(at, None, lane, unit, None)
+        return changes, losses if joint else self.pointwise(batch, None, lane, unit, None)
 
-    def _ratio(
+    def _row_difference(
         self,
         theta: NDArray,
         weights: NDArray | None,
         lane: NDArray,
         unit: NDArray,
-        answer: Callable[[Clusters, NDArray], NDArray],
+        function: Callable[[Clusters, NDArray], NDArray],
     ) -> NDArray:
         """Compute the difference of f with and without a row."""
-        where = np.empty(len(self.order), np.int64)
-        where[self.order] = np.arange(len(self.order))
-        cluster = self.rows.cluster[where[unit]]
+        sorted_place = np.empty(len(self.order), np.int64)
+        sorted_place[self.order] = np.arange(len(self.order))
+        cluster = self.rows.cluster[sorted_place[unit]]
 
-        def one(some):
+        def chunk_differences(chunk):
             out = []
-            for asked in (True, False):
-                own = self._omega(weights, lane[some], cluster[some], unit[some], asked)
+            for seen in (True, False):
+                omega = self._omega(weights, lane[chunk], cluster[chunk], unit[chunk], seen)
                 out.append(
-                    answer(
-                        self.gather_clusters(theta, lane[some], cluster[some], own)[0],
-                        cluster[some],
+                    function(
+                        self.gather_clusters(theta, lane[chunk], cluster[chunk], omega)[0],
+                        cluster[chunk],
                     )
                 )
             return out[0] - out[1]
 
-        return self._by_chunks(cluster, one)
+        return self._by_chunks(cluster, chunk_differences)
 
     def _omega(
-        self, weights: NDArray | None, lane: NDArray, cluster: NDArray, unit: NDArray, request: bool
+        self, weights: NDArray | None, lane: NDArray, cluster: NDArray, unit: NDArray, seen: bool
     ) -> NDArray:
         """Return the weights of the rows of listed clusters, with a weight of one for the given
         unit.
         """
         sizes = np.diff(np.r_[self.rows.first, len(self.order)])[cluster]
-        ragged = RaggedRows.of(sizes)
+        ragged = RaggedRows.from_sizes(sizes)
         place = (
             np.arange(sizes.sum())
             - ragged.first[ragged.cluster]
@@ -339,11 +339,11 @@ class OneFactor(AbstractEngine):
         )
         itself = self.order[place] == unit[ragged.cluster]
         if weights is None:
-            return np.where(itself, float(request), 1.0)
-        own = weights[lane[ragged.cluster], self.order[place]]
-        return np.where(itself, 1.0, own) if request else own
+            return np.where(itself, float(seen), 1.0)
+        omega = weights[lane[ragged.cluster], self.order[place]]
+        return np.where(itself, 1.0, omega) if seen else omega
 
-    def _by_chunks(self, cluster: NDArray, one) -> NDArray:
+    def _by_chunks(self, cluster: NDArray, function) -> NDArray:
         """Apply a function to the listed clusters in parts that fit into memory."""
         nodes = 1 if self.scoring is None else self.scoring.nodes.shape[1]
         sizes = np.diff(np.r_[self.rows.first, len(self.order)])[cluster] * nodes
@@ -354,49 +354,49 @@ class OneFactor(AbstractEngine):
             else []
         )
         if pieces:
-            return np.concatenate([one(some) for some in pieces], axis=-1)
+            return np.concatenate([function(chunk) for chunk in pieces], axis=-1)
         return np.zeros(0)
 
     def predictors(
         self, theta: np.ndarray, weights: np.ndarray, state: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        omega = weights[:, self.rows.cluster] if self.apart else weights[:, self.order]
-        found = self.make_clusters(theta, omega)
-        mode = found.mode()
-        spread = np.sum(forward(np.take(mode.low, self.rows.cluster, -1), found.a) ** 2, 0)
+        omega = weights[:, self.rows.cluster] if self.outer_weights else weights[:, self.order]
+        clusters = self.make_clusters(theta, omega)
+        mode = clusters.mode()
+        spread = np.sum(forward(np.take(mode.low, self.rows.cluster, -1), clusters.a) ** 2, 0)
         mean = np.empty_like(mode.eta)
         variance = np.empty_like(mode.eta)
         mean[:, self.order], variance[:, self.order] = mode.eta, spread
-        return mean, variance, found.tau
+        return mean, variance, clusters.tau
 
     def covariances(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Covariance of all rows' predictors given β and all data at θ `[params]`, `[rows, rows]`.
 
         And ωℓ″ of each row.
         """
-        found = self.make_clusters(theta[None], np.ones((1, len(self.order))))
-        mode = found.mode()
-        of = self.rows.cluster
-        whitened = forward(np.take(mode.low, of, -1), found.a)[:, 0]
-        back = np.argsort(self.order)
-        across = np.where(of[:, None] == of, whitened.T @ whitened, 0.0)
-        return across[np.ix_(back, back)], (found.omega * mode.orders[2])[0, back]
+        clusters = self.make_clusters(theta[None], np.ones((1, len(self.order))))
+        mode = clusters.mode()
+        row_cluster = self.rows.cluster
+        whitened = forward(np.take(mode.low, row_cluster, -1), clusters.a)[:, 0]
+        model_order = np.argsort(self.order)
+        across = np.where(row_cluster[:, None] == row_cluster, whitened.T @ whitened, 0.0)
+        return across[np.ix_(model_order, model_order)], (clusters.omega * mode.orders[2])[0, model_order]
 
     def regressions(
         self, theta: np.ndarray, weights: np.ndarray, state: np.ndarray | None = None
     ) -> DesignRegressions:
-        found = self.make_clusters(
-            theta, np.ones((1, len(self.order))) if self.apart else weights[:, self.order]
+        clusters = self.make_clusters(
+            theta, np.ones((1, len(self.order))) if self.outer_weights else weights[:, self.order]
         )
-        mode = found.mode(self._start(state, slice(None)))
-        of = self.rows.cluster
-        X = self.sorted.design
-        weight = found.omega * mode.orders[2]
+        mode = clusters.mode(self._start(state, slice(None)))
+        row_cluster = self.rows.cluster
+        X = self.sorted_rows.design
+        weight = clusters.omega * mode.orders[2]
         columns = X.T[:, None]
-        pulled = self.rows.total(found.a[:, None] * (weight * columns))
-        effects = np.take(backward(mode.low, forward(mode.low, pulled)), of, -1)
-        residual = columns - np.sum(found.a[:, None] * effects, 0)
-        unit, outer = (of, weights[:, of]) if self.apart else (self.order, 1.0)
+        cross_products = self.rows.total(clusters.a[:, None] * (weight * columns))
+        effects = np.take(backward(mode.low, forward(mode.low, cross_products)), row_cluster, -1)
+        residual = columns - np.sum(clusters.a[:, None] * effects, 0)
+        unit, outer = (row_cluster, weights[:, row_cluster]) if self.outer_weights else (self.order, 1.0)
         return DesignRegressions(
             mode.eta[:, np.argsort(self.order)], X, unit, outer, weight, effects, residual
         )
@@ -412,11 +412,11 @@ class OneFactor(AbstractEngine):
         −1 is a new level.
         """
         mode = self.make_clusters(theta[None], np.ones((1, len(self.order)))).mode()
-        known = codes[0] >= 0
+        seen = codes[0] >= 0
         a = self.factor.rotate(
-            split(theta[None], self.sorted, (self.factor,)).free[0][0], designs[0]
+            split(theta[None], self.sorted_rows, (self.factor,)).free[0][0], designs[0]
         )
-        level = np.where(known, codes[0], 0)
+        level = np.where(seen, codes[0], 0)
         mean = np.sum(a * mode.b[:, 0, level], 0)
-        seen = np.sum(forward(mode.low[:, :, 0, level], a) ** 2, 0)
-        return np.where(known, mean, 0.0), np.where(known, seen, np.sum(a**2, 0))
+        variance = np.sum(forward(mode.low[:, :, 0, level], a) ** 2, 0)
+        return np.where(seen, mean, 0.0), np.where(seen, variance, np.sum(a**2, 0))

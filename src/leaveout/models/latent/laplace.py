@@ -86,29 +86,29 @@ class Solver:
         if constraint is None:
             return
         lanes = len(factor.logdet)
-        turned = factor.solve(np.broadcast_to(constraint.T, (lanes, *constraint.T.shape)))
-        inner = cholesky(constraint @ turned)
-        own = np.linalg.slogdet(constraint @ constraint.T)[1]
-        self.edge = np.linalg.solve(inner, turned.swapaxes(1, 2)).swapaxes(1, 2)
-        self.logdet = factor.logdet + 2 * np.log(np.einsum("lkk->lk", inner)).sum(1) - own
+        solved = factor.solve(np.broadcast_to(constraint.T, (lanes, *constraint.T.shape)))
+        inner = cholesky(constraint @ solved)
+        constraint_logdet = np.linalg.slogdet(constraint @ constraint.T)[1]
+        self.edge = np.linalg.solve(inner, solved.swapaxes(1, 2)).swapaxes(1, 2)
+        self.logdet = factor.logdet + 2 * np.log(np.einsum("lkk->lk", inner)).sum(1) - constraint_logdet
 
     def solve(
         self, right: Float[np.ndarray, "lanes size columns"]
     ) -> Float[np.ndarray, "lanes size columns"]:
         """G b."""
-        found = self.factor.solve(right)
+        solution = self.factor.solve(right)
         if self.edge is None:
-            return found
-        return found - self.edge @ (self.edge.swapaxes(1, 2) @ right)
+            return solution
+        return solution - self.edge @ (self.edge.swapaxes(1, 2) @ right)
 
     @cached_property
     def entries(self) -> Float[np.ndarray, "lanes entries"]:
         """Entries of G in the pattern."""
-        found = self.factor.inverse
-        known = self.factor.pattern
+        entries = self.factor.inverse
+        nonzeros = self.factor.pattern
         if self.edge is None:
-            return found
-        return found - np.einsum("lek,lek->le", self.edge[:, known.row], self.edge[:, known.column])
+            return entries
+        return entries - np.einsum("lek,lek->le", self.edge[:, nonzeros.row], self.edge[:, nonzeros.column])
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,11 +129,11 @@ class Incidence:
     @cached_property
     def pattern(self) -> Pattern:
         """Pattern of nonzero entries of H."""
-        every = np.arange(self.index.shape[1])
+        row_numbers = np.arange(self.index.shape[1])
         rows = scipy.sparse.csr_array(
-            (np.ones(self.index.size), (self.index.ravel(), np.tile(every, len(self.index))))
+            (np.ones(self.index.size), (self.index.ravel(), np.tile(row_numbers, len(self.index))))
         )
-        rows.resize(self.terms[0].shape[0], len(every))
+        rows.resize(self.terms[0].shape[0], len(row_numbers))
         return pattern(sum((abs(term) for term in self.terms), rows @ rows.T), self.first)
 
     @cached_property
@@ -177,25 +177,25 @@ class LaplaceMode:
 
     def starts(self, keep: bool) -> np.ndarray:
         """Return where searches near these modes begin; `keep` the factor of a single one."""
-        found = np.empty((len(self.u), 1), object)
+        starts = np.empty((len(self.u), 1), object)
         solver = self.solver if keep and len(self.u) == 1 else None
         for lane, u in enumerate(self.u):
-            found[lane, 0] = ModeStart(u, solver)
-        return found
+            starts[lane, 0] = ModeStart(u, solver)
+        return starts
 
     @cached_property
     def eta(self) -> Rows:
         """Linear predictors."""
-        return self.refits.fixed + self.latent.push(self.refits, self.u)
+        return self.refits.fixed + self.latent.matvec(self.refits, self.u)
 
     @cached_property
     def losses(self) -> tuple[Rows, Rows, Rows]:
         """wℓ, wℓ′ and wℓ″, of which the first lacks the part that does not depend on η."""
-        found = self.latent.data.response.orders(
+        orders = self.latent.data.response.orders(
             self.eta, self.refits.tau, self.latent.data.y, (0, 1, 2)
         )
-        first, second, third = (times(self.refits.weights, part) for part in found)
-        return first, second, third
+        value, slope, curvature = (times(self.refits.weights, part) for part in orders)
+        return value, slope, curvature
 
     @cached_property
     def precision_product(self) -> Float[np.ndarray, "lanes terms size"]:
@@ -218,46 +218,46 @@ class LaplaceMode:
     @cached_property
     def slope(self) -> Float[np.ndarray, "lanes size"]:
         """Gradient of the inner objective, zero on C u = 0 at a mode."""
-        own = self.latent.pull(self.refits, self.losses[1])
-        return own + np.einsum("lk,lkm->lm", self.refits.c, self.precision_product)
+        loss_slope = self.latent.rmatvec(self.refits, self.losses[1])
+        return loss_slope + np.einsum("lk,lkm->lm", self.refits.c, self.precision_product)
 
     @cached_property
-    def turned(self) -> Loadings:
+    def solved_loadings(self) -> Loadings:
         """G a_i of each row, at the latent variables of the row."""
         a = self.refits.loadings
         places = self.latent.incidence.places
-        found = np.zeros((len(a), *self.eta.shape))
+        solutions = np.zeros((len(a), *self.eta.shape))
         for place, (i, j) in zip(places, self.latent.incidence.pairs, strict=True):
-            own = np.take(self.solver.entries, place, axis=1)
-            found[i] += own * a[j]
+            entries = np.take(self.solver.entries, place, axis=1)
+            solutions[i] += entries * a[j]
             if i != j:
-                found[j] += own * a[i]
-        return found
+                solutions[j] += entries * a[i]
+        return solutions
 
     @cached_property
     def variance(self) -> Rows:
         """Variances v_i of each row's a_iᵀu given the seen rows, about the mode."""
-        return np.sum(self.refits.loadings * self.turned, axis=0)
+        return np.sum(self.refits.loadings * self.solved_loadings, axis=0)
 
     @cached_property
     def normaliser(self) -> tuple[Lanes, Float[np.ndarray, "lanes psi"]]:
         """log|Q| and its gradient."""
         field = self.latent.field
-        known = self.latent.incidence
+        incidence = self.latent.incidence
         if field.logdet is not None:
             return field.logdet(self.refits.psi)
-        found = self.latent.solver(self.refits.precision)
-        traces = (found.entries * known.pattern.times) @ known.values.T
-        return found.logdet, np.einsum("lk,lkq->lq", traces, self.refits.slopes)
+        solver = self.latent.solver(self.refits.precision)
+        traces = (solver.entries * incidence.pattern.times) @ incidence.values.T
+        return solver.logdet, np.einsum("lk,lkq->lq", traces, self.refits.slopes)
 
     @cached_property
     def prior(self) -> tuple[Lanes, Float[np.ndarray, "lanes hyper"]]:
         """−log p(ψ, φ) and its gradient."""
         prior = self.latent.field.prior
-        rest = self.refits.theta[:, self.latent.sizes[0] :]
+        hyper = self.refits.theta[:, self.latent.sizes[0] :]
         if prior is None:
-            return np.zeros(len(rest)), np.zeros_like(rest)
-        return prior(rest)
+            return np.zeros(len(hyper)), np.zeros_like(hyper)
+        return prior(hyper)
 
     @cached_property
     def value(self) -> Lanes:
@@ -266,9 +266,9 @@ class LaplaceMode:
         constant = np.broadcast_to(
             data.response.constant(self.refits.tau, data.y)[0] + data.fixed, self.eta.shape
         )
-        found = self.inner + np.sum(times(self.refits.weights, constant), 1)
-        found = found + 0.5 * (self.solver.logdet - self.normaliser[0]) + self.prior[0]
-        return np.where(np.isfinite(found), found, np.inf)
+        value = self.inner + np.sum(times(self.refits.weights, constant), 1)
+        value = value + 0.5 * (self.solver.logdet - self.normaliser[0]) + self.prior[0]
+        return np.where(np.isfinite(value), value, np.inf)
 
     @cached_property
     def leverage_terms(self) -> tuple[Rows, Float[np.ndarray, "lanes size"], Rows]:
@@ -278,8 +278,8 @@ class LaplaceMode:
             return np.zeros_like(self.eta), np.zeros_like(self.u), np.zeros_like(self.eta)
         (third,) = data.response.orders(self.eta, self.refits.tau, data.y, (3,))
         s = 0.5 * self.variance * times(self.refits.weights, third)
-        back = self.solver.solve(self.latent.pull(self.refits, s)[..., None])[..., 0]
-        return s, back, self.latent.push(self.refits, back)
+        g = self.solver.solve(self.latent.rmatvec(self.refits, s)[..., None])[..., 0]
+        return s, g, self.latent.matvec(self.refits, g)
 
 
 class LatentRefits(NamedTuple):
@@ -316,34 +316,34 @@ class Latent:
     @cached_property
     def sizes(self) -> tuple[int, int, int]:
         """Numbers of entries of β, ψ and φ."""
-        return self.data.design.shape[1], self.field.size, self.data.response.own
+        return self.data.design.shape[1], self.field.size, self.data.response.num_shared
 
-    def push(self, refits: LatentRefits, u: Float[np.ndarray, "lanes size"]) -> Rows:
+    def matvec(self, refits: LatentRefits, u: Float[np.ndarray, "lanes size"]) -> Rows:
         """A u."""
-        found = np.zeros_like(refits.fixed)
-        for index, own in zip(self.incidence.index, refits.loadings, strict=True):
-            found += own * np.take(u, index, axis=1)
-        return found
+        product = np.zeros_like(refits.fixed)
+        for index, loadings in zip(self.incidence.index, refits.loadings, strict=True):
+            product += loadings * np.take(u, index, axis=1)
+        return product
 
-    def pull(self, refits: LatentRefits, each: Rows) -> Float[np.ndarray, "lanes size"]:
+    def rmatvec(self, refits: LatentRefits, r: Rows) -> Float[np.ndarray, "lanes size"]:
         """Aᵀ r."""
-        own = np.concatenate(list(refits.loadings * each), axis=-1)
-        return (self.incidence.gather @ own.T).T
+        products = np.concatenate(list(refits.loadings * r), axis=-1)
+        return (self.incidence.gather @ products.T).T
 
     def gram(self, refits: LatentRefits, curvature: Rows) -> Float[np.ndarray, "lanes entries"]:
         """Aᵀ diag(r) A."""
         a = refits.loadings
-        own = np.concatenate([a[i] * a[j] * curvature for i, j in self.incidence.pairs], axis=-1)
-        return (self.incidence.gram @ own.T).T
+        products = np.concatenate([a[i] * a[j] * curvature for i, j in self.incidence.pairs], axis=-1)
+        return (self.incidence.gram @ products.T).T
 
     def columns(
         self, refits: LatentRefits, rows: Int[np.ndarray, " some"]
     ) -> Float[np.ndarray, "1 size some"]:
         """Aᵀ of some rows, for a batch of one."""
-        found = np.zeros((1, self.incidence.gather.shape[0], len(rows)))
-        for index, own in zip(self.incidence.index, refits.loadings, strict=True):
-            found[0, index[rows], np.arange(len(rows))] = own[0, rows]
-        return found
+        columns = np.zeros((1, self.incidence.gather.shape[0], len(rows)))
+        for index, loadings in zip(self.incidence.index, refits.loadings, strict=True):
+            columns[0, index[rows], np.arange(len(rows))] = loadings[0, rows]
+        return columns
 
     def solver(self, values: Float[np.ndarray, "lanes entries"]) -> Solver:
         """Factorise a batch of matrices."""
@@ -377,7 +377,7 @@ class Latent:
         factor_reuse = 0.1
         # steps with halvings; where more are needed F is far from its minimum, and counts as
         # infinite
-        most = 30
+        max_steps = 30
         solver: Solver | None = None
         u = np.zeros((len(theta), self.incidence.gather.shape[0]))
         if start is not None:
@@ -388,94 +388,94 @@ class Latent:
             refits = self.refits(theta, weights)
 
             def look(u: np.ndarray) -> ValueAndSteps:
-                at = LaplaceMode(self, refits, u.T)
+                mode = LaplaceMode(self, refits, u.T)
 
                 def steps(fresh: bool) -> np.ndarray:
                     nonlocal solver
                     if solver is None or (fresh and not quadratic):
-                        solver = at.solver
+                        solver = mode.solver
                     if (
                         quadratic
                         and self.loadings is not None
-                        and np.abs(at.slope).max(initial=0.0) <= ROUNDING
+                        and np.abs(mode.slope).max(initial=0.0) <= ROUNDING
                     ):
                         # as H is the identity or more, steps are no longer than slopes
                         return 0.0 * u
-                    return solver.solve(at.slope[..., None])[..., 0].T
+                    return solver.solve(mode.slope[..., None])[..., 0].T
 
-                return at.inner, steps
+                return mode.inner, steps
 
-            u, ended = newton(look, u.T, factor_reuse, most, solver is None)
-            at = LaplaceMode(self, refits, u.T)
+            u, ended = newton(look, u.T, factor_reuse, max_steps, solver is None)
+            mode = LaplaceMode(self, refits, u.T)
             if quadratic:
-                vars(at)["solver"] = solver
-            vars(at)["value"] = np.where(ended, at.value, np.inf)
-            return at
+                vars(mode)["solver"] = solver
+            vars(mode)["value"] = np.where(ended, mode.value, np.inf)
+            return mode
 
-    def gradient(self, at: LaplaceMode) -> Float[np.ndarray, "lanes params"]:
+    def gradient(self, mode: LaplaceMode) -> Float[np.ndarray, "lanes params"]:
         """∂F/∂θ."""
-        refits = at.refits
+        refits = mode.refits
         data = self.data
-        own = self.data.response
+        response = self.data.response
         with np.errstate(all="ignore"):
-            s, back, t = at.leverage_terms
-            _, first, second = at.losses
+            s, g, t = mode.leverage_terms
+            _, first, second = mode.losses
             by_eta = first + s - second * t
-            traces = (at.solver.entries * self.incidence.pattern.times) @ self.incidence.values.T
+            traces = (mode.solver.entries * self.incidence.pattern.times) @ self.incidence.values.T
             by_term = (
-                np.einsum("lkm,lm->lk", at.precision_product, 0.5 * at.u - back) + 0.5 * traces
+                np.einsum("lkm,lm->lk", mode.precision_product, 0.5 * mode.u - g) + 0.5 * traces
             )
-            rest = np.zeros((len(at.u), sum(self.sizes[1:])))
-            rest[:, : self.field.size] = (
-                np.einsum("lk,lkq->lq", by_term, refits.slopes) - 0.5 * at.normaliser[1]
+            hyper_slopes = np.zeros((len(mode.u), sum(self.sizes[1:])))
+            hyper_slopes[:, : self.field.size] = (
+                np.einsum("lk,lkq->lq", by_term, refits.slopes) - 0.5 * mode.normaliser[1]
             )
             if self.by_psi is not None:
                 index = self.incidence.index
-                each = [
-                    by_eta * np.take(at.u, k, axis=1)
-                    - first * np.take(back, k, axis=1)
-                    + second * turned
-                    for k, turned in zip(index, at.turned, strict=True)
+                loading_slopes = [
+                    by_eta * np.take(mode.u, k, axis=1)
+                    - first * np.take(g, k, axis=1)
+                    + second * solved
+                    for k, solved in zip(index, mode.solved_loadings, strict=True)
                 ]
-                rest[:, : self.field.size] += self.by_psi(np.array(each))
-            if own.own:
-                value, slope, curvature = own.shared_derivatives(
-                    at.eta, refits.tau, data.y, (0, 1, 2)
+                hyper_slopes[:, : self.field.size] += self.by_psi(np.array(loading_slopes))
+            if response.num_shared:
+                value, slope, curvature = response.shared_derivatives(
+                    mode.eta, refits.tau, data.y, (0, 1, 2)
                 )
                 value = (
                     value
-                    + own.constant(refits.tau, data.y)[1]
-                    + 0.5 * at.variance * curvature
+                    + response.constant(refits.tau, data.y)[1]
+                    + 0.5 * mode.variance * curvature
                     - t * slope
                 )
-                rest[:, self.field.size :] = times(refits.weights, value).sum(2).T
-            return np.concatenate([by_eta @ data.design, rest + at.prior[1]], axis=1)
+                hyper_slopes[:, self.field.size :] = times(refits.weights, value).sum(2).T
+            return np.concatenate([by_eta @ data.design, hyper_slopes + mode.prior[1]], axis=1)
 
     def covariance(
-        self, at: LaplaceMode, rows: Int[np.ndarray, " some"]
+        self, mode: LaplaceMode, rows: Int[np.ndarray, " some"]
     ) -> Float[np.ndarray, "some some"]:
         """Compute A G Aᵀ of some rows, for a batch of one."""
         # columns of a covariance that are solved for together: about the size of a cache
         covariance_columns = 64
-        if len(rows) <= covariance_columns and at.solver.edge is None:
-            half = at.solver.factor.whiten(self.columns(at.refits, rows))[0]
+        if len(rows) <= covariance_columns and mode.solver.edge is None:
+            half = mode.solver.factor.whiten(self.columns(mode.refits, rows))[0]
             return half.T @ half
-        found = []
+        blocks = []
         for k in range(0, len(rows), covariance_columns):
-            solved = at.solver.solve(self.columns(at.refits, rows[k : k + covariance_columns]))[0]
-            parts = zip(self.incidence.index, at.refits.loadings, strict=True)
-            found.append(sum(own[0, rows, None] * solved[index[rows]] for index, own in parts))
-        return np.concatenate(found, axis=1)
+            solved = mode.solver.solve(self.columns(mode.refits, rows[k : k + covariance_columns]))[0]
+            parts = zip(self.incidence.index, mode.refits.loadings, strict=True)
+            blocks.append(sum(loadings[0, rows, None] * solved[index[rows]] for index, loadings in parts))
+        return np.concatenate(blocks, axis=1)
 
-    def by_weight(self, at: LaplaceMode) -> Rows:
+    def by_weight(self, mode: LaplaceMode) -> Rows:
         """∂F/∂w of every row."""
         data = self.data
-        own = self.data.response
+        response = self.data.response
         with np.errstate(all="ignore"):
-            _, _, t = at.leverage_terms
-            value, slope, curvature = own.orders(at.eta, at.refits.tau, data.y, (0, 1, 2))
-            value = value + own.constant(at.refits.tau, data.y)[0] + data.fixed
-            return data.size * (value + 0.5 * at.variance * curvature - t * slope)
+            _, _, t = mode.leverage_terms
+            value, slope, curvature = response.orders(mode.eta, mode.refits.tau, data.y, (0, 1, 2))
+            value = value + response.constant(mode.refits.tau, data.y)[0] + data.fixed
+            return data.size * (value + 0.5 * mode.variance * curvature - t * slope)
 
 
 @dataclass(frozen=True, eq=False)
@@ -497,13 +497,13 @@ class LaplaceEngine(AbstractEngine):
         """Refits at their modes."""
         return self.latent.mode(theta, np.where(self.unit >= 0, weights[:, self.unit], 0.0), state)
 
-    def whole(self, theta: Float[np.ndarray, " params"]) -> LaplaceMode:
+    def full_mode(self, theta: Float[np.ndarray, " params"]) -> LaplaceMode:
         """Mode given all data."""
         return self.mode(theta[None], np.ones((1, self.num_units)))
 
     def look(self, theta: Points, weights: Weights, state: State) -> ValueAndGradient:
-        at = self.mode(theta, weights, state)
-        return at.value, self.latent.gradient(at), at.starts(self.keeps_factors)
+        mode = self.mode(theta, weights, state)
+        return mode.value, self.latent.gradient(mode), mode.starts(self.keeps_factors)
 
     @property
     def keeps_factors(self) -> bool:
@@ -520,42 +520,42 @@ class LaplaceEngine(AbstractEngine):
         def by_weight(
             theta: Points, state: State
         ) -> tuple[Float[np.ndarray, "points units"], State]:
-            at = self.mode(theta, np.ones((len(theta), self.num_units)), state)
-            each = self.latent.by_weight(at)[:, rows]
+            mode = self.mode(theta, np.ones((len(theta), self.num_units)), state)
+            row_slopes = self.latent.by_weight(mode)[:, rows]
             return np.array(
-                [np.bincount(self.unit[rows], own, self.num_units) for own in each]
-            ), at.starts(False)
+                [np.bincount(self.unit[rows], slopes, self.num_units) for slopes in row_slopes]
+            ), mode.starts(False)
 
         return jacobian_by_differences(by_weight, theta)
 
     def predictors(
         self, theta: Points, weights: Weights, state: State = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        at = self.mode(theta, weights, state)
+        mode = self.mode(theta, weights, state)
         return (
-            at.eta + np.where(np.isfinite(at.value), 0.0, np.nan)[:, None],
-            at.variance,
-            at.refits.tau,
+            mode.eta + np.where(np.isfinite(mode.value), 0.0, np.nan)[:, None],
+            mode.variance,
+            mode.refits.tau,
         )
 
     def covariances(self, theta: Float[np.ndarray, " params"]) -> tuple[np.ndarray, np.ndarray]:
-        at = self.whole(theta)
-        return self.latent.covariance(at, np.arange(len(self.unit))), at.losses[2][0]
+        mode = self.full_mode(theta)
+        return self.latent.covariance(mode, np.arange(len(self.unit))), mode.losses[2][0]
 
     def regressions(
         self, theta: Points, weights: Weights, state: State = None
     ) -> DesignRegressions:
-        at = self.mode(theta, weights, state)
+        mode = self.mode(theta, weights, state)
         X = self.data.design
-        weight = at.losses[2]
+        weight = mode.losses[2]
         columns = X.T[:, None]
-        pulled = np.empty((*at.u.shape, len(columns)))
+        cross_products = np.empty((*mode.u.shape, len(columns)))
         for k, column in enumerate(columns):
-            pulled[..., k] = self.latent.pull(at.refits, weight * column)
-        solved = np.moveaxis(at.solver.solve(pulled), -1, 0)
+            cross_products[..., k] = self.latent.rmatvec(mode.refits, weight * column)
+        solved = np.moveaxis(mode.solver.solve(cross_products), -1, 0)
         effects = np.stack([np.take(solved, k, axis=-1) for k in self.latent.incidence.index])
-        residual = columns - np.sum(at.refits.loadings[:, None] * effects, 0)
-        return DesignRegressions(at.eta, X, self.unit, 1.0, weight, effects, residual)
+        residual = columns - np.sum(mode.refits.loadings[:, None] * effects, 0)
+        return DesignRegressions(mode.eta, X, self.unit, 1.0, weight, effects, residual)
 
     def by_loadings(self, slopes: Loadings) -> Float[np.ndarray, "lanes psi"]:
         assert self.latent.by_psi is not None  # a field has no parameters in A
@@ -569,16 +569,16 @@ class LaplaceEngine(AbstractEngine):
         return Costs(lanes=max(1, factor_entries // length), work=20.0 * length)
 
 
-def times(weights: Rows, each: np.ndarray) -> np.ndarray:
+def times(weights: Rows, values: np.ndarray) -> np.ndarray:
     """Multiply by the weights of rows; rows of weight zero give zero, whatever their values."""
     if weights.all():
-        return weights * each
-    return np.where(weights == 0, 0.0, weights * each)
+        return weights * values
+    return np.where(weights == 0, 0.0, weights * values)
 
 
 def _sums(places: Int[np.ndarray, "kinds rows"], count: int) -> "scipy.sparse.csr_array":
     """Matrix that sums numbers at the same place."""
-    every = np.arange(places.size)
+    columns = np.arange(places.size)
     return scipy.sparse.csr_array(
-        (np.ones(places.size), (places.ravel(), every)), shape=(count, places.size)
+        (np.ones(places.size), (places.ravel(), columns)), shape=(count, places.size)
     )

@@ -45,150 +45,150 @@ class RowsAlone(NamedTuple):
 
 
 class Rings(NamedTuple):
-    """Rows, each followed by the rows most correlated with it, of which the first `near` are solved
+    """Rows, each followed by the rows most correlated with it, of which the first `num_near` are solved
     for.
     """
 
     rows: Int[np.ndarray, "some ring"]
-    near: int
+    num_near: int
 
 
 Exactly = Callable[[Int[np.ndarray, " some"]], RowsAlone]
 
 
-def alone(at: LaplaceMode, rings: Rings) -> RowsAlone:
+def alone(mode: LaplaceMode, rings: Rings) -> RowsAlone:
     """Leave rows out one by one, from the mode of a batch of one; NaN where it has no mode."""
-    some = rings.rows[:, 0]
-    if not np.isfinite(at.value[0]):
-        return RowsAlone(*np.full((2, len(some)), np.nan))
-    covariance = at.latent.covariance(at, np.arange(len(at.eta[0])))
+    rows = rings.rows[:, 0]
+    if not np.isfinite(mode.value[0]):
+        return RowsAlone(*np.full((2, len(rows)), np.nan))
+    covariance = mode.latent.covariance(mode, np.arange(len(mode.eta[0])))
     rows_left_out_at_a_time = 256  # rows that are left out at a time
     with np.errstate(all="ignore"):
-        data = at.latent.data
-        (third,) = data.response.orders(at.eta, at.refits.tau, data.y, (3,))
-        tilt = times(at.refits.weights, third)[0] * np.diag(covariance)
-        far = covariance @ tilt
+        data = mode.latent.data
+        (third,) = data.response.orders(mode.eta, mode.refits.tau, data.y, (3,))
+        tilt = times(mode.refits.weights, third)[0] * np.diag(covariance)
+        tilt_product = covariance @ tilt
         chunks = (
             rings._replace(rows=rings.rows[k : k + rows_left_out_at_a_time])
-            for k in range(0, len(some), rows_left_out_at_a_time)
+            for k in range(0, len(rows), rows_left_out_at_a_time)
         )
-        parts = [_some(at, covariance, chunk, tilt, far) for chunk in chunks]
+        parts = [_leave_out(mode, covariance, chunk, tilt, tilt_product) for chunk in chunks]
     return RowsAlone(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def rings(at: LaplaceMode, some: Int[np.ndarray, " some"], exactly: Exactly) -> Rings | None:
+def rings(mode: LaplaceMode, rows: Int[np.ndarray, " some"], exactly: Exactly) -> Rings | None:
     """Choose for each row the rows most correlated with it, as many as make a pass accurate enough.
 
     Accuracy is judged by `exactly` on the rows with most correlation outside their ring. None if no
     number of rows suffices.
     """
-    C = at.latent.covariance(at, np.arange(len(at.eta[0])))
-    share = np.abs(C[some]) / np.sqrt(np.diag(C))
-    share[np.arange(len(some)), some] = np.inf
-    every = np.argsort(-share, axis=1, kind="stable")[:, : RING * NEAR[-1]]
+    C = mode.latent.covariance(mode, np.arange(len(mode.eta[0])))
+    share = np.abs(C[rows]) / np.sqrt(np.diag(C))
+    share[np.arange(len(rows)), rows] = np.inf
+    ranking = np.argsort(-share, axis=1, kind="stable")[:, : RING * NEAR[-1]]
     probed_factors = 8  # number of such rows that are checked
-    for near in NEAR:
-        reached = np.take_along_axis(C[some], every[:, :near], axis=1)
-        beyond = np.sum(np.abs(C[some]), axis=1) - np.abs(reached).sum(1)
-        tried = np.argsort(-beyond, kind="stable")[:probed_factors]
-        rows = every[:, : RING * near]
-        found = alone(at, Rings(rows[tried], min(near, len(C))))
-        known = exactly(some[tried])
-        off = [np.abs(a - b).max() for a, b in zip(found, known, strict=True)]
-        if off[0] <= CLOSE_BY[0] and off[1] <= CLOSE_BY[1]:
-            return Rings(rows, min(near, len(C)))
-        if near >= len(C):
+    for num_near in NEAR:
+        reached = np.take_along_axis(C[rows], ranking[:, :num_near], axis=1)
+        beyond = np.sum(np.abs(C[rows]), axis=1) - np.abs(reached).sum(1)
+        probes = np.argsort(-beyond, kind="stable")[:probed_factors]
+        ring = ranking[:, : RING * num_near]
+        estimates = alone(mode, Rings(ring[probes], min(num_near, len(C))))
+        references = exactly(rows[probes])
+        errors = [np.abs(a - b).max() for a, b in zip(estimates, references, strict=True)]
+        if errors[0] <= CLOSE_BY[0] and errors[1] <= CLOSE_BY[1]:
+            return Rings(ring, min(num_near, len(C)))
+        if num_near >= len(C):
             break
     return None
 
 
-def _some(
-    at: LaplaceMode, C: np.ndarray, rings: Rings, tilt: np.ndarray, far: np.ndarray
+def _leave_out(
+    mode: LaplaceMode, C: np.ndarray, rings: Rings, tilt: np.ndarray, tilt_product: np.ndarray
 ) -> RowsAlone:
-    """Leave out some of the rows; `tilt` is ℓ‴ v of every row, and `far` is C times it."""
+    """Leave out some of the rows; `tilt` is ℓ‴ v of every row, and `tilt_product` is C times it."""
     ring = rings.rows
-    near = rings.rows[:, : rings.near]
-    some = rings.rows[:, 0]
-    across = C[ring[:, :, None], near[:, None, :]]
-    own = across[:, : near.shape[1]]
-    moved, bend = _solve_near(at, own, near)
-    q = _slopes(at, moved, near)
+    neighbours = rings.rows[:, : rings.num_near]
+    rows = rings.rows[:, 0]
+    across = C[ring[:, :, None], neighbours[:, None, :]]
+    block = across[:, : neighbours.shape[1]]
+    shift, delta = _solve_neighbours(mode, block, neighbours)
+    q = _slopes(mode, shift, neighbours)
     d = -np.einsum("sij,sj->si", across, q)
-    value, first, second = (part[0, ring] for part in at.losses)
-    there_value, there_first, there_second = _at(at, at.eta[0, ring] + d, ring, (0, 1, 2))
-    data = at.latent.data
-    rest = there_value - value
-    constant = data.response.constant(at.refits.tau, data.y[some])[0] + data.fixed[some]
-    rest[:, 0] = -value[:, 0] - times(at.refits.weights[:, some], constant)[0]
-    inner = (rest - first * d - 0.5 * second * d**2).sum(1) - 0.5 * np.einsum(
-        "sk,sk->s", q, d[:, : near.shape[1]]
+    value, first, second = (part[0, ring] for part in mode.losses)
+    new_value, new_first, new_second = _weighted_orders(mode, mode.eta[0, ring] + d, ring, (0, 1, 2))
+    data = mode.latent.data
+    loss_change = new_value - value
+    constant = data.response.constant(mode.refits.tau, data.y[rows])[0] + data.fixed[rows]
+    loss_change[:, 0] = -value[:, 0] - times(mode.refits.weights[:, rows], constant)[0]
+    inner = (loss_change - first * d - 0.5 * second * d**2).sum(1) - 0.5 * np.einsum(
+        "sk,sk->s", q, d[:, : neighbours.shape[1]]
     )
-    changed = (there_second - second)[:, near.shape[1] :]  # the others, to first order
-    inside = np.eye(near.shape[1]) + own * bend[:, None, :]
-    outer = across[:, near.shape[1] :]
+    changed = (new_second - second)[:, neighbours.shape[1] :]  # the others, to first order
+    inside = np.eye(neighbours.shape[1]) + block * delta[:, None, :]
+    outer = across[:, neighbours.shape[1] :]
     sign, logdet = np.linalg.slogdet(inside)
-    turned = np.linalg.solve(inside, np.concatenate([own[:, :, :1], outer.swapaxes(1, 2)], axis=2))
-    left = turned[:, 0, 0]
-    spread = np.diag(C)[ring[:, near.shape[1] :]]
+    solved = np.linalg.solve(inside, np.concatenate([block[:, :, :1], outer.swapaxes(1, 2)], axis=2))
+    near_variance = solved[:, 0, 0]
+    spread = np.diag(C)[ring[:, neighbours.shape[1] :]]
     # variance from the other rows, given the near ones
-    spread = spread - np.einsum("sji,si,sij->sj", outer, bend, turned[:, :, 1:])
+    spread = spread - np.einsum("sji,si,sij->sj", outer, delta, solved[:, :, 1:])
     # q of the others
-    others = there_first[:, near.shape[1] :] - (first + second * d)[:, near.shape[1] :]
-    every = np.concatenate([q, others], axis=1)
+    outer_q = new_first[:, neighbours.shape[1] :] - (first + second * d)[:, neighbours.shape[1] :]
+    full_q = np.concatenate([q, outer_q], axis=1)
     trace = (
-        -np.einsum("si,si->s", every, far[ring])
+        -np.einsum("si,si->s", full_q, tilt_product[ring])
         - np.einsum("si,si->s", tilt[ring], d)
         + (spread * changed).sum(1)
     )
-    moved = at.eta[0, some] + d[:, 0] - np.einsum("sj,sj->s", outer[:, :, 0], others)
-    grown = (left / own[:, 0, 0]) ** 2
-    variance = left - grown * np.einsum("si,si->s", outer[:, :, 0] ** 2, changed)
-    loss = marginal_losses(at.latent.data.select_rows(some), moved, variance, at.refits.tau[..., 0])
+    shift = mode.eta[0, rows] + d[:, 0] - np.einsum("sj,sj->s", outer[:, :, 0], outer_q)
+    grown = (near_variance / block[:, 0, 0]) ** 2
+    variance = near_variance - grown * np.einsum("si,si->s", outer[:, :, 0] ** 2, changed)
+    loss = marginal_losses(mode.latent.data.select_rows(rows), shift, variance, mode.refits.tau[..., 0])
     return RowsAlone(loss, -(inner + 0.5 * (np.where(sign > 0, logdet, np.nan) + trace)))
 
 
-def _at(
-    at: LaplaceMode, eta: np.ndarray, some: np.ndarray, orders: tuple[int, ...]
+def _weighted_orders(
+    mode: LaplaceMode, eta: np.ndarray, rows: np.ndarray, orders: tuple[int, ...]
 ) -> list[np.ndarray]:
     """Compute derivatives of the weighted losses of some rows."""
-    data = at.latent.data
-    found = data.response.orders(eta, at.refits.tau, data.y[some], orders)
-    return [times(at.refits.weights[0, some], part) for part in found]
+    data = mode.latent.data
+    derivatives = data.response.orders(eta, mode.refits.tau, data.y[rows], orders)
+    return [times(mode.refits.weights[0, rows], part) for part in derivatives]
 
 
-def _solve_near(
-    at: LaplaceMode, own: np.ndarray, near: np.ndarray
+def _solve_neighbours(
+    mode: LaplaceMode, block: np.ndarray, neighbours: np.ndarray
 ) -> tuple[Float[np.ndarray, "some near"], Float[np.ndarray, "some near"]]:
     """Solve for d on the near rows by Newton's method.
 
     Return d and δ there, NaN without convergence.
     """
-    first = at.losses[1][0, near[:, 0]]
-    curvature = at.losses[2][0, near]
-    d = own[:, :, 0] * (first / (1 - curvature[:, 0] * own[:, 0, 0]))[:, None]
+    first = mode.losses[1][0, neighbours[:, 0]]
+    curvature = mode.losses[2][0, neighbours]
+    d = block[:, :, 0] * (first / (1 - curvature[:, 0] * block[:, 0, 0]))[:, None]
     step = np.full_like(d, np.inf)
     for _ in range(STEPS):
-        bend = _at(at, at.eta[0, near] + d, near, (2,))[0] - curvature
-        bend[:, 0] = -curvature[:, 0]
+        delta = _weighted_orders(mode, mode.eta[0, neighbours] + d, neighbours, (2,))[0] - curvature
+        delta[:, 0] = -curvature[:, 0]
         if (np.abs(step).max(1) <= CLOSE).all():
             break
-        residual = d + np.einsum("sij,sj->si", own, _slopes(at, d, near))
-        step = np.linalg.solve(np.eye(d.shape[1]) + own * bend[:, None, :], residual[..., None])[
+        residual = d + np.einsum("sij,sj->si", block, _slopes(mode, d, neighbours))
+        step = np.linalg.solve(np.eye(d.shape[1]) + block * delta[:, None, :], residual[..., None])[
             ..., 0
         ]
         step = np.nan_to_num(step, posinf=0.0, neginf=0.0)
         d = d - step
-    lost = ~(np.abs(step).max(1) <= CLOSE**0.5)
-    d[lost] = np.nan
-    return d, bend
+    failed = ~(np.abs(step).max(1) <= CLOSE**0.5)
+    d[failed] = np.nan
+    return d, delta
 
 
 def _slopes(
-    at: LaplaceMode, d: Float[np.ndarray, "some near"], near: np.ndarray
+    mode: LaplaceMode, d: Float[np.ndarray, "some near"], neighbours: np.ndarray
 ) -> Float[np.ndarray, "some near"]:
     """Compute q at the given moves."""
-    first = at.losses[1][0, near]
-    second = at.losses[2][0, near]
-    q = _at(at, at.eta[0, near] + d, near, (1,))[0] - first - second * d
+    first = mode.losses[1][0, neighbours]
+    second = mode.losses[2][0, neighbours]
+    q = _weighted_orders(mode, mode.eta[0, neighbours] + d, neighbours, (1,))[0] - first - second * d
     q[:, 0] = -(first + second * d)[:, 0]
     return q

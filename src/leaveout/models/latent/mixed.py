@@ -45,14 +45,14 @@ from .effects import (
     align_groupings,
     factor_codes,
     factors,
-    given_blocks,
+    array_blocks,
     read_formula,
-    sharing,
+    level_clusters,
     split,
 )
 from .grouped import OneFactor
 from .quadrature import marginal_means
-from .responses import Response, ResponseRows, response, ways
+from .responses import Response, ResponseRows, read_response, ways
 
 ROWS = "row"
 NODES = 400  # largest number of nodes of a cluster
@@ -128,7 +128,7 @@ class Mixed(AbstractLatentModel):
     data: ResponseRows = static()
     factors: tuple[GroupingFactor, ...] = static()
     # the factors before entries of Λ were held at zero
-    whole: tuple[GroupingFactor, ...] = static()
+    full_factors: tuple[GroupingFactor, ...] = static()
     transform: Float[np.ndarray, "coefficients coefficients"]
     unit: float = static()
     code: Any = static()  # the unit of each row
@@ -165,7 +165,7 @@ class Mixed(AbstractLatentModel):
             y = self.spec.y
             X = self.spec.X
             blocks = self.spec.blocks
-            known = self.spec.codes
+            codes_by_name = self.spec.codes
             frame = frame_of("Mixed", data)
             offset = named_column(frame, offset)
             trials = named_column(frame, trials)
@@ -178,12 +178,12 @@ class Mixed(AbstractLatentModel):
                 raise ValueError(
                     "Mixed: give groups=, one label a row, or a formula with random effects, as (1 | group)."
                 )
-            named, (X, y, slopes, offset, trials) = align_groupings(
+            groupings, (X, y, slopes, offset, trials) = align_groupings(
                 groups, X=X, y=y, slopes=slopes, offset=offset, trials=trials
             )
-            blocks, known = given_blocks(named, slopes, np.shape(X)[0])
+            blocks, codes_by_name = array_blocks(groupings, slopes, np.shape(X)[0])
         self._bind(
-            X, y, family, blocks, known, drop, score, method, quadrature, offset, trials, intercept
+            X, y, family, blocks, codes_by_name, drop, score, method, quadrature, offset, trials, intercept
         )
 
     @classmethod
@@ -233,7 +233,7 @@ class Mixed(AbstractLatentModel):
         y,
         family,
         blocks,
-        facts,
+        codes_by_name,
         drop,
         score,
         method,
@@ -246,40 +246,40 @@ class Mixed(AbstractLatentModel):
             "Mixed", X=X, y=y, offset=offset, trials=trials
         )
         y, self.levels = _ordinal_levels(family, y)
-        own = response(family, y)
-        if self.spec is not None and not own.intercept:
+        response = read_response(family, y)
+        if self.spec is not None and not response.intercept:
             X = X.drop(columns="Intercept", errors="ignore")
-        X, self.names = _design(X, intercept and own.intercept)
+        X, self.names = _design(X, intercept and response.intercept)
         n = len(X)
         y = column("Mixed", "y", y, n)
-        own.check(y)
-        if method not in ("ML", "REML") or (method == "REML" and not own.quadratic):
+        response.check(y)
+        if method not in ("ML", "REML") or (method == "REML" and not response.quadratic):
             raise ValueError(
-                f'Mixed: method is "ML" or, for a Gaussian response, "REML"; got {method!r} for {own.title}.'
+                f'Mixed: method is "ML" or, for a Gaussian response, "REML"; got {method!r} for {response.title}.'
             )
         self.restricted = method == "REML"
         if (y == y[0]).all():
             raise ValueError(f"Mixed: y is {y[0]:g} in every row: there is nothing to tell.")
-        self.factors = self.whole = factors(blocks, facts)
-        self.unit = float(y.std()) if own.quadratic else 1.0
-        self.data, self.transform = self._data(X, y, own, offset, trials)
+        self.factors = self.full_factors = factors(blocks, codes_by_name)
+        self.unit = float(y.std()) if response.quadratic else 1.0
+        self.data, self.transform = self._data(X, y, response, offset, trials)
         self.quadrature, self.joint = (
             count("Mixed: quadrature", quadrature, 1, 101),
             (score or self._usual(drop)) == "joint",
         )
         self._check(drop, score)
         self.drop = drop
-        found = next((factor for factor in self.factors if factor.name == drop), None)
+        unit_factor = next((factor for factor in self.factors if factor.name == drop), None)
         self.code, self.num = (
-            (np.arange(n), n) if found is None else (found.code, len(found.levels))
+            (np.arange(n), n) if unit_factor is None else (unit_factor.code, len(unit_factor.levels))
         )
         for factor in self.factors:
             self._check_levels(factor)
         self.engine  # noqa: B018  raises for factors that the engine does not support
 
     @staticmethod
-    def _refuse(**given: Any) -> None:
-        for name, value in given.items():
+    def _refuse(**arguments: Any) -> None:
+        for name, value in arguments.items():
             if value is not None:
                 raise ValueError(
                     f"Mixed: {name}= goes with arrays; a formula says it by (… | group)."
@@ -290,10 +290,10 @@ class Mixed(AbstractLatentModel):
         return "pointwise" if drop == ROWS else "joint"
 
     def _check(self, drop: str, score: str | None) -> None:
-        known = [ROWS, *(factor.name for factor in self.factors)]
-        if drop not in known:
+        choices = [ROWS, *(factor.name for factor in self.factors)]
+        if drop not in choices:
             raise ValueError(
-                f"Mixed: drop must be one of {', '.join(map(repr, known))}; got {drop!r}."
+                f"Mixed: drop must be one of {', '.join(map(repr, choices))}; got {drop!r}."
             )
         if score not in (None, "pointwise", "joint"):
             raise ValueError(f'Mixed: score must be "pointwise" or "joint"; got {score!r}.')
@@ -329,7 +329,7 @@ class Mixed(AbstractLatentModel):
             )
 
     def _data(
-        self, X: np.ndarray, y: np.ndarray, own: Response, offset: Any, trials: Any
+        self, X: np.ndarray, y: np.ndarray, response: Response, offset: Any, trials: Any
     ) -> tuple[ResponseRows, np.ndarray]:
         """Return the rows in coordinates of unit size, and the matrix that maps coefficients in
         these to the natural ones.
@@ -341,7 +341,7 @@ class Mixed(AbstractLatentModel):
         fixed = np.full(n, np.log(unit))
         if trials is not None:
             size = column("Mixed", "trials", trials, n)
-            if own.title != "binomial" or (size <= 0).any():
+            if response.title != "binomial" or (size <= 0).any():
                 raise ValueError(
                     "Mixed: trials must be positive, and are for binomial proportions."
                 )
@@ -357,8 +357,8 @@ class Mixed(AbstractLatentModel):
             raise ValueError(
                 f"Mixed: column {name!r} of the fixed part is zero, or a combination of those before it: leave it out."
             )
-        back = np.linalg.solve(R, np.eye(len(R))) / length[:, None] * np.sqrt(n) * unit
-        return ResponseRows(Q * np.sqrt(n), shift / unit, y / unit, size, fixed, own), back
+        transform = np.linalg.solve(R, np.eye(len(R))) / length[:, None] * np.sqrt(n) * unit
+        return ResponseRows(Q * np.sqrt(n), shift / unit, y / unit, size, fixed, response), transform
 
     # parameters
 
@@ -387,17 +387,17 @@ class Mixed(AbstractLatentModel):
 
     def _natural(self, theta):
         parts = split(np.asarray(theta)[None], self.data, self.factors)
-        own = self.data.response
-        found = {"coef": self.transform @ parts.z[0]}
+        response = self.data.response
+        parameters = {"coef": self.transform @ parts.z[0]}
         for factor, free in zip(self.factors, parts.free, strict=True):
-            found[f"covariance[{factor.name}]"] = factor.covariance(free[0], self.unit)
-        named = own.natural(parts.tau[0])
-        return found | {
-            name: value * self.unit if own.quadratic else value for name, value in named.items()
+            parameters[f"covariance[{factor.name}]"] = factor.covariance(free[0], self.unit)
+        shared = response.natural(parts.tau[0])
+        return parameters | {
+            name: value * self.unit if response.quadratic else value for name, value in shared.items()
         }
 
     def _to_unconstrained(self, natural):
-        own = self.data.response
+        response = self.data.response
         coef = np.asarray(natural["coef"], np.float64)
         if coef.shape != (len(self.names),):
             raise ValueError(
@@ -406,12 +406,12 @@ class Mixed(AbstractLatentModel):
         free = [
             factor.free(natural[f"covariance[{factor.name}]"], self.unit) for factor in self.factors
         ]
-        named = {
-            name: np.asarray(value) / self.unit if own.quadratic else value
+        shared = {
+            name: np.asarray(value) / self.unit if response.quadratic else value
             for name, value in natural.items()
         }
         return np.concatenate(
-            [np.linalg.solve(self.transform, coef), *free, own.unconstrained(named)]
+            [np.linalg.solve(self.transform, coef), *free, response.unconstrained(shared)]
         )
 
     def _names(self):
@@ -420,7 +420,7 @@ class Mixed(AbstractLatentModel):
             for factor in self.factors
             for i, j in zip(factor.row, factor.column, strict=True)
         ]
-        return [*self.names, *free, *(f"τ[{k}]" for k in range(self.data.response.own))]
+        return [*self.names, *free, *(f"τ[{k}]" for k in range(self.data.response.num_shared))]
 
     def _canonical(self, theta):
         """Change the signs of columns of Λ so that no diagonal is below zero.
@@ -428,13 +428,13 @@ class Mixed(AbstractLatentModel):
         F does not change with them.
         """
         theta = np.array(theta, np.float64)
-        at = self.data.design.shape[1]
+        first = self.data.design.shape[1]
         for factor in self.factors:
-            free = theta[at : at + len(factor.row)]
+            free = theta[first : first + len(factor.row)]
             sign = np.ones(factor.q)
             sign[factor.column[factor.diagonal]] = np.where(free[factor.diagonal] < 0, -1.0, 1.0)
             free *= sign[factor.column]
-            at += len(factor.row)
+            first += len(factor.row)
         return theta
 
     def _start(self, seed):
@@ -477,21 +477,21 @@ class Mixed(AbstractLatentModel):
         """
         del weights
         theta = np.asarray(theta, float)
-        own = self.data.response
+        response = self.data.response
         data = self.data
-        at = self.engine.regressions(theta[None], np.ones((1, self.num)))
-        eta = at.eta[0]
+        regressions = self.engine.regressions(theta[None], np.ones((1, self.num)))
+        eta = regressions.eta[0]
         parts = split(theta[None], data, self.factors)
         tau = parts.tau[0][:, None]
-        weight = data.size * own.orders(eta, tau, data.y, (2,))[0]
+        weight = data.size * response.orders(eta, tau, data.y, (2,))[0]
         blocks = [
             factor.information(free[0], weight)
             for factor, free in zip(self.factors, parts.free, strict=True)
         ]
-        scores = own.shared_derivatives(eta, tau, data.y, (0,))[0] + own.constant(tau, data.y)[1]
+        scores = response.shared_derivatives(eta, tau, data.y, (0,))[0] + response.constant(tau, data.y)[1]
         scores = scores - np.average(scores, axis=1, weights=data.size)[:, None]
-        found = scipy.linalg.block_diag(at.information[0], *blocks, (data.size * scores) @ scores.T)
-        return (DiagonalBlocks(np.arange(len(theta))[None], found[None]),)
+        block = scipy.linalg.block_diag(regressions.information[0], *blocks, (data.size * scores) @ scores.T)
+        return (DiagonalBlocks(np.arange(len(theta))[None], block[None]),)
 
     # variances at zero
 
@@ -499,7 +499,7 @@ class Mixed(AbstractLatentModel):
     def _num_held(self) -> int:
         """Number of entries of Λ that are held at zero."""
         return sum(
-            len(full.row) - len(own.row) for full, own in zip(self.whole, self.factors, strict=True)
+            len(full.row) - len(factor.row) for full, factor in zip(self.full_factors, self.factors, strict=True)
         )
 
     def _with_factors(self, factors: tuple[GroupingFactor, ...]) -> Self:
@@ -513,7 +513,7 @@ class Mixed(AbstractLatentModel):
             | {"factors": factors}
         )
         if isinstance(self.engine, CrossedFactors):
-            vars(new)["engine"] = CrossedFactors.of(
+            vars(new)["engine"] = CrossedFactors.build(
                 self.data, factors, self.code, self.engine.latent.incidence
             )
         return new
@@ -527,13 +527,13 @@ class Mixed(AbstractLatentModel):
         """Name effects that vary so much that clusters may be separated; "" if there are none."""
         # standard deviation in logits from which clusters look separated
         separated_deviation = 10.0
-        far = [
+        wide_effects = [
             f"{factor.columns[i]} by {factor.name}"
             for factor, root in zip(self.factors, self._roots(theta), strict=True)
             for i in np.flatnonzero(np.linalg.norm(root, axis=1) > separated_deviation)
         ]
-        if far and self.data.response.title in ("binomial", "ordinal"):
-            wide = f"Mixed: {', '.join(far)} varies by more than {separated_deviation:g} logits"
+        if wide_effects and self.data.response.title in ("binomial", "ordinal"):
+            wide = f"Mixed: {', '.join(wide_effects)} varies by more than {separated_deviation:g} logits"
             return f"{wide}: are clusters separated? There may be no maximum."
         return ""
 
@@ -545,35 +545,35 @@ class Mixed(AbstractLatentModel):
         ends on a saddle. None if there are none, or if F would fall as they left zero.
         """
         theta = np.array(theta, np.float64)
-        at = self.data.design.shape[1]
-        kept = list[GroupingFactor]()
-        said = list[str]()
+        first = self.data.design.shape[1]
+        free_factors = list[GroupingFactor]()
+        reasons = list[str]()
         for factor, root in zip(self.factors, self._roots(theta), strict=True):
             zero = np.zeros(factor.q, bool)
             zero[factor.row[factor.diagonal]] = True
             zero &= np.abs(np.diag(root)) < ZERO_DEVIATION
-            theta[at + np.flatnonzero(factor.diagonal & zero[factor.column])] = 0.0
-            at += len(factor.row)
+            theta[first + np.flatnonzero(factor.diagonal & zero[factor.column])] = 0.0
+            first += len(factor.row)
             free = ~zero[factor.column]
-            kept.append(replace(factor, row=factor.row[free], column=factor.column[free]))
+            free_factors.append(replace(factor, row=factor.row[free], column=factor.column[free]))
             nothing = zero & (np.linalg.norm(root, axis=1) < ZERO_DEVIATION)
-            said += [
+            reasons += [
                 f"the variance of {factor.columns[i]} by {factor.name} is zero"
                 for i in np.flatnonzero(nothing)
             ]
             if (zero & ~nothing).any():
-                said.append(f"the effects of {factor.name} are perfectly correlated")
-        if not said:
+                reasons.append(f"the effects of {factor.name} are perfectly correlated")
+        if not reasons:
             return None
-        simpler = self._with_factors(tuple(kept))
-        found = self.parameters.natural(theta)
-        start = simpler.parameters.unconstrained(found)
+        simpler = self._with_factors(tuple(free_factors))
+        parameters = self.parameters.natural(theta)
+        start = simpler.parameters.unconstrained(parameters)
         if simpler._leaving(start, start[None], np.ones((1, self.num_units))).any():
             return None
-        what = (
-            f"{'; '.join(said)} at the maximum of the likelihood: held there, in every refit too."
+        text = (
+            f"{'; '.join(reasons)} at the maximum of the likelihood: held there, in every refit too."
         )
-        return simpler, found, f"{what} Refits that would leave it are flagged."
+        return simpler, parameters, f"{text} Refits that would leave it are flagged."
 
     def _leaving(
         self,
@@ -588,37 +588,37 @@ class Mixed(AbstractLatentModel):
         determine the sign of G.
         """
         del like
-        whole = self._with_factors(self.whole)
-        pushed = np.empty((len(thetas), 0))
+        full_model = self._with_factors(self.full_factors)
+        loadings = np.empty((len(thetas), 0))
         parts = split(thetas, self.data, self.factors)
         missing = list[Bool[np.ndarray, " effects"]]()
         pivot_difference = 1e-3  # step of pivots from zero, for the slope of F in their squares
-        for full, own, free in zip(self.whole, self.factors, parts.free, strict=True):
-            root = own.root(free)
-            missing.append(np.isin(np.arange(full.q), np.setdiff1d(full.column, own.column)))
+        for full, factor, free in zip(self.full_factors, self.factors, parts.free, strict=True):
+            root = factor.root(free)
+            missing.append(np.isin(np.arange(full.q), np.setdiff1d(full.column, factor.column)))
             root[:, missing[-1], missing[-1]] = pivot_difference
-            pushed = np.concatenate([pushed, root[:, full.row, full.column]], axis=1)
-        value, gradient, _ = whole.look(
-            np.concatenate([parts.z, pushed, parts.tau], axis=1), weights
+            loadings = np.concatenate([loadings, root[:, full.row, full.column]], axis=1)
+        value, gradient, _ = full_model.look(
+            np.concatenate([parts.z, loadings, parts.tau], axis=1), weights
         )
-        found = np.zeros(len(thetas), bool)
+        falls = np.zeros(len(thetas), bool)
         slope_noise = 1e-10  # relative error of slopes of F
         slack = slope_noise * (1 + np.abs(value)) / (2 * pivot_difference)
-        slopes = split(gradient, self.data, self.whole).free
-        for full, zero, slope in zip(self.whole, missing, slopes, strict=True):
+        slopes = split(gradient, self.data, self.full_factors).free
+        for full, zero, slope in zip(self.full_factors, missing, slopes, strict=True):
             G = full.root(slope / (2 * pivot_difference))
             G = G + np.tril(G, -1).swapaxes(1, 2)
             if zero.any():
-                found |= np.linalg.eigvalsh(G[:, zero][:, :, zero])[:, 0] < -slack
-        return found
+                falls |= np.linalg.eigvalsh(G[:, zero][:, :, zero])[:, 0] < -slack
+        return falls
 
     # F
 
     @functools.cached_property
     def engine(self) -> OneFactor | CrossedFactors:
         if len(self.factors) == 1:
-            return OneFactor.of(self.data, self.factors[0], self.quadrature, self.drop != ROWS)
-        return CrossedFactors.of(self.data, self.factors, self.code)
+            return OneFactor.build(self.data, self.factors[0], self.quadrature, self.drop != ROWS)
+        return CrossedFactors.build(self.data, self.factors, self.code)
 
     def look(self, theta: Points, weights: Weights, state: State = None) -> ValueAndGradient:
         value, gradient, state = super().look(theta, weights, state)
@@ -626,20 +626,20 @@ class Mixed(AbstractLatentModel):
             return value, gradient, state
         fixed = 0.5 * len(self.transform) * np.log(2 * np.pi) + np.linalg.slogdet(self.transform)[1]
         with np.errstate(all="ignore"):
-            more, slope = self.engine.restricted(
+            restricted_value, slope = self.engine.restricted(
                 np.asarray(theta, float), np.asarray(weights, float), state
             )
-        return value + more - fixed, gradient + slope, state
+        return value + restricted_value - fixed, gradient + slope, state
 
     def jacobian(self, theta: PyTree) -> Float[np.ndarray, "units params"]:
-        found = super().jacobian(theta)
+        jacobian = super().jacobian(theta)
         if not self.restricted:
-            return found
-        by_weight = lambda at, state: (
-            self.engine.restricted_by_weight(at, np.ones((len(at), self.num))),
+            return jacobian
+        by_weight = lambda points, state: (
+            self.engine.restricted_by_weight(points, np.ones((len(points), self.num))),
             None,
         )
-        return found + jacobian_by_differences(by_weight, np.asarray(theta, float))
+        return jacobian + jacobian_by_differences(by_weight, np.asarray(theta, float))
 
     def losses(
         self,
@@ -672,16 +672,16 @@ class Mixed(AbstractLatentModel):
 
     @property
     def costs(self) -> Costs:
-        known = len(self.factors) == 1 or (self.data.response.quadratic and self.pointwise)
-        known &= not self.restricted or self.drop == ROWS or self.engine.apart
-        found = self.engine.costs._replace(separate=len(self.factors) == 1, falls=True)
-        return found._replace(runs=self._runs if known else None)
+        separable = len(self.factors) == 1 or (self.data.response.quadratic and self.pointwise)
+        separable &= not self.restricted or self.drop == ROWS or self.engine.outer_weights
+        costs = self.engine.costs._replace(separate=len(self.factors) == 1, falls=True)
+        return costs._replace(runs=self._runs if separable else None)
 
     def _runs(self, like: Any, first: np.ndarray, length: np.ndarray) -> Any:
         """Return the pass over the data that computes the fall of F by leaving out single units, or
         runs of clusters.
         """
-        if (length > 1).any() and (self.drop == ROWS or not self.joint or not self.engine.apart):
+        if (length > 1).any() and (self.drop == ROWS or not self.joint or not self.engine.outer_weights):
             return None
         engine: Any = self.engine
         start = engine.modes(np.asarray(like))
@@ -692,18 +692,18 @@ class Mixed(AbstractLatentModel):
         )
         unit = first[run] + place
 
-        def told(theta: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
-            away, each = engine.alone(np.asarray(theta), unit, self.joint, start)
-            joint = np.bincount(run, away, len(first))
+        def unit_changes(theta: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
+            changes, unit_losses = engine.alone(np.asarray(theta), unit, self.joint, start)
+            joint = np.bincount(run, changes, len(first))
             if self.restricted:
                 joint += engine.restricted_alone(np.asarray(theta), unit, run, self.num)
             if not self.pointwise:
                 return None, joint
             losses = np.zeros((len(first), int(length.max())))
-            losses[run, place] = each
+            losses[run, place] = unit_losses
             return losses, joint
 
-        return told
+        return unit_changes
 
     @property
     def pointwise(self) -> bool:
@@ -765,11 +765,11 @@ class Mixed(AbstractLatentModel):
     def units(self) -> Units:
         rows = self.drop == ROWS
         y = self.data.y * self.unit
-        apart = self.engine.apart
-        if apart:
+        outer_weights = self.engine.outer_weights
+        if outer_weights:
             blocks = None
         else:
-            blocks = self.factors[0].code if rows else sharing(self.factors, self.drop)
+            blocks = self.factors[0].code if rows else level_clusters(self.factors, self.drop)
         levels = next(
             (
                 pd.Index(factor.levels, name=self.drop)
@@ -780,13 +780,13 @@ class Mixed(AbstractLatentModel):
         )
         names = self.labels.index if rows else levels
         score = self.data.response.scale(y)
-        known: dict[str, Any] = {
-            "serial": not apart,
+        facts: dict[str, Any] = {
+            "serial": not outer_weights,
             "blocks": blocks,
             "predict_new": self._predict_new,
         }
-        known |= {} if rows else {"rows": self.code, "row_names": self.labels.index}
-        return Units(names=names, target=y if rows else None, score=score, **known)
+        facts |= {} if rows else {"rows": self.code, "row_names": self.labels.index}
+        return Units(names=names, target=y if rows else None, score=score, **facts)
 
     def _predict_new(self, fit, data, kind, offset):
         """Predict the mean responses of new rows; new levels are averaged over the population."""
@@ -794,10 +794,10 @@ class Mixed(AbstractLatentModel):
             raise ValueError(
                 f"predict: Mixed predicts the response of new rows, a mean over effects; got kind={kind!r}."
             )
-        found = self._predict_rows(fit, data, 0.9, False, offset)
-        if "mean" in found:
-            return found["mean"].rename("prediction")
-        return found
+        table = self._predict_rows(fit, data, 0.9, False, offset)
+        if "mean" in table:
+            return table["mean"].rename("prediction")
+        return table
 
     # for users
 
@@ -830,24 +830,24 @@ class Mixed(AbstractLatentModel):
             codes = [np.full(len(X), -1) for _ in codes]
         shift = self._shift(data, offset, len(X))
 
-        def at(theta: NDArray) -> tuple[NDArray, NDArray]:
+        def predictors(theta: NDArray) -> tuple[NDArray, NDArray]:
             mean, variance = self.engine.effects(theta, codes, designs)
             z = theta[: len(self.names)]
             return shift / self.unit + X @ (self.transform @ z) / self.unit + mean, variance
 
-        mean, variance = at(theta)
+        mean, variance = predictors(theta)
         steps = TABLE_DIFFERENCE * np.maximum(1.0, np.abs(theta))
         slopes = [
-            (at(theta + one)[0] - at(theta - one)[0]) / (2 * one.sum()) for one in np.diag(steps)
+            (predictors(theta + step)[0] - predictors(theta - step)[0]) / (2 * step.sum()) for step in np.diag(steps)
         ]
         tau = split(theta[None], self.data, self.factors).tau[0][:, None]
-        own = self.data.response
-        middle = marginal_means(own, mean, variance, tau) * self.unit
+        response = self.data.response
+        middle = marginal_means(response, mean, variance, tau) * self.unit
         variance = variance + np.sum(fit.whiten(np.array(slopes).T) ** 2, axis=1)
         if middle.ndim > 1:
             return pd.DataFrame(middle, index=index, columns=list(self.levels))
-        reach = scipy.special.ndtri(0.5 + level / 2) * np.sqrt(variance)
-        ends = [own.mean(mean + sign * reach, tau) * self.unit for sign in (-1, 1)]
+        half_width = scipy.special.ndtri(0.5 + level / 2) * np.sqrt(variance)
+        ends = [response.mean(mean + sign * half_width, tau) * self.unit for sign in (-1, 1)]
         return pd.DataFrame(
             {"mean": middle, "lower": np.minimum(*ends), "upper": np.maximum(*ends)}, index=index
         )
@@ -892,7 +892,7 @@ class Mixed(AbstractLatentModel):
                 ).T
                 for f in self.factors
             }
-            known = {f.name: factor_codes(data, f.name) for f in self.factors}
+            codes_by_name = {f.name: factor_codes(data, f.name) for f in self.factors}
             index = getattr(data, "index", None)
         else:
             if not isinstance(data, tuple) or len(data) not in (2, 3):
@@ -904,24 +904,24 @@ class Mixed(AbstractLatentModel):
             if slopes is not None and self.factors[0].columns[1:2] != ("z0",):
                 like = pd.DataFrame(columns=list(self.factors[0].columns[1:]))
                 slopes = match_columns("predict", "slopes", slopes, "the fit's slopes", like)
-            named, (new, slopes) = align_groupings(data[1], X=data[0], slopes=slopes)
+            groupings, (new, slopes) = align_groupings(data[1], X=data[0], slopes=slopes)
             known_names = [factor.name for factor in self.factors]
-            if sorted(named) == sorted(known_names):
-                named = {name: named[name] for name in known_names}
+            if sorted(groupings) == sorted(known_names):
+                groupings = {name: groupings[name] for name in known_names}
             elif len(known_names) > 1:
                 raise ValueError(
-                    f"predict: groups must be {', '.join(map(repr, known_names))}; got {', '.join(map(repr, named))}."
+                    f"predict: groups must be {', '.join(map(repr, known_names))}; got {', '.join(map(repr, groupings))}."
                 )
-            own = np.asarray(new_rows("predict", new, self.names[ones:], False))
-            X = np.hstack([np.ones((len(own), 1)), own]) if ones else own
-            blocks, known = given_blocks(named, slopes, len(X))
-            known = dict(zip([f.name for f in self.factors], known.values(), strict=True))
+            covariates = np.asarray(new_rows("predict", new, self.names[ones:], False))
+            X = np.hstack([np.ones((len(covariates), 1)), covariates]) if ones else covariates
+            blocks, codes_by_name = array_blocks(groupings, slopes, len(X))
+            codes_by_name = dict(zip([f.name for f in self.factors], codes_by_name.values(), strict=True))
             raw = {f.name: block.design.T for f, block in zip(self.factors, blocks, strict=True)}
             index = getattr(new, "index", None)
         designs = [raw[f.name] * f.scale[:, None] for f in self.factors]
         codes = []
         for factor in self.factors:
-            code, levels = known[factor.name]
+            code, levels = codes_by_name[factor.name]
             # −1 if unknown
             codes.append(pd.Index(factor.levels).get_indexer(pd.Index(levels))[code])
         return X, designs, codes, index
@@ -1010,8 +1010,8 @@ class Mixed(AbstractLatentModel):
             scale = float(self.parameters.natural(theta)["scale"])
             rows.append(("Residual", "", scale**2, scale, {}))
         table = pd.DataFrame(rows, columns=["factor", "effect", "variance", "sd", "before"])
-        named = list(dict.fromkeys(name for before in table.pop("before") for name in before))
-        for name in named:
+        partners = list(dict.fromkeys(name for before in table.pop("before") for name in before))
+        for name in partners:
             table[f"correlation with {name}"] = [row[4].get(name, np.nan) for row in rows]
         return table
 
@@ -1078,35 +1078,35 @@ class Mixed(AbstractLatentModel):
             codes = [np.full(count, -1) for _ in self.factors]
             codes[k] = np.arange(count)
             for j, name in enumerate(factor.columns):
-                designs = [np.zeros((other.q, count)) for other in self.factors]
+                designs = [np.zeros((grouping.q, count)) for grouping in self.factors]
                 designs[k][j] = factor.scale[j] * self.unit
                 mean, variance = self.engine.effects(theta, codes, designs)
-                own = {
+                columns = {
                     "factor": factor.name,
                     "level": factor.levels,
                     "effect": name,
                     "mode": mean,
                     "sd": np.sqrt(variance),
                 }
-                tables.append(pd.DataFrame(own))
+                tables.append(pd.DataFrame(columns))
         return pd.concat(tables, ignore_index=True)
 
     @property
     def note(self) -> str:
         if self.data.response.quadratic:
-            how = "exact"
+            method = "exact"
         else:
-            how = f"{self.quadrature} nodes an effect" if self.quadrature > 1 else "Laplace"
+            method = f"{self.quadrature} nodes an effect" if self.quadrature > 1 else "Laplace"
         if self.drop == ROWS:
-            what = "a row left out is scored given what is seen of its clusters"
+            scoring = "a row left out is scored given what is seen of its clusters"
         else:
             by = (
                 "the joint density of its rows"
                 if self.joint
                 else "the sum over its rows of their own densities"
             )
-            what = f"a {self.drop} left out is scored as a new one, by {by}"
-            what += "" if self.engine.apart else ", given everything seen of the others"
+            scoring = f"a {self.drop} left out is scored as a new one, by {by}"
+            scoring += "" if self.engine.outer_weights else ", given everything seen of the others"
         single = [f for f in self.factors if (np.bincount(f.code) == 1).any()]
         alone = "".join(
             f" {np.sum(np.bincount(f.code) == 1)} of {len(f.levels)} levels of {f.name} have one row."
@@ -1118,10 +1118,10 @@ class Mixed(AbstractLatentModel):
             if self.spec is None
             else [self.spec.fixed_part.formula, *(spec.formula for _, spec in self.spec.effects)]
         )
-        said = stateful_remark(" + ".join(map(str, formulas)))
-        said = f" {said[:1].upper()}{said[1:]}." if said else ""
-        of = "Restricted" if self.restricted else "Marginal"
-        return f'drop="{self.drop}": {what}. {of} likelihood ({how}), no prior.{zero}{alone}{said}'
+        remark = stateful_remark(" + ".join(map(str, formulas)))
+        remark = f" {remark[:1].upper()}{remark[1:]}." if remark else ""
+        kind = "Restricted" if self.restricted else "Marginal"
+        return f'drop="{self.drop}": {scoring}. {kind} likelihood ({method}), no prior.{zero}{alone}{remark}'
 
 
 def _ordinal_levels(family: Any, y: Any) -> tuple[Any, tuple]:
@@ -1130,26 +1130,26 @@ def _ordinal_levels(family: Any, y: Any) -> tuple[Any, tuple]:
         return y, ()
     categories: Any = getattr(y, "cat", y)
     if getattr(categories, "ordered", False):
-        used, found = np.unique(np.asarray(categories.codes), return_inverse=True)
-        return pd.Series(found.astype(float), index=getattr(y, "index", None)), tuple(
+        used, codes = np.unique(np.asarray(categories.codes), return_inverse=True)
+        return pd.Series(codes.astype(float), index=getattr(y, "index", None)), tuple(
             np.asarray(categories.categories)[used]
         )
     array = numbers("Mixed", "y", y)
     all_finite("Mixed", "y", array)
-    levels, found = np.unique(array, return_inverse=True)
-    return pd.Series(found.astype(float), index=getattr(y, "index", None)), tuple(levels.tolist())
+    levels, codes = np.unique(array, return_inverse=True)
+    return pd.Series(codes.astype(float), index=getattr(y, "index", None)), tuple(levels.tolist())
 
 
 def _design(X: Any, intercept: bool) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return the fixed part, with the intercept first if there is one."""
     if hasattr(X, "columns") and not len(X.columns):
         return np.zeros((len(X), 0)), ()
-    found, names = design("Mixed", X, False)
-    if not isinstance(found, np.ndarray):
+    columns, names = design("Mixed", X, False)
+    if not isinstance(columns, np.ndarray):
         raise TypeError("Mixed: X is sparse; give X.toarray().")
     if not intercept:
-        return np.array(found), names
-    return np.hstack([np.ones((len(found), 1)), found]), ("Intercept", *names)
+        return np.array(columns), names
+    return np.hstack([np.ones((len(columns), 1)), columns]), ("Intercept", *names)
 
 
 def _without_effects(data: ResponseRows, first: float, tau: np.ndarray) -> np.ndarray:
@@ -1157,20 +1157,20 @@ def _without_effects(data: ResponseRows, first: float, tau: np.ndarray) -> np.nd
     rises.
     """
     Q = data.design
-    own = data.response
+    response = data.response
     z = Q.T @ np.full(len(Q), first) / len(Q)
-    at = lambda z, orders: own.orders(data.offset + Q @ z, tau[:, None], data.y, orders)
+    derivatives = lambda z, orders: response.orders(data.offset + Q @ z, tau[:, None], data.y, orders)
     step = np.zeros_like(z)
     lowest = np.inf
     with np.errstate(all="ignore"):
         for _ in range(12):
-            loss, slope, bend = at(z - step, (0, 1, 2))
+            loss, slope, curvature = derivatives(z - step, (0, 1, 2))
             value = float(data.size @ loss)
             if not value <= lowest:
                 step = step / 2
                 continue
             z = z - step
             lowest = value
-            hessian = (Q.T * (data.size * bend)) @ Q + 1e-6 * len(Q) * np.eye(len(z))
+            hessian = (Q.T * (data.size * curvature)) @ Q + 1e-6 * len(Q) * np.eye(len(z))
             step = np.linalg.solve(hessian, Q.T @ (data.size * slope))
     return z

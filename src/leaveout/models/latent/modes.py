@@ -32,35 +32,35 @@ def newton(
     first are new if `fresh`. A search ends where the next step would be rounding, or after the
     `most` steps. The last step is not checked. Returns the minima, and where the search ended.
     """
-    at = start
+    point = start
     step = np.zeros_like(start)
     lowest = before = np.full(start.shape[1:], np.inf)
     with np.errstate(all="ignore"):
         for _ in range(most):
-            b = at - step
-            value, steps = look(b)
-            wanted = steps(fresh)
-            size = np.max(np.abs(wanted) / (1 + np.abs(b)), axis=0, initial=0.0)
+            trial = point - step
+            value, steps = look(trial)
+            new_step = steps(fresh)
+            size = np.max(np.abs(new_step) / (1 + np.abs(trial)), axis=0, initial=0.0)
             good = value <= lowest + ALLOWED_RISE * (
                 1 + np.abs(np.where(np.isfinite(lowest), lowest, 0.0))
             )
             if not fresh and (good & ~(size <= np.maximum(reuse * before, ROUNDING))).any():
-                wanted = steps(True)
+                new_step = steps(True)
                 fresh = True
-                size = np.max(np.abs(wanted) / (1 + np.abs(b)), axis=0, initial=0.0)
+                size = np.max(np.abs(new_step) / (1 + np.abs(trial)), axis=0, initial=0.0)
             good &= np.isfinite(size)
             shrinks = size if fresh else np.where(np.isfinite(before), size / before, 1.0)
             ended = good & (size * np.minimum(shrinks, 1.0) <= ROUNDING)
             lowest = np.where(good, value, lowest)
-            at = np.where(good, b, at)
-            step = np.where(good, wanted, step / 2)
+            point = np.where(good, trial, point)
+            step = np.where(good, new_step, step / 2)
             # a search from where a function has no value, and one whose steps have become rounding,
             # lead nowhere
-            lost = np.isinf(lowest) | (
-                np.max(np.abs(step) / (1 + np.abs(at)), axis=0, initial=0.0) <= ROUNDING
+            stuck = np.isinf(lowest) | (
+                np.max(np.abs(step) / (1 + np.abs(point)), axis=0, initial=0.0) <= ROUNDING
             )
-            if (ended | lost).all():
+            if (ended | stuck).all():
                 break
             before = np.where(good, size, before)
             fresh = not reuse or not good.all()
-    return at - step, ended
+    return point - step, ended

@@ -63,8 +63,8 @@ def prior_of(name: str, value: Float[Array, " lanes"], scale: float) -> tuple[Ar
     """
     if name in SHARES:
         share = scipy.special.expit(value)
-        rest = scipy.special.expit(-value)
-        return np.logaddexp(0, value) + np.logaddexp(0, -value), share - rest
+        complement = scipy.special.expit(-value)
+        return np.logaddexp(0, value) + np.logaddexp(0, -value), share - complement
     range_prior_rate = 6.0  # c: a range below two edges has probability exp(−3)
     if name == "range":
         return 2 * value + range_prior_rate * np.exp(-value), 2 - range_prior_rate * np.exp(-value)
@@ -173,9 +173,9 @@ class Leroux(AbstractStructure):
     def coefficients(self, psi: Float[Array, "lanes psi"]) -> tuple[Array, Array]:
         tau = np.exp(-2 * psi[:, 0])
         share = scipy.special.expit(psi[:, 1])
-        rest = scipy.special.expit(-psi[:, 1])
-        c = np.stack([tau * share, tau * rest], axis=1)
-        by_share = tau * share * rest
+        complement = scipy.special.expit(-psi[:, 1])
+        c = np.stack([tau * share, tau * complement], axis=1)
+        by_share = tau * share * complement
         return c, np.stack([-2 * c, np.stack([by_share, -by_share], axis=1)], axis=2)
 
     @property
@@ -184,10 +184,10 @@ class Leroux(AbstractStructure):
 
     def _logdet(self, psi):
         share = scipy.special.expit(psi[:, 1:])
-        rest = scipy.special.expit(-psi[:, 1:])
-        each = share * self.spectrum + rest
-        slope = (share * rest * (self.spectrum - 1) / each).sum(1)
-        return np.log(each).sum(1) - 2 * self.sites * psi[:, 0], np.stack(
+        complement = scipy.special.expit(-psi[:, 1:])
+        eigenvalues = share * self.spectrum + complement
+        slope = (share * complement * (self.spectrum - 1) / eigenvalues).sum(1)
+        return np.log(eigenvalues).sum(1) - 2 * self.sites * psi[:, 0], np.stack(
             [np.full(len(psi), -2.0 * self.sites), slope], axis=1
         )
 
@@ -218,9 +218,9 @@ class ICAR(AbstractStructure):
         """R* with a few entries added that are zero on A u = 0 and make it positive definite."""
         raw = self._pin(np.ones(self.sites))
         constraint = self.constraint
-        known = pattern(raw)
-        solver = Solver(known.factor(known.values(raw)[None]), constraint)
-        diagonal = solver.entries[0, known.row == known.column]
+        nonzeros = pattern(raw)
+        solver = Solver(nonzeros.factor(nonzeros.values(raw)[None]), constraint)
+        diagonal = solver.entries[0, nonzeros.row == nonzeros.column]
         logs = np.where(constraint.any(0), np.log(np.maximum(diagonal, 1e-300)), 0.0)
         means = np.bincount(self.components, logs) / np.bincount(self.components)
         return self._pin(np.exp(means)[self.components])
@@ -233,18 +233,18 @@ class ICAR(AbstractStructure):
         """
         out = scipy.sparse.csr_array(scipy.sparse.diags_array(scale) @ self.laplacian)
         for number in np.flatnonzero(np.bincount(self.components) > 1):
-            own = np.flatnonzero(self.components == number)
-            site = own[np.argmax(self.touching.sum(1)[own])]
+            members = np.flatnonzero(self.components == number)
+            site = members[np.argmax(self.touching.sum(1)[members])]
             ground = scipy.sparse.csc_array(
-                self.laplacian[own][:, own] + scipy.sparse.eye_array(len(own)) * 1e-10
+                self.laplacian[members][:, members] + scipy.sparse.eye_array(len(members)) * 1e-10
             )
-            unit = (own == site).astype(float)
+            unit = (members == site).astype(float)
             # about that of R's inverse
-            bound = unit @ scipy.sparse.linalg.spsolve(ground, unit - 1 / len(own)) + 1e-12
-            size = scale[site] / (len(own) * bound)
-            values = np.full(len(own), size)
-            one = scipy.sparse.csr_array((values, (np.full(len(own), site), own)), shape=out.shape)
-            out = out + one + one.T
+            bound = unit @ scipy.sparse.linalg.spsolve(ground, unit - 1 / len(members)) + 1e-12
+            size = scale[site] / (len(members) * bound)
+            values = np.full(len(members), size)
+            row = scipy.sparse.csr_array((values, (np.full(len(members), site), members)), shape=out.shape)
+            out = out + row + row.T
         alone = ~self.constraint.any(0)
         return scipy.sparse.csr_array(out + scipy.sparse.diags_array(alone.astype(float)))
 
@@ -264,9 +264,9 @@ class ICAR(AbstractStructure):
     @cached_property
     def constant(self) -> float:
         """log|R*| on A u = 0."""
-        known = pattern(self.scaled_precision)
+        nonzeros = pattern(self.scaled_precision)
         return float(
-            Solver(known.factor(known.values(self.scaled_precision)[None]), self.constraint).logdet[
+            Solver(nonzeros.factor(nonzeros.values(self.scaled_precision)[None]), self.constraint).logdet[
                 0
             ]
         )
@@ -291,20 +291,20 @@ class BYM2(ICAR):
 
     @property
     def constraint(self) -> Array:
-        own = super().constraint
-        return np.hstack([np.zeros_like(own), own])
+        spatial = super().constraint
+        return np.hstack([np.zeros_like(spatial), spatial])
 
     @property
     def terms(self) -> "list[scipy.sparse.csr_array]":
         zero = scipy.sparse.csr_array((self.sites, self.sites))
-        both = (
+        blocks = (
             (self.eye, zero, zero),
             (zero, self.eye, zero),
             (zero, zero, self.eye),
             (zero, zero, self._spatial.scaled_precision),
         )
         return [
-            scipy.sparse.csr_array(scipy.sparse.block_array([[a, b], [b, d]])) for a, b, d in both
+            scipy.sparse.csr_array(scipy.sparse.block_array([[a, b], [b, d]])) for a, b, d in blocks
         ]
 
     @cached_property
@@ -314,13 +314,13 @@ class BYM2(ICAR):
     def coefficients(self, psi: Float[Array, "lanes psi"]) -> tuple[Array, Array]:
         tau = np.exp(-2 * psi[:, 0])
         share = scipy.special.expit(psi[:, 1])
-        rest = scipy.special.expit(-psi[:, 1])
-        odds = share / rest
-        one = np.ones_like(share)
-        none = np.zeros_like(share)
-        c = np.stack([tau / rest, -np.sqrt(tau * share) / rest, odds, one], axis=1)
-        by_sd = np.stack([-2 * c[:, 0], -c[:, 1], none, none], axis=1)
-        by_mixing = np.stack([c[:, 0] * share, c[:, 1] * (0.5 * rest + share), odds, none], axis=1)
+        complement = scipy.special.expit(-psi[:, 1])
+        odds = share / complement
+        ones = np.ones_like(share)
+        zeros = np.zeros_like(share)
+        c = np.stack([tau / complement, -np.sqrt(tau * share) / complement, odds, ones], axis=1)
+        by_sd = np.stack([-2 * c[:, 0], -c[:, 1], zeros, zeros], axis=1)
+        by_mixing = np.stack([c[:, 0] * share, c[:, 1] * (0.5 * complement + share), odds, zeros], axis=1)
         return c, np.stack([by_sd, by_mixing], axis=2)
 
     def _logdet(self, psi):
@@ -341,8 +341,8 @@ class Matern(AbstractStructure):
 
     def coefficients(self, psi: Float[Array, "lanes psi"]) -> tuple[Array, Array]:
         square = 8 * np.exp(-2 * psi[:, 1])  # κ²
-        own = np.exp(-2 * psi[:, 0]) / (4 * np.pi)
-        c = own[:, None] * np.stack([square, np.full_like(square, 2.0), 1 / square], axis=1)
+        scale = np.exp(-2 * psi[:, 0]) / (4 * np.pi)
+        c = scale[:, None] * np.stack([square, np.full_like(square, 2.0), 1 / square], axis=1)
         return c, np.stack([-2 * c, c * np.array([-2.0, 0.0, 2.0])], axis=2)
 
     @property

@@ -58,7 +58,7 @@ class RaggedRows(NamedTuple):
     first: IntArray
 
     @staticmethod
-    def of(sizes: IntArray) -> "RaggedRows":
+    def from_sizes(sizes: IntArray) -> "RaggedRows":
         return RaggedRows(
             np.repeat(np.arange(len(sizes)), sizes),
             np.r_[0, np.cumsum(sizes)[:-1]].astype(np.int64),
@@ -73,7 +73,7 @@ class ClusterSlopes(NamedTuple):
     """Values f of each cluster `[..., clusters]`, their derivatives, and the modes.
 
     The derivatives are ∂f/∂e `[..., rows]`, ∂f/∂a `[q, ..., rows]`, and each row's share of ∂f/∂τ
-    `[own, ..., rows]`.
+    `[shared, ..., rows]`.
     """
 
     value: FloatArray
@@ -104,7 +104,7 @@ class Rule:
 
     @staticmethod
     @functools.cache
-    def of(q: int, count: int) -> "Rule":
+    def product(q: int, count: int) -> "Rule":
         """Build the product rule of `count` nodes in each dimension, for the standard normal
         density.
         """
@@ -121,9 +121,9 @@ def cholesky(M: np.ndarray) -> np.ndarray:
     q = len(M)
     low = np.zeros_like(M)
     for i in range(q):
-        low[i, i] = np.sqrt(_less(M[i, i], low[i, :i], low[i, :i]))
+        low[i, i] = np.sqrt(_subtract_products(M[i, i], low[i, :i], low[i, :i]))
         for j in range(i + 1, q):
-            low[j, i] = _less(M[j, i], low[j, :i], low[i, :i]) / low[i, i]
+            low[j, i] = _subtract_products(M[j, i], low[j, :i], low[i, :i]) / low[i, i]
     return low
 
 
@@ -131,7 +131,7 @@ def forward(low: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Compute L⁻¹v."""
     x: list[np.ndarray] = []
     for i in range(len(low)):
-        x.append(_less(v[i], low[i, :i], x) / low[i, i])
+        x.append(_subtract_products(v[i], low[i, :i], x) / low[i, i])
     return np.array(x)
 
 
@@ -139,16 +139,16 @@ def backward(low: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Compute L⁻ᵀv."""
     x: list[np.ndarray] = []
     for i in reversed(range(len(low))):
-        x.insert(0, _less(v[i], low[i + 1 :, i], x) / low[i, i])
+        x.insert(0, _subtract_products(v[i], low[i + 1 :, i], x) / low[i, i])
     return np.array(x)
 
 
-def _less(v: np.ndarray, a: Iterable[np.ndarray], b: Iterable[np.ndarray]) -> np.ndarray:
+def _subtract_products(v: np.ndarray, a: Iterable[np.ndarray], b: Iterable[np.ndarray]) -> np.ndarray:
     """Compute v − Σ aᵢbᵢ, without NumPy's sums, whose calls would take most of the time for one
     effect.
     """
-    for one, other in zip(a, b, strict=True):
-        v = v - one * other
+    for a_i, b_i in zip(a, b, strict=True):
+        v = v - a_i * b_i
     return v
 
 
@@ -156,7 +156,7 @@ def _less(v: np.ndarray, a: Iterable[np.ndarray], b: Iterable[np.ndarray]) -> np
 class Clusters:
     """Arguments of the integrals, row by row.
 
-    They are e `[..., rows]`, a `[q, ..., rows]`, τ `[own, ..., rows or 1]`, y `[rows]`, weights ω
+    They are e `[..., rows]`, a `[q, ..., rows]`, τ `[shared, ..., rows or 1]`, y `[rows]`, weights ω
     `[..., rows]`, and the part of ℓ that does not depend on θ, `[rows]`.
     """
 
@@ -172,32 +172,32 @@ class Clusters:
     def _predictors(self, b: NDArray) -> NDArray:
         """Compute e + aᵀb for b `[q, ..., clusters]`."""
         eta = self.e
-        for one, effect in zip(self.a, b, strict=True):
-            eta = eta + one * np.take(effect, self.rows.cluster, axis=-1)
+        for loading, effect in zip(self.a, b, strict=True):
+            eta = eta + loading * np.take(effect, self.rows.cluster, axis=-1)
         return eta
 
-    def _pull(self, of_rows: NDArray) -> NDArray:
+    def _rmatvec(self, of_rows: NDArray) -> NDArray:
         """Sum a_j times numbers of the rows over each cluster."""
-        return np.stack([self.rows.total(of_rows * one) for one in self.a])
+        return np.stack([self.rows.total(of_rows * loading) for loading in self.a])
 
-    def _information(self, bend: NDArray) -> NDArray:
+    def _information(self, curvature: NDArray) -> NDArray:
         """Compute I + Σ_j ω_jℓ″_j a_j a_jᵀ."""
         q = len(self.a)
-        out = np.empty((q, q, *bend.shape[:-1], len(self.rows.first)))
+        out = np.empty((q, q, *curvature.shape[:-1], len(self.rows.first)))
         for i in range(q):
             for j in range(i + 1):
-                out[i, j] = out[j, i] = self.rows.total(bend * self.a[i] * self.a[j]) + (i == j)
+                out[i, j] = out[j, i] = self.rows.total(curvature * self.a[i] * self.a[j]) + (i == j)
         return out
 
     def mode(self, start: np.ndarray | None = None) -> ClusterMode:
         """Find the modes by Newton's method from a start, zero by default."""
 
         def look(b: np.ndarray) -> ValueAndSteps:
-            loss, slope, bend = self.response.orders(
+            loss, slope, curvature = self.response.orders(
                 self._predictors(b), self.tau, self.y, (0, 1, 2)
             )
-            low = cholesky(self._information(self.omega * bend))
-            step = backward(low, forward(low, self._pull(self.omega * slope) + b))
+            low = cholesky(self._information(self.omega * curvature))
+            step = backward(low, forward(low, self._rmatvec(self.omega * slope) + b))
             return self.rows.total(self.omega * loss) + 0.5 * np.sum(b**2, 0), lambda fresh: step
 
         shape = (len(self.a), *self.e.shape[:-1], len(self.rows.first))
@@ -208,8 +208,8 @@ class Clusters:
 
     def value(self, rule: Rule | None, mode: ClusterMode) -> FloatArray:
         """Compute f of each cluster."""
-        told = _Nodes(self, mode, rule, False) if rule is not None else None
-        return self._value(mode, told)
+        nodes = _Nodes(self, mode, rule, False) if rule is not None else None
+        return self._value(mode, nodes)
 
     def score(self, rule: Rule | None, mode: ClusterMode | None = None) -> FloatArray:
         """Compute f of each cluster by a rule; the modes are found if they are not given.
@@ -219,23 +219,23 @@ class Clusters:
         """
         if mode is None:
             mode = self.mode()
-        told = _Nodes(self, mode, rule, False) if rule is not None else None
-        found = self._value(mode, told)
-        if told is None or len(self.a) > 1:
-            return found
-        apart = (
-            np.abs(self._value(mode, _Nodes(self, mode, Rule.of(1, CHECK_NODES), False)) - found)
+        nodes = _Nodes(self, mode, rule, False) if rule is not None else None
+        values = self._value(mode, nodes)
+        if nodes is None or len(self.a) > 1:
+            return values
+        disagreement = (
+            np.abs(self._value(mode, _Nodes(self, mode, Rule.product(1, CHECK_NODES), False)) - values)
             > RULE_AGREEMENT
         )
-        hard = apart.reshape(-1, apart.shape[-1]).any(0)
+        hard = disagreement.reshape(-1, disagreement.shape[-1]).any(0)
         if hard.any():
-            found[..., hard] = self._select(hard)._quadrature_sums(mode.b[0][..., hard])
-        return found
+            values[..., hard] = self._select(hard)._trapezoid_value(mode.b[0][..., hard])
+        return values
 
-    def _select(self, some: NDArray) -> "Clusters":
+    def _select(self, selection: NDArray) -> "Clusters":
         """Select clusters."""
-        rows = some[self.rows.cluster]
-        sizes = np.bincount(self.rows.cluster)[some]
+        rows = selection[self.rows.cluster]
+        sizes = np.bincount(self.rows.cluster)[selection]
         tau = self.tau if self.tau.shape[-1] == 1 else self.tau[..., rows]
         parts = (
             self.e[..., rows],
@@ -245,9 +245,9 @@ class Clusters:
             self.omega[..., rows],
             self.fixed[rows],
         )
-        return Clusters(self.response, RaggedRows.of(sizes), *parts)
+        return Clusters(self.response, RaggedRows.from_sizes(sizes), *parts)
 
-    def _quadrature_sums(self, middle: NDArray) -> NDArray:
+    def _trapezoid_value(self, middle: NDArray) -> NDArray:
         """Compute f of one effect by even sums about the modes.
 
         H + ½b² has curvature one or more, so tails vanish.
@@ -264,7 +264,7 @@ class Clusters:
             self.omega * (self.response.constant(self.tau, self.y)[0] + self.fixed)
         )
         return (
-            fixed + 0.5 * np.log(2 * np.pi) - evenly(log, np.full(middle.shape, REACH), self.e.size)
+            fixed + 0.5 * np.log(2 * np.pi) - log_trapezoid(log, np.full(middle.shape, REACH), self.e.size)
         )
 
     def _value(self, mode: ClusterMode, nodes: "_Nodes | None") -> NDArray:
@@ -278,10 +278,10 @@ class Clusters:
         """Compute f and its slopes."""
         mode = self.mode(start)
         omega = self.omega
-        _, one, bend, third = mode.orders
-        own_slope, own_bend = self.response.shared_derivatives(mode.eta, self.tau, self.y, (1, 2))
-        told = None if rule is None else _Nodes(self, mode, rule, True)
-        Mbar = _adjoint(mode.low, told)
+        _, slope, curvature, third = mode.orders
+        tau_slope, tau_curvature = self.response.shared_derivatives(mode.eta, self.tau, self.y, (1, 2))
+        nodes = None if rule is None else _Nodes(self, mode, rule, True)
+        Mbar = _adjoint(mode.low, nodes)
         rows = self.rows.cluster
         push = np.stack(
             [
@@ -291,58 +291,58 @@ class Clusters:
         )
         s = np.sum(self.a * push, 0)
         v = omega * third * s
-        pulled = self._pull(v) + (0.0 if told is None else told.slope)
-        r = np.take(backward(mode.low, forward(mode.low, pulled)), rows, -1)
+        mode_slope = self._rmatvec(v) + (0.0 if nodes is None else nodes.slope)
+        r = np.take(backward(mode.low, forward(mode.low, mode_slope)), rows, -1)
         along = np.sum(self.a * r, 0)
         b = np.take(mode.b, rows, -1)
-        through = v - omega * bend * along
-        e = through + (omega * one if told is None else told.e)
+        through = v - omega * curvature * along
+        e = through + (omega * slope if nodes is None else nodes.e)
         a = (
             through * b
-            + 2 * omega * bend * push
-            - omega * one * r
-            + (omega * one * b if told is None else told.a)
+            + 2 * omega * curvature * push
+            - omega * slope * r
+            + (omega * slope * b if nodes is None else nodes.a)
         )
         direct = (
             omega * self.response.shared_derivatives(mode.eta, self.tau, self.y, (0,))[0]
-            if told is None
-            else told.tau
+            if nodes is None
+            else nodes.tau
         )
         tau = direct + omega * (
-            s * own_bend - along * own_slope + self.response.constant(self.tau, self.y)[1]
+            s * tau_curvature - along * tau_slope + self.response.constant(self.tau, self.y)[1]
         )
-        return ClusterSlopes(self._value(mode, told), e, a, tau, mode.b)
+        return ClusterSlopes(self._value(mode, nodes), e, a, tau, mode.b)
 
 
 class _Nodes:
     """Sums over the nodes: the logarithm of the integral and, for slopes, posterior means."""
 
-    def __init__(self, of: Clusters, mode: ClusterMode, rule: Rule, slopes: bool):
+    def __init__(self, clusters: Clusters, mode: ClusterMode, rule: Rule, slopes: bool):
         spread = [slice(None)] + [None] * (mode.b.ndim - 1)
         offsets = [backward(mode.low, z[tuple(spread)] + 0 * mode.b) for z in rule.nodes.T]
-        at = mode.b[:, None] + np.stack(offsets, 1)  # [q, nodes, ..., clusters]
-        eta = of.e
-        for one, effect in zip(of.a, at, strict=True):
-            eta = eta + one * np.take(effect, of.rows.cluster, axis=-1)
-        loss, *slope = of.response.orders(eta, of.tau[:, None], of.y, (0, 1) if slopes else (0,))
-        own = rule.log_weight.reshape(-1, *[1] * (at.ndim - 2))
-        log = own - of.rows.total(of.omega * loss) - 0.5 * np.sum(at**2, 0)
-        most = log.max(0)
-        weight = np.exp(log - most)
+        b = mode.b[:, None] + np.stack(offsets, 1)  # [q, nodes, ..., clusters]
+        eta = clusters.e
+        for loading, effect in zip(clusters.a, b, strict=True):
+            eta = eta + loading * np.take(effect, clusters.rows.cluster, axis=-1)
+        loss, *slope = clusters.response.orders(eta, clusters.tau[:, None], clusters.y, (0, 1) if slopes else (0,))
+        log_weight = rule.log_weight.reshape(-1, *[1] * (b.ndim - 2))
+        log = log_weight - clusters.rows.total(clusters.omega * loss) - 0.5 * np.sum(b**2, 0)
+        highest = log.max(0)
+        weight = np.exp(log - highest)
         total = weight.sum(0)
-        self.log_sum = most + np.log(total)
+        self.log_sum = highest + np.log(total)
         if not slopes:
             return
         weight /= total
-        share = np.take(weight, of.rows.cluster, axis=-1) * of.omega
-        pulled = share * slope[0]
-        self.e = pulled.sum(0)
+        share = np.take(weight, clusters.rows.cluster, axis=-1) * clusters.omega
+        weighted_slope = share * slope[0]
+        self.e = weighted_slope.sum(0)
         self.a = np.stack(
-            [np.sum(pulled * np.take(effect, of.rows.cluster, axis=-1), 0) for effect in at]
+            [np.sum(weighted_slope * np.take(effect, clusters.rows.cluster, axis=-1), 0) for effect in b]
         )
-        own_slope = of.response.shared_derivatives(eta, of.tau[:, None], of.y, (0,))[0]
-        self.tau = np.sum(share * own_slope, 1)
-        gradient = np.stack([of.rows.total(pulled * one) for one in of.a]) + weight * at  # π_k G_k
+        tau_slope = clusters.response.shared_derivatives(eta, clusters.tau[:, None], clusters.y, (0,))[0]
+        self.tau = np.sum(share * tau_slope, 1)
+        gradient = np.stack([clusters.rows.total(weighted_slope * loading) for loading in clusters.a]) + weight * b  # π_k G_k
         self.slope = gradient.sum(1)
         whitened = np.stack([forward(mode.low, gradient[:, k]) for k in range(len(weight))], 1)
         self.rotations = -np.einsum("ik,jk...->ij...", rule.nodes, whitened)  # −Σ π_k z_k (L⁻¹G_k)ᵀ
@@ -361,43 +361,43 @@ def _adjoint(low: NDArray, nodes: _Nodes | None) -> NDArray:
     return 0.5 * np.stack([backward(low, half[i]) for i in range(q)], 0)
 
 
-def evenly(log: Callable[[np.ndarray], np.ndarray], reach: np.ndarray, size: int) -> FloatArray:
+def log_trapezoid(log: Callable[[np.ndarray], np.ndarray], reach: np.ndarray, size: int) -> FloatArray:
     """Compute log ∫ exp(log(x)) dx over ± `reach` by the trapezoidal rule.
 
     `log` takes x `[nodes, ...]`, and forms `size` numbers for each node.
     """
     node_row_entries = 2**20  # numbers of nodes and rows at a time
 
-    def summed(share: NDArray) -> NDArray:
+    def log_sum(share: NDArray) -> NDArray:
         parts = np.array_split(share, -(-len(share) * size // node_row_entries))
-        each = [np.logaddexp.reduce(log(np.multiply.outer(part, reach))) for part in parts]
-        return np.logaddexp.reduce(each)
+        log_sums = [np.logaddexp.reduce(log(np.multiply.outer(part, reach))) for part in parts]
+        return np.logaddexp.reduce(log_sums)
 
     with np.errstate(all="ignore"):
         count = INTERVALS
-        total = summed(np.linspace(-1, 1, INTERVALS + 1))
-        now = total - np.log(count)
-        moved = np.full(reach.shape, np.inf)
-        while moved.max(initial=0.0) > STAYS and count < MOST:
-            total = np.logaddexp(total, summed((2 * np.arange(count) + 1) / count - 1))
+        total = log_sum(np.linspace(-1, 1, INTERVALS + 1))
+        value = total - np.log(count)
+        change = np.full(reach.shape, np.inf)
+        while change.max(initial=0.0) > STAYS and count < MOST:
+            total = np.logaddexp(total, log_sum((2 * np.arange(count) + 1) / count - 1))
             count = 2 * count
-            last = now
-            now = total - np.log(count)
-            moved = np.where(now == last, 0.0, np.abs(now - last))
-    return np.where(moved <= MODE_DISPLACEMENT, now, np.nan) + np.log(2 * reach)
+            previous = value
+            value = total - np.log(count)
+            change = np.where(value == previous, 0.0, np.abs(value - previous))
+    return np.where(change <= MODE_DISPLACEMENT, value, np.nan) + np.log(2 * reach)
 
 
 def marginal_losses(
     data: ResponseRows, mean: np.ndarray, variance: np.ndarray, tau: np.ndarray
 ) -> FloatArray:
-    """Compute −log ∫ p(y_i | η, τ) N(η; m, v) dη of each row, m and v `[..., rows]`, τ `[own, ...,
+    """Compute −log ∫ p(y_i | η, τ) N(η; m, v) dη of each row, m and v `[..., rows]`, τ `[shared, ...,
     rows or 1]`.
     """
-    alone = RaggedRows.of(np.ones(len(data.y), np.int64))
+    single_rows = RaggedRows.from_sizes(np.ones(len(data.y), np.int64))
     spread = np.sqrt(np.maximum(variance, 0.0))[None]
     rows = Clusters(
         data.response,
-        alone,
+        single_rows,
         mean,
         spread,
         tau,
@@ -405,7 +405,7 @@ def marginal_losses(
         np.broadcast_to(data.size, mean.shape),
         data.fixed,
     )
-    return rows.score(None if data.response.quadratic else Rule.of(1, NODES))
+    return rows.score(None if data.response.quadratic else Rule.product(1, NODES))
 
 
 def marginal_means(
@@ -418,29 +418,29 @@ def marginal_means(
     if response.quadratic:
         return mean
     spread = np.sqrt(np.maximum(variance, 0.0))
-    found, fewer = (
-        _expected_response(response, mean, spread, tau, nodes) for nodes in (NODES, CHECK_NODES)
+    means, coarse_means = (
+        _quadrature_mean(response, mean, spread, tau, nodes) for nodes in (NODES, CHECK_NODES)
     )
-    apart = (np.abs(fewer - found) > RULE_AGREEMENT * np.abs(found)) & (found > 0)
-    hard = apart.any(-1) if found.ndim > mean.ndim else apart
+    disagreement = (np.abs(coarse_means - means) > RULE_AGREEMENT * np.abs(means)) & (means > 0)
+    hard = disagreement.any(-1) if means.ndim > mean.ndim else disagreement
     if hard.any():
-        own = np.broadcast_to(tau, (len(tau), *mean.shape))[:, hard]
-        found[hard] = _evenly_expected(response, mean[hard], spread[hard], own, found[hard].shape)
-    return found
+        hard_tau = np.broadcast_to(tau, (len(tau), *mean.shape))[:, hard]
+        means[hard] = _trapezoid_mean(response, mean[hard], spread[hard], hard_tau, means[hard].shape)
+    return means
 
 
-def _expected_response(
+def _quadrature_mean(
     response: Response, mean: NDArray, spread: NDArray, tau: NDArray, nodes: int
 ) -> FloatArray:
     z, w = np.polynomial.hermite_e.hermegauss(nodes)
-    each = (
+    terms = (
         share * response.mean(mean + spread * node, tau)
         for node, share in zip(z, w / np.sqrt(2 * np.pi), strict=True)
     )
-    return np.asarray(sum(each))
+    return np.asarray(sum(terms))
 
 
-def _evenly_expected(
+def _trapezoid_mean(
     response: Response, mean: NDArray, spread: NDArray, tau: NDArray, shape: tuple[int, ...]
 ) -> FloatArray:
     """Expectation over the linear predictor of listed rows, by sums over even nodes.
@@ -456,14 +456,14 @@ def _evenly_expected(
     reach = np.broadcast_to(
         (REACH + np.minimum(spread, overflow)).reshape(-1, *[1] * (len(shape) - 1)), shape
     )
-    return np.exp(evenly(log, reach, int(np.prod(shape)))) / np.sqrt(2 * np.pi)
+    return np.exp(log_trapezoid(log, reach, int(np.prod(shape)))) / np.sqrt(2 * np.pi)
 
 
-def with_coefficients(own: np.ndarray, X: np.ndarray, bend: np.ndarray) -> FloatArray:
+def with_coefficients(covariance: np.ndarray, X: np.ndarray, curvature: np.ndarray) -> FloatArray:
     """Compute the covariance of predictors with the uncertainty of β, whose prior is flat.
 
     It is `C + R (XᵀWR)⁻¹ Rᵀ`, with C `[rows, rows]` the covariance given β, R = X − C W X and W =
     diag(ℓ″).
     """
-    rest = X - own @ (bend[:, None] * X)
-    return own + rest @ np.linalg.solve(X.T @ (bend[:, None] * rest), rest.T)
+    residual = X - covariance @ (curvature[:, None] * X)
+    return covariance + residual @ np.linalg.solve(X.T @ (curvature[:, None] * residual), residual.T)

@@ -4,7 +4,7 @@ up to ℓ‴.
 The closed forms are those of a family (`glm.distributions`), with the derivatives of ℓ, ℓ′ and ℓ″
 in τ, parameters that all rows share, or those of a loss of `lo.losses` without a τ. All are convex
 in η. The part of ℓ that does not depend on η is computed apart, since it is needed once a row and
-not once a node. Arrays are `[..., rows]`, τ is `[own, ..., rows or 1]`.
+not once a node. Arrays are `[..., rows]`, τ is `[shared, ..., rows or 1]`.
 """
 
 from collections.abc import Callable
@@ -24,13 +24,13 @@ Orders = tuple[FloatArray, ...]
 
 @dataclass(frozen=True, eq=False)
 class Response:
-    """Family of responses, by its loss; `apart` tells that the closed forms are the family's."""
+    """Family of responses, by its loss; `family_formulas` tells that the closed forms are the family's."""
 
     loss: AbstractLoss
-    apart: bool = True
+    family_formulas: bool = True
 
     @property
-    def own(self) -> int:
+    def num_shared(self) -> int:
         """Number of parameters of its own."""
         return self.loss.own
 
@@ -54,7 +54,7 @@ class Response:
         A family of one parameter has no axis for it.
         """
         family: Any = self.loss.family
-        if self.own and family.parameter:
+        if self.num_shared and family.parameter:
             tau = tau[0]
         return family, np.exp(tau), tau
 
@@ -64,32 +64,32 @@ class Response:
         """Derivatives of ℓ in η of the given orders, 0 to 3, without the part of ℓ that does not
         depend on η.
         """
-        if not self.apart:
+        if not self.family_formulas:
             return self.loss.derivatives(eta, y, orders)
-        family, *own = self._family(tau)
-        known = family.formulas(eta, *own, y)
-        return tuple(known[order]() for order in orders)
+        family, *parameters = self._family(tau)
+        formulas = family.formulas(eta, *parameters, y)
+        return tuple(formulas[order]() for order in orders)
 
     def shared_derivatives(
         self, eta: np.ndarray, tau: np.ndarray, y: np.ndarray, orders: tuple[int, ...]
     ) -> Orders:
-        """Derivatives in τ of ℓ, ℓ′ and ℓ″, for the given orders 0 to 2, `[own, ..., rows]`
+        """Derivatives in τ of ℓ, ℓ′ and ℓ″, for the given orders 0 to 2, `[shared, ..., rows]`
         each.
         """
-        if not self.own:
+        if not self.num_shared:
             return tuple(np.zeros((0, *eta.shape)) for _ in orders)
-        family, *own = self._family(tau)
-        known = family.formulas_of_tau(eta, *own, y)
-        return tuple(known[order]().reshape(self.own, *eta.shape) for order in orders)
+        family, *parameters = self._family(tau)
+        formulas = family.formulas_of_tau(eta, *parameters, y)
+        return tuple(formulas[order]().reshape(self.num_shared, *eta.shape) for order in orders)
 
     def constant(self, tau: np.ndarray, y: np.ndarray) -> tuple[np.ndarray | float, np.ndarray]:
         """Part of ℓ that does not depend on η, and its derivative in τ."""
         shape = np.broadcast_shapes(tau.shape[1:], y.shape)
-        family, *own = self._family(tau)
-        value = family.constant(*own, y) if self.apart else 0.0
-        return value, family.constant_of_tau(*own, y).reshape(
-            self.own, *shape
-        ) if self.own else np.zeros((0, *shape))
+        family, *parameters = self._family(tau)
+        value = family.constant(*parameters, y) if self.family_formulas else 0.0
+        return value, family.constant_of_tau(*parameters, y).reshape(
+            self.num_shared, *shape
+        ) if self.num_shared else np.zeros((0, *shape))
 
     def check(self, y: np.ndarray) -> None:
         """Raise ValueError if some y is outside the domain."""
@@ -101,12 +101,12 @@ class Response:
         """
         family = self.loss.family
         weight = np.ones(len(y))
-        if family is not None and self.own and family.parameter:
+        if family is not None and self.num_shared and family.parameter:
             return family.start(
                 y, weight, {"scale": 0.7, "dispersion": 0.5}.get(family.parameter, 1.0)
             )
-        found = self.loss.start(y, weight)
-        return found if self.own else (float(found), np.zeros(0))
+        start = self.loss.start(y, weight)
+        return start if self.num_shared else (float(start), np.zeros(0))
 
     def natural(self, tau: np.ndarray) -> dict[str, Any]:
         """Return τ in natural parameters, by name."""
@@ -124,21 +124,21 @@ class Response:
         For an ordinal response the last axis has the probabilities of the levels.
         """
         family: Any = self.loss.family
-        if self.apart and family.link:
+        if self.family_formulas and family.link:
             return family.mean(eta)
-        return np.asarray(self.loss.inverse_link(eta, *([tau] if self.own else [])))
+        return np.asarray(self.loss.inverse_link(eta, *([tau] if self.num_shared else [])))
 
     def spread(self, mean: np.ndarray, tau: np.ndarray) -> np.ndarray:
         """Variance of y about its mean."""
-        if not self.own:
+        if not self.num_shared:
             return np.asarray(self.loss.variance(mean))
         family, phi, _ = self._family(tau)
         return family.variance(mean, phi)
 
     def limit(self, tau: np.ndarray) -> str:
         """Explain why there is no minimum, if τ came out at a limit; else ""."""
-        found = self.loss.limit(tau) if isinstance(self.loss, losses.AbstractSharedLoss) else ""
-        return found.replace("lo.losses.Poisson()", 'family="poisson"')
+        message = self.loss.limit(tau) if isinstance(self.loss, losses.AbstractSharedLoss) else ""
+        return message.replace("lo.losses.Poisson()", 'family="poisson"')
 
     def scale(self, y: np.ndarray) -> str:
         """Scale of ℓ, such as a −log density, for these y."""
@@ -178,7 +178,7 @@ FAMILIES: dict[str, Callable[[], Response]] = {
 }
 
 
-def response(family: Any, y: ArrayLike) -> Response:
+def read_response(family: Any, y: ArrayLike) -> Response:
     """Return the response of a name, an ordinal one with as many levels as y, or that of a loss of
     `lo.losses`.
     """
@@ -192,8 +192,8 @@ def response(family: Any, y: ArrayLike) -> Response:
             f"Mixed: no family is called {family!r}; choose one of {', '.join([*FAMILIES, 'ordinal'])}."
         )
     if isinstance(family, AbstractLoss) and family.own == 0 and family.convex:
-        known = np.zeros(1) + family.inside
-        if family.formulas(known, known):
+        point = np.zeros(1) + family.inside
+        if family.formulas(point, point):
             return Response(family, False)
     raise TypeError(
         f"Mixed: family must be one of {', '.join(map(repr, [*FAMILIES, 'ordinal']))}, or a convex loss of lo.losses in closed "
