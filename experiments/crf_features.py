@@ -145,7 +145,7 @@ def main() -> None:
             features=matrix(own, known),
             num_labels=crf.num_labels,
         )
-        ours = crf.names.of(held.decode(fit.parameters))
+        ours = crf.names.labels(held.decode(fit.parameters))
         theirs = np.concatenate(
             [np.array(tags) for tags in model.predict(sentences(own, part.lengths, known))]
         )

@@ -1243,7 +1243,7 @@ FAULTS = (
     ),
     Fault(
         "products of a feature CRF stay in single precision where that overflows",
-        "Indicators._single",
+        "Indicators._run_rough_passes",
         "all(np.isfinite(part).all() for part in arrays)",
         "arrays",
         "models/crf/test_crf",

@@ -156,14 +156,16 @@ class CRF(AbstractObjective):
                 'CRF: drop="sequence" needs several sequences; got one. Leave its labels out: drop="label".'
             )
         self.drop = drop
-        given = None if scores is None else _tags.read_scores(scores, self.codes, self.lengths)
-        found = None if features is None else _tags.read_features(features, len(self.codes))
-        self.num_features = 0 if found is None else found.shape[1]
+        fixed_scores = (
+            None if scores is None else _tags.read_scores(scores, self.codes, self.lengths)
+        )
+        feature_rows = None if features is None else _tags.read_features(features, len(self.codes))
+        self.num_features = 0 if feature_rows is None else feature_rows.shape[1]
         self.free = _tags.read_free(free or {}, self._shapes)
         self.penalty = self._check_penalty(penalty)
         self.sequence = np.repeat(np.arange(len(self.lengths)), self.lengths).astype(np.int32)
         self.block, self.slots = _lattice.lay_out(
-            self.codes, self.lengths, self.num_labels, given, found
+            self.codes, self.lengths, self.num_labels, fixed_scores, feature_rows
         )
 
     def _check_penalty(self, penalty: object) -> penalties.AbstractPenalty:
@@ -171,16 +173,16 @@ class CRF(AbstractObjective):
             raise TypeError(
                 f"CRF: penalty must be None or one of lo.penalties, such as Ridge(1.0); got {penalty!r}."
             )
-        found = penalties.smooth("CRF", penalty)
-        if isinstance(found, penalties.PerWeight):
+        smooth_penalty = penalties.smooth("CRF", penalty)
+        if isinstance(smooth_penalty, penalties.PerWeight):
             raise TypeError(
                 "CRF: per_weight is for hosts that average the loss; a CRF's loss is a sum. Give the penalty itself."
             )
-        found.check(self._size)
-        if isinstance(found, penalties.Zero):
+        smooth_penalty.check(self._size)
+        if isinstance(smooth_penalty, penalties.Zero):
             seen = np.bincount(self.codes, minlength=self.num_labels)
             if (seen == 0).any():
-                name = self.names.one(int(np.argmin(seen)))
+                name = self.names.label(int(np.argmin(seen)))
                 raise ValueError(
                     f"CRF: label {name} never occurs; without a penalty its weights have no finite optimum. "
                     "Give a penalty such as lo.penalties.Ridge(1.0), or fewer labels."
@@ -198,18 +200,18 @@ class CRF(AbstractObjective):
                 raise ValueError(
                     "CRF: every sequence has length one, so there are no transitions: give a penalty."
                 )
-        return found
+        return smooth_penalty
 
     # θ
 
     @property
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         K = self.num_labels
-        own = {"weights": (self.num_features, K)} if self.num_features else {}
-        return {"end": (K,), "start": (K,), "transition": (K, K), **own}
+        feature_shapes = {"weights": (self.num_features, K)} if self.num_features else {}
+        return {"end": (K,), "start": (K,), "transition": (K, K), **feature_shapes}
 
     @property
-    def _own_shapes(self) -> dict[str, tuple[int, ...]]:
+    def _free_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the free parameters."""
         return {
             name: (len(self.free[name]),) if name in self.free else shape
@@ -218,20 +220,20 @@ class CRF(AbstractObjective):
 
     @property
     def _size(self) -> int:
-        return sum(int(np.prod(shape)) for shape in self._own_shapes.values())
+        return sum(int(np.prod(shape)) for shape in self._free_shapes.values())
 
     @property
     def _entries(self) -> Int[Array, " params"]:
         """Places of the free parameters among all."""
         sizes = {name: int(np.prod(shape)) for name, shape in self._shapes.items()}
         starts = np.cumsum([0, *sizes.values()])
-        own = [
+        entries = [
             start + self.free.get(name, np.arange(sizes[name]))
             for name, start in zip(sizes, starts, strict=False)
         ]
-        return jnp.concatenate(own)
+        return jnp.concatenate(entries)
 
-    def _whole(self, theta: PyTree) -> PyTree:
+    def _full_parameters(self, theta: PyTree) -> PyTree:
         """Put the free parameters into all parameters, in their shapes."""
         if not self.free:
             return theta
@@ -264,25 +266,25 @@ class CRF(AbstractObjective):
         )
 
     def _natural(self, theta):
-        whole = self._whole(theta)
-        return {name: whole[name] for name in self._shapes}
+        parameters = self._full_parameters(theta)
+        return {name: parameters[name] for name in self._shapes}
 
     @float64
     def _to_unconstrained(self, parameters):
-        found = read_parameters("CRF", parameters, self._shapes)
+        free_parameters = read_parameters("CRF", parameters, self._shapes)
         for name, entries in self.free.items():
-            found[name] = found[name].ravel()
-            other = np.flatnonzero(np.delete(found[name], entries))
-            if other.size:
+            free_parameters[name] = free_parameters[name].ravel()
+            nonzero = np.flatnonzero(np.delete(free_parameters[name], entries))
+            if nonzero.size:
                 raise ValueError(
-                    f"CRF: {name} must be zero where it is not free; {other.size} of its entries are not."
+                    f"CRF: {name} must be zero where it is not free; {nonzero.size} of its entries are not."
                 )
-            found[name] = found[name][entries]
-        return found
+            free_parameters[name] = free_parameters[name][entries]
+        return free_parameters
 
     def _start(self, seed):
         del seed  # F(·, 1) is convex
-        return {name: np.zeros(shape) for name, shape in self._own_shapes.items()}
+        return {name: np.zeros(shape) for name, shape in self._free_shapes.items()}
 
     def _penalty_curvature(self, theta):
         return penalties.curvature(self.penalty, ravel(theta))
@@ -293,17 +295,19 @@ class CRF(AbstractObjective):
         return _lattice.flat_directions(self.num_labels)
 
     def _names(self) -> list[str]:
-        one = self.names.one
-        names = [f"{which}[{one(k)}]" for which in ("end", "start") for k in range(self.num_labels)]
+        label = self.names.label
+        names = [
+            f"{which}[{label(k)}]" for which in ("end", "start") for k in range(self.num_labels)
+        ]
         names += [
-            f"transition[{one(j)}, {one(k)}]"
+            f"transition[{label(j)}, {label(k)}]"
             for j, k in np.ndindex(self.num_labels, self.num_labels)
         ]
         names += [
-            f"weights[{f}, {one(k)}]" for f, k in np.ndindex(self.num_features, self.num_labels)
+            f"weights[{f}, {label(k)}]" for f, k in np.ndindex(self.num_features, self.num_labels)
         ]
         if self.free:
-            return [names[at] for at in np.asarray(self._entries)]
+            return [names[place] for place in np.asarray(self._entries)]
         return names
 
     # F
@@ -315,16 +319,16 @@ class CRF(AbstractObjective):
         return len(self.codes)
 
     def loss(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Scalar:
-        whole = self._whole(theta)
+        parameters = self._full_parameters(theta)
         if self.drop == "sequence":
-            found = _lattice.losses(whole, self.block, self._per_place(weights))
+            value = _lattice.losses(parameters, self.block, self._per_place(weights))
         else:
-            found = _lattice.whole(whole, self.block) - _lattice.known_score(
-                whole, self.block, self._lay_out(weights)
+            value = _lattice.log_normaliser(parameters, self.block) - _lattice.known_score(
+                parameters, self.block, self._lay_out(weights)
             )
         # otherwise a sum has underflowed, far from any minimum
-        found = jnp.where(found > -jnp.inf, found, jnp.inf)
-        return found + self.penalty(ravel(theta))
+        value = jnp.where(value > -jnp.inf, value, jnp.inf)
+        return value + self.penalty(ravel(theta))
 
     def _per_place(self, weights: Arrays) -> Float[Array, "rows lanes"]:
         """Spread the weights of sequences to all their steps."""
@@ -334,7 +338,7 @@ class CRF(AbstractObjective):
         """Lay out the weights of labels."""
         return self.block.layout.arrange(weights, fill=1.0)
 
-    def _few(self, index: Arrays) -> bool:
+    def _is_short(self, index: Arrays) -> bool:
         """Tell whether the sequences of the listed units, padded to the longest, have fewer steps
         than all sequences.
         """
@@ -364,11 +368,11 @@ class CRF(AbstractObjective):
         laid = lambda leaf: take(leaf.reshape(-1, *leaf.shape[2:])).reshape(
             *slots.shape, *leaf.shape[2:]
         )
-        where = self.block.layout.side_by_side(inside)
+        layout = self.block.layout.side_by_side(inside)
         unit = jnp.broadcast_to(jnp.arange(len(sequences)), slots.shape)
         scores = None if self.block.scores is None else laid(self.block.scores)
         return SequenceBlock(
-            where,
+            layout,
             laid(self.block.labels),
             laid(self.block.ends) > 0,
             unit,
@@ -376,7 +380,7 @@ class CRF(AbstractObjective):
             jax.tree.map(take, self.block.features),
         ), slots
 
-    def _some_labels(self, index: Arrays, delta: Array) -> tuple[SequenceBlock, Array, Array]:
+    def _gather_labels(self, index: Arrays, delta: Array) -> tuple[SequenceBlock, Array, Array]:
         """Return the sequences of the listed labels, one lane for each label, `1 + δ` laid out, and
         which lanes count.
 
@@ -397,17 +401,17 @@ class CRF(AbstractObjective):
     def perturbation(
         self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
     ) -> Scalar:
-        theta = self._whole(theta)
+        theta = self._full_parameters(theta)
         delta = jnp.where(index < self.num_units, delta, 0.0)
         if self.drop == "sequence":
-            if not self._few(index):
+            if not self._is_short(index):
                 return _lattice.losses(
                     theta, self.block, self._per_place(self._dense(index, delta))
                 )
             block, _ = self._gather(index)
             return _lattice.losses(theta, block, jnp.broadcast_to(delta, block.labels.shape))
-        if self._few(index):
-            block, weights, counts = self._some_labels(index, delta)
+        if self._is_short(index):
+            block, weights, counts = self._gather_labels(index, delta)
             worth = jnp.broadcast_to(counts * 1.0, block.labels.shape)
         else:
             block = self.block
@@ -419,33 +423,33 @@ class CRF(AbstractObjective):
     def hessian(
         self, theta: PyTree, weights: Float[Arrays, " units"]
     ) -> Float[Array, "params params"]:
-        bend = jax.hessian(self.penalty)(ravel(theta))
-        everyone = jnp.ones(len(self.lengths))
-        theta = self._whole(theta)
+        penalty_curvature = jax.hessian(self.penalty)(ravel(theta))
+        ones = jnp.ones(len(self.lengths))
+        theta = self._full_parameters(theta)
         if self.drop == "sequence":
-            return self._part(_lattice.spread(theta, self.block, weights)) + bend
-        known = _lattice.known_hessian(theta, self.block, self._lay_out(weights), everyone)
-        return self._part(_lattice.spread(theta, self.block, everyone) - known) + bend
+            return self._part(_lattice.spread(theta, self.block, weights)) + penalty_curvature
+        label_part = _lattice.known_hessian(theta, self.block, self._lay_out(weights), ones)
+        return self._part(_lattice.spread(theta, self.block, ones) - label_part) + penalty_curvature
 
     def hessian_change(
         self, theta: PyTree, index: Int[Arrays, " width"], delta: Float[Arrays, " width"]
     ) -> Float[Array, "params params"]:
-        return self._part(self._spread_change(self._whole(theta), index, delta))
+        return self._part(self._spread_change(self._full_parameters(theta), index, delta))
 
     def _spread_change(self, theta: PyTree, index: Arrays, delta: Arrays) -> Array:
         delta = jnp.where(index < self.num_units, delta, 0.0)
-        few = self._few(index)
+        short = self._is_short(index)
         if self.drop == "sequence":
             return _lattice.spread(
                 theta,
                 *(
                     (self._gather(index)[0], delta)
-                    if few
+                    if short
                     else (self.block, self._dense(index, delta))
                 ),
             )
-        if few:
-            block, weights, counts = self._some_labels(index, delta)
+        if short:
+            block, weights, counts = self._gather_labels(index, delta)
             return -_lattice.known_hessian(theta, block, weights, counts * 1.0)
         weights = self._lay_out(1 + self._dense(index, delta))
         return -_lattice.known_hessian(theta, self.block, weights, jnp.ones(len(self.lengths)))
@@ -457,17 +461,17 @@ class CRF(AbstractObjective):
         index: Int[Arrays, " width"],
         held: Float[Arrays, " width"],
     ) -> Array:
-        theta = self._whole(theta)
+        theta = self._full_parameters(theta)
         if self.drop == "label":
             states = self._hidden_probabilities(theta, weights, index, held)
             codes = jnp.asarray(self.codes).at[index].get(mode="clip")
             return -jnp.log(jnp.take_along_axis(states, codes[:, None], 1)[:, 0])
-        few = self._few(index)
-        block = self._gather(index)[0] if few else self.block
+        short = self._is_short(index)
+        block = self._gather(index)[0] if short else self.block
         steps = _lattice.chain(theta, block).log_normaliser - _lattice.path(
             theta, block, _lattice.emission(theta, block)
         )
-        if few:
+        if short:
             return steps.sum(0)
         return (
             jnp.zeros(self.num_units + 1).at[block.unit].add(steps)[:-1].at[index].get(mode="clip")
@@ -482,7 +486,7 @@ class CRF(AbstractObjective):
         seen = self._lay_out(
             jnp.asarray(weights).at[index].min(jnp.where(held > 0, 0.0, jnp.inf), mode="drop")
         )
-        if not self._few(index):
+        if not self._is_short(index):
             states = self.block.layout.restore(_lattice.chain(theta, self.block, seen).states)
             return states.at[index].get(mode="clip")
         block, slots = self._gather(self._sequences(index))
@@ -527,7 +531,7 @@ class CRF(AbstractObjective):
         """
         if not (lengths is None and scores is None and features is None):
             return cast(Array, self._of_new(theta, lengths, scores, features, kind))
-        theta = self._whole(theta)
+        theta = self._full_parameters(theta)
         listed = cast(Array, index)
         if self.drop == "label":
             states = self._hidden_probabilities(
@@ -542,15 +546,15 @@ class CRF(AbstractObjective):
     def jacobian(self, theta: PyTree) -> Float[Arrays, "units params"]:
         if self.num_features or self.drop == "label":
             return super().jacobian(theta)
-        theta = self._whole(theta)
+        theta = self._full_parameters(theta)
         block = self.block
         count = self.num_units
         chain = _lattice.chain(theta, block)
         expected = expected_counts(
             chain, theta["transition"], block.layout, block.ends, block.unit, count
         )
-        found = expected - self._observed_counts()
-        return found[:, self._entries] if self.free else found
+        jacobian = expected - self._observed_counts()
+        return jacobian[:, self._entries] if self.free else jacobian
 
     def _observed_counts(self) -> Float[Array, "sequences params"]:
         K = self.num_labels
@@ -612,16 +616,16 @@ class CRF(AbstractObjective):
 
     @property
     def units(self) -> Units:
-        known: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "kinds": ("label", "state"),
             "response": self.codes,
             "score": LOG_PROBABILITY,
             "predict_new": self._predict_new,
         }
         if self.drop == "label":
-            return Units(self.steps.index, serial=True, **known)
+            return Units(self.steps.index, serial=True, **facts)
         return Units(
-            **known,
+            **facts,
             rows=np.repeat(np.arange(len(self.lengths)), self.lengths),
             row_names=self.steps.index,
         )
@@ -635,10 +639,12 @@ class CRF(AbstractObjective):
                 "predict: new sequences of this CRF need lengths, and scores or features: "
                 "fit.objective.predict(fit, lengths=..., features=...)."
             )
-        found = self.predict(fit, kind=kind, features=features)
+        prediction = self.predict(fit, kind=kind, features=features)
         if kind == "state":
-            return pd.DataFrame(found, columns=list(self.names.of(np.arange(self.num_labels))))
-        return pd.Series(found, name="prediction")
+            return pd.DataFrame(
+                prediction, columns=list(self.names.labels(np.arange(self.num_labels)))
+            )
+        return pd.Series(prediction, name="prediction")
 
     @property
     def costs(self) -> Costs:
@@ -656,8 +662,10 @@ class CRF(AbstractObjective):
         name = type(self.penalty).__name__
         alpha = getattr(self.penalty, "alpha", None)
         penalty = name if alpha is None or np.ndim(alpha) else f"{name}({float(alpha):g})"
-        said = "No penalty" if isinstance(self.penalty, penalties.Zero) else f"Penalty: {penalty}"
-        return f'drop="{self.drop}": {STYLES[self.drop]}. {said}.'
+        penalty_text = (
+            "No penalty" if isinstance(self.penalty, penalties.Zero) else f"Penalty: {penalty}"
+        )
+        return f'drop="{self.drop}": {STYLES[self.drop]}. {penalty_text}.'
 
     def _warning(self, theta):
         """Name transitions that are not in the data, and whose weights diverge without a
@@ -665,18 +673,18 @@ class CRF(AbstractObjective):
         """
         if not isinstance(self.penalty, penalties.Zero):
             return ""
-        table = np.asarray(self._whole(theta)["transition"])
+        table = np.asarray(self._full_parameters(theta)["transition"])
         # a weight so far below the others marks an impossible transition
         impossible_transition = 15.0
-        lost = np.argwhere(
+        pairs = np.argwhere(
             ~_tags.seen_pairs(self.codes, self.lengths, self.num_labels)
             & (table < np.median(table) - impossible_transition)
         )
-        if not len(lost):
+        if not len(pairs):
             return ""
-        named = ", ".join(f"{self.names.one(j)} → {self.names.one(k)}" for j, k in lost[:3])
+        names = ", ".join(f"{self.names.label(j)} → {self.names.label(k)}" for j, k in pairs[:3])
         return (
-            f"CRF: the data never have the transitions {named}{', …' if len(lost) > 3 else ''} ({len(lost)} in all), whose "
+            f"CRF: the data never have the transitions {names}{', …' if len(pairs) > 3 else ''} ({len(pairs)} in all), whose "
             "weights run towards −∞. Give a penalty, such as lo.penalties.Ridge(0.1)."
         )
 
@@ -703,16 +711,16 @@ class CRF(AbstractObjective):
         ValueError
             If there is no sequence of such a number.
         """
-        theta = self._whole(jax.tree.map(jnp.asarray, self._to_unconstrained(parameters)))
+        theta = self._full_parameters(jax.tree.map(jnp.asarray, self._to_unconstrained(parameters)))
         if sequences is None:
-            return self.names.of(np.asarray(_lattice.decode(theta, self.block)))
+            return self.names.labels(np.asarray(_lattice.decode(theta, self.block)))
         index = np.atleast_1d(np.asarray(sequences, np.int64))
         if index.size == 0 or index.min() < 0 or index.max() >= len(self.lengths):
             raise ValueError(
                 f"CRF: sequences must be numbers from 0 to {len(self.lengths) - 1}; got {sequences!r}."
             )
         path = np.asarray(_lattice.paths(theta, self._gather(index)[0]))
-        return self.names.of(path[path >= 0])
+        return self.names.labels(path[path >= 0])
 
     @float64
     def _of_new(
@@ -722,7 +730,7 @@ class CRF(AbstractObjective):
             raise ValueError(
                 f'CRF: predictions of new sequences are of kind "label" or "state"; got {kind!r}.'
             )
-        theta = self._whole(jax.tree.map(jnp.asarray, self._to_unconstrained(parameters)))
+        theta = self._full_parameters(jax.tree.map(jnp.asarray, self._to_unconstrained(parameters)))
         if self.steps.read is not None and lengths is None:
             features, lengths = self.steps.read(features)
         if (features is None) != (not self.num_features) or (scores is None) != (
@@ -749,7 +757,7 @@ class CRF(AbstractObjective):
             )
         if kind == "state":
             return np.asarray(_lattice.marginals(theta, new.block))
-        return self.names.of(np.asarray(_lattice.decode(theta, new.block)))
+        return self.names.labels(np.asarray(_lattice.decode(theta, new.block)))
 
     def join(self, parts: Float[np.ndarray, "sequences longest ..."]) -> np.ndarray:
         """Put predictions by sequence one after another.
@@ -770,15 +778,17 @@ class CRF(AbstractObjective):
             If the predictions are not those of every sequence.
         """
         parts = np.asarray(parts)
-        own = parts[self.slots >= 0] if parts.shape[:2] == self.slots.shape else np.full(1, np.nan)
-        if not np.isfinite(own).all():
+        predictions = (
+            parts[self.slots >= 0] if parts.shape[:2] == self.slots.shape else np.full(1, np.nan)
+        )
+        if not np.isfinite(predictions).all():
             raise ValueError(
                 f"CRF: join needs what was predicted of every sequence, {self.slots.shape}; got {parts.shape}"
-                f"{', some NaN: does the plan leave every sequence out?' if len(own) > 1 else ''}."
+                f"{', some NaN: does the plan leave every sequence out?' if len(predictions) > 1 else ''}."
             )
-        if own.ndim == 1:
-            return self.names.of(own.astype(int))
-        return own
+        if predictions.ndim == 1:
+            return self.names.labels(predictions.astype(int))
+        return predictions
 
     def label_errors(self, probabilities: Float[np.ndarray, "steps labels"]) -> _tags.Table:
         """Rank the steps by the probability of their label, the least probable first.
@@ -818,7 +828,7 @@ class CRF(AbstractObjective):
         array
             Labels of the sequences, one after another.
         """
-        return self.names.of(
+        return self.names.labels(
             self.codes if sequences is None else self.codes[self._steps(sequences)]
         )
 

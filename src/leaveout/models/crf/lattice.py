@@ -121,10 +121,10 @@ def emission(theta: PyTree, block: SequenceBlock) -> Scores:
     if block.features is not None:
         weights = theta["weights"]
         if isinstance(block.features, SparseFeatures) and block.columns is not None:
-            own = block.columns.times(block.features, weights)
+            feature_scores = block.columns.times(block.features, weights)
         else:
-            own = block.features @ weights
-        out = out + own.reshape(out.shape)
+            feature_scores = block.features @ weights
+        out = out + feature_scores.reshape(out.shape)
     return out
 
 
@@ -133,11 +133,13 @@ def path(theta: PyTree, block: SequenceBlock, emission: Scores) -> Places:
 
     The contributions sum to `s(y)`.
     """
-    own = _one_hot(theta, block)
-    return jnp.where(block.real, _at(own, _into(theta, block, own) + emission), 0.0)
+    one_hot = _one_hot(theta, block)
+    return jnp.where(
+        block.real, _scores_of_labels(one_hot, _into(theta, block, one_hot) + emission), 0.0
+    )
 
 
-def whole(theta: PyTree, block: SequenceBlock) -> Scalar:
+def log_normaliser(theta: PyTree, block: SequenceBlock) -> Scalar:
     """Compute `Σ log Z` over sequences."""
     return log_partition(
         Potentials(theta["start"], theta["transition"], emission(theta, block)), None, block.layout
@@ -150,11 +152,11 @@ def losses(theta: PyTree, block: SequenceBlock, worth: Places | None) -> Scalar:
     `worth` has one number for each sequence at all its steps.
     """
     scores = emission(theta, block)
-    known = path(theta, block, scores)
-    whole = log_partition(
+    label_scores = path(theta, block, scores)
+    log_normalisers = log_partition(
         Potentials(theta["start"], theta["transition"], scores), worth, block.layout
     )
-    return whole - jnp.sum(known if worth is None else worth * known)
+    return log_normalisers - jnp.sum(label_scores if worth is None else worth * label_scores)
 
 
 def chain(theta: PyTree, block: SequenceBlock, weights: Places | None = None) -> StatePosterior:
@@ -217,9 +219,9 @@ def spread(
 
     With weights, of the sum in which the labels of positive weight are known.
     """
-    found = chain(theta, block, weights)
+    posteriors = chain(theta, block, weights)
     return covariance(
-        found, theta["transition"], block.layout, block.ends, block.unit, worth, block.features
+        posteriors, theta["transition"], block.layout, block.ends, block.unit, worth, block.features
     )
 
 
@@ -242,8 +244,8 @@ def known_hessian(
 
 def _mask_scores(theta: PyTree, block: SequenceBlock, scores: Scores, weights: Places) -> Scores:
     """Scores in which only the known label is possible, where the weight is positive."""
-    own = _one_hot(theta, block)
-    return jnp.where((block.real & (weights > 0))[..., None] & (own == 0), -jnp.inf, scores)
+    one_hot = _one_hot(theta, block)
+    return jnp.where((block.real & (weights > 0))[..., None] & (one_hot == 0), -jnp.inf, scores)
 
 
 def _between(theta: PyTree, block: SequenceBlock, weights: Places) -> Scalar:
@@ -251,20 +253,24 @@ def _between(theta: PyTree, block: SequenceBlock, weights: Places) -> Scalar:
     one label and of two.
     """
     vertex = jnp.where(weights > 0, 1.0, 0.0)
-    one, two = (w - v for w, v in zip(_runs(block, weights), _runs(block, vertex), strict=True))
-    own = _one_hot(theta, block)
+    single_weight, double_weight = (
+        w - v for w, v in zip(_runs(block, weights), _runs(block, vertex), strict=True)
+    )
+    one_hot = _one_hot(theta, block)
     scores = emission(theta, block)
-    into = _into(theta, block, own) + scores
-    out = jnp.where(jnp.asarray(block.ends)[..., None], 0.0, _up(own) @ theta["transition"].T)
-    single = jax.nn.logsumexp(into + out, axis=-1) - _at(own, into + out)
+    into = _into(theta, block, one_hot) + scores
+    out = jnp.where(jnp.asarray(block.ends)[..., None], 0.0, _up(one_hot) @ theta["transition"].T)
+    single = jax.nn.logsumexp(into + out, axis=-1) - _scores_of_labels(one_hot, into + out)
     top = jax.lax.stop_gradient(into.max(-1, keepdims=True))
     peak = jax.lax.stop_gradient(theta["transition"].max())
     through = jnp.exp(into - top) @ jnp.exp(theta["transition"] - peak)
     beyond = _up(scores + out)
     second = jnp.log(jnp.maximum(through, SMALLEST_NORMALISER)) + top + peak + beyond
-    pair = _at(own, into) + _at(_up(own), own @ theta["transition"] + beyond)
+    pair = _scores_of_labels(one_hot, into) + _scores_of_labels(
+        _up(one_hot), one_hot @ theta["transition"] + beyond
+    )
     double = jax.nn.logsumexp(second, axis=-1) - pair
-    return jnp.sum(one * single) + jnp.sum(two * double)
+    return jnp.sum(single_weight * single) + jnp.sum(double_weight * double)
 
 
 def _runs(block: SequenceBlock, weights: Places) -> tuple[Places, Places]:
@@ -272,23 +278,23 @@ def _runs(block: SequenceBlock, weights: Places) -> tuple[Places, Places]:
     before = jnp.where(block.starts, 1.0, _down(weights))
     ends = jnp.asarray(block.ends)
     after = jnp.where(ends, 1.0, _up(weights))
-    one = before * (1 - weights) * after
-    two = before * (1 - weights) * (1 - _up(weights)) * _up(after)
-    return jnp.where(block.real, one, 0.0), jnp.where(block.real & ~ends, two, 0.0)
+    single = before * (1 - weights) * after
+    double = before * (1 - weights) * (1 - _up(weights)) * _up(after)
+    return jnp.where(block.real, single, 0.0), jnp.where(block.real & ~ends, double, 0.0)
 
 
 def _one_hot(theta: PyTree, block: SequenceBlock) -> Scores:
     return jax.nn.one_hot(block.labels, len(theta["end"]))
 
 
-def _at(own: Scores, scores: Scores) -> Places:
-    """The scores of the labels that `own` marks; others may be −∞."""
-    return jnp.sum(jnp.where(own > 0, scores, 0.0), -1)
+def _scores_of_labels(one_hot: Scores, scores: Scores) -> Places:
+    """The scores of the labels that `one_hot` marks; others may be −∞."""
+    return jnp.sum(jnp.where(one_hot > 0, scores, 0.0), -1)
 
 
-def _into(theta: PyTree, block: SequenceBlock, own: Scores) -> Scores:
+def _into(theta: PyTree, block: SequenceBlock, one_hot: Scores) -> Scores:
     """The score of each label after the label before."""
-    return jnp.where(block.starts[..., None], theta["start"], _down(own) @ theta["transition"])
+    return jnp.where(block.starts[..., None], theta["start"], _down(one_hot) @ theta["transition"])
 
 
 def _down(layout_steps: Array) -> Array:

@@ -76,78 +76,99 @@ def order_steps(lengths: Int[np.ndarray, " sequences"]) -> StepOrder:
 class PassResult(NamedTuple):
     """Results of a forward and a backward pass."""
 
-    where: StepOrder
+    step_order: StepOrder
     matrix: Table  # M divided by its largest entry
     log_normaliser: Weight  # contribution of each step to log Z
     forward: Steps  # α
     backward: Steps  # β
-    own: Steps  # ε
-    ahead: Steps  # ε ∘ β
+    epsilon: Steps  # ε
+    epsilon_beta: Steps  # ε ∘ β
     states: Steps  # p(z_t | x)
 
     def pairs(self, weight: Weight) -> Table:
         """Sum `Σ_t weight_t p(z_{t−1}, z_t | x)`."""
-        return self.matrix * _pair_counts(self.where, self.forward, weight[:, None] * self.ahead)
+        return self.matrix * _pair_counts(
+            self.step_order, self.forward, weight[:, None] * self.epsilon_beta
+        )
 
     def along(self, emission: Steps, transition: Table, weight: Weight) -> tuple[Steps, Table]:
         """Compute the change of `states` and `pairs(weight)` along a direction of the
         potentials.
         """
-        turned = self.matrix * transition
+        matrix_change = self.matrix * transition
         a = self.forward * emission
         b = np.zeros_like(emission)
-        for before, here in self.where.moves:
-            a[here] += (a[before] @ self.matrix + self.forward[before] @ turned) * self.own[here]
+        for previous, current in self.step_order.moves:
+            a[current] += (
+                a[previous] @ self.matrix + self.forward[previous] @ matrix_change
+            ) * self.epsilon[current]
         inner = self.backward * emission
-        for before, here in reversed(self.where.moves):
-            inner[here] += b[here]
-            inner[here] *= self.own[here]
-            b[before] = inner[here] @ self.matrix.T + self.ahead[here] @ turned.T
+        for previous, current in reversed(self.step_order.moves):
+            inner[current] += b[current]
+            inner[current] *= self.epsilon[current]
+            b[previous] = (
+                inner[current] @ self.matrix.T + self.epsilon_beta[current] @ matrix_change.T
+            )
         b *= self.forward
         change = a * self.backward
         change += b
         mean = change.sum(1, keepdims=True)
         change -= mean * self.states
         a -= mean * self.forward
-        ahead = weight[:, None] * self.ahead
+        weighted_beta = weight[:, None] * self.epsilon_beta
         inner *= weight[:, None]
-        both = _pair_counts(self.where, a, ahead) + _pair_counts(self.where, self.forward, inner)
-        return change, self.matrix * both + turned * _pair_counts(self.where, self.forward, ahead)
+        pair_change = _pair_counts(self.step_order, a, weighted_beta) + _pair_counts(
+            self.step_order, self.forward, inner
+        )
+        return change, self.matrix * pair_change + matrix_change * _pair_counts(
+            self.step_order, self.forward, weighted_beta
+        )
 
 
-def _pair_counts(where: StepOrder, before: Steps, here: Steps) -> Table:
+def _pair_counts(step_order: StepOrder, out_of: Steps, into: Steps) -> Table:
     return sum(
-        (before[past].T @ here[now] for past, now in where.moves),
-        np.zeros((before.shape[1], here.shape[1])),
+        (out_of[previous].T @ into[current] for previous, current in step_order.moves),
+        np.zeros((out_of.shape[1], into.shape[1])),
     )
 
 
-def forward_backward(where: StepOrder, emission: Steps, transition: Table) -> PassResult:
+def forward_backward(step_order: StepOrder, emission: Steps, transition: Table) -> PassResult:
     """Run the forward–backward pass; a normaliser that underflows makes log Z infinite."""
     top = emission.max(1)
     peak = transition.max()
-    own = np.exp(emission - top[:, None])
+    epsilon = np.exp(emission - top[:, None])
     matrix = np.exp(transition - peak)
-    forward = np.empty_like(own)
-    total = np.empty(len(own))
-    start = slice(0, where.bounds[1])
-    for before, here in [(None, start), *where.moves]:
-        alpha = forward[here]
-        alpha[:] = own[here] if before is None else (forward[before] @ matrix) * own[here]
-        total[here] = alpha.sum(1)
-        alpha /= np.maximum(total[here], SMALLEST_NORMALISER)[:, None]
-    own /= np.maximum(total, SMALLEST_NORMALISER)[:, None]
-    backward = np.ones_like(own)
-    ahead = np.empty_like(own)
-    for before, here in reversed(where.moves):
-        np.multiply(own[here], backward[here], out=ahead[here])
-        np.matmul(ahead[here], matrix.T, out=backward[before])
-    np.multiply(own[start], backward[start], out=ahead[start])
+    forward = np.empty_like(epsilon)
+    total = np.empty(len(epsilon))
+    start = slice(0, step_order.bounds[1])
+    for previous, current in [(None, start), *step_order.moves]:
+        alpha = forward[current]
+        alpha[:] = (
+            epsilon[current]
+            if previous is None
+            else (forward[previous] @ matrix) * epsilon[current]
+        )
+        total[current] = alpha.sum(1)
+        alpha /= np.maximum(total[current], SMALLEST_NORMALISER)[:, None]
+    epsilon /= np.maximum(total, SMALLEST_NORMALISER)[:, None]
+    backward = np.ones_like(epsilon)
+    epsilon_beta = np.empty_like(epsilon)
+    for previous, current in reversed(step_order.moves):
+        np.multiply(epsilon[current], backward[current], out=epsilon_beta[current])
+        np.matmul(epsilon_beta[current], matrix.T, out=backward[previous])
+    np.multiply(epsilon[start], backward[start], out=epsilon_beta[start])
     with np.errstate(divide="ignore"):
         log_normaliser = np.log(total) + top
-    log_normaliser[where.bounds[1] :] += peak
+    log_normaliser[step_order.bounds[1] :] += peak
     return PassResult(
-        where, matrix, log_normaliser, forward, backward, own, ahead, forward * backward
+        step_order,
+        matrix,
+        log_normaliser,
+        forward,
+        backward,
+        epsilon,
+        epsilon_beta,
+        forward * backward,
     )
 
 
@@ -174,31 +195,31 @@ class Indicators(AbstractByArrays):
         parameters: tuple[Int[np.ndarray, " params"], Vector],
     ):
         features, scores = emissions
-        self.where: StepOrder = order_steps(lengths)
-        order = self.where.order
+        self.step_order: StepOrder = order_steps(lengths)
+        order = self.step_order.order
         self.shapes = shapes
         self.features = features[order]
         self.codes = codes[order]
         self.rough_features = self.features.astype(np.float32)
         self.scores = None if scores is None else scores[order]
         self.free, self.alpha = parameters
-        self.start = slice(0, self.where.bounds[1])
+        self.start = slice(0, self.step_order.bounds[1])
         cached_places = 4  # places θ whose results are kept: two for each of two threads
-        self.at: Callable[[bytes], tuple[PassResult, dict[str, Any], np.ndarray]] = (
-            functools.lru_cache(cached_places)(self._at)
+        self.passes: Callable[[bytes], tuple[PassResult, dict[str, Any], np.ndarray]] = (
+            functools.lru_cache(cached_places)(self._run_passes)
         )
         # in single precision sixteen for each thread, or as many as have 2²⁴ entries in each array
         self.together = int(np.clip(2**24 // (len(codes) * shapes["end"][0]), 2, 16))
-        self.single: Callable[[bytes], PassResult] = functools.lru_cache(2 * self.together)(
-            self._single
+        self.rough_passes: Callable[[bytes], PassResult] = functools.lru_cache(2 * self.together)(
+            self._run_rough_passes
         )
 
     def _parts(self, vector: Vector) -> dict[str, np.ndarray]:
         """Split a vector of free parameters, or a direction, into all parameters by name."""
         sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
-        whole = np.zeros(sum(sizes), vector.dtype)
-        whole[self.free] = vector
-        parts = np.split(whole, np.cumsum(sizes)[:-1])
+        parameters = np.zeros(sum(sizes), vector.dtype)
+        parameters[self.free] = vector
+        parts = np.split(parameters, np.cumsum(sizes)[:-1])
         return {
             name: part.reshape(shape)
             for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
@@ -209,7 +230,7 @@ class Indicators(AbstractByArrays):
             self.rough_features if parts["weights"].dtype == np.float32 else self.features
         ) @ parts["weights"]
         out[self.start] += parts["start"]
-        out[self.where.last] += parts["end"]
+        out[self.step_order.last] += parts["end"]
         return out
 
     def _pull(
@@ -218,48 +239,48 @@ class Indicators(AbstractByArrays):
         """Multiply by the transpose: from numbers of steps and of pairs of steps to θ."""
         weights = (self.rough_features if states.dtype == np.float32 else self.features).T @ states
         parts = {
-            "end": states[self.where.last].sum(0),
+            "end": states[self.step_order.last].sum(0),
             "start": states[self.start].sum(0),
             "transition": pairs,
         }
-        whole = np.concatenate(
+        parameters = np.concatenate(
             [np.ravel((parts | {"weights": weights})[name]) for name in self.shapes]
         )
-        return whole[self.free]
+        return parameters[self.free]
 
-    def _at(
+    def _run_passes(
         self, vector: bytes
     ) -> tuple[PassResult, dict[str, np.ndarray], Float[np.ndarray, "steps labels"]]:
         parts = self._parts(np.frombuffer(vector))
         emission = self._emission(parts)
         if self.scores is not None:
             emission += self.scores
-        return forward_backward(self.where, emission, parts["transition"]), parts, emission
+        return forward_backward(self.step_order, emission, parts["transition"]), parts, emission
 
-    def _single(self, vector: bytes) -> PassResult:
+    def _run_rough_passes(self, vector: bytes) -> PassResult:
         """Results of the passes in single precision, or as they are where that overflows."""
-        found = self.at(vector)[0]
+        passes = self.passes(vector)[0]
         with np.errstate(over="ignore"):
-            arrays = [part.astype(np.float32) for part in found[1:]]
+            arrays = [part.astype(np.float32) for part in passes[1:]]
         if all(np.isfinite(part).all() for part in arrays):
-            return PassResult(found.where, *arrays)
-        return found
+            return PassResult(passes.step_order, *arrays)
+        return passes
 
     def look(self, theta: Vector, weights: Float[np.ndarray, " sequences"]) -> tuple[float, Vector]:
         """F and its gradient."""
-        found, parts, emission = self.at(theta.tobytes())
-        weight = weights[self.where.unit]
-        each = np.arange(len(self.codes))
-        known = emission[each, self.codes]
-        pairs = found.pairs(weight)
+        passes, parts, emission = self.passes(theta.tobytes())
+        weight = weights[self.step_order.unit]
+        steps = np.arange(len(self.codes))
+        label_scores = emission[steps, self.codes]
+        pairs = passes.pairs(weight)
         if (weights != 1).any():  # the step of a refit from there takes products next
-            self.single(theta.tobytes())
-        for before, here in self.where.moves:
-            known[here] += parts["transition"][self.codes[before], self.codes[here]]
-            np.subtract.at(pairs, (self.codes[before], self.codes[here]), weight[here])
-        states = found.states * weight[:, None]
-        states[each, self.codes] -= weight
-        value = weight @ (found.log_normaliser - known)
+            self.rough_passes(theta.tobytes())
+        for previous, current in self.step_order.moves:
+            label_scores[current] += parts["transition"][self.codes[previous], self.codes[current]]
+            np.subtract.at(pairs, (self.codes[previous], self.codes[current]), weight[current])
+        states = passes.states * weight[:, None]
+        states[steps, self.codes] -= weight
+        value = weight @ (passes.log_normaliser - label_scores)
         value = float(value + 0.5 * np.sum(self.alpha * theta**2)) if value > -np.inf else np.inf
         return value, self._pull(states, pairs) + self.alpha * theta
 
@@ -268,33 +289,33 @@ class Indicators(AbstractByArrays):
     ) -> Vector:
         """Multiply ∇²F by a vector, in the precision of that."""
         parts = self._parts(vector)
-        found = (
-            self.single(theta.tobytes())
+        passes = (
+            self.rough_passes(theta.tobytes())
             if vector.dtype == np.float32
-            else self.at(theta.tobytes())[0]
+            else self.passes(theta.tobytes())[0]
         )
-        kind = found.own.dtype
-        weight = weights[self.where.unit].astype(kind)
-        emission = self._emission(parts).astype(kind, copy=False)
-        states, pairs = found.along(emission, parts["transition"], weight)
+        dtype = passes.epsilon.dtype
+        weight = weights[self.step_order.unit].astype(dtype)
+        emission = self._emission(parts).astype(dtype, copy=False)
+        states, pairs = passes.along(emission, parts["transition"], weight)
         states *= weight[:, None]
         return (self._pull(states, pairs) + self.alpha * vector).astype(vector.dtype, copy=False)
 
     def diagonal(self, theta: Vector) -> Vector:
         """Diagonal of ∇²F at weights of one, computed as if labels were independent."""
-        found = self.at(theta.tobytes())[0]
-        p = found.states
-        pairs = found.pairs(np.ones(len(self.codes)))
+        diagonal = self.passes(theta.tobytes())[0]
+        p = diagonal.states
+        pairs = diagonal.pairs(np.ones(len(self.codes)))
         spread = p * (1 - p)
         parts = {
-            "end": spread[self.where.last].sum(0),
+            "end": spread[self.step_order.last].sum(0),
             "start": spread[self.start].sum(0),
             "transition": pairs,
         }
         parts["weights"] = self.features.power(2).T @ spread
-        found = (
+        diagonal = (
             np.concatenate([np.ravel(parts[name]) for name in self.shapes])[self.free] + self.alpha
         )
         # share of the largest curvature given to features without information that have no penalty
         smallest_feature_curvature = 1e-12
-        return np.maximum(found, smallest_feature_curvature * found.max())
+        return np.maximum(diagonal, smallest_feature_curvature * diagonal.max())

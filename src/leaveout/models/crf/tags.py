@@ -21,13 +21,13 @@ from ...objectives.objective import as_stored
 class LabelNames(Names):
     """Names of the labels."""
 
-    def of(self, codes: Int[np.ndarray, "..."]) -> np.ndarray:
+    def labels(self, codes: Int[np.ndarray, "..."]) -> np.ndarray:
         """Return the labels of codes, in the type of the original labels."""
         if self.index is None:
             return codes
         return self.index.to_numpy()[codes]
 
-    def one(self, code: int) -> str:
+    def label(self, code: int) -> str:
         return str(code) if self.index is None else self.index[code]
 
 
@@ -54,7 +54,7 @@ def read_labels(
         raise ValueError(f"CRF: num_labels must be a whole number, 2 or more; got {num_labels!r}.")
     if columns is not None and num_labels not in (None, columns):
         raise ValueError(f"CRF: scores have {columns} columns, but num_labels is {num_labels}.")
-    known = columns if num_labels is None else int(num_labels)
+    count = columns if num_labels is None else int(num_labels)
     if array.dtype.kind in "OUS":
         if not all(isinstance(label, str | np.str_) for label in array):
             raise TypeError(
@@ -65,9 +65,9 @@ def read_labels(
                 "CRF: with scores, labels must be whole numbers: the columns of scores that they stand for."
             )
         names, codes = np.unique(array.astype(str), return_inverse=True)
-        if known is not None and known != len(names):
+        if count is not None and count != len(names):
             raise ValueError(
-                f"CRF: labels have {len(names)} names, but num_labels is {known}; leave it out."
+                f"CRF: labels have {len(names)} names, but num_labels is {count}; leave it out."
             )
         if len(names) < 2:
             raise ValueError(f"CRF: at least two labels are needed; all are {str(names[0])!r}.")
@@ -80,16 +80,16 @@ def read_labels(
         raise TypeError(
             f"CRF: labels must be text or whole numbers from 0; got an array of {array.dtype}."
         )
-    if known is None:
-        known = int(array.max()) + 1
-    outside = np.flatnonzero((array < 0) | (array >= known))
+    if count is None:
+        count = int(array.max()) + 1
+    outside = np.flatnonzero((array < 0) | (array >= count))
     if outside.size:
         raise ValueError(
-            f"CRF: label {array[outside[0]]} at step {outside[0]} is outside 0, …, {known - 1} ({outside.size} labels are)."
+            f"CRF: label {array[outside[0]]} at step {outside[0]} is outside 0, …, {count - 1} ({outside.size} labels are)."
         )
-    if known < 2:
+    if count < 2:
         raise ValueError("CRF: at least two labels are needed; give num_labels=.")
-    return array.astype(np.int32), known, LabelNames()
+    return array.astype(np.int32), count, LabelNames()
 
 
 def read_scores(scores: ArrayLike, codes: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -152,7 +152,7 @@ def read_free(
     free: Mapping[str, ArrayLike], shapes: dict[str, tuple[int, ...]]
 ) -> dict[str, Int[np.ndarray, " free"]]:
     """Read the indices of the free entries, for parameters of which only some are free."""
-    found = {}
+    places = {}
     for name, mask in free.items():
         array = np.asarray(mask)
         if array.dtype != bool or array.shape != shapes.get(name):
@@ -161,8 +161,8 @@ def read_free(
                 f"shape {array.shape}."
             )
         if not array.all():
-            found[name] = np.flatnonzero(array).astype(np.int32)
-    return found
+            places[name] = np.flatnonzero(array).astype(np.int32)
+    return places
 
 
 def counts(crf: Any) -> Float[np.ndarray, "units labels"]:
@@ -200,11 +200,11 @@ def rank_steps(
         raise ValueError(
             f"CRF: label_errors needs the probability of every label at {len(codes)} steps, [steps, labels]; got {p.shape}."
         )
-    own = p[steps, codes]
+    label_p = p[steps, codes]
     p[steps, codes] = -1.0
-    other = p.argmax(1)
-    columns = {"sequence": sequence, "label": names.of(codes), "probability": own}
-    columns |= {"likeliest other": names.of(other), "its probability": p[steps, other]}
+    likeliest = p.argmax(1)
+    columns = {"sequence": sequence, "label": names.labels(codes), "probability": label_p}
+    columns |= {"likeliest other": names.labels(likeliest), "its probability": p[steps, likeliest]}
     table = pd.DataFrame(
         columns, index=pd.RangeIndex(len(steps), name="step") if index is None else index
     )
@@ -241,12 +241,12 @@ def token_accuracy(labels: ArrayLike, predicted: ArrayLike) -> float:
     >>> lo.models.token_accuracy(["O", "B-X", "O", "O"], ["O", "B-X", "B-X", "O"])
     0.75
     """
-    known, found = _pair("token_accuracy", labels, predicted)
-    return float(np.mean(known == found))
+    truth, guesses = _pair("token_accuracy", labels, predicted)
+    return float(np.mean(truth == guesses))
 
 
 def entity_f1(labels: ArrayLike, predicted: ArrayLike, lengths: ArrayLike) -> float:
-    """Compute the F1 score of entities, `2 · right / (known + found)`, over all sequences.
+    """Compute the F1 score of entities, `2 · right / (truth + guesses)`, over all sequences.
 
     Parameters
     ----------
@@ -277,11 +277,13 @@ def entity_f1(labels: ArrayLike, predicted: ArrayLike, lengths: ArrayLike) -> fl
     >>> round(lo.models.entity_f1(["B-X", "I-X", "O", "B-X"], ["B-X", "I-X", "O", "O"], [4]), 3)
     0.667
     """
-    known, found = _pair("entity_f1", labels, predicted)
-    known_entities = set(entities(known, lengths))
-    found_entities = set(entities(found, lengths))
+    truth, guesses = _pair("entity_f1", labels, predicted)
+    true_entities = set(entities(truth, lengths))
+    guessed_entities = set(entities(guesses, lengths))
     return (
-        2 * len(known_entities & found_entities) / max(len(known_entities) + len(found_entities), 1)
+        2
+        * len(true_entities & guessed_entities)
+        / max(len(true_entities) + len(guessed_entities), 1)
     )
 
 
@@ -323,28 +325,28 @@ def entities(labels: ArrayLike, lengths: ArrayLike) -> list[tuple[int, int, str]
             f"entities: lengths add up to {ends[-1] if len(ends) else 0}, but there are {len(tags)} labels."
         )
     starts = {0, *ends.tolist()}
-    found: list[tuple[int, int, str]] = []
+    spans: list[tuple[int, int, str]] = []
     begin = 0
     kind = ""
     for t, tag in enumerate([*tags, "O"]):
         new = tag[2:]
         if kind and (t in starts or tag[0] in BEGIN or new != kind):
-            found.append((begin, t - 1, kind))
+            spans.append((begin, t - 1, kind))
             kind = ""
         if new and not kind:
             begin = t
             kind = new
         if kind and tag[0] in END:
-            found.append((begin, t, kind))
+            spans.append((begin, t, kind))
             kind = ""
-    return found
+    return spans
 
 
 def _pair(caller: str, labels: ArrayLike, predictions: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    known = np.asarray(labels)
-    found = np.asarray(predictions)
-    if known.shape != found.shape or known.ndim != 1 or not known.size:
+    truth = np.asarray(labels)
+    guesses = np.asarray(predictions)
+    if truth.shape != guesses.shape or truth.ndim != 1 or not truth.size:
         raise ValueError(
-            f"{caller}: give one label and one prediction a step; got shapes {known.shape} and {found.shape}."
+            f"{caller}: give one label and one prediction a step; got shapes {truth.shape} and {guesses.shape}."
         )
-    return known, found
+    return truth, guesses

@@ -136,7 +136,9 @@ class AbstractEngine(abc.ABC):
             )
             logdet, solved = regressions.solve()
             value[chunk], weight = 0.5 * logdet, regressions.weight * regressions.outer
-            by_loadings = self.by_loadings(-weight * np.einsum("cjli,jli->cli", regressions.effects, solved))
+            by_loadings = self.by_loadings(
+                -weight * np.einsum("cjli,jli->cli", regressions.effects, solved)
+            )
             gradient[chunk, len(regressions.residual) : -1] = by_loadings
             # W = ω e^{−2τ}
             gradient[chunk, -1] = -np.sum(weight * np.sum(regressions.residual * solved, 0), 1)
@@ -147,9 +149,18 @@ class AbstractEngine(abc.ABC):
     ) -> Float[np.ndarray, "refits units"]:
         """Compute the derivatives of ½ log|XᵀV⁻¹X| by the weights of units, at weights one."""
         regressions = self.regressions(theta, weights)
-        inside = regressions.residual if isinstance(regressions.outer, float) else regressions.design.T[:, None]
+        inside = (
+            regressions.residual
+            if isinstance(regressions.outer, float)
+            else regressions.design.T[:, None]
+        )
         slopes = 0.5 * regressions.weight * np.sum(inside * regressions.solve()[1], 0)
-        return np.array([np.bincount(regressions.unit, refit_slopes, weights.shape[1]) for refit_slopes in slopes])
+        return np.array(
+            [
+                np.bincount(regressions.unit, refit_slopes, weights.shape[1])
+                for refit_slopes in slopes
+            ]
+        )
 
     def restricted_alone(
         self,
@@ -178,9 +189,17 @@ class AbstractEngine(abc.ABC):
             )
             return -0.5 * np.log1p(-share[unit])
         cluster_information = np.array(
-            [[np.bincount(run, total(weight * r * x)[unit]) for x in regressions.design.T] for r in residual]
+            [
+                [np.bincount(run, total(weight * r * x)[unit]) for x in regressions.design.T]
+                for r in residual
+            ]
         )
-        return 0.5 * (logdet - np.linalg.slogdet(regressions.information[0] - np.moveaxis(cluster_information, 2, 0))[1])
+        return 0.5 * (
+            logdet
+            - np.linalg.slogdet(
+                regressions.information[0] - np.moveaxis(cluster_information, 2, 0)
+            )[1]
+        )
 
 
 # numbers of rows, columns and refits whose regressions are in memory together
@@ -198,7 +217,9 @@ def jacobian_by_differences(
     state = None
     for k, direction in enumerate(np.eye(len(theta))):
         step = GRADIENT_DIFFERENCE * max(1.0, abs(theta[k]))
-        ends, state = by_weight(np.stack([theta + step * direction, theta - step * direction]), state)
+        ends, state = by_weight(
+            np.stack([theta + step * direction, theta - step * direction]), state
+        )
         columns.append((ends[0] - ends[1]) / (2 * step))
     return np.stack(columns, axis=1)
 
@@ -249,7 +270,9 @@ class AbstractLatentModel(AbstractClosedForm):
         rounding = 1e-10
         out = (weight == 0) & (index < self.num_units)
         leverages = np.append(np.bincount(unit, np.sum(basis**2, axis=1), self.num_units), 0.0)
-        undetermined = np.sum(leverages[index] * out, axis=1) >= 1 - rounding  # else no direction can have left
+        undetermined = (
+            np.sum(leverages[index] * out, axis=1) >= 1 - rounding
+        )  # else no direction can have left
         for lane in np.flatnonzero(undetermined):
             undetermined[lane] = (
                 np.linalg.norm(basis[np.isin(unit, index[lane][out[lane]])], 2) ** 2 >= 1 - rounding

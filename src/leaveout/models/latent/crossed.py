@@ -58,7 +58,9 @@ class CrossedFactors(LaplaceEngine):
                 for j in range(f.q)
             ]
             terms = [scipy.sparse.eye_array(int(ends[-1]), format="csr")]
-            incidence = Incidence(np.array(index), terms, np.arange(ends[largest], ends[largest + 1]))
+            incidence = Incidence(
+                np.array(index), terms, np.arange(ends[largest], ends[largest + 1])
+            )
         count, parts = (
             sum(len(factor.row) for factor in factors),
             np.cumsum([0, *(factor.q for factor in factors)]),
@@ -84,7 +86,9 @@ class CrossedFactors(LaplaceEngine):
             lambda psi: (np.zeros(len(psi)), np.zeros_like(psi)),
             size=count,
         )
-        return cls(Latent(data, incidence, field, loadings, by_psi), unit, int(unit.max()) + 1, factors)
+        return cls(
+            Latent(data, incidence, field, loadings, by_psi), unit, int(unit.max()) + 1, factors
+        )
 
     # scores
 
@@ -99,7 +103,10 @@ class CrossedFactors(LaplaceEngine):
         place = np.repeat(np.arange(len(unit)), [len(self.members[u]) for u in unit])
         row_lane = lane[place]
         losses = marginal_losses(
-            self.data.select_rows(rows), mean[row_lane, rows], variance[row_lane, rows], tau[:, row_lane, 0]
+            self.data.select_rows(rows),
+            mean[row_lane, rows],
+            variance[row_lane, rows],
+            tau[:, row_lane, 0],
         )
         return np.bincount(place, losses, len(unit))
 
@@ -198,7 +205,9 @@ class CrossedFactors(LaplaceEngine):
         """
         (count, size) = K.shape[:2]
         data = self.data
-        W, residual = (part[0, rows].reshape(count, size) for part in (mode.losses[2], mode.eta - data.y))
+        W, residual = (
+            part[0, rows].reshape(count, size) for part in (mode.losses[2], mode.eta - data.y)
+        )
         cavity = K @ np.linalg.inv(np.eye(size) - W[:, :, None] * K)
         residual = residual + np.einsum("kij,kj->ki", cavity, W * residual)
         total = cavity + np.eye(size) / W[:, :, None]

@@ -205,7 +205,9 @@ def bars(formula: str) -> tuple[str, list[Bar]]:
         raise ValueError(
             f"Mixed: formula {formula!r}: write what varies by a factor in parentheses, as (1 + x | patient)."
         )
-    fixed_part = re.sub(r"\s+", " ", re.sub(r"\+\s*\0|\0\s*\+", "", fixed_part).replace("\0", "1")).strip()
+    fixed_part = re.sub(
+        r"\s+", " ", re.sub(r"\+\s*\0|\0\s*\+", "", fixed_part).replace("\0", "1")
+    ).strip()
     return (fixed_part + " 1" if fixed_part.endswith("~") else fixed_part), effect_bars
 
 
@@ -340,10 +342,14 @@ def array_blocks(
         if slope_columns.ndim == 1:
             slope_columns = slope_columns[:, None]
         if slope_columns.shape[0] != n or slope_columns.ndim != 2:
-            raise ValueError(f"Mixed: slopes must be [{n}, effects]; got shape {slope_columns.shape}.")
+            raise ValueError(
+                f"Mixed: slopes must be [{n}, effects]; got shape {slope_columns.shape}."
+            )
         design = np.hstack([design, slope_columns])
         columns = (*columns, *(names or (f"z{j}" for j in range(slope_columns.shape[1]))))
-    return tuple(EffectBlock(name, columns, design, (len(columns),)) for name in codes_by_name), codes_by_name
+    return tuple(
+        EffectBlock(name, columns, design, (len(columns),)) for name in codes_by_name
+    ), codes_by_name
 
 
 def factors(
@@ -391,7 +397,9 @@ def factors(
     return tuple(grouping_factors)
 
 
-def level_clusters(grouping_factors: tuple[GroupingFactor, ...], name: str) -> Int[np.ndarray, " levels"]:
+def level_clusters(
+    grouping_factors: tuple[GroupingFactor, ...], name: str
+) -> Int[np.ndarray, " levels"]:
     """Label the levels of one factor by which of them share effects of the other factors, directly
     or through further levels.
 
@@ -403,7 +411,9 @@ def level_clusters(grouping_factors: tuple[GroupingFactor, ...], name: str) -> I
     count = len(target.levels)
     ends = count + np.cumsum([0, *(len(factor.levels) for factor in neighbours)])
     row = np.tile(target.code, len(neighbours))
-    column = np.concatenate([end + factor.code for end, factor in zip(ends, neighbours, strict=False)])
+    column = np.concatenate(
+        [end + factor.code for end, factor in zip(ends, neighbours, strict=False)]
+    )
     graph = scipy.sparse.csr_array((np.ones(len(row)), (row, column)), shape=(ends[-1], ends[-1]))
     groups, label = scipy.sparse.csgraph.connected_components(graph, directed=False)
     # least number of groups of clusters without common effects for standard errors

@@ -252,7 +252,11 @@ class GaussianProcess(AbstractClosedForm):
 
     def _natural(self, theta):
         length = np.exp(theta[2:-1])
-        numbers_by_name = {"mean": np.asarray(theta[0]), "sd": np.exp(theta[1]), "noise_sd": np.exp(theta[-1])}
+        numbers_by_name = {
+            "mean": np.asarray(theta[0]),
+            "sd": np.exp(theta[1]),
+            "noise_sd": np.exp(theta[-1]),
+        }
         return numbers_by_name | {"length": length if len(self.spread) > 1 else length[0]}
 
     def _to_unconstrained(self, names_by_key):
@@ -292,7 +296,9 @@ class GaussianProcess(AbstractClosedForm):
         """Factorise the covariances at some θ, of rows in some order."""
         n = self.num_units
         y = self.y if order is None else self.y[order]
-        squares = self._pairs(self._squares if order is None else self._squares[:, order][:, :, order])
+        squares = self._pairs(
+            self._squares if order is None else self._squares[:, order][:, :, order]
+        )
         shares = np.exp(-2 * theta[:, 2:-1])
         # few roots, if of one length
         r = np.sqrt(shares @ squares) if len(squares) > 1 else np.sqrt(shares) * np.sqrt(squares)
@@ -354,11 +360,13 @@ class GaussianProcess(AbstractClosedForm):
         diagonal = np.einsum("pii->pi", inverse)
         variance = np.exp(2 * theta[:, 1:2])
         sensitivity = self._pairs(
-            factor.S[:, :, None] * inverse * factor.S[:, None, :] - alpha[:, :, None] * alpha[:, None, :]
+            factor.S[:, :, None] * inverse * factor.S[:, None, :]
+            - alpha[:, :, None] * alpha[:, None, :]
         )
         slope[:, 0] -= alpha.sum(1)
         slope[:, 1] += variance[:, 0] * (
-            2 * np.sum(sensitivity * factor.k, axis=1) + np.sum(factor.S**2 * diagonal - alpha**2, axis=1)
+            2 * np.sum(sensitivity * factor.k, axis=1)
+            + np.sum(factor.S**2 * diagonal - alpha**2, axis=1)
         )
         slope[:, 2:-1] += (
             variance
@@ -383,7 +391,9 @@ class GaussianProcess(AbstractClosedForm):
         ones = np.ones((1, self.num_units))
         if nested:
             rows = None if seen.all() else order
-            (terms,) = self._in_parts(lambda chunk: (self._factorise(chunk, ones, rows).terms,), theta)
+            (terms,) = self._in_parts(
+                lambda chunk: (self._factorise(chunk, ones, rows).terms,), theta
+            )
             values = np.pad(np.cumsum(terms, axis=1), ((0, 0), (1, 0)))[:, size]
         else:
             (values,) = self._in_parts(lambda chunk: (self._without(chunk, seen),), theta)
@@ -431,7 +441,9 @@ class GaussianProcess(AbstractClosedForm):
             )
             return mean, np.maximum(np.exp(2 * theta[:, 1:2]) - reduction, 0.0)
 
-        mean, variance = self._in_parts(moments, np.asarray(theta, float), np.asarray(weights, float))
+        mean, variance = self._in_parts(
+            moments, np.asarray(theta, float), np.asarray(weights, float)
+        )
         return mean, variance
 
     def losses(
@@ -475,7 +487,9 @@ class GaussianProcess(AbstractClosedForm):
             The mixed derivatives.
         """
 
-        def by_weight(points: Points, state: State) -> tuple[Float[np.ndarray, "points units"], State]:
+        def by_weight(
+            points: Points, state: State
+        ) -> tuple[Float[np.ndarray, "points units"], State]:
             mean, variance = self._conditional(points, np.ones((len(points), self.num_units)))
             return points[:, -1:] + 0.5 * np.exp(-2 * points[:, -1:]) * (
                 (self.y - mean) ** 2 + variance

@@ -55,7 +55,9 @@ class OneFactor(AbstractEngine):
     outer_weights: bool  # whether weights stand outside of the integrals, one for each level
 
     @staticmethod
-    def build(data: ResponseRows, factor: GroupingFactor, quadrature: int, outer_weights: bool) -> "OneFactor":
+    def build(
+        data: ResponseRows, factor: GroupingFactor, quadrature: int, outer_weights: bool
+    ) -> "OneFactor":
         order = np.argsort(factor.code, kind="stable")
         rows = RaggedRows.from_sizes(np.bincount(factor.code, minlength=len(factor.levels)))
         rule = None if quadrature == 1 else Rule.product(factor.q, quadrature)
@@ -132,11 +134,15 @@ class OneFactor(AbstractEngine):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Compute F, its gradients, and the modes `[refits, effects · num_clusters]`."""
         if self.outer_weights and len(theta) > 1 and (theta == theta[0]).all():
-            value, gradient, modes = self.cluster_gradients(theta[:1], None if state is None else state[:1])
+            value, gradient, modes = self.cluster_gradients(
+                theta[:1], None if state is None else state[:1]
+            )
             return weights @ value[0], weights @ gradient[0], np.repeat(modes, len(theta), 0)
         omega = np.ones((1, len(self.order))) if self.outer_weights else weights[:, self.order]
         parts = [
-            self._evaluate(theta[k], weights[k], omega if self.outer_weights else omega[k], state, k)
+            self._evaluate(
+                theta[k], weights[k], omega if self.outer_weights else omega[k], state, k
+            )
             for k in self._chunks(len(theta))
         ]
         value, gradient, modes = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -183,7 +189,9 @@ class OneFactor(AbstractEngine):
         params]`, and the modes.
         """
         row_weights = np.ones((len(theta), len(self.order))) if omega is None else omega
-        slopes = self.make_clusters(theta, row_weights).slopes(self.rule, self._start(state, slice(None)))
+        slopes = self.make_clusters(theta, row_weights).slopes(
+            self.rule, self._start(state, slice(None))
+        )
         total = self.rows.total
         of_z = [total(slopes.e * column) for column in self.sorted_rows.design.T]
         of_free = map(total, self.factor.by_free(slopes.a, self.design))
@@ -206,9 +214,9 @@ class OneFactor(AbstractEngine):
         for k in range(place.max() + 1):
             rows = place == k
             slopes = [
-                self.cluster_gradients(theta[None], state, (1.0 + row_weight_difference * step * rows)[None])[1][
-                    0
-                ]
+                self.cluster_gradients(
+                    theta[None], state, (1.0 + row_weight_difference * step * rows)[None]
+                )[1][0]
                 for step in STENCIL[0]
             ]
             derivative = np.tensordot(STENCIL[1], slopes, 1) / row_weight_difference
@@ -246,7 +254,10 @@ class OneFactor(AbstractEngine):
         def chunk_losses(chunk):
             clusters, place, row_cluster = self.gather_clusters(theta, lane[chunk], cluster[chunk])
             losses = marginal_losses(
-                self.sorted_rows.select_rows(place), clusters.e, np.sum(clusters.a**2, 0), clusters.tau
+                self.sorted_rows.select_rows(place),
+                clusters.e,
+                np.sum(clusters.a**2, 0),
+                clusters.tau,
             )
             return np.bincount(row_cluster, losses, minlength=len(cluster[chunk]))
 
@@ -286,14 +297,20 @@ class OneFactor(AbstractEngine):
             mode = clusters.mode(start[:, cluster])
             change = clusters.value(self.rule, mode)
             return np.stack(
-                [change, clusters.score(self.scoring, mode) if joint == self.outer_weights else change]
+                [
+                    change,
+                    clusters.score(self.scoring, mode) if joint == self.outer_weights else change,
+                ]
             )
 
         if not self.outer_weights:
             changes, losses = self._row_difference(batch, None, lane, unit, change_and_loss)
             return changes, losses
         changes, losses = self._by_chunks(
-            unit, lambda chunk: change_and_loss(self.gather_clusters(batch, lane[chunk], unit[chunk])[0], unit[chunk])
+            unit,
+            lambda chunk: change_and_loss(
+                self.gather_clusters(batch, lane[chunk], unit[chunk])[0], unit[chunk]
+            ),
         )
         return changes, losses if joint else self.pointwise(batch, None, lane, unit, None)
 
@@ -380,7 +397,9 @@ class OneFactor(AbstractEngine):
         whitened = forward(np.take(mode.low, row_cluster, -1), clusters.a)[:, 0]
         model_order = np.argsort(self.order)
         across = np.where(row_cluster[:, None] == row_cluster, whitened.T @ whitened, 0.0)
-        return across[np.ix_(model_order, model_order)], (clusters.omega * mode.orders[2])[0, model_order]
+        return across[np.ix_(model_order, model_order)], (clusters.omega * mode.orders[2])[
+            0, model_order
+        ]
 
     def regressions(
         self, theta: np.ndarray, weights: np.ndarray, state: np.ndarray | None = None
@@ -396,7 +415,9 @@ class OneFactor(AbstractEngine):
         cross_products = self.rows.total(clusters.a[:, None] * (weight * columns))
         effects = np.take(backward(mode.low, forward(mode.low, cross_products)), row_cluster, -1)
         residual = columns - np.sum(clusters.a[:, None] * effects, 0)
-        unit, outer = (row_cluster, weights[:, row_cluster]) if self.outer_weights else (self.order, 1.0)
+        unit, outer = (
+            (row_cluster, weights[:, row_cluster]) if self.outer_weights else (self.order, 1.0)
+        )
         return DesignRegressions(
             mode.eta[:, np.argsort(self.order)], X, unit, outer, weight, effects, residual
         )

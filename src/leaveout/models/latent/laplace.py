@@ -90,7 +90,9 @@ class Solver:
         inner = cholesky(constraint @ solved)
         constraint_logdet = np.linalg.slogdet(constraint @ constraint.T)[1]
         self.edge = np.linalg.solve(inner, solved.swapaxes(1, 2)).swapaxes(1, 2)
-        self.logdet = factor.logdet + 2 * np.log(np.einsum("lkk->lk", inner)).sum(1) - constraint_logdet
+        self.logdet = (
+            factor.logdet + 2 * np.log(np.einsum("lkk->lk", inner)).sum(1) - constraint_logdet
+        )
 
     def solve(
         self, right: Float[np.ndarray, "lanes size columns"]
@@ -108,7 +110,9 @@ class Solver:
         nonzeros = self.factor.pattern
         if self.edge is None:
             return entries
-        return entries - np.einsum("lek,lek->le", self.edge[:, nonzeros.row], self.edge[:, nonzeros.column])
+        return entries - np.einsum(
+            "lek,lek->le", self.edge[:, nonzeros.row], self.edge[:, nonzeros.column]
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,7 +337,9 @@ class Latent:
     def gram(self, refits: LatentRefits, curvature: Rows) -> Float[np.ndarray, "lanes entries"]:
         """Aᵀ diag(r) A."""
         a = refits.loadings
-        products = np.concatenate([a[i] * a[j] * curvature for i, j in self.incidence.pairs], axis=-1)
+        products = np.concatenate(
+            [a[i] * a[j] * curvature for i, j in self.incidence.pairs], axis=-1
+        )
         return (self.incidence.gram @ products.T).T
 
     def columns(
@@ -388,22 +394,22 @@ class Latent:
             refits = self.refits(theta, weights)
 
             def look(u: np.ndarray) -> ValueAndSteps:
-                mode = LaplaceMode(self, refits, u.T)
+                point = LaplaceMode(self, refits, u.T)
 
                 def steps(fresh: bool) -> np.ndarray:
                     nonlocal solver
                     if solver is None or (fresh and not quadratic):
-                        solver = mode.solver
+                        solver = point.solver
                     if (
                         quadratic
                         and self.loadings is not None
-                        and np.abs(mode.slope).max(initial=0.0) <= ROUNDING
+                        and np.abs(point.slope).max(initial=0.0) <= ROUNDING
                     ):
                         # as H is the identity or more, steps are no longer than slopes
                         return 0.0 * u
-                    return solver.solve(mode.slope[..., None])[..., 0].T
+                    return solver.solve(point.slope[..., None])[..., 0].T
 
-                return mode.inner, steps
+                return point.inner, steps
 
             u, ended = newton(look, u.T, factor_reuse, max_steps, solver is None)
             mode = LaplaceMode(self, refits, u.T)
@@ -462,9 +468,13 @@ class Latent:
             return half.T @ half
         blocks = []
         for k in range(0, len(rows), covariance_columns):
-            solved = mode.solver.solve(self.columns(mode.refits, rows[k : k + covariance_columns]))[0]
+            solved = mode.solver.solve(self.columns(mode.refits, rows[k : k + covariance_columns]))[
+                0
+            ]
             parts = zip(self.incidence.index, mode.refits.loadings, strict=True)
-            blocks.append(sum(loadings[0, rows, None] * solved[index[rows]] for index, loadings in parts))
+            blocks.append(
+                sum(loadings[0, rows, None] * solved[index[rows]] for index, loadings in parts)
+            )
         return np.concatenate(blocks, axis=1)
 
     def by_weight(self, mode: LaplaceMode) -> Rows:

@@ -115,7 +115,9 @@ def _leave_out(
     q = _slopes(mode, shift, neighbours)
     d = -np.einsum("sij,sj->si", across, q)
     value, first, second = (part[0, ring] for part in mode.losses)
-    new_value, new_first, new_second = _weighted_orders(mode, mode.eta[0, ring] + d, ring, (0, 1, 2))
+    new_value, new_first, new_second = _weighted_orders(
+        mode, mode.eta[0, ring] + d, ring, (0, 1, 2)
+    )
     data = mode.latent.data
     loss_change = new_value - value
     constant = data.response.constant(mode.refits.tau, data.y[rows])[0] + data.fixed[rows]
@@ -127,7 +129,9 @@ def _leave_out(
     inside = np.eye(neighbours.shape[1]) + block * delta[:, None, :]
     outer = across[:, neighbours.shape[1] :]
     sign, logdet = np.linalg.slogdet(inside)
-    solved = np.linalg.solve(inside, np.concatenate([block[:, :, :1], outer.swapaxes(1, 2)], axis=2))
+    solved = np.linalg.solve(
+        inside, np.concatenate([block[:, :, :1], outer.swapaxes(1, 2)], axis=2)
+    )
     near_variance = solved[:, 0, 0]
     spread = np.diag(C)[ring[:, neighbours.shape[1] :]]
     # variance from the other rows, given the near ones
@@ -143,7 +147,9 @@ def _leave_out(
     shift = mode.eta[0, rows] + d[:, 0] - np.einsum("sj,sj->s", outer[:, :, 0], outer_q)
     grown = (near_variance / block[:, 0, 0]) ** 2
     variance = near_variance - grown * np.einsum("si,si->s", outer[:, :, 0] ** 2, changed)
-    loss = marginal_losses(mode.latent.data.select_rows(rows), shift, variance, mode.refits.tau[..., 0])
+    loss = marginal_losses(
+        mode.latent.data.select_rows(rows), shift, variance, mode.refits.tau[..., 0]
+    )
     return RowsAlone(loss, -(inner + 0.5 * (np.where(sign > 0, logdet, np.nan) + trace)))
 
 
@@ -189,6 +195,10 @@ def _slopes(
     """Compute q at the given moves."""
     first = mode.losses[1][0, neighbours]
     second = mode.losses[2][0, neighbours]
-    q = _weighted_orders(mode, mode.eta[0, neighbours] + d, neighbours, (1,))[0] - first - second * d
+    q = (
+        _weighted_orders(mode, mode.eta[0, neighbours] + d, neighbours, (1,))[0]
+        - first
+        - second * d
+    )
     q[:, 0] = -(first + second * d)[:, 0]
     return q

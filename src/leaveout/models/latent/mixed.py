@@ -183,7 +183,18 @@ class Mixed(AbstractLatentModel):
             )
             blocks, codes_by_name = array_blocks(groupings, slopes, np.shape(X)[0])
         self._bind(
-            X, y, family, blocks, codes_by_name, drop, score, method, quadrature, offset, trials, intercept
+            X,
+            y,
+            family,
+            blocks,
+            codes_by_name,
+            drop,
+            score,
+            method,
+            quadrature,
+            offset,
+            trials,
+            intercept,
         )
 
     @classmethod
@@ -271,7 +282,9 @@ class Mixed(AbstractLatentModel):
         self.drop = drop
         unit_factor = next((factor for factor in self.factors if factor.name == drop), None)
         self.code, self.num = (
-            (np.arange(n), n) if unit_factor is None else (unit_factor.code, len(unit_factor.levels))
+            (np.arange(n), n)
+            if unit_factor is None
+            else (unit_factor.code, len(unit_factor.levels))
         )
         for factor in self.factors:
             self._check_levels(factor)
@@ -358,7 +371,9 @@ class Mixed(AbstractLatentModel):
                 f"Mixed: column {name!r} of the fixed part is zero, or a combination of those before it: leave it out."
             )
         transform = np.linalg.solve(R, np.eye(len(R))) / length[:, None] * np.sqrt(n) * unit
-        return ResponseRows(Q * np.sqrt(n), shift / unit, y / unit, size, fixed, response), transform
+        return ResponseRows(
+            Q * np.sqrt(n), shift / unit, y / unit, size, fixed, response
+        ), transform
 
     # parameters
 
@@ -393,7 +408,8 @@ class Mixed(AbstractLatentModel):
             parameters[f"covariance[{factor.name}]"] = factor.covariance(free[0], self.unit)
         shared = response.natural(parts.tau[0])
         return parameters | {
-            name: value * self.unit if response.quadratic else value for name, value in shared.items()
+            name: value * self.unit if response.quadratic else value
+            for name, value in shared.items()
         }
 
     def _to_unconstrained(self, natural):
@@ -488,9 +504,14 @@ class Mixed(AbstractLatentModel):
             factor.information(free[0], weight)
             for factor, free in zip(self.factors, parts.free, strict=True)
         ]
-        scores = response.shared_derivatives(eta, tau, data.y, (0,))[0] + response.constant(tau, data.y)[1]
+        scores = (
+            response.shared_derivatives(eta, tau, data.y, (0,))[0]
+            + response.constant(tau, data.y)[1]
+        )
         scores = scores - np.average(scores, axis=1, weights=data.size)[:, None]
-        block = scipy.linalg.block_diag(regressions.information[0], *blocks, (data.size * scores) @ scores.T)
+        block = scipy.linalg.block_diag(
+            regressions.information[0], *blocks, (data.size * scores) @ scores.T
+        )
         return (DiagonalBlocks(np.arange(len(theta))[None], block[None]),)
 
     # variances at zero
@@ -499,7 +520,8 @@ class Mixed(AbstractLatentModel):
     def _num_held(self) -> int:
         """Number of entries of Λ that are held at zero."""
         return sum(
-            len(full.row) - len(factor.row) for full, factor in zip(self.full_factors, self.factors, strict=True)
+            len(full.row) - len(factor.row)
+            for full, factor in zip(self.full_factors, self.factors, strict=True)
         )
 
     def _with_factors(self, factors: tuple[GroupingFactor, ...]) -> Self:
@@ -570,9 +592,7 @@ class Mixed(AbstractLatentModel):
         start = simpler.parameters.unconstrained(parameters)
         if simpler._leaving(start, start[None], np.ones((1, self.num_units))).any():
             return None
-        text = (
-            f"{'; '.join(reasons)} at the maximum of the likelihood: held there, in every refit too."
-        )
+        text = f"{'; '.join(reasons)} at the maximum of the likelihood: held there, in every refit too."
         return simpler, parameters, f"{text} Refits that would leave it are flagged."
 
     def _leaving(
@@ -681,7 +701,9 @@ class Mixed(AbstractLatentModel):
         """Return the pass over the data that computes the fall of F by leaving out single units, or
         runs of clusters.
         """
-        if (length > 1).any() and (self.drop == ROWS or not self.joint or not self.engine.outer_weights):
+        if (length > 1).any() and (
+            self.drop == ROWS or not self.joint or not self.engine.outer_weights
+        ):
             return None
         engine: Any = self.engine
         start = engine.modes(np.asarray(like))
@@ -838,7 +860,8 @@ class Mixed(AbstractLatentModel):
         mean, variance = predictors(theta)
         steps = TABLE_DIFFERENCE * np.maximum(1.0, np.abs(theta))
         slopes = [
-            (predictors(theta + step)[0] - predictors(theta - step)[0]) / (2 * step.sum()) for step in np.diag(steps)
+            (predictors(theta + step)[0] - predictors(theta - step)[0]) / (2 * step.sum())
+            for step in np.diag(steps)
         ]
         tau = split(theta[None], self.data, self.factors).tau[0][:, None]
         response = self.data.response
@@ -915,7 +938,9 @@ class Mixed(AbstractLatentModel):
             covariates = np.asarray(new_rows("predict", new, self.names[ones:], False))
             X = np.hstack([np.ones((len(covariates), 1)), covariates]) if ones else covariates
             blocks, codes_by_name = array_blocks(groupings, slopes, len(X))
-            codes_by_name = dict(zip([f.name for f in self.factors], codes_by_name.values(), strict=True))
+            codes_by_name = dict(
+                zip([f.name for f in self.factors], codes_by_name.values(), strict=True)
+            )
             raw = {f.name: block.design.T for f, block in zip(self.factors, blocks, strict=True)}
             index = getattr(new, "index", None)
         designs = [raw[f.name] * f.scale[:, None] for f in self.factors]
@@ -1159,7 +1184,9 @@ def _without_effects(data: ResponseRows, first: float, tau: np.ndarray) -> np.nd
     Q = data.design
     response = data.response
     z = Q.T @ np.full(len(Q), first) / len(Q)
-    derivatives = lambda z, orders: response.orders(data.offset + Q @ z, tau[:, None], data.y, orders)
+    derivatives = lambda z, orders: response.orders(
+        data.offset + Q @ z, tau[:, None], data.y, orders
+    )
     step = np.zeros_like(z)
     lowest = np.inf
     with np.errstate(all="ignore"):

@@ -243,7 +243,9 @@ class ICAR(AbstractStructure):
             bound = unit @ scipy.sparse.linalg.spsolve(ground, unit - 1 / len(members)) + 1e-12
             size = scale[site] / (len(members) * bound)
             values = np.full(len(members), size)
-            row = scipy.sparse.csr_array((values, (np.full(len(members), site), members)), shape=out.shape)
+            row = scipy.sparse.csr_array(
+                (values, (np.full(len(members), site), members)), shape=out.shape
+            )
             out = out + row + row.T
         alone = ~self.constraint.any(0)
         return scipy.sparse.csr_array(out + scipy.sparse.diags_array(alone.astype(float)))
@@ -266,9 +268,9 @@ class ICAR(AbstractStructure):
         """log|R*| on A u = 0."""
         nonzeros = pattern(self.scaled_precision)
         return float(
-            Solver(nonzeros.factor(nonzeros.values(self.scaled_precision)[None]), self.constraint).logdet[
-                0
-            ]
+            Solver(
+                nonzeros.factor(nonzeros.values(self.scaled_precision)[None]), self.constraint
+            ).logdet[0]
         )
 
     @property
@@ -320,7 +322,9 @@ class BYM2(ICAR):
         zeros = np.zeros_like(share)
         c = np.stack([tau / complement, -np.sqrt(tau * share) / complement, odds, ones], axis=1)
         by_sd = np.stack([-2 * c[:, 0], -c[:, 1], zeros, zeros], axis=1)
-        by_mixing = np.stack([c[:, 0] * share, c[:, 1] * (0.5 * complement + share), odds, zeros], axis=1)
+        by_mixing = np.stack(
+            [c[:, 0] * share, c[:, 1] * (0.5 * complement + share), odds, zeros], axis=1
+        )
         return c, np.stack([by_sd, by_mixing], axis=2)
 
     def _logdet(self, psi):

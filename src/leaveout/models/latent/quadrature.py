@@ -143,7 +143,9 @@ def backward(low: np.ndarray, v: np.ndarray) -> np.ndarray:
     return np.array(x)
 
 
-def _subtract_products(v: np.ndarray, a: Iterable[np.ndarray], b: Iterable[np.ndarray]) -> np.ndarray:
+def _subtract_products(
+    v: np.ndarray, a: Iterable[np.ndarray], b: Iterable[np.ndarray]
+) -> np.ndarray:
     """Compute v − Σ aᵢbᵢ, without NumPy's sums, whose calls would take most of the time for one
     effect.
     """
@@ -186,7 +188,9 @@ class Clusters:
         out = np.empty((q, q, *curvature.shape[:-1], len(self.rows.first)))
         for i in range(q):
             for j in range(i + 1):
-                out[i, j] = out[j, i] = self.rows.total(curvature * self.a[i] * self.a[j]) + (i == j)
+                out[i, j] = out[j, i] = self.rows.total(curvature * self.a[i] * self.a[j]) + (
+                    i == j
+                )
         return out
 
     def mode(self, start: np.ndarray | None = None) -> ClusterMode:
@@ -224,7 +228,9 @@ class Clusters:
         if nodes is None or len(self.a) > 1:
             return values
         disagreement = (
-            np.abs(self._value(mode, _Nodes(self, mode, Rule.product(1, CHECK_NODES), False)) - values)
+            np.abs(
+                self._value(mode, _Nodes(self, mode, Rule.product(1, CHECK_NODES), False)) - values
+            )
             > RULE_AGREEMENT
         )
         hard = disagreement.reshape(-1, disagreement.shape[-1]).any(0)
@@ -264,7 +270,9 @@ class Clusters:
             self.omega * (self.response.constant(self.tau, self.y)[0] + self.fixed)
         )
         return (
-            fixed + 0.5 * np.log(2 * np.pi) - log_trapezoid(log, np.full(middle.shape, REACH), self.e.size)
+            fixed
+            + 0.5 * np.log(2 * np.pi)
+            - log_trapezoid(log, np.full(middle.shape, REACH), self.e.size)
         )
 
     def _value(self, mode: ClusterMode, nodes: "_Nodes | None") -> NDArray:
@@ -279,7 +287,9 @@ class Clusters:
         mode = self.mode(start)
         omega = self.omega
         _, slope, curvature, third = mode.orders
-        tau_slope, tau_curvature = self.response.shared_derivatives(mode.eta, self.tau, self.y, (1, 2))
+        tau_slope, tau_curvature = self.response.shared_derivatives(
+            mode.eta, self.tau, self.y, (1, 2)
+        )
         nodes = None if rule is None else _Nodes(self, mode, rule, True)
         Mbar = _adjoint(mode.low, nodes)
         rows = self.rows.cluster
@@ -324,7 +334,9 @@ class _Nodes:
         eta = clusters.e
         for loading, effect in zip(clusters.a, b, strict=True):
             eta = eta + loading * np.take(effect, clusters.rows.cluster, axis=-1)
-        loss, *slope = clusters.response.orders(eta, clusters.tau[:, None], clusters.y, (0, 1) if slopes else (0,))
+        loss, *slope = clusters.response.orders(
+            eta, clusters.tau[:, None], clusters.y, (0, 1) if slopes else (0,)
+        )
         log_weight = rule.log_weight.reshape(-1, *[1] * (b.ndim - 2))
         log = log_weight - clusters.rows.total(clusters.omega * loss) - 0.5 * np.sum(b**2, 0)
         highest = log.max(0)
@@ -338,11 +350,19 @@ class _Nodes:
         weighted_slope = share * slope[0]
         self.e = weighted_slope.sum(0)
         self.a = np.stack(
-            [np.sum(weighted_slope * np.take(effect, clusters.rows.cluster, axis=-1), 0) for effect in b]
+            [
+                np.sum(weighted_slope * np.take(effect, clusters.rows.cluster, axis=-1), 0)
+                for effect in b
+            ]
         )
-        tau_slope = clusters.response.shared_derivatives(eta, clusters.tau[:, None], clusters.y, (0,))[0]
+        tau_slope = clusters.response.shared_derivatives(
+            eta, clusters.tau[:, None], clusters.y, (0,)
+        )[0]
         self.tau = np.sum(share * tau_slope, 1)
-        gradient = np.stack([clusters.rows.total(weighted_slope * loading) for loading in clusters.a]) + weight * b  # π_k G_k
+        gradient = (
+            np.stack([clusters.rows.total(weighted_slope * loading) for loading in clusters.a])
+            + weight * b
+        )  # π_k G_k
         self.slope = gradient.sum(1)
         whitened = np.stack([forward(mode.low, gradient[:, k]) for k in range(len(weight))], 1)
         self.rotations = -np.einsum("ik,jk...->ij...", rule.nodes, whitened)  # −Σ π_k z_k (L⁻¹G_k)ᵀ
@@ -361,7 +381,9 @@ def _adjoint(low: NDArray, nodes: _Nodes | None) -> NDArray:
     return 0.5 * np.stack([backward(low, half[i]) for i in range(q)], 0)
 
 
-def log_trapezoid(log: Callable[[np.ndarray], np.ndarray], reach: np.ndarray, size: int) -> FloatArray:
+def log_trapezoid(
+    log: Callable[[np.ndarray], np.ndarray], reach: np.ndarray, size: int
+) -> FloatArray:
     """Compute log ∫ exp(log(x)) dx over ± `reach` by the trapezoidal rule.
 
     `log` takes x `[nodes, ...]`, and forms `size` numbers for each node.
@@ -425,7 +447,9 @@ def marginal_means(
     hard = disagreement.any(-1) if means.ndim > mean.ndim else disagreement
     if hard.any():
         hard_tau = np.broadcast_to(tau, (len(tau), *mean.shape))[:, hard]
-        means[hard] = _trapezoid_mean(response, mean[hard], spread[hard], hard_tau, means[hard].shape)
+        means[hard] = _trapezoid_mean(
+            response, mean[hard], spread[hard], hard_tau, means[hard].shape
+        )
     return means
 
 
@@ -466,4 +490,6 @@ def with_coefficients(covariance: np.ndarray, X: np.ndarray, curvature: np.ndarr
     diag(ℓ″).
     """
     residual = X - covariance @ (curvature[:, None] * X)
-    return covariance + residual @ np.linalg.solve(X.T @ (curvature[:, None] * residual), residual.T)
+    return covariance + residual @ np.linalg.solve(
+        X.T @ (curvature[:, None] * residual), residual.T
+    )
