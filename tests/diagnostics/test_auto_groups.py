@@ -16,7 +16,7 @@ def joint(field, theta):
     """The covariance of all linear predictors, from the inverse of the precision of β and of all
     that is latent.
     """
-    latent, at = field.engine.latent, field.engine.whole(theta)
+    latent, at = field.engine.latent, field.engine.full_mode(theta)
     X, Z = latent.data.design, latent.columns(at.refits, np.arange(len(latent.data.y)))[0].T
     Q = sum(
         c * term.toarray() for c, term in zip(at.refits.c[0], latent.incidence.terms, strict=True)

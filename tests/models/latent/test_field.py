@@ -194,7 +194,7 @@ def test_scores_are_densities(family):
             )[0]
         )
 
-    mean, variance, tau, _ = field._given_seen(theta, w, np.array([[4]]), None)
+    mean, variance, tau, _ = field._conditional_moments(theta, w, np.array([[4]]), None)
     assert density(field.y[4]) == pytest.approx(
         np.exp(-field.losses(theta, w, np.array([[4]]), np.ones((1, 1), bool))[0, 0])
     )

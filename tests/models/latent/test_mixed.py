@@ -323,7 +323,7 @@ def test_scores_of_a_row_add_to_one(crossed):
     for y in (0.0, 1.0):
         model.data.y[4] = y
         if not crossed:
-            model.engine.sorted.y[model.engine.order == 4] = y
+            model.engine.sorted_rows.y[model.engine.order == 4] = y
         total += np.exp(
             -model.losses(theta[None], weights, np.array([[4]]), np.ones((1, 1), bool))[0, 0]
         )

@@ -65,8 +65,8 @@ class DesignRegressions(NamedTuple):
 class AbstractEngine(abc.ABC):
     """F(θ, w) of a batch of refits, its gradients, and the posterior of the linear predictors.
 
-    `outer_weights` tells whether weights stand outside of the integrals, one for each level of the only
-    factor.
+    `outer_weights` tells whether weights stand outside of the integrals, one for each level of the
+    only factor.
     """
 
     outer_weights: bool
@@ -313,7 +313,7 @@ class AbstractLatentModel(AbstractClosedForm):
         """Compute means and variances of the linear predictors of some rows given the seen ones,
         `[refits, width]`.
 
-        Returns them with τ `[shared, refits, 1]`, and the rows; padding is replaced by the last row.
+        Returns them with τ `[shared, refits, 1]`, and the rows, the last one for padding.
         """
         mean, variance, tau = self.engine.predictors(
             np.asarray(theta, float), np.asarray(weights, float), state

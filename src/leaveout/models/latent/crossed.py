@@ -38,7 +38,7 @@ class CrossedFactors(LaplaceEngine):
         unit: np.ndarray,
         incidence: Incidence | None = None,
     ) -> Self:
-        """Make the engine; `incidence` is the incidence of the same factors with other entries of Λ
+        """Make the engine; `incidence` is that of the same factors with other entries of Λ
         free.
         """
         ends = np.cumsum([0, *(factor.q * len(factor.levels) for factor in factors)])

@@ -132,7 +132,7 @@ class OneFactor(AbstractEngine):
     def look(
         self, theta: np.ndarray, weights: np.ndarray, state: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Compute F, its gradients, and the modes `[refits, effects · num_clusters]`."""
+        """Compute F, its gradients, and the modes `[refits, effects · clusters]`."""
         if self.outer_weights and len(theta) > 1 and (theta == theta[0]).all():
             value, gradient, modes = self.cluster_gradients(
                 theta[:1], None if state is None else state[:1]
@@ -185,7 +185,7 @@ class OneFactor(AbstractEngine):
     def cluster_gradients(
         self, theta: np.ndarray, state: np.ndarray | None = None, omega: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Compute f of every cluster `[refits, num_clusters]`, its gradients `[refits, clusters,
+        """Compute f of every cluster `[refits, clusters]`, its gradients `[refits, clusters,
         params]`, and the modes.
         """
         row_weights = np.ones((len(theta), len(self.order))) if omega is None else omega
@@ -280,7 +280,7 @@ class OneFactor(AbstractEngine):
         )
 
     def modes(self, theta: np.ndarray) -> np.ndarray:
-        """Modes given all data, `[effects, num_clusters]`."""
+        """Modes given all data, `[effects, clusters]`."""
         return self.make_clusters(theta[None], np.ones((1, len(self.order)))).mode().b[:, 0]
 
     def alone(

@@ -23,11 +23,11 @@ zero. For another model, build `ResponseRows` (X, offsets, y, and ℓ from `resp
 `Field` (the matrices Q_k and their coefficients as functions of ψ), the `Incidence` of rows and
 latent variables, and `Latent` of these. Then
 
-    at = latent.mode(theta, weights, u0)
-    everything at the mode: `at.value`, `at.u`, `at.eta`, `at.variance` [lanes, rows]
-    latent.gradient(at)                       ∂F/∂θ [lanes, params]
-    latent.by_weight(at)                      ∂F/∂w [lanes, rows]
-    at.solver.solve(b)                        G b, for covariances of u
+    mode = latent.mode(theta, weights, u0)
+    everything at the mode: `mode.value`, `mode.u`, `mode.eta`, `mode.variance` [lanes, rows]
+    latent.gradient(mode)                     ∂F/∂θ [lanes, params]
+    latent.by_weight(mode)                    ∂F/∂w [lanes, rows]
+    mode.solver.solve(b)                      G b, for covariances of u
 
 θ is laid out as β, ψ, φ (`latent.sizes`). Weights are those of rows: a unit that is a cluster has
 one weight, on all its rows.

@@ -45,9 +45,7 @@ class RowsAlone(NamedTuple):
 
 
 class Rings(NamedTuple):
-    """Rows, each followed by the rows most correlated with it, of which the first `num_near` are solved
-    for.
-    """
+    """Rows, each followed by those most correlated with it; the first `num_near` are solved for."""
 
     rows: Int[np.ndarray, "some ring"]
     num_near: int

@@ -43,11 +43,11 @@ from .effects import (
     EffectBlock,
     GroupingFactor,
     align_groupings,
+    array_blocks,
     factor_codes,
     factors,
-    array_blocks,
-    read_formula,
     level_clusters,
+    read_formula,
     split,
 )
 from .grouped import OneFactor

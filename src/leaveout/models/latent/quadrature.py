@@ -158,8 +158,8 @@ def _subtract_products(
 class Clusters:
     """Arguments of the integrals, row by row.
 
-    They are e `[..., rows]`, a `[q, ..., rows]`, τ `[shared, ..., rows or 1]`, y `[rows]`, weights ω
-    `[..., rows]`, and the part of ℓ that does not depend on θ, `[rows]`.
+    They are e `[..., rows]`, a `[q, ..., rows]`, τ `[shared, ..., rows or 1]`, y `[rows]`, weights
+    ω `[..., rows]`, and the part of ℓ that does not depend on θ, `[rows]`.
     """
 
     response: Response
@@ -412,8 +412,9 @@ def log_trapezoid(
 def marginal_losses(
     data: ResponseRows, mean: np.ndarray, variance: np.ndarray, tau: np.ndarray
 ) -> FloatArray:
-    """Compute −log ∫ p(y_i | η, τ) N(η; m, v) dη of each row, m and v `[..., rows]`, τ `[shared, ...,
-    rows or 1]`.
+    """Compute −log ∫ p(y_i | η, τ) N(η; m, v) dη of each row.
+
+    m and v are `[..., rows]`, τ is `[shared, ..., rows or 1]`.
     """
     single_rows = RaggedRows.from_sizes(np.ones(len(data.y), np.int64))
     spread = np.sqrt(np.maximum(variance, 0.0))[None]

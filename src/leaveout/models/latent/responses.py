@@ -24,7 +24,7 @@ Orders = tuple[FloatArray, ...]
 
 @dataclass(frozen=True, eq=False)
 class Response:
-    """Family of responses, by its loss; `family_formulas` tells that the closed forms are the family's."""
+    """Family of responses, by its loss; with `family_formulas`, closed forms are the family's."""
 
     loss: AbstractLoss
     family_formulas: bool = True
