@@ -33,6 +33,7 @@ import pytest
 import threadpoolctl
 
 from tests import shapes
+from tests.slow import mark_slow_cases
 
 # a core a worker: threads that wait for one another's take many times as long
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -71,75 +72,12 @@ _jax.KEEPING = False
 jax.config.update("jax_numpy_dtype_promotion", "standard")
 
 
-# Tests of some seconds whose code shorter tests run too. They are slow, as are those that say so
-# where they stand.
-LONG = {
-    "tests/_runtime/test_parallel.py::test_two_make_the_numbers_of_one[starts]",
-    "tests/cli/test_console.py::test_steps_are_named_by_a_column_of_times",
-    "tests/cli/test_files.py::test_labels_stay_as_they_are_written[hmm-1]",
-    "tests/cli/test_files.py::test_rows_of_a_series_go_by_their_times",
-    "tests/cli/test_options.py::test_the_examples_run[report]",
-    "tests/diagnostics/test_covariance.py::test_whole_sequences_of_a_hidden_markov_model",
-    "tests/diagnostics/test_influence.py::test_steps_of_a_hidden_markov_model",
-    "tests/inference/test_chain.py::test_sums_in_parts_are_those_of_one[True]",
-    "tests/inference/test_compiled.py::test_enumeration[four states-0]",
-    "tests/interop/test_count_losses.py::test_counts_left_out_are_the_hosts_refits[zinb]",
-    "tests/interop/test_count_losses.py::test_counts_left_out_are_the_hosts_refits[zip, design]",
-    "tests/interop/test_count_losses.py::test_counts_left_out_are_the_hosts_refits[zip]",
-    "tests/interop/test_sklearn.py::test_exact_is_the_hosts_own_refit[HuberRegressor, no intercept-True]",
-    "tests/linalg/test_group_norms.py::test_every_refit_is_that_of_proximal_gradients[squared-0]",
-    "tests/linalg/test_sparse_design.py::test_every_plan_and_strategy_gives_the_numbers_of_dense_rows[logistic-averaged]",
-    "tests/models/emissions/test_base.py::test_derivatives[gaussian, diagonal]",
-    "tests/models/emissions/test_base.py::test_derivatives[gaussian, full]",
-    "tests/models/emissions/test_base.py::test_derivatives[negative binomial, two channels]",
-    "tests/models/glm/test_glm.py::test_self_concordance[Tweedie]",
-    "tests/models/hidden/test_compiled_passes.py::test_estimates_are_the_same",
-    "tests/models/hidden/test_hidden_chain.py::test_padding_says_nothing[one sequence-observation]",
-    "tests/models/hidden/test_hidden_field.py::test_without_edges_it_is_a_multinomial_regression",
-    "tests/models/hidden/test_hmm.py::test_edges_are_told_from_scales[tied]",
-    "tests/models/hidden/test_information.py::test_hessian_by_parts[autoregressive-sequence-8]",
-    "tests/models/hidden/test_mrf.py::test_fit_learns_the_coupling",
-    "tests/models/latent/test_field.py::test_a_refit_whose_sites_leave_a_coefficient_open_has_no_loss[gaussian-refit1]",
-    "tests/models/latent/test_field.py::test_a_refit_whose_sites_leave_a_coefficient_open_has_no_loss[poisson-refit1]",
-    "tests/models/latent/test_field.py::test_a_refit_whose_sites_leave_a_coefficient_open_has_no_loss[poisson-refit3]",
-    "tests/models/survival/test_cox.py::test_weights_and_entry_times_by_enumeration_and_by_refits[entry-breslow]",
-    "tests/models/survival/test_cox.py::test_weights_and_entry_times_by_enumeration_and_by_refits[sample_weight-breslow]",
-    "tests/models/survival/test_cox.py::test_weights_and_entry_times_by_enumeration_and_by_refits[strata entry-efron]",
-    "tests/objectives/test_contiguous_folds.py::test_one_pass_says_what_a_pass_of_each_fold_says[single steps]",
-    "tests/refit/test_active_cox.py::test_refits_are_minima_over_all_coefficients[penalty3-kind3]",
-    "tests/refit/test_active_cox.py::test_refits_are_minima_over_all_coefficients[penalty5-kind5]",
-    "tests/refit/test_linear.py::test_errors_of_proportions_are_estimated[probit]",
-    "tests/reporting/test_report.py::test_it_fits_the_screen[1200-one]",
-    "tests/reporting/test_report.py::test_it_fits_the_screen[1200-several]",
-    "tests/reporting/test_report.py::test_it_fits_the_screen[1200-wild]",
-    "tests/reporting/test_report.py::test_it_fits_the_screen[390-several]",
-    "tests/reporting/test_report.py::test_it_is_done_again_by_the_code_of_the_page[lasso]",
-    "tests/reporting/test_report.py::test_joint_losses_and_series",
-    "tests/reporting/test_report.py::test_steps_are_at_their_times[numbers]",
-    "tests/sklearn/test_validation.py::test_scores_are_those_of_scikit_learns_own_refits[Huber]",
-    "tests/test_laws.py::test_perturbation_and_hessian_change_equal_their_defaults[gamma]",
-    "tests/test_laws.py::test_perturbation_and_hessian_change_equal_their_defaults[logistic]",
-    "tests/test_laws.py::test_perturbation_and_hessian_change_equal_their_defaults[pseudo-huber, penalty not quadratic]",
-    "tests/test_laws.py::test_weight_zero_is_deletion_and_weight_two_is_duplication[logistic]",
-    "tests/tools/test_docstrings.py::test_examples_run[inference/chain.py]",
-    "tests/tools/test_docstrings.py::test_examples_run[inference/moments.py]",
-    "tests/tools/test_docstrings.py::test_examples_run[interop/hmmlearn.py]",
-    "tests/tools/test_docstrings.py::test_examples_run[interop/skglm.py]",
-    "tests/tools/test_docstrings.py::test_examples_run[reporting/plot.py]",
-    "tests/tools/test_docstrings.py::test_examples_run[reporting/report.py]",
-    "tests/tools/test_house.py::test_every_goal_is_met",  # which `make lint` says too
-    "tests/tools/test_house.py::test_the_table_in_contributing_is_what_the_program_prints",
-    "tests/validation/test_cross_validate.py::test_what_a_fit_says_of_its_states_is_computed_once",
-    "tests/validation/test_scorers.py::test_scikit_learns_names_give_its_values[--roc_auc_ovo]",
-    "tests/validation/test_scoring.py::test_a_models_own_density_is_its_own_loss",
-    "tests/validation/test_scoring.py::test_responses_of_chains_and_survival_times[survival times]",
-}
-
-
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if item.nodeid in LONG:
-            item.add_marker(pytest.mark.slow)
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem():
+    collected = yield
+    if isinstance(collected, list):  # of one test function
+        mark_slow_cases(collected)
+    return collected
 
 
 def pytest_collection_finish():

@@ -85,6 +85,7 @@ def deleted(objective: lo.GLM, keep: np.ndarray) -> lo.GLM:
         if n not in NO_GLM
     ],
 )
+@pytest.mark.slow_for("logistic")
 def test_weight_zero_is_deletion_and_weight_two_is_duplication(name):
     objective, theta = fitted(name).objective, fitted(name).theta
     n = objective.num_units
@@ -124,6 +125,7 @@ def test_weight_zero_is_deletion_and_weight_two_is_duplication(name):
         if n not in ("closed form", "Cox", "Gaussian field", *MIXED)
     ],
 )
+@pytest.mark.slow_for("gamma", "logistic", "pseudo-huber, penalty not quadratic")
 def test_perturbation_and_hessian_change_equal_their_defaults(name):
     fit = fitted(name)
     objective, n = fit.objective, fit.objective.num_units

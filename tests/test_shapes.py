@@ -1,7 +1,8 @@
 # ruff: noqa: F821
-"""The check of shapes that every test runs under."""
+"""The check of shapes that every test runs under, and the marks of slow cases."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 from jaxtyping import Array, Float, Int, TypeCheckError
 
 from tests import shapes
+from tests.slow import mark_slow_cases
 
 
 @shapes.checked
@@ -54,3 +56,29 @@ def test_what_states_no_shape_stays_as_it_is():
         """Nothing."""
 
     assert shapes.checked(plain) is plain
+
+
+class Case:
+    """A case of a test as pytest collects it."""
+
+    nodeid = "test_laws.py::test_hessian"
+
+    def __init__(self, name, *slow):
+        self.callspec = SimpleNamespace(id=name)
+        self.marks = [pytest.mark.slow_for(*slow).mark]
+
+    def get_closest_marker(self, name):
+        return next((mark for mark in self.marks if mark.name == name), None)
+
+    def add_marker(self, name):
+        self.marks.append(getattr(pytest.mark, name).mark)
+
+
+def test_a_mark_of_a_slow_case_names_one():
+    cases = [Case(name, "gamma") for name in ("gamma", "poisson")]
+    mark_slow_cases(cases)
+    assert [case.get_closest_marker("slow") is not None for case in cases] == [True, False]
+    with pytest.raises(
+        pytest.UsageError, match=r"slow_for names no case of the test: \['probit'\]"
+    ):
+        mark_slow_cases([Case("gamma", "gamma", "probit")])

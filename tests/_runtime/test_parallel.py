@@ -122,6 +122,7 @@ SLOW = ("starts of what JAX derives", "a tuned penalty", "a path", "nested", "le
 @pytest.mark.parametrize(
     "verb", [pytest.param(verb, marks=pytest.mark.slow if verb in SLOW else ()) for verb in VERBS]
 )
+@pytest.mark.slow_for("starts")
 def test_two_make_the_numbers_of_one(verb, monkeypatch):
     alone, sent, elsewhere = VERBS[verb](), [], _workers._elsewhere
     monkeypatch.setattr(

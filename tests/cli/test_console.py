@@ -72,6 +72,7 @@ def test_whole_sequences_are_left_out(series, tmp_path):
     assert pd.read_csv(out)["mean"][0] == pytest.approx(cv.mean, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_steps_are_named_by_a_column_of_times(tmp_path):
     """The first of dates that never go back, or the one that is named.
 

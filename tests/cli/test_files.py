@@ -439,6 +439,7 @@ ROLES = {  # words by which a column of each command is one of labels
 
 @pytest.mark.parametrize("sites", SITES, ids=lambda sites: sites[0])
 @pytest.mark.parametrize("command", ROLES)
+@pytest.mark.slow_for("hmm-1")
 def test_labels_stay_as_they_are_written(command, sites, tmp_path):
     frame = pd.DataFrame({"site": np.repeat(sites, 8), "x": FRAME["dose"], "y": FRAME["age"]})
     (tmp_path / "table.csv").write_text(text(frame))
@@ -549,6 +550,7 @@ def test_dates_are_left_out_and_named(command, tmp_path):
     assert "features: dose;" in output
 
 
+@pytest.mark.slow
 def test_rows_of_a_series_go_by_their_times(tmp_path):
     frame = FRAME[["day", "age"]].assign(
         step=np.arange(1, N + 1), who=np.repeat(["a", "b"], N // 2)

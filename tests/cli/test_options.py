@@ -82,6 +82,7 @@ def test_two_examples_each(command):
 
 
 @pytest.mark.parametrize("command", QUICK)
+@pytest.mark.slow_for("report")
 def test_the_examples_run(command, folder):
     for example in examples(command):
         result = run(*shlex.split(example)[1:])

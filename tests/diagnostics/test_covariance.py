@@ -143,6 +143,7 @@ def sequences():
     )
 
 
+@pytest.mark.slow
 def test_whole_sequences_of_a_hidden_markov_model():
     model = sequences()
     fit = lo.fit(model, num_starts=1)

@@ -269,6 +269,7 @@ def test_errors_of_coarse_refits_are_kept():
     assert f"± {unknown.rows['cook_error'].max():.1g} at most" in str(unknown)
 
 
+@pytest.mark.slow
 def test_steps_of_a_hidden_markov_model():
     model = toy_hmm(24)
     fit = lo.fit(model, num_starts=1)

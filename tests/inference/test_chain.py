@@ -254,6 +254,7 @@ def test_layout_places_every_step_once():
 
 
 @pytest.mark.parametrize("moving", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow_for("True")
 def test_sums_in_parts_are_those_of_one(moving, monkeypatch):
     """Value, gradient and a product with the Hessian, by lanes a few at a time and by a layout of
     few lanes.

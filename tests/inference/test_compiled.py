@@ -23,6 +23,7 @@ CASES = {
     "name",
     [pytest.param(name, marks=pytest.mark.slow if name[:5] == "three" else ()) for name in CASES],
 )
+@pytest.mark.slow_for("four states-0")
 def test_enumeration(name, mask):
     """Every lane has potentials and weights of its own."""
     lengths, K = CASES[name]

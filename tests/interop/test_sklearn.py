@@ -116,6 +116,7 @@ HOSTS = {
 
 @pytest.mark.parametrize("weighted", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.slow_for("HuberRegressor, no intercept-True")
 def test_exact_is_the_hosts_own_refit(name, weighted):
     host, target = HOSTS[name]
     y, weight = Y[target], WEIGHT if weighted else None

@@ -77,6 +77,7 @@ def test_a_fit_is_that_of_proximal_gradients(loss):
         pytest.param("logistic", 2, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow_for("squared-0")
 def test_every_refit_is_that_of_proximal_gradients(loss, seed):
     """Refits whose active groups change are the rule here; every loss is within what was proved."""
     rng, n = np.random.default_rng(seed), 24

@@ -62,6 +62,7 @@ QUICK = {("logistic", "averaged"), ("squared", "ridge"), ("poisson", "pseudo_hub
     ("loss", "penalty"),
     [pytest.param(*each, marks=() if each in QUICK else pytest.mark.slow) for each in KINDS],
 )
+@pytest.mark.slow_for("logistic-averaged")
 def test_every_plan_and_strategy_gives_the_numbers_of_dense_rows(loss, penalty):
     X, y = table()
     given = {"ridge": RIDGE, "averaged": lo.penalties.per_weight(lo.penalties.Ridge(0.01))}

@@ -69,6 +69,7 @@ SLOW = [
 
 
 @pytest.mark.parametrize("plan", SLOW)
+@pytest.mark.slow_for("single steps")
 def test_one_pass_says_what_a_pass_of_each_fold_says(plan):
     objective, fit = fitted().objective, fitted()
     rng, rows = np.random.default_rng(1), whole(PLANS[plan]())

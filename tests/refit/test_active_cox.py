@@ -60,6 +60,7 @@ def violation(theta, slope, penalty, kappa):
         (P.Lasso([0.0, 2.0, 2.0, 2.0, 2.0, 2.0]), {}),
     ],
 )
+@pytest.mark.slow_for("penalty3-kind3", "penalty5-kind5")
 def test_refits_are_minima_over_all_coefficients(penalty, kind):
     X, time, event, more = problem(len(kind), **kind)
     n, s = len(X), more.get("sample_weight", np.ones(len(X)))

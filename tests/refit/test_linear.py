@@ -289,6 +289,7 @@ def newton_of_any(loss, X, y, w, theta):
 
 
 @pytest.mark.parametrize("loss", ["probit", "cloglog"])
+@pytest.mark.slow_for("probit")
 def test_errors_of_proportions_are_estimated(loss):
     """Their ℓ″ may have two hills: nothing is proved, and yet an error is told."""
     X, y, *_ = problem("plain", "logistic", 0)

@@ -132,6 +132,7 @@ def test_it_says_what_the_estimate_says(pages):
 
 
 @pytest.mark.parametrize("kind", ["weights", "lasso"])
+@pytest.mark.slow_for("lasso")
 def test_it_is_done_again_by_the_code_of_the_page(tmp_path, kind):
     """The code of the page runs as it stands, in another process, once the line in it has written
     the data.
@@ -361,6 +362,7 @@ def test_without_the_extra_it_says_which(tmp_path, monkeypatch):
                 estimate().report(tmp_path / "out.html")
 
 
+@pytest.mark.slow
 def test_joint_losses_and_series(tmp_path):
     x = np.random.default_rng(0).standard_normal(60)
     bare = lo.Objective(lambda theta, w: w @ (x - theta) ** 2, 60)
@@ -384,6 +386,7 @@ def test_joint_losses_and_series(tmp_path):
         pytest.param("months", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow_for("numbers")
 def test_steps_are_at_their_times(tmp_path, kind):
     """On the axis as dates, in words without a midnight that all of them have."""
     start = {"days": "2001-03-30", "hours": "2001-03-30 22:00+02:00", "months": "2001-03"}.get(kind)
@@ -584,6 +587,7 @@ def column(page, k):
 
 @pytest.mark.parametrize("name", ["one", "wild", "several", "leakage"])
 @pytest.mark.parametrize("width", [1200, 390])
+@pytest.mark.slow_for("1200-one", "1200-several", "1200-wild", "390-several")
 def test_it_fits_the_screen(opened, name, width):
     page = opened(name, width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width

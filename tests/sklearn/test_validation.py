@@ -139,6 +139,7 @@ CASES = {  # host, response, splitter, scorers, how far they may differ by the h
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.slow_for("Huber")
 def test_scores_are_those_of_scikit_learns_own_refits(name):
     host, target, cv, scoring, tolerance = CASES[name]
     y = Y[target]

@@ -33,6 +33,14 @@ def not_fetched(*_, **__):
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=str)
+@pytest.mark.slow_for(
+    "inference/chain.py",
+    "inference/moments.py",
+    "interop/hmmlearn.py",
+    "interop/skglm.py",
+    "reporting/plot.py",
+    "reporting/report.py",
+)
 def test_examples_run(path, monkeypatch):
     monkeypatch.setattr("pooch.retrieve", not_fetched)
     runner, out = Runner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS), io.StringIO()

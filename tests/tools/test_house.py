@@ -12,10 +12,12 @@ def measures():
     return house.measures()
 
 
+@pytest.mark.slow
 def test_the_table_in_contributing_is_what_the_program_prints(measures):
     assert house.written() == house.table(measures), "run python tools/house.py --write"
 
 
+@pytest.mark.slow  # `make lint` says it too
 def test_no_measure_is_further_from_its_goal_than_the_table_says(measures):
     worse = [measure.row for measure in measures if not measure.holds]
     assert not worse, worse

@@ -43,6 +43,7 @@ def test_a_strategy_without_lengths_of_steps_is_audited(folds):
     assert own.audit is not None and not own.audit.beyond.any()
 
 
+@pytest.mark.slow
 def test_what_a_fit_says_of_its_states_is_computed_once(monkeypatch):
     random = np.random.default_rng(0)
     fit = lo.fit(

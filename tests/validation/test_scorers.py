@@ -58,6 +58,7 @@ def measured(host, y, metric, **more):
 @pytest.mark.parametrize(
     "host, y, name", EVERY, ids=lambda value: value if isinstance(value, str) else ""
 )
+@pytest.mark.slow_for("--roc_auc_ovo")
 def test_scikit_learns_names_give_its_values(host, y, name):
     scorer = get_scorer(name)
     pooled, by_fold = (

@@ -191,6 +191,7 @@ def test_measures_of_predictions(model):
         )
 
 
+@pytest.mark.slow
 def test_a_models_own_density_is_its_own_loss():
     for objective in (glm("logistic"), regression("negative_binomial"), toy_hmm()):
         fit, plan = lo.fit(objective), lo.kfold(60, 3)
@@ -704,6 +705,7 @@ def test_the_same_response_under_other_names_or_weights():
 
 
 @pytest.mark.parametrize("kind", ["survival times", pytest.param("chains", marks=pytest.mark.slow)])
+@pytest.mark.slow_for("survival times")
 def test_responses_of_chains_and_survival_times(kind):
     rng = np.random.default_rng(0)
     x, time = rng.poisson(3.0, 120).astype(float), rng.exponential(1.0, 120)

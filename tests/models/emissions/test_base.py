@@ -329,6 +329,7 @@ ALIKE = {
         if name not in ALIKE
     ],
 )
+@pytest.mark.slow_for("gaussian, diagonal", "gaussian, full", "negative binomial, two channels")
 def test_derivatives(name):
     """The gradient, and the second and third derivative along a line, by finite differences.
 

@@ -164,6 +164,7 @@ def test_quasi_losses_and_tweedie_are_deviances_over_the_dispersion():
     ],
     ids=lambda loss: type(loss).__name__,
 )
+@pytest.mark.slow_for("Tweedie")
 def test_self_concordance(loss):
     eta = np.linspace(-4, 4, 33)
     with jax.enable_x64(True):

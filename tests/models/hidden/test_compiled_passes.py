@@ -88,6 +88,7 @@ def test_as_jax_derives_it():
                 np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_estimates_are_the_same(monkeypatch):
     rng = np.random.default_rng(1)
     x = rng.normal(2.0 * (np.cumsum(rng.random(300) < 0.1) % 2))

@@ -68,6 +68,7 @@ ALL = [
 
 
 @pytest.mark.parametrize(("name", "drop"), ALL)
+@pytest.mark.slow_for("one sequence-observation")
 def test_padding_says_nothing(name, drop, plain, monkeypatch):
     x, lengths, parameters, linked = CASES[name]
     lengths = [2, 1, 1, 1, 2] if drop == "sequence" else lengths

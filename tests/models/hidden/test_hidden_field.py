@@ -216,6 +216,7 @@ def test_observed_states_by_enumeration():
     )
 
 
+@pytest.mark.slow
 def test_without_edges_it_is_a_multinomial_regression():
     """The maximum of the likelihood, by scikit-learn; each site left out, by its refits."""
     from sklearn.linear_model import LogisticRegression

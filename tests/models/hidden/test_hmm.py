@@ -597,6 +597,7 @@ EDGES = {
 
 
 @pytest.mark.parametrize("name", EDGES)
+@pytest.mark.slow_for("tied")
 def test_edges_are_told_from_scales(name):
     kind, covariance, message = EDGES[name]
     x = np.stack([1e4 * normals(), 0.1 * normals(seed=1)], axis=1)

@@ -89,6 +89,7 @@ CASES = [case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow) 
 
 
 @pytest.mark.parametrize(("name", "drop", "columns"), CASES)
+@pytest.mark.slow_for("autoregressive-sequence-8")
 def test_hessian_by_parts(name, drop, columns, monkeypatch):
     monkeypatch.setattr(moments, "MOMENT_COLUMNS", columns)
     monkeypatch.setattr(moments, "STEP_PRODUCT_ENTRIES", 100 * columns)

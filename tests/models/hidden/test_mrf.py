@@ -401,6 +401,7 @@ def test_expectation_maximisation_climbs_to_the_fit():
         np.testing.assert_allclose(found["rate"], fit.parameters["rate"], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_fit_learns_the_coupling():
     """Simulated fields of known coupling.
 

@@ -236,6 +236,7 @@ def test_one_pass_leaves_every_site_out(family, structure):
     "refit", [lo.Certified(), lo.Exact(), lo.NewtonStep(), lo.InfinitesimalJackknife()]
 )
 @pytest.mark.parametrize("family", ["gaussian", "poisson"])
+@pytest.mark.slow_for("gaussian-refit1", "poisson-refit1", "poisson-refit3")
 def test_a_refit_whose_sites_leave_a_coefficient_open_has_no_loss(family, refit):
     edges = grid(5, 6)
     y, _, _ = data(family, edges, 30)

@@ -183,6 +183,7 @@ def test_derivatives_are_slopes_of_the_likelihood(ties, strata, late, weighted):
 @pytest.mark.parametrize(
     "names", ["sample_weight", "entry", "strata entry", "sample_weight strata entry"]
 )
+@pytest.mark.slow_for("entry-breslow", "sample_weight-breslow", "strata entry-efron")
 def test_weights_and_entry_times_by_enumeration_and_by_refits(names, ties):
     """20 folds refitted from scratch, by the sum over risk sets that are listed one by one."""
     rng, n = np.random.default_rng(7), 60
