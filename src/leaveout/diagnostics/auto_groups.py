@@ -99,25 +99,28 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
     deviation = np.where(deviation > 0, deviation, np.inf)
     # so many correlations are in memory at once
     rows = np.empty((n, size), np.int64)
-    each = max(1, 2**22 // n)
+    chunk_size = max(1, 2**22 // n)
     # difference of correlations that counts as a tie, which the order of units breaks
     correlation_tie = 1e-9
-    for start in range(0, n, each):
-        some = np.arange(start, min(start + each, n))
-        share = (
-            (covariance[some] if covariance is not None else root[some] @ root.T)
-            / deviation[some, None]
+    for start in range(0, n, chunk_size):
+        chunk = np.arange(start, min(start + chunk_size, n))
+        correlations = (
+            (covariance[chunk] if covariance is not None else root[chunk] @ root.T)
+            / deviation[chunk, None]
             / deviation
         )
-        share = np.round((np.abs(share) if absolute else share) / correlation_tie) * correlation_tie
-        share[np.arange(len(some)), some] = np.inf
-        rows[some] = np.argsort(-share, axis=1, kind="stable")[:, :size]
+        correlations = (
+            np.round((np.abs(correlations) if absolute else correlations) / correlation_tie)
+            * correlation_tie
+        )
+        correlations[np.arange(len(chunk)), chunk] = np.inf
+        rows[chunk] = np.argsort(-correlations, axis=1, kind="stable")[:, :size]
     observed = np.ones(n, bool) if units.observed is None else np.asarray(units.observed)
     scored = np.flatnonzero(observed)
     index = rows[scored]
-    held = np.arange(size) == 0
+    is_scored = np.arange(size) == 0
     indptr = size * np.arange(len(scored) + 1)
-    plan = Plan(indptr, index.ravel(), np.zeros(index.size), np.tile(held, len(scored)), n)
+    plan = Plan(indptr, index.ravel(), np.zeros(index.size), np.tile(is_scored, len(scored)), n)
     return plan.replace_facts(
         serial=units.serial, names=units.names, call=f"lo.auto_groups(fit, {size})"
     )

@@ -63,27 +63,31 @@ def bias_reduced(
         N += (Z * (w[rows] ** 2 * phi[rows])[:, None]).T @ Z
     # of t, r and d
     score = np.empty((len(clusters), p))
-    along = np.empty((len(clusters), 3, p, p))
+    products = np.empty((len(clusters), 3, p, p))
     for g, rows in enumerate(clusters):
         Z = model.design.whiten(rows, root)
-        own = w[rows]
+        weights = w[rows]
         variance = phi[rows]
-        a = _adjusted(Z, own, variance, N)
+        a = _adjusted(Z, weights, variance, N)
         score[g] = a.T @ residual[rows]
-        along[g] = Z.T @ a, (Z * (own * variance)[:, None]).T @ a, (a * variance[:, None]).T @ a
+        products[g] = (
+            Z.T @ a,
+            (Z * (weights * variance)[:, None]).T @ a,
+            (a * variance[:, None]).T @ a,
+        )
     eye = np.eye(p)
     K = np.block([[np.zeros((p, p)), -eye], [-eye, N]])
     dof = np.empty(p)
     for j, c in enumerate(root.T):  # of θ_j = cᵀu
-        t = along[:, 0] @ c
-        r = along[:, 1] @ c
-        d = along[:, 2] @ c @ c
+        t = products[:, 0] @ c
+        r = products[:, 1] @ c
+        d = products[:, 2] @ c @ c
         L = np.hstack([r, t])
         within = np.einsum("gi,ij,gj->g", L, K, L)
         outer = K @ (L.T @ L)
         dof[j] = np.sum(d + within) ** 2 / (np.sum(d**2 + 2 * d * within) + np.sum(outer * outer.T))
-    moved = score @ root
-    return moved.T @ moved, dof
+    contributions = score @ root
+    return contributions.T @ contributions, dof
 
 
 def _adjusted(
@@ -91,8 +95,8 @@ def _adjusted(
 ) -> Array:
     """Compute A_g W_g Z_g of a cluster."""
     target = w[:, None] * Z
-    even = np.all(phi == phi[0])
-    if even:
+    equal = np.all(phi == phi[0])
+    if equal:
         Q = np.linalg.qr(Z if np.all(w == w[0]) else np.hstack([Z, target]))[0]
         inside = Q.T @ Z
         tied = Q.T @ target
@@ -113,8 +117,8 @@ def _adjusted(
 
 def _root(values: Float[Array, " some"]) -> Float[Array, " some"]:
     """Compute values^(−½), zero where a value is zero but for rounding."""
-    there = values > LEVERAGE_ONE * values.max()
-    return np.where(there, np.where(there, values, 1.0) ** -0.5, 0.0)
+    positive = values > LEVERAGE_ONE * values.max()
+    return np.where(positive, np.where(positive, values, 1.0) ** -0.5, 0.0)
 
 
 def check_least_squares(objective: AbstractObjective) -> None:
@@ -131,13 +135,13 @@ def check_least_squares(objective: AbstractObjective) -> None:
         )
 
 
-def _variances(fit: Fit, given: object) -> Float[Array, " units"]:
+def _variances(fit: Fit, variances: object) -> Float[Array, " units"]:
     n = fit.objective.num_units
-    if given is None:
+    if variances is None:
         return np.ones(n)
-    found = np.asarray(numbers("covariance", "working_variance", given), np.float64)
-    if found.shape != (n,) or not (np.isfinite(found).all() and (found > 0).all()):
+    values = np.asarray(numbers("covariance", "working_variance", variances), np.float64)
+    if values.shape != (n,) or not (np.isfinite(values).all() and (values > 0).all()):
         raise ValueError(
-            f"covariance: working_variance must be one positive number a unit, {n}; got shape {found.shape}."
+            f"covariance: working_variance must be one positive number a unit, {n}; got shape {values.shape}."
         )
-    return found
+    return values

@@ -212,12 +212,12 @@ def calibration(
             "smoother='spline' takes them."
         )
     observed, low, high = curve(eta, y, w, grid, smoother, linear, rows.label, z)
-    found = pd.DataFrame({"predicted": grid, "observed": observed, "low": low, "high": high})
-    away = np.abs(curve(eta, y, w, p, smoother, linear)[0] - p)
-    seen = np.isfinite(away) & (w > 0)
+    points = pd.DataFrame({"predicted": grid, "observed": observed, "low": low, "high": high})
+    distances = np.abs(curve(eta, y, w, p, smoother, linear)[0] - p)
+    defined = np.isfinite(distances) & (w > 0)
     errors = (
-        [away[seen].max(), np.average(away[seen], weights=w[seen])]
-        if seen.any()
+        [distances[defined].max(), np.average(distances[defined], weights=w[defined])]
+        if defined.any()
         else [np.nan, np.nan]
     )
     value = np.r_[large, slope, errors]
@@ -228,22 +228,24 @@ def calibration(
     if plan is not None:
         plan = match_plan("calibration", rows.measure.fit.objective, plan, Exact())
         check_method("calibration", "bootstrap", plan)
-        own, on_all = _resampled(rows, plan, grid, smoother)
-        both = pd.DataFrame(own - on_all)
-        used = int(both.notna().any(axis=1).sum())
-        found["corrected"] = observed - both.mean()
+        on_own, on_all = _resampled(rows, plan, grid, smoother)
+        differences = pd.DataFrame(on_own - on_all)
+        used = int(differences.notna().any(axis=1).sum())
+        points["corrected"] = observed - differences.mean()
         bounds = (-np.inf, np.inf) if linear else (0.0, 1.0)
         quantile = student_quantile(plan, used, level, rows.measure.weights)
-        pairs = zip(found["corrected"], own.T, on_all.T, strict=True)
-        found[["low", "high"]] = np.array([interval(*each, bounds, quantile) for each in pairs])
+        pairs = zip(points["corrected"], on_own.T, on_all.T, strict=True)
+        points[["low", "high"]] = np.array(
+            [interval(*triple, bounds, quantile) for triple in pairs]
+        )
         note = f"apparent, corrected for optimism by {used} resamples"
     return Calibration(
-        table, rows.measure.fit, level, found, p[w > 0], y[w > 0], smoother, rows.time, note
+        table, rows.measure.fit, level, points, p[w > 0], y[w > 0], smoother, rows.time, note
     )
 
 
 def _resampled(
-    rows: HeldOutRows, plan: Plan, at: Array, smoother: str
+    rows: HeldOutRows, plan: Plan, grid: Array, smoother: str
 ) -> Float[Array, "2 resamples points"]:
     """Return the curves of resamples on their own rows, and on all.
 
@@ -251,17 +253,19 @@ def _resampled(
     """
     measure, linear = rows.measure, isinstance(rows.measure, Continuous)
     y, weight = rows.outcome
-    on_own, on_all = found = np.full((2, plan.num_refits, len(at)), np.nan)
+    on_own, on_all = curves = np.full((2, plan.num_refits, len(grid)), np.nan)
 
-    def tell(refits, theta, weights, held):
-        for refit, score, times in zip(
+    def collect(refits, theta, weights, held):
+        for refit, score, factors in zip(
             refits, measure.scores(measure.at(theta, weights)), weights, strict=True
         ):
             p = score if linear else scipy.special.expit(score)
-            for out, w in ((on_own, weight * times), (on_all, weight)):
-                some = w > 0
-                smooth = curve(score[some], y[some], w[some], at, smoother, linear)[0]
-                out[refit] = np.where((at >= p[some].min()) & (at <= p[some].max()), smooth, np.nan)
+            for out, w in ((on_own, weight * factors), (on_all, weight)):
+                mask = w > 0
+                smooth = curve(score[mask], y[mask], w[mask], grid, smoother, linear)[0]
+                out[refit] = np.where(
+                    (grid >= p[mask].min()) & (grid <= p[mask].max()), smooth, np.nan
+                )
 
-    over_refits("calibration", measure.fit, plan, Exact(REFIT_TOL), tell)
-    return found
+    over_refits("calibration", measure.fit, plan, Exact(REFIT_TOL), collect)
+    return curves

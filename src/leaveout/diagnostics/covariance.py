@@ -264,7 +264,7 @@ class Options:
         """Return the host's degrees of freedom, or the usual ones."""
         return usual if self.host is None else self.host.dof
 
-    def notes(self, fit: Fit, kind: str, units: UnitWeights, **more: str) -> dict[str, str]:
+    def notes(self, fit: Fit, kind: str, units: UnitWeights, **lines: str) -> dict[str, str]:
         """Return lines of the table's head."""
         penalty = getattr(fit.objective, "penalty", Zero())
         if isinstance(penalty, Zero):
@@ -277,7 +277,7 @@ class Options:
         )
         return (
             {"standard errors": f"{kind}: {WORDS.get(kind, 'jackknife')}{by_host}"}
-            | more
+            | lines
             | {"weights": meaning, "penalty": bias}
         )
 
@@ -349,7 +349,7 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
         return _of_two_ways(fit, kind, table, options, units)
     if kind in JACKKNIVES:
         return _leave_each_out(fit, kind, table, options, units)
-    known = name_parameters(fit)
+    parameters = name_parameters(fit)
     rank = fit.rank
     number = units.rows.sum()
     sizes = np.where(units.weigh, units.rows, 1.0)
@@ -360,19 +360,23 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
             if kind == "nonrobust"
             else np.linalg.inv(fit.root @ _expected_hessian(fit) @ fit.root.T)
         )
-        value = _scale(fit, options, units) * _sandwich(inverse_root(fit), known.slope, information)
-        return covariance_of(fit, known, value, kind, dof, notes=options.notes(fit, kind, units))
+        value = _scale(fit, options, units) * _sandwich(
+            inverse_root(fit), parameters.slope, information
+        )
+        return covariance_of(
+            fit, parameters, value, kind, dof, notes=options.notes(fit, kind, units)
+        )
     if kind == "CR2":
         check_least_squares(fit.objective)
         label, count = _labels(fit, table)
         value, degrees_of_freedom = bias_reduced(fit, label, options.working_variance)
         notes = options.notes(fit, kind, units, clusters=f"{count}")
-        return covariance_of(fit, known, value, kind, degrees_of_freedom, notes=notes)
+        return covariance_of(fit, parameters, value, kind, degrees_of_freedom, notes=notes)
     _refuse(fit, kind)
     # a sum of squares over cases
     z = fit.influence / np.sqrt(sizes)[:, None]
     factor = 1.0
-    more = dict[str, str]()
+    lines = dict[str, str]()
     if kind in ("HC2", "HC3"):
         objective = fit.objective
         if not isinstance(objective, AbstractLinearPredictor) or objective.outputs > 1:
@@ -395,8 +399,8 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
         z = fit.influence
         dof = options.dof(count - 1)
         z = np.stack([np.bincount(label, column) for column in z.T], axis=1)
-        factor, more["small sample"] = _cluster_factor(fit, kind, options, [label], units)
-        more["clusters"] = f"{count}"
+        factor, lines["small sample"] = _cluster_factor(fit, kind, options, [label], units)
+        lines["clusters"] = f"{count}"
     elif kind == "HC1" or (kind == "HAC" and options.use_correction):
         factor = number / _residual_degrees(number, rank)
     meat = z.T @ z
@@ -406,10 +410,10 @@ def _of_kind(fit: Fit, cov_type: str, options: Options) -> Covariance:
         meat += (1 - lag / (maxlags + 1)) * (product + product.T)
     if kind == "HAC":
         dof = options.dof(None)
-        more["lags"] = f"{maxlags}"
-    value = _sandwich(inverse_root(fit), known.slope, factor * meat)
+        lines["lags"] = f"{maxlags}"
+    value = _sandwich(inverse_root(fit), parameters.slope, factor * meat)
     return covariance_of(
-        fit, known, value, kind, dof, notes=options.notes(fit, kind, units, **more)
+        fit, parameters, value, kind, dof, notes=options.notes(fit, kind, units, **lines)
     )
 
 
@@ -512,13 +516,13 @@ def _leave_each_out(
         )
     notes = options.notes(fit, kind, units)
     if kind in ("JK1", "JKn"):
-        every = np.arange(objective.num_units)
+        unit_labels = np.arange(objective.num_units)
         groups, strata = (
             _by_fit(objective, name, labels)
             for name, labels in (("groups", groups), ("strata", options.strata))
         )
         if kind == "JK1":
-            weights = jk1(every if groups is None else groups)
+            weights = jk1(unit_labels if groups is None else groups)
         else:
             weights = jkn(strata, groups)
         refits, scale, rscales = refit_weights("covariance", fit, weights, None, None, strategy)
@@ -564,12 +568,12 @@ def _plan_of(fit: Fit, groups: Any, strategy: AbstractRefit) -> Plan:
             raise ValueError("covariance: at least two groups are needed; all labels are equal.")
         plan = plan_of_groups(groups)
     plan = match_plan("covariance", objective, plan, strategy)
-    left = np.flatnonzero(
+    refits = np.flatnonzero(
         np.bincount(plan.refit, unit_weights(objective).weigh[plan.index], len(plan)) > 0
     )
-    if groups is not None and len(left) < 2:
+    if groups is not None and len(refits) < 2:
         raise ValueError("covariance: at least two groups are needed; one alone has a weight.")
-    return plan if len(left) == len(plan) else plan.some(left)
+    return plan if len(refits) == len(plan) else plan.some(refits)
 
 
 def _of_two_ways(
@@ -590,15 +594,17 @@ def _of_two_ways(
     columns = [ways.iloc[:, k] for k in (0, 1)]
     (first, _), (second, levels) = (codes("covariance", "groups", column) for column in columns)
     raw = replace(options, small_sample=None, use_correction=False) if common else options
-    call = lambda labels: _of_kind(fit, kind, replace(raw, groups=labels))
-    one, two, joint = map(call, (*columns, pd.Series(first * len(levels) + second, ways.index)))
+    covariance_by = lambda labels: _of_kind(fit, kind, replace(raw, groups=labels))
+    by_first, by_second, by_both = map(
+        covariance_by, (*columns, pd.Series(first * len(levels) + second, ways.index))
+    )
     factor = 1.0
-    text = dict(one.heading).get("small sample", "")
+    text = dict(by_first.heading).get("small sample", "")
     if common:
         factor, text = _cluster_factor(
             fit, kind, options, [_labels(fit, column)[0] for column in columns], units
         )
-    value = factor * (one.to_numpy() + two.to_numpy() - joint.to_numpy())
+    value = factor * (by_first.to_numpy() + by_second.to_numpy() - by_both.to_numpy())
     least = np.linalg.eigvalsh(value)[0] if np.isfinite(value).all() else 0.0
     if least < -1e-12 * np.abs(value).max():
         warn(
@@ -607,27 +613,30 @@ def _of_two_ways(
         )
     errors = None
     flagged = None
-    parts = cast(Any, (one, two, joint))
+    parts = cast(Any, (by_first, by_second, by_both))
     if kind in JACKKNIVES:  # |Δ(se²)| ≤ 2 se ε + ε² of each part
-        off = np.sum(
+        variance_errors = np.sum(
             [2 * part.standard_errors * part.errors + part.errors**2 for part in parts], axis=0
         )
         variance = np.diag(value)
         se = np.sqrt(np.maximum(variance, 0))
         errors = np.maximum(
-            np.sqrt(np.maximum(variance + off, 0)) - se, se - np.sqrt(np.maximum(variance - off, 0))
+            np.sqrt(np.maximum(variance + variance_errors, 0)) - se,
+            se - np.sqrt(np.maximum(variance - variance_errors, 0)),
         )
         flagged = pd.concat([part.flagged for part in parts])
     dof = options.dof(
-        None if one.dof is None else np.minimum(cast(Any, one.dof), cast(Any, two.dof))
+        None
+        if by_first.dof is None
+        else np.minimum(cast(Any, by_first.dof), cast(Any, by_second.dof))
     )
     proved = all(part.proved for part in parts)
-    clusters = [dict(part.heading)["clusters"] for part in (one, two)]
-    told = f"{' and '.join(clusters)} of two ways, V₁ + V₂ − V₁₂"
-    notes = dict(one.heading) | {"small sample": text, "clusters": told}
-    known = name_parameters(fit)
+    clusters = [dict(part.heading)["clusters"] for part in (by_first, by_second)]
+    clusters_note = f"{' and '.join(clusters)} of two ways, V₁ + V₂ − V₁₂"
+    notes = dict(by_first.heading) | {"small sample": text, "clusters": clusters_note}
+    parameters = name_parameters(fit)
     return covariance_of(
-        fit, known, value, kind, dof, errors, proved=proved, flagged=flagged, notes=notes
+        fit, parameters, value, kind, dof, errors, proved=proved, flagged=flagged, notes=notes
     )
 
 
@@ -667,8 +676,8 @@ def _check_kind(fit: Fit, cov_type: str, options: Options) -> str:
             "covariance: needs the Hessian of the columns, more than rows: fit with curvature='dense'."
         )
     grouped, ungrouped = (
-        [name for name, part in JACKKNIVES.items() if part.grouped is wanted]
-        for wanted in (True, None)
+        [name for name, jackknife in JACKKNIVES.items() if jackknife.grouped is grouping]
+        for grouping in (True, None)
     )
     required = {
         "groups": ["cluster", "CR2", *grouped],
@@ -677,12 +686,12 @@ def _check_kind(fit: Fit, cov_type: str, options: Options) -> str:
         "working_variance": [],
     }
     allowed = {"groups": ungrouped, "working_variance": ["CR2"]}
-    for name, wanted in required.items():
-        takes, value = wanted + allowed.get(name, []), getattr(options, name)
-        if (value is None and kind in wanted) or (value is not None and kind not in takes):
-            of = " or ".join(map(repr, takes))
+    for name, kinds in required.items():
+        permitted, value = kinds + allowed.get(name, []), getattr(options, name)
+        if (value is None and kind in kinds) or (value is not None and kind not in permitted):
+            choices = " or ".join(map(repr, permitted))
             raise ValueError(
-                f"covariance: {name} goes with cov_type={of}{', and that with it' if wanted else ''}; got cov_type={kind!r}."
+                f"covariance: {name} goes with cov_type={choices}{', and that with it' if kinds else ''}; got cov_type={kind!r}."
             )
     _check_factor(kind, options)
     if options.cases and (
@@ -755,10 +764,10 @@ def _refuse(fit: Fit, kind: str) -> None:
         function(fit.objective, fit.theta, np.full(fit.objective.num_units, w)).look(fit.vector)[1]
         for w in (0.0, 1.0)
     ]
-    each = fit.raw(fit.influence)
-    apart = np.abs(each.sum(0) - (ends[1] - ends[0])).max()
-    size = np.abs(each).sum(0).max()
-    if not apart <= AFFINE * size:
+    gradients = fit.raw(fit.influence)
+    difference = np.abs(gradients.sum(0) - (ends[1] - ends[0])).max()
+    size = np.abs(gradients).sum(0).max()
+    if not difference <= AFFINE * size:
         raise TypeError(
             f"covariance: the units of this {name} have no gradients that add up to its own, as the steps of one chain, or the "
             "sites of one field, have none. Leave out whole sequences (drop='sequence'), or give cov_type='nonrobust'."

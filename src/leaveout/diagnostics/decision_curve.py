@@ -178,15 +178,15 @@ def decision_curve(
             "decision_curve: needs a response of two classes, or lo.Cox; the response of this model is a number."
         )
     everyone = np.ones(len(rows.unit), bool)
-    found = []
+    benefits = []
     p = rows.prediction
     for threshold in t:
         treated = p >= threshold
         value, se = _mean(rows, _contributions(rows, treated, threshold))
-        both = _mean(rows, _contributions(rows, everyone, threshold))
-        found.append([value, se, value, value, *both, 0.0, _mean(rows, treated * 1.0)[0]])
+        treat_all = _mean(rows, _contributions(rows, everyone, threshold))
+        benefits.append([value, se, value, value, *treat_all, 0.0, _mean(rows, treated * 1.0)[0]])
     columns = ["net_benefit", "se", "low", "high", "all", "all_se", "none", "treated"]
-    table = pd.DataFrame(found, pd.Index(t, name="threshold"), columns)
+    table = pd.DataFrame(benefits, pd.Index(t, name="threshold"), columns)
     half = stats.t.ppf((1 + level) / 2, rows.freedom) * table["se"]
     table["low"], table["high"] = table["net_benefit"] - half, table["net_benefit"] + half
     return DecisionCurve(table, rows.measure.fit, level, rows.time, rows.note)

@@ -134,8 +134,8 @@ class Functional(PrintedTable):
         column = {"standard_error": "std err"}.get(name, name)
         if name.startswith("_") or column not in self.table:
             raise AttributeError(name)
-        found = self.table[column].to_numpy()
-        return float(found[0]) if self.one else found
+        values = self.table[column].to_numpy()
+        return float(values[0]) if self.one else values
 
     @property
     def interval(self) -> tuple[Any, Any]:
@@ -143,13 +143,15 @@ class Functional(PrintedTable):
         return self.low, self.high
 
     def _lines(self) -> list[tuple[str, str]]:
-        lost = int(self.replicates.isna().any(axis=1).sum())
+        num_missing = int(self.replicates.isna().any(axis=1).sum())
         law = (
             ""
             if self.dof is None or self.kind == "BCa"
             else f", t of {self.dof:g} degrees of freedom"
         )
-        refits = f"{len(self.replicates)}" + (f", {lost} of which do not count" if lost else "")
+        refits = f"{len(self.replicates)}" + (
+            f", {num_missing} of which do not count" if num_missing else ""
+        )
         return [("refits", refits), ("interval", f"{self.level:.0%}, {self.kind}{law}")]
 
 
@@ -217,46 +219,48 @@ def functional(
     (3.08, 10.68)
     """
     level = share("functional: level", level)
-    refits, scales, dof, drawn = _refits_and_scales(fit, plan, strategy)
-    kind = interval or ("BCa" if drawn else "jackknife")
-    if kind not in get_args(Interval) or (kind == "BCa" and not drawn):
+    refits, scales, dof, is_bootstrap = _refits_and_scales(fit, plan, strategy)
+    kind = interval or ("BCa" if is_bootstrap else "jackknife")
+    if kind not in get_args(Interval) or (kind == "BCa" and not is_bootstrap):
         raise ValueError(
             f"functional: interval must be 'jackknife', 'delta', or 'BCa' of a lo.bootstrap; got {interval!r}."
         )
-    evaluate = _Values(refits, f)
-    now = evaluate.at(fit.vector[None], [None])[0]
-    values = evaluate.of_refits()
-    slope = evaluate.slope()
-    about = lambda each, center=None: scaled_moves(
-        each, mean_of(each[scales > 0]) if center is None else center, scales
+    evaluator = _Values(refits, f)
+    estimate = evaluator.evaluate(fit.vector[None], [None])[0]
+    values = evaluator.of_refits()
+    slope = evaluator.slope()
+    moves_about = lambda points, center=None: scaled_moves(
+        points, mean_of(points[scales > 0]) if center is None else center, scales
     )
-    se = np.linalg.norm(about(values), axis=0)
-    bias = np.sqrt(scales) @ about(values, now)
+    se = np.linalg.norm(moves_about(values), axis=0)
+    bias = np.sqrt(scales) @ moves_about(values, estimate)
     errors = np.full(len(se), np.inf)
     if fit.factor is not None:
-        off = np.where(np.isfinite(refits.theta).all(axis=1), refits.off, 0.0)
-        errors = lengths(fit, slope) * np.linalg.norm(np.sqrt(scales) * (off + off.mean()))
-    if kind == "BCa":
-        low, high = _bca(evaluate, values, now, strategy, level)
-    else:
-        reach = (scipy.stats.norm if dof is None else scipy.stats.t(dof)).ppf((1 + level) / 2)
-        half = reach * (
-            np.linalg.norm(about(refits.theta) @ slope.T, axis=0) if kind == "delta" else se
+        refit_errors = np.where(np.isfinite(refits.theta).all(axis=1), refits.off, 0.0)
+        errors = lengths(fit, slope) * np.linalg.norm(
+            np.sqrt(scales) * (refit_errors + refit_errors.mean())
         )
-        low = now - half
-        high = now + half
+    if kind == "BCa":
+        low, high = _bca(evaluator, values, estimate, strategy, level)
+    else:
+        quantile = (scipy.stats.norm if dof is None else scipy.stats.t(dof)).ppf((1 + level) / 2)
+        half = quantile * (
+            np.linalg.norm(moves_about(refits.theta) @ slope.T, axis=0) if kind == "delta" else se
+        )
+        low = estimate - half
+        high = estimate + half
     columns = {
-        "estimate": now,
+        "estimate": estimate,
         "std err": se,
         "bias": bias,
-        "corrected": now - bias,
+        "corrected": estimate - bias,
         "low": low,
         "high": high,
         "error": errors,
     }
-    frame = pd.DataFrame(values, index=refits.index, columns=evaluate.names)
-    table = pd.DataFrame(columns, index=evaluate.names)
-    return Functional(table, frame, dof, kind, level, refits.flagged, evaluate.one)
+    frame = pd.DataFrame(values, index=refits.index, columns=evaluator.names)
+    table = pd.DataFrame(columns, index=evaluator.names)
+    return Functional(table, frame, dof, kind, level, refits.flagged, evaluator.scalar)
 
 
 def _refits_and_scales(
@@ -270,16 +274,16 @@ def _refits_and_scales(
         return refits, scale * rscales, degrees(plan.to_numpy()), False
     plan = match_plan("functional", objective_of("functional", fit), plan, strategy)
     count = len(plan)
-    drawn = bool((plan.weight > 1).any() and not (plan.weight % 1).any())
-    if not drawn and (
+    is_bootstrap = bool((plan.weight > 1).any() and not (plan.weight % 1).any())
+    if not is_bootstrap and (
         plan.weight.any() or (np.bincount(plan.index, minlength=plan.num_units) != 1).any()
     ):
         raise ValueError(
             "functional: the plan must leave out every unit once, as lo.leave_one_out, lo.groups and lo.kfold do, or be a "
             "lo.bootstrap; replicate weights of another kind come from lo.survey."
         )
-    scale, dof = (1 / (count - 1), None) if drawn else ((count - 1) / count, count - 1)
-    return refit_plan("functional", fit, plan, strategy), np.full(count, scale), dof, drawn
+    scale, dof = (1 / (count - 1), None) if is_bootstrap else ((count - 1) / count, count - 1)
+    return refit_plan("functional", fit, plan, strategy), np.full(count, scale), dof, is_bootstrap
 
 
 class _Values:
@@ -287,8 +291,8 @@ class _Values:
 
     def __init__(self, refits: ParameterRefits, f: Callable[..., Any] | str):
         self.refits = refits
-        self.given = f
-        self.one = True
+        self.target = f
+        self.scalar = True
         self.names = pd.Index(["f"])
         self.is_first = True  # until the fit's own values are known, which come first
         names = refits.known.names
@@ -303,10 +307,11 @@ class _Values:
             self.column = None
             self.f = f
             kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-            given = inspect.signature(f).parameters.values()
+            parameters = inspect.signature(f).parameters.values()
             self.two = (
                 sum(
-                    each.kind in kinds and each.default is inspect.Parameter.empty for each in given
+                    parameter.kind in kinds and parameter.default is inspect.Parameter.empty
+                    for parameter in parameters
                 )
                 == 2
             )
@@ -315,7 +320,7 @@ class _Values:
                 f"functional: f must be a function of the parameters, or the name of one; got {type(f).__name__}."
             )
 
-    def at(
+    def evaluate(
         self, thetas: Float[Array, "some params"], refits: list[int | None]
     ) -> Float[Array, "some values"]:
         """Evaluate the function at some θ with the weights of the refits of the given numbers.
@@ -325,27 +330,27 @@ class _Values:
         if self.column is not None:
             return self.refits.known.at(thetas)[:, self.column, None]
         trees = natural(self.refits.fit, thetas)
-        found = []
+        values = []
         for k, number in enumerate(refits):
             parameters = map_arrays(lambda leaf, k=k: leaf[k], trees)
-            found.append(
+            values.append(
                 self.f(parameters, self._refit(thetas[k], number))
                 if self.two
                 else self.f(parameters)
             )
         try:
-            if isinstance(found[0], pd.Series | dict):
+            if isinstance(values[0], pd.Series | dict):
                 if self.is_first:
-                    self.names = pd.Index(list(pd.Series(found[0]).index))
-                found = [pd.Series(each)[self.names].tolist() for each in found]
-            array = np.asarray(found, np.float64)
+                    self.names = pd.Index(list(pd.Series(values[0]).index))
+                values = [pd.Series(value)[self.names].tolist() for value in values]
+            array = np.asarray(values, np.float64)
             if self.is_first and not (array.size and np.isfinite(array[0]).all()):
                 raise ValueError
         except (TypeError, ValueError, KeyError):
             raise ValueError(
-                f"functional: f must return a number, or numbers of one count; got {found[0]!r}."
+                f"functional: f must return a number, or numbers of one count; got {values[0]!r}."
             ) from None
-        self.one = array.ndim == 1
+        self.scalar = array.ndim == 1
         self.is_first = False
         if array.ndim > 1 and len(self.names) != array[0].size:
             self.names = pd.Index(
@@ -360,8 +365,8 @@ class _Values:
         weights = np.ones(plan.num_units) if weight is None else np.array(weight, float)
         if number is not None:
             weights *= plan.some(np.array([number])).matrix()[0]
-        at: Any = unravel(theta, fit.theta)  # type: ignore[arg-type]
-        return Refit(replace(fit, theta=at), weights)
+        parameters: Any = unravel(theta, fit.theta)  # type: ignore[arg-type]
+        return Refit(replace(fit, theta=parameters), weights)
 
     def of_refits(self) -> Float[Array, "refits values"]:
         """Evaluate the function at every refit.
@@ -369,15 +374,15 @@ class _Values:
         NaN where it does not exist, or does not determine the value.
         """
         theta = self.refits.theta
-        there = np.flatnonzero(np.isfinite(theta).all(axis=1))
-        found = self.at(theta[there], list(there))
-        values = np.full((len(theta), found.shape[1]), np.nan)
-        values[there] = found
+        existing = np.flatnonzero(np.isfinite(theta).all(axis=1))
+        computed = self.evaluate(theta[existing], list(existing))
+        values = np.full((len(theta), computed.shape[1]), np.nan)
+        values[existing] = computed
         for k, null in self.refits.free.items():
-            other = self.at((theta[k] + null.sum(axis=0))[None], [k])[0]
-            values[k, np.abs(other - values[k]) > SAME * lengths(self.refits.fit, self.slope())] = (
-                np.nan
-            )
+            displaced = self.evaluate((theta[k] + null.sum(axis=0))[None], [k])[0]
+            values[
+                k, np.abs(displaced - values[k]) > SAME * lengths(self.refits.fit, self.slope())
+            ] = np.nan
         return values
 
     def slope(self) -> Float[Array, "values params"]:
@@ -387,29 +392,33 @@ class _Values:
             np.ones(fit.num_params) if fit.factor is None else lengths(fit, np.eye(fit.num_params))
         )
         step = STEP * size
-        ends = [self.at(fit.vector + side * np.diag(step), [None] * len(step)) for side in (1, -1)]
+        ends = [
+            self.evaluate(fit.vector + side * np.diag(step), [None] * len(step)) for side in (1, -1)
+        ]
         return (ends[0] - ends[1]).T / (2 * step)
 
 
 def _bca(
-    evaluate: _Values, values: Array, now: Array, strategy: AbstractRefit, level: float
+    evaluator: _Values, values: Array, estimate: Array, strategy: AbstractRefit, level: float
 ) -> Array:
     """Compute the ends of the BCa interval of a bootstrap."""
-    fit = evaluate.refits.fit
-    plan = evaluate.refits.plan
+    fit = evaluator.refits.fit
+    plan = evaluator.refits.plan
     law = scipy.stats.norm
     alone: Plan = (
         leave_one_out(plan.num_units) if plan.clusters is None else plan_of_groups(plan.clusters)
     )
-    jackknife = _Values(refit_plan("functional", fit, alone, strategy), evaluate.given).of_refits()
-    moved = np.where(np.isfinite(jackknife), mean_of(jackknife) - jackknife, 0.0)
-    size = np.sum(moved**2, axis=0) ** 1.5
-    a = np.sum(moved**3, axis=0) / (6 * np.where(size > 0, size, 1.0))
-    ends = np.empty((2, len(now)))
-    for j, own in enumerate(values.T):
-        own = own[np.isfinite(own)]
-        below = np.mean(own < now[j]) + 0.5 * np.mean(own == now[j])
-        bias = law.ppf(np.clip(below, 0.5 / len(own), 1 - 0.5 / len(own)))
+    jackknife = _Values(
+        refit_plan("functional", fit, alone, strategy), evaluator.target
+    ).of_refits()
+    moves = np.where(np.isfinite(jackknife), mean_of(jackknife) - jackknife, 0.0)
+    size = np.sum(moves**2, axis=0) ** 1.5
+    a = np.sum(moves**3, axis=0) / (6 * np.where(size > 0, size, 1.0))
+    ends = np.empty((2, len(estimate)))
+    for j, draws in enumerate(values.T):
+        draws = draws[np.isfinite(draws)]
+        below = np.mean(draws < estimate[j]) + 0.5 * np.mean(draws == estimate[j])
+        bias = law.ppf(np.clip(below, 0.5 / len(draws), 1 - 0.5 / len(draws)))
         z = bias + law.ppf([(1 - level) / 2, (1 + level) / 2])
-        ends[:, j] = np.quantile(own, law.cdf(bias + z / (1 - a[j] * z)))
+        ends[:, j] = np.quantile(draws, law.cdf(bias + z / (1 - a[j] * z)))
     return ends

@@ -82,35 +82,35 @@ class HeldOutRows:
         """
         n = len(self.measure.case)
         case = self.measure.case
-        each = average_by_unit(self.unit, values, n)
+        unit_values = average_by_unit(self.unit, values, n)
         if self.plan is None:
             return StandardError(
-                naive(each, case, self.measure.weights.are_cases), "rows independent"
+                naive(unit_values, case, self.measure.weights.are_cases), "rows independent"
             )
-        return standard_error(each, case, self.plan)
+        return standard_error(unit_values, case, self.plan)
 
 
 def held_out_rows(
-    caller: str, of: Any, time: float | None = None, cases: bool = False
+    caller: str, source: Any, time: float | None = None, cases: bool = False
 ) -> HeldOutRows:
     """Return the held-out predictions of an estimate, or the predictions of a fit, whose weights
     may count cases.
     """
-    fit = of.fit if isinstance(of, Estimate | Validation) else of
+    fit = source.fit if isinstance(source, Estimate | Validation) else source
     if fit is None:
         raise ValueError(
             f"{caller}: this estimate has no fit, as one that was pickled has none; make it again."
         )
     if not isinstance(fit, Fit):
         raise TypeError(
-            f"{caller}: the first argument must be an Estimate, from lo.cross_validate; got {type(of).__name__}."
+            f"{caller}: the first argument must be an Estimate, from lo.cross_validate; got {type(source).__name__}."
         )
-    if isinstance(of, Estimate | Validation):
+    if isinstance(source, Estimate | Validation):
         if cases:
             raise ValueError(
                 f"{caller}: cases= goes with a fit; what a weight counts is said where the plan was made."
             )
-        cases = of.cases if isinstance(of, Validation) else of.plan.of_cases
+        cases = source.cases if isinstance(source, Validation) else source.plan.of_cases
     measure = performance(caller, fit, None if time is None else [time], cases)
     if isinstance(measure, Survival) and not measure.times.size:
         raise ValueError(f"{caller}: {NO_RISKS}")
@@ -118,18 +118,18 @@ def held_out_rows(
     n = len(measure.case)
     unit = []
     value = []
-    if not isinstance(of, Estimate):
+    if not isinstance(source, Estimate):
         note = "; ".join(filter(None, ("apparent", measure.weights.note)))
         return HeldOutRows(
             measure, np.arange(n), measure.scores(measure.own)[0], measure.case, None, at_time, note
         )
 
-    def tell(refits, theta, weights, held):
-        k, found = np.nonzero(held)
-        unit.append(found)
-        value.append(measure.scores(measure.at(theta, weights))[k, found])
+    def collect(refits, theta, weights, held):
+        k, left_out = np.nonzero(held)
+        unit.append(left_out)
+        value.append(measure.scores(measure.at(theta, weights))[k, left_out])
 
-    exists, _ = over_refits(caller, fit, of.plan, Exact(REFIT_TOL), tell)
+    exists, _ = over_refits(caller, fit, source.plan, Exact(REFIT_TOL), collect)
     units = np.concatenate(unit)
     values = np.concatenate(value)
     if unknown := int(np.isnan(values).sum()):
@@ -142,11 +142,19 @@ def held_out_rows(
     values = values[order]
     times = np.bincount(units, minlength=n)
     note = "; ".join(
-        filter(None, (f"held out, {of.plan.call or 'a plan that was given'}", measure.weights.note))
+        filter(
+            None, (f"held out, {source.plan.call or 'a plan that was given'}", measure.weights.note)
+        )
     )
     if not exists.all():
-        lost = f"{np.sum(~exists)} of {len(exists)} refits do not exist"
-        note += f"; {lost}, {np.sum(times == 0)} units have no prediction"
+        missing = f"{np.sum(~exists)} of {len(exists)} refits do not exist"
+        note += f"; {missing}, {np.sum(times == 0)} units have no prediction"
     return HeldOutRows(
-        measure, units, values, (measure.case / np.maximum(times, 1))[units], of.plan, at_time, note
+        measure,
+        units,
+        values,
+        (measure.case / np.maximum(times, 1))[units],
+        source.plan,
+        at_time,
+        note,
     )

@@ -141,8 +141,8 @@ def influence(
         raise TypeError(f"influence: strategy must be one, such as lo.Exact(); got {strategy!r}.")
     require_hessian(fit, "influence")
     parts = estimate.losses, estimate.error, estimate.result, estimate.baseline
-    of = cache_key(fit, plan, strategy, estimate=parts, prediction=prediction, pairs=pairs)
-    with stoppable("influence"), keeping("influence", checkpoint, of):
+    key = cache_key(fit, plan, strategy, estimate=parts, prediction=prediction, pairs=pairs)
+    with stoppable("influence"), keeping("influence", checkpoint, key):
         return _make_result(estimate, fit, plan, strategy, prediction, pairs)
 
 
@@ -155,64 +155,70 @@ def _make_result(
     pairs: int | None,
 ) -> Influence:
     watched, of_row = (None, None) if prediction is None else _prediction_function(fit, prediction)
-    found = Moves(fit, plan, refit, watched, of_row)
-    own = name_parameters(fit)
-    whole = float(dispersion(fit)[0])
-    now = own.at(fit.vector[None])[0]
-    values = np.array(own.at(found.theta))
-    theta = found.theta.copy()
-    lost = np.zeros(len(plan))
-    for k, partial in partial_refits(fit, plan, found.result, own).items():
-        values[k], theta[k], found.off[k], lost[k] = (
+    moves = Moves(fit, plan, refit, watched, of_row)
+    parameters = name_parameters(fit)
+    fit_dispersion = float(dispersion(fit)[0])
+    estimates = parameters.at(fit.vector[None])[0]
+    values = np.array(parameters.at(moves.theta))
+    theta = moves.theta.copy()
+    num_open = np.zeros(len(plan))
+    for k, partial in partial_refits(fit, plan, moves.result, parameters).items():
+        values[k], theta[k], moves.error[k], num_open[k] = (
             partial.values,
             partial.theta,
             partial.error,
             len(partial.free),
         )
-    phi = dispersions(fit, plan, theta, lost) if found.cheap else np.full(len(plan), whole)
-    size = fit.rank * whole
-    away = (values - now) / spread(fit, own.slope) / np.sqrt(phi)[:, None]
+    phi = (
+        dispersions(fit, plan, theta, num_open)
+        if moves.cheap
+        else np.full(len(plan), fit_dispersion)
+    )
+    size = fit.rank * fit_dispersion
+    changes = (values - estimates) / spread(fit, parameters.slope) / np.sqrt(phi)[:, None]
     table = _losses(estimate).assign(
-        cook=found.length**2 / size, cook_error=found.off * (2 * found.length + found.off) / size
+        cook=moves.length**2 / size,
+        cook_error=moves.error * (2 * moves.length + moves.error) / size,
     )
     # the parameter that each refit moves most
-    most = np.argmax(np.nan_to_num(np.abs(away), nan=-1.0), axis=1)
-    table["moved"] = away[np.arange(len(away)), most]
-    table["parameter"] = np.where(table["moved"].isna(), "", np.asarray(own.names, object)[most])
-    table["moved_error"] = found.off / np.sqrt(phi)
-    if own.slope is None:
+    largest = np.argmax(np.nan_to_num(np.abs(changes), nan=-1.0), axis=1)
+    table["moved"] = changes[np.arange(len(changes)), largest]
+    table["parameter"] = np.where(
+        table["moved"].isna(), "", np.asarray(parameters.names, object)[largest]
+    )
+    table["moved_error"] = moves.error / np.sqrt(phi)
+    if parameters.slope is None:
         # rounding
         table["moved_error"] *= np.max(lengths(fit, np.eye(fit.num_params)) / spread(fit))
-    if found.others is not None:
-        table["others"] = found.others
+    if moves.objective_change is not None:
+        table["others"] = moves.objective_change
     if watched is not None:
-        table["prediction"], table["prediction_error"] = found.value, found.value_error
-    table["proved"] = found.proved & (own.slope is None)
+        table["prediction"], table["prediction_error"] = moves.value, moves.value_error
+    table["proved"] = moves.proved & (parameters.slope is None)
     table["result"] = np.array([code.name for code in RESULTS])[estimate.result]
     index = plan.refit_names
     table.index = index
-    together, note = pairs_of(
-        fit, plan, table, found, size, pairs, lambda some: Moves(fit, some, refit)
+    pair_table, note = pairs_of(
+        fit, plan, table, moves, size, pairs, lambda pair_plan: Moves(fit, pair_plan, refit)
     )
-    many = (
+    dispersion_note = (
         ""
-        if found.cheap
+        if moves.cheap
         else "of so many refits standard errors go by the dispersion of the whole fit"
     )
-    said = "; ".join(filter(None, (note, many)))
+    notes = "; ".join(filter(None, (note, dispersion_note)))
     return Influence(
         estimate,
         table,
-        pd.DataFrame(away, index=index, columns=own.names),
-        together,
+        pd.DataFrame(changes, index=index, columns=parameters.names),
+        pair_table,
         repr(refit),
-        said,
+        notes,
     )
 
 
 class Moves:
-    """The refits of a plan: their θ, their distances from θ̂ (`u`, whitened, and its `length`), and
-    the errors `off` of these.
+    """The refits of a plan: their θ, moves (`u`, whitened, of some `length`) and `error`s.
 
     Errors may be `proved`. The object also has the change of the watched prediction and, if that is
     cheap, the change of F per remaining unit.
@@ -227,34 +233,38 @@ class Moves:
         error: PredictionError | None = None,
     ):
         self.cheap = work(fit.objective, fit.num_params) * plan.num_refits <= CHEAP
-        now, (own, fit_proved) = (
+        fit_value, (fit_error, fit_proved) = (
             np.nan if watch is None else watch(fit.vector[None])[0],
             distance_of_fit(fit),
         )
-        still = 0.0 if error is None else error(fit.vector[None], np.array([own]))[0]
+        fit_value_error = (
+            0.0 if error is None else error(fit.vector[None], np.array([fit_error]))[0]
+        )
 
-        def tell(batch: Batch, outcome: RefitBatch, theta: Array, far: Array) -> StepResult:
-            told = {}
+        def collect(batch: Batch, outcome: RefitBatch, theta: Array, distance: Array) -> StepResult:
+            columns = {}
             if watch is not None:
                 values = watch(theta)
-                off = (
+                value_errors = (
                     reach(fit, outcome, values, watch)
                     if error is None
-                    else still + error(theta, far)
+                    else fit_value_error + error(theta, distance)
                 )
-                told = {"value": values - now, "value_error": off}
-            return told | ({"others": _others(fit, batch, theta)} if self.cheap else {})
+                columns = {"value": values - fit_value, "value_error": value_errors}
+            return columns | (
+                {"others": _objective_changes(fit, batch, theta)} if self.cheap else {}
+            )
 
-        found = refit_all("influence", fit, plan, refit, tell)
-        self.theta = found["theta"]
-        self.result = found["result"]
-        self.proved = (found["proved"] == 1) & fit_proved
-        self.others, self.value, self.value_error = (
-            found.get(name) for name in ("others", "value", "value_error")
+        refits = refit_all("influence", fit, plan, refit, collect)
+        self.theta = refits["theta"]
+        self.result = refits["result"]
+        self.proved = (refits["proved"] == 1) & fit_proved
+        self.objective_change, self.value, self.value_error = (
+            refits.get(name) for name in ("others", "value", "value_error")
         )
         self.u = (self.theta - fit.vector) @ np.asarray(fit.factor)
-        self.length, lost = lengths_of_moves(fit, self.theta - fit.vector)
-        self.off = found["off"] + (lost + own if fit_proved else 0.0)
+        self.length, rounding = lengths_of_moves(fit, self.theta - fit.vector)
+        self.error = refits["off"] + (rounding + fit_error if fit_proved else 0.0)
 
 
 def refit_all(
@@ -262,38 +272,40 @@ def refit_all(
     fit: Fit,
     plan: Plan,
     refit: AbstractRefit,
-    tell: Callable[[Batch, RefitBatch, Array, Array], StepResult],
+    collect: Callable[[Batch, RefitBatch, Array, Array], StepResult],
     judge: bool = True,
 ) -> StepResult:
     """Refit a whole plan: θ of every refit, a bound `off` on its distance from the exact one, its
-    code, and what `tell` adds.
+    code, and what `collect` adds.
 
     `proved` is one where the bound is proved. The numbers are NaN where there is no refit.
     """
-    found: StepResult = {}
+    results: StepResult = {}
 
     def record(batch: Batch, outcome: RefitBatch) -> StepResult:
         exists = ~among(outcome.result, NO_REFIT_CODES)[:, None]
         theta = np.where(exists, outcome.theta, fit.vector)
-        far, proved = distances(fit, outcome, theta)
-        told = {"off": far, "proved": proved.astype(float)} | tell(batch, outcome, theta, far)
-        where = {name: np.where(exists[:, 0], values, np.nan) for name, values in told.items()}
+        distance, proved = distances(fit, outcome, theta)
+        columns = {"off": distance, "proved": proved.astype(float)} | collect(
+            batch, outcome, theta, distance
+        )
+        where = {name: np.where(exists[:, 0], values, np.nan) for name, values in columns.items()}
         return where | {
             "theta": np.where(exists, theta, np.nan),
             "result": np.asarray(outcome.result, float),
         }
 
-    def merge(batch: Batch, told: StepResult) -> None:
-        for name in told.keys() - {"held"}:
-            found.setdefault(name, np.full((plan.num_refits, *told[name].shape[1:]), np.nan))[
+    def merge(batch: Batch, columns: StepResult) -> None:
+        for name in columns.keys() - {"held"}:
+            results.setdefault(name, np.full((plan.num_refits, *columns[name].shape[1:]), np.nan))[
                 batch.refits
-            ] = told[name]
+            ] = columns[name]
 
     refit_batches(caller, fit, plan, refit, record, merge, judge)
-    return found
+    return results
 
 
-def _others(
+def _objective_changes(
     fit: Fit, batch: Batch, theta: Float[Array, "refits params"]
 ) -> Float[Array, " refits"]:
     """Return the change of F for the remaining units, per unit."""
@@ -321,12 +333,12 @@ def _prediction_function(
     """
 
     def number(value: Any) -> float:
-        found = np.asarray(value, np.float64)
-        if found.size != 1:
+        array = np.asarray(value, np.float64)
+        if array.size != 1:
             raise ValueError(
-                f"influence: prediction must return one number; got shape {found.shape}."
+                f"influence: prediction must return one number; got shape {array.shape}."
             )
-        return float(found.ravel()[0])
+        return float(array.ravel()[0])
 
     def of_parameters(thetas: Array) -> Array:
         tree = natural(fit, thetas)
@@ -378,29 +390,32 @@ def _prediction_function(
             np.array([number(shared(eta[k : k + 1], thetas[k, q:])) for k in range(len(thetas))])
         )
 
-    def error(thetas: Array, far: Array) -> Array:
-        wide = lengths(fit, np.pad(x, (0, fit.num_params - q))[None])[0] * far
+    def error(thetas: Array, distance: Array) -> Array:
+        half_width = lengths(fit, np.pad(x, (0, fit.num_params - q))[None])[0] * distance
         return mean_errors(
             lambda eta: to_target(np.asarray(objective.loss_function.inverse_link(eta))),
             thetas[:, :q] @ x,
-            wide,
+            half_width,
         )[1]
 
     return of_row, None if objective.own else error
 
 
 def mean_errors(
-    inverse_link: Callable[[Array], Any], eta: Array, reach: Array
+    inverse_link: Callable[[Array], Any], eta: Array, half_width: Array
 ) -> tuple[Array, Array]:
-    """Compute means at predictors that may be off by `reach`, and bounds of their errors, infinite
-    at a pole of the link.
-    """
+    """Compute means at predictors within `half_width`, with error bounds, infinite at poles."""
     with np.errstate(all="ignore"):
-        value, low, high = (np.asarray(inverse_link(at)) for at in (eta, eta - reach, eta + reach))
+        value, low, high = (
+            np.asarray(inverse_link(predictor))
+            for predictor in (eta, eta - half_width, eta + half_width)
+        )
         between = (np.minimum(low, high) <= value) & (value <= np.maximum(low, high))
-        off = np.maximum(np.abs(low - value), np.abs(high - value))
-        off = off + 2 * FUNCTION * np.max(np.abs([value, low, high]), axis=0)
-    return value, np.where(between & np.isfinite(off), off, np.where(np.isnan(value), 0.0, np.inf))
+        errors = np.maximum(np.abs(low - value), np.abs(high - value))
+        errors = errors + 2 * FUNCTION * np.max(np.abs([value, low, high]), axis=0)
+    return value, np.where(
+        between & np.isfinite(errors), errors, np.where(np.isnan(value), 0.0, np.inf)
+    )
 
 
 def _losses(estimate: Estimate) -> pd.DataFrame:
@@ -409,27 +424,27 @@ def _losses(estimate: Estimate) -> pd.DataFrame:
     The columns are the number of units left out, the mean held-out loss, the no-update loss, the
     rise, its share of the summed sizes of losses, and the error of its summed loss.
     """
-    at = estimate._at
+    entries = estimate._at
     weight = estimate._weight
     count = estimate.plan.num_refits
-    scored = at.held & np.isfinite(estimate.losses)
-    refit = at.refit[scored]
-    unit = at.unit[scored]
+    scored = entries.held & np.isfinite(estimate.losses)
+    refit = entries.refit[scored]
+    unit = entries.unit[scored]
     loss = estimate.losses[scored]
     before = estimate.baseline[scored]
     times = np.bincount(unit, minlength=len(weight))[unit]
-    own = weight[unit]
-    summed = lambda each: np.bincount(refit, each, count)
-    mass = summed(own)
-    mean = lambda each: np.where(
-        mass > 0, summed(own * each) / np.where(mass > 0, mass, 1.0), np.nan
+    entry_weight = weight[unit]
+    summed = lambda values: np.bincount(refit, values, count)
+    mass = summed(entry_weight)
+    mean = lambda values: np.where(
+        mass > 0, summed(entry_weight * values) / np.where(mass > 0, mass, 1.0), np.nan
     )
-    size = summed(own * np.abs(loss) / times)
+    size = summed(entry_weight * np.abs(loss) / times)
     share = size / size.sum() if size.sum() > 0 else np.zeros(count)
-    found = {
+    columns = {
         "units": np.diff(estimate.plan.indptr),
         "loss": mean(loss),
         "no_update": mean(before),
         "rise": mean(loss - before),
     }
-    return pd.DataFrame(found | {"share": share, "error": estimate.error})
+    return pd.DataFrame(columns | {"share": share, "error": estimate.error})

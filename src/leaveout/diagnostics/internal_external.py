@@ -121,20 +121,20 @@ class InternalExternal(PerformanceTable):
             raise ValueError(
                 "forest: rows are added to those of the centres, named 'pooled' and 'new centre'; rename the centre."
             )
-        to, back, slope = scale(*ENDS.get(measure, LINE))
+        transform, inverse, derivative = scale(*ENDS.get(measure, LINE))
         value = self.centres[measure].to_numpy()
         se = self.centres[f"{measure}_se"].to_numpy()
         between = self.table.loc[measure, "tau2"]
         # a centre whose patients are ranked without a fault has no interval
         with np.errstate(all="ignore"):
-            half = scipy.stats.norm.ppf((1 + self.level) / 2) * se * np.abs(slope(value))
+            half = scipy.stats.norm.ppf((1 + self.level) / 2) * se * np.abs(derivative(value))
             ends = {
                 "estimate": value,
-                "low": back(to(value) - half),
-                "high": back(to(value) + half),
+                "low": inverse(transform(value) - half),
+                "high": inverse(transform(value) + half),
             }
             rows = pd.DataFrame(
-                ends | {"weight": 1 / ((se * slope(value)) ** 2 + between)}, self.centres.index
+                ends | {"weight": 1 / ((se * derivative(value)) ** 2 + between)}, self.centres.index
             )
         for name, kind in (("pooled", ""), ("new centre", "pi_")):
             columns = ["estimate", f"{kind}low", f"{kind}high"]
@@ -148,13 +148,17 @@ class InternalExternal(PerformanceTable):
         lines = []
         for name, row in self.centres.iterrows():
             error = {
-                each: f" ± {row[f'{each}_se']:.2g}" if np.isfinite(row[f"{each}_se"]) else ""
-                for each in shown
+                measure: f" ± {row[f'{measure}_se']:.2g}"
+                if np.isfinite(row[f"{measure}_se"])
+                else ""
+                for measure in shown
             }
-            known = ", ".join(
-                f"{each} {row[each]:.3g}{error[each]}" for each in shown if np.isfinite(row[each])
+            measures = ", ".join(
+                f"{measure} {row[measure]:.3g}{error[measure]}"
+                for measure in shown
+                if np.isfinite(row[measure])
             )
-            lost = (
+            reason = (
                 ""
                 if RESULTS[row["result"]] not in NO_REFIT_CODES
                 else f"no refit: {RESULTS[row['result']].message}"
@@ -163,16 +167,21 @@ class InternalExternal(PerformanceTable):
             lines.append(
                 (
                     str(name),
-                    f"{row['n']:.0f} rows{events}: {known or lost or 'no measure is defined'}",
+                    f"{row['n']:.0f} rows{events}: {measures or reason or 'no measure is defined'}",
                 )
             )
-        how = f"random effects, τ² by {self.tau2}, Hartung–Knapp, {self.level:.0%}; pi: prediction interval for a new centre"
-        few = int((self.centres["n"] < POOLED_ROWS).sum())
+        method = f"random effects, τ² by {self.tau2}, Hartung–Knapp, {self.level:.0%}; pi: prediction interval for a new centre"
+        num_small = int((self.centres["n"] < POOLED_ROWS).sum())
         return [
             *lines,
             (
                 "pooled",
-                how + (f"; without {few} centres of fewer than {POOLED_ROWS} rows" if few else ""),
+                method
+                + (
+                    f"; without {num_small} centres of fewer than {POOLED_ROWS} rows"
+                    if num_small
+                    else ""
+                ),
             ),
         ]
 
@@ -258,20 +267,24 @@ def internal_external(
     )
     plan = match_plan("internal_external", fit.objective, groups_of(centres), strategy)
     # in the order of the fit's units
-    label, names = (cast(Array, each) for each in (plan.clusters, plan.labels))
+    label, names = (cast(Array, column) for column in (plan.clusters, plan.labels))
     by_centre = {Binary: _binary, Survival: _survival, Continuous: _linear}[type(measure)]
-    found: list[dict[str, float]] = [{} for _ in range(plan.num_refits)]
+    measures: list[dict[str, float]] = [{} for _ in range(plan.num_refits)]
     counts = measure.weights.weigh
 
-    def tell(refits, theta, weights, held):
-        at = measure.at(theta, weights)
+    def collect(refits, theta, weights, held):
+        predictions = measure.at(theta, weights)
         for k, refit in enumerate(refits):
-            one = at[k] if isinstance(at, np.ndarray) else tuple(part[k] for part in at)
-            if (some := (held[k] > 0) & counts).any():
-                found[refit] = by_centre(measure, one, some)
+            prediction = (
+                predictions[k]
+                if isinstance(predictions, np.ndarray)
+                else tuple(part[k] for part in predictions)
+            )
+            if (members := (held[k] > 0) & counts).any():
+                measures[refit] = by_centre(measure, prediction, members)
 
-    _, result = over_refits("internal_external", fit, plan, strategy, tell)
-    table = pd.DataFrame(found, index=pd.Index(names, name="centre"))
+    _, result = over_refits("internal_external", fit, plan, strategy, collect)
+    table = pd.DataFrame(measures, index=pd.Index(names, name="centre"))
     number = counts * measure.weights.copies
     counted = {"n": np.bincount(label, number, len(names)).astype(int)}
     events = (
@@ -292,18 +305,18 @@ def internal_external(
     listed = [name.removesuffix("_se") for name in errors]
     pooled, natural = {}, {}
     for name in listed:
-        to, back, slope = scale(*ENDS.get(name, LINE))
+        transform, inverse, derivative = scale(*ENDS.get(name, LINE))
         value, se = table[name].to_numpy(), table[f"{name}_se"].to_numpy()
         with np.errstate(all="ignore"):
-            one = pool(to(value), se * np.abs(slope(value)), tau2, level)
-        pooled[{"C": "logit C", "OE": "log OE"}.get(name, name)] = one
-        ends = {"estimate": one["mu"], **one[["low", "high", "pi_low", "pi_high"]]}
-        natural[name] = {key: back(end) for key, end in ends.items()} | dict(
-            one[["tau2", "I2", "k"]]
+            summary = pool(transform(value), se * np.abs(derivative(value)), tau2, level)
+        pooled[{"C": "logit C", "OE": "log OE"}.get(name, name)] = summary
+        ends = {"estimate": summary["mu"], **summary[["low", "high", "pi_low", "pi_high"]]}
+        natural[name] = {key: inverse(end) for key, end in ends.items()} | dict(
+            summary[["tau2", "I2", "k"]]
         )
     of_rows, own_scale = (
-        pd.DataFrame.from_dict(each, orient="index").astype({"k": int})
-        for each in (pooled, natural)
+        pd.DataFrame.from_dict(summaries, orient="index").astype({"k": int})
+        for summaries in (pooled, natural)
     )
     return InternalExternal(own_scale, fit, level, table, of_rows, tau2)
 
@@ -325,65 +338,67 @@ class Rows(NamedTuple):
 
 
 @np.errstate(all="ignore")
-def _binary(measure: Binary, eta: Float[Array, " rows"], some: Array) -> dict[str, float]:
-    x = eta[some]
-    y = measure.y[some]
-    w = measure.case[some]
-    rows = Rows(w, measure.weights.copies[some])
+def _binary(measure: Binary, eta: Float[Array, " rows"], members: Array) -> dict[str, float]:
+    x = eta[members]
+    y = measure.y[members]
+    w = measure.case[members]
+    rows = Rows(w, measure.weights.copies[members])
     p = scipy.special.expit(x)
     observed = w @ y
-    both = 0 < observed < w.sum()
-    found = (
-        rows.mean(METRICS["auc"].pseudo(y, x, w), "C") if both else {"C": np.nan, "C_se": np.nan}
+    has_both = 0 < observed < w.sum()
+    measures = (
+        rows.mean(METRICS["auc"].pseudo(y, x, w), "C")
+        if has_both
+        else {"C": np.nan, "C_se": np.nan}
     )
     (_, slope), cov = regression(np.column_stack([np.ones_like(x), x]), y, w, None, False)
     (large,), large_cov = regression(np.ones((len(x), 1)), y, w, None, False, x)
-    found |= {
+    measures |= {
         "slope": slope,
         "slope_se": cov[1, 1] ** 0.5,
         "large": large,
         "large_se": large_cov[0, 0] ** 0.5,
     }
     ratio = observed / (w @ p)
-    found |= {
+    measures |= {
         "OE": ratio,
         "OE_se": ratio * np.sqrt((1 - observed / w.sum()) / observed) if observed > 0 else np.nan,
     }
     losses = np.logaddexp(0, (1 - 2 * y) * x)
-    return found | rows.mean((y - p) ** 2, "brier") | rows.mean(losses, "logloss")
+    return measures | rows.mean((y - p) ** 2, "brier") | rows.mean(losses, "logloss")
 
 
 @np.errstate(all="ignore")
-def _survival(measure: Survival, at: Any, some: Array) -> dict[str, float]:
-    eta, w = at[0], np.where(some, measure.case, 0.0)
-    risk = measure.risk[some]
+def _survival(measure: Survival, prediction: Any, members: Array) -> dict[str, float]:
+    eta, w = prediction[0], np.where(members, measure.case, 0.0)
+    risk = measure.risk[members]
     died = measure.risk[:, 2] * w
-    found = {"C": np.nan, "C_se": np.nan}
+    measures = {"C": np.nan, "C_se": np.nan}
     with contextlib.suppress(ValueError):  # if no pair is comparable
-        rows = Rows(w[some], measure.weights.copies[some])
-        found = rows.mean(METRICS["concordance"].pseudo(risk, eta[some], w[some]), "C")
-    pull = lambda b: measure.likelihood(b, eta[None], w[None])[1]
-    slope = secant(pull, pull(np.ones(1)))
+        rows = Rows(w[members], measure.weights.copies[members])
+        measures = rows.mean(METRICS["concordance"].pseudo(risk, eta[members], w[members]), "C")
+    gradient = lambda b: measure.likelihood(b, eta[None], w[None])[1]
+    slope = secant(gradient, gradient(np.ones(1)))
     step = 1e-5  # of a central difference of the slope's gradient, whose error is its square
-    bend = (pull(slope + step) - pull(slope - step)) / (2 * step)
-    expected = w @ at[2]
+    curvature = (gradient(slope + step) - gradient(slope - step)) / (2 * step)
+    expected = w @ prediction[2]
     observed = died.sum()
     ratio = observed / expected
-    found |= {"slope": slope[0], "slope_se": float(bend[0] ** -0.5), "OE": ratio}
-    return found | {"OE_se": ratio / np.sqrt(observed) if observed > 0 else np.nan}
+    measures |= {"slope": slope[0], "slope_se": float(curvature[0] ** -0.5), "OE": ratio}
+    return measures | {"OE_se": ratio / np.sqrt(observed) if observed > 0 else np.nan}
 
 
 @np.errstate(all="ignore")
-def _linear(measure: Continuous, mean: Float[Array, " rows"], some: Array) -> dict[str, float]:
-    x = mean[some]
-    y = measure.y[some]
-    w = measure.case[some]
-    rows = Rows(w, measure.weights.copies[some])
-    found = (
+def _linear(measure: Continuous, mean: Float[Array, " rows"], members: Array) -> dict[str, float]:
+    x = mean[members]
+    y = measure.y[members]
+    w = measure.case[members]
+    rows = Rows(w, measure.weights.copies[members])
+    measures = (
         rows.mean(METRICS["r2"].pseudo(y, x, w), "R2")
         if np.ptp(y) > 0
         else {"R2": np.nan, "R2_se": np.nan}
     )
-    found |= rows.mean((y - x) ** 2, "MSE")
+    measures |= rows.mean((y - x) ** 2, "MSE")
     (_, slope), cov = regression(np.column_stack([np.ones_like(x), x]), y, w, None, True)
-    return found | {"slope": slope, "slope_se": cov[1, 1] ** 0.5} | rows.mean(y - x, "large")
+    return measures | {"slope": slope, "slope_se": cov[1, 1] ** 0.5} | rows.mean(y - x, "large")

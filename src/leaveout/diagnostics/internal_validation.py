@@ -147,10 +147,10 @@ class Validation(PerformanceTable):
 
         Its name, its message, and whether the resample counts.
         """
-        some = self.result[self.result != RESULTS.successful.name]
-        message = [RESULTS[name].message for name in some]
-        used = [RESULTS[name] not in NO_REFIT_CODES for name in some]
-        return pd.DataFrame({"result": some, "message": message, "used": used}, index=some.index)
+        codes = self.result[self.result != RESULTS.successful.name]
+        message = [RESULTS[name].message for name in codes]
+        used = [RESULTS[name] not in NO_REFIT_CODES for name in codes]
+        return pd.DataFrame({"result": codes, "message": message, "used": used}, index=codes.index)
 
     def _facts(self) -> list[tuple[str, str]]:
         flagged = self.flagged
@@ -159,14 +159,18 @@ class Validation(PerformanceTable):
             f"{count} {name} ({RESULTS[name].message.split(';')[0]})"
             for name, count in number.items()
         ]
-        lost = int((~flagged["used"]).sum())
-        left = f"{lost} of {len(self.result)} have no refit and leave every mean: " if lost else ""
+        num_missing = int((~flagged["used"]).sum())
+        missing_note = (
+            f"{num_missing} of {len(self.result)} have no refit and leave every mean: "
+            if num_missing
+            else ""
+        )
         return [
             (
                 "resamples",
                 f"{self.plan.num_refits}, method {self.method}, {self.plan.call or 'a plan that was given'}",
             ),
-            ("flagged", f"{left}{', '.join(codes)}" if codes else "none"),
+            ("flagged", f"{missing_note}{', '.join(codes)}" if codes else "none"),
             (
                 "intervals",
                 f"{self.level:.0%}, for this fit on new data"
@@ -309,11 +313,13 @@ def validate(
         raise ValueError(
             f"validate: method={method!r} needs rows that are left out and scored; the plan has none."
         )
-    own = measure.own
+    fit_prediction = measure.own
     note = ""
-    apparent = {name: value[0] for name, value in measure(own, measure.case[None], True).items()}
+    apparent = {
+        name: value[0] for name, value in measure(fit_prediction, measure.case[None], True).items()
+    }
     try:
-        smooth = measure.curve_errors(own[0], measure.case) if curves else {}
+        smooth = measure.curve_errors(fit_prediction[0], measure.case) if curves else {}
     except ImportError as error:
         smooth = {}
         curves = 0
@@ -321,8 +327,8 @@ def validate(
     orig = pd.Series(apparent | smooth)
     tables = np.full((plan.num_refits, 3, len(orig)), np.nan)
 
-    def tell(refits, theta, weights, held):
-        at = measure.at(theta, weights)
+    def collect(refits, theta, weights, held):
+        prediction = measure.at(theta, weights)
         case = measure.case
         parts = [(0, weights * case, True)]
         if method != "crossvalidation":
@@ -332,12 +338,12 @@ def validate(
         measures = np.full((len(refits), 3, len(orig)), np.nan)
         for part, rows, seen in parts:
             measures[:, part, : len(apparent)] = np.column_stack(
-                list(measure(at, rows, seen).values())
+                list(measure(prediction, rows, seen).values())
             )
             for k in np.flatnonzero(refits < curves) if smooth else ():
                 with np.errstate(all="ignore"):
                     measures[k, part, len(apparent) :] = list(
-                        measure.curve_errors(at[k], rows[k]).values()
+                        measure.curve_errors(prediction[k], rows[k]).values()
                     )
         return measures
 
@@ -373,9 +379,9 @@ def validate(
             cases,
         )
 
-    of = cache_key(fit, plan, strategy, method=method, times=times, curves=curves, cases=cases)
-    with keeping("validate", checkpoint, of):
-        exists, result = over_refits("validate", fit, plan, strategy, tell, tables, summarise)
+    key = cache_key(fit, plan, strategy, method=method, times=times, curves=curves, cases=cases)
+    with keeping("validate", checkpoint, key):
+        exists, result = over_refits("validate", fit, plan, strategy, collect, tables, summarise)
     if np.mean(exists) < 0.9:
         warn(
             f"validate: {np.sum(~exists)} of {plan.num_refits} resamples have no refit and are left out; the others are a "
@@ -408,18 +414,18 @@ def resamples(
         return match_plan(
             caller, objective, number if groups is None else groups_of(groups, number), strategy
         ), method
-    whole: dict[str, Any] = {} if groups is None else {"groups": groups}
+    options: dict[str, Any] = {} if groups is None else {"groups": groups}
     if measure.weights.are_cases and groups is None:
         return bootstrap_of_cases(caller, measure.case, number, seed), method
     return match_plan(
-        caller, objective, bootstrap(objective.num_units, number, **whole, seed=seed), strategy
+        caller, objective, bootstrap(objective.num_units, number, **options, seed=seed), strategy
     ), method
 
 
 def check_method(caller: str, method: Method | None, plan: Plan) -> None:
     """Raise ValueError if a method of resamples is given folds, or one of folds resamples."""
     if method is not None and plan.draws == (method == "crossvalidation"):
-        wanted, other = (
+        required_plan, actual_plan = (
             ("folds, such as lo.kfold", "resamples")
             if plan.draws
             else ("resamples, such as lo.bootstrap", "folds")
@@ -430,7 +436,7 @@ def check_method(caller: str, method: Method | None, plan: Plan) -> None:
             else " lo.cross_validate(fit, folds) has held-out predictions, which lo.calibration takes."
         )
         raise ValueError(
-            f"{caller}: {method!r} takes {wanted}; the plan {plan.call or ''} is of {other}.{way}"
+            f"{caller}: {method!r} takes {required_plan}; the plan {plan.call or ''} is of {actual_plan}.{way}"
         )
 
 
@@ -444,15 +450,15 @@ def bootstrap_of_cases(caller: str, cases: Float[Array, " units"], number: int, 
             f"{caller}: cases=True takes sample_weight as numbers of cases; they are no whole numbers."
         )
     unit = np.flatnonzero(cases)
-    drawn = (
+    weights = (
         np.random.default_rng(seed).multinomial(int(cases.sum()), cases[unit] / cases.sum(), number)
         / cases[unit]
     )
     parts = (
         np.arange(number + 1) * len(unit),
         np.tile(unit, number),
-        drawn.ravel(),
-        np.zeros(drawn.size, bool),
+        weights.ravel(),
+        np.zeros(weights.size, bool),
         len(cases),
     )
     return Plan(*parts).replace_facts(call=f"{number} bootstraps of {cases.sum():.0f} cases")
@@ -463,12 +469,12 @@ def over_refits(
     fit: Fit,
     plan: Plan,
     strategy: AbstractRefit,
-    tell: Any,
+    collect: Any,
     tables: Any = None,
     summarise: Any = None,
 ) -> tuple[Bool[Array, " refits"], pd.Series]:
-    """Call `tell(refits, theta, weights, held)` with the refits that exist, some at a time; return
-    which do, and all codes.
+    """Call `collect(refits, theta, weights, held)` with the refits that exist, some at a time;
+    return which do, and all codes.
 
     What it returns, an array with a row a refit, goes to the rows of `tables`, also if it comes
     from a checkpoint. On Ctrl-C `summarise(exists, codes)` makes the result of the refits so far.
@@ -483,24 +489,26 @@ def over_refits(
         exists = np.flatnonzero(~among(done.result, NO_REFIT_CODES))
         parts = []
         for k in range(0, len(exists), size):
-            some = exists[k : k + size]
-            weights = weights_of(batch.rows, n, some)
-            left = batch.rows._replace(weight=np.where(batch.rows.held, batch.rows.weight, 1.0))
+            lanes = exists[k : k + size]
+            weights = weights_of(batch.rows, n, lanes)
+            held_rows = batch.rows._replace(
+                weight=np.where(batch.rows.held, batch.rows.weight, 1.0)
+            )
             parts.append(
-                tell(
-                    batch.refits[some],
-                    np.asarray(done.theta)[some],
+                collect(
+                    batch.refits[lanes],
+                    np.asarray(done.theta)[lanes],
                     weights,
-                    1 - weights_of(left, n, some),
+                    1 - weights_of(held_rows, n, lanes),
                 )
             )
         rows = {"rows": np.concatenate(parts)} if tables is not None and parts else {}
         return {"result": np.asarray(done.result), **rows}
 
-    def merge(batch, told):
-        result[batch.refits] = told["result"]
-        if "rows" in told:
-            tables[batch.refits[~among(told["result"], NO_REFIT_CODES)]] = told["rows"]
+    def merge(batch, columns):
+        result[batch.refits] = columns["result"]
+        if "rows" in columns:
+            tables[batch.refits[~among(columns["result"], NO_REFIT_CODES)]] = columns["rows"]
 
     def outcome():
         exists = ~among(result, (*NO_REFIT_CODES, RESULTS.interrupted))
@@ -537,23 +545,34 @@ def _corrected(
     """Average the measures over the resamples that define them, and correct the apparent ones."""
     apparent = orig.to_numpy()
     paired = method in ("bootstrap", "crossvalidation")
-    there = np.isfinite(tested) & (np.isfinite(train) if paired else True)
-    weight = there * (np.ones(len(train)) if paired else left_out_shares(plan))[:, None]
-    mean = lambda each: np.sum(np.where(there, np.nan_to_num(each) * weight, 0), 0) / weight.sum(0)
+    defined = np.isfinite(tested) & (np.isfinite(train) if paired else True)
+    weight = defined * (np.ones(len(train)) if paired else left_out_shares(plan))[:, None]
+    mean = lambda values: (
+        np.sum(np.where(defined, np.nan_to_num(values) * weight, 0), 0) / weight.sum(0)
+    )
     inner = mean(train) if paired else pd.DataFrame(train).mean().to_numpy()
     out = mean(tested)
     optimism = inner - out
     part = SHARE_SEEN
     if method == ".632+":
-        away = gamma.reindex(orig.index).to_numpy() - apparent
-        ratio = (out - apparent) / away
-        out = np.where(np.isfinite(away) & (ratio > 1), apparent + away, out)
+        distance = gamma.reindex(orig.index).to_numpy() - apparent
+        ratio = (out - apparent) / distance
+        out = np.where(np.isfinite(distance) & (ratio > 1), apparent + distance, out)
         part = SHARE_SEEN / (1 - (1 - SHARE_SEEN) * np.clip(np.nan_to_num(ratio), 0, 1))
     if not paired:
         optimism = part * (apparent - out)
     unknown = np.full(len(orig), np.nan)
-    found = [apparent, inner, out, optimism, apparent - optimism, unknown, unknown, there.sum(0)]
-    return pd.DataFrame(dict(zip(COLUMNS, found, strict=True)), index=orig.index)
+    columns = [
+        apparent,
+        inner,
+        out,
+        optimism,
+        apparent - optimism,
+        unknown,
+        unknown,
+        defined.sum(0),
+    ]
+    return pd.DataFrame(dict(zip(COLUMNS, columns, strict=True)), index=orig.index)
 
 
 def student_quantile(plan: Plan, used: int, level: float, weights: UnitWeights) -> float:
@@ -582,11 +601,11 @@ def interval(
     """Return the ends of the interval of a corrected measure, from those of resamples on their own
     rows and on all.
     """
-    to, back, slope = scale(*bounds)
-    away = np.where(train == on_all, 0.0, (train - on_all) * slope((train + on_all) / 2))
-    half = quantile * pd.Series(away).std()
+    transform, inverse, derivative = scale(*bounds)
+    moves = np.where(train == on_all, 0.0, (train - on_all) * derivative((train + on_all) / 2))
+    half = quantile * pd.Series(moves).std()
     if bounds[0] < value < bounds[1]:
-        return back(to(value) + np.array([-half, half]))
+        return inverse(transform(value) + np.array([-half, half]))
     return np.nan, np.nan
 
 

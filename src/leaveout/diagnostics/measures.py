@@ -102,13 +102,13 @@ def leverage(fit: Fit) -> Float[np.ndarray, " units"]:
 
 @compile_static
 def _leverage(objective: AbstractLinearPredictor, theta: PyTree, root: Arrays, size: int) -> Array:
-    def one(unit):
+    def unit_leverage(unit):
         z = objective.rows(unit[None])[0] @ root.T
         curvature = objective.derivative(theta, unit[None], 2).reshape(len(z), len(z))
         return jnp.einsum("kl,lp,kp->", curvature, z, z)
 
     return jax.lax.map(
-        one, jnp.arange(objective.num_units), batch_size=min(size, objective.num_units)
+        unit_leverage, jnp.arange(objective.num_units), batch_size=min(size, objective.num_units)
     )
 
 
@@ -154,8 +154,8 @@ def cooks_distance(
     >>> lo.cooks_distance(fit).round(3)
     array([0.111, 0.035, 0.429, 1.778])
     """
-    moved = _moves(fit, strategy, "cooks_distance", checkpoint) @ np.asarray(fit.factor)
-    return np.sum(moved**2, axis=1) / (fit.rank * dispersion(fit))
+    moves = _moves(fit, strategy, "cooks_distance", checkpoint) @ np.asarray(fit.factor)
+    return np.sum(moves**2, axis=1) / (fit.rank * dispersion(fit))
 
 
 @conventional
@@ -204,22 +204,22 @@ def dfbetas(
     theta, partial = fold_refits(fit, plan, strategy.of_parameters(), "dfbetas", checkpoint)
     open_directions = np.zeros(len(plan))
     open_directions[[*partial]] = [len(refit.free) for refit in partial.values()]
-    left = dispersions(fit, plan, theta, open_directions)
-    moved = theta - fit.vector
+    phi = dispersions(fit, plan, theta, open_directions)
+    moves = theta - fit.vector
     objective = fit.objective
     slope = None
     names = getattr(objective, "as_given", objective).parameters.names()
     if isinstance(objective, OrthogonalGLM | DualGLM):
         slope = np.asarray(name_parameters(fit).slope)
-        moved = moved @ slope.T
+        moves = moves @ slope.T
         slope = slope[: len(names)]
-        moved = moved[:, : len(names)]
+        moves = moves[:, : len(names)]
     for unit, refit in partial.items():
-        open_ = np.isnan(refit.values[: moved.shape[1]])
-        moved[unit, open_ if len(open_) == moved.shape[1] else slice(None)] = np.nan
-    columns = names if len(names) == moved.shape[1] else None
+        undetermined = np.isnan(refit.values[: moves.shape[1]])
+        moves[unit, undetermined if len(undetermined) == moves.shape[1] else slice(None)] = np.nan
+    columns = names if len(names) == moves.shape[1] else None
     return pd.DataFrame(
-        -moved / spread(fit, slope) / np.sqrt(left)[:, None],
+        -moves / spread(fit, slope) / np.sqrt(phi)[:, None],
         index=objective.units.names,
         columns=columns,
     )
@@ -305,14 +305,16 @@ def spread(
 
     Infinite in undetermined directions.
     """
-    along, whole = (
+    determined_root, full_root = (
         root if slope is None else root @ slope.T for root in (inverse_root(fit), fit.root)
     )
-    own = np.sum(along**2, axis=0)
-    most = np.sum(whole**2, axis=0)
+    variances = np.sum(determined_root**2, axis=0)
+    full_variances = np.sum(full_root**2, axis=0)
     if isinstance(fit.objective, DualGLM) and slope is not None:
-        own[: len(fit.objective.ridge) + fit.objective.intercept] += fit.objective.unseen_variance
-    return np.sqrt(np.where(own > 1e-12 * most, own, np.inf))
+        variances[: len(fit.objective.ridge) + fit.objective.intercept] += (
+            fit.objective.unseen_variance
+        )
+    return np.sqrt(np.where(variances > 1e-12 * full_variances, variances, np.inf))
 
 
 def require_hessian(fit: Fit, caller: str) -> Fit:
@@ -362,12 +364,12 @@ def dispersions(
     if not has_dispersion(fit):
         return np.full(plan.num_refits, unit_weights(fit.objective).scale)
     size = max(1, ROWS_AT_A_TIME // plan.num_units)
-    some = np.split(np.arange(plan.num_refits), range(size, plan.num_refits, size))
-    lost = np.zeros(plan.num_refits) if open_directions is None else open_directions
+    chunks = np.split(np.arange(plan.num_refits), range(size, plan.num_refits, size))
+    num_open = np.zeros(plan.num_refits) if open_directions is None else open_directions
     return np.concatenate(
         [
-            dispersion(fit, thetas[refits], plan.some(refits).matrix(), lost[refits])
-            for refits in some
+            dispersion(fit, thetas[refits], plan.some(refits).matrix(), num_open[refits])
+            for refits in chunks
         ]
     )
 
@@ -395,18 +397,18 @@ def _pearson(fit: Fit, thetas: Arrays, weights: Arrays) -> Array:
     objective = fit.objective
     assert isinstance(objective, GLM | DualGLM)
     everyone = jnp.arange(objective.num_units)
-    own = (
+    sample_weight = (
         jnp.ones(objective.num_units)
         if objective.sample_weight is None
         else jnp.asarray(objective.sample_weight)
     )
 
-    def one(theta, weights):
+    def pearson_sum(theta, weights):
         mean = objective.predict(unravel(theta, fit.theta), weights, everyone, "response")
-        terms = own * (objective.y - mean) ** 2 / objective.loss_function.variance(mean)
+        terms = sample_weight * (objective.y - mean) ** 2 / objective.loss_function.variance(mean)
         return jnp.sum(jnp.where(weights == 0, 0.0, weights * terms))
 
-    return jax.vmap(one)(thetas, weights)
+    return jax.vmap(pearson_sum)(thetas, weights)
 
 
 @compile_static
@@ -415,8 +417,8 @@ def _own_prediction(fit: Fit, thetas: Array) -> tuple[Array, Array]:
     objective: Any = fit.objective
     weights = jnp.ones(objective.num_units)
 
-    def one(unit, theta):
+    def predict_unit(unit, theta):
         return objective.predict(unravel(theta, fit.theta), weights, unit[None], "response")[0]
 
-    mean = jax.vmap(one)(jnp.arange(objective.num_units), thetas)
+    mean = jax.vmap(predict_unit)(jnp.arange(objective.num_units), thetas)
     return mean, objective.loss_function.variance(mean)

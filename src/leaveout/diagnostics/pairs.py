@@ -61,12 +61,12 @@ def pairs_of(
     pairs = [
         (i, j)
         for i, j in itertools.combinations(chosen, 2)
-        if len(_both(plan, i, j)) < plan.num_units
+        if len(_union(plan, i, j)) < plan.num_units
     ]
     if not pairs:
         return pd.DataFrame(columns=COLUMNS), ""
     # both refits' units are left out, and scored if one of them scores them
-    index = [_both(plan, i, j) for i, j in pairs]
+    index = [_union(plan, i, j) for i, j in pairs]
     spans = [slice(plan.indptr[k], plan.indptr[k + 1]) for k in range(len(plan))]
     scored = [plan.index[span][plan.held[span]] for span in spans]
     held = [
@@ -75,7 +75,7 @@ def pairs_of(
     ]
     units = np.concatenate(index)
     indptr = np.cumsum([0, *map(len, index)])
-    both = Plan(
+    joint_plan = Plan(
         indptr,
         units,
         np.zeros(len(units)),
@@ -83,14 +83,14 @@ def pairs_of(
         plan.num_units,
         serial=plan.serial,
     )
-    joint = moves(both)
+    joint = moves(joint_plan)
     (i, j) = np.array(pairs).T
-    alone = single.length[i] + single.length[j]
-    unknown = joint.off + TIMES * (single.off[i] + single.off[j])
+    separate = single.length[i] + single.length[j]
+    error = joint.error + TIMES * (single.error[i] + single.error[j])
     with np.errstate(invalid="ignore", divide="ignore"):
-        times = joint.length / alone
+        times = joint.length / separate
     cook = joint.length**2 / size
-    masked = (joint.length - unknown > TIMES * alone) & (cook > 4 / plan.num_units)
+    masked = (joint.length - error > TIMES * separate) & (cook > 4 / plan.num_units)
     cooks = table["cook"].to_numpy()
     names = table.index
     columns = (
@@ -100,9 +100,9 @@ def pairs_of(
         cooks[j],
         np.sum((single.u[i] + single.u[j]) ** 2, axis=1) / size,
     )
-    more = cook, joint.off * (2 * joint.length + joint.off) / size, times, masked
-    found = pd.DataFrame(dict(zip(COLUMNS, (*columns, *more), strict=True)))
-    return found.sort_values(["masked", "joint"], ascending=False, ignore_index=True), ""
+    joint_columns = cook, joint.error * (2 * joint.length + joint.error) / size, times, masked
+    pair_table = pd.DataFrame(dict(zip(COLUMNS, (*columns, *joint_columns), strict=True)))
+    return pair_table.sort_values(["masked", "joint"], ascending=False, ignore_index=True), ""
 
 
 def _candidates(fit: Fit, plan: Plan, table: pd.DataFrame, count: int) -> list[int]:
@@ -124,5 +124,5 @@ def _candidates(fit: Fit, plan: Plan, table: pd.DataFrame, count: int) -> list[i
     return list(itertools.islice(dict.fromkeys(turns), count))
 
 
-def _both(plan: Plan, i: int, j: int) -> np.ndarray:
+def _union(plan: Plan, i: int, j: int) -> np.ndarray:
     return np.union1d(*(plan.index[plan.indptr[k] : plan.indptr[k + 1]] for k in (i, j)))
