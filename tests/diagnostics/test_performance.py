@@ -102,11 +102,11 @@ def test_rs_concordance():
     risk = read("lung_risk")
     fit = lo.fit(lo.Cox(lung[["age", "sex", "ph.ecog", "wt.loss"]], lung["time"], lung["event"]))
     measure = Survival(fit, [365, 500])
-    found = measure(measure.own, np.ones((1, 213)), True)
+    found = measure(measure.fit_prediction, np.ones((1, 213)), True)
     np.testing.assert_allclose(
         [found["C"][0], found["C_uno"][0]], want[["lp", "Uno n/G2 tau 500"]], rtol=1e-14
     )
-    p = -np.expm1(-measure.own[1][0, :, 0] * np.exp(measure.own[0][0]))
+    p = -np.expm1(-measure.fit_prediction[1][0, :, 0] * np.exp(measure.fit_prediction[0][0]))
     np.testing.assert_allclose(p, risk["risk"], atol=1e-8)
     rounded = np.round(risk["lp"].to_numpy(), 1)
     np.testing.assert_allclose(
@@ -124,8 +124,8 @@ def test_measures_at_times_by_sums_over_pairs():
     w = rng.integers(0, 3, n) * 1.0
     at_times = [2.0, 5.0]
     measure = Survival(fit, at_times)
-    eta, base, _ = measure.own
-    found = measure(measure.own, w[None], False)
+    eta, base, _ = measure.fit_prediction
+    found = measure(measure.fit_prediction, w[None], False)
 
     def G(t, before):
         value = 1.0
@@ -183,8 +183,8 @@ def test_a_stratum_without_units_has_no_risks():
 def test_no_information():
     X, y = rng.normal(size=(60, 2)), (rng.random(60) < 0.4) * 1.0
     measure = Binary(lo.fit(lo.GLM(X, y, "logistic")))
-    found = measure.no_information(measure.own, np.ones((1, 60)))
-    p = expit(measure.own[0])
+    found = measure.no_information(measure.fit_prediction, np.ones((1, 60)))
+    p = expit(measure.fit_prediction[0])
     np.testing.assert_allclose(found["B"], np.mean((y[:, None] - p) ** 2), rtol=1e-10)
     np.testing.assert_allclose(
         [found["AUC"], found["average_precision"], found["Slope"]], [0.5, y.mean(), 0], atol=1e-9

@@ -129,7 +129,7 @@ def calibration(
     time : float, optional
         For Cox's model the time until which risks are predicted; the median time of events by
         default.
-    at : array_like, optional
+    predict : array_like, optional
         The predictions at which the curve is computed; by default 50 between the fifth lowest and
         the fifth highest.
     plan : Plan, optional
@@ -257,7 +257,7 @@ def _resampled(
 
     def collect(refits, theta, weights, held):
         for refit, score, factors in zip(
-            refits, measure.scores(measure.at(theta, weights)), weights, strict=True
+            refits, measure.scores(measure.predict(theta, weights)), weights, strict=True
         ):
             p = score if linear else scipy.special.expit(score)
             for out, w in ((on_own, weight * factors), (on_all, weight)):

@@ -236,7 +236,7 @@ def functional(
     bias = np.sqrt(scales) @ moves_about(values, estimate)
     errors = np.full(len(se), np.inf)
     if fit.factor is not None:
-        refit_errors = np.where(np.isfinite(refits.theta).all(axis=1), refits.off, 0.0)
+        refit_errors = np.where(np.isfinite(refits.theta).all(axis=1), refits.error, 0.0)
         errors = lengths(fit, slope) * np.linalg.norm(
             np.sqrt(scales) * (refit_errors + refit_errors.mean())
         )
@@ -295,7 +295,7 @@ class _Values:
         self.scalar = True
         self.names = pd.Index(["f"])
         self.is_first = True  # until the fit's own values are known, which come first
-        names = refits.known.names
+        names = refits.parameters.names
         if isinstance(f, str):
             if f not in names:
                 raise ValueError(
@@ -328,7 +328,7 @@ class _Values:
         None is the fit.
         """
         if self.column is not None:
-            return self.refits.known.at(thetas)[:, self.column, None]
+            return self.refits.parameters.at(thetas)[:, self.column, None]
         trees = natural(self.refits.fit, thetas)
         values = []
         for k, number in enumerate(refits):

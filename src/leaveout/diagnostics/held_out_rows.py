@@ -121,13 +121,19 @@ def held_out_rows(
     if not isinstance(source, Estimate):
         note = "; ".join(filter(None, ("apparent", measure.weights.note)))
         return HeldOutRows(
-            measure, np.arange(n), measure.scores(measure.own)[0], measure.case, None, at_time, note
+            measure,
+            np.arange(n),
+            measure.scores(measure.fit_prediction)[0],
+            measure.case,
+            None,
+            at_time,
+            note,
         )
 
     def collect(refits, theta, weights, held):
         k, left_out = np.nonzero(held)
         unit.append(left_out)
-        value.append(measure.scores(measure.at(theta, weights))[k, left_out])
+        value.append(measure.scores(measure.predict(theta, weights))[k, left_out])
 
     exists, _ = over_refits(caller, fit, source.plan, Exact(REFIT_TOL), collect)
     units = np.concatenate(unit)

@@ -273,7 +273,7 @@ def internal_external(
     counts = measure.weights.weigh
 
     def collect(refits, theta, weights, held):
-        predictions = measure.at(theta, weights)
+        predictions = measure.predict(theta, weights)
         for k, refit in enumerate(refits):
             prediction = (
                 predictions[k]

@@ -313,7 +313,7 @@ def validate(
         raise ValueError(
             f"validate: method={method!r} needs rows that are left out and scored; the plan has none."
         )
-    fit_prediction = measure.own
+    fit_prediction = measure.fit_prediction
     note = ""
     apparent = {
         name: value[0] for name, value in measure(fit_prediction, measure.case[None], True).items()
@@ -328,7 +328,7 @@ def validate(
     tables = np.full((plan.num_refits, 3, len(orig)), np.nan)
 
     def collect(refits, theta, weights, held):
-        prediction = measure.at(theta, weights)
+        prediction = measure.predict(theta, weights)
         case = measure.case
         parts = [(0, weights * case, True)]
         if method != "crossvalidation":
@@ -351,7 +351,9 @@ def validate(
         training, on_all, on_held = tables.swapaxes(0, 1)
         test = on_all if method == "bootstrap" else on_held
         gamma = pd.Series(
-            measure.no_information(measure.own, measure.case[None]) if method == ".632+" else {},
+            measure.no_information(measure.fit_prediction, measure.case[None])
+            if method == ".632+"
+            else {},
             dtype=float,
         )
         table = _corrected(

@@ -77,7 +77,7 @@ class PerformanceTable(PrintedTable):
 
 
 class AbstractPerformance(abc.ABC):
-    """Measures of a fit's predictions: `at` predicts every row by some refits, and the call
+    """Measures of a fit's predictions: `predict` predicts every row by some refits, the call
     measures predictions.
 
     `LIMITS` has the least and largest value of those measures whose intervals cover in simulations,
@@ -99,7 +99,7 @@ class AbstractPerformance(abc.ABC):
         """The weight of each row."""
         return self.weights.values
 
-    def at(self, theta: Float[Array, "refits params"], weights: Points) -> Any:
+    def predict(self, theta: Float[Array, "refits params"], weights: Points) -> Any:
         """Predict every row by each refit, whose weights are given."""
         return predictions(self.fit, whole(weights), theta, "link")
 
@@ -107,39 +107,41 @@ class AbstractPerformance(abc.ABC):
         """Return the least and largest value of a measure, None if its interval would not cover."""
         return next((ends for start, ends in self.LIMITS.items() if name.startswith(start)), None)
 
-    def scores(self, at: Any) -> Points:
+    def scores(self, prediction: Any) -> Points:
         """Return logits of probabilities, or of risks until the middle of the times.
 
         Means where the response is a number.
         """
-        return at
+        return prediction
 
     @property
-    def own(self) -> Any:
+    def fit_prediction(self) -> Any:
         """The predictions of the fit itself."""
-        return self.at(self.fit.vector[None], np.ones((1, len(self.case))))
+        return self.predict(self.fit.vector[None], np.ones((1, len(self.case))))
 
     @abc.abstractmethod
-    def __call__(self, at: Any, weights: Points, seen: bool) -> dict[str, PerRefit]:
+    def __call__(self, prediction: Any, weights: Points, seen: bool) -> dict[str, PerRefit]:
         """Measure predictions on rows of some weights.
 
         `seen` tells that the refits were made of these rows.
         """
 
-    def curve_errors(self, at: Any, weights: PerRow) -> dict[str, float]:
+    def curve_errors(self, prediction: Any, weights: PerRow) -> dict[str, float]:
         """Return E_max and E_avg by each curve, for one refit."""
         return {}
 
-    def no_information(self, at: Any, weights: Float[Array, "1 rows"]) -> dict[str, float]:
+    def no_information(self, prediction: Any, weights: Float[Array, "1 rows"]) -> dict[str, float]:
         """Measure predictions that are paired with outcomes at random, by permutations of them."""
         rng = np.random.default_rng(0)
         shuffles = 50
         orders = (rng.permutation(len(self.case)) for _ in range(shuffles))
         permuted = lambda order: (
-            at[:, order] if isinstance(at, Array) else tuple(part[:, order] for part in at)
+            prediction[:, order]
+            if isinstance(prediction, Array)
+            else tuple(part[:, order] for part in prediction)
         )
-        each = [self(permuted(order), weights, False) for order in orders]
-        return {name: float(np.nanmean([one[name][0] for one in each])) for name in each[0]}
+        draws = [self(permuted(order), weights, False) for order in orders]
+        return {name: float(np.nanmean([draw[name][0] for draw in draws])) for name in draws[0]}
 
 
 class Binary(AbstractPerformance):
@@ -153,52 +155,59 @@ class Binary(AbstractPerformance):
     # the predictions of the last call, and their parts in order
     sorted: tuple[Any, Any] = (None, [])
 
-    def at(self, theta, weights):
+    def predict(self, theta, weights):
         loss = getattr(self.fit.objective, "loss_function", None)
         if getattr(loss, "link", None) == "logit":
-            return super().at(theta, weights)
+            return super().predict(theta, weights)
         p = predictions(self.fit, whole(weights), theta, "response")
         return scipy.special.logit(
             np.clip(p[..., 1] if p.ndim > 2 else p, LEAST_PROBABILITY, 1 - LEAST_PROBABILITY)
         )
 
-    def __call__(self, at, weights, seen):
-        if self.sorted[0] is not at:  # the same predictions are measured on several rows
-            size = max(1, AT_A_TIME // at.shape[1])
-            parts = [slice(k, k + size) for k in range(0, len(at), size)]
+    def __call__(self, prediction, weights, seen):
+        if self.sorted[0] is not prediction:  # the same predictions are measured on several rows
+            size = max(1, AT_A_TIME // prediction.shape[1])
+            parts = [slice(k, k + size) for k in range(0, len(prediction), size)]
             self.sorted = (
-                at,
+                prediction,
                 [
-                    (part, SortedPredictors(at[part], np.broadcast_to(self.y, at[part].shape)))
+                    (
+                        part,
+                        SortedPredictors(
+                            prediction[part], np.broadcast_to(self.y, prediction[part].shape)
+                        ),
+                    )
                     for part in parts
                 ],
             )
-        each = [predictors.measure(weights[part]) for part, predictors in self.sorted[1]]
-        return {name: np.concatenate([one[name] for one in each]) for name in each[0]}
+        batches = [predictors.measure(weights[part]) for part, predictors in self.sorted[1]]
+        return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
-    def curve_errors(self, at, weights):
-        there = weights > 0
-        found = {}
-        eta = at[there]
-        y = self.y[there]
-        w = weights[there]
+    def curve_errors(self, prediction, weights):
+        weighted = weights > 0
+        errors = {}
+        eta = prediction[weighted]
+        y = self.y[weighted]
+        w = weights[weighted]
         p = scipy.special.expit(eta)
         for smoother in ("lowess", "spline"):
-            away = np.abs(curve(eta, y, w, p, smoother, False)[0] - p)
-            found |= {
-                f"Emax_{smoother}": float(away.max()),
-                f"Eavg_{smoother}": float(np.average(away, weights=w)),
+            distances = np.abs(curve(eta, y, w, p, smoother, False)[0] - p)
+            errors |= {
+                f"Emax_{smoother}": float(distances.max()),
+                f"Eavg_{smoother}": float(np.average(distances, weights=w)),
             }
-        return found
+        return errors
 
-    def no_information(self, at, weights):
+    def no_information(self, prediction, weights):
         # all pairs of outcomes and predictions: each row counts as both classes, by their shares
         share = np.average(self.y, weights=weights[0])
-        one = np.concatenate([np.ones_like(self.y), np.zeros_like(self.y)])[None]
-        both = np.concatenate([weights * share, weights * (1 - share)], axis=1)
+        outcomes = np.concatenate([np.ones_like(self.y), np.zeros_like(self.y)])[None]
+        both_weights = np.concatenate([weights * share, weights * (1 - share)], axis=1)
         return {
             name: float(value[0])
-            for name, value in SortedPredictors(np.tile(at, 2), one).measure(both).items()
+            for name, value in SortedPredictors(np.tile(prediction, 2), outcomes)
+            .measure(both_weights)
+            .items()
         }
 
 
@@ -209,7 +218,7 @@ class SortedPredictors:
 
     def __init__(self, eta: Points, y: Points):
         self.order = np.argsort(eta, axis=1)
-        self.x, self.y = (np.take_along_axis(each, self.order, 1) for each in (eta, y))
+        self.x, self.y = (np.take_along_axis(values, self.order, 1) for values in (eta, y))
         places = np.arange(1, eta.shape[1])
         n = eta.shape[1]
         size = np.minimum(np.abs(self.x), np.finfo(float).max)
@@ -240,18 +249,21 @@ class SortedPredictors:
         y = self.y
         w = np.take_along_axis(weights, self.order, 1)
         take = np.take_along_axis
-        one = w * y
+        event_weight = w * y
         n = w.sum(1)
-        events = one.sum(1)
-        hits = sums_before(one)
+        events = event_weight.sum(1)
+        hits = sums_before(event_weight)
         all_ = sums_before(w)
         auc = self.area(weights)
         above = lambda sums: sums[:, -1:] - take(sums, self.first, 1)
-        precision = np.sum(np.where(one > 0, one * above(hits) / above(all_), 0.0), 1) / events
+        precision = (
+            np.sum(np.where(event_weight > 0, event_weight * above(hits) / above(all_), 0.0), 1)
+            / events
+        )
         a, b = logistic(np.stack([np.ones_like(x), x]), y, w)[0].T
         sign = 1 - 2 * y
         line = a[:, None] + b[:, None] * x
-        own, recalibrated = (
+        deviance, recalibrated = (
             2 * dot(w, np.maximum(lp, 0) + np.log1p(np.exp(-np.abs(lp))))
             for lp in (sign * x, sign * line)
         )
@@ -263,13 +275,13 @@ class SortedPredictors:
         spread = lambda values: np.abs(gini(values, w, all_[:, :-1]))
         cases = np.where(n < 2, np.nan, n)  # weights that sum to one count no cases
         D = (null - recalibrated - 1) / cases
-        U = (own - recalibrated - 2) / cases
-        found = {
+        U = (deviance - recalibrated - 2) / cases
+        measures = {
             "Dxy": 2 * auc - 1,
             "R2": np.expm1((recalibrated - null) / n) / np.expm1(-null / n),
             "Intercept": a,
         }
-        found |= {
+        measures |= {
             "Slope": b,
             "D": D,
             "U": U,
@@ -277,13 +289,15 @@ class SortedPredictors:
             "B": dot(w, (y - p) ** 2) / n,
             "g": np.abs(b) * spread(x),
         }
-        found |= {
+        measures |= {
             "gp": spread(scipy.special.expit(line)),
             "AUC": auc,
             "average_precision": precision,
         }
-        found["log_loss"] = own / (2 * n)
-        return {name: np.where(np.isfinite(value), value, np.nan) for name, value in found.items()}
+        measures["log_loss"] = deviance / (2 * n)
+        return {
+            name: np.where(np.isfinite(value), value, np.nan) for name, value in measures.items()
+        }
 
 
 def scale(least: float, most: float) -> tuple[Any, Any, Any]:
@@ -292,9 +306,9 @@ def scale(least: float, most: float) -> tuple[Any, Any, Any]:
     """
     if np.isfinite(most - least):
         span = most - least
-        to = lambda x: scipy.special.logit((x - least) / span)
-        back = lambda z: least + span * scipy.special.expit(z)
-        return to, back, lambda x: span / ((x - least) * (most - x))
+        transform = lambda x: scipy.special.logit((x - least) / span)
+        inverse = lambda z: least + span * scipy.special.expit(z)
+        return transform, inverse, lambda x: span / ((x - least) * (most - x))
     if np.isfinite(least):
         return (
             (lambda x: np.log(x - least)),
@@ -346,21 +360,21 @@ def logistic(
     best = np.full((refits, columns), np.nan)
     curvature = np.full((refits, columns, columns), np.nan)
     for slope in (1.0, 0.0):
-        some = np.flatnonzero(np.isnan(best[:, 0]))
-        theta = np.zeros((len(some), columns))
+        lanes = np.flatnonzero(np.isnan(best[:, 0]))
+        theta = np.zeros((len(lanes), columns))
         theta[:, 1:2] = slope
-        for _ in range(NEWTON_STEPS if some.size else 0):
-            part = slice(None) if len(some) == refits else some
+        for _ in range(NEWTON_STEPS if lanes.size else 0):
+            part = slice(None) if len(lanes) == refits else lanes
             z = Z[:, part]
             target = y[part]
             weight = w[part]
             p = scipy.special.expit(sum(z[k] * theta[:, k, None] for k in range(columns)) + offset)
             v = weight * p * (1 - p)
             residual = weight * (target - p)
-            bent = [v * each for each in z]
+            weighted = [v * column for column in z]
             H = np.array(
                 [
-                    [dot(bent[min(i, j)], z[max(i, j)]) for i in range(columns)]
+                    [dot(weighted[min(i, j)], z[max(i, j)]) for i in range(columns)]
                     for j in range(columns)
                 ]
             ).transpose(2, 0, 1)
@@ -368,16 +382,16 @@ def logistic(
             sound = np.isfinite(H).all((1, 2)) & (v.sum(1) > 1e-9 * weight.sum(1))
             # so that a solution exists
             tiny = 1e-15 * np.trace(H, axis1=1, axis2=2)[:, None, None] * np.eye(columns)
-            gradient = np.stack([dot(residual, each) for each in z], axis=1)
+            gradient = np.stack([dot(residual, column) for column in z], axis=1)
             step = np.linalg.solve(
                 np.where(sound[:, None, None], H + tiny, np.eye(columns)), gradient[..., None]
             )[..., 0]
             theta = theta + np.where(sound[:, None], step, np.nan)
             done = (np.abs(step) <= tol * (1 + np.abs(theta))).all(1) & sound
-            best[some[done]], curvature[some[done]] = theta[done], H[done]
-            some = some[~done & sound]
+            best[lanes[done]], curvature[lanes[done]] = theta[done], H[done]
+            lanes = lanes[~done & sound]
             theta = theta[~done & sound]
-            if not some.size:
+            if not lanes.size:
                 break
     return best, curvature
 
@@ -424,7 +438,7 @@ def curve(
     eta: PerRow,
     y: PerRow,
     w: PerRow,
-    at: Float[Array, " points"],
+    grid: Float[Array, " points"],
     smoother: str,
     linear: bool,
     label: Any = None,
@@ -433,19 +447,21 @@ def curve(
     """Return the curve at some predictions, and the ends of its band of ± z standard errors on the
     scale of η.
     """
-    back = (lambda x: x) if linear else scipy.special.expit
+    inverse_link = (lambda x: x) if linear else scipy.special.expit
     if smoother == "lowess":
-        return np.stack([lowess_curve(back(eta), y, w, at), *np.full((2, len(at)), np.nan)])
+        return np.stack(
+            [lowess_curve(inverse_link(eta), y, w, grid), *np.full((2, len(grid)), np.nan)]
+        )
     knots = spline_knots(eta, w)
     theta, cov = regression(spline_basis(eta, knots), y, w, label, linear)
-    basis = spline_basis(at if linear else scipy.special.logit(at), knots)
+    basis = spline_basis(grid if linear else scipy.special.logit(grid), knots)
     middle = basis @ theta
     half = z * np.sqrt(np.einsum("np,pq,nq->n", basis, cov, basis))
-    return back(np.stack([middle, middle - half, middle + half]))
+    return inverse_link(np.stack([middle, middle - half, middle + half]))
 
 
 def lowess_curve(
-    p: PerRow, y: PerRow, w: PerRow, at: Float[Array, " points"]
+    p: PerRow, y: PerRow, w: PerRow, grid: Float[Array, " points"]
 ) -> Float[Array, " points"]:
     """Compute R's `lowess(p, y, f = 2/3, iter = 0)`, linearly between the rows, NaN outside or
     where weights are not whole.
@@ -460,7 +476,7 @@ def lowess_curve(
         ) from error
     times = np.round(w).astype(int)
     if not np.array_equal(times, w):
-        return np.full(len(at), np.nan)
+        return np.full(len(grid), np.nan)
     order = np.argsort(p, kind="stable")
     rows = np.repeat(order, times[order])
     x = p[rows]
@@ -474,7 +490,7 @@ def lowess_curve(
     level, first, tied = np.unique(x, return_index=True, return_counts=True)
     alone = tied >= max(int(2 / 3 * len(x) + 1e-7), 2)  # there R has their mean
     mean = np.add.reduceat(y[rows], first) / tied
-    return np.interp(at, level, np.where(alone, mean, smooth[first]), left=np.nan, right=np.nan)
+    return np.interp(grid, level, np.where(alone, mean, smooth[first]), left=np.nan, right=np.nan)
 
 
 def spline_basis(
@@ -487,18 +503,20 @@ def spline_basis(
     low = knots[0]
     last = knots[-2]
     end = knots[-1]
-    bent = [
+    splines = [
         cube(t) - (cube(last) * (end - t) - cube(end) * (last - t)) / (end - last)
         for t in knots[:-2]
     ]
-    return np.stack([np.ones_like(eta), eta, *(each / (end - low) ** 2 for each in bent)], axis=-1)
+    return np.stack(
+        [np.ones_like(eta), eta, *(spline / (end - low) ** 2 for spline in splines)], axis=-1
+    )
 
 
 def spline_knots(eta: PerRow, w: PerRow) -> Float[Array, " knots"]:
     """Return the knots: quantiles of the linear predictor that differ, or its ends."""
-    found = np.unique(np.quantile(eta, KNOTS, weights=w, method="inverted_cdf"))
-    if len(found) > 2:
-        return found
+    knots = np.unique(np.quantile(eta, KNOTS, weights=w, method="inverted_cdf"))
+    if len(knots) > 2:
+        return knots
     return np.linspace(eta.min(), eta.max(), 3)
 
 
@@ -507,19 +525,19 @@ class Continuous(AbstractPerformance):
 
     LIMITS: ClassVar = {"R2": (-np.inf, 1.0), "MSE": (0.0, np.inf)}
 
-    def at(self, theta, weights):
+    def predict(self, theta, weights):
         return predictions(self.fit, whole(weights), theta, "response")
 
     @np.errstate(all="ignore")
-    def __call__(self, at, weights, seen):
-        order = np.argsort(at, axis=1)
+    def __call__(self, prediction, weights, seen):
+        order = np.argsort(prediction, axis=1)
         w, x, y = (
             np.take_along_axis(weights, order, 1),
-            np.take_along_axis(at, order, 1),
+            np.take_along_axis(prediction, order, 1),
             self.y[order],
         )
         n = w.sum(1)
-        mean = lambda each: np.sum(w * each, 1) / n
+        mean = lambda values: np.sum(w * values, 1) / n
         squares = mean((y - x) ** 2)
         level = mean(y)
         centre = mean(x)
@@ -594,19 +612,19 @@ class Survival(AbstractPerformance):
         self.event_stratum = np.searchsorted(np.unique(self.model.first), self.model.first)
         self.event_time = time[self.model.dead[self.model.begin]]
 
-    def at(self, theta, weights):
-        eta = super().at(theta, weights)
+    def predict(self, theta, weights):
+        eta = super().predict(theta, weights)
         steps = self.model.partial(self.model.sums_of(eta, weights))[2]
         strata = np.arange(self.stratum.max() + 1)[:, None, None]
         # [strata, grid, times]
         reached = (self.event_time <= self.grid[:, None]) & (self.event_stratum == strata)
         members = (self.stratum == strata[:, 0]) * 1.0
-        known = np.where(weights @ members.T > 0, 1.0, np.nan)[:, self.stratum]
+        defined = np.where(weights @ members.T > 0, 1.0, np.nan)[:, self.stratum]
         base = (
             np.einsum("rt,sgt->rsg", steps, reached.astype(float))[:, self.stratum]
-            * known[:, :, None]
+            * defined[:, :, None]
         )
-        return eta, base, self.model.over_units(steps, np.zeros_like(steps)) * np.exp(eta) * known
+        return eta, base, self.model.over_units(steps, np.zeros_like(steps)) * np.exp(eta) * defined
 
     def likelihood(
         self, slope: PerRefit, eta: Points, weights: Points
@@ -614,13 +632,13 @@ class Survival(AbstractPerformance):
         """Compute minus the log partial likelihood of rows of some weights by a multiple of η, and
         its derivative.
         """
-        value, pull, *_ = self.model.partial(
+        value, gradient, *_ = self.model.partial(
             self.model.sums_of(slope[:, None] * eta, weights / self.case)
         )
         # S of the model's own weights is S times their scale
         scale = self.weights.scale
         deaths = weights @ self.risk[:, 2]
-        return value / scale - deaths * np.log(scale), np.sum(pull * eta, 1) / scale
+        return value / scale - deaths * np.log(scale), np.sum(gradient * eta, 1) / scale
 
     @property
     def middle(self) -> float:
@@ -628,8 +646,10 @@ class Survival(AbstractPerformance):
         return float(self.times[len(self.times) // 2])
 
     @np.errstate(all="ignore")
-    def scores(self, at):
-        hazard = at[1][:, :, np.searchsorted(self.grid, self.middle)] * np.exp(at[0])
+    def scores(self, prediction):
+        hazard = prediction[1][:, :, np.searchsorted(self.grid, self.middle)] * np.exp(
+            prediction[0]
+        )
         return hazard + np.log(-np.expm1(-hazard))
 
     def at_time(self, time: float) -> tuple[PerRow, PerRow]:
@@ -646,34 +666,36 @@ class Survival(AbstractPerformance):
             )
 
     @np.errstate(all="ignore")
-    def __call__(self, at, weights, seen):
-        eta, base, _ = at
+    def __call__(self, prediction, weights, seen):
+        eta, base, _ = prediction
         n = weights.sum(1)
         value = lambda slope: self.likelihood(slope, eta, weights)
         null = 2 * value(np.zeros(len(eta)))[0]
-        (own, pull) = value(np.ones(len(eta)))
-        slope = secant(lambda b: value(b)[1], pull)
+        (loss, gradient) = value(np.ones(len(eta)))
+        slope = secant(lambda b: value(b)[1], gradient)
         best = value(slope)[0]
         ratio = null - 2 * best
         D = (ratio - 1) / null
-        U = 2 * (own - best - seen) / null
+        U = 2 * (loss - best - seen) / null
         order = np.argsort(eta, axis=1)
         w = np.take_along_axis(weights, order, 1)
         spread = np.abs(slope) * gini(np.take_along_axis(eta, order, 1), w, np.cumsum(w, 1) - w)
         harrell = np.array(
             [concordance(self.risk, *pair) for pair in zip(eta, weights, strict=True)]
         )
-        found = {
+        measures = {
             "Dxy": 2 * harrell - 1,
             "R2": np.expm1(-ratio / n) / np.expm1(-null / n),
             "Slope": slope,
             "D": D,
             "U": U,
         }
-        found |= {"Q": D - U, "g": spread, "C": harrell}
+        measures |= {"Q": D - U, "g": spread, "C": harrell}
         if self.times.size:
-            found |= self._until_times(eta, base, weights)
-        return {name: np.where(np.isfinite(value), value, np.nan) for name, value in found.items()}
+            measures |= self._until_times(eta, base, weights)
+        return {
+            name: np.where(np.isfinite(value), value, np.nan) for name, value in measures.items()
+        }
 
     def _until_times(self, eta: Points, base: Array, weights: Points) -> dict[str, PerRefit]:
         G_own, G_grid = self.censoring(weights, self.grid)
@@ -711,10 +733,10 @@ class Survival(AbstractPerformance):
                 ).area(mass)
                 # some hazards are not known
                 areas[f"AUC({t:g})"] = np.where(np.isnan(briers[:, k]), np.nan, area)
-        found = areas | {
+        measures = areas | {
             f"Brier({t:g})": briers[:, k] for k, t in enumerate(self.grid) if t in self.times
         }
-        return found | (
+        return measures | (
             {"IBS": np.trapezoid(briers, self.grid, axis=1) / np.ptp(self.times)}
             if len(self.times) > 1
             else {}
@@ -749,30 +771,33 @@ class Censoring:
         return before[:, self.code], before[:, np.searchsorted(self.at_level, times, side="right")]
 
 
-def kaplan_meier_influence(time: PerRow, event: PerRow, weight: PerRow, at: float) -> PerRow:
+def kaplan_meier_influence(time: PerRow, event: PerRow, weight: PerRow, until: float) -> PerRow:
     """Compute the Kaplan–Meier estimate of survival beyond a time plus each row's influence, whose
     weighted mean it is.
     """
     level, code = np.unique(time, return_inverse=True)
     died = np.bincount(code, weight * event)
-    left = np.bincount(code, weight)
-    at_risk = np.cumsum(left[::-1])[::-1]
-    early = level <= at
+    departures = np.bincount(code, weight)
+    at_risk = np.cumsum(departures[::-1])[::-1]
+    early = level <= until
     hazard = np.where(early, died / at_risk, 0.0)
     alive = float(np.prod(1 - hazard))
     with np.errstate(all="ignore"):  # where all who are at risk die, survival is zero
-        pull = np.where(early, 1 / (at_risk * (1 - hazard)), 0.0)
-        past = np.cumsum(hazard * pull)[code] - np.where(early[code], event, 0.0) * pull[code]
+        inverse_risk = np.where(early, 1 / (at_risk * (1 - hazard)), 0.0)
+        past = (
+            np.cumsum(hazard * inverse_risk)[code]
+            - np.where(early[code], event, 0.0) * inverse_risk[code]
+        )
     return alive + np.where(np.isfinite(past), alive * past * weight.sum(), 0.0)
 
 
 def concordance(risk: Float[Array, "rows facts"], eta: PerRow, w: PerRow) -> float:
     """Compute the concordance of some weighted units; NaN if no pair is comparable."""
-    some = w > 0
-    own = risk[some]
-    if own[:, 2].max(initial=0) == 0:
+    members = w > 0
+    member_risk = risk[members]
+    if member_risk[:, 2].max(initial=0) == 0:
         return np.nan
-    return Concordance().value(own, eta[some], w[some])
+    return Concordance().value(member_risk, eta[members], w[members])
 
 
 def secant(slope: Callable[[PerRefit], PerRefit], at_one: PerRefit) -> PerRefit:
@@ -821,7 +846,7 @@ def performance(
     shares = (
         units.score == LOG_PROBABILITY
         and np.isin(mean.y, (0, 1)).all()
-        and 0 < mean.own.min() <= mean.own.max() < 1
+        and 0 < mean.fit_prediction.min() <= mean.fit_prediction.max() < 1
     )
     # of a mixed model, whose mean is a probability
     return Binary(fit, are_cases) if shares else mean

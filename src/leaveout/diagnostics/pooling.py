@@ -36,9 +36,9 @@ def pool(
     from `low` to `high`, the prediction interval from `pi_low` to `pi_high`, and the number `k` of
     centres.
     """
-    known = np.isfinite(value) & np.isfinite(se) & (se > 0)
-    t = value[known]
-    s = se[known]
+    defined = np.isfinite(value) & np.isfinite(se) & (se > 0)
+    t = value[defined]
+    s = se[defined]
     k = len(t)
     names = ["mu", "tau2", "Q", "I2", "se", "hksj_se", "low", "high", "pi_low", "pi_high", "k"]
     if k < 2:
@@ -50,14 +50,14 @@ def pool(
         between = _restricted_likelihood(t, s, between)
     a = 1 / (s**2 + between)
     mu = np.average(t, weights=a)
-    own = a.sum() ** -0.5
+    mu_se = a.sum() ** -0.5
     hksj = np.sqrt(np.sum(a * (t - mu) ** 2) / ((k - 1) * a.sum()))
     tail = (1 + level) / 2
     half = stats.t.ppf(tail, k - 1) * hksj
-    wide = stats.t.ppf(tail, k - 2) * np.sqrt(between + own**2) if k > 2 else np.nan
+    wide = stats.t.ppf(tail, k - 2) * np.sqrt(between + mu_se**2) if k > 2 else np.nan
     inconsistent = max(0.0, 1 - (k - 1) / Q) if Q > 0 else 0.0
     return pd.Series(
-        [mu, between, Q, inconsistent, own, hksj, mu - half, mu + half, mu - wide, mu + wide, k],
+        [mu, between, Q, inconsistent, mu_se, hksj, mu - half, mu + half, mu - wide, mu + wide, k],
         names,
     )
 

@@ -87,7 +87,7 @@ class Means(NamedTuple):
     """The predictions of the response, and their errors against the exact refits."""
 
     value: Float[Array, "..."]
-    off: Float[Array, "..."]
+    error: Float[Array, "..."]
 
 
 class Probabilities(NamedTuple):
@@ -232,10 +232,10 @@ def interval(
     1  False  True
     """
     sides = tuple(fit) if isinstance(fit, tuple | list) else (fit,)
-    objectives = [_regression(each) for each in sides]
+    objectives = [_regression(side) for side in sides]
     objective = objectives[0]
     classes = _classes(objectives[0])
-    if len(sides) > 2 or not all(np.array_equal(objective.y, other.y) for other in objectives):
+    if len(sides) > 2 or not all(np.array_equal(objective.y, model.y) for model in objectives):
         raise ValueError(
             "interval: two fits must be those of a low and a high quantile of one response."
         )
@@ -246,20 +246,22 @@ def interval(
     if classes and inverse is not None:
         raise TypeError("interval: inverse is for responses that are numbers, not for classes.")
     share("interval: level", level)
-    for name, value, known in (("method", method, METHODS), ("score", score, SCORES)):
-        if value not in known:
-            raise ValueError(f"interval: {name} must be one of {', '.join(known)}; got {value!r}.")
+    for name, value, choices in (("method", method, METHODS), ("score", score, SCORES)):
+        if value not in choices:
+            raise ValueError(
+                f"interval: {name} must be one of {', '.join(choices)}; got {value!r}."
+            )
     if np.shape(raps) != (2,) or not (raps[0] >= 0 and raps[1] >= 0):
         raise ValueError(f"interval: raps must be (λ, k), both zero or more; got {raps!r}.")
     _, X_new, offset, new_groups = match_labels(
         "interval", X_new=X_new, offset=offset, new_groups=new_groups
     )
-    designs = [each.new_rows("interval", X_new) for each in objectives]
+    designs = [side.new_rows("interval", X_new) for side in objectives]
     rows = len(designs[0])
-    shifts = [_shift("interval", each, offset, rows) for each in objectives]
+    shifts = [_shift("interval", side, offset, rows) for side in objectives]
     members = _members(objective, groups, new_groups, rows)
-    for each in objectives:  # the plan must suit both
-        chosen = _plan(each, method, None if members else groups, plan, strategy)
+    for side in objectives:  # the plan must suit both
+        chosen = _plan(side, method, None if members else groups, plan, strategy)
     parts = []
     small = []
     for where, units, of_group in members or [
@@ -275,25 +277,29 @@ def interval(
     draws = (
         np.zeros(count + rows) if seed is None else np.random.default_rng(seed).random(count + rows)
     )
-    of = cache_key(
+    key = cache_key(
         sides[0], chosen, strategy, X_new=designs, offset=shifts, level=float(level), method=method
     )
-    of |= {"score": (score, *map(float, raps), draws)} if classes else {}
-    of |= {"groups": [(where, held.unit) for where, held in parts]} if members else {}
-    of |= {"high quantile": (sides[1].objective, sides[1].vector)} if len(sides) > 1 else {}
+    key |= {"score": (score, *map(float, raps), draws)} if classes else {}
+    key |= {"groups": [(where, held.unit) for where, held in parts]} if members else {}
+    key |= {"high quantile": (sides[1].objective, sides[1].vector)} if len(sides) > 1 else {}
     result = np.zeros(((len(classes) or 2) + 1, rows))
-    with stoppable("interval"), keeping("interval", checkpoint, of):
-        every = list(map(functools.partial(_refits, plan=chosen, refit=strategy), sides))
+    with stoppable("interval"), keeping("interval", checkpoint, key):
+        refits = list(map(functools.partial(_refits, plan=chosen, refit=strategy), sides))
         with Slow("new rows", rows) as bar:
             for where, held in parts:
                 used, refit_of = np.unique(held.refit, return_inverse=True)
                 held = held._replace(refit=refit_of)
-                found = [Refits(each.theta[used], each.radius[used], each.proved) for each in every]
+                side_refits = [
+                    Refits(side.theta[used], side.radius[used], side.proved) for side in refits
+                ]
                 if classes:
                     rule = functools.partial(_score, score=score, raps=raps)
-                    compute = _sets(sides[0], found[0], held, level, method, rule, draws[:count])
+                    compute = _sets(
+                        sides[0], side_refits[0], held, level, method, rule, draws[:count]
+                    )
                 else:
-                    compute = _ends(sides, found, held, level, method)
+                    compute = _ends(sides, side_refits, held, level, method)
                 size = max(
                     1,
                     PREDICTIONS_AT_A_TIME
@@ -301,58 +307,65 @@ def interval(
                 )
                 # many rows at a time, which a checkpoint keeps
                 for k in range(0, len(where), size * BLOCKS_AT_A_TIME):
-                    some = where[k : k + size * BLOCKS_AT_A_TIME]
+                    chunk = where[k : k + size * BLOCKS_AT_A_TIME]
 
-                    def make(some=some, compute=compute, found=found, size=size):
-                        blocks = np.split(some, range(size, len(some), size))
-                        given = list(zip(sides, found, designs, shifts, strict=True))
-                        predict = lambda block: [_predict_by_refits(*one, block) for one in given]
+                    def make(chunk=chunk, compute=compute, side_refits=side_refits, size=size):
+                        blocks = np.split(chunk, range(size, len(chunk), size))
+                        arguments = list(zip(sides, side_refits, designs, shifts, strict=True))
+                        predict = lambda block: [
+                            _predict_by_refits(*side, block) for side in arguments
+                        ]
                         return {
                             "ends": np.hstack(
                                 [compute(predict(block), draws[count + block]) for block in blocks]
                             )
                         }
 
-                    result[:, some] = read_or_make(make)["ends"]
-                    bar.advance(len(some))
-    loose = np.any(
+                    result[:, chunk] = read_or_make(make)["ends"]
+                    bar.advance(len(chunk))
+    outside = np.any(
         list(map(functools.partial(_rows_outside_span, "interval"), sides, designs)), axis=0
     )
     for where, _, _ in small:
-        loose[where] = True
+        outside[where] = True
     if classes:
         table = pd.DataFrame(
-            (result[:-1] > 0).T | loose[:, None], index=index_of(X_new), columns=list(classes)
+            (result[:-1] > 0).T | outside[:, None], index=index_of(X_new), columns=list(classes)
         )
     else:
-        low = np.where(loose, -np.inf, result[0])
-        high = np.where(loose, np.inf, result[1])
-        at_fits = [Refits(one.vector[None], np.zeros(1), True) for one in sides]
-        given = zip(sides, at_fits, designs, shifts, strict=True)
-        whole = np.mean(
-            [cast(Means, _predict_by_refits(*one, np.arange(rows))).value[:, 0] for one in given],
+        low = np.where(outside, -np.inf, result[0])
+        high = np.where(outside, np.inf, result[1])
+        at_fits = [Refits(side.vector[None], np.zeros(1), True) for side in sides]
+        arguments = zip(sides, at_fits, designs, shifts, strict=True)
+        predictions = np.mean(
+            [
+                cast(Means, _predict_by_refits(*side, np.arange(rows))).value[:, 0]
+                for side in arguments
+            ],
             axis=0,
         )
-        table = pd.DataFrame({"prediction": whole, "low": low, "high": high}, index=index_of(X_new))
-        for back in (objective.units.inverse, inverse):
-            if back is not None:
-                table = _transform(table, back)
-    one = np.diff(chosen.indptr).max() == 1
+        table = pd.DataFrame(
+            {"prediction": predictions, "low": low, "high": high}, index=index_of(X_new)
+        )
+        for transformation in (objective.units.inverse, inverse):
+            if transformation is not None:
+                table = _transform(table, transformation)
+    by_row = np.diff(chosen.indptr).max() == 1
     grouped = chosen.clusters is not None
     if grouped:
         kind = "leave-one-group-out jackknife"
     else:
-        kind = "jackknife" if one else "CV"
-    lost = 0.0 if one or grouped else (2 / int(chosen.held.sum())) ** 0.5
-    covered = level if method == "minmax" and one else max(0.0, 2 * level - 1 - lost)
+        kind = "jackknife" if by_row else "CV"
+    slack = 0.0 if by_row or grouped else (2 / int(chosen.held.sum())) ** 0.5
+    covered = level if method == "minmax" and by_row else max(0.0, 2 * level - 1 - slack)
     table.attrs |= {
         "level": level,
         "method": f"{kind}{'-minmax' if method == 'minmax' else '+'}{' in each group' if members else ''}",
         # share of new responses; in groups no theorem is known for folds
-        "at_least": covered if one or not members else 0.0,
+        "at_least": covered if by_row or not members else 0.0,
         "note": objective.note,
         "widened": float(result[-1].max(initial=0.0)),
-        "proved": all(each.proved for each in every),
+        "proved": all(side.proved for side in refits),
         "score": score if classes else "quantiles" if len(sides) > 1 else "residuals",
     }
     return table
@@ -458,16 +471,16 @@ def _predictions(
     eta = design @ coefficients.T
     if shift is not None:
         eta = eta + shift
-    own = (fit.vector[design.shape[1] :],) if objective.own else ()
+    loss_parameters = (fit.vector[design.shape[1] :],) if objective.own else ()
     with np.errstate(over="ignore"):  # a mean beyond float64 is infinite
-        found = np.asarray(
-            eta if kind == "link" else objective.loss_function.inverse_link(eta, *own)
+        predictions = np.asarray(
+            eta if kind == "link" else objective.loss_function.inverse_link(eta, *loss_parameters)
         )
-    if found.ndim > 1:
+    if predictions.ndim > 1:
         return pd.DataFrame(
-            found, index=index_of(X_new), columns=list(objective.classes or objective.levels)
+            predictions, index=index_of(X_new), columns=list(objective.classes or objective.levels)
         )
-    return pd.Series(found, index=index_of(X_new), name="prediction")
+    return pd.Series(predictions, index=index_of(X_new), name="prediction")
 
 
 def _regression(fit: Fit) -> AbstractRegression:
@@ -518,23 +531,26 @@ def _members(
         return []
     if groups is None:
         raise ValueError("interval: new_groups needs groups, the label of each unit of the fit.")
-    wanted = objective.labels.index
-    units = np.arange(objective.num_units) if wanted is None else wanted.to_series()
+    index = objective.labels.index
+    units = np.arange(objective.num_units) if index is None else index.to_series()
     _, _, groups = match_labels("interval", fit=units, groups=groups)
-    (own, names) = codes("interval", "groups", groups)
-    (new, asked) = codes("interval", "new_groups", new_groups)
-    for name, code, size in (("groups", own, objective.num_units), ("new_groups", new, rows)):
+    (group_codes, names) = codes("interval", "groups", groups)
+    (new_codes, new_names) = codes("interval", "new_groups", new_groups)
+    for name, code, size in (
+        ("groups", group_codes, objective.num_units),
+        ("new_groups", new_codes, rows),
+    ):
         if len(code) != size:
             raise ValueError(f"interval: {name} has {len(code)} labels, but there are {size} rows.")
-    known = names.tolist()
-    other = [label for label in asked.tolist() if label not in known]
-    if other:
+    group_names = names.tolist()
+    unknown = [label for label in new_names.tolist() if label not in group_names]
+    if unknown:
         raise ValueError(
-            f"interval: new_groups holds {other[0]!r}, a group of no unit of the fit; groups alone is for new groups."
+            f"interval: new_groups holds {unknown[0]!r}, a group of no unit of the fit; groups alone is for new groups."
         )
     return [
-        (np.flatnonzero(new == k), own == known.index(label), str(label))
-        for k, label in enumerate(asked.tolist())
+        (np.flatnonzero(new_codes == k), group_codes == group_names.index(label), str(label))
+        for k, label in enumerate(new_names.tolist())
     ]
 
 
@@ -582,10 +598,10 @@ def _shift(
             else "has no offset, but one was given"
         )
         raise ValueError(f"{caller}: the model {had}.")
-    each = (len(objective.classes),) if objective.classes else ()
+    shape = (len(objective.classes),) if objective.classes else ()
     if offset is None:
         return None
-    return column(caller, "offset", offset, rows, each)
+    return column(caller, "offset", offset, rows, shape)
 
 
 def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
@@ -593,26 +609,26 @@ def _refits(fit: Fit, plan: Plan, refit: AbstractRefit) -> Refits:
 
     Warn of refits that do not exist, and raise ValueError if none does.
     """
-    found = refit_all("interval", fit, plan, refit, lambda *_: {})
-    theta = found["theta"]
-    lost = np.isnan(found["theta"][:, 0])
-    radius = np.where(lost, 0.0, found["off"])
+    results = refit_all("interval", fit, plan, refit, lambda *_: {})
+    theta = results["theta"]
+    missing = np.isnan(results["theta"][:, 0])
+    radius = np.where(missing, 0.0, results["off"])
     unknown = ~np.isfinite(radius)
-    if lost.all():
+    if missing.all():
         raise ValueError(
             "interval: no refit exists: without its rows the others do not determine every parameter. Add a penalty, such as "
             "lo.penalties.Ridge(1.0), or drop columns."
         )
-    if lost.any():
+    if missing.any():
         warn(
-            f"interval: {lost.sum()} of {len(lost)} refits do not exist; their rows count as infinitely far off. "
+            f"interval: {missing.sum()} of {len(missing)} refits do not exist; their rows count as infinitely far off. "
             "A penalty helps."
         )
     if unknown.any():
         warn(
             f"interval: how far {unknown.sum()} of {len(unknown)} refits are off is not known, and widens no end; use Exact()."
         )
-    return Refits(theta, np.where(unknown, 0.0, radius), bool(found["proved"][~lost].all()))
+    return Refits(theta, np.where(unknown, 0.0, radius), bool(results["proved"][~missing].all()))
 
 
 def _predict_by_refits(
@@ -620,19 +636,19 @@ def _predict_by_refits(
     refits: Refits,
     design: Design,
     shift: Float[Array, "rows ..."] | None,
-    some: Int[Array, " some"],
+    rows: Int[Array, " some"],
 ) -> Means | Probabilities:
-    """Predict some rows by every refit, `[some, refits]`, or their classes, `[some, refits,
+    """Predict some rows by every refit, `[rows, refits]`, or their classes, `[rows, refits,
     classes]`.
     """
     objective = _regression(fit)
     q = design.shape[1]
-    x = design[some]
+    x = design[rows]
     several = (len(objective.classes),) if objective.classes else ()
     coefficients = refits.theta.reshape(-1, q) if several else refits.theta[:, :q]
-    eta = (x @ coefficients.T).reshape(len(some), len(refits.theta), *several)
+    eta = (x @ coefficients.T).reshape(len(rows), len(refits.theta), *several)
     if shift is not None:
-        eta += shift[some, None]
+        eta += shift[rows, None]
     return _response(
         objective, eta, refits.theta[:, q:], np.multiply.outer(_length(fit, x), refits.radius)
     )
@@ -662,51 +678,51 @@ def _length(fit: Fit, design: Design) -> Float[Array, " rows"]:
     q = design.shape[1]
     classes = cast(AbstractRegression, fit.objective).classes
     size = max(1, BLOCKS_AT_A_TIME * PREDICTIONS_AT_A_TIME // fit.num_params)
-    some = (design[k : k + size] for k in range(0, len(design), size))
-    parts = [x.rows(slice(None)) if isinstance(x, SparseDesign) else x for x in some]
-    each = []
+    blocks = (design[k : k + size] for k in range(0, len(design), size))
+    parts = [x.rows(slice(None)) if isinstance(x, SparseDesign) else x for x in blocks]
+    class_lengths = []
     for before in range(0, q * max(1, len(classes)), q):
         around = (0, 0), (before, fit.num_params - q - before)
-        each.append(np.concatenate([lengths(fit, np.pad(x, around)) for x in parts]))
-    return np.max(each, axis=0)
+        class_lengths.append(np.concatenate([lengths(fit, np.pad(x, around)) for x in parts]))
+    return np.max(class_lengths, axis=0)
 
 
 def _response(
     objective: AbstractRegression,
     eta: Float[Array, "..."],
     tau: Float[Array, "refits own"],
-    reach: Float[Array, "..."],
+    error: Float[Array, "..."],
 ) -> Means | Probabilities:
-    """Return the means, or the probabilities of classes, of predictors with errors `reach`."""
+    """Return the means, or the probabilities of classes, of predictors with errors."""
     link: Any = objective.loss_function.inverse_link
 
-    def of(eta: Array) -> Array:
+    def inverse_link(eta: Array) -> Array:
         with np.errstate(all="ignore"):
             return np.asarray(jax.vmap(link, (-1, 0), -1)(eta, tau) if objective.own else link(eta))
 
-    reach = UP * (
-        reach + 4 * UNIT * np.abs(eta).max(-1)
+    error = UP * (
+        error + 4 * UNIT * np.abs(eta).max(-1)
         if objective.classes
-        else reach + 4 * UNIT * np.abs(eta)
+        else error + 4 * UNIT * np.abs(eta)
     )
     # each of two predictors may be off, so that the odds change by the square at most
     if objective.classes:
-        value = of(eta)
-        odds = np.exp(2 * np.minimum(reach, LARGEST_REACH))[..., None]
+        value = inverse_link(eta)
+        odds = np.exp(2 * np.minimum(error, LARGEST_REACH))[..., None]
         rounding = FUNCTION + value.shape[-1] * UNIT
         low = np.maximum(value - rounding, 0.0)
         high = np.minimum(value + rounding, 1.0)
         return Probabilities(
             low / (low + (1 - low) * odds) - rounding, high / (high + (1 - high) / odds) + rounding
         )
-    if (value := of(eta)) is eta:
-        return Means(value, reach)
+    if (value := inverse_link(eta)) is eta:
+        return Means(value, error)
     if _classes(objective):
-        ends = [of(eta - reach), of(eta + reach)]
-        one = np.minimum(*ends) - FUNCTION
-        two = np.maximum(*ends) + FUNCTION
-        return Probabilities(np.stack([1 - two, one], -1), np.stack([1 - one, two], -1))
-    return Means(*mean_errors(of, eta, reach))
+        ends = [inverse_link(eta - error), inverse_link(eta + error)]
+        least = np.minimum(*ends) - FUNCTION
+        most = np.maximum(*ends) + FUNCTION
+        return Probabilities(np.stack([1 - most, least], -1), np.stack([1 - least, most], -1))
+    return Means(*mean_errors(inverse_link, eta, error))
 
 
 def _rows_outside_span(caller: str, fit: Fit, design: Design) -> Bool[Array, " rows"]:
@@ -718,17 +734,21 @@ def _rows_outside_span(caller: str, fit: Fit, design: Design) -> Bool[Array, " r
     q = design.shape[1]
     several = len(cast(AbstractRegression, fit.objective).classes)
     parts = fit.flat.reshape(several, q, -1) if several else fit.flat[None, :q]
-    moved = np.stack([design @ part for part in parts])
+    components = np.stack([design @ part for part in parts])
     if several:
-        moved -= moved.mean(0)  # a common shift of all classes' predictors changes no probability
+        components -= components.mean(
+            0
+        )  # a common shift of all classes' predictors changes no probability
     # a share of 1e-8 of a row along unseen directions counts as rounding
-    loose = (np.abs(moved) > 1e-8 * sum(abs(design) @ np.abs(part) for part in parts)).any((0, 2))
-    if loose.any():
+    outside = (np.abs(components) > 1e-8 * sum(abs(design) @ np.abs(part) for part in parts)).any(
+        (0, 2)
+    )
+    if outside.any():
         warn(
-            f"{caller}: {loose.sum()} of {len(loose)} rows are outside the span of the data, which do not tell them. A penalty "
+            f"{caller}: {outside.sum()} of {len(outside)} rows are outside the span of the data, which do not tell them. A penalty "
             "helps."
         )
-    return loose
+    return outside
 
 
 def _beyond(values: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -737,14 +757,14 @@ def _beyond(values: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def _check_counts(
-    level: float, what: str, small: list[tuple[Array, str, int]], served: int
+    level: float, unit_name: str, small: list[tuple[Array, str, int]], served: int
 ) -> None:
     """Warn of groups of too few units for the level; raise ValueError if no new row is served."""
     least = int(np.ceil(level / (1 - level) * (1 - COUNT_ROUNDING)))
     if small and not served:
         _, name, count = small[0]
         raise ValueError(
-            f"interval: level={level:g} needs {least} {what} or more, left out one by one; there are {count}"
+            f"interval: level={level:g} needs {least} {unit_name} or more, left out one by one; there are {count}"
             f"{f' in group {name}' if name else ''}. Lower it."
         )
     if small:
@@ -759,10 +779,10 @@ def _check_counts(
 
 def _held(objective: AbstractRegression, plan: Plan, units: Bool[Array, " units"]) -> Held:
     """Return the held-out units among the given ones."""
-    there = plan.held & units[plan.index]
-    there &= True if objective.sample_weight is None else objective.sample_weight[plan.index] > 0
-    unit = plan.index[there]
-    refit = plan.refit[there]
+    members = plan.held & units[plan.index]
+    members &= True if objective.sample_weight is None else objective.sample_weight[plan.index] > 0
+    unit = plan.index[members]
+    refit = plan.refit[members]
     group = (
         np.arange(len(unit))
         if plan.clusters is None
@@ -783,16 +803,18 @@ def _ends(
     """
     y = _regression(sides[0]).y[held.unit]
     weight = held.weight
-    own = [cast(Means, _predict_held(*each, held)) for each in zip(sides, refits, strict=True)]
-    below = own[0].value - y + own[0].off
-    above = y - own[-1].value + own[-1].off
+    held_means = [
+        cast(Means, _predict_held(*side, held)) for side in zip(sides, refits, strict=True)
+    ]
+    below = held_means[0].value - y + held_means[0].error
+    above = y - held_means[-1].value + held_means[-1].error
     distance = np.maximum(below, above)
     distance = _beyond(distance + ROUNDING * (np.abs(y) + np.abs(distance)))
     in_order = (
         len(held.unit) == len(refits[0].theta) and (held.refit == np.arange(len(held.refit))).all()
     )
     most, by_unit = (
-        max(float(each.off.max(initial=0.0)) for each in own),
+        max(float(side.error.max(initial=0.0)) for side in held_means),
         slice(None) if in_order else held.refit,
     )
 
@@ -811,19 +833,19 @@ def _ends(
             np.take_along_axis(values, np.take_along_axis(order, rank[:, None], 1), 1)[:, 0]
         )
 
-    def end(far: Float[Array, "rows refits"]) -> Float[Array, " rows"]:
+    def end(bounds: Float[Array, "rows refits"]) -> Float[Array, " rows"]:
         if method == "minmax":
-            return _beyond(far.max(1)) + quantile(distance[None].copy())
-        values = far[:, by_unit]
+            return _beyond(bounds.max(1)) + quantile(distance[None].copy())
+        values = bounds[:, by_unit]
         values += distance
         return quantile(values)
 
     def ends(means: list[Any], _: Array) -> Array:
         low = means[0]
         high = means[-1]
-        both = np.stack([end(low.off - low.value), end(high.off + high.value)])
-        both += ROUNDING * np.abs(both)
-        return np.stack([-both[0], both[1], np.maximum(low.off, high.off).max(1) + most])
+        outer = np.stack([end(low.error - low.value), end(high.error + high.value)])
+        outer += ROUNDING * np.abs(outer)
+        return np.stack([-outer[0], outer[1], np.maximum(low.error, high.error).max(1) + most])
 
     return ends
 
@@ -843,18 +865,18 @@ def _sets(
     A class is in the set of a row unless too many units have a lower score than it.
     """
     objective = _regression(fit)
-    lost = np.isnan(refits.theta[:, 0])
+    missing = np.isnan(refits.theta[:, 0])
     low, high = _predict_held(fit, refits, held)
     of_class = score(high, low, draws[held.unit])  # the upper bound
-    own = np.take_along_axis(of_class, objective.y[held.unit].astype(int)[:, None], 1)[:, 0]
-    own[lost[held.refit]] = np.inf
-    most = float((high - low)[~lost[held.refit]].max(initial=0.0))
+    held_scores = np.take_along_axis(of_class, objective.y[held.unit].astype(int)[:, None], 1)[:, 0]
+    held_scores[missing[held.refit]] = np.inf
+    most = float((high - low)[~missing[held.refit]].max(initial=0.0))
 
     def sets(probabilities: list[Any], draws: Array) -> Array:
         low, high = probabilities[0]
         values = score(low, high, draws[:, None])
-        values[:, lost] = -np.inf
-        below = own[:, None] < (
+        values[:, missing] = -np.inf
+        below = held_scores[:, None] < (
             values.min(1, keepdims=True) if method == "minmax" else values[:, held.refit]
         )
         alike = np.ptp(held.weight) == 0
@@ -864,7 +886,7 @@ def _sets(
         return np.vstack(
             [
                 (share < level * (1 - COUNT_ROUNDING)).T,
-                (high - low)[:, ~lost].max((1, 2), initial=0.0) + most,
+                (high - low)[:, ~missing].max((1, 2), initial=0.0) + most,
             ]
         )
 
@@ -887,13 +909,13 @@ def _score(
         return 1 - high
     values = 1 - draws[..., None] * high
     for c in range(low.shape[-1]):
-        mine = slice(c, c + 1)
-        less = low < high[..., mine]
-        more = low > high[..., mine]
-        less[..., c] = more[..., c] = False
+        class_slice = slice(c, c + 1)
+        less = low < high[..., class_slice]
+        greater = low > high[..., class_slice]
+        less[..., c] = greater[..., c] = False
         values[..., c] -= np.where(less, high, 0.0).sum(-1)
         if score == "raps":
-            values[..., c] += raps[0] * np.maximum(1 + more.sum(-1) - raps[1], 0)
+            values[..., c] += raps[0] * np.maximum(1 + greater.sum(-1) - raps[1], 0)
     return values
 
 
@@ -903,11 +925,11 @@ def _transform(table: pd.DataFrame, inverse: Callable[[Any], Any]) -> pd.DataFra
     Ends that it does not map to a number are infinite.
     """
     values = table.to_numpy()
-    known = np.isfinite(values)
+    finite = np.isfinite(values)
     mapped = np.full(values.shape, np.nan)
     with np.errstate(all="ignore"):
-        mapped[known] = np.reshape(inverse(values[known]), -1)
-    step = np.diff(mapped[known][np.argsort(values[known])])
+        mapped[finite] = np.reshape(inverse(values[finite]), -1)
+    step = np.diff(mapped[finite][np.argsort(values[finite])])
     step = step[np.isfinite(step)]
     rounding = 1e-9 * np.abs(step).sum()  # share of the range that counts as rounding
     if (step < -rounding).any() and (step > rounding).any():

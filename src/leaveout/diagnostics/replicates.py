@@ -154,7 +154,7 @@ class Covariance(HeadedTable):
         se = self.standard_errors
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = self.estimate / se
-        reach = law.ppf((1 + level) / 2) * se
+        half = law.ppf((1 + level) / 2) * se
         table = {
             "coef": self.estimate,
             "std err": se,
@@ -162,8 +162,8 @@ class Covariance(HeadedTable):
             f"P>|{t}|": 2 * law.sf(np.abs(ratio)),
         }
         table |= {
-            f"[{(1 - level) / 2:.4g}": self.estimate - reach,
-            f"{(1 + level) / 2:.4g}]": self.estimate + reach,
+            f"[{(1 - level) / 2:.4g}": self.estimate - half,
+            f"{(1 + level) / 2:.4g}]": self.estimate + half,
         }
         table |= {} if self.dof is None else {"dof": self.dof}
         table |= {} if self.errors is None else {"error": self.errors}
@@ -174,52 +174,54 @@ class Covariance(HeadedTable):
 
 def covariance_of(
     fit: Fit,
-    known: NamedParameters,
+    parameters: NamedParameters,
     value: Float[Array, "params params"],
     kind: str,
     dof: ArrayLike | None = None,
     errors: Float[Array, " params"] | None = None,
-    **more: Any,
+    **facts: Any,
 ) -> Covariance:
     """Return a `Covariance` of natural parameters."""
-    found = Covariance((value + value.T) / 2, index=known.names, columns=known.names)
-    of = lambda each, name: (
+    covariance = Covariance((value + value.T) / 2, index=parameters.names, columns=parameters.names)
+    series = lambda values, name: (
         None
-        if each is None
-        else pd.Series(np.broadcast_to(each, len(found)), found.index, name=name)
+        if values is None
+        else pd.Series(np.broadcast_to(values, len(covariance)), covariance.index, name=name)
     )
-    found.kind = kind
-    found.dof = of(dof, "dof")
-    found.errors = of(errors, "error")
-    found.estimate = pd.Series(known.at(fit.vector[None])[0], found.index, name="coef")
-    found.proved = bool(more.get("proved"))
-    found.replicates = more.get("replicates")
-    found.flagged = more.get("flagged")
-    found.heading = _heading(found, more.get("notes", {}))
-    return found
+    covariance.kind = kind
+    covariance.dof = series(dof, "dof")
+    covariance.errors = series(errors, "error")
+    covariance.estimate = pd.Series(
+        parameters.at(fit.vector[None])[0], covariance.index, name="coef"
+    )
+    covariance.proved = bool(facts.get("proved"))
+    covariance.replicates = facts.get("replicates")
+    covariance.flagged = facts.get("flagged")
+    covariance.heading = _heading(covariance, facts.get("notes", {}))
+    return covariance
 
 
-def _heading(found: Covariance, notes: dict[str, str]) -> list[tuple[str, str]]:
+def _heading(covariance: Covariance, notes: dict[str, str]) -> list[tuple[str, str]]:
     """Write what a table of standard errors says above its numbers.
 
     `notes` are lines by their names.
     """
     lines = {
-        "standard errors": found.kind,
+        "standard errors": covariance.kind,
         "clusters": "none",
         "degrees of freedom": "none: normal distribution",
     } | notes
-    if found.dof is not None:
-        low = found.dof.min()
-        high = found.dof.max()
+    if covariance.dof is not None:
+        low = covariance.dof.min()
+        high = covariance.dof.max()
         lines["degrees of freedom"] = (
             f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}, by parameter"
         )
         lines["degrees of freedom"] += ", Student's t"
-    if found.errors is not None:
-        how = "proved" if found.proved else "estimated"
+    if covariance.errors is not None:
+        evidence = "proved" if covariance.proved else "estimated"
         lines["refits"] = (
-            f"standard errors are within {found.errors.max():.1g} of those of exact refits, {how}"
+            f"standard errors are within {covariance.errors.max():.1g} of those of exact refits, {evidence}"
         )
     return [(name, text) for name, text in lines.items() if text]
 
@@ -229,17 +231,18 @@ class ParameterRefits:
     """Refits of a plan whose parameters are wanted.
 
     `values` are natural parameters `[refits, natural]`, NaN where a refit does not determine them;
-    `off` bounds the distance of each refit from the exact one in the norm of H, and `own` that of
-    the fit itself. `free` are displacements that refits which determine θ in part leave free.
+    `error` bounds the distance of each refit from the exact one in the norm of H, and `fit_error`
+    that of the fit itself. `free` are displacements that refits which determine θ in part leave
+    free.
     """
 
     fit: Fit
     plan: Plan
-    known: NamedParameters
+    parameters: NamedParameters
     theta: Float[Array, "refits params"]
     values: Float[Array, "refits natural"]
-    off: Float[Array, " refits"]
-    own: float
+    error: Float[Array, " refits"]
+    fit_error: float
     proved: bool
     result: Int[Array, " refits"]
     index: pd.Index
@@ -248,8 +251,10 @@ class ParameterRefits:
     @property
     def flagged(self) -> pd.Series:
         """The codes of the refits that do not exist or do not determine every parameter."""
-        lost = among(self.result, NO_REFIT_CODES)
-        return pd.Series(NAMES[self.result[lost]], self.index[lost], name="result", dtype=object)
+        missing = among(self.result, NO_REFIT_CODES)
+        return pd.Series(
+            NAMES[self.result[missing]], self.index[missing], name="result", dtype=object
+        )
 
     def covariance(
         self,
@@ -263,37 +268,45 @@ class ParameterRefits:
         """Compute the covariance of the natural parameters."""
         count = rscales > 0
         center = (
-            mean_of(self.values[count]) if about_mean else self.known.at(self.fit.vector[None])[0]
+            mean_of(self.values[count])
+            if about_mean
+            else self.parameters.at(self.fit.vector[None])[0]
         )
-        moved = scaled_moves(self.values, center, scale * rscales)
-        errors = np.full(moved.shape[1], np.inf)
+        moves = scaled_moves(self.values, center, scale * rscales)
+        errors = np.full(moves.shape[1], np.inf)
         if self.fit.factor is not None:
-            off = np.nan_to_num(self.off, posinf=np.inf) + (
-                np.nanmean(self.off[count]) if about_mean else self.own
+            error = np.nan_to_num(self.error, posinf=np.inf) + (
+                np.nanmean(self.error[count]) if about_mean else self.fit_error
             )
-            away = scaled_moves(
-                np.where(np.isnan(self.values), np.nan, off[:, None]), 0.0 * center, scale * rscales
+            error_moves = scaled_moves(
+                np.where(np.isnan(self.values), np.nan, error[:, None]),
+                0.0 * center,
+                scale * rscales,
             )
-            size = np.sqrt(scale * np.sum(rscales)) * np.abs(center) + np.linalg.norm(moved, axis=0)
-            along = np.eye(self.fit.num_params) if self.known.slope is None else self.known.slope
+            size = np.sqrt(scale * np.sum(rscales)) * np.abs(center) + np.linalg.norm(moves, axis=0)
+            along = (
+                np.eye(self.fit.num_params)
+                if self.parameters.slope is None
+                else self.parameters.slope
+            )
             errors = (
-                lengths(self.fit, along) * np.linalg.norm(away, axis=0)
-                + (len(off) + 16) * UNIT * size
+                lengths(self.fit, along) * np.linalg.norm(error_moves, axis=0)
+                + (len(error) + 16) * UNIT * size
             )
-        frame = pd.DataFrame(self.values, index=self.index, columns=self.known.names)
-        proved = self.proved and self.known.slope is None and bool(np.isfinite(errors).all())
-        more = {"replicates": frame, "flagged": self.flagged, "notes": notes}
+        frame = pd.DataFrame(self.values, index=self.index, columns=self.parameters.names)
+        proved = self.proved and self.parameters.slope is None and bool(np.isfinite(errors).all())
+        facts = {"replicates": frame, "flagged": self.flagged, "notes": notes}
         return covariance_of(
-            self.fit, self.known, moved.T @ moved, kind, dof, errors, proved=proved, **more
+            self.fit, self.parameters, moves.T @ moves, kind, dof, errors, proved=proved, **facts
         )
 
 
 def mean_of(values: Float[Array, "refits some"]) -> Float[Array, " some"]:
     """Return the mean over the refits that determine each value; NaN if none does."""
-    there = ~np.isnan(values)
-    number = there.sum(axis=0)
+    determined = ~np.isnan(values)
+    number = determined.sum(axis=0)
     return np.where(
-        number > 0, np.where(there, values, 0.0).sum(axis=0) / np.maximum(number, 1), np.nan
+        number > 0, np.where(determined, values, 0.0).sum(axis=0) / np.maximum(number, 1), np.nan
     )
 
 
@@ -303,11 +316,11 @@ def scaled_moves(
     """Return √scale (value − center), zero where a refit does not determine the value, and the
     others raised for it.
     """
-    there = ~np.isnan(values)
+    determined = ~np.isnan(values)
     counted = scales > 0
-    number = (there & counted[:, None]).sum(axis=0)
+    number = (determined & counted[:, None]).sum(axis=0)
     raised = np.where(number > 0, counted.sum() / np.maximum(number, 1), np.nan)
-    return np.where(there, values - center, 0.0) * np.sqrt(scales[:, None] * raised)
+    return np.where(determined, values - center, 0.0) * np.sqrt(scales[:, None] * raised)
 
 
 def refit_plan(caller: str, fit: Fit, plan: Any, strategy: AbstractRefit) -> ParameterRefits:
@@ -318,44 +331,62 @@ def refit_plan(caller: str, fit: Fit, plan: Any, strategy: AbstractRefit) -> Par
     plan = match_plan(caller, objective_of(caller, fit), plan, strategy)
     unscored = plan.replace_facts(held=np.zeros(len(plan.index), bool))
     strategy = strategy.of_parameters()
-    found = refit_all(caller, fit, unscored, strategy, lambda *_: {}, judge=False)
-    known = name_parameters(fit)
-    theta = found["theta"]
-    result = found["result"].astype(int)
-    values = np.array(known.at(theta))
-    off = found["off"]
-    proved = bool((found["proved"][~among(result, NO_REFIT_CODES)] > 0).all())
-    partial = partial_refits(fit, plan, result, known)
+    results = refit_all(caller, fit, unscored, strategy, lambda *_: {}, judge=False)
+    parameters = name_parameters(fit)
+    theta = results["theta"]
+    result = results["result"].astype(int)
+    values = np.array(parameters.at(theta))
+    error = results["off"]
+    proved = bool((results["proved"][~among(result, NO_REFIT_CODES)] > 0).all())
+    partial = partial_refits(fit, plan, result, parameters)
     for k, refit in partial.items():
-        theta[k], off[k], values[k], proved = refit.theta, refit.error, refit.values, False
+        theta[k], error[k], values[k], proved = refit.theta, refit.error, refit.values, False
     free = {k: refit.free for k, refit in partial.items()}
-    own, whole = distance_of_fit(fit)
+    fit_error, fit_proved = distance_of_fit(fit)
     names = plan.refit_names.rename("replicate")
     refits = ParameterRefits(
-        fit, plan, known, theta, values, off, own, proved and whole, result, names, free
+        fit,
+        plan,
+        parameters,
+        theta,
+        values,
+        error,
+        fit_error,
+        proved and fit_proved,
+        result,
+        names,
+        free,
     )
-    _warn_of_lost(caller, refits)
+    _warn_of_undetermined(caller, refits)
     return refits
 
 
-def _warn_of_lost(caller: str, refits: ParameterRefits) -> None:
-    lost = ~np.isfinite(refits.values)
-    if not lost.any():
+def _warn_of_undetermined(caller: str, refits: ParameterRefits) -> None:
+    undetermined = ~np.isfinite(refits.values)
+    if not undetermined.any():
         return
-    which = np.flatnonzero(lost.any(axis=1))
-    some = lambda names: (
+    which = np.flatnonzero(undetermined.any(axis=1))
+    listed = lambda names: (
         ", ".join(map(str, names[:LISTED])) + (", …" if len(names) > LISTED else "")
     )
-    never = [name for name, gone in zip(refits.known.names, lost.all(axis=0), strict=True) if gone]
-    if len(never) == lost.shape[1]:
+    never = [
+        name
+        for name, gone in zip(refits.parameters.names, undetermined.all(axis=0), strict=True)
+        if gone
+    ]
+    if len(never) == undetermined.shape[1]:
         why = list(RESULTS)[refits.result[which[0]]].message
         raise ValueError(f"{caller}: no refit determines the parameters ({why}).")
-    params = [name for name, gone in zip(refits.known.names, lost.any(axis=0), strict=True) if gone]
+    params = [
+        name
+        for name, gone in zip(refits.parameters.names, undetermined.any(axis=0), strict=True)
+        if gone
+    ]
     warn(
-        f"{caller}: {len(which)} of {len(lost)} refits ({some(refits.index[which])}) do not determine {some(params)}. "
+        f"{caller}: {len(which)} of {len(undetermined)} refits ({listed(refits.index[which])}) do not determine {listed(params)}. "
         "They do not count for these parameters, whose sums over the others are "
         "raised in proportion; .flagged has their codes. A penalty determines them."
-        + (f" No refit determines {some(never)}: no covariance." if never else "")
+        + (f" No refit determines {listed(never)}: no covariance." if never else "")
     )
 
 
@@ -474,8 +505,8 @@ def refit_weights(
         rscales = (
             weights.rscales if isinstance(weights, ReplicateWeights) else np.ones(factors.shape[1])
         )
-    whole, each = check_scales(caller, scale, rscales, factors.shape[1])
-    if np.sum(each > 0) < 2:
+    common_scale, scales = check_scales(caller, scale, rscales, factors.shape[1])
+    if np.sum(scales > 0) < 2:
         raise ValueError(
             f"{caller}: one replicate has no spread; at least two of a positive rscale are needed."
         )
@@ -486,7 +517,7 @@ def refit_weights(
         (units, factors[units, k], np.zeros(len(units), bool)) for k, units in enumerate(changed)
     ]
     plan = plan_of_entries(entries, len(factors), names=index_of(weights), labels=columns)
-    return refit_plan(caller, fit, plan, strategy), whole, each
+    return refit_plan(caller, fit, plan, strategy), common_scale, scales
 
 
 def _factors(caller: str, fit: Fit, weights: Any) -> tuple[Float[Array, "units replicates"], Any]:
@@ -499,14 +530,14 @@ def _factors(caller: str, fit: Fit, weights: Any) -> tuple[Float[Array, "units r
     if factors.ndim != 2 or not (
         longer or len(factors) in (units, 0 if rows is None else len(rows))
     ):
-        turned = (
+        hint = (
             "; it has one column a unit: transpose it"
             if factors.ndim == 2 and factors.shape[1] == units
             else ""
         )
         raise ValueError(
             f"{caller}: weights must be a matrix of one row a unit, {units}, and one column a replicate; got shape "
-            f"{factors.shape}{turned}."
+            f"{factors.shape}{hint}."
         )
     wrong = ~np.isfinite(factors) | (factors < 0)
     if wrong.any():

@@ -125,13 +125,13 @@ class Influence(PrintedResult):
         ValueError
             If there is no such column or parameter.
         """
-        known = self.rows.select_dtypes("number")
-        if not isinstance(by, str) or (by not in known and by not in self.parameters):
-            named = ", ".join(map(repr, [*known.columns, *self.parameters.columns[:8]]))
+        numbers = self.rows.select_dtypes("number")
+        if not isinstance(by, str) or (by not in numbers and by not in self.parameters):
+            names = ", ".join(map(repr, [*numbers.columns, *self.parameters.columns[:8]]))
             raise ValueError(
-                f"Influence: by must be a column of numbers, or a parameter: {named}; got {by!r}."
+                f"Influence: by must be a column of numbers, or a parameter: {names}; got {by!r}."
             )
-        return known[by] if by in known else self.parameters[by]
+        return numbers[by] if by in numbers else self.parameters[by]
 
     @property
     @conventional
@@ -163,8 +163,8 @@ class Influence(PrintedResult):
         rows = self.rows
         plan = self.estimate.plan
         most = lambda by: self.top(PRINTED_UNITS, by).iterrows() if by in rows else ()
-        told = lambda by, text: "; ".join(f"{name}: {text(row)}" for name, row in most(by))
-        moved = lambda row: f"{row['parameter']} by {row['moved']:+.2g}"
+        describe = lambda by, text: "; ".join(f"{name}: {text(row)}" for name, row in most(by))
+        describe_move = lambda row: f"{row['parameter']} by {row['moved']:+.2g}"
         missing = int(rows["cook"].isna().sum())
         masked = self.masked
         masking = "; ".join(
@@ -181,20 +181,26 @@ class Influence(PrintedResult):
             ("refits", f"{plan.num_refits}, named by {rows.index.name}, {self.refit}"),
             (
                 "the loss",
-                told("share", lambda row: f"{row['share']:.0%} of it, {row['rise']:+.3g} held out"),
+                describe(
+                    "share", lambda row: f"{row['share']:.0%} of it, {row['rise']:+.3g} held out"
+                ),
             ),
             (
                 "the fit",
-                self._off("cook", told("cook", lambda row: f"Cook's distance {row['cook']:.2g}")),
+                self._with_error(
+                    "cook", describe("cook", lambda row: f"Cook's distance {row['cook']:.2g}")
+                ),
             ),
             (
                 "a parameter",
-                self._off("moved", told("moved", moved), " model-based standard errors"),
+                self._with_error(
+                    "moved", describe("moved", describe_move), " model-based standard errors"
+                ),
             ),
             (
                 "the prediction",
-                self._off(
-                    "prediction", told("prediction", lambda row: f"{row['prediction']:+.3g}")
+                self._with_error(
+                    "prediction", describe("prediction", lambda row: f"{row['prediction']:+.3g}")
                 ),
             ),
             ("masked", masking),
@@ -206,14 +212,16 @@ class Influence(PrintedResult):
         ]
         return [(name, text) for name, text in lines if text]
 
-    def _off(self, column: str, text: str, unit: str = "") -> str:
+    def _with_error(self, column: str, text: str, unit: str = "") -> str:
         """State the error due to the refits."""
         if not text:
             return ""
         worst = self.rows[f"{column}_error"].max()
         most = self.rows[column].abs().max()
         change_rounding = 1e-8  # share of the largest change that counts as rounding
-        near = "to rounding" if worst <= change_rounding * most else f"± {worst:.1g} at most"
-        near += ", proved" if self.rows["proved"].all() and column != "prediction" else ""
-        known = near if np.isfinite(worst) else "not certified: some refits' errors are not known"
-        return f"{text}{',' if unit else ''}{unit} ({known})"
+        error = "to rounding" if worst <= change_rounding * most else f"± {worst:.1g} at most"
+        error += ", proved" if self.rows["proved"].all() and column != "prediction" else ""
+        statement = (
+            error if np.isfinite(worst) else "not certified: some refits' errors are not known"
+        )
+        return f"{text}{',' if unit else ''}{unit} ({statement})"

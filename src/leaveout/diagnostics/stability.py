@@ -90,21 +90,25 @@ class Stability(PerformanceTable):
         Series
             The shares.
         """
-        other = (self.predictions >= threshold) != (
+        disagree = (self.predictions >= threshold) != (
             self.units["prediction"].to_numpy() >= threshold
         )
-        there = np.isfinite(self.predictions)
+        defined = np.isfinite(self.predictions)
         return pd.Series(
-            (other & there).sum(0) / there.sum(0), self.units.index, name="reclassified"
+            (disagree & defined).sum(0) / defined.sum(0), self.units.index, name="reclassified"
         )
 
     def _facts(self) -> list[tuple[str, str]]:
-        lost = len(self.result) - len(self.predictions)
+        num_missing = len(self.result) - len(self.predictions)
         return [
             (
                 "resamples",
                 f"{len(self.result)}"
-                + (f", {lost} of which have no refit and are left out" if lost else ""),
+                + (
+                    f", {num_missing} of which have no refit and are left out"
+                    if num_missing
+                    else ""
+                ),
             ),
             ("until", "" if self.time is None else f"{self.time:g}"),
             ("width", f"of the middle {self.level:.0%} of a unit's predictions"),
@@ -191,25 +195,29 @@ def stability(
         strategy = Exact(REFIT_TOL)
     measure = rows.measure
     plan, _ = resamples("stability", measure, "bootstrap", B, groups, plan, seed, strategy)
-    found = np.full((plan.num_refits, fit.objective.num_units), np.nan)
+    predictions = np.full((plan.num_refits, fit.objective.num_units), np.nan)
 
-    def tell(refits, theta, weights, held):
-        found[refits] = measure.scores(measure.at(theta, weights))
+    def collect(refits, theta, weights, held):
+        predictions[refits] = measure.scores(measure.predict(theta, weights))
 
-    exists, result = over_refits("stability", fit, plan, strategy, tell)
-    there = measure.weights.weigh
-    found = (
-        found[exists][:, there]
+    exists, result = over_refits("stability", fit, plan, strategy, collect)
+    weighted = measure.weights.weigh
+    predictions = (
+        predictions[exists][:, weighted]
         if isinstance(measure, Continuous)
-        else expit(found[exists][:, there])
+        else expit(predictions[exists][:, weighted])
     )
     names = fit.objective.units.names
-    units = pd.DataFrame({"prediction": rows.prediction}, index=names)[there]
-    units["low"], units["high"] = np.nanquantile(found, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    units["mape"] = np.nanmean(np.abs(found - units["prediction"].to_numpy()), axis=0)
-    each = pd.DataFrame({"mape": units["mape"], "width": units["high"] - units["low"]})
-    each = each.iloc[np.repeat(np.arange(len(each)), measure.weights.copies[there].astype(int))]
-    table = each.agg(["mean", "median", lambda x: x.quantile(0.95), "max"]).T.set_axis(
+    units = pd.DataFrame({"prediction": rows.prediction}, index=names)[weighted]
+    units["low"], units["high"] = np.nanquantile(
+        predictions, [(1 - level) / 2, (1 + level) / 2], axis=0
+    )
+    units["mape"] = np.nanmean(np.abs(predictions - units["prediction"].to_numpy()), axis=0)
+    measures = pd.DataFrame({"mape": units["mape"], "width": units["high"] - units["low"]})
+    measures = measures.iloc[
+        np.repeat(np.arange(len(measures)), measure.weights.copies[weighted].astype(int))
+    ]
+    table = measures.agg(["mean", "median", lambda x: x.quantile(0.95), "max"]).T.set_axis(
         ["mean", "median", "95%", "max"], axis=1
     )
-    return Stability(table, fit, level, units, found, result, rows.time)
+    return Stability(table, fit, level, units, predictions, result, rows.time)

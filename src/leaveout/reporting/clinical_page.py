@@ -329,7 +329,7 @@ def _equation(fit: Fit, measure: Any, time: Any) -> tuple[pd.DataFrame, str, boo
     formula, ratio = RISKS.get(link, ("", "coefficient"))
     notes = [f"Risk = {formula}, {eta}."]
     if isinstance(measure, Survival):
-        base = measure.own[1][0][:, np.searchsorted(measure.grid, time)]
+        base = measure.fit_prediction[1][0][:, np.searchsorted(measure.grid, time)]
         base = f"{base[0]:.6g}" if np.ptp(base) == 0 else "that of the patient's stratum"
         notes = [f"Risk until {time:g} = 1 − e^(−H e^η), {eta}, H = {base}."]
         ratio = "hazard ratio"
