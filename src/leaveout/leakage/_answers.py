@@ -52,22 +52,22 @@ def prices(study: LeakageStudy) -> dict[str, int]:
     More are run if the Monte-Carlo error is not small.
     """
     count = len(study.folds)
-    whole = study.fold is not None
-    filed = count + (count * (count - 1) // 2 if whole and count > 2 else 0)
+    complete = study.fold is not None
+    num_filed = count + (count * (count - 1) // 2 if complete and count > 2 else 0)
     if not study.linkage.knows_pairs:
-        return {"naive": filed}
+        return {"naive": num_filed}
     purged = sum(len(_bundles(study, k, cut)) for cut in study.cuts for k in range(count)) * (
         1 + CONTROLS[0]
     )
     regrouped = (
         count
         * PARTITIONS_A_ROUND
-        * (whole and bool(study.cuts) and _removed_mate_share(study) >= MIN_EXPOSURE_REMOVED)
+        * (complete and bool(study.cuts) and _removed_mate_share(study) >= MIN_EXPOSURE_REMOVED)
     )
     return {
-        "naive": filed,
+        "naive": num_filed,
         "purge": purged,
-        "coarser": count * len(study.cuts) * whole,
+        "coarser": count * len(study.cuts) * complete,
         "imputed": regrouped,
     }
 
@@ -97,27 +97,27 @@ def coarser(study: LeakageStudy) -> Answer:
     if study.fold is None:
         return Answer("coarser", study.assumption, NO_SWITCH_REASON)
     points = []
-    why = NONE
+    reason = NONE
     link = study.linkage
     for cut in study.cuts:
         use = link.probability >= cut
-        most = int(CAP * len(study.y) * CAP_FOLDS / len(study.folds))
+        max_rows = int(CAP * len(study.y) * CAP_FOLDS / len(study.folds))
         joined = join_capped(
-            study.filed_clusters, link.left[use], link.right[use], link.probability[use], most
+            study.filed_clusters, link.left[use], link.right[use], link.probability[use], max_rows
         )
-        moved = nearest_folds(study.fold, joined)
-        if moved is None:
-            why = f"a cluster of {np.bincount(joined).max()} of {len(joined)} records is too large for a fold"
+        new_fold = nearest_folds(study.fold, joined)
+        if new_fold is None:
+            reason = f"a cluster of {np.bincount(joined).max()} of {len(joined)} records is too large for a fold"
             break
-        other = replace(study, folds=as_folds(moved, joined))
-        after = _purge(other, cut)
-        if isinstance(after, str):
-            why = after
+        regrouped = replace(study, folds=as_folds(new_fold, joined))
+        purged = _purge(regrouped, cut)
+        if isinstance(purged, str):
+            reason = purged
             break
-        difference = other.naive.value - study.naive.value + after.difference
-        influence = other.naive.influence - study.naive.influence + after.influence
-        points.append(after._replace(difference=difference, influence=influence))
-    return study.line("coarser", study.assumption, points, why)
+        difference = regrouped.naive.value - study.naive.value + purged.difference
+        influence = regrouped.naive.influence - study.naive.influence + purged.influence
+        points.append(purged._replace(difference=difference, influence=influence))
+    return study.line("coarser", study.assumption, points, reason)
 
 
 def impute(study: LeakageStudy) -> Answer:
@@ -137,15 +137,17 @@ def impute(study: LeakageStudy) -> Answer:
     if _removed_mate_share(study) < MIN_EXPOSURE_REMOVED:
         return Answer("imputed", assumption, few_removed(_removed_mate_share(study)))
     points: list[ControlPoint] = []
-    for own in study.clusters:
-        moved = nearest_folds(study.fold, own)
-        if moved is not None:
-            folds = as_folds(moved, study.filed_clusters)
+    for clusters in study.clusters:
+        new_fold = nearest_folds(study.fold, clusters)
+        if new_fold is not None:
+            folds = as_folds(new_fold, study.filed_clusters)
             predicted = study.work([Ask(fold.train, fold.test) for fold in folds])
             value, influence = study.score_predictions(predicted, folds)
             change = influence - study.naive.influence
-            left = _remaining_exposure(study, folds)
-            points.append(ControlPoint(float("nan"), value - study.naive.value, change, 0.0, left))
+            remaining = _remaining_exposure(study, folds)
+            points.append(
+                ControlPoint(float("nan"), value - study.naive.value, change, 0.0, remaining)
+            )
         if len(points) % PARTITIONS_A_ROUND == 0 and len(points):
             noise = float(np.var([p.difference for p in points], ddof=1)) / len(points)
             if _is_small(study, noise, np.mean([p.influence for p in points], axis=0)):
@@ -155,9 +157,9 @@ def impute(study: LeakageStudy) -> Answer:
     influence = np.mean([p.influence for p in points], axis=0)
     exposed = float(np.mean([p.exposed for p in points]))
     differences = np.array([p.difference for p in points])
-    part = study.removed(exposed)
-    if not part >= MIN_EXPOSURE_REMOVED:
-        return Answer("imputed", assumption, few_removed(part))
+    removed_share = study.removed(exposed)
+    if not removed_share >= MIN_EXPOSURE_REMOVED:
+        return Answer("imputed", assumption, few_removed(removed_share))
     between = float(np.var(differences, ddof=1))
     point = ControlPoint(
         float("nan"), float(differences.mean()), influence, between / len(points), exposed
@@ -171,17 +173,17 @@ def purge(study: LeakageStudy) -> Answer:
     """
     assumption = f"{study.assumption}; {TYPICAL}"
     points = []
-    why = NONE
+    reason = NONE
     for cut in study.cuts:
         point = _purge(study, cut)
         if isinstance(point, str):
-            why = point
+            reason = point
             break
         points.append(point)
-    return study.line("purge", assumption, points, why)
+    return study.line("purge", assumption, points, reason)
 
 
-def both(study: LeakageStudy, purge: Answer, coarser: Answer) -> Answer:
+def average(study: LeakageStudy, purge: Answer, coarser: Answer) -> Answer:
     """Average two answers whose errors have different causes: other folds, and controls."""
     assumption = f"{study.assumption}; {TYPICAL}"
     if purge.refusal or coarser.refusal:
@@ -200,20 +202,21 @@ def mateless_rows(study: LeakageStudy) -> Answer:
     assumption = "tested records without a listed mate are as hard as those with one"
     use = study.test_rows.copy()
     use[study.candidates.place.to_numpy()] = False
-    kept = [use[fold.test] for fold in study.folds]
+    masks = [use[fold.test] for fold in study.folds]
     min_fold_records = 10  # least number of records in a fold with a meaningful score
-    if min(own.sum() for own in kept) < min_fold_records:
+    if min(mask.sum() for mask in masks) < min_fold_records:
         return Answer(
             "unmated",
             assumption,
             f"fewer than {min_fold_records} records of some fold have no listed mate in training",
         )
     folds = [
-        fold._replace(test=fold.test[own]) for fold, own in zip(study.folds, kept, strict=True)
+        fold._replace(test=fold.test[mask]) for fold, mask in zip(study.folds, masks, strict=True)
     ]
     try:
         value, influence = study.score_predictions(
-            [own[some] for own, some in zip(study.predictions, kept, strict=True)], folds
+            [predicted[mask] for predicted, mask in zip(study.predictions, masks, strict=True)],
+            folds,
         )
     except ValueError as error:  # such as records of one class
         return Answer("unmated", assumption, str(error).rstrip("."))
@@ -228,14 +231,16 @@ def _removed_mate_share(study: LeakageStudy) -> float:
     NaN if none fit into folds.
     """
     assert study.fold is not None
-    moved = [nearest_folds(study.fold, own) for own in study.clusters[:PARTITIONS_A_ROUND]]
-    left = [
-        _remaining_exposure(study, as_folds(own, study.filed_clusters))
-        for own in moved
-        if own is not None
+    regrouped = [
+        nearest_folds(study.fold, clusters) for clusters in study.clusters[:PARTITIONS_A_ROUND]
     ]
-    if left:
-        return study.removed(float(np.mean(left)))
+    remaining = [
+        _remaining_exposure(study, as_folds(new_fold, study.filed_clusters))
+        for new_fold in regrouped
+        if new_fold is not None
+    ]
+    if remaining:
+        return study.removed(float(np.mean(remaining)))
     return float("nan")
 
 
@@ -262,8 +267,8 @@ def _bundles(study: LeakageStudy, k: int, cut: float) -> list[Bundle]:
     mates = lambda rows: study.linkage.candidates(rows, cut) & trained
     # share of a training set that one fit may drop before rows are tested in several bundles
     drop_share = 0.1
-    most = 4  # largest number of bundles of a fold's exposed rows
-    count = min(most, int(np.ceil(mates(exposed).sum() / (drop_share * len(fold.train)))))
+    max_bundles = 4  # largest number of bundles of a fold's exposed rows
+    count = min(max_bundles, int(np.ceil(mates(exposed).sum() / (drop_share * len(fold.train)))))
     parts = bundles(exposed, study.filed_clusters, count, np.random.default_rng([study.seed, 5, k]))
     return [Bundle(k, rows, mates(rows)) for rows in parts]
 
@@ -290,7 +295,8 @@ def _purge(study: LeakageStudy, cut: float) -> ControlPoint | str:
     for count in CONTROLS:
         for c in range(len(controls), count):
             asks = [
-                _without(study, part, _others(study, part, b, c)) for b, part in enumerate(parts)
+                _without(study, part, _control_rows(study, part, b, c))
+                for b, part in enumerate(parts)
             ]
             controls.append(
                 study.score_predictions(_replace_predictions(study, parts, study.work(asks)))
@@ -299,16 +305,20 @@ def _purge(study: LeakageStudy, cut: float) -> ControlPoint | str:
             [[influence[part.rows].sum() for part in parts] for _, influence in controls]
         )
         noise = float(np.sum(np.var(sums, axis=0, ddof=1))) / count
-        influence = clean.influence - np.mean([own for _, own in controls], axis=0)
+        influence = clean.influence - np.mean(
+            [control_influence for _, control_influence in controls], axis=0
+        )
         if _is_small(study, noise, influence):
             break
     difference = clean.value - float(np.mean([value for value, _ in controls]))
-    left = np.zeros(len(study.y))  # exposure through pairs below the cut
+    remaining = np.zeros(len(study.y))  # exposure through pairs below the cut
     for fold, mates in zip(study.folds, study.mates, strict=True):
-        left[fold.test] = mates
+        remaining[fold.test] = mates
     for part in parts:
-        left[part.rows] = study.linkage.mates(_without(study, part, part.drop).train, part.rows)
-    return ControlPoint(cut, difference, influence, noise, float(left[study.test_rows].mean()))
+        remaining[part.rows] = study.linkage.mates(
+            _without(study, part, part.drop).train, part.rows
+        )
+    return ControlPoint(cut, difference, influence, noise, float(remaining[study.test_rows].mean()))
 
 
 def _without(study: LeakageStudy, part: Bundle, drop: BoolArray) -> Ask:
@@ -316,7 +326,7 @@ def _without(study: LeakageStudy, part: Bundle, drop: BoolArray) -> Ask:
     return Ask(train[~drop[train]], part.rows)
 
 
-def _others(study: LeakageStudy, part: Bundle, number: int, control: int) -> BoolArray:
+def _control_rows(study: LeakageStudy, part: Bundle, number: int, control: int) -> BoolArray:
     rng = np.random.default_rng([study.seed, 6, part.fold, number, control])
     return like_size(part.drop, study.folds[part.fold].train, study.filed_clusters, rng)
 
@@ -325,11 +335,11 @@ def _replace_predictions(
     study: LeakageStudy, parts: list[Bundle], predictions: Predictions
 ) -> Predictions:
     """Return predictions as filed, with those of the bundles' rows replaced."""
-    out = [own.copy() for own in study.predictions]
+    out = [predicted.copy() for predicted in study.predictions]
     place = np.zeros(len(study.y), np.int64)
-    for part, own in zip(parts, predictions, strict=True):
+    for part, predicted in zip(parts, predictions, strict=True):
         place[study.folds[part.fold].test] = np.arange(len(out[part.fold]))
-        out[part.fold][place[part.rows]] = own
+        out[part.fold][place[part.rows]] = predicted
     return out
 
 

@@ -54,7 +54,7 @@ def binomial_matrix(p: ArrayLike, n: int) -> Float[np.ndarray, "levels counts"]:
     array([[1.  , 0.  , 0.  ],
            [0.25, 0.5 , 0.25]])
     """
-    n = _whole("binomial_matrix: n", n, 1)
+    n = _whole_number("binomial_matrix: n", n, 1)
     p = np.atleast_1d(np.asarray(p, np.float64))
     if p.ndim != 1 or not np.all((p >= 0) & (p <= 1)):
         raise ValueError(
@@ -113,32 +113,32 @@ def stratified_matrix(
     array([[0.25, 0.5 , 0.25],
            [0.  , 0.5 , 0.5 ]])
     """
-    n = _whole("stratified_matrix: n", n, 1)
+    n = _whole_number("stratified_matrix: n", n, 1)
     check_probabilities("stratified_matrix", p_train, p_test)
-    drawn = np.atleast_1d(np.asarray(levels))
+    counts = np.atleast_1d(np.asarray(levels))
     if (
-        drawn.ndim != 1
-        or not np.all(drawn == np.floor(drawn))
-        or drawn.min() < 0
-        or drawn.max() > n
+        counts.ndim != 1
+        or not np.all(counts == np.floor(counts))
+        or counts.min() < 0
+        or counts.max() > n
     ):
         raise ValueError(
             f"stratified_matrix: levels must be whole numbers from 0 to n = {n}; got {levels!r}."
         )
-    for name, pool, most in (
-        ("pool_train", pool_train, n - drawn.min()),
-        ("pool_test", pool_test, drawn.max()),
+    for name, pool, needed in (
+        ("pool_train", pool_train, n - counts.min()),
+        ("pool_test", pool_test, counts.max()),
     ):
-        if pool is not None and pool < most:
+        if pool is not None and pool < needed:
             raise ValueError(
-                f"stratified_matrix: {name} = {pool} holds fewer than the {most} records that a level draws."
+                f"stratified_matrix: {name} = {pool} holds fewer than the {needed} records that a level draws."
             )
-    A = np.zeros((len(drawn), n + 1))
-    for row, j in zip(A, drawn.astype(int), strict=True):
+    A = np.zeros((len(counts), n + 1))
+    for row, j in zip(A, counts.astype(int), strict=True):
         start, leaked = _marked_law(n - j, p_train, pool_train)
         first, injected = _marked_law(j, 1 - p_test, pool_test)
-        both = np.convolve(leaked, injected)
-        row[start + first : start + first + len(both)] = both
+        law = np.convolve(leaked, injected)
+        row[start + first : start + first + len(law)] = law
     return A
 
 
@@ -214,15 +214,15 @@ def residual_profile(
     >>> list(table.columns), len(table)
     (['p0', 'objective', 'estimate'], 2)
     """
-    both = isinstance(levels, tuple) and isinstance(n, tuple)
-    given = (
+    two_sided = isinstance(levels, tuple) and isinstance(n, tuple)
+    level_sizes = (
         list(zip(levels, n, strict=True))
         if isinstance(levels, tuple) and isinstance(n, tuple)
         else [(levels, n)]
     )
     sides = [
-        (np.atleast_1d(np.asarray(side, np.float64)), _whole("residual_profile: n", size, 1))
-        for side, size in given
+        (np.atleast_1d(np.asarray(side, np.float64)), _whole_number("residual_profile: n", size, 1))
+        for side, size in level_sizes
     ]
     b, shape = np.asarray(b, np.float64), tuple(len(side) for side, _ in sides)
     if b.shape != shape or any(side.ndim != 1 for side, _ in sides) or not np.isfinite(b).all():
@@ -232,19 +232,19 @@ def residual_profile(
     D = [differences(size + 1, order) for _, size in sides]
     if candidates is None:
         line = np.linspace(0, 0.4, 5)
-        candidates = [(p, q) for p in line for q in line] if both else np.linspace(0, 0.5, 11)
+        candidates = [(p, q) for p in line for q in line] if two_sided else np.linspace(0, 0.5, 11)
     pairs = np.atleast_1d(np.asarray(candidates, np.float64))
     # q is zero if leakage goes one way
-    pairs = pairs if both else np.column_stack([pairs, np.zeros(len(pairs))])
+    pairs = pairs if two_sided else np.column_stack([pairs, np.zeros(len(pairs))])
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise ValueError(
             f"residual_profile: with leakage both ways candidates must be pairs (p, q); got shape {pairs.shape}."
         )
     inside = np.all(pairs >= 0, axis=1) & (pairs.sum(1) < 1)
     if not inside.all():
-        what = "pairs with a sum in [0, 1)" if both else "in [0, 1)"
+        requirement = "pairs with a sum in [0, 1)" if two_sided else "in [0, 1)"
         raise ValueError(
-            f"residual_profile: candidates must lie {what}; got {pairs[~inside][0, : 1 + both]}."
+            f"residual_profile: candidates must lie {requirement}; got {pairs[~inside][0, : 1 + two_sided]}."
         )
     columns = [size + 1 for _, size in sides] + [1] * (2 - len(sides))
     # a second side enters as a Kronecker product
@@ -260,14 +260,14 @@ def residual_profile(
             binomial_matrix(s + (1 - p - q) * side, size)
             for s, (side, size) in zip((p, q), sides, strict=False)
         ]
-        M = np.vstack([np.kron(A[0], A[1]) if both else A[0], *penalties])
+        M = np.vstack([np.kron(A[0], A[1]) if two_sided else A[0], *penalties])
         e = (
             nonincreasing(M.reshape(-1, *columns), target).ravel()
             if monotone
             else np.linalg.lstsq(M, target, rcond=None)[0]
         )
-        found = {"objective": float(np.sum((M @ e - target) ** 2)), "estimate": float(e[0])}
-        rows.append(({"p_train": p, "p_test": q} if both else {"p0": p}) | found)
+        fit_summary = {"objective": float(np.sum((M @ e - target) ** 2)), "estimate": float(e[0])}
+        rows.append(({"p_train": p, "p_test": q} if two_sided else {"p0": p}) | fit_summary)
     return pd.DataFrame(rows)
 
 
@@ -295,8 +295,8 @@ def _marked_law(draws: int, p: float, pool: int | None) -> tuple[int, FloatArray
     """
     # 12: standard deviations (and counts) from the mean beyond which all probabilities are
     # negligible
-    reach = 12 * (np.sqrt(draws * p * (1 - p)) + 1)
-    counts = np.arange(max(0, int(draws * p - reach)), min(draws, int(draws * p + reach) + 1) + 1)
+    width = 12 * (np.sqrt(draws * p * (1 - p)) + 1)
+    counts = np.arange(max(0, int(draws * p - width)), min(draws, int(draws * p + width) + 1) + 1)
     if pool is None:
         law = stats.binom.pmf(counts, draws, p)
     else:
@@ -305,24 +305,24 @@ def _marked_law(draws: int, p: float, pool: int | None) -> tuple[int, FloatArray
         law = (1 - share) * _hypergeometric(counts, pool, low, draws)
         if share > 0:
             law = law + share * _hypergeometric(counts, pool, low + 1, draws)
-    kept = np.flatnonzero(law > NEGLIGIBLE)
-    return int(counts[kept[0]]), law[kept[0] : kept[-1] + 1]
+    support = np.flatnonzero(law > NEGLIGIBLE)
+    return int(counts[support[0]]), law[support[0] : support[-1] + 1]
 
 
 def _hypergeometric(counts: IntArray, pool: int, marked: int, draws: int) -> FloatArray:
     """Compute the probabilities of `counts`, which hold all that are not negligible, by the ratios
     of successive ones.
     """
-    seen = (counts >= max(0, draws - pool + marked)) & (counts <= min(marked, draws))
-    k = counts[seen][:-1].astype(np.float64)
+    possible = (counts >= max(0, draws - pool + marked)) & (counts <= min(marked, draws))
+    k = counts[possible][:-1].astype(np.float64)
     ratios = (marked - k) * (draws - k) / ((k + 1) * (pool - marked - draws + k + 1))
     logs = np.append(0.0, np.cumsum(np.log(ratios)))
     out = np.zeros(len(counts))
-    out[seen] = np.exp(logs - logs.max())
+    out[possible] = np.exp(logs - logs.max())
     return out / out.sum()
 
 
-def _whole(name: str, value: Any, low: int) -> int:
+def _whole_number(name: str, value: Any, low: int) -> int:
     if int(value) != value or value < low:
         raise ValueError(f"{name} must be a whole number, {low} or more; got {value}.")
     return int(value)

@@ -50,9 +50,9 @@ class Graph(NamedTuple):
     size: Int[np.ndarray, " nodes"]
     ground: float
 
-    def of(self, some: Bool[np.ndarray, " pairs"]) -> "Graph":
-        return self._replace(a=self.a[some], b=self.b[some], weight=self.weight[some], target=self.target[some],
-                             times=self.times[some], block=self.block[some])  # fmt: skip
+    def subgraph(self, mask: Bool[np.ndarray, " pairs"]) -> "Graph":
+        return self._replace(a=self.a[mask], b=self.b[mask], weight=self.weight[mask], target=self.target[mask],
+                             times=self.times[mask], block=self.block[mask])  # fmt: skip
 
 
 def components(nodes: int, a: IntArray, b: IntArray) -> Int[np.ndarray, " nodes"]:
@@ -86,9 +86,9 @@ def biconnected_blocks(nodes: int, a: IntArray, b: IntArray) -> PairIndices:
     above[place] = place[np.where(parent < 0, nodes, parent)]
     low = np.minimum(place[a], place[b])
     high = np.maximum(place[a], place[b])
-    reach = np.arange(nodes + 1)
-    np.minimum.at(reach, high, low)
-    least = reach.tolist()
+    lowest = np.arange(nodes + 1)
+    np.minimum.at(lowest, high, low)
+    least = lowest.tolist()
     up = above.tolist()
     for v in range(nodes, 0, -1):  # nodes below come later
         least[up[v]] = min(least[up[v]], least[v])
@@ -106,11 +106,11 @@ class RecordBlocks(NamedTuple):
     target: Float[np.ndarray, "blocks pairs"]
     times: Float[np.ndarray, "blocks pairs"]
     ground: Float[np.ndarray, "blocks pairs"]
-    whole: Bool[np.ndarray, "blocks subsets"]  # whether the subset is connected
+    connected: Bool[np.ndarray, "blocks subsets"]  # whether the subset is connected
 
     def clusters(self, weight: FloatArray, k: int) -> Float[np.ndarray, "blocks subsets"]:
         """Compute log W of every subset."""
-        return np.where(self.whole, (weight + self.ground) @ _inside(k), -np.inf)
+        return np.where(self.connected, (weight + self.ground) @ _inside(k), -np.inf)
 
 
 def draw_blocks(
@@ -130,37 +130,41 @@ def draw_blocks(
     for first, (start, stop) in zip(
         starts, itertools.pairwise(np.searchsorted(block[order], starts)), strict=False
     ):
-        some = order[start:stop]
-        blocks = _dense(graph, some, block[some] - first, pair[some], size[first : first + at_once])
+        chunk = order[start:stop]
+        blocks = _dense(
+            graph, chunk, block[chunk] - first, pair[chunk], size[first : first + at_once]
+        )
         weight = blocks.clusters(_fit_weights(blocks, k), k)
         label = _draw(weight, _sums(weight, k), num, k, rng)
-        inside[:, some] = (
-            label[block[some] - first, :, x[some]] == label[block[some] - first, :, y[some]]
+        inside[:, chunk] = (
+            label[block[chunk] - first, :, x[chunk]] == label[block[chunk] - first, :, y[chunk]]
         ).T
     return inside
 
 
 def _dense(
-    graph: Graph, some: IntArray, block: IntArray, pair: IntArray, size: IntArray
+    graph: Graph, chunk: IntArray, block: IntArray, pair: IntArray, size: IntArray
 ) -> RecordBlocks:
     count, k = size.shape
     low, high = np.triu_indices(k, 1)
     weight, target, times = (np.zeros((count, len(low))) for _ in range(3))
     weight[block, pair], target[block, pair], times[block, pair] = (
-        graph.weight[some],
-        graph.target[some],
-        graph.times[some],
+        graph.weight[chunk],
+        graph.target[chunk],
+        graph.times[chunk],
     )
-    near = np.zeros((count, k), np.int64)
-    for one, other in ((low, high), (high, low)):
-        np.bitwise_or.at(near, (block, one[pair]), 1 << other[pair])
-    beside = np.zeros((count, 1 << k), np.int64)
+    neighbours = np.zeros((count, k), np.int64)
+    for node, partner in ((low, high), (high, low)):
+        np.bitwise_or.at(neighbours, (block, node[pair]), 1 << partner[pair])
+    subset_neighbours = np.zeros((count, 1 << k), np.int64)
     for j in range(k):
-        beside[:, 1 << j : 2 << j] = beside[:, : 1 << j] | near[:, j, None]
+        subset_neighbours[:, 1 << j : 2 << j] = (
+            subset_neighbours[:, : 1 << j] | neighbours[:, j, None]
+        )
     subset = np.arange(1 << k)
-    reached: IntArray = np.broadcast_to(subset & -subset, beside.shape)
+    reached: IntArray = np.broadcast_to(subset & -subset, subset_neighbours.shape)
     for _ in range(k - 1):
-        reached = (reached | np.take_along_axis(beside, reached, 1)) & subset
+        reached = (reached | np.take_along_axis(subset_neighbours, reached, 1)) & subset
     return RecordBlocks(
         weight, target, times, graph.ground * size[:, low] * size[:, high], reached == subset
     )
@@ -173,23 +177,23 @@ def _fit_weights(blocks: RecordBlocks, k: int) -> Float[np.ndarray, "blocks pair
     # bound of the curvature, as the variance of an indicator is at most a quarter
     bound = blocks.times.sum(1, keepdims=True) / 4 + PULL
     root = np.sqrt(PULL / bound)
-    weight = ahead = blocks.weight
+    weight = extrapolated = blocks.weight
     for _ in range(MAX_WEIGHT_STEPS):
-        cluster = blocks.clusters(ahead, k)
+        cluster = blocks.clusters(extrapolated, k)
         sums = _sums(cluster, k)
         # the rest of all records is its complement
         inside = np.exp(cluster + sums[:, ::-1] - sums[:, -1:]) @ _inside(k).T
         slope = np.where(
             blocks.times > 0,
-            blocks.target - blocks.times * inside - PULL * (ahead - blocks.weight),
+            blocks.target - blocks.times * inside - PULL * (extrapolated - blocks.weight),
             0.0,
         )
         if np.abs(slope).max() < WEIGHT_SLOPE_ZERO:
             break
         before = weight
-        weight = ahead + slope / bound
-        ahead = weight + (1 - root) / (1 + root) * (weight - before)
-    return ahead
+        weight = extrapolated + slope / bound
+        extrapolated = weight + (1 - root) / (1 + root) * (weight - before)
+    return extrapolated
 
 
 def _sums(
@@ -197,11 +201,11 @@ def _sums(
 ) -> Float[np.ndarray, "blocks subsets"]:
     """Compute log Z of every subset."""
     out = np.zeros_like(weight)
-    for whole in range(1, 1 << k):
-        cluster = _first_clusters(whole)
-        terms = weight[:, cluster] + out[:, whole ^ cluster]
+    for subset in range(1, 1 << k):
+        cluster = _first_clusters(subset)
+        terms = weight[:, cluster] + out[:, subset ^ cluster]
         most = terms.max(1)
-        out[:, whole] = most + np.log(np.exp(terms - most[:, None]).sum(1))
+        out[:, subset] = most + np.log(np.exp(terms - most[:, None]).sum(1))
     return out
 
 
@@ -209,16 +213,22 @@ def _draw(
     weight: FloatArray, sums: FloatArray, num: int, k: int, rng: np.random.Generator
 ) -> Int[np.ndarray, "blocks num k"]:
     """Draw partitions; return the least node of the cluster of each node."""
-    left = np.full((len(weight), num), (1 << k) - 1)
+    remaining = np.full((len(weight), num), (1 << k) - 1)
     label = np.zeros((len(weight), num, k), np.int64)
-    for whole in range((1 << k) - 1, 0, -1):  # the remaining subset only shrinks
-        at, draw = np.nonzero(left == whole)
-        cluster = _first_clusters(whole)
-        law = np.exp(weight[:, cluster] + sums[:, whole ^ cluster] - sums[:, whole, None]).cumsum(1)
-        chosen = cluster[np.sum(rng.random(len(at))[:, None] * law[at, -1:] > law[at], axis=1)]
-        left[at, draw] ^= chosen
-        mine = (chosen[:, None] >> np.arange(k)) & 1 == 1
-        label[at, draw] = np.where(mine, int(whole & -whole).bit_length() - 1, label[at, draw])
+    for subset in range((1 << k) - 1, 0, -1):  # the remaining subset only shrinks
+        block, draw = np.nonzero(remaining == subset)
+        cluster = _first_clusters(subset)
+        law = np.exp(weight[:, cluster] + sums[:, subset ^ cluster] - sums[:, subset, None]).cumsum(
+            1
+        )
+        chosen = cluster[
+            np.sum(rng.random(len(block))[:, None] * law[block, -1:] > law[block], axis=1)
+        ]
+        remaining[block, draw] ^= chosen
+        members = (chosen[:, None] >> np.arange(k)) & 1 == 1
+        label[block, draw] = np.where(
+            members, int(subset & -subset).bit_length() - 1, label[block, draw]
+        )
     return label
 
 
@@ -240,8 +250,8 @@ def _inside(k: int) -> Float[np.ndarray, "pairs subsets"]:
 
 
 @functools.lru_cache(maxsize=1 << MAX_ENUMERATED_RECORDS)
-def _first_clusters(whole: int) -> Int[np.ndarray, " clusters"]:
-    """List the subsets of `whole` that hold its lowest node."""
-    low = whole & -whole
-    subset = np.arange(whole + 1)
-    return subset[(subset & ~whole == 0) & (subset & low != 0)]
+def _first_clusters(whole_set: int) -> Int[np.ndarray, " clusters"]:
+    """List the subsets of `whole_set` that hold its lowest node."""
+    low = whole_set & -whole_set
+    subset = np.arange(whole_set + 1)
+    return subset[(subset & ~whole_set == 0) & (subset & low != 0)]

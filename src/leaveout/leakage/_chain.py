@@ -76,27 +76,29 @@ def draw_chain(graph: Graph, num: int, rng: np.random.Generator) -> Bool[np.ndar
     # proposals of every pair, times √p, until the shares have adapted; as many again until the
     # first draw
     burn_in_sweeps = 10
-    wanted = burn_in_sweeps * np.bincount(chains.chain, chains.eager)
-    most = int(np.clip(LOOKS / len(chains.a), FEWEST, MOST))
+    needed = burn_in_sweeps * np.bincount(chains.chain, chains.eager)
+    max_steps = int(np.clip(LOOKS / len(chains.a), FEWEST, MOST))
     label = np.arange(len(chains.size))
-    share = np.full(len(wanted), 0.1)
-    asked = np.zeros(len(wanted))
+    share = np.full(len(needed), 0.1)
+    proposals = np.zeros(len(needed))
     steps = 0
     draw_spacing = 0.5  # the same between two draws of a chain
     with Slow("partitions", num // copies + 2) as bar:
-        while steps < most and (asked < wanted).any():
+        while steps < max_steps and (proposals < needed).any():
             steps += 1
             picked, label, free = _move(chains, label, share, rng)
-            tried, done = (
-                np.bincount(chains.chain[some], minlength=len(wanted))
-                for some in (picked, picked[free])
+            num_picked, num_free = (
+                np.bincount(chains.chain[pairs], minlength=len(needed))
+                for pairs in (picked, picked[free])
             )
-            asked += done
+            proposals += num_free
             # 1.5: rate at which the share of proposed pairs adapts to the share without conflicts
-            share = np.minimum(share * 1.5 ** (np.sign(2 * done - tried) / np.sqrt(steps)), 1.0)
+            share = np.minimum(
+                share * 1.5 ** (np.sign(2 * num_free - num_picked) / np.sqrt(steps)), 1.0
+            )
             chains = _pull_weights(chains, graph, label, GAIN)
         bar.advance()
-        if (burn_in_sweeps * asked < wanted).any():
+        if (burn_in_sweeps * proposals < needed).any():
             warn(
                 "Linkage: drawn partitions have not settled: the records of one block hang together by so many pairs that in "
                 f"{steps} steps not each was asked once. Leave out pairs of small probability, or calibrate them."
@@ -144,40 +146,45 @@ def _move(
     v = v[free]
     zone = np.full(len(touched), -1)
     zone[label[u]] = zone[label[v]] = np.arange(len(u))
-    of = zone[label]
-    nodes = np.flatnonzero(of >= 0)
-    pairs = np.flatnonzero((of[chains.a] >= 0) & (of[chains.a] == of[chains.b]))
+    node_zone = zone[label]
+    nodes = np.flatnonzero(node_zone >= 0)
+    pairs = np.flatnonzero(
+        (node_zone[chains.a] >= 0) & (node_zone[chains.a] == node_zone[chains.b])
+    )
     place = np.empty(len(label), np.int64)
     place[nodes] = np.arange(len(nodes))
     a = place[chains.a[pairs]]
     b = place[chains.b[pairs]]
-    of = of[nodes]
+    node_zone = node_zone[nodes]
     cluster = label[nodes]
     bond = rng.random() ** 3 * chains.likely[pairs]
     inside = cluster[a] == cluster[b]
     bonded = inside & (rng.random(len(pairs)) < bond)
     blob = components(len(nodes), a[bonded], b[bonded])
-    mine = blob == blob[place[u]][of]
-    rest = inside & ~mine[a] & ~mine[b]
-    first = np.unique(components(len(nodes), a[rest], b[rest]), return_index=True)[1]
-    pieces = np.bincount(of[first][~mine[first]], minlength=len(u))
-    across = mine[a] != mine[b]
-    weight = np.bincount(of[a[across]], (chains.weight[pairs] + np.log1p(-bond))[across], len(u))
+    in_v0 = blob == blob[place[u]][node_zone]
+    within_d = inside & ~in_v0[a] & ~in_v0[b]
+    first = np.unique(components(len(nodes), a[within_d], b[within_d]), return_index=True)[1]
+    pieces = np.bincount(node_zone[first][~in_v0[first]], minlength=len(u))
+    across = in_v0[a] != in_v0[b]
+    weight = np.bincount(
+        node_zone[a[across]], (chains.weight[pairs] + np.log1p(-bond))[across], len(u)
+    )
     if chains.ground:
         records = [
-            np.bincount(of[some], chains.size[nodes[some]], len(u)) for some in (mine, ~mine)
+            np.bincount(node_zone[part], chains.size[nodes[part]], len(u))
+            for part in (in_v0, ~in_v0)
         ]
         weight = weight + chains.ground * records[0] * records[1]
-    ready = (pieces == 1) & ~mine[place[v]]
+    ready = (pieces == 1) & ~in_v0[place[v]]
     together = rng.logistic(size=len(u)) < weight
-    to = np.where(
+    new_label = np.where(
         together,
         label[v],
         np.where(label[u] == label[v], len(touched) + np.arange(len(u)), label[u]),
     )
     label = label.copy()
-    moved = nodes[mine & ready[of]]
-    label[moved] = to[of[mine & ready[of]]]
+    moving = nodes[in_v0 & ready[node_zone]]
+    label[moving] = new_label[node_zone[in_v0 & ready[node_zone]]]
     if label.max() > SPARSE * len(label):
         label = np.unique(label, return_inverse=True)[1]
     return picked, label, free

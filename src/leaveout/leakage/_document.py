@@ -262,25 +262,26 @@ def binomial_block_bootstrap(
             f"{caller}: levels must be three or more probabilities, or how many; got {levels!r}."
         )
     job = _Job(learner, task.measure, task.codes, sides[0], sides[1], size, num_boot, seed)
-    drawn = {
+    design = {
         "direction": direction,
         "size": size,
         "levels": injected,
         "draws": num_boot,
         "seed": seed,
     }
-    of = {
+    run_facts = {
         "estimator": estimator,
         "data": (task.X, task.y, *sides),
         "loss": task.measure,
         "refit": task.refit,
-    } | drawn
-    with keeping(caller, checkpoint, of):
+    } | design
+    with keeping(caller, checkpoint, run_facts):
         mean, variance = job.inject(direction, injected)
     # injected records of V̂ belong to T with probability p_test, and those of T̂ to V with p_train
-    reach = 1 - p_train - p_test
+    clean_share = 1 - p_train - p_test
     matrices = [
-        binomial_matrix(np.minimum(p + reach * injected, 1.0), size) for p in (p_train, p_test)
+        binomial_matrix(np.minimum(p + clean_share * injected, 1.0), size)
+        for p in (p_train, p_test)
     ]
     A = {"train": matrices[0], "test": matrices[1], "both": tuple(matrices)}[direction]
     return BlockBootstrap(injected, mean, variance, A, num_boot, direction)
@@ -299,27 +300,31 @@ class _Job:
 
     def inject(self, direction: Direction, levels: FloatArray) -> tuple[NDArray, NDArray]:
         """Compute the means and variances of b over draws of training sets, test sets, or both."""
-        alone = direction == "test"
-        both = direction == "both"
-        each = self.size * self.learner.cost + 4 * (len(self.test) + both * len(self.train))
+        test_only = direction == "test"
+        two_sided = direction == "both"
+        draw_entries = self.size * self.learner.cost + 4 * (
+            len(self.test) + two_sided * len(self.train)
+        )
         # draws that are kept together
-        step = 64 if alone else max(1, 2 * FIT_BATCH_ENTRIES // each)
-        out = np.empty((len(levels), self.num_boot, len(levels) if both else 1))
-        sides = (self.train, self.test) if alone else (self.test, self.train)
+        step = 64 if test_only else max(1, 2 * FIT_BATCH_ENTRIES // draw_entries)
+        out = np.empty((len(levels), self.num_boot, len(levels) if two_sided else 1))
+        sides = (self.train, self.test) if test_only else (self.test, self.train)
         with Slow("draws", self.num_boot * len(levels)) as bar:
             for number, level in enumerate(levels):
                 rng = np.random.default_rng([self.seed, number])
                 for start in range(0, self.num_boot, step):
                     draws = range(start, min(start + step, self.num_boot))
                     # a test set has fits of its own
-                    groups = [1] * len(draws) if alone else [len(draws)]
+                    groups = [1] * len(draws) if test_only else [len(draws)]
                     rows = np.concatenate(
                         [self._mixture(rng, count, level, *sides) for count in groups]
                     )
-                    made = functools.partial(self._losses, direction, rows, draws, number, levels)
-                    out[number, draws] = read_or_make(made)["losses"]
+                    make_losses = functools.partial(
+                        self._losses, direction, rows, draws, number, levels
+                    )
+                    out[number, draws] = read_or_make(make_losses)["losses"]
                     bar.advance(len(draws))
-        out = np.moveaxis(out, 1, 2) if both else out[..., 0]
+        out = np.moveaxis(out, 1, 2) if two_sided else out[..., 0]
         return out.mean(-1), out.var(-1, ddof=1)
 
     def _losses(
@@ -342,45 +347,47 @@ class _Job:
                 )
             return {"losses": (np.einsum("fv,fv->f", losses, fresh[:, :-1]) / count)[:, None]}
         if direction == "test":  # fits train on the records of T̂ that were not drawn
-            predict = lambda own, r: self.learner(
-                np.setdiff1d(self.train, own)[None], own, none[:1], np.array([r])
+            predict = lambda tested, r: self.learner(
+                np.setdiff1d(self.train, tested)[None], tested, none[:1], np.array([r])
             )[0]
             mean = [
-                self.measure.losses(self.y[own], predict(own, r)).mean()
-                for own, r in zip(rows, draws, strict=True)
+                self.measure.losses(self.y[tested], predict(tested, r)).mean()
+                for tested, r in zip(rows, draws, strict=True)
             ]
             return {"losses": np.array(mean)[:, None]}
-        beside = np.broadcast_to(self.train, (len(rows), len(self.train)))
-        predicted = self.learner(rows, self.test, beside, np.arange(len(rows)))
-        both = [
-            self.measure.losses(self.y[some], own)
-            for some, own in zip((self.test, beside), predicted, strict=True)
+        train_rows = np.broadcast_to(self.train, (len(rows), len(self.train)))
+        predicted = self.learner(rows, self.test, train_rows, np.arange(len(rows)))
+        side_losses = [
+            self.measure.losses(self.y[side_rows], side_predictions)
+            for side_rows, side_predictions in zip((self.test, train_rows), predicted, strict=True)
         ]
         rng = np.random.default_rng([self.seed, number, 1])
         values = np.empty((len(rows), len(levels)))
         # tested on mixtures at all levels of records that it was not trained on
-        for f, drawn in enumerate(rows):
-            clean, other = (
-                np.flatnonzero(~np.isin(side, drawn)) for side in (self.test, self.train)
+        for f, drawn_rows in enumerate(rows):
+            unused_test, unused_train = (
+                np.flatnonzero(~np.isin(side, drawn_rows)) for side in (self.test, self.train)
             )
-            own, alien = (
-                both[0][f, rng.choice(clean, self.size)],
-                both[1][f, rng.choice(other, self.size)],
+            test_losses, train_losses = (
+                side_losses[0][f, rng.choice(unused_test, self.size)],
+                side_losses[1][f, rng.choice(unused_train, self.size)],
             )
-            values[f] = np.where(rng.random(self.size) < levels[:, None], alien, own).mean(1)
+            values[f] = np.where(
+                rng.random(self.size) < levels[:, None], train_losses, test_losses
+            ).mean(1)
         return {"losses": values}
 
     def _mixture(
-        self, rng: np.random.Generator, count: int, p: float, first: NDArray, other: NDArray
+        self, rng: np.random.Generator, count: int, p: float, first: NDArray, second: NDArray
     ) -> IntArray:
         """Draw `size` records with replacement, from `first` with probability p, else from
-        `other`.
+        `second`.
         """
         injected = rng.random((count, self.size)) < p
         return np.where(
             injected,
             first[rng.integers(len(first), size=injected.shape)],
-            other[rng.integers(len(other), size=injected.shape)],
+            second[rng.integers(len(second), size=injected.shape)],
         )
 
 
@@ -418,7 +425,7 @@ def solve_unsquared(A: ArrayLike, b: ArrayLike, order: int, lam: float, monotone
     A, b = np.asarray(A, np.float64), np.asarray(b, np.float64)
     D = differences(A.shape[1], order)
 
-    def at(mu: float) -> FloatArray:
+    def squared_solution(mu: float) -> FloatArray:
         if not monotone:
             return solve_curve(A, b, order=order, lam=mu, monotone=False).values
         return nonincreasing(np.vstack([A, np.sqrt(mu) * D]), np.concatenate([b, np.zeros(len(D))]))
@@ -428,7 +435,7 @@ def solve_unsquared(A: ArrayLike, b: ArrayLike, order: int, lam: float, monotone
     high = 12.0
     for _ in range(40):
         middle = (low + high) / 2
-        e = at(10**middle)
+        e = squared_solution(10**middle)
         if 10**middle * np.linalg.norm(D @ e) < lam * np.linalg.norm(A @ e - b):
             low = middle
         else:

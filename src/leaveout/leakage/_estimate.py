@@ -166,15 +166,15 @@ def leakage_corrected(
     trained = min(len(np.unique(clusters[fold.train])) for fold in folds)
     tested = len(np.unique(np.concatenate([clusters[fold.test] for fold in folds])))
     sides = ("trains", trained), ("tests", tested)
-    few = [
+    small_sides = [
         f"it {side} on {count} cluster{'s' if count > 1 else ''}"
         for side, count in sides
         if count < MIN_CLUSTERS_A_SIDE
     ]
     notes = [
-        f"{' and '.join(few)}, fewer than {MIN_CLUSTERS_A_SIDE}: the estimate is for clusters like these, "
+        f"{' and '.join(small_sides)}, fewer than {MIN_CLUSTERS_A_SIDE}: the estimate is for clusters like these, "
         "and its data SE leaves the rest out."
-    ] * bool(few)
+    ] * bool(small_sides)
     learner = make_learner(estimator_or_fit, task, n_jobs)
     plan = plan_injection(folds, injection, seed)
     mixture = (
@@ -194,10 +194,10 @@ def leakage_corrected(
             "folds": fingerprint([(fold.train, fold.test, fold.clusters) for fold in folds]),
         },
     }  # fmt: skip
-    known_notes, size, whole = list(notes), plan[0].size, len(plan[0].fold.train)
-    if injection.train_size is not None and size < whole / 2:
-        known_notes.append(
-            f"trained on {size} of {whole} records: this is the loss of a learner of that size, not of one that sees all."
+    result_notes, size, num_train = list(notes), plan[0].size, len(plan[0].fold.train)
+    if injection.train_size is not None and size < num_train / 2:
+        result_notes.append(
+            f"trained on {size} of {num_train} records: this is the loss of a learner of that size, not of one that sees all."
         )
 
     law, unit = matrices(plan, shares), units(plan)[0]
@@ -208,10 +208,13 @@ def leakage_corrected(
         rng, size, asks = np.random.default_rng([seed, 3]), min(part.size for part in plan), []
         for _ in range(IID_REPEATS):
             for test in np.array_split(rng.permutation(records), max(len(plan), 2)):
-                rest = np.setdiff1d(records, test)
-                asks.append(Ask(rng.permutation(rest)[: min(size, len(rest))], test))
+                remainder = np.setdiff1d(records, test)
+                asks.append(Ask(rng.permutation(remainder)[: min(size, len(remainder))], test))
         predicted = PredictionWork(learner, seed)(asks)
-        values = [score(work.y[ask.test], own) for ask, own in zip(asks, predicted, strict=True)]
+        values = [
+            score(work.y[ask.test], prediction)
+            for ask, prediction in zip(asks, predicted, strict=True)
+        ]
         return {"iid": np.asarray(np.mean(values))}
 
     def enough(runs: list[FoldLosses]) -> int:
@@ -223,39 +226,45 @@ def leakage_corrected(
         tested = as_tested(
             plan, [run.records for run in runs], pooled.combinations, weights, shares
         )
-        data = InfluenceSpread(tested, unit, fold_effects=beside["moved"]).error
-        drawn = runs[0].test.shape[1]
+        data = InfluenceSpread(tested, unit, fold_effects=extras["moved"]).error
+        num_draws = runs[0].test.shape[1]
         return int(
             np.ceil(
-                drawn
+                num_draws
                 * (weights @ pooled.noise @ weights)
                 / max(injection.tolerance * data, 1e-150) ** 2
             )
         )
 
-    def result(runs: list[FoldLosses], beside: dict[str, Any], *more: str) -> LeakageResult:
+    def result(runs: list[FoldLosses], extras: dict[str, Any], *extra_notes: str) -> LeakageResult:
         pooled, slope = (
             pool(plan, runs, shares, ORDER, law),
             slope_test(plan, runs, slope_level(plan), score.more_is_better),
         )
-        told = (*more, *known_notes)
+        all_notes = (*extra_notes, *result_notes)
         return LeakageResult(
-            plan=plan, runs=runs, pooled=pooled, slope_test=slope, notes=told, **beside, **common
+            plan=plan,
+            runs=runs,
+            pooled=pooled,
+            slope_test=slope,
+            notes=all_notes,
+            **extras,
+            **common,
         )
 
-    of = describe_run(estimator_or_fit, task, folds, injection, seed) | {
+    run_facts = describe_run(estimator_or_fit, task, folds, injection, seed) | {
         "bins": edges,
         "p_test above zero": outside,
     }
-    beside: dict[str, Any] = {"iid": float("nan"), "moved": None}
+    extras: dict[str, Any] = {"iid": float("nan"), "moved": None}
     try:
-        with keeping(caller, checkpoint, of):
-            beside["iid"] = float(read_or_make(iid)["iid"])
+        with keeping(caller, checkpoint, run_facts):
+            extras["iid"] = float(read_or_make(iid)["iid"])
             if not draws_resolve(plan) and score.weighs:
-                made = read_or_make(
-                    lambda: {} if (moved := left_out(work)) is None else {"moved": moved}
+                step = read_or_make(
+                    lambda: {} if (effects := left_out(work)) is None else {"moved": effects}
                 )
-                beside["moved"] = made.get("moved")
+                extras["moved"] = step.get("moved")
             runs = run(
                 work,
                 injection.draws,
@@ -264,9 +273,9 @@ def leakage_corrected(
     except KeyboardInterrupt as stop:
         runs = getattr(stop, "partial", [])
         draws = runs[0].test.shape[1] if runs else 0
-        told = f"stopped after {draws} of {injection.draws[1]} draws of each fold"
-        partial = functools.partial(result, runs, beside, f"{told}: this is what these say.")
-        raise Interrupted(f"{caller}: {told}", partial if draws > 1 else lambda: None) from None
+        message = f"stopped after {draws} of {injection.draws[1]} draws of each fold"
+        partial = functools.partial(result, runs, extras, f"{message}: this is what these say.")
+        raise Interrupted(f"{caller}: {message}", partial if draws > 1 else lambda: None) from None
     for note in notes:
         warn(f"leakage_corrected: {note}")
-    return result(runs, beside)
+    return result(runs, extras)

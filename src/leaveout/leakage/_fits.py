@@ -38,7 +38,7 @@ SMALLEST_VARIANCE_SHARE = 1e-8
 
 Rows = Int[np.ndarray, "fits size"]
 SharedColumns = Int[np.ndarray, " shared"]
-Own = Int[np.ndarray, "fits own"]
+ExtraRows = Int[np.ndarray, "fits own"]
 Responses = Float[np.ndarray, "fits size"]
 Seeds = Int[np.ndarray, " fits"]
 Predictions = tuple[Float[np.ndarray, "fits shared ..."], Float[np.ndarray, "fits own ..."]]
@@ -60,7 +60,9 @@ class AbstractLearner(abc.ABC):
         return self
 
     @abc.abstractmethod
-    def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Seeds) -> Predictions:
+    def __call__(
+        self, train: Rows, shared: SharedColumns, extra: ExtraRows, seeds: Seeds
+    ) -> Predictions:
         """Predict by every fit; `seeds` are for learners that draw random numbers."""
 
 
@@ -98,20 +100,22 @@ class AbstractLinear(AbstractLearner):
         """Compute predictions from linear predictors."""
         return eta
 
-    def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Seeds) -> Predictions:
+    def __call__(
+        self, train: Rows, shared: SharedColumns, extra: ExtraRows, seeds: Seeds
+    ) -> Predictions:
         coef, doubtful = self.together(train)
         # fits whose training sets share too few rows, or whose shared sums are inaccurate
         alone = np.flatnonzero(doubtful)
-        for some in np.array_split(
+        for chunk in np.array_split(
             alone, max(1, -(-train[alone].size * 3 * (self.X.shape[1] + 1) // FIT_BATCH_ENTRIES))
         ):
-            if len(some):
-                coef[some] = self._apart(train[some])
+            if len(chunk):
+                coef[chunk] = self._fit_separately(train[chunk])
         eta = coef[:, :-1] @ self.X[shared].T + coef[:, -1:]
         outside = (
-            np.einsum("fmd,fd->fm", self.X[own], coef[:, :-1]) + coef[:, -1:]
-            if own.shape[1]
-            else np.zeros(own.shape)
+            np.einsum("fmd,fd->fm", self.X[extra], coef[:, :-1]) + coef[:, -1:]
+            if extra.shape[1]
+            else np.zeros(extra.shape)
         )
         return self.response(eta), self.response(outside)
 
@@ -121,7 +125,7 @@ class AbstractLinear(AbstractLearner):
         are inaccurate.
         """
 
-    def _apart(self, train: Rows) -> FloatArray:
+    def _fit_separately(self, train: Rows) -> FloatArray:
         X = self.X[train]
         y = self.y[train]
         if not self.standardises:
@@ -152,13 +156,13 @@ class LeastSquares(AbstractLinear):
         if np.mean(place > 0) < 0.5:
             return coef, np.ones(fits, bool)
         U, shift, constant = self._columns
-        found = moments(U, train, place)
-        mean = found[:, :d, -1] / size
-        gram = found[:, :d, :d]
-        right = found[:, :d, d]
+        sums = moments(U, train, place)
+        mean = sums[:, :d, -1] / size
+        gram = sums[:, :d, :d]
+        right = sums[:, :d, d]
         if self.centres:
             gram = gram - size * mean[:, :, None] * mean[:, None]
-            right = right - mean * found[:, d, -1:]
+            right = right - mean * sums[:, d, -1:]
         variance = np.diagonal(gram, axis1=1, axis2=2) / size
         close = np.zeros(fits, bool)
         # differences of sums lose the digits of nearly constant columns
@@ -172,8 +176,10 @@ class LeastSquares(AbstractLinear):
         )
         gram[close] = np.eye(d)
         coef[:, :d], doubtful = _solve_stack(gram, right)
-        at = found[:, d, -1] / size + shift[d] if self.intercept else 0.0
-        coef[:, d] = at - np.einsum("fd,fd->f", coef[:, :d], (mean + shift[:d]) * self.centres)
+        mean_response = sums[:, d, -1] / size + shift[d] if self.intercept else 0.0
+        coef[:, d] = mean_response - np.einsum(
+            "fd,fd->f", coef[:, :d], (mean + shift[:d]) * self.centres
+        )
         return coef, close | (doubtful & (self.penalty == 0))
 
     @property
@@ -330,15 +336,15 @@ class MarginFits(AbstractClasses):
                     a[going] for a in (active, Z, y, step, decrement, value)
                 )
             length = np.ones(len(active))
-            here = theta[active]
+            start = theta[active]
             for _ in range(30):
-                moved = here - length[:, None] * step
-                after, slope, hessian = self._objective(Z, y, moved)
+                trial = start - length[:, None] * step
+                after, slope, hessian = self._objective(Z, y, trial)
                 worse = after > value - 1e-4 * length * decrement + 1e-12 * np.abs(value)
                 if not worse.any():
                     break
                 length[worse] /= 2
-            theta[active], value = moved, after
+            theta[active], value = trial, after
         return theta
 
     def _objective(
@@ -400,17 +406,19 @@ class Neighbours(AbstractLearner):
         self.kind = kind
         self.name = f"{k} nearest neighbours, sorted once"
 
-    def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Seeds) -> Predictions:
+    def __call__(
+        self, train: Rows, shared: SharedColumns, extra: ExtraRows, seeds: Seeds
+    ) -> Predictions:
         if train.shape[1] < self.k:
             raise ValueError(
                 f"leakage_corrected: {self.k} neighbours need as many records to train on; got {train.shape[1]}."
             )
         inside = []
         outside = []
-        for rows, mine in zip(train, own, strict=True):
+        for rows, extra_rows in zip(train, extra, strict=True):
             times = np.bincount(rows, minlength=len(self.X))
             inside.append(self._predict(self.order[shared], times))
-            outside.append(self._predict(self.order[mine], times))
+            outside.append(self._predict(self.order[extra_rows], times))
         return np.array(inside), np.array(outside)
 
     @functools.cached_property
@@ -430,13 +438,13 @@ class Neighbours(AbstractLearner):
         width = 2 * self.k
         while len(todo):
             width = min(max(2 * width, int(2 * self.k * len(times) / times.sum())), len(times))
-            near = order[todo, :width]
-            weight = times[near]
+            nearest = order[todo, :width]
+            weight = times[nearest]
             before = np.cumsum(weight, axis=1) - weight
             used = np.clip(self.k - before, 0, weight)
             enough = used.sum(1) == self.k
             done = todo[enough]
-            out[done] = np.einsum("ij,ijc->ic", used[enough], self.target[near[enough]]) / self.k
+            out[done] = np.einsum("ij,ijc->ic", used[enough], self.target[nearest[enough]]) / self.k
             todo = todo[~enough]
         match self.kind:
             case "label":
@@ -451,9 +459,9 @@ class Neighbours(AbstractLearner):
 def lengths(train: Rows) -> Seeds:
     """Number every fit in its chain, from 0."""
     # 0.5: largest share of a training set that changes from one fit of a chain to the next
-    near = np.append(False, (train[1:] != train[:-1]).mean(1) <= 0.5)
+    close = np.append(False, (train[1:] != train[:-1]).mean(1) <= 0.5)
     number = np.arange(len(train))
-    return number - np.maximum.accumulate(np.where(near, 0, number))
+    return number - np.maximum.accumulate(np.where(close, 0, number))
 
 
 def moments(
@@ -463,13 +471,13 @@ def moments(
     out = np.empty((len(train), U.shape[1], U.shape[1]))
     for f, rows in enumerate(train):
         if place[f] == 0:
-            some = U[rows]
-            out[f] = some.T @ some
+            block = U[rows]
+            out[f] = block.T @ block
             continue
         changed = np.flatnonzero(rows != train[f - 1])
-        came = U[rows[changed]]
-        left = U[train[f - 1][changed]]
-        out[f] = out[f - 1] + came.T @ came - left.T @ left
+        added = U[rows[changed]]
+        removed = U[train[f - 1][changed]]
+        out[f] = out[f - 1] + added.T @ added - removed.T @ removed
     return out
 
 
@@ -494,21 +502,21 @@ class FitChains:
         theta = np.zeros((count, size))
         failed = np.zeros(count, bool)
         inverse = np.zeros((count, size, size))
-        known = np.zeros(count, bool)
-        start, at_start, lost = self._down(
+        solved = np.zeros(count, bool)
+        start, at_start, start_failed = self._down(
             weight.mean(0)[None], ridge.mean(0)[None], np.zeros((1, size)), None
         )
-        if lost[0]:
+        if start_failed[0]:
             return theta, np.ones(count, bool)
         for k in range(place.max() + 1):
-            at = np.flatnonzero(place == k)
-            good = at[known[at - 1]] if k else at[:0]
-            theta[at], inverse[at] = start, at_start
-            theta[good], inverse[good] = theta[good - 1], inverse[good - 1]
-            theta[at], inverse[at], failed[at] = self._down(
-                weight[at], ridge[at], theta[at], inverse[at]
+            fits = np.flatnonzero(place == k)
+            continued = fits[solved[fits - 1]] if k else fits[:0]
+            theta[fits], inverse[fits] = start, at_start
+            theta[continued], inverse[continued] = theta[continued - 1], inverse[continued - 1]
+            theta[fits], inverse[fits], failed[fits] = self._down(
+                weight[fits], ridge[fits], theta[fits], inverse[fits]
             )
-            known[at] = ~failed[at]
+            solved[fits] = ~failed[fits]
         return theta, failed
 
     def _down(
@@ -524,25 +532,27 @@ class FitChains:
         before = np.full(fits, np.inf)
         held = np.zeros((fits, size, size)) if inverse is None else inverse.copy()
         old = np.full(fits, inverse is not None)
-        at = np.arange(fits)
+        active = np.arange(fits)
         for _ in range(MAX_CHAIN_NEWTON_STEPS):
-            first, second = self.loss.derivatives(theta[at] @ self.Z.T, self.y, (1, 2))
-            slope = (weight[at] * first) @ self.Z + ridge[at] * theta[at]
-            step, decrement = _step(held[at], slope)
-            slow = ~old[at] | (decrement > SLOW * SLOW * before[at])
+            first, second = self.loss.derivatives(theta[active] @ self.Z.T, self.y, (1, 2))
+            slope = (weight[active] * first) @ self.Z + ridge[active] * theta[active]
+            step, decrement = _step(held[active], slope)
+            slow = ~old[active] | (decrement > SLOW * SLOW * before[active])
             if slow.any():
-                held[at[slow]] = self._inverse(weight[at[slow]] * second[slow], ridge[at[slow]])
-                step[slow], decrement[slow] = _step(held[at[slow]], slope[slow])
-                old[at[slow]] = True
-            if not np.all(decrement <= 4 * before[at]):  # also if it is NaN
+                held[active[slow]] = self._inverse(
+                    weight[active[slow]] * second[slow], ridge[active[slow]]
+                )
+                step[slow], decrement[slow] = _step(held[active[slow]], slope[slow])
+                old[active[slow]] = True
+            if not np.all(decrement <= 4 * before[active]):  # also if it is NaN
                 break
-            theta[at] -= step
-            before[at] = decrement
-            at = at[decrement > FINAL * total[at]]
-            if not len(at):
+            theta[active] -= step
+            before[active] = decrement
+            active = active[decrement > FINAL * total[active]]
+            if not len(active):
                 break
         failed = np.zeros(fits, bool)
-        failed[at] = True
+        failed[active] = True
         return theta, held, failed
 
     def _inverse(
@@ -569,9 +579,9 @@ def count_rows(train: Rows, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray,
     """Count how often each of some rows is in every training set."""
     where = np.zeros(rows[-1] + 1, np.int64)
     where[rows] = np.arange(len(rows))
-    at = np.arange(len(train))[:, None] * len(rows) + where[train]
+    cell = np.arange(len(train))[:, None] * len(rows) + where[train]
     return (
-        np.bincount(at.ravel(), minlength=len(train) * len(rows))
+        np.bincount(cell.ravel(), minlength=len(train) * len(rows))
         .reshape(len(train), -1)
         .astype(np.float64)
     )

@@ -37,7 +37,7 @@ from ._fits import (
     LeastSquares,
     MarginFits,
     Neighbours,
-    Own,
+    ExtraRows,
     Predictions,
     Rows,
     Seeds,
@@ -140,14 +140,14 @@ def check_columns(caller: str, estimator: SklearnEstimator, X: Any, y: NDArray) 
     probed_rows = 50  # rows of the test whether an estimator reads columns without numbers
     try:
         numbers(caller, "X", X)
-    except TypeError as said:
+    except TypeError as unreadable:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 clone(estimator).fit(X[:probed_rows], y[:probed_rows])
         except (TypeError, ValueError) as error:
             if "could not convert" in str(error):
-                raise said from error
+                raise unreadable from error
 
 
 class Estimator(AbstractLearner):
@@ -173,7 +173,9 @@ class Estimator(AbstractLearner):
     def alone(self) -> "Estimator":
         return Estimator(self.estimator, self.X, self.y, self.measure, 1)
 
-    def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Seeds) -> Predictions:
+    def __call__(
+        self, train: Rows, shared: SharedColumns, own: ExtraRows, seeds: Seeds
+    ) -> Predictions:
         parts = np.array_split(
             np.arange(len(train)), min(len(train), 4 * self.jobs if self.jobs > 1 else 1)
         )
@@ -182,7 +184,9 @@ class Estimator(AbstractLearner):
         inside, outside = zip(*(predicted for _, predicted in made), strict=True)
         return np.concatenate(inside), np.concatenate(outside)
 
-    def _fit_and_predict(self, shared: SharedColumns, fits: tuple[Rows, Own, Seeds]) -> Predictions:
+    def _fit_and_predict(
+        self, shared: SharedColumns, fits: tuple[Rows, ExtraRows, Seeds]
+    ) -> Predictions:
         """Fit and predict; `fits` has the training rows, further records to predict, and the seed
         of each fit.
         """
@@ -219,14 +223,16 @@ class PlanHost(AbstractLearner):
         self.cost = 3 * fit.num_params + 16
         self.name = f"GLM ({type(self.glm.loss_function).__name__}), refitted by {refit!r}"
 
-    def __call__(self, train: Rows, shared: SharedColumns, own: Own, seeds: Seeds) -> Predictions:
+    def __call__(
+        self, train: Rows, shared: SharedColumns, own: ExtraRows, seeds: Seeds
+    ) -> Predictions:
         n = self.glm.num_units
         return self.predict_counts(
             np.stack([np.bincount(rows, minlength=n) for rows in train]), shared, own
         )
 
     def predict_counts(
-        self, times: Int[np.ndarray, "fits records"], shared: SharedColumns, own: Own
+        self, times: Int[np.ndarray, "fits records"], shared: SharedColumns, own: ExtraRows
     ) -> Predictions:
         """Predict from fits in which every record counts as often as `times` says."""
         n = self.glm.num_units

@@ -19,7 +19,7 @@ from .._runtime.progress import Slow
 from ..data.arrays import match_labels, share
 from ..interop.sklearn import SklearnEstimator
 from ..optimize.fit import Fit
-from ._answers import both, coarser, extrapolate, impute, mateless_rows, naive, prices, purge
+from ._answers import average, coarser, extrapolate, impute, mateless_rows, naive, prices, purge
 from ._estimate import leakage_corrected
 from ._hosts import Estimator, make_learner, prepare
 from ._injection import FEWEST, Injection, make_folds, refusal, unshown
@@ -243,7 +243,7 @@ def leakage_report(
                 elif name != "naive" and not linkage.knows_pairs:
                     found[name] = Answer(name, "", NO_PAIRS)
                 elif name == "both":
-                    found[name] = both(study, found["purge"], found["coarser"])
+                    found[name] = average(study, found["purge"], found["coarser"])
                 else:
                     found[name] = alone[name](study)
                 if name == "naive":  # announces the remaining cost before it is spent

@@ -238,20 +238,24 @@ def calibrate(
             f"{caller}: the table of all pairs is empty: there is nothing to calibrate. Give the scored pairs."
         )
     left, right, rows = ends(caller, table, ids)
-    name = score or next((one for one in SCORES if one in table.columns), None) or table.columns[-1]
+    name = (
+        score
+        or next((usual for usual in SCORES if usual in table.columns), None)
+        or table.columns[-1]
+    )
     scored = PairTable(
         left, right, numbers(caller, "pairs", column(caller, table, name)).astype(np.float64)
     ).once(caller)
     if name in frame.columns:
         own = numbers(caller, "sample", column(caller, frame, name)).astype(np.float64)
     else:
-        one, other, _ = ends(caller, frame, rows if ids is None else ids)
-        key = np.minimum(one, other) * rows + np.maximum(one, other)
+        sample_left, sample_right, _ = ends(caller, frame, rows if ids is None else ids)
+        key = np.minimum(sample_left, sample_right) * rows + np.maximum(sample_left, sample_right)
         place = pd.Index(scored.left * rows + scored.right).get_indexer(key)
         if (place < 0).any():
             k = np.flatnonzero(place < 0)[0]
             raise ValueError(
-                f"{caller}: the labelled pair of rows {one[k]} and {other[k]} is not among the pairs; give the scores of "
+                f"{caller}: the labelled pair of rows {sample_left[k]} and {sample_right[k]} is not among the pairs; give the scores of "
                 f"labelled pairs as a column {name!r} of the sample."
             )
         own = scored.probability[place]

@@ -83,9 +83,9 @@ def draw_partitions(
     large = members > MAX_ENUMERATED_RECORDS
     for k in range(2, MAX_ENUMERATED_RECORDS + 1):
         if (members == k).any():
-            inside[:, members == k] = draw_blocks(graph.of(members == k), k, num, rng)
+            inside[:, members == k] = draw_blocks(graph.subgraph(members == k), k, num, rng)
     if large.any():
-        inside[:, large] = draw_chain(graph.of(large), num, rng)
+        inside[:, large] = draw_chain(graph.subgraph(large), num, rng)
     return np.stack([components(len(size), low[one], high[one])[node] for one in inside])
 
 

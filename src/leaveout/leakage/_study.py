@@ -228,13 +228,13 @@ class LeakageStudy:
             folds = self.folds
         size = sum(len(fold.test) for fold in folds)
         pseudo = [
-            self.score.pseudo(self.y[fold.test], own)
-            for fold, own in zip(folds, predictions, strict=True)
+            self.score.pseudo(self.y[fold.test], predicted)
+            for fold, predicted in zip(folds, predictions, strict=True)
         ]
-        value = float(sum(own.mean() * len(own) for own in pseudo) / size)
+        value = float(sum(values.mean() * len(values) for values in pseudo) / size)
         influence = np.zeros(len(self.y))
-        for fold, own in zip(folds, pseudo, strict=True):
-            influence[fold.test] += (own - value) / size
+        for fold, values in zip(folds, pseudo, strict=True):
+            influence[fold.test] += (values - value) / size
         return FoldScore(value, influence)
 
     @functools.cached_property
