@@ -2655,8 +2655,8 @@ FAULTS = (
     Fault(
         "halves of an entity belong to nobody",
         "_linkage._shares",
-        "there <= here",
-        "there < here",
+        "train_counts <= test_counts",
+        "train_counts < test_counts",
         "test_linkage",
     ),
     Fault(

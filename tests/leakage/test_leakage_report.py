@@ -394,7 +394,7 @@ def test_numbers_repeat_whoever_fits_and_after_a_stop(tmp_path, monkeypatch):
     monkeypatch.setattr(_workers, "STARTING", 0.0)
     two = everything(DecisionTreeRegressor(max_features=1), n_jobs=2)
     assert whole.table.equals(two.table)
-    fitted, most = _study._one, 60
+    fitted, most = _study._predict_batch, 60
 
     def stops(*given):
         nonlocal most
@@ -525,11 +525,21 @@ def test_a_fit_is_made_once_for_what_it_is_to_predict():
     X, y, _, _ = linked()
     work = _study.PredictionWork(LeastSquares(X, y, 0.0, True, False), 0)
     train, first, second = np.arange(100), np.arange(100, 130), np.arange(130, 160)
-    found = work([_study.Ask(train, first), _study.Ask(train, second), _study.Ask(train, first)])
+    found = work(
+        [
+            _study.FitRequest(train, first),
+            _study.FitRequest(train, second),
+            _study.FitRequest(train, first),
+        ]
+    )
     model = LinearRegression().fit(X[train], y[train])
     for predicted, rows in zip(found, (first, second, first), strict=True):
         np.testing.assert_allclose(predicted, model.predict(X[rows]))
-    assert work.num_made == 2 and len(work([_study.Ask(train, second)])) == 1 and work.num_made == 2
+    assert (
+        work.num_made == 2
+        and len(work([_study.FitRequest(train, second)])) == 1
+        and work.num_made == 2
+    )
 
 
 TEXT = pd.DataFrame({"a": np.arange(192.0), "hue": "red"})

@@ -18,11 +18,11 @@ from .._runtime.arrays import BoolArray, FloatArray
 from ._injection import refusal, unshown
 from ._models import LeakageFold
 from ._result import LeakageResult
-from ._splits import Some, as_folds, bundles, join_capped, like_size, nearest_folds
+from ._splits import RowNumbers, as_folds, bundles, join_capped, like_size, nearest_folds
 from ._study import (
     MIN_EXPOSURE_REMOVED,
     Answer,
-    Ask,
+    FitRequest,
     ControlPoint,
     LeakageStudy,
     Predictions,
@@ -76,7 +76,7 @@ class Bundle(NamedTuple):
     """Exposed rows of one fold, and the training rows that may be their mates."""
 
     fold: int
-    rows: Some
+    rows: RowNumbers
     drop: Bool[np.ndarray, " rows"]
 
 
@@ -141,7 +141,7 @@ def impute(study: LeakageStudy) -> Answer:
         new_fold = nearest_folds(study.fold, clusters)
         if new_fold is not None:
             folds = as_folds(new_fold, study.filed_clusters)
-            predicted = study.work([Ask(fold.train, fold.test) for fold in folds])
+            predicted = study.work([FitRequest(fold.train, fold.test) for fold in folds])
             value, influence = study.score_predictions(predicted, folds)
             change = influence - study.naive.influence
             remaining = _remaining_exposure(study, folds)
@@ -294,12 +294,12 @@ def _purge(study: LeakageStudy, cut: float) -> ControlPoint | str:
     controls: list[tuple[float, FloatArray]] = []
     for count in CONTROLS:
         for c in range(len(controls), count):
-            asks = [
+            requests = [
                 _without(study, part, _control_rows(study, part, b, c))
                 for b, part in enumerate(parts)
             ]
             controls.append(
-                study.score_predictions(_replace_predictions(study, parts, study.work(asks)))
+                study.score_predictions(_replace_predictions(study, parts, study.work(requests)))
             )
         sums = np.array(
             [[influence[part.rows].sum() for part in parts] for _, influence in controls]
@@ -321,9 +321,9 @@ def _purge(study: LeakageStudy, cut: float) -> ControlPoint | str:
     return ControlPoint(cut, difference, influence, noise, float(remaining[study.test_rows].mean()))
 
 
-def _without(study: LeakageStudy, part: Bundle, drop: BoolArray) -> Ask:
+def _without(study: LeakageStudy, part: Bundle, drop: BoolArray) -> FitRequest:
     train = study.folds[part.fold].train
-    return Ask(train[~drop[train]], part.rows)
+    return FitRequest(train[~drop[train]], part.rows)
 
 
 def _control_rows(study: LeakageStudy, part: Bundle, number: int, control: int) -> BoolArray:

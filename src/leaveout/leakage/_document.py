@@ -223,10 +223,10 @@ def binomial_block_bootstrap(
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(40, 2))
     >>> y, rows = X[:, 0] + rng.normal(size=40), np.arange(40)
-    >>> found = lo.leakage.binomial_block_bootstrap(
+    >>> system = lo.leakage.binomial_block_bootstrap(
     ...     Ridge(), X, y, rows[:30], rows[30:], size=5, levels=4, num_boot=5
     ... )
-    >>> found.losses.shape
+    >>> system.losses.shape
     (4,)
     """
     caller = "binomial_block_bootstrap"

@@ -30,7 +30,7 @@ from ._scoring import Loss
 from ._slope import slope_test
 from ._solve import shape_of
 from ._spread import MIN_CLUSTERS_A_SIDE, as_tested, draws_resolve, left_out, units
-from ._study import Ask, PredictionWork
+from ._study import FitRequest, PredictionWork
 
 DEFAULT = Injection()
 IID_REPEATS = 4
@@ -129,10 +129,10 @@ def leakage_corrected(
     >>> y = X[:, 0] + rng.normal(size=40)[groups]
     >>> injection = lo.leakage.Injection(num_levels=4, num_boot=4)
     >>> leakage = lo.leakage.RecordLeakage(0.05)
-    >>> found = lo.leakage.leakage_corrected(
+    >>> result = lo.leakage.leakage_corrected(
     ...     Ridge(), X, y, groups=groups, leakage=leakage, injection=injection
     ... )
-    >>> bool(np.isfinite(found.naive))
+    >>> bool(np.isfinite(result.naive))
     True
     """
     caller = "leakage_corrected"
@@ -189,7 +189,7 @@ def leakage_corrected(
     common: dict[str, Any] = {
         "shares": shares, "names": names, "measure": score, "seed": seed, "edges": edges, "learner": learner.name,
         "drawn_shares": leakage.shares_drawn(folds) if isinstance(leakage, DrawnLeakage) and leakage.knows_pairs else [],
-        "unshown": unshown(folds, leakage), "of": {
+        "unshown": unshown(folds, leakage), "facts": {
             "response": fingerprint(task.y), "score": score.name,
             "folds": fingerprint([(fold.train, fold.test, fold.clusters) for fold in folds]),
         },
@@ -205,15 +205,17 @@ def leakage_corrected(
     def iid() -> dict[str, np.ndarray]:
         """Cross-validate with all records as independent, with training sets of the same size."""
         records = np.unique(np.concatenate([np.r_[fold.train, fold.test] for fold in folds]))
-        rng, size, asks = np.random.default_rng([seed, 3]), min(part.size for part in plan), []
+        rng, size, requests = np.random.default_rng([seed, 3]), min(part.size for part in plan), []
         for _ in range(IID_REPEATS):
             for test in np.array_split(rng.permutation(records), max(len(plan), 2)):
                 remainder = np.setdiff1d(records, test)
-                asks.append(Ask(rng.permutation(remainder)[: min(size, len(remainder))], test))
-        predicted = PredictionWork(learner, seed)(asks)
+                requests.append(
+                    FitRequest(rng.permutation(remainder)[: min(size, len(remainder))], test)
+                )
+        predicted = PredictionWork(learner, seed)(requests)
         values = [
-            score(work.y[ask.test], prediction)
-            for ask, prediction in zip(asks, predicted, strict=True)
+            score(work.y[request.test], prediction)
+            for request, prediction in zip(requests, predicted, strict=True)
         ]
         return {"iid": np.asarray(np.mean(values))}
 

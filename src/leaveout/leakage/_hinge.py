@@ -39,7 +39,7 @@ class HingeFits(AbstractClasses):
         active = np.arange(fits)
         theta = np.zeros((fits, params))
         alpha = np.full((fits, size), 0.5)
-        rest = np.full((fits, size), 0.5)
+        complement = np.full((fits, size), 0.5)
         # u − v = −1, the margins at θ = 0
         u = np.ones((fits, size))
         v = np.full((fits, size), 2.0)
@@ -50,17 +50,20 @@ class HingeFits(AbstractClasses):
             value = 0.5 * (ridge * theta**2).sum(1) + np.maximum(-margin, 0).sum(1)
             # 1e-9: gap between primal and dual, relative to the objective, at which a fit is
             # finished
-            going = ~((alpha * u + rest * v).sum(1) <= 1e-9 * (1 + value))
-            out[active[~going]] = theta[~going]
-            if not going.any():
+            unfinished = ~((alpha * u + complement * v).sum(1) <= 1e-9 * (1 + value))
+            out[active[~unfinished]] = theta[~unfinished]
+            if not unfinished.any():
                 return out
-            if not going.all():
-                kept = (a[going] for a in (active, Z, theta, alpha, rest, u, v, margin, slope))
-                active, Z, theta, alpha, rest, u, v, margin, slope = kept
-            changes, length = _step(Z, ridge, alpha, rest, u, v, margin, slope)
-            theta, alpha, rest, u, v = (
+            if not unfinished.all():
+                open_values = (
+                    a[unfinished]
+                    for a in (active, Z, theta, alpha, complement, u, v, margin, slope)
+                )
+                active, Z, theta, alpha, complement, u, v, margin, slope = open_values
+            changes, length = _step(Z, ridge, alpha, complement, u, v, margin, slope)
+            theta, alpha, complement, u, v = (
                 old + length * new
-                for old, new in zip((theta, alpha, rest, u, v), changes, strict=True)
+                for old, new in zip((theta, alpha, complement, u, v), changes, strict=True)
             )
         raise ArithmeticError(
             f"leakage_corrected: {len(active)} of {fits} fits of SVC(kernel='linear') did not settle "
@@ -74,7 +77,7 @@ def _step(
     Z: NDArray,
     ridge: NDArray,
     alpha: NDArray,
-    rest: NDArray,
+    complement: NDArray,
     u: NDArray,
     v: NDArray,
     margin: NDArray,
@@ -83,7 +86,7 @@ def _step(
     """Compute the changes of θ, α, 1 − α, u and v towards the centre of the path, with a corrector,
     and the step length.
     """
-    weight = 1 / (u / alpha + v / rest)
+    weight = 1 / (u / alpha + v / complement)
     matrix = np.matmul(Z.transpose(0, 2, 1), weight[..., None] * Z)
     matrix[:, range(len(ridge)), range(len(ridge))] += ridge
     scale = np.sqrt(np.diagonal(matrix, axis1=1, axis2=2))
@@ -97,7 +100,7 @@ def _step(
         """Compute the changes by which `α u` becomes `low` and `(1 − α) v` becomes `high`, to first
         order.
         """
-        target = low / alpha - high / rest - margin
+        target = low / alpha - high / complement - margin
         right = slope + np.matmul((weight * target)[:, None], Z)[:, 0]
         dtheta = np.matmul(inverse, right[..., None])[..., 0]
         dalpha = weight * (target - np.matmul(Z, dtheta[..., None])[..., 0])
@@ -106,27 +109,29 @@ def _step(
             dalpha,
             -dalpha,
             (low - u * dalpha) / alpha - u,
-            (high + v * dalpha) / rest - v,
+            (high + v * dalpha) / complement - v,
         )
 
     _, dalpha, _, du, dv = straight = towards(0.0, 0.0)
-    length = _length(alpha, rest, u, v, straight)
-    before = (alpha * u + rest * v).sum(1)
+    length = _length(alpha, complement, u, v, straight)
+    before = (alpha * u + complement * v).sum(1)
     after = (
-        (alpha + length * dalpha) * (u + length * du) + (rest - length * dalpha) * (v + length * dv)
+        (alpha + length * dalpha) * (u + length * du)
+        + (complement - length * dalpha) * (v + length * dv)
     ).sum(1)
     centre = ((after / before) ** 3 * before / (2 * alpha.shape[1]))[:, None]
-    bent = length**2 * dalpha  # the products at that length, as those of the whole step may cycle
-    changes = towards(centre - bent * du, centre + bent * dv)
+    # the products at that length, as those of the whole step may cycle
+    correction = length**2 * dalpha
+    changes = towards(centre - correction * du, centre + correction * dv)
     # 0.995: share of the distance to the nearest bound
-    return changes, 0.995 * _length(alpha, rest, u, v, changes)
+    return changes, 0.995 * _length(alpha, complement, u, v, changes)
 
 
 def _length(
-    alpha: NDArray, rest: NDArray, u: NDArray, v: NDArray, changes: tuple[NDArray, ...]
+    alpha: NDArray, complement: NDArray, u: NDArray, v: NDArray, changes: tuple[NDArray, ...]
 ) -> FloatArray:
     """Compute the longest step, at most one, that keeps all of them positive, `[fits, 1]`."""
     fastest = np.maximum.reduce(
-        [-new / old for old, new in zip((alpha, rest, u, v), changes[1:], strict=True)]
+        [-new / old for old, new in zip((alpha, complement, u, v), changes[1:], strict=True)]
     ).max(1)
     return 1 / np.maximum(fastest, 1.0)[:, None]

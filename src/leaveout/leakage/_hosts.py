@@ -174,14 +174,14 @@ class Estimator(AbstractLearner):
         return Estimator(self.estimator, self.X, self.y, self.measure, 1)
 
     def __call__(
-        self, train: Rows, shared: SharedColumns, own: ExtraRows, seeds: Seeds
+        self, train: Rows, shared: SharedColumns, extra: ExtraRows, seeds: Seeds
     ) -> Predictions:
         parts = np.array_split(
             np.arange(len(train)), min(len(train), 4 * self.jobs if self.jobs > 1 else 1)
         )
-        fits = [(train[p], own[p], seeds[p]) for p in parts]
-        made = over(functools.partial(self._fit_and_predict, shared), fits, jobs=self.n_jobs)
-        inside, outside = zip(*(predicted for _, predicted in made), strict=True)
+        fits = [(train[p], extra[p], seeds[p]) for p in parts]
+        results = over(functools.partial(self._fit_and_predict, shared), fits, jobs=self.n_jobs)
+        inside, outside = zip(*(predicted for _, predicted in results), strict=True)
         return np.concatenate(inside), np.concatenate(outside)
 
     def _fit_and_predict(
@@ -192,7 +192,7 @@ class Estimator(AbstractLearner):
         """
         inside = []
         outside = []
-        for rows, mine, seed in zip(*fits, strict=True):
+        for rows, extra_rows, seed in zip(*fits, strict=True):
             one_class = len(self.labels) and len(np.unique(self.y[rows])) == 1
             model = (
                 DummyClassifier(strategy="prior")
@@ -200,11 +200,13 @@ class Estimator(AbstractLearner):
                 else seed_estimator(clone(self.estimator), int(seed))
             )
             model.fit(_take(self.X, rows), self.y[rows])
-            predict = lambda some, model=model: predict_for_score(
-                model, _take(self.X, some), self.labels, self.measure.needs
+            predict = lambda records, model=model: predict_for_score(
+                model, _take(self.X, records), self.labels, self.measure.needs
             )
             inside.append(predict(shared))
-            outside.append(predict(mine) if len(mine) else np.zeros((0, *inside[-1].shape[1:])))
+            outside.append(
+                predict(extra_rows) if len(extra_rows) else np.zeros((0, *inside[-1].shape[1:]))
+            )
         return np.array(inside), np.array(outside)
 
 
@@ -224,31 +226,33 @@ class PlanHost(AbstractLearner):
         self.name = f"GLM ({type(self.glm.loss_function).__name__}), refitted by {refit!r}"
 
     def __call__(
-        self, train: Rows, shared: SharedColumns, own: ExtraRows, seeds: Seeds
+        self, train: Rows, shared: SharedColumns, extra: ExtraRows, seeds: Seeds
     ) -> Predictions:
         n = self.glm.num_units
         return self.predict_counts(
-            np.stack([np.bincount(rows, minlength=n) for rows in train]), shared, own
+            np.stack([np.bincount(rows, minlength=n) for rows in train]), shared, extra
         )
 
     def predict_counts(
-        self, times: Int[np.ndarray, "fits records"], shared: SharedColumns, own: ExtraRows
+        self, times: Int[np.ndarray, "fits records"], shared: SharedColumns, extra: ExtraRows
     ) -> Predictions:
         """Predict from fits in which every record counts as often as `times` says."""
         n = self.glm.num_units
         fits, units = np.nonzero(times != 1)
         indptr = np.concatenate([[0], np.cumsum(np.bincount(fits, minlength=len(times)))])
         weight = times[fits, units].astype(float)
-        found = fold_parameters(self.fit, Plan(indptr, units, weight, weight == 0, n), self.refit)
-        coef = found["coef"]
-        intercept = found["intercept"]
+        parameters = fold_parameters(
+            self.fit, Plan(indptr, units, weight, weight == 0, n), self.refit
+        )
+        coef = parameters["coef"]
+        intercept = parameters["intercept"]
         X = np.asarray(self.glm.as_given.design)[:, : coef.shape[-1]]
         pattern = "fkd,{}->f{}k" if coef.ndim == 3 else "fd,{}->f{}"
-        each = [
+        predictors = [
             np.einsum(pattern.format("vd", "v"), coef, X[shared]),
-            np.einsum(pattern.format("fvd", "v"), coef, X[own]),
+            np.einsum(pattern.format("fvd", "v"), coef, X[extra]),
         ]
-        return tuple(self._response(eta + intercept[:, None]) for eta in each)  # type: ignore[return-value]
+        return tuple(self._response(eta + intercept[:, None]) for eta in predictors)  # type: ignore[return-value]
 
     def _response(self, eta: FloatArray) -> FloatArray:
         if self.measure.needs == "decision":
@@ -349,8 +353,8 @@ def _batch_learner(
     classes = measure.needs in ("probability", "label", "decision") and codes.max() == 1
     if type(model) is SVC:
         plain = model.kernel == "linear" and model.class_weight is None and model.max_iter == -1
-        known = plain and measure.needs == "label" and classes
-        if known:
+        supported = plain and measure.needs == "label" and classes
+        if supported:
             return HingeFits(data, codes, 1 / model.C, True, scaled, measure.needs)
         return None
     try:

@@ -108,7 +108,7 @@ class Injection:
 class Draws(NamedTuple):
     """A batch of draws of one fold, at all levels.
 
-    `train` are rows of the data; `scored` marks the scored rows of V̂; `outside` are rows of T̂
+    `train` are rows of the data; `score_mask` marks the scored rows of V̂; `outside` are rows of T̂
     that no level trains on.
     """
 
@@ -121,7 +121,7 @@ class Draws(NamedTuple):
 class FoldInjection:
     """The injection into one fold.
 
-    `levels` in units of the mechanism, `size` records trained on, `left` that never are.
+    `levels` in units of the mechanism, `size` records trained on, `num_left` that never are.
     """
 
     fold: LeakageFold
@@ -133,7 +133,7 @@ class FoldInjection:
     seed: int
 
     @property
-    def most(self) -> int:
+    def num_test_units(self) -> int:
         """The number of units of V̂: records, or clusters that have halves."""
         if self.mechanism == "record":
             return len(self.fold.test)
@@ -156,12 +156,12 @@ class FoldInjection:
         """
         train = self.fold.train
         test = self.fold.test
-        kept = []
+        train_orders = []
         orders = []
         counts = []
         for r in range(start, stop):
             rng = np.random.default_rng([self.seed, self.number, r])
-            kept.append(rng.permutation(train)[: self.size + self.num_left])
+            train_orders.append(rng.permutation(train)[: self.size + self.num_left])
             order = rng.permutation(len(test)) if self.mechanism == "record" else None
             count = self.levels
             if order is None:  # halves of clusters in random order; a single record has no half
@@ -179,21 +179,21 @@ class FoldInjection:
             orders.append(order)
             counts.append(count)
         # [draws, ·], [draws, levels]
-        from_train = np.array(kept)
+        from_train = np.array(train_orders)
         injected = np.array(counts)
         place = np.full((len(orders), len(test)), NEVER)
-        most = injected.max(initial=1)
-        queue = np.zeros((len(orders), max(most, 1)), np.int64)
+        num_queued = injected.max(initial=1)
+        queue = np.zeros((len(orders), max(num_queued, 1)), np.int64)
         for b, order in enumerate(orders):
             place[b, order] = np.arange(len(order))
-            queue[b, : min(most, len(order))] = test[order[:most]]
+            queue[b, : min(num_queued, len(order))] = test[order[:num_queued]]
         slot = np.arange(self.size)
-        taken = slot >= self.size - injected[..., None]  # the last slots are for V̂
+        is_injected = slot >= self.size - injected[..., None]  # the last slots are for V̂
         backwards = np.broadcast_to(
-            np.minimum(self.size - 1 - slot, queue.shape[1] - 1), taken.shape[::2]
+            np.minimum(self.size - 1 - slot, queue.shape[1] - 1), is_injected.shape[::2]
         )
         trained = np.where(
-            taken,
+            is_injected,
             np.take_along_axis(queue, backwards, 1)[:, None],
             from_train[:, None, : self.size],
         )
@@ -210,37 +210,37 @@ def plan_injection(
     tops = []
     sizes = []
     for k, fold in enumerate(folds):
-        known = len(fold.train)
-        tested = len(fold.test)
+        num_train = len(fold.train)
+        num_test = len(fold.test)
         # 0.05: share of T̂ that is left out at every level if the training set is as large as
         # possible
-        spare = max(2, round(0.05 * known))
-        size = known - spare if injection.train_size is None else int(injection.train_size)
-        if size > known - 1 or size < 2:
+        spare = max(2, round(0.05 * num_train))
+        size = num_train - spare if injection.train_size is None else int(injection.train_size)
+        if size > num_train - 1 or size < 2:
             raise ValueError(
-                f"Injection: train_size = {size} needs at least {size + 1} records to train on; fold {k} has {known}."
+                f"Injection: train_size = {size} needs at least {size + 1} records to train on; fold {k} has {num_train}."
             )
-        most = tested - 1
-        least = 3
-        what = "records"
-        top = min(tested // 2, size)
+        max_top = num_test - 1
+        min_top = 3
+        unit_name = "records"
+        top = min(num_test // 2, size)
         if injection.mechanism == "split":
-            most = top = _halvable_clusters(fold)
-            least = 2
-            what = "clusters of two records or more"
+            max_top = top = _halvable_clusters(fold)
+            min_top = 2
+            unit_name = "clusters of two records or more"
             if np.sum(np.bincount(fold.clusters[fold.test]) // 2) >= size:
                 raise ValueError(
                     f"Injection: half of V̂ does not fit into the {size} records that fold {k} trains on."
                 )
         if injection.top is not None:
             top = injection.top
-        if top > most or top > size or most < least:
+        if top > max_top or top > size or max_top < min_top:
             raise ValueError(
-                f"Injection: V̂ is too small for the top level: fold {k} tests on {tested} records and trains on {size}; "
-                f"{max(top, least)} {what} to inject, of {max(most, 0)}. Leave more out at once (fewer folds), or lower top=."
+                f"Injection: V̂ is too small for the top level: fold {k} tests on {num_test} records and trains on {size}; "
+                f"{max(top, min_top)} {unit_name} to inject, of {max(max_top, 0)}. Leave more out at once (fewer folds), or lower top=."
             )
         tops.append(int(top))
-        sizes.append((size, min(known - size, 2 * tested)))
+        sizes.append((size, min(num_train - size, 2 * num_test)))
     # levels as shares of the top one: 0 and a geometric grid with the level of the slope test; even
     # for clusters
     top = min(tops)
@@ -255,7 +255,7 @@ def plan_injection(
         if slope and not np.any(grid == slope):
             grid[np.argmin(np.abs(np.log(grid[:-1] / slope)))] = slope
     shares = np.unique(np.append(grid, 0)) / top
-    levels = [np.round(shares * own).astype(np.int64) for own in tops]
+    levels = [np.round(shares * fold_top).astype(np.int64) for fold_top in tops]
     return [
         FoldInjection(fold, k, injection.mechanism, levels[k], *sizes[k], seed)
         for k, fold in enumerate(folds)
@@ -269,7 +269,7 @@ def _halvable_clusters(fold: LeakageFold) -> int:
 
 def slope_level(plan: list[FoldInjection]) -> int:
     """Return the level that injects closest to a tenth of V̂."""
-    return 1 + int(np.argmin(np.abs(plan[0].levels[1:] - SLOPE_SHARE * plan[0].most)))
+    return 1 + int(np.argmin(np.abs(plan[0].levels[1:] - SLOPE_SHARE * plan[0].num_test_units)))
 
 
 def make_folds(
@@ -302,11 +302,11 @@ def make_folds(
         if not 2 <= count <= len(names):
             raise ValueError(f"{caller}: cv must be from 2 to the {len(names)} clusters; got {cv}.")
         cv = GroupKFold(count)
-        by = np.random.default_rng([seed, 4]).permutation(len(names))[codes]
+        split_labels = np.random.default_rng([seed, 4]).permutation(len(names))[codes]
     else:
-        by = codes
+        split_labels = codes
     folds = []
-    for k, pair in enumerate(check_cv(cv).split(X, y, by)):
+    for k, pair in enumerate(check_cv(cv).split(X, y, split_labels)):
         train, test = (
             np.flatnonzero(rows) if np.asarray(rows).dtype == bool else np.asarray(rows, np.int64)
             for rows in pair
@@ -422,16 +422,16 @@ class InjectedSplits:
             self.seed,
         )
         for k, fold in enumerate(folds):
-            whole = len(fold.test) if self.mechanism == "record" else _halvable_clusters(fold)
-            level = np.array([round(self.share * whole)])
+            num_units = len(fold.test) if self.mechanism == "record" else _halvable_clusters(fold)
+            level = np.array([round(self.share * num_units)])
             if self.mechanism == "record" and level[0] >= min(len(fold.test), len(fold.train)):
                 raise ValueError(
                     f"InjectedSplits: share = {self.share} leaves fold {k} nothing to train or to test on."
                 )
             draws = FoldInjection(fold, k, self.mechanism, level, len(fold.train), 0, self.seed)
             for r in range(self.num_repeats):
-                drawn = draws.draw(r, r + 1)
-                yield drawn.train[0, 0], fold.test[drawn.score_mask[0, 0]]
+                sample = draws.draw(r, r + 1)
+                yield sample.train[0, 0], fold.test[sample.score_mask[0, 0]]
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
         """Return the number of pairs that `split` yields.
@@ -466,18 +466,20 @@ def unshown(folds: list[LeakageFold], leakage: Leakage) -> float:
     hidden = 0.0
     exposed = 0.0
     for fold in folds:
-        may = np.ones(len(fold.test))
-        beside = np.bincount(fold.clusters[fold.test])[fold.clusters[fold.test]] > 1
+        exposure = np.ones(len(fold.test))
+        has_mate = np.bincount(fold.clusters[fold.test])[fold.clusters[fold.test]] > 1
         if isinstance(leakage, MatePairs) and leakage.knows_pairs:
-            may = leakage.mates(fold.train, fold.test)
+            exposure = leakage.mates(fold.train, fold.test)
             tested, mated = np.zeros((2, len(fold.clusters)), bool)
             tested[fold.test] = True
             # 0.5: probability from which a pair counts as mates
-            both = (leakage.probability >= 0.5) & tested[leakage.left] & tested[leakage.right]
-            mated[leakage.left[both]] = mated[leakage.right[both]] = True
-            beside = mated[fold.test]
-        hidden += float(may @ ~beside)
-        exposed += float(may.sum())
+            mates_tested = (
+                (leakage.probability >= 0.5) & tested[leakage.left] & tested[leakage.right]
+            )
+            mated[leakage.left[mates_tested]] = mated[leakage.right[mates_tested]] = True
+            has_mate = mated[fold.test]
+        hidden += float(exposure @ ~has_mate)
+        exposed += float(exposure.sum())
     return hidden / exposed if exposed else 0.0
 
 

@@ -143,10 +143,10 @@ def leakage_report(
     >>> y = X[:, 0] + rng.normal(size=60)
     >>> pairs = [(2 * k, 2 * k + 1, 0.6) for k in range(30)]
     >>> linkage = lo.leakage.Linkage.from_pairs(pairs, 60)
-    >>> found = lo.leakage.leakage_report(
+    >>> report = lo.leakage.leakage_report(
     ...     Ridge(), X, y, linkage=linkage, groups=np.arange(60), scoring="mse", answers=()
     ... )
-    >>> list(found.answers)[0]
+    >>> list(report.answers)[0]
     'naive'
     """
     caller = "leakage_report"
@@ -177,7 +177,7 @@ def leakage_report(
         groups = linkage.groups(0.5)
     folds = make_folds(caller, task.X, task.y, groups, cv, seed)[0]
     learner = make_learner(estimator, task, n_jobs)
-    of = {
+    facts = {
         "response": task.y,
         "score": task.measure,
         "folds": folds,
@@ -185,7 +185,7 @@ def leakage_report(
         "listed": listed,
         "level": level,
     }
-    ran = {
+    run_facts = {
         "estimator": estimator,
         "features": task.X,
         "draws": draws,
@@ -197,16 +197,16 @@ def leakage_report(
     if linkage.knows_pairs:
         # drawn from the linkage; clusters without listed inner pairs stay whole
         inside = filed[linkage.left] == filed[linkage.right]
-        known = np.zeros(len(filed), bool)
-        known[linkage.left[inside]] = known[linkage.right[inside]] = True
+        has_listed_pair = np.zeros(len(filed), bool)
+        has_listed_pair[linkage.left[inside]] = has_listed_pair[linkage.right[inside]] = True
         several = np.bincount(filed)[filed] > 1
-        whole = several.any() and known[several].mean() < 0.5
+        joins_filed = several.any() and has_listed_pair[several].mean() < 0.5
         join = (
-            (lambda own: join_clusters(filed, own))
-            if whole
-            else (lambda own: np.unique(own, return_inverse=True)[1])
+            (lambda partition: join_clusters(filed, partition))
+            if joins_filed
+            else (lambda partition: np.unique(partition, return_inverse=True)[1])
         )
-        clusters = np.stack([join(own) for own in linkage.partitions(draws)])
+        clusters = np.stack([join(partition) for partition in linkage.partitions(draws)])
     work = PredictionWork(learner, seed)
     share = read_rate(caller, "listed", 1.0 if listed is None else listed, None)
     study = LeakageStudy(folds, task.codes, task.measure, linkage, work, seed, clusters, share)
@@ -219,44 +219,44 @@ def leakage_report(
         leakage_corrected, estimator, task.X, task.y, groups=study.filed_clusters, leakage=linkage, scoring=task.measure,
         cv=[(fold.train, fold.test) for fold in folds], seed=seed, n_jobs=n_jobs, injection=injection,
     )  # fmt: skip
-    wanted = {"naive", *answers}
-    alone = {
+    requested = {"naive", *answers}
+    answer_functions = {
         "naive": naive,
         "purge": purge,
         "coarser": coarser,
         "imputed": impute,
         "unmated": mateless_rows,
     }
-    fits = sum(prices(study).get(name, 0) for name in wanted)
-    found: dict[str, Answer] = {}
-    prints = {name: fingerprint(value) for name, value in of.items()}
-    told = lambda: _report(
-        study, dict(found), task.X, names.index, level, prints, injection, listed is None
+    fits = sum(prices(study).get(name, 0) for name in requested)
+    finished: dict[str, Answer] = {}
+    fingerprints = {name: fingerprint(value) for name, value in facts.items()}
+    build_report = lambda: _report(
+        study, dict(finished), task.X, names.index, level, fingerprints, injection, listed is None
     )
     try:
-        with keeping(caller, checkpoint, of | ran), Slow("fits", fits) as work.bar:
+        with keeping(caller, checkpoint, facts | run_facts), Slow("fits", fits) as work.bar:
             for name in ANSWERS:  # the most informative first
-                if name not in wanted:
-                    found[name] = Answer(name, "", NOT_REQUESTED)
+                if name not in requested:
+                    finished[name] = Answer(name, "", NOT_REQUESTED)
                 elif name == "extrapolated":
-                    found[name] = extrapolate(study, corrected)
+                    finished[name] = extrapolate(study, corrected)
                 elif name != "naive" and not linkage.knows_pairs:
-                    found[name] = Answer(name, "", NO_PAIRS)
+                    finished[name] = Answer(name, "", NO_PAIRS)
                 elif name == "both":
-                    found[name] = average(study, found["purge"], found["coarser"])
+                    finished[name] = average(study, finished["purge"], finished["coarser"])
                 else:
-                    found[name] = alone[name](study)
+                    finished[name] = answer_functions[name](study)
                 if name == "naive":  # announces the remaining cost before it is spent
-                    fits, seconds = _price_answers(study, wanted, injection).sum()
+                    fits, seconds = _price_answers(study, requested, injection).sum()
                     if seconds > ANNOUNCED_SECONDS:
                         price = f"{caller}: {fits:,.0f} fits or more, about {seconds:.0f} s"
                         work.bar.tell(f"{price}; {work.num_made} are done")
     except KeyboardInterrupt:
-        done = ", ".join(found) or "nothing"
+        done = ", ".join(finished) or "nothing"
         raise Interrupted(
-            f"{caller}: stopped; {done} is done", told if found else lambda: None
+            f"{caller}: stopped; {done} is done", build_report if finished else lambda: None
         ) from None
-    return told()
+    return build_report()
 
 
 def _price_answers(
@@ -266,14 +266,14 @@ def _price_answers(
 
     A lower bound on their fits, and seconds at the speed of the fits as filed.
     """
-    known = prices(study)
+    num_fits = prices(study)
     if "extrapolated" in names and not refusal(unshown(study.folds, study.linkage)):
-        known["extrapolated"] = injection.num_levels * injection.draws[0] * len(study.folds)
+        num_fits["extrapolated"] = injection.num_levels * injection.draws[0] * len(study.folds)
     fits = pd.Series(
-        {name: int(known.get(name, 0)) for name in ANSWERS if name in names}, dtype=int
+        {name: int(num_fits.get(name, 0)) for name in ANSWERS if name in names}, dtype=int
     )
-    each = study.work.seconds / max(study.work.num_made, 1)
-    return pd.DataFrame({"fits": fits, "seconds": fits * each}).rename_axis("answer")
+    seconds_per_fit = study.work.seconds / max(study.work.num_made, 1)
+    return pd.DataFrame({"fits": fits, "seconds": fits * seconds_per_fit}).rename_axis("answer")
 
 
 def _check(caller: str, linkage: Any, level: float, draws: int, answers: Collection[str]) -> None:
@@ -294,18 +294,18 @@ def _check(caller: str, linkage: Any, level: float, draws: int, answers: Collect
 
 def _report(
     study: LeakageStudy,
-    known: dict[str, Answer],
+    answers: dict[str, Answer],
     X: Any,
     index: pd.Index | None,
     level: float,
-    of: dict,
+    facts: dict,
     injection: Injection,
     judged: bool,
 ) -> LeakageReport:
     """Build the report from the available answers."""
-    unasked = [name for name, answer in known.items() if answer.refusal == NOT_REQUESTED]
+    unrequested = [name for name, answer in answers.items() if answer.refusal == NOT_REQUESTED]
     for name in ANSWERS:
-        known.setdefault(name, Answer(name, "", "stopped before it was done"))
+        answers.setdefault(name, Answer(name, "", "stopped before it was done"))
     mates = study.candidates
     several = len(study.folds) > 1
     pairs = study.linkage.knows_pairs
@@ -322,7 +322,7 @@ def _report(
     rate = study.listed_rate.estimate
     listed = "" if rate == 1 else f", listed={rate:.4g}"
     return LeakageReport(
-        answers=known,
+        answers=answers,
         scoring=study.score.name,
         more_is_better=study.score.more_is_better,
         level=level,
@@ -334,8 +334,8 @@ def _report(
         pairs=len(study.linkage.left) if pairs else 1,
         candidates=rows.set_axis(labels[mates.place]),
         names=labels,
-        near=estimate_unlisted(X, study, mates) if pairs and judged else None,
-        of=of,
-        asked=f"scoring={study.score.name!r}, cv={cv}, level={level:g}, draws={len(study.clusters)}, seed={study.seed}{listed}",
-        price=_price_answers(study, unasked, injection),
+        near_mates=estimate_unlisted(X, study, mates) if pairs and judged else None,
+        facts=facts,
+        arguments=f"scoring={study.score.name!r}, cv={cv}, level={level:g}, draws={len(study.clusters)}, seed={study.seed}{listed}",
+        price=_price_answers(study, unrequested, injection),
     )

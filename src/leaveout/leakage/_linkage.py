@@ -19,7 +19,7 @@ from .._runtime.results import PrintedResult
 from ..data.arrays import codes
 from ._binomial import check_probabilities
 from ._mislinking import LeakageFold, Shares, UniformMislinking, uniform_mislinking
-from ._neighbours import distances, near, points, read_threshold
+from ._neighbours import distances, near_pairs, points, read_threshold
 from ._pair_calibration import (
     TAILS,
     PairCalibration,
@@ -162,8 +162,8 @@ class Linkage(PrintedResult):
         >>> lo.leakage.Linkage.from_pairs(table, ["a", "b", "c"]).probability
         array([0.9, 0.3])
         """
-        found, rows = read_pairs("Linkage.from_pairs", pairs, ids, probability)
-        return Linkage(rows, *found, unlisted=unlisted, grows=ids is None)
+        table, rows = read_pairs("Linkage.from_pairs", pairs, ids, probability)
+        return Linkage(rows, *table, unlisted=unlisted, grows=ids is None)
 
     @staticmethod
     def from_duplicates(
@@ -200,8 +200,8 @@ class Linkage(PrintedResult):
         """
         caller = "Linkage.from_duplicates"
         if sides is None:
-            found, rows = read_pairs(caller, pairs, ids, probability, default=1.0)
-            return Linkage(rows, *found, grows=ids is None)
+            table, rows = read_pairs(caller, pairs, ids, probability, default=1.0)
+            return Linkage(rows, *table, grows=ids is None)
         return Linkage(sum(sides), *read_two_sided(caller, pairs, sides, probability))
 
     @staticmethod
@@ -243,11 +243,11 @@ class Linkage(PrintedResult):
         caller = "Linkage.from_rates"
         numbers = labelled if isinstance(labelled, tuple) else (labelled, labelled)
         names = ("precision", precision), ("recall", recall)
-        known = [
+        rates = [
             read_rate(caller, name, value, count)
             for (name, value), count in zip(names, numbers, strict=True)
         ]
-        return Linkage(None, given=(known[0], known[1]))
+        return Linkage(None, given=(rates[0], rates[1]))
 
     @staticmethod
     def from_labelled(
@@ -314,10 +314,10 @@ class Linkage(PrintedResult):
         design = weights(caller, frame, weight)
         if pairs is None:
             return Linkage(None, given=sampled_rates(caller, frame, design, ids, groups))
-        rows, found, calibration = calibrate(caller, frame, design, pairs, ids, score, method)
-        probability = calibration(found.probability)
-        return Linkage(rows, found.left, found.right, probability, unlisted, ids is None, calibration=calibration,
-                       scores=found.probability)  # fmt: skip
+        rows, table, calibration = calibrate(caller, frame, design, pairs, ids, score, method)
+        probability = calibration(table.probability)
+        return Linkage(rows, table.left, table.right, probability, unlisted, ids is None, calibration=calibration,
+                       scores=table.probability)  # fmt: skip
 
     @staticmethod
     def from_embeddings(
@@ -371,21 +371,29 @@ class Linkage(PrintedResult):
             raise ValueError(
                 f"{caller}: give threshold=, from where rows are copies, or calibration=, labelled pairs of rows."
             )
-        at = points(caller, X, metric)
+        embeddings = points(caller, X, metric)
         if calibration is None:
-            close = near(caller, at, read_threshold(caller, threshold, metric))
+            close = near_pairs(caller, embeddings, read_threshold(caller, threshold, metric))
             return Linkage(
-                len(at), close.left, close.right, np.ones(len(close.left)), found=close.found_share
+                len(embeddings),
+                close.left,
+                close.right,
+                np.ones(len(close.left)),
+                found=close.found_share,
             )
         frame = sample_of(caller, calibration)
-        left, right, _ = ends(caller, frame, len(at))
+        left, right, _ = ends(caller, frame, len(embeddings))
         design = weights(caller, frame, None)
-        fitted = PairCalibration.of(
-            caller, -distances(at, left, right), column(caller, frame, "match"), design, method
+        fitted = PairCalibration.from_labels(
+            caller,
+            -distances(embeddings, left, right),
+            column(caller, frame, "match"),
+            design,
+            method,
         )
         # 0.01: probability of the farthest pairs that a calibration of distances keeps
-        close = near(caller, at, fitted.reach(caller, 0.01))
-        return Linkage(len(at), close.left, close.right, fitted(-close.distance), calibration=fitted, scores=-close.distance,
+        close = near_pairs(caller, embeddings, fitted.farthest_distance(caller, 0.01))
+        return Linkage(len(embeddings), close.left, close.right, fitted(-close.distance), calibration=fitted, scores=-close.distance,
                        found=close.found_share)  # fmt: skip
 
     @property
@@ -471,14 +479,16 @@ class Linkage(PrintedResult):
             raise ValueError(
                 f"Linkage.partitions: num must be a whole number, 1 or more; got {num}."
             )
-        if seed == 0 and num <= self._behind:
+        if seed == 0 and num <= self._num_partitions:
             return self._draw_partitions[:num].astype(np.int64)
         rng = np.random.default_rng([seed, 5])
         tables = 1 if self.calibration is None else min(int(num), TABLES)
         out = []
-        for some in np.array_split(np.arange(int(num)), tables):
+        for chunk in np.array_split(np.arange(int(num)), tables):
             p = self.probability if self.calibration is None else self.calibration(self.scores, rng)  # type: ignore[arg-type]
-            out.append(draw_partitions(rows, self.left, self.right, p, len(some), rng, self.absent))
+            out.append(
+                draw_partitions(rows, self.left, self.right, p, len(chunk), rng, self.absent)
+            )
         return np.concatenate(out)
 
     def mates(self, train: ArrayLike, test: ArrayLike) -> Float[np.ndarray, " test"]:
@@ -509,9 +519,9 @@ class Linkage(PrintedResult):
             raise ValueError("Linkage.mates: a row is both trained and tested on.")
         out = np.zeros(len(test))
         for label in self._draw_partitions:
-            there = np.zeros(rows, bool)
-            there[label[train]] = True
-            out += there[label[test]]
+            is_trained = np.zeros(rows, bool)
+            is_trained[label[train]] = True
+            out += is_trained[label[test]]
         return out / len(self._draw_partitions)
 
     def candidates(self, test: ArrayLike, cut: float) -> Bool[np.ndarray, " rows"]:
@@ -555,8 +565,8 @@ class Linkage(PrintedResult):
         """
         if self.given is not None:
             return uniform_mislinking(*(rate.estimate for rate in self.given)).shares(folds)
-        each = self.shares_drawn(folds)
-        shares = Shares(*(np.mean(values, axis=0) for values in zip(*each, strict=True)))
+        draws = self.shares_drawn(folds)
+        shares = Shares(*(np.mean(values, axis=0) for values in zip(*draws, strict=True)))
         check_probabilities("Linkage.shares", shares.p_train, shares.p_test)
         return shares
 
@@ -580,7 +590,7 @@ class Linkage(PrintedResult):
         return [_shares(label, folds) for label in linkage._draw_partitions]
 
     @property
-    def _behind(self) -> int:
+    def _num_partitions(self) -> int:
         """Return the number of partitions behind every result."""
         return int(
             np.clip(
@@ -593,7 +603,7 @@ class Linkage(PrintedResult):
     @functools.cached_property
     def _draw_partitions(self) -> Int[np.ndarray, "draws rows"]:
         # 2**32: seed of the partitions
-        return self.partitions(self._behind, seed=2**32).astype(np.int32)
+        return self.partitions(self._num_partitions, seed=2**32).astype(np.int32)
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -633,13 +643,17 @@ class Linkage(PrintedResult):
             `estimate`, `low`, `high` (at 0.95).
         """
         filed = self._file_clusters("rates_of", groups)
-        found = []
+        drawn_rates = []
         for label in self._draw_partitions:
             clusters = np.bincount(filed), np.bincount(label), _cells(filed, label)[2]
-            linked, true, both = (np.sum(count * (count - 1.0)) for count in clusters)
-            found.append((both / linked if linked else 1.0, both / true if true else 1.0))
+            linked, true, correct = (np.sum(count * (count - 1.0)) for count in clusters)
+            drawn_rates.append(
+                (correct / linked if linked else 1.0, correct / true if true else 1.0)
+            )
         return _rate_table(
-            np.column_stack([np.mean(found, axis=0), *np.quantile(found, TAILS, axis=0)])
+            np.column_stack(
+                [np.mean(drawn_rates, axis=0), *np.quantile(drawn_rates, TAILS, axis=0)]
+            )
         )
 
     @conventional
@@ -665,13 +679,13 @@ class Linkage(PrintedResult):
         last = np.where(size == 1, 1, 2 ** np.ceil(np.log2(np.maximum(size, 1))).astype(np.int64))
         classes, place = np.unique(last, return_inverse=True)
         counts = np.empty((len(self._draw_partitions), 3, len(classes)))
-        for label, own in zip(self._draw_partitions, counts, strict=True):
+        for label, draw_counts in zip(self._draw_partitions, counts, strict=True):
             cluster, entity, _ = _cells(filed, label)
             elsewhere = np.zeros(len(size), bool)
             elsewhere[cluster[np.bincount(entity)[entity] > 1]] = True
             merged = np.bincount(cluster, minlength=len(size)) > 1
             kinds = elsewhere & (size > 1), merged, elsewhere & (size == 1)
-            own[:] = [np.bincount(place[kind], minlength=len(classes)) for kind in kinds]
+            draw_counts[:] = [np.bincount(place[kind], minlength=len(classes)) for kind in kinds]
         out = {"clusters": np.bincount(place), "records": np.bincount(place, size).astype(int)}
         for k, name in enumerate(("splits", "merges", "orphans")):
             low, high = np.quantile(counts[:, k], TAILS, axis=0)
@@ -713,20 +727,20 @@ class Linkage(PrintedResult):
         ]
         for size, row in self.summary().iterrows():
             names = ("orphans",) if size == "1" else ("splits", "merges")
-            said = ", ".join(
+            numbers = ", ".join(
                 f"{_interval(row[[name, f'{name}_low', f'{name}_high']])} {name}" for name in names
             )
-            lines.append((f"of {size}", f"{row['clusters']:,.0f} clusters: {said}"))
+            lines.append((f"of {size}", f"{row['clusters']:,.0f} clusters: {numbers}"))
         lines.append(("not listed", f"counts as a pair of probability {self.absent:.3g}"))
-        contained = "the probabilities are taken as they are"
+        coverage = "the probabilities are taken as they are"
         if self.calibration is not None:
-            contained = f"the error of {len(self.calibration.match)} labelled pairs is in"
+            coverage = f"the error of {len(self.calibration.match)} labelled pairs is in"
         if self.found < 1:
-            contained += f"; {self.found:.3f} of the near neighbours found"
+            coverage += f"; {self.found:.3f} of the near neighbours found"
         return [
             *lines,
             *rates,
-            ("intervals", f"0.95, over {len(self._draw_partitions)} drawn partitions; {contained}"),
+            ("intervals", f"0.95, over {len(self._draw_partitions)} drawn partitions; {coverage}"),
         ]
 
 
@@ -760,13 +774,15 @@ def _shares(label: NDArray[np.integer], folds: list[LeakageFold]) -> Shares:
     p_train, p_test, exposed = np.zeros((3, len(folds)))
     entities = int(label.max(initial=-1)) + 1
     for k, fold in enumerate(folds):
-        there, here = (
+        train_counts, test_counts = (
             np.bincount(label[rows], minlength=entities) for rows in (fold.train, fold.test)
         )
-        fewer = np.where(there == here, 0.5, 1.0) * np.minimum(there, here)
-        p_train[k] = fewer[there <= here].sum() / len(fold.train)
-        p_test[k] = fewer[here <= there].sum() / len(fold.test)
-        exposed[k] = here[there > 0].sum() / len(fold.test)
+        fewer = np.where(train_counts == test_counts, 0.5, 1.0) * np.minimum(
+            train_counts, test_counts
+        )
+        p_train[k] = fewer[train_counts <= test_counts].sum() / len(fold.train)
+        p_test[k] = fewer[test_counts <= train_counts].sum() / len(fold.test)
+        exposed[k] = test_counts[train_counts > 0].sum() / len(fold.test)
     return Shares(p_train, p_test, exposed)
 
 

@@ -27,11 +27,11 @@ class LeakageFold(NamedTuple):
         """(K − K_fold)/(K − 1), the probability that another cluster than a tested one is not
         tested with it.
         """
-        inside, every = (
+        num_tested, num_clusters = (
             len(np.unique(self.clusters[rows]))
             for rows in (self.test, np.r_[self.train, self.test])
         )
-        return (every - inside) / max(every - 1, 1)
+        return (num_clusters - num_tested) / max(num_clusters - 1, 1)
 
 
 class Shares(NamedTuple):

@@ -101,15 +101,15 @@ class RecordLeakage:
         Shares
             `p_train`, `p_test`, and `exposed`.
         """
-        each = []
+        fold_shares = []
         for name, p in (("p_train", self.p_train), ("p_test", self.p_test)):
             p = np.asarray(p, np.float64)
             if p.ndim and len(p) != len(folds):
                 raise ValueError(
                     f"RecordLeakage: {name} must be one number, or one for each of {len(folds)} folds; got {len(p)}."
                 )
-            each.append(np.broadcast_to(p, len(folds)))
-        return Shares(each[0], each[1], np.zeros(len(folds)))
+            fold_shares.append(np.broadcast_to(p, len(folds)))
+        return Shares(fold_shares[0], fold_shares[1], np.zeros(len(folds)))
 
     @staticmethod
     def from_pairwise(precision: float, recall: float) -> UniformMislinking:

@@ -21,7 +21,7 @@ MIN_SEARCH_RECALL = 0.99
 class NearPairs(NamedTuple):
     """Pairs `left < right` and their distance.
 
-    `found` is the share of all neighbours among them.
+    `found_share` is the share of all neighbours among them.
     """
 
     left: PairIndices
@@ -65,19 +65,19 @@ def read_threshold(caller: str, threshold: float | None, metric: str) -> float:
     return float(threshold)
 
 
-def near(caller: str, X: Float[np.ndarray, "rows features"], radius: float) -> NearPairs:
+def near_pairs(caller: str, X: Float[np.ndarray, "rows features"], radius: float) -> NearPairs:
     """Find the pairs within that distance; ValueError if there are too many."""
-    asked = np.random.default_rng(0).permutation(len(X))[:FULL_SEARCH_ROWS]
-    every = len(_within(X, X[asked], radius)[1])
+    sample = np.random.default_rng(0).permutation(len(X))[:FULL_SEARCH_ROWS]
+    num_pairs = len(_within(X, X[sample], radius)[1])
     mean_neighbours = 50  # neighbours of a row, on average
-    if every > (mean_neighbours + 1) * len(asked):
+    if num_pairs > (mean_neighbours + 1) * len(sample):
         raise ValueError(
-            f"{caller}: a row has {every / len(asked) - 1:.0f} others within distance {radius:.3g}, "
+            f"{caller}: a row has {num_pairs / len(sample) - 1:.0f} others within distance {radius:.3g}, "
             f"more than {mean_neighbours}; these are no copies. "
             "Give a stricter threshold, or label pairs at the distances between copies and others."
         )
     query_rows = 2000  # rows searched at once
-    found = every
+    num_found = num_pairs
     if len(X) <= ALL:
         rows = [
             (start, *_within(X, X[start : start + query_rows], radius))
@@ -85,13 +85,15 @@ def near(caller: str, X: Float[np.ndarray, "rows features"], radius: float) -> N
         ]
         left, right = (
             np.concatenate(part)
-            for part in zip(*((at + start, to) for start, at, to in rows), strict=True)
+            for part in zip(
+                *((query + start, neighbour) for start, query, neighbour in rows), strict=True
+            )
         )
     else:
         index = _index(X)
         while True:
-            found = len(_within(X, X[asked], radius, index)[1])
-            if found >= MIN_SEARCH_RECALL * every or index.nprobe >= index.nlist:
+            num_found = len(_within(X, X[sample], radius, index)[1])
+            if num_found >= MIN_SEARCH_RECALL * num_pairs or index.nprobe >= index.nlist:
                 break
             index.nprobe = min(2 * index.nprobe, index.nlist)
         left, right = _within(X, X, radius, index)
@@ -100,19 +102,19 @@ def near(caller: str, X: Float[np.ndarray, "rows features"], radius: float) -> N
     key = np.unique(low[low != high] * len(X) + high[low != high])
     low = key // len(X)
     high = key % len(X)
-    return NearPairs(low, high, distances(X, low, high), found / every)
+    return NearPairs(low, high, distances(X, low, high), num_found / num_pairs)
 
 
-def distances(X: FloatArray, remainder: IntArray, right: IntArray) -> PairNumbers:
-    out = np.empty(len(remainder))
-    for start in range(0, len(remainder), 100_000):
-        some = slice(start, start + 100_000)
-        out[some] = np.linalg.norm(X[remainder[some]] - X[right[some]], axis=1)
+def distances(X: FloatArray, left_rows: IntArray, right_rows: IntArray) -> PairNumbers:
+    out = np.empty(len(left_rows))
+    for start in range(0, len(left_rows), 100_000):
+        chunk = slice(start, start + 100_000)
+        out[chunk] = np.linalg.norm(X[left_rows[chunk]] - X[right_rows[chunk]], axis=1)
     return out
 
 
 def _within(
-    X: FloatArray, request: FloatArray, radius: float, index: Any = None
+    X: FloatArray, queries: FloatArray, radius: float, index: Any = None
 ) -> tuple[IntArray, IntArray]:
     """Find all rows near the given ones by scikit-learn, or nearly all by an index of faiss.
 
@@ -120,23 +122,25 @@ def _within(
     """
     # 1e-5: rounding of float32, relative to the squared length of the longest row; pairs that are
     # too far are removed later
-    squares = float(radius**2 + 1e-5 * np.max(np.sum(X**2, axis=1)))
+    max_square = float(radius**2 + 1e-5 * np.max(np.sum(X**2, axis=1)))
     if index is None:
         from sklearn.neighbors import NearestNeighbors
 
         rows = (
-            NearestNeighbors(radius=float(np.sqrt(squares)))
+            NearestNeighbors(radius=float(np.sqrt(max_square)))
             .fit(X)
-            .radius_neighbors(request, return_distance=False)
+            .radius_neighbors(queries, return_distance=False)
         )
         count = [len(row) for row in rows]
-        to = np.concatenate(rows).astype(np.int64)
+        neighbour = np.concatenate(rows).astype(np.int64)
     else:
-        limits, _, to = index.range_search(np.ascontiguousarray(request, np.float32), squares)
+        limits, _, neighbour = index.range_search(
+            np.ascontiguousarray(queries, np.float32), max_square
+        )
         count = np.diff(limits.astype(np.int64))
-    at = np.repeat(np.arange(len(request)), count)
-    close = np.linalg.norm(request[at] - X[to], axis=1) <= radius
-    return at[close], to[close]
+    query = np.repeat(np.arange(len(queries)), count)
+    close = np.linalg.norm(queries[query] - X[neighbour], axis=1) <= radius
+    return query[close], neighbour[close]
 
 
 def _index(X: FloatArray) -> Any:

@@ -59,7 +59,7 @@ class Rate(NamedTuple):
         ) * self.num_labelled + 0.5
 
 
-def read_rate(caller: str, name: str, value: Any, labels_file: float | None) -> Rate:
+def read_rate(caller: str, name: str, value: Any, num_labels: float | None) -> Rate:
     """Read a rate: a number, a number with its count of labelled pairs, or (estimate, low, high)
     at 0.95.
     """
@@ -78,12 +78,12 @@ def read_rate(caller: str, name: str, value: Any, labels_file: float | None) -> 
         raise ValueError(
             f"{caller}: {name} must lie in (0, 1], or be (estimate, low, high) around it; got {value}."
         )
-    if labels_file is not None and not labels_file > 0:
+    if num_labels is not None and not num_labels > 0:
         raise ValueError(
-            f"{caller}: labelled must be how many labelled pairs {name} rests on; got {labels_file}."
+            f"{caller}: labelled must be how many labelled pairs {name} rests on; got {num_labels}."
         )
     if len(parts) == 1:
-        return Rate(float(parts[0]), np.inf if labels_file is None else float(labels_file))
+        return Rate(float(parts[0]), np.inf if num_labels is None else float(num_labels))
     width = lambda log: (
         np.diff(Rate(float(parts[0]), float(np.exp(log))).interval())[0] - (parts[2] - parts[1])
     )
@@ -94,20 +94,25 @@ def read_rate(caller: str, name: str, value: Any, labels_file: float | None) -> 
     return Rate(float(parts[0]), float(np.exp(brentq(width, -7.0, 25.0))))
 
 
-def _ratio(caller: str, name: str, what: str, part: FloatArray, whole: FloatArray) -> Rate:
+def _ratio(caller: str, name: str, kind: str, parts: FloatArray, totals: FloatArray) -> Rate:
     """Compute Σ part / Σ whole over independent observations.
 
     Its labels are r (1 − r) over the linearised variance.
     """
-    total = whole.sum()
+    total = totals.sum()
     if not total > 0:
         raise ValueError(
-            f"{caller}: the sample has no {what} pair, so that it says nothing of the {name}."
+            f"{caller}: the sample has no {kind} pair, so that it says nothing of the {name}."
         )
-    estimate = min(float(part.sum() / total), 1.0)
-    some = np.sum(whole > 0)
-    variance = np.sum((part - estimate * whole) ** 2) / total**2 * some / max(some - 1, 1)
-    kish = total**2 / np.sum(whole**2)
+    estimate = min(float(parts.sum() / total), 1.0)
+    num_observed = np.sum(totals > 0)
+    variance = (
+        np.sum((parts - estimate * totals) ** 2)
+        / total**2
+        * num_observed
+        / max(num_observed - 1, 1)
+    )
+    kish = total**2 / np.sum(totals**2)
     return Rate(
         estimate, float(estimate * (1 - estimate) / variance) if variance > 0 else float(kish)
     )
@@ -128,31 +133,31 @@ class PairCalibration:
     method: str
 
     @classmethod
-    def of(
+    def from_labels(
         cls, caller: str, score: NDArray, match: Any, weight: FloatArray, method: str
     ) -> "PairCalibration":
         if method not in METHODS:
             raise ValueError(
                 f"{caller}: method must be one of {', '.join(METHODS)}; got {method!r}."
             )
-        found = flags(caller, "match", match).astype(np.float64)
-        if found.min(initial=1) == found.max(initial=0):
+        matches = flags(caller, "match", match).astype(np.float64)
+        if matches.min(initial=1) == matches.max(initial=0):
             raise ValueError(
                 f"{caller}: the labelled pairs all match, or none does; a calibration needs both."
             )
-        mean = [np.average(score[found == k], weights=weight[found == k]) for k in (0, 1)]
+        mean = [np.average(score[matches == k], weights=weight[matches == k]) for k in (0, 1)]
         if mean[1] <= mean[0]:
             raise ValueError(
                 f"{caller}: labelled matches have the lower score, {mean[1]:g} on average against {mean[0]:g}; give a score "
                 "that is higher where a match is more likely."
             )
-        return cls(np.asarray(score, np.float64), found, weight, method)
+        return cls(np.asarray(score, np.float64), matches, weight, method)
 
     def __call__(self, score: FloatArray, rng: np.random.Generator | None = None) -> PairNumbers:
         """Compute the probabilities; with `rng`, from labels drawn anew with replacement."""
         count = len(self.score)
         rows = np.arange(count) if rng is None else rng.integers(0, count, count)
-        known = self.score[rows]
+        labelled_score = self.score[rows]
         match = self.match[rows]
         weight = self.weight[rows]
         if self.method == "isotonic":
@@ -160,7 +165,7 @@ class PairCalibration:
 
             edge = 0.5 / (count + 1)
             steps = IsotonicRegression(y_min=edge, y_max=1 - edge, out_of_bounds="clip")
-            return steps.fit(known, match, sample_weight=weight).predict(score)
+            return steps.fit(labelled_score, match, sample_weight=weight).predict(score)
         from sklearn.linear_model import LogisticRegression
 
         ones = match.sum()
@@ -168,25 +173,29 @@ class PairCalibration:
         middle = np.mean(self.score)
         scale = np.std(self.score) or 1.0
         model = LogisticRegression(C=1e12, tol=1e-8, max_iter=1000)
-        both = np.repeat([1.0, 0.0], count), np.r_[weight * soft, weight * (1 - soft)]
-        model.fit((np.tile(known, 2)[:, None] - middle) / scale, both[0], sample_weight=both[1])
+        soft_labels = np.repeat([1.0, 0.0], count), np.r_[weight * soft, weight * (1 - soft)]
+        model.fit(
+            (np.tile(labelled_score, 2)[:, None] - middle) / scale,
+            soft_labels[0],
+            sample_weight=soft_labels[1],
+        )
         return model.predict_proba((score[:, None] - middle) / scale)[:, 1]
 
-    def reach(self, caller: str, lowest: float) -> float:
+    def farthest_distance(self, caller: str, lowest: float) -> float:
         """Return the farthest distance, minus its score, at which the probability is at least so
         high.
 
         Raises ValueError if it stays higher within twice the labelled distances.
         """
-        far = np.linspace(0.0, -2 * self.score.min(), 2001)
-        above = self(-far) >= lowest
+        distances = np.linspace(0.0, -2 * self.score.min(), 2001)
+        above = self(-distances) >= lowest
         if above.all() or not above.any():
             side = "above" if above.all() else "below"
             raise ValueError(
                 f"{caller}: by the labelled pairs the probability of a match is {side} {lowest} at every distance; label pairs "
                 "over the whole range, near ones and far ones."
             )
-        return float(far[np.flatnonzero(above)[-1]])
+        return float(distances[np.flatnonzero(above)[-1]])
 
 
 def weights(caller: str, frame: pd.DataFrame, name: str | None) -> Float[np.ndarray, " labelled"]:
@@ -247,7 +256,7 @@ def calibrate(
         left, right, numbers(caller, "pairs", column(caller, table, name)).astype(np.float64)
     ).once(caller)
     if name in frame.columns:
-        own = numbers(caller, "sample", column(caller, frame, name)).astype(np.float64)
+        sample_scores = numbers(caller, "sample", column(caller, frame, name)).astype(np.float64)
     else:
         sample_left, sample_right, _ = ends(caller, frame, rows if ids is None else ids)
         key = np.minimum(sample_left, sample_right) * rows + np.maximum(sample_left, sample_right)
@@ -258,16 +267,24 @@ def calibrate(
                 f"{caller}: the labelled pair of rows {sample_left[k]} and {sample_right[k]} is not among the pairs; give the scores of "
                 f"labelled pairs as a column {name!r} of the sample."
             )
-        own = scored.probability[place]
-    every = scored.probability
+        sample_scores = scored.probability[place]
+    table_scores = scored.probability
     # log-odds, for a sigmoid
-    if all(not len(some) or (some.min() >= 0 and some.max() <= 1) for some in (own, every)):
+    if all(
+        not len(scores) or (scores.min() >= 0 and scores.max() <= 1)
+        for scores in (sample_scores, table_scores)
+    ):
         # distance from 0 and 1 at which the log-odds of a probability are bounded
         logit_bound = 1e-9
-        inside = (np.clip(some, logit_bound, 1 - logit_bound) for some in (own, every))
-        own, every = (np.log(some) - np.log1p(-some) for some in inside)
-    found = PairCalibration.of(caller, own, column(caller, frame, "match"), weight, method)
-    return ScoredPairs(rows, scored._replace(probability=every), found)
+        inside = (
+            np.clip(scores, logit_bound, 1 - logit_bound)
+            for scores in (sample_scores, table_scores)
+        )
+        sample_scores, table_scores = (np.log(scores) - np.log1p(-scores) for scores in inside)
+    calibration = PairCalibration.from_labels(
+        caller, sample_scores, column(caller, frame, "match"), weight, method
+    )
+    return ScoredPairs(rows, scored._replace(probability=table_scores), calibration)
 
 
 def sampled_rates(
@@ -294,9 +311,9 @@ def sampled_rates(
             pairs = (np.bincount(part, weight) ** 2 - np.bincount(part, weight**2)) / 2
             first = np.unique(part, return_index=True)[1]
             sums.append(np.bincount(tied[first], np.maximum(pairs, 0.0), int(tied.max()) + 1))
-        both, linked, match = (np.asarray(part, np.float64) for part in sums)
+        correct, linked, match = (np.asarray(part, np.float64) for part in sums)
     else:
-        found = column(caller, frame, "match")
+        matches = column(caller, frame, "match")
         if "linked" in frame.columns:
             joined = column(caller, frame, "linked")
         elif groups is None:
@@ -310,11 +327,11 @@ def sampled_rates(
             joined = filed[left] == filed[right]
         linked, match = (
             weight * flags(caller, name, value)
-            for name, value in (("linked", joined), ("match", found))
+            for name, value in (("linked", joined), ("match", matches))
         )
-        both = linked * (match > 0)
-    return _ratio(caller, "precision", "linked", both, linked), _ratio(
-        caller, "recall", "matching", both, match
+        correct = linked * (match > 0)
+    return _ratio(caller, "precision", "linked", correct, linked), _ratio(
+        caller, "recall", "matching", correct, match
     )
 
 

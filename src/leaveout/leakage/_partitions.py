@@ -37,8 +37,8 @@ from ._tables import PairIndices, PairNumbers
 
 def draw_partitions(
     rows: int,
-    remainder: PairIndices,
-    right: PairIndices,
+    left_rows: PairIndices,
+    right_rows: PairIndices,
     probability: PairNumbers,
     num: int,
     rng: np.random.Generator,
@@ -49,13 +49,13 @@ def draw_partitions(
     Raises ValueError if a pair of probability zero is joined by pairs of probability one.
     """
     certain = probability == 1
-    node = components(rows, remainder[certain], right[certain])
-    a = node[remainder]
-    b = node[right]
+    node = components(rows, left_rows[certain], right_rows[certain])
+    a = node[left_rows]
+    b = node[right_rows]
     wrong = np.flatnonzero((a == b) & (probability == 0))
     if len(wrong):
         raise ValueError(
-            f"Linkage: rows {remainder[wrong[0]]} and {right[wrong[0]]} have probability 0, "
+            f"Linkage: rows {left_rows[wrong[0]]} and {right_rows[wrong[0]]} have probability 0, "
             "but pairs of probability 1 join them: "
             "no partition agrees with that. Correct the pairs, or keep probabilities away from 0 and 1."
         )
@@ -86,19 +86,19 @@ def draw_partitions(
             inside[:, members == k] = draw_blocks(graph.subgraph(members == k), k, num, rng)
     if large.any():
         inside[:, large] = draw_chain(graph.subgraph(large), num, rng)
-    return np.stack([components(len(size), low[one], high[one])[node] for one in inside])
+    return np.stack([components(len(size), low[mask], high[mask])[node] for mask in inside])
 
 
 def share_listed(
-    rows: int, remainder: IntArray, right: IntArray, probability: FloatArray
+    rows: int, left_rows: IntArray, right_rows: IntArray, probability: FloatArray
 ) -> tuple[int, int]:
     """Count the unlisted pairs, and all pairs, inside clear clusters, without the pairs that
     connect these.
     """
     # 0.9: probability of pairs whose clusters show the share of listed pairs
     clear = probability >= 0.9
-    cluster = components(rows, remainder[clear], right[clear])
+    cluster = components(rows, left_rows[clear], right_rows[clear])
     size = np.bincount(cluster)
     spare = int(np.sum((size - 1) * (size - 2) // 2))
-    listed = int(np.sum(cluster[remainder] == cluster[right])) - int(np.sum(size - 1))
+    listed = int(np.sum(cluster[left_rows] == cluster[right_rows])) - int(np.sum(size - 1))
     return spare - listed, spare

@@ -27,16 +27,16 @@ class PooledSystem:
     """The linear system `b = A e` over all folds.
 
     `grid` `[points]` are shares of leaked units; `A` `[levels, points]`, `b` `[levels]`; `noise`
-    `[levels, levels]` is the Monte-Carlo covariance of b; `each` the A of every fold, `weight` the
-    weight of its losses; `combined` the losses of each fold `[levels, draws]` on records that are
-    the test clusters' own.
+    `[levels, levels]` is the Monte-Carlo covariance of b; `fold_matrices` the A of every fold,
+    `weight` the weight of its losses; `combinations` the losses of each fold `[levels, draws]` on
+    records that are the test clusters' own.
     """
 
     grid: Float[np.ndarray, " points"]
     A: Float[np.ndarray, "levels points"]
     b: Float[np.ndarray, " levels"]
     noise: Float[np.ndarray, "levels levels"]
-    each: list[Float[np.ndarray, "levels points"]]
+    fold_matrices: list[Float[np.ndarray, "levels points"]]
     weight: Float[np.ndarray, " folds"]
     combinations: list[Float[np.ndarray, "levels draws"]]
     order: int
@@ -66,12 +66,14 @@ class PooledSystem:
         rng = np.random.default_rng([seed, 2])
         system = self.system
         sign = -1.0 if shape.rising else 1.0
-        drawn = (
+        simulated = (
             self.A @ self.solve(shape).values
             + sign * rng.standard_normal((REPEATS, len(self.b))) @ root.T
         )
-        found = [system.solve(b, system.choose(b, self.noise), shape).estimate for b in drawn]
-        return float(np.std(found, ddof=1))
+        estimates = [
+            system.solve(b, system.choose(b, self.noise), shape).estimate for b in simulated
+        ]
+        return float(np.std(estimates, ddof=1))
 
     def highest(self, shape: Shape, mates: float, clusters: int) -> float:
         """Compute the highest loss (lowest score) with no leak that the levels do not exclude;
@@ -131,9 +133,10 @@ class PooledSystem:
             return float(np.sum((curves @ held - targets) ** 2)) - limit
 
         fitted = float(weights.sum())
-        most = 20  # doublings of the spread, beyond which nothing is excluded
+        max_doublings = 20  # doublings of the spread, beyond which nothing is excluded
         top = next(
-            (top for top in fitted + spread * 2.0 ** np.arange(most) if excess(top) > 0), np.inf
+            (top for top in fitted + spread * 2.0 ** np.arange(max_doublings) if excess(top) > 0),
+            np.inf,
         )
         if np.isinf(top):
             return top
@@ -144,10 +147,10 @@ class PooledSystem:
         """Linear and quadratic extrapolants of the lowest levels: ê₀ and its weights on b."""
         mean = self.A @ self.grid
         multiple = 2.0  # of the present leakage, up to which polynomials are fitted, as in SIMEX
-        near = int(np.searchsorted(mean, (1 + multiple / 2) * mean[0], side="right"))
+        num_low = int(np.searchsorted(mean, (1 + multiple / 2) * mean[0], side="right"))
         out = {}
         for name, degree in (("linear", 1), ("quadratic", 2)):
-            use = slice(0, min(max(near, degree + 2), len(self.b)))
+            use = slice(0, min(max(num_low, degree + 2), len(self.b)))
             powers = np.stack([self.A[use] @ self.grid**k for k in range(degree + 1)], axis=1)
             weights = np.zeros(len(self.b))
             weights[use] = np.linalg.pinv(powers)[0]
@@ -159,7 +162,7 @@ class Matrices(NamedTuple):
     """Grid and matrices A of every fold, which follow from the shares of leakage alone."""
 
     grid: Float[np.ndarray, " points"]
-    each: list[Float[np.ndarray, "levels points"]]
+    fold_matrices: list[Float[np.ndarray, "levels points"]]
     unseen: float
 
 
@@ -168,39 +171,43 @@ def matrices(plan: list[FoldInjection], shares: Shares) -> Matrices:
     shares of leakage.
     """
     law = functools.lru_cache(len(plan))(stratified_matrix)  # folds of the same sizes have the same
-    found = []
+    laws = []
     for part, p_train, p_test, exposed in zip(plan, *shares, strict=True):
         levels = tuple(part.levels.tolist())
         pools = {"pool_train": len(part.fold.train), "pool_test": len(part.fold.test)}
         split = part.mechanism == "split"
-        found.append(
+        laws.append(
             law(levels, part.units, exposed)
             if split
             else law(levels, part.size, p_train, p_test, **pools)
         )
-    reach = [int(np.flatnonzero(matrix.max(0) > NEGLIGIBLE)[-1]) for matrix in found]
+    max_counts = [int(np.flatnonzero(matrix.max(0) > NEGLIGIBLE)[-1]) for matrix in laws]
     sizes = {part.units for part in plan}
-    most_counts = 160  # counts up to which each is a point of the grid
-    if len(sizes) == 1 and max(reach) <= most_counts:
-        grid = np.arange(max(reach) + 1) / sizes.pop()
+    max_grid_counts = 160  # counts up to which each is a point of the grid
+    if len(sizes) == 1 and max(max_counts) <= max_grid_counts:
+        grid = np.arange(max(max_counts) + 1) / sizes.pop()
     else:
         knots = 121  # points of the grid for more counts, with e linear between them
         grid = np.linspace(
-            0, max(most / part.units for most, part in zip(reach, plan, strict=True)), knots
+            0,
+            max(max_count / part.units for max_count, part in zip(max_counts, plan, strict=True)),
+            knots,
         )
-    each = []
+    fold_matrices = []
     # as matrices that act on e at the points of the grid
-    for matrix, part in zip(found, plan, strict=True):
-        seen = np.flatnonzero(matrix.max(0) > 0)
+    for matrix, part in zip(laws, plan, strict=True):
+        possible = np.flatnonzero(matrix.max(0) > 0)
         out = np.zeros((len(matrix), len(grid)))
-        place = np.clip(seen / part.units / (grid[1] - grid[0]), 0, len(grid) - 1)
+        place = np.clip(possible / part.units / (grid[1] - grid[0]), 0, len(grid) - 1)
         low = np.minimum(np.round(place, 9).astype(int), len(grid) - 2)
         above = place - low
-        for row, law_of_row in zip(out, matrix[:, seen], strict=True):
+        for row, law_of_row in zip(out, matrix[:, possible], strict=True):
             np.add.at(row, low, (1 - above) * law_of_row)
             np.add.at(row, low + 1, above * law_of_row)
-        each.append(out)
-    return Matrices(grid, each, float(fold_weights(plan) @ [matrix[0, 0] for matrix in found]))
+        fold_matrices.append(out)
+    return Matrices(
+        grid, fold_matrices, float(fold_weights(plan) @ [matrix[0, 0] for matrix in laws])
+    )
 
 
 def pool(
@@ -211,19 +218,27 @@ def pool(
     facts: Matrices | None = None,
 ) -> PooledSystem:
     """Build the system of all folds at the given shares of leakage."""
-    grid, each, unseen = matrices(plan, shares) if facts is None else facts
+    grid, fold_matrices, unseen = matrices(plan, shares) if facts is None else facts
     weight = fold_weights(plan)
-    combined = [combine(run, run.test, shares, k) for k, run in enumerate(runs)]
+    combinations = [combine(run, run.test, shares, k) for k, run in enumerate(runs)]
     levels = len(plan[0].levels)
     noise = np.zeros((levels, levels))
     b = np.zeros(levels)
     A = np.zeros((levels, len(grid)))
-    for w, losses, matrix in zip(weight, combined, each, strict=True):
+    for w, losses, matrix in zip(weight, combinations, fold_matrices, strict=True):
         b += w * losses.mean(1)
         A += w * matrix
         noise += w**2 * np.atleast_2d(np.cov(losses)) / losses.shape[1]
     return PooledSystem(
-        grid, A, b, noise, each, weight, combined, min(order, levels - 1, len(grid) - 1), unseen
+        grid,
+        A,
+        b,
+        noise,
+        fold_matrices,
+        weight,
+        combinations,
+        min(order, levels - 1, len(grid) - 1),
+        unseen,
     )
 
 

@@ -87,18 +87,21 @@ def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearM
         search = NearestNeighbors(n_neighbors=min(SPACING_NEIGHBOURS, len(fold.train))).fit(
             data[fold.train]
         )
-        for row, distances, near in zip(tested, *search.kneighbors(data[tested]), strict=True):
-            near = fold.train[near]
+        for row, distances, nearest_rows in zip(
+            tested, *search.kneighbors(data[tested]), strict=True
+        ):
+            nearest_rows = fold.train[nearest_rows]
             if row in mate:
                 sizes.append((np.linalg.norm(data[row] - data[mate[row]]), distances[0]))
             elif exposure[row] == 0 and len(distances) == SPACING_NEIGHBOURS:
                 # pairs that are listed as no mates are judged by the list
                 unlisted = ~np.isin(
-                    np.minimum(row, near) * count + np.maximum(row, near), listed_pairs
+                    np.minimum(row, nearest_rows) * count + np.maximum(row, nearest_rows),
+                    listed_pairs,
                 )
                 if unlisted[0]:
                     rows.append(row)
-                    neighbours.append(near[0])
+                    neighbours.append(nearest_rows[0])
                     spacing.append(distances)
     mate_distance, nearest = np.array(sizes).reshape(-1, 2).T
     # 0.5: least share of nearest neighbours among listed mates, if links are near-duplicates
@@ -124,12 +127,17 @@ def estimate_unlisted(X: Any, study: LeakageStudy, mates: pd.DataFrame) -> NearM
         else 0.0
     )
     positive = distance[distance > 0]
-    reach = positive.min() if limit == 0 and len(positive) else limit
-    chance = np.where(second > reach, reach / np.maximum(second, 1e-300), 1.0) ** dimensions
+    copy_distance = positive.min() if limit == 0 and len(positive) else limit
+    chance = (
+        np.where(second > copy_distance, copy_distance / np.maximum(second, 1e-300), 1.0)
+        ** dimensions
+    )
     by_chance = float(chance.sum())
-    apart = np.linalg.norm(data[link.left] - data[link.right], axis=1)
+    pair_distance = np.linalg.norm(data[link.left] - data[link.right], axis=1)
     mates_share = (
-        float(np.mean(link.probability[apart <= limit])) if np.any(apart <= limit) else 1.0
+        float(np.mean(link.probability[pair_distance <= limit]))
+        if np.any(pair_distance <= limit)
+        else 1.0
     )
     # 3: standard deviations of a Poisson number, so that few neighbours by chance are no reason
     certain = close.sum() - by_chance > 3 * np.sqrt(by_chance + 1)
@@ -178,10 +186,10 @@ class LeakageReport(PrintedResult, AbstractComparable):
     >>> X = rng.normal(size=(60, 2))
     >>> y = X[:, 0] + rng.normal(size=60)
     >>> linkage = lo.leakage.Linkage.from_pairs([(2 * k, 2 * k + 1, 0.6) for k in range(30)], 60)
-    >>> found = lo.leakage.leakage_report(
+    >>> report = lo.leakage.leakage_report(
     ...     Ridge(), X, y, linkage=linkage, groups=np.arange(60), scoring="mse", answers=()
     ... )
-    >>> "score" in found.table
+    >>> "score" in report.table
     True
     """
 
@@ -197,9 +205,9 @@ class LeakageReport(PrintedResult, AbstractComparable):
     pairs: int  # number of listed pairs, across folds or not
     candidates: pd.DataFrame
     names: pd.Index
-    near: NearMates | None
-    of: dict[str, str]
-    asked: str  # arguments of the call
+    near_mates: NearMates | None
+    facts: dict[str, str]
+    arguments: str  # arguments of the call
     price: pd.DataFrame
     chosen: str | None = None
 
@@ -242,24 +250,26 @@ class LeakageReport(PrintedResult, AbstractComparable):
                 "exposed": answer.exposed,
             }
             missing = Variance(float("nan"), 1.0)
-            moved = self.answers["naive"].fold_effects
+            fold_effects = self.answers["naive"].fold_effects
             data, change = (
-                missing if each is None else self.over_clusters(each)
-                for each in (answer.influence, answer.change)
+                missing if influence is None else self.over_clusters(influence)
+                for influence in (answer.influence, answer.change)
             )
             # training clusters too
-            data = data._replace(value=data.value + (0.0 if moved is None else as_trained(moved)))
-            more = answer.monte_carlo + answer.between
-            half = (
-                half_width(data.value + more, data.freedom, self.level)
+            data = data._replace(
+                value=data.value + (0.0 if fold_effects is None else as_trained(fold_effects))
+            )
+            further_variance = answer.monte_carlo + answer.between
+            score_half = (
+                half_width(data.value + further_variance, data.freedom, self.level)
                 if data.value > 0
                 else float("nan")
             )
-            own = half_width(change.value + more, change.freedom, self.level)
-            row |= {"low": answer.score - half, "high": answer.score + half}
+            change_half = half_width(change.value + further_variance, change.freedom, self.level)
+            row |= {"low": answer.score - score_half, "high": answer.score + score_half}
             row |= {
-                "correction_low": answer.correction - own,
-                "correction_high": answer.correction + own,
+                "correction_low": answer.correction - change_half,
+                "correction_high": answer.correction + change_half,
             }
             row |= {
                 "se_data": data.value**0.5,
@@ -271,14 +281,16 @@ class LeakageReport(PrintedResult, AbstractComparable):
     @property
     def doubt(self) -> str:
         """The reason why no answer is to be believed although there are some, or ""."""
-        if self.near is None or self.near.share <= HARMLESS_UNLISTED_SHARE:
+        if self.near_mates is None or self.near_mates.share <= HARMLESS_UNLISTED_SHARE:
             return ""
         pairs = zip(
-            self.names[self.near.rows[:3]], self.names[self.near.neighbours[:3]], strict=True
+            self.names[self.near_mates.rows[:3]],
+            self.names[self.near_mates.neighbours[:3]],
+            strict=True,
         )
         examples = ", ".join(f"{row} with {neighbour}" for row, neighbour in pairs)
         return (
-            f"about {self.near.share:.0%} of the tested records with a near-duplicate in training are not listed with it, as "
+            f"about {self.near_mates.share:.0%} of the tested records with a near-duplicate in training are not listed with it, as "
             f"it seems, such as {examples}: the list is not complete (lo.leakage.Linkage.from_embeddings finds such pairs). If "
             "these are no mates, say listed=1.0, list them with probability 0, or take report.by(answer)"
         )
@@ -317,9 +329,11 @@ class LeakageReport(PrintedResult, AbstractComparable):
             If there is no such answer, or it was refused.
         """
         if answer not in self.answers or self.answers[answer].refusal:
-            there = ", ".join(name for name, own in self.answers.items() if not own.refusal)
+            available = ", ".join(
+                name for name, candidate in self.answers.items() if not candidate.refusal
+            )
             raise ValueError(
-                f"by: no answer is called {answer!r}, or it was refused; there are {there}."
+                f"by: no answer is called {answer!r}, or it was refused; there are {available}."
             )
         return replace(self, chosen=answer)
 
@@ -338,11 +352,11 @@ class LeakageReport(PrintedResult, AbstractComparable):
         answer = self.answers[self.recommended]
         if answer.influence is None:
             raise ValueError(f"compare: {answer.name} has no influences; see report.by(answer).")
-        of = self.of | {"answer (see report.by)": answer.name}
+        facts = self.facts | {"answer (see report.by)": answer.name}
         spread = InfluenceSpread(
             answer.influence, self.clusters, fold_effects=self.answers["naive"].fold_effects
         )
-        return ComparableMean(answer.score, self.more_is_better, spread, None, None, of)
+        return ComparableMean(answer.score, self.more_is_better, spread, None, None, facts)
 
     @functools.cached_property
     def differences(self) -> pd.DataFrame:
@@ -351,21 +365,21 @@ class LeakageReport(PrintedResult, AbstractComparable):
 
         The latter marks differences beyond twice their standard error.
         """
-        there = [
+        available = [
             answer
             for answer in self.answers.values()
             if not answer.refusal and answer.change is not None
         ]
         rows = []
         disagreement = 2.0  # standard errors of their difference beyond which answers disagree
-        for k, first in enumerate(there):
-            for second in there[k + 1 :]:
+        for k, first in enumerate(available):
+            for second in available[k + 1 :]:
                 assert first.change is not None and second.change is not None
                 noise = first.monte_carlo + first.between + second.monte_carlo + second.between
                 se = (self.over_clusters(first.change - second.change).value + noise) ** 0.5
-                apart = first.score - second.score
-                rows.append({"first": first.name, "second": second.name, "difference": apart, "se": se,
-                             "apart": abs(apart) > disagreement * se})  # fmt: skip
+                difference = first.score - second.score
+                rows.append({"first": first.name, "second": second.name, "difference": difference, "se": se,
+                             "apart": abs(difference) > disagreement * se})  # fmt: skip
         return pd.DataFrame(rows, columns=["first", "second", "difference", "se", "apart"])
 
     @property
@@ -377,46 +391,53 @@ class LeakageReport(PrintedResult, AbstractComparable):
             refused = {
                 name: self.answers[name].refusal for name in ORDER if name not in self.price.index
             }
-            why = (
+            reason = (
                 self.doubt
                 or "; ".join(f"{name}: {refusal}" for name, refusal in refused.items())
                 or "none was asked for"
             )
-            return f"no answer: {why}."
+            return f"no answer: {reason}."
         if self.recommended == "naive":
             if not self.pairs:
                 return "nothing to correct: the table of pairs is empty; if there are no mates at all, the naive score stands."
             return "nothing to correct: no listed pair stands across a fold; if all are listed, the naive score stands."
         row = self.table.loc[self.recommended]
         answer = self.answers[self.recommended]
-        apart = self.differences[self.differences.apart]
+        disagreements = self.differences[self.differences.apart]
         if self.recommended == "both":  # the answers that it is the mean of
             parts = "purge", "coarser"
-            told = " and ".join(f"{self.table.score[name]:.4g} ({name})" for name in parts)
-            parted = len(apart[(apart["first"] == parts[0]) & (apart["second"] == parts[1])]) > 0
-            rest = (
-                f"The two that it is the mean of part: {told}."
+            scores = " and ".join(f"{self.table.score[name]:.4g} ({name})" for name in parts)
+            parted = (
+                len(
+                    disagreements[
+                        (disagreements["first"] == parts[0]) & (disagreements["second"] == parts[1])
+                    ]
+                )
+                > 0
+            )
+            agreement = (
+                f"The two that it is the mean of part: {scores}."
                 if parted
                 else "The two that it is the mean of agree."
             )
         else:
             pairs = [
                 pair
-                for pair in zip(apart["first"], apart["second"], strict=True)
+                for pair in zip(disagreements["first"], disagreements["second"], strict=True)
                 if self.recommended in pair
             ]
             rivals = [
                 name for pair in pairs for name in pair if name not in (self.recommended, "naive")
             ]
-            rest = (
+            agreement = (
                 f"{', '.join(rivals)} part{'s' * (len(rivals) == 1)} from it."
                 if rivals
                 else "No other answer parts from it."
             )
         clear = row.correction_low * row.correction_high > 0
-        moved = f"the naive score is off by {-row.correction:.3g} ({-row.correction_high:.3g} to {-row.correction_low:.3g})"
-        moved += "" if clear else ", which may be nothing"
-        return f"believe {self.recommended}: {moved}. {rest} It takes for granted: {answer.assumption}."
+        bias = f"the naive score is off by {-row.correction:.3g} ({-row.correction_high:.3g} to {-row.correction_low:.3g})"
+        bias += "" if clear else ", which may be nothing"
+        return f"believe {self.recommended}: {bias}. {agreement} It takes for granted: {answer.assumption}."
 
     @functools.cached_property
     def rows(self) -> pd.DataFrame:
@@ -433,14 +454,14 @@ class LeakageReport(PrintedResult, AbstractComparable):
             ),
             None,
         )
-        found = self.candidates.copy()
+        frame = self.candidates.copy()
         if name is None:
-            return found.assign(carries=np.nan)
+            return frame.assign(carries=np.nan)
         answer = self.answers[name]
         assert answer.change is not None
         carries = answer.change + answer.correction / self.tested.sum()
-        found["carries"] = carries[found.pop("place").to_numpy()]
-        return found.reindex(found.carries.abs().sort_values(ascending=False, kind="stable").index)
+        frame["carries"] = carries[frame.pop("place").to_numpy()]
+        return frame.reindex(frame.carries.abs().sort_values(ascending=False, kind="stable").index)
 
     @property
     def curves(self) -> dict[str, pd.DataFrame]:
@@ -460,7 +481,7 @@ class LeakageReport(PrintedResult, AbstractComparable):
         ]
         lines += [(name, self._describe(name)) for name in self.answers]
         if len(self.price):
-            dear = (
+            costs = (
                 ", ".join(
                     f"{name} {fits:,}"
                     for name, fits in self.price.fits[self.price.fits > 0].items()
@@ -470,7 +491,7 @@ class LeakageReport(PrintedResult, AbstractComparable):
             lines.append(
                 (
                     "price",
-                    f"fits of what was not asked for: {dear}; about {self.price.seconds.sum():.2g} s or more",
+                    f"fits of what was not asked for: {costs}; about {self.price.seconds.sum():.2g} s or more",
                 )
             )
         return [*lines, ("recommended", str(self.recommended)), ("verdict", self.verdict)]
@@ -489,8 +510,8 @@ class LeakageReport(PrintedResult, AbstractComparable):
         score = f"{row.score:.5g}, {between}{exposed}"
         if name == "naive":
             return f"{score}; {row.assumption}"
-        moved = f"correction {row.correction:.3g} ({row.correction_low:.3g} to {row.correction_high:.3g})"
-        return f"{score}; {moved}; if {row.assumption}"
+        correction = f"correction {row.correction:.3g} ({row.correction_low:.3g} to {row.correction_high:.3g})"
+        return f"{score}; {correction}; if {row.assumption}"
 
     def report(self, path: str | os.PathLike, *, title: str = "") -> Path:
         """Write the report to one self-contained page, as `lo.report` does. Needs

@@ -81,10 +81,10 @@ class LeakageResult(PrintedResult, AbstractComparable):
     >>> y = X[:, 0] + rng.normal(size=40)[groups]
     >>> injection = lo.leakage.Injection(num_levels=4, num_boot=4)
     >>> leakage = lo.leakage.RecordLeakage(0.05)
-    >>> found = lo.leakage.leakage_corrected(
+    >>> result = lo.leakage.leakage_corrected(
     ...     Ridge(), X, y, groups=groups, leakage=leakage, injection=injection
     ... )
-    >>> found.per_cluster.shape[0]
+    >>> result.per_cluster.shape[0]
     40
     """
 
@@ -104,7 +104,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
     moved: FloatArray | None
     drawn_shares: list[Shares]  # shares in draws of an uncertain leakage
     unshown: float  # share of possible leakage that injection cannot show
-    of: dict[str, str]  # facts that comparable results have in common
+    facts: dict[str, str]  # facts that comparable results have in common
 
     @functools.cached_property
     def solved(self) -> Curve:
@@ -146,16 +146,14 @@ class LeakageResult(PrintedResult, AbstractComparable):
         """The error of the estimate over draws of the leakage; 0 if its shares are given."""
         # 50 draws are enough for an error; a score that is not a mean keeps the share of V̂ at
         # which it was computed
-        likely = self.drawn_shares[:50]
+        draws = self.drawn_shares[:50]
         if any(run.mixture for run in self.runs):
-            likely = [
-                Shares(shares.p_train, self.shares.p_test, shares.exposed) for shares in likely
-            ]
-        found = [
+            draws = [Shares(shares.p_train, self.shares.p_test, shares.exposed) for shares in draws]
+        estimates = [
             pool(self.plan, self.runs, shares, ORDER).solve(shape_of(self.measure)).estimate
-            for shares in likely
+            for shares in draws
         ]
-        return float(np.std(found, ddof=1)) if found else 0.0
+        return float(np.std(estimates, ddof=1)) if estimates else 0.0
 
     @functools.cached_property
     def se_extrapolation(self) -> float:
@@ -252,14 +250,14 @@ class LeakageResult(PrintedResult, AbstractComparable):
     def _over(self) -> str:
         if self.spread is None:
             return f"not available: {self.measure.name} takes no sample_weight"
-        told = (
+        unit_name = (
             "clusters"
             if units(self.plan)[1]
             else "records within these clusters; new clusters differ more"
         )
         if self.moved is not None or draws_resolve(self.plan):
-            return told
-        return f"{told}, as tested"
+            return unit_name
+        return f"{unit_name}, as tested"
 
     def interval(self, level: float = 0.95) -> Interval:
         """Compute an interval for the value on new clusters, by Student's t over clusters.
@@ -300,20 +298,20 @@ class LeakageResult(PrintedResult, AbstractComparable):
         """
         if self.spread is None or self.naive_spread is None:
             return self._around(self.correction, float("nan"), None, level)
-        apart = self.spread.minus(self.naive_spread)
+        difference = self.spread.minus(self.naive_spread)
         alone = self.naive_spread
         tested = replace(alone, fold_effects=None).error
         share = alone.error / tested if tested > 0 else 1.0
-        drawn = [
+        corrections = [
             self.solved.weights @ c - run.naive[0]
             for c, run in zip(self.pooled.combinations, self.runs, strict=True)
         ]
         noise = sum(
             w**2 * np.var(d, ddof=1) / len(d)
-            for w, d in zip(self.pooled.weight, drawn, strict=True)
+            for w, d in zip(self.pooled.weight, corrections, strict=True)
         )
-        variance = (apart.error * share) ** 2 + noise + self._realised_variance
-        return self._around(self.correction, variance, apart, level)
+        variance = (difference.error * share) ** 2 + noise + self._realised_variance
+        return self._around(self.correction, variance, difference, level)
 
     @property
     def _realised_variance(self) -> float:
@@ -366,14 +364,14 @@ class LeakageResult(PrintedResult, AbstractComparable):
             raise ValueError(
                 f"compare: a result {self.verdict} Compare by another answer, or with a smaller train_size=."
             )
-        drawn = np.array([self.solved.weights @ losses for losses in self.pooled.combinations])
+        estimates = np.array([self.solved.weights @ losses for losses in self.pooled.combinations])
         return ComparableMean(
             self.estimate,
             self.measure.more_is_better,
             self.spread,
-            drawn,
+            estimates,
             self.pooled.weight,
-            self.of,
+            self.facts,
         )
 
     @property
@@ -414,10 +412,10 @@ class LeakageResult(PrintedResult, AbstractComparable):
             2 * noise,
         ):
             return ""
-        told = ", ".join(f"{name} {value:.4g}" for name, value in self.extrapolants.items())
+        listing = ", ".join(f"{name} {value:.4g}" for name, value in self.extrapolants.items())
         return (
             f"P(no leak in a training set) = {self.pooled.unseen:.1g}, so the loss with none is extrapolated, and the "
-            f"extrapolants part: {told}; the drop lies where nothing can be seen. A smaller train_size= shows more of it"
+            f"extrapolants part: {listing}; the drop lies where nothing can be seen. A smaller train_size= shows more of it"
         )
 
     @property
@@ -431,7 +429,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
             # leaked records (clusters) in the training sets without injection
             held = [
                 matrix[0] @ self.pooled.grid * part.units
-                for matrix, part in zip(self.pooled.each, self.plan, strict=True)
+                for matrix, part in zip(self.pooled.fold_matrices, self.plan, strict=True)
             ]
             verdict = (
                 f"corrected by extrapolation: P(no leak in a training set) = {self.pooled.unseen:.1g}, so what the first "
@@ -513,18 +511,18 @@ class LeakageResult(PrintedResult, AbstractComparable):
                 f"sensitivity: {self.measure.name} is no mean over records, and T̂'s records were taken out of it at the given "
                 "p_test; call leakage_corrected with another leakage."
             )
-        wanted = (
+        shares = (
             base * np.linspace(0, 2, 9) if p is None else np.atleast_1d(np.asarray(p, np.float64))
         )
         worst = max(np.max(self._p + self.shares.p_test) / base, 1.0)
-        inside = (wanted >= 0) & (wanted * worst < 1)
+        inside = (shares >= 0) & (shares * worst < 1)
         if p is not None and not inside.all():
             raise ValueError(
-                f"sensitivity: p must lie in [0, {1 / worst:.3g}); got {wanted[~inside][0]:g}."
+                f"sensitivity: p must lie in [0, {1 / worst:.3g}); got {shares[~inside][0]:g}."
             )
-        wanted = wanted[inside]
+        shares = shares[inside]
         rows = []
-        for value in wanted:
+        for value in shares:
             pooled = self._pooled_at(float(value / base))
             curve = pooled.solve(shape_of(self.measure))
             rows.append(
@@ -560,14 +558,16 @@ class LeakageResult(PrintedResult, AbstractComparable):
                 return float("nan")
             return 0.0
         grid = np.linspace(0, 0.95 * base / max(np.max(self._p + self.shares.p_test), base), 20)
-        before = -np.inf
+        previous = -np.inf
         for left, right in itertools.pairwise(grid):
-            now = sign * (self._pooled_at(right / base).solve(None).estimate - cap)
-            if now > 0:
+            excess = sign * (self._pooled_at(right / base).solve(None).estimate - cap)
+            if excess > 0:
                 return float(
-                    right if before == -np.inf else left - (right - left) * before / (now - before)
+                    right
+                    if previous == -np.inf
+                    else left - (right - left) * previous / (excess - previous)
                 )
-            before = now
+            previous = excess
         return float("nan")
 
     @functools.cached_property
@@ -591,7 +591,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
         return frame.groupby("cluster").mean()
 
     def _clusters_of(self, k: int, run: FoldLosses) -> pd.DataFrame:
-        weights = System(self.pooled.each[k], self.pooled.order).weights(self.solved.lam)
+        weights = System(self.pooled.fold_matrices[k], self.pooled.order).weights(self.solved.lam)
         p = self.shares.p_train[k]
         q = self.shares.p_test[k]
         losses = (
@@ -603,9 +603,9 @@ class LeakageResult(PrintedResult, AbstractComparable):
         records = np.bincount(run.members)
         times = seen.sum(1)
         mean = np.where(seen, losses, 0.0).sum(1) / np.maximum(times, 1)
-        off = np.einsum("l,ldc->dc", weights, np.where(seen, losses - mean[:, None], 0.0))
-        known = times.all(0)
-        draws = len(off)
+        deviation = np.einsum("l,ldc->dc", weights, np.where(seen, losses - mean[:, None], 0.0))
+        complete = times.all(0)
+        draws = len(deviation)
         record = (weights @ (run.record / np.maximum(run.times, 1))) * (1 - p) / (1 - p - q)
         total = np.bincount(run.members, record)
         square = np.bincount(run.members, record**2)
@@ -617,9 +617,11 @@ class LeakageResult(PrintedResult, AbstractComparable):
                 "records": records,
                 "naive": np.where(first, run.cluster[0], 0.0).sum(0) / np.maximum(first.sum(0), 1),
                 "estimate": np.where(
-                    known, np.clip(weights @ mean, self.measure.low, self.measure.high), np.nan
+                    complete, np.clip(weights @ mean, self.measure.low, self.measure.high), np.nan
                 ),
-                "se_mc": np.where(known, np.sqrt((off**2).sum(0) / (draws - 1) / draws), np.nan),
+                "se_mc": np.where(
+                    complete, np.sqrt((deviation**2).sum(0) / (draws - 1) / draws), np.nan
+                ),
                 "se_data": np.where(records > 1, np.sqrt(variance / records), np.nan),
             }
         )
@@ -652,15 +654,15 @@ class LeakageResult(PrintedResult, AbstractComparable):
         DataFrame
             The numbers.
         """
-        own = self.interval()
+        interval = self.interval()
         change = self.correction_interval()
         rows = {
             name: getattr(self, name)
             for name in ("estimate", "se_mc", "se_data", "se_p", "se_extrapolation")
         }
         rows |= {
-            "low": own.low,
-            "high": own.high,
+            "low": interval.low,
+            "high": interval.high,
             "naive": self.naive,
             "correction": self.correction,
         }
@@ -683,7 +685,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
         sizes = sorted({part.size for part in self.plan})
         trained = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]}–{sizes[-1]}"
         kind = "score" if score.more_is_better else "loss"
-        told = ", ".join(f"{name} {value:.5g}" for name, value in self.extrapolants.items())
+        listing = ", ".join(f"{name} {value:.5g}" for name, value in self.extrapolants.items())
         bound = "at most" if score.more_is_better else "at least"
         p_train, p_test, exposed = (float(self.pooled.weight @ share) for share in self.shares)
         if self.plan[0].mechanism == "split":
@@ -700,13 +702,13 @@ class LeakageResult(PrintedResult, AbstractComparable):
             errors += [f"{self.se_extrapolation:.2g} (extrapolation)"] * bool(self.se_extrapolation)
             corrected = [("corrected", " ± ".join([f"{self.estimate:.5g}", *errors]))]
         if not self.refusal and self.spread is not None:
-            around = [
-                f"{each.low:.4g} to {each.high:.4g} (95 %)"
-                for each in (self.interval(), self.correction_interval())
+            intervals = [
+                f"{interval.low:.4g} to {interval.high:.4g} (95 %)"
+                for interval in (self.interval(), self.correction_interval())
             ]
             corrected += [
-                ("interval", around[0]),
-                ("correction", f"{self.correction:+.4g}, {around[1]}"),
+                ("interval", intervals[0]),
+                ("correction", f"{self.correction:+.4g}, {intervals[1]}"),
             ]
         lines = [
             ("learner", f"{self.learner}; {fits} fits to {trained} records; {kind} {score.name}"),
@@ -715,7 +717,7 @@ class LeakageResult(PrintedResult, AbstractComparable):
             *([("i.i.d.", f"{self.iid:.5g}")] if np.isfinite(self.iid) else []),
             ("naive", f"{self.naive:.5g}, by cluster as filed"),
             *corrected,
-            ("extrapolants", told),
+            ("extrapolants", listing),
             (bound, f"{self.lower:.5g}, if leakage does not hurt the learner"),
         ]
         if self.pooled.unseen < RARE:

@@ -104,27 +104,27 @@ def join_pieces(work: FitWork, fold: int, results: list[StepResult]) -> FoldLoss
     part = work.plan[fold]
     clusters, members = np.unique(part.fold.clusters[part.fold.test], return_inverse=True)
     levels = len(part.levels)
-    draws = sum(each["test"].shape[1] for each in results)
+    draws = sum(result["test"].shape[1] for result in results)
     shapes = {
         "cluster": (len(clusters),),
         "histogram": (0 if work.edges is None else len(work.edges) - 1,),
     }
     first = dict.fromkeys(FoldLosses.BY_DRAW, (levels, draws)) | {"naive": (1, draws)}
-    found = {}
+    arrays = {}
     for name in FoldLosses.BY_DRAW:
-        there = [each[name] for each in results if name in each]
-        found[name] = (
-            np.concatenate(there, axis=1)
-            if there
+        parts = [result[name] for result in results if name in result]
+        arrays[name] = (
+            np.concatenate(parts, axis=1)
+            if parts
             else np.full((*first[name], *shapes.get(name, ())), np.nan)
         )
     for name in FoldLosses.SUMS:
         none = np.zeros((1 if name == "naive_record" else levels, len(part.fold.test)))
-        found[name] = functools.reduce(
-            np.add, (each[name] for each in results if name in each), none
+        arrays[name] = functools.reduce(
+            np.add, (result[name] for result in results if name in result), none
         )
     return FoldLosses(
-        **found,
+        **arrays,
         members=members,
         clusters=clusters,
         mixture=work.mixture[fold] if work.mixture else 0.0,
@@ -161,7 +161,8 @@ class _Progress:
 
     def runs(self, draws: int) -> list[FoldLosses]:
         return [
-            join_pieces(self.work, k, told).first(draws) for k, told in enumerate(self.step_results)
+            join_pieces(self.work, k, results).first(draws)
+            for k, results in enumerate(self.step_results)
         ]
 
     @property
@@ -180,48 +181,49 @@ def run(work: FitWork, draws: tuple[int, int], enough: Enough | None = None) -> 
     Raises `Interrupted` on Ctrl-C, with the losses of the draws that all folds have.
     """
     progress, levels = _Progress(work, draws, enough), len(work.plan[0].levels)
-    kept: dict[Piece, StepResult] = {}  # the pieces of an earlier run with any number of draws
+    # the pieces of an earlier run with any number of draws
+    checkpointed: dict[Piece, StepResult] = {}
     while there():
-        told = again()
-        kept[Piece(*(int(x) for x in told.pop("piece")))] = told
+        result = again()
+        checkpointed[Piece(*(int(x) for x in result.pop("piece")))] = result
     total = levels * len(work.plan) * progress.most
 
-    def made() -> Iterator[tuple[Piece, StepResult]]:
+    def finished_pieces() -> Iterator[tuple[Piece, StepResult]]:
         """Yield every piece with its losses, those in the checkpoint first."""
-        pieces = _pieces(work, progress, {piece[:2]: piece for piece in kept})
+        pieces = _pieces(work, progress, {piece[:2]: piece for piece in checkpointed})
         for piece in pieces:
-            if piece not in kept:
+            if piece not in checkpointed:
                 pieces = itertools.chain([piece], pieces)
                 break
-            yield piece, kept[piece]
+            yield piece, checkpointed[piece]
         make = functools.partial(one_piece, work.alone())
-        for piece, told in over(
+        for piece, result in over(
             make, pieces, jobs=work.learner.jobs, left=lambda _: progress.remaining
         ):
             if not progress.is_stopped:
-                keep({**told, "piece": np.array(piece)})
-            yield piece, told
+                keep({**result, "piece": np.array(piece)})
+            yield piece, result
 
     try:
         with Slow("fits", total) as bar:
             began = time.perf_counter()
-            for piece, told in made():
-                progress.add(piece, told)
+            for piece, result in finished_pieces():
+                progress.add(piece, result)
                 bar.advance(levels * (piece.stop - piece.start))
-                each = (time.perf_counter() - began) / max(bar.num_done, 1)
-                known = (
+                seconds_per_fit = (time.perf_counter() - began) / max(bar.num_done, 1)
+                expected_draws = (
                     progress.num_wanted
                     if progress.num_wanted > progress.fewest or progress.is_stopped
                     else progress.most
                 )
                 bar.expect(
-                    levels * len(work.plan) * known,
-                    f"fits, at most {total:,} in {total * each:.0f} s",
+                    levels * len(work.plan) * expected_draws,
+                    f"fits, at most {total:,} in {total * seconds_per_fit:.0f} s",
                 )
     except KeyboardInterrupt:
         least = int(progress.num_drawn.min())
-        far = f"leakage: stopped after {least} of {progress.most} draws of each fold"
-        raise Interrupted(far, lambda: progress.runs(least)) from None
+        message = f"leakage: stopped after {least} of {progress.most} draws of each fold"
+        raise Interrupted(message, lambda: progress.runs(least)) from None
     return progress.runs(min(int(progress.num_drawn.min()), progress.most))
 
 
@@ -252,25 +254,27 @@ def _pieces(
 
     The division depends on sizes only.
     """
-    at = [0] * len(work.plan)
+    next_draw = [0] * len(work.plan)
     for start in range(0, progress.most, DRAWS_A_ROUND):
         end = min(start + DRAWS_A_ROUND, progress.most)
         for fresh in (False, True):
             while due := [
-                k for k in range(len(at)) if at[k] < end and (fresh or (k, at[k]) in pieces)
+                k
+                for k in range(len(next_draw))
+                if next_draw[k] < end and (fresh or (k, next_draw[k]) in pieces)
             ]:
                 for k in due:
                     if progress.is_stopped:
                         return
                     part = work.plan[k]
-                    each = len(part.levels) * (
+                    draw_entries = len(part.levels) * (
                         part.size * work.learner.cost + 4 * (len(part.fold.test) + part.num_left)
                     )
                     # draws whose arrays fit into memory
-                    size = max(1, min(DRAWS_A_ROUND, 2 * FIT_BATCH_ENTRIES // each))
-                    stop = min(start + ((at[k] - start) // size + 1) * size, end)
-                    piece = pieces.get((k, at[k]), Piece(k, at[k], stop))
-                    at[k] = piece.stop
+                    size = max(1, min(DRAWS_A_ROUND, 2 * FIT_BATCH_ENTRIES // draw_entries))
+                    stop = min(start + ((next_draw[k] - start) // size + 1) * size, end)
+                    piece = pieces.get((k, next_draw[k]), Piece(k, next_draw[k], stop))
+                    next_draw[k] = piece.stop
                     yield piece
 
 
@@ -279,62 +283,73 @@ def one_piece(work: FitWork, piece: Piece) -> StepResult:
     part = work.plan[piece.fold]
     score = work.score
     y = work.y
-    drawn = part.draw(piece.start, piece.stop)
-    draws, levels, size = drawn.train.shape
-    rows = drawn.train.reshape(-1, size)
+    sample = part.draw(piece.start, piece.stop)
+    draws, levels, size = sample.train.shape
+    rows = sample.train.reshape(-1, size)
     test = part.fold.test
-    own = np.repeat(drawn.outside if work.outside else drawn.outside[:, :0], levels, axis=0)
+    extra = np.repeat(sample.outside if work.outside else sample.outside[:, :0], levels, axis=0)
     # one seed for the estimator's random numbers of each draw, common to all levels
-    each_seed = [
+    draw_seeds = [
         np.random.SeedSequence([part.seed, part.number, r, 1]).generate_state(1)[0] >> 1
         for r in range(*piece[1:])
     ]
-    seeds = np.repeat(np.array(each_seed, np.int64), levels)
-    shared, beside = work.learner(rows, test, own, seeds)
-    scored = drawn.score_mask.reshape(len(rows), -1)
+    seeds = np.repeat(np.array(draw_seeds, np.int64), levels)
+    shared, extra_predictions = work.learner(rows, test, extra, seeds)
+    scored = sample.score_mask.reshape(len(rows), -1)
     members = np.unique(part.fold.clusters[test], return_inverse=True)[1]
-    back = lambda values: values.reshape(draws, levels, *values.shape[1:]).swapaxes(0, 1)
+    by_level = lambda values: values.reshape(draws, levels, *values.shape[1:]).swapaxes(0, 1)
     weight = scored * 1.0
     if part.mechanism == "split":  # the rest of a cluster represents all of it
         weight *= (np.bincount(members) / _by_cluster(weight, members))[:, members]
-    values, each = _score_fits(
+    values, record_values = _score_fits(
         score,
         y,
         test,
         shared,
         weight,
-        own,
-        beside,
+        extra,
+        extra_predictions,
         work.mixture[piece.fold] if work.mixture else 0.0,
     )
-    told = {"test": back(values), "naive": back(values)[:1]}
-    if each is None:
-        return told
-    each = np.where(scored, each, 0.0)
+    result = {"test": by_level(values), "naive": by_level(values)[:1]}
+    if record_values is None:
+        return result
+    record_values = np.where(scored, record_values, 0.0)
     with np.errstate(invalid="ignore"):
-        told["cluster"] = back(_by_cluster(each, members) / _by_cluster(scored * 1.0, members))
-    told |= {
-        "record": back(each).sum(1),
-        "times": back(scored).sum(1),
-        "naive_record": back(each)[:1].sum(1),
+        result["cluster"] = by_level(
+            _by_cluster(record_values, members) / _by_cluster(scored * 1.0, members)
+        )
+    result |= {
+        "record": by_level(record_values).sum(1),
+        "times": by_level(scored).sum(1),
+        "naive_record": by_level(record_values)[:1].sum(1),
     }
     if work.mixture:  # `test` lacks records of T̂'s clusters; the score as filed has all
         first = slice(None, None, levels)
-        filed, all_ = _score_fits(
-            score, y, test, shared[first], weight[first], own[first], beside[first], 0.0
+        filed, filed_values = _score_fits(
+            score,
+            y,
+            test,
+            shared[first],
+            weight[first],
+            extra[first],
+            extra_predictions[first],
+            0.0,
         )
-        told["naive"] = filed[None]
-        told["naive_record"] = np.zeros((1, len(test))) if all_ is None else all_.sum(0)[None]
+        result["naive"] = filed[None]
+        result["naive_record"] = (
+            np.zeros((1, len(test))) if filed_values is None else filed_values.sum(0)[None]
+        )
     if work.outside and score.per_record:
-        told["outside"] = back(score.losses(y[own], beside).mean(1))
+        result["outside"] = by_level(score.losses(y[extra], extra_predictions).mean(1))
     if work.edges is not None:
-        into = np.searchsorted(work.edges[1:-1], each, side="right")
+        bin_number = np.searchsorted(work.edges[1:-1], record_values, side="right")
         shares = [
-            np.where(scored, into == k, False).sum(1) / scored.sum(1)
+            np.where(scored, bin_number == k, False).sum(1) / scored.sum(1)
             for k in range(len(work.edges) - 1)
         ]
-        told["histogram"] = back(np.stack(shares, -1))
-    return told
+        result["histogram"] = by_level(np.stack(shares, -1))
+    return result
 
 
 def _score_fits(
@@ -343,8 +358,8 @@ def _score_fits(
     test: IntArray,
     shared: FloatArray,
     weight: FloatArray,
-    own: IntArray,
-    beside: FloatArray,
+    extra: IntArray,
+    extra_predictions: FloatArray,
     mixture: float,
 ) -> tuple[FloatArray, FloatArray | None]:
     """Compute the score of every fit, and every record's value and influence `[fits, test]`, if it
@@ -355,29 +370,29 @@ def _score_fits(
     trained on −`mixture`.
     """
     if score.per_record:
-        each = score.losses(y[test], shared)
-        return (each * weight).sum(1) / weight.sum(1), each
+        record_values = score.losses(y[test], shared)
+        return (record_values * weight).sum(1) / weight.sum(1), record_values
     fits = []
     for f, w in enumerate(weight):
-        seen = np.flatnonzero(w)
-        rows = test[seen]
-        predicted = shared[f, seen]
-        mass = w[seen]
+        scored = np.flatnonzero(w)
+        rows = test[scored]
+        predicted = shared[f, scored]
+        mass = w[scored]
         if mixture:
             mass = (1 + mixture) * mass / w.sum()
-            rows = np.concatenate([rows, own[f]])
-            predicted = np.concatenate([predicted, beside[f]])
-            mass = np.concatenate([mass, np.full(len(own[f]), -mixture / len(own[f]))])
+            rows = np.concatenate([rows, extra[f]])
+            predicted = np.concatenate([predicted, extra_predictions[f]])
+            mass = np.concatenate([mass, np.full(len(extra[f]), -mixture / len(extra[f]))])
         fits.append((y[rows], predicted, mass))
     if not score.weighs:
         return np.array([score(*fit) for fit in fits]), None
     values = np.zeros(len(weight))
-    each = np.zeros(weight.shape)
-    for f, found in enumerate(score.many(fits)):
-        values[f] = np.average(found, weights=fits[f][2])
-        seen = np.flatnonzero(weight[f])
-        each[f, seen] = found[: len(seen)]
-    return values, each
+    record_values = np.zeros(weight.shape)
+    for f, pseudo in enumerate(score.many(fits)):
+        values[f] = np.average(pseudo, weights=fits[f][2])
+        scored = np.flatnonzero(weight[f])
+        record_values[f, scored] = pseudo[: len(scored)]
+    return values, record_values
 
 
 def _by_cluster(values: FloatArray, members: IntArray) -> FloatArray:

@@ -40,7 +40,7 @@ def _of_residual(y: NDArray, eta: NDArray, loss: losses.Huber | losses.PseudoHub
     return loss.derivatives(eta, y, (0,))[0]
 
 
-def _of(loss: losses.AbstractLoss) -> Measure:
+def _response_measure(loss: losses.AbstractLoss) -> Measure:
     """Convert a loss of the linear predictor to one of the response."""
     match loss:
         case losses.Squared():
@@ -83,33 +83,33 @@ def resolve(loss: Loss, response: str, y: NDArray, classifier: bool) -> Measure:
         if name in LOSSES:
             return LOSSES[name]
         if name not in losses.NAMED:
-            known = ", ".join([*losses.NAMED, *LOSSES])
+            names = ", ".join([*losses.NAMED, *LOSSES])
             raise ValueError(
-                f"leakage_corrected: no loss is called {loss!r}; choose one of {known}, or give a function; scikit-learn's "
+                f"leakage_corrected: no loss is called {loss!r}; choose one of {names}, or give a function; scikit-learn's "
                 "scorers go by scoring=."
             )
-        return _of(losses.NAMED[name]())
+        return _response_measure(losses.NAMED[name]())
     if isinstance(loss, losses.AbstractLoss):
-        return _of(loss)
+        return _response_measure(loss)
     if not callable(loss) or hasattr(loss, "_score_func"):
         raise TypeError(
             f"leakage_corrected: loss must be a name or a function of (y, prediction); got {type(loss).__name__}; "
             "scikit-learn's scorers go by scoring=."
         )
     if not classifier:
-        return _own(loss, "response", y, y)
+        return _user_measure(loss, "response", y, y)
     labels, codes = np.unique(y, return_inverse=True)
     if response != "predict_proba":
-        return _own(LabelFunction(loss, labels, True), "label", codes, codes, loss)
+        return _user_measure(LabelFunction(loss, labels, True), "label", codes, codes, loss)
     if len(labels) == 2:
-        return _own(LabelFunction(loss, labels), "probability", codes, codes * 1.0, loss)
-    return _own(
+        return _user_measure(LabelFunction(loss, labels), "probability", codes, codes * 1.0, loss)
+    return _user_measure(
         LabelFunction(loss, labels), "probabilities", codes, np.eye(len(labels))[codes], loss
     )
 
 
-def _own(
-    function: Callable, needs: Needs, y: NDArray, perfect: NDArray, names_by_key: Any = None
+def _user_measure(
+    function: Callable, needs: Needs, y: NDArray, perfect: NDArray, user_function: Any = None
 ) -> Measure:
     """Examine a user's function by calls with perfect predictions, of the same records and of
     others.
@@ -122,13 +122,13 @@ def _own(
         raise ValueError(
             f"leakage_corrected: loss must return one number a record, ({len(y)},), or one in all; got shape {best.shape}."
         )
-    name = function_name(function if names_by_key is None else names_by_key)
+    name = function_name(function if user_function is None else user_function)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        other = np.mean(function(y, np.roll(perfect, len(y) // 2 + 1, axis=0)))
-    if other < best.mean() - 1e-9 * abs(best.mean()):
+        shuffled = np.mean(function(y, np.roll(perfect, len(y) // 2 + 1, axis=0)))
+    if shuffled < best.mean() - 1e-9 * abs(best.mean()):
         raise ValueError(
-            f"leakage_corrected: loss={name}: more of it is better: {best.mean():.4g} for perfect predictions, {other:.4g} for "
+            f"leakage_corrected: loss={name}: more of it is better: {best.mean():.4g} for perfect predictions, {shuffled:.4g} for "
             "those of other records. Give scoring='roc_auc', 'accuracy' or another of scikit-learn's names, or "
             f"scoring=make_scorer({name})."
         )
@@ -163,9 +163,9 @@ def resolve_score(scoring: Any, estimator: Any, y: NDArray) -> Measure:
             )
         scoring = sklearn.metrics.get_scorer(scoring)
     if not hasattr(scoring, "_score_func"):
-        what = scoring.__name__ if hasattr(scoring, "__name__") else type(scoring).__name__
+        kind = scoring.__name__ if hasattr(scoring, "__name__") else type(scoring).__name__
         raise TypeError(
-            f"scoring={what}: a name or sklearn.metrics.make_scorer(metric) is needed, whose metric can be asked with "
+            f"scoring={kind}: a name or sklearn.metrics.make_scorer(metric) is needed, whose metric can be asked with "
             "predictions; a function of (estimator, X, y) cannot."
         )
     classes = np.unique(y) if classifies(estimator, y) else None

@@ -162,10 +162,10 @@ def leakage_slope_test(
     >>> groups = np.repeat(np.arange(30), 2)
     >>> X = rng.normal(size=(60, 2))
     >>> y = X[:, 0] + rng.normal(size=30)[groups]
-    >>> found = lo.leakage.leakage_slope_test(
+    >>> test = lo.leakage.leakage_slope_test(
     ...     Ridge(), X, y, groups=groups, injection=lo.leakage.Injection(num_boot=4)
     ... )
-    >>> round(found.share, 2)
+    >>> round(test.share, 2)
     0.08
     """
     if injection is None:
@@ -178,11 +178,11 @@ def leakage_slope_test(
     learner = make_learner(estimator, task, n_jobs)
     plan = []
     for part in plan_injection(folds, injection, seed):
-        top = max(1, round(SLOPE_SHARE * part.most))
+        top = max(1, round(SLOPE_SHARE * part.num_test_units))
         plan.append(replace(part, levels=np.array([0, min(top, int(part.levels[-1]))])))
-    of = describe_run(estimator, task, folds, injection, seed)
+    run_facts = describe_run(estimator, task, folds, injection, seed)
     try:
-        with keeping("leakage_slope_test", checkpoint, of):
+        with keeping("leakage_slope_test", checkpoint, run_facts):
             return slope_test(
                 plan,
                 run(FitWork(plan, learner, task.measure, task.codes), (draws, draws)),
@@ -192,9 +192,9 @@ def leakage_slope_test(
     except Interrupted as stop:
         runs = stop.partial
         done = runs[0].test.shape[1]
-        told = f"leakage_slope_test: stopped after {done} of {draws} draws of each fold"
+        message = f"leakage_slope_test: stopped after {done} of {draws} draws of each fold"
         raise Interrupted(
-            told, lambda: slope_test(plan, runs, 1, rising) if done > 1 else None
+            message, lambda: slope_test(plan, runs, 1, rising) if done > 1 else None
         ) from None
 
 
@@ -209,18 +209,18 @@ def slope_test(
     weight = fold_weights(plan)
     by_fold = np.array([np.mean(result.test[0] - result.test[level]) for result in runs])
     fall = float(weight @ by_fold)
-    share = float(plan[0].levels[level] / plan[0].most)
+    share = float(plan[0].levels[level] / plan[0].num_test_units)
     falls, sizes = _by_cluster(runs, level)
-    few = len(falls) < MIN_INTERVAL_CLUSTERS
+    too_few = len(falls) < MIN_INTERVAL_CLUSTERS
     kind = f"over {len(falls)} clusters"
     if len(plan) == 1:
         kind = f"{kind} of one fold"
-        if few:
+        if too_few:
             falls = runs[0].test[0] - runs[0].test[level]
             kind = "over draws of one fold: these records only"
         se = np.std(falls, ddof=1) / np.sqrt(len(falls))
     else:
-        if few:
+        if too_few:
             falls = by_fold
             sizes = weight
             kind = f"over {len(falls)} folds"
@@ -244,9 +244,9 @@ def _by_cluster(runs: list[FoldLosses], level: int) -> tuple[FloatArray, FloatAr
     sizes = []
     for result in runs:
         difference = result.cluster[0] - result.cluster[level]
-        some = np.isfinite(difference).any(0)
-        falls.append(np.nanmean(difference[:, some], axis=0))
-        sizes.append(np.bincount(result.members)[some].astype(float))
+        scored = np.isfinite(difference).any(0)
+        falls.append(np.nanmean(difference[:, scored], axis=0))
+        sizes.append(np.bincount(result.members)[scored].astype(float))
     return np.concatenate(falls), np.concatenate(sizes)
 
 
@@ -318,12 +318,12 @@ def largest_leakage_share(
             raise ValueError(
                 f"largest_leakage_share: V̂ needs {2 * MIN_REGION_RECORDS} records or more; fold {k} has {len(fold.test)}."
             )
-        both = np.concatenate([fold.train, fold.test])
-        mine = np.arange(len(both)) >= len(fold.train)
-        some = X.iloc[both] if hasattr(X, "iloc") else X[both]
+        records = np.concatenate([fold.train, fold.test])
+        is_test = np.arange(len(records)) >= len(fold.train)
+        data = X.iloc[records] if hasattr(X, "iloc") else X[records]
         split = StratifiedKFold(5, shuffle=True, random_state=seed)
-        score = cross_val_predict(model, some, mine, cv=split, method="predict_proba")[:, 1]
-        sides = score[~mine], score[mine]
+        score = cross_val_predict(model, data, is_test, cv=split, method="predict_proba")[:, 1]
+        sides = score[~is_test], score[is_test]
         cut = np.sort(sides[1])[::-1][MIN_REGION_RECORDS - 1 :]
         above = []
         error = []
@@ -333,6 +333,6 @@ def largest_leakage_share(
             error.append(np.sqrt(np.maximum(share * (1 - share), 1 / len(side)) / len(side)))
         ratio = float(((above[0] + error[0]) / np.maximum(above[1] - error[1], 1e-12)).min())
         rows.append(
-            {"fold": k, "p_train": min(ratio, 1.0), "auc": float(roc_auc_score(mine, score))}
+            {"fold": k, "p_train": min(ratio, 1.0), "auc": float(roc_auc_score(is_test, score))}
         )
     return pd.DataFrame(rows)

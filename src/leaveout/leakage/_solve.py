@@ -144,9 +144,9 @@ def solve_curve(
         share = np.arange(test.shape[1]) / (test.shape[1] - 1)
         # linear in d, E has two curves in c: least squares over the test side, b ≈ A_train F
         # (A_test both)ᵀ
-        both = np.column_stack([1 - share, share]) if linear else np.eye(test.shape[1])
+        basis = np.column_stack([1 - share, share]) if linear else np.eye(test.shape[1])
         rows = (
-            b @ np.linalg.pinv(test @ both).T if linear else System(test, order).linear(b.T, lam).T
+            b @ np.linalg.pinv(test @ basis).T if linear else System(test, order).linear(b.T, lam).T
         )
         F = along.linear(rows, lam)
         # on the test clusters' own records; for other records more of them in training may be
@@ -156,7 +156,7 @@ def solve_curve(
             padding = np.zeros(len(M) - len(train))
             for d in range(1 if linear else F.shape[1]):
                 F[:, d] = nonincreasing(M, np.concatenate([rows[:, d], padding]))
-        E = F @ both.T
+        E = F @ basis.T
         return Curve(E, lam, np.zeros(0), float(np.linalg.norm(train @ E @ test.T - b)), order)
     system = System(_finite("A", A, 2), order)
     losses = _finite("b", b, 1)
@@ -226,9 +226,9 @@ class System:
         U = self.parts["U"]
         s = self.parts["s"]
         grid = np.geomspace(1e4 * s[0] ** 2, max(1e-4 * s[-1] ** 2, 1e-16 * s[0] ** 2), GRID)
-        kept = s**2 / (s**2 + grid[:, None])  # [λ, singular values]
+        shrinkage = s**2 / (s**2 + grid[:, None])  # [λ, singular values]
         spread = np.einsum("ij,ik,kj->j", U, noise, U)
-        risk = ((1 - kept) ** 2) @ (U.T @ b) ** 2 + 2 * kept @ spread
+        risk = ((1 - shrinkage) ** 2) @ (U.T @ b) ** 2 + 2 * shrinkage @ spread
         # 0.5: share of UPRE's standard deviation within which risks count as equal; the smoothest
         # curve is taken
         close = 0.5 * np.sqrt(2 * np.sum(spread**2))
@@ -330,6 +330,8 @@ def _strength(lam: float) -> float:
 def _finite(name: str, value: ArrayLike, ndim: int) -> FloatArray:
     array = np.asarray(value, np.float64)
     if array.ndim != ndim or not array.size or not np.isfinite(array).all():
-        what = f"shape {array.shape}" if array.ndim != ndim or not array.size else "NaN or infinity"
-        raise ValueError(f"solve_curve: {name} must be finite, with {ndim} axes; got {what}.")
+        problem = (
+            f"shape {array.shape}" if array.ndim != ndim or not array.size else "NaN or infinity"
+        )
+        raise ValueError(f"solve_curve: {name} must be finite, with {ndim} axes; got {problem}.")
     return array

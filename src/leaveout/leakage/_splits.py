@@ -14,7 +14,7 @@ from ._models import LeakageFold
 
 MAX_FOLD_RATIO = 1.3  # largest size of a fold, relative to the mean
 Rows = Int[np.ndarray, " rows"]  # label of every row
-Some = IntArray  # numbers of rows
+RowNumbers = IntArray  # numbers of rows
 
 
 def join_clusters(filed: Rows, draws: Rows) -> Rows:
@@ -29,27 +29,31 @@ def fold_of(folds: list[LeakageFold]) -> Rows | None:
     """
     n = len(folds[0].clusters)
     times = np.zeros(n, int)
-    found = np.zeros(n, np.int64)
+    fold_number = np.zeros(n, np.int64)
     for k, fold in enumerate(folds):
         np.add.at(times, fold.test, 1)
-        found[fold.test] = k
-    whole = (
+        fold_number[fold.test] = k
+    complete = (
         len(folds) > 1
         and np.all(times == 1)
         and all(len(fold.train) + len(fold.test) == n for fold in folds)
     )
-    return found if whole else None
+    return fold_number if complete else None
 
 
 def join_capped(
-    filed: Rows, remainder: Some, right: Some, probability: FloatArray, most: int
+    filed: Rows,
+    left_rows: RowNumbers,
+    right_rows: RowNumbers,
+    probability: FloatArray,
+    max_rows: int,
 ) -> Rows:
     """Join filed clusters by pairs, the likeliest first, except for joins with too many rows.
 
     Without that bound, weak pairs soon join one giant component.
     """
-    a = np.minimum(filed[remainder], filed[right])
-    b = np.maximum(filed[remainder], filed[right])
+    a = np.minimum(filed[left_rows], filed[right_rows])
+    b = np.maximum(filed[left_rows], filed[right_rows])
     order = np.lexsort((b, a, -probability))
     joins = (
         pd.DataFrame({"a": a[order], "b": b[order]})[a[order] != b[order]]
@@ -61,11 +65,11 @@ def join_capped(
     for first, second in joins.tolist():
         x = _root(root, first)
         y = _root(root, second)
-        if x != y and sizes[x] + sizes[y] <= most:
+        if x != y and sizes[x] + sizes[y] <= max_rows:
             root[y] = x
             sizes[x] += sizes[y]
-    found = np.array([_root(root, k) for k in range(len(root))])
-    return np.unique(found, return_inverse=True)[1][filed]
+    roots = np.array([_root(root, k) for k in range(len(root))])
+    return np.unique(roots, return_inverse=True)[1][filed]
 
 
 def _root(root: list[int], k: int) -> int:
@@ -85,20 +89,24 @@ def nearest_folds(fold: Rows, clusters: Rows) -> Rows | None:
     count = int(fold.max()) + 1
     names = int(clusters.max()) + 1
     votes = sparse.coo_matrix((np.ones(len(fold)), (clusters, fold)), shape=(names, count)).tocsr()
-    kept = np.asarray(votes.argmax(axis=1)).ravel()
+    cluster_fold = np.asarray(votes.argmax(axis=1)).ravel()
     sizes = np.bincount(clusters, minlength=names)
     room = MAX_FOLD_RATIO * len(fold) / count
     if sizes.max() > room:
         return None
-    if np.bincount(kept[clusters], minlength=count).max() > room:
+    if np.bincount(cluster_fold[clusters], minlength=count).max() > room:
         filled = np.zeros(count)
         for name in np.argsort(-sizes, kind="stable"):
-            k = kept[name] if filled[kept[name]] + sizes[name] <= room else int(np.argmin(filled))
-            kept[name] = k
+            k = (
+                cluster_fold[name]
+                if filled[cluster_fold[name]] + sizes[name] <= room
+                else int(np.argmin(filled))
+            )
+            cluster_fold[name] = k
             filled[k] += sizes[name]
-    moved = kept[clusters].astype(np.int64)
-    if np.bincount(moved, minlength=count).min() > 0:
-        return moved
+    new_fold = cluster_fold[clusters].astype(np.int64)
+    if np.bincount(new_fold, minlength=count).min() > 0:
+        return new_fold
     return None
 
 
@@ -110,17 +118,19 @@ def as_folds(fold: Rows, clusters: Rows) -> list[LeakageFold]:
     ]
 
 
-def bundles(rows: Some, clusters: Rows, count: int, rng: np.random.Generator) -> list[Some]:
+def bundles(
+    rows: RowNumbers, clusters: Rows, count: int, rng: np.random.Generator
+) -> list[RowNumbers]:
     """Divide rows into so many parts of similar size, of whole clusters."""
     names, code, sizes = np.unique(clusters[rows], return_inverse=True, return_counts=True)
     order = rng.permutation(len(names))
     part = np.empty(len(names), np.int64)
     part[order] = (np.cumsum(sizes[order]) - 1) * count // len(rows)
-    return [some for k in range(count) if len(some := rows[part[code] == k])]
+    return [bundle for k in range(count) if len(bundle := rows[part[code] == k])]
 
 
 def like_size(
-    drop: Bool[np.ndarray, " rows"], train: Some, clusters: Rows, rng: np.random.Generator
+    drop: Bool[np.ndarray, " rows"], train: RowNumbers, clusters: Rows, rng: np.random.Generator
 ) -> Bool[np.ndarray, " rows"]:
     """Select as many other rows of `train` as `drop` has, from clusters of similar size.
 
@@ -130,16 +140,18 @@ def like_size(
     inside = np.zeros(len(drop), bool)
     inside[train] = True
     size = np.bincount(clusters[train], minlength=int(clusters.max()) + 1)
-    lost = np.bincount(clusters[drop & inside], minlength=len(size))
-    wanted = int((drop & inside).sum())
+    num_dropped = np.bincount(clusters[drop & inside], minlength=len(size))
+    num_rows = int((drop & inside).sum())
     kind = np.log2(np.maximum(size, 1)).astype(int)
     take = np.zeros(len(size))  # share of each other cluster that is selected
-    free = (size > 0) & (lost == 0)
-    for k in np.unique(kind[lost > 0]):
-        mine = np.flatnonzero((lost > 0) & (kind == k))
-        others = np.flatnonzero(free & (kind == k))
-        count = min(len(mine), len(others))
-        take[rng.permutation(others)[:count]] = rng.permutation(lost[mine] / size[mine])[:count]
+    free = (size > 0) & (num_dropped == 0)
+    for k in np.unique(kind[num_dropped > 0]):
+        dropped_clusters = np.flatnonzero((num_dropped > 0) & (kind == k))
+        free_clusters = np.flatnonzero(free & (kind == k))
+        count = min(len(dropped_clusters), len(free_clusters))
+        take[rng.permutation(free_clusters)[:count]] = rng.permutation(
+            num_dropped[dropped_clusters] / size[dropped_clusters]
+        )[:count]
     rows = rng.permutation(train[~drop[train]])
     code = clusters[rows]
     order = np.argsort(code, kind="stable")  # within each cluster, rows in random order
@@ -148,8 +160,8 @@ def like_size(
     rank[order] = np.arange(len(rows)) - first
     chosen = rank < np.round(take * size)[code]
     # the rest is filled up by whole clusters, untouched ones first
-    turn = rng.permutation(len(size))
-    last = np.lexsort((rank, turn[code], lost[code] > 0, ~chosen))
+    cluster_rank = rng.permutation(len(size))
+    last = np.lexsort((rank, cluster_rank[code], num_dropped[code] > 0, ~chosen))
     out = np.zeros(len(drop), bool)
-    out[rows[last[:wanted]]] = True
+    out[rows[last[:num_rows]]] = True
     return out

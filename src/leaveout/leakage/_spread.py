@@ -81,12 +81,12 @@ def as_tested(
         len(part.fold.test) / total * float(weights @ level.mean(1))
         for part, level in zip(plan, levels, strict=True)
     )
-    for k, (part, lost, level) in enumerate(zip(plan, records, levels, strict=True)):
-        seen = np.isfinite(lost)
-        mean = np.where(seen, lost, 0.0).sum(1, keepdims=True) / np.maximum(
+    for k, (part, losses, level) in enumerate(zip(plan, records, levels, strict=True)):
+        seen = np.isfinite(losses)
+        mean = np.where(seen, losses, 0.0).sum(1, keepdims=True) / np.maximum(
             seen.sum(1, keepdims=True), 1
         )
-        record = np.where(seen, lost - mean, 0.0)
+        record = np.where(seen, losses - mean, 0.0)
         scale = (
             1.0
             if shares is None
@@ -112,7 +112,7 @@ def drawn_influence(
     noise = 0.0
     for part, level in zip(plan, levels, strict=True):
         draws = level.shape[1]
-        off = weights[:, None] * (level - level.mean(1, keepdims=True))
+        deviation = weights[:, None] * (level - level.mean(1, keepdims=True))
         train = len(part.fold.train)
         test = len(part.fold.test)
         summed = np.zeros(size)
@@ -121,10 +121,10 @@ def drawn_influence(
         step = max(1, 2**22 // max(part.size, size))
         for start in range(0, draws, step):
             stop = min(start + step, draws)
-            drawn = part.draw(start, stop).train
-            each = np.zeros((stop - start, size))
+            trained = part.draw(start, stop).train
+            influences = np.zeros((stop - start, size))
             for row in range(len(level)):
-                injected = np.isin(drawn[:, row], part.fold.test).sum(1).mean()
+                injected = np.isin(trained[:, row], part.fold.test).sum(1).mean()
                 share = np.zeros(len(unit))
                 scale = np.zeros(len(unit))
                 share[part.fold.train], share[part.fold.test] = (
@@ -133,15 +133,15 @@ def drawn_influence(
                 )
                 scale[part.fold.train] = (train - 1) / max(train - part.size + injected, 1.0)
                 scale[part.fold.test] = (test - 1) / max(test - injected, 1.0)
-                at = np.arange(stop - start)[:, None] * size + unit[drawn[:, row]]
+                cell = np.arange(stop - start)[:, None] * size + unit[trained[:, row]]
                 counts = np.bincount(
-                    at.ravel(), scale[drawn[:, row]].ravel(), (stop - start) * size
+                    cell.ravel(), scale[trained[:, row]].ravel(), (stop - start) * size
                 ).reshape(-1, size)
-                each += off[row, start:stop, None] * (
+                influences += deviation[row, start:stop, None] * (
                     counts - np.bincount(unit, share * scale, size)
                 )
-            summed += each.sum(0)
-            square += (each**2).sum(0)
+            summed += influences.sum(0)
+            square += (influences**2).sum(0)
         variance = np.maximum(square - summed**2 / draws, 0.0) / draws**2  # of the draws
         share_tested = test / total
         change += share_tested * (summed / draws)

@@ -50,7 +50,7 @@ def half_width(variance: float, freedom: float, level: float) -> float:
     return float("nan")
 
 
-class Ask(NamedTuple):
+class FitRequest(NamedTuple):
     """Fit to some rows, and the rows to predict from it."""
 
     train: Int[np.ndarray, " trained"]
@@ -61,7 +61,7 @@ class Ask(NamedTuple):
 class PredictionWork:
     """Predictions from many fits, `work(asks)`; equal requests are fitted once.
 
-    `made` counts the fits, `seconds` their time. A learner's random numbers depend on `seed` only,
+    `num_made` counts the fits, `seconds` their time. A learner's random numbers depend on `seed` only,
     so they are common to all fits.
     """
 
@@ -70,46 +70,54 @@ class PredictionWork:
     bar: Slow = field(default_factory=lambda: Slow("fits", 0))
     num_made: int = 0
     seconds: float = 0.0
-    known_predictions: dict[bytes, FloatArray] = field(default_factory=dict, repr=False)
+    predictions: dict[bytes, FloatArray] = field(default_factory=dict, repr=False)
 
-    def __call__(self, asks: list[Ask]) -> list[FloatArray]:
-        names = [
-            b"".join(hashlib.blake2b(rows.tobytes(), digest_size=16).digest() for rows in ask)
-            for ask in asks
+    def __call__(self, requests: list[FitRequest]) -> list[FloatArray]:
+        keys = [
+            b"".join(hashlib.blake2b(rows.tobytes(), digest_size=16).digest() for rows in request)
+            for request in requests
         ]
-        new = list(
+        unfitted = list(
             {
-                name: ask
-                for name, ask in zip(names, asks, strict=True)
-                if name not in self.known_predictions
+                key: request
+                for key, request in zip(keys, requests, strict=True)
+                if key not in self.predictions
             }.items()
         )
         glm = isinstance(self.learner, PlanHost)  # makes many refits of its one fit at once
         size = max(1, FIT_BATCH_ENTRIES // self.learner.cost // 64) if glm else 1
-        make = functools.partial(_one, self.learner.alone(), self.seed)
+        make = functools.partial(_predict_batch, self.learner.alone(), self.seed)
         began = time.perf_counter()
-        batches = [new[k : k + size] for k in range(0, len(new), size)]
-        for some, told in steps(make, batches, jobs=1 if glm else self.learner.jobs):
-            for number, (name, _) in enumerate(some):
-                self.known_predictions[name] = told[str(number)]
+        batches = [unfitted[k : k + size] for k in range(0, len(unfitted), size)]
+        for batch, result in steps(make, batches, jobs=1 if glm else self.learner.jobs):
+            for number, (key, _) in enumerate(batch):
+                self.predictions[key] = result[str(number)]
                 self.num_made += 1
                 self.bar.advance()
         self.seconds += time.perf_counter() - began
-        return [self.known_predictions[name] for name in names]
+        return [self.predictions[key] for key in keys]
 
 
-def _one(learner: AbstractLearner, seed: int, named: list[tuple[bytes, Ask]]) -> StepResult:
+def _predict_batch(
+    learner: AbstractLearner, seed: int, batch: list[tuple[bytes, FitRequest]]
+) -> StepResult:
     """Predict by the fits of a batch, which has one fit unless they are refits of a fit of this
     library.
     """
-    asks = [ask for _, ask in named]
-    none = np.zeros((len(named), 0), np.int64)
+    requests = [request for _, request in batch]
+    none = np.zeros((len(batch), 0), np.int64)
     if not isinstance(learner, PlanHost):
-        return {"0": learner(asks[0].train[None], asks[0].test, none, np.array([seed]))[0][0]}
-    rows = np.unique(np.concatenate([ask.test for ask in asks]))
-    times = np.stack([np.bincount(ask.train, minlength=learner.glm.num_units) for ask in asks])
+        return {
+            "0": learner(requests[0].train[None], requests[0].test, none, np.array([seed]))[0][0]
+        }
+    rows = np.unique(np.concatenate([request.test for request in requests]))
+    times = np.stack(
+        [np.bincount(request.train, minlength=learner.glm.num_units) for request in requests]
+    )
     shared, _ = learner.predict_counts(times, rows, none)
-    return {str(k): shared[k][np.searchsorted(rows, ask.test)] for k, ask in enumerate(asks)}
+    return {
+        str(k): shared[k][np.searchsorted(rows, request.test)] for k, request in enumerate(requests)
+    }
 
 
 def leave_pairs_out(
@@ -120,18 +128,21 @@ def leave_pairs_out(
     """
     tests, total = [fold.test for fold in folds], sum(len(fold.test) for fold in folds)
     pairs = list(itertools.combinations(range(len(folds)), 2))
-    filed = work([Ask(fold.train, fold.test) for fold in folds])
-    apart = work(
-        [Ask(np.setdiff1d(folds[j].train, tests[k]), np.r_[tests[j], tests[k]]) for j, k in pairs]
+    filed = work([FitRequest(fold.train, fold.test) for fold in folds])
+    pair_predictions = work(
+        [
+            FitRequest(np.setdiff1d(folds[j].train, tests[k]), np.r_[tests[j], tests[k]])
+            for j, k in pairs
+        ]
     )
-    moved = np.zeros((len(folds), len(folds)))
+    effects = np.zeros((len(folds), len(folds)))
     value = lambda k, predicted: score(y[tests[k]], predicted) * len(tests[k]) / total
-    for (j, k), both in zip(pairs, apart, strict=True):
-        for own, other, predicted in zip(
-            (j, k), (k, j), np.split(both, [len(tests[j])]), strict=True
+    for (j, k), predicted_pair in zip(pairs, pair_predictions, strict=True):
+        for scored, omitted, predicted in zip(
+            (j, k), (k, j), np.split(predicted_pair, [len(tests[j])]), strict=True
         ):
-            moved[own, other] = value(own, predicted) - value(own, filed[own])
-    return moved
+            effects[scored, omitted] = value(scored, predicted) - value(scored, filed[scored])
+    return effects
 
 
 class FoldScore(NamedTuple):
@@ -161,7 +172,7 @@ class Answer:
     difference and influences.
 
     `exposed` is the expected share of tested records that still have a mate in training, `between`
-    the part of the correction's variance due to an uncertain linkage, `moved` the change of a
+    the part of the correction's variance due to an uncertain linkage, `fold_effects` the change of a
     fold's score without another fold in training, and `curve` the results of every cut.
     """
 
@@ -198,10 +209,10 @@ class LeakageStudy:
 
     @functools.cached_property
     def test_rows(self) -> BoolArray:
-        found = np.zeros(len(self.y), bool)
+        mask = np.zeros(len(self.y), bool)
         for fold in self.folds:
-            found[fold.test] = True
-        return found
+            mask[fold.test] = True
+        return mask
 
     @property
     def filed_clusters(self) -> Rows:
@@ -214,7 +225,7 @@ class LeakageStudy:
     @functools.cached_property
     def predictions(self) -> Predictions:
         """Predictions of the folds as filed."""
-        return self.work([Ask(fold.train, fold.test) for fold in self.folds])
+        return self.work([FitRequest(fold.train, fold.test) for fold in self.folds])
 
     @functools.cached_property
     def naive(self) -> FoldScore:
@@ -255,13 +266,13 @@ class LeakageStudy:
         """Mark the listed pairs of which one record is tested by a fit that was trained on the
         other.
         """
-        found = np.zeros(len(self.linkage.left), bool)
+        mask = np.zeros(len(self.linkage.left), bool)
         for fold in self.folds:
             side = np.zeros(len(self.y), int)
             side[fold.train], side[fold.test] = 1, 2
-            found |= side[self.linkage.left] + side[self.linkage.right] * 3 == 7
-            found |= side[self.linkage.right] + side[self.linkage.left] * 3 == 7
-        return found
+            mask |= side[self.linkage.left] + side[self.linkage.right] * 3 == 7
+            mask |= side[self.linkage.right] + side[self.linkage.left] * 3 == 7
+        return mask
 
     @functools.cached_property
     def candidates(self) -> pd.DataFrame:
@@ -272,25 +283,25 @@ class LeakageStudy:
         """
         if not self.linkage.knows_pairs:
             return pd.DataFrame({"place": [], "mate_place": [], "probability": [], "exposed": []})
-        found = []
+        tables = []
         for fold, mates in zip(self.folds, self.mates, strict=True):
             tested, trained = (
                 np.isin(np.arange(len(self.y)), rows) for rows in (fold.test, fold.train)
             )
             exposed = np.zeros(len(self.y))
             exposed[fold.test] = mates
-            for own, other in (
+            for tested_end, trained_end in (
                 (self.linkage.left, self.linkage.right),
                 (self.linkage.right, self.linkage.left),
             ):
-                use = tested[own] & trained[other] & (self.linkage.probability > 0)
+                use = tested[tested_end] & trained[trained_end] & (self.linkage.probability > 0)
                 columns = {
-                    "place": own[use],
-                    "mate_place": other[use],
+                    "place": tested_end[use],
+                    "mate_place": trained_end[use],
                     "probability": self.linkage.probability[use],
                 }
-                found.append(pd.DataFrame(columns).assign(exposed=exposed[own[use]]))
-        pairs = pd.concat(found).sort_values("probability", ascending=False, kind="stable")
+                tables.append(pd.DataFrame(columns).assign(exposed=exposed[tested_end[use]]))
+        pairs = pd.concat(tables).sort_values("probability", ascending=False, kind="stable")
         return pairs.drop_duplicates("place").sort_values("place", ignore_index=True)
 
     @functools.cached_property
@@ -313,8 +324,10 @@ class LeakageStudy:
         if not len(p):
             return []
         held = np.cumsum(p) / p.sum()
-        at = [min(int(np.searchsorted(held, share - 1e-12)), len(p) - 1) for share in SWEEP_SHARES]
-        return sorted({float(p[k]) for k in at}, reverse=True)
+        positions = [
+            min(int(np.searchsorted(held, share - 1e-12)), len(p) - 1) for share in SWEEP_SHARES
+        ]
+        return sorted({float(p[k]) for k in positions}, reverse=True)
 
     @property
     def assumption(self) -> str:
@@ -350,15 +363,19 @@ class LeakageStudy:
         Each exposed record is assumed to have the same gain. `between` is the variance of the
         difference over links.
         """
-        part = self.removed(point.exposed) * self.listed_rate.estimate
-        correction = point.difference / part
+        removed_share = self.removed(point.exposed) * self.listed_rate.estimate
+        correction = point.difference / removed_share
         between = (
-            between / part**2
+            between / removed_share**2
             + (correction * self.listed_rate.error / self.listed_rate.estimate) ** 2
         )
-        more = {"monte_carlo": point.monte_carlo / part**2, "between": between, "curve": curve}
+        details = {
+            "monte_carlo": point.monte_carlo / removed_share**2,
+            "between": between,
+            "curve": curve,
+        }
         return self.correct(
-            name, assumption, correction, point.influence / part, point.exposed, **more
+            name, assumption, correction, point.influence / removed_share, point.exposed, **details
         )
 
     def correct(
@@ -368,21 +385,23 @@ class LeakageStudy:
         correction: float,
         change: FloatArray,
         exposed: float,
-        **more: Any,
+        **details: Any,
     ) -> Answer:
         """Return the naive score with a correction, whose influences are `change`, as an answer."""
         score = self.naive.value + correction
         influence = self.naive.influence + change
-        return Answer(name, assumption, "", score, correction, influence, change, exposed, **more)
+        return Answer(
+            name, assumption, "", score, correction, influence, change, exposed, **details
+        )
 
-    def line(self, name: str, assumption: str, points: list[ControlPoint], why: str) -> Answer:
+    def line(self, name: str, assumption: str, points: list[ControlPoint], reason: str) -> Answer:
         """Average the differences over the cuts, for the mean share of the exposure that they
         remove.
 
         No cut is chosen by its result.
         """
         if not points:
-            return Answer(name, assumption, why)
+            return Answer(name, assumption, reason)
         curve = pd.DataFrame([self._row(point) for point in points])
         mean = ControlPoint(
             float("nan"),
@@ -399,21 +418,25 @@ class LeakageStudy:
         return self.answer(name, assumption, mean, curve=curve)
 
     def _row(self, point: ControlPoint) -> dict[str, float]:
-        part = self.removed(point.exposed)
+        removed_share = self.removed(point.exposed)
         error = float(np.sqrt(self.over_clusters(point.influence).value + point.monte_carlo))
-        known = {
+        row = {
             "cut": point.cut,
             "exposed": point.exposed,
-            "removed": part,
+            "removed": removed_share,
             "difference": point.difference,
         }
-        return known | {
-            "correction": point.difference / part if part > 0 else float("nan"),
+        return row | {
+            "correction": point.difference / removed_share if removed_share > 0 else float("nan"),
             "se": error,
         }
 
 
-def few_removed(part: float) -> str:
+def few_removed(removed_share: float) -> str:
     """Return the reason why there is no answer."""
-    took = f"takes out {part:.0%} of" if part >= 0 else f"adds {-part:.0%} to"
-    return f"it {took} the expected mates; taking out {MIN_EXPOSURE_REMOVED:.0%} is the least"
+    effect = (
+        f"takes out {removed_share:.0%} of"
+        if removed_share >= 0
+        else f"adds {-removed_share:.0%} to"
+    )
+    return f"it {effect} the expected mates; taking out {MIN_EXPOSURE_REMOVED:.0%} is the least"

@@ -43,9 +43,9 @@ class PairTable(NamedTuple):
         high = high[order]
         p = self.probability[order]
         again = np.r_[False, (low[1:] == low[:-1]) & (high[1:] == high[:-1])][: len(low)]
-        other = np.flatnonzero(again & (np.r_[0.0, np.abs(np.diff(p))][: len(p)] > AGREE))
-        if len(other):
-            k = other[0]
+        conflicts = np.flatnonzero(again & (np.r_[0.0, np.abs(np.diff(p))][: len(p)] > AGREE))
+        if len(conflicts):
+            k = conflicts[0]
             raise ValueError(
                 f"{caller}: {called(low[k])} and {called(high[k])} are a pair twice, of probability {p[k - 1]:g} and {p[k]:g}; "
                 "keep one."
@@ -68,8 +68,8 @@ def read_pairs(
             f"{caller}: the table of pairs is empty, so that not even the number of rows is known. If there are no pairs, "
             "say of which rows: ids=, their names or their number."
         )
-    found = PairTable(left, right, _probability(caller, frame, probability, default))
-    return found.once(caller, None if ids is None else _names(caller, ids)), rows
+    table = PairTable(left, right, _probability(caller, frame, probability, default))
+    return table.once(caller, None if ids is None else _names(caller, ids)), rows
 
 
 def read_two_sided(
@@ -125,8 +125,10 @@ def frame_of(caller: str, pairs: Any) -> pd.DataFrame:
     if not isinstance(pairs, np.ndarray):
         try:
             pairs = [
-                (*one[0], *one[1:]) if isinstance(one[0], tuple | list | np.ndarray) else tuple(one)
-                for one in pairs
+                (*pair[0], *pair[1:])
+                if isinstance(pair[0], tuple | list | np.ndarray)
+                else tuple(pair)
+                for pair in pairs
             ]
         except TypeError:
             raise TypeError(
@@ -153,13 +155,14 @@ def ends(caller: str, frame: pd.DataFrame, ids: Any) -> tuple[IntArray, IntArray
             f"{caller}: pairs needs two columns of names; the only one is {frame.columns[0]!r}. Give one row a pair: "
             "left, right, probability."
         )
-    named = next(
-        (list(both) for both in ENDS if set(both) <= set(frame.columns)), list(frame.columns[:2])
+    columns = next(
+        (list(labels) for labels in ENDS if set(labels) <= set(frame.columns)),
+        list(frame.columns[:2]),
     )
-    lost = frame[named].isna().any(axis=1).to_numpy()
-    if lost.any():
+    incomplete = frame[columns].isna().any(axis=1).to_numpy()
+    if incomplete.any():
         raise ValueError(
-            f"{caller}: {lost.sum()} of the pairs lack a name, first that of row {np.argmax(lost)}; drop such pairs."
+            f"{caller}: {incomplete.sum()} of the pairs lack a name, first that of row {np.argmax(incomplete)}; drop such pairs."
         )
     sources = ["source_dataset_l", "source_dataset_r"]
     names = None if ids is None else _names(caller, ids)
@@ -168,20 +171,20 @@ def ends(caller: str, frame: pd.DataFrame, ids: Any) -> tuple[IntArray, IntArray
             raise ValueError(
                 f"{caller}: ids name a row by {names.nlevels} labels, but the pairs have no {sources[0]!r} column."
             )
-        both = [
+        labels = [
             pd.MultiIndex.from_frame(frame[[source, name]])
-            for source, name in zip(sources, named, strict=True)
+            for source, name in zip(sources, columns, strict=True)
         ]
     else:
-        both = [pd.Index(frame[name]) for name in named]
+        labels = [pd.Index(frame[name]) for name in columns]
     if names is None:
-        left, right = (_row_numbers(caller, index) for index in both)
+        left, right = (_row_numbers(caller, index) for index in labels)
         return left, right, int(max(left.max(), right.max())) + 1
-    rows = [names.get_indexer(index).astype(np.int64) for index in both]
-    for index, found in zip(both, rows, strict=True):
-        if (found < 0).any():
+    rows = [names.get_indexer(index).astype(np.int64) for index in labels]
+    for index, positions in zip(labels, rows, strict=True):
+        if (positions < 0).any():
             raise ValueError(
-                f"{caller}: no row is called {index[found < 0].tolist()[0]!r}; rows have names such as "
+                f"{caller}: no row is called {index[positions < 0].tolist()[0]!r}; rows have names such as "
                 f"{names[:1].tolist()[0]!r}. ids= must name every row of the data, in the pairs' own type."
             )
     return rows[0], rows[1], len(names)
@@ -222,18 +225,18 @@ def _probability(
         raise ValueError(
             f"{caller}: pairs have no column {name!r}, only {', '.join(map(str, frame.columns))}."
         )
-    known = [
+    columns = [
         column for column in (name, *PROBABILITY) if column is not None and column in frame.columns
     ]
-    if known:
-        p = _number_column(caller, frame[known[0]])
+    if columns:
+        p = _number_column(caller, frame[columns[0]])
     elif WEIGHT in frame.columns:
         p = 1 / (1 + np.exp2(-_number_column(caller, frame[WEIGHT])))
     elif default is not None or not len(frame):
         return np.full(len(frame), 1.0 if default is None else default)
     elif frame.shape[1] == 3:
         p = _number_column(caller, frame.iloc[:, 2])
-        known = [frame.columns[2]]
+        columns = [frame.columns[2]]
     else:
         raise ValueError(
             f"{caller}: pairs needs rows of two names and a probability; the columns are {', '.join(map(str, frame.columns))}. "
@@ -242,7 +245,7 @@ def _probability(
     if not np.all((p >= 0) & (p <= 1)):
         wrong = p[~((p >= 0) & (p <= 1))][0]
         raise ValueError(
-            f"{caller}: probabilities must lie in [0, 1], without NaN; {known[0] if known else WEIGHT} holds {wrong:g}. Divide "
+            f"{caller}: probabilities must lie in [0, 1], without NaN; {columns[0] if columns else WEIGHT} holds {wrong:g}. Divide "
             "percentages by 100; other scores become probabilities by Linkage.from_labelled(sample, pairs)."
         )
     return p
@@ -254,12 +257,12 @@ def _number_column(caller: str, column: pd.Series) -> FloatArray:
         return numbers(caller, "pairs", column).astype(np.float64)
     except TypeError:
         odd = column[pd.to_numeric(column, errors="coerce").isna()]
-        such = (
+        content = (
             f"holds {odd.iloc[0]!r}"
             if len(odd)
             else f"holds numbers as text, such as {column.iloc[0]!r}"
         )
-        way = "name another by probability=" if len(odd) else "convert it by .astype(float)"
+        advice = "name another by probability=" if len(odd) else "convert it by .astype(float)"
         raise TypeError(
-            f"{caller}: the column {column.name!r} of the pairs {such}, where a probability is wanted; {way}."
+            f"{caller}: the column {column.name!r} of the pairs {content}, where a probability is wanted; {advice}."
         ) from None

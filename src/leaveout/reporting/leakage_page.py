@@ -72,10 +72,10 @@ def page_of(report: LeakageReport, title: str) -> Page:
         {"": report._lines()},
         [
             f"linkage = lo.leakage.Linkage(...)  # {report.links}",
-            f"report = lo.leakage.leakage_report(estimator, X, y, linkage=linkage, {report.asked})  # {report.learner}",
+            f"report = lo.leakage.leakage_report(estimator, X, y, linkage=linkage, {report.arguments})  # {report.learner}",
             *(
                 f"# fingerprint of {name}: {value[:16]}"
-                for name, value in report.of.items()
+                for name, value in report.facts.items()
                 if name in ("response", "links", "folds")
             ),
         ],
