@@ -403,7 +403,7 @@ def test_numbers_repeat_whoever_fits_and_after_a_stop(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return fitted(*given)
 
-    monkeypatch.setattr(_study, "_one", stops)
+    monkeypatch.setattr(_study, "_predict_batch", stops)
     file = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt, match="is done") as stop:
         everything(DecisionTreeRegressor(max_features=1), checkpoint=file)
