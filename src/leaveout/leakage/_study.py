@@ -172,8 +172,8 @@ class Answer:
     difference and influences.
 
     `exposed` is the expected share of tested records that still have a mate in training, `between`
-    the part of the correction's variance due to an uncertain linkage, `fold_effects` the change of a
-    fold's score without another fold in training, and `curve` the results of every cut.
+    the part of the correction's variance due to an uncertain linkage, `fold_effects` the change of
+    a fold's score without another fold in training, and `curve` the results of every cut.
     """
 
     name: str
