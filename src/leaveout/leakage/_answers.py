@@ -22,8 +22,8 @@ from ._splits import RowNumbers, as_folds, bundles, join_capped, like_size, near
 from ._study import (
     MIN_EXPOSURE_REMOVED,
     Answer,
-    FitRequest,
     ControlPoint,
+    FitRequest,
     LeakageStudy,
     Predictions,
     few_removed,

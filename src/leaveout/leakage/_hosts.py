@@ -34,10 +34,10 @@ from ..validation.metrics import Measure
 from ._fits import (
     FIT_BATCH_ENTRIES,
     AbstractLearner,
+    ExtraRows,
     LeastSquares,
     MarginFits,
     Neighbours,
-    ExtraRows,
     Predictions,
     Rows,
     Seeds,

@@ -264,8 +264,8 @@ def calibrate(
         if (place < 0).any():
             k = np.flatnonzero(place < 0)[0]
             raise ValueError(
-                f"{caller}: the labelled pair of rows {sample_left[k]} and {sample_right[k]} is not among the pairs; give the scores of "
-                f"labelled pairs as a column {name!r} of the sample."
+                f"{caller}: the labelled pair of rows {sample_left[k]} and {sample_right[k]} is not among the pairs; "
+                f"give the scores of labelled pairs as a column {name!r} of the sample."
             )
         sample_scores = scored.probability[place]
     table_scores = scored.probability

@@ -61,8 +61,8 @@ class FitRequest(NamedTuple):
 class PredictionWork:
     """Predictions from many fits, `work(asks)`; equal requests are fitted once.
 
-    `num_made` counts the fits, `seconds` their time. A learner's random numbers depend on `seed` only,
-    so they are common to all fits.
+    `num_made` counts the fits, `seconds` their time. A learner's random numbers depend on `seed`
+    only, so they are common to all fits.
     """
 
     learner: AbstractLearner
